@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/bridge.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/inventory/inventory.h"
+#include "agent/inventory/nvml.h"
+#include "agent/session/agent_service.h"
+#include "agent/session/shepherd_process.h"
+#include "common/base/exit_code.h"
+#include "common/base/posix_error.h"
+#include "common/log/log.h"
+#include "common/loop/byte_pump.h"
+#include "common/loop/loop.h"
+#include "common/loop/threads.h"
+#include "common/os/fd.h"
+#include "common/os/process_tree.h"
+#include "common/rpc/channel.h"
+
+namespace dtrain::agent {
+namespace {
+
+// The launcher's transport waits for this line and takes every byte after it for gRPC's.
+constexpr char kReadyLine[] = "DTRAIN-AGENT/1 ready version=" DTRAIN_VERSION "\n";
+// For the last message to a launcher that is still there: it closes the stream when it has it.
+constexpr Duration kFarewell = std::chrono::seconds(1);
+constexpr char kOwnProgram[] = "/proc/self/exe";
+
+bool WriteAll(int fd, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+// Members in start order, so that they stop in reverse.
+class Bridge {
+ public:
+  Bridge(std::unique_ptr<session::ShepherdProcess> shepherd, loop::Loop& loop)
+      : loop_(loop),
+        gpu_pool_(1),
+        shepherd_(std::move(shepherd)),
+        service_(
+            loop, session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION},
+            [this] { return TakeShepherd(); },
+            session::Readers{
+                [this](absl::AnyInvocable<void(v1::Inventory)> done) { Read(std::move(done)); },
+                [this](absl::AnyInvocable<void(inventory::GpuReport)> done) {
+                  ReadGpus(std::move(done));
+                }},
+            [this] { Leave(); }),
+        farewell_(loop) {
+    ReadGpus([this](inventory::GpuReport report) {
+      gpus_ = std::move(report);
+      if (waiting_) Read(std::exchange(waiting_, nullptr));
+    });
+  }
+
+  // The stream is one socket, our stdin. gRPC works on a duplicate; the original tells when a
+  // launcher has gone that never opened a session.
+  void ServeSocket() {
+    hangup_.emplace(loop_, STDIN_FILENO);
+    hangup_->OnHangup([this] {
+      if (!service_.busy()) loop_.Stop();
+    });
+    server_.emplace(service_, os::UniqueFd(dup(STDIN_FILENO)));
+  }
+  // The stream is a pair of pipes, pumped to and from gRPC's socket.
+  absl::Status ServePipes() {
+    auto pair = os::SocketPair();
+    if (!pair.ok()) return pair.status();
+    near_end_ = std::move(pair->first);
+    // One descriptor for each pump: epoll takes a descriptor once.
+    near_end_out_.Reset(dup(near_end_.get()));
+    if (!near_end_out_) return PosixError(errno, "duplicate a socket");
+    in_.emplace(loop_, STDIN_FILENO, near_end_.get(), [this](absl::Status) {
+      // gRPC sees the end of the stream and the session starts to end its workers.
+      shutdown(near_end_.get(), SHUT_WR);
+      if (!service_.busy()) loop_.Stop();
+    });
+    out_.emplace(loop_, near_end_out_.get(), STDOUT_FILENO, [this](absl::Status) {
+      shutdown(near_end_.get(), SHUT_RDWR);
+      if (!service_.busy()) loop_.Stop();
+    });
+    server_.emplace(service_, std::move(pair->second));
+    return absl::OkStatus();
+  }
+
+ private:
+  // The last word is with gRPC; with pipes it has yet to pass the pump, and the launcher closes
+  // the stream when it has it.
+  void Leave() {
+    farewell_.After(out_.has_value() ? kFarewell : Duration::zero(), [this] { loop_.Stop(); });
+  }
+  absl::StatusOr<std::unique_ptr<session::ShepherdProcess>> TakeShepherd() {
+    if (shepherd_ == nullptr) return absl::FailedPreconditionError("this agent had its job");
+    return std::move(shepherd_);
+  }
+  void ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done) {
+    gpu_pool_.Run([this, done = std::move(done)]() mutable {
+      inventory::GpuReport report = inventory::ReadGpus(inventory::GpuOptionsFromEnvironment());
+      loop_.Post([report = std::move(report), done = std::move(done)]() mutable {
+        done(std::move(report));
+      });
+    });
+  }
+  void Read(absl::AnyInvocable<void(v1::Inventory)> done) {
+    if (!gpus_.has_value()) {
+      waiting_ = std::move(done);
+      return;
+    }
+    v1::Inventory inventory = inventory::ReadInventory();
+    inventory::SetGpus(*gpus_, inventory);
+    done(std::move(inventory));
+  }
+
+  loop::Loop& loop_;
+  loop::BlockingPool gpu_pool_;
+  std::optional<inventory::GpuReport> gpus_;
+  absl::AnyInvocable<void(v1::Inventory)> waiting_;
+  std::unique_ptr<session::ShepherdProcess> shepherd_;
+  session::AgentService service_;
+  loop::Timer farewell_;
+  std::optional<loop::FdWatch> hangup_;
+  os::UniqueFd near_end_;
+  os::UniqueFd near_end_out_;
+  std::optional<loop::BytePump> in_;
+  std::optional<loop::BytePump> out_;
+  std::optional<rpc::StreamServer> server_;
+};
+
+int Fail(const absl::Status& status) {
+  log::Error(status.message());
+  return kExitStartAgents;
+}
+
+}  // namespace
+
+int RunBridge(bool one_socket) {
+  signal(SIGPIPE, SIG_IGN);
+  absl::Status subreaper = os::BecomeSubreaper();
+  if (!subreaper.ok()) log::Warn(subreaper.message());
+  loop::Loop loop;
+  // Before gRPC starts its threads, and while the launcher is still on its way.
+  auto shepherd = session::ShepherdProcess::Start(loop, kOwnProgram);
+  if (!shepherd.ok()) return Fail(shepherd.status());
+  Bridge bridge(*std::move(shepherd), loop);
+  if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {
+    return Fail(PosixError(errno, "greet the launcher"));
+  }
+  if (one_socket) {
+    bridge.ServeSocket();
+  } else if (absl::Status status = bridge.ServePipes(); !status.ok()) {
+    return Fail(status);
+  }
+  // A plain kill of the agent is the launcher's going away: the workers are ended first.
+  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int) { loop.Stop(); });
+  loop.Run();
+  // Not by way of the destructors: gRPC's shutdown may wait ten seconds for a poller of its own.
+  // A shepherd that still runs sees its socket close, and ends its workers.
+  _exit(kExitOk);
+}
+
+}  // namespace dtrain::agent

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::inventory {
+
+// TCP ports of this machine that nobody else is given while this lives: bound, never listening.
+// A worker can still listen on them when it sets SO_REUSEADDR before bind (PyTorch's TCPStore,
+// Python's socket servers, Go, Java ...) or runs as the same user and sets SO_REUSEPORT (gRPC);
+// one that sets neither fails with "address in use".
+class HeldPorts {
+ public:
+  // All `count` (at most 1024) or none.
+  static absl::StatusOr<HeldPorts> Hold(uint32_t count);
+
+  const std::vector<uint16_t>& ports() const { return ports_; }
+
+ private:
+  std::vector<uint16_t> ports_;
+  std::vector<os::UniqueFd> sockets_;
+};
+
+}  // namespace dtrain::inventory

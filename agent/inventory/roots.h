@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace dtrain::inventory {
+
+// Where the kernel's file trees are; tests give trees of their own.
+struct Roots {
+  std::string sysfs = "/sys";
+  std::string procfs = "/proc";
+};
+
+}  // namespace dtrain::inventory

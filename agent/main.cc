@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// dtrain-agent: the wiring of its roles and nothing else.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "agent/bridge.h"
+#include "agent/shepherd/run_shepherd.h"
+#include "common/base/exit_code.h"
+#include "common/log/log.h"
+#include "common/os/credentials.h"
+
+namespace {
+
+constexpr char kUsage[] =
+    "usage: dtrain-agent bridge [--socket]   serve one launcher on stdin and stdout\n"
+    "       dtrain-agent shepherd            run one job's workers (socket on fd 3)\n"
+    "       dtrain-agent version\n"
+    "\n"
+    "The agent is started by `dtrain launch`; there is nothing to run by hand.\n";
+
+constexpr int kShepherdSocket = 3;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string role = argc >= 2 ? argv[1] : "";
+  dtrain::log::Init(role == "shepherd" ? "dtrain-shepherd" : "dtrain-agent",
+                    getenv("DTRAIN_DEBUG") != nullptr ? dtrain::log::Level::kDebug
+                                                      : dtrain::log::Level::kWarning);
+  if (absl::Status one = dtrain::os::CheckOneIdentity(); !one.ok()) {
+    dtrain::log::Error(one.message());
+    _exit(dtrain::kExitStartAgents);  // sanitizers cannot look at such a process at its end
+  }
+  if (role == "bridge" && (argc == 2 || (argc == 3 && strcmp(argv[2], "--socket") == 0))) {
+    return dtrain::agent::RunBridge(argc == 3);
+  }
+  if (role == "shepherd" && argc == 2) return dtrain::shepherd::RunShepherd(kShepherdSocket);
+  if (role == "version" && argc == 2) {
+    std::printf("dtrain-agent %s\n", DTRAIN_VERSION);
+    return dtrain::kExitOk;
+  }
+  std::fputs(kUsage, stderr);
+  return dtrain::kExitUsage;
+}

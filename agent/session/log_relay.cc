@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/log_relay.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/posix_error.h"
+#include "common/log/log.h"
+
+namespace dtrain::session {
+namespace {
+
+// Large enough that the cost per message is nothing beside the copies, small enough that a few of
+// them on their way do not matter.
+constexpr size_t kChunk = 512 << 10;
+// How often the shepherd hears of progress while a stream flows.
+constexpr uint64_t kReportEvery = 1 << 20;
+
+}  // namespace
+
+LogRelay::LogRelay(OnDelivered on_delivered)
+    : on_delivered_(std::move(on_delivered)), alive_(std::make_shared<bool>(true)) {}
+
+LogRelay::~LogRelay() {
+  *alive_ = false;
+  if (writer_ != nullptr) writer_->Finish(absl::CancelledError("the session ended"));
+}
+
+void LogRelay::Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool) {
+  streams_[{rank, stream}].spool = std::move(spool);
+}
+
+void LogRelay::Grown(uint32_t rank, v1::StreamKind stream, uint64_t size) {
+  auto it = streams_.find({rank, stream});
+  if (it == streams_.end()) return;
+  it->second.size = std::max(it->second.size, size);
+  Enqueue(it->first, it->second);
+  SendNext();
+}
+
+void LogRelay::Finished(const v1::Finished& finished) {
+  finished_ = true;
+  std::map<Key, uint64_t> ends;
+  for (const v1::LogEnd& end : finished.logs()) ends[{end.rank(), end.stream()}] = end.size();
+  for (auto& [key, stream] : streams_) {
+    auto end = ends.find(key);
+    struct stat st {};
+    if (end != ends.end()) {
+      stream.size = end->second;
+    } else if (fstat(stream.spool.get(), &st) == 0) {
+      stream.size = std::max(stream.size, static_cast<uint64_t>(st.st_size));
+    }
+    Enqueue(key, stream);
+  }
+  SendNext();
+}
+
+void LogRelay::Attach(std::shared_ptr<Writer> writer) {
+  if (writer_ != nullptr) {
+    writer->Finish(absl::FailedPreconditionError("the logs of this job are being read already"));
+    return;
+  }
+  writer_ = std::move(writer);
+  SendNext();
+}
+
+void LogRelay::Enqueue(const Key& key, Stream& stream) {
+  if (stream.queued || stream.sent >= stream.size) return;
+  stream.queued = true;
+  ready_.push_back(key);
+}
+
+void LogRelay::SendNext() {
+  if (writing_ || writer_ == nullptr) return;
+  if (ready_.empty()) {
+    if (finished_) writer_->Finish(absl::OkStatus());
+    return;
+  }
+  Key key = ready_.front();
+  ready_.pop_front();
+  Stream& stream = streams_[key];
+  stream.queued = false;
+
+  v1::LogChunk chunk;
+  chunk.set_rank(key.first);
+  chunk.set_stream(key.second);
+  chunk.set_offset(stream.sent);
+  std::string& data = *chunk.mutable_data();
+  data.resize(std::min<uint64_t>(kChunk, stream.size - stream.sent));
+  ssize_t n;
+  do {
+    n = pread(stream.spool.get(), data.data(), data.size(), static_cast<off_t>(stream.sent));
+  } while (n < 0 && errno == EINTR);
+  if (n <= 0) {
+    // Cannot happen to a file of ours that has this many bytes; the launcher sees the gap, because
+    // the session ends without this stream's bytes.
+    log::Error(absl::StrCat("read the log spool of rank ", key.first, ": ",
+                            n == 0 ? "it is shorter than was said" : PosixErrorText(errno)));
+    writer_->Finish(absl::DataLossError("the log spool cannot be read"));
+    stream.size = stream.sent;
+    return;
+  }
+  data.resize(static_cast<size_t>(n));
+  uint64_t end = stream.sent + static_cast<uint64_t>(n);
+  stream.sent = end;
+  writing_ = true;
+  writer_->Write(std::move(chunk), [this, alive = alive_, key, end](bool ok) {
+    if (!*alive) return;
+    writing_ = false;
+    if (ok) Taken(key, end);
+  });
+}
+
+void LogRelay::Taken(const Key& key, uint64_t offset) {
+  Stream& stream = streams_[key];
+  Enqueue(key, stream);
+  if (offset - stream.reported >= kReportEvery || !stream.queued) {
+    stream.reported = offset;
+    on_delivered_(key.first, key.second, offset);
+  }
+  SendNext();
+}
+
+}  // namespace dtrain::session

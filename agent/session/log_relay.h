@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "common/os/unique_fd.h"
+#include "common/rpc/server_stream.h"
+#include "dtrain/v1/agent.pb.h"
+
+namespace dtrain::session {
+
+// Carries the log streams of one job from the shepherd's spool files to the launcher: each stream
+// in order and once, the streams in turn, one chunk on its way at a time. The spool is the queue,
+// so a launcher that reads slowly costs no memory here. Loop thread.
+class LogRelay {
+ public:
+  using Writer = rpc::ServerWriter<v1::LogChunk>;
+  // The launcher's transport has taken everything of the stream before `offset`.
+  using OnDelivered = absl::AnyInvocable<void(uint32_t rank, v1::StreamKind, uint64_t offset)>;
+
+  explicit LogRelay(OnDelivered on_delivered);
+  ~LogRelay();
+  LogRelay(const LogRelay&) = delete;
+  LogRelay& operator=(const LogRelay&) = delete;
+
+  void Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool);
+  void Grown(uint32_t rank, v1::StreamKind stream, uint64_t size);
+  // No stream grows any more. One that `finished` does not name (the shepherd died) ends where
+  // its file does.
+  void Finished(const v1::Finished& finished);
+  // Once per job: ssh mode has no second launcher connection to resume.
+  void Attach(std::shared_ptr<Writer> writer);
+
+ private:
+  using Key = std::pair<uint32_t, v1::StreamKind>;
+  struct Stream {
+    os::UniqueFd spool;
+    uint64_t size = 0;  // as far as known to be written
+    uint64_t sent = 0;
+    uint64_t reported = 0;  // last offset given to on_delivered_
+    bool queued = false;
+  };
+  void Enqueue(const Key& key, Stream& stream);
+  void SendNext();
+  void Taken(const Key& key, uint64_t offset);
+
+  OnDelivered on_delivered_;
+  std::map<Key, Stream> streams_;
+  std::deque<Key> ready_;  // streams with unsent bytes
+  std::shared_ptr<Writer> writer_;
+  bool writing_ = false;
+  bool finished_ = false;
+  std::shared_ptr<bool> alive_;
+};
+
+}  // namespace dtrain::session

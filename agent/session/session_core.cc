@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/session_core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+
+namespace dtrain::session {
+namespace {
+
+using State = SessionCore::State;
+using Kind = v1::SessionRequest::KindCase;
+
+// A launcher that connected says Hello at once; one that does not is no launcher of ours.
+constexpr Duration kHelloTimeout = std::chrono::seconds(30);
+// Beats per lease: one may be late, and one lost behind it, before the other side gives up.
+constexpr int kBeatsPerLease = 5;
+constexpr uint32_t kMinLeaseMs = 100;
+// A driver may free the memory of a process that was killed a little after its end. A launcher
+// whose user cancelled gives up three seconds after it asked for KILL.
+constexpr Duration kReleaseLimit = std::chrono::seconds(10);
+constexpr Duration kReleaseLimitHurried = std::chrono::seconds(2);
+constexpr Duration kLookPause = std::chrono::milliseconds(250);
+
+// Which request is legal in which state. Any other is the launcher's error and ends the session.
+bool Legal(State state, Kind kind) {
+  switch (kind) {
+    case Kind::kHello:
+      return state == State::kNew;
+    case Kind::kProbe:
+    case Kind::kHoldPorts:
+    case Kind::kStart:
+      return state == State::kJoined;
+    case Kind::kSignal:
+    case Kind::kStdin:
+    case Kind::kFenceRelease:
+      // They may cross the last worker's end on the way.
+      return state == State::kRunning || state == State::kReaping || state == State::kReleasing ||
+             state == State::kFinished;
+    case Kind::kStop:
+    case Kind::kHeartbeat:
+    case Kind::kGoodbye:
+      return state == State::kJoined || state == State::kRunning || state == State::kReaping ||
+             state == State::kReleasing || state == State::kFinished;
+    case Kind::KIND_NOT_SET:
+      return false;
+  }
+  return false;
+}
+
+Duration Lease(const v1::Hello& hello) { return std::chrono::milliseconds(hello.lease_ms()); }
+
+}  // namespace
+
+SessionCore::SessionCore(Identity self, TimePoint now)
+    : self_(std::move(self)), now_(now), last_heard_(now), last_beat_(now) {}
+
+std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
+  now_ = now;
+  if (state_ == State::kEnded) return {};
+  if (const auto* request = std::get_if<Request>(&event)) {
+    OnRequest(request->request);
+  } else if (std::holds_alternative<LauncherGone>(event)) {
+    OnLauncherGone();
+  } else if (const auto* shepherd = std::get_if<FromShepherd>(&event)) {
+    OnShepherd(shepherd->event);
+  } else if (const auto* gone = std::get_if<ShepherdGone>(&event)) {
+    OnShepherdGone(gone->why);
+  } else if (std::holds_alternative<LeftoversGone>(event)) {
+    OnLeftoversGone();
+  } else if (const auto* seen = std::get_if<GpusSeen>(&event)) {
+    OnGpusSeen(*seen);
+  } else if (std::holds_alternative<Tick>(event)) {
+    OnTick();
+  }
+  return std::exchange(actions_, {});
+}
+
+TimePoint SessionCore::NextDeadline() const {
+  TimePoint next =
+      std::min(last_heard_ + Lease(hello_), last_beat_ + Lease(hello_) / kBeatsPerLease);
+  switch (state_) {
+    case State::kNew:
+      return last_heard_ + kHelloTimeout;
+    case State::kJoined:
+    case State::kRunning:
+    case State::kFinished:
+      break;
+    case State::kReleasing:
+      return std::min({next, look_at_, release_until_});
+    case State::kReaping:
+      if (launcher_gone_) return kNever;
+      break;
+    case State::kOrphaned:
+    case State::kEnded:
+      return kNever;
+  }
+  return next;
+}
+
+void SessionCore::OnRequest(const v1::SessionRequest& request) {
+  // A launcher that was given up is not listened to again: its workers are being ended.
+  if (state_ == State::kOrphaned) return;
+  last_heard_ = now_;
+  if (!Legal(state_, request.kind_case())) {
+    Finish(absl::FailedPreconditionError(absl::StrCat("the agent cannot take request ",
+                                                      static_cast<int>(request.kind_case()),
+                                                      " in state ", static_cast<int>(state_))));
+    return;
+  }
+  v1::ShepherdRequest down;
+  switch (request.kind_case()) {
+    case Kind::kHello:
+      OnHello(request.hello());
+      break;
+    case Kind::kProbe:
+      actions_.push_back(RunProbe{request.probe()});
+      break;
+    case Kind::kHoldPorts:
+      actions_.push_back(HoldPorts{request.hold_ports().count()});
+      break;
+    case Kind::kStart:
+      state_ = State::kRunning;
+      gpus_.Start(request.start());
+      *down.mutable_start() = request.start();
+      ToShepherd(std::move(down));
+      break;
+    case Kind::kSignal:
+      *down.mutable_signal() = request.signal();
+      ToShepherd(std::move(down));
+      break;
+    case Kind::kStop:
+      // Nothing to stop before a start; the launcher says goodbye next.
+      if (request.stop().grace_ms() == 0) {
+        hurried_ = true;
+        release_until_ = std::min(release_until_, now_ + kReleaseLimitHurried);
+      }
+      if (state_ != State::kRunning) break;
+      *down.mutable_stop() = request.stop();
+      ToShepherd(std::move(down));
+      break;
+    case Kind::kStdin:
+      *down.mutable_stdin() = request.stdin();
+      ToShepherd(std::move(down));
+      break;
+    case Kind::kFenceRelease:
+      *down.mutable_fence_release() = request.fence_release();
+      ToShepherd(std::move(down));
+      break;
+    case Kind::kHeartbeat:
+      break;
+    case Kind::kGoodbye:
+      if (state_ == State::kRunning || state_ == State::kReaping) {
+        OnLauncherGone();
+      } else {
+        Finish(absl::OkStatus());
+      }
+      break;
+    case Kind::KIND_NOT_SET:
+      break;
+  }
+}
+
+void SessionCore::OnHello(const v1::Hello& hello) {
+  if (hello.protocol() != self_.protocol || hello.build() != self_.build) {
+    Finish(absl::FailedPreconditionError(
+        absl::StrCat("this agent is build ", self_.build, " with protocol ", self_.protocol,
+                     ", the launcher wants build ", Escape(hello.build()), " with protocol ",
+                     hello.protocol(), ": start both from the same release")));
+    return;
+  }
+  if (hello.job_id().empty() || hello.lease_ms() < kMinLeaseMs) {
+    Finish(absl::InvalidArgumentError("a Hello without a job id, or with a lease below 100 ms"));
+    return;
+  }
+  hello_ = hello;
+  state_ = State::kJoined;
+  actions_.push_back(SendWelcome{});
+}
+
+void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
+  v1::SessionEvent up;
+  switch (event.kind_case()) {
+    case v1::ShepherdEvent::kStarted:
+      gpus_.Started(event.started());
+      *up.mutable_started() = event.started();
+      break;
+    case v1::ShepherdEvent::kExit:
+      *up.mutable_exit() = event.exit();
+      break;
+    case v1::ShepherdEvent::kStdinTaken:
+      *up.mutable_stdin_taken() = event.stdin_taken();
+      break;
+    case v1::ShepherdEvent::kFenceEnter:
+      *up.mutable_fence_enter() = event.fence_enter();
+      break;
+    case v1::ShepherdEvent::kFailure:
+      *up.mutable_failure() = event.failure();
+      break;
+    case v1::ShepherdEvent::kWarning:
+      *up.mutable_warning() = event.warning();
+      break;
+    case v1::ShepherdEvent::kProgress:
+      *up.mutable_progress() = event.progress();
+      break;
+    case v1::ShepherdEvent::kSpans:
+      *up.mutable_spans() = event.spans();
+      break;
+    case v1::ShepherdEvent::kFinished:
+      if (state_ == State::kOrphaned) {
+        Finish(absl::AbortedError("the launcher was not heard from; its workers have been ended"));
+      } else if (state_ == State::kRunning) {
+        FinishJob(event.finished());
+      }
+      return;
+    default:
+      return;  // log_opened and log_grown are the relay's
+  }
+  ToLauncher(std::move(up));
+}
+
+void SessionCore::FinishJob(const v1::Finished& finished) {
+  finished_ = finished;
+  state_ = State::kReleasing;
+  if (!gpus_.watched()) return EndRelease();
+  release_until_ = now_ + (hurried_ ? kReleaseLimitHurried : kReleaseLimit);
+  looking_ = true;
+  actions_.push_back(LookAtGpus{});
+}
+
+void SessionCore::OnGpusSeen(const GpusSeen& seen) {
+  if (state_ == State::kJoined) return gpus_.Before(seen.gpus);
+  if (state_ != State::kReleasing) return;
+  looking_ = false;
+  gpus_.After(seen.gpus, seen.ours);
+  if (!seen.error.empty()) {
+    Warn(absl::StrCat("whether the job's GPUs are free again is not known: ", seen.error));
+    EndRelease();
+  } else if (!gpus_.held()) {
+    EndRelease();
+  } else {
+    look_at_ = now_ + kLookPause;
+  }
+}
+
+// The job's end is the same, unless it is one of its own processes that is left.
+void SessionCore::ReportHeld() {
+  if (!gpus_.seen_after()) {
+    Warn(
+        "whether the job's GPUs are free again is not known: NVIDIA's driver (NVML) did not "
+        "answer in time; see the kernel log of the node for NVRM lines");
+  }
+  for (const HeldGpu& gpu : gpus_.FindHeld()) {
+    if (!gpu.ours) {
+      Warn(gpu.text);
+      continue;
+    }
+    v1::SessionEvent up;
+    v1::NodeFailure& failure = *up.mutable_failure();
+    failure.set_kind(v1::NodeFailure::KIND_CLEANUP);
+    failure.set_exit_code(kExitCleanup);
+    failure.set_message(gpu.text);
+    ToLauncher(std::move(up));
+  }
+}
+
+void SessionCore::EndRelease() {
+  state_ = State::kFinished;
+  v1::SessionEvent up;
+  *up.mutable_finished() = std::move(finished_);
+  ToLauncher(std::move(up));
+}
+
+void SessionCore::Warn(std::string message) {
+  v1::SessionEvent up;
+  up.mutable_warning()->set_message(std::move(message));
+  ToLauncher(std::move(up));
+}
+
+void SessionCore::OnLauncherGone() {
+  switch (state_) {
+    case State::kOrphaned:
+    case State::kEnded:
+      return;
+    case State::kReaping:
+      launcher_gone_ = true;
+      return;
+    case State::kRunning:
+      break;
+    default:
+      Finish(absl::CancelledError("the launcher is gone"));
+      return;
+  }
+  state_ = State::kOrphaned;
+  v1::ShepherdRequest stop;
+  stop.mutable_stop()->set_grace_ms(hello_.grace_ms());
+  ToShepherd(std::move(stop));
+}
+
+void SessionCore::OnShepherdGone(const std::string& why) {
+  const bool expected = state_ == State::kFinished || state_ == State::kReleasing;
+  if (expected || state_ == State::kReaping) return;
+  launcher_gone_ = state_ == State::kOrphaned;
+  shepherd_end_ = why;
+  state_ = State::kReaping;
+  actions_.push_back(KillLeftovers{});
+}
+
+// Only now may the launcher hear of it: it says goodbye at once, and the agent ends with that.
+void SessionCore::OnLeftoversGone() {
+  if (state_ != State::kReaping) return;
+  if (launcher_gone_) {
+    Finish(absl::AbortedError("the launcher was not heard from; its workers have been ended"));
+    return;
+  }
+  v1::SessionEvent up;
+  v1::NodeFailure& failure = *up.mutable_failure();
+  failure.set_kind(v1::NodeFailure::KIND_SHEPHERD_LOST);
+  failure.set_exit_code(kExitAgentLost);
+  failure.set_message(absl::StrCat("the shepherd, dtrain's process that owns the workers of this ",
+                                   "node, is gone: ", shepherd_end_,
+                                   "; its workers have been killed"));
+  ToLauncher(std::move(up));
+  FinishJob(v1::Finished());  // no log sizes are known any more
+}
+
+void SessionCore::OnTick() {
+  if (now_ < NextDeadline()) return;
+  if (state_ == State::kNew) {
+    Finish(absl::DeadlineExceededError("no Hello within 30 s"));
+    return;
+  }
+  if (now_ >= last_heard_ + Lease(hello_)) {
+    OnLauncherGone();
+    return;
+  }
+  if (state_ == State::kReleasing && now_ >= release_until_) {
+    ReportHeld();
+    return EndRelease();
+  }
+  if (state_ == State::kReleasing && now_ >= look_at_) {
+    look_at_ = kNever;
+    if (!std::exchange(looking_, true)) actions_.push_back(LookAtGpus{});
+  }
+  if (now_ < last_beat_ + Lease(hello_) / kBeatsPerLease) return;
+  v1::SessionEvent up;
+  up.mutable_heartbeat();
+  ToLauncher(std::move(up));
+}
+
+void SessionCore::Finish(absl::Status status) {
+  state_ = State::kEnded;
+  actions_.push_back(End{std::move(status)});
+}
+
+void SessionCore::ToLauncher(v1::SessionEvent event) {
+  last_beat_ = now_;  // any event tells the launcher that we live
+  actions_.push_back(SendEvent{std::move(event)});
+}
+
+void SessionCore::ToShepherd(v1::ShepherdRequest request) {
+  actions_.push_back(SendShepherd{std::move(request)});
+}
+
+}  // namespace dtrain::session

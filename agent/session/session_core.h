@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "agent/session/gpu_release.h"
+#include "common/base/clock.h"
+#include "dtrain/v1/agent.pb.h"
+#include "dtrain/v1/shepherd.pb.h"
+
+namespace dtrain::session {
+
+// What this agent is, for the Hello it is greeted with.
+struct Identity {
+  uint32_t protocol = 0;
+  std::string build;
+};
+
+// ---- events -------------------------------------------------------------------------------
+struct Request {
+  v1::SessionRequest request;
+};
+struct LauncherGone {};  // its stream ended
+struct FromShepherd {
+  v1::ShepherdEvent event;
+};
+struct ShepherdGone {
+  std::string why;
+};                        // its socket closed or its process ended
+struct LeftoversGone {};  // what KillLeftovers asked for is done, as far as it can be
+struct GpusSeen {
+  std::vector<v1::Gpu> gpus;
+  std::string error;           // why there may be more
+  std::vector<uint32_t> ours;  // pids of this job's processes that still live
+};                             // with the Welcome, and for LookAtGpus
+struct Tick {};                // a deadline may have passed
+
+using Event =
+    std::variant<Request, LauncherGone, FromShepherd, ShepherdGone, LeftoversGone, GpusSeen, Tick>;
+
+// ---- actions ------------------------------------------------------------------------------
+struct SendEvent {
+  v1::SessionEvent event;
+};
+struct SendShepherd {
+  v1::ShepherdRequest request;
+};
+struct SendWelcome {};  // with the inventory, which takes I/O to read
+struct RunProbe {
+  v1::ProbeRequest request;
+};
+struct HoldPorts {
+  uint32_t count = 0;
+};
+struct KillLeftovers {};  // the shepherd died: end what it left behind
+struct LookAtGpus {};     // tell GpusSeen
+struct End {
+  absl::Status status;
+};  // finish the stream; nothing comes after it
+
+using Action = std::variant<SendEvent, SendShepherd, SendWelcome, RunProbe, HoldPorts,
+                            KillLeftovers, LookAtGpus, End>;
+
+// One launcher's hold on this node, from its Hello to the last worker's end. Pure.
+//
+// Its one promise: workers live no longer than their launcher is heard from. The stream's end, or
+// lease_ms of silence, stops them within the grace, and so does the shepherd's death. The launcher
+// hears of the last worker's end once its GPUs are free too, or have not become it in ten seconds.
+class SessionCore {
+ public:
+  enum class State {
+    kNew,        // no Hello yet
+    kJoined,     // welcomed; probing, holding ports
+    kRunning,    // the shepherd has its part
+    kOrphaned,   // the launcher is gone, the shepherd is ending its workers
+    kReaping,    // the shepherd died; what it left behind is being ended
+    kReleasing,  // no worker is left; its GPUs' memory may still be in use
+    kFinished,   // no worker is left; logs may still be on their way
+    kEnded,
+  };
+
+  SessionCore(Identity self, TimePoint now);
+
+  std::vector<Action> OnEvent(TimePoint now, const Event& event);
+  TimePoint NextDeadline() const;
+  State state() const { return state_; }
+  const v1::Hello& hello() const { return hello_; }  // valid after kNew
+
+ private:
+  void OnRequest(const v1::SessionRequest& request);
+  void OnHello(const v1::Hello& hello);
+  void OnShepherd(const v1::ShepherdEvent& event);
+  void OnLauncherGone();
+  void OnShepherdGone(const std::string& why);
+  void OnLeftoversGone();
+  void OnGpusSeen(const GpusSeen& seen);
+  void OnTick();
+  void FinishJob(const v1::Finished& finished);
+  void EndRelease();
+  void ReportHeld();
+  void Warn(std::string message);
+  void Finish(absl::Status status);
+  void ToLauncher(v1::SessionEvent event);
+  void ToShepherd(v1::ShepherdRequest request);
+
+  const Identity self_;
+  State state_ = State::kNew;
+  TimePoint now_;
+  TimePoint last_heard_;
+  TimePoint last_beat_;
+  v1::Hello hello_;
+  bool launcher_gone_ = false;  // while kReaping
+  std::string shepherd_end_;    // how it ended, once kReaping
+  GpuRelease gpus_;
+  bool hurried_ = false;  // a KILL was asked for
+  bool looking_ = false;  // a look at the GPUs is under way; while kReleasing, as what follows
+  TimePoint look_at_ = kNever;
+  TimePoint release_until_ = kNever;
+  v1::Finished finished_;  // held back
+  std::vector<Action> actions_;
+};
+
+}  // namespace dtrain::session

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/shepherd_process.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/os/fd.h"
+#include "common/os/pidfd.h"
+
+namespace dtrain::session {
+namespace {
+
+constexpr int kShepherdSocket = 3;
+
+std::vector<std::string> OwnEnvironment() {
+  std::vector<std::string> env;
+  for (char** entry = environ; *entry != nullptr; ++entry) env.emplace_back(*entry);
+  return env;
+}
+
+std::string Describe(const os::ExitStatus& status) {
+  return status.signal != 0 ? absl::StrCat("killed by signal ", status.signal)
+                            : absl::StrCat("exited with code ", status.code);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(
+    loop::Loop& loop, const std::string& program) {
+  auto sockets = os::SocketPair();
+  if (!sockets.ok()) return sockets.status();
+  os::SpawnSpec spec;
+  spec.argv = {program, "shepherd"};
+  spec.env = OwnEnvironment();
+  spec.stderr_fd = STDERR_FILENO;
+  spec.extra_fds = {{sockets->second.get(), kShepherdSocket}};
+  auto child = os::Spawn(spec);
+  if (!child.ok()) return child.status();
+  return std::unique_ptr<ShepherdProcess>(
+      new ShepherdProcess(loop, *std::move(child), std::move(sockets->first)));
+}
+
+ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket)
+    : child_(std::move(child)), exit_watch_(loop, child_.pidfd.get()) {
+  channel_ = std::make_unique<loop::FrameChannel>(
+      loop, std::move(socket),
+      [this](absl::string_view frame, os::UniqueFd fd) {
+        v1::ShepherdEvent event;
+        if (!event.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
+          Gone("it sent a message that cannot be read");
+        } else if (on_event_) {
+          on_event_(std::move(event), std::move(fd));
+        }
+      },
+      [this](absl::Status why) {
+        // An orderly end of file means that the process ends; Reap then tells how.
+        if (!why.ok()) Gone(std::string(why.message()));
+      });
+  exit_watch_.OnReadable([this] { Reap(); });
+}
+
+ShepherdProcess::~ShepherdProcess() = default;
+
+void ShepherdProcess::Listen(OnEvent on_event, OnGone on_gone) {
+  on_event_ = std::move(on_event);
+  on_gone_ = std::move(on_gone);
+  if (gone_) std::exchange(on_gone_, nullptr)(gone_why_);
+}
+
+void ShepherdProcess::Send(const v1::ShepherdRequest& request) {
+  channel_->Send(request.SerializeAsString());
+}
+
+void ShepherdProcess::WhenEnded(loop::Task done) {
+  if (ended_) {
+    done();
+  } else {
+    when_ended_ = std::move(done);
+  }
+}
+
+void ShepherdProcess::Reap() {
+  auto status = os::TryReap(child_.pidfd.get());
+  if (status.ok() && !status->has_value()) {
+    exit_watch_.OnReadable([this] { Reap(); });
+    return;
+  }
+  ended_ = true;
+  // What it said last is still in the socket and must be heard before its end is acted upon.
+  channel_->ReadToEnd();
+  Gone(status.ok() ? Describe(**status) : std::string(status.status().message()));
+  if (when_ended_) std::exchange(when_ended_, nullptr)();
+}
+
+void ShepherdProcess::Gone(std::string why) {
+  if (std::exchange(gone_, true)) return;
+  gone_why_ = std::move(why);
+  if (on_gone_) std::exchange(on_gone_, nullptr)(gone_why_);
+}
+
+}  // namespace dtrain::session

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "common/loop/frame_channel.h"
+#include "common/os/spawn.h"
+#include "dtrain/v1/shepherd.pb.h"
+
+namespace dtrain::session {
+
+// The agent's end of one shepherd: starts it, speaks to it, notices its end. Loop thread.
+//
+// It is spawned before any job is known, so that its start overlaps the launcher's; destroying
+// this closes the socket, at which a shepherd ends its workers and itself.
+class ShepherdProcess {
+ public:
+  using OnEvent = absl::AnyInvocable<void(v1::ShepherdEvent event, os::UniqueFd fd)>;
+  using OnGone = absl::AnyInvocable<void(std::string why)>;
+
+  // `program` is this agent's own file, run as `<program> shepherd` with the socket as fd 3.
+  static absl::StatusOr<std::unique_ptr<ShepherdProcess>> Start(loop::Loop& loop,
+                                                                const std::string& program);
+  ~ShepherdProcess();
+  ShepherdProcess(const ShepherdProcess&) = delete;
+  ShepherdProcess& operator=(const ShepherdProcess&) = delete;
+
+  // From now on events are handed over; what came before is kept for it.
+  void Listen(OnEvent on_event, OnGone on_gone);
+  void Send(const v1::ShepherdRequest& request);
+  pid_t pid() const { return child_.pid; }
+  // Its process has ended and was reaped.
+  bool ended() const { return ended_; }
+  // Calls `done` once its process has ended.
+  void WhenEnded(loop::Task done);
+
+ private:
+  ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket);
+  void Gone(std::string why);
+  void Reap();
+
+  os::Child child_;
+  loop::FdWatch exit_watch_;
+  std::unique_ptr<loop::FrameChannel> channel_;
+  OnEvent on_event_;
+  OnGone on_gone_;
+  std::string gone_why_;  // until Listen
+  bool gone_ = false;
+  bool ended_ = false;
+  std::string how_ended_;
+  loop::Task when_ended_;
+};
+
+}  // namespace dtrain::session

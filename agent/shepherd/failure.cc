@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/failure.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+using os::SpawnStage;
+
+// The kernel takes no single argument or variable above this (MAX_ARG_STRLEN).
+constexpr size_t kLongestString = 128 << 10;
+
+std::string TooBigHint(const v1::JobPart& part) {
+  size_t total = 0;
+  const v1::EnvVar* longest = nullptr;
+  for (const v1::EnvVar& var : part.env()) {
+    size_t size = var.name().size() + var.value().size() + 2;
+    total += size;
+    if (size > kLongestString &&
+        (longest == nullptr || var.value().size() > longest->value().size())) {
+      longest = &var;
+    }
+  }
+  if (longest != nullptr) {
+    return absl::StrCat("the variable ", Escape(longest->name()), " has ", longest->value().size(),
+                        " bytes, and the system takes ", kLongestString, " at most");
+  }
+  for (const std::string& argument : part.argv()) total += argument.size() + 1;
+  return absl::StrCat("arguments and environment have ", total,
+                      " bytes; pass less, for example with --env none and -x");
+}
+
+std::string Hint(const v1::JobPart& part, const os::SpawnError& error) {
+  switch (error.error_number) {
+    case E2BIG:
+      return TooBigHint(part);
+    case ETXTBSY:
+      return "the file is being written; start the job when that is done";
+    case EAGAIN:
+      return "the limit of processes is reached; see ulimit -u and the cgroup's pids.max";
+    case ENOMEM:
+      return "the node is out of memory";
+    case EMFILE:
+    case ENFILE:
+      return "raise the limit of open files (ulimit -n)";
+    default:
+      break;
+  }
+  switch (error.stage) {
+    case SpawnStage::kWorkingDirectory:
+      return "the directory must exist on every node; choose another with --wdir";
+    case SpawnStage::kProgram:
+      if (error.error_number == ENOENT) {
+        return "the program must exist on every node; give its full path or correct PATH";
+      }
+      if (error.error_number == EISDIR) return "it is a directory";
+      return "the file must be executable (chmod +x)";
+    case SpawnStage::kExec:
+      return error.error_number == ENOENT ? "install the interpreter, or correct the first line"
+                                          : "it must be an executable for this machine";
+    case SpawnStage::kAffinity:
+      return "use --bind none";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+v1::NodeFailure MakeFailure(v1::NodeFailure::Kind kind, int exit_code, absl::string_view message,
+                            int error_number) {
+  v1::NodeFailure failure;
+  failure.set_kind(kind);
+  failure.set_exit_code(exit_code);
+  failure.set_message(std::string(message));
+  failure.set_error_number(error_number);
+  return failure;
+}
+
+v1::NodeFailure SpawnFailure(const v1::JobPart& part, const os::SpawnError& error,
+                             const absl::Status& status) {
+  int e = error.error_number;
+  auto kind = v1::NodeFailure::KIND_SPAWN;
+  int exit_code = kExitStartAgents;
+  if (error.stage == SpawnStage::kWorkingDirectory) {
+    exit_code = kExitNotFound;
+  } else if (error.stage == SpawnStage::kProgram) {
+    exit_code = e == ENOENT || e == ENOTDIR ? kExitNotFound : kExitNotExecutable;
+  } else if (error.stage == SpawnStage::kExec) {
+    exit_code = kExitNotExecutable;
+  } else if (e == EAGAIN || e == ENOMEM || e == EMFILE || e == ENFILE) {
+    kind = v1::NodeFailure::KIND_RESOURCES;
+  }
+  std::string hint = Hint(part, error);
+  return MakeFailure(
+      kind, exit_code,
+      absl::StrCat("cannot ", absl::string_view(status.message()), hint.empty() ? "" : "; ", hint),
+      e);
+}
+
+}  // namespace dtrain::shepherd

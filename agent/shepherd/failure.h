@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/os/spawn.h"
+#include "dtrain/v1/job.pb.h"
+
+namespace dtrain::shepherd {
+
+v1::NodeFailure MakeFailure(v1::NodeFailure::Kind kind, int exit_code, absl::string_view message,
+                            int error_number = 0);
+
+// What a failed spawn means for the job: 127 and 126 as a shell has them, or a lack of resources.
+v1::NodeFailure SpawnFailure(const v1::JobPart& part, const os::SpawnError& error,
+                             const absl::Status& status);
+
+}  // namespace dtrain::shepherd

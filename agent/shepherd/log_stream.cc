@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/log_stream.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/posix_error.h"
+#include "common/os/fd.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+constexpr size_t kMoveSize = 1 << 20;  // also the largest that a pipe may be
+// A worker that prints line by line wakes us for each one. Looking again only after a moment lets
+// lines gather in the pipe and costs a reader nothing that it could notice.
+constexpr size_t kSmallRead = 64 << 10;
+constexpr Duration kGather = std::chrono::milliseconds(1);
+constexpr Duration kRetrySpool = std::chrono::milliseconds(100);
+// Not given back even when delivered: Tail may want it.
+constexpr uint64_t kKeep = 64 << 10;
+
+}  // namespace
+
+LogStream::LogStream(loop::Loop& loop, os::UniqueFd pipe, SpoolFile spool, Limits limits,
+                     OnGrown on_grown, OnStuck on_stuck)
+    : loop_(loop),
+      pipe_(std::move(pipe)),
+      spool_(std::move(spool)),
+      limit_(limits.undelivered_bytes),
+      on_grown_(std::move(on_grown)),
+      on_stuck_(std::move(on_stuck)),
+      retry_(loop) {
+  (void)fcntl(pipe_.get(), F_SETPIPE_SZ,
+              limits.pipe_bytes);  // over the user's quota it stays as it is
+  DTRAIN_CHECK(os::SetNonBlocking(pipe_.get(), true).ok());
+  watch_ = std::make_unique<loop::FdWatch>(loop_, pipe_.get());
+  Arm();
+}
+
+void LogStream::Arm() {
+  if (armed_ || ended()) return;
+  armed_ = true;
+  watch_->OnReadable([this] { OnReadable(); });
+}
+
+void LogStream::OnReadable() {
+  armed_ = false;
+  if (ended()) return;
+  if (!discard_ && size_ - delivered_ >= limit_) return;  // Delivered goes on
+  switch (Move()) {
+    case Moved::kSome:
+      if (last_moved_ < kSmallRead) {
+        retry_.After(kGather, [this] { Arm(); });
+      } else {
+        Arm();
+      }
+      break;
+    case Moved::kNothing:
+      Arm();
+      break;
+    case Moved::kStuck:
+      retry_.After(kRetrySpool, [this] { Arm(); });
+      break;
+    case Moved::kEnd:
+      Close();
+      break;
+  }
+}
+
+LogStream::Moved LogStream::Move() {
+  if (discard_ || !can_splice_ || !held_.empty()) return Copy();
+  auto offset = static_cast<off64_t>(size_);
+  ssize_t n = splice(pipe_.get(), nullptr, spool_.fd(), &offset, kMoveSize,
+                     SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+  if (n == 0) return Moved::kEnd;
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EINTR) return Moved::kNothing;
+    if (errno == EINVAL || errno == ENOSYS) {
+      can_splice_ = false;
+      return Copy();
+    }
+    if (!std::exchange(told_stuck_, true)) on_stuck_(PosixError(errno, "keep a worker's output"));
+    return Moved::kStuck;
+  }
+  last_moved_ = static_cast<uint64_t>(n);
+  size_ += last_moved_;
+  on_grown_();
+  return Moved::kSome;
+}
+
+LogStream::Moved LogStream::Copy() {
+  if (held_.empty()) {
+    held_.resize(kMoveSize);
+    ssize_t n = read(pipe_.get(), held_.data(), held_.size());
+    int error = errno;
+    held_.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    if (n == 0) return Moved::kEnd;
+    if (n < 0) {
+      DTRAIN_CHECK(error == EAGAIN ||
+                   error == EINTR);  // a pipe's read end has no other way to fail
+      return Moved::kNothing;
+    }
+  }
+  last_moved_ = held_.size();
+  if (discard_) {
+    held_.clear();
+    return Moved::kSome;
+  }
+  ssize_t n = pwrite(spool_.fd(), held_.data(), held_.size(), static_cast<off_t>(size_));
+  if (n <= 0) {
+    if (!std::exchange(told_stuck_, true)) on_stuck_(PosixError(errno, "keep a worker's output"));
+    return Moved::kStuck;
+  }
+  held_.erase(0, static_cast<size_t>(n));
+  size_ += static_cast<uint64_t>(n);
+  on_grown_();
+  return Moved::kSome;
+}
+
+void LogStream::Delivered(uint64_t offset) {
+  offset = std::min(offset, size_);
+  if (offset <= delivered_) return;
+  bool was_full = size_ - delivered_ >= limit_;
+  delivered_ = offset;
+  spool_.Reclaim(std::min(delivered_, size_ - std::min(size_, kKeep)));
+  if (was_full && size_ - delivered_ < limit_) Arm();
+}
+
+void LogStream::Discard() {
+  discard_ = true;
+  held_.clear();
+  Arm();
+}
+
+bool LogStream::Drain() {
+  // A writer that is still there could keep us here for good.
+  for (uint64_t moved = 0; !ended(); moved += last_moved_) {
+    if (moved > 2 * kMoveSize) return false;
+    switch (Move()) {
+      case Moved::kSome:
+        break;
+      case Moved::kNothing:
+        return true;
+      case Moved::kStuck:
+        return false;
+      case Moved::kEnd:
+        Close();
+        break;
+    }
+  }
+  return true;
+}
+
+uint64_t LogStream::Pending() const {
+  int waiting = 0;
+  if (!ended()) (void)ioctl(pipe_.get(), FIONREAD, &waiting);
+  return held_.size() + static_cast<uint64_t>(waiting);
+}
+
+void LogStream::Close() {
+  watch_.reset();
+  retry_.Cancel();
+  pipe_.Reset();
+}
+
+std::string LogStream::Tail(size_t lines, size_t bytes) const {
+  uint64_t from = size_ > bytes ? size_ - bytes : 0;
+  std::string text(size_ - from, '\0');
+  ssize_t n = pread(spool_.fd(), text.data(), text.size(), static_cast<off_t>(from));
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  size_t at = text.size();
+  // The newline that ends the last line is not one that begins another.
+  if (at > 0 && text[at - 1] == '\n') --at;
+  for (; lines > 0 && at > 0; --lines) {
+    at = text.rfind('\n', at - 1);
+    if (at == std::string::npos) return text;
+  }
+  return lines == 0 ? text.substr(at + 1) : text;
+}
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "agent/shepherd/spool_file.h"
+#include "common/loop/loop.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::shepherd {
+
+// One worker's stdout or stderr: moves what the pipe gives into the spool file. When more than the
+// limit waits for the launcher it stops reading, which throttles the worker and loses nothing.
+// Loop thread.
+class LogStream {
+ public:
+  using OnGrown = absl::AnyInvocable<void()>;  // the spool has more; asks for no answer
+  // The spool took no more (disk full); the stream goes on by itself when it does.
+  using OnStuck = absl::AnyInvocable<void(absl::Status)>;
+
+  struct Limits {
+    uint64_t undelivered_bytes;  // more than this in the spool: the worker waits
+    int pipe_bytes;              // asked of the kernel; a power of two
+  };
+
+  LogStream(loop::Loop& loop, os::UniqueFd pipe, SpoolFile spool, Limits limits, OnGrown on_grown,
+            OnStuck on_stuck);
+  LogStream(const LogStream&) = delete;
+  LogStream& operator=(const LogStream&) = delete;
+
+  void Delivered(uint64_t offset);
+  // Nobody will read it any more: what comes is thrown away, so that no worker waits for room.
+  void Discard();
+  // Takes what the pipe holds now, past the limit. True when nothing is left in it.
+  bool Drain();
+  // All writers are gone and everything is in the spool.
+  bool ended() const { return pipe_.get() < 0; }
+  // Bytes still in the pipe, lost when it is closed now.
+  uint64_t Pending() const;
+  void Close();
+
+  uint64_t size() const { return size_; }
+  int spool_fd() const { return spool_.fd(); }
+  // The last lines, for the report on a failure.
+  std::string Tail(size_t lines, size_t bytes) const;
+
+ private:
+  enum class Moved { kSome, kNothing, kEnd, kStuck };
+  void Arm();
+  void OnReadable();
+  Moved Move();
+  Moved Copy();
+
+  loop::Loop& loop_;
+  os::UniqueFd pipe_;
+  SpoolFile spool_;
+  const uint64_t limit_;
+  OnGrown on_grown_;
+  OnStuck on_stuck_;
+  std::unique_ptr<loop::FdWatch> watch_;
+  loop::Timer retry_;
+  uint64_t size_ = 0;
+  uint64_t delivered_ = 0;
+  uint64_t last_moved_ = 0;
+  bool armed_ = false;
+  bool discard_ = false;
+  bool can_splice_ = true;
+  bool told_stuck_ = false;
+  std::string held_;  // read, but not taken by the spool yet (only without splice)
+};
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/pmi_connection.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "agent/shepherd/pmi_line.h"
+#include "common/base/check.h"
+#include "common/os/fd.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+// A client that sends without reading its answers is not read from while this much waits.
+constexpr size_t kOutMax = 64 << 10;
+constexpr size_t kReadSize = 4096;
+
+}  // namespace
+
+PmiConnection::PmiConnection(loop::Loop& loop, os::UniqueFd socket, OnLine on_line)
+    : loop_(loop), socket_(std::move(socket)), on_line_(std::move(on_line)) {
+  DTRAIN_CHECK(os::SetNonBlocking(socket_.get(), true).ok());
+  watch_ = std::make_unique<loop::FdWatch>(loop_, socket_.get());
+  Arm();
+}
+
+void PmiConnection::Arm() {
+  if (!socket_ || reading_ || out_.size() > kOutMax) return;
+  reading_ = true;
+  watch_->OnReadable([this] {
+    reading_ = false;
+    Read();
+    Arm();
+  });
+}
+
+void PmiConnection::ReadRest() {
+  // Bounded: a process it left behind may hold the socket and go on sending.
+  for (size_t i = 0; i < kOutMax / kReadSize && socket_ && Read(); ++i) {
+  }
+}
+
+bool PmiConnection::Read() {
+  char buffer[kReadSize];
+  ssize_t n = recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+    Close();
+    return false;
+  }
+  if (n < 0) return false;
+  in_.append(buffer, static_cast<size_t>(n));
+  while (socket_) {
+    size_t end = in_.find('\n');
+    if (end == std::string::npos && in_.size() < kPmiLineMax) break;
+    // Without a newline in reach it is refused: cut it where the parser sees that.
+    std::string line = in_.substr(0, end == std::string::npos ? kPmiLineMax : end);
+    in_.erase(0, end == std::string::npos ? in_.size() : end + 1);
+    on_line_(line);
+  }
+  return true;
+}
+
+void PmiConnection::Send(absl::string_view line) {
+  if (!socket_) return;
+  out_.append(line.data(), line.size());
+  if (!writing_) Write();
+}
+
+void PmiConnection::Write() {
+  writing_ = false;
+  while (socket_ && !out_.empty()) {
+    ssize_t n = send(socket_.get(), out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) {
+      out_.erase(0, static_cast<size_t>(n));
+    } else if (n < 0 && errno == EAGAIN) {
+      writing_ = true;
+      watch_->OnWritable([this] { Write(); });
+      return;
+    } else if (n < 0 && errno != EINTR) {
+      return Close();  // the worker has closed its end
+    }
+  }
+  Arm();
+}
+
+void PmiConnection::Close() {
+  watch_.reset();
+  socket_.Reset();
+  out_.clear();
+}
+
+}  // namespace dtrain::shepherd

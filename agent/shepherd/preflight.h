@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/resource.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "dtrain/v1/job.pb.h"
+
+namespace dtrain::shepherd {
+
+// Whether this process may have the descriptors and processes that the part needs, before the
+// first worker is started. Raises the own limit of open files as far as allowed, where needed.
+std::optional<v1::NodeFailure> CheckResources(const v1::JobPart& part);
+
+// The resource limits of each worker, from ours as they were when the process began.
+class WorkerLimits {
+ public:
+  WorkerLimits();  // before CheckResources
+  std::vector<std::pair<int, rlimit>> For(const v1::JobPart& part) const;
+
+ private:
+  rlimit open_files_{};
+  rlimit core_{};
+};
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/run_shepherd.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+#include "agent/shepherd/shepherd.h"
+#include "common/log/log.h"
+#include "common/loop/loop.h"
+#include "common/os/process_tree.h"
+
+namespace dtrain::shepherd {
+
+int RunShepherd(int socket_fd) {
+  fcntl(socket_fd, F_SETFD, FD_CLOEXEC);
+  signal(SIGPIPE, SIG_IGN);
+  absl::Status subreaper = os::BecomeSubreaper();
+  if (!subreaper.ok()) log::Warn(std::string(subreaper.message()));
+  loop::Loop loop;
+  Shepherd shepherd(loop, os::UniqueFd(socket_fd));
+  loop.Run();
+  return 0;
+}
+
+}  // namespace dtrain::shepherd

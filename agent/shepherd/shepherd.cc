@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/shepherd.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/shepherd/failure.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+#include "common/log/log.h"
+#include "common/os/pidfd.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+constexpr int kReapAtOnce = 100;
+constexpr size_t kTailLines = 20;
+constexpr size_t kTailBytes = 8 << 10;
+constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
+
+std::vector<std::string> OwnEnvironment() {
+  std::vector<std::string> out;
+  for (char** entry = environ; *entry != nullptr; ++entry) out.emplace_back(*entry);
+  return out;
+}
+
+}  // namespace
+
+Shepherd::Shepherd(loop::Loop& loop, os::UniqueFd agent_socket)
+    : loop_(loop),
+      agent_env_(OwnEnvironment()),
+      sweeper_(loop),
+      deadline_(loop),
+      drain_(loop),
+      exit_(loop),
+      pages_(loop),
+      signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }),
+      channel_(
+          loop, std::move(agent_socket),
+          [this](absl::string_view frame, os::UniqueFd) { OnFrame(frame); },
+          [this](const absl::Status&) { OnChannelClosed(); }) {
+  hooks_.log_grown = [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); };
+  hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) {
+    Warn(absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
+                      "; the worker is held up, nothing is lost, and it goes on when there is "
+                      "room (see XDG_RUNTIME_DIR and TMPDIR of the node)"));
+  };
+  hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
+    v1::ShepherdEvent event;
+    event.mutable_stdin_taken()->set_rank(rank);
+    event.mutable_stdin_taken()->set_closed(closed);
+    Send(event);
+  };
+}
+
+void Shepherd::OnFrame(absl::string_view frame) {
+  v1::ShepherdRequest request;
+  if (!request.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
+    log::Error("the agent sent a message that is none");
+    return;
+  }
+  switch (request.kind_case()) {
+    case v1::ShepherdRequest::kStart:
+      OnStart(std::move(*request.mutable_start()));
+      break;
+    case v1::ShepherdRequest::kSignal:
+      for (auto& worker : workers_) worker->Signal(request.signal().signal());
+      break;
+    case v1::ShepherdRequest::kStop:
+      Feed(StopAsked{std::chrono::milliseconds(request.stop().grace_ms())});
+      break;
+    case v1::ShepherdRequest::kStdin:
+      OnStdin(request.stdin());
+      break;
+    case v1::ShepherdRequest::kFenceRelease:
+      if (pmi_) Carry(pmi_->OnFenceRelease(request.fence_release()));
+      break;
+    case v1::ShepherdRequest::kLogsDelivered: {
+      const v1::LogsDelivered& delivered = request.logs_delivered();
+      Worker* worker = Find(delivered.rank());
+      if (worker != nullptr) worker->log(delivered.stream()).Delivered(delivered.offset());
+      break;
+    }
+    case v1::ShepherdRequest::KIND_NOT_SET:
+      break;
+  }
+}
+
+void Shepherd::OnStart(v1::JobPart part) {
+  if (core_.state() != State::kWaiting) {
+    log::Error("the agent sent a second part");
+    return;
+  }
+  if (part.workers_size() == 0 || part.argv_size() == 0) {
+    SendFailure(MakeFailure(v1::NodeFailure::KIND_REFUSED, kExitStartAgents,
+                            "the job names no worker or no program for this node"));
+    Feed(StopAsked{});
+    return;
+  }
+  part_ = std::move(part);
+  Feed(PartArrived{static_cast<size_t>(part_.workers_size()),
+                   std::chrono::milliseconds(part_.grace_ms())});
+}
+
+void Shepherd::OnStdin(const v1::StdinData& data) {
+  Worker* worker = Find(data.rank());
+  if (worker != nullptr && worker->stdin_feeder() != nullptr) {
+    worker->stdin_feeder()->Write(data.data(), data.end());
+  } else {
+    hooks_.stdin_taken(data.rank(), true);
+  }
+}
+
+void Shepherd::OnChannelClosed() {
+  channel_closed_ = true;
+  if (core_.state() == State::kFinished) return loop_.Stop();
+  for (auto& worker : workers_) {
+    for (v1::StreamKind kind : kStreams) worker->log(kind).Discard();
+  }
+  Feed(AgentGone{});
+}
+
+void Shepherd::OnSignal(int signal) {
+  if (signal == SIGCHLD) {
+    OnChildren();
+  } else {
+    Feed(AgentGone{});
+  }
+}
+
+void Shepherd::OnChildren() {
+  // In portions: against a fork bomb there would be no end, and a stop must get through.
+  for (int i = 0; i < kReapAtOnce; ++i) {
+    pid_t pid = os::EndedChild();
+    if (pid == 0) return sweeper_.OnReaped();
+    Worker* worker = nullptr;
+    for (auto& w : workers_) {
+      if (w->pid() == pid && !w->ended()) worker = w.get();
+    }
+    if (worker == nullptr) {
+      os::ReapQuietly(pid);
+    } else if (auto status = worker->Reap()) {
+      OnWorkerEnded(*worker, *status);
+    }
+  }
+  loop_.Post([this] { OnChildren(); });
+}
+
+void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
+  // What it wrote last is already in the pipes.
+  for (v1::StreamKind kind : kStreams) (void)worker.log(kind).Drain();
+  if (auto& pmi = pmi_connections_[worker.rank()]) {
+    pmi->ReadRest();
+    pmi->Close();
+  }
+  if (reported_started_) {
+    v1::ShepherdEvent event;
+    v1::WorkerExit* exit = event.mutable_exit();
+    exit->set_rank(worker.rank());
+    exit->set_pid(static_cast<uint32_t>(worker.pid()));
+    exit->set_exit_code(status.code);
+    exit->set_signal(status.signal);
+    exit->set_core_dumped(status.core_dumped);
+    exit->set_unix_nanos(absl::GetCurrentTimeNanos());
+    exit->set_monotonic_nanos(std::chrono::nanoseconds(loop_.Now() - started_at_).count());
+    exit->set_told_to_stop(core_.stop_asked());
+    if (const int* code = pmi_->abort_code(worker.rank())) {
+      exit->set_aborted(true);
+      exit->set_abort_code(*code);
+    }
+    // The kernel counts its kills per cgroup: each explains one SIGKILL that was not ours.
+    if (status.signal == SIGKILL && !core_.stop_asked() && oom_kills_->Read() > oom_kills_told_) {
+      ++oom_kills_told_;
+      exit->set_out_of_memory(true);
+      exit->set_memory_limit_bytes(oom_kills_->LimitBytes());
+    }
+    if (status.code != 0 || status.signal != 0) {
+      exit->set_stderr_tail(worker.log(v1::STREAM_KIND_STDERR).Tail(kTailLines, kTailBytes));
+    }
+    SendGrown();
+    ReportPages();  // its last counters, before the word that it is gone
+    Send(event);
+    Carry(pmi_->OnGone(worker.rank()));
+  }
+  Feed(WorkerEnded{});
+}
+
+void Shepherd::Feed(const Event& event) {
+  auto actions = core_.OnEvent(loop_.Now(), event);
+  if (!actions.ok()) {
+    log::Error(std::string(actions.status().message()));
+    return;
+  }
+  Carry(*actions);
+}
+
+void Shepherd::Carry(const std::vector<Action>& actions) {
+  for (Action action : actions) Do(action);
+  deadline_.At(core_.NextDeadline(), [this] { Carry(core_.OnDeadline(loop_.Now())); });
+}
+
+void Shepherd::Do(Action action) {
+  switch (action) {
+    case Action::kSpawn:
+      SpawnAll();
+      break;
+    case Action::kTerminate:
+      for (auto& worker : workers_) {
+        worker->Signal(SIGTERM);
+        worker->Signal(SIGCONT);  // a stopped one would not notice
+      }
+      break;
+    case Action::kKill:
+      for (auto& worker : workers_) worker->Signal(SIGKILL);
+      sweeper_.KillAll();
+      break;
+    case Action::kSweep:
+      // Not from inside the reaping of the last worker.
+      loop_.Post([this] { sweeper_.Sweep([this] { Feed(Swept{}); }); });
+      break;
+    case Action::kReportUnkillable:
+      ReportUnkillable();
+      break;
+    case Action::kDrain:
+      Drain();
+      break;
+    case Action::kFinish:
+      Finish();
+      break;
+  }
+}
+
+void Shepherd::SpawnAll() {
+  auto refused = CheckResources(part_);
+  os::SpawnError error;
+  absl::Status started;
+  if (!refused) {
+    oom_kills_.emplace();
+    PrepareCgroup();
+    if (part_.require_cgroup() && !job_cgroup_) {
+      refused = MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+                            absl::StrCat("--require-cgroup: ", no_cgroup_why_));
+    } else {
+      started_at_ = loop_.Now();
+      started = StartWorkers(&error);
+    }
+  }
+  if (!refused && !started.ok()) {
+    refused = error.stage != os::SpawnStage::kNone
+                  ? SpawnFailure(part_, error, started)
+                  : MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+                                absl::StrCat("cannot ", std::string(started.message())));
+  }
+  if (refused) {
+    SendFailure(*std::move(refused));
+    Feed(SpawnFailed{workers_.size()});
+    return;
+  }
+  ServePmi();
+  ReportStarted();
+  WatchPages();
+  Feed(Spawned{});
+}
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/shepherd/pmi_connection.h"
+#include "agent/shepherd/pmi_server.h"
+#include "agent/shepherd/preflight.h"
+#include "agent/shepherd/shepherd_core.h"
+#include "agent/shepherd/sweeper.h"
+#include "agent/shepherd/worker.h"
+#include "common/loop/frame_channel.h"
+#include "common/loop/loop.h"
+#include "common/os/cgroup.h"
+#include "common/os/unique_fd.h"
+#include "dtrain/v1/job.pb.h"
+#include "dtrain/v1/shepherd.pb.h"
+
+namespace dtrain::shepherd {
+
+// Carries events to the core and its actions out: the channel to the agent, the worker processes,
+// their streams. Stops the loop when all is over. Loop thread.
+class Shepherd {
+ public:
+  Shepherd(loop::Loop& loop, os::UniqueFd agent_socket);
+  Shepherd(const Shepherd&) = delete;
+  Shepherd& operator=(const Shepherd&) = delete;
+
+ private:
+  // From outside.
+  void OnFrame(absl::string_view frame);
+  void OnStart(v1::JobPart part);
+  void OnStdin(const v1::StdinData& data);
+  void OnChannelClosed();
+  void OnSignal(int signal);
+  void OnChildren();
+  void Carry(PmiServer::Actions actions);
+  void OnWorkerEnded(Worker& worker, const os::ExitStatus& status);
+  // The core.
+  void Feed(const Event& event);
+  void Carry(const std::vector<Action>& actions);
+  void Do(Action action);
+  // Actions.
+  void SpawnAll();
+  void PrepareCgroup();
+  void LoseCgroup(const absl::Status& why);
+  absl::Status StartWorkers(os::SpawnError* error);
+  void ServePmi();
+  void ReportStarted();
+  void ReportUnkillable();
+  void Drain();
+  bool DrainAll();
+  void Finish();
+  void Exit();
+  void WatchPages();
+  // Progress and spans of all workers, or of one; true when there was any.
+  void ReportPages();
+  void TakeSpans(Worker& worker);
+  // To the agent.
+  void Send(const v1::ShepherdEvent& event, int fd = -1);
+  void SendFailure(v1::NodeFailure failure);
+  void Warn(std::string message);
+  void MarkGrown(uint32_t rank, v1::StreamKind kind);
+  void SendGrown();  // all there is, now
+  Worker* Find(uint32_t rank);
+
+  loop::Loop& loop_;
+  const std::vector<std::string> agent_env_;
+  const WorkerLimits limits_;
+  ShepherdCore core_;
+  v1::JobPart part_;
+  TimePoint started_at_{};
+  bool reported_started_ = false;
+  bool channel_closed_ = false;
+  std::optional<os::Cgroup> job_cgroup_;
+  std::string no_cgroup_why_;
+  std::optional<os::OomKillCounter> oom_kills_;
+  uint64_t oom_kills_told_ = 0;
+  WorkerHooks hooks_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::optional<PmiServer> pmi_;
+  std::map<uint32_t, std::unique_ptr<PmiConnection>> pmi_connections_;
+  std::map<uint32_t, std::unique_ptr<loop::Timer>> abort_timers_;
+  std::set<std::pair<uint32_t, v1::StreamKind>> grown_;
+  bool grown_posted_ = false;
+  Sweeper sweeper_;
+  loop::Timer deadline_, drain_, exit_, pages_;
+  loop::SignalWatch signals_;
+  loop::FrameChannel channel_;
+};
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the shepherd does when its core says so, and what it tells the agent.
+#include <signal.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/shepherd/failure.h"
+#include "agent/shepherd/shepherd.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+#include "common/log/log.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+// An agent that takes nothing more has been given up by its launcher.
+constexpr Duration kExitLimit = std::chrono::seconds(30);
+// From a worker's PMI abort to its exit. Some do it by themselves; MPICH over UCX never does when
+// its peers live on, and waits to be killed.
+constexpr Duration kAbortLimit = std::chrono::milliseconds(200);
+constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
+// Reports of growth wait while the agent has this much to read: they add up to one.
+constexpr size_t kChannelBusy = 64 << 10;
+// How often the workers' pages are read; with a timeline their rings must not run full.
+constexpr Duration kProgressEvery = std::chrono::seconds(1);
+constexpr Duration kSpansEvery = std::chrono::milliseconds(100);
+constexpr uint32_t kSpansAtOnce = 256;
+constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
+
+absl::StatusOr<os::Cgroup> MakeJobCgroup(const v1::JobPart& part) {
+  auto parent = os::FindWritableCgroup();
+  if (!parent.ok()) return parent.status();
+  std::string name = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+  auto made = os::Cgroup::Make(*parent, name);
+  if (!absl::IsAlreadyExists(made.status())) return made;
+  // Of a shepherd of this very job that was killed.
+  os::Cgroup stale(absl::StrCat(*parent, "/", name));
+  stale.Kill();
+  (void)stale.Remove();
+  return os::Cgroup::Make(*parent, name);
+}
+
+}  // namespace
+
+void Shepherd::PrepareCgroup() {
+  auto cgroup = MakeJobCgroup(part_);
+  if (cgroup.ok()) {
+    job_cgroup_ = *std::move(cgroup);
+    sweeper_.set_cgroup(*job_cgroup_);
+  } else {
+    LoseCgroup(cgroup.status());
+  }
+}
+
+void Shepherd::LoseCgroup(const absl::Status& why) {
+  job_cgroup_.reset();
+  sweeper_.RemoveCgroup();
+  no_cgroup_why_ =
+      absl::StrCat("workers get no cgroup of their own (", std::string(why.message()), ")");
+  if (part_.require_cgroup()) return;
+  Warn(absl::StrCat(no_cgroup_why_, "; their process groups and descendants are followed instead"));
+}
+
+absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
+  auto limits = limits_.For(part_);
+  auto directories = SpoolDirectories();
+  for (int i = 0; i < part_.workers_size();) {
+    WorkerSetup setup{part_, agent_env_, directories, limits,
+                      job_cgroup_ ? &*job_cgroup_ : nullptr};
+    auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
+    if (worker.ok()) {
+      workers_.push_back(*std::move(worker));
+      ++i;
+    } else if (error->stage == os::SpawnStage::kCgroup && i == 0 && !part_.require_cgroup()) {
+      // The directory could be made, but the system lets nobody in (not delegated).
+      LoseCgroup(worker.status());
+    } else {
+      return worker.status();
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Shepherd::ServePmi() {
+  pmi_.emplace(part_);
+  for (auto& worker : workers_) {
+    uint32_t rank = worker->rank();
+    pmi_connections_[rank] = std::make_unique<PmiConnection>(
+        loop_, worker->TakePmiSocket(),
+        [this, rank](absl::string_view line) { Carry(pmi_->OnLine(rank, line)); });
+  }
+}
+
+void Shepherd::Carry(PmiServer::Actions actions) {
+  for (PmiServer::Action& action : actions) {
+    if (auto* reply = std::get_if<PmiServer::Reply>(&action)) {
+      pmi_connections_[reply->rank]->Send(reply->line);
+    } else if (auto* drop = std::get_if<PmiServer::Drop>(&action)) {
+      pmi_connections_[drop->rank]->Close();
+      Warn(
+          absl::StrCat("rank ", drop->rank, " was cut off from PMI (PMI_FD): it sent ", drop->why));
+    } else if (auto* abort = std::get_if<PmiServer::Abort>(&action)) {
+      // Its exit is what tells the launcher, so it must come.
+      uint32_t rank = abort->rank;
+      auto timer = std::make_unique<loop::Timer>(loop_);
+      timer->After(kAbortLimit, [this, rank] { Find(rank)->Signal(SIGKILL); });
+      abort_timers_[rank] = std::move(timer);
+    } else {
+      v1::ShepherdEvent event;
+      *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));
+      Send(event);
+    }
+  }
+}
+
+void Shepherd::ReportStarted() {
+  v1::ShepherdEvent started;
+  started.mutable_started()->set_cgroup(job_cgroup_.has_value());
+  for (auto& worker : workers_) {
+    for (v1::StreamKind kind : kStreams) {
+      v1::ShepherdEvent opened;
+      opened.mutable_log_opened()->set_rank(worker->rank());
+      opened.mutable_log_opened()->set_stream(kind);
+      Send(opened, worker->log(kind).spool_fd());
+    }
+    v1::WorkerStarted* entry = started.mutable_started()->add_workers();
+    entry->set_rank(worker->rank());
+    entry->set_pid(static_cast<uint32_t>(worker->pid()));
+  }
+  Send(started);
+  reported_started_ = true;
+}
+
+void Shepherd::WatchPages() {
+  pages_.After(part_.timeline_records() > 0 ? kSpansEvery : kProgressEvery, [this] {
+    ReportPages();
+    if (core_.state() != State::kFinished) WatchPages();
+  });
+}
+
+void Shepherd::ReportPages() {
+  v1::ShepherdEvent event;
+  for (auto& worker : workers_) {
+    TakeSpans(*worker);
+    if (worker->progress_told()) continue;
+    auto progress = worker->page().Read();
+    if (!progress) continue;
+    progress->set_rank(worker->rank());
+    if (progress->inside() && !worker->ended()) progress->set_stopped(worker->IsStopped());
+    *event.mutable_progress()->add_ranks() = *std::move(progress);
+    if (worker->ended()) worker->set_progress_told();
+  }
+  if (event.has_progress()) Send(event);
+}
+
+void Shepherd::TakeSpans(Worker& worker) {
+  // A launcher that reads slowly: the worker's ring fills and counts what it drops.
+  while (channel_.queued_bytes() < kChannelBusy) {
+    v1::ShepherdEvent event;
+    event.mutable_spans()->set_rank(worker.rank());
+    if (!worker.page().TakeSpans(kSpansAtOnce, *event.mutable_spans())) return;
+    Send(event);
+  }
+}
+
+void Shepherd::ReportUnkillable() {
+  std::string who = sweeper_.GiveUp();
+  if (who.empty()) return;  // they went at the last moment
+  SendFailure(MakeFailure(
+      v1::NodeFailure::KIND_CLEANUP, kExitCleanup,
+      absl::StrCat("could not end what the job left: ", who, " still there ",
+                   std::chrono::duration_cast<std::chrono::seconds>(kUnkillableAfter).count(),
+                   " s after SIGKILL; a driver or a network file system holds it, the node may "
+                   "need a reboot")));
+}
+
+bool Shepherd::DrainAll() {
+  bool all = true;
+  for (auto& worker : workers_) {
+    for (v1::StreamKind kind : kStreams) all &= worker->log(kind).Drain();
+  }
+  return all;
+}
+
+void Shepherd::Drain() {
+  if (core_.state() != State::kDraining) return;
+  if (DrainAll()) {
+    loop_.Post([this] { Feed(Drained{}); });
+  } else {
+    drain_.After(kDrainRetry, [this] { Drain(); });
+  }
+}
+
+void Shepherd::Finish() {
+  drain_.Cancel();
+  sweeper_.RemoveCgroup();
+  if (channel_closed_) return loop_.Stop();
+  v1::ShepherdEvent event;
+  v1::Finished* finished = event.mutable_finished();
+  uint64_t lost = 0;
+  for (auto& worker : workers_) {
+    for (v1::StreamKind kind : kStreams) {
+      LogStream& log = worker->log(kind);
+      lost += log.Pending();
+      log.Close();
+      if (!reported_started_) continue;
+      v1::LogEnd* end = finished->add_logs();
+      end->set_rank(worker->rank());
+      end->set_stream(kind);
+      end->set_size(log.size());
+    }
+  }
+  if (lost > 0) Warn(absl::StrCat("no room for the last ", lost, " bytes of the workers' output"));
+  SendGrown();
+  pages_.Cancel();
+  ReportPages();
+  Send(event);
+  Exit();
+}
+
+void Shepherd::Exit() {
+  if (channel_.queued_bytes() == 0) return loop_.Stop();
+  channel_.OnDrained([this] { loop_.Stop(); });
+  exit_.After(kExitLimit, [this] { loop_.Stop(); });
+}
+
+void Shepherd::Send(const v1::ShepherdEvent& event, int fd) {
+  if (!channel_closed_) channel_.Send(event.SerializeAsString(), fd);
+}
+
+void Shepherd::SendFailure(v1::NodeFailure failure) {
+  v1::ShepherdEvent event;
+  *event.mutable_failure() = std::move(failure);
+  Send(event);
+}
+
+void Shepherd::Warn(std::string message) {
+  v1::ShepherdEvent event;
+  event.mutable_warning()->set_message(std::move(message));
+  Send(event);
+}
+
+void Shepherd::MarkGrown(uint32_t rank, v1::StreamKind kind) {
+  grown_.emplace(rank, kind);
+  if (std::exchange(grown_posted_, true)) return;
+  if (channel_.queued_bytes() > kChannelBusy) {
+    channel_.OnDrained([this] { SendGrown(); });
+  } else {
+    loop_.Post([this] { SendGrown(); });
+  }
+}
+
+void Shepherd::SendGrown() {
+  grown_posted_ = false;
+  if (!reported_started_) return;  // ReportStarted is still to come, or never will
+  for (auto [rank, kind] : std::exchange(grown_, {})) {
+    Worker* worker = Find(rank);
+    if (worker == nullptr) continue;
+    v1::ShepherdEvent event;
+    event.mutable_log_grown()->set_rank(rank);
+    event.mutable_log_grown()->set_stream(kind);
+    event.mutable_log_grown()->set_size(worker->log(kind).size());
+    Send(event);
+  }
+}
+
+Worker* Shepherd::Find(uint32_t rank) {
+  for (auto& worker : workers_) {
+    if (worker->rank() == rank) return worker.get();
+  }
+  return nullptr;
+}
+
+}  // namespace dtrain::shepherd

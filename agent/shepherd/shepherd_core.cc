@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/shepherd_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+// Events with their conditions already decided, so that the table alone tells what happens.
+enum class Input {
+  kPart,
+  kSpawned,
+  kSpawnFailed,       // others run
+  kSpawnFailedFirst,  // none runs
+  kStop,
+  kStopNow,
+  kAgentGone,  // only before the part came; later it is a stop with the part's grace
+  kEnded,
+  kLastEnded,
+  kSwept,
+  kDrained,
+  kDeadline,
+};
+
+struct Row {
+  State from;
+  Input input;
+  State to;
+  std::vector<Action> actions;
+};
+
+using A = Action;
+using I = Input;
+using S = State;
+
+// The life of a shepherd. A pair that is not here is an error of who sent the event.
+const std::vector<Row>& Table() {
+  static const auto* table = new std::vector<Row>{
+      {S::kWaiting, I::kPart, S::kStarting, {A::kSpawn}},
+      {S::kWaiting, I::kStop, S::kFinished, {A::kFinish}},
+      {S::kWaiting, I::kStopNow, S::kFinished, {A::kFinish}},
+      {S::kWaiting, I::kAgentGone, S::kFinished, {A::kFinish}},
+
+      {S::kStarting, I::kSpawned, S::kRunning, {}},
+      {S::kStarting, I::kSpawnFailed, S::kKilling, {A::kKill}},
+      {S::kStarting, I::kSpawnFailedFirst, S::kSweeping, {A::kSweep}},
+
+      {S::kRunning, I::kEnded, S::kRunning, {}},
+      {S::kRunning, I::kLastEnded, S::kSweeping, {A::kSweep}},
+      {S::kRunning, I::kStop, S::kStopping, {A::kTerminate}},
+      {S::kRunning, I::kStopNow, S::kKilling, {A::kKill}},
+
+      {S::kStopping, I::kEnded, S::kStopping, {}},
+      {S::kStopping, I::kLastEnded, S::kSweeping, {A::kSweep}},
+      {S::kStopping, I::kStop, S::kStopping, {}},  // may shorten the grace
+      {S::kStopping, I::kStopNow, S::kKilling, {A::kKill}},
+      {S::kStopping, I::kDeadline, S::kKilling, {A::kKill}},
+
+      {S::kKilling, I::kEnded, S::kKilling, {}},
+      {S::kKilling, I::kLastEnded, S::kSweeping, {A::kSweep}},
+      {S::kKilling, I::kStop, S::kKilling, {}},
+      {S::kKilling, I::kStopNow, S::kKilling, {}},
+      {S::kKilling, I::kDeadline, S::kDraining, {A::kReportUnkillable, A::kDrain}},
+
+      {S::kSweeping, I::kStop, S::kSweeping, {}},
+      {S::kSweeping, I::kStopNow, S::kSweeping, {}},
+      {S::kSweeping, I::kSwept, S::kDraining, {A::kDrain}},
+      {S::kSweeping, I::kDeadline, S::kDraining, {A::kReportUnkillable, A::kDrain}},
+
+      {S::kDraining, I::kEnded, S::kDraining, {}},  // an unkillable one, after all
+      {S::kDraining, I::kLastEnded, S::kDraining, {}},
+      {S::kDraining, I::kSwept, S::kDraining, {}},
+      {S::kDraining, I::kStop, S::kDraining, {}},
+      {S::kDraining, I::kStopNow, S::kDraining, {}},
+      {S::kDraining, I::kDrained, S::kFinished, {A::kFinish}},
+      {S::kDraining, I::kDeadline, S::kFinished, {A::kFinish}},
+
+      {S::kFinished, I::kStop, S::kFinished, {}},
+      {S::kFinished, I::kStopNow, S::kFinished, {}},
+      {S::kFinished, I::kEnded, S::kFinished, {}},
+      {S::kFinished, I::kLastEnded, S::kFinished, {}},
+  };
+  return *table;
+}
+
+const Row* Find(State from, Input input) {
+  for (const Row& row : Table()) {
+    if (row.from == from && row.input == input) return &row;
+  }
+  return nullptr;
+}
+
+struct Decide {
+  State state;
+  size_t live;
+  Duration own_grace;
+  Input Stop(Duration grace) const { return grace > Duration::zero() ? I::kStop : I::kStopNow; }
+  Input operator()(const PartArrived&) const { return I::kPart; }
+  Input operator()(const Spawned&) const { return I::kSpawned; }
+  Input operator()(const SpawnFailed& e) const {
+    return e.running > 0 ? I::kSpawnFailed : I::kSpawnFailedFirst;
+  }
+  Input operator()(const StopAsked& e) const { return Stop(e.grace); }
+  Input operator()(const AgentGone&) const {
+    return state == S::kWaiting ? I::kAgentGone : Stop(own_grace);
+  }
+  Input operator()(const WorkerEnded&) const { return live > 1 ? I::kEnded : I::kLastEnded; }
+  Input operator()(const Swept&) const { return I::kSwept; }
+  Input operator()(const Drained&) const { return I::kDrained; }
+};
+
+}  // namespace
+
+absl::string_view StateName(State state) {
+  static constexpr absl::string_view kNames[] = {"waiting", "starting", "running",  "stopping",
+                                                 "killing", "sweeping", "draining", "finished"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+absl::StatusOr<std::vector<Action>> ShepherdCore::OnEvent(TimePoint now, const Event& event) {
+  Input input = std::visit(Decide{state_, live_, own_grace_}, event);
+  const Row* row = Find(state_, input);
+  const auto* part = std::get_if<PartArrived>(&event);
+  if (row == nullptr || (part != nullptr && part->workers == 0) ||
+      (std::holds_alternative<WorkerEnded>(event) && live_ == 0)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("event ", event.index(), " while ", StateName(state_)));
+  }
+  if (part != nullptr) {
+    live_ = part->workers;
+    own_grace_ = part->grace;
+  } else if (const auto* failed = std::get_if<SpawnFailed>(&event)) {
+    live_ = failed->running;
+    stop_asked_ = true;
+  } else if (std::holds_alternative<WorkerEnded>(event)) {
+    --live_;
+  } else if (std::holds_alternative<AgentGone>(event)) {
+    agent_gone_ = true;
+  }
+  bool stop = input == I::kStop || input == I::kStopNow || input == I::kAgentGone;
+  stop_asked_ |= stop;
+
+  State before = std::exchange(state_, row->to);
+  if (state_ == S::kStopping && stop) {
+    const auto* asked = std::get_if<StopAsked>(&event);
+    TimePoint end = now + (asked != nullptr ? asked->grace : own_grace_);
+    deadline_ = before == S::kStopping ? std::min(deadline_, end) : end;
+  } else if (state_ != before) {
+    deadline_ = state_ == S::kKilling || state_ == S::kSweeping ? now + kUnkillableAfter
+                : state_ == S::kDraining                        ? now + kDrainLimit
+                                                                : kNever;
+  }
+  return row->actions;
+}
+
+std::vector<Action> ShepherdCore::OnDeadline(TimePoint now) {
+  if (now < deadline_) return {};
+  const Row* row = Find(state_, I::kDeadline);
+  DTRAIN_CHECK(row != nullptr);  // only states with such a row have a deadline
+  state_ = row->to;
+  deadline_ = state_ == S::kKilling    ? now + kUnkillableAfter
+              : state_ == S::kDraining ? now + kDrainLimit
+                                       : kNever;
+  return row->actions;
+}
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/clock.h"
+
+namespace dtrain::shepherd {
+
+// How long after SIGKILL a process may stay before it counts as unkillable.
+inline constexpr Duration kUnkillableAfter = std::chrono::seconds(60);
+// How long the rest of the logs may take once no process writes any more (a full disk).
+inline constexpr Duration kDrainLimit = std::chrono::seconds(60);
+
+enum class State {
+  kWaiting,   // for the job part
+  kStarting,  // spawning
+  kRunning,
+  kStopping,  // SIGTERM was sent, the grace runs
+  kKilling,   // SIGKILL was sent, workers still to be reaped
+  kSweeping,  // all workers reaped, what they left behind is being killed
+  kDraining,  // reading the rest of the logs
+  kFinished,
+};
+absl::string_view StateName(State state);
+
+struct PartArrived {
+  size_t workers = 0;
+  Duration grace{};  // for a stop that nobody asked for: the agent is gone
+};
+struct Spawned {};
+struct SpawnFailed {
+  size_t running = 0;  // workers that had been started before
+};
+struct StopAsked {
+  Duration grace{};  // zero: now
+};
+struct AgentGone {};  // or a signal that ends the shepherd
+struct WorkerEnded {};
+struct Swept {};
+struct Drained {};
+using Event = std::variant<PartArrived, Spawned, SpawnFailed, StopAsked, AgentGone, WorkerEnded,
+                           Swept, Drained>;
+
+enum class Action {
+  kSpawn,
+  kTerminate,  // SIGTERM to the workers
+  kKill,       // SIGKILL to all that lives
+  kSweep,      // kill what is left, tell Swept when nothing is
+  kReportUnkillable,
+  kDrain,   // read the logs to their end, tell Drained
+  kFinish,  // the last word to the agent, then exit
+};
+
+// Decides about the life of one node's workers. Pure. A worker's own failure stops nothing here:
+// whether the job goes on is the launcher's decision, which arrives as StopAsked.
+class ShepherdCore {
+ public:
+  // An error when the event makes no sense in this state; nothing has changed then.
+  absl::StatusOr<std::vector<Action>> OnEvent(TimePoint now, const Event& event);
+  // To be called when NextDeadline is reached; harmless before it.
+  std::vector<Action> OnDeadline(TimePoint now);
+  TimePoint NextDeadline() const { return deadline_; }
+  State state() const { return state_; }
+  size_t live_workers() const { return live_; }
+  // Workers that end from now on were told to.
+  bool stop_asked() const { return stop_asked_; }
+  bool agent_gone() const { return agent_gone_; }
+
+ private:
+  State state_ = State::kWaiting;
+  TimePoint deadline_ = kNever;
+  size_t live_ = 0;
+  Duration own_grace_{};
+  bool stop_asked_ = false;
+  bool agent_gone_ = false;
+};
+
+}  // namespace dtrain::shepherd

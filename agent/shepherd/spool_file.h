@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::shepherd {
+
+// A file without a name that holds one log stream until the launcher has it. It is gone with the
+// last descriptor, however the processes end.
+class SpoolFile {
+ public:
+  // In the first of the directories that takes it, else in memory.
+  static absl::StatusOr<SpoolFile> Open(const std::vector<std::string>& directories);
+
+  int fd() const { return fd_.get(); }
+  // Gives back the space before `offset`, in big steps: the file keeps its length and offsets.
+  void Reclaim(uint64_t offset);
+
+ private:
+  explicit SpoolFile(os::UniqueFd fd) : fd_(std::move(fd)) {}
+  os::UniqueFd fd_;
+  uint64_t reclaimed_ = 0;
+};
+
+// Where spool files go on this node: $XDG_RUNTIME_DIR, $TMPDIR, /tmp.
+std::vector<std::string> SpoolDirectories();
+
+}  // namespace dtrain::shepherd

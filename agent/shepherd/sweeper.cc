@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/sweeper.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+#include "common/os/pidfd.h"
+#include "common/os/process_tree.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(2);
+constexpr Duration kLongestPause = std::chrono::milliseconds(100);
+// Without a cgroup, who forks while we look is only caught by looking again at once.
+constexpr int kPasses = 20;
+
+}  // namespace
+
+void Sweeper::KillAll() {
+  if (cgroup_) cgroup_->Kill();
+  for (int i = 0; i < kPasses && os::KillDescendants() > 0 && !cgroup_; ++i) {
+  }
+}
+
+void Sweeper::Sweep(loop::Task done) {
+  done_ = std::move(done);
+  pause_ = kFirstPause;
+  Check();
+}
+
+void Sweeper::OnReaped() {
+  if (done_) Check();
+}
+
+bool Sweeper::AllGone() const { return !os::HasChildren() && !(cgroup_ && cgroup_->Populated()); }
+
+void Sweeper::Check() {
+  if (AllGone()) {
+    timer_.Cancel();
+    std::exchange(done_, nullptr)();
+    return;
+  }
+  KillAll();
+  timer_.After(pause_, [this] { Check(); });
+  pause_ = std::min(pause_ * 2, kLongestPause);
+}
+
+std::string Sweeper::GiveUp() {
+  timer_.Cancel();
+  done_ = nullptr;
+  std::string out;
+  auto add = [&](pid_t pid, char state) {
+    absl::StrAppend(&out, out.empty() ? "" : ", ", "pid ", pid);
+    if (state != '?')
+      absl::StrAppend(&out, " (state ", std::string(1, state), ", in ", os::WaitChannel(pid), ")");
+  };
+  std::vector<pid_t> named;
+  for (const os::ProcessInfo& info : os::Descendants(getpid())) {
+    if (info.state == 'Z') continue;
+    add(info.pid, info.state);
+    named.push_back(info.pid);
+  }
+  for (pid_t pid : cgroup_ ? cgroup_->Processes() : std::vector<pid_t>{}) {
+    if (std::find(named.begin(), named.end(), pid) == named.end()) add(pid, '?');
+  }
+  return out;
+}
+
+void Sweeper::RemoveCgroup() {
+  if (!cgroup_) return;
+  absl::Status removed = cgroup_->Remove();
+  if (!removed.ok()) log::Warn(std::string(removed.message()));
+}
+
+}  // namespace dtrain::shepherd

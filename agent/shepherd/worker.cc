@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/worker.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <bit>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/shepherd/worker_env.h"
+#include "common/base/cpulist.h"
+#include "common/os/fd.h"
+#include "common/os/process_tree.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+constexpr WorkerFds kFds{.pmi = 3, .page = 4};
+constexpr uint64_t kDefaultSpool = 64 << 20;
+// Large pipes mean few turns for who writes much. What an unprivileged user has in pipes is
+// limited (64 MiB in all, usually), beyond which new ones shrink to a page: the workers' own too.
+constexpr uint32_t kAllPipes = 32 << 20;
+constexpr uint32_t kLargestPipe = 1 << 20;
+constexpr uint32_t kSmallestPipe = 64 << 10;
+
+// One stream on its way: the end for the worker, and what reads the other.
+struct Stream {
+  os::UniqueFd writer;
+  std::unique_ptr<LogStream> log;
+};
+
+absl::StatusOr<Stream> MakeStream(loop::Loop& loop, const WorkerSetup& setup, uint32_t rank,
+                                  v1::StreamKind kind, WorkerHooks& hooks) {
+  auto pipe = os::Pipe();
+  if (!pipe.ok()) return pipe.status();
+  auto spool = SpoolFile::Open(setup.spool_directories);
+  if (!spool.ok()) return spool.status();
+  uint64_t spool_limit = setup.part.spool_limit_bytes();
+  auto streams = 2 * static_cast<uint32_t>(setup.part.workers_size());
+  uint32_t pipe_size = std::clamp(std::bit_floor(kAllPipes / streams), kSmallestPipe, kLargestPipe);
+  return Stream{std::move(pipe->second),
+                std::make_unique<LogStream>(
+                    loop, std::move(pipe->first), *std::move(spool),
+                    LogStream::Limits{spool_limit > 0 ? spool_limit : kDefaultSpool,
+                                      static_cast<int>(pipe_size)},
+                    [&hooks, rank, kind] { hooks.log_grown(rank, kind); },
+                    [&hooks, rank](const absl::Status& why) { hooks.log_stuck(rank, why); })};
+}
+
+absl::StatusOr<os::UniqueFd> JoinCgroup(const WorkerSetup& setup, uint32_t rank) {
+  if (setup.job_cgroup == nullptr) return os::UniqueFd();
+  auto cgroup = os::Cgroup::Make(setup.job_cgroup->path(), absl::StrCat("rank-", rank));
+  if (!cgroup.ok()) return cgroup.status();
+  return cgroup->OpenProcs();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const WorkerSetup& setup,
+                                                      const v1::WorkerSpec& spec,
+                                                      WorkerHooks& hooks, os::SpawnError* error) {
+  *error = {};
+  uint32_t rank = spec.rank();
+  auto cpus = ParseCpuList(spec.cpulist());
+  if (!cpus.ok()) return cpus.status();
+  auto out = MakeStream(loop, setup, rank, v1::STREAM_KIND_STDOUT, hooks);
+  if (!out.ok()) return out.status();
+  auto err = MakeStream(loop, setup, rank, v1::STREAM_KIND_STDERR, hooks);
+  if (!err.ok()) return err.status();
+  auto pmi = os::SocketPair();
+  if (!pmi.ok()) return pmi.status();
+  auto page = Page::Make(setup.part.timeline_records());
+  if (!page.ok()) return page.status();
+  os::UniqueFd page_fd = page->TakeFd();
+  auto cgroup = JoinCgroup(setup, rank);
+  if (!cgroup.ok()) {
+    error->stage = os::SpawnStage::kCgroup;
+    return cgroup.status();
+  }
+  os::UniqueFd stdin_reader, stdin_writer;
+  if (spec.stdin_mode() == v1::STDIN_MODE_PIPE) {
+    auto pipe = os::Pipe();
+    if (!pipe.ok()) return pipe.status();
+    std::tie(stdin_reader, stdin_writer) = *std::move(pipe);
+  }
+
+  os::SpawnSpec run;
+  run.argv.assign(setup.part.argv().begin(), setup.part.argv().end());
+  run.env = BuildWorkerEnv(setup.part, spec, setup.agent_env, kFds);
+  run.working_directory = setup.part.working_directory();
+  run.stdin_fd = stdin_reader.get();
+  run.stdout_fd = out->writer.get();
+  run.stderr_fd = err->writer.get();
+  run.extra_fds = {{pmi->second.get(), kFds.pmi}, {page_fd.get(), kFds.page}};
+  run.parent_death_signal = SIGKILL;
+  run.cgroup_procs_fd = cgroup->get();
+  run.cpus = *std::move(cpus);
+  run.limits = setup.limits;
+  auto child = os::Spawn(run, error);
+  if (!child.ok()) return child.status();
+
+  auto worker = std::unique_ptr<Worker>(new Worker(spec));
+  worker->child_ = *std::move(child);
+  worker->stdout_ = std::move(out->log);
+  worker->stderr_ = std::move(err->log);
+  worker->pmi_ = std::move(pmi->first);
+  worker->page_ = *std::move(page);
+  if (stdin_writer) {
+    worker->stdin_ = std::make_unique<StdinFeeder>(
+        loop, std::move(stdin_writer),
+        [&hooks, rank](bool closed) { hooks.stdin_taken(rank, closed); });
+  }
+  return worker;
+}
+
+void Worker::Signal(int signal) {
+  if (ended_) return;
+  // A worker may have moved to another group of its session.
+  if (kill(-child_.pid, signal) != 0) (void)os::SendSignal(child_.pidfd.get(), signal);
+}
+
+bool Worker::IsStopped() const { return !ended_ && os::IsStopped(child_.pid); }
+
+std::optional<os::ExitStatus> Worker::Reap() {
+  if (ended_) return std::nullopt;
+  auto status = os::TryReap(child_.pidfd.get());
+  if (!status.ok() || !status->has_value()) return std::nullopt;
+  ended_ = true;
+  child_.pidfd.Reset();
+  if (stdin_ != nullptr) stdin_->Close();
+  return **status;
+}
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "agent/shepherd/log_stream.h"
+#include "agent/shepherd/page.h"
+#include "agent/shepherd/stdin_feeder.h"
+#include "common/loop/loop.h"
+#include "common/os/cgroup.h"
+#include "common/os/pidfd.h"
+#include "common/os/spawn.h"
+#include "dtrain/v1/job.pb.h"
+
+namespace dtrain::shepherd {
+
+// What all workers of a part have in common when they are started. Borrowed.
+struct WorkerSetup {
+  const v1::JobPart& part;
+  const std::vector<std::string>& agent_env;
+  const std::vector<std::string>& spool_directories;
+  const std::vector<std::pair<int, rlimit>>& limits;
+  const os::Cgroup* job_cgroup;  // null: none
+};
+
+// What a worker's streams tell. Called on the loop.
+struct WorkerHooks {
+  absl::AnyInvocable<void(uint32_t rank, v1::StreamKind)> log_grown;
+  absl::AnyInvocable<void(uint32_t rank, const absl::Status&)> log_stuck;
+  absl::AnyInvocable<void(uint32_t rank, bool closed)> stdin_taken;
+};
+
+// One running worker process with its streams. Loop thread.
+class Worker {
+ public:
+  // On failure `error` says at which step; kNone there means that it was before the spawn.
+  static absl::StatusOr<std::unique_ptr<Worker>> Start(loop::Loop& loop, const WorkerSetup& setup,
+                                                       const v1::WorkerSpec& spec,
+                                                       WorkerHooks& hooks, os::SpawnError* error);
+
+  uint32_t rank() const { return spec_.rank(); }
+  pid_t pid() const { return child_.pid; }
+  bool ended() const { return ended_; }
+  LogStream& log(v1::StreamKind kind) {
+    return kind == v1::STREAM_KIND_STDERR ? *stderr_ : *stdout_;
+  }
+  StdinFeeder* stdin_feeder() { return stdin_.get(); }
+  // The worker's end of the PMI socket pair is in the worker; this is ours.
+  os::UniqueFd TakePmiSocket() { return std::move(pmi_); }
+  Page& page() { return page_; }
+  // The counters at its end have been reported.
+  bool progress_told() const { return progress_told_; }
+  void set_progress_told() { progress_told_ = true; }
+
+  // To the worker and all of its process group. Nothing when it was reaped: its pid may be
+  // another's by then.
+  void Signal(int signal);
+  // Its process does not run: SIGSTOP, a debugger.
+  bool IsStopped() const;
+  // Reaps it, if it has ended.
+  std::optional<os::ExitStatus> Reap();
+
+ private:
+  explicit Worker(v1::WorkerSpec spec) : spec_(std::move(spec)) {}
+  v1::WorkerSpec spec_;
+  os::Child child_;
+  bool ended_ = false;
+  std::unique_ptr<LogStream> stdout_, stderr_;
+  std::unique_ptr<StdinFeeder> stdin_;
+  os::UniqueFd pmi_;
+  Page page_;
+  bool progress_told_ = false;
+};
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/worker_env.h"
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "common/base/env_names.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+class Builder {
+ public:
+  Builder(const v1::JobPart& part, const std::vector<std::string>& agent_env)
+      : explicit_(part.explicit_env().begin(), part.explicit_env().end()) {
+    for (const std::string& entry : agent_env) {
+      size_t equals = entry.find('=');
+      if (equals == 0 || equals == std::string::npos) continue;
+      std::string name = entry.substr(0, equals);
+      if (part.inherit_agent_env() || IsHostBound(name)) vars_[name] = entry.substr(equals + 1);
+    }
+    for (const v1::EnvVar& var : part.env()) {
+      bool given = explicit_.count(var.name()) > 0;
+      if (given || !IsHostBound(var.name())) vars_[var.name()] = var.value();
+    }
+    for (auto it = vars_.begin(); it != vars_.end();) {
+      bool drop = IsScrubbed(it->first) && explicit_.count(it->first) == 0;
+      it = drop ? vars_.erase(it) : std::next(it);
+    }
+  }
+
+  void Set(absl::string_view name, const absl::AlphaNum& value) {
+    std::string key(name);
+    if (explicit_.count(key) == 0) vars_[key] = std::string(value.Piece());
+  }
+  // For what the user may have set in any way.
+  void SetIfUnset(absl::string_view name, const absl::AlphaNum& value) {
+    vars_.try_emplace(std::string(name), std::string(value.Piece()));
+  }
+  bool Has(absl::string_view name) const { return vars_.count(std::string(name)) > 0; }
+
+  std::vector<std::string> Take() const {
+    std::vector<std::string> out;
+    for (const auto& [name, value] : vars_) out.push_back(absl::StrCat(name, "=", value));
+    return out;
+  }
+
+ private:
+  std::set<std::string> explicit_;
+  std::map<std::string, std::string> vars_;
+};
+
+void SetTorchrun(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* env) {
+  int local_size = part.workers_size();
+  env->Set("RANK", worker.rank());
+  env->Set("WORLD_SIZE", part.world_size());
+  env->Set("LOCAL_RANK", worker.local_rank());
+  env->Set("LOCAL_WORLD_SIZE", local_size);
+  env->Set("GROUP_RANK", part.node_rank());
+  env->Set("GROUP_WORLD_SIZE", part.node_count());
+  env->Set("NODE_RANK", part.node_rank());
+  env->Set("ROLE_NAME", "default");
+  env->Set("ROLE_RANK", worker.rank());
+  env->Set("ROLE_WORLD_SIZE", part.world_size());
+  if (!part.network().master_address().empty()) {
+    env->Set("MASTER_ADDR", part.network().master_address());
+    env->Set("MASTER_PORT", part.network().master_port());
+  }
+  env->Set("TORCHELASTIC_RESTART_COUNT", part.attempt());
+  env->Set("TORCHELASTIC_MAX_RESTARTS", 0);
+  env->Set("TORCHELASTIC_RUN_ID", part.job_id());
+  env->Set("TORCHELASTIC_USE_AGENT_STORE", "False");  // rank 0 serves the store itself
+  // One name for torch up to 2.1, one for later; who set either has decided.
+  if (!env->Has("NCCL_ASYNC_ERROR_HANDLING") && !env->Has("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
+    env->Set("NCCL_ASYNC_ERROR_HANDLING", 1);
+    env->Set("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1);
+  }
+  if (local_size > 1) env->SetIfUnset("OMP_NUM_THREADS", 1);
+}
+
+void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, WorkerFds fds,
+                Builder* env) {
+  int local_size = part.workers_size();
+  env->Set("LOCAL_SIZE", local_size);
+  env->Set("CROSS_RANK", worker.cross_rank());
+  env->Set("CROSS_SIZE", worker.cross_size());
+  env->Set("HOROVOD_RANK", worker.rank());
+  env->Set("HOROVOD_SIZE", part.world_size());
+  env->Set("HOROVOD_LOCAL_RANK", worker.local_rank());
+  env->Set("HOROVOD_LOCAL_SIZE", local_size);
+  env->Set("HOROVOD_CROSS_RANK", worker.cross_rank());
+  env->Set("HOROVOD_CROSS_SIZE", worker.cross_size());
+  env->Set("HOROVOD_HOSTNAME", part.host());
+  env->Set("OMPI_COMM_WORLD_SIZE", part.world_size());
+  env->Set("OMPI_COMM_WORLD_RANK", worker.rank());
+  env->Set("OMPI_COMM_WORLD_LOCAL_SIZE", local_size);
+  env->Set("OMPI_COMM_WORLD_LOCAL_RANK", worker.local_rank());
+  env->Set("OMPI_COMM_WORLD_NODE_RANK", worker.local_rank());
+  env->Set("OMPI_UNIVERSE_SIZE", part.universe_size());
+  if (fds.pmi < 0) return;
+  env->Set("PMI_FD", fds.pmi);
+  env->Set("PMI_RANK", worker.rank());
+  env->Set("PMI_SIZE", part.world_size());
+  env->Set("PMI_SPAWNED", 0);
+  env->Set("MPI_LOCALRANKID", worker.local_rank());
+  env->Set("MPI_LOCALNRANKS", local_size);
+  env->Set("MPIR_CVAR_PMI_VERSION", 1);
+}
+
+// JAX asks Open MPI's variables for its rank, and recognises Open MPI by this URI. It computes the
+// coordinator's port from the job number as (number / 4096) mod 4096 + 61440; where that can give
+// our port, it does, for programs that take the address from there.
+std::string HeadNodeUri(const v1::NodeNetwork& network) {
+  constexpr uint32_t kFirst = 61440, kStep = 4096;
+  uint32_t port = network.coordinator_port();
+  // 4096 * 4096 comes out as the first port, and is no 0, which no job has as its number.
+  uint32_t number = port > kFirst    ? (port - kFirst) * kStep
+                    : port == kFirst ? kStep * kStep
+                                     : kStep;
+  bool v6 = absl::StrContains(network.master_address(), ":");
+  return v6 ? absl::StrCat(number, ".0;tcp6://[", network.master_address(), "]:", port)
+            : absl::StrCat(number, ".0;tcp://", network.master_address(), ":", port);
+}
+
+void SetJax(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* env) {
+  const v1::NodeNetwork& network = part.network();
+  if (!network.master_address().empty() && network.coordinator_port() != 0) {
+    bool v6 = absl::StrContains(network.master_address(), ":");
+    env->Set("JAX_COORDINATOR_ADDRESS",
+             v6 ? absl::StrCat("[", network.master_address(), "]:", network.coordinator_port())
+                : absl::StrCat(network.master_address(), ":", network.coordinator_port()));
+    env->Set("OMPI_MCA_orte_hnp_uri", HeadNodeUri(network));
+  }
+  // JAX would take the device numbered local rank: wrong when a worker sees only its own, and too
+  // few when it is the only one on its node.
+  bool alone = part.workers_size() == 1 && worker.gpu_uuids_size() > 1;
+  if (worker.gpu_uuids_size() > 0 && (worker.narrowed_gpus() || alone)) {
+    std::vector<int> ids(static_cast<size_t>(worker.gpu_uuids_size()));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i);
+    env->SetIfUnset("JAX_LOCAL_DEVICE_IDS", absl::StrJoin(ids, ","));
+  }
+}
+
+void SetNetwork(const v1::JobPart& part, Builder* env) {
+  const std::string& name = part.network().interface_name();
+  if (name.empty()) return;
+  env->SetIfUnset("NCCL_SOCKET_IFNAME", absl::StrCat("=", name));  // "=": not a prefix
+  env->SetIfUnset("GLOO_SOCKET_IFNAME", name);
+  env->SetIfUnset("TP_SOCKET_IFNAME", name);
+}
+
+void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* env) {
+  env->Set("DTRAIN_JOB_ID", part.job_id());
+  env->Set("DTRAIN_ATTEMPT", part.attempt());
+  env->Set("DTRAIN_RANK", worker.rank());
+  env->Set("DTRAIN_WORLD_SIZE", part.world_size());
+  env->Set("DTRAIN_LOCAL_RANK", worker.local_rank());
+  env->Set("DTRAIN_LOCAL_SIZE", part.workers_size());
+  env->Set("DTRAIN_NODE_RANK", part.node_rank());
+  env->Set("DTRAIN_NODE_COUNT", part.node_count());
+  env->Set("DTRAIN_HOST", part.host());
+  if (!part.network().address().empty()) env->Set("DTRAIN_ADDRESS", part.network().address());
+}
+
+}  // namespace
+
+std::vector<std::string> BuildWorkerEnv(const v1::JobPart& part, const v1::WorkerSpec& worker,
+                                        const std::vector<std::string>& agent_env, WorkerFds fds) {
+  Builder env(part, agent_env);
+  SetTorchrun(part, worker, &env);
+  SetMpiLike(part, worker, fds, &env);
+  if (fds.page >= 0) env.Set("DTRAIN_PAGE_FD", fds.page);
+  SetJax(part, worker, &env);
+  SetNetwork(part, &env);
+  SetDtrain(part, worker, &env);
+  if (worker.set_visible_gpus()) {
+    env.Set("CUDA_VISIBLE_DEVICES", absl::StrJoin(worker.gpu_uuids(), ","));
+  }
+  env.SetIfUnset("PYTHONUNBUFFERED", 1);
+  if (absl::StartsWith(part.working_directory(), "/")) env.Set("PWD", part.working_directory());
+  return env.Take();
+}
+
+}  // namespace dtrain::shepherd

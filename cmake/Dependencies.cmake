@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# One INTERFACE target per third-party library; headers of all of them are SYSTEM.
+# gRPC, Protobuf and absl are linked from their static archives: the agent must run on nodes that
+# have glibc and nothing else, and a program that does not map 80 shared objects starts faster.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+# Ubuntu 24.04 has the archive of c-ares under this name, which pkg-config does not tell.
+find_library(DTRAIN_CARES_STATIC NAMES libcares_static.a)
+
+# dtrain_static(TARGET pkg...): the packages' archives, glibc's own libraries dynamic.
+function(dtrain_static target)
+  execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --static --libs-only-l ${ARGN}
+                  OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE rc)
+  if(rc)
+    message(FATAL_ERROR "pkg-config knows no ${ARGN}; run tools/install-deps")
+  endif()
+  separate_arguments(flags)
+  list(REMOVE_DUPLICATES flags)
+  list(REMOVE_ITEM flags -ldl -pthread -lrt -lm -latomic -lssl -lcrypto)
+  if(DTRAIN_CARES_STATIC)
+    list(TRANSFORM flags REPLACE "^-lcares$" -lcares_static)
+  endif()
+  add_library(${target} INTERFACE)
+  # A group, because removing duplicates loses the order that single-pass linking needs.
+  list(JOIN flags " " joined)
+  target_link_options(${target} INTERFACE)
+  set(kind -Wl,-Bstatic)
+  if(DTRAIN_SANITIZE MATCHES "thread")
+    # tests/support/tsan.supp tells our code from theirs by the object that it is in.
+    set(kind -Wl,--as-needed)
+  endif()
+  target_link_libraries(${target} INTERFACE
+    "${kind} -Wl,--start-group ${joined} -Wl,--end-group -Wl,-Bdynamic" Threads::Threads dl)
+endfunction()
+
+dtrain_static(dtrain_absl absl_status absl_statusor absl_strings absl_str_format absl_time
+              absl_any_invocable absl_flat_hash_map absl_span)
+dtrain_static(dtrain_protobuf protobuf)
+dtrain_static(dtrain_grpc grpc++)
+
+# OpenSSL comes after gRPC's archives. The agent has it linked in (target property
+# DTRAIN_STATIC_SSL); the launcher shares the object with libssh.
+find_package(OpenSSL REQUIRED)
+set(static_ssl "$<BOOL:$<TARGET_PROPERTY:DTRAIN_STATIC_SSL>>")
+target_link_libraries(dtrain_grpc INTERFACE
+  "$<IF:${static_ssl},-Wl$<COMMA>-Bstatic -lssl -lcrypto -Wl$<COMMA>-Bdynamic -ldl,-lssl -lcrypto>")
+add_library(dtrain_openssl INTERFACE)
+target_link_libraries(dtrain_openssl INTERFACE OpenSSL::Crypto)
+
+pkg_check_modules(LIBSSH REQUIRED libssh)
+add_library(dtrain_ssh INTERFACE)
+target_link_libraries(dtrain_ssh INTERFACE ${LIBSSH_LIBRARIES})
+
+find_package(Boost 1.74 REQUIRED)
+add_library(dtrain_asio INTERFACE)
+target_compile_definitions(dtrain_asio INTERFACE BOOST_ASIO_NO_DEPRECATED)
+target_link_libraries(dtrain_asio INTERFACE Boost::headers Threads::Threads)
+
+# Header-only, and so is its fmt: the distributions ship only shared objects of both.
+find_package(spdlog REQUIRED)
+find_package(fmt REQUIRED)
+add_library(dtrain_spdlog INTERFACE)
+target_compile_definitions(dtrain_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
+target_link_libraries(dtrain_spdlog INTERFACE fmt::fmt-header-only)
+
+find_package(nlohmann_json REQUIRED)
+add_library(dtrain_json INTERFACE)
+target_link_libraries(dtrain_json INTERFACE nlohmann_json::nlohmann_json)
+
+find_package(CLI11 REQUIRED)
+add_library(dtrain_cli11 INTERFACE)
+target_link_libraries(dtrain_cli11 INTERFACE CLI11::CLI11)
+
+find_package(Gloo REQUIRED)
+find_package(GTest REQUIRED)
+
+find_package(Protobuf REQUIRED)
+find_program(DTRAIN_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)

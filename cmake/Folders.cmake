@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+# dtrain_folder(common/os DEPS ...): all sources of one folder as one static library, target
+# dtrain_common_os. A dependency with a slash, `proto` or `rendezvous` names another folder.
+
+function(dtrain_target_name folder out)
+  string(REPLACE "/" "_" name ${folder})
+  set(${out} dtrain_${name} PARENT_SCOPE)
+endfunction()
+
+function(dtrain_resolve out)
+  set(result)
+  foreach(dep ${ARGN})
+    if(dep MATCHES "/" OR dep STREQUAL "proto" OR dep STREQUAL "rendezvous")
+      dtrain_target_name(${dep} dep)
+    endif()
+    list(APPEND result ${dep})
+  endforeach()
+  set(${out} ${result} PARENT_SCOPE)
+endfunction()
+
+# Our own code: warnings are errors, and clang-tidy when asked for.
+function(dtrain_own target)
+  target_link_libraries(${target} PRIVATE dtrain_warnings)
+  if(DTRAIN_LINT)
+    set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY "${DTRAIN_CLANG_TIDY};--quiet")
+  endif()
+endfunction()
+
+function(dtrain_folder folder)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  dtrain_target_name(${folder} target)
+  dtrain_resolve(deps ${ARG_DEPS})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+    target_link_libraries(${target} PUBLIC ${deps})
+    dtrain_own(${target})
+  else()
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(${target} INTERFACE ${deps})
+  endif()
+endfunction()
+
+# dtrain_program(launcher NAME dtrain [STATIC] DEPS ...): the folder's own sources, main.cc among
+# them, as a program. STATIC leaves only glibc dynamic.
+function(dtrain_program folder)
+  cmake_parse_arguments(ARG "STATIC" "NAME" "DEPS" ${ARGN})
+  dtrain_resolve(deps ${ARG_DEPS})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${ARG_NAME} ${sources})
+  target_include_directories(${ARG_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_definitions(${ARG_NAME} PRIVATE DTRAIN_VERSION="${PROJECT_VERSION}")
+  target_link_libraries(${ARG_NAME} PRIVATE ${deps})
+  set_target_properties(${ARG_NAME} PROPERTIES DTRAIN_STATIC_SSL ${ARG_STATIC})
+  if(ARG_STATIC AND NOT DTRAIN_SANITIZE)
+    # What is pushed to nodes is as small as it can be: without symbols in a release.
+    target_link_options(${ARG_NAME} PRIVATE -static-libstdc++ -static-libgcc
+                        $<$<CONFIG:Release>:-s>)
+  endif()
+  dtrain_own(${ARG_NAME})
+endfunction()
+
+# The wire contract. Generated code is compiled once, without our warnings.
+function(dtrain_proto folder)
+  file(GLOB protos CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/dtrain/v1/*.proto)
+  set(out ${CMAKE_BINARY_DIR}/gen)
+  file(MAKE_DIRECTORY ${out})
+  set(messages)
+  set(services)
+  foreach(proto ${protos})
+    file(RELATIVE_PATH rel ${CMAKE_SOURCE_DIR}/${folder} ${proto})
+    string(REGEX REPLACE "\\.proto$" "" stem ${rel})
+    add_custom_command(
+      OUTPUT ${out}/${stem}.pb.cc ${out}/${stem}.pb.h ${out}/${stem}.grpc.pb.cc
+             ${out}/${stem}.grpc.pb.h
+      COMMAND protobuf::protoc --cpp_out=${out} --grpc_out=${out}
+              --plugin=protoc-gen-grpc=${DTRAIN_GRPC_PLUGIN} -I ${CMAKE_SOURCE_DIR}/${folder} ${rel}
+      WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}/${folder}
+      DEPENDS ${protos})
+    list(APPEND messages ${out}/${stem}.pb.cc)
+    file(STRINGS ${proto} has_service REGEX "^service ")
+    if(has_service)
+      list(APPEND services ${out}/${stem}.grpc.pb.cc)
+    endif()
+  endforeach()
+  add_library(dtrain_proto STATIC ${messages})
+  target_include_directories(dtrain_proto SYSTEM PUBLIC ${out})
+  target_link_libraries(dtrain_proto PUBLIC dtrain_protobuf)
+  add_library(dtrain_proto_grpc STATIC ${services})
+  target_link_libraries(dtrain_proto_grpc PUBLIC dtrain_proto dtrain_grpc)
+endfunction()

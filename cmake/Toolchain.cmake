@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# Compiler, linker and sanitizer settings for our own code.
+find_program(DTRAIN_CCACHE ccache)
+if(DTRAIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${DTRAIN_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${DTRAIN_CCACHE})
+endif()
+
+add_library(dtrain_warnings INTERFACE)
+target_compile_options(dtrain_warnings INTERFACE -Wall -Wextra -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC bug 105651: -O2 sees overlapping copies in std::string concatenation that cannot be.
+  target_compile_options(dtrain_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # What later optimisers believe to see in fmt and std::variant differs by version and is false;
+  # GCC 12, which CI has, keeps these as errors.
+  foreach(warning array-bounds dangling-pointer dangling-reference free-nonheap-object
+          maybe-uninitialized restrict stringop-overflow stringop-overread use-after-free)
+    target_compile_options(dtrain_warnings INTERFACE
+                           $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=${warning}>)
+  endforeach()
+endif()
+
+# Paths in messages are relative to the repository, and ccache hits across checkouts.
+add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -fno-omit-frame-pointer)
+
+if(DTRAIN_SANITIZE)
+  add_compile_options(-fsanitize=${DTRAIN_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${DTRAIN_SANITIZE})
+endif()
+if(DTRAIN_SANITIZE MATCHES "thread")
+  # Asio has fences, which ThreadSanitizer does not follow; its queues take locks as well.
+  add_compile_options(-Wno-tsan)
+endif()
+if(DTRAIN_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link,address)
+  add_link_options(-fsanitize=address)
+endif()
+if(DTRAIN_LINT)
+  find_program(DTRAIN_CLANG_TIDY NAMES clang-tidy clang-tidy-14 REQUIRED)
+endif()

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/base/text.h"
+
+#include <array>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+
+namespace dtrain {
+namespace {
+
+// Length of the valid UTF-8 sequence at the front, 0 when there is none. C1 controls
+// (U+0080..U+009F) count as invalid: terminals act on them.
+size_t Utf8Length(absl::string_view s) {
+  auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
+  uint8_t lead = byte(0);
+  if (lead < 0x80) return 1;
+  size_t n = lead >= 0xF0 && lead <= 0xF4  ? 4
+             : lead >= 0xE0 && lead < 0xF0 ? 3
+             : lead >= 0xC2 && lead < 0xE0 ? 2
+                                           : 0;
+  if (n == 0 || s.size() < n) return 0;
+  for (size_t i = 1; i < n; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F) ||
+      (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F) ||
+      (lead == 0xC2 && byte(1) < 0xA0)) {
+    return 0;
+  }
+  return n;
+}
+
+}  // namespace
+
+std::string Escape(absl::string_view text, size_t limit) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  size_t i = 0;
+  while (i < text.size()) {
+    if (out.size() >= limit) return out + "...";
+    char c = text[i];
+    auto u = static_cast<uint8_t>(c);
+    if (c == '\n') {
+      out += "\\n";
+      ++i;
+      continue;
+    }
+    if (c == '\t') {
+      out += "\\t";
+      ++i;
+      continue;
+    }
+    if (c == '\r') {
+      out += "\\r";
+      ++i;
+      continue;
+    }
+    if (c == '\\') {
+      out += "\\\\";
+      ++i;
+      continue;
+    }
+    size_t n = (u < 0x20 || u == 0x7F) ? 0 : Utf8Length(text.substr(i));
+    if (n == 0) {
+      out += "\\x";
+      out += kHex[u >> 4];
+      out += kHex[u & 15];
+      ++i;
+    } else {
+      absl::StrAppend(&out, text.substr(i, n));
+      i += n;
+    }
+  }
+  return out;
+}
+
+std::string Count(size_t n, absl::string_view noun) {
+  return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
+}
+
+}  // namespace dtrain

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/loop/loop.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::loop {
+
+// Copies bytes one way between two descriptors that epoll takes (pipes, sockets), as fast as the
+// slower side; holds at most one buffer. Owns neither; both are made non-blocking. Loop thread.
+class BytePump {
+ public:
+  // `on_end` is called once: OK at end of file from `from`, after the last byte was written; an
+  // error when either side broke. The owner then closes or shuts down what it wants.
+  BytePump(Loop& loop, int from, int to, absl::AnyInvocable<void(absl::Status)> on_end);
+  BytePump(const BytePump&) = delete;
+  BytePump& operator=(const BytePump&) = delete;
+
+ private:
+  void Read();
+  void Write();
+
+  const int from_;
+  const int to_;
+  FdWatch from_watch_;
+  FdWatch to_watch_;
+  std::string buffer_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  absl::AnyInvocable<void(absl::Status)> on_end_;
+};
+
+}  // namespace dtrain::loop

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/loop/loop.h"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace dtrain::loop {
+namespace {
+
+// Asio wants copyable handlers in some paths of 1.74; a move-only task goes behind a shared_ptr.
+auto Shared(Task task) { return std::make_shared<Task>(std::move(task)); }
+
+}  // namespace
+
+Loop::Loop() : context_(1), keep_running_(boost::asio::make_work_guard(context_)) {}
+
+void Loop::Run() { context_.run(); }
+
+void Loop::Stop() { context_.stop(); }
+
+void Loop::Post(Task task) {
+  boost::asio::post(context_, [task = Shared(std::move(task))] { (*task)(); });
+}
+
+Timer::Timer(Loop& loop) : loop_(loop), timer_(loop.context()) {}
+
+Timer::~Timer() { Cancel(); }
+
+void Timer::At(TimePoint when, Task task) {
+  Cancel();
+  if (when == kNever) return;
+  alive_ = std::make_shared<bool>(true);
+  timer_.expires_at(when);
+  timer_.async_wait([alive = alive_, task = Shared(std::move(task))](boost::system::error_code) {
+    // Cancel may come after the expiry was queued, so the flag decides, not the error code.
+    if (std::exchange(*alive, false)) (*task)();
+  });
+}
+
+void Timer::After(Duration delay, Task task) { At(loop_.Now() + delay, std::move(task)); }
+
+void Timer::Cancel() {
+  if (alive_ == nullptr) return;
+  *alive_ = false;
+  alive_.reset();
+  timer_.cancel();
+}
+
+FdWatch::FdWatch(Loop& loop, int fd)
+    : descriptor_(loop.context()), alive_(std::make_shared<bool>(true)) {
+  boost::system::error_code error;
+  descriptor_.assign(fd, error);
+  DTRAIN_CHECK(!error);
+}
+
+FdWatch::~FdWatch() {
+  *alive_ = false;
+  descriptor_.release();
+}
+
+void FdWatch::Wait(boost::asio::posix::descriptor_base::wait_type type, Task task) {
+  descriptor_.async_wait(
+      type, [alive = alive_, task = Shared(std::move(task))](boost::system::error_code error) {
+        if (*alive && error != boost::asio::error::operation_aborted) (*task)();
+      });
+}
+
+void FdWatch::OnReadable(Task task) {
+  Wait(boost::asio::posix::descriptor_base::wait_read, std::move(task));
+}
+
+void FdWatch::OnWritable(Task task) {
+  Wait(boost::asio::posix::descriptor_base::wait_write, std::move(task));
+}
+
+void FdWatch::OnHangup(Task task) {
+  Wait(boost::asio::posix::descriptor_base::wait_error, std::move(task));
+}
+
+SignalWatch::SignalWatch(Loop& loop, std::initializer_list<int> signals,
+                         absl::AnyInvocable<void(int)> handler)
+    : signals_(loop.context()), handler_(std::move(handler)), alive_(std::make_shared<bool>(true)) {
+  for (int signal : signals) {
+    boost::system::error_code error;
+    signals_.add(signal, error);
+    DTRAIN_CHECK(!error);
+  }
+  Wait();
+}
+
+SignalWatch::~SignalWatch() { *alive_ = false; }
+
+void SignalWatch::Wait() {
+  signals_.async_wait([this, alive = alive_](boost::system::error_code error, int signal) {
+    if (!*alive || error) return;
+    Wait();
+    handler_(signal);
+  });
+}
+
+}  // namespace dtrain::loop

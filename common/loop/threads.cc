@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/loop/threads.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/posix_error.h"
+
+namespace dtrain::loop {
+namespace {
+
+// Signals are the loop's: another thread must not be the one a signal interrupts.
+void BlockAllSignals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+constexpr size_t kWriteSize = 1 << 20;
+
+}  // namespace
+
+BlockingPool::BlockingPool(int threads) : limit_(threads) {}
+
+BlockingPool::~BlockingPool() { Stop(); }
+
+void BlockingPool::Run(Task blocking_call) {
+  std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  queue_.push_back(std::move(blocking_call));
+  if (idle_ < static_cast<int>(queue_.size()) && static_cast<int>(threads_.size()) < limit_) {
+    threads_.emplace_back([this] { Work(); });
+  }
+  wake_.notify_one();
+}
+
+void BlockingPool::Stop() {
+  std::vector<std::thread> threads;
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    queue_.clear();
+    threads.swap(threads_);
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads) thread.join();
+}
+
+void BlockingPool::Work() {
+  BlockAllSignals();
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    while (queue_.empty() && !stopping_) {
+      ++idle_;
+      wake_.wait(lock);
+      --idle_;
+    }
+    if (queue_.empty()) return;
+    Task task = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;
+    lock.lock();
+  }
+}
+
+struct BlockingWriter::Shared {
+  Loop* loop;
+  int fd;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<std::string> queue;  // guarded by mutex, like all below
+  size_t queued = 0;              // given, not yet written
+  bool stop = false;
+  bool failed = false;
+  size_t below_limit = 0;
+  Task below;
+  Task finished;
+  absl::AnyInvocable<void(absl::Status)> on_error;
+};
+
+BlockingWriter::BlockingWriter(Loop& loop, int fd, absl::AnyInvocable<void(absl::Status)> on_error)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->loop = &loop;
+  shared_->fd = fd;
+  shared_->on_error = std::move(on_error);
+  thread_ = std::thread([s = shared_] { Work(s); });
+}
+
+BlockingWriter::~BlockingWriter() {
+  bool stuck;
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+    stuck = shared_->queued > 0 && !shared_->failed;
+  }
+  shared_->wake.notify_all();
+  // A thread inside write(2) to a stopped terminal cannot be called back; it holds nothing of
+  // ours but *shared_ and ends with the process.
+  if (stuck) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+void BlockingWriter::Write(std::string bytes) {
+  if (bytes.empty()) return;
+  {
+    std::lock_guard lock(shared_->mutex);
+    if (shared_->failed) return;
+    shared_->queued += bytes.size();
+    shared_->queue.push_back(std::move(bytes));
+  }
+  shared_->wake.notify_one();
+}
+
+size_t BlockingWriter::queued_bytes() const {
+  std::lock_guard lock(shared_->mutex);
+  return shared_->queued;
+}
+
+void BlockingWriter::WhenBelow(size_t bytes, Task task) {
+  std::unique_lock lock(shared_->mutex);
+  if (shared_->queued < bytes) {
+    lock.unlock();
+    shared_->loop->Post(std::move(task));
+    return;
+  }
+  shared_->below_limit = bytes;
+  shared_->below = std::move(task);
+}
+
+void BlockingWriter::Finish(Task done) {
+  std::unique_lock lock(shared_->mutex);
+  if (shared_->queued == 0) {
+    lock.unlock();
+    shared_->loop->Post(std::move(done));
+    return;
+  }
+  shared_->finished = std::move(done);
+}
+
+void BlockingWriter::Work(std::shared_ptr<Shared> s) {
+  BlockAllSignals();
+  std::unique_lock lock(s->mutex);
+  for (;;) {
+    while (s->queue.empty() && !s->stop) s->wake.wait(lock);
+    if (s->stop) return;
+    std::string bytes = std::move(s->queue.front());
+    s->queue.pop_front();
+    // Many small pieces become one write.
+    while (bytes.size() < kWriteSize && !s->queue.empty()) {
+      bytes += s->queue.front();
+      s->queue.pop_front();
+    }
+    lock.unlock();
+    size_t done = 0;
+    int error = 0;
+    bool stop = false;
+    while (done < bytes.size() && error == 0 && !stop) {
+      ssize_t n = write(s->fd, bytes.data() + done, bytes.size() - done);
+      if (n >= 0) {
+        done += static_cast<size_t>(n);
+      } else if (errno == EAGAIN) {  // someone else made it non-blocking
+        pollfd p{s->fd, POLLOUT, 0};
+        poll(&p, 1, -1);
+      } else if (errno != EINTR) {
+        error = errno;
+      }
+      // Who stopped us may have closed the descriptor, whose number then is someone else's.
+      lock.lock();
+      stop = s->stop;
+      lock.unlock();
+    }
+    lock.lock();
+    if (s->stop) return;  // the loop may be gone, too
+    s->queued -= bytes.size();
+    if (error != 0) {
+      s->failed = true;
+      s->queue.clear();
+      s->queued = 0;
+      s->loop->Post([s, error] {
+        if (s->on_error) s->on_error(PosixError(error, "write the output"));
+      });
+    }
+    if (s->below && s->queued < s->below_limit) {
+      s->loop->Post(std::exchange(s->below, nullptr));
+    }
+    if (s->finished && s->queued == 0) s->loop->Post(std::exchange(s->finished, nullptr));
+  }
+}
+
+struct BlockingReader::Shared {
+  Loop* loop;
+  int fd;
+  os::UniqueFd stop_event;
+  std::mutex mutex;
+  std::condition_variable wake;
+  size_t wanted = 0;  // guarded by mutex, like all below
+  absl::AnyInvocable<void(std::string)> done;
+  bool stop = false;
+};
+
+BlockingReader::BlockingReader(Loop& loop, int fd) : shared_(std::make_shared<Shared>()) {
+  shared_->loop = &loop;
+  shared_->fd = fd;
+  shared_->stop_event.Reset(eventfd(0, EFD_CLOEXEC));
+  DTRAIN_CHECK(shared_->stop_event.get() >= 0);
+  thread_ = std::thread([s = shared_] {
+    BlockAllSignals();
+    std::unique_lock lock(s->mutex);
+    for (;;) {
+      while (s->wanted == 0 && !s->stop) s->wake.wait(lock);
+      if (s->stop) return;
+      std::string buffer(s->wanted, '\0');
+      lock.unlock();
+      // poll first, so that stopping needs no signal; read then returns at once.
+      pollfd p[2] = {{s->fd, POLLIN, 0}, {s->stop_event.get(), POLLIN, 0}};
+      ssize_t n = -1;
+      do {
+        if (s->fd < 0) break;  // poll would ignore it, and wait for ever
+        n = poll(p, 2, -1) > 0 && p[1].revents == 0 ? read(s->fd, buffer.data(), buffer.size())
+                                                    : -1;
+      } while (n < 0 && (errno == EINTR || errno == EAGAIN) && p[1].revents == 0);
+      buffer.resize(n > 0 ? static_cast<size_t>(n) : 0);
+      lock.lock();
+      if (s->stop) return;
+      s->wanted = 0;
+      s->loop->Post([done = std::exchange(s->done, nullptr), buffer = std::move(buffer)]() mutable {
+        done(std::move(buffer));
+      });
+    }
+  });
+}
+
+BlockingReader::~BlockingReader() {
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+  }
+  uint64_t one = 1;
+  // Cannot fail: the counter is far from full.
+  DTRAIN_CHECK(write(shared_->stop_event.get(), &one, sizeof(one)) == sizeof(one));
+  shared_->wake.notify_all();
+  thread_.join();
+}
+
+void BlockingReader::Read(size_t limit, absl::AnyInvocable<void(std::string)> done) {
+  {
+    std::lock_guard lock(shared_->mutex);
+    DTRAIN_CHECK(shared_->wanted == 0);
+    shared_->wanted = limit;
+    shared_->done = std::move(done);
+  }
+  shared_->wake.notify_one();
+}
+
+}  // namespace dtrain::loop

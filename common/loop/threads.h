@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "common/loop/loop.h"
+#include "common/os/unique_fd.h"
+
+// The only places where a thread other than the loop's does work for us: calls that block.
+namespace dtrain::loop {
+
+// Runs blocking calls (libssh, name resolution) off the loop, at most `threads` at a time, in the
+// order given. Results come back by Loop::Post from inside the call. Stop() waits for running
+// calls; those that did not start are dropped.
+class BlockingPool {
+ public:
+  explicit BlockingPool(int threads);
+  ~BlockingPool();
+  BlockingPool(const BlockingPool&) = delete;
+  BlockingPool& operator=(const BlockingPool&) = delete;
+  void Run(Task blocking_call);
+  void Stop();
+
+ private:
+  void Work();
+  const int limit_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Task> queue_;            // guarded by mutex_
+  std::vector<std::thread> threads_;  // guarded by mutex_; made as they are needed
+  int idle_ = 0;                      // guarded by mutex_
+  bool stopping_ = false;             // guarded by mutex_
+};
+
+// Writes to a descriptor that may block for as long as it likes (a terminal after Ctrl-S, a slow
+// pipe), without touching its flags: they are shared with other processes. Loop thread, except
+// for the thread inside. Borrows the descriptor; when a write to it is stuck as this is destroyed,
+// it must stay open as long as the process.
+class BlockingWriter {
+ public:
+  // `on_error` is called once, on the loop, when a write failed (EPIPE ...); what is written after
+  // that is dropped.
+  BlockingWriter(Loop& loop, int fd, absl::AnyInvocable<void(absl::Status)> on_error);
+  ~BlockingWriter();  // drops what is not written; call Finish first to have it all out
+  BlockingWriter(const BlockingWriter&) = delete;
+  BlockingWriter& operator=(const BlockingWriter&) = delete;
+
+  void Write(std::string bytes);
+  // Bytes not yet written. A producer stops above its limit and goes on in WhenBelow.
+  size_t queued_bytes() const;
+  void WhenBelow(size_t bytes, Task task);
+  // Calls `done` on the loop when everything given so far is written or has failed.
+  void Finish(Task done);
+
+ private:
+  struct Shared;
+  static void Work(std::shared_ptr<Shared> s);
+  std::shared_ptr<Shared> shared_;  // outlives a thread that is stuck in write(2)
+  std::thread thread_;
+};
+
+// Reads from a descriptor that may not be one for epoll (a file, /dev/null) or must not be made
+// non-blocking (a terminal). One read at a time. Borrows the descriptor.
+class BlockingReader {
+ public:
+  BlockingReader(Loop& loop, int fd);
+  ~BlockingReader();
+  BlockingReader(const BlockingReader&) = delete;
+  BlockingReader& operator=(const BlockingReader&) = delete;
+  // Calls `done` on the loop with up to `limit` bytes; empty at end of file or on an error.
+  void Read(size_t limit, absl::AnyInvocable<void(std::string)> done);
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace dtrain::loop

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/os/credentials.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/posix_error.h"
+
+namespace dtrain::os {
+namespace {
+
+absl::Status Differ(absl::string_view what, unsigned real, unsigned effective, unsigned saved) {
+  return absl::PermissionDeniedError(absl::StrCat(
+      "refuses to run with the rights of two ", what, "s (", what, " id real ", real,
+      ", effective ", effective, ", saved ", saved,
+      "), as the workers would get them too: remove the setuid and setgid bits of its program "
+      "(chmod u-s,g-s), or start it as one user"));
+}
+
+}  // namespace
+
+absl::Status CheckOneIdentity() {
+  uid_t real = 0, effective = 0, saved = 0;
+  if (getresuid(&real, &effective, &saved) != 0) return PosixError(errno, "ask for the user id");
+  if (real != effective || real != saved) return Differ("user", real, effective, saved);
+  gid_t real_group = 0, effective_group = 0, saved_group = 0;
+  if (getresgid(&real_group, &effective_group, &saved_group) != 0) {
+    return PosixError(errno, "ask for the group id");
+  }
+  if (real_group != effective_group || real_group != saved_group) {
+    return Differ("group", real_group, effective_group, saved_group);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::os

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/os/unique_fd.h"
+
+// Small things done with descriptors. All of them are opened close-on-exec.
+namespace dtrain::os {
+
+// A connected pair of unix stream sockets.
+absl::StatusOr<std::pair<UniqueFd, UniqueFd>> SocketPair();
+// {read end, write end}
+absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Pipe();
+absl::Status SetNonBlocking(int fd, bool on);
+
+// A whole small file (procfs, sysfs, configuration). Fails when it has more than `limit` bytes.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t limit = 1 << 20);
+
+// Random bytes from the kernel, for tokens and ids.
+std::string RandomBytes(size_t n);
+// `n` random bytes as 2n lower-case hex digits.
+std::string RandomHex(size_t n);
+
+}  // namespace dtrain::os

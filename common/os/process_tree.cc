@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/os/process_tree.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/posix_error.h"
+#include "common/os/fd.h"
+#include "common/os/pidfd.h"
+
+namespace dtrain::os {
+namespace {
+
+struct Stat {
+  ProcessInfo info;
+  pid_t parent = 0;
+};
+
+std::optional<Stat> ReadStat(pid_t pid) {
+  auto text = ReadSmallFile(absl::StrCat("/proc/", pid, "/stat"));
+  if (!text.ok()) return std::nullopt;
+  // The second field is the name in parentheses, which may itself hold spaces and parentheses.
+  size_t name_end = text->rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= text->size()) return std::nullopt;
+  std::vector<absl::string_view> fields =
+      absl::StrSplit(absl::string_view(*text).substr(name_end + 2), ' ');
+  Stat stat;
+  stat.info.pid = pid;
+  if (fields.size() < 20 || fields[0].empty() || !absl::SimpleAtoi(fields[1], &stat.parent) ||
+      !absl::SimpleAtoi(fields[19], &stat.info.start_time)) {
+    return std::nullopt;
+  }
+  stat.info.state = fields[0][0];
+  return stat;
+}
+
+}  // namespace
+
+absl::Status BecomeSubreaper() {
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0) return absl::OkStatus();
+  return PosixError(errno, "become the reaper of orphaned processes");
+}
+
+bool IsStopped(pid_t pid) {
+  const auto stat = ReadStat(pid);
+  return stat && (stat->info.state == 'T' || stat->info.state == 't');
+}
+
+std::vector<ProcessInfo> Descendants(pid_t root) {
+  std::unordered_map<pid_t, std::vector<Stat>> children;
+  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
+  if (directory == nullptr) return {};
+  while (dirent* entry = readdir(directory.get())) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &pid)) continue;
+    if (auto stat = ReadStat(pid)) children[stat->parent].push_back(*stat);
+  }
+  std::vector<ProcessInfo> out;
+  std::vector<pid_t> todo = {root};
+  while (!todo.empty()) {
+    pid_t parent = todo.back();
+    todo.pop_back();
+    // Moved out, so that a torn picture of /proc cannot make us go round.
+    std::vector<Stat> found = std::move(children[parent]);
+    children[parent].clear();
+    for (const Stat& stat : found) {
+      out.push_back(stat.info);
+      todo.push_back(stat.info.pid);
+    }
+  }
+  return out;
+}
+
+size_t KillDescendants() {
+  size_t living = 0;
+  for (const ProcessInfo& info : Descendants(getpid())) {
+    if (info.state == 'Z') continue;
+    ++living;
+    auto process = OpenPidfd(info.pid);
+    if (!process.ok()) continue;
+    // The pid may have passed to another process between the listing and the opening.
+    auto stat = ReadStat(info.pid);
+    if (stat && stat->info.start_time == info.start_time) {
+      (void)SendSignal(process->get(), SIGKILL);
+    }
+  }
+  return living;
+}
+
+std::string WaitChannel(pid_t pid) {
+  auto text = ReadSmallFile(absl::StrCat("/proc/", pid, "/wchan"));
+  return text.ok() && !text->empty() && *text != "0" ? *text : "unknown";
+}
+
+}  // namespace dtrain::os

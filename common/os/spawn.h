@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::os {
+
+// What to run, and in which surroundings. Descriptors are borrowed.
+struct SpawnSpec {
+  std::vector<std::string> argv;  // argv[0]: a path, or a name to look up in the PATH of `env`
+  std::vector<std::string> env;   // "NAME=value", all there is
+  std::string working_directory;  // empty: as ours. Relative programs are looked up from here
+  int stdin_fd = -1;              // -1: /dev/null, likewise below
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  std::vector<std::pair<int, int>> extra_fds;  // {ours, number in the child}; all others are closed
+
+  bool new_session = false;     // setsid; else a process group of its own, led by the child
+  int parent_death_signal = 0;  // sent when the *thread* that spawned it ends
+  int cgroup_procs_fd = -1;     // an open cgroup.procs that the child joins
+  std::vector<int> cpus;        // affinity; empty: as ours
+  std::vector<std::pair<int, rlimit>> limits;  // {RLIMIT_..., value}
+};
+
+struct Child {
+  pid_t pid = 0;
+  UniqueFd pidfd;
+};
+
+// The step at which a spawn failed.
+enum class SpawnStage {
+  kNone,
+  kProgram,  // not found, a directory, not executable
+  kFork,
+  kDeathSignal,
+  kGroup,
+  kCgroup,
+  kLimits,
+  kAffinity,
+  kDescriptors,
+  kWorkingDirectory,
+  kExec,
+};
+
+struct SpawnError {
+  SpawnStage stage = SpawnStage::kNone;
+  int error_number = 0;
+  std::string path;  // the program or directory it is about; else empty
+};
+
+// Starts a program at the cost of a vfork. Signals have their default action and none is blocked
+// in the child. The call returns when the program runs or has failed to; a failed child is reaped.
+// `error` (may be null) tells more than the status does. Not for processes with other threads
+// that change the environment meanwhile.
+absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error = nullptr);
+
+// What Spawn would run for `program`: the path, from our own working directory, or an error with
+// ENOENT (no such program), EACCES (not executable), EISDIR.
+absl::StatusOr<std::string> FindProgram(absl::string_view program, absl::string_view search_path,
+                                        absl::string_view working_directory, SpawnError* error);
+
+}  // namespace dtrain::os

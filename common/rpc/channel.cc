@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/rpc/channel.h"
+
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/server_posix.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/os/fd.h"
+#include "common/rpc/tsan.h"
+
+namespace dtrain::rpc {
+namespace {
+
+// A JobPart with the largest environment that Linux executes stays far below.
+constexpr int kMaxMessage = 64 << 20;
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(os::UniqueFd stream) {
+  DTRAIN_CHECK(os::SetNonBlocking(stream.get(), true).ok());
+  grpc::ChannelArguments args;
+  args.SetMaxReceiveMessageSize(kMaxMessage);
+  args.SetMaxSendMessageSize(kMaxMessage);
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomInsecureChannelFromFd("dtrain-agent", stream.Release(), args);
+}
+
+StreamServer::StreamServer(grpc::Service& service, os::UniqueFd stream) {
+  DTRAIN_CHECK(os::SetNonBlocking(stream.get(), true).ok());
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  builder.SetMaxReceiveMessageSize(kMaxMessage);
+  builder.SetMaxSendMessageSize(kMaxMessage);
+  server_ = builder.BuildAndStart();
+  DTRAIN_CHECK(server_ != nullptr);
+  grpc::AddInsecureChannelFromFd(server_.get(), stream.Release());
+}
+
+StreamServer::~StreamServer() {
+  // Calls still open are cancelled at once: who destroys the server has said all it had to say.
+  server_->Shutdown(std::chrono::system_clock::now());
+  CallbacksHaveEnded();
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace dtrain::rpc

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "common/loop/loop.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/tsan.h"
+
+// Server ends of streaming calls, for use on the loop thread. gRPC owns the reactor and makes it
+// on a thread of its own; the handler that the service gives is called on the loop with a handle.
+// The handle may be kept as long as one likes: after the call ended it does nothing.
+namespace dtrain::rpc {
+
+template <typename In, typename Out>
+class ServerStream {
+ public:
+  using OnMessage = absl::AnyInvocable<void(In)>;
+  using OnClosed = absl::AnyInvocable<void()>;  // the client ended its side, or is gone
+
+  // For the service method. `accept` runs on the loop with the handle.
+  template <typename Accept>
+  static grpc::ServerBidiReactor<In, Out>* New(loop::Loop& loop, Accept accept) {
+    auto* call = new Call(loop);
+    std::shared_ptr<ServerStream> handle(new ServerStream(call));
+    call->handle = handle;
+    loop.Post([handle, accept]() mutable { accept(handle); });
+    return call;
+  }
+
+  // Begins to read. Once, from `accept` or later.
+  void Start(OnMessage on_message, OnClosed on_closed) {
+    if (call_ == nullptr) return;
+    call_->on_message = std::move(on_message);
+    call_->on_closed = std::move(on_closed);
+    call_->StartRead(&call_->in);
+  }
+  void Send(Out message) {
+    if (call_ != nullptr) call_->Send(std::move(message));
+  }
+  // After what is queued. The client sees `status`.
+  void Finish(absl::Status status) {
+    if (call_ != nullptr) call_->End(std::move(status));
+  }
+  // Called on the loop when the call is over: all that was sent, the status included, is with the
+  // transport, or the client is gone.
+  void WhenOver(loop::Task task) {
+    if (call_ == nullptr) {
+      task();
+    } else {
+      call_->when_over = std::move(task);
+    }
+  }
+
+ private:
+  struct Call final : grpc::ServerBidiReactor<In, Out> {
+    explicit Call(loop::Loop& l) : loop(l) {}
+    void Send(Out message) {
+      if (ending || broken) return;
+      queue.push_back(std::move(message));
+      if (queue.size() == 1) this->StartWrite(&queue.front());
+    }
+    void End(absl::Status status) {
+      if (std::exchange(ending, true)) return;
+      final_status = std::move(status);
+      if (queue.empty()) FinishCall();
+    }
+    void FinishCall() {
+      finished = true;
+      this->Finish(ToGrpc(final_status));
+    }
+    void OnReadDone(bool ok) override {
+      loop.Post([this, ok] {
+        if (!ok) {
+          if (on_closed) std::exchange(on_closed, nullptr)();
+          return;
+        }
+        In message = std::move(in);
+        in = In();
+        if (!finished) this->StartRead(&in);
+        if (on_message) on_message(std::move(message));
+      });
+    }
+    void OnWriteDone(bool ok) override {
+      loop.Post([this, ok] {
+        queue.pop_front();
+        if (!ok) {
+          broken = true;
+          queue.clear();
+        }
+        if (!queue.empty()) {
+          this->StartWrite(&queue.front());
+          return;
+        }
+        if (ending && !finished) FinishCall();
+      });
+    }
+    void OnDone() override {
+      loop.Post([this] {
+        handle->call_ = nullptr;
+        if (on_closed) std::exchange(on_closed, nullptr)();
+        if (when_over) std::exchange(when_over, nullptr)();
+        delete this;
+      });
+      CallbackEnds();
+    }
+    loop::Loop& loop;
+    std::shared_ptr<ServerStream> handle;
+    OnMessage on_message;
+    OnClosed on_closed;
+    loop::Task when_over;
+    In in;
+    std::deque<Out> queue;
+    bool ending = false;
+    bool broken = false;
+    bool finished = false;
+    absl::Status final_status;
+  };
+  explicit ServerStream(Call* call) : call_(call) {}
+  Call* call_;  // null after the call ended
+};
+
+// A stream of messages to the client. At most one write at a time: the writer asks for the next
+// piece when the last one was taken, so memory is bounded by the reader's pace.
+template <typename Out>
+class ServerWriter {
+ public:
+  template <typename Accept>
+  static grpc::ServerWriteReactor<Out>* New(loop::Loop& loop, Accept accept) {
+    auto* call = new Call(loop);
+    std::shared_ptr<ServerWriter> handle(new ServerWriter(call));
+    call->handle = handle;
+    loop.Post([handle, accept]() mutable { accept(handle); });
+    return call;
+  }
+
+  // `taken(ok)` on the loop when the message is with the transport; not ok: the client is gone.
+  void Write(Out message, absl::AnyInvocable<void(bool ok)> taken) {
+    // Also after OnCancel has finished the call: gRPC may have freed its end of it, and only the
+    // news of that is still on its way to the loop.
+    if (call_ == nullptr || call_->finished) {
+      taken(false);
+      return;
+    }
+    call_->out = std::move(message);
+    call_->taken = std::move(taken);
+    call_->StartWrite(&call_->out);
+  }
+  void Finish(absl::Status status) {
+    if (call_ != nullptr && !std::exchange(call_->finished, true)) {
+      call_->Finish(ToGrpc(status));
+    }
+  }
+  bool gone() const { return call_ == nullptr; }
+
+ private:
+  struct Call final : grpc::ServerWriteReactor<Out> {
+    explicit Call(loop::Loop& l) : loop(l) {}
+    void OnWriteDone(bool ok) override {
+      loop.Post([this, ok] { std::exchange(taken, nullptr)(ok); });
+    }
+    void OnCancel() override {
+      loop.Post([h = handle] { h->Finish(absl::CancelledError("cancelled by the client")); });
+    }
+    void OnDone() override {
+      loop.Post([this] {
+        handle->call_ = nullptr;
+        delete this;
+      });
+      CallbackEnds();
+    }
+    loop::Loop& loop;
+    std::shared_ptr<ServerWriter> handle;
+    Out out;
+    absl::AnyInvocable<void(bool)> taken;
+    bool finished = false;
+  };
+  explicit ServerWriter(Call* call) : call_(call) {}
+  Call* call_;
+};
+
+}  // namespace dtrain::rpc

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launcher/cli/options.h"
+
+namespace dtrain::cli {
+
+// The values of the flags before they are put together.
+struct RawLaunch {
+  LaunchOptions options;
+  std::vector<std::string> exports;  // -x
+  bool forward_all = true;           // --env
+  std::string working_directory;     // --wdir
+  std::optional<uint32_t> per_node;  // --map-by ppr:N:node
+  bool help = false;
+};
+
+// The one definition of a flag: its name is also that of its variable and configuration key.
+struct Flag {
+  absl::string_view names;  // "--np,-n,--num-proc": the first long one is its name
+  absl::string_view group;
+  absl::string_view value;  // what to write in its place in the help; empty: a switch
+  absl::string_view help;   // \n begins another line
+  // Takes a value over; the message of an error says what is wrong with the value.
+  absl::Status (*set)(absl::string_view value, RawLaunch& out);
+  bool repeats = false;  // each mention adds to the others, otherwise the last counts
+};
+
+const std::vector<Flag>& LaunchFlags();
+
+// "np" for "--np,-n,--num-proc".
+absl::string_view FlagName(const Flag& flag);
+
+// Index of the flag with this long name, '_' the same as '-', or of this one-letter name; -1:
+// there is none.
+int FindLong(const std::vector<Flag>& flags, absl::string_view name);
+int FindShort(const std::vector<Flag>& flags, char letter);
+
+// The one of `known` that `word` most likely was meant to be; empty when none is near.
+std::string Nearest(absl::string_view word, const std::vector<std::string>& known);
+std::vector<std::string> LongNames(const std::vector<Flag>& flags);
+
+}  // namespace dtrain::cli

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/forwarded_env.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/env_names.h"
+#include "common/base/text.h"
+#include "launcher/cli/flag_table.h"
+
+namespace dtrain::cli {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+// A flag of this launch, given as a variable, is not one of a launch that a worker may start.
+const std::set<std::string>& FlagVariables() {
+  static const std::set<std::string>* names = [] {
+    auto* all = new std::set<std::string>{"DTRAIN_CONFIG"};
+    for (const Flag& flag : LaunchFlags()) all->insert(FlagVariable(FlagName(flag)));
+    return all;
+  }();
+  return *names;
+}
+
+// Plain, because names travel as text, and one that is not UTF-8 would spoil the whole message.
+bool IsPlainName(absl::string_view name) {
+  return !name.empty() && name.size() <= 256 &&
+         std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isgraph(c); });
+}
+
+bool IsForwarded(const std::string& name) {
+  return IsPlainName(name) && !IsHostBound(name) && !IsScrubbed(name) &&
+         FlagVariables().count(name) == 0;
+}
+
+absl::Status CheckName(absl::string_view name) {
+  if (name.empty()) return absl::InvalidArgumentError("-x: the name is empty; give NAME=VALUE");
+  if (IsPlainName(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("-x: \"", Escape(name, 60), "\" is not a name a variable can have"));
+}
+
+absl::Status Export(const std::string& text, const Variables& ours, Variables& out,
+                    std::set<std::string>& names) {
+  size_t equals = text.find('=');
+  std::string name = text.substr(0, equals);
+  if (absl::Status status = CheckName(name); !status.ok()) return status;
+  if (equals != std::string::npos) {
+    out[name] = text.substr(equals + 1);
+  } else {
+    auto it = ours.find(name);
+    if (it == ours.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("-x ", Escape(name, 60), ": there is no such variable here; set it or give ",
+                       Escape(name, 60), "=VALUE"));
+    }
+    out[name] = it->second;
+  }
+  names.insert(name);
+  return absl::OkStatus();
+}
+
+absl::Status CheckSize(const Variables& variables, size_t argv_bytes) {
+  size_t total = argv_bytes;
+  const std::string* biggest = nullptr;
+  size_t biggest_bytes = 0;
+  for (const auto& [name, value] : variables) {
+    size_t bytes = name.size() + value.size() + 2;  // '=' and NUL
+    if (bytes > kMaxVariableBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("the environment variable ", Escape(name, 60),
+                                                     " has ", bytes, " bytes; Linux takes at most ",
+                                                     kMaxVariableBytes,
+                                                     " a variable. Put it in a file, or unset it"));
+    }
+    total += bytes + sizeof(char*);
+    if (bytes > biggest_bytes) {
+      biggest = &name;
+      biggest_bytes = bytes;
+    }
+  }
+  if (total <= kMaxEnvironmentBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "environment and command together have ", total, " bytes in ",
+      Count(variables.size(), "variable"), "; at most ", kMaxEnvironmentBytes, " can be given",
+      biggest == nullptr
+          ? ""
+          : absl::StrCat(". The biggest is ", Escape(*biggest, 60), " (", biggest_bytes, ")"),
+      ". Unset some, or use --env none and -x"));
+}
+
+}  // namespace
+
+std::string FlagVariable(absl::string_view flag) {
+  std::string name = absl::StrCat("DTRAIN_", absl::AsciiStrToUpper(flag));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+absl::StatusOr<ForwardedEnv> BuildForwardedEnv(const std::vector<std::string>& environment,
+                                               const ForwardOptions& options) {
+  Variables ours;
+  for (const std::string& entry : environment) {
+    size_t equals = entry.find('=');
+    // Without a name there is nothing a worker could look up; the first of a name is what getenv
+    // finds.
+    if (equals == std::string::npos || equals == 0) continue;
+    ours.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+  }
+  Variables out;
+  if (options.all) {
+    for (const auto& [name, value] : ours) {
+      if (IsForwarded(name)) out.emplace(name, value);
+    }
+  }
+  std::set<std::string> names;
+  for (const std::string& text : options.exports) {
+    if (absl::Status status = Export(text, ours, out, names); !status.ok()) return status;
+  }
+  if (absl::Status status = CheckSize(out, options.argv_bytes); !status.ok()) return status;
+  ForwardedEnv result;
+  for (auto& [name, value] : out) {
+    v1::EnvVar& variable = result.variables.emplace_back();
+    variable.set_name(name);
+    variable.set_value(std::move(value));
+  }
+  result.explicit_names.assign(names.begin(), names.end());
+  return result;
+}
+
+}  // namespace dtrain::cli

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/text.h"
+#include "launcher/cli/flag_table.h"
+#include "launcher/cli/values.h"
+#include "launcher/hosts/rankfile.h"
+
+namespace dtrain::cli {
+namespace {
+
+using View = absl::string_view;
+
+absl::Status Set(View value, std::string& out) {
+  if (value.empty()) return absl::InvalidArgumentError("it is empty");
+  if (absl::StrContains(value, View("\0", 1))) {
+    return absl::InvalidArgumentError("it holds a NUL byte");
+  }
+  out.assign(value.data(), value.size());
+  return absl::OkStatus();
+}
+
+absl::Status Set(View value, bool& out) {
+  absl::StatusOr<bool> parsed = ParseBool(value);
+  if (!parsed.ok()) return parsed.status();
+  out = *parsed;
+  return absl::OkStatus();
+}
+
+absl::Status Set(View value, Duration min, Duration& out) {
+  absl::StatusOr<Duration> parsed = ParseDuration(value);
+  if (!parsed.ok()) return parsed.status();
+  if (*parsed < min) {
+    auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(min).count();
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", Escape(value, 60), "\" is too short; it must be at least ", ms, "ms"));
+  }
+  out = *parsed;
+  return absl::OkStatus();
+}
+
+template <typename Number>
+absl::Status Set(View value, uint64_t min, uint64_t max, Number& out) {
+  absl::StatusOr<uint64_t> parsed = ParseNumber(value, min, max);
+  if (!parsed.ok()) return parsed.status();
+  out = static_cast<uint32_t>(*parsed);
+  return absl::OkStatus();
+}
+
+template <typename Enum>
+struct Choice {
+  View name;
+  Enum value;
+};
+
+template <typename Enum, typename Out, size_t n>
+absl::Status Choose(View value, const Choice<Enum> (&choices)[n], Out& out) {
+  std::vector<View> names;
+  for (const Choice<Enum>& choice : choices) {
+    if (choice.name == value) {
+      out = choice.value;
+      return absl::OkStatus();
+    }
+    names.push_back(choice.name);
+  }
+  View last = names.back();
+  names.pop_back();
+  return absl::InvalidArgumentError(absl::StrCat("\"", Escape(value, 60), "\" is not ",
+                                                 absl::StrJoin(names, ", "), " or ", last));
+}
+
+absl::Status SetRanks(View value, RawLaunch& out) {
+  bool negative = !value.empty() && value[0] == '-';
+  absl::StatusOr<uint64_t> n = ParseNumber(value.substr(negative ? 1 : 0), 1, hosts::kMaxRanks);
+  if (!n.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", Escape(value, 60), "\" is not a whole number from 1 to ",
+                     hosts::kMaxRanks, ", or -1 and down for that many local ranks"));
+  }
+  out.options.job.plan.ranks = static_cast<uint32_t>(*n);
+  out.options.local = negative;
+  return absl::OkStatus();
+}
+
+absl::Status SetMapBy(View value, RawLaunch& out) {
+  plan::PlanOptions& plan = out.options.job.plan;
+  std::vector<View> parts = absl::StrSplit(value, ':');
+  if (value == "slot" || value == "node") {
+    plan.map_by = value == "slot" ? plan::MapBy::kSlot : plan::MapBy::kNode;
+    out.per_node.reset();
+    return absl::OkStatus();
+  }
+  if (parts.size() == 3 && parts[0] == "ppr" && parts[2] == "node") {
+    uint32_t n = 0;
+    if (absl::Status status = Set(parts[1], 1, hosts::kMaxSlots, n); !status.ok()) return status;
+    plan.map_by = plan::MapBy::kPerNode;
+    out.per_node = n;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", Escape(value, 60), "\" is not slot, node or ppr:N:node"));
+}
+
+absl::Status SetNet(View value, RawLaunch& out) {
+  bool plain = value.size() <= 64 && std::all_of(value.begin(), value.end(), [](char c) {
+                 return absl::ascii_isalnum(c) || absl::StrContains("._:/-@", View(&c, 1));
+               });
+  if (!plain || value.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", Escape(value, 60), "\" is neither a network such as 10.0.0.0/8 nor an interface"));
+  }
+  return Set(value, out.options.job.net);
+}
+
+absl::Status SetStdin(View value, RawLaunch& out) {
+  if (value != "none" && value != "all") {
+    uint32_t rank = 0;
+    if (!Set(value, 0, hosts::kMaxRanks - 1, rank).ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", Escape(value, 60), "\" is not none, all or a rank"));
+    }
+    out.options.job.stdin_rank = absl::StrCat(rank);
+    return absl::OkStatus();
+  }
+  return Set(value, out.options.job.stdin_rank);
+}
+
+absl::Status SetSpool(View value, RawLaunch& out) {
+  absl::StatusOr<uint64_t> bytes = ParseSize(value);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes < (1 << 20)) return absl::InvalidArgumentError("it must be at least 1M");
+  out.options.job.part.set_spool_limit_bytes(*bytes);
+  return absl::OkStatus();
+}
+
+constexpr Choice<plan::GpuBind> kGpuBind[] = {
+    {"node", plan::GpuBind::kNode}, {"rank", plan::GpuBind::kRank}, {"none", plan::GpuBind::kNone}};
+constexpr Choice<plan::CpuBind> kCpuBind[] = {{"gpu", plan::CpuBind::kGpu},
+                                              {"numa", plan::CpuBind::kNuma},
+                                              {"core", plan::CpuBind::kCore},
+                                              {"none", plan::CpuBind::kNone}};
+constexpr Choice<output::Tag> kTag[] = {
+    {"none", output::Tag::kNone}, {"rank", output::Tag::kRank}, {"host", output::Tag::kHost}};
+constexpr Choice<bool> kEnv[] = {{"all", true}, {"none", false}};
+
+constexpr auto kMs = std::chrono::milliseconds(1);
+constexpr auto kSecond = std::chrono::seconds(1);
+
+std::vector<Flag> WhereFlags() {
+  constexpr View kGroup = "Where";
+  return {
+      {"--hostfile", kGroup, "FILE",
+       "hosts and their slots, one a line: node1 slots=4\n"
+       "(--hostfile hosts.txt)",
+       [](View v, RawLaunch& o) { return Set(v, o.options.hostfile); }},
+      {"--hosts,-H,--host", kGroup, "LIST", "hosts on the command line (-H node1:4,node2:4)",
+       [](View v, RawLaunch& o) { return Set(v, o.options.host_list); }},
+      {"--nnodes,-N,--nodes", kGroup, "N", "use the first N hosts only (-N 2)",
+       [](View v, RawLaunch& o) { return Set(v, 1, hosts::kMaxHosts, o.options.job.plan.nodes); }},
+      {"--net", kGroup, "CIDR|NAME",
+       "the network or interface the workers use\n"
+       "(--net 10.1.0.0/16)",
+       SetNet},
+  };
+}
+
+std::vector<Flag> HowManyFlags() {
+  constexpr View kGroup = "How many";
+  return {
+      {"--np,-n,--num-proc", kGroup, "N",
+       "ranks in all, also -np N; default: all slots.\n"
+       "Negative: that many on this machine (-np -4)",
+       SetRanks},
+      {"--ppn,--nproc-per-node,--npernode", kGroup, "N", "ranks on each host (--ppn 8)",
+       [](View v, RawLaunch& o) {
+         return Set(v, 1, hosts::kMaxSlots, o.options.job.plan.ranks_per_node);
+       }},
+      {"--map-by", kGroup, "HOW",
+       "slot: fill host by host (default);\n"
+       "node: one rank a host in turn; ppr:N:node: N on each",
+       SetMapBy},
+      {"--rankfile", kGroup, "FILE", "where each rank goes: rank 0=node1 slot=0-3",
+       [](View v, RawLaunch& o) { return Set(v, o.options.rankfile); }},
+      {"--oversubscribe", kGroup, "", "allow more ranks than slots, or than GPUs",
+       [](View v, RawLaunch& o) { return Set(v, o.options.job.plan.oversubscribe); }},
+      {"--gpus-per-rank", kGroup, "N", "GPUs of each rank, default 1 (--gpus-per-rank 2)",
+       [](View v, RawLaunch& o) { return Set(v, 1, 1024, o.options.job.plan.gpus_per_rank); }},
+  };
+}
+
+std::vector<Flag> EnvironmentFlags() {
+  constexpr View kGroup = "Environment";
+  return {
+      {"--export,-x", kGroup, "NAME[=VALUE]",
+       "give the workers this variable; repeat for more\n"
+       "(-x NCCL_DEBUG=INFO -x WANDB_API_KEY)",
+       [](View v, RawLaunch& o) {
+         o.exports.emplace_back(v.data(), v.size());
+         return absl::OkStatus();
+       },
+       true},
+      {"--env", kGroup, "all|none", "forward the whole environment (default), or only -x",
+       [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }},
+      {"--wdir", kGroup, "DIR",
+       "working directory of the workers; default: this one\n"
+       "(--wdir /scratch/run)",
+       [](View v, RawLaunch& o) { return Set(v, o.working_directory); }},
+  };
+}
+
+std::vector<Flag> SshFlags() {
+  constexpr View kGroup = "ssh";
+  return {
+      {"--ssh-config", kGroup, "FILE", "instead of ~/.ssh/config",
+       [](View v, RawLaunch& o) { return Set(v, o.options.transport.ssh_config); }},
+      {"--ssh-port", kGroup, "PORT", "for hosts that name none (--ssh-port 2222)",
+       [](View v, RawLaunch& o) { return Set(v, 1, 65535, o.options.transport.ssh_port); }},
+      {"--connect-timeout", kGroup, "TIME", "for reaching one host, default 10s",
+       [](View v, RawLaunch& o) { return Set(v, 100 * kMs, o.options.transport.connect_timeout); }},
+      {"--rsh", kGroup, "COMMAND",
+       "reach hosts by this command instead of ssh\n"
+       "(--rsh \"kubectl exec -i {host} --\")",
+       [](View v, RawLaunch& o) { return Set(v, o.options.transport.rsh); }},
+  };
+}
+
+std::vector<Flag> OutputFlags() {
+  constexpr View kGroup = "Output";
+  return {
+      {"--tag-output", kGroup, "WHAT",
+       "begin each line with [rank], host: [host:rank], or none;\n"
+       "default: rank, when more than one rank writes",
+       [](View v, RawLaunch& o) { return Choose(v, kTag, o.options.output.tag); }},
+      {"--timestamps", kGroup, "", "begin each line with the time it arrived",
+       [](View v, RawLaunch& o) { return Set(v, o.options.output.timestamps); }},
+      {"--log-dir", kGroup, "DIR", "also keep a file for each rank and stream here",
+       [](View v, RawLaunch& o) { return Set(v, o.options.output.log_dir); }},
+      {"--stdin", kGroup, "WHO", "none, all, or the rank that reads our input; default 0",
+       SetStdin},
+      {"--verbose,-v", kGroup, "", "tell more; the times of all phases at the end",
+       [](View v, RawLaunch& o) { return Set(v, o.options.verbose); }},
+      {"--quiet,-q", kGroup, "", "no live line, no warnings",
+       [](View v, RawLaunch& o) { return Set(v, o.options.quiet); }},
+      {"--dry-run", kGroup, "", "print where each rank would go, and stop",
+       [](View v, RawLaunch& o) { return Set(v, o.options.job.dry_run); }},
+      {"--result-json", kGroup, "FILE", "write how the job went, for programs to read",
+       [](View v, RawLaunch& o) { return Set(v, o.options.result_json); }},
+      {"--timeline", kGroup, "FILE",
+       "trace of the whole job, for ui.perfetto.dev (or HOROVOD_TIMELINE)",
+       [](View v, RawLaunch& o) { return Set(v, o.options.timeline); }},
+      {"--spool-limit", kGroup, "SIZE",
+       "output a host keeps for us, per rank and stream, before\n"
+       "the rank must wait; default 256M",
+       SetSpool},
+  };
+}
+
+std::vector<Flag> BindingFlags() {
+  constexpr View kGroup = "Binding";
+  return {
+      {"--gpu-bind", kGroup, "WHAT",
+       "node: each rank sees the job's GPUs of its host (default);\n"
+       "rank: only its own; none: CUDA_VISIBLE_DEVICES untouched",
+       [](View v, RawLaunch& o) { return Choose(v, kGpuBind, o.options.job.plan.gpu_bind); }},
+      {"--bind", kGroup, "WHAT", "cores of a rank: gpu: near its GPU (default), numa, core, none",
+       [](View v, RawLaunch& o) { return Choose(v, kCpuBind, o.options.job.plan.cpu_bind); }},
+      {"--require-cgroup", kGroup, "", "fail where a rank cannot have a cgroup of its own",
+       [](View v, RawLaunch& o) {
+         bool on = false;
+         absl::Status status = Set(v, on);
+         o.options.job.part.set_require_cgroup(on);
+         return status;
+       }},
+      {"--core-dumps", kGroup, "", "leave the workers' core file limit as it is",
+       [](View v, RawLaunch& o) {
+         bool on = false;
+         absl::Status status = Set(v, on);
+         o.options.job.part.set_core_dumps(on);
+         return status;
+       }},
+  };
+}
+
+std::vector<Flag> TimeFlags() {
+  constexpr View kGroup = "Time and failure";
+  return {
+      {"--start-timeout", kGroup, "TIME", "until all hosts must be ready, default 2m",
+       [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.start_timeout); }},
+      {"--lease", kGroup, "TIME", "silence after which a host is lost, default 15s",
+       [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.lease); }},
+      {"--grace", kGroup, "TIME", "from TERM to KILL when the job is ended, default 5s",
+       [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.grace); }},
+      {"--exit-timeout", kGroup, "TIME",
+       "end the job this long after a rank is done and others go on;\n"
+       "when not given: after 30s warn, and end a job that waits for\n"
+       "that rank; 0: never",
+       [](View v, RawLaunch& o) {
+         o.options.job.exit_timeout_ends_job = true;
+         return Set(v, Duration::zero(), o.options.job.exit_timeout);
+       }},
+      {"--collective-timeout", kGroup, "TIME",
+       "end the job (205) when a collective of libdtrain takes this\n"
+       "long; when not given: warn after 60s",
+       [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.collective_timeout); }},
+      {"--timeout", kGroup, "TIME", "end the job after this long (--timeout 8h)",
+       [](View v, RawLaunch& o) { return Set(v, kMs, o.options.job.time_limit); }},
+  };
+}
+
+}  // namespace
+
+const std::vector<Flag>& LaunchFlags() {
+  static const std::vector<Flag>* flags = [] {
+    auto* all = new std::vector<Flag>();
+    for (const std::vector<Flag>& group :
+         {WhereFlags(), HowManyFlags(), EnvironmentFlags(), SshFlags(), OutputFlags(),
+          BindingFlags(), TimeFlags()}) {
+      all->insert(all->end(), group.begin(), group.end());
+    }
+    all->push_back({"--config", "Other", "FILE",
+                    "flags as NAME = VALUE lines, instead of\n"
+                    "~/.config/dtrain/config.toml",
+                    // Both were looked at before any value is set.
+                    [](View, RawLaunch&) { return absl::OkStatus(); }});
+    all->push_back({"--no-config", "Other", "", "read no configuration file",
+                    [](View, RawLaunch&) { return absl::OkStatus(); }});
+    all->push_back({"--help,-h", "Other", "", "print this",
+                    [](View v, RawLaunch& o) { return Set(v, o.help); }});
+    return all;
+  }();
+  return *flags;
+}
+
+}  // namespace dtrain::cli

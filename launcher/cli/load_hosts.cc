@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "launcher/cli/options.h"
+#include "launcher/hosts/allocation.h"
+#include "launcher/hosts/rankfile.h"
+
+namespace dtrain::cli {
+namespace {
+
+absl::StatusOr<std::string> Read(absl::string_view flag, const std::string& path,
+                                 const Surroundings& surroundings) {
+  absl::StatusOr<std::string> text = surroundings.read(path);
+  if (text.ok()) return text;
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", text.status().message()));
+}
+
+// This machine offers whatever is asked of it, as a developer's machine must; more ranks than GPUs
+// are still refused when they are pinned.
+void UseThisMachine(LaunchOptions& options) {
+  hosts::HostEntry entry;
+  entry.host = "localhost";
+  const plan::PlanOptions& plan = options.job.plan;
+  if (plan.ranks_per_node) entry.slots = plan.ranks_per_node;
+  if (plan.ranks) entry.slots = plan.ranks;
+  options.hosts.entries = {std::move(entry)};
+  options.local = true;
+}
+
+std::optional<std::string> Lookup(const Surroundings& surroundings, const std::string& name) {
+  for (const std::string& entry : surroundings.environment) {
+    if (absl::StartsWith(entry, name) && entry.size() > name.size() + 1 &&
+        entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings) {
+  if (options.local) {
+    UseThisMachine(options);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<hosts::HostList> hosts;
+  if (!options.hostfile.empty()) {
+    absl::StatusOr<std::string> text = Read("--hostfile", options.hostfile, surroundings);
+    if (!text.ok()) return text.status();
+    hosts = hosts::ParseHostfile(*text, options.hostfile);
+  } else if (!options.host_list.empty()) {
+    hosts = hosts::ParseHostList(options.host_list);
+  } else {
+    auto env = [&](const std::string& name) { return Lookup(surroundings, name); };
+    absl::StatusOr<std::optional<hosts::Allocation>> allocation =
+        hosts::DetectAllocation(env, surroundings.read);
+    if (!allocation.ok()) return allocation.status();
+    if (!*allocation) {
+      if (const std::string& flag = options.transport.host_flag; !flag.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            flag,
+            " is given but no hosts: all ranks would run on this machine, which needs no "
+            "connection; name the hosts with --hosts or --hostfile, or leave ",
+            flag, " out"));
+      }
+      UseThisMachine(options);
+      return absl::OkStatus();
+    }
+    hosts = std::move((*allocation)->hosts);
+    if (options.transport.rsh.empty()) options.transport.rsh = (*allocation)->rsh;
+  }
+  if (!hosts.ok()) return hosts.status();
+  options.hosts = *std::move(hosts);
+  return absl::OkStatus();
+}
+
+absl::Status LoadRankfile(LaunchOptions& options, const Surroundings& surroundings) {
+  if (options.rankfile.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> text = Read("--rankfile", options.rankfile, surroundings);
+  if (!text.ok()) return text.status();
+  auto places = hosts::ParseRankfile(*text, options.rankfile);
+  if (!places.ok()) return places.status();
+  plan::PlanOptions& plan = options.job.plan;
+  if (plan.ranks && *plan.ranks != places->size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "-np ", *plan.ranks, " and the rankfile ", Escape(options.rankfile), ", which has ",
+        Count(places->size(), "rank"), ", contradict each other; leave out -np"));
+  }
+  plan.rankfile = *std::move(places);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LoadHosts(LaunchOptions& options, const Surroundings& surroundings) {
+  absl::Status status = FindHosts(options, surroundings);
+  if (!status.ok()) return absl::InvalidArgumentError(status.message());
+  return LoadRankfile(options, surroundings);
+}
+
+}  // namespace dtrain::cli

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "launcher/hosts/hostfile.h"
+#include "launcher/job/job_core.h"
+#include "launcher/output/options.h"
+
+namespace dtrain::cli {
+
+// How agents are reached.
+struct TransportOptions {
+  std::string ssh_config;  // empty: the user's own and the system's
+  uint16_t ssh_port = 0;   // 0: as the hostfile or the ssh config says
+  Duration connect_timeout = std::chrono::seconds(10);
+  std::string rsh;        // a command with {host} in it, instead of ssh; empty: ssh
+  std::string host_flag;  // "--rsh": one of these that this command line has; hosts are due
+};
+
+// `dtrain launch`, all sources of flags put together and checked.
+struct LaunchOptions {
+  // Where, as given; LoadHosts makes `hosts` of them.
+  std::string hostfile;
+  std::string host_list;
+  std::string rankfile;
+  bool local = false;     // this machine, no hosts: a negative -np, or nothing else was named
+  hosts::HostList hosts;  // valid after LoadHosts, also when local
+
+  job::JobOptions job;  // all but job_id and probe_token
+  TransportOptions transport;
+  output::Options output;
+  bool verbose = false;
+  bool quiet = false;
+  std::string result_json;  // empty: none
+  std::string timeline;     // empty: none
+};
+
+struct Command {
+  enum class Kind { kLaunch, kVersion, kHelp };
+  Kind kind = Kind::kHelp;
+  std::string help;      // kHelp: to be printed on stdout
+  LaunchOptions launch;  // kLaunch
+};
+
+// What the command line may depend on besides itself.
+struct Surroundings {
+  std::vector<std::string> environment;  // NAME=VALUE, as in environ
+  std::string working_directory;         // absolute; empty when there is none
+  // A file's text; NotFound when there is none, never blocks.
+  std::function<absl::StatusOr<std::string>(const std::string& path)> read;
+};
+
+// Those of this process.
+Surroundings ProcessSurroundings();
+
+// `args` without the program's name. Flags come from the configuration file, then DTRAIN_<FLAG>
+// variables, then the command line; the later wins. Every error is InvalidArgument, one or two
+// lines, and leads to exit code 2.
+absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& args,
+                                         const Surroundings& surroundings);
+
+// Reads the hostfile and rankfile, or takes the resource manager's allocation, or this machine:
+// fills hosts, local, job.plan.rankfile and, inside an allocation, transport.rsh. Hosts' warnings
+// are in hosts.warnings. Errors as above.
+absl::Status LoadHosts(LaunchOptions& options, const Surroundings& surroundings);
+
+}  // namespace dtrain::cli

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/text.h"
+#include "launcher/cli/cli11.h"
+#include "launcher/cli/config_line.h"
+#include "launcher/cli/flag_table.h"
+#include "launcher/cli/forwarded_env.h"
+#include "launcher/cli/help.h"
+#include "launcher/cli/options.h"
+#include "launcher/cli/words.h"
+
+namespace dtrain::cli {
+namespace {
+
+constexpr absl::string_view kSeeLaunch = "See dtrain launch --help";
+
+// Enough for hours of ordinary output while a terminal is held; what a flood may take of a disk.
+constexpr uint64_t kDefaultSpoolBytes = 256 << 20;
+
+// One mention of a flag, and where it stood: a later source is stronger.
+enum Source { kConfig, kEnvironment, kCommandLine };
+struct Mention {
+  Source source;
+  int flag;
+  std::string value;
+  std::string where;  // "--lease", "DTRAIN_LEASE", "lease in /home/me/.config/dtrain/config.toml:3"
+};
+using Mentions = std::vector<Mention>;
+
+absl::Status At(absl::string_view where, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat(where, ": ", status.message()));
+}
+
+absl::string_view Variable(const Surroundings& surroundings, absl::string_view name) {
+  for (const std::string& entry : surroundings.environment) {
+    if (absl::StartsWith(entry, name) && entry.size() > name.size() && entry[name.size()] == '=') {
+      return absl::string_view(entry).substr(name.size() + 1);
+    }
+  }
+  return "";
+}
+
+bool IsCommandLineOnly(absl::string_view name) {
+  return name == "help" || name == "config" || name == "no-config";
+}
+
+// Words of a source that has no spelling of its own, in the form SplitWords would give.
+void Append(const Flag& flag, const std::string& value, std::vector<std::string>& words) {
+  std::string name = absl::StrCat("--", FlagName(flag));
+  if (flag.value.empty()) {
+    words.push_back(absl::StrCat(name, "=", value));
+  } else {
+    words.push_back(std::move(name));
+    words.push_back(value);
+  }
+}
+
+struct ConfigFile {
+  const std::string& path;
+  const std::string& text;
+
+  // "/home/me/.config/dtrain/config.toml:3"
+  std::string PlaceOf(absl::string_view key) const {
+    const size_t line = LineOfKey(text, key);
+    return absl::StrCat(Escape(path), line == 0 ? "" : absl::StrCat(":", line));
+  }
+};
+
+// `file`: of kConfig, else null.
+absl::Status Collect(Source source, const std::vector<std::string>& words, const ConfigFile* file,
+                     Mentions& mentions) {
+  absl::StatusOr<std::vector<Given>> given = ParseFlags(LaunchFlags(), words);
+  if (!given.ok()) return file != nullptr ? At(Escape(file->path), given.status()) : given.status();
+  for (Given& one : *given) {
+    absl::string_view name = FlagName(LaunchFlags()[one.flag]);
+    std::string where = source == kConfig        ? absl::StrCat(name, " in ", file->PlaceOf(name))
+                        : source == kEnvironment ? FlagVariable(name)
+                                                 : absl::StrCat("--", name);
+    mentions.push_back({source, one.flag, std::move(one.value), std::move(where)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CollectConfig(const std::string& path, const std::string& text, Mentions& mentions) {
+  absl::StatusOr<std::vector<ConfigValue>> values = ParseConfig(text);
+  if (!values.ok()) return At(Escape(path), values.status());
+  const ConfigFile file{path, text};
+  std::vector<std::string> words;
+  for (const ConfigValue& value : *values) {
+    // Other commands will have sections of their own.
+    if (value.section != "launch" && !value.section.empty()) continue;
+    int flag = FindLong(LaunchFlags(), value.key);
+    if (flag < 0 || IsCommandLineOnly(value.key)) {
+      std::string nearest = Nearest(value.key, LongNames(LaunchFlags()));
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.PlaceOf(value.key), ": unknown key ", Escape(value.key, 80),
+                       nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+    }
+    // A list is one mention for each value, or one value with commas, as in hosts = ["a", "b"].
+    if (LaunchFlags()[flag].repeats) {
+      for (const std::string& each : value.values) Append(LaunchFlags()[flag], each, words);
+    } else {
+      Append(LaunchFlags()[flag], absl::StrJoin(value.values, ","), words);
+    }
+  }
+  return Collect(kConfig, words, &file, mentions);
+}
+
+absl::Status CollectEnvironment(const Surroundings& surroundings, Mentions& mentions) {
+  std::vector<std::string> words;
+  for (const Flag& flag : LaunchFlags()) {
+    absl::string_view name = FlagName(flag);
+    absl::string_view value = Variable(surroundings, FlagVariable(name));
+    if (value.empty() || IsCommandLineOnly(name)) continue;
+    if (!flag.repeats) {
+      Append(flag, std::string(value), words);
+      continue;
+    }
+    for (absl::string_view part : absl::StrSplit(value, ',')) {
+      Append(flag, std::string(part), words);
+    }
+  }
+  return Collect(kEnvironment, words, nullptr, mentions);
+}
+
+struct ConfigChoice {
+  std::string path;
+  bool must_exist = false;
+};
+
+ConfigChoice ChooseConfig(const Mentions& command_line, const Surroundings& surroundings) {
+  for (const Mention& mention : command_line) {
+    absl::string_view name = FlagName(LaunchFlags()[mention.flag]);
+    if (name == "no-config" && mention.value == "true") return {};
+    if (name == "config") return {mention.value, true};
+  }
+  if (absl::string_view path = Variable(surroundings, "DTRAIN_CONFIG"); !path.empty()) {
+    return {std::string(path), true};
+  }
+  if (absl::string_view dir = Variable(surroundings, "XDG_CONFIG_HOME"); !dir.empty()) {
+    return {absl::StrCat(dir, "/dtrain/config.toml"), false};
+  }
+  if (absl::string_view home = Variable(surroundings, "HOME"); !home.empty()) {
+    return {absl::StrCat(home, "/.config/dtrain/config.toml"), false};
+  }
+  return {};
+}
+
+// Weakest source first.
+absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& flags,
+                                    const Surroundings& surroundings) {
+  Mentions command_line;
+  absl::Status status = Collect(kCommandLine, flags, nullptr, command_line);
+  if (!status.ok()) return status;
+  Mentions all;
+  ConfigChoice config = ChooseConfig(command_line, surroundings);
+  if (!config.path.empty()) {
+    absl::StatusOr<std::string> text = surroundings.read(config.path);
+    if (text.ok()) {
+      status = CollectConfig(config.path, *text, all);
+    } else if (config.must_exist || !absl::IsNotFound(text.status())) {
+      status = At("configuration file", text.status());
+    }
+    if (!status.ok()) return status;
+  }
+  status = CollectEnvironment(surroundings, all);
+  if (!status.ok()) return status;
+  all.insert(all.end(), command_line.begin(), command_line.end());
+  return all;
+}
+
+// Flags that answer the same question. From one source they contradict each other; otherwise the
+// stronger source's answer makes the weaker's void.
+constexpr absl::string_view kExclusive[][2] = {
+    {"hostfile", "hosts"}, {"rankfile", "ppn"}, {"rankfile", "map-by"}, {"rankfile", "nnodes"},
+    {"rsh", "ssh-config"}, {"rsh", "ssh-port"}, {"verbose", "quiet"}};
+
+int FindMention(const Mentions& mentions, absl::string_view name) {
+  for (size_t i = mentions.size(); i-- > 0;) {
+    if (FlagName(LaunchFlags()[mentions[i].flag]) == name && mentions[i].value != "false") {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+void Drop(Mentions& mentions, absl::string_view name) {
+  mentions.erase(std::remove_if(mentions.begin(), mentions.end(),
+                                [&](const Mention& mention) {
+                                  return FlagName(LaunchFlags()[mention.flag]) == name;
+                                }),
+                 mentions.end());
+}
+
+absl::Status ResolvePair(Mentions& mentions, absl::string_view one, absl::string_view other,
+                         absl::string_view why) {
+  int a = FindMention(mentions, one);
+  int b = FindMention(mentions, other);
+  if (a < 0 || b < 0) return absl::OkStatus();
+  Source source_a = mentions[a].source;
+  Source source_b = mentions[b].source;
+  if (source_a == source_b) {
+    return absl::InvalidArgumentError(absl::StrCat(mentions[a].where, " and ", mentions[b].where,
+                                                   " contradict each other; ", why));
+  }
+  Drop(mentions, source_a < source_b ? one : other);
+  return absl::OkStatus();
+}
+
+absl::Status ResolveContradictions(Mentions& mentions) {
+  for (const auto& pair : kExclusive) {
+    absl::Status status = ResolvePair(mentions, pair[0], pair[1], "give one of the two");
+    if (!status.ok()) return status;
+  }
+  int ranks = FindMention(mentions, "np");
+  if (ranks < 0 || mentions[ranks].value.empty() || mentions[ranks].value[0] != '-') {
+    return absl::OkStatus();
+  }
+  for (absl::string_view other :
+       {"hostfile", "hosts", "rankfile", "nnodes", "rsh", "ssh-config", "ssh-port"}) {
+    absl::Status status =
+        ResolvePair(mentions, "np", other, "a negative number of ranks means this machine only");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetAll(const Mentions& mentions, RawLaunch& raw) {
+  for (const Mention& mention : mentions) {
+    absl::Status status = LaunchFlags()[mention.flag].set(mention.value, raw);
+    if (!status.ok()) return At(mention.where, status);
+  }
+  plan::PlanOptions& plan = raw.options.job.plan;
+  if (raw.per_node) {
+    if (plan.ranks_per_node && *plan.ranks_per_node != *raw.per_node) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--map-by ppr:", *raw.per_node, ":node and --ppn ", *plan.ranks_per_node,
+                       " contradict each other; give one of the two"));
+    }
+    plan.ranks_per_node = raw.per_node;
+  }
+  return absl::OkStatus();
+}
+
+// Defaults of a configuration file or the environment wait for a launch that needs them; who gives
+// such a flag with this very command means hosts.
+void NoteHostFlag(const Mentions& mentions, TransportOptions& transport) {
+  for (absl::string_view name : {"rsh", "ssh-config", "ssh-port"}) {
+    const int i = FindMention(mentions, name);
+    if (i >= 0 && mentions[i].source == kCommandLine) transport.host_flag = mentions[i].where;
+  }
+}
+
+absl::Status SetPart(RawLaunch& raw, const std::vector<std::string>& command,
+                     const Surroundings& surroundings) {
+  v1::JobPart& part = raw.options.job.part;
+  ForwardOptions forward{raw.forward_all, raw.exports};
+  for (const std::string& word : command) {
+    part.add_argv(word);
+    forward.argv_bytes += word.size() + 1 + sizeof(char*);
+  }
+  if (!command.empty() && command[0].empty()) {
+    return absl::InvalidArgumentError("the command's name is empty");
+  }
+  absl::StatusOr<ForwardedEnv> env = BuildForwardedEnv(surroundings.environment, forward);
+  if (!env.ok()) return env.status();
+  for (v1::EnvVar& variable : env->variables) part.add_env()->Swap(&variable);
+  for (std::string& name : env->explicit_names) part.add_explicit_env(std::move(name));
+  part.set_inherit_agent_env(!raw.forward_all);
+
+  std::string dir = raw.working_directory;
+  if (dir.empty() || dir[0] != '/') {
+    if (surroundings.working_directory.empty()) {
+      return absl::InvalidArgumentError(
+          "the current directory does not exist any more; give --wdir with a full path");
+    }
+    dir = dir.empty() ? surroundings.working_directory
+                      : absl::StrCat(surroundings.working_directory, "/", dir);
+  }
+  part.set_working_directory(dir);
+  if (part.spool_limit_bytes() == 0) part.set_spool_limit_bytes(kDefaultSpoolBytes);
+  auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(raw.options.job.grace);
+  // 32 bits of milliseconds are 49 days; nobody waits longer for a TERM.
+  part.set_grace_ms(static_cast<uint32_t>(std::min<int64_t>(grace.count(), UINT32_MAX)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
+                                    const Surroundings& surroundings) {
+  absl::StatusOr<Words> words = SplitWords(LaunchFlags(), args);
+  if (!words.ok()) return words.status();
+  Command command;
+  if (std::find(words->flags.begin(), words->flags.end(), "--help") != words->flags.end()) {
+    command.help = LaunchHelp();
+    return command;
+  }
+  absl::StatusOr<Mentions> mentions = CollectAll(words->flags, surroundings);
+  if (!mentions.ok()) return mentions.status();
+  absl::Status status = ResolveContradictions(*mentions);
+  if (!status.ok()) return status;
+  RawLaunch raw;
+  raw.options.job.stdin_rank = "0";
+  status = SetAll(*mentions, raw);
+  if (!status.ok()) return status;
+  NoteHostFlag(*mentions, raw.options.transport);
+  if (words->command.empty() && !raw.options.job.dry_run) {
+    return absl::InvalidArgumentError(
+        "no command to run; write it after the flags: dtrain launch -np 4 python train.py");
+  }
+  status = SetPart(raw, words->command, surroundings);
+  if (!status.ok()) return status;
+  command.kind = Command::Kind::kLaunch;
+  command.launch = std::move(raw.options);
+  return command;
+}
+
+}  // namespace
+
+absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& args,
+                                         const Surroundings& surroundings) {
+  Command command;
+  if (args.empty()) return absl::InvalidArgumentError("no command given. See dtrain --help");
+  const std::string& name = args[0];
+  if (name == "launch") {
+    absl::StatusOr<Command> launch =
+        ParseLaunch(std::vector<std::string>(args.begin() + 1, args.end()), surroundings);
+    if (launch.ok()) return launch;
+    return absl::InvalidArgumentError(absl::StrCat(launch.status().message(), "\n", kSeeLaunch));
+  }
+  if (name == "--help" || name == "-h" || name == "help") {
+    command.help = GeneralHelp();
+    return command;
+  }
+  if (name == "version" || name == "--version" || name == "-V") {
+    command.kind = Command::Kind::kVersion;
+    return command;
+  }
+  std::string nearest =
+      Nearest(name, {"launch", "bench", "version", "help", "--help", "--version"});
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown command ", Escape(name, 80),
+      nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"), "\nSee dtrain --help"));
+}
+
+}  // namespace dtrain::cli

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/cli/flag_table.h"
+
+namespace dtrain::cli {
+
+// A command line in one spelling: "-np4x" cannot be told from "-n p4x" without knowing the flags,
+// and nothing after the command's first word may be taken for ours.
+struct Words {
+  std::vector<std::string> flags;    // "--name" then its value, if it takes one; "--name=VALUE"
+                                     // for a switch that was given a value
+  std::vector<std::string> command;  // untouched; without the "--" before it
+};
+
+// Accepts --name VALUE, --name=VALUE, the same with one dash, '_' for '-', -nVALUE, -n VALUE,
+// -n=VALUE and switches run together (-qv). Fails for a flag that does not exist (naming the
+// nearest) and for a missing value.
+absl::StatusOr<Words> SplitWords(const std::vector<Flag>& flags,
+                                 const std::vector<std::string>& args);
+
+}  // namespace dtrain::cli

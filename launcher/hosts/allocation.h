@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "launcher/hosts/hostfile.h"
+
+namespace dtrain::hosts {
+
+// The machines a resource manager gave to the job we were started in.
+struct Allocation {
+  std::string manager;  // "Slurm", "PBS" or "LSF"
+  HostList hosts;
+  std::string rsh;  // a value for --rsh that stays inside the allocation; empty: use ssh
+};
+
+// A variable of the environment; none when it is not set. An empty value counts as not set.
+using EnvLookup = std::function<std::optional<std::string>(const std::string& name)>;
+// The text of a file, such as ReadHostfile.
+using FileReader = std::function<absl::StatusOr<std::string>(const std::string& path)>;
+
+// None outside of any allocation. An error when a manager's job id is set but its host list is
+// missing or cannot be read: guessing would put the job on machines that are not ours.
+absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
+                                                           const FileReader& read);
+
+}  // namespace dtrain::hosts

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/hosts/slurm.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "launcher/hosts/host_list_builder.h"
+#include "launcher/hosts/host_spec.h"
+#include "launcher/hosts/source.h"
+
+namespace dtrain::hosts {
+namespace {
+
+// One task on the node, beside whatever the job already runs there, free to use all of its cores:
+// the agent pins the workers itself.
+//
+// --unbuffered: otherwise slurmstepd keeps back what does not end with a line feed, and a binary
+// stream stands still. --export: a job submitted with --export=NONE hands that on to its steps,
+// which then have no PATH and HOME. The variables are srun flags that the job's own request left
+// behind: with them our one task gets one GPU of the node's, or asks one node for the GPUs of all,
+// or has its output labelled.
+constexpr absl::string_view kRsh =
+    "env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK -u SLURM_GPUS_PER_SOCKET -u SLURM_NTASKS_PER_GPU "
+    "-u SLURM_TRES_PER_TASK -u SLURM_GPU_BIND -u SLURM_LABELIO "
+    "srun --nodes=1 --ntasks=1 --nodelist={host} --overlap --unbuffered --export=ALL "
+    "--cpu-bind=none --mpi=none --kill-on-bad-exit=1 --quiet";
+
+// Of a GPU request such as `a100:2`; nothing that splits or quotes a word of a command, and no
+// list.
+constexpr char kKindLetters[] =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-";
+
+struct Variable {
+  std::string name;
+  std::string value;
+};
+
+std::optional<Variable> FirstSet(const EnvLookup& env, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    std::optional<std::string> value = env(name);
+    if (value && !value->empty()) return Variable{name, *std::move(value)};
+  }
+  return std::nullopt;
+}
+
+// Slurm's own reader is narrower than ours (no text behind the last bracket), so whatever it has
+// written is read the same way here; names are never given slots or users.
+absl::StatusOr<std::vector<HostSpec>> ParseNodeList(const Source& source, const std::string& text) {
+  std::vector<HostSpec> nodes;
+  size_t count = 0;
+  for (const auto& [at, item] : SplitHostList(text, /*blanks_separate=*/true)) {
+    auto pattern = HostPattern::Parse(source, at, item);
+    if (!pattern.ok()) return pattern.status();
+    count += pattern->count();
+    if (count > kMaxHosts) {
+      return source.Error(at, "too many hosts", item,
+                          absl::StrCat("one list names at most ", kMaxHosts, " hosts"));
+    }
+    absl::Status status = pattern->Expand([&nodes, at = at](std::string host) {
+      HostSpec node;
+      node.at = at;
+      node.pattern = HostPattern::Literal(host);
+      nodes.push_back(std::move(node));
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+  }
+  return nodes;
+}
+
+// `2(x3),1`: a number for each node in turn, with how often it repeats.
+absl::StatusOr<std::vector<uint32_t>> ParseCounts(const Variable& variable, size_t nodes) {
+  Source source = Source::OneLine(variable.name);
+  std::vector<uint32_t> counts;
+  Position at;
+  for (absl::string_view item : absl::StrSplit(variable.value, ',')) {
+    absl::string_view number = item;
+    uint32_t times = 1;
+    if (size_t paren = item.find("(x"); paren != absl::string_view::npos) {
+      number = item.substr(0, paren);
+      absl::string_view repeat = item.substr(paren + 2);
+      if (!absl::ConsumeSuffix(&repeat, ")")) {
+        return source.Error(at, "'(x' without ')'", item, "Slurm writes counts like 2(x3),1");
+      }
+      auto parsed = ParseNumber(source, at.Plus(paren + 2), "repeat", repeat, 1, kMaxHosts);
+      if (!parsed.ok()) return parsed.status();
+      times = *parsed;
+    }
+    auto count = ParseNumber(source, at, "count", number, 1, kMaxSlots);
+    if (!count.ok()) return count.status();
+    if (counts.size() + times > nodes) {
+      return source.Error(at, absl::StrCat("counts for more than the ", nodes, " nodes"), item,
+                          "this is not the environment of one Slurm job");
+    }
+    counts.insert(counts.end(), times, *count);
+    at = at.Plus(item.size() + 1);
+  }
+  if (counts.size() < nodes) {
+    return source.Error({},
+                        absl::StrCat("counts for only ", counts.size(), " of ", nodes, " nodes"),
+                        variable.value, "this is not the environment of one Slurm job");
+  }
+  return counts;
+}
+
+// Started by srun on some of the job's nodes: SLURM_TASKS_PER_NODE then speaks of those alone.
+bool InPartOfTheJob(const EnvLookup& env, const std::string& job_nodes) {
+  auto step_nodes = FirstSet(env, {"SLURM_STEP_NODELIST"});
+  return step_nodes && step_nodes->value != job_nodes;
+}
+
+// Tasks where the job asked for tasks, else as many as fit into its cores. Empty: not known.
+absl::StatusOr<std::vector<uint32_t>> SlotsPerNode(const EnvLookup& env, size_t nodes,
+                                                   bool in_part) {
+  if (auto tasks = FirstSet(env, {"SLURM_TASKS_PER_NODE"}); tasks && !in_part) {
+    return ParseCounts(*tasks, nodes);
+  }
+  if (auto tasks = FirstSet(env, {"SLURM_NTASKS_PER_NODE"})) {
+    auto count = ParseNumber(Source::OneLine(tasks->name), {}, "count", tasks->value, 1, kMaxSlots);
+    if (!count.ok()) return count.status();
+    return std::vector<uint32_t>(nodes, *count);
+  }
+  auto cpus = FirstSet(env, {"SLURM_JOB_CPUS_PER_NODE"});
+  if (!cpus) return std::vector<uint32_t>();
+  auto counts = ParseCounts(*cpus, nodes);
+  if (!counts.ok()) return counts;
+  if (auto per_task = FirstSet(env, {"SLURM_CPUS_PER_TASK"})) {
+    auto divisor =
+        ParseNumber(Source::OneLine(per_task->name), {}, "count", per_task->value, 1, kMaxSlots);
+    if (!divisor.ok()) return divisor.status();
+    for (uint32_t& count : *counts) count = std::max<uint32_t>(1, count / *divisor);
+  }
+  return counts;
+}
+
+// GPUs asked for by task would give our one task those of one task, so ask for a node's share of
+// them. Other requests Slurm gives to a step as they are.
+std::string GpuFlag(const EnvLookup& env, const std::vector<uint32_t>& slots) {
+  auto per_task = FirstSet(env, {"SLURM_GPUS_PER_TASK"});
+  if (!per_task || slots.empty() || FirstSet(env, {"SLURM_GPUS_PER_NODE"})) return "";
+  if (std::any_of(slots.begin(), slots.end(), [&](uint32_t n) { return n != slots[0]; })) return "";
+  std::vector<std::string> kind = absl::StrSplit(per_task->value, ':');
+  uint32_t gpus;
+  if (!absl::SimpleAtoi(kind.back(), &gpus)) return "";
+  if (per_task->value.find_first_not_of(kKindLetters) != std::string::npos) return "";
+  kind.back() = absl::StrCat(uint64_t{gpus} * slots[0]);
+  return absl::StrCat(" --gpus-per-node=", absl::StrJoin(kind, ":"));
+}
+
+}  // namespace
+
+absl::StatusOr<Allocation> ReadSlurm(const EnvLookup& env) {
+  if (FirstSet(env, {"SLURM_HET_SIZE", "SLURM_PACK_SIZE"})) {
+    return absl::InvalidArgumentError(
+        "inside a heterogeneous Slurm job, whose components dtrain does not join; name the hosts "
+        "with --hosts or --hostfile");
+  }
+  auto list = FirstSet(env, {"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  if (!list) {
+    return absl::InvalidArgumentError(
+        "SLURM_JOB_ID is set but SLURM_JOB_NODELIST is not, so the hosts of the Slurm job are not "
+        "known; name them with --hosts or --hostfile, or unset SLURM_JOB_ID");
+  }
+  Source source = Source::OneLine(list->name);
+  auto nodes = ParseNodeList(source, list->value);
+  if (!nodes.ok()) return nodes.status();
+  auto slots = SlotsPerNode(env, nodes->size(), InPartOfTheJob(env, list->value));
+  if (!slots.ok()) return slots.status();
+
+  HostListBuilder builder(source);
+  for (size_t i = 0; i < nodes->size(); ++i) {
+    if (!slots->empty()) (*nodes)[i].slots = (*slots)[i];
+    absl::Status status = builder.Add((*nodes)[i]);
+    if (!status.ok()) return status;
+  }
+  auto hosts = std::move(builder).Finish();
+  if (!hosts.ok()) return hosts.status();
+  return Allocation{"Slurm", *std::move(hosts), absl::StrCat(kRsh, GpuFlag(env, *slots))};
+}
+
+}  // namespace dtrain::hosts

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/collective_watch.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain::job {
+namespace {
+
+constexpr size_t kMostNamed = 8;  // of the ranks that hold the others up
+
+std::string List(std::vector<std::string> names) {
+  if (names.size() <= kMostNamed) return absl::StrJoin(names, ", ");
+  const size_t more = names.size() - kMostNamed;
+  names.resize(kMostNamed);
+  return absl::StrCat(absl::StrJoin(names, ", "), " and ", more, " more");
+}
+
+}  // namespace
+
+const char* CollectiveName(uint32_t kind) {
+  constexpr const char* kNames[] = {"barrier",        "allreduce",  "broadcast", "allgather",
+                                    "reduce-scatter", "all-to-all", "reduce"};
+  return kind < std::size(kNames) ? kNames[kind] : "collective";
+}
+
+void CollectiveWatch::OnProgress(TimePoint now, const v1::RankProgress& progress) {
+  if (ranks_.size() <= progress.rank()) ranks_.resize(progress.rank() + 1);
+  Entry& entry = ranks_[progress.rank()];
+  const bool same = entry.known && entry.since != kNever && progress.inside() &&
+                    entry.last.number() == progress.number() &&
+                    entry.last.group() == progress.group();
+  entry.known = progress.joined();
+  entry.last = progress;
+  if (!progress.inside()) {
+    entry.since = kNever;
+  } else if (!same) {
+    // A worker may claim to be in there since before time began.
+    entry.since = now - std::chrono::nanoseconds(
+                            std::clamp<int64_t>(progress.inside_nanos(), 0, int64_t{1} << 60));
+  }
+}
+
+void CollectiveWatch::OnEnded(uint32_t rank) {
+  if (rank < ranks_.size()) ranks_[rank] = {};
+}
+
+const CollectiveWatch::Entry* CollectiveWatch::Oldest() const {
+  const Entry* oldest = nullptr;
+  for (const Entry& entry : ranks_) {
+    if (!entry.known || entry.since == kNever) continue;
+    if (oldest == nullptr || entry.since < oldest->since) oldest = &entry;
+  }
+  return oldest;
+}
+
+TimePoint CollectiveWatch::oldest() const {
+  const Entry* entry = Oldest();
+  return entry == nullptr ? kNever : entry->since;
+}
+
+std::string CollectiveWatch::Explain(TimePoint now, const Name& name) const {
+  const Entry* oldest = Oldest();
+  if (oldest == nullptr) return "";
+  const v1::RankProgress& last = oldest->last;
+  std::string text = absl::StrCat(
+      name(last.rank()), " has been inside collective ", last.number(),
+      last.group() == 0 ? "" : " of a group", " (", CollectiveName(last.kind()), ", ", last.bytes(),
+      " bytes) for ",
+      FormatSeconds(std::chrono::duration_cast<std::chrono::seconds>(now - oldest->since)));
+  return absl::StrCat(text, ": ", Culprits(*oldest, name));
+}
+
+// A collective of all ranks has the same number on each. Of a group we do not know the members.
+std::string CollectiveWatch::Culprits(const Entry& oldest, const Name& name) const {
+  std::vector<std::string> stopped, behind, elsewhere;
+  const Entry* latest = &oldest;
+  for (const Entry& entry : ranks_) {
+    if (!entry.known) continue;
+    const v1::RankProgress& last = entry.last;
+    if (last.stopped()) stopped.push_back(name(last.rank()));
+    if (oldest.last.group() != 0 || last.group() != 0) continue;
+    const bool same = last.number() == oldest.last.number();
+    if (entry.since != kNever && same && entry.since > latest->since) latest = &entry;
+    if (last.number() >= oldest.last.number()) continue;
+    (entry.since != kNever ? elsewhere : behind)
+        .push_back(
+            absl::StrCat(name(last.rank()), last.operations() == 0 && entry.since == kNever
+                                                ? std::string(" (before its first)")
+                                                : absl::StrCat(" (at ", last.number(), ")")));
+  }
+  if (!stopped.empty()) return absl::StrCat(List(stopped), " is stopped (SIGSTOP or a debugger)");
+  if (!behind.empty()) {
+    return absl::StrCat("it waits for ", List(behind), ", busy outside of collectives");
+  }
+  if (!elsewhere.empty()) {
+    return absl::StrCat("it waits for ", List(elsewhere), ", inside an earlier collective");
+  }
+  if (latest != &oldest) {
+    return absl::StrCat("no rank is behind, ", name(latest->last.rank()),
+                        " was the last to come; the network between them may be broken");
+  }
+  return oldest.last.group() != 0
+             ? "the other members of that group are not known here"
+             : "no rank is known to be behind; the network between them may be broken";
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "dtrain/v1/job.pb.h"
+
+namespace dtrain::job {
+
+// Sees collectives that do not end, from what libdtrain tells about each rank, and who holds them
+// up. Pure.
+class CollectiveWatch {
+ public:
+  // "rank 3 on node1"
+  using Name = std::function<std::string(uint32_t rank)>;
+
+  void OnProgress(TimePoint now, const v1::RankProgress& progress);
+  void OnEnded(uint32_t rank);
+
+  // Since when the rank that waits longest has been inside its collective; kNever: nobody is.
+  TimePoint oldest() const;
+  // What hangs, since when, and because of whom; "" when nobody is inside a collective.
+  std::string Explain(TimePoint now, const Name& name) const;
+
+ private:
+  struct Entry {
+    bool known = false;        // it has joined and lives
+    TimePoint since = kNever;  // inside its collective
+    v1::RankProgress last;
+  };
+  const Entry* Oldest() const;
+  std::string Culprits(const Entry& oldest, const Name& name) const;
+
+  std::vector<Entry> ranks_;
+};
+
+// "allreduce", ... of a TimelineKind.
+const char* CollectiveName(uint32_t kind);
+
+}  // namespace dtrain::job

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "dtrain/v1/agent.pb.h"
+#include "launcher/hosts/hostfile.h"
+#include "launcher/plan/plan.h"
+
+// The life of one launch, from the first connection to the exit code. Pure: events in, actions
+// out, no I/O and no clock. One loop thread feeds it.
+namespace dtrain::job {
+
+struct JobOptions {
+  uint32_t protocol = 1;  // kProtocolVersion of common/rpc
+  std::string build;      // build id the agents must have
+  std::string job_id;
+  uint32_t attempt = 0;
+  std::string incarnation;  // 16 random bytes of this launcher process
+  plan::PlanOptions plan;
+  v1::JobPart part;         // what all nodes share: argv, env, working directory ...
+  std::string net;          // --net CIDR or interface name; empty: any
+  std::string stdin_rank;   // "none", "all" or a rank
+  bool dry_run = false;     // stop after the plan
+  std::string probe_token;  // 32 random bytes
+  Duration start_timeout = std::chrono::seconds(120);
+  Duration lease = std::chrono::seconds(15);
+  Duration grace = std::chrono::seconds(5);
+  Duration time_limit = Duration::zero();  // --timeout, from the launch on; zero: none
+  // After a rank exits with 0 while others run: when to warn, and when to end a job whose fence
+  // that rank can no longer enter. Zero: never.
+  Duration exit_timeout = std::chrono::seconds(30);
+  // A collective of libdtrain that does not end: when to warn, and when to end the job. Zero:
+  // never.
+  Duration collective_warning = std::chrono::seconds(60);
+  Duration collective_timeout = Duration::zero();
+  bool exit_timeout_ends_job = false;  // the user asked for it: end the job, fence or not
+};
+
+// ---- events -------------------------------------------------------------------------------
+struct NodePhase {
+  NodeId node;
+  std::string waiting_for;
+};  // "ssh authentication", ...
+struct NodeConnected {
+  NodeId node;
+};  // a session stands; Hello may be sent
+// `received_unix_nanos` is our own wall clock, to compare the clocks of the nodes; 0: not known.
+struct NodeMessage {
+  NodeId node;
+  v1::SessionEvent event;
+  int64_t received_unix_nanos = 0;
+};
+// The connection could not be made, or ended.
+struct NodeClosed {
+  NodeId node;
+  absl::Status why;
+  bool unknown_host = false;  // no connection, as no such name exists
+};
+// Every log byte up to each LogEnd has been delivered. Due once after each OpenLogs, after the
+// node's Finished (at once when that names no log), unless NodeClosed comes instead.
+struct LogsDrained {
+  NodeId node;
+};
+struct UserSignal {
+  int signal;
+};  // SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2
+struct OutputFailed {
+  std::string why;
+};               // our own stdout is gone
+struct Tick {};  // a deadline may have passed
+
+using Event = std::variant<NodePhase, NodeConnected, NodeMessage, NodeClosed, LogsDrained,
+                           UserSignal, OutputFailed, Tick>;
+
+// ---- actions ------------------------------------------------------------------------------
+struct Send {
+  NodeId node;
+  v1::SessionRequest request;
+};
+struct SendMany {
+  std::vector<NodeId> nodes;
+  v1::SessionRequest request;
+};  // may be large
+struct OpenLogs {
+  NodeId node;
+};  // start the Logs stream of this node
+// End the connection, or the attempt to make one, after what was sent has gone out; the agent goes
+// away with it. No event of this node counts any more.
+struct Disconnect {
+  NodeId node;
+};
+struct Warn {
+  std::string text;
+};                    // one line for the user, complete
+struct PlanReady {};  // plan() is valid from now on
+struct Finish {};     // result() is valid; nothing comes after it
+
+using Action = std::variant<Send, SendMany, OpenLogs, Disconnect, Warn, PlanReady, Finish>;
+
+// ---- what it tells ------------------------------------------------------------------------
+enum class State {
+  kConnecting,  // until every node sent its Welcome
+  kProbing,     // addresses are being proven
+  kHolding,     // rank 0's node reserves the ports
+  kStarting,    // until every node reported its workers running
+  kRunning,
+  kStopping,  // TERM, grace, KILL; first failure, signal or last success led here
+  kFinished,
+};
+const char* StateName(State state);
+
+struct RankEnd {
+  Rank rank;
+  NodeId node;
+  bool ended = false;
+  v1::WorkerExit exit;
+  v1::RankProgress progress;  // operations 0: it never used libdtrain
+};
+
+// The one thing that ended the job, for the report.
+struct Verdict {
+  enum class Kind {
+    kNone,
+    kSuccess,
+    kWorker,
+    kNode,
+    kRefused,
+    kSignal,
+    kTimeLimit,
+    kStartTimeout,
+    kStalled
+  };
+  Kind kind = Kind::kNone;
+  int exit_code = 0;
+  std::string message;  // complete, host(s) included; kWorker: empty, or what came on top
+  Rank rank;            // kWorker: who failed first
+  int signal = 0;       // kSignal
+};
+
+struct PhaseTime {
+  State state;
+  TimePoint begin;
+  TimePoint end;  // kNever while it lasts
+};
+
+struct NodeView {
+  std::string host;
+  bool joined = false;
+  bool gone = false;              // disconnected or lost
+  std::string waiting_for;        // what it does now, while not yet done with the phase
+  v1::Inventory inventory;        // valid when joined
+  int64_t clock_ahead_nanos = 0;  // of ours, as far as known
+};
+
+struct JobImpl;
+
+class JobCore {
+ public:
+  // `hosts` is what NodesToAsk gave; NodeId is the index in it.
+  JobCore(hosts::HostList hosts, JobOptions options, TimePoint now);
+  ~JobCore();
+
+  std::vector<Action> OnEvent(TimePoint now, Event event);
+  TimePoint NextDeadline() const;
+
+  State state() const;
+  const std::vector<NodeView>& nodes() const;
+  const plan::Plan& plan() const;  // valid after PlanReady
+  const std::vector<PhaseTime>& phases() const;
+  const std::vector<RankEnd>& ranks() const;  // valid after PlanReady, by rank
+  const Verdict& verdict() const;             // valid after Finish
+  size_t secondary_deaths() const;            // workers that failed after the first, told or not
+  const std::vector<std::string>& warnings() const;  // given so far, up to a thousand
+
+ private:
+  std::unique_ptr<JobImpl> impl_;
+};
+
+}  // namespace dtrain::job

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/job/collective_watch.h"
+#include "launcher/job/job_core.h"
+#include "launcher/job/outcome.h"
+#include "rendezvous/address_choice.h"
+#include "rendezvous/barrier_core.h"
+#include "rendezvous/fence_core.h"
+
+// JobCore's inside; include only from launcher/job/*.cc. Handlers are called from the table in
+// job_core.cc and stand in the file of their part of the life: joining.cc, running.cc, stopping.cc.
+namespace dtrain::job {
+
+// Kept for the result file; more than a person reads.
+constexpr size_t kMostWarnings = 1000;
+
+struct JobImpl {
+  // What we know of a node beside its view.
+  struct Node {
+    bool connected = false;  // a session stands, Hello was sent
+    bool failed = false;     // before the start: it will not come
+    bool asked = false;      // it owes us an answer in this state
+    bool start_sent = false;
+    bool started = false;
+    bool finished = false;  // no worker lives there
+    bool drained = false;
+    std::optional<uint32_t> plan_index;
+    size_t ranks_left = 0;
+    TimePoint last_heard;
+    TimePoint first_exit = kNever;  // of a rank with 0
+    NodeClock clock;
+  };
+
+  JobImpl(hosts::HostList host_list, JobOptions job_options, TimePoint begin);
+
+  // ---- the handlers of the table ----
+  void Ignore(const Event&) {}
+  void OnPhase(const Event& event);
+  void OnConnected(const Event& event);
+  void OnWelcome(const Event& event);
+  void OnWelcomeAgain(const Event& event);
+  void OnProbeReport(const Event& event);
+  void OnPortsHeld(const Event& event);
+  void OnStarted(const Event& event);
+  void OnExit(const Event& event);
+  void OnExitStopping(const Event& event);
+  void OnFenceEnter(const Event& event);
+  void OnFinished(const Event& event);
+  void OnFailureEarly(const Event& event);
+  void OnFailure(const Event& event);
+  void OnFailureStopping(const Event& event);
+  void OnWarning(const Event& event);
+  void OnProgress(const Event& event);
+  void OnLastProgress(const Event& event);
+  void OnClosedEarly(const Event& event);
+  void OnClosed(const Event& event);
+  void OnDrained(const Event& event);
+  void OnSignal(const Event& event);
+  void OnSignalStopping(const Event& event);
+  void OnOutputFailed(const Event& event);
+  void OnOutputFailedStopping(const Event& event);
+
+  // ---- job_core.cc: dispatch, deadlines, small tools ----
+  void Dispatch(const Event& event);
+  void CreditOwnPause(TimePoint now);
+  void CheckDeadlines();
+  Duration BeatPeriod() const;
+  void Beat();
+  void CheckLeases();
+  void Enter(State next);
+  void Violation(NodeId node, const std::string& what);
+  std::string Waiting() const;
+  Node& At(NodeId node) { return nodes[node.value()]; }
+  const std::string& Host(NodeId node) const { return views[node.value()].host; }
+  NodeId NodeOfPlan(size_t index) const { return the_plan.nodes[index].node; }
+  v1::SessionRequest& SendTo(NodeId node);
+  void WarnUser(std::string text) {
+    if (warnings.size() < kMostWarnings) warnings.push_back(text);
+    actions.push_back(Warn{std::move(text)});
+  }
+
+  // ---- joining.cc: until all have started ----
+  absl::Status Join(const NodeMessage& message);
+  void CheckAllDecided();
+  void EarlyFault(NodeId node, std::string text, int exit_code);
+  void ConcludeEarlyFaults();
+  void StartProbing();
+  void SendProbes(rendezvous::Candidates probe_these);
+  void FinishProbing();
+  void HoldPorts();
+  void StartAll(uint32_t master_port, uint32_t coordinator_port);
+  v1::JobPart PartOf(size_t plan_index) const;
+  void StartTimedOut();
+
+  // ---- planning.cc ----
+  void MakePlan();
+  bool PlaceAndPin();
+  bool CheckNodes();
+  void WarnOfInventories();
+  bool CheckStdinRank();
+  void Refuse(const absl::Status& status);
+
+  // ---- running.cc ----
+  bool RecordExit(const NodeMessage& message);
+  void OnRankFailed(const NodeMessage& message);
+  void ConsiderFirst(const NodeMessage& message);
+  std::pair<int64_t, uint32_t> FailureOrder(const NodeMessage& message);
+  void CheckAllEnded();
+  void LateFault(NodeId node, std::string text, int exit_code);
+  void LoseNode(NodeId node, std::string why, int exit_code);
+  void TellNodeWarnings();
+  bool RecordProgress(const NodeMessage& message);
+  void CheckCollectives();
+  void PlanStallCheck();
+  void OnEarlyExitTimeout();
+  void OnFenceStalled();
+  void Stalled(std::string message);
+
+  // ---- stopping.cc ----
+  void Cancel(Verdict why);
+  void Stop(Verdict why);
+  void BeginStopping();
+  void KillNow();
+  void GiveUp();
+  void CutLogs();
+  bool AnyUnfinished() const;
+  void ReleaseIfDone(NodeId node);
+  void Release(NodeId node);
+  void FinishIfAllGone();
+  void FinishJob();
+
+  const hosts::HostList hosts;
+  const JobOptions options;
+  TimePoint now;
+  State state = State::kConnecting;
+  std::vector<NodeView> views;
+  std::vector<Node> nodes;
+  std::vector<PhaseTime> phases;
+  std::vector<RankEnd> ranks;
+  std::vector<Action> actions;
+  std::vector<std::string> warnings;
+  std::vector<Fault> node_warnings;  // not told yet
+  Verdict verdict;
+
+  // joining
+  rendezvous::JoinKey key;
+  rendezvous::BarrierCore barrier;
+  size_t failed_early = 0;
+  std::vector<Fault> faults;
+  plan::Plan the_plan;
+  size_t master = 0;  // index in the plan
+  std::vector<rendezvous::AddressNode> address_nodes;
+  rendezvous::Candidates candidates;  // all
+  rendezvous::Candidates probed;      // of this round
+  std::vector<v1::ProbeRequest> probe_requests;
+  std::vector<v1::ProbeReport> probe_reports;
+  std::vector<rendezvous::Chosen> addresses;
+  size_t answers_due = 0;  // nodes with `asked`
+
+  // running
+  std::optional<rendezvous::FenceCore> fence;
+  TimePoint fence_since = kNever;
+  CollectiveWatch collectives;
+  TimePoint warned_of_collective = kNever;  // the one that began then
+  size_t ranks_ended = 0;
+  size_t ranks_failed = 0;
+  Rank early_exit;                             // the first to exit with 0
+  std::pair<int64_t, uint32_t> first_failure;  // our wall clock, rank
+  TimePoint verdict_open_until = kNever;       // until then the first failure may be another's
+
+  // stopping
+  bool succeeded = false;  // all ranks ended with 0
+  bool cancelled = false;  // nobody wants the rest of the logs at any price
+  bool output_failed = false;
+  int cancels = 0;  // SIGINT, SIGTERM, SIGHUP seen
+  std::vector<Fault> cleanup_faults;
+  TimePoint killed_at;
+
+  // deadlines
+  TimePoint start_by = kNever;
+  TimePoint limit_at = kNever;
+  TimePoint settle_at = kNever;  // when the early faults are told
+  TimePoint settle_by = kNever;
+  TimePoint beat_at = kNever;
+  TimePoint lease_check_at = kNever;
+  TimePoint kill_at = kNever;
+  TimePoint give_up_at = kNever;
+  TimePoint cut_logs_at = kNever;
+  TimePoint warn_exit_at = kNever;
+  TimePoint tell_warnings_at = kNever;
+  TimePoint stall_at = kNever;
+};
+
+// The message's alternative, which the table has checked.
+inline const NodeMessage& Message(const Event& event) { return std::get<NodeMessage>(event); }
+
+// `begin + duration` without overflow; never when the duration is zero.
+TimePoint After(TimePoint begin, Duration duration);
+
+}  // namespace dtrain::job

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/outcome.h"
+
+#include <algorithm>
+#include <csignal>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+#include "rendezvous/barrier_core.h"
+
+namespace dtrain::job {
+namespace {
+
+constexpr size_t kMaxLines = 32;   // of one message
+constexpr size_t kMaxText = 4000;  // of one node's part of it
+
+}  // namespace
+
+bool HasFailed(const v1::WorkerExit& exit) {
+  return exit.signal() != 0 || exit.exit_code() != 0 || exit.aborted();
+}
+
+int WorkerExitCode(const v1::WorkerExit& exit) {
+  int code = 0;
+  if (exit.aborted()) {
+    code = exit.abort_code() & 0xff;
+  } else if (exit.signal() != 0) {
+    code = kExitSignalBase + (exit.signal() & 0x7f);
+  } else {
+    code = exit.exit_code() & 0xff;
+  }
+  return code == 0 ? 1 : code;
+}
+
+int FailureExitCode(const v1::NodeFailure& failure) {
+  if (failure.exit_code() > 0 && failure.exit_code() < 256) return failure.exit_code();
+  switch (failure.kind()) {
+    case v1::NodeFailure::KIND_SPAWN:
+      return kExitNotExecutable;
+    case v1::NodeFailure::KIND_SHEPHERD_LOST:
+      return kExitAgentLost;
+    case v1::NodeFailure::KIND_STATE:
+      return kExitState;
+    case v1::NodeFailure::KIND_CLEANUP:
+      return kExitCleanup;
+    default:
+      return kExitStartAgents;
+  }
+}
+
+std::string SignalName(int signal) {
+  switch (signal) {
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGPIPE:
+      return "SIGPIPE";
+    case SIGUSR1:
+      return "SIGUSR1";
+    case SIGUSR2:
+      return "SIGUSR2";
+    default:
+      return absl::StrCat("signal ", signal);
+  }
+}
+
+std::string FormatSeconds(std::chrono::nanoseconds duration) {
+  const double seconds = std::chrono::duration<double>(duration).count();
+  return seconds < 10 ? absl::StrFormat("%.3g s", seconds) : absl::StrFormat("%.0f s", seconds);
+}
+
+std::string Printable(absl::string_view text) {
+  std::string out;
+  size_t begin = 0;
+  while (true) {
+    const size_t end = std::min(text.find_first_of("\\\n", begin), text.size());
+    out += Escape(text.substr(begin, end - begin), kMaxText);
+    if (end == text.size() || out.size() >= kMaxText) return out;
+    out += text[end] == '\\' ? "\\" : "\n      ";
+    begin = end + 1;
+  }
+}
+
+int EarlyExitCode(const std::vector<Fault>& faults) {
+  const auto other = std::find_if(faults.begin(), faults.end(),
+                                  [](const Fault& fault) { return fault.exit_code != kExitUsage; });
+  return other == faults.end() ? kExitUsage : other->exit_code;
+}
+
+std::string FormatFaults(const std::string& heading, const std::vector<Fault>& faults) {
+  std::map<std::string, std::vector<std::string>> hosts_of;
+  std::vector<std::string> texts;  // in order of arrival
+  for (const Fault& fault : faults) {
+    std::vector<std::string>& hosts = hosts_of[fault.text];
+    if (hosts.empty()) texts.push_back(fault.text);
+    if (std::find(hosts.begin(), hosts.end(), fault.host) == hosts.end()) {
+      hosts.push_back(fault.host);
+    }
+  }
+  if (texts.size() == 1) {
+    return absl::StrCat(rendezvous::FormatHosts(hosts_of[texts[0]]), ": ", texts[0]);
+  }
+  std::string message = heading;
+  for (size_t i = 0; i < texts.size() && i < kMaxLines; ++i) {
+    absl::StrAppend(&message, "\n  ", rendezvous::FormatHosts(hosts_of[texts[i]]), ": ", texts[i]);
+  }
+  if (texts.size() > kMaxLines) {
+    absl::StrAppend(&message, "\n  and ", texts.size() - kMaxLines, " more");
+  }
+  return message;
+}
+
+void NodeClock::Add(int64_t node_unix_nanos, int64_t our_unix_nanos) {
+  if (node_unix_nanos == 0 || our_unix_nanos == 0) return;
+  offsets_[count_++ % offsets_.size()] = static_cast<int64_t>(
+      static_cast<uint64_t>(node_unix_nanos) - static_cast<uint64_t>(our_unix_nanos));
+}
+
+int64_t NodeClock::ahead_nanos() const {
+  if (count_ == 0) return 0;
+  const auto end = offsets_.begin() + static_cast<long>(std::min(count_, offsets_.size()));
+  return *std::max_element(offsets_.begin(), end);
+}
+
+int64_t NodeClock::ToOurs(int64_t node_unix_nanos, int64_t received) const {
+  if (count_ == 0) return received;
+  const auto ours = static_cast<int64_t>(static_cast<uint64_t>(node_unix_nanos) -
+                                         static_cast<uint64_t>(ahead_nanos()));
+  return received == 0 ? ours : std::min(ours, received);
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "dtrain/v1/job.pb.h"
+
+// How ends are judged and told. Pure functions and values of JobCore.
+namespace dtrain::job {
+
+bool HasFailed(const v1::WorkerExit& exit);
+
+// What `dtrain launch` exits with when this worker was the first to fail; never 0.
+int WorkerExitCode(const v1::WorkerExit& exit);
+
+// The failure's own code when it makes sense, else the one of its kind.
+int FailureExitCode(const v1::NodeFailure& failure);
+
+// "SIGTERM", or "signal 40".
+std::string SignalName(int signal);
+
+// "15 s", "0.5 s"
+std::string FormatSeconds(std::chrono::nanoseconds duration);
+
+// A message of a node or a connection, made safe for a terminal. Unlike Escape it leaves
+// backslashes alone, as such messages hold text that is escaped already, and keeps line ends, with
+// an indentation that no line of ours has.
+std::string Printable(absl::string_view text);
+
+// One node's trouble. Several with the same text are told once.
+struct Fault {
+  std::string host;
+  std::string text;  // without host
+  int exit_code = 0;
+};
+
+// Of faults, at least one, before the start: the code of the first that is no mistake of the user
+// (kExitUsage), which says nothing while there is another cause; kExitUsage when all are.
+int EarlyExitCode(const std::vector<Fault>& faults);
+
+// "node1: text", or a heading and a line per text: "  node1, node2: text".
+std::string FormatFaults(const std::string& heading, const std::vector<Fault>& faults);
+
+// How far a node's clock is ahead of ours, from when its messages were sent and received. The true
+// offset is the largest seen: a message is never received before it is sent. Only the last few
+// count, as clocks are set now and then.
+class NodeClock {
+ public:
+  void Add(int64_t node_unix_nanos, int64_t our_unix_nanos);
+
+  // Of the present estimate, 0 when there is none.
+  int64_t ahead_nanos() const;
+  // A time of that node's clock on ours, not after `received` (0: unknown), when we heard of it.
+  int64_t ToOurs(int64_t node_unix_nanos, int64_t received) const;
+
+ private:
+  std::array<int64_t, 8> offsets_{};
+  size_t count_ = 0;
+};
+
+}  // namespace dtrain::job

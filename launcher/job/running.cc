@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// While workers live: who ended how, who failed first, fences, lost nodes.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+#include "launcher/job/job_core_impl.h"
+
+namespace dtrain::job {
+namespace {
+
+// A failure on one node makes workers of others fail within milliseconds, and their reports may
+// overtake its own. Until this long after the first report the earliest of them counts.
+constexpr Duration kVerdictSettle = std::chrono::milliseconds(100);
+
+// All nodes of a job meet the same lack within moments.
+constexpr Duration kWarningSettle = std::chrono::milliseconds(200);
+
+constexpr char kSeveral[] = "several nodes failed:";
+
+}  // namespace
+
+void JobImpl::OnStarted(const Event& event) {
+  const NodeMessage& message = Message(event);
+  Node& node = At(message.node);
+  const v1::Started& started = message.event.started();
+  if (node.started) return Violation(message.node, "Started twice");
+  std::set<uint32_t> seen;
+  for (const v1::WorkerStarted& worker : started.workers()) {
+    const bool ours = worker.rank() < ranks.size() && ranks[worker.rank()].node == message.node;
+    if (!ours || !seen.insert(worker.rank()).second) {
+      return Violation(message.node, absl::StrCat("Started for rank ", worker.rank()));
+    }
+  }
+  node.started = true;
+  views[message.node.value()].waiting_for.clear();
+  const bool all = std::all_of(the_plan.nodes.begin(), the_plan.nodes.end(),
+                               [this](const auto& each) { return At(each.node).started; });
+  if (!all) return;
+  Enter(State::kRunning);
+  CheckAllEnded();
+}
+
+// False when it was not a word about a living worker of that node.
+bool JobImpl::RecordExit(const NodeMessage& message) {
+  const v1::WorkerExit& exit = message.event.exit();
+  if (exit.rank() >= ranks.size()) return false;
+  RankEnd& end = ranks[exit.rank()];
+  if (end.node != message.node || end.ended) return false;
+  end.ended = true;
+  end.exit = exit;
+  collectives.OnEnded(exit.rank());
+  --At(message.node).ranks_left;
+  ++ranks_ended;
+  if (HasFailed(exit)) ++ranks_failed;
+  return true;
+}
+
+void JobImpl::OnExit(const Event& event) {
+  const NodeMessage& message = Message(event);
+  const v1::WorkerExit& exit = message.event.exit();
+  if (!RecordExit(message)) {
+    return Violation(message.node, absl::StrCat("WorkerExit of rank ", exit.rank()));
+  }
+  if (HasFailed(exit)) return OnRankFailed(message);
+  Node& node = At(message.node);
+  if (node.first_exit == kNever) node.first_exit = now;
+  if (ranks_ended == 1) {
+    early_exit = Rank(exit.rank());
+    warn_exit_at = After(now, options.exit_timeout);
+  }
+  PlanStallCheck();
+  CheckAllEnded();
+}
+
+void JobImpl::OnRankFailed(const NodeMessage& message) {
+  const v1::WorkerExit& exit = message.event.exit();
+  if (exit.told_to_stop() && !exit.aborted()) {
+    // Not by us: the agent acted on its own lease, or somebody ended the agent.
+    return LateFault(message.node,
+                     "its agent ended the workers without being asked to: it had not "
+                     "heard from this launcher, or was itself told to end",
+                     kExitNodeLost);
+  }
+  Verdict first{.kind = Verdict::Kind::kWorker,
+                .exit_code = WorkerExitCode(exit),
+                .message = "",
+                .rank = Rank(exit.rank()),
+                .signal = 0};
+  verdict_open_until = now + kVerdictSettle;
+  first_failure = FailureOrder(message);
+  Stop(std::move(first));
+}
+
+// By when it happened. A worker that was struck down closes its connections before it can be
+// reaped, and its neighbours may exit with an error of their own before that: within moments the
+// one that was killed or crashed is the cause. SIGABRT is not such an end: libraries abort when
+// they lose their peers.
+std::pair<int64_t, uint32_t> JobImpl::FailureOrder(const NodeMessage& message) {
+  const v1::WorkerExit& exit = message.event.exit();
+  constexpr int kHard[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+  const bool hard = !exit.told_to_stop() &&
+                    std::find(std::begin(kHard), std::end(kHard), exit.signal()) != std::end(kHard);
+  const int64_t when =
+      At(message.node).clock.ToOurs(exit.unix_nanos(), message.received_unix_nanos);
+  return {hard ? when - std::chrono::nanoseconds(kVerdictSettle).count() : when, exit.rank()};
+}
+
+void JobImpl::ConsiderFirst(const NodeMessage& message) {
+  const v1::WorkerExit& exit = message.event.exit();
+  const bool open = verdict.kind == Verdict::Kind::kWorker && now <= verdict_open_until;
+  if (!open || exit.told_to_stop()) return;
+  const std::pair<int64_t, uint32_t> mine = FailureOrder(message);
+  if (mine >= first_failure) return;
+  first_failure = mine;
+  verdict.rank = Rank(exit.rank());
+  verdict.exit_code = WorkerExitCode(exit);
+}
+
+void JobImpl::CheckAllEnded() {
+  if (state != State::kRunning || ranks_ended < ranks.size()) return;
+  succeeded = true;
+  BeginStopping();
+}
+
+void JobImpl::OnFenceEnter(const Event& event) {
+  const NodeMessage& message = Message(event);
+  const Node& node = At(message.node);
+  absl::StatusOr<std::optional<v1::FenceRelease>> release =
+      fence->Enter(*node.plan_index, message.event.fence_enter());
+  if (!release.ok()) return Violation(message.node, std::string(release.status().message()));
+  if (*release) {
+    SendMany send;
+    for (const plan::PlannedNode& each : the_plan.nodes) {
+      const bool there = !views[each.node.value()].gone && !At(each.node).finished;
+      if (there) send.nodes.push_back(each.node);
+    }
+    *send.request.mutable_fence_release() = **std::move(release);
+    actions.push_back(std::move(send));
+    fence_since = kNever;
+  } else if (fence_since == kNever) {
+    fence_since = now;
+  }
+  PlanStallCheck();
+}
+
+// False when it names a rank of another node.
+bool JobImpl::RecordProgress(const NodeMessage& message) {
+  for (const v1::RankProgress& progress : message.event.progress().ranks()) {
+    const bool theirs =
+        progress.rank() < ranks.size() && ranks[progress.rank()].node == message.node;
+    if (!theirs) return false;
+    RankEnd& end = ranks[progress.rank()];
+    end.progress = progress;
+    if (!end.ended) collectives.OnProgress(now, progress);
+  }
+  return true;
+}
+
+void JobImpl::OnProgress(const Event& event) {
+  const NodeMessage& message = Message(event);
+  if (!RecordProgress(message)) return Violation(message.node, "Progress of another node's rank");
+  CheckCollectives();
+}
+
+// The counters of workers that are being ended are still worth having.
+void JobImpl::OnLastProgress(const Event& event) { (void)RecordProgress(Message(event)); }
+
+void JobImpl::CheckCollectives() {
+  const TimePoint since = collectives.oldest();
+  if (since == kNever) return;
+  auto name = [this](uint32_t rank) {
+    return absl::StrCat("rank ", rank, " on ", Host(ranks[rank].node));
+  };
+  if (now >= After(since, options.collective_timeout)) {
+    return Stalled(absl::StrCat(collectives.Explain(now, name), " (--collective-timeout ",
+                                FormatSeconds(options.collective_timeout), ")"));
+  }
+  if (now < After(since, options.collective_warning) || warned_of_collective == since) return;
+  warned_of_collective = since;
+  WarnUser(absl::StrCat(collectives.Explain(now, name),
+                        options.collective_timeout == Duration::zero()
+                            ? "; --collective-timeout TIME would end the job"
+                            : ""));
+}
+
+// When it is certain that the present fence waits for a rank that has ended with 0, and for how
+// long that is tolerated. Costs a look at all nodes, but only once a rank has ended.
+void JobImpl::PlanStallCheck() {
+  stall_at = kNever;
+  if (!fence->in_progress() || ranks_ended == 0 || options.exit_timeout <= Duration::zero()) return;
+  for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
+    const TimePoint exit = At(NodeOfPlan(i)).first_exit;
+    if (fence->has_entered(i) || exit == kNever) continue;
+    stall_at = std::min(stall_at, After(std::max(exit, fence_since), options.exit_timeout));
+  }
+}
+
+// Ranks may end at very different times, and rank 0 may write a model for long: without the user's
+// word that is worth a line, no more.
+void JobImpl::OnEarlyExitTimeout() {
+  warn_exit_at = kNever;
+  std::string text =
+      absl::StrCat("rank ", early_exit.value(), " on ", Host(ranks[early_exit.value()].node),
+                   " ended with 0 ", FormatSeconds(options.exit_timeout), " ago, ",
+                   ranks.size() - ranks_ended, " of ", Count(ranks.size(), "rank"), " still run");
+  if (options.exit_timeout_ends_job) {
+    Stalled(absl::StrCat(text, " (--exit-timeout)"));
+  } else {
+    WarnUser(std::move(text));
+  }
+}
+
+void JobImpl::OnFenceStalled() {
+  std::vector<std::string> who;
+  for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
+    if (fence->has_entered(i)) continue;
+    for (const v1::WorkerSpec& worker : the_plan.nodes[i].workers) {
+      if (!ranks[worker.rank()].ended) continue;
+      who.push_back(absl::StrCat("rank ", worker.rank(), " on ", Host(NodeOfPlan(i))));
+    }
+  }
+  Stalled(absl::StrCat("the others wait in fence ", fence->sequence(), " for ",
+                       rendezvous::FormatHosts(who), ", ended with 0 more than ",
+                       FormatSeconds(options.exit_timeout), " ago (--exit-timeout)"));
+}
+
+void JobImpl::Stalled(std::string message) {
+  Stop({.kind = Verdict::Kind::kStalled,
+        .exit_code = kExitStalled,
+        .message = std::move(message),
+        .rank = {},
+        .signal = 0});
+}
+
+void JobImpl::OnFailure(const Event& event) {
+  const NodeMessage& message = Message(event);
+  const v1::NodeFailure& failure = message.event.failure();
+  Node& node = At(message.node);
+  if (failure.kind() == v1::NodeFailure::KIND_REFUSED && !node.started) {
+    node.finished = true;  // nothing was started, and nothing more will be said
+    node.drained = true;
+  }
+  LateFault(message.node, Printable(failure.message()), FailureExitCode(failure));
+  ReleaseIfDone(message.node);
+  FinishIfAllGone();
+}
+
+// Tells one node's trouble. The first ends the job; those that come right behind are told with it.
+void JobImpl::LateFault(NodeId id, std::string text, int exit_code) {
+  const bool first = verdict.kind == Verdict::Kind::kNone;
+  const bool more = verdict.kind == Verdict::Kind::kNode && now <= verdict_open_until;
+  if (!first && !more) return;
+  faults.push_back({Host(id), std::move(text), exit_code});
+  if (more) {
+    verdict.message = FormatFaults(kSeveral, faults);
+    return;
+  }
+  verdict_open_until = now + kVerdictSettle;
+  Stop({.kind = Verdict::Kind::kNode,
+        .exit_code = exit_code,
+        .message = FormatFaults(kSeveral, faults),
+        .rank = {},
+        .signal = 0});
+}
+
+void JobImpl::OnClosed(const Event& event) {
+  const auto& closed = std::get<NodeClosed>(event);
+  std::string why(closed.why.message());
+  if (why.empty()) why = "its agent ended the session";
+  const int exit_code = state == State::kStarting ? kExitStartAgents : kExitNodeLost;
+  LoseNode(closed.node, Printable(why), exit_code);
+}
+
+void JobImpl::LoseNode(NodeId id, std::string why, int exit_code) {
+  Node& node = At(id);
+  views[id.value()].gone = true;
+  views[id.value()].waiting_for.clear();
+  actions.push_back(Disconnect{id});
+  std::string text = absl::StrCat("the connection to its agent is lost: ", why);
+  if (node.finished) {
+    absl::StrAppend(&text, "; its workers had ended, but not all of their output has arrived");
+  } else {
+    absl::StrAppend(&text, "; it ends its workers by itself within ",
+                    FormatSeconds(options.lease + options.grace));
+  }
+  // A job that is being stopped goes on with the other nodes.
+  const bool told = verdict.kind != Verdict::Kind::kNone && now > verdict_open_until;
+  const bool other = verdict.kind != Verdict::Kind::kNone && verdict.kind != Verdict::Kind::kNode;
+  if (state == State::kStopping && (told || other)) {
+    WarnUser(absl::StrCat(Host(id), ": ", text));
+  } else {
+    LateFault(id, std::move(text), exit_code);
+  }
+  FinishIfAllGone();
+}
+
+void JobImpl::OnWarning(const Event& event) {
+  const NodeMessage& message = Message(event);
+  node_warnings.push_back(
+      {Host(message.node), Printable(message.event.warning().message()), kExitOk});
+  if (tell_warnings_at == kNever) tell_warnings_at = now + kWarningSettle;
+}
+
+// What several nodes say is one line.
+void JobImpl::TellNodeWarnings() {
+  tell_warnings_at = kNever;
+  std::vector<std::string> texts;
+  std::map<std::string, std::vector<std::string>> hosts_of;
+  for (Fault& warning : std::exchange(node_warnings, {})) {
+    std::vector<std::string>& saying = hosts_of[warning.text];
+    if (saying.empty()) texts.push_back(warning.text);
+    if (saying.empty() || saying.back() != warning.host) saying.push_back(std::move(warning.host));
+  }
+  for (const std::string& text : texts) {
+    WarnUser(absl::StrCat(rendezvous::FormatHosts(hosts_of[text]), ": ", text));
+  }
+}
+
+void JobImpl::OnFinished(const Event& event) {
+  const NodeMessage& message = Message(event);
+  Node& node = At(message.node);
+  const bool early = state != State::kStopping && (node.ranks_left > 0 || !node.started);
+  if (node.finished || early) {
+    if (state != State::kStopping) Violation(message.node, "Finished with workers left");
+    return;
+  }
+  node.finished = true;
+  views[message.node.value()].waiting_for.clear();
+  if (fence) fence->NodeFinished(*node.plan_index);
+  ReleaseIfDone(message.node);
+  FinishIfAllGone();
+}
+
+}  // namespace dtrain::job

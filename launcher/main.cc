@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// dtrain: the wiring of its subcommands and nothing else.
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/exit_code.h"
+#include "common/log/log.h"
+#include "common/loop/loop.h"
+#include "launcher/bench/bench.h"
+#include "launcher/cli/options.h"
+#include "launcher/plan/plan.h"
+#include "launcher/runner.h"
+
+namespace {
+
+using dtrain::cli::Command;
+
+// Opens descriptors 0, 1 and 2 on /dev/null where they were closed. Otherwise the next descriptor
+// would become our stdin or stdout, and the first ones are opened by static initialisers of
+// libraries: so this runs before all of them, and before a sanitizer is ready.
+__attribute__((no_sanitize("address", "undefined", "thread"))) void OpenStandardFds(int, char**,
+                                                                                    char**) {
+  for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+    if (syscall(SYS_fcntl, fd, F_GETFD) < 0) syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
+  }
+}
+__attribute__((section(".preinit_array"), used)) void (*const kOpenFirst)(int, char**,
+                                                                          char**) = OpenStandardFds;
+
+int UsageError(const absl::Status& status) {
+  std::fprintf(stderr, "dtrain: %s\n", std::string(status.message()).c_str());
+  return dtrain::kExitUsage;
+}
+
+// --dry-run needs no node when the hostfile names the slots.
+bool DryRunFromTheHostfileAlone(const dtrain::cli::LaunchOptions& options) {
+  return options.job.dry_run && dtrain::plan::NeedsNoInventory(options.hosts, options.job.plan);
+}
+
+int PrintPlan(const dtrain::cli::LaunchOptions& options) {
+  auto plan = dtrain::plan::Place(options.hosts, {}, options.job.plan);
+  if (!plan.ok()) return UsageError(plan.status());
+  for (const std::string& warning : plan->warnings) {
+    std::fprintf(stderr, "dtrain: warning: %s\n", warning.c_str());
+  }
+  std::fputs(dtrain::plan::FormatRankTable(*plan).c_str(), stdout);
+  return dtrain::kExitOk;
+}
+
+int Launch(dtrain::cli::LaunchOptions options) {
+  absl::Status loaded = dtrain::cli::LoadHosts(options, dtrain::cli::ProcessSurroundings());
+  if (!loaded.ok()) return UsageError(loaded);
+  if (DryRunFromTheHostfileAlone(options)) return PrintPlan(options);
+  dtrain::loop::Loop loop;
+  dtrain::Runner runner(loop, std::move(options));
+  return runner.Run();
+}
+
+int Bench(const std::vector<std::string>& args) {
+  const auto options = dtrain::bench::Parse(args);
+  if (!options.ok()) return UsageError(options.status());
+  return dtrain::bench::Run(*options, dtrain::cli::ProcessSurroundings().environment);
+}
+
+}  // namespace
+
+// By _exit: the last act of gRPC's shutdown may wait ten seconds for a poller of its own.
+[[noreturn]] void Leave(int code) {
+  std::fflush(stdout);
+  std::fflush(stderr);
+  _exit(code);
+}
+
+int main(int argc, char** argv) {
+  dtrain::log::Init("dtrain", std::getenv("DTRAIN_DEBUG") != nullptr
+                                  ? dtrain::log::Level::kDebug
+                                  : dtrain::log::Level::kWarning);
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (!args.empty() && args[0] == "bench") {
+    return Bench(std::vector<std::string>(args.begin() + 1, args.end()));
+  }
+  auto command = dtrain::cli::ParseCommandLine(args, dtrain::cli::ProcessSurroundings());
+  if (!command.ok()) return UsageError(command.status());
+  switch (command->kind) {
+    case Command::Kind::kHelp:
+      std::fputs(command->help.c_str(), stdout);
+      return dtrain::kExitOk;
+    case Command::Kind::kVersion:
+      std::printf("dtrain %s\n", DTRAIN_VERSION);
+      return dtrain::kExitOk;
+    case Command::Kind::kLaunch:
+      Leave(Launch(std::move(command->launch)));
+  }
+  return dtrain::kExitUsage;
+}

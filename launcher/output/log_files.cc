@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/output/log_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/posix_error.h"
+#include "common/base/text.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::output {
+
+std::string LogFileName(Rank rank, v1::StreamKind stream) {
+  return absl::StrFormat("rank-%05d.%s", rank.value(),
+                         stream == v1::STREAM_KIND_STDERR ? "err" : "out");
+}
+
+struct LogFiles::Directory {
+  std::string path;
+  os::UniqueFd fd;
+  std::set<std::string> started;
+
+  // A file is open only while it is written to: a job may have more streams than we may have
+  // descriptors.
+  absl::Status Append(const std::string& name, absl::string_view bytes) {
+    bool first = started.insert(name).second;
+    std::string what = absl::StrCat("write the log file ", Escape(path), "/", name);
+    // Non-blocking, because opening someone's FIFO would wait for its reader.
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    os::UniqueFd file(openat(fd.get(), name.c_str(), flags | (first ? O_TRUNC : 0), 0666));
+    if (!file) return PosixError(errno, what);
+    struct stat status;
+    if (fstat(file.get(), &status) != 0) return PosixError(errno, what);
+    if (!S_ISREG(status.st_mode)) {
+      return absl::FailedPreconditionError(absl::StrCat(what, ": it is not a regular file"));
+    }
+    while (!bytes.empty()) {
+      ssize_t n = write(file.get(), bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return PosixError(errno, what);
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+    return absl::OkStatus();
+  }
+};
+
+LogFiles::LogFiles(loop::Loop& loop, std::string dir, Callbacks callbacks)
+    : loop_(loop), dir_(std::move(dir)), callbacks_(std::move(callbacks)) {}
+
+LogFiles::~LogFiles() { *alive_ = false; }
+
+absl::Status LogFiles::Open() {
+  std::error_code error;
+  std::filesystem::create_directories(dir_, error);
+  if (error) {
+    return PosixError(error.value(), absl::StrCat("--log-dir: make the directory ", Escape(dir_)));
+  }
+  auto directory = std::make_shared<Directory>();
+  directory->path = dir_;
+  directory->fd.Reset(open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory->fd) {
+    return PosixError(errno, absl::StrCat("--log-dir: open the directory ", Escape(dir_)));
+  }
+  if (faccessat(directory->fd.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) {
+    return PosixError(errno, absl::StrCat("--log-dir: make files in ", Escape(dir_)));
+  }
+  directory_ = std::move(directory);
+  return absl::OkStatus();
+}
+
+void LogFiles::Write(Rank rank, v1::StreamKind stream, absl::string_view bytes) {
+  if (directory_ == nullptr) return;
+  queued_bytes_ += bytes.size();
+  ++queued_writes_;
+  thread_.Run([this, alive = alive_, &loop = loop_, directory = directory_,
+               name = LogFileName(rank, stream), copy = std::string(bytes)] {
+    absl::Status status = directory->Append(name, copy);
+    loop.Post([this, alive, size = copy.size(), status = std::move(status)]() mutable {
+      if (*alive) Done(size, std::move(status));
+    });
+  });
+}
+
+void LogFiles::Done(size_t bytes, absl::Status status) {
+  queued_bytes_ -= bytes;
+  --queued_writes_;
+  if (!status.ok() && !std::exchange(failed_, true)) callbacks_.on_error(std::move(status));
+  if (callbacks_.on_progress) callbacks_.on_progress();
+  if (queued_writes_ == 0 && when_idle_) std::exchange(when_idle_, nullptr)();
+}
+
+void LogFiles::WhenIdle(loop::Task task) {
+  if (queued_writes_ == 0) {
+    loop_.Post(std::move(task));
+  } else {
+    when_idle_ = std::move(task);
+  }
+}
+
+}  // namespace dtrain::output

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace dtrain::output {
+
+enum class Tag { kNone, kRank, kHost };  // --tag-output
+
+// How the workers' output is shown and kept.
+struct Options {
+  std::optional<Tag> tag;  // none: ranks when more than one writes, else nothing
+  bool timestamps = false;
+  std::string log_dir;  // empty: no files
+};
+
+}  // namespace dtrain::output

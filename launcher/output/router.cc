@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/output/router.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "launcher/output/log_files.h"
+#include "launcher/output/tagger.h"
+#include "launcher/output/terminal_text.h"
+
+namespace dtrain::output {
+namespace {
+
+constexpr absl::string_view kEraseLine = "\r\033[K";
+
+bool SameDevice(int a, int b) {
+  struct stat sa;
+  struct stat sb;
+  return fstat(a, &sa) == 0 && fstat(b, &sb) == 0 && sa.st_rdev == sb.st_rdev;
+}
+
+}  // namespace
+
+OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callbacks, int out_fd,
+                           int err_fd)
+    : loop_(loop), options_(std::move(options)), callbacks_(std::move(callbacks)) {
+  err_is_terminal_ = isatty(err_fd) == 1;
+  out_is_terminal_ = isatty(out_fd) == 1;
+  same_terminal_ = err_is_terminal_ && out_is_terminal_ && SameDevice(out_fd, err_fd);
+  auto failed = [this](absl::Status why) {
+    if (callbacks_.on_failed) std::exchange(callbacks_.on_failed, nullptr)(std::move(why));
+    CheckRoom();
+  };
+  if (same_terminal_) {
+    err_ = std::make_unique<loop::BlockingWriter>(loop, err_fd,
+                                                  [alive = alive_, failed](absl::Status why) {
+                                                    if (*alive) failed(std::move(why));
+                                                  });
+    return;
+  }
+  out_ = std::make_unique<loop::BlockingWriter>(loop, out_fd,
+                                                [alive = alive_, failed](absl::Status why) {
+                                                  if (*alive) failed(std::move(why));
+                                                });
+  // Who closed our stderr does not want to read it; that alone ends no job.
+  err_ = std::make_unique<loop::BlockingWriter>(loop, err_fd, [this, alive = alive_](absl::Status) {
+    if (*alive) CheckRoom();
+  });
+}
+
+OutputRouter::~OutputRouter() { *alive_ = false; }
+
+absl::Status OutputRouter::Open() {
+  if (options_.log_dir.empty()) return absl::OkStatus();
+  LogFiles::Callbacks callbacks;
+  callbacks.on_error = [this](const absl::Status& why) {
+    if (callbacks_.on_warning) {
+      callbacks_.on_warning(
+          absl::StrCat(why.message(), "; the log files under --log-dir will not be complete"));
+    }
+  };
+  callbacks.on_progress = [this] { CheckRoom(); };
+  files_ = std::make_unique<LogFiles>(loop_, options_.log_dir, std::move(callbacks));
+  return files_->Open();
+}
+
+OutputRouter::Stream& OutputRouter::Find(absl::string_view host, Rank rank, v1::StreamKind kind) {
+  auto [it, is_new] = streams_.try_emplace(StreamId{rank.value(), kind});
+  if (is_new) it->second.prefix = LinePrefix(EffectiveTag(options_, world_size_), host, rank);
+  return it->second;
+}
+
+// A lone rank may do with the terminal what it would do without us.
+bool OutputRouter::SharesTerminal(v1::StreamKind kind) const {
+  return world_size_ > 1 && (kind == v1::STREAM_KIND_STDERR ? err_is_terminal_ : out_is_terminal_);
+}
+
+void OutputRouter::AppendLine(const Stream& stream, v1::StreamKind kind, absl::string_view time,
+                              absl::string_view line, std::string& out) const {
+  if (SharesTerminal(kind)) {
+    AppendForTerminal(line, absl::StrCat(time, stream.prefix), out);
+  } else {
+    out.append(time.data(), time.size());
+    out.append(stream.prefix);
+    out.append(line.data(), line.size());
+  }
+  out.push_back('\n');
+}
+
+std::string OutputRouter::TimeNow() const {
+  return options_.timestamps ? TimePrefix(absl::Now(), absl::LocalTimeZone()) : "";
+}
+
+void OutputRouter::Deliver(absl::string_view host, Rank rank, v1::StreamKind kind,
+                           absl::string_view bytes) {
+  if (bytes.empty()) return;
+  if (files_ != nullptr) files_->Write(rank, kind, bytes);
+  if (PassesThrough(options_, world_size_)) {
+    Emit(kind, std::string(bytes));
+    return;
+  }
+  Stream& stream = Find(host, rank, kind);
+  const std::string time = TimeNow();
+  std::string out;
+  // Guessing lines of 50 bytes avoids most growing.
+  out.reserve(stream.splitter.pending() + bytes.size() +
+              (bytes.size() / 50 + 2) * (time.size() + stream.prefix.size() + 1));
+  stream.splitter.Add(
+      bytes, [&](absl::string_view line, bool) { AppendLine(stream, kind, time, line, out); });
+  Emit(kind, std::move(out));
+}
+
+void OutputRouter::FlushStream(Stream& stream, v1::StreamKind kind) {
+  stream.splitter.Flush([&](absl::string_view line, bool) {
+    std::string out;
+    AppendLine(stream, kind, TimeNow(), line, out);
+    Emit(kind, std::move(out));
+  });
+}
+
+void OutputRouter::EndOfStream(Rank rank, v1::StreamKind kind) {
+  if (files_ != nullptr) files_->Write(rank, kind, "");
+  auto it = streams_.find(StreamId{rank.value(), kind});
+  if (it == streams_.end()) return;
+  FlushStream(it->second, kind);
+  streams_.erase(it);
+}
+
+void OutputRouter::Emit(v1::StreamKind kind, std::string bytes) {
+  if (bytes.empty()) return;
+  bool to_err = kind == v1::STREAM_KIND_STDERR || out_ == nullptr;
+  if (!status_.empty() && to_err) {
+    bytes.insert(0, kEraseLine.data(), kEraseLine.size());
+    status_.clear();
+  }
+  (to_err ? err_ : out_)->Write(std::move(bytes));
+}
+
+bool OutputRouter::Full() const {
+  size_t queued = err_->queued_bytes();
+  if (out_ != nullptr) queued += out_->queued_bytes();
+  if (files_ != nullptr) queued += files_->queued_bytes();
+  return queued >= kLimit;
+}
+
+void OutputRouter::WhenRoom(loop::Task task) {
+  room_.push_back(std::move(task));
+  CheckRoom();
+}
+
+// Calls the waiting tasks when there is room, else sees to it that it is called again.
+void OutputRouter::CheckRoom() {
+  if (room_.empty()) return;
+  if (!Full()) {
+    std::vector<loop::Task> tasks = std::exchange(room_, {});
+    for (loop::Task& task : tasks) loop_.Post(std::move(task));
+    return;
+  }
+  if (waiting_) return;
+  // The writer with the most to do decides; half the limit, so that feeders do not start and stop
+  // at every write. When log files are what is full, their progress calls us.
+  loop::BlockingWriter* busiest = err_.get();
+  if (out_ != nullptr && out_->queued_bytes() > err_->queued_bytes()) busiest = out_.get();
+  if (busiest->queued_bytes() < kLimit / 2) return;
+  waiting_ = true;
+  busiest->WhenBelow(kLimit / 2, [this, alive = alive_] {
+    if (!*alive) return;
+    waiting_ = false;
+    CheckRoom();
+  });
+}
+
+void OutputRouter::Say(absl::string_view text) {
+  Emit(v1::STREAM_KIND_STDERR, absl::StrCat(absl::StripSuffix(text, "\n"), "\n"));
+}
+
+void OutputRouter::ShowStatus(absl::string_view line) {
+  if (!err_is_terminal_ || line == status_) return;
+  // A terminal that takes nothing shall not find a thousand old lines when it goes on.
+  if (!line.empty() && err_->queued_bytes() > 0) return;
+  err_->Write(absl::StrCat(kEraseLine, line));
+  status_.assign(line.data(), line.size());
+}
+
+void OutputRouter::Finish(loop::Task done) {
+  ShowStatus("");
+  for (auto& [id, stream] : streams_) {
+    FlushStream(stream, static_cast<v1::StreamKind>(id.second));
+  }
+  streams_.clear();
+  auto last = [this, alive = alive_, done = std::move(done)]() mutable {
+    if (!*alive) return;
+    if (files_ == nullptr) {
+      done();
+    } else {
+      files_->WhenIdle(std::move(done));
+    }
+  };
+  err_->Finish([this, alive = alive_, last = std::move(last)]() mutable {
+    if (!*alive) return;
+    if (out_ == nullptr) {
+      last();
+    } else {
+      out_->Finish(std::move(last));
+    }
+  });
+}
+
+}  // namespace dtrain::output

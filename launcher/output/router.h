@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "common/loop/loop.h"
+#include "common/loop/threads.h"
+#include "dtrain/v1/job.pb.h"
+#include "launcher/output/line_splitter.h"
+#include "launcher/output/options.h"
+
+namespace dtrain::output {
+
+class LogFiles;
+
+// Brings the workers' output, and what dtrain says itself, to our stdout, stderr and log files.
+// Lines of different ranks never mix, and on a terminal that they share none can do more than fill
+// its own line. Nothing here waits for a terminal or a disk: what they have
+// not yet taken is counted, and whoever feeds us stops when Full(). Loop thread.
+class OutputRouter {
+ public:
+  // Bytes that may wait. A chunk or two more may come until all feeders have stopped.
+  static constexpr size_t kLimit = 4 << 20;
+
+  struct Callbacks {
+    // Our stdout is gone (EPIPE, a full disk). Once; what follows is dropped.
+    absl::AnyInvocable<void(absl::Status)> on_failed;
+    // One line for the user: a log file could not be written. Once.
+    absl::AnyInvocable<void(std::string)> on_warning;
+  };
+
+  OutputRouter(loop::Loop& loop, Options options, Callbacks callbacks, int out_fd = 1,
+               int err_fd = 2);
+  ~OutputRouter();
+  OutputRouter(const OutputRouter&) = delete;
+  OutputRouter& operator=(const OutputRouter&) = delete;
+
+  // Makes --log-dir and proves that files can be made there. Before any worker starts.
+  absl::Status Open();
+  // Before the first Deliver: decides whether lines get a tag.
+  void SetWorldSize(uint32_t world_size) { world_size_ = world_size; }
+
+  void Deliver(absl::string_view host, Rank rank, v1::StreamKind stream, absl::string_view bytes);
+  // Nothing more will come: a line without an end goes out.
+  void EndOfStream(Rank rank, v1::StreamKind stream);
+
+  bool Full() const;
+  // Calls `task`, once, when it is no longer (or not) full. Any number may wait.
+  void WhenRoom(loop::Task task);
+
+  // dtrain's own words, on stderr, between whole lines; a newline is added where none is.
+  void Say(absl::string_view text);
+  // The live line at the bottom of a terminal: replaces the last one; any other output takes it
+  // away until the next call. Empty: takes it away. Nothing happens when stderr is no terminal.
+  void ShowStatus(absl::string_view line);
+  bool is_terminal() const { return err_is_terminal_; }
+
+  // All lines without an end go out, and `done` is called when everything is written or has
+  // failed. It is not called while a terminal or pipe takes nothing.
+  void Finish(loop::Task done);
+
+ private:
+  struct Stream {
+    LineSplitter splitter;
+    std::string prefix;
+  };
+  using StreamId = std::pair<uint32_t, int>;
+
+  Stream& Find(absl::string_view host, Rank rank, v1::StreamKind kind);
+  std::string TimeNow() const;
+  bool SharesTerminal(v1::StreamKind kind) const;
+  void AppendLine(const Stream& stream, v1::StreamKind kind, absl::string_view time,
+                  absl::string_view line, std::string& out) const;
+  void Emit(v1::StreamKind kind, std::string bytes);
+  void FlushStream(Stream& stream, v1::StreamKind kind);
+  void CheckRoom();
+
+  loop::Loop& loop_;
+  const Options options_;
+  Callbacks callbacks_;
+  uint32_t world_size_ = 2;
+  bool out_is_terminal_ = false;
+  bool err_is_terminal_ = false;
+  bool same_terminal_ = false;  // stdout and stderr: one writer keeps their order
+  bool waiting_ = false;
+  std::string status_;  // the live line that stands on the terminal
+  std::map<StreamId, Stream> streams_;
+  std::vector<loop::Task> room_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::unique_ptr<LogFiles> files_;
+  std::unique_ptr<loop::BlockingWriter> out_;  // null: same_terminal_
+  std::unique_ptr<loop::BlockingWriter> err_;
+};
+
+}  // namespace dtrain::output

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "launcher/plan/plan.h"
+
+namespace dtrain::plan {
+namespace {
+
+using Row = std::array<std::string, 6>;
+
+// "GPU-1a2b3c4d": enough of a UUID to tell the GPUs of one node apart.
+std::string Short(const std::string& uuid) { return Escape(uuid.substr(0, 12), 16); }
+
+std::string FormatGpus(const v1::WorkerSpec& worker) {
+  const auto& uuids = worker.gpu_uuids();
+  if (!worker.set_visible_gpus()) return "-";
+  if (uuids.empty()) return "none";
+  if (!worker.narrowed_gpus()) {
+    return absl::StrCat(Short(uuids[worker.local_rank() % uuids.size()]), " of ", uuids.size());
+  }
+  std::string text;
+  for (const std::string& uuid : uuids)
+    absl::StrAppend(&text, text.empty() ? "" : ",", Short(uuid));
+  return text;
+}
+
+}  // namespace
+
+std::string FormatRankTable(const Plan& plan) {
+  std::vector<Row> rows(plan.world_size + 1);
+  rows[0] = {"rank", "node", "host", "local", "gpus", "cores"};
+  for (size_t n = 0; n < plan.nodes.size(); ++n) {
+    const PlannedNode& node = plan.nodes[n];
+    for (const v1::WorkerSpec& worker : node.workers) {
+      rows[worker.rank() + 1] = {absl::StrCat(worker.rank()),
+                                 absl::StrCat(n),
+                                 node.entry.host,
+                                 absl::StrCat(worker.local_rank(), "/", node.workers.size()),
+                                 FormatGpus(worker),
+                                 worker.cpulist().empty() ? "-" : worker.cpulist()};
+    }
+  }
+  std::array<size_t, 6> width{};
+  for (const Row& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (size_t c = 0; c + 1 < row.size(); ++c) {
+      absl::StrAppend(&text, row[c], std::string(width[c] - row[c].size() + 2, ' '));
+    }
+    absl::StrAppend(&text, row.back(), "\n");
+  }
+  return text;
+}
+
+}  // namespace dtrain::plan

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/cpulist.h"
+#include "common/base/text.h"
+#include "launcher/plan/cpu_split.h"
+#include "launcher/plan/plan.h"
+#include "launcher/plan/slots.h"
+
+namespace dtrain::plan {
+namespace {
+
+using Gpus = std::vector<const v1::Gpu*>;
+
+// Memory in use without an owner that is worth a word: above what a driver keeps for itself, which
+// old ones count as used.
+constexpr uint64_t kOwnerless = uint64_t{1} << 30;
+
+std::string FormatGpu(const v1::Gpu& gpu) {
+  return absl::StrCat("GPU ", gpu.index(), " (", Escape(gpu.name(), 64), ", ",
+                      Escape(gpu.pci_address(), 32), ")");
+}
+
+// Refuses what the node's GPUs cannot carry.
+absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, size_t usable,
+                       const PlanOptions& options) {
+  if (options.gpu_bind == GpuBind::kNone) return absl::OkStatus();
+  const std::string faults = FormatFaults(inventory);
+  const std::string cause = faults.empty() ? "" : absl::StrCat(" (", faults, ")");
+  if (node.entry.gpus && *node.entry.gpus > usable) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        node.entry.host, ": the host list says gpus=", *node.entry.gpus, ", but ",
+        Count(usable, "GPU"), " can be used", cause, ": correct gpus=, or use --gpu-bind none"));
+  }
+  if (node.entry.gpus && *node.entry.gpus == 0) return absl::OkStatus();
+  if (inventory.gpus().empty()) {
+    if (options.gpus_per_rank <= 1) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(node.entry.host, " has no GPU, and a rank needs ", options.gpus_per_rank,
+                     " (--gpus-per-rank): leave the node out, or use --gpu-bind none"));
+  }
+  const uint64_t needed = uint64_t{node.workers.size()} * options.gpus_per_rank;
+  if (usable == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(node.entry.host,
+                                                      ": none of its GPUs can be used", cause,
+                                                      ": leave it out, or use --gpu-bind none"));
+  }
+  if (needed <= usable || options.oversubscribe) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      node.entry.host, ": ", Count(node.workers.size(), "rank"), " with ",
+      Count(options.gpus_per_rank, "GPU"), " each need ", needed, ", but ", usable, " can be used",
+      cause, ": run fewer ranks there, use --oversubscribe to share GPUs, or --gpu-bind none"));
+}
+
+// The positions in the node's list of the GPUs of one worker.
+std::vector<size_t> GpusOfWorker(const v1::WorkerSpec& worker, size_t count,
+                                 const PlanOptions& options) {
+  std::vector<size_t> own;
+  for (uint64_t i = 0; i < std::min<uint64_t>(options.gpus_per_rank, count); ++i) {
+    own.push_back((uint64_t{worker.local_rank()} * options.gpus_per_rank + i) % count);
+  }
+  return own;
+}
+
+void BindGpus(PlannedNode& node, const Gpus& gpus, bool has_any, const PlanOptions& options) {
+  for (v1::WorkerSpec& worker : node.workers) {
+    worker.clear_gpu_uuids();
+    worker.set_narrowed_gpus(options.gpu_bind == GpuBind::kRank && !gpus.empty());
+    worker.set_set_visible_gpus(options.gpu_bind != GpuBind::kNone && has_any);
+    if (!worker.set_visible_gpus() || gpus.empty()) continue;
+    if (options.gpu_bind == GpuBind::kRank) {
+      for (size_t own : GpusOfWorker(worker, gpus.size(), options)) {
+        worker.add_gpu_uuids(gpus[own]->uuid());
+      }
+    } else {
+      for (const v1::Gpu* gpu : gpus) worker.add_gpu_uuids(gpu->uuid());
+    }
+  }
+}
+
+// What is to be said of memory that is in use while nobody is seen to use it; empty: nothing.
+std::string FormatOwnerless(const v1::Gpu& gpu) {
+  uint64_t owned = 0;
+  for (const v1::GpuProcess& process : gpu.processes()) {
+    if (process.memory_bytes() == 0) return "";  // of unknown size: it may be all
+    owned += process.memory_bytes();
+  }
+  if (gpu.memory_used_bytes() < owned + kOwnerless) return "";
+  return absl::StrFormat(
+      "%s has %.1f GiB in use and no process is seen that uses them: one of another container, or "
+      "one that died and whose memory the driver still holds. Ranks there have that much less; if "
+      "nobody uses it, reset it (nvidia-smi --gpu-reset -i %u) or leave it out with "
+      "CUDA_VISIBLE_DEVICES",
+      FormatGpu(gpu), static_cast<double>(gpu.memory_used_bytes() - owned) / (1 << 30),
+      gpu.index());
+}
+
+void WarnOfGpus(const PlannedNode& node, const v1::Inventory& inventory, const Gpus& gpus,
+                const PlanOptions& options, std::vector<std::string>& warnings) {
+  if (options.gpu_bind == GpuBind::kNone) return;
+  const std::string& host = node.entry.host;
+  if (!inventory.gpu_error().empty()) {
+    warnings.push_back(absl::StrCat(host, ": GPUs: ", Escape(inventory.gpu_error())));
+  }
+  const std::string faults = FormatFaults(inventory);
+  if (!faults.empty()) warnings.push_back(absl::StrCat(host, ": not used: ", faults));
+  if (gpus.empty()) return;
+  std::set<size_t> used;
+  for (const v1::WorkerSpec& worker : node.workers) {
+    for (size_t own : GpusOfWorker(worker, gpus.size(), options)) used.insert(own);
+  }
+  for (size_t own : used) {
+    if (const std::string held = FormatOwnerless(*gpus[own]); !held.empty()) {
+      warnings.push_back(absl::StrCat(host, ": ", held));
+    }
+    for (const v1::GpuProcess& process : gpus[own]->processes()) {
+      if (process.graphics()) continue;  // a desktop is no news
+      const std::string name = process.name().empty() ? "a process" : Escape(process.name(), 64);
+      warnings.push_back(absl::StrCat(
+          host, ": ", FormatGpu(*gpus[own]), " is in use by ", name, " (pid ", process.pid(), ", ",
+          absl::StrFormat("%.1f GiB", static_cast<double>(process.memory_bytes()) / (1 << 30)),
+          ")"));
+    }
+  }
+}
+
+// Shares the cores near each worker's GPUs among the workers that are near the same. False when
+// the place of a GPU is not known.
+bool BindNearGpus(PlannedNode& node, const Gpus& gpus, const Cores& cores,
+                  const PlanOptions& options) {
+  std::map<std::vector<int>, std::vector<v1::WorkerSpec*>> groups;
+  for (v1::WorkerSpec& worker : node.workers) {
+    std::set<int> near;
+    for (size_t own : GpusOfWorker(worker, gpus.size(), options)) {
+      const auto list = ParseCpuList(gpus[own]->local_cpulist());
+      if (!list.ok()) return false;
+      near.insert(list->begin(), list->end());
+    }
+    std::vector<int> mine = Intersect(std::vector<int>(near.begin(), near.end()), cores.allowed);
+    if (mine.empty()) return false;
+    groups[std::move(mine)].push_back(&worker);
+  }
+  for (auto& [cpus, workers] : groups) {
+    std::vector<std::string> lists = SplitEvenly(cpus, workers.size());
+    for (size_t i = 0; i < workers.size(); ++i) workers[i]->set_cpulist(std::move(lists[i]));
+  }
+  return true;
+}
+
+void BindCores(PlannedNode& node, const Gpus& gpus, const Cores& cores,
+               const PlanOptions& options) {
+  for (v1::WorkerSpec& worker : node.workers) worker.clear_cpulist();
+  if (options.cpu_bind == CpuBind::kNone) return;
+  if (options.cpu_bind == CpuBind::kNuma) {
+    for (v1::WorkerSpec& worker : node.workers) {
+      if (cores.by_numa.empty()) return;
+      worker.set_cpulist(FormatCpuList(cores.by_numa[worker.local_rank() % cores.by_numa.size()]));
+    }
+    return;
+  }
+  const bool near_gpus = options.cpu_bind == CpuBind::kGpu && options.gpu_bind != GpuBind::kNone;
+  if (near_gpus && !gpus.empty() && BindNearGpus(node, gpus, cores, options)) return;
+  std::vector<std::string> lists = SplitEvenly(cores.numa_order, node.workers.size());
+  for (size_t i = 0; i < lists.size(); ++i) node.workers[i].set_cpulist(std::move(lists[i]));
+}
+
+// The rankfile's cores win over any rule.
+absl::Status ApplyRankfile(PlannedNode& node, const Cores& cores, const PlanOptions& options) {
+  if (options.rankfile.empty()) return absl::OkStatus();
+  for (v1::WorkerSpec& worker : node.workers) {
+    const hosts::RankPlace& line = options.rankfile[worker.rank()];
+    if (!line.cpus) continue;
+    const absl::StatusOr<std::vector<int>> wanted = ParseCpuList(*line.cpus);
+    if (!wanted.ok()) return wanted.status();
+    if (Intersect(*wanted, cores.allowed).size() != wanted->size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rankfile line ", line.line, ": rank ", line.rank, " is to run on cores ", *line.cpus,
+          " of ", node.entry.host, ", where cores ", FormatCpuList(cores.allowed), " can be used"));
+    }
+    worker.set_cpulist(FormatCpuList(*wanted));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PinNode(PlannedNode& node, const v1::Inventory& inventory, const PlanOptions& options,
+                     std::vector<std::string>& warnings) {
+  const Gpus gpus = UsableGpus(node.entry, inventory);
+  if (absl::Status status = CheckGpus(node, inventory, gpus.size(), options); !status.ok()) {
+    return status;
+  }
+  const absl::StatusOr<Cores> cores = ReadCores(inventory);
+  if (!cores.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        node.entry.host, " reports cores that cannot be read: ", cores.status().message()));
+  }
+  BindGpus(node, gpus, !inventory.gpus().empty(), options);
+  WarnOfGpus(node, inventory, gpus, options, warnings);
+  BindCores(node, gpus, *cores, options);
+  return ApplyRankfile(node, *cores, options);
+}
+
+}  // namespace
+
+absl::Status Pin(Plan& plan, const std::vector<v1::Inventory>& inventories,
+                 const PlanOptions& options) {
+  size_t without_gpus = 0;
+  std::string first_without;
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    absl::Status status = PinNode(plan.nodes[i], inventories[i], options, plan.warnings);
+    if (!status.ok()) return status;
+    if (!inventories[i].gpus().empty()) continue;
+    if (without_gpus++ == 0) first_without = plan.nodes[i].entry.host;
+  }
+  if (without_gpus > 0 && without_gpus < plan.nodes.size() && options.gpu_bind != GpuBind::kNone) {
+    plan.warnings.push_back(
+        absl::StrCat(first_without,
+                     without_gpus == 1 ? std::string(" has")
+                                       : absl::StrCat(" and ", without_gpus - 1, " more have"),
+                     " no GPU, the other nodes do"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::plan

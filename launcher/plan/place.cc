@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "launcher/plan/plan.h"
+#include "launcher/plan/slots.h"
+#include "rendezvous/barrier_core.h"
+#include "rendezvous/rank_table.h"
+
+namespace dtrain::plan {
+namespace {
+
+using Counts = std::vector<uint32_t>;
+
+// One node's room: `slots` without --oversubscribe, `most` with it.
+struct Room {
+  uint32_t slots = 0;
+  uint32_t most = hosts::kMaxRanks;
+};
+
+size_t Considered(const hosts::HostList& hosts, const PlanOptions& options) {
+  return options.nodes ? std::min<size_t>(*options.nodes, hosts.entries.size())
+                       : hosts.entries.size();
+}
+
+uint64_t Sum(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+}
+
+absl::Status CheckRankfile(const PlanOptions& options) {
+  if (options.rankfile.empty()) return absl::OkStatus();
+  if (options.ranks && *options.ranks != options.rankfile.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("-np ", *options.ranks,
+                                                   " contradicts the rankfile, ", "which places ",
+                                                   Count(options.rankfile.size(), "rank")));
+  }
+  if (options.ranks_per_node || options.map_by != MapBy::kSlot) {
+    return absl::InvalidArgumentError("--ppn and --map-by contradict a rankfile: leave one out");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& options) {
+  if (options.ranks && *options.ranks == 0) {
+    return absl::InvalidArgumentError("-np 0: a job has at least one rank");
+  }
+  if (options.ranks_per_node && *options.ranks_per_node == 0) {
+    return absl::InvalidArgumentError("--ppn 0: a node runs at least one rank");
+  }
+  if (options.nodes && *options.nodes == 0) {
+    return absl::InvalidArgumentError("-N 0: a job has at least one node");
+  }
+  if (options.gpus_per_rank == 0) {
+    return absl::InvalidArgumentError(
+        "--gpus-per-rank 0: use --gpu-bind none for ranks without GPU");
+  }
+  if (options.nodes && *options.nodes > hosts.entries.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("-N ", *options.nodes, ": the host list has ",
+                                                   Count(hosts.entries.size(), "node")));
+  }
+  if (options.map_by == MapBy::kPerNode && !options.ranks_per_node) {
+    return absl::InvalidArgumentError("--map-by ppr:N:node: N is missing");
+  }
+  const uint64_t product =
+      uint64_t{options.nodes.value_or(1)} * uint64_t{options.ranks_per_node.value_or(1)};
+  if (options.ranks && options.nodes && options.ranks_per_node && *options.ranks != product) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-np ", *options.ranks, " contradicts ", Count(*options.nodes, "node"),
+                     " (-N) with ", Count(*options.ranks_per_node, "rank"),
+                     " each (--ppn), which is ", product, ": leave one of the three out"));
+  }
+  if (options.ranks.value_or(0) > hosts::kMaxRanks || product > hosts::kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a job has at most ", hosts::kMaxRanks, " ranks"));
+  }
+  return CheckRankfile(options);
+}
+
+std::string FormatSlots(const hosts::HostList& hosts, const std::vector<Room>& rooms) {
+  std::vector<std::string> each;
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    each.push_back(absl::StrCat(hosts.entries[i].host, " ", rooms[i].slots));
+  }
+  return rendezvous::FormatHosts(each);
+}
+
+// Raises `capacity` by one per node in turn, as far as each may go, until `total` fits.
+bool Extend(const std::vector<Room>& rooms, uint64_t total, Counts& capacity) {
+  uint64_t sum = Sum(capacity);
+  while (sum < total) {
+    const uint64_t before = sum;
+    for (size_t i = 0; i < capacity.size() && sum < total; ++i) {
+      // A node without a slot for this job stays without ranks.
+      if (rooms[i].slots == 0 || capacity[i] >= rooms[i].most) continue;
+      ++capacity[i];
+      ++sum;
+    }
+    if (sum == before) return false;
+  }
+  return true;
+}
+
+// How many ranks each node may take, and how many there are in all.
+absl::StatusOr<uint64_t> Fit(const hosts::HostList& hosts, const std::vector<Room>& rooms,
+                             const PlanOptions& options, Counts& capacity) {
+  for (const Room& room : rooms) capacity.push_back(options.ranks_per_node.value_or(room.slots));
+  const uint64_t room = Sum(capacity);
+  const uint64_t total = options.ranks.value_or(room);
+  if (total == 0) return absl::ResourceExhaustedError("no node has room for a rank");
+  if (total > hosts::kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Count(total, "rank"), " in all: a job has at most ", hosts::kMaxRanks, "; use -np"));
+  }
+  if (total <= room) return total;
+  if (options.ranks_per_node) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "-np ", total, " does not fit on ", Count(rooms.size(), "node"), " with ",
+        Count(*options.ranks_per_node, "rank"), " each (--ppn): add nodes, or raise --ppn"));
+  }
+  if (!options.oversubscribe) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("-np ", total, " needs ", total - room, " more than the ", Count(room, "slot"),
+                     " there are (", FormatSlots(hosts, rooms),
+                     "): add hosts or slots, or use --oversubscribe"));
+  }
+  if (Extend(rooms, total, capacity)) return total;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("-np ", total, " does not fit, even with --oversubscribe: the host list allows ",
+                   Sum(capacity), " (max_slots)"));
+}
+
+std::vector<uint32_t> Deal(const Counts& capacity, uint64_t total, MapBy map_by) {
+  std::vector<uint32_t> node_of_rank;
+  node_of_rank.reserve(total);
+  if (map_by != MapBy::kNode) {
+    for (uint32_t n = 0; n < capacity.size(); ++n) {
+      for (uint32_t i = 0; i < capacity[n] && node_of_rank.size() < total; ++i) {
+        node_of_rank.push_back(n);
+      }
+    }
+    return node_of_rank;
+  }
+  for (uint32_t round = 0; node_of_rank.size() < total; ++round) {
+    for (uint32_t n = 0; n < capacity.size() && node_of_rank.size() < total; ++n) {
+      if (round < capacity[n]) node_of_rank.push_back(n);
+    }
+  }
+  return node_of_rank;
+}
+
+absl::StatusOr<std::vector<uint32_t>> FromRankfile(const hosts::HostList& hosts, size_t considered,
+                                                   const PlanOptions& options) {
+  std::map<std::string, uint32_t> by_name;
+  for (uint32_t i = 0; i < considered; ++i) by_name.emplace(hosts.entries[i].host, i);
+  std::vector<uint32_t> node_of_rank;
+  for (const hosts::RankPlace& line : options.rankfile) {
+    const auto it = by_name.find(line.host);
+    if (it == by_name.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rankfile line ", line.line, ": rank ", line.rank, " is to run on ", line.host,
+          ", which is not among the ", Count(considered, "node"), " of this job"));
+    }
+    node_of_rank.push_back(it->second);
+  }
+  return node_of_rank;
+}
+
+absl::Status CheckRoom(const hosts::HostList& hosts, const std::vector<Room>& rooms,
+                       const Counts& counts, bool oversubscribe) {
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > rooms[i].most) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(hosts.entries[i].host, ": ", Count(counts[i], "rank"),
+                       ", and the host list allows ", rooms[i].most, " (max_slots)"));
+    }
+    if (counts[i] > rooms[i].slots && !oversubscribe) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          hosts.entries[i].host, ": ", Count(counts[i], "rank"), ", but it has ",
+          Count(rooms[i].slots, "slot"), ": place fewer there, or use --oversubscribe"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Plan MakePlan(const hosts::HostList& hosts, const std::vector<Room>& rooms, const Counts& counts,
+              std::vector<uint32_t> node_of_rank, const PlanOptions& options) {
+  Plan plan;
+  std::vector<uint32_t> node_rank(counts.size(), 0);
+  std::vector<std::string> idle;
+  uint64_t universe = 0;
+  for (uint32_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) {
+      idle.push_back(hosts.entries[i].host);
+      continue;
+    }
+    node_rank[i] = static_cast<uint32_t>(plan.nodes.size());
+    universe += rooms[i].slots;
+    plan.nodes.push_back({NodeId(i), hosts.entries[i], rooms[i].slots, {}});
+  }
+  if (options.nodes && !idle.empty()) {
+    plan.warnings.push_back(absl::StrCat("-N ", *options.nodes, ": no rank is left for ",
+                                         rendezvous::FormatHosts(idle)));
+  }
+  for (uint32_t& node : node_of_rank) node = node_rank[node];
+  plan.world_size = static_cast<uint32_t>(node_of_rank.size());
+  plan.universe_size = static_cast<uint32_t>(std::max<uint64_t>(universe, plan.world_size));
+  plan.process_mapping = rendezvous::ProcessMapping(node_of_rank);
+  for (const auto& row : rendezvous::MakeRankTable(node_of_rank, plan.nodes.size())) {
+    v1::WorkerSpec& worker = plan.nodes[row.node].workers.emplace_back();
+    worker.set_rank(row.rank.value());
+    worker.set_local_rank(row.local_rank);
+    worker.set_cross_rank(row.cross_rank);
+    worker.set_cross_size(row.cross_size);
+  }
+  return plan;
+}
+
+}  // namespace
+
+bool NeedsNoInventory(const hosts::HostList& hosts, const PlanOptions& options) {
+  const size_t considered = Considered(hosts, options);
+  return std::all_of(
+      hosts.entries.begin(), hosts.entries.begin() + considered,
+      [](const hosts::HostEntry& entry) { return entry.slots || (entry.gpus && *entry.gpus > 0); });
+}
+
+hosts::HostList NodesToAsk(const hosts::HostList& hosts, const PlanOptions& options) {
+  hosts::HostList result = hosts;
+  result.entries.resize(Considered(hosts, options));
+  return result;
+}
+
+absl::StatusOr<Plan> Place(const hosts::HostList& hosts,
+                           const std::vector<v1::Inventory>& inventories,
+                           const PlanOptions& options) {
+  if (absl::Status status = CheckNumbers(hosts, options); !status.ok()) return status;
+  const size_t considered = Considered(hosts, options);
+  std::vector<std::string> warnings;
+  std::vector<Room> rooms(considered);
+  for (size_t i = 0; i < considered; ++i) {
+    const v1::Inventory* inventory = i < inventories.size() ? &inventories[i] : nullptr;
+    const auto slots = SlotsOf(hosts.entries[i], inventory, options, warnings);
+    if (!slots.ok()) return slots.status();
+    rooms[i].slots = *slots;
+    if (hosts.entries[i].max_slots) rooms[i].most = *hosts.entries[i].max_slots;
+  }
+  absl::StatusOr<std::vector<uint32_t>> node_of_rank;
+  if (!options.rankfile.empty()) {
+    node_of_rank = FromRankfile(hosts, considered, options);
+    if (!node_of_rank.ok()) return node_of_rank.status();
+  } else {
+    Counts capacity;
+    const auto total = Fit(hosts, rooms, options, capacity);
+    if (!total.ok()) return total.status();
+    node_of_rank = Deal(capacity, *total, options.map_by);
+  }
+  Counts counts(considered, 0);
+  for (uint32_t node : *node_of_rank) ++counts[node];
+  if (absl::Status status = CheckRoom(hosts, rooms, counts, options.oversubscribe); !status.ok()) {
+    return status;
+  }
+  Plan plan = MakePlan(hosts, rooms, counts, *std::move(node_of_rank), options);
+  plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
+  return plan;
+}
+
+}  // namespace dtrain::plan

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/plan/slots.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/cpulist.h"
+#include "common/base/text.h"
+
+namespace dtrain::plan {
+namespace {
+
+absl::StatusOr<uint32_t> FromCores(const hosts::HostEntry& entry, const v1::Inventory& inventory) {
+  const absl::StatusOr<std::vector<int>> cpus = ParseCpuList(inventory.allowed_cpus());
+  if (cpus.ok() && !cpus->empty()) return static_cast<uint32_t>(cpus->size());
+  return absl::FailedPreconditionError(absl::StrCat(
+      entry.host, " does not say which cores it has; give it slots= in the host list"));
+}
+
+absl::StatusOr<uint32_t> FromGpus(const hosts::HostEntry& entry, size_t gpus,
+                                  const PlanOptions& options, std::vector<std::string>& warnings) {
+  const auto slots = static_cast<uint32_t>(gpus / options.gpus_per_rank);
+  if (slots == 0) {
+    warnings.push_back(absl::StrCat(entry.host, " runs no rank: it has ", Count(gpus, "GPU"),
+                                    " and a rank needs ", options.gpus_per_rank,
+                                    " (--gpus-per-rank)"));
+  }
+  return slots;
+}
+
+absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inventory* inventory,
+                                  const PlanOptions& options, std::vector<std::string>& warnings) {
+  if (entry.slots) return *entry.slots;
+  if (entry.gpus && *entry.gpus > 0) return FromGpus(entry, *entry.gpus, options, warnings);
+  if (inventory == nullptr) {
+    return absl::InternalError(absl::StrCat(entry.host, ": slots are not known"));
+  }
+  if (entry.gpus) return FromCores(entry, *inventory);  // gpus=0: a node without any
+  const size_t usable = UsableGpus(entry, *inventory).size();
+  if (usable > 0) return FromGpus(entry, usable, options, warnings);
+  // A GPU node that lost its GPUs is not a node with many cores.
+  if (options.gpu_bind == GpuBind::kNone) return FromCores(entry, *inventory);
+  std::string why;
+  if (!inventory->gpus().empty()) {
+    why = FormatFaults(*inventory);
+  } else if (!inventory->gpu_error().empty()) {
+    why = Escape(inventory->gpu_error());
+  }
+  if (why.empty()) return FromCores(entry, *inventory);
+  return absl::FailedPreconditionError(
+      absl::StrCat(entry.host, ": none of its GPUs can be used: ", why,
+                   "; give it slots= in the host list, or use --gpu-bind none"));
+}
+
+}  // namespace
+
+absl::StatusOr<uint32_t> SlotsOf(const hosts::HostEntry& entry, const v1::Inventory* inventory,
+                                 const PlanOptions& options, std::vector<std::string>& warnings) {
+  absl::StatusOr<uint32_t> slots = Uncapped(entry, inventory, options, warnings);
+  if (slots.ok() && entry.max_slots) *slots = std::min(*slots, *entry.max_slots);
+  return slots;
+}
+
+std::vector<const v1::Gpu*> UsableGpus(const hosts::HostEntry& entry,
+                                       const v1::Inventory& inventory) {
+  std::vector<const v1::Gpu*> gpus;
+  for (const v1::Gpu& gpu : inventory.gpus()) {
+    if (gpu.fault().empty() && !gpu.uuid().empty()) gpus.push_back(&gpu);
+  }
+  std::stable_sort(gpus.begin(), gpus.end(), [](const v1::Gpu* a, const v1::Gpu* b) {
+    return a->pci_address() < b->pci_address();
+  });
+  if (entry.gpus && gpus.size() > *entry.gpus) gpus.resize(*entry.gpus);
+  return gpus;
+}
+
+std::string FormatFaults(const v1::Inventory& inventory) {
+  std::string text;
+  for (const v1::Gpu& gpu : inventory.gpus()) {
+    if (gpu.fault().empty()) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", gpu.index(), " (",
+                    Escape(gpu.pci_address(), 32), "): ", Escape(gpu.fault()));
+  }
+  return text;
+}
+
+}  // namespace dtrain::plan

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/report/failure_report.h"
+
+#include <string.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/text.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain::report {
+namespace {
+
+constexpr size_t kTailLines = 20;
+constexpr size_t kTailLine = 2000;  // bytes shown of one
+constexpr size_t kNamedSecondaries = 8;
+
+std::string SignalText(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? absl::StrCat("signal ", signal)
+                         : absl::StrCat("signal ", signal, " (SIG", name, ")");
+}
+
+// Why the kernel killed, and what helps.
+std::string MemoryLimit(const v1::WorkerExit& exit) {
+  if (exit.memory_limit_bytes() == 0) {
+    return " (no cgroup limits it, the node's memory was used up: use less, or fewer ranks there)";
+  }
+  const double mib = static_cast<double>(exit.memory_limit_bytes()) / (1 << 20);
+  return absl::StrFormat(" (the limit of its cgroup is %.0f MiB: raise it, or use less)", mib);
+}
+
+const job::RankEnd* FindRank(const JobFacts& facts, Rank rank) {
+  for (const job::RankEnd& end : facts.ranks) {
+    if (end.rank == rank) return &end;
+  }
+  return nullptr;
+}
+
+std::string WhoFailedFirst(const JobFacts& facts, const job::RankEnd& first) {
+  std::string text =
+      absl::StrCat("dtrain: rank ", first.rank.value(), " on ", Escape(HostOf(facts, first.node)));
+  if (first.exit.pid() != 0) absl::StrAppend(&text, " (pid ", first.exit.pid(), ")");
+  absl::StrAppend(&text, " ", DescribeEnd(first.exit));
+  if (first.exit.monotonic_nanos() > 0) {
+    auto lived = std::chrono::nanoseconds(first.exit.monotonic_nanos());
+    absl::StrAppend(&text, " after ", Seconds(std::chrono::duration_cast<Duration>(lived)));
+  }
+  return text;
+}
+
+// "dtrain: 3 other ranks failed after it: 0, 1, 2"
+std::string Secondaries(const JobFacts& facts, Rank first) {
+  std::vector<uint32_t> failed;
+  for (const job::RankEnd& end : facts.ranks) {
+    if (end.rank != first && end.ended && job::HasFailed(end.exit)) {
+      failed.push_back(end.rank.value());
+    }
+  }
+  std::string text = absl::StrCat("dtrain: ", Count(facts.secondary_deaths, "other rank"),
+                                  " failed or had to be ended after it");
+  if (failed.size() == facts.secondary_deaths && failed.size() <= kNamedSecondaries) {
+    absl::StrAppend(&text, ": ", absl::StrJoin(failed, ", "));
+  }
+  return text;
+}
+
+std::string WorkerReport(const JobFacts& facts) {
+  const job::RankEnd* first = FindRank(facts, facts.verdict.rank);
+  if (first == nullptr) {
+    return absl::StrCat("dtrain: rank ", facts.verdict.rank.value(), " failed first");
+  }
+  std::string text = WhoFailedFirst(facts, *first);
+  std::string tail = FormatTail(first->exit.stderr_tail());
+  if (!tail.empty()) absl::StrAppend(&text, "; the end of its stderr:\n", tail);
+  return text;
+}
+
+}  // namespace
+
+std::string DescribeEnd(const v1::WorkerExit& exit) {
+  std::string core = exit.core_dumped() ? ", core dumped" : "";
+  if (exit.out_of_memory()) {
+    return absl::StrCat("was killed by the kernel: out of memory", MemoryLimit(exit), core);
+  }
+  if (exit.aborted()) return absl::StrCat("called abort with code ", exit.abort_code());
+  if (exit.signal() != 0) {
+    return absl::StrCat("was killed by ", SignalText(exit.signal()), core);
+  }
+  return absl::StrCat("exited with code ", exit.exit_code());
+}
+
+std::string FormatTail(absl::string_view tail) {
+  std::vector<absl::string_view> lines =
+      absl::StrSplit(absl::StripSuffix(tail, "\n"), '\n', absl::AllowEmpty());
+  if (tail.empty()) return "";
+  size_t first = lines.size() > kTailLines ? lines.size() - kTailLines : 0;
+  std::string out;
+  for (size_t i = first; i < lines.size(); ++i) {
+    absl::string_view line = absl::StripSuffix(lines[i], "\r");
+    if (size_t cr = line.rfind('\r'); cr != absl::string_view::npos) line.remove_prefix(cr + 1);
+    // A tab and a backslash do no harm, and tracebacks are full of them.
+    std::string shown =
+        absl::StrReplaceAll(Escape(line, kTailLine), {{"\\\\", "\\"}, {"\\t", "\t"}});
+    absl::StrAppend(&out, out.empty() ? "" : "\n", "  | ", shown);
+  }
+  return out;
+}
+
+std::string FailureReport(const JobFacts& facts) {
+  const job::Verdict& verdict = facts.verdict;
+  if (verdict.kind == job::Verdict::Kind::kSuccess || verdict.kind == job::Verdict::Kind::kNone) {
+    return "";
+  }
+  std::vector<std::string> parts;
+  if (verdict.kind == job::Verdict::Kind::kWorker) parts.push_back(WorkerReport(facts));
+  if (!verdict.message.empty()) parts.push_back(absl::StrCat("dtrain: ", verdict.message));
+  if (facts.secondary_deaths > 0 && verdict.kind == job::Verdict::Kind::kWorker) {
+    parts.push_back(Secondaries(facts, verdict.rank));
+  }
+  parts.push_back(absl::StrCat("dtrain: exit code ", verdict.exit_code));
+  return absl::StrJoin(parts, "\n");
+}
+
+}  // namespace dtrain::report

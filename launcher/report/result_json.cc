@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/report/result_json.h"
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "launcher/job/outcome.h"
+
+namespace dtrain::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* KindName(job::Verdict::Kind kind) {
+  switch (kind) {
+    case job::Verdict::Kind::kNone:
+      return "none";
+    case job::Verdict::Kind::kSuccess:
+      return "success";
+    case job::Verdict::Kind::kWorker:
+      return "worker";
+    case job::Verdict::Kind::kNode:
+      return "node";
+    case job::Verdict::Kind::kRefused:
+      return "refused";
+    case job::Verdict::Kind::kSignal:
+      return "signal";
+    case job::Verdict::Kind::kTimeLimit:
+      return "time_limit";
+    case job::Verdict::Kind::kStartTimeout:
+      return "start_timeout";
+    case job::Verdict::Kind::kStalled:
+      return "stalled";
+  }
+  return "none";
+}
+
+double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+Json VerdictJson(const JobFacts& facts) {
+  Json json;
+  json["kind"] = KindName(facts.verdict.kind);
+  json["message"] = facts.verdict.message;
+  if (facts.verdict.kind == job::Verdict::Kind::kWorker) {
+    json["first_failed_rank"] = facts.verdict.rank.value();
+  }
+  if (facts.verdict.signal != 0) json["signal"] = facts.verdict.signal;
+  json["secondary_deaths"] = facts.secondary_deaths;
+  return json;
+}
+
+Json PhasesJson(const JobFacts& facts, TimePoint now) {
+  Json json = Json::array();
+  for (const job::PhaseTime& phase : facts.phases) {
+    if (phase.state == job::State::kFinished) continue;
+    TimePoint end = phase.end == kNever ? now : phase.end;
+    json.push_back({{"name", PhaseName(phase.state)}, {"seconds", ToSeconds(end - phase.begin)}});
+  }
+  return json;
+}
+
+Json NodesJson(const JobFacts& facts) {
+  Json json = Json::array();
+  for (const job::NodeView& node : facts.nodes) {
+    Json one = {{"host", node.host}, {"joined", node.joined}};
+    if (node.joined) {
+      one["hostname"] = node.inventory.hostname();
+      one["machine"] = node.inventory.machine();
+      one["kernel"] = node.inventory.kernel();
+      one["cpus"] = node.inventory.allowed_cpus();
+      one["gpus"] = node.inventory.gpus_size();
+    }
+    json.push_back(std::move(one));
+  }
+  return json;
+}
+
+Json RankJson(const JobFacts& facts, const job::RankEnd& end) {
+  const v1::WorkerExit& exit = end.exit;
+  Json json = {{"rank", end.rank.value()},
+               {"node", end.node.value()},
+               {"host", HostOf(facts, end.node)},
+               {"ended", end.ended}};
+  if (const v1::RankProgress& done = end.progress; done.operations() > 0) {
+    json["collectives"] = {{"operations", done.operations()},
+                           {"bytes", done.total_bytes()},
+                           {"busy_s", static_cast<double>(done.busy_nanos()) / 1e9},
+                           {"wait_s", static_cast<double>(done.wait_nanos()) / 1e9}};
+  }
+  if (!end.ended) return json;
+  json["pid"] = exit.pid();
+  if (exit.signal() != 0) {
+    json["signal"] = exit.signal();
+  } else {
+    json["exit_code"] = exit.exit_code();
+  }
+  if (exit.aborted()) json["abort_code"] = exit.abort_code();
+  json["seconds"] = static_cast<double>(exit.monotonic_nanos()) / 1e9;
+  json["told_to_stop"] = exit.told_to_stop();
+  if (exit.out_of_memory()) {
+    json["out_of_memory"] = true;
+    if (exit.memory_limit_bytes() > 0) json["memory_limit_bytes"] = exit.memory_limit_bytes();
+  }
+  if (exit.core_dumped()) json["core_dumped"] = true;
+  if (!exit.stderr_tail().empty()) json["stderr_tail"] = exit.stderr_tail();
+  return json;
+}
+
+}  // namespace
+
+std::string ResultJson(const JobFacts& facts, absl::string_view job_id, TimePoint now) {
+  Json json;
+  json["schema"] = kResultSchema;
+  json["job_id"] = std::string(job_id);
+  json["exit_code"] = facts.verdict.exit_code;
+  json["verdict"] = VerdictJson(facts);
+  json["world_size"] = facts.ranks.size();
+  json["warnings"] = facts.warnings;
+  json["phases"] = PhasesJson(facts, now);
+  json["nodes"] = NodesJson(facts);
+  json["ranks"] = Json::array();
+  for (const job::RankEnd& end : facts.ranks) json["ranks"].push_back(RankJson(facts, end));
+  // Bytes that are no UTF-8 become U+FFFD instead of an exception.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace dtrain::report

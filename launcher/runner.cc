@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/runner.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/exit_code.h"
+#include "common/os/fd.h"
+#include "common/rpc/channel.h"
+#include "launcher/plan/plan.h"
+#include "launcher/report/collective_table.h"
+#include "launcher/report/failure_report.h"
+#include "launcher/report/progress.h"
+#include "launcher/report/result_json.h"
+#include "launcher/transport/command_transport.h"
+#include "launcher/transport/local_transport.h"
+#include "launcher/transport/ssh_transport.h"
+
+namespace dtrain {
+namespace {
+
+// An agent that was said goodbye closes the stream when it has ended its session.
+constexpr Duration kGoodbyeWait = std::chrono::seconds(1);
+// After Ctrl-C nobody waits for a terminal that takes nothing (Ctrl-S).
+constexpr Duration kOutputWait = std::chrono::seconds(2);
+// Per worker, taken ten times a second: 450 KiB of memory that it shares with its shepherd.
+constexpr uint32_t kTimelineRecords = 4096;
+
+const char* PhaseText(transport::Phase phase) {
+  switch (phase) {
+    case transport::Phase::kConnecting:
+      return "connection";
+    case transport::Phase::kAuthenticating:
+      return "authentication";
+    case transport::Phase::kStartingAgent:
+      return "start of the agent";
+    case transport::Phase::kPushingAgent:
+      return "copy of the agent";
+  }
+  return "";
+}
+
+int64_t UnixNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Without a user or port of its own such an entry needs no ssh to itself, as with mpirun.
+bool IsThisMachine(const hosts::HostEntry& entry) {
+  if (!entry.user.empty() || entry.port != 0) return false;
+  if (entry.host == "localhost" || entry.host == "127.0.0.1" || entry.host == "::1") return true;
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 && entry.host == name;
+}
+
+}  // namespace
+
+struct Runner::Node {
+  std::unique_ptr<NodeLink> link;  // null: not connected, or no more
+  v1::Finished finished;           // once it came
+  bool said_goodbye = false;
+  bool disconnecting = false;
+  loop::Timer goodbye_timer;
+  explicit Node(loop::Loop& loop) : goodbye_timer(loop) {}
+};
+
+Runner::Runner(loop::Loop& loop, cli::LaunchOptions options)
+    : loop_(loop),
+      options_(std::move(options)),
+      agent_(loop),
+      router_(loop, options_.output,
+              {[this](absl::Status why) { Feed(job::OutputFailed{std::string(why.message())}); },
+               [this](std::string text) { Warn(text); }}),
+      progress_(
+          loop, [this](TimePoint now) { return StatusLine(now); },
+          [this](absl::string_view line) { router_.ShowStatus(line); }),
+      deadline_(loop),
+      leave_timer_(loop) {}
+
+Runner::~Runner() = default;
+
+int Runner::Run() {
+  absl::Status prepared = Prepare();
+  if (!prepared.ok()) {
+    std::fprintf(stderr, "dtrain: %s\n", std::string(prepared.message()).c_str());
+    return absl::IsInvalidArgument(prepared) ? kExitUsage : kExitStartAgents;
+  }
+  signal(SIGPIPE, SIG_IGN);
+  loop::SignalWatch signals(loop_, {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2},
+                            [this](int signal) { OnSignal(signal); });
+  for (const std::string& warning : options_.hosts.warnings) Warn(warning);
+  for (size_t i = 0; i < nodes_.size(); ++i) Connect(NodeId(static_cast<uint32_t>(i)));
+  deadline_.At(core_->NextDeadline(), [this] { Feed(job::Tick{}); });
+  loop_.Run();
+  // The agents are gone, or go when their stream does.
+  nodes_.clear();
+  return exit_code_;
+}
+
+absl::Status Runner::Prepare() {
+  absl::Status opened = router_.Open();
+  if (!opened.ok()) return opened;
+  if (!options_.result_json.empty()) {
+    absl::Status writable = report::CheckWritable("--result-json", options_.result_json);
+    if (!writable.ok()) return writable;
+  }
+  absl::Status timeline = PrepareTimeline();
+  if (!timeline.ok()) return timeline;
+  hosts::HostList hosts = plan::NodesToAsk(options_.hosts, options_.job.plan);
+  options_.job.protocol = rpc::kProtocolVersion;
+  options_.job.build = DTRAIN_VERSION;
+  options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
+  options_.job.incarnation = os::RandomBytes(16);
+  options_.job.probe_token = os::RandomBytes(32);
+  if (!options_.transport.rsh.empty()) {
+    auto made = transport::CommandTransport::Make(loop_, options_.transport.rsh, agent_);
+    if (!made.ok()) return made.status();
+    remote_ = *std::move(made);
+  }
+  for (size_t i = 0; i < hosts.entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
+  core_ = std::make_unique<job::JobCore>(std::move(hosts), options_.job, loop_.Now());
+  return absl::OkStatus();
+}
+
+absl::Status Runner::PrepareTimeline() {
+  std::string path = options_.timeline;
+  // Horovod's own library takes this name for itself: then no worker of ours tells a span, and the
+  // file is left to it.
+  const bool only_spans = path.empty();
+  for (const v1::EnvVar& var : options_.job.part.env()) {
+    if (only_spans && var.name() == "HOROVOD_TIMELINE") path = var.value();
+  }
+  if (path.empty() || path == "DYNAMIC" || options_.job.dry_run) return absl::OkStatus();
+  absl::Status writable =
+      report::CheckWritable(only_spans ? "HOROVOD_TIMELINE" : "--timeline", path);
+  if (!writable.ok()) return writable;
+  timeline_ =
+      std::make_unique<report::Timeline>(std::move(path), only_spans, loop_.Now(), UnixNanos());
+  options_.job.part.set_timeline_records(kTimelineRecords);
+  return absl::OkStatus();
+}
+
+transport::Transport& Runner::TransportFor(const hosts::HostEntry& entry) {
+  if (options_.local || (options_.transport.rsh.empty() && IsThisMachine(entry))) {
+    if (local_ == nullptr) {
+      local_ = std::make_unique<transport::LocalTransport>(loop_, agent_.path());
+    }
+    return *local_;
+  }
+  if (remote_ == nullptr) {
+    transport::SshOptions ssh;
+    ssh.config_file = options_.transport.ssh_config;
+    ssh.port = options_.transport.ssh_port;
+    ssh.connect_timeout = options_.transport.connect_timeout;
+    remote_ = std::make_unique<transport::SshTransport>(loop_, std::move(ssh), agent_);
+  }
+  return *remote_;
+}
+
+void Runner::Connect(NodeId id) {
+  const hosts::HostEntry& entry = options_.hosts.entries[id.value()];
+  NodeLink::Handlers handlers;
+  handlers.on_phase = [this, id](transport::Phase phase) {
+    Feed(job::NodePhase{id, PhaseText(phase)});
+  };
+  handlers.on_connected = [this, id] { Feed(job::NodeConnected{id}); };
+  handlers.on_event = [this, id](v1::SessionEvent event) { OnMessage(id, std::move(event)); };
+  handlers.on_closed = [this, id](absl::Status why) {
+    Node& node = *nodes_[id.value()];
+    if (node.disconnecting) {
+      Disconnect(id);
+    } else {
+      const bool unknown = transport::IsUnknownHost(why);
+      Feed(job::NodeClosed{id, std::move(why), unknown});
+    }
+  };
+  handlers.on_logs = [this, id](v1::LogChunk chunk) { OnLogs(id, chunk); };
+  handlers.on_logs_end = [this, id](absl::Status status) {
+    if (status.ok()) {
+      // Lines without an end go out now, not at the end of the job.
+      for (const v1::LogEnd& end : nodes_[id.value()]->finished.logs()) {
+        router_.EndOfStream(Rank(end.rank()), end.stream());
+      }
+      Feed(job::LogsDrained{id});
+    } else if (!absl::IsUnavailable(status)) {
+      // When it is, the whole stream broke, and on_closed comes with the reason.
+      Feed(job::NodeClosed{
+          id, absl::DataLossError(absl::StrCat("the logs cannot be read: ", status.message())),
+          /*unknown_host=*/false});
+    }
+  };
+  nodes_[id.value()]->link = std::make_unique<NodeLink>(
+      loop_, TransportFor(entry), transport::Target{entry.host, entry.user, entry.port},
+      std::move(handlers));
+}
+
+// Actions may lead to further events at once; these wait until the actions are done.
+void Runner::Feed(job::Event event) {
+  events_.push_back(std::move(event));
+  if (std::exchange(feeding_, true)) return;
+  while (!events_.empty()) {
+    job::Event next = std::move(events_.front());
+    events_.pop_front();
+    TimePoint now = loop_.Now();
+    if (timeline_ != nullptr) Trace(next, now);
+    const job::State before = core_->state();
+    for (job::Action& action : core_->OnEvent(now, std::move(next))) Do(action);
+    if (timeline_ != nullptr && before < job::State::kStarting &&
+        core_->state() == job::State::kStarting) {
+      for (uint32_t i = 0; i < nodes_.size(); ++i) TraceNode(NodeId(i), "wait for all", now);
+    }
+    slowest_.Observe(Facts(), now);
+  }
+  feeding_ = false;
+  if (!options_.quiet) progress_.Update();
+  if (!finishing_) deadline_.At(core_->NextDeadline(), [this] { Feed(job::Tick{}); });
+}
+
+// What the timeline shows of an event.
+void Runner::Trace(const job::Event& event, TimePoint now) {
+  if (const auto* connected = std::get_if<job::NodeConnected>(&event)) {
+    TraceNode(connected->node, "connect", now);
+  }
+  const auto* message = std::get_if<job::NodeMessage>(&event);
+  if (message == nullptr) return;
+  const job::NodeView& node = core_->nodes()[message->node.value()];
+  if (message->event.has_welcome()) TraceNode(message->node, "look at the node", now);
+  if (message->event.has_started()) TraceNode(message->node, "start workers", now);
+  if (message->event.has_finished()) TraceNode(message->node, "run", now);
+  if (message->event.has_spans()) {
+    timeline_->AddSpans(node.host, node.clock_ahead_nanos, message->event.spans());
+  }
+}
+
+void Runner::TraceNode(NodeId id, absl::string_view part, TimePoint now) {
+  timeline_->NodeReached(id, core_->nodes()[id.value()].host, part, now);
+}
+
+void Runner::Do(job::Action& action) {
+  if (auto* send = std::get_if<job::Send>(&action)) {
+    Node& node = *nodes_[send->node.value()];
+    node.said_goodbye = node.said_goodbye || send->request.has_goodbye();
+    if (node.link != nullptr) node.link->Send(std::move(send->request));
+  } else if (auto* many = std::get_if<job::SendMany>(&action)) {
+    for (NodeId id : many->nodes) {
+      if (nodes_[id.value()]->link != nullptr) nodes_[id.value()]->link->Send(many->request);
+    }
+  } else if (auto* logs = std::get_if<job::OpenLogs>(&action)) {
+    nodes_[logs->node.value()]->link->OpenLogs(options_.job.job_id, options_.job.attempt);
+  } else if (auto* disconnect = std::get_if<job::Disconnect>(&action)) {
+    Disconnect(disconnect->node);
+  } else if (auto* warn = std::get_if<job::Warn>(&action)) {
+    Warn(warn->text);
+  } else if (std::holds_alternative<job::PlanReady>(action)) {
+    OnPlan();
+  } else if (std::holds_alternative<job::Finish>(action)) {
+    OnFinish();
+  }
+}
+
+void Runner::OnMessage(NodeId id, v1::SessionEvent event) {
+  if (event.has_stdin_taken() && stdin_ != nullptr) {
+    stdin_->Taken(Rank(event.stdin_taken().rank()), event.stdin_taken().closed());
+  }
+  if (event.has_exit() && stdin_ != nullptr) stdin_->RankEnded(Rank(event.exit().rank()));
+  if (event.has_finished()) nodes_[id.value()]->finished = event.finished();
+  Feed(job::NodeMessage{id, std::move(event), UnixNanos()});
+  if (core_->state() == job::State::kRunning && stdin_ == nullptr) StartStdin();
+}
+
+void Runner::OnLogs(NodeId id, const v1::LogChunk& chunk) {
+  router_.Deliver(core_->nodes()[id.value()].host, Rank(chunk.rank()), chunk.stream(),
+                  chunk.data());
+  auto next = [this, id] {
+    Node& node = *nodes_[id.value()];
+    if (node.link != nullptr) node.link->NextLogs();
+  };
+  if (router_.Full()) {
+    router_.WhenRoom(next);
+  } else {
+    next();
+  }
+}
+
+void Runner::OnSignal(int signal) {
+  if (finishing_) {
+    // All is over but the output, which nobody seems to want.
+    Leave();
+    return;
+  }
+  Feed(job::UserSignal{signal});
+}
+
+// After a Goodbye the agent closes the stream when its session has ended: then, and not before,
+// nothing of ours is left there.
+void Runner::Disconnect(NodeId id) {
+  Node& node = *nodes_[id.value()];
+  bool wait = node.link != nullptr && node.said_goodbye && !node.disconnecting;
+  node.disconnecting = true;
+  if (wait) {
+    node.goodbye_timer.After(kGoodbyeWait, [this, id] { Disconnect(id); });
+    return;
+  }
+  node.goodbye_timer.Cancel();
+  // Posted, because this may be called by the link itself.
+  loop_.Post([this, link = std::move(node.link)]() mutable {
+    link.reset();
+    if (finishing_) OnFinish();
+  });
+}
+
+void Runner::OnPlan() {
+  router_.SetWorldSize(core_->plan().world_size);
+  if (options_.job.dry_run || options_.verbose) {
+    std::string table = plan::FormatRankTable(core_->plan());
+    if (options_.job.dry_run) {
+      std::fputs(table.c_str(), stdout);
+    } else {
+      router_.Say(table);
+    }
+  }
+}
+
+void Runner::StartStdin() {
+  stdin_ = std::make_unique<output::StdinSource>(
+      loop_, [this](Rank rank, absl::string_view data, bool end) {
+        v1::SessionRequest request;
+        v1::StdinData& message = *request.mutable_stdin();
+        message.set_rank(rank.value());
+        message.set_data(data.data(), data.size());
+        message.set_end(end);
+        Node& node = *nodes_[NodeOf(rank).value()];
+        if (node.link != nullptr) node.link->Send(std::move(request));
+      });
+  stdin_->Start(options_.job.stdin_rank, core_->plan().world_size);
+}
+
+void Runner::Warn(absl::string_view text) {
+  if (!options_.quiet) router_.Say(text);
+}
+
+NodeId Runner::NodeOf(Rank rank) const { return core_->ranks()[rank.value()].node; }
+
+report::JobFacts Runner::Facts() const { return report::FactsOf(*core_); }
+
+std::string Runner::StatusLine(TimePoint now) {
+  return report::ProgressLine(Facts(), now, report::TerminalWidth(STDERR_FILENO));
+}
+
+// Called when the job is over, and again as each connection ends.
+void Runner::OnFinish() {
+  if (!finishing_) {
+    finishing_ = true;
+    exit_code_ = core_->verdict().exit_code;
+    deadline_.Cancel();
+    progress_.Stop();
+    stdin_.reset();
+    if (std::string text = report::FailureReport(Facts()); !text.empty()) router_.Say(text);
+    if (options_.verbose) {
+      router_.Say(report::PhaseTable(Facts(), slowest_, loop_.Now()));
+      if (std::string table = report::CollectiveTable(Facts()); !table.empty()) router_.Say(table);
+    }
+  }
+  for (const std::unique_ptr<Node>& node : nodes_) {
+    if (node->link != nullptr && node->disconnecting) return;
+  }
+  if (timeline_ != nullptr) {
+    absl::Status written = timeline_->Finish(Facts(), loop_.Now());
+    if (!written.ok()) Warn(absl::StrCat("dtrain: ", written.message()));
+    timeline_.reset();
+  }
+  if (!options_.result_json.empty()) {
+    absl::Status written = report::WriteResult(
+        options_.result_json, report::ResultJson(Facts(), options_.job.job_id, loop_.Now()));
+    if (!written.ok()) {
+      router_.Say(absl::StrCat("dtrain: ", written.message()));
+      if (exit_code_ == kExitOk) exit_code_ = kExitState;
+    }
+    options_.result_json.clear();
+  }
+  if (core_->verdict().kind == job::Verdict::Kind::kSignal) {
+    leave_timer_.After(kOutputWait, [this] { Leave(); });
+  }
+  router_.Finish([this] { Leave(); });
+}
+
+void Runner::Leave() { loop_.Stop(); }
+
+}  // namespace dtrain

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/loop/loop.h"
+#include "launcher/cli/options.h"
+#include "launcher/job/job_core.h"
+#include "launcher/node_link.h"
+#include "launcher/output/router.h"
+#include "launcher/output/stdin_source.h"
+#include "launcher/report/facts.h"
+#include "launcher/report/progress.h"
+#include "launcher/report/timeline.h"
+#include "launcher/transport/agent_binary.h"
+#include "launcher/transport/transport.h"
+
+namespace dtrain {
+
+// Carries out one launch: feeds JobCore with what happens and does what it decides. Loop thread.
+class Runner {
+ public:
+  Runner(loop::Loop& loop, cli::LaunchOptions options);
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  // From the first connection to the report. Returns the exit code of `dtrain launch`.
+  int Run();
+
+ private:
+  struct Node;
+
+  absl::Status Prepare();
+  absl::Status PrepareTimeline();
+  transport::Transport& TransportFor(const hosts::HostEntry& entry);
+  void Connect(NodeId id);
+
+  void Feed(job::Event event);
+  void Do(job::Action& action);
+  void Trace(const job::Event& event, TimePoint now);
+  void TraceNode(NodeId id, absl::string_view part, TimePoint now);
+  void OnMessage(NodeId id, v1::SessionEvent event);
+  void OnLogs(NodeId id, const v1::LogChunk& chunk);
+  void OnSignal(int signal);
+  void Disconnect(NodeId id);
+  void OnPlan();
+  void OnFinish();
+  void Leave();
+  report::JobFacts Facts() const;
+  std::string StatusLine(TimePoint now);
+  void StartStdin();
+  void Warn(absl::string_view text);  // nothing when --quiet
+  NodeId NodeOf(Rank rank) const;
+
+  loop::Loop& loop_;
+  cli::LaunchOptions options_;
+  transport::AgentBinary agent_;
+  // Each made when the first node needs it.
+  std::unique_ptr<transport::Transport> local_;
+  std::unique_ptr<transport::Transport> remote_;
+  output::OutputRouter router_;
+  std::unique_ptr<output::StdinSource> stdin_;
+  std::unique_ptr<report::Timeline> timeline_;  // null: nobody wants one
+  std::unique_ptr<job::JobCore> core_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  report::SlowestNodes slowest_;
+  report::Progress progress_;
+  loop::Timer deadline_;
+  loop::Timer leave_timer_;
+  std::deque<job::Event> events_;  // that came while actions were being carried out
+  bool feeding_ = false;
+  bool finishing_ = false;
+  int exit_code_ = 0;
+};
+
+}  // namespace dtrain

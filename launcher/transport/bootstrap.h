@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "launcher/transport/handshake.h"
+
+// How an agent comes to run on a node where nothing of ours is installed. The remote command is
+// /bin/sh and nothing else, so that it means the same to every login shell (sh, bash, zsh, tcsh,
+// fish) and to commands that run their words without a shell (docker exec, kubectl exec, srun).
+// What the shell is to do comes over its stdin.
+namespace dtrain::transport {
+
+inline constexpr char kRemoteShell[] = "/bin/sh";
+
+// What to write to the remote shell: it runs the agent of that content from the node's cache, or
+// asks for it by a `need` line, reads exactly `size` bytes, checks the hash, puts it there and
+// runs it.
+std::string BootstrapScript(absl::string_view sha256, uint64_t size);
+
+// Follows the remote side from the script to gRPC. Pure.
+class Bootstrap {
+ public:
+  enum class Want {
+    kMore,    // go on reading
+    kPush,    // write the agent's bytes, and go on reading
+    kReady,   // the agent answers; what TakeRest gives is gRPC's
+    kFailed,  // error() says why
+  };
+
+  // `machine`: what the agent was built for, empty when not known.
+  explicit Bootstrap(std::string machine) : machine_(std::move(machine)) {}
+
+  Want OnOutput(absl::string_view bytes);
+  std::string TakeRest() { return scanner_.TakeRest(); }
+  // The stream ended before kReady: `how` it did ("`ssh node3` exited with status 255"), and the
+  // last of the remote stderr.
+  absl::Status OnEnd(absl::string_view how, absl::string_view stderr_tail);
+  const absl::Status& error() const { return error_; }
+
+ private:
+  Want OnNeed();
+  Want Fail(absl::Status error);
+  const std::string machine_;
+  HandshakeScanner scanner_;
+  bool pushing_ = false;
+  absl::Status error_;
+};
+
+// The last lines of a stderr, escaped and joined by "; ": empty when there are none. Pure.
+std::string LastLines(absl::string_view text, size_t lines = 3);
+
+}  // namespace dtrain::transport

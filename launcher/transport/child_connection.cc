@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/transport/child_connection.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/posix_error.h"
+
+namespace dtrain::transport {
+namespace {
+
+constexpr size_t kReadSize = 64 << 10;
+constexpr size_t kPushSize = 256 << 10;
+// After the stream ended: for the exit status and the last words on stderr to arrive.
+constexpr Duration kLastWords = std::chrono::seconds(1);
+
+std::string SignalText(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
+}
+
+}  // namespace
+
+ChildConnection::ChildConnection(loop::Loop& loop, ChildReaper& reaper, ChildSpec spec,
+                                 Callbacks callbacks)
+    : loop_(loop),
+      reaper_(reaper),
+      spec_(std::move(spec)),
+      callbacks_(std::move(callbacks)),
+      end_timer_(loop) {
+  loop_.Post([this, alive = alive_] {
+    if (*alive) Start();
+  });
+}
+
+ChildConnection::~ChildConnection() {
+  *alive_ = false;
+  stream_watch_.reset();
+  exit_watch_.reset();
+  // A duplicate of it is gRPC's, so closing alone would end nothing.
+  if (stream_) shutdown(stream_.get(), SHUT_RDWR);
+  stream_.Reset();
+  if (child_.pidfd && !exit_) reaper_.Adopt(std::move(child_), std::move(error_), spec_.end);
+}
+
+bool ChildConnection::SetPhase(Phase phase) {
+  std::shared_ptr<bool> alive = alive_;
+  if (callbacks_.on_phase) callbacks_.on_phase(phase);
+  return *alive;
+}
+
+void ChildConnection::Start() {
+  auto child = StartChild(spec_.argv, /*stdout_apart=*/spec_.agent == nullptr);
+  if (!child.ok()) return Fail(child.status());
+  child_ = std::move(child->process);
+  stream_ = std::move(child->stream);
+  error_ = std::make_unique<TailReader>(loop_, std::move(child->error), [this, alive = alive_] {
+    if (*alive) EndOfHandshake();
+  });
+  bootstrap_.emplace("");
+  stream_watch_ = std::make_unique<loop::FdWatch>(loop_, stream_.get());
+  exit_watch_ = std::make_unique<loop::FdWatch>(loop_, child_.pidfd.get());
+  exit_watch_->OnReadable([this] { OnExit(); });
+  if (!SetPhase(spec_.agent == nullptr ? Phase::kStartingAgent : Phase::kConnecting)) return;
+  if (spec_.agent == nullptr) {
+    stream_watch_->OnReadable([this] { OnReadable(); });
+    return;
+  }
+  spec_.agent->WhenLoaded([this, alive = alive_](const AgentBinary::Result& image) {
+    if (*alive) OnImage(image);
+  });
+}
+
+void ChildConnection::OnImage(const AgentBinary::Result& image) {
+  if (!image.ok()) return Fail(image.status());
+  image_ = &*image;
+  bootstrap_.emplace(image_->machine);
+  unwritten_ = BootstrapScript(image_->sha256, image_->size);
+  stream_watch_->OnReadable([this] { OnReadable(); });
+  OnWritable();
+}
+
+void ChildConnection::OnReadable() {
+  // Looked at before it is taken: what follows the handshake line stays in the socket for gRPC.
+  char buffer[kReadSize];
+  ssize_t n = recv(stream_.get(), buffer, sizeof(buffer), MSG_PEEK);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+    stream_watch_->OnReadable([this] { OnReadable(); });
+    return;
+  }
+  if (n <= 0) return OnStreamEnd();
+  if (OnBytes(absl::string_view(buffer, static_cast<size_t>(n)))) {
+    stream_watch_->OnReadable([this] { OnReadable(); });
+  }
+}
+
+// False: no more is to be read, and this may be gone.
+bool ChildConnection::OnBytes(absl::string_view bytes) {
+  Bootstrap::Want want = bootstrap_->OnOutput(bytes);
+  size_t taken = bytes.size();
+  if (want == Bootstrap::Want::kReady) taken -= bootstrap_->TakeRest().size();
+  std::string sink(taken, '\0');
+  ssize_t n = recv(stream_.get(), sink.data(), taken, 0);
+  DTRAIN_CHECK(n == static_cast<ssize_t>(taken));
+  switch (want) {
+    case Bootstrap::Want::kMore:
+      return true;
+    case Bootstrap::Want::kPush:
+      if (image_ == nullptr) {
+        Fail(absl::InternalError("the agent on this machine asked to be sent"));
+        return false;
+      }
+      if (!SetPhase(Phase::kPushingAgent)) return false;
+      pushing_ = true;
+      OnWritable();
+      return true;
+    case Bootstrap::Want::kReady:
+      Ready();
+      return false;
+    case Bootstrap::Want::kFailed:
+      Fail(bootstrap_->error());
+      return false;
+  }
+  return false;
+}
+
+// Writes the script, or the agent after it. A broken pipe is no failure yet: the other side may
+// have said why, which is still to be read.
+void ChildConnection::OnWritable() {
+  for (;;) {
+    if (unwritten_.empty() && pushing_) Push();
+    if (unwritten_.empty()) return;
+    ssize_t n = send(stream_.get(), unwritten_.data(), unwritten_.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      stream_watch_->OnWritable([this] { OnWritable(); });
+      return;
+    }
+    if (n < 0) {
+      pushing_ = false;
+      unwritten_.clear();
+      return;
+    }
+    unwritten_.erase(0, static_cast<size_t>(n));
+  }
+}
+
+// The next piece of the agent. A file that became shorter than what was hashed is cut short here;
+// the other side counts and says so.
+void ChildConnection::Push() {
+  unwritten_.resize(kPushSize);
+  ssize_t n =
+      pread(image_->fd.get(), unwritten_.data(), unwritten_.size(), static_cast<off_t>(pushed_));
+  unwritten_.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  pushed_ += unwritten_.size();
+  if (n <= 0) {
+    pushing_ = false;
+    if (pushed_ < image_->size) shutdown(stream_.get(), SHUT_WR);
+  }
+}
+
+void ChildConnection::OnStreamEnd() {
+  stream_ended_ = true;
+  stream_watch_.reset();
+  EndOfHandshake();
+}
+
+void ChildConnection::OnExit() {
+  // What the child left in its group goes with it; its number is the group's until it is reaped.
+  if (spec_.end.whole_group) kill(-child_.pid, SIGTERM);
+  auto status = os::TryReap(child_.pidfd.get());
+  exit_watch_.reset();
+  child_.pidfd.Reset();
+  exit_ = status.ok() && status->has_value() ? **status : os::ExitStatus{};
+  EndOfHandshake();
+}
+
+// Called by each of the three ends: of the stream, of the child, of its stderr.
+void ChildConnection::EndOfHandshake() {
+  if (!bootstrap_) return;
+  auto fail = [this] { Fail(bootstrap_->OnEnd(HowItEnded(), error_->text())); };
+  if (stream_ended_ && exit_ && error_->ended()) return fail();
+  if (ending_ || (!stream_ended_ && !exit_)) return;
+  ending_ = true;
+  end_timer_.After(kLastWords, fail);
+}
+
+void ChildConnection::Ready() {
+  int copy = fcntl(stream_.get(), F_DUPFD_CLOEXEC, 3);
+  if (copy < 0) return Fail(PosixError(errno, "duplicate a descriptor"));
+  stream_watch_.reset();
+  end_timer_.Cancel();
+  bootstrap_.reset();
+  os::UniqueFd stream(std::exchange(stream_, os::UniqueFd(copy)).Release());
+  auto on_ready = std::move(callbacks_.on_ready);
+  callbacks_ = {};
+  on_ready(std::move(stream));
+}
+
+void ChildConnection::Fail(absl::Status status) {
+  stream_watch_.reset();
+  end_timer_.Cancel();
+  bootstrap_.reset();
+  stream_.Reset();
+  auto on_failed = std::move(callbacks_.on_failed);
+  callbacks_ = {};
+  on_failed(std::move(status));
+}
+
+std::string ChildConnection::HowItEnded() const {
+  if (!exit_) return absl::StrCat("`", spec_.shown, "` closed its output");
+  if (exit_->signal != 0) {
+    return absl::StrCat("`", spec_.shown, "` was killed by ", SignalText(exit_->signal));
+  }
+  return absl::StrCat("`", spec_.shown, "` exited with status ", exit_->code);
+}
+
+absl::Status ChildConnection::CloseReason() const {
+  if (!exit_ || (exit_->signal == 0 && exit_->code == 0)) return absl::OkStatus();
+  std::string last = LastLines(error_->text());
+  return absl::UnavailableError(absl::StrCat(HowItEnded(), last.empty() ? "" : ": ", last));
+}
+
+}  // namespace dtrain::transport

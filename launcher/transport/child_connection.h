@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/loop/loop.h"
+#include "launcher/transport/agent_binary.h"
+#include "launcher/transport/bootstrap.h"
+#include "launcher/transport/child.h"
+#include "launcher/transport/transport.h"
+
+namespace dtrain::transport {
+
+struct ChildSpec {
+  std::vector<std::string> argv;
+  std::string shown;             // for messages: "ssh node3"
+  AgentBinary* agent = nullptr;  // null: the child is the agent; else it runs a shell
+  EndPolicy end;
+};
+
+// An agent reached over the stdio of one child process. The socket that the child has as stdin is
+// gRPC's own: after the handshake no byte passes through us. Loop thread.
+class ChildConnection : public Connection {
+ public:
+  ChildConnection(loop::Loop& loop, ChildReaper& reaper, ChildSpec spec, Callbacks callbacks);
+  ~ChildConnection() override;
+  absl::Status CloseReason() const override;
+
+ private:
+  void Start();
+  void OnImage(const AgentBinary::Result& image);
+  void OnReadable();
+  bool OnBytes(absl::string_view bytes);
+  void OnWritable();
+  void Push();
+  void OnStreamEnd();
+  void OnExit();
+  void EndOfHandshake();
+  void Ready();
+  void Fail(absl::Status status);
+  bool SetPhase(Phase phase);  // false: the callback destroyed this
+  std::string HowItEnded() const;
+
+  loop::Loop& loop_;
+  ChildReaper& reaper_;
+  const ChildSpec spec_;
+  Callbacks callbacks_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+
+  os::Child child_;
+  os::UniqueFd stream_;  // until it is handed over; then a duplicate, to end the stream with
+  std::unique_ptr<TailReader> error_;
+  std::unique_ptr<loop::FdWatch> stream_watch_;
+  std::unique_ptr<loop::FdWatch> exit_watch_;
+  loop::Timer end_timer_;
+
+  std::optional<Bootstrap> bootstrap_;  // during the handshake
+  const AgentImage* image_ = nullptr;
+  std::string unwritten_;  // of the script or the agent
+  uint64_t pushed_ = 0;    // read from the image
+  bool pushing_ = false;
+  bool stream_ended_ = false;
+  bool ending_ = false;  // end_timer_ runs
+  std::optional<os::ExitStatus> exit_;
+};
+
+}  // namespace dtrain::transport

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launcher/transport/agent_binary.h"
+#include "launcher/transport/child.h"
+#include "launcher/transport/transport.h"
+
+namespace dtrain::transport {
+
+// --rsh "CMD {host}": any command that, given one more word /bin/sh, runs that on the host with
+// its stdin and stdout here. Trust is that command's. Loop thread.
+class CommandTransport : public Transport {
+ public:
+  // `command`: the template, see words.h. `agent` outlives the transport.
+  static absl::StatusOr<std::unique_ptr<CommandTransport>> Make(loop::Loop& loop,
+                                                                absl::string_view command,
+                                                                AgentBinary& agent);
+  std::unique_ptr<Connection> Connect(const Target& target, Callbacks callbacks) override;
+
+ private:
+  CommandTransport(loop::Loop& loop, std::vector<std::string> words, AgentBinary& agent);
+  loop::Loop& loop_;
+  const std::vector<std::string> words_;
+  AgentBinary& agent_;
+  ChildReaper reaper_;
+};
+
+}  // namespace dtrain::transport

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/transport/local_transport.h"
+
+#include <utility>
+
+#include "common/base/text.h"
+#include "launcher/transport/child_connection.h"
+
+namespace dtrain::transport {
+namespace {
+
+// An agent whose launcher is gone gives its workers their grace first.
+constexpr EndPolicy kEnd = {std::chrono::seconds(10), std::chrono::seconds(6), false};
+
+}  // namespace
+
+LocalTransport::LocalTransport(loop::Loop& loop, std::string agent_path)
+    : loop_(loop), agent_path_(std::move(agent_path)), reaper_(loop) {}
+
+std::unique_ptr<Connection> LocalTransport::Connect(const Target&, Callbacks callbacks) {
+  ChildSpec spec;
+  spec.argv = {agent_path_, "bridge", "--socket"};
+  spec.shown = Escape(agent_path_);
+  spec.end = kEnd;
+  return std::make_unique<ChildConnection>(loop_, reaper_, std::move(spec), std::move(callbacks));
+}
+
+}  // namespace dtrain::transport

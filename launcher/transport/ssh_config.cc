@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/transport/ssh_config.h"
+
+#include <poll.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/text.h"
+#include "launcher/transport/bootstrap.h"
+#include "launcher/transport/child.h"
+
+namespace dtrain::transport {
+namespace {
+
+constexpr Duration kReadLimit = std::chrono::seconds(10);
+constexpr size_t kMaxDump = 1 << 20;
+
+std::vector<std::string> Files(absl::string_view value) {
+  return absl::StrSplit(value, ' ', absl::SkipEmpty());
+}
+
+void Set(SshSettings* s, absl::string_view key, absl::string_view value) {
+  auto is = [&](absl::string_view name) { return key == name; };
+  auto word = [&] { return value == "none" ? std::string() : std::string(value); };
+  int port = 0;
+  if (is("hostname")) s->host_name = std::string(value);
+  if (is("user")) s->user = std::string(value);
+  if (is("port") && absl::SimpleAtoi(value, &port) && port > 0 && port < 65536) {
+    s->port = static_cast<uint16_t>(port);
+  }
+  if (is("hostkeyalias")) s->host_key_alias = word();
+  if (is("stricthostkeychecking")) {
+    s->host_key_check = value == "accept-new" ? SshSettings::HostKeyCheck::kAcceptNew
+                        : value == "false" || value == "no" || value == "off"
+                            ? SshSettings::HostKeyCheck::kOff
+                            : SshSettings::HostKeyCheck::kStrict;
+  }
+  if (is("userknownhostsfile")) s->user_known_hosts = Files(value);
+  if (is("globalknownhostsfile")) s->global_known_hosts = Files(value);
+  if (is("identityfile") && value != "none") s->identity_files.emplace_back(value);
+  if (is("identitiesonly")) s->identities_only = value == "yes";
+  if (is("pubkeyauthentication")) s->public_key_allowed = value != "no" && value != "false";
+  if (is("identityagent")) s->identity_agent = std::string(value);
+  if (is("proxycommand")) s->proxy_command = word();
+  if (is("proxyjump")) s->proxy_jump = word();
+  if (is("addressfamily")) s->address_family = std::string(value);
+  if (is("bindaddress")) s->bind_address = word();
+  if (is("ciphers")) s->ciphers = std::string(value);
+  if (is("macs")) s->macs = std::string(value);
+  if (is("kexalgorithms")) s->key_exchange = std::string(value);
+  if (is("hostkeyalgorithms")) s->host_key_algorithms = std::string(value);
+  if (is("pubkeyacceptedalgorithms")) s->public_key_algorithms = std::string(value);
+}
+
+std::vector<std::string> DumpCommand(const Target& target, const std::string& config_file) {
+  std::vector<std::string> argv = {"ssh", "-G", "-T"};
+  if (!config_file.empty()) argv.insert(argv.end(), {"-F", config_file});
+  if (!target.user.empty()) argv.insert(argv.end(), {"-l", target.user});
+  if (target.port != 0) argv.insert(argv.end(), {"-p", absl::StrCat(target.port)});
+  argv.insert(argv.end(), {"--", target.host});
+  return argv;
+}
+
+absl::Status Append(int fd, std::string* out, bool* open) {
+  char buffer[16384];
+  ssize_t n = read(fd, buffer, sizeof(buffer));
+  if (n > 0) out->append(buffer, static_cast<size_t>(n));
+  *open = n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
+  if (out->size() > kMaxDump) return absl::ResourceExhaustedError("ssh -G prints without end");
+  return absl::OkStatus();
+}
+
+// Reads both outputs to their end.
+absl::Status Collect(const Child& child, int cancel, std::string* out, std::string* err) {
+  TimePoint deadline = Clock::now() + kReadLimit;
+  bool out_open = true, err_open = true;
+  while (out_open || err_open) {
+    pollfd p[3] = {{out_open ? child.stream.get() : -1, POLLIN, 0},
+                   {err_open ? child.error.get() : -1, POLLIN, 0},
+                   {cancel, POLLIN, 0}};
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return absl::DeadlineExceededError("`ssh -G` did not end");
+    if (poll(p, 3, static_cast<int>(left)) < 0 && errno != EINTR) break;
+    if (p[2].revents != 0) return absl::CancelledError("given up");
+    absl::Status status;
+    if (p[0].revents != 0) status.Update(Append(child.stream.get(), out, &out_open));
+    if (p[1].revents != 0) status.Update(Append(child.error.get(), err, &err_open));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+SshSettings ParseSshSettings(absl::string_view dump) {
+  SshSettings settings;
+  for (absl::string_view line : absl::StrSplit(dump, '\n')) {
+    std::pair<absl::string_view, absl::string_view> kv =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    Set(&settings, kv.first, absl::StripAsciiWhitespace(kv.second));
+  }
+  return settings;
+}
+
+absl::StatusOr<std::string> ExpandTokens(absl::string_view text, const TokenValues& values) {
+  std::string out;
+  if (absl::StartsWith(text, "~/")) {
+    out = values.home;
+    text.remove_prefix(1);
+  }
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    char token = ++i < text.size() ? text[i] : '\0';
+    switch (token) {
+      case '%':
+        out += '%';
+        break;
+      case 'h':
+        out += values.host;
+        break;
+      case 'n':
+        out += values.original_host;
+        break;
+      case 'p':
+        out += values.port;
+        break;
+      case 'r':
+        out += values.remote_user;
+        break;
+      case 'u':
+        out += values.local_user;
+        break;
+      case 'd':
+        out += values.home;
+        break;
+      default:
+        return absl::InvalidArgumentError(
+            absl::StrCat("the ssh configuration uses %", Escape(std::string(1, token)), " in ",
+                         Escape(text), ", which dtrain does not know; use --rsh 'ssh {host}'"));
+    }
+  }
+  return out;
+}
+
+TokenValues TokensFor(const SshSettings& settings, const Target& target) {
+  TokenValues values;
+  values.host = settings.host_name;
+  values.original_host = target.host;
+  values.port = absl::StrCat(settings.port);
+  values.remote_user = settings.user;
+  passwd entry, *found = nullptr;
+  char buffer[4096];
+  getpwuid_r(geteuid(), &entry, buffer, sizeof(buffer), &found);
+  if (found != nullptr) {
+    values.local_user = found->pw_name;
+    values.home = found->pw_dir;
+  }
+  return values;
+}
+
+std::string FastCiphersFirst(absl::string_view ciphers) {
+  std::vector<absl::string_view> fast, others;
+  for (absl::string_view cipher : absl::StrSplit(ciphers, ',', absl::SkipEmpty())) {
+    (absl::StrContains(cipher, "-gcm") ? fast : others).push_back(cipher);
+  }
+  fast.insert(fast.end(), others.begin(), others.end());
+  return absl::StrJoin(fast, ",");
+}
+
+absl::StatusOr<SshSettings> ReadSshSettings(const Target& target, const std::string& config_file,
+                                            int cancel) {
+  auto child = StartChild(DumpCommand(target, config_file), /*stdout_apart=*/false);
+  if (!child.ok()) {
+    return absl::Status(child.status().code(),
+                        absl::StrCat("the ssh configuration is read with OpenSSH's own client: ",
+                                     child.status().message(), "; install openssh-client"));
+  }
+  std::string out, err;
+  absl::Status status = Collect(*child, cancel, &out, &err);
+  if (!status.ok()) SignalChild(child->process, SIGKILL, /*whole_group=*/true);
+  auto exit = os::WaitAndReap(child->process.pidfd.get());
+  if (!status.ok()) return status;
+  SshSettings settings = ParseSshSettings(out);
+  if (!exit.ok() || exit->code != 0 || exit->signal != 0 || settings.host_name.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("read the ssh configuration (ssh -G): ", LastLines(err)));
+  }
+  return settings;
+}
+
+}  // namespace dtrain::transport

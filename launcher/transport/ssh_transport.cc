@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/transport/ssh_transport.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <csignal>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "launcher/transport/ssh_pump.h"
+#include "launcher/transport/ssh_session.h"
+
+namespace dtrain::transport {
+namespace {
+
+// sshd starts to refuse at 10 unauthenticated connections; this is across all hosts, and bounds
+// the work of this machine.
+constexpr int kConnectingAtOnce = 32;
+// A connection that was given up ends its thread by itself within half a second, unless it is
+// stuck in the network or in an ssh-agent.
+constexpr Duration kLeave = std::chrono::milliseconds(800);
+constexpr Duration kSevered = std::chrono::seconds(1);
+
+void BlockAllSignals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+}  // namespace
+
+// Loop thread, all of it.
+struct SshTransport::Crew {
+  struct Member {
+    explicit Member(loop::Loop& loop) : timer(loop) {}
+    std::shared_ptr<SshLink> link;
+    loop::Timer timer;  // runs once it was given up
+  };
+  int connecting = 0;
+  std::deque<loop::Task> waiting;
+  std::map<const SshLink*, Member> members;  // those with a thread
+
+  void Next() {
+    --connecting;
+    while (!waiting.empty() && connecting < kConnectingAtOnce) {
+      auto start = std::move(waiting.front());
+      waiting.pop_front();
+      start();
+    }
+  }
+};
+
+class SshTransport::SshConnection : public Connection, public SshEvents {
+ public:
+  SshConnection(loop::Loop& loop, std::shared_ptr<Crew> crew, Callbacks callbacks)
+      : crew_(std::move(crew)),
+        link_(std::make_shared<SshLink>(loop)),
+        callbacks_(std::move(callbacks)) {
+    link_->set_events(this);
+  }
+  ~SshConnection() override {
+    link_->set_events(nullptr);
+    // A duplicate of it is gRPC's, so closing alone would end nothing.
+    if (stream_) shutdown(stream_.get(), SHUT_RDWR);
+    Leave(crew_, link_, /*at_once=*/!stream_);
+  }
+  absl::Status CloseReason() const override { return reason_; }
+  const std::shared_ptr<SshLink>& link() const { return link_; }
+
+  void OnPhase(Phase phase) override {
+    if (callbacks_.on_phase) callbacks_.on_phase(phase);
+  }
+  void OnReady(os::UniqueFd stream) override {
+    stream_.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 3));
+    auto on_ready = std::move(callbacks_.on_ready);
+    callbacks_ = {};
+    on_ready(std::move(stream));
+  }
+  void OnFailed(absl::Status status) override {
+    auto on_failed = std::move(callbacks_.on_failed);
+    callbacks_ = {};
+    on_failed(std::move(status));
+  }
+  void OnClosed(absl::Status reason) override { reason_ = std::move(reason); }
+
+ private:
+  std::shared_ptr<Crew> crew_;
+  std::shared_ptr<SshLink> link_;
+  Callbacks callbacks_;
+  os::UniqueFd stream_;  // a duplicate, to end the stream with
+  absl::Status reason_;
+};
+
+SshTransport::SshTransport(loop::Loop& loop, SshOptions options, AgentBinary& agent)
+    : loop_(loop), options_(std::move(options)), agent_(agent), crew_(std::make_shared<Crew>()) {}
+
+SshTransport::~SshTransport() {
+  crew_->waiting.clear();
+  TimePoint deadline = Clock::now() + kLeave;
+  std::vector<std::shared_ptr<SshLink>> stuck;
+  for (auto& [key, member] : crew_->members) {
+    if (member.link->EndedBy(deadline)) continue;
+    member.link->Sever();
+    stuck.push_back(member.link);
+  }
+  deadline = Clock::now() + kSevered;
+  for (auto& link : stuck) {
+    if (!link->EndedBy(deadline)) link->Abandon();
+  }
+  crew_->members.clear();
+}
+
+std::unique_ptr<Connection> SshTransport::Connect(const Target& target, Callbacks callbacks) {
+  auto connection = std::make_unique<SshConnection>(loop_, crew_, std::move(callbacks));
+  Target to = target;
+  if (to.port == 0) to.port = options_.port;
+  loop::Task start = [this, link = connection->link(), to] { Start(link, to); };
+  if (crew_->connecting < kConnectingAtOnce) {
+    start();
+  } else {
+    crew_->waiting.push_back(std::move(start));
+  }
+  return connection;
+}
+
+void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
+  if (link->cancelled()) return;
+  ++crew_->connecting;
+  auto [place, added] = crew_->members.try_emplace(link.get(), loop_);
+  place->second.link = link;
+  std::thread([link, target = std::move(target), options = options_, &agent = agent_,
+               crew = crew_] {
+    BlockAllSignals();
+    SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kConnecting); });
+    SshSession::Request request;
+    request.target = target;
+    request.config_file = options.config_file;
+    request.connect_timeout = options.connect_timeout;
+    request.cancel = link->cancel_fd();
+    request.socket = &link->socket();
+    request.on_authenticating = [&link] {
+      SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kAuthenticating); });
+    };
+    auto session = SshSession::Open(request);
+    SshLink::PostTask(link, [crew] { crew->Next(); });
+    if (!session.ok()) {
+      SshLink::Post(link, [told = Unshared(session.status())](SshEvents& events) mutable {
+        events.OnFailed(std::move(told));
+      });
+    } else {
+      SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kStartingAgent); });
+      const AgentBinary::Result& image = agent.Wait();
+      if (image.ok()) {
+        SshPump(link, **session, *image).Run();
+      } else {
+        SshLink::Post(link, [told = Unshared(image.status())](SshEvents& events) mutable {
+          events.OnFailed(std::move(told));
+        });
+      }
+      session->reset();
+    }
+    link->Sever();  // the duplicate would keep the connection up
+    SshLink::PostTask(link, [crew, key = link.get()] { crew->members.erase(key); });
+    link->SetEnded();
+  }).detach();
+}
+
+void SshTransport::Leave(const std::shared_ptr<Crew>& crew, const std::shared_ptr<SshLink>& link,
+                         bool at_once) {
+  link->Cancel();
+  auto place = crew->members.find(link.get());
+  if (at_once) link->Sever();
+  if (at_once || place == crew->members.end()) return;
+  place->second.timer.After(kLeave, [link] { link->Sever(); });
+}
+
+}  // namespace dtrain::transport

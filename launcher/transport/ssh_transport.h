@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "common/loop/loop.h"
+#include "launcher/transport/agent_binary.h"
+#include "launcher/transport/ssh_link.h"
+#include "launcher/transport/transport.h"
+
+namespace dtrain::transport {
+
+struct SshOptions {
+  std::string config_file;  // empty: ~/.ssh/config and the system's
+  uint16_t port = 0;        // --ssh-port: wins over the configuration, not over a target's own
+  Duration connect_timeout = std::chrono::seconds(10);
+};
+
+// ssh by libssh, one session and one thread per node. A failure is NOT_FOUND when the name cannot
+// be resolved, UNAUTHENTICATED for a host key, PERMISSION_DENIED for a login, DEADLINE_EXCEEDED
+// when nothing answered. Nothing ever asks on the terminal. Loop thread.
+class SshTransport : public Transport {
+ public:
+  SshTransport(loop::Loop& loop, SshOptions options, AgentBinary& agent);
+  // Waits a moment for connections that were given up to take leave; a cut cable does not hold it.
+  ~SshTransport() override;
+  std::unique_ptr<Connection> Connect(const Target& target, Callbacks callbacks) override;
+
+ private:
+  class SshConnection;
+  struct Crew;  // shared with the tasks that threads post, which may outlive this
+  void Start(std::shared_ptr<SshLink> link, Target target);
+  static void Leave(const std::shared_ptr<Crew>& crew, const std::shared_ptr<SshLink>& link,
+                    bool at_once);
+
+  loop::Loop& loop_;
+  const SshOptions options_;
+  AgentBinary& agent_;
+  std::shared_ptr<Crew> crew_;
+};
+
+}  // namespace dtrain::transport

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::transport {
+
+// Where an agent is to be reached.
+struct Target {
+  std::string host;   // as the user wrote it; refused earlier when it is not a plain name
+  std::string user;   // empty: the transport's default
+  uint16_t port = 0;  // 0: the transport's default
+};
+
+// How far a connection has come, for the live line and for "what is node3 waiting for".
+enum class Phase { kConnecting, kAuthenticating, kStartingAgent, kPushingAgent };
+
+// Why a connection could not be made, when it is that its host's name does not exist: a mistake of
+// whoever wrote it, unlike all else that can fail.
+absl::Status UnknownHostError(absl::string_view message);
+bool IsUnknownHost(const absl::Status& status);
+
+// All calls are made on the loop thread, none from inside Connect; none after on_failed. on_ready
+// and on_failed may destroy the connection.
+struct Callbacks {
+  absl::AnyInvocable<void(Phase)> on_phase;
+  // The agent printed its handshake line; gRPC goes over this connected stream socket. Once.
+  absl::AnyInvocable<void(os::UniqueFd stream)> on_ready;
+  // It did not come that far. The message says what was tried, the cause and the next step, but
+  // not the host, which the caller knows. Once.
+  absl::AnyInvocable<void(absl::Status)> on_failed;
+};
+
+// One byte stream to one agent. Destroying it ends the stream, and with it the agent. Loop thread.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+  // After the stream ended: why, as far as the transport knows ("ssh: Connection reset by peer",
+  // "command exited with status 255: <last lines of its stderr>"). OK when it knows of nothing.
+  virtual absl::Status CloseReason() const = 0;
+};
+
+// local, ssh and command are its three kinds (docs/architecture.md). Connecting to all nodes at
+// once is the caller's; a transport bounds what it does at a time by itself. It outlives its
+// connections, and its destructor sees to the end of what they left. Loop thread.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::unique_ptr<Connection> Connect(const Target& target, Callbacks callbacks) = 0;
+};
+
+}  // namespace dtrain::transport

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/transport/words.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/text.h"
+
+namespace dtrain::transport {
+namespace {
+
+constexpr uint16_t kSshPort = 22;
+
+bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\n'; }
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> SplitWords(absl::string_view text) {
+  std::vector<std::string> words;
+  bool in_word = false;
+  char quote = '\0';
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (quote == '\0' && IsBlank(c)) {
+      in_word = false;
+      continue;
+    }
+    if (!in_word) words.emplace_back();
+    in_word = true;
+    if (c == quote) {
+      quote = '\0';
+    } else if (quote == '\0' && (c == '\'' || c == '"')) {
+      quote = c;
+    } else if (c == '\\' && quote != '\'') {
+      if (++i == text.size()) return absl::InvalidArgumentError("a backslash ends the command");
+      // Between double quotes a backslash quotes only what is special there.
+      if (quote == '"' && !absl::StrContains("\"\\$`", text[i])) words.back() += '\\';
+      words.back() += text[i];
+    } else {
+      words.back() += c;
+    }
+  }
+  if (quote != '\0') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no closing ", std::string(1, quote), " in: ", Escape(text)));
+  }
+  if (words.empty()) return absl::InvalidArgumentError("the command is empty");
+  return words;
+}
+
+absl::StatusOr<std::vector<std::string>> ExpandWords(const std::vector<std::string>& words,
+                                                     const Target& target,
+                                                     absl::string_view own_user) {
+  bool host = false, user = false, port = false;
+  std::vector<std::string> out;
+  for (const std::string& word : words) {
+    host |= absl::StrContains(word, "{host}");
+    user |= absl::StrContains(word, "{user}");
+    port |= absl::StrContains(word, "{port}");
+    out.push_back(absl::StrReplaceAll(
+        word, {{"{host}", target.host},
+               {"{user}", target.user.empty() ? own_user : absl::string_view(target.user)},
+               {"{port}", absl::StrCat(target.port == 0 ? kSshPort : target.port)}}));
+  }
+  if (!target.user.empty() && !user) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "user ", Escape(target.user), " is asked for, but the --rsh command has no {user}"));
+  }
+  if (target.port != 0 && !port) {
+    return absl::InvalidArgumentError(absl::StrCat("port ", target.port,
+                                                   " is asked for, but the --rsh command has no "
+                                                   "{port}"));
+  }
+  if (!host) out.push_back(target.host);
+  return out;
+}
+
+}  // namespace dtrain::transport

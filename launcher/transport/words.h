@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launcher/transport/transport.h"
+
+// The --rsh template: split into words like a shell does, but by no shell. Pure.
+namespace dtrain::transport {
+
+// Words separated by blanks; '...', "..." and backslash quote as in sh. Nothing is expanded.
+absl::StatusOr<std::vector<std::string>> SplitWords(absl::string_view text);
+
+// The words with {host}, {user} and {port} replaced, a host appended when no word names it (Open
+// MPI's convention). A user or port the target asks for and no word can carry is an error.
+// `own_user` stands for a {user} the target leaves open.
+absl::StatusOr<std::vector<std::string>> ExpandWords(const std::vector<std::string>& words,
+                                                     const Target& target,
+                                                     absl::string_view own_user);
+
+}  // namespace dtrain::transport

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "dtrain/dtrain.h"
+#include "runtime/allreduce/bench.h"
+#include "runtime/allreduce/options.h"
+#include "runtime/allreduce/pairs.h"
+
+namespace dtrain::allreduce {
+namespace {
+
+// Bus bandwidth over algorithm bandwidth: what a perfect ring sends per byte of the larger buffer.
+double BusFactor(Kind kind) {
+  const double n = dtrain_size();
+  switch (kind) {
+    case Kind::kBroadcast:
+    case Kind::kReduce:
+    case Kind::kPairs:
+      return 1;
+    case Kind::kAllreduce:
+      return 2 * (n - 1) / n;
+    default:
+      return (n - 1) / n;
+  }
+}
+
+// The table or the array, on rank 0; nothing elsewhere. Lines appear as they are known.
+class Report {
+ public:
+  explicit Report(const Options& options) : options_(options), speaks_(dtrain_rank() == 0) {}
+
+  void Begin() {
+    if (!speaks_) return;
+    if (options_.json) {
+      std::printf("[\n");
+      return;
+    }
+    const int ranks = dtrain_size();
+    const char* many = ranks == 1 ? "" : "s";
+    if (options_.kind == Kind::kPairs) {
+      std::printf("# dtrain-allreduce %s: %d rank%s, %s, p2p\n# %5s %6s %12s %12s\n",
+                  dtrain_version(), ranks, many, dtrain_backend(), "from", "to", "latency (us)",
+                  "(GB/s)");
+      return;
+    }
+    std::printf("# dtrain-allreduce %s: %d rank%s, %s, %s of %s\n", dtrain_version(), ranks, many,
+                dtrain_backend(), NameOf(options_.kind), NameOf(options_.type));
+    std::printf("# %11s %13s %8s %6s %12s %9s %9s %7s\n", "size", "count", "type", "op", "time",
+                "algbw", "busbw", "wrong");
+    std::printf("# %11s %13s %8s %6s %12s %9s %9s\n", "(B)", "(elements)", "", "", "(us)", "(GB/s)",
+                "(GB/s)");
+    std::fflush(stdout);
+  }
+
+  void Add(const Row& row) {
+    if (!speaks_) return;
+    const double algorithm = static_cast<double>(row.bytes) / 1e9 / row.seconds;
+    const double bus = algorithm * BusFactor(options_.kind);
+    if (options_.json) {
+      std::printf(
+          "%s{\"bytes\": %zu, \"time_us\": %.3f, \"algbw_gbs\": %.6g, \"busbw_gbs\": %.6g, "
+          "\"wrong\": %" PRId64 "}\n",
+          Comma(), row.bytes, row.seconds * 1e6, algorithm, bus, row.wrong);
+    } else {
+      std::printf("  %11zu %13zu %8s %6s %12.2f %9.3f %9.3f %7" PRId64 "\n", row.bytes,
+                  row.bytes / ElementBytes(options_.type), NameOf(options_.type),
+                  Reduces(options_.kind) ? NameOf(options_.op) : "-", row.seconds * 1e6, algorithm,
+                  bus, row.wrong);
+    }
+    std::fflush(stdout);
+  }
+
+  void Add(const PairRow& row) {
+    if (!speaks_) return;
+    if (options_.json) {
+      std::printf("%s{\"from\": %d, \"to\": %d, \"latency_us\": %.3f, \"bandwidth_gbs\": %.6g}\n",
+                  Comma(), row.from, row.to, row.latency * 1e6, row.bandwidth / 1e9);
+    } else {
+      std::printf("  %5d %6d %12.2f %12.3f\n", row.from, row.to, row.latency * 1e6,
+                  row.bandwidth / 1e9);
+    }
+  }
+
+  void End(int64_t wrong) {
+    if (!speaks_) return;
+    if (options_.json) std::printf("]\n");
+    if (wrong > 0) {
+      std::fprintf(stderr, "dtrain-allreduce: %" PRId64 " elements were wrong, see above\n", wrong);
+    } else if (!options_.json && options_.kind != Kind::kPairs) {
+      std::printf(options_.check ? "# every element is right on every rank\n" : "# not checked\n");
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  // At the beginning of a row, so that each has a whole line at once.
+  const char* Comma() {
+    const bool first = first_;
+    first_ = false;
+    return first ? " " : ",";
+  }
+
+  const Options& options_;
+  const bool speaks_;
+  bool first_ = true;
+};
+
+enum class Verdict { kRight, kWrong, kFailed };
+
+Memory MemoryOf(const Options& options) {
+  if (options.memory != Memory::kAuto) return options.memory;
+  return std::strcmp(dtrain_backend(), "nccl") == 0 ? Memory::kDevice : Memory::kPlain;
+}
+
+// The whole table. kRight and kWrong are the same on every rank, kFailed is this rank's alone.
+template <typename T>
+Verdict RunSizes(const Options& options, Report& report) {
+  const std::vector<size_t> sizes = SizesOf(options);
+  const Memory memory = MemoryOf(options);
+  dtrain_group alone = nullptr;
+  if (memory == Memory::kDevice && !Ok(dtrain_group_create(dtrain_rank(), 0, &alone))) {
+    return Verdict::kFailed;
+  }
+  Bench<T> bench(options);
+  if (!bench.Prepare(*std::max_element(sizes.begin(), sizes.end()), memory, alone)) {
+    return Verdict::kFailed;
+  }
+  report.Begin();
+  int64_t wrong = 0;
+  for (const size_t bytes : sizes) {
+    Row row;
+    if (!bench.Measure(bytes, row)) return Verdict::kFailed;
+    wrong += row.wrong;
+    report.Add(row);
+  }
+  report.End(wrong);
+  return wrong == 0 ? Verdict::kRight : Verdict::kWrong;
+}
+
+Verdict RunPairs(const Options& options, Report& report) {
+  report.Begin();
+  std::vector<PairRow> rows;
+  if (!MeasurePairs(options, MemoryOf(options), rows)) return Verdict::kFailed;
+  for (const PairRow& row : rows) report.Add(row);
+  report.End(0);
+  return Verdict::kRight;
+}
+
+Verdict Run(const Options& options) {
+  Report report(options);
+  if (options.kind == Kind::kPairs) return RunPairs(options, report);
+  switch (options.type) {
+    case DTRAIN_INT32:
+      return RunSizes<int32_t>(options, report);
+    case DTRAIN_INT64:
+      return RunSizes<int64_t>(options, report);
+    case DTRAIN_FLOAT16:
+      return RunSizes<Float16>(options, report);
+    case DTRAIN_BFLOAT16:
+      return RunSizes<Bfloat16>(options, report);
+    case DTRAIN_FLOAT64:
+      return RunSizes<double>(options, report);
+    default:
+      return RunSizes<float>(options, report);
+  }
+}
+
+int Main(int argc, char** argv) {
+  const auto parsed = ParseOptions(argc, argv);
+  if (const auto* wrong = std::get_if<std::string>(&parsed)) {
+    std::fprintf(stderr, "dtrain-allreduce: %s; see dtrain-allreduce --help\n", wrong->c_str());
+    return 2;
+  }
+  const Options& options = std::get<Options>(parsed);
+  if (options.help) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  if (!Ok(dtrain_init(nullptr))) return 1;
+  Verdict verdict = Verdict::kFailed;
+  try {
+    verdict = Run(options);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr,
+                 "dtrain-allreduce: rank %d: no memory for the buffers; smaller sizes help\n",
+                 dtrain_rank());
+  }
+  // A failed rank leaves without a goodbye, so that the launcher stops the others. Wrong elements
+  // are known to all: they leave together, or the launcher would end rank 0 before it has spoken.
+  if (verdict == Verdict::kFailed || !Ok(dtrain_finalize())) return 1;
+  return verdict == Verdict::kRight ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace dtrain::allreduce
+
+int main(int argc, char** argv) { return dtrain::allreduce::Main(argc, argv); }

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime/base/collective.h"
+#include "runtime/base/result.h"
+
+namespace dtrain::runtime {
+
+// A rank's place in the group that it calls a collective on.
+struct Place {
+  int rank = 0;
+  int size = 1;
+};
+
+// The collectives that callers ask for, from arguments that may be anything.
+Result<Collective> CheckedAllreduce(const Place& place, const void* input, void* output,
+                                    size_t count, dtrain_type type, dtrain_op op);
+Result<Collective> CheckedBroadcast(const Place& place, void* buffer, size_t count,
+                                    dtrain_type type, int root);
+Result<Collective> CheckedAllgather(const Place& place, const void* input, void* output,
+                                    size_t count, dtrain_type type);
+Result<Collective> CheckedReduceScatter(const Place& place, const void* input, void* output,
+                                        size_t count, dtrain_type type, dtrain_op op);
+Result<Collective> CheckedAlltoall(const Place& place, const void* input, void* output,
+                                   size_t count, dtrain_type type);
+Result<Collective> CheckedReduce(const Place& place, const void* input, void* output, size_t count,
+                                 dtrain_type type, dtrain_op op, int root);
+
+// A structure of the caller's that may be of an older or newer version than ours: what we do not
+// know must be unset. False when it is not so. `given` begins with its own size.
+bool CopyKnown(const void* given, void* ours, size_t our_size);
+
+}  // namespace dtrain::runtime

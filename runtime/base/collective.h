@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "dtrain/dtrain.h"
+
+namespace dtrain::runtime {
+
+// One collective as the caller asked for it; arguments are checked. All ranks of its group must
+// agree on everything but the addresses.
+//
+//   kind           input (elements)   output (elements)   notes
+//   kBarrier       -                  -
+//   kAllreduce     count              count
+//   kBroadcast     -                  count               in place: output is the buffer, from root
+//   kAllgather     count              size * count
+//   kReduceScatter size * count       count               rank r gets block r
+//   kAlltoall      size * count       size * count        block r goes to rank r
+//   kReduce        count              count               output only on root, else may be null
+struct Collective {
+  // Numbers are those of TimelineKind (common/page/worker_page.h).
+  enum class Kind : uint8_t {
+    kBarrier,
+    kAllreduce,
+    kBroadcast,
+    kAllgather,
+    kReduceScatter,
+    kAlltoall,
+    kReduce
+  };
+
+  Kind kind = Kind::kBarrier;
+  uint64_t number = 0;  // 0, 1, ... over the life of its communicator
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;  // elements, see above
+  dtrain_type type = DTRAIN_INT32;
+  dtrain_op op = DTRAIN_SUM;
+  int root = 0;
+  void* stream = nullptr;  // a cudaStream_t, for device buffers
+};
+
+// Where the time of one collective went, nanoseconds. What a communicator cannot tell stays 0.
+struct Spent {
+  int64_t negotiate_ns = 0;
+  int64_t wait_ns = 0;  // for the last rank
+  int64_t transfer_ns = 0;
+  int64_t reduce_ns = 0;
+};
+
+// "allreduce sum of 1024 float32", "broadcast from rank 3 of 7 int64".
+std::string Describe(const Collective& what);
+
+}  // namespace dtrain::runtime

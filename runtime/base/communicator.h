@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/collective.h"
+#include "runtime/base/result.h"
+
+namespace dtrain::runtime {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// How the ranks of a group that have no connection yet tell each other something: the launcher's
+// table for the whole job, the parent communicator for a group made from it.
+class Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Collective: gives `mine` (any bytes, up to a few KiB) and returns everybody's, by rank.
+  virtual Result<std::vector<std::string>> Exchange(const std::string& mine, Deadline deadline) = 0;
+};
+
+// A group of ranks and the way their bytes go. Used by one thread at a time, but for Abort.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Runs `what`, whose count may be 0, to its end. With buffers on a GPU: enqueues it on
+  // what.stream and returns. A rank that asked for something else makes this fail on every rank
+  // with DTRAIN_ERROR_MISMATCH, naming the ranks. After a failure the communicator is broken, and
+  // the other ranks notice at once.
+  virtual MaybeError Run(const Collective& what, std::chrono::milliseconds timeout,
+                         Spent& spent) = 0;
+
+  // Any thread, also while another one is inside Run, which then fails soon with `reason`; so does
+  // every other rank of the group.
+  virtual void Abort(const std::string& reason) = 0;
+
+  // Several all-reduces of one type and operation, in one go, where the communicator has its own
+  // way to fuse them (NCCL has; its buffers are on a device, where the engine cannot copy). Else
+  // the engine copies them into one buffer and calls Run.
+  virtual bool HasRunTogether() const { return false; }
+  virtual MaybeError RunTogether(const std::vector<Collective>&, std::chrono::milliseconds,
+                                 Spent&) {
+    return Error{DTRAIN_ERROR_INTERNAL, "this communicator does not fuse"};
+  }
+
+  // Returns when what Run has enqueued on `stream` is done; the blocking calls end with it. Nothing
+  // is left to do where Run itself returns at the end.
+  virtual MaybeError Finish(void* /*stream*/, std::chrono::milliseconds /*timeout*/) {
+    return std::nullopt;
+  }
+
+  // Zeroed memory, aligned to 4096, that Run handles fastest: of the host, or of a device. Not
+  // collective; no Run goes on meanwhile. Null: this communicator has nothing better than plain
+  // memory (which then is what the engine takes, but for a device).
+  virtual Result<void*> Allocate(size_t /*bytes*/, bool /*device*/) { return nullptr; }
+  // Gives back what Allocate returned.
+  virtual MaybeError Free(void* /*memory*/) { return std::nullopt; }
+};
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/boot/topology.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+namespace dtrain::runtime {
+namespace {
+
+struct Block {
+  int first_node;
+  int nodes;
+  int ranks_per_node;
+};
+
+bool Eat(std::string_view& text, std::string_view expected) {
+  if (!text.starts_with(expected)) return false;
+  text.remove_prefix(expected.size());
+  return true;
+}
+
+bool EatInt(std::string_view& text, int lowest, int& value) {
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || value < lowest) return false;
+  text.remove_prefix(static_cast<size_t>(rest - text.data()));
+  return true;
+}
+
+bool EatBlock(std::string_view& text, Block& block) {
+  return Eat(text, ",(") && EatInt(text, 0, block.first_node) && Eat(text, ",") &&
+         EatInt(text, 1, block.nodes) && Eat(text, ",") && EatInt(text, 1, block.ranks_per_node) &&
+         Eat(text, ")");
+}
+
+}  // namespace
+
+std::optional<std::vector<int>> ParseProcessMapping(std::string_view text, int size) {
+  if (!Eat(text, "(vector")) return std::nullopt;
+  std::vector<Block> blocks;
+  while (text.starts_with(",")) {
+    Block block;
+    if (!EatBlock(text, block)) return std::nullopt;
+    blocks.push_back(block);
+  }
+  if (text != ")" || blocks.empty()) return std::nullopt;
+
+  const auto wanted = static_cast<size_t>(size);
+  std::vector<int> node_of_rank;
+  // Ranks that remain after the last block start over with the first one.
+  for (size_t b = 0; node_of_rank.size() < wanted; b = (b + 1) % blocks.size()) {
+    const Block& block = blocks[b];
+    for (int n = 0; n < block.nodes && node_of_rank.size() < wanted; ++n) {
+      const size_t room = wanted - node_of_rank.size();
+      node_of_rank.insert(node_of_rank.end(),
+                          std::min(room, static_cast<size_t>(block.ranks_per_node)),
+                          block.first_node + n);
+    }
+  }
+  return node_of_rank;
+}
+
+std::vector<int> NodesByName(const std::vector<std::string>& name_of_rank) {
+  std::map<std::string_view, int> numbers;
+  std::vector<int> node_of_rank;
+  for (const std::string& name : name_of_rank) {
+    node_of_rank.push_back(numbers.emplace(name, static_cast<int>(numbers.size())).first->second);
+  }
+  return node_of_rank;
+}
+
+Topology PlaceOf(int rank, const std::vector<int>& node_of_rank) {
+  std::vector<int> seen;  // nodes, in the order of their first ranks
+  const int mine = node_of_rank[static_cast<size_t>(rank)];
+  Topology place;
+  place.local_size = 0;
+  for (size_t r = 0; r < node_of_rank.size(); ++r) {
+    const int node = node_of_rank[r];
+    if (node == mine) {
+      if (static_cast<int>(r) < rank) ++place.local_rank;
+      ++place.local_size;
+    }
+    if (std::find(seen.begin(), seen.end(), node) != seen.end()) continue;
+    if (node == mine) place.node_rank = static_cast<int>(seen.size());
+    seen.push_back(node);
+  }
+  place.nodes = static_cast<int>(seen.size());
+  return place;
+}
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/cpu/inputs.h"
+#include "runtime/cpu/meeting.h"
+#include "runtime/cpu/places.h"
+#include "runtime/cpu/work.h"
+#include "runtime/net/mesh.h"
+
+namespace dtrain::runtime {
+
+// Collectives among the ranks of several nodes, chunk by chunk: the ranks of a node bring a chunk
+// into a lane of their segment, reduced where it can be; the leaders exchange it; all take the
+// result out. Several chunks are on their way at once.
+class Across {
+ public:
+  // `mesh` only on leaders. `direct`: all ranks of all nodes may read their node's memory.
+  Across(const Places& places, LocalGroup& group, const PeerMemory& memory, Mesh* mesh, bool direct,
+         size_t lane_bytes);
+
+  // Bytes that a lane needs.
+  static size_t LaneBytes(const Places& places);
+
+  MaybeError Run(Work& work);
+
+ private:
+  using Kind = Collective::Kind;
+
+  struct Chunk {
+    uint64_t number = 0;  // over the life of the communicator
+    size_t at = 0;        // elements
+    size_t n = 0;
+    char* lane = nullptr;
+  };
+
+  size_t ChunkCount(const Work& work) const;
+  // Whether all that a node gives goes with its greeting.
+  bool TravelsWithGreeting(const Work& work) const;
+  MaybeError RunAlone(Work& work);
+  MaybeError Enter(Work& work);
+  MaybeError RunChunks(Work& work, size_t chunks, size_t step);
+  Chunk ChunkAt(const Work& work, size_t index, size_t step) const;
+
+  // By every rank.
+  MaybeError Fill(Work& work, const Chunk& chunk);
+  MaybeError FillReduced(Work& work, const Chunk& chunk);
+  MaybeError FillReducedBlocks(Work& work, const Chunk& chunk);
+  void FillBlocks(Work& work, const Chunk& chunk);
+  MaybeError ThroughSlots(Work& work, const char* from, size_t bytes);
+  void Take(Work& work, const Chunk& chunk);
+  void TakeReduced(Work& work, const Chunk& chunk);
+  void TakeReducedBlock(Work& work, const Chunk& chunk);
+  void TakeGathered(Work& work, const Chunk& chunk);
+  void TakeBlocks(Work& work, const Chunk& chunk);
+
+  // Once, after the connections stand.
+ public:
+  MaybeError Begin() { return greetings_ != nullptr ? greetings_->Begin() : std::nullopt; }
+
+ private:
+  // By leaders: the first messages of a chunk; what follows once they are there; the end.
+  MaybeError Start(Work& work, const Chunk& chunk);
+  MaybeError Greet(Work& work, const Chunk& chunk);
+  MaybeError StartMessages(Work& work, const Chunk& chunk);
+  MaybeError StartReduced(Work& work, const Chunk& chunk);
+  MaybeError StartBroadcast(Work& work, const Chunk& chunk);
+  MaybeError StartBlocks(Work& work, const Chunk& chunk);
+  MaybeError Continue(Work& work, const Chunk& chunk);
+  MaybeError Finish(Work& work, const Chunk& chunk);
+  MaybeError ReduceParts(Work& work, const Chunk& chunk);
+  void Sources(const Chunk& chunk, const char* own, size_t each, size_t offset,
+               std::vector<const void*>& parts) const;
+  // This node's part of a chunk that is reduced: a node of one rank leaves it where it is.
+  const char* Own(const Work& work, const Chunk& chunk) const;
+  MeshBuffer& Outgoing(const Chunk& chunk);
+  MaybeError AwaitFlight(Work& work, const Chunk& chunk);
+
+  uint64_t Key(const Work& work, const Chunk& chunk) const;
+  bool Gathers(const Work& work) const;
+  int RootNode(const Work& work) const;
+  Flight& flight(const Chunk& chunk) { return flights_[chunk.number % LocalGroup::kLanes]; }
+  // Where the part of another node stands among the others'.
+  size_t Place(int node) const {
+    return static_cast<size_t>(node < places_.node ? node : node - 1);
+  }
+
+  const Places& places_;
+  LocalGroup& group_;
+  Mesh* const mesh_;
+  const bool direct_;
+  const size_t lane_bytes_;
+  const size_t half_;
+  const int nodes_;
+  const int size_;
+  Inputs inputs_;
+  std::unique_ptr<Greetings> greetings_;
+  std::vector<Flight> flights_;
+  std::vector<std::unique_ptr<MeshBuffer>> inputs_sent_;  // by lane, where Own is the input
+  uint64_t next_chunk_ = 0;  // of this node; others may have used fewer
+  uint64_t turn_ = 0;        // collectives
+  uint64_t slot_turn_ = 0;
+};
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "runtime/cpu/inputs.h"
+#include "runtime/cpu/work.h"
+
+namespace dtrain::runtime {
+
+// Collectives among the ranks of one node, whose ranks and indices are the same. Small ones go
+// through the slots of the segment, with one wait for each other; large ones by reading each
+// other's memory, or through the slots piece by piece where that is not permitted.
+class Within {
+ public:
+  Within(LocalGroup& group, const PeerMemory& memory, bool direct);
+
+  MaybeError Run(Work& work);
+
+ private:
+  // Through the slots.
+  MaybeError Staged(Work& work, bool entered);
+  MaybeError StagedAllreduce(Work& work, size_t at, size_t n);
+  MaybeError StagedBroadcast(Work& work, size_t at, size_t n);
+  MaybeError StagedAllgather(Work& work, size_t at, size_t n);
+  MaybeError StagedReduceScatter(Work& work, size_t at, size_t n);
+  MaybeError StagedAlltoall(Work& work, size_t at, size_t n);
+  MaybeError StagedReduce(Work& work, size_t at, size_t n);
+  size_t StagedCount(const Work& work) const;
+  void PutBlocks(const Work& work, size_t at, size_t n);
+  // Waits for all; the first time in a collective, compares what they ask for too.
+  MaybeError Meet(Work& work);
+  MaybeError ReduceSlice(Work& work, size_t at, size_t n, bool to_output);
+
+  // By reading each other's memory; all have entered.
+  MaybeError Direct(Work& work);
+  MaybeError DirectAllreduce(Work& work);
+  MaybeError DirectAllreduceBlock(Work& work, size_t at, size_t n);
+  MaybeError DirectReduceScatter(Work& work);
+  MaybeError DirectReduce(Work& work);
+  MaybeError DirectMoves(Work& work);
+  MaybeError ReducePieces(Work& work, size_t from, size_t bytes, char* to,
+                          const std::vector<char*>& copies);
+  void ShowDirectBuffers(Work& work, bool large);
+  bool MayReadAll(const Work& work) const;
+  MaybeError Barrier(Work& work);
+
+  char* Slot(int index) const { return group_.slot(index, static_cast<int>(turn_ % 2)); }
+
+  LocalGroup& group_;
+  const PeerMemory& memory_;
+  const bool direct_;
+  const int size_;
+  const int mine_;
+  Inputs inputs_;
+  uint64_t turn_ = 0;  // pieces that went through the slots
+  bool entered_ = false;
+  std::vector<char> kept_;  // an input that would be overwritten, or a part of a result
+};
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "runtime/base/collective.h"
+#include "runtime/base/communicator.h"
+#include "runtime/reduce/reduce_all.h"
+#include "runtime/shm/local_group.h"
+#include "runtime/shm/peer_memory.h"
+
+namespace dtrain::runtime {
+
+// Bytes of one element of any type.
+inline size_t WidthOf(dtrain_type type) {
+  constexpr size_t kWidths[] = {4, 8, 2, 2, 4, 8};
+  return kWidths[type];
+}
+
+// One collective on its way through a communicator.
+struct Work {
+  const Collective& what;
+  Descriptor request;  // what the other ranks of the node see of it
+  Deadline deadline;
+  Spent& spent;
+  int divisor = 1;  // of the last reduction
+
+  size_t width() const { return WidthOf(what.type); }
+  size_t bytes() const { return what.count * width(); }
+  const char* input() const { return static_cast<const char*>(what.input); }
+  char* output() const { return static_cast<char*>(what.output); }
+  bool is(Collective::Kind kind) const { return what.kind == kind; }
+};
+
+// Adds the time of its life to a part of Spent.
+class Stopwatch {
+ public:
+  explicit Stopwatch(int64_t& total) : total_(total), begin_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() {
+    const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begin_;
+    total_ += time.count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  int64_t& total_;
+  const std::chrono::steady_clock::time_point begin_;
+};
+
+inline void Copy(const Work& work, void* to, const void* from, size_t bytes) {
+  if (bytes == 0 || to == from) return;
+  const Stopwatch watch(work.spent.transfer_ns);
+  std::memcpy(to, from, bytes);
+}
+
+inline void Reduce(const Work& work, void* to, const void* const* from, int k, size_t n,
+                   int divisor) {
+  if (n == 0) return;
+  const Stopwatch watch(work.spent.reduce_ns);
+  ReduceAll(to, from, k, n, work.what.type, work.what.op, divisor);
+}
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/executor.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/types.h"
+
+namespace dtrain::runtime {
+namespace {
+
+constexpr size_t kBufferStep = size_t{1} << 20;
+
+// What agreements look like to a rank that makes another call meanwhile.
+Collective OfferCollective() {
+  Collective what;
+  what.kind = Collective::Kind::kAllreduce;
+  what.count = kOfferWords;
+  what.type = DTRAIN_INT32;
+  what.op = DTRAIN_MIN;
+  return what;
+}
+
+// The only work of a group of one rank.
+void RunAlone(const Collective& what) {
+  if (what.kind == Collective::Kind::kBarrier || what.kind == Collective::Kind::kBroadcast) return;
+  if (what.count == 0 || what.input == what.output) return;
+  std::memcpy(what.output, what.input, what.count * ElementSize(what.type));
+}
+
+size_t BytesOf(const Collective& what) {
+  return what.kind == Collective::Kind::kBarrier ? 0 : what.count * ElementSize(what.type);
+}
+
+TimelineKind KindOf(const Collective& what) {
+  return static_cast<TimelineKind>(static_cast<uint32_t>(what.kind));
+}
+
+// In the words of the job's ranks, when the text speaks of those of a group.
+std::string MembersText(const Group& group) {
+  constexpr size_t kMostNamed = 16;
+  std::string text;
+  for (size_t r = 0; r < std::min(group.members.size(), kMostNamed); ++r) {
+    text += (r > 0 ? ", " : "") + std::to_string(group.members[r]);
+  }
+  return text + (group.members.size() > kMostNamed ? ", ..." : "");
+}
+
+}  // namespace
+
+Executor::~Executor() { FreeBuffer(); }
+
+MaybeError Executor::broken() const {
+  if (!is_broken_.load(std::memory_order_acquire)) return std::nullopt;
+  const std::lock_guard<std::mutex> lock(broken_mutex_);
+  return Error{broken_->code, "the job is broken since an earlier failure: " + broken_->message};
+}
+
+MaybeError Executor::Run(Operation& operation, bool wait_for_device) {
+  if (MaybeError error = broken()) return error;
+  Group& group = *operation.group;
+  const Collective& what = operation.what;
+  operation.number = group.next_number++;
+  const bool watched = page_.open();
+  const int64_t begin_ns = watched ? NowNs() : 0;
+  page_.Begin(KindOf(what), operation.number, BytesOf(what), group.id, begin_ns);
+  Spent spent;
+  MaybeError error = Transfer(group, what, spent);
+  if (!error && wait_for_device && group.communicator != nullptr) {
+    error = group.communicator->Finish(what.stream, env_.collective_timeout);
+  }
+  if (watched) {
+    const int64_t end_ns = NowNs();
+    page_.End(operation.number, 1, spent.wait_ns, end_ns);
+    Record(operation, begin_ns, end_ns, spent);
+  }
+  if (!error) return std::nullopt;
+  return Break(operation, std::move(*error));
+}
+
+MaybeError Executor::Transfer(Group& group, Collective what, Spent& spent) {
+  what.number = group.next_run++;
+  if (group.communicator != nullptr) {
+    return group.communicator->Run(what, env_.collective_timeout, spent);
+  }
+  RunAlone(what);
+  return std::nullopt;
+}
+
+void Executor::FillRecord(TimelineRecord& record, uint64_t number, uint64_t bytes,
+                          TimelineKind kind, const Spent& spent) {
+  record.negotiate_ns = spent.negotiate_ns;
+  record.wait_ns = spent.wait_ns;
+  record.transfer_ns = spent.transfer_ns;
+  record.reduce_ns = spent.reduce_ns;
+  record.number = number;
+  record.bytes = bytes;
+  record.kind = static_cast<uint32_t>(kind);
+  record.lane = ThisThreadsLane();
+}
+
+void Executor::Record(const Operation& operation, int64_t begin_ns, int64_t end_ns,
+                      const Spent& spent) {
+  if (!page_.has_timeline()) return;
+  TimelineRecord record{};
+  FillRecord(record, operation.number, BytesOf(operation.what), KindOf(operation.what), spent);
+  record.begin_ns = begin_ns;
+  record.end_ns = end_ns;
+  page_.Write(record, operation.name);
+}
+
+Error Executor::Break(const Operation& operation, Error error) {
+  const Group& group = *operation.group;
+  const Group& world = groups_.world();
+  std::string text = "rank " + std::to_string(world.rank) + " of " + std::to_string(world.size);
+  if (group.id != 0) {
+    text += " (rank " + std::to_string(group.rank) + " of the group of ranks " +
+            MembersText(group) + ")";
+  }
+  text += ", collective " + std::to_string(operation.number) + " (" + Describe(operation.what);
+  if (!operation.name.empty()) text += ", \"" + Printable(operation.name) + "\"";
+  text += "): " + error.message;
+  if (error.code == DTRAIN_ERROR_TIMEOUT) {
+    text +=
+        "; another rank is stopped or late, or waits in another call "
+        "(DTRAIN_COLLECTIVE_TIMEOUT_SECONDS sets how long to wait)";
+  }
+  const std::string offer = Describe(OfferCollective());
+  if (error.message.find(offer) != std::string::npos) {
+    text += "; '" + offer + "' is how asynchronous all-reduces begin";
+  }
+  const Error first{error.code, std::move(text)};
+  SetBroken(first);
+  return first;
+}
+
+void Executor::SetBroken(const Error& error) {
+  {
+    const std::lock_guard<std::mutex> lock(broken_mutex_);
+    if (broken_) return;
+    broken_ = error;
+    is_broken_.store(true, std::memory_order_release);
+  }
+  groups_.AbortAll(error.message);
+}
+
+size_t Executor::RunAgreed(const std::vector<Operation*>& ready, size_t threshold,
+                           const Done& done) {
+  const auto fail_all = [&](const MaybeError& error) {
+    for (Operation* operation : ready) done(*operation, error);
+    return ready.size();
+  };
+  if (MaybeError error = broken()) return fail_all(error);
+  Group& group = *ready[0]->group;
+  for (size_t i = 0; i < ready.size(); ++i) ready[i]->number = group.next_number + i;
+  const Operation& first = *ready[0];
+  int64_t begin_ns = NowNs();
+  page_.Begin(TimelineKind::kAllreduce, first.number, BytesOf(first.what), group.id, begin_ns);
+  Spent agreeing;
+  auto count = Agree(ready, agreeing);
+  Spent spent;
+  spent.negotiate_ns = NowNs() - begin_ns;
+  int64_t waited_ns = agreeing.wait_ns;
+  if (!count.ok()) {
+    page_.End(first.number, 0, waited_ns, NowNs());
+    return fail_all(Break(first, count.error()));
+  }
+  group.next_number += *count;
+  std::vector<Collective> agreed;
+  for (size_t i = 0; i < *count; ++i) agreed.push_back(ready[i]->what);
+  const bool may_fuse =
+      group.communicator != nullptr && (!group.on_device || group.communicator->HasRunTogether());
+  const size_t most = may_fuse ? threshold : 0;
+  for (const std::vector<size_t>& batch : PlanBatches(agreed, most)) {
+    std::vector<Operation*> operations;
+    for (const size_t i : batch) operations.push_back(ready[i]);
+    MaybeError error = broken();
+    if (!error) error = RunBatch(operations, spent, waited_ns, begin_ns);
+    for (Operation* operation : operations) done(*operation, error);
+    spent = {};
+    waited_ns = 0;
+    begin_ns = NowNs();
+  }
+  return *count;
+}
+
+Result<size_t> Executor::Agree(const std::vector<Operation*>& ready, Spent& spent) {
+  Group& group = *ready[0]->group;
+  std::vector<Collective> offered;
+  for (size_t i = 0; i < std::min(ready.size(), kMostAgreed); ++i) {
+    offered.push_back(ready[i]->what);
+  }
+  if (group.size == 1) return offered.size();
+  std::vector<int32_t> offer = MakeOffer(offered);
+  Collective what = OfferCollective();
+  what.input = offer.data();
+  what.output = offer.data();
+  what.number = group.control != nullptr ? group.next_control++ : group.next_run++;
+  if (MaybeError error = group.agreements()->Run(what, env_.collective_timeout, spent)) {
+    return *error;
+  }
+  const Agreement agreement = ReadOffers(offer);
+  if (agreement.differs) return Disagreement(group, offered[*agreement.differs]);
+  if (agreement.count == 0 || agreement.count > offered.size()) {
+    return Error{DTRAIN_ERROR_INTERNAL, "an agreement on " + std::to_string(agreement.count) +
+                                            " of " + std::to_string(offered.size()) +
+                                            " operations"};
+  }
+  return agreement.count;
+}
+
+// All ranks have seen that they differ in this operation; now each learns what the others meant.
+Error Executor::Disagreement(Group& group, const Collective& mine) {
+  int64_t words[kDescriptionWords];
+  PackDescription(mine, words);
+  std::vector<int64_t> all(kDescriptionWords * static_cast<size_t>(group.size));
+  Collective what;
+  what.kind = Collective::Kind::kAllgather;
+  what.type = DTRAIN_INT64;
+  what.count = kDescriptionWords;
+  what.input = words;
+  what.output = all.data();
+  what.number = group.control != nullptr ? group.next_control++ : group.next_run++;
+  Spent spent;
+  if (MaybeError error = group.agreements()->Run(what, env_.collective_timeout, spent)) {
+    return {DTRAIN_ERROR_MISMATCH,
+            "the ranks do not ask for the same thing, and saying who asks "
+            "for what failed: " +
+                error->message};
+  }
+  return {DTRAIN_ERROR_MISMATCH, DescribeDisagreement(all)};
+}
+
+// One or several operations as one transfer. `waited_ns` is what was waited for others since
+// `begin_ns` already.
+MaybeError Executor::RunBatch(const std::vector<Operation*>& operations, Spent& spent,
+                              int64_t waited_ns, int64_t begin_ns) {
+  const Operation& first = *operations[0];
+  const Operation& last = *operations.back();
+  const bool fused = operations.size() > 1;
+  uint64_t bytes = 0;
+  for (const Operation* operation : operations) bytes += BytesOf(operation->what);
+  page_.Begin(fused ? TimelineKind::kFusion : TimelineKind::kAllreduce, first.number, bytes,
+              first.group->id, begin_ns);
+  std::vector<int64_t> ends;
+  MaybeError error = fused ? RunFused(*first.group, operations, spent, ends)
+                           : Transfer(*first.group, first.what, spent);
+  const int64_t end_ns = NowNs();
+  page_.End(last.number, operations.size(), waited_ns + spent.wait_ns, end_ns);
+  if (!fused) {
+    Record(first, begin_ns, end_ns, spent);
+  } else if (page_.has_timeline() && !error) {
+    TimelineRecord record{};
+    FillRecord(record, first.number, bytes, TimelineKind::kFusion, spent);
+    record.begin_ns = begin_ns;
+    record.end_ns = end_ns;
+    page_.Write(record, std::to_string(operations.size()) + " all-reduces");
+    for (size_t i = 0; i < operations.size(); ++i) {
+      Record(*operations[i], ends[i], ends[i + 1], {});
+    }
+  }
+  if (!error) return std::nullopt;
+  return Break(first, std::move(*error));
+}
+
+// `ends`: when the transfer was through, and then when each operation had its result.
+MaybeError Executor::RunFused(Group& group, const std::vector<Operation*>& operations, Spent& spent,
+                              std::vector<int64_t>& ends) {
+  if (group.communicator->HasRunTogether()) {
+    std::vector<Collective> parts;
+    for (const Operation* operation : operations) {
+      parts.push_back(operation->what);
+      parts.back().number = group.next_run++;
+    }
+    MaybeError error = group.communicator->RunTogether(parts, env_.collective_timeout, spent);
+    ends.assign(operations.size() + 1, NowNs());
+    return error;
+  }
+  size_t count = 0;
+  for (const Operation* operation : operations) count += operation->what.count;
+  Collective whole = operations[0]->what;
+  auto buffer = Buffer(count * ElementSize(whole.type));
+  if (!buffer.ok()) return buffer.error();
+  std::byte* at = *buffer;
+  for (const Operation* operation : operations) {
+    const size_t bytes = BytesOf(operation->what);
+    if (bytes > 0) std::memcpy(at, operation->what.input, bytes);
+    at += bytes;
+  }
+  whole.input = *buffer;
+  whole.output = *buffer;
+  whole.count = count;
+  if (MaybeError error = Transfer(group, whole, spent)) return error;
+  ends.push_back(NowNs());
+  at = *buffer;
+  for (const Operation* operation : operations) {
+    const size_t bytes = BytesOf(operation->what);
+    if (bytes > 0) std::memcpy(operation->what.output, at, bytes);
+    at += bytes;
+    ends.push_back(NowNs());
+  }
+  return std::nullopt;
+}
+
+Result<std::byte*> Executor::Buffer(size_t bytes) {
+  if (bytes <= buffer_bytes_) return buffer_;
+  size_t room = kBufferStep;
+  while (room < bytes) room *= 2;
+  Communicator* world = groups_.world().communicator.get();
+  FreeBuffer();
+  if (world != nullptr) {
+    auto memory = world->Allocate(room, false);
+    if (memory.ok()) buffer_ = static_cast<std::byte*>(*memory);
+  }
+  if (buffer_ == nullptr) {
+    buffer_ = static_cast<std::byte*>(std::aligned_alloc(4096, room));
+    buffer_is_plain_ = true;
+  }
+  if (buffer_ == nullptr) {
+    return Error{DTRAIN_ERROR_RESOURCES,
+                 "no memory for a fusion buffer of " + std::to_string(room) + " bytes"};
+  }
+  buffer_bytes_ = room;
+  return buffer_;
+}
+
+void Executor::FreeBuffer() {
+  Communicator* world = groups_.world().communicator.get();
+  if (buffer_is_plain_) {
+    std::free(buffer_);
+  } else if (buffer_ != nullptr && world != nullptr) {
+    (void)world->Free(buffer_);
+  }
+  buffer_ = nullptr;
+  buffer_bytes_ = 0;
+  buffer_is_plain_ = false;
+}
+
+}  // namespace dtrain::runtime

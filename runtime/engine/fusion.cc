@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/fusion.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "runtime/base/types.h"
+
+namespace dtrain::runtime {
+namespace {
+
+constexpr int32_t kNotReady = std::numeric_limits<int32_t>::max();
+
+uint64_t Mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 29);
+}
+
+uint64_t HashOf(uint64_t before, const Collective& what) {
+  uint64_t hash = Mix(before, static_cast<uint64_t>(what.kind));
+  hash = Mix(hash, static_cast<uint64_t>(what.type));
+  hash = Mix(hash, static_cast<uint64_t>(what.op));
+  return Mix(hash, what.count);
+}
+
+std::string RankList(const std::vector<size_t>& ranks) {
+  constexpr size_t kMostNamed = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kMostNamed) {
+    text += " and " + std::to_string(ranks.size() - kMostNamed) + " more";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<int32_t> MakeOffer(const std::vector<Collective>& ready) {
+  std::vector<int32_t> offer(kOfferWords, kNotReady);
+  const size_t count = std::min(ready.size(), kMostAgreed);
+  offer[0] = static_cast<int32_t>(count);
+  uint64_t hash = 0;
+  for (size_t i = 0; i < count; ++i) {
+    hash = HashOf(hash, ready[i]);
+    // The lowest complement is the complement of the highest: equal ends mean equal hashes.
+    const auto word = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
+    offer[1 + i] = word;
+    offer[1 + kMostAgreed + i] = ~word;
+  }
+  return offer;
+}
+
+Agreement ReadOffers(const std::vector<int32_t>& lowest) {
+  Agreement agreement;
+  agreement.count = static_cast<size_t>(std::max(lowest[0], 0));
+  for (size_t i = 0; i < agreement.count; ++i) {
+    if (lowest[1 + i] == ~lowest[1 + kMostAgreed + i]) continue;
+    agreement.differs = i;
+    break;
+  }
+  return agreement;
+}
+
+std::vector<std::vector<size_t>> PlanBatches(const std::vector<Collective>& agreed,
+                                             size_t threshold) {
+  struct Open {
+    dtrain_type type;
+    dtrain_op op;
+    size_t bytes;
+    size_t batch;
+  };
+  std::vector<std::vector<size_t>> batches;
+  std::vector<Open> open;
+  for (size_t i = 0; i < agreed.size(); ++i) {
+    const Collective& what = agreed[i];
+    const size_t bytes = what.count * ElementSize(what.type);
+    if (bytes > std::min(threshold, kLargestFused)) {
+      batches.push_back({i});
+      continue;
+    }
+    auto found = std::find_if(open.begin(), open.end(), [&](const Open& candidate) {
+      return candidate.type == what.type && candidate.op == what.op;
+    });
+    if (found == open.end()) {
+      open.push_back({what.type, what.op, 0, batches.size()});
+      batches.emplace_back();
+      found = open.end() - 1;
+    } else if (found->bytes + bytes > threshold) {
+      *found = {what.type, what.op, 0, batches.size()};
+      batches.emplace_back();
+    }
+    found->bytes += bytes;
+    batches[found->batch].push_back(i);
+  }
+  return batches;
+}
+
+void PackDescription(const Collective& what, int64_t (&words)[kDescriptionWords]) {
+  words[0] = static_cast<int64_t>(what.kind);
+  words[1] = what.type;
+  words[2] = what.op;
+  words[3] = what.root;
+  words[4] = static_cast<int64_t>(what.count);
+}
+
+std::string DescribeDisagreement(const std::vector<int64_t>& descriptions) {
+  std::vector<std::pair<std::string, std::vector<size_t>>> askers;
+  for (size_t r = 0; r * kDescriptionWords < descriptions.size(); ++r) {
+    const int64_t* words = &descriptions[r * kDescriptionWords];
+    Collective what;
+    what.kind = static_cast<Collective::Kind>(words[0]);
+    what.type = static_cast<dtrain_type>(words[1]);
+    what.op = static_cast<dtrain_op>(words[2]);
+    what.root = static_cast<int>(words[3]);
+    what.count = static_cast<size_t>(words[4]);
+    const std::string text = Describe(what);
+    auto found = std::find_if(askers.begin(), askers.end(),
+                              [&](const auto& asker) { return asker.first == text; });
+    if (found == askers.end()) found = askers.insert(askers.end(), {text, {}});
+    found->second.push_back(r);
+  }
+  std::string text = "the ranks do not ask for the same thing: ";
+  for (size_t i = 0; i < askers.size(); ++i) {
+    if (i > 0) text += "; ";
+    text += RankList(askers[i].second) + " for " + askers[i].first;
+  }
+  return text;
+}
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/group.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace dtrain::runtime {
+
+Split SplitByColor(const std::vector<int32_t>& table, int rank, uint32_t first_id) {
+  std::set<int32_t> colors;
+  for (size_t i = 0; i < table.size(); i += 2) {
+    if (table[i] >= 0) colors.insert(table[i]);
+  }
+  Split split;
+  split.groups = static_cast<uint32_t>(colors.size());
+  const int32_t mine = table[2 * static_cast<size_t>(rank)];
+  if (mine < 0) return split;
+  split.id = first_id + static_cast<uint32_t>(std::distance(colors.begin(), colors.find(mine)));
+  for (size_t r = 0; 2 * r < table.size(); ++r) {
+    if (table[2 * r] == mine) split.members.push_back(static_cast<int>(r));
+  }
+  std::stable_sort(split.members.begin(), split.members.end(), [&](int a, int b) {
+    return table[2 * static_cast<size_t>(a) + 1] < table[2 * static_cast<size_t>(b) + 1];
+  });
+  return split;
+}
+
+Group& Groups::Add(std::unique_ptr<Group> group) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Group& added = *group;
+  others_[added.id] = std::move(group);
+  return added;
+}
+
+Group* Groups::Find(uint32_t id) {
+  if (id == 0) return &world_;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = others_.find(id);
+  return found == others_.end() ? nullptr : found->second.get();
+}
+
+void Groups::Remove(uint32_t id) {
+  std::unique_ptr<Group> removed;  // its threads are joined without the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = others_.find(id);
+  if (found == others_.end()) return;
+  removed = std::move(found->second);
+  others_.erase(found);
+}
+
+int Groups::Read(uint32_t id, const std::function<int(const Group&)>& read) {
+  if (id == 0) return read(world_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = others_.find(id);
+  return found == others_.end() ? -1 : read(*found->second);
+}
+
+void Groups::AbortAll(const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto abort = [&](Group& group) {
+    if (group.communicator != nullptr) group.communicator->Abort(reason);
+    if (group.control != nullptr) group.control->Abort(reason);
+  };
+  abort(world_);
+  for (auto& [id, group] : others_) abort(*group);
+}
+
+void Groups::Clear() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  others_.clear();
+  world_.communicator.reset();
+  world_.control.reset();
+}
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/base/communicator.h"
+
+namespace dtrain::runtime {
+
+// Some ranks of the job, or all of them, and how they reach each other. Its counters belong to
+// whichever thread runs collectives at the time.
+struct Group {
+  uint32_t id = 0;  // 0: all ranks; the same on all members
+  int rank = 0;
+  int size = 1;
+  std::vector<int> members;                    // ranks of the job, by rank in the group
+  std::unique_ptr<Communicator> communicator;  // none for one rank, where there is nothing to do
+  // Where small agreements go when `communicator` works on a device; else none.
+  std::unique_ptr<Communicator> control;
+  bool on_device = false;    // buffers may be a GPU's: only the communicator can copy them
+  uint64_t next_number = 0;  // of the program's collectives: the same on all members
+  uint64_t next_run = 0;     // of the communicator's
+  uint64_t next_control = 0;
+
+  Communicator* agreements() { return control != nullptr ? control.get() : communicator.get(); }
+};
+
+// A group's place within the table of what all ranks of the job gave for color and key.
+struct Split {
+  uint32_t id = 0;           // of this rank's group
+  uint32_t groups = 0;       // how many there are in all
+  std::vector<int> members;  // empty for a negative color
+};
+// `table` holds color and key of each rank; `first_id` is the id of the lowest color's group.
+Split SplitByColor(const std::vector<int32_t>& table, int rank, uint32_t first_id);
+
+// All groups of the job. The map may be read by any thread; a group is removed only when nobody
+// uses it.
+class Groups {
+ public:
+  Group& world() { return world_; }
+  const Group& world() const { return world_; }
+
+  // Owned here from now on.
+  Group& Add(std::unique_ptr<Group> group);
+  // Null when there is no such group (any more).
+  Group* Find(uint32_t id);
+  void Remove(uint32_t id);
+  // Gives `read` the group and returns what it says, or -1 when there is no such group.
+  int Read(uint32_t id, const std::function<int(const Group&)>& read);
+
+  // Every rank that is in a collective with this one, or will be, fails with `reason`.
+  void AbortAll(const std::string& reason);
+  // Ends all communicators.
+  void Clear();
+
+ private:
+  std::mutex mutex_;
+  Group world_;
+  std::map<uint32_t, std::unique_ptr<Group>> others_;
+};
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/job.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "runtime/boot/address.h"
+#include "runtime/boot/bootstrap.h"
+
+namespace dtrain::runtime {
+namespace {
+
+// Two ranks with the same text share a node. Host names alone are not enough: cloned machines keep
+// theirs.
+std::string NodeIdentity() {
+  char host[HOST_NAME_MAX + 1] = "";
+  gethostname(host, sizeof(host) - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return std::string(host) + " " + boot;
+}
+
+Deadline After(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
+
+}  // namespace
+
+Result<std::unique_ptr<Job>> Job::Join(const Environment& env, Launcher& launcher,
+                                       ProgressPage& page) {
+  std::unique_ptr<Job> job(new Job(env, launcher, page));
+  MaybeError error = job->Bootstrap();
+  if (!error) {
+    page.SetJoined(true);
+    return job;
+  }
+  const auto seconds = std::chrono::duration<double>(env.init_timeout).count();
+  error->message = "rank " + std::to_string(env.rank) + " of " + std::to_string(env.size) +
+                   " could not join the job: " + error->message;
+  if (error->code == DTRAIN_ERROR_TIMEOUT) {
+    error->message += " (waited " + std::to_string(seconds).substr(0, 6) +
+                      " s in all; DTRAIN_TIMEOUT_SECONDS changes that)";
+  }
+  return *error;
+}
+
+Job::~Job() {
+  for (void* memory : plain_) std::free(memory);
+}
+
+MaybeError Job::ConnectPmi(Deadline deadline) {
+  if (launcher_.pmi) return launcher_.pmi->Rejoin(deadline);
+  auto pmi = PmiClient::Connect(env_.pmi_fd, deadline);
+  if (!pmi.ok()) return pmi.error();
+  launcher_.pmi.emplace(std::move(*pmi));
+  return std::nullopt;
+}
+
+MaybeError Job::Bootstrap() {
+  const Deadline deadline = After(env_.init_timeout);
+  Group& world = groups_.world();
+  world.rank = env_.rank;
+  world.size = env_.size;
+  for (int r = 0; r < env_.size; ++r) world.members.push_back(r);
+  if (env_.pmi_fd >= 0) {
+    if (MaybeError error = ConnectPmi(deadline)) return error;
+  }
+  if (env_.size == 1) {
+    SoloBootstrap alone;
+    return Meet(alone, std::vector<int>{0}, deadline);
+  }
+  auto mapping = launcher_.pmi->Get("PMI_process_mapping", deadline);
+  if (!mapping.ok()) return mapping.error();
+  std::optional<std::vector<int>> nodes;
+  if (*mapping) nodes = ParseProcessMapping(**mapping, env_.size);
+  PmiBootstrap bootstrap(*launcher_.pmi, env_.rank, env_.size, launcher_.generation++);
+  return Meet(bootstrap, std::move(nodes), deadline);
+}
+
+MaybeError Job::Meet(class Bootstrap& bootstrap, std::optional<std::vector<int>> nodes,
+                     Deadline deadline) {
+  std::string ip;
+  if (env_.size > 1) {
+    const bool all_local =
+        nodes ? PlaceOf(env_.rank, *nodes).nodes == 1 : env_.local_size == env_.size;
+    auto host = ListInterfaceAddresses();
+    if (!host.ok()) return host.error();
+    auto chosen = ChooseAddress(env_.address, env_.interfaces, all_local, *host);
+    if (!chosen.ok()) return chosen.error();
+    ip = std::move(*chosen);
+  }
+  auto device = ReadNcclOptions([](const char* name) { return std::getenv(name); });
+  if (!device.ok()) return device.error();
+  const Hello mine{env_.backend, Backend::WhyNotNccl(env_.backend), env_.fusion_threshold,
+                   env_.cycle_time.count(), NodeIdentity()};
+  auto texts = bootstrap.Exchange(EncodeHello(mine), deadline);
+  if (!texts.ok()) return texts.error();
+  std::vector<Hello> hellos(texts->size());
+  std::vector<std::string> names;
+  for (size_t r = 0; r < texts->size(); ++r) {
+    if (!DecodeHello((*texts)[r], hellos[r])) {
+      return Error{
+          DTRAIN_ERROR_LAUNCHER,
+          "rank " + std::to_string(r) +
+              " does not speak as this version of libdtrain does: " + Printable((*texts)[r])};
+    }
+    names.push_back(hellos[r].node);
+  }
+  topology_ = PlaceOf(env_.rank, nodes ? *nodes : NodesByName(names));
+  auto nccl = ChooseNccl(hellos);
+  if (!nccl.ok()) return nccl.error();
+  queue_.SetFusion(hellos[0].fusion_threshold, std::chrono::microseconds(hellos[0].cycle_us));
+  CpuOptions cpu;
+  // The launcher knows best who shares a node; else all ranks go by what they said of themselves.
+  cpu.node = nodes ? "node " + std::to_string((*nodes)[static_cast<size_t>(env_.rank)]) : mine.node;
+  cpu.address = ip;
+  device->local_rank = topology_.local_rank;
+  device->node = cpu.node;
+  device->address = std::move(ip);
+  backend_ = std::make_unique<Backend>(*nccl, std::move(cpu), std::move(*device));
+  Group& world = groups_.world();
+  world.on_device = *nccl;
+  return backend_->Make(bootstrap, deadline, world.communicator, world.control);
+}
+
+MaybeError Job::Run(const Collective& what) {
+  queue_.Drain();
+  Operation operation;
+  operation.group = &groups_.world();
+  operation.what = what;
+  return executor_.Run(operation, true);
+}
+
+Result<dtrain_handle> Job::Start(Operation operation) {
+  if (MaybeError error = executor_.broken()) return *error;
+  return queue_.Add(std::move(operation));
+}
+
+Result<uint32_t> Job::CreateGroup(int color, int key) {
+  const int32_t mine[2] = {std::max(color, -1), key};
+  std::vector<int32_t> table(2 * static_cast<size_t>(env_.size));
+  Collective what;
+  what.kind = Collective::Kind::kAllgather;
+  what.input = mine;
+  what.output = table.data();
+  what.count = 2;
+  what.type = DTRAIN_INT32;
+  if (MaybeError error = Run(what)) return *error;
+  Split split = SplitByColor(table, env_.rank, next_group_);
+  next_group_ += split.groups;
+
+  auto group = std::make_unique<Group>();
+  group->id = split.id;
+  group->size = static_cast<int>(split.members.size());
+  const bool member = !split.members.empty();
+  group->members = split.members;
+  group->on_device = backend_->nccl();
+  const Deadline deadline = After(env_.init_timeout);
+  if (env_.size == 1) {
+    SoloBootstrap alone;
+    MaybeError error;
+    if (member) error = backend_->Make(alone, deadline, group->communicator, group->control);
+    if (error) return *error;
+  } else if (MaybeError error = ConnectGroup(*group, deadline)) {
+    return *error;
+  }
+  if (split.members.empty()) return uint32_t{0};
+  return groups_.Add(std::move(group)).id;
+}
+
+// All ranks of the job are in here, each for its own group.
+MaybeError Job::ConnectGroup(Group& group, Deadline deadline) {
+  Group& world = groups_.world();
+  uint64_t& runs = world.control != nullptr ? world.next_control : world.next_run;
+  GroupBootstrap bootstrap(*world.agreements(), group.members, runs);
+  group.rank = bootstrap.rank();
+  MaybeError error;
+  if (group.size > 0) {
+    error = backend_->Make(bootstrap, deadline, group.communicator, group.control);
+  }
+  error = bootstrap.Finish(error, deadline);
+  if (!error) return std::nullopt;
+  error->message = "rank " + std::to_string(env_.rank) + " of " + std::to_string(env_.size) +
+                   " could not make the group: " + error->message;
+  if (bootstrap.parent_failed()) executor_.SetBroken(*error);
+  return error;
+}
+
+MaybeError Job::FreeGroup(uint32_t id) {
+  queue_.Drain();
+  Group* group = groups_.Find(id);
+  if (group == nullptr || id == 0) {
+    return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "there is no such group"};
+  }
+  // A rank that closed its connections while another one is still inside the last collective would
+  // break it.
+  MaybeError error;
+  if (!executor_.broken()) {
+    Operation barrier;
+    barrier.group = group;
+    error = executor_.Run(barrier, true);
+  }
+  groups_.Remove(id);
+  return error;
+}
+
+Result<void*> Job::Allocate(size_t bytes, bool device) {
+  queue_.Drain();
+  Communicator* world = groups_.world().communicator.get();
+  void* memory = nullptr;
+  if (world != nullptr) {
+    auto own = world->Allocate(bytes, device);
+    if (!own.ok()) return own.error();
+    memory = *own;
+  }
+  if (memory != nullptr) return memory;
+  if (device) {
+    return Error{DTRAIN_ERROR_UNSUPPORTED,
+                 "there is no memory of a device in a job whose collectives run on the CPU"};
+  }
+  if (posix_memalign(&memory, 4096, std::max<size_t>(bytes, 1)) != 0) {
+    return Error{DTRAIN_ERROR_RESOURCES, "no memory for " + std::to_string(bytes) + " bytes"};
+  }
+  std::memset(memory, 0, bytes);
+  plain_.push_back(memory);
+  return memory;
+}
+
+MaybeError Job::Free(void* memory) {
+  queue_.Drain();
+  const auto found = std::find(plain_.begin(), plain_.end(), memory);
+  if (found != plain_.end()) {
+    std::free(memory);
+    plain_.erase(found);
+    return std::nullopt;
+  }
+  Communicator* world = groups_.world().communicator.get();
+  if (world != nullptr) return world->Free(memory);
+  return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "this memory is not from dtrain_alloc"};
+}
+
+MaybeError Job::Leave() {
+  queue_.Drain();
+  const Deadline deadline = After(env_.init_timeout);
+  const bool with_launcher = env_.pmi_fd >= 0;
+  MaybeError error;
+  // A rank that closed its connections while another one is still inside the last collective
+  // would break it.
+  if (env_.size > 1 && !executor_.broken()) error = launcher_.pmi->Barrier(deadline);
+  executor_.FreeBuffer();
+  groups_.Clear();
+  page_.SetJoined(false);
+  if (with_launcher) {
+    if (!error) error = launcher_.pmi->Finalize(deadline);
+    if (error || !launcher_.pmi->can_rejoin()) {
+      launcher_.pmi.reset();
+      launcher_.closed = true;
+    }
+  }
+  if (!error) return std::nullopt;
+  return Error{error->code, "rank " + std::to_string(env_.rank) + " of " +
+                                std::to_string(env_.size) +
+                                " could not leave the job in order: " + error->message};
+}
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/result.h"
+#include "runtime/boot/pmi_client.h"
+#include "runtime/boot/topology.h"
+#include "runtime/engine/backend.h"
+#include "runtime/engine/executor.h"
+#include "runtime/engine/group.h"
+#include "runtime/engine/page.h"
+#include "runtime/engine/queue.h"
+
+namespace dtrain::runtime {
+
+// This process's connection to its launcher, which outlives a job where the launcher lets a process
+// join again.
+struct Launcher {
+  std::optional<PmiClient> pmi;  // none without a launcher, or before the first job
+  int generation = 0;            // how often it has been joined through
+  bool closed = false;           // it let us join once only, and that is over
+};
+
+// This process's membership of a job, from a finished bootstrap on. Used by one thread at a time;
+// rank, size, topology and groups' ranks may be read by any.
+class Job {
+ public:
+  // Meets the other ranks and connects to them. `launcher` and `page` outlive the job.
+  static Result<std::unique_ptr<Job>> Join(const Environment& env, Launcher& launcher,
+                                           ProgressPage& page);
+  ~Job();
+
+  int rank() const { return env_.rank; }
+  int size() const { return env_.size; }
+  const Topology& topology() const { return topology_; }
+  const char* backend() const { return backend_->name(); }
+  Groups& groups() { return groups_; }
+
+  // Arguments are checked by the caller. After a failure every further call fails with the first
+  // one's text.
+  MaybeError Run(const Collective& what);
+  Result<dtrain_handle> Start(Operation operation);
+  MaybeError Wait(dtrain_handle handle) { return queue_.Wait(handle); }
+  MaybeError Test(dtrain_handle handle, bool& done) { return queue_.Test(handle, done); }
+
+  // The id of the new group, 0 for none.
+  Result<uint32_t> CreateGroup(int color, int key);
+  MaybeError FreeGroup(uint32_t id);
+
+  Result<void*> Allocate(size_t bytes, bool device);
+  MaybeError Free(void* memory);
+
+  // Waits for the other ranks, unless a collective has failed, and leaves.
+  MaybeError Leave();
+  bool broken() const { return executor_.broken().has_value(); }
+
+ private:
+  Job(const Environment& env, Launcher& launcher, ProgressPage& page)
+      : env_(env),
+        launcher_(launcher),
+        page_(page),
+        executor_(env_, groups_, page),
+        queue_(executor_) {}
+  MaybeError Bootstrap();
+  MaybeError Meet(class Bootstrap& bootstrap, std::optional<std::vector<int>> nodes,
+                  Deadline deadline);
+  MaybeError ConnectPmi(Deadline deadline);
+  MaybeError ConnectGroup(Group& group, Deadline deadline);
+
+  Environment env_;
+  Launcher& launcher_;
+  ProgressPage& page_;
+  Topology topology_;
+  std::unique_ptr<Backend> backend_;
+  Groups groups_;
+  Executor executor_;
+  Queue queue_;
+  uint32_t next_group_ = 1;
+  std::vector<void*> plain_;  // what dtrain_alloc took from no communicator
+};
+
+}  // namespace dtrain::runtime

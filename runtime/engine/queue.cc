@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/queue.h"
+
+#include <pthread.h>
+
+#include <system_error>
+#include <utility>
+
+#include "runtime/base/signal_guard.h"
+#include "runtime/base/types.h"
+
+namespace dtrain::runtime {
+namespace {
+
+Error NoSuch(dtrain_handle handle) {
+  return {DTRAIN_ERROR_INVALID_ARGUMENT, "there is no handle " + std::to_string(handle) +
+                                             ": it was never given, or has been waited for"};
+}
+
+}  // namespace
+
+Queue::~Queue() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<dtrain_handle> Queue::Add(Operation operation) {
+  if (!thread_.joinable()) {
+    const AllSignalsBlocked blocked;
+    try {
+      thread_ = std::thread([this] { Main(); });
+    } catch (const std::system_error& e) {
+      return Error{DTRAIN_ERROR_RESOURCES,
+                   std::string("cannot start the thread for asynchronous calls: ") + e.what()};
+    }
+    pthread_setname_np(thread_.native_handle(), "dtrain-engine");
+  }
+  auto entry = std::make_unique<Entry>();
+  entry->operation = std::move(operation);
+  entry->added = std::chrono::steady_clock::now();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const dtrain_handle handle = next_handle_++;
+  const bool wake = ShouldWake(entry->operation);
+  waiting_.push_back(entry.get());
+  entries_.emplace(handle, std::move(entry));
+  if (wake) work_.notify_one();
+  return handle;
+}
+
+MaybeError Queue::Wait(dtrain_handle handle) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto found = entries_.find(handle);
+  if (found == entries_.end()) return NoSuch(handle);
+  Entry& entry = *found->second;
+  RunUntil(lock, [&] { return entry.done; });
+  MaybeError error = std::move(entry.error);
+  entries_.erase(found);
+  return error;
+}
+
+MaybeError Queue::Test(dtrain_handle handle, bool& done) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  done = false;
+  const auto found = entries_.find(handle);
+  if (found == entries_.end()) return NoSuch(handle);
+  if (!found->second->done) return std::nullopt;
+  done = true;
+  MaybeError error = std::move(found->second->error);
+  entries_.erase(found);
+  return error;
+}
+
+void Queue::Drain() {
+  if (!thread_.joinable()) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  RunUntil(lock, [&] { return waiting_.empty(); });
+}
+
+template <typename IsDone>
+void Queue::RunUntil(std::unique_lock<std::mutex>& lock, IsDone is_done) {
+  if (is_done()) return;
+  awaited_ = true;
+  while (!is_done()) {
+    if (running_) {
+      done_.wait(lock, [&] { return !running_ || is_done(); });
+    } else {
+      RunFront(lock);
+    }
+  }
+  awaited_ = false;
+  if (!waiting_.empty()) work_.notify_one();
+}
+
+size_t Queue::CountReady(bool& complete) const {
+  complete = false;
+  size_t count = 0;
+  size_t bytes = 0;
+  const Group* group = waiting_.front()->operation.group;
+  for (const Entry* entry : waiting_) {
+    const Operation& operation = entry->operation;
+    if (operation.what.kind != Collective::Kind::kAllreduce || operation.group != group) {
+      complete = true;  // it has to run behind them
+      break;
+    }
+    ++count;
+    bytes += operation.what.count * ElementSize(operation.what.type);
+    if (count < kMostAgreed && bytes < threshold_) continue;
+    complete = true;
+    break;
+  }
+  return count;
+}
+
+bool Queue::MayFuse(const Operation& operation) const {
+  return threshold_ > 0 && operation.what.kind == Collective::Kind::kAllreduce;
+}
+
+void Queue::Gather(std::unique_lock<std::mutex>& lock) {
+  const Entry& front = *waiting_.front();
+  if (!MayFuse(front.operation)) return;
+  work_.wait_until(lock, front.added + cycle_time_, [&] {
+    if (awaited_ || running_ || stopping_ || waiting_.empty()) return true;
+    bool complete = false;
+    CountReady(complete);
+    return complete;
+  });
+}
+
+void Queue::RunFront(std::unique_lock<std::mutex>& lock) {
+  running_ = true;
+  Operation& first = waiting_.front()->operation;
+  const bool fuse = MayFuse(first);
+  bool complete = false;
+  const size_t count = fuse ? CountReady(complete) : 1;
+  std::vector<Operation*> ready;
+  for (size_t i = 0; i < count; ++i) ready.push_back(&waiting_[i]->operation);
+  lock.unlock();
+  if (fuse) {
+    executor_.RunAgreed(ready, threshold_, [this](Operation& operation, const MaybeError& error) {
+      SetDone(operation, error);
+    });
+  } else {
+    SetDone(first, executor_.Run(first, false));
+  }
+  lock.lock();
+  running_ = false;
+  done_.notify_all();
+}
+
+// While calls come, the thread looks once per cycle by itself: waking it for each of them would
+// cost more than most of them do, in particular where the program waits for it right away.
+bool Queue::ShouldWake(const Operation& operation) const {
+  if (asleep_ || cycle_time_.count() == 0 || !MayFuse(operation)) return true;
+  const size_t bytes = operation.what.count * ElementSize(operation.what.type);
+  return bytes > kLargestFused || waiting_.size() + 1 >= kMostAgreed;
+}
+
+void Queue::AwaitWork(std::unique_lock<std::mutex>& lock) {
+  constexpr int kIdleCycles = 50;  // before the thread sleeps until it is woken
+  const auto has_work = [&] { return stopping_ || (!waiting_.empty() && !awaited_); };
+  for (int i = 0; i < kIdleCycles && cycle_time_.count() > 0; ++i) {
+    if (work_.wait_for(lock, cycle_time_, has_work)) return;
+  }
+  asleep_ = true;
+  work_.wait(lock, has_work);
+  asleep_ = false;
+}
+
+void Queue::Main() {
+  SetThisThreadsLane(kEngineLane);
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    AwaitWork(lock);
+    if (waiting_.empty()) return;
+    Gather(lock);
+    if (!waiting_.empty() && !awaited_ && !running_) RunFront(lock);
+  }
+}
+
+// What runs together need not be done in the order of the queue.
+void Queue::SetDone(Operation& operation, const MaybeError& error) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto i = waiting_.begin(); i != waiting_.end(); ++i) {
+    if (&(*i)->operation != &operation) continue;
+    (*i)->error = error;
+    (*i)->done = true;
+    waiting_.erase(i);
+    break;
+  }
+  done_.notify_all();
+}
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/engine/executor.h"
+
+namespace dtrain::runtime {
+
+// The asynchronous collectives of this process, in the order in which they were made, and the one
+// thread that runs them, which starts with the first of them. Whoever waits for one runs what is in
+// the queue itself, where that thread is not at it already: handing over would take longer than
+// most collectives. All functions are called by one thread at a time.
+class Queue {
+ public:
+  explicit Queue(Executor& executor) : executor_(executor) {}
+  // Waits for what is in the queue.
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  // Before the first Add. All-reduces of up to `threshold` bytes, gathered for `cycle_time`, run
+  // together; 0: none do. The threshold must be the same on all ranks.
+  void SetFusion(size_t threshold, std::chrono::microseconds cycle_time) {
+    threshold_ = threshold;
+    cycle_time_ = cycle_time;
+  }
+
+  // Fails only when no thread can be started.
+  Result<dtrain_handle> Add(Operation operation);
+  // Returns when the operation is done, with how it went, and forgets the handle.
+  MaybeError Wait(dtrain_handle handle);
+  // Likewise, but at once; `done` tells whether it is, and only then is the handle forgotten.
+  MaybeError Test(dtrain_handle handle, bool& done);
+  // Returns when nothing is left to run, so that the caller may use the executor.
+  void Drain();
+
+ private:
+  struct Entry {
+    Operation operation;
+    std::chrono::steady_clock::time_point added;
+    bool done = false;
+    MaybeError error;
+  };
+
+  void Main();
+  void AwaitWork(std::unique_lock<std::mutex>& lock);
+  bool ShouldWake(const Operation& operation) const;
+  // Lets the front of the queue wait a little for more that may run with it.
+  void Gather(std::unique_lock<std::mutex>& lock);
+  // From the front, how many all-reduces of one group, and whether more could still join them.
+  size_t CountReady(bool& complete) const;
+  // Runs what is at the front of the queue; `lock` is free meanwhile.
+  void RunFront(std::unique_lock<std::mutex>& lock);
+  bool MayFuse(const Operation& operation) const;
+  void SetDone(Operation& operation, const MaybeError& error);
+  template <typename IsDone>
+  void RunUntil(std::unique_lock<std::mutex>& lock, IsDone is_done);
+
+  Executor& executor_;
+  size_t threshold_ = 0;
+  std::chrono::microseconds cycle_time_{0};
+
+  std::mutex mutex_;
+  std::condition_variable work_;  // for the thread: more to do, or no more to wait for
+  std::condition_variable done_;  // for who waits: something is done, or nobody runs any more
+  std::deque<Entry*> waiting_;    // not done
+  std::unordered_map<dtrain_handle, std::unique_ptr<Entry>> entries_;
+  dtrain_handle next_handle_ = 1;
+  bool running_ = false;  // somebody is inside RunFront
+  bool awaited_ = false;  // somebody waits, and runs the queue
+  bool asleep_ = false;   // the thread has to be woken for new work
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace dtrain::runtime

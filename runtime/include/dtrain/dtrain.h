@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libdtrain: collective operations for the workers of one job. Plain C.
+ *
+ * Bootstrap  The launcher hands each worker a PMI-1 socket (`dtrain launch`, `mpiexec.hydra`,
+ *            Flux). A program that was started without one is a job of one rank.
+ * Buffers    belong to the caller, dense and naturally aligned: host memory, or memory of a GPU
+ * when the job runs on NCCL. A blocking call keeps no pointer; an asynchronous one may use its
+ *            buffers until its handle is done. Counts are elements, never bytes.
+ * Order      Every rank of a group calls the same collectives on it, in the same order, with the
+ *            same count, type, operation and root. When a rank differs, all fail with
+ *            DTRAIN_ERROR_MISMATCH, which names the ranks; nobody gets a wrong result from it. (On
+ *            NCCL, finding that out takes DTRAIN_CHECK=1.)
+ * Results    are the same bits on every rank of an all-reduce, and on CPUs from run to run with the
+ *            same inputs, ranks and nodes.
+ * Threads    One call at a time per process: a call made while another thread is inside one returns
+ *            DTRAIN_ERROR_BUSY and does nothing. The rank and size functions, marks,
+ *            dtrain_backend, dtrain_last_error, dtrain_status_name and dtrain_version may be called
+ *            at any time from any thread.
+ * Failure    A call either succeeds or leaves a text in dtrain_last_error(). A collective that
+ *            failed closes all connections, so that the other ranks fail at once too; output
+ *            buffers are then undefined and only dtrain_finalize is left to call.
+ * Versions   Values and functions are added, never renumbered or removed, within one SONAME.
+ */
+#ifndef DTRAIN_DTRAIN_H_
+#define DTRAIN_DTRAIN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DTRAIN_API __attribute__((visibility("default")))
+
+typedef enum dtrain_status {
+  DTRAIN_OK = 0,
+  DTRAIN_ERROR_INVALID_ARGUMENT = 1, /* NULL, negative root, overlapping buffers, unknown value */
+  DTRAIN_ERROR_STATE = 2,            /* before dtrain_init, twice, after dtrain_finalize, forked */
+  DTRAIN_ERROR_UNSUPPORTED = 3,      /* a combination that there is not, as avg of integers */
+  DTRAIN_ERROR_ENVIRONMENT = 4,      /* an environment variable or the launcher's socket is bad */
+  DTRAIN_ERROR_LAUNCHER = 5,         /* the launcher's PMI server refused, or is gone */
+  DTRAIN_ERROR_NETWORK = 6,   /* another rank could not be reached, or its connection broke */
+  DTRAIN_ERROR_TIMEOUT = 7,   /* the other ranks did not come in time */
+  DTRAIN_ERROR_BUSY = 8,      /* another thread is inside a call */
+  DTRAIN_ERROR_RESOURCES = 9, /* out of memory, descriptors or threads */
+  DTRAIN_ERROR_INTERNAL = 10, /* a fault of libdtrain's own: please report it */
+  DTRAIN_ERROR_MISMATCH = 11, /* the ranks do not ask for the same thing */
+  DTRAIN_ERROR_DEVICE = 12    /* a GPU, its driver or NCCL */
+} dtrain_status;
+
+typedef enum dtrain_type {
+  DTRAIN_INT32 = 0,
+  DTRAIN_INT64 = 1,
+  DTRAIN_FLOAT16 = 2,  /* IEEE binary16; sums are accumulated in float32 */
+  DTRAIN_BFLOAT16 = 3, /* the upper half of a float32; likewise */
+  DTRAIN_FLOAT32 = 4,
+  DTRAIN_FLOAT64 = 5
+} dtrain_type;
+
+/* Integer sums and products wrap around. With NaN among the inputs, min and max are unspecified. */
+typedef enum dtrain_op {
+  DTRAIN_SUM = 0,
+  DTRAIN_AVG = 1, /* the sum divided by the number of ranks; floating-point types only */
+  DTRAIN_MIN = 2,
+  DTRAIN_MAX = 3,
+  DTRAIN_PROD = 4
+} dtrain_op;
+
+/*
+ * What a program may choose instead of the environment. Start from DTRAIN_CONFIG_INIT, so that a
+ * program built against this header works with a later library that has more fields. Zero or NULL
+ * in a field means: as the environment says, else the default.
+ */
+typedef struct dtrain_config {
+  size_t struct_size;            /* sizeof(dtrain_config), filled in by DTRAIN_CONFIG_INIT */
+  uint64_t flags;                /* none defined: 0 */
+  int64_t init_timeout_ms;       /* for dtrain_init and dtrain_finalize; default 300,000 */
+  int64_t collective_timeout_ms; /* for one collective; default 1,800,000 */
+  const char* address;           /* numeric address to listen on; only read during dtrain_init */
+} dtrain_config;
+
+#define DTRAIN_CONFIG_INIT \
+  { sizeof(dtrain_config), 0, 0, 0, NULL }
+
+/*
+ * Joins the job: meets the other ranks through the launcher and connects to all of them.
+ * Collective; not again after a failure. After dtrain_finalize it may be called again where the
+ * launcher permits it (`dtrain launch` does). `config` may be NULL. Threads that the library starts
+ * block all signals.
+ */
+DTRAIN_API dtrain_status dtrain_init(const dtrain_config* config);
+
+/*
+ * Leaves the job: waits until every rank has called it, closes the connections and tells the
+ * launcher. After a failed collective it does not wait. A process that exits without it counts as
+ * failed for the launcher.
+ */
+DTRAIN_API dtrain_status dtrain_finalize(void);
+
+/* Between dtrain_init and dtrain_finalize; outside of that, -1. */
+DTRAIN_API int dtrain_rank(void);       /* 0 .. dtrain_size() - 1 */
+DTRAIN_API int dtrain_size(void);       /* workers in the job */
+DTRAIN_API int dtrain_local_rank(void); /* 0 .. dtrain_local_size() - 1, on this node */
+DTRAIN_API int dtrain_local_size(void); /* workers on this node */
+DTRAIN_API int dtrain_node_rank(void);  /* 0 .. nodes - 1, in the order of their first ranks */
+DTRAIN_API int dtrain_node_count(void); /* nodes of the job */
+
+/* Returns when every rank has called it. */
+DTRAIN_API dtrain_status dtrain_barrier(void);
+
+/*
+ * output[i] = op over all ranks of input[i], for `count` elements, on every rank. `input` may equal
+ * `output` (in place) but not overlap it otherwise. With count 0 nothing is read or written. Every
+ * rank gets the same bits.
+ */
+DTRAIN_API dtrain_status dtrain_allreduce(const void* input, void* output, size_t count,
+                                          dtrain_type type, dtrain_op op);
+
+/* Copies `count` elements from rank `root`'s buffer into the buffer of every other rank. */
+DTRAIN_API dtrain_status dtrain_broadcast(void* buffer, size_t count, dtrain_type type, int root);
+
+/*
+ * Every rank gives `count` elements; `output`, dtrain_size() * count elements long, gets them in
+ * rank order. In place: input == output + dtrain_rank() * count elements.
+ */
+DTRAIN_API dtrain_status dtrain_allgather(const void* input, void* output, size_t count,
+                                          dtrain_type type);
+
+/*
+ * output = block number dtrain_rank() of the element-wise `op` over all ranks' inputs. `input` is
+ * dtrain_size() * count elements long, `output` count. In place: output == input + dtrain_rank() *
+ * count elements.
+ */
+DTRAIN_API dtrain_status dtrain_reduce_scatter(const void* input, void* output, size_t count,
+                                               dtrain_type type, dtrain_op op);
+
+/*
+ * Block r of `input` goes to rank r, whose output gets it as block dtrain_rank(). Both are
+ * dtrain_size() * count elements long. In place: input == output.
+ */
+DTRAIN_API dtrain_status dtrain_alltoall(const void* input, void* output, size_t count,
+                                         dtrain_type type);
+
+/* As dtrain_allreduce, but only rank `root` gets the result; elsewhere `output` may be NULL. */
+DTRAIN_API dtrain_status dtrain_reduce(const void* input, void* output, size_t count,
+                                       dtrain_type type, dtrain_op op, int root);
+
+/* ---- Groups: collectives among some of the ranks ---- */
+
+/* NULL stands for all ranks of the job. */
+typedef struct dtrain_group_state* dtrain_group;
+
+/*
+ * Collective over all ranks of the job: ranks that give the same `color` form a group, ranked by
+ * `key`, then by dtrain_rank(). A negative color: in no group, *group is NULL. Free it with
+ * dtrain_group_free (collective over the group) or leave it to dtrain_finalize.
+ */
+DTRAIN_API dtrain_status dtrain_group_create(int color, int key, dtrain_group* group);
+DTRAIN_API dtrain_status dtrain_group_free(dtrain_group group);
+DTRAIN_API int dtrain_group_rank(dtrain_group group); /* in the group; -1: no such group */
+DTRAIN_API int dtrain_group_size(dtrain_group group);
+
+/* ---- Asynchronous calls ---- */
+
+/* Every collective of the process in flight has one; never 0. */
+typedef uint64_t dtrain_handle;
+
+/* Start from DTRAIN_OPTIONS_INIT. Zero or NULL in a field is its default. */
+typedef struct dtrain_options {
+  size_t struct_size;
+  uint64_t flags;     /* none defined: 0 */
+  dtrain_group group; /* default: all ranks */
+  const char* name;   /* for error texts and the timeline; copied; default none */
+  void* stream;       /* cudaStream_t that device buffers are used on; default: the legacy stream */
+} dtrain_options;
+
+#define DTRAIN_OPTIONS_INIT \
+  { sizeof(dtrain_options), 0, NULL, NULL, NULL }
+
+/*
+ * As the blocking call of the same name, but on options->group, and returning at once: the
+ * collective is done when dtrain_wait or dtrain_test says so. `options` may be NULL. Asynchronous
+ * and blocking calls keep the order in which they were made; ranks and counts are then the group's.
+ * Buffers of calls that are in flight together must not overlap, unless they are only read.
+ *
+ * All-reduces that wait at the same time, with the same type, operation and group, may travel as
+ * one (fusion): up to DTRAIN_FUSION_THRESHOLD bytes (or HOROVOD_FUSION_THRESHOLD; default 128 MiB,
+ * 0 turns it off), gathered for DTRAIN_CYCLE_TIME milliseconds (or HOROVOD_CYCLE_TIME; default 1).
+ *
+ * With device buffers the collective is enqueued on options->stream behind what is there; work
+ * enqueued there after dtrain_wait sees the result, no host synchronisation is needed.
+ */
+DTRAIN_API dtrain_status dtrain_barrier_async(const dtrain_options* options, dtrain_handle* handle);
+DTRAIN_API dtrain_status dtrain_allreduce_async(const void* input, void* output, size_t count,
+                                                dtrain_type type, dtrain_op op,
+                                                const dtrain_options* options,
+                                                dtrain_handle* handle);
+DTRAIN_API dtrain_status dtrain_broadcast_async(void* buffer, size_t count, dtrain_type type,
+                                                int root, const dtrain_options* options,
+                                                dtrain_handle* handle);
+DTRAIN_API dtrain_status dtrain_allgather_async(const void* input, void* output, size_t count,
+                                                dtrain_type type, const dtrain_options* options,
+                                                dtrain_handle* handle);
+DTRAIN_API dtrain_status dtrain_reduce_scatter_async(const void* input, void* output, size_t count,
+                                                     dtrain_type type, dtrain_op op,
+                                                     const dtrain_options* options,
+                                                     dtrain_handle* handle);
+DTRAIN_API dtrain_status dtrain_alltoall_async(const void* input, void* output, size_t count,
+                                               dtrain_type type, const dtrain_options* options,
+                                               dtrain_handle* handle);
+DTRAIN_API dtrain_status dtrain_reduce_async(const void* input, void* output, size_t count,
+                                             dtrain_type type, dtrain_op op, int root,
+                                             const dtrain_options* options, dtrain_handle* handle);
+
+/* Returns when it is done, with its status, and forgets the handle. */
+DTRAIN_API dtrain_status dtrain_wait(dtrain_handle handle);
+/* *done is 1 when it is done, with its status returned and the handle forgotten; else 0. */
+DTRAIN_API dtrain_status dtrain_test(dtrain_handle handle, int* done);
+
+/* ---- Memory that the other ranks reach without a copy ---- */
+
+/*
+ * `bytes` of zeroed memory, aligned to 4096, that collectives handle fastest: memory that the
+ * ranks of the node share, or registered GPU memory (ncclMemAlloc) with dtrain_alloc_device. Not
+ * collective, but each waits for the asynchronous calls in flight. Freed by dtrain_free, or by
+ * dtrain_finalize.
+ */
+DTRAIN_API dtrain_status dtrain_alloc(size_t bytes, void** memory);
+DTRAIN_API dtrain_status dtrain_alloc_device(size_t bytes, void** memory);
+DTRAIN_API dtrain_status dtrain_free(void* memory);
+
+/* ---- Timeline ---- */
+
+/*
+ * A span of the program's own on the job's timeline (dtrain launch --timeline), from begin to end;
+ * spans of one thread nest. `name` is cut after 39 bytes. Cheap, and nothing without a timeline.
+ */
+DTRAIN_API void dtrain_mark_begin(const char* name);
+DTRAIN_API void dtrain_mark_end(void);
+
+/* "cpu" or "nccl": what carries the collectives of this job; "none" outside of one. */
+DTRAIN_API const char* dtrain_backend(void);
+
+/*
+ * Why the last failed call of this thread failed: one line in English, valid until this thread's
+ * next call into the library; "" when none has failed. Never NULL.
+ */
+DTRAIN_API const char* dtrain_last_error(void);
+
+/* "DTRAIN_OK" and so on; "unknown status" for any other number. A constant string. */
+DTRAIN_API const char* dtrain_status_name(dtrain_status status);
+
+/* "0.1.0": the version of the library that was loaded. A constant string. */
+DTRAIN_API const char* dtrain_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DTRAIN_DTRAIN_H_ */

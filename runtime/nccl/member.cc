@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/nccl/member.h"
+
+#include <cstring>
+#include <map>
+
+#include "runtime/nccl/libraries.h"
+
+namespace dtrain::runtime {
+namespace {
+
+constexpr uint32_t kFormat = 1;
+constexpr int kFirstByUuid = 23000;  // from 2.30 on NCCL tells slices of one GPU apart
+
+void PutNumber(std::string& out, uint32_t number) {
+  out.append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+void PutText(std::string& out, std::string_view text) {
+  text = text.substr(0, 600);
+  PutNumber(out, static_cast<uint32_t>(text.size()));
+  out.append(text);
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : left_(bytes) {}
+  uint32_t Number() {
+    uint32_t number = 0;
+    good_ = good_ && left_.size() >= sizeof(number);
+    if (!good_) return 0;
+    std::memcpy(&number, left_.data(), sizeof(number));
+    left_.remove_prefix(sizeof(number));
+    return number;
+  }
+  std::string Text() {
+    const size_t size = Number();
+    good_ = good_ && size <= left_.size();
+    if (!good_) return "";
+    std::string text(left_.substr(0, size));
+    left_.remove_prefix(size);
+    return text;
+  }
+  bool Finished() const { return good_ && left_.empty(); }
+
+ private:
+  std::string_view left_;
+  bool good_ = true;
+};
+
+MaybeError CheckErrors(const std::vector<Member>& members) {
+  std::string text;
+  int shown = 0, more = 0;
+  for (size_t r = 0; r < members.size(); ++r) {
+    if (members[r].error.empty()) continue;
+    if (++shown > 4) {
+      ++more;
+      continue;
+    }
+    text += (text.empty() ? "" : "; ") + RankAt(static_cast<int>(r), members[r]) + ": " +
+            Printable(members[r].error);
+  }
+  if (text.empty()) return std::nullopt;
+  if (more > 0) text += "; and " + std::to_string(more) + " more ranks";
+  return Error{DTRAIN_ERROR_DEVICE, text};
+}
+
+MaybeError CheckVersions(const std::vector<Member>& members) {
+  std::map<int, std::string> ranks_of;
+  for (size_t r = 0; r < members.size(); ++r) {
+    std::string& ranks = ranks_of[members[r].nccl_version];
+    if (ranks.size() > 200) continue;
+    ranks += (ranks.empty() ? "" : ", ") + RankAt(static_cast<int>(r), members[r]);
+  }
+  if (ranks_of.size() <= 1) return std::nullopt;
+  std::string text;
+  for (const auto& [version, ranks] : ranks_of) {
+    text += (text.empty() ? "" : "; ") + NcclVersionText(version) + " on " + ranks;
+  }
+  return Error{DTRAIN_ERROR_DEVICE,
+               "the ranks have different versions of NCCL, which do not work together: " + text +
+                   ". Install the same one everywhere, or name it with DTRAIN_NCCL_LIBRARY"};
+}
+
+MaybeError CheckDevices(const std::vector<Member>& members) {
+  std::map<std::string, size_t> user_of;
+  for (size_t r = 0; r < members.size(); ++r) {
+    const Member& member = members[r];
+    const std::string gpu = member.nccl_version >= kFirstByUuid ? member.uuid : member.pci;
+    const auto [first, fresh] = user_of.emplace(member.node + "\n" + gpu, r);
+    if (fresh || (member.share_gpu && members[first->second].share_gpu)) continue;
+    const bool slices = members[first->second].uuid != member.uuid;
+    return Error{
+        DTRAIN_ERROR_DEVICE,
+        "rank " + std::to_string(first->second) + " and rank " + std::to_string(r) +
+            " would both use " + Printable(member.uuid) + " (" + Printable(member.pci) +
+            ") of host " + Printable(member.host) +
+            (slices ? ", as slices of it, which this NCCL cannot do (2.30 can)"
+                    : ", which NCCL does not support") +
+            ": start at most one rank per GPU there, choose with DTRAIN_DEVICE or the program's "
+            "own cudaSetDevice before dtrain_init, or set DTRAIN_SHARE_GPU=1 for tests"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string EncodeMember(const Member& member) {
+  std::string out;
+  PutNumber(out, kFormat);
+  for (const std::string* text : {&member.error, &member.host, &member.node, &member.uuid,
+                                  &member.pci, &member.ip, &member.token, &member.unique_id}) {
+    PutText(out, *text);
+  }
+  PutNumber(out, static_cast<uint32_t>(member.nccl_version));
+  PutNumber(out, member.share_gpu ? 1 : 0);
+  PutNumber(out, member.port);
+  return out;
+}
+
+std::optional<Member> DecodeMember(std::string_view bytes) {
+  Reader reader(bytes);
+  if (reader.Number() != kFormat) return std::nullopt;
+  Member member;
+  for (std::string* text : {&member.error, &member.host, &member.node, &member.uuid, &member.pci,
+                            &member.ip, &member.token, &member.unique_id}) {
+    *text = reader.Text();
+  }
+  member.nccl_version = static_cast<int>(reader.Number());
+  member.share_gpu = reader.Number() != 0;
+  member.port = static_cast<uint16_t>(reader.Number());
+  if (!reader.Finished()) return std::nullopt;
+  return member;
+}
+
+MaybeError CheckMembers(const std::vector<Member>& members) {
+  if (MaybeError error = CheckErrors(members)) return error;
+  if (MaybeError error = CheckVersions(members)) return error;
+  return CheckDevices(members);
+}
+
+std::string RankAt(int rank, const Member& member) {
+  return "rank " + std::to_string(rank) +
+         (member.host.empty() ? "" : " (host " + Printable(member.host) + ")");
+}
+
+}  // namespace dtrain::runtime

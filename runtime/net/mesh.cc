@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/net/mesh.h"
+
+#include <arpa/inet.h>
+#include <gloo/context.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/tcp/address.h>
+#include <gloo/transport/tcp/device.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/signal_guard.h"
+#include "runtime/net/gloo_errors.h"
+
+namespace dtrain::runtime {
+
+// A gloo::Context that is connected by us: Gloo's own rendezvous fetches all addresses of all
+// ranks, one store key at a time, and cannot say whom it is waiting for.
+class Mesh::Context : public gloo::Context {
+ public:
+  Context(int rank, int size, std::shared_ptr<gloo::transport::Device> device)
+      : gloo::Context(rank, size) {
+    device_ = std::move(device);
+    transportContext_ = device_->createContext(rank, size);
+  }
+  gloo::transport::Context& transport() { return *transportContext_; }
+};
+
+struct MeshBuffer::Gloo {
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+};
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+// For one connection, once every rank listens: a firewall that drops packets shows after this.
+constexpr Milliseconds kConnectPatience = std::chrono::seconds(60);
+// For the kernel to take the reason of a failure; a peer that is stopped does not read it.
+constexpr Milliseconds kNoticePatience{200};
+
+// For another member's reason to arrive where one connection has broken already.
+constexpr Milliseconds kRumourPatience{100};
+constexpr Milliseconds kGlance{10};
+// What Gloo tells the other waits of this process when one has timed out, which is not their
+// matter.
+constexpr std::string_view kOwnTimeout = "Application timeout";
+
+constexpr Milliseconds kForever = std::chrono::hours(24 * 3650);
+
+constexpr size_t kNoticeBytes = 1024;
+// Tags that no collective uses: those have their highest bit clear.
+constexpr uint64_t kNoticeTag = ~uint64_t{0};
+constexpr uint64_t kProbeTag = kNoticeTag - 1;
+
+Milliseconds Left(Deadline deadline) {
+  const auto left =
+      std::chrono::duration_cast<Milliseconds>(deadline - std::chrono::steady_clock::now());
+  return std::max(left, Milliseconds(1));
+}
+
+uint16_t PortOf(const gloo::transport::Address& address) {
+  const gloo::transport::tcp::Address tcp(address.bytes());
+  const sockaddr_storage& storage = tcp.getSockaddr();
+  if (storage.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+}
+
+// nullopt when `ip` is not numeric.
+std::optional<sockaddr_storage> SocketAddress(const std::string& ip, uint16_t port) {
+  sockaddr_storage storage{};
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+  if (inet_pton(AF_INET, ip.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+  } else if (inet_pton(AF_INET6, ip.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(port);
+  } else {
+    return std::nullopt;
+  }
+  return storage;
+}
+
+}  // namespace
+
+MeshBuffer::MeshBuffer(Mesh& mesh, std::unique_ptr<Gloo> gloo)
+    : mesh_(mesh), gloo_(std::move(gloo)) {}
+MeshBuffer::~MeshBuffer() {
+  (void)Catch([&] { gloo_.reset(); });
+}
+
+MaybeError MeshBuffer::Send(int peer, uint64_t tag, size_t offset, size_t bytes) {
+  ++sends_;
+  return mesh_.Attempt([&] { gloo_->buffer->send(peer, tag, offset, bytes); });
+}
+
+MaybeError MeshBuffer::Receive(int peer, uint64_t tag, size_t offset, size_t bytes) {
+  ++receives_;
+  return mesh_.Attempt([&] { gloo_->buffer->recv(peer, tag, offset, bytes); });
+}
+
+MaybeError MeshBuffer::Await(Deadline deadline) {
+  if (sends_ + receives_ == 0) return std::nullopt;
+  if (MaybeError error = mesh_.SetAwaited(this)) return error;
+  MaybeError error = mesh_.Attempt([&] {
+    // False: interrupted.
+    for (; receives_ > 0; --receives_) {
+      if (!gloo_->buffer->waitRecv(Left(deadline))) return;
+    }
+    for (; sends_ > 0; --sends_) {
+      if (!gloo_->buffer->waitSend(Left(deadline))) return;
+    }
+  });
+  const MaybeError interrupted = mesh_.SetAwaited(nullptr);
+  return error ? error : interrupted;
+}
+
+Mesh::Mesh(int node, std::vector<int> leaders) : node_(node), leaders_(std::move(leaders)) {}
+
+Mesh::~Mesh() {
+  SigpipeGuard guard;
+  const std::lock_guard<std::mutex> lock(abort_mutex_);
+  incoming_.reset();
+  (void)Catch([&] { context_.reset(); });
+}
+
+Result<std::unique_ptr<Mesh>> Mesh::Make(int node, std::vector<int> leaders, const std::string& ip,
+                                         Deadline deadline) {
+  std::unique_ptr<Mesh> mesh(new Mesh(node, std::move(leaders)));
+  const auto error = Catch([&] {
+    gloo::transport::tcp::attr attributes;
+    attributes.hostname = ip;
+    std::shared_ptr<gloo::transport::Device> device;
+    {
+      AllSignalsBlocked blocked;
+      device = gloo::transport::tcp::CreateDevice(attributes);
+    }
+    mesh->context_ = std::make_shared<Context>(node, mesh->nodes(), device);
+    gloo::transport::Context& transport = mesh->context_->transport();
+    // Fixed when a pair is made; a pair waits five times this long for its connection.
+    const auto patience = std::min(Left(deadline), kConnectPatience) / 5;
+    transport.setTimeout(std::max(patience, Milliseconds(1)));
+    mesh->endpoint_.ip = ip;
+    for (int peer = 0; peer < mesh->nodes(); ++peer) {
+      const bool self = peer == node;
+      mesh->endpoint_.ports.push_back(self ? 0 : PortOf(transport.createPair(peer)->address()));
+    }
+  });
+  if (error) {
+    return Error{error->code, "cannot listen on " + Printable(ip) + ": " + error->message};
+  }
+  return mesh;
+}
+
+MaybeError Mesh::Connect(const std::vector<Endpoint>& endpoints, Deadline deadline) {
+  SigpipeGuard guard;
+  for (int peer = 0; peer < nodes(); ++peer) {
+    if (peer == node_) continue;
+    const Endpoint& endpoint = endpoints[static_cast<size_t>(peer)];
+    const uint16_t port = endpoint.ports[static_cast<size_t>(node_)];
+    const std::string where = "rank " + std::to_string(leaders_[static_cast<size_t>(peer)]) +
+                              " at " + Printable(endpoint.ip) + " port " + std::to_string(port);
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return Error{DTRAIN_ERROR_TIMEOUT, "no time was left to connect to " + where};
+    }
+    const auto address = SocketAddress(endpoint.ip, port);
+    if (!address) return Error{DTRAIN_ERROR_LAUNCHER, where + ": not a numeric address"};
+    const auto error = Catch([&] {
+      const gloo::transport::tcp::Address target(*address);
+      context_->getPair(peer)->connect(target.bytes());
+    });
+    if (!error) continue;
+    return Error{error->code, "cannot connect to " + where + " from " + endpoint_.ip + ": " +
+                                  error->message +
+                                  "; is that process still running, and may these two addresses "
+                                  "talk to each other?"};
+  }
+  ExpectNotices();
+  return std::nullopt;
+}
+
+std::unique_ptr<MeshBuffer> Mesh::Register(void* data, size_t bytes) {
+  auto gloo = std::make_unique<MeshBuffer::Gloo>();
+  gloo->buffer = context_->createUnboundBuffer(data, bytes);
+  return std::unique_ptr<MeshBuffer>(new MeshBuffer(*this, std::move(gloo)));
+}
+
+template <typename Call>
+MaybeError Mesh::Attempt(Call call) {
+  auto error = Catch(call);
+  if (!error) return std::nullopt;
+  if (MaybeError notice = Notice()) return notice;
+  if (error->code != DTRAIN_ERROR_NETWORK) return error;
+  error->message = "lost the connection to " + NameLost() + " (" + error->message + ")";
+  // A member that closes its connections has told everybody why; a dead one has not.
+  for (auto left = kRumourPatience; left.count() > 0; left -= kGlance) {
+    if (MaybeError notice = Notice()) return notice;
+    std::this_thread::sleep_for(kGlance);
+  }
+  return error;
+}
+
+void Mesh::ExpectNotices() {
+  notices_.resize(static_cast<size_t>(nodes()) * kNoticeBytes);
+  incoming_ = Register(notices_.data(), notices_.size());
+  for (int peer = 0; peer < nodes(); ++peer) {
+    if (peer == node_) continue;
+    (void)incoming_->Receive(peer, kNoticeTag, static_cast<size_t>(peer) * kNoticeBytes,
+                             kNoticeBytes);
+  }
+}
+
+MaybeError Mesh::Notice() {
+  const std::lock_guard<std::mutex> lock(wait_mutex_);
+  return notice_;
+}
+
+MaybeError Mesh::Listen() {
+  MaybeError broken;
+  for (auto left = kRumourPatience; !stopping_.load() && left.count() > 0; left -= kGlance) {
+    int peer = -1;
+    broken = Catch([&] {
+      if (!incoming_->gloo_->buffer->waitRecv(&peer, kForever)) peer = -1;
+    });
+    if (!broken && peer < 0) return std::nullopt;
+    if (!broken) {
+      // A notice is a status code and a text that ends with NUL.
+      const char* notice = notices_.data() + static_cast<size_t>(peer) * kNoticeBytes;
+      const char* end = std::find(notice + 1, notice + kNoticeBytes, '\0');
+      const std::lock_guard<std::mutex> lock(wait_mutex_);
+      notice_ = Error{static_cast<dtrain_status>(notice[0]), std::string(notice + 1, end)};
+      return notice_;
+    }
+    if (broken->message.find(kOwnTimeout) != std::string::npos) return std::nullopt;
+    // A member that closes its connections has told everybody why; a dead one has not.
+    std::this_thread::sleep_for(kGlance);
+  }
+  if (stopping_.load()) return std::nullopt;
+  broken->message = "lost the connection to " + NameLost() + " (" + broken->message + ")";
+  return broken;
+}
+
+void Mesh::StopListening() {
+  stopping_.store(true);
+  if (incoming_ != nullptr) incoming_->gloo_->buffer->abortWaitRecv();
+}
+
+void Mesh::Close() {
+  SigpipeGuard guard;
+  (void)Catch([&] { context_->closeConnections(); });
+}
+
+MaybeError Mesh::SetAwaited(MeshBuffer* buffer) {
+  const std::lock_guard<std::mutex> lock(wait_mutex_);
+  awaited_ = buffer;
+  return interrupted_;
+}
+
+void Mesh::Interrupt(const Error& reason) {
+  const std::lock_guard<std::mutex> lock(wait_mutex_);
+  if (!interrupted_) interrupted_ = reason;
+  if (awaited_ == nullptr) return;
+  awaited_->gloo_->buffer->abortWaitRecv();
+  awaited_->gloo_->buffer->abortWaitSend();
+}
+
+void Mesh::Abort(const Error& reason) {
+  Interrupt(reason);
+  const std::lock_guard<std::mutex> lock(abort_mutex_);
+  if (aborted_.exchange(true)) return;
+  SigpipeGuard guard;
+  std::vector<char> notice(kNoticeBytes);
+  notice[0] = static_cast<char>(reason.code);
+  std::memcpy(notice.data() + 1, reason.message.data(),
+              std::min(reason.message.size(), kNoticeBytes - 2));
+  (void)Catch([&] {
+    auto buffer = context_->createUnboundBuffer(notice.data(), notice.size());
+    int sent = 0;
+    for (int peer = 0; peer < nodes(); ++peer) {
+      if (peer == node_) continue;
+      const auto broken = Catch([&] { buffer->send(peer, kNoticeTag, 0, kNoticeBytes); });
+      if (!broken) ++sent;
+    }
+    for (; sent > 0; --sent) buffer->waitSend(kNoticePatience);
+  });
+  // Closing drops what the kernel has not sent yet. Those who have read the reason close too.
+  for (auto left = kNoticePatience; !Notice() && left.count() > 0; left -= kGlance) {
+    if (static_cast<int>(Lost().size()) == nodes() - 1) break;
+    std::this_thread::sleep_for(kGlance);
+  }
+  // Whoever waits for this node shall not wait until its own timeout.
+  (void)Catch([&] { context_->closeConnections(); });
+}
+
+// Gloo does not say which rank an exception was about, but a broken connection refuses even an
+// empty message. Called just before all connections are closed, so such messages do no harm.
+std::vector<int> Mesh::Lost() {
+  std::vector<int> lost;
+  for (int peer = 0; peer < nodes(); ++peer) {
+    if (peer == node_) continue;
+    char nothing = 0;
+    const auto broken = Catch([&] {
+      auto buffer = context_->createUnboundBuffer(&nothing, 0);
+      buffer->send(peer, kProbeTag, 0, 0);
+    });
+    if (broken) lost.push_back(leaders_[static_cast<size_t>(peer)]);
+  }
+  return lost;
+}
+
+std::string Mesh::NameLost() {
+  std::string text;
+  for (const int rank : Lost()) {
+    text += (text.empty() ? "rank " : " and rank ") + std::to_string(rank);
+  }
+  return text.empty() ? "another rank" : text;
+}
+
+}  // namespace dtrain::runtime

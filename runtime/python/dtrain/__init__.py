@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dtrain: collective operations for the workers of a job, on numpy arrays and torch tensors.
+
+    import dtrain
+
+    dtrain.init()
+    print(dtrain.rank(), dtrain.allreduce(numpy.arange(3.0), op=dtrain.Sum))
+
+The names are Horovod's: `import dtrain as hvd`, or for PyTorch `import dtrain.torch as hvd`.
+dtrain.run() starts a job from within a program or notebook. docs/python.md has more.
+"""
+
+from ._collectives import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    reducescatter,
+    reducescatter_async,
+)
+from ._errors import (
+    BusyError,
+    DeviceError,
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    JobEnvironmentError,
+    JobTimeoutError,
+    LauncherError,
+    LibraryError,
+    MismatchError,
+    NetworkError,
+    ResourcesError,
+    StateError,
+    UnsupportedError,
+)
+from ._facts import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    library_version,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from ._handles import poll, synchronize
+from ._job import (
+    backend,
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mark,
+    node_count,
+    node_rank,
+    rank,
+    shutdown,
+    size,
+)
+from ._launch import JobError, RemoteError, run
+from ._moves import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    join,
+)
+from ._objects import allgather_object, broadcast_object, broadcast_parameters, metric_average
+from ._operations import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from ._process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+    split,
+)
+from .compression import Compression
+from .sampler import DistributedSampler
+
+# So that a traceback says dtrain.NetworkError.
+for _name in dir():
+    if _name.endswith("Error"):
+        globals()[_name].__module__ = __name__
+
+__version__ = "0.1.0"
+__all__ = [
+    name
+    for name, value in list(globals().items())
+    if not name.startswith("_") and type(value).__name__ != "module"
+]

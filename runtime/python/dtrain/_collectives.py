@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives, on numpy arrays and torch tensors.
+
+Dense arrays of libdtrain's own types are handed over where they lie. Others are copied: to be
+dense, to a type that holds all their values (see _arrays), or from a GPU where the job runs on
+the CPU backend.
+"""
+
+import ctypes
+
+from . import _arrays, _errors, _job
+from ._handles import GroupHandle, Handle
+from ._library import library
+from ._operations import Average, Sum, chosen
+from ._process_sets import global_process_set
+from .compression import Compression
+
+_INT64 = _arrays.NATIVE["int64"]
+# Stands for the memory of arrays without elements, which may have none.
+_nowhere = ctypes.create_string_buffer(64)
+
+
+def pointer(kind, x):
+    return kind.pointer(x) or ctypes.addressof(_nowhere)
+
+
+def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=None, wait=False):
+    """Starts `name` with `arguments`. A Handle, or with `wait` its result."""
+    group = (process_set or global_process_set).group()
+    if not _job.is_initialized():
+        raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
+    if wait and group is None and stream is None:
+        library().call(name, *arguments)
+        return finish()
+    number = library().start(
+        name, arguments, group, label, stream.cuda_stream if stream is not None else None
+    )
+    handle = Handle(number, arrays, finish)
+    return handle.wait() if wait else handle
+
+
+def gather_integers(values, process_set=None):
+    """Every rank's list of integers, which are equally long."""
+    process_set = process_set or global_process_set
+    count, ranks = len(values), process_set.size()
+    mine = (ctypes.c_int64 * count)(*values)
+    everyones = (ctypes.c_int64 * (count * ranks))()
+    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), count, _INT64
+    issue("dtrain_allgather", arguments, None, lambda: None, process_set=process_set, wait=True)
+    return [list(everyones[r * count : (r + 1) * count]) for r in range(ranks)]
+
+
+# ---- Reductions ----
+
+
+class _Reduction:
+    """How the values of an array are reduced, and how the result gets back to where it belongs."""
+
+    def __init__(self, x, kind, op, factors, ranks, private, received=None, like=None):
+        """`factors`: before and after. `private`: `x` must not be written to. `received`: the shape
+        of what comes back, if it is not that of `x`. `like`: what the result shall be like."""
+        self.like, self.kind, self.ranks = x if like is None else like, kind, ranks
+        before, self.after = factors
+        name = kind.type_name(x)
+        work = kind.reachable(x)
+        if name in _arrays.REDUCED_AS:
+            work = kind.cast(work, _arrays.REDUCED_AS[name])
+        elif name not in _arrays.NATIVE:
+            raise _errors.UnsupportedError(f"{op.name} of {name} is not supported")
+        shared = kind.pointer(work) == kind.pointer(x)
+        if before != 1.0:
+            if private and shared:
+                work, shared = kind.copy(work), False
+            kind.scale(work, before)
+        self.send = work
+        self.recv = work
+        if received is not None or (private and shared):
+            self.recv = kind.empty(kind.shape(work) if received is None else received, work)
+        self.divide = op is Average and kind.type_name(work) not in _arrays.FLOATING
+        self.op = Sum if self.divide else op
+        self.type = _arrays.NATIVE[kind.type_name(work)]
+        self.stream = kind.stream(work)
+
+    def operands(self):
+        return pointer(self.kind, self.send), pointer(self.kind, self.recv)
+
+    def result(self):
+        """What was received, with the type and place of `like`."""
+        kind, work = self.kind, self.recv
+        kind.finish_on_stream(work, self.stream)
+        if self.divide:
+            kind.divide_towards_zero(work, self.ranks)
+        if self.after != 1.0:
+            kind.scale(work, self.after)
+        return work if kind.is_like(work, self.like) else kind.cast_like(work, self.like)
+
+
+def _start_allreduce(tensor, name, op, factors, process_set, compression, in_place, wait):
+    process_set = process_set or global_process_set
+    if in_place:
+        x, kind = tensor, _arrays.in_place(tensor)
+    else:
+        x, kind = _arrays.of(tensor)
+    small, context = compression.compress(x)
+    private = not in_place and kind.pointer(small) == kind.pointer(x)
+    ranks = process_set.size()
+    reduction = _Reduction(small, kind, op, factors, ranks, private)
+
+    def finish():
+        result = compression.decompress(reduction.result(), context)
+        if in_place:
+            if kind.pointer(result) != kind.pointer(x):
+                kind.copy_into(x, result)
+            return tensor
+        return result if x is tensor else result[()]
+
+    arguments = (*reduction.operands(), kind.count(small), reduction.type, int(reduction.op))
+    return issue(
+        "dtrain_allreduce", arguments, (x, reduction), finish, reduction.stream, name,
+        process_set, wait,
+    )
+
+
+def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
+              prescale_factor=1.0, postscale_factor=1.0, process_set=None):
+    """op over all ranks of `tensor`, element by element, in a new tensor; the average by default.
+
+    The shape and type are the same on all ranks. Every rank gets the same bits. An average of
+    integers is rounded towards zero. `prescale_factor` multiplies before, `postscale_factor` after.
+    """
+    factors = prescale_factor, postscale_factor
+    return _start_allreduce(tensor, name, chosen(op, average), factors, process_set, compression,
+                            in_place=False, wait=True)
+
+
+def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+               process_set=None):
+    """As allreduce, into `tensor` itself, which is returned."""
+    factors = prescale_factor, postscale_factor
+    return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
+                            Compression.none, in_place=True, wait=True)
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
+                    postscale_factor=1.0, process_set=None):
+    """As allreduce, returning a handle at once. Leave `tensor` alone until it is synchronized."""
+    factors = prescale_factor, postscale_factor
+    return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
+                            Compression.none, in_place=False, wait=False)
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
+                     postscale_factor=1.0, process_set=None):
+    """As allreduce_, returning a handle at once."""
+    factors = prescale_factor, postscale_factor
+    return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
+                            Compression.none, in_place=True, wait=False)
+
+
+def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                            postscale_factor=1.0, process_set=None):
+    """allreduce_async of each of a list; the result is a list. libdtrain sends them together."""
+    return _grouped(allreduce_async, tensors, name, average=average, op=op,
+                    prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                    process_set=process_set)
+
+
+def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                             postscale_factor=1.0, process_set=None):
+    """As grouped_allreduce_async, in place."""
+    return _grouped(allreduce_async_, tensors, name, average=average, op=op,
+                    prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                    process_set=process_set)
+
+
+def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
+                      prescale_factor=1.0, postscale_factor=1.0, process_set=None):
+    """allreduce of each of a list; returns the list. libdtrain sends them together."""
+    packed = [compression.compress(tensor) for tensor in tensors]
+    handle = grouped_allreduce_async([small for small, _ in packed], average, name, op,
+                                     prescale_factor, postscale_factor, process_set)
+    return [compression.decompress(small, context)
+            for small, (_, context) in zip(handle.wait(), packed)]
+
+
+def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                       postscale_factor=1.0, process_set=None):
+    """As grouped_allreduce, in place."""
+    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor,
+                                    process_set).wait()
+
+
+def _grouped(start, tensors, name, **options):
+    return GroupHandle([
+        start(tensor, name=f"{name}.{i}" if name else None, **options)
+        for i, tensor in enumerate(tensors)
+    ])
+
+
+def reducescatter_async(tensor, name=None, op=None, process_set=None, prescale_factor=1.0,
+                        postscale_factor=1.0, *, _wait=False):
+    """As reducescatter, returning a handle at once."""
+    x, kind = _arrays.of(tensor)
+    process_set = process_set or global_process_set
+    shape = kind.shape(x)
+    if not shape:
+        raise _errors.InvalidArgumentError("reducescatter of a number: it has no rows to deal out")
+    ranks, me = process_set.size(), process_set.rank()
+    least, more = divmod(shape[0], ranks)
+    # The first ranks get the rows that are over; the library knows equal blocks only.
+    rows = [least + (r < more) for r in range(ranks)]
+    block = (rows[0], *shape[1:])
+    spread = kind.reachable(x)
+    if more:
+        spread, source = kind.zeros((rows[0] * ranks, *shape[1:]), spread), spread
+        for r in range(ranks):
+            first = sum(rows[:r])
+            part = spread[r * rows[0] : r * rows[0] + rows[r]]
+            kind.copy_into(part, source[first : first + rows[r]])
+    reduction = _Reduction(spread, kind, chosen(op), (prescale_factor, postscale_factor), ranks,
+                           private=not more, received=block, like=x)
+
+    def finish():
+        return reduction.result()[: rows[me]]
+
+    arguments = (*reduction.operands(), kind.count(reduction.recv), reduction.type,
+                 int(reduction.op))
+    return issue("dtrain_reduce_scatter", arguments, reduction, finish, reduction.stream, name,
+                  process_set, _wait)
+
+
+def reducescatter(tensor, name=None, op=None, compression=Compression.none, process_set=None,
+                  prescale_factor=1.0, postscale_factor=1.0):
+    """This rank's rows of the reduction of `tensor` over all ranks; the average by default.
+
+    The rows are dealt out evenly, in rank order; the first ranks get those that are over.
+    """
+    small, context = compression.compress(tensor)
+    mine = reducescatter_async(small, name, op, process_set, prescale_factor, postscale_factor,
+                               _wait=True)
+    return compression.decompress(mine, context)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joining and leaving the job, and where this worker stands in it."""
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sys
+
+from . import _errors
+from ._library import Config, library, loaded
+
+# Set while this process is in a job; a fork of it is not.
+_member_pid = None
+# (node rank, local rank) of every rank.
+_places = []
+# Called with no arguments when a job has begun, and when it has ended.
+on_init = []
+on_shutdown = []
+_abandoned = False
+_hooked = False
+
+
+def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None, address=None):
+    """Joins the job: meets all other ranks. Collective.
+
+    Does nothing when this process is in the job already. A program that was started without a
+    launcher is a job of one rank. After shutdown() it may be called again.
+
+    process_sets: ProcessSet objects to add, the same on all ranks.
+    timeout, collective_timeout: seconds, for init and shutdown, and for one collective.
+    address: numeric address to listen on.
+    comm: of Horovod's; only None and all ranks are possible.
+    """
+    global _member_pid, _abandoned
+    if is_initialized():
+        return
+    if comm not in (None, [], 0):
+        raise _errors.UnsupportedError(
+            "init(comm=...): a job has all its ranks; use process sets for some of them"
+        )
+    config = Config(
+        ctypes.sizeof(Config),
+        0,
+        int((timeout or 0) * 1000),
+        int((collective_timeout or 0) * 1000),
+        address.encode() if address else None,
+    )
+    library().call("dtrain_init", ctypes.byref(config))
+    _member_pid = os.getpid()
+    _abandoned = False
+    _watch_for_the_end()
+    from . import _collectives
+
+    place = [library().get("dtrain_node_rank"), library().get("dtrain_local_rank")]
+    _places[:] = [tuple(other) for other in _collectives.gather_integers(place)]
+    for begun in on_init:
+        begun()
+    if process_sets:
+        from . import _process_sets
+
+        for process_set in process_sets:
+            _process_sets.add_process_set(process_set)
+
+
+def shutdown():
+    """Leaves the job, when all ranks have called it. Done at the end of the program when left out.
+
+    Does nothing when this process is in no job.
+    """
+    global _member_pid
+    if not is_initialized():
+        return
+    try:
+        library().call("dtrain_finalize")
+    finally:
+        _member_pid = None
+        _places.clear()
+        for ended in on_shutdown:
+            ended()
+
+
+def is_initialized():
+    """Whether this process is in a job: after init(), until shutdown()."""
+    return _member_pid is not None and _member_pid == os.getpid()
+
+
+def abandon():
+    """The program has failed: at its end do not wait for the other ranks."""
+    global _abandoned
+    _abandoned = True
+
+
+def _number(name):
+    if not is_initialized():
+        raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
+    return library().get(name)
+
+
+def rank():
+    """This worker's number, 0 .. size() - 1."""
+    return _number("dtrain_rank")
+
+
+def size():
+    """How many workers the job has."""
+    return _number("dtrain_size")
+
+
+def local_rank():
+    """This worker's number on its node, 0 .. local_size() - 1: usually its GPU."""
+    return _number("dtrain_local_rank")
+
+
+def local_size():
+    """How many workers there are on this node."""
+    return _number("dtrain_local_size")
+
+
+def node_rank():
+    """This node's number, 0 .. node_count() - 1, in the order of their first ranks."""
+    return _number("dtrain_node_rank")
+
+
+def node_count():
+    """How many nodes the job has."""
+    return _number("dtrain_node_count")
+
+
+def cross_rank():
+    """How many earlier nodes have a worker with this local rank, too."""
+    mine = node_rank(), local_rank()
+    return sum(1 for node, local in _places if local == mine[1] and node < mine[0])
+
+
+def cross_size():
+    """How many nodes have a worker with this local rank."""
+    mine = local_rank()
+    return sum(1 for _, local in _places if local == mine)
+
+
+def is_homogeneous():
+    """Whether all nodes have the same number of workers."""
+    return size() == node_count() * local_size() and all(
+        local < local_size() for _, local in _places
+    )
+
+
+def backend():
+    """What carries the collectives: "cpu" or "nccl"; "none" outside of a job."""
+    return library().get("dtrain_backend").decode() if is_initialized() else "none"
+
+
+class mark(contextlib.ContextDecorator):
+    """A span of the program's own on the job's timeline (dtrain launch --timeline).
+
+    with dtrain.mark("forward"):
+        ...
+
+    Also a decorator. The name is cut after 39 bytes. Nothing happens without a timeline.
+    """
+
+    def __init__(self, name):
+        self._name = str(name).encode(errors="replace")
+
+    def __enter__(self):
+        if is_initialized():
+            library().get("dtrain_mark_begin", self._name)
+        return self
+
+    def __exit__(self, *_):
+        if is_initialized():
+            library().get("dtrain_mark_end")
+        return False
+
+
+# ---- The end of the program ----
+
+
+def _watch_for_the_end():
+    """A Horovod script never calls shutdown(): it just ends.
+
+    When it ends well, that is the time to leave the job, which waits for the other ranks. When it
+    fails, waiting would hang all: they wait in a collective for this rank. Python does not tell
+    functions of atexit which of the two it is, so the ways to fail are watched.
+    """
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    atexit.register(_at_exit)
+    was_excepthook, was_exit = sys.excepthook, sys.exit
+
+    def excepthook(*details):
+        abandon()
+        was_excepthook(*details)
+
+    def exit(status=None, /):
+        # Somebody may catch the exception and go on, but then hardly end with success.
+        if status not in (None, 0):
+            abandon()
+        was_exit(status)
+
+    exit.__doc__ = was_exit.__doc__
+    sys.excepthook, sys.exit = excepthook, exit
+
+
+def _at_exit():
+    if not is_initialized() or _abandoned:
+        return
+    turn = loaded().turn
+    # A daemon thread may sit in a collective for ever; the process ends without leaving then.
+    if not turn.acquire(timeout=10):
+        return
+    try:
+        shutdown()
+    except _errors.Error as error:
+        # Too late to be raised; the launcher sees a worker that ended without leaving.
+        print(f"dtrain: leaving the job failed: {error}", file=sys.stderr)
+    finally:
+        turn.release()

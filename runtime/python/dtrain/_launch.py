@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dtrain.run(): a function on the workers of a job, from a program or a notebook."""
+
+import json
+import os
+import pickle
+import secrets
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+
+from . import _errors, _frames, _functions
+from ._library import PACKAGE
+
+# The job ends with the process that called run(), also when that is killed: the launcher is told
+# by a SIGTERM then. The signal is asked for in a process of its own and kept by exec.
+_TETHER = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
+    "os.getppid() == int(sys.argv[1]) or sys.exit(1)\n"
+    "os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+class JobError(RuntimeError):
+    """The job of run() failed otherwise than by an exception in the function.
+
+    `exit_code` is that of `dtrain launch`.
+    """
+
+    def __init__(self, text, exit_code):
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class RemoteError(JobError):
+    """The function raised an exception on a worker.
+
+    `rank` is where, `traceback` its text there. The exception itself is the cause of this one,
+    when it could be pickled.
+    """
+
+    def __init__(self, rank, text, traceback, exit_code=1):
+        super().__init__(f"rank {rank}: {text}\n\n{traceback}".rstrip(), exit_code)
+        self.rank = rank
+        self.traceback = traceback
+
+
+def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, timeout=None,
+        launch_args=(), **kwargs):
+    """Runs fn(*args, **kwargs) on every worker of a new job; returns the results in rank order.
+
+    np: ranks; negative: that many on this machine, whatever allocation we are in. Default: all
+        slots of the hosts.
+    hosts: "node1:4,node2:4" or a list of such words; hostfile: a file of them. Without, this
+        machine, or the nodes of the allocation we are in.
+    env: variables for the workers; python: their interpreter (default: this one); timeout: seconds
+        after which the job is ended; launch_args: further flags of `dtrain launch`.
+
+    fn, its arguments and results are pickled: with cloudpickle if it is installed, else functions
+    of the main program work as well, but its classes do not. The nodes need Python, this package
+    and what fn imports. What the workers print is shown as it comes.
+
+    Raises RemoteError when fn does, JobError when the job fails otherwise. KeyboardInterrupt ends
+    the job, and is raised when it is over.
+    """
+    contents = {
+        "marker": f"\x1edtrain-{secrets.token_hex(16)}",
+        "path": [folder or os.getcwd() for folder in sys.path],
+        "call": _functions.dumps((fn, args, kwargs)),
+    }
+    launch = [_find_dtrain(), "launch", *_flags(np, hosts, hostfile, env, timeout), *launch_args]
+    worker = ["--stdin", "all", "--", python or sys.executable, "-m", "dtrain._worker"]
+    collector = _frames.Collector(contents["marker"])
+    process = _Process(launch, worker, _frames.pack(contents), collector)
+    code = process.run()
+    try:
+        verdict = json.loads(process.told)
+    except ValueError:
+        verdict = {}
+    return _outcome(code, verdict, collector.results)
+
+
+def _find_dtrain():
+    """The dtrain to run: DTRAIN_BIN, else PATH, else what was built in the sources around us."""
+    chosen = os.environ.get("DTRAIN_BIN")
+    found = chosen or shutil.which("dtrain")
+    if not found:
+        built = list((PACKAGE.parents[2] / "build").glob("*/bin/dtrain"))
+        built.sort(key=lambda path: (path.parts[-3] == "release", path.stat().st_mtime))
+        found = built[-1] if built else None
+    if not found or not os.access(found, os.X_OK):
+        where = f"DTRAIN_BIN={chosen} is not one" if chosen else "there is none in PATH"
+        raise _errors.JobEnvironmentError(f"run: no dtrain program: {where}; set DTRAIN_BIN")
+    return str(found)
+
+
+def _flags(np, hosts, hostfile, env, timeout):
+    if np is not None:
+        if int(np) == 0:
+            raise _errors.InvalidArgumentError("run: np=0: a job has at least one rank")
+        yield from ("-np", str(int(np)))
+    if hosts is not None:
+        yield from ("-H", hosts if isinstance(hosts, str) else ",".join(hosts))
+    if hostfile is not None:
+        yield from ("--hostfile", str(hostfile))
+    if timeout is not None:
+        yield from ("--timeout", f"{max(1, round(timeout * 1000))}ms")
+    variables = dict(env or {})
+    # So that the workers find this package where it lies.
+    rest = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PACKAGE.parent), rest)))
+    for name, value in variables.items():
+        yield from ("-x", f"{name}={value}")
+
+
+class _Process:
+    """`dtrain launch`: its input, and its output to where this program writes."""
+
+    def __init__(self, launch, worker, data, collector):
+        """`launch` and `worker` are the command, which has room for a flag between them."""
+        self.told = b""
+        self._data = memoryview(data)
+        self._collector = collector
+        self._selector = selectors.DefaultSelector()
+        tether = [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid())]
+        # The result file is a pipe, so that nothing is left when this process is killed.
+        told, tell = os.pipe()
+        command = [*launch, "--result-json", f"/dev/fd/{tell}", *worker]
+        # A session of its own: Ctrl-C reaches it once, through us.
+        self._process = subprocess.Popen(
+            tether + command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True, bufsize=0,
+            pass_fds=[tell],
+        )
+        os.close(tell)
+        self._told = open(told, "rb", buffering=0)
+
+    def run(self):
+        """The exit code."""
+        pipes = self._process.stdin, self._process.stdout, self._process.stderr, self._told
+        actions = self._feed, self._show_stdout, self._show_stderr, self._hear
+        for pipe, action in zip(pipes, actions):
+            os.set_blocking(pipe.fileno(), False)
+            write = pipe is self._process.stdin
+            event = selectors.EVENT_WRITE if write else selectors.EVENT_READ
+            self._selector.register(pipe, event, action)
+        stopped = None
+        while True:
+            try:
+                while self._selector.get_map():
+                    for key, _ in self._selector.select():
+                        key.data(key.fileobj)
+                code = self._process.wait()
+                break
+            except KeyboardInterrupt as error:
+                # The launcher stops the workers; a second one makes it do so at once.
+                stopped = error
+                self._signal(signal.SIGINT)
+            except BaseException as error:
+                # Our output is closed, or the like.
+                if stopped is not None and not isinstance(stopped, KeyboardInterrupt):
+                    self._process.kill()
+                    raise
+                stopped = error
+                self._signal(signal.SIGTERM)
+        self._selector.close()
+        if stopped is not None:
+            raise stopped
+        self._print(sys.stdout, self._collector.finish())
+        return code
+
+    def _signal(self, number):
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _close(self, pipe):
+        self._selector.unregister(pipe)
+        pipe.close()
+
+    def _feed(self, pipe):
+        try:
+            self._data = self._data[os.write(pipe.fileno(), self._data[: 1 << 16]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._data = self._data[:0]
+        if not self._data:
+            self._close(pipe)
+
+    def _read(self, pipe):
+        try:
+            data = os.read(pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return None
+        if not data:
+            self._close(pipe)
+        return data
+
+    def _show_stdout(self, pipe):
+        data = self._read(pipe)
+        if data:
+            self._print(sys.stdout, self._collector.feed(data))
+
+    def _show_stderr(self, pipe):
+        data = self._read(pipe)
+        if data:
+            self._print(sys.stderr, data)
+
+    def _hear(self, pipe):
+        self.told += self._read(pipe) or b""
+
+    @staticmethod
+    def _print(stream, data):
+        if data and stream is not None:
+            stream.write(data.decode(errors="replace"))
+            stream.flush()
+
+
+def _outcome(code, verdict, frames):
+    """The list of results; raises when there are not all of them."""
+    reports = {rank: pickle.loads(data) for rank, data in frames.items()}
+    first = verdict.get("verdict", {}).get("first_failed_rank")
+    failures = {rank: report for rank, report in reports.items() if "result" not in report}
+    told = [rank for rank, report in failures.items() if not report["follows"]]
+    if first in failures and (first in told or not told):
+        _raise_remote(first, failures[first], code)
+    if told and first in (None, *failures):
+        _raise_remote(min(told), failures[min(told)], code)
+    if code != 0 or failures:
+        raise JobError(f"dtrain launch ended with exit code {code}: {_why(verdict, first)}", code)
+    size = verdict.get("world_size", len(reports))
+    missing = sorted(set(range(size)) - set(reports))
+    if missing:
+        ranks = ", ".join(map(str, missing))
+        raise JobError(f"the job ended well, but without a result of rank {ranks}", code)
+    return [_functions.loads(reports[rank]["result"]) for rank in range(size)]
+
+
+def _why(verdict, first):
+    message = verdict.get("verdict", {}).get("message")
+    if message:
+        return message
+    for rank in verdict.get("ranks", []):
+        if rank.get("rank") == first and "signal" in rank:
+            return f"rank {first} on {rank.get('host')} was killed by signal {rank['signal']}"
+        if rank.get("rank") == first and "exit_code" in rank:
+            return f"rank {first} on {rank.get('host')} exited with code {rank['exit_code']}"
+    return "see its output"
+
+
+def _raise_remote(rank, report, code):
+    cause = None
+    if report["exception"] is not None:
+        try:
+            cause = _functions.loads(report["exception"])
+        except Exception:
+            cause = None  # its class is only on the worker
+    raise RemoteError(rank, report["text"], report["traceback"], code) from (
+        cause if isinstance(cause, BaseException) else None
+    )

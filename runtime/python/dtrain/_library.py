@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libdtrain.so: where it is, its functions, and taking turns in it.
+
+The library is loaded by the first function that needs it, so that a program that only calls
+dtrain.run() needs none.
+"""
+
+import ctypes
+import os
+import shutil
+import threading
+from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from pathlib import Path
+
+from . import _errors
+
+SONAME = "libdtrain.so.0"
+PACKAGE = Path(__file__).resolve().parent
+
+
+class Config(Structure):
+    """dtrain_config"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint64),
+        ("init_timeout_ms", c_int64),
+        ("collective_timeout_ms", c_int64),
+        ("address", c_char_p),
+    ]
+
+
+class Options(Structure):
+    """dtrain_options"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint64),
+        ("group", c_void_p),
+        ("name", c_char_p),
+        ("stream", c_void_p),
+    ]
+
+
+_OPTIONS_AND_HANDLE = [POINTER(Options), POINTER(c_uint64)]
+_COLLECTIVES = {
+    "dtrain_barrier": [],
+    "dtrain_allreduce": [c_void_p, c_void_p, c_size_t, c_int, c_int],
+    "dtrain_broadcast": [c_void_p, c_size_t, c_int, c_int],
+    "dtrain_allgather": [c_void_p, c_void_p, c_size_t, c_int],
+    "dtrain_reduce_scatter": [c_void_p, c_void_p, c_size_t, c_int, c_int],
+    "dtrain_alltoall": [c_void_p, c_void_p, c_size_t, c_int],
+    "dtrain_reduce": [c_void_p, c_void_p, c_size_t, c_int, c_int, c_int],
+}
+# Functions that return a dtrain_status.
+_CALLS = {
+    "dtrain_init": [POINTER(Config)],
+    "dtrain_finalize": [],
+    "dtrain_group_create": [c_int, c_int, POINTER(c_void_p)],
+    "dtrain_group_free": [c_void_p],
+    "dtrain_wait": [c_uint64],
+    "dtrain_test": [c_uint64, POINTER(c_int)],
+    **_COLLECTIVES,
+    **{name + "_async": types + _OPTIONS_AND_HANDLE for name, types in _COLLECTIVES.items()},
+}
+_OTHERS = {
+    "dtrain_rank": ([], c_int),
+    "dtrain_size": ([], c_int),
+    "dtrain_local_rank": ([], c_int),
+    "dtrain_local_size": ([], c_int),
+    "dtrain_node_rank": ([], c_int),
+    "dtrain_node_count": ([], c_int),
+    "dtrain_group_rank": ([c_void_p], c_int),
+    "dtrain_group_size": ([c_void_p], c_int),
+    "dtrain_mark_begin": ([c_char_p], None),
+    "dtrain_mark_end": ([], None),
+    "dtrain_backend": ([], c_char_p),
+    "dtrain_last_error": ([], c_char_p),
+    "dtrain_version": ([], c_char_p),
+}
+
+
+class Library:
+    """A loaded libdtrain.so."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        # ctypes opens it for itself (RTLD_LOCAL): it meets no symbol of torch's own Gloo.
+        self._c = ctypes.CDLL(self.path)
+        self._functions = {}
+        # The library admits one call at a time. Reentrant, because a Python signal handler may
+        # run between the two halves of a call.
+        self.turn = threading.RLock()
+
+    def function(self, name):
+        found = self._functions.get(name)
+        if found is None:
+            try:
+                found = getattr(self._c, name)
+            except AttributeError:
+                raise _errors.UnsupportedError(
+                    f"{self.path} has no {name}: it is older than this Python package"
+                ) from None
+            if name in _CALLS:
+                found.argtypes, found.restype = _CALLS[name], c_int
+            else:
+                found.argtypes, found.restype = _OTHERS[name]
+            self._functions[name] = found
+        return found
+
+    def call(self, name, *arguments):
+        """Calls a function that returns a status; raises what is not DTRAIN_OK."""
+        function = self.function(name)
+        with self.turn:
+            status = function(*arguments)
+            if status != 0:
+                text = self.function("dtrain_last_error")().decode(errors="replace")
+                raise _errors.from_status(status, text)
+
+    def get(self, name, *arguments):
+        """Calls a function that may be called at any time."""
+        return self.function(name)(*arguments)
+
+    def start(self, name, arguments, group=None, label=None, stream=None):
+        """Starts the asynchronous form of a collective; returns its handle."""
+        handle = c_uint64()
+        encoded = label.encode(errors="replace") if label else None
+        options = Options(ctypes.sizeof(Options), 0, group, encoded, stream)
+        self.call(name + "_async", *arguments, byref(options), byref(handle))
+        return handle.value
+
+
+def _beside_dtrain():
+    """The lib folder of the dtrain that would be run."""
+    program = os.environ.get("DTRAIN_BIN") or shutil.which("dtrain")
+    if program:
+        yield Path(program).resolve().parent.parent / "lib" / SONAME
+
+
+def _in_build_folder():
+    """When the package lies in dtrain's sources: what was built there, release first."""
+    top = PACKAGE.parents[2]
+    if (top / "runtime/include/dtrain/dtrain.h").exists():
+        built = list((top / "build").glob(f"*/lib/{SONAME}"))
+        yield from sorted(built, key=lambda p: (p.parts[-3] == "release", p.stat().st_mtime))[::-1]
+
+
+def candidates():
+    """Where libdtrain may be, the best place first. A name without a slash is for the loader."""
+    chosen = os.environ.get("DTRAIN_LIBRARY")
+    if chosen:
+        return [chosen]
+    files = [PACKAGE / SONAME, PACKAGE / "lib" / SONAME, PACKAGE / "libdtrain.so"]
+    files += [*_in_build_folder(), *_beside_dtrain()]
+    return [str(path) for path in files if path.exists()] + [SONAME]
+
+
+def _load():
+    tried = []
+    for path in candidates():
+        try:
+            return Library(path)
+        except OSError as error:
+            tried.append(f"{path}: {error}")
+    raise _errors.LibraryError(
+        "libdtrain cannot be loaded; set DTRAIN_LIBRARY to its libdtrain.so. Tried "
+        + "; ".join(tried)
+    )
+
+
+_loaded = None
+_loading = threading.Lock()
+
+
+def library():
+    """The one Library of this process. Raises LibraryError."""
+    global _loaded
+    if _loaded is None:
+        with _loading:
+            if _loaded is None:
+                _loaded = _load()
+    return _loaded
+
+
+def loaded():
+    """The Library, or None when nothing has needed it yet."""
+    return _loaded

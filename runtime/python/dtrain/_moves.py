@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives that move values without looking at them: any type that has bytes will do."""
+
+import time
+import zlib
+
+from . import _arrays, _errors
+from ._collectives import gather_integers, issue, pointer
+from ._process_sets import global_process_set
+
+_INT32 = _arrays.NATIVE["int32"]
+
+
+class _Block:
+    """How one rank's part of an array travels: as `count` elements of `type`.
+
+    libdtrain's types go as they are, others as 32-bit words where their bytes are a multiple.
+    """
+
+    def __init__(self, kind, dense, elements):
+        name = kind.type_name(dense)
+        octets = elements * kind.item_size(dense)
+        self.direct = name in _arrays.NATIVE or octets % 4 == 0
+        if name in _arrays.NATIVE:
+            self.type, self.count = _arrays.NATIVE[name], elements
+        else:
+            self.type, self.count = _INT32, -(-octets // 4)
+
+
+def _aligned(kind, dense):
+    """`dense`, or a copy of it when it goes as words and does not lie where they may."""
+    if kind.type_name(dense) in _arrays.NATIVE or kind.pointer(dense) % 4 == 0:
+        return dense
+    return kind.copy(dense)
+
+
+def _padded(kind, dense, length):
+    """The bytes of a dense array and then zeros, `length` in all."""
+    padded = kind.zero_octets(length, dense)
+    mine = kind.octets(dense)
+    kind.copy_into(padded[: len(mine)], mine)
+    return padded
+
+
+def _shape_and_type(kind, x):
+    """What the ranks' arrays must have in common: bytes of a row, and the type."""
+    row = 1
+    for extent in kind.shape(x)[1:]:
+        row *= extent
+    return row * kind.item_size(x), zlib.crc32(kind.type_name(x).encode())
+
+
+def _check_alike(what, everyones, process_set):
+    for rank, facts in enumerate(everyones):
+        if facts[:2] != everyones[0][:2]:
+            raise _errors.MismatchError(
+                f"{what}: ranks {process_set.ranks[0]} and {process_set.ranks[rank]} have arrays "
+                "that differ in type, or in more than the number of rows"
+            )
+
+
+# ---- Broadcast ----
+
+
+def _start_broadcast(target, kind, root_rank, name, process_set, wait, result):
+    process_set = process_set or global_process_set
+    dense = _aligned(kind, kind.reachable(target))
+    block = _Block(kind, dense, kind.count(dense))
+    octets = kind.count(dense) * kind.item_size(dense)
+    buffer = dense if block.direct else _padded(kind, dense, block.count * 4)
+    stream = kind.stream(buffer)
+
+    def finish():
+        kind.finish_on_stream(buffer, stream)
+        if buffer is not dense:
+            kind.copy_into(kind.octets(dense), buffer[:octets])
+        if kind.pointer(dense) != kind.pointer(target):
+            kind.copy_into(target, dense)
+        return result
+
+    arguments = pointer(kind, buffer), block.count, block.type, process_set.index_of(root_rank)
+    return issue("dtrain_broadcast", arguments, (target, buffer), finish, stream, name,
+                 process_set, wait)
+
+
+def _copy(tensor):
+    """A copy to broadcast into, and what handles it."""
+    x, kind = _arrays.of(tensor)
+    copy = kind.copy(kind.contiguous(x))
+    return copy, kind
+
+
+def broadcast(tensor, root_rank, name=None, process_set=None):
+    """Rank `root_rank`'s values, in a new tensor; shape and type are the same on all ranks."""
+    copy, kind = _copy(tensor)
+    return _start_broadcast(copy, kind, root_rank, name, process_set, True, copy)
+
+
+def broadcast_(tensor, root_rank, name=None, process_set=None):
+    """As broadcast, into `tensor` itself, which is returned."""
+    kind = _arrays.in_place(tensor)
+    return _start_broadcast(tensor, kind, root_rank, name, process_set, True, tensor)
+
+
+def broadcast_async(tensor, root_rank, name=None, process_set=None):
+    """As broadcast, returning a handle at once."""
+    copy, kind = _copy(tensor)
+    return _start_broadcast(copy, kind, root_rank, name, process_set, False, copy)
+
+
+def broadcast_async_(tensor, root_rank, name=None, process_set=None):
+    """As broadcast_, returning a handle at once."""
+    kind = _arrays.in_place(tensor)
+    return _start_broadcast(tensor, kind, root_rank, name, process_set, False, tensor)
+
+
+# ---- Gathering ----
+
+
+def allgather_async(tensor, name=None, process_set=None, *, _wait=False):
+    """As allgather, returning a handle; the ranks agree on the number of rows before it returns."""
+    x, kind = _arrays.of(tensor)
+    process_set = process_set or global_process_set
+    x = x.reshape(1) if kind.shape(x) == () else x
+    dense = _aligned(kind, kind.reachable(x))
+    shape = kind.shape(x)
+    facts = [*_shape_and_type(kind, x), shape[0]]
+    everyones = gather_integers(facts, process_set)
+    _check_alike("allgather", everyones, process_set)
+    rows = [facts[2] for facts in everyones]
+    row_octets = facts[0]
+    elements = max(rows) * row_octets // kind.item_size(x)
+    block = _Block(kind, dense, elements)
+    output = kind.empty((sum(rows), *shape[1:]), dense)
+    if block.direct and min(rows) == max(rows):
+        send, recv = dense, output
+    else:
+        block.type, block.count = _INT32, -(-max(rows) * row_octets // 4)
+        send = _padded(kind, dense, block.count * 4)
+        recv = kind.zero_octets(block.count * 4 * len(rows), dense)
+    stream = kind.stream(send)
+
+    def finish():
+        kind.finish_on_stream(recv, stream)
+        if recv is not output:
+            lengths = [count * row_octets for count in rows]
+            _join(kind, recv, block.count * 4, lengths, output)
+        return output if kind.is_like(output, x) else kind.cast_like(output, x)
+
+    arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
+    return issue("dtrain_allgather", arguments, (send, recv), finish, stream, name, process_set,
+                 _wait)
+
+
+def allgather(tensor, name=None, process_set=None):
+    """All ranks' rows, in rank order. The number of rows may differ; all else is the same."""
+    return allgather_async(tensor, name, process_set, _wait=True)
+
+
+def _join(kind, blocks, stride, lengths, output):
+    """Puts the first bytes of each block one after another."""
+    octets, at = kind.octets(output), 0
+    for i, length in enumerate(lengths):
+        kind.copy_into(octets[at : at + length], blocks[i * stride : i * stride + length])
+        at += length
+
+
+def alltoall_async(tensor, splits=None, name=None, process_set=None, *, _wait=False):
+    """As alltoall, returning a handle; the ranks agree on the rows before it returns."""
+    x, kind = _arrays.of(tensor)
+    process_set = process_set or global_process_set
+    ranks, me = process_set.size(), process_set.rank()
+    mine = _splits(kind.shape(x), splits, ranks)
+    dense = _aligned(kind, kind.reachable(x))
+    facts = [*_shape_and_type(kind, x), *mine]
+    everyones = gather_integers(facts, process_set)
+    _check_alike("alltoall", everyones, process_set)
+    row_octets = facts[0]
+    received = [facts[2 + me] for facts in everyones]
+    counts = [count for facts in everyones for count in facts[2:]]
+    block = _Block(kind, dense, max(counts) * row_octets // kind.item_size(x))
+    output = kind.empty((sum(received), *kind.shape(x)[1:]), dense)
+    if block.direct and min(counts) == max(counts):
+        send, recv = dense, output
+    else:
+        block.type, block.count = _INT32, -(-max(counts) * row_octets // 4)
+        send = kind.zero_octets(block.count * 4 * ranks, dense)
+        recv = kind.zero_octets(block.count * 4 * ranks, dense)
+        _spread(kind, dense, [count * row_octets for count in mine], send, block.count * 4)
+    stream = kind.stream(send)
+
+    def finish():
+        kind.finish_on_stream(recv, stream)
+        if recv is not output:
+            _join(kind, recv, block.count * 4, [count * row_octets for count in received], output)
+        result = output if kind.is_like(output, x) else kind.cast_like(output, x)
+        return result if splits is None else (result, kind.integers(received))
+
+    arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
+    return issue("dtrain_alltoall", arguments, (send, recv), finish, stream, name, process_set,
+                 _wait)
+
+
+def alltoall(tensor, splits=None, name=None, process_set=None):
+    """Rows for every rank, those for rank 0 first; returns what the ranks have for this one.
+
+    splits: how many rows each rank gets; evenly when left out. When given, the result is a pair:
+    the rows, and how many came from each rank.
+    """
+    return alltoall_async(tensor, splits, name, process_set, _wait=True)
+
+
+def _splits(shape, splits, ranks):
+    if not shape:
+        raise _errors.InvalidArgumentError("alltoall of a number: it has no rows to deal out")
+    if splits is None:
+        if shape[0] % ranks:
+            raise _errors.InvalidArgumentError(
+                f"alltoall: {shape[0]} rows cannot be split evenly among {ranks} ranks; give splits"
+            )
+        return [shape[0] // ranks] * ranks
+    mine = [int(count) for count in splits]
+    if len(mine) != ranks or min(mine) < 0 or sum(mine) != shape[0]:
+        raise _errors.InvalidArgumentError(
+            f"alltoall: splits {mine} do not deal out {shape[0]} rows to {ranks} ranks"
+        )
+    return mine
+
+
+def _spread(kind, dense, lengths, blocks, stride):
+    """The reverse of _join."""
+    octets, at = kind.octets(dense), 0
+    for i, length in enumerate(lengths):
+        kind.copy_into(blocks[i * stride : i * stride + length], octets[at : at + length])
+        at += length
+
+
+# ---- Meeting ----
+
+
+def barrier(process_set=None):
+    """Returns when every rank has called it."""
+    issue("dtrain_barrier", (), None, lambda: None, process_set=process_set, wait=True)
+
+
+def join(device=-1):
+    """Waits until every rank has called it; returns the rank that came last.
+
+    A meeting point after the last step, as in Horovod. Unlike there, the ranks must take the same
+    number of steps before: dtrain.DistributedSampler sees to it. A rank that still reduces
+    gradients while another is here makes both fail with MismatchError.
+    """
+    came = [int(other[0]) for other in gather_integers([time.time_ns()])]
+    return came.index(max(came))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any Python object, and single numbers. Neither numpy nor torch is needed."""
+
+import ctypes
+import pickle
+from collections.abc import Mapping
+
+from . import _arrays, _errors
+from ._collectives import gather_integers, issue
+from ._handles import GroupHandle
+from ._moves import broadcast_async_
+from ._process_sets import global_process_set
+
+_INT32 = _arrays.NATIVE["int32"]
+_FLOAT64 = _arrays.NATIVE["float64"]
+
+
+def dumps(value):
+    """Pickles, with cloudpickle where there is one: it knows functions of notebooks, too."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return cloudpickle.dumps(value)
+
+
+def _words(length):
+    return -(-length // 4)
+
+
+def broadcast_object(obj=None, root_rank=0, name=None, process_set=None):
+    """Rank `root_rank`'s object, on every rank. It is pickled; the other ranks' `obj` is ignored."""
+    process_set = process_set or global_process_set
+    root = process_set.index_of(root_rank)
+    is_root = process_set.rank() == root
+    data = dumps(obj) if is_root else b""
+    length = gather_integers([len(data)], process_set)[root][0]
+    buffer = ctypes.create_string_buffer(data if is_root else b"", _words(length) * 4)
+    arguments = ctypes.addressof(buffer), _words(length), _INT32, root
+    issue("dtrain_broadcast", arguments, buffer, lambda: None, label=name,
+          process_set=process_set, wait=True)
+    return obj if is_root else pickle.loads(memoryview(buffer)[:length])
+
+
+def allgather_object(obj, name=None, process_set=None):
+    """The list of all ranks' objects, in rank order. They are pickled."""
+    process_set = process_set or global_process_set
+    data = dumps(obj)
+    lengths = [other[0] for other in gather_integers([len(data)], process_set)]
+    stride = _words(max(lengths)) * 4
+    mine = ctypes.create_string_buffer(data, stride)
+    everyones = ctypes.create_string_buffer(stride * len(lengths))
+    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), stride // 4, _INT32
+    issue("dtrain_allgather", arguments, (mine, everyones), lambda: None, label=name,
+          process_set=process_set, wait=True)
+    view = memoryview(everyones)
+    return [pickle.loads(view[i * stride : i * stride + n]) for i, n in enumerate(lengths)]
+
+
+def metric_average(value, name=None, process_set=None):
+    """The average over all ranks of a number, or of each value of a dictionary of numbers.
+
+    The keys of a dictionary are the same on all ranks. What can be converted by float() is a
+    number: a tensor or array with one element, too.
+    """
+    process_set = process_set or global_process_set
+    if isinstance(value, Mapping):
+        keys = sorted(value)  # on all ranks in the same order
+        averages = _average([float(value[key]) for key in keys], name, process_set)
+        return {key: averages[keys.index(key)] for key in value}
+    return _average([float(value)], name, process_set)[0]
+
+
+def _average(values, name, process_set):
+    buffer = (ctypes.c_double * len(values))(*values)
+    address = ctypes.addressof(buffer)
+    # 1: DTRAIN_AVG
+    issue("dtrain_allreduce", (address, address, len(values), _FLOAT64, 1), buffer, lambda: None,
+          label=name, process_set=process_set, wait=True)
+    return list(buffer)
+
+
+def broadcast_parameters(params, root_rank=0, process_set=None):
+    """Rank `root_rank`'s values into everyone's parameters, in place.
+
+    params: a dictionary of arrays or tensors (`model.state_dict()`), or a list of pairs
+    (`model.named_parameters()`); the same names on all ranks.
+    """
+    pairs = sorted(params.items()) if isinstance(params, Mapping) else list(params)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise _errors.InvalidArgumentError(
+            "broadcast_parameters: give a state_dict() or the pairs of named_parameters()"
+        )
+    GroupHandle([
+        broadcast_async_(value, root_rank, name=str(name), process_set=process_set)
+        for name, value in pairs
+        if value is not None
+    ]).wait()

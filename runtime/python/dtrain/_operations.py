@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reductions, under Horovod's names."""
+
+import enum
+
+from . import _errors
+
+
+class ReduceOp(enum.IntEnum):
+    """The numbers are libdtrain's."""
+
+    Sum = 0
+    Average = 1
+    Min = 2
+    Max = 3
+    Product = 4
+    # Only a name, so that scripts that offer it as a choice run.
+    Adasum = -1
+
+
+Average = ReduceOp.Average
+Sum = ReduceOp.Sum
+Min = ReduceOp.Min
+Max = ReduceOp.Max
+Product = ReduceOp.Product
+Adasum = ReduceOp.Adasum
+
+
+def chosen(op, average=None, default=Average):
+    """The operation meant by Horovod's two arguments, of which `average` is the older one."""
+    if average is not None:
+        if op is not None:
+            raise _errors.InvalidArgumentError("give either `op` or `average`, not both")
+        return Average if average else Sum
+    op = default if op is None else op
+    if op == Adasum:
+        raise _errors.UnsupportedError("there is no Adasum here; use op=Average or op=Sum")
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        raise _errors.InvalidArgumentError(f"{op!r} is no operation") from None

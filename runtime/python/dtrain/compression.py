@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sending floating-point numbers with fewer bits."""
+
+from . import _arrays
+
+
+class _None:
+    """As they are."""
+
+    @staticmethod
+    def compress(tensor):
+        """What to send, and what decompress() needs."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, context):
+        return tensor
+
+
+class _Fp16:
+    """As float16; sums are accumulated in float32 within libdtrain."""
+
+    @staticmethod
+    def compress(tensor):
+        tensor, kind = _arrays.of(tensor)
+        if kind.type_name(tensor) in ("float32", "float64", "bfloat16"):
+            return kind.cast(tensor, "float16"), tensor
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, context):
+        return tensor if context is None else _arrays.of(tensor)[1].cast_like(tensor, context)
+
+
+class Compression:
+    """Compression.none and Compression.fp16."""
+
+    none = _None
+    fp16 = _Fp16

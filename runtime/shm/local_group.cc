@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/shm/local_group.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace dtrain::runtime {
+namespace {
+
+// A dead rank is noticed, and a failure that was missed between two looks, after this.
+constexpr std::chrono::milliseconds kLook{50};
+// An idle processor takes tens of microseconds to wake up.
+constexpr std::chrono::microseconds kSpin{40};
+constexpr int kYieldsWhenCrowded = 1;
+constexpr size_t kLongestReason = 1000;
+
+constexpr uint32_t kNoFailure = 0, kBeingWritten = 1, kFailed = 2;
+
+}  // namespace
+
+// One per rank; written by it alone.
+struct alignas(64) LocalGroup::Control {
+  Descriptor requests[2];
+  std::atomic<uint64_t> steps;  // things it has done that others wait for
+  std::atomic<uint32_t> left;
+};
+
+struct LocalGroup::Header {
+  uint64_t cookie;
+  Counter barrier;
+  Counter filled[kLanes];
+  Counter met[kLanes];
+  Counter taken[kLanes];
+  Counter failed;  // 1 once there is a reason
+  std::atomic<uint32_t> failure;
+  int32_t code;
+  char reason[kLongestReason];
+};
+
+size_t LocalGroup::BytesFor(int size, size_t lane_bytes) {
+  static_assert(sizeof(Header) <= 4096);
+  const auto n = static_cast<size_t>(size);
+  const size_t controls = (n * sizeof(Control) + 4095) / 4096 * 4096;
+  return 4096 + controls + n * 2 * kSlotBytes + kLanes * lane_bytes;
+}
+
+void LocalGroup::SetCookie(const SharedMemory& segment, uint64_t cookie) {
+  reinterpret_cast<Header*>(segment.data())->cookie = cookie;
+}
+
+uint64_t LocalGroup::CookieOf(const SharedMemory& segment) {
+  return reinterpret_cast<const Header*>(segment.data())->cookie;
+}
+
+LocalGroup::LocalGroup(SharedMemory segment, size_t lane_bytes, std::vector<Member> members,
+                       int mine, bool crowded)
+    : segment_(std::move(segment)),
+      lane_bytes_(lane_bytes),
+      members_(std::move(members)),
+      mine_(mine),
+      crowded_(crowded),
+      patience_(crowded ? Patience{{}, kYieldsWhenCrowded} : Patience{kSpin, 0}) {
+  for (int i = 0; i < size(); ++i) {
+    const bool self = i == mine_;
+    pidfds_.push_back(self ? -1 : static_cast<int>(syscall(SYS_pidfd_open, member(i).pid, 0)));
+  }
+}
+
+LocalGroup::~LocalGroup() {
+  control(mine_).left.store(1);
+  for (const int fd : pidfds_) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+LocalGroup::Header& LocalGroup::header() const {
+  return *reinterpret_cast<Header*>(segment_.data());
+}
+
+LocalGroup::Control& LocalGroup::control(int index) const {
+  return reinterpret_cast<Control*>(segment_.data() + 4096)[index];
+}
+
+char* LocalGroup::slot(int index, int which) const {
+  const size_t before = BytesFor(size(), 0) - static_cast<size_t>(size()) * 2 * kSlotBytes;
+  return segment_.data() + before + static_cast<size_t>(2 * index + which) * kSlotBytes;
+}
+
+char* LocalGroup::lane(uint64_t chunk) const {
+  return segment_.data() + BytesFor(size(), 0) + chunk % kLanes * lane_bytes_;
+}
+
+const Descriptor& LocalGroup::request(int index) const {
+  return control(index).requests[(entries_ - 1) % 2];
+}
+
+MaybeError LocalGroup::Enter(const Descriptor& request, Deadline deadline) {
+  // A rank that is ahead writes its next request while others still read this one.
+  control(mine_).requests[entries_++ % 2] = request;
+  if (MaybeError error = Barrier(deadline)) return error;
+  bool same = true;
+  for (int i = 0; i < size(); ++i) same &= SameRequest(this->request(i), request);
+  if (same) return std::nullopt;
+  std::vector<int> ranks;
+  std::vector<Descriptor> requests;
+  for (int i = 0; i < size(); ++i) {
+    ranks.push_back(member(i).rank);
+    requests.push_back(this->request(i));
+  }
+  MaybeError error = CompareRequests(ranks, requests);
+  if (error) Fail(*error);
+  return error;
+}
+
+MaybeError LocalGroup::Barrier(Deadline deadline) {
+  const uint32_t target = ++barriers_ * static_cast<uint32_t>(size());
+  control(mine_).steps.fetch_add(1, std::memory_order_relaxed);
+  Add(header().barrier, target);
+  return Wait(header().barrier, target, deadline);
+}
+
+namespace {
+
+// Chunks that went through this lane before this one, and this one.
+uint32_t Turn(uint64_t chunk) { return static_cast<uint32_t>(chunk / LocalGroup::kLanes + 1); }
+
+}  // namespace
+
+MaybeError LocalGroup::AwaitFree(uint64_t chunk, Deadline deadline) {
+  const uint32_t target = (Turn(chunk) - 1) * static_cast<uint32_t>(size());
+  return Wait(header().taken[chunk % kLanes], target, deadline);
+}
+
+void LocalGroup::Filled(uint64_t chunk) {
+  control(mine_).steps.fetch_add(1, std::memory_order_relaxed);
+  Add(header().filled[chunk % kLanes], Turn(chunk) * static_cast<uint32_t>(size()));
+}
+
+MaybeError LocalGroup::AwaitFilled(uint64_t chunk, Deadline deadline) {
+  const uint32_t target = Turn(chunk) * static_cast<uint32_t>(size());
+  return Wait(header().filled[chunk % kLanes], target, deadline);
+}
+
+void LocalGroup::Met(uint64_t chunk) { Set(header().met[chunk % kLanes], Turn(chunk)); }
+
+MaybeError LocalGroup::AwaitMet(uint64_t chunk, Deadline deadline) {
+  return Wait(header().met[chunk % kLanes], Turn(chunk), deadline);
+}
+
+void LocalGroup::Taken(uint64_t chunk) {
+  control(mine_).steps.fetch_add(1, std::memory_order_relaxed);
+  Add(header().taken[chunk % kLanes], Turn(chunk) * static_cast<uint32_t>(size()));
+}
+
+MaybeError LocalGroup::Wait(Counter& counter, uint32_t target, Deadline deadline) {
+  if (Await(counter, target, patience_, {})) return failure();
+  for (;;) {
+    if (MaybeError error = failure()) return error;
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left.count() <= 0) {
+      const Error error{DTRAIN_ERROR_TIMEOUT, Missing()};
+      Fail(error);
+      return error;
+    }
+    if (Await(counter, target, {}, std::min<std::chrono::nanoseconds>(left, kLook))) {
+      return failure();
+    }
+    if (MaybeError error = failure()) return error;
+    if (const MaybeError error = CheckOthers()) {
+      // It may have come in the meantime: then its end is no matter of this wait.
+      if (Await(counter, target, {}, {})) return failure();
+      Fail(*error);
+      return failure();
+    }
+  }
+}
+
+MaybeError LocalGroup::CheckOthers() const {
+  std::vector<pollfd> entries;
+  for (const int fd : pidfds_) entries.push_back({fd, POLLIN, 0});
+  if (poll(entries.data(), entries.size(), 0) < 0) return std::nullopt;
+  for (int i = 0; i < size(); ++i) {
+    const std::string who = "rank " + std::to_string(member(i).rank);
+    if (entries[static_cast<size_t>(i)].revents != 0) {
+      return Error{DTRAIN_ERROR_NETWORK, "lost the connection to " + who + ": its process " +
+                                             std::to_string(member(i).pid) +
+                                             " on this node has ended"};
+    }
+    if (i != mine_ && control(i).left.load() != 0) {
+      return Error{DTRAIN_ERROR_NETWORK,
+                   "lost the connection to " + who + ": it has left the group"};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string LocalGroup::Missing() const {
+  std::vector<int> behind;
+  const uint64_t mine = control(mine_).steps.load();
+  for (int i = 0; i < size(); ++i) {
+    if (control(i).steps.load() < mine) behind.push_back(member(i).rank);
+  }
+  if (behind.empty()) {
+    return "timed out: " + NameRanks({member(0).rank}) +
+           ", which speaks for this node, is still waiting for the other nodes";
+  }
+  return "timed out waiting for " + NameRanks(behind) +
+         (behind.size() == 1 ? ", which has" : ", which have") + " not come";
+}
+
+void LocalGroup::Fail(const Error& error) {
+  uint32_t expected = kNoFailure;
+  Header& head = header();
+  if (!head.failure.compare_exchange_strong(expected, kBeingWritten)) return;
+  head.code = error.code;
+  const size_t length = std::min(error.message.size(), kLongestReason - 1);
+  std::memcpy(head.reason, error.message.data(), length);
+  head.reason[length] = '\0';
+  head.failure.store(kFailed);
+  WakeAll(head.barrier);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (Counter* counter : {&head.filled[lane], &head.met[lane], &head.taken[lane]}) {
+      WakeAll(*counter);
+    }
+  }
+  head.failed.value.store(1);
+  WakeAll(head.failed);
+}
+
+MaybeError LocalGroup::failure() const {
+  const Header& head = header();
+  const uint32_t state = head.failure.load(std::memory_order_acquire);
+  if (state == kNoFailure) return std::nullopt;
+  // Whoever is writing the reason may have died doing so.
+  for (int i = 0; i < 100 && head.failure.load() != kFailed; ++i) usleep(1000);
+  if (head.failure.load() != kFailed) {
+    return Error{DTRAIN_ERROR_NETWORK, "lost the connection to a rank that died while failing"};
+  }
+  const char* end = std::find(head.reason, head.reason + kLongestReason, '\0');
+  return Error{static_cast<dtrain_status>(head.code), std::string(head.reason, end)};
+}
+
+void LocalGroup::AwaitFailure(std::chrono::milliseconds longest) {
+  SleepOn(header().failed, 1, longest);
+}
+
+}  // namespace dtrain::runtime

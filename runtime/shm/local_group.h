@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/collective.h"
+#include "runtime/base/communicator.h"
+#include "runtime/base/result.h"
+#include "runtime/shm/counter.h"
+#include "runtime/shm/memory.h"
+
+namespace dtrain::runtime {
+
+// What one rank asks for, as the others of its node see it.
+struct Descriptor {
+  static constexpr int64_t kElsewhere = -1;
+
+  uint64_t number;
+  uint64_t count;
+  uint64_t input;  // an address in that rank's process
+  uint64_t output;
+  int64_t input_at;  // offset in that rank's arena, or kElsewhere
+  int64_t output_at;
+  int32_t root;
+  uint8_t kind;
+  uint8_t type;
+  uint8_t op;
+  uint8_t direct;  // 1: takes part in reading each other's memory
+};
+
+Collective CollectiveOf(const Descriptor& descriptor);
+bool SameRequest(const Descriptor& a, const Descriptor& b);
+
+// "rank 3", "rank 1 and rank 2", "rank 1, rank 2 and 7 more".
+std::string NameRanks(const std::vector<int>& ranks);
+// A text that says who asks for what; nullopt when all agree.
+MaybeError CompareRequests(const std::vector<int>& ranks, const std::vector<Descriptor>& requests);
+
+// The ranks of one node, in one segment of shared memory: who has come, what each asks for, slots
+// for small data, room to meet the other nodes in, and the reason of a failure. Used by one thread
+// at a time, but for Fail.
+class LocalGroup {
+ public:
+  static constexpr size_t kSlotBytes = size_t{256} << 10;
+  static constexpr int kLanes = 4;  // chunks that may be on their way between nodes at once
+
+  struct Member {
+    int rank = 0;  // in the communicator
+    pid_t pid = 0;
+  };
+
+  // Bytes of a segment for `size` ranks with `lane_bytes` in each lane.
+  static size_t BytesFor(int size, size_t lane_bytes);
+
+  // A number by which a process can tell that what it opened is this segment.
+  static void SetCookie(const SharedMemory& segment, uint64_t cookie);
+  static uint64_t CookieOf(const SharedMemory& segment);
+
+  // `members` in rank order, `mine` is the index of this process; `segment` was made zeroed by the
+  // first of them.
+  LocalGroup(SharedMemory segment, size_t lane_bytes, std::vector<Member> members, int mine,
+             bool crowded);
+  ~LocalGroup();
+  LocalGroup(const LocalGroup&) = delete;
+  LocalGroup& operator=(const LocalGroup&) = delete;
+
+  int size() const { return static_cast<int>(members_.size()); }
+  int mine() const { return mine_; }
+  // Whether the ranks of this machine outnumber its processors.
+  bool crowded() const { return crowded_; }
+  const Member& member(int index) const { return members_[static_cast<size_t>(index)]; }
+
+  // Waits for all ranks of the node and compares what they ask for. The descriptors of the others
+  // are valid until this rank's next Enter.
+  MaybeError Enter(const Descriptor& request, Deadline deadline);
+  const Descriptor& request(int index) const;
+  // Waits for all ranks of the node.
+  MaybeError Barrier(Deadline deadline);
+
+  // kSlotBytes that rank `index` writes before a barrier and the others read after it. `which` is
+  // 0 or 1: what is read now must not be what is written next.
+  char* slot(int index, int which) const;
+
+  // Chunk number `chunk` (0, 1, ... over the life of the group) goes through lane chunk % kLanes:
+  // all ranks wait for the lane to be free, fill it and say so; the leader waits for that, meets
+  // the other nodes and says so; all take the result out and say so.
+  char* lane(uint64_t chunk) const;
+  MaybeError AwaitFree(uint64_t chunk, Deadline deadline);
+  void Filled(uint64_t chunk);
+  MaybeError AwaitFilled(uint64_t chunk, Deadline deadline);
+  void Met(uint64_t chunk);
+  MaybeError AwaitMet(uint64_t chunk, Deadline deadline);
+  void Taken(uint64_t chunk);
+
+  // Any thread of any rank: the first reason given is what every wait of every rank fails with.
+  void Fail(const Error& error);
+  MaybeError failure() const;
+
+  // Sleeps until Fail was called by anyone, at most `longest`, and at times for no reason.
+  void AwaitFailure(std::chrono::milliseconds longest);
+
+ private:
+  struct Control;
+  struct Header;
+
+  Header& header() const;
+  Control& control(int index) const;
+  MaybeError Wait(Counter& counter, uint32_t target, Deadline deadline);
+  MaybeError CheckOthers() const;
+  std::string Missing() const;
+
+  SharedMemory segment_;
+  const size_t lane_bytes_;
+  const std::vector<Member> members_;
+  const int mine_;
+  const bool crowded_;
+  const Patience patience_;
+  std::vector<int> pidfds_;  // -1 for this process
+  uint32_t barriers_ = 0;    // that this rank has come to
+  uint64_t entries_ = 0;
+};
+
+}  // namespace dtrain::runtime

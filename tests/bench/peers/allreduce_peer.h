@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+// How every peer of tests/bench/allreduce.py times its all-reduce (allreduce_torch.py does the
+// same): a barrier before each call; of each call the slowest rank's time; of all calls the median.
+// A library may have several ways to do it; the fastest one at this size counts.
+namespace peers {
+
+struct Way {
+  std::string name;
+  bool in_place;
+  std::function<void(const float* input, float* output, size_t count)> reduce;
+};
+
+struct Peer {
+  int rank = 0;
+  int size = 1;
+  std::function<void()> barrier;
+  std::function<void(double* values, size_t count)> max;  // over all ranks, in place
+  std::vector<Way> ways;
+};
+
+inline std::vector<size_t> Sizes(int argc, char** argv) {
+  std::vector<size_t> sizes;
+  for (int i = 1; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
+  return sizes;
+}
+
+class Timing {
+ public:
+  Timing(const Peer& peer, size_t count) : peer_(peer), input_(count), output_(count) { Fill(); }
+
+  // One line of JSON on rank 0.
+  void Run() {
+    const Way* best = nullptr;
+    double fastest = 0;
+    for (const Way& way : peer_.ways) {
+      Median(way, 1);
+      const double seconds = Median(way, 3);
+      if (best != nullptr && seconds >= fastest) continue;
+      best = &way;
+      fastest = seconds;
+    }
+    // About half a second; few calls where one takes long, because those differ little.
+    const int calls = static_cast<int>(std::clamp(0.5 / fastest, 5.0, 400.0));
+    const double seconds = Median(*best, calls);
+    const double wrong = Wrong(*best);
+    if (peer_.rank != 0) return;
+    std::printf(
+        "{\"bytes\": %zu, \"seconds\": %.9g, \"calls\": %d, \"way\": \"%s\", \"wrong\": %g}\n",
+        input_.size() * sizeof(float), seconds, calls, best->name.c_str(), wrong);
+    std::fflush(stdout);
+  }
+
+ private:
+  // Sums that are exact, and the same at every call as long as the input stays.
+  float Mine(size_t i) const { return static_cast<float>(i % 31 + peer_.rank); }
+  float Sum(size_t i) const {
+    return static_cast<float>(peer_.size * (i % 31) + peer_.size * (peer_.size - 1) / 2);
+  }
+  void Fill() {
+    for (size_t i = 0; i < input_.size(); ++i) input_[i] = output_[i] = Mine(i);
+  }
+  // In place the sums grow with every call, up to infinity, which is as fast as any other number.
+  void Call(const Way& way) {
+    way.reduce(way.in_place ? output_.data() : input_.data(), output_.data(), input_.size());
+  }
+
+  double Median(const Way& way, int calls) {
+    std::vector<double> times(static_cast<size_t>(calls));
+    for (double& time : times) {
+      peer_.barrier();
+      const auto start = std::chrono::steady_clock::now();
+      Call(way);
+      time = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    peer_.max(times.data(), times.size());
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  }
+
+  double Wrong(const Way& way) {
+    Fill();
+    peer_.barrier();
+    Call(way);
+    double wrong = 0;
+    for (size_t i = 0; i < output_.size(); ++i) wrong += output_[i] != Sum(i) ? 1 : 0;
+    peer_.max(&wrong, 1);
+    return wrong;
+  }
+
+  const Peer& peer_;
+  std::vector<float> input_;
+  std::vector<float> output_;
+};
+
+inline void RunAll(const Peer& peer, const std::vector<size_t>& sizes) {
+  for (const size_t bytes : sizes) Timing(peer, bytes / sizeof(float)).Run();
+}
+
+}  // namespace peers

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running `dtrain launch` on a host and looking at it while it runs."""
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+
+# Reports go to files that the check after each test finds. Harmless for builds without sanitizers.
+SANITIZER_FOLDER = "sanitizer"
+SANITIZER_REPORTS = f"/tmp/{SANITIZER_FOLDER}"
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": f"log_path={SANITIZER_REPORTS}/report:detect_leaks=1:exitcode=99",
+    "UBSAN_OPTIONS": f"log_path={SANITIZER_REPORTS}/report:print_stacktrace=1",
+    "LSAN_OPTIONS": "exitcode=99",
+}
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+    raw_out: bytes
+    raw_err: bytes
+    seconds: float
+
+    def __str__(self):
+        return (f"exit code {self.code} after {self.seconds:.2f} s\n--- stdout\n{self.out[-6000:]}"
+                f"\n--- stderr\n{self.err[-6000:]}")
+
+    @property
+    def lines(self):
+        return self.out.splitlines()
+
+
+class Launch:
+    """A command in progress. Its output goes to files, so that it never waits for the test."""
+
+    def __init__(self, host, argv, env=None, stdin=subprocess.DEVNULL, stdout=None, **options):
+        self._out = tempfile.TemporaryFile()
+        self._err = tempfile.TemporaryFile()
+        self.started = time.monotonic()
+        self.process = host.popen(argv, env=env, stdin=stdin, stdout=stdout or self._out,
+                                  stderr=self._err, start_new_session=True, **options)
+        self.pid = self.process.pid
+
+    @property
+    def out(self):
+        return read_all(self._out).decode(errors="replace")
+
+    @property
+    def err(self):
+        return read_all(self._err).decode(errors="replace")
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait_for(self, text, timeout=30, stream="out", count=1):
+        """Waits until `text` stands `count` times in the output."""
+        deadline = time.monotonic() + timeout
+        while getattr(self, stream).count(text) < count:
+            if self.process.poll() is not None and getattr(self, stream).count(text) < count:
+                raise AssertionError(f"ended before it wrote {text!r}: {self.wait(5)}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no {text!r} within {timeout} s\n{self.out}\n{self.err}")
+            time.sleep(0.01)
+
+    def wait(self, timeout=60):
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            saw = f"--- stdout\n{self.out[-4000:]}\n--- stderr\n{self.err[-4000:]}"
+            self.kill()
+            raise AssertionError(f"still running after {timeout} s\n{saw}") from None
+        out, err = read_all(self._out), read_all(self._err)
+        return Result(self.process.returncode, out.decode(errors="replace"),
+                      err.decode(errors="replace"), out, err, time.monotonic() - self.started)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def read_all(file):
+    # The writer shares our offset, so read by position.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
+def wait_until(condition, timeout, what):
+    """Waits for an event that nobody announces, with a deadline."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
+        time.sleep(0.01)

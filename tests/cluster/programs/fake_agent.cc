@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// An agent that lies. `--rsh` runs it in place of a way to a host; its stdin is the stream's
+// socket. Words NAME=VALUE say what about:
+//   job, attempt, incarnation  what it answers to the Hello, instead of the Hello's own
+//   address                    the only one it has, on its eth0
+//   again=1                    once its workers run, it joins again, as another machine
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "common/rpc/channel.h"
+#include "dtrain/v1/agent.grpc.pb.h"
+
+namespace dtrain {
+namespace {
+
+class FakeAgent final : public v1::Agent::Service {
+ public:
+  explicit FakeAgent(std::map<std::string, std::string> words) : words_(std::move(words)) {}
+
+  grpc::Status Session(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<v1::SessionEvent, v1::SessionRequest>* stream) override {
+    v1::SessionRequest request;
+    while (stream->Read(&request) && !request.has_goodbye()) {
+      if (request.has_hello()) {
+        hello_ = request.hello();
+        stream->Write(Welcome(hello_, "boot"));
+      }
+      if (request.has_probe()) stream->Write(AllReached(request.probe()));
+      if (request.has_hold_ports()) stream->Write(Ports());
+      if (request.has_start()) Start(request.start(), *stream);
+      if (request.has_stop()) Stop(*stream);
+    }
+    EndLogs();
+    std::lock_guard<std::mutex> lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Logs(grpc::ServerContext*, const v1::LogsRequest*,
+                    grpc::ServerWriter<v1::LogChunk>*) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return ended_; });
+    return grpc::Status::OK;
+  }
+
+  void WaitForEnd() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return over_; });
+  }
+
+ private:
+  using Stream = grpc::ServerReaderWriter<v1::SessionEvent, v1::SessionRequest>;
+
+  std::string Word(const std::string& name, const std::string& otherwise) const {
+    const auto it = words_.find(name);
+    return it == words_.end() ? otherwise : it->second;
+  }
+
+  v1::SessionEvent Welcome(const v1::Hello& hello, const std::string& boot_id) const {
+    v1::SessionEvent event;
+    v1::Welcome& welcome = *event.mutable_welcome();
+    welcome.set_job_id(Word("job", hello.job_id()));
+    welcome.set_attempt(
+        static_cast<uint32_t>(std::stoul(Word("attempt", std::to_string(hello.attempt())))));
+    welcome.set_incarnation(Word("incarnation", hello.incarnation()));
+    v1::Inventory& inventory = *welcome.mutable_inventory();
+    inventory.set_hostname("fake");
+    inventory.set_boot_id(boot_id);
+    inventory.set_network_namespace(1);
+    inventory.set_allowed_cpus("0-3");
+    inventory.set_probe_port(9);
+    inventory.set_probe_reply(std::string(32, 'r'));
+    v1::Interface& eth0 = *inventory.add_interfaces();
+    eth0.set_name("eth0");
+    eth0.set_up(true);
+    eth0.set_physical(true);
+    v1::Address& address = *eth0.add_addresses();
+    address.set_ip(Word("address", "10.77.0.99"));
+    address.set_prefix_length(24);
+    return event;
+  }
+
+  static v1::SessionEvent AllReached(const v1::ProbeRequest& request) {
+    v1::SessionEvent event;
+    for (const v1::ProbeTarget& target : request.targets()) {
+      v1::ProbeOutcome& outcome = *event.mutable_probe_report()->add_outcomes();
+      outcome.set_node(target.node());
+      outcome.set_ip(target.ip());
+      outcome.set_reached(true);
+    }
+    return event;
+  }
+
+  static v1::SessionEvent Ports() {
+    v1::SessionEvent event;
+    event.mutable_ports_held()->add_ports(40001);
+    event.mutable_ports_held()->add_ports(40002);
+    return event;
+  }
+
+  void Start(const v1::JobPart& part, Stream& stream) {
+    part_ = part;
+    v1::SessionEvent event;
+    for (const v1::WorkerSpec& worker : part.workers()) {
+      v1::WorkerStarted& started = *event.mutable_started()->add_workers();
+      started.set_rank(worker.rank());
+      started.set_pid(1000 + worker.rank());
+    }
+    stream.Write(event);
+    if (!Word("again", "").empty()) stream.Write(Welcome(hello_, "another boot"));
+  }
+
+  void Stop(Stream& stream) {
+    for (const v1::WorkerSpec& worker : part_.workers()) {
+      v1::SessionEvent event;
+      event.mutable_exit()->set_rank(worker.rank());
+      event.mutable_exit()->set_signal(15);
+      event.mutable_exit()->set_told_to_stop(true);
+      stream.Write(event);
+    }
+    part_.clear_workers();
+    v1::SessionEvent finished;
+    finished.mutable_finished();
+    stream.Write(finished);
+    EndLogs();
+  }
+
+  void EndLogs() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  const std::map<std::string, std::string> words_;
+  v1::Hello hello_;
+  v1::JobPart part_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;  // nothing more to tell of its workers
+  bool over_ = false;   // the launcher is gone
+};
+
+// The launcher's script for a shell, which ends with its call of `dtrain`. Nothing follows it until
+// it is answered.
+bool ReadScript() {
+  std::string line;
+  for (char c; read(STDIN_FILENO, &c, 1) == 1;) {
+    if (c != '\n') {
+      line += c;
+    } else if (line.rfind("dtrain ", 0) == 0) {
+      return true;
+    } else {
+      line.clear();
+    }
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace dtrain
+
+int main(int argc, char** argv) {
+  std::map<std::string, std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const size_t equals = word.find('=');
+    if (equals != std::string::npos) words[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  constexpr char kReady[] = "DTRAIN-AGENT/1 ready\n";
+  if (!dtrain::ReadScript()) return 1;
+  if (write(STDIN_FILENO, kReady, sizeof(kReady) - 1) < 0) return 1;
+  dtrain::FakeAgent agent(std::move(words));
+  dtrain::rpc::StreamServer server(agent, dtrain::os::UniqueFd(dup(STDIN_FILENO)));
+  // The launcher ends us by closing the stream; what it leaves to us is no longer than this.
+  alarm(60);
+  agent.WaitForEnd();
+  _exit(0);
+}

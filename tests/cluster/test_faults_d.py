@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of group D: how workers start, fail and end. D14 is in test_gpus_held.py, D15 in
+test_memory.py, D16 in test_identity.py."""
+import os
+import resource
+import signal
+import subprocess
+
+import pytest
+
+import launching
+import leftovers
+
+# Leaves the process group and session, closes everything, survives its parent.
+ESCAPED = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 256)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+# Twenty processes, each of which lives on only in a child it has just made.
+RESPAWN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+end = time.monotonic() + 120
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        while time.monotonic() < end:
+            if os.fork() != 0:
+                os._exit(0)
+        os._exit(0)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def python(script):
+    return ["/usr/bin/python3", "-I", "-c", script]
+
+
+def failing(rank, how, others="sleep 600"):
+    return ["sh", "-c", f'if [ "$RANK" = {rank} ]; then {how}; else {others}; fi']
+
+
+# D1
+def test_d1_one_rank_fails_and_the_job_ends_with_its_code(cluster):
+    result = cluster.launch([*cluster.hosts_flag(4), "--", *failing(
+        6, "for i in $(seq 1 30); do echo line $i >&2; done; exit 7")], timeout=20)
+    assert result.code == 7, result
+    assert "rank 6" in result.err and "node1" in result.err, result
+    leftovers.wait_for_no_processes(cluster, 2)
+    # The report repeats the last 20 lines of its stderr.
+    assert result.err.count("line 30") == 2 and result.err.count("line 11") == 2, result
+    assert result.err.count("line 10\n") == 1, result
+
+
+# D1: failures that follow from the first one are counted, not listed.
+def test_d1_secondary_deaths_are_one_line(cluster):
+    result = cluster.launch(
+        ["--grace", "2s", *cluster.hosts_flag(2), "--",
+         *failing(3, "sleep 0.5; exit 9", "trap 'exit 5' TERM; while :; do sleep 0.05; done")],
+        timeout=20)
+    assert result.code == 9, result
+    assert "rank 3" in result.err and "7" in result.err, result
+    assert not any(f"rank {rank} " in result.err for rank in (0, 1, 2, 4, 5, 6, 7)), result
+
+
+# D2
+@pytest.mark.parametrize("number,code", [(signal.SIGSEGV, 139), (signal.SIGKILL, 137),
+                                         (signal.SIGABRT, 134)])
+def test_d2_signal_is_named(cluster, number, code):
+    result = cluster.launch([*cluster.hosts_flag(1), "--",
+                             *failing(2, f"kill -{int(number)} $$; sleep 5")], timeout=20)
+    assert result.code == code, result
+    assert number.name in result.err and "node2" in result.err and "rank 2" in result.err, result
+
+
+# D3: a rank that left with 0 while others wait in a fence for it ends the job, after a warning.
+def test_d3_rank_that_leaves_early(cluster):
+    result = cluster.launch(["--exit-timeout", "2s", *cluster.hosts_flag(1), "--",
+                             *failing(1, "exit 0", "sleep 600")], timeout=20)
+    assert "rank 1" in result.err and result.code not in (0, 2), result
+
+
+# D4
+def test_d4_ranks_that_ignore_term_are_killed_after_the_grace(cluster):
+    launch = cluster.start_launch(
+        ["--grace", "1s", *cluster.hosts_flag(2), "--",
+         *failing(0, "sleep 1; exit 3", "trap '' TERM; echo up; while :; do sleep 1; done")])
+    launch.wait_for("up", count=7)
+    result = launch.wait(20)
+    assert result.code == 3, result
+    leftovers.wait_for_no_processes(cluster, 2)
+
+
+# D5
+@pytest.mark.parametrize("end", ["exit", "fail", "interrupt"])
+def test_d5_escaped_grandchildren_are_ended(cluster, end):
+    last = {"exit": "", "fail": "sys.exit(4)", "interrupt": "print('up', flush=True); time.sleep(600)"}
+    launch = cluster.start_launch([*cluster.hosts_flag(1), "--", *python(ESCAPED + last[end])])
+    if end == "interrupt":
+        launch.wait_for("up", count=4)
+        launch.signal(signal.SIGINT)
+    result = launch.wait(30)
+    assert result.code == {"exit": 0, "fail": 4, "interrupt": 130}[end], result
+    leftovers.wait_for_no_processes(cluster, 2)
+
+
+# D6
+@pytest.mark.parametrize("cgroup", ["v2", "none"])
+def test_d6_processes_that_multiply_while_they_are_killed(make_cluster, cgroup):
+    cluster = make_cluster(1, cgroup=cgroup)
+    launch = cluster.start_launch(["--grace", "1s", "-H", "node0:1", "--", *python(RESPAWN)])
+    launch.wait_for("up")
+    launch.signal(signal.SIGINT)
+    result = launch.wait(40)
+    assert result.code == 130, result
+    leftovers.wait_for_no_processes(cluster, 2)
+
+
+# D8
+def test_d8_grandchild_that_keeps_stdout_open(cluster):
+    result = cluster.launch([*cluster.hosts_flag(1), "--", "sh", "-c", "sleep 600 & echo done"],
+                            timeout=30)
+    assert result.code == 0 and result.out.count("done") == 4, result
+
+
+# D9
+def test_d9_workers_start_clean(cluster):
+    report = ("import os; fds = sorted(set(map(int, os.listdir('/proc/self/fd'))));"
+              "s = dict(l.split(':', 1) for l in open('/proc/self/status'));"
+              "fds = [f for f in fds if os.path.exists(f'/proc/self/fd/{f}')];"
+              "extra = set(fds) - {0, 1, 2, int(os.environ['PMI_FD']), int(os.environ['DTRAIN_PAGE_FD'])};"
+              "print(extra, s['SigBlk'].strip(), s['SigIgn'].strip(), os.umask(0) == 0o22)")
+
+    def spoil():
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGCHLD})
+
+    with open("/dev/null", "rb") as leak:
+        for where in (["-np", "2"], cluster.hosts_flag(1)):
+            # -S -E: Python itself ignores SIGPIPE and SIGXFSZ, bits 12 and 24.
+            result = cluster.start_launch([*where, "--tag-output", "none", "--", *python(report)],
+                                          before_exec=spoil, pass_fds=[leak.fileno()]).wait(30)
+            assert result.code == 0, result
+            assert set(result.lines) == {"set() 0000000000000000 0000000001001000 True"}, result
+
+
+# Becomes process argv[1], which must be free, in a session of its own: a group that a signal to
+# that number, or to minus it, would hit.
+BYSTANDER = """
+import os, sys, time
+wanted = int(sys.argv[1])
+for _ in range(100):
+    with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+        last.write(str(wanted - 1))
+    child = os.fork()
+    if child == 0:
+        if os.getpid() != wanted:
+            os._exit(0)
+        os.setsid()
+        print("standing by", flush=True)
+        time.sleep(600)
+    elif child == wanted:
+        sys.exit(128 + os.WTERMSIG(os.waitpid(child, 0)[1]))
+    os.waitpid(child, 0)
+sys.exit(99)
+"""
+
+
+# D10: a worker's pid comes to mean another process before the others are ended.
+@pytest.mark.parametrize("cgroup", ["v2", "none"])
+@pytest.mark.parametrize("end", ["interrupt", "fail", "shepherd killed", "agent killed"])
+def test_d10_a_process_with_the_pid_of_a_dead_worker_is_not_signalled(make_cluster, cgroup, end):
+    cluster = make_cluster(1, cgroup=cgroup)
+    node = cluster.nodes[0]
+    others = {"fail": "trap '' TERM; until [ -e /root/work/fail ]; do sleep 0.05; done; exit 3"}
+    launch = cluster.start_launch(
+        ["--grace", "1s", "-H", "node0:3", "--", "sh", "-c",
+         f'[ $RANK != 0 ] || {{ echo pid=$$; exit 0; }}; '
+         f'[ $RANK != 1 ] || {{ {others.get(end, "trap : TERM; while :; do sleep 1; done")}; }}; '
+         "trap '' TERM; echo up; while :; do sleep 1; done"])
+    launch.wait_for("up")
+    launch.wait_for("pid=")
+    pid = launch.out.partition("pid=")[2].split()[0]
+    launching.wait_until(lambda: not node.path(f"/proc/{pid}").exists(), 10, "rank 0 is there")
+    bystander = node.popen(["/usr/bin/python3", "-I", "-c", BYSTANDER, pid], text=True,
+                           stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    try:
+        assert bystander.stdout.readline() == "standing by\n", bystander.wait(5)
+        if end == "interrupt":
+            launch.signal(signal.SIGINT)
+        elif end == "fail":
+            (cluster.work(node) / "fail").touch()
+        else:
+            role = "shepherd" if end == "shepherd killed" else "bridge"
+            (victim,) = [number for number, _, line in leftovers.processes(node)
+                         if role in line.split()[1:2]]
+            os.kill(victim, signal.SIGKILL)
+        result = launch.wait(30)
+        code = {"interrupt": 130, "fail": 3, "shepherd killed": 203, "agent killed": 202}[end]
+        assert result.code == code, result
+        # All of the job is gone, and the bystander, with its parent, is not.
+        launching.wait_until(lambda: len(leftovers.processes(node)) <= 2, 5,
+                             lambda: leftovers.processes(node))
+        assert bystander.poll() is None and node.path(f"/proc/{pid}").exists(), "it was hit"
+    finally:
+        # It has the number indeed: this hits it.
+        node.run(["kill", "-KILL", "--", f"-{pid}"], check=False)
+        assert bystander.wait(10) == 137
+
+
+# D17
+def test_d17_exec_failures_name_the_error_the_path_and_the_host(cluster):
+    folder = cluster.base / "exec"
+    folder.mkdir(exist_ok=True)
+    (folder / "loop").unlink(missing_ok=True)
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "script").write_text("#!/no/such/interpreter\n")
+    (folder / "busy").write_bytes(open("/bin/true", "rb").read())
+    for path in folder.iterdir():
+        if path.name != "loop":
+            path.chmod(0o755)
+    with open(folder / "busy", "r+b"):
+        for name, word, codes in (("loop", "symbolic link", (126, 127)),
+                                  ("script", "interpreter", (126, 127)),
+                                  ("busy", "busy", (126,))):
+            result = cluster.launch([*cluster.hosts_flag(1), "--", folder / name], timeout=20)
+            assert result.code in codes, result
+            assert f"{folder}/{name}" in result.err and "node0" in result.err, result
+            assert word in result.err, result
+
+
+# D17
+def test_d17_environment_too_long_for_the_node(make_cluster):
+    cluster = make_cluster(1)
+    small = 256 << 10  # a quarter of the stack limit is for arguments, but never under 128 KiB
+    cluster.nodes[0].restart_sshd(
+        before_exec=lambda: resource.setrlimit(resource.RLIMIT_STACK, (small, small)))
+    env = {f"V{index}": "x" * 30000 for index in range(8)}
+    result = cluster.launch(["-H", "node0:1", "--", "true"], env=env)
+    assert result.code in (126, 200), result
+    assert "node0" in result.err and "too long" in result.err, result
+
+
+# D19
+def test_d19_zombies_are_reaped(cluster):
+    script = ("import os, time\nfor _ in range(200):\n    if os.fork() == 0: os._exit(0)\n"
+              "os.fork() or os._exit(0)\nprint('up', flush=True)\ntime.sleep(600)")
+    launch = cluster.start_launch([*cluster.hosts_flag(1), "--", *python(script)])
+    launch.wait_for("up", count=4)
+
+    launch.signal(signal.SIGINT)
+    assert launch.wait(20).code in (0, 130)
+    leftovers.wait_for_no_processes(cluster, 2)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of groups E, F and G: processes of ours that are killed, and networks that break."""
+import os
+import signal
+
+import pytest
+
+import leftovers
+from launching import wait_until
+from test_faults_d import ESCAPED, python
+
+LIVE = python(ESCAPED + "print('up', flush=True); time.sleep(600)")
+
+
+def running(cluster, *flags, per_host=2):
+    launch = cluster.start_launch([*flags, *cluster.hosts_flag(per_host), "--", *LIVE])
+    launch.wait_for("up", count=per_host * cluster.size)
+    return launch
+
+
+def ours(host, word):
+    return [pid for pid, _, line in leftovers.processes(host)
+            if word in line.split()[1:2]]
+
+
+# E5
+def test_e5_agent_killed(cluster):
+    launch = running(cluster, "--grace", "1s")
+    for pid in ours(cluster.nodes[1], "bridge"):
+        os.kill(pid, signal.SIGKILL)
+    leftovers.wait_for_no_processes(cluster, 5, [cluster.nodes[1]])
+    result = launch.wait(20)
+    assert result.code in (202, 203) and "node1" in result.err, result
+
+
+# E5: the same, for the process that owns the workers.
+def test_e5_shepherd_killed(cluster):
+    launch = running(cluster, "--grace", "1s")
+    shepherds = ours(cluster.nodes[2], "shepherd")
+    assert shepherds
+    for pid in shepherds:
+        os.kill(pid, signal.SIGKILL)
+    result = launch.wait(20)
+    assert result.code == 203 and "node2" in result.err, result
+    leftovers.wait_for_no_processes(cluster, 5)
+
+
+# E5: on this machine there is no ssh session whose end would tell.
+@pytest.mark.parametrize("victim", ["bridge", "shepherd"])
+def test_e5_local_agent_killed(cluster, victim):
+    launch = cluster.start_launch(["-np", "2", "--grace", "1s", "--", *LIVE])
+    launch.wait_for("up", count=2)
+    victims = ours(cluster.head, victim)
+    assert victims
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    result = launch.wait(20)
+    assert result.code in (202, 203), result
+    leftovers.wait_for_no_processes(cluster, 5)
+
+
+# F2
+@pytest.mark.parametrize("where", ["ssh", "local"])
+def test_f2_launcher_killed(cluster, where):
+    if where == "ssh":
+        launch = running(cluster, "--grace", "1s")
+    else:
+        launch = cluster.start_launch(["-np", "2", "--grace", "1s", "--", *LIVE])
+        launch.wait_for("up", count=2)
+    launch.kill()
+    leftovers.wait_for_no_processes(cluster, 10)
+
+
+# G1, G3
+def test_g1_g3_cut_host_is_lost_and_ends_its_workers_by_itself(cluster):
+    launch = running(cluster, "--grace", "1s", "--lease", "3s")
+    lost = cluster.nodes[2]
+    cluster.cut(lost)
+    try:
+        result = launch.wait(20)
+        assert result.code == 202 and "node2" in result.err, result
+        # The verdict ends the others; the cut host, which hears of nothing, ends its own.
+        others = [host for host in cluster.hosts if host is not lost]
+        leftovers.wait_for_no_processes(cluster, 3, others)
+        workers_gone(lost, 6)
+    finally:
+        cluster.heal(lost)
+    # sshd itself has yet to notice; the cable is back, so the next packet tells it.
+    end_ssh_sessions(lost)
+
+
+def workers_gone(host, seconds):
+
+    wait_until(lambda: not [row for row in leftovers.processes(host) if "sshd" not in row[2]],
+               seconds, lambda: leftovers.processes(host))
+
+
+def end_ssh_sessions(host):
+    for pid, _, line in leftovers.processes(host):
+        if "sshd" in line:
+            os.kill(pid, signal.SIGKILL)
+
+
+# G1: the default lease is 15 s.
+def test_g1_default_lease(cluster):
+    launch = running(cluster, "--grace", "1s", per_host=1)
+    cluster.cut(cluster.nodes[0])
+    try:
+        result = launch.wait(25)
+        assert result.code == 202 and "node0" in result.err and result.seconds > 8, result
+        workers_gone(cluster.nodes[0], 20)
+    finally:
+        cluster.heal(cluster.nodes[0])
+    end_ssh_sessions(cluster.nodes[0])
+
+
+# G2: the host is heard but hears nothing. Both sides come to the same verdict.
+def test_g2_one_way_partition(cluster):
+    launch = running(cluster, "--grace", "1s", "--lease", "3s")
+    deaf = cluster.nodes[1]
+    cluster.cut_towards(deaf)
+    try:
+        result = launch.wait(20)
+        assert result.code == 202 and "node1" in result.err, result
+        workers_gone(deaf, 8)
+    finally:
+        cluster.heal_towards(deaf)
+    end_ssh_sessions(deaf)
+
+
+# G1: a cut that is shorter than the lease is no loss.
+def test_g1_short_cut_is_survived(cluster):
+    launch = cluster.start_launch(["--lease", "10s", *cluster.hosts_flag(1), "--", "sh", "-c",
+                                   "echo up; sleep 3; echo later"])
+    launch.wait_for("up", count=4)
+    cluster.cut(cluster.nodes[3])
+    launch.wait_for("later", count=3)
+    cluster.heal(cluster.nodes[3])
+    result = launch.wait(30)
+    assert result.code == 0 and result.out.count("later") == 4, result
+
+
+# G10: names are looked up before the start only. These hosts have no DNS to begin with.
+def test_g10_names_that_no_longer_resolve(cluster):
+    launch = cluster.start_launch([*cluster.hosts_flag(1), "--", "sh", "-c",
+                                   "echo up; sleep 1; echo later"])
+    launch.wait_for("up", count=4)
+    config = cluster.head.base / "root/.ssh/config"
+    kept = config.read_bytes()
+    config.unlink()
+    try:
+        result = launch.wait(30)
+    finally:
+        config.write_bytes(kept)
+    assert result.code == 0 and result.out.count("later") == 4, result

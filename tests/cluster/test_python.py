@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package over several hosts that share no files of the job's: dtrain.run() and the
+examples."""
+import importlib.util
+import re
+import signal
+import subprocess
+
+import pytest
+
+import hosts
+
+PYTHON = "/usr/bin/python3"
+NEEDS_NUMPY = pytest.mark.skipif(
+    not importlib.util.find_spec("numpy") or not importlib.util.find_spec("sklearn"),
+    reason="there is no python3-numpy or python3-sklearn")
+
+
+def library():
+    return hosts.bin_dir().parent / "lib/libdtrain.so.0"
+
+
+def environment():
+    """Of a Python that loads libdtrain, also one that was built with a sanitizer."""
+    variables = {"PYTHONPATH": str(hosts.SOURCE_DIR / "runtime/python"),
+                 "PYTHONDONTWRITEBYTECODE": "1", "DTRAIN_LIBRARY": str(library())}
+    linked = subprocess.run(["ldd", library()], capture_output=True, text=True).stdout
+    preload = re.findall(r"=> (\S*lib(?:asan|ubsan|stdc\+\+)\.\S*)", linked)
+    if any("libasan" in path for path in preload):
+        # Python itself frees little at its end.
+        variables |= {"LD_PRELOAD": " ".join(preload), "ASAN_OPTIONS": "detect_leaks=0"}
+    return variables
+
+
+def as_flags(variables):
+    return [word for name, value in variables.items() for word in ("-x", f"{name}={value}")]
+
+
+def program(cluster, text):
+    """`text` as a program on the head only, which starts jobs on all four hosts."""
+    where = ",".join(f"{node.name}:1" for node in cluster.nodes)
+    path = cluster.work() / "program.py"
+    head = f"import sys\nimport dtrain\nHOSTS = {where!r}\nENV = {environment()!r}\n"
+    path.write_text(head + text)
+    return [PYTHON, "/root/work/program.py"]
+
+
+def for_the_head(cluster):
+    # What the workers preload is not for the program that starts them: it loads no libdtrain.
+    return cluster.environment({"PYTHONPATH": str(hosts.SOURCE_DIR / "runtime/python"),
+                                "PYTHONDONTWRITEBYTECODE": "1",
+                                "DTRAIN_BIN": str(hosts.bin_dir() / "dtrain")})
+
+
+FUNCTION = """
+def where(word):
+    import socket
+    dtrain.init()
+    names = dtrain.allgather_object(socket.gethostname())
+    print("hello from", names[dtrain.rank()])
+    return dtrain.rank(), names, word, "x" * 100000
+results = dtrain.run(where, "a word", np=4, hosts=HOSTS, env=ENV)
+names = ["node0", "node1", "node2", "node3"]
+assert results == [(r, names, "a word", "x" * 100000) for r in range(4)], results
+print("all results are right")
+"""
+
+
+def test_run_on_hosts_that_share_nothing(cluster):
+    done = cluster.head.run(program(cluster, FUNCTION), env=for_the_head(cluster), timeout=60)
+    assert "all results are right" in done.stdout
+    for rank in range(4):
+        assert f"[{rank}] hello from node{rank}\n" in done.stdout
+
+
+FAILURE = """
+def fails():
+    dtrain.init()
+    if dtrain.rank() == 2:
+        raise KeyError("not on this host")
+    dtrain.barrier()
+try:
+    dtrain.run(fails, np=4, hosts=HOSTS, env=ENV)
+except dtrain.RemoteError as error:
+    assert error.rank == 2 and "in fails" in error.traceback, error
+    print("caught", repr(error.__cause__))
+"""
+
+
+def test_an_exception_on_another_host_comes_back(cluster):
+    done = cluster.head.run(program(cluster, FAILURE), env=for_the_head(cluster), timeout=60)
+    assert "caught KeyError('not on this host')" in done.stdout
+
+
+WAITING = """
+def waits():
+    import time
+    dtrain.init()
+    dtrain.barrier()
+    print("running", flush=True)
+    time.sleep(600)
+dtrain.run(waits, np=4, hosts=HOSTS, env=ENV)
+"""
+
+
+@pytest.mark.bound(20)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_outlives_the_program_that_called_run(cluster, number):
+    running = hosts.launching.Launch(cluster.head, program(cluster, WAITING),
+                                     env=for_the_head(cluster))
+    running.wait_for("running", count=4)
+    running.signal(number)
+    result = running.wait(30)
+    assert result.code == -number or "KeyboardInterrupt" in result.err, result
+
+
+@NEEDS_NUMPY
+def test_the_numpy_example_on_four_hosts(cluster):
+    result = cluster.launch([*cluster.hosts_flag(1), *as_flags(environment()), "--", PYTHON,
+                             hosts.SOURCE_DIR / "examples/softmax_numpy.py"], timeout=120)
+    assert result.code == 0, result
+    assert float(re.search(r"ranks 4 accuracy ([0-9.]+)", result.out).group(1)) > 0.9, result

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/os/cgroup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "common/os/fd.h"
+#include "common/os/pidfd.h"
+#include "common/os/process_tree.h"
+#include "common/os/spawn.h"
+
+namespace dtrain::os {
+namespace {
+
+using ::testing::Contains;
+
+SpawnSpec Shell(const std::string& script) {
+  SpawnSpec spec;
+  spec.argv = {"/bin/sh", "-c", script};
+  spec.env = {"PATH=/usr/bin:/bin"};
+  return spec;
+}
+
+// Until it holds or ten seconds are over.
+template <typename F>
+bool Eventually(F holds) {
+  for (int i = 0; i < 2000; ++i) {
+    if (holds()) return true;
+    poll(nullptr, 0, 5);
+  }
+  return false;
+}
+
+class CgroupTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto parent = FindWritableCgroup();
+    if (!parent.ok()) GTEST_SKIP() << parent.status();
+    parent_ = *parent;
+  }
+  std::string Name() { return JobCgroupName(RandomHex(6), 0, 1); }
+  std::string parent_;
+};
+
+TEST_F(CgroupTest, KillsAndRemovesAllThatIsBelow) {
+  auto job = Cgroup::Make(parent_, Name());
+  ASSERT_TRUE(job.ok()) << job.status();
+  auto rank = Cgroup::Make(job->path(), "rank-0");
+  ASSERT_TRUE(rank.ok());
+  EXPECT_FALSE(job->Populated());
+  auto procs = rank->OpenProcs();
+  ASSERT_TRUE(procs.ok());
+  SpawnSpec spec = Shell("setsid sleep 600 & exec sleep 600");
+  spec.cgroup_procs_fd = procs->get();
+  auto child = Spawn(spec);
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_TRUE(job->Populated());
+  EXPECT_TRUE(Eventually([&] { return job->Processes().size() == 2; }));
+  EXPECT_THAT(job->Processes(), Contains(child->pid));
+  EXPECT_FALSE(job->Remove().ok());
+
+  job->Kill();
+  EXPECT_EQ(WaitAndReap(child->pidfd.get())->signal, SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return !job->Populated(); }));
+  EXPECT_TRUE(job->Remove().ok());
+  EXPECT_NE(access(job->path().c_str(), F_OK), 0);
+  EXPECT_TRUE(job->Remove().ok());  // already gone
+}
+
+TEST_F(CgroupTest, AnExistingNameIsAnError) {
+  std::string name = Name();
+  auto first = Cgroup::Make(parent_, name);
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(Cgroup::Make(parent_, name).status()));
+  EXPECT_TRUE(first->Remove().ok());
+}
+
+TEST(CgroupNameTest, HoldsNothingThatLeavesTheDirectory) {
+  EXPECT_EQ(JobCgroupName("ab-1_2", 3, 4), "dtrain-ab-1_2.3.4");
+  EXPECT_EQ(JobCgroupName("../x/y", 0, 0), "dtrain-___x_y.0.0");
+}
+
+TEST(ProcessTreeTest, DescendantsIncludeGrandchildren) {
+  auto pipe = Pipe();
+  SpawnSpec spec = Shell("sleep 600 & echo $!; wait");
+  spec.stdout_fd = pipe->second.get();
+  auto child = Spawn(spec);
+  ASSERT_TRUE(child.ok());
+  char buffer[32] = {};
+  ASSERT_GT(read(pipe->first.get(), buffer, sizeof(buffer) - 1), 0);
+  std::vector<pid_t> pids;
+  for (const ProcessInfo& info : Descendants(getpid())) pids.push_back(info.pid);
+  EXPECT_THAT(pids, Contains(child->pid));
+  EXPECT_THAT(pids, Contains(atoi(buffer)));
+  EXPECT_NE(WaitChannel(child->pid), "");
+  auto grandchild = OpenPidfd(atoi(buffer));
+  ASSERT_TRUE(grandchild.ok());
+
+  EXPECT_GE(KillDescendants(), 2u);
+  EXPECT_EQ(WaitAndReap(child->pidfd.get())->signal, SIGKILL);
+  pollfd p{grandchild->get(), POLLIN, 0};
+  EXPECT_EQ(poll(&p, 1, 10000), 1);
+}
+
+TEST(ProcessTreeTest, EndedChildrenAreSeenThenReaped) {
+  EXPECT_FALSE(HasChildren());
+  auto child = Spawn(Shell("exit 3"));
+  ASSERT_TRUE(child.ok());
+  EXPECT_TRUE(Eventually([&] { return EndedChild() == child->pid; }));
+  EXPECT_EQ(EndedChild(), child->pid) << "looking must not reap";
+  auto status = TryReap(child->pidfd.get());
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ((*status)->code, 3);
+  EXPECT_FALSE(TryReap(child->pidfd.get()).ok());
+  EXPECT_FALSE(HasChildren());
+
+  child = Spawn(Shell("exit 0"));
+  EXPECT_TRUE(Eventually([&] { return EndedChild() != 0; }));
+  ReapQuietly(child->pid);
+  EXPECT_FALSE(HasChildren());
+}
+
+TEST(PidfdTest, ARunningChildIsNotReaped) {
+  auto child = Spawn(Shell("exec sleep 600"));
+  ASSERT_TRUE(child.ok());
+  auto status = TryReap(child->pidfd.get());
+  ASSERT_TRUE(status.ok());
+  EXPECT_FALSE(status->has_value());
+  ASSERT_TRUE(SendSignal(child->pidfd.get(), SIGTERM).ok());
+  EXPECT_EQ(WaitAndReap(child->pidfd.get())->signal, SIGTERM);
+  EXPECT_TRUE(absl::IsNotFound(OpenPidfd(child->pid).status()));
+}
+
+TEST(OomKillCounterTest, StartsAtZero) { EXPECT_EQ(OomKillCounter().Read(), 0u); }
+
+}  // namespace
+}  // namespace dtrain::os

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/output/router.h"
+
+#include <gmock/gmock.h>
+#include <pty.h>
+#include <signal.h>
+#include <termios.h>
+
+#include <map>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/component/output/loop_fixture.h"
+
+namespace dtrain::output {
+namespace {
+
+using testing::HasSubstr;
+using testing::MatchesRegex;
+
+constexpr v1::StreamKind kOut = v1::STREAM_KIND_STDOUT;
+constexpr v1::StreamKind kErr = v1::STREAM_KIND_STDERR;
+
+class RouterTest : public LoopTest {
+ protected:
+  RouterTest() : out_(Create("out")), err_(Create("err")) { signal(SIGPIPE, SIG_IGN); }
+
+  void Make(Options options, uint32_t world_size) {
+    Make(std::move(options), world_size, out_.get(), err_.get());
+  }
+  void Make(Options options, uint32_t world_size, int out_fd, int err_fd) {
+    router_.emplace(
+        loop_, std::move(options),
+        OutputRouter::Callbacks{[this](absl::Status why) { failed_ = std::move(why); },
+                                [this](std::string text) { warnings_.push_back(std::move(text)); }},
+        out_fd, err_fd);
+    router_->SetWorldSize(world_size);
+  }
+  void Finish() {
+    bool done = false;
+    router_->Finish([&] { done = true; });
+    RunUntil([&] { return done; });
+  }
+  std::string Out() { return ReadFile(dir_ + "/out"); }
+  std::string Err() { return ReadFile(dir_ + "/err"); }
+
+  os::UniqueFd out_;
+  os::UniqueFd err_;
+  std::optional<absl::Status> failed_;
+  std::vector<std::string> warnings_;
+  std::optional<OutputRouter> router_;
+};
+
+TEST_F(RouterTest, LinesAreTaggedAndStdoutStaysApartFromStderr) {
+  Make({}, 2);
+  router_->Deliver("a", Rank(0), kOut, "hello\n");
+  router_->Deliver("b", Rank(1), kErr, "oops\n");
+  router_->Say("dtrain: a word");
+  Finish();
+  EXPECT_EQ(Out(), "[0] hello\n");
+  EXPECT_EQ(Err(), "[1] oops\ndtrain: a word\n");
+}
+
+// J6
+TEST_F(RouterTest, LinesOf64RanksNeverMixHoweverTheyArrive) {
+  Make({}, 64);
+  const int kLines = 50;
+  for (int line = 0; line < kLines; ++line) {
+    for (uint32_t part = 0; part < 3; ++part) {
+      for (uint32_t rank = 0; rank < 64; ++rank) {
+        router_->Deliver("h", Rank(rank), kOut, absl::StrCat("<", part, part == 2 ? ">\n" : ">"));
+      }
+    }
+  }
+  Finish();
+  std::map<std::string, int> seen;
+  for (absl::string_view line : absl::StrSplit(Out(), '\n', absl::SkipEmpty())) {
+    ++seen[std::string(line)];
+  }
+  ASSERT_EQ(seen.size(), 64u);
+  for (const auto& [line, count] : seen) {
+    EXPECT_THAT(line, MatchesRegex("\\[[0-9]+\\] <0><1><2>"));
+    EXPECT_EQ(count, kLines);
+  }
+}
+
+// J7
+TEST_F(RouterTest, ALastLineWithoutNewlineIsDeliveredAtTheEndOfItsStream) {
+  Make({}, 2);
+  router_->Deliver("a", Rank(0), kOut, "no end");
+  router_->EndOfStream(Rank(0), kOut);
+  router_->Deliver("a", Rank(1), kOut, "nor here");
+  Finish();
+  EXPECT_EQ(Out(), "[0] no end\n[1] nor here\n");
+}
+
+TEST_F(RouterTest, ALoneRankIsNotTouchedAndNotHeldBack) {
+  Make({}, 1);
+  router_->Deliver("a", Rank(0), kOut, "Name? ");
+  RunUntil([&] { return !Out().empty() || !router_->Full(); });
+  Finish();
+  EXPECT_EQ(Out(), "Name? ");
+}
+
+TEST_F(RouterTest, WithoutTagsLinesOfSeveralRanksAreStillWhole) {
+  Make({Tag::kNone, false, ""}, 2);
+  router_->Deliver("a", Rank(0), kOut, "one ");
+  router_->Deliver("a", Rank(1), kOut, "two\n");
+  router_->Deliver("a", Rank(0), kOut, "three\n");
+  Finish();
+  EXPECT_EQ(Out(), "two\none three\n");
+}
+
+TEST_F(RouterTest, HostsAndTimesOnDemand) {
+  Make({Tag::kHost, true, ""}, 2);
+  router_->Deliver("node2", Rank(1), kOut, "x\n");
+  Finish();
+  EXPECT_THAT(Out(), MatchesRegex("[0-9-]+T[0-9:.]+ \\[node2:1\\] x\n"));
+}
+
+// J3
+TEST_F(RouterTest, LogFilesHoldTheBytesAsTheyWere) {
+  const std::string bytes("a\0\xff\n\nb", 6);
+  Make({std::nullopt, false, dir_ + "/logs/deep"}, 2);
+  ASSERT_TRUE(router_->Open().ok());
+  router_->Deliver("a", Rank(0), kOut, bytes);
+  router_->Deliver("a", Rank(0), kOut, bytes);
+  router_->EndOfStream(Rank(1), kErr);
+  Finish();
+  EXPECT_EQ(ReadFile(dir_ + "/logs/deep/rank-00000.out"), bytes + bytes);
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/logs/deep/rank-00001.err"));
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(RouterTest, ALogFileThatIsALinkIsNotFollowedAndWarnedOfOnce) {
+  std::filesystem::create_directory(dir_ + "/logs");
+  std::filesystem::create_symlink(dir_ + "/victim", dir_ + "/logs/rank-00000.out");
+  Make({std::nullopt, false, dir_ + "/logs"}, 2);
+  ASSERT_TRUE(router_->Open().ok());
+  router_->Deliver("a", Rank(0), kOut, "1\n");
+  router_->Deliver("a", Rank(0), kOut, "2\n");
+  router_->Deliver("a", Rank(1), kOut, "3\n");
+  Finish();
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/victim"));
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_THAT(warnings_[0], HasSubstr("rank-00000.out: Too many levels of symbolic links"));
+  EXPECT_EQ(ReadFile(dir_ + "/logs/rank-00001.out"), "3\n");
+  EXPECT_EQ(Out(), "[0] 1\n[0] 2\n[1] 3\n");
+}
+
+TEST_F(RouterTest, AFifoInTheLogDirectoryDoesNotBlock) {
+  std::filesystem::create_directory(dir_ + "/logs");
+  ASSERT_EQ(mkfifo((dir_ + "/logs/rank-00000.out").c_str(), 0600), 0);
+  Make({std::nullopt, false, dir_ + "/logs"}, 1);
+  ASSERT_TRUE(router_->Open().ok());
+  router_->Deliver("a", Rank(0), kOut, "1\n");
+  Finish();
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
+// J8
+TEST_F(RouterTest, ALogFileDeletedMeanwhileIsNoError) {
+  Make({std::nullopt, false, dir_ + "/logs"}, 1);
+  ASSERT_TRUE(router_->Open().ok());
+  router_->Deliver("a", Rank(0), kOut, "1\n");
+  RunUntil([&] { return !ReadFile(dir_ + "/logs/rank-00000.out").empty(); });
+  std::filesystem::remove(dir_ + "/logs/rank-00000.out");
+  router_->Deliver("a", Rank(0), kOut, "2\n");
+  Finish();
+  EXPECT_EQ(ReadFile(dir_ + "/logs/rank-00000.out"), "2\n");
+}
+
+TEST_F(RouterTest, ALogDirectoryThatCannotBeMadeIsAnErrorWithItsPath) {
+  Create("file");
+  Make({std::nullopt, false, dir_ + "/file/logs"}, 1);
+  EXPECT_THAT(std::string(router_->Open().message()), HasSubstr(dir_ + "/file/logs"));
+}
+
+// J5: a reader that takes nothing fills the limit and no more; when it goes on, so do we.
+TEST_F(RouterTest, IsFullWhileNobodyReadsAndHasRoomAfterwards) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  Make({}, 2, pipe->second.get(), err_.get());
+  const std::string chunk(64 << 10, 'x');
+  size_t given = 0;
+  while (!router_->Full()) {
+    router_->Deliver("a", Rank(0), kOut, chunk);
+    router_->Deliver("a", Rank(0), kOut, "\n");
+    given += chunk.size();
+    ASSERT_LT(given, OutputRouter::kLimit + (1 << 20));
+  }
+  int called = 0;
+  router_->WhenRoom([&] { ++called; });
+  router_->WhenRoom([&] { ++called; });
+  Settle();
+  EXPECT_EQ(called, 0);
+  std::string buffer(1 << 20, '\0');
+  size_t taken = 0;
+  ASSERT_TRUE(os::SetNonBlocking(pipe->first.get(), true).ok());
+  auto take_until = [&](const std::function<bool()>& done) {
+    RunUntil([&] {
+      if (done()) return true;
+      ssize_t n = read(pipe->first.get(), buffer.data(), buffer.size());
+      if (n > 0) taken += static_cast<size_t>(n);
+      loop_.Post([] {});
+      return done();
+    });
+  };
+  take_until([&] { return called == 2; });
+  EXPECT_FALSE(router_->Full());
+  EXPECT_GE(taken, OutputRouter::kLimit / 4);
+  // To the end, so that no writer is left with a number that the next test's pipe gets.
+  bool finished = false;
+  router_->Finish([&] { finished = true; });
+  take_until([&] { return finished; });
+  router_.reset();
+}
+
+// K4
+TEST_F(RouterTest, AReaderThatWentAwayIsReportedOnceAndNothingWaitsForIt) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  Make({}, 2, pipe->second.get(), err_.get());
+  pipe->first.Reset();
+  router_->Deliver("a", Rank(0), kOut, "x\n");
+  RunUntil([&] { return failed_.has_value(); });
+  EXPECT_THAT(std::string(failed_->message()), HasSubstr("Broken pipe"));
+  failed_.reset();
+  router_->Deliver("a", Rank(0), kOut, std::string(OutputRouter::kLimit * 2, '\n'));
+  EXPECT_FALSE(router_->Full());
+  Finish();
+  EXPECT_FALSE(failed_.has_value());
+  router_.reset();  // before the pipe
+}
+
+TEST_F(RouterTest, TheLiveLineIsTakenAwayBeforeOtherOutput) {
+  int main_fd = -1;
+  int terminal_fd = -1;
+  ASSERT_EQ(openpty(&main_fd, &terminal_fd, nullptr, nullptr, nullptr), 0);
+  os::UniqueFd screen(main_fd);
+  os::UniqueFd terminal(terminal_fd);
+  termios raw;
+  ASSERT_EQ(tcgetattr(terminal_fd, &raw), 0);
+  cfmakeraw(&raw);
+  ASSERT_EQ(tcsetattr(terminal_fd, TCSANOW, &raw), 0);
+  Make({}, 2, terminal_fd, terminal_fd);
+  std::string seen;
+  auto see = [&](const std::string& text) {
+    RunUntil([&] {
+      char buffer[4096];
+      ssize_t n = read(screen.get(), buffer, sizeof(buffer));
+      if (n > 0) seen.append(buffer, static_cast<size_t>(n));
+      loop_.Post([] {});
+      return seen.find(text) != std::string::npos;
+    });
+  };
+  router_->ShowStatus("connect 1/2");
+  see("connect 1/2");
+  router_->Deliver("a", Rank(0), kOut, "hello\n");
+  see("hello\n");
+  router_->Say("bye");
+  see("bye\n");
+  EXPECT_EQ(seen, "\r\033[Kconnect 1/2\r\033[K[0] hello\nbye\n");
+  router_.reset();  // before the terminal
+}
+
+// J4
+TEST_F(RouterTest, OnlyATerminalThatSeveralRanksShareIsProtected) {
+  const std::string evil = "\033[2Jx\r\033[31my";
+  const std::map<uint32_t, std::string> shown = {{1, evil + "\n"},
+                                                 {2, "[0] \\x1b[2Jx\r[0] \033[31my\033[0m\n"}};
+  for (const auto& [world_size, text] : shown) {
+    int main_fd = -1;
+    int terminal_fd = -1;
+    ASSERT_EQ(openpty(&main_fd, &terminal_fd, nullptr, nullptr, nullptr), 0);
+    os::UniqueFd screen(main_fd);
+    os::UniqueFd terminal(terminal_fd);
+    termios raw;
+    ASSERT_EQ(tcgetattr(terminal_fd, &raw), 0);
+    cfmakeraw(&raw);
+    ASSERT_EQ(tcsetattr(terminal_fd, TCSANOW, &raw), 0);
+    Make({}, world_size, terminal_fd, err_.get());
+    router_->Deliver("a", Rank(0), kOut, evil.substr(0, 3));
+    router_->Deliver("a", Rank(0), kOut, evil.substr(3) + "\n");
+    router_->Deliver("a", Rank(0), kErr, evil + "\n");
+    Finish();
+    char buffer[4096];
+    const ssize_t n = read(screen.get(), buffer, sizeof(buffer));
+    ASSERT_GT(n, 0);
+    EXPECT_EQ(std::string(buffer, static_cast<size_t>(n)), text);
+    router_.reset();  // before the terminal
+  }
+  EXPECT_EQ(Err(), evil + "\n[0] " + evil + "\n");
+}
+
+TEST_F(RouterTest, ThereIsNoLiveLineWhereThereIsNoTerminal) {
+  Make({}, 2);
+  router_->ShowStatus("connect 1/2");
+  Finish();
+  EXPECT_EQ(Err(), "");
+}
+
+}  // namespace
+}  // namespace dtrain::output

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/output/stdin_source.h"
+
+#include <gmock/gmock.h>
+#include <pty.h>
+#include <sys/wait.h>
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "tests/component/output/loop_fixture.h"
+
+namespace dtrain::output {
+namespace {
+
+using testing::ElementsAre;
+
+class StdinSourceTest : public LoopTest {
+ protected:
+  void Make(int fd) {
+    source_.emplace(
+        loop_,
+        [this](Rank rank, absl::string_view data, bool end) {
+          sent_.push_back(absl::StrCat(rank.value(), ":", end ? "END" : data));
+        },
+        fd);
+  }
+  void RunUntilSent(size_t n) {
+    RunUntil([&] { return sent_.size() >= n; });
+  }
+  static void Put(const os::UniqueFd& fd, absl::string_view text) {
+    ASSERT_EQ(write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+
+  std::vector<std::string> sent_;
+  std::optional<StdinSource> source_;
+};
+
+TEST_F(StdinSourceTest, OneRankGetsChunksAsItTakesThemAndThenTheEnd) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  Make(pipe->first.get());
+  source_->Start("1", 2);
+  Put(pipe->second, "first");
+  RunUntilSent(1);
+  Put(pipe->second, "second");
+  Settle();
+  EXPECT_THAT(sent_, ElementsAre("1:first"));
+  source_->Taken(Rank(1), false);
+  RunUntilSent(2);
+  pipe->second.Reset();
+  source_->Taken(Rank(1), false);
+  RunUntilSent(3);
+  EXPECT_THAT(sent_, ElementsAre("1:first", "1:second", "1:END"));
+}
+
+TEST_F(StdinSourceTest, AllWaitsForTheSlowestRank) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  Make(pipe->first.get());
+  source_->Start("all", 2);
+  Put(pipe->second, "a");
+  RunUntilSent(2);
+  Put(pipe->second, "b");
+  source_->Taken(Rank(0), false);
+  Settle();
+  EXPECT_THAT(sent_, ElementsAre("0:a", "1:a"));
+  source_->Taken(Rank(1), false);
+  RunUntilSent(4);
+  EXPECT_THAT(sent_, ElementsAre("0:a", "1:a", "0:b", "1:b"));
+}
+
+TEST_F(StdinSourceTest, ARankThatEndedOrClosedItsStdinIsNotWaitedFor) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  Make(pipe->first.get());
+  source_->Start("all", 3);
+  Put(pipe->second, "a");
+  RunUntilSent(3);
+  source_->Taken(Rank(0), true);
+  source_->RankEnded(Rank(1));
+  source_->Taken(Rank(2), false);
+  Put(pipe->second, "b");
+  RunUntilSent(4);
+  EXPECT_EQ(sent_[3], "2:b");
+}
+
+TEST_F(StdinSourceTest, NobodyReadsWhenNobodyWantsIt) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  Put(pipe->second, "kept");
+  for (const char* who : {"none", "7"}) {
+    Make(pipe->first.get());
+    source_->Start(who, 2);
+    Settle();
+  }
+  char buffer[8];
+  EXPECT_EQ(read(pipe->first.get(), buffer, sizeof(buffer)), 4);
+  EXPECT_TRUE(sent_.empty());
+}
+
+// A16
+TEST_F(StdinSourceTest, DevNullIsAnEndAtOnce) {
+  os::UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Make(null.get());
+  source_->Start("0", 1);
+  RunUntilSent(1);
+  EXPECT_THAT(sent_, ElementsAre("0:END"));
+}
+
+// A16
+TEST_F(StdinSourceTest, AClosedStdinIsAnEndAtOnce) {
+  Make(900);
+  source_->Start("all", 2);
+  EXPECT_THAT(sent_, ElementsAre("0:END", "1:END"));
+}
+
+TEST_F(StdinSourceTest, AFileIsReadInChunks) {
+  os::UniqueFd file = Create("in");
+  const std::string text(200000, 'x');
+  Put(file, text);
+  lseek(file.get(), 0, SEEK_SET);
+  Make(file.get());
+  source_->Start("0", 1);
+  size_t got = 0;
+  for (size_t chunks = 1; sent_.empty() || sent_.back() != "0:END"; ++chunks) {
+    RunUntilSent(chunks);
+    ASSERT_EQ(sent_.size(), chunks);
+    got += sent_.back() == "0:END" ? 0 : sent_.back().size() - 2;
+    source_->Taken(Rank(0), false);
+  }
+  EXPECT_EQ(got, text.size());
+}
+
+// A16: as a job in the background of a terminal, whose read would stop us by SIGTTIN.
+TEST_F(StdinSourceTest, ATerminalInWhoseBackgroundWeAreIsNotRead) {
+  int main_fd = -1;
+  pid_t child = forkpty(&main_fd, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // The session leader stays in the foreground; its child is in a group of its own.
+    pid_t background = fork();
+    if (background == 0) {
+      setpgid(0, 0);
+      loop::Loop loop;
+      int ends = 0;
+      StdinSource source(
+          loop, [&](Rank, absl::string_view, bool end) { ends += end; }, 0);
+      source.Start("0", 1);
+      _exit(ends == 1 ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(background, &status, WUNTRACED);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
+  }
+  os::UniqueFd screen(main_fd);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace dtrain::output

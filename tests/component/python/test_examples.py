@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples learn, alone and with several ranks, and the page about Python tells the truth."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import SOURCE_DIR, worker_environment
+
+NEEDS = ("numpy", "sklearn", "torch")
+EXAMPLES = SOURCE_DIR / "examples"
+
+
+def accuracy(out):
+    return float(re.search(r"accuracy ([0-9.]+)", out).group(1))
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_softmax_regression_with_numpy_learns(launch, tmp_path, ranks):
+    file = tmp_path / "weights.npz"
+    code, out, err = launch(ranks, EXAMPLES / "softmax_numpy.py", "--checkpoint", file)
+    assert code == 0, err
+    assert accuracy(out) > 0.9 and f"ranks {ranks} " in out, out
+    assert file.stat().st_size > 65 * 10 * 8
+
+
+def test_cnn_with_torch_learns_and_resumes_from_rank_0s_checkpoint(launch, tmp_path):
+    file = tmp_path / "checkpoint.pt"
+    command = [EXAMPLES / "cnn_torch.py", "--checkpoint", file, "--fp16"]
+    code, out, err = launch(2, *command, "--epochs", 3)
+    assert code == 0 and "epoch 2 " in out, err
+    code, out, err = launch(4, *command, "--epochs", 5)
+    assert code == 0, err
+    assert "epoch 2 " not in out and "epoch 3 " in out
+    assert accuracy(out) > 0.85 and "ranks 4 " in out, out
+
+
+@pytest.mark.parametrize("language,name", [("c", "allreduce.c"), ("c++", "groups.cc")])
+def test_compiled_examples(tmp_path, language, name):
+    binary = tmp_path / "example"
+    library = os.path.dirname(os.path.realpath(os.environ["DTRAIN_LIBRARY"]))
+    subprocess.run(
+        ["c++" if language == "c++" else "cc", "-Wall", "-Werror", "-o", binary, EXAMPLES / name,
+         "-I", SOURCE_DIR / "runtime/include", f"-L{library}", "-ldtrain", f"-Wl,-rpath,{library}"],
+        check=True, timeout=120)
+    environment = {**os.environ, "ASAN_OPTIONS": "verify_asan_link_order=0"}
+    done = subprocess.run([os.environ["DTRAIN_BIN"], "launch", "-np", "-4", "--", binary],
+                          capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0 and done.stdout, done.stderr
+
+
+def snippets():
+    page = (SOURCE_DIR / "docs/python.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(snippets())))
+def test_every_snippet_of_the_page_runs(launch, tmp_path, number):
+    text = snippets()[number]
+    script = tmp_path / "snippet.py"
+    script.write_text(text)
+    if "dtrain.run(" in text:
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True,
+                              timeout=120, env={**os.environ, **worker_environment()})
+        code, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        code, out, err = launch(2, script)
+    assert code == 0, f"{text}\n{out}\n{err}"
+    for line in re.findall(r"# prints: (.*)", text):
+        assert line in out, out

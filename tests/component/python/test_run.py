@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dtrain.run(): functions on the ranks of a local job. Needs no numpy."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import worker_environment
+
+import dtrain
+from dtrain import _frames, _functions
+
+
+def run(*args, env=None, **options):
+    return dtrain.run(*args, env={**worker_environment(), **(env or {})}, **options)
+
+
+def place(factor, *, offset=0):
+    import dtrain
+
+    dtrain.init()
+    return dtrain.rank() * factor + offset, dtrain.size()
+
+
+def test_results_come_back_in_rank_order(on_ranks):
+    assert run(place, 10, offset=1, np=-3) == [(1, 3), (11, 3), (21, 3)]
+
+
+def test_functions_that_cannot_be_imported_are_sent(capfd):
+    """As a notebook has them; also without cloudpickle."""
+    word = "closure"
+
+    def outer(times):
+        return inner(times) + suffix()
+
+    def inner(times):
+        return word * times if times < 2 else inner(times - 1) + word
+
+    def suffix(text="!"):
+        return text
+
+    assert run(outer, 2, np=-2) == ["closureclosure!"] * 2
+    assert run(lambda *a, **k: (a, k), 1, [2], x=3, np=-1) == [((1, [2]), {"x": 3})]
+
+
+def test_a_sent_function_has_what_it_uses_and_nothing_else():
+    """Of the main program's globals; an attribute of the same name is none of them."""
+    source = (
+        "import os, xml.dom.minidom, threading\n"
+        "real = threading.Lock()\n"  # cannot be pickled
+        "used = [1, 2]\n"
+        "def fn():\n"
+        "    document = xml.dom.minidom.parseString('<a/>')\n"
+        "    return (3j).real, [x + used[0] for x in used], document.documentElement.tagName\n"
+    )
+    space = {"__name__": "__main__"}
+    exec(source, space)
+    assert run(space["fn"], np=-1) == [(0.0, [2, 3], "a")]
+
+
+def test_without_init_and_with_large_results():
+    def large():
+        import os
+
+        return os.environ["DTRAIN_RANK"] * (3 << 20)
+
+    results = run(large, np=-2)
+    assert results == ["0" * (3 << 20), "1" * (3 << 20)]
+
+
+def test_output_is_passed_on_without_the_results(capfd):
+    def talk():
+        import os
+        import sys
+
+        print("out of rank", os.environ["DTRAIN_RANK"], os.environ["COLOUR"])
+        print("err of rank", os.environ["DTRAIN_RANK"], file=sys.stderr)
+        assert sys.stdin.read() == ""
+        print("an unfinished line", end="")
+        return 1
+
+    assert run(talk, np=-2, env={"COLOUR": "blue"}) == [1, 1]
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == sorted(
+        [f"[{r}] out of rank {r} blue" for r in (0, 1)] +
+        [f"[{r}] an unfinished line" for r in (0, 1)])
+    assert "[0] err of rank 0" in err and "[1] err of rank 1" in err
+
+
+class Special(Exception):
+    def __init__(self, number, word):
+        super().__init__(number, word)
+
+
+def fails_on_one():
+    import dtrain
+
+    dtrain.init()
+    if dtrain.rank() == 1:
+        raise Special(7, "seven")
+    dtrain.barrier()
+
+
+def test_an_exception_comes_back_with_rank_and_traceback(capfd):
+    with pytest.raises(dtrain.RemoteError) as caught:
+        run(fails_on_one, np=-3)
+    error = caught.value
+    assert error.rank == 1 and error.exit_code == 1
+    assert "rank 1: Special: (7, 'seven')" in str(error)
+    assert "in fails_on_one" in error.traceback and "_worker" not in error.traceback
+    assert type(error.__cause__).__name__ == "Special" and error.__cause__.args == (7, "seven")
+
+
+def test_exceptions_and_results_that_cannot_be_pickled(capfd):
+    def unpicklable_exception():
+        class Local(Exception):
+            pass
+
+        raise Local("not from here")
+
+    with pytest.raises(dtrain.RemoteError, match="Local: not from here"):
+        run(unpicklable_exception, np=-1)
+
+    def unpicklable_result():
+        import threading
+
+        return threading.Lock()
+
+    with pytest.raises(dtrain.RemoteError, match="lock"):
+        run(unpicklable_result, np=-1)
+
+
+def dies(how):
+    import os
+    import sys
+
+    import dtrain
+
+    dtrain.init()
+    if dtrain.rank() == 1:
+        if how == "signal":
+            os.kill(os.getpid(), 9)
+        if how == "silent":
+            os._exit(0)
+        sys.exit(5)
+    dtrain.barrier()
+
+
+def test_a_worker_that_is_killed_or_leaves_is_told(capfd):
+    with pytest.raises(dtrain.JobError, match="rank 1 on .* was killed by signal 9") as caught:
+        run(dies, "signal", np=-2)
+    assert caught.value.exit_code == 137
+    assert not isinstance(caught.value, dtrain.RemoteError)
+    with pytest.raises(dtrain.RemoteError, match="rank 1: SystemExit: 5") as caught:
+        run(dies, "exit", np=-2)
+    assert caught.value.exit_code == 5
+
+
+def test_a_rank_without_a_result_is_told():
+    def leaves():
+        import os
+
+        if os.environ["DTRAIN_RANK"] == "1":
+            os._exit(0)
+
+    with pytest.raises(dtrain.JobError, match="without a result of rank 1"):
+        run(leaves, np=-2)
+
+
+def test_what_the_launcher_refuses_is_told(capfd, monkeypatch):
+    with pytest.raises(dtrain.JobError) as caught:
+        run(place, 1, np=2, hosts="-bad")
+    assert caught.value.exit_code == 2
+    with pytest.raises(dtrain.InvalidArgumentError, match="np=0"):
+        run(place, 1, np=0)
+    monkeypatch.setenv("DTRAIN_BIN", "/nonexistent/dtrain")
+    with pytest.raises(dtrain.JobEnvironmentError, match="DTRAIN_BIN=/nonexistent/dtrain"):
+        run(place, 1, np=-1)
+
+
+MAIN = """
+import json, sys, dtrain, os, time
+def waits():
+    dtrain.init()
+    with open(sys.argv[1] + str(dtrain.rank()), "w") as file:
+        file.write(str(os.getpid()))
+    print("running", flush=True)
+    while True:
+        time.sleep(1)
+if __name__ == "__main__":
+    waits.__globals__["sys"] = sys
+    prefix = sys.argv[1]
+    def with_prefix(prefix=prefix):
+        sys.argv = ["", prefix]
+        waits()
+    try:
+        dtrain.run(with_prefix, np=-2, env=json.loads(os.environ["FOR_WORKERS"]))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_job_ends_with_the_program_that_runs_it(tmp_path, number):
+    """Ctrl-C in a program or notebook; and its end in any other way."""
+    main = tmp_path / "main.py"
+    main.write_text(MAIN)
+    program = subprocess.Popen([sys.executable, main, str(tmp_path / "rank")], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env={**os.environ, "FOR_WORKERS": json.dumps(worker_environment())})
+    for _ in range(2):
+        assert "running" in program.stdout.readline()
+    workers = [int((tmp_path / f"rank{r}").read_text()) for r in (0, 1)]
+    program.send_signal(number)
+    out, _ = program.communicate(timeout=60)
+    assert ("interrupted" in out) == (number == signal.SIGINT)
+    deadline = time.monotonic() + 30
+    while any(os.path.exists(f"/proc/{pid}") for pid in workers):
+        assert time.monotonic() < deadline, "workers were left behind"
+        time.sleep(0.01)
+
+
+# ---- The parts, without a job ----
+
+
+def test_frames_survive_any_cut_and_keep_the_programs_output():
+    marker = "\x1edtrain-0123"
+    data = bytes(range(256)) * 40
+    frames = b"".join(b"[1] " + line for line in _frames.lines(marker, 1, data))
+    frames += b"2026-01-31T12:00:00.123 [host:0] " + b"".join(_frames.lines(marker, 0, b"zero"))
+    text = b"[0] before\n" + frames + b"[0] partial" + b"".join(_frames.lines(marker, 2, b""))
+    text += b"[0] progress\rafter"
+    for cut in (1, 7, 4096, len(text)):
+        collector = _frames.Collector(marker)
+        own = b"".join(collector.feed(text[i : i + cut]) for i in range(0, len(text), cut))
+        own += collector.finish()
+        assert own == b"[0] before\n[0] partial\n[0] progress\rafter"
+        assert collector.results == {1: data, 0: b"zero", 2: b""}
+    broken = _frames.Collector(marker)
+    broken.feed(f"{marker} nonsense\n{marker} 1 0 4 !!!!\n{marker} 1 9 9 AAAA\n".encode())
+    assert broken.results == {}
+
+
+def test_lines_of_results_are_written_in_one_piece():
+    assert max(map(len, _frames.lines("m" * 42, 99999, b"x" * 100000))) <= 4096
+
+
+def test_a_class_of_the_main_program_is_refused_with_what_to_do():
+    made = type("OfMain", (), {"__module__": "__main__"})
+    function = eval("lambda: OfMain()", {"OfMain": made, "__name__": "__main__"})
+    with pytest.raises(Exception, match="install cloudpickle"):
+        _functions._Pickler(open(os.devnull, "wb")).dump(function)

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sched.h>
+
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtrain/dtrain.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/component/runtime/ranks.h"
+
+namespace dtrain::runtime {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+std::vector<int> AllZero(int n) { return std::vector<int>(static_cast<size_t>(n), 0); }
+
+RanksOptions WithEnvironment(std::map<std::string, std::string> environment) {
+  RanksOptions options;
+  options.environment = std::move(environment);
+  options.environment.emplace("DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "40");
+  return options;
+}
+
+TEST(AsyncTest, EveryKindGivesItsResultAfterWait) {
+  const auto ends = Ranks::Run(3, [](int rank) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+    const int64_t mine[3] = {rank, 10 + rank, 20 + rank};
+    int64_t sum[3], largest[3] = {0, 0, 0}, gathered[9], scattered = 0, swapped[3], root[3] = {7};
+    if (rank == 2) root[0] = 42;
+    dtrain_handle handles[7];
+    EXPECT_EQ(dtrain_allreduce_async(mine, sum, 3, DTRAIN_INT64, DTRAIN_SUM, nullptr, &handles[0]),
+              DTRAIN_OK);
+    EXPECT_EQ(dtrain_broadcast_async(root, 1, DTRAIN_INT64, 2, nullptr, &handles[1]), DTRAIN_OK);
+    EXPECT_EQ(dtrain_allgather_async(mine, gathered, 3, DTRAIN_INT64, nullptr, &handles[2]),
+              DTRAIN_OK);
+    EXPECT_EQ(dtrain_reduce_scatter_async(mine, &scattered, 1, DTRAIN_INT64, DTRAIN_SUM, nullptr,
+                                          &handles[3]),
+              DTRAIN_OK);
+    EXPECT_EQ(dtrain_alltoall_async(mine, swapped, 1, DTRAIN_INT64, nullptr, &handles[4]),
+              DTRAIN_OK);
+    EXPECT_EQ(
+        dtrain_reduce_async(mine, largest, 3, DTRAIN_INT64, DTRAIN_MAX, 1, nullptr, &handles[5]),
+        DTRAIN_OK);
+    EXPECT_EQ(dtrain_barrier_async(nullptr, &handles[6]), DTRAIN_OK);
+    for (const dtrain_handle handle : {6, 0, 3, 1, 5, 2, 4}) {
+      EXPECT_EQ(dtrain_wait(handles[handle]), DTRAIN_OK) << dtrain_last_error();
+    }
+    EXPECT_THAT(sum, testing::ElementsAre(3, 33, 63));
+    EXPECT_EQ(root[0], 42);
+    EXPECT_THAT(gathered, testing::ElementsAre(0, 10, 20, 1, 11, 21, 2, 12, 22));
+    EXPECT_EQ(scattered, 3 + 30 * rank);
+    EXPECT_THAT(swapped, testing::ElementsAre(10 * rank, 10 * rank + 1, 10 * rank + 2));
+    if (rank == 1) {
+      EXPECT_THAT(largest, testing::ElementsAre(2, 12, 22));
+    }
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+  });
+  EXPECT_EQ(ends, AllZero(3));
+}
+
+// Each rank dawdles at other places, so that what is ready differs from rank to rank.
+void ManySmallAllreduces(int rank, unsigned seed, int rounds) {
+  ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+  std::mt19937 same(seed), own(seed + 1 + static_cast<unsigned>(rank));
+  for (int round = 0; round < rounds; ++round) {
+    const size_t n = 1 + same() % 200;
+    std::vector<std::vector<float>> floats(n);
+    std::vector<std::vector<int32_t>> ints(n);
+    std::vector<dtrain_handle> handles(n);
+    for (size_t i = 0; i < n; ++i) {
+      const size_t count = same() % 100 == 0 ? 200'000 : same() % 300;
+      const bool is_float = same() % 2 != 0;
+      const std::string name = "gradient." + std::to_string(i);
+      dtrain_options options = DTRAIN_OPTIONS_INIT;
+      options.name = name.c_str();
+      if (is_float) {
+        floats[i].assign(count, static_cast<float>(i % 7 + static_cast<size_t>(rank)));
+        ASSERT_EQ(dtrain_allreduce_async(floats[i].data(), floats[i].data(), count, DTRAIN_FLOAT32,
+                                         DTRAIN_SUM, &options, &handles[i]),
+                  DTRAIN_OK);
+      } else {
+        ints[i].assign(count, static_cast<int32_t>(i) - rank);
+        ASSERT_EQ(dtrain_allreduce_async(ints[i].data(), ints[i].data(), count, DTRAIN_INT32,
+                                         DTRAIN_MIN, &options, &handles[i]),
+                  DTRAIN_OK);
+      }
+      if (own() % 8 == 0) sched_yield();
+      if (own() % 50 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 3000));
+      if (own() % 100 == 0) {
+        EXPECT_EQ(dtrain_wait(handles[i]), DTRAIN_OK);
+        handles[i] = 0;
+      }
+    }
+    for (const dtrain_handle handle : handles) {
+      if (handle != 0) {
+        ASSERT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+      }
+    }
+    const auto ranks = static_cast<size_t>(dtrain_size());
+    for (size_t i = 0; i < n; ++i) {
+      const auto sum = static_cast<float>(ranks * (i % 7) + ranks * (ranks - 1) / 2);
+      for (const float value : floats[i]) ASSERT_EQ(value, sum) << "operation " << i;
+      const auto lowest = static_cast<int32_t>(i) - static_cast<int32_t>(ranks) + 1;
+      for (const int32_t value : ints[i]) ASSERT_EQ(value, lowest) << "operation " << i;
+    }
+  }
+  EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+}
+
+struct Fusion {
+  const char* name;
+  const char* threshold;
+  const char* cycle_ms;
+};
+class FusionTest : public testing::TestWithParam<Fusion> {};
+INSTANTIATE_TEST_SUITE_P(Settings, FusionTest,
+                         testing::Values(Fusion{"Default", "134217728", "1"},
+                                         Fusion{"SmallThreshold", "2000", "1"},
+                                         Fusion{"NoWaiting", "134217728", "0"},
+                                         Fusion{"Off", "0", "1"}, Fusion{"Slow", "4000000", "20"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(FusionTest, ManySmallAllreducesAreRightWhateverTheTiming) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const auto ends = Ranks::Run(
+      3, [&](int rank) { ManySmallAllreduces(rank, seed, 4); },
+      WithEnvironment({{"DTRAIN_FUSION_THRESHOLD", GetParam().threshold},
+                       {"DTRAIN_CYCLE_TIME", GetParam().cycle_ms}}));
+  EXPECT_EQ(ends, AllZero(3));
+}
+
+TEST(AsyncTest, RankZeroDecidesOnFusionForAll) {
+  const auto ends = Ranks::Run(2, [](int rank) {
+    setenv("DTRAIN_FUSION_THRESHOLD", rank == 0 ? "0" : "1000000", 1);
+    ManySmallAllreduces(rank, 5, 1);
+  });
+  EXPECT_EQ(ends, AllZero(2));
+}
+
+TEST(AsyncTest, WhatIsFusedDoesNotChangeTheBits) {
+  RanksOptions options = WithEnvironment({{"DTRAIN_ADDRESS", "127.0.0.1"}});
+  for (const char* mapping : {"(vector,(0,1,4))", "(vector,(0,2,1))"}) {
+    options.mapping = mapping;
+    const auto ends = Ranks::Run(
+        4,
+        [](int rank) {
+          ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+          std::vector<std::vector<float>> fused(60), single;
+          for (size_t i = 0; i < fused.size(); ++i) {
+            fused[i].resize(1 + i * i * 7);
+            for (size_t j = 0; j < fused[i].size(); ++j) {
+              fused[i][j] = 1.0f / static_cast<float>(3 + i + j * 5 + static_cast<size_t>(rank));
+            }
+          }
+          single = fused;
+          std::vector<dtrain_handle> handles(fused.size());
+          for (size_t i = 0; i < fused.size(); ++i) {
+            float* data = fused[i].data();
+            ASSERT_EQ(dtrain_allreduce_async(data, data, fused[i].size(), DTRAIN_FLOAT32,
+                                             DTRAIN_AVG, nullptr, &handles[i]),
+                      DTRAIN_OK);
+          }
+          for (const dtrain_handle handle : handles) ASSERT_EQ(dtrain_wait(handle), DTRAIN_OK);
+          for (std::vector<float>& data : single) {
+            ASSERT_EQ(
+                dtrain_allreduce(data.data(), data.data(), data.size(), DTRAIN_FLOAT32, DTRAIN_AVG),
+                DTRAIN_OK);
+          }
+          EXPECT_EQ(fused, single);
+          EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+        },
+        options);
+    EXPECT_EQ(ends, AllZero(4)) << mapping;
+  }
+}
+
+TEST(AsyncTest, BlockingCallsComeAfterTheAsynchronousOnesBeforeThem) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        for (int round = 0; round < 20; ++round) {
+          int32_t value = 1;
+          dtrain_handle handle = 0;
+          ASSERT_EQ(
+              dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle),
+              DTRAIN_OK);
+          if (rank == round % 3) {
+            ASSERT_EQ(dtrain_wait(handle), DTRAIN_OK);
+          }
+          // Waits for the one before, and so may use its result.
+          ASSERT_EQ(dtrain_allreduce(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM), DTRAIN_OK)
+              << dtrain_last_error();
+          EXPECT_EQ(value, 9);
+          if (rank != round % 3) {
+            ASSERT_EQ(dtrain_wait(handle), DTRAIN_OK);
+          }
+        }
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      WithEnvironment({{"DTRAIN_CYCLE_TIME", "5"}}));
+  EXPECT_EQ(ends, AllZero(3));
+}
+
+TEST(AsyncTest, TestTellsWhetherItIsDoneAndThenForgetsTheHandle) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_handle handle = 0;
+        int done = 7;
+        if (rank == 0) {
+          ASSERT_EQ(dtrain_barrier_async(nullptr, &handle), DTRAIN_OK);
+          EXPECT_EQ(dtrain_test(handle, &done), DTRAIN_OK);
+          EXPECT_EQ(done, 0) << "rank 1 has not begun";
+          send(atoi(getenv("TEST_SOCKET_0")), "x", 1, MSG_NOSIGNAL);
+        } else {
+          char byte = 0;
+          EXPECT_EQ(recv(atoi(getenv("TEST_SOCKET_1")), &byte, 1, 0), 1);
+          ASSERT_EQ(dtrain_barrier_async(nullptr, &handle), DTRAIN_OK);
+        }
+        for (done = 0; done == 0;) ASSERT_EQ(dtrain_test(handle, &done), DTRAIN_OK);
+        EXPECT_EQ(dtrain_test(handle, &done), DTRAIN_ERROR_INVALID_ARGUMENT);
+        EXPECT_EQ(done, 0);
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      [] {
+        int pair[2];
+        EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+        return WithEnvironment({{"TEST_SOCKET_0", std::to_string(pair[0])},
+                                {"TEST_SOCKET_1", std::to_string(pair[1])}});
+      }());
+  EXPECT_EQ(ends, AllZero(2));
+}
+
+TEST(AsyncTest, WrongHandlesAndOptionsAreRefusedAndHarmNothing) {
+  const auto ends = Ranks::Run(2, [](int rank) {
+    int32_t value = 1;
+    dtrain_handle handle = 9;
+    EXPECT_EQ(dtrain_barrier_async(nullptr, &handle), DTRAIN_ERROR_STATE);
+    EXPECT_EQ(handle, 0u);
+    EXPECT_EQ(dtrain_wait(1), DTRAIN_ERROR_STATE);
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+    const auto bad = DTRAIN_ERROR_INVALID_ARGUMENT;
+    if (rank == 0) {
+      int done = 3;
+      EXPECT_EQ(dtrain_wait(0), bad);
+      EXPECT_EQ(dtrain_wait(12345), bad);
+      EXPECT_THAT(dtrain_last_error(), HasSubstr("no handle 12345"));
+      EXPECT_EQ(dtrain_test(1, nullptr), bad);
+      EXPECT_EQ(dtrain_test(1, &done), bad);
+      EXPECT_EQ(done, 0);
+      EXPECT_EQ(dtrain_barrier_async(nullptr, nullptr), bad);
+      dtrain_options options = DTRAIN_OPTIONS_INIT;
+      options.struct_size = 3;
+      EXPECT_EQ(dtrain_barrier_async(&options, &handle), bad);
+      options = DTRAIN_OPTIONS_INIT;
+      options.flags = 1;
+      EXPECT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_ERROR_UNSUPPORTED);
+      options = DTRAIN_OPTIONS_INIT;
+      options.group = reinterpret_cast<dtrain_group>(uintptr_t{77});
+      EXPECT_EQ(dtrain_barrier_async(&options, &handle), bad);
+      EXPECT_EQ(
+          dtrain_allreduce_async(nullptr, &value, 1, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle),
+          bad);
+      EXPECT_EQ(handle, 0u);
+    }
+    ASSERT_EQ(dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle),
+              DTRAIN_OK);
+    EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
+    EXPECT_EQ(dtrain_wait(handle), bad) << "waited for before";
+    EXPECT_EQ(value, 2);
+    // One that nobody waits for is done all the same before the job is left.
+    EXPECT_EQ(dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle),
+              DTRAIN_OK);
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+    EXPECT_EQ(value, 4);
+    EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_STATE);
+  });
+  EXPECT_EQ(ends, AllZero(2));
+}
+
+TEST(AsyncTest, ThreadTakesNoSignals) {
+  const auto ends = Ranks::Run(1, [](int) {
+    static pthread_t main_thread;
+    main_thread = pthread_self();
+    static volatile sig_atomic_t elsewhere = 0;
+    signal(SIGUSR1, [](int) {
+      elsewhere = elsewhere + (pthread_equal(pthread_self(), main_thread) ? 0 : 1);
+    });
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+    dtrain_handle handle = 0;
+    ASSERT_EQ(dtrain_barrier_async(nullptr, &handle), DTRAIN_OK);
+    for (int i = 0; i < 100; ++i) kill(getpid(), SIGUSR1);
+    EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
+    EXPECT_EQ(elsewhere, 0);
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+  });
+  EXPECT_EQ(ends, AllZero(1));
+}
+
+// M5: the count that one rank has differently is told by rank and name, within a fused batch, too.
+TEST(AsyncTest, RanksThatDisagreeInsideABatchAreNamed) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        std::vector<float> data(300, 1.0f);
+        dtrain_handle handles[3];
+        const size_t counts[3] = {20, rank == 1 ? size_t{30} : size_t{10},
+                                  rank == 1 ? size_t{10} : size_t{30}};
+        for (int i = 0; i < 3; ++i) {
+          float* at = data.data() + 100 * i;
+          EXPECT_EQ(dtrain_allreduce_async(at, at, counts[i], DTRAIN_FLOAT32, DTRAIN_SUM, nullptr,
+                                           &handles[i]),
+                    DTRAIN_OK);
+        }
+        dtrain_status last = DTRAIN_OK;
+        for (const dtrain_handle handle : handles) last = dtrain_wait(handle);
+        EXPECT_EQ(last, DTRAIN_ERROR_MISMATCH);
+        EXPECT_THAT(dtrain_last_error(),
+                    AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
+                          HasSubstr("rank 1 for allreduce sum of 30 float32")));
+        EXPECT_EQ(dtrain_barrier(), DTRAIN_ERROR_MISMATCH);
+        EXPECT_EQ(dtrain_barrier_async(nullptr, &handles[0]), DTRAIN_ERROR_MISMATCH);
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      WithEnvironment({{"DTRAIN_CYCLE_TIME", "1000"}}));
+  EXPECT_EQ(ends, AllZero(3));
+}
+
+TEST(AsyncTest, BlockingHereAndAsynchronousThereIsAnErrorNotAHang) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        float value = 1;
+        dtrain_status status = DTRAIN_OK;
+        if (rank == 0) {
+          status = dtrain_allreduce(&value, &value, 1, DTRAIN_FLOAT32, DTRAIN_SUM);
+        } else {
+          dtrain_handle handle = 0;
+          ASSERT_EQ(dtrain_allreduce_async(&value, &value, 1, DTRAIN_FLOAT32, DTRAIN_SUM, nullptr,
+                                           &handle),
+                    DTRAIN_OK);
+          status = dtrain_wait(handle);
+        }
+        EXPECT_EQ(status, DTRAIN_ERROR_MISMATCH);
+        EXPECT_THAT(dtrain_last_error(), HasSubstr("is how asynchronous all-reduces begin"));
+      },
+      WithEnvironment({}));
+  EXPECT_EQ(ends, AllZero(2));
+}
+
+// M2
+TEST(AsyncTest, RankThatIsKilledFailsWhatIsInFlightOnTheOthers) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        ASSERT_EQ(dtrain_barrier(), DTRAIN_OK);
+        if (rank == 1) raise(SIGKILL);
+        std::vector<float> data(64, 1.0f);
+        std::vector<dtrain_handle> handles(10);
+        for (dtrain_handle& handle : handles) {
+          const dtrain_status status = dtrain_allreduce_async(
+              data.data(), data.data(), data.size(), DTRAIN_FLOAT32, DTRAIN_SUM, nullptr, &handle);
+          EXPECT_THAT(status, AnyOf(DTRAIN_OK, DTRAIN_ERROR_NETWORK));
+        }
+        for (const dtrain_handle handle : handles) {
+          if (handle != 0) {
+            EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_NETWORK);
+          }
+        }
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+        EXPECT_EQ(dtrain_init(nullptr), DTRAIN_ERROR_STATE) << "not after a failure";
+      },
+      WithEnvironment({{"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "600"}}));
+  EXPECT_EQ(ends, (std::vector<int>{0, -SIGKILL, 0}));
+}
+
+}  // namespace
+}  // namespace dtrain::runtime

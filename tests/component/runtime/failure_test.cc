@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/time.h>
+
+#include <string>
+#include <vector>
+
+#include "dtrain/dtrain.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest-spi.h"
+#include "gtest/gtest.h"
+#include "tests/component/runtime/ranks.h"
+
+namespace dtrain::runtime {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// Timeouts here are either never reached or what the test is about.
+RanksOptions WithTimeouts(const char* init, const char* collective) {
+  RanksOptions options;
+  options.environment["DTRAIN_TIMEOUT_SECONDS"] = init;
+  options.environment["DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"] = collective;
+  return options;
+}
+
+TEST(FailureTest, RankThatDiesBeforeTheStartUpBarrierEndsTheOthersWaitInTime) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        if (rank == 1) _exit(7);
+        EXPECT_EQ(dtrain_init(nullptr), DTRAIN_ERROR_TIMEOUT);
+        EXPECT_THAT(dtrain_last_error(),
+                    AllOf(HasSubstr("rank " + std::to_string(rank) + " of 3 could not join"),
+                          HasSubstr("not every rank"), HasSubstr("DTRAIN_TIMEOUT_SECONDS")));
+        EXPECT_EQ(dtrain_barrier(), DTRAIN_ERROR_STATE);
+      },
+      WithTimeouts("1", "40"));
+  EXPECT_EQ(ends, (std::vector<int>{0, 7, 0}));
+}
+
+// M7, for the ranks of one node: there is nobody to be named, but the wait ends in time.
+TEST(FailureTest, RankThatDiesBetweenTheBarriersOfTheStartEndsTheOthersWaitInTime) {
+  RanksOptions options = WithTimeouts("1", "40");
+  // Rank 2 asks for rank 0's second entry, and dies of the answer.
+  options.instead = [](int rank, const std::string& line) -> std::optional<std::string> {
+    if (rank == 2 && line.ends_with("key=dtrain-0.1-0-0")) return "EOF";
+    return std::nullopt;
+  };
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        const dtrain_status status = dtrain_init(nullptr);
+        if (rank == 2) {
+          EXPECT_EQ(status, DTRAIN_ERROR_LAUNCHER);
+          EXPECT_THAT(dtrain_last_error(), HasSubstr("closed it"));
+          _exit(7);
+        }
+        EXPECT_THAT(status, AnyOf(DTRAIN_ERROR_NETWORK, DTRAIN_ERROR_TIMEOUT));
+        EXPECT_THAT(dtrain_last_error(), HasSubstr("could not join the job"));
+      },
+      options);
+  EXPECT_EQ(ends, (std::vector<int>{0, 0, 7}));
+}
+
+// Runs all-reduces until one fails.
+void ReduceUntilFailure(size_t count) {
+  std::vector<float> data(count, 1.0f);
+  dtrain_status status = DTRAIN_OK;
+  while (status == DTRAIN_OK) {
+    status = dtrain_allreduce(data.data(), data.data(), count, DTRAIN_FLOAT32, DTRAIN_MAX);
+  }
+  EXPECT_EQ(status, DTRAIN_ERROR_NETWORK);
+  EXPECT_THAT(dtrain_last_error(),
+              AllOf(HasSubstr("dtrain_allreduce: rank"), HasSubstr("allreduce max of"),
+                    HasSubstr("lost the connection to rank"), Not(HasSubstr(".cc:"))));
+  EXPECT_EQ(dtrain_barrier(), DTRAIN_ERROR_NETWORK);
+  EXPECT_THAT(dtrain_last_error(), HasSubstr("broken since an earlier failure"));
+  EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << "which does not wait then: " << dtrain_last_error();
+}
+
+// M2, for the library's part: an error at once, long before the timeout. SIGPIPE keeps its default
+// action, which would end the process.
+TEST(FailureTest, RankThatIsKilledBetweenCollectivesFailsAllOthersAtOnce) {
+  const auto ends = Ranks::Run(
+      4,
+      [](int rank) {
+        signal(SIGPIPE, SIG_DFL);
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        ASSERT_EQ(dtrain_barrier(), DTRAIN_OK);
+        if (rank == 1) raise(SIGKILL);
+        ReduceUntilFailure(10);
+      },
+      WithTimeouts("40", "600"));
+  EXPECT_EQ(ends, (std::vector<int>{0, -SIGKILL, 0, 0}));
+}
+
+// M2
+TEST(FailureTest, RankThatIsKilledInTheMiddleOfACollectiveFailsAllOthersAtOnce) {
+  constexpr size_t kCount = size_t{4} << 20;
+  const auto ends = Ranks::Run(
+      4,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        ASSERT_EQ(dtrain_barrier(), DTRAIN_OK) << "only then all of them have joined";
+        if (rank != 2) return ReduceUntilFailure(kCount);
+        // Inside one of them, where it spends nearly all of its time.
+        itimerval soon{{0, 0}, {0, 20'000}};
+        setitimer(ITIMER_REAL, &soon, nullptr);
+        std::vector<float> data(kCount);
+        while (dtrain_allreduce(data.data(), data.data(), kCount, DTRAIN_FLOAT32, DTRAIN_MAX) ==
+               DTRAIN_OK) {
+        }
+        ADD_FAILURE() << "rank 2 has survived";
+      },
+      WithTimeouts("40", "600"));
+  EXPECT_EQ(ends, (std::vector<int>{0, 0, -SIGALRM, 0}));
+}
+
+// M1, for the library's part
+TEST(FailureTest, StoppedRankEndsTheOthersWaitInTime) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        if (rank == 1) raise(SIGSTOP);
+        EXPECT_EQ(dtrain_barrier(), DTRAIN_ERROR_TIMEOUT);
+        EXPECT_THAT(dtrain_last_error(), AllOf(HasSubstr("rank 0 of 2, collective 0 (barrier)"),
+                                               HasSubstr("stopped or late"),
+                                               HasSubstr("DTRAIN_COLLECTIVE_TIMEOUT_SECONDS")));
+      },
+      WithTimeouts("40", "1"));
+  EXPECT_EQ(ends, (std::vector<int>{0, -SIGKILL}));
+}
+
+// M5
+TEST(FailureTest, RanksThatDisagreeAreNamedAtOnceOnAllRanks) {
+  const std::function<dtrain_status(int, int64_t*)> disagreements[] = {
+      [](int rank, int64_t* data) {  // count
+        return dtrain_allreduce(data, data, rank == 0 ? 64 : 32, DTRAIN_INT64, DTRAIN_SUM);
+      },
+      [](int rank, int64_t* data) {  // type
+        return dtrain_allreduce(data, data, 64, rank == 0 ? DTRAIN_INT64 : DTRAIN_FLOAT64,
+                                DTRAIN_SUM);
+      },
+      [](int rank, int64_t* data) {  // operation
+        return dtrain_allreduce(data, data, 64, DTRAIN_INT64, rank == 0 ? DTRAIN_MIN : DTRAIN_MAX);
+      },
+      [](int rank, int64_t* data) {  // nothing
+        return dtrain_allreduce(data, data, rank == 0 ? 0 : 32, DTRAIN_INT64, DTRAIN_SUM);
+      },
+      [](int rank, int64_t* data) {  // kind
+        return rank == 0 ? dtrain_barrier() : dtrain_broadcast(data, 64, DTRAIN_INT64, 0);
+      },
+      [](int rank, int64_t* data) {  // root
+        return dtrain_broadcast(data, 64, DTRAIN_INT64, rank);
+      }};
+  for (const auto& disagree : disagreements) {
+    const auto ends = Ranks::Run(
+        2,
+        [&](int rank) {
+          ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+          std::vector<int64_t> data(64);
+          EXPECT_EQ(disagree(rank, data.data()), DTRAIN_ERROR_MISMATCH);
+          EXPECT_THAT(dtrain_last_error(), AllOf(HasSubstr("of 2, collective 0"),
+                                                 HasSubstr("rank 0: "), HasSubstr("rank 1: ")));
+        },
+        WithTimeouts("40", "600"));
+    EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+  }
+}
+
+TEST(FailureTest, RankThatFinalizesWhileOthersWaitInACollectiveIsNotWaitedForForever) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        if (rank == 0) {
+          EXPECT_EQ(dtrain_finalize(), DTRAIN_ERROR_TIMEOUT);
+          EXPECT_THAT(dtrain_last_error(), HasSubstr("could not leave the job in order"));
+        } else {
+          EXPECT_THAT(dtrain_barrier(), AnyOf(DTRAIN_ERROR_TIMEOUT, DTRAIN_ERROR_NETWORK));
+        }
+      },
+      WithTimeouts("1", "40"));
+  EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+}
+
+// Canary: a harness that cannot fail proves nothing.
+TEST(HarnessTest, ReportsARankWhoseExpectationFailed) {
+  EXPECT_NONFATAL_FAILURE(Ranks::Run(1, [](int) { _exit(Ranks::kExpectationFailed); }),
+                          "see rank 0's output");
+}
+
+struct BadServer {
+  const char* name;
+  const char* request;  // begins so
+  const char* answer;
+  dtrain_status expected;
+};
+
+class BadServerTest : public testing::TestWithParam<BadServer> {};
+INSTANTIATE_TEST_SUITE_P(
+    All, BadServerTest,
+    testing::Values(
+        BadServer{"Silent", "cmd=init", "", DTRAIN_ERROR_TIMEOUT},
+        BadServer{"ClosesAtOnce", "cmd=init", "EOF", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"RefusesInit", "cmd=init", "cmd=response_to_init rc=-1", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"TalksNonsense", "cmd=init", "HTTP/1.1 400 Bad Request", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"OffersTinyLimits", "cmd=get_maxes",
+                  "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=8", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"OffersHugeLimits", "cmd=get_maxes",
+                  "cmd=maxes kvsname_max=999999999999999999999 keylen_max=64 vallen_max=8",
+                  DTRAIN_ERROR_LAUNCHER},
+        BadServer{"ForgetsTheName", "cmd=get_my_kvsname", "cmd=my_kvsname", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"RefusesPut", "cmd=put", "cmd=put_result rc=-1 msg=full", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"LosesRecords", "cmd=get kvsname=kvs_test_0 key=dtrain",
+                  "cmd=get_result rc=-1 msg=no value=unknown", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"GarblesLength", "cmd=get kvsname=kvs_test_0 key=dtrain",
+                  "cmd=get_result rc=0 msg=success value=99999999:x", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"GarblesRecords", "cmd=get kvsname=kvs_test_0 key=dtrain",
+                  "cmd=get_result rc=0 msg=success value=5:1/x/y", DTRAIN_ERROR_LAUNCHER},
+        BadServer{"DiesInBarrier", "cmd=barrier_in", "EOF", DTRAIN_ERROR_LAUNCHER}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(BadServerTest, FailsInitWithAReason) {
+  RanksOptions options = WithTimeouts("1", "40");
+  options.instead = [](int, const std::string& line) -> std::optional<std::string> {
+    if (line.starts_with(GetParam().request)) return GetParam().answer;
+    return std::nullopt;
+  };
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        EXPECT_EQ(dtrain_init(nullptr), GetParam().expected);
+        EXPECT_THAT(dtrain_last_error(), HasSubstr("dtrain_init: rank " + std::to_string(rank)));
+      },
+      options);
+  EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+}
+
+TEST(FailureTest, BadEnvironmentIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"PMI_FD", "x"},
+      {"PMI_FD", "987"},
+      {"PMI_RANK", "2"},
+      {"PMI_SIZE", ""},
+      {"DTRAIN_TIMEOUT_SECONDS", "soon"},
+      {"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "-1"},
+      {"DTRAIN_ADDRESS", "node7"},
+      {"DTRAIN_ADDRESS", "192.0.2.1"},  // not an address of this host
+      {"GLOO_SOCKET_IFNAME", "nosuch0,nosuch1"}};
+  for (const auto& [name, value] : cases) {
+    const bool foreign = std::string_view(value) == "192.0.2.1";
+    RanksOptions options;
+    if (foreign) options.mapping = "(vector,(0,2,1))";  // one node would not need the address
+    Ranks::Run(
+        2,
+        [&, name = name, value = value](int) {
+          setenv(name, value, 1);
+          EXPECT_NE(dtrain_init(nullptr), DTRAIN_OK) << name << "=" << value;
+          EXPECT_THAT(dtrain_last_error(), HasSubstr(foreign ? "192.0.2.1" : name));
+        },
+        options);
+  }
+}
+
+TEST(FailureTest, NamedInterfaceIsUsed) {
+  RanksOptions options;
+  options.environment["GLOO_SOCKET_IFNAME"] = "nosuch0,lo";
+  const auto ends = Ranks::Run(
+      2,
+      [](int) {
+        EXPECT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_barrier(), DTRAIN_OK);
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      options);
+  EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+}
+
+}  // namespace
+}  // namespace dtrain::runtime

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "dtrain/dtrain.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/component/runtime/ranks.h"
+
+namespace dtrain::runtime {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+std::vector<int> AllZero(int n) { return std::vector<int>(static_cast<size_t>(n), 0); }
+
+RanksOptions Patient(const char* seconds = "40") {
+  RanksOptions options;
+  options.environment["DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"] = seconds;
+  return options;
+}
+
+int64_t SumOver(dtrain_group group, int64_t mine) {
+  dtrain_options options = DTRAIN_OPTIONS_INIT;
+  options.group = group;
+  dtrain_handle handle = 0;
+  int64_t sum = -1;
+  EXPECT_EQ(dtrain_allreduce_async(&mine, &sum, 1, DTRAIN_INT64, DTRAIN_SUM, &options, &handle),
+            DTRAIN_OK)
+      << dtrain_last_error();
+  EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+  return sum;
+}
+
+TEST(GroupsTest, AreMadeByColorAndRankedByKey) {
+  const auto ends = Ranks::Run(
+      5,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        dtrain_group odd_even = nullptr;
+        ASSERT_EQ(dtrain_group_create(rank % 2, -rank, &odd_even), DTRAIN_OK)
+            << dtrain_last_error();
+        const int members = rank % 2 == 0 ? 3 : 2;
+        EXPECT_EQ(dtrain_group_size(odd_even), members);
+        EXPECT_EQ(dtrain_group_rank(odd_even), members - 1 - rank / 2) << "by falling rank";
+        EXPECT_EQ(SumOver(odd_even, 100 + rank), rank % 2 == 0 ? 306 : 204);
+
+        dtrain_group some = nullptr;
+        ASSERT_EQ(dtrain_group_create(rank < 2 ? -1 : 7, 0, &some), DTRAIN_OK);
+        EXPECT_EQ(some == nullptr, rank < 2);
+        if (some != nullptr) {
+          EXPECT_EQ(SumOver(some, rank), 9);
+        }
+        dtrain_group alone = nullptr;
+        ASSERT_EQ(dtrain_group_create(rank, 0, &alone), DTRAIN_OK);
+        EXPECT_EQ(dtrain_group_size(alone), 1);
+        EXPECT_EQ(SumOver(alone, rank), rank);
+
+        EXPECT_EQ(SumOver(nullptr, 1), 5) << "all ranks";
+        EXPECT_EQ(dtrain_group_rank(nullptr), rank);
+        EXPECT_EQ(dtrain_group_size(nullptr), 5);
+
+        EXPECT_EQ(dtrain_group_free(odd_even), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_group_free(odd_even), DTRAIN_ERROR_INVALID_ARGUMENT);
+        EXPECT_EQ(dtrain_group_free(nullptr), DTRAIN_ERROR_INVALID_ARGUMENT);
+        EXPECT_EQ(dtrain_group_rank(odd_even), -1);
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << "which frees the others";
+        EXPECT_EQ(dtrain_group_rank(alone), -1);
+        EXPECT_EQ(dtrain_group_size(nullptr), -1);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(5));
+}
+
+TEST(GroupsTest, RootsAndCountsAreTheGroups) {
+  const auto ends = Ranks::Run(
+      4,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_group group = nullptr;  // 2 and 3, and 3 first
+        ASSERT_EQ(dtrain_group_create(rank < 2 ? -1 : 0, -rank, &group), DTRAIN_OK);
+        if (rank >= 2) {
+          dtrain_options options = DTRAIN_OPTIONS_INIT;
+          options.group = group;
+          dtrain_handle handle = 0;
+          int32_t value = rank;
+          EXPECT_EQ(dtrain_broadcast_async(&value, 1, DTRAIN_INT32, 2, &options, &handle),
+                    DTRAIN_ERROR_INVALID_ARGUMENT);
+          ASSERT_EQ(dtrain_broadcast_async(&value, 1, DTRAIN_INT32, 0, &options, &handle),
+                    DTRAIN_OK);
+          EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
+          EXPECT_EQ(value, 3);
+          int32_t mine = rank, all[2] = {};
+          ASSERT_EQ(dtrain_allgather_async(&mine, all, 1, DTRAIN_INT32, &options, &handle),
+                    DTRAIN_OK);
+          EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
+          EXPECT_THAT(all, testing::ElementsAre(3, 2));
+        }
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(4));
+}
+
+TEST(GroupsTest, ManyMayBeMadeAndFreed) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        for (int i = 0; i < 30; ++i) {
+          dtrain_group group = nullptr;
+          ASSERT_EQ(dtrain_group_create(rank == i % 3 ? 1 : 0, 0, &group), DTRAIN_OK)
+              << dtrain_last_error();
+          EXPECT_EQ(SumOver(group, 1), rank == i % 3 ? 1 : 2);
+          ASSERT_EQ(dtrain_group_free(group), DTRAIN_OK) << dtrain_last_error();
+        }
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(3));
+}
+
+TEST(GroupsTest, JobOfOneRankHasThemToo) {
+  const auto ends = Ranks::Run(1, [](int) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+    dtrain_group group = nullptr;
+    ASSERT_EQ(dtrain_group_create(3, 0, &group), DTRAIN_OK);
+    EXPECT_EQ(dtrain_group_size(group), 1);
+    EXPECT_EQ(SumOver(group, 5), 5);
+    ASSERT_EQ(dtrain_group_create(-1, 0, &group), DTRAIN_OK);
+    EXPECT_EQ(group, nullptr);
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+  });
+  EXPECT_EQ(ends, AllZero(1));
+}
+
+// M2: who waits in another group of the broken job fails at once as well.
+TEST(GroupsTest, FailureInOneGroupEndsTheOthersOfTheJob) {
+  const auto ends = Ranks::Run(
+      4,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_group pair = nullptr;
+        ASSERT_EQ(dtrain_group_create(rank / 2, 0, &pair), DTRAIN_OK);
+        ASSERT_EQ(SumOver(pair, 1), 2);
+        ASSERT_EQ(dtrain_barrier(), DTRAIN_OK);
+        if (rank == 3) raise(SIGKILL);
+        dtrain_status status = DTRAIN_OK;
+        if (rank == 2) {
+          dtrain_options options = DTRAIN_OPTIONS_INIT;
+          options.group = pair;
+          dtrain_handle handle = 0;
+          ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK);
+          status = dtrain_wait(handle);
+          EXPECT_THAT(dtrain_last_error(),
+                      AllOf(HasSubstr("rank 2 of 4"), HasSubstr("group of ranks 2, 3")));
+        } else {
+          status = dtrain_barrier();
+        }
+        EXPECT_EQ(status, DTRAIN_ERROR_NETWORK) << dtrain_last_error();
+      },
+      Patient("600"));
+  EXPECT_EQ(ends, (std::vector<int>{0, 0, 0, -SIGKILL}));
+}
+
+// Every kind, blocking and not, on groups of different shapes, in an order that only the seed
+// knows; results against what a serial program computes.
+class Chaos {
+ public:
+  Chaos(int rank, unsigned seed)
+      : rank_(rank), same_(seed), own_(seed * 31 + static_cast<unsigned>(rank)) {}
+
+  void Run(int steps) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+    groups_.push_back({nullptr, {}});
+    for (int r = 0; r < dtrain_size(); ++r) groups_[0].members.push_back(r);
+    for (int i = 0; i < 3; ++i) MakeGroup();
+    for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) Step(step);
+    for (auto& pending : pending_) Finish(*pending);
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+  }
+
+ private:
+  struct Group {
+    dtrain_group handle;
+    std::vector<int> members;  // by rank in the group; known to all ranks of the job
+  };
+  struct Pending {
+    dtrain_handle handle = 0;
+    std::vector<int64_t> input, output, expected;
+    int step = 0;
+  };
+
+  void MakeGroup() {
+    const unsigned shape = 1 + same_() % 3;
+    Group group{nullptr, {}};
+    const int color = rank_ % static_cast<int>(shape);
+    for (int r = 0; r < dtrain_size(); ++r) {
+      if (r % static_cast<int>(shape) == color) group.members.insert(group.members.begin(), r);
+    }
+    ASSERT_EQ(dtrain_group_create(color, -rank_, &group.handle), DTRAIN_OK) << dtrain_last_error();
+    groups_.push_back(group);
+  }
+
+  static int64_t Value(int step, int rank, size_t i) {
+    return (step * 7 + rank * 13 + static_cast<int64_t>(i) * 5) % 101 - 50;
+  }
+
+  // What the group's ranks get from one collective of kind `kind`.
+  void Expect(Pending& p, unsigned kind, const std::vector<int>& members, size_t count, int root,
+              size_t me) {
+    const auto n = members.size();
+    const auto sum = [&](size_t i) {
+      int64_t total = 0;
+      for (const int m : members) total += Value(p.step, m, i);
+      return total;
+    };
+    for (size_t i = 0; i < count; ++i) {
+      if (kind == 0) p.expected.push_back(sum(i));
+      if (kind == 1) p.expected.push_back(Value(p.step, members[static_cast<size_t>(root)], i));
+      if (kind == 3) p.expected.push_back(sum(me * count + i));
+      if (kind == 5 && static_cast<int>(me) == root) p.expected.push_back(sum(i));
+    }
+    for (size_t r = 0; r < n && (kind == 2 || kind == 4); ++r) {
+      for (size_t i = 0; i < count; ++i) {
+        p.expected.push_back(Value(p.step, members[r], kind == 2 ? i : me * count + i));
+      }
+    }
+  }
+
+  void Step(int step) {
+    const Group& group = groups_[same_() % groups_.size()];
+    const unsigned kind = same_() % 7;  // the numbers of the cases below
+    const size_t count = same_() % 5 == 0 ? same_() % 3000 : same_() % 20;
+    const bool blocking = same_() % 4 == 0;
+    const unsigned root_at = same_();
+    // Colors have groups of different sizes: what all ranks draw must not depend on that.
+    const auto n = group.members.size();
+    const auto me = static_cast<size_t>(
+        std::find(group.members.begin(), group.members.end(), rank_) - group.members.begin());
+    const int root = static_cast<int>(root_at % n);
+    auto p = std::make_unique<Pending>();
+    p->step = step;
+    p->input.resize((kind == 3 || kind == 4) ? n * count : count);
+    for (size_t i = 0; i < p->input.size(); ++i) p->input[i] = Value(step, rank_, i);
+    p->output.assign((kind == 2 || kind == 4) ? n * count : count, 99);
+    if (kind == 1) p->output = p->input;
+    Expect(*p, kind, group.members, count, root, me);
+    Start(*p, kind, group.handle, count, root, blocking && group.handle == nullptr);
+    if (p->handle == 0) return Check(*p);
+    pending_.push_back(std::move(p));
+    while (!pending_.empty() && own_() % 8 == 0) {
+      const size_t at = own_() % pending_.size();
+      Finish(*pending_[at]);
+      pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(at));
+    }
+  }
+
+  static void Start(Pending& p, unsigned kind, dtrain_group group, size_t count, int root,
+                    bool blocking) {
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.group = group;
+    const auto type = DTRAIN_INT64;
+    const int64_t* in = p.input.data();
+    int64_t* out = p.output.data();
+    dtrain_handle* h = &p.handle;
+    dtrain_status status = DTRAIN_ERROR_INTERNAL;
+    switch (kind) {
+      case 0:
+        status = blocking ? dtrain_allreduce(in, out, count, type, DTRAIN_SUM)
+                          : dtrain_allreduce_async(in, out, count, type, DTRAIN_SUM, &options, h);
+        break;
+      case 1:
+        status = blocking ? dtrain_broadcast(out, count, type, root)
+                          : dtrain_broadcast_async(out, count, type, root, &options, h);
+        break;
+      case 2:
+        status = blocking ? dtrain_allgather(in, out, count, type)
+                          : dtrain_allgather_async(in, out, count, type, &options, h);
+        break;
+      case 3:
+        status = blocking
+                     ? dtrain_reduce_scatter(in, out, count, type, DTRAIN_SUM)
+                     : dtrain_reduce_scatter_async(in, out, count, type, DTRAIN_SUM, &options, h);
+        break;
+      case 4:
+        status = blocking ? dtrain_alltoall(in, out, count, type)
+                          : dtrain_alltoall_async(in, out, count, type, &options, h);
+        break;
+      case 5:
+        status = blocking
+                     ? dtrain_reduce(in, out, count, type, DTRAIN_SUM, root)
+                     : dtrain_reduce_async(in, out, count, type, DTRAIN_SUM, root, &options, h);
+        break;
+      default:
+        status = blocking ? dtrain_barrier() : dtrain_barrier_async(&options, h);
+    }
+    ASSERT_EQ(status, DTRAIN_OK) << dtrain_last_error();
+  }
+
+  void Finish(Pending& p) {
+    ASSERT_EQ(dtrain_wait(p.handle), DTRAIN_OK) << dtrain_last_error();
+    Check(p);
+  }
+  static void Check(const Pending& p) {
+    for (size_t i = 0; i < p.expected.size(); ++i) {
+      ASSERT_EQ(p.output[i], p.expected[i]) << "step " << p.step << ", element " << i;
+    }
+  }
+
+  const int rank_;
+  std::mt19937 same_, own_;
+  std::vector<Group> groups_;
+  std::vector<std::unique_ptr<Pending>> pending_;
+};
+
+struct Layout {
+  const char* name;
+  int ranks;
+  const char* mapping;  // nodes that the launcher speaks of
+};
+
+class ChaosTest : public testing::TestWithParam<Layout> {};
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, ChaosTest,
+    testing::Values(Layout{"Alone", 1, "(vector,(0,1,1))"}, Layout{"Two", 2, "(vector,(0,1,2))"},
+                    Layout{"Five", 5, "(vector,(0,1,5))"},
+                    Layout{"TwoNodesOfOne", 2, "(vector,(0,2,1))"},
+                    Layout{"TwoNodesInTurn", 4, "(vector,(0,2,1))"},
+                    Layout{"ThreeUnequalNodes", 6, "(vector,(0,1,3),(1,1,2),(2,1,1))"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(ChaosTest, EverythingInterleavedGivesTheSerialResult) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  RanksOptions options = Patient();
+  options.mapping = GetParam().mapping;
+  options.environment["DTRAIN_ADDRESS"] = "127.0.0.1";
+  const auto ends = Ranks::Run(
+      GetParam().ranks, [&](int rank) { Chaos(rank, seed).Run(250); }, options);
+  EXPECT_EQ(ends, AllZero(GetParam().ranks));
+}
+
+}  // namespace
+}  // namespace dtrain::runtime

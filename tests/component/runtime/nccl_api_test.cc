@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C API of a job that runs on NCCL, through the fake libraries.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "dtrain/dtrain.h"
+#include "runtime/nccl/libraries.h"
+#include "tests/component/runtime/nccl_ranks.h"
+
+namespace dtrain::runtime {
+namespace {
+
+#define ASSERT_DONE(call) ASSERT_EQ(call, DTRAIN_OK) << dtrain_last_error()
+
+std::vector<int> RunJob(int n, std::map<std::string, std::string> environment,
+                        const std::function<void(int)>& body) {
+  RanksOptions options;
+  options.environment = std::move(environment);
+  options.mapping = "(vector,(0,1," + std::to_string(n) + "))";
+  return Ranks::Run(n, body, options);
+}
+
+std::map<std::string, std::string> OnNccl() {
+  auto environment = FakeEnvironment();
+  environment["DTRAIN_BACKEND"] = "nccl";
+  return environment;
+}
+
+TEST(NcclApi, CollectivesOnGpuAndHostMemoryOfOneJob) {
+  RunJob(3, OnNccl(), [](int rank) {
+    ASSERT_DONE(dtrain_init(nullptr));
+    EXPECT_STREQ(dtrain_backend(), "nccl");
+    const Driver driver(rank);
+    void* memory = nullptr;
+    ASSERT_DONE(dtrain_alloc_device(1000 * sizeof(float), &memory));
+    const std::vector<float> mine(1000, static_cast<float>(rank + 1));
+    driver.Put(memory, mine.data(), 4000);
+    ASSERT_DONE(dtrain_allreduce(memory, memory, 1000, DTRAIN_FLOAT32, DTRAIN_SUM));
+    std::vector<float> all(1000);
+    driver.Get(all.data(), memory, 4000);
+    EXPECT_EQ(all, std::vector<float>(1000, 6));
+
+    std::vector<float> host = mine;
+    ASSERT_DONE(dtrain_allreduce(host.data(), host.data(), 1000, DTRAIN_FLOAT32, DTRAIN_AVG));
+    EXPECT_EQ(host, std::vector<float>(1000, 2));
+    ASSERT_DONE(dtrain_barrier());
+    ASSERT_DONE(dtrain_free(memory));
+    ASSERT_DONE(dtrain_finalize());
+  });
+}
+
+TEST(NcclApi, AsynchronousAllreducesOfManySmallGpuBuffers) {
+  RunJob(2, OnNccl(), [](int rank) {
+    ASSERT_DONE(dtrain_init(nullptr));
+    const Driver driver(rank);
+    constexpr size_t kBuffers = 20;
+    std::vector<void*> memory(kBuffers);
+    std::vector<dtrain_handle> handles(kBuffers);
+    for (size_t i = 0; i < kBuffers; ++i) {
+      ASSERT_DONE(dtrain_alloc_device(400, &memory[i]));
+      const std::vector<int32_t> mine(100, rank + static_cast<int>(i));
+      driver.Put(memory[i], mine.data(), 400);
+    }
+    for (size_t i = 0; i < kBuffers; ++i) {
+      ASSERT_DONE(dtrain_allreduce_async(memory[i], memory[i], 100, DTRAIN_INT32, DTRAIN_SUM,
+                                         nullptr, &handles[i]));
+    }
+    for (size_t i = 0; i < kBuffers; ++i) {
+      ASSERT_DONE(dtrain_wait(handles[i]));
+      std::vector<int32_t> all(100);
+      driver.Get(all.data(), memory[i], 400);
+      EXPECT_EQ(all, std::vector<int32_t>(100, 1 + 2 * static_cast<int>(i)));
+    }
+    ASSERT_DONE(dtrain_finalize());
+  });
+}
+
+TEST(NcclApi, GroupsHaveCommunicatorsOfTheirOwn) {
+  RunJob(4, OnNccl(), [](int rank) {
+    ASSERT_DONE(dtrain_init(nullptr));
+    dtrain_group group = nullptr;
+    ASSERT_DONE(dtrain_group_create(rank % 2, 0, &group));
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.group = group;
+    int32_t value = rank;
+    dtrain_handle handle = 0;
+    ASSERT_DONE(
+        dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, &options, &handle));
+    ASSERT_DONE(dtrain_wait(handle));
+    EXPECT_EQ(value, rank % 2 == 0 ? 2 : 4);
+    ASSERT_DONE(dtrain_group_free(group));
+    ASSERT_DONE(dtrain_finalize());
+  });
+}
+
+// M3
+TEST(NcclApi, AFailureOfOneRanksNcclFailsAllWithItsReason) {
+  auto environment = OnNccl();
+  environment["FAKE_NCCL_ASYNC_ERROR"] = "1:3:2";
+  RunJob(3, environment, [](int) {
+    ASSERT_DONE(dtrain_init(nullptr));
+    dtrain_status status = DTRAIN_OK;
+    int32_t value = 1;
+    for (int i = 0; i < 1000 && status == DTRAIN_OK; ++i) {
+      status = dtrain_allreduce(&value, &value, 1, DTRAIN_INT32, DTRAIN_MAX);
+    }
+    EXPECT_EQ(status, DTRAIN_ERROR_DEVICE) << dtrain_last_error();
+    EXPECT_NE(std::strstr(dtrain_last_error(), "unhandled system error"), nullptr)
+        << dtrain_last_error();
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+  });
+}
+
+TEST(NcclApi, AJobWithoutGpusRunsOnCpus) {
+  auto environment = FakeEnvironment();
+  environment["FAKE_CUDA_DEVICES"] = "0";
+  RunJob(2, environment, [](int) {
+    ASSERT_DONE(dtrain_init(nullptr));
+    EXPECT_STREQ(dtrain_backend(), "cpu");
+    ASSERT_DONE(dtrain_finalize());
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::runtime

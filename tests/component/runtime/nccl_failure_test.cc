@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the NCCL backend does when things break, through the fake libraries.
+#include <sys/wait.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/component/runtime/nccl_ranks.h"
+
+namespace dtrain::runtime {
+namespace {
+
+using Kind = Collective::Kind;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+std::map<std::string, std::string> With(const std::string& name, const std::string& value,
+                                        const std::string& variant = "fake_nccl") {
+  auto environment = FakeEnvironment(variant);
+  environment[name] = value;
+  return environment;
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+MaybeError Sum(NcclCommunicator& communicator, int& value, milliseconds timeout = seconds(30)) {
+  Collective what;
+  what.kind = Kind::kAllreduce;
+  what.input = what.output = &value;
+  what.count = 1;
+  Spent spent;
+  return communicator.Run(what, timeout, spent);
+}
+
+// Sums until something breaks, and what that was. Never more than `most` times.
+MaybeError SumUntilBroken(NcclCommunicator& communicator, int most = 1000) {
+  for (int i = 0; i < most; ++i) {
+    int value = 1;
+    if (MaybeError error = Sum(communicator, value)) return error;
+  }
+  return std::nullopt;
+}
+
+#define ASSERT_MADE(made) ASSERT_TRUE((made).ok()) << (made).error().message
+
+// M3
+TEST(NcclFailure, AnAsynchronousErrorAbortsAndAllRanksLearnWhoAndWhy) {
+  RunNccl(3, With("FAKE_NCCL_ASYNC_ERROR", "1:3:2"), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    const MaybeError error = SumUntilBroken(**made);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, DTRAIN_ERROR_DEVICE) << error->message;
+    EXPECT_TRUE(Contains(error->message, "unhandled system error")) << error->message;
+    if (self.rank != 1) {
+      EXPECT_TRUE(Contains(error->message, "rank 1 (host ")) << error->message;
+    }
+    int value = 1;
+    const MaybeError again = Sum(**made, value);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(again->message, error->message);
+  });
+}
+
+// M3, of an operation that nobody waits for.
+TEST(NcclFailure, AnErrorAfterTheCallReturnedShowsInALaterOne) {
+  // The third operation: the second ends only when the other rank has left Make, too.
+  RunNccl(2, With("FAKE_NCCL_ASYNC_ERROR", "0:2:6"), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    auto memory = (*made)->Allocate(4096, true);
+    ASSERT_TRUE(memory.ok());
+    Collective what;
+    what.kind = Kind::kAllreduce;
+    what.input = what.output = *memory;
+    what.count = 8;
+    Spent spent;
+    MaybeError error;
+    const auto end = NcclRank::In(20);
+    while (!error && steady_clock::now() < end) {
+      error = (*made)->Run(what, seconds(30), spent);
+      std::this_thread::yield();
+    }
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, DTRAIN_ERROR_NETWORK) << error->message;
+  });
+}
+
+// M4
+TEST(NcclFailure, AnAbortThatHangsEndsTheProcessWithTheReason) {
+  EXPECT_EQ(NcclOptions().longest_end, seconds(10));
+  testing::internal::CaptureStderr();
+  auto environment = With("FAKE_NCCL_ASYNC_ERROR", "1:2:2");
+  environment["FAKE_NCCL_HANG_ABORT"] = "1";
+  const auto ends = RunNccl(2, environment, [](NcclRank& self) {
+    auto made = self.Make(milliseconds(500));
+    ASSERT_MADE(made);
+    const MaybeError error = SumUntilBroken(**made);
+    EXPECT_EQ(self.rank, 0) << "a rank whose abort hangs must not get here";
+    EXPECT_TRUE(error);
+  });
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(ends, (std::vector<int>{0, 205}));
+  EXPECT_TRUE(Contains(text, "ncclCommAbort did not end within 0.5 s")) << text;
+  EXPECT_TRUE(Contains(text, "unhandled system error")) << text;
+}
+
+// M5
+TEST(NcclFailure, WithTheCheckARankThatAsksForSomethingElseIsNamedOnAllRanks) {
+  RunNccl(3, With("DTRAIN_CHECK", "1"), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    int value = self.rank;
+    ASSERT_FALSE(Sum(**made, value));
+    EXPECT_EQ(value, 3);
+    std::vector<int> values(8, 1);
+    Collective what;
+    what.kind = Kind::kAllreduce;
+    what.input = what.output = values.data();
+    what.count = self.rank == 2 ? 8 : 4;
+    Spent spent;
+    const MaybeError error = (*made)->Run(what, seconds(30), spent);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, DTRAIN_ERROR_MISMATCH);
+    EXPECT_TRUE(Contains(error->message, "ask for allreduce sum of 4 int32; rank 2 (host "))
+        << error->message;
+    EXPECT_TRUE(Contains(error->message, "asks for allreduce sum of 8 int32")) << error->message;
+    EXPECT_GT(spent.negotiate_ns + 1, 0);
+  });
+}
+
+// M5 without the check, and M1.
+TEST(NcclFailure, WithoutTheCheckTheTimeoutEndsIt) {
+  RunNccl(2, FakeEnvironment(), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    std::vector<int> values(8, 1);
+    Collective what;
+    what.kind = Kind::kAllreduce;
+    what.input = what.output = values.data();
+    what.count = self.rank == 1 ? 8 : 4;
+    Spent spent;
+    const MaybeError error = (*made)->Run(what, milliseconds(300), spent);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, DTRAIN_ERROR_TIMEOUT) << error->message;
+  });
+}
+
+// M1, of an operation that nobody waits for.
+TEST(NcclFailure, ARankThatIsMissingRunsIntoTheTimeoutOfAnEnqueuedOperation) {
+  RunNccl(2, FakeEnvironment(), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    int value = 1;
+    ASSERT_FALSE(Sum(**made, value));
+    if (self.rank == 1) {
+      // It learns from the other one, although it asks for nothing.
+      MaybeError error;
+      const auto end = NcclRank::In(20);
+      while (!error && steady_clock::now() < end) {
+        error = (*made)->Finish(nullptr, seconds(1));
+        std::this_thread::yield();
+      }
+      ASSERT_TRUE(error);
+      EXPECT_TRUE(Contains(error->message, "rank 0 (host ")) << error->message;
+      EXPECT_TRUE(Contains(error->message, "allreduce sum of 8 int32")) << error->message;
+      return;
+    }
+    auto memory = (*made)->Allocate(4096, true);
+    ASSERT_TRUE(memory.ok());
+    Collective what;
+    what.kind = Kind::kAllreduce;
+    what.number = 7;
+    what.input = what.output = *memory;
+    what.count = 8;
+    Spent spent;
+    ASSERT_FALSE((*made)->Run(what, milliseconds(300), spent));
+    const MaybeError error = (*made)->Finish(nullptr, seconds(30));
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, DTRAIN_ERROR_TIMEOUT);
+    EXPECT_TRUE(Contains(error->message, "collective 7 (allreduce sum of 8 int32)"))
+        << error->message;
+  });
+}
+
+// M2
+TEST(NcclFailure, ARankThatDiesBreaksTheOthersAtOnce) {
+  const auto ends = RunNccl(4, FakeEnvironment(), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    int value = 1;
+    ASSERT_FALSE(Sum(**made, value));
+    // Nobody dies before all are through with the first one.
+    ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
+    if (self.rank == 2) _exit(7);
+    const MaybeError error = SumUntilBroken(**made);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, DTRAIN_ERROR_NETWORK);
+    EXPECT_TRUE(Contains(error->message, "lost the connection to rank 2 (host ")) << error->message;
+  });
+  EXPECT_EQ(ends, (std::vector<int>{0, 0, 7, 0}));
+}
+
+TEST(NcclFailure, AbortFromAnotherThreadEndsACollectiveOnAllRanks) {
+  RunNccl(3, FakeEnvironment(), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    int value = 1;
+    ASSERT_FALSE(Sum(**made, value));
+    // Nobody aborts before all are through with the first one.
+    ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
+    MaybeError error;
+    if (self.rank == 0) {
+      // It does not come; the others are inside.
+      const auto end = NcclRank::In(20);
+      while (!error && steady_clock::now() < end) {
+        error = (*made)->Finish(nullptr, seconds(1));
+        std::this_thread::yield();
+      }
+    } else {
+      std::thread other([&] {
+        if (self.rank == 1) (*made)->Abort("the user has had enough");
+      });
+      error = Sum(**made, value);
+      other.join();
+    }
+    ASSERT_TRUE(error);
+    EXPECT_TRUE(Contains(error->message, "the user has had enough")) << error->message;
+  });
+}
+
+// M6
+TEST(NcclFailure, OneGpuForTwoRanksIsRefusedBeforeNcclIsAsked) {
+  RunNccl(3, With("DTRAIN_DEVICE", "2"), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.error().code, DTRAIN_ERROR_DEVICE);
+    for (const char* part :
+         {"rank 0 and rank 1", "0000:12:00.0", "GPU-13131313-", "of host ", "DTRAIN_SHARE_GPU=1"}) {
+      EXPECT_TRUE(Contains(made.error().message, part)) << made.error().message;
+    }
+  });
+}
+
+TEST(NcclFailure, OneGpuIsSharedWhenThatWasAskedFor) {
+  auto environment = With("DTRAIN_SHARE_GPU", "1");
+  environment["FAKE_CUDA_DEVICES"] = "1";
+  RunNccl(3, environment, [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    int value = self.rank;
+    ASSERT_FALSE(Sum(**made, value));
+    EXPECT_EQ(value, 3);
+  });
+}
+
+// M7
+TEST(NcclFailure, AnInitialisationThatNeverEndsIsGivenUpWithTheNamesOfBothSides) {
+  auto environment = With("FAKE_NCCL_HANG_INIT", "1");
+  environment["DTRAIN_NCCL_INIT_SECONDS"] = "0.5";
+  RunNccl(2, environment, [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.error().code, DTRAIN_ERROR_TIMEOUT);
+    for (const char* part : {"within 0.5 s", "still waits", "they meet at rank 0 (host ",
+                             "127.0.0.1:4711", "NCCL_SOCKET_IFNAME"}) {
+      EXPECT_TRUE(Contains(made.error().message, part)) << made.error().message;
+    }
+  });
+}
+
+// M7, where the ranks cannot even reach each other.
+TEST(NcclFailure, AnAddressThatCannotBeReachedIsNamedBeforeNcclTries) {
+  RunNccl(2, With("DTRAIN_NCCL_INIT_SECONDS", "1"), [](NcclRank& self) {
+    NcclOptions options = self.options();
+    // Rank 1 gives up; rank 0 has listened, and waits.
+    if (self.rank == 1) {
+      Member mine;
+      mine.host = "b";
+      mine.node = "other";
+      mine.nccl_version = 22809;
+      mine.port = 9;
+      mine.ip = "127.0.0.1";
+      ASSERT_TRUE(self.bootstrap.Exchange(EncodeMember(mine), NcclRank::In(10)).ok());
+      return;
+    }
+    auto made = NcclCommunicator::Make(self.bootstrap, options, NcclRank::In(20));
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.error().code, DTRAIN_ERROR_TIMEOUT);
+    EXPECT_TRUE(Contains(made.error().message, "no connection from rank 1 (host b) to rank 0"))
+        << made.error().message;
+    EXPECT_TRUE(Contains(made.error().message, "127.0.0.1:")) << made.error().message;
+  });
+}
+
+// M11
+TEST(NcclFailure, ADestroyThatHangsDoesNotKeepTheProcessFromLeaving) {
+  testing::internal::CaptureStderr();
+  const auto ends = RunNccl(2, With("FAKE_NCCL_HANG_DESTROY", "0"), [](NcclRank& self) {
+    auto made = self.Make(milliseconds(500));
+    ASSERT_MADE(made);
+    int value = 1;
+    ASSERT_FALSE(Sum(**made, value));
+  });
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+  EXPECT_TRUE(Contains(text, "ncclCommDestroy did not end within 0.5 s")) << text;
+}
+
+// M11
+TEST(NcclFailure, AFinaliseThatHangsIsAborted) {
+  const auto ends = RunNccl(2, With("FAKE_NCCL_HANG_FINALIZE", "1"), [](NcclRank& self) {
+    auto made = self.Make(milliseconds(500));
+    ASSERT_MADE(made);
+  });
+  EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+}
+
+TEST(NcclFailure, AForkedChildLeavesTheParentsCommunicatorAlone) {
+  RunNccl(2, FakeEnvironment(), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    int value = 1;
+    ASSERT_FALSE(Sum(**made, value));
+    const pid_t child = fork();
+    if (child == 0) {
+      made->reset();
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    value = self.rank;
+    ASSERT_FALSE(Sum(**made, value));
+    EXPECT_EQ(value, 1);
+  });
+}
+
+TEST(NcclFailure, AProcessThatExitsInTheMiddleIsNotHeldUp) {
+  const auto ends = RunNccl(2, FakeEnvironment(), [](NcclRank& self) {
+    auto made = self.Make();
+    ASSERT_MADE(made);
+    ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
+    std::exit(3);
+  });
+  EXPECT_EQ(ends, (std::vector<int>{3, 3}));
+}
+
+}  // namespace
+}  // namespace dtrain::runtime

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/nccl/nccl_communicator.h"
+#include "tests/component/runtime/ranks.h"
+
+namespace dtrain::runtime {
+
+// How forked ranks tell each other something: memory that the fork shares.
+class SharedBootstrap : public Bootstrap {
+ public:
+  // Before the fork.
+  static void* Reserve() {
+    return mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  }
+  SharedBootstrap(void* memory, int rank, int size)
+      : board_(static_cast<Board*>(memory)), rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Result<std::vector<std::string>> Exchange(const std::string& mine, Deadline deadline) override {
+    if (round_ >= kRounds || mine.size() > sizeof(Slot::bytes)) {
+      return Error{DTRAIN_ERROR_INTERNAL, "the test's board is too small"};
+    }
+    auto& round = board_->rounds[round_++];
+    Slot& slot = round.slots[rank_];
+    slot.size = static_cast<uint32_t>(mine.size());
+    std::memcpy(slot.bytes, mine.data(), mine.size());
+    round.arrived.fetch_add(1);
+    while (round.arrived.load() < size_) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        return Error{DTRAIN_ERROR_TIMEOUT, "a rank did not come"};
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    std::vector<std::string> all;
+    for (int r = 0; r < size_; ++r) all.emplace_back(round.slots[r].bytes, round.slots[r].size);
+    return all;
+  }
+
+ private:
+  static constexpr int kRounds = 16;
+  static constexpr int kRanks = 8;
+  struct Slot {
+    uint32_t size;
+    char bytes[4096];
+  };
+  struct Round {
+    std::atomic<int> arrived;
+    Slot slots[kRanks];
+  };
+  struct Board {
+    Round rounds[kRounds];
+  };
+
+  Board* const board_;
+  const int rank_;
+  const int size_;
+  int round_ = 0;
+};
+
+// Which of the fakes the ranks load.
+inline std::map<std::string, std::string> FakeEnvironment(const std::string& nccl = "fake_nccl") {
+  return {{"DTRAIN_CUDA_LIBRARY", DTRAIN_LIB_DIR "/fake_cuda/libcuda.so.1"},
+          {"DTRAIN_NCCL_LIBRARY", DTRAIN_LIB_DIR "/" + nccl + "/libnccl.so.2"}};
+}
+
+// One forked rank's view of an NCCL test.
+struct NcclRank {
+  int rank;
+  int size;
+  SharedBootstrap bootstrap;
+
+  NcclOptions options() const {
+    auto options = ReadNcclOptions(getenv);
+    EXPECT_TRUE(options.ok()) << options.error().message;
+    options->local_rank = rank;
+    options->node = "one";
+    options->address = "127.0.0.1";
+    return *options;
+  }
+  static Deadline In(int seconds) {
+    return std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  }
+  // The tests of what hangs do not wait for the usual ten seconds.
+  Result<std::unique_ptr<NcclCommunicator>> Make(
+      std::chrono::milliseconds longest_end = NcclOptions().longest_end) {
+    NcclOptions chosen = options();
+    chosen.longest_end = longest_end;
+    return NcclCommunicator::Make(bootstrap, chosen, In(30));
+  }
+};
+
+// Forks `n` ranks of one machine. How each ended.
+inline std::vector<int> RunNccl(int n, const std::map<std::string, std::string>& environment,
+                                const std::function<void(NcclRank&)>& body) {
+  void* board = SharedBootstrap::Reserve();
+  RanksOptions options;
+  options.environment = environment;
+  const auto ends = Ranks::Run(
+      n,
+      [&](int rank) {
+        NcclRank self{rank, n, SharedBootstrap(board, rank, n)};
+        body(self);
+      },
+      options);
+  return ends;
+}
+
+// Memory of the GPU that holds what a test put there. The context is made by the communicator.
+class GpuBuffer {
+ public:
+  GpuBuffer(NcclCommunicator& communicator, size_t bytes) : communicator_(communicator) {
+    auto memory = communicator.Allocate(bytes, true);
+    EXPECT_TRUE(memory.ok()) << memory.error().message;
+    if (memory.ok()) memory_ = *memory;
+  }
+  ~GpuBuffer() {
+    const MaybeError error = communicator_.Free(memory_);
+    EXPECT_FALSE(error) << error->message;
+  }
+  GpuBuffer(const GpuBuffer&) = delete;
+  GpuBuffer& operator=(const GpuBuffer&) = delete;
+
+  char* get() const { return static_cast<char*>(memory_); }
+
+ private:
+  NcclCommunicator& communicator_;
+  void* memory_ = nullptr;
+};
+
+// Copies that are over on return, behind what `stream` has.
+class Driver {
+ public:
+  explicit Driver(int rank) : cuda_((*LoadLibraries())->cuda) {
+    auto device = Device::Open(cuda_, rank, std::nullopt);
+    EXPECT_TRUE(device.ok()) << device.error().message;
+    device_ = std::move(*device);
+    const Device::Scope scope(*device_);
+    EXPECT_EQ(cuda_.event_create(&event_, 0), 0);
+  }
+  void Put(void* gpu, const void* host, size_t bytes, abi::CuStream stream = nullptr) const {
+    const Device::Scope scope(*device_);
+    EXPECT_EQ(cuda_.copy_to_device(reinterpret_cast<uintptr_t>(gpu), host, bytes, stream), 0);
+    Await(stream);
+  }
+  void Get(void* host, const void* gpu, size_t bytes, abi::CuStream stream = nullptr) const {
+    const Device::Scope scope(*device_);
+    EXPECT_EQ(cuda_.copy_to_host(host, reinterpret_cast<uintptr_t>(gpu), bytes, stream), 0);
+    Await(stream);
+  }
+  abi::CuStream NewStream() const {
+    const Device::Scope scope(*device_);
+    abi::CuStream stream = nullptr;
+    EXPECT_EQ(cuda_.stream_create(&stream, 1), 0);
+    return stream;
+  }
+
+  // Whether the stream has nothing left to do: only a marker that is through at once tells.
+  bool Idle(abi::CuStream stream) const {
+    const Device::Scope scope(*device_);
+    EXPECT_EQ(cuda_.event_record(event_, stream), 0);
+    const auto end = NcclRank::In(1);
+    while (std::chrono::steady_clock::now() < end) {
+      if (cuda_.event_query(event_) == abi::kCudaSuccess) return true;
+    }
+    return false;
+  }
+
+ private:
+  void Await(abi::CuStream stream) const {
+    EXPECT_EQ(cuda_.event_record(event_, stream), 0);
+    while (cuda_.event_query(event_) == abi::kCudaNotReady) std::this_thread::yield();
+  }
+
+  const CudaApi& cuda_;
+  std::unique_ptr<Device> device_;
+  abi::CuEvent event_ = nullptr;
+};
+
+}  // namespace dtrain::runtime

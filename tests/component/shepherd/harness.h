@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "agent/shepherd/run_shepherd.h"
+#include "common/base/clock.h"
+#include "common/loop/frame_channel.h"
+#include "common/loop/loop.h"
+#include "common/os/cgroup.h"
+#include "common/os/fd.h"
+#include "common/os/pidfd.h"
+#include "dtrain/v1/shepherd.pb.h"
+
+namespace dtrain::shepherd {
+
+inline constexpr auto kLimit = std::chrono::seconds(20);
+
+// Plays the agent to a real shepherd in a process of its own.
+class ShepherdTest : public ::testing::Test {
+ protected:
+  struct Log {
+    os::UniqueFd spool;
+    uint64_t size = 0;
+    std::optional<uint64_t> end;
+  };
+  using LogKey = std::pair<uint32_t, v1::StreamKind>;
+
+  ~ShepherdTest() override {
+    channel_.reset();
+    if (shepherd_) {
+      (void)os::SendSignal(shepherd_.get(), SIGKILL);
+      (void)os::WaitAndReap(shepherd_.get());
+    }
+    os::Cgroup left(CgroupPath());
+    if (!CgroupPath().empty() && access(CgroupPath().c_str(), F_OK) == 0) {
+      left.Kill();
+      while (left.Populated()) poll(nullptr, 0, 5);
+      (void)left.Remove();
+    }
+  }
+
+  v1::JobPart Part(int workers, std::vector<std::string> argv) {
+    v1::JobPart part;
+    part.set_job_id(job_id_);
+    part.set_node_count(1);
+    part.set_world_size(static_cast<uint32_t>(workers));
+    part.set_universe_size(static_cast<uint32_t>(workers));
+    part.set_host("here");
+    part.set_grace_ms(2000);
+    part.set_spool_limit_bytes(4 << 20);
+    for (std::string& a : argv) part.add_argv(std::move(a));
+    v1::EnvVar* path = part.add_env();
+    path->set_name("PATH");
+    path->set_value("/usr/local/bin:/usr/bin:/bin");
+    for (int i = 0; i < workers; ++i) {
+      v1::WorkerSpec* worker = part.add_workers();
+      worker->set_rank(static_cast<uint32_t>(i));
+      worker->set_local_rank(static_cast<uint32_t>(i));
+      worker->set_cross_size(1);
+    }
+    return part;
+  }
+  v1::JobPart Shell(int workers, const std::string& script) {
+    return Part(workers, {"/bin/sh", "-c", script});
+  }
+
+  // `prepare` runs in the shepherd's process before it begins.
+  void Start(v1::JobPart part, std::function<void()> prepare = nullptr) {
+    part_ = part;
+    auto pair = os::SocketPair();
+    ASSERT_TRUE(pair.ok());
+    pid_t pid = fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+      dup2(pair->second.get(), 3);
+      syscall(SYS_close_range, 4, ~0U, 0);
+      if (prepare) prepare();
+      _exit(RunShepherd(3));
+    }
+    shepherd_pid_ = pid;
+    shepherd_ = *os::OpenPidfd(pid);
+    pair->second.Reset();
+    channel_ = std::make_unique<loop::FrameChannel>(
+        loop_, std::move(pair->first),
+        [this](absl::string_view frame, os::UniqueFd fd) { OnFrame(frame, std::move(fd)); },
+        [this](const absl::Status&) { closed_ = true; });
+    v1::ShepherdRequest request;
+    *request.mutable_start() = std::move(part);
+    Send(request);
+  }
+
+  void Send(const v1::ShepherdRequest& request) { channel_->Send(request.SerializeAsString()); }
+  void Stop(uint32_t grace_ms) {
+    v1::ShepherdRequest request;
+    request.mutable_stop()->set_grace_ms(grace_ms);
+    Send(request);
+  }
+  void Stdin(uint32_t rank, const std::string& data, bool end) {
+    v1::ShepherdRequest request;
+    request.mutable_stdin()->set_rank(rank);
+    request.mutable_stdin()->set_data(data);
+    request.mutable_stdin()->set_end(end);
+    Send(request);
+  }
+  void Deliver(uint32_t rank, v1::StreamKind kind, uint64_t offset) {
+    v1::ShepherdRequest request;
+    request.mutable_logs_delivered()->set_rank(rank);
+    request.mutable_logs_delivered()->set_stream(kind);
+    request.mutable_logs_delivered()->set_offset(offset);
+    Send(request);
+  }
+
+  // Runs the loop until it holds. False when it does not within the limit.
+  bool Until(const std::function<bool()>& holds, Duration limit = kLimit) {
+    TimePoint end = Clock::now() + limit;
+    while (!holds()) {
+      if (loop_.context().run_one_until(end) == 0) return holds();
+    }
+    return true;
+  }
+  bool UntilFinished(Duration limit = kLimit) {
+    return Until([this] { return finished_; }, limit) && ShepherdExited();
+  }
+  bool UntilStarted() {
+    return Until([this] { return started_.has_value() || !failures_.empty(); }) &&
+           started_.has_value();
+  }
+  bool ShepherdExited(Duration limit = kLimit) {
+    if (!Gone(shepherd_.get(), limit)) return false;
+    auto status = os::WaitAndReap(shepherd_.get());
+    shepherd_.Reset();
+    return status.ok() && status->code == 0 && status->signal == 0;
+  }
+  static bool Gone(int pidfd, Duration limit = kLimit) {
+    pollfd p{pidfd, POLLIN, 0};
+    auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
+    return poll(&p, 1, static_cast<int>(ms)) == 1;
+  }
+  // Of the workers, to watch them when the shepherd is gone.
+  std::vector<os::UniqueFd> WorkerPidfds() {
+    std::vector<os::UniqueFd> out;
+    for (const v1::WorkerStarted& w : started_->workers()) {
+      auto fd = os::OpenPidfd(static_cast<pid_t>(w.pid()));
+      if (fd.ok()) out.push_back(*std::move(fd));
+    }
+    return out;
+  }
+
+  std::string Read(uint32_t rank, v1::StreamKind kind) {
+    Log& log = logs_[{rank, kind}];
+    std::string out(log.size, '\0');
+    size_t done = 0;
+    while (done < out.size()) {
+      ssize_t n =
+          pread(log.spool.get(), out.data() + done, out.size() - done, static_cast<off_t>(done));
+      if (n <= 0) break;
+      done += static_cast<size_t>(n);
+    }
+    out.resize(done);
+    return out;
+  }
+  std::string Out(uint32_t rank = 0) { return Read(rank, v1::STREAM_KIND_STDOUT); }
+  std::string Err(uint32_t rank = 0) { return Read(rank, v1::STREAM_KIND_STDERR); }
+
+  std::string CgroupPath() const {
+    auto parent = os::FindWritableCgroup();
+    return parent.ok() ? absl::StrCat(*parent, "/", os::JobCgroupName(job_id_, 0, 0)) : "";
+  }
+
+  virtual void OnEvent(const v1::ShepherdEvent&) {}
+
+  void OnFrame(absl::string_view frame, os::UniqueFd fd) {
+    v1::ShepherdEvent event;
+    ASSERT_TRUE(event.ParseFromArray(frame.data(), static_cast<int>(frame.size())));
+    EXPECT_FALSE(finished_) << "after Finished: " << event.ShortDebugString();
+    switch (event.kind_case()) {
+      case v1::ShepherdEvent::kLogOpened:
+        ASSERT_TRUE(fd);
+        logs_[{event.log_opened().rank(), event.log_opened().stream()}].spool = std::move(fd);
+        break;
+      case v1::ShepherdEvent::kStarted:
+        started_ = event.started();
+        break;
+      case v1::ShepherdEvent::kExit:
+        exits_[event.exit().rank()] = event.exit();
+        break;
+      case v1::ShepherdEvent::kStdinTaken:
+        stdin_taken_.push_back(event.stdin_taken());
+        break;
+      case v1::ShepherdEvent::kFenceEnter:
+        fences_.push_back(event.fence_enter());
+        break;
+      case v1::ShepherdEvent::kLogGrown: {
+        Log& log = logs_[{event.log_grown().rank(), event.log_grown().stream()}];
+        EXPECT_GE(event.log_grown().size(), log.size);
+        log.size = event.log_grown().size();
+        ++log_reports_;
+        break;
+      }
+      case v1::ShepherdEvent::kFinished:
+        finished_ = true;
+        for (const v1::LogEnd& end : event.finished().logs()) {
+          logs_[{end.rank(), end.stream()}].end = end.size();
+          EXPECT_EQ((logs_[{end.rank(), end.stream()}].size), end.size());
+        }
+        break;
+      case v1::ShepherdEvent::kFailure:
+        failures_.push_back(event.failure());
+        break;
+      case v1::ShepherdEvent::kWarning:
+        warnings_.push_back(event.warning().message());
+        break;
+      case v1::ShepherdEvent::kProgress:
+        for (const auto& progress : event.progress().ranks()) progress_[progress.rank()] = progress;
+        break;
+      case v1::ShepherdEvent::kSpans:
+        spans_[event.spans().rank()].MergeFrom(event.spans());
+        break;
+      case v1::ShepherdEvent::KIND_NOT_SET:
+        FAIL();
+    }
+    OnEvent(event);
+  }
+
+  loop::Loop loop_;
+  std::unique_ptr<loop::FrameChannel> channel_;
+  const std::string job_id_ = "test-" + os::RandomHex(6);
+  v1::JobPart part_;
+  os::UniqueFd shepherd_;
+  pid_t shepherd_pid_ = 0;
+  bool closed_ = false;
+  bool finished_ = false;
+  std::optional<v1::Started> started_;
+  std::map<uint32_t, v1::WorkerExit> exits_;
+  std::map<LogKey, Log> logs_;
+  std::map<uint32_t, v1::RankProgress> progress_;
+  std::map<uint32_t, v1::Spans> spans_;
+  int log_reports_ = 0;
+  std::vector<v1::NodeFailure> failures_;
+  std::vector<std::string> warnings_;
+  std::vector<v1::StdinTaken> stdin_taken_;
+  std::vector<v1::FenceEnter> fences_;
+};
+
+}  // namespace dtrain::shepherd

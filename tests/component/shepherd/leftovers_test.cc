@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sched.h>
+#include <sys/mount.h>
+
+#include "common/os/process_tree.h"
+#include "tests/component/shepherd/harness.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Hides cgroup v2 from the shepherd, as a node where it is not delegated does.
+void HideCgroups() {
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+    _exit(99);
+  }
+  for (const char* path : {"/sys/fs/cgroup/unified", "/sys/fs/cgroup"}) {
+    mount("none", path, "tmpfs", MS_RDONLY, nullptr);
+  }
+}
+
+// Each with cgroups where this machine has them, and with process groups and descendants alone.
+class LeftoversTest : public ShepherdTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  void Run(v1::JobPart part) {
+    if (!GetParam() && geteuid() != 0) GTEST_SKIP() << "needs root to hide cgroups";
+    if (GetParam() && !os::FindWritableCgroup().ok()) GTEST_SKIP() << "no writable cgroup v2";
+    Start(std::move(part), GetParam() ? std::function<void()>() : HideCgroups);
+  }
+  // The descriptor of a process whose pid a worker printed.
+  static os::UniqueFd Process(const std::string& pid) {
+    auto fd = os::OpenPidfd(atoi(pid.c_str()));
+    return fd.ok() ? *std::move(fd) : os::UniqueFd();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, LeftoversTest, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "WithCgroups" : "WithoutCgroups";
+});
+
+// D5
+TEST_P(LeftoversTest, ADaemonOfAWorkerIsKilled) {
+  Run(Shell(1,
+            "setsid sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 600 >&- 2>&- <&- 3>&-\" &'; "
+            "read -r x; sleep 0.05; exit 0"));
+  ASSERT_TRUE(UntilStarted());
+  ASSERT_TRUE(UntilFinished());
+  ASSERT_GT(atoi(Out().c_str()), 1);
+  EXPECT_FALSE(Process(Out()));
+}
+
+// D6
+TEST_P(LeftoversTest, AForkBombIsEnded) {
+  // Grows to 127 processes, whose 64 last ones go on forking; bounded, for this machine's sake.
+  Run(Shell(1,
+            "b() { [ $1 -lt 6 ] && { b $(($1+1)) & b $(($1+1)) & wait; }; "
+            "while :; do sleep 0.05; done; }; b 0"));
+  ASSERT_TRUE(UntilStarted());
+  bool grown = false;
+  for (int i = 0; i < 1000 && !grown; ++i) {
+    grown = os::Descendants(shepherd_pid_).size() >= 100;
+    if (!grown) poll(nullptr, 0, 2);
+  }
+  EXPECT_TRUE(grown);
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_TRUE(failures_.empty());
+  EXPECT_NE(access(CgroupPath().c_str(), F_OK), 0);
+}
+
+// D8
+TEST_P(LeftoversTest, AGrandchildThatHoldsStdoutDoesNotKeepTheJob) {
+  Run(Shell(2, "sleep 600 & echo mine; exit 0"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(0), "mine\n");
+  EXPECT_EQ(exits_[0].exit_code(), 0);
+  EXPECT_EQ(exits_[1].exit_code(), 0);
+}
+
+// D8
+TEST_P(LeftoversTest, AGrandchildThatWritesForeverDoesNotKeepTheJob) {
+  Run(Shell(1, "yes & echo mine; exit 0"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_THAT(Out(), HasSubstr("mine\n"));
+}
+
+// D19
+TEST_P(LeftoversTest, OrphansAreReapedWhileTheJobRuns) {
+  v1::JobPart part =
+      Shell(1, "i=0; while [ $i -lt 50 ]; do (true &) ; i=$((i+1)); done; echo ok; cat");
+  part.mutable_workers(0)->set_stdin_mode(v1::STDIN_MODE_PIPE);
+  Run(part);
+  ASSERT_TRUE(Until([&] { return Out() == "ok\n"; }));
+  auto zombies = [&] {
+    size_t n = 0;
+    for (const os::ProcessInfo& info : os::Descendants(shepherd_pid_)) n += info.state == 'Z';
+    return n;
+  };
+  bool none = false;  // at one moment: the last of them may be ending just now
+  for (int i = 0; i < 500 && !none; ++i) {
+    none = zombies() == 0;
+    if (!none) poll(nullptr, 0, 10);
+  }
+  EXPECT_TRUE(none);
+  Stdin(0, "", true);
+  ASSERT_TRUE(UntilFinished());
+}
+
+// D4, D5
+TEST_P(LeftoversTest, AKillReachesWhatLeftTheGroup) {
+  Run(Shell(1,
+            "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$; sleep 600' & wait; sleep 600"));
+  ASSERT_TRUE(Until([&] { return !Out().empty(); }));
+  os::UniqueFd daemon = Process(Out());
+  ASSERT_TRUE(daemon);
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_TRUE(Gone(daemon.get(), Duration::zero()));
+}
+
+// H9
+TEST_P(LeftoversTest, TheLackOfACgroupIsTold) {
+  Run(Shell(1, "exit 0"));
+  ASSERT_TRUE(UntilFinished());
+  ASSERT_TRUE(started_.has_value());
+  EXPECT_EQ(started_->cgroup(), GetParam());
+  if (GetParam()) {
+    EXPECT_THAT(warnings_, IsEmpty());
+  } else {
+    ASSERT_THAT(warnings_, SizeIs(1));
+    EXPECT_THAT(warnings_[0], HasSubstr("no cgroup"));
+  }
+}
+
+// H9
+TEST_P(LeftoversTest, ARequiredCgroupThatIsMissingRefusesTheJob) {
+  v1::JobPart part = Shell(2, "exit 0");
+  part.set_require_cgroup(true);
+  Run(part);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(started_.has_value(), GetParam());
+  if (GetParam()) {
+    EXPECT_THAT(failures_, IsEmpty());
+  } else {
+    ASSERT_THAT(failures_, SizeIs(1));
+    EXPECT_THAT(failures_[0].message(), HasSubstr("--require-cgroup"));
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::shepherd

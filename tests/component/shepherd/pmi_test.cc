@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <fstream>
+
+#include "tests/component/shepherd/harness.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// Plays the launcher of a job on one node: releases each fence with what was put.
+class PmiTest : public ShepherdTest {
+ protected:
+  void OnEvent(const v1::ShepherdEvent& event) override {
+    if (event.kind_case() == v1::ShepherdEvent::kExit &&
+        (event.exit().exit_code() != 0 || event.exit().aborted())) {
+      Stop(0);
+    }
+    if (event.kind_case() != v1::ShepherdEvent::kFenceEnter || !release_) return;
+    v1::ShepherdRequest request;
+    v1::FenceRelease* release = request.mutable_fence_release();
+    release->set_sequence(event.fence_enter().sequence());
+    *release->mutable_entries() = event.fence_enter().entries();
+    Send(request);
+  }
+  // Shell functions of a PMI client: `ask LINE` prints the answer.
+  v1::JobPart Client(int workers, const std::string& script) {
+    return Shell(workers,
+                 "ask() { echo \"$1\" >&$PMI_FD; read -r answer <&3; echo \"$answer\"; }\n"
+                 "k=kvsname=" +
+                     job_id_ + "_0\n" + script);
+  }
+  bool release_ = true;
+};
+
+TEST_F(PmiTest, ValuesCrossABarrier) {
+  Start(Client(3,
+               "ask 'cmd=init pmi_version=1 pmi_subversion=1' >&2\n"
+               "ask \"cmd=put $k key=r$PMI_RANK value=v$PMI_RANK\" >&2\n"
+               "ask cmd=barrier_in\n"
+               "ask \"cmd=get $k key=r$(( (PMI_RANK + 1) % PMI_SIZE ))\"\n"
+               "ask cmd=barrier_in\n"
+               "ask cmd=finalize\n"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_THAT(fences_, SizeIs(2));
+  EXPECT_EQ(fences_[0].entries_size(), 3);
+  EXPECT_EQ(Out(2),
+            "cmd=barrier_out\ncmd=get_result rc=0 msg=success value=v0\n"
+            "cmd=barrier_out\ncmd=finalize_ack\n");
+  for (auto& [rank, exit] : exits_) EXPECT_FALSE(exit.aborted());
+}
+
+TEST_F(PmiTest, AnAbortIsToldWithTheExit) {
+  Start(Client(2, "[ $PMI_RANK = 1 ] && { echo cmd=abort exitcode=7 >&3; exit 7; }; sleep 600"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_TRUE(exits_[1].aborted());
+  EXPECT_EQ(exits_[1].abort_code(), 7);
+  EXPECT_EQ(exits_[1].exit_code(), 7);
+  EXPECT_FALSE(exits_[0].aborted());
+  EXPECT_TRUE(exits_[0].told_to_stop());
+}
+
+TEST_F(PmiTest, AnAbortThatDoesNotExitIsKilled) {
+  Start(Client(1, "echo cmd=abort exitcode=7 >&3; sleep 600"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_TRUE(exits_[0].aborted());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+}
+
+// C5
+TEST_F(PmiTest, GarbageCutsOffItsRankAlone) {
+  Start(Client(2,
+               "if [ $PMI_RANK = 0 ]; then head -c 100000 /dev/urandom >&3; cat <&3; exit 0; fi\n"
+               "ask cmd=get_maxes; ask cmd=barrier_in; ask cmd=finalize"));
+  ASSERT_TRUE(UntilFinished());
+  ASSERT_THAT(warnings_, SizeIs(1));
+  EXPECT_THAT(warnings_[0], HasSubstr("rank 0"));
+  EXPECT_THAT(Out(1), HasSubstr("cmd=barrier_out\ncmd=finalize_ack\n"));
+}
+
+TEST_F(PmiTest, AClientThatNeverReadsBlocksNobody) {
+  Start(Client(2,
+               "if [ $PMI_RANK = 0 ]; then yes cmd=get_maxes >&3 & read -r x; sleep 0.2; kill $!; "
+               "exit 0; fi\n"
+               "for i in 1 2 3 4 5; do ask cmd=get_appnum; done"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(exits_[0].exit_code(), 0);
+  EXPECT_EQ(exits_[1].exit_code(), 0);
+}
+
+TEST_F(PmiTest, AFenceThatIsNeverReleasedCanBeStopped) {
+  release_ = false;
+  Start(Client(2, "ask cmd=barrier_in"));
+  ASSERT_TRUE(Until([&] { return !fences_.empty(); }));
+  Stop(60000);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(exits_[0].signal(), SIGTERM);
+}
+
+// MPICH as Debian ships it, unmodified.
+class MpichTest : public PmiTest {
+ protected:
+  void Run(int workers, const std::string& mapping, const std::string& argument) {
+    if (access("/usr/bin/mpicc.mpich", X_OK) != 0) GTEST_SKIP() << "mpich is not installed";
+    if (system("ldd /usr/lib/*/libmpich.so | grep -q libpmix") == 0) {
+      GTEST_SKIP() << "this release's MPICH speaks PMIx only";  // Ubuntu 24.04
+    }
+    char name[] = "/tmp/dtrain-mpich-XXXXXX";
+    std::string directory = mkdtemp(name);
+    std::ofstream(directory + "/t.c") << R"(
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank, size, sum = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  printf("rank %d of %d sum %d\n", rank, size, sum);
+  fflush(stdout);
+  if (argc > 1 && rank == 1) MPI_Abort(MPI_COMM_WORLD, atoi(argv[1]));
+  MPI_Finalize();
+  return 0;
+}
+)";
+    ASSERT_EQ(system(absl::StrCat("mpicc.mpich -o ", directory, "/t ", directory, "/t.c").c_str()),
+              0);
+    v1::JobPart part = Part(workers, {directory + "/t"});
+    if (!argument.empty()) part.add_argv(argument);
+    part.set_process_mapping(mapping);
+    Start(part);
+    EXPECT_TRUE(UntilFinished(std::chrono::seconds(60)));
+    (void)!system(absl::StrCat("rm -rf ", directory).c_str());
+  }
+};
+
+TEST_F(MpichTest, RanksFindEachOtherAndReduce) {
+  Run(4, "(vector,(0,1,4))", "");
+  if (IsSkipped()) return;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(exits_[rank].exit_code(), 0) << Err(rank);
+    EXPECT_EQ(Out(rank), absl::StrCat("rank ", rank, " of 4 sum 6\n"));
+  }
+}
+
+TEST_F(MpichTest, TheMappingMayBeMissing) {
+  Run(2, "", "");
+  if (IsSkipped()) return;
+  EXPECT_EQ(Out(1), "rank 1 of 2 sum 1\n");
+}
+
+TEST_F(MpichTest, MpiAbortGivesItsCode) {
+  Run(2, "(vector,(0,1,2))", "7");
+  if (IsSkipped()) return;
+  EXPECT_TRUE(exits_[1].aborted());
+  EXPECT_EQ(exits_[1].abort_code(), 7);
+  EXPECT_THAT(Err(1), Not(HasSubstr("[cli_")));  // the client library is content
+}
+
+}  // namespace
+}  // namespace dtrain::shepherd

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "launcher/cli/options.h"
+
+namespace dtrain::cli {
+namespace {
+
+using testing::HasSubstr;
+
+class LoadHostsTest : public testing::Test {
+ protected:
+  LoadHostsTest() {
+    surroundings_.read = [this](const std::string& path) -> absl::StatusOr<std::string> {
+      auto it = files_.find(path);
+      if (it == files_.end()) {
+        return absl::NotFoundError(absl::StrCat("open ", path, ": No such file or directory"));
+      }
+      return it->second;
+    };
+  }
+  std::string Error() {
+    absl::Status status = LoadHosts(options_, surroundings_);
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  }
+
+  LaunchOptions options_;
+  Surroundings surroundings_;
+  std::map<std::string, std::string> files_;
+};
+
+TEST_F(LoadHostsTest, ReadsTheHostfile) {
+  options_.hostfile = "hosts";
+  files_["hosts"] = "node1 slots=4\nnode2\n";
+  ASSERT_EQ(Error(), "");
+  ASSERT_EQ(options_.hosts.entries.size(), 2u);
+  EXPECT_EQ(options_.hosts.entries[1].host, "node2");
+  EXPECT_FALSE(options_.local);
+}
+
+// A1, A2
+TEST_F(LoadHostsTest, AHostfileThatIsMissingOrEmptyIsAnErrorWithItsName) {
+  options_.hostfile = "hosts";
+  EXPECT_THAT(Error(), HasSubstr("--hostfile: open hosts: No such file or directory"));
+  files_["hosts"] = "# none\n";
+  EXPECT_THAT(Error(), HasSubstr("no hosts in hosts"));
+}
+
+TEST_F(LoadHostsTest, TakesTheHostsOfTheCommandLine) {
+  options_.host_list = "a:4,b:4";
+  ASSERT_EQ(Error(), "");
+  EXPECT_EQ(options_.hosts.entries[0].slots, 4u);
+  options_.host_list = "-oProxyCommand=x";
+  EXPECT_NE(Error(), "");
+}
+
+TEST_F(LoadHostsTest, WithoutHostsItIsThisMachineAndRoomForAllRanks) {
+  options_.job.plan.ranks = 64;
+  ASSERT_EQ(Error(), "");
+  EXPECT_TRUE(options_.local);
+  ASSERT_EQ(options_.hosts.entries.size(), 1u);
+  EXPECT_EQ(options_.hosts.entries[0].slots, 64u);
+}
+
+TEST_F(LoadHostsTest, WithoutRanksThisMachineSaysHowManyItTakes) {
+  ASSERT_EQ(Error(), "");
+  EXPECT_FALSE(options_.hosts.entries[0].slots.has_value());
+}
+
+TEST_F(LoadHostsTest, AFlagThatMeansHostsIsAnErrorWithoutAny) {
+  options_.transport.host_flag = "--ssh-port";
+  EXPECT_THAT(Error(), HasSubstr("--ssh-port is given but no hosts"));
+  options_.host_list = "a:4";
+  EXPECT_EQ(Error(), "");
+  options_.host_list.clear();
+  surroundings_.environment = {"SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=n[1-2]",
+                               "SLURM_TASKS_PER_NODE=2(x2)"};
+  EXPECT_EQ(Error(), "");
+}
+
+TEST_F(LoadHostsTest, InsideAnAllocationItsHostsAreUsed) {
+  surroundings_.environment = {"SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=n[1-2]",
+                               "SLURM_TASKS_PER_NODE=2(x2)"};
+  ASSERT_EQ(Error(), "");
+  EXPECT_FALSE(options_.local);
+  EXPECT_EQ(options_.hosts.entries.size(), 2u);
+  options_.local = true;  // -np -2
+  ASSERT_EQ(Error(), "");
+  EXPECT_EQ(options_.hosts.entries.size(), 1u);
+}
+
+// A9
+TEST_F(LoadHostsTest, ARankfileOfAnotherCountContradictsNp) {
+  options_.host_list = "a:2";
+  options_.rankfile = "ranks";
+  files_["ranks"] = "rank 0=a\nrank 1=a\n";
+  options_.job.plan.ranks = 3;
+  EXPECT_THAT(Error(), HasSubstr("-np 3 and the rankfile ranks, which has 2 ranks, contradict"));
+  options_.job.plan.ranks = 2;
+  EXPECT_EQ(Error(), "");
+  EXPECT_EQ(options_.job.plan.rankfile.size(), 2u);
+}
+
+}  // namespace
+}  // namespace dtrain::cli

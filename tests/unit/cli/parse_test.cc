@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "launcher/cli/options.h"
+
+namespace dtrain::cli {
+namespace {
+
+using testing::HasSubstr;
+using Strings = std::vector<std::string>;
+
+class ParseTest : public testing::Test {
+ protected:
+  ParseTest() {
+    surroundings_.working_directory = "/work/here";
+    surroundings_.read = [this](const std::string& path) -> absl::StatusOr<std::string> {
+      auto it = files_.find(path);
+      if (it == files_.end()) {
+        return absl::NotFoundError(absl::StrCat("open ", path, ": No such file or directory"));
+      }
+      return it->second;
+    };
+  }
+
+  absl::StatusOr<Command> Parse(Strings args) {
+    args.insert(args.begin(), "launch");
+    return ParseCommandLine(args, surroundings_);
+  }
+  LaunchOptions Launch(Strings args) {
+    absl::StatusOr<Command> command = Parse(std::move(args));
+    EXPECT_TRUE(command.ok()) << command.status();
+    if (!command.ok()) return {};
+    EXPECT_EQ(command->kind, Command::Kind::kLaunch);
+    return command->launch;
+  }
+  std::string Error(Strings args) {
+    absl::StatusOr<Command> command = Parse(std::move(args));
+    if (command.ok()) return "";
+    EXPECT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(command.status().message());
+  }
+
+  Surroundings surroundings_;
+  std::map<std::string, std::string> files_;
+};
+
+TEST_F(ParseTest, DefaultsAreThoseOfTheHelp) {
+  LaunchOptions options = Launch({"./a.out"});
+  EXPECT_FALSE(options.local);
+  EXPECT_EQ(options.job.stdin_rank, "0");
+  EXPECT_EQ(options.job.start_timeout, std::chrono::seconds(120));
+  EXPECT_EQ(options.job.lease, std::chrono::seconds(15));
+  EXPECT_EQ(options.job.grace, std::chrono::seconds(5));
+  EXPECT_EQ(options.job.time_limit, Duration::zero());
+  EXPECT_EQ(options.transport.connect_timeout, std::chrono::seconds(10));
+  EXPECT_EQ(options.job.part.working_directory(), "/work/here");
+  EXPECT_EQ(options.job.part.spool_limit_bytes(), 256u << 20);
+  EXPECT_EQ(options.job.part.grace_ms(), 5000u);
+  EXPECT_FALSE(options.job.part.inherit_agent_env());
+  EXPECT_FALSE(options.output.tag.has_value());
+}
+
+TEST_F(ParseTest, EveryFlagReachesItsPlace) {
+  surroundings_.environment = {"HERE=1", "SECRET=s"};
+  LaunchOptions o = Launch({"--hostfile",
+                            "h",
+                            "-np",
+                            "16",
+                            "--ppn",
+                            "8",
+                            "-N",
+                            "2",
+                            "--map-by",
+                            "node",
+                            "--oversubscribe",
+                            "--gpus-per-rank",
+                            "2",
+                            "-x",
+                            "SECRET",
+                            "-x",
+                            "A=1",
+                            "--env",
+                            "none",
+                            "--wdir",
+                            "sub",
+                            "--ssh-config",
+                            "cfg",
+                            "--ssh-port",
+                            "2222",
+                            "--connect-timeout",
+                            "3",
+                            "--net",
+                            "10.0.0.0/8",
+                            "--tag-output",
+                            "host",
+                            "--timestamps",
+                            "--log-dir",
+                            "logs",
+                            "--stdin",
+                            "3",
+                            "-v",
+                            "--dry-run",
+                            "--result-json",
+                            "r.json",
+                            "--start-timeout",
+                            "1m",
+                            "--lease",
+                            "20",
+                            "--grace",
+                            "500ms",
+                            "--timeout",
+                            "1h",
+                            "--gpu-bind",
+                            "rank",
+                            "--bind",
+                            "numa",
+                            "--require-cgroup",
+                            "--core-dumps",
+                            "--spool-limit",
+                            "1G",
+                            "prog",
+                            "-v"});
+  EXPECT_EQ(o.hostfile, "h");
+  EXPECT_EQ(o.job.plan.ranks, 16u);
+  EXPECT_EQ(o.job.plan.ranks_per_node, 8u);
+  EXPECT_EQ(o.job.plan.nodes, 2u);
+  EXPECT_EQ(o.job.plan.map_by, plan::MapBy::kNode);
+  EXPECT_TRUE(o.job.plan.oversubscribe);
+  EXPECT_EQ(o.job.plan.gpus_per_rank, 2u);
+  EXPECT_EQ(o.job.plan.gpu_bind, plan::GpuBind::kRank);
+  EXPECT_EQ(o.job.plan.cpu_bind, plan::CpuBind::kNuma);
+  EXPECT_EQ(o.job.net, "10.0.0.0/8");
+  EXPECT_EQ(o.job.stdin_rank, "3");
+  EXPECT_TRUE(o.job.dry_run);
+  EXPECT_EQ(o.job.start_timeout, std::chrono::minutes(1));
+  EXPECT_EQ(o.job.lease, std::chrono::seconds(20));
+  EXPECT_EQ(o.job.grace, std::chrono::milliseconds(500));
+  EXPECT_EQ(o.job.time_limit, std::chrono::hours(1));
+  EXPECT_EQ(o.transport.ssh_config, "cfg");
+  EXPECT_EQ(o.transport.ssh_port, 2222);
+  EXPECT_EQ(o.transport.connect_timeout, std::chrono::seconds(3));
+  EXPECT_EQ(o.output.tag, output::Tag::kHost);
+  EXPECT_TRUE(o.output.timestamps);
+  EXPECT_EQ(o.output.log_dir, "logs");
+  EXPECT_TRUE(o.verbose);
+  EXPECT_EQ(o.result_json, "r.json");
+  const v1::JobPart& part = o.job.part;
+  EXPECT_EQ(part.grace_ms(), 500u);
+  EXPECT_EQ(part.spool_limit_bytes(), 1u << 30);
+  EXPECT_TRUE(part.core_dumps());
+  EXPECT_TRUE(part.require_cgroup());
+  EXPECT_TRUE(part.inherit_agent_env());
+  EXPECT_EQ(part.working_directory(), "/work/here/sub");
+  ASSERT_EQ(part.argv_size(), 2);
+  EXPECT_EQ(part.argv(1), "-v");
+  ASSERT_EQ(part.env_size(), 2);
+  EXPECT_EQ(part.env(0).name(), "A");
+  EXPECT_EQ(part.env(1).value(), "s");
+  ASSERT_EQ(part.explicit_env_size(), 2);
+}
+
+TEST_F(ParseTest, ANegativeNumberOfRanksMeansThisMachine) {
+  LaunchOptions options = Launch({"-np", "-4", "x"});
+  EXPECT_TRUE(options.local);
+  EXPECT_EQ(options.job.plan.ranks, 4u);
+  EXPECT_THAT(Error({"-np", "-4", "-H", "a", "x"}),
+              HasSubstr("--np and --hosts contradict each other"));
+  EXPECT_THAT(Error({"-np", "-4", "--hostfile", "a", "x"}), HasSubstr("this machine only"));
+}
+
+TEST_F(ParseTest, PprSetsTheRanksOfEachNode) {
+  LaunchOptions options = Launch({"--map-by", "ppr:4:node", "x"});
+  EXPECT_EQ(options.job.plan.map_by, plan::MapBy::kPerNode);
+  EXPECT_EQ(options.job.plan.ranks_per_node, 4u);
+  EXPECT_THAT(Error({"--map-by", "ppr:4:node", "--ppn", "8", "x"}), HasSubstr("contradict"));
+  EXPECT_THAT(Error({"--map-by", "ppr:4:socket", "x"}), HasSubstr("ppr:N:node"));
+  EXPECT_THAT(Error({"--map-by", "core", "x"}), HasSubstr("\"core\" is not slot, node"));
+}
+
+// A5, A8
+TEST_F(ParseTest, NumbersOutOfRangeNameTheirFlag) {
+  EXPECT_THAT(Error({"-np", "0", "x"}), HasSubstr("--np: \"0\" is not a whole number"));
+  EXPECT_THAT(Error({"-np", "-0", "x"}), HasSubstr("--np: "));
+  EXPECT_THAT(Error({"-np", "99999999999999999999", "x"}), HasSubstr("--np: "));
+  EXPECT_THAT(Error({"--ppn", "-1", "x"}), HasSubstr("--ppn: \"-1\""));
+  EXPECT_THAT(Error({"-N", "1:4", "x"}), HasSubstr("--nnodes: \"1:4\""));
+  EXPECT_THAT(Error({"--ssh-port", "65536", "x"}), HasSubstr("--ssh-port: \"65536\""));
+  EXPECT_THAT(Error({"--lease", "10ms", "x"}), HasSubstr("must be at least 1000ms"));
+  EXPECT_THAT(Error({"--spool-limit", "1", "x"}), HasSubstr("at least 1M"));
+}
+
+// A9
+TEST_F(ParseTest, ContradictionsAreRefused) {
+  EXPECT_THAT(Error({"-H", "a", "--hostfile", "f", "x"}),
+              HasSubstr("--hostfile and --hosts contradict each other; give one of the two"));
+  EXPECT_THAT(Error({"-q", "-v", "x"}), HasSubstr("contradict"));
+  EXPECT_THAT(Error({"--rsh", "r {host}", "--ssh-port", "1", "x"}), HasSubstr("contradict"));
+  EXPECT_THAT(Error({"--rankfile", "f", "--ppn", "2", "x"}), HasSubstr("contradict"));
+}
+
+// A9
+TEST_F(ParseTest, ErrorsAreShortAndPointToTheHelp) {
+  std::string error = Error({"--hostfle", "f", "x"});
+  EXPECT_EQ(error, "unknown flag --hostfle; did you mean --hostfile?\nSee dtrain launch --help");
+  EXPECT_THAT(Error({"-np", "4"}), HasSubstr("no command to run"));
+  EXPECT_THAT(Error({"-np", "4", "--", ""}), HasSubstr("the command's name is empty"));
+  EXPECT_THAT(Error({"--tag-output", "all", "x"}),
+              HasSubstr("--tag-output: \"all\" is not none, rank or host"));
+}
+
+TEST_F(ParseTest, ADryRunNeedsNoCommand) { EXPECT_TRUE(Launch({"--dry-run"}).job.dry_run); }
+
+TEST_F(ParseTest, VariablesAreFlagsAndTheCommandLineIsStronger) {
+  surroundings_.environment = {"DTRAIN_NP=8", "DTRAIN_OVERSUBSCRIBE=1", "DTRAIN_LEASE=30",
+                               "DTRAIN_EXPORT=A=1,B=2", "DTRAIN_QUIET="};
+  LaunchOptions options = Launch({"-np", "2", "-x", "B=3", "x"});
+  EXPECT_EQ(options.job.plan.ranks, 2u);
+  EXPECT_TRUE(options.job.plan.oversubscribe);
+  EXPECT_FALSE(options.quiet);
+  EXPECT_EQ(options.job.lease, std::chrono::seconds(30));
+  ASSERT_EQ(options.job.part.env_size(), 2);
+  EXPECT_EQ(options.job.part.env(1).value(), "3");
+  EXPECT_FALSE(Launch({"--oversubscribe=false", "x"}).job.plan.oversubscribe);
+  surroundings_.environment = {"DTRAIN_NP=many"};
+  EXPECT_THAT(Error({"x"}), HasSubstr("DTRAIN_NP: \"many\" is not"));
+}
+
+TEST_F(ParseTest, AWorkersOwnVariablesAreNotFlags) {
+  surroundings_.environment = {"DTRAIN_RANK=3", "DTRAIN_WORLD_SIZE=4", "DTRAIN_JOB_ID=x",
+                               "DTRAIN_LOCAL_RANK=1", "DTRAIN_NODE_RANK=1"};
+  LaunchOptions options = Launch({"x"});
+  EXPECT_FALSE(options.job.plan.ranks.has_value());
+  EXPECT_FALSE(options.local);
+}
+
+TEST_F(ParseTest, AStrongerSourceWinsAContradiction) {
+  surroundings_.environment = {"DTRAIN_HOSTFILE=f", "DTRAIN_VERBOSE=1"};
+  LaunchOptions options = Launch({"-H", "a:2", "-q", "x"});
+  EXPECT_EQ(options.hostfile, "");
+  EXPECT_EQ(options.host_list, "a:2");
+  EXPECT_FALSE(options.verbose);
+  EXPECT_TRUE(Launch({"-np", "-2", "x"}).local);
+}
+
+TEST_F(ParseTest, TheConfigurationFileIsTheWeakestSource) {
+  files_["/home/me/.config/dtrain/config.toml"] =
+      "# site defaults\nlease = \"40s\"\n[launch]\nhostfile = \"/etc/hosts of mine\"\n"
+      "oversubscribe = true\nexport = [\"A=1\", \"B=2\"]\ngrace = 7\n"
+      "rsh = \"kubectl exec -i {host} --\"\n[other]\nwhatever = 1\n";
+  surroundings_.environment = {"HOME=/home/me", "DTRAIN_GRACE=8"};
+  LaunchOptions options = Launch({"x"});
+  EXPECT_EQ(options.job.lease, std::chrono::seconds(40));
+  EXPECT_EQ(options.hostfile, "/etc/hosts of mine");
+  EXPECT_TRUE(options.job.plan.oversubscribe);
+  EXPECT_EQ(options.job.grace, std::chrono::seconds(8));
+  EXPECT_EQ(options.transport.rsh, "kubectl exec -i {host} --");
+  EXPECT_EQ(options.job.part.env_size(), 2);
+  EXPECT_EQ(Launch({"--no-config", "x"}).hostfile, "");
+  surroundings_.environment.push_back("XDG_CONFIG_HOME=/nowhere");
+  EXPECT_EQ(Launch({"x"}).hostfile, "");
+}
+
+TEST_F(ParseTest, AConfigurationFileThatWasNamedMustBeThereAndRight) {
+  EXPECT_THAT(Error({"--config", "/c", "x"}), HasSubstr("open /c: No such file"));
+  files_["/c"] = "[launch]\nhostfle = f\n";
+  EXPECT_THAT(Error({"--config", "/c", "x"}),
+              HasSubstr("/c:2: unknown key hostfle; did you mean hostfile?"));
+  files_["/c"] = "[launch]\nlease = soon\n";
+  EXPECT_THAT(Error({"--config", "/c", "x"}), HasSubstr("lease in /c:2: \"soon\" is not a time"));
+  surroundings_.environment = {"DTRAIN_CONFIG=/missing"};
+  EXPECT_THAT(Error({"x"}), HasSubstr("/missing"));
+}
+
+TEST_F(ParseTest, AFlagThatMeansHostsIsRememberedWhenThisCommandHasIt) {
+  EXPECT_EQ(Launch({"--rsh", "on {host}", "x"}).transport.host_flag, "--rsh");
+  EXPECT_EQ(Launch({"--ssh-port", "2222", "x"}).transport.host_flag, "--ssh-port");
+  EXPECT_EQ(Launch({"--ssh-config", "c", "x"}).transport.host_flag, "--ssh-config");
+  EXPECT_EQ(Launch({"x"}).transport.host_flag, "");
+  surroundings_.environment = {"DTRAIN_RSH=on {host}"};
+  EXPECT_EQ(Launch({"x"}).transport.host_flag, "");
+  EXPECT_THAT(Error({"-np", "-2", "--ssh-port", "22", "x"}), HasSubstr("this machine only"));
+}
+
+TEST_F(ParseTest, TheWorkingDirectoryIsOursUnlessGiven) {
+  EXPECT_EQ(Launch({"--wdir", "/abs", "x"}).job.part.working_directory(), "/abs");
+  surroundings_.working_directory = "";
+  EXPECT_THAT(Error({"x"}), HasSubstr("give --wdir with a full path"));
+  EXPECT_EQ(Launch({"--wdir", "/abs", "x"}).job.part.working_directory(), "/abs");
+}
+
+// A19
+TEST_F(ParseTest, OddTextIsShownEscaped) {
+  EXPECT_THAT(Error({"--\x1b]0;evil\x07", "x"}), HasSubstr("--\\x1b]0;evil\\x07"));
+  EXPECT_THAT(Error({"--net", "eth0;rm", "x"}), HasSubstr("\"eth0;rm\" is neither a network"));
+}
+
+TEST_F(ParseTest, OtherCommands) {
+  EXPECT_EQ(ParseCommandLine({"version"}, surroundings_)->kind, Command::Kind::kVersion);
+  EXPECT_EQ(ParseCommandLine({"--version"}, surroundings_)->kind, Command::Kind::kVersion);
+  EXPECT_THAT(ParseCommandLine({"--help"}, surroundings_)->help, HasSubstr("launch"));
+  EXPECT_THAT(ParseCommandLine({"lanch"}, surroundings_).status().message(),
+              HasSubstr("unknown command lanch; did you mean launch?"));
+  EXPECT_FALSE(ParseCommandLine({}, surroundings_).ok());
+}
+
+TEST_F(ParseTest, TheHelpShowsTheGroupsInOrder) {
+  absl::StatusOr<Command> command = Parse({"-np", "4", "--help"});
+  ASSERT_TRUE(command.ok());
+  EXPECT_EQ(command->kind, Command::Kind::kHelp);
+  size_t at = 0;
+  for (const char* group : {"Where:", "How many:", "Environment:", "ssh:", "Output:", "Binding:",
+                            "Time and failure:"}) {
+    size_t next = command->help.find(group);
+    ASSERT_NE(next, std::string::npos) << group;
+    EXPECT_GT(next, at);
+    at = next;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::cli

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/hosts/allocation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace dtrain::hosts {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Env = std::map<std::string, std::string>;
+
+absl::StatusOr<std::optional<Allocation>> Detect(const Env& env, const Env& files = {}) {
+  return DetectAllocation(
+      [&](const std::string& name) -> std::optional<std::string> {
+        auto found = env.find(name);
+        if (found == env.end()) return std::nullopt;
+        return found->second;
+      },
+      [&](const std::string& path) -> absl::StatusOr<std::string> {
+        auto found = files.find(path);
+        if (found == files.end()) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+        return found->second;
+      });
+}
+
+// "Slurm: a:4 b:?", or the error.
+std::string Show(const Env& env, const Env& files = {}) {
+  auto allocation = Detect(env, files);
+  if (!allocation.ok()) return std::string(allocation.status().message());
+  if (!*allocation) return "none";
+  std::string out = (*allocation)->manager + ":";
+  for (const HostEntry& entry : (*allocation)->hosts.entries) {
+    absl::StrAppend(&out, " ", entry.host, ":", entry.slots ? absl::StrCat(*entry.slots) : "?");
+  }
+  return out;
+}
+
+Env Slurm(const std::string& nodes, Env more = {}) {
+  more["SLURM_JOB_ID"] = "17";
+  more["SLURM_JOB_NODELIST"] = nodes;
+  return more;
+}
+
+TEST(Allocation, IsNoneOutsideOfAManager) {
+  EXPECT_EQ(Show({}), "none");
+  EXPECT_EQ(Show({{"SLURM_JOB_ID", ""}, {"SLURM_CONF", "/etc/slurm"}, {"LSF_BINDIR", "/x"}}),
+            "none");
+}
+
+TEST(Slurm, ReadsTheCompressedListAndTasks) {
+  EXPECT_EQ(Show(Slurm("gpu[01-03],login", {{"SLURM_TASKS_PER_NODE", "2(x3),1"}})),
+            "Slurm: gpu01:2 gpu02:2 gpu03:2 login:1");
+  EXPECT_EQ(Show(Slurm("node1", {{"SLURM_TASKS_PER_NODE", "4"}})), "Slurm: node1:4");
+  EXPECT_EQ(Show(Slurm("rack[0-1]node[1-2]", {{"SLURM_TASKS_PER_NODE", "4,3(x2),1"}})),
+            "Slurm: rack0node1:4 rack0node2:3 rack1node1:3 rack1node2:1");
+}
+
+TEST(Slurm, SeparatesByCommaAndBlank) {
+  EXPECT_EQ(Show(Slurm("a,b c,  d")), "Slurm: a:? b:? c:? d:?");
+}
+
+TEST(Slurm, FallsBackToTasksAskedForAndThenToCores) {
+  EXPECT_EQ(Show(Slurm("n[1-2]", {{"SLURM_NTASKS_PER_NODE", "8"}})), "Slurm: n1:8 n2:8");
+  EXPECT_EQ(Show(Slurm("n[1-3]", {{"SLURM_JOB_CPUS_PER_NODE", "72(x2),36"}})),
+            "Slurm: n1:72 n2:72 n3:36");
+  EXPECT_EQ(Show(Slurm("n[1-3]",
+                       {{"SLURM_JOB_CPUS_PER_NODE", "72(x2),4"}, {"SLURM_CPUS_PER_TASK", "8"}})),
+            "Slurm: n1:9 n2:9 n3:1");
+  EXPECT_EQ(Show(Slurm("n1", {{"SLURM_TASKS_PER_NODE", "2"}, {"SLURM_NTASKS_PER_NODE", "3"}})),
+            "Slurm: n1:2");
+}
+
+TEST(Slurm, InAStepOnSomeOfTheNodesStillCountsTheTasksOfTheJob) {
+  Env step = {{"SLURM_STEP_NODELIST", "n1"},
+              {"SLURM_STEP_TASKS_PER_NODE", "1"},
+              {"SLURM_TASKS_PER_NODE", "1"},
+              {"SLURM_JOB_CPUS_PER_NODE", "4(x2)"}};
+  EXPECT_EQ(Show(Slurm("n[1-2]", step)), "Slurm: n1:4 n2:4");
+  step["SLURM_NTASKS_PER_NODE"] = "2";
+  EXPECT_EQ(Show(Slurm("n[1-2]", step)), "Slurm: n1:2 n2:2");
+  step["SLURM_STEP_NODELIST"] = "n[1-2]";
+  step["SLURM_TASKS_PER_NODE"] = "3,1";
+  EXPECT_EQ(Show(Slurm("n[1-2]", step)), "Slurm: n1:3 n2:1");
+}
+
+TEST(Slurm, KnowsTheOldNames) {
+  EXPECT_EQ(Show({{"SLURM_JOBID", "1"}, {"SLURM_NODELIST", "a"}}), "Slurm: a:?");
+}
+
+TEST(Slurm, AddsUpARepeatedNode) {
+  EXPECT_EQ(Show(Slurm("a,b,a", {{"SLURM_TASKS_PER_NODE", "1,2,3"}})), "Slurm: a:4 b:2");
+}
+
+TEST(Slurm, SuggestsSrunForEachHost) {
+  auto allocation = Detect(Slurm("a"));
+  ASSERT_TRUE(allocation.ok());
+  EXPECT_THAT((*allocation)->rsh, HasSubstr(" srun "));
+  EXPECT_THAT((*allocation)->rsh, HasSubstr("--nodelist={host}"));
+  EXPECT_THAT((*allocation)->rsh, HasSubstr("--unbuffered"));
+}
+
+TEST(Slurm, AsksForAllGpusOfANodeWhereTheJobCountedThemByTask) {
+  auto rsh = [](Env env) { return (*Detect(Slurm("n[1-2]", std::move(env))))->rsh; };
+  Env env = {{"SLURM_TASKS_PER_NODE", "4(x2)"}, {"SLURM_GPUS_PER_TASK", "2"}};
+  EXPECT_THAT(rsh(env), EndsWith(" --gpus-per-node=8"));
+  env["SLURM_GPUS_PER_TASK"] = "a100:1";
+  EXPECT_THAT(rsh(env), EndsWith(" --gpus-per-node=a100:4"));
+  for (const char* unclear : {"a100:1,v100:1", "x", "a:b:", ";"}) {
+    env["SLURM_GPUS_PER_TASK"] = unclear;
+    EXPECT_THAT(rsh(env), Not(HasSubstr("--gpus-per-node"))) << unclear;
+  }
+  env = {{"SLURM_TASKS_PER_NODE", "4,1"}, {"SLURM_GPUS_PER_TASK", "2"}};
+  EXPECT_THAT(rsh(env), Not(HasSubstr("--gpus-per-node")));
+}
+
+TEST(Slurm, RefusesAnEnvironmentThatDoesNotFitTogether) {
+  EXPECT_EQ(Show({{"SLURM_JOB_ID", "1"}}),
+            "SLURM_JOB_ID is set but SLURM_JOB_NODELIST is not, so the hosts of the Slurm job are "
+            "not known; name them with --hosts or --hostfile, or unset SLURM_JOB_ID");
+  EXPECT_EQ(Show(Slurm("n[1-4]", {{"SLURM_TASKS_PER_NODE", "2(x3)"}})),
+            "SLURM_TASKS_PER_NODE, column 1: counts for only 3 of 4 nodes: \"2(x3)\"; "
+            "this is not the environment of one Slurm job");
+  EXPECT_EQ(Show(Slurm("n[1-4]", {{"SLURM_TASKS_PER_NODE", "1,2(x4)"}})),
+            "SLURM_TASKS_PER_NODE, column 3: counts for more than the 4 nodes: \"2(x4)\"; "
+            "this is not the environment of one Slurm job");
+  EXPECT_THAT(Show(Slurm("a", {{"SLURM_HET_SIZE", "2"}})), HasSubstr("heterogeneous Slurm job"));
+  for (const char* bad : {"x", "2(x", "2(x)", "2(x0)", "2(3)", "2(x1)x", "0", "-1", "2,", ",2",
+                          "2(x99999999999)", "65536"}) {
+    EXPECT_THAT(Show(Slurm("n[1-2]", {{"SLURM_TASKS_PER_NODE", bad}})),
+                HasSubstr("SLURM_TASKS_PER_NODE, column "))
+        << bad;
+  }
+}
+
+TEST(Slurm, RefusesBadLists) {
+  EXPECT_THAT(Show(Slurm("n[1-2")), HasSubstr("SLURM_JOB_NODELIST, column 2: '[' without ']'"));
+  EXPECT_THAT(Show(Slurm("a,n[0-999999999]")),
+              HasSubstr("SLURM_JOB_NODELIST, column 5: range names too many hosts"));
+  EXPECT_THAT(Show(Slurm("n[1-60000],m[1-60000]")), HasSubstr("column 12: too many hosts"));
+  EXPECT_THAT(Show(Slurm("a,-oX")), HasSubstr("column 3: host name starts with '-'"));
+  EXPECT_THAT(Show(Slurm("a:4")), HasSubstr("column 2: host name must not hold ':'"));
+  EXPECT_THAT(Show(Slurm("u@a")), HasSubstr("column 2: host name must not hold '@'"));
+  EXPECT_EQ(Show(Slurm(" , ")), "no hosts in SLURM_JOB_NODELIST; name at least one");
+}
+
+TEST(Pbs, CountsTheLinesOfTheNodeFile) {
+  Env env = {{"PBS_JOBID", "17.head"}, {"PBS_NODEFILE", "/var/spool/pbs/aux/17"}};
+  EXPECT_EQ(Show(env, {{"/var/spool/pbs/aux/17", "n1\nn1\nn2\nn1\n"}}), "PBS: n1:3 n2:1");
+  EXPECT_EQ(Show(env, {{"/var/spool/pbs/aux/17", "n1\nn2\n"}}), "PBS: n1:1 n2:1");
+  auto allocation = Detect(env, {{"/var/spool/pbs/aux/17", "n1\n"}});
+  ASSERT_TRUE(allocation.ok());
+  EXPECT_EQ((*allocation)->rsh, "");
+}
+
+TEST(Pbs, RefusesAMissingOrBadNodeFile) {
+  EXPECT_THAT(Show({{"PBS_JOBID", "17"}}), HasSubstr("PBS_JOBID is set but PBS_NODEFILE is not"));
+  EXPECT_EQ(Show({{"PBS_JOBID", "17"}, {"PBS_NODEFILE", "/gone"}}),
+            "PBS_JOBID is set but PBS_NODEFILE is of no use (cannot read /gone), so the hosts of "
+            "the PBS job are not known; name them with --hosts or --hostfile, or unset PBS_JOBID");
+  Env env = {{"PBS_JOBID", "17"}, {"PBS_NODEFILE", "/f"}};
+  EXPECT_THAT(Show(env, {{"/f", ""}}), HasSubstr("no hosts in /f"));
+  EXPECT_THAT(Show(env, {{"/f", "a\nb;c\n"}}), HasSubstr("/f:2:2: host name must not hold ';'"));
+}
+
+TEST(Lsf, ReadsTheHostFileOrThePairs) {
+  EXPECT_EQ(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h1 4 h2 8 "}}), "LSF: h1:4 h2:8");
+  Env env = {{"LSB_JOBID", "5"}, {"LSB_DJOB_HOSTFILE", "/f"}, {"LSB_MCPU_HOSTS", "x 1"}};
+  EXPECT_EQ(Show(env, {{"/f", "h1\nh1\nh2\n"}}), "LSF: h1:2 h2:1");
+  auto allocation = Detect(env, {{"/f", "h1"}});
+  ASSERT_TRUE(allocation.ok());
+  EXPECT_EQ((*allocation)->rsh, "blaunch {host}");
+}
+
+TEST(Lsf, RefusesMissingOrBadData) {
+  EXPECT_THAT(
+      Show({{"LSB_JOBID", "5"}, {"LSB_HOSTS", "a b"}}),
+      HasSubstr("LSB_JOBID is set but neither LSB_DJOB_HOSTFILE nor LSB_MCPU_HOSTS is, so"));
+  EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_DJOB_HOSTFILE", "/gone"}}),
+              HasSubstr("LSB_DJOB_HOSTFILE is of no use (cannot read /gone)"));
+  EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h1 4 h2"}}),
+              HasSubstr("LSB_MCPU_HOSTS, column 6: host without a number of slots: \"h2\""));
+  EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h1 h2"}}),
+              HasSubstr("LSB_MCPU_HOSTS, column 4: slots is not a whole number: \"h2\""));
+  EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h;1 4"}}),
+              HasSubstr("LSB_MCPU_HOSTS, column 2: host name must not hold ';'"));
+}
+
+}  // namespace
+}  // namespace dtrain::hosts

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// However a job ends: within bounds, once, and with the truth.
+#include "tests/unit/job/job_fixture.h"
+
+namespace dtrain::job {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using Kind = v1::SessionRequest::KindCase;
+
+class StoppingTest : public JobFixture {
+ public:
+  void Reset(State state) {
+    now_ = start_;
+    finished_ = false;
+    all_.clear();
+    Make(2);
+    RunUntil(state);
+    ASSERT_EQ(core_->state(), state);
+  }
+};
+
+constexpr State kAllStates[] = {State::kConnecting, State::kProbing, State::kHolding,
+                                State::kStarting,   State::kRunning, State::kStopping};
+
+// K1, K2, K3, K8: a cancel in every state ends the job; with agents that answer, at once.
+TEST_F(StoppingTest, ACancelEndsTheJobInEveryState) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (State state : kAllStates) {
+      SCOPED_TRACE(absl::StrCat(StateName(state), " ", signal));
+      Reset(state);
+      Signal(signal);
+      if (state >= State::kStarting) {
+        EXPECT_FALSE(finished_);
+        EXPECT_TRUE(Sends(all_, 0, Kind::kStop));
+        EXPECT_TRUE(Sends(all_, 1, Kind::kStop));
+        EndAll();
+      }
+      ASSERT_TRUE(finished_);
+      if (state == State::kStopping) {
+        EXPECT_EQ(verdict().exit_code, 1);  // the worker's failure came first
+      } else {
+        EXPECT_EQ(verdict().kind, Verdict::Kind::kSignal);
+        EXPECT_EQ(verdict().signal, signal);
+        EXPECT_EQ(verdict().exit_code, 128 + signal);
+      }
+      for (uint32_t i = 0; i < 2; ++i) EXPECT_TRUE(Disconnects(all_, i)) << i;
+    }
+  }
+}
+
+// K1
+TEST_F(StoppingTest, ASecondInterruptKillsNow) {
+  Reset(State::kRunning);
+  Signal(SIGINT);
+  const auto actions = Signal(SIGINT);
+  ASSERT_EQ(SentTo(1, actions).size(), 1u);
+  EXPECT_EQ(SentTo(1, actions)[0].stop().grace_ms(), 0u);
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 130);
+}
+
+TEST_F(StoppingTest, AnInterruptAfterATermKillsNow) {
+  Reset(State::kRunning);
+  Signal(SIGTERM);
+  EXPECT_TRUE(Sends(Signal(SIGINT), 0, Kind::kStop));
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 143);
+}
+
+// K7
+TEST_F(StoppingTest, ATermEveryTenMillisecondsChangesNothing) {
+  for (State state : kAllStates) {
+    SCOPED_TRACE(StateName(state));
+    Reset(state);
+    Signal(SIGTERM);
+    const size_t after_first = all_.size();
+    for (int i = 0; i < 300 && !finished_; ++i) {
+      Pass(milliseconds(10), {0, 1});
+      Signal(SIGTERM);
+    }
+    for (size_t i = after_first; i < all_.size(); ++i) {
+      const auto* many = std::get_if<SendMany>(&all_[i]);
+      EXPECT_TRUE(many != nullptr && many->request.has_heartbeat());
+    }
+    EndAll();
+    EXPECT_TRUE(finished_);
+  }
+}
+
+// D4, D7: the shepherd kills at the grace; if it seems not to, we say so. Its own report of what
+// cannot be killed is awaited, but not for ever.
+TEST_F(StoppingTest, WhoDoesNotEndIsKilledAndThenTold) {
+  options_.grace = seconds(5);
+  Reset(State::kRunning);
+  Exit(0, 3);
+  Exit(1, 0, SIGTERM, true);
+  Finished(0);
+  Drained(0);
+  Pass(milliseconds(5999), {1});
+  const size_t before = all_.size();
+  Pass(milliseconds(1), {1});
+  const std::vector<Action> fresh(all_.begin() + before, all_.end());
+  ASSERT_TRUE(Sends(fresh, 1, Kind::kStop));
+  EXPECT_FALSE(Sends(fresh, 0, Kind::kStop));
+  EXPECT_EQ(SentTo(1, fresh).back().stop().grace_ms(), 0u);
+  Pass(milliseconds(124999), {1});
+  EXPECT_FALSE(finished_);
+  Pass(milliseconds(1), {1});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kWorker);
+  EXPECT_EQ(verdict().rank, Rank(0));
+  EXPECT_EQ(verdict().exit_code, 204);
+  EXPECT_THAT(verdict().message, HasSubstr("node1"));
+}
+
+TEST_F(StoppingTest, AFailedCleanupIsToldWhateverEndedTheJob) {
+  Reset(State::kRunning);
+  Exit(0, 3);
+  Failure(1, v1::NodeFailure::KIND_CLEANUP, 204, "pid 77 cannot be ended");
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 204);
+  EXPECT_EQ(verdict().message, "node1: pid 77 cannot be ended");
+}
+
+TEST_F(StoppingTest, AfterAFailedCleanupTheRestIsNotAwaitedForLong) {
+  Reset(State::kRunning);
+  Exit(0, 3);
+  Finished(0);
+  Drained(0);
+  Failure(1, v1::NodeFailure::KIND_CLEANUP, 204, "pid 77 cannot be ended");
+  Pass(seconds(5), {1});
+  ASSERT_TRUE(finished_);
+  EXPECT_THAT(verdict().message, HasSubstr("pid 77"));
+}
+
+// K8: who cancelled is not kept waiting.
+TEST_F(StoppingTest, ACancelShortensTheWaitForNodesThatDoNotAnswer) {
+  for (bool cancel_first : {true, false}) {
+    Reset(State::kRunning);
+    if (!cancel_first) {
+      Exit(0, 3);
+      Pass(seconds(30), {0, 1});
+      EXPECT_FALSE(finished_);
+    }
+    Signal(SIGINT);
+    const TimePoint cancelled = now_;
+    Pass(seconds(60), {0, 1});
+    ASSERT_TRUE(finished_);
+    EXPECT_LE(core_->phases().back().begin - cancelled, options_.grace + seconds(4));
+    EXPECT_EQ(verdict().exit_code, 204);
+  }
+}
+
+// K8: the node's own lease ends its workers; we say that we did not see it.
+TEST_F(StoppingTest, ANodeThatHangsAfterACancelIsGivenUpWithinTheGraceAndFiveSeconds) {
+  for (const Duration grace :
+       {Duration(milliseconds(0)), Duration(seconds(2)), Duration(seconds(40))}) {
+    options_.grace = grace;
+    options_.lease = seconds(60);
+    Reset(State::kRunning);
+    Signal(SIGINT);
+    const TimePoint cancelled = now_;
+    Finished(0);
+    Drained(0);
+    Pass(grace + milliseconds(3999), {});
+    EXPECT_FALSE(finished_);
+    Pass(seconds(1), {});
+    ASSERT_TRUE(finished_);
+    EXPECT_EQ(core_->phases().back().begin - cancelled, grace + seconds(4));
+    EXPECT_EQ(verdict().exit_code, 204);
+    EXPECT_THAT(verdict().message, HasSubstr("node1"));
+    EXPECT_TRUE(Disconnects(all_, 1));
+  }
+}
+
+// K8: of a node that is lost meanwhile we know that much; its workers are its own lease's.
+TEST_F(StoppingTest, ANodeLostAfterACancelEndsTheWaitForIt) {
+  options_.grace = seconds(5);
+  options_.lease = seconds(3);
+  Reset(State::kRunning);
+  Signal(SIGINT);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(3));
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 130);
+  EXPECT_THAT(Warnings(), Contains(HasSubstr("node1")));
+}
+
+TEST_F(StoppingTest, ANodeLostWhileStoppingIsWarnedOfAndTheRestGoesOn) {
+  Reset(State::kRunning);
+  Exit(0, 3);
+  Closed(1, "cut");
+  EXPECT_THAT(Warnings(), Contains(AllOf(HasSubstr("node1"), HasSubstr("cut"))));
+  EXPECT_FALSE(finished_);
+  Finished(0);
+  Drained(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 3);
+}
+
+TEST_F(StoppingTest, ANodeSilentWhileStoppingIsLetGo) {
+  options_.lease = seconds(4);
+  Reset(State::kRunning);
+  Exit(0, 3);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(4));
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 3);
+  EXPECT_THAT(Warnings(), Contains(HasSubstr("nothing was heard")));
+}
+
+TEST_F(StoppingTest, AfterASuccessANodeThatIsLostIsAnError) {
+  Reset(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Closed(1, "cut");
+  Finished(0);
+  Drained(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+TEST_F(StoppingTest, WhatASuccessLeavesBehindIsKilled) {
+  options_.grace = seconds(1);
+  Reset(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Pass(seconds(2), {0, 1});
+  EXPECT_TRUE(Sends(all_, 0, Kind::kStop));
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 0);
+}
+
+// A user may sit in a pager: output is awaited, until Ctrl-C.
+TEST_F(StoppingTest, OutputIsAwaitedUntilTheUserCancels) {
+  Reset(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Finished(0);
+  Finished(1);
+  Drained(0);
+  Pass(seconds(3600), {1});
+  EXPECT_FALSE(finished_);
+  Signal(SIGINT);
+  EXPECT_FALSE(finished_);
+  Pass(seconds(1), {1});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 130);
+  EXPECT_THAT(Warnings(), Contains(HasSubstr("output of node1")));
+}
+
+TEST_F(StoppingTest, ASecondInterruptAwaitsNoOutput) {
+  Reset(State::kRunning);
+  Exit(0, 3);
+  Finished(0);
+  Finished(1);
+  Signal(SIGINT);
+  EXPECT_FALSE(finished_);
+  Signal(SIGINT);
+  EXPECT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 3);
+}
+
+// K4
+TEST_F(StoppingTest, OutputThatCannotBeWrittenEndsTheJobAndIsNotAwaited) {
+  for (bool signal : {true, false}) {
+    for (State state : kAllStates) {
+      SCOPED_TRACE(StateName(state));
+      Reset(state);
+      if (signal) {
+        Signal(SIGPIPE);
+      } else {
+        Feed(OutputFailed{"No space left on device"});
+      }
+      if (state >= State::kStarting) {
+        Finished(0);
+        Finished(1);
+      }
+      ASSERT_TRUE(finished_);
+      EXPECT_EQ(verdict().exit_code, state == State::kStopping ? 1 : 141);
+    }
+  }
+}
+
+// K9
+TEST_F(StoppingTest, TheTimeLimitEndsTheJobInEveryState) {
+  options_.time_limit = seconds(20);
+  options_.start_timeout = seconds(100);
+  for (State state : kAllStates) {
+    if (state == State::kStopping) continue;
+    SCOPED_TRACE(StateName(state));
+    Reset(state);
+    Pass(milliseconds(19999), {0, 1});
+    EXPECT_EQ(core_->state(), state);
+    Pass(milliseconds(1), {0, 1});
+    if (state >= State::kStarting) {
+      EXPECT_EQ(core_->state(), State::kStopping);
+      EndAll();
+    }
+    ASSERT_TRUE(finished_);
+    EXPECT_EQ(verdict().kind, Verdict::Kind::kTimeLimit);
+    EXPECT_EQ(verdict().exit_code, 209);
+    EXPECT_THAT(verdict().message, HasSubstr("20 s"));
+  }
+}
+
+TEST_F(StoppingTest, TheFirstVerdictStands) {
+  Reset(State::kRunning);
+  Signal(SIGTERM);
+  Exit(0, 9);
+  Failure(1, v1::NodeFailure::KIND_STATE, 207, "disk");
+  Closed(1);
+  Finished(0);
+  Drained(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 143);
+  EXPECT_EQ(core_->secondary_deaths(), 1u);
+}
+
+TEST_F(StoppingTest, AGraceOfZeroKillsAtOnce) {
+  options_.grace = Duration::zero();
+  Reset(State::kRunning);
+  const auto actions = Exit(0, 3);
+  EXPECT_EQ(SentTo(1, actions)[0].stop().grace_ms(), 0u);
+}
+
+// With agents that never answer, the end still comes.
+TEST_F(StoppingTest, TheEndAlwaysComes) {
+  options_.grace = seconds(5);
+  for (State state : kAllStates) {
+    SCOPED_TRACE(StateName(state));
+    Reset(state);
+    Signal(SIGTERM);
+    const TimePoint cancelled = now_;
+    Pass(seconds(60), {0, 1});
+    EXPECT_TRUE(finished_);
+    EXPECT_EQ(verdict().exit_code, state >= State::kStarting ? 204 : 143);
+    EXPECT_LE(core_->phases().back().begin - cancelled, seconds(5 + 4));
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::job

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/report/failure_report.h"
+
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/report/facts_fixture.h"
+
+namespace dtrain::report {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class FailureReportTest : public FactsTest {
+ protected:
+  void WorkerFailed(uint32_t rank, int exit_code) {
+    verdict_.kind = job::Verdict::Kind::kWorker;
+    verdict_.rank = Rank(rank);
+    verdict_.exit_code = exit_code;
+  }
+};
+
+TEST_F(FailureReportTest, ASuccessNeedsNoWords) {
+  verdict_.kind = job::Verdict::Kind::kSuccess;
+  EXPECT_EQ(FailureReport(Facts()), "");
+}
+
+TEST_F(FailureReportTest, TellsWhoFailedFirstWhereHowAndWhen) {
+  WorkerFailed(3, 7);
+  v1::WorkerExit& exit = End(3);
+  exit.set_exit_code(7);
+  exit.set_monotonic_nanos(12'340'000'000);
+  exit.set_stderr_tail("Traceback:\n  boom\n");
+  End(0).set_signal(15);
+  End(1).set_exit_code(1);
+  End(2);
+  secondary_deaths_ = 2;
+  EXPECT_EQ(FailureReport(Facts()),
+            "dtrain: rank 3 on node2 (pid 4703) exited with code 7 after 12.3 s; the end of its "
+            "stderr:\n"
+            "  | Traceback:\n"
+            "  |   boom\n"
+            "dtrain: 2 other ranks failed or had to be ended after it: 0, 1\n"
+            "dtrain: exit code 7");
+}
+
+TEST_F(FailureReportTest, OneThatSaidNothingHasNoTail) {
+  WorkerFailed(0, 139);
+  End(0).set_signal(11);
+  ranks_[0].exit.set_core_dumped(true);
+  EXPECT_EQ(FailureReport(Facts()),
+            "dtrain: rank 0 on node1 (pid 4700) was killed by signal 11 (SIGSEGV), core dumped\n"
+            "dtrain: exit code 139");
+}
+
+TEST_F(FailureReportTest, NamesTheWayOfTheEnd) {
+  v1::WorkerExit exit;
+  exit.set_exit_code(1);
+  EXPECT_EQ(DescribeEnd(exit), "exited with code 1");
+  exit.set_exit_code(0);
+  exit.set_signal(9);
+  EXPECT_EQ(DescribeEnd(exit), "was killed by signal 9 (SIGKILL)");
+  exit.set_out_of_memory(true);
+  EXPECT_EQ(DescribeEnd(exit),
+            "was killed by the kernel: out of memory (no cgroup limits it, the node's memory was "
+            "used up: use less, or fewer ranks there)");
+  exit.set_memory_limit_bytes(64 << 20);  // D15
+  EXPECT_EQ(DescribeEnd(exit),
+            "was killed by the kernel: out of memory (the limit of its cgroup is 64 MiB: raise it, "
+            "or use less)");
+  exit = {};
+  exit.set_signal(40);
+  EXPECT_EQ(DescribeEnd(exit), "was killed by signal 40");
+  exit = {};
+  exit.set_aborted(true);
+  exit.set_abort_code(3);
+  EXPECT_EQ(DescribeEnd(exit), "called abort with code 3");
+}
+
+TEST_F(FailureReportTest, SecondariesThatWereNotAllToldAreOnlyCounted) {
+  WorkerFailed(1, 1);
+  End(1).set_exit_code(1);
+  End(0).set_exit_code(1);
+  secondary_deaths_ = 2;
+  EXPECT_THAT(FailureReport(Facts()),
+              HasSubstr("dtrain: 2 other ranks failed or had to be ended after it\n"));
+}
+
+TEST_F(FailureReportTest, OtherEndsAreToldByTheVerdictItself) {
+  verdict_.kind = job::Verdict::Kind::kNode;
+  verdict_.message = "node2: nothing heard for 15 s";
+  verdict_.exit_code = 202;
+  EXPECT_EQ(FailureReport(Facts()), "dtrain: node2: nothing heard for 15 s\ndtrain: exit code 202");
+}
+
+// J3, J4, A19: what a worker wrote cannot act on the terminal.
+TEST_F(FailureReportTest, TheTailIsHarmlessOnATerminal) {
+  EXPECT_EQ(FormatTail("\x1b]52;c;x\x07\n"), "  | \\x1b]52;c;x\\x07");
+  EXPECT_EQ(FormatTail("a\tb \\ \xff\n"), "  | a\tb \\ \\xff");
+  EXPECT_EQ(FormatTail("10%\r50%\r100%\r\nnext"), "  | 100%\n  | next");
+  EXPECT_EQ(FormatTail(""), "");
+}
+
+TEST_F(FailureReportTest, TheTailIsTheLastTwentyLines) {
+  std::string text;
+  for (int i = 0; i < 30; ++i) absl::StrAppend(&text, "line", i, "\n");
+  std::string tail = FormatTail(text);
+  EXPECT_THAT(tail, Not(HasSubstr("line9\n")));
+  EXPECT_EQ(tail.substr(0, 11), "  | line10\n");
+  EXPECT_EQ(std::count(tail.begin(), tail.end(), '\n'), 19);
+}
+
+}  // namespace
+}  // namespace dtrain::report

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/gpu_release.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "agent/session/session_core.h"
+#include "common/base/exit_code.h"
+
+// D14: GPU memory that is still held after the end.
+namespace dtrain::session {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint32_t kWorker = 4711;
+
+v1::Gpu MakeGpu(uint64_t used_mib, uint32_t index = 0) {
+  v1::Gpu gpu;
+  gpu.set_index(index);
+  gpu.set_uuid("GPU-" + std::to_string(index));
+  gpu.set_memory_total_bytes(80 * 1024 * kMiB);
+  gpu.set_memory_used_bytes(used_mib * kMiB);
+  return gpu;
+}
+
+v1::Gpu With(v1::Gpu gpu, uint32_t pid, uint64_t mib, const std::string& name) {
+  v1::GpuProcess* process = gpu.add_processes();
+  process->set_pid(pid);
+  process->set_name(name);
+  process->set_memory_bytes(mib * kMiB);
+  return gpu;
+}
+
+v1::JobPart Part(const std::string& uuid = "GPU-0") {
+  v1::JobPart part;
+  part.set_job_id("job");
+  v1::WorkerSpec* worker = part.add_workers();
+  worker->set_set_visible_gpus(true);
+  worker->add_gpu_uuids(uuid);
+  return part;
+}
+
+v1::Started Started() {
+  v1::Started started;
+  started.add_workers()->set_pid(kWorker);
+  return started;
+}
+
+std::vector<HeldGpu> HeldAfter(const v1::Gpu& before, const v1::Gpu& after,
+                               const std::vector<uint32_t>& living = {}) {
+  GpuRelease release;
+  release.Before({before, MakeGpu(0, 1)});
+  release.Start(Part());
+  release.Started(Started());
+  EXPECT_TRUE(release.watched());
+  release.After({after, MakeGpu(70'000, 1)}, living);
+  return release.FindHeld();
+}
+
+TEST(GpuReleaseTest, AGpuAsItWasIsFree) {
+  EXPECT_THAT(HeldAfter(MakeGpu(10), MakeGpu(10)), SizeIs(0));
+  EXPECT_THAT(HeldAfter(MakeGpu(10), MakeGpu(200)), SizeIs(0)) << "a driver's own use changes";
+  EXPECT_THAT(HeldAfter(MakeGpu(9000), MakeGpu(10)), SizeIs(0));
+}
+
+TEST(GpuReleaseTest, AGpuOfNoWorkerIsNotLookedAt) {
+  GpuRelease release;
+  release.Before({MakeGpu(0)});
+  v1::JobPart part = Part();
+  part.mutable_workers(0)->set_set_visible_gpus(false);  // --gpu-bind none
+  release.Start(part);
+  EXPECT_FALSE(release.watched());
+  release = GpuRelease();
+  release.Start(Part());
+  EXPECT_FALSE(release.watched()) << "nobody knows how it was";
+}
+
+TEST(GpuReleaseTest, AWorkerThatTheDriverStillHasIsOurs) {
+  const auto held = HeldAfter(MakeGpu(0), With(MakeGpu(900), kWorker, 900, ""));
+  ASSERT_THAT(held, SizeIs(1));
+  EXPECT_TRUE(held[0].ours);
+  EXPECT_THAT(held[0].text, AllOf(HasSubstr("GPU 0 (GPU-0)"), HasSubstr("900 MiB"),
+                                  HasSubstr("pid 4711, which has ended"),
+                                  HasSubstr("nvidia-smi --gpu-reset -i 0")));
+}
+
+TEST(GpuReleaseTest, AProcessOfTheJobThatStillLivesIsOursHoweverLittleItHolds) {
+  const auto held = HeldAfter(MakeGpu(0), With(MakeGpu(3), 5000, 3, "python"), {5000});
+  ASSERT_THAT(held, SizeIs(1));
+  EXPECT_TRUE(held[0].ours);
+  EXPECT_THAT(held[0].text, AllOf(HasSubstr("pid 5000"), Not(HasSubstr("has ended"))));
+}
+
+TEST(GpuReleaseTest, MemoryWithoutAnOwnerIsHeldByNobodyKnown) {
+  const auto held = HeldAfter(MakeGpu(100), MakeGpu(40'100));
+  ASSERT_THAT(held, SizeIs(1));
+  EXPECT_FALSE(held[0].ours);
+  EXPECT_THAT(held[0].text, AllOf(HasSubstr("GPU 0 (GPU-0)"), HasSubstr("40000 MiB more"),
+                                  HasSubstr("no process")));
+}
+
+TEST(GpuReleaseTest, WhatOthersUseIsTheirs) {
+  EXPECT_THAT(HeldAfter(MakeGpu(0), With(MakeGpu(30'000), 99, 30'000, "other")), SizeIs(0));
+  EXPECT_THAT(
+      HeldAfter(With(MakeGpu(10), 99, 10, "other"), With(MakeGpu(30'000), 99, 30'000, "other")),
+      SizeIs(0))
+      << "grown";
+  EXPECT_THAT(HeldAfter(MakeGpu(0), With(MakeGpu(30'000), 99, 0, "other")), SizeIs(0))
+      << "nobody can say how much of it is theirs";
+}
+
+TEST(GpuReleaseTest, AWorkersPidThatMeansAnotherProcessIsNotOurs) {
+  EXPECT_THAT(HeldAfter(MakeGpu(0), With(MakeGpu(900), kWorker, 900, "other")), SizeIs(0));
+  // In a container pids may be the host's.
+  const v1::Gpu all_along = With(MakeGpu(900), kWorker, 900, "");
+  EXPECT_THAT(HeldAfter(all_along, all_along), SizeIs(0));
+}
+
+class ReleasingTest : public ::testing::Test {
+ protected:
+  void Run(int lease_ms = 60'000) {
+    v1::SessionRequest hello;
+    hello.mutable_hello()->set_protocol(1);
+    hello.mutable_hello()->set_build("b");
+    hello.mutable_hello()->set_job_id("job");
+    hello.mutable_hello()->set_lease_ms(static_cast<uint32_t>(lease_ms));
+    Feed(Request{hello});
+    Feed(GpusSeen{{MakeGpu(0)}, "", {}});
+    v1::SessionRequest start;
+    *start.mutable_start() = Part();
+    Feed(Request{start});
+    v1::ShepherdEvent started;
+    *started.mutable_started() = Started();
+    Feed(FromShepherd{started});
+  }
+  void WorkersEnd() {
+    v1::ShepherdEvent event;
+    event.mutable_finished()->add_logs()->set_size(17);
+    Feed(FromShepherd{event});
+  }
+  void Feed(const Event& event) {
+    for (Action& action : core_.OnEvent(now_, event)) {
+      looks_ += std::holds_alternative<LookAtGpus>(action);
+      if (auto* send = std::get_if<SendEvent>(&action)) {
+        if (!send->event.has_heartbeat()) sent_.push_back(std::move(send->event));
+      }
+    }
+  }
+  void Pass(TimePoint until) {
+    while (core_.NextDeadline() <= until) {
+      now_ = std::max(now_, core_.NextDeadline());
+      Feed(Tick{});
+      if (looks_ > answered_ && answers_) {
+        ++answered_;
+        Feed(GpusSeen{{seen_}, "", {}});
+      }
+    }
+    now_ = until;
+  }
+  const v1::SessionEvent* FinishedEvent() const {
+    return !sent_.empty() && sent_.back().has_finished() ? &sent_.back() : nullptr;
+  }
+
+  TimePoint now_{seconds(1000)};
+  SessionCore core_{Identity{1, "b"}, now_};
+  std::vector<v1::SessionEvent> sent_;
+  int looks_ = 0, answered_ = 0;
+  bool answers_ = true;
+  v1::Gpu seen_ = With(MakeGpu(900), kWorker, 900, "");
+};
+
+TEST_F(ReleasingTest, AFreeGpuCostsOneLook) {
+  Run();
+  WorkersEnd();
+  EXPECT_EQ(looks_, 1);
+  EXPECT_EQ(core_.state(), SessionCore::State::kReleasing);
+  EXPECT_EQ(FinishedEvent(), nullptr);
+  Feed(GpusSeen{{MakeGpu(0)}, "", {}});
+  ASSERT_NE(FinishedEvent(), nullptr);
+  EXPECT_EQ(FinishedEvent()->finished().logs(0).size(), 17u) << "what the shepherd said";
+  EXPECT_EQ(core_.state(), SessionCore::State::kFinished);
+}
+
+TEST_F(ReleasingTest, AGpuThatGetsFreeInTimeIsNoNews) {
+  Run();
+  WorkersEnd();
+  Feed(GpusSeen{{seen_}, "", {}});
+  answered_ = 1;
+  Pass(now_ + seconds(9));
+  EXPECT_EQ(FinishedEvent(), nullptr);
+  EXPECT_GT(looks_, 10);
+  seen_ = MakeGpu(0);
+  Pass(now_ + milliseconds(500));
+  ASSERT_NE(FinishedEvent(), nullptr);
+  EXPECT_EQ(sent_.size(), 2u) << "Started, Finished";
+}
+
+TEST_F(ReleasingTest, AfterTenSecondsAProcessOfOursIsAFailedCleanup) {
+  Run();
+  WorkersEnd();
+  Feed(GpusSeen{{seen_}, "", {}});
+  answered_ = 1;
+  Pass(now_ + seconds(10));
+  ASSERT_NE(FinishedEvent(), nullptr);
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_[1].failure().kind(), v1::NodeFailure::KIND_CLEANUP);
+  EXPECT_EQ(sent_[1].failure().exit_code(), kExitCleanup);
+}
+
+TEST_F(ReleasingTest, AfterTenSecondsMemoryOfNobodyIsAWarning) {
+  Run();
+  seen_ = MakeGpu(900);
+  WorkersEnd();
+  Feed(GpusSeen{{seen_}, "", {}});
+  answered_ = 1;
+  Pass(now_ + seconds(10));
+  ASSERT_NE(FinishedEvent(), nullptr);
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_THAT(sent_[1].warning().message(), HasSubstr("900 MiB"));
+}
+
+TEST_F(ReleasingTest, ADriverThatHangsIsWaitedForNoLonger) {
+  Run();
+  answers_ = false;
+  WorkersEnd();
+  Pass(now_ + seconds(10));
+  ASSERT_NE(FinishedEvent(), nullptr);
+  EXPECT_EQ(looks_, 1) << "the pool has one thread, and that hangs";
+  EXPECT_THAT(sent_[1].warning().message(), HasSubstr("did not answer"));
+  Feed(GpusSeen{{seen_}, "", {}});  // after all
+  EXPECT_EQ(sent_.size(), 3u);
+}
+
+TEST_F(ReleasingTest, ALibraryThatFailsIsSaid) {
+  Run();
+  WorkersEnd();
+  Feed(GpusSeen{{}, "fell off the bus", {}});
+  ASSERT_NE(FinishedEvent(), nullptr);
+  EXPECT_THAT(sent_[1].warning().message(), HasSubstr("fell off the bus"));
+}
+
+TEST_F(ReleasingTest, AKillShortensTheWait) {
+  Run();
+  WorkersEnd();
+  Feed(GpusSeen{{seen_}, "", {}});
+  answered_ = 1;
+  v1::SessionRequest kill;
+  kill.mutable_stop();
+  Feed(Request{kill});
+  Pass(now_ + seconds(2));
+  EXPECT_NE(FinishedEvent(), nullptr);
+}
+
+TEST_F(ReleasingTest, TheLeaseGoesOnWhileItWaits) {
+  Run(3000);
+  WorkersEnd();
+  Feed(GpusSeen{{seen_}, "", {}});
+  answered_ = 1;
+  Pass(now_ + seconds(4));  // not a word from the launcher
+  EXPECT_EQ(core_.state(), SessionCore::State::kEnded);
+}
+
+TEST_F(ReleasingTest, ADeadShepherdsGpusAreLookedAtToo) {
+  Run();
+  Feed(ShepherdGone{"killed"});
+  Feed(LeftoversGone{});
+  EXPECT_EQ(looks_, 1);
+  EXPECT_EQ(FinishedEvent(), nullptr);
+  Feed(GpusSeen{{MakeGpu(0)}, "", {}});
+  EXPECT_NE(FinishedEvent(), nullptr);
+}
+
+}  // namespace
+}  // namespace dtrain::session

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/session_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace dtrain::session {
+namespace {
+
+using State = SessionCore::State;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+template <typename T>
+const T* Find(const std::vector<Action>& actions) {
+  for (const Action& action : actions) {
+    if (const T* found = std::get_if<T>(&action)) return found;
+  }
+  return nullptr;
+}
+
+class SessionCoreTest : public ::testing::Test {
+ protected:
+  std::vector<Action> Ask(const v1::SessionRequest& request) {
+    return core_.OnEvent(now_, Request{request});
+  }
+  std::vector<Action> Hear(const v1::ShepherdEvent& event) {
+    return core_.OnEvent(now_, FromShepherd{event});
+  }
+  static v1::SessionRequest Hello() {
+    v1::SessionRequest request;
+    v1::Hello& hello = *request.mutable_hello();
+    hello.set_protocol(1);
+    hello.set_build("b");
+    hello.set_job_id("job");
+    hello.set_lease_ms(10'000);
+    hello.set_grace_ms(5'000);
+    return request;
+  }
+  void Join() { Ask(Hello()); }
+  void Start() {
+    Join();
+    v1::SessionRequest request;
+    request.mutable_start()->set_job_id("job");
+    ASSERT_NE(Find<SendShepherd>(Ask(request)), nullptr);
+  }
+  static v1::ShepherdEvent Finished() {
+    v1::ShepherdEvent event;
+    event.mutable_finished();
+    return event;
+  }
+
+  TimePoint now_{seconds(1000)};
+  SessionCore core_{Identity{1, "b"}, now_};
+};
+
+TEST_F(SessionCoreTest, HelloIsWelcomed) {
+  EXPECT_NE(Find<SendWelcome>(Ask(Hello())), nullptr);
+  EXPECT_EQ(core_.state(), State::kJoined);
+}
+
+TEST_F(SessionCoreTest, AnotherBuildIsRefusedBeforeAnything) {  // B7
+  v1::SessionRequest request = Hello();
+  request.mutable_hello()->set_build("other");
+  auto actions = Ask(request);
+  ASSERT_NE(Find<End>(actions), nullptr);
+  EXPECT_EQ(Find<End>(actions)->status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(Find<End>(actions)->status.message()), ::testing::HasSubstr("other"));
+  EXPECT_EQ(core_.state(), State::kEnded);
+}
+
+TEST_F(SessionCoreTest, AHelloWithoutLeaseOrJobIsRefused) {
+  v1::SessionRequest request = Hello();
+  request.mutable_hello()->set_lease_ms(0);
+  EXPECT_NE(Find<End>(Ask(request)), nullptr);
+}
+
+TEST_F(SessionCoreTest, RequestsBeforeHelloEndTheSession) {
+  v1::SessionRequest request;
+  request.mutable_start();
+  EXPECT_NE(Find<End>(Ask(request)), nullptr);
+}
+
+TEST_F(SessionCoreTest, ASecondStartEndsTheSession) {  // O2: no rank twice
+  Start();
+  v1::SessionRequest request;
+  request.mutable_start();
+  auto actions = Ask(request);
+  EXPECT_NE(Find<End>(actions), nullptr);
+  EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
+}
+
+TEST_F(SessionCoreTest, NoHelloWithinThirtySecondsEndsIt) {
+  EXPECT_EQ(core_.NextDeadline(), now_ + seconds(30));
+  now_ += seconds(30);
+  EXPECT_NE(Find<End>(core_.OnEvent(now_, Tick{})), nullptr);
+}
+
+TEST_F(SessionCoreTest, HeartbeatsFlowFiveTimesALease) {
+  Join();
+  EXPECT_EQ(core_.NextDeadline(), now_ + seconds(2));
+  now_ += seconds(2);
+  auto actions = core_.OnEvent(now_, Tick{});
+  ASSERT_NE(Find<SendEvent>(actions), nullptr);
+  EXPECT_TRUE(Find<SendEvent>(actions)->event.has_heartbeat());
+}
+
+TEST_F(SessionCoreTest, SilenceForALeaseStopsTheWorkersWithTheGrace) {  // F2, G1
+  Start();
+  for (int i = 0; i < 5; ++i) {
+    now_ += seconds(2);
+    auto actions = core_.OnEvent(now_, Tick{});
+    if (i < 4) {
+      EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
+    } else {
+      ASSERT_NE(Find<SendShepherd>(actions), nullptr);
+      EXPECT_EQ(Find<SendShepherd>(actions)->request.stop().grace_ms(), 5000u);
+    }
+  }
+  EXPECT_EQ(core_.state(), State::kOrphaned);
+}
+
+TEST_F(SessionCoreTest, AHeartbeatRenewsTheLease) {
+  Start();
+  now_ += seconds(9);
+  v1::SessionRequest beat;
+  beat.mutable_heartbeat();
+  Ask(beat);
+  now_ += seconds(9);
+  EXPECT_EQ(Find<SendShepherd>(core_.OnEvent(now_, Tick{})), nullptr);
+  EXPECT_EQ(core_.state(), State::kRunning);
+}
+
+TEST_F(SessionCoreTest, ALauncherThatComesBackAfterItsLeaseIsNotHeard) {  // G3
+  Start();
+  core_.OnEvent(now_, LauncherGone{});
+  v1::SessionRequest beat;
+  beat.mutable_heartbeat();
+  EXPECT_TRUE(Ask(beat).empty());
+  EXPECT_EQ(core_.state(), State::kOrphaned);
+  EXPECT_NE(Find<End>(Hear(Finished())), nullptr);
+}
+
+TEST_F(SessionCoreTest, LauncherGoneWithNothingRunningEndsAtOnce) {
+  Join();
+  EXPECT_NE(Find<End>(core_.OnEvent(now_, LauncherGone{})), nullptr);
+}
+
+TEST_F(SessionCoreTest, GoodbyeAfterFinishedEndsInOrder) {
+  Start();
+  Hear(Finished());
+  EXPECT_EQ(core_.state(), State::kFinished);
+  v1::SessionRequest bye;
+  bye.mutable_goodbye();
+  auto actions = Ask(bye);
+  ASSERT_NE(Find<End>(actions), nullptr);
+  EXPECT_TRUE(Find<End>(actions)->status.ok());
+}
+
+TEST_F(SessionCoreTest, GoodbyeWhileWorkersRunEndsThemFirst) {
+  Start();
+  v1::SessionRequest bye;
+  bye.mutable_goodbye();
+  auto actions = Ask(bye);
+  EXPECT_EQ(Find<End>(actions), nullptr);
+  ASSERT_NE(Find<SendShepherd>(actions), nullptr);
+  EXPECT_TRUE(Find<SendShepherd>(actions)->request.has_stop());
+}
+
+TEST_F(SessionCoreTest, ADeadShepherdIsReportedAndItsLeftoversKilled) {  // E11
+  Start();
+  auto actions = core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
+  EXPECT_NE(Find<KillLeftovers>(actions), nullptr);
+  EXPECT_EQ(Find<SendEvent>(actions), nullptr);
+  EXPECT_EQ(core_.state(), State::kReaping);
+  actions = core_.OnEvent(now_, LeftoversGone{});
+  ASSERT_NE(Find<SendEvent>(actions), nullptr);
+  EXPECT_EQ(Find<SendEvent>(actions)->event.failure().exit_code(), 203);
+  EXPECT_EQ(core_.state(), State::kFinished);
+}
+
+TEST_F(SessionCoreTest, ALauncherThatGoesWhileADeadShepherdsWorkersAreKilledIsWaitedWith) {
+  Start();
+  core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
+  EXPECT_TRUE(core_.OnEvent(now_, LauncherGone{}).empty());
+  EXPECT_NE(Find<End>(core_.OnEvent(now_, LeftoversGone{})), nullptr);
+}
+
+TEST_F(SessionCoreTest, AShepherdThatDiesWhileOrphanedEndsTheSessionOnceAllIsKilled) {
+  Start();
+  core_.OnEvent(now_, LauncherGone{});
+  EXPECT_NE(Find<KillLeftovers>(core_.OnEvent(now_, ShepherdGone{"x"})), nullptr);
+  EXPECT_NE(Find<End>(core_.OnEvent(now_, LeftoversGone{})), nullptr);
+}
+
+TEST_F(SessionCoreTest, AShepherdThatEndsAfterItsWorkIsNoNews) {
+  Start();
+  Hear(Finished());
+  EXPECT_TRUE(core_.OnEvent(now_, ShepherdGone{"exited with code 0"}).empty());
+}
+
+TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
+  for (uint32_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    TimePoint now{seconds(1)};
+    SessionCore core(Identity{1, "b"}, now);
+    int starts = 0;
+    int ends = 0;
+    for (int step = 0; step < 40; ++step) {
+      now += milliseconds(random() % 4000);
+      std::vector<Action> actions;
+      v1::SessionRequest request;
+      v1::ShepherdEvent event;
+      switch (random() % 12) {
+        case 0:
+          actions = core.OnEvent(now, Request{Hello()});
+          break;
+        case 1:
+          request.mutable_start()->add_workers()->set_set_visible_gpus(true);
+          request.mutable_start()->mutable_workers(0)->add_gpu_uuids("GPU-0");
+          actions = core.OnEvent(now, Request{request});
+          break;
+        case 2:
+          request.mutable_goodbye();
+          actions = core.OnEvent(now, Request{request});
+          break;
+        case 3:
+          request.mutable_heartbeat();
+          actions = core.OnEvent(now, Request{request});
+          break;
+        case 4:
+          request.mutable_stop();
+          actions = core.OnEvent(now, Request{request});
+          break;
+        case 5:
+          actions = core.OnEvent(now, LauncherGone{});
+          break;
+        case 6:
+          event.mutable_exit();
+          actions = core.OnEvent(now, FromShepherd{event});
+          break;
+        case 7:
+          actions = core.OnEvent(now, FromShepherd{Finished()});
+          break;
+        case 8:
+          actions = core.OnEvent(now, ShepherdGone{"x"});
+          break;
+        case 9:
+          actions = core.OnEvent(now, LeftoversGone{});
+          break;
+        case 10: {
+          GpusSeen seen;
+          seen.gpus.emplace_back().set_uuid("GPU-0");
+          seen.gpus[0].set_memory_used_bytes(random() % 2 * (1 << 30));
+          actions = core.OnEvent(now, seen);
+          break;
+        }
+        default:
+          actions = core.OnEvent(now, Tick{});
+          break;
+      }
+      ASSERT_TRUE(ends == 0 || actions.empty());
+      for (const Action& action : actions) {
+        if (const auto* down = std::get_if<SendShepherd>(&action)) {
+          starts += down->request.has_start() ? 1 : 0;
+        }
+        ends += std::holds_alternative<End>(action) ? 1 : 0;
+      }
+      ASSERT_LE(starts, 1);
+      ASSERT_LE(ends, 1);
+      ASSERT_EQ(ends == 1, core.state() == State::kEnded);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::session

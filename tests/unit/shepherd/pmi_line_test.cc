@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/pmi_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace dtrain::shepherd {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(PmiLineTest, ReadsCommandAndArguments) {
+  auto request = ParsePmiLine("cmd=put kvsname=job_0 key=P0-businesscard value=a$b#c=d");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->command, "put");
+  EXPECT_FALSE(request->multi_line);
+  EXPECT_EQ(*request->Find("kvsname"), "job_0");
+  EXPECT_EQ(*request->Find("value"), "a$b#c=d");  // split at the first '='
+  EXPECT_EQ(request->Find("nothing"), nullptr);
+}
+
+TEST(PmiLineTest, ReadsNumbers) {
+  auto request = ParsePmiLine("cmd=abort exitcode=-7 other=x");
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->FindInt("exitcode"), -7);
+  EXPECT_EQ(request->FindInt("other"), std::nullopt);
+  EXPECT_EQ(request->FindInt("missing"), std::nullopt);
+}
+
+TEST(PmiLineTest, TakesExtraSpacesEmptyValuesAndMcmd) {
+  auto request = ParsePmiLine("mcmd=spawn   a=  ");
+  ASSERT_TRUE(request.ok());
+  EXPECT_TRUE(request->multi_line);
+  EXPECT_EQ(*request->Find("a"), "");
+}
+
+TEST(PmiLineTest, RefusesWhatIsNoMessage) {
+  for (std::string line :
+       {std::string(""), std::string("   "), std::string("cmd="), std::string("put key=1"),
+        std::string("key=1 cmd=put"), std::string("cmd=put noequals"),
+        std::string("cmd=put =value"), std::string("cmd=put a=1 a=2"), std::string("cmd=a\tb"),
+        std::string("cmd=a\r"), std::string("cmd=a\0b", 7), std::string("GET / HTTP/1.1"),
+        "cmd=put value=" + std::string(1024, 'x')}) {
+    EXPECT_FALSE(ParsePmiLine(line).ok()) << line;
+  }
+}
+
+TEST(PmiLineTest, BoundsTheNumberOfArguments) {
+  std::string line = "cmd=x";
+  for (int i = 0; i < 100; ++i) line += " " + std::to_string(i) + "=";
+  EXPECT_FALSE(ParsePmiLine(line).ok());
+}
+
+TEST(PmiLineTest, AcceptsTheLongestLine) {
+  std::string line = "cmd=put value=";
+  line += std::string(kPmiLineMax - 1 - line.size(), 'x');
+  EXPECT_TRUE(ParsePmiLine(line).ok());
+  EXPECT_FALSE(ParsePmiLine(line + "x").ok());
+}
+
+TEST(PmiLineTest, ErrorsShowTheLineEscaped) {
+  EXPECT_THAT(std::string(ParsePmiLine("\x1b[2J").status().message()), HasSubstr("\\x1b[2J"));
+}
+
+TEST(PmiLineTest, FormatsInTheGivenOrder) {
+  EXPECT_EQ(FormatPmiLine("get_result", {{"rc", "0"}, {"value", "v"}}),
+            "cmd=get_result rc=0 value=v\n");
+  EXPECT_EQ(FormatPmiLine("barrier_out", {}), "cmd=barrier_out\n");
+}
+
+TEST(PmiLineTest, MakesWordsOfAnything) {
+  EXPECT_EQ(PmiWord("my job\n\xff", 100), "my_job__");
+  EXPECT_EQ(PmiWord("abcdef", 3), "abc");
+}
+
+}  // namespace
+}  // namespace dtrain::shepherd

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/worker_env.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "common/base/env_names.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+
+using Env = std::map<std::string, std::string>;
+
+class WorkerEnvTest : public ::testing::Test {
+ protected:
+  WorkerEnvTest() {
+    part_.set_job_id("job1");
+    part_.set_attempt(0);
+    part_.set_node_rank(1);
+    part_.set_node_count(2);
+    part_.set_world_size(4);
+    part_.set_universe_size(16);
+    part_.set_host("node1");
+    part_.mutable_network()->set_address("10.0.0.2");
+    part_.mutable_network()->set_interface_name("eth0");
+    part_.mutable_network()->set_master_address("10.0.0.1");
+    part_.mutable_network()->set_master_port(4242);
+    part_.mutable_network()->set_coordinator_port(61445);
+    for (uint32_t local : {0u, 1u}) {
+      v1::WorkerSpec* worker = part_.add_workers();
+      worker->set_rank(2 + local);
+      worker->set_local_rank(local);
+      worker->set_cross_rank(1);
+      worker->set_cross_size(2);
+    }
+  }
+  void Forward(const std::string& name, const std::string& value, bool with_x = false) {
+    v1::EnvVar* var = part_.add_env();
+    var->set_name(name);
+    var->set_value(value);
+    if (with_x) part_.add_explicit_env(name);
+  }
+  Env Build(int worker = 1, WorkerFds fds = {.pmi = 3, .page = 4}) {
+    Env out;
+    for (const std::string& entry : BuildWorkerEnv(part_, part_.workers(worker), agent_, fds)) {
+      size_t equals = entry.find('=');
+      EXPECT_TRUE(out.emplace(entry.substr(0, equals), entry.substr(equals + 1)).second)
+          << entry << " comes twice";
+    }
+    return out;
+  }
+
+  v1::JobPart part_;
+  std::vector<std::string> agent_ = {"HOME=/home/me", "USER=me", "PATH=/node/bin", "LANG=node"};
+};
+
+TEST_F(WorkerEnvTest, SetsWhatTorchrunSets) {
+  Env env = Build();
+  Env expected = {{"RANK", "3"},
+                  {"WORLD_SIZE", "4"},
+                  {"LOCAL_RANK", "1"},
+                  {"LOCAL_WORLD_SIZE", "2"},
+                  {"GROUP_RANK", "1"},
+                  {"GROUP_WORLD_SIZE", "2"},
+                  {"NODE_RANK", "1"},
+                  {"ROLE_NAME", "default"},
+                  {"ROLE_RANK", "3"},
+                  {"ROLE_WORLD_SIZE", "4"},
+                  {"MASTER_ADDR", "10.0.0.1"},
+                  {"MASTER_PORT", "4242"},
+                  {"TORCHELASTIC_RESTART_COUNT", "0"},
+                  {"TORCHELASTIC_MAX_RESTARTS", "0"},
+                  {"TORCHELASTIC_RUN_ID", "job1"},
+                  {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                  {"NCCL_ASYNC_ERROR_HANDLING", "1"},
+                  {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+                  {"OMP_NUM_THREADS", "1"}};
+  for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
+  EXPECT_THAT(env, Not(Contains(Key("TORCHELASTIC_ERROR_FILE"))));
+}
+
+TEST_F(WorkerEnvTest, SetsWhatMpiAndHorovodProgramsRead) {
+  Env env = Build();
+  Env expected = {{"LOCAL_SIZE", "2"},
+                  {"CROSS_RANK", "1"},
+                  {"CROSS_SIZE", "2"},
+                  {"HOROVOD_RANK", "3"},
+                  {"HOROVOD_SIZE", "4"},
+                  {"HOROVOD_LOCAL_RANK", "1"},
+                  {"HOROVOD_LOCAL_SIZE", "2"},
+                  {"HOROVOD_CROSS_RANK", "1"},
+                  {"HOROVOD_CROSS_SIZE", "2"},
+                  {"HOROVOD_HOSTNAME", "node1"},
+                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                  {"OMPI_COMM_WORLD_RANK", "3"},
+                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                  {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                  {"OMPI_COMM_WORLD_NODE_RANK", "1"},
+                  {"OMPI_UNIVERSE_SIZE", "16"},
+                  {"PMI_FD", "3"},
+                  {"DTRAIN_PAGE_FD", "4"},
+                  {"PMI_RANK", "3"},
+                  {"PMI_SIZE", "4"},
+                  {"PMI_SPAWNED", "0"},
+                  {"MPI_LOCALRANKID", "1"},
+                  {"MPI_LOCALNRANKS", "2"},
+                  {"MPIR_CVAR_PMI_VERSION", "1"}};
+  for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
+  EXPECT_THAT(Build(1, {}), Not(AnyOf(Contains(Key("PMI_FD")), Contains(Key("DTRAIN_PAGE_FD")))));
+}
+
+TEST_F(WorkerEnvTest, NothingClaimsAServerThatIsNotThere) {
+  Env env = Build();
+  for (const char* name : {"HOROVOD_CONTROLLER", "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+                           "OMPI_MCA_orte_launch", "OMPI_MCA_ess_base_jobid", "PMIX_RANK"}) {
+    EXPECT_THAT(env, Not(Contains(Key(name))));
+  }
+}
+
+TEST_F(WorkerEnvTest, JaxFindsTheCoordinatorEitherWay) {
+  Env env = Build();
+  EXPECT_EQ(env["JAX_COORDINATOR_ADDRESS"], "10.0.0.1:61445");
+  EXPECT_EQ(env["OMPI_MCA_orte_hnp_uri"], "20480.0;tcp://10.0.0.1:61445");
+  // JAX computes the port from the number before the dot.
+  EXPECT_EQ(20480 / 4096 % 4096 + 61440, 61445);
+}
+
+TEST_F(WorkerEnvTest, JaxsPortFormulaCannotReachLowPortsAndSkipsZero) {
+  part_.mutable_network()->set_coordinator_port(5000);
+  EXPECT_EQ(Build()["OMPI_MCA_orte_hnp_uri"], "4096.0;tcp://10.0.0.1:5000");
+  part_.mutable_network()->set_coordinator_port(61440);
+  EXPECT_EQ(Build()["OMPI_MCA_orte_hnp_uri"], "16777216.0;tcp://10.0.0.1:61440");
+}
+
+TEST_F(WorkerEnvTest, IPv6AddressesAreBracketedForJaxAlone) {
+  part_.mutable_network()->set_master_address("fd00::1");
+  Env env = Build();
+  EXPECT_EQ(env["MASTER_ADDR"], "fd00::1");
+  EXPECT_EQ(env["JAX_COORDINATOR_ADDRESS"], "[fd00::1]:61445");
+  EXPECT_EQ(env["OMPI_MCA_orte_hnp_uri"], "20480.0;tcp6://[fd00::1]:61445");
+}
+
+TEST_F(WorkerEnvTest, JaxIsToldItsDevicesOnlyWhenItWouldGuessWrong) {
+  v1::WorkerSpec* worker = part_.mutable_workers(1);
+  worker->set_set_visible_gpus(true);
+  worker->add_gpu_uuids("GPU-b");
+  EXPECT_THAT(Build(), Not(Contains(Key("JAX_LOCAL_DEVICE_IDS"))));
+  worker->set_narrowed_gpus(true);
+  worker->add_gpu_uuids("GPU-c");
+  EXPECT_EQ(Build()["JAX_LOCAL_DEVICE_IDS"], "0,1");
+  EXPECT_EQ(Build()["CUDA_VISIBLE_DEVICES"], "GPU-b,GPU-c");
+  Forward("JAX_LOCAL_DEVICE_IDS", "1");
+  EXPECT_EQ(Build()["JAX_LOCAL_DEVICE_IDS"], "1");
+}
+
+TEST_F(WorkerEnvTest, AloneOnItsNodeAJaxWorkerTakesAllGpus) {
+  part_.mutable_workers()->DeleteSubrange(1, 1);
+  v1::WorkerSpec* worker = part_.mutable_workers(0);
+  worker->set_set_visible_gpus(true);
+  for (const char* uuid : {"GPU-a", "GPU-b"}) worker->add_gpu_uuids(uuid);
+  EXPECT_EQ(Build(0)["JAX_LOCAL_DEVICE_IDS"], "0,1");
+}
+
+TEST_F(WorkerEnvTest, VisibleGpusAreLeftAloneUnlessSet) {
+  Forward("CUDA_VISIBLE_DEVICES", "2,3");
+  EXPECT_EQ(Build()["CUDA_VISIBLE_DEVICES"], "2,3");
+  part_.mutable_workers(1)->set_set_visible_gpus(true);
+  EXPECT_EQ(Build()["CUDA_VISIBLE_DEVICES"], "");
+}
+
+TEST_F(WorkerEnvTest, InterfaceNamesAreSetUnlessTheUserDid) {
+  Env env = Build();
+  EXPECT_EQ(env["NCCL_SOCKET_IFNAME"], "=eth0");
+  EXPECT_EQ(env["GLOO_SOCKET_IFNAME"], "eth0");
+  EXPECT_EQ(env["TP_SOCKET_IFNAME"], "eth0");
+  Forward("NCCL_SOCKET_IFNAME", "ib");
+  env = Build();
+  EXPECT_EQ(env["NCCL_SOCKET_IFNAME"], "ib");
+  EXPECT_EQ(env["GLOO_SOCKET_IFNAME"], "eth0");
+  part_.mutable_network()->clear_interface_name();
+  EXPECT_THAT(Build(), Not(Contains(Key("GLOO_SOCKET_IFNAME"))));
+}
+
+TEST_F(WorkerEnvTest, ThreadsAreOnlyLimitedWhereWorkersShareANode) {
+  Forward("OMP_NUM_THREADS", "8");
+  EXPECT_EQ(Build()["OMP_NUM_THREADS"], "8");
+  part_.clear_env();
+  part_.mutable_workers()->DeleteSubrange(1, 1);
+  EXPECT_THAT(Build(0), Not(Contains(Key("OMP_NUM_THREADS"))));
+}
+
+TEST_F(WorkerEnvTest, EitherErrorHandlingNameDecidesBoth) {
+  Forward("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3");
+  Env env = Build();
+  EXPECT_EQ(env["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "3");
+  EXPECT_THAT(env, Not(Contains(Key("NCCL_ASYNC_ERROR_HANDLING"))));
+}
+
+TEST_F(WorkerEnvTest, HostBoundNamesAreTheNodesOwn) {
+  Forward("HOME", "/home/launcher");
+  Forward("SSH_AUTH_SOCK", "/tmp/launcher");
+  Forward("LANG", "launcher");
+  Env env = Build();
+  EXPECT_EQ(env["HOME"], "/home/me");
+  EXPECT_EQ(env["USER"], "me");
+  EXPECT_EQ(env["LANG"], "launcher");
+  EXPECT_THAT(env, Not(Contains(Key("SSH_AUTH_SOCK"))));
+  EXPECT_THAT(env, Not(Contains(Key("PATH"))));  // not host-bound, and not forwarded here
+  Forward("HOME", "/mine", true);
+  EXPECT_EQ(Build()["HOME"], "/mine");
+}
+
+TEST_F(WorkerEnvTest, TheNodesEnvironmentIsTheBaseWhenAsked) {
+  part_.set_inherit_agent_env(true);
+  Forward("LANG", "mine", true);
+  Env env = Build();
+  EXPECT_EQ(env["PATH"], "/node/bin");
+  EXPECT_EQ(env["LANG"], "mine");
+}
+
+TEST_F(WorkerEnvTest, AnOuterLaunchersVariablesAreRemoved) {
+  for (const char* name :
+       {"SLURM_PROCID", "SLURM_NTASKS_PER_NODE", "PMI_ID", "PMIX_RANK", "OMPI_MCA_ess",
+        "OMPI_MCA_orte_launch", "HYDI_CONTROL_FD", "FLUX_JOB_ID", "JSM_NAMESPACE_RANK",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR", "TORCHELASTIC_ERROR_FILE", "MV2_COMM_WORLD_RANK",
+        "JOB_COMPLETION_INDEX"}) {
+    Forward(name, "outer");
+    agent_.push_back(std::string(name) + "=outer");
+  }
+  Forward("SLURM_JOB_ID", "17");
+  Forward("HOROVOD_TIMELINE", "t.json");
+  Forward("OMPI_MCA_btl", "tcp");
+  part_.set_inherit_agent_env(true);
+  Env env = Build();
+  for (const auto& [name, value] : env) EXPECT_NE(value, "outer") << name;
+  EXPECT_EQ(env["SLURM_JOB_ID"], "17");
+  EXPECT_EQ(env["HOROVOD_TIMELINE"], "t.json");
+  EXPECT_EQ(env["OMPI_MCA_btl"], "tcp");
+}
+
+TEST_F(WorkerEnvTest, WhatTheUserGaveWithXIsNeverReplaced) {
+  Forward("MASTER_ADDR", "elsewhere", true);
+  Forward("RANK", "99", true);
+  Forward("OMPI_MCA_orte_x", "kept", true);
+  Env env = Build();
+  EXPECT_EQ(env["MASTER_ADDR"], "elsewhere");
+  EXPECT_EQ(env["RANK"], "99");
+  EXPECT_EQ(env["OMPI_MCA_orte_x"], "kept");
+  EXPECT_EQ(env["DTRAIN_RANK"], "3");
+}
+
+TEST_F(WorkerEnvTest, SetsOurOwn) {
+  part_.set_attempt(2);
+  Env env = Build();
+  Env expected = {{"DTRAIN_JOB_ID", "job1"},
+                  {"DTRAIN_ATTEMPT", "2"},
+                  {"DTRAIN_RANK", "3"},
+                  {"DTRAIN_WORLD_SIZE", "4"},
+                  {"DTRAIN_LOCAL_RANK", "1"},
+                  {"DTRAIN_LOCAL_SIZE", "2"},
+                  {"DTRAIN_NODE_RANK", "1"},
+                  {"DTRAIN_NODE_COUNT", "2"},
+                  {"DTRAIN_ADDRESS", "10.0.0.2"},
+                  {"DTRAIN_HOST", "node1"},
+                  {"TORCHELASTIC_RESTART_COUNT", "2"},
+                  {"PYTHONUNBUFFERED", "1"}};
+  for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
+}
+
+// A12
+TEST_F(WorkerEnvTest, ValuesAreByteExact) {
+  Forward("ODD", std::string("a=b\nc\xff", 6));
+  Forward("EMPTY", "");
+  Env env = Build();
+  EXPECT_EQ(env["ODD"], std::string("a=b\nc\xff", 6));
+  EXPECT_EQ(env["EMPTY"], "");
+}
+
+TEST_F(WorkerEnvTest, TheWorkingDirectoryIsPwd) {
+  EXPECT_THAT(Build(), Not(Contains(Key("PWD"))));
+  part_.set_working_directory("/data");
+  EXPECT_EQ(Build()["PWD"], "/data");
+}
+
+TEST(EnvNamesTest, PrefixesMatchOnlyWhereListed) {
+  EXPECT_TRUE(IsHostBound("SSH_CONNECTION"));
+  EXPECT_TRUE(IsHostBound("XDG_SESSION_ID"));
+  EXPECT_FALSE(IsHostBound("HOMEBREW_PREFIX"));
+  EXPECT_FALSE(IsHostBound("XDG_CONFIG_HOME"));
+  EXPECT_FALSE(IsHostBound(""));
+  EXPECT_TRUE(IsScrubbed("PMI_RANK"));
+  EXPECT_TRUE(IsScrubbed("SLURM_STEP_NODELIST"));
+  EXPECT_FALSE(IsScrubbed("SLURM_JOB_NODELIST"));
+  EXPECT_FALSE(IsScrubbed("RANKS"));
+  EXPECT_FALSE(IsScrubbed("OMPI_MCA_btl"));
+}
+
+}  // namespace
+}  // namespace dtrain::shepherd

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/transport/bootstrap.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/transport/agent_binary.h"
+#include "launcher/transport/tail.h"
+
+namespace dtrain::transport {
+namespace {
+
+using Want = Bootstrap::Want;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Bootstrap, AnAgentThatIsThereIsReadyAtOnce) {
+  Bootstrap bootstrap("x86_64");
+  EXPECT_EQ(bootstrap.OnOutput("hello\n"), Want::kMore);
+  EXPECT_EQ(bootstrap.OnOutput("\nDTRAIN-AGENT/1 ready\ngrpc"), Want::kReady);
+  EXPECT_EQ(bootstrap.TakeRest(), "grpc");
+}
+
+TEST(Bootstrap, AMissingAgentIsPushedOnce) {
+  Bootstrap bootstrap("x86_64");
+  EXPECT_EQ(bootstrap.OnOutput("\nDTRAIN-AGENT/1 need machine=x86_64\n"), Want::kPush);
+  EXPECT_EQ(bootstrap.OnOutput("DTRAIN-AGENT/1 ready\n"), Want::kReady);
+
+  Bootstrap twice("x86_64");
+  twice.OnOutput("DTRAIN-AGENT/1 need machine=x86_64\n");
+  EXPECT_EQ(twice.OnOutput("DTRAIN-AGENT/1 need machine=x86_64\n"), Want::kFailed);
+}
+
+// B7
+TEST(Bootstrap, AnotherKindOfMachineIsNamedBeforeAnythingIsSent) {
+  Bootstrap bootstrap("x86_64");
+  EXPECT_EQ(bootstrap.OnOutput("DTRAIN-AGENT/1 need machine=aarch64\n"), Want::kFailed);
+  EXPECT_THAT(bootstrap.error().message(), HasSubstr("aarch64 machine"));
+  EXPECT_THAT(bootstrap.error().message(), HasSubstr("built for x86_64"));
+}
+
+// B12
+TEST(Bootstrap, ErrorsOfTheScriptComeWithTheNextStep) {
+  Bootstrap bootstrap("");
+  EXPECT_EQ(bootstrap.OnOutput("DTRAIN-AGENT/1 error code=nospace reason=write /x\033: No space\n"),
+            Want::kFailed);
+  EXPECT_THAT(bootstrap.error().message(), HasSubstr("write /x\\x1b: No space"));
+  EXPECT_THAT(bootstrap.error().message(), HasSubstr("make room"));
+}
+
+std::string EndMessage(absl::string_view stderr_tail, absl::string_view output = "") {
+  Bootstrap bootstrap("x86_64");
+  bootstrap.OnOutput(output);
+  return std::string(bootstrap.OnEnd("`ssh n1` exited with status 255", stderr_tail).message());
+}
+
+// B8
+TEST(Bootstrap, AnEndBeforeTheHandshakeQuotesStderrAndNoise) {
+  std::string message = EndMessage("debug1: x\nPermission denied (publickey).\n", "Go away\n");
+  EXPECT_THAT(message, HasSubstr("`ssh n1` exited with status 255 before an agent answered"));
+  EXPECT_THAT(message, HasSubstr("Permission denied (publickey)."));
+  EXPECT_THAT(message, HasSubstr("its output begins: \"Go away\""));
+}
+
+// B7
+TEST(Bootstrap, TellsWhyAnAgentCannotRunAtAll) {
+  EXPECT_THAT(EndMessage("/x/dtrain-agent: /lib/libc.so.6: version `GLIBC_2.36' not found "
+                         "(required by /x/dtrain-agent)\n"),
+              HasSubstr("C library is older"));
+  EXPECT_THAT(EndMessage("sh: 1: exec: /x/dtrain-agent: Exec format error\n"),
+              HasSubstr("another kind of machine"));
+  EXPECT_THAT(EndMessage("sh: exec: line 9: /x/dtrain-agent: not found\n"), HasSubstr("musl"));
+  EXPECT_THAT(EndMessage("sh: 20: exec: /x/dtrain-agent: Permission denied\n"),
+              HasSubstr("without exec permission"));
+  EXPECT_THAT(EndMessage("Permission denied (publickey).\n"), Not(HasSubstr("exec permission")));
+}
+
+TEST(Bootstrap, TheRemoteCommandCarriesNoData) {
+  EXPECT_STREQ(kRemoteShell, "/bin/sh");
+  std::string script = BootstrapScript(std::string(64, 'a'), 1234);
+  EXPECT_THAT(script, testing::StartsWith("\n"));
+  EXPECT_THAT(script, testing::EndsWith("\ndtrain " + std::string(64, 'a') + " 1234\n"));
+}
+
+TEST(LastLines, KeepsTheLastThatSaySomething) {
+  EXPECT_EQ(LastLines("a\n\nb\r\nc \n\td\n\n"), "b; c; d");
+  EXPECT_EQ(LastLines("\n \n"), "");
+}
+
+TEST(ElfMachine, ReadsTheHeader) {
+  std::string header("\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\3\0\267\0", 20);
+  EXPECT_EQ(ElfMachine(header), "aarch64");
+  header[18] = 62;
+  EXPECT_EQ(ElfMachine(header), "x86_64");
+  EXPECT_EQ(ElfMachine("#!/bin/sh\nexec cat # long enough"), "");
+  EXPECT_EQ(ElfMachine(header.substr(0, 19)), "");
+}
+
+// B15
+TEST(Tail, KeepsTheEndInFlatMemory) {
+  Tail tail(4);
+  for (int i = 0; i < 1000; ++i) tail.Add("0123456789");
+  tail.Add("ab");
+  EXPECT_EQ(tail.text(), "89ab");
+  tail.Add("");
+  EXPECT_EQ(tail.text(), "89ab");
+}
+
+}  // namespace
+}  // namespace dtrain::transport
