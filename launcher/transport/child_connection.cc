@@ -132,12 +132,12 @@ bool ChildConnection::OnBytes(absl::string_view bytes) {
   return false;
 }
 
-// Writes the script, or the agent after it. A broken pipe is no failure yet: the other side may
-// have said why, which is still to be read.
+// Writes the script, or the agent after it, one piece a turn of the loop: a reader as fast as we
+// are would otherwise keep the other nodes waiting until the whole agent is there. A broken pipe is
+// no failure yet: the other side may have said why, which is still to be read.
 void ChildConnection::OnWritable() {
-  for (;;) {
-    if (unwritten_.empty() && pushing_) Push();
-    if (unwritten_.empty()) return;
+  if (unwritten_.empty() && pushing_) Push();
+  while (!unwritten_.empty()) {
     ssize_t n = send(stream_.get(), unwritten_.data(), unwritten_.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
@@ -151,6 +151,7 @@ void ChildConnection::OnWritable() {
     }
     unwritten_.erase(0, static_cast<size_t>(n));
   }
+  if (pushing_) stream_watch_->OnWritable([this] { OnWritable(); });
 }
 
 // The next piece of the agent. A file that became shorter than what was hashed is cut short here;
