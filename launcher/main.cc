@@ -17,6 +17,7 @@
 #include "launcher/cli/options.h"
 #include "launcher/plan/plan.h"
 #include "launcher/runner.h"
+#include "launcher/status/commands.h"
 
 namespace {
 
@@ -86,6 +87,7 @@ int main(int argc, char** argv) {
   if (!args.empty() && args[0] == "bench") {
     return Bench(std::vector<std::string>(args.begin() + 1, args.end()));
   }
+  if (!args.empty() && dtrain::status::IsCommand(args[0])) return dtrain::status::RunCommand(args);
   auto command = dtrain::cli::ParseCommandLine(args, dtrain::cli::ProcessSurroundings());
   if (!command.ok()) return UsageError(command.status());
   switch (command->kind) {

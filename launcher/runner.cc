@@ -9,18 +9,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "common/base/exit_code.h"
-#include "common/os/fd.h"
-#include "common/rpc/channel.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/collective_table.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/report/progress.h"
 #include "launcher/report/result_json.h"
-#include "launcher/transport/command_transport.h"
-#include "launcher/transport/local_transport.h"
-#include "launcher/transport/ssh_transport.h"
 
 namespace dtrain {
 namespace {
@@ -29,9 +25,6 @@ namespace {
 constexpr Duration kGoodbyeWait = std::chrono::seconds(1);
 // After Ctrl-C nobody waits for a terminal that takes nothing (Ctrl-S).
 constexpr Duration kOutputWait = std::chrono::seconds(2);
-// Per worker, taken ten times a second: 450 KiB of memory that it shares with its shepherd.
-constexpr uint32_t kTimelineRecords = 4096;
-
 const char* PhaseText(transport::Phase phase) {
   switch (phase) {
     case transport::Phase::kConnecting:
@@ -46,30 +39,7 @@ const char* PhaseText(transport::Phase phase) {
   return "";
 }
 
-int64_t UnixNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-// Without a user or port of its own such an entry needs no ssh to itself, as with mpirun.
-bool IsThisMachine(const hosts::HostEntry& entry) {
-  if (!entry.user.empty() || entry.port != 0) return false;
-  if (entry.host == "localhost" || entry.host == "127.0.0.1" || entry.host == "::1") return true;
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 && entry.host == name;
-}
-
 }  // namespace
-
-struct Runner::Node {
-  std::unique_ptr<NodeLink> link;  // null: not connected, or no more
-  v1::Finished finished;           // once it came
-  bool said_goodbye = false;
-  bool disconnecting = false;
-  loop::Timer goodbye_timer;
-  explicit Node(loop::Loop& loop) : goodbye_timer(loop) {}
-};
 
 Runner::Runner(loop::Loop& loop, cli::LaunchOptions options)
     : loop_(loop),
@@ -101,67 +71,8 @@ int Runner::Run() {
   loop_.Run();
   // The agents are gone, or go when their stream does.
   nodes_.clear();
+  status_.reset();
   return exit_code_;
-}
-
-absl::Status Runner::Prepare() {
-  absl::Status opened = router_.Open();
-  if (!opened.ok()) return opened;
-  if (!options_.result_json.empty()) {
-    absl::Status writable = report::CheckWritable("--result-json", options_.result_json);
-    if (!writable.ok()) return writable;
-  }
-  absl::Status timeline = PrepareTimeline();
-  if (!timeline.ok()) return timeline;
-  hosts::HostList hosts = plan::NodesToAsk(options_.hosts, options_.job.plan);
-  options_.job.protocol = rpc::kProtocolVersion;
-  options_.job.build = DTRAIN_VERSION;
-  options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
-  options_.job.incarnation = os::RandomBytes(16);
-  options_.job.probe_token = os::RandomBytes(32);
-  if (!options_.transport.rsh.empty()) {
-    auto made = transport::CommandTransport::Make(loop_, options_.transport.rsh, agent_);
-    if (!made.ok()) return made.status();
-    remote_ = *std::move(made);
-  }
-  for (size_t i = 0; i < hosts.entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
-  core_ = std::make_unique<job::JobCore>(std::move(hosts), options_.job, loop_.Now());
-  return absl::OkStatus();
-}
-
-absl::Status Runner::PrepareTimeline() {
-  std::string path = options_.timeline;
-  // Horovod's own library takes this name for itself: then no worker of ours tells a span, and the
-  // file is left to it.
-  const bool only_spans = path.empty();
-  for (const v1::EnvVar& var : options_.job.part.env()) {
-    if (only_spans && var.name() == "HOROVOD_TIMELINE") path = var.value();
-  }
-  if (path.empty() || path == "DYNAMIC" || options_.job.dry_run) return absl::OkStatus();
-  absl::Status writable =
-      report::CheckWritable(only_spans ? "HOROVOD_TIMELINE" : "--timeline", path);
-  if (!writable.ok()) return writable;
-  timeline_ =
-      std::make_unique<report::Timeline>(std::move(path), only_spans, loop_.Now(), UnixNanos());
-  options_.job.part.set_timeline_records(kTimelineRecords);
-  return absl::OkStatus();
-}
-
-transport::Transport& Runner::TransportFor(const hosts::HostEntry& entry) {
-  if (options_.local || (options_.transport.rsh.empty() && IsThisMachine(entry))) {
-    if (local_ == nullptr) {
-      local_ = std::make_unique<transport::LocalTransport>(loop_, agent_.path());
-    }
-    return *local_;
-  }
-  if (remote_ == nullptr) {
-    transport::SshOptions ssh;
-    ssh.config_file = options_.transport.ssh_config;
-    ssh.port = options_.transport.ssh_port;
-    ssh.connect_timeout = options_.transport.connect_timeout;
-    remote_ = std::make_unique<transport::SshTransport>(loop_, std::move(ssh), agent_);
-  }
-  return *remote_;
 }
 
 void Runner::Connect(NodeId id) {
@@ -271,13 +182,21 @@ void Runner::OnMessage(NodeId id, v1::SessionEvent event) {
   }
   if (event.has_exit() && stdin_ != nullptr) stdin_->RankEnded(Rank(event.exit().rank()));
   if (event.has_finished()) nodes_[id.value()]->finished = event.finished();
-  Feed(job::NodeMessage{id, std::move(event), UnixNanos()});
+  if (event.has_started() && status_ != nullptr) {
+    for (const v1::WorkerStarted& worker : event.started().workers()) {
+      status_->WorkerStarted(worker.rank(), worker.pid());
+    }
+  }
+  Feed(job::NodeMessage{id, std::move(event), absl::GetCurrentTimeNanos()});
   if (core_->state() == job::State::kRunning && stdin_ == nullptr) StartStdin();
 }
 
 void Runner::OnLogs(NodeId id, const v1::LogChunk& chunk) {
   router_.Deliver(core_->nodes()[id.value()].host, Rank(chunk.rank()), chunk.stream(),
                   chunk.data());
+  if (status_ != nullptr) {
+    status_->logs().Append(Rank(chunk.rank()), chunk.stream(), chunk.data());
+  }
   auto next = [this, id] {
     Node& node = *nodes_[id.value()];
     if (node.link != nullptr) node.link->NextLogs();
@@ -318,6 +237,7 @@ void Runner::Disconnect(NodeId id) {
 
 void Runner::OnPlan() {
   router_.SetWorldSize(core_->plan().world_size);
+  if (status_ != nullptr) status_->logs().SetWorldSize(core_->plan().world_size);
   if (options_.job.dry_run || options_.verbose) {
     std::string table = plan::FormatRankTable(core_->plan());
     if (options_.job.dry_run) {
@@ -388,7 +308,10 @@ void Runner::OnFinish() {
   if (core_->verdict().kind == job::Verdict::Kind::kSignal) {
     leave_timer_.After(kOutputWait, [this] { Leave(); });
   }
-  router_.Finish([this] { Leave(); });
+  router_.Finish([this] {
+    if (status_ == nullptr) return Leave();
+    status_->Finish([this] { Leave(); });
+  });
 }
 
 void Runner::Leave() { loop_.Stop(); }

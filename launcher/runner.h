@@ -17,6 +17,7 @@
 #include "launcher/report/facts.h"
 #include "launcher/report/progress.h"
 #include "launcher/report/timeline.h"
+#include "launcher/status/status_server.h"
 #include "launcher/transport/agent_binary.h"
 #include "launcher/transport/transport.h"
 
@@ -34,10 +35,18 @@ class Runner {
   int Run();
 
  private:
-  struct Node;
+  struct Node {
+    std::unique_ptr<NodeLink> link;  // null: not connected, or no more
+    v1::Finished finished;           // once it came
+    bool said_goodbye = false;
+    bool disconnecting = false;
+    loop::Timer goodbye_timer;
+    explicit Node(loop::Loop& loop) : goodbye_timer(loop) {}
+  };
 
   absl::Status Prepare();
   absl::Status PrepareTimeline();
+  absl::Status PrepareStatus();
   transport::Transport& TransportFor(const hosts::HostEntry& entry);
   void Connect(NodeId id);
 
@@ -68,6 +77,7 @@ class Runner {
   std::unique_ptr<output::StdinSource> stdin_;
   std::unique_ptr<report::Timeline> timeline_;  // null: nobody wants one
   std::unique_ptr<job::JobCore> core_;
+  std::unique_ptr<status::StatusServer> status_;  // null: a dry run
   std::vector<std::unique_ptr<Node>> nodes_;
   report::SlowestNodes slowest_;
   report::Progress progress_;

@@ -14,6 +14,10 @@ Usage: dtrain COMMAND ...
 
 Commands:
   launch    start a job and wait for its end
+  ps        list the jobs that run
+  status    show what a job and its ranks do; top: again every second
+  logs      print what a rank has written; -f: and what it writes
+  stop      end a job
   bench     measure communication and scaling: dtrain bench --help
   version   print the version
 

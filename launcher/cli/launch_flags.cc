@@ -255,6 +255,10 @@ std::vector<Flag> OutputFlags() {
       {"--timeline", kGroup, "FILE",
        "trace of the whole job, for ui.perfetto.dev (or HOROVOD_TIMELINE)",
        [](View v, RawLaunch& o) { return Set(v, o.options.timeline); }},
+      {"--status-listen", kGroup, "[IP:]PORT",
+       "answer status queries here too, over HTTP; loopback only\n"
+       "(--status-listen 8080)",
+       [](View v, RawLaunch& o) { return Set(v, o.options.status_listen); }},
       {"--spool-limit", kGroup, "SIZE",
        "output a host keeps for us, per rank and stream, before\n"
        "the rank must wait; default 256M",

@@ -38,8 +38,9 @@ struct LaunchOptions {
   output::Options output;
   bool verbose = false;
   bool quiet = false;
-  std::string result_json;  // empty: none
-  std::string timeline;     // empty: none
+  std::string result_json;    // empty: none
+  std::string timeline;       // empty: none
+  std::string status_listen;  // [IP:]PORT; empty: none
 };
 
 struct Command {

@@ -342,8 +342,8 @@ absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& args,
     command.kind = Command::Kind::kVersion;
     return command;
   }
-  std::string nearest =
-      Nearest(name, {"launch", "bench", "version", "help", "--help", "--version"});
+  std::string nearest = Nearest(name, {"launch", "ps", "status", "top", "logs", "stop", "bench",
+                                       "version", "help", "--help", "--version"});
   return absl::InvalidArgumentError(absl::StrCat(
       "unknown command ", Escape(name, 80),
       nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"), "\nSee dtrain --help"));

@@ -20,6 +20,8 @@ CTEST_SKIPPED = 77
 def pytest_configure(config):
     config.addinivalue_line(
         "markers", "bound(seconds): how long after the test something may still be there")
+    config.addinivalue_line(
+        "markers", "launcher_killed: its status socket is there until dtrain ps removes it")
     if IS_ROOT and not (hosts.bin_dir() / "dtrain").exists():
         pytest.exit(f"no dtrain in {hosts.bin_dir()}: build first, or set DTRAIN_BIN_DIR", 2)
 
@@ -78,6 +80,9 @@ def fail_on_leftovers(left, request):
     marker = request.node.get_closest_marker("bound")
     seconds = marker.args[0] if marker else 5
     found = left.wait_for_none(seconds)
+    if found and request.node.get_closest_marker("launcher_killed"):
+        left.remove_dead_sockets()
+        found = left.find()
     if found:
         left.remove()
         pytest.fail(f"left behind {seconds} s after the test:\n" + "\n".join(found), pytrace=False)

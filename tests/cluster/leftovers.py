@@ -6,8 +6,11 @@ import signal
 import time
 from pathlib import Path
 
-# The pushed agent is kept for the next launch; a half-written one is not.
-AGENT_CACHE = re.compile(r"/root/\.cache(/dtrain(/agent-[0-9a-f]+(/(dtrain-agent|used))?)?)?")
+import hosts
+
+# The pushed agent is kept for the next launch, a half-written one is not; and the folder for status
+# sockets, but none of these.
+KEPT = re.compile(r"/root/\.cache(/dtrain(/agent-[0-9a-f]+(/(dtrain-agent|used))?)?)?|/run/dtrain")
 SSH_PORTS = (22, 2222)
 # Mounted into every host, also when it lies below a watched folder (a bind mount of the same file
 # system is none to os.path.ismount).
@@ -62,7 +65,7 @@ def files(host):
                         and not IGNORED.match(f"{here}/{name}")]
             for name in names + leaves:
                 path = f"{here}/{name}"
-                if not IGNORED.match(path) and not AGENT_CACHE.fullmatch(path):
+                if not IGNORED.match(path) and not KEPT.fullmatch(path):
                     found.add(path)
     return found
 
@@ -105,6 +108,11 @@ class Leftovers:
         # A resource manager's daemons, for example.
         self._pids = {host: {pid for pid, _, _ in processes(host)} for host in cluster.hosts}
         self._sockets = {host: set(listening(host)) for host in cluster.hosts}
+
+    def remove_dead_sockets(self):
+        for host in self._cluster.hosts:
+            listed = host.run([hosts.bin_dir() / "dtrain", "ps"])
+            assert listed.stdout == "no jobs\n", listed
 
     def find(self):
         found = []

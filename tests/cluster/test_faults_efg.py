@@ -60,6 +60,7 @@ def test_e5_local_agent_killed(cluster, victim):
 
 
 # F2
+@pytest.mark.launcher_killed
 @pytest.mark.parametrize("where", ["ssh", "local"])
 def test_f2_launcher_killed(cluster, where):
     if where == "ssh":

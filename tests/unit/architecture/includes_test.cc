@@ -27,6 +27,7 @@ struct Row {
 const std::map<std::string, std::string> kLibraries = {
     {"absl/", "absl"},
     {"boost/asio", "Boost.Asio"},
+    {"boost/beast", "Boost.Beast"},
     {"boost/", "Boost.Asio"},
     {"spdlog/", "spdlog"},
     {"fmt/", "spdlog"},

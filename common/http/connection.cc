@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/http/connection.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/chunk_encode.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace dtrain::http {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace bhttp = boost::beast::http;
+
+constexpr size_t kHeaderBytes = 8 << 10;
+constexpr size_t kBufferBytes = 16 << 10;
+constexpr size_t kPieceBytes = 64 << 10;
+
+absl::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
+
+// "127.0.0.1:80", "[::1]", "localhost": what a page of another site cannot make a browser send.
+bool IsLoopbackName(absl::string_view host) {
+  const size_t colon = host.rfind(':');
+  if (colon != host.npos && host.find(']', colon) == host.npos) host = host.substr(0, colon);
+  return host == "127.0.0.1" || host == "[::1]" || absl::EqualsIgnoreCase(host, "localhost");
+}
+
+// Takes as long for a wrong guess as for a right one.
+bool SameSecret(absl::string_view a, absl::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned char difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+Connection::Connection(loop::Loop& loop, StreamSocket socket, const Access& access,
+                       const Limits& limits, Handler& handler, Callbacks callbacks)
+    : access_(access),
+      limits_(limits),
+      handler_(handler),
+      callbacks_(std::move(callbacks)),
+      socket_(std::move(socket)),
+      timer_(loop),
+      buffer_(kBufferBytes) {}
+
+void Connection::Close() {
+  if (std::exchange(closed_, true)) return;
+  timer_.Cancel();
+  feed_.reset();
+  Error ignored;
+  socket_.shutdown(asio::socket_base::shutdown_both, ignored);
+  socket_.close(ignored);
+  busy_ = false;
+  auto self = shared_from_this();
+  std::exchange(callbacks_.on_over, nullptr)(self);
+}
+
+void Connection::Read() {
+  parser_.emplace();
+  parser_->header_limit(kHeaderBytes);
+  timer_.After(limits_.request, [self = shared_from_this()] { self->Close(); });
+  bhttp::async_read_header(
+      socket_, buffer_, *parser_,
+      [self = shared_from_this()](Error error, size_t) { self->OnHeader(error); });
+}
+
+void Connection::OnHeader(Error error) {
+  if (closed_) return;
+  timer_.Cancel();
+  busy_ = true;
+  if (!error) return Answer();
+  const bool not_http =
+      error.category() == bhttp::make_error_code(bhttp::error::bad_method).category();
+  if (!not_http || error == bhttp::error::end_of_stream || error == bhttp::error::partial_message) {
+    return Close();
+  }
+  const bool too_large =
+      error == bhttp::error::header_limit || error == bhttp::error::buffer_overflow;
+  Send(ErrorResponse(too_large ? 431 : 400,
+                     too_large ? "the request's header is too large" : "this is no HTTP request"),
+       false);
+}
+
+bool Connection::TokenIsRight() {
+  constexpr absl::string_view kScheme = "Bearer ";
+  const absl::string_view given = View(parser_->get()[bhttp::field::authorization]);
+  wrong_token_ = !given.empty();
+  if (given.size() < kScheme.size() ||
+      !absl::EqualsIgnoreCase(given.substr(0, kScheme.size()), kScheme)) {
+    return false;
+  }
+  wrong_token_ =
+      !SameSecret(absl::StripAsciiWhitespace(given.substr(kScheme.size())), access_.token);
+  return !wrong_token_;
+}
+
+std::optional<Response> Connection::Refuse(const Target& target) {
+  const auto& request = parser_->get();
+  wrong_token_ = false;
+  if (access_.ask_for_token && !IsLoopbackName(View(request[bhttp::field::host]))) {
+    return ErrorResponse(403, "the Host header names no loopback address");
+  }
+  if (request.count(bhttp::field::origin) != 0 || request.count(bhttp::field::upgrade) != 0) {
+    return ErrorResponse(403, "requests of web pages are not answered");
+  }
+  if (access_.ask_for_token && target.path != "/healthz" && !TokenIsRight()) {
+    return ErrorResponse(401, "send the token: Authorization: Bearer TOKEN");
+  }
+  if (request.method() != bhttp::verb::get && request.method() != bhttp::verb::head) {
+    return ErrorResponse(405, "only GET and HEAD are answered");
+  }
+  return std::nullopt;
+}
+
+void Connection::Answer() {
+  const auto& request = parser_->get();
+  // A body is never read: what follows it cannot be told from it.
+  const auto length = parser_->content_length();
+  const bool has_body = request.chunked() || (length && *length > 0);
+  keep_alive_ = request.keep_alive() && !has_body;
+  absl::StatusOr<Target> target = ParseTarget(View(request.target()));
+  const Target none;
+  if (auto refused = Refuse(target.ok() ? *target : none)) {
+    if (!wrong_token_) return Send(*std::move(refused), keep_alive_);
+    // Guessing takes its time.
+    auto held = std::make_shared<Response>(*std::move(refused));
+    timer_.After(limits_.wrong_token,
+                 [self = shared_from_this(), held] { self->Send(std::move(*held), false); });
+    return;
+  }
+  if (has_body) return Send(ErrorResponse(413, "a request with a body is not answered"), false);
+  if (!target.ok()) return Send(ErrorResponse(400, target.status().message()), keep_alive_);
+  target->accept = std::string(View(request[bhttp::field::accept]));
+  Send(handler_(*target), keep_alive_);
+}
+
+template <typename Body>
+void Connection::SetHeader(const Response& response, boost::beast::http::response<Body>& message) {
+  const unsigned version = parser_->get().version();
+  message.version(version == 0 ? 11 : version);
+  message.result(static_cast<unsigned>(response.status));
+  message.set(bhttp::field::server, "dtrain");
+  message.set(bhttp::field::content_type, response.content_type);
+  message.set(bhttp::field::cache_control, "no-store");
+  message.set("X-Content-Type-Options", "nosniff");
+  message.set("X-Frame-Options", "DENY");
+  if (response.status == 405) message.set(bhttp::field::allow, "GET, HEAD");
+  if (response.status == 401) message.set(bhttp::field::www_authenticate, "Bearer");
+  message.keep_alive(keep_alive_);
+}
+
+void Connection::Send(Response response, bool keep_alive) {
+  const bool head = parser_->get().method() == bhttp::verb::head;
+  keep_alive_ = keep_alive;
+  if (response.feed != nullptr && !head) return StartFeed(std::move(response));
+  auto message = std::make_shared<bhttp::response<bhttp::string_body>>();
+  SetHeader(response, *message);
+  message->content_length(response.body.size());
+  if (!head) message->body() = std::move(response.body);
+  AllowTimeToTake();
+  bhttp::async_write(socket_, *message, [self = shared_from_this(), message](Error error, size_t) {
+    self->OnSent(error);
+  });
+}
+
+void Connection::OnSent(Error error) {
+  if (closed_) return;
+  timer_.Cancel();
+  busy_ = false;
+  if (error || !keep_alive_) return Close();
+  callbacks_.on_answered();
+  Read();
+}
+
+// ---- A body that grows ----
+
+void Connection::StartFeed(Response response) {
+  struct Header {
+    bhttp::response<bhttp::empty_body> message;
+    std::optional<bhttp::response_serializer<bhttp::empty_body>> serializer;
+  };
+  framed_ = parser_->get().version() >= 11;
+  keep_alive_ = keep_alive_ && framed_;
+  feed_ = std::move(response.feed);
+  auto header = std::make_shared<Header>();
+  SetHeader(response, header->message);
+  header->message.chunked(framed_);
+  header->serializer.emplace(header->message);
+  AllowTimeToTake();
+  bhttp::async_write_header(
+      socket_, *header->serializer,
+      [self = shared_from_this(), header](Error error, size_t) { self->SendPiece(error); });
+  WatchPeer();
+}
+
+void Connection::SendPiece(Error error) {
+  if (closed_) return;
+  timer_.Cancel();
+  if (error) return Close();
+  auto piece = std::make_shared<std::string>(feed_->Next(kPieceBytes));
+  if (piece->empty() && !feed_->ended()) {
+    feed_->Notify([self = shared_from_this()] { self->SendPiece({}); });
+    return;
+  }
+  AllowTimeToTake();
+  auto sent = [self = shared_from_this(), piece](Error e, size_t) {
+    piece->empty() ? self->OnSent(e) : self->SendPiece(e);
+  };
+  if (piece->empty()) feed_.reset();
+  if (!framed_) {
+    asio::async_write(socket_, asio::buffer(*piece), sent);
+  } else if (piece->empty()) {
+    asio::async_write(socket_, bhttp::make_chunk_last(), sent);
+  } else {
+    asio::async_write(socket_, bhttp::make_chunk(asio::buffer(*piece)), sent);
+  }
+}
+
+// A peer that hangs up while there is nothing to send is noticed.
+void Connection::WatchPeer() {
+  socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this()](Error error) {
+    if (self->closed_ || self->feed_ == nullptr || error) return;
+    char byte;
+    const ssize_t n = recv(self->socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN)) self->Close();
+  });
+}
+
+void Connection::AllowTimeToTake() {
+  timer_.After(limits_.response, [self = shared_from_this()] { self->Close(); });
+}
+
+}  // namespace dtrain::http

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtrain::http {
+
+// What a GET asks for; path and query are decoded.
+struct Target {
+  std::string path;  // begins with a slash; has no "." or ".." segment and no control byte
+  std::map<std::string, std::string> query;
+  std::string accept;  // the header, as it came
+};
+
+// Fails on anything that is no plain path with a query: a bad escape, a NUL, a segment that climbs,
+// a name given twice.
+absl::StatusOr<Target> ParseTarget(absl::string_view text);
+
+// A body that grows while it is sent. Loop thread.
+class Feed {
+ public:
+  virtual ~Feed() = default;
+  // Up to `limit` bytes that were not given yet; empty when there are none now.
+  virtual std::string Next(size_t limit) = 0;
+  // Nothing more will come.
+  virtual bool ended() const = 0;
+  // Calls `task` once, when there is more or it has ended; a later call replaces it.
+  virtual void Notify(absl::AnyInvocable<void()> task) = 0;
+};
+
+struct Response {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::unique_ptr<Feed> feed;  // set: the body, until it ends
+};
+
+// {"error": "..."} with this status.
+Response ErrorResponse(int status, absl::string_view message);
+
+using Handler = absl::AnyInvocable<Response(const Target&)>;
+
+}  // namespace dtrain::http

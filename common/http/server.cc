@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/http/server.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <cerrno>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/posix_error.h"
+#include "common/http/connection.h"
+#include "common/log/log.h"
+
+namespace dtrain::http {
+namespace {
+
+namespace asio = boost::asio;
+using Error = boost::system::error_code;
+using Unix = asio::local::stream_protocol;
+using Tcp = asio::ip::tcp;
+
+constexpr char kYoungEnd[] = ".new";
+// After accept failed for want of descriptors.
+constexpr Duration kBreath = std::chrono::milliseconds(100);
+
+absl::Status StatusOf(const Error& error, absl::string_view what) {
+  return PosixError(error.value(), what);
+}
+
+bool IsOursOrRoots(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  return peer.uid == geteuid() || peer.uid == 0;
+}
+
+}  // namespace
+
+struct Server::Shared {
+  Shared(loop::Loop& l, Handler h, Limits lim)
+      : loop(l), handler(std::move(h)), limits(lim), breath(l) {}
+
+  template <typename Protocol>
+  void Accept(asio::basic_socket_acceptor<Protocol>& acceptor) {
+    acceptor.async_accept(
+        [this, &acceptor, alive = alive](Error error, typename Protocol::socket socket) mutable {
+          if (!*alive) return;
+          if (!error) Admit(StreamSocket(std::move(socket)));
+          const bool starved = error == asio::error::no_descriptors || error.value() == ENFILE ||
+                               error == asio::error::no_memory;
+          if (starved) {
+            breath.After(kBreath, [this, &acceptor] { Accept(acceptor); });
+          } else {
+            Accept(acceptor);
+          }
+        });
+  }
+
+  void Admit(StreamSocket socket) {
+    const bool stranger = unix_acceptor.has_value() && !IsOursOrRoots(socket.native_handle());
+    if (stranger && !std::exchange(warned, true)) {
+      log::Warn("a process of another user was refused on the status socket");
+    }
+    // Closed as it goes out of scope.
+    if (stranger || connections.size() >= limits.connections) return;
+    Connection::Callbacks callbacks;
+    callbacks.on_answered = [this, alive = alive] {
+      if (*alive) CheckIdle();
+    };
+    callbacks.on_over = [this, alive = alive](const std::shared_ptr<Connection>& over) {
+      if (!*alive) return;
+      connections.erase(over);
+      CheckIdle();
+    };
+    auto connection = std::make_shared<Connection>(loop, std::move(socket), access, limits, handler,
+                                                   std::move(callbacks));
+    connections.insert(connection);
+    connection->Start();
+  }
+
+  void CheckIdle() {
+    for (const auto& connection : connections) {
+      if (connection->busy()) return;
+    }
+    if (when_idle != nullptr) std::exchange(when_idle, nullptr)();
+  }
+
+  loop::Loop& loop;
+  Handler handler;
+  const Limits limits;
+  Access access;
+  std::optional<asio::basic_socket_acceptor<Unix>> unix_acceptor;
+  std::optional<asio::basic_socket_acceptor<Tcp>> tcp_acceptor;
+  std::set<std::shared_ptr<Connection>> connections;
+  loop::Timer breath;
+  loop::Task when_idle;
+  bool warned = false;
+  std::shared_ptr<bool> alive = std::make_shared<bool>(true);
+};
+
+Server::Server(std::unique_ptr<Shared> shared, std::string address)
+    : shared_(std::move(shared)), address_(std::move(address)) {}
+
+Server::~Server() {
+  *shared_->alive = false;
+  const auto connections = shared_->connections;
+  for (const auto& connection : connections) connection->Close();
+  if (shared_->unix_acceptor.has_value()) unlink(address_.c_str());
+}
+
+void Server::WhenIdle(loop::Task task) {
+  shared_->when_idle = std::move(task);
+  shared_->CheckIdle();
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::ListenUnix(loop::Loop& loop, std::string path,
+                                                           Handler handler, Limits limits) {
+  sockaddr_un name;
+  constexpr size_t kRoom = sizeof(name.sun_path) - sizeof(kYoungEnd);
+  if (path.size() > kRoom) {
+    return absl::InvalidArgumentError(absl::StrCat("the path of the socket ", path, " has ",
+                                                   path.size(), " bytes; there is room for ",
+                                                   kRoom));
+  }
+  auto shared = std::make_unique<Shared>(loop, std::move(handler), limits);
+  auto& acceptor = shared->unix_acceptor.emplace(loop.context());
+  Error error;
+  acceptor.open(Unix(), error);
+  // Before it has a name: nobody may connect in between.
+  if (!error && fchmod(acceptor.native_handle(), 0600) != 0) error.assign(errno, error.category());
+  // Under another name until it listens: who finds a socket on which nobody does may remove it.
+  const std::string young = path + kYoungEnd;
+  if (!error) acceptor.bind(Unix::endpoint(young), error);
+  if (error) return StatusOf(error, absl::StrCat("make the socket ", young));
+  acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (!error && link(young.c_str(), path.c_str()) != 0) error.assign(errno, error.category());
+  unlink(young.c_str());
+  if (error) return StatusOf(error, absl::StrCat("listen on ", path));
+  shared->Accept(acceptor);
+  return std::unique_ptr<Server>(new Server(std::move(shared), std::move(path)));
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::ListenTcp(loop::Loop& loop, const std::string& ip,
+                                                          uint16_t port, std::string token,
+                                                          Handler handler, Limits limits) {
+  Error error;
+  const asio::ip::address address = asio::ip::make_address(ip, error);
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", ip, "\" is no numeric IP address"));
+  }
+  if (!address.is_loopback()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ip, " is no loopback address; over a network, forward a port: ssh -L"));
+  }
+  auto shared = std::make_unique<Shared>(loop, std::move(handler), limits);
+  shared->access.token = std::move(token);
+  shared->access.ask_for_token = true;
+  auto& acceptor = shared->tcp_acceptor.emplace(loop.context());
+  Tcp::endpoint endpoint(address, port);
+  const std::string shown =
+      absl::StrCat(address.is_v6() ? absl::StrCat("[", ip, "]") : ip, ":", port);
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (!error) endpoint = acceptor.local_endpoint(error);
+  if (error) return StatusOf(error, absl::StrCat("listen on ", shown));
+  shared->Accept(acceptor);
+  return std::unique_ptr<Server>(new Server(
+      std::move(shared), absl::StrCat(shown.substr(0, shown.rfind(':')), ":", endpoint.port())));
+}
+
+}  // namespace dtrain::http

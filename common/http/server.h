@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/http/message.h"
+#include "common/loop/loop.h"
+
+namespace dtrain::http {
+
+// What strangers may take of us.
+struct Limits {
+  size_t connections = 128;                      // more are closed as they come
+  Duration request = std::chrono::seconds(10);   // until a request's header is there, idle included
+  Duration response = std::chrono::seconds(30);  // until the peer has taken a piece of an answer
+  Duration wrong_token = std::chrono::seconds(1);  // before a wrong token is answered
+};
+
+// A small HTTP/1.1 server that only answers GET and HEAD. Who may ask: on a unix socket, processes
+// of our own user and of root, as the kernel tells; on TCP, which binds loopback addresses only,
+// who sends the token (`Authorization: Bearer ...`) for all but /healthz, and names a loopback
+// host. A request with an Origin comes from a web page and is refused. Loop thread.
+class Server {
+ public:
+  // `path` must not exist, is made with mode 0600, and removed by the destructor.
+  static absl::StatusOr<std::unique_ptr<Server>> ListenUnix(loop::Loop& loop, std::string path,
+                                                            Handler handler, Limits limits = {});
+  // `ip` must be a loopback address; port 0 takes a free one.
+  static absl::StatusOr<std::unique_ptr<Server>> ListenTcp(loop::Loop& loop, const std::string& ip,
+                                                           uint16_t port, std::string token,
+                                                           Handler handler, Limits limits = {});
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // "127.0.0.1:8080", or the path of the socket.
+  const std::string& address() const { return address_; }
+  // Calls `task` once, when no answer is on its way (any more).
+  void WhenIdle(loop::Task task);
+
+ private:
+  struct Shared;
+  Server(std::unique_ptr<Shared> shared, std::string address);
+  std::unique_ptr<Shared> shared_;
+  const std::string address_;
+};
+
+}  // namespace dtrain::http

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a launch needs before the first connection.
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/os/fd.h"
+#include "common/rpc/channel.h"
+#include "launcher/plan/plan.h"
+#include "launcher/report/result_json.h"
+#include "launcher/runner.h"
+#include "launcher/transport/command_transport.h"
+#include "launcher/transport/local_transport.h"
+#include "launcher/transport/ssh_transport.h"
+
+namespace dtrain {
+namespace {
+
+// Per worker, taken ten times a second: 450 KiB of memory that it shares with its shepherd.
+constexpr uint32_t kTimelineRecords = 4096;
+
+// Without a user or port of its own such an entry needs no ssh to itself, as with mpirun.
+bool IsThisMachine(const hosts::HostEntry& entry) {
+  if (!entry.user.empty() || entry.port != 0) return false;
+  if (entry.host == "localhost" || entry.host == "127.0.0.1" || entry.host == "::1") return true;
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 && entry.host == name;
+}
+
+}  // namespace
+
+absl::Status Runner::Prepare() {
+  absl::Status opened = router_.Open();
+  if (!opened.ok()) return opened;
+  if (!options_.result_json.empty()) {
+    absl::Status writable = report::CheckWritable("--result-json", options_.result_json);
+    if (!writable.ok()) return writable;
+  }
+  absl::Status timeline = PrepareTimeline();
+  if (!timeline.ok()) return timeline;
+  hosts::HostList hosts = plan::NodesToAsk(options_.hosts, options_.job.plan);
+  options_.job.protocol = rpc::kProtocolVersion;
+  options_.job.build = DTRAIN_VERSION;
+  options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
+  options_.job.incarnation = os::RandomBytes(16);
+  options_.job.probe_token = os::RandomBytes(32);
+  if (!options_.transport.rsh.empty()) {
+    auto made = transport::CommandTransport::Make(loop_, options_.transport.rsh, agent_);
+    if (!made.ok()) return made.status();
+    remote_ = *std::move(made);
+  }
+  for (size_t i = 0; i < hosts.entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
+  core_ = std::make_unique<job::JobCore>(std::move(hosts), options_.job, loop_.Now());
+  return PrepareStatus();
+}
+
+absl::Status Runner::PrepareStatus() {
+  if (options_.job.dry_run) return absl::OkStatus();
+  status::JobIdentity job;
+  job.id = options_.job.job_id;
+  job.argv.assign(options_.job.part.argv().begin(), options_.job.part.argv().end());
+  job.launcher_pid = getpid();
+  job.begin = loop_.Now();
+  job.begin_unix_nanos = absl::GetCurrentTimeNanos();
+  status_ =
+      std::make_unique<status::StatusServer>(loop_, std::move(job), [this] { return Facts(); });
+  // The job does not depend on it, and who asks with `dtrain ps` is told the same.
+  absl::Status listening = status_->ListenUnix();
+  if (!listening.ok() && options_.verbose) {
+    Warn(absl::StrCat("dtrain: no status queries: ", listening.message()));
+  }
+  if (options_.status_listen.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> where = status_->ListenTcp(options_.status_listen);
+  if (!where.ok()) {
+    return absl::Status(where.status().code(),
+                        absl::StrCat("--status-listen: ", where.status().message()));
+  }
+  Warn(absl::StrCat("dtrain: ", *where));
+  return absl::OkStatus();
+}
+
+absl::Status Runner::PrepareTimeline() {
+  std::string path = options_.timeline;
+  // Horovod's own library takes this name for itself: then no worker of ours tells a span, and the
+  // file is left to it.
+  const bool only_spans = path.empty();
+  for (const v1::EnvVar& var : options_.job.part.env()) {
+    if (only_spans && var.name() == "HOROVOD_TIMELINE") path = var.value();
+  }
+  if (path.empty() || path == "DYNAMIC" || options_.job.dry_run) return absl::OkStatus();
+  absl::Status writable =
+      report::CheckWritable(only_spans ? "HOROVOD_TIMELINE" : "--timeline", path);
+  if (!writable.ok()) return writable;
+  timeline_ = std::make_unique<report::Timeline>(std::move(path), only_spans, loop_.Now(),
+                                                 absl::GetCurrentTimeNanos());
+  options_.job.part.set_timeline_records(kTimelineRecords);
+  return absl::OkStatus();
+}
+
+transport::Transport& Runner::TransportFor(const hosts::HostEntry& entry) {
+  if (options_.local || (options_.transport.rsh.empty() && IsThisMachine(entry))) {
+    if (local_ == nullptr) {
+      local_ = std::make_unique<transport::LocalTransport>(loop_, agent_.path());
+    }
+    return *local_;
+  }
+  if (remote_ == nullptr) {
+    transport::SshOptions ssh;
+    ssh.config_file = options_.transport.ssh_config;
+    ssh.port = options_.transport.ssh_port;
+    ssh.connect_timeout = options_.transport.connect_timeout;
+    remote_ = std::make_unique<transport::SshTransport>(loop_, std::move(ssh), agent_);
+  }
+  return *remote_;
+}
+
+}  // namespace dtrain

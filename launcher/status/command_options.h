@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace dtrain::status {
+
+struct CommandOptions {
+  std::string command;  // "ps", "status", "logs", "stop", "top"
+  std::string help;     // to be printed on stdout, and nothing else
+  std::string job;      // empty: the only one
+  bool json = false;
+  bool follow = false;
+  uint32_t rank = 0;
+  std::string stream = "stdout";
+};
+
+// `args` begins with the command. Every error is InvalidArgument, one or two lines.
+absl::StatusOr<CommandOptions> ParseCommand(const std::vector<std::string>& args);
+
+}  // namespace dtrain::status

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/status/job_view.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "launcher/job/collective_watch.h"
+
+namespace dtrain::status {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+struct Counts {
+  size_t waiting = 0;
+  size_t running = 0;
+  size_t ended = 0;
+  size_t failed = 0;  // of those that ended
+};
+
+bool HasFailed(const v1::WorkerExit& exit) {
+  return exit.signal() != 0 || exit.exit_code() != 0 || exit.aborted();
+}
+
+Counts CountRanks(const report::JobFacts& facts) {
+  Counts counts;
+  for (const job::RankEnd& rank : facts.ranks) {
+    if (rank.ended) {
+      ++counts.ended;
+      if (HasFailed(rank.exit)) ++counts.failed;
+    } else if (facts.state < job::State::kRunning) {
+      ++counts.waiting;
+    } else {
+      ++counts.running;
+    }
+  }
+  return counts;
+}
+
+Json CollectiveView(const v1::RankProgress& progress) {
+  Json json = {{"operations", progress.operations()},
+               {"bytes", progress.total_bytes()},
+               {"busy_s", static_cast<double>(progress.busy_nanos()) / 1e9},
+               {"wait_s", static_cast<double>(progress.wait_nanos()) / 1e9}};
+  if (progress.inside()) {
+    json["now"] = {{"kind", job::CollectiveName(progress.kind())},
+                   {"number", progress.number()},
+                   {"group", progress.group()},
+                   {"bytes", progress.bytes()},
+                   {"seconds", static_cast<double>(progress.inside_nanos()) / 1e9}};
+  }
+  return json;
+}
+
+Json LogView(const LogTails& logs, Rank rank, v1::StreamKind stream) {
+  const LogTails::Range range = logs.range(rank, stream);
+  return {{"begin", range.begin}, {"end", range.end}};
+}
+
+// `name`: label values are escaped; help and type stand before the first sample.
+void AddFamily(std::string& out, absl::string_view name, absl::string_view type,
+               absl::string_view help) {
+  absl::StrAppend(&out, "# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
+}
+
+std::string Label(absl::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+      continue;
+    }
+    if (c == '\\' || c == '"') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+Json JobView(const JobIdentity& job, const report::JobFacts& facts, TimePoint now) {
+  const Counts counts = CountRanks(facts);
+  Json json;
+  json["id"] = job.id;
+  json["state"] = job::StateName(facts.state);
+  json["phase"] = report::PhaseName(facts.state);
+  json["command"] = job.argv;
+  json["launcher_pid"] = job.launcher_pid;
+  json["begin_unix_s"] = static_cast<double>(job.begin_unix_nanos) / 1e9;
+  json["seconds"] = ToSeconds(now - job.begin);
+  json["world_size"] = facts.ranks.size();
+  json["ranks"] = {{"waiting", counts.waiting},
+                   {"running", counts.running},
+                   {"ended", counts.ended},
+                   {"failed", counts.failed}};
+  json["nodes"] = facts.nodes.size();
+  json["waiting_for"] = Json::array();
+  for (const job::NodeView& node : facts.nodes) {
+    if (!report::IsWaiting(facts.state, node)) continue;
+    json["waiting_for"].push_back({{"host", node.host}, {"what", node.waiting_for}});
+  }
+  json["phases"] = Json::array();
+  for (const job::PhaseTime& phase : facts.phases) {
+    const TimePoint end = phase.end == kNever ? now : phase.end;
+    json["phases"].push_back(
+        {{"name", report::PhaseName(phase.state)}, {"seconds", ToSeconds(end - phase.begin)}});
+  }
+  json["warnings"] = facts.warnings;
+  return json;
+}
+
+Json RanksView(const report::JobFacts& facts, const Pids& pids, const LogTails& logs) {
+  Json list = Json::array();
+  for (const job::RankEnd& rank : facts.ranks) {
+    Json json = {{"rank", rank.rank.value()}, {"host", report::HostOf(facts, rank.node)}};
+    const auto pid = pids.find(rank.rank.value());
+    json["state"] = rank.ended ? "ended" : pid == pids.end() ? "waiting" : "running";
+    if (pid != pids.end()) json["pid"] = pid->second;
+    if (rank.ended && rank.exit.signal() != 0) {
+      json["signal"] = rank.exit.signal();
+    } else if (rank.ended) {
+      json["exit_code"] = rank.exit.exit_code();
+    }
+    if (rank.progress.operations() > 0 || rank.progress.inside()) {
+      json["collectives"] = CollectiveView(rank.progress);
+    }
+    json["log"] = {{"stdout", LogView(logs, rank.rank, v1::STREAM_KIND_STDOUT)},
+                   {"stderr", LogView(logs, rank.rank, v1::STREAM_KIND_STDERR)}};
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+Json NodesView(const report::JobFacts& facts) {
+  Json list = Json::array();
+  for (const job::NodeView& node : facts.nodes) {
+    Json json = {{"host", node.host},
+                 {"state", node.gone     ? "gone"
+                           : node.joined ? "joined"
+                                         : "connecting"}};
+    if (!node.joined && !node.waiting_for.empty()) json["waiting_for"] = node.waiting_for;
+    if (node.joined) {
+      const v1::Inventory& inventory = node.inventory;
+      json["hostname"] = inventory.hostname();
+      json["machine"] = inventory.machine();
+      json["kernel"] = inventory.kernel();
+      json["cpus"] = inventory.allowed_cpus();
+      json["memory_bytes"] = inventory.memory_bytes();
+      json["gpus"] = Json::array();
+      for (const v1::Gpu& gpu : inventory.gpus()) {
+        json["gpus"].push_back({{"index", gpu.index()},
+                                {"uuid", gpu.uuid()},
+                                {"name", gpu.name()},
+                                {"memory_total_bytes", gpu.memory_total_bytes()},
+                                {"memory_used_bytes", gpu.memory_used_bytes()}});
+      }
+    }
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, TimePoint now,
+                        bool openmetrics) {
+  std::string out;
+  const std::string id = absl::StrCat("job=\"", Label(job.id), "\"");
+  AddFamily(out, "dtrain_job_state", "gauge", "1 for the state that the job is in.");
+  absl::StrAppend(&out, "dtrain_job_state{", id, ",state=\"", job::StateName(facts.state),
+                  "\"} 1\n");
+  AddFamily(out, "dtrain_job_age_seconds", "gauge", "Time since the launch.");
+  absl::StrAppendFormat(&out, "dtrain_job_age_seconds{%s} %.3f\n", id, ToSeconds(now - job.begin));
+  const Counts counts = CountRanks(facts);
+  AddFamily(out, "dtrain_job_ranks", "gauge", "Ranks by what they do.");
+  for (const auto& [state, n] : {std::pair<const char*, size_t>{"waiting", counts.waiting},
+                                 {"running", counts.running},
+                                 {"ended", counts.ended}}) {
+    absl::StrAppend(&out, "dtrain_job_ranks{", id, ",state=\"", state, "\"} ", n, "\n");
+  }
+  AddFamily(out, "dtrain_job_nodes", "gauge", "Nodes that have joined the job and are not gone.");
+  size_t nodes = 0;
+  for (const job::NodeView& node : facts.nodes) nodes += node.joined && !node.gone ? 1 : 0;
+  absl::StrAppend(&out, "dtrain_job_nodes{", id, "} ", nodes, "\n");
+
+  using Progress = v1::RankProgress;
+  struct Family {
+    const char* name;
+    const char* help;
+    double (*value)(const Progress&);
+  };
+  constexpr Family kFamilies[] = {
+      {"dtrain_rank_collectives", "Collectives of libdtrain that a rank has done.",
+       [](const Progress& p) { return static_cast<double>(p.operations()); }},
+      {"dtrain_rank_collective_bytes", "Bytes that went through them.",
+       [](const Progress& p) { return static_cast<double>(p.total_bytes()); }},
+      {"dtrain_rank_collective_busy_seconds", "Time a rank was inside them.",
+       [](const Progress& p) { return static_cast<double>(p.busy_nanos()) / 1e9; }},
+      {"dtrain_rank_collective_wait_seconds", "Time of it that a rank waited for the last one.",
+       [](const Progress& p) { return static_cast<double>(p.wait_nanos()) / 1e9; }}};
+  for (const Family& family : kFamilies) {
+    AddFamily(out, absl::StrCat(family.name, openmetrics ? "" : "_total"), "counter", family.help);
+    for (const job::RankEnd& rank : facts.ranks) {
+      if (rank.progress.operations() == 0) continue;
+      absl::StrAppendFormat(&out, "%s_total{%s,rank=\"%d\",host=\"%s\"} %.17g\n", family.name, id,
+                            rank.rank.value(), Label(report::HostOf(facts, rank.node)),
+                            family.value(rank.progress));
+    }
+  }
+  return openmetrics ? out + "# EOF\n" : out;
+}
+
+}  // namespace dtrain::status

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "launcher/report/facts.h"
+#include "launcher/status/log_tails.h"
+
+// A job as programs see it: the answers of the status server. docs/api.md is their description.
+// Pure.
+namespace dtrain::status {
+
+// What JobFacts does not know.
+struct JobIdentity {
+  std::string id;
+  std::vector<std::string> argv;
+  pid_t launcher_pid = 0;
+  TimePoint begin;
+  int64_t begin_unix_nanos = 0;
+};
+
+using Pids = std::map<uint32_t, uint32_t>;  // of the workers that have started, by rank
+
+nlohmann::ordered_json JobView(const JobIdentity& job, const report::JobFacts& facts,
+                               TimePoint now);
+nlohmann::ordered_json RanksView(const report::JobFacts& facts, const Pids& pids,
+                                 const LogTails& logs);
+nlohmann::ordered_json NodesView(const report::JobFacts& facts);
+// In OpenMetrics 1.0, or in Prometheus' older text format, whose families of counters have other
+// names.
+std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, TimePoint now,
+                        bool openmetrics);
+
+}  // namespace dtrain::status

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/status/command_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace dtrain::status {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(CommandOptionsTest, FlagsStandBeforeOrBehindTheJob) {
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"logs", "-f", "--rank", "3", "--stream=stderr", "dtrain-1"},
+        std::vector<std::string>{"logs", "dtrain-1", "-f", "-r3", "--stream", "stderr"}}) {
+    auto options = ParseCommand(args);
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->job, "dtrain-1");
+    EXPECT_TRUE(options->follow);
+    EXPECT_EQ(options->rank, 3u);
+    EXPECT_EQ(options->stream, "stderr");
+  }
+  auto ps = ParseCommand({"ps", "--json"});
+  ASSERT_TRUE(ps.ok());
+  EXPECT_TRUE(ps->json);
+}
+
+TEST(CommandOptionsTest, MistakesAreNamed) {
+  auto error = [](const std::vector<std::string>& args) {
+    return std::string(ParseCommand(args).status().message());
+  };
+  EXPECT_THAT(error({"logs", "--rank", "x"}), HasSubstr("\"x\" is no rank"));
+  EXPECT_THAT(error({"logs", "--stream", "both"}), HasSubstr("not stdout or stderr"));
+  EXPECT_THAT(error({"logs", "a", "b"}), HasSubstr("unexpected \"b\""));
+  EXPECT_THAT(error({"ps", "a"}), HasSubstr("unexpected \"a\""));
+  EXPECT_THAT(error({"stop", "--jsn"}), HasSubstr("--jsn"));
+  EXPECT_THAT(error({"logs", "--folow"}), HasSubstr("--follow"));
+  EXPECT_THAT(error({"stop", "--force"}), HasSubstr("See dtrain stop --help"));
+}
+
+TEST(CommandOptionsTest, EachCommandHasAHelp) {
+  for (const char* command : {"ps", "status", "logs", "stop", "top"}) {
+    auto options = ParseCommand({command, "--help"});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_THAT(options->help, HasSubstr(std::string("Usage: dtrain ") + command));
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::status

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/status/tables.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace dtrain::status {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+const char kJob[] = R"({"id": "dtrain-1", "phase": "run", "command": ["python", "train.py"],
+  "seconds": 3725.5, "ranks": {"waiting": 0, "running": 2, "ended": 2, "failed": 1}, "nodes": 2,
+  "waiting_for": [{"host": "node2", "what": "authentication"}]})";
+
+TEST(TablesTest, ListsJobsInColumns) {
+  EXPECT_EQ(JobsTable(Json::array({Json::parse(kJob)})),
+            "JOB       PHASE  RANKS                         NODES  AGE        COMMAND\n"
+            "dtrain-1  run    2 running, 1 ended, 1 failed  2      1 h 2 min  python train.py\n");
+  EXPECT_EQ(JobsTable(Json::array()), "no jobs\n");
+}
+
+TEST(TablesTest, ShowsAJobWithItsNodesAndRanks) {
+  const Json all = {
+      {"job", Json::parse(kJob)},
+      {"nodes",
+       Json::parse(R"([{"host": "node1", "state": "joined", "cpus": "0-3", "gpus": []}])")},
+      {"ranks", Json::parse(R"([
+        {"rank": 0, "host": "node1", "pid": 77, "state": "running",
+         "collectives": {"operations": 5, "wait_s": 0.25,
+                         "now": {"kind": "allreduce", "number": 6, "seconds": 61.5}}},
+        {"rank": 1, "host": "node2", "pid": 78, "state": "ended", "exit_code": 3},
+        {"rank": 2, "host": "node2", "pid": 79, "state": "ended", "signal": 9}])")}};
+  EXPECT_THAT(
+      JobPage(all),
+      AllOf(HasSubstr("dtrain-1: run, 2 running, 1 ended, 1 failed, 1 h 2 min\n"),
+            HasSubstr("waiting for node2: authentication\n"), HasSubstr("node1  joined  0-3   0\n"),
+            HasSubstr("0     node1  77   running      in allreduce 6 for 61.5 s\n"),
+            HasSubstr("exit 3"), HasSubstr("killed by 9")));
+}
+
+TEST(TablesTest, AJobOfThousandsFitsOnAScreen) {
+  Json ranks = Json::array();
+  for (int i = 0; i < 3000; ++i)
+    ranks.push_back({{"rank", i}, {"host", "n"}, {"state", "running"}});
+  const std::string page = JobPage({{"job", Json::object()}, {"ranks", ranks}});
+  EXPECT_THAT(page, HasSubstr("and 2936 more ranks; --json has all"));
+  EXPECT_LT(std::count(page.begin(), page.end(), '\n'), 80);
+}
+
+// An answer is another program's: what is missing or odd in it must not bring us down.
+TEST(TablesTest, OddAnswersAreShownAsDashes) {
+  for (const char* text : {"null", "{}", "[]", "7", "\"x\"", R"({"job": 7, "ranks": {"a": 1}})",
+                           R"({"job": {"id": [], "ranks": 3, "command": "x", "waiting_for": 1},
+                               "nodes": [null, 3], "ranks": [[], {"collectives": {"now": 3}}]})"}) {
+    const Json json = Json::parse(text);
+    EXPECT_THAT(JobPage(json), Not(testing::IsEmpty())) << text;
+    EXPECT_THAT(JobsTable(Json::array({json})), HasSubstr("-")) << text;
+  }
+  const Json escape = Json::parse(R"([{"id": "\u001b[31mred", "command": ["a\nb"]}])");
+  EXPECT_THAT(JobsTable(escape), AllOf(HasSubstr("\\x1b[31mred"), HasSubstr("a\\nb")));
+}
+
+}  // namespace
+}  // namespace dtrain::status
