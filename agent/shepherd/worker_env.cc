@@ -136,14 +136,22 @@ void SetJax(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* env)
                 : absl::StrCat(network.master_address(), ":", network.coordinator_port()));
     env->Set("OMPI_MCA_orte_hnp_uri", HeadNodeUri(network));
   }
-  // JAX would take the device numbered local rank: wrong when a worker sees only its own, and too
-  // few when it is the only one on its node.
+  // JAX would take the device numbered local rank: wrong when a worker sees only its own or has
+  // several, and too few when it is the only one on its node.
   bool alone = part.workers_size() == 1 && worker.gpu_uuids_size() > 1;
-  if (worker.gpu_uuids_size() > 0 && (worker.narrowed_gpus() || alone)) {
+  if (alone) {
     std::vector<int> ids(static_cast<size_t>(worker.gpu_uuids_size()));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(i);
     env->SetIfUnset("JAX_LOCAL_DEVICE_IDS", absl::StrJoin(ids, ","));
+  } else if (worker.own_gpus_size() > 1 || (worker.narrowed_gpus() && worker.own_gpus_size() > 0)) {
+    env->SetIfUnset("JAX_LOCAL_DEVICE_IDS", absl::StrJoin(worker.own_gpus(), ","));
   }
+}
+
+void SetGpus(const v1::WorkerSpec& worker, Builder* env) {
+  if (!worker.set_visible_gpus()) return;
+  env->Set("CUDA_VISIBLE_DEVICES", absl::StrJoin(worker.gpu_uuids(), ","));
+  if (worker.own_gpus_size() > 0) env->Set("DTRAIN_DEVICE", worker.own_gpus(0));
 }
 
 void SetNetwork(const v1::JobPart& part, Builder* env) {
@@ -178,9 +186,7 @@ std::vector<std::string> BuildWorkerEnv(const v1::JobPart& part, const v1::Worke
   SetJax(part, worker, &env);
   SetNetwork(part, &env);
   SetDtrain(part, worker, &env);
-  if (worker.set_visible_gpus()) {
-    env.Set("CUDA_VISIBLE_DEVICES", absl::StrJoin(worker.gpu_uuids(), ","));
-  }
+  SetGpus(worker, &env);
   env.SetIfUnset("PYTHONUNBUFFERED", 1);
   if (absl::StartsWith(part.working_directory(), "/")) env.Set("PWD", part.working_directory());
   return env.Take();

@@ -71,16 +71,20 @@ std::vector<size_t> GpusOfWorker(const v1::WorkerSpec& worker, size_t count,
 void BindGpus(PlannedNode& node, const Gpus& gpus, bool has_any, const PlanOptions& options) {
   for (v1::WorkerSpec& worker : node.workers) {
     worker.clear_gpu_uuids();
+    worker.clear_own_gpus();
     worker.set_narrowed_gpus(options.gpu_bind == GpuBind::kRank && !gpus.empty());
     worker.set_set_visible_gpus(options.gpu_bind != GpuBind::kNone && has_any);
     if (!worker.set_visible_gpus() || gpus.empty()) continue;
-    if (options.gpu_bind == GpuBind::kRank) {
-      for (size_t own : GpusOfWorker(worker, gpus.size(), options)) {
+    for (size_t own : GpusOfWorker(worker, gpus.size(), options)) {
+      if (options.gpu_bind == GpuBind::kRank) {
+        worker.add_own_gpus(static_cast<uint32_t>(worker.gpu_uuids_size()));
         worker.add_gpu_uuids(gpus[own]->uuid());
+      } else {
+        worker.add_own_gpus(static_cast<uint32_t>(own));
       }
-    } else {
-      for (const v1::Gpu* gpu : gpus) worker.add_gpu_uuids(gpu->uuid());
     }
+    if (options.gpu_bind == GpuBind::kRank) continue;
+    for (const v1::Gpu* gpu : gpus) worker.add_gpu_uuids(gpu->uuid());
   }
 }
 

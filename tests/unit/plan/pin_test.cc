@@ -37,9 +37,22 @@ TEST_F(PinTest, EveryWorkerSeesTheNodesGpusInPciOrder) {
   const auto plan = PlanAll();
   for (size_t l = 0; l < 3; ++l) {
     EXPECT_THAT(Gpus(plan, l), ElementsAre("GPU-1", "GPU-2", "GPU-3"));
+    EXPECT_THAT(plan->nodes[0].workers[l].own_gpus(), ElementsAre(l));
     EXPECT_TRUE(plan->nodes[0].workers[l].set_visible_gpus());
     EXPECT_FALSE(plan->nodes[0].workers[l].narrowed_gpus());
   }
+}
+
+TEST_F(PinTest, AmongTheNodesGpusEachWorkerHasItsOwn) {
+  AddHost("a", 3);
+  AddGpus(5);
+  options_.gpus_per_rank = 2;
+  options_.oversubscribe = true;
+  const auto plan = PlanAll();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->nodes[0].workers[0].own_gpus(), ElementsAre(0, 1));
+  EXPECT_THAT(plan->nodes[0].workers[1].own_gpus(), ElementsAre(2, 3));
+  EXPECT_THAT(plan->nodes[0].workers[2].own_gpus(), ElementsAre(4, 0));
 }
 
 TEST_F(PinTest, BindRankGivesEachItsOwn) {
@@ -50,7 +63,10 @@ TEST_F(PinTest, BindRankGivesEachItsOwn) {
   const auto plan = PlanAll();
   EXPECT_THAT(Gpus(plan, 0), ElementsAre("GPU-1", "GPU-2"));
   EXPECT_THAT(Gpus(plan, 1), ElementsAre("GPU-3", "GPU-4"));
-  EXPECT_TRUE(plan->nodes[0].workers[0].narrowed_gpus());
+  for (const v1::WorkerSpec& worker : plan->nodes[0].workers) {
+    EXPECT_THAT(worker.own_gpus(), ElementsAre(0, 1));
+    EXPECT_TRUE(worker.narrowed_gpus());
+  }
 }
 
 TEST_F(PinTest, BindNoneLeavesTheVariableAlone) {
@@ -61,6 +77,7 @@ TEST_F(PinTest, BindNoneLeavesTheVariableAlone) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_FALSE(plan->nodes[0].workers[0].set_visible_gpus());
   EXPECT_THAT(Gpus(plan, 0), IsEmpty());
+  EXPECT_THAT(plan->nodes[0].workers[0].own_gpus(), IsEmpty());
 }
 
 TEST_F(PinTest, TheHostListMayKeepGpusFromTheJob) {

@@ -156,10 +156,32 @@ TEST_F(WorkerEnvTest, JaxIsToldItsDevicesOnlyWhenItWouldGuessWrong) {
   EXPECT_THAT(Build(), Not(Contains(Key("JAX_LOCAL_DEVICE_IDS"))));
   worker->set_narrowed_gpus(true);
   worker->add_gpu_uuids("GPU-c");
+  for (uint32_t own : {0u, 1u}) worker->add_own_gpus(own);
   EXPECT_EQ(Build()["JAX_LOCAL_DEVICE_IDS"], "0,1");
   EXPECT_EQ(Build()["CUDA_VISIBLE_DEVICES"], "GPU-b,GPU-c");
   Forward("JAX_LOCAL_DEVICE_IDS", "1");
   EXPECT_EQ(Build()["JAX_LOCAL_DEVICE_IDS"], "1");
+}
+
+TEST_F(WorkerEnvTest, AWorkerWithSeveralOfTheNodesGpusIsToldWhich) {
+  v1::WorkerSpec* worker = part_.mutable_workers(1);
+  worker->set_set_visible_gpus(true);
+  for (const char* uuid : {"GPU-a", "GPU-b", "GPU-c", "GPU-d"}) worker->add_gpu_uuids(uuid);
+  for (uint32_t own : {2u, 3u}) worker->add_own_gpus(own);
+  EXPECT_EQ(Build()["DTRAIN_DEVICE"], "2");
+  EXPECT_EQ(Build()["JAX_LOCAL_DEVICE_IDS"], "2,3");
+}
+
+TEST_F(WorkerEnvTest, TheDeviceIsTheWorkersOwnUnlessGivenWithX) {
+  Forward("DTRAIN_DEVICE", "7");
+  EXPECT_EQ(Build()["DTRAIN_DEVICE"], "7");  // --gpu-bind none, or no GPU
+  v1::WorkerSpec* worker = part_.mutable_workers(1);
+  worker->set_set_visible_gpus(true);
+  worker->add_gpu_uuids("GPU-a");
+  worker->add_own_gpus(0);
+  EXPECT_EQ(Build()["DTRAIN_DEVICE"], "0");
+  part_.add_explicit_env("DTRAIN_DEVICE");
+  EXPECT_EQ(Build()["DTRAIN_DEVICE"], "7");
 }
 
 TEST_F(WorkerEnvTest, AloneOnItsNodeAJaxWorkerTakesAllGpus) {
