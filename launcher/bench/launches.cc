@@ -11,12 +11,12 @@
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "common/os/spawn.h"
+#include "launcher/output/line_splitter.h"
 
 namespace dtrain::bench {
 namespace {
 
-// A line or a result file without end must not take all memory.
-constexpr size_t kLineLimit = 16 << 20;
+// A result file without end must not take all memory.
 constexpr size_t kResultLimit = 256 << 20;
 
 // Reads what is there now; false at end of file or after an error.
@@ -60,39 +60,16 @@ class Source {
   bool open_ = true;
 };
 
-class Lines {
- public:
-  explicit Lines(absl::AnyInvocable<void(absl::string_view)> on_line)
-      : on_line_(std::move(on_line)) {}
-  void Take(absl::string_view bytes) {
-    while (!bytes.empty()) {
-      const size_t end = bytes.find('\n');
-      const absl::string_view part = bytes.substr(0, end);
-      if (rest_.size() + part.size() <= kLineLimit) rest_.append(part.data(), part.size());
-      if (end == absl::string_view::npos) return;
-      on_line_(std::exchange(rest_, std::string()));
-      bytes.remove_prefix(end + 1);
-    }
-  }
-  void Finish() {
-    if (!rest_.empty()) on_line_(std::exchange(rest_, std::string()));
-  }
-
- private:
-  absl::AnyInvocable<void(absl::string_view)> on_line_;
-  std::string rest_;
-};
-
 }  // namespace
 
 absl::StatusOr<LaunchEnd> RunLaunch(const std::vector<std::string>& argv,
                                     const std::vector<std::string>& environment,
                                     absl::AnyInvocable<void(absl::string_view line)> on_line) {
-  auto output = os::Pipe();
-  if (!output.ok()) return output.status();
+  auto printed = os::Pipe();
+  if (!printed.ok()) return printed.status();
   auto result = os::Pipe();
   if (!result.ok()) return result.status();
-  for (const int fd : {output->first.get(), result->first.get()}) {
+  for (const int fd : {printed->first.get(), result->first.get()}) {
     if (absl::Status status = os::SetNonBlocking(fd, true); !status.ok()) return status;
   }
   LaunchEnd end;
@@ -106,18 +83,20 @@ absl::StatusOr<LaunchEnd> RunLaunch(const std::vector<std::string>& argv,
   os::SpawnSpec spec;
   spec.argv = argv;
   spec.env = environment;
-  spec.stdout_fd = output->second.get();
+  spec.stdout_fd = printed->second.get();
   spec.stderr_fd = STDERR_FILENO;
   spec.extra_fds = {{result->second.get(), kResultFd}};
   spec.parent_death_signal = SIGTERM;
   absl::StatusOr<os::Child> spawned = os::Spawn(spec);
   if (!spawned.ok()) return spawned.status();
   child = spawned->pidfd.get();
-  output->second.Reset();
+  printed->second.Reset();
   result->second.Reset();
 
-  Lines lines(std::move(on_line));
-  Source text(loop, std::move(output->first), [&](absl::string_view bytes) { lines.Take(bytes); });
+  output::LineSplitter lines;
+  const auto take_line = [&](absl::string_view line, bool) { on_line(line); };
+  Source text(loop, std::move(printed->first),
+              [&](absl::string_view bytes) { lines.Add(bytes, take_line); });
   Source document(loop, std::move(result->first), [&](absl::string_view bytes) {
     if (end.result.size() + bytes.size() <= kResultLimit)
       end.result.append(bytes.data(), bytes.size());
@@ -127,7 +106,7 @@ absl::StatusOr<LaunchEnd> RunLaunch(const std::vector<std::string>& argv,
   loop.Run();
   text.TakeRest();
   document.TakeRest();
-  lines.Finish();
+  lines.Flush(take_line);
   const absl::StatusOr<os::ExitStatus> status = os::WaitAndReap(child);
   if (!status.ok()) return status.status();
   end.code = status->signal != 0 ? 128 + status->signal : status->code;

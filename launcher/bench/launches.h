@@ -20,7 +20,7 @@ struct LaunchEnd {
 };
 
 // Runs `argv` (this program, as `dtrain launch`) as a child and hands over its standard output line
-// by line, without the line's end; what follows the last one counts as a line. Its standard error
+// by line, without the line's end (as output::LineSplitter does). Its standard error
 // is ours, its standard input empty. Signals for us go on to it; when we are killed, it ends its
 // job. Takes the signals' and child's news on a loop of its own; returns when the child has ended.
 absl::StatusOr<LaunchEnd> RunLaunch(const std::vector<std::string>& argv,
