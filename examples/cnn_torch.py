@@ -10,9 +10,9 @@ import argparse
 import os
 
 import torch
-from sklearn.datasets import load_digits
+from digits import load_data, make_model
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 import dtrain.torch as hvd
@@ -27,28 +27,6 @@ def parse_arguments():
     parser.add_argument("--fp16", action="store_true", help="send gradients as float16")
     parser.add_argument("--checkpoint", help="rank 0 writes it after every epoch, and resumes it")
     return parser.parse_args()
-
-
-def load_data():
-    """Training and test sets: 8 by 8 images with values from 0 to 1, and their digits."""
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).div_(16).unsqueeze_(1)
-    labels = torch.tensor(digits.target, dtype=torch.int64)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    test, train = order[:360], order[360:]
-    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
-
-
-def make_model():
-    return nn.Sequential(
-        nn.Conv2d(1, 16, kernel_size=3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * 4 * 4, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    )
 
 
 def rate_at(progress, arguments):

@@ -12,10 +12,10 @@ import time
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
+from digits import load_data, make_model
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler
 
 
 def parse_arguments():
@@ -42,28 +42,6 @@ def join_job():
         device = torch.device("cpu")
         dist.init_process_group("gloo", init_method="env://")
     return device
-
-
-def load_data():
-    """Training and test sets: 8 by 8 images with values from 0 to 1, and their digits."""
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).div_(16).unsqueeze_(1)
-    labels = torch.tensor(digits.target, dtype=torch.int64)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    test, train = order[:360], order[360:]
-    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
-
-
-def make_model():
-    return nn.Sequential(
-        nn.Conv2d(1, 16, kernel_size=3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * 4 * 4, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    )
 
 
 def train(model, data, device, arguments):
