@@ -93,20 +93,31 @@ Result<std::unique_ptr<Communicator>> Backend::MakeCpu(Bootstrap& bootstrap, Dea
 
 MaybeError Backend::Make(Bootstrap& bootstrap, Deadline deadline,
                          std::unique_ptr<Communicator>& communicator,
-                         std::unique_ptr<Communicator>& control) {
+                         std::unique_ptr<Communicator>& control, bool splits) {
   if (bootstrap.size() > 1) {
     auto made = MakeCpu(bootstrap, deadline);
     if (!made.ok()) return made.error();
     (use_nccl_ ? control : communicator) = std::move(*made);
   }
   if (!use_nccl_) return std::nullopt;
-  auto made = NcclCommunicator::Make(bootstrap, nccl_, deadline);
+  auto made = splits ? NcclCommunicator::MakePart(bootstrap, nccl_, deadline)
+                     : NcclCommunicator::Make(bootstrap, nccl_, deadline);
   if (!made.ok()) {
     return Error{made.error().code,
                  made.error().message + " (DTRAIN_BACKEND=cpu does without GPUs)"};
   }
   communicator = std::move(*made);
   return std::nullopt;
+}
+
+bool Backend::Splits(const Communicator& world) const {
+  return use_nccl_ && static_cast<const NcclCommunicator&>(world).CanSplit();
+}
+
+MaybeError Backend::Split(Communicator& world, uint32_t color, Communicator* part,
+                          Deadline deadline) {
+  return static_cast<NcclCommunicator&>(world).Split(color, static_cast<NcclCommunicator*>(part),
+                                                     deadline);
 }
 
 }  // namespace dtrain::runtime

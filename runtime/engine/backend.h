@@ -43,9 +43,16 @@ class Backend {
 
   // Collective over the ranks of `bootstrap`: `communicator`, and `control` too where the first
   // works on a device. Stay null where one rank needs none. The job's own come before its groups'.
+  // `splits`: for a group, whose communicator is then completed by Split.
   MaybeError Make(Bootstrap& bootstrap, Deadline deadline,
                   std::unique_ptr<Communicator>& communicator,
-                  std::unique_ptr<Communicator>& control);
+                  std::unique_ptr<Communicator>& control, bool splits = false);
+
+  // Whether the job's own communicator makes those of its groups. The same on every rank.
+  bool Splits(const Communicator& world) const;
+  // Collective over all ranks of the job: completes the `part` (null: in none) of those that give
+  // the same `color`.
+  MaybeError Split(Communicator& world, uint32_t color, Communicator* part, Deadline deadline);
 
  private:
   Result<std::unique_ptr<Communicator>> MakeCpu(Bootstrap& bootstrap, Deadline deadline);

@@ -179,11 +179,20 @@ MaybeError Job::ConnectGroup(Group& group, Deadline deadline) {
   uint64_t& runs = world.control != nullptr ? world.next_control : world.next_run;
   GroupBootstrap bootstrap(*world.agreements(), group.members, runs);
   group.rank = bootstrap.rank();
+  const bool splits = backend_->Splits(*world.communicator);
   MaybeError error;
   if (group.size > 0) {
-    error = backend_->Make(bootstrap, deadline, group.communicator, group.control);
+    error = backend_->Make(bootstrap, deadline, group.communicator, group.control, splits);
   }
   error = bootstrap.Finish(error, deadline);
+  bool broken = bootstrap.parent_failed();
+  if (!error && splits) {
+    // The collective that came before this has left nothing in flight.
+    error = backend_->Split(*world.communicator, group.id, group.communicator.get(), deadline);
+    GroupBootstrap all(*world.agreements(), group.members, runs);
+    error = all.Finish(error, deadline);
+    broken = error.has_value();  // NCCL's own of all ranks cannot be used any more
+  }
   if (!error) return std::nullopt;
   error->message = "rank " + std::to_string(env_.rank) + " of " + std::to_string(env_.size) +
                    " could not make the group: " + error->message;

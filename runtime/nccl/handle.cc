@@ -70,6 +70,33 @@ MaybeError NcclHandle::Init(const abi::NcclUniqueId& id, int rank, int size, Dea
   return Fail(*error);
 }
 
+MaybeError NcclHandle::Adopt(abi::NcclComm* comm, Deadline deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    comm_ = comm;
+  }
+  MaybeError error = Settle("ncclCommSplit", abi::kNcclInProgress, deadline);
+  if (error) return Fail(*error);
+  return std::nullopt;
+}
+
+Result<abi::NcclComm*> NcclHandle::Split(int color, int key, Deadline deadline) {
+  // NCCL writes there when it is through. Where we have given up it may still do that, so the
+  // place stays for ever then.
+  auto place = std::make_unique<abi::NcclComm*>(nullptr);
+  const auto split = [&](abi::NcclComm* comm) {
+    return libraries_.nccl.split(comm, color, key, place.get(), nullptr);
+  };
+  if (MaybeError error = Call("ncclCommSplit", split, deadline)) {
+    static_cast<void>(place.release());
+    return *error;
+  }
+  if (color >= 0 && *place == nullptr) {
+    return Fail({DTRAIN_ERROR_DEVICE, "ncclCommSplit made no communicator"});
+  }
+  return *place;
+}
+
 MaybeError NcclHandle::Call(const char* name, const NcclCall& call, Deadline deadline) {
   abi::NcclComm* comm = nullptr;
   {

@@ -32,6 +32,14 @@ class NcclHandle : public Watched, public std::enable_shared_from_this<NcclHandl
   MaybeError Init(const abi::NcclUniqueId& id, int rank, int size, Deadline deadline,
                   const std::string& late);
 
+  // In place of Init: takes what another handle's Split has made.
+  MaybeError Adopt(abi::NcclComm* comm, Deadline deadline);
+
+  // NCCL's own way from one communicator to several, which all of its ranks take at the same time,
+  // with nothing in flight. Those with the same `color` come together, ordered by `key`; -1: in
+  // none, null comes back. What goes wrong breaks this communicator.
+  Result<abi::NcclComm*> Split(int color, int key, Deadline deadline);
+
   // Calls `call`, whose result is NCCL's, and waits until NCCL has taken it up (the operation is
   // then enqueued, not done). `name` is the function's, for messages.
   using NcclCall = std::function<int(abi::NcclComm*)>;

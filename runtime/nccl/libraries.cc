@@ -114,6 +114,7 @@ void LookUpCalls(NcclApi& api, Symbols& symbols) {
   symbols.Need(api.reduce_scatter, "ncclReduceScatter");
   symbols.Need(api.send, "ncclSend");
   symbols.Need(api.receive, "ncclRecv");
+  symbols.Want(api.split, "ncclCommSplit");
   symbols.Want(api.all_to_all, "ncclAlltoAll");
   symbols.Want(api.mem_alloc, "ncclMemAlloc");
   symbols.Want(api.mem_free, "ncclMemFree");

@@ -78,6 +78,7 @@ struct NcclApi {
   int (*receive)(void*, size_t, int, int, abi::NcclComm*, abi::CuStream) = nullptr;
 
   // Null in releases before the one named.
+  int (*split)(abi::NcclComm*, int, int, abi::NcclComm**, abi::NcclConfig*) = nullptr;  // 2.18.1
   int (*all_to_all)(const void*, void*, size_t, int, abi::NcclComm*,
                     abi::CuStream) = nullptr;                               // 2.28.3
   int (*mem_alloc)(void**, size_t) = nullptr;                               // 2.19.1

@@ -71,6 +71,26 @@ std::string LateText(const std::string& me, const std::vector<Member>& members,
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(Bootstrap& bootstrap,
                                                                  const NcclOptions& options,
                                                                  Deadline deadline) {
+  std::vector<Member> members;
+  auto made = Gather(bootstrap, options, false, members, deadline);
+  if (!made.ok()) return made;
+  if (MaybeError failed = (*made)->Connect(members, deadline)) return *failed;
+  return made;
+}
+
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::MakePart(Bootstrap& bootstrap,
+                                                                     const NcclOptions& options,
+                                                                     Deadline deadline) {
+  std::vector<Member> members;
+  return Gather(bootstrap, options, true, members, deadline);
+}
+
+// Everything but NCCL's own: the ranks know of each other, and watch over each other.
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Gather(Bootstrap& bootstrap,
+                                                                   const NcclOptions& options,
+                                                                   bool is_part,
+                                                                   std::vector<Member>& members,
+                                                                   Deadline deadline) {
   Member mine;
   mine.host = HostName();
   mine.node = options.node;
@@ -82,13 +102,12 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(Bootstrap& boot
     error = libraries.error();
   } else {
     made.reset(new NcclCommunicator(**libraries, bootstrap.rank(), bootstrap.size(), options));
-    error = made->Prepare(mine);
+    error = made->Prepare(mine, is_part);
   }
   // A rank that cannot take part says so, or the others would wait for it.
   if (error) mine.error = error->message;
   auto records = bootstrap.Exchange(EncodeMember(mine), deadline);
   if (!records.ok()) return records.error();
-  std::vector<Member> members;
   for (size_t r = 0; r < records->size(); ++r) {
     auto member = DecodeMember((*records)[r]);
     if (!member) {
@@ -104,8 +123,19 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(Bootstrap& boot
   return made;
 }
 
+MaybeError NcclCommunicator::Split(uint32_t color, NcclCommunicator* part, Deadline deadline) {
+  const Deadline end = std::min(deadline, steady_clock::now() + options_.init_timeout);
+  const Device::Scope scope(*device_);
+  auto comm = handle_->Split(part == nullptr ? -1 : static_cast<int>(color),
+                             part == nullptr ? 0 : part->rank_, end);
+  if (!comm.ok()) return comm.error();
+  if (part == nullptr) return std::nullopt;
+  if (MaybeError error = part->handle_->Adopt(*comm, end)) return error;
+  return part->MakeStream();
+}
+
 // What this rank can do alone.
-MaybeError NcclCommunicator::Prepare(Member& mine) {
+MaybeError NcclCommunicator::Prepare(Member& mine, bool is_part) {
   if (options_.share_gpu) PretendOwnHost();
   auto device = Device::Open(libraries_.cuda, options_.local_rank, options_.device);
   if (!device.ok()) return device.error();
@@ -113,7 +143,7 @@ MaybeError NcclCommunicator::Prepare(Member& mine) {
   mine.uuid = device_->uuid();
   mine.pci = device_->pci();
   mine.nccl_version = libraries_.nccl.version;
-  if (rank_ == 0) {
+  if (rank_ == 0 && !is_part) {
     const Device::Scope scope(*device_);
     abi::NcclUniqueId id;
     const int code = libraries_.nccl.get_unique_id(&id);
@@ -135,15 +165,16 @@ MaybeError NcclCommunicator::Prepare(Member& mine) {
   return std::nullopt;
 }
 
+// The alarm's connections, and the watch over what comes.
 MaybeError NcclCommunicator::Meet(const std::vector<Member>& members, Deadline deadline) {
   for (size_t r = 0; r < members.size(); ++r) {
     names_.push_back(RankAt(static_cast<int>(r), members[r]));
   }
-  const Deadline end = std::min(deadline, steady_clock::now() + options_.init_timeout);
   const bool all_listen = std::all_of(members.begin(), members.end(),
                                       [](const Member& member) { return member.port != 0; });
   if (!all_listen) alarm_.reset();
   if (alarm_ != nullptr) {
+    const Deadline end = std::min(deadline, steady_clock::now() + options_.init_timeout);
     if (MaybeError error = alarm_->Connect(rank_, members, end)) return error;
   }
   const std::string& me = names_[static_cast<size_t>(rank_)];
@@ -152,6 +183,12 @@ MaybeError NcclCommunicator::Meet(const std::vector<Member>& members, Deadline d
   if (!Watchdog::Add(handle_)) {
     return Error{DTRAIN_ERROR_RESOURCES, "no thread could be started for NCCL's watchdog"};
   }
+  return std::nullopt;
+}
+
+MaybeError NcclCommunicator::Connect(const std::vector<Member>& members, Deadline deadline) {
+  const Deadline end = std::min(deadline, steady_clock::now() + options_.init_timeout);
+  const std::string& me = names_[static_cast<size_t>(rank_)];
   const Device::Scope scope(*device_);
   abi::NcclUniqueId id;
   if (members[0].unique_id.size() != sizeof(id.internal)) {
@@ -162,12 +199,12 @@ MaybeError NcclCommunicator::Meet(const std::vector<Member>& members, Deadline d
           handle_->Init(id, rank_, size_, end, LateText(me, members, options_.init_timeout))) {
     return error;
   }
-  staging_ = std::make_unique<Staging>(libraries_.cuda, *handle_);
   return MakeStream();
 }
 
 MaybeError NcclCommunicator::MakeStream() {
   const CudaApi& cuda = libraries_.cuda;
+  staging_ = std::make_unique<Staging>(cuda, *handle_);
   int code = cuda.stream_create(&stream_, abi::kCuStreamNonBlocking);
   if (code == abi::kCudaSuccess) code = cuda.event_create(&done_, abi::kCuEventDisableTiming);
   if (code == abi::kCudaSuccess) return std::nullopt;

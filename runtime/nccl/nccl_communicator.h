@@ -29,6 +29,11 @@ class NcclCommunicator : public Communicator {
   static Result<std::unique_ptr<NcclCommunicator>> Make(Bootstrap& bootstrap,
                                                         const NcclOptions& options,
                                                         Deadline deadline);
+  // As Make, for some ranks of a communicator that can split, but for what NCCL has to do: Split
+  // comes next.
+  static Result<std::unique_ptr<NcclCommunicator>> MakePart(Bootstrap& bootstrap,
+                                                            const NcclOptions& options,
+                                                            Deadline deadline);
   // Takes at most about ten seconds, whatever NCCL does.
   ~NcclCommunicator() override;
 
@@ -51,6 +56,13 @@ class NcclCommunicator : public Communicator {
   Result<void*> Allocate(size_t bytes, bool device) override;
   MaybeError Free(void* memory) override;
 
+  // Whether NCCL makes groups from a communicator, which is faster than from nothing. The same on
+  // all ranks, as their versions are.
+  bool CanSplit() const { return libraries_.nccl.split != nullptr; }
+  // Collective, when nothing is in flight: completes the parts, of ranks that give the same `color`
+  // (from 0). A rank in none gives a null `part`. A failure breaks this communicator, too.
+  MaybeError Split(uint32_t color, NcclCommunicator* part, Deadline deadline);
+
   // "NCCL 2.28.9 on NVIDIA H100 (GPU-5d1c…, 0000:3B:00.0)".
   std::string Description() const;
 
@@ -71,8 +83,13 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(const Libraries& libraries, int rank, int size, const NcclOptions& options)
       : libraries_(libraries), rank_(rank), size_(size), options_(options) {}
 
-  MaybeError Prepare(Member& mine);
+  static Result<std::unique_ptr<NcclCommunicator>> Gather(Bootstrap& bootstrap,
+                                                          const NcclOptions& options, bool is_part,
+                                                          std::vector<Member>& members,
+                                                          Deadline deadline);
+  MaybeError Prepare(Member& mine, bool is_part);
   MaybeError Meet(const std::vector<Member>& members, Deadline deadline);
+  MaybeError Connect(const std::vector<Member>& members, Deadline deadline);
   MaybeError MakeStream();
 
   MaybeError Enqueue(const Collective& what, const Operands& operands, Deadline deadline);

@@ -94,6 +94,63 @@ TEST(NcclApi, GroupsHaveCommunicatorsOfTheirOwn) {
   });
 }
 
+// With ncclCommSplit, which the second library does not have yet.
+TEST(NcclApi, GroupsLeaveOutRanksAndOrderThemByKey) {
+  for (const char* library : {"fake_nccl", "fake_nccl_old"}) {
+    auto environment = FakeEnvironment(library);
+    environment["DTRAIN_BACKEND"] = "nccl";
+    RunJob(4, environment, [](int rank) {
+      ASSERT_DONE(dtrain_init(nullptr));
+      for (int round = 0; round < 3; ++round) {
+        dtrain_group group = nullptr;
+        ASSERT_DONE(dtrain_group_create(rank == 1 ? -1 : 0, -rank, &group));
+        ASSERT_EQ(group == nullptr, rank == 1);
+        int32_t value = rank;
+        ASSERT_DONE(dtrain_allreduce(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM));
+        EXPECT_EQ(value, 6);
+        if (group == nullptr) continue;
+        EXPECT_EQ(dtrain_group_rank(group), rank == 0 ? 2 : 3 - rank);
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.group = group;
+        int32_t from_first = rank;
+        dtrain_handle handle = 0;
+        ASSERT_DONE(dtrain_broadcast_async(&from_first, 1, DTRAIN_INT32, 0, &options, &handle));
+        ASSERT_DONE(dtrain_wait(handle));
+        EXPECT_EQ(from_first, 3);
+        // The last one is left to dtrain_finalize.
+        if (round < 2) {
+          ASSERT_DONE(dtrain_group_free(group));
+        }
+      }
+      ASSERT_DONE(dtrain_finalize());
+    });
+  }
+}
+
+// M3, M4
+TEST(NcclApi, AGroupThatNcclCannotMakeIsAnErrorOnAllRanksInTime) {
+  for (const char* fault : {"FAKE_NCCL_FAIL_SPLIT", "FAKE_NCCL_HANG_SPLIT"}) {
+    auto environment = OnNccl();
+    environment[fault] = "1";
+    environment["DTRAIN_NCCL_INIT_SECONDS"] = "5";
+    RunJob(3, environment, [&](int rank) {
+      ASSERT_DONE(dtrain_init(nullptr));
+      dtrain_group group = nullptr;
+      EXPECT_NE(dtrain_group_create(0, 0, &group), DTRAIN_OK);
+      EXPECT_EQ(group, nullptr);
+      const bool fails = std::string(fault) == "FAKE_NCCL_FAIL_SPLIT";
+      EXPECT_NE(std::strstr(dtrain_last_error(), "ncclCommSplit"), nullptr) << dtrain_last_error();
+      if (fails && rank != 1) {
+        EXPECT_NE(std::strstr(dtrain_last_error(), "rank 1"), nullptr) << dtrain_last_error();
+      }
+      // Its communicator is gone with it.
+      int32_t value = 1;
+      EXPECT_NE(dtrain_allreduce(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM), DTRAIN_OK);
+      EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+    });
+  }
+}
+
 // M3
 TEST(NcclApi, AFailureOfOneRanksNcclFailsAllWithItsReason) {
   auto environment = OnNccl();

@@ -388,6 +388,31 @@ EXPORT int ncclGroupEnd() {
 }
 
 #ifndef FAKE_NCCL_OLD
+EXPORT int ncclCommSplit(Comm* comm, int color, int key, Comm** out, Config* config) {
+  if (config != nullptr) return Fail(kInvalidArgument, "the fake's parts inherit their settings");
+  if (comm->state.load() != kSuccess) return Fail(kInvalidUsage, "the communicator is busy");
+  if (color < -1) return Fail(kInvalidArgument, "no such color");
+  if (comm->issued != comm->finished) return Fail(kInvalidUsage, "operations are in flight");
+  int device = 0;
+  if (cuCtxGetDevice(&device) != 0) return Fail(kCudaError, "no context");
+  *out = nullptr;
+  comm->state.store(kInProgress);
+  const bool hang = Asked("FAKE_NCCL_HANG_SPLIT", comm), fail = Asked("FAKE_NCCL_FAIL_SPLIT", comm);
+  Begin(comm, [=] {
+    if (hang) return Stall(comm);
+    if (fail) return comm->state.store(kSystemError);
+    auto group = comm->group->Split(color, key, HostHash(), device);
+    if (comm->group->stop().load()) return;
+    if (group != nullptr) {
+      auto* part = new Comm;
+      part->group = std::move(group);
+      *out = part;
+    }
+    comm->state.store((*out != nullptr) == (color >= 0) ? kSuccess : kInvalidUsage);
+  });
+  return kInProgress;
+}
+
 EXPORT int ncclAlltoAll(const void* input, void* output, size_t count, int type, Comm* comm,
                         void* stream) {
   return Enqueue({Kind::kPairs, static_cast<const char*>(input), static_cast<char*>(output), count,

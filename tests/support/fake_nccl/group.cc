@@ -10,7 +10,9 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 namespace fake_nccl {
 namespace {
@@ -21,6 +23,8 @@ constexpr size_t kSlot = size_t{1} << 18;
 struct Entry {
   uint64_t host;
   int32_t device;
+  int32_t color, key;
+  Path path;
   int32_t kind, type, op, root;
   uint64_t count;
 };
@@ -172,6 +176,37 @@ bool Group::Meet(uint64_t host, int device) {
     }
   }
   return Barrier() && fine;
+}
+
+std::unique_ptr<Group> Group::Split(int color, int key, uint64_t host, int device) {
+  Entry& mine = shared_->entries[rank_];
+  mine.color = color;
+  mine.key = key;
+  if (!Barrier()) return nullptr;
+  int rank = 0, size = 0;
+  const Entry* first = &mine;
+  for (int r = 0; r < size_; ++r) {
+    const Entry& other = shared_->entries[r];
+    if (other.color != color) continue;
+    ++size;
+    const bool before = std::tie(other.key, r) < std::tie(mine.key, rank_);
+    rank += before ? 1 : 0;
+    if (std::tie(other.key, r) <
+        std::make_tuple(first->key, static_cast<int>(first - shared_->entries))) {
+      first = &other;
+    }
+  }
+  int file = -1;
+  if (rank == 0) {
+    file = MakeFile();
+    mine.path = {getpid(), file};
+  }
+  std::unique_ptr<Group> part;
+  if (Barrier() && color >= 0) part = Open(first->path, rank, size);
+  if (part != nullptr && !part->Meet(host, device)) part.reset();
+  const bool all = Barrier();
+  if (file >= 0) close(file);
+  return all ? std::move(part) : nullptr;
 }
 
 bool Group::Agree(const Operation& operation) {

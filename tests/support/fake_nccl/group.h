@@ -41,6 +41,9 @@ class Group {
   // Tells the others where this rank is and waits for all of them. False: two ranks with the same
   // GPU, or `stop` was set.
   bool Meet(uint64_t host, int device);
+  // The ranks that give the same color, ordered by `key`, in a group of their own, which has met.
+  // nullptr for a negative color, or when `stop` was set.
+  std::unique_ptr<Group> Split(int color, int key, uint64_t host, int device);
   // Runs on a stream's thread; returns early when `stop` is set. Ranks that ask for different
   // things wait forever.
   void Run(const Operation& operation);
