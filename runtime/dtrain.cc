@@ -224,6 +224,17 @@ dtrain_status dtrain_test(dtrain_handle handle, int* done) {
   });
 }
 
+dtrain_status dtrain_join(int* last) {
+  return Call("dtrain_join", [&](Process& process) -> MaybeError {
+    if (last != nullptr) *last = -1;
+    if (MaybeError error = RequireJoined(process)) return error;
+    auto came_last = process.job->AwaitAllJoined();
+    if (!came_last.ok()) return came_last.error();
+    if (last != nullptr) *last = *came_last;
+    return std::nullopt;
+  });
+}
+
 dtrain_status dtrain_group_create(int color, int key, dtrain_group* group) {
   return Call("dtrain_group_create", [&](Process& process) -> MaybeError {
     if (group == nullptr) return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "group is NULL"};

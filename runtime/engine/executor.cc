@@ -129,7 +129,7 @@ Error Executor::Break(const Operation& operation, Error error) {
   }
   const std::string offer = Describe(OfferCollective());
   if (error.message.find(offer) != std::string::npos) {
-    text += "; '" + offer + "' is how asynchronous all-reduces begin";
+    text += "; '" + offer + "' is how asynchronous all-reduces and dtrain_join begin";
   }
   const Error first{error.code, std::move(text)};
   SetBroken(first);
@@ -167,9 +167,16 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& ready, size_t threshol
     page_.End(first.number, 0, waited_ns, NowNs());
     return fail_all(Break(first, count.error()));
   }
-  group.next_number += *count;
+  RunBatches(ready, *count, threshold, spent, waited_ns, begin_ns, done);
+  return *count;
+}
+
+void Executor::RunBatches(const std::vector<Operation*>& ready, size_t count, size_t threshold,
+                          Spent spent, int64_t waited_ns, int64_t begin_ns, const Done& done) {
+  Group& group = *ready[0]->group;
+  group.next_number += count;
   std::vector<Collective> agreed;
-  for (size_t i = 0; i < *count; ++i) agreed.push_back(ready[i]->what);
+  for (size_t i = 0; i < count; ++i) agreed.push_back(ready[i]->what);
   const bool may_fuse =
       group.communicator != nullptr && (!group.on_device || group.communicator->HasRunTogether());
   const size_t most = may_fuse ? threshold : 0;
@@ -183,7 +190,6 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& ready, size_t threshol
     waited_ns = 0;
     begin_ns = NowNs();
   }
-  return *count;
 }
 
 Result<size_t> Executor::Agree(const std::vector<Operation*>& ready, Spent& spent) {
@@ -193,28 +199,38 @@ Result<size_t> Executor::Agree(const std::vector<Operation*>& ready, Spent& spen
     offered.push_back(ready[i]->what);
   }
   if (group.size == 1) return offered.size();
-  std::vector<int32_t> offer = MakeOffer(offered);
-  Collective what = OfferCollective();
-  what.input = offer.data();
-  what.output = offer.data();
-  what.number = group.control != nullptr ? group.next_control++ : group.next_run++;
-  if (MaybeError error = group.agreements()->Run(what, env_.collective_timeout, spent)) {
-    return *error;
-  }
-  const Agreement agreement = ReadOffers(offer);
-  if (agreement.differs) return Disagreement(group, offered[*agreement.differs]);
-  if (agreement.count == 0 || agreement.count > offered.size()) {
-    return Error{DTRAIN_ERROR_INTERNAL, "an agreement on " + std::to_string(agreement.count) +
+  auto agreement = MakeAgreement(group, MakeOffer(offered), spent);
+  if (!agreement.ok()) return agreement.error();
+  if (agreement->differs) return Disagreement(group, &offered[*agreement->differs]);
+  if (agreement->count == 0 || agreement->count > offered.size()) {
+    return Error{DTRAIN_ERROR_INTERNAL, "an agreement on " + std::to_string(agreement->count) +
                                             " of " + std::to_string(offered.size()) +
                                             " operations"};
   }
-  return agreement.count;
+  if (agreement->joined) {
+    auto shared = ShareWithJoined(group, agreement->count, offered);
+    if (!shared.ok()) return shared.error();
+  }
+  return agreement->count;
+}
+
+Result<Agreement> Executor::MakeAgreement(Group& group, std::vector<int32_t> offer, Spent& spent) {
+  Collective what = OfferCollective();
+  what.input = offer.data();
+  what.output = offer.data();
+  if (MaybeError error = RunOwn(group, what, spent)) return *error;
+  return ReadOffers(offer);
+}
+
+MaybeError Executor::RunOwn(Group& group, Collective what, Spent& spent) {
+  what.number = group.control != nullptr ? group.next_control++ : group.next_run++;
+  return group.agreements()->Run(what, env_.collective_timeout, spent);
 }
 
 // All ranks have seen that they differ in this operation; now each learns what the others meant.
-Error Executor::Disagreement(Group& group, const Collective& mine) {
+Error Executor::Disagreement(Group& group, const Collective* mine) {
   int64_t words[kDescriptionWords];
-  PackDescription(mine, words);
+  mine != nullptr ? PackDescription(*mine, words) : PackJoined(words);
   std::vector<int64_t> all(kDescriptionWords * static_cast<size_t>(group.size));
   Collective what;
   what.kind = Collective::Kind::kAllgather;
@@ -222,9 +238,8 @@ Error Executor::Disagreement(Group& group, const Collective& mine) {
   what.count = kDescriptionWords;
   what.input = words;
   what.output = all.data();
-  what.number = group.control != nullptr ? group.next_control++ : group.next_run++;
   Spent spent;
-  if (MaybeError error = group.agreements()->Run(what, env_.collective_timeout, spent)) {
+  if (MaybeError error = RunOwn(group, what, spent)) {
     return {DTRAIN_ERROR_MISMATCH,
             "the ranks do not ask for the same thing, and saying who asks "
             "for what failed: " +

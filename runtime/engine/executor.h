@@ -46,6 +46,10 @@ class Executor {
   using Done = std::function<void(Operation& operation, const MaybeError& error)>;
   size_t RunAgreed(const std::vector<Operation*>& ready, size_t threshold, const Done& done);
 
+  // Until every rank of the job is in here: zeros for the all-reduces that others give to
+  // RunAgreed. Returns the rank that came last.
+  Result<int> Join(size_t threshold);
+
   // For failures outside of Run: ends the job's collectives.
   void SetBroken(const Error& error);
   // Before the communicators go.
@@ -56,7 +60,20 @@ class Executor {
 
  private:
   Result<size_t> Agree(const std::vector<Operation*>& ready, Spent& spent);
-  Error Disagreement(Group& group, const Collective& mine);
+  // What all ranks offer. Not for groups of one.
+  Result<Agreement> MakeAgreement(Group& group, std::vector<int32_t> offer, Spent& spent);
+  // A small one of the library's own, where agreements go.
+  MaybeError RunOwn(Group& group, Collective what, Spent& spent);
+  // `mine`: none of a rank that is in Join.
+  Error Disagreement(Group& group, const Collective* mine);
+  // Tells the ranks that are in Join about the operations; those give none.
+  Result<std::vector<Collective>> ShareWithJoined(Group& group, size_t count,
+                                                  const std::vector<Collective>& mine);
+  Result<Agreement> AgreeAsJoined(Group& group);
+  MaybeError GoAlong(Group& group, size_t count, size_t threshold);
+  // The first `count` of `ready`, which all ranks have agreed on.
+  void RunBatches(const std::vector<Operation*>& ready, size_t count, size_t threshold, Spent spent,
+                  int64_t waited_ns, int64_t begin_ns, const Done& done);
   MaybeError RunBatch(const std::vector<Operation*>& operations, Spent& spent, int64_t waited_ns,
                       int64_t begin_ns);
   MaybeError RunFused(Group& group, const std::vector<Operation*>& operations, Spent& spent,

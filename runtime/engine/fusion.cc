@@ -11,6 +11,8 @@ namespace dtrain::runtime {
 namespace {
 
 constexpr int32_t kNotReady = std::numeric_limits<int32_t>::max();
+constexpr size_t kJoinedAt = kOfferWords - 1;
+constexpr int64_t kJoined = std::numeric_limits<int64_t>::min();
 
 uint64_t Mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15;
@@ -54,8 +56,17 @@ std::vector<int32_t> MakeOffer(const std::vector<Collective>& ready) {
   return offer;
 }
 
+std::vector<int32_t> MakeJoinedOffer() {
+  std::vector<int32_t> offer(kOfferWords, kNotReady);
+  offer[kJoinedAt] = 0;
+  return offer;
+}
+
 Agreement ReadOffers(const std::vector<int32_t>& lowest) {
   Agreement agreement;
+  agreement.joined = lowest[kJoinedAt] == 0;
+  agreement.all_joined = agreement.joined && lowest[0] == kNotReady;
+  if (agreement.all_joined) return agreement;
   agreement.count = static_cast<size_t>(std::max(lowest[0], 0));
   for (size_t i = 0; i < agreement.count; ++i) {
     if (lowest[1 + i] == ~lowest[1 + kMostAgreed + i]) continue;
@@ -99,7 +110,7 @@ std::vector<std::vector<size_t>> PlanBatches(const std::vector<Collective>& agre
   return batches;
 }
 
-void PackDescription(const Collective& what, int64_t (&words)[kDescriptionWords]) {
+void PackDescription(const Collective& what, int64_t* words) {
   words[0] = static_cast<int64_t>(what.kind);
   words[1] = what.type;
   words[2] = what.op;
@@ -107,17 +118,25 @@ void PackDescription(const Collective& what, int64_t (&words)[kDescriptionWords]
   words[4] = static_cast<int64_t>(what.count);
 }
 
+Collective UnpackDescription(const int64_t* words) {
+  Collective what;
+  what.kind = static_cast<Collective::Kind>(words[0]);
+  what.type = static_cast<dtrain_type>(words[1]);
+  what.op = static_cast<dtrain_op>(words[2]);
+  what.root = static_cast<int>(words[3]);
+  what.count = static_cast<size_t>(words[4]);
+  return what;
+}
+
+void PackJoined(int64_t* words) { std::fill_n(words, kDescriptionWords, kJoined); }
+
 std::string DescribeDisagreement(const std::vector<int64_t>& descriptions) {
   std::vector<std::pair<std::string, std::vector<size_t>>> askers;
   for (size_t r = 0; r * kDescriptionWords < descriptions.size(); ++r) {
     const int64_t* words = &descriptions[r * kDescriptionWords];
-    Collective what;
-    what.kind = static_cast<Collective::Kind>(words[0]);
-    what.type = static_cast<dtrain_type>(words[1]);
-    what.op = static_cast<dtrain_op>(words[2]);
-    what.root = static_cast<int>(words[3]);
-    what.count = static_cast<size_t>(words[4]);
-    const std::string text = Describe(what);
+    const std::string text = words[0] == kJoined
+                                 ? "dtrain_join, which goes along with sums and averages only"
+                                 : Describe(UnpackDescription(words));
     auto found = std::find_if(askers.begin(), askers.end(),
                               [&](const auto& asker) { return asker.first == text; });
     if (found == askers.end()) found = askers.insert(askers.end(), {text, {}});

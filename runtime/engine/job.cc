@@ -141,6 +141,11 @@ Result<dtrain_handle> Job::Start(Operation operation) {
   return queue_.Add(std::move(operation));
 }
 
+Result<int> Job::AwaitAllJoined() {
+  queue_.Drain();
+  return executor_.Join(queue_.fusion_threshold());
+}
+
 Result<uint32_t> Job::CreateGroup(int color, int key) {
   const int32_t mine[2] = {std::max(color, -1), key};
   std::vector<int32_t> table(2 * static_cast<size_t>(env_.size));
@@ -196,7 +201,7 @@ MaybeError Job::ConnectGroup(Group& group, Deadline deadline) {
   if (!error) return std::nullopt;
   error->message = "rank " + std::to_string(env_.rank) + " of " + std::to_string(env_.size) +
                    " could not make the group: " + error->message;
-  if (bootstrap.parent_failed()) executor_.SetBroken(*error);
+  if (broken) executor_.SetBroken(*error);
   return error;
 }
 

@@ -49,6 +49,9 @@ class Job {
   MaybeError Wait(dtrain_handle handle) { return queue_.Wait(handle); }
   MaybeError Test(dtrain_handle handle, bool& done) { return queue_.Test(handle, done); }
 
+  // See dtrain_join.
+  Result<int> AwaitAllJoined();
+
   // The id of the new group, 0 for none.
   Result<uint32_t> CreateGroup(int color, int key);
   MaybeError FreeGroup(uint32_t id);

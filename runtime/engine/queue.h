@@ -35,6 +35,8 @@ class Queue {
     cycle_time_ = cycle_time;
   }
 
+  size_t fusion_threshold() const { return threshold_; }
+
   // Fails only when no thread can be started.
   Result<dtrain_handle> Add(Operation operation);
   // Returns when the operation is done, with how it went, and forgets the handle.

@@ -219,6 +219,16 @@ DTRAIN_API dtrain_status dtrain_wait(dtrain_handle handle);
 /* *done is 1 when it is done, with its status returned and the handle forgotten; else 0. */
 DTRAIN_API dtrain_status dtrain_test(dtrain_handle handle, int* done);
 
+/*
+ * Of a rank that has no more data while others still have some: contributes zeros to the
+ * asynchronous all-reduces of all ranks that the others make, until every rank has called it; *last
+ * (may be NULL) is then the rank that came last. An average is still over all ranks. Anything else
+ * that another rank calls meanwhile, also a minimum, maximum or product, makes both fail with
+ * DTRAIN_ERROR_MISMATCH. Calls on groups are not helped: they wait. Needs memory for as many zeros
+ * as travel at once, and a fusion threshold that is not 0.
+ */
+DTRAIN_API dtrain_status dtrain_join(int* last);
+
 /* ---- Memory that the other ranks reach without a copy ---- */
 
 /*

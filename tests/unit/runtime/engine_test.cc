@@ -57,6 +57,23 @@ TEST(AgreementTest, FindsTheFirstOperationThatDiffers) {
   }
 }
 
+TEST(AgreementTest, ARankThatHasJoinedGoesAlongWithTheOthers) {
+  const std::vector<Collective> two = {Sum(1), Sum(2)};
+  const auto with_joined = [](std::vector<int32_t> lowest) {
+    const std::vector<int32_t> offer = MakeJoinedOffer();
+    for (size_t i = 0; i < offer.size(); ++i) lowest[i] = std::min(lowest[i], offer[i]);
+    return ReadOffers(lowest);
+  };
+  const Agreement agreement = with_joined(Lowest({two, two}));
+  EXPECT_EQ(agreement.count, 2u);
+  EXPECT_EQ(agreement.differs, std::nullopt);
+  EXPECT_TRUE(agreement.joined);
+  EXPECT_FALSE(agreement.all_joined);
+  EXPECT_EQ(with_joined(Lowest({two, {Sum(1), Sum(3)}})).differs, std::optional<size_t>(1));
+  EXPECT_TRUE(with_joined(MakeJoinedOffer()).all_joined);
+  EXPECT_FALSE(ReadOffers(Lowest({two, two})).joined);
+}
+
 TEST(AgreementTest, TakesNoMoreThanFit) {
   const std::vector<Collective> many(kMostAgreed + 5, Sum(9));
   EXPECT_EQ(ReadOffers(Lowest({many, many})).count, kMostAgreed);
@@ -114,6 +131,8 @@ TEST(DisagreementTest, NamesTheRanksAndWhatTheyAskFor) {
   EXPECT_THAT(DescribeDisagreement(all),
               AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
                     HasSubstr("rank 1 for allreduce sum of 11 float32")));
+  PackJoined(&all[kDescriptionWords]);
+  EXPECT_THAT(DescribeDisagreement(all), HasSubstr("rank 1 for dtrain_join"));
 }
 
 TEST(SplitTest, RanksByKeyThenByRank) {

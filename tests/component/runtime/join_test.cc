@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/dtrain.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/component/runtime/ranks.h"
+
+namespace dtrain::runtime {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::Each;
+using testing::HasSubstr;
+
+std::vector<int> AllZero(int n) { return std::vector<int>(static_cast<size_t>(n), 0); }
+
+RanksOptions Patient() {
+  RanksOptions options;
+  options.environment["DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"] = "40";
+  return options;
+}
+
+// One step of training, in which the ranks from `first` on take part: gradients of several sizes
+// and types, also such that travel alone.
+void Step(int first, int n) {
+  std::vector<std::vector<float>> sums;
+  for (const size_t count : {3, 0, 1000, 200'000}) sums.emplace_back(count, 1.0F);
+  std::vector<double> average(5, 1.0);
+  std::vector<dtrain_handle> handles(sums.size() + 1);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    ASSERT_EQ(dtrain_allreduce_async(sums[i].data(), sums[i].data(), sums[i].size(), DTRAIN_FLOAT32,
+                                     DTRAIN_SUM, nullptr, &handles[i]),
+              DTRAIN_OK)
+        << dtrain_last_error();
+  }
+  ASSERT_EQ(dtrain_allreduce_async(average.data(), average.data(), average.size(), DTRAIN_FLOAT64,
+                                   DTRAIN_AVG, nullptr, &handles.back()),
+            DTRAIN_OK);
+  for (const dtrain_handle handle : handles) {
+    ASSERT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+  }
+  for (const auto& sum : sums) EXPECT_THAT(sum, Each(static_cast<float>(n - first)));
+  EXPECT_THAT(average, Each(static_cast<double>(n - first) / n));
+}
+
+// Rank r takes r steps.
+void Uneven(int rank, int n) {
+  ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (int step = 0; step < rank; ++step) Step(step + 1, n);
+    int last = -2;
+    ASSERT_EQ(dtrain_join(&last), DTRAIN_OK) << dtrain_last_error();
+    EXPECT_EQ(last, n - 1);
+    // The job goes on as if nothing had been.
+    int32_t one = 1;
+    EXPECT_EQ(dtrain_allreduce(&one, &one, 1, DTRAIN_INT32, DTRAIN_SUM), DTRAIN_OK);
+    EXPECT_EQ(one, n);
+    Step(0, n);
+  }
+  EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+}
+
+TEST(JoinTest, ARankWithoutDataContributesZeros) {
+  for (const int n : {1, 2, 5}) {
+    EXPECT_EQ(Ranks::Run(
+                  n, [n](int rank) { Uneven(rank, n); }, Patient()),
+              AllZero(n));
+  }
+}
+
+TEST(JoinTest, AlsoBetweenNodes) {
+  RanksOptions options = Patient();
+  options.mapping = "(vector,(0,2,2))";
+  EXPECT_EQ(Ranks::Run(
+                4, [](int rank) { Uneven(rank, 4); }, options),
+            AllZero(4));
+}
+
+// What goes wrong while rank 0 is in dtrain_join and the others call something else.
+void Refused(int n, dtrain_status (*call)(), const char* text) {
+  const auto body = [=](int rank) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+    EXPECT_EQ(rank == 0 ? dtrain_join(nullptr) : call(), DTRAIN_ERROR_MISMATCH);
+    EXPECT_THAT(dtrain_last_error(), HasSubstr(text));
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+  };
+  EXPECT_EQ(Ranks::Run(n, body, Patient()), AllZero(n));
+}
+
+TEST(JoinTest, OnlySumsAndAveragesGoOnWithoutARank) {
+  const auto largest = [] {
+    int32_t one = 1;
+    dtrain_handle handle = 0;
+    const dtrain_status status =
+        dtrain_allreduce_async(&one, &one, 1, DTRAIN_INT32, DTRAIN_MAX, nullptr, &handle);
+    return status != DTRAIN_OK ? status : dtrain_wait(handle);
+  };
+  Refused(3, largest, "rank 0 for dtrain_join, which goes along with sums and averages only");
+}
+
+TEST(JoinTest, AnotherCollectiveMeanwhileFailsOnBothSides) {
+  const auto blocking = [] {
+    int32_t one = 1;
+    return dtrain_allreduce(&one, &one, 1, DTRAIN_INT32, DTRAIN_SUM);
+  };
+  Refused(2, blocking, "is how asynchronous all-reduces and dtrain_join begin");
+}
+
+TEST(JoinTest, TheEndOfAnotherRankIsNoticed) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        if (rank == 2) _exit(7);
+        EXPECT_THAT(dtrain_join(nullptr), AnyOf(DTRAIN_ERROR_NETWORK, DTRAIN_ERROR_LAUNCHER));
+        EXPECT_THAT(dtrain_last_error(), AllOf(HasSubstr("dtrain_join"), HasSubstr("rank 2")));
+        EXPECT_NE(dtrain_join(nullptr), DTRAIN_OK);
+        dtrain_finalize();
+      },
+      Patient());
+  EXPECT_EQ(ends, (std::vector<int>{0, 0, 7}));
+}
+
+TEST(JoinTest, NeedsFusion) {
+  RanksOptions options = Patient();
+  options.environment["DTRAIN_FUSION_THRESHOLD"] = "0";
+  const auto body = [](int) {
+    EXPECT_EQ(dtrain_join(nullptr), DTRAIN_ERROR_STATE);
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+    EXPECT_EQ(dtrain_join(nullptr), DTRAIN_ERROR_UNSUPPORTED);
+    EXPECT_THAT(dtrain_last_error(), HasSubstr("DTRAIN_FUSION_THRESHOLD"));
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+  };
+  EXPECT_EQ(Ranks::Run(2, body, options), AllZero(2));
+}
+
+}  // namespace
+}  // namespace dtrain::runtime
