@@ -69,6 +69,7 @@ from ._job import (
     size,
 )
 from ._launch import JobError, RemoteError, run
+from ._memory import alloc
 from ._moves import (
     allgather,
     allgather_async,

@@ -24,12 +24,14 @@ def pointer(kind, x):
     return kind.pointer(x) or ctypes.addressof(_nowhere)
 
 
-def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=None, wait=False):
-    """Starts `name` with `arguments`. A Handle, or with `wait` its result."""
+def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=None, wait=False,
+          agreed=False):
+    """Starts `name` with `arguments`. A Handle, or with `wait` its result. `agreed`: the library
+    shall agree on it with the other ranks first, as it does for all that is asynchronous."""
     group = (process_set or global_process_set).group()
     if not _job.is_initialized():
         raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
-    if wait and group is None and stream is None:
+    if wait and not agreed and group is None and stream is None:
         library().call(name, *arguments)
         return finish()
     number = library().start(
@@ -115,9 +117,11 @@ def _start_allreduce(tensor, name, op, factors, process_set, compression, in_pla
         return result if x is tensor else result[()]
 
     arguments = (*reduction.operands(), kind.count(small), reduction.type, int(reduction.op))
+    # Another rank may be in join(), which goes along with what it is told of.
+    agreed = ranks > 1 and reduction.op in (Sum, Average)
     return issue(
         "dtrain_allreduce", arguments, (x, reduction), finish, reduction.stream, name,
-        process_set, wait,
+        process_set, wait, agreed,
     )
 
 

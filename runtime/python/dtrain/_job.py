@@ -14,8 +14,9 @@ from ._library import Config, library, loaded
 _member_pid = None
 # (node rank, local rank) of every rank.
 _places = []
-# Called with no arguments when a job has begun, and when it has ended.
+# Called with no arguments when a job has begun, before it is left, and when it has ended.
 on_init = []
+before_shutdown = []
 on_shutdown = []
 _abandoned = False
 _hooked = False
@@ -68,9 +69,15 @@ def shutdown():
 
     Does nothing when this process is in no job.
     """
+    if is_initialized():
+        for check in before_shutdown:
+            check()
+        leave()
+
+
+def leave():
+    """As shutdown(), of a process that ends."""
     global _member_pid
-    if not is_initialized():
-        return
     try:
         library().call("dtrain_finalize")
     finally:
@@ -213,7 +220,7 @@ def _at_exit():
     if not turn.acquire(timeout=10):
         return
     try:
-        shutdown()
+        leave()
     except _errors.Error as error:
         # Too late to be raised; the launcher sees a worker that ended without leaving.
         print(f"dtrain: leaving the job failed: {error}", file=sys.stderr)

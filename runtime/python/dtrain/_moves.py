@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The collectives that move values without looking at them: any type that has bytes will do."""
 
-import time
+import ctypes
 import zlib
 
-from . import _arrays, _errors
+from . import _arrays, _errors, _job
 from ._collectives import gather_integers, issue, pointer
+from ._library import library
 from ._process_sets import global_process_set
 
 _INT32 = _arrays.NATIVE["int32"]
@@ -244,11 +245,16 @@ def barrier(process_set=None):
 
 
 def join(device=-1):
-    """Waits until every rank has called it; returns the rank that came last.
+    """Of a rank that has no more data, while others may have some: waits until every rank has called
+    it; returns the rank that came last.
 
-    A meeting point after the last step, as in Horovod. Unlike there, the ranks must take the same
-    number of steps before: dtrain.DistributedSampler sees to it. A rank that still reduces
-    gradients while another is here makes both fail with MismatchError.
+    Meanwhile this rank contributes zeros to the others' all-reduces of all ranks that sum or average
+    (over all ranks, also those that are here): those of DistributedOptimizer, allreduce_async and
+    the like, and of allreduce too. Anything else that another rank calls makes both fail with
+    MismatchError, but for collectives of a process set, which wait for this rank.
     """
-    came = [int(other[0]) for other in gather_integers([time.time_ns()])]
-    return came.index(max(came))
+    if not _job.is_initialized():
+        raise _errors.StateError("join: this process is in no job; call dtrain.init() first")
+    last = ctypes.c_int(-1)
+    library().call("dtrain_join", ctypes.byref(last))
+    return last.value

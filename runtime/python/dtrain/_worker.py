@@ -66,7 +66,8 @@ def main():
         _job.abandon()
         code = outcome.code if isinstance(outcome, SystemExit) else 1
         sys.exit(code if isinstance(code, int) and code != 0 else 1)
-    _job.shutdown()
+    if _job.is_initialized():
+        _job.leave()
 
 
 if __name__ == "__main__":

@@ -56,10 +56,6 @@ def reduce_like_numpy(dtypes):
         reduces_like_numpy(dtype)
 
 
-def test_reductions_of_every_type_are_those_of_numpy(on_ranks):
-    on_ranks(3, reduce_like_numpy, REDUCED)
-
-
 def moves_like_numpy(dtypes):
     import numpy as np
 
@@ -86,10 +82,6 @@ def moves_like_numpy(dtypes):
             assert got.dtype == dtype and np.array_equal(got, right), what
 
 
-def test_every_type_is_moved_unchanged(on_ranks):
-    on_ranks(3, moves_like_numpy, MOVED)
-
-
 def deals_out():
     import numpy as np
 
@@ -111,10 +103,6 @@ def deals_out():
         assert np.array_equal(got, rows[first[me] : first[me + 1]] * 6)
     even = np.arange(6, dtype=np.float64)
     assert np.array_equal(dtrain.reducescatter(even), even[2 * me : 2 * me + 2])
-
-
-def test_uneven_splits_and_rows(on_ranks):
-    on_ranks(3, deals_out)
 
 
 def strange_layouts():
@@ -146,10 +134,6 @@ def strange_layouts():
                                        postscale_factor=0.25), n)
     small = dtrain.allreduce(base, compression=dtrain.Compression.fp16)
     assert small.dtype == np.float32 and np.array_equal(small, base)
-
-
-def test_arrays_that_are_not_dense_aligned_or_native(on_ranks):
-    on_ranks(2, strange_layouts)
 
 
 def many_at_once():
@@ -185,10 +169,6 @@ def many_at_once():
     assert [int(x[0]) for x in got] == [n * k + n * (n - 1) // 2 for k in range(4)]
 
 
-def test_many_asynchronous_collectives_in_flight(on_ranks):
-    on_ranks(3, many_at_once)
-
-
 def some_of_the_ranks():
     import numpy as np
 
@@ -219,10 +199,6 @@ def some_of_the_ranks():
         assert dtrain.remove_process_set(ends)
 
 
-def test_process_sets(on_ranks):
-    on_ranks(4, some_of_the_ranks)
-
-
 def objects_and_metrics():
     import dtrain
 
@@ -233,14 +209,9 @@ def objects_and_metrics():
     assert dtrain.metric_average(me) == (n - 1) / 2
     averages = dtrain.metric_average({"loss": me, "accuracy": 1.0})
     assert averages == {"loss": (n - 1) / 2, "accuracy": 1.0}
-    assert dtrain.join() in range(n)
     with dtrain.mark("a span"):
         dtrain.barrier()
     return me, dtrain.local_rank(), dtrain.cross_rank(), dtrain.cross_size(), dtrain.size()
-
-
-def test_objects_metrics_and_places(on_ranks):
-    assert on_ranks(3, objects_and_metrics) == [(r, r, 0, 1, 3) for r in range(3)]
 
 
 def different_counts():
@@ -252,12 +223,6 @@ def different_counts():
         dtrain.allreduce(np.zeros(10 + dtrain.rank(), np.float32))
     except dtrain.Error as error:
         return type(error).__name__, str(error)
-
-
-def test_a_mismatch_is_an_error_on_all_ranks(on_ranks):
-    results = on_ranks(2, different_counts)
-    assert all(result for result in results), results
-    assert "MismatchError" in [kind for kind, _ in results], results
 
 
 def different_rows():
@@ -273,10 +238,6 @@ def different_rows():
             assert "ranks 0 and 2 have arrays that differ" in str(error)
     # The job goes on.
     assert dtrain.allreduce(1, op=dtrain.Sum) == 4
-
-
-def test_gathered_arrays_must_be_alike(on_ranks):
-    on_ranks(4, different_rows)
 
 
 def refused():
@@ -310,5 +271,98 @@ def refused():
     dtrain.barrier()
 
 
-def test_what_cannot_be_done_is_refused_and_breaks_nothing(on_ranks):
-    on_ranks(2, refused)
+def unequal_data():
+    import numpy as np
+
+    import dtrain
+
+    n, me = dtrain.size(), dtrain.rank()
+    for _ in range(2):
+        for step in range(me):
+            left = n - 1 - step
+            pending = dtrain.allreduce_async(np.full(5, 2.0), op=dtrain.Sum)
+            assert dtrain.allreduce(1.0, op=dtrain.Sum) == left
+            assert dtrain.allreduce(np.full(200_000, n))[7] == left
+            assert dtrain.allreduce(np.array([n * 3])).tolist() == [left * 3]
+            assert (pending.wait() == 2 * left).all()
+        assert dtrain.join() == n - 1
+        assert dtrain.allreduce(1, op=dtrain.Max) == 1
+
+
+def allocated():
+    import gc
+
+    import numpy as np
+
+    import dtrain
+
+    n = dtrain.size()
+    whole = dtrain.alloc((3, 1000), "float64")
+    assert whole.shape == (3, 1000) and whole.dtype == "float64" and not whole.any()
+    part = whole[1]
+    place = whole.ctypes.data
+    part[:] = dtrain.rank() + 1
+    dtrain.allreduce_(whole, op=dtrain.Sum)
+    del whole
+    gc.collect()
+    # A view keeps it, alone.
+    other = dtrain.alloc(3000, np.int64)
+    assert other.ctypes.data != place and (part == n * (n + 1) / 2).all()
+    try:
+        dtrain.shutdown()
+        raise AssertionError("the job was left while its memory was in use")
+    except dtrain.StateError as error:
+        assert "2 of the arrays of dtrain.alloc" in str(error)
+    dtrain.barrier()
+    del part, other
+    again = dtrain.alloc(3000, np.int64)
+    assert again.ctypes.data == place and not again.any()
+    assert dtrain.alloc(()).shape == () and dtrain.alloc((0, 4), "int8").shape == (0, 4)
+    for shape, dtype in [((2, -1), "int32"), (3, object)]:
+        try:
+            dtrain.alloc(shape, dtype)
+            raise AssertionError(f"allocated {shape} of {dtype}")
+        except dtrain.InvalidArgumentError:
+            pass
+    del again
+    dtrain.shutdown()
+    dtrain.init()
+
+
+# Several in one job: most of the time goes into starting Python and loading numpy.
+
+
+def on_three_ranks():
+    reduce_like_numpy(REDUCED)
+    moves_like_numpy(MOVED)
+    deals_out()
+    many_at_once()
+    unequal_data()
+    return objects_and_metrics()
+
+
+def test_types_splits_handles_objects_and_unequal_data(on_ranks):
+    assert on_ranks(3, on_three_ranks) == [(r, r, 0, 1, 3) for r in range(3)]
+
+
+def on_four_ranks():
+    some_of_the_ranks()
+    different_rows()
+
+
+def test_process_sets_and_gathered_arrays_that_differ(on_ranks):
+    on_ranks(4, on_four_ranks)
+
+
+def on_two_ranks():
+    strange_layouts()
+    refused()
+    allocated()
+    return different_counts()  # after that nothing goes on
+
+
+def test_layouts_memory_and_what_is_refused(on_ranks):
+    """Then a mismatch, which is an error on all ranks."""
+    results = on_ranks(2, on_two_ranks)
+    assert all(result for result in results), results
+    assert "MismatchError" in [kind for kind, _ in results], results

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch tensors and DistributedOptimizer. `import dtrain.torch as hvd` as Horovod's scripts do."""
-import pytest
-
 NEEDS = ("torch", "numpy")
 
 
@@ -41,10 +39,6 @@ def all_types():
     assert torch.allclose(hvd.allreduce(image, compression=hvd.Compression.fp16), image, 1e-2, 1e-3)
 
 
-def test_tensors_of_every_type(on_ranks):
-    on_ranks(3, all_types)
-
-
 def derivatives():
     import torch
 
@@ -67,10 +61,6 @@ def derivatives():
     assert got[:, 0].tolist() == [r + 1.0 for r in range(n) for _ in range(4 // n)]
     got = gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum))
     assert got[:, 0].tolist() == [r + 1.0 for r in range(n) for _ in range(4 // n)]
-
-
-def test_collectives_can_be_differentiated(on_ranks):
-    on_ranks(2, derivatives)
 
 
 def make_model(seed):
@@ -145,11 +135,6 @@ def trainings():
     training_alike({}, False, 3)
     training_alike({"gradient_predivide_factor": 2.0}, False, 1)
     training_alike({"compression": dtrain.Compression.fp16}, False, 1)
-
-
-def test_training_equals_that_of_one_process(on_ranks):
-    """Also with clipped, accumulated, predivided and compressed gradients."""
-    on_ranks(3, trainings)
 
 
 def unused_parameters():
@@ -289,7 +274,64 @@ def shares():
     return [int(x) for batch in loader for x in batch]
 
 
-def optimizers_and_loaders():
+def unequal_steps():
+    import torch
+
+    import dtrain.torch as hvd
+
+    n, me = hvd.size(), hvd.rank()
+    weights = [torch.nn.Parameter(torch.zeros(count)) for count in (3, 300_000)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights, lr=1.0))
+    for step in range(1 + me):
+        optimizer.zero_grad()
+        sum(w.sum() for w in weights).backward()
+        optimizer.step()
+    assert hvd.join() == n - 1
+    # What the rank that came last has: in step s, n - s ranks gave a 1 to the average over n.
+    right = -sum((n - step) / n for step in range(n))
+    for w in weights:
+        last = hvd.broadcast(w.detach(), n - 1)
+        assert torch.allclose(last, torch.full_like(last, right)), last
+
+
+def allocated():
+    import torch
+
+    import dtrain.torch as hvd
+
+    n = hvd.size()
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        whole = hvd.alloc((2, 1000), dtype)
+        assert whole.dtype == dtype and whole.shape == (2, 1000) and not whole.any()
+        row = whole[1]
+        row += 1
+        place = whole.data_ptr()
+        hvd.allreduce_(whole, op=hvd.Sum)
+        del whole
+        other = hvd.alloc(7)
+        assert other.data_ptr() != place and (row == n).all()
+        del row, other
+        assert hvd.alloc((2, 1000), dtype).data_ptr() == place
+    assert hvd.alloc((0, 3)).shape == (0, 3)
+
+
+# Several in one job, because each import of torch takes seconds.
+
+
+def on_three_ranks():
+    all_types()
+    trainings()
+    unequal_steps()
+
+
+def test_tensors_of_every_type_and_training_as_of_one_process(on_ranks):
+    """Also with clipped, accumulated, predivided and compressed gradients, and unequal steps."""
+    on_ranks(3, on_three_ranks)
+
+
+def on_two_ranks():
+    derivatives()
+    allocated()
     unused_parameters()
     closures()
     sparse_gradients()
@@ -298,9 +340,8 @@ def optimizers_and_loaders():
     return shares()
 
 
-def test_optimizer_state_unused_parameters_misuse_and_sampler(on_ranks):
-    """One job for all, because each import of torch takes seconds."""
-    first, second = on_ranks(2, optimizers_and_loaders)
+def test_derivatives_memory_optimizer_state_misuse_and_sampler(on_ranks):
+    first, second = on_ranks(2, on_two_ranks)
     assert sorted(first + second) == list(range(10)) and first != sorted(first)
 
 
@@ -320,13 +361,6 @@ print("overlapped")
 """
 
 
-def test_all_reduces_start_while_backward_goes_on(launch, tmp_path):
-    script = tmp_path / "overlap.py"
-    script.write_text(OVERLAP)
-    code, out, err = launch(2, script)
-    assert code == 0 and out.count("overlapped") == 2, out + err
-
-
 BOTH = """
 import {first}
 import {second}
@@ -343,17 +377,6 @@ dist.destroy_process_group()
 hvd.shutdown()
 print("both")
 """
-
-
-@pytest.mark.parametrize("order", [("torch", "dtrain"), ("dtrain", "torch")], ids=" then ".join)
-def test_torchs_own_gloo_in_the_same_process(launch, tmp_path, order):
-    """libdtrain has a Gloo of its own; neither may see the other's."""
-    script = tmp_path / "both.py"
-    load = "dtrain; dtrain.library_version()"
-    script.write_text(BOTH.format(first=order[0].replace("dtrain", load),
-                                  second=order[1].replace("dtrain", load)))
-    code, out, err = launch(2, script)
-    assert code == 0 and out.count("both") == 2, out + err
 
 
 HOROVOD = """
@@ -396,10 +419,27 @@ print("loss", metric_average(loss.item(), "avg_loss"))
 """
 
 
-def test_a_horovod_script_needs_its_import_line_changed_only(launch, tmp_path):
-    script = tmp_path / "horovod_mnist.py"
-    script.write_text(HOROVOD.replace("import horovod.torch as hvd", "import dtrain.torch as hvd"))
+def script_with_both_glooes(first, second):
+    load = "dtrain; dtrain.library_version()"
+    return BOTH.format(first=first.replace("dtrain", load), second=second.replace("dtrain", load))
+
+
+def test_torchs_own_gloo_in_the_same_process_after_libdtrain(launch, tmp_path):
+    """libdtrain has a Gloo of its own; neither may see the other's."""
+    script = tmp_path / "both.py"
+    script.write_text(script_with_both_glooes("dtrain", "torch"))
     code, out, err = launch(2, script)
-    assert code == 0 and out.count("loss") == 2, out + err
+    assert code == 0 and out.count("both") == 2, out + err
 
 
+def test_torchs_own_gloo_before_it_and_scripts_as_users_write_them(launch, tmp_path):
+    """A Horovod script needs its import line changed only, and all-reduces start while backward
+    goes on."""
+    horovod = HOROVOD.replace("import horovod.torch as hvd", "import dtrain.torch as hvd")
+    script = tmp_path / "scripts.py"
+    texts = [script_with_both_glooes("torch", "dtrain"), OVERLAP, horovod]
+    script.write_text(f"for text in {texts!r}:\n    exec(text, {{}})\n")
+    code, out, err = launch(2, script)
+    assert code == 0, out + err
+    for word in ("both", "overlapped", "loss"):
+        assert out.count(word) == 2, out + err

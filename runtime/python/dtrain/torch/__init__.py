@@ -9,6 +9,7 @@ import dtrain
 from dtrain import *  # noqa: F403
 
 from ._autograd import allgather, allreduce, alltoall, broadcast, reducescatter
+from ._memory import alloc
 from ._state import broadcast_optimizer_state
 from .optimizer import DistributedOptimizer
 from .sampler import DistributedSampler
