@@ -28,6 +28,9 @@ constexpr int kFirstNode = 1000;
 constexpr int kFirstRank = 1'000'000;
 constexpr int kLifeThread = 0;  // of a worker; its lanes come behind it
 
+constexpr int64_t kLastUnix = 4'000'000'000'000'000'000;  // ns; in the year 2096
+constexpr int64_t kLongest = 1'000'000'000'000'000'000;   // ns; 31 years
+
 constexpr uint32_t kMarkKind = 16;  // TimelineKind of common/page
 constexpr uint32_t kFusionKind = 17;
 
@@ -37,16 +40,39 @@ std::string SpanName(const v1::Span& span) {
   return span.name().empty() ? kind : absl::StrCat(kind, " ", span.name());
 }
 
+// As JSON; nearly all names need no more than quotes.
+void AppendText(absl::string_view text, std::string& out) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+  });
+  if (plain) {
+    absl::StrAppend(&out, "\"", text, "\"");
+  } else {
+    out += Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+}
+
+// In microseconds, exactly.
+void AppendMicros(int64_t nanos, std::string& out) {
+  const uint64_t size = nanos < 0 ? -static_cast<uint64_t>(nanos) : static_cast<uint64_t>(nanos);
+  absl::StrAppend(&out, nanos < 0 ? "-" : "", size / 1000, ".",
+                  absl::Dec(size % 1000, absl::kZeroPad3));
+}
+
+int64_t Nanos(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
 }  // namespace
 
 // A complete event ("X") of Chrome's format.
 struct Timeline::Event {
-  std::string name;
-  double begin;     // us since the launch
-  double duration;  // us
+  absl::string_view name;
+  int64_t begin;     // ns since the launch
+  int64_t duration;  // ns
   int pid;
   int tid;
-  Json args = nullptr;
+  absl::string_view args = "";  // a JSON object, or nothing
 };
 
 Timeline::Timeline(std::string path, bool only_spans, TimePoint begin, int64_t unix_nanos)
@@ -58,13 +84,7 @@ Timeline::Timeline(std::string path, bool only_spans, TimePoint begin, int64_t u
 
 Timeline::~Timeline() = default;
 
-double Timeline::Micros(TimePoint time) const {
-  return std::chrono::duration<double, std::micro>(time - begin_).count();
-}
-
-double Timeline::Micros(int64_t our_unix_nanos) const {
-  return static_cast<double>(our_unix_nanos - unix_nanos_) / 1000;
-}
+int64_t Timeline::At(TimePoint time) const { return Nanos(time - begin_); }
 
 // Opens the file when it is needed first.
 bool Timeline::Ready() {
@@ -83,14 +103,23 @@ bool Timeline::Ready() {
   return status_.ok();
 }
 
+// There may be a hundred thousand a second, on cores that the workers need: a JSON document for
+// each would take ten times as long.
 void Timeline::Write(const Event& event) {
-  Json json = {{"name", event.name},    {"ph", "X"},        {"ts", event.begin},
-               {"dur", event.duration}, {"pid", event.pid}, {"tid", event.tid}};
-  if (!event.args.is_null()) json["args"] = event.args;
-  const std::string text = absl::StrCat(first_ ? "\n" : ",\n",
-                                        json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  line_ = first_ ? "\n" : ",\n";
+  line_ += R"({"name":)";
+  AppendText(event.name, line_);
+  line_ += R"(,"ph":"X","ts":)";
+  AppendMicros(event.begin, line_);
+  line_ += R"(,"dur":)";
+  AppendMicros(event.duration, line_);
+  absl::StrAppend(&line_, R"(,"pid":)", event.pid, R"(,"tid":)", event.tid);
+  if (!event.args.empty()) absl::StrAppend(&line_, R"(,"args":)", event.args);
+  line_ += '}';
   first_ = false;
-  if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() || !status_.ok()) return;
+  if (std::fwrite(line_.data(), 1, line_.size(), file_.get()) == line_.size() || !status_.ok()) {
+    return;
+  }
   status_ = PosixError(errno, absl::StrCat("write the timeline ", Escape(path_)));
 }
 
@@ -136,7 +165,7 @@ void Timeline::NodeReached(NodeId node, const std::string& host, absl::string_vi
     if (!Ready()) return;
     const int pid = kFirstNode + static_cast<int>(node.value());
     if (!std::exchange(named_[pid], true)) NameProcess(pid, absl::StrCat("node ", host), pid);
-    Write({name, Micros(since), Micros(now) - Micros(since), pid, 0});
+    Write({name, At(since), Nanos(now - since), pid, 0});
   };
   if (only_spans_ && file_ == nullptr) {
     held_back_.push_back(std::move(write));
@@ -152,18 +181,22 @@ void Timeline::AddSpans(const std::string& host, int64_t ahead_nanos, const v1::
   const int pid = RankProcess(spans.rank(), host);
   for (const v1::Span& span : spans.spans()) {
     const int tid = kLifeThread + 1 + static_cast<int>(std::min(span.lane(), 1u));
-    const double begin = Micros(span.begin_unix_nanos() - ahead_nanos);
-    const double duration = static_cast<double>(span.duration_nanos()) / 1000;
-    Event event{SpanName(span), begin, duration, pid, tid};
-    if (span.kind() != kMarkKind) event.args = {{"number", span.number()}, {"bytes", span.bytes()}};
-    Write(event);
+    // The numbers are the worker's: any there may be.
+    const int64_t begin =
+        std::clamp<int64_t>(span.begin_unix_nanos(), 0, kLastUnix) - ahead_nanos - unix_nanos_;
+    const int64_t duration = std::clamp<int64_t>(span.duration_nanos(), 0, kLongest);
+    std::string args;
+    if (span.kind() != kMarkKind) {
+      args = absl::StrCat(R"({"number":)", span.number(), R"(,"bytes":)", span.bytes(), "}");
+    }
+    Write({SpanName(span), begin, duration, pid, tid, args});
     // The parts lie inside it, one behind the other.
-    double at = begin;
+    int64_t at = begin;
     for (const auto& [name, nanos] :
          {std::pair("negotiate", span.negotiate_nanos()), std::pair("wait", span.wait_nanos()),
           std::pair("transfer", span.transfer_nanos()), std::pair("reduce", span.reduce_nanos())}) {
-      const double length = std::min(static_cast<double>(nanos) / 1000, begin + duration - at);
-      if (nanos <= 0 || length <= 0) continue;
+      const int64_t length = std::min(nanos, begin + duration - at);
+      if (length <= 0) continue;
       Write({name, at, length, pid, tid});
       at += length;
     }
@@ -176,19 +209,19 @@ absl::Status Timeline::Finish(const JobFacts& facts, TimePoint now) {
   for (const job::PhaseTime& phase : facts.phases) {
     if (phase.state == job::State::kFinished) continue;
     const TimePoint end = phase.end == kNever ? now : phase.end;
-    Write({PhaseName(phase.state), Micros(phase.begin), Micros(end) - Micros(phase.begin),
-           kJobProcess, 0});
+    Write({PhaseName(phase.state), At(phase.begin), Nanos(end - phase.begin), kJobProcess, 0});
   }
   for (const job::RankEnd& rank : facts.ranks) {
     if (!rank.ended) continue;
     const int pid = RankProcess(rank.rank.value(), HostOf(facts, rank.node));
-    const double end =
-        Micros(rank.exit.unix_nanos() - facts.nodes[rank.node.value()].clock_ahead_nanos);
-    const double length = static_cast<double>(rank.exit.monotonic_nanos()) / 1000;
+    const int64_t end =
+        rank.exit.unix_nanos() - facts.nodes[rank.node.value()].clock_ahead_nanos - unix_nanos_;
+    const int64_t length = rank.exit.monotonic_nanos();
     Json args = {{"pid", rank.exit.pid()}, {"end", DescribeEnd(rank.exit)}};
     const auto dropped = dropped_.find(rank.rank.value());
     if (dropped != dropped_.end() && dropped->second > 0) args["dropped_spans"] = dropped->second;
-    Write({"worker", end - length, length, pid, kLifeThread, std::move(args)});
+    Write({"worker", end - length, length, pid, kLifeThread,
+           args.dump(-1, ' ', false, Json::error_handler_t::replace)});
   }
   std::fputs("\n]\n", file_.get());
   if (std::fclose(file_.release()) != 0 && status_.ok()) {

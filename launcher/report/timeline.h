@@ -44,8 +44,7 @@ class Timeline {
   void NameProcess(int pid, const std::string& name, int sort);
   void NameThread(int pid, int tid, const std::string& name);
   int RankProcess(uint32_t rank, const std::string& host);
-  double Micros(TimePoint time) const;
-  double Micros(int64_t our_unix_nanos) const;
+  int64_t At(TimePoint time) const;  // ns since the launch
 
   const std::string path_;
   const bool only_spans_;
@@ -54,6 +53,7 @@ class Timeline {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
   absl::Status status_;
   bool first_ = true;
+  std::string line_;                              // of Write
   std::map<uint32_t, TimePoint> node_at_;         // where its present part began
   std::vector<std::function<void()>> held_back_;  // with only_spans_: until the first span
   std::map<int, bool> named_;

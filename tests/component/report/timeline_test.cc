@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "gmock/gmock.h"
@@ -87,6 +89,37 @@ TEST_F(TimelineTest, ShowsPhasesNodesWorkersAndSpansOnOneClock) {
   EXPECT_EQ(by_name["worker"]["ts"], 100000.0);
   EXPECT_EQ(by_name["worker"]["dur"], 300000.0);
   EXPECT_EQ(by_name["worker"]["pid"], span["pid"]);
+}
+
+TEST_F(TimelineTest, TimesAreExactToTheNanosecond) {
+  Make();
+  v1::Spans spans = Spans(0, 3'600'000, 1);
+  spans.mutable_spans(0)->set_begin_unix_nanos(kLaunch + 3'600'000'000'001);
+  timeline_->AddSpans("node1", 0, spans);
+  spans.mutable_spans(0)->set_begin_unix_nanos(kLaunch - 1);
+  timeline_->AddSpans("node1", 0, spans);
+  ASSERT_TRUE(timeline_->Finish(Facts(), At(5)).ok());
+  std::ifstream in(path_);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(text, HasSubstr("\"ts\":3600000000.001,\"dur\":1000.000,"));
+  EXPECT_THAT(text, HasSubstr("\"ts\":-0.001,"));
+}
+
+TEST_F(TimelineTest, NonsenseFromAWorkerIsStillATrace) {
+  Make();
+  v1::Spans spans = Spans(0, 1, 1);
+  for (const int64_t nonsense : {INT64_MIN, INT64_MAX, int64_t{-1}}) {
+    v1::Span& span = *spans.add_spans();
+    span.set_kind(99);
+    span.set_begin_unix_nanos(nonsense);
+    span.set_duration_nanos(nonsense);
+    span.set_wait_nanos(nonsense);
+    span.set_reduce_nanos(nonsense);
+    span.set_name("\x01\\");
+  }
+  timeline_->AddSpans("node1", -3'600'000'000'000, spans);
+  ASSERT_TRUE(timeline_->Finish(Facts(), At(5)).ok());
+  for (const Json& event : Events()) EXPECT_GE(event["dur"], 0) << event;
 }
 
 TEST_F(TimelineTest, WithoutSpansAFileOfHorovodsNameIsLeftAlone) {
