@@ -31,9 +31,11 @@ using Json = nlohmann::ordered_json;
 
 // Between two looks of `dtrain top`.
 constexpr int kRefreshMs = 1000;
+// A launcher answers within milliseconds, unless it was stopped (SIGSTOP, a debugger).
+constexpr Duration kPatience = std::chrono::seconds(3);
 
 absl::StatusOr<Json> Ask(const LiveJob& job, const std::string& path) {
-  absl::StatusOr<http::Answer> answer = http::Get(job.socket, path);
+  absl::StatusOr<http::Answer> answer = http::Get(job.socket, path, kPatience);
   if (!answer.ok()) return answer.status();
   Json json = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
   if (answer->status == 200 && !json.is_discarded()) return json;
@@ -83,16 +85,19 @@ absl::Status Ps(const CommandOptions& options) {
   absl::StatusOr<std::vector<LiveJob>> jobs = Jobs();
   if (!jobs.ok()) return jobs.status();
   Json list = Json::array();
+  std::vector<std::string> silent;
   for (const LiveJob& job : *jobs) {
     absl::StatusOr<Json> answer = Ask(job, "/v1/jobs/" + job.id);
-    // It may have ended since.
     if (answer.ok()) list.push_back(*std::move(answer));
+    // Any other failure: it has ended since.
+    if (absl::IsDeadlineExceeded(answer.status())) silent.push_back(job.id);
   }
   if (options.json) {
-    PrintJson({{"jobs", list}});
-  } else {
-    Print(JobsTable(list));
+    PrintJson({{"jobs", list}, {"not_answering", silent}});
+    return absl::OkStatus();
   }
+  if (!list.empty() || silent.empty()) Print(JobsTable(list));
+  for (const std::string& id : silent) Print(absl::StrCat(id, " does not answer\n"));
   return absl::OkStatus();
 }
 
@@ -126,6 +131,10 @@ absl::Status Top(const CommandOptions& options) {
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   for (;;) {
     absl::StatusOr<Json> all = Everything(*job);
+    if (absl::IsDeadlineExceeded(all.status())) {
+      std::fprintf(stderr, "dtrain: %s does not answer\n", job->id.c_str());
+      continue;
+    }
     if (!all.ok()) {
       std::fprintf(stderr, "dtrain: %s has ended\n", job->id.c_str());
       return absl::OkStatus();

@@ -102,6 +102,19 @@ def test_mistakes_are_told(cluster, job):
     second.wait(20)
 
 
+def test_a_stopped_launcher_is_told_apart_from_none(cluster, job):
+    view = running(cluster)
+    job.signal(signal.SIGSTOP)
+    try:
+        assert dtrain(cluster, "ps").stdout == f"{view['id']} does not answer\n"
+        assert json.loads(dtrain(cluster, "ps", "--json").stdout)["not_answering"] == [view["id"]]
+        told = dtrain(cluster, "status")
+        assert told.returncode == 1 and "timed out" in told.stderr, told
+    finally:
+        job.signal(signal.SIGCONT)
+    assert running(cluster)["id"] == view["id"]
+
+
 # A launcher that was killed cannot remove its socket; nobody is misled by it.
 def test_a_dead_launchers_socket_is_removed(cluster):
     launch = cluster.start_launch(["-np", "-1", "--grace", "1s", "--", *LIVE])
