@@ -114,11 +114,11 @@ class Case:
         return ["-x", f"STORE={store}", *interface]
 
     def run(self, name, program, sizes):
-        """{bytes: seconds} as rank 0 printed them."""
+        """What rank 0 printed: a row for each size and kind of memory."""
         argv = self.argv(name, program, sizes)
         process = self._cluster.head.run(argv, timeout=1200, check=False)
         rows = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
-        if len(rows) != len(sizes):
+        if {row["bytes"] for row in rows} != set(sizes):
             sys.exit(f"{name} ended with {process.returncode}: {' '.join(map(str, argv))}\n"
                      f"{process.stdout}{process.stderr}")
         if bad := [row["bytes"] for row in rows if row["wrong"]]:
@@ -146,11 +146,22 @@ def number(value):
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
+def by_memory(runs, size):
+    """{kind of memory: (seconds, way)} at this size, of several runs the median."""
+    rows = [row for run in runs for row in run if row["bytes"] == size]
+    kinds = dict.fromkeys(row["memory"] for row in rows)
+    return {kind: (statistics.median(row["seconds"] for row in rows if row["memory"] == kind),
+                   statistics.mode(row["way"] for row in rows if row["memory"] == kind))
+            for kind in kinds}
+
+
 def show(title, results, sizes, ranks, rounds):
-    """Times, bus bandwidths and how many times as fast as the best peer we are."""
-    middle = {name: {size: statistics.median(row["seconds"] for run in runs for row in run
-                                             if row["bytes"] == size) for size in sizes}
-              for name, runs in results.items()}
+    """Times, bus bandwidths and how many times as fast as the best peer we are; each with the
+    memory that is fastest at that size. Then what each kind of memory gives."""
+    kinds = {name: {size: by_memory(runs, size) for size in sizes}
+             for name, runs in results.items()}
+    middle = {name: {size: min(seconds for seconds, _ in kinds[name][size].values())
+                     for size in sizes} for name in kinds}
     peers = [name for name in middle if name != "dtrain"]
     rows = []
     for size in sizes:
@@ -162,6 +173,11 @@ def show(title, results, sizes, ranks, rounds):
     table(f"{title}, {rounds} rounds: time in us, then bus bandwidth in GB/s",
           ("bytes", *(f"{name} us" for name in middle), *(f"{name}" for name in middle),
            "x best", "best peer"), rows)
+    rows = [(size, name, kind, way, number(seconds * 1e6), number(bus_bandwidth(size, seconds, ranks)))
+            for size in sizes for name in middle if len(kinds[name][size]) > 1
+            for kind, (seconds, way) in kinds[name][size].items()]
+    if rows:
+        table("by memory", ("bytes", "library", "memory", "way", "us", "GB/s"), rows)
     return middle
 
 

@@ -16,6 +16,12 @@ void Reduce(const float* in, float* out, size_t n) {
   Check(dtrain_allreduce(in, out, n, DTRAIN_FLOAT32, DTRAIN_SUM));
 }
 
+void* Allocate(size_t bytes) {
+  void* memory = nullptr;
+  Check(dtrain_alloc(bytes, &memory));
+  return memory;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -28,6 +34,8 @@ int main(int argc, char** argv) {
     Check(dtrain_allreduce(values, values, count, DTRAIN_FLOAT64, DTRAIN_MAX));
   };
   peer.ways = {{"separate", false, Reduce}, {"in place", true, Reduce}};
+  peer.memories.push_back(
+      {"dtrain_alloc", Allocate, [](void* memory) { Check(dtrain_free(memory)); }});
   peers::RunAll(peer, peers::Sizes(argc, argv));
   Check(dtrain_finalize());
   return 0;

@@ -25,6 +25,13 @@ int main(int argc, char** argv) {
                   MPI_Allreduce(MPI_IN_PLACE, out, static_cast<int>(n), MPI_FLOAT, MPI_SUM,
                                 MPI_COMM_WORLD);
                 }}};
+  peer.memories.push_back({"MPI_Alloc_mem",
+                           [](size_t bytes) {
+                             void* memory = nullptr;
+                             MPI_Alloc_mem(static_cast<MPI_Aint>(bytes), MPI_INFO_NULL, &memory);
+                             return memory;
+                           },
+                           [](void* memory) { MPI_Free_mem(memory); }});
   peers::RunAll(peer, peers::Sizes(argc, argv));
   End();
   return 0;

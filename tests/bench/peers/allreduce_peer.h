@@ -11,7 +11,8 @@
 
 // How every peer of tests/bench/allreduce.py times its all-reduce (allreduce_torch.py does the
 // same): a barrier before each call; of each call the slowest rank's time; of all calls the median.
-// A library may have several ways to do it; the fastest one at this size counts.
+// A library may have several ways to do it, and memory of its own; the fastest way of each kind of
+// memory counts at this size.
 namespace peers {
 
 struct Way {
@@ -20,12 +21,25 @@ struct Way {
   std::function<void(const float* input, float* output, size_t count)> reduce;
 };
 
+// Where buffers come from.
+struct Memory {
+  std::string name;
+  std::function<void*(size_t bytes)> allocate;
+  std::function<void(void* memory)> free;
+};
+
+inline Memory PlainMemory() {
+  return {"malloc", [](size_t bytes) { return std::malloc(bytes); },
+          [](void* at) { std::free(at); }};
+}
+
 struct Peer {
   int rank = 0;
   int size = 1;
   std::function<void()> barrier;
   std::function<void(double* values, size_t count)> max;  // over all ranks, in place
   std::vector<Way> ways;
+  std::vector<Memory> memories = {PlainMemory()};
 };
 
 inline std::vector<size_t> Sizes(int argc, char** argv) {
@@ -34,9 +48,24 @@ inline std::vector<size_t> Sizes(int argc, char** argv) {
   return sizes;
 }
 
+// One size in one kind of memory.
 class Timing {
  public:
-  Timing(const Peer& peer, size_t count) : peer_(peer), input_(count), output_(count) { Fill(); }
+  Timing(const Peer& peer, const Memory& memory, size_t count)
+      : peer_(peer),
+        memory_(memory),
+        count_(count),
+        input_(static_cast<float*>(memory.allocate(count * sizeof(float)))),
+        output_(static_cast<float*>(memory.allocate(count * sizeof(float)))) {
+    if (input_ == nullptr || output_ == nullptr) std::abort();
+    Fill();
+  }
+  ~Timing() {
+    memory_.free(input_);
+    memory_.free(output_);
+  }
+  Timing(const Timing&) = delete;
+  Timing& operator=(const Timing&) = delete;
 
   // One line of JSON on rank 0.
   void Run() {
@@ -49,14 +78,16 @@ class Timing {
       best = &way;
       fastest = seconds;
     }
-    // About half a second; few calls where one takes long, because those differ little.
-    const int calls = static_cast<int>(std::clamp(0.5 / fastest, 5.0, 400.0));
+    // About half a second with the barriers, or 20000 calls; few where one takes long, because
+    // those differ little.
+    const int calls = static_cast<int>(std::clamp(0.5 / fastest, 5.0, 20000.0));
     const double seconds = Median(*best, calls);
     const double wrong = Wrong(*best);
     if (peer_.rank != 0) return;
     std::printf(
-        "{\"bytes\": %zu, \"seconds\": %.9g, \"calls\": %d, \"way\": \"%s\", \"wrong\": %g}\n",
-        input_.size() * sizeof(float), seconds, calls, best->name.c_str(), wrong);
+        "{\"bytes\": %zu, \"seconds\": %.9g, \"calls\": %d, \"memory\": \"%s\", \"way\": \"%s\", "
+        "\"wrong\": %g}\n",
+        count_ * sizeof(float), seconds, calls, memory_.name.c_str(), best->name.c_str(), wrong);
     std::fflush(stdout);
   }
 
@@ -67,12 +98,10 @@ class Timing {
     return static_cast<float>(peer_.size * (i % 31) + peer_.size * (peer_.size - 1) / 2);
   }
   void Fill() {
-    for (size_t i = 0; i < input_.size(); ++i) input_[i] = output_[i] = Mine(i);
+    for (size_t i = 0; i < count_; ++i) input_[i] = output_[i] = Mine(i);
   }
   // In place the sums grow with every call, up to infinity, which is as fast as any other number.
-  void Call(const Way& way) {
-    way.reduce(way.in_place ? output_.data() : input_.data(), output_.data(), input_.size());
-  }
+  void Call(const Way& way) { way.reduce(way.in_place ? output_ : input_, output_, count_); }
 
   double Median(const Way& way, int calls) {
     std::vector<double> times(static_cast<size_t>(calls));
@@ -92,18 +121,22 @@ class Timing {
     peer_.barrier();
     Call(way);
     double wrong = 0;
-    for (size_t i = 0; i < output_.size(); ++i) wrong += output_[i] != Sum(i) ? 1 : 0;
+    for (size_t i = 0; i < count_; ++i) wrong += output_[i] != Sum(i) ? 1 : 0;
     peer_.max(&wrong, 1);
     return wrong;
   }
 
   const Peer& peer_;
-  std::vector<float> input_;
-  std::vector<float> output_;
+  const Memory& memory_;
+  const size_t count_;
+  float* const input_;
+  float* const output_;
 };
 
 inline void RunAll(const Peer& peer, const std::vector<size_t>& sizes) {
-  for (const size_t bytes : sizes) Timing(peer, bytes / sizeof(float)).Run();
+  for (const size_t bytes : sizes) {
+    for (const Memory& memory : peer.memories) Timing(peer, memory, bytes / sizeof(float)).Run();
+  }
 }
 
 }  // namespace peers
