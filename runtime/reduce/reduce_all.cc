@@ -45,6 +45,15 @@ void ReduceAllWith(Vectors vectors, void* output, const void* const* inputs, int
   TableOf(vectors).by_type[type].by_op[op](output, inputs, k, n, divisor);
 }
 
+void CopyBytesWith(Vectors vectors, void* to, const void* from, size_t bytes) {
+  TableOf(vectors).copy(to, from, bytes);
+}
+
+void CopyBytes(void* to, const void* from, size_t bytes) {
+  static const Vectors best = BestVectors();
+  CopyBytesWith(best, to, from, bytes);
+}
+
 void ReduceAll(void* output, const void* const* inputs, int k, size_t n, dtrain_type type,
                dtrain_op op, int divisor) {
   static const Vectors best = BestVectors();

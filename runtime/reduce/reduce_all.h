@@ -21,4 +21,9 @@ void ReduceAll(void* output, const void* const* inputs, int k, size_t n, dtrain_
 void ReduceAllWith(Vectors vectors, void* output, const void* const* inputs, int k, size_t n,
                    dtrain_type type, dtrain_op op, int divisor);
 
+// As memcpy, with plain vector stores. What memcpy takes for such sizes where the processor is said
+// to be good at it ("rep movsb") is 1.7 times as slow when the target is in no cache of this core.
+void CopyBytes(void* to, const void* from, size_t bytes);
+void CopyBytesWith(Vectors vectors, void* to, const void* from, size_t bytes);
+
 }  // namespace dtrain::runtime

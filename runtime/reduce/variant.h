@@ -14,6 +14,7 @@ struct ReduceRow {
 };
 struct ReduceTable {
   ReduceRow by_type[6];
+  void (*copy)(void* to, const void* from, size_t bytes);
 };
 
 // The same loops, compiled for three instruction sets. They give the same bits.

@@ -250,6 +250,23 @@ TEST(ReduceTest, EveryHalfAndEveryRoundingOfOneIsExact) {
 }
 
 // (a + b) + c is not a + (b + c) for these, in any of the types: the order is that of the inputs.
+TEST(ReduceTest, EveryVariantCopiesAllBytesAndNoOthers) {
+  std::vector<char> from(5000);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(1 + i % 101);
+  for (const Vectors vectors : Usable()) {
+    for (const size_t bytes : {0, 1, 63, 64, 65, 255, 256, 511, 512, 513, 576, 640, 1000, 4096}) {
+      for (size_t to_at = 0; to_at < 70; to_at += 3) {
+        const size_t from_at = to_at * 7 % 130;
+        std::vector<char> to(to_at + bytes + 80, 0);
+        CopyBytesWith(vectors, to.data() + to_at, from.data() + from_at, bytes);
+        std::vector<char> expected(to.size(), 0);
+        if (bytes > 0) std::memcpy(expected.data() + to_at, from.data() + from_at, bytes);
+        ASSERT_EQ(to, expected) << bytes << " bytes to " << to_at;
+      }
+    }
+  }
+}
+
 TEST(ReduceTest, InputsAreAddedFromTheFirstToTheLast) {
   const float big[] = {1e8f}, minus[] = {-1e8f}, one[] = {1};
   const void* first[] = {big, minus, one};
