@@ -43,8 +43,10 @@ struct Collective {
   void* stream = nullptr;  // a cudaStream_t, for device buffers
 };
 
-// Where the time of one collective went, nanoseconds. What a communicator cannot tell stays 0.
+// Where the time of one collective went, nanoseconds. What a communicator cannot tell, or what
+// would take as long to measure as to do, stays 0.
 struct Spent {
+  int64_t begin_ns = 0;  // of CLOCK_MONOTONIC, when it began; given by the caller where it knows
   int64_t negotiate_ns = 0;
   int64_t wait_ns = 0;  // for the last rank
   int64_t transfer_ns = 0;

@@ -79,15 +79,15 @@ Descriptor CpuCommunicator::Describe(const Collective& what) const {
   request.type = static_cast<uint8_t>(what.type);
   request.op = static_cast<uint8_t>(what.op);
   request.root = what.root;
-  request.input = reinterpret_cast<uint64_t>(what.input);
-  request.output = reinterpret_cast<uint64_t>(what.output);
-  request.input_at = request.output_at = Descriptor::kElsewhere;
+  request.at.input = reinterpret_cast<uint64_t>(what.input);
+  request.at.output = reinterpret_cast<uint64_t>(what.output);
+  request.at.input_at = request.at.output_at = Descriptor::kElsewhere;
   if (arena_ == nullptr) return request;
   if (const auto at = arena_->Find(what.input, InputBytes(what, size))) {
-    request.input_at = static_cast<int64_t>(*at);
+    request.at.input_at = static_cast<int64_t>(*at);
   }
   if (const auto at = arena_->Find(what.output, OutputBytes(what, size))) {
-    request.output_at = static_cast<int64_t>(*at);
+    request.at.output_at = static_cast<int64_t>(*at);
   }
   return request;
 }
@@ -96,11 +96,17 @@ MaybeError CpuCommunicator::Run(const Collective& what, std::chrono::millisecond
                                 Spent& spent) {
   std::optional<SigpipeGuard> guard;
   if (mesh_ != nullptr) guard.emplace();
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
-  Work work{what, Describe(what), deadline, spent, what.op == DTRAIN_AVG ? size_ : 1};
-  running_.store(true);
-  const MaybeError error = within_ != nullptr ? within_->Run(work) : across_->Run(work);
-  running_.store(false);
+  const Deadline begin = spent.begin_ns != 0 ? Deadline(std::chrono::nanoseconds(spent.begin_ns))
+                                             : std::chrono::steady_clock::now();
+  Work work{what, Describe(what), begin + timeout, spent, what.op == DTRAIN_AVG ? size_ : 1};
+  MaybeError error;
+  if (within_ != nullptr) {
+    error = within_->Run(work);
+  } else {
+    running_.store(true);
+    error = across_->Run(work);
+    running_.store(false);
+  }
   if (!error) return std::nullopt;
   Break(*error);
   return group_->failure();

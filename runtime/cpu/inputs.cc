@@ -27,7 +27,7 @@ MaybeError Inputs::Read(const Work& work, size_t offset, size_t bytes) {
       continue;
     }
     const Descriptor& request = group_.request(index);
-    if (const char* direct = memory_.Direct(index, request.input_at)) {
+    if (const char* direct = memory_.Direct(index, request.at.input_at)) {
       pointers_[i] = direct + offset;
       continue;
     }
@@ -36,7 +36,7 @@ MaybeError Inputs::Read(const Work& work, size_t offset, size_t bytes) {
     char* to = copies_.data() + i * room;
     pointers_[i] = to;
     const Stopwatch watch(work.spent.transfer_ns);
-    if (MaybeError error = memory_.Read(index, to, request.input + offset, bytes)) return error;
+    if (MaybeError error = memory_.Read(index, to, request.at.input + offset, bytes)) return error;
   }
   return std::nullopt;
 }
@@ -46,7 +46,7 @@ MaybeError Inputs::CopyFrom(const Work& work, int index, uint64_t address, int64
   if (bytes == 0) return std::nullopt;
   const Stopwatch watch(work.spent.transfer_ns);
   if (const char* direct = memory_.Direct(index, at)) {
-    std::memcpy(to, direct, bytes);
+    CopyBytes(to, direct, bytes);
     return std::nullopt;
   }
   return memory_.Read(index, to, address, bytes);
@@ -59,16 +59,16 @@ MaybeError Inputs::CopyInput(const Work& work, int index, size_t offset, size_t 
     return std::nullopt;
   }
   const Descriptor& request = group_.request(index);
-  const int64_t at = request.input_at;
-  return CopyFrom(work, index, request.input + offset,
+  const int64_t at = request.at.input_at;
+  return CopyFrom(work, index, request.at.input + offset,
                   at == Descriptor::kElsewhere ? at : at + static_cast<int64_t>(offset), bytes, to);
 }
 
 MaybeError Inputs::CopyOutput(const Work& work, int index, size_t offset, size_t bytes,
                               char* to) const {
   const Descriptor& request = group_.request(index);
-  const int64_t at = request.output_at;
-  return CopyFrom(work, index, request.output + offset,
+  const int64_t at = request.at.output_at;
+  return CopyFrom(work, index, request.at.output + offset,
                   at == Descriptor::kElsewhere ? at : at + static_cast<int64_t>(offset), bytes, to);
 }
 

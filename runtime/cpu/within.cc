@@ -10,16 +10,13 @@ namespace {
 
 using Kind = Collective::Kind;
 
-// From here on, reading each other's memory beats copying twice through the slots, which takes
-// more waits for each other.
-// Where all buffers are in arenas, it does much earlier.
+// From here on, buffers that are all in arenas are read and written where they are.
 constexpr size_t kLookBytes = size_t{64} << 10;
+// From here on, reading each other's memory beats copying twice through the slots, which takes
+// more waits for each other. Not so for an all-reduce, which keeps several pieces in the cache at
+// once, unless each wait costs a change of process.
 constexpr size_t kDirectBytes = size_t{4} << 20;
 constexpr size_t kDirectBytesWhenCrowded = size_t{128} << 10;
-// Of a result, per rank, that is reduced before it is passed on.
-constexpr size_t kBlockBytes = size_t{512} << 10;
-// Up to here, every rank reduces everything, which saves a wait.
-constexpr size_t kWholeBytes = size_t{32} << 10;
 // A piece in all slots together should stay in the second-level cache.
 constexpr size_t kStagedBytes = size_t{128} << 10;
 
@@ -31,32 +28,42 @@ Within::Within(LocalGroup& group, const PeerMemory& memory, bool direct)
       direct_(direct),
       size_(group.size()),
       mine_(group.mine()),
-      inputs_(group, memory) {}
+      inputs_(group, memory),
+      from_(static_cast<size_t>(size_)) {}
 
 MaybeError Within::Run(Work& work) {
   entered_ = false;
+  MaybeError error = Choose(work);
+  work.spent.wait_ns += group_.TakeWaitedNs();
+  return error;
+}
+
+MaybeError Within::Choose(Work& work) {
   if (work.is(Kind::kBarrier) || work.what.count == 0) return Meet(work);
   // All ranks that ask for the same thing choose the same way; those that do not find out at the
   // first meeting, whichever way it is.
+  if (work.is(Kind::kAllreduce) && work.bytes() <= Descriptor::kInlineBytes) {
+    return TinyAllreduce(work);
+  }
   if (work.bytes() < kLookBytes) return Staged(work, false);
-  const bool large =
-      work.bytes() >= (group_.crowded() ? kDirectBytesWhenCrowded : kDirectBytes) && direct_;
+  const bool large = direct_ && ReadsDirectly(work);
   ShowDirectBuffers(work, large);
   if (MaybeError error = Meet(work)) return error;
   return large || MayReadAll(work) ? Direct(work) : Staged(work, true);
 }
 
+bool Within::ReadsDirectly(const Work& work) const {
+  if (group_.crowded()) return work.bytes() >= kDirectBytesWhenCrowded;
+  return !work.is(Kind::kAllreduce) && work.bytes() >= kDirectBytes;
+}
+
 MaybeError Within::Meet(Work& work) {
-  const Stopwatch watch(work.spent.wait_ns);
   if (entered_) return group_.Barrier(work.deadline);
   entered_ = true;
   return group_.Enter(work.request, work.deadline);
 }
 
-MaybeError Within::Barrier(Work& work) {
-  const Stopwatch watch(work.spent.wait_ns);
-  return group_.Barrier(work.deadline);
-}
+MaybeError Within::Barrier(Work& work) { return group_.Barrier(work.deadline); }
 
 // ---- Through the slots ----
 
@@ -69,14 +76,12 @@ size_t Within::StagedCount(const Work& work) const {
 
 MaybeError Within::Staged(Work& work, bool entered) {
   entered_ = entered;
+  if (work.is(Kind::kAllreduce)) return StagedAllreduce(work);
   const size_t step = StagedCount(work);
   for (size_t at = 0; at < work.what.count; at += step, ++turn_) {
     const size_t n = std::min(step, work.what.count - at);
     MaybeError error;
     switch (work.what.kind) {
-      case Kind::kAllreduce:
-        error = StagedAllreduce(work, at, n);
-        break;
       case Kind::kBroadcast:
         error = StagedBroadcast(work, at, n);
         break;
@@ -92,6 +97,7 @@ MaybeError Within::Staged(Work& work, bool entered) {
       case Kind::kReduce:
         error = StagedReduce(work, at, n);
         break;
+      case Kind::kAllreduce:
       case Kind::kBarrier:
         break;
     }
@@ -101,42 +107,21 @@ MaybeError Within::Staged(Work& work, bool entered) {
 }
 
 // This rank's part of elements [at, at + n) of all slots, reduced to its own slot.
-MaybeError Within::ReduceSlice(Work& work, size_t at, size_t n, bool to_output) {
+MaybeError Within::ReduceSlice(Work& work, size_t n) {
   const size_t width = work.width();
   const Range part = PartOf(n, size_, mine_, kPartUnit);
-  std::vector<const void*> from;
-  for (int i = 0; i < size_; ++i) from.push_back(Slot(i) + part.begin * width);
-  char* mine = Slot(mine_) + part.begin * width;
-  Reduce(work, mine, from.data(), size_, part.size(), work.divisor);
-  if (to_output) Copy(work, work.output() + (at + part.begin) * width, mine, part.size() * width);
-  return Barrier(work);
-}
-
-MaybeError Within::StagedAllreduce(Work& work, size_t at, size_t n) {
-  const size_t width = work.width();
-  Copy(work, Slot(mine_), work.input() + at * width, n * width);
-  if (MaybeError error = Meet(work)) return error;
-  if (work.bytes() * static_cast<size_t>(size_) <= 2 * kWholeBytes) {
-    std::vector<const void*> from;
-    for (int i = 0; i < size_; ++i) from.push_back(Slot(i));
-    Reduce(work, work.output() + at * width, from.data(), size_, n, work.divisor);
-    return std::nullopt;
-  }
-  if (MaybeError error = ReduceSlice(work, at, n, true)) return error;
   for (int i = 0; i < size_; ++i) {
-    if (i == mine_) continue;
-    const Range part = PartOf(n, size_, i, kPartUnit);
-    Copy(work, work.output() + (at + part.begin) * width, Slot(i) + part.begin * width,
-         part.size() * width);
+    from_[static_cast<size_t>(i)] = Slot(i) + part.begin * width;
   }
-  return std::nullopt;
+  Reduce(work, Slot(mine_) + part.begin * width, from_.data(), size_, part.size(), work.divisor);
+  return Barrier(work);
 }
 
 MaybeError Within::StagedReduce(Work& work, size_t at, size_t n) {
   const size_t width = work.width();
   Copy(work, Slot(mine_), work.input() + at * width, n * width);
   if (MaybeError error = Meet(work)) return error;
-  if (MaybeError error = ReduceSlice(work, at, n, false)) return error;
+  if (MaybeError error = ReduceSlice(work, n)) return error;
   for (int i = 0; i < size_ && mine_ == work.what.root; ++i) {
     const Range part = PartOf(n, size_, i, kPartUnit);
     Copy(work, work.output() + (at + part.begin) * width, Slot(i) + part.begin * width,
@@ -178,11 +163,10 @@ MaybeError Within::StagedReduceScatter(Work& work, size_t at, size_t n) {
   PutBlocks(work, at, n);
   if (MaybeError error = Meet(work)) return error;
   const size_t width = work.width();
-  std::vector<const void*> from;
   for (int i = 0; i < size_; ++i) {
-    from.push_back(Slot(i) + static_cast<size_t>(mine_) * n * width);
+    from_[static_cast<size_t>(i)] = Slot(i) + static_cast<size_t>(mine_) * n * width;
   }
-  Reduce(work, work.output() + at * width, from.data(), size_, n, work.divisor);
+  Reduce(work, work.output() + at * width, from_.data(), size_, n, work.divisor);
   return std::nullopt;
 }
 
@@ -204,19 +188,19 @@ MaybeError Within::StagedAlltoall(Work& work, size_t at, size_t n) {
 void Within::ShowDirectBuffers(Work& work, bool large) {
   const bool in_place = work.what.input == work.what.output;
   if (work.is(Kind::kAlltoall) && in_place && !large) {
-    work.request.input_at = Descriptor::kElsewhere;
+    work.request.at.input_at = Descriptor::kElsewhere;
   } else if (work.is(Kind::kAlltoall) && in_place) {
     const size_t bytes = work.bytes() * static_cast<size_t>(size_);
     kept_.resize(std::max(kept_.size(), bytes));
     Copy(work, kept_.data(), work.input(), bytes);
-    work.request.input = reinterpret_cast<uint64_t>(kept_.data());
-    work.request.input_at = Descriptor::kElsewhere;
+    work.request.at.input = reinterpret_cast<uint64_t>(kept_.data());
+    work.request.at.input_at = Descriptor::kElsewhere;
   }
   if (work.is(Kind::kReduce) && mine_ != work.what.root) {
     const Range part = PartOf(work.what.count, size_, mine_, kPartUnit);
     kept_.resize(std::max(kept_.size(), part.size() * work.width()));
-    work.request.output = reinterpret_cast<uint64_t>(kept_.data());
-    work.request.output_at = Descriptor::kElsewhere;
+    work.request.at.output = reinterpret_cast<uint64_t>(kept_.data());
+    work.request.at.output_at = Descriptor::kElsewhere;
   }
 }
 
@@ -224,9 +208,9 @@ void Within::ShowDirectBuffers(Work& work, bool large) {
 bool Within::MayReadAll(const Work& work) const {
   for (int i = 0; i < size_; ++i) {
     const Descriptor& request = group_.request(i);
-    const bool input = memory_.Direct(i, request.input_at) != nullptr || i == mine_;
-    const bool in = request.input_at != Descriptor::kElsewhere && input;
-    const bool out = request.output_at != Descriptor::kElsewhere;
+    const bool input = memory_.Direct(i, request.at.input_at) != nullptr || i == mine_;
+    const bool in = request.at.input_at != Descriptor::kElsewhere && input;
+    const bool out = request.at.output_at != Descriptor::kElsewhere;
     switch (work.what.kind) {
       case Kind::kBroadcast:
         if (i == work.what.root && !out) return false;
@@ -273,28 +257,14 @@ MaybeError Within::ReducePieces(Work& work, size_t from, size_t bytes, char* to,
 MaybeError Within::DirectAllreduce(Work& work) {
   bool all_reachable = true;  // every rank writes its part of the result to all outputs
   for (int i = 0; i < size_; ++i) {
-    all_reachable &= group_.request(i).output_at != Descriptor::kElsewhere;
+    all_reachable &= group_.request(i).at.output_at != Descriptor::kElsewhere;
   }
-  // What the others have reduced is read while it still is in a cache; but waiting for each other
-  // is dear where not all can run at once.
-  const size_t block = all_reachable || group_.crowded()
-                           ? work.what.count
-                           : kBlockBytes * static_cast<size_t>(size_) / work.width();
-  for (size_t at = 0; at < work.what.count; at += block) {
-    const size_t n = std::min(block, work.what.count - at);
-    if (MaybeError error = DirectAllreduceBlock(work, at, n)) return error;
-  }
-  // The caller may change its output.
-  return all_reachable ? std::nullopt : Barrier(work);
-}
-
-MaybeError Within::DirectAllreduceBlock(Work& work, size_t at, size_t n) {
   const size_t width = work.width();
-  const Range part = PartOf(n, size_, mine_, kPartUnit);
-  const size_t from = (at + part.begin) * width;
+  const Range part = PartOf(work.what.count, size_, mine_, kPartUnit);
+  const size_t from = part.begin * width;
   std::vector<char*> reachable;
   for (int i = 0; i < size_; ++i) {
-    char* output = memory_.Direct(i, group_.request(i).output_at);
+    char* output = memory_.Direct(i, group_.request(i).at.output_at);
     if (i != mine_ && output != nullptr) reachable.push_back(output + from);
   }
   if (MaybeError error =
@@ -302,13 +272,20 @@ MaybeError Within::DirectAllreduceBlock(Work& work, size_t at, size_t n) {
     return error;
   }
   if (MaybeError error = Barrier(work)) return error;
-  if (work.request.output_at != Descriptor::kElsewhere) return std::nullopt;
+  if (all_reachable) return std::nullopt;
+  if (MaybeError error = CopyOthersParts(work)) return error;
+  return Barrier(work);  // the caller may change its output
+}
+
+// What the others could not write to this rank's output.
+MaybeError Within::CopyOthersParts(Work& work) {
+  if (work.request.at.output_at != Descriptor::kElsewhere) return std::nullopt;
   for (int step = 1; step < size_; ++step) {
     const int i = (mine_ + step) % size_;  // not all from the same one at once
-    const Range theirs = PartOf(n, size_, i, kPartUnit);
-    const size_t offset = (at + theirs.begin) * width;
-    if (MaybeError error =
-            inputs_.CopyOutput(work, i, offset, theirs.size() * width, work.output() + offset)) {
+    const Range theirs = PartOf(work.what.count, size_, i, kPartUnit);
+    const size_t offset = theirs.begin * work.width();
+    if (MaybeError error = inputs_.CopyOutput(work, i, offset, theirs.size() * work.width(),
+                                              work.output() + offset)) {
       return error;
     }
   }
@@ -326,7 +303,7 @@ MaybeError Within::DirectReduce(Work& work) {
   const int root = work.what.root;
   const Range part = PartOf(work.what.count, size_, mine_, kPartUnit);
   const size_t from = part.begin * width;
-  const int64_t at = group_.request(root).output_at;
+  const int64_t at = group_.request(root).at.output_at;
   char* to = mine_ == root                  ? work.output() + from
              : at != Descriptor::kElsewhere ? memory_.Direct(root, at) + from
                                             : kept_.data();

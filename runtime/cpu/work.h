@@ -35,11 +35,18 @@ struct Work {
   bool is(Collective::Kind kind) const { return what.kind == kind; }
 };
 
+// What takes less time than looking at a clock twice is not timed.
+constexpr size_t kTimedBytes = 1024;
+
 // Adds the time of its life to a part of Spent.
 class Stopwatch {
  public:
-  explicit Stopwatch(int64_t& total) : total_(total), begin_(std::chrono::steady_clock::now()) {}
+  explicit Stopwatch(int64_t& total, size_t bytes = kTimedBytes)
+      : total_(total), runs_(bytes >= kTimedBytes) {
+    if (runs_) begin_ = std::chrono::steady_clock::now();
+  }
   ~Stopwatch() {
+    if (!runs_) return;
     const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begin_;
     total_ += time.count();
   }
@@ -48,19 +55,20 @@ class Stopwatch {
 
  private:
   int64_t& total_;
-  const std::chrono::steady_clock::time_point begin_;
+  const bool runs_;
+  std::chrono::steady_clock::time_point begin_;
 };
 
 inline void Copy(const Work& work, void* to, const void* from, size_t bytes) {
   if (bytes == 0 || to == from) return;
-  const Stopwatch watch(work.spent.transfer_ns);
-  std::memcpy(to, from, bytes);
+  const Stopwatch watch(work.spent.transfer_ns, bytes);
+  CopyBytes(to, from, bytes);
 }
 
 inline void Reduce(const Work& work, void* to, const void* const* from, int k, size_t n,
                    int divisor) {
   if (n == 0) return;
-  const Stopwatch watch(work.spent.reduce_ns);
+  const Stopwatch watch(work.spent.reduce_ns, n * work.width());
   ReduceAll(to, from, k, n, work.what.type, work.what.op, divisor);
 }
 

@@ -67,6 +67,7 @@ MaybeError Executor::Run(Operation& operation, bool wait_for_device) {
   const int64_t begin_ns = watched ? NowNs() : 0;
   page_.Begin(KindOf(what), operation.number, BytesOf(what), group.id, begin_ns);
   Spent spent;
+  spent.begin_ns = begin_ns;
   MaybeError error = Transfer(group, what, spent);
   if (!error && wait_for_device && group.communicator != nullptr) {
     error = group.communicator->Finish(what.stream, env_.collective_timeout);

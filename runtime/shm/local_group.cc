@@ -17,22 +17,35 @@ constexpr std::chrono::milliseconds kLook{50};
 // An idle processor takes tens of microseconds to wake up.
 constexpr std::chrono::microseconds kSpin{40};
 constexpr int kYieldsWhenCrowded = 1;
+// About half a microsecond, in which most of those come that come soon.
+constexpr int kLooks = 200;
 constexpr size_t kLongestReason = 1000;
 
 constexpr uint32_t kNoFailure = 0, kBeingWritten = 1, kFailed = 2;
 
 }  // namespace
 
+// Says that a rank has come to its Enter number `entry`, with what it asks for: one cache line.
+struct alignas(64) LocalGroup::Card {
+  std::atomic<uint32_t> entry;
+  Descriptor request;
+};
+
 // One per rank; written by it alone.
-struct alignas(64) LocalGroup::Control {
-  Descriptor requests[2];
-  std::atomic<uint64_t> steps;  // things it has done that others wait for
+struct LocalGroup::Control {
+  // A rank that is ahead writes its next request while others still read this one.
+  Card cards[2];
+  alignas(64) std::atomic<uint32_t> barrier;
+  alignas(64) std::atomic<uint64_t> steps;  // things it has done that others wait for
   std::atomic<uint32_t> left;
+
+  // One writer: no locked addition.
+  void Step() { steps.store(steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 };
 
 struct LocalGroup::Header {
   uint64_t cookie;
-  Counter barrier;
+  Counter bell;  // where those sleep who wait for all to come, and how often it was rung
   Counter filled[kLanes];
   Counter met[kLanes];
   Counter taken[kLanes];
@@ -44,6 +57,7 @@ struct LocalGroup::Header {
 
 size_t LocalGroup::BytesFor(int size, size_t lane_bytes) {
   static_assert(sizeof(Header) <= 4096);
+  static_assert(sizeof(Card) == 64);
   const auto n = static_cast<size_t>(size);
   const size_t controls = (n * sizeof(Control) + 4095) / 4096 * 4096;
   return 4096 + controls + n * 2 * kSlotBytes + kLanes * lane_bytes;
@@ -96,13 +110,16 @@ char* LocalGroup::lane(uint64_t chunk) const {
 }
 
 const Descriptor& LocalGroup::request(int index) const {
-  return control(index).requests[(entries_ - 1) % 2];
+  return control(index).cards[entries_ % 2].request;
 }
 
 MaybeError LocalGroup::Enter(const Descriptor& request, Deadline deadline) {
-  // A rank that is ahead writes its next request while others still read this one.
-  control(mine_).requests[entries_++ % 2] = request;
-  if (MaybeError error = Barrier(deadline)) return error;
+  Control& mine = control(mine_);
+  Card& card = mine.cards[++entries_ % 2];
+  card.request = request;
+  mine.Step();
+  card.entry.store(entries_, std::memory_order_release);
+  if (MaybeError error = AwaitAll(true, entries_, deadline)) return error;
   bool same = true;
   for (int i = 0; i < size(); ++i) same &= SameRequest(this->request(i), request);
   if (same) return std::nullopt;
@@ -118,10 +135,47 @@ MaybeError LocalGroup::Enter(const Descriptor& request, Deadline deadline) {
 }
 
 MaybeError LocalGroup::Barrier(Deadline deadline) {
-  const uint32_t target = ++barriers_ * static_cast<uint32_t>(size());
-  control(mine_).steps.fetch_add(1, std::memory_order_relaxed);
-  Add(header().barrier, target);
-  return Wait(header().barrier, target, deadline);
+  Control& mine = control(mine_);
+  mine.Step();
+  mine.barrier.store(++barriers_, std::memory_order_release);
+  return AwaitAll(false, barriers_, deadline);
+}
+
+std::atomic<uint32_t>& LocalGroup::come(int index, bool entering, uint32_t target) const {
+  Control& them = control(index);
+  return entering ? them.cards[target % 2].entry : them.barrier;
+}
+
+bool LocalGroup::AllHaveCome(bool entering, uint32_t target) const {
+  for (int i = 0; i < size(); ++i) {
+    const auto& line = come(i, entering, target);
+    if (i != mine_ && !Reached(line.load(std::memory_order_acquire), target)) return false;
+  }
+  return true;
+}
+
+MaybeError LocalGroup::AwaitAll(bool entering, uint32_t target, Deadline deadline) {
+  const auto all_here = [&] { return AllHaveCome(entering, target); };
+  bool here = all_here();
+  for (int i = 1; i < kLooks && !here && !crowded_; ++i) here = all_here();
+  const auto begin = here ? Deadline() : std::chrono::steady_clock::now();
+  if (!here && !crowded_) here = Spin(all_here, kSpin);
+  // Whoever is the last to come wakes those that sleep. The fence is what makes sure that one of
+  // them knows; it stands behind the looking, because it waits until this rank's own line is
+  // written. That keeps nobody asleep: as long as this rank looks for others, so do those who
+  // sleep.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  Counter& bell = header().bell;
+  if (bell.sleepers.load(std::memory_order_relaxed) != 0 && all_here()) {
+    bell.value.fetch_add(1);
+    WakeAll(bell);
+  }
+  MaybeError error =
+      here ? failure() : Wait(bell, all_here, {{}, crowded_ ? kYieldsWhenCrowded : 0}, deadline);
+  if (begin != Deadline()) {
+    waited_ns_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+  }
+  return error;
 }
 
 namespace {
@@ -133,32 +187,41 @@ uint32_t Turn(uint64_t chunk) { return static_cast<uint32_t>(chunk / LocalGroup:
 
 MaybeError LocalGroup::AwaitFree(uint64_t chunk, Deadline deadline) {
   const uint32_t target = (Turn(chunk) - 1) * static_cast<uint32_t>(size());
-  return Wait(header().taken[chunk % kLanes], target, deadline);
+  return AwaitCounter(header().taken[chunk % kLanes], target, deadline);
 }
 
 void LocalGroup::Filled(uint64_t chunk) {
-  control(mine_).steps.fetch_add(1, std::memory_order_relaxed);
+  control(mine_).Step();
   Add(header().filled[chunk % kLanes], Turn(chunk) * static_cast<uint32_t>(size()));
 }
 
 MaybeError LocalGroup::AwaitFilled(uint64_t chunk, Deadline deadline) {
   const uint32_t target = Turn(chunk) * static_cast<uint32_t>(size());
-  return Wait(header().filled[chunk % kLanes], target, deadline);
+  return AwaitCounter(header().filled[chunk % kLanes], target, deadline);
 }
 
 void LocalGroup::Met(uint64_t chunk) { Set(header().met[chunk % kLanes], Turn(chunk)); }
 
 MaybeError LocalGroup::AwaitMet(uint64_t chunk, Deadline deadline) {
-  return Wait(header().met[chunk % kLanes], Turn(chunk), deadline);
+  return AwaitCounter(header().met[chunk % kLanes], Turn(chunk), deadline);
 }
 
 void LocalGroup::Taken(uint64_t chunk) {
-  control(mine_).steps.fetch_add(1, std::memory_order_relaxed);
+  control(mine_).Step();
   Add(header().taken[chunk % kLanes], Turn(chunk) * static_cast<uint32_t>(size()));
 }
 
-MaybeError LocalGroup::Wait(Counter& counter, uint32_t target, Deadline deadline) {
-  if (Await(counter, target, patience_, {})) return failure();
+MaybeError LocalGroup::AwaitCounter(Counter& counter, uint32_t target, Deadline deadline) {
+  const auto reached = [&] {
+    return Reached(counter.value.load(std::memory_order_acquire), target);
+  };
+  return Wait(counter, reached, patience_, deadline);
+}
+
+template <typename Ready>
+MaybeError LocalGroup::Wait(Counter& bed, Ready ready, const Patience& patience,
+                            Deadline deadline) {
+  if (Await(bed, ready, patience, {})) return failure();
   for (;;) {
     if (MaybeError error = failure()) return error;
     const auto left = deadline - std::chrono::steady_clock::now();
@@ -167,13 +230,11 @@ MaybeError LocalGroup::Wait(Counter& counter, uint32_t target, Deadline deadline
       Fail(error);
       return error;
     }
-    if (Await(counter, target, {}, std::min<std::chrono::nanoseconds>(left, kLook))) {
-      return failure();
-    }
+    if (Await(bed, ready, {}, std::min<std::chrono::nanoseconds>(left, kLook))) return failure();
     if (MaybeError error = failure()) return error;
     if (const MaybeError error = CheckOthers()) {
       // It may have come in the meantime: then its end is no matter of this wait.
-      if (Await(counter, target, {}, {})) return failure();
+      if (ready()) return failure();
       Fail(*error);
       return failure();
     }
@@ -222,7 +283,8 @@ void LocalGroup::Fail(const Error& error) {
   std::memcpy(head.reason, error.message.data(), length);
   head.reason[length] = '\0';
   head.failure.store(kFailed);
-  WakeAll(head.barrier);
+  head.bell.value.fetch_add(1);
+  WakeAll(head.bell);
   for (int lane = 0; lane < kLanes; ++lane) {
     for (Counter* counter : {&head.filled[lane], &head.met[lane], &head.taken[lane]}) {
       WakeAll(*counter);
@@ -246,7 +308,9 @@ MaybeError LocalGroup::failure() const {
 }
 
 void LocalGroup::AwaitFailure(std::chrono::milliseconds longest) {
-  SleepOn(header().failed, 1, longest);
+  const Counter& failed = header().failed;
+  const auto has_failed = [&] { return failed.value.load() != 0; };
+  SleepOn(header().failed, has_failed, longest);
 }
 
 }  // namespace dtrain::runtime

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/collective.h"
@@ -21,17 +22,24 @@ namespace dtrain::runtime {
 struct Descriptor {
   static constexpr int64_t kElsewhere = -1;
 
+  struct Buffers {
+    uint64_t input;  // an address in that rank's process
+    uint64_t output;
+    int64_t input_at;  // offset in that rank's arena, or kElsewhere
+    int64_t output_at;
+  };
+  static constexpr size_t kInlineBytes = sizeof(Buffers);
+
   uint64_t number;
   uint64_t count;
-  uint64_t input;  // an address in that rank's process
-  uint64_t output;
-  int64_t input_at;  // offset in that rank's arena, or kElsewhere
-  int64_t output_at;
+  union {
+    Buffers at;
+    char data[kInlineBytes];  // of an all-reduce that is small enough, the input itself
+  };
   int32_t root;
   uint8_t kind;
   uint8_t type;
   uint8_t op;
-  uint8_t direct;  // 1: takes part in reading each other's memory
 };
 
 Collective CollectiveOf(const Descriptor& descriptor);
@@ -45,6 +53,9 @@ MaybeError CompareRequests(const std::vector<int>& ranks, const std::vector<Desc
 // The ranks of one node, in one segment of shared memory: who has come, what each asks for, slots
 // for small data, room to meet the other nodes in, and the reason of a failure. Used by one thread
 // at a time, but for Fail.
+//
+// Each rank says that it has come in a cache line of its own, which the others look at: nobody
+// waits to write to a line that others write to as well. What it asks for is in the same line.
 class LocalGroup {
  public:
   static constexpr size_t kSlotBytes = size_t{256} << 10;
@@ -82,6 +93,9 @@ class LocalGroup {
   const Descriptor& request(int index) const;
   // Waits for all ranks of the node.
   MaybeError Barrier(Deadline deadline);
+  // Time spent in Enter and Barrier since the last time it was asked for, but for waits so short
+  // that looking at a clock would take as long.
+  int64_t TakeWaitedNs() { return std::exchange(waited_ns_, 0); }
 
   // kSlotBytes that rank `index` writes before a barrier and the others read after it. `which` is
   // 0 or 1: what is read now must not be what is written next.
@@ -106,12 +120,20 @@ class LocalGroup {
   void AwaitFailure(std::chrono::milliseconds longest);
 
  private:
+  struct Card;
   struct Control;
   struct Header;
 
   Header& header() const;
   Control& control(int index) const;
-  MaybeError Wait(Counter& counter, uint32_t target, Deadline deadline);
+  // The line in which rank `index` says that it has come to its Enter, or Barrier, number `target`.
+  std::atomic<uint32_t>& come(int index, bool entering, uint32_t target) const;
+  bool AllHaveCome(bool entering, uint32_t target) const;
+  // After this rank has said so itself.
+  MaybeError AwaitAll(bool entering, uint32_t target, Deadline deadline);
+  template <typename Ready>
+  MaybeError Wait(Counter& bed, Ready ready, const Patience& patience, Deadline deadline);
+  MaybeError AwaitCounter(Counter& counter, uint32_t target, Deadline deadline);
   MaybeError CheckOthers() const;
   std::string Missing() const;
 
@@ -123,7 +145,8 @@ class LocalGroup {
   const Patience patience_;
   std::vector<int> pidfds_;  // -1 for this process
   uint32_t barriers_ = 0;    // that this rank has come to
-  uint64_t entries_ = 0;
+  uint32_t entries_ = 0;
+  int64_t waited_ns_ = 0;
 };
 
 }  // namespace dtrain::runtime

@@ -40,7 +40,7 @@ void RunSmallCases(CpuCommunicator& communicator) {
       for (const dtrain_op op : kOps) {
         if (op == DTRAIN_AVG && IsInteger(type)) continue;
         if (op != DTRAIN_SUM && !Reduces(kind)) continue;
-        for (const size_t count : {0, 1, 3, 129, 5001}) {
+        for (const size_t count : {0, 1, 3, 8, 129, 5001}) {
           const int root = static_cast<int>(seed % static_cast<uint64_t>(communicator.size()));
           Buffers buffers;
           buffers.in_place = seed % 3 == 0;
