@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/types.h"
+#include "runtime/reduce/reduce_all.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -302,7 +303,7 @@ MaybeError Executor::RunFused(Group& group, const std::vector<Operation*>& opera
   std::byte* at = *buffer;
   for (const Operation* operation : operations) {
     const size_t bytes = BytesOf(operation->what);
-    if (bytes > 0) std::memcpy(at, operation->what.input, bytes);
+    if (bytes > 0) CopyBytes(at, operation->what.input, bytes);
     at += bytes;
   }
   whole.input = *buffer;
@@ -313,7 +314,7 @@ MaybeError Executor::RunFused(Group& group, const std::vector<Operation*>& opera
   at = *buffer;
   for (const Operation* operation : operations) {
     const size_t bytes = BytesOf(operation->what);
-    if (bytes > 0) std::memcpy(operation->what.output, at, bytes);
+    if (bytes > 0) CopyBytes(operation->what.output, at, bytes);
     at += bytes;
     ends.push_back(NowNs());
   }

@@ -78,9 +78,9 @@ class Timing {
       best = &way;
       fastest = seconds;
     }
-    // About half a second with the barriers, or 20000 calls; few where one takes long, because
-    // those differ little.
-    const int calls = static_cast<int>(std::clamp(0.5 / fastest, 5.0, 20000.0));
+    // About a third of a second, without the barriers, or 20000 calls; few where one takes long,
+    // because those differ little.
+    const int calls = static_cast<int>(std::clamp(0.3 / fastest, 5.0, 20000.0));
     const double seconds = Median(*best, calls);
     const double wrong = Wrong(*best);
     if (peer_.rank != 0) return;

@@ -37,7 +37,7 @@ def main():
     for nbytes in map(int, sys.argv[1:]):
         data = torch.ones(nbytes // 4)
         median(data, 1)
-        calls = int(min(max(0.5 / median(data, 3), 5), 20000))
+        calls = int(min(max(0.3 / median(data, 3), 5), 20000))
         row = {"bytes": nbytes, "seconds": median(data, calls), "calls": calls, "memory": "torch",
                "way": "in place", "wrong": wrong(data, rank, size)}
         if rank == 0:
