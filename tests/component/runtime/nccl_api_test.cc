@@ -94,6 +94,38 @@ TEST(NcclApi, GroupsHaveCommunicatorsOfTheirOwn) {
   });
 }
 
+// Its zeros are the host's, wherever the others have their buffers.
+TEST(NcclApi, ARankThatHasJoinedGoesAlongWithSumsOfGpuBuffers) {
+  RunJob(3, OnNccl(), [](int rank) {
+    ASSERT_DONE(dtrain_init(nullptr));
+    const Driver driver(rank);
+    constexpr size_t kCount = 300'000;  // the second one travels alone
+    void* memory[2];
+    for (void*& buffer : memory) ASSERT_DONE(dtrain_alloc_device(kCount * 4, &buffer));
+    for (int step = 0; step < 2 * rank; ++step) {
+      const std::vector<float> ones(kCount, 1);
+      dtrain_handle handles[2];
+      for (size_t i = 0; i < 2; ++i) {
+        driver.Put(memory[i], ones.data(), kCount * 4);
+        ASSERT_DONE(dtrain_allreduce_async(memory[i], memory[i], i == 0 ? 100 : kCount,
+                                           DTRAIN_FLOAT32, DTRAIN_SUM, nullptr, &handles[i]));
+      }
+      for (size_t i = 0; i < 2; ++i) {
+        ASSERT_DONE(dtrain_wait(handles[i]));
+        std::vector<float> sum(kCount);
+        driver.Get(sum.data(), memory[i], kCount * 4);
+        EXPECT_EQ(sum[99], step < 2 ? 2 : 1);
+        EXPECT_EQ(sum.back(), i == 0 ? 1 : sum[99]);
+      }
+    }
+    int last = -1;
+    ASSERT_DONE(dtrain_join(&last));
+    EXPECT_EQ(last, 2);
+    ASSERT_DONE(dtrain_barrier());
+    ASSERT_DONE(dtrain_finalize());
+  });
+}
+
 // With ncclCommSplit, which the second library does not have yet.
 TEST(NcclApi, GroupsLeaveOutRanksAndOrderThemByKey) {
   for (const char* library : {"fake_nccl", "fake_nccl_old"}) {
