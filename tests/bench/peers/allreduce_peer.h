@@ -51,6 +51,8 @@ inline std::vector<size_t> Sizes(int argc, char** argv) {
 // One size in one kind of memory.
 class Timing {
  public:
+  static constexpr double kEnough = 0.3;  // seconds
+
   Timing(const Peer& peer, const Memory& memory, size_t count)
       : peer_(peer),
         memory_(memory),
@@ -78,9 +80,8 @@ class Timing {
       best = &way;
       fastest = seconds;
     }
-    // About a third of a second, without the barriers, or 20000 calls; few where one takes long,
-    // because those differ little.
-    const int calls = static_cast<int>(std::clamp(0.3 / fastest, 5.0, 20000.0));
+    // A few where one takes long, because those differ little.
+    const int calls = static_cast<int>(std::clamp(kEnough / fastest, 5.0, 20000.0));
     const double seconds = Median(*best, calls);
     const double wrong = Wrong(*best);
     if (peer_.rank != 0) return;
@@ -103,17 +104,24 @@ class Timing {
   // In place the sums grow with every call, up to infinity, which is as fast as any other number.
   void Call(const Way& way) { way.reduce(way.in_place ? output_ : input_, output_, count_); }
 
-  double Median(const Way& way, int calls) {
-    std::vector<double> times(static_cast<size_t>(calls));
-    for (double& time : times) {
-      peer_.barrier();
-      const auto start = std::chrono::steady_clock::now();
-      Call(way);
-      time = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // Of `most` calls, or of as many as take kEnough together.
+  double Median(const Way& way, int most) {
+    std::vector<double> all;
+    double taken = 0;
+    while (all.size() < static_cast<size_t>(most) && taken < kEnough) {
+      std::vector<double> times(std::min(static_cast<size_t>(most) - all.size(), size_t{100}));
+      for (double& time : times) {
+        peer_.barrier();
+        const auto start = std::chrono::steady_clock::now();
+        Call(way);
+        time = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      }
+      peer_.max(times.data(), times.size());
+      for (const double time : times) taken += time;
+      all.insert(all.end(), times.begin(), times.end());
     }
-    peer_.max(times.data(), times.size());
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    std::sort(all.begin(), all.end());
+    return all[all.size() / 2];
   }
 
   double Wrong(const Way& way) {

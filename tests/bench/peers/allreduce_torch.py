@@ -10,15 +10,21 @@ import torch
 import torch.distributed as dist
 
 
-def median(data, calls):
-    times = torch.empty(calls, dtype=torch.float64)
-    for call in range(calls):
-        dist.barrier()
-        start = time.perf_counter()
-        dist.all_reduce(data)
-        times[call] = time.perf_counter() - start
-    dist.all_reduce(times, dist.ReduceOp.MAX)
-    return statistics.median_high(times.tolist())
+ENOUGH = 0.3  # seconds
+
+
+def median(data, most):
+    every = []
+    while len(every) < most and sum(every) < ENOUGH:
+        times = torch.empty(min(most - len(every), 100), dtype=torch.float64)
+        for call in range(len(times)):
+            dist.barrier()
+            start = time.perf_counter()
+            dist.all_reduce(data)
+            times[call] = time.perf_counter() - start
+        dist.all_reduce(times, dist.ReduceOp.MAX)
+        every += times.tolist()
+    return statistics.median_high(every)
 
 
 def wrong(data, rank, size):
@@ -37,7 +43,7 @@ def main():
     for nbytes in map(int, sys.argv[1:]):
         data = torch.ones(nbytes // 4)
         median(data, 1)
-        calls = int(min(max(0.3 / median(data, 3), 5), 20000))
+        calls = int(min(max(ENOUGH / median(data, 3), 5), 20000))
         row = {"bytes": nbytes, "seconds": median(data, calls), "calls": calls, "memory": "torch",
                "way": "in place", "wrong": wrong(data, rank, size)}
         if rank == 0:
