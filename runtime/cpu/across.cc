@@ -42,10 +42,6 @@ Across::Across(const Places& places, LocalGroup& group, const PeerMemory& memory
       inputs_(group, memory) {
   if (mesh_ == nullptr) return;
   greetings_ = std::make_unique<Greetings>(*mesh_, places_);
-  inputs_sent_.resize(LocalGroup::kLanes);
-  for (uint64_t lane = 0; lane < LocalGroup::kLanes; ++lane) {
-    flights_.emplace_back(*mesh_, group_.lane(lane), lane_bytes_);
-  }
 }
 
 int Across::RootNode(const Work& work) const {
@@ -91,7 +87,6 @@ bool Across::TravelsWithGreeting(const Work& work) const {
 MaybeError Across::Run(Work& work) {
   const size_t step = ChunkCount(work);
   const bool empty = work.is(Kind::kBarrier) || work.what.count == 0;
-  ++turn_;
   const size_t chunks = empty ? 1 : (work.what.count + step - 1) / step;
   if (MaybeError error = Enter(work)) return error;
   if (places_.local_size() == 1 && TravelsWithGreeting(work)) return RunAlone(work);
@@ -107,7 +102,8 @@ MaybeError Across::Enter(Work& work) {
   // Those who know more speak first: a node that waits for one of its own ranks, then leaders.
   work.deadline += mesh_ != nullptr ? kCourtesy : 2 * kCourtesy;
   if (mesh_ == nullptr || TravelsWithGreeting(work)) return std::nullopt;
-  return greetings_->Send(work.request, nullptr, 0);
+  greetings_->Send(work.request, nullptr, 0);
+  return std::nullopt;
 }
 
 // A small collective on a node of one rank: nothing but the greetings.
@@ -116,7 +112,7 @@ MaybeError Across::RunAlone(Work& work) {
   const size_t bytes = barrier ? 0 : work.bytes();
   {
     const Stopwatch watch(work.spent.wait_ns);
-    if (MaybeError error = greetings_->Send(work.request, work.input(), bytes)) return error;
+    greetings_->Send(work.request, work.input(), bytes);
     if (MaybeError error = greetings_->Await(work.deadline)) return error;
   }
   const int rank = places_.here()[0];
@@ -163,36 +159,23 @@ MaybeError Across::RunChunks(Work& work, size_t chunks, size_t step) {
 
 // ---- Between the leaders ----
 
-// Tells chunks of all collectives apart. What the ranks must agree on is in it, so that those that
-// do not agree never mix up their data, which Gloo answers by aborting the process.
-uint64_t Across::Key(const Work& work, const Chunk& chunk) const {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const uint64_t word :
-       {turn_, uint64_t{chunk.at}, work.what.number, uint64_t{work.what.count},
-        static_cast<uint64_t>(work.what.kind), static_cast<uint64_t>(work.what.type),
-        static_cast<uint64_t>(work.what.op), static_cast<uint64_t>(work.what.root)}) {
-    hash = (hash ^ word) * 0x100000001b3;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
-
 const char* Across::Own(const Work& work, const Chunk& chunk) const {
   return places_.local_size() == 1 ? work.input() + chunk.at * work.width() : chunk.lane;
 }
 
-MeshBuffer& Across::Outgoing(const Chunk& chunk) {
-  return places_.local_size() == 1 ? *inputs_sent_[chunk.number % LocalGroup::kLanes]
-                                   : flight(chunk).buffer();
+// Whether the ranks of `node` want the result of a reduction.
+bool Across::Wants(const Work& work, int node) const {
+  return work.is(Kind::kAllreduce) || node == RootNode(work);
+}
+
+char* Across::Reduced(const Work& work, const Chunk& chunk) const {
+  const bool straight = places_.local_size() == 1 && Wants(work, places_.node);
+  return straight ? work.output() + chunk.at * work.width() : chunk.lane;
 }
 
 MaybeError Across::AwaitFlight(Work& work, const Chunk& chunk) {
   const Stopwatch watch(work.spent.transfer_ns);
-  if (MaybeError error = flight(chunk).Await(work.deadline)) return error;
-  auto& sent = inputs_sent_[chunk.number % LocalGroup::kLanes];
-  MaybeError error = sent != nullptr ? sent->Await(work.deadline) : std::nullopt;
-  sent.reset();
-  return error;
+  return mesh_->Await(flight(chunk), work.deadline);
 }
 
 // Whether all leaders send this chunk to all others, who reduce it themselves.
@@ -206,7 +189,7 @@ MaybeError Across::Start(Work& work, const Chunk& chunk) {
     if (MaybeError error = group_.AwaitFilled(chunk.number, work.deadline)) return error;
   }
   if (TravelsWithGreeting(work)) return Greet(work, chunk);
-  if (MaybeError error = StartMessages(work, chunk)) return error;
+  StartMessages(work, chunk);
   if (chunk.number != next_chunk_) return std::nullopt;
   const Stopwatch watch(work.spent.wait_ns);
   return greetings_->Await(work.deadline);
@@ -216,7 +199,7 @@ MaybeError Across::Start(Work& work, const Chunk& chunk) {
 MaybeError Across::Greet(Work& work, const Chunk& chunk) {
   const Stopwatch watch(work.spent.wait_ns);
   const size_t bytes = work.is(Kind::kBarrier) ? 0 : chunk.n * work.width();
-  if (MaybeError error = greetings_->Send(work.request, chunk.lane, bytes)) return error;
+  greetings_->Send(work.request, chunk.lane, bytes);
   if (MaybeError error = greetings_->Await(work.deadline)) return error;
   for (int node = 0; node < nodes_ && bytes > 0; ++node) {
     if (node == places_.node) continue;
@@ -225,7 +208,7 @@ MaybeError Across::Greet(Work& work, const Chunk& chunk) {
   return std::nullopt;
 }
 
-MaybeError Across::StartMessages(Work& work, const Chunk& chunk) {
+void Across::StartMessages(Work& work, const Chunk& chunk) {
   const Stopwatch watch(work.spent.transfer_ns);
   switch (work.what.kind) {
     case Kind::kAllreduce:
@@ -238,52 +221,36 @@ MaybeError Across::StartMessages(Work& work, const Chunk& chunk) {
     case Kind::kAlltoall:
       return StartBlocks(work, chunk);
     case Kind::kBarrier:
-      return std::nullopt;
+      return;
   }
-  return std::nullopt;
 }
 
-MaybeError Across::StartReduced(Work& work, const Chunk& chunk) {
+void Across::StartReduced(Work& work, const Chunk& chunk) {
   const size_t width = work.width();
-  const uint64_t key = Key(work, chunk);
   const bool gathers = Gathers(work);
-  if (places_.local_size() == 1) {
-    inputs_sent_[chunk.number % LocalGroup::kLanes] =
-        mesh_->Register(const_cast<char*>(Own(work, chunk)), chunk.n * width);
-  }
   const Range mine = PartOf(chunk.n, nodes_, places_.node, kPartUnit);
   for (int step = 1; step < nodes_; ++step) {
     const int node = (places_.node + step) % nodes_;
     const Range theirs = gathers ? Range{0, chunk.n} : PartOf(chunk.n, nodes_, node, kPartUnit);
     const size_t expected = (gathers ? chunk.n : mine.size()) * width;
-    if (MaybeError error =
-            flight(chunk).Receive(node, key, 0, half_ + Place(node) * expected, expected)) {
-      return error;
-    }
-    if (theirs.size() == 0) continue;
-    if (MaybeError error = Outgoing(chunk).Send(node, ChunkTag(key, 0), theirs.begin * width,
-                                                theirs.size() * width)) {
-      return error;
-    }
+    mesh_->Receive(node, chunk.lane + half_ + Place(node) * expected, expected, flight(chunk));
+    mesh_->Send(node, Own(work, chunk) + theirs.begin * width, theirs.size() * width,
+                flight(chunk));
   }
-  return std::nullopt;
 }
 
 // From the root's node along a binomial tree; those below wait in Continue.
-MaybeError Across::StartBroadcast(Work& work, const Chunk& chunk) {
+void Across::StartBroadcast(Work& work, const Chunk& chunk) {
   const int root = RootNode(work);
-  const size_t bytes = chunk.n * work.width();
-  const uint64_t key = Key(work, chunk);
   const int me = (places_.node - root + nodes_) % nodes_;
-  if (me == 0) return std::nullopt;
+  if (me == 0) return;
   int bit = 1;
   while ((me & bit) == 0) bit <<= 1;
-  return flight(chunk).Receive((me - bit + root) % nodes_, key, 0, 0, bytes);
+  mesh_->Receive((me - bit + root) % nodes_, chunk.lane, chunk.n * work.width(), flight(chunk));
 }
 
-MaybeError Across::StartBlocks(Work& work, const Chunk& chunk) {
+void Across::StartBlocks(Work& work, const Chunk& chunk) {
   const size_t bytes = chunk.n * work.width();
-  const uint64_t key = Key(work, chunk);
   const auto locals = static_cast<size_t>(places_.local_size());
   for (int step = 1; step < nodes_; ++step) {
     const int node = (places_.node + step) % nodes_;
@@ -303,55 +270,47 @@ MaybeError Across::StartBlocks(Work& work, const Chunk& chunk) {
       in = Place(node) * locals * bytes;
       in_bytes = locals * bytes;
     }
-    if (MaybeError error = flight(chunk).Receive(node, key, 0, half_ + in, in_bytes)) return error;
-    if (MaybeError error = flight(chunk).Send(node, key, 0, out, out_bytes)) return error;
+    mesh_->Receive(node, chunk.lane + half_ + in, in_bytes, flight(chunk));
+    mesh_->Send(node, chunk.lane + out, out_bytes, flight(chunk));
   }
-  return std::nullopt;
 }
 
 MaybeError Across::Continue(Work& work, const Chunk& chunk) {
   if (MaybeError error = AwaitFlight(work, chunk)) return error;
-  const uint64_t key = Key(work, chunk);
-  const size_t width = work.width();
   if (work.is(Kind::kBroadcast)) {
     const int root = RootNode(work);
     const int me = (places_.node - root + nodes_) % nodes_;
     for (int bit = 1; bit < nodes_ && (me & bit) == 0; bit <<= 1) {
       if (me + bit >= nodes_) continue;
-      if (MaybeError error =
-              flight(chunk).Send((me + bit + root) % nodes_, key, 0, 0, chunk.n * width)) {
-        return error;
-      }
+      mesh_->Send((me + bit + root) % nodes_, chunk.lane, chunk.n * work.width(), flight(chunk));
     }
     return std::nullopt;
   }
   const bool reduces = work.is(Kind::kAllreduce) || work.is(Kind::kReduce);
-  if (!reduces || Gathers(work)) return std::nullopt;
-  return ReduceParts(work, chunk);
+  if (reduces && !Gathers(work)) ReduceParts(work, chunk);
+  return std::nullopt;
 }
 
-// This node's slice of the chunk over all nodes, and from there to all.
-MaybeError Across::ReduceParts(Work& work, const Chunk& chunk) {
+// This node's slice of the chunk over all nodes, and from there to those that want it. What comes
+// may take the place of what was sent before: who reduced a slice has received it.
+void Across::ReduceParts(Work& work, const Chunk& chunk) {
   const size_t width = work.width();
-  const uint64_t key = Key(work, chunk);
   const Range mine = PartOf(chunk.n, nodes_, places_.node, kPartUnit);
+  char* to = Reduced(work, chunk);
   std::vector<const void*> parts;
   Sources(chunk, Own(work, chunk) + mine.begin * width, mine.size() * width, 0, parts);
-  Reduce(work, chunk.lane + mine.begin * width, parts.data(), nodes_, mine.size(), work.divisor);
+  Reduce(work, to + mine.begin * width, parts.data(), nodes_, mine.size(), work.divisor);
   const Stopwatch watch(work.spent.transfer_ns);
   for (int step = 1; step < nodes_; ++step) {
     const int node = (places_.node + step) % nodes_;
     const Range theirs = PartOf(chunk.n, nodes_, node, kPartUnit);
-    if (MaybeError error =
-            flight(chunk).Receive(node, key, 1, theirs.begin * width, theirs.size() * width)) {
-      return error;
+    if (Wants(work, places_.node)) {
+      mesh_->Receive(node, to + theirs.begin * width, theirs.size() * width, flight(chunk));
     }
-    if (MaybeError error =
-            flight(chunk).Send(node, key, 1, mine.begin * width, mine.size() * width)) {
-      return error;
+    if (Wants(work, node)) {
+      mesh_->Send(node, to + mine.begin * width, mine.size() * width, flight(chunk));
     }
   }
-  return std::nullopt;
 }
 
 MaybeError Across::Finish(Work& work, const Chunk& chunk) {

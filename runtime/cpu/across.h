@@ -58,29 +58,25 @@ class Across {
   void TakeGathered(Work& work, const Chunk& chunk);
   void TakeBlocks(Work& work, const Chunk& chunk);
 
-  // Once, after the connections stand.
- public:
-  MaybeError Begin() { return greetings_ != nullptr ? greetings_->Begin() : std::nullopt; }
-
- private:
   // By leaders: the first messages of a chunk; what follows once they are there; the end.
   MaybeError Start(Work& work, const Chunk& chunk);
   MaybeError Greet(Work& work, const Chunk& chunk);
-  MaybeError StartMessages(Work& work, const Chunk& chunk);
-  MaybeError StartReduced(Work& work, const Chunk& chunk);
-  MaybeError StartBroadcast(Work& work, const Chunk& chunk);
-  MaybeError StartBlocks(Work& work, const Chunk& chunk);
+  void StartMessages(Work& work, const Chunk& chunk);
+  void StartReduced(Work& work, const Chunk& chunk);
+  void StartBroadcast(Work& work, const Chunk& chunk);
+  void StartBlocks(Work& work, const Chunk& chunk);
   MaybeError Continue(Work& work, const Chunk& chunk);
   MaybeError Finish(Work& work, const Chunk& chunk);
-  MaybeError ReduceParts(Work& work, const Chunk& chunk);
+  void ReduceParts(Work& work, const Chunk& chunk);
   void Sources(const Chunk& chunk, const char* own, size_t each, size_t offset,
                std::vector<const void*>& parts) const;
-  // This node's part of a chunk that is reduced: a node of one rank leaves it where it is.
+  // This node's part of a chunk that is reduced, and where the result of all nodes goes: a node of
+  // one rank uses its own buffers.
   const char* Own(const Work& work, const Chunk& chunk) const;
-  MeshBuffer& Outgoing(const Chunk& chunk);
+  char* Reduced(const Work& work, const Chunk& chunk) const;
+  bool Wants(const Work& work, int node) const;
   MaybeError AwaitFlight(Work& work, const Chunk& chunk);
 
-  uint64_t Key(const Work& work, const Chunk& chunk) const;
   bool Gathers(const Work& work) const;
   int RootNode(const Work& work) const;
   Flight& flight(const Chunk& chunk) { return flights_[chunk.number % LocalGroup::kLanes]; }
@@ -99,10 +95,8 @@ class Across {
   const int size_;
   Inputs inputs_;
   std::unique_ptr<Greetings> greetings_;
-  std::vector<Flight> flights_;
-  std::vector<std::unique_ptr<MeshBuffer>> inputs_sent_;  // by lane, where Own is the input
+  Flight flights_[LocalGroup::kLanes];
   uint64_t next_chunk_ = 0;  // of this node; others may have used fewer
-  uint64_t turn_ = 0;        // collectives
   uint64_t slot_turn_ = 0;
 };
 

@@ -166,7 +166,7 @@ void Across::Sources(const Chunk& chunk, const char* own, size_t each, size_t of
 void Across::TakeReduced(Work& work, const Chunk& chunk) {
   const size_t width = work.width();
   char* to = work.output() + chunk.at * width;
-  if (!Gathers(work)) return Copy(work, to, chunk.lane, chunk.n * width);
+  if (!Gathers(work)) return Copy(work, to, Reduced(work, chunk), chunk.n * width);
   std::vector<const void*> parts;
   Sources(chunk, Own(work, chunk), chunk.n * width, 0, parts);
   Reduce(work, to, parts.data(), nodes_, chunk.n, work.divisor);

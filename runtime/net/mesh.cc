@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/net/mesh.h"
 
-#include <arpa/inet.h>
 #include <gloo/context.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
-#include <netinet/in.h>
 
 #include <algorithm>
 #include <cstring>
@@ -64,30 +62,8 @@ Milliseconds Left(Deadline deadline) {
   return std::max(left, Milliseconds(1));
 }
 
-uint16_t PortOf(const gloo::transport::Address& address) {
-  const gloo::transport::tcp::Address tcp(address.bytes());
-  const sockaddr_storage& storage = tcp.getSockaddr();
-  if (storage.ss_family == AF_INET) {
-    return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
-  }
-  return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
-}
-
-// nullopt when `ip` is not numeric.
-std::optional<sockaddr_storage> SocketAddress(const std::string& ip, uint16_t port) {
-  sockaddr_storage storage{};
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
-  if (inet_pton(AF_INET, ip.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(port);
-  } else if (inet_pton(AF_INET6, ip.c_str(), &v6->sin6_addr) == 1) {
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(port);
-  } else {
-    return std::nullopt;
-  }
-  return storage;
+uint16_t ListeningPort(const gloo::transport::Address& address) {
+  return PortOf(gloo::transport::tcp::Address(address.bytes()).getSockaddr());
 }
 
 }  // namespace
@@ -152,12 +128,17 @@ Result<std::unique_ptr<Mesh>> Mesh::Make(int node, std::vector<int> leaders, con
     mesh->endpoint_.ip = ip;
     for (int peer = 0; peer < mesh->nodes(); ++peer) {
       const bool self = peer == node;
-      mesh->endpoint_.ports.push_back(self ? 0 : PortOf(transport.createPair(peer)->address()));
+      mesh->endpoint_.ports.push_back(self ? 0
+                                           : ListeningPort(transport.createPair(peer)->address()));
     }
   });
   if (error) {
     return Error{error->code, "cannot listen on " + Printable(ip) + ": " + error->message};
   }
+  auto streams = Streams::Make(node, mesh->leaders_, ip);
+  if (!streams.ok()) return streams.error();
+  mesh->streams_ = std::move(*streams);
+  mesh->endpoint_.ports[static_cast<size_t>(node)] = mesh->streams_->port();
   return mesh;
 }
 
@@ -184,6 +165,8 @@ MaybeError Mesh::Connect(const std::vector<Endpoint>& endpoints, Deadline deadli
                                   "; is that process still running, and may these two addresses "
                                   "talk to each other?"};
   }
+  const Deadline patience = std::chrono::steady_clock::now() + kConnectPatience;
+  if (MaybeError error = streams_->Connect(endpoints, std::min(deadline, patience))) return error;
   ExpectNotices();
   return std::nullopt;
 }
@@ -194,6 +177,14 @@ std::unique_ptr<MeshBuffer> Mesh::Register(void* data, size_t bytes) {
   return std::unique_ptr<MeshBuffer>(new MeshBuffer(*this, std::move(gloo)));
 }
 
+MaybeError Mesh::Await(Flight& flight, Deadline deadline) {
+  if (MaybeError error = SetAwaited(nullptr)) return error;
+  MaybeError error = streams_->Await(flight, deadline);
+  if (!error) return std::nullopt;
+  if (MaybeError interrupted = SetAwaited(nullptr)) return interrupted;
+  return Explain(*error);
+}
+
 template <typename Call>
 MaybeError Mesh::Attempt(Call call) {
   auto error = Catch(call);
@@ -201,9 +192,14 @@ MaybeError Mesh::Attempt(Call call) {
   if (MaybeError notice = Notice()) return notice;
   if (error->code != DTRAIN_ERROR_NETWORK) return error;
   error->message = "lost the connection to " + NameLost() + " (" + error->message + ")";
+  return Explain(*error);
+}
+
+Error Mesh::Explain(Error error) {
   // A member that closes its connections has told everybody why; a dead one has not.
   for (auto left = kRumourPatience; left.count() > 0; left -= kGlance) {
-    if (MaybeError notice = Notice()) return notice;
+    if (MaybeError notice = Notice()) return *notice;
+    if (error.code != DTRAIN_ERROR_NETWORK) break;
     std::this_thread::sleep_for(kGlance);
   }
   return error;
@@ -256,6 +252,7 @@ void Mesh::StopListening() {
 
 void Mesh::Close() {
   SigpipeGuard guard;
+  streams_->Shutdown();
   (void)Catch([&] { context_->closeConnections(); });
 }
 
@@ -268,6 +265,7 @@ MaybeError Mesh::SetAwaited(MeshBuffer* buffer) {
 void Mesh::Interrupt(const Error& reason) {
   const std::lock_guard<std::mutex> lock(wait_mutex_);
   if (!interrupted_) interrupted_ = reason;
+  streams_->Interrupt();
   if (awaited_ == nullptr) return;
   awaited_->gloo_->buffer->abortWaitRecv();
   awaited_->gloo_->buffer->abortWaitSend();
@@ -298,6 +296,7 @@ void Mesh::Abort(const Error& reason) {
     std::this_thread::sleep_for(kGlance);
   }
   // Whoever waits for this node shall not wait until its own timeout.
+  streams_->Shutdown();
   (void)Catch([&] { context_->closeConnections(); });
 }
 

@@ -11,6 +11,8 @@
 
 #include "runtime/base/communicator.h"
 #include "runtime/base/result.h"
+#include "runtime/net/endpoint.h"
+#include "runtime/net/streams.h"
 
 namespace dtrain::runtime {
 
@@ -40,16 +42,12 @@ class MeshBuffer {
   int receives_ = 0;
 };
 
-// Connections between the nodes of a group, one member ("leader") per node, carried by Gloo, whose
-// home this is: its exceptions end here. One thread at a time, but where it says otherwise. Owns a
-// thread that moves the bytes.
+// Connections between the nodes of a group, one member ("leader") per node. Gloo, whose home this
+// is, carries what is small and the reasons of failures, on a thread of its own; its exceptions end
+// here. What is large goes over streams. One thread at a time, but where it says otherwise.
 class Mesh {
  public:
-  // Where a member listens.
-  struct Endpoint {
-    std::string ip;               // numeric
-    std::vector<uint16_t> ports;  // ports[n] awaits node n; 0 for itself
-  };
+  using Endpoint = NodeEndpoint;
 
   // `leaders[n]` is the rank that speaks for node n, for texts. Opens one listening socket per
   // peer.
@@ -66,6 +64,14 @@ class Mesh {
   MaybeError Connect(const std::vector<Endpoint>& endpoints, Deadline deadline);
 
   std::unique_ptr<MeshBuffer> Register(void* data, size_t bytes);
+  // Of large messages, as Streams says.
+  void Send(int node, const char* data, size_t bytes, Flight& flight) {
+    streams_->Send(node, data, bytes, flight);
+  }
+  void Receive(int node, char* data, size_t bytes, Flight& flight) {
+    streams_->Receive(node, data, bytes, flight);
+  }
+  MaybeError Await(Flight& flight, Deadline deadline);
 
   // Tells the others why and closes all connections. Any thread; only the first call counts.
   void Abort(const Error& reason);
@@ -86,6 +92,8 @@ class Mesh {
   Mesh(int node, std::vector<int> leaders);
   template <typename Call>
   MaybeError Attempt(Call call);
+  // The reason of what broke, which another member may have told.
+  Error Explain(Error error);
   // The buffer that is waited for from now on, or null; the reason why there shall be no wait.
   MaybeError SetAwaited(MeshBuffer* buffer);
   MaybeError Notice();
@@ -97,6 +105,7 @@ class Mesh {
   const std::vector<int> leaders_;
   Endpoint endpoint_;
   std::shared_ptr<Context> context_;
+  std::unique_ptr<Streams> streams_;
   std::vector<char> notices_;  // one per node, from it
   std::unique_ptr<MeshBuffer> incoming_;
   std::atomic<bool> stopping_{false};
