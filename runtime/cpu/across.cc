@@ -6,8 +6,9 @@
 namespace dtrain::runtime {
 namespace {
 
-// Large enough to keep a connection busy, small enough that several are on their way.
-constexpr size_t kChunkBytes = size_t{1} << 20;
+// Large enough to keep a connection busy, small enough that the chunks on their way stay in the
+// caches.
+constexpr size_t kChunkBytes = size_t{512} << 10;
 // Chunks that are filled before the first is taken out; less than the lanes.
 constexpr size_t kDepth = 2;
 static_assert(kDepth < LocalGroup::kLanes);
@@ -178,11 +179,6 @@ MaybeError Across::AwaitFlight(Work& work, const Chunk& chunk) {
   return mesh_->Await(flight(chunk), work.deadline);
 }
 
-// Whether all leaders send this chunk to all others, who reduce it themselves.
-bool Across::Gathers(const Work& work) const {
-  return nodes_ == 2 || work.bytes() * static_cast<size_t>(nodes_ - 1) <= Greetings::kRoom;
-}
-
 MaybeError Across::Start(Work& work, const Chunk& chunk) {
   {
     const Stopwatch watch(work.spent.wait_ns);
@@ -225,15 +221,15 @@ void Across::StartMessages(Work& work, const Chunk& chunk) {
   }
 }
 
+// Every leader gets its slice of the chunk from all.
 void Across::StartReduced(Work& work, const Chunk& chunk) {
   const size_t width = work.width();
-  const bool gathers = Gathers(work);
   const Range mine = PartOf(chunk.n, nodes_, places_.node, kPartUnit);
   for (int step = 1; step < nodes_; ++step) {
     const int node = (places_.node + step) % nodes_;
-    const Range theirs = gathers ? Range{0, chunk.n} : PartOf(chunk.n, nodes_, node, kPartUnit);
-    const size_t expected = (gathers ? chunk.n : mine.size()) * width;
-    mesh_->Receive(node, chunk.lane + half_ + Place(node) * expected, expected, flight(chunk));
+    const Range theirs = PartOf(chunk.n, nodes_, node, kPartUnit);
+    const size_t part = mine.size() * width;
+    mesh_->Receive(node, chunk.lane + half_ + Place(node) * part, part, flight(chunk));
     mesh_->Send(node, Own(work, chunk) + theirs.begin * width, theirs.size() * width,
                 flight(chunk));
   }
@@ -287,7 +283,7 @@ MaybeError Across::Continue(Work& work, const Chunk& chunk) {
     return std::nullopt;
   }
   const bool reduces = work.is(Kind::kAllreduce) || work.is(Kind::kReduce);
-  if (reduces && !Gathers(work)) ReduceParts(work, chunk);
+  if (reduces && !TravelsWithGreeting(work)) ReduceParts(work, chunk);
   return std::nullopt;
 }
 

@@ -49,6 +49,7 @@ class Across {
   // By every rank.
   MaybeError Fill(Work& work, const Chunk& chunk);
   MaybeError FillReduced(Work& work, const Chunk& chunk);
+  MaybeError FillInTurn(Work& work, const Chunk& chunk);
   MaybeError FillReducedBlocks(Work& work, const Chunk& chunk);
   void FillBlocks(Work& work, const Chunk& chunk);
   MaybeError ThroughSlots(Work& work, const char* from, size_t bytes);
@@ -77,7 +78,6 @@ class Across {
   bool Wants(const Work& work, int node) const;
   MaybeError AwaitFlight(Work& work, const Chunk& chunk);
 
-  bool Gathers(const Work& work) const;
   int RootNode(const Work& work) const;
   Flight& flight(const Chunk& chunk) { return flights_[chunk.number % LocalGroup::kLanes]; }
   // Where the part of another node stands among the others'.

@@ -42,10 +42,29 @@ MaybeError Across::ThroughSlots(Work& work, const char* from, size_t bytes) {
   return group_.Barrier(work.deadline);
 }
 
+// One rank after the other adds its input to what is there, while the next chunk is with the one
+// before it. Nobody's memory is read but one's own.
+MaybeError Across::FillInTurn(Work& work, const Chunk& chunk) {
+  const char* input = work.input() + chunk.at * work.width();
+  if (places_.leader()) {
+    Copy(work, chunk.lane, input, chunk.n * work.width());
+    return std::nullopt;
+  }
+  {
+    const Stopwatch watch(work.spent.wait_ns);
+    if (MaybeError error = group_.AwaitEarlier(chunk.number, work.deadline)) return error;
+  }
+  const void* const parts[] = {chunk.lane, input};
+  Reduce(work, chunk.lane, parts, 2, chunk.n, 1);
+  return std::nullopt;
+}
+
 MaybeError Across::FillReduced(Work& work, const Chunk& chunk) {
   const size_t width = work.width();
   const int locals = places_.local_size();
   if (locals == 1) return std::nullopt;  // see Own
+  // Sums of half precision are rounded once, so that they are all made in one go.
+  if (group_.crowded() && width > 2) return FillInTurn(work, chunk);
   const Range part = PartOf(chunk.n, locals, places_.local, kPartUnit);
   const size_t from = (chunk.at + part.begin) * width;
   char* to = chunk.lane + part.begin * width;
@@ -166,7 +185,7 @@ void Across::Sources(const Chunk& chunk, const char* own, size_t each, size_t of
 void Across::TakeReduced(Work& work, const Chunk& chunk) {
   const size_t width = work.width();
   char* to = work.output() + chunk.at * width;
-  if (!Gathers(work)) return Copy(work, to, Reduced(work, chunk), chunk.n * width);
+  if (!TravelsWithGreeting(work)) return Copy(work, to, Reduced(work, chunk), chunk.n * width);
   std::vector<const void*> parts;
   Sources(chunk, Own(work, chunk), chunk.n * width, 0, parts);
   Reduce(work, to, parts.data(), nodes_, chunk.n, work.divisor);

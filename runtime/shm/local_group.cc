@@ -38,6 +38,7 @@ struct LocalGroup::Control {
   alignas(64) std::atomic<uint32_t> barrier;
   alignas(64) std::atomic<uint64_t> steps;  // things it has done that others wait for
   std::atomic<uint32_t> left;
+  Counter filled;  // chunks
 
   // One writer: no locked addition.
   void Step() { steps.store(steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
@@ -192,7 +193,13 @@ MaybeError LocalGroup::AwaitFree(uint64_t chunk, Deadline deadline) {
 
 void LocalGroup::Filled(uint64_t chunk) {
   control(mine_).Step();
+  Set(control(mine_).filled, static_cast<uint32_t>(chunk + 1));
   Add(header().filled[chunk % kLanes], Turn(chunk) * static_cast<uint32_t>(size()));
+}
+
+MaybeError LocalGroup::AwaitEarlier(uint64_t chunk, Deadline deadline) {
+  if (mine_ == 0) return std::nullopt;
+  return AwaitCounter(control(mine_ - 1).filled, static_cast<uint32_t>(chunk + 1), deadline);
 }
 
 MaybeError LocalGroup::AwaitFilled(uint64_t chunk, Deadline deadline) {
@@ -290,6 +297,7 @@ void LocalGroup::Fail(const Error& error) {
       WakeAll(*counter);
     }
   }
+  for (int i = 0; i < size(); ++i) WakeAll(control(i).filled);
   head.failed.value.store(1);
   WakeAll(head.failed);
 }

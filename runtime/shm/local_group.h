@@ -107,6 +107,8 @@ class LocalGroup {
   char* lane(uint64_t chunk) const;
   MaybeError AwaitFree(uint64_t chunk, Deadline deadline);
   void Filled(uint64_t chunk);
+  // Before a rank fills a lane where the one before it has: waits for that one.
+  MaybeError AwaitEarlier(uint64_t chunk, Deadline deadline);
   MaybeError AwaitFilled(uint64_t chunk, Deadline deadline);
   void Met(uint64_t chunk);
   MaybeError AwaitMet(uint64_t chunk, Deadline deadline);
