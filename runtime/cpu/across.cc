@@ -9,10 +9,16 @@ namespace {
 // Large enough to keep a connection busy, small enough that the chunks on their way stay in the
 // caches.
 constexpr size_t kChunkBytes = size_t{512} << 10;
+// With many nodes, what one sends to another must not become too small for a system call.
+constexpr size_t kPartBytes = size_t{32} << 10;
 // Chunks that are filled before the first is taken out; less than the lanes.
 constexpr size_t kDepth = 2;
 static_assert(kDepth < LocalGroup::kLanes);
 constexpr std::chrono::milliseconds kCourtesy{1000};
+
+size_t ChunkBytes(const Places& places) {
+  return std::max(kChunkBytes, places.nodes.size() * kPartBytes);
+}
 
 size_t Size(const Places& places) {
   size_t n = 0;
@@ -26,7 +32,7 @@ size_t Across::LaneBytes(const Places& places) {
   // One element of every rank's block for every rank of a node must fit.
   const size_t least = Size(places) * places.largest() * 8;
   // Slices of a chunk are rounded up to whole units.
-  const size_t slices = kChunkBytes + places.nodes.size() * kPartUnit * 8;
+  const size_t slices = ChunkBytes(places) + places.nodes.size() * kPartUnit * 8;
   return 2 * ((std::max(slices, least) + 4095) / 4096 * 4096);
 }
 
@@ -57,7 +63,7 @@ int Across::RootNode(const Work& work) const {
 size_t Across::ChunkCount(const Work& work) const {
   size_t bytes = half_;
   const bool reduces = work.is(Kind::kAllreduce) || work.is(Kind::kReduce);
-  if (reduces || work.is(Kind::kBroadcast)) bytes = std::min(bytes, kChunkBytes);
+  if (reduces || work.is(Kind::kBroadcast)) bytes = std::min(bytes, ChunkBytes(places_));
   if (reduces && !direct_) bytes = std::min(bytes, LocalGroup::kSlotBytes);
   const auto size = static_cast<size_t>(size_);
   if (work.is(Kind::kAllgather)) bytes /= size;
@@ -185,10 +191,17 @@ MaybeError Across::Start(Work& work, const Chunk& chunk) {
     if (MaybeError error = group_.AwaitFilled(chunk.number, work.deadline)) return error;
   }
   if (TravelsWithGreeting(work)) return Greet(work, chunk);
+  const bool first = chunk.number == next_chunk_;
+  const auto greeted = [&] {
+    const Stopwatch watch(work.spent.wait_ns);
+    return greetings_->Await(work.deadline);
+  };
+  MaybeError error;
+  if (first && greetings_->in_rounds()) error = greeted();
+  if (error) return error;
   StartMessages(work, chunk);
-  if (chunk.number != next_chunk_) return std::nullopt;
-  const Stopwatch watch(work.spent.wait_ns);
-  return greetings_->Await(work.deadline);
+  if (first && !greetings_->in_rounds()) error = greeted();
+  return error;
 }
 
 // The only chunk of a small collective, which comes and goes with the greetings.

@@ -1,75 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cpu/meeting.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace dtrain::runtime {
 namespace {
 
-constexpr size_t kLetter = sizeof(Descriptor) + Greetings::kRoom;
+// Up to so many nodes, letters to all cost less than waiting in rounds.
+constexpr int kDirectNodes = 8;
 
 }  // namespace
 
-Greetings::Greetings(Mesh& mesh, const Places& places) : mesh_(mesh), places_(places) {
+Greetings::Greetings(Mesh& mesh, const Places& places)
+    : mesh_(mesh), places_(places), in_rounds_(mesh.nodes() > kDirectNodes) {
   const auto nodes = static_cast<size_t>(mesh.nodes());
-  outbox_.resize(kLetter);
-  inboxes_.resize(nodes * kLetter);
+  letters_.resize(nodes * sizeof(Descriptor) + 2 * kRoom);
   requests_.resize(nodes);
 }
 
-char* Greetings::Inbox(int node) const {
-  return const_cast<char*>(inboxes_.data()) + static_cast<size_t>(node) * kLetter;
+char* Greetings::Letter(int node) const {
+  const int distance = (node - mesh_.node() + mesh_.nodes()) % mesh_.nodes();
+  return const_cast<char*>(letters_.data()) + static_cast<size_t>(distance) * letter_bytes_;
 }
 
-const char* Greetings::given(int node) const { return Inbox(node) + sizeof(Descriptor); }
+void Greetings::Expect(int distance, int letters) {
+  const int node = Node(distance);
+  mesh_.Receive(node, Letter(node), sizeof(Descriptor), requests_[static_cast<size_t>(node)]);
+  mesh_.Receive(node, Letter(node) + sizeof(Descriptor),
+                static_cast<size_t>(letters) * letter_bytes_ - sizeof(Descriptor), rest_);
+}
 
 void Greetings::Send(const Descriptor& mine, const char* given, size_t bytes) {
-  std::memcpy(outbox_.data(), &mine, sizeof(mine));
-  if (bytes > 0) std::memcpy(outbox_.data() + sizeof(mine), given, bytes);
-  for (int step = 1; step < mesh_.nodes(); ++step) {
-    const int node = (mesh_.node() + step) % mesh_.nodes();
-    Flight& request = requests_[static_cast<size_t>(node)];
-    mesh_.Receive(node, Inbox(node), sizeof(Descriptor), request);
-    mesh_.Receive(node, Inbox(node) + sizeof(Descriptor), bytes, rest_);
-    mesh_.Send(node, outbox_.data(), sizeof(Descriptor) + bytes, rest_);
+  letter_bytes_ = sizeof(mine) + bytes;
+  std::memcpy(letters_.data(), &mine, sizeof(mine));
+  if (bytes > 0) std::memcpy(letters_.data() + sizeof(mine), given, bytes);
+  if (in_rounds_) return;
+  for (int distance = 1; distance < mesh_.nodes(); ++distance) {
+    Expect(distance, 1);
+    mesh_.Send(Node(distance), letters_.data(), letter_bytes_, rest_);
   }
 }
 
 MaybeError Greetings::Await(Deadline deadline) {
-  for (int node = 0; node < mesh_.nodes(); ++node) {
-    MaybeError error = mesh_.Await(requests_[static_cast<size_t>(node)], deadline);
-    if (!error) continue;
-    if (error->code == DTRAIN_ERROR_TIMEOUT) {
-      const auto& ranks = places_.nodes[static_cast<size_t>(node)];
-      error->message = "timed out waiting for " + NameRanks(ranks) + " on another node: " +
-                       (ranks.size() == 1 ? "it has not come" : "not all of them have come");
-    }
-    return error;
+  const int nodes = mesh_.nodes();
+  std::vector<int> all;
+  for (int node = 0; node < nodes; ++node) {
+    all.push_back(node);
+    if (in_rounds_) continue;
+    if (MaybeError error = AwaitRequest(node, deadline)) return error;
   }
-  if (MaybeError error = Compare()) return error;
-  return mesh_.Await(rest_, deadline);
+  if (!in_rounds_) {
+    if (MaybeError error = Compare(all)) return error;
+    return mesh_.Await(rest_, deadline);
+  }
+  for (int known = 1; known < nodes; known *= 2) {
+    const int letters = std::min(known, nodes - known);
+    const int from = Node(known);
+    Expect(known, letters);
+    mesh_.Send(Node(nodes - known), letters_.data(), static_cast<size_t>(letters) * letter_bytes_,
+               rest_);
+    if (MaybeError error = AwaitRequest(from, deadline)) return error;
+    if (MaybeError error = Compare({mesh_.node(), from})) return error;
+    if (MaybeError error = mesh_.Await(rest_, deadline)) return error;
+  }
+  return std::nullopt;
 }
 
-MaybeError Greetings::Compare() const {
+MaybeError Greetings::AwaitRequest(int node, Deadline deadline) {
+  MaybeError error = mesh_.Await(requests_[static_cast<size_t>(node)], deadline);
+  if (error && error->code == DTRAIN_ERROR_TIMEOUT) {
+    const auto& ranks = places_.nodes[static_cast<size_t>(node)];
+    error->message = "timed out waiting for " + NameRanks(ranks) + " on another node: " +
+                     (ranks.size() == 1 ? "it has not come" : "not all of them have come");
+  }
+  return error;
+}
+
+MaybeError Greetings::Compare(const std::vector<int>& nodes) const {
   std::vector<int> ranks;
   std::vector<Descriptor> requests;
   bool same = true;
-  for (int node = 0; node < mesh_.nodes(); ++node) {
+  for (const int node : nodes) {
     Descriptor request;
-    const char* letter = node == mesh_.node() ? outbox_.data() : Inbox(node);
-    std::memcpy(&request, letter, sizeof(request));
-    if (!requests.empty()) same &= SameRequest(request, requests.front());
-    requests.push_back(request);
+    std::memcpy(&request, Letter(node), sizeof(request));
+    for (const int rank : places_.nodes[static_cast<size_t>(node)]) {
+      ranks.push_back(rank);
+      requests.push_back(request);
+    }
+    same &= SameRequest(request, requests.front());
   }
   if (same) return std::nullopt;
-  std::vector<Descriptor> by_rank;
-  for (size_t node = 0; node < requests.size(); ++node) {
-    for (const int rank : places_.nodes[node]) {
-      ranks.push_back(rank);
-      by_rank.push_back(requests[node]);
-    }
-  }
-  return CompareRequests(ranks, by_rank);
+  return CompareRequests(ranks, requests);
 }
 
 }  // namespace dtrain::runtime

@@ -43,7 +43,7 @@ constexpr Milliseconds kConnectPatience = std::chrono::seconds(60);
 constexpr Milliseconds kNoticePatience{200};
 
 // For another member's reason to arrive where one connection has broken already.
-constexpr Milliseconds kRumourPatience{100};
+constexpr Milliseconds kRumourPatience{300};
 constexpr Milliseconds kGlance{10};
 // What Gloo tells the other waits of this process when one has timed out, which is not their
 // matter.

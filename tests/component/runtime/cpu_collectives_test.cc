@@ -111,7 +111,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, CpuCollectivesTest,
                                          std::vector<int>{0, 0, 0, 0, 0, 0, 0, 0},
                                          std::vector<int>{0, 1}, std::vector<int>{0, 0, 1, 1},
                                          std::vector<int>{0, 1, 0, 1, 2},
-                                         std::vector<int>{0, 1, 2, 3, 3, 2, 1, 1}),
+                                         std::vector<int>{0, 1, 2, 3, 3, 2, 1, 1},
+                                         // So many nodes greet each other in rounds.
+                                         std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9}),
                          NameOf);
 
 // The same seed gives the same sequence on every rank.

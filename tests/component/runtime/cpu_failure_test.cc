@@ -109,6 +109,42 @@ TEST(CpuFailureTest, NodesThatDifferAreNamedOnAllRanks) {
   }
 }
 
+// More nodes than tell each other directly: not all of them meet the one that differs.
+const std::vector<int> kManyNodes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+TEST(CpuFailureTest, OneOfManyNodesThatDiffersIsNamedOnAllRanks) {
+  for (const size_t other : {size_t{1}, size_t{5000}, size_t{1000000}}) {
+    RunCpuRanks(
+        CpuSetup::Nodes(kManyNodes),
+        [&](CpuCommunicator& communicator) {
+          std::vector<float> data(communicator.rank() == 4 ? other : 300);
+          const Error error = MustFail(communicator, Allreduce(data, 0));
+          EXPECT_EQ(error.code, DTRAIN_ERROR_MISMATCH) << error.message;
+          EXPECT_THAT(error.message,
+                      AllOf(HasSubstr("rank 4: allreduce sum of " + std::to_string(other)),
+                            HasSubstr("allreduce sum of 300 float32")));
+        },
+        false);
+  }
+}
+
+TEST(CpuFailureTest, OneOfManyNodesThatDiesIsNamedOnAllRanks) {
+  for (const size_t count : {size_t{10}, size_t{1000000}}) {
+    const auto ends = RunCpuRanks(
+        CpuSetup::Nodes(kManyNodes),
+        [&](CpuCommunicator& communicator) {
+          if (communicator.rank() == 4) raise(SIGKILL);
+          const Error error = RunUntilFailure(communicator, count);
+          EXPECT_EQ(error.code, DTRAIN_ERROR_NETWORK);
+          EXPECT_THAT(error.message, HasSubstr("lost the connection to rank 4"));
+        },
+        false);
+    std::vector<int> expected(kManyNodes.size(), 0);
+    expected[4] = -SIGKILL;
+    EXPECT_EQ(ends, expected);
+  }
+}
+
 TEST(CpuFailureTest, BroadcastRootsThatDifferAreFound) {
   RunCpuRanks(
       CpuSetup::OneNode(3),
