@@ -82,6 +82,7 @@ std::vector<std::string> WorkerLaunch(const Options& options, const std::string&
   }
   command.insert(command.end(), {"--sizes", absl::StrJoin(options.sizes, ","), "--collective",
                                  options.collective, "--type", options.type, "--op", options.op});
+  if (options.sizes_are_default) command.push_back("--fit");
   if (options.iterations) {
     command.insert(command.end(), {"--iterations", absl::StrCat(*options.iterations)});
   }

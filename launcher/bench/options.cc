@@ -99,7 +99,8 @@ absl::StatusOr<Options> ParseTool(Tool tool, const std::vector<std::string>& arg
   if (absl::Status status = Deal(words->flags, own, all, options); !status.ok()) return status;
   options.command = std::move(words->command);
   if (absl::Status status = CheckCommand(options); !status.ok()) return status;
-  if (options.sizes.empty()) options.sizes = DefaultSizes();
+  options.sizes_are_default = options.sizes.empty();
+  if (options.sizes_are_default) options.sizes = DefaultSizes();
   return options;
 }
 

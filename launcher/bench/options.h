@@ -29,7 +29,8 @@ struct Options {
   std::vector<std::string> launch_flags;  // for `dtrain launch`, as they were given
 
   // allreduce
-  std::vector<uint64_t> sizes;  // bytes, in the order given
+  std::vector<uint64_t> sizes;     // bytes, in the order given
+  bool sizes_are_default = false;  // and may be left out where there is no memory for them
   std::string collective = "allreduce";
   std::string type = "float32";
   std::string op = "sum";

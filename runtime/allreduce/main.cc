@@ -3,6 +3,8 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <new>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "runtime/allreduce/bench.h"
 #include "runtime/allreduce/options.h"
 #include "runtime/allreduce/pairs.h"
+#include "runtime/allreduce/room.h"
 
 namespace dtrain::allreduce {
 namespace {
@@ -111,6 +114,7 @@ class Report {
   bool first_ = true;
 };
 
+// kWrong: an element, or the sizes.
 enum class Verdict { kRight, kWrong, kFailed };
 
 Memory MemoryOf(const Options& options) {
@@ -118,10 +122,32 @@ Memory MemoryOf(const Options& options) {
   return std::strcmp(dtrain_backend(), "nccl") == 0 ? Memory::kDevice : Memory::kPlain;
 }
 
+// Every rank finds the same sizes, on which all agree; none when they may not be left out. False
+// after a failed call.
+bool FindSizes(const Options& options, std::vector<size_t>& sizes) {
+  sizes = SizesOf(options);
+  std::ifstream file("/proc/meminfo");
+  const std::string meminfo{std::istreambuf_iterator<char>(file), {}};
+  const auto local = static_cast<size_t>(dtrain_local_size());
+  auto room = static_cast<int64_t>(
+      std::min<size_t>(RoomPerRank(AvailableBytes(meminfo), local), INT64_MAX));
+  if (!Ok(dtrain_allreduce(&room, &room, 1, DTRAIN_INT64, DTRAIN_MIN))) return false;
+  const std::string trouble = LeaveOutTooLarge(options, static_cast<size_t>(dtrain_size()),
+                                               static_cast<size_t>(room), sizes);
+  if (trouble.empty()) return true;
+  if (!options.fit) sizes.clear();
+  if (dtrain_rank() != 0) return true;
+  std::fprintf(stderr, "dtrain-allreduce: %s%s\n", trouble.c_str(),
+               options.fit ? "; left out" : "; smaller --sizes help");
+  return true;
+}
+
 // The whole table. kRight and kWrong are the same on every rank, kFailed is this rank's alone.
 template <typename T>
 Verdict RunSizes(const Options& options, Report& report) {
-  const std::vector<size_t> sizes = SizesOf(options);
+  std::vector<size_t> sizes;
+  if (!FindSizes(options, sizes)) return Verdict::kFailed;
+  if (sizes.empty()) return Verdict::kWrong;
   const Memory memory = MemoryOf(options);
   dtrain_group alone = nullptr;
   if (memory == Memory::kDevice && !Ok(dtrain_group_create(dtrain_rank(), 0, &alone))) {

@@ -33,6 +33,7 @@ dtrain bench does so, too, and draws the result.
                    device: GPU memory (default on NCCL)
   --in-place       input and output are the same buffer
   --check on|off   compare every element with the right result (default on)
+  --fit            leave out sizes that the machines have no memory for, instead of failing
   --json           an array of objects, one a line, instead of the table
   --help           this text
 
@@ -145,6 +146,7 @@ std::optional<bool> Set(Options& options, std::string_view name, std::string_vie
 // An option without a value; false when there is none of this name.
 bool SetSwitch(Options& options, std::string_view name) {
   if (name == "--json") return options.json = true;
+  if (name == "--fit") return options.fit = true;
   if (name == "--in-place") return options.in_place = true;
   return false;
 }

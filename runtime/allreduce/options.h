@@ -35,6 +35,7 @@ struct Options {
   bool in_place = false;
   bool check = true;
   bool json = false;
+  bool fit = false;  // leave out sizes that there is no memory for, instead of failing
   bool help = false;
 };
 

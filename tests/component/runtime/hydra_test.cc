@@ -13,6 +13,7 @@
 namespace dtrain::runtime {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -206,12 +207,24 @@ TEST(AllreduceProgramTest, RefusesAWrongCommandLine) {
   }
 }
 
+TEST(AllreduceProgramTest, SizesThatDoNotFitIntoMemoryAreRefusedOrLeftOut) {
+  const Outcome refused = RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--sizes", "4,900G"});
+  EXPECT_EQ(refused.end, 1);
+  EXPECT_THAT(refused.err, HasSubstr("no memory for 966367641600 bytes"));
+  EXPECT_THAT(refused.err, HasSubstr("smaller --sizes help"));
+  const Outcome fit =
+      RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--sizes", "4,900G", "--json", "--fit"});
+  EXPECT_EQ(fit.end, 0) << fit.err;
+  EXPECT_THAT(fit.err, HasSubstr("left out"));
+  EXPECT_THAT(fit.out, AllOf(HasSubstr("\"bytes\": 4,"), Not(HasSubstr("966367641600"))));
+}
+
 TEST(AllreduceProgramTest, HelpNamesEveryOption) {
   const Outcome run = RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--help"});
   EXPECT_EQ(run.end, 0);
   for (const char* flag :
        {"--min-bytes", "--max-bytes", "--factor", "--iterations", "--warmup", "--type", "--op",
-        "--check", "--sizes", "--collective", "--alloc", "--in-place", "--json"}) {
+        "--check", "--sizes", "--collective", "--alloc", "--in-place", "--json", "--fit"}) {
     EXPECT_THAT(run.out, HasSubstr(flag));
   }
 }

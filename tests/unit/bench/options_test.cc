@@ -115,6 +115,8 @@ TEST(BenchCommands, TheWorkerGetsItsFlagsAfterTheLaunchs) {
   EXPECT_GT(Find(words, {"--sizes", "4,8"}), command);
   EXPECT_GT(Find(words, {"--op", "max"}), command);
   EXPECT_GT(Find(words, {"--iterations", "7"}), command);
+  EXPECT_EQ(Find(words, {"--fit"}), -1) << "sizes that were asked for are never left out";
+  EXPECT_GT(Find(WorkerLaunch(Good({"allreduce", "-np", "-2"}), "w"), {"--fit"}), 0);
 }
 
 TEST(BenchCommands, PairsAreOneRankANodeUnlessTheUserSaysHowMany) {

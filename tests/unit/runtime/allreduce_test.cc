@@ -7,6 +7,7 @@
 
 #include "runtime/allreduce/element.h"
 #include "runtime/allreduce/pattern.h"
+#include "runtime/allreduce/room.h"
 #include "runtime/allreduce/rounds.h"
 
 // The parts of the program dtrain-allreduce.
@@ -71,6 +72,36 @@ TEST(RoundsTest, EveryPairComesOnceAndNoRankTwiceInARound) {
     EXPECT_EQ(seen.size(), static_cast<size_t>(ranks * (ranks - 1) / 2));
     EXPECT_TRUE(ranks <= kMostOneByOne || Rounds(ranks).size() <= static_cast<size_t>(ranks));
   }
+}
+
+TEST(RoomTest, MemoryIsReadAndShared) {
+  EXPECT_EQ(AvailableBytes("MemTotal:  9 kB\nMemAvailable:   1024 kB\nBuffers: 7 kB\n"),
+            size_t{1} << 20);
+  EXPECT_EQ(AvailableBytes("MemTotal: 9 kB\n"), SIZE_MAX);
+  EXPECT_EQ(AvailableBytes("MemAvailable:"), SIZE_MAX);
+  EXPECT_EQ(RoomPerRank(size_t{8} << 30, 2), size_t{7} << 29);
+}
+
+TEST(RoomTest, SizesThatDoNotFitAreTakenOutAndNamed) {
+  Options options;
+  std::vector<size_t> sizes = {4, 1000, 1 << 20};
+  EXPECT_EQ(LeaveOutTooLarge(options, 4, size_t{2} << 20, sizes), "");
+  EXPECT_EQ(sizes.size(), 3u);
+  const std::string trouble = LeaveOutTooLarge(options, 4, 2000, sizes);
+  EXPECT_EQ(sizes, (std::vector<size_t>{4, 1000}));
+  EXPECT_NE(trouble.find("1048576 bytes"), std::string::npos) << trouble;
+}
+
+TEST(RoomTest, AKindNeedsItsBuffers) {
+  Options options;
+  EXPECT_EQ(Needed(options, 1000, 4), 2000u);
+  options.in_place = true;
+  EXPECT_EQ(Needed(options, 1000, 4), 1000u);
+  options.in_place = false;
+  options.kind = Kind::kBroadcast;
+  EXPECT_EQ(Needed(options, 1000, 4), 1000u);
+  options.kind = Kind::kAllgather;
+  EXPECT_EQ(Needed(options, 1600, 4), 2000u);
 }
 
 }  // namespace
