@@ -132,8 +132,9 @@ bool FindSizes(const Options& options, std::vector<size_t>& sizes) {
   auto room = static_cast<int64_t>(
       std::min<size_t>(RoomPerRank(AvailableBytes(meminfo), local), INT64_MAX));
   if (!Ok(dtrain_allreduce(&room, &room, 1, DTRAIN_INT64, DTRAIN_MIN))) return false;
-  const std::string trouble = LeaveOutTooLarge(options, static_cast<size_t>(dtrain_size()),
-                                               static_cast<size_t>(room), sizes);
+  const std::string trouble =
+      LeaveOutTooLarge(options, ElementBytes(options.type), static_cast<size_t>(dtrain_size()),
+                       static_cast<size_t>(room), sizes);
   if (trouble.empty()) return true;
   if (!options.fit) sizes.clear();
   if (dtrain_rank() != 0) return true;

@@ -15,9 +15,8 @@
 
 namespace dtrain::allreduce {
 
-// Bytes of host memory that a rank needs for a size.
-inline size_t Needed(const Options& options, size_t bytes, size_t ranks) {
-  const size_t width = ElementBytes(options.type);
+// Bytes of host memory that a rank needs for a size, of elements of `width` bytes.
+inline size_t Needed(const Options& options, size_t bytes, size_t width, size_t ranks) {
   const Shape shape = ShapeOf(options.kind, std::max<size_t>(bytes / width, 1), ranks);
   return (shape.output + (options.in_place ? 0 : shape.input)) * width;
 }
@@ -47,13 +46,13 @@ inline std::string Gibibytes(size_t bytes) {
 
 // Takes out of `sizes` those that a rank with `room` has no memory for, and returns what to say
 // about that; "" when all fit.
-inline std::string LeaveOutTooLarge(const Options& options, size_t ranks, size_t room,
+inline std::string LeaveOutTooLarge(const Options& options, size_t width, size_t ranks, size_t room,
                                     std::vector<size_t>& sizes) {
   std::string names;
   size_t most = 0;
   std::vector<size_t> fitting;
   for (const size_t bytes : sizes) {
-    const size_t needed = Needed(options, bytes, ranks);
+    const size_t needed = Needed(options, bytes, width, ranks);
     if (needed <= room) {
       fitting.push_back(bytes);
       continue;

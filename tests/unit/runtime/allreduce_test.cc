@@ -85,23 +85,23 @@ TEST(RoomTest, MemoryIsReadAndShared) {
 TEST(RoomTest, SizesThatDoNotFitAreTakenOutAndNamed) {
   Options options;
   std::vector<size_t> sizes = {4, 1000, 1 << 20};
-  EXPECT_EQ(LeaveOutTooLarge(options, 4, size_t{2} << 20, sizes), "");
+  EXPECT_EQ(LeaveOutTooLarge(options, 4, 4, size_t{2} << 20, sizes), "");
   EXPECT_EQ(sizes.size(), 3u);
-  const std::string trouble = LeaveOutTooLarge(options, 4, 2000, sizes);
+  const std::string trouble = LeaveOutTooLarge(options, 4, 4, 2000, sizes);
   EXPECT_EQ(sizes, (std::vector<size_t>{4, 1000}));
   EXPECT_NE(trouble.find("1048576 bytes"), std::string::npos) << trouble;
 }
 
 TEST(RoomTest, AKindNeedsItsBuffers) {
   Options options;
-  EXPECT_EQ(Needed(options, 1000, 4), 2000u);
+  EXPECT_EQ(Needed(options, 1000, 4, 4), 2000u);
   options.in_place = true;
-  EXPECT_EQ(Needed(options, 1000, 4), 1000u);
+  EXPECT_EQ(Needed(options, 1000, 4, 4), 1000u);
   options.in_place = false;
   options.kind = Kind::kBroadcast;
-  EXPECT_EQ(Needed(options, 1000, 4), 1000u);
+  EXPECT_EQ(Needed(options, 1000, 4, 4), 1000u);
   options.kind = Kind::kAllgather;
-  EXPECT_EQ(Needed(options, 1600, 4), 2000u);
+  EXPECT_EQ(Needed(options, 1600, 4, 4), 2000u);
 }
 
 }  // namespace
