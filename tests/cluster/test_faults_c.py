@@ -24,7 +24,9 @@ def slow_rsh(cluster, host):
 
 # C1
 def test_c1_missing_host_is_named_at_the_start_timeout(cluster):
-    result = cluster.launch([*slow_rsh(cluster, "node2"), "--start-timeout", "2s",
+    # So that the others need no copy of the agent, which takes its time on a busy machine.
+    assert cluster.launch([*cluster.hosts_flag(1), "--", "true"]).code == 0
+    result = cluster.launch([*slow_rsh(cluster, "node2"), "--start-timeout", "6s",
                              *cluster.hosts_flag(2), "--", "sh", "-c", "echo started"], timeout=20)
     assert result.code == 201, result
     assert "node2" in result.err and "node1" not in result.err, result
@@ -34,7 +36,7 @@ def test_c1_missing_host_is_named_at_the_start_timeout(cluster):
 
 # C1: an agent that stops in its tracks instead of reporting.
 def test_c1_agent_that_never_reports(cluster):
-    launch = cluster.start_launch([*slow_rsh(cluster, "node3"), "--start-timeout", "3s",
+    launch = cluster.start_launch([*slow_rsh(cluster, "node3"), "--start-timeout", "6s",
                                    *cluster.hosts_flag(1), "--", "sh", "-c", "echo started"])
     (agent, *_), *_ = wait_until(
         lambda: [row for row in leftovers.processes(cluster.nodes[1])
