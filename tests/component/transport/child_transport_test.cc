@@ -95,12 +95,12 @@ class CommandTransportTest : public TransportTest {
     ASSERT_TRUE(Await([&] { return probe_.done(); }));
   }
   // A command that looks like `ssh HOST WORDS`: the words go to a login shell.
-  // With a home of its own: a bash whose stdin is a socket reads ~/.bashrc too, when SHLVL says
-  // that no other shell is around it.
+  // A bash whose stdin is a socket takes itself for sshd's when SHLVL says that no other shell is
+  // around it, and reads ~/.bashrc instead of BASH_ENV: not here.
   std::string LikeSsh(const std::string& shell) {
     WriteFile(dir_ / "like-ssh",
-              absl::StrCat("#!/bin/sh\nshift\nHOME=", dir_.path(), "\nexport HOME\nexec ", shell,
-                           " -c \"$*\"\n"),
+              absl::StrCat("#!/bin/sh\nshift\nHOME=", dir_.path(),
+                           " SHLVL=9\nexport HOME SHLVL\nexec ", shell, " -c \"$*\"\n"),
               0700);
     return dir_ / "like-ssh";
   }
