@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "launcher/job/collective_watch.h"
+#include "launcher/job/outcome.h"
 
 namespace dtrain::status {
 namespace {
@@ -21,16 +22,12 @@ struct Counts {
   size_t failed = 0;  // of those that ended
 };
 
-bool HasFailed(const v1::WorkerExit& exit) {
-  return exit.signal() != 0 || exit.exit_code() != 0 || exit.aborted();
-}
-
 Counts CountRanks(const report::JobFacts& facts) {
   Counts counts;
   for (const job::RankEnd& rank : facts.ranks) {
     if (rank.ended) {
       ++counts.ended;
-      if (HasFailed(rank.exit)) ++counts.failed;
+      if (job::HasFailed(rank.exit)) ++counts.failed;
     } else if (facts.state < job::State::kRunning) {
       ++counts.waiting;
     } else {
