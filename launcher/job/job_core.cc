@@ -300,6 +300,16 @@ void JobImpl::Violation(NodeId node, const std::string& what) {
   }
 }
 
+std::string JobImpl::FaultsText(const std::string& heading, std::vector<Fault> of) const {
+  auto place = [this](const Fault& fault) {
+    return std::find_if(hosts.entries.begin(), hosts.entries.end(),
+                        [&](const auto& entry) { return entry.host == fault.host; });
+  };
+  std::stable_sort(of.begin(), of.end(),
+                   [&](const Fault& a, const Fault& b) { return place(a) < place(b); });
+  return FormatFaults(heading, of);
+}
+
 JobCore::JobCore(hosts::HostList hosts, JobOptions options, TimePoint now)
     : impl_(std::make_unique<JobImpl>(std::move(hosts), std::move(options), now)) {}
 

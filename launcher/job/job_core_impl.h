@@ -78,6 +78,8 @@ struct JobImpl {
   std::string Waiting() const;
   Node& At(NodeId node) { return nodes[node.value()]; }
   const std::string& Host(NodeId node) const { return views[node.value()].host; }
+  // Hosts are told in the order of the hostfile, whoever spoke first.
+  std::string FaultsText(const std::string& heading, std::vector<Fault> of) const;
   NodeId NodeOfPlan(size_t index) const { return the_plan.nodes[index].node; }
   v1::SessionRequest& SendTo(NodeId node);
   void WarnUser(std::string text) {
@@ -164,6 +166,7 @@ struct JobImpl {
   size_t answers_due = 0;  // nodes with `asked`
 
   // running
+  bool ran = false;  // all nodes had started
   std::optional<rendezvous::FenceCore> fence;
   TimePoint fence_since = kNever;
   CollectiveWatch collectives;

@@ -126,7 +126,7 @@ void JobImpl::ConcludeEarlyFaults() {
                                   : absl::StrCat(of, " failed before the start:");
   Stop({.kind = Verdict::Kind::kNode,
         .exit_code = EarlyExitCode(faults),
-        .message = FormatFaults(heading, faults),
+        .message = FaultsText(heading, faults),
         .rank = {},
         .signal = 0});
 }
@@ -287,7 +287,7 @@ void JobImpl::StartTimedOut() {
       absl::StrCat("not started within ", FormatSeconds(options.start_timeout),
                    " (--start-timeout), ", StateName(state), ": ");
   std::string message = absl::StrCat(after, "waiting for ", Waiting());
-  if (!faults.empty()) absl::StrAppend(&message, "\n", FormatFaults("and these failed:", faults));
+  if (!faults.empty()) absl::StrAppend(&message, "\n", FaultsText("and these failed:", faults));
   Stop({.kind = Verdict::Kind::kStartTimeout,
         .exit_code = kExitRendezvous,
         .message = std::move(message),

@@ -44,6 +44,7 @@ void JobImpl::OnStarted(const Event& event) {
   const bool all = std::all_of(the_plan.nodes.begin(), the_plan.nodes.end(),
                                [this](const auto& each) { return At(each.node).started; });
   if (!all) return;
+  ran = true;
   Enter(State::kRunning);
   CheckAllEnded();
 }
@@ -256,17 +257,20 @@ void JobImpl::OnFailure(const Event& event) {
 // Tells one node's trouble. The first ends the job; those that come right behind are told with it.
 void JobImpl::LateFault(NodeId id, std::string text, int exit_code) {
   const bool first = verdict.kind == Verdict::Kind::kNone;
-  const bool more = verdict.kind == Verdict::Kind::kNode && now <= verdict_open_until;
+  // All nodes were told to start: one that could not either tells so, however late it answers.
+  const bool same_start = !ran && At(id).start_sent && !At(id).started;
+  const bool more =
+      verdict.kind == Verdict::Kind::kNode && (now <= verdict_open_until || same_start);
   if (!first && !more) return;
   faults.push_back({Host(id), std::move(text), exit_code});
   if (more) {
-    verdict.message = FormatFaults(kSeveral, faults);
+    verdict.message = FaultsText(kSeveral, faults);
     return;
   }
   verdict_open_until = now + kVerdictSettle;
   Stop({.kind = Verdict::Kind::kNode,
         .exit_code = exit_code,
-        .message = FormatFaults(kSeveral, faults),
+        .message = FaultsText(kSeveral, faults),
         .rank = {},
         .signal = 0});
 }

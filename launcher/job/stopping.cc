@@ -240,7 +240,7 @@ void JobImpl::FinishJob() {
     // Whatever ended the job: that something may be left is what the user must act on.
     if (verdict.kind == Verdict::Kind::kNone) verdict.kind = Verdict::Kind::kNode;
     if (!verdict.message.empty()) verdict.message += "\n";
-    verdict.message += FormatFaults("the workers may not all be gone:", cleanup_faults);
+    verdict.message += FaultsText("the workers may not all be gone:", cleanup_faults);
     verdict.exit_code = kExitCleanup;
   }
   Enter(State::kFinished);

@@ -424,6 +424,20 @@ TEST_F(JoiningTest, ACommandThatIsNotThereIsToldOnceForAllNodes) {
   EXPECT_EQ(verdict().message, "node0, node1, node2: prog: not found");
 }
 
+// A slow node answers long after the first, and all are told in the hostfile's order.
+TEST_F(JoiningTest, ACommandThatIsNotThereIsToldForLateNodesToo) {
+  Make(3);
+  RunUntil(State::kStarting);
+  Failure(2, v1::NodeFailure::KIND_SPAWN, 127, "prog: not found");
+  now_ += seconds(1);
+  Failure(0, v1::NodeFailure::KIND_SPAWN, 127, "prog: not found");
+  now_ += seconds(1);
+  Failure(1, v1::NodeFailure::KIND_SPAWN, 127, "prog: not found");
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().message, "node0, node1, node2: prog: not found");
+}
+
 TEST_F(JoiningTest, EventsOfUnknownNodesAreDropped) {
   Make(1);
   EXPECT_TRUE(Feed(NodeConnected{NodeId(7)}).empty());
