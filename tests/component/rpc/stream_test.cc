@@ -106,7 +106,8 @@ class RpcStream : public ::testing::Test {
     channel_.reset();
     stub_.reset();
     server_.reset();
-    server_loop_.Stop();
+    // After what the last calls have posted.
+    server_loop_.Post([this] { server_loop_.Stop(); });
     server_thread_.join();
   }
   void Run() {
