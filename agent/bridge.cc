@@ -51,15 +51,16 @@ class Bridge {
       : loop_(loop),
         gpu_pool_(1),
         shepherd_(std::move(shepherd)),
-        service_(
+        sessions_(
             loop, session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION},
-            [this] { return TakeShepherd(); },
+            /*state_directory=*/"", [this](const session::Owner&) { return TakeShepherd(); },
             session::Readers{
                 [this](absl::AnyInvocable<void(v1::Inventory)> done) { Read(std::move(done)); },
                 [this](absl::AnyInvocable<void(inventory::GpuReport)> done) {
                   ReadGpus(std::move(done));
                 }},
             [this] { Leave(); }),
+        service_(loop, sessions_, session::Owner{getuid()}),
         farewell_(loop) {
     ReadGpus([this](inventory::GpuReport report) {
       gpus_ = std::move(report);
@@ -72,7 +73,7 @@ class Bridge {
   void ServeSocket() {
     hangup_.emplace(loop_, STDIN_FILENO);
     hangup_->OnHangup([this] {
-      if (!service_.busy()) loop_.Stop();
+      if (!sessions_.busy()) loop_.Stop();
     });
     server_.emplace(service_, os::UniqueFd(dup(STDIN_FILENO)));
   }
@@ -87,11 +88,11 @@ class Bridge {
     in_.emplace(loop_, STDIN_FILENO, near_end_.get(), [this](absl::Status) {
       // gRPC sees the end of the stream and the session starts to end its workers.
       shutdown(near_end_.get(), SHUT_WR);
-      if (!service_.busy()) loop_.Stop();
+      if (!sessions_.busy()) loop_.Stop();
     });
     out_.emplace(loop_, near_end_out_.get(), STDOUT_FILENO, [this](absl::Status) {
       shutdown(near_end_.get(), SHUT_RDWR);
-      if (!service_.busy()) loop_.Stop();
+      if (!sessions_.busy()) loop_.Stop();
     });
     server_.emplace(service_, std::move(pair->second));
     return absl::OkStatus();
@@ -130,6 +131,7 @@ class Bridge {
   std::optional<inventory::GpuReport> gpus_;
   absl::AnyInvocable<void(v1::Inventory)> waiting_;
   std::unique_ptr<session::ShepherdProcess> shepherd_;
+  session::Sessions sessions_;
   session::AgentService service_;
   loop::Timer farewell_;
   std::optional<loop::FdWatch> hangup_;

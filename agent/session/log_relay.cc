@@ -32,7 +32,14 @@ LogRelay::~LogRelay() {
 }
 
 void LogRelay::Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool) {
-  streams_[{rank, stream}].spool = std::move(spool);
+  const Key key{rank, stream};
+  streams_[key].spool = std::move(spool);
+  streams_[key].sent = From(key);
+}
+
+uint64_t LogRelay::From(const Key& key) const {
+  auto it = from_.find(key);
+  return it != from_.end() ? it->second : 0;
 }
 
 void LogRelay::Grown(uint32_t rank, v1::StreamKind stream, uint64_t size) {
@@ -60,12 +67,21 @@ void LogRelay::Finished(const v1::Finished& finished) {
   SendNext();
 }
 
-void LogRelay::Attach(std::shared_ptr<Writer> writer) {
-  if (writer_ != nullptr) {
-    writer->Finish(absl::FailedPreconditionError("the logs of this job are being read already"));
-    return;
-  }
+void LogRelay::Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& request) {
+  if (writer_ != nullptr) writer_->Finish(absl::AbortedError("these logs have another reader now"));
   writer_ = std::move(writer);
+  ++reader_;
+  writing_ = false;
+  ready_.clear();
+  from_.clear();
+  for (const v1::LogPosition& position : request.from()) {
+    from_[{position.rank(), position.stream()}] = position.offset();
+  }
+  for (auto& [key, stream] : streams_) {
+    stream.sent = From(key);
+    stream.queued = false;
+    Enqueue(key, stream);
+  }
   SendNext();
 }
 
@@ -109,8 +125,8 @@ void LogRelay::SendNext() {
   uint64_t end = stream.sent + static_cast<uint64_t>(n);
   stream.sent = end;
   writing_ = true;
-  writer_->Write(std::move(chunk), [this, alive = alive_, key, end](bool ok) {
-    if (!*alive) return;
+  writer_->Write(std::move(chunk), [this, alive = alive_, key, end, reader = reader_](bool ok) {
+    if (!*alive || reader != reader_) return;
     writing_ = false;
     if (ok) Taken(key, end);
   });

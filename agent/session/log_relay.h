@@ -34,8 +34,8 @@ class LogRelay {
   // No stream grows any more. One that `finished` does not name (the shepherd died) ends where
   // its file does.
   void Finished(const v1::Finished& finished);
-  // Once per job: ssh mode has no second launcher connection to resume.
-  void Attach(std::shared_ptr<Writer> writer);
+  // A reader, from the positions that it names. It takes the place of the one before.
+  void Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& request);
 
  private:
   using Key = std::pair<uint32_t, v1::StreamKind>;
@@ -46,14 +46,17 @@ class LogRelay {
     uint64_t reported = 0;  // last offset given to on_delivered_
     bool queued = false;
   };
+  uint64_t From(const Key& key) const;
   void Enqueue(const Key& key, Stream& stream);
   void SendNext();
   void Taken(const Key& key, uint64_t offset);
 
   OnDelivered on_delivered_;
   std::map<Key, Stream> streams_;
-  std::deque<Key> ready_;  // streams with unsent bytes
+  std::map<Key, uint64_t> from_;  // where the reader began
+  std::deque<Key> ready_;         // streams with unsent bytes
   std::shared_ptr<Writer> writer_;
+  uint64_t reader_ = 0;  // the how many-th
   bool writing_ = false;
   bool finished_ = false;
   std::shared_ptr<bool> alive_;

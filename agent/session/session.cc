@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
 #include "common/os/process_tree.h"
@@ -19,14 +20,16 @@ constexpr Duration kLeftoversBound = std::chrono::seconds(2);
 
 }  // namespace
 
-Session::Session(loop::Loop& loop, Identity self, std::shared_ptr<Stream> stream,
-                 std::unique_ptr<ShepherdProcess> shepherd, Readers& readers, loop::Task on_ended)
-    : loop_(loop),
-      core_(std::move(self), loop.Now()),
-      stream_(std::move(stream)),
-      readers_(readers),
+Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
+                 std::unique_ptr<ShepherdProcess> shepherd, loop::Task on_ended)
+    : agent_(std::move(surroundings)),
+      loop_(agent_.loop),
+      owner_(owner),
+      core_(std::move(core)),
       on_ended_(std::move(on_ended)),
       relay_([this](uint32_t rank, v1::StreamKind kind, uint64_t offset) {
+        // A launcher that may come back says itself how far it has come.
+        if (agent_.self.resumable) return;
         v1::ShepherdRequest request;
         v1::LogsDelivered& delivered = *request.mutable_logs_delivered();
         delivered.set_rank(rank);
@@ -35,25 +38,64 @@ Session::Session(loop::Loop& loop, Identity self, std::shared_ptr<Stream> stream
         shepherd_->Send(request);
       }),
       shepherd_(std::move(shepherd)),
-      deadline_(loop),
-      leftovers_(loop),
+      deadline_(loop_),
+      leftovers_(loop_),
       alive_(std::make_shared<bool>(true)) {
-  stream_->Start(
-      [this, alive = alive_](v1::SessionRequest request) {
-        if (*alive) Feed(Request{std::move(request)});
-      },
-      [this, alive = alive_] {
-        if (*alive) Feed(LauncherGone{});
-      });
-  shepherd_->Listen([this](v1::ShepherdEvent event,
-                           os::UniqueFd fd) { OnShepherdEvent(std::move(event), std::move(fd)); },
-                    [this](std::string why) { Feed(ShepherdGone{std::move(why)}); });
+  ListenToShepherd();
+}
+
+Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
+                 std::shared_ptr<Stream> stream, loop::Task on_ended)
+    : Session(surroundings, owner, SessionCore(surroundings.self, surroundings.loop.Now()),
+              std::move(shepherd), std::move(on_ended)) {
+  Listen(std::move(stream));
+  Feed(Tick{});
+}
+
+Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
+                 const v1::Account& account, JobDirectory directory, loop::Task on_ended)
+    : Session(surroundings, owner, SessionCore(surroundings.self, surroundings.loop.Now(), account),
+              std::move(shepherd), std::move(on_ended)) {
+  directory_ = std::move(directory);
+  const v1::JobPart& part = account.part();
+  job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+  // What was said before us tells how far the job is.
+  v1::ShepherdRequest request;
+  request.mutable_replay();
+  shepherd_->Send(request);
   Feed(Tick{});
 }
 
 Session::~Session() {
   *alive_ = false;
-  stream_->Finish(absl::CancelledError("the agent is going away"));
+  if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is going away"));
+}
+
+void Session::Listen(std::shared_ptr<Stream> stream) {
+  if (stream_ != nullptr)
+    stream_->Finish(absl::AbortedError("this session has another stream now"));
+  stream_ = std::move(stream);
+  // Of a stream that was replaced nothing counts any more.
+  const std::weak_ptr<Stream> from = stream_;
+  auto current = [this, alive = alive_, from] { return *alive && from.lock() == stream_; };
+  stream_->Start(
+      [this, current](v1::SessionRequest request) {
+        if (current()) Feed(Request{std::move(request)});
+      },
+      [this, current] {
+        if (current()) Feed(LauncherGone{});
+      });
+}
+
+void Session::ListenToShepherd() {
+  shepherd_->Listen([this](v1::ShepherdEvent event,
+                           os::UniqueFd fd) { OnShepherdEvent(std::move(event), std::move(fd)); },
+                    [this](std::string why) { Feed(ShepherdGone{std::move(why)}); });
+}
+
+void Session::Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello) {
+  Listen(std::move(stream));
+  Feed(Resumed{hello});
 }
 
 void Session::Feed(const Event& event) {
@@ -72,15 +114,11 @@ void Session::Do(Action& action) {
     if (send->event.has_heartbeat()) {
       send->event.mutable_heartbeat()->set_unix_nanos(absl::GetCurrentTimeNanos());
     }
-    stream_->Send(std::move(send->event));
+    Send(std::move(send->event));
   } else if (auto* down = std::get_if<SendShepherd>(&action)) {
-    if (down->request.has_start()) {
-      const v1::JobPart& part = down->request.start();
-      job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
-    }
-    shepherd_->Send(down->request);
-  } else if (std::holds_alternative<SendWelcome>(action)) {
-    Welcome();
+    ToShepherd(down->request);
+  } else if (auto* welcome = std::get_if<SendWelcome>(&action)) {
+    Welcome(*welcome);
   } else if (auto* probe = std::get_if<RunProbe>(&action)) {
     Probe(probe->request);
   } else if (auto* hold = std::get_if<HoldPorts>(&action)) {
@@ -94,33 +132,88 @@ void Session::Do(Action& action) {
   }
 }
 
-void Session::Welcome() {
+void Session::Send(v1::SessionEvent event) {
+  if (stream_ != nullptr) stream_->Send(std::move(event));
+}
+
+void Session::ToShepherd(v1::ShepherdRequest& request) {
+  if (request.has_start()) {
+    const v1::JobPart& part = request.start();
+    job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+    if (directory_.has_value()) {
+      if (absl::Status written = WriteRecord(part); !written.ok()) {
+        // Without it an agent after us could not answer for the job, so there is none.
+        Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, std::string(written.message()));
+        return;
+      }
+      v1::ShepherdRequest keep;
+      *keep.mutable_keep_running()->mutable_hello() = core_.hello();
+      for (v1::Gpu& gpu : gpus_before_) {
+        *keep.mutable_keep_running()->add_gpus_before() = std::move(gpu);
+      }
+      shepherd_->Send(keep, directory_->TakeSocket().get());
+    }
+  }
+  shepherd_->Send(request);
+}
+
+absl::Status Session::WriteRecord(const v1::JobPart& part) {
+  v1::JobRecord record;
+  record.set_job_id(part.job_id());
+  record.set_attempt(part.attempt());
+  record.set_node_rank(part.node_rank());
+  record.set_uid(owner_.uid);
+  record.set_boot_id(os::BootId());
+  record.set_shepherd_pid(static_cast<uint32_t>(shepherd_->pid()));
+  record.set_shepherd_start_time(os::StartTime(shepherd_->pid()).value_or(0));
+  if (auto parent = os::FindWritableCgroup(); parent.ok()) record.set_cgroup(*parent);
+  return directory_->Write(record);
+}
+
+void Session::Welcome(const SendWelcome& what) {
+  v1::SessionEvent event;
+  v1::Welcome& welcome = *event.mutable_welcome();
+  welcome.set_job_id(core_.hello().job_id());
+  welcome.set_attempt(core_.hello().attempt());
+  welcome.set_incarnation(core_.hello().incarnation());
+  welcome.set_resumable(agent_.self.resumable);
+  if (what.resumed) {
+    welcome.set_resumed(true);
+    welcome.set_received(what.received);
+    return Send(std::move(event));
+  }
+  if (agent_.self.resumable) {
+    auto made =
+        JobDirectory::Make(agent_.state_directory, core_.hello().job_id(), core_.hello().attempt());
+    if (!made.ok()) {
+      return Refuse(v1::NodeFailure::KIND_STATE, kExitState, std::string(made.status().message()));
+    }
+    directory_ = *std::move(made);
+  }
   auto listener = inventory::ProbeListener::Make(loop_, core_.hello().probe_token());
   if (!listener.ok()) {
-    Refuse(absl::StrCat("open a port for reachability probes: ", listener.status().message()));
-    return;
+    return Refuse(
+        v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+        absl::StrCat("open a port for reachability probes: ", listener.status().message()));
   }
   probe_listener_ = *std::move(listener);
-  readers_.inventory([this, alive = alive_](v1::Inventory inventory) {
-    if (!*alive) return;
-    Feed(GpusSeen{{inventory.gpus().begin(), inventory.gpus().end()}, "", {}});
-    inventory.set_probe_port(probe_listener_->port());
-    inventory.set_probe_reply(probe_listener_->reply());
-    v1::SessionEvent event;
-    v1::Welcome& welcome = *event.mutable_welcome();
-    *welcome.mutable_inventory() = std::move(inventory);
-    welcome.set_job_id(core_.hello().job_id());
-    welcome.set_attempt(core_.hello().attempt());
-    welcome.set_incarnation(core_.hello().incarnation());
-    stream_->Send(std::move(event));
-  });
+  agent_.readers.inventory(
+      [this, alive = alive_, event = std::move(event)](v1::Inventory inventory) mutable {
+        if (!*alive) return;
+        gpus_before_ = {inventory.gpus().begin(), inventory.gpus().end()};
+        Feed(GpusSeen{gpus_before_, "", {}});
+        inventory.set_probe_port(probe_listener_->port());
+        inventory.set_probe_reply(probe_listener_->reply());
+        *event.mutable_welcome()->mutable_inventory() = std::move(inventory);
+        Send(std::move(event));
+      });
 }
 
 void Session::Probe(const v1::ProbeRequest& request) {
   prober_ = std::make_unique<inventory::Prober>(loop_, request, [this](v1::ProbeReport report) {
     v1::SessionEvent event;
     *event.mutable_probe_report() = std::move(report);
-    stream_->Send(std::move(event));
+    Send(std::move(event));
     prober_.reset();
   });
 }
@@ -128,27 +221,39 @@ void Session::Probe(const v1::ProbeRequest& request) {
 void Session::Hold(uint32_t count) {
   auto held = inventory::HeldPorts::Hold(count);
   if (!held.ok()) {
-    Refuse(absl::StrCat("reserve ", count, " TCP ports: ", held.status().message()));
-    return;
+    return Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+                  absl::StrCat("reserve ", count, " TCP ports: ", held.status().message()));
   }
   held_ports_ = *std::move(held);
   v1::SessionEvent event;
   for (uint16_t port : held_ports_->ports()) event.mutable_ports_held()->add_ports(port);
-  stream_->Send(std::move(event));
+  Send(std::move(event));
 }
 
 void Session::Look() {
-  readers_.gpus([this, alive = alive_](inventory::GpuReport report) {
+  agent_.readers.gpus([this, alive = alive_](inventory::GpuReport report) {
     if (*alive) Feed(GpusSeen{std::move(report.gpus), std::move(report.error), Living()});
   });
 }
 
-// Processes of the job: what the shepherd left comes to us.
+// What the job has started on this node, the shepherd not counted. An agent that serves one job
+// only has all of it below itself, as what the shepherd left comes to it.
+std::vector<os::ProcessInfo> Session::JobProcesses() const {
+  std::vector<os::ProcessInfo> out;
+  if (agent_.self.resumable) {
+    out = os::FindByEnvironment(owner_.uid,
+                                {absl::StrCat("DTRAIN_JOB_ID=", core_.hello().job_id()),
+                                 absl::StrCat("DTRAIN_ATTEMPT=", core_.hello().attempt())});
+  } else {
+    out = os::Descendants(getpid());
+  }
+  std::erase_if(out, [this](const os::ProcessInfo& info) { return info.pid == shepherd_->pid(); });
+  return out;
+}
+
 std::vector<uint32_t> Session::Living() const {
   std::vector<uint32_t> out;
-  for (const os::ProcessInfo& info : os::Descendants(getpid())) {
-    if (info.pid != shepherd_->pid()) out.push_back(static_cast<uint32_t>(info.pid));
-  }
+  for (const os::ProcessInfo& info : JobProcesses()) out.push_back(static_cast<uint32_t>(info.pid));
   auto parent = os::FindWritableCgroup();
   if (!parent.ok() || job_cgroup_.empty()) return out;
   for (pid_t pid : os::Cgroup(absl::StrCat(*parent, "/", job_cgroup_)).Processes()) {
@@ -177,7 +282,7 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
 // cgroup, or has become our own descendant.
 void Session::KillLeftoversUntilGone(TimePoint deadline) {
   relay_.Finished(v1::Finished());
-  bool left = os::KillDescendants() > 0;
+  bool left = os::Kill(JobProcesses()) > 0;
   auto parent = os::FindWritableCgroup();
   if (parent.ok() && !job_cgroup_.empty()) {
     os::Cgroup cgroup(absl::StrCat(*parent, "/", job_cgroup_));
@@ -199,18 +304,19 @@ void Session::KillLeftoversUntilGone(TimePoint deadline) {
   leftovers_.After(kLeftoversPause, [this, deadline] { KillLeftoversUntilGone(deadline); });
 }
 
-void Session::Refuse(std::string message) {
+void Session::Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message) {
   v1::SessionEvent event;
   v1::NodeFailure& failure = *event.mutable_failure();
-  failure.set_kind(v1::NodeFailure::KIND_RESOURCES);
-  failure.set_exit_code(200);
+  failure.set_kind(kind);
+  failure.set_exit_code(exit_code);
   failure.set_message(std::move(message));
-  stream_->Send(std::move(event));
+  Send(std::move(event));
 }
 
 void Session::Stop(absl::Status status) {
   deadline_.Cancel();
-  stream_->Finish(std::move(status));
+  if (stream_ != nullptr) stream_->Finish(std::move(status));
+  if (directory_.has_value()) directory_->Remove();
   // The owner destroys us in here.
   std::exchange(on_ended_, nullptr)();
 }

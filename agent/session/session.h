@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,10 +12,12 @@
 #include "agent/inventory/held_ports.h"
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/probe.h"
+#include "agent/session/job_directory.h"
 #include "agent/session/log_relay.h"
 #include "agent/session/session_core.h"
 #include "agent/session/shepherd_process.h"
 #include "common/loop/loop.h"
+#include "common/os/process_tree.h"
 #include "common/rpc/server_stream.h"
 
 namespace dtrain::session {
@@ -28,39 +32,74 @@ struct Readers {
   ReadGpus gpus;
 };
 
+// Whose a session is: the user that its workers run as.
+struct Owner {
+  uid_t uid = 0;
+  bool operator==(const Owner&) const = default;
+};
+
 // One launcher's session: carries out what SessionCore decides. Loop thread.
 class Session {
  public:
   using Stream = rpc::ServerStream<v1::SessionRequest, v1::SessionEvent>;
+  // What a session has of its agent. References outlive it.
+  struct Surroundings {
+    loop::Loop& loop;
+    Readers& readers;
+    Identity self;
+    std::string state_directory;  // when self.resumable
+  };
 
-  Session(loop::Loop& loop, Identity self, std::shared_ptr<Stream> stream,
-          std::unique_ptr<ShepherdProcess> shepherd, Readers& readers, loop::Task on_ended);
+  // `on_ended` destroys the session. Once.
+  Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
+          std::shared_ptr<Stream> stream, loop::Task on_ended);
+  // Of a job that an agent before us has started.
+  Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
+          const v1::Account& account, JobDirectory directory, loop::Task on_ended);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Empty before the Hello.
-  const std::string& job_id() const { return core_.hello().job_id(); }
-  void AttachLogs(std::shared_ptr<LogRelay::Writer> writer) { relay_.Attach(std::move(writer)); }
+  // The stream's first message, when somebody else has read it.
+  void Take(v1::SessionRequest request) { Feed(Request{std::move(request)}); }
+  bool CanResume(const v1::Hello& hello) const { return core_.CanResume(hello); }
+  void Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello);
+
+  const Owner& owner() const { return owner_; }
+  const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
+  void AttachLogs(std::shared_ptr<LogRelay::Writer> writer, const v1::LogsRequest& request) {
+    relay_.Attach(std::move(writer), request);
+  }
 
  private:
+  Session(Surroundings surroundings, Owner owner, SessionCore core,
+          std::unique_ptr<ShepherdProcess> shepherd, loop::Task on_ended);
+  void Listen(std::shared_ptr<Stream> stream);
+  void ListenToShepherd();
   void Feed(const Event& event);
   void Do(Action& action);
-  void Welcome();
+  void Send(v1::SessionEvent event);
+  void ToShepherd(v1::ShepherdRequest& request);
+  absl::Status WriteRecord(const v1::JobPart& part);
+  void Welcome(const SendWelcome& what);
   void Probe(const v1::ProbeRequest& request);
   void Hold(uint32_t count);
   void Look();
+  std::vector<os::ProcessInfo> JobProcesses() const;
   std::vector<uint32_t> Living() const;
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
   void KillLeftoversUntilGone(TimePoint deadline);
   void Stop(absl::Status status);
-  void Refuse(std::string message);
+  void Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message);
 
+  const Surroundings agent_;
   loop::Loop& loop_;
+  const Owner owner_;
   SessionCore core_;
-  std::shared_ptr<Stream> stream_;
-  Readers& readers_;
+  std::shared_ptr<Stream> stream_;  // null: its launcher is yet to come back
   loop::Task on_ended_;
+  std::optional<JobDirectory> directory_;  // when resumable, from the Hello on
+  std::vector<v1::Gpu> gpus_before_;       // until the start
   std::unique_ptr<inventory::ProbeListener> probe_listener_;
   std::unique_ptr<inventory::Prober> prober_;
   std::optional<inventory::HeldPorts> held_ports_;

@@ -36,6 +36,7 @@ bool Legal(State state, Kind kind) {
     case Kind::kSignal:
     case Kind::kStdin:
     case Kind::kFenceRelease:
+    case Kind::kLogTaken:
       // They may cross the last worker's end on the way.
       return state == State::kRunning || state == State::kReaping || state == State::kReleasing ||
              state == State::kFinished;
@@ -57,6 +58,27 @@ Duration Lease(const v1::Hello& hello) { return std::chrono::milliseconds(hello.
 SessionCore::SessionCore(Identity self, TimePoint now)
     : self_(std::move(self)), now_(now), last_heard_(now), last_beat_(now) {}
 
+SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& account)
+    : self_(std::move(self)),
+      state_(State::kRunning),
+      now_(now),
+      last_heard_(now),
+      last_beat_(now),
+      hello_(account.kept().hello()),
+      away_(true) {
+  gpus_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
+  gpus_.Start(account.part());
+  gpus_.Started(account.started());
+}
+
+bool SessionCore::CanResume(const v1::Hello& hello) const {
+  const bool same = hello.job_id() == hello_.job_id() && hello.attempt() == hello_.attempt() &&
+                    hello.incarnation() == hello_.incarnation();
+  return same && hello.protocol() == self_.protocol &&
+         (state_ == State::kRunning || state_ == State::kReaping || state_ == State::kReleasing ||
+          state_ == State::kFinished);
+}
+
 std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
   now_ = now;
   if (state_ == State::kEnded) return {};
@@ -66,6 +88,8 @@ std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
     OnLauncherGone();
   } else if (const auto* shepherd = std::get_if<FromShepherd>(&event)) {
     OnShepherd(shepherd->event);
+  } else if (const auto* resumed = std::get_if<Resumed>(&event)) {
+    OnResumed(resumed->hello);
   } else if (const auto* gone = std::get_if<ShepherdGone>(&event)) {
     OnShepherdGone(gone->why);
   } else if (std::holds_alternative<LeftoversGone>(event)) {
@@ -111,6 +135,7 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
     return;
   }
   v1::ShepherdRequest down;
+  down.set_sequence(request.sequence());
   switch (request.kind_case()) {
     case Kind::kHello:
       OnHello(request.hello());
@@ -150,10 +175,20 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
       ToShepherd(std::move(down));
       break;
     case Kind::kHeartbeat:
+      if (request.heartbeat().received() <= acknowledged_) break;
+      acknowledged_ = request.heartbeat().received();
+      down.set_acknowledged(acknowledged_);
+      ToShepherd(std::move(down));
+      break;
+    case Kind::kLogTaken:
+      down.mutable_logs_delivered()->set_rank(request.log_taken().rank());
+      down.mutable_logs_delivered()->set_stream(request.log_taken().stream());
+      down.mutable_logs_delivered()->set_offset(request.log_taken().offset());
+      ToShepherd(std::move(down));
       break;
     case Kind::kGoodbye:
       if (state_ == State::kRunning || state_ == State::kReaping) {
-        OnLauncherGone();
+        GiveUpLauncher();
       } else {
         Finish(absl::OkStatus());
       }
@@ -177,11 +212,27 @@ void SessionCore::OnHello(const v1::Hello& hello) {
   }
   hello_ = hello;
   state_ = State::kJoined;
-  actions_.push_back(SendWelcome{});
+  actions_.push_back(SendWelcome{/*resumed=*/false, 0});
+}
+
+void SessionCore::OnResumed(const v1::Hello& hello) {
+  away_ = false;
+  last_heard_ = now_;
+  acknowledged_ = std::max(acknowledged_, hello.received());
+  actions_.push_back(SendWelcome{/*resumed=*/true, taken_});
+  if (state_ != State::kReaping) {
+    v1::ShepherdRequest down;
+    down.mutable_replay()->set_after(hello.received());
+    down.set_acknowledged(acknowledged_);
+    ToShepherd(std::move(down));
+  }
+  for (v1::SessionEvent& event : std::exchange(unsent_, {})) ToLauncher(std::move(event));
 }
 
 void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
+  taken_ = std::max(taken_, event.received());
   v1::SessionEvent up;
+  up.set_sequence(event.sequence());
   switch (event.kind_case()) {
     case v1::ShepherdEvent::kStarted:
       gpus_.Started(event.started());
@@ -212,7 +263,10 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
       if (state_ == State::kOrphaned) {
         Finish(absl::AbortedError("the launcher was not heard from; its workers have been ended"));
       } else if (state_ == State::kRunning) {
-        FinishJob(event.finished());
+        FinishJob(event.finished(), event.sequence());
+      } else if (state_ == State::kFinished) {
+        *up.mutable_finished() = event.finished();  // said again to a launcher that came back
+        ToLauncher(std::move(up));
       }
       return;
     default:
@@ -221,8 +275,9 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
   ToLauncher(std::move(up));
 }
 
-void SessionCore::FinishJob(const v1::Finished& finished) {
-  finished_ = finished;
+void SessionCore::FinishJob(const v1::Finished& finished, uint64_t sequence) {
+  *finished_.mutable_finished() = finished;
+  finished_.set_sequence(sequence);
   state_ = State::kReleasing;
   if (!gpus_.watched()) return EndRelease();
   release_until_ = now_ + (hurried_ ? kReleaseLimitHurried : kReleaseLimit);
@@ -268,9 +323,7 @@ void SessionCore::ReportHeld() {
 
 void SessionCore::EndRelease() {
   state_ = State::kFinished;
-  v1::SessionEvent up;
-  *up.mutable_finished() = std::move(finished_);
-  ToLauncher(std::move(up));
+  ToLauncher(std::move(finished_));
 }
 
 void SessionCore::Warn(std::string message) {
@@ -279,7 +332,18 @@ void SessionCore::Warn(std::string message) {
   ToLauncher(std::move(up));
 }
 
+// The stream ended. A launcher that may come back is waited for as long as its lease runs.
 void SessionCore::OnLauncherGone() {
+  const bool runs = state_ == State::kRunning || state_ == State::kReaping ||
+                    state_ == State::kReleasing || state_ == State::kFinished;
+  if (self_.resumable && runs) {
+    away_ = true;
+  } else {
+    GiveUpLauncher();
+  }
+}
+
+void SessionCore::GiveUpLauncher() {
   switch (state_) {
     case State::kOrphaned:
     case State::kEnded:
@@ -323,7 +387,7 @@ void SessionCore::OnLeftoversGone() {
                                    "node, is gone: ", shepherd_end_,
                                    "; its workers have been killed"));
   ToLauncher(std::move(up));
-  FinishJob(v1::Finished());  // no log sizes are known any more
+  FinishJob(v1::Finished(), 0);  // no log sizes are known any more
 }
 
 void SessionCore::OnTick() {
@@ -333,7 +397,7 @@ void SessionCore::OnTick() {
     return;
   }
   if (now_ >= last_heard_ + Lease(hello_)) {
-    OnLauncherGone();
+    GiveUpLauncher();
     return;
   }
   if (state_ == State::kReleasing && now_ >= release_until_) {
@@ -346,17 +410,29 @@ void SessionCore::OnTick() {
   }
   if (now_ < last_beat_ + Lease(hello_) / kBeatsPerLease) return;
   v1::SessionEvent up;
-  up.mutable_heartbeat();
+  up.mutable_heartbeat()->set_received(taken_);
   ToLauncher(std::move(up));
 }
 
 void SessionCore::Finish(absl::Status status) {
+  if (self_.resumable && (state_ == State::kOrphaned || state_ == State::kFinished)) {
+    v1::ShepherdRequest release;
+    release.mutable_release();
+    ToShepherd(std::move(release));
+  }
   state_ = State::kEnded;
   actions_.push_back(End{std::move(status)});
 }
 
 void SessionCore::ToLauncher(v1::SessionEvent event) {
   last_beat_ = now_;  // any event tells the launcher that we live
+  if (away_) {
+    // The shepherd keeps what has a sequence. Of our own words only those count that tell of
+    // trouble or the end.
+    const bool matters = event.has_failure() || event.has_warning() || event.has_finished();
+    if (event.sequence() == 0 && matters) unsent_.push_back(std::move(event));
+    return;
+  }
   actions_.push_back(SendEvent{std::move(event)});
 }
 

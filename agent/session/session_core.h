@@ -17,6 +17,7 @@ namespace dtrain::session {
 struct Identity {
   uint32_t protocol = 0;
   std::string build;
+  bool resumable = false;  // sessions outlive their streams, and shepherds their agent
 };
 
 // ---- events -------------------------------------------------------------------------------
@@ -24,6 +25,9 @@ struct Request {
   v1::SessionRequest request;
 };
 struct LauncherGone {};  // its stream ended
+struct Resumed {
+  v1::Hello hello;
+};  // it is back on another stream; only when CanResume
 struct FromShepherd {
   v1::ShepherdEvent event;
 };
@@ -38,8 +42,8 @@ struct GpusSeen {
 };                             // with the Welcome, and for LookAtGpus
 struct Tick {};                // a deadline may have passed
 
-using Event =
-    std::variant<Request, LauncherGone, FromShepherd, ShepherdGone, LeftoversGone, GpusSeen, Tick>;
+using Event = std::variant<Request, LauncherGone, Resumed, FromShepherd, ShepherdGone,
+                           LeftoversGone, GpusSeen, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
 struct SendEvent {
@@ -48,7 +52,10 @@ struct SendEvent {
 struct SendShepherd {
   v1::ShepherdRequest request;
 };
-struct SendWelcome {};  // with the inventory, which takes I/O to read
+struct SendWelcome {  // with the inventory, which takes I/O to read, unless resumed
+  bool resumed = false;
+  uint64_t received = 0;
+};
 struct RunProbe {
   v1::ProbeRequest request;
 };
@@ -83,22 +90,28 @@ class SessionCore {
   };
 
   SessionCore(Identity self, TimePoint now);
+  // Of a job that an agent before us has started; its launcher is yet to come back.
+  SessionCore(Identity self, TimePoint now, const v1::Account& account);
 
   std::vector<Action> OnEvent(TimePoint now, const Event& event);
   TimePoint NextDeadline() const;
   State state() const { return state_; }
   const v1::Hello& hello() const { return hello_; }  // valid after kNew
+  // The launcher whose session this is comes back, and there is one to come back to.
+  bool CanResume(const v1::Hello& hello) const;
 
  private:
   void OnRequest(const v1::SessionRequest& request);
   void OnHello(const v1::Hello& hello);
   void OnShepherd(const v1::ShepherdEvent& event);
+  void OnResumed(const v1::Hello& hello);
   void OnLauncherGone();
+  void GiveUpLauncher();
   void OnShepherdGone(const std::string& why);
   void OnLeftoversGone();
   void OnGpusSeen(const GpusSeen& seen);
   void OnTick();
-  void FinishJob(const v1::Finished& finished);
+  void FinishJob(const v1::Finished& finished, uint64_t sequence);
   void EndRelease();
   void ReportHeld();
   void Warn(std::string message);
@@ -119,7 +132,12 @@ class SessionCore {
   bool looking_ = false;  // a look at the GPUs is under way; while kReleasing, as what follows
   TimePoint look_at_ = kNever;
   TimePoint release_until_ = kNever;
-  v1::Finished finished_;  // held back
+  v1::SessionEvent finished_;  // held back
+  // Of sessions that outlive their stream.
+  bool away_ = false;                     // the launcher; it may come back
+  std::vector<v1::SessionEvent> unsent_;  // of our own, for when it does
+  uint64_t acknowledged_ = 0;             // events that it has
+  uint64_t taken_ = 0;                    // requests that the shepherd has
   std::vector<Action> actions_;
 };
 

@@ -39,11 +39,18 @@ absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(
   auto child = os::Spawn(spec);
   if (!child.ok()) return child.status();
   return std::unique_ptr<ShepherdProcess>(
-      new ShepherdProcess(loop, *std::move(child), std::move(sockets->first)));
+      new ShepherdProcess(loop, *std::move(child), std::move(sockets->first), /*is_child=*/true));
 }
 
-ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket)
-    : child_(std::move(child)), exit_watch_(loop, child_.pidfd.get()) {
+std::unique_ptr<ShepherdProcess> ShepherdProcess::Adopt(loop::Loop& loop, os::Child process,
+                                                        os::UniqueFd socket) {
+  return std::unique_ptr<ShepherdProcess>(
+      new ShepherdProcess(loop, std::move(process), std::move(socket), /*is_child=*/false));
+}
+
+ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket,
+                                 bool is_child)
+    : child_(std::move(child)), is_child_(is_child), exit_watch_(loop, child_.pidfd.get()) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, std::move(socket),
       [this](absl::string_view frame, os::UniqueFd fd) {
@@ -51,7 +58,11 @@ ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd
         if (!event.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
           Gone("it sent a message that cannot be read");
         } else if (on_event_) {
-          on_event_(std::move(event), std::move(fd));
+          // It may name others to listen from inside.
+          OnEvent on_event = std::exchange(on_event_, nullptr);
+          std::weak_ptr<bool> alive = alive_;
+          on_event(std::move(event), std::move(fd));
+          if (!alive.expired() && !on_event_) on_event_ = std::move(on_event);
         }
       },
       [this](absl::Status why) {
@@ -69,8 +80,8 @@ void ShepherdProcess::Listen(OnEvent on_event, OnGone on_gone) {
   if (gone_) std::exchange(on_gone_, nullptr)(gone_why_);
 }
 
-void ShepherdProcess::Send(const v1::ShepherdRequest& request) {
-  channel_->Send(request.SerializeAsString());
+void ShepherdProcess::Send(const v1::ShepherdRequest& request, int fd) {
+  channel_->Send(request.SerializeAsString(), fd);
 }
 
 void ShepherdProcess::WhenEnded(loop::Task done) {
@@ -82,7 +93,8 @@ void ShepherdProcess::WhenEnded(loop::Task done) {
 }
 
 void ShepherdProcess::Reap() {
-  auto status = os::TryReap(child_.pidfd.get());
+  absl::StatusOr<std::optional<os::ExitStatus>> status = absl::NotFoundError("it has ended");
+  if (is_child_) status = os::TryReap(child_.pidfd.get());
   if (status.ok() && !status->has_value()) {
     exit_watch_.OnReadable([this] { Reap(); });
     return;

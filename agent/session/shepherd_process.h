@@ -24,13 +24,17 @@ class ShepherdProcess {
   // `program` is this agent's own file, run as `<program> shepherd` with the socket as fd 3.
   static absl::StatusOr<std::unique_ptr<ShepherdProcess>> Start(loop::Loop& loop,
                                                                 const std::string& program);
+  // One that an agent before us has started and told to keep running: `socket` is connected to
+  // it, `pidfd` names it. Its first event is its Account.
+  static std::unique_ptr<ShepherdProcess> Adopt(loop::Loop& loop, os::Child process,
+                                                os::UniqueFd socket);
   ~ShepherdProcess();
   ShepherdProcess(const ShepherdProcess&) = delete;
   ShepherdProcess& operator=(const ShepherdProcess&) = delete;
 
-  // From now on events are handed over; what came before is kept for it.
+  // From now on events are handed over; what came before is kept for it. Again: to others.
   void Listen(OnEvent on_event, OnGone on_gone);
-  void Send(const v1::ShepherdRequest& request);
+  void Send(const v1::ShepherdRequest& request, int fd = -1);
   pid_t pid() const { return child_.pid; }
   // Its process has ended and was reaped.
   bool ended() const { return ended_; }
@@ -38,11 +42,12 @@ class ShepherdProcess {
   void WhenEnded(loop::Task done);
 
  private:
-  ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket);
+  ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket, bool is_child);
   void Gone(std::string why);
   void Reap();
 
   os::Child child_;
+  const bool is_child_;
   loop::FdWatch exit_watch_;
   std::unique_ptr<loop::FrameChannel> channel_;
   OnEvent on_event_;
@@ -52,6 +57,7 @@ class ShepherdProcess {
   bool ended_ = false;
   std::string how_ended_;
   loop::Task when_ended_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace dtrain::session

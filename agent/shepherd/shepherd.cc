@@ -39,10 +39,9 @@ Shepherd::Shepherd(loop::Loop& loop, os::UniqueFd agent_socket)
       exit_(loop),
       pages_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }),
-      channel_(
-          loop, std::move(agent_socket),
-          [this](absl::string_view frame, os::UniqueFd) { OnFrame(frame); },
-          [this](const absl::Status&) { OnChannelClosed(); }) {
+      line_(loop, std::move(agent_socket),
+            {[this](v1::ShepherdRequest request) { OnRequest(std::move(request)); },
+             [this] { OnAdopted(); }, [this] { OnReleased(); }, [this] { OnAgentLost(); }}) {
   hooks_.log_grown = [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); };
   hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) {
     Warn(absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
@@ -53,16 +52,11 @@ Shepherd::Shepherd(loop::Loop& loop, os::UniqueFd agent_socket)
     v1::ShepherdEvent event;
     event.mutable_stdin_taken()->set_rank(rank);
     event.mutable_stdin_taken()->set_closed(closed);
-    Send(event);
+    Send(std::move(event));
   };
 }
 
-void Shepherd::OnFrame(absl::string_view frame) {
-  v1::ShepherdRequest request;
-  if (!request.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
-    log::Error("the agent sent a message that is none");
-    return;
-  }
+void Shepherd::OnRequest(v1::ShepherdRequest request) {
   switch (request.kind_case()) {
     case v1::ShepherdRequest::kStart:
       OnStart(std::move(*request.mutable_start()));
@@ -85,9 +79,34 @@ void Shepherd::OnFrame(absl::string_view frame) {
       if (worker != nullptr) worker->log(delivered.stream()).Delivered(delivered.offset());
       break;
     }
+    case v1::ShepherdRequest::kKeepRunning:
+    case v1::ShepherdRequest::kReplay:
+    case v1::ShepherdRequest::kRelease:
     case v1::ShepherdRequest::KIND_NOT_SET:
       break;
   }
+}
+
+// What an agent knows that was there from the start, and how far all is now. What the launcher has
+// not heard yet comes when it asks for a replay.
+void Shepherd::OnAdopted() {
+  v1::ShepherdEvent event;
+  v1::Account& account = *event.mutable_account();
+  *account.mutable_kept() = *line_.kept();
+  *account.mutable_part() = part_;
+  account.mutable_part()->clear_env();
+  account.set_finished(core_.state() == State::kFinished);
+  if (reported_started_) *account.mutable_started() = StartedWorkers();
+  Send(std::move(event));
+  if (!reported_started_) return;
+  SendLogsOpened();
+  for (auto& worker : workers_) {
+    for (v1::StreamKind kind : kStreams) SendSize(*worker, kind);
+  }
+}
+
+void Shepherd::OnReleased() {
+  if (core_.state() == State::kFinished) loop_.Stop();
 }
 
 void Shepherd::OnStart(v1::JobPart part) {
@@ -115,8 +134,7 @@ void Shepherd::OnStdin(const v1::StdinData& data) {
   }
 }
 
-void Shepherd::OnChannelClosed() {
-  channel_closed_ = true;
+void Shepherd::OnAgentLost() {
   if (core_.state() == State::kFinished) return loop_.Stop();
   for (auto& worker : workers_) {
     for (v1::StreamKind kind : kStreams) worker->log(kind).Discard();
@@ -183,7 +201,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     }
     SendGrown();
     ReportPages();  // its last counters, before the word that it is gone
-    Send(event);
+    Send(std::move(event));
     Carry(pmi_->OnGone(worker.rank()));
   }
   Feed(WorkerEnded{});

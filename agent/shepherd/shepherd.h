@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "agent/shepherd/agent_line.h"
 #include "agent/shepherd/pmi_connection.h"
 #include "agent/shepherd/pmi_server.h"
 #include "agent/shepherd/preflight.h"
 #include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker.h"
-#include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
 #include "common/os/cgroup.h"
 #include "common/os/unique_fd.h"
@@ -34,10 +34,12 @@ class Shepherd {
 
  private:
   // From outside.
-  void OnFrame(absl::string_view frame);
+  void OnRequest(v1::ShepherdRequest request);
+  void OnAdopted();
+  void OnReleased();
   void OnStart(v1::JobPart part);
   void OnStdin(const v1::StdinData& data);
-  void OnChannelClosed();
+  void OnAgentLost();
   void OnSignal(int signal);
   void OnChildren();
   void Carry(PmiServer::Actions actions);
@@ -53,6 +55,7 @@ class Shepherd {
   absl::Status StartWorkers(os::SpawnError* error);
   void ServePmi();
   void ReportStarted();
+  v1::Started StartedWorkers() const;
   void ReportUnkillable();
   void Drain();
   bool DrainAll();
@@ -63,11 +66,13 @@ class Shepherd {
   void ReportPages();
   void TakeSpans(Worker& worker);
   // To the agent.
-  void Send(const v1::ShepherdEvent& event, int fd = -1);
+  void Send(v1::ShepherdEvent event, int fd = -1) { line_.Send(std::move(event), fd); }
+  void SendLogsOpened();
   void SendFailure(v1::NodeFailure failure);
   void Warn(std::string message);
   void MarkGrown(uint32_t rank, v1::StreamKind kind);
   void SendGrown();  // all there is, now
+  void SendSize(Worker& worker, v1::StreamKind kind);
   Worker* Find(uint32_t rank);
 
   loop::Loop& loop_;
@@ -77,7 +82,6 @@ class Shepherd {
   v1::JobPart part_;
   TimePoint started_at_{};
   bool reported_started_ = false;
-  bool channel_closed_ = false;
   std::optional<os::Cgroup> job_cgroup_;
   std::string no_cgroup_why_;
   std::optional<os::OomKillCounter> oom_kills_;
@@ -92,7 +96,7 @@ class Shepherd {
   Sweeper sweeper_;
   loop::Timer deadline_, drain_, exit_, pages_;
   loop::SignalWatch signals_;
-  loop::FrameChannel channel_;
+  AgentLine line_;
 };
 
 }  // namespace dtrain::shepherd

@@ -109,27 +109,39 @@ void Shepherd::Carry(PmiServer::Actions actions) {
     } else {
       v1::ShepherdEvent event;
       *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));
-      Send(event);
+      Send(std::move(event));
     }
   }
 }
 
 void Shepherd::ReportStarted() {
-  v1::ShepherdEvent started;
-  started.mutable_started()->set_cgroup(job_cgroup_.has_value());
+  SendLogsOpened();
+  v1::ShepherdEvent event;
+  *event.mutable_started() = StartedWorkers();
+  Send(std::move(event));
+  reported_started_ = true;
+}
+
+v1::Started Shepherd::StartedWorkers() const {
+  v1::Started started;
+  started.set_cgroup(job_cgroup_.has_value());
+  for (const auto& worker : workers_) {
+    v1::WorkerStarted* entry = started.add_workers();
+    entry->set_rank(worker->rank());
+    entry->set_pid(static_cast<uint32_t>(worker->pid()));
+  }
+  return started;
+}
+
+void Shepherd::SendLogsOpened() {
   for (auto& worker : workers_) {
     for (v1::StreamKind kind : kStreams) {
       v1::ShepherdEvent opened;
       opened.mutable_log_opened()->set_rank(worker->rank());
       opened.mutable_log_opened()->set_stream(kind);
-      Send(opened, worker->log(kind).spool_fd());
+      Send(std::move(opened), worker->log(kind).spool_fd());
     }
-    v1::WorkerStarted* entry = started.mutable_started()->add_workers();
-    entry->set_rank(worker->rank());
-    entry->set_pid(static_cast<uint32_t>(worker->pid()));
   }
-  Send(started);
-  reported_started_ = true;
 }
 
 void Shepherd::WatchPages() {
@@ -151,16 +163,16 @@ void Shepherd::ReportPages() {
     *event.mutable_progress()->add_ranks() = *std::move(progress);
     if (worker->ended()) worker->set_progress_told();
   }
-  if (event.has_progress()) Send(event);
+  if (event.has_progress()) Send(std::move(event));
 }
 
 void Shepherd::TakeSpans(Worker& worker) {
-  // A launcher that reads slowly: the worker's ring fills and counts what it drops.
-  while (channel_.queued_bytes() < kChannelBusy) {
+  // No agent, or a launcher that reads slowly: the worker's ring fills and counts what it drops.
+  while (line_.attached() && line_.queued_bytes() < kChannelBusy) {
     v1::ShepherdEvent event;
     event.mutable_spans()->set_rank(worker.rank());
     if (!worker.page().TakeSpans(kSpansAtOnce, *event.mutable_spans())) return;
-    Send(event);
+    Send(std::move(event));
   }
 }
 
@@ -195,7 +207,7 @@ void Shepherd::Drain() {
 void Shepherd::Finish() {
   drain_.Cancel();
   sweeper_.RemoveCgroup();
-  if (channel_closed_) return loop_.Stop();
+  if (line_.lost()) return loop_.Stop();
   v1::ShepherdEvent event;
   v1::Finished* finished = event.mutable_finished();
   uint64_t lost = 0;
@@ -215,37 +227,34 @@ void Shepherd::Finish() {
   SendGrown();
   pages_.Cancel();
   ReportPages();
-  Send(event);
+  Send(std::move(event));
   Exit();
 }
 
 void Shepherd::Exit() {
-  if (channel_.queued_bytes() == 0) return loop_.Stop();
-  channel_.OnDrained([this] { loop_.Stop(); });
+  if (line_.kept() != nullptr) return;  // OnReleased, OnAgentLost
+  if (line_.queued_bytes() == 0) return loop_.Stop();
+  line_.OnDrained([this] { loop_.Stop(); });
   exit_.After(kExitLimit, [this] { loop_.Stop(); });
-}
-
-void Shepherd::Send(const v1::ShepherdEvent& event, int fd) {
-  if (!channel_closed_) channel_.Send(event.SerializeAsString(), fd);
 }
 
 void Shepherd::SendFailure(v1::NodeFailure failure) {
   v1::ShepherdEvent event;
   *event.mutable_failure() = std::move(failure);
-  Send(event);
+  Send(std::move(event));
 }
 
 void Shepherd::Warn(std::string message) {
   v1::ShepherdEvent event;
   event.mutable_warning()->set_message(std::move(message));
-  Send(event);
+  Send(std::move(event));
 }
 
 void Shepherd::MarkGrown(uint32_t rank, v1::StreamKind kind) {
   grown_.emplace(rank, kind);
   if (std::exchange(grown_posted_, true)) return;
-  if (channel_.queued_bytes() > kChannelBusy) {
-    channel_.OnDrained([this] { SendGrown(); });
+  if (line_.queued_bytes() > kChannelBusy) {
+    line_.OnDrained([this] { SendGrown(); });
   } else {
     loop_.Post([this] { SendGrown(); });
   }
@@ -256,13 +265,16 @@ void Shepherd::SendGrown() {
   if (!reported_started_) return;  // ReportStarted is still to come, or never will
   for (auto [rank, kind] : std::exchange(grown_, {})) {
     Worker* worker = Find(rank);
-    if (worker == nullptr) continue;
-    v1::ShepherdEvent event;
-    event.mutable_log_grown()->set_rank(rank);
-    event.mutable_log_grown()->set_stream(kind);
-    event.mutable_log_grown()->set_size(worker->log(kind).size());
-    Send(event);
+    if (worker != nullptr) SendSize(*worker, kind);
   }
+}
+
+void Shepherd::SendSize(Worker& worker, v1::StreamKind kind) {
+  v1::ShepherdEvent event;
+  event.mutable_log_grown()->set_rank(worker.rank());
+  event.mutable_log_grown()->set_stream(kind);
+  event.mutable_log_grown()->set_size(worker.log(kind).size());
+  Send(std::move(event));
 }
 
 Worker* Shepherd::Find(uint32_t rank) {

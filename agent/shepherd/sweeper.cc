@@ -23,7 +23,7 @@ constexpr int kPasses = 20;
 
 void Sweeper::KillAll() {
   if (cgroup_) cgroup_->Kill();
-  for (int i = 0; i < kPasses && os::KillDescendants() > 0 && !cgroup_; ++i) {
+  for (int i = 0; i < kPasses && os::Kill(os::Descendants(getpid())) > 0 && !cgroup_; ++i) {
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/os/credentials.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +21,15 @@ absl::Status Differ(absl::string_view what, unsigned real, unsigned effective, u
 }
 
 }  // namespace
+
+absl::StatusOr<Peer> PeerOf(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return PosixError(errno, "ask who is at the other end of a socket");
+  }
+  return Peer{peer.pid, peer.uid, peer.gid};
+}
 
 absl::Status CheckOneIdentity() {
   uid_t real = 0, effective = 0, saved = 0;

@@ -1,9 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace dtrain::os {
+
+// Who is at the other end of a unix socket, as the kernel says: who connected, or, for a socket
+// that was connected, who called listen().
+struct Peer {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+absl::StatusOr<Peer> PeerOf(int socket);
 
 // Fails when this process holds the rights of two users or groups: its real, effective and saved
 // ids differ, as a setuid or setgid bit on its program makes them. What it starts could then take

@@ -4,13 +4,17 @@
 #include <dirent.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <unordered_map>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -44,6 +48,16 @@ std::optional<Stat> ReadStat(pid_t pid) {
   return stat;
 }
 
+template <typename F>
+void ForEachProcess(F f) {
+  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
+  if (directory == nullptr) return;
+  while (dirent* entry = readdir(directory.get())) {
+    int pid = 0;
+    if (absl::SimpleAtoi(entry->d_name, &pid)) f(pid);
+  }
+}
+
 }  // namespace
 
 absl::Status BecomeSubreaper() {
@@ -58,13 +72,9 @@ bool IsStopped(pid_t pid) {
 
 std::vector<ProcessInfo> Descendants(pid_t root) {
   std::unordered_map<pid_t, std::vector<Stat>> children;
-  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
-  if (directory == nullptr) return {};
-  while (dirent* entry = readdir(directory.get())) {
-    int pid = 0;
-    if (!absl::SimpleAtoi(entry->d_name, &pid)) continue;
-    if (auto stat = ReadStat(pid)) children[stat->parent].push_back(*stat);
-  }
+  ForEachProcess([&](pid_t pid) {
+    if (auto found = ReadStat(pid)) children[found->parent].push_back(*found);
+  });
   std::vector<ProcessInfo> out;
   std::vector<pid_t> todo = {root};
   while (!todo.empty()) {
@@ -81,9 +91,37 @@ std::vector<ProcessInfo> Descendants(pid_t root) {
   return out;
 }
 
-size_t KillDescendants() {
+std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries) {
+  std::vector<ProcessInfo> out;
+  ForEachProcess([&](pid_t pid) {
+    const std::string directory = absl::StrCat("/proc/", pid);
+    struct stat owner {};
+    if (stat(directory.c_str(), &owner) != 0 || owner.st_uid != uid) return;
+    auto environment = ReadSmallFile(directory + "/environ", 4 << 20);
+    if (!environment.ok()) return;
+    const std::set<absl::string_view> set = absl::StrSplit(*environment, '\0');
+    for (const std::string& entry : entries) {
+      if (set.count(entry) == 0) return;
+    }
+    if (auto found = ReadStat(pid)) out.push_back(found->info);
+  });
+  return out;
+}
+
+std::string BootId() {
+  auto text = ReadSmallFile("/proc/sys/kernel/random/boot_id");
+  return text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
+}
+
+std::optional<uint64_t> StartTime(pid_t pid) {
+  auto found = ReadStat(pid);
+  if (!found) return std::nullopt;
+  return found->info.start_time;
+}
+
+size_t Kill(const std::vector<ProcessInfo>& processes) {
   size_t living = 0;
-  for (const ProcessInfo& info : Descendants(getpid())) {
+  for (const ProcessInfo& info : processes) {
     if (info.state == 'Z') continue;
     ++living;
     auto process = OpenPidfd(info.pid);

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,19 @@ bool IsStopped(pid_t pid);
 // Processes below `root`, from one pass over /proc: some may have ended since, some may be new.
 std::vector<ProcessInfo> Descendants(pid_t root);
 
-// SIGKILL to every descendant of this process that one pass finds. Returns how many there were,
-// ended ones not counted. Call again until it returns 0: they may fork meanwhile.
-size_t KillDescendants();
+// Processes of one user whose environment holds all the entries ("NAME=value"): what a job has
+// started, wherever it hangs in the tree. Those whose environment we may not read are not found.
+std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries);
+
+// SIGKILL to those that are still the processes they were when listed. Returns how many there
+// were, ended ones not counted. List and call again until it returns 0: they may fork meanwhile.
+size_t Kill(const std::vector<ProcessInfo>& processes);
+
+// Names this boot of the machine; empty when the kernel does not say.
+std::string BootId();
+
+// When a process was started, in the kernel's ticks; nullopt when there is none.
+std::optional<uint64_t> StartTime(pid_t pid);
 
 // Where in the kernel a process waits ("nfs_wait_on_request"), for who must find out why it cannot
 // be killed; "unknown" when that cannot be read.

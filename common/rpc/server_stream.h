@@ -35,12 +35,12 @@ class ServerStream {
     return call;
   }
 
-  // Begins to read. Once, from `accept` or later.
+  // Begins to read, from `accept` or later. Again: what comes from now on goes to others.
   void Start(OnMessage on_message, OnClosed on_closed) {
     if (call_ == nullptr) return;
     call_->on_message = std::move(on_message);
     call_->on_closed = std::move(on_closed);
-    call_->StartRead(&call_->in);
+    if (!std::exchange(call_->started, true)) call_->StartRead(&call_->in);
   }
   void Send(Out message) {
     if (call_ != nullptr) call_->Send(std::move(message));
@@ -85,7 +85,11 @@ class ServerStream {
         In message = std::move(in);
         in = In();
         if (!finished) this->StartRead(&in);
-        if (on_message) on_message(std::move(message));
+        if (!on_message) return;
+        // Start may be called from inside.
+        OnMessage handler = std::exchange(on_message, nullptr);
+        handler(std::move(message));
+        if (!on_message) on_message = std::move(handler);
       });
     }
     void OnWriteDone(bool ok) override {
@@ -118,6 +122,7 @@ class ServerStream {
     loop::Task when_over;
     In in;
     std::deque<Out> queue;
+    bool started = false;
     bool ending = false;
     bool broken = false;
     bool finished = false;

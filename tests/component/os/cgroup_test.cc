@@ -99,7 +99,7 @@ TEST(ProcessTreeTest, DescendantsIncludeGrandchildren) {
   auto grandchild = OpenPidfd(atoi(buffer));
   ASSERT_TRUE(grandchild.ok());
 
-  EXPECT_GE(KillDescendants(), 2u);
+  EXPECT_GE(Kill(Descendants(getpid())), 2u);
   EXPECT_EQ(WaitAndReap(child->pidfd.get())->signal, SIGKILL);
   pollfd p{grandchild->get(), POLLIN, 0};
   EXPECT_EQ(poll(&p, 1, 10000), 1);

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -19,8 +21,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/clock.h"
+#include "common/base/outbox.h"
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
 #include "common/os/cgroup.h"
@@ -44,6 +48,7 @@ class ShepherdTest : public ::testing::Test {
 
   ~ShepherdTest() override {
     channel_.reset();
+    if (!socket_path_.empty()) (void)unlink(socket_path_.c_str());
     if (shepherd_) {
       (void)os::SendSignal(shepherd_.get(), SIGKILL);
       (void)os::WaitAndReap(shepherd_.get());
@@ -97,13 +102,67 @@ class ShepherdTest : public ::testing::Test {
     shepherd_pid_ = pid;
     shepherd_ = *os::OpenPidfd(pid);
     pair->second.Reset();
-    channel_ = std::make_unique<loop::FrameChannel>(
-        loop_, std::move(pair->first),
-        [this](absl::string_view frame, os::UniqueFd fd) { OnFrame(frame, std::move(fd)); },
-        [this](const absl::Status&) { closed_ = true; });
+    Listen(std::move(pair->first));
+    if (!socket_path_.empty()) SendKeepRunning();
     v1::ShepherdRequest request;
     *request.mutable_start() = std::move(part);
+    SendNumbered(request);
+  }
+  // To be called before Start: the shepherd outlives us by `lease`.
+  void Keep(std::chrono::milliseconds lease) {
+    lease_ = lease;
+    socket_path_ = absl::StrCat(::testing::TempDir(), "/", job_id_, ".sock");
+  }
+  void SendKeepRunning() {
+    os::UniqueFd bound(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un name = SocketName();
+    ASSERT_EQ(bind(bound.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+    v1::ShepherdRequest request;
+    v1::Hello& hello = *request.mutable_keep_running()->mutable_hello();
+    hello.set_job_id(job_id_);
+    hello.set_lease_ms(static_cast<uint32_t>(lease_.count()));
+    channel_->Send(request.SerializeAsString(), bound.get());
+  }
+  // The agent dies.
+  void Leave() {
+    channel_.reset();
+    logs_.clear();
+  }
+  // The next agent comes.
+  bool Adopt() {
+    os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un name = SocketName();
+    if (connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)) != 0) return false;
+    account_.reset();
+    Listen(std::move(fd));
+    return Until([this] { return account_.has_value(); });
+  }
+  void Replay(uint64_t after) {
+    v1::ShepherdRequest request;
+    request.mutable_replay()->set_after(after);
     Send(request);
+  }
+  void Release() {
+    v1::ShepherdRequest request;
+    request.mutable_release();
+    Send(request);
+  }
+  // As the launcher's requests are.
+  void SendNumbered(v1::ShepherdRequest request) {
+    request.set_sequence(++last_request_);
+    Send(request);
+  }
+  sockaddr_un SocketName() const {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    absl::SNPrintF(name.sun_path, sizeof(name.sun_path), "%s", socket_path_);
+    return name;
+  }
+  void Listen(os::UniqueFd fd) {
+    channel_ = std::make_unique<loop::FrameChannel>(
+        loop_, std::move(fd),
+        [this](absl::string_view frame, os::UniqueFd with) { OnFrame(frame, std::move(with)); },
+        [this](const absl::Status&) { closed_ = true; });
   }
 
   void Send(const v1::ShepherdRequest& request) { channel_->Send(request.SerializeAsString()); }
@@ -189,6 +248,10 @@ class ShepherdTest : public ::testing::Test {
   void OnFrame(absl::string_view frame, os::UniqueFd fd) {
     v1::ShepherdEvent event;
     ASSERT_TRUE(event.ParseFromArray(frame.data(), static_cast<int>(frame.size())));
+    if (event.sequence() > 0) {
+      EXPECT_FALSE(socket_path_.empty()) << "nobody would acknowledge it";
+      if (!inbox_.Take(event.sequence())) return;
+    }
     EXPECT_FALSE(finished_) << "after Finished: " << event.ShortDebugString();
     switch (event.kind_case()) {
       case v1::ShepherdEvent::kLogOpened:
@@ -233,6 +296,9 @@ class ShepherdTest : public ::testing::Test {
       case v1::ShepherdEvent::kSpans:
         spans_[event.spans().rank()].MergeFrom(event.spans());
         break;
+      case v1::ShepherdEvent::kAccount:
+        account_ = event.account();
+        break;
       case v1::ShepherdEvent::KIND_NOT_SET:
         FAIL();
     }
@@ -257,6 +323,12 @@ class ShepherdTest : public ::testing::Test {
   std::vector<std::string> warnings_;
   std::vector<v1::StdinTaken> stdin_taken_;
   std::vector<v1::FenceEnter> fences_;
+  // Of shepherds that outlive their agent.
+  std::chrono::milliseconds lease_{};
+  std::string socket_path_;  // empty: it does not
+  std::optional<v1::Account> account_;
+  Inbox inbox_;
+  uint64_t last_request_ = 0;
 };
 
 }  // namespace dtrain::shepherd

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/job_directory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/posix_error.h"
+#include "common/os/fd.h"
+
+namespace dtrain::session {
+namespace {
+
+constexpr char kSocket[] = "shepherd.sock";
+constexpr char kRecord[] = "record";
+constexpr size_t kLongestId = 64;
+
+std::string JobsPath(const std::string& state) { return absl::StrCat(state, "/jobs"); }
+
+absl::StatusOr<sockaddr_un> SocketName(const std::string& directory) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const std::string path = absl::StrCat(directory, "/", kSocket);
+  if (path.size() >= sizeof(name.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the socket path ", path, " is longer than the ", sizeof(name.sun_path) - 1,
+                     " bytes that unix sockets take: give the agent a shorter --state-dir"));
+  }
+  std::memcpy(name.sun_path, path.data(), path.size());
+  return name;
+}
+
+absl::StatusOr<os::UniqueFd> Bind(const std::string& directory) {
+  auto name = SocketName(directory);
+  if (!name.ok()) return name.status();
+  os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return PosixError(errno, "make a socket");
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {
+    return PosixError(errno, absl::StrCat("make ", name->sun_path));
+  }
+  return fd;
+}
+
+}  // namespace
+
+bool IsPlainJobId(absl::string_view job_id) {
+  const auto plain = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_'; };
+  return !job_id.empty() && job_id.size() <= kLongestId &&
+         std::all_of(job_id.begin(), job_id.end(), plain);
+}
+
+absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const std::string& job_id,
+                                                uint32_t attempt) {
+  if (!IsPlainJobId(job_id)) {
+    return absl::InvalidArgumentError("a job id may hold letters, digits, '-' and '_' only");
+  }
+  JobDirectory directory(absl::StrCat(JobsPath(state), "/", job_id, ".", attempt));
+  if (mkdir(directory.path_.c_str(), 0700) != 0) {
+    return PosixError(errno, absl::StrCat("make ", directory.path_));
+  }
+  auto bound = Bind(directory.path_);
+  if (!bound.ok()) {
+    directory.Remove();
+    return bound.status();
+  }
+  directory.bound_ = *std::move(bound);
+  return directory;
+}
+
+std::vector<JobDirectory> JobDirectory::List(const std::string& state) {
+  std::vector<JobDirectory> out;
+  const std::string jobs = JobsPath(state);
+  std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(jobs.c_str()), closedir);
+  if (listing == nullptr) return out;
+  while (dirent* entry = readdir(listing.get())) {
+    if (entry->d_name[0] != '.') {
+      out.push_back(JobDirectory(absl::StrCat(jobs, "/", entry->d_name)));
+    }
+  }
+  return out;
+}
+
+absl::Status JobDirectory::Write(const v1::JobRecord& record) const {
+  const std::string path = absl::StrCat(path_, "/", kRecord);
+  const std::string draft = path + ".new";
+  const std::string bytes = record.SerializeAsString();
+  os::UniqueFd fd(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return PosixError(errno, absl::StrCat("make ", draft));
+  const ssize_t n = write(fd.get(), bytes.data(), bytes.size());
+  if (n != static_cast<ssize_t>(bytes.size())) {
+    return PosixError(n < 0 ? errno : ENOSPC, absl::StrCat("write ", draft));
+  }
+  if (rename(draft.c_str(), path.c_str()) != 0) {
+    return PosixError(errno, absl::StrCat("rename ", draft));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::JobRecord> JobDirectory::Read() const {
+  const std::string path = absl::StrCat(path_, "/", kRecord);
+  auto bytes = os::ReadSmallFile(path);
+  if (!bytes.ok()) return bytes.status();
+  v1::JobRecord record;
+  if (!record.ParseFromString(*bytes) || !IsPlainJobId(record.job_id()) ||
+      record.boot_id().empty()) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged"));
+  }
+  return record;
+}
+
+absl::StatusOr<os::UniqueFd> JobDirectory::Connect() const {
+  auto name = SocketName(path_);
+  if (!name.ok()) return name.status();
+  os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return PosixError(errno, "make a socket");
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {
+    return PosixError(errno, absl::StrCat("connect to ", name->sun_path));
+  }
+  return fd;
+}
+
+void JobDirectory::Remove() const {
+  for (const char* name : {kSocket, kRecord, "record.new"}) {
+    (void)unlink(absl::StrCat(path_, "/", name).c_str());
+  }
+  (void)rmdir(path_.c_str());
+}
+
+}  // namespace dtrain::session

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/os/unique_fd.h"
+#include "dtrain/v1/state.pb.h"
+
+namespace dtrain::session {
+
+// What lies on disk about one job of a resident agent: a folder <state>/jobs/<job>.<attempt> with
+// the record of who runs it and the socket on which its shepherd waits for agents. It is on a file
+// system that a reboot empties, and only its owner may enter it.
+class JobDirectory {
+ public:
+  // Makes it, with a bound socket. ALREADY_EXISTS: this agent runs that job and attempt already.
+  static absl::StatusOr<JobDirectory> Make(const std::string& state, const std::string& job_id,
+                                           uint32_t attempt);
+  // Those that are there: of jobs that run, or that a reboot or a crash has left.
+  static std::vector<JobDirectory> List(const std::string& state);
+
+  const std::string& path() const { return path_; }
+  // Of a new one, once, for the shepherd to listen on.
+  os::UniqueFd TakeSocket() { return std::move(bound_); }
+  absl::Status Write(const v1::JobRecord& record) const;
+  absl::StatusOr<v1::JobRecord> Read() const;
+  // To the shepherd that listens there.
+  absl::StatusOr<os::UniqueFd> Connect() const;
+  void Remove() const;
+
+ private:
+  explicit JobDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+  os::UniqueFd bound_;
+};
+
+// Whether a job's id can be part of a file name, as all that dtrain makes can.
+bool IsPlainJobId(absl::string_view job_id);
+
+}  // namespace dtrain::session

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/sessions.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/log/log.h"
+#include "common/os/cgroup.h"
+#include "common/os/credentials.h"
+#include "common/os/pidfd.h"
+#include "common/os/process_tree.h"
+
+namespace dtrain::session {
+namespace {
+
+// A launcher that connected says Hello at once; one that does not is no launcher of ours.
+constexpr Duration kHelloTimeout = std::chrono::seconds(30);
+// A shepherd answers in a millisecond; one that is stopped or hangs is no shepherd any more.
+constexpr Duration kAccountTimeout = std::chrono::seconds(3);
+constexpr Duration kKillBound = std::chrono::seconds(2);
+constexpr Duration kKillPause = std::chrono::milliseconds(5);
+
+std::pair<std::string, uint32_t> KeyOf(const JobDirectory& directory) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(directory.path().substr(directory.path().rfind('/') + 1), '.');
+  uint32_t attempt = 0;
+  (void)absl::SimpleAtoi(parts.second, &attempt);
+  return {parts.first, attempt};
+}
+
+}  // namespace
+
+struct Sessions::Foundling {
+  Foundling(loop::Loop& loop, JobDirectory where) : directory(std::move(where)), timer(loop) {}
+  JobDirectory directory;
+  std::optional<v1::JobRecord> record;
+  std::unique_ptr<ShepherdProcess> shepherd;
+  loop::Timer timer;
+  std::pair<std::string, uint32_t> key;  // job and attempt, by the directory's name
+  bool adopted = false;
+  std::string why;  // it was given up
+  TimePoint give_up_at;
+};
+
+Sessions::Sessions(loop::Loop& loop, Identity self, std::string state_directory,
+                   MakeShepherd make_shepherd, Readers readers, loop::Task on_session_ended)
+    : loop_(loop),
+      self_(std::move(self)),
+      state_directory_(std::move(state_directory)),
+      make_shepherd_(std::move(make_shepherd)),
+      readers_(std::move(readers)),
+      on_session_ended_(std::move(on_session_ended)) {}
+
+Sessions::~Sessions() = default;
+
+// ---- streams ------------------------------------------------------------------------------
+
+void Sessions::Accept(std::shared_ptr<Session::Stream> stream, Owner owner) {
+  auto visitor = visitors_.insert(visitors_.end(), {stream, std::make_unique<loop::Timer>(loop_)});
+  visitor->timeout->After(kHelloTimeout, [this, visitor] {
+    visitor->stream->Finish(absl::DeadlineExceededError("no Hello within 30 s"));
+    visitors_.erase(visitor);
+  });
+  stream->Start([this, visitor, owner](
+                    v1::SessionRequest request) { OnFirst(visitor, owner, std::move(request)); },
+                [this, visitor] {
+                  std::shared_ptr<Session::Stream> gone = std::move(visitor->stream);
+                  visitors_.erase(visitor);
+                  gone->Finish(absl::CancelledError("the launcher is gone"));
+                  gone->WhenOver([this] { on_session_ended_(); });
+                });
+}
+
+void Sessions::OnFirst(Visitors::iterator visitor, const Owner& owner, v1::SessionRequest request) {
+  std::shared_ptr<Session::Stream> stream = std::move(visitor->stream);
+  visitors_.erase(visitor);
+  if (request.hello().resume()) {
+    Resume(std::move(stream), owner, request.hello());
+  } else {
+    Open(std::move(stream), owner, std::move(request));
+  }
+}
+
+void Sessions::Open(std::shared_ptr<Session::Stream> stream, const Owner& owner,
+                    v1::SessionRequest request) {
+  if (draining_) {
+    stream->Finish(absl::UnavailableError("this agent is being shut down and takes no jobs"));
+    return;
+  }
+  auto shepherd = make_shepherd_(owner);
+  if (!shepherd.ok()) {
+    stream->Finish(absl::Status(shepherd.status().code(),
+                                absl::StrCat("start the shepherd: ", shepherd.status().message())));
+    return;
+  }
+  auto place = sessions_.insert(sessions_.end(), nullptr);
+  *place =
+      std::make_unique<Session>(Session::Surroundings{loop_, readers_, self_, state_directory_},
+                                owner, *std::move(shepherd), stream, [this, place, stream] {
+                                  sessions_.erase(place);
+                                  stream->WhenOver([this] { on_session_ended_(); });
+                                });
+  (*place)->Take(std::move(request));
+}
+
+void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const Owner& owner,
+                      const v1::Hello& hello) {
+  Session* session = Find(hello.job_id(), hello.attempt());
+  if (session != nullptr && session->owner() == owner && session->CanResume(hello)) {
+    session->Resume(std::move(stream), hello);
+    return;
+  }
+  auto lost = lost_.find({hello.job_id(), hello.attempt()});
+  stream->Finish(absl::NotFoundError(lost != lost_.end()
+                                         ? lost->second
+                                         : absl::StrCat("this agent has no such job (any more): ",
+                                                        "its workers have been ended")));
+}
+
+Session* Sessions::Find(const std::string& job_id, uint32_t attempt) {
+  for (const auto& session : sessions_) {
+    if (session != nullptr && session->hello().job_id() == job_id &&
+        session->hello().attempt() == attempt) {
+      return session.get();
+    }
+  }
+  return nullptr;
+}
+
+void Sessions::AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
+                          const Owner& owner) {
+  Session* session = Find(request.job_id(), request.attempt());
+  if (session == nullptr || !(session->owner() == owner)) {
+    writer->Finish(absl::NotFoundError("no session of this job"));
+    return;
+  }
+  session->AttachLogs(std::move(writer), request);
+}
+
+// ---- what an agent before us has left -------------------------------------------------------
+
+void Sessions::AdoptAll(loop::Task done) {
+  adopted_ = std::move(done);
+  std::vector<JobDirectory> found = JobDirectory::List(state_directory_);
+  for (JobDirectory& directory : found) Look(std::move(directory));
+  if (foundlings_.empty() && adopted_) std::exchange(adopted_, nullptr)();
+}
+
+void Sessions::Look(JobDirectory directory) {
+  auto record = directory.Read();
+  if (record.ok() && record->boot_id() != os::BootId()) {
+    directory.Remove();  // the machine was started anew: nothing of it is left
+    return;
+  }
+  foundlings_.push_back(std::make_unique<Foundling>(loop_, std::move(directory)));
+  Foundling& foundling = *foundlings_.back();
+  foundling.key = KeyOf(foundling.directory);
+  if (record.ok()) foundling.record = *std::move(record);
+  auto socket = foundling.directory.Connect();
+  if (!socket.ok()) return GiveUp(foundling, std::string(socket.status().message()));
+  auto peer = os::PeerOf(socket->get());
+  auto pidfd = peer.ok() ? os::OpenPidfd(peer->pid) : peer.status();
+  if (!pidfd.ok()) return GiveUp(foundling, std::string(pidfd.status().message()));
+  if (!foundling.record) return GiveUp(foundling, "the agent's record of it is missing or damaged");
+  if (peer->pid != static_cast<pid_t>(foundling.record->shepherd_pid()) ||
+      peer->uid != foundling.record->uid() ||
+      os::StartTime(peer->pid) != foundling.record->shepherd_start_time()) {
+    return GiveUp(foundling, "another process answers in its place");
+  }
+  foundling.shepherd =
+      ShepherdProcess::Adopt(loop_, os::Child{peer->pid, *std::move(pidfd)}, *std::move(socket));
+  foundling.shepherd->Listen(
+      [this, &foundling](v1::ShepherdEvent event, os::UniqueFd) {
+        if (event.has_account()) OnAccount(foundling, std::move(*event.mutable_account()));
+      },
+      [this, &foundling](const std::string& why) { GiveUp(foundling, why); });
+  foundling.timer.After(kAccountTimeout,
+                        [this, &foundling] { GiveUp(foundling, "it does not answer"); });
+}
+
+void Sessions::OnAccount(Foundling& foundling, v1::Account account) {
+  foundling.timer.Cancel();
+  foundling.adopted = true;
+  auto place = sessions_.insert(sessions_.end(), nullptr);
+  *place =
+      std::make_unique<Session>(Session::Surroundings{loop_, readers_, self_, state_directory_},
+                                Owner{foundling.record->uid()}, std::move(foundling.shepherd),
+                                account, std::move(foundling.directory), [this, place] {
+                                  sessions_.erase(place);
+                                  on_session_ended_();
+                                });
+  log::Warn(absl::StrCat("job ", account.part().job_id(), ": taken over from the agent before, ",
+                         account.part().workers_size(), " workers"));
+  Decided(foundling);
+}
+
+// First the workers, then the word about it.
+void Sessions::GiveUp(Foundling& foundling, const std::string& why) {
+  if (foundling.adopted || !foundling.why.empty()) return;
+  foundling.why = why;
+  foundling.give_up_at = loop_.Now() + kKillBound;
+  KillRest(foundling);
+}
+
+void Sessions::KillRest(Foundling& foundling) {
+  const auto& [job_id, attempt] = foundling.key;
+  std::vector<os::ProcessInfo> processes = os::FindByEnvironment(
+      foundling.record ? foundling.record->uid() : geteuid(),
+      {absl::StrCat("DTRAIN_JOB_ID=", job_id), absl::StrCat("DTRAIN_ATTEMPT=", attempt)});
+  bool left = false;
+  if (foundling.record) {
+    const auto pid = static_cast<pid_t>(foundling.record->shepherd_pid());
+    const auto start = os::StartTime(pid);
+    if (start == foundling.record->shepherd_start_time()) processes.push_back({pid, *start, '?'});
+    if (!foundling.record->cgroup().empty()) {
+      os::Cgroup cgroup(
+          absl::StrCat(foundling.record->cgroup(), "/",
+                       os::JobCgroupName(job_id, attempt, foundling.record->node_rank())));
+      cgroup.Kill();
+      left = cgroup.Populated();
+      if (!left) cgroup.Remove().IgnoreError();  // also when none was made
+    }
+  }
+  left = os::Kill(processes) > 0 || left;
+  if (left && loop_.Now() < foundling.give_up_at) {
+    foundling.timer.After(kKillPause, [this, &foundling] { KillRest(foundling); });
+    return;
+  }
+  if (left) log::Error(absl::StrCat("job ", job_id, ": some of its processes cannot be killed"));
+  log::Error(absl::StrCat("job ", job_id, ": its shepherd cannot be taken over: ", foundling.why));
+  lost_[foundling.key] =
+      absl::StrCat("its agent was started anew and could not take the job over: ", foundling.why,
+                   "; the workers have been killed");
+  foundling.directory.Remove();
+  Decided(foundling);
+}
+
+void Sessions::Decided(Foundling& foundling) {
+  // Posted: its own callbacks are on the stack.
+  loop_.Post([this, &foundling] {
+    foundlings_.remove_if([&](const auto& each) { return each.get() == &foundling; });
+    if (foundlings_.empty() && adopted_) std::exchange(adopted_, nullptr)();
+  });
+}
+
+}  // namespace dtrain::session

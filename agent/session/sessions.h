@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "agent/session/job_directory.h"
+#include "agent/session/session.h"
+#include "common/loop/loop.h"
+#include "common/rpc/server_stream.h"
+
+namespace dtrain::session {
+
+// The sessions of one agent: one on a byte stream, any number in a resident one. It leads each
+// stream to its session, and launchers that come back to theirs; at its start it takes over the
+// jobs that an agent before it has left running. Loop thread.
+class Sessions {
+ public:
+  using MakeShepherd =
+      absl::AnyInvocable<absl::StatusOr<std::unique_ptr<ShepherdProcess>>(const Owner&)>;
+
+  // `state_directory`: of a resident agent, exists; empty: sessions end with their stream.
+  // `on_session_ended` is called, on the loop, when a session is gone and its last word is sent.
+  Sessions(loop::Loop& loop, Identity self, std::string state_directory, MakeShepherd make_shepherd,
+           Readers readers, loop::Task on_session_ended);
+  ~Sessions();
+
+  // Takes over what an agent before us has left, and calls `done` when that is decided for all.
+  void AdoptAll(loop::Task done);
+
+  void Accept(std::shared_ptr<Session::Stream> stream, Owner owner);
+  void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
+                  const Owner& owner);
+  bool busy() const { return !sessions_.empty() || !visitors_.empty(); }
+  // Stops jobs from being accepted; what runs goes on.
+  void Drain() { draining_ = true; }
+
+ private:
+  // A stream that has not said Hello yet.
+  struct Visitor {
+    std::shared_ptr<Session::Stream> stream;
+    std::unique_ptr<loop::Timer> timeout;
+  };
+  // A shepherd that was connected to and has yet to give its account.
+  struct Foundling;
+  using Visitors = std::list<Visitor>;
+
+  void OnFirst(Visitors::iterator visitor, const Owner& owner, v1::SessionRequest request);
+  void Open(std::shared_ptr<Session::Stream> stream, const Owner& owner,
+            v1::SessionRequest request);
+  void Resume(std::shared_ptr<Session::Stream> stream, const Owner& owner, const v1::Hello& hello);
+  Session* Find(const std::string& job_id, uint32_t attempt);
+  loop::Task WhenEnded(std::list<std::unique_ptr<Session>>::iterator session);
+  void Look(JobDirectory directory);
+  void OnAccount(Foundling& foundling, v1::Account account);
+  void GiveUp(Foundling& foundling, const std::string& why);
+  void KillRest(Foundling& foundling);
+  void Decided(Foundling& foundling);
+
+  loop::Loop& loop_;
+  const Identity self_;
+  const std::string state_directory_;
+  MakeShepherd make_shepherd_;
+  Readers readers_;
+  loop::Task on_session_ended_;
+  Visitors visitors_;
+  std::list<std::unique_ptr<Session>> sessions_;
+  std::list<std::unique_ptr<Foundling>> foundlings_;
+  // Jobs whose shepherds could not be taken over: why, for their launchers.
+  std::map<std::pair<std::string, uint32_t>, std::string> lost_;
+  loop::Task adopted_;
+  bool draining_ = false;
+};
+
+}  // namespace dtrain::session

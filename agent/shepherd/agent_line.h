@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "absl/functional/any_invocable.h"
+#include "common/base/outbox.h"
+#include "common/loop/frame_channel.h"
+#include "common/loop/loop.h"
+#include "common/os/unique_fd.h"
+#include "dtrain/v1/shepherd.pb.h"
+
+namespace dtrain::shepherd {
+
+// The shepherd's line to its agent. After KeepRunning it outlives agents: when one goes, the next
+// may connect within the launcher's lease; what was said and not acknowledged is said again when
+// asked for, and each request of the launcher is handed over once. Loop thread.
+class AgentLine {
+ public:
+  struct Handlers {
+    absl::AnyInvocable<void(v1::ShepherdRequest)> on_request;
+    absl::AnyInvocable<void()> on_adopted;   // another agent: it knows nothing
+    absl::AnyInvocable<void()> on_released;  // the agent has all it wants
+    absl::AnyInvocable<void()> on_lost;      // there is no agent, and none will come
+  };
+
+  AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers);
+  AgentLine(const AgentLine&) = delete;
+  AgentLine& operator=(const AgentLine&) = delete;
+
+  void Send(v1::ShepherdEvent event, int fd = -1);
+  bool attached() const { return channel_ != nullptr; }
+  // Bytes that wait for the agent to read them; 0 while there is none.
+  size_t queued_bytes() const { return channel_ != nullptr ? channel_->queued_bytes() : 0; }
+  // Calls `task` when they are written, or lost with the agent.
+  void OnDrained(loop::Task task);
+  // What KeepRunning said; null: this line ends with its agent.
+  const v1::KeepRunning* kept() const { return kept_ ? &*kept_ : nullptr; }
+  bool lost() const { return lost_; }
+
+ private:
+  void Attach(os::UniqueFd socket);
+  void OnFrame(absl::string_view frame, os::UniqueFd fd);
+  void Keep(v1::KeepRunning keep, os::UniqueFd bound);
+  void AwaitAgent();
+  void Accept();
+  void OnClosed();
+  void Lose();
+
+  loop::Loop& loop_;
+  Handlers handlers_;
+  std::optional<v1::KeepRunning> kept_;
+  Outbox<v1::ShepherdEvent> outbox_;
+  Inbox inbox_;
+  os::UniqueFd listening_;
+  std::unique_ptr<loop::FdWatch> accept_;
+  loop::Timer lease_;
+  loop::Task on_drained_;
+  bool lost_ = false;
+  std::unique_ptr<loop::FrameChannel> channel_;  // null: no agent
+};
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// A shepherd whose agent goes, and the next one that comes.
+#include <fstream>
+
+#include "tests/component/shepherd/harness.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr milliseconds kLong{60000};
+
+class AdoptionTest : public ShepherdTest {
+ protected:
+  AdoptionTest() {
+    char name[] = "/tmp/dtrain-adoption-XXXXXX";
+    directory_ = mkdtemp(name);
+  }
+  ~AdoptionTest() override { (void)!system(absl::StrCat("rm -rf ", directory_).c_str()); }
+  // A worker waits for this with: until [ -e $DIR/go ]; do sleep 0.01; done
+  void Go() { std::ofstream(absl::StrCat(directory_, "/go")) << "go"; }
+  v1::JobPart Script(int workers, const std::string& script) {
+    return Shell(workers, absl::StrCat("wait_go() { until [ -e ", directory_,
+                                       "/go ]; do sleep 0.01; done; }\n", script));
+  }
+  std::string directory_;
+};
+
+TEST_F(AdoptionTest, WorkersOutliveTheAgentAndTheNextHearsTheirEnd) {
+  Keep(kLong);
+  Start(Script(2, "echo before; wait_go; echo after; exit $((3 + RANK))"));
+  ASSERT_TRUE(UntilStarted());
+  ASSERT_TRUE(Until([&] { return Out(0) == "before\n" && Out(1) == "before\n"; }));
+  const v1::Started started = *started_;
+  auto workers = WorkerPidfds();
+  const uint64_t heard = inbox_.last();
+  Leave();
+  Go();
+  for (auto& worker : workers) ASSERT_TRUE(Gone(worker.get()));
+  EXPECT_THAT(exits_, IsEmpty());
+
+  ASSERT_TRUE(Adopt());
+  EXPECT_EQ(account_->part().job_id(), job_id_);
+  EXPECT_EQ(account_->part().env_size(), 0);
+  EXPECT_EQ(account_->kept().hello().job_id(), job_id_);
+  ASSERT_EQ(account_->started().workers_size(), 2);
+  EXPECT_EQ(account_->started().workers(1).pid(), started.workers(1).pid());
+  Replay(heard);
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  EXPECT_EQ(exits_[0].exit_code(), 3);
+  EXPECT_EQ(exits_[1].exit_code(), 4);
+  EXPECT_EQ(Out(0), "before\nafter\n");
+  EXPECT_EQ(Out(1), "before\nafter\n");
+  Release();
+  EXPECT_TRUE(ShepherdExited());
+}
+
+TEST_F(AdoptionTest, WithoutAnotherAgentTheWorkersEndWithTheLease) {
+  Keep(milliseconds(300));
+  Start(Shell(2, "echo ready; while :; do sleep 1; done"));
+  ASSERT_TRUE(UntilStarted());
+  ASSERT_TRUE(Until([&] { return Out(0) == "ready\n" && Out(1) == "ready\n"; }));
+  auto workers = WorkerPidfds();
+  Leave();
+  for (auto& worker : workers) EXPECT_TRUE(Gone(worker.get()));
+  EXPECT_TRUE(ShepherdExited());
+  EXPECT_FALSE(Adopt());
+}
+
+TEST_F(AdoptionTest, AFinishedShepherdWaitsForItsRelease) {
+  Keep(kLong);
+  Start(Shell(1, "exit 5"));
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  Leave();
+  finished_ = false;
+  exits_.clear();
+  inbox_ = Inbox();
+  ASSERT_TRUE(Adopt());
+  EXPECT_TRUE(account_->finished());
+  Replay(0);
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  EXPECT_EQ(exits_[0].exit_code(), 5);
+  Release();
+  EXPECT_TRUE(ShepherdExited());
+}
+
+TEST_F(AdoptionTest, WhatWasAcknowledgedIsNotSaidAgain) {
+  Keep(kLong);
+  Start(Shell(1, "exit 5"));
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  v1::ShepherdRequest request;
+  request.set_acknowledged(inbox_.last() - 1);
+  Send(request);
+  Leave();
+  finished_ = false;
+  exits_.clear();
+  ASSERT_TRUE(Adopt());
+  inbox_ = Inbox();
+  for (uint64_t i = 1; i < 3; ++i) ASSERT_TRUE(inbox_.Take(i));  // Started and the exit
+  Replay(0);
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  EXPECT_THAT(exits_, IsEmpty());
+}
+
+TEST_F(AdoptionTest, ARequestThatComesTwiceIsCarriedOutOnce) {
+  Keep(kLong);
+  v1::JobPart part = Script(1, "cat; wait_go");
+  part.mutable_workers(0)->set_stdin_mode(v1::STDIN_MODE_PIPE);
+  Start(part);
+  ASSERT_TRUE(UntilStarted());
+  v1::ShepherdRequest request;
+  request.mutable_stdin()->set_data("once\n");
+  SendNumbered(request);
+  ASSERT_TRUE(Until([&] { return Out() == "once\n"; }));
+  Leave();
+  ASSERT_TRUE(Adopt());
+  --last_request_;
+  SendNumbered(request);  // in doubt whether it had arrived
+  request.mutable_stdin()->set_data("twice\n");
+  request.mutable_stdin()->set_end(true);
+  SendNumbered(request);
+  Go();
+  Replay(inbox_.last());
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  EXPECT_EQ(Out(), "once\ntwice\n");
+}
+
+TEST_F(AdoptionTest, AFenceEnteredWhileNoAgentIsThereIsSaidToTheNext) {
+  Keep(kLong);
+  Start(Script(1,
+               "ask() { echo \"$1\" >&$PMI_FD; read -r answer <&3; echo \"$answer\"; }\n"
+               "ask 'cmd=init pmi_version=1 pmi_subversion=1'\nwait_go\n"
+               "ask cmd=barrier_in\nask cmd=finalize"));
+  ASSERT_TRUE(UntilStarted());
+  Leave();
+  Go();
+  ASSERT_TRUE(Adopt());
+  Replay(inbox_.last());
+  ASSERT_TRUE(Until([&] { return !fences_.empty(); }));
+  v1::ShepherdRequest release;
+  release.mutable_fence_release()->set_sequence(fences_[0].sequence());
+  SendNumbered(release);
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  EXPECT_EQ(exits_[0].exit_code(), 0);
+  EXPECT_THAT(fences_, SizeIs(1));
+}
+
+TEST_F(AdoptionTest, ManyAgentsInTurnLoseNothing) {
+  Keep(kLong);
+  Start(Script(1, "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i + 1)); done; wait_go"));
+  ASSERT_TRUE(UntilStarted());
+  for (int i = 0; i < 20; ++i) {
+    Leave();
+    ASSERT_TRUE(Adopt()) << i;
+  }
+  Go();
+  Replay(inbox_.last());
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  std::string expected;
+  for (int i = 0; i < 2000; ++i) absl::StrAppend(&expected, "line ", i, "\n");
+  EXPECT_EQ(Out(), expected);
+  EXPECT_THAT(exits_, SizeIs(1));
+}
+
+}  // namespace
+}  // namespace dtrain::shepherd

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sessions that outlive their streams.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "agent/session/session_core.h"
+
+namespace dtrain::session {
+namespace {
+
+using State = SessionCore::State;
+using std::chrono::seconds;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+template <typename T>
+std::vector<T> All(const std::vector<Action>& actions) {
+  std::vector<T> out;
+  for (const Action& action : actions) {
+    if (const T* found = std::get_if<T>(&action)) out.push_back(*found);
+  }
+  return out;
+}
+
+class ResumeTest : public ::testing::Test {
+ protected:
+  ResumeTest() {
+    Ask(Hello());
+    v1::SessionRequest start;
+    start.mutable_start()->set_job_id("job");
+    start.set_sequence(1);
+    const auto sent = All<SendShepherd>(Ask(start));
+    EXPECT_EQ(sent.at(0).request.sequence(), 1u);
+  }
+  static v1::SessionRequest Hello() {
+    v1::SessionRequest request;
+    v1::Hello& hello = *request.mutable_hello();
+    hello.set_protocol(1);
+    hello.set_build("b");
+    hello.set_job_id("job");
+    hello.set_incarnation("i");
+    hello.set_lease_ms(10'000);
+    return request;
+  }
+  std::vector<Action> Ask(const v1::SessionRequest& request) {
+    return core_.OnEvent(now_, Request{request});
+  }
+  std::vector<Action> Hear(v1::ShepherdEvent event, uint64_t sequence = 0) {
+    event.set_sequence(sequence);
+    return core_.OnEvent(now_, FromShepherd{event});
+  }
+  std::vector<Action> ComeBack(uint64_t received) {
+    v1::Hello hello = Hello().hello();
+    hello.set_resume(true);
+    hello.set_received(received);
+    EXPECT_TRUE(core_.CanResume(hello));
+    return core_.OnEvent(now_, Resumed{hello});
+  }
+  static v1::ShepherdEvent Exit() {
+    v1::ShepherdEvent event;
+    event.mutable_exit()->set_exit_code(3);
+    return event;
+  }
+  static v1::ShepherdEvent Finished() {
+    v1::ShepherdEvent event;
+    event.mutable_finished();
+    return event;
+  }
+
+  TimePoint now_{seconds(1000)};
+  SessionCore core_{Identity{1, "b", /*resumable=*/true}, now_};
+};
+
+TEST_F(ResumeTest, AStreamThatEndsStopsNothing) {
+  EXPECT_THAT(core_.OnEvent(now_, LauncherGone{}), IsEmpty());
+  EXPECT_EQ(core_.state(), State::kRunning);
+  now_ += seconds(9);
+  EXPECT_THAT(core_.OnEvent(now_, Tick{}), IsEmpty());
+}
+
+TEST_F(ResumeTest, TheLeaseEndsTheWorkers) {
+  core_.OnEvent(now_, LauncherGone{});
+  now_ += seconds(10);
+  EXPECT_LE(core_.NextDeadline(), now_);
+  const auto sent = All<SendShepherd>(core_.OnEvent(now_, Tick{}));
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_TRUE(sent[0].request.has_stop());
+  EXPECT_EQ(core_.state(), State::kOrphaned);
+  EXPECT_FALSE(core_.CanResume(Hello().hello()));
+  const auto last = Hear(Finished(), 2);
+  EXPECT_TRUE(All<SendShepherd>(last).at(0).request.has_release());
+  EXPECT_THAT(All<End>(last), SizeIs(1));
+}
+
+TEST_F(ResumeTest, WhoComesBackHearsWhatItMissed) {
+  core_.OnEvent(now_, LauncherGone{});
+  EXPECT_THAT(All<SendEvent>(Hear(Exit(), 5)), IsEmpty());  // the shepherd keeps it
+  const auto actions = ComeBack(4);
+  ASSERT_THAT(All<SendWelcome>(actions), SizeIs(1));
+  EXPECT_TRUE(All<SendWelcome>(actions)[0].resumed);
+  const auto down = All<SendShepherd>(actions);
+  ASSERT_THAT(down, SizeIs(1));
+  EXPECT_EQ(down[0].request.replay().after(), 4u);
+  EXPECT_EQ(down[0].request.acknowledged(), 4u);
+  const auto up = All<SendEvent>(Hear(Exit(), 5));
+  ASSERT_THAT(up, SizeIs(1));
+  EXPECT_EQ(up[0].event.sequence(), 5u);
+  now_ += seconds(9);  // the lease began anew
+  EXPECT_THAT(All<SendShepherd>(core_.OnEvent(now_, Tick{})), IsEmpty());
+}
+
+TEST_F(ResumeTest, TheWelcomeTellsHowFarTheShepherdIs) {
+  v1::ShepherdEvent event = Exit();
+  event.set_received(7);
+  Hear(event, 1);
+  core_.OnEvent(now_, LauncherGone{});
+  EXPECT_EQ(All<SendWelcome>(ComeBack(1)).at(0).received, 7u);
+}
+
+TEST_F(ResumeTest, AcknowledgementsGoDown) {
+  v1::SessionRequest beat;
+  beat.mutable_heartbeat()->set_received(6);
+  EXPECT_EQ(All<SendShepherd>(Ask(beat)).at(0).request.acknowledged(), 6u);
+  EXPECT_THAT(All<SendShepherd>(Ask(beat)), IsEmpty());  // nothing new
+}
+
+TEST_F(ResumeTest, TheEndIsToldAgainToWhoMissedIt) {
+  const auto first = All<SendEvent>(Hear(Finished(), 9));
+  ASSERT_THAT(first, SizeIs(1));
+  EXPECT_EQ(first[0].event.sequence(), 9u);
+  core_.OnEvent(now_, LauncherGone{});
+  EXPECT_EQ(core_.state(), State::kFinished);
+  ComeBack(8);
+  EXPECT_EQ(All<SendEvent>(Hear(Finished(), 9)).at(0).event.sequence(), 9u);
+  v1::SessionRequest goodbye;
+  goodbye.mutable_goodbye();
+  const auto last = Ask(goodbye);
+  EXPECT_TRUE(All<SendShepherd>(last).at(0).request.has_release());
+  EXPECT_THAT(All<End>(last), SizeIs(1));
+}
+
+TEST_F(ResumeTest, ADeadShepherdIsToldToWhoComesBack) {
+  core_.OnEvent(now_, LauncherGone{});
+  core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
+  EXPECT_THAT(All<SendEvent>(core_.OnEvent(now_, LeftoversGone{})), IsEmpty());
+  const auto up = All<SendEvent>(ComeBack(0));
+  ASSERT_THAT(up, SizeIs(2));
+  EXPECT_EQ(up[0].event.failure().kind(), v1::NodeFailure::KIND_SHEPHERD_LOST);
+  EXPECT_TRUE(up[1].event.has_finished());
+}
+
+TEST_F(ResumeTest, OnlyItsOwnLauncherMayComeBack) {
+  for (int field = 0; field < 4; ++field) {
+    v1::Hello hello = Hello().hello();
+    if (field == 0) hello.set_job_id("other");
+    if (field == 1) hello.set_attempt(1);
+    if (field == 2) hello.set_incarnation("other");
+    if (field == 3) hello.set_protocol(2);
+    EXPECT_FALSE(core_.CanResume(hello)) << field;
+  }
+}
+
+TEST_F(ResumeTest, BeforeTheStartThereIsNothingToComeBackTo) {
+  SessionCore core(Identity{1, "b", true}, now_);
+  core.OnEvent(now_, Request{Hello()});
+  EXPECT_FALSE(core.CanResume(Hello().hello()));
+  EXPECT_THAT(All<End>(core.OnEvent(now_, LauncherGone{})), SizeIs(1));
+}
+
+TEST_F(ResumeTest, AnAdoptedJobWaitsForItsLauncher) {
+  v1::Account account;
+  *account.mutable_kept()->mutable_hello() = Hello().hello();
+  account.mutable_part()->set_job_id("job");
+  SessionCore core(Identity{1, "b", true}, now_, account);
+  EXPECT_EQ(core.state(), State::kRunning);
+  EXPECT_TRUE(core.CanResume(Hello().hello()));
+  now_ += seconds(10);
+  EXPECT_TRUE(All<SendShepherd>(core.OnEvent(now_, Tick{})).at(0).request.has_stop());
+}
+
+}  // namespace
+}  // namespace dtrain::session
