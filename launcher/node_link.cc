@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/node_link.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace dtrain {
@@ -9,29 +11,88 @@ namespace {
 // gRPC may see the end of the stream before the transport has learned why it ended (the exit code
 // and last words of an ssh process). So long we wait for the better message.
 constexpr Duration kReasonWait = std::chrono::milliseconds(200);
+// An agent that is started anew is back in about a second. The first try comes at once: a
+// connection may break without the agent.
+constexpr Duration kRetry = std::chrono::milliseconds(250);
+// The agent hears at least this often how far its logs are taken: its spool may then shrink.
+constexpr uint64_t kReportEvery = 1 << 20;
+
+// Requests that must arrive, and once. Others are states, or only count while connected.
+bool IsKept(const v1::SessionRequest& request) {
+  switch (request.kind_case()) {
+    case v1::SessionRequest::kStart:
+    case v1::SessionRequest::kSignal:
+    case v1::SessionRequest::kStop:
+    case v1::SessionRequest::kStdin:
+    case v1::SessionRequest::kFenceRelease:
+      return true;
+    default:
+      return false;
+  }
+}
 
 }  // namespace
 
 NodeLink::NodeLink(loop::Loop& loop, transport::Transport& transport,
                    const transport::Target& target, Handlers handlers)
-    : loop_(loop), handlers_(std::move(handlers)), reason_wait_(loop) {
-  transport::Callbacks callbacks;
-  callbacks.on_phase = [this](transport::Phase phase) { handlers_.on_phase(phase); };
-  callbacks.on_ready = [this](os::UniqueFd stream) { Open(std::move(stream)); };
-  callbacks.on_failed = [this](absl::Status status) { handlers_.on_closed(std::move(status)); };
-  connection_ = transport.Connect(target, std::move(callbacks));
+    : loop_(loop),
+      transport_(transport),
+      target_(target),
+      handlers_(std::move(handlers)),
+      reason_wait_(loop),
+      retry_(loop) {
+  Connect();
 }
 
 NodeLink::~NodeLink() = default;
+
+void NodeLink::Connect() {
+  transport::Callbacks callbacks;
+  callbacks.on_phase = [this](transport::Phase phase) {
+    if (!resuming_) handlers_.on_phase(phase);
+  };
+  callbacks.on_ready = [this](os::UniqueFd stream) { Open(std::move(stream)); };
+  callbacks.on_failed = [this](absl::Status status) {
+    if (resuming_) {
+      Lost(std::move(status));
+    } else {
+      handlers_.on_closed(std::move(status));
+    }
+  };
+  connection_ = transport_.Connect(target_, std::move(callbacks));
+}
 
 void NodeLink::Open(os::UniqueFd stream) {
   channel_ = rpc::MakeChannel(std::move(stream));
   stub_ = v1::Agent::NewStub(channel_);
   session_.emplace(
       loop_, [this](auto* context, auto* reactor) { stub_->async()->Session(context, reactor); },
-      [this](v1::SessionEvent event) { handlers_.on_event(std::move(event)); },
+      [this](v1::SessionEvent event) { OnEvent(std::move(event)); },
       [this](absl::Status status) { Closed(std::move(status)); });
-  handlers_.on_connected();
+  if (!resuming_) return handlers_.on_connected();
+  v1::SessionRequest request;
+  v1::Hello& hello = *request.mutable_hello();
+  hello = hello_;
+  hello.set_resume(true);
+  hello.set_received(inbox_.last());
+  session_->Send(std::move(request));
+}
+
+void NodeLink::OnEvent(v1::SessionEvent event) {
+  if (!inbox_.Take(event.sequence())) return;
+  if (event.has_heartbeat()) outbox_.Acknowledge(event.heartbeat().received());
+  if (event.has_welcome()) {
+    if (event.welcome().resumed()) return OnResumed(event.welcome());
+    resumable_ = event.welcome().resumable();
+  }
+  handlers_.on_event(std::move(event));
+}
+
+void NodeLink::OnResumed(const v1::Welcome& welcome) {
+  resuming_ = false;
+  outbox_.Acknowledge(welcome.received());
+  for (const v1::SessionRequest& request : outbox_.kept()) session_->Send(request);
+  if (logs_request_ && !logs_over_) OpenLogStream();
 }
 
 void NodeLink::Closed(absl::Status status) {
@@ -45,35 +106,101 @@ void NodeLink::Closed(absl::Status status) {
     if (reason.ok()) {
       reason = absl::UnavailableError("the connection to the agent was closed by the other side");
     }
-    handlers_.on_closed(std::move(reason));
+    Lost(std::move(reason));
   };
-  if (connection_->CloseReason().ok()) {
+  // Whoever connects again needs no better message than that.
+  if (connection_->CloseReason().ok() && !resumable_) {
     reason_wait_.After(kReasonWait, report);
   } else {
     report();
   }
 }
 
+void NodeLink::Lost(absl::Status why) {
+  if (!resumable_ || outbox_.last() == 0) {
+    handlers_.on_closed(std::move(why));
+    return;
+  }
+  resuming_ = true;
+  const TimePoint next = std::max(loop_.Now(), lost_at_ + kRetry);
+  lost_at_ = next;
+  // Posted at least: this is called by what is destroyed here.
+  retry_.At(next, [this] {
+    logs_.reset();
+    session_.reset();
+    stub_.reset();
+    channel_.reset();
+    connection_.reset();
+    Connect();
+  });
+}
+
 void NodeLink::Send(v1::SessionRequest request) {
-  if (session_.has_value()) session_->Send(std::move(request));
+  if (request.has_hello()) hello_ = request.hello();
+  if (request.has_heartbeat()) {
+    request.mutable_heartbeat()->set_received(inbox_.last());
+    if (resumable_) {
+      for (auto& [key, progress] : log_progress_) ReportTaken(key, progress);
+    }
+  }
+  if (resumable_ && IsKept(request)) request = outbox_.Add(std::move(request));
+  if (session_.has_value() && !resuming_) session_->Send(std::move(request));
 }
 
 void NodeLink::OpenLogs(const std::string& job_id, uint32_t attempt) {
-  v1::LogsRequest request;
-  request.set_job_id(job_id);
-  request.set_attempt(attempt);
-  auto shared = std::make_shared<v1::LogsRequest>(std::move(request));
+  logs_request_.emplace();
+  logs_request_->set_job_id(job_id);
+  logs_request_->set_attempt(attempt);
+  OpenLogStream();
+}
+
+void NodeLink::OpenLogStream() {
+  auto request = std::make_shared<v1::LogsRequest>(*logs_request_);
+  for (auto& [key, progress] : log_progress_) {
+    v1::LogPosition& from = *request->add_from();
+    from.set_rank(key.first);
+    from.set_stream(key.second);
+    from.set_offset(progress.taken);
+  }
+  reader_waits_ = false;
   logs_.emplace(
       loop_,
-      [this, shared](auto* context, auto* reactor) {
-        stub_->async()->Logs(context, shared.get(), reactor);
+      [this, request](auto* context, auto* reactor) {
+        stub_->async()->Logs(context, request.get(), reactor);
       },
-      [this](v1::LogChunk chunk) { handlers_.on_logs(std::move(chunk)); },
-      [this](absl::Status status) { handlers_.on_logs_end(std::move(status)); });
+      [this](v1::LogChunk chunk) { OnLogChunk(std::move(chunk)); },
+      [this](absl::Status status) {
+        if (resumable_ && absl::IsUnavailable(status)) return;  // Closed comes, and a new stream
+        logs_over_ = true;
+        handlers_.on_logs_end(std::move(status));
+      });
+}
+
+void NodeLink::OnLogChunk(v1::LogChunk chunk) {
+  const LogKey key{chunk.rank(), chunk.stream()};
+  LogProgress& progress = log_progress_[key];
+  progress.taken = chunk.offset() + chunk.data().size();
+  if (resumable_ && progress.taken - progress.reported >= kReportEvery) ReportTaken(key, progress);
+  ++unanswered_;
+  reader_waits_ = true;
+  handlers_.on_logs(std::move(chunk));
+}
+
+void NodeLink::ReportTaken(const LogKey& key, LogProgress& progress) {
+  if (progress.taken == progress.reported || resuming_) return;
+  progress.reported = progress.taken;
+  v1::SessionRequest request;
+  v1::LogPosition& taken = *request.mutable_log_taken();
+  taken.set_rank(key.first);
+  taken.set_stream(key.second);
+  taken.set_offset(progress.taken);
+  session_->Send(std::move(request));
 }
 
 void NodeLink::NextLogs() {
-  if (logs_.has_value()) logs_->Next();
+  // Of a stream that broke there may be a chunk that nobody had room for yet.
+  if (--unanswered_ > 0 || !logs_.has_value()) return;
+  if (std::exchange(reader_waits_, false)) logs_->Next();
 }
 
 }  // namespace dtrain

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/base/outbox.h"
 #include "common/loop/loop.h"
 #include "common/rpc/client_stream.h"
 #include "dtrain/v1/agent.grpc.pb.h"
@@ -15,7 +20,9 @@
 namespace dtrain {
 
 // The launcher's line to one agent: a transport's byte stream, gRPC on it, the Session and Logs
-// calls on that. Destroying it ends all of them, and with them the agent. Loop thread.
+// calls on that. Destroying it ends all of them. When the stream breaks and the agent is one whose
+// sessions outlive that, it connects again, for as long as it is not destroyed; whoever uses it
+// sees nothing but silence, and each message and log byte once. Loop thread.
 class NodeLink {
  public:
   struct Handlers {
@@ -40,10 +47,25 @@ class NodeLink {
   void NextLogs();
 
  private:
+  using LogKey = std::pair<uint32_t, v1::StreamKind>;
+  struct LogProgress {
+    uint64_t taken = 0;     // handed over up to here
+    uint64_t reported = 0;  // of which the agent knows
+  };
+
+  void Connect();
   void Open(os::UniqueFd stream);
+  void OnEvent(v1::SessionEvent event);
+  void OnResumed(const v1::Welcome& welcome);
+  void OnLogChunk(v1::LogChunk chunk);
+  void OpenLogStream();
+  void ReportTaken(const LogKey& key, LogProgress& progress);
   void Closed(absl::Status status);
+  void Lost(absl::Status why);
 
   loop::Loop& loop_;
+  transport::Transport& transport_;
+  const transport::Target target_;
   Handlers handlers_;
   std::unique_ptr<transport::Connection> connection_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -51,6 +73,19 @@ class NodeLink {
   std::optional<rpc::ClientStream<v1::SessionRequest, v1::SessionEvent>> session_;
   std::optional<rpc::ClientReader<v1::LogChunk>> logs_;
   loop::Timer reason_wait_;
+  // What a resumed session needs.
+  v1::Hello hello_;
+  bool resumable_ = false;  // the agent said so, and workers may run there
+  bool resuming_ = false;   // connected again or about to be, not welcomed yet
+  Outbox<v1::SessionRequest> outbox_;
+  Inbox inbox_;
+  std::optional<v1::LogsRequest> logs_request_;
+  std::map<LogKey, LogProgress> log_progress_;
+  bool logs_over_ = false;
+  int unanswered_ = 0;         // chunks handed over and not taken yet
+  bool reader_waits_ = false;  // one of them is the open stream's
+  TimePoint lost_at_;          // the last time
+  loop::Timer retry_;
 };
 
 }  // namespace dtrain

@@ -110,6 +110,11 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const Owner& owner,
 
 void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const Owner& owner,
                       const v1::Hello& hello) {
+  if (!self_.resumable) {
+    // The node's resident agent is not back yet, and its bridge has done without.
+    stream->Finish(absl::UnavailableError("no resident agent runs here"));
+    return;
+  }
   Session* session = Find(hello.job_id(), hello.attempt());
   if (session != nullptr && session->owner() == owner && session->CanResume(hello)) {
     session->Resume(std::move(stream), hello);

@@ -273,7 +273,7 @@ void JobImpl::CheckLeases() {
     if (state < State::kStarting) {
       EarlyFault(NodeId(i), std::move(why), kExitNodeLost);
     } else {
-      LoseNode(NodeId(i), std::move(why), kExitNodeLost);
+      LoseConnection(NodeId(i), why, kExitNodeLost);
     }
   }
   lease_check_at = next;

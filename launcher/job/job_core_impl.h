@@ -115,7 +115,8 @@ struct JobImpl {
   std::pair<int64_t, uint32_t> FailureOrder(const NodeMessage& message);
   void CheckAllEnded();
   void LateFault(NodeId node, std::string text, int exit_code);
-  void LoseNode(NodeId node, std::string why, int exit_code);
+  void LoseConnection(NodeId node, const std::string& why, int exit_code);
+  void LoseNode(NodeId node, std::string text, int exit_code);
   void TellNodeWarnings();
   bool RecordProgress(const NodeMessage& message);
   void CheckCollectives();

@@ -279,22 +279,30 @@ void JobImpl::OnClosed(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   std::string why(closed.why.message());
   if (why.empty()) why = "its agent ended the session";
+  if (absl::IsNotFound(closed.why)) {
+    // An agent that came back without the job: its shepherd and workers are gone.
+    At(closed.node).finished = true;
+    return LoseNode(closed.node, Printable(why), kExitAgentLost);
+  }
   const int exit_code = state == State::kStarting ? kExitStartAgents : kExitNodeLost;
-  LoseNode(closed.node, Printable(why), exit_code);
+  LoseConnection(closed.node, Printable(why), exit_code);
 }
 
-void JobImpl::LoseNode(NodeId id, std::string why, int exit_code) {
-  Node& node = At(id);
-  views[id.value()].gone = true;
-  views[id.value()].waiting_for.clear();
-  actions.push_back(Disconnect{id});
+void JobImpl::LoseConnection(NodeId id, const std::string& why, int exit_code) {
   std::string text = absl::StrCat("the connection to its agent is lost: ", why);
-  if (node.finished) {
+  if (At(id).finished) {
     absl::StrAppend(&text, "; its workers had ended, but not all of their output has arrived");
   } else {
     absl::StrAppend(&text, "; it ends its workers by itself within ",
                     FormatSeconds(options.lease + options.grace));
   }
+  LoseNode(id, std::move(text), exit_code);
+}
+
+void JobImpl::LoseNode(NodeId id, std::string text, int exit_code) {
+  views[id.value()].gone = true;
+  views[id.value()].waiting_for.clear();
+  actions.push_back(Disconnect{id});
   // A job that is being stopped goes on with the other nodes.
   const bool told = verdict.kind != Verdict::Kind::kNone && now > verdict_open_until;
   const bool other = verdict.kind != Verdict::Kind::kNone && verdict.kind != Verdict::Kind::kNode;

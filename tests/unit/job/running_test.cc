@@ -247,6 +247,17 @@ TEST_F(RunningTest, OutputThatIsLostWithItsNodeIsTold) {
   EXPECT_THAT(verdict().message, HasSubstr("not all of their output"));
 }
 
+// E4: its agent came back and could not take the job over.
+TEST_F(RunningTest, AnAgentWithoutTheJobIsAShepherdLost) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Feed(NodeClosed{NodeId(1), absl::NotFoundError("the workers have been killed")});
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 203);
+  EXPECT_EQ(verdict().message, "node1: the workers have been killed");
+}
+
 TEST_F(RunningTest, FailuresOfNodesHaveTheirCodes) {
   struct Case {
     v1::NodeFailure::Kind kind;
