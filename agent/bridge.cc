@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/bridge.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,8 +12,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/inventory/inventory.h"
-#include "agent/inventory/nvml.h"
+#include "agent/node_readers.h"
+#include "agent/resident.h"
 #include "agent/session/agent_service.h"
 #include "agent/session/shepherd_process.h"
 #include "common/base/exit_code.h"
@@ -49,24 +50,15 @@ class Bridge {
  public:
   Bridge(std::unique_ptr<session::ShepherdProcess> shepherd, loop::Loop& loop)
       : loop_(loop),
-        gpu_pool_(1),
+        readers_(loop),
         shepherd_(std::move(shepherd)),
         sessions_(
             loop, session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION},
-            /*state_directory=*/"", [this](const session::Owner&) { return TakeShepherd(); },
-            session::Readers{
-                [this](absl::AnyInvocable<void(v1::Inventory)> done) { Read(std::move(done)); },
-                [this](absl::AnyInvocable<void(inventory::GpuReport)> done) {
-                  ReadGpus(std::move(done));
-                }},
-            [this] { Leave(); }),
+            /*state_directory=*/"",
+            [this](const session::Owner&, const v1::Hello&) { return TakeShepherd(); },
+            readers_.readers(), [this] { Leave(); }),
         service_(loop, sessions_, session::Owner{getuid()}),
-        farewell_(loop) {
-    ReadGpus([this](inventory::GpuReport report) {
-      gpus_ = std::move(report);
-      if (waiting_) Read(std::exchange(waiting_, nullptr));
-    });
-  }
+        farewell_(loop) {}
 
   // The stream is one socket, our stdin. gRPC works on a duplicate; the original tells when a
   // launcher has gone that never opened a session.
@@ -108,28 +100,9 @@ class Bridge {
     if (shepherd_ == nullptr) return absl::FailedPreconditionError("this agent had its job");
     return std::move(shepherd_);
   }
-  void ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done) {
-    gpu_pool_.Run([this, done = std::move(done)]() mutable {
-      inventory::GpuReport report = inventory::ReadGpus(inventory::GpuOptionsFromEnvironment());
-      loop_.Post([report = std::move(report), done = std::move(done)]() mutable {
-        done(std::move(report));
-      });
-    });
-  }
-  void Read(absl::AnyInvocable<void(v1::Inventory)> done) {
-    if (!gpus_.has_value()) {
-      waiting_ = std::move(done);
-      return;
-    }
-    v1::Inventory inventory = inventory::ReadInventory();
-    inventory::SetGpus(*gpus_, inventory);
-    done(std::move(inventory));
-  }
 
   loop::Loop& loop_;
-  loop::BlockingPool gpu_pool_;
-  std::optional<inventory::GpuReport> gpus_;
-  absl::AnyInvocable<void(v1::Inventory)> waiting_;
+  NodeReaders readers_;
   std::unique_ptr<session::ShepherdProcess> shepherd_;
   session::Sessions sessions_;
   session::AgentService service_;
@@ -149,8 +122,28 @@ int Fail(const absl::Status& status) {
 
 }  // namespace
 
+// All that passes between the launcher and the node's resident agent. It ends with either.
+int RunRelay(os::UniqueFd resident, bool one_socket) {
+  loop::Loop loop;
+  os::UniqueFd resident_out(fcntl(resident.get(), F_DUPFD_CLOEXEC, 0));
+  os::UniqueFd launcher_out(fcntl(one_socket ? STDIN_FILENO : STDOUT_FILENO, F_DUPFD_CLOEXEC, 0));
+  if (!resident_out || !launcher_out) return Fail(PosixError(errno, "duplicate a socket"));
+  loop::BytePump up(loop, STDIN_FILENO, resident.get(), [&](absl::Status) { loop.Stop(); });
+  loop::BytePump down(loop, resident_out.get(), launcher_out.get(),
+                      [&](absl::Status) { loop.Stop(); });
+  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int) { loop.Stop(); });
+  loop.Run();
+  _exit(kExitOk);
+}
+
 int RunBridge(bool one_socket) {
   signal(SIGPIPE, SIG_IGN);
+  if (auto resident = ConnectToResident()) {
+    if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {
+      return Fail(PosixError(errno, "greet the launcher"));
+    }
+    return RunRelay(*std::move(resident), one_socket);
+  }
   absl::Status subreaper = os::BecomeSubreaper();
   if (!subreaper.ok()) log::Warn(subreaper.message());
   loop::Loop loop;

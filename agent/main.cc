@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/bridge.h"
+#include "agent/serve.h"
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
@@ -21,11 +22,13 @@
 namespace {
 
 constexpr char kUsage[] =
-    "usage: dtrain-agent bridge [--socket]   serve one launcher on stdin and stdout\n"
-    "       dtrain-agent shepherd            run one job's workers (socket on fd 3)\n"
+    "usage: dtrain-agent serve [--state-dir DIR]   the resident agent of a node, for systemd\n"
+    "       dtrain-agent bridge [--socket]         serve one launcher on stdin and stdout\n"
+    "       dtrain-agent shepherd                  run one job's workers (socket on fd 3)\n"
     "       dtrain-agent version\n"
     "\n"
-    "The agent is started by `dtrain launch`; there is nothing to run by hand.\n";
+    "bridge and shepherd are started by dtrain itself. A node needs no resident agent: with one,\n"
+    "jobs start faster and outlive the agent.\n";
 
 constexpr int kShepherdSocket = 3;
 
@@ -33,9 +36,10 @@ constexpr int kShepherdSocket = 3;
 
 int main(int argc, char** argv) {
   const std::string role = argc >= 2 ? argv[1] : "";
+  using Level = dtrain::log::Level;
+  const Level least = role == "serve" ? Level::kInfo : Level::kWarning;
   dtrain::log::Init(role == "shepherd" ? "dtrain-shepherd" : "dtrain-agent",
-                    getenv("DTRAIN_DEBUG") != nullptr ? dtrain::log::Level::kDebug
-                                                      : dtrain::log::Level::kWarning);
+                    getenv("DTRAIN_DEBUG") != nullptr ? Level::kDebug : least);
   if (absl::Status one = dtrain::os::CheckOneIdentity(); !one.ok()) {
     dtrain::log::Error(one.message());
     _exit(dtrain::kExitStartAgents);  // sanitizers cannot look at such a process at its end
@@ -44,6 +48,11 @@ int main(int argc, char** argv) {
     return dtrain::agent::RunBridge(argc == 3);
   }
   if (role == "shepherd" && argc == 2) return dtrain::shepherd::RunShepherd(kShepherdSocket);
+  if (role == "serve" && (argc == 2 || (argc == 4 && strcmp(argv[2], "--state-dir") == 0))) {
+    dtrain::agent::ServeOptions options;
+    if (argc == 4) options.state_directory = argv[3];
+    return dtrain::agent::RunServe(options);
+  }
   if (role == "version" && argc == 2) {
     std::printf("dtrain-agent %s\n", DTRAIN_VERSION);
     return dtrain::kExitOk;

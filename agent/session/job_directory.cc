@@ -61,6 +61,10 @@ bool IsPlainJobId(absl::string_view job_id) {
          std::all_of(job_id.begin(), job_id.end(), plain);
 }
 
+std::string ShepherdCgroupName(const std::string& job_id, uint32_t attempt) {
+  return absl::StrCat(kShepherdCgroupPrefix, job_id, ".", attempt);
+}
+
 absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const std::string& job_id,
                                                 uint32_t attempt) {
   if (!IsPlainJobId(job_id)) {

@@ -39,6 +39,10 @@ class JobDirectory {
   os::UniqueFd bound_;
 };
 
+// The cgroup that a resident agent makes for one job's shepherd, with the workers' below it.
+inline constexpr absl::string_view kShepherdCgroupPrefix = "dtrain-shepherd-";
+std::string ShepherdCgroupName(const std::string& job_id, uint32_t attempt);
+
 // Whether a job's id can be part of a file name, as all that dtrain makes can.
 bool IsPlainJobId(absl::string_view job_id);
 

@@ -53,8 +53,10 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
 }
 
 Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
-                 const v1::Account& account, JobDirectory directory, loop::Task on_ended)
-    : Session(surroundings, owner, SessionCore(surroundings.self, surroundings.loop.Now(), account),
+                 const v1::Account& account, uint64_t taken, JobDirectory directory,
+                 loop::Task on_ended)
+    : Session(surroundings, owner,
+              SessionCore(surroundings.self, surroundings.loop.Now(), account, taken),
               std::move(shepherd), std::move(on_ended)) {
   directory_ = std::move(directory);
   const v1::JobPart& part = account.part();
@@ -166,7 +168,7 @@ absl::Status Session::WriteRecord(const v1::JobPart& part) {
   record.set_boot_id(os::BootId());
   record.set_shepherd_pid(static_cast<uint32_t>(shepherd_->pid()));
   record.set_shepherd_start_time(os::StartTime(shepherd_->pid()).value_or(0));
-  if (auto parent = os::FindWritableCgroup(); parent.ok()) record.set_cgroup(*parent);
+  record.set_cgroup(shepherd_->cgroup());
   return directory_->Write(record);
 }
 
@@ -254,12 +256,18 @@ std::vector<os::ProcessInfo> Session::JobProcesses() const {
 std::vector<uint32_t> Session::Living() const {
   std::vector<uint32_t> out;
   for (const os::ProcessInfo& info : JobProcesses()) out.push_back(static_cast<uint32_t>(info.pid));
-  auto parent = os::FindWritableCgroup();
-  if (!parent.ok() || job_cgroup_.empty()) return out;
-  for (pid_t pid : os::Cgroup(absl::StrCat(*parent, "/", job_cgroup_)).Processes()) {
-    out.push_back(static_cast<uint32_t>(pid));
+  if (const std::string cgroup = CgroupPath(); !cgroup.empty()) {
+    for (pid_t pid : os::Cgroup(cgroup).Processes()) out.push_back(static_cast<uint32_t>(pid));
   }
   return out;
+}
+
+// Of the job's workers, where the shepherd makes it; empty when it cannot, or has no job yet.
+std::string Session::CgroupPath() const {
+  if (job_cgroup_.empty()) return "";
+  if (!shepherd_->cgroup().empty()) return absl::StrCat(shepherd_->cgroup(), "/", job_cgroup_);
+  auto parent = os::FindWritableCgroup();
+  return parent.ok() ? absl::StrCat(*parent, "/", job_cgroup_) : "";
 }
 
 void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
@@ -283,9 +291,8 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
 void Session::KillLeftoversUntilGone(TimePoint deadline) {
   relay_.Finished(v1::Finished());
   bool left = os::Kill(JobProcesses()) > 0;
-  auto parent = os::FindWritableCgroup();
-  if (parent.ok() && !job_cgroup_.empty()) {
-    os::Cgroup cgroup(absl::StrCat(*parent, "/", job_cgroup_));
+  if (const std::string path = CgroupPath(); !path.empty()) {
+    os::Cgroup cgroup(path);
     cgroup.Kill();
     left = left || cgroup.Populated();
     if (!left) cgroup.Remove().IgnoreError();  // also when none was made

@@ -55,7 +55,7 @@ class Session {
           std::shared_ptr<Stream> stream, loop::Task on_ended);
   // Of a job that an agent before us has started.
   Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
-          const v1::Account& account, JobDirectory directory, loop::Task on_ended);
+          const v1::Account& account, uint64_t taken, JobDirectory directory, loop::Task on_ended);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -85,6 +85,7 @@ class Session {
   void Probe(const v1::ProbeRequest& request);
   void Hold(uint32_t count);
   void Look();
+  std::string CgroupPath() const;
   std::vector<os::ProcessInfo> JobProcesses() const;
   std::vector<uint32_t> Living() const;
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);

@@ -58,14 +58,15 @@ Duration Lease(const v1::Hello& hello) { return std::chrono::milliseconds(hello.
 SessionCore::SessionCore(Identity self, TimePoint now)
     : self_(std::move(self)), now_(now), last_heard_(now), last_beat_(now) {}
 
-SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& account)
+SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& account, uint64_t taken)
     : self_(std::move(self)),
       state_(State::kRunning),
       now_(now),
       last_heard_(now),
       last_beat_(now),
       hello_(account.kept().hello()),
-      away_(true) {
+      away_(true),
+      taken_(taken) {
   gpus_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
   gpus_.Start(account.part());
   gpus_.Started(account.started());
@@ -128,6 +129,12 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
   // A launcher that was given up is not listened to again: its workers are being ended.
   if (state_ == State::kOrphaned) return;
   last_heard_ = now_;
+  // A launcher that came back says again what it does not know to have arrived.
+  if (request.sequence() > 0 && request.sequence() <= taken_) return;
+  if (request.has_start() && request.sequence() > 0 && state_ != State::kNew &&
+      state_ != State::kJoined) {
+    return;  // the shepherd has it, and has not said so yet
+  }
   if (!Legal(state_, request.kind_case())) {
     Finish(absl::FailedPreconditionError(absl::StrCat("the agent cannot take request ",
                                                       static_cast<int>(request.kind_case()),

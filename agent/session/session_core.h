@@ -90,8 +90,9 @@ class SessionCore {
   };
 
   SessionCore(Identity self, TimePoint now);
-  // Of a job that an agent before us has started; its launcher is yet to come back.
-  SessionCore(Identity self, TimePoint now, const v1::Account& account);
+  // Of a job that an agent before us has started; its launcher is yet to come back. `taken`: the
+  // last request that the shepherd has.
+  SessionCore(Identity self, TimePoint now, const v1::Account& account, uint64_t taken);
 
   std::vector<Action> OnEvent(TimePoint now, const Event& event);
   TimePoint NextDeadline() const;

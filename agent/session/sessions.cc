@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/sessions.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -39,6 +41,7 @@ struct Sessions::Foundling {
   Foundling(loop::Loop& loop, JobDirectory where) : directory(std::move(where)), timer(loop) {}
   JobDirectory directory;
   std::optional<v1::JobRecord> record;
+  os::UniqueFd listener;  // pidfd of who answers there
   std::unique_ptr<ShepherdProcess> shepherd;
   loop::Timer timer;
   std::pair<std::string, uint32_t> key;  // job and attempt, by the directory's name
@@ -92,7 +95,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const Owner& owner,
     stream->Finish(absl::UnavailableError("this agent is being shut down and takes no jobs"));
     return;
   }
-  auto shepherd = make_shepherd_(owner);
+  auto shepherd = make_shepherd_(owner, request.hello());
   if (!shepherd.ok()) {
     stream->Finish(absl::Status(shepherd.status().code(),
                                 absl::StrCat("start the shepherd: ", shepherd.status().message())));
@@ -171,35 +174,36 @@ void Sessions::Look(JobDirectory directory) {
   auto peer = os::PeerOf(socket->get());
   auto pidfd = peer.ok() ? os::OpenPidfd(peer->pid) : peer.status();
   if (!pidfd.ok()) return GiveUp(foundling, std::string(pidfd.status().message()));
+  foundling.listener.Reset(fcntl(pidfd->get(), F_DUPFD_CLOEXEC, 0));
   if (!foundling.record) return GiveUp(foundling, "the agent's record of it is missing or damaged");
   if (peer->pid != static_cast<pid_t>(foundling.record->shepherd_pid()) ||
       peer->uid != foundling.record->uid() ||
       os::StartTime(peer->pid) != foundling.record->shepherd_start_time()) {
     return GiveUp(foundling, "another process answers in its place");
   }
-  foundling.shepherd =
-      ShepherdProcess::Adopt(loop_, os::Child{peer->pid, *std::move(pidfd)}, *std::move(socket));
+  foundling.shepherd = ShepherdProcess::Adopt(loop_, os::Child{peer->pid, *std::move(pidfd)},
+                                              *std::move(socket), foundling.record->cgroup());
   foundling.shepherd->Listen(
       [this, &foundling](v1::ShepherdEvent event, os::UniqueFd) {
-        if (event.has_account()) OnAccount(foundling, std::move(*event.mutable_account()));
+        if (event.has_account()) OnAccount(foundling, event.account(), event.received());
       },
       [this, &foundling](const std::string& why) { GiveUp(foundling, why); });
   foundling.timer.After(kAccountTimeout,
                         [this, &foundling] { GiveUp(foundling, "it does not answer"); });
 }
 
-void Sessions::OnAccount(Foundling& foundling, v1::Account account) {
+void Sessions::OnAccount(Foundling& foundling, const v1::Account& account, uint64_t taken) {
   foundling.timer.Cancel();
   foundling.adopted = true;
   auto place = sessions_.insert(sessions_.end(), nullptr);
   *place =
       std::make_unique<Session>(Session::Surroundings{loop_, readers_, self_, state_directory_},
                                 Owner{foundling.record->uid()}, std::move(foundling.shepherd),
-                                account, std::move(foundling.directory), [this, place] {
+                                account, taken, std::move(foundling.directory), [this, place] {
                                   sessions_.erase(place);
                                   on_session_ended_();
                                 });
-  log::Warn(absl::StrCat("job ", account.part().job_id(), ": taken over from the agent before, ",
+  log::Info(absl::StrCat("job ", account.part().job_id(), ": taken over from the agent before, ",
                          account.part().workers_size(), " workers"));
   Decided(foundling);
 }
@@ -217,19 +221,25 @@ void Sessions::KillRest(Foundling& foundling) {
   std::vector<os::ProcessInfo> processes = os::FindByEnvironment(
       foundling.record ? foundling.record->uid() : geteuid(),
       {absl::StrCat("DTRAIN_JOB_ID=", job_id), absl::StrCat("DTRAIN_ATTEMPT=", attempt)});
-  bool left = false;
   if (foundling.record) {
     const auto pid = static_cast<pid_t>(foundling.record->shepherd_pid());
     const auto start = os::StartTime(pid);
     if (start == foundling.record->shepherd_start_time()) processes.push_back({pid, *start, '?'});
-    if (!foundling.record->cgroup().empty()) {
-      os::Cgroup cgroup(
-          absl::StrCat(foundling.record->cgroup(), "/",
-                       os::JobCgroupName(job_id, attempt, foundling.record->node_rank())));
-      cgroup.Kill();
-      left = cgroup.Populated();
-      if (!left) cgroup.Remove().IgnoreError();  // also when none was made
-    }
+  }
+  // Nobody else can listen in a folder that is ours alone.
+  if (foundling.listener) (void)os::SendSignal(foundling.listener.get(), SIGKILL);
+  bool left = false;
+  std::string path;
+  if (foundling.record) {
+    path = foundling.record->cgroup();
+  } else if (auto parent = os::FindWritableCgroup(); parent.ok()) {
+    path = absl::StrCat(*parent, "/", ShepherdCgroupName(job_id, attempt));
+  }
+  if (!path.empty()) {
+    os::Cgroup cgroup(path);  // with the shepherd in it
+    cgroup.Kill();
+    left = cgroup.Populated();
+    if (!left) cgroup.Remove().IgnoreError();  // also when none was made
   }
   left = os::Kill(processes) > 0 || left;
   if (left && loop_.Now() < foundling.give_up_at) {

@@ -24,8 +24,8 @@ namespace dtrain::session {
 // jobs that an agent before it has left running. Loop thread.
 class Sessions {
  public:
-  using MakeShepherd =
-      absl::AnyInvocable<absl::StatusOr<std::unique_ptr<ShepherdProcess>>(const Owner&)>;
+  using MakeShepherd = absl::AnyInvocable<absl::StatusOr<std::unique_ptr<ShepherdProcess>>(
+      const Owner&, const v1::Hello&)>;
 
   // `state_directory`: of a resident agent, exists; empty: sessions end with their stream.
   // `on_session_ended` is called, on the loop, when a session is gone and its last word is sent.
@@ -60,7 +60,7 @@ class Sessions {
   Session* Find(const std::string& job_id, uint32_t attempt);
   loop::Task WhenEnded(std::list<std::unique_ptr<Session>>::iterator session);
   void Look(JobDirectory directory);
-  void OnAccount(Foundling& foundling, v1::Account account);
+  void OnAccount(Foundling& foundling, const v1::Account& account, uint64_t taken);
   void GiveUp(Foundling& foundling, const std::string& why);
   void KillRest(Foundling& foundling);
   void Decided(Foundling& foundling);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/shepherd_process.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/os/cgroup.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 
@@ -27,30 +29,46 @@ std::string Describe(const os::ExitStatus& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(
-    loop::Loop& loop, const std::string& program) {
+absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Loop& loop,
+                                                                        const std::string& program,
+                                                                        const os::Account* user,
+                                                                        const std::string& cgroup) {
   auto sockets = os::SocketPair();
   if (!sockets.ok()) return sockets.status();
   os::SpawnSpec spec;
   spec.argv = {program, "shepherd"};
-  spec.env = OwnEnvironment();
+  spec.env = user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment();
+  spec.user = user;
+  if (user != nullptr) spec.working_directory = "/";
+  os::UniqueFd procs;
+  if (!cgroup.empty()) {
+    auto opened = os::Cgroup(cgroup).OpenProcs();
+    if (!opened.ok()) return opened.status();
+    procs = *std::move(opened);
+    spec.cgroup_procs_fd = procs.get();
+  }
   spec.stderr_fd = STDERR_FILENO;
   spec.extra_fds = {{sockets->second.get(), kShepherdSocket}};
   auto child = os::Spawn(spec);
   if (!child.ok()) return child.status();
-  return std::unique_ptr<ShepherdProcess>(
-      new ShepherdProcess(loop, *std::move(child), std::move(sockets->first), /*is_child=*/true));
+  return std::unique_ptr<ShepherdProcess>(new ShepherdProcess(
+      loop, *std::move(child), std::move(sockets->first), /*is_child=*/true, cgroup));
 }
 
 std::unique_ptr<ShepherdProcess> ShepherdProcess::Adopt(loop::Loop& loop, os::Child process,
-                                                        os::UniqueFd socket) {
+                                                        os::UniqueFd socket,
+                                                        const std::string& cgroup) {
   return std::unique_ptr<ShepherdProcess>(
-      new ShepherdProcess(loop, std::move(process), std::move(socket), /*is_child=*/false));
+      new ShepherdProcess(loop, std::move(process), std::move(socket), /*is_child=*/false, cgroup));
 }
 
 ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket,
-                                 bool is_child)
-    : child_(std::move(child)), is_child_(is_child), exit_watch_(loop, child_.pidfd.get()) {
+                                 bool is_child, std::string cgroup)
+    : loop_(loop),
+      child_(std::move(child)),
+      is_child_(is_child),
+      cgroup_(std::move(cgroup)),
+      exit_watch_(loop, child_.pidfd.get()) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, std::move(socket),
       [this](absl::string_view frame, os::UniqueFd fd) {
@@ -72,7 +90,19 @@ ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd
   exit_watch_.OnReadable([this] { Reap(); });
 }
 
-ShepherdProcess::~ShepherdProcess() = default;
+// It ends by itself when its socket closes; somebody must reap it then.
+ShepherdProcess::~ShepherdProcess() {
+  if (!is_child_ || ended_) return;
+  struct Rest {
+    Rest(loop::Loop& loop, os::UniqueFd fd) : pidfd(std::move(fd)), watch(loop, pidfd.get()) {}
+    os::UniqueFd pidfd;
+    loop::FdWatch watch;
+  };
+  os::UniqueFd pidfd(fcntl(child_.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!pidfd) return;
+  auto rest = std::make_shared<Rest>(loop_, std::move(pidfd));
+  rest->watch.OnReadable([rest] { (void)os::TryReap(rest->pidfd.get()); });
+}
 
 void ShepherdProcess::Listen(OnEvent on_event, OnGone on_gone) {
   on_event_ = std::move(on_event);

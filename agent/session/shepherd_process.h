@@ -21,13 +21,17 @@ class ShepherdProcess {
   using OnEvent = absl::AnyInvocable<void(v1::ShepherdEvent event, os::UniqueFd fd)>;
   using OnGone = absl::AnyInvocable<void(std::string why)>;
 
-  // `program` is this agent's own file, run as `<program> shepherd` with the socket as fd 3.
+  // `program` is this agent's own file, run as `<program> shepherd` with the socket as fd 3; `user`
+  // (may be null: as ourselves) is whom it and the workers run as; `cgroup` (may be empty: ours) is
+  // a directory that this user may use, for it and them.
   static absl::StatusOr<std::unique_ptr<ShepherdProcess>> Start(loop::Loop& loop,
-                                                                const std::string& program);
+                                                                const std::string& program,
+                                                                const os::Account* user = nullptr,
+                                                                const std::string& cgroup = "");
   // One that an agent before us has started and told to keep running: `socket` is connected to
   // it, `pidfd` names it. Its first event is its Account.
   static std::unique_ptr<ShepherdProcess> Adopt(loop::Loop& loop, os::Child process,
-                                                os::UniqueFd socket);
+                                                os::UniqueFd socket, const std::string& cgroup);
   ~ShepherdProcess();
   ShepherdProcess(const ShepherdProcess&) = delete;
   ShepherdProcess& operator=(const ShepherdProcess&) = delete;
@@ -36,18 +40,23 @@ class ShepherdProcess {
   void Listen(OnEvent on_event, OnGone on_gone);
   void Send(const v1::ShepherdRequest& request, int fd = -1);
   pid_t pid() const { return child_.pid; }
+  // The cgroup that it is in, where it makes the job's; empty when it has none to itself.
+  const std::string& cgroup() const { return cgroup_; }
   // Its process has ended and was reaped.
   bool ended() const { return ended_; }
   // Calls `done` once its process has ended.
   void WhenEnded(loop::Task done);
 
  private:
-  ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket, bool is_child);
+  ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket, bool is_child,
+                  std::string cgroup);
   void Gone(std::string why);
   void Reap();
 
+  loop::Loop& loop_;
   os::Child child_;
   const bool is_child_;
+  const std::string cgroup_;
   loop::FdWatch exit_watch_;
   std::unique_ptr<loop::FrameChannel> channel_;
   OnEvent on_event_;

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -145,6 +146,25 @@ absl::StatusOr<Cgroup> Cgroup::Make(absl::string_view parent_path, absl::string_
   if (mkdir(path.c_str(), 0755) != 0)
     return PosixError(errno, absl::StrCat("make the cgroup ", path));
   return Cgroup(std::move(path));
+}
+
+std::vector<Cgroup> Cgroup::Below(const std::string& parent_path, absl::string_view prefix) {
+  std::vector<Cgroup> out;
+  ForEachChild(parent_path, [&](const std::string& child) {
+    if (absl::StartsWith(absl::string_view(child).substr(parent_path.size() + 1), prefix)) {
+      out.push_back(Cgroup(child));
+    }
+  });
+  return out;
+}
+
+absl::Status Cgroup::GiveTo(uid_t uid, gid_t gid) const {
+  for (const char* file : {"", "/cgroup.procs", "/cgroup.threads", "/cgroup.subtree_control"}) {
+    if (chown((path_ + file).c_str(), uid, gid) != 0) {
+      return PosixError(errno, absl::StrCat("give the cgroup ", path_, " to user ", uid));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<UniqueFd> Cgroup::OpenProcs() const {

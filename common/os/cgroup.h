@@ -26,10 +26,14 @@ std::string JobCgroupName(absl::string_view job_id, uint32_t attempt, uint32_t n
 class Cgroup {
  public:
   static absl::StatusOr<Cgroup> Make(absl::string_view parent_path, absl::string_view name);
+  // Those right below `parent_path` whose name begins with `prefix`.
+  static std::vector<Cgroup> Below(const std::string& parent_path, absl::string_view prefix);
   // An existing one, made by another process of ours.
   explicit Cgroup(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
+  // Lets that user make cgroups below and move processes between them.
+  absl::Status GiveTo(uid_t uid, gid_t gid) const;
   // For SpawnSpec::cgroup_procs_fd.
   absl::StatusOr<UniqueFd> OpenProcs() const;
   // Whether a process lives in it or below; false when it is gone.

@@ -64,6 +64,9 @@ struct ChildPlan {
   int death_signal;
   pid_t parent;
   int cgroup_fd;
+  const Account* user;
+  const gid_t* groups;
+  size_t group_count;
   const cpu_set_t* cpus;
   size_t cpus_size;
   const std::pair<int, rlimit>* limits;
@@ -116,16 +119,32 @@ DTRAIN_CHILD_CODE void ResetSignals() {
     syscall(SYS_rt_sigaction, s, &action, nullptr, sizeof(uint64_t));
 }
 
+// Raw calls: they change this process alone, where glibc's would tell the threads of our parent.
+DTRAIN_CHILD_CODE void BecomeUser(ChildPlan* plan, uid_t uid, gid_t gid) {
+  if (syscall(SYS_setgroups, plan->group_count, plan->groups) != 0 ||
+      syscall(SYS_setresgid, gid, gid, gid) != 0 || syscall(SYS_setresuid, uid, uid, uid) != 0) {
+    Fail(plan, SpawnStage::kUser);
+  }
+  if (uid != 0 && syscall(SYS_setresuid, 0, 0, 0) == 0) {
+    errno = EPERM;  // it could get back what it gave up
+    Fail(plan, SpawnStage::kUser);
+  }
+  if (syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) Fail(plan, SpawnStage::kUser);
+}
+
+DTRAIN_CHILD_CODE void AskForDeathSignal(ChildPlan* plan) {
+  if (plan->death_signal == 0) return;
+  if (syscall(SYS_prctl, PR_SET_PDEATHSIG, plan->death_signal, 0, 0, 0) != 0) {
+    Fail(plan, SpawnStage::kDeathSignal);
+  }
+  // The parent may have died before the request was made.
+  if (syscall(SYS_getppid) != plan->parent) syscall(SYS_exit_group, 127);
+}
+
 DTRAIN_CHILD_CODE int ChildMain(void* argument) {
   auto* plan = static_cast<ChildPlan*>(argument);
   ResetSignals();
-  if (plan->death_signal != 0) {
-    if (syscall(SYS_prctl, PR_SET_PDEATHSIG, plan->death_signal, 0, 0, 0) != 0) {
-      Fail(plan, SpawnStage::kDeathSignal);
-    }
-    // The parent may have died before the request was made.
-    if (syscall(SYS_getppid) != plan->parent) syscall(SYS_exit_group, 127);
-  }
+  AskForDeathSignal(plan);
   if (plan->new_session ? syscall(SYS_setsid) < 0 : syscall(SYS_setpgid, 0, 0) != 0) {
     Fail(plan, SpawnStage::kGroup);
   }
@@ -135,6 +154,10 @@ DTRAIN_CHILD_CODE int ChildMain(void* argument) {
   if (plan->cpus != nullptr &&
       syscall(SYS_sched_setaffinity, 0, plan->cpus_size, plan->cpus) != 0) {
     Fail(plan, SpawnStage::kAffinity);
+  }
+  if (plan->user != nullptr) {
+    BecomeUser(plan, plan->user->uid, plan->user->gid);
+    AskForDeathSignal(plan);  // a change of the user drops it
   }
   if (plan->directory != nullptr && syscall(SYS_chdir, plan->directory) != 0) {
     Fail(plan, SpawnStage::kWorkingDirectory);
@@ -212,6 +235,8 @@ absl::Status Explain(const SpawnError& error, absl::string_view subject) {
       return PosixError(e, "put a new process into its cgroup");
     case SpawnStage::kAffinity:
       return PosixError(e, "bind a new process to its cpus");
+    case SpawnStage::kUser:
+      return PosixError(e, "make a new process another user's");
     case SpawnStage::kLimits:
       return PosixError(e, "set the resource limits of a new process");
     default:
@@ -371,6 +396,9 @@ absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error) {
                  spec.parent_death_signal,
                  getpid(),
                  spec.cgroup_procs_fd,
+                 spec.user,
+                 spec.user != nullptr ? spec.user->groups.data() : nullptr,
+                 spec.user != nullptr ? spec.user->groups.size() : 0,
                  cpus.get(),
                  cpus.bits.size() * 8,
                  spec.limits.data(),

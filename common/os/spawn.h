@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/os/account.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::os {
@@ -29,6 +30,9 @@ struct SpawnSpec {
   int cgroup_procs_fd = -1;     // an open cgroup.procs that the child joins
   std::vector<int> cpus;        // affinity; empty: as ours
   std::vector<std::pair<int, rlimit>> limits;  // {RLIMIT_..., value}
+  // Run it as this user, who cannot gain rights by it (no_new_privs); null: as ourselves. Needs
+  // root.
+  const Account* user = nullptr;
 };
 
 struct Child {
@@ -47,6 +51,7 @@ enum class SpawnStage {
   kLimits,
   kAffinity,
   kDescriptors,
+  kUser,
   kWorkingDirectory,
   kExec,
 };

@@ -117,6 +117,31 @@ TEST_F(ResumeTest, TheWelcomeTellsHowFarTheShepherdIs) {
   EXPECT_EQ(All<SendWelcome>(ComeBack(1)).at(0).received, 7u);
 }
 
+TEST_F(ResumeTest, WhatTheShepherdHasIsNotGivenToItAgain) {
+  v1::ShepherdEvent event = Exit();
+  event.set_received(2);
+  Hear(event, 1);
+  core_.OnEvent(now_, LauncherGone{});
+  ComeBack(1);
+  v1::SessionRequest again;
+  again.mutable_start()->set_job_id("job");
+  again.set_sequence(1);
+  EXPECT_THAT(Ask(again), IsEmpty());
+  again.mutable_stop();
+  again.set_sequence(3);
+  EXPECT_THAT(All<SendShepherd>(Ask(again)), SizeIs(1));
+}
+
+TEST_F(ResumeTest, AStartThatComesAgainBeforeTheShepherdAnsweredIsNoError) {
+  core_.OnEvent(now_, LauncherGone{});
+  ComeBack(0);
+  v1::SessionRequest again;
+  again.mutable_start()->set_job_id("job");
+  again.set_sequence(1);
+  EXPECT_THAT(Ask(again), IsEmpty());
+  EXPECT_EQ(core_.state(), State::kRunning);
+}
+
 TEST_F(ResumeTest, AcknowledgementsGoDown) {
   v1::SessionRequest beat;
   beat.mutable_heartbeat()->set_received(6);
@@ -171,7 +196,7 @@ TEST_F(ResumeTest, AnAdoptedJobWaitsForItsLauncher) {
   v1::Account account;
   *account.mutable_kept()->mutable_hello() = Hello().hello();
   account.mutable_part()->set_job_id("job");
-  SessionCore core(Identity{1, "b", true}, now_, account);
+  SessionCore core(Identity{1, "b", true}, now_, account, /*taken=*/3);
   EXPECT_EQ(core.state(), State::kRunning);
   EXPECT_TRUE(core.CanResume(Hello().hello()));
   now_ += seconds(10);

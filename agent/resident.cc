@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/resident.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/posix_error.h"
+#include "common/os/fd.h"
+
+namespace dtrain::agent {
+namespace {
+
+constexpr char kSystemDirectory[] = "/run/dtrain-agent";
+constexpr int kBacklog = 128;
+
+std::string UserDirectory() {
+  const char* runtime = getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && runtime[0] == '/') return absl::StrCat(runtime, "/dtrain-agent");
+  return absl::StrCat("/run/user/", geteuid(), "/dtrain-agent");
+}
+
+absl::StatusOr<sockaddr_un> Name(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(name.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " is longer than the ",
+                                                   sizeof(name.sun_path) - 1,
+                                                   " bytes that unix sockets take"));
+  }
+  std::memcpy(name.sun_path, path.data(), path.size());
+  return name;
+}
+
+// The linker's hash of the program, from its own headers in memory.
+int TakeHash(dl_phdr_info* info, size_t, void* out) {
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& header = info->dlpi_phdr[i];
+    if (header.p_type != PT_NOTE) continue;
+    const char* at = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
+    const char* end = at + header.p_memsz;
+    const auto aligned = [](uint32_t n) { return (n + 3) & ~uint32_t{3}; };
+    while (at + sizeof(ElfW(Nhdr)) <= end) {
+      ElfW(Nhdr) note;
+      std::memcpy(&note, at, sizeof(note));
+      const char* name = at + sizeof(note);
+      const char* description = name + aligned(note.n_namesz);
+      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(name, "GNU", 4) == 0) {
+        *static_cast<std::string*>(out) =
+            absl::BytesToHexString(absl::string_view(description, note.n_descsz));
+        return 1;
+      }
+      at = description + aligned(note.n_descsz);
+    }
+  }
+  return 1;  // only the program itself, which comes first
+}
+
+absl::Status MakeDirectory(const std::string& path, mode_t mode) {
+  if (mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
+    return PosixError(errno, absl::StrCat("make ", path));
+  }
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) return PosixError(errno, absl::StrCat("look at ", path));
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 0022) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, " is not a directory of ours that only we can write to: remove it, or ",
+                     "give another one with --state-dir"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string DefaultStateDirectory() { return geteuid() == 0 ? kSystemDirectory : UserDirectory(); }
+
+std::string BuildId() {
+  std::string hash;
+  dl_iterate_phdr(TakeHash, &hash);
+  return absl::StrCat(DTRAIN_VERSION, " ", hash, "\n");
+}
+
+absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
+  const mode_t mode = geteuid() == 0 ? 0755 : 0700;
+  if (absl::Status made = MakeDirectory(path, mode); !made.ok()) return made;
+  const std::string lock_path = path + "/lock";
+  os::UniqueFd lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) return PosixError(errno, absl::StrCat("open ", lock_path));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return PosixError(errno, absl::StrCat("lock ", lock_path));
+    auto holder = os::ReadSmallFile(lock_path);
+    return absl::AlreadyExistsError(
+        absl::StrCat("another agent serves from ", path, holder.ok() ? ", process " + *holder : "",
+                     ": there is one per node (and user); stop it, or give another --state-dir"));
+  }
+  const std::string pid = absl::StrCat(getpid());
+  if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {
+    return PosixError(errno, absl::StrCat("write ", lock_path));
+  }
+  // Users may pass through to sockets that are theirs; what is in a job's folder is not for others.
+  if (absl::Status made = MakeDirectory(path + "/jobs", 0700); !made.ok()) return made;
+  return ResidentDirectory(std::move(path), std::move(lock));
+}
+
+absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen() const {
+  auto name = Name(socket_path());
+  if (!name.ok()) return name.status();
+  os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return PosixError(errno, "make a socket");
+  // The lock is ours, so nobody listens there.
+  (void)unlink(name->sun_path);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {
+    return PosixError(errno, absl::StrCat("make ", name->sun_path));
+  }
+  // Whoever connects is known by the kernel's word, not by the mode.
+  if (chmod(name->sun_path, geteuid() == 0 ? 0666 : 0600) != 0 || listen(fd.get(), kBacklog) != 0) {
+    return PosixError(errno, absl::StrCat("listen on ", name->sun_path));
+  }
+  const std::string build = path_ + "/build";
+  os::UniqueFd file(open((build + ".new").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  const std::string id = BuildId();
+  if (!file || write(file.get(), id.data(), id.size()) != static_cast<ssize_t>(id.size()) ||
+      rename((build + ".new").c_str(), build.c_str()) != 0) {
+    return PosixError(errno, absl::StrCat("write ", build));
+  }
+  return fd;
+}
+
+std::optional<os::UniqueFd> ConnectToResident() {
+  std::vector<std::string> candidates = {UserDirectory(), kSystemDirectory};
+  if (const char* named = getenv("DTRAIN_AGENT_STATE"); named != nullptr) candidates = {named};
+  for (const std::string& directory : candidates) {
+    auto build = os::ReadSmallFile(directory + "/build");
+    if (!build.ok() || *build != BuildId()) continue;
+    auto name = Name(directory + "/agent.sock");
+    if (!name.ok()) continue;
+    os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (fd && connect(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) == 0) {
+      return fd;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace dtrain::agent

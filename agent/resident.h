@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/os/unique_fd.h"
+
+// Where a resident agent is to be found on its own node, by those who serve and those who look.
+namespace dtrain::agent {
+
+// Of a resident agent of this user: $XDG_RUNTIME_DIR/dtrain-agent or /run/user/UID/dtrain-agent;
+// for root /run/dtrain-agent. All of them are on file systems that a reboot empties.
+std::string DefaultStateDirectory();
+
+// What this very program is: its version and the hash that the linker has put into it.
+std::string BuildId();
+
+// The state directory of one resident agent, held by a lock as long as this lives. In it: `lock`,
+// `agent.sock`, `build`, and `jobs/`, where each job has a folder.
+class ResidentDirectory {
+ public:
+  // Makes it, mode 0755 for root (users reach the socket in it) and 0700 else. ALREADY_EXISTS:
+  // another agent has it.
+  static absl::StatusOr<ResidentDirectory> Hold(std::string path);
+
+  const std::string& path() const { return path_; }
+  std::string socket_path() const { return path_ + "/agent.sock"; }
+  // A listening socket under socket_path, in place of what a killed agent has left there, and the
+  // build beside it.
+  absl::StatusOr<os::UniqueFd> Listen() const;
+
+ private:
+  ResidentDirectory(std::string path, os::UniqueFd lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
+  std::string path_;
+  os::UniqueFd lock_;
+};
+
+// A connection to the resident agent of this node, the user's own or else the system's, when there
+// is one of this very build; DTRAIN_AGENT_STATE names the directory of another one, and "none" of
+// none.
+std::optional<os::UniqueFd> ConnectToResident();
+
+}  // namespace dtrain::agent
