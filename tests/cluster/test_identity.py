@@ -8,6 +8,7 @@ import pytest
 
 import hosts
 import leftovers
+import residents
 
 UID, GID, EXTRA = 1234, 1235, 1236
 CACHED = Path("/home/alice/.cache/dtrain")
@@ -135,3 +136,40 @@ def test_d16_a_local_agent_with_roots_rights_refuses(node, mode, word):
     code, out, err = run()
     assert code == 200 and "ids" not in out, (code, out, err)
     assert word in err and "chmod u-s,g-s" in err, err
+
+
+# The resident agent is root's; who asks is known by the kernel's word about the bridge's socket.
+def test_a_resident_agent_runs_workers_as_who_asks(node):
+    agent = residents.Resident(node).start()
+    try:
+        result = launch(node, "/usr/bin/python3", "-c", REPORT)
+        assert result.code == 0, result
+        assert result.lines.count(IDS) == 2 and result.lines.count("caps 0 0 0 0") == 2, result
+        assert "regained" not in result.out, result
+        none = launch(node, "sh", "-c", "grep NoNewPrivs: /proc/self/status; touch /run/mine")
+        assert none.out.count("NoNewPrivs:\t1") == 2 and none.code == 1, none
+        assert not agent.host.path("/run/mine").exists()
+        empty = node.cluster.launch(["--env", "none", "--wdir", "/", "-H", "alice@node0:1", "--",
+                                     "sh", "-c", "echo $HOME $USER $LOGNAME"])
+        assert empty.out == "/home/alice alice alice\n", empty
+    finally:
+        agent.stop()
+        node.run(["rm", "-rf", CACHED.parent])
+
+
+def test_jobs_of_users_outlive_a_resident_agent(node):
+    agent = residents.Resident(node).start()
+    try:
+        started = node.cluster.start_launch(
+            ["--wdir", "/", "-H", "alice@node0:2", "--", "/usr/bin/python3", "-c",
+             REPORT + "while not os.path.exists('/run/go'): time.sleep(0.01)\nos._exit(7)"])
+        started.wait_for("up", count=2)
+        agent.kill()
+        agent.start()
+        node.path("/run/go").touch()
+        result = started.wait(30)
+        assert result.code == 7 and "lost" not in result.err, result
+    finally:
+        node.path("/run/go").unlink(missing_ok=True)
+        agent.stop()
+        node.run(["rm", "-rf", CACHED.parent])
