@@ -8,12 +8,22 @@ find_package(PkgConfig REQUIRED)
 # Ubuntu 24.04 has the archive of c-ares under this name, which pkg-config does not tell.
 find_library(DTRAIN_CARES_STATIC NAMES libcares_static.a)
 
-# dtrain_static(TARGET pkg...): the packages' archives, glibc's own libraries dynamic.
+# OpenSSL: the agent has it linked in (target property DTRAIN_STATIC_SSL); the launcher shares the
+# object with libssh.
+find_package(OpenSSL REQUIRED)
+set(static_ssl "$<BOOL:$<TARGET_PROPERTY:DTRAIN_STATIC_SSL>>")
+set(openssl "$<IF:${static_ssl},-Wl$<COMMA>-Bstatic -lssl -lcrypto -Wl$<COMMA>-Bdynamic -ldl,-lssl -lcrypto>")
+add_library(dtrain_openssl INTERFACE)
+target_link_libraries(dtrain_openssl INTERFACE "${openssl}")
+
+# dtrain_static(TARGET [AFTER flags] pkg...): the packages' archives, glibc's own libraries dynamic.
+# AFTER is what they need themselves: as one item with them, as CMake orders items as it likes.
 function(dtrain_static target)
-  execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --static --libs-only-l ${ARGN}
+  cmake_parse_arguments(ARG "" "AFTER" "" ${ARGN})
+  execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --static --libs-only-l ${ARG_UNPARSED_ARGUMENTS}
                   OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE rc)
   if(rc)
-    message(FATAL_ERROR "pkg-config knows no ${ARGN}; run tools/install-deps")
+    message(FATAL_ERROR "pkg-config knows no ${ARG_UNPARSED_ARGUMENTS}; run tools/install-deps")
   endif()
   separate_arguments(flags)
   list(REMOVE_DUPLICATES flags)
@@ -31,22 +41,14 @@ function(dtrain_static target)
     set(kind -Wl,--as-needed)
   endif()
   target_link_libraries(${target} INTERFACE
-    "${kind} -Wl,--start-group ${joined} -Wl,--end-group -Wl,-Bdynamic" Threads::Threads dl)
+    "${kind} -Wl,--start-group ${joined} -Wl,--end-group -Wl,-Bdynamic${ARG_AFTER}"
+    Threads::Threads dl)
 endfunction()
 
 dtrain_static(dtrain_absl absl_status absl_statusor absl_strings absl_str_format absl_time
               absl_any_invocable absl_flat_hash_map absl_span)
 dtrain_static(dtrain_protobuf protobuf)
-dtrain_static(dtrain_grpc grpc++)
-
-# OpenSSL comes after gRPC's archives. The agent has it linked in (target property
-# DTRAIN_STATIC_SSL); the launcher shares the object with libssh.
-find_package(OpenSSL REQUIRED)
-set(static_ssl "$<BOOL:$<TARGET_PROPERTY:DTRAIN_STATIC_SSL>>")
-target_link_libraries(dtrain_grpc INTERFACE
-  "$<IF:${static_ssl},-Wl$<COMMA>-Bstatic -lssl -lcrypto -Wl$<COMMA>-Bdynamic -ldl,-lssl -lcrypto>")
-add_library(dtrain_openssl INTERFACE)
-target_link_libraries(dtrain_openssl INTERFACE OpenSSL::Crypto)
+dtrain_static(dtrain_grpc AFTER " ${openssl}" grpc++)
 
 pkg_check_modules(LIBSSH REQUIRED libssh)
 add_library(dtrain_ssh INTERFACE)
