@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "agent/auth/identity.h"
+
+// Who may do what: one table of all methods, and what is not in it nobody may.
+namespace dtrain::auth {
+
+// What a method takes.
+enum class Right {
+  kNone,   // no identity: whether the process is alive
+  kLook,   // anyone of the cluster: the state of the node
+  kSee,    // a job's state: its owner, observers, admins
+  kOwn,    // a job's output and its end: its owner, admins
+  kStart,  // starting one, or taking one up again: users with an account; a job that is there, its
+           // owner or an admin
+  kAdmin,
+};
+
+struct Rule {
+  absl::string_view method;  // "/dtrain.v1.Agent/Logs", "GET /v1/jobs/{id}"
+  Right right;
+  absl::string_view doing;  // completes "alice may not ..."
+};
+
+absl::Span<const Rule> Rules();
+
+// "GET /v1/jobs/{id}" for a GET or HEAD of /v1/jobs/dtrain-1f; empty when there is no such route.
+absl::string_view RouteOf(absl::string_view http_method, absl::string_view path);
+
+// The job that is asked about. Nullptr where a job is expected means that there is none of that
+// name: then only those may ask who may about everyone's.
+struct Job {
+  std::string id;
+  std::string owner;  // account
+  uint32_t uid = 0;   // of the owner; this is what counts
+};
+
+// OK, or PERMISSION_DENIED with who asked for what and whose job it is. `method` as in Rules();
+// one that is not there is denied to all.
+absl::Status Authorise(const Identity& identity, absl::string_view method, const Job* job);
+
+// For who has not proven to be anybody: UNAUTHENTICATED for all but Right::kNone.
+absl::Status AuthoriseStranger(absl::string_view method);
+
+// A line for the log of what was asked and decided, of words `key="value"`.
+std::string AuditLine(const Identity& identity, absl::string_view method, const Job* job,
+                      const absl::Status& decision);
+
+}  // namespace dtrain::auth

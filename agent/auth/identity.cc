@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/auth/identity.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+
+namespace dtrain::auth {
+namespace {
+
+constexpr std::pair<Role, absl::string_view> kRoles[] = {
+    {Role::kObserver, "observer"},
+    {Role::kUser, "user"},
+    {Role::kAdmin, "admin"},
+};
+
+std::optional<Role> RoleOf(absl::string_view kind) {
+  for (const auto& [role, name] : kRoles) {
+    if (name == kind) return role;
+  }
+  return std::nullopt;
+}
+
+// Why workers cannot be started as this account; empty: they can.
+std::string WhyNot(const Account& account, const Policy& policy) {
+  if (policy.agent_uid != 0 && account.uid != policy.agent_uid) {
+    return absl::StrCat("this agent runs as user id ", policy.agent_uid,
+                        " and starts workers as nobody else, not as ", Escape(account.name));
+  }
+  if (account.uid == 0 && !policy.allow_root) {
+    return absl::StrCat("the certificate leads to ", Escape(account.name),
+                        " (user id 0), and this agent starts nothing as root for who comes over "
+                        "the network (--allow-root)");
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::string_view RoleName(Role role) {
+  for (const auto& [value, name] : kRoles) {
+    if (value == role) return name;
+  }
+  return "";
+}
+
+absl::StatusOr<Identity> IdentityOfCertificate(const CertificateFacts& certificate,
+                                               absl::string_view peer, const Policy& policy,
+                                               FindAccount find) {
+  const std::optional<Role> role = RoleOf(certificate.kind);
+  if (!role.has_value() || certificate.name.empty()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the certificate of ", Escape(certificate.kind), " ", Escape(certificate.name),
+                     " (", peer, ") is not a person's: use one made with dtrain-pki user"));
+  }
+  Identity out;
+  out.role = *role;
+  out.name = certificate.name;
+  out.proof = absl::StrCat("certificate ", certificate.serial);
+  out.peer = std::string(peer);
+  if (*role == Role::kObserver) {
+    out.no_account = "observers only look";
+    return out;
+  }
+  const std::string name = policy.accounts.AccountFor(certificate.name);
+  std::optional<Account> account = find(name);
+  if (!account.has_value()) {
+    out.no_account = absl::StrCat("there is no account \"", Escape(name),
+                                  "\" on this node: make it, or name another one in the agent's "
+                                  "file of accounts");
+    return out;
+  }
+  out.no_account = WhyNot(*account, policy);
+  if (out.no_account.empty()) out.account = std::move(account);
+  return out;
+}
+
+absl::StatusOr<Identity> IdentityOfUnixPeer(const UnixPeer& peer, absl::string_view account_name,
+                                            const Policy& policy) {
+  const bool own = peer.uid == policy.agent_uid;
+  if (policy.agent_uid != 0 && !own && peer.uid != 0) {
+    return absl::PermissionDeniedError(absl::StrCat("this agent is user id ", policy.agent_uid,
+                                                    "'s; user id ", peer.uid, " (process ",
+                                                    peer.pid, ") is refused"));
+  }
+  Identity out;
+  out.role = own || peer.uid == 0 ? Role::kAdmin : Role::kUser;
+  out.name = account_name.empty() ? absl::StrCat(peer.uid) : std::string(account_name);
+  out.proof = "unix socket";
+  out.peer = absl::StrCat("process ", peer.pid);
+  if (policy.agent_uid != 0 && !own) {
+    out.no_account = absl::StrCat("this agent runs as user id ", policy.agent_uid,
+                                  " and starts workers as nobody else, not as root");
+  } else if (account_name.empty()) {
+    out.no_account = absl::StrCat("user id ", peer.uid, " has no account on this node");
+  } else {
+    out.account = Account{out.name, peer.uid, peer.gid};
+  }
+  return out;
+}
+
+std::string Describe(const Identity& identity) {
+  return absl::StrCat(RoleName(identity.role), " ", Escape(identity.name), " (",
+                      Escape(identity.proof), ", ", Escape(identity.peer), ")");
+}
+
+}  // namespace dtrain::auth
