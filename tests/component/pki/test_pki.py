@@ -53,6 +53,13 @@ def authority(tmp_path):
     return directory
 
 
+@pytest.fixture
+def request_of(tmp_path):
+    def make(name):
+        return must("csr", tmp_path / f"tls-{name}", name)
+    return make
+
+
 def all_files(directory):
     return {p.relative_to(directory): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
 
@@ -187,6 +194,17 @@ def test_list(authority):
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", lines[1][3]) and re.fullmatch("[0-9A-F]{38,40}", lines[1][4])
 
 
+def test_list_shows_tokens_that_wait(authority, request_of):
+    token = must("token", authority, "gpu01").strip()
+    must("token", authority, "gpu02", "--ttl", "2d")
+    lines = [line.split() for line in must("list", authority).splitlines()]
+    assert sorted(line[:3] for line in lines[1:]) == [["token", "gpu01", "waiting"], ["token", "gpu02", "waiting"]]
+    assert token not in must("list", authority)
+    must("sign", authority, stdin=token + "\n" + request_of("gpu01"))
+    lines = [line.split() for line in must("list", authority).splitlines()]
+    assert [line[:3] for line in lines[1:]] == [["node", "gpu01", "valid"], ["token", "gpu02", "waiting"]]
+
+
 def test_bundle(authority):
     must("user", authority, "alice")
     done = subprocess.run([PKI, "bundle", authority, "alice"], capture_output=True, timeout=120)
@@ -196,13 +214,6 @@ def test_bundle(authority):
 
 
 # ---- Joining ----
-
-@pytest.fixture
-def request_of(tmp_path):
-    def make(name):
-        return must("csr", tmp_path / f"tls-{name}", name)
-    return make
-
 
 def test_a_token_is_good_once(authority, request_of, tmp_path):
     token = must("token", authority, "gpu02", "--ip", "10.0.0.2").strip()
@@ -217,6 +228,18 @@ def test_a_token_is_good_once(authority, request_of, tmp_path):
     must("revoke", authority, "gpu02")
     refused("sign", authority, stdin=token + "\n" + request_of("gpu02"), says="used already")
     refused("bundle", authority, "gpu02", says="no certificate")
+
+
+def test_a_token_is_good_once_for_many_who_come_at_once(authority, request_of, tmp_path):
+    request = tmp_path / "request"
+    request.write_text(must("token", authority, "gpu02") + request_of("gpu02"))
+    many = [subprocess.Popen([PKI, "sign", authority], stdin=request.open(), stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True) for _ in range(8)]
+    answers = [one.communicate(timeout=120) for one in many]
+    assert sorted(one.returncode for one in many) == [0] + [1] * 7
+    assert sum("BEGIN CERTIFICATE" in out for out, _ in answers) == 1
+    assert sum("used already" in err for _, err in answers) == 7
+    assert len((authority / "index.txt").read_text().splitlines()) == 1
 
 
 def test_a_key_that_never_left_its_node(authority, request_of):
