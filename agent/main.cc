@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/bridge.h"
+#include "agent/config.h"
 #include "agent/serve.h"
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/exit_code.h"
@@ -22,7 +23,7 @@
 namespace {
 
 constexpr char kUsage[] =
-    "usage: dtrain-agent serve [--state-dir DIR]   the resident agent of a node, for systemd\n"
+    "usage: dtrain-agent serve [FLAGS]             the resident agent of a node, for systemd\n"
     "       dtrain-agent bridge [--socket]         serve one launcher on stdin and stdout\n"
     "       dtrain-agent shepherd                  run one job's workers (socket on fd 3)\n"
     "       dtrain-agent version\n"
@@ -48,15 +49,12 @@ int main(int argc, char** argv) {
     return dtrain::agent::RunBridge(argc == 3);
   }
   if (role == "shepherd" && argc == 2) return dtrain::shepherd::RunShepherd(kShepherdSocket);
-  if (role == "serve" && (argc == 2 || (argc == 4 && strcmp(argv[2], "--state-dir") == 0))) {
-    dtrain::agent::ServeOptions options;
-    if (argc == 4) options.state_directory = argv[3];
-    return dtrain::agent::RunServe(options);
-  }
+  if (role == "serve") return dtrain::agent::RunServe({argv + 2, argv + argc});
   if (role == "version" && argc == 2) {
     std::printf("dtrain-agent %s\n", DTRAIN_VERSION);
     return dtrain::kExitOk;
   }
   std::fputs(kUsage, stderr);
+  std::fprintf(stderr, "\nFlags of serve:\n%s", dtrain::agent::ConfigHelp().c_str());
   return dtrain::kExitUsage;
 }

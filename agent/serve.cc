@@ -1,48 +1,158 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/serve.h"
 
-#include <fcntl.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <list>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "agent/config.h"
+#include "agent/connections.h"
 #include "agent/node_readers.h"
 #include "agent/resident.h"
-#include "agent/session/agent_service.h"
 #include "agent/session/sessions.h"
 #include "common/base/exit_code.h"
+#include "common/base/posix_error.h"
+#include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/loop/loop.h"
-#include "common/loop/threads.h"
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
-#include "common/os/credentials.h"
-#include "common/rpc/channel.h"
+#include "common/os/fd.h"
 
 namespace dtrain::agent {
 namespace {
 
 constexpr char kOwnProgram[] = "/proc/self/exe";
-// Of one user. A launcher has one connection per node, so this is as many jobs at a time.
-constexpr ptrdiff_t kMostConnections = 128;
+constexpr int kBacklog = 128;
 // After accept failed for lack of descriptors: others may close some.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(200);
+
+// A listening socket whose connections are handed over. Loop thread.
+class Door {
+ public:
+  using OnConnection = absl::AnyInvocable<void(os::UniqueFd socket, const sockaddr_storage& peer)>;
+  Door(loop::Loop& loop, os::UniqueFd listening, OnConnection on_connection)
+      : listening_(std::move(listening)),
+        watch_(loop, listening_.get()),
+        pause_(loop),
+        on_connection_(std::move(on_connection)) {
+    Await();
+  }
+
+ private:
+  void Await() {
+    watch_.OnReadable([this] { Accept(); });
+  }
+  void Accept() {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof(peer);
+    os::UniqueFd socket(accept4(listening_.get(), reinterpret_cast<sockaddr*>(&peer), &size,
+                                SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+      log::Error(absl::StrCat("cannot take a connection: ", PosixErrorText(errno)));
+      pause_.After(kAcceptPause, [this] { Await(); });
+      return;
+    }
+    Await();
+    if (socket) on_connection_(std::move(socket), peer);
+  }
+
+  os::UniqueFd listening_;
+  loop::FdWatch watch_;
+  loop::Timer pause_;
+  OnConnection on_connection_;
+};
+
+// "0.0.0.0:9797", "[::]:9797"
+absl::StatusOr<os::UniqueFd> ListenTcp(const std::string& where) {
+  const size_t colon = where.rfind(':');
+  std::string address = where.substr(0, colon);
+  if (address.size() > 2 && address.front() == '[' && address.back() == ']') {
+    address = address.substr(1, address.size() - 2);
+  }
+  uint32_t port = 0;
+  sockaddr_in v4{};
+  sockaddr_in6 v6{};
+  v4.sin_family = AF_INET;
+  v6.sin6_family = AF_INET6;
+  const bool is_v4 = inet_pton(AF_INET, address.c_str(), &v4.sin_addr) == 1;
+  if (colon == std::string::npos || !absl::SimpleAtoi(where.substr(colon + 1), &port) ||
+      port > 65535 || (!is_v4 && inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) != 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen ", Escape(where), " is no ADDRESS:PORT, such as 0.0.0.0:9797 or [::]:9797"));
+  }
+  v4.sin_port = v6.sin6_port = htons(static_cast<uint16_t>(port));
+  os::UniqueFd fd(
+      socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (fd) (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const auto* name =
+      is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
+  if (!fd || bind(fd.get(), name, is_v4 ? sizeof(v4) : sizeof(v6)) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    return PosixError(errno, absl::StrCat("listen on ", where));
+  }
+  return fd;
+}
+
+std::string AddressText(const sockaddr_storage& peer) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (peer.ss_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(peer).sin_addr, text, sizeof(text));
+  } else if (peer.ss_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, text, sizeof(text));
+  }
+  return text;
+}
+
+// What SIGHUP reads again.
+struct Security {
+  auth::Policy policy;
+  std::shared_ptr<const tls::Context> tls;  // null: nobody comes over TCP
+};
+
+absl::StatusOr<Security> ReadSecurity(const Config& config) {
+  Security security;
+  security.policy.agent_uid = geteuid();
+  security.policy.allow_root = config.allow_root;
+  if (!config.account_map.empty()) {
+    auto text = os::ReadSmallFile(config.account_map);
+    if (!text.ok()) return text.status();
+    auto accounts = auth::AccountMap::Parse(*text);
+    if (!accounts.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(config.account_map, ": ", accounts.status().message()));
+    }
+    security.policy.accounts = *std::move(accounts);
+  }
+  if (config.listen.empty()) return security;
+  tls::Files files = config.tls;
+  if (files.crl.empty()) {
+    const std::string beside = files.ca.substr(0, files.ca.rfind('/') + 1) + "crl.pem";
+    if (access(beside.c_str(), F_OK) == 0) files.crl = beside;
+  }
+  auto context = tls::Context::Load(tls::Side::kServer, files);
+  if (!context.ok()) return context.status();
+  security.tls = *std::move(context);
+  return security;
+}
 
 // Members in start order, so that they stop in reverse.
 class Resident {
  public:
-  Resident(loop::Loop& loop, ResidentDirectory directory)
+  Resident(loop::Loop& loop, ResidentDirectory directory, const Config& config, Security security)
       : loop_(loop),
         directory_(std::move(directory)),
+        listen_(config.listen),
         readers_(loop),
         sessions_(
             loop, session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true},
@@ -51,82 +161,41 @@ class Resident {
               return StartShepherd(owner, hello);
             },
             readers_.readers(), [this] { RemoveCgroups(); }),
-        accept_pause_(loop) {}
+        connections_(loop, sessions_) {
+    Use(std::move(security));
+  }
+
+  void Use(Security security) {
+    connections_.SetPolicy(std::move(security.policy));
+    connections_.SetTls(std::move(security.tls));
+  }
 
   // First what is there already, then what comes.
   void Start(absl::AnyInvocable<void(absl::Status)> done) {
     sessions_.AdoptAll([this, done = std::move(done)]() mutable {
       RemoveCgroups();
-      auto listening = directory_.Listen();
-      if (!listening.ok()) return done(listening.status());
-      listening_ = *std::move(listening);
-      accept_.emplace(loop_, listening_.get());
-      AwaitConnection();
-      log::Info(absl::StrCat("serving on ", directory_.socket_path()));
-      done(absl::OkStatus());
+      done(Listen());
     });
   }
 
  private:
-  // One peer. gRPC works on the socket; a duplicate tells when the peer has gone.
-  struct Connection {
-    Connection(loop::Loop& loop, session::Sessions& sessions, session::Owner who,
-               os::UniqueFd socket)
-        : peer(who),
-          watched(fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)),
-          hangup(std::make_unique<loop::FdWatch>(loop, watched.get())),
-          service(loop, sessions, peer),
-          server(std::make_unique<rpc::StreamServer>(service, std::move(socket))) {}
-    const session::Owner peer;
-    os::UniqueFd watched;
-    std::unique_ptr<loop::FdWatch> hangup;
-    session::AgentService service;
-    std::unique_ptr<rpc::StreamServer> server;
-  };
-
-  void AwaitConnection() {
-    accept_->OnReadable([this] { Accept(); });
-  }
-
-  void Accept() {
-    os::UniqueFd socket(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-      log::Error(absl::StrCat("cannot take a connection: ", strerror(errno)));
-      accept_pause_.After(kAcceptPause, [this] { AwaitConnection(); });
-      return;
+  absl::Status Listen() {
+    if (!listen_.empty()) {
+      auto listening = ListenTcp(listen_);
+      if (!listening.ok()) return listening.status();
+      tcp_.emplace(loop_, *std::move(listening),
+                   [this](os::UniqueFd socket, const sockaddr_storage& peer) {
+                     connections_.AdmitTcp(std::move(socket), AddressText(peer));
+                   });
+      log::Info(absl::StrCat("serving with TLS on ", listen_));
     }
-    AwaitConnection();
-    if (socket) Admit(std::move(socket));
-  }
-
-  void Admit(os::UniqueFd socket) {
-    auto peer = os::PeerOf(socket.get());
-    if (!peer.ok()) return log::Error(peer.status().message());
-    if (geteuid() != 0 && peer->uid != geteuid()) {
-      log::Warn(absl::StrCat("user ", peer->uid, " was refused: this agent serves only user ",
-                             geteuid()));
-      return;
-    }
-    const ptrdiff_t open =
-        std::count_if(connections_.begin(), connections_.end(),
-                      [&](const auto& other) { return other->peer.uid == peer->uid; });
-    if (open >= kMostConnections) {
-      log::Warn(absl::StrCat("a connection of user ", peer->uid, " was refused: it has ", open));
-      return;
-    }
-    auto place = connections_.insert(connections_.end(), nullptr);
-    *place = std::make_unique<Connection>(loop_, sessions_, session::Owner{peer->uid},
-                                          std::move(socket));
-    (*place)->hangup->OnHangup([this, place] { Close(place); });
-  }
-
-  void Close(std::list<std::unique_ptr<Connection>>::iterator place) {
-    (*place)->hangup.reset();
-    // gRPC's shutdown waits for its threads, and these may wait for our loop.
-    closing_.Run([connection = std::shared_ptr<Connection>(std::move(*place))] {
-      connection->server.reset();
+    auto listening = directory_.Listen();
+    if (!listening.ok()) return listening.status();
+    unix_.emplace(loop_, *std::move(listening), [this](os::UniqueFd socket, const auto&) {
+      connections_.AdmitUnix(std::move(socket));
     });
-    connections_.erase(place);
+    log::Info(absl::StrCat("serving on ", directory_.socket_path()));
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<session::ShepherdProcess>> StartShepherd(
@@ -168,14 +237,13 @@ class Resident {
 
   loop::Loop& loop_;
   ResidentDirectory directory_;
+  const std::string listen_;
   NodeReaders readers_;
-  loop::BlockingPool closing_{1};
   session::Sessions sessions_;
-  os::UniqueFd listening_;
-  std::optional<loop::FdWatch> accept_;
-  loop::Timer accept_pause_;
+  Connections connections_;
+  std::optional<Door> tcp_;
+  std::optional<Door> unix_;
   loop::Timer sweep_{loop_};
-  std::list<std::unique_ptr<Connection>> connections_;
 };
 
 int Fail(const absl::Status& status, int code) {
@@ -185,15 +253,29 @@ int Fail(const absl::Status& status, int code) {
 
 }  // namespace
 
-int RunServe(const ServeOptions& options) {
+int RunServe(const std::vector<std::string>& words) {
   signal(SIGPIPE, SIG_IGN);
+  auto config = ParseConfig(words);
+  if (!config.ok()) return Fail(config.status(), kExitUsage);
+  auto security = ReadSecurity(*config);
+  if (!security.ok()) return Fail(security.status(), kExitNotAuthorised);
   auto directory = ResidentDirectory::Hold(
-      options.state_directory.empty() ? DefaultStateDirectory() : options.state_directory);
+      config->state_directory.empty() ? DefaultStateDirectory() : config->state_directory);
   if (!directory.ok()) return Fail(directory.status(), kExitState);
   loop::Loop loop;
   int exit_code = kExitOk;
-  Resident resident(loop, *std::move(directory));
-  loop::SignalWatch signals(loop, {SIGTERM, SIGINT}, [&](int) { loop.Stop(); });
+  Resident resident(loop, *std::move(directory), *config, *std::move(security));
+  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
+    if (signal != SIGHUP) return loop.Stop();
+    auto anew = ParseConfig(words);
+    auto read = anew.ok() ? ReadSecurity(*anew) : anew.status();
+    if (read.ok()) {
+      resident.Use(*std::move(read));
+      log::Info("configuration and certificates were read again");
+    } else {
+      log::Error(absl::StrCat("not read again, the old stays: ", read.status().message()));
+    }
+  });
   resident.Start([&](absl::Status status) {
     if (status.ok()) return;
     exit_code = Fail(status, kExitState);

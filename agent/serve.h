@@ -2,16 +2,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace dtrain::agent {
 
-struct ServeOptions {
-  std::string state_directory;  // empty: DefaultStateDirectory()
-};
-
-// The resident agent: serves launchers of this node, and through `bridge` those that came by ssh,
-// until SIGTERM. Workers run on when it ends, however it ends, for as long as their launchers'
-// leases; the next agent takes them over. Returns the process's exit code.
-int RunServe(const ServeOptions& options);
+// The resident agent: serves launchers of this node, those that came by ssh through `bridge`, and
+// with TLS those elsewhere, until SIGTERM; SIGHUP reads certificates and configuration again.
+// Workers run on when it ends, however it ends, for as long as their launchers' leases; the next
+// agent takes them over. `words`: its flags. Returns the process's exit code.
+int RunServe(const std::vector<std::string>& words);
 
 }  // namespace dtrain::agent

@@ -96,6 +96,9 @@ void NodeLink::OnResumed(const v1::Welcome& welcome) {
 }
 
 void NodeLink::Closed(absl::Status status) {
+  if (absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status)) {
+    return handlers_.on_closed(transport::NotAuthorisedError(status.message()));
+  }
   // The agent's own words are the best there are.
   if (!absl::IsUnavailable(status)) {
     handlers_.on_closed(std::move(status));

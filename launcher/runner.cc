@@ -60,6 +60,7 @@ int Runner::Run() {
   absl::Status prepared = Prepare();
   if (!prepared.ok()) {
     std::fprintf(stderr, "dtrain: %s\n", std::string(prepared.message()).c_str());
+    if (absl::IsUnauthenticated(prepared)) return kExitNotAuthorised;
     return absl::IsInvalidArgument(prepared) ? kExitUsage : kExitStartAgents;
   }
   signal(SIGPIPE, SIG_IGN);
@@ -89,7 +90,8 @@ void Runner::Connect(NodeId id) {
       Disconnect(id);
     } else {
       const bool unknown = transport::IsUnknownHost(why);
-      Feed(job::NodeClosed{id, std::move(why), unknown});
+      const bool refused = transport::IsNotAuthorised(why);
+      Feed(job::NodeClosed{id, std::move(why), unknown, refused});
     }
   };
   handlers.on_logs = [this, id](v1::LogChunk chunk) { OnLogs(id, chunk); };
@@ -104,7 +106,7 @@ void Runner::Connect(NodeId id) {
       // When it is, the whole stream broke, and on_closed comes with the reason.
       Feed(job::NodeClosed{
           id, absl::DataLossError(absl::StrCat("the logs cannot be read: ", status.message())),
-          /*unknown_host=*/false});
+          /*unknown_host=*/false, /*not_authorised=*/false});
     }
   };
   nodes_[id.value()]->link = std::make_unique<NodeLink>(

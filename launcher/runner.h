@@ -46,6 +46,7 @@ class Runner {
 
   absl::Status Prepare();
   absl::Status PrepareTimeline();
+  absl::Status PrepareTcp();
   absl::Status PrepareStatus();
   transport::Transport& TransportFor(const hosts::HostEntry& entry);
   void Connect(NodeId id);

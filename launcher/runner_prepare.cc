@@ -2,10 +2,13 @@
 // What a launch needs before the first connection.
 #include <unistd.h>
 
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/text.h"
 #include "common/os/fd.h"
 #include "common/rpc/channel.h"
 #include "launcher/plan/plan.h"
@@ -14,6 +17,7 @@
 #include "launcher/transport/command_transport.h"
 #include "launcher/transport/local_transport.h"
 #include "launcher/transport/ssh_transport.h"
+#include "launcher/transport/tcp_transport.h"
 
 namespace dtrain {
 namespace {
@@ -50,10 +54,40 @@ absl::Status Runner::Prepare() {
     auto made = transport::CommandTransport::Make(loop_, options_.transport.rsh, agent_);
     if (!made.ok()) return made.status();
     remote_ = *std::move(made);
+  } else if (options_.transport.tcp && !options_.local) {
+    absl::Status made = PrepareTcp();
+    if (!made.ok()) return made;
   }
   for (size_t i = 0; i < hosts.entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
   core_ = std::make_unique<job::JobCore>(std::move(hosts), options_.job, loop_.Now());
   return PrepareStatus();
+}
+
+absl::Status Runner::PrepareTcp() {
+  std::string directory = options_.transport.tls_directory;
+  const char* home = getenv("HOME");
+  if (directory.empty() && home != nullptr) directory = absl::StrCat(home, "/.config/dtrain/tls");
+  // As `dtrain-pki bundle` names them.
+  transport::TcpOptions options;
+  options.tls.ca = directory + "/ca.crt";
+  options.tls.certificate = directory + "/user.crt";
+  options.tls.key = directory + "/user.key";
+  if (access(options.tls.certificate.c_str(), F_OK) != 0) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "--agent tcp: there is no user.crt in ", Escape(directory), ": get your files from who ",
+        "keeps the cluster's authority (dtrain-pki bundle), or name their folder with --tls-dir"));
+  }
+  if (const std::string crl = directory + "/crl.pem"; access(crl.c_str(), F_OK) == 0) {
+    options.tls.crl = crl;
+  }
+  if (options_.transport.agent_port != 0) options.port = options_.transport.agent_port;
+  options.connect_timeout = options_.transport.connect_timeout;
+  auto made = transport::TcpTransport::Make(loop_, options);
+  if (!made.ok()) {
+    return absl::UnauthenticatedError(absl::StrCat("--agent tcp: ", made.status().message()));
+  }
+  remote_ = *std::move(made);
+  return absl::OkStatus();
 }
 
 absl::Status Runner::PrepareStatus() {
@@ -100,7 +134,8 @@ absl::Status Runner::PrepareTimeline() {
 }
 
 transport::Transport& Runner::TransportFor(const hosts::HostEntry& entry) {
-  if (options_.local || (options_.transport.rsh.empty() && IsThisMachine(entry))) {
+  const bool plain = options_.transport.rsh.empty() && !options_.transport.tcp;
+  if (options_.local || (plain && IsThisMachine(entry))) {
     if (local_ == nullptr) {
       local_ = std::make_unique<transport::LocalTransport>(loop_, agent_.path());
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <utility>
+
 #include "agent/session/sessions.h"
 #include "common/loop/loop.h"
 #include "dtrain/v1/agent.grpc.pb.h"
@@ -12,8 +14,8 @@ namespace dtrain::session {
 class AgentService final : public v1::Agent::CallbackService {
  public:
   // `sessions` outlives the calls.
-  AgentService(loop::Loop& loop, Sessions& sessions, Owner peer)
-      : loop_(loop), sessions_(sessions), peer_(peer) {}
+  AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer)
+      : loop_(loop), sessions_(sessions), peer_(std::move(peer)) {}
 
   grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>* Session(
       grpc::CallbackServerContext* context) override;
@@ -23,7 +25,7 @@ class AgentService final : public v1::Agent::CallbackService {
  private:
   loop::Loop& loop_;
   Sessions& sessions_;
-  const Owner peer_;
+  const auth::Identity peer_;
 };
 
 }  // namespace dtrain::session

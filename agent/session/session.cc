@@ -165,6 +165,7 @@ absl::Status Session::WriteRecord(const v1::JobPart& part) {
   record.set_attempt(part.attempt());
   record.set_node_rank(part.node_rank());
   record.set_uid(owner_.uid);
+  record.set_owner(owner_.name);
   record.set_boot_id(os::BootId());
   record.set_shepherd_pid(static_cast<uint32_t>(shepherd_->pid()));
   record.set_shepherd_start_time(os::StartTime(shepherd_->pid()).value_or(0));

@@ -35,7 +35,7 @@ struct Readers {
 // Whose a session is: the user that its workers run as.
 struct Owner {
   uid_t uid = 0;
-  bool operator==(const Owner&) const = default;
+  std::string name;
 };
 
 // One launcher's session: carries out what SessionCore decides. Loop thread.

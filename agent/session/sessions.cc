@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "agent/auth/authorise.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
 #include "common/os/credentials.h"
@@ -20,6 +21,8 @@
 namespace dtrain::session {
 namespace {
 
+constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
+constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
 // A launcher that connected says Hello at once; one that does not is no launcher of ours.
 constexpr Duration kHelloTimeout = std::chrono::seconds(30);
 // A shepherd answers in a millisecond; one that is stopped or hangs is no shepherd any more.
@@ -63,34 +66,48 @@ Sessions::~Sessions() = default;
 
 // ---- streams ------------------------------------------------------------------------------
 
-void Sessions::Accept(std::shared_ptr<Session::Stream> stream, Owner owner) {
+void Sessions::Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer) {
   auto visitor = visitors_.insert(visitors_.end(), {stream, std::make_unique<loop::Timer>(loop_)});
   visitor->timeout->After(kHelloTimeout, [this, visitor] {
-    visitor->stream->Finish(absl::DeadlineExceededError("no Hello within 30 s"));
-    visitors_.erase(visitor);
+    Dismiss(visitor, absl::DeadlineExceededError("no Hello within 30 s"));
   });
-  stream->Start([this, visitor, owner](
-                    v1::SessionRequest request) { OnFirst(visitor, owner, std::move(request)); },
-                [this, visitor] {
-                  std::shared_ptr<Session::Stream> gone = std::move(visitor->stream);
-                  visitors_.erase(visitor);
-                  gone->Finish(absl::CancelledError("the launcher is gone"));
-                  gone->WhenOver([this] { on_session_ended_(); });
-                });
+  stream->Start(
+      [this, visitor, peer](v1::SessionRequest request) {
+        OnFirst(visitor, peer, std::move(request));
+      },
+      [this, visitor] { Dismiss(visitor, absl::CancelledError("the launcher is gone")); });
 }
 
-void Sessions::OnFirst(Visitors::iterator visitor, const Owner& owner, v1::SessionRequest request) {
+// Its stream is nobody's from now on.
+std::shared_ptr<Session::Stream> Sessions::Release(Visitors::iterator visitor) {
   std::shared_ptr<Session::Stream> stream = std::move(visitor->stream);
+  stream->Start([](const v1::SessionRequest&) {}, [] {});
   visitors_.erase(visitor);
+  return stream;
+}
+
+void Sessions::Dismiss(Visitors::iterator visitor, absl::Status why) {
+  std::shared_ptr<Session::Stream> stream = Release(visitor);
+  stream->Finish(std::move(why));
+  stream->WhenOver([this] { on_session_ended_(); });
+}
+
+void Sessions::OnFirst(Visitors::iterator visitor, const auth::Identity& peer,
+                       v1::SessionRequest request) {
+  std::shared_ptr<Session::Stream> stream = Release(visitor);
   if (request.hello().resume()) {
-    Resume(std::move(stream), owner, request.hello());
+    Resume(std::move(stream), peer, request.hello());
   } else {
-    Open(std::move(stream), owner, std::move(request));
+    Open(std::move(stream), peer, std::move(request));
   }
 }
 
-void Sessions::Open(std::shared_ptr<Session::Stream> stream, const Owner& owner,
+void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
                     v1::SessionRequest request) {
+  if (absl::Status may = Check(peer, kSessionMethod, nullptr, &request.hello()); !may.ok()) {
+    return stream->Finish(std::move(may));
+  }
+  const Owner owner{peer.account->uid, peer.account->name};
   if (draining_) {
     stream->Finish(absl::UnavailableError("this agent is being shut down and takes no jobs"));
     return;
@@ -111,7 +128,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const Owner& owner,
   (*place)->Take(std::move(request));
 }
 
-void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const Owner& owner,
+void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
                       const v1::Hello& hello) {
   if (!self_.resumable) {
     // The node's resident agent is not back yet, and its bridge has done without.
@@ -119,7 +136,10 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const Owner& owne
     return;
   }
   Session* session = Find(hello.job_id(), hello.attempt());
-  if (session != nullptr && session->owner() == owner && session->CanResume(hello)) {
+  if (session != nullptr && session->CanResume(hello)) {
+    if (absl::Status may = Check(peer, kSessionMethod, session, &hello); !may.ok()) {
+      return stream->Finish(std::move(may));
+    }
     session->Resume(std::move(stream), hello);
     return;
   }
@@ -141,13 +161,28 @@ Session* Sessions::Find(const std::string& job_id, uint32_t attempt) {
 }
 
 void Sessions::AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
-                          const Owner& owner) {
+                          const auth::Identity& peer) {
   Session* session = Find(request.job_id(), request.attempt());
-  if (session == nullptr || !(session->owner() == owner)) {
-    writer->Finish(absl::NotFoundError("no session of this job"));
-    return;
+  if (session == nullptr) return writer->Finish(absl::NotFoundError("no session of this job"));
+  if (absl::Status may = Check(peer, kLogsMethod, session, nullptr); !may.ok()) {
+    return writer->Finish(std::move(may));
   }
   session->AttachLogs(std::move(writer), request);
+}
+
+absl::Status Sessions::Check(const auth::Identity& peer, absl::string_view method,
+                             const Session* session, const v1::Hello* hello) {
+  std::optional<auth::Job> job;
+  if (session != nullptr) {
+    job = {session->hello().job_id(), session->owner().name, session->owner().uid};
+  }
+  absl::Status may = auth::Authorise(peer, method, job ? &*job : nullptr);
+  // An agent on a byte stream has its one launcher, and answers to nobody else.
+  if (self_.resumable && (hello != nullptr || !may.ok())) {
+    if (!job && hello != nullptr) job = {hello->job_id(), peer.name, 0};
+    log::Info(auth::AuditLine(peer, method, job ? &*job : nullptr, may));
+  }
+  return may;
 }
 
 // ---- what an agent before us has left -------------------------------------------------------
@@ -196,13 +231,13 @@ void Sessions::OnAccount(Foundling& foundling, const v1::Account& account, uint6
   foundling.timer.Cancel();
   foundling.adopted = true;
   auto place = sessions_.insert(sessions_.end(), nullptr);
-  *place =
-      std::make_unique<Session>(Session::Surroundings{loop_, readers_, self_, state_directory_},
-                                Owner{foundling.record->uid()}, std::move(foundling.shepherd),
-                                account, taken, std::move(foundling.directory), [this, place] {
-                                  sessions_.erase(place);
-                                  on_session_ended_();
-                                });
+  *place = std::make_unique<Session>(
+      Session::Surroundings{loop_, readers_, self_, state_directory_},
+      Owner{foundling.record->uid(), foundling.record->owner()}, std::move(foundling.shepherd),
+      account, taken, std::move(foundling.directory), [this, place] {
+        sessions_.erase(place);
+        on_session_ended_();
+      });
   log::Info(absl::StrCat("job ", account.part().job_id(), ": taken over from the agent before, ",
                          account.part().workers_size(), " workers"));
   Decided(foundling);

@@ -12,6 +12,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "agent/auth/identity.h"
 #include "agent/session/job_directory.h"
 #include "agent/session/session.h"
 #include "common/loop/loop.h"
@@ -36,9 +37,10 @@ class Sessions {
   // Takes over what an agent before us has left, and calls `done` when that is decided for all.
   void AdoptAll(loop::Task done);
 
-  void Accept(std::shared_ptr<Session::Stream> stream, Owner owner);
+  // `peer`: who asks. What it may not is refused.
+  void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer);
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
-                  const Owner& owner);
+                  const auth::Identity& peer);
   bool busy() const { return !sessions_.empty() || !visitors_.empty(); }
   // Stops jobs from being accepted; what runs goes on.
   void Drain() { draining_ = true; }
@@ -53,10 +55,16 @@ class Sessions {
   struct Foundling;
   using Visitors = std::list<Visitor>;
 
-  void OnFirst(Visitors::iterator visitor, const Owner& owner, v1::SessionRequest request);
-  void Open(std::shared_ptr<Session::Stream> stream, const Owner& owner,
+  std::shared_ptr<Session::Stream> Release(Visitors::iterator visitor);
+  void Dismiss(Visitors::iterator visitor, absl::Status why);
+  void OnFirst(Visitors::iterator visitor, const auth::Identity& peer, v1::SessionRequest request);
+  void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
             v1::SessionRequest request);
-  void Resume(std::shared_ptr<Session::Stream> stream, const Owner& owner, const v1::Hello& hello);
+  void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
+              const v1::Hello& hello);
+  // Whether `peer` may call the method, of `session` (null: of none). Writes the audit.
+  absl::Status Check(const auth::Identity& peer, absl::string_view method, const Session* session,
+                     const v1::Hello* hello);
   Session* Find(const std::string& job_id, uint32_t attempt);
   loop::Task WhenEnded(std::list<std::unique_ptr<Session>>::iterator session);
   void Look(JobDirectory directory);

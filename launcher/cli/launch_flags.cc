@@ -148,6 +148,7 @@ constexpr Choice<plan::CpuBind> kCpuBind[] = {{"gpu", plan::CpuBind::kGpu},
                                               {"none", plan::CpuBind::kNone}};
 constexpr Choice<output::Tag> kTag[] = {
     {"none", output::Tag::kNone}, {"rank", output::Tag::kRank}, {"host", output::Tag::kHost}};
+constexpr Choice<bool> kAgent[] = {{"ssh", false}, {"tcp", true}};
 constexpr Choice<bool> kEnv[] = {{"all", true}, {"none", false}};
 
 constexpr auto kMs = std::chrono::milliseconds(1);
@@ -216,7 +217,7 @@ std::vector<Flag> EnvironmentFlags() {
 }
 
 std::vector<Flag> SshFlags() {
-  constexpr View kGroup = "ssh";
+  constexpr View kGroup = "Reaching hosts";
   return {
       {"--ssh-config", kGroup, "FILE", "instead of ~/.ssh/config",
        [](View v, RawLaunch& o) { return Set(v, o.options.transport.ssh_config); }},
@@ -228,6 +229,16 @@ std::vector<Flag> SshFlags() {
        "reach hosts by this command instead of ssh\n"
        "(--rsh \"kubectl exec -i {host} --\")",
        [](View v, RawLaunch& o) { return Set(v, o.options.transport.rsh); }},
+      {"--agent", kGroup, "ssh|tcp",
+       "reach hosts by ssh (default), or their resident agents over\n"
+       "TCP with TLS",
+       [](View v, RawLaunch& o) { return Choose(v, kAgent, o.options.transport.tcp); }},
+      {"--agent-port", kGroup, "PORT", "where resident agents listen, default 9797",
+       [](View v, RawLaunch& o) { return Set(v, 1, 65535, o.options.transport.agent_port); }},
+      {"--tls-dir", kGroup, "DIR",
+       "ca.crt and your certificate and key; default\n"
+       "~/.config/dtrain/tls",
+       [](View v, RawLaunch& o) { return Set(v, o.options.transport.tls_directory); }},
   };
 }
 

@@ -20,8 +20,11 @@ struct TransportOptions {
   std::string ssh_config;  // empty: the user's own and the system's
   uint16_t ssh_port = 0;   // 0: as the hostfile or the ssh config says
   Duration connect_timeout = std::chrono::seconds(10);
-  std::string rsh;        // a command with {host} in it, instead of ssh; empty: ssh
-  std::string host_flag;  // "--rsh": one of these that this command line has; hosts are due
+  std::string rsh;            // a command with {host} in it, instead of ssh; empty: ssh
+  bool tcp = false;           // --agent tcp: resident agents, with TLS
+  uint16_t agent_port = 0;    // 0: the usual one
+  std::string tls_directory;  // empty: ~/.config/dtrain/tls
+  std::string host_flag;      // "--rsh": one of these that this command line has; hosts are due
 };
 
 // `dtrain launch`, all sources of flags put together and checked.

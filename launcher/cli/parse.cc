@@ -180,7 +180,7 @@ absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& flags,
 // stronger source's answer makes the weaker's void.
 constexpr absl::string_view kExclusive[][2] = {
     {"hostfile", "hosts"}, {"rankfile", "ppn"}, {"rankfile", "map-by"}, {"rankfile", "nnodes"},
-    {"rsh", "ssh-config"}, {"rsh", "ssh-port"}, {"verbose", "quiet"}};
+    {"rsh", "ssh-config"}, {"rsh", "ssh-port"}, {"rsh", "agent"},       {"verbose", "quiet"}};
 
 int FindMention(const Mentions& mentions, absl::string_view name) {
   for (size_t i = mentions.size(); i-- > 0;) {
@@ -224,7 +224,7 @@ absl::Status ResolveContradictions(Mentions& mentions) {
     return absl::OkStatus();
   }
   for (absl::string_view other :
-       {"hostfile", "hosts", "rankfile", "nnodes", "rsh", "ssh-config", "ssh-port"}) {
+       {"hostfile", "hosts", "rankfile", "nnodes", "rsh", "ssh-config", "ssh-port", "agent"}) {
     absl::Status status =
         ResolvePair(mentions, "np", other, "a negative number of ranks means this machine only");
     if (!status.ok()) return status;
@@ -252,7 +252,7 @@ absl::Status SetAll(const Mentions& mentions, RawLaunch& raw) {
 // Defaults of a configuration file or the environment wait for a launch that needs them; who gives
 // such a flag with this very command means hosts.
 void NoteHostFlag(const Mentions& mentions, TransportOptions& transport) {
-  for (absl::string_view name : {"rsh", "ssh-config", "ssh-port"}) {
+  for (absl::string_view name : {"rsh", "ssh-config", "ssh-port", "agent"}) {
     const int i = FindMention(mentions, name);
     if (i >= 0 && mentions[i].source == kCommandLine) transport.host_flag = mentions[i].where;
   }

@@ -62,7 +62,8 @@ struct NodeMessage {
 struct NodeClosed {
   NodeId node;
   absl::Status why;
-  bool unknown_host = false;  // no connection, as no such name exists
+  bool unknown_host = false;    // no connection, as no such name exists
+  bool not_authorised = false;  // one side does not let the other in
 };
 // Every log byte up to each LogEnd has been delivered. Due once after each OpenLogs, after the
 // node's Finished (at once when that names no log), unless NodeClosed comes instead.

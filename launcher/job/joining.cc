@@ -135,7 +135,9 @@ void JobImpl::OnClosedEarly(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   std::string text(closed.why.message());
   if (text.empty()) text = "its agent ended the session before the job started";
-  EarlyFault(closed.node, Printable(text), closed.unknown_host ? kExitUsage : kExitStartAgents);
+  int exit_code = closed.unknown_host ? kExitUsage : kExitStartAgents;
+  if (closed.not_authorised) exit_code = kExitNotAuthorised;
+  EarlyFault(closed.node, Printable(text), exit_code);
 }
 
 void JobImpl::OnFailureEarly(const Event& event) {

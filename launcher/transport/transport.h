@@ -27,6 +27,11 @@ enum class Phase { kConnecting, kAuthenticating, kStartingAgent, kPushingAgent }
 absl::Status UnknownHostError(absl::string_view message);
 bool IsUnknownHost(const absl::Status& status);
 
+// Likewise, that one side does not let the other in who it proved, or did not prove, to be. What
+// ssh says of logins is not meant: dtrain itself has refused nothing then.
+absl::Status NotAuthorisedError(absl::string_view message);
+bool IsNotAuthorised(const absl::Status& status);
+
 // All calls are made on the loop thread, none from inside Connect; none after on_failed. on_ready
 // and on_failed may destroy the connection.
 struct Callbacks {

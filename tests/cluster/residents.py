@@ -15,16 +15,16 @@ STATE = "/run/dtrain-agent"
 class Resident:
     """`dtrain-agent serve` on one host. It can be killed and started again."""
 
-    def __init__(self, host, uid=0):
+    def __init__(self, host, flags=()):
         self.host = host
         self.process = None
-        self._uid = uid
+        self.flags = [str(flag) for flag in flags]
         self._log = tempfile.TemporaryFile()
 
     def start(self):
         lines = self.log.count("serving on")
         self.process = self.host.popen(
-            [str(hosts.bin_dir() / "dtrain-agent"), "serve"], stdin=subprocess.DEVNULL,
+            [str(hosts.bin_dir() / "dtrain-agent"), "serve", *self.flags], stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=self._log, start_new_session=True)
         launching.wait_until(lambda: self.log.count("serving on") > lines or self.ended(), 20,
                              lambda: self.log)
@@ -48,6 +48,7 @@ class Resident:
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
+        self.process = None
 
     def restart(self):
         """As `systemctl restart` does it with KillMode=process."""
@@ -68,9 +69,11 @@ class Resident:
 
     def stop(self):
         """Ends it and fails when it leaves more than its own folder."""
-        if self.process is not None and not self.ended():
+        if self.process is not None:
+            assert not self.ended(), f"ended with {self.process.returncode}\n{self.log}"
             launching.wait_until(lambda: not self.jobs() and not self.cgroups(), 10,
                                  lambda: f"{self.jobs()} {self.cgroups()}\n{self.log}")
             self.process.send_signal(signal.SIGTERM)
             assert self.process.wait(10) == 0, self.log
+            self.process = None
         shutil.rmtree(self.host.path(STATE), ignore_errors=True)

@@ -424,6 +424,18 @@ TEST_F(JoiningTest, ACommandThatIsNotThereIsToldOnceForAllNodes) {
   EXPECT_EQ(verdict().message, "node0, node1, node2: prog: not found");
 }
 
+TEST_F(JoiningTest, WhoIsNotLetInHasACodeOfItsOwn) {
+  Make(1);
+  Feed(NodeConnected{NodeId(0)});
+  Feed(NodeClosed{NodeId(0), absl::PermissionDeniedError("observer may not launch on this node"),
+                  /*unknown_host=*/false, /*not_authorised=*/true});
+  Pass(seconds(1), {});
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 206);
+  EXPECT_THAT(verdict().message, HasSubstr("observer may not launch"));
+}
+
 // A slow node answers long after the first, and all are told in the hostfile's order.
 TEST_F(JoiningTest, ACommandThatIsNotThereIsToldForLateNodesToo) {
   Make(3);

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/config.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+
+namespace dtrain::agent {
+namespace {
+
+constexpr char kTlsDirectory[] = "/etc/dtrain/tls";
+
+std::unique_ptr<CLI::App> Define(Config& config) {
+  auto app = std::make_unique<CLI::App>("", "dtrain-agent serve");
+  app->set_help_flag();
+  app->set_config("--config", "", "a file with these flags as `name = value` lines", false);
+  app->allow_config_extras(CLI::config_extras_mode::error);
+  app->add_option("--state-dir", config.state_directory,
+                  "where the socket and what is known of jobs lie; on a file system that a reboot "
+                  "empties. Default /run/dtrain-agent, or $XDG_RUNTIME_DIR/dtrain-agent for users");
+  app->add_option("--listen", config.listen,
+                  "ADDRESS:PORT for launchers on other machines, who must show a certificate. "
+                  "Default none: then launchers come by ssh");
+  app->add_option("--tls-ca", config.tls.ca, "certificate of the cluster's authority")
+      ->default_val(absl::StrCat(kTlsDirectory, "/ca.crt"));
+  app->add_option("--tls-cert", config.tls.certificate, "the node's certificate")
+      ->default_val(absl::StrCat(kTlsDirectory, "/node.crt"));
+  app->add_option("--tls-key", config.tls.key, "its key, for nobody else to read")
+      ->default_val(absl::StrCat(kTlsDirectory, "/node.key"));
+  app->add_option("--tls-crl", config.tls.crl,
+                  "what is revoked. Default: crl.pem beside the authority's certificate, when it "
+                  "is there");
+  app->add_option("--account-map", config.account_map,
+                  "a file of lines `certificate = account`, for names that differ");
+  app->add_flag("--allow-root", config.allow_root, "certificates may lead to the account of root");
+  return app;
+}
+
+}  // namespace
+
+absl::StatusOr<Config> ParseConfig(const std::vector<std::string>& words) {
+  Config config;
+  std::unique_ptr<CLI::App> app = Define(config);
+  try {
+    app->parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(Escape(error.what()));
+  }
+  return config;
+}
+
+std::string ConfigHelp() {
+  Config config;
+  return Define(config)->help();
+}
+
+}  // namespace dtrain::agent

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/tls/context.h"
+
+namespace dtrain::agent {
+
+// What `dtrain-agent serve` is told by flags and a configuration file of the same names.
+struct Config {
+  std::string state_directory;  // empty: DefaultStateDirectory()
+  std::string listen;           // "ADDRESS:PORT" for launchers elsewhere; empty: none
+  tls::Files tls;
+  std::string account_map;  // a file; empty: certificates' names are accounts
+  bool allow_root = false;
+};
+
+// INVALID_ARGUMENT with the flag, or the file and its line; nothing of a file with a mistake
+// counts.
+absl::StatusOr<Config> ParseConfig(const std::vector<std::string>& words);
+
+// The flags, for the usage.
+std::string ConfigHelp();
+
+}  // namespace dtrain::agent

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/connections.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+#include "common/os/account.h"
+#include "common/os/credentials.h"
+
+namespace dtrain::agent {
+namespace {
+
+// Of one user or address: a launcher has one connection per node, so this is as many jobs at a
+// time. And of all.
+constexpr size_t kMostOfOne = 128;
+constexpr size_t kMost = 1024;
+constexpr char kGrpc[] = "h2";
+
+std::optional<auth::Account> AccountOf(absl::string_view name) {
+  auto found = os::FindAccount(std::string(name));
+  if (!found.ok()) return std::nullopt;
+  return auth::Account{found->name, found->uid, found->gid};
+}
+
+}  // namespace
+
+// gRPC works on its stream; a duplicate tells when the peer has gone.
+struct Connections::Connection {
+  std::string origin;  // "user 1000", an address
+  os::UniqueFd watched;
+  std::unique_ptr<loop::FdWatch> hangup;
+  std::unique_ptr<session::AgentService> service;
+  std::unique_ptr<rpc::StreamServer> server;
+  std::unique_ptr<tls::Stream> tls;
+};
+
+Connections::Connections(loop::Loop& loop, session::Sessions& sessions)
+    : loop_(loop), sessions_(sessions) {
+  policy_.agent_uid = geteuid();
+}
+
+Connections::~Connections() = default;
+
+void Connections::AdmitUnix(os::UniqueFd socket) {
+  auto peer = os::PeerOf(socket.get());
+  if (!peer.ok()) return log::Error(peer.status().message());
+  const std::string origin = absl::StrCat("user ", peer->uid);
+  if (!HasRoom(origin)) return;
+  auto account = os::FindAccount(peer->uid);
+  auto identity = auth::IdentityOfUnixPeer({peer->uid, peer->gid, static_cast<uint32_t>(peer->pid)},
+                                           account.ok() ? account->name : "", policy_);
+  if (!identity.ok()) return Refuse(origin, identity.status().message());
+  auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
+  (*place)->origin = origin;
+  Serve(place, *std::move(identity), std::move(socket));
+}
+
+void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
+  if (!HasRoom(address)) return;
+  auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
+  (*place)->origin = address;
+  tls::Stream::Callbacks callbacks;
+  callbacks.on_ready = [this, place](tls::Ready ready) { OnTlsReady(place, std::move(ready)); };
+  callbacks.on_closed = [this, place](absl::Status why) {
+    if (!why.ok() && (*place)->server == nullptr) Refuse((*place)->origin, why.message());
+    Close(place);
+  };
+  (*place)->tls = tls::Stream::Accept(loop_, *tls_, std::move(socket), std::move(callbacks));
+}
+
+void Connections::OnTlsReady(Place place, tls::Ready ready) {
+  const std::string origin = (*place)->origin;
+  if (ready.alpn != kGrpc) {
+    Refuse(origin, "it speaks no gRPC (ALPN h2)");
+    return Close(place);
+  }
+  auto identity = auth::IdentityOfCertificate(
+      {std::string(tls::KindName(ready.peer.kind)), ready.peer.name, ready.peer.serial}, origin,
+      policy_, AccountOf);
+  if (!identity.ok()) {
+    Refuse(origin, identity.status().message());
+    return Close(place);
+  }
+  Serve(place, *std::move(identity), std::move(ready.plain));
+}
+
+void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
+  Connection& connection = **place;
+  connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));
+  if (!connection.watched) {
+    Refuse(connection.origin, "no file descriptor is left (RLIMIT_NOFILE)");
+    return Close(place);
+  }
+  connection.service = std::make_unique<session::AgentService>(loop_, sessions_, std::move(peer));
+  connection.server = std::make_unique<rpc::StreamServer>(*connection.service, std::move(stream));
+  if (connection.tls != nullptr) return;  // which tells of its end
+  connection.hangup = std::make_unique<loop::FdWatch>(loop_, connection.watched.get());
+  connection.hangup->OnHangup([this, place] { Close(place); });
+}
+
+bool Connections::HasRoom(const std::string& origin) {
+  const auto of_one =
+      static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(),
+                                        [&](const auto& each) { return each->origin == origin; }));
+  if (of_one < kMostOfOne && connections_.size() < kMost) return true;
+  Refuse(origin, absl::StrCat("it has ", of_one, " connections of ", connections_.size(), " here"));
+  return false;
+}
+
+void Connections::Refuse(const std::string& origin, absl::string_view why) {
+  if (auto line = refusals_.Line(loop_.Now(), origin, why)) log::Warn(*line);
+}
+
+void Connections::Close(Place place) {
+  (*place)->hangup.reset();
+  // Posted: the stream may be calling us.
+  loop_.Post([tls = std::shared_ptr<tls::Stream>(std::move((*place)->tls))] {});
+  // gRPC's shutdown waits for its threads, and these may wait for our loop.
+  closing_.Run([connection = std::shared_ptr<Connection>(std::move(*place))] {
+    connection->server.reset();
+  });
+  connections_.erase(place);
+}
+
+}  // namespace dtrain::agent

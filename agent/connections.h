@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "agent/auth/identity.h"
+#include "agent/auth/refusal_log.h"
+#include "agent/session/agent_service.h"
+#include "agent/session/sessions.h"
+#include "common/loop/loop.h"
+#include "common/loop/threads.h"
+#include "common/os/unique_fd.h"
+#include "common/rpc/channel.h"
+#include "common/tls/context.h"
+#include "common/tls/stream.h"
+
+namespace dtrain::agent {
+
+// Everybody who is connected to a resident agent. Each connection has a gRPC server of its own, so
+// that who its peer is holds for all that comes over it. Loop thread.
+class Connections {
+ public:
+  Connections(loop::Loop& loop, session::Sessions& sessions);
+  ~Connections();
+
+  // For those who come from now on.
+  void SetPolicy(auth::Policy policy) { policy_ = std::move(policy); }
+  void SetTls(std::shared_ptr<const tls::Context> context) { tls_ = std::move(context); }
+
+  // A peer on the unix socket: known by the kernel's word.
+  void AdmitUnix(os::UniqueFd socket);
+  // One from elsewhere, at `address`: known by the certificate it shows.
+  void AdmitTcp(os::UniqueFd socket, const std::string& address);
+
+ private:
+  struct Connection;
+  using Place = std::list<std::unique_ptr<Connection>>::iterator;
+
+  // False when so many of them are here that another one is refused.
+  bool HasRoom(const std::string& origin);
+  void OnTlsReady(Place place, tls::Ready ready);
+  void Serve(Place place, auth::Identity peer, os::UniqueFd stream);
+  void Refuse(const std::string& origin, absl::string_view why);
+  void Close(Place place);
+
+  loop::Loop& loop_;
+  session::Sessions& sessions_;
+  auth::Policy policy_;
+  std::shared_ptr<const tls::Context> tls_;
+  auth::RefusalLog refusals_;
+  loop::BlockingPool closing_{1};
+  std::list<std::unique_ptr<Connection>> connections_;
+};
+
+}  // namespace dtrain::agent

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/cord.h"
+#include "launcher/transport/transport.h"
+
+namespace dtrain::transport {
+namespace {
+
+// Marks beside the status: a missing file or path is NOT_FOUND too, and ssh refuses logins.
+constexpr char kUnknownHost[] = "dtrain/unknown-host";
+constexpr char kNotAuthorised[] = "dtrain/not-authorised";
+
+absl::Status Marked(absl::Status status, absl::string_view mark) {
+  status.SetPayload(mark, absl::Cord());
+  return status;
+}
+
+}  // namespace
+
+absl::Status UnknownHostError(absl::string_view message) {
+  return Marked(absl::NotFoundError(message), kUnknownHost);
+}
+
+bool IsUnknownHost(const absl::Status& status) {
+  return status.GetPayload(kUnknownHost).has_value();
+}
+
+absl::Status NotAuthorisedError(absl::string_view message) {
+  return Marked(absl::PermissionDeniedError(message), kNotAuthorised);
+}
+
+bool IsNotAuthorised(const absl::Status& status) {
+  return status.GetPayload(kNotAuthorised).has_value();
+}
+
+}  // namespace dtrain::transport
