@@ -16,6 +16,7 @@
 #include "launcher/bench/bench.h"
 #include "launcher/cli/options.h"
 #include "launcher/plan/plan.h"
+#include "launcher/reference/reference.h"
 #include "launcher/runner.h"
 #include "launcher/status/commands.h"
 
@@ -88,6 +89,9 @@ int main(int argc, char** argv) {
     return Bench(std::vector<std::string>(args.begin() + 1, args.end()));
   }
   if (!args.empty() && dtrain::status::IsCommand(args[0])) return dtrain::status::RunCommand(args);
+  if (!args.empty() && dtrain::reference::IsCommand(args[0])) {
+    return dtrain::reference::RunCommand(args, {DTRAIN_VERSION, DTRAIN_DATE});
+  }
   auto command = dtrain::cli::ParseCommandLine(args, dtrain::cli::ProcessSurroundings());
   if (!command.ok()) return UsageError(command.status());
   switch (command->kind) {

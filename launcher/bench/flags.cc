@@ -2,14 +2,14 @@
 #include "launcher/bench/flags.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "common/base/text.h"
-#include "launcher/cli/cli11.h"
 #include "launcher/cli/values.h"
 #include "launcher/hosts/rankfile.h"
 
@@ -33,7 +33,15 @@ absl::Status SetSizes(View value, Options& out) {
   return absl::OkStatus();
 }
 
-absl::Status Choose(View value, std::initializer_list<View> known, std::string& out) {
+constexpr View kCollectives[] = {"allreduce",      "broadcast", "allgather",
+                                 "reduce_scatter", "alltoall",  "reduce"};
+constexpr View kTypes[] = {"int32", "int64", "float16", "bfloat16", "float32", "float64"};
+constexpr View kOperations[] = {"sum", "avg", "min", "max", "prod"};
+
+// What bench says itself to launch, or reads from it.
+constexpr View kTaken[] = {"dry-run", "result-json", "tag-output", "timestamps", "stdin"};
+
+absl::Status Choose(View value, absl::Span<const View> known, std::string& out) {
   if (std::find(known.begin(), known.end(), value) == known.end()) {
     return Bad(value, absl::StrCat("one of ", absl::StrJoin(known, ", ")));
   }
@@ -91,8 +99,8 @@ absl::Status SetBatch(View value, Options& out) {
 }
 
 Flag Make(View names, View group, View value, View help,
-          absl::Status (*set)(View value, Options& out)) {
-  return {{names, group, value, help, nullptr}, set};
+          absl::Status (*set)(View value, Options& out), absl::Span<const View> words = {}) {
+  return {{names, group, value, help, nullptr, {words.begin(), words.end()}}, set};
 }
 
 std::vector<Flag> AllreduceFlags() {
@@ -102,25 +110,19 @@ std::vector<Flag> AllreduceFlags() {
            "sizes of the data of one rank, with K, M or G; default:\n"
            "4 to 1G by powers of two and 102228384 (ResNet-50)",
            SetSizes),
-      Make("--collective", kGroup, "NAME",
-           "allreduce (default), broadcast, allgather,\n"
-           "reduce_scatter, alltoall or reduce",
-           [](View v, Options& o) {
-             return Choose(
-                 v, {"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce"},
-                 o.collective);
-           }),
-      Make("--type", kGroup, "TYPE",
-           "int32, int64, float16, bfloat16, float32 (default) or\n"
-           "float64",
-           [](View v, Options& o) {
-             return Choose(v, {"int32", "int64", "float16", "bfloat16", "float32", "float64"},
-                           o.type);
-           }),
-      Make("--op", kGroup, "OP", "sum (default), avg, min, max or prod",
-           [](View v, Options& o) {
-             return Choose(v, {"sum", "avg", "min", "max", "prod"}, o.op);
-           }),
+      Make(
+          "--collective", kGroup, "NAME",
+          "allreduce (default), broadcast, allgather,\n"
+          "reduce_scatter, alltoall or reduce",
+          [](View v, Options& o) { return Choose(v, kCollectives, o.collective); }, kCollectives),
+      Make(
+          "--type", kGroup, "TYPE",
+          "int32, int64, float16, bfloat16, float32 (default) or\n"
+          "float64",
+          [](View v, Options& o) { return Choose(v, kTypes, o.type); }, kTypes),
+      Make(
+          "--op", kGroup, "OP", "sum (default), avg, min, max or prod",
+          [](View v, Options& o) { return Choose(v, kOperations, o.op); }, kOperations),
       Make("--iterations", kGroup, "N", "timed calls at each size; default: as many as are needed",
            SetIterations),
   };
@@ -167,47 +169,51 @@ std::vector<cli::Flag> ShownFlags(const std::vector<Flag>& flags) {
   return shown;
 }
 
-std::string GeneralHelp() {
-  return R"(Measures what a job's communication costs, and what more ranks bring.
+bool IsTaken(View name) {
+  return std::find(std::begin(kTaken), std::end(kTaken), name) != std::end(kTaken);
+}
 
-Usage: dtrain bench TOOL [FLAGS] [FLAGS OF dtrain launch]
-
-Tools:
-  allreduce   time and bandwidth of collectives by size
-  p2p         latency and bandwidth of every pair of nodes
-  scaling     one command at several numbers of ranks
-
-Examples:
-  dtrain bench allreduce -np -2
+cli::Page GeneralPage() {
+  cli::Page page;
+  page.command = "dtrain bench";
+  page.text = "Measures what a job's communication costs, and what more ranks bring.\n";
+  page.usage = "dtrain bench TOOL [FLAGS] [FLAGS OF dtrain launch]";
+  page.list_title = "Tools";
+  page.list = {
+      {"allreduce", "time and bandwidth of collectives by size"},
+      {"p2p", "latency and bandwidth of every pair of nodes"},
+      {"scaling", "one command at several numbers of ranks"},
+  };
+  page.examples = R"(  dtrain bench allreduce -np -2
   dtrain bench allreduce --hostfile hosts.txt --plot bandwidth.html
   dtrain bench p2p --hostfile hosts.txt
   dtrain bench scaling --np -1,-2,4,8 -H a:4,b:4 -- python train.py
-
-dtrain bench TOOL --help tells the flags of a tool.
 )";
+  page.notes = "dtrain bench TOOL --help tells the flags of a tool.\n";
+  page.operand = cli::Page::Operand::kListed;
+  return page;
 }
 
-std::string ToolHelp(Tool tool) {
-  View head;
+cli::Page PageOf(Tool tool) {
+  cli::Page page;
   switch (tool) {
     case Tool::kAllreduce:
-      head = R"(Times a collective of libdtrain over a range of sizes, and checks its results.
-
-Usage: dtrain bench allreduce [FLAGS] [FLAGS OF dtrain launch]
-)";
+      page.command = "dtrain bench allreduce";
+      page.text =
+          "Times a collective of libdtrain over a range of sizes, and checks its results.\n";
       break;
     case Tool::kPairs:
-      head =
+      page.command = "dtrain bench p2p";
+      page.text =
           R"(Measures latency and bandwidth between every two nodes, one pair at a time. Marks the pairs
 with less than half of the median bandwidth.
-
-Usage: dtrain bench p2p [FLAGS] [FLAGS OF dtrain launch]
-
-One rank runs on each host, unless --np, --ppn, --map-by or --rankfile say otherwise.
 )";
+      page.more =
+          "One rank runs on each host, unless --np, --ppn, --map-by or --rankfile say otherwise.\n";
       break;
     case Tool::kScaling:
-      head =
+      page.command = "dtrain bench scaling";
+      page.text =
           R"(Runs a command at several numbers of ranks, and tells what more ranks brought and what they
 spent their time on. Steps are told from lines that the workers print:
 
@@ -215,15 +221,20 @@ spent their time on. Steps are told from lines that the workers print:
                "samples": 64, "bytes": 102228384}
 
 on one line each; all but "seconds" may be left out.
-
-Usage: dtrain bench scaling --np N,... [FLAGS] [FLAGS OF dtrain launch] -- COMMAND...
 )";
+      page.operand = cli::Page::Operand::kProgram;
       break;
   }
-  return absl::StrCat(head, cli::FormatFlags(ShownFlags(FlagsOf(tool))), R"(
-All flags of dtrain launch say where and how the ranks run; see dtrain launch --help. The exit code
+  page.usage =
+      tool == Tool::kScaling
+          ? "dtrain bench scaling --np N,... [FLAGS] [FLAGS OF dtrain launch] -- COMMAND..."
+          : absl::StrCat(page.command, " [FLAGS] [FLAGS OF dtrain launch]");
+  page.flags = ShownFlags(FlagsOf(tool));
+  page.notes =
+      R"(All flags of dtrain launch say where and how the ranks run; see dtrain launch --help. The exit code
 is that of the launch that failed; 0 when all went well.
-)");
+)";
+  return page;
 }
 
 }  // namespace dtrain::bench

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "launcher/bench/options.h"
 #include "launcher/cli/flag_table.h"
+#include "launcher/cli/page.h"
 
 namespace dtrain::bench {
 
@@ -20,7 +21,10 @@ struct Flag {
 std::vector<Flag> FlagsOf(Tool tool);
 std::vector<cli::Flag> ShownFlags(const std::vector<Flag>& flags);
 
-std::string GeneralHelp();        // dtrain bench --help
-std::string ToolHelp(Tool tool);  // dtrain bench allreduce --help
+// Whether bench gives this flag of launch itself, so that it cannot be given to bench.
+bool IsTaken(absl::string_view name);
+
+cli::Page GeneralPage();      // dtrain bench
+cli::Page PageOf(Tool tool);  // dtrain bench allreduce
 
 }  // namespace dtrain::bench

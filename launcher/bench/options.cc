@@ -21,10 +21,6 @@ using View = absl::string_view;
 
 constexpr std::array<View, 3> kTools = {"allreduce", "p2p", "scaling"};
 
-// What bench says itself to launch, or reads from it.
-constexpr std::array<View, 5> kTaken = {"dry-run", "result-json", "tag-output", "timestamps",
-                                        "stdin"};
-
 absl::StatusOr<Tool> FindTool(const std::vector<std::string>& args) {
   const std::string known = absl::StrJoin(kTools, ", ");
   if (args.empty()) {
@@ -55,7 +51,7 @@ absl::Status Deal(const std::vector<std::string>& words, const std::vector<Flag>
         return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", status.message()));
       continue;
     }
-    if (std::find(kTaken.begin(), kTaken.end(), name) != kTaken.end()) {
+    if (IsTaken(name)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--", name, " cannot be given to bench, which reads the workers' output itself"));
     }
@@ -93,7 +89,7 @@ absl::StatusOr<Options> ParseTool(Tool tool, const std::vector<std::string>& arg
   absl::StatusOr<cli::Words> words = cli::SplitWords(all, args);
   if (!words.ok()) return words.status();
   if (std::find(words->flags.begin(), words->flags.end(), "--help") != words->flags.end()) {
-    options.help = ToolHelp(tool);
+    options.help = cli::FormatHelp(PageOf(tool));
     return options;
   }
   if (absl::Status status = Deal(words->flags, own, all, options); !status.ok()) return status;
@@ -119,7 +115,7 @@ std::vector<uint64_t> DefaultSizes() {
 absl::StatusOr<Options> Parse(const std::vector<std::string>& args) {
   if (!args.empty() && (args[0] == "--help" || args[0] == "-h" || args[0] == "help")) {
     Options options;
-    options.help = GeneralHelp();
+    options.help = cli::FormatHelp(GeneralPage());
     return options;
   }
   const absl::StatusOr<Tool> tool = FindTool(args);

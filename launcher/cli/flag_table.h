@@ -27,10 +27,12 @@ struct RawLaunch {
 struct Flag {
   absl::string_view names;  // "--np,-n,--num-proc": the first long one is its name
   absl::string_view group;
-  absl::string_view value;  // what to write in its place in the help; empty: a switch
-  absl::string_view help;   // \n begins another line
+  // What to write in its place in the help; empty: a switch. FILE, PATH and DIR are such.
+  absl::string_view value;
+  absl::string_view help;  // \n begins another line
   // Takes a value over; the message of an error says what is wrong with the value.
   absl::Status (*set)(absl::string_view value, RawLaunch& out);
+  std::vector<absl::string_view> words = {};  // values, or beginnings of values, to choose from
   bool repeats = false;  // each mention adds to the others, otherwise the last counts
 };
 

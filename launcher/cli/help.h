@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
+#include "launcher/cli/page.h"
 
 namespace dtrain::cli {
 
-std::string GeneralHelp();  // dtrain --help
-std::string LaunchHelp();   // dtrain launch --help
+Page GeneralPage();  // dtrain
+Page LaunchPage();   // dtrain launch
 
 }  // namespace dtrain::cli

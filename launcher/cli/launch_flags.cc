@@ -60,16 +60,22 @@ struct Choice {
   Enum value;
 };
 
+template <typename Enum, size_t n>
+std::vector<View> Names(const Choice<Enum> (&choices)[n]) {
+  std::vector<View> names;
+  for (const Choice<Enum>& choice : choices) names.push_back(choice.name);
+  return names;
+}
+
 template <typename Enum, typename Out, size_t n>
 absl::Status Choose(View value, const Choice<Enum> (&choices)[n], Out& out) {
-  std::vector<View> names;
   for (const Choice<Enum>& choice : choices) {
     if (choice.name == value) {
       out = choice.value;
       return absl::OkStatus();
     }
-    names.push_back(choice.name);
   }
+  std::vector<View> names = Names(choices);
   View last = names.back();
   names.pop_back();
   return absl::InvalidArgumentError(absl::StrCat("\"", Escape(value, 60), "\" is not ",
@@ -183,10 +189,13 @@ std::vector<Flag> HowManyFlags() {
        [](View v, RawLaunch& o) {
          return Set(v, 1, hosts::kMaxSlots, o.options.job.plan.ranks_per_node);
        }},
-      {"--map-by", kGroup, "HOW",
+      {"--map-by",
+       kGroup,
+       "HOW",
        "slot: fill host by host (default);\n"
        "node: one rank a host in turn; ppr:N:node: N on each",
-       SetMapBy},
+       SetMapBy,
+       {"slot", "node", "ppr:"}},
       {"--rankfile", kGroup, "FILE", "where each rank goes: rank 0=node1 slot=0-3",
        [](View v, RawLaunch& o) { return Set(v, o.options.rankfile); }},
       {"--oversubscribe", kGroup, "", "allow more ranks than slots, or than GPUs",
@@ -199,16 +208,19 @@ std::vector<Flag> HowManyFlags() {
 std::vector<Flag> EnvironmentFlags() {
   constexpr View kGroup = "Environment";
   return {
-      {"--export,-x", kGroup, "NAME[=VALUE]",
+      {"--export,-x",
+       kGroup,
+       "NAME[=VALUE]",
        "give the workers this variable; repeat for more\n"
        "(-x NCCL_DEBUG=INFO -x WANDB_API_KEY)",
        [](View v, RawLaunch& o) {
          o.exports.emplace_back(v.data(), v.size());
          return absl::OkStatus();
        },
+       {},
        true},
       {"--env", kGroup, "all|none", "forward the whole environment (default), or only -x",
-       [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }},
+       [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }, Names(kEnv)},
       {"--wdir", kGroup, "DIR",
        "working directory of the workers; default: this one\n"
        "(--wdir /scratch/run)",
@@ -248,13 +260,17 @@ std::vector<Flag> OutputFlags() {
       {"--tag-output", kGroup, "WHAT",
        "begin each line with [rank], host: [host:rank], or none;\n"
        "default: rank, when more than one rank writes",
-       [](View v, RawLaunch& o) { return Choose(v, kTag, o.options.output.tag); }},
+       [](View v, RawLaunch& o) { return Choose(v, kTag, o.options.output.tag); }, Names(kTag)},
       {"--timestamps", kGroup, "", "begin each line with the time it arrived",
        [](View v, RawLaunch& o) { return Set(v, o.options.output.timestamps); }},
       {"--log-dir", kGroup, "DIR", "also keep a file for each rank and stream here",
        [](View v, RawLaunch& o) { return Set(v, o.options.output.log_dir); }},
-      {"--stdin", kGroup, "WHO", "none, all, or the rank that reads our input; default 0",
-       SetStdin},
+      {"--stdin",
+       kGroup,
+       "WHO",
+       "none, all, or the rank that reads our input; default 0",
+       SetStdin,
+       {"none", "all"}},
       {"--verbose,-v", kGroup, "", "tell more; the times of all phases at the end",
        [](View v, RawLaunch& o) { return Set(v, o.options.verbose); }},
       {"--quiet,-q", kGroup, "", "no live line, no warnings",
@@ -283,9 +299,11 @@ std::vector<Flag> BindingFlags() {
       {"--gpu-bind", kGroup, "WHAT",
        "node: each rank sees the job's GPUs of its host (default);\n"
        "rank: only its own; none: CUDA_VISIBLE_DEVICES untouched",
-       [](View v, RawLaunch& o) { return Choose(v, kGpuBind, o.options.job.plan.gpu_bind); }},
+       [](View v, RawLaunch& o) { return Choose(v, kGpuBind, o.options.job.plan.gpu_bind); },
+       Names(kGpuBind)},
       {"--bind", kGroup, "WHAT", "cores of a rank: gpu: near its GPU (default), numa, core, none",
-       [](View v, RawLaunch& o) { return Choose(v, kCpuBind, o.options.job.plan.cpu_bind); }},
+       [](View v, RawLaunch& o) { return Choose(v, kCpuBind, o.options.job.plan.cpu_bind); },
+       Names(kCpuBind)},
       {"--require-cgroup", kGroup, "", "fail where a rank cannot have a cgroup of its own",
        [](View v, RawLaunch& o) {
          bool on = false;

@@ -298,7 +298,7 @@ absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
   if (!words.ok()) return words.status();
   Command command;
   if (std::find(words->flags.begin(), words->flags.end(), "--help") != words->flags.end()) {
-    command.help = LaunchHelp();
+    command.help = FormatHelp(LaunchPage());
     return command;
   }
   absl::StatusOr<Mentions> mentions = CollectAll(words->flags, surroundings);
@@ -335,15 +335,16 @@ absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& args,
     return absl::InvalidArgumentError(absl::StrCat(launch.status().message(), "\n", kSeeLaunch));
   }
   if (name == "--help" || name == "-h" || name == "help") {
-    command.help = GeneralHelp();
+    command.help = FormatHelp(GeneralPage());
     return command;
   }
   if (name == "version" || name == "--version" || name == "-V") {
     command.kind = Command::Kind::kVersion;
     return command;
   }
-  std::string nearest = Nearest(name, {"launch", "ps", "status", "top", "logs", "stop", "bench",
-                                       "version", "help", "--help", "--version"});
+  std::vector<std::string> known = {"help", "--help", "--version"};
+  for (const Page::Entry& entry : GeneralPage().list) known.push_back(entry.word);
+  std::string nearest = Nearest(name, known);
   return absl::InvalidArgumentError(absl::StrCat(
       "unknown command ", Escape(name, 80),
       nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"), "\nSee dtrain --help"));

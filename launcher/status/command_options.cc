@@ -48,18 +48,11 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
   if (command == "logs") {
     flags.push_back({"--follow,-f", kGroup, "", "go on until the job ends", Ignore});
     flags.push_back({"--rank,-r", kGroup, "RANK", "of this rank, default 0", Ignore});
-    flags.push_back({"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore});
+    flags.push_back(
+        {"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore, {"stdout", "stderr"}});
   }
   flags.push_back({"--help,-h", kGroup, "", "print this", Ignore});
   return flags;
-}
-
-std::string Help(const Description& description, const std::vector<cli::Flag>& flags) {
-  return absl::StrCat(description.text, "\n\nUsage: ", description.usage, "\n",
-                      cli::FormatFlags(flags), R"(
-JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of
-the job is asked, over a socket that only this user and root can use.
-)");
 }
 
 absl::Status Set(absl::string_view name, const std::string& value, CommandOptions& out) {
@@ -89,7 +82,7 @@ absl::Status Read(const std::vector<cli::Flag>& flags, std::vector<std::string> 
     if (!given.ok()) return given.status();
     for (const cli::Given& one : *given) {
       const absl::string_view name = cli::FlagName(flags[static_cast<size_t>(one.flag)]);
-      if (name == "help") out.help = Help(Describe(out.command), flags);
+      if (name == "help") out.help = cli::FormatHelp(PageOf(out.command));
       if (absl::Status set = Set(name, one.value, out); !set.ok()) return set;
     }
     args = std::move(words->command);
@@ -104,6 +97,21 @@ absl::Status Read(const std::vector<cli::Flag>& flags, std::vector<std::string> 
 }
 
 }  // namespace
+
+cli::Page PageOf(absl::string_view command) {
+  const Description& description = Describe(command);
+  cli::Page page;
+  page.command = absl::StrCat("dtrain ", command);
+  page.text = absl::StrCat(description.text, "\n");
+  page.usage = std::string(description.usage);
+  page.flags = FlagsOf(command);
+  page.notes =
+      R"(JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of
+the job is asked, over a socket that only this user and root can use.
+)";
+  page.operand = command == "ps" ? cli::Page::Operand::kNone : cli::Page::Operand::kJob;
+  return page;
+}
 
 absl::StatusOr<CommandOptions> ParseCommand(const std::vector<std::string>& args) {
   CommandOptions options;

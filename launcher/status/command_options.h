@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launcher/cli/page.h"
 
 namespace dtrain::status {
 
@@ -21,5 +23,8 @@ struct CommandOptions {
 
 // `args` begins with the command. Every error is InvalidArgument, one or two lines.
 absl::StatusOr<CommandOptions> ParseCommand(const std::vector<std::string>& args);
+
+// Of one of the commands above.
+cli::Page PageOf(absl::string_view command);
 
 }  // namespace dtrain::status

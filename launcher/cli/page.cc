@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/page.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "launcher/cli/cli11.h"
+
+namespace dtrain::cli {
+namespace {
+
+std::string FormatList(const Page& page) {
+  size_t width = 0;
+  for (const Page::Entry& entry : page.list) width = std::max(width, entry.word.size());
+  std::string out = absl::StrCat("\n", page.list_title, ":\n");
+  for (const Page::Entry& entry : page.list) {
+    absl::StrAppend(&out, "  ", entry.word, std::string(width + 3 - entry.word.size(), ' '),
+                    entry.summary, "\n");
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string FormatHelp(const Page& page) {
+  std::string out = absl::StrCat(page.text, "\nUsage: ", page.usage, "\n");
+  if (!page.more.empty()) absl::StrAppend(&out, "\n", page.more);
+  if (!page.list.empty()) absl::StrAppend(&out, FormatList(page));
+  if (!page.examples.empty()) absl::StrAppend(&out, "\nExamples:\n", page.examples);
+  if (!page.flags.empty()) absl::StrAppend(&out, FormatFlags(page.flags));
+  if (!page.notes.empty()) absl::StrAppend(&out, "\n", page.notes);
+  return out;
+}
+
+}  // namespace dtrain::cli

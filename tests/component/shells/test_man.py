@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manual pages, as man and two typesetters read them."""
+import subprocess
+
+import pytest
+
+from conftest import DTRAIN, SOURCE_DIR
+
+
+@pytest.fixture
+def pages(dtrain, tmp_path):
+    """All pages as files, dtrain-agent's, which is written by hand, too."""
+    written = [SOURCE_DIR / "docs/man/dtrain-agent.8"]
+    for name in dtrain("man").split():
+        path = tmp_path / f"{name}.1"
+        path.write_text(dtrain("man", name))
+        written.append(path)
+    assert len(written) > 10
+    return written
+
+
+def complaints(command, path):
+    done = subprocess.run([*command, path], capture_output=True, text=True,
+                          env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "MANWIDTH": "80"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.needs("groff")
+def test_groff_has_no_warning(pages):
+    for path in pages:
+        text, errors = complaints(["groff", "-ww", "-man", "-Tutf8"], path)
+        assert errors == "" and len(text) > 300
+
+
+@pytest.mark.needs("man")
+def test_man_shows_each_page_without_a_warning(pages):
+    for path in pages:
+        text, errors = complaints(["man", "--warnings", "-l"], path)
+        assert errors == ""
+        assert path.stem in text.split("SYNOPSIS")[0]
+
+
+@pytest.mark.needs("mandoc")
+def test_mandoc_finds_nothing(pages):
+    for path in pages:
+        text, errors = complaints(["mandoc", "-T", "lint", "-W", "warning"], path)
+        assert text + errors == ""
+
+
+@pytest.mark.needs("man")
+def test_a_flag_is_shown_as_it_is_typed(dtrain, tmp_path):
+    path = tmp_path / "dtrain-launch.1"
+    path.write_text(dtrain("man", "dtrain-launch"))
+    text, _ = complaints(["man", "-l"], path)
+    assert "--np, -n, --num-proc N" in text
+    assert "~/.config/dtrain/config.toml" in text
+
+
+def test_an_unknown_page_is_refused():
+    done = subprocess.run([DTRAIN, "man", "dtrain-lunch"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "dtrain man lists them" in done.stderr
