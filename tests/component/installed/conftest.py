@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of what dtrain writes for shells and man, each with the real program that reads it."""
+"""Tests of what is installed for shells, man and systemd, each with the program that reads it."""
 import os
 import shutil
 import subprocess

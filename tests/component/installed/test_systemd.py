@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The units, as systemd reads them."""
+import os
+import subprocess
+
+import pytest
+from conftest import BIN_DIR, SOURCE_DIR
+
+UNITS = SOURCE_DIR / "deploy/systemd"
+pytestmark = pytest.mark.needs("systemd-analyze")
+
+# What workers, who inherit it, would notice; the unit says why none of it is there.
+NOT_FOR_WORKERS = ("Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "TemporaryFile",
+                   "Bind", "Root", "SystemCall", "MemoryDeny", "Restrict", "Lock", "IPAddress",
+                   "Device", "UMask", "LimitCPU", "LimitAS", "Memory", "CPU")
+
+
+@pytest.fixture
+def verify(tmp_path):
+    """Reads units as if the agent of this build were installed; what systemd complains of."""
+    (tmp_path / "run").mkdir(mode=0o700)
+
+    def run(*files, manager="--system", change=lambda text: text):
+        paths = []
+        for file in files:
+            text = change(file.read_text()).replace("/usr/bin/", f"{BIN_DIR}/")
+            paths.append(tmp_path / file.name)
+            paths[-1].write_text(text)
+        done = subprocess.run(
+            ["systemd-analyze", manager, "--man=no", "verify", *paths], capture_output=True,
+            text=True, env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+                            "SYSTEMD_UNIT_PATH": f"{tmp_path}:"})
+        complaints = done.stdout + done.stderr  # of most, the exit code says nothing
+        assert done.returncode == 0 or complaints
+        return complaints
+
+    return run
+
+
+def settings(path):
+    lines = [line for line in path.read_text().splitlines() if "=" in line]
+    return [line.split("=", 1) for line in lines if not line.startswith("#")]
+
+
+def test_the_system_units(verify):
+    assert verify(UNITS / "dtrain-agent.service", UNITS / "dtrain-agent.socket") == ""
+
+
+def test_the_unit_of_a_user(verify):
+    assert verify(UNITS / "user/dtrain-agent.service", manager="--user") == ""
+
+
+def test_a_mistake_would_be_found(verify):
+    wrong = verify(UNITS / "dtrain-agent.service",
+                   change=lambda text: text.replace("KillMode=", "KilMode="))
+    assert "KilMode" in wrong
+    missing = verify(UNITS / "dtrain-agent.service",
+                     change=lambda text: text.replace("dtrain-agent serve", "no-agent serve"))
+    assert "no-agent" in missing
+
+
+@pytest.mark.parametrize("unit", ["dtrain-agent.service", "user/dtrain-agent.service"])
+def test_jobs_outlive_the_agent_and_inherit_no_hardening_that_they_would_notice(unit):
+    found = settings(UNITS / unit)
+    for wanted in ("KillMode=process", "Delegate=yes", "RuntimeDirectoryPreserve=yes",
+                   "OOMPolicy=continue", "Restart=always", "StartLimitIntervalSec=0"):
+        assert wanted.split("=") in found
+    for name, _ in found:
+        assert not name.startswith(NOT_FOR_WORKERS), name
+
+
+def test_the_socket_is_where_the_service_keeps_its_files():
+    service = dict(settings(UNITS / "dtrain-agent.service"))
+    socket = dict(settings(UNITS / "dtrain-agent.socket"))
+    assert socket["ListenStream"] == f"/run/{service['RuntimeDirectory']}/agent.sock"
+    assert socket["SocketMode"] == "0666"
