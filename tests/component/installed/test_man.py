@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manual pages, as man and two typesetters read them."""
+import re
 import subprocess
 
 import pytest
 
-from conftest import DTRAIN, SOURCE_DIR
+from conftest import BIN_DIR, DTRAIN, SOURCE_DIR
 
 
 @pytest.fixture
 def pages(dtrain, tmp_path):
-    """All pages as files, dtrain-agent's, which is written by hand, too."""
-    written = [SOURCE_DIR / "docs/man/dtrain-agent.8"]
+    """All pages as files, those that are written by hand, too."""
+    written = list((SOURCE_DIR / "docs/man").iterdir())
     for name in dtrain("man").split():
         path = tmp_path / f"{name}.1"
         path.write_text(dtrain("man", name))
@@ -55,6 +56,18 @@ def test_a_flag_is_shown_as_it_is_typed(dtrain, tmp_path):
     text, _ = complaints(["man", "-l"], path)
     assert "--np, -n, --num-proc N" in text
     assert "~/.config/dtrain/config.toml" in text
+
+
+@pytest.mark.parametrize("page", ["dtrain-allreduce.1", "dtrain-agent.8"])
+def test_a_page_written_by_hand_has_all_words_of_the_usage(page):
+    program = BIN_DIR / page.split(".")[0]
+    done = subprocess.run([program, "--help"], capture_output=True, text=True)
+    text = (SOURCE_DIR / "docs/man" / page).read_text().replace("\\-", "-")
+    words = re.findall(r"--[a-z-]+|(?<=dtrain-agent )[a-z]+", done.stdout + done.stderr,
+                       re.MULTILINE)
+    assert len(words) >= 3
+    for word in words:
+        assert word in text
 
 
 def test_an_unknown_page_is_refused():
