@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian packages, installed into a clean system, used there, and removed again."""
+import json
+import re
+import shutil
+import subprocess
+
+import chroot
+import hosts
+import pytest
+
+PACKAGES = ("dtrain", "dtrain-agent", "libdtrain0", "libdtrain-dev", "python3-dtrain")
+# What any package leaves: what was fetched, written down or made of all packages, and bytecode of
+# other packages.
+OF_THE_SYSTEM = re.compile(
+    r"/(var/(cache|log|lib/(apt|dpkg))|etc/(ld\.so\.cache|resolv\.conf))(/|$)|/__pycache__(/|$)")
+
+
+@pytest.fixture(scope="module")
+def built():
+    """The packages of this build."""
+    build = hosts.bin_dir().parent
+    done = subprocess.run([hosts.SOURCE_DIR / "tools/package", "--no-build"], capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL,
+                          env={**chroot.os.environ, "DTRAIN_PRESET": build.name})
+    assert done.returncode == 0, done.stdout + done.stderr
+    files = list((build / "packages").glob("*.deb"))
+    assert len(files) == len(PACKAGES)
+    return files
+
+
+def test_cmake_installs_the_same_under_any_prefix(built, tmp_path):
+    prefix = tmp_path / "prefix"
+    subprocess.run(["cmake", "--install", hosts.bin_dir().parent, "--prefix", prefix], check=True,
+                   stdout=subprocess.DEVNULL)
+    done = subprocess.run([prefix / "bin/dtrain", "launch", "-np", "2", "--",
+                           prefix / "bin/dtrain-allreduce", "--sizes", "4K", "--json"],
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done
+    unit = (prefix / "lib/systemd/system/dtrain-agent.service").read_text()
+    assert f"\nExecStart={prefix}/bin/dtrain-agent serve " in unit
+    assert not (prefix / "etc").exists()  # a node's configuration is left alone
+
+
+def dependencies(files):
+    """What the packages need of others."""
+    for file in files:
+        line = subprocess.run(["dpkg-deb", "-f", file, "Depends"], capture_output=True, text=True,
+                              check=True).stdout
+        yield from (one for one in line.strip().split(", ") if one.split(" ")[0] not in PACKAGES)
+
+
+@pytest.fixture(scope="module")
+def system(built, tmp_path_factory):
+    """A clean system with what the packages say they depend on, and then with them. It knows the
+    files that it had before."""
+    why_not = chroot.missing()
+    if why_not:
+        pytest.skip(why_not)
+    tree = chroot.Chroot(tmp_path_factory.mktemp("chroot"))
+    try:
+        for file in built:
+            shutil.copy(file, tree.path("/run"))
+        needed = ", ".join(sorted(set(dependencies(built))))
+        tree.run(f"apt-get satisfy -y --no-install-recommends '{needed}'")
+        tree.before = tree.files()
+        tree.run("dpkg -i /run/*.deb")
+        yield tree
+    finally:
+        tree.close()
+
+
+def test_the_launcher_finds_the_agent_and_runs_a_job(system):
+    assert system.run("dtrain --version").startswith("dtrain ")
+    out = system.run("dtrain launch -np 2 -- echo hi")
+    assert sorted(out.splitlines()) == ["[0] hi", "[1] hi"]
+
+
+def test_an_ordinary_user_runs_a_job(system):
+    out = system.run("dtrain launch -np 2 -- id -un", user="daemon:daemon")
+    assert sorted(out.splitlines()) == ["[0] daemon", "[1] daemon"]
+    assert not [name for name in system.programs() if name.startswith("dtrain")]
+
+
+def test_manual_pages_and_completion_are_found(system):
+    for page in ("dtrain", "dtrain-launch", "dtrain-agent", "dtrain-allreduce"):
+        assert f"/{page}." in system.run(f"man -w {page}")
+    assert "start a job and wait for its end" in system.run("man dtrain-launch | cat")
+    for file in ("bash-completion/completions/dtrain", "zsh/vendor-completions/_dtrain",
+                 "fish/vendor_completions.d/dtrain.fish"):
+        assert system.path(f"/usr/share/{file}").stat().st_size > 100
+
+
+def test_a_c_program_is_compiled_and_run(system):
+    system.run("gcc -O1 -Wall -Werror /usr/share/doc/dtrain/examples/allreduce.c "
+               "$(pkg-config --cflags --libs dtrain) -o program")
+    out = system.run("dtrain launch -np 2 -- ./program")
+    assert len(re.findall(r"rank [01] of 2, .* sum of all ranks 1$", out, re.MULTILINE)) == 2
+
+
+def test_the_bench_finds_its_worker_and_the_library(system):
+    out = system.run("dtrain bench allreduce -np 2 --sizes 4K --iterations 3 --json")
+    assert json.loads(out)
+
+
+def test_the_python_package_works(system):
+    program = "import dtrain; dtrain.init(); print(dtrain.rank(), dtrain.size())"
+    out = system.run(f"dtrain launch -np 2 -- python3 -c '{program}'")
+    assert sorted(out.splitlines()) == ["[0] 0 2", "[1] 1 2"]
+    version = "import importlib.metadata as m; print(m.version('dtrain'))"
+    assert system.run(f'python3 -c "{version}"') == system.run(
+        "dpkg-query -W -f '${Version}' python3-dtrain | sed 's/-.*//'; echo")
+    assert list(system.path("/usr/share/python-wheels").glob("dtrain-*.whl"))
+
+
+def test_installing_enables_and_starts_nothing(system):
+    enabled = [path for path in system.files() if path.startswith("/etc/systemd/")]
+    assert not [path for path in enabled if "dtrain" in path]
+    assert not [name for name in system.programs() if name.startswith("dtrain")]
+
+
+def test_installing_again_keeps_the_configuration(system):
+    configuration = system.path("/etc/dtrain/agent.conf")
+    packaged = configuration.read_text()
+    configuration.write_text(packaged + "# ours\n")
+    system.run("dpkg -i /run/dtrain-agent*.deb")
+    assert configuration.read_text().endswith("# ours\n")
+    configuration.write_text(packaged)
+
+
+# Last of all, since the system has no packages then.
+def test_nothing_is_left_when_they_are_purged(system):
+    system.run("rm -f /tmp/program; python3 -c 'import dtrain'")  # by root: leaves bytecode
+    system.run(f"dpkg --remove {' '.join(PACKAGES)}")
+    named = [path for path in system.files()
+             if "dtrain" in path and not OF_THE_SYSTEM.search(path)]
+    assert sorted(named) == ["/etc/dtrain", "/etc/dtrain/agent.conf"]
+    system.run(f"dpkg --purge {' '.join(PACKAGES)}")
+    left = [path for path in system.files() - system.before if not OF_THE_SYSTEM.search(path)]
+    assert left == []
+    assert system.run("find / -xdev -name '*dtrain*' -not -path '/var/log/*' "
+                      "-not -path '/var/cache/man/*'") == ""
