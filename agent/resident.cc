@@ -115,7 +115,25 @@ absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
   return ResidentDirectory(std::move(path), std::move(lock));
 }
 
-absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen() const {
+absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueFd> given) const {
+  absl::StatusOr<os::UniqueFd> fd = absl::UnknownError("");
+  if (given.has_value()) {
+    fd = *std::move(given);
+  } else {
+    fd = Bind();
+  }
+  if (!fd.ok()) return fd;
+  const std::string build = path_ + "/build";
+  os::UniqueFd file(open((build + ".new").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  const std::string id = BuildId();
+  if (!file || write(file.get(), id.data(), id.size()) != static_cast<ssize_t>(id.size()) ||
+      rename((build + ".new").c_str(), build.c_str()) != 0) {
+    return PosixError(errno, absl::StrCat("write ", build));
+  }
+  return fd;
+}
+
+absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind() const {
   auto name = Name(socket_path());
   if (!name.ok()) return name.status();
   os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -128,13 +146,6 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen() const {
   // Whoever connects is known by the kernel's word, not by the mode.
   if (chmod(name->sun_path, geteuid() == 0 ? 0666 : 0600) != 0 || listen(fd.get(), kBacklog) != 0) {
     return PosixError(errno, absl::StrCat("listen on ", name->sun_path));
-  }
-  const std::string build = path_ + "/build";
-  os::UniqueFd file(open((build + ".new").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  const std::string id = BuildId();
-  if (!file || write(file.get(), id.data(), id.size()) != static_cast<ssize_t>(id.size()) ||
-      rename((build + ".new").c_str(), build.c_str()) != 0) {
-    return PosixError(errno, absl::StrCat("write ", build));
   }
   return fd;
 }

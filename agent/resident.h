@@ -27,11 +27,12 @@ class ResidentDirectory {
 
   const std::string& path() const { return path_; }
   std::string socket_path() const { return path_ + "/agent.sock"; }
-  // A listening socket under socket_path, in place of what a killed agent has left there, and the
-  // build beside it.
-  absl::StatusOr<os::UniqueFd> Listen() const;
+  // A listening socket under socket_path: the one that systemd has given, else one in place of what
+  // a killed agent has left there. Says which build serves there.
+  absl::StatusOr<os::UniqueFd> Listen(std::optional<os::UniqueFd> given) const;
 
  private:
+  absl::StatusOr<os::UniqueFd> Bind() const;
   ResidentDirectory(std::string path, os::UniqueFd lock)
       : path_(std::move(path)), lock_(std::move(lock)) {}
   std::string path_;

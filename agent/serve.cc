@@ -19,6 +19,7 @@
 #include "agent/node_readers.h"
 #include "agent/resident.h"
 #include "agent/session/sessions.h"
+#include "agent/systemd.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
@@ -27,6 +28,7 @@
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
+#include "common/os/process_tree.h"
 
 namespace dtrain::agent {
 namespace {
@@ -149,8 +151,10 @@ absl::StatusOr<Security> ReadSecurity(const Config& config) {
 // Members in start order, so that they stop in reverse.
 class Resident {
  public:
-  Resident(loop::Loop& loop, ResidentDirectory directory, const Config& config, Security security)
+  Resident(loop::Loop& loop, ResidentDirectory directory, const Config& config, Security security,
+           Systemd systemd)
       : loop_(loop),
+        systemd_(std::move(systemd)),
         directory_(std::move(directory)),
         listen_(config.listen),
         readers_(loop),
@@ -174,11 +178,23 @@ class Resident {
   void Start(absl::AnyInvocable<void(absl::Status)> done) {
     sessions_.AdoptAll([this, done = std::move(done)]() mutable {
       RemoveCgroups();
-      done(Listen());
+      absl::Status listening = Listen();
+      if (listening.ok()) {
+        systemd_.Notify("READY=1");
+        KeepAlive();
+      }
+      done(std::move(listening));
     });
   }
 
  private:
+  // While the loop turns.
+  void KeepAlive() {
+    if (systemd_.watchdog == Duration::zero()) return;
+    systemd_.Notify("WATCHDOG=1");
+    alive_.After(systemd_.watchdog, [this] { KeepAlive(); });
+  }
+
   absl::Status Listen() {
     if (!listen_.empty()) {
       auto listening = ListenTcp(listen_);
@@ -189,7 +205,7 @@ class Resident {
                    });
       log::Info(absl::StrCat("serving with TLS on ", listen_));
     }
-    auto listening = directory_.Listen();
+    auto listening = directory_.Listen(std::move(systemd_.fd));
     if (!listening.ok()) return listening.status();
     unix_.emplace(loop_, *std::move(listening), [this](os::UniqueFd socket, const auto&) {
       connections_.AdmitUnix(std::move(socket));
@@ -203,8 +219,10 @@ class Resident {
     auto account = os::FindAccount(owner.uid);
     if (!account.ok()) return account.status();
     const std::string cgroup = MakeCgroup(*account, hello);
-    return session::ShepherdProcess::Start(loop_, kOwnProgram, geteuid() == 0 ? &*account : nullptr,
-                                           cgroup);
+    auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram,
+                                                    geteuid() == 0 ? &*account : nullptr, cgroup);
+    if (shepherd.ok()) os::ResetOomScore((*shepherd)->pid());
+    return shepherd;
   }
 
   // For the shepherd and its workers; empty when there can be none, of which the shepherd warns.
@@ -236,6 +254,7 @@ class Resident {
   }
 
   loop::Loop& loop_;
+  Systemd systemd_;
   ResidentDirectory directory_;
   const std::string listen_;
   NodeReaders readers_;
@@ -244,6 +263,7 @@ class Resident {
   std::optional<Door> tcp_;
   std::optional<Door> unix_;
   loop::Timer sweep_{loop_};
+  loop::Timer alive_{loop_};
 };
 
 int Fail(const absl::Status& status, int code) {
@@ -255,6 +275,7 @@ int Fail(const absl::Status& status, int code) {
 
 int RunServe(const std::vector<std::string>& words) {
   signal(SIGPIPE, SIG_IGN);
+  Systemd systemd = Systemd::Take();
   auto config = ParseConfig(words);
   if (!config.ok()) return Fail(config.status(), kExitUsage);
   auto security = ReadSecurity(*config);
@@ -264,7 +285,7 @@ int RunServe(const std::vector<std::string>& words) {
   if (!directory.ok()) return Fail(directory.status(), kExitState);
   loop::Loop loop;
   int exit_code = kExitOk;
-  Resident resident(loop, *std::move(directory), *config, *std::move(security));
+  Resident resident(loop, *std::move(directory), *config, *std::move(security), std::move(systemd));
   loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
     if (signal != SIGHUP) return loop.Stop();
     auto anew = ParseConfig(words);

@@ -2,6 +2,7 @@
 #include "common/os/process_tree.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -106,6 +107,12 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
     if (auto found = ReadStat(pid)) out.push_back(found->info);
   });
   return out;
+}
+
+void ResetOomScore(pid_t pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/oom_score_adj");
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (fd) (void)!write(fd.get(), "0", 1);
 }
 
 std::string BootId() {

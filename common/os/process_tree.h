@@ -35,6 +35,10 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
 // were, ended ones not counted. List and call again until it returns 0: they may fork meanwhile.
 size_t Kill(const std::vector<ProcessInfo>& processes);
 
+// Undoes for a process what it inherited of a service's OOMScoreAdjust: out of memory, the kernel
+// shall choose it before the service.
+void ResetOomScore(pid_t pid);
+
 // Names this boot of the machine; empty when the kernel does not say.
 std::string BootId();
 
