@@ -4,11 +4,12 @@ set(CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 
 # Manual pages and completion, written by the program that they are of.
+file(GLOB handwritten CONFIGURE_DEPENDS docs/man/*)
 set(reference ${CMAKE_BINARY_DIR}/reference)
 add_custom_command(
   OUTPUT ${reference}/written
   COMMAND sh ${CMAKE_SOURCE_DIR}/cmake/write_reference.sh $<TARGET_FILE:dtrain> ${reference}
-  DEPENDS dtrain cmake/write_reference.sh docs/man/dtrain-agent.8 docs/man/dtrain-allreduce.1
+  DEPENDS dtrain cmake/write_reference.sh ${handwritten}
   WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} VERBATIM)
 add_custom_target(dtrain_reference ALL DEPENDS ${reference}/written)
 

@@ -244,7 +244,8 @@ std::vector<Flag> SshFlags() {
       {"--agent", kGroup, "ssh|tcp",
        "reach hosts by ssh (default), or their resident agents over\n"
        "TCP with TLS",
-       [](View v, RawLaunch& o) { return Choose(v, kAgent, o.options.transport.tcp); }},
+       [](View v, RawLaunch& o) { return Choose(v, kAgent, o.options.transport.tcp); },
+       Names(kAgent)},
       {"--agent-port", kGroup, "PORT", "where resident agents listen, default 9797",
        [](View v, RawLaunch& o) { return Set(v, 1, 65535, o.options.transport.agent_port); }},
       {"--tls-dir", kGroup, "DIR",

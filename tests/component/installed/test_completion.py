@@ -79,8 +79,20 @@ def zsh(place):
                     "autoload compinit; compinit -D -u; source <(dtrain completion zsh)", place)
 
 
+def zsh_installed(place):
+    """Finds the script where packages put it, in a folder of its path."""
+    folder = place / "functions"
+    folder.mkdir()
+    script = subprocess.run([DTRAIN, "completion", "zsh"], capture_output=True, check=True).stdout
+    (folder / "_dtrain").write_bytes(script)
+    return Terminal(["zsh", "-f", "-i"],
+                    "unsetopt beep prompt_sp auto_remove_slash; unset zle_bracketed_paste; "
+                    f"fpath=({folder} $fpath); autoload compinit; compinit -D -u", place)
+
+
 SHELLS = [pytest.param(bash, id="bash"),
-          pytest.param(zsh, id="zsh", marks=pytest.mark.needs("zsh"))]
+          pytest.param(zsh, id="zsh", marks=pytest.mark.needs("zsh")),
+          pytest.param(zsh_installed, id="zsh-installed", marks=pytest.mark.needs("zsh"))]
 LINES = [
     ("dtrain lau", "dtrain launch"),
     ("dtrain bench sc", "dtrain bench scaling"),

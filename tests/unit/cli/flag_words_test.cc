@@ -32,7 +32,7 @@ TEST(FlagWords, NoneIsForgotten) {
     RawLaunch raw;
     const absl::Status status = flag.set("no-such-word", raw);
     if (!absl::StrContains(status.message(), "\" is not ") || flag.value.empty()) continue;
-    const bool lists = absl::StrContains(status.message(), ", ") &&
+    const bool lists = absl::StrContains(status.message(), " or ") &&
                        !absl::StrContains(status.message(), "number") &&
                        !absl::StrContains(status.message(), "such as");
     EXPECT_TRUE(!lists || !flag.words.empty()) << flag.names << ": " << status.message();
