@@ -69,6 +69,15 @@ def test_jobs_outlive_the_agent_and_inherit_no_hardening_that_they_would_notice(
         assert not name.startswith(NOT_FOR_WORKERS), name
 
 
+def test_the_example_configuration_has_flags_of_the_agent_alone():
+    done = subprocess.run([BIN_DIR / "dtrain-agent", "--help"], capture_output=True, text=True)
+    lines = (UNITS / "agent.conf").read_text().splitlines()
+    names = [line[1:].split(" = ")[0] for line in lines if " = " in line and line[1] != " "]
+    assert len(names) >= 5
+    for name in names:
+        assert f"--{name} " in done.stderr, name
+
+
 def test_the_socket_is_where_the_service_keeps_its_files():
     service = dict(settings(UNITS / "dtrain-agent.service"))
     socket = dict(settings(UNITS / "dtrain-agent.socket"))
