@@ -67,7 +67,8 @@ set(CPACK_DEBIAN_AGENT_PACKAGE_SHLIBDEPS ON)
 dtrain_package(runtime libdtrain0 libs "all-reduce for the workers of a dtrain job"
 "libdtrain adds up gradients, and does other collective operations, within a
 node by shared memory, between nodes by TCP, and on GPUs by NCCL, which it
-opens when it is there.")
+opens when it is there."
+  CONTROL triggers)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
