@@ -4,12 +4,14 @@ first time, the archive; then it is kept in build/roots."""
 import os
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 import hosts
+import launching
 
 # What the tests run, beside what the packages themselves depend on.
-TOOLS = "gcc,libc6-dev,man-db,pkg-config"
+TOOLS = "dbus,gcc,libc6-dev,man-db,pkg-config,systemd"
 NOT_FOUND = "debootstrap is not installed"
 
 
@@ -36,7 +38,7 @@ def archive():
 
 def base():
     """The folder with the clean system; made when there is none."""
-    path = hosts.SOURCE_DIR / "build/roots" / release()
+    path = hosts.SOURCE_DIR / "build/roots" / f"{release()}-{zlib.crc32(TOOLS.encode()):08x}"
     if path.exists():
         return path
     mirror, parts = archive()
@@ -60,47 +62,64 @@ class Chroot:
     """A clean system that may be changed, with its own processes. What is written is kept in
     memory, and all of it ends with this object, or with the process that has it."""
 
-    # Its first process waits on our pipe, and takes in orphans. Mounts are seen in here alone.
-    START = """
+    # Mounts are seen in here alone. What is the machine's, devices and kernel settings, is kept
+    # from the programs of the system.
+    MOUNT = """
       set -e
-      exec 3<&0
       mount -t tmpfs -o mode=0755 tmpfs "$1"
       mkdir "$1/changes" "$1/work" "$1/root"
       mount -t overlay -o "lowerdir=$2,upperdir=$1/changes,workdir=$1/work" overlay "$1/root"
       cd "$1/root"
       mount -t proc proc proc
+      mount --bind proc/sys proc/sys
+      mount -o remount,bind,ro proc/sys
       mount -t sysfs -o ro sysfs sys
-      mount --rbind /dev dev
+      mount -t tmpfs -o mode=755 tmpfs dev
+      for device in null zero full random urandom tty; do
+        : >"dev/$device"
+        mount --bind "/dev/$device" "dev/$device"
+      done
+      mkdir dev/shm
+      ln -s /proc/self/fd dev/fd
       for folder in run tmp dev/shm; do mount -t tmpfs -o mode=1777 tmpfs "$folder"; done
       chmod 755 run
       cp /etc/resolv.conf etc/resolv.conf
-      echo ready
-      cat <&3 >/dev/null &
-      wait
     """
+    # Takes in orphans, and waits for nothing.
+    FIRST = "echo ready; while :; do sleep 1000 & wait; done"
+    NAMESPACES = ("--mount", "--pid", "--uts", "--ipc")
 
     def __init__(self, place):
+        self._root = f"{place}/root"
         self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private",
-             "sh", "-c", self.START, "sh", place, base()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            ["setpriv", "--pdeathsig", "KILL", *self._entry(), "unshare", *self.NAMESPACES,
+             "--fork", "--kill-child", "--propagation", "private", "sh", "-c",
+             self.MOUNT + self.FIRST, "sh", place, base()],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         if self._holder.stdout.readline() != "ready\n":
             self.close()
             raise AssertionError("the mounts of the clean system failed")
         children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
         self._first = children.read_text().split()[0]
-        self._root = f"{place}/root"
+
+    def _entry(self):
+        """How the first process comes to where it shall be."""
+        return ()
 
     def path(self, inside):
-        return Path(f"/proc/{self._first}/root{self._root}{inside}")
+        return Path(f"/proc/{self._first}/cwd{inside}")
 
-    def try_run(self, command, user="root", timeout=300, **env):
-        enter = ["nsenter", "-t", self._first, "-m", "-p", "--", "chroot", f"--userspec={user}",
-                 self._root, "/bin/sh", "-c", f"cd /tmp\n{command}"]
-        return subprocess.run(
-            enter, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "LC_ALL": "C.UTF-8",
-                 "DEBIAN_FRONTEND": "noninteractive", **env})
+    def command(self, command, user="root", **env):
+        """The arguments of Popen for a shell command in here."""
+        enter = ["nsenter", "-t", self._first, "-m", "-p", "-u", "-i", "--", "chroot",
+                 f"--userspec={user}", self._root, "/bin/sh", "-c", f"cd /tmp\n{command}"]
+        return {"args": enter,
+                "env": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
+                        "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **env}}
+
+    def try_run(self, command, timeout=300, **options):
+        return subprocess.run(**self.command(command, **options), stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=timeout)
 
     def run(self, command, **options):
         """What a shell command prints, which must go well."""
@@ -117,6 +136,43 @@ class Chroot:
         return self.run("cat /proc/[0-9]*/comm").split()
 
     def close(self):
-        self._holder.stdin.close()
+        self._holder.kill()  # and with it, at once, all that is in here
+        self._holder.wait()
         self._holder.stdout.close()
-        self._holder.wait(60)
+
+
+class Booted(Chroot):
+    """A clean system that systemd runs, in a cgroup of its own."""
+
+    # systemd takes over; `container` keeps it from what is the machine's.
+    FIRST = """
+      mount -t cgroup2 cgroup2 sys/fs/cgroup
+      for unit in systemd-logind getty@ console-getty systemd-sysctl; do
+        ln -s /dev/null "etc/systemd/system/$unit.service"
+      done
+      echo ready
+      exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . /lib/systemd/systemd \
+        --system --unit=multi-user.target --log-target=null
+    """
+    NAMESPACES = (*Chroot.NAMESPACES, "--cgroup")
+
+    def __init__(self, place):
+        self._cgroup = hosts.cgroup2_mount() / f"{hosts.PREFIX}{os.getpid()}-systemd"
+        self._cgroup.mkdir()
+        super().__init__(place)
+        launching.wait_until(
+            lambda: self.try_run("systemctl is-system-running").stdout == "running\n", 60,
+            lambda: self.try_run("systemctl --failed; systemctl list-jobs").stdout)
+
+    def _entry(self):
+        return ("sh", "-c", f'echo $$ >{self._cgroup}/cgroup.procs && exec "$@"', "sh")
+
+    def path(self, inside):
+        return Path(f"/proc/{self._first}/root{inside}")
+
+    def close(self):
+        super().close()
+        events = self._cgroup / "cgroup.events"
+        launching.wait_until(lambda: "populated 0" in events.read_text(), 60, "processes are left")
+        hosts.remove_cgroup_tree(self._cgroup)
+        assert not self._cgroup.exists()

@@ -7,6 +7,7 @@ import subprocess
 
 import chroot
 import hosts
+import launching
 import pytest
 
 PACKAGES = ("dtrain", "dtrain-agent", "libdtrain0", "libdtrain-dev", "python3-dtrain")
@@ -50,21 +51,37 @@ def dependencies(files):
         yield from (one for one in line.strip().split(", ") if one.split(" ")[0] not in PACKAGES)
 
 
+def install(files, tree):
+    """Installs the packages with what they say they need; the tree knows what it had before."""
+    for file in files:
+        shutil.copy(file, tree.path("/run"))
+    needed = ", ".join(sorted(set(dependencies(files))))
+    tree.run(f"apt-get satisfy -y --no-install-recommends '{needed}'")
+    tree.before = tree.files()
+    tree.run("dpkg -i /run/*.deb")
+
+
 @pytest.fixture(scope="module")
 def system(built, tmp_path_factory):
-    """A clean system with what the packages say they depend on, and then with them. It knows the
-    files that it had before."""
-    why_not = chroot.missing()
-    if why_not:
-        pytest.skip(why_not)
+    """A clean system with the packages."""
+    if chroot.missing():
+        pytest.skip(chroot.missing())
     tree = chroot.Chroot(tmp_path_factory.mktemp("chroot"))
     try:
-        for file in built:
-            shutil.copy(file, tree.path("/run"))
-        needed = ", ".join(sorted(set(dependencies(built))))
-        tree.run(f"apt-get satisfy -y --no-install-recommends '{needed}'")
-        tree.before = tree.files()
-        tree.run("dpkg -i /run/*.deb")
+        install(built, tree)
+        yield tree
+    finally:
+        tree.close()
+
+
+@pytest.fixture
+def booted(built, tmp_path):
+    """A clean system that systemd runs, with the packages."""
+    if chroot.missing():
+        pytest.skip(chroot.missing())
+    tree = chroot.Booted(tmp_path)
+    try:
+        install(built, tree)
         yield tree
     finally:
         tree.close()
@@ -126,6 +143,69 @@ def test_installing_again_keeps_the_configuration(system):
     system.run("dpkg -i /run/dtrain-agent*.deb")
     assert configuration.read_text().endswith("# ours\n")
     configuration.write_text(packaged)
+
+
+# Until the agent tells systemd that it is ready and alive.
+AS_IT_IS = "[Service]\nType=exec\nWatchdogSec=0\n"
+
+
+def agent(tree):
+    """The process of the resident agent, once it serves."""
+    launching.wait_until(lambda: "yes" in tree.run(
+        "systemctl is-active -q dtrain-agent && test -S /run/dtrain-agent/agent.sock && echo yes"
+        " || true"), 60, lambda: tree.run("systemctl status dtrain-agent || true"))
+    return tree.run("systemctl show -P MainPID dtrain-agent").strip()
+
+
+def workers(tree):
+    """Process ids and start times of the workers, who run a-worker."""
+    found = {}
+    for stat in tree.run("cat /proc/[0-9]*/stat 2>/dev/null; true").splitlines():
+        pid, rest = stat.split(" ", 1)
+        if rest.startswith("(a-worker)"):
+            found[pid] = rest.rpartition(")")[2].split()[19]
+    return found
+
+
+def test_jobs_go_on_while_the_agent_is_upgraded_or_killed(booted):
+    assert booted.try_run("systemctl is-enabled dtrain-agent").stdout == "disabled\n"
+    assert booted.try_run("systemctl is-active dtrain-agent").stdout == "inactive\n"
+    booted.run("mkdir /etc/systemd/system/dtrain-agent.service.d")
+    booted.path("/etc/systemd/system/dtrain-agent.service.d/as-it-is.conf").write_text(AS_IT_IS)
+    booted.run("systemctl daemon-reload; systemctl enable --now dtrain-agent.service")
+    first = agent(booted)
+    booted.run("cp /bin/cat /tmp/a-worker")
+    job = subprocess.Popen(
+        **booted.command("dtrain launch -np 2 --stdin all -- sh -c 'cat /proc/self/cgroup;"
+                         " grep -E ^Cap[EP] /proc/self/status; exec ./a-worker'",
+                         user="daemon:daemon"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        launching.wait_until(lambda: len(workers(booted)) == 2, 60, "the job does not run")
+        before = workers(booted)
+
+        # By a package, also one of the same version.
+        booted.run("dpkg -i /run/dtrain-agent_*.deb")
+        second = agent(booted)
+        assert second != first
+        assert workers(booted) == before
+
+        booted.run(f"kill -9 {second}")
+        launching.wait_until(lambda: agent(booted) not in (second, "0"), 60, "it is not restarted")
+        assert workers(booted) == before
+        out, _ = job.communicate("the end\n", timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 0, out
+    for rank in "01":
+        assert f"[{rank}] the end\n" in out
+        # Below the unit, and without any right.
+        assert re.search(rf"\[{rank}\] 0::/system.slice/dtrain-agent.service/.*/rank-{rank}\n", out)
+    assert len(re.findall(r"Cap(?:Prm|Eff):\s*0+\n", out)) == 4
+    booted.run("dpkg --purge dtrain dtrain-agent")
+    assert [path for path in booted.files() if "dtrain-agent" in path and path.startswith("/etc/")
+            and "as-it-is" not in path] == ["/etc/systemd/system/dtrain-agent.service.d"]
+    assert not [name for name in booted.programs() if name.startswith("dtrain")]
 
 
 # Last of all, since the system has no packages then.
