@@ -79,6 +79,8 @@ def booted(built, tmp_path):
     """A clean system that systemd runs, with the packages."""
     if chroot.missing():
         pytest.skip(chroot.missing())
+    if hosts.cgroup2_mount() is None:
+        pytest.skip("there is no cgroup v2 tree")
     tree = chroot.Booted(tmp_path)
     try:
         install(built, tree)
