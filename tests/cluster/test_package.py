@@ -147,10 +147,6 @@ def test_installing_again_keeps_the_configuration(system):
     configuration.write_text(packaged)
 
 
-# Until the agent tells systemd that it is ready and alive.
-AS_IT_IS = "[Service]\nType=exec\nWatchdogSec=0\n"
-
-
 def agent(tree):
     """The process of the resident agent, once it serves."""
     launching.wait_until(lambda: "yes" in tree.run(
@@ -172,9 +168,7 @@ def workers(tree):
 def test_jobs_go_on_while_the_agent_is_upgraded_or_killed(booted):
     assert booted.try_run("systemctl is-enabled dtrain-agent").stdout == "disabled\n"
     assert booted.try_run("systemctl is-active dtrain-agent").stdout == "inactive\n"
-    booted.run("mkdir /etc/systemd/system/dtrain-agent.service.d")
-    booted.path("/etc/systemd/system/dtrain-agent.service.d/as-it-is.conf").write_text(AS_IT_IS)
-    booted.run("systemctl daemon-reload; systemctl enable --now dtrain-agent.service")
+    booted.run("systemctl enable --now dtrain-agent.service")
     first = agent(booted)
     booted.run("cp /bin/cat /tmp/a-worker")
     job = subprocess.Popen(

@@ -312,7 +312,7 @@ TEST_F(ParseTest, TheHelpShowsTheGroupsInOrder) {
   ASSERT_TRUE(command.ok());
   EXPECT_EQ(command->kind, Command::Kind::kHelp);
   size_t at = 0;
-  for (const char* group : {"Where:", "How many:", "Environment:", "ssh:", "Output:", "Binding:",
+  for (const char* group : {"Where:", "How many:", "Environment:", "Reaching hosts:", "Output:", "Binding:",
                             "Time and failure:"}) {
     size_t next = command->help.find(group);
     ASSERT_NE(next, std::string::npos) << group;
