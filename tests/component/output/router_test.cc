@@ -2,6 +2,7 @@
 #include "launcher/output/router.h"
 
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <termios.h>
@@ -285,10 +286,17 @@ TEST_F(RouterTest, OnlyATerminalThatSeveralRanksShareIsProtected) {
     router_->Deliver("a", Rank(0), kOut, evil.substr(3) + "\n");
     router_->Deliver("a", Rank(0), kErr, evil + "\n");
     Finish();
-    char buffer[4096];
-    const ssize_t n = read(screen.get(), buffer, sizeof(buffer));
-    ASSERT_GT(n, 0);
-    EXPECT_EQ(std::string(buffer, static_cast<size_t>(n)), text);
+    // A terminal gives what it has so far.
+    std::string seen;
+    while (seen.size() < text.size()) {
+      char buffer[4096];
+      pollfd more{screen.get(), POLLIN, 0};
+      ASSERT_EQ(poll(&more, 1, 20000), 1) << seen;
+      const ssize_t n = read(screen.get(), buffer, sizeof(buffer));
+      ASSERT_GT(n, 0);
+      seen.append(buffer, static_cast<size_t>(n));
+    }
+    EXPECT_EQ(seen, text);
     router_.reset();  // before the terminal
   }
   EXPECT_EQ(Err(), evil + "\n[0] " + evil + "\n");
