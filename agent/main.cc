@@ -49,6 +49,11 @@ int main(int argc, char** argv) {
     return dtrain::agent::RunBridge(argc == 3);
   }
   if (role == "shepherd" && argc == 2) return dtrain::shepherd::RunShepherd(kShepherdSocket);
+  if (role == "serve" && argc == 3 &&
+      (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
+    std::printf("%s", dtrain::agent::ConfigHelp().c_str());
+    return dtrain::kExitOk;
+  }
   if (role == "serve") return dtrain::agent::RunServe({argv + 2, argv + argc});
   if (role == "version" && argc == 2) {
     std::printf("dtrain-agent %s\n", DTRAIN_VERSION);

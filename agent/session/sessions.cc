@@ -108,10 +108,6 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
     return stream->Finish(std::move(may));
   }
   const Owner owner{peer.account->uid, peer.account->name};
-  if (draining_) {
-    stream->Finish(absl::UnavailableError("this agent is being shut down and takes no jobs"));
-    return;
-  }
   auto shepherd = make_shepherd_(owner, request.hello());
   if (!shepherd.ok()) {
     stream->Finish(absl::Status(shepherd.status().code(),

@@ -42,8 +42,6 @@ class Sessions {
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
                   const auth::Identity& peer);
   bool busy() const { return !sessions_.empty() || !visitors_.empty(); }
-  // Stops jobs from being accepted; what runs goes on.
-  void Drain() { draining_ = true; }
 
  private:
   // A stream that has not said Hello yet.
@@ -85,7 +83,6 @@ class Sessions {
   // Jobs whose shepherds could not be taken over: why, for their launchers.
   std::map<std::pair<std::string, uint32_t>, std::string> lost_;
   loop::Task adopted_;
-  bool draining_ = false;
 };
 
 }  // namespace dtrain::session

@@ -55,7 +55,7 @@ def test_ps_and_status_tell_what_runs_where(cluster, job):
 
 
 def test_logs_are_told_and_followed_to_the_end(cluster):
-    script = 'echo "up"; read -r x; seq 200000; echo "last" >&2; printf "no newline"'
+    script = 'echo "first" >&2; echo "up"; read -r x; seq 200000; echo "last" >&2; printf "no newline"'
     launch = cluster.start_launch(["--stdin", "1", *cluster.hosts_flag(1), "--", "sh", "-c", script],
                                   stdin=subprocess.PIPE)
     launch.wait_for("up", count=4)
@@ -64,6 +64,7 @@ def test_logs_are_told_and_followed_to_the_end(cluster):
     errors = hosts.launching.Launch(
         cluster.head, [DTRAIN, "logs", "-f", "--rank=1", "--stream=stderr"])
     follower.wait_for("up")
+    errors.wait_for("first")
     launch.process.stdin.write(b"go\n")
     launch.process.stdin.close()
     assert launch.wait(60).code == 0
@@ -73,7 +74,7 @@ def test_logs_are_told_and_followed_to_the_end(cluster):
     expected = "up\n" + "".join(f"{n}\n" for n in range(1, 200001)) + "no newline"
     assert told.out == expected or "bytes are not kept any more]" in told.out, told
     assert told.out.endswith("200000\nno newline"), told
-    assert errors.wait(20).out == "last\n"
+    assert errors.wait(20).out == "first\nlast\n"
 
 
 def test_stop_ends_the_job_and_waits_for_it(cluster):
