@@ -33,6 +33,8 @@ std::optional<auth::Account> AccountOf(absl::string_view name) {
 // gRPC works on its stream; a duplicate tells when the peer has gone.
 struct Connections::Connection {
   std::string origin;  // "user 1000", an address
+  // False once it is closed: its stream may still have a word.
+  std::shared_ptr<bool> here = std::make_shared<bool>(true);
   os::UniqueFd watched;
   std::unique_ptr<loop::FdWatch> hangup;
   std::unique_ptr<session::AgentService> service;
@@ -62,12 +64,14 @@ void Connections::AdmitUnix(os::UniqueFd socket) {
 }
 
 void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
+  if (tls_ == nullptr) return Refuse(address, "this agent takes no TCP connections any more");
   if (!HasRoom(address)) return;
   auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
   (*place)->origin = address;
   tls::Stream::Callbacks callbacks;
   callbacks.on_ready = [this, place](tls::Ready ready) { OnTlsReady(place, std::move(ready)); };
-  callbacks.on_closed = [this, place](absl::Status why) {
+  callbacks.on_closed = [this, place, here = (*place)->here](absl::Status why) {
+    if (!*here) return;
     if (!why.ok() && (*place)->server == nullptr) Refuse((*place)->origin, why.message());
     Close(place);
   };
@@ -118,6 +122,7 @@ void Connections::Refuse(const std::string& origin, absl::string_view why) {
 }
 
 void Connections::Close(Place place) {
+  *(*place)->here = false;
   (*place)->hangup.reset();
   // Posted: the stream may be calling us.
   loop_.Post([tls = std::shared_ptr<tls::Stream>(std::move((*place)->tls))] {});

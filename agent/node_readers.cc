@@ -9,8 +9,9 @@ namespace dtrain::agent {
 
 NodeReaders::NodeReaders(loop::Loop& loop) : loop_(loop) {
   ReadGpus([this](inventory::GpuReport report) {
-    gpus_ = std::move(report);
-    for (auto& done : std::exchange(waiting_, {})) Read(std::move(done));
+    first_pending_ = false;
+    if (waiting_.empty()) gpus_ = std::move(report);
+    for (auto& done : std::exchange(waiting_, {})) Tell(report, done);
   });
 }
 
@@ -29,13 +30,25 @@ void NodeReaders::ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done) 
   });
 }
 
+// The first look serves the first who asks: it is what makes a start fast. Later ones look again.
 void NodeReaders::Read(absl::AnyInvocable<void(v1::Inventory)> done) {
-  if (!gpus_.has_value()) {
+  if (first_pending_) {
     waiting_.push_back(std::move(done));
-    return;
+  } else if (gpus_.has_value()) {
+    inventory::GpuReport report = *std::move(gpus_);
+    gpus_.reset();
+    Tell(report, done);
+  } else {
+    ReadGpus([this, done = std::move(done)](inventory::GpuReport report) mutable {
+      Tell(report, done);
+    });
   }
+}
+
+void NodeReaders::Tell(const inventory::GpuReport& report,
+                       absl::AnyInvocable<void(v1::Inventory)>& done) {
   v1::Inventory inventory = inventory::ReadInventory();
-  inventory::SetGpus(*gpus_, inventory);
+  inventory::SetGpus(report, inventory);
   done(std::move(inventory));
 }
 

@@ -22,10 +22,12 @@ class NodeReaders {
  private:
   void ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done);
   void Read(absl::AnyInvocable<void(v1::Inventory)> done);
+  void Tell(const inventory::GpuReport& report, absl::AnyInvocable<void(v1::Inventory)>& done);
 
   loop::Loop& loop_;
   loop::BlockingPool pool_{1};
-  std::optional<inventory::GpuReport> gpus_;
+  bool first_pending_ = true;                 // the look that begins with us
+  std::optional<inventory::GpuReport> gpus_;  // what it saw, until somebody asks
   std::vector<absl::AnyInvocable<void(v1::Inventory)>> waiting_;  // for the first look
 };
 

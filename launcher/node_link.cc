@@ -79,7 +79,10 @@ void NodeLink::Open(os::UniqueFd stream) {
 }
 
 void NodeLink::OnEvent(v1::SessionEvent event) {
-  if (!inbox_.Take(event.sequence())) return;
+  const bool own = event.sequence() > kOwnSequences;
+  if (own ? !own_inbox_.Take(event.sequence() - kOwnSequences) : !inbox_.Take(event.sequence())) {
+    return;
+  }
   if (event.has_heartbeat()) outbox_.Acknowledge(event.heartbeat().received());
   if (event.has_welcome()) {
     if (event.welcome().resumed()) return OnResumed(event.welcome());
@@ -92,6 +95,11 @@ void NodeLink::OnResumed(const v1::Welcome& welcome) {
   resuming_ = false;
   outbox_.Acknowledge(welcome.received());
   for (const v1::SessionRequest& request : outbox_.kept()) session_->Send(request);
+  // It may not know what we have said last.
+  for (auto& [key, progress] : log_progress_) {
+    progress.reported = 0;
+    ReportTaken(key, progress);
+  }
   if (logs_request_ && !logs_over_) OpenLogStream();
 }
 

@@ -79,6 +79,7 @@ class NodeLink {
   bool resuming_ = false;   // connected again or about to be, not welcomed yet
   Outbox<v1::SessionRequest> outbox_;
   Inbox inbox_;
+  Inbox own_inbox_;  // of what the agent itself says, not the shepherd
   std::optional<v1::LogsRequest> logs_request_;
   std::map<LogKey, LogProgress> log_progress_;
   bool logs_over_ = false;

@@ -75,7 +75,7 @@ Session::~Session() {
 
 void Session::Listen(std::shared_ptr<Stream> stream) {
   if (stream_ != nullptr)
-    stream_->Finish(absl::AbortedError("this session has another stream now"));
+    stream_->Finish(absl::UnavailableError("this session has another stream now"));
   stream_ = std::move(stream);
   // Of a stream that was replaced nothing counts any more.
   const std::weak_ptr<Stream> from = stream_;
@@ -85,7 +85,13 @@ void Session::Listen(std::shared_ptr<Stream> stream) {
         if (current()) Feed(Request{std::move(request)});
       },
       [this, current] {
-        if (current()) Feed(LauncherGone{});
+        if (!current()) return;
+        const std::shared_ptr<bool> alive = alive_;
+        Feed(LauncherGone{});
+        // The call is over, or its connection could not be.
+        if (*alive && agent_.self.resumable && stream_ != nullptr) {
+          std::exchange(stream_, nullptr)->Finish(absl::CancelledError("the launcher is gone"));
+        }
       });
 }
 
@@ -144,8 +150,13 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
     job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
     if (directory_.has_value()) {
       if (absl::Status written = WriteRecord(part); !written.ok()) {
-        // Without it an agent after us could not answer for the job, so there is none.
+        // Without it an agent after us could not answer for the job, so there is none. The stop
+        // takes the start's number, and ends a shepherd that has no part.
         Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, std::string(written.message()));
+        v1::ShepherdRequest stop;
+        stop.set_sequence(request.sequence());
+        stop.mutable_stop();
+        shepherd_->Send(stop);
         return;
       }
       v1::ShepherdRequest keep;
@@ -202,7 +213,8 @@ void Session::Welcome(const SendWelcome& what) {
   probe_listener_ = *std::move(listener);
   agent_.readers.inventory(
       [this, alive = alive_, event = std::move(event)](v1::Inventory inventory) mutable {
-        if (!*alive) return;
+        // A launcher that did not wait for it, and started, needs no Welcome any more.
+        if (!*alive || probe_listener_ == nullptr) return;
         gpus_before_ = {inventory.gpus().begin(), inventory.gpus().end()};
         Feed(GpusSeen{gpus_before_, "", {}});
         inventory.set_probe_port(probe_listener_->port());

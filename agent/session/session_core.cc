@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
+#include "common/base/outbox.h"
 #include "common/base/text.h"
 
 namespace dtrain::session {
@@ -18,6 +19,8 @@ constexpr Duration kHelloTimeout = std::chrono::seconds(30);
 // Beats per lease: one may be late, and one lost behind it, before the other side gives up.
 constexpr int kBeatsPerLease = 5;
 constexpr uint32_t kMinLeaseMs = 100;
+// Ids and tokens; the shepherd keeps it for agents after us.
+constexpr size_t kMostHello = 4096;
 // A driver may free the memory of a process that was killed a little after its end. A launcher
 // whose user cancelled gives up three seconds after it asked for KILL.
 constexpr Duration kReleaseLimit = std::chrono::seconds(10);
@@ -213,8 +216,10 @@ void SessionCore::OnHello(const v1::Hello& hello) {
                      hello.protocol(), ": start both from the same release")));
     return;
   }
-  if (hello.job_id().empty() || hello.lease_ms() < kMinLeaseMs) {
-    Finish(absl::InvalidArgumentError("a Hello without a job id, or with a lease below 100 ms"));
+  if (hello.job_id().empty() || hello.lease_ms() < kMinLeaseMs ||
+      hello.ByteSizeLong() > kMostHello) {
+    Finish(absl::InvalidArgumentError(
+        "a Hello without a job id, with a lease below 100 ms, or of more than 4096 bytes"));
     return;
   }
   hello_ = hello;
@@ -233,7 +238,9 @@ void SessionCore::OnResumed(const v1::Hello& hello) {
     down.set_acknowledged(acknowledged_);
     ToShepherd(std::move(down));
   }
-  for (v1::SessionEvent& event : std::exchange(unsent_, {})) ToLauncher(std::move(event));
+  for (const v1::SessionEvent& event : own_) ToLauncher(event);
+  // Of a shepherd that has died meanwhile the last word is here alone.
+  if (state_ == State::kFinished && finished_.sequence() > 0) ToLauncher(finished_);
 }
 
 void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
@@ -330,7 +337,7 @@ void SessionCore::ReportHeld() {
 
 void SessionCore::EndRelease() {
   state_ = State::kFinished;
-  ToLauncher(std::move(finished_));
+  ToLauncher(finished_);
 }
 
 void SessionCore::Warn(std::string message) {
@@ -422,7 +429,10 @@ void SessionCore::OnTick() {
 }
 
 void SessionCore::Finish(absl::Status status) {
-  if (self_.resumable && (state_ == State::kOrphaned || state_ == State::kFinished)) {
+  // A shepherd that keeps running without us must hear that it is not to.
+  const bool lives = state_ == State::kRunning || state_ == State::kOrphaned ||
+                     state_ == State::kReleasing || state_ == State::kFinished;
+  if (self_.resumable && lives) {
     v1::ShepherdRequest release;
     release.mutable_release();
     ToShepherd(std::move(release));
@@ -433,13 +443,13 @@ void SessionCore::Finish(absl::Status status) {
 
 void SessionCore::ToLauncher(v1::SessionEvent event) {
   last_beat_ = now_;  // any event tells the launcher that we live
-  if (away_) {
-    // The shepherd keeps what has a sequence. Of our own words only those count that tell of
-    // trouble or the end.
-    const bool matters = event.has_failure() || event.has_warning() || event.has_finished();
-    if (event.sequence() == 0 && matters) unsent_.push_back(std::move(event));
-    return;
+  // The shepherd keeps what it has numbered. Our own words of trouble and the end are kept here.
+  const bool matters = event.has_failure() || event.has_warning() || event.has_finished();
+  if (self_.resumable && event.sequence() == 0 && matters) {
+    event.set_sequence(kOwnSequences + own_.size() + 1);
+    own_.push_back(event);
   }
+  if (away_) return;
   actions_.push_back(SendEvent{std::move(event)});
 }
 

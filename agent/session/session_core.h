@@ -135,10 +135,10 @@ class SessionCore {
   TimePoint release_until_ = kNever;
   v1::SessionEvent finished_;  // held back
   // Of sessions that outlive their stream.
-  bool away_ = false;                     // the launcher; it may come back
-  std::vector<v1::SessionEvent> unsent_;  // of our own, for when it does
-  uint64_t acknowledged_ = 0;             // events that it has
-  uint64_t taken_ = 0;                    // requests that the shepherd has
+  bool away_ = false;                  // the launcher; it may come back
+  std::vector<v1::SessionEvent> own_;  // said by us, not by the shepherd, for when it does
+  uint64_t acknowledged_ = 0;          // events that it has
+  uint64_t taken_ = 0;                 // requests that the shepherd has
   std::vector<Action> actions_;
 };
 

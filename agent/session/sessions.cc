@@ -224,6 +224,8 @@ void Sessions::Look(JobDirectory directory) {
 }
 
 void Sessions::OnAccount(Foundling& foundling, const v1::Account& account, uint64_t taken) {
+  if (foundling.adopted || !foundling.why.empty()) return;
+  if (account.part().workers_size() == 0) return GiveUp(foundling, "it has no part of the job");
   foundling.timer.Cancel();
   foundling.adopted = true;
   auto place = sessions_.insert(sessions_.end(), nullptr);

@@ -131,7 +131,9 @@ void ShepherdProcess::Reap() {
   }
   ended_ = true;
   // What it said last is still in the socket and must be heard before its end is acted upon.
+  const std::weak_ptr<bool> alive = alive_;
   channel_->ReadToEnd();
+  if (alive.expired()) return;
   Gone(status.ok() ? Describe(**status) : std::string(status.status().message()));
   if (when_ended_) std::exchange(when_ended_, nullptr)();
 }

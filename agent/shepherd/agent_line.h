@@ -38,6 +38,8 @@ class AgentLine {
   // What KeepRunning said; null: this line ends with its agent.
   const v1::KeepRunning* kept() const { return kept_ ? &*kept_ : nullptr; }
   bool lost() const { return lost_; }
+  // As if no agent came any more.
+  void End() { Lose(); }
 
  private:
   void Attach(os::UniqueFd socket);

@@ -19,6 +19,10 @@ int RunShepherd(int socket_fd) {
   loop::Loop loop;
   Shepherd shepherd(loop, os::UniqueFd(socket_fd));
   loop.Run();
+  // All is over: a signal that comes now must not make it look like a death.
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, nullptr);
   return 0;
 }
 

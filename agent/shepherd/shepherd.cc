@@ -106,7 +106,8 @@ void Shepherd::OnAdopted() {
 }
 
 void Shepherd::OnReleased() {
-  if (core_.state() == State::kFinished) loop_.Stop();
+  if (core_.state() == State::kFinished) return loop_.Stop();
+  line_.End();
 }
 
 void Shepherd::OnStart(v1::JobPart part) {

@@ -31,6 +31,10 @@ class Outbox {
   uint64_t last_ = 0;
 };
 
+// An agent that stands between numbers its own words from here on, so that they are told apart from
+// those that it passes on.
+inline constexpr uint64_t kOwnSequences = uint64_t{1} << 63;
+
 // The receiving end.
 class Inbox {
  public:

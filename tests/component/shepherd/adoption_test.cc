@@ -87,6 +87,17 @@ TEST_F(AdoptionTest, AFinishedShepherdWaitsForItsRelease) {
   EXPECT_TRUE(ShepherdExited());
 }
 
+TEST_F(AdoptionTest, AReleaseEndsWorkersThatStillRun) {
+  Keep(kLong);
+  Start(Shell(1, "echo ready; while :; do sleep 1; done"));
+  ASSERT_TRUE(UntilStarted());
+  ASSERT_TRUE(Until([&] { return Out(0) == "ready\n"; }));
+  auto workers = WorkerPidfds();
+  Release();
+  EXPECT_TRUE(Gone(workers[0].get()));
+  EXPECT_TRUE(ShepherdExited());
+}
+
 TEST_F(AdoptionTest, WhatWasAcknowledgedIsNotSaidAgain) {
   Keep(kLong);
   Start(Shell(1, "exit 5"));

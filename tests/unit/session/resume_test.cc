@@ -174,6 +174,36 @@ TEST_F(ResumeTest, ADeadShepherdIsToldToWhoComesBack) {
   EXPECT_TRUE(up[1].event.has_finished());
 }
 
+// The stream may break before it has carried them.
+TEST_F(ResumeTest, OwnWordsAreSaidToEveryoneWhoComesBack) {
+  core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
+  const auto told = All<SendEvent>(core_.OnEvent(now_, LeftoversGone{}));
+  ASSERT_THAT(told, SizeIs(2));
+  EXPECT_GT(told[0].event.sequence(), uint64_t{1} << 62);
+  for (int i = 0; i < 2; ++i) {
+    core_.OnEvent(now_, LauncherGone{});
+    const auto again = All<SendEvent>(ComeBack(0));
+    ASSERT_THAT(again, SizeIs(2)) << i;
+    EXPECT_EQ(again[0].event.sequence(), told[0].event.sequence());
+    EXPECT_TRUE(again[1].event.has_finished());
+  }
+}
+
+// Nothing of a session that ended early may run on without an agent.
+TEST_F(ResumeTest, ASessionThatEndsInTheMiddleReleasesItsShepherd) {
+  v1::SessionRequest illegal = Hello();
+  const auto actions = Ask(illegal);
+  EXPECT_THAT(All<End>(actions), SizeIs(1));
+  EXPECT_TRUE(All<SendShepherd>(actions).at(0).request.has_release());
+}
+
+TEST_F(ResumeTest, AHugeHelloIsRefused) {
+  SessionCore core(Identity{1, "b", true}, now_);
+  v1::SessionRequest request = Hello();
+  request.mutable_hello()->set_probe_token(std::string(5000, 'x'));
+  EXPECT_THAT(All<End>(core.OnEvent(now_, Request{request})), SizeIs(1));
+}
+
 TEST_F(ResumeTest, OnlyItsOwnLauncherMayComeBack) {
   for (int field = 0; field < 4; ++field) {
     v1::Hello hello = Hello().hello();
