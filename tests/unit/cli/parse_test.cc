@@ -312,8 +312,8 @@ TEST_F(ParseTest, TheHelpShowsTheGroupsInOrder) {
   ASSERT_TRUE(command.ok());
   EXPECT_EQ(command->kind, Command::Kind::kHelp);
   size_t at = 0;
-  for (const char* group : {"Where:", "How many:", "Environment:", "Reaching hosts:", "Output:", "Binding:",
-                            "Time and failure:"}) {
+  for (const char* group : {"Where:", "How many:", "Environment:", "Reaching hosts:", "Output:",
+                            "Binding:", "Time and failure:"}) {
     size_t next = command->help.find(group);
     ASSERT_NE(next, std::string::npos) << group;
     EXPECT_GT(next, at);
