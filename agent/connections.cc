@@ -96,14 +96,16 @@ void Connections::OnTlsReady(Place place, tls::Ready ready) {
 
 void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
   Connection& connection = **place;
-  connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));
-  if (!connection.watched) {
-    Refuse(connection.origin, "no file descriptor is left (RLIMIT_NOFILE)");
-    return Close(place);
-  }
   connection.service = std::make_unique<session::AgentService>(loop_, sessions_, std::move(peer));
+  if (connection.tls == nullptr) {  // which would tell of its end
+    connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));
+    if (!connection.watched) {
+      Refuse(connection.origin, "no file descriptor is left (RLIMIT_NOFILE)");
+      return Close(place);
+    }
+  }
   connection.server = std::make_unique<rpc::StreamServer>(*connection.service, std::move(stream));
-  if (connection.tls != nullptr) return;  // which tells of its end
+  if (connection.tls != nullptr) return;
   connection.hangup = std::make_unique<loop::FdWatch>(loop_, connection.watched.get());
   connection.hangup->OnHangup([this, place] { Close(place); });
 }

@@ -116,12 +116,7 @@ absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
 }
 
 absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueFd> given) const {
-  absl::StatusOr<os::UniqueFd> fd = absl::UnknownError("");
-  if (given.has_value()) {
-    fd = *std::move(given);
-  } else {
-    fd = Bind();
-  }
+  absl::StatusOr<os::UniqueFd> fd = given ? *std::move(given) : Bind();
   if (!fd.ok()) return fd;
   const std::string build = path_ + "/build";
   os::UniqueFd file(open((build + ".new").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));

@@ -143,7 +143,12 @@ absl::StatusOr<Security> ReadSecurity(const Config& config) {
     if (access(beside.c_str(), F_OK) == 0) files.crl = beside;
   }
   auto context = tls::Context::Load(tls::Side::kServer, files);
-  if (!context.ok()) return context.status();
+  if (!context.ok()) {
+    return absl::Status(
+        context.status().code(),
+        absl::StrCat("--listen ", config.listen, ": ", context.status().message(),
+                     "; a node gets its certificate from dtrain-pki (docs/pki.md)"));
+  }
   security.tls = *std::move(context);
   return security;
 }

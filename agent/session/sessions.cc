@@ -45,6 +45,7 @@ struct Sessions::Foundling {
   JobDirectory directory;
   std::optional<v1::JobRecord> record;
   os::UniqueFd listener;  // pidfd of who answers there
+  uid_t uid = 0;          // whose job it is
   std::unique_ptr<ShepherdProcess> shepherd;
   loop::Timer timer;
   std::pair<std::string, uint32_t> key;  // job and attempt, by the directory's name
@@ -199,6 +200,7 @@ void Sessions::Look(JobDirectory directory) {
   foundlings_.push_back(std::make_unique<Foundling>(loop_, std::move(directory)));
   Foundling& foundling = *foundlings_.back();
   foundling.key = KeyOf(foundling.directory);
+  foundling.uid = record.ok() ? record->uid() : geteuid();
   if (record.ok()) foundling.record = *std::move(record);
   auto socket = foundling.directory.Connect();
   if (!socket.ok()) return GiveUp(foundling, std::string(socket.status().message()));
@@ -206,6 +208,7 @@ void Sessions::Look(JobDirectory directory) {
   auto pidfd = peer.ok() ? os::OpenPidfd(peer->pid) : peer.status();
   if (!pidfd.ok()) return GiveUp(foundling, std::string(pidfd.status().message()));
   foundling.listener.Reset(fcntl(pidfd->get(), F_DUPFD_CLOEXEC, 0));
+  if (!foundling.record) foundling.uid = peer->uid;
   if (!foundling.record) return GiveUp(foundling, "the agent's record of it is missing or damaged");
   if (peer->pid != static_cast<pid_t>(foundling.record->shepherd_pid()) ||
       peer->uid != foundling.record->uid() ||
@@ -252,7 +255,7 @@ void Sessions::GiveUp(Foundling& foundling, const std::string& why) {
 void Sessions::KillRest(Foundling& foundling) {
   const auto& [job_id, attempt] = foundling.key;
   std::vector<os::ProcessInfo> processes = os::FindByEnvironment(
-      foundling.record ? foundling.record->uid() : geteuid(),
+      foundling.uid,
       {absl::StrCat("DTRAIN_JOB_ID=", job_id), absl::StrCat("DTRAIN_ATTEMPT=", attempt)});
   if (foundling.record) {
     const auto pid = static_cast<pid_t>(foundling.record->shepherd_pid());
