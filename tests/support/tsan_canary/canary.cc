@@ -70,17 +70,21 @@ int Main(std::string_view mode) {
   } else if (mode == "callback") {
     Call([&] { ++touched; }, [&] { ++touched; });
   } else if (mode == "posted") {
-    // Relaxed, so that it orders nothing: the task runs when the callback is through.
+    // Relaxed, so that they order nothing: the task runs when the callback is through, and before
+    // the callback's thread goes on to anything that would order the two.
     std::atomic<bool> through = false;
+    std::atomic<bool> ran = false;
     Call(
         [&] {
           loop.Post([&] { ++touched, loop.Stop(); });
           ++touched;
           through.store(true, std::memory_order_relaxed);
+          while (!ran.load(std::memory_order_relaxed)) std::this_thread::yield();
         },
         [&] {
           while (!through.load(std::memory_order_relaxed)) std::this_thread::yield();
           loop.Run();
+          ran.store(true, std::memory_order_relaxed);
         });
   } else {
     ++touched;
