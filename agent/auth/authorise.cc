@@ -15,6 +15,9 @@ namespace {
 constexpr Rule kRules[] = {
     {"/dtrain.v1.Agent/Session", Right::kStart, "launch on this node"},
     {"/dtrain.v1.Agent/Logs", Right::kOwn, "read the output"},
+    {"/dtrain.v1.Agent/NodeStatus", Right::kLook, "see the node"},
+    {"/dtrain.v1.Agent/ReadLog", Right::kOwn, "read the output"},
+    {"/dtrain.v1.Agent/StopJob", Right::kOwn, "end it"},
     {"GET /healthz", Right::kNone, "ask whether the agent is alive"},
     {"GET /metrics", Right::kLook, "read the metrics"},
     {"GET /v1/jobs", Right::kLook, "list the jobs"},
