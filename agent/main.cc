@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "agent/bridge.h"
 #include "agent/config.h"
+#include "agent/reap.h"
 #include "agent/serve.h"
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/exit_code.h"
@@ -26,6 +27,8 @@ constexpr char kUsage[] =
     "usage: dtrain-agent serve [FLAGS]             the resident agent of a node, for systemd\n"
     "       dtrain-agent bridge [--socket]         serve one launcher on stdin and stdout\n"
     "       dtrain-agent shepherd                  run one job's workers (socket on fd 3)\n"
+    "       dtrain-agent reap [--dry-run]          end what jobs have left behind that nobody "
+    "owns\n"
     "       dtrain-agent version\n"
     "\n"
     "bridge and shepherd are started by dtrain itself. A node needs no resident agent: with one,\n"
@@ -55,6 +58,9 @@ int main(int argc, char** argv) {
     return dtrain::kExitOk;
   }
   if (role == "serve") return dtrain::agent::RunServe({argv + 2, argv + argc});
+  if (role == "reap" && (argc == 2 || (argc == 3 && strcmp(argv[2], "--dry-run") == 0))) {
+    return dtrain::agent::RunReap(argc == 3);
+  }
   if (role == "version" && argc == 2) {
     std::printf("dtrain-agent %s\n", DTRAIN_VERSION);
     return dtrain::kExitOk;

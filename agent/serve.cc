@@ -17,6 +17,7 @@
 #include "agent/config.h"
 #include "agent/connections.h"
 #include "agent/node_readers.h"
+#include "agent/reap.h"
 #include "agent/resident.h"
 #include "agent/session/sessions.h"
 #include "agent/systemd.h"
@@ -182,6 +183,11 @@ class Resident {
   // First what is there already, then what comes.
   void Start(absl::AnyInvocable<void(absl::Status)> done) {
     sessions_.AdoptAll([this, done = std::move(done)]() mutable {
+      // Of jobs of which no agent knows, as those that came by ssh without a resident one.
+      const Reaped reaped = ReapLeftovers();
+      for (const Leftover& leftover : reaped.found) {
+        log::Warn(absl::StrCat("ended what a dead job had left: ", Describe(leftover)));
+      }
       RemoveCgroups();
       absl::Status listening = Listen();
       if (listening.ok()) {

@@ -100,12 +100,13 @@ std::vector<HeldGpu> GpuRelease::FindHeld() const {
       std::string text = absl::StrCat(
           Name(*after), " is still held by this job after its end: ", MiB(bytes), " by ");
       for (size_t i = 0; i < ours.size(); ++i) absl::StrAppend(&text, i > 0 ? "; " : "", ours[i]);
-      out.push_back({absl::StrCat(text, "; ", Reset(*after)), true});
+      out.push_back({uuid, absl::StrCat(text, "; ", Reset(*after)), true});
       continue;
     }
     const auto was = Ownerless(*before), is = Ownerless(*after);
     if (!was || !is || *is - std::max<int64_t>(*was, 0) < kMargin) continue;
-    out.push_back({absl::StrCat(Name(*after), " is not free after the job's end: ",
+    out.push_back({uuid,
+                   absl::StrCat(Name(*after), " is not free after the job's end: ",
                                 MiB(static_cast<uint64_t>(*is - std::max<int64_t>(*was, 0))),
                                 " more are in use than before it, by no process that is seen; ",
                                 Reset(*after)),

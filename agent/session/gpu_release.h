@@ -13,6 +13,7 @@ namespace dtrain::session {
 
 // A GPU that a job was given and that is not free after its end.
 struct HeldGpu {
+  std::string uuid;
   std::string text;   // what holds how much of which GPU, and what to do; no host name
   bool ours = false;  // one of the job's own processes holds it, alive or dead
 };
@@ -26,6 +27,9 @@ class GpuRelease {
   void Started(const v1::Started& started);
   // `living`: pids of the job's processes that are still there.
   void After(const std::vector<v1::Gpu>& gpus, const std::vector<uint32_t>& living);
+
+  // Later: those that were living count as the job's for as long as the GPU has them.
+  void Again(const std::vector<v1::Gpu>& gpus) { after_ = gpus; }
 
   // The job was given GPUs of which we know how they were.
   bool watched() const;

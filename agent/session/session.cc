@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/exit_code.h"
+#include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
 #include "common/os/process_tree.h"
@@ -61,6 +62,10 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
   directory_ = std::move(directory);
   const v1::JobPart& part = account.part();
   job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+  auto share = ShareOf(part);
+  const absl::Status reserved =
+      share.ok() ? agent_.reservations.Reserve(this, Holder(), *std::move(share)) : share.status();
+  if (!reserved.ok()) log::Error(absl::StrCat(Holder(), " runs on, but: ", reserved.message()));
   // What was said before us tells how far the job is.
   v1::ShepherdRequest request;
   request.mutable_replay();
@@ -70,6 +75,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
 
 Session::~Session() {
   *alive_ = false;
+  agent_.reservations.Release(this);
   if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is going away"));
 }
 
@@ -131,6 +137,17 @@ void Session::Do(Action& action) {
     Probe(probe->request);
   } else if (auto* hold = std::get_if<HoldPorts>(&action)) {
     Hold(hold->count);
+  } else if (auto* reserve = std::get_if<ReserveShare>(&action)) {
+    Reserve(reserve->reserve);
+  } else if (std::holds_alternative<SendInventory>(action)) {
+    ReadInventory([this](v1::Inventory inventory) {
+      v1::SessionEvent event;
+      *event.mutable_inventory() = std::move(inventory);
+      Send(std::move(event));
+    });
+  } else if (auto* give = std::get_if<GiveBack>(&action)) {
+    agent_.reservations.Release(this);
+    agent_.reservations.Withhold(Holder(), give->gpus);
   } else if (std::holds_alternative<LookAtGpus>(action)) {
     Look();
   } else if (std::holds_alternative<KillLeftovers>(action)) {
@@ -148,26 +165,38 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
   if (request.has_start()) {
     const v1::JobPart& part = request.start();
     job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
-    if (directory_.has_value()) {
-      if (absl::Status written = WriteRecord(part); !written.ok()) {
-        // Without it an agent after us could not answer for the job, so there is none. The stop
-        // takes the start's number, and ends a shepherd that has no part.
-        Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, std::string(written.message()));
-        v1::ShepherdRequest stop;
-        stop.set_sequence(request.sequence());
-        stop.mutable_stop();
-        shepherd_->Send(stop);
-        return;
-      }
-      v1::ShepherdRequest keep;
-      *keep.mutable_keep_running()->mutable_hello() = core_.hello();
-      for (v1::Gpu& gpu : gpus_before_) {
-        *keep.mutable_keep_running()->add_gpus_before() = std::move(gpu);
-      }
-      shepherd_->Send(keep, directory_->TakeSocket().get());
+    if (absl::Status ready = PrepareStart(part); !ready.ok()) {
+      // There is no job then. The stop takes the start's number, and ends a shepherd that has no
+      // part.
+      Refuse(v1::NodeFailure::KIND_REFUSED,
+             absl::IsFailedPrecondition(ready) ? kExitStartAgents : kExitState,
+             std::string(ready.message()));
+      v1::ShepherdRequest stop;
+      stop.set_sequence(request.sequence());
+      stop.mutable_stop();
+      shepherd_->Send(stop);
+      return;
     }
   }
   shepherd_->Send(request);
+}
+
+// What a resident agent does first: an agent after it must be able to answer for the job.
+absl::Status Session::PrepareStart(const v1::JobPart& part) {
+  if (!directory_.has_value()) return absl::OkStatus();
+  auto share = ShareOf(part);
+  if (!share.ok()) return share.status();
+  // It was reserved, if the launcher is one of ours.
+  absl::Status reserved = agent_.reservations.Reserve(this, Holder(), *std::move(share));
+  if (!reserved.ok()) return reserved;
+  if (absl::Status written = WriteRecord(part); !written.ok()) return written;
+  v1::ShepherdRequest keep;
+  *keep.mutable_keep_running()->mutable_hello() = core_.hello();
+  for (v1::Gpu& gpu : gpus_before_) {
+    *keep.mutable_keep_running()->add_gpus_before() = std::move(gpu);
+  }
+  shepherd_->Send(keep, directory_->TakeSocket().get());
+  return absl::OkStatus();
 }
 
 absl::Status Session::WriteRecord(const v1::JobPart& part) {
@@ -211,17 +240,39 @@ void Session::Welcome(const SendWelcome& what) {
         absl::StrCat("open a port for reachability probes: ", listener.status().message()));
   }
   probe_listener_ = *std::move(listener);
+  ReadInventory([this, event = std::move(event)](v1::Inventory inventory) mutable {
+    // A launcher that did not wait for it, and started, needs no Welcome any more.
+    if (probe_listener_ == nullptr) return;
+    gpus_before_ = {inventory.gpus().begin(), inventory.gpus().end()};
+    Feed(GpusSeen{gpus_before_, "", {}});
+    inventory.set_probe_port(probe_listener_->port());
+    inventory.set_probe_reply(probe_listener_->reply());
+    *event.mutable_welcome()->mutable_inventory() = std::move(inventory);
+    Send(std::move(event));
+  });
+}
+
+// For as long as we live.
+void Session::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
   agent_.readers.inventory(
-      [this, alive = alive_, event = std::move(event)](v1::Inventory inventory) mutable {
-        // A launcher that did not wait for it, and started, needs no Welcome any more.
-        if (!*alive || probe_listener_ == nullptr) return;
-        gpus_before_ = {inventory.gpus().begin(), inventory.gpus().end()};
-        Feed(GpusSeen{gpus_before_, "", {}});
-        inventory.set_probe_port(probe_listener_->port());
-        inventory.set_probe_reply(probe_listener_->reply());
-        *event.mutable_welcome()->mutable_inventory() = std::move(inventory);
-        Send(std::move(event));
+      [this, alive = alive_, then = std::move(then)](v1::Inventory inventory) mutable {
+        if (!*alive) return;
+        if (agent_.self.resumable) agent_.reservations.Mark(this, inventory);
+        then(std::move(inventory));
       });
+}
+
+std::string Session::Holder() const {
+  return absl::StrCat("job ", Escape(core_.hello().job_id(), 64), " of ", Escape(owner_.name, 64));
+}
+
+void Session::Reserve(const v1::Reserve& reserve) {
+  auto share = ShareOf(reserve);
+  const absl::Status reserved =
+      share.ok() ? agent_.reservations.Reserve(this, Holder(), *std::move(share)) : share.status();
+  v1::SessionEvent event;
+  event.mutable_reserved()->set_refused(std::string(reserved.message()));
+  Send(std::move(event));
 }
 
 void Session::Probe(const v1::ProbeRequest& request) {

@@ -14,6 +14,7 @@
 #include "agent/inventory/probe.h"
 #include "agent/session/job_directory.h"
 #include "agent/session/log_relay.h"
+#include "agent/session/reservations.h"
 #include "agent/session/session_core.h"
 #include "agent/session/shepherd_process.h"
 #include "common/loop/loop.h"
@@ -46,6 +47,7 @@ class Session {
   struct Surroundings {
     loop::Loop& loop;
     Readers& readers;
+    Reservations& reservations;
     Identity self;
     std::string state_directory;  // when self.resumable
   };
@@ -80,7 +82,11 @@ class Session {
   void Do(Action& action);
   void Send(v1::SessionEvent event);
   void ToShepherd(v1::ShepherdRequest& request);
+  absl::Status PrepareStart(const v1::JobPart& part);
   absl::Status WriteRecord(const v1::JobPart& part);
+  std::string Holder() const;
+  void Reserve(const v1::Reserve& reserve);
+  void ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then);
   void Welcome(const SendWelcome& what);
   void Probe(const v1::ProbeRequest& request);
   void Hold(uint32_t count);

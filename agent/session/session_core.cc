@@ -34,6 +34,8 @@ bool Legal(State state, Kind kind) {
       return state == State::kNew;
     case Kind::kProbe:
     case Kind::kHoldPorts:
+    case Kind::kReserve:
+    case Kind::kLookAgain:
     case Kind::kStart:
       return state == State::kJoined;
     case Kind::kSignal:
@@ -155,6 +157,12 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
       break;
     case Kind::kHoldPorts:
       actions_.push_back(HoldPorts{request.hold_ports().count()});
+      break;
+    case Kind::kReserve:
+      actions_.push_back(ReserveShare{request.reserve()});
+      break;
+    case Kind::kLookAgain:
+      actions_.push_back(SendInventory{});
       break;
     case Kind::kStart:
       state_ = State::kRunning;
@@ -337,6 +345,8 @@ void SessionCore::ReportHeld() {
 
 void SessionCore::EndRelease() {
   state_ = State::kFinished;
+  // First, as the launcher may start another job at once.
+  actions_.push_back(GiveBack{gpus_});
   ToLauncher(finished_);
 }
 

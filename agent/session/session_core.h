@@ -62,14 +62,22 @@ struct RunProbe {
 struct HoldPorts {
   uint32_t count = 0;
 };
+struct ReserveShare {
+  v1::Reserve reserve;
+};                        // answer with Reserved
+struct SendInventory {};  // as it is now
+// No process of the job is left: others may have what it had, but for GPUs that are not free.
+struct GiveBack {
+  GpuRelease gpus;
+};
 struct KillLeftovers {};  // the shepherd died: end what it left behind
 struct LookAtGpus {};     // tell GpusSeen
 struct End {
   absl::Status status;
 };  // finish the stream; nothing comes after it
 
-using Action = std::variant<SendEvent, SendShepherd, SendWelcome, RunProbe, HoldPorts,
-                            KillLeftovers, LookAtGpus, End>;
+using Action = std::variant<SendEvent, SendShepherd, SendWelcome, RunProbe, HoldPorts, ReserveShare,
+                            SendInventory, GiveBack, KillLeftovers, LookAtGpus, End>;
 
 // One launcher's hold on this node, from its Hello to the last worker's end. Pure.
 //

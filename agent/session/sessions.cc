@@ -116,12 +116,12 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
     return;
   }
   auto place = sessions_.insert(sessions_.end(), nullptr);
-  *place =
-      std::make_unique<Session>(Session::Surroundings{loop_, readers_, self_, state_directory_},
-                                owner, *std::move(shepherd), stream, [this, place, stream] {
-                                  sessions_.erase(place);
-                                  stream->WhenOver([this] { on_session_ended_(); });
-                                });
+  *place = std::make_unique<Session>(
+      Session::Surroundings{loop_, readers_, reservations_, self_, state_directory_}, owner,
+      *std::move(shepherd), stream, [this, place, stream] {
+        sessions_.erase(place);
+        stream->WhenOver([this] { on_session_ended_(); });
+      });
   (*place)->Take(std::move(request));
 }
 
@@ -233,7 +233,7 @@ void Sessions::OnAccount(Foundling& foundling, const v1::Account& account, uint6
   foundling.adopted = true;
   auto place = sessions_.insert(sessions_.end(), nullptr);
   *place = std::make_unique<Session>(
-      Session::Surroundings{loop_, readers_, self_, state_directory_},
+      Session::Surroundings{loop_, readers_, reservations_, self_, state_directory_},
       Owner{foundling.record->uid(), foundling.record->owner()}, std::move(foundling.shepherd),
       account, taken, std::move(foundling.directory), [this, place] {
         sessions_.erase(place);

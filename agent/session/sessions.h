@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "agent/auth/identity.h"
 #include "agent/session/job_directory.h"
+#include "agent/session/reservations.h"
 #include "agent/session/session.h"
 #include "common/loop/loop.h"
 #include "common/rpc/server_stream.h"
@@ -76,6 +77,7 @@ class Sessions {
   const std::string state_directory_;
   MakeShepherd make_shepherd_;
   Readers readers_;
+  Reservations reservations_;
   loop::Task on_session_ended_;
   Visitors visitors_;
   std::list<std::unique_ptr<Session>> sessions_;

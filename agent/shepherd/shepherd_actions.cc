@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the shepherd does when its core says so, and what it tells the agent.
 #include <signal.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
+#include "common/os/process_tree.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -65,9 +67,10 @@ void Shepherd::LoseCgroup(const absl::Status& why) {
 absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   auto limits = limits_.For(part_);
   auto directories = SpoolDirectories();
+  const std::string mark = os::ProcessMark(getpid());
   for (int i = 0; i < part_.workers_size();) {
-    WorkerSetup setup{part_, agent_env_, directories, limits,
-                      job_cgroup_ ? &*job_cgroup_ : nullptr};
+    WorkerSetup setup{part_, agent_env_, directories, limits, job_cgroup_ ? &*job_cgroup_ : nullptr,
+                      mark};
     auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));

@@ -17,7 +17,9 @@
 namespace dtrain::shepherd {
 namespace {
 
-constexpr WorkerFds kFds{.pmi = 3, .page = 4};
+// Numbers of its descriptors.
+constexpr int kPmi = 3;
+constexpr int kPage = 4;
 constexpr uint64_t kDefaultSpool = 64 << 20;
 // Large pipes mean few turns for who writes much. What an unprivileged user has in pipes is
 // limited (64 MiB in all, usually), beyond which new ones shrink to a page: the workers' own too.
@@ -88,12 +90,13 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
 
   os::SpawnSpec run;
   run.argv.assign(setup.part.argv().begin(), setup.part.argv().end());
-  run.env = BuildWorkerEnv(setup.part, spec, setup.agent_env, kFds);
+  run.env = BuildWorkerEnv(setup.part, spec, setup.agent_env,
+                           {.pmi = kPmi, .page = kPage, .shepherd = setup.mark});
   run.working_directory = setup.part.working_directory();
   run.stdin_fd = stdin_reader.get();
   run.stdout_fd = out->writer.get();
   run.stderr_fd = err->writer.get();
-  run.extra_fds = {{pmi->second.get(), kFds.pmi}, {page_fd.get(), kFds.page}};
+  run.extra_fds = {{pmi->second.get(), kPmi}, {page_fd.get(), kPage}};
   run.parent_death_signal = SIGKILL;
   run.cgroup_procs_fd = cgroup->get();
   run.cpus = *std::move(cpus);

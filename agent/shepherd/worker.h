@@ -27,6 +27,7 @@ struct WorkerSetup {
   const std::vector<std::string>& spool_directories;
   const std::vector<std::pair<int, rlimit>>& limits;
   const os::Cgroup* job_cgroup;  // null: none
+  const std::string& mark;       // os::ProcessMark of the shepherd
 };
 
 // What a worker's streams tell. Called on the loop.

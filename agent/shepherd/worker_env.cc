@@ -83,7 +83,7 @@ void SetTorchrun(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder*
   if (local_size > 1) env->SetIfUnset("OMP_NUM_THREADS", 1);
 }
 
-void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, WorkerFds fds,
+void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
                 Builder* env) {
   int local_size = part.workers_size();
   env->Set("LOCAL_SIZE", local_size);
@@ -102,8 +102,8 @@ void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, WorkerFds
   env->Set("OMPI_COMM_WORLD_LOCAL_RANK", worker.local_rank());
   env->Set("OMPI_COMM_WORLD_NODE_RANK", worker.local_rank());
   env->Set("OMPI_UNIVERSE_SIZE", part.universe_size());
-  if (fds.pmi < 0) return;
-  env->Set("PMI_FD", fds.pmi);
+  if (ties.pmi < 0) return;
+  env->Set("PMI_FD", ties.pmi);
   env->Set("PMI_RANK", worker.rank());
   env->Set("PMI_SIZE", part.world_size());
   env->Set("PMI_SPAWNED", 0);
@@ -162,9 +162,11 @@ void SetNetwork(const v1::JobPart& part, Builder* env) {
   env->SetIfUnset("TP_SOCKET_IFNAME", name);
 }
 
-void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* env) {
+void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
+               Builder* env) {
   env->Set("DTRAIN_JOB_ID", part.job_id());
   env->Set("DTRAIN_ATTEMPT", part.attempt());
+  env->Set("DTRAIN_SHEPHERD", ties.shepherd);
   env->Set("DTRAIN_RANK", worker.rank());
   env->Set("DTRAIN_WORLD_SIZE", part.world_size());
   env->Set("DTRAIN_LOCAL_RANK", worker.local_rank());
@@ -178,14 +180,15 @@ void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* e
 }  // namespace
 
 std::vector<std::string> BuildWorkerEnv(const v1::JobPart& part, const v1::WorkerSpec& worker,
-                                        const std::vector<std::string>& agent_env, WorkerFds fds) {
+                                        const std::vector<std::string>& agent_env,
+                                        const WorkerTies& ties) {
   Builder env(part, agent_env);
   SetTorchrun(part, worker, &env);
-  SetMpiLike(part, worker, fds, &env);
-  if (fds.page >= 0) env.Set("DTRAIN_PAGE_FD", fds.page);
+  SetMpiLike(part, worker, ties, &env);
+  if (ties.page >= 0) env.Set("DTRAIN_PAGE_FD", ties.page);
   SetJax(part, worker, &env);
   SetNetwork(part, &env);
-  SetDtrain(part, worker, &env);
+  SetDtrain(part, worker, ties, &env);
   SetGpus(worker, &env);
   env.SetIfUnset("PYTHONUNBUFFERED", 1);
   if (absl::StartsWith(part.working_directory(), "/")) env.Set("PWD", part.working_directory());

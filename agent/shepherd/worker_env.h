@@ -8,10 +8,11 @@
 
 namespace dtrain::shepherd {
 
-// Numbers of descriptors in the worker; -1: none.
-struct WorkerFds {
-  int pmi = -1;   // its end of the PMI socket
-  int page = -1;  // the memory it shares with the shepherd
+// What ties a worker to its shepherd.
+struct WorkerTies {
+  int pmi = -1;          // number in the worker of its end of the PMI socket; -1: none
+  int page = -1;         // of the memory it shares with the shepherd
+  std::string shepherd;  // os::ProcessMark of it
 };
 
 // The whole environment of one worker, "NAME=value" each, sorted by name. Pure.
@@ -21,6 +22,7 @@ struct WorkerFds {
 // variables; a name the user gave with -x is never replaced. docs/environment.md documents every
 // variable.
 std::vector<std::string> BuildWorkerEnv(const v1::JobPart& part, const v1::WorkerSpec& worker,
-                                        const std::vector<std::string>& agent_env, WorkerFds fds);
+                                        const std::vector<std::string>& agent_env,
+                                        const WorkerTies& ties);
 
 }  // namespace dtrain::shepherd

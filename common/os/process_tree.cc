@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
@@ -107,6 +108,45 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
     if (auto found = ReadStat(pid)) out.push_back(found->info);
   });
   return out;
+}
+
+std::vector<MarkedProcess> FindByVariable(const std::string& name) {
+  std::vector<MarkedProcess> out;
+  struct stat own {};
+  if (stat("/proc/self/ns/pid", &own) != 0) return out;
+  ForEachProcess([&](pid_t pid) {
+    const std::string directory = absl::StrCat("/proc/", pid);
+    struct stat owner {
+    }, space{};
+    if (stat(directory.c_str(), &owner) != 0) return;
+    auto environment = ReadSmallFile(directory + "/environ", 4 << 20);
+    if (!environment.ok() || VariableOf(*environment, name).empty()) return;
+    // Of a container, pids mean nothing here.
+    if (stat((directory + "/ns/pid").c_str(), &space) != 0 || space.st_ino != own.st_ino) return;
+    if (auto found = ReadStat(pid)) {
+      out.push_back({found->info, owner.st_uid, *std::move(environment)});
+    }
+  });
+  return out;
+}
+
+std::string VariableOf(const std::string& environment, const std::string& name) {
+  for (absl::string_view entry : absl::StrSplit(environment, '\0')) {
+    if (absl::ConsumePrefix(&entry, name) && absl::ConsumePrefix(&entry, "=")) {
+      return std::string(entry);
+    }
+  }
+  return "";
+}
+
+std::string ProcessMark(pid_t pid) {
+  return absl::StrCat(pid, ":", StartTime(pid).value_or(0), ":", BootId());
+}
+
+bool Lives(const std::string& mark) {
+  int pid = 0;
+  return absl::SimpleAtoi(mark.substr(0, mark.find(':')), &pid) && pid > 0 &&
+         StartTime(pid).has_value() && ProcessMark(pid) == mark;
 }
 
 void ResetOomScore(pid_t pid) {

@@ -31,6 +31,23 @@ std::vector<ProcessInfo> Descendants(pid_t root);
 // started, wherever it hangs in the tree. Those whose environment we may not read are not found.
 std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries);
 
+// The same with what else is told of them.
+struct MarkedProcess {
+  ProcessInfo info;
+  uid_t uid = 0;
+  std::string environment;  // "NAME=value", each with a NUL behind it
+};
+// Processes of this PID namespace that have a variable of that name. Those whose environment we
+// may not read are not found.
+std::vector<MarkedProcess> FindByVariable(const std::string& name);
+// The variable's value in an `environment`; empty: there is none.
+std::string VariableOf(const std::string& environment, const std::string& name);
+
+// Names a process for good: "PID:START_TIME:BOOT_ID".
+std::string ProcessMark(pid_t pid);
+// Whether the process of a mark is there. False also of what is no mark.
+bool Lives(const std::string& mark);
+
 // SIGKILL to those that are still the processes they were when listed. Returns how many there
 // were, ended ones not counted. List and call again until it returns 0: they may fork meanwhile.
 size_t Kill(const std::vector<ProcessInfo>& processes);

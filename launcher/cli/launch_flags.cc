@@ -327,6 +327,10 @@ std::vector<Flag> TimeFlags() {
   return {
       {"--start-timeout", kGroup, "TIME", "until all hosts must be ready, default 2m",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.start_timeout); }},
+      {"--wait", kGroup, "TIME",
+       "wait this long for GPUs and cores that other jobs have on the\n"
+       "hosts, where resident agents run; default 0: fail at once",
+       [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.wait); }},
       {"--lease", kGroup, "TIME", "silence after which a host is lost, default 15s",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.lease); }},
       {"--grace", kGroup, "TIME", "from TERM to KILL when the job is ended, default 5s",

@@ -21,6 +21,8 @@ enum Kind {
   kWelcome,
   kProbeReport,
   kPortsHeld,
+  kReserved,
+  kInventory,
   kStarted,
   kExit,
   kStdinTaken,
@@ -59,6 +61,8 @@ constexpr Row kTable[] = {
     {kWelcome,     "Welcome",      {&I::OnWelcome,        &I::OnWelcomeAgain,   &I::OnWelcomeAgain,   &I::OnWelcomeAgain, &I::OnWelcomeAgain, kIgnore}},
     {kProbeReport, "ProbeReport",  {kIllegal,             &I::OnProbeReport,    kIllegal,             kIllegal,          kIllegal,          kIllegal}},
     {kPortsHeld,   "PortsHeld",    {kIllegal,             kIllegal,             &I::OnPortsHeld,      kIllegal,          kIllegal,          kIllegal}},
+    {kReserved,    "Reserved",     {&I::OnReserved,       &I::OnReserved,       &I::OnReserved,       kIllegal,          kIllegal,          kIgnore}},
+    {kInventory,   "Inventory",    {&I::OnInventory,      kIllegal,             kIllegal,             kIllegal,          kIllegal,          kIgnore}},
     {kStarted,     "Started",      {kIllegal,             kIllegal,             kIllegal,             &I::OnStarted,     kIllegal,          kIgnore}},
     {kExit,        "WorkerExit",   {kIllegal,             kIllegal,             kIllegal,             &I::OnExit,        &I::OnExit,        &I::OnExitStopping}},
     {kStdinTaken,  "StdinTaken",   {kIllegal,             kIllegal,             kIllegal,             kIgnore,           kIgnore,           kIgnore}},
@@ -100,6 +104,10 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kProbeReport;
     case v1::SessionEvent::kPortsHeld:
       return kPortsHeld;
+    case v1::SessionEvent::kReserved:
+      return kReserved;
+    case v1::SessionEvent::kInventory:
+      return kInventory;
     case v1::SessionEvent::kStarted:
       return kStarted;
     case v1::SessionEvent::kExit:
@@ -228,6 +236,8 @@ void JobImpl::CheckDeadlines() {
   if (now >= beat_at) Beat();
   if (now >= lease_check_at) CheckLeases();
   if (now >= tell_warnings_at) TellNodeWarnings();
+  if (waiting_for_others && now >= wait_until) WaitTimedOut();
+  if (state == State::kConnecting && now >= look_again_at) LookAgain();
   if (state < State::kRunning && now >= start_by) StartTimedOut();
   if (state < State::kStarting && now >= settle_at) ConcludeEarlyFaults();
   if (state < State::kStopping && now >= limit_at) {
@@ -328,6 +338,10 @@ TimePoint JobCore::NextDeadline() const {
   const JobImpl& impl = *impl_;
   if (impl.state == State::kFinished) return kNever;
   TimePoint next = std::min({impl.beat_at, impl.lease_check_at, impl.tell_warnings_at});
+  if (impl.state == State::kConnecting) {
+    next = std::min(next, impl.look_again_at);
+    if (impl.waiting_for_others) next = std::min(next, impl.wait_until);
+  }
   if (impl.state < State::kRunning) next = std::min(next, impl.start_by);
   if (impl.state < State::kStarting) next = std::min(next, impl.settle_at);
   if (impl.state < State::kStopping) next = std::min(next, impl.limit_at);

@@ -31,6 +31,8 @@ struct JobOptions {
   bool dry_run = false;     // stop after the plan
   std::string probe_token;  // 32 random bytes
   Duration start_timeout = std::chrono::seconds(120);
+  // --wait: for GPUs and cores that other jobs have; zero: not at all.
+  Duration wait = Duration::zero();
   Duration lease = std::chrono::seconds(15);
   Duration grace = std::chrono::seconds(5);
   Duration time_limit = Duration::zero();  // --timeout, from the launch on; zero: none
@@ -108,7 +110,7 @@ using Action = std::variant<Send, SendMany, OpenLogs, Disconnect, Warn, PlanRead
 
 // ---- what it tells ------------------------------------------------------------------------
 enum class State {
-  kConnecting,  // until every node sent its Welcome
+  kConnecting,  // until every node sent its Welcome, and other jobs gave back what we need
   kProbing,     // addresses are being proven
   kHolding,     // rank 0's node reserves the ports
   kStarting,    // until every node reported its workers running

@@ -26,6 +26,7 @@ struct JobImpl {
     bool connected = false;  // a session stands, Hello was sent
     bool failed = false;     // before the start: it will not come
     bool asked = false;      // it owes us an answer in this state
+    bool reserved = false;   // what we asked for is ours there, or will be
     bool start_sent = false;
     bool started = false;
     bool finished = false;  // no worker lives there
@@ -46,6 +47,8 @@ struct JobImpl {
   void OnWelcome(const Event& event);
   void OnWelcomeAgain(const Event& event);
   void OnProbeReport(const Event& event);
+  void OnReserved(const Event& event);
+  void OnInventory(const Event& event);
   void OnPortsHeld(const Event& event);
   void OnStarted(const Event& event);
   void OnExit(const Event& event);
@@ -96,12 +99,21 @@ struct JobImpl {
   void SendProbes(rendezvous::Candidates probe_these);
   void FinishProbing();
   void HoldPorts();
-  void StartAll(uint32_t master_port, uint32_t coordinator_port);
+  void StartIfReady();
+  void StartAll();
   v1::JobPart PartOf(size_t plan_index) const;
   void StartTimedOut();
 
+  // ---- reserving.cc: what several jobs on a node have of it ----
+  void ReserveAll();
+  void Busy(std::string why);
+  void LookAgain();
+  void WaitTimedOut();
+
   // ---- planning.cc ----
   void MakePlan();
+  void ReleaseIdle();
+  absl::StatusOr<plan::Plan> PlanOn(const std::vector<v1::Inventory>& inventories) const;
   bool PlaceAndPin();
   bool CheckNodes();
   void WarnOfInventories();
@@ -164,7 +176,15 @@ struct JobImpl {
   std::vector<v1::ProbeRequest> probe_requests;
   std::vector<v1::ProbeReport> probe_reports;
   std::vector<rendezvous::Chosen> addresses;
-  size_t answers_due = 0;  // nodes with `asked`
+  size_t answers_due = 0;                          // nodes with `asked`
+  uint32_t master_port = 0, coordinator_port = 0;  // once they are held
+
+  // reserving
+  size_t reserves_due = 0;      // nodes that owe a Reserved
+  size_t looks_due = 0;         // nodes that owe an Inventory
+  std::vector<Fault> refusals;  // of this round
+  bool waiting_for_others = false;
+  std::string busy;  // why, as last told
 
   // running
   bool ran = false;  // all nodes had started
@@ -188,6 +208,8 @@ struct JobImpl {
 
   // deadlines
   TimePoint start_by = kNever;
+  TimePoint look_again_at = kNever;
+  TimePoint wait_until = kNever;
   TimePoint limit_at = kNever;
   TimePoint settle_at = kNever;  // when the early faults are told
   TimePoint settle_by = kNever;

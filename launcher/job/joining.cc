@@ -9,6 +9,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "launcher/job/job_core_impl.h"
+#include "launcher/plan/free.h"
 
 namespace dtrain::job {
 namespace {
@@ -146,6 +147,7 @@ void JobImpl::OnFailureEarly(const Event& event) {
 }
 
 void JobImpl::StartProbing() {
+  address_nodes.clear();
   for (const plan::PlannedNode& node : the_plan.nodes) {
     address_nodes.push_back({node.entry.host, &views[node.node.value()].inventory});
   }
@@ -214,6 +216,7 @@ void JobImpl::FinishProbing() {
 
 void JobImpl::HoldPorts() {
   Enter(State::kHolding);
+  master_port = 0;
   const NodeId node = NodeOfPlan(master);
   At(node).asked = true;
   views[node.value()].waiting_for = "ports for rank 0";
@@ -231,7 +234,15 @@ void JobImpl::OnPortsHeld(const Event& event) {
     return Violation(message.node, "PortsHeld with wrong ports");
   }
   views[message.node.value()].waiting_for.clear();
-  if (faults.empty()) StartAll(ports[0], ports[1]);
+  master_port = ports[0];
+  coordinator_port = ports[1];
+  StartIfReady();
+}
+
+void JobImpl::StartIfReady() {
+  if (state != State::kHolding || master_port == 0 || reserves_due > 0 || !faults.empty()) return;
+  if (refusals.empty()) return StartAll();
+  Busy(FaultsText("others were faster:", std::exchange(refusals, {})));
 }
 
 v1::JobPart JobImpl::PartOf(size_t plan_index) const {
@@ -246,6 +257,7 @@ v1::JobPart JobImpl::PartOf(size_t plan_index) const {
   part.set_host(node.entry.host);
   part.set_process_mapping(the_plan.process_mapping);
   part.set_grace_ms(ToMs(options.grace));
+  part.set_shares_cores(plan::MayShareCores(options.plan));
   for (const v1::WorkerSpec& spec : node.workers) {
     v1::WorkerSpec& worker = *part.add_workers();
     worker = spec;
@@ -257,8 +269,10 @@ v1::JobPart JobImpl::PartOf(size_t plan_index) const {
   return part;
 }
 
-void JobImpl::StartAll(uint32_t master_port, uint32_t coordinator_port) {
+void JobImpl::StartAll() {
   Enter(State::kStarting);
+  ReleaseIdle();
+  actions.push_back(PlanReady{});
   std::vector<std::string> names;
   for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
     const NodeId id = NodeOfPlan(i);

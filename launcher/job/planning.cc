@@ -9,6 +9,7 @@
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "launcher/job/job_core_impl.h"
+#include "launcher/plan/free.h"
 
 namespace dtrain::job {
 
@@ -22,39 +23,66 @@ void JobImpl::Refuse(const absl::Status& status) {
 
 void JobImpl::MakePlan() {
   if (!PlaceAndPin()) return;
+  if (std::exchange(waiting_for_others, false)) {
+    start_by = After(now, options.start_timeout);
+    look_again_at = kNever;
+    for (NodeView& view : views) view.waiting_for.clear();
+  }
   if (!CheckNodes()) return;
   WarnOfInventories();
   for (const std::string& warning : the_plan.warnings) WarnUser(warning);
   if (!CheckStdinRank()) return;
-  actions.push_back(PlanReady{});
   if (options.dry_run) {
+    actions.push_back(PlanReady{});
     succeeded = true;
     return Stop({});
   }
-  for (uint32_t i = 0; i < nodes.size(); ++i) {
-    if (!nodes[i].plan_index) Release(NodeId(i));
-  }
+  // Of those that have no rank now one may get one, if the plan is made again.
+  if (options.wait == Duration::zero()) ReleaseIdle();
+  ReserveAll();
   StartProbing();
 }
 
-bool JobImpl::PlaceAndPin() {
-  std::vector<v1::Inventory> inventories;
-  for (const NodeView& view : views) inventories.push_back(view.inventory);
-  absl::StatusOr<plan::Plan> placed = plan::Place(hosts, inventories, options.plan);
-  if (!placed.ok()) {
-    Refuse(placed.status());
-    return false;
+void JobImpl::ReleaseIdle() {
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    if (!nodes[i].plan_index && !views[i].gone) Release(NodeId(i));
   }
+}
+
+absl::StatusOr<plan::Plan> JobImpl::PlanOn(const std::vector<v1::Inventory>& inventories) const {
+  absl::StatusOr<plan::Plan> planned = plan::Place(hosts, inventories, options.plan);
+  if (!planned.ok()) return planned;
   std::vector<v1::Inventory> used;
-  for (const plan::PlannedNode& node : placed->nodes) {
-    used.push_back(std::move(inventories[node.node.value()]));
+  for (const plan::PlannedNode& node : planned->nodes) {
+    used.push_back(inventories[node.node.value()]);
   }
-  if (absl::Status pinned = plan::Pin(*placed, used, options.plan); !pinned.ok()) {
-    Refuse(pinned);
+  if (absl::Status pinned = plan::Pin(*planned, used, options.plan); !pinned.ok()) return pinned;
+  return planned;
+}
+
+// On what other jobs leave. When that does not suffice and all would, it is a matter of time.
+bool JobImpl::PlaceAndPin() {
+  std::vector<v1::Inventory> all, free;
+  for (const NodeView& view : views) {
+    all.push_back(view.inventory);
+    free.push_back(plan::FreeOf(view.inventory, options.plan));
+  }
+  absl::StatusOr<plan::Plan> placed = PlanOn(free);
+  if (placed.ok()) {
+    if (absl::Status cores = plan::CheckFreeCores(*placed, all, free); !cores.ok()) placed = cores;
+  }
+  if (!placed.ok()) {
+    const std::string held = plan::FormatHeld(hosts, all);
+    if (!held.empty() && PlanOn(all).ok()) {
+      Busy(absl::StrCat(placed.status().message(), "\n  held by others: ", held));
+    } else {
+      Refuse(placed.status());
+    }
     return false;
   }
   the_plan = *std::move(placed);
-  ranks.resize(the_plan.world_size);
+  for (Node& node : nodes) node.plan_index.reset();
+  ranks.assign(the_plan.world_size, {});
   for (uint32_t i = 0; i < the_plan.nodes.size(); ++i) {
     const plan::PlannedNode& node = the_plan.nodes[i];
     At(node.node).plan_index = i;

@@ -31,7 +31,7 @@ std::string FormatGpu(const v1::Gpu& gpu) {
 absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, size_t usable,
                        const PlanOptions& options) {
   if (options.gpu_bind == GpuBind::kNone) return absl::OkStatus();
-  const std::string faults = FormatFaults(inventory);
+  const std::string faults = FormatFaults(inventory, /*withheld=*/true);
   const std::string cause = faults.empty() ? "" : absl::StrCat(" (", faults, ")");
   if (node.entry.gpus && *node.entry.gpus > usable) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -112,7 +112,7 @@ void WarnOfGpus(const PlannedNode& node, const v1::Inventory& inventory, const G
   if (!inventory.gpu_error().empty()) {
     warnings.push_back(absl::StrCat(host, ": GPUs: ", Escape(inventory.gpu_error())));
   }
-  const std::string faults = FormatFaults(inventory);
+  const std::string faults = FormatFaults(inventory, /*withheld=*/false);
   if (!faults.empty()) warnings.push_back(absl::StrCat(host, ": not used: ", faults));
   if (gpus.empty()) return;
   std::set<size_t> used;
@@ -134,15 +134,43 @@ void WarnOfGpus(const PlannedNode& node, const v1::Inventory& inventory, const G
   }
 }
 
+// All cores of the node, those of other jobs too, in their order.
+std::vector<int> AllCores(const v1::Inventory& inventory, const Cores& cores) {
+  std::set<int> all(cores.allowed.begin(), cores.allowed.end());
+  for (const v1::HeldCores& held : inventory.held_cores()) {
+    const auto list = ParseCpuList(held.cpulist());
+    if (list.ok()) all.insert(list->begin(), list->end());
+  }
+  return {all.begin(), all.end()};
+}
+
+// The cores near a GPU. Where several jobs may be on the node, its share of them, as other GPUs
+// that are near the same will want theirs; none when there are more of those than cores.
+absl::StatusOr<std::vector<int>> NearCores(const v1::Gpu& gpu, const v1::Inventory& inventory,
+                                           const Cores& cores) {
+  auto list = ParseCpuList(gpu.local_cpulist());
+  if (!list.ok() || !inventory.reserves()) return list;
+  if (list->empty()) list = AllCores(inventory, cores);
+  size_t place = 0, count = 0;
+  for (const v1::Gpu& other : inventory.gpus()) {
+    if (other.local_cpulist() != gpu.local_cpulist()) continue;
+    ++count;
+    if (other.pci_address() < gpu.pci_address()) ++place;
+  }
+  const size_t size = list->size();
+  return std::vector<int>(list->begin() + size * place / count,
+                          list->begin() + size * (place + 1) / count);
+}
+
 // Shares the cores near each worker's GPUs among the workers that are near the same. False when
 // the place of a GPU is not known.
-bool BindNearGpus(PlannedNode& node, const Gpus& gpus, const Cores& cores,
-                  const PlanOptions& options) {
+bool BindNearGpus(PlannedNode& node, const v1::Inventory& inventory, const Gpus& gpus,
+                  const Cores& cores, const PlanOptions& options) {
   std::map<std::vector<int>, std::vector<v1::WorkerSpec*>> groups;
   for (v1::WorkerSpec& worker : node.workers) {
     std::set<int> near;
     for (size_t own : GpusOfWorker(worker, gpus.size(), options)) {
-      const auto list = ParseCpuList(gpus[own]->local_cpulist());
+      const auto list = NearCores(*gpus[own], inventory, cores);
       if (!list.ok()) return false;
       near.insert(list->begin(), list->end());
     }
@@ -157,8 +185,22 @@ bool BindNearGpus(PlannedNode& node, const Gpus& gpus, const Cores& cores,
   return true;
 }
 
-void BindCores(PlannedNode& node, const Gpus& gpus, const Cores& cores,
-               const PlanOptions& options) {
+// The cores for a node's workers to split: all, or, where several jobs may be on the node, those
+// of the slots that they take.
+std::vector<int> CoresOfSlots(const PlannedNode& node, const v1::Inventory& inventory,
+                              const Cores& cores, const PlanOptions& options) {
+  std::vector<int> mine = cores.numa_order;
+  if (!inventory.reserves() || options.oversubscribe) return mine;
+  const size_t all = AllCores(inventory, cores).size(), workers = node.workers.size();
+  size_t slots = node.entry.slots ? *node.entry.slots : all;
+  if (options.ranks_per_node) slots = *options.ranks_per_node;
+  const size_t share = slots <= workers ? all : all * workers / slots;
+  if (mine.size() > std::max(share, workers)) mine.resize(std::max(share, workers));
+  return mine;
+}
+
+void BindCores(PlannedNode& node, const v1::Inventory& inventory, const Gpus& gpus,
+               const Cores& cores, const PlanOptions& options) {
   for (v1::WorkerSpec& worker : node.workers) worker.clear_cpulist();
   if (options.cpu_bind == CpuBind::kNone) return;
   if (options.cpu_bind == CpuBind::kNuma) {
@@ -169,8 +211,13 @@ void BindCores(PlannedNode& node, const Gpus& gpus, const Cores& cores,
     return;
   }
   const bool near_gpus = options.cpu_bind == CpuBind::kGpu && options.gpu_bind != GpuBind::kNone;
-  if (near_gpus && !gpus.empty() && BindNearGpus(node, gpus, cores, options)) return;
-  std::vector<std::string> lists = SplitEvenly(cores.numa_order, node.workers.size());
+  if (near_gpus && !gpus.empty()) {
+    if (BindNearGpus(node, inventory, gpus, cores, options)) return;
+    // Where GPUs are what is shared out, cores keep nobody from them.
+    if (inventory.reserves()) return;
+  }
+  std::vector<std::string> lists =
+      SplitEvenly(CoresOfSlots(node, inventory, cores, options), node.workers.size());
   for (size_t i = 0; i < lists.size(); ++i) node.workers[i].set_cpulist(std::move(lists[i]));
 }
 
@@ -194,10 +241,13 @@ absl::Status ApplyRankfile(PlannedNode& node, const Cores& cores, const PlanOpti
 
 absl::Status PinNode(PlannedNode& node, const v1::Inventory& inventory, const PlanOptions& options,
                      std::vector<std::string>& warnings) {
-  const Gpus gpus = UsableGpus(node.entry, inventory);
+  Gpus gpus = UsableGpus(node.entry, inventory);
   if (absl::Status status = CheckGpus(node, inventory, gpus.size(), options); !status.ok()) {
     return status;
   }
+  // Where several jobs may be on the node, the workers see no GPU that none of them uses.
+  const uint64_t needed = uint64_t{node.workers.size()} * options.gpus_per_rank;
+  if (inventory.reserves() && gpus.size() > needed) gpus.resize(needed);
   const absl::StatusOr<Cores> cores = ReadCores(inventory);
   if (!cores.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -205,7 +255,7 @@ absl::Status PinNode(PlannedNode& node, const v1::Inventory& inventory, const Pl
   }
   BindGpus(node, gpus, !inventory.gpus().empty(), options);
   WarnOfGpus(node, inventory, gpus, options, warnings);
-  BindCores(node, gpus, *cores, options);
+  BindCores(node, inventory, gpus, *cores, options);
   return ApplyRankfile(node, *cores, options);
 }
 

@@ -42,7 +42,7 @@ absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inven
   if (options.gpu_bind == GpuBind::kNone) return FromCores(entry, *inventory);
   std::string why;
   if (!inventory->gpus().empty()) {
-    why = FormatFaults(*inventory);
+    why = FormatFaults(*inventory, /*withheld=*/true);
   } else if (!inventory->gpu_error().empty()) {
     why = Escape(inventory->gpu_error());
   }
@@ -74,10 +74,10 @@ std::vector<const v1::Gpu*> UsableGpus(const hosts::HostEntry& entry,
   return gpus;
 }
 
-std::string FormatFaults(const v1::Inventory& inventory) {
+std::string FormatFaults(const v1::Inventory& inventory, bool withheld) {
   std::string text;
   for (const v1::Gpu& gpu : inventory.gpus()) {
-    if (gpu.fault().empty()) continue;
+    if (gpu.fault().empty() || (!withheld && !gpu.withheld().empty())) continue;
     absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", gpu.index(), " (",
                     Escape(gpu.pci_address(), 32), "): ", Escape(gpu.fault()));
   }

@@ -22,7 +22,8 @@ absl::StatusOr<uint32_t> SlotsOf(const hosts::HostEntry& entry, const v1::Invent
 std::vector<const v1::Gpu*> UsableGpus(const hosts::HostEntry& entry,
                                        const v1::Inventory& inventory);
 
-// "GPU 2 (0000:5e:00.0): lost; GPU 3 (...): MIG mode", empty when all are healthy.
-std::string FormatFaults(const v1::Inventory& inventory);
+// "GPU 2 (0000:5e:00.0): lost; GPU 3 (...): MIG mode", empty when all are healthy. With `withheld`
+// also those that other jobs have, where FreeOf calls that a fault.
+std::string FormatFaults(const v1::Inventory& inventory, bool withheld);
 
 }  // namespace dtrain::plan

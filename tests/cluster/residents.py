@@ -15,8 +15,9 @@ STATE = "/run/dtrain-agent"
 class Resident:
     """`dtrain-agent serve` on one host. It can be killed and started again."""
 
-    def __init__(self, host, flags=()):
+    def __init__(self, host, flags=(), env=None):
         self.host = host
+        self._env = env
         self.process = None
         self.flags = [str(flag) for flag in flags]
         self._log = tempfile.TemporaryFile()
@@ -24,8 +25,8 @@ class Resident:
     def start(self):
         lines = self.log.count("serving on")
         self.process = self.host.popen(
-            [str(hosts.bin_dir() / "dtrain-agent"), "serve", *self.flags], stdin=subprocess.DEVNULL,
-            stdout=self._log, stderr=self._log, start_new_session=True)
+            [str(hosts.bin_dir() / "dtrain-agent"), "serve", *self.flags], env=self._env,
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
         launching.wait_until(lambda: self.log.count("serving on") > lines or self.ended(), 20,
                              lambda: self.log)
         assert not self.ended(), self.log

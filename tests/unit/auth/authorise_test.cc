@@ -54,6 +54,9 @@ TEST(Authorise, Matrix) {
       // observer, user without account, another user, the owner, admin, admin without account
       "/dtrain.v1.Agent/Session                    job ...yyy  none ..yyy.\n"
       "/dtrain.v1.Agent/Logs                       job ...yyy  none ....yy\n"
+      "/dtrain.v1.Agent/NodeStatus                 job yyyyyy  none yyyyyy\n"
+      "/dtrain.v1.Agent/ReadLog                    job ...yyy  none ....yy\n"
+      "/dtrain.v1.Agent/StopJob                    job ...yyy  none ....yy\n"
       "GET /healthz                                job yyyyyy  none yyyyyy\n"
       "GET /metrics                                job yyyyyy  none yyyyyy\n"
       "GET /v1/jobs                                job yyyyyy  none yyyyyy\n"

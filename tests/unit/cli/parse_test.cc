@@ -108,6 +108,8 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
                             "r.json",
                             "--start-timeout",
                             "1m",
+                            "--wait",
+                            "10m",
                             "--lease",
                             "20",
                             "--grace",
@@ -137,6 +139,7 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
   EXPECT_EQ(o.job.stdin_rank, "3");
   EXPECT_TRUE(o.job.dry_run);
   EXPECT_EQ(o.job.start_timeout, std::chrono::minutes(1));
+  EXPECT_EQ(o.job.wait, std::chrono::minutes(10));
   EXPECT_EQ(o.job.lease, std::chrono::seconds(20));
   EXPECT_EQ(o.job.grace, std::chrono::milliseconds(500));
   EXPECT_EQ(o.job.time_limit, std::chrono::hours(1));

@@ -49,9 +49,9 @@ class WorkerEnvTest : public ::testing::Test {
     var->set_value(value);
     if (with_x) part_.add_explicit_env(name);
   }
-  Env Build(int worker = 1, WorkerFds fds = {.pmi = 3, .page = 4}) {
+  Env Build(int worker = 1, WorkerTies ties = {.pmi = 3, .page = 4, .shepherd = "7:8:boot"}) {
     Env out;
-    for (const std::string& entry : BuildWorkerEnv(part_, part_.workers(worker), agent_, fds)) {
+    for (const std::string& entry : BuildWorkerEnv(part_, part_.workers(worker), agent_, ties)) {
       size_t equals = entry.find('=');
       EXPECT_TRUE(out.emplace(entry.substr(0, equals), entry.substr(equals + 1)).second)
           << entry << " comes twice";
@@ -283,17 +283,12 @@ TEST_F(WorkerEnvTest, WhatTheUserGaveWithXIsNeverReplaced) {
 TEST_F(WorkerEnvTest, SetsOurOwn) {
   part_.set_attempt(2);
   Env env = Build();
-  Env expected = {{"DTRAIN_JOB_ID", "job1"},
-                  {"DTRAIN_ATTEMPT", "2"},
-                  {"DTRAIN_RANK", "3"},
-                  {"DTRAIN_WORLD_SIZE", "4"},
-                  {"DTRAIN_LOCAL_RANK", "1"},
-                  {"DTRAIN_LOCAL_SIZE", "2"},
-                  {"DTRAIN_NODE_RANK", "1"},
-                  {"DTRAIN_NODE_COUNT", "2"},
-                  {"DTRAIN_ADDRESS", "10.0.0.2"},
-                  {"DTRAIN_HOST", "node1"},
-                  {"TORCHELASTIC_RESTART_COUNT", "2"},
+  Env expected = {{"DTRAIN_JOB_ID", "job1"},       {"DTRAIN_ATTEMPT", "2"},
+                  {"DTRAIN_SHEPHERD", "7:8:boot"}, {"DTRAIN_RANK", "3"},
+                  {"DTRAIN_WORLD_SIZE", "4"},      {"DTRAIN_LOCAL_RANK", "1"},
+                  {"DTRAIN_LOCAL_SIZE", "2"},      {"DTRAIN_NODE_RANK", "1"},
+                  {"DTRAIN_NODE_COUNT", "2"},      {"DTRAIN_ADDRESS", "10.0.0.2"},
+                  {"DTRAIN_HOST", "node1"},        {"TORCHELASTIC_RESTART_COUNT", "2"},
                   {"PYTHONUNBUFFERED", "1"}};
   for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
 }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/reap.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+#include "common/log/log.h"
+#include "common/os/account.h"
+#include "common/os/cgroup.h"
+#include "common/os/fd.h"
+
+namespace dtrain::agent {
+namespace {
+
+constexpr char kMark[] = "DTRAIN_SHEPHERD";
+constexpr Duration kBound = std::chrono::seconds(2);
+constexpr int kPauseMs = 5;
+
+std::string UserName(uid_t uid) {
+  auto account = os::FindAccount(uid);
+  return account.ok() ? account->name : absl::StrCat(uid);
+}
+
+// Those of the jobs in `jobs` that nobody is in any more.
+void RemoveCgroups(const std::set<std::string>& jobs) {
+  auto parent = os::FindWritableCgroup();
+  if (!parent.ok()) return;
+  for (const os::Cgroup& cgroup : os::Cgroup::Below(*parent, "dtrain-")) {
+    for (const std::string& job : jobs) {
+      const bool its = cgroup.path().find(absl::StrCat("-", job, ".")) != std::string::npos ||
+                       cgroup.path().find(absl::StrCat("/", job, ".")) != std::string::npos;
+      if (its && !cgroup.Populated()) (void)cgroup.Remove();
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Leftover> FindLeftovers() {
+  std::vector<Leftover> out;
+  std::map<std::string, bool> lives;  // by mark
+  for (const os::MarkedProcess& process : os::FindByVariable(kMark)) {
+    if (process.info.state == 'Z' || process.info.pid == getpid()) continue;
+    if (geteuid() != 0 && process.uid != geteuid()) continue;
+    const std::string mark = os::VariableOf(process.environment, kMark);
+    auto [known, fresh] = lives.emplace(mark, false);
+    if (fresh) known->second = os::Lives(mark);
+    if (known->second) continue;
+    auto command = os::ReadSmallFile(absl::StrCat("/proc/", process.info.pid, "/comm"));
+    std::string name = command.ok() ? command->substr(0, command->find('\n')) : "?";
+    out.push_back({process.info, process.uid, os::VariableOf(process.environment, "DTRAIN_JOB_ID"),
+                   mark, std::move(name)});
+  }
+  return out;
+}
+
+std::string Describe(const Leftover& leftover) {
+  return absl::StrCat("pid ", leftover.process.pid, " (", Escape(leftover.command, 64), ") of job ",
+                      Escape(leftover.job_id, 64), ", user ", UserName(leftover.uid));
+}
+
+Reaped ReapLeftovers() {
+  Reaped reaped;
+  reaped.found = FindLeftovers();
+  std::vector<Leftover> rest = reaped.found;
+  std::set<std::string> jobs;
+  for (const Leftover& leftover : rest) jobs.insert(leftover.job_id);
+  const TimePoint give_up = Clock::now() + kBound;
+  while (!rest.empty() && Clock::now() < give_up) {
+    std::vector<os::ProcessInfo> processes;
+    for (const Leftover& leftover : rest) processes.push_back(leftover.process);
+    (void)os::Kill(processes);
+    (void)poll(nullptr, 0, kPauseMs);
+    rest = FindLeftovers();
+  }
+  reaped.left = rest.size();
+  RemoveCgroups(jobs);
+  return reaped;
+}
+
+int RunReap(bool dry_run) {
+  if (dry_run) {
+    const std::vector<Leftover> found = FindLeftovers();
+    for (const Leftover& leftover : found) std::printf("%s\n", Describe(leftover).c_str());
+    if (found.empty()) std::printf("no job has left anything behind\n");
+    return kExitOk;
+  }
+  const Reaped reaped = ReapLeftovers();
+  for (const Leftover& leftover : reaped.found) {
+    std::printf("ended %s\n", Describe(leftover).c_str());
+  }
+  if (reaped.found.empty()) std::printf("no job has left anything behind\n");
+  if (reaped.left == 0) return kExitOk;
+  log::Error(absl::StrCat(
+      reaped.left, " of them cannot be ended: they wait in the kernel for a ",
+      "device or a file system, see ps -o pid,stat,wchan; reboot the node when ", "they stay"));
+  return kExitCleanup;
+}
+
+}  // namespace dtrain::agent

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/os/process_tree.h"
+
+namespace dtrain::agent {
+
+// A process of a job whose shepherd is gone. Nobody will end it but us.
+struct Leftover {
+  os::ProcessInfo process;
+  uid_t uid = 0;
+  std::string job_id;
+  std::string shepherd;  // os::ProcessMark of it
+  std::string command;
+};
+
+// Of all users when we are root, else our own.
+std::vector<Leftover> FindLeftovers();
+
+struct Reaped {
+  std::vector<Leftover> found;
+  size_t left = 0;  // that could not be ended within two seconds
+};
+// Ends them, and what they start meanwhile, by SIGKILL. Blocks for as long as that takes.
+Reaped ReapLeftovers();
+
+// "pid 4711 (python3) of job dtrain-1f, user alice"
+std::string Describe(const Leftover& leftover);
+
+// `dtrain-agent reap`: the exit code.
+int RunReap(bool dry_run);
+
+}  // namespace dtrain::agent

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <list>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/session/gpu_release.h"
+#include "dtrain/v1/agent.pb.h"
+#include "dtrain/v1/job.pb.h"
+#include "dtrain/v1/node.pb.h"
+
+namespace dtrain::session {
+
+// What of a node one job has for itself.
+struct Share {
+  std::set<std::string> gpus;  // by uuid
+  std::set<int> cores;
+};
+
+// INVALID_ARGUMENT: no list of cores.
+absl::StatusOr<Share> ShareOf(const v1::Reserve& reserve);
+absl::StatusOr<Share> ShareOf(const v1::JobPart& part);
+
+// The books of one agent: who has which GPUs and cores, and which GPUs are not given out because
+// what used them last still holds their memory. Pure.
+class Reservations {
+ public:
+  // Names a session for as long as it lives.
+  using Key = const void*;
+
+  // `holder`: "job dtrain-1f of alice". Takes the place of what the session had.
+  // FAILED_PRECONDITION with what is held, and by whom, when not all of it is free; the session
+  // has what it had then.
+  absl::Status Reserve(Key session, const std::string& holder, Share share);
+  void Release(Key session);
+
+  // A job has ended, and its GPUs are not free. Those that are not stay out of use until a look at
+  // them finds them free.
+  void Withhold(const std::string& holder, const GpuRelease& gpus);
+
+  // Writes into an inventory, just read, what others than the session have.
+  void Mark(Key session, v1::Inventory& inventory);
+
+ private:
+  struct Holding {
+    std::string holder;
+    Share share;
+  };
+  struct Withheld {
+    std::string holder;
+    GpuRelease gpus;
+  };
+  std::map<Key, Holding> holdings_;
+  std::list<Withheld> withheld_;
+};
+
+}  // namespace dtrain::session

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several jobs on hosts with resident agents: who gets which GPUs and cores, and what a dead job
+has left. The GPUs are those of the fake NVML, loaded by the agent's own code."""
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+import hosts
+import leftovers
+import residents
+from launching import wait_until
+from test_faults_d import ESCAPED, python
+from test_resident import shepherds
+
+CORES = len(os.sched_getaffinity(0))
+HOLD = "echo up; until [ -e /root/work/go ]; do sleep 0.02; done"
+GPUS = "driver 535.1\n" + "".join(
+    f"gpu uuid=GPU-{i} pci=00000000:3{i}:00.0 used=1048576\n" for i in range(4))
+GIB = 1 << 30
+
+
+@pytest.fixture
+def serve(make_cluster):
+    """Makes hosts with a resident agent on each, with the GPUs of `description`."""
+    made = []
+
+    def start(nodes, description=None):
+        cluster = make_cluster(nodes)
+        made.append((cluster, []))
+        for host in cluster.nodes:
+            made[-1][1].append(start_agent(cluster, host, description))
+        return made[-1]
+
+    yield start
+    for cluster, agents in made:
+        go(cluster)
+        for agent in agents:
+            agent.stop()
+
+
+def start_agent(cluster, host, description=None):
+    env = None
+    if description:
+        describe(cluster.work(host), description)
+        library = hosts.bin_dir().parent / "lib/fake_nvml/libnvidia-ml.so.1"
+        env = {"FAKE_NVML": "/root/work/nvml", "DTRAIN_NVML_LIBRARY": str(library)}
+    return residents.Resident(host, env=env).start()
+
+
+def describe(work, text):
+    (work / "new").write_text(text)
+    (work / "new").rename(work / "nvml")
+
+
+def go(cluster):
+    for host in cluster.nodes:
+        (cluster.work(host) / "go").touch()
+
+
+def names(cluster, slots=""):
+    return ["-H", ",".join(f"{host.name}{slots}" for host in cluster.nodes)]
+
+
+def test_cores_that_a_job_has_are_not_given_to_another(serve):
+    cluster, agents = serve(2)
+    first = cluster.start_launch([*names(cluster), "--", "sh", "-c", HOLD])
+    first.wait_for("up", count=CORES * 2)
+    refused = cluster.launch([*names(cluster), "--", "true"])
+    assert refused.code == 200, refused
+    job = re.search(r"held by job (dtrain-\w+) of root", refused.err)
+    assert job and "--wait" in refused.err, refused
+    assert f"cores 0-{CORES - 1}" in refused.err and "node0, node1" in refused.err, refused
+    # Who shares gets them, also on some of the hosts.
+    for flag in (["--oversubscribe"], ["--bind", "none"]):
+        shared = cluster.launch([*flag, "-H", f"node0:{CORES}", "--", "true"])
+        assert shared.code == 0, shared
+    # An agent that was killed knows it again.
+    agents[1].kill()
+    agents[1].start()
+    refused = cluster.launch(["-H", f"node1:{CORES}", "--", "true"])
+    assert refused.code == 200 and job.group(1) in refused.err, refused
+    # Another waits until the first is through.
+    waiting = cluster.start_launch(["--wait", "60", *names(cluster), "--", "echo", "mine"])
+    waiting.wait_for(f"job {job.group(1)} of root", stream="err")
+    assert "mine" not in waiting.out
+    go(cluster)
+    assert first.wait(30).code == 0
+    result = waiting.wait(30)
+    assert result.code == 0 and result.out.count("mine") == CORES * 2, result
+
+
+def test_a_wait_has_its_end_and_can_be_cancelled(serve):
+    cluster, _ = serve(1)
+    first = cluster.start_launch([*names(cluster), "--", "sh", "-c", HOLD])
+    first.wait_for("up", count=CORES)
+    result = cluster.launch(["--wait", "1500ms", *names(cluster), "--", "true"])
+    assert result.code == 200 and "not free within 1.5 s" in result.err, result
+    waiting = cluster.start_launch(["--wait", "10m", *names(cluster), "--", "true"])
+    waiting.wait_for("waiting, up to 600 s", stream="err")
+    waiting.signal(signal.SIGINT)
+    assert waiting.wait(10).code == 130
+    go(cluster)
+    assert first.wait(30).code == 0
+
+
+VISIBLE = ["sh", "-c", "echo got $CUDA_VISIBLE_DEVICES.; " + HOLD]
+
+
+@pytest.mark.launcher_killed
+def test_gpus_go_to_one_job_each(serve):
+    cluster, [agent] = serve(1, GPUS)
+    first = cluster.start_launch(["-np", "1", *names(cluster), "--", *VISIBLE])
+    first.wait_for("got GPU-0.")
+    second = cluster.start_launch(["-np", "2", *names(cluster), "--", *VISIBLE])
+    second.wait_for("got GPU-1,GPU-2.", count=2)
+    refused = cluster.launch(["-np", "2", *names(cluster), "--", "true"])
+    assert refused.code == 200, refused
+    assert "GPU 0: held by job" in refused.err and "of root" in refused.err, refused
+    agent.kill()
+    agent.start()
+    refused = cluster.launch(["-np", "2", *names(cluster), "--", "true"])
+    assert refused.code == 200 and "GPU 0: held by job" in refused.err, refused
+    third = cluster.launch(["-np", "1", *names(cluster), "--", "sh", "-c",
+                            "echo got $CUDA_VISIBLE_DEVICES."])
+    assert third.code == 0 and "got GPU-3." in third.out, third
+    # Killed without a word: what it had is free once its workers are gone.
+    second.signal(signal.SIGKILL)
+    assert second.wait(10).code == -signal.SIGKILL
+    waited = cluster.start_launch(["--wait", "60", "-np", "3", *names(cluster), "--", *VISIBLE])
+    waited.wait_for("got GPU-1,GPU-2,GPU-3.", count=3, timeout=60)
+    go(cluster)
+    assert first.wait(30).code == 0
+    assert waited.wait(30).code == 0
+
+
+def test_launches_at_once_never_get_the_same_gpu(serve):
+    cluster, _ = serve(2, GPUS)
+    # mkdir is the lock that must never be found taken.
+    body = ("for u in $(echo $CUDA_VISIBLE_DEVICES | tr , ' '); do "
+            "[ $DTRAIN_LOCAL_RANK != 0 ] || mkdir /root/work/$u || exit 99; done; "
+            "sleep 0.1; [ $DTRAIN_LOCAL_RANK != 0 ] || for u in "
+            "$(echo $CUDA_VISIBLE_DEVICES | tr , ' '); do rmdir /root/work/$u; done")
+    launches = [cluster.start_launch(["--wait", "100", "-np", str(n), "--map-by", "node",
+                                      *names(cluster), "--", "sh", "-c", body])
+                for n in (8, 4, 8, 6)]
+    for launch in launches:
+        result = launch.wait(110)
+        assert result.code == 0, result
+
+
+def test_d14_a_gpu_whose_memory_is_held_is_not_given_out(serve):
+    cluster, _ = serve(1, GPUS)
+    work = cluster.work(cluster.nodes[0])
+    held = GPUS.replace("30:00.0 used=1048576", f"30:00.0 used={3 * GIB}")
+    (work / "held").write_text(held)
+    result = cluster.launch(["-np", "1", *names(cluster), "--", "cp", "/root/work/held",
+                             "/root/work/nvml"], timeout=40)
+    assert "GPU-0" in result.err, result
+    seen = cluster.launch(["-np", "1", *names(cluster), "--", "sh", "-c",
+                           "echo got $CUDA_VISIBLE_DEVICES."])
+    assert seen.code == 0 and "got GPU-1." in seen.out, seen
+    refused = cluster.launch(["-np", "4", *names(cluster), "--", "true"])
+    assert refused.code == 200 and "not given out after job" in refused.err, refused
+    describe(work, GPUS)
+    result = cluster.launch(["-np", "4", *names(cluster), "--", "true"])
+    assert result.code == 0, result
+
+
+def reap(host, *flags):
+    process = host.popen([hosts.bin_dir() / "dtrain-agent", "reap", *flags], stdout=-1, stderr=-2)
+    out = process.communicate(timeout=30)[0].decode()
+    return process.returncode, out
+
+
+def kill_and_wait(pids):
+    # First none of them may notice the other's end.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and
+                               Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids), 10,
+               "killed processes are still there")
+
+
+def leave_something(cluster):
+    """A job of which agent and shepherd are killed at once; what escaped them is left."""
+    host = cluster.nodes[0]
+    launch = cluster.start_launch(["-H", "node0:1", "--", *python(
+        ESCAPED + "print('up', flush=True); time.sleep(600)")])
+    launch.wait_for("up")
+    agents = [pid for pid, _, line in leftovers.processes(host) if line.endswith((" bridge", " shepherd"))]
+    assert len(agents) >= 2, leftovers.processes(host)
+    kill_and_wait(agents)
+    assert launch.wait(30).code in (202, 203), launch
+
+    def escaped():
+        return [pid for pid, _, line in leftovers.processes(host) if "sleep(600)" in line]
+
+    # The worker itself dies with its shepherd.
+    wait_until(lambda: len(escaped()) < 2, 10, escaped)
+    return escaped()
+
+
+def test_reap_ends_what_dead_jobs_have_left(make_cluster):
+    cluster = make_cluster(1)
+    host = cluster.nodes[0]
+    assert reap(host) == (0, "no job has left anything behind\n")
+    left = leave_something(cluster)
+    assert left
+    live = cluster.start_launch(["-H", "node0:1", "--", "sh", "-c", "echo live; exec sleep 600"])
+    live.wait_for("live")
+    code, out = reap(host, "--dry-run")
+    assert code == 0 and out.count("of job dtrain-") == len(left) and "user root" in out, out
+    code, out = reap(host)
+    assert code == 0 and out.count("ended pid ") == len(left), out
+    assert reap(host) == (0, "no job has left anything behind\n")
+    assert live.process.poll() is None and shepherds(host)
+    live.signal(signal.SIGINT)
+    assert live.wait(20).code == 130
+
+
+def test_an_agent_that_starts_ends_what_dead_jobs_have_left(make_cluster):
+    cluster = make_cluster(1)
+    left = leave_something(cluster)
+    assert left
+    agent = start_agent(cluster, cluster.nodes[0])
+    assert agent.log.count("ended what a dead job had left: pid ") == len(left), agent.log
+    agent.stop()
+    leftovers.wait_for_no_processes(cluster, 5)

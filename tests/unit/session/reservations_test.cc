@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/reservations.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace dtrain::session {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+v1::Inventory TwoGpus(uint64_t used_mib = 0) {
+  v1::Inventory inventory;
+  inventory.set_allowed_cpus("0-3");
+  for (int i = 0; i < 2; ++i) {
+    v1::Gpu& gpu = *inventory.add_gpus();
+    gpu.set_index(i);
+    gpu.set_uuid("GPU-" + std::to_string(i));
+    gpu.set_memory_used_bytes(i == 0 ? used_mib * kMiB : 0);
+  }
+  return inventory;
+}
+
+class ReservationsTest : public testing::Test {
+ public:
+  absl::Status Reserve(const int& session, std::set<std::string> gpus, std::set<int> cores = {}) {
+    return books_.Reserve(&session, session == 1 ? "job a of alice" : "job b of bob",
+                          {std::move(gpus), std::move(cores)});
+  }
+  v1::Inventory Marked(const int& session, uint64_t used_mib = 0) {
+    v1::Inventory inventory = TwoGpus(used_mib);
+    books_.Mark(&session, inventory);
+    return inventory;
+  }
+
+  const int a_ = 1, b_ = 2;
+  Reservations books_;
+};
+
+TEST_F(ReservationsTest, WhatOneHasTheOtherDoesNotGet) {
+  EXPECT_TRUE(Reserve(a_, {"GPU-0"}, {0, 1}).ok());
+  EXPECT_TRUE(Reserve(b_, {"GPU-1"}, {2}).ok());
+  EXPECT_THAT(Reserve(b_, {"GPU-0", "GPU-1"}, {2}).message(),
+              AllOf(HasSubstr("GPU-0"), HasSubstr("job a of alice")));
+  EXPECT_THAT(Reserve(b_, {"GPU-1"}, {1, 2}).message(), HasSubstr("cores 1 by job a of alice"));
+  // b still has what it had.
+  EXPECT_FALSE(Reserve(a_, {"GPU-1"}).ok());
+  EXPECT_FALSE(Reserve(a_, {}, {2}).ok());
+}
+
+TEST_F(ReservationsTest, ASessionMayReserveAgainAndGiveBack) {
+  EXPECT_TRUE(Reserve(a_, {"GPU-0", "GPU-1"}).ok());
+  EXPECT_TRUE(Reserve(a_, {"GPU-0"}).ok());
+  EXPECT_TRUE(Reserve(b_, {"GPU-1"}).ok());
+  EXPECT_TRUE(Reserve(a_, {}).ok());
+  EXPECT_TRUE(Reserve(b_, {"GPU-0", "GPU-1"}).ok());
+  books_.Release(&b_);
+  EXPECT_TRUE(Reserve(a_, {"GPU-0", "GPU-1"}).ok());
+}
+
+TEST_F(ReservationsTest, MarksWhatOthersHave) {
+  ASSERT_TRUE(Reserve(a_, {"GPU-0"}, {0, 1, 3}).ok());
+  const v1::Inventory theirs = Marked(b_), own = Marked(a_);
+  EXPECT_TRUE(theirs.reserves());
+  EXPECT_EQ(theirs.gpus(0).withheld(), "held by job a of alice");
+  EXPECT_THAT(theirs.gpus(1).withheld(), IsEmpty());
+  ASSERT_EQ(theirs.held_cores_size(), 1);
+  EXPECT_EQ(theirs.held_cores(0).cpulist(), "0-1,3");
+  EXPECT_EQ(theirs.held_cores(0).holder(), "job a of alice");
+  EXPECT_THAT(own.gpus(0).withheld(), IsEmpty());
+  EXPECT_EQ(own.held_cores_size(), 0);
+}
+
+// D14: memory that is still held keeps the GPU out of use until a look finds it free.
+TEST_F(ReservationsTest, AGpuThatIsNotFreeIsNotGivenOut) {
+  const v1::Inventory before = TwoGpus(), after = TwoGpus(9000);
+  v1::JobPart part;
+  part.add_workers()->set_set_visible_gpus(true);
+  part.mutable_workers(0)->add_gpu_uuids("GPU-0");
+  GpuRelease release;
+  release.Before({before.gpus().begin(), before.gpus().end()});
+  release.Start(part);
+  release.After({after.gpus().begin(), after.gpus().end()}, {});
+  books_.Withhold("job a of alice", release);
+
+  EXPECT_THAT(Reserve(b_, {"GPU-0"}).message(),
+              AllOf(HasSubstr("after job a of alice"), HasSubstr("9000 MiB")));
+  EXPECT_THAT(Marked(b_, 9000).gpus(0).withheld(), HasSubstr("not given out after job a of alice"));
+  EXPECT_TRUE(Reserve(b_, {"GPU-1"}).ok());
+  // Without a look nothing is known.
+  v1::Inventory blind;
+  books_.Mark(&b_, blind);
+  EXPECT_FALSE(Reserve(b_, {"GPU-0"}).ok());
+  EXPECT_THAT(Marked(b_, 10).gpus(0).withheld(), IsEmpty());
+  EXPECT_TRUE(Reserve(b_, {"GPU-0"}).ok());
+}
+
+TEST_F(ReservationsTest, ReadsWhatAJobUses) {
+  v1::JobPart part;
+  for (int i = 0; i < 2; ++i) {
+    v1::WorkerSpec& worker = *part.add_workers();
+    worker.set_set_visible_gpus(i == 0);
+    worker.add_gpu_uuids("GPU-" + std::to_string(i));
+    worker.set_cpulist(i == 0 ? "0-1" : "5");
+  }
+  auto share = ShareOf(part);
+  ASSERT_TRUE(share.ok());
+  EXPECT_EQ(share->gpus, std::set<std::string>{"GPU-0"});
+  EXPECT_EQ(share->cores, (std::set<int>{0, 1, 5}));
+  part.set_shares_cores(true);
+  EXPECT_THAT(ShareOf(part)->cores, IsEmpty());
+  part.set_shares_cores(false);
+  part.mutable_workers(0)->set_cpulist("3-1");
+  EXPECT_FALSE(ShareOf(part).ok());
+  v1::Reserve reserve;
+  reserve.set_cpulist("all");
+  EXPECT_FALSE(ShareOf(reserve).ok());
+}
+
+}  // namespace
+}  // namespace dtrain::session
