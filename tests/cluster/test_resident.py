@@ -218,7 +218,7 @@ def test_a_launcher_that_is_killed(cluster, agents):
 
 def test_two_jobs_at_once_do_not_disturb_each_other(cluster, agents):
     first = start_counting(cluster)
-    second = cluster.launch([*cluster.hosts_flag(1), "--", "sh", "-c", "echo second; exit 9"])
+    second = cluster.launch(["--bind", "none", *cluster.hosts_flag(1), "--", "sh", "-c", "echo second; exit 9"])
     assert second.code == 9, second
     assert all(workers(host) for host in cluster.nodes)
     for pid in shepherds(cluster.nodes[1]):
