@@ -12,6 +12,7 @@
 #include "common/log/log.h"
 #include "common/os/account.h"
 #include "common/os/credentials.h"
+#include "common/os/heap.h"
 
 namespace dtrain::agent {
 namespace {
@@ -131,6 +132,8 @@ void Connections::Close(Place place) {
   // gRPC's shutdown waits for its threads, and these may wait for our loop.
   closing_.Run([connection = std::shared_ptr<Connection>(std::move(*place))] {
     connection->server.reset();
+    // Whoever sent much nonsense leaves no mark.
+    os::TrimHeap();
   });
   connections_.erase(place);
 }

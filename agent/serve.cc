@@ -29,6 +29,7 @@
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
+#include "common/os/heap.h"
 #include "common/os/process_tree.h"
 
 namespace dtrain::agent {
@@ -286,6 +287,7 @@ int Fail(const absl::Status& status, int code) {
 
 int RunServe(const std::vector<std::string>& words) {
   signal(SIGPIPE, SIG_IGN);
+  os::KeepHeapSmall();
   Systemd systemd = Systemd::Take();
   auto config = ParseConfig(words);
   if (!config.ok()) return Fail(config.status(), kExitUsage);

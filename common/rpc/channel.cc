@@ -17,6 +17,8 @@ namespace {
 
 // A JobPart with the largest environment that Linux executes stays far below.
 constexpr int kMaxMessage = 64 << 20;
+// A peer without a call has nothing to say: whoever only holds a connection loses it.
+constexpr int kIdleMs = 30'000;
 
 }  // namespace
 
@@ -36,6 +38,7 @@ StreamServer::StreamServer(grpc::Service& service, os::UniqueFd stream) {
   builder.RegisterService(&service);
   builder.SetMaxReceiveMessageSize(kMaxMessage);
   builder.SetMaxSendMessageSize(kMaxMessage);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   server_ = builder.BuildAndStart();
   DTRAIN_CHECK(server_ != nullptr);
   grpc::AddInsecureChannelFromFd(server_.get(), stream.Release());

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace dtrain::os {
+
+// For a process that lives long and does little: few arenas, so that what one thread has freed
+// serves the next. Before the first thread.
+void KeepHeapSmall();
+
+// Gives pages that hold nothing any more back to the system. Takes about a millisecond.
+void TrimHeap();
+
+}  // namespace dtrain::os

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client that does to an agent's TLS port what no launcher does: HTTP/2 by hand.
+abuse.py ADDRESS PORT TLS_DIR MODE: prints how it ended, one word or number a line."""
+import random
+import resource
+import socket
+import ssl
+import struct
+import sys
+import time
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+# Past every deadline of the agent.
+PATIENCE = 60
+
+
+def text(value):
+    return bytes([len(value)]) + value
+
+
+def request(path):
+    """The header block of a gRPC call, in HPACK without its dynamic table."""
+    return (b"\x83\x86\x04" + text(path) + b"\x01" + text(b"agent") + b"\x0f\x10" +
+            text(b"application/grpc") + b"\x00" + text(b"te") + text(b"trailers"))
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def call(stream, message, method=b"Session", flags=END_HEADERS):
+    return (frame(HEADERS, flags, stream, request(b"/dtrain.v1.Agent/" + method)) +
+            frame(DATA, 0, stream, message))
+
+
+def message(length, payload=b""):
+    return b"\0" + struct.pack(">I", length) + payload
+
+
+class Connection:
+    def __init__(self, address, port, folder):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(f"{folder}/ca.crt")
+        context.load_cert_chain(f"{folder}/user.crt", f"{folder}/user.key")
+        context.set_alpn_protocols(["h2"])
+        self.socket = context.wrap_socket(socket.create_connection((address, port), PATIENCE),
+                                          server_hostname=address)
+        self.buffer = b""
+
+    def start(self):
+        self.send(PREFACE + frame(SETTINGS, 0, 0))
+        return self
+
+    def send(self, data):
+        """False when the agent takes no more."""
+        try:
+            self.socket.sendall(data)
+            return True
+        except OSError:
+            return False
+
+    def read(self, count):
+        while len(self.buffer) < count:
+            try:
+                piece = self.socket.recv(65536)
+            except TimeoutError:
+                raise
+            except OSError:
+                piece = b""
+            if not piece:
+                return None
+            self.buffer += piece
+        out, self.buffer = self.buffer[:count], self.buffer[count:]
+        return out
+
+    def frames(self):
+        while (head := self.read(9)) is not None:
+            length = int.from_bytes(head[:3], "big")
+            payload = self.read(length) if length else b""
+            if payload is None:
+                return
+            kind, flags = head[3], head[4]
+            stream = int.from_bytes(head[5:9], "big")
+            if kind == SETTINGS and not flags & ACK:
+                self.send(frame(SETTINGS, ACK, 0))
+            elif kind == PING and not flags & ACK:
+                self.send(frame(PING, ACK, 0, payload))
+            yield kind, flags, stream
+
+    def end_of(self, stream):
+        """How the agent ended a stream, or all."""
+        for kind, flags, of in self.frames():
+            if of == stream and kind == RST_STREAM:
+                return "reset"
+            if of == stream and kind == HEADERS and flags & END_STREAM:
+                return "status"
+        return "closed"
+
+    def until_closed(self):
+        for _ in self.frames():
+            pass
+        return "closed"
+
+
+def lengths(connect):
+    """I6: what no message may be as long as; a piece of it, and nothing more."""
+    for length in (0xFFFFFFFF, 1 << 30, (64 << 20) + 1):
+        connection = connect().start()
+        connection.send(call(1, message(length, bytes(1000))))
+        print(connection.end_of(1))
+
+
+def garbage(connect):
+    """I7: bytes that are no message, and cut ones."""
+    chance = random.Random(7)
+    for method in (b"Session", b"Logs", b"NodeStatus", b"ReadLog", b"StopJob", b"Nothing"):
+        for _ in range(20):
+            data = chance.randbytes(chance.randrange(1, 2000))
+            connection = connect().start()
+            connection.send(call(1, message(len(data), data), method) + frame(DATA, END_STREAM, 1))
+            print(connection.end_of(1))
+            connection.socket.close()
+    for nested in (b"\x0a" * 10000, b"\x0b" * 10000, b"\x1a\x02\xff\xff"):  # groups, bad UTF-8
+        connection = connect().start()
+        connection.send(call(1, message(len(nested), nested)) + frame(DATA, END_STREAM, 1))
+        print(connection.end_of(1))
+
+
+def slow(connect):
+    """I9: a preface that never ends, and a call of which nothing comes."""
+    begin = time.monotonic()
+    drip, silent = connect(), connect().start()
+    silent.send(frame(HEADERS, END_HEADERS, 1, request(b"/dtrain.v1.Agent/Session")))
+    drip.socket.settimeout(2)
+    open_ = True
+    for byte in PREFACE:
+        if not (open_ and time.monotonic() - begin < PATIENCE):
+            break
+        drip.send(bytes([byte]))
+        try:
+            open_ = bool(drip.socket.recv(65536))
+        except TimeoutError:
+            pass
+        except OSError:
+            open_ = False
+    print("open" if open_ else "closed")
+    print(silent.end_of(1))
+
+
+def reset(connect):
+    """I12: calls that are taken back at once."""
+    connection = connect().start()
+    for stream in range(1, 20001, 2):
+        if not connection.send(frame(HEADERS, END_HEADERS, stream,
+                                     request(b"/dtrain.v1.Agent/Session")) +
+                               frame(RST_STREAM, 0, stream, struct.pack(">I", 8))):
+            break
+    print("sent")
+    connection.socket.close()
+
+
+def bomb(connect):
+    """I12: a header block that is small and says much."""
+    connection = connect().start()
+    big = b"\x40" + text(b"x") + b"\x7f" + bytes([(4000 - 127) & 127 | 128, (4000 - 127) >> 7]) + b"a" * 4000
+    connection.send(frame(HEADERS, END_HEADERS, 1, request(b"/dtrain.v1.Agent/Session") + big))
+    for stream in range(3, 203, 2):
+        if not connection.send(frame(HEADERS, END_HEADERS, stream,
+                                     request(b"/dtrain.v1.Agent/Session") + b"\xbe" * 8000)):
+            break
+    print(connection.end_of(201))
+
+
+def continuation(connect):
+    """I12: headers without an end."""
+    connection = connect().start()
+    connection.send(frame(HEADERS, 0, 1, request(b"/dtrain.v1.Agent/Session")))
+    piece = (b"\x00" + text(b"y") + text(b"z" * 100)) * 150
+    for _ in range(2000):
+        if not connection.send(frame(CONTINUATION, 0, 1, piece)):
+            break
+    connection.socket.close()
+    print("sent")
+
+
+def many(address, port):
+    """I13: as many connections as one may try to have."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    held, refused = [], 0
+    for _ in range(10000):
+        try:
+            held.append(socket.create_connection((address, port), PATIENCE))
+        except OSError:
+            refused += 1
+        if len(held) > 2000:
+            held.pop(0).close()
+    # Those beyond the cap are closed by the agent.
+    still = 0
+    for each in held:
+        each.settimeout(0.01)
+        try:
+            still += bool(each.recv(1))
+        except TimeoutError:
+            still += 1
+        except OSError:
+            pass
+    print("still", still)
+
+
+def main(address, port, folder, mode):
+    if mode == "many":
+        return many(address, port)
+    return globals()[mode](lambda: Connection(address, port, folder))
+
+
+main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])

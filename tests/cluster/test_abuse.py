@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent's TLS port must bear from who has a certificate and means no good (group I): while
+a job runs there, which may not notice."""
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import hosts
+from launching import wait_until
+from test_identity import node  # noqa: F401 - a fixture
+from test_tcp import PORT, tcp  # noqa: F401 - a fixture
+
+MIB = 1 << 20
+
+
+def resident_bytes(pid):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
+
+
+def cpu_seconds(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def is_quiet(pid):
+    before = cpu_seconds(pid)
+    time.sleep(0.5)
+    return cpu_seconds(pid) - before < 0.1
+
+
+@pytest.fixture
+def busy(tcp):  # noqa: F811
+    """An agent with a job that counts, of which every line must come."""
+    started = tcp.node.cluster.start_launch(
+        [*tcp.flags("--lease", "10"), "sh", "-c",
+         "i=0; until [ -e /run/go ]; do echo line $i; i=$((i + 1)); sleep 0.05; done; echo last"])
+    started.wait_for("line 3\n", count=2)
+    yield tcp
+    tcp.node.path("/run/go").touch()
+    result = started.wait(40)
+    tcp.node.path("/run/go").unlink()
+    assert result.code == 0 and result.out.count("last") == 2, result
+    numbers = sorted(int(line.split()[1]) for line in result.lines if line.startswith("line "))
+    half = sorted(set(numbers))
+    assert half == list(range(len(half))) and len(numbers) >= 2 * len(half) - 50, result.err
+
+
+def abuse(tcp, mode):  # noqa: F811
+    script = hosts.SOURCE_DIR / "tests/cluster/abuse.py"
+    process = tcp.node.cluster.head.popen(
+        ["/usr/bin/python3", script, tcp.node.address, PORT, "/root/work/tls", mode],
+        stdout=-1, stderr=-1)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err.decode()
+    return out.decode().split()
+
+
+def check_unharmed(tcp, before, more=8 * MIB):  # noqa: F811
+    pid = tcp.agent.pid
+    assert not tcp.agent.ended(), tcp.agent.log
+    wait_until(lambda: is_quiet(pid), 5, "the agent is busy with nothing")
+    result = tcp.launch("echo", "fine", flags=("--bind", "none"))
+    assert result.code == 0 and result.out.count("fine") == 2, result
+    if "asan" in str(hosts.bin_dir()):
+        return  # which keeps what is freed
+    # What is given back goes with the end of a connection.
+    wait_until(lambda: resident_bytes(pid) - before < more, 10,
+               lambda: f"{(resident_bytes(pid) - before) / MIB:.1f} MiB more")
+
+
+def warm_up(tcp):  # noqa: F811
+    assert tcp.launch("true", flags=("--bind", "none")).code == 0
+    return resident_bytes(tcp.agent.pid)
+
+
+def test_i6_lengths_that_no_message_has(busy):
+    before = warm_up(busy)
+    ends = abuse(busy, "lengths")
+    assert len(ends) == 3 and set(ends) <= {"status", "reset", "closed"}, ends
+    check_unharmed(busy, before)
+
+
+def test_i7_bytes_that_are_no_message(busy):
+    before = warm_up(busy)
+    ends = abuse(busy, "garbage")
+    assert len(ends) == 6 * 20 + 3 and set(ends) <= {"status", "reset", "closed"}, ends
+    check_unharmed(busy, before)
+
+
+def test_i9_who_comes_and_says_nothing_is_closed(busy):
+    before = warm_up(busy)
+    ends = abuse(busy, "slow")
+    assert ends[0] == "closed" and ends[1] in ("status", "reset", "closed"), ends
+    check_unharmed(busy, before)
+
+
+def test_i12_calls_that_are_taken_back(busy):
+    before = warm_up(busy)
+    assert abuse(busy, "reset") == ["sent"]
+    check_unharmed(busy, before)
+
+
+def test_i12_headers_that_unfold(busy):
+    before = warm_up(busy)
+    assert abuse(busy, "bomb")[0] in ("status", "reset", "closed")
+    check_unharmed(busy, before)
+
+
+def test_i12_headers_without_an_end(busy):
+    before = warm_up(busy)
+    assert abuse(busy, "continuation") == ["sent"]
+    check_unharmed(busy, before)
+
+
+def test_i13_connections_without_number(busy):
+    before = warm_up(busy)
+    [_, still] = abuse(busy, "many")
+    assert int(still) <= 128, still
+    check_unharmed(busy, before)
