@@ -54,8 +54,9 @@ def missing_programs():
 class Slurm:
     """Starts it all on entry, and ends it all on exit."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, cpus=CPUS):
         self.cluster = cluster
+        self._cpus = cpus
         self._control = cluster.nodes[0]
         self.base = cluster.base / "slurm"
         self._daemons = []
@@ -73,7 +74,7 @@ class Slurm:
 
     def _start(self):
         (self.base / "state").mkdir(parents=True, mode=0o755)
-        lines = [f"NodeName={node.name} NodeAddr={node.address} CPUs={CPUS} Gres=gpu:{GPUS} "
+        lines = [f"NodeName={node.name} NodeAddr={node.address} CPUs={self._cpus} Gres=gpu:{GPUS} "
                  "State=UNKNOWN" for node in self.cluster.nodes]
         (self.base / "slurm.conf").write_text(CONFIG.format(
             control=self._control.name, address=self._control.address, base=self.base,
@@ -90,7 +91,7 @@ class Slurm:
         self._daemon(self._control, ["/usr/sbin/slurmctld", "-D", "-i"])
         for node in self.cluster.nodes:
             self._daemon(node, ["/usr/sbin/slurmd", "-D", "-N", node.name])
-        launching.wait_until(self._all_idle, 20, lambda: self.state() + self.logs())
+        self.wait_until_idle()
 
     def _start_munge(self):
         key = self.base / "munge.key"
@@ -129,6 +130,9 @@ class Slurm:
     def logs(self):
         """What the daemons have written."""
         return "".join(path.read_text() for path in sorted(self.base.glob("slurm*.log")))
+
+    def wait_until_idle(self):
+        launching.wait_until(self._all_idle, 20, lambda: self.state() + self.logs())
 
     def _all_idle(self):
         return self.state().count(" idle ") == len(self.cluster.nodes)

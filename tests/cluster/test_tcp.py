@@ -8,30 +8,11 @@ import pytest
 
 import hosts
 import residents
+from certificates import Authority, agent_flags, pki
 from launching import wait_until
 from test_identity import IDS, REPORT, node  # noqa: F401 - a fixture
 
-PKI = hosts.SOURCE_DIR / "deploy/pki/dtrain-pki"
 PORT = 9797
-
-
-def pki(*words):
-    return subprocess.run([str(PKI), *map(str, words)], check=True, capture_output=True).stdout
-
-
-class Authority:
-    def __init__(self, folder, address):
-        self.folder = folder / "ca"
-        pki("init", self.folder, "--name", "test")
-        pki("node", self.folder, "node0", "--ip", address)
-
-    def bundle(self, name, into):
-        into.mkdir(mode=0o700, parents=True, exist_ok=True)
-        subprocess.run(["tar", "-x", "-C", str(into)], input=pki("bundle", self.folder, name),
-                       check=True)
-
-    def user(self, name, *flags):
-        pki("user", self.folder, name, *flags)
 
 
 class Tcp:
@@ -39,14 +20,12 @@ class Tcp:
 
     def __init__(self, node, folder):  # noqa: F811
         self.node = node
-        self.authority = Authority(folder, node.address)
+        self.authority = Authority(folder, [node])
         self.node_tls = node.path("/root/work/tls")
         self.authority.bundle("node:node0", self.node_tls)
         self.authority.user("alice")
         self.become("user:alice")
-        self.agent = residents.Resident(node, flags=[
-            "--listen", f"0.0.0.0:{PORT}", "--tls-ca", "/root/work/tls/ca.crt", "--tls-cert",
-            "/root/work/tls/node.crt", "--tls-key", "/root/work/tls/node.key"])
+        self.agent = residents.Resident(node, flags=agent_flags(PORT))
 
     def become(self, name):
         folder = self.node.cluster.head.path("/root/work/tls")
@@ -104,7 +83,7 @@ def test_an_observer_may_not_launch(tcp):
 
 
 def test_a_certificate_of_another_authority_is_refused(tcp, tmp_path):
-    other = Authority(tmp_path / "other", tcp.node.address)
+    other = Authority(tmp_path / "other", [tcp.node])
     other.user("alice")
     folder = tcp.node.cluster.head.path("/root/work/tls")
     kept = (folder / "ca.crt").read_bytes()
