@@ -80,14 +80,16 @@ std::string ElfMachine(absl::string_view bytes) {
 }
 
 AgentBinary::AgentBinary(loop::Loop& loop, std::string path)
-    : loop_(loop), path_(path.empty() ? Beside("dtrain-agent") : std::move(path)) {
-  std::promise<Result> promise;
-  future_ = promise.get_future().share();
-  pool_.Run(
-      [path = path_, promise = std::move(promise)]() mutable { promise.set_value(Load(path)); });
+    : loop_(loop), path_(path.empty() ? Beside("dtrain-agent") : std::move(path)) {}
+
+void AgentBinary::StartLoading() {
+  if (started_) return;
+  started_ = true;
+  pool_.Run([this] { promise_.set_value(Load(path_)); });
 }
 
 void AgentBinary::WhenLoaded(absl::AnyInvocable<void(const Result&)> done) {
+  StartLoading();
   // Behind the load in the pool's one thread, so it runs when the load is over.
   pool_.Run([&loop = loop_, future = future_, done = std::move(done)]() mutable {
     loop.Post([future, done = std::move(done)]() mutable { done(future.get()); });

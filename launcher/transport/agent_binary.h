@@ -28,8 +28,8 @@ struct AgentImage {
 // What uname -m says on machines that run this ELF file; empty when not known. Pure.
 std::string ElfMachine(absl::string_view first_bytes);
 
-// The agent image, hashed on a thread of its own while connections come up. Outlives the
-// transports that use it.
+// The agent image, hashed on a thread of its own while connections come up: tens of milliseconds,
+// spent only where it is asked for. Outlives the transports that use it.
 class AgentBinary {
  public:
   using Result = absl::StatusOr<AgentImage>;
@@ -39,15 +39,19 @@ class AgentBinary {
   AgentBinary& operator=(const AgentBinary&) = delete;
 
   const std::string& path() const { return path_; }
+  // Loop thread: the image will be needed. Again: nothing.
+  void StartLoading();
   // Loop thread: calls back on the loop when the image is known, never from inside.
   void WhenLoaded(absl::AnyInvocable<void(const Result&)> done);
-  // Any other thread: waits for it.
+  // Any other thread, after StartLoading: waits for it.
   const Result& Wait() const { return future_.get(); }
 
  private:
   loop::Loop& loop_;
   const std::string path_;
-  std::shared_future<Result> future_;
+  bool started_ = false;
+  std::promise<Result> promise_;
+  std::shared_future<Result> future_ = promise_.get_future().share();
   loop::BlockingPool pool_{1};
 };
 

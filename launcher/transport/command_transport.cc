@@ -48,6 +48,7 @@ std::unique_ptr<Connection> CommandTransport::Connect(const Target& target, Call
   if (!words.ok()) {
     return std::make_unique<FailedConnection>(loop_, words.status(), std::move(callbacks));
   }
+  agent_.StartLoading();
   ChildSpec spec;
   spec.shown = Escape(absl::StrJoin(*words, " "));
   spec.argv = std::move(*words);

@@ -113,6 +113,7 @@ SshTransport::~SshTransport() {
 }
 
 std::unique_ptr<Connection> SshTransport::Connect(const Target& target, Callbacks callbacks) {
+  agent_.StartLoading();
   auto connection = std::make_unique<SshConnection>(loop_, crew_, std::move(callbacks));
   Target to = target;
   if (to.port == 0) to.port = options_.port;

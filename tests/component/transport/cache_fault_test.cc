@@ -75,6 +75,7 @@ TEST_F(CacheFaultTest, AToolIsMissing) {
 
 TEST_F(CacheFaultTest, AnAgentThatChangedWhileItWasSent) {
   agent_ = std::make_unique<AgentBinary>(loop_, dir_ / "dtrain-agent");
+  agent_->StartLoading();
   ASSERT_TRUE(agent_->Wait().ok());
   std::filesystem::resize_file(dir_ / "dtrain-agent", 1000);
   transport_ =

@@ -241,6 +241,17 @@ TEST_F(CommandTransportTest, TheRealAgentIsPushedAndAnswers) {
   probe_.connection.reset();
 }
 
+// Hashing it takes tens of milliseconds, which a launch that pushes nothing does not have to spend.
+TEST_F(CommandTransportTest, TheAgentIsReadWhenATransportNeedsIt) {
+  agent_ = std::make_unique<AgentBinary>(loop_, dir_ / "later");
+  bool posted = false;
+  loop_.Post([&] { posted = true; });
+  ASSERT_TRUE(Await([&] { return posted; }));
+  WriteFile(dir_ / "later", EchoAgent(), 0700);
+  Connect("env HOST={host}");
+  EXPECT_TRUE(probe_.stream) << probe_.error();
+}
+
 // B13
 TEST_F(CommandTransportTest, TwoPushesAtOnceBothWork) {
   WriteFile(dir_ / "dtrain-agent", EchoAgent() + "#" + Blob(3 << 20), 0700);
