@@ -2,7 +2,7 @@
 """Hosts with resident agents, for benchmarks: launchers reach them by ssh and by TCP with TLS."""
 import contextlib
 
-from compare import DTRAIN, hosts  # first: it makes the cluster's modules importable
+from compare import DTRAIN, HERE, hosts  # first: it makes the cluster's modules importable
 
 import residents
 from certificates import Authority, agent_flags
@@ -41,4 +41,4 @@ def by_tcp(cluster, slots):
     return [DTRAIN, "launch", "--agent", "tcp", "--tls-dir", TLS, "-H", where]
 
 
-__all__ = ["PORT", "agents", "by_ssh", "by_tcp", "hosts"]
+__all__ = ["HERE", "PORT", "agents", "by_ssh", "by_tcp", "hosts"]

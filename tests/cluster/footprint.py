@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a resident agent takes of its machine."""
+import os
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import residents
+
+
+@dataclass
+class Footprint:
+    private_kib: int  # memory that is nobody else's
+    fds: int
+    threads: int
+    files: int  # below its state directory
+
+    def __sub__(self, before):
+        return Footprint(*(a - b for a, b in zip(astuple(self), astuple(before))))
+
+
+def private_kib(pid):
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def of(agent):
+    process = Path(f"/proc/{agent.pid}")
+    state = agent.host.path(residents.STATE)
+    return Footprint(private_kib(agent.pid), len(os.listdir(process / "fd")),
+                     len(os.listdir(process / "task")),
+                     sum(len(names) + len(leaves) for _, names, leaves in os.walk(state)))
