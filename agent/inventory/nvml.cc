@@ -118,6 +118,21 @@ void ReadOccupancy(NvmlLibrary& nvml, NvmlDevice handle, const Roots& roots, v1:
   AddProcesses(drawing, true, roots, gpu);
 }
 
+// What many GPUs, above all those of desks, do not tell: then nothing is said.
+void ReadHealth(NvmlLibrary& nvml, NvmlDevice handle, v1::Gpu& gpu) {
+  unsigned percent = 0, celsius = 0;
+  unsigned long long errors = 0;
+  int code = nvml.Utilisation(handle, percent);
+  NoteFault(code, gpu);
+  if (code == kNvmlOk) gpu.set_utilisation_percent(percent);
+  code = nvml.Temperature(handle, celsius);
+  NoteFault(code, gpu);
+  if (code == kNvmlOk) gpu.set_temperature_celsius(celsius);
+  code = nvml.UncorrectedEccErrors(handle, errors);
+  NoteFault(code, gpu);
+  if (code == kNvmlOk) gpu.set_uncorrected_ecc_errors(errors);
+}
+
 Device ReadDevice(NvmlLibrary& nvml, NvmlDevice handle, const Roots& roots) {
   Device device;
   v1::Gpu& gpu = device.gpu;
@@ -146,6 +161,7 @@ Device ReadDevice(NvmlLibrary& nvml, NvmlDevice handle, const Roots& roots) {
     gpu.set_fault("MIG mode is on, and dtrain uses whole GPUs only (nvidia-smi -mig 0 ends it)");
   }
   ReadOccupancy(nvml, handle, roots, gpu);
+  ReadHealth(nvml, handle, gpu);
   return device;
 }
 

@@ -33,6 +33,11 @@ struct PciInfo {
   char rest[256];
 };
 
+// nvmlUtilization_t, in percent of the last moments.
+struct UtilisationRates {
+  unsigned gpu, memory;
+};
+
 // nvmlProcessInfo_v1_t, and nvmlProcessInfo_v2_t, which the calls _v2 and _v3 fill.
 struct ProcessV1 {
   unsigned pid;
@@ -186,6 +191,29 @@ int NvmlLibrary::MigMode(NvmlDevice device, bool& on) {
   int code = call(device, &current, &pending);
   if (code == kNvmlOk) on = current == 1;
   return code;
+}
+
+int NvmlLibrary::Utilisation(NvmlDevice device, unsigned& percent) {
+  auto* call = Find<int(NvmlDevice, UtilisationRates*)>("nvmlDeviceGetUtilizationRates");
+  if (call == nullptr) return kNvmlFunctionNotFound;
+  UtilisationRates rates = {};
+  int code = call(device, &rates);
+  if (code == kNvmlOk) percent = rates.gpu;
+  return code;
+}
+
+int NvmlLibrary::Temperature(NvmlDevice device, unsigned& celsius) {
+  constexpr int kOfTheGpu = 0;
+  auto* call = Find<int(NvmlDevice, int, unsigned*)>("nvmlDeviceGetTemperature");
+  return call == nullptr ? kNvmlFunctionNotFound : call(device, kOfTheGpu, &celsius);
+}
+
+int NvmlLibrary::UncorrectedEccErrors(NvmlDevice device, unsigned long long& count) {
+  constexpr int kUncorrected = 1;
+  constexpr int kSinceDriverLoad = 0;
+  auto* call = Find<int(NvmlDevice, int, int, unsigned long long*)>("nvmlDeviceGetTotalEccErrors");
+  return call == nullptr ? kNvmlFunctionNotFound
+                         : call(device, kUncorrected, kSinceDriverLoad, &count);
 }
 
 int NvmlLibrary::ComputeProcesses(NvmlDevice device, std::vector<NvmlProcess>& out) {

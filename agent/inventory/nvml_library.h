@@ -64,6 +64,10 @@ class NvmlLibrary {
   int Pci(NvmlDevice device, NvmlPci& out);
   int Memory(NvmlDevice device, NvmlMemory& out);
   int MigMode(NvmlDevice device, bool& on);
+  int Utilisation(NvmlDevice device, unsigned& percent);
+  int Temperature(NvmlDevice device, unsigned& celsius);
+  // Since the driver was loaded. kNvmlNotSupported: the memory has no ECC, or it is off.
+  int UncorrectedEccErrors(NvmlDevice device, unsigned long long& count);
   // Those that compute, and those that only draw.
   int ComputeProcesses(NvmlDevice device, std::vector<NvmlProcess>& out);
   int GraphicsProcesses(NvmlDevice device, std::vector<NvmlProcess>& out);

@@ -302,6 +302,35 @@ TEST_F(NvmlTest, NumbersForGpusOfDifferentKindsAreWarnedOf) {
   EXPECT_THAT(Read(two).warnings, IsEmpty());
 }
 
+TEST_F(NvmlTest, WhatAGpuDoesAndHowItIs) {
+  GpuReport report = Read("gpu uuid=GPU-a pci=0:1:0.0 utilisation=97 temperature=61 ecc=2\n");
+  ASSERT_EQ(report.gpus.size(), 1u);
+  EXPECT_EQ(report.gpus[0].utilisation_percent(), 97u);
+  EXPECT_EQ(report.gpus[0].temperature_celsius(), 61u);
+  EXPECT_EQ(report.gpus[0].uncorrected_ecc_errors(), 2u);
+  EXPECT_EQ(report.gpus[0].fault(), "");
+}
+
+// A desk's GPU has no ECC, and a value that is not known is not 0.
+TEST_F(NvmlTest, WhatAGpuDoesNotTellIsLeftOut) {
+  for (const char* library : {"fake_nvml", "fake_nvml_old"}) {
+    options_.library = std::string(DTRAIN_LIB_DIR "/") + library + "/libnvidia-ml.so.1";
+    GpuReport report = Read("gpu uuid=GPU-a pci=0:1:0.0 temperature=0\n");
+    ASSERT_EQ(report.gpus.size(), 1u);
+    EXPECT_FALSE(report.gpus[0].has_utilisation_percent());
+    EXPECT_TRUE(report.gpus[0].has_temperature_celsius());
+    EXPECT_EQ(report.gpus[0].temperature_celsius(), 0u);
+    EXPECT_FALSE(report.gpus[0].has_uncorrected_ecc_errors());
+    EXPECT_EQ(report.gpus[0].fault(), "");
+  }
+}
+
+TEST_F(NvmlTest, AGpuThatIsLostWhileItIsReadIsToldSo) {
+  GpuReport report = Read("gpu uuid=GPU-a pci=0:1:0.0\ngpu_error nvmlDeviceGetTotalEccErrors 15\n");
+  ASSERT_EQ(report.gpus.size(), 1u);
+  EXPECT_THAT(report.gpus[0].fault(), StartsWith("lost"));
+}
+
 TEST_F(NvmlTest, TheEnvironmentNamesLibraryAndDevices) {
   unsetenv("DTRAIN_NVML_LIBRARY");
   unsetenv("CUDA_VISIBLE_DEVICES");

@@ -26,6 +26,9 @@ struct Gpu {
   std::string uuid, pci, name = "NVIDIA Fake";
   unsigned long long memory = 80ull << 30, used = 0;
   int mig = -1;  // -1: the GPU knows no MIG
+  // -1: it does not tell
+  int utilisation = -1, temperature = -1;
+  long long ecc = -1;
   std::vector<Process> processes;
   Codes errors;
 };
@@ -53,6 +56,9 @@ void SetGpuField(Gpu& gpu, const std::string& key, std::string value) {
   if (key == "memory") gpu.memory = strtoull(value.c_str(), nullptr, 10);
   if (key == "used") gpu.used = strtoull(value.c_str(), nullptr, 10);
   if (key == "mig") gpu.mig = atoi(value.c_str());
+  if (key == "utilisation") gpu.utilisation = atoi(value.c_str());
+  if (key == "temperature") gpu.temperature = atoi(value.c_str());
+  if (key == "ecc") gpu.ecc = atoll(value.c_str());
 }
 
 std::vector<std::string> Words(const char* line) {
@@ -266,6 +272,38 @@ EXPORT int nvmlDeviceGetMemoryInfo(void* device, MemoryV1* out) {
   if (code != kOk) return code;
   const Gpu& gpu = *static_cast<Gpu*>(device);
   *out = {gpu.memory, gpu.memory - gpu.used, gpu.used};
+  return kOk;
+}
+
+struct Utilisation {
+  unsigned gpu, memory;
+};
+
+EXPORT int nvmlDeviceGetUtilizationRates(void* device, Utilisation* out) {
+  int code = Begin("nvmlDeviceGetUtilizationRates", device);
+  if (code != kOk) return code;
+  const int percent = static_cast<Gpu*>(device)->utilisation;
+  if (percent < 0) return kNotSupported;
+  *out = {static_cast<unsigned>(percent), 0};
+  return kOk;
+}
+
+EXPORT int nvmlDeviceGetTemperature(void* device, int sensor, unsigned* out) {
+  int code = Begin("nvmlDeviceGetTemperature", device);
+  if (code != kOk) return code;
+  const int celsius = static_cast<Gpu*>(device)->temperature;
+  if (sensor != 0 || celsius < 0) return kNotSupported;
+  *out = static_cast<unsigned>(celsius);
+  return kOk;
+}
+
+EXPORT int nvmlDeviceGetTotalEccErrors(void* device, int type, int counter,
+                                       unsigned long long* out) {
+  int code = Begin("nvmlDeviceGetTotalEccErrors", device);
+  if (code != kOk) return code;
+  const long long errors = static_cast<Gpu*>(device)->ecc;
+  if (type != 1 || counter != 0 || errors < 0) return kNotSupported;
+  *out = static_cast<unsigned long long>(errors);
   return kOk;
 }
 
