@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/about.h"
 #include "agent/node_readers.h"
 #include "agent/resident.h"
 #include "agent/session/agent_service.h"
@@ -68,7 +69,9 @@ class Bridge {
             [this](const session::Owner&, const v1::Hello&) { return TakeShepherd(); },
             readers_.readers(), [this] { Leave(); }),
         service_(loop, sessions_, Ourselves()),
-        farewell_(loop) {}
+        farewell_(loop) {
+    sessions_.SetAbout(AboutNode);
+  }
 
   // The stream is one socket, our stdin. gRPC works on a duplicate; the original tells when a
   // launcher has gone that never opened a session.

@@ -34,6 +34,7 @@ class Connections {
   void AdmitUnix(os::UniqueFd socket);
   // One from elsewhere, at `address`: known by the certificate it shows.
   void AdmitTcp(os::UniqueFd socket, const std::string& address);
+  size_t size() const { return connections_.size(); }
 
  private:
   struct Connection;

@@ -6,8 +6,16 @@
 #include "agent/inventory/inventory.h"
 
 namespace dtrain::agent {
+namespace {
 
-NodeReaders::NodeReaders(loop::Loop& loop) : loop_(loop) {
+// How old an answer may be for who only wants to know.
+constexpr Duration kFresh = std::chrono::seconds(1);
+// A driver that has to wake its GPUs takes a second or two; one that hangs is worth telling of.
+constexpr Duration kPatience = std::chrono::seconds(3);
+
+}  // namespace
+
+NodeReaders::NodeReaders(loop::Loop& loop) : loop_(loop), patience_(loop) {
   ReadGpus([this](inventory::GpuReport report) {
     first_pending_ = false;
     if (waiting_.empty()) gpus_ = std::move(report);
@@ -17,8 +25,9 @@ NodeReaders::NodeReaders(loop::Loop& loop) : loop_(loop) {
 
 session::Readers NodeReaders::readers() {
   return {
-      [this](absl::AnyInvocable<void(v1::Inventory)> done) { Read(std::move(done)); },
-      [this](absl::AnyInvocable<void(inventory::GpuReport)> done) { ReadGpus(std::move(done)); }};
+      [this](Done done) { Read(std::move(done)); },
+      [this](absl::AnyInvocable<void(inventory::GpuReport)> done) { ReadGpus(std::move(done)); },
+      [this](Done done) { ReadStatus(std::move(done)); }};
 }
 
 void NodeReaders::ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done) {
@@ -31,7 +40,7 @@ void NodeReaders::ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done) 
 }
 
 // The first look serves the first who asks: it is what makes a start fast. Later ones look again.
-void NodeReaders::Read(absl::AnyInvocable<void(v1::Inventory)> done) {
+void NodeReaders::Read(Done done) {
   if (first_pending_) {
     waiting_.push_back(std::move(done));
   } else if (gpus_.has_value()) {
@@ -45,8 +54,37 @@ void NodeReaders::Read(absl::AnyInvocable<void(v1::Inventory)> done) {
   }
 }
 
-void NodeReaders::Tell(const inventory::GpuReport& report,
-                       absl::AnyInvocable<void(v1::Inventory)>& done) {
+void NodeReaders::ReadStatus(Done done) {
+  if (status_.has_value() && loop_.Now() < status_at_ + kFresh) return done(*status_);
+  status_waiting_.push_back(std::move(done));
+  if (status_waiting_.size() == 1) patience_.After(kPatience, [this] { GiveUpOnGpus(); });
+  if (std::exchange(status_pending_, true)) return;
+  pool_.Run([this] {
+    v1::Inventory inventory = inventory::ReadInventory();
+    inventory::SetGpus(inventory::ReadGpus(inventory::GpuOptionsFromEnvironment()), inventory);
+    xids_.Note(inventory);
+    loop_.Post([this, inventory = std::move(inventory)]() mutable {
+      status_pending_ = false;
+      OnStatus(std::move(inventory));
+    });
+  });
+}
+
+void NodeReaders::OnStatus(v1::Inventory inventory) {
+  patience_.Cancel();
+  status_ = std::move(inventory);
+  status_at_ = loop_.Now();
+  for (Done& done : std::exchange(status_waiting_, {})) done(*status_);
+}
+
+void NodeReaders::GiveUpOnGpus() {
+  v1::Inventory inventory = inventory::ReadInventory();
+  inventory.set_gpu_error(
+      "NVIDIA's driver (NVML) does not answer; see the kernel log of the node for NVRM lines");
+  OnStatus(std::move(inventory));
+}
+
+void NodeReaders::Tell(const inventory::GpuReport& report, Done& done) {
   v1::Inventory inventory = inventory::ReadInventory();
   inventory::SetGpus(report, inventory);
   done(std::move(inventory));

@@ -6,6 +6,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "agent/inventory/nvml.h"
+#include "agent/inventory/xid_watch.h"
 #include "agent/session/session.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
@@ -13,22 +14,33 @@
 namespace dtrain::agent {
 
 // Reads what the node has, for sessions: the GPUs on a thread of their own, as a driver may take
-// seconds. The first look at them begins with the object. Loop thread.
+// seconds. The first look at them begins with the object. Those who only want to know share a look:
+// however many they are, there is one a second, and only while somebody asks. Loop thread.
 class NodeReaders {
  public:
+  using Done = absl::AnyInvocable<void(v1::Inventory)>;
   explicit NodeReaders(loop::Loop& loop);
   session::Readers readers();
 
  private:
   void ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done);
-  void Read(absl::AnyInvocable<void(v1::Inventory)> done);
-  void Tell(const inventory::GpuReport& report, absl::AnyInvocable<void(v1::Inventory)>& done);
+  void Read(Done done);
+  void ReadStatus(Done done);
+  void OnStatus(v1::Inventory inventory);
+  void GiveUpOnGpus();
+  void Tell(const inventory::GpuReport& report, Done& done);
 
   loop::Loop& loop_;
+  inventory::XidWatch xids_;  // the pool's
   loop::BlockingPool pool_{1};
   bool first_pending_ = true;                 // the look that begins with us
   std::optional<inventory::GpuReport> gpus_;  // what it saw, until somebody asks
-  std::vector<absl::AnyInvocable<void(v1::Inventory)>> waiting_;  // for the first look
+  std::vector<Done> waiting_;                 // for the first look
+  std::optional<v1::Inventory> status_;       // for who only wants to know
+  TimePoint status_at_;
+  bool status_pending_ = false;  // a look of theirs is under way
+  std::vector<Done> status_waiting_;
+  loop::Timer patience_;
 };
 
 }  // namespace dtrain::agent

@@ -14,6 +14,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/about.h"
 #include "agent/config.h"
 #include "agent/connections.h"
 #include "agent/node_readers.h"
@@ -173,6 +175,7 @@ class Resident {
             },
             readers_.readers(), [this] { RemoveCgroups(); }),
         connections_(loop, sessions_) {
+    sessions_.SetAbout([this] { return About(); });
     Use(std::move(security));
   }
 
@@ -205,6 +208,13 @@ class Resident {
     if (systemd_.watchdog == Duration::zero()) return;
     systemd_.Notify("WATCHDOG=1");
     alive_.After(systemd_.watchdog, [this] { KeepAlive(); });
+  }
+
+  v1::NodeReport About() const {
+    v1::NodeReport report = AboutNode();
+    report.set_started_unix_nanos(started_unix_nanos_);
+    report.set_connections(static_cast<uint32_t>(connections_.size()));
+    return report;
   }
 
   absl::Status Listen() {
@@ -269,6 +279,7 @@ class Resident {
   Systemd systemd_;
   ResidentDirectory directory_;
   const std::string listen_;
+  const int64_t started_unix_nanos_ = absl::GetCurrentTimeNanos();
   NodeReaders readers_;
   session::Sessions sessions_;
   Connections connections_;

@@ -21,6 +21,15 @@ class AgentService final : public v1::Agent::CallbackService {
       grpc::CallbackServerContext* context) override;
   grpc::ServerWriteReactor<v1::LogChunk>* Logs(grpc::CallbackServerContext* context,
                                                const v1::LogsRequest* request) override;
+  grpc::ServerUnaryReactor* NodeStatus(grpc::CallbackServerContext* context,
+                                       const v1::NodeStatusRequest* request,
+                                       v1::NodeReport* report) override;
+  grpc::ServerUnaryReactor* ReadLog(grpc::CallbackServerContext* context,
+                                    const v1::ReadLogRequest* request,
+                                    v1::LogPiece* piece) override;
+  grpc::ServerUnaryReactor* StopJob(grpc::CallbackServerContext* context,
+                                    const v1::StopJobRequest* request,
+                                    v1::StopJobReply* reply) override;
 
  private:
   loop::Loop& loop_;

@@ -20,6 +20,16 @@ namespace {
 constexpr size_t kChunk = 512 << 10;
 // How often the shepherd hears of progress while a stream flows.
 constexpr uint64_t kReportEvery = 1 << 20;
+// Of a piece for others than the launcher: well below what gRPC takes for one message.
+constexpr uint64_t kMostRead = 1 << 20;
+
+// What the launcher has is punched out of the file. Nobody goes by the file's own position, which
+// this moves.
+uint64_t FirstKept(int spool, uint64_t offset, uint64_t size) {
+  const off_t data = lseek(spool, static_cast<off_t>(offset), SEEK_DATA);
+  if (data < 0) return errno == ENXIO ? size : offset;
+  return std::min(static_cast<uint64_t>(data), size);
+}
 
 }  // namespace
 
@@ -83,6 +93,35 @@ void LogRelay::Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& req
     Enqueue(key, stream);
   }
   SendNext();
+}
+
+absl::StatusOr<v1::LogPiece> LogRelay::Read(uint32_t rank, v1::StreamKind kind, uint64_t offset,
+                                            size_t limit) const {
+  auto it = streams_.find({rank, kind});
+  if (it == streams_.end()) return absl::NotFoundError("there is no such output on this node");
+  const Stream& stream = it->second;
+  v1::LogPiece piece;
+  piece.set_size(stream.size);
+  piece.set_ended(finished_);
+  offset = std::min(offset, stream.size);
+  std::string& bytes = *piece.mutable_data();
+  ssize_t n;
+  do {
+    offset = FirstKept(stream.spool.get(), offset, stream.size);
+    bytes.resize(std::min<uint64_t>({limit, kMostRead, stream.size - offset}));
+    n = pread(stream.spool.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    // Again when it was punched out meanwhile, from the front on.
+  } while ((n < 0 && errno == EINTR) ||
+           (n > 0 && FirstKept(stream.spool.get(), offset, stream.size) != offset));
+  if (n < 0) return PosixError(errno, "read the log spool");
+  bytes.resize(static_cast<size_t>(n));
+  piece.set_offset(offset);
+  return piece;
+}
+
+uint64_t LogRelay::size(uint32_t rank, v1::StreamKind stream) const {
+  auto it = streams_.find({rank, stream});
+  return it == streams_.end() ? 0 : it->second.size;
 }
 
 void LogRelay::Enqueue(const Key& key, Stream& stream) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "common/os/unique_fd.h"
 #include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.pb.h"
@@ -36,6 +37,13 @@ class LogRelay {
   void Finished(const v1::Finished& finished);
   // A reader, from the positions that it names. It takes the place of the one before.
   void Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& request);
+
+  // For others than the launcher: a piece from `offset` on, or from the first byte after it that
+  // the spool still has. Nothing of what the launcher gets changes. NOT_FOUND: no such stream.
+  absl::StatusOr<v1::LogPiece> Read(uint32_t rank, v1::StreamKind stream, uint64_t offset,
+                                    size_t limit) const;
+  // Written so far; 0 for a stream that is not there.
+  uint64_t size(uint32_t rank, v1::StreamKind stream) const;
 
  private:
   using Key = std::pair<uint32_t, v1::StreamKind>;

@@ -19,6 +19,14 @@ namespace {
 constexpr Duration kLeftoversPause = std::chrono::milliseconds(5);
 constexpr Duration kLeftoversBound = std::chrono::seconds(2);
 
+std::vector<uint32_t> LivingOf(const v1::Started& started) {
+  std::vector<uint32_t> out;
+  for (const v1::WorkerStarted& worker : started.workers()) {
+    if (os::StartTime(static_cast<pid_t>(worker.pid()))) out.push_back(worker.pid());
+  }
+  return out;
+}
+
 }  // namespace
 
 Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
@@ -26,6 +34,7 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
     : agent_(std::move(surroundings)),
       loop_(agent_.loop),
       owner_(owner),
+      since_unix_nanos_(absl::GetCurrentTimeNanos()),
       core_(std::move(core)),
       on_ended_(std::move(on_ended)),
       relay_([this](uint32_t rank, v1::StreamKind kind, uint64_t offset) {
@@ -66,6 +75,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
   const absl::Status reserved =
       share.ok() ? agent_.reservations.Reserve(this, Holder(), *std::move(share)) : share.status();
   if (!reserved.ok()) log::Error(absl::StrCat(Holder(), " runs on, but: ", reserved.message()));
+  status_.Adopt(account, LivingOf(account.started()));
   // What was said before us tells how far the job is.
   v1::ShepherdRequest request;
   request.mutable_replay();
@@ -110,6 +120,26 @@ void Session::ListenToShepherd() {
 void Session::Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello) {
   Listen(std::move(stream));
   Feed(Resumed{hello});
+}
+
+v1::JobOnNode Session::Describe() const {
+  v1::JobOnNode job = status_.View(core_.state(), core_.away());
+  job.set_job_id(core_.hello().job_id());
+  job.set_attempt(core_.hello().attempt());
+  job.set_owner(owner_.name);
+  job.set_uid(owner_.uid);
+  job.set_since_unix_nanos(since_unix_nanos_);
+  for (v1::RankOnNode& rank : *job.mutable_ranks()) {
+    rank.set_stdout_bytes(relay_.size(rank.rank(), v1::STREAM_KIND_STDOUT));
+    rank.set_stderr_bytes(relay_.size(rank.rank(), v1::STREAM_KIND_STDERR));
+  }
+  return job;
+}
+
+bool Session::StopBy(std::string message) {
+  const bool runs = core_.state() <= SessionCore::State::kRunning;
+  Feed(StopAsked{std::move(message)});
+  return runs;
 }
 
 void Session::Feed(const Event& event) {
@@ -162,6 +192,7 @@ void Session::Send(v1::SessionEvent event) {
 }
 
 void Session::ToShepherd(v1::ShepherdRequest& request) {
+  status_.ToShepherd(request);
   if (request.has_start()) {
     const v1::JobPart& part = request.start();
     job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
@@ -347,6 +378,7 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
   // No probe can come any more, and a worker may want any port.
   if (event.has_started()) probe_listener_.reset();
   if (event.has_finished()) relay_.Finished(event.finished());
+  status_.FromShepherd(event);
   Feed(FromShepherd{std::move(event)});
 }
 

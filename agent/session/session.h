@@ -13,6 +13,7 @@
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/probe.h"
 #include "agent/session/job_directory.h"
+#include "agent/session/job_status.h"
 #include "agent/session/log_relay.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_core.h"
@@ -31,6 +32,9 @@ using ReadGpus = absl::AnyInvocable<void(absl::AnyInvocable<void(inventory::GpuR
 struct Readers {
   ReadInventory inventory;
   ReadGpus gpus;
+  // For who only wants to know: what was read within the last second serves as well, and without
+  // an answer of the driver it comes without GPUs.
+  ReadInventory status;
 };
 
 // Whose a session is: the user that its workers run as.
@@ -73,6 +77,12 @@ class Session {
     relay_.Attach(std::move(writer), request);
   }
 
+  // For others than the launcher.
+  v1::JobOnNode Describe() const;
+  const LogRelay& logs() const { return relay_; }
+  // Ends the job as its launcher would, who is told the message. False: it is over already.
+  bool StopBy(std::string message);
+
  private:
   Session(Surroundings surroundings, Owner owner, SessionCore core,
           std::unique_ptr<ShepherdProcess> shepherd, loop::Task on_ended);
@@ -102,7 +112,9 @@ class Session {
   const Surroundings agent_;
   loop::Loop& loop_;
   const Owner owner_;
+  const int64_t since_unix_nanos_;
   SessionCore core_;
+  JobStatus status_;
   std::shared_ptr<Stream> stream_;  // null: its launcher is yet to come back
   loop::Task on_ended_;
   std::optional<JobDirectory> directory_;  // when resumable, from the Hello on

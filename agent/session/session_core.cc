@@ -102,6 +102,8 @@ std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
     OnLeftoversGone();
   } else if (const auto* seen = std::get_if<GpusSeen>(&event)) {
     OnGpusSeen(*seen);
+  } else if (const auto* stop = std::get_if<StopAsked>(&event)) {
+    OnStopAsked(stop->message);
   } else if (std::holds_alternative<Tick>(event)) {
     OnTick();
   }
@@ -412,6 +414,21 @@ void SessionCore::OnLeftoversGone() {
                                    "; its workers have been killed"));
   ToLauncher(std::move(up));
   FinishJob(v1::Finished(), 0);  // no log sizes are known any more
+}
+
+// The launcher, to whom a node's failure is the end of its job, stops the other nodes. It must hear
+// of this before it hears of the workers' ends, or it takes these for the agent's own doing.
+void SessionCore::OnStopAsked(const std::string& message) {
+  if (state_ != State::kJoined && state_ != State::kRunning) return;
+  v1::SessionEvent up;
+  v1::NodeFailure& failure = *up.mutable_failure();
+  failure.set_exit_code(kExitTerminated);
+  failure.set_message(message);
+  ToLauncher(std::move(up));
+  if (state_ != State::kRunning) return;
+  v1::ShepherdRequest stop;
+  stop.mutable_stop()->set_grace_ms(hello_.grace_ms());
+  ToShepherd(std::move(stop));
 }
 
 void SessionCore::OnTick() {

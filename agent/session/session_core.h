@@ -40,10 +40,13 @@ struct GpusSeen {
   std::string error;           // why there may be more
   std::vector<uint32_t> ours;  // pids of this job's processes that still live
 };                             // with the Welcome, and for LookAtGpus
-struct Tick {};                // a deadline may have passed
+struct StopAsked {
+  std::string message;
+};               // somebody other than the launcher ends the job: who, for the launcher's report
+struct Tick {};  // a deadline may have passed
 
 using Event = std::variant<Request, LauncherGone, Resumed, FromShepherd, ShepherdGone,
-                           LeftoversGone, GpusSeen, Tick>;
+                           LeftoversGone, GpusSeen, StopAsked, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
 struct SendEvent {
@@ -108,6 +111,8 @@ class SessionCore {
   const v1::Hello& hello() const { return hello_; }  // valid after kNew
   // The launcher whose session this is comes back, and there is one to come back to.
   bool CanResume(const v1::Hello& hello) const;
+  // The launcher is not connected and may come back.
+  bool away() const { return away_; }
 
  private:
   void OnRequest(const v1::SessionRequest& request);
@@ -119,6 +124,7 @@ class SessionCore {
   void OnShepherdGone(const std::string& why);
   void OnLeftoversGone();
   void OnGpusSeen(const GpusSeen& seen);
+  void OnStopAsked(const std::string& message);
   void OnTick();
   void FinishJob(const v1::Finished& finished, uint64_t sequence);
   void EndRelease();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
@@ -44,6 +45,18 @@ class Sessions {
                   const auth::Identity& peer);
   bool busy() const { return !sessions_.empty() || !visitors_.empty(); }
 
+  // For who asks about the node and its jobs. `peer` gets to know of them what it may, as the rules
+  // of `method` are, and is refused the rest; jobs of others it sees only in name.
+  void ReportNode(const auth::Identity& peer, absl::string_view method,
+                  absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
+  absl::StatusOr<v1::LogPiece> ReadLog(const auth::Identity& peer, absl::string_view method,
+                                       const v1::ReadLogRequest& request);
+  absl::StatusOr<v1::StopJobReply> StopJob(const auth::Identity& peer,
+                                           const v1::StopJobRequest& request);
+  // What ReportNode tells of the agent itself: all but inventory and jobs. Without it nobody calls
+  // ReportNode's agent resident: it tells no time of its start.
+  void SetAbout(absl::AnyInvocable<v1::NodeReport()> about) { about_ = std::move(about); }
+
  private:
   // A stream that has not said Hello yet.
   struct Visitor {
@@ -65,6 +78,10 @@ class Sessions {
   absl::Status Check(const auth::Identity& peer, absl::string_view method, const Session* session,
                      const v1::Hello* hello);
   Session* Find(const std::string& job_id, uint32_t attempt);
+  // The session that `peer` asks about by `method`, if it may.
+  absl::StatusOr<Session*> FindFor(const auth::Identity& peer, absl::string_view method,
+                                   const std::string& job_id, uint32_t attempt);
+  std::vector<v1::JobOnNode> JobsFor(const auth::Identity& peer) const;
   loop::Task WhenEnded(std::list<std::unique_ptr<Session>>::iterator session);
   void Look(JobDirectory directory);
   void OnAccount(Foundling& foundling, const v1::Account& account, uint64_t taken);
@@ -79,6 +96,7 @@ class Sessions {
   Readers readers_;
   Reservations reservations_;
   loop::Task on_session_ended_;
+  absl::AnyInvocable<v1::NodeReport()> about_;
   Visitors visitors_;
   std::list<std::unique_ptr<Session>> sessions_;
   std::list<std::unique_ptr<Foundling>> foundlings_;

@@ -233,5 +233,34 @@ TEST_F(ResumeTest, AnAdoptedJobWaitsForItsLauncher) {
   EXPECT_TRUE(All<SendShepherd>(core.OnEvent(now_, Tick{})).at(0).request.has_stop());
 }
 
+// Somebody with the right to it ends a job. Its launcher must know before it sees workers end.
+TEST_F(ResumeTest, AStopByAnotherIsToldBeforeItIsDone) {
+  const std::vector<Action> actions = core_.OnEvent(now_, StopAsked{"stopped by alice"});
+  ASSERT_THAT(actions, SizeIs(2));
+  const v1::NodeFailure& failure = std::get<SendEvent>(actions[0]).event.failure();
+  EXPECT_EQ(failure.message(), "stopped by alice");
+  EXPECT_EQ(failure.exit_code(), 143);
+  EXPECT_TRUE(std::get<SendShepherd>(actions[1]).request.has_stop());
+  EXPECT_EQ(std::get<SendShepherd>(actions[1]).request.sequence(), 0u);
+}
+
+TEST_F(ResumeTest, ALauncherThatWasAwayHearsWhoStoppedItsJob) {
+  core_.OnEvent(now_, LauncherGone{});
+  EXPECT_TRUE(core_.away());
+  const std::vector<Action> actions = core_.OnEvent(now_, StopAsked{"stopped by alice"});
+  EXPECT_THAT(All<SendEvent>(actions), IsEmpty());
+  EXPECT_THAT(All<SendShepherd>(actions), SizeIs(1));
+  const std::vector<SendEvent> told = All<SendEvent>(ComeBack(0));
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_EQ(told[0].event.failure().message(), "stopped by alice");
+  EXPECT_FALSE(core_.away());
+}
+
+TEST_F(ResumeTest, AJobThatIsOverIsNotStopped) {
+  Hear(Finished(), 1);
+  EXPECT_EQ(core_.state(), State::kFinished);
+  EXPECT_THAT(core_.OnEvent(now_, StopAsked{"late"}), IsEmpty());
+}
+
 }  // namespace
 }  // namespace dtrain::session

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "dtrain/v1/agent.pb.h"
+
+namespace dtrain::agent {
+
+// What any agent tells of itself and how busy its node is. A resident one adds since when it
+// serves, by which it is told apart.
+v1::NodeReport AboutNode();
+
+}  // namespace dtrain::agent

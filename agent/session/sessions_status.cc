@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What sessions tell those who only ask, and how others than a launcher end a job.
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/auth/authorise.h"
+#include "agent/session/sessions.h"
+#include "common/log/log.h"
+
+namespace dtrain::session {
+namespace {
+
+constexpr char kStopMethod[] = "/dtrain.v1.Agent/StopJob";
+// Whose rule says who may see a job in whole.
+constexpr char kSeeMethod[] = "GET /v1/jobs/{id}";
+
+auth::Job JobOf(const Session& session) {
+  return {session.hello().job_id(), session.owner().name, session.owner().uid};
+}
+
+// What anyone may know: that somebody has GPUs and cores here.
+v1::JobOnNode InName(v1::JobOnNode job) {
+  job.clear_argv();
+  job.clear_ranks();
+  job.clear_node_rank();
+  job.clear_node_count();
+  job.clear_world_size();
+  return job;
+}
+
+}  // namespace
+
+void Sessions::ReportNode(const auth::Identity& peer, absl::string_view method,
+                          absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done) {
+  if (absl::Status may = Check(peer, method, nullptr, nullptr); !may.ok()) {
+    return done(std::move(may));
+  }
+  readers_.status([this, peer, done = std::move(done)](v1::Inventory inventory) mutable {
+    v1::NodeReport report;
+    if (about_ != nullptr) report = about_();
+    report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
+    *report.mutable_inventory() = std::move(inventory);
+    for (v1::JobOnNode& job : JobsFor(peer)) *report.add_jobs() = std::move(job);
+    done(std::move(report));
+  });
+}
+
+std::vector<v1::JobOnNode> Sessions::JobsFor(const auth::Identity& peer) const {
+  std::vector<v1::JobOnNode> out;
+  for (const auto& session : sessions_) {
+    if (session == nullptr || session->hello().job_id().empty()) continue;
+    const auth::Job job = JobOf(*session);
+    const bool may = auth::Authorise(peer, kSeeMethod, &job).ok();
+    out.push_back(may ? session->Describe() : InName(session->Describe()));
+  }
+  return out;
+}
+
+absl::StatusOr<Session*> Sessions::FindFor(const auth::Identity& peer, absl::string_view method,
+                                           const std::string& job_id, uint32_t attempt) {
+  Session* session = Find(job_id, attempt);
+  if (absl::Status may = Check(peer, method, session, nullptr); !may.ok()) return may;
+  if (session == nullptr) return absl::NotFoundError("this node has no such job");
+  return session;
+}
+
+absl::StatusOr<v1::LogPiece> Sessions::ReadLog(const auth::Identity& peer, absl::string_view method,
+                                               const v1::ReadLogRequest& request) {
+  auto session = FindFor(peer, method, request.job_id(), request.attempt());
+  if (!session.ok()) return session.status();
+  return (*session)->logs().Read(request.rank(), request.stream(), request.offset(),
+                                 request.limit());
+}
+
+absl::StatusOr<v1::StopJobReply> Sessions::StopJob(const auth::Identity& peer,
+                                                   const v1::StopJobRequest& request) {
+  auto session = FindFor(peer, kStopMethod, request.job_id(), request.attempt());
+  if (!session.ok()) return session.status();
+  const auth::Job job = JobOf(**session);
+  log::Info(auth::AuditLine(peer, kStopMethod, &job, absl::OkStatus()));
+  v1::StopJobReply reply;
+  reply.set_was_running(
+      (*session)->StopBy(absl::StrCat("the job was stopped here by ", auth::Describe(peer))));
+  return reply;
+}
+
+}  // namespace dtrain::session
