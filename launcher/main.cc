@@ -88,7 +88,9 @@ int main(int argc, char** argv) {
   if (!args.empty() && args[0] == "bench") {
     return Bench(std::vector<std::string>(args.begin() + 1, args.end()));
   }
-  if (!args.empty() && dtrain::status::IsCommand(args[0])) return dtrain::status::RunCommand(args);
+  if (!args.empty() && dtrain::status::IsCommand(args[0])) {
+    Leave(dtrain::status::RunCommand(args));
+  }
   if (!args.empty() && dtrain::reference::IsCommand(args[0])) {
     return dtrain::reference::RunCommand(args, {DTRAIN_VERSION, DTRAIN_DATE});
   }

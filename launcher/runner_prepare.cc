@@ -2,7 +2,6 @@
 // What a launch needs before the first connection.
 #include <unistd.h>
 
-#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -64,25 +63,13 @@ absl::Status Runner::Prepare() {
 }
 
 absl::Status Runner::PrepareTcp() {
-  std::string directory = options_.transport.tls_directory;
-  const char* home = getenv("HOME");
-  if (directory.empty() && home != nullptr) directory = absl::StrCat(home, "/.config/dtrain/tls");
-  // As `dtrain-pki bundle` names them.
-  transport::TcpOptions options;
-  options.tls.ca = directory + "/ca.crt";
-  options.tls.certificate = directory + "/user.crt";
-  options.tls.key = directory + "/user.key";
-  if (access(options.tls.certificate.c_str(), F_OK) != 0) {
-    return absl::UnauthenticatedError(absl::StrCat(
-        "--agent tcp: there is no user.crt in ", Escape(directory), ": get your files from who ",
-        "keeps the cluster's authority (dtrain-pki bundle), or name their folder with --tls-dir"));
+  auto options =
+      transport::UserTcpOptions(options_.transport.tls_directory, options_.transport.agent_port);
+  absl::StatusOr<std::unique_ptr<transport::TcpTransport>> made = options.status();
+  if (options.ok()) {
+    options->connect_timeout = options_.transport.connect_timeout;
+    made = transport::TcpTransport::Make(loop_, *options);
   }
-  if (const std::string crl = directory + "/crl.pem"; access(crl.c_str(), F_OK) == 0) {
-    options.tls.crl = crl;
-  }
-  if (options_.transport.agent_port != 0) options.port = options_.transport.agent_port;
-  options.connect_timeout = options_.transport.connect_timeout;
-  auto made = transport::TcpTransport::Make(loop_, options);
   if (!made.ok()) {
     return absl::UnauthenticatedError(absl::StrCat("--agent tcp: ", made.status().message()));
   }

@@ -18,6 +18,16 @@ absl::string_view FlagName(const Flag& flag) {
   return "";
 }
 
+std::vector<Flag> HostFlags() {
+  std::vector<Flag> flags;
+  for (const char* name : {"hostfile", "hosts", "agent", "agent-port", "tls-dir", "ssh-config",
+                           "ssh-port", "rsh", "connect-timeout", "config", "no-config"}) {
+    flags.push_back(LaunchFlags()[static_cast<size_t>(FindLong(LaunchFlags(), name))]);
+    flags.back().group = "Hosts";
+  }
+  return flags;
+}
+
 int FindLong(const std::vector<Flag>& flags, absl::string_view name) {
   std::string wanted = absl::StrCat("--", absl::StrReplaceAll(name, {{"_", "-"}}));
   for (size_t i = 0; i < flags.size(); ++i) {

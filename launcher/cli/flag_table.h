@@ -38,6 +38,9 @@ struct Flag {
 
 const std::vector<Flag>& LaunchFlags();
 
+// Those of them that say which hosts there are and how they are reached.
+std::vector<Flag> HostFlags();
+
 // "np" for "--np,-n,--num-proc".
 absl::string_view FlagName(const Flag& flag);
 

@@ -16,6 +16,7 @@ Page GeneralPage() {
       {"top", "show it again every second"},
       {"logs", "print what a rank has written; -f: and what it writes"},
       {"stop", "end a job"},
+      {"nodes", "show nodes: cores, GPUs, jobs"},
       {"bench", "measure communication and scaling"},
       {"completion", "print what makes a shell complete dtrain's words"},
       {"man", "print a manual page"},

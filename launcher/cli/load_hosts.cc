@@ -49,14 +49,8 @@ absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings)
     UseThisMachine(options);
     return absl::OkStatus();
   }
-  absl::StatusOr<hosts::HostList> hosts;
-  if (!options.hostfile.empty()) {
-    absl::StatusOr<std::string> text = Read("--hostfile", options.hostfile, surroundings);
-    if (!text.ok()) return text.status();
-    hosts = hosts::ParseHostfile(*text, options.hostfile);
-  } else if (!options.host_list.empty()) {
-    hosts = hosts::ParseHostList(options.host_list);
-  } else {
+  absl::StatusOr<hosts::HostList> hosts = ReadHosts(options, surroundings);
+  if (hosts.ok() && hosts->entries.empty()) {
     auto env = [&](const std::string& name) { return Lookup(surroundings, name); };
     absl::StatusOr<std::optional<hosts::Allocation>> allocation =
         hosts::DetectAllocation(env, surroundings.read);
@@ -97,6 +91,17 @@ absl::Status LoadRankfile(LaunchOptions& options, const Surroundings& surroundin
 }
 
 }  // namespace
+
+absl::StatusOr<hosts::HostList> ReadHosts(const LaunchOptions& options,
+                                          const Surroundings& surroundings) {
+  if (!options.hostfile.empty()) {
+    absl::StatusOr<std::string> text = Read("--hostfile", options.hostfile, surroundings);
+    if (!text.ok()) return text.status();
+    return hosts::ParseHostfile(*text, options.hostfile);
+  }
+  if (!options.host_list.empty()) return hosts::ParseHostList(options.host_list);
+  return hosts::HostList();
+}
 
 absl::Status LoadHosts(LaunchOptions& options, const Surroundings& surroundings) {
   absl::Status status = FindHosts(options, surroundings);

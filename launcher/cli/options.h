@@ -70,6 +70,16 @@ Surroundings ProcessSurroundings();
 absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& args,
                                          const Surroundings& surroundings);
 
+// The hosts, not read yet, and the ways to them, for commands that launch nothing. `words`:
+// mentions of HostFlags() on the command line, as SplitWords gives them; the other sources are
+// those of a launch, of which all else is left out. Errors as above.
+absl::StatusOr<LaunchOptions> ParseHosts(const std::vector<std::string>& words,
+                                         const Surroundings& surroundings);
+
+// The hosts that --hostfile or --hosts names; no entries when neither was given.
+absl::StatusOr<hosts::HostList> ReadHosts(const LaunchOptions& options,
+                                          const Surroundings& surroundings);
+
 // Reads the hostfile and rankfile, or takes the resource manager's allocation, or this machine:
 // fills hosts, local, job.plan.rankfile and, inside an allocation, transport.rsh. Hosts' warnings
 // are in hosts.warnings. Errors as above.

@@ -323,6 +323,22 @@ absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
 
 }  // namespace
 
+absl::StatusOr<LaunchOptions> ParseHosts(const std::vector<std::string>& words,
+                                         const Surroundings& surroundings) {
+  absl::StatusOr<Mentions> mentions = CollectAll(words, surroundings);
+  if (!mentions.ok()) return mentions.status();
+  const std::vector<Flag> ours = HostFlags();
+  std::erase_if(*mentions, [&](const Mention& mention) {
+    return FindLong(ours, FlagName(LaunchFlags()[mention.flag])) < 0;
+  });
+  absl::Status status = ResolveContradictions(*mentions);
+  if (!status.ok()) return status;
+  RawLaunch raw;
+  status = SetAll(*mentions, raw);
+  if (!status.ok()) return status;
+  return std::move(raw.options);
+}
+
 absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& args,
                                          const Surroundings& surroundings) {
   Command command;

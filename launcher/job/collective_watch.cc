@@ -2,10 +2,10 @@
 #include "launcher/job/collective_watch.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/collective_name.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain::job {
@@ -21,12 +21,6 @@ std::string List(std::vector<std::string> names) {
 }
 
 }  // namespace
-
-const char* CollectiveName(uint32_t kind) {
-  constexpr const char* kNames[] = {"barrier",        "allreduce",  "broadcast", "allgather",
-                                    "reduce-scatter", "all-to-all", "reduce"};
-  return kind < std::size(kNames) ? kNames[kind] : "collective";
-}
 
 void CollectiveWatch::OnProgress(TimePoint now, const v1::RankProgress& progress) {
   if (ranks_.size() <= progress.rank()) ranks_.resize(progress.rank() + 1);

@@ -40,7 +40,4 @@ class CollectiveWatch {
   std::vector<Entry> ranks_;
 };
 
-// "allreduce", ... of a TimelineKind.
-const char* CollectiveName(uint32_t kind);
-
 }  // namespace dtrain::job

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/collective_name.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/unique_fd.h"
-#include "launcher/job/collective_watch.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/failure_report.h"
 
@@ -36,7 +36,7 @@ constexpr uint32_t kFusionKind = 17;
 
 std::string SpanName(const v1::Span& span) {
   if (span.kind() == kMarkKind) return span.name();
-  std::string kind = span.kind() == kFusionKind ? "fusion" : job::CollectiveName(span.kind());
+  std::string kind = span.kind() == kFusionKind ? "fusion" : CollectiveName(span.kind());
   return span.name().empty() ? kind : absl::StrCat(kind, " ", span.name());
 }
 

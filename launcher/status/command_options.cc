@@ -21,15 +21,20 @@ struct Description {
 };
 
 constexpr Description kDescriptions[] = {
-    {"ps", "dtrain ps [--json]", "Lists the jobs that this user has launched on this machine."},
-    {"status", "dtrain status [--json] [JOB]",
+    {"ps", "dtrain ps [-H HOSTS] [--json]",
+     "Lists the jobs that this user has launched on this machine, and what jobs run on hosts that\n"
+     "have resident agents, on this machine when no hosts are named."},
+    {"status", "dtrain status [-H HOSTS] [--json] [JOB]",
      "Shows a job: its phase, its nodes, and what each rank does."},
     {"top", "dtrain top [JOB]", "Shows a job like status, again every second, until it ends."},
-    {"logs", "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [JOB]",
+    {"logs", "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [-H HOSTS] [JOB]",
      "Prints what a rank has written lately. A launcher keeps up to 1 MiB of each rank and\n"
      "stream; dtrain launch --log-dir keeps all."},
-    {"stop", "dtrain stop [JOB]",
+    {"stop", "dtrain stop [-H HOSTS] [JOB]",
      "Ends a job as Ctrl-C does where it was launched, and waits until nothing of it is left."},
+    {"nodes", "dtrain nodes [--hostfile FILE | -H HOSTS] [--json]",
+     "Shows nodes: whether their resident agents answer, which cores and GPUs are free, how the\n"
+     "GPUs are, and which jobs have them. Without hosts, this machine."},
 };
 
 const Description& Describe(absl::string_view command) {
@@ -42,7 +47,7 @@ absl::Status Ignore(absl::string_view, cli::RawLaunch&) { return absl::OkStatus(
 std::vector<cli::Flag> FlagsOf(absl::string_view command) {
   constexpr absl::string_view kGroup = "Flags";
   std::vector<cli::Flag> flags;
-  if (command == "ps" || command == "status") {
+  if (command == "ps" || command == "status" || command == "nodes") {
     flags.push_back({"--json", kGroup, "", "for programs to read", Ignore});
   }
   if (command == "logs") {
@@ -52,6 +57,8 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
         {"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore, {"stdout", "stderr"}});
   }
   flags.push_back({"--help,-h", kGroup, "", "print this", Ignore});
+  if (command == "top") return flags;
+  for (cli::Flag& flag : cli::HostFlags()) flags.push_back(std::move(flag));
   return flags;
 }
 
@@ -72,6 +79,13 @@ absl::Status Set(absl::string_view name, const std::string& value, CommandOption
   return absl::OkStatus();
 }
 
+void AddHostWords(const cli::Flag& flag, const std::string& value, CommandOptions& out) {
+  const absl::string_view name = cli::FlagName(flag);
+  out.names_hosts = out.names_hosts || name == "hosts" || name == "hostfile";
+  out.host_words.push_back(absl::StrCat("--", name, flag.value.empty() ? "=" + value : ""));
+  if (!flag.value.empty()) out.host_words.push_back(value);
+}
+
 absl::Status Read(const std::vector<cli::Flag>& flags, std::vector<std::string> args,
                   CommandOptions& out) {
   // Flags may stand behind the job, too.
@@ -81,19 +95,43 @@ absl::Status Read(const std::vector<cli::Flag>& flags, std::vector<std::string> 
     absl::StatusOr<std::vector<cli::Given>> given = cli::ParseFlags(flags, words->flags);
     if (!given.ok()) return given.status();
     for (const cli::Given& one : *given) {
-      const absl::string_view name = cli::FlagName(flags[static_cast<size_t>(one.flag)]);
+      const cli::Flag& flag = flags[static_cast<size_t>(one.flag)];
+      const absl::string_view name = cli::FlagName(flag);
+      if (cli::FindLong(cli::HostFlags(), name) >= 0) {
+        AddHostWords(flag, one.value, out);
+        continue;
+      }
       if (name == "help") out.help = cli::FormatHelp(PageOf(out.command));
       if (absl::Status set = Set(name, one.value, out); !set.ok()) return set;
     }
     args = std::move(words->command);
     if (args.empty()) break;
-    if (out.command == "ps" || !out.job.empty()) {
+    if (out.command == "ps" || out.command == "nodes" || !out.job.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("unexpected \"", Escape(args[0], 60), "\""));
     }
     out.job = args[0];
     args.erase(args.begin());
   }
   return absl::OkStatus();
+}
+
+absl::string_view NotesOn(absl::string_view command) {
+  if (command == "nodes") {
+    return R"(All hosts are asked at once, by ssh or over TCP with TLS as in dtrain launch, and each has
+--connect-timeout for its answer. "no agent": the host was reached, and no resident agent of this
+build runs there. The exit code is 0 when all have answered, 200 when not.
+)";
+  }
+  if (command == "top") {
+    return R"(JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of
+the job is asked, over a socket that only this user and root can use.
+)";
+  }
+  return R"(JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of
+the job is asked when it runs on this machine, over a socket that only this user and root can use;
+else the resident agents of the hosts that are named, or of this machine. They answer to the job's
+owner and to admins.
+)";
 }
 
 }  // namespace
@@ -105,11 +143,9 @@ cli::Page PageOf(absl::string_view command) {
   page.text = absl::StrCat(description.text, "\n");
   page.usage = std::string(description.usage);
   page.flags = FlagsOf(command);
-  page.notes =
-      R"(JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of
-the job is asked, over a socket that only this user and root can use.
-)";
-  page.operand = command == "ps" ? cli::Page::Operand::kNone : cli::Page::Operand::kJob;
+  page.notes = std::string(NotesOn(command));
+  page.operand =
+      command == "ps" || command == "nodes" ? cli::Page::Operand::kNone : cli::Page::Operand::kJob;
   return page;
 }
 

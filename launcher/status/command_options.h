@@ -12,13 +12,16 @@
 namespace dtrain::status {
 
 struct CommandOptions {
-  std::string command;  // "ps", "status", "logs", "stop", "top"
+  std::string command;  // "ps", "status", "logs", "stop", "top", "nodes"
   std::string help;     // to be printed on stdout, and nothing else
   std::string job;      // empty: the only one
   bool json = false;
   bool follow = false;
   uint32_t rank = 0;
   std::string stream = "stdout";
+  // Mentions of cli::HostFlags(), for cli::ParseHosts.
+  std::vector<std::string> host_words;
+  bool names_hosts = false;  // --hostfile or --hosts is among them
 };
 
 // `args` begins with the command. Every error is InvalidArgument, one or two lines.

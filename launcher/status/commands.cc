@@ -20,7 +20,10 @@
 #include "common/base/text.h"
 #include "common/http/client.h"
 #include "common/os/pidfd.h"
+#include "launcher/status/agent_commands.h"
+#include "launcher/status/cells.h"
 #include "launcher/status/command_options.h"
+#include "launcher/status/print.h"
 #include "launcher/status/runtime_dir.h"
 #include "launcher/status/tables.h"
 
@@ -75,10 +78,24 @@ absl::StatusOr<LiveJob> FindJob(const std::string& name) {
       absl::StrCat("several jobs run, say which one: ", absl::StrJoin(ids, ", ")));
 }
 
-void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+// Jobs on the hosts that were named, or on this machine, but for those of `known`.
+struct OnNodes {
+  Json jobs = Json::array();
+  std::vector<std::string> silent;
+};
 
-void PrintJson(const Json& json) {
-  Print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+absl::StatusOr<OnNodes> AskAgents(const CommandOptions& options, const Json& known) {
+  OnNodes out;
+  auto agents = AgentCommands::Make(options);
+  if (!agents.ok()) return agents.status();
+  (*agents)->Ask();
+  for (const AgentJob& job : (*agents)->jobs()) {
+    const bool told = std::any_of(known.begin(), known.end(),
+                                  [&](const Json& each) { return At(each, "id") == Json(job.id); });
+    if (!told) out.jobs.push_back(AgentJobView(job));
+  }
+  out.silent = (*agents)->silent();
+  return out;
 }
 
 absl::Status Ps(const CommandOptions& options) {
@@ -92,13 +109,31 @@ absl::Status Ps(const CommandOptions& options) {
     // Any other failure: it has ended since.
     if (absl::IsDeadlineExceeded(answer.status())) silent.push_back(job.id);
   }
+  absl::StatusOr<OnNodes> on_nodes = AskAgents(options, list);
+  if (!on_nodes.ok()) return on_nodes.status();
   if (options.json) {
-    PrintJson({{"jobs", list}, {"not_answering", silent}});
-    return absl::OkStatus();
+    PrintJson({{"jobs", list},
+               {"not_answering", silent},
+               {"on_nodes", on_nodes->jobs},
+               {"unreachable", on_nodes->silent}});
+  } else {
+    if (!list.empty() || (silent.empty() && on_nodes->jobs.empty())) Print(JobsTable(list));
+    for (const std::string& id : silent) Print(absl::StrCat(id, " does not answer\n"));
+    if (!list.empty() && !on_nodes->jobs.empty()) Print("\n");
+    if (!on_nodes->jobs.empty()) Print(NodeJobsTable(on_nodes->jobs));
   }
-  if (!list.empty() || silent.empty()) Print(JobsTable(list));
-  for (const std::string& id : silent) Print(absl::StrCat(id, " does not answer\n"));
-  return absl::OkStatus();
+  if (on_nodes->silent.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrJoin(on_nodes->silent, "\ndtrain: ps: "));
+}
+
+// For a job of which no launcher is here; `none` says so.
+absl::Status ElseByAgents(const CommandOptions& options, absl::Status (AgentCommands::*command)(),
+                          const absl::Status& none) {
+  auto agents = AgentCommands::Make(options);
+  if (!agents.ok()) return agents.status();
+  const absl::Status done = ((**agents).*command)();
+  // Where hosts were not named nobody thinks of agents.
+  return absl::IsNotFound(done) && !options.names_hosts ? none : done;
 }
 
 absl::StatusOr<Json> Everything(const LiveJob& job) {
@@ -113,6 +148,8 @@ absl::StatusOr<Json> Everything(const LiveJob& job) {
 
 absl::Status Show(const CommandOptions& options) {
   absl::StatusOr<LiveJob> job = FindJob(options.job);
+  if (absl::IsNotFound(job.status()))
+    return ElseByAgents(options, &AgentCommands::Show, job.status());
   if (!job.ok()) return job.status();
   absl::StatusOr<Json> all = Everything(*job);
   if (!all.ok()) return all.status();
@@ -147,6 +184,8 @@ absl::Status Top(const CommandOptions& options) {
 
 absl::Status Logs(const CommandOptions& options) {
   absl::StatusOr<LiveJob> job = FindJob(options.job);
+  if (absl::IsNotFound(job.status()))
+    return ElseByAgents(options, &AgentCommands::Logs, job.status());
   if (!job.ok()) return job.status();
   const std::string path = absl::StrCat("/v1/jobs/", job->id, "/ranks/", options.rank,
                                         "/log?limit=4194304&stream=", options.stream,
@@ -169,6 +208,8 @@ absl::Status Logs(const CommandOptions& options) {
 // As Ctrl-C there would: the launcher ends the job, and itself when nothing is left.
 absl::Status Stop(const CommandOptions& options) {
   absl::StatusOr<LiveJob> job = FindJob(options.job);
+  if (absl::IsNotFound(job.status()))
+    return ElseByAgents(options, &AgentCommands::Stop, job.status());
   if (!job.ok()) return job.status();
   absl::StatusOr<os::UniqueFd> pidfd = os::OpenPidfd(job->launcher);
   if (!pidfd.ok()) return pidfd.status();
@@ -186,10 +227,26 @@ absl::Status Stop(const CommandOptions& options) {
   return absl::OkStatus();
 }
 
+// Says what went wrong and returns the exit code.
+int Tell(const std::string& command, const absl::Status& status) {
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "dtrain: %s: %s\n", command.c_str(), std::string(status.message()).c_str());
+  if (absl::IsInvalidArgument(status)) return kExitUsage;
+  if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status))
+    return kExitNotAuthorised;
+  return 1;
+}
+
+int Nodes(const CommandOptions& options) {
+  auto agents = AgentCommands::Make(options);
+  return agents.ok() ? (*agents)->Nodes() : Tell(options.command, agents.status());
+}
+
 }  // namespace
 
 bool IsCommand(absl::string_view word) {
-  return word == "ps" || word == "status" || word == "logs" || word == "stop" || word == "top";
+  return word == "ps" || word == "status" || word == "logs" || word == "stop" || word == "top" ||
+         word == "nodes";
 }
 
 int RunCommand(const std::vector<std::string>& args) {
@@ -202,16 +259,14 @@ int RunCommand(const std::vector<std::string>& args) {
     Print(options->help);
     return kExitOk;
   }
+  if (options->command == "nodes") return Nodes(*options);
   absl::Status status;
   if (options->command == "ps") status = Ps(*options);
   if (options->command == "status") status = Show(*options);
   if (options->command == "logs") status = Logs(*options);
   if (options->command == "stop") status = Stop(*options);
   if (options->command == "top") status = Top(*options);
-  if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "dtrain: %s: %s\n", options->command.c_str(),
-               std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) ? kExitUsage : 1;
+  return Tell(options->command, status);
 }
 
 }  // namespace dtrain::status

@@ -7,7 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-// dtrain ps, status, logs, stop, top: ask the launchers of this user's jobs on this machine.
+// dtrain ps, status, logs, stop, top: ask the launchers of this user's jobs on this machine, or the
+// agents of nodes; dtrain nodes asks these.
 namespace dtrain::status {
 
 bool IsCommand(absl::string_view word);

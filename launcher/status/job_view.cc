@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "launcher/job/collective_watch.h"
+#include "common/view/collective_view.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain::status {
@@ -35,21 +35,6 @@ Counts CountRanks(const report::JobFacts& facts) {
     }
   }
   return counts;
-}
-
-Json CollectiveView(const v1::RankProgress& progress) {
-  Json json = {{"operations", progress.operations()},
-               {"bytes", progress.total_bytes()},
-               {"busy_s", static_cast<double>(progress.busy_nanos()) / 1e9},
-               {"wait_s", static_cast<double>(progress.wait_nanos()) / 1e9}};
-  if (progress.inside()) {
-    json["now"] = {{"kind", job::CollectiveName(progress.kind())},
-                   {"number", progress.number()},
-                   {"group", progress.group()},
-                   {"bytes", progress.bytes()},
-                   {"seconds", static_cast<double>(progress.inside_nanos()) / 1e9}};
-  }
-  return json;
 }
 
 Json LogView(const LogTails& logs, Rank rank, v1::StreamKind stream) {
@@ -122,7 +107,7 @@ Json RanksView(const report::JobFacts& facts, const Pids& pids, const LogTails& 
       json["exit_code"] = rank.exit.exit_code();
     }
     if (rank.progress.operations() > 0 || rank.progress.inside()) {
-      json["collectives"] = CollectiveView(rank.progress);
+      json["collectives"] = view::CollectiveView(rank.progress);
     }
     json["log"] = {{"stdout", LogView(logs, rank.rank, v1::STREAM_KIND_STDOUT)},
                    {"stderr", LogView(logs, rank.rank, v1::STREAM_KIND_STDERR)}};

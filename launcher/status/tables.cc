@@ -2,7 +2,6 @@
 #include "launcher/status/tables.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -10,64 +9,21 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/text.h"
+#include "launcher/status/cells.h"
 
 namespace dtrain::status {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Row = std::vector<std::string>;
-
 // Of a page; a job may have thousands.
 constexpr size_t kMostRows = 64;
 constexpr size_t kCommandBytes = 60;
-
-const Json kNothing;
-
-const Json& At(const Json& json, const char* key) {
-  if (!json.is_object()) return kNothing;
-  auto it = json.find(key);
-  return it == json.end() ? kNothing : *it;
-}
-
-std::string Text(const Json& json, size_t limit = 60) {
-  if (json.is_string()) return Escape(json.get<std::string>(), limit);
-  if (json.is_number_integer()) return absl::StrCat(json.get<int64_t>());
-  return "-";
-}
-
-double Number(const Json& json) { return json.is_number() ? json.get<double>() : 0; }
-
-// "12 s", "3 min 20 s", "2 h 5 min", "3 d 2 h".
-std::string Age(double seconds) {
-  const auto s = static_cast<int64_t>(std::max(seconds, 0.0));
-  if (s < 60) return absl::StrFormat("%d s", s);
-  if (s < 3600) return absl::StrFormat("%d min %d s", s / 60, s % 60);
-  if (s < 86400) return absl::StrFormat("%d h %d min", s / 3600, s / 60 % 60);
-  return absl::StrFormat("%d d %d h", s / 86400, s / 3600 % 24);
-}
 
 std::string Command(const Json& job) {
   std::vector<std::string> words;
   for (const Json& word : At(job, "command")) words.push_back(Text(word, kCommandBytes));
   const std::string all = absl::StrJoin(words, " ");
   return all.size() <= kCommandBytes ? all : absl::StrCat(all.substr(0, kCommandBytes), "...");
-}
-
-// Columns as wide as their widest text, two spaces apart; none after the last.
-std::string Align(const std::vector<Row>& rows) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (const Row& row : rows) {
-    for (size_t i = 0; i + 1 < row.size(); ++i) {
-      absl::StrAppend(&out, row[i], std::string(widths[i] - row[i].size() + 2, ' '));
-    }
-    absl::StrAppend(&out, row.back(), "\n");
-  }
-  return out;
 }
 
 // "4 running", "2 running, 1 ended, 1 failed".
@@ -110,6 +66,16 @@ std::string JobsTable(const Json& jobs) {
   for (const Json& job : jobs) {
     rows.push_back({Text(At(job, "id")), Text(At(job, "phase")), Ranks(job), Text(At(job, "nodes")),
                     Age(Number(At(job, "seconds"))), Command(job)});
+  }
+  return Align(rows);
+}
+
+std::string NodeJobsTable(const Json& jobs) {
+  std::vector<Row> rows = {{"JOB", "OWNER", "STATE", "RANKS", "ON", "AGE", "COMMAND"}};
+  for (const Json& job : jobs) {
+    rows.push_back({Text(At(job, "id")), Text(At(job, "owner")), Text(At(job, "phase")), Ranks(job),
+                    Text(At(job, "on")), Age(Number(At(job, "seconds"))),
+                    At(job, "command").is_array() ? Command(job) : "-"});
   }
   return Align(rows);
 }

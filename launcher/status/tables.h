@@ -11,6 +11,12 @@ namespace dtrain::status {
 // `jobs`: an array of /v1/jobs/{id}.
 std::string JobsTable(const nlohmann::ordered_json& jobs);
 
+// `jobs`: likewise, put together from what agents tell; `on` is a text.
+std::string NodeJobsTable(const nlohmann::ordered_json& jobs);
+
+// `nodes`: as `dtrain nodes --json` prints them.
+std::string NodesPage(const nlohmann::ordered_json& nodes);
+
 // `all`: {"job": /v1/jobs/{id}, "ranks": [...], "nodes": [...]}.
 std::string JobPage(const nlohmann::ordered_json& all);
 

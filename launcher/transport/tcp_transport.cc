@@ -4,11 +4,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
+#include "common/base/text.h"
 #include "common/os/unique_fd.h"
 #include "common/tls/stream.h"
 #include "launcher/transport/failed_connection.h"
@@ -92,6 +94,25 @@ class TcpTransport::Link : public Connection {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<tls::Stream> stream_;
 };
+
+absl::StatusOr<TcpOptions> UserTcpOptions(std::string directory, uint16_t port) {
+  const char* home = getenv("HOME");
+  if (directory.empty() && home != nullptr) directory = absl::StrCat(home, "/.config/dtrain/tls");
+  TcpOptions options;
+  options.tls.ca = directory + "/ca.crt";
+  options.tls.certificate = directory + "/user.crt";
+  options.tls.key = directory + "/user.key";
+  if (access(options.tls.certificate.c_str(), F_OK) != 0) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "there is no user.crt in ", Escape(directory), ": get your files from who keeps the ",
+        "cluster's authority (dtrain-pki bundle), or name their folder with --tls-dir"));
+  }
+  if (const std::string crl = directory + "/crl.pem"; access(crl.c_str(), F_OK) == 0) {
+    options.tls.crl = crl;
+  }
+  if (port != 0) options.port = port;
+  return options;
+}
 
 absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Make(loop::Loop& loop,
                                                                  const TcpOptions& options) {

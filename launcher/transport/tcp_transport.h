@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
@@ -21,6 +22,10 @@ struct TcpOptions {
   uint16_t port = kAgentPort;  // for hosts that name none
   Duration connect_timeout = std::chrono::seconds(10);
 };
+
+// What a user has: the files that `dtrain-pki bundle` makes, in `directory` or, when that is empty,
+// ~/.config/dtrain/tls. UNAUTHENTICATED when they are not there. Port 0: the usual one.
+absl::StatusOr<TcpOptions> UserTcpOptions(std::string directory, uint16_t port);
 
 // Resident agents, over TCP with mutual TLS: the host must prove that it is the node of that name,
 // and we who we are. Loop thread.

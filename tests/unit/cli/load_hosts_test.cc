@@ -106,5 +106,45 @@ TEST_F(LoadHostsTest, ARankfileOfAnotherCountContradictsNp) {
   EXPECT_EQ(options_.job.plan.rankfile.size(), 2u);
 }
 
+// `dtrain nodes` and others that launch nothing.
+TEST_F(LoadHostsTest, CommandsThatOnlyAskTakeTheHostsOfEachSource) {
+  surroundings_.environment = {"HOME=/home/me", "DTRAIN_AGENT_PORT=1234"};
+  files_["/home/me/.config/dtrain/config.toml"] =
+      "agent = \"tcp\"\nhostfile = \"all\"\nnp = -4\ntag-output = \"rank\"\n";
+  files_["all"] = "node1\nnode2\n";
+  auto options = ParseHosts({}, surroundings_);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->transport.tcp);
+  EXPECT_EQ(options->transport.agent_port, 1234);
+  auto hosts = ReadHosts(*options, surroundings_);
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  EXPECT_EQ(hosts->entries.size(), 2u);
+  options = ParseHosts({"--hosts", "node3", "--agent", "ssh"}, surroundings_);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_FALSE(options->transport.tcp);
+  hosts = ReadHosts(*options, surroundings_);
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  ASSERT_EQ(hosts->entries.size(), 1u);
+  EXPECT_EQ(hosts->entries[0].host, "node3");
+}
+
+TEST_F(LoadHostsTest, CommandsThatOnlyAskNeedNoHosts) {
+  auto options = ParseHosts({}, surroundings_);
+  ASSERT_TRUE(options.ok()) << options.status();
+  auto hosts = ReadHosts(*options, surroundings_);
+  ASSERT_TRUE(hosts.ok());
+  EXPECT_TRUE(hosts->entries.empty());
+}
+
+TEST_F(LoadHostsTest, MistakesOfCommandsThatOnlyAskAreNamed) {
+  const auto bad = ParseHosts({"--connect-timeout", "soon"}, surroundings_);
+  EXPECT_THAT(std::string(bad.status().message()), HasSubstr("--connect-timeout"));
+  EXPECT_FALSE(ParseHosts({"--hostfile", "a", "--hosts", "b"}, surroundings_).ok());
+  LaunchOptions missing;
+  missing.hostfile = "nowhere";
+  EXPECT_THAT(std::string(ReadHosts(missing, surroundings_).status().message()),
+              HasSubstr("nowhere"));
+}
+
 }  // namespace
 }  // namespace dtrain::cli

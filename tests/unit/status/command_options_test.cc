@@ -38,8 +38,24 @@ TEST(CommandOptionsTest, MistakesAreNamed) {
   EXPECT_THAT(error({"stop", "--force"}), HasSubstr("See dtrain stop --help"));
 }
 
+TEST(CommandOptionsTest, HostsAreNamedAsForALaunch) {
+  auto options = ParseCommand({"nodes", "-H", "a,b", "--agent=tcp", "--no-config", "--json"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->json);
+  EXPECT_TRUE(options->names_hosts);
+  EXPECT_THAT(options->host_words, testing::UnorderedElementsAre("--hosts", "a,b", "--agent", "tcp",
+                                                                 "--no-config=true"));
+  options = ParseCommand({"stop", "dtrain-1", "--connect-timeout", "3s"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->job, "dtrain-1");
+  EXPECT_FALSE(options->names_hosts);
+  EXPECT_FALSE(ParseCommand({"nodes", "n1"}).ok());  // -H is missing
+  EXPECT_FALSE(ParseCommand({"top", "-H", "a"}).ok());
+  EXPECT_FALSE(ParseCommand({"nodes", "--np", "4"}).ok());
+}
+
 TEST(CommandOptionsTest, EachCommandHasAHelp) {
-  for (const char* command : {"ps", "status", "logs", "stop", "top"}) {
+  for (const char* command : {"ps", "status", "logs", "stop", "top", "nodes"}) {
     auto options = ParseCommand({command, "--help"});
     ASSERT_TRUE(options.ok()) << options.status();
     EXPECT_THAT(options->help, HasSubstr(std::string("Usage: dtrain ") + command));

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/view/node_view.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/cpulist.h"
+#include "common/view/collective_view.h"
+
+namespace dtrain::view {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string> Strings(const google::protobuf::RepeatedPtrField<std::string>& from) {
+  return {from.begin(), from.end()};
+}
+
+double Seconds(int64_t nanos) { return static_cast<double>(nanos) / 1e9; }
+
+std::set<int> CpusOf(const std::string& list) {
+  auto cpus = ParseCpuList(list);
+  return cpus.ok() ? std::set<int>(cpus->begin(), cpus->end()) : std::set<int>();
+}
+
+size_t FreeCpus(const v1::NodeReport& report) {
+  std::set<int> cpus = CpusOf(report.inventory().allowed_cpus());
+  auto take = [&](const std::string& list) {
+    for (const int cpu : CpusOf(list)) cpus.erase(cpu);
+  };
+  for (const v1::HeldCores& held : report.inventory().held_cores()) take(held.cpulist());
+  for (const v1::JobOnNode& job : report.jobs()) {
+    if (job.state() != v1::JobOnNode::STATE_FINISHED) take(job.cpulist());
+  }
+  return cpus.size();
+}
+
+// Who has it: as the agent's books say, or as a job's plan does.
+std::string HolderOf(const v1::Gpu& gpu, const v1::NodeReport& report) {
+  if (!gpu.withheld().empty()) return gpu.withheld();
+  for (const v1::JobOnNode& job : report.jobs()) {
+    if (job.state() == v1::JobOnNode::STATE_FINISHED) continue;
+    const auto& uuids = job.gpu_uuids();
+    if (std::find(uuids.begin(), uuids.end(), gpu.uuid()) != uuids.end()) {
+      return absl::StrCat("job ", job.job_id(), " of ", job.owner());
+    }
+  }
+  return "";
+}
+
+Json GpuView(const v1::Gpu& gpu, const v1::NodeReport& report) {
+  Json json = {{"index", gpu.index()},
+               {"uuid", gpu.uuid()},
+               {"name", gpu.name()},
+               {"memory_total_bytes", gpu.memory_total_bytes()},
+               {"memory_used_bytes", gpu.memory_used_bytes()}};
+  if (gpu.has_utilisation_percent()) json["utilisation_percent"] = gpu.utilisation_percent();
+  if (gpu.has_temperature_celsius()) json["temperature_celsius"] = gpu.temperature_celsius();
+  if (gpu.has_uncorrected_ecc_errors()) {
+    json["uncorrected_ecc_errors"] = gpu.uncorrected_ecc_errors();
+  }
+  if (gpu.has_last_xid()) json["last_xid"] = gpu.last_xid();
+  if (!gpu.fault().empty()) json["fault"] = gpu.fault();
+  if (std::string holder = HolderOf(gpu, report); !holder.empty()) json["withheld"] = holder;
+  return json;
+}
+
+Json RankCounts(const v1::JobOnNode& job) {
+  size_t waiting = 0, running = 0, ended = 0, failed = 0;
+  for (const v1::RankOnNode& rank : job.ranks()) {
+    if (rank.ended()) {
+      ++ended;
+      const v1::WorkerExit& exit = rank.exit();
+      failed += exit.exit_code() != 0 || exit.signal() != 0 || exit.aborted() ? 1 : 0;
+    } else {
+      ++(rank.pid() != 0 ? running : waiting);
+    }
+  }
+  return {{"waiting", waiting}, {"running", running}, {"ended", ended}, {"failed", failed}};
+}
+
+}  // namespace
+
+const char* StateName(v1::JobOnNode::State state) {
+  constexpr const char* kNames[] = {"unknown", "joining", "running", "away", "ending", "finished"};
+  const auto index = static_cast<size_t>(state);
+  return index < std::size(kNames) ? kNames[index] : kNames[0];
+}
+
+Json JobView(const v1::JobOnNode& job, const std::string& host, int64_t now_unix_nanos) {
+  Json json = {{"id", job.job_id()},
+               {"attempt", job.attempt()},
+               {"owner", job.owner()},
+               {"uid", job.uid()},
+               {"host", host},
+               {"state", StateName(job.state())},
+               {"begin_unix_s", Seconds(job.since_unix_nanos())},
+               {"seconds", Seconds(std::max<int64_t>(now_unix_nanos - job.since_unix_nanos(), 0))},
+               {"gpus", Strings(job.gpu_uuids())},
+               {"cpus", job.cpulist()}};
+  // Not of a job that who asks may not see.
+  if (job.world_size() == 0) return json;
+  json["command"] = Strings(job.argv());
+  json["node_rank"] = job.node_rank();
+  json["nodes"] = job.node_count();
+  json["world_size"] = job.world_size();
+  json["ranks"] = RankCounts(job);
+  return json;
+}
+
+Json RankView(const v1::RankOnNode& rank, const std::string& host) {
+  Json json = {{"rank", rank.rank()}, {"host", host}};
+  json["state"] = rank.ended() ? "ended" : rank.pid() != 0 ? "running" : "waiting";
+  if (rank.pid() != 0) json["pid"] = rank.pid();
+  if (rank.has_exit() && rank.exit().signal() != 0) {
+    json["signal"] = rank.exit().signal();
+  } else if (rank.has_exit()) {
+    json["exit_code"] = rank.exit().exit_code();
+  }
+  if (rank.progress().operations() > 0 || rank.progress().inside()) {
+    json["collectives"] = CollectiveView(rank.progress());
+  }
+  json["log"] = {{"stdout", {{"end", rank.stdout_bytes()}}},
+                 {"stderr", {{"end", rank.stderr_bytes()}}}};
+  return json;
+}
+
+Json NodeView(const v1::NodeReport& report, const std::string& host) {
+  const v1::Inventory& inventory = report.inventory();
+  Json json = {{"host", host},
+               // Only a resident agent says since when it is there.
+               {"resident", report.started_unix_nanos() != 0},
+               {"version", report.version()},
+               {"build", report.build()},
+               {"account", report.account()},
+               {"hostname", inventory.hostname()},
+               {"machine", inventory.machine()},
+               {"kernel", inventory.kernel()},
+               {"load", report.load()},
+               {"memory_bytes", inventory.memory_bytes()},
+               {"memory_available_bytes", report.memory_available_bytes()},
+               {"cpus", inventory.allowed_cpus()},
+               {"cores", CpusOf(inventory.allowed_cpus()).size()},
+               {"free_cores", FreeCpus(report)},
+               {"gpu_driver", inventory.gpu_driver()}};
+  if (report.started_unix_nanos() != 0) {
+    json["started_unix_s"] = Seconds(report.started_unix_nanos());
+    json["connections"] = report.connections();
+  }
+  if (!inventory.gpu_error().empty()) json["gpu_error"] = inventory.gpu_error();
+  json["gpus"] = Json::array();
+  for (const v1::Gpu& gpu : inventory.gpus()) json["gpus"].push_back(GpuView(gpu, report));
+  json["jobs"] = Json::array();
+  for (const v1::JobOnNode& job : report.jobs()) {
+    json["jobs"].push_back(JobView(job, host, report.now_unix_nanos()));
+  }
+  json["warnings"] = Strings(inventory.warnings());
+  return json;
+}
+
+}  // namespace dtrain::view

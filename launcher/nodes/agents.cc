@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/nodes/agents.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/text.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/unary.h"
+#include "launcher/transport/command_transport.h"
+#include "launcher/transport/local_transport.h"
+#include "launcher/transport/ssh_transport.h"
+#include "launcher/transport/tcp_transport.h"
+
+namespace dtrain::nodes {
+namespace {
+
+absl::string_view Doing(transport::Phase phase) {
+  switch (phase) {
+    case transport::Phase::kConnecting:
+      return "connecting";
+    case transport::Phase::kAuthenticating:
+      return "logging in";
+    case transport::Phase::kStartingAgent:
+      return "starting the agent";
+    case transport::Phase::kPushingAgent:
+      return "sending the agent";
+  }
+  return "";
+}
+
+}  // namespace
+
+struct Agents::Node {
+  explicit Node(loop::Loop& loop) : timer(loop) {}
+  transport::Target target;
+  std::unique_ptr<transport::Connection> connection;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Agent::Stub> stub;  // null: not connected
+  transport::Phase phase = transport::Phase::kConnecting;
+  std::optional<absl::Status> failed;  // for good
+  // The question that is under way.
+  absl::AnyInvocable<void(absl::Status)> on_ready;  // OK: the stub is there
+  std::shared_ptr<void> call;
+  loop::Timer timer;
+};
+
+Agents::Agents(const cli::TransportOptions& options) : options_(options), agent_(loop_) {}
+
+Agents::~Agents() = default;
+
+absl::StatusOr<std::unique_ptr<Agents>> Agents::Make(const hosts::HostList& hosts,
+                                                     const cli::TransportOptions& options) {
+  std::unique_ptr<Agents> agents(new Agents(options));
+  if (absl::Status made = agents->MakeTransport(hosts.entries.empty()); !made.ok()) return made;
+  for (const hosts::HostEntry& entry : hosts.entries) {
+    agents->nodes_.push_back(std::make_unique<Node>(agents->loop_));
+    agents->nodes_.back()->target = {entry.host, entry.user, entry.port};
+  }
+  if (hosts.entries.empty()) {
+    agents->nodes_.push_back(std::make_unique<Node>(agents->loop_));
+    agents->nodes_.back()->target.host = "localhost";
+  }
+  return agents;
+}
+
+absl::Status Agents::MakeTransport(bool local) {
+  if (local) {
+    transport_ = std::make_unique<transport::LocalTransport>(loop_, agent_.path());
+  } else if (!options_.rsh.empty()) {
+    auto made = transport::CommandTransport::Make(loop_, options_.rsh, agent_);
+    if (!made.ok()) return made.status();
+    transport_ = *std::move(made);
+  } else if (options_.tcp) {
+    auto tcp = transport::UserTcpOptions(options_.tls_directory, options_.agent_port);
+    if (!tcp.ok()) return tcp.status();
+    tcp->connect_timeout = options_.connect_timeout;
+    auto made = transport::TcpTransport::Make(loop_, *tcp);
+    if (!made.ok()) return made.status();
+    transport_ = *std::move(made);
+  } else {
+    transport::SshOptions ssh;
+    ssh.config_file = options_.ssh_config;
+    ssh.port = options_.ssh_port;
+    ssh.connect_timeout = options_.connect_timeout;
+    transport_ = std::make_unique<transport::SshTransport>(loop_, std::move(ssh), agent_);
+  }
+  return absl::OkStatus();
+}
+
+const std::string& Agents::host(size_t node) const { return nodes_[node]->target.host; }
+
+void Agents::Connect(Node& node) {
+  transport::Callbacks callbacks;
+  callbacks.on_phase = [&node](transport::Phase phase) { node.phase = phase; };
+  callbacks.on_ready = [&node](os::UniqueFd stream) {
+    node.channel = rpc::MakeChannel(std::move(stream));
+    node.stub = v1::Agent::NewStub(node.channel);
+    if (node.on_ready) std::exchange(node.on_ready, nullptr)(absl::OkStatus());
+  };
+  callbacks.on_failed = [&node](absl::Status why) {
+    node.failed = why;
+    if (node.on_ready) std::exchange(node.on_ready, nullptr)(std::move(why));
+  };
+  node.connection = transport_->Connect(node.target, std::move(callbacks));
+}
+
+absl::Status Agents::TookTooLong(absl::string_view what) const {
+  return absl::DeadlineExceededError(
+      absl::StrFormat("no answer within %g s, %s (--connect-timeout)",
+                      std::chrono::duration<double>(options_.connect_timeout).count(), what));
+}
+
+template <typename Reply>
+absl::StatusOr<Reply> Agents::Explain(const Node& node, absl::StatusOr<Reply> answer) const {
+  if (node.call == nullptr || answer.ok()) return answer;
+  if (absl::IsDeadlineExceeded(answer.status())) return TookTooLong("though it is connected");
+  // What the transport knows of the end is better than that the stream has ended.
+  const absl::Status reason = node.connection->CloseReason();
+  if (absl::IsUnavailable(answer.status()) && !reason.ok()) return reason;
+  return answer;
+}
+
+// All at once: each is done with its answer, its failure or its time.
+template <typename Reply, typename Request, typename StartCall>
+std::vector<absl::StatusOr<Reply>> Agents::Call(
+    const std::vector<std::pair<size_t, Request>>& requests, StartCall start_call) {
+  using ClientCall = rpc::ClientCall<Request, Reply>;
+  std::vector<absl::StatusOr<Reply>> answers(requests.size(),
+                                             absl::UnknownError("it was not asked"));
+  size_t left = requests.size();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Node& node = *nodes_[requests[i].first];
+    const TimePoint until = loop_.Now() + options_.connect_timeout;
+    auto done = [this, &node, &answers, &left, i](absl::StatusOr<Reply> answer) {
+      node.on_ready = nullptr;
+      answers[i] = Explain(node, std::move(answer));
+      if (--left == 0) loop_.Stop();
+    };
+    auto ask = [this, &node, done, start_call, until,
+                request = requests[i].second](const absl::Status& ready) {
+      node.timer.Cancel();
+      if (!ready.ok()) return done(ready);
+      // gRPC ends it in time, whatever the other side does.
+      node.call = std::make_shared<ClientCall>(
+          loop_, request, until - loop_.Now(),
+          [&](auto* context, auto* question, auto* answer, auto* reactor) {
+            start_call(*node.stub, context, question, answer, reactor);
+          },
+          done);
+    };
+    node.timer.At(until, [this, &node, done] {
+      done(TookTooLong(absl::StrCat("while ", Doing(node.phase))));
+    });
+    if (node.failed) {
+      loop_.Post([ask, why = *node.failed]() mutable { ask(why); });
+    } else if (node.stub != nullptr) {
+      loop_.Post([ask]() mutable { ask(absl::OkStatus()); });
+    } else {
+      node.on_ready = ask;
+      if (node.connection == nullptr) Connect(node);
+    }
+  }
+  if (left > 0) {
+    loop_.context().restart();
+    loop_.Run();
+  }
+  return answers;
+}
+
+std::vector<absl::StatusOr<v1::NodeReport>> Agents::AskAll() {
+  std::vector<std::pair<size_t, v1::NodeStatusRequest>> requests(nodes_.size());
+  for (size_t i = 0; i < nodes_.size(); ++i) requests[i].first = i;
+  return Call<v1::NodeReport>(
+      requests, [](v1::Agent::Stub& stub, auto* context, auto* request, auto* answer,
+                   auto* reactor) { stub.async()->NodeStatus(context, request, answer, reactor); });
+}
+
+std::vector<absl::StatusOr<v1::StopJobReply>> Agents::Stop(
+    const std::vector<std::pair<size_t, v1::StopJobRequest>>& requests) {
+  return Call<v1::StopJobReply>(
+      requests, [](v1::Agent::Stub& stub, auto* context, auto* request, auto* answer,
+                   auto* reactor) { stub.async()->StopJob(context, request, answer, reactor); });
+}
+
+absl::StatusOr<v1::LogPiece> Agents::ReadLog(size_t node, const v1::ReadLogRequest& request) {
+  return Call<v1::LogPiece>(
+      std::vector{std::pair(node, request)},
+      [](v1::Agent::Stub& stub, auto* context, auto* question, auto* answer, auto* reactor) {
+        stub.async()->ReadLog(context, question, answer, reactor);
+      })[0];
+}
+
+}  // namespace dtrain::nodes

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/loop/loop.h"
+#include "dtrain/v1/agent.grpc.pb.h"
+#include "launcher/cli/options.h"
+#include "launcher/transport/agent_binary.h"
+#include "launcher/transport/transport.h"
+
+// Asks the agents of nodes, without being a launcher.
+namespace dtrain::nodes {
+
+// The agents of some hosts, all asked at once. A call blocks until each has answered, has failed
+// or has taken as long as --connect-timeout: none holds up the others. Connections are made with
+// the first question and kept. One thread.
+class Agents {
+ public:
+  // Of `hosts`; where there are none, of this machine. Fails for certificates or a command that
+  // cannot be used.
+  static absl::StatusOr<std::unique_ptr<Agents>> Make(const hosts::HostList& hosts,
+                                                      const cli::TransportOptions& options);
+  ~Agents();
+  Agents(const Agents&) = delete;
+  Agents& operator=(const Agents&) = delete;
+
+  size_t size() const { return nodes_.size(); }
+  const std::string& host(size_t node) const;
+
+  // Of each node, in their order. The message of a failure says what was tried and why it failed,
+  // but for the host.
+  std::vector<absl::StatusOr<v1::NodeReport>> AskAll();
+  // Of each that is named: (node, request).
+  std::vector<absl::StatusOr<v1::StopJobReply>> Stop(
+      const std::vector<std::pair<size_t, v1::StopJobRequest>>& requests);
+  absl::StatusOr<v1::LogPiece> ReadLog(size_t node, const v1::ReadLogRequest& request);
+  // The agent serves all and stays, unlike one that was started to answer us.
+  static bool IsResident(const v1::NodeReport& report) { return report.started_unix_nanos() != 0; }
+
+ private:
+  struct Node;
+  explicit Agents(const cli::TransportOptions& options);
+  absl::Status MakeTransport(bool local);
+  void Connect(Node& node);
+  absl::Status TookTooLong(absl::string_view what) const;
+  template <typename Reply>
+  absl::StatusOr<Reply> Explain(const Node& node, absl::StatusOr<Reply> answer) const;
+  template <typename Reply, typename Request, typename StartCall>
+  std::vector<absl::StatusOr<Reply>> Call(const std::vector<std::pair<size_t, Request>>& requests,
+                                          StartCall start_call);
+
+  // Members in start order, so that they stop in reverse.
+  loop::Loop loop_;
+  const cli::TransportOptions options_;
+  transport::AgentBinary agent_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+}  // namespace dtrain::nodes

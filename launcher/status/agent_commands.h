@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "launcher/nodes/agents.h"
+#include "launcher/status/agent_jobs.h"
+#include "launcher/status/command_options.h"
+
+// The commands' ways to agents, for jobs whose launcher is elsewhere, and `dtrain nodes`.
+namespace dtrain::status {
+
+// The resident agents of the hosts that the command line, the environment or the configuration file
+// names, else of this machine. Blocks, prints.
+class AgentCommands {
+ public:
+  static absl::StatusOr<std::unique_ptr<AgentCommands>> Make(const CommandOptions& options);
+
+  // Asks them all.
+  void Ask();
+  std::vector<AgentJob> jobs() const { return JobsOf(told_); }
+  // Hosts that have not answered, "HOST: WHY".
+  std::vector<std::string> silent() const { return here_ ? std::vector<std::string>() : silent_; }
+
+  // `dtrain nodes`: its exit code.
+  int Nodes();
+  // Each asks first, and takes the job that was named.
+  absl::Status Show();
+  absl::Status Logs();
+  absl::Status Stop();
+
+ private:
+  explicit AgentCommands(const CommandOptions& options) : options_(options) {}
+  absl::StatusOr<AgentJob> Find();
+  absl::Status WaitForEnd(const AgentJob& job);
+  void TellSilent() const;
+
+  const CommandOptions options_;
+  std::unique_ptr<nodes::Agents> agents_;
+  bool here_ = false;  // of this machine, as no hosts were named
+  std::vector<absl::StatusOr<v1::NodeReport>> answers_;
+  std::vector<Told> told_;  // by resident agents
+  std::vector<std::string> silent_;
+};
+
+}  // namespace dtrain::status

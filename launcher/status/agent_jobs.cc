@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/status/agent_jobs.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "common/view/node_view.h"
+
+namespace dtrain::status {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool Lives(const v1::JobOnNode& job) { return job.state() != v1::JobOnNode::STATE_FINISHED; }
+
+// What most concerns people: that of the part that still has something to do.
+const JobPart& Telling(const AgentJob& job) {
+  auto living = std::find_if(job.parts.begin(), job.parts.end(),
+                             [](const JobPart& part) { return Lives(part.job); });
+  return living == job.parts.end() ? job.parts[0] : *living;
+}
+
+}  // namespace
+
+bool AgentJob::lives() const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const JobPart& part) { return Lives(part.job); });
+}
+
+std::vector<AgentJob> JobsOf(const std::vector<Told>& told) {
+  std::map<std::string, AgentJob> jobs;
+  for (const Told& one : told) {
+    for (const v1::JobOnNode& job : one.report.jobs()) {
+      AgentJob& all = jobs[job.job_id()];
+      if (job.attempt() < all.attempt) continue;
+      if (job.attempt() > all.attempt) all.parts.clear();
+      all.id = job.job_id();
+      all.attempt = job.attempt();
+      all.parts.push_back({one.node, one.host, job, one.report.now_unix_nanos()});
+    }
+  }
+  std::vector<AgentJob> out;
+  for (auto& [id, job] : jobs) {
+    std::stable_sort(job.parts.begin(), job.parts.end(), [](const JobPart& a, const JobPart& b) {
+      return std::tuple(a.job.node_rank(), a.node) < std::tuple(b.job.node_rank(), b.node);
+    });
+    out.push_back(std::move(job));
+  }
+  return out;
+}
+
+Json AgentJobView(const AgentJob& job) {
+  const JobPart& telling = Telling(job);
+  Json view = view::JobView(telling.job, telling.host, telling.now_unix_nanos);
+  for (const char* of_one_node : {"host", "node_rank", "gpus", "cpus"}) view.erase(of_one_node);
+  view["phase"] = view["state"];
+  Json parts = Json::array();
+  std::map<std::string, int64_t> ranks;
+  for (const JobPart& part : job.parts) {
+    parts.push_back(view::JobView(part.job, part.host, part.now_unix_nanos));
+    if (!parts.back().contains("ranks")) continue;
+    for (const auto& [state, count] : parts.back()["ranks"].items()) {
+      ranks[state] += count.get<int64_t>();
+    }
+  }
+  if (!ranks.empty()) view["ranks"] = ranks;
+  view["on"] = absl::StrCat(
+      job.parts[0].host,
+      job.parts.size() > 1 ? absl::StrCat(" and ", job.parts.size() - 1, " more") : "");
+  view["parts"] = std::move(parts);
+  return view;
+}
+
+Json AgentJobPage(const AgentJob& job) {
+  Json nodes = Json::array();
+  Json ranks = Json::array();
+  for (const JobPart& part : job.parts) {
+    nodes.push_back(view::JobView(part.job, part.host, part.now_unix_nanos));
+    for (const v1::RankOnNode& rank : part.job.ranks()) {
+      ranks.push_back(view::RankView(rank, part.host));
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [](const Json& a, const Json& b) {
+    return a["rank"].get<int64_t>() < b["rank"].get<int64_t>();
+  });
+  return {{"job", AgentJobView(job)}, {"ranks", std::move(ranks)}, {"nodes", std::move(nodes)}};
+}
+
+}  // namespace dtrain::status

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "dtrain/v1/agent.pb.h"
+
+// Jobs as the agents of several nodes tell of them, put together. Pure.
+namespace dtrain::status {
+
+// What one node told. `node` is its place among those asked.
+struct Told {
+  size_t node = 0;
+  std::string host;
+  v1::NodeReport report;
+};
+
+// A job's part on one node.
+struct JobPart {
+  size_t node = 0;
+  std::string host;
+  v1::JobOnNode job;
+  int64_t now_unix_nanos = 0;  // of the node
+};
+
+// One attempt of a job, with its parts on the nodes that were asked, by node rank; at least one.
+struct AgentJob {
+  std::string id;
+  uint32_t attempt = 0;
+  std::vector<JobPart> parts;
+  // Something of it still runs.
+  bool lives() const;
+};
+
+// Of each job its last attempt, by id.
+std::vector<AgentJob> JobsOf(const std::vector<Told>& told);
+
+// For NodeJobsTable and --json.
+nlohmann::ordered_json AgentJobView(const AgentJob& job);
+// For JobPage.
+nlohmann::ordered_json AgentJobPage(const AgentJob& job);
+
+}  // namespace dtrain::status

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/status/print.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace dtrain::status {
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void PrintJson(const nlohmann::ordered_json& json) {
+  using Json = nlohmann::ordered_json;
+  Print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace dtrain::status
