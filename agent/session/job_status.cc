@@ -2,8 +2,8 @@
 #include "agent/session/job_status.h"
 
 #include <algorithm>
-#include <set>
 
+#include "agent/session/reservations.h"
 #include "common/base/cpulist.h"
 
 namespace dtrain::session {
@@ -42,22 +42,15 @@ void JobStatus::SetPart(const v1::JobPart& part) {
   job_.set_node_count(part.node_count());
   job_.set_world_size(part.world_size());
   *job_.mutable_argv() = part.argv();
-  std::set<std::string> gpus;
-  std::set<int> cpus;
   for (const v1::WorkerSpec& worker : part.workers()) {
     v1::RankOnNode& rank = ranks_[worker.rank()];
     rank.set_rank(worker.rank());
     rank.set_local_rank(worker.local_rank());
-    for (const uint32_t own : worker.own_gpus()) {
-      if (own < static_cast<uint32_t>(worker.gpu_uuids_size())) {
-        gpus.insert(worker.gpu_uuids(static_cast<int>(own)));
-      }
-    }
-    auto list = ParseCpuList(worker.cpulist());
-    if (list.ok()) cpus.insert(list->begin(), list->end());
   }
-  *job_.mutable_gpu_uuids() = {gpus.begin(), gpus.end()};
-  job_.set_cpulist(FormatCpuList({cpus.begin(), cpus.end()}));
+  const absl::StatusOr<Share> share = ShareOf(part);
+  if (!share.ok()) return;  // nor has it anything
+  *job_.mutable_gpu_uuids() = {share->gpus.begin(), share->gpus.end()};
+  job_.set_cpulist(FormatCpuList({share->cores.begin(), share->cores.end()}));
 }
 
 void JobStatus::SetStarted(const v1::Started& started) {

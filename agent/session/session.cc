@@ -122,26 +122,6 @@ void Session::Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello) {
   Feed(Resumed{hello});
 }
 
-v1::JobOnNode Session::Describe() const {
-  v1::JobOnNode job = status_.View(core_.state(), core_.away());
-  job.set_job_id(core_.hello().job_id());
-  job.set_attempt(core_.hello().attempt());
-  job.set_owner(owner_.name);
-  job.set_uid(owner_.uid);
-  job.set_since_unix_nanos(since_unix_nanos_);
-  for (v1::RankOnNode& rank : *job.mutable_ranks()) {
-    rank.set_stdout_bytes(relay_.size(rank.rank(), v1::STREAM_KIND_STDOUT));
-    rank.set_stderr_bytes(relay_.size(rank.rank(), v1::STREAM_KIND_STDERR));
-  }
-  return job;
-}
-
-bool Session::StopBy(std::string message) {
-  const bool runs = core_.state() <= SessionCore::State::kRunning;
-  Feed(StopAsked{std::move(message)});
-  return runs;
-}
-
 void Session::Feed(const Event& event) {
   std::shared_ptr<bool> alive = alive_;
   std::vector<Action> actions = core_.OnEvent(loop_.Now(), event);

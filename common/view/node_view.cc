@@ -46,7 +46,7 @@ std::string HolderOf(const v1::Gpu& gpu, const v1::NodeReport& report) {
     if (job.state() == v1::JobOnNode::STATE_FINISHED) continue;
     const auto& uuids = job.gpu_uuids();
     if (std::find(uuids.begin(), uuids.end(), gpu.uuid()) != uuids.end()) {
-      return absl::StrCat("job ", job.job_id(), " of ", job.owner());
+      return absl::StrCat("held by job ", job.job_id(), " of ", job.owner());
     }
   }
   return "";

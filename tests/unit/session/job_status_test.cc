@@ -22,8 +22,8 @@ v1::ShepherdRequest Start() {
     worker.set_rank(rank);
     worker.set_local_rank(rank - 2);
     worker.set_cpulist(rank == 2 ? "0-1" : "2,4");
-    for (const char* uuid : {"GPU-a", "GPU-b", "GPU-c"}) worker.add_gpu_uuids(uuid);
-    worker.add_own_gpus(rank - 2);
+    worker.set_set_visible_gpus(true);
+    worker.add_gpu_uuids(rank == 2 ? "GPU-a" : "GPU-b");
   }
   return request;
 }
@@ -54,7 +54,7 @@ TEST(JobStatus, TellsWhatTheJobHasHere) {
   EXPECT_EQ(job.node_count(), 2u);
   EXPECT_EQ(job.world_size(), 4u);
   EXPECT_THAT(job.argv(), ElementsAre("python"));
-  EXPECT_THAT(job.gpu_uuids(), ElementsAre("GPU-a", "GPU-b"));  // GPU-c it only sees
+  EXPECT_THAT(job.gpu_uuids(), ElementsAre("GPU-a", "GPU-b"));
   EXPECT_EQ(job.cpulist(), "0-2,4");
   ASSERT_EQ(job.ranks_size(), 2);
   EXPECT_EQ(job.ranks(1).rank(), 3u);
@@ -91,13 +91,20 @@ TEST(JobStatus, RanksThatAreNotOfTheJobAreNotBelieved) {
   event.mutable_progress()->add_ranks()->set_rank(9);
   status.FromShepherd(event);
   v1::ShepherdRequest odd = Start();
-  odd.mutable_start()->mutable_workers(0)->add_own_gpus(77);
   odd.mutable_start()->mutable_workers(0)->set_cpulist("x");
   status.ToShepherd(odd);
   const v1::JobOnNode job = status.View(State::kRunning, false);
   EXPECT_EQ(job.ranks_size(), 2);
   EXPECT_THAT(job.gpu_uuids(), ElementsAre("GPU-a", "GPU-b"));
-  EXPECT_EQ(job.cpulist(), "2,4");
+  EXPECT_EQ(job.cpulist(), "0-2,4");
+}
+
+TEST(JobStatus, AJobThatSharesItsCoresHoldsNone) {
+  JobStatus status;
+  v1::ShepherdRequest request = Start();
+  request.mutable_start()->set_shares_cores(true);
+  status.ToShepherd(request);
+  EXPECT_EQ(status.View(State::kRunning, false).cpulist(), "");
 }
 
 TEST(JobStatus, StatesAreThoseOfTheSession) {

@@ -100,7 +100,7 @@ TEST(NodesPage, EachNodeHasARowAndEachGpu) {
                  {"utilisation_percent", 97},
                  {"temperature_celsius", 61},
                  {"uncorrected_ecc_errors", 0},
-                 {"withheld", "job dtrain-1 of alice"}},
+                 {"withheld", "held by job dtrain-1 of alice"}},
                 {{"index", 1}, {"name", "NVIDIA H100"}, {"fault", "lost"}, {"last_xid", 79}},
                 {{"index", 2}, {"name", "NVIDIA H100"}}};
   ok["jobs"] = {{{"id", "dtrain-1"}, {"owner", "alice"}}};
@@ -111,7 +111,7 @@ TEST(NodesPage, EachNodeHasARowAndEachGpu) {
                               "n1    ok           0.1.0    6/8    1/3   dtrain-1 (alice)\n"
                               "n2    unreachable  -        -      -     -\n"));
   EXPECT_THAT(page, HasSubstr("n1    0    NVIDIA H100  31/80 GiB  97%  61 C  0    -    "
-                              "job dtrain-1 of alice\n"));
+                              "held by job dtrain-1 of alice\n"));
   EXPECT_THAT(page, HasSubstr("n1    1    NVIDIA H100  0/0 GiB    -    -     -    79   lost\n"));
   EXPECT_THAT(page, HasSubstr(" free\n"));
   EXPECT_THAT(page, HasSubstr("\nn2: no answer\\nwithin 10 s\n"));

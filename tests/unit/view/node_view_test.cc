@@ -48,7 +48,7 @@ TEST(NodeView, AGpuTellsWhoHasIt) {
   v1::NodeReport report = Report();
   report.mutable_inventory()->mutable_gpus(1)->set_withheld("memory of a dead job");
   const Json gpus = NodeView(report, "n")["gpus"];
-  EXPECT_EQ(gpus[0]["withheld"], "job dtrain-1 of alice");
+  EXPECT_EQ(gpus[0]["withheld"], "held by job dtrain-1 of alice");
   EXPECT_EQ(gpus[1]["withheld"], "memory of a dead job");
   EXPECT_FALSE(gpus[2].contains("withheld"));
 }
