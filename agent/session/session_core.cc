@@ -81,8 +81,8 @@ bool SessionCore::CanResume(const v1::Hello& hello) const {
   const bool same = hello.job_id() == hello_.job_id() && hello.attempt() == hello_.attempt() &&
                     hello.incarnation() == hello_.incarnation();
   return same && hello.protocol() == self_.protocol &&
-         (state_ == State::kRunning || state_ == State::kReaping || state_ == State::kReleasing ||
-          state_ == State::kFinished);
+         (state_ == State::kJoined || state_ == State::kRunning || state_ == State::kReaping ||
+          state_ == State::kReleasing || state_ == State::kFinished);
 }
 
 std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
@@ -242,7 +242,7 @@ void SessionCore::OnResumed(const v1::Hello& hello) {
   last_heard_ = now_;
   acknowledged_ = std::max(acknowledged_, hello.received());
   actions_.push_back(SendWelcome{/*resumed=*/true, taken_});
-  if (state_ != State::kReaping) {
+  if (state_ != State::kReaping && state_ != State::kJoined) {
     v1::ShepherdRequest down;
     down.mutable_replay()->set_after(hello.received());
     down.set_acknowledged(acknowledged_);
@@ -360,8 +360,10 @@ void SessionCore::Warn(std::string message) {
 
 // The stream ended. A launcher that may come back is waited for as long as its lease runs.
 void SessionCore::OnLauncherGone() {
-  const bool runs = state_ == State::kRunning || state_ == State::kReaping ||
-                    state_ == State::kReleasing || state_ == State::kFinished;
+  // Before the start, too: that may be what was lost.
+  const bool runs = state_ == State::kJoined || state_ == State::kRunning ||
+                    state_ == State::kReaping || state_ == State::kReleasing ||
+                    state_ == State::kFinished;
   if (self_.resumable && runs) {
     away_ = true;
   } else {

@@ -141,10 +141,11 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     return;
   }
   auto lost = lost_.find({hello.job_id(), hello.attempt()});
-  stream->Finish(absl::NotFoundError(lost != lost_.end()
-                                         ? lost->second
-                                         : absl::StrCat("this agent has no such job (any more): ",
-                                                        "its workers have been ended")));
+  stream->Finish(absl::NotFoundError(
+      lost != lost_.end()
+          ? lost->second
+          : absl::StrCat("this agent has no such job (any more): it ",
+                         "was started anew before the job was, or ", "has ended its workers")));
 }
 
 Session* Sessions::Find(const std::string& job_id, uint32_t attempt) {

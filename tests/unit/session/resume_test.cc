@@ -215,11 +215,31 @@ TEST_F(ResumeTest, OnlyItsOwnLauncherMayComeBack) {
   }
 }
 
-TEST_F(ResumeTest, BeforeTheStartThereIsNothingToComeBackTo) {
+// The start itself may be what was lost.
+TEST_F(ResumeTest, BeforeTheStartTheLauncherMayComeBackToo) {
   SessionCore core(Identity{1, "b", true}, now_);
   core.OnEvent(now_, Request{Hello()});
-  EXPECT_FALSE(core.CanResume(Hello().hello()));
-  EXPECT_THAT(All<End>(core.OnEvent(now_, LauncherGone{})), SizeIs(1));
+  EXPECT_THAT(core.OnEvent(now_, LauncherGone{}), IsEmpty());
+  now_ += seconds(9);
+  ASSERT_TRUE(core.CanResume(Hello().hello()));
+  const auto actions = core.OnEvent(now_, Resumed{Hello().hello()});
+  EXPECT_TRUE(All<SendWelcome>(actions).at(0).resumed);
+  EXPECT_THAT(All<SendShepherd>(actions), IsEmpty()) << "a shepherd without a part has no words";
+  v1::SessionRequest start;
+  start.mutable_start()->set_job_id("job");
+  start.set_sequence(1);
+  EXPECT_THAT(All<SendShepherd>(core.OnEvent(now_, Request{start})), SizeIs(1));
+  EXPECT_EQ(core.state(), State::kRunning);
+}
+
+TEST_F(ResumeTest, BeforeTheStartTheLauncherIsAwaitedForItsLease) {
+  SessionCore core(Identity{1, "b", true}, now_);
+  EXPECT_FALSE(core.CanResume(Hello().hello())) << "before the Hello";
+  core.OnEvent(now_, Request{Hello()});
+  core.OnEvent(now_, LauncherGone{});
+  now_ += seconds(10);
+  core.OnEvent(now_, Tick{});
+  EXPECT_EQ(core.state(), State::kEnded);
 }
 
 TEST_F(ResumeTest, AnAdoptedJobWaitsForItsLauncher) {
