@@ -103,6 +103,7 @@ absl::StatusOr<v1::LogPiece> LogRelay::Read(uint32_t rank, v1::StreamKind kind, 
   v1::LogPiece piece;
   piece.set_size(stream.size);
   piece.set_ended(finished_);
+  if (!stream.spool) return piece;  // nothing was written yet
   offset = std::min(offset, stream.size);
   std::string& bytes = *piece.mutable_data();
   ssize_t n;

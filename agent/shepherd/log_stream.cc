@@ -27,11 +27,11 @@ constexpr uint64_t kKeep = 64 << 10;
 
 }  // namespace
 
-LogStream::LogStream(loop::Loop& loop, os::UniqueFd pipe, SpoolFile spool, Limits limits,
-                     OnGrown on_grown, OnStuck on_stuck)
+LogStream::LogStream(loop::Loop& loop, os::UniqueFd pipe, std::vector<std::string> directories,
+                     Limits limits, OnGrown on_grown, OnStuck on_stuck)
     : loop_(loop),
       pipe_(std::move(pipe)),
-      spool_(std::move(spool)),
+      directories_(std::move(directories)),
       limit_(limits.undelivered_bytes),
       on_grown_(std::move(on_grown)),
       on_stuck_(std::move(on_stuck)),
@@ -74,9 +74,9 @@ void LogStream::OnReadable() {
 }
 
 LogStream::Moved LogStream::Move() {
-  if (discard_ || !can_splice_ || !held_.empty()) return Copy();
+  if (discard_ || !spool_ || !can_splice_ || !held_.empty()) return Copy();
   auto offset = static_cast<off64_t>(size_);
-  ssize_t n = splice(pipe_.get(), nullptr, spool_.fd(), &offset, kMoveSize,
+  ssize_t n = splice(pipe_.get(), nullptr, spool_->fd(), &offset, kMoveSize,
                      SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
   if (n == 0) return Moved::kEnd;
   if (n < 0) {
@@ -85,8 +85,7 @@ LogStream::Moved LogStream::Move() {
       can_splice_ = false;
       return Copy();
     }
-    if (!std::exchange(told_stuck_, true)) on_stuck_(PosixError(errno, "keep a worker's output"));
-    return Moved::kStuck;
+    return Stuck(PosixError(errno, "keep a worker's output"));
   }
   last_moved_ = static_cast<uint64_t>(n);
   size_ += last_moved_;
@@ -96,7 +95,7 @@ LogStream::Moved LogStream::Move() {
 
 LogStream::Moved LogStream::Copy() {
   if (held_.empty()) {
-    held_.resize(kMoveSize);
+    held_.resize(spool_ ? kMoveSize : kSmallRead);
     ssize_t n = read(pipe_.get(), held_.data(), held_.size());
     int error = errno;
     held_.resize(n > 0 ? static_cast<size_t>(n) : 0);
@@ -112,10 +111,14 @@ LogStream::Moved LogStream::Copy() {
     held_.clear();
     return Moved::kSome;
   }
-  ssize_t n = pwrite(spool_.fd(), held_.data(), held_.size(), static_cast<off_t>(size_));
+  if (!spool_) {
+    auto spool = SpoolFile::Open(directories_);
+    if (!spool.ok()) return Stuck(spool.status());
+    spool_ = *std::move(spool);
+  }
+  ssize_t n = pwrite(spool_->fd(), held_.data(), held_.size(), static_cast<off_t>(size_));
   if (n <= 0) {
-    if (!std::exchange(told_stuck_, true)) on_stuck_(PosixError(errno, "keep a worker's output"));
-    return Moved::kStuck;
+    return Stuck(PosixError(errno, "keep a worker's output"));
   }
   held_.erase(0, static_cast<size_t>(n));
   size_ += static_cast<uint64_t>(n);
@@ -123,12 +126,17 @@ LogStream::Moved LogStream::Copy() {
   return Moved::kSome;
 }
 
+LogStream::Moved LogStream::Stuck(absl::Status why) {
+  if (!std::exchange(told_stuck_, true)) on_stuck_(std::move(why));
+  return Moved::kStuck;
+}
+
 void LogStream::Delivered(uint64_t offset) {
   offset = std::min(offset, size_);
   if (offset <= delivered_) return;
   bool was_full = size_ - delivered_ >= limit_;
   delivered_ = offset;
-  spool_.Reclaim(std::min(delivered_, size_ - std::min(size_, kKeep)));
+  spool_->Reclaim(std::min(delivered_, size_ - std::min(size_, kKeep)));
   if (was_full && size_ - delivered_ < limit_) Arm();
 }
 
@@ -170,9 +178,10 @@ void LogStream::Close() {
 }
 
 std::string LogStream::Tail(size_t lines, size_t bytes) const {
+  if (!spool_) return "";
   uint64_t from = size_ > bytes ? size_ - bytes : 0;
   std::string text(size_ - from, '\0');
-  ssize_t n = pread(spool_.fd(), text.data(), text.size(), static_cast<off_t>(from));
+  ssize_t n = pread(spool_->fd(), text.data(), text.size(), static_cast<off_t>(from));
   text.resize(n > 0 ? static_cast<size_t>(n) : 0);
   size_t at = text.size();
   // The newline that ends the last line is not one that begins another.

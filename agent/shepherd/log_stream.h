@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -13,9 +15,10 @@
 
 namespace dtrain::shepherd {
 
-// One worker's stdout or stderr: moves what the pipe gives into the spool file. When more than the
-// limit waits for the launcher it stops reading, which throttles the worker and loses nothing.
-// Loop thread.
+// One worker's stdout or stderr: moves what the pipe gives into a spool file, which is made with
+// the first byte: most ranks write to one stream or none, and a file is a good part of what
+// starting a rank costs. When more than the limit waits for the launcher it stops reading, which
+// throttles the worker and loses nothing. Loop thread.
 class LogStream {
  public:
   using OnGrown = absl::AnyInvocable<void()>;  // the spool has more; asks for no answer
@@ -27,8 +30,9 @@ class LogStream {
     int pipe_bytes;              // asked of the kernel; a power of two
   };
 
-  LogStream(loop::Loop& loop, os::UniqueFd pipe, SpoolFile spool, Limits limits, OnGrown on_grown,
-            OnStuck on_stuck);
+  // `directories`: as SpoolFile::Open takes them.
+  LogStream(loop::Loop& loop, os::UniqueFd pipe, std::vector<std::string> directories,
+            Limits limits, OnGrown on_grown, OnStuck on_stuck);
   LogStream(const LogStream&) = delete;
   LogStream& operator=(const LogStream&) = delete;
 
@@ -44,7 +48,8 @@ class LogStream {
   void Close();
 
   uint64_t size() const { return size_; }
-  int spool_fd() const { return spool_.fd(); }
+  // -1 as long as nothing was written.
+  int spool_fd() const { return spool_ ? spool_->fd() : -1; }
   // The last lines, for the report on a failure.
   std::string Tail(size_t lines, size_t bytes) const;
 
@@ -54,10 +59,12 @@ class LogStream {
   void OnReadable();
   Moved Move();
   Moved Copy();
+  Moved Stuck(absl::Status why);
 
   loop::Loop& loop_;
   os::UniqueFd pipe_;
-  SpoolFile spool_;
+  const std::vector<std::string> directories_;
+  std::optional<SpoolFile> spool_;
   const uint64_t limit_;
   OnGrown on_grown_;
   OnStuck on_stuck_;

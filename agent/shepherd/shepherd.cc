@@ -99,9 +99,11 @@ void Shepherd::OnAdopted() {
   if (reported_started_) *account.mutable_started() = StartedWorkers();
   Send(std::move(event));
   if (!reported_started_) return;
-  SendLogsOpened();
   for (auto& worker : workers_) {
-    for (v1::StreamKind kind : kStreams) SendSize(*worker, kind);
+    for (v1::StreamKind kind : kStreams) {
+      SendOpened(*worker, kind);
+      SendSize(*worker, kind);
+    }
   }
 }
 

@@ -67,11 +67,11 @@ class Shepherd {
   void TakeSpans(Worker& worker);
   // To the agent.
   void Send(v1::ShepherdEvent event, int fd = -1) { line_.Send(std::move(event), fd); }
-  void SendLogsOpened();
   void SendFailure(v1::NodeFailure failure);
   void Warn(std::string message);
   void MarkGrown(uint32_t rank, v1::StreamKind kind);
   void SendGrown();  // all there is, now
+  void SendOpened(Worker& worker, v1::StreamKind kind);
   void SendSize(Worker& worker, v1::StreamKind kind);
   Worker* Find(uint32_t rank);
 
@@ -92,6 +92,7 @@ class Shepherd {
   std::map<uint32_t, std::unique_ptr<PmiConnection>> pmi_connections_;
   std::map<uint32_t, std::unique_ptr<loop::Timer>> abort_timers_;
   std::set<std::pair<uint32_t, v1::StreamKind>> grown_;
+  std::set<std::pair<uint32_t, v1::StreamKind>> spools_told_;  // an agent has heard of them
   bool grown_posted_ = false;
   Sweeper sweeper_;
   loop::Timer deadline_, drain_, exit_, pages_;

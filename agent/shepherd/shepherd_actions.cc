@@ -118,7 +118,9 @@ void Shepherd::Carry(PmiServer::Actions actions) {
 }
 
 void Shepherd::ReportStarted() {
-  SendLogsOpened();
+  for (auto& worker : workers_) {
+    for (v1::StreamKind kind : kStreams) SendOpened(*worker, kind);
+  }
   v1::ShepherdEvent event;
   *event.mutable_started() = StartedWorkers();
   Send(std::move(event));
@@ -134,17 +136,6 @@ v1::Started Shepherd::StartedWorkers() const {
     entry->set_pid(static_cast<uint32_t>(worker->pid()));
   }
   return started;
-}
-
-void Shepherd::SendLogsOpened() {
-  for (auto& worker : workers_) {
-    for (v1::StreamKind kind : kStreams) {
-      v1::ShepherdEvent opened;
-      opened.mutable_log_opened()->set_rank(worker->rank());
-      opened.mutable_log_opened()->set_stream(kind);
-      Send(std::move(opened), worker->log(kind).spool_fd());
-    }
-  }
 }
 
 void Shepherd::WatchPages() {
@@ -272,7 +263,18 @@ void Shepherd::SendGrown() {
   }
 }
 
+void Shepherd::SendOpened(Worker& worker, v1::StreamKind kind) {
+  const int spool = worker.log(kind).spool_fd();
+  if (spool >= 0) spools_told_.emplace(worker.rank(), kind);
+  v1::ShepherdEvent event;
+  event.mutable_log_opened()->set_rank(worker.rank());
+  event.mutable_log_opened()->set_stream(kind);
+  Send(std::move(event), spool);
+}
+
 void Shepherd::SendSize(Worker& worker, v1::StreamKind kind) {
+  const bool has_spool = worker.log(kind).spool_fd() >= 0;
+  if (has_spool && !spools_told_.contains({worker.rank(), kind})) SendOpened(worker, kind);
   v1::ShepherdEvent event;
   event.mutable_log_grown()->set_rank(worker.rank());
   event.mutable_log_grown()->set_stream(kind);

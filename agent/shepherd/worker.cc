@@ -37,14 +37,12 @@ absl::StatusOr<Stream> MakeStream(loop::Loop& loop, const WorkerSetup& setup, ui
                                   v1::StreamKind kind, WorkerHooks& hooks) {
   auto pipe = os::Pipe();
   if (!pipe.ok()) return pipe.status();
-  auto spool = SpoolFile::Open(setup.spool_directories);
-  if (!spool.ok()) return spool.status();
   uint64_t spool_limit = setup.part.spool_limit_bytes();
   auto streams = 2 * static_cast<uint32_t>(setup.part.workers_size());
   uint32_t pipe_size = std::clamp(std::bit_floor(kAllPipes / streams), kSmallestPipe, kLargestPipe);
   return Stream{std::move(pipe->second),
                 std::make_unique<LogStream>(
-                    loop, std::move(pipe->first), *std::move(spool),
+                    loop, std::move(pipe->first), setup.spool_directories,
                     LogStream::Limits{spool_limit > 0 ? spool_limit : kDefaultSpool,
                                       static_cast<int>(pipe_size)},
                     [&hooks, rank, kind] { hooks.log_grown(rank, kind); },

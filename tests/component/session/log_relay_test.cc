@@ -50,6 +50,17 @@ TEST_F(ReadTest, APieceIsWhatWasAskedFor) {
   EXPECT_EQ(relay_.size(4, kOut), 0u);
 }
 
+// A stream has a file from its first byte on.
+TEST_F(ReadTest, OfASilentStreamThereIsNothingYet) {
+  relay_.Opened(4, kOut, os::UniqueFd());
+  auto piece = relay_.Read(4, kOut, 0, kMiB);
+  ASSERT_TRUE(piece.ok()) << piece.status();
+  EXPECT_EQ(piece->data(), "");
+  EXPECT_FALSE(piece->ended());
+  relay_.Finished(v1::Finished());
+  EXPECT_TRUE(relay_.Read(4, kOut, 0, kMiB)->ended());
+}
+
 TEST_F(ReadTest, BehindTheEndThereIsNothingYet) {
   Write("hello");
   const v1::LogPiece piece = Read(~uint64_t{0});

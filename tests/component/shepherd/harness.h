@@ -255,7 +255,6 @@ class ShepherdTest : public ::testing::Test {
     EXPECT_FALSE(finished_) << "after Finished: " << event.ShortDebugString();
     switch (event.kind_case()) {
       case v1::ShepherdEvent::kLogOpened:
-        ASSERT_TRUE(fd);
         logs_[{event.log_opened().rank(), event.log_opened().stream()}].spool = std::move(fd);
         break;
       case v1::ShepherdEvent::kStarted:

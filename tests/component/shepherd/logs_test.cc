@@ -52,6 +52,17 @@ TEST_F(LogsTest, AnyBytesArriveExactly) {
   EXPECT_EQ(Err(), "\x80");
 }
 
+// A file is a good part of what starting a rank costs.
+TEST_F(LogsTest, OnlyAStreamThatIsWrittenToHasAFile) {
+  Start(Shell(2, "[ $DTRAIN_RANK = 0 ] || echo mine >&2"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_FALSE((logs_[{0, v1::STREAM_KIND_STDOUT}].spool));
+  EXPECT_FALSE((logs_[{0, v1::STREAM_KIND_STDERR}].spool));
+  EXPECT_FALSE((logs_[{1, v1::STREAM_KIND_STDOUT}].spool));
+  EXPECT_TRUE((logs_[{1, v1::STREAM_KIND_STDERR}].spool));
+  EXPECT_EQ(Err(1), "mine\n");
+}
+
 // J9
 TEST_F(LogsTest, ABurstBeforeTheExitArrivesWhole) {
   pattern_ = "0123456789abcdefghijklmnopqrstuvwxyz\n";
