@@ -65,14 +65,13 @@ absl::Status Runner::Prepare() {
 absl::Status Runner::PrepareTcp() {
   auto options =
       transport::UserTcpOptions(options_.transport.tls_directory, options_.transport.agent_port);
-  absl::StatusOr<std::unique_ptr<transport::TcpTransport>> made = options.status();
-  if (options.ok()) {
-    options->connect_timeout = options_.transport.connect_timeout;
-    made = transport::TcpTransport::Make(loop_, *options);
-  }
-  if (!made.ok()) {
-    return absl::UnauthenticatedError(absl::StrCat("--agent tcp: ", made.status().message()));
-  }
+  const auto refused = [](const absl::Status& why) {
+    return absl::UnauthenticatedError(absl::StrCat("--agent tcp: ", why.message()));
+  };
+  if (!options.ok()) return refused(options.status());
+  options->connect_timeout = options_.transport.connect_timeout;
+  auto made = transport::TcpTransport::Make(loop_, *options);
+  if (!made.ok()) return refused(made.status());
   remote_ = *std::move(made);
   return absl::OkStatus();
 }
