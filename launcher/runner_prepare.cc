@@ -63,15 +63,15 @@ absl::Status Runner::Prepare() {
 }
 
 absl::Status Runner::PrepareTcp() {
-  auto options =
-      transport::UserTcpOptions(options_.transport.tls_directory, options_.transport.agent_port);
-  const auto refused = [](const absl::Status& why) {
+  const auto failed = [](const absl::Status& why) {
     return absl::UnauthenticatedError(absl::StrCat("--agent tcp: ", why.message()));
   };
-  if (!options.ok()) return refused(options.status());
+  auto options =
+      transport::UserTcpOptions(options_.transport.tls_directory, options_.transport.agent_port);
+  if (!options.ok()) return failed(options.status());
   options->connect_timeout = options_.transport.connect_timeout;
   auto made = transport::TcpTransport::Make(loop_, *options);
-  if (!made.ok()) return refused(made.status());
+  if (!made.ok()) return failed(made.status());
   remote_ = *std::move(made);
   return absl::OkStatus();
 }

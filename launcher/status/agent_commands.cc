@@ -98,7 +98,6 @@ int AgentCommands::Nodes() {
   return silent_.empty() ? kExitOk : kExitStartAgents;
 }
 
-// The job that was named, by its id or the beginning of it, or the only one.
 absl::StatusOr<AgentJob> AgentCommands::Find() {
   Ask();
   const std::string& name = options_.job;
@@ -124,11 +123,9 @@ absl::StatusOr<AgentJob> AgentCommands::Find() {
                     : absl::StrCat(" on ", absl::StrJoin(asked, ", "))));
 }
 
-absl::Status AgentCommands::Show() {
-  auto job = Find();
-  if (!job.ok()) return job.status();
+absl::Status AgentCommands::Show(const AgentJob& job) {
   TellSilent();
-  const Json page = AgentJobPage(*job);
+  const Json page = AgentJobPage(job);
   if (options_.json) {
     PrintJson(page);
   } else {
@@ -137,13 +134,11 @@ absl::Status AgentCommands::Show() {
   return absl::OkStatus();
 }
 
-absl::Status AgentCommands::Logs() {
-  auto job = Find();
-  if (!job.ok()) return job.status();
+absl::Status AgentCommands::Logs(const AgentJob& job) {
   // Who may not see the ranks is refused by the first agent that he asks.
-  const JobPart* part = &job->parts[0];
+  const JobPart* part = &job.parts[0];
   bool known = part->job.world_size() == 0;
-  for (const JobPart& each : job->parts) {
+  for (const JobPart& each : job.parts) {
     for (const v1::RankOnNode& rank : each.job.ranks()) {
       if (rank.rank() != options_.rank) continue;
       part = &each;
@@ -151,12 +146,12 @@ absl::Status AgentCommands::Logs() {
     }
   }
   if (!known) {
-    return absl::NotFoundError(absl::StrCat(job->id, ": rank ", options_.rank,
-                                            " is on none of the hosts that were asked"));
+    return absl::NotFoundError(
+        absl::StrCat(job.id, ": rank ", options_.rank, " is on none of the hosts that were asked"));
   }
   v1::ReadLogRequest request;
-  request.set_job_id(job->id);
-  request.set_attempt(job->attempt);
+  request.set_job_id(job.id);
+  request.set_attempt(job.attempt);
   request.set_rank(options_.rank);
   request.set_stream(options_.stream == "stdout" ? v1::STREAM_KIND_STDOUT : v1::STREAM_KIND_STDERR);
   request.set_limit(kPieceBytes);
@@ -178,15 +173,13 @@ absl::Status AgentCommands::Logs() {
   }
 }
 
-absl::Status AgentCommands::Stop() {
-  auto job = Find();
-  if (!job.ok()) return job.status();
+absl::Status AgentCommands::Stop(const AgentJob& job) {
   TellSilent();
   std::vector<std::pair<size_t, v1::StopJobRequest>> requests;
-  for (const JobPart& part : job->parts) {
+  for (const JobPart& part : job.parts) {
     v1::StopJobRequest request;
-    request.set_job_id(job->id);
-    request.set_attempt(job->attempt);
+    request.set_job_id(job.id);
+    request.set_attempt(job.attempt);
     requests.emplace_back(part.node, std::move(request));
   }
   const auto replies = agents_->Stop(requests);
@@ -197,7 +190,7 @@ absl::Status AgentCommands::Stop() {
         replies[i].status().code(),
         absl::StrCat(agents_->host(requests[i].first), ": ", replies[i].status().message()));
   }
-  return WaitForEnd(*job);
+  return WaitForEnd(job);
 }
 
 absl::Status AgentCommands::WaitForEnd(const AgentJob& job) {

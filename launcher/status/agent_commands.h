@@ -28,20 +28,22 @@ class AgentCommands {
 
   // `dtrain nodes`: its exit code.
   int Nodes();
-  // Each asks first, and takes the job that was named.
-  absl::Status Show();
-  absl::Status Logs();
-  absl::Status Stop();
+  // Asks, and finds the job that was named, by its id or the beginning of it, or the only one.
+  absl::StatusOr<AgentJob> Find();
+  absl::Status Show(const AgentJob& job);
+  absl::Status Logs(const AgentJob& job);
+  absl::Status Stop(const AgentJob& job);
+  // It is of this machine, as no hosts were named.
+  bool here() const { return here_; }
 
  private:
   explicit AgentCommands(const CommandOptions& options) : options_(options) {}
-  absl::StatusOr<AgentJob> Find();
   absl::Status WaitForEnd(const AgentJob& job);
   void TellSilent() const;
 
   const CommandOptions options_;
   std::unique_ptr<nodes::Agents> agents_;
-  bool here_ = false;  // of this machine, as no hosts were named
+  bool here_ = false;
   std::vector<absl::StatusOr<v1::NodeReport>> answers_;
   std::vector<Told> told_;  // by resident agents
   std::vector<std::string> silent_;

@@ -127,13 +127,15 @@ absl::Status Ps(const CommandOptions& options) {
 }
 
 // For a job of which no launcher is here; `none` says so.
-absl::Status ElseByAgents(const CommandOptions& options, absl::Status (AgentCommands::*command)(),
+absl::Status ElseByAgents(const CommandOptions& options,
+                          absl::Status (AgentCommands::*command)(const AgentJob&),
                           const absl::Status& none) {
   auto agents = AgentCommands::Make(options);
   if (!agents.ok()) return agents.status();
-  const absl::Status done = ((**agents).*command)();
+  const auto job = (*agents)->Find();
+  if (job.ok()) return ((**agents).*command)(*job);
   // Where hosts were not named nobody thinks of agents.
-  return absl::IsNotFound(done) && !options.names_hosts ? none : done;
+  return absl::IsNotFound(job.status()) && (*agents)->here() ? none : job.status();
 }
 
 absl::StatusOr<Json> Everything(const LiveJob& job) {

@@ -21,7 +21,7 @@ def dtrain(host, *args, **options):
 
 
 def nodes(cluster, *args, code=0):
-    told = dtrain(cluster.head, "nodes", "--json", *args)
+    told = dtrain(cluster.head, "nodes", "--json", *args, timeout=120)
     assert told.returncode == code, told
     return {entry["host"]: entry for entry in json.loads(told.stdout)["nodes"]}
 
@@ -54,10 +54,10 @@ def job_of(host):
 
 # One host is down and one has no agent: the others are told all the same.
 def test_one_row_for_each_node(cluster, agents):
+    nodes(cluster, "-H", "node[0-2]", "--connect-timeout", "60s")  # brings the agent's program
     cluster.cut(cluster.nodes[3])
     try:
-        told = nodes(cluster, "-H", "node[0-3]", "--connect-timeout", "2s", code=200)
-        page = dtrain(cluster.head, "nodes", "-H", "node[0-3]", "--connect-timeout", "2s")
+        told = nodes(cluster, "-H", "node[0-3]", code=200)
     finally:
         cluster.heal(cluster.nodes[3])
     assert [told[f"node{i}"]["state"] for i in range(4)] == [
@@ -66,32 +66,32 @@ def test_one_row_for_each_node(cluster, agents):
         assert told[name]["hostname"] == name and told[name]["cores"] >= 1, told[name]
     assert told["node0"]["account"] == "root" and told["node0"]["started_unix_s"] > 0
     assert "no resident agent" in told["node2"]["why"]
-    assert told["node3"]["why"], told
-    lines = page.stdout.splitlines()
-    assert lines[0].split() == ["NODE", "STATE", "VERSION", "CORES", "GPUS", "JOBS"], page
-    assert lines[1].startswith("node0  ok           0.1.0    "), page
-    assert lines[4].startswith("node3  unreachable  -        -      -     -"), page
-    assert any(line.startswith("node3: ") for line in lines), page
-    assert page.returncode == 200
+    assert "connecting" in told["node3"]["why"] or "connect to" in told["node3"]["why"], told
 
 
 def test_a_name_that_does_not_exist_holds_nobody_up(cluster, agents):
-    told = nodes(cluster, "-H", "node0,nosuch.invalid", code=200)
+    told = nodes(cluster, "-H", "node0,nosuch.invalid", "--connect-timeout", "60s", code=200)
     assert told["node0"]["state"] == "ok"
     assert told["nosuch.invalid"]["state"] == "unreachable" and told["nosuch.invalid"]["why"]
+    page = dtrain(cluster.head, "nodes", "-H", "node0,nosuch.invalid", "--connect-timeout", "60s")
+    lines = page.stdout.splitlines()
+    assert lines[0].split() == ["NODE", "STATE", "VERSION", "CORES", "GPUS", "JOBS"], page
+    assert lines[1].startswith("node0           ok           0.1.0    "), page
+    assert lines[2].startswith("nosuch.invalid  unreachable  -        -      -     -"), page
+    assert lines[-1].startswith("nosuch.invalid: "), page
+    assert page.returncode == 200
 
 
 # An agent that does not answer though its host is there.
 def test_an_agent_that_hangs_holds_nobody_up(cluster, agents):
     agents[1].signal(signal.SIGSTOP)
     try:
-        told = nodes(cluster, *cluster.hosts_flag(1, cluster.nodes[:2]), "--connect-timeout", "2s",
-                     code=200)
+        told = nodes(cluster, *cluster.hosts_flag(1, cluster.nodes[:2]), code=200)
     finally:
         agents[1].signal(signal.SIGCONT)
     assert told["node0"]["state"] == "ok"
     assert told["node1"]["state"] == "unreachable"
-    assert "no answer within 2 s" in told["node1"]["why"], told
+    assert "no answer within 10 s" in told["node1"]["why"], told
 
 
 def test_mistakes_are_told(cluster):
@@ -158,7 +158,7 @@ def test_a_job_that_is_stopped_on_a_node_says_who_did_it(cluster, agents, job):
 # The launcher is dead, and its lease has not run out yet.
 @pytest.mark.launcher_killed
 def test_a_job_without_its_launcher_can_be_stopped(cluster, agents):
-    launch = cluster.start_launch(["--grace", "1s", "--lease", "120s",
+    launch = cluster.start_launch(["--grace", "1s", "--lease", "20s",
                                    *cluster.hosts_flag(1, cluster.nodes[:1]), "--", *LIVE])
     launch.wait_for("up")
     launch.kill()
@@ -166,9 +166,8 @@ def test_a_job_without_its_launcher_can_be_stopped(cluster, agents):
     stopped = dtrain(cluster.nodes[0], "stop")
     assert stopped.returncode == 0, stopped
     assert job_of(cluster.nodes[0])["state"] == "finished"
-    agents[0].signal(signal.SIGTERM)
-    assert agents[0].process.wait(10) == 0
-    agents[0].process = None
+    # For as long as its launcher may come back to hear of it.
+    wait_until(lambda: agents[0].jobs() == [], 60, lambda: agents[0].log)
 
 
 # kill -9 of the agent: what it told of a job, the next one tells again.
