@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "agent/resident.h"
@@ -51,6 +52,15 @@ v1::NodeReport AboutNode() {
   report.set_load(Load());
   report.set_memory_available_bytes(MemoryAvailable());
   return report;
+}
+
+auth::Identity OwnIdentity(const std::string& proof) {
+  auth::Identity self;
+  self.role = auth::Role::kAdmin;
+  self.name = absl::StrCat(getuid());
+  self.account = auth::Account{self.name, getuid(), getgid()};
+  self.proof = proof;
+  return self;
 }
 
 }  // namespace dtrain::agent

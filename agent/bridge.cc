@@ -46,16 +46,6 @@ bool WriteAll(int fd, absl::string_view bytes) {
   return true;
 }
 
-// Whoever could start this agent may do all that it can do.
-auth::Identity Ourselves() {
-  auth::Identity self;
-  self.role = auth::Role::kAdmin;
-  self.name = absl::StrCat(getuid());
-  self.account = auth::Account{self.name, getuid(), getgid()};
-  self.proof = "its agent";
-  return self;
-}
-
 // Members in start order, so that they stop in reverse.
 class Bridge {
  public:
@@ -68,7 +58,7 @@ class Bridge {
             /*state_directory=*/"",
             [this](const session::Owner&, const v1::Hello&) { return TakeShepherd(); },
             readers_.readers(), [this] { Leave(); }),
-        service_(loop, sessions_, Ourselves()),
+        service_(loop, sessions_, OwnIdentity("its agent")),
         farewell_(loop) {
     sessions_.SetAbout(AboutNode);
   }

@@ -26,6 +26,9 @@ std::unique_ptr<CLI::App> Define(Config& config) {
   app->add_option("--listen", config.listen,
                   "ADDRESS:PORT for launchers on other machines, who must show a certificate. "
                   "Default none: then launchers come by ssh");
+  app->add_option("--status-listen", config.status_listen,
+                  "[IP:]PORT for HTTP on a loopback address, with the token in http.token of the "
+                  "state directory. Default none: HTTP is on http.sock there, and on --listen");
   app->add_option("--tls-ca", config.tls.ca, "certificate of the cluster's authority")
       ->default_val(absl::StrCat(kTlsDirectory, "/ca.crt"));
   app->add_option("--tls-cert", config.tls.certificate, "the node's certificate")

@@ -13,6 +13,7 @@ namespace dtrain::agent {
 struct Config {
   std::string state_directory;  // empty: DefaultStateDirectory()
   std::string listen;           // "ADDRESS:PORT" for launchers elsewhere; empty: none
+  std::string status_listen;    // [IP:]PORT for HTTP on a loopback address; empty: none
   tls::Files tls;
   std::string account_map;  // a file; empty: certificates' names are accounts
   bool allow_root = false;

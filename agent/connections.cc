@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kMostOfOne = 128;
 constexpr size_t kMost = 1024;
 constexpr char kGrpc[] = "h2";
+constexpr char kHttp[] = "http/1.1";
 
 std::optional<auth::Account> AccountOf(absl::string_view name) {
   auto found = os::FindAccount(std::string(name));
@@ -29,11 +30,17 @@ std::optional<auth::Account> AccountOf(absl::string_view name) {
   return auth::Account{found->name, found->uid, found->gid};
 }
 
+// Who comes by a unix socket is one, however many processes he has.
+std::string OriginOf(const auth::Identity& identity) {
+  return absl::StrCat("user ", identity.name);
+}
+
 }  // namespace
 
 // gRPC works on its stream; a duplicate tells when the peer has gone.
 struct Connections::Connection {
-  std::string origin;  // "user 1000", an address
+  std::string origin;    // "user 1000", an address
+  bool is_http = false;  // and has its place for its TLS only
   // False once it is closed: its stream may still have a word.
   std::shared_ptr<bool> here = std::make_shared<bool>(true);
   os::UniqueFd watched;
@@ -43,25 +50,48 @@ struct Connections::Connection {
   std::unique_ptr<tls::Stream> tls;
 };
 
-Connections::Connections(loop::Loop& loop, session::Sessions& sessions)
-    : loop_(loop), sessions_(sessions) {
+Connections::Connections(loop::Loop& loop, session::Sessions& sessions,
+                         answers::NodeAnswers& answers)
+    : loop_(loop),
+      sessions_(sessions),
+      answers_(answers),
+      http_(http::Server::MakeWithoutDoor(loop)) {
   policy_.agent_uid = geteuid();
 }
 
 Connections::~Connections() = default;
 
-void Connections::AdmitUnix(os::UniqueFd socket) {
-  auto peer = os::PeerOf(socket.get());
-  if (!peer.ok()) return log::Error(peer.status().message());
-  const std::string origin = absl::StrCat("user ", peer->uid);
-  if (!HasRoom(origin)) return;
+std::optional<auth::Identity> Connections::IdentityOf(int socket) {
+  auto peer = os::PeerOf(socket);
+  if (!peer.ok()) {
+    log::Error(peer.status().message());
+    return std::nullopt;
+  }
   auto account = os::FindAccount(peer->uid);
   auto identity = auth::IdentityOfUnixPeer({peer->uid, peer->gid, static_cast<uint32_t>(peer->pid)},
                                            account.ok() ? account->name : "", policy_);
-  if (!identity.ok()) return Refuse(origin, identity.status().message());
+  if (identity.ok()) return *std::move(identity);
+  Refuse(absl::StrCat("user ", peer->uid), identity.status().message());
+  return std::nullopt;
+}
+
+void Connections::AdmitUnix(os::UniqueFd socket) {
+  auto identity = IdentityOf(socket.get());
+  if (!identity) return;
+  const std::string origin = OriginOf(*identity);
+  if (!HasRoom(origin)) return;
   auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
   (*place)->origin = origin;
   Serve(place, *std::move(identity), std::move(socket));
+}
+
+void Connections::AdmitHttp(os::UniqueFd socket) {
+  auto identity = IdentityOf(socket.get());
+  if (!identity) return;
+  const std::string origin = OriginOf(*identity);
+  if (!http_->Admit(std::move(socket), origin, answers_.HandlerFor(*std::move(identity)))) {
+    Refuse(origin, "too many HTTP connections are here");
+  }
 }
 
 void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
@@ -73,7 +103,8 @@ void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
   callbacks.on_ready = [this, place](tls::Ready ready) { OnTlsReady(place, std::move(ready)); };
   callbacks.on_closed = [this, place, here = (*place)->here](absl::Status why) {
     if (!*here) return;
-    if (!why.ok() && (*place)->server == nullptr) Refuse((*place)->origin, why.message());
+    if (!why.ok() && (*place)->server == nullptr && !(*place)->is_http)
+      Refuse((*place)->origin, why.message());
     Close(place);
   };
   (*place)->tls = tls::Stream::Accept(loop_, *tls_, std::move(socket), std::move(callbacks));
@@ -81,8 +112,8 @@ void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
 
 void Connections::OnTlsReady(Place place, tls::Ready ready) {
   const std::string origin = (*place)->origin;
-  if (ready.alpn != kGrpc) {
-    Refuse(origin, "it speaks no gRPC (ALPN h2)");
+  if (ready.alpn != kGrpc && ready.alpn != kHttp) {
+    Refuse(origin, "it speaks neither gRPC nor HTTP (ALPN h2, http/1.1)");
     return Close(place);
   }
   auto identity = auth::IdentityOfCertificate(
@@ -92,7 +123,13 @@ void Connections::OnTlsReady(Place place, tls::Ready ready) {
     Refuse(origin, identity.status().message());
     return Close(place);
   }
-  Serve(place, *std::move(identity), std::move(ready.plain));
+  if (ready.alpn == kGrpc) return Serve(place, *std::move(identity), std::move(ready.plain));
+  // The end of what it is served ends its TLS, which closes the connection.
+  (*place)->is_http = true;
+  if (!http_->Admit(std::move(ready.plain), origin, answers_.HandlerFor(*std::move(identity)))) {
+    Refuse(origin, "too many HTTP connections are here");
+    Close(place);
+  }
 }
 
 void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {

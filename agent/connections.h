@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "agent/answers/node_answers.h"
 #include "agent/auth/identity.h"
 #include "agent/auth/refusal_log.h"
 #include "agent/session/agent_service.h"
 #include "agent/session/sessions.h"
+#include "common/http/server.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "common/os/unique_fd.h"
@@ -23,7 +26,7 @@ namespace dtrain::agent {
 // that who its peer is holds for all that comes over it. Loop thread.
 class Connections {
  public:
-  Connections(loop::Loop& loop, session::Sessions& sessions);
+  Connections(loop::Loop& loop, session::Sessions& sessions, answers::NodeAnswers& answers);
   ~Connections();
 
   // For those who come from now on.
@@ -32,7 +35,9 @@ class Connections {
 
   // A peer on the unix socket: known by the kernel's word.
   void AdmitUnix(os::UniqueFd socket);
-  // One from elsewhere, at `address`: known by the certificate it shows.
+  // The same, for one who asks over HTTP.
+  void AdmitHttp(os::UniqueFd socket);
+  // One from elsewhere, at `address`: known by the certificate it shows. It speaks gRPC or HTTP.
   void AdmitTcp(os::UniqueFd socket, const std::string& address);
   size_t size() const { return connections_.size(); }
 
@@ -42,6 +47,8 @@ class Connections {
 
   // False when so many of them are here that another one is refused.
   bool HasRoom(const std::string& origin);
+  // Of who sits at the other end of a unix socket; nullopt when it is refused.
+  std::optional<auth::Identity> IdentityOf(int socket);
   void OnTlsReady(Place place, tls::Ready ready);
   void Serve(Place place, auth::Identity peer, os::UniqueFd stream);
   void Refuse(const std::string& origin, absl::string_view why);
@@ -49,6 +56,8 @@ class Connections {
 
   loop::Loop& loop_;
   session::Sessions& sessions_;
+  answers::NodeAnswers& answers_;
+  const std::unique_ptr<http::Server> http_;
   auth::Policy policy_;
   std::shared_ptr<const tls::Context> tls_;
   auth::RefusalLog refusals_;

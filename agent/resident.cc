@@ -116,7 +116,7 @@ absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
 }
 
 absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueFd> given) const {
-  absl::StatusOr<os::UniqueFd> fd = given ? *std::move(given) : Bind();
+  absl::StatusOr<os::UniqueFd> fd = given ? *std::move(given) : Bind(socket_path());
   if (!fd.ok()) return fd;
   const std::string build = path_ + "/build";
   os::UniqueFd file(open((build + ".new").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -128,8 +128,8 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueF
   return fd;
 }
 
-absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind() const {
-  auto name = Name(socket_path());
+absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_path) const {
+  auto name = Name(socket_path);
   if (!name.ok()) return name.status();
   os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return PosixError(errno, "make a socket");

@@ -18,7 +18,7 @@ std::string DefaultStateDirectory();
 std::string BuildId();
 
 // The state directory of one resident agent, held by a lock as long as this lives. In it: `lock`,
-// `agent.sock`, `build`, and `jobs/`, where each job has a folder.
+// `agent.sock`, `http.sock`, `build`, and `jobs/`, where each job has a folder.
 class ResidentDirectory {
  public:
   // Makes it, mode 0755 for root (users reach the socket in it) and 0700 else. ALREADY_EXISTS:
@@ -27,12 +27,16 @@ class ResidentDirectory {
 
   const std::string& path() const { return path_; }
   std::string socket_path() const { return path_ + "/agent.sock"; }
+  std::string http_path() const { return path_ + "/http.sock"; }
+  std::string token_path() const { return path_ + "/http.token"; }
+  // A listening socket under http_path.
+  absl::StatusOr<os::UniqueFd> ListenHttp() const { return Bind(http_path()); }
   // A listening socket under socket_path: the one that systemd has given, else one in place of what
   // a killed agent has left there. Says which build serves there.
   absl::StatusOr<os::UniqueFd> Listen(std::optional<os::UniqueFd> given) const;
 
  private:
-  absl::StatusOr<os::UniqueFd> Bind() const;
+  absl::StatusOr<os::UniqueFd> Bind(const std::string& socket_path) const;
   ResidentDirectory(std::string path, os::UniqueFd lock)
       : path_(std::move(path)), lock_(std::move(lock)) {}
   std::string path_;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/about.h"
+#include "agent/answers/node_answers.h"
 #include "agent/config.h"
 #include "agent/connections.h"
 #include "agent/node_readers.h"
@@ -26,6 +27,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
+#include "common/http/server.h"
 #include "common/log/log.h"
 #include "common/loop/loop.h"
 #include "common/os/account.h"
@@ -157,6 +159,11 @@ absl::StatusOr<Security> ReadSecurity(const Config& config) {
   return security;
 }
 
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+}
+
 // Members in start order, so that they stop in reverse.
 class Resident {
  public:
@@ -166,6 +173,7 @@ class Resident {
         systemd_(std::move(systemd)),
         directory_(std::move(directory)),
         listen_(config.listen),
+        status_listen_(config.status_listen),
         readers_(loop),
         sessions_(
             loop, session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true},
@@ -174,7 +182,8 @@ class Resident {
               return StartShepherd(owner, hello);
             },
             readers_.readers(), [this] { RemoveCgroups(); }),
-        connections_(loop, sessions_) {
+        answers_(HostName(), sessions_),
+        connections_(loop, sessions_, answers_) {
     sessions_.SetAbout([this] { return About(); });
     Use(std::move(security));
   }
@@ -232,7 +241,36 @@ class Resident {
     unix_.emplace(loop_, *std::move(listening), [this](os::UniqueFd socket, const auto&) {
       connections_.AdmitUnix(std::move(socket));
     });
-    log::Info(absl::StrCat("serving on ", directory_.socket_path()));
+    absl::Status http = ListenHttp();
+    // Who waits for this line may ask by any way.
+    if (http.ok()) log::Info(absl::StrCat("serving on ", directory_.socket_path()));
+    return http;
+  }
+
+  absl::Status ListenHttp() {
+    auto listening = directory_.ListenHttp();
+    if (!listening.ok()) return listening.status();
+    http_unix_.emplace(loop_, *std::move(listening), [this](os::UniqueFd socket, const auto&) {
+      connections_.AdmitHttp(std::move(socket));
+    });
+    if (status_listen_.empty()) return absl::OkStatus();
+    const auto named = [](const absl::Status& why) {
+      return absl::Status(why.code(), absl::StrCat("--status-listen: ", why.message()));
+    };
+    const auto where = http::ParseListening(status_listen_);
+    if (!where.ok()) return named(where.status());
+    (void)unlink(directory_.token_path().c_str());  // of an agent before us
+    auto token = http::WriteToken(directory_.token_path());
+    if (!token.ok()) return token.status();
+    // Who can read the token can be whoever we are.
+    auth::Identity self = OwnIdentity("token");
+    self.peer = "loopback";
+    auto tcp = http::Server::ListenTcp(loop_, where->ip, where->port, *token,
+                                       answers_.HandlerFor(std::move(self)));
+    if (!tcp.ok()) return named(tcp.status());
+    http_tcp_ = *std::move(tcp);
+    log::Info(absl::StrCat("status on http://", http_tcp_->address(), "/v1/node, token in ",
+                           directory_.token_path()));
     return absl::OkStatus();
   }
 
@@ -279,10 +317,14 @@ class Resident {
   Systemd systemd_;
   ResidentDirectory directory_;
   const std::string listen_;
+  const std::string status_listen_;
   const int64_t started_unix_nanos_ = absl::GetCurrentTimeNanos();
   NodeReaders readers_;
   session::Sessions sessions_;
+  answers::NodeAnswers answers_;
   Connections connections_;
+  std::unique_ptr<http::Server> http_tcp_;
+  std::optional<Door> http_unix_;
   std::optional<Door> tcp_;
   std::optional<Door> unix_;
   loop::Timer sweep_{loop_};
@@ -323,7 +365,7 @@ int RunServe(const std::vector<std::string>& words) {
   });
   resident.Start([&](absl::Status status) {
     if (status.ok()) return;
-    exit_code = Fail(status, kExitState);
+    exit_code = Fail(status, absl::IsInvalidArgument(status) ? kExitUsage : kExitState);
     loop.Stop();
   });
   loop.Run();

@@ -25,6 +25,7 @@ constexpr Rule kRules[] = {
     {"GET /v1/jobs/{id}/ranks", Right::kSee, "see the state"},
     {"GET /v1/jobs/{id}/ranks/{rank}", Right::kSee, "see the state"},
     {"GET /v1/jobs/{id}/ranks/{rank}/log", Right::kOwn, "read the output"},
+    {"GET /v1/node", Right::kLook, "see the node"},
     {"GET /v1/nodes", Right::kLook, "see the nodes"},
 };
 

@@ -85,6 +85,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
 
 Session::~Session() {
   *alive_ = false;
+  WakeLogWaiters();
   agent_.reservations.Release(this);
   if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is going away"));
 }
@@ -353,11 +354,15 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
   if (event.has_log_grown()) {
     const v1::LogGrown& grown = event.log_grown();
     relay_.Grown(grown.rank(), grown.stream(), grown.size());
+    WakeLogWaiters();
     return;
   }
   // No probe can come any more, and a worker may want any port.
   if (event.has_started()) probe_listener_.reset();
-  if (event.has_finished()) relay_.Finished(event.finished());
+  if (event.has_finished()) {
+    relay_.Finished(event.finished());
+    WakeLogWaiters();
+  }
   status_.FromShepherd(event);
   Feed(FromShepherd{std::move(event)});
 }
@@ -366,6 +371,7 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
 // cgroup, or has become our own descendant.
 void Session::KillLeftoversUntilGone(TimePoint deadline) {
   relay_.Finished(v1::Finished());
+  WakeLogWaiters();
   bool left = os::Kill(JobProcesses()) > 0;
   if (const std::string path = CgroupPath(); !path.empty()) {
     os::Cgroup cgroup(path);

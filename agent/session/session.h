@@ -80,6 +80,8 @@ class Session {
   // For others than the launcher.
   v1::JobOnNode Describe() const;
   const LogRelay& logs() const { return relay_; }
+  // Once, on the loop, when an output stream has grown, nothing more comes, or this ends.
+  void WhenLogsGrow(loop::Task task) { log_waiters_.push_back(std::move(task)); }
   // Ends the job as its launcher would, who is told the message. False: it is over already.
   bool StopBy(std::string message);
 
@@ -107,6 +109,7 @@ class Session {
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
   void KillLeftoversUntilGone(TimePoint deadline);
   void Stop(absl::Status status);
+  void WakeLogWaiters();
   void Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message);
 
   const Surroundings agent_;
@@ -123,6 +126,7 @@ class Session {
   std::unique_ptr<inventory::Prober> prober_;
   std::optional<inventory::HeldPorts> held_ports_;
   LogRelay relay_;
+  std::vector<loop::Task> log_waiters_;
   std::unique_ptr<ShepherdProcess> shepherd_;
   std::string job_cgroup_;  // name, once a part was given to the shepherd
   loop::Timer deadline_;

@@ -49,6 +49,14 @@ class Sessions {
   // of `method` are, and is refused the rest; jobs of others it sees only in name.
   void ReportNode(const auth::Identity& peer, absl::string_view method,
                   absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
+  absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
+                                                      absl::string_view method);
+  // The last attempt of the job. NOT_FOUND only for who may know.
+  absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
+                                            const std::string& job_id);
+  // Calls `task` on the loop when some output of the job has grown, or nothing more comes; at once
+  // when there is no such job.
+  void WhenLogsGrow(const std::string& job_id, uint32_t attempt, loop::Task task);
   absl::StatusOr<v1::LogPiece> ReadLog(const auth::Identity& peer, absl::string_view method,
                                        const v1::ReadLogRequest& request);
   absl::StatusOr<v1::StopJobReply> StopJob(const auth::Identity& peer,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What sessions tell those who only ask, and how others than a launcher end a job.
-#include <optional>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,6 +57,32 @@ std::vector<v1::JobOnNode> Sessions::JobsFor(const auth::Identity& peer) const {
     out.push_back(may ? session->Describe() : InName(session->Describe()));
   }
   return out;
+}
+
+absl::StatusOr<std::vector<v1::JobOnNode>> Sessions::ListJobs(const auth::Identity& peer,
+                                                              absl::string_view method) {
+  if (absl::Status may = Check(peer, method, nullptr, nullptr); !may.ok()) return may;
+  return JobsFor(peer);
+}
+
+absl::StatusOr<v1::JobOnNode> Sessions::DescribeJob(const auth::Identity& peer,
+                                                    absl::string_view method,
+                                                    const std::string& job_id) {
+  uint32_t attempt = 0;
+  for (const auto& session : sessions_) {
+    if (session != nullptr && session->hello().job_id() == job_id) {
+      attempt = std::max(attempt, session->hello().attempt());
+    }
+  }
+  auto session = FindFor(peer, method, job_id, attempt);
+  if (!session.ok()) return session.status();
+  return (*session)->Describe();
+}
+
+void Sessions::WhenLogsGrow(const std::string& job_id, uint32_t attempt, loop::Task task) {
+  Session* session = Find(job_id, attempt);
+  if (session == nullptr) return loop_.Post(std::move(task));
+  session->WhenLogsGrow(std::move(task));
 }
 
 absl::StatusOr<Session*> Sessions::FindFor(const auth::Identity& peer, absl::string_view method,

@@ -40,10 +40,11 @@ bool IsLoopbackName(absl::string_view host) {
 }  // namespace
 
 Connection::Connection(loop::Loop& loop, StreamSocket socket, const Access& access,
-                       const Limits& limits, Handler& handler, Callbacks callbacks)
+                       const Limits& limits, std::shared_ptr<AsyncHandler> handler,
+                       Callbacks callbacks)
     : access_(access),
       limits_(limits),
-      handler_(handler),
+      handler_(std::move(handler)),
       callbacks_(std::move(callbacks)),
       socket_(std::move(socket)),
       timer_(loop),
@@ -137,7 +138,9 @@ void Connection::Answer() {
   if (has_body) return Send(ErrorResponse(413, "a request with a body is not answered"), false);
   if (!target.ok()) return Send(ErrorResponse(400, target.status().message()), keep_alive_);
   target->accept = std::string(View(request[bhttp::field::accept]));
-  Send(handler_(*target), keep_alive_);
+  (*handler_)(*target, [self = shared_from_this()](Response response) {
+    if (!self->closed_) self->Send(std::move(response), self->keep_alive_);
+  });
 }
 
 template <typename Body>

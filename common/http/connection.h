@@ -31,9 +31,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     absl::AnyInvocable<void(const std::shared_ptr<Connection>&)> on_over;
   };
 
-  // `access`, `limits` and `handler` outlive it, or Close was called.
+  // `access` and `limits` outlive it, or Close was called.
   Connection(loop::Loop& loop, StreamSocket socket, const Access& access, const Limits& limits,
-             Handler& handler, Callbacks callbacks);
+             std::shared_ptr<AsyncHandler> handler, Callbacks callbacks);
   void Start() { Read(); }
   void Close();
   // Between a request and the end of its answer.
@@ -60,7 +60,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const Access& access_;
   const Limits& limits_;
-  Handler& handler_;
+  const std::shared_ptr<AsyncHandler> handler_;
   Callbacks callbacks_;
   StreamSocket socket_;
   loop::Timer timer_;

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -44,7 +47,26 @@ struct Response {
 
 // {"error": "..."} with this status.
 Response ErrorResponse(int status, absl::string_view message);
+// Bytes in it that are no UTF-8 become U+FFFD.
+Response JsonResponse(const nlohmann::ordered_json& json);
+
+// Whether the client would rather have metrics as OpenMetrics 1.0 than in Prometheus' older format.
+bool WantsOpenMetrics(const Target& target);
+Response MetricsResponse(std::string text, bool openmetrics);
+
+// What of an output stream is asked for.
+struct LogQuery {
+  bool of_stderr = false;
+  std::optional<uint64_t> offset;  // none: from the first byte that is kept
+  uint64_t limit = 0;
+  bool follow = false;
+};
+// INVALID_ARGUMENT with the parameter that is wrong.
+absl::StatusOr<LogQuery> ParseLogQuery(const Target& target);
 
 using Handler = absl::AnyInvocable<Response(const Target&)>;
+// One that may answer later. Each reply is called once, on the loop, and may outlive the client.
+using Reply = absl::AnyInvocable<void(Response)>;
+using AsyncHandler = absl::AnyInvocable<void(const Target&, Reply)>;
 
 }  // namespace dtrain::http

@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/http/server.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <cerrno>
+#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/http/connection.h"
 #include "common/log/log.h"
+#include "common/os/fd.h"
 
 namespace dtrain::http {
 namespace {
@@ -26,11 +30,18 @@ using Unix = asio::local::stream_protocol;
 using Tcp = asio::ip::tcp;
 
 constexpr char kYoungEnd[] = ".new";
+constexpr size_t kTokenBytes = 32;
 // After accept failed for want of descriptors.
 constexpr Duration kBreath = std::chrono::milliseconds(100);
 
 absl::Status StatusOf(const Error& error, absl::string_view what) {
   return PosixError(error.value(), what);
+}
+
+AsyncHandler AtOnce(Handler handler) {
+  return [handler = std::move(handler)](const Target& target, Reply reply) mutable {
+    reply(handler(target));
+  };
 }
 
 bool IsOursOrRoots(int socket) {
@@ -43,8 +54,8 @@ bool IsOursOrRoots(int socket) {
 }  // namespace
 
 struct Server::Shared {
-  Shared(loop::Loop& l, Handler h, Limits lim)
-      : loop(l), handler(std::move(h)), limits(lim), breath(l) {}
+  Shared(loop::Loop& l, AsyncHandler h, Limits lim)
+      : loop(l), handler(std::make_shared<AsyncHandler>(std::move(h))), limits(lim), breath(l) {}
 
   template <typename Protocol>
   void Accept(asio::basic_socket_acceptor<Protocol>& acceptor) {
@@ -69,35 +80,42 @@ struct Server::Shared {
     }
     // Closed as it goes out of scope.
     if (stranger || connections.size() >= limits.connections) return;
+    Serve(std::move(socket), handler, "", nullptr);
+  }
+
+  void Serve(StreamSocket socket, std::shared_ptr<AsyncHandler> with, const std::string& origin,
+             loop::Task on_over) {
     Connection::Callbacks callbacks;
     callbacks.on_answered = [this, alive = alive] {
       if (*alive) CheckIdle();
     };
-    callbacks.on_over = [this, alive = alive](const std::shared_ptr<Connection>& over) {
+    callbacks.on_over = [this, alive = alive, on_over = std::move(on_over)](
+                            const std::shared_ptr<Connection>& over) mutable {
+      if (on_over != nullptr) on_over();
       if (!*alive) return;
       connections.erase(over);
       CheckIdle();
     };
-    auto connection = std::make_shared<Connection>(loop, std::move(socket), access, limits, handler,
-                                                   std::move(callbacks));
-    connections.insert(connection);
+    auto connection = std::make_shared<Connection>(loop, std::move(socket), access, limits,
+                                                   std::move(with), std::move(callbacks));
+    connections[connection] = origin;
     connection->Start();
   }
 
   void CheckIdle() {
-    for (const auto& connection : connections) {
+    for (const auto& [connection, origin] : connections) {
       if (connection->busy()) return;
     }
     if (when_idle != nullptr) std::exchange(when_idle, nullptr)();
   }
 
   loop::Loop& loop;
-  Handler handler;
+  std::shared_ptr<AsyncHandler> handler;
   const Limits limits;
   Access access;
   std::optional<asio::basic_socket_acceptor<Unix>> unix_acceptor;
   std::optional<asio::basic_socket_acceptor<Tcp>> tcp_acceptor;
-  std::set<std::shared_ptr<Connection>> connections;
+  std::map<std::shared_ptr<Connection>, std::string> connections;  // with their origins
   loop::Timer breath;
   loop::Task when_idle;
   bool warned = false;
@@ -110,13 +128,64 @@ Server::Server(std::unique_ptr<Shared> shared, std::string address)
 Server::~Server() {
   *shared_->alive = false;
   const auto connections = shared_->connections;
-  for (const auto& connection : connections) connection->Close();
+  for (const auto& [connection, origin] : connections) connection->Close();
   if (shared_->unix_acceptor.has_value()) unlink(address_.c_str());
 }
 
 void Server::WhenIdle(loop::Task task) {
   shared_->when_idle = std::move(task);
   shared_->CheckIdle();
+}
+
+std::unique_ptr<Server> Server::MakeWithoutDoor(loop::Loop& loop, Limits limits) {
+  return std::unique_ptr<Server>(
+      new Server(std::make_unique<Shared>(loop, AsyncHandler(), limits), ""));
+}
+
+bool Server::Admit(os::UniqueFd socket, const std::string& origin, AsyncHandler handler,
+                   loop::Task on_over) {
+  const auto of_one =
+      static_cast<size_t>(std::count_if(shared_->connections.begin(), shared_->connections.end(),
+                                        [&](const auto& each) { return each.second == origin; }));
+  if (of_one >= shared_->limits.of_one ||
+      shared_->connections.size() >= shared_->limits.connections) {
+    return false;
+  }
+  Error error;
+  StreamSocket stream(shared_->loop.context());
+  // Of whatever family: nothing asks for it.
+  stream.assign(asio::generic::stream_protocol(AF_UNIX, 0), socket.get(), error);
+  if (error) return false;
+  (void)socket.Release();
+  shared_->Serve(std::move(stream), std::make_shared<AsyncHandler>(std::move(handler)), origin,
+                 std::move(on_over));
+  return true;
+}
+
+absl::StatusOr<Listening> ParseListening(const std::string& where) {
+  Listening out;
+  const size_t colon = where.rfind(':');
+  out.ip = colon == where.npos ? "127.0.0.1" : where.substr(0, colon);
+  if (out.ip.size() > 2 && out.ip.front() == '[' && out.ip.back() == ']') {
+    out.ip = out.ip.substr(1, out.ip.size() - 2);
+  }
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(where.substr(colon == where.npos ? 0 : colon + 1), &port) || port > 65535) {
+    return absl::InvalidArgumentError("write it as PORT or 127.0.0.1:PORT");
+  }
+  out.port = static_cast<uint16_t>(port);
+  return out;
+}
+
+absl::StatusOr<std::string> WriteToken(const std::string& path) {
+  os::UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd) return PosixError(errno, absl::StrCat("make ", path));
+  std::string token = os::RandomHex(kTokenBytes);
+  const std::string line = token + "\n";
+  if (write(fd.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    return PosixError(errno, absl::StrCat("write ", path));
+  }
+  return token;
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::ListenUnix(loop::Loop& loop, std::string path,
@@ -128,7 +197,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::ListenUnix(loop::Loop& loop, std
                                                    path.size(), " bytes; there is room for ",
                                                    kRoom));
   }
-  auto shared = std::make_unique<Shared>(loop, std::move(handler), limits);
+  auto shared = std::make_unique<Shared>(loop, AtOnce(std::move(handler)), limits);
   auto& acceptor = shared->unix_acceptor.emplace(loop.context());
   Error error;
   acceptor.open(Unix(), error);
@@ -149,6 +218,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::ListenUnix(loop::Loop& loop, std
 absl::StatusOr<std::unique_ptr<Server>> Server::ListenTcp(loop::Loop& loop, const std::string& ip,
                                                           uint16_t port, std::string token,
                                                           Handler handler, Limits limits) {
+  return ListenTcp(loop, ip, port, std::move(token), AtOnce(std::move(handler)), limits);
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::ListenTcp(loop::Loop& loop, const std::string& ip,
+                                                          uint16_t port, std::string token,
+                                                          AsyncHandler handler, Limits limits) {
   Error error;
   const asio::ip::address address = asio::ip::make_address(ip, error);
   if (error) {

@@ -12,16 +12,28 @@
 #include "common/base/clock.h"
 #include "common/http/message.h"
 #include "common/loop/loop.h"
+#include "common/os/unique_fd.h"
 
 namespace dtrain::http {
 
 // What strangers may take of us.
 struct Limits {
   size_t connections = 128;                      // more are closed as they come
+  size_t of_one = 32;                            // of them of one origin that Admit was told
   Duration request = std::chrono::seconds(10);   // until a request's header is there, idle included
   Duration response = std::chrono::seconds(30);  // until the peer has taken a piece of an answer
   Duration wrong_token = std::chrono::seconds(1);  // before a wrong token is answered
 };
+
+// Of PORT, IP:PORT or [IP]:PORT; without an IP 127.0.0.1.
+struct Listening {
+  std::string ip;
+  uint16_t port = 0;
+};
+absl::StatusOr<Listening> ParseListening(const std::string& where);
+
+// Makes the file, for nobody else to read, with a new token in it, which is returned.
+absl::StatusOr<std::string> WriteToken(const std::string& path);
 
 // A small HTTP/1.1 server that only answers GET and HEAD. Who may ask: on a unix socket, processes
 // of our own user and of root, as the kernel tells; on TCP, which binds loopback addresses only,
@@ -35,10 +47,21 @@ class Server {
   // `ip` must be a loopback address; port 0 takes a free one.
   static absl::StatusOr<std::unique_ptr<Server>> ListenTcp(loop::Loop& loop, const std::string& ip,
                                                            uint16_t port, std::string token,
+                                                           AsyncHandler handler,
+                                                           Limits limits = {});
+  static absl::StatusOr<std::unique_ptr<Server>> ListenTcp(loop::Loop& loop, const std::string& ip,
+                                                           uint16_t port, std::string token,
                                                            Handler handler, Limits limits = {});
+  // Without a door of its own: who calls Admit has accepted the connection and knows its peer.
+  static std::unique_ptr<Server> MakeWithoutDoor(loop::Loop& loop, Limits limits = {});
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
+
+  // False when there are too many, in all or of this origin; the socket is closed then. The handler
+  // is this connection's own; `on_over`, which may be null, is called when it is closed.
+  bool Admit(os::UniqueFd socket, const std::string& origin, AsyncHandler handler,
+             loop::Task on_over = nullptr);
 
   // "127.0.0.1:8080", or the path of the socket.
   const std::string& address() const { return address_; }

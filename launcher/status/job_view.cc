@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/view/collective_view.h"
+#include "common/view/metrics.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain::status {
@@ -40,25 +41,6 @@ Counts CountRanks(const report::JobFacts& facts) {
 Json LogView(const LogTails& logs, Rank rank, v1::StreamKind stream) {
   const LogTails::Range range = logs.range(rank, stream);
   return {{"begin", range.begin}, {"end", range.end}};
-}
-
-// `name`: label values are escaped; help and type stand before the first sample.
-void AddFamily(std::string& out, absl::string_view name, absl::string_view type,
-               absl::string_view help) {
-  absl::StrAppend(&out, "# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
-}
-
-std::string Label(absl::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n') {
-      out += "\\n";
-      continue;
-    }
-    if (c == '\\' || c == '"') out += '\\';
-    out += c;
-  }
-  return out;
 }
 
 }  // namespace
@@ -148,20 +130,21 @@ Json NodesView(const report::JobFacts& facts) {
 std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, TimePoint now,
                         bool openmetrics) {
   std::string out;
-  const std::string id = absl::StrCat("job=\"", Label(job.id), "\"");
-  AddFamily(out, "dtrain_job_state", "gauge", "1 for the state that the job is in.");
+  const std::string id = absl::StrCat("job=\"", view::Label(job.id), "\"");
+  view::AddFamily(out, "dtrain_job_state", "gauge", "1 for the state that the job is in.");
   absl::StrAppend(&out, "dtrain_job_state{", id, ",state=\"", job::StateName(facts.state),
                   "\"} 1\n");
-  AddFamily(out, "dtrain_job_age_seconds", "gauge", "Time since the launch.");
+  view::AddFamily(out, "dtrain_job_age_seconds", "gauge", "Time since the launch.");
   absl::StrAppendFormat(&out, "dtrain_job_age_seconds{%s} %.3f\n", id, ToSeconds(now - job.begin));
   const Counts counts = CountRanks(facts);
-  AddFamily(out, "dtrain_job_ranks", "gauge", "Ranks by what they do.");
+  view::AddFamily(out, "dtrain_job_ranks", "gauge", "Ranks by what they do.");
   for (const auto& [state, n] : {std::pair<const char*, size_t>{"waiting", counts.waiting},
                                  {"running", counts.running},
                                  {"ended", counts.ended}}) {
     absl::StrAppend(&out, "dtrain_job_ranks{", id, ",state=\"", state, "\"} ", n, "\n");
   }
-  AddFamily(out, "dtrain_job_nodes", "gauge", "Nodes that have joined the job and are not gone.");
+  view::AddFamily(out, "dtrain_job_nodes", "gauge",
+                  "Nodes that have joined the job and are not gone.");
   size_t nodes = 0;
   for (const job::NodeView& node : facts.nodes) nodes += node.joined && !node.gone ? 1 : 0;
   absl::StrAppend(&out, "dtrain_job_nodes{", id, "} ", nodes, "\n");
@@ -182,11 +165,12 @@ std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, T
       {"dtrain_rank_collective_wait_seconds", "Time of it that a rank waited for the last one.",
        [](const Progress& p) { return static_cast<double>(p.wait_nanos()) / 1e9; }}};
   for (const Family& family : kFamilies) {
-    AddFamily(out, absl::StrCat(family.name, openmetrics ? "" : "_total"), "counter", family.help);
+    view::AddFamily(out, absl::StrCat(family.name, openmetrics ? "" : "_total"), "counter",
+                    family.help);
     for (const job::RankEnd& rank : facts.ranks) {
       if (rank.progress.operations() == 0) continue;
       absl::StrAppendFormat(&out, "%s_total{%s,rank=\"%d\",host=\"%s\"} %.17g\n", family.name, id,
-                            rank.rank.value(), Label(report::HostOf(facts, rank.node)),
+                            rank.rank.value(), view::Label(report::HostOf(facts, rank.node)),
                             family.value(rank.progress));
     }
   }

@@ -101,8 +101,7 @@ std::string Notes(const Json& nodes) {
 
 std::string NodesPage(const Json& nodes) {
   std::vector<Row> rows = {{"NODE", "STATE", "VERSION", "CORES", "GPUS", "JOBS"}};
-  std::vector<Row> gpus = {
-      {"NODE", "GPU", "NAME", "MEMORY", "USE", "TEMP", "ECC", "XID", "STATE"}};
+  std::vector<Row> gpus = {{"NODE", "GPU", "NAME", "MEMORY", "USE", "TEMP", "ECC", "XID", "STATE"}};
   size_t more = 0;
   for (const Json& node : nodes) {
     rows.push_back(NodeRow(node));

@@ -42,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   access.token = "secret";
   http::Limits limits;
   limits.wrong_token = std::chrono::milliseconds(0);
-  http::Handler handler = Answer;
+  auto handler = std::make_shared<http::AsyncHandler>(
+      [](const http::Target& target, http::Reply reply) { reply(Answer(target)); });
   bool over = false;
   http::Connection::Callbacks callbacks;
   callbacks.on_answered = [] {};

@@ -64,6 +64,7 @@ TEST(Authorise, Matrix) {
       "GET /v1/jobs/{id}/ranks                     job y..yyy  none y...yy\n"
       "GET /v1/jobs/{id}/ranks/{rank}              job y..yyy  none y...yy\n"
       "GET /v1/jobs/{id}/ranks/{rank}/log          job ...yyy  none ....yy\n"
+      "GET /v1/node                                job yyyyyy  none yyyyyy\n"
       "GET /v1/nodes                               job yyyyyy  none yyyyyy\n";
   std::string got;
   for (const Rule& rule : Rules()) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/answers/node_answers.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "agent/answers/spool_feed.h"
+#include "agent/auth/authorise.h"
+#include "common/view/node_metrics.h"
+#include "common/view/node_view.h"
+
+namespace dtrain::answers {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+http::Response Refusal(const absl::Status& status) {
+  int code = 500;
+  if (absl::IsPermissionDenied(status)) code = 403;
+  if (absl::IsNotFound(status)) code = 404;
+  if (absl::IsInvalidArgument(status)) code = 400;
+  return http::ErrorResponse(code, status.message());
+}
+
+}  // namespace
+
+http::AsyncHandler NodeAnswers::HandlerFor(auth::Identity peer) {
+  return [this, peer = std::move(peer)](const http::Target& target, http::Reply reply) {
+    Answer(peer, target, std::move(reply));
+  };
+}
+
+void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
+                         http::Reply reply) {
+  const absl::string_view route = auth::RouteOf("GET", target.path);
+  if (route.empty()) return reply(http::ErrorResponse(404, "there is nothing at this path"));
+  if (route == "GET /healthz") return reply(http::JsonResponse({{"status", "ok"}}));
+  if (route == "GET /v1/jobs") {
+    const auto jobs = sessions_.ListJobs(peer, route);
+    if (!jobs.ok()) return reply(Refusal(jobs.status()));
+    Json list = Json::array();
+    for (const v1::JobOnNode& job : *jobs) {
+      list.push_back(view::JobView(job, host_, absl::GetCurrentTimeNanos()));
+    }
+    return reply(http::JsonResponse({{"jobs", std::move(list)}}));
+  }
+  if (absl::StartsWith(route, "GET /v1/jobs/")) return reply(AnswerJob(peer, route, target));
+  const bool open = http::WantsOpenMetrics(target);
+  sessions_.ReportNode(
+      peer, route,
+      [this, route, open, reply = std::move(reply)](absl::StatusOr<v1::NodeReport> report) mutable {
+        if (!report.ok()) return reply(Refusal(report.status()));
+        if (route == "GET /metrics") {
+          return reply(http::MetricsResponse(view::NodeMetrics(*report, host_, open), open));
+        }
+        Json node = view::NodeView(*report, host_);
+        if (route == "GET /v1/node") return reply(http::JsonResponse(node));
+        reply(http::JsonResponse({{"nodes", Json::array({std::move(node)})}}));
+      });
+}
+
+http::Response NodeAnswers::AnswerJob(const auth::Identity& peer, absl::string_view route,
+                                      const http::Target& target) {
+  // "", "v1", "jobs", ID, "ranks", RANK, "log"
+  const std::vector<std::string> parts = absl::StrSplit(target.path, '/');
+  const auto job = sessions_.DescribeJob(peer, route, parts[3]);
+  if (!job.ok()) return Refusal(job.status());
+  if (parts.size() == 4) {
+    return http::JsonResponse(view::JobView(*job, host_, absl::GetCurrentTimeNanos()));
+  }
+  if (parts.size() == 5) {
+    Json list = Json::array();
+    for (const v1::RankOnNode& rank : job->ranks()) list.push_back(view::RankView(rank, host_));
+    return http::JsonResponse({{"ranks", std::move(list)}});
+  }
+  uint32_t number = 0;
+  const auto is_it = [&](const v1::RankOnNode& rank) { return rank.rank() == number; };
+  const bool is_number = absl::SimpleAtoi(parts[5], &number);
+  const auto rank = std::find_if(job->ranks().begin(), job->ranks().end(), is_it);
+  if (!is_number || rank == job->ranks().end()) {
+    return http::ErrorResponse(404, "the job has no such rank on this node");
+  }
+  if (parts.size() == 6) return http::JsonResponse(view::RankView(*rank, host_));
+  return AnswerLog(peer, route, *job, number, target);
+}
+
+http::Response NodeAnswers::AnswerLog(const auth::Identity& peer, absl::string_view route,
+                                      const v1::JobOnNode& job, uint32_t rank,
+                                      const http::Target& target) {
+  const auto query = http::ParseLogQuery(target);
+  if (!query.ok()) return Refusal(query.status());
+  v1::ReadLogRequest request;
+  request.set_job_id(job.job_id());
+  request.set_attempt(job.attempt());
+  request.set_rank(rank);
+  request.set_stream(query->of_stderr ? v1::STREAM_KIND_STDERR : v1::STREAM_KIND_STDOUT);
+  request.set_offset(query->offset.value_or(0));
+  http::Response response;
+  response.content_type = "application/octet-stream";
+  if (query->follow) {
+    response.feed = std::make_unique<SpoolFeed>(sessions_, peer, request);
+    return response;
+  }
+  // A piece is smaller than a page may be.
+  while (response.body.size() < query->limit) {
+    request.set_limit(static_cast<uint32_t>(query->limit - response.body.size()));
+    const auto piece = sessions_.ReadLog(peer, route, request);
+    if (!piece.ok()) return Refusal(piece.status());
+    if (query->offset && piece->offset() > request.offset()) {
+      return http::ErrorResponse(410,
+                                 absl::StrCat("kept are the bytes from ", piece->offset(), " on"));
+    }
+    if (piece->data().empty()) break;
+    response.body += piece->data();
+    request.set_offset(piece->offset() + piece->data().size());
+  }
+  return response;
+}
+
+}  // namespace dtrain::answers

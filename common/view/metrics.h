@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace dtrain::view {
+
+// Help and type, which stand before a family's first sample.
+void AddFamily(std::string& out, absl::string_view name, absl::string_view type,
+               absl::string_view help);
+// A label's value, escaped.
+std::string Label(absl::string_view text);
+
+}  // namespace dtrain::view

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/view/node_metrics.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/view/metrics.h"
+#include "common/view/node_view.h"
+
+namespace dtrain::view {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Family {
+  const char* name;
+  const char* help;
+  const char* key;  // of NodeView, or of one of its GPUs
+};
+
+constexpr Family kOfNode[] = {
+    {"dtrain_node_load", "Load of the last minute.", "load"},
+    {"dtrain_node_memory_bytes", "Memory of the node.", "memory_bytes"},
+    {"dtrain_node_memory_available_bytes", "Of it, what programs could have.",
+     "memory_available_bytes"},
+    {"dtrain_node_cores", "Cores that jobs may use.", "cores"},
+    {"dtrain_node_cores_free", "Of them, those that no job has.", "free_cores"},
+    {"dtrain_agent_connections", "Connections that the agent has.", "connections"},
+};
+
+// Most GPUs do not tell all of it.
+constexpr Family kOfGpu[] = {
+    {"dtrain_gpu_memory_bytes", "Memory of a GPU.", "memory_total_bytes"},
+    {"dtrain_gpu_memory_used_bytes", "Of it, what is in use.", "memory_used_bytes"},
+    {"dtrain_gpu_utilisation_percent", "How busy a GPU is.", "utilisation_percent"},
+    {"dtrain_gpu_temperature_celsius", "How hot it is.", "temperature_celsius"},
+    {"dtrain_gpu_uncorrected_ecc_errors", "Errors of its memory since the driver was loaded.",
+     "uncorrected_ecc_errors"},
+    {"dtrain_gpu_last_xid", "Last error of it that the driver told since the agent's start.",
+     "last_xid"},
+};
+
+void AddSample(std::string& out, const char* name, const std::string& labels, const Json& value) {
+  if (value.is_number()) {
+    absl::StrAppendFormat(&out, "%s{%s} %.17g\n", name, labels, value.get<double>());
+  }
+}
+
+std::string GpuLabels(const std::string& host, const Json& gpu) {
+  return absl::StrCat(host, ",gpu=\"", gpu["index"].get<uint32_t>(), "\",uuid=\"",
+                      Label(gpu["uuid"].get<std::string>()), "\"");
+}
+
+// 1 for each GPU that does not have the member.
+void AddFlags(std::string& out, const std::string& host, const Json& node, const char* name,
+              const char* help, const char* key) {
+  AddFamily(out, name, "gauge", help);
+  for (const Json& gpu : node["gpus"]) {
+    AddSample(out, name, GpuLabels(host, gpu), gpu.contains(key) ? 0 : 1);
+  }
+}
+
+void AddJobs(std::string& out, const std::string& host, const Json& node) {
+  AddFamily(out, "dtrain_node_job_state", "gauge", "1 for the state that a job is in here.");
+  for (const Json& job : node["jobs"]) {
+    absl::StrAppend(&out, "dtrain_node_job_state{", host, ",job=\"",
+                    Label(job["id"].get<std::string>()), "\",owner=\"",
+                    Label(job["owner"].get<std::string>()), "\",state=\"",
+                    job["state"].get<std::string>(), "\"} 1\n");
+  }
+}
+
+}  // namespace
+
+std::string NodeMetrics(const v1::NodeReport& report, const std::string& host, bool openmetrics) {
+  const Json node = NodeView(report, host);
+  const std::string label = absl::StrCat("host=\"", Label(host), "\"");
+  std::string out;
+  for (const Family& family : kOfNode) {
+    AddFamily(out, family.name, "gauge", family.help);
+    if (node.contains(family.key)) AddSample(out, family.name, label, node[family.key]);
+  }
+  for (const Family& family : kOfGpu) {
+    AddFamily(out, family.name, "gauge", family.help);
+    for (const Json& gpu : node["gpus"]) {
+      if (gpu.contains(family.key)) {
+        AddSample(out, family.name, GpuLabels(label, gpu), gpu[family.key]);
+      }
+    }
+  }
+  AddFlags(out, label, node, "dtrain_gpu_usable", "0: it has a fault.", "fault");
+  AddFlags(out, label, node, "dtrain_gpu_free", "0: a job has it, or it is not given out.",
+           "withheld");
+  AddJobs(out, label, node);
+  return openmetrics ? out + "# EOF\n" : out;
+}
+
+}  // namespace dtrain::view
