@@ -81,9 +81,9 @@ TEST(AgentJobs, ReadAsATable) {
     list.push_back(AgentJobView(job));
   }
   EXPECT_EQ(NodeJobsTable(list),
-            "JOB  OWNER  STATE    RANKS      ON     AGE         COMMAND\n"
-            "a    alice  running  1 running  node0  1 min 0 s   python\n"
-            "b    alice  running  -          node1  1 min 0 s   -\n");
+            "JOB  OWNER  STATE    RANKS      ON     AGE        COMMAND\n"
+            "a    alice  running  1 running  node0  1 min 0 s  python\n"
+            "b    alice  running  -          node1  1 min 0 s  -\n");
 }
 
 Json Node(const std::string& host, const std::string& state) {
@@ -121,7 +121,7 @@ TEST(NodesPage, TooManyGpusAreCounted) {
   Json node = Node("n", "ok");
   node["gpus"] = Json::array();
   for (int i = 0; i < 130; ++i) node["gpus"].push_back(Json{{"index", i}});
-  EXPECT_THAT(NodesPage({node}), HasSubstr("and 2 more GPUs; --json has all\n"));
+  EXPECT_THAT(NodesPage(Json::array({node})), HasSubstr("and 2 more GPUs; --json has all\n"));
 }
 
 TEST(NodesPage, AnswersOfAnyShapeAreTaken) {
