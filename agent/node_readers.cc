@@ -59,6 +59,13 @@ void NodeReaders::ReadStatus(Done done) {
   status_waiting_.push_back(std::move(done));
   if (status_waiting_.size() == 1) patience_.After(kPatience, [this] { GiveUpOnGpus(); });
   if (std::exchange(status_pending_, true)) return;
+  if (first_pending_) {  // it is as good, and a second one may take seconds more
+    waiting_.push_back([this](v1::Inventory inventory) {
+      status_pending_ = false;
+      OnStatus(std::move(inventory));
+    });
+    return;
+  }
   pool_.Run([this] {
     v1::Inventory inventory = inventory::ReadInventory();
     inventory::SetGpus(inventory::ReadGpus(inventory::GpuOptionsFromEnvironment()), inventory);
