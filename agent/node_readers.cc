@@ -18,7 +18,10 @@ constexpr Duration kPatience = std::chrono::seconds(3);
 NodeReaders::NodeReaders(loop::Loop& loop) : loop_(loop), patience_(loop) {
   ReadGpus([this](inventory::GpuReport report) {
     first_pending_ = false;
-    if (waiting_.empty()) gpus_ = std::move(report);
+    if (waiting_.empty()) {
+      gpus_ = std::move(report);
+      return;
+    }
     for (auto& done : std::exchange(waiting_, {})) Tell(report, done);
   });
 }
