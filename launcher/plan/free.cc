@@ -47,8 +47,10 @@ bool MayShareCores(const PlanOptions& options) {
 }
 
 v1::Inventory FreeOf(v1::Inventory inventory, const PlanOptions& options) {
-  for (v1::Gpu& gpu : *inventory.mutable_gpus()) {
-    if (!gpu.withheld().empty() && gpu.fault().empty()) gpu.set_fault(gpu.withheld());
+  if (options.gpu_bind != GpuBind::kNone) {
+    for (v1::Gpu& gpu : *inventory.mutable_gpus()) {
+      if (!gpu.withheld().empty() && gpu.fault().empty()) gpu.set_fault(gpu.withheld());
+    }
   }
   if (MayShareCores(options)) return inventory;
   const auto allowed = ParseCpuList(inventory.allowed_cpus());

@@ -15,7 +15,7 @@ namespace dtrain::plan {
 bool MayShareCores(const PlanOptions& options);
 
 // The inventory without what other jobs have: their GPUs count as faulty, their cores are not
-// there, unless they may be shared.
+// there, unless they may be shared. With --gpu-bind none GPUs are not looked at.
 v1::Inventory FreeOf(v1::Inventory inventory, const PlanOptions& options);
 
 // RESOURCE_EXHAUSTED when a node's workers, that use no GPU, outnumber the cores that are free
