@@ -12,7 +12,8 @@ RSH = ["--rsh", "/usr/bin/python3 /root/work/lossy.py {host}"]
 # Two ranks on node0, which are fed, take part in a fence and write in two pieces.
 WORKER = ("read line; echo \"got $line\"; mkdir /root/work/once.$DTRAIN_RANK || exit 99; "
           "echo \"last $DTRAIN_RANK\"")
-LAUNCH = [*RSH, "--stdin", "all", "--bind", "none", "-H", "node0:2", "--", "sh", "-c", WORKER]
+LAUNCH = [*RSH, "--lease", "5s", "--stdin", "all", "--bind", "none", "-H", "node0:2", "--", "sh",
+          "-c", WORKER]
 
 
 @pytest.fixture
