@@ -48,7 +48,8 @@ class ServerCall {
   struct Call final : grpc::ServerUnaryReactor {
     Call(loop::Loop& l, Out* a) : loop(l), answer(a) {}
     void OnDone() override {
-      loop.Post([this] { delete this; });
+      // Owned by the task: a loop that ends before it frees it, too.
+      loop.Post([owned = std::unique_ptr<Call>(this)] {});
       CallbackEnds();
     }
     loop::Loop& loop;
@@ -92,14 +93,15 @@ class ClientCall {
       }
     }
     void OnDone(const grpc::Status& status) override {
-      loop.Post([this, status] {
-        gone = true;
-        if (abandoned) {
-          delete this;
-        } else if (status.ok()) {
-          std::exchange(on_done, nullptr)(std::move(answer));
+      loop.Post([owned = std::unique_ptr<Call>(this), status]() mutable {
+        if (owned->abandoned) return;
+        Call& call = *owned.release();  // its handle's again
+        call.gone = true;
+        auto on_done = std::exchange(call.on_done, nullptr);
+        if (status.ok()) {
+          on_done(std::move(call.answer));
         } else {
-          std::exchange(on_done, nullptr)(FromGrpc(status));
+          on_done(FromGrpc(status));
         }
       });
     }

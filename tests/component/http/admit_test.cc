@@ -13,6 +13,7 @@ using testing::HasSubstr;
 class AdmitTest : public HttpTest {
  protected:
   AdmitTest() { server_ = Server::MakeWithoutDoor(loop_, limits_); }
+  ~AdmitTest() override { server_.reset(); }  // it counts here whom it closes
 
   // The client's end; none when it was not let in.
   os::UniqueFd Admit(const std::string& origin, AsyncHandler handler) {
