@@ -71,10 +71,9 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
   directory_ = std::move(directory);
   const v1::JobPart& part = account.part();
   job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
-  auto share = ShareOf(part);
-  const absl::Status reserved =
-      share.ok() ? agent_.reservations.Reserve(this, Holder(), *std::move(share)) : share.status();
-  if (!reserved.ok()) log::Error(absl::StrCat(Holder(), " runs on, but: ", reserved.message()));
+  if (absl::Status claimed = Claim(ShareOf(part)); !claimed.ok()) {
+    log::Error(absl::StrCat(Holder(), " runs on, but: ", claimed.message()));
+  }
   status_.Adopt(account, LivingOf(account.started()));
   // What was said before us tells how far the job is.
   v1::ShepherdRequest request;
@@ -177,12 +176,9 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
   if (request.has_start()) {
     const v1::JobPart& part = request.start();
     job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
-    if (absl::Status ready = PrepareStart(part); !ready.ok()) {
+    if (!PrepareStart(part)) {
       // There is no job then. The stop takes the start's number, and ends a shepherd that has no
       // part.
-      Refuse(v1::NodeFailure::KIND_REFUSED,
-             absl::IsFailedPrecondition(ready) ? kExitStartAgents : kExitState,
-             std::string(ready.message()));
       v1::ShepherdRequest stop;
       stop.set_sequence(request.sequence());
       stop.mutable_stop();
@@ -194,21 +190,24 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
 }
 
 // What a resident agent does first: an agent after it must be able to answer for the job.
-absl::Status Session::PrepareStart(const v1::JobPart& part) {
-  if (!directory_.has_value()) return absl::OkStatus();
-  auto share = ShareOf(part);
-  if (!share.ok()) return share.status();
+bool Session::PrepareStart(const v1::JobPart& part) {
+  if (!directory_.has_value()) return true;
   // It was reserved, if the launcher is one of ours.
-  absl::Status reserved = agent_.reservations.Reserve(this, Holder(), *std::move(share));
-  if (!reserved.ok()) return reserved;
-  if (absl::Status written = WriteRecord(part); !written.ok()) return written;
+  if (absl::Status claimed = Claim(ShareOf(part)); !claimed.ok()) {
+    Refuse(v1::NodeFailure::KIND_REFUSED, kExitStartAgents, std::string(claimed.message()));
+    return false;
+  }
+  if (absl::Status written = WriteRecord(part); !written.ok()) {
+    Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, std::string(written.message()));
+    return false;
+  }
   v1::ShepherdRequest keep;
   *keep.mutable_keep_running()->mutable_hello() = core_.hello();
   for (v1::Gpu& gpu : gpus_before_) {
     *keep.mutable_keep_running()->add_gpus_before() = std::move(gpu);
   }
   shepherd_->Send(keep, directory_->TakeSocket().get());
-  return absl::OkStatus();
+  return true;
 }
 
 absl::Status Session::WriteRecord(const v1::JobPart& part) {
@@ -278,12 +277,15 @@ std::string Session::Holder() const {
   return absl::StrCat("job ", Escape(core_.hello().job_id(), 64), " of ", Escape(owner_.name, 64));
 }
 
+absl::Status Session::Claim(absl::StatusOr<Share> share) {
+  if (!share.ok()) return share.status();
+  return agent_.reservations.Reserve(this, Holder(), *std::move(share));
+}
+
 void Session::Reserve(const v1::Reserve& reserve) {
-  auto share = ShareOf(reserve);
-  const absl::Status reserved =
-      share.ok() ? agent_.reservations.Reserve(this, Holder(), *std::move(share)) : share.status();
+  const absl::Status claimed = Claim(ShareOf(reserve));
   v1::SessionEvent event;
-  event.mutable_reserved()->set_refused(std::string(reserved.message()));
+  event.mutable_reserved()->set_refused(std::string(claimed.message()));
   Send(std::move(event));
 }
 

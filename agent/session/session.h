@@ -94,7 +94,8 @@ class Session {
   void Do(Action& action);
   void Send(v1::SessionEvent event);
   void ToShepherd(v1::ShepherdRequest& request);
-  absl::Status PrepareStart(const v1::JobPart& part);
+  bool PrepareStart(const v1::JobPart& part);  // false: it was refused
+  absl::Status Claim(absl::StatusOr<Share> share);
   absl::Status WriteRecord(const v1::JobPart& part);
   std::string Holder() const;
   void Reserve(const v1::Reserve& reserve);
