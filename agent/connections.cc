@@ -21,6 +21,8 @@ namespace {
 // time. And of all.
 constexpr size_t kMostOfOne = 128;
 constexpr size_t kMost = 1024;
+// Between the end of a connection and giving its memory back.
+constexpr Duration kTrimPause = std::chrono::seconds(1);
 constexpr char kGrpc[] = "h2";
 constexpr char kHttp[] = "http/1.1";
 
@@ -169,10 +171,18 @@ void Connections::Close(Place place) {
   // gRPC's shutdown waits for its threads, and these may wait for our loop.
   closing_.Run([connection = std::shared_ptr<Connection>(std::move(*place))] {
     connection->server.reset();
-    // Whoever sent much nonsense leaves no mark.
-    os::TrimHeap();
   });
   connections_.erase(place);
+  // Whoever sent much nonsense leaves no mark. gRPC frees its calls a while after: the second time
+  // is a whole pause after the last end.
+  if (std::exchange(trims_due_, 2) == 0) TrimSoon();
+}
+
+void Connections::TrimSoon() {
+  trim_.After(kTrimPause, [this] {
+    closing_.Run(os::TrimHeap);
+    if (--trims_due_ > 0) TrimSoon();
+  });
 }
 
 }  // namespace dtrain::agent

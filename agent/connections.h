@@ -53,6 +53,7 @@ class Connections {
   void Serve(Place place, auth::Identity peer, os::UniqueFd stream);
   void Refuse(const std::string& origin, absl::string_view why);
   void Close(Place place);
+  void TrimSoon();
 
   loop::Loop& loop_;
   session::Sessions& sessions_;
@@ -62,6 +63,8 @@ class Connections {
   std::shared_ptr<const tls::Context> tls_;
   auth::RefusalLog refusals_;
   loop::BlockingPool closing_{1};
+  loop::Timer trim_{loop_};
+  int trims_due_ = 0;
   std::list<std::unique_ptr<Connection>> connections_;
 };
 
