@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/loop/loop.h"
 
+#include <poll.h>
+
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -11,6 +13,13 @@ namespace {
 
 // Asio wants copyable handlers in some paths of 1.74; a move-only task goes behind a shared_ptr.
 auto Shared(Task task) { return std::make_shared<Task>(std::move(task)); }
+
+bool IsReady(int fd, boost::asio::posix::descriptor_base::wait_type type) {
+  pollfd state = {fd, 0, 0};  // an error or hangup is always told
+  if (type == boost::asio::posix::descriptor_base::wait_read) state.events = POLLIN;
+  if (type == boost::asio::posix::descriptor_base::wait_write) state.events = POLLOUT;
+  return poll(&state, 1, 0) != 0;
+}
 
 }  // namespace
 
@@ -60,24 +69,22 @@ FdWatch::~FdWatch() {
   descriptor_.release();
 }
 
-void FdWatch::Wait(boost::asio::posix::descriptor_base::wait_type type, Task task) {
-  descriptor_.async_wait(
-      type, [alive = alive_, task = Shared(std::move(task))](boost::system::error_code error) {
-        if (*alive && error != boost::asio::error::operation_aborted) (*task)();
-      });
+// Asio uses its entry for a descriptor again for the next one, and news of the first that epoll has
+// told of in the same round then comes to the second. So we ask the kernel before we tell.
+void FdWatch::Wait(WaitType type, std::shared_ptr<Task> task) {
+  descriptor_.async_wait(type, [this, type, alive = alive_,
+                                task = std::move(task)](boost::system::error_code error) mutable {
+    if (!*alive || error == boost::asio::error::operation_aborted) return;
+    if (!IsReady(descriptor_.native_handle(), type)) return Wait(type, std::move(task));
+    (*task)();
+  });
 }
 
-void FdWatch::OnReadable(Task task) {
-  Wait(boost::asio::posix::descriptor_base::wait_read, std::move(task));
-}
+void FdWatch::OnReadable(Task task) { Wait(WaitType::wait_read, Shared(std::move(task))); }
 
-void FdWatch::OnWritable(Task task) {
-  Wait(boost::asio::posix::descriptor_base::wait_write, std::move(task));
-}
+void FdWatch::OnWritable(Task task) { Wait(WaitType::wait_write, Shared(std::move(task))); }
 
-void FdWatch::OnHangup(Task task) {
-  Wait(boost::asio::posix::descriptor_base::wait_error, std::move(task));
-}
+void FdWatch::OnHangup(Task task) { Wait(WaitType::wait_error, Shared(std::move(task))); }
 
 SignalWatch::SignalWatch(Loop& loop, std::initializer_list<int> signals,
                          absl::AnyInvocable<void(int)> handler)

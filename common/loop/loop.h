@@ -72,7 +72,8 @@ class FdWatch {
   void OnHangup(Task task);
 
  private:
-  void Wait(boost::asio::posix::descriptor_base::wait_type type, Task task);
+  using WaitType = boost::asio::posix::descriptor_base::wait_type;
+  void Wait(WaitType type, std::shared_ptr<Task> task);
   boost::asio::posix::stream_descriptor descriptor_;
   std::shared_ptr<bool> alive_;
 };
