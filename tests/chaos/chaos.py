@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches jobs on hosts with resident agents, one after the other, and harms agents, links and
-launchers at random moments. After each round: the exit code is one that the faults permit, the output
+"""Launches jobs on hosts with resident agents, one or two at a time, and harms agents, shepherds,
+links and launchers at random moments. After each round: the exit code is one that the faults permit, the output
 is whole, workers are the same processes as before, and nothing is left on any host. Ends at the first
 round where that is not so, with the seed that brings it back.
 
@@ -84,27 +84,20 @@ class World:
                 raise Violation(f"the agent of {name} has ended with {agent.process.returncode}")
 
 
-def stat_of(pid):
-    """Fields of /proc/PID/stat behind the name; it may have ended meanwhile."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return [""] * 40
-
-
 def workers(host):
     rows = leftovers.processes(host)
     shepherds = {str(pid) for pid, _, line in rows if line.endswith(" shepherd")}
     for pid, _, line in rows:
-        fields = stat_of(pid)
+        fields = faults.stat_of(pid)
         if fields[1] in shepherds and "agent" not in line:
             yield pid, fields[19]
 
 
 class Job:
-    """Counts until it is told to go on, or sums with libdtrain."""
+    """Counts until it is told to go on, or sums with libdtrain. Several share the hosts' cores."""
 
-    def __init__(self, dice, endless):
+    def __init__(self, dice, number, endless):
+        self.number = number
         self.kind = dice.choice(["count", "count", "sum"])
         self.way = dice.choice(["ssh", "tcp"])
         self.slots = dice.randint(1, 3)
@@ -122,7 +115,8 @@ class Job:
             command = [hosts.bin_dir() / "loop-allreduce"]
         self.launch = launching.Launch(world.cluster.head, [
             *reach(world.cluster, self.slots), "--lease", f"{faults.LEASE:g}", "--grace", str(GRACE),
-            "-x", f"ROUNDS={self.rounds}", "--", *command])
+            "--bind", "none", "-x", f"ROUNDS={self.rounds}", "-x", f"{faults.MARK}={self.number}",
+            "--", *command])
 
     def wait_until_up(self, world):
         world_size = 4 * self.slots
@@ -130,6 +124,14 @@ class Job:
             self.launch.wait_for(" goes", timeout=60, count=world_size)
         for rank in range(world_size if self.kind == "count" else 0):
             self.launch.wait_for(f"[{rank}] line 3\n", timeout=60)
+
+    def stop(self):
+        """One that has no end of its own."""
+        if self.kind == "sum":
+            self.launch.signal(signal.SIGTERM)
+
+    def ends_by_stop(self):
+        return {128 + signal.SIGTERM} if self.kind == "sum" else {self.code}
 
     def check_output(self, result):
         """Each line once and in order; all of them when all went well."""
@@ -147,31 +149,39 @@ class Job:
 
 
 class Round:
-    """One job and what happens to it. `dice` decides all but the moments' exact time."""
+    """What happens to one or two jobs, of which the first is the one that is singled out. `dice`
+    decides all but the moments' exact time."""
 
     def __init__(self, dice, world):
         self._dice = dice
         self._world = world
-        self.plan = dice.choices(["short", "early", "launcher", "long"], [60, 20, 10, 10])[0]
-        self.job = Job(dice, endless=self.plan in ("launcher", "long"))
+        self.plan = dice.choices(["short", "early", "launcher", "shepherd", "long"],
+                                 [50, 20, 10, 10, 10])[0]
+        count = dice.choices([1, 2], [60, 40])[0]
+        self.jobs = [Job(dice, number, endless=self.plan in ("launcher", "shepherd", "long"))
+                     for number in range(count)]
         self.faults = {"short": lambda: [faults.short(dice, world) for _ in range(dice.randint(1, 3))],
                        "early": lambda: [faults.short(dice, world)],
                        "launcher": lambda: [faults.short(dice, world)] * dice.randint(0, 1),
+                       "shepherd": lambda: [faults.of_shepherd(dice, world)],
                        "long": lambda: [faults.long(dice, world)]}[self.plan]()
         self.go_during_last = self.plan == "short" and dice.random() < 0.3
         self.moment = dice.uniform(0, 1)
-        self.result = None
 
     def __str__(self):
-        return f"{self.job}, {self.plan}: {' '.join(map(str, self.faults)) or '-'}"
+        return (f"{' and '.join(map(str, self.jobs))}, {self.plan}: "
+                f"{' '.join(map(str, self.faults)) or '-'}")
 
     def play(self):
-        world, job = self._world, self.job
-        job.start(world)
+        """The exit codes."""
+        world = self._world
+        for job in self.jobs:
+            job.start(world)
         if self.plan == "early":
             time.sleep(self.moment)
         else:
-            job.wait_until_up(world)
+            for job in self.jobs:
+                job.wait_until_up(world)
         before = world.workers()
         for number, fault in enumerate(self.faults):
             last = number == len(self.faults) - 1
@@ -182,38 +192,54 @@ class Round:
                 self._same_workers(before, world.workers(), last and self.go_during_last)
         if self.plan == "launcher":
             time.sleep(self.moment)
-            job.launch.signal(signal.SIGKILL)
+            self.jobs[0].launch.signal(signal.SIGKILL)
+        if self.plan in ("launcher", "shepherd"):
+            self._end_first()
         elif self.plan != "long":
             world.go()
-        self.result = job.launch.wait(OVER)
-        self._check_code()
-        job.check_output(self.result)
+        results = [job.launch.wait(OVER) for job in self.jobs]
+        for job, result in zip(self.jobs, results):
+            self._check_code(job, result)
+            job.check_output(result)
         world.settle(self.plan == "launcher")
+        return [result.code for result in results]
+
+    def _end_first(self):
+        """The one that was singled out ends by what happened to it, the others are none the wiser
+        and are told to end."""
+        self.jobs[0].launch.wait(OVER)
+        for job in self.jobs[1:]:
+            job.stop()
+        self._world.go()
 
     def _same_workers(self, before, after, may_end):
         """Who sums may be done at any time; but nobody is started anew."""
-        fewer = may_end or self.job.kind == "sum"
+        fewer = may_end or any(job.kind == "sum" for job in self.jobs)
         kept = all(set(after[name]) <= set(before[name]) for name in before)
         if self._all_short() and not (kept and (fewer or before == after)):
-            raise Violation(f"workers are not the same:\n{before}\n{after}\n{self.job.launch.err}")
+            raise Violation(f"workers are not the same:\n{before}\n{after}\n{self.jobs[0].launch.err}")
 
     def _all_short(self):
         return all(fault.within_lease() for fault in self.faults)
 
-    def permitted(self):
-        job = self.job
-        if self.plan == "launcher":
-            return {-signal.SIGKILL} | (set() if self._all_short() else DISTURBED)
+    def permitted(self, job):
+        disturbed = set() if self._all_short() else DISTURBED
+        if job.number == 0 and self.plan == "launcher":
+            return {-signal.SIGKILL} | disturbed
+        if job.number == 0 and self.plan == "shepherd":
+            return {203}
+        if self.plan in ("launcher", "shepherd"):
+            return job.ends_by_stop() | disturbed
         if self.plan == "long":
             return {202}
-        if self.plan == "early" or not self._all_short():
+        if self.plan == "early":
             return {job.code} | DISTURBED
-        return {job.code}
+        return {job.code} | disturbed
 
-    def _check_code(self):
-        if self.result.code not in self.permitted():
-            raise Violation(f"exit code {self.result.code}, not one of {sorted(self.permitted())}\n"
-                            f"{self.result}")
+    def _check_code(self, job, result):
+        if result.code not in self.permitted(job):
+            raise Violation(f"exit code {result.code} of job {job.number}, not one of "
+                            f"{sorted(self.permitted(job))}\n{result}")
 
 
 def explain(seed, number, play, world, error):
@@ -224,7 +250,7 @@ def explain(seed, number, play, world, error):
               file=sys.stderr)
     for host in world.cluster.hosts:
         for pid, state, line in leftovers.processes(host):
-            print(f"{host.name}: process {pid} ({state}) parent {stat_of(pid)[1]} {line[:150]}",
+            print(f"{host.name}: process {pid} ({state}) parent {faults.stat_of(pid)[1]} {line[:150]}",
                   file=sys.stderr)
 
 
@@ -236,18 +262,17 @@ def run(options, world):
         play = Round(random.Random(f"{options.seed}/{number}"), world)
         start = time.monotonic()
         try:
-            play.play()
+            codes = play.play()
         except (Violation, AssertionError) as error:
             explain(options.seed, number, play, world, error)
             return False
-        print(f"round {number}: {play} -> {play.result.code} in {time.monotonic() - start:.1f} s",
-              flush=True)
-        own = play.result.code == play.job.code
-        outcomes[f"{play.plan} -> {'own code' if own else play.result.code}"] += 1
+        print(f"round {number}: {play} -> {codes} in {time.monotonic() - start:.1f} s", flush=True)
+        for job, code in zip(play.jobs, codes):
+            outcomes[f"{play.plan} -> {'own code' if code == job.code else code}"] += 1
         number += 1
         if options.round:
             break
-    print(f"no violation in {sum(outcomes.values())} rounds, seed {options.seed}:",
+    print(f"no violation in {number - (options.round or 1)} rounds, seed {options.seed}:",
           ", ".join(f"{count} x {what}" for what, count in sorted(outcomes.items())))
     return True
 

@@ -1,13 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """What chaos does to a running job. Each fault knows how long it really took: on a busy machine a
 short one may become one that the lease does not cover."""
+import os
 import signal
 import time
+from pathlib import Path
+
+import leftovers
 
 LEASE = 8.0
 # Short of the lease by so much that TCP's next try still falls within it.
 SHORT = 2.0
 LONG = LEASE + 3
+# The environment variable that tells which job of a round a worker belongs to.
+MARK = "CHAOS_JOB"
+
+
+def stat_of(pid):
+    """Fields of /proc/PID/stat behind the name; it may have ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return [""] * 40
+
+
+def shepherds(host, job):
+    """Processes whose children are workers of that job."""
+    mark = f"{MARK}={job}".encode()
+    rows = leftovers.processes(host)
+    own = {str(pid) for pid, _, line in rows if line.endswith(" shepherd")}
+    return {int(parent) for pid, _, _ in rows if (parent := stat_of(pid)[1]) in own
+            and mark in leftovers.environment_of(pid).split(b"\0")}
 
 
 class Fault:
@@ -56,10 +79,31 @@ class Fault:
         for host in hosts:
             world.cluster.heal(host)
 
+    def _deafen(self, world):
+        """They send and are heard, and hear nothing."""
+        hosts = [host for host in world.cluster.hosts if host.name in self.victims]
+        for host in hosts:
+            world.cluster.cut_towards(host)
+        time.sleep(self.seconds)
+        for host in hosts:
+            world.cluster.heal_towards(host)
+
+    def _shepherd(self, world):
+        for host in world.cluster.nodes:
+            if host.name in self.victims:
+                for pid in shepherds(host, 0):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def of_shepherd(dice, world):
+    """Ends the first job of the round, and no other."""
+    count = dice.randint(1, 2)
+    return Fault("shepherd", sorted(dice.sample(list(world.agents), count)), 0)
+
 
 def short(dice, world):
     """One that a job lives through once it runs."""
-    name = dice.choice(["kill", "kill", "kill", "restart", "stop", "cut", "cut"])
+    name = dice.choice(["kill", "kill", "kill", "restart", "stop", "cut", "cut", "deafen"])
     count = dice.randint(1, world.cluster.size if name in ("kill", "restart") else 2)
     candidates = list(world.agents)
     if name == "cut" and dice.random() < 0.25:
@@ -70,6 +114,6 @@ def short(dice, world):
 
 def long(dice, world):
     """One that ends the job."""
-    name = dice.choice(["kill", "stop", "cut", "cut"])
+    name = dice.choice(["kill", "stop", "cut", "cut", "deafen"])
     victim = dice.choice([*world.agents, "head"] if name == "cut" else list(world.agents))
     return Fault(name, [victim], LONG)
