@@ -19,6 +19,7 @@
 #include "agent/answers/node_answers.h"
 #include "agent/config.h"
 #include "agent/connections.h"
+#include "agent/last_crash.h"
 #include "agent/node_readers.h"
 #include "agent/reap.h"
 #include "agent/resident.h"
@@ -349,6 +350,7 @@ int RunServe(const std::vector<std::string>& words) {
   auto directory = ResidentDirectory::Hold(
       config->state_directory.empty() ? DefaultStateDirectory() : config->state_directory);
   if (!directory.ok()) return Fail(directory.status(), kExitState);
+  WatchForCrashes(directory->path());
   loop::Loop loop;
   int exit_code = kExitOk;
   Resident resident(loop, *std::move(directory), *config, *std::move(security), std::move(systemd));

@@ -11,6 +11,7 @@
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
+#include "common/os/crash.h"
 #include "common/os/process_tree.h"
 
 namespace dtrain::session {
@@ -25,6 +26,15 @@ std::vector<uint32_t> LivingOf(const v1::Started& started) {
     if (os::StartTime(static_cast<pid_t>(worker.pid()))) out.push_back(worker.pid());
   }
   return out;
+}
+
+// Which of a message's alternatives it is: "dtrain.v1.SessionRequest.start".
+absl::string_view KindOf(const google::protobuf::Message& message) {
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  const google::protobuf::OneofDescriptor* kinds = type.FindOneofByName("kind");
+  const google::protobuf::FieldDescriptor* kind =
+      kinds != nullptr ? message.GetReflection()->GetOneofFieldDescriptor(message, kinds) : nullptr;
+  return kind != nullptr ? absl::string_view(kind->full_name()) : type.full_name();
 }
 
 }  // namespace
@@ -123,6 +133,7 @@ void Session::Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello) {
 }
 
 void Session::Feed(const Event& event) {
+  Note(event);
   std::shared_ptr<bool> alive = alive_;
   std::vector<Action> actions = core_.OnEvent(loop_.Now(), event);
   for (Action& action : actions) {
@@ -130,6 +141,15 @@ void Session::Feed(const Event& event) {
     if (!*alive) return;
   }
   deadline_.At(core_.NextDeadline(), [this] { Feed(Tick{}); });
+}
+
+// For who looks for the reason of a crash.
+void Session::Note(const Event& event) const {
+  const google::protobuf::Message* message = nullptr;
+  if (const auto* request = std::get_if<Request>(&event)) message = &request->request;
+  if (const auto* told = std::get_if<FromShepherd>(&event)) message = &told->event;
+  if (message == nullptr) return;
+  os::NoteRequest(KindOf(*message), core_.hello().job_id(), owner_.name);
 }
 
 void Session::Do(Action& action) {

@@ -91,6 +91,7 @@ class Session {
   void Listen(std::shared_ptr<Stream> stream);
   void ListenToShepherd();
   void Feed(const Event& event);
+  void Note(const Event& event) const;
   void Do(Action& action);
   void Send(v1::SessionEvent event);
   void ToShepherd(v1::ShepherdRequest& request);

@@ -14,6 +14,7 @@
 #include "agent/auth/authorise.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
+#include "common/os/crash.h"
 #include "common/os/credentials.h"
 #include "common/os/pidfd.h"
 #include "common/os/process_tree.h"
@@ -174,6 +175,7 @@ absl::Status Sessions::Check(const auth::Identity& peer, absl::string_view metho
   if (session != nullptr) {
     job = {session->hello().job_id(), session->owner().name, session->owner().uid};
   }
+  os::NoteRequest(method, job ? job->id : hello != nullptr ? hello->job_id() : "", peer.name);
   absl::Status may = auth::Authorise(peer, method, job ? &*job : nullptr);
   // An agent on a byte stream has its one launcher, and answers to nobody else.
   if (self_.resumable && (hello != nullptr || !may.ok())) {
@@ -195,7 +197,8 @@ void Sessions::AdoptAll(loop::Task done) {
 void Sessions::Look(JobDirectory directory) {
   auto record = directory.Read();
   if (record.ok() && record->boot_id() != os::BootId()) {
-    directory.Remove();  // the machine was started anew: nothing of it is left
+    log::Warn(absl::StrCat("job ", record->job_id(), ": the machine was started anew since"));
+    directory.Remove();  // nothing else of it is left
     return;
   }
   foundlings_.push_back(std::make_unique<Foundling>(loop_, std::move(directory)));
