@@ -14,6 +14,8 @@ constexpr Duration kReasonWait = std::chrono::milliseconds(200);
 // An agent that is started anew is back in about a second. The first try comes at once: a
 // connection may break without the agent.
 constexpr Duration kRetry = std::chrono::milliseconds(250);
+// For an answer that an agent has at hand; a driver that hangs may take a second of it.
+constexpr Duration kBootPatience = std::chrono::seconds(3);
 // The agent hears at least this often how far its logs are taken: its spool may then shrink.
 constexpr uint64_t kReportEvery = 1 << 20;
 
@@ -87,6 +89,7 @@ void NodeLink::OnEvent(v1::SessionEvent event) {
   if (event.has_welcome()) {
     if (event.welcome().resumed()) return OnResumed(event.welcome());
     resumable_ = event.welcome().resumable();
+    boot_id_ = event.welcome().inventory().boot_id();
   }
   handlers_.on_event(std::move(event));
 }
@@ -107,6 +110,9 @@ void NodeLink::Closed(absl::Status status) {
   if (absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status)) {
     return handlers_.on_closed(transport::NotAuthorisedError(status.message()));
   }
+  if (absl::IsNotFound(status) && resuming_ && !boot_id_.empty()) {
+    return AskForBoot(std::move(status));
+  }
   // The agent's own words are the best there are.
   if (!absl::IsUnavailable(status)) {
     handlers_.on_closed(std::move(status));
@@ -125,6 +131,23 @@ void NodeLink::Closed(absl::Status status) {
   } else {
     report();
   }
+}
+
+// An agent that came back without the job cannot tell whether its machine did, too: what it knew
+// lay in memory.
+void NodeLink::AskForBoot(absl::Status gone) {
+  boot_asked_.emplace(
+      loop_, v1::NodeStatusRequest(), kBootPatience,
+      [this](auto* context, auto* request, auto* report, auto* reactor) {
+        stub_->async()->NodeStatus(context, request, report, reactor);
+      },
+      [this, gone = std::move(gone)](absl::StatusOr<v1::NodeReport> report) {
+        const bool other = report.ok() && !report->inventory().boot_id().empty() &&
+                           report->inventory().boot_id() != boot_id_;
+        handlers_.on_closed(other ? absl::DataLossError("the machine was started anew: its boot id "
+                                                        "is another one; the workers are gone")
+                                  : gone);
+      });
 }
 
 void NodeLink::Lost(absl::Status why) {

@@ -14,6 +14,7 @@
 #include "common/base/outbox.h"
 #include "common/loop/loop.h"
 #include "common/rpc/client_stream.h"
+#include "common/rpc/unary.h"
 #include "dtrain/v1/agent.grpc.pb.h"
 #include "launcher/transport/transport.h"
 
@@ -30,6 +31,7 @@ class NodeLink {
     absl::AnyInvocable<void()> on_connected;  // Send may be called from now on
     absl::AnyInvocable<void(v1::SessionEvent)> on_event;
     // The session is over, or never was. Once, and nothing after it. OK: the agent said so.
+    // DATA_LOSS: the machine was started anew.
     absl::AnyInvocable<void(absl::Status)> on_closed;
     // Take it, then call NextLogs when there is room for more.
     absl::AnyInvocable<void(v1::LogChunk)> on_logs;
@@ -62,6 +64,7 @@ class NodeLink {
   void ReportTaken(const LogKey& key, LogProgress& progress);
   void Closed(absl::Status status);
   void Lost(absl::Status why);
+  void AskForBoot(absl::Status gone);
 
   loop::Loop& loop_;
   transport::Transport& transport_;
@@ -72,9 +75,11 @@ class NodeLink {
   std::unique_ptr<v1::Agent::Stub> stub_;
   std::optional<rpc::ClientStream<v1::SessionRequest, v1::SessionEvent>> session_;
   std::optional<rpc::ClientReader<v1::LogChunk>> logs_;
+  std::optional<rpc::ClientCall<v1::NodeStatusRequest, v1::NodeReport>> boot_asked_;
   loop::Timer reason_wait_;
   // What a resumed session needs.
   v1::Hello hello_;
+  std::string boot_id_;     // of the machine that welcomed us
   bool resumable_ = false;  // the agent said so, and workers may run there
   bool resuming_ = false;   // connected again or about to be, not welcomed yet
   Outbox<v1::SessionRequest> outbox_;

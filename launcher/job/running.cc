@@ -284,6 +284,10 @@ void JobImpl::OnClosed(const Event& event) {
     At(closed.node).finished = true;
     return LoseNode(closed.node, Printable(why), kExitAgentLost);
   }
+  if (absl::IsDataLoss(closed.why)) {  // nor its machine as it was
+    At(closed.node).finished = true;
+    return LoseNode(closed.node, Printable(why), kExitNodeLost);
+  }
   const int exit_code = state == State::kStarting ? kExitStartAgents : kExitNodeLost;
   LoseConnection(closed.node, Printable(why), exit_code);
 }

@@ -258,6 +258,17 @@ TEST_F(RunningTest, AnAgentWithoutTheJobIsAShepherdLost) {
   EXPECT_EQ(verdict().message, "node1: the workers have been killed");
 }
 
+// E12
+TEST_F(RunningTest, AMachineThatWasStartedAnewIsANodeLost) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Feed(NodeClosed{NodeId(1), absl::DataLossError("the machine was started anew")});
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_EQ(verdict().message, "node1: the machine was started anew");
+}
+
 TEST_F(RunningTest, FailuresOfNodesHaveTheirCodes) {
   struct Case {
     v1::NodeFailure::Kind kind;
