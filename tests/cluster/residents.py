@@ -15,8 +15,10 @@ STATE = "/run/dtrain-agent"
 class Resident:
     """`dtrain-agent serve` on one host. It can be killed and started again."""
 
-    def __init__(self, host, flags=(), env=None):
+    def __init__(self, host, flags=(), env=None, **options):
+        """`options`: of Host.popen, as before_exec and cwd."""
         self.host = host
+        self._options = options
         self._env = env
         self.process = None
         self.flags = [str(flag) for flag in flags]
@@ -26,7 +28,8 @@ class Resident:
         lines = self.log.count("serving on")
         self.process = self.host.popen(
             [str(hosts.bin_dir() / "dtrain-agent"), "serve", *self.flags], env=self._env,
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True,
+            **self._options)
         launching.wait_until(lambda: self.log.count("serving on") > lines or self.ended(), 20,
                              lambda: self.log)
         assert not self.ended(), self.log
