@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/nodes/agents.h"
 
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,9 @@
 
 namespace dtrain::nodes {
 namespace {
+
+// Before a connection that broke is made anew: an agent that is restarted needs a moment.
+constexpr Duration kReconnectPause = std::chrono::milliseconds(200);
 
 absl::string_view Doing(transport::Phase phase) {
   switch (phase) {
@@ -41,7 +45,9 @@ struct Agents::Node {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Agent::Stub> stub;  // null: not connected
   transport::Phase phase = transport::Phase::kConnecting;
-  std::optional<absl::Status> failed;  // for good
+  std::optional<absl::Status> failed;  // until it is disconnected
+  bool reached = false;                // it was connected before
+  bool lost = false;                   // the last question, with its connection
   // The question that is under way.
   absl::AnyInvocable<void(absl::Status)> on_ready;  // OK: the stub is there
   std::shared_ptr<void> call;
@@ -99,10 +105,13 @@ void Agents::Connect(Node& node) {
   callbacks.on_ready = [&node](os::UniqueFd stream) {
     node.channel = rpc::MakeChannel(std::move(stream));
     node.stub = v1::Agent::NewStub(node.channel);
+    node.reached = true;
     if (node.on_ready) std::exchange(node.on_ready, nullptr)(absl::OkStatus());
   };
   callbacks.on_failed = [&node](absl::Status why) {
     node.failed = why;
+    // Who may not come in any more need not try again.
+    node.lost = node.reached && !transport::IsNotAuthorised(why);
     if (node.on_ready) std::exchange(node.on_ready, nullptr)(std::move(why));
   };
   node.connection = transport_->Connect(node.target, std::move(callbacks));
@@ -114,27 +123,69 @@ absl::Status Agents::TookTooLong(absl::string_view what) const {
                       std::chrono::duration<double>(options_.connect_timeout).count(), what));
 }
 
+void Agents::Disconnect(size_t number) {
+  Node& node = *nodes_[number];
+  node.call.reset();
+  node.stub.reset();
+  node.channel.reset();
+  node.connection.reset();
+  node.failed.reset();
+  node.phase = transport::Phase::kConnecting;
+}
+
+void Agents::Pause(Duration duration) {
+  loop::Timer timer(loop_);
+  timer.After(duration, [this] { loop_.Stop(); });
+  loop_.context().restart();
+  loop_.Run();
+}
+
 template <typename Reply>
-absl::StatusOr<Reply> Agents::Explain(const Node& node, absl::StatusOr<Reply> answer) const {
+absl::StatusOr<Reply> Agents::Explain(Node& node, absl::StatusOr<Reply> answer) const {
   if (node.call == nullptr || answer.ok()) return answer;
   if (absl::IsDeadlineExceeded(answer.status())) return TookTooLong("though it is connected");
+  if (!absl::IsUnavailable(answer.status())) return answer;
   // What the transport knows of the end is better than that the stream has ended.
   const absl::Status reason = node.connection->CloseReason();
-  if (absl::IsUnavailable(answer.status()) && !reason.ok()) return reason;
+  node.lost = !transport::IsNotAuthorised(reason);
+  if (!reason.ok()) return reason;
   return answer;
+}
+
+template <typename Reply, typename Request, typename StartCall>
+std::vector<absl::StatusOr<Reply>> Agents::Call(
+    const std::vector<std::pair<size_t, Request>>& requests, StartCall start_call) {
+  const TimePoint until = loop_.Now() + options_.connect_timeout;
+  std::vector<absl::StatusOr<Reply>> answers(requests.size(),
+                                             absl::UnknownError("it was not asked"));
+  std::vector<size_t> which(requests.size());
+  std::iota(which.begin(), which.end(), size_t{0});
+  for (;;) {
+    CallOnce<Reply>(requests, which, until, start_call, answers);
+    std::vector<size_t> lost;
+    for (size_t i : which) {
+      if (answers[i].ok()) continue;
+      const size_t node = requests[i].first;
+      if (nodes_[node]->lost) lost.push_back(i);
+      // One that does not answer may never again.
+      if (nodes_[node]->lost || absl::IsDeadlineExceeded(answers[i].status())) Disconnect(node);
+    }
+    if (lost.empty() || loop_.Now() + kReconnectPause >= until) return answers;
+    Pause(kReconnectPause);
+    which = std::move(lost);
+  }
 }
 
 // All at once: each is done with its answer, its failure or its time.
 template <typename Reply, typename Request, typename StartCall>
-std::vector<absl::StatusOr<Reply>> Agents::Call(
-    const std::vector<std::pair<size_t, Request>>& requests, StartCall start_call) {
+void Agents::CallOnce(const std::vector<std::pair<size_t, Request>>& requests,
+                      const std::vector<size_t>& which, TimePoint until, StartCall start_call,
+                      std::vector<absl::StatusOr<Reply>>& answers) {
   using ClientCall = rpc::ClientCall<Request, Reply>;
-  std::vector<absl::StatusOr<Reply>> answers(requests.size(),
-                                             absl::UnknownError("it was not asked"));
-  size_t left = requests.size();
-  for (size_t i = 0; i < requests.size(); ++i) {
+  size_t left = which.size();
+  for (size_t i : which) {
     Node& node = *nodes_[requests[i].first];
-    const TimePoint until = loop_.Now() + options_.connect_timeout;
+    node.lost = false;
     auto done = [this, &node, &answers, &left, i](absl::StatusOr<Reply> answer) {
       node.on_ready = nullptr;
       answers[i] = Explain(node, std::move(answer));
@@ -168,16 +219,23 @@ std::vector<absl::StatusOr<Reply>> Agents::Call(
     loop_.context().restart();
     loop_.Run();
   }
-  return answers;
 }
 
-std::vector<absl::StatusOr<v1::NodeReport>> Agents::AskAll() {
-  std::vector<std::pair<size_t, v1::NodeStatusRequest>> requests(nodes_.size());
-  for (size_t i = 0; i < nodes_.size(); ++i) requests[i].first = i;
+std::vector<absl::StatusOr<v1::NodeReport>> Agents::Ask(const std::vector<size_t>& nodes) {
+  std::vector<std::pair<size_t, v1::NodeStatusRequest>> requests;
+  for (const size_t node : nodes) requests.emplace_back(node, v1::NodeStatusRequest());
   return Call<v1::NodeReport>(
       requests, [](v1::Agent::Stub& stub, auto* context, auto* request, auto* answer,
                    auto* reactor) { stub.async()->NodeStatus(context, request, answer, reactor); });
 }
+
+std::vector<absl::StatusOr<v1::NodeReport>> Agents::AskAll() {
+  std::vector<size_t> all(nodes_.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return Ask(all);
+}
+
+absl::StatusOr<v1::NodeReport> Agents::Ask(size_t node) { return Ask(std::vector{node})[0]; }
 
 std::vector<absl::StatusOr<v1::StopJobReply>> Agents::Stop(
     const std::vector<std::pair<size_t, v1::StopJobRequest>>& requests) {

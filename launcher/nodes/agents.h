@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/clock.h"
 #include "common/loop/loop.h"
 #include "dtrain/v1/agent.grpc.pb.h"
 #include "launcher/cli/options.h"
@@ -21,7 +22,8 @@ namespace dtrain::nodes {
 
 // The agents of some hosts, all asked at once. A call blocks until each has answered, has failed
 // or has taken as long as --connect-timeout: none holds up the others. Connections are made with
-// the first question and kept. One thread.
+// the first question and kept; one that breaks is made anew, and the question asked again, until
+// that time is over: whatever is asked here may be asked twice. One thread.
 class Agents {
  public:
   // Of `hosts`; where there are none, of this machine. Fails for certificates or a command that
@@ -38,10 +40,13 @@ class Agents {
   // Of each node, in their order. The message of a failure says what was tried and why it failed,
   // but for the host.
   std::vector<absl::StatusOr<v1::NodeReport>> AskAll();
+  absl::StatusOr<v1::NodeReport> Ask(size_t node);
   // Of each that is named: (node, request).
   std::vector<absl::StatusOr<v1::StopJobReply>> Stop(
       const std::vector<std::pair<size_t, v1::StopJobRequest>>& requests);
   absl::StatusOr<v1::LogPiece> ReadLog(size_t node, const v1::ReadLogRequest& request);
+  // The next question goes over a new connection.
+  void Disconnect(size_t node);
   // The agent serves all and stays, unlike one that was started to answer us.
   static bool IsResident(const v1::NodeReport& report) { return report.started_unix_nanos() != 0; }
 
@@ -51,11 +56,18 @@ class Agents {
   absl::Status MakeTransport(bool local);
   void Connect(Node& node);
   absl::Status TookTooLong(absl::string_view what) const;
+  std::vector<absl::StatusOr<v1::NodeReport>> Ask(const std::vector<size_t>& nodes);
+  void Pause(Duration duration);
   template <typename Reply>
-  absl::StatusOr<Reply> Explain(const Node& node, absl::StatusOr<Reply> answer) const;
+  absl::StatusOr<Reply> Explain(Node& node, absl::StatusOr<Reply> answer) const;
   template <typename Reply, typename Request, typename StartCall>
   std::vector<absl::StatusOr<Reply>> Call(const std::vector<std::pair<size_t, Request>>& requests,
                                           StartCall start_call);
+  // Of those that `which` names, by their place, once.
+  template <typename Reply, typename Request, typename StartCall>
+  void CallOnce(const std::vector<std::pair<size_t, Request>>& requests,
+                const std::vector<size_t>& which, TimePoint until, StartCall start_call,
+                std::vector<absl::StatusOr<Reply>>& answers);
 
   // Members in start order, so that they stop in reverse.
   loop::Loop loop_;

@@ -15,6 +15,7 @@
 #include "common/base/text.h"
 #include "common/view/node_view.h"
 #include "launcher/cli/options.h"
+#include "launcher/status/log_reading.h"
 #include "launcher/status/print.h"
 #include "launcher/status/tables.h"
 
@@ -26,6 +27,17 @@ using Json = nlohmann::ordered_json;
 // Between two looks at a job that ends, and at output that may have grown.
 constexpr int kPauseMs = 200;
 constexpr uint32_t kPieceBytes = 1 << 20;
+// Of a job that was to be ended.
+constexpr char kNotKnown[] =
+    "; it is not known whether the job has ended there: `dtrain stop` may be repeated";
+
+absl::Status OnHost(const std::string& host, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrCat(host, ": ", Escape(why.message(), 1000)));
+}
+
+absl::Status HasGone(const std::string& host) {
+  return absl::UnavailableError(absl::StrCat(host, ": no resident agent answers there any more"));
+}
 
 }  // namespace
 
@@ -49,6 +61,7 @@ absl::StatusOr<std::unique_ptr<AgentCommands>> AgentCommands::Make(const Command
   auto agents = nodes::Agents::Make(hosts, launch.transport);
   if (!agents.ok()) return agents.status();
   commands->agents_ = *std::move(agents);
+  commands->patience_ = launch.transport.connect_timeout;
   commands->here_ = hosts.entries.empty();
   return commands;
 }
@@ -155,21 +168,31 @@ absl::Status AgentCommands::Logs(const AgentJob& job) {
   request.set_rank(options_.rank);
   request.set_stream(options_.stream == "stdout" ? v1::STREAM_KIND_STDOUT : v1::STREAM_KIND_STDERR);
   request.set_limit(kPieceBytes);
-  for (bool first = true;; first = false) {
-    auto piece = agents_->ReadLog(part->node, request);
-    // The session of a job that has ended is over when its launcher has all.
-    if (!first && absl::IsNotFound(piece.status())) return absl::OkStatus();
-    if (!piece.ok()) return piece.status();
-    if (!first && piece->offset() > request.offset()) {
-      Print(absl::StrCat("[dtrain: ", piece->offset() - request.offset(),
-                         " bytes are not kept any more]\n"));
+  return Read(*part, request);
+}
+
+absl::Status AgentCommands::Read(const JobPart& part, const v1::ReadLogRequest& request) {
+  LogReading reading(request, options_.follow);
+  TimePoint heard = Clock::now();
+  for (;;) {
+    auto piece = agents_->ReadLog(part.node, reading.request());
+    if (absl::IsNotFound(piece.status()) && reading.begun()) {
+      // The session of a job that has ended is over when its launcher has all. Without its agent
+      // nobody on the host knows of the job.
+      const auto report = agents_->Ask(part.node);
+      if (report.ok() && nodes::Agents::IsResident(*report)) return absl::OkStatus();
+      if (Clock::now() - heard > patience_) return HasGone(part.host);
+      agents_->Disconnect(part.node);
+      poll(nullptr, 0, kPauseMs);
+      continue;
     }
-    Print(piece->data());
+    heard = Clock::now();
+    auto step = piece.ok() ? reading.OnPiece(*std::move(piece)) : piece.status();
+    if (!step.ok()) return OnHost(part.host, step.status());
+    Print(step->text);
     std::fflush(stdout);
-    request.set_offset(piece->offset() + piece->data().size());
-    if (request.offset() < piece->size()) continue;
-    if (!options_.follow || piece->ended()) return absl::OkStatus();
-    poll(nullptr, 0, kPauseMs);
+    if (step->then == LogReading::Then::kEnd) return absl::OkStatus();
+    if (step->then == LogReading::Then::kPause) poll(nullptr, 0, kPauseMs);
   }
 }
 
@@ -183,31 +206,51 @@ absl::Status AgentCommands::Stop(const AgentJob& job) {
     requests.emplace_back(part.node, std::move(request));
   }
   const auto replies = agents_->Stop(requests);
+  absl::Status failed;
+  bool told = false;
   for (size_t i = 0; i < replies.size(); ++i) {
-    // It may have ended meanwhile.
-    if (replies[i].ok() || absl::IsNotFound(replies[i].status())) continue;
-    return absl::Status(
-        replies[i].status().code(),
-        absl::StrCat(agents_->host(requests[i].first), ": ", replies[i].status().message()));
+    const std::string& host = agents_->host(requests[i].first);
+    absl::Status status = replies[i].status();
+    if (absl::IsNotFound(status)) {
+      // It has ended meanwhile, if that is said by who must know.
+      const auto report = agents_->Ask(requests[i].first);
+      const bool knows = report.ok() && nodes::Agents::IsResident(*report);
+      status = knows ? absl::OkStatus() : HasGone(host);
+    }
+    told = told || status.ok();
+    if (failed.ok() || absl::IsPermissionDenied(status)) failed = OnHost(host, status);
   }
-  return WaitForEnd(job);
+  if (absl::IsPermissionDenied(failed)) return failed;
+  // Who was told ends the job everywhere.
+  if (told) return WaitForEnd(job);
+  return absl::Status(failed.code(), absl::StrCat(failed.message(), kNotKnown));
 }
 
 absl::Status AgentCommands::WaitForEnd(const AgentJob& job) {
+  const TimePoint until = Clock::now() + patience_;
   for (;;) {
     Ask();
+    std::vector<std::string> missing;
+    bool away = false;  // an agent, that may only be restarted
     for (const JobPart& part : job.parts) {
       const auto& answer = answers_[part.node];
-      if (answer.ok()) continue;
-      return absl::Status(answer.status().code(),
-                          absl::StrCat(part.host, ": ", answer.status().message()));
+      if (answer.ok() && nodes::Agents::IsResident(*answer)) continue;
+      away = away || (answer.ok() && Clock::now() < until);
+      const absl::Status why =
+          answer.ok() ? HasGone(part.host) : OnHost(part.host, answer.status());
+      missing.emplace_back(why.message());
+      agents_->Disconnect(part.node);
     }
     const std::vector<AgentJob> left = jobs();
-    if (std::none_of(left.begin(), left.end(), [&](const AgentJob& each) {
-          return each.id == job.id && each.attempt == job.attempt && each.lives();
-        })) {
+    const bool lives = std::any_of(left.begin(), left.end(), [&](const AgentJob& each) {
+      return each.id == job.id && each.attempt == job.attempt && each.lives();
+    });
+    if (!lives && missing.empty()) {
       std::fprintf(stderr, "dtrain: %s has ended\n", job.id.c_str());
       return absl::OkStatus();
+    }
+    if (!lives && !away) {
+      return absl::UnavailableError(absl::StrCat(absl::StrJoin(missing, "; "), kNotKnown));
     }
     poll(nullptr, 0, kPauseMs);
   }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "launcher/nodes/agents.h"
 #include "launcher/status/agent_jobs.h"
 #include "launcher/status/command_options.h"
@@ -39,10 +40,12 @@ class AgentCommands {
  private:
   explicit AgentCommands(const CommandOptions& options) : options_(options) {}
   absl::Status WaitForEnd(const AgentJob& job);
+  absl::Status Read(const JobPart& part, const v1::ReadLogRequest& request);
   void TellSilent() const;
 
   const CommandOptions options_;
   std::unique_ptr<nodes::Agents> agents_;
+  Duration patience_{};  // --connect-timeout
   bool here_ = false;
   std::vector<absl::StatusOr<v1::NodeReport>> answers_;
   std::vector<Told> told_;  // by resident agents

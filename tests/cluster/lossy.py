@@ -2,7 +2,7 @@
 """An --rsh command over a link that loses a message: lossy.py HOST COMMAND runs the command there by
 ssh and carries the bytes of gRPC between the two, frame by frame. /root/work/lose says which is not
 carried, as "HOST up 3": the third frame of messages that the launcher sends. With it the link ends,
-once."""
+once; or, with "HOST up 3 silently", nothing more is carried and nobody is told."""
 import os
 import subprocess
 import sys
@@ -21,18 +21,19 @@ class Link:
         self.child = subprocess.Popen(["ssh", host, *command], stdin=subprocess.PIPE,
                                       stdout=subprocess.PIPE)
         self.counts = {"up": 0, "down": 0}
+        self.silent = False
 
     def lost(self, direction):
-        """Whether this message is the one. It is lost once."""
+        """Whether this message is the one, and if it is, how. It is lost once."""
         self.counts[direction] += 1
         try:
             wanted = (WORK / "lose").read_text().split()
         except OSError:
             return False
-        if wanted != [self.host, direction, str(self.counts[direction])]:
+        if wanted[:3] != [self.host, direction, str(self.counts[direction])]:
             return False
         (WORK / "lose").unlink()
-        return True
+        return wanted[3:] or "ends"
 
     def end(self):
         self.child.kill()
@@ -58,7 +59,13 @@ class Link:
                 size = 9 + int.from_bytes(pending[:3], "big")
                 if len(pending) < size:
                     break
-                if pending[3] == DATA and size > 9 and self.lost(direction):
+                lost = pending[3] == DATA and size > 9 and self.lost(direction)
+                if lost == "ends":
+                    self.end()
+                if lost:
+                    self.silent = True
+                if self.silent:
+                    swallow(source)
                     self.end()
                 write(sink, pending[:size])
                 pending = pending[size:]
@@ -76,6 +83,12 @@ def beginning_at_the_end(text, marker):
 def write(fd, data):
     while data:
         data = data[os.write(fd, data):]
+
+
+def swallow(fd):
+    """Until who writes there ends it."""
+    while os.read(fd, 65536):
+        pass
 
 
 def main(host, *command):
