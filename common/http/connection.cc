@@ -129,7 +129,8 @@ void Connection::Answer() {
   const Target none;
   if (auto refused = Refuse(target.ok() ? *target : none)) {
     if (!wrong_token_) return Send(*std::move(refused), keep_alive_);
-    // Guessing takes its time.
+    // Guessing takes its time, and is told.
+    callbacks_.on_wrong_token();
     auto held = std::make_shared<Response>(*std::move(refused));
     timer_.After(limits_.wrong_token,
                  [self = shared_from_this(), held] { self->Send(std::move(*held), false); });

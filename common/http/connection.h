@@ -28,6 +28,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   struct Callbacks {
     absl::AnyInvocable<void()> on_answered;
+    absl::AnyInvocable<void()> on_wrong_token;
     absl::AnyInvocable<void(const std::shared_ptr<Connection>&)> on_over;
   };
 

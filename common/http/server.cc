@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
+#include "common/base/text.h"
 #include "common/http/connection.h"
 #include "common/log/log.h"
 #include "common/os/fd.h"
@@ -33,6 +34,8 @@ constexpr char kYoungEnd[] = ".new";
 constexpr size_t kTokenBytes = 32;
 // After accept failed for want of descriptors.
 constexpr Duration kBreath = std::chrono::milliseconds(100);
+// Before another line about wrong tokens.
+constexpr Duration kTellAgain = std::chrono::minutes(1);
 
 absl::Status StatusOf(const Error& error, absl::string_view what) {
   return PosixError(error.value(), what);
@@ -89,6 +92,9 @@ struct Server::Shared {
     callbacks.on_answered = [this, alive = alive] {
       if (*alive) CheckIdle();
     };
+    callbacks.on_wrong_token = [this, alive = alive] {
+      if (*alive) TellWrongToken();
+    };
     callbacks.on_over = [this, alive = alive, on_over = std::move(on_over)](
                             const std::shared_ptr<Connection>& over) mutable {
       if (on_over != nullptr) on_over();
@@ -100,6 +106,14 @@ struct Server::Shared {
                                                    std::move(with), std::move(callbacks));
     connections[connection] = origin;
     connection->Start();
+  }
+
+  void TellWrongToken() {
+    ++wrong_tokens;
+    if (loop.Now() < tell_wrong_tokens) return;
+    log::Warn(absl::StrCat("refused HTTP with a wrong token: ",
+                           Count(std::exchange(wrong_tokens, 0), "request")));
+    tell_wrong_tokens = loop.Now() + kTellAgain;
   }
 
   void CheckIdle() {
@@ -119,6 +133,8 @@ struct Server::Shared {
   loop::Timer breath;
   loop::Task when_idle;
   bool warned = false;
+  size_t wrong_tokens = 0;  // not told yet
+  TimePoint tell_wrong_tokens;
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
 };
 

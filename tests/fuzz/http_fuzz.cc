@@ -47,6 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bool over = false;
   http::Connection::Callbacks callbacks;
   callbacks.on_answered = [] {};
+  callbacks.on_wrong_token = [] {};
   callbacks.on_over = [&over](const std::shared_ptr<http::Connection>&) { over = true; };
   auto connection = std::make_shared<http::Connection>(loop, std::move(socket), access, limits,
                                                        handler, std::move(callbacks));
