@@ -33,8 +33,10 @@ if(DTRAIN_SANITIZE MATCHES "thread")
   add_compile_options(-Wno-tsan)
 endif()
 if(DTRAIN_FUZZ)
-  add_compile_options(-fsanitize=fuzzer-no-link,address)
-  add_link_options(-fsanitize=address)
+  # Without what needs the types of libraries that are not built so.
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr,function
+                      -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=address,undefined -fno-sanitize=vptr,function)
 endif()
 if(DTRAIN_LINT)
   find_program(DTRAIN_CLANG_TIDY NAMES clang-tidy clang-tidy-14 REQUIRED)

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,21 +21,25 @@ std::vector<std::string> Strings(const google::protobuf::RepeatedPtrField<std::s
 
 double Seconds(int64_t nanos) { return static_cast<double>(nanos) / 1e9; }
 
-std::set<int> CpusOf(const std::string& list) {
-  auto cpus = ParseCpuList(list);
-  return cpus.ok() ? std::set<int>(cpus->begin(), cpus->end()) : std::set<int>();
+// None, when it is no list.
+std::vector<int> CpusOf(const std::string& list) {
+  return ParseCpuList(list).value_or(std::vector<int>());
 }
 
 size_t FreeCpus(const v1::NodeReport& report) {
-  std::set<int> cpus = CpusOf(report.inventory().allowed_cpus());
+  const std::vector<int> cpus = CpusOf(report.inventory().allowed_cpus());
+  std::vector<bool> is_free(cpus.empty() ? 0 : static_cast<size_t>(cpus.back()) + 1);
+  for (const int cpu : cpus) is_free[static_cast<size_t>(cpu)] = true;
   auto take = [&](const std::string& list) {
-    for (const int cpu : CpusOf(list)) cpus.erase(cpu);
+    for (const int cpu : CpusOf(list)) {
+      if (static_cast<size_t>(cpu) < is_free.size()) is_free[static_cast<size_t>(cpu)] = false;
+    }
   };
   for (const v1::HeldCores& held : report.inventory().held_cores()) take(held.cpulist());
   for (const v1::JobOnNode& job : report.jobs()) {
     if (job.state() != v1::JobOnNode::STATE_FINISHED) take(job.cpulist());
   }
-  return cpus.size();
+  return static_cast<size_t>(std::count(is_free.begin(), is_free.end(), true));
 }
 
 // Who has it: as the agent's books say, or as a job's plan does.
@@ -92,16 +95,17 @@ const char* StateName(v1::JobOnNode::State state) {
 }
 
 Json JobView(const v1::JobOnNode& job, const std::string& host, int64_t now_unix_nanos) {
-  Json json = {{"id", job.job_id()},
-               {"attempt", job.attempt()},
-               {"owner", job.owner()},
-               {"uid", job.uid()},
-               {"host", host},
-               {"state", StateName(job.state())},
-               {"begin_unix_s", Seconds(job.since_unix_nanos())},
-               {"seconds", Seconds(std::max<int64_t>(now_unix_nanos - job.since_unix_nanos(), 0))},
-               {"gpus", Strings(job.gpu_uuids())},
-               {"cpus", job.cpulist()}};
+  Json json = {
+      {"id", job.job_id()},
+      {"attempt", job.attempt()},
+      {"owner", job.owner()},
+      {"uid", job.uid()},
+      {"host", host},
+      {"state", StateName(job.state())},
+      {"begin_unix_s", Seconds(job.since_unix_nanos())},
+      {"seconds", std::max(Seconds(now_unix_nanos) - Seconds(job.since_unix_nanos()), 0.0)},
+      {"gpus", Strings(job.gpu_uuids())},
+      {"cpus", job.cpulist()}};
   // Not of a job that who asks may not see.
   if (job.world_size() == 0) return json;
   json["command"] = Strings(job.argv());

@@ -44,7 +44,7 @@ bool IsWaiting(job::State state, const job::NodeView& node) {
 std::string Seconds(Duration duration) {
   double seconds = std::chrono::duration<double>(duration).count();
   if (seconds < 0) seconds = 0;
-  return absl::StrFormat(seconds < 10 ? "%.2f s" : seconds < 1000 ? "%.1f s" : "%.0f s", seconds);
+  return absl::StrFormat("%.*f s", seconds < 10 ? 2 : seconds < 1000 ? 1 : 0, seconds);
 }
 
 }  // namespace dtrain::report

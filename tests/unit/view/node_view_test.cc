@@ -98,6 +98,15 @@ TEST(JobView, OfAJobThatMayNotBeSeenOnlyItsName) {
   EXPECT_EQ(JobView(job, "n", 0)["seconds"], 0.0);  // a clock that was set back
 }
 
+// A node's clock may say anything.
+TEST(JobView, NoClockMakesItOverflow) {
+  v1::JobOnNode job;
+  job.set_since_unix_nanos(INT64_MIN);
+  EXPECT_GT(JobView(job, "n", INT64_MAX)["seconds"], 1e10);
+  job.set_since_unix_nanos(INT64_MAX);
+  EXPECT_EQ(JobView(job, "n", INT64_MIN)["seconds"], 0.0);
+}
+
 TEST(JobView, EveryStateHasAName) {
   const auto* states = v1::JobOnNode::State_descriptor();
   for (int i = 1; i < states->value_count(); ++i) {
