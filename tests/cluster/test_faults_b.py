@@ -2,6 +2,7 @@
 """Faults of group B: ssh and the way to a running agent."""
 import os
 import shutil
+import signal
 import socket
 import subprocess
 
@@ -11,6 +12,7 @@ import hosts
 import launching
 import leftovers
 from launching import wait_until
+from test_faults_c import slow_rsh
 
 HELLO = ["--", "sh", "-c", "echo on $(hostname)"]
 
@@ -291,3 +293,58 @@ def test_b14_secrets_are_with_the_workers_only(cluster):
         found = subprocess.run(["grep", "-rl", secret, host.base / "root", host.base / "tmp"],
                                capture_output=True, text=True, check=False).stdout
         assert not found
+
+
+# B10: the connection of one host is killed: while the others are still waited for, and as they run.
+# What runs there ends by itself, and the launch with it.
+@pytest.mark.parametrize("state", ["barrier", "run"])
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_b10_ssh_is_killed(cluster, state, end):
+    # So that no copy of the agent is on its way.
+    assert cluster.launch([*cluster.hosts_flag(1), "--", "true"]).code == 0
+    flags = slow_rsh(cluster, "node3")
+    launch = cluster.start_launch([*flags, "--grace", "1s", *cluster.hosts_flag(1), "--", "sh", "-c",
+                                   "echo up; exec sleep 600"])
+    if state == "run":
+        (cluster.work() / "go").touch()
+        launch.wait_for("up", count=4)
+    else:
+        wait_until(lambda: any(line.endswith("bridge") for _, _, line in
+                               leftovers.processes(cluster.nodes[1])), 20, "no agent")
+    host, word = (cluster.head, "ssh node1") if end == "client" else (cluster.nodes[1], "sshd")
+    victims = [pid for pid, _, line in leftovers.processes(host) if line.startswith(word)]
+    assert victims, leftovers.processes(host)
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    result = launch.wait(30)
+    (cluster.work() / "go").touch()
+    assert result.code in (200, 202) and "node1" in result.err, result
+    leftovers.wait_for_no_processes(cluster, 30)
+
+
+# B16: one host leads to all the others, and dies.
+@pytest.mark.parametrize("way", [[], ["--rsh", "ssh {host}"]])
+def test_b16_the_jump_host_dies(cluster, kept_ssh_files, way):
+    config = kept_ssh_files / "config"
+    config.write_text("Host node1 node2 node3\n  ProxyJump node0\n" + config.read_text())
+    launch = cluster.start_launch([*way, "--grace", "1s", "-H", "node1:1,node2:1,node3:1", "--", "sh",
+                                   "-c", "echo up; exec sleep 600"])
+    launch.wait_for("up", count=3, timeout=60)
+    for pid, _, line in leftovers.processes(cluster.nodes[0]):
+        if "sshd" in line:
+            os.kill(pid, signal.SIGKILL)
+    result = launch.wait(30)
+    # All go at once: the first is told, and the others are a number behind it.
+    assert result.code == 202 and sum(f"node{n}" in result.err for n in (1, 2, 3)) >= 1, result
+    assert len(result.err.splitlines()) <= 6, result
+    leftovers.wait_for_no_processes(cluster, 30)
+
+
+# B9: a host that the launcher reaches and the others do not: told with the address and port that were
+# tried, and nothing starts.
+def test_b9_hosts_that_do_not_reach_each_other(make_cluster):
+    cluster = make_cluster(2)
+    cluster.nodes[1].network(f"route add blackhole {cluster.nodes[0].address}/32\n")
+    result = fails(cluster, ["-H", "node0:1,node1:1", *HELLO], "node1", cluster.nodes[0].address,
+                   "port", code=201, timeout=40)
+    assert result.seconds < 30, result
