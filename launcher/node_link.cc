@@ -144,9 +144,10 @@ void NodeLink::AskForBoot(absl::Status gone) {
       [this, gone = std::move(gone)](absl::StatusOr<v1::NodeReport> report) {
         const bool other = report.ok() && !report->inventory().boot_id().empty() &&
                            report->inventory().boot_id() != boot_id_;
-        handlers_.on_closed(other ? absl::DataLossError("the machine was started anew: its boot id "
-                                                        "is another one; the workers are gone")
-                                  : gone);
+        handlers_.on_closed(
+            other ? transport::StartedAnewError("the machine was started anew: its boot id is "
+                                                "another one, and the workers are gone")
+                  : gone);
       });
 }
 

@@ -31,7 +31,6 @@ class NodeLink {
     absl::AnyInvocable<void()> on_connected;  // Send may be called from now on
     absl::AnyInvocable<void(v1::SessionEvent)> on_event;
     // The session is over, or never was. Once, and nothing after it. OK: the agent said so.
-    // DATA_LOSS: the machine was started anew.
     absl::AnyInvocable<void(absl::Status)> on_closed;
     // Take it, then call NextLogs when there is room for more.
     absl::AnyInvocable<void(v1::LogChunk)> on_logs;

@@ -91,7 +91,8 @@ void Runner::Connect(NodeId id) {
     } else {
       const bool unknown = transport::IsUnknownHost(why);
       const bool refused = transport::IsNotAuthorised(why);
-      Feed(job::NodeClosed{id, std::move(why), unknown, refused});
+      const bool anew = transport::WasStartedAnew(why);
+      Feed(job::NodeClosed{id, std::move(why), unknown, refused, anew});
     }
   };
   handlers.on_logs = [this, id](v1::LogChunk chunk) { OnLogs(id, chunk); };
@@ -106,7 +107,7 @@ void Runner::Connect(NodeId id) {
       // When it is, the whole stream broke, and on_closed comes with the reason.
       Feed(job::NodeClosed{
           id, absl::DataLossError(absl::StrCat("the logs cannot be read: ", status.message())),
-          /*unknown_host=*/false, /*not_authorised=*/false});
+          /*unknown_host=*/false, /*not_authorised=*/false, /*started_anew=*/false});
     }
   };
   nodes_[id.value()]->link = std::make_unique<NodeLink>(

@@ -66,6 +66,7 @@ struct NodeClosed {
   absl::Status why;
   bool unknown_host = false;    // no connection, as no such name exists
   bool not_authorised = false;  // one side does not let the other in
+  bool started_anew = false;    // the machine, with nothing of the job
 };
 // Every log byte up to each LogEnd has been delivered. Due once after each OpenLogs, after the
 // node's Finished (at once when that names no log), unless NodeClosed comes instead.

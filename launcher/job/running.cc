@@ -282,11 +282,8 @@ void JobImpl::OnClosed(const Event& event) {
   if (absl::IsNotFound(closed.why)) {
     // An agent that came back without the job: its shepherd and workers are gone.
     At(closed.node).finished = true;
-    return LoseNode(closed.node, Printable(why), kExitAgentLost);
-  }
-  if (absl::IsDataLoss(closed.why)) {  // nor its machine as it was
-    At(closed.node).finished = true;
-    return LoseNode(closed.node, Printable(why), kExitNodeLost);
+    return LoseNode(closed.node, Printable(why),
+                    closed.started_anew ? kExitNodeLost : kExitAgentLost);
   }
   const int exit_code = state == State::kStarting ? kExitStartAgents : kExitNodeLost;
   LoseConnection(closed.node, Printable(why), exit_code);

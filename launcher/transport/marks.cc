@@ -8,6 +8,7 @@ namespace {
 // Marks beside the status: a missing file or path is NOT_FOUND too, and ssh refuses logins.
 constexpr char kUnknownHost[] = "dtrain/unknown-host";
 constexpr char kNotAuthorised[] = "dtrain/not-authorised";
+constexpr char kStartedAnew[] = "dtrain/started-anew";
 
 absl::Status Marked(absl::Status status, absl::string_view mark) {
   status.SetPayload(mark, absl::Cord());
@@ -30,6 +31,14 @@ absl::Status NotAuthorisedError(absl::string_view message) {
 
 bool IsNotAuthorised(const absl::Status& status) {
   return status.GetPayload(kNotAuthorised).has_value();
+}
+
+absl::Status StartedAnewError(absl::string_view message) {
+  return Marked(absl::NotFoundError(message), kStartedAnew);
+}
+
+bool WasStartedAnew(const absl::Status& status) {
+  return status.GetPayload(kStartedAnew).has_value();
 }
 
 }  // namespace dtrain::transport

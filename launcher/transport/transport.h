@@ -32,6 +32,10 @@ bool IsUnknownHost(const absl::Status& status);
 absl::Status NotAuthorisedError(absl::string_view message);
 bool IsNotAuthorised(const absl::Status& status);
 
+// A machine that was there is there again, and knows nothing of before.
+absl::Status StartedAnewError(absl::string_view message);
+bool WasStartedAnew(const absl::Status& status);
+
 // All calls are made on the loop thread, none from inside Connect; none after on_failed. on_ready
 // and on_failed may destroy the connection.
 struct Callbacks {

@@ -262,7 +262,8 @@ TEST_F(RunningTest, AnAgentWithoutTheJobIsAShepherdLost) {
 TEST_F(RunningTest, AMachineThatWasStartedAnewIsANodeLost) {
   Make(2);
   RunUntil(State::kRunning);
-  Feed(NodeClosed{NodeId(1), absl::DataLossError("the machine was started anew")});
+  Feed(NodeClosed{NodeId(1), absl::NotFoundError("the machine was started anew"),
+                  /*unknown_host=*/false, /*not_authorised=*/false, /*started_anew=*/true});
   EndAll();
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
