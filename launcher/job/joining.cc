@@ -134,6 +134,7 @@ void JobImpl::ConcludeEarlyFaults() {
 
 void JobImpl::OnClosedEarly(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
+  At(closed.node).connected = false;
   std::string text(closed.why.message());
   if (text.empty()) text = "its agent ended the session before the job started";
   int exit_code = closed.unknown_host ? kExitUsage : kExitStartAgents;

@@ -221,7 +221,8 @@ void JobImpl::Release(NodeId id) {
   if (view.gone) return;
   view.gone = true;
   view.waiting_for.clear();
-  if (At(id).connected && !At(id).failed) SendTo(id).mutable_goodbye();
+  // Also to one that has refused: a resident agent would keep its session for us.
+  if (At(id).connected) SendTo(id).mutable_goodbye();
   actions.push_back(Disconnect{id});
 }
 

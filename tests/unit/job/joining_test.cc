@@ -424,11 +424,23 @@ TEST_F(JoiningTest, ACommandThatIsNotThereIsToldOnceForAllNodes) {
   EXPECT_EQ(verdict().message, "node0, node1, node2: prog: not found");
 }
 
+// H4: a resident agent that cannot take the job on is told that nobody will come back to it.
+TEST_F(JoiningTest, ANodeThatRefusesIsLetGo) {
+  Make(2);
+  for (uint32_t i = 0; i < 2; ++i) Feed(NodeConnected{NodeId(i)});
+  Welcome(0);
+  Failure(1, v1::NodeFailure::KIND_STATE, 207, "no space left on device");
+  Pass(seconds(2), {0, 1});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 207);
+  for (uint32_t i = 0; i < 2; ++i) EXPECT_TRUE(Sends(all_, i, Kind::kGoodbye)) << i;
+}
+
 TEST_F(JoiningTest, WhoIsNotLetInHasACodeOfItsOwn) {
   Make(1);
   Feed(NodeConnected{NodeId(0)});
   Feed(NodeClosed{NodeId(0), absl::PermissionDeniedError("observer may not launch on this node"),
-                  /*unknown_host=*/false, /*not_authorised=*/true});
+                  /*unknown_host=*/false, /*not_authorised=*/true, /*started_anew=*/false});
   Pass(seconds(1), {});
   EndAll();
   ASSERT_TRUE(finished_);
