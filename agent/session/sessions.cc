@@ -109,6 +109,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   if (absl::Status may = Check(peer, kSessionMethod, nullptr, &request.hello()); !may.ok()) {
     return stream->Finish(std::move(may));
   }
+  RemoveEnded();
   const Owner owner{peer.account->uid, peer.account->name};
   auto shepherd = make_shepherd_(owner, request.hello());
   if (!shepherd.ok()) {
@@ -124,6 +125,15 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
         stream->WhenOver([this] { on_session_ended_(); });
       });
   (*place)->Take(std::move(request));
+}
+
+// Folders of jobs that ended while the disk was full or read-only.
+void Sessions::RemoveEnded() {
+  if (!self_.resumable) return;
+  for (const JobDirectory& directory : JobDirectory::List(state_directory_)) {
+    const auto [job_id, attempt] = KeyOf(directory);
+    if (Find(job_id, attempt) == nullptr) directory.Remove();
+  }
 }
 
 void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,

@@ -80,6 +80,7 @@ class Sessions {
   void OnFirst(Visitors::iterator visitor, const auth::Identity& peer, v1::SessionRequest request);
   void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
             v1::SessionRequest request);
+  void RemoveEnded();
   void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
               const v1::Hello& hello);
   // Whether `peer` may call the method, of `session` (null: of none). Writes the audit.
