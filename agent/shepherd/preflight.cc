@@ -1,16 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/preflight.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/failure.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
+#include "common/os/bounded_look.h"
+#include "common/os/unique_fd.h"
 
 namespace dtrain::shepherd {
+namespace {
+
+// A file server that fails over takes some seconds.
+constexpr std::chrono::seconds kFilesAnswer{10};
+
+}  // namespace
 
 std::optional<v1::NodeFailure> CheckResources(const v1::JobPart& part) {
   auto workers = static_cast<rlim_t>(part.workers_size());
@@ -36,6 +48,21 @@ std::optional<v1::NodeFailure> CheckResources(const v1::JobPart& part) {
                        EAGAIN);
   }
   return std::nullopt;
+}
+
+std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part) {
+  const bool answers = os::ReturnsWithin(kFilesAnswer, [&part] {
+    if (!part.working_directory().empty() && chdir(part.working_directory().c_str()) != 0) return;
+    char first;
+    os::UniqueFd program(open(part.argv(0).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (program) (void)!read(program.get(), &first, sizeof(first));
+  });
+  if (answers) return std::nullopt;
+  return MakeFailure(
+      v1::NodeFailure::KIND_SPAWN, kExitStartAgents,
+      absl::StrCat("the working directory ", Escape(part.working_directory()), " or the program ",
+                   Escape(part.argv(0)), " does not answer within ", kFilesAnswer.count(),
+                   " s: is its file server down? Another directory can be given with --wdir"));
 }
 
 WorkerLimits::WorkerLimits() {

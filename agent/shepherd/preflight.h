@@ -15,6 +15,11 @@ namespace dtrain::shepherd {
 // first worker is started. Raises the own limit of open files as far as allowed, where needed.
 std::optional<v1::NodeFailure> CheckResources(const v1::JobPart& part);
 
+// Whether the working directory and the program answer at all, as on a file server that is down
+// they do not. What else is wrong with them is told when they are used. Takes seconds when they do
+// not.
+std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part);
+
 // The resource limits of each worker, from ours as they were when the process began.
 class WorkerLimits {
  public:

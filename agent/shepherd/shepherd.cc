@@ -257,6 +257,7 @@ void Shepherd::Do(Action action) {
 
 void Shepherd::SpawnAll() {
   auto refused = CheckResources(part_);
+  if (!refused) refused = CheckFiles(part_);
   os::SpawnError error;
   absl::Status started;
   if (!refused) {
