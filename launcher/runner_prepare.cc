@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a launch needs before the first connection.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <string>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/text.h"
+#include "common/base/worker_needs.h"
 #include "common/os/fd.h"
 #include "common/rpc/channel.h"
 #include "launcher/plan/plan.h"
@@ -32,6 +34,22 @@ bool IsThisMachine(const hosts::HostEntry& entry) {
   return gethostname(name, sizeof(name) - 1) == 0 && entry.host == name;
 }
 
+// Raises the own limit as far as allowed, where needed.
+absl::Status CheckOpenFiles(size_t nodes) {
+  const rlim_t needed = OpenFilesForLaunch(nodes);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur >= needed) return absl::OkStatus();
+  if (limit.rlim_max < needed) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a launch on ", Count(nodes, "node"), " takes ", needed,
+                     " open files, and the limit is ", limit.rlim_max, "; raise it (ulimit -n)"));
+  }
+  limit.rlim_cur = needed;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Runner::Prepare() {
@@ -44,6 +62,8 @@ absl::Status Runner::Prepare() {
   absl::Status timeline = PrepareTimeline();
   if (!timeline.ok()) return timeline;
   hosts::HostList hosts = plan::NodesToAsk(options_.hosts, options_.job.plan);
+  absl::Status files = CheckOpenFiles(hosts.entries.size());
+  if (!files.ok()) return files;
   options_.job.protocol = rpc::kProtocolVersion;
   options_.job.build = DTRAIN_VERSION;
   options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));

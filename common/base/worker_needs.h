@@ -15,6 +15,10 @@ constexpr uint64_t OpenFilesFor(uint64_t workers) {
   return workers * kPerWorker + kOwn;
 }
 
+// Open files of a launcher: to each node a connection, gRPC on it and, while it is made, the pipes
+// of an ssh; the loop and gRPC itself, which ends the process where it gets none.
+constexpr uint64_t OpenFilesForLaunch(uint64_t nodes) { return 24 + 8 * nodes; }
+
 // Processes: the workers, the shepherd and its agent.
 constexpr uint64_t ProcessesFor(uint64_t workers) { return workers + 2; }
 

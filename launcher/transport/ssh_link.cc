@@ -12,14 +12,13 @@
 namespace dtrain::transport {
 
 SshLink::SshLink(loop::Loop& loop)
-    : loop_(loop), cancel_(eventfd(0, EFD_CLOEXEC)), ended_future_(ended_.get_future()) {
-  DTRAIN_CHECK(cancel_.get() >= 0);
-}
+    : loop_(loop), cancel_(eventfd(0, EFD_CLOEXEC)), ended_future_(ended_.get_future()) {}
 
 SshLink::~SshLink() { os::UniqueFd last(socket_.exchange(-1)); }
 
 void SshLink::Cancel() {
   cancelled_ = true;
+  if (!cancel_) return;  // nor is there anything to cancel
   uint64_t one = 1;
   DTRAIN_CHECK(write(cancel_.get(), &one, sizeof(one)) == sizeof(one));
 }

@@ -51,6 +51,8 @@ class SshLink {
                    absl::AnyInvocable<void(SshEvents&)> event);
   static void PostTask(const std::shared_ptr<SshLink>& link, loop::Task task);
   int cancel_fd() const { return cancel_.get(); }
+  // False when there was no descriptor for it: there can be no connection then.
+  bool ok() const { return static_cast<bool>(cancel_); }
   std::atomic<int>& socket() { return socket_; }
   void SetEnded() { ended_.set_value(); }
 

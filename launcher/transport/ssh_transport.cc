@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <csignal>
 #include <map>
 #include <thread>
 #include <utility>
 
+#include "common/base/posix_error.h"
 #include "launcher/transport/ssh_pump.h"
 #include "launcher/transport/ssh_session.h"
 
@@ -115,6 +117,11 @@ SshTransport::~SshTransport() {
 std::unique_ptr<Connection> SshTransport::Connect(const Target& target, Callbacks callbacks) {
   agent_.StartLoading();
   auto connection = std::make_unique<SshConnection>(loop_, crew_, std::move(callbacks));
+  if (!connection->link()->ok()) {
+    SshLink::Post(connection->link(),
+                  [](SshEvents& events) { events.OnFailed(PosixError(EMFILE, "connect")); });
+    return connection;
+  }
   Target to = target;
   if (to.port == 0) to.port = options_.port;
   loop::Task start = [this, link = connection->link(), to] { Start(link, to); };
