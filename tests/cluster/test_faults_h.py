@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of group H: too few descriptors, no cgroups."""
+"""Faults of group H: what runs out, what is missing, and what is full. H3 is in test_memory.py, H7 in
+test_footprint.py, H12 in test_reservations.py."""
+import contextlib
+import os
 import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
 
 import hosts
 import leftovers
+import residents
+from launching import wait_until
 from test_faults_d import ESCAPED, python
+from test_identity import node  # noqa: F401 - a fixture
+from test_tcp import tcp  # noqa: F401 - a fixture
 
 
 def limit_files(number):
@@ -30,10 +42,11 @@ def test_h1_too_few_open_files_on_a_host(make_cluster):
 # reports an error of its own where it cannot.
 if hosts.bin_dir().parent.name not in ("asan", "tsan"):
     def test_h1_too_few_open_files_for_the_launcher(cluster):
-        result = cluster.start_launch([*cluster.hosts_flag(1), "--", "sh", "-c", "echo started"],
-                                      before_exec=limit_files(14)).wait(30)
-        assert result.code in (200, 207), result
-        assert "open files" in result.err.lower(), result
+        for number in (10, 14, 24, 40, 55):
+            result = cluster.start_launch([*cluster.hosts_flag(1), "--", "sh", "-c", "echo started"],
+                                          before_exec=limit_files(number)).wait(30)
+            assert result.code in (200, 202, 207), (number, result)
+            assert "open files" in result.err.lower(), (number, result)
 
 
 # H9
@@ -51,3 +64,257 @@ def test_h9_require_cgroup_refuses(make_cluster):
     result = cluster.launch(["--require-cgroup", "-H", "node0:1", "--", "sh", "-c", "echo started"])
     assert result.code == 200 and "node0" in result.err and "cgroup" in result.err, result
     assert "started" not in result.out
+
+
+# ---- of a resident agent -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def agent(make_cluster):
+    """A node with an agent whose state directory is a small file system of its own."""
+    cluster = make_cluster(1)
+    node = cluster.nodes[0]
+    node.cluster = cluster
+    node.path(residents.STATE).mkdir()
+    node.run(["mount", "-t", "tmpfs", "-o", "mode=755,size=256k,nr_inodes=40", "tmpfs",
+              residents.STATE])
+    made = residents.Resident(node).start()
+    yield made
+    made.stop()  # and takes away the folder, but for the mount, which goes with the host
+
+
+def launch(agent, *command, np=1):
+    return agent.host.cluster.launch(["--bind", "none", "-H", f"node0:{np}", "--", *command])
+
+
+@contextlib.contextmanager
+def running_job(agent):
+    """A job that must come to its end whatever is done meanwhile, every line of it."""
+    node = agent.host
+    job = node.cluster.start_launch(
+        ["-H", "node0:1", "--bind", "none", "--", "sh", "-c", "i=0; until [ -e /run/go ]; do "
+         "echo line $i; i=$((i + 1)); sleep 0.02; done; echo last $i"])
+    job.wait_for("line 3\n")
+    try:
+        yield job
+        node.path("/run/go").touch()
+        result = job.wait(30)
+    finally:
+        job.kill()
+        node.path("/run/go").unlink(missing_ok=True)
+    assert result.code == 0, result
+    count = int(result.lines[-1].split()[-1])
+    assert result.lines == [*(f"line {i}" for i in range(count)), f"last {count}"], result
+
+
+def fill_blocks(node):
+    """Returns what makes room again."""
+    filler = node.path(f"{residents.STATE}/filler")
+    with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return filler.unlink
+
+
+def fill_inodes(node):
+    folder = node.path(f"{residents.STATE}/filler")
+    folder.mkdir()
+    with contextlib.suppress(OSError):
+        for number in range(1000):
+            (folder / str(number)).touch()
+    return lambda: shutil.rmtree(folder)
+
+
+def make_read_only(node):
+    jobs = f"{residents.STATE}/jobs"
+    node.run(["mount", "--bind", jobs, jobs])
+    node.run(["mount", "-o", "remount,bind,ro", jobs])
+    return lambda: node.run(["umount", jobs])
+
+
+# H4, H6: the running job goes on, new ones are refused; with room again all is as before.
+@pytest.mark.parametrize("harm", [fill_blocks, fill_inodes, make_read_only])
+def test_h4_h6_state_directory_without_room(agent, harm):
+    with running_job(agent) as job:
+        heal = harm(agent.host)
+        seen = job.out.count("line")
+        refused = launch(agent, "echo", "started")
+        assert refused.code == 207 and "node0" in refused.err, refused
+        assert residents.STATE in refused.err and "started" not in refused.out, refused
+        job.wait_for("line", count=seen + 5)
+        heal()
+        result = launch(agent, "echo", "started")
+        assert result.code == 0 and "started" in result.out, result
+
+
+# H4: a job that ends meanwhile leaves nothing for the next agent to stumble over.
+def test_h6_a_job_that_ends_while_its_folder_cannot_be_removed(agent):
+    with running_job(agent):
+        heal = make_read_only(agent.host)
+    heal()
+    assert launch(agent, "true").code == 0
+    wait_until(lambda: not agent.jobs(), 10, agent.jobs)
+
+
+# H5: where the output is kept. Nothing is lost, the worker waits.
+def test_h5_log_disk_full(agent):
+    node = agent.host
+    node.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=1777", "tmpfs", "/tmp"])
+    try:
+        filler = node.path("/tmp/filler")
+        filler.write_bytes(bytes(7 << 20))
+        job = node.cluster.start_launch(
+            ["-H", "node0:1", "--tag-output", "none", "--", *python(
+                "import sys\nfor i in range(200000):\n    print('%099d' % i)\n")])
+        job.wait_for("the output of rank 0 waits", stream="err")
+        assert job.process.poll() is None
+        # The agent serves others meanwhile, also one that says nothing.
+        assert launch(agent, "true").code == 0
+        filler.unlink()
+        result = job.wait(60)
+        assert result.code == 0, result.err
+        assert result.out == "".join(f"{i:099d}\n" for i in range(200000))
+        assert "room" in result.err, result.err
+    finally:
+        node.run(["umount", "/tmp"])
+
+
+def limit_agent(agent, what, value):
+    """Returns what undoes it."""
+    before = resource.prlimit(agent.pid, what)
+    resource.prlimit(agent.pid, what, (value, before[1]))
+    return lambda: resource.prlimit(agent.pid, what, before)
+
+
+# H1: of the agent itself.
+def test_h1_too_few_open_files_for_the_agent(agent):
+    assert launch(agent, "true").code == 0
+    with running_job(agent):
+        in_use = len(os.listdir(f"/proc/{agent.pid}/fd"))
+        heal = limit_agent(agent, resource.RLIMIT_NOFILE, in_use + 2)
+        refused = launch(agent, "echo", "started")
+        assert refused.code in (200, 202) and "node0" in refused.err, refused
+        assert "started" not in refused.out, refused
+        heal()
+        result = launch(agent, "echo", "started")
+        assert result.code == 0 and "started" in result.out, result
+    assert not agent.ended()
+
+
+# H10: of memory there is none for a new job.
+def test_h10_no_memory_for_the_agent(agent):
+    assert launch(agent, "true").code == 0
+    with running_job(agent):
+        size = int(Path(f"/proc/{agent.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+        heal = limit_agent(agent, resource.RLIMIT_AS, size + 16384)
+        refused = launch(agent, "echo", "started")
+        assert refused.code != 0 and "node0" in refused.err, refused
+        heal()
+        assert not agent.ended(), agent.log
+        result = launch(agent, "echo", "started")
+        assert result.code == 0 and "started" in result.out, result
+
+
+def serve(node, *flags):
+    """What an agent says that cannot start."""
+    process = node.popen([hosts.bin_dir() / "dtrain-agent", "serve", *map(str, flags)],
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    out, _ = process.communicate(timeout=20)
+    return process.returncode, out.decode()
+
+
+# H8
+def test_h8_port_in_use(make_cluster):
+    cluster = make_cluster(1)
+    node = cluster.nodes[0]
+    code, out = serve(node, "--status-listen", "127.0.0.1:22")
+    assert code == 207 and "127.0.0.1:22" in out and "in use" in out, out
+    shutil.rmtree(node.path(residents.STATE))
+
+
+# H8: no port is left for the job's own.
+def test_h8_ephemeral_ports_used_up(agent):
+    node = agent.host
+    ports = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    before = node.run(["cat", ports]).stdout.split()
+    with running_job(agent):
+        node.run(["sh", "-c", f"echo 40000 40000 >{ports}"])
+        try:
+            refused = launch(agent, "echo", "started")
+        finally:
+            node.run(["sh", "-c", f"echo {' '.join(before)} >{ports}"])
+        assert refused.code == 200 and "node0" in refused.err, refused
+        assert "port" in refused.err and "started" not in refused.out, refused
+        assert launch(agent, "true").code == 0
+
+
+# H11
+def test_h11_state_directory_with_a_long_path(make_cluster):
+    node = make_cluster(1).nodes[0]
+    folder = "/run/" + "d" * 120
+    code, out = serve(node, "--state-dir", folder)
+    assert code == 2 and "107 bytes" in out and folder in out, out
+    shutil.rmtree(node.path(folder))
+
+
+# H2: the limit of a user's processes, which an admin gives the agent's unit.
+def test_h2_too_few_processes_for_a_user(node):  # noqa: F811
+    limit = resource.RLIMIT_NPROC
+    agent = residents.Resident(node, before_exec=lambda: resource.setrlimit(limit, (12, 12))).start()
+    running = node.cluster.start_launch(alice(1, "sh", "-c", "echo up; read line; echo went on $line"),
+                                        stdin=subprocess.PIPE)
+    running.wait_for("up")
+    for np, why in ((40, "limit is 12 processes"), (9, "limit of processes is reached")):
+        refused = node.cluster.launch(alice(np, "echo", "started"))
+        assert refused.code == 200 and "node0" in refused.err, refused
+        assert why in refused.err and "started" not in refused.out, refused
+    result = node.cluster.launch(alice(2, "echo", "started"))
+    assert result.code == 0 and result.out.count("started") == 2, result
+    running.process.stdin.write(b"then\n")
+    running.process.stdin.close()
+    result = running.wait(30)
+    assert result.code == 0 and "went on then" in result.out, result
+    agent.stop()
+
+
+def alice(np, *command):
+    return ["--wdir", "/", "--bind", "none", "--oversubscribe", "--stdin", "0", "-H",
+            f"alice@node0:{np}", "--", *command]
+
+
+@contextlib.contextmanager
+def hanging(node, folder):
+    server = node.popen(["/usr/bin/python3", hosts.SOURCE_DIR / "tests/cluster/hanging.py", folder],
+                        stdout=subprocess.PIPE)
+    assert server.stdout.readline() == b"hangs\n"
+    try:
+        yield
+    finally:
+        server.kill()  # whoever waits gets an error
+        server.wait()
+        node.run(["umount", "-l", folder])
+
+
+# H13: the agent does not look there, so that only who wants to be there waits.
+def test_h13_a_home_that_hangs(tcp):  # noqa: F811
+    node = tcp.node
+    running = node.cluster.start_launch(
+        [*tcp.flags("--lease", "5s"), "sh", "-c",
+         "echo up; until [ -e /run/go ]; do sleep 0.05; done; echo end"])
+    running.wait_for("up", count=2)
+    with hanging(node, "/home/alice"):
+        result = tcp.launch("echo", "fine", flags=("--bind", "none"))
+        assert result.code == 0 and result.out.count("fine") == 2, result
+        waits = tcp.node.cluster.start_launch(
+            ["--agent", "tcp", "--tls-dir", "/root/work/tls", "--bind", "none", "--wdir",
+             "/home/alice", "-H", f"{node.address}:1", "--", "echo", "started"])
+        # Meanwhile others are served, and those that run end as they should.
+        result = tcp.launch("echo", "fine", flags=("--bind", "none"))
+        assert result.code == 0 and result.out.count("fine") == 2, result
+        node.path("/run/go").touch()
+        result = running.wait(30)
+        assert result.code == 0 and result.out.count("end") == 2, result
+        result = waits.wait(60)
+        assert result.code == 200 and "/home/alice" in result.err, result
+        assert "file server" in result.err and "started" not in result.out, result
+    node.path("/run/go").unlink()

@@ -25,7 +25,8 @@ def launch(cluster, times):
         assert result.code == 0, result
 
 
-def test_launches_leave_nothing_in_the_agents(cluster, agents):
+# H7: of finished jobs an agent keeps nothing at all, however many there were.
+def test_h7_launches_leave_nothing_in_the_agents(cluster, agents):
     launch(cluster, WARM_UP)
     for agent in agents:
         wait_until(lambda agent=agent: not agent.jobs(), 20, lambda agent=agent: agent.log)

@@ -42,8 +42,9 @@ def lose(cluster, direction, number, args):
     return result, starts, was_lost
 
 
+# G8, and C2: also the answer alone is lost, when the agent has acted.
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_each_message_is_lost_once(lossy, direction):
+def test_g8_each_message_is_lost_once(lossy, direction):
     cluster, agent = lossy
     rode_through, failed, number = 0, 0, 1
     while True:

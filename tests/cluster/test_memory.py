@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""D15: workers that the kernel kills because memory is used up."""
+"""D15: workers that the kernel kills because memory is used up; H3: and not their agent."""
 import contextlib
 import json
 import time
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import hosts
+import residents
+from test_resident import shepherds, workers
 
 LIMIT = 512 << 20  # more than our own processes take, with sanitizers too
 EAT = 'if [ "$RANK" = 1 ]; then exec tail /dev/zero; else sleep 600; fi'
@@ -15,14 +17,15 @@ EAT = 'if [ "$RANK" = 1 ]; then exec tail /dev/zero; else sleep 600; fi'
 
 @contextlib.contextmanager
 def memory_limit(cluster, node):
-    """All sessions of the node share LIMIT bytes, by whichever memory controller there is."""
+    """All sessions of the node share LIMIT bytes, by whichever memory controller there is. Hands over
+    what makes a process one of them."""
     v2 = hosts.cgroup2_mount()
     if v2 and "memory" in (v2 / "cgroup.controllers").read_text().split():
         for folder in (v2, cluster.cgroup_root):
             (folder / "cgroup.subtree_control").write_text("+memory")
         (node.cgroup_dir / "memory.swap.max").write_text("0")
         (node.cgroup_dir / "memory.max").write_text(str(LIMIT))
-        yield
+        yield lambda: None
         return
     if not Path("/sys/fs/cgroup/memory").is_dir():
         pytest.skip("this kernel has no memory controller")
@@ -30,10 +33,14 @@ def memory_limit(cluster, node):
     node.run(["mount", "-t", "cgroup", "-o", "memory", "cgroup", "/root/work/memory"])
     group = Path("/root/work/memory", cluster.base.name)
     node.path(group).mkdir()
+
+    def enter():
+        (group / "cgroup.procs").write_text("0")
+
     try:
         node.path(group / "memory.limit_in_bytes").write_text(str(LIMIT))
-        node.restart_sshd(before_exec=lambda: (group / "cgroup.procs").write_text("0"))
-        yield
+        node.restart_sshd(before_exec=enter)
+        yield enter
     finally:
         node.stop_sshd()
         remove(node.path(group))
@@ -62,6 +69,36 @@ def is_told(cluster, result, mib):
     assert rank["out_of_memory"] and rank["signal"] == 9, told
     assert rank["memory_limit_bytes"] == mib << 20, told
     assert not any("out_of_memory" in other for other in told["ranks"] if other["rank"] != 1)
+
+
+def score(pid):
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+# H3: as its unit says (OOMScoreAdjust=-900). Its jobs' processes have what they would have without.
+def test_h3_workers_are_killed_before_their_agent(make_cluster):
+    cluster = make_cluster(1)
+    node = cluster.nodes[0]
+    with memory_limit(cluster, node) as enter:
+        def as_a_service():
+            enter()
+            Path("/proc/self/oom_score_adj").write_text("-900")
+
+        agent = residents.Resident(node, before_exec=as_a_service).start()
+        assert score(agent.pid) == -900
+        other = cluster.start_launch(["-H", "node0:1", "--bind", "none", "--", "sh", "-c",
+                                      "echo up; until [ -e /run/go ]; do sleep 0.05; done"])
+        other.wait_for("up")
+        assert shepherds(node) and workers(node)
+        assert {score(pid) for pid in shepherds(node)} == {0}
+        assert {score(pid) for pid, _ in workers(node)} == {0}
+        result = cluster.launch(["-H", "node0:2", "--bind", "none", "--", "sh", "-c", EAT], timeout=60)
+        assert result.code == 137 and "out of memory" in result.err, result
+        assert not agent.ended() and "taken over" not in agent.log, agent.log
+        node.path("/run/go").touch()
+        assert other.wait(30).code == 0, other
+        node.path("/run/go").unlink()
+        agent.stop()
 
 
 LAUNCH = ["--result-json", "/root/work/result.json", "-H", "node0:2,node1:1", "--"]

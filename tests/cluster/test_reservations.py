@@ -204,7 +204,8 @@ def leave_something(cluster):
     return escaped()
 
 
-def test_reap_ends_what_dead_jobs_have_left(make_cluster):
+# H12: by hand
+def test_h12_reap_ends_what_dead_jobs_have_left(make_cluster):
     cluster = make_cluster(1)
     host = cluster.nodes[0]
     assert reap(host) == (0, "no job has left anything behind\n")
@@ -222,7 +223,8 @@ def test_reap_ends_what_dead_jobs_have_left(make_cluster):
     assert live.wait(20).code == 130
 
 
-def test_an_agent_that_starts_ends_what_dead_jobs_have_left(make_cluster):
+# H12: by an agent, at its start
+def test_h12_an_agent_that_starts_ends_what_dead_jobs_have_left(make_cluster):
     cluster = make_cluster(1)
     left = leave_something(cluster)
     assert left
