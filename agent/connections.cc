@@ -23,6 +23,10 @@ constexpr size_t kMostOfOne = 128;
 constexpr size_t kMost = 1024;
 // Between the end of a connection and giving its memory back.
 constexpr Duration kTrimPause = std::chrono::seconds(1);
+// So long after the last connection gRPC is let go, which wakes up three times a second where it
+// is. A thread of its own may wait for ten seconds, and its end for that thread, and who comes then
+// for the end.
+constexpr Duration kRest = std::chrono::seconds(15);
 constexpr char kGrpc[] = "h2";
 constexpr char kHttp[] = "http/1.1";
 
@@ -144,6 +148,8 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
       return Close(place);
     }
   }
+  if (!grpc_) grpc_.emplace();
+  rest_.Cancel();
   connection.server = std::make_unique<rpc::StreamServer>(*connection.service, std::move(stream));
   if (connection.tls != nullptr) return;
   connection.hangup = std::make_unique<loop::FdWatch>(loop_, connection.watched.get());
@@ -173,6 +179,11 @@ void Connections::Close(Place place) {
     connection->server.reset();
   });
   connections_.erase(place);
+  if (connections_.empty()) {
+    rest_.After(kRest, [this] {
+      if (connections_.empty()) grpc_.reset();
+    });
+  }
   // Whoever sent much nonsense leaves no mark. gRPC frees its calls a while after: the second time
   // is a whole pause after the last end.
   if (std::exchange(trims_due_, 2) == 0) TrimSoon();

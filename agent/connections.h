@@ -62,6 +62,8 @@ class Connections {
   auth::Policy policy_;
   std::shared_ptr<const tls::Context> tls_;
   auth::RefusalLog refusals_;
+  std::optional<rpc::Library> grpc_;  // until a while after the last connection
+  loop::Timer rest_{loop_};
   loop::BlockingPool closing_{1};
   loop::Timer trim_{loop_};
   int trims_due_ = 0;

@@ -65,6 +65,7 @@ void NodeLink::Connect() {
 }
 
 void NodeLink::Open(os::UniqueFd stream) {
+  if (!grpc_) grpc_.emplace();
   channel_ = rpc::MakeChannel(std::move(stream));
   stub_ = v1::Agent::NewStub(channel_);
   session_.emplace(

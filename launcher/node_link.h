@@ -70,6 +70,7 @@ class NodeLink {
   const transport::Target target_;
   Handlers handlers_;
   std::unique_ptr<transport::Connection> connection_;
+  std::optional<rpc::Library> grpc_;  // from the first stream on
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Agent::Stub> stub_;
   std::optional<rpc::ClientStream<v1::SessionRequest, v1::SessionEvent>> session_;

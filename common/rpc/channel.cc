@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/rpc/channel.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/server_posix.h>
 
@@ -21,6 +22,10 @@ constexpr int kMaxMessage = 64 << 20;
 constexpr int kIdleMs = 30'000;
 
 }  // namespace
+
+Library::Library() { grpc_init(); }
+
+Library::~Library() { grpc_shutdown(); }
 
 std::shared_ptr<grpc::Channel> MakeChannel(os::UniqueFd stream) {
   DTRAIN_CHECK(os::SetNonBlocking(stream.get(), true).ok());

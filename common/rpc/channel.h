@@ -15,6 +15,17 @@ namespace dtrain::rpc {
 // anything.
 inline constexpr uint32_t kProtocolVersion = 1;
 
+// While there is one, gRPC stays ready. Without it gRPC shuts down with the last connection, which
+// may take ten seconds, and the next one waits for that: on the loop, whose other peers hear
+// nothing.
+class Library {
+ public:
+  Library();
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+};
+
 // The client's end. There is no reconnecting: when the stream ends, so does the channel.
 std::shared_ptr<grpc::Channel> MakeChannel(os::UniqueFd stream);
 
