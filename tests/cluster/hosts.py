@@ -375,6 +375,18 @@ class Cluster:
             node.network(f"addr add {subnet}.{index + 1}/24 dev {interface}\n"
                          f"link set {interface} up\n")
 
+    def in_fabric(self, start, argv, **options):
+        """`start` is subprocess.run or Popen: beside the bridges, where the other ends of all cables
+        are, each named after its host."""
+        return start(argv, preexec_fn=lambda: setns(self._fabric, CLONE_NEWNET), **options)
+
+    def fabric(self, batch):
+        """Runs `ip -batch` lines there."""
+        run_ip(self._fabric, batch)
+
+    def interface_of(self, host):
+        return "eth0" if host is self.head else self.interfaces[self.nodes.index(host)]
+
     def cut(self, host):
         """Pulls the host's cable: nothing tells the two sides."""
         run_ip(self._fabric, f"link set {host.name} nomaster\n")
