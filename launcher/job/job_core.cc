@@ -95,6 +95,9 @@ static_assert(InOrder());
 
 // A beat may be late and the one after it lost before the other side gives up.
 constexpr int kBeatsPerLease = 5;
+// Silence that is worth a word: two beats of the usual lease. Never longer than that part of a
+// shorter one.
+constexpr Duration kSuspectAfter = std::chrono::seconds(6);
 
 Kind KindOf(const v1::SessionEvent& message) {
   switch (message.kind_case()) {
@@ -206,7 +209,7 @@ void JobImpl::Dispatch(const Event& event) {
     if (source.node->value() >= nodes.size() || views[source.node->value()].gone) return;
     Node& node = At(*source.node);
     if (const auto* message = std::get_if<NodeMessage>(&event)) {
-      node.last_heard = now;
+      HeardFrom(*source.node);
       if (message->event.has_heartbeat()) {
         node.clock.Add(message->event.heartbeat().unix_nanos(), message->received_unix_nanos);
         views[source.node->value()].clock_ahead_nanos = node.clock.ahead_nanos();
@@ -269,13 +272,34 @@ void JobImpl::Beat() {
   if (!beat.nodes.empty()) actions.push_back(std::move(beat));
 }
 
+Duration JobImpl::SuspectAfter() const {
+  return std::min<Duration>(kSuspectAfter, 2 * BeatPeriod());
+}
+
+void JobImpl::HeardFrom(NodeId id) {
+  Node& node = At(id);
+  NodeView& view = views[id.value()];
+  if (std::exchange(view.suspect, false)) {
+    WarnUser(
+        absl::StrCat(view.host, ": heard from again after ", FormatSeconds(now - node.last_heard)));
+    lease_check_at = now;
+  }
+  node.last_heard = now;
+}
+
 void JobImpl::CheckLeases() {
   TimePoint next = kNever;
   for (uint32_t i = 0; i < nodes.size() && state != State::kFinished; ++i) {
     if (!views[i].joined || views[i].gone || nodes[i].failed) continue;
     const TimePoint end = After(nodes[i].last_heard, options.lease);
     if (now < end) {
-      next = std::min(next, end);
+      const TimePoint suspect_at = nodes[i].last_heard + SuspectAfter();
+      if (now >= suspect_at && !std::exchange(views[i].suspect, true)) {
+        WarnUser(absl::StrCat(Host(NodeId(i)), ": nothing was heard from it for ",
+                              FormatSeconds(now - nodes[i].last_heard), "; it is given up after ",
+                              FormatSeconds(options.lease), " (--lease)"));
+      }
+      next = std::min(next, views[i].suspect ? end : suspect_at);
       continue;
     }
     std::string why =

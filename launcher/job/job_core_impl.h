@@ -76,6 +76,8 @@ struct JobImpl {
   Duration BeatPeriod() const;
   void Beat();
   void CheckLeases();
+  Duration SuspectAfter() const;
+  void HeardFrom(NodeId node);
   void Enter(State next);
   void Violation(NodeId node, const std::string& what);
   std::string Waiting() const;
@@ -129,6 +131,8 @@ struct JobImpl {
   void LateFault(NodeId node, std::string text, int exit_code);
   void LoseConnection(NodeId node, const std::string& why, int exit_code);
   void LoseNode(NodeId node, std::string text, int exit_code);
+  bool IsCause(NodeId node);
+  void LostFirst(NodeId node, std::string text, int exit_code);
   void TellNodeWarnings();
   bool RecordProgress(const NodeMessage& message);
   void CheckCollectives();

@@ -304,6 +304,7 @@ void JobImpl::LoseNode(NodeId id, std::string text, int exit_code) {
   views[id.value()].gone = true;
   views[id.value()].waiting_for.clear();
   actions.push_back(Disconnect{id});
+  if (IsCause(id)) return LostFirst(id, std::move(text), exit_code);
   // A job that is being stopped goes on with the other nodes.
   const bool told = verdict.kind != Verdict::Kind::kNone && now > verdict_open_until;
   const bool other = verdict.kind != Verdict::Kind::kNone && verdict.kind != Verdict::Kind::kNode;
@@ -312,6 +313,27 @@ void JobImpl::LoseNode(NodeId id, std::string text, int exit_code) {
   } else {
     LateFault(id, std::move(text), exit_code);
   }
+  FinishIfAllGone();
+}
+
+// Of a worker's failure that was told while this node had fallen silent for good: its neighbours
+// fail when its workers end or their connections break, before its lease is over.
+bool JobImpl::IsCause(NodeId id) {
+  return state == State::kStopping && verdict.kind == Verdict::Kind::kWorker &&
+         At(id).ranks_left > 0 && At(id).last_heard < verdict_open_until - kVerdictSettle;
+}
+
+void JobImpl::LostFirst(NodeId id, std::string text, int exit_code) {
+  absl::StrAppend(&text, "; rank ", verdict.rank.value(), " on ",
+                  Host(ranks[verdict.rank.value()].node), " failed after that, with exit code ",
+                  verdict.exit_code);
+  faults.push_back({Host(id), std::move(text), exit_code});
+  verdict = {.kind = Verdict::Kind::kNode,
+             .exit_code = exit_code,
+             .message = FaultsText(kSeveral, faults),
+             .rank = {},
+             .signal = 0};
+  verdict_open_until = now + kVerdictSettle;
   FinishIfAllGone();
 }
 

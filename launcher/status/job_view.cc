@@ -102,9 +102,10 @@ Json NodesView(const report::JobFacts& facts) {
   Json list = Json::array();
   for (const job::NodeView& node : facts.nodes) {
     Json json = {{"host", node.host},
-                 {"state", node.gone     ? "gone"
-                           : node.joined ? "joined"
-                                         : "connecting"}};
+                 {"state", node.gone      ? "gone"
+                           : node.suspect ? "suspect"
+                           : node.joined  ? "joined"
+                                          : "connecting"}};
     if (!node.joined && !node.waiting_for.empty()) json["waiting_for"] = node.waiting_for;
     if (node.joined) {
       const v1::Inventory& inventory = node.inventory;

@@ -7,6 +7,7 @@ namespace {
 
 using testing::AllOf;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Kind = v1::SessionRequest::KindCase;
@@ -217,6 +218,64 @@ TEST_F(RunningTest, ASilentNodeIsLostAfterTheLease) {
   Drained(0);
   EXPECT_EQ(verdict().exit_code, 202);
   EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1"), HasSubstr("15 s")));
+}
+
+// C11: first a word, and another one when it was a false alarm.
+TEST_F(RunningTest, ASilentNodeIsSuspectFirst) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(milliseconds(5999), {0});
+  EXPECT_FALSE(core_->nodes()[1].suspect);
+  Pass(milliseconds(1), {0});
+  EXPECT_TRUE(core_->nodes()[1].suspect);
+  EXPECT_FALSE(core_->nodes()[0].suspect);
+  EXPECT_THAT(core_->warnings(),
+              ElementsAre(AllOf(HasSubstr("node1"), HasSubstr("6 s"), HasSubstr("15 s"))));
+  Pass(seconds(4), {0});
+  EXPECT_EQ(core_->warnings().size(), 1U);
+  Beat(1);
+  EXPECT_FALSE(core_->nodes()[1].suspect);
+  EXPECT_THAT(core_->warnings().back(),
+              AllOf(HasSubstr("node1"), HasSubstr("again"), HasSubstr("10 s")));
+  Pass(milliseconds(6100), {0});
+  EXPECT_TRUE(core_->nodes()[1].suspect);
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+// Its neighbours' connections break when it ends its workers, before we give it up.
+TEST_F(RunningTest, ANodeThatFellSilentBeforeAFailureIsItsCause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(milliseconds(14500), {0});
+  Exit(0, 3);
+  ASSERT_EQ(core_->state(), State::kStopping);
+  Exit(1, 0, 15);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(1), {});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kNode);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message,
+              AllOf(HasSubstr("node1"), HasSubstr("rank 0 on node0"), HasSubstr("exit code 3")));
+}
+
+// The other way round the failure counts.
+TEST_F(RunningTest, ANodeThatFallsSilentAfterAFailureIsNotItsCause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(1));
+  Beat(1);
+  Exit(0, 3);
+  Exit(1, 0, 15);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(16), {});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 3);
 }
 
 // C11, K6: our own pause is nobody's silence.
