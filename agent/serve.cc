@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/serve.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/about.h"
 #include "agent/answers/node_answers.h"
 #include "agent/config.h"
 #include "agent/connections.h"
+#include "agent/door.h"
 #include "agent/last_crash.h"
 #include "agent/node_readers.h"
 #include "agent/reap.h"
@@ -41,87 +38,9 @@ namespace dtrain::agent {
 namespace {
 
 constexpr char kOwnProgram[] = "/proc/self/exe";
-constexpr int kBacklog = 128;
-// After accept failed for lack of descriptors: others may close some.
-constexpr Duration kAcceptPause = std::chrono::milliseconds(200);
-
-// A listening socket whose connections are handed over. Loop thread.
-class Door {
- public:
-  using OnConnection = absl::AnyInvocable<void(os::UniqueFd socket, const sockaddr_storage& peer)>;
-  Door(loop::Loop& loop, os::UniqueFd listening, OnConnection on_connection)
-      : listening_(std::move(listening)),
-        watch_(loop, listening_.get()),
-        pause_(loop),
-        on_connection_(std::move(on_connection)) {
-    Await();
-  }
-
- private:
-  void Await() {
-    watch_.OnReadable([this] { Accept(); });
-  }
-  void Accept() {
-    sockaddr_storage peer{};
-    socklen_t size = sizeof(peer);
-    os::UniqueFd socket(accept4(listening_.get(), reinterpret_cast<sockaddr*>(&peer), &size,
-                                SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-      log::Error(absl::StrCat("cannot take a connection: ", PosixErrorText(errno)));
-      pause_.After(kAcceptPause, [this] { Await(); });
-      return;
-    }
-    Await();
-    if (socket) on_connection_(std::move(socket), peer);
-  }
-
-  os::UniqueFd listening_;
-  loop::FdWatch watch_;
-  loop::Timer pause_;
-  OnConnection on_connection_;
-};
-
-// "0.0.0.0:9797", "[::]:9797"
-absl::StatusOr<os::UniqueFd> ListenTcp(const std::string& where) {
-  const size_t colon = where.rfind(':');
-  std::string address = where.substr(0, colon);
-  if (address.size() > 2 && address.front() == '[' && address.back() == ']') {
-    address = address.substr(1, address.size() - 2);
-  }
-  uint32_t port = 0;
-  sockaddr_in v4{};
-  sockaddr_in6 v6{};
-  v4.sin_family = AF_INET;
-  v6.sin6_family = AF_INET6;
-  const bool is_v4 = inet_pton(AF_INET, address.c_str(), &v4.sin_addr) == 1;
-  if (colon == std::string::npos || !absl::SimpleAtoi(where.substr(colon + 1), &port) ||
-      port > 65535 || (!is_v4 && inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) != 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen ", Escape(where), " is no ADDRESS:PORT, such as 0.0.0.0:9797 or [::]:9797"));
-  }
-  v4.sin_port = v6.sin6_port = htons(static_cast<uint16_t>(port));
-  os::UniqueFd fd(
-      socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  if (fd) (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  const auto* name =
-      is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
-  if (!fd || bind(fd.get(), name, is_v4 ? sizeof(v4) : sizeof(v6)) != 0 ||
-      listen(fd.get(), kBacklog) != 0) {
-    return PosixError(errno, absl::StrCat("listen on ", where));
-  }
-  return fd;
-}
-
-std::string AddressText(const sockaddr_storage& peer) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  if (peer.ss_family == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(peer).sin_addr, text, sizeof(text));
-  } else if (peer.ss_family == AF_INET6) {
-    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, text, sizeof(text));
-  }
-  return text;
-}
+// For launches that have begun, when the agent is told to go; well within a lease.
+constexpr Duration kDrainBound = std::chrono::seconds(5);
+constexpr Duration kDrainPause = std::chrono::milliseconds(10);
 
 // What SIGHUP reads again.
 struct Security {
@@ -194,6 +113,20 @@ class Resident {
     connections_.SetTls(std::move(security.tls));
   }
 
+  // Nobody new is let in. Launches that have begun may still start their jobs, which live on
+  // without us; `done` when they have, or after some time.
+  void Drain(absl::AnyInvocable<void()> done) {
+    systemd_.Notify("STOPPING=1");
+    tcp_.reset();
+    unix_.reset();
+    http_unix_.reset();
+    http_tcp_.reset();
+    if (sessions_.starting()) log::Info("told to end: waits for launches that have begun");
+    drained_ = std::move(done);
+    drain_until_ = loop_.Now() + kDrainBound;
+    AwaitStarts();
+  }
+
   // First what is there already, then what comes.
   void Start(absl::AnyInvocable<void(absl::Status)> done) {
     sessions_.AdoptAll([this, done = std::move(done)]() mutable {
@@ -218,6 +151,11 @@ class Resident {
     if (systemd_.watchdog == Duration::zero()) return;
     systemd_.Notify("WATCHDOG=1");
     alive_.After(systemd_.watchdog, [this] { KeepAlive(); });
+  }
+
+  void AwaitStarts() {
+    if (!sessions_.starting() || loop_.Now() >= drain_until_) return drained_();
+    alive_.After(kDrainPause, [this] { AwaitStarts(); });
   }
 
   v1::NodeReport About() const {
@@ -330,6 +268,8 @@ class Resident {
   std::optional<Door> unix_;
   loop::Timer sweep_{loop_};
   loop::Timer alive_{loop_};
+  TimePoint drain_until_;
+  absl::AnyInvocable<void()> drained_;
 };
 
 int Fail(const absl::Status& status, int code) {
@@ -354,8 +294,13 @@ int RunServe(const std::vector<std::string>& words) {
   loop::Loop loop;
   int exit_code = kExitOk;
   Resident resident(loop, *std::move(directory), *config, *std::move(security), std::move(systemd));
+  bool told_to_end = false;
   loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
-    if (signal != SIGHUP) return loop.Stop();
+    if (signal != SIGHUP) {
+      // Who says it twice does not want to wait.
+      if (std::exchange(told_to_end, true)) return loop.Stop();
+      return resident.Drain([&loop] { loop.Stop(); });
+    }
     auto anew = ParseConfig(words);
     auto read = anew.ok() ? ReadSecurity(*anew) : anew.status();
     if (read.ok()) {

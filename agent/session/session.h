@@ -72,6 +72,11 @@ class Session {
   void Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello);
 
   const Owner& owner() const { return owner_; }
+  // Its launcher has come, and has not started the job here yet.
+  bool starting() const {
+    return core_.state() == SessionCore::State::kNew ||
+           core_.state() == SessionCore::State::kJoined;
+  }
   const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
   void AttachLogs(std::shared_ptr<LogRelay::Writer> writer, const v1::LogsRequest& request) {
     relay_.Attach(std::move(writer), request);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -157,6 +158,12 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
           ? lost->second
           : absl::StrCat("this agent has no such job (any more): it ",
                          "was started anew before the job was, or ", "has ended its workers")));
+}
+
+bool Sessions::starting() const {
+  return !visitors_.empty() ||
+         std::any_of(sessions_.begin(), sessions_.end(),
+                     [](const auto& session) { return session != nullptr && session->starting(); });
 }
 
 Session* Sessions::Find(const std::string& job_id, uint32_t attempt) {

@@ -43,6 +43,8 @@ class Sessions {
   void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer);
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
                   const auth::Identity& peer);
+  // A launch has begun here, and has not come to its start.
+  bool starting() const;
   bool busy() const { return !sessions_.empty() || !visitors_.empty(); }
 
   // For who asks about the node and its jobs. `peer` gets to know of them what it may, as the rules

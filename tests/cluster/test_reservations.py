@@ -92,6 +92,26 @@ def test_cores_that_a_job_has_are_not_given_to_another(serve):
     assert result.code == 0 and result.out.count("mine") == CORES * 2, result
 
 
+# An agent that is told to end lets nobody in, and goes when those who were in have begun.
+def test_an_agent_that_ends_lets_launches_begin(serve):
+    cluster, agents = serve(1)
+    first = cluster.start_launch([*names(cluster), "--", "sh", "-c", HOLD])
+    first.wait_for("up", count=CORES)
+    waiting = cluster.start_launch(["--wait", "60", *names(cluster), "--", "sh", "-c",
+                                    "echo mine; until [ -e /root/work/end ]; do sleep 0.02; done"])
+    waiting.wait_for("waiting, up to 60 s", stream="err")
+    agents[0].signal(signal.SIGTERM)
+    wait_until(lambda: "waits for launches that have begun" in agents[0].log, 20, agents[0].log)
+    go(cluster)
+    assert agents[0].process.wait(20) == 0, agents[0].log
+    waiting.wait_for("mine", count=CORES)
+    agents[0].start()
+    (cluster.work(cluster.nodes[0]) / "end").touch()
+    assert first.wait(30).code == 0
+    result = waiting.wait(30)
+    assert result.code == 0 and result.out.count("mine") == CORES, result
+
+
 def test_a_wait_has_its_end_and_can_be_cancelled(serve):
     cluster, _ = serve(1)
     first = cluster.start_launch([*names(cluster), "--", "sh", "-c", HOLD])
