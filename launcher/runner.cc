@@ -45,6 +45,7 @@ Runner::Runner(loop::Loop& loop, cli::LaunchOptions options)
     : loop_(loop),
       options_(std::move(options)),
       agent_(loop),
+      ways_(loop, options_.transport, agent_),
       router_(loop, options_.output,
               {[this](absl::Status why) { Feed(job::OutputFailed{std::string(why.message())}); },
                [this](std::string text) { Warn(text); }}),
@@ -111,7 +112,7 @@ void Runner::Connect(NodeId id) {
     }
   };
   nodes_[id.value()]->link = std::make_unique<NodeLink>(
-      loop_, TransportFor(entry), transport::Target{entry.host, entry.user, entry.port},
+      loop_, ways_.For(entry), transport::Target{entry.host, entry.user, entry.port},
       std::move(handlers));
 }
 

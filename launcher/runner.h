@@ -19,7 +19,7 @@
 #include "launcher/report/timeline.h"
 #include "launcher/status/status_server.h"
 #include "launcher/transport/agent_binary.h"
-#include "launcher/transport/transport.h"
+#include "launcher/transport/ways.h"
 
 namespace dtrain {
 
@@ -46,9 +46,7 @@ class Runner {
 
   absl::Status Prepare();
   absl::Status PrepareTimeline();
-  absl::Status PrepareTcp();
   absl::Status PrepareStatus();
-  transport::Transport& TransportFor(const hosts::HostEntry& entry);
   void Connect(NodeId id);
 
   void Feed(job::Event event);
@@ -71,9 +69,7 @@ class Runner {
   loop::Loop& loop_;
   cli::LaunchOptions options_;
   transport::AgentBinary agent_;
-  // Each made when the first node needs it.
-  std::unique_ptr<transport::Transport> local_;
-  std::unique_ptr<transport::Transport> remote_;
+  transport::Ways ways_;
   output::OutputRouter router_;
   std::unique_ptr<output::StdinSource> stdin_;
   std::unique_ptr<report::Timeline> timeline_;  // null: nobody wants one

@@ -15,24 +15,12 @@
 #include "launcher/plan/plan.h"
 #include "launcher/report/result_json.h"
 #include "launcher/runner.h"
-#include "launcher/transport/command_transport.h"
-#include "launcher/transport/local_transport.h"
-#include "launcher/transport/ssh_transport.h"
-#include "launcher/transport/tcp_transport.h"
 
 namespace dtrain {
 namespace {
 
 // Per worker, taken ten times a second: 450 KiB of memory that it shares with its shepherd.
 constexpr uint32_t kTimelineRecords = 4096;
-
-// Without a user or port of its own such an entry needs no ssh to itself, as with mpirun.
-bool IsThisMachine(const hosts::HostEntry& entry) {
-  if (!entry.user.empty() || entry.port != 0) return false;
-  if (entry.host == "localhost" || entry.host == "127.0.0.1" || entry.host == "::1") return true;
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 && entry.host == name;
-}
 
 // Raises the own limit as far as allowed, where needed.
 absl::Status CheckOpenFiles(size_t nodes) {
@@ -69,31 +57,11 @@ absl::Status Runner::Prepare() {
   options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
   options_.job.incarnation = os::RandomBytes(16);
   options_.job.probe_token = os::RandomBytes(32);
-  if (!options_.transport.rsh.empty()) {
-    auto made = transport::CommandTransport::Make(loop_, options_.transport.rsh, agent_);
-    if (!made.ok()) return made.status();
-    remote_ = *std::move(made);
-  } else if (options_.transport.tcp && !options_.local) {
-    absl::Status made = PrepareTcp();
-    if (!made.ok()) return made;
-  }
+  absl::Status reachable = ways_.Prepare(hosts, options_.local);
+  if (!reachable.ok()) return reachable;
   for (size_t i = 0; i < hosts.entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
   core_ = std::make_unique<job::JobCore>(std::move(hosts), options_.job, loop_.Now());
   return PrepareStatus();
-}
-
-absl::Status Runner::PrepareTcp() {
-  const auto failed = [](const absl::Status& why) {
-    return absl::UnauthenticatedError(absl::StrCat("--agent tcp: ", why.message()));
-  };
-  auto options =
-      transport::UserTcpOptions(options_.transport.tls_directory, options_.transport.agent_port);
-  if (!options.ok()) return failed(options.status());
-  options->connect_timeout = options_.transport.connect_timeout;
-  auto made = transport::TcpTransport::Make(loop_, *options);
-  if (!made.ok()) return failed(made.status());
-  remote_ = *std::move(made);
-  return absl::OkStatus();
 }
 
 absl::Status Runner::PrepareStatus() {
@@ -137,24 +105,6 @@ absl::Status Runner::PrepareTimeline() {
                                                  absl::GetCurrentTimeNanos());
   options_.job.part.set_timeline_records(kTimelineRecords);
   return absl::OkStatus();
-}
-
-transport::Transport& Runner::TransportFor(const hosts::HostEntry& entry) {
-  const bool plain = options_.transport.rsh.empty() && !options_.transport.tcp;
-  if (options_.local || (plain && IsThisMachine(entry))) {
-    if (local_ == nullptr) {
-      local_ = std::make_unique<transport::LocalTransport>(loop_, agent_.path());
-    }
-    return *local_;
-  }
-  if (remote_ == nullptr) {
-    transport::SshOptions ssh;
-    ssh.config_file = options_.transport.ssh_config;
-    ssh.port = options_.transport.ssh_port;
-    ssh.connect_timeout = options_.transport.connect_timeout;
-    remote_ = std::make_unique<transport::SshTransport>(loop_, std::move(ssh), agent_);
-  }
-  return *remote_;
 }
 
 }  // namespace dtrain

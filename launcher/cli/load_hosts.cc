@@ -56,7 +56,7 @@ absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings)
         hosts::DetectAllocation(env, surroundings.read);
     if (!allocation.ok()) return allocation.status();
     if (!*allocation) {
-      if (const std::string& flag = options.transport.host_flag; !flag.empty()) {
+      if (const std::string& flag = options.host_flag; !flag.empty()) {
         return absl::InvalidArgumentError(absl::StrCat(
             flag,
             " is given but no hosts: all ranks would run on this machine, which needs no "

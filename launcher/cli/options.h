@@ -12,20 +12,9 @@
 #include "launcher/hosts/hostfile.h"
 #include "launcher/job/job_core.h"
 #include "launcher/output/options.h"
+#include "launcher/transport/ways.h"
 
 namespace dtrain::cli {
-
-// How agents are reached.
-struct TransportOptions {
-  std::string ssh_config;  // empty: the user's own and the system's
-  uint16_t ssh_port = 0;   // 0: as the hostfile or the ssh config says
-  Duration connect_timeout = std::chrono::seconds(10);
-  std::string rsh;            // a command with {host} in it, instead of ssh; empty: ssh
-  bool tcp = false;           // --agent tcp: resident agents, with TLS
-  uint16_t agent_port = 0;    // 0: the usual one
-  std::string tls_directory;  // empty: ~/.config/dtrain/tls
-  std::string host_flag;      // "--rsh": one of these that this command line has; hosts are due
-};
 
 // `dtrain launch`, all sources of flags put together and checked.
 struct LaunchOptions {
@@ -37,7 +26,8 @@ struct LaunchOptions {
   hosts::HostList hosts;  // valid after LoadHosts, also when local
 
   job::JobOptions job;  // all but job_id and probe_token
-  TransportOptions transport;
+  transport::WayOptions transport;
+  std::string host_flag;  // "--rsh": one of these that this command line has; hosts are due
   output::Options output;
   bool verbose = false;
   bool quiet = false;

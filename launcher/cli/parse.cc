@@ -251,10 +251,10 @@ absl::Status SetAll(const Mentions& mentions, RawLaunch& raw) {
 
 // Defaults of a configuration file or the environment wait for a launch that needs them; who gives
 // such a flag with this very command means hosts.
-void NoteHostFlag(const Mentions& mentions, TransportOptions& transport) {
+void NoteHostFlag(const Mentions& mentions, LaunchOptions& options) {
   for (absl::string_view name : {"rsh", "ssh-config", "ssh-port", "agent"}) {
     const int i = FindMention(mentions, name);
-    if (i >= 0 && mentions[i].source == kCommandLine) transport.host_flag = mentions[i].where;
+    if (i >= 0 && mentions[i].source == kCommandLine) options.host_flag = mentions[i].where;
   }
 }
 
@@ -309,7 +309,7 @@ absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
   raw.options.job.stdin_rank = "0";
   status = SetAll(*mentions, raw);
   if (!status.ok()) return status;
-  NoteHostFlag(*mentions, raw.options.transport);
+  NoteHostFlag(*mentions, raw.options);
   if (words->command.empty() && !raw.options.job.dry_run) {
     return absl::InvalidArgumentError(
         "no command to run; write it after the flags: dtrain launch -np 4 python train.py");

@@ -9,6 +9,12 @@
 
 namespace dtrain::hosts {
 
+namespace {
+
+absl::string_view WayName(Way way) { return way == Way::kTcp ? "tcp" : "ssh"; }
+
+}  // namespace
+
 absl::Status HostListBuilder::Add(const HostSpec& spec) {
   // Counted over the whole list, also when the names repeat: many lines that each expand to the
   // same 65536 names would take hours.
@@ -73,6 +79,12 @@ absl::Status HostListBuilder::Merge(const HostSpec& spec, HostEntry& entry) cons
   if (spec.port != 0) {
     if (entry.port != 0 && entry.port != spec.port) return conflict("port", entry.port, spec.port);
     entry.port = spec.port;
+  }
+  if (spec.way != Way::kUnsaid) {
+    if (entry.way != Way::kUnsaid && entry.way != spec.way) {
+      return conflict("agent", WayName(entry.way), WayName(spec.way));
+    }
+    entry.way = spec.way;
   }
   if (spec.gpus) {
     if (entry.gpus && *entry.gpus != *spec.gpus) return conflict("gpus", *entry.gpus, *spec.gpus);

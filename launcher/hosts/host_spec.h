@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "launcher/hosts/host_range.h"
+#include "launcher/hosts/setting.h"
 #include "launcher/hosts/source.h"
 
 namespace dtrain::hosts {
@@ -23,6 +24,7 @@ struct HostSpec {
   std::optional<uint32_t> slots;
   std::optional<uint32_t> max_slots;
   std::optional<uint32_t> gpus;
+  Way way = Way::kUnsaid;
 };
 
 // The word `[user@]host[:slots]`. One colon separates slots; two or more without brackets are an

@@ -43,6 +43,11 @@ absl::Status ApplySetting(const Source& source, Setting setting, absl::string_vi
     case Setting::kUser:
       spec.user = std::string(value);
       return CheckUser(source, at, value);
+    case Setting::kAgent:
+      spec.way = value == "tcp" ? Way::kTcp : Way::kSsh;
+      if (value == "tcp" || value == "ssh") return absl::OkStatus();
+      return source.Error(at, "agent is neither ssh nor tcp", value,
+                          "write agent=tcp for a resident agent with TLS");
   }
   return absl::OkStatus();
 }
@@ -59,6 +64,8 @@ bool IsSet(const HostSpec& spec, Setting setting) {
       return spec.port != 0;
     case Setting::kUser:
       return !spec.user.empty();
+    case Setting::kAgent:
+      return spec.way != Way::kUnsaid;
   }
   return false;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "launcher/hosts/setting.h"
 
 // Which machines a job may use, as people write them. Pure: text in, values out. Every error is
 // InvalidArgument and reads `FILE:LINE:COL: what: "text"; what to do`. docs/hostfile.md has the
@@ -23,6 +24,7 @@ struct HostEntry {
   std::optional<uint32_t> slots;  // none: gpus, else the GPUs the node reports, else its cores
   std::optional<uint32_t> max_slots;  // at least slots
   std::optional<uint32_t> gpus;       // GPUs of the node the job may use; 0: none of them
+  Way way = Way::kUnsaid;             // agent=ssh, agent=tcp
   uint32_t line = 0;                  // of the first mention, both from 1
   uint32_t column = 0;
 };

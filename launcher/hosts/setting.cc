@@ -27,7 +27,7 @@ constexpr Spelling kSpellings[] = {
     {"counts_max", Setting::kMaxSlots}, {"count_max", Setting::kMaxSlots},
     {"user", Setting::kUser},           {"username", Setting::kUser},
     {"user_name", Setting::kUser},      {"port", Setting::kPort},
-    {"gpus", Setting::kGpus},
+    {"gpus", Setting::kGpus},           {"agent", Setting::kAgent},
 };
 
 // Insertions, deletions, replacements and swaps of neighbours between two short words.
@@ -77,7 +77,7 @@ std::string SettingAdvice(absl::string_view key) {
     }
   }
   if (!nearest.empty()) return absl::StrCat("did you mean ", nearest, "=?");
-  return "known are slots=, max_slots=, port=, user= and gpus=";
+  return "known are slots=, max_slots=, port=, user=, gpus= and agent=";
 }
 
 }  // namespace dtrain::hosts

@@ -8,8 +8,11 @@
 
 namespace dtrain::hosts {
 
+// Which agent a host's line asks for: one that ssh brings, or a resident one over TCP.
+enum class Way { kUnsaid, kSsh, kTcp };
+
 // What a `key=value` behind a host sets.
-enum class Setting { kSlots, kMaxSlots, kUser, kPort, kGpus };
+enum class Setting { kSlots, kMaxSlots, kUser, kPort, kGpus, kAgent };
 
 // All spellings of Open MPI, MPICH and DeepSpeed; '-' and '_' are the same.
 std::optional<Setting> FindSetting(absl::string_view key);

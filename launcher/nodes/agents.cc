@@ -11,10 +11,6 @@
 #include "common/base/text.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/unary.h"
-#include "launcher/transport/command_transport.h"
-#include "launcher/transport/local_transport.h"
-#include "launcher/transport/ssh_transport.h"
-#include "launcher/transport/tcp_transport.h"
 
 namespace dtrain::nodes {
 namespace {
@@ -40,7 +36,7 @@ absl::string_view Doing(transport::Phase phase) {
 
 struct Agents::Node {
   explicit Node(loop::Loop& loop) : timer(loop) {}
-  transport::Target target;
+  hosts::HostEntry entry;
   std::unique_ptr<transport::Connection> connection;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Agent::Stub> stub;  // null: not connected
@@ -54,50 +50,28 @@ struct Agents::Node {
   loop::Timer timer;
 };
 
-Agents::Agents(const cli::TransportOptions& options) : options_(options), agent_(loop_) {}
+Agents::Agents(const transport::WayOptions& options)
+    : connect_timeout_(options.connect_timeout), agent_(loop_), ways_(loop_, options, agent_) {}
 
 Agents::~Agents() = default;
 
 absl::StatusOr<std::unique_ptr<Agents>> Agents::Make(const hosts::HostList& hosts,
-                                                     const cli::TransportOptions& options) {
+                                                     const transport::WayOptions& options) {
   std::unique_ptr<Agents> agents(new Agents(options));
-  if (absl::Status made = agents->MakeTransport(hosts.entries.empty()); !made.ok()) return made;
+  absl::Status reachable = agents->ways_.Prepare(hosts, hosts.entries.empty());
+  if (!reachable.ok()) return reachable;
   for (const hosts::HostEntry& entry : hosts.entries) {
     agents->nodes_.push_back(std::make_unique<Node>(agents->loop_));
-    agents->nodes_.back()->target = {entry.host, entry.user, entry.port};
+    agents->nodes_.back()->entry = entry;
   }
   if (hosts.entries.empty()) {
     agents->nodes_.push_back(std::make_unique<Node>(agents->loop_));
-    agents->nodes_.back()->target.host = "localhost";
+    agents->nodes_.back()->entry.host = "localhost";
   }
   return agents;
 }
 
-absl::Status Agents::MakeTransport(bool local) {
-  if (local) {
-    transport_ = std::make_unique<transport::LocalTransport>(loop_, agent_.path());
-  } else if (!options_.rsh.empty()) {
-    auto made = transport::CommandTransport::Make(loop_, options_.rsh, agent_);
-    if (!made.ok()) return made.status();
-    transport_ = *std::move(made);
-  } else if (options_.tcp) {
-    auto tcp = transport::UserTcpOptions(options_.tls_directory, options_.agent_port);
-    if (!tcp.ok()) return tcp.status();
-    tcp->connect_timeout = options_.connect_timeout;
-    auto made = transport::TcpTransport::Make(loop_, *tcp);
-    if (!made.ok()) return made.status();
-    transport_ = *std::move(made);
-  } else {
-    transport::SshOptions ssh;
-    ssh.config_file = options_.ssh_config;
-    ssh.port = options_.ssh_port;
-    ssh.connect_timeout = options_.connect_timeout;
-    transport_ = std::make_unique<transport::SshTransport>(loop_, std::move(ssh), agent_);
-  }
-  return absl::OkStatus();
-}
-
-const std::string& Agents::host(size_t node) const { return nodes_[node]->target.host; }
+const std::string& Agents::host(size_t node) const { return nodes_[node]->entry.host; }
 
 void Agents::Connect(Node& node) {
   transport::Callbacks callbacks;
@@ -114,13 +88,15 @@ void Agents::Connect(Node& node) {
     node.lost = node.reached && !transport::IsNotAuthorised(why);
     if (node.on_ready) std::exchange(node.on_ready, nullptr)(std::move(why));
   };
-  node.connection = transport_->Connect(node.target, std::move(callbacks));
+  node.connection =
+      ways_.For(node.entry)
+          .Connect({node.entry.host, node.entry.user, node.entry.port}, std::move(callbacks));
 }
 
 absl::Status Agents::TookTooLong(absl::string_view what) const {
   return absl::DeadlineExceededError(
       absl::StrFormat("no answer within %g s, %s (--connect-timeout)",
-                      std::chrono::duration<double>(options_.connect_timeout).count(), what));
+                      std::chrono::duration<double>(connect_timeout_).count(), what));
 }
 
 void Agents::Disconnect(size_t number) {
@@ -155,7 +131,7 @@ absl::StatusOr<Reply> Agents::Explain(Node& node, absl::StatusOr<Reply> answer) 
 template <typename Reply, typename Request, typename StartCall>
 std::vector<absl::StatusOr<Reply>> Agents::Call(
     const std::vector<std::pair<size_t, Request>>& requests, StartCall start_call) {
-  const TimePoint until = loop_.Now() + options_.connect_timeout;
+  const TimePoint until = loop_.Now() + connect_timeout_;
   std::vector<absl::StatusOr<Reply>> answers(requests.size(),
                                              absl::UnknownError("it was not asked"));
   std::vector<size_t> which(requests.size());

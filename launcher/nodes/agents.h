@@ -13,9 +13,9 @@
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
 #include "dtrain/v1/agent.grpc.pb.h"
-#include "launcher/cli/options.h"
+#include "launcher/hosts/hostfile.h"
 #include "launcher/transport/agent_binary.h"
-#include "launcher/transport/transport.h"
+#include "launcher/transport/ways.h"
 
 // Asks the agents of nodes, without being a launcher.
 namespace dtrain::nodes {
@@ -29,7 +29,7 @@ class Agents {
   // Of `hosts`; where there are none, of this machine. Fails for certificates or a command that
   // cannot be used.
   static absl::StatusOr<std::unique_ptr<Agents>> Make(const hosts::HostList& hosts,
-                                                      const cli::TransportOptions& options);
+                                                      const transport::WayOptions& options);
   ~Agents();
   Agents(const Agents&) = delete;
   Agents& operator=(const Agents&) = delete;
@@ -52,8 +52,7 @@ class Agents {
 
  private:
   struct Node;
-  explicit Agents(const cli::TransportOptions& options);
-  absl::Status MakeTransport(bool local);
+  explicit Agents(const transport::WayOptions& options);
   void Connect(Node& node);
   absl::Status TookTooLong(absl::string_view what) const;
   std::vector<absl::StatusOr<v1::NodeReport>> Ask(const std::vector<size_t>& nodes);
@@ -71,9 +70,9 @@ class Agents {
 
   // Members in start order, so that they stop in reverse.
   loop::Loop loop_;
-  const cli::TransportOptions options_;
+  const Duration connect_timeout_;
   transport::AgentBinary agent_;
-  std::unique_ptr<transport::Transport> transport_;
+  transport::Ways ways_;
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 

@@ -226,33 +226,56 @@ absl::Status AgentCommands::Stop(const AgentJob& job) {
   return absl::Status(failed.code(), absl::StrCat(failed.message(), kNotKnown));
 }
 
+AgentCommands::Left AgentCommands::LookAgain(const AgentJob& job) {
+  Ask();
+  Left left;
+  for (const JobPart& part : job.parts) {
+    const auto& answer = answers_[part.node];
+    if (answer.ok() && nodes::Agents::IsResident(*answer)) continue;
+    left.no_agent = left.no_agent || answer.ok();
+    const absl::Status why = answer.ok() ? HasGone(part.host) : OnHost(part.host, answer.status());
+    left.missing.emplace_back(why.message());
+    agents_->Disconnect(part.node);
+  }
+  for (const AgentJob& each : jobs()) {
+    left.lives |= each.id == job.id && each.attempt == job.attempt && each.lives();
+  }
+  return left;
+}
+
 absl::Status AgentCommands::WaitForEnd(const AgentJob& job) {
   const TimePoint until = Clock::now() + patience_;
   for (;;) {
-    Ask();
-    std::vector<std::string> missing;
-    bool away = false;  // an agent, that may only be restarted
-    for (const JobPart& part : job.parts) {
-      const auto& answer = answers_[part.node];
-      if (answer.ok() && nodes::Agents::IsResident(*answer)) continue;
-      away = away || (answer.ok() && Clock::now() < until);
-      const absl::Status why =
-          answer.ok() ? HasGone(part.host) : OnHost(part.host, answer.status());
-      missing.emplace_back(why.message());
-      agents_->Disconnect(part.node);
-    }
-    const std::vector<AgentJob> left = jobs();
-    const bool lives = std::any_of(left.begin(), left.end(), [&](const AgentJob& each) {
-      return each.id == job.id && each.attempt == job.attempt && each.lives();
-    });
-    if (!lives && missing.empty()) {
+    const Left left = LookAgain(job);
+    if (!left.lives && left.missing.empty()) {
       std::fprintf(stderr, "dtrain: %s has ended\n", job.id.c_str());
       return absl::OkStatus();
     }
-    if (!lives && !away) {
-      return absl::UnavailableError(absl::StrCat(absl::StrJoin(missing, "; "), kNotKnown));
+    if (!left.lives && !(left.no_agent && Clock::now() < until)) {
+      return absl::UnavailableError(absl::StrCat(absl::StrJoin(left.missing, "; "), kNotKnown));
     }
     poll(nullptr, 0, kPauseMs);
+  }
+}
+
+absl::Status AgentCommands::Watch(const AgentJob& first) {
+  TimePoint heard = Clock::now();
+  for (AgentJob job = first;;) {
+    PrintPageAnew(JobPage(AgentJobPage(job)));
+    poll(nullptr, 0, kRefreshMs);
+    const Left left = LookAgain(job);
+    TellSilent();
+    if (left.lives) {
+      heard = Clock::now();
+      for (AgentJob& each : jobs()) {
+        if (each.id == job.id && each.attempt == job.attempt) job = std::move(each);
+      }
+    } else if (left.missing.empty()) {
+      std::fprintf(stderr, "dtrain: %s has ended\n", job.id.c_str());
+      return absl::OkStatus();
+    } else if (Clock::now() - heard > patience_) {
+      return absl::UnavailableError(absl::StrJoin(left.missing, "; "));
+    }
   }
 }
 

@@ -12,6 +12,9 @@
 #include "launcher/status/agent_jobs.h"
 #include "launcher/status/command_options.h"
 
+// Between two looks of `dtrain top`.
+inline constexpr int kRefreshMs = 1000;
+
 // The commands' ways to agents, for jobs whose launcher is elsewhere, and `dtrain nodes`.
 namespace dtrain::status {
 
@@ -32,6 +35,8 @@ class AgentCommands {
   // Asks, and finds the job that was named, by its id or the beginning of it, or the only one.
   absl::StatusOr<AgentJob> Find();
   absl::Status Show(const AgentJob& job);
+  // Shows it again and again, until it ends.
+  absl::Status Watch(const AgentJob& job);
   absl::Status Logs(const AgentJob& job);
   absl::Status Stop(const AgentJob& job);
   // It is of this machine, as no hosts were named.
@@ -39,6 +44,13 @@ class AgentCommands {
 
  private:
   explicit AgentCommands(const CommandOptions& options) : options_(options) {}
+  // What is left of a job that was seen before.
+  struct Left {
+    bool lives = false;
+    std::vector<std::string> missing;  // why hosts of it have not told
+    bool no_agent = false;             // on one of them: it may be restarted just now
+  };
+  Left LookAgain(const AgentJob& job);
   absl::Status WaitForEnd(const AgentJob& job);
   absl::Status Read(const JobPart& part, const v1::ReadLogRequest& request);
   void TellSilent() const;

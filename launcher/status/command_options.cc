@@ -26,7 +26,8 @@ constexpr Description kDescriptions[] = {
      "have resident agents, on this machine when no hosts are named."},
     {"status", "dtrain status [-H HOSTS] [--json] [JOB]",
      "Shows a job: its phase, its nodes, and what each rank does."},
-    {"top", "dtrain top [JOB]", "Shows a job like status, again every second, until it ends."},
+    {"top", "dtrain top [-H HOSTS] [JOB]",
+     "Shows a job like status, again every second, until it ends."},
     {"logs", "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [-H HOSTS] [JOB]",
      "Prints what a rank has written lately. A launcher keeps up to 1 MiB of each rank and\n"
      "stream; dtrain launch --log-dir keeps all."},
@@ -57,7 +58,6 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
         {"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore, {"stdout", "stderr"}});
   }
   flags.push_back({"--help,-h", kGroup, "", "print this", Ignore});
-  if (command == "top") return flags;
   for (cli::Flag& flag : cli::HostFlags()) flags.push_back(std::move(flag));
   return flags;
 }
@@ -120,11 +120,6 @@ absl::string_view NotesOn(absl::string_view command) {
     return R"(All hosts are asked at once, by ssh or over TCP with TLS as in dtrain launch, and each has
 --connect-timeout for its answer. "no agent": the host was reached, and no resident agent of this
 build runs there. The exit code is 0 when all have answered, 200 when not.
-)";
-  }
-  if (command == "top") {
-    return R"(JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of
-the job is asked, over a socket that only this user and root can use.
 )";
   }
   return R"(JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of

@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -32,8 +31,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Between two looks of `dtrain top`.
-constexpr int kRefreshMs = 1000;
 // A launcher answers within milliseconds, unless it was stopped (SIGSTOP, a debugger).
 constexpr Duration kPatience = std::chrono::seconds(3);
 
@@ -166,8 +163,9 @@ absl::Status Show(const CommandOptions& options) {
 // Until the job ends, or Ctrl-C.
 absl::Status Top(const CommandOptions& options) {
   absl::StatusOr<LiveJob> job = FindJob(options.job);
+  if (absl::IsNotFound(job.status()))
+    return ElseByAgents(options, &AgentCommands::Watch, job.status());
   if (!job.ok()) return job.status();
-  const bool terminal = isatty(STDOUT_FILENO) != 0;
   for (;;) {
     absl::StatusOr<Json> all = Everything(*job);
     if (absl::IsDeadlineExceeded(all.status())) {
@@ -178,8 +176,7 @@ absl::Status Top(const CommandOptions& options) {
       std::fprintf(stderr, "dtrain: %s has ended\n", job->id.c_str());
       return absl::OkStatus();
     }
-    Print(absl::StrCat(terminal ? "\x1b[H\x1b[2J" : "", JobPage(*all), terminal ? "" : "\n"));
-    std::fflush(stdout);
+    PrintPageAnew(JobPage(*all));
     poll(nullptr, 0, kRefreshMs);
   }
 }

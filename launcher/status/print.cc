@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/status/print.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 namespace dtrain::status {
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void PrintPageAnew(const std::string& page) {
+  static const bool terminal = isatty(STDOUT_FILENO) != 0;
+  Print(terminal ? "\x1b[H\x1b[2J" + page : page + "\n");
+  std::fflush(stdout);
+}
 
 void PrintJson(const nlohmann::ordered_json& json) {
   using Json = nlohmann::ordered_json;

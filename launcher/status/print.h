@@ -8,6 +8,8 @@ namespace dtrain::status {
 
 // On stdout.
 void Print(const std::string& text);
+// Instead of the page before it, where a terminal shows it.
+void PrintPageAnew(const std::string& page);
 void PrintJson(const nlohmann::ordered_json& json);
 
 }  // namespace dtrain::status

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -21,6 +22,8 @@ namespace {
 
 // Each waits for one host at a time; most answer within a millisecond.
 constexpr int kThreads = 32;
+// Where --connect-timeout has run out as the host answered.
+constexpr Duration kLeastHandshake = std::chrono::seconds(1);
 constexpr char kGrpc[] = "h2";
 
 }  // namespace
@@ -37,11 +40,11 @@ class TcpTransport::Link : public Connection {
     settings.host_name = target.host;
     settings.port = target.port != 0 ? target.port : transport.options_.port;
     port_ = settings.port;
-    const TimePoint deadline = Clock::now() + transport.options_.connect_timeout;
+    deadline_ = Clock::now() + transport.options_.connect_timeout;
     transport.loop_.Post([this, alive = alive_] {
       if (*alive) callbacks_.on_phase(Phase::kConnecting);
     });
-    transport.pool_.Run([this, &loop = transport.loop_, settings, target, deadline,
+    transport.pool_.Run([this, &loop = transport.loop_, settings, target, deadline = deadline_,
                          cancel = cancel_, alive = alive_] {
       auto dialed = std::make_shared<absl::StatusOr<Dialed>>(
           Dial(settings, target, /*config_file=*/"", deadline, cancel->get()));
@@ -79,9 +82,11 @@ class TcpTransport::Link : public Connection {
       if (absl::IsUnauthenticated(closed_)) closed_ = NotAuthorisedError(closed_.message());
       if (!ready_) callbacks_.on_failed(closed_);
     };
+    tls::Stream::Limits limits;
+    limits.handshake = std::max<Duration>(deadline_ - Clock::now(), kLeastHandshake);
     stream_ =
         tls::Stream::Connect(transport_.loop_, *transport_.context_, std::move(dialed->socket),
-                             target_.host, kGrpc, std::move(callbacks));
+                             target_.host, kGrpc, std::move(callbacks), limits);
   }
 
   TcpTransport& transport_;
@@ -89,6 +94,7 @@ class TcpTransport::Link : public Connection {
   Callbacks callbacks_;
   const std::shared_ptr<os::UniqueFd> cancel_;
   uint16_t port_ = 0;
+  TimePoint deadline_;
   bool ready_ = false;
   absl::Status closed_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dtrain nodes`, and `ps`, `status`, `logs` and `stop` of jobs whose launcher is elsewhere."""
+"""`dtrain nodes`, and `ps`, `status`, `top`, `logs` and `stop` of jobs whose launcher is elsewhere."""
 import json
 import signal
 
@@ -137,9 +137,16 @@ def test_jobs_on_named_hosts(cluster, agents):
     assert dtrain(cluster.head, "logs", "-H", "node0,node1", "-r1").stdout == "up 1\n"
     told = dtrain(cluster.head, "status", "nosuch", "-H", "node0,node1,node2")
     assert told.returncode == 1 and "no job nosuch runs on node0, node1" in told.stderr, told
+    top = launching.Launch(cluster.head, [DTRAIN, "top", "-H", "node0,node1", seen[0]["id"]])
+    top.wait_for(seen[0]["id"], count=2)  # two pages
+    # An agent that is started anew is no end of the job.
+    agents[0].restart()
+    top.wait_for(seen[0]["id"], count=2 + top.out.count(seen[0]["id"]))
     stopped = dtrain(cluster.head, "stop", "-H", "node0,node1")
     assert stopped.returncode == 0 and f"{seen[0]['id']} has ended" in stopped.stderr, stopped
     assert launch.wait(20).code == 143
+    watched = top.wait(30)
+    assert watched.code == 0 and f"{seen[0]['id']} has ended" in watched.err, watched
     told = dtrain(cluster.head, "stop", "-H", "node0,node1")
     assert told.returncode == 1 and "no job runs on node0, node1" in told.stderr, told
 

@@ -73,7 +73,7 @@ TEST_F(LoadHostsTest, WithoutRanksThisMachineSaysHowManyItTakes) {
 }
 
 TEST_F(LoadHostsTest, AFlagThatMeansHostsIsAnErrorWithoutAny) {
-  options_.transport.host_flag = "--ssh-port";
+  options_.host_flag = "--ssh-port";
   EXPECT_THAT(Error(), HasSubstr("--ssh-port is given but no hosts"));
   options_.host_list = "a:4";
   EXPECT_EQ(Error(), "");

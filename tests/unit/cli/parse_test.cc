@@ -279,12 +279,12 @@ TEST_F(ParseTest, AConfigurationFileThatWasNamedMustBeThereAndRight) {
 }
 
 TEST_F(ParseTest, AFlagThatMeansHostsIsRememberedWhenThisCommandHasIt) {
-  EXPECT_EQ(Launch({"--rsh", "on {host}", "x"}).transport.host_flag, "--rsh");
-  EXPECT_EQ(Launch({"--ssh-port", "2222", "x"}).transport.host_flag, "--ssh-port");
-  EXPECT_EQ(Launch({"--ssh-config", "c", "x"}).transport.host_flag, "--ssh-config");
-  EXPECT_EQ(Launch({"x"}).transport.host_flag, "");
+  EXPECT_EQ(Launch({"--rsh", "on {host}", "x"}).host_flag, "--rsh");
+  EXPECT_EQ(Launch({"--ssh-port", "2222", "x"}).host_flag, "--ssh-port");
+  EXPECT_EQ(Launch({"--ssh-config", "c", "x"}).host_flag, "--ssh-config");
+  EXPECT_EQ(Launch({"x"}).host_flag, "");
   surroundings_.environment = {"DTRAIN_RSH=on {host}"};
-  EXPECT_EQ(Launch({"x"}).transport.host_flag, "");
+  EXPECT_EQ(Launch({"x"}).host_flag, "");
   EXPECT_THAT(Error({"-np", "-2", "--ssh-port", "22", "x"}), HasSubstr("this machine only"));
 }
 

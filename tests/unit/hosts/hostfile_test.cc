@@ -25,6 +25,8 @@ std::string Show(const HostEntry& entry) {
   if (entry.slots) absl::StrAppend(&out, " slots=", *entry.slots);
   if (entry.max_slots) absl::StrAppend(&out, " max=", *entry.max_slots);
   if (entry.gpus) absl::StrAppend(&out, " gpus=", *entry.gpus);
+  if (entry.way == Way::kTcp) absl::StrAppend(&out, " agent=tcp");
+  if (entry.way == Way::kSsh) absl::StrAppend(&out, " agent=ssh");
   return out;
 }
 
@@ -60,6 +62,9 @@ TEST(Hostfile, ReadsEveryFormOfALine) {
       {"node1 port=2222", "node1 port=2222"},
       {"node1 gpus=2", "node1 gpus=2"},
       {"node1 gpus=0 slots=1", "node1 slots=1 gpus=0"},
+      {"node1 agent=tcp port=9798", "node1 port=9798 agent=tcp"},
+      {"node1 agent=ssh", "node1 agent=ssh"},
+      {"node1:1 agent=tcp\nnode1:2", "node1 slots=3 agent=tcp"},
       {"node1 slots = 4  port =22", "node1 port=22 slots=4"},
       {"10.0.0.7:2", "10.0.0.7 slots=2"},
       {"a_b-c.example.com.", "a_b-c.example.com."},
@@ -179,13 +184,16 @@ TEST(Hostfile, RefusesBadLinesWithLineColumnAndText) {
        "write one host a line, then key=value such as slots=4"},
       {"a sockets=2",
        "hosts:1:3: unknown key: \"sockets\"; "
-       "known are slots=, max_slots=, port=, user= and gpus="},
+       "known are slots=, max_slots=, port=, user=, gpus= and agent="},
       {"a binding=user:0",
        "hosts:1:3: unknown key: \"binding\"; "
-       "known are slots=, max_slots=, port=, user= and gpus="},
+       "known are slots=, max_slots=, port=, user=, gpus= and agent="},
+      {"a agent=grpc",
+       "hosts:1:9: agent is neither ssh nor tcp: \"grpc\"; "
+       "write agent=tcp for a resident agent with TLS"},
       {"a =4",
        "hosts:1:3: unknown key: \"\"; "
-       "known are slots=, max_slots=, port=, user= and gpus="},
+       "known are slots=, max_slots=, port=, user=, gpus= and agent="},
       {"a b",
        "hosts:1:3: not a setting: \"b\"; "
        "write one host a line, then key=value such as slots=4"},
@@ -205,6 +213,9 @@ TEST(Hostfile, RefusesBadLinesWithLineColumnAndText) {
       {"u@a:1\nv@a:1",
        "hosts:2:1: host has user v here, but user u before (first named on line 1):"
        " \"a\"; make all mentions of a host agree"},
+      {"a agent=ssh\na agent=tcp",
+       "hosts:2:1: host has agent tcp here, but agent ssh before (first named on line 1): \"a\"; "
+       "make all mentions of a host agree"},
       {"a gpus=1\na gpus=2",
        "hosts:2:1: host has gpus 2 here, but gpus 1 before (first named on line 1): \"a\"; "
        "make all mentions of a host agree"},
