@@ -155,8 +155,9 @@ def test_g8_a_reset_when_the_agent_has_acted(behind):
     once = behind.node.path("/home/alice/once")
     rode_through, cut = 0, 0
     for limit in range(1, 100):
-        with behind.cutting("reset", limit * 400) as said:
-            result = behind.start("sh", "-c", "mkdir /home/alice/once/$RANK && echo did $RANK").wait(40)
+        with behind.cutting("reset", limit * 300) as said:
+            result = behind.start("sh", "-c", "mkdir /home/alice/once/$RANK && echo did $RANK",
+                                  flags=("--lease", "4s")).wait(40)
             was_cut = "reset" in said()
         starts = sorted(path.name for path in once.iterdir())
         for name in starts:
