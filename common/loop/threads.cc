@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "common/base/check.h"
@@ -36,9 +37,17 @@ void BlockingPool::Run(Task blocking_call) {
   if (stopping_) return;
   queue_.push_back(std::move(blocking_call));
   if (idle_ < static_cast<int>(queue_.size()) && static_cast<int>(threads_.size()) < limit_) {
-    threads_.emplace_back([this] { Work(); });
+    AddThread();
   }
   wake_.notify_one();
+}
+
+// Where the system gives none, those there are do the work, or the first one that it gives later.
+void BlockingPool::AddThread() {
+  try {  // the only way it has to say so
+    threads_.emplace_back([this] { Work(); });
+  } catch (const std::system_error&) {
+  }
 }
 
 void BlockingPool::Stop() {

@@ -29,6 +29,7 @@ class BlockingPool {
   void Stop();
 
  private:
+  void AddThread();  // with mutex_ held
   void Work();
   const int limit_;
   std::mutex mutex_;

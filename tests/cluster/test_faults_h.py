@@ -84,7 +84,8 @@ def agent(make_cluster):
 
 
 def launch(agent, *command, np=1):
-    return agent.host.cluster.launch(["--bind", "none", "-H", f"node0:{np}", "--", *command])
+    return agent.host.cluster.launch(["--bind", "none", "--oversubscribe", "-H", f"node0:{np}", "--",
+                                      *command])
 
 
 @contextlib.contextmanager
@@ -280,6 +281,48 @@ def test_h2_too_few_processes_for_a_user(node):  # noqa: F811
 def alice(np, *command):
     return ["--wdir", "/", "--bind", "none", "--oversubscribe", "--stdin", "0", "-H",
             f"alice@node0:{np}", "--", *command]
+
+
+@contextlib.contextmanager
+def pids_group(cluster, node):
+    """A cgroup with a limit of processes and threads, by whichever controller there is: its folder, and
+    what makes a process one of it."""
+    v2 = hosts.cgroup2_mount()
+    if v2 and "pids" in (v2 / "cgroup.controllers").read_text().split():
+        for folder in (v2, cluster.cgroup_root):
+            (folder / "cgroup.subtree_control").write_text("+pids")
+        yield node.cgroup_dir, lambda: None
+        return
+    if not Path("/sys/fs/cgroup/pids").is_dir():
+        pytest.skip("this kernel has no pids controller")
+    cluster.work(node).joinpath("pids").mkdir()
+    node.run(["mount", "-t", "cgroup", "-o", "pids", "cgroup", "/root/work/pids"])
+    group = Path("/root/work/pids", cluster.base.name)
+    node.path(group).mkdir()
+    yield node.path(group), lambda: (group / "cgroup.procs").write_text("0")
+    node.path(group).rmdir()
+
+
+# H2, H10: the agent itself can make no process, and no thread, at one moment or another of a launch.
+def test_h2_h10_no_process_or_thread_for_the_agent(make_cluster):
+    cluster = make_cluster(1)
+    node = cluster.nodes[0]
+    node.cluster = cluster
+    with pids_group(cluster, node) as (group, enter):
+        agent = residents.Resident(node, before_exec=enter).start()
+        errors = ""
+        with running_job(agent):
+            for more in range(4):
+                (group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + more))
+                refused = launch(agent, "echo", "started", np=8)
+                (group / "pids.max").write_text("max")
+                assert not agent.ended(), agent.log
+                assert refused.code == 200 and "node0" in refused.err, refused
+                errors += refused.err
+            assert "limit of processes is reached" in errors, errors
+            result = launch(agent, "echo", "started", np=8)
+            assert result.code == 0 and result.out.count("started") == 8, result
+        agent.stop()
 
 
 @contextlib.contextmanager
