@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """deploy/pki/dtrain-pki run for real: what it makes, and what it refuses."""
+import calendar
 import io
 import os
 import re
 import stat
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -185,6 +187,16 @@ def test_revoked_with_all_its_certificates(authority, tmp_path):
     must("user", authority, "alice")  # anew, with another key
 
 
+# A node whose clock is slow takes it all the same, as it takes certificates.
+def test_a_new_list_of_the_revoked_is_an_hour_old(authority, tmp_path):
+    must("user", authority, "alice")
+    must("revoke", authority, "user:alice")
+    told = subprocess.run(["openssl", "crl", "-in", authority / "crl.pem", "-noout", "-lastupdate"],
+                          check=True, capture_output=True, text=True).stdout
+    begin = calendar.timegm(time.strptime(told.strip(), "lastUpdate=%b %d %H:%M:%S %Y GMT"))
+    assert 3600 <= time.time() - begin < 3600 + 300, told
+
+
 def test_list(authority):
     must("node", authority, "gpu01")
     must("user", authority, "mon", "--observer", "--days", "30")
@@ -215,6 +227,7 @@ def test_bundle(authority):
 
 # ---- Joining ----
 
+# I4
 def test_a_token_is_good_once(authority, request_of, tmp_path):
     token = must("token", authority, "gpu02", "--ip", "10.0.0.2").strip()
     assert re.fullmatch("[0-9a-f]{64}", token)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C10: hosts whose clocks are wrong. A resident agent is told another time by a library that it
+preloads, as nothing else gives one process a clock of its own. (How times of other clocks are put on
+ours is a unit test, job/running_test.cc.)"""
+import json
+import subprocess
+
+import pytest
+
+import hosts
+import residents
+from test_faults_j import is_sanitized
+from test_identity import node  # noqa: F401 - a fixture
+from test_tcp import Tcp
+
+SKEW = """
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static long skew(void) { const char* s = getenv("TEST_SKEW"); return s ? atol(s) : 0; }
+int clock_gettime(clockid_t id, struct timespec* t) {
+  int r = (int)syscall(SYS_clock_gettime, id, t);
+  if (r == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) t->tv_sec += skew();
+  return r;
+}
+int gettimeofday(struct timeval* t, void* zone) {
+  struct timespec now;
+  (void)zone;
+  clock_gettime(CLOCK_REALTIME, &now);
+  t->tv_sec = now.tv_sec;
+  t->tv_usec = now.tv_nsec / 1000;
+  return 0;
+}
+time_t time(time_t* out) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (out) *out = now.tv_sec;
+  return now.tv_sec;
+}
+"""
+
+
+def environment(node, seconds):  # noqa: F811
+    """For a program with so many seconds more on its clock."""
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", node.cluster.work(node) / "skew.so", "-x", "c", "-"],
+                   input=SKEW, text=True, check=True)
+    return {"LD_PRELOAD": "/root/work/skew.so", "TEST_SKEW": str(seconds)}
+
+
+# A sanitizer's library has to come first.
+if not is_sanitized():
+    @pytest.mark.parametrize("seconds", [3600, -3600])
+    def test_c10_a_wrong_clock_is_no_silence(make_cluster, seconds):
+        cluster = make_cluster(1)
+        node0 = cluster.nodes[0]
+        node0.cluster = cluster
+        agent = residents.Resident(node0, env=environment(node0, seconds)).start()
+        started = cluster.start_launch(
+            ["--lease", "3s", "-H", "node0:2", "--", "sh", "-c",
+             "echo up; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; echo $i; done"])
+        started.wait_for("up", count=2)
+        told = node0.run([hosts.bin_dir() / "dtrain", "ps", "--json"])
+        (job,) = json.loads(told.stdout)["on_nodes"]
+        assert 0 <= job["seconds"] < 60, job
+        result = started.wait(30)
+        assert result.code == 0 and result.out.count("10\n") == 2, result
+        assert "lost" not in result.err, result
+        agent.stop()
+
+    # Certificates are of a time that is yet to come there.
+    def test_c10_a_clock_that_refuses_certificates_is_told(node, tmp_path):  # noqa: F811
+        tcp = Tcp(node, tmp_path)
+        told = node.run([hosts.bin_dir() / "dtrain-agent", "serve", *tcp.agent.flags], check=False,
+                        env=environment(node, -7200))
+        assert told.returncode == 206 and "set the clocks" in told.stderr, told
