@@ -124,6 +124,12 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Make(loop::Loop& loo
                                                                  const TcpOptions& options) {
   auto context = tls::Context::Load(tls::Side::kClient, options.tls);
   if (!context.ok()) return context.status();
+  const tls::Certificate& own = (*context)->own();
+  if (own.kind == tls::Kind::kNode) {
+    return absl::UnauthenticatedError(
+        absl::StrCat(Escape(options.tls.certificate), " is the certificate of the node ",
+                     Escape(own.name), ", and nodes ask for nothing: use a user's"));
+  }
   return std::unique_ptr<TcpTransport>(new TcpTransport(loop, options, *std::move(context)));
 }
 
@@ -132,6 +138,15 @@ TcpTransport::TcpTransport(loop::Loop& loop, const TcpOptions& options,
     : loop_(loop), options_(options), context_(std::move(context)), pool_(kThreads) {}
 
 std::unique_ptr<Connection> TcpTransport::Connect(const Target& target, Callbacks callbacks) {
+  const std::string& name = context_->own().name;
+  if (!target.user.empty() && target.user != name) {
+    return std::make_unique<FailedConnection>(
+        loop_,
+        NotAuthorisedError(absl::StrCat("the certificate is ", Escape(name), "'s, and not user ",
+                                        Escape(target.user), "'s: leave the user out, or use the ",
+                                        "certificate of that user (--tls-dir)")),
+        std::move(callbacks));
+  }
   os::UniqueFd cancel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!cancel) {
     return std::make_unique<FailedConnection>(loop_, PosixError(errno, "create an eventfd"),

@@ -36,7 +36,8 @@ def call(address, port, context, method):
         with socket.create_connection((address, port), 20) as plain:
             with context.wrap_socket(plain, server_hostname=address) as connection:
                 connection.sendall(question)
-                return repr(connection.recv(100)) or "closed"
+                answer = connection.recv(100)
+                return repr(answer) if answer else "closed"
     except TimeoutError:
         raise
     except OSError:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of group D: how workers start, fail and end. D14 is in test_gpus_held.py, D15 in
-test_memory.py, D16 in test_identity.py."""
+"""Faults of group D: how workers start, fail and end. D7 is in test_unkillable.py, D11 and D12 are
+component tests (os/spawn_test.cc), D14 is in test_gpus_held.py and test_reservations.py, D15 in
+test_memory.py, D16 in test_identity.py, D20 in test_faults_i.py; D1, D4 and D5 with resident agents in
+test_faults_tls.py."""
 import os
 import resource
 import signal
@@ -248,6 +250,22 @@ def test_d17_environment_too_long_for_the_node(make_cluster):
     result = cluster.launch(["-H", "node0:1", "--", "true"], env=env)
     assert result.code in (126, 200), result
     assert "node0" in result.err and "too long" in result.err, result
+
+
+# D18: ranks that crash leave no files behind, unless one asks for them.
+@pytest.mark.parametrize("flags,soft", [([], "0"), (["--core-dumps"], "unlimited")])
+def test_d18_core_dumps_are_off_unless_asked_for(cluster, flags, soft):
+    cluster.nodes[0].restart_sshd(before_exec=lambda: resource.setrlimit(
+        resource.RLIMIT_CORE, (0, resource.RLIM_INFINITY)))
+    folder = cluster.work(cluster.nodes[0])
+    result = cluster.launch([*flags, "--wdir", "/root/work", "--oversubscribe", "--tag-output", "none",
+                             "-H", "node0:8", "--", "sh", "-c", "ulimit -S -c; kill -ABRT $$"])
+    assert result.code == 134 and result.lines[0] == soft, result
+    cores = [path.name for path in folder.iterdir() if path.name.startswith("core")]
+    assert flags or not cores, cores
+    for name in cores:
+        (folder / name).unlink()
+    cluster.nodes[0].restart_sshd()
 
 
 # D19

@@ -172,9 +172,33 @@ def test_i22_a_node_does_not_launch(tcp):  # noqa: F811
     for name in ("crt", "key"):
         shutil.copy(tcp.node_tls / f"node.{name}", folder / f"user.{name}")
     result = tcp.launch("echo", "ran")
-    assert result.code == 200 and "it ended the connection" in result.err, result
-    assert not result.out and "audit: allowed" not in tcp.agent.log, tcp.agent.log
-    assert "refused" in tcp.agent.log and "node0" in tcp.agent.log, tcp.agent.log
+    assert result.code == 206 and "certificate of the node node0" in result.err, result
+    # Nor does the agent listen to one whose launcher does not mind.
+    assert stranger(tcp, "/dtrain.v1.Agent/StopJob", **OWN) == ["closed"]
+    wait_until(lambda: "refused" in tcp.agent.log, 10, lambda: tcp.agent.log)
+    assert "audit: allowed" not in tcp.agent.log, tcp.agent.log
+
+
+# D20, I22: who runs the workers is who the certificate names. The job cannot ask for another user.
+@pytest.mark.parametrize("user", ["root", "bob"])
+def test_d20_another_user_than_the_certificate_names(tcp, user):  # noqa: F811
+    flags = tcp.flags()
+    flags[flags.index("-H") + 1] = f"{user}@{tcp.node.address}:2"
+    result = tcp.node.cluster.launch([*flags, "id", "-un"])
+    assert result.code == 206 and not result.out, result
+    assert f"the certificate is alice's, and not user {user}'s" in result.err, result
+    flags[flags.index("-H") + 1] = f"alice@{tcp.node.address}:2"
+    result = tcp.node.cluster.launch([*flags, "id", "-u"])
+    assert result.code == 0 and result.lines == [str(UID)] * 2, result
+
+
+# D20: an admin ends and sees all jobs, and launches as the account of that name only.
+def test_d20_an_admin_runs_nothing_as_somebody_else(tcp):  # noqa: F811
+    tcp.authority.user("root", "--admin")
+    tcp.become("user:root")
+    result = tcp.launch("id", "-un")
+    assert result.code == 206 and "root" in result.err and not result.out, result
+    wait_until(lambda: 'audit: denied who="admin:root"' in tcp.agent.log, 10, lambda: tcp.agent.log)
 
 
 # I18: an agent that is not root is its user's alone.
