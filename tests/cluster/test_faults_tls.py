@@ -68,6 +68,45 @@ def test_d5_escaped_grandchildren_are_ended(tls, end):
     tls.wait_for_no_workers(2)
 
 
+# D11, D12: who spawns workers is one thread, which lives as long as they, and knows no gRPC, whose locks
+# a thread of the agent might hold: the agent itself only ever starts that process.
+def test_d11_d12_workers_are_started_by_a_process_of_one_thread(tls):
+    launch = up(tls, *tls.flags(2), "--", *QUIET, count=6)
+    for node in tls.nodes:
+        (shepherd,) = [pid for pid, _, line in leftovers.processes(node)
+                       if line.endswith(" shepherd")]
+        with open(f"/proc/{shepherd}/status", encoding="ascii", errors="replace") as status:
+            assert "\nThreads:\t1\n" in status.read()
+        children = [pid for pid, _, line in leftovers.processes(node) if line == "sleep 600"]
+        assert len(children) == 2, leftovers.processes(node)
+        for pid in children:
+            with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+                assert f"\nPPid:\t{shepherd}\n" in status.read()
+    launch.signal(signal.SIGINT)
+    assert launch.wait(20).code == 130
+
+
+# J11, B14: what dtrain itself writes of a job has none of its environment, wherever it is written.
+def test_j11_nothing_of_the_environment_is_in_what_dtrain_writes(tls):
+    secret = "s3cr3t-hunter2-4711"
+    work = tls.cluster.work()
+    launch = tls.start("-v", "--result-json", "/root/work/result.json", "--timeline",
+                       "/root/work/timeline", "-x", "API_TOKEN", *tls.flags(1), "--", "sh", "-c",
+                       'test -n "$API_TOKEN" && echo up; sleep 1; exit 3', env={"API_TOKEN": secret})
+    launch.wait_for("up", count=3)
+    written_ = []
+    for words in (["ps"], ["status"], ["nodes"], ["ps", "--json"], ["status", "--json"],
+                  ["nodes", "--json"]):
+        told = tls.head.run([hosts.bin_dir() / "dtrain", *words, *tls.reach()], check=False)
+        written_ += [told.stdout, told.stderr]
+    assert any("API_TOKEN" in text for text in written_), "the command is shown, as ps(1) does"
+    result = launch.wait(20)
+    assert result.code == 3, result
+    written_ += [result.out, result.err, (work / "result.json").read_text(),
+                 (work / "timeline").read_text(), *(agent.log for agent in tls.agents)]
+    assert not [text for text in written_ if secret in text]
+
+
 # J1: as fast as they can, through TLS, with a short lease that heartbeats have to keep.
 def test_j1_flood(tls):
     with open(os.devnull, "w", encoding="ascii") as nowhere:
