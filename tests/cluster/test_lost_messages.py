@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each message between a launcher and an agent is lost once, on its way there or back, and the link
-with it: what was asked for happens once, or not at all, and is told."""
+with it: what was asked for happens once, or not at all, and is told. C2: with the first message down, the
+Welcome, a join is repeated. What commands ask is in test_lost_calls.py."""
 import shutil
 
 import pytest

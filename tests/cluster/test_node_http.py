@@ -100,6 +100,7 @@ def test_the_next_agent_answers(agent, job):
     assert check_against_spec(connection, job, spec()) == 7
 
 
+# I8, I11, I14, I16: more of it in component/http.
 def test_what_is_not_there_is_refused(agent, job):
     connection = connect(agent)
     for path, expected in (("/v1/jobs/other", 404), ("/v1", 404), ("/v1/nodes/x", 404), ("/", 404),
@@ -185,6 +186,7 @@ def test_others_see_what_the_rules_say(node):  # noqa: F811
     agent.stop()
 
 
+# I15, I23: more of it in test_faults_i.py.
 def test_the_token_of_a_loopback_port(cluster):
     agent = residents.Resident(cluster.nodes[0], flags=["--status-listen", "8123"]).start()
     token_file = agent.host.path("/run/dtrain-agent/http.token")
