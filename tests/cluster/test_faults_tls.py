@@ -110,7 +110,7 @@ def test_j11_nothing_of_the_environment_is_in_what_dtrain_writes(tls):
 # J1: as fast as they can, through TLS, with a short lease that heartbeats have to keep.
 def test_j1_flood(tls):
     with open(os.devnull, "w", encoding="ascii") as nowhere:
-        launch = tls.start("--lease", "8s", "--spool-limit", "64M", *tls.flags(1), "--", "yes",
+        launch = tls.start("--lease", "10s", "--spool-limit", "64M", *tls.flags(1), "--", "yes",
                            "a line of the flood that is some sixty bytes long, or so ...",
                            stdout=nowhere)
     wait_until(lambda: written(launch.pid) > 300 << 20, 60, "300 MiB of output")
@@ -127,7 +127,7 @@ def test_j1_flood(tls):
 def test_j5_a_reader_that_stops_does_not_stall_the_workers(tls):
     size = 24 << 20
     readable, writable = os.pipe()
-    launch = tls.start("--lease", "8s", "--spool-limit", "64M", "--tag-output", "none",
+    launch = tls.start("--lease", "10s", "--spool-limit", "64M", "--tag-output", "none",
                        *tls.flags(1, tls.nodes[:1]), "--", "sh", "-c",
                        f"head -c {size} /dev/zero; touch /run/trained", stdout=writable)
     os.close(writable)
