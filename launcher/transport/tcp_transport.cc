@@ -82,7 +82,7 @@ class TcpTransport::Link : public Connection {
       if (absl::IsUnauthenticated(closed_)) closed_ = NotAuthorisedError(closed_.message());
       if (!ready_) callbacks_.on_failed(closed_);
     };
-    tls::Stream::Limits limits;
+    tls::Limits limits;
     limits.handshake = std::max<Duration>(deadline_ - Clock::now(), kLeastHandshake);
     stream_ =
         tls::Stream::Connect(transport_.loop_, *transport_.context_, std::move(dialed->socket),

@@ -55,6 +55,25 @@ def test_a_certificate_leads_to_its_account(tcp):
     assert 'who="user:alice"' in tcp.agent.log and "allowed" in tcp.agent.log
 
 
+# One host by its resident agent, the head itself without.
+def test_a_hostfile_says_which_hosts_have_agents(tcp):
+    head = tcp.node.cluster.head
+    hostfile = tcp.node.cluster.work() / "hosts"
+    hostfile.write_text(f"localhost slots=1\n{tcp.node.address} slots=1 agent=tcp\n")
+    flags = ["--tls-dir", "/root/work/tls", "--wdir", "/", "--tag-output", "none",
+             "--hostfile", "/root/work/hosts"]
+    result = tcp.node.cluster.launch([*flags, "--", "hostname"], timeout=30)
+    assert result.code == 0 and sorted(result.lines) == ["head", "node0"], result
+    assert "allowed" in tcp.agent.log
+    told = head.run([hosts.bin_dir() / "dtrain", "nodes", *flags[:2], *flags[-2:]], check=False)
+    rows = [line.split()[:2] for line in told.stdout.splitlines()]
+    assert ["localhost", "no"] in rows and [tcp.node.address, "ok"] in rows, told
+    # What is wrong is told of the host that asks for it.
+    shutil.rmtree(head.path("/root/work/tls"))
+    result = tcp.node.cluster.launch([*flags, "--", "true"], timeout=30)
+    assert result.code == 206 and f"agent=tcp of host {tcp.node.address}" in result.err, result
+
+
 # E1 over TCP: the connection breaks with the agent, and is made anew.
 def test_jobs_outlive_the_agent(tcp):
     started = tcp.node.cluster.start_launch(
