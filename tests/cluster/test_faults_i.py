@@ -365,9 +365,10 @@ def test_i10_j10_a_thousand_readers_who_never_read(cluster):
             held.append(each)
         except OSError:
             each.close()
-    # One user has room for so many; the rest is closed at once.
+    # One user has room for so many; the rest is closed as it is seen.
+    wait_until(lambda: sum(not hung_up(each) for each in held) <= 32, 20, "more may stay")
     open_ = [each for each in held if not hung_up(each)]
-    assert 1 <= len(open_) <= 32, len(open_)
+    assert open_, "nobody may stay"
     resident = int(re.search(r"VmRSS:\s*(\d+)", open(f"/proc/{agent.pid}/status",
                                                      encoding="ascii").read()).group(1))
     if not is_sanitized():
