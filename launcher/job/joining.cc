@@ -82,7 +82,7 @@ void JobImpl::OnWelcome(const Event& event) {
   view.waiting_for.clear();
   view.inventory = inventory;
   node.clock.Add(inventory.clock_unix_nanos(), message.received_unix_nanos);
-  lease_check_at = std::min(lease_check_at, After(now, options.lease));
+  lease_check_at = std::min(lease_check_at, now + SuspectAfter());
   CheckAllDecided();
 }
 

@@ -23,7 +23,7 @@ namespace {
 // Each waits for one host at a time; most answer within a millisecond.
 constexpr int kThreads = 32;
 // Where --connect-timeout has run out as the host answered.
-constexpr Duration kLeastHandshake = std::chrono::seconds(1);
+constexpr std::chrono::milliseconds kLeastHandshake{1000};
 constexpr char kGrpc[] = "h2";
 
 }  // namespace
@@ -83,7 +83,8 @@ class TcpTransport::Link : public Connection {
       if (!ready_) callbacks_.on_failed(closed_);
     };
     tls::Limits limits;
-    limits.handshake = std::max<Duration>(deadline_ - Clock::now(), kLeastHandshake);
+    limits.handshake = std::max(
+        std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()), kLeastHandshake);
     stream_ =
         tls::Stream::Connect(transport_.loop_, *transport_.context_, std::move(dialed->socket),
                              target_.host, kGrpc, std::move(callbacks), limits);
