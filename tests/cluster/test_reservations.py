@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several jobs on hosts with resident agents: who gets which GPUs and cores, and what a dead job
 has left. The GPUs are those of the fake NVML, loaded by the agent's own code."""
+import contextlib
 import os
 import re
 import signal
@@ -104,8 +105,8 @@ def test_an_agent_that_ends_lets_launches_begin(serve):
     wait_until(lambda: "waits for launches that have begun" in agents[0].log, 20, agents[0].log)
     go(cluster)
     assert agents[0].process.wait(20) == 0, agents[0].log
+    agents[0].start()  # and takes it over
     waiting.wait_for("mine", count=CORES)
-    agents[0].start()
     (cluster.work(cluster.nodes[0]) / "end").touch()
     assert first.wait(30).code == 0
     result = waiting.wait(30)
@@ -199,7 +200,8 @@ def kill_and_wait(pids):
     # First none of them may notice the other's end.
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # a shepherd goes with its agent
+                os.kill(pid, number)
     wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and
                                Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids), 10,
                "killed processes are still there")
