@@ -72,21 +72,19 @@ class Fault:
             world.agents[name].signal(signal.SIGCONT)
 
     def _cut(self, world):
-        hosts = [host for host in world.cluster.hosts if host.name in self.victims]
-        for host in hosts:
-            world.cluster.cut(host)
-        time.sleep(self.seconds)
-        for host in hosts:
-            world.cluster.heal(host)
+        self._part(world, world.cluster.cut, world.cluster.heal)
 
     def _deafen(self, world):
         """They send and are heard, and hear nothing."""
+        self._part(world, world.cluster.cut_towards, world.cluster.heal_towards)
+
+    def _part(self, world, cut, heal):
         hosts = [host for host in world.cluster.hosts if host.name in self.victims]
         for host in hosts:
-            world.cluster.cut_towards(host)
+            cut(host)
         time.sleep(self.seconds)
         for host in hosts:
-            world.cluster.heal_towards(host)
+            heal(host)
 
     def _shepherd(self, world):
         for host in world.cluster.nodes:
