@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What chaos does to a running job. Each fault knows how long it really took: on a busy machine a
 short one may become one that the lease does not cover."""
+import contextlib
 import os
 import signal
 import time
@@ -90,7 +91,9 @@ class Fault:
         for host in world.cluster.nodes:
             if host.name in self.victims:
                 for pid in shepherds(host, 0):
-                    os.kill(pid, signal.SIGKILL)
+                    # The end of the first victim's may have ended the others'.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
 
 def of_shepherd(dice, world):
