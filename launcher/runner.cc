@@ -214,8 +214,10 @@ void Runner::OnLogs(NodeId id, const v1::LogChunk& chunk) {
 
 void Runner::OnSignal(int signal) {
   if (finishing_) {
-    // All is over but the output, which nobody seems to want.
-    Leave();
+    // The agents still hear goodbye: else they would keep their sessions for us. The output that
+    // is left nobody seems to want.
+    unwanted_ = true;
+    if (writing_) Leave();
     return;
   }
   Feed(job::UserSignal{signal});
@@ -312,6 +314,8 @@ void Runner::OnFinish() {
   if (core_->verdict().kind == job::Verdict::Kind::kSignal) {
     leave_timer_.After(kOutputWait, [this] { Leave(); });
   }
+  if (unwanted_) return Leave();
+  writing_ = true;
   router_.Finish([this] {
     if (status_ == nullptr) return Leave();
     status_->Finish([this] { Leave(); });

@@ -83,6 +83,8 @@ class Runner {
   std::deque<job::Event> events_;  // that came while actions were being carried out
   bool feeding_ = false;
   bool finishing_ = false;
+  bool writing_ = false;   // the connections are closed, the last output is not yet written
+  bool unwanted_ = false;  // that output, by a signal since the end
   int exit_code_ = 0;
 };
 
