@@ -16,14 +16,17 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::milliseconds(100);
-// Without a cgroup, who forks while we look is only caught by looking again at once.
+// Without a cgroup, who leaves its group while we look is only caught by looking again at once.
 constexpr int kPasses = 20;
 
 }  // namespace
 
 void Sweeper::KillAll() {
   if (cgroup_) cgroup_->Kill();
-  for (int i = 0; i < kPasses && os::Kill(os::Descendants(getpid())) > 0 && !cgroup_; ++i) {
+  for (int i = 0; i < kPasses; ++i) {
+    const std::vector<os::ProcessInfo> found = os::Descendants(getpid());
+    os::KillGroups(found);
+    if (os::Kill(found) == 0 || cgroup_) return;
   }
 }
 

@@ -27,12 +27,7 @@
 namespace dtrain::os {
 namespace {
 
-struct Stat {
-  ProcessInfo info;
-  pid_t parent = 0;
-};
-
-std::optional<Stat> ReadStat(pid_t pid) {
+std::optional<ProcessInfo> ReadStat(pid_t pid) {
   auto text = ReadSmallFile(absl::StrCat("/proc/", pid, "/stat"));
   if (!text.ok()) return std::nullopt;
   // The second field is the name in parentheses, which may itself hold spaces and parentheses.
@@ -40,14 +35,15 @@ std::optional<Stat> ReadStat(pid_t pid) {
   if (name_end == std::string::npos || name_end + 2 >= text->size()) return std::nullopt;
   std::vector<absl::string_view> fields =
       absl::StrSplit(absl::string_view(*text).substr(name_end + 2), ' ');
-  Stat stat;
-  stat.info.pid = pid;
-  if (fields.size() < 20 || fields[0].empty() || !absl::SimpleAtoi(fields[1], &stat.parent) ||
-      !absl::SimpleAtoi(fields[19], &stat.info.start_time)) {
+  ProcessInfo info;
+  info.pid = pid;
+  if (fields.size() < 20 || fields[0].empty() || !absl::SimpleAtoi(fields[1], &info.parent) ||
+      !absl::SimpleAtoi(fields[2], &info.group) || !absl::SimpleAtoi(fields[3], &info.session) ||
+      !absl::SimpleAtoi(fields[19], &info.start_time)) {
     return std::nullopt;
   }
-  stat.info.state = fields[0][0];
-  return stat;
+  info.state = fields[0][0];
+  return info;
 }
 
 template <typename F>
@@ -68,12 +64,12 @@ absl::Status BecomeSubreaper() {
 }
 
 bool IsStopped(pid_t pid) {
-  const auto stat = ReadStat(pid);
-  return stat && (stat->info.state == 'T' || stat->info.state == 't');
+  const auto found = ReadStat(pid);
+  return found && (found->state == 'T' || found->state == 't');
 }
 
 std::vector<ProcessInfo> Descendants(pid_t root) {
-  std::unordered_map<pid_t, std::vector<Stat>> children;
+  std::unordered_map<pid_t, std::vector<ProcessInfo>> children;
   ForEachProcess([&](pid_t pid) {
     if (auto found = ReadStat(pid)) children[found->parent].push_back(*found);
   });
@@ -83,11 +79,11 @@ std::vector<ProcessInfo> Descendants(pid_t root) {
     pid_t parent = todo.back();
     todo.pop_back();
     // Moved out, so that a torn picture of /proc cannot make us go round.
-    std::vector<Stat> found = std::move(children[parent]);
+    std::vector<ProcessInfo> found = std::move(children[parent]);
     children[parent].clear();
-    for (const Stat& stat : found) {
-      out.push_back(stat.info);
-      todo.push_back(stat.info.pid);
+    for (const ProcessInfo& info : found) {
+      out.push_back(info);
+      todo.push_back(info.pid);
     }
   }
   return out;
@@ -105,7 +101,7 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
     for (const std::string& entry : entries) {
       if (set.count(entry) == 0) return;
     }
-    if (auto found = ReadStat(pid)) out.push_back(found->info);
+    if (auto found = ReadStat(pid)) out.push_back(*found);
   });
   return out;
 }
@@ -124,7 +120,7 @@ std::vector<MarkedProcess> FindByVariable(const std::string& name) {
     // Of a container, pids mean nothing here.
     if (stat((directory + "/ns/pid").c_str(), &space) != 0 || space.st_ino != own.st_ino) return;
     if (auto found = ReadStat(pid)) {
-      out.push_back({found->info, owner.st_uid, *std::move(environment)});
+      out.push_back({*found, owner.st_uid, *std::move(environment)});
     }
   });
   return out;
@@ -163,7 +159,7 @@ std::string BootId() {
 std::optional<uint64_t> StartTime(pid_t pid) {
   auto found = ReadStat(pid);
   if (!found) return std::nullopt;
-  return found->info.start_time;
+  return found->start_time;
 }
 
 size_t Kill(const std::vector<ProcessInfo>& processes) {
@@ -174,12 +170,23 @@ size_t Kill(const std::vector<ProcessInfo>& processes) {
     auto process = OpenPidfd(info.pid);
     if (!process.ok()) continue;
     // The pid may have passed to another process between the listing and the opening.
-    auto stat = ReadStat(info.pid);
-    if (stat && stat->info.start_time == info.start_time) {
+    auto now = ReadStat(info.pid);
+    if (now && now->start_time == info.start_time) {
       (void)SendSignal(process->get(), SIGKILL);
     }
   }
   return living;
+}
+
+void KillGroups(const std::vector<ProcessInfo>& processes) {
+  const pid_t self = getpid(), own_group = getpgrp(), own_session = getsid(0);
+  std::set<pid_t> leaders, groups;
+  for (const ProcessInfo& info : processes) leaders.insert(info.pid);
+  for (const ProcessInfo& info : processes) {
+    if (info.parent != self || info.group <= 1 || info.group == own_group) continue;
+    if (info.session != own_session || leaders.count(info.group) != 0) groups.insert(info.group);
+  }
+  for (pid_t group : groups) (void)kill(-group, SIGKILL);
 }
 
 std::string WaitChannel(pid_t pid) {

@@ -19,6 +19,9 @@ struct ProcessInfo {
   pid_t pid = 0;
   uint64_t start_time = 0;  // with the pid, names a process for good
   char state = '?';         // 'D': in an uninterruptible wait, 'Z': ended, not reaped
+  pid_t parent = 0;
+  pid_t group = 0;
+  pid_t session = 0;
 };
 
 // Stopped by a signal or a debugger. False also when there is no such process.
@@ -51,6 +54,12 @@ bool Lives(const std::string& mark);
 // SIGKILL to those that are still the processes they were when listed. Returns how many there
 // were, ended ones not counted. List and call again until it returns 0: they may fork meanwhile.
 size_t Kill(const std::vector<ProcessInfo>& processes);
+
+// SIGKILL to the process groups of those that are children of this process, in one step for all of
+// a group, so that none gets away by forking meanwhile. They are not reaped before this returns, so
+// a group is still theirs. Not to groups that may have others in them: our own, and those in our
+// session that none of `processes` leads.
+void KillGroups(const std::vector<ProcessInfo>& processes);
 
 // Undoes for a process what it inherited of a service's OOMScoreAdjust: out of memory, the kernel
 // shall choose it before the service.

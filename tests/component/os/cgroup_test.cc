@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/os/fd.h"
@@ -103,6 +104,41 @@ TEST(ProcessTreeTest, DescendantsIncludeGrandchildren) {
   EXPECT_EQ(WaitAndReap(child->pidfd.get())->signal, SIGKILL);
   pollfd p{grandchild->get(), POLLIN, 0};
   EXPECT_EQ(poll(&p, 1, 10000), 1);
+}
+
+// Each process of the chain lives on only in a child it has just made.
+TEST(ProcessTreeTest, AGroupEndsInOneStepWhileItsProcessesForkOn) {
+  ASSERT_TRUE(BecomeSubreaper().ok());
+  auto pipe = Pipe();
+  SpawnSpec spec = Shell("f() { f & exit; }; echo up; f");
+  spec.stdout_fd = pipe->second.get();
+  spec.new_session = true;
+  auto child = Spawn(spec);
+  ASSERT_TRUE(child.ok());
+  char buffer[32] = {};
+  ASSERT_GT(read(pipe->first.get(), buffer, sizeof(buffer)), 0);
+  EXPECT_TRUE(WaitAndReap(child->pidfd.get()).ok());  // the chain has left its first process
+  KillGroups(Descendants(getpid()));
+  for (int i = 0; i < 1000 && HasChildren(); ++i) {
+    if (waitpid(-1, nullptr, WNOHANG) == 0) poll(nullptr, 0, 10);
+  }
+  EXPECT_FALSE(HasChildren());
+}
+
+TEST(ProcessTreeTest, GroupsThatMayHaveOthersInThemAreLeftAlone) {
+  auto in_our_session = Spawn(Shell("exec sleep 600"));
+  ASSERT_TRUE(in_our_session.ok());
+  std::vector<ProcessInfo> found = Descendants(getpid());
+  ASSERT_EQ(found.size(), 1u);
+  ProcessInfo stranger = found[0];
+  stranger.pid = 1;  // it is in the group of one that is not listed
+  KillGroups({stranger});
+  stranger.group = getpgrp();
+  KillGroups({stranger});
+  pollfd p{in_our_session->pidfd.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&p, 1, 50), 0);
+  KillGroups(found);
+  EXPECT_EQ(WaitAndReap(in_our_session->pidfd.get())->signal, SIGKILL);
 }
 
 TEST(ProcessTreeTest, EndedChildrenAreSeenThenReaped) {
