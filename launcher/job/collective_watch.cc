@@ -71,7 +71,7 @@ std::string CollectiveWatch::Explain(TimePoint now, const Name& name) const {
 
 // A collective of all ranks has the same number on each. Of a group we do not know the members.
 std::string CollectiveWatch::Culprits(const Entry& oldest, const Name& name) const {
-  std::vector<std::string> stopped, behind, elsewhere;
+  std::vector<std::string> stopped, behind, elsewhere, past;
   const Entry* latest = &oldest;
   for (const Entry& entry : ranks_) {
     if (!entry.known) continue;
@@ -80,6 +80,10 @@ std::string CollectiveWatch::Culprits(const Entry& oldest, const Name& name) con
     if (oldest.last.group() != 0 || last.group() != 0) continue;
     const bool same = last.number() == oldest.last.number();
     if (entry.since != kNever && same && entry.since > latest->since) latest = &entry;
+    const bool left = same && entry.since == kNever && last.operations() > 0;
+    if (last.number() > oldest.last.number() || left) {
+      past.push_back(name(last.rank()));
+    }
     if (last.number() >= oldest.last.number()) continue;
     (entry.since != kNever ? elsewhere : behind)
         .push_back(
@@ -93,6 +97,10 @@ std::string CollectiveWatch::Culprits(const Entry& oldest, const Name& name) con
   }
   if (!elsewhere.empty()) {
     return absl::StrCat("it waits for ", List(elsewhere), ", inside an earlier collective");
+  }
+  if (!past.empty()) {
+    return absl::StrCat("no rank is behind, ", List(past), past.size() > 1 ? " have" : " has",
+                        " left it already; the network between them may be broken");
   }
   if (latest != &oldest) {
     return absl::StrCat("no rank is behind, ", name(latest->last.rank()),

@@ -75,6 +75,16 @@ TEST_F(CollectiveWatchTest, WhenAllAreInsideTheLastToComeIsNamed) {
   EXPECT_THAT(Explain(70), HasSubstr("no rank is behind, rank 1@h was the last to come"));
 }
 
+// The last bytes to one rank were lost: the others are done with this one, or in the next.
+TEST_F(CollectiveWatchTest, RanksThatHaveLeftItAreNamed) {
+  Tell(10, 0, 8, 2);
+  Tell(10, 1, 7, 3);
+  Tell(10, 2, 7);
+  EXPECT_THAT(Explain(70), HasSubstr("rank 1@h has been inside collective 7"));
+  EXPECT_THAT(Explain(70), HasSubstr("no rank is behind, rank 0@h, rank 2@h have left it already; "
+                                     "the network between them may be broken"));
+}
+
 TEST_F(CollectiveWatchTest, ARankInAnEarlierOneIsNamed) {
   Tell(10, 0, 7, 3);
   Tell(10, 1, 5, 9);
