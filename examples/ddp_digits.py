@@ -67,12 +67,17 @@ def accuracy(model, data, device):
 
 @torch.no_grad()
 def check_equal_parameters(model):
-    """Data-parallel training keeps the replicas equal, to the bit."""
+    """Data-parallel training keeps the replicas equal, to the bit.
+
+    Returns what was sent and received. Keep it until the process group is destroyed: PyTorch 1.13
+    may hang there when a thread of its own is the last to free a tensor.
+    """
     mine = torch.cat([p.flatten() for p in model.parameters()])
     everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyones, mine)
     for rank, theirs in enumerate(everyones):
         assert torch.equal(mine, theirs), f"parameters of ranks {dist.get_rank()} and {rank} differ"
+    return mine, everyones
 
 
 def main():
@@ -85,7 +90,7 @@ def main():
     start = time.monotonic()
     train(replica, training, device, arguments)
     seconds = time.monotonic() - start
-    check_equal_parameters(replica.module)
+    kept = check_equal_parameters(replica.module)
     if dist.get_rank() == 0:
         share = accuracy(replica.module, testing, device)
         print(
@@ -95,6 +100,7 @@ def main():
         )
     dist.barrier()
     dist.destroy_process_group()
+    del replica, kept  # in this order
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running `dtrain launch` on a host and looking at it while it runs."""
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 # Reports go to files that the check after each test finds. Harmless for builds without sanitizers.
 SANITIZER_FOLDER = "sanitizer"
@@ -45,6 +47,7 @@ class Launch:
         self.process = host.popen(argv, env=env, stdin=stdin, stdout=stdout or self._out,
                                   stderr=self._err, start_new_session=True, **options)
         self.pid = self.process.pid
+        self.mark = b""  # NAME=value, PYTHONFAULTHANDLER's, of programs that tell where they hang
 
     @property
     def out(self):
@@ -71,12 +74,25 @@ class Launch:
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:
+            if self.mark:
+                self._ask_where()
             saw = f"--- stdout\n{self.out[-4000:]}\n--- stderr\n{self.err[-4000:]}"
             self.kill()
             raise AssertionError(f"still running after {timeout} s\n{saw}") from None
         out, err = read_all(self._out), read_all(self._err)
         return Result(self.process.returncode, out.decode(errors="replace"),
                       err.decode(errors="replace"), out, err, time.monotonic() - self.started)
+
+    def _ask_where(self):
+        """Has the marked Python programs say on stderr where they are; they end by it."""
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if self.mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry), signal.SIGABRT)
+            except OSError:
+                continue
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
 
     def kill(self):
         if self.process.poll() is None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real programs, unchanged: PyTorch DDP, MPICH, and libdtrain's own worker, also under Hydra."""
 import importlib.util
+import os
 import re
 import subprocess
 
@@ -30,7 +31,10 @@ def mpi(shared_cluster):
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="there is no python3-torch")
 def test_pytorch_ddp_trains_on_four_hosts(cluster):
-    result = cluster.launch([*cluster.hosts_flag(1), "--", PYTHON, EXAMPLE], timeout=240)
+    mark = f"PYTHONFAULTHANDLER=test-{os.getpid()}"
+    launch = cluster.start_launch(["-x", mark, *cluster.hosts_flag(1), "--", PYTHON, EXAMPLE])
+    launch.mark = mark.encode()
+    result = launch.wait(240)
     assert result.code == 0, result
     accuracy = re.search(r"accuracy[^0-9]*([0-9.]+)", result.out)
     assert accuracy, result
