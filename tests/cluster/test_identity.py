@@ -10,7 +10,9 @@ import hosts
 import leftovers
 import residents
 
-UID, GID, EXTRA = 1234, 1235, 1236
+# Of this run of tests alone: limits of processes count those of a number wherever they are.
+UID = 100_000 + os.getpid()
+GID, EXTRA = 1235, 1236
 CACHED = Path("/home/alice/.cache/dtrain")
 # What it is, and what it can become.
 REPORT = """

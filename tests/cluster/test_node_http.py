@@ -46,6 +46,7 @@ def agent(cluster):
 def job(cluster, agent):
     launch = cluster.start_launch(["--grace", "1s", "-H", "node0:2", "--", *LIVE])
     launch.wait_for("up", count=2)
+    launch.wait_for("trouble", count=2, stream="err")  # the tests read what was written, and how much
     connection = connect(agent)
     yield json.loads(ask(connection, "/v1/jobs")[2])["jobs"][0]["id"]
     if launch.process.poll() is None:
