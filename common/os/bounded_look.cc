@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/os/bounded_look.h"
 
+#include <fcntl.h>
+#include <linux/openat2.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 
 #include "common/os/pidfd.h"
+#include "common/os/unique_fd.h"
 
 namespace dtrain::os {
 namespace {
@@ -48,6 +53,17 @@ bool ReturnsWithin(Duration bound, absl::FunctionRef<void()> look) {
   }
   (void)TryReap(pidfd->get());
   return returned;
+}
+
+bool IsAtHand(const std::string& path) {
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC;
+  how.resolve = RESOLVE_CACHED;
+  UniqueFd fd(static_cast<int>(syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof(how))));
+  struct statx about {};
+  // Network file systems, and those that a program serves, have no device of their own.
+  return fd && statx(fd.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &about) == 0 &&
+         about.stx_dev_major != 0;
 }
 
 }  // namespace dtrain::os

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "absl/functional/function_ref.h"
 #include "common/base/clock.h"
 
@@ -10,5 +12,9 @@ namespace dtrain::os {
 // nothing ends it: so another process does it, which is killed then. What `look` finds or changes
 // is lost. For processes with one thread only, as it forks.
 bool ReturnsWithin(Duration bound, absl::FunctionRef<void()> look);
+
+// Whether the kernel has what lies at `path` at hand, and on a disk: then who looks there waits for
+// no server. Does not wait itself. False also where there is nothing, and of what it cannot tell.
+bool IsAtHand(const std::string& path);
 
 }  // namespace dtrain::os

@@ -2,6 +2,8 @@
 #include "common/os/bounded_look.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -29,6 +31,15 @@ TEST(BoundedLook, WhatItDoesStaysInItsProcess) {
   int found = 1;
   EXPECT_TRUE(ReturnsWithin(std::chrono::seconds(60), [&] { found = 2; }));
   EXPECT_EQ(found, 1);
+}
+
+TEST(BoundedLook, OnlyWhatLiesOnADiskIsAtHand) {
+  struct stat root {};
+  ASSERT_EQ(stat("/", &root), 0);
+  EXPECT_EQ(IsAtHand("/"), major(root.st_dev) != 0);
+  EXPECT_EQ(IsAtHand("/."), major(root.st_dev) != 0);
+  EXPECT_FALSE(IsAtHand("/proc/self"));
+  EXPECT_FALSE(IsAtHand("/no/such/folder"));
 }
 
 }  // namespace
