@@ -8,8 +8,8 @@ find_package(PkgConfig REQUIRED)
 # Ubuntu 24.04 has the archive of c-ares under this name, which pkg-config does not tell.
 find_library(DTRAIN_CARES_STATIC NAMES libcares_static.a)
 
-# OpenSSL: the agent has it linked in (target property DTRAIN_STATIC_SSL); the launcher shares the
-# object with libssh.
+# OpenSSL: our programs have it linked in (target property DTRAIN_STATIC_SSL), as looking up its
+# names takes a millisecond of each start; tests share the object.
 find_package(OpenSSL REQUIRED)
 set(static_ssl "$<BOOL:$<TARGET_PROPERTY:DTRAIN_STATIC_SSL>>")
 set(openssl "$<IF:${static_ssl},-Wl$<COMMA>-Bstatic -lssl -lcrypto -Wl$<COMMA>-Bdynamic -ldl,-lssl -lcrypto>")
@@ -50,9 +50,11 @@ dtrain_static(dtrain_absl absl_status absl_statusor absl_strings absl_str_format
 dtrain_static(dtrain_protobuf protobuf)
 dtrain_static(dtrain_grpc AFTER " ${openssl}" grpc++)
 
+# Opened at run time, by launcher/transport/libssh.
 pkg_check_modules(LIBSSH REQUIRED libssh)
 add_library(dtrain_ssh INTERFACE)
-target_link_libraries(dtrain_ssh INTERFACE ${LIBSSH_LIBRARIES})
+target_include_directories(dtrain_ssh SYSTEM INTERFACE ${LIBSSH_INCLUDE_DIRS})
+target_link_libraries(dtrain_ssh INTERFACE dl)
 
 find_package(Boost 1.74 REQUIRED)
 add_library(dtrain_asio INTERFACE)

@@ -57,7 +57,7 @@ function(dtrain_program folder)
   target_compile_definitions(${ARG_NAME} PRIVATE
     DTRAIN_VERSION="${PROJECT_VERSION}" DTRAIN_DATE="${DTRAIN_DATE}")
   target_link_libraries(${ARG_NAME} PRIVATE ${deps})
-  set_target_properties(${ARG_NAME} PROPERTIES DTRAIN_STATIC_SSL ${ARG_STATIC})
+  set_target_properties(${ARG_NAME} PROPERTIES DTRAIN_STATIC_SSL ON)
   if(NOT DTRAIN_SANITIZE)
     # Looking up libstdc++'s names takes a millisecond of each start.
     target_link_options(${ARG_NAME} PRIVATE -static-libstdc++ -static-libgcc)

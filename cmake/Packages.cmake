@@ -51,7 +51,7 @@ dtrain_package(launcher dtrain utils "start distributed training jobs over ssh"
 code tells how the job went. It needs no scheduler, no shared file system and
 nothing on the nodes but an ssh login. PyTorch DDP, MPICH-family MPI and other
 programs that expect a launcher's environment run unchanged.")
-set(CPACK_DEBIAN_LAUNCHER_PACKAGE_DEPENDS "dtrain-agent ${same}, libdtrain0 ${same}")
+set(CPACK_DEBIAN_LAUNCHER_PACKAGE_DEPENDS "dtrain-agent ${same}, libdtrain0 ${same}, libssh-4")
 set(CPACK_DEBIAN_LAUNCHER_PACKAGE_RECOMMENDS "openssl")
 set(CPACK_DEBIAN_LAUNCHER_PACKAGE_SUGGESTS "libdtrain-dev, python3-dtrain")
 set(CPACK_DEBIAN_LAUNCHER_PACKAGE_SHLIBDEPS ON)

@@ -132,6 +132,7 @@ struct JobImpl {
   void LoseConnection(NodeId node, const std::string& why, int exit_code);
   void LoseNode(NodeId node, std::string text, int exit_code);
   bool IsCause(NodeId node);
+  bool IsTold(const std::string& text) const;
   void LostFirst(NodeId node, std::string text, int exit_code);
   void TellNodeWarnings();
   bool RecordProgress(const NodeMessage& message);

@@ -259,8 +259,8 @@ void JobImpl::LateFault(NodeId id, std::string text, int exit_code) {
   const bool first = verdict.kind == Verdict::Kind::kNone;
   // All nodes were told to start: one that could not either tells so, however late it answers.
   const bool same_start = !ran && At(id).start_sent && !At(id).started;
-  const bool more =
-      verdict.kind == Verdict::Kind::kNode && (now <= verdict_open_until || same_start);
+  const bool more = verdict.kind == Verdict::Kind::kNode &&
+                    (now <= verdict_open_until || same_start || IsTold(text));
   if (!first && !more) return;
   faults.push_back({Host(id), std::move(text), exit_code});
   if (more) {
@@ -273,6 +273,12 @@ void JobImpl::LateFault(NodeId id, std::string text, int exit_code) {
         .message = FaultsText(kSeveral, faults),
         .rank = {},
         .signal = 0});
+}
+
+// Of another node: what lies between takes them all, however long each needs to see it.
+bool JobImpl::IsTold(const std::string& text) const {
+  return std::any_of(faults.begin(), faults.end(),
+                     [&](const Fault& fault) { return fault.text == text; });
 }
 
 void JobImpl::OnClosed(const Event& event) {
@@ -306,7 +312,8 @@ void JobImpl::LoseNode(NodeId id, std::string text, int exit_code) {
   actions.push_back(Disconnect{id});
   if (IsCause(id)) return LostFirst(id, std::move(text), exit_code);
   // A job that is being stopped goes on with the other nodes.
-  const bool told = verdict.kind != Verdict::Kind::kNone && now > verdict_open_until;
+  const bool told =
+      verdict.kind != Verdict::Kind::kNone && now > verdict_open_until && !IsTold(text);
   const bool other = verdict.kind != Verdict::Kind::kNone && verdict.kind != Verdict::Kind::kNode;
   if (state == State::kStopping && (told || other)) {
     WarnUser(absl::StrCat(Host(id), ": ", text));

@@ -283,13 +283,13 @@ void SshPump::Farewell() {
 
 std::string SshPump::HowItEnded() const {
   if (!exit_.empty()) return absl::StrCat("the shell there ", exit_);
-  if (!alive_) return absl::StrCat("the ssh connection broke (", session_.Error(), ")");
+  if (!alive_) return absl::StrCat("the ssh connection broke (", session_.Loss(), ")");
   return "the shell there closed its output";
 }
 
 absl::Status SshPump::Reason() const {
   if (exit_.empty() && !alive_) {
-    return absl::UnavailableError(absl::StrCat("the ssh connection broke: ", session_.Error()));
+    return absl::UnavailableError(absl::StrCat("the ssh connection broke: ", session_.Loss()));
   }
   if (!failed_) return absl::OkStatus();
   std::string last = LastLines(stderr_.text());

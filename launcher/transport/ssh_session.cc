@@ -14,6 +14,7 @@
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "launcher/transport/bootstrap.h"
+#include "launcher/transport/libssh.h"
 
 namespace dtrain::transport {
 namespace {
@@ -69,7 +70,14 @@ SshSession::~SshSession() { ssh_free(session_); }
 
 std::string SshSession::Error() const { return Escape(ssh_get_error(session_), 300); }
 
+std::string SshSession::Loss() const {
+  return jump_.empty() ? Error()
+                       : absl::StrCat("it leads through ", Escape(jump_),
+                                      " (ProxyJump), look at that host first");
+}
+
 absl::Status SshSession::Configure(const SshSettings& settings, Duration timeout) {
+  jump_ = settings.proxy_jump;
   auto set = [&](ssh_options_e option, const void* value) {
     DTRAIN_CHECK(ssh_options_set(session_, option, value) == SSH_OK);
   };
@@ -165,6 +173,7 @@ absl::StatusOr<std::unique_ptr<SshSession>> SshSession::Try(Request& request,
 }
 
 absl::StatusOr<std::unique_ptr<SshSession>> SshSession::Open(Request& request) {
+  if (absl::Status loaded = LoadLibssh(); !loaded.ok()) return loaded;
   auto settings = ReadSshSettings(request.target, request.config_file, request.cancel);
   if (!settings.ok()) return settings.status();
   Duration wait = kFirstWait;

@@ -41,6 +41,9 @@ class SshSession {
   int socket_fd() const { return ssh_get_fd(session_); }
   Proxy* proxy() const { return proxy_.get(); }
   std::string Error() const;  // libssh's last, escaped
+  // Why it is no more. Of all that come through one jump host the same: whoever loses several has
+  // one cause to tell.
+  std::string Loss() const;
 
  private:
   SshSession() : session_(ssh_new()) {}
@@ -52,6 +55,7 @@ class SshSession {
   absl::Status Handshake(const SshSettings& settings, bool* dropped);
   ssh_session session_;
   std::unique_ptr<Proxy> proxy_;
+  std::string jump_;  // ProxyJump of its configuration
 };
 
 // The server's key is in one of the user's or the system's known_hosts files, or the user's

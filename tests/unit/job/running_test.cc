@@ -10,6 +10,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using Kind = v1::SessionRequest::KindCase;
 
 class RunningTest : public JobFixture {};
@@ -199,6 +200,23 @@ TEST_F(RunningTest, ALostConnectionIsALostNodeAndTheRestIsStopped) {
   EXPECT_EQ(verdict().exit_code, 202);
   EXPECT_THAT(verdict().message,
               AllOf(HasSubstr("node1"), HasSubstr("Connection reset by peer"), HasSubstr("20 s")));
+}
+
+// B16: a host in between is gone; some see it later than others.
+TEST_F(RunningTest, NodesThatAreLostByTheSameCauseAreToldTogether) {
+  Make(4);
+  RunUntil(State::kRunning);
+  Closed(2, "it leads through gate");
+  ASSERT_EQ(core_->state(), State::kStopping);
+  Pass(seconds(1), {0, 1, 3});
+  Closed(3, "it leads through gate");
+  Closed(1, "its own");
+  Finished(0);
+  Drained(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("node2, node3: "), Not(HasSubstr("node1"))));
+  EXPECT_THAT(core_->warnings(), ElementsAre(AllOf(HasSubstr("node1"), HasSubstr("its own"))));
 }
 
 // G1: silence is noticed when the lease is over, not later.
