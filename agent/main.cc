@@ -61,8 +61,12 @@ int main(int argc, char** argv) {
   if (role == "reap" && (argc == 2 || (argc == 3 && strcmp(argv[2], "--dry-run") == 0))) {
     return dtrain::agent::RunReap(argc == 3);
   }
-  if (role == "version" && argc == 2) {
+  if ((role == "version" || role == "--version") && argc == 2) {
     std::printf("dtrain-agent %s\n", DTRAIN_VERSION);
+    return dtrain::kExitOk;
+  }
+  if ((role == "--help" || role == "-h") && argc == 2) {
+    std::printf("%s\nFlags of serve:\n%s", kUsage, dtrain::agent::ConfigHelp().c_str());
     return dtrain::kExitOk;
   }
   std::fputs(kUsage, stderr);

@@ -26,11 +26,6 @@ constexpr char kMark[] = "DTRAIN_SHEPHERD";
 constexpr Duration kBound = std::chrono::seconds(2);
 constexpr int kPauseMs = 5;
 
-std::string UserName(uid_t uid) {
-  auto account = os::FindAccount(uid);
-  return account.ok() ? account->name : absl::StrCat(uid);
-}
-
 // Those of the jobs in `jobs` that nobody is in any more.
 void RemoveCgroups(const std::set<std::string>& jobs) {
   auto parent = os::FindWritableCgroup();
@@ -45,6 +40,11 @@ void RemoveCgroups(const std::set<std::string>& jobs) {
 }
 
 }  // namespace
+
+std::string UserName(uid_t uid) {
+  auto account = os::FindAccount(uid);
+  return account.ok() ? account->name : absl::StrCat(uid);
+}
 
 std::vector<Leftover> FindLeftovers() {
   std::vector<Leftover> out;
@@ -83,7 +83,7 @@ Reaped ReapLeftovers() {
     (void)poll(nullptr, 0, kPauseMs);
     rest = FindLeftovers();
   }
-  reaped.left = rest.size();
+  reaped.left = std::move(rest);
   RemoveCgroups(jobs);
   return reaped;
 }
@@ -100,9 +100,9 @@ int RunReap(bool dry_run) {
     std::printf("ended %s\n", Describe(leftover).c_str());
   }
   if (reaped.found.empty()) std::printf("no job has left anything behind\n");
-  if (reaped.left == 0) return kExitOk;
+  if (reaped.left.empty()) return kExitOk;
   log::Error(absl::StrCat(
-      reaped.left, " of them cannot be ended: they wait in the kernel for a ",
+      reaped.left.size(), " of them cannot be ended: they wait in the kernel for a ",
       "device or a file system, see ps -o pid,stat,wchan; reboot the node when ", "they stay"));
   return kExitCleanup;
 }

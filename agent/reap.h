@@ -17,12 +17,15 @@ struct Leftover {
   std::string command;
 };
 
+// The number, when it has no name.
+std::string UserName(uid_t uid);
+
 // Of all users when we are root, else our own.
 std::vector<Leftover> FindLeftovers();
 
 struct Reaped {
   std::vector<Leftover> found;
-  size_t left = 0;  // that could not be ended within two seconds
+  std::vector<Leftover> left;  // that could not be ended within two seconds
 };
 // Ends them, and what they start meanwhile, by SIGKILL. Blocks for as long as that takes.
 Reaped ReapLeftovers();

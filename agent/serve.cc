@@ -88,9 +88,10 @@ std::string HostName() {
 class Resident {
  public:
   Resident(loop::Loop& loop, ResidentDirectory directory, const Config& config, Security security,
-           Systemd systemd)
+           Systemd systemd, std::optional<Crash> last_crash)
       : loop_(loop),
         systemd_(std::move(systemd)),
+        last_crash_(std::move(last_crash)),
         directory_(std::move(directory)),
         listen_(config.listen),
         status_listen_(config.status_listen),
@@ -133,7 +134,10 @@ class Resident {
       // Of jobs of which no agent knows, as those that came by ssh without a resident one.
       const Reaped reaped = ReapLeftovers();
       for (const Leftover& leftover : reaped.found) {
-        log::Warn(absl::StrCat("ended what a dead job had left: ", Describe(leftover)));
+        log::Warn(absl::StrCat("kills what a dead job has left: ", Describe(leftover)));
+      }
+      for (const Leftover& leftover : reaped.left) {
+        sessions_.quarantine().Add(leftover.job_id, UserName(leftover.uid), {leftover.process.pid});
       }
       RemoveCgroups();
       absl::Status listening = Listen();
@@ -162,6 +166,10 @@ class Resident {
     v1::NodeReport report = AboutNode();
     report.set_started_unix_nanos(started_unix_nanos_);
     report.set_connections(static_cast<uint32_t>(connections_.size()));
+    if (last_crash_) {
+      report.set_last_crash(last_crash_->text);
+      report.set_last_crash_unix_nanos(last_crash_->unix_nanos);
+    }
     return report;
   }
 
@@ -254,6 +262,7 @@ class Resident {
 
   loop::Loop& loop_;
   Systemd systemd_;
+  const std::optional<Crash> last_crash_;
   ResidentDirectory directory_;
   const std::string listen_;
   const std::string status_listen_;
@@ -290,10 +299,11 @@ int RunServe(const std::vector<std::string>& words) {
   auto directory = ResidentDirectory::Hold(
       config->state_directory.empty() ? DefaultStateDirectory() : config->state_directory);
   if (!directory.ok()) return Fail(directory.status(), kExitState);
-  WatchForCrashes(directory->path());
+  std::optional<Crash> last_crash = WatchForCrashes(directory->path());
   loop::Loop loop;
   int exit_code = kExitOk;
-  Resident resident(loop, *std::move(directory), *config, *std::move(security), std::move(systemd));
+  Resident resident(loop, *std::move(directory), *config, *std::move(security), std::move(systemd),
+                    std::move(last_crash));
   bool told_to_end = false;
   loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
     if (signal != SIGHUP) {

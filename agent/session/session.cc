@@ -360,6 +360,12 @@ std::vector<uint32_t> Session::Living() const {
   return out;
 }
 
+void Session::NoteUnkillable() {
+  std::vector<pid_t> pids;
+  for (uint32_t pid : Living()) pids.push_back(static_cast<pid_t>(pid));
+  agent_.quarantine.Add(core_.hello().job_id(), owner_.name, std::move(pids));
+}
+
 // Of the job's workers, where the shepherd makes it; empty when it cannot, or has no job yet.
 std::string Session::CgroupPath() const {
   if (job_cgroup_.empty()) return "";
@@ -385,6 +391,7 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
     relay_.Finished(event.finished());
     WakeLogWaiters();
   }
+  if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) NoteUnkillable();
   status_.FromShepherd(event);
   Feed(FromShepherd{std::move(event)});
 }
@@ -403,6 +410,7 @@ void Session::KillLeftoversUntilGone(TimePoint deadline) {
   }
   if (left && loop_.Now() >= deadline) {
     log::Error("workers of a dead shepherd are left: they cannot be killed");
+    NoteUnkillable();
     left = false;
   }
   if (!left) {

@@ -15,6 +15,7 @@
 #include "agent/session/job_directory.h"
 #include "agent/session/job_status.h"
 #include "agent/session/log_relay.h"
+#include "agent/session/quarantine.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_core.h"
 #include "agent/session/shepherd_process.h"
@@ -52,6 +53,7 @@ class Session {
     loop::Loop& loop;
     Readers& readers;
     Reservations& reservations;
+    Quarantine& quarantine;
     Identity self;
     std::string state_directory;  // when self.resumable
   };
@@ -113,6 +115,7 @@ class Session {
   std::string CgroupPath() const;
   std::vector<os::ProcessInfo> JobProcesses() const;
   std::vector<uint32_t> Living() const;
+  void NoteUnkillable();
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
   void KillLeftoversUntilGone(TimePoint deadline);
   void Stop(absl::Status status);

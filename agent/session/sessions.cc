@@ -110,6 +110,9 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   if (absl::Status may = Check(peer, kSessionMethod, nullptr, &request.hello()); !may.ok()) {
     return stream->Finish(std::move(may));
   }
+  if (std::string why = quarantine_.Why(); !why.empty()) {
+    return stream->Finish(absl::FailedPreconditionError(why));
+  }
   RemoveEnded();
   const Owner owner{peer.account->uid, peer.account->name};
   auto shepherd = make_shepherd_(owner, request.hello());
@@ -120,8 +123,8 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   }
   auto place = sessions_.insert(sessions_.end(), nullptr);
   *place = std::make_unique<Session>(
-      Session::Surroundings{loop_, readers_, reservations_, self_, state_directory_}, owner,
-      *std::move(shepherd), stream, [this, place, stream] {
+      Session::Surroundings{loop_, readers_, reservations_, quarantine_, self_, state_directory_},
+      owner, *std::move(shepherd), stream, [this, place, stream] {
         sessions_.erase(place);
         stream->WhenOver([this] { on_session_ended_(); });
       });
@@ -254,7 +257,7 @@ void Sessions::OnAccount(Foundling& foundling, const v1::Account& account, uint6
   foundling.adopted = true;
   auto place = sessions_.insert(sessions_.end(), nullptr);
   *place = std::make_unique<Session>(
-      Session::Surroundings{loop_, readers_, reservations_, self_, state_directory_},
+      Session::Surroundings{loop_, readers_, reservations_, quarantine_, self_, state_directory_},
       Owner{foundling.record->uid(), foundling.record->owner()}, std::move(foundling.shepherd),
       account, taken, std::move(foundling.directory), [this, place] {
         sessions_.erase(place);
@@ -303,7 +306,17 @@ void Sessions::KillRest(Foundling& foundling) {
     foundling.timer.After(kKillPause, [this, &foundling] { KillRest(foundling); });
     return;
   }
-  if (left) log::Error(absl::StrCat("job ", job_id, ": some of its processes cannot be killed"));
+  if (left) {
+    log::Error(absl::StrCat("job ", job_id, ": some of its processes cannot be killed"));
+    std::vector<pid_t> pids;
+    for (const os::ProcessInfo& process : processes) pids.push_back(process.pid);
+    if (!path.empty()) {
+      const std::vector<pid_t> more = os::Cgroup(path).Processes();
+      pids.insert(pids.end(), more.begin(), more.end());
+    }
+    quarantine_.Add(
+        job_id, foundling.record ? foundling.record->owner() : absl::StrCat(foundling.uid), pids);
+  }
   log::Error(absl::StrCat("job ", job_id, ": its shepherd cannot be taken over: ", foundling.why));
   lost_[foundling.key] =
       absl::StrCat("its agent was started anew and could not take the job over: ", foundling.why,

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "agent/auth/identity.h"
 #include "agent/session/job_directory.h"
+#include "agent/session/quarantine.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session.h"
 #include "common/loop/loop.h"
@@ -63,6 +64,7 @@ class Sessions {
                                        const v1::ReadLogRequest& request);
   absl::StatusOr<v1::StopJobReply> StopJob(const auth::Identity& peer,
                                            const v1::StopJobRequest& request);
+  Quarantine& quarantine() { return quarantine_; }
   // What ReportNode tells of the agent itself: all but inventory and jobs. Without it nobody calls
   // ReportNode's agent resident: it tells no time of its start.
   void SetAbout(absl::AnyInvocable<v1::NodeReport()> about) { about_ = std::move(about); }
@@ -106,6 +108,7 @@ class Sessions {
   MakeShepherd make_shepherd_;
   Readers readers_;
   Reservations reservations_;
+  Quarantine quarantine_;
   loop::Task on_session_ended_;
   absl::AnyInvocable<v1::NodeReport()> about_;
   Visitors visitors_;

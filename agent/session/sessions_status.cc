@@ -41,6 +41,7 @@ void Sessions::ReportNode(const auth::Identity& peer, absl::string_view method,
     v1::NodeReport report;
     if (about_ != nullptr) report = about_();
     report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
+    report.set_quarantine(quarantine_.Why());
     if (self_.resumable) reservations_.Mark(/*session=*/nullptr, inventory);
     *report.mutable_inventory() = std::move(inventory);
     for (v1::JobOnNode& job : JobsFor(peer)) *report.add_jobs() = std::move(job);

@@ -27,7 +27,19 @@
 namespace dtrain::os {
 namespace {
 
-std::optional<ProcessInfo> ReadStat(pid_t pid) {
+template <typename F>
+void ForEachProcess(F f) {
+  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
+  if (directory == nullptr) return;
+  while (dirent* entry = readdir(directory.get())) {
+    int pid = 0;
+    if (absl::SimpleAtoi(entry->d_name, &pid)) f(pid);
+  }
+}
+
+}  // namespace
+
+std::optional<ProcessInfo> FindProcess(pid_t pid) {
   auto text = ReadSmallFile(absl::StrCat("/proc/", pid, "/stat"));
   if (!text.ok()) return std::nullopt;
   // The second field is the name in parentheses, which may itself hold spaces and parentheses.
@@ -46,32 +58,20 @@ std::optional<ProcessInfo> ReadStat(pid_t pid) {
   return info;
 }
 
-template <typename F>
-void ForEachProcess(F f) {
-  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
-  if (directory == nullptr) return;
-  while (dirent* entry = readdir(directory.get())) {
-    int pid = 0;
-    if (absl::SimpleAtoi(entry->d_name, &pid)) f(pid);
-  }
-}
-
-}  // namespace
-
 absl::Status BecomeSubreaper() {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0) return absl::OkStatus();
   return PosixError(errno, "become the reaper of orphaned processes");
 }
 
 bool IsStopped(pid_t pid) {
-  const auto found = ReadStat(pid);
+  const auto found = FindProcess(pid);
   return found && (found->state == 'T' || found->state == 't');
 }
 
 std::vector<ProcessInfo> Descendants(pid_t root) {
   std::unordered_map<pid_t, std::vector<ProcessInfo>> children;
   ForEachProcess([&](pid_t pid) {
-    if (auto found = ReadStat(pid)) children[found->parent].push_back(*found);
+    if (auto found = FindProcess(pid)) children[found->parent].push_back(*found);
   });
   std::vector<ProcessInfo> out;
   std::vector<pid_t> todo = {root};
@@ -101,7 +101,7 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
     for (const std::string& entry : entries) {
       if (set.count(entry) == 0) return;
     }
-    if (auto found = ReadStat(pid)) out.push_back(*found);
+    if (auto found = FindProcess(pid)) out.push_back(*found);
   });
   return out;
 }
@@ -119,7 +119,7 @@ std::vector<MarkedProcess> FindByVariable(const std::string& name) {
     if (!environment.ok() || VariableOf(*environment, name).empty()) return;
     // Of a container, pids mean nothing here.
     if (stat((directory + "/ns/pid").c_str(), &space) != 0 || space.st_ino != own.st_ino) return;
-    if (auto found = ReadStat(pid)) {
+    if (auto found = FindProcess(pid)) {
       out.push_back({*found, owner.st_uid, *std::move(environment)});
     }
   });
@@ -157,7 +157,7 @@ std::string BootId() {
 }
 
 std::optional<uint64_t> StartTime(pid_t pid) {
-  auto found = ReadStat(pid);
+  auto found = FindProcess(pid);
   if (!found) return std::nullopt;
   return found->start_time;
 }
@@ -170,7 +170,7 @@ size_t Kill(const std::vector<ProcessInfo>& processes) {
     auto process = OpenPidfd(info.pid);
     if (!process.ok()) continue;
     // The pid may have passed to another process between the listing and the opening.
-    auto now = ReadStat(info.pid);
+    auto now = FindProcess(info.pid);
     if (now && now->start_time == info.start_time) {
       (void)SendSignal(process->get(), SIGKILL);
     }

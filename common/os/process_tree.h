@@ -24,6 +24,9 @@ struct ProcessInfo {
   pid_t session = 0;
 };
 
+// Absent: there is no such process.
+std::optional<ProcessInfo> FindProcess(pid_t pid);
+
 // Stopped by a signal or a debugger. False also when there is no such process.
 bool IsStopped(pid_t pid);
 

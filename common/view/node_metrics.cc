@@ -26,7 +26,11 @@ constexpr Family kOfNode[] = {
      "memory_available_bytes"},
     {"dtrain_node_cores", "Cores that jobs may use.", "cores"},
     {"dtrain_node_cores_free", "Of them, those that no job has.", "free_cores"},
+    {"dtrain_node_quarantined", "1: it takes no jobs, as a process of one cannot be ended.",
+     "quarantined"},
     {"dtrain_agent_connections", "Connections that the agent has.", "connections"},
+    {"dtrain_agent_last_crash_timestamp_seconds", "When an agent crashed there, if one has.",
+     "last_crash_unix_s"},
 };
 
 // Most GPUs do not tell all of it.

@@ -95,8 +95,11 @@ int AgentCommands::Nodes() {
       node["why"] = std::string(answers_[i].status().message());
     } else {
       const bool resident = nodes::Agents::IsResident(*answers_[i]);
-      node["state"] = resident ? "ok" : "no agent";
-      if (!resident) {
+      const std::string& quarantine = answers_[i]->quarantine();
+      node["state"] = !resident ? "no agent" : quarantine.empty() ? "ok" : "quarantined";
+      if (!quarantine.empty()) {
+        node["why"] = quarantine;
+      } else if (!resident) {
         node["why"] = "no resident agent of this build runs there; what it has was read without";
       }
       node.update(view::NodeView(*answers_[i], agents_->host(i)));

@@ -119,7 +119,8 @@ absl::string_view NotesOn(absl::string_view command) {
   if (command == "nodes") {
     return R"(All hosts are asked at once, by ssh or over TCP with TLS as in dtrain launch, and each has
 --connect-timeout for its answer. "no agent": the host was reached, and no resident agent of this
-build runs there. The exit code is 0 when all have answered, 200 when not.
+build runs there. "quarantined": SIGKILL does not end a process of a job there, and it takes no jobs
+until it does. The exit code is 0 when all have answered, 200 when not.
 )";
   }
   return R"(JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of

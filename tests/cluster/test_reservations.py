@@ -254,6 +254,6 @@ def test_h12_an_agent_that_starts_ends_what_dead_jobs_have_left(make_cluster):
     left = leave_something(cluster)
     assert left
     agent = start_agent(cluster, cluster.nodes[0])
-    assert agent.log.count("ended what a dead job had left: pid ") == len(left), agent.log
+    assert agent.log.count("kills what a dead job has left: pid ") == len(left), agent.log
     agent.stop()
     leftovers.wait_for_no_processes(cluster, 5)

@@ -51,14 +51,20 @@ if can_freeze():
             finally:
                 thaw(frozen)  # or its host would never end
             tls.wait_for_no_workers(20)
+            assert nodes(tls).stdout.count(" ok ") == 2
+            other = tls.start(*tls.flags(1), "--", "echo", "fine").wait(20)
+            assert other.code == 0 and other.out.count("fine") == 2, other
+
+
+def nodes(tls):
+    return tls.head.run([hosts.bin_dir() / "dtrain", "nodes", *tls.reach()])
 
 
 def check_unkillable(tls, launch, pid):
     fail = tls.nodes[0].path("/run/fail")
     fail.touch()
     # The agent goes on meanwhile: for who asks, and for other jobs.
-    told = tls.head.run([hosts.bin_dir() / "dtrain", "nodes", *tls.reach()])
-    assert told.stdout.count(" ok ") == 2, told
+    assert nodes(tls).stdout.count(" ok ") == 2
     other = tls.start(*tls.flags(1), "--", "echo", "fine").wait(20)
     assert other.code == 0 and other.out.count("fine") == 2, other
     result = launch.wait(100)
@@ -66,6 +72,23 @@ def check_unkillable(tls, launch, pid):
     assert result.code == 204 and tls.nodes[1].address in result.err, result
     assert f"pid {pid_on(pid)} (state D, in " in result.err, result.err.splitlines()
     assert tls.nodes[0].address + ":" not in result.err, result
+    check_quarantined(tls, f"pid {pid_on(pid)} of job ")
+
+
+# Until the process has ended the node takes no jobs, also by an agent that is started anew.
+def check_quarantined(tls, who):
+    for anew in (False, True):
+        if anew:
+            tls.agents[1].kill()
+            tls.agents[1].start()
+        told = nodes(tls)
+        assert " quarantined " in told.stdout and who in told.stdout, told
+        refused = tls.start(*tls.flags(1), "--", "echo", "started").wait(20)
+        assert refused.code == 200 and tls.nodes[1].address in refused.err, refused
+        assert who in refused.err and "kernel log" in refused.err, refused
+        assert "started" not in refused.out, refused
+        other = tls.start(*tls.flags(1, [tls.nodes[0]]), "--", "echo", "fine").wait(20)
+        assert other.code == 0, other
 
 
 def pid_on(pid):

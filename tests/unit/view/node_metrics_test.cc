@@ -16,6 +16,8 @@ v1::NodeReport Report() {
   report.set_load(0.5);
   report.set_started_unix_nanos(1);
   report.set_connections(3);
+  report.set_last_crash("SIGSEGV");
+  report.set_last_crash_unix_nanos(1'500'000'000);
   v1::Gpu& busy = *report.mutable_inventory()->add_gpus();
   busy.set_uuid("GPU-a");
   busy.set_utilisation_percent(97);
@@ -35,6 +37,8 @@ TEST(NodeMetrics, WhatIsKnownIsTold) {
   const std::string text = NodeMetrics(Report(), "n1", false);
   EXPECT_THAT(text, HasSubstr("dtrain_node_load{host=\"n1\"} 0.5\n"));
   EXPECT_THAT(text, HasSubstr("dtrain_agent_connections{host=\"n1\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("dtrain_agent_last_crash_timestamp_seconds{host=\"n1\"} 1.5\n"));
+  EXPECT_THAT(text, HasSubstr("dtrain_node_quarantined{host=\"n1\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("dtrain_gpu_utilisation_percent{host=\"n1\",gpu=\"0\","
                               "uuid=\"GPU-a\"} 97\n"));
   EXPECT_THAT(text, HasSubstr("dtrain_gpu_free{host=\"n1\",gpu=\"0\",uuid=\"GPU-a\"} 0\n"));
