@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of group H: what runs out, what is missing, and what is full. H3 is in test_memory.py, H7 in
-test_footprint.py, H12 in test_reservations.py."""
+"""Faults of group H: what runs out, what is missing, and what is full. H3 is in test_memory.py, H6's
+disks that fail in test_faulty_disk.py, H7 in test_footprint.py, H12 in test_reservations.py."""
 import contextlib
 import os
 import resource
@@ -138,16 +138,21 @@ def make_read_only(node):
 # H4, H6: the running job goes on, new ones are refused; with room again all is as before.
 @pytest.mark.parametrize("harm", [fill_blocks, fill_inodes, make_read_only])
 def test_h4_h6_state_directory_without_room(agent, harm):
+    refuses_until_healed(agent, lambda: harm(agent.host))
+
+
+def refuses_until_healed(agent, harm, code=207):
     with running_job(agent) as job:
-        heal = harm(agent.host)
+        heal = harm()
         seen = job.out.count("line")
         refused = launch(agent, "echo", "started")
-        assert refused.code == 207 and "node0" in refused.err, refused
+        assert refused.code == code and "node0" in refused.err, refused
         assert residents.STATE in refused.err and "started" not in refused.out, refused
         job.wait_for("line", count=seen + 5)
         heal()
         result = launch(agent, "echo", "started")
         assert result.code == 0 and "started" in result.out, result
+    return refused.err
 
 
 # H4: a job that ends meanwhile leaves nothing for the next agent to stumble over.

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that fails when it is told to: a file system (FUSE) that passes all on to a folder of the host,
+but for the calls that its switch file names, which get an error instead. `FaultyDisk` is for tests;
+run as a program, with the folder, the mount point and the switch, this is the server."""
+import errno
+import os
+import subprocess
+import sys
+
+# Where each is met on a real disk. A quota is checked where something is made or grows; what has its
+# room may be written again. On a network file system one is often told only when the file is closed.
+OVER_QUOTA = "EDQUOT create mkdir mknod symlink rename write truncate"
+DAMAGED = "EIO write fsync read"
+UNREADABLE = "EIO read"
+UNWRITABLE = "EIO write fsync"
+TOLD_AT_CLOSE = "EDQUOT flush"
+
+
+class FaultyDisk:
+    """Mounted over `folder` of the host, with what is in it, until the with-block ends."""
+
+    def __init__(self, host, folder):
+        self._host = host
+        self._folder = folder
+        self._real = f"/root/work/faulty{folder.replace('/', '-')}"
+        self._switch = f"{self._real}.switch"
+
+    def __enter__(self):
+        self._host.path(self._real).mkdir(parents=True)
+        self._host.run(["mount", "--bind", self._folder, self._real])
+        self._server = self._host.popen(
+            ["/usr/bin/python3", os.path.abspath(__file__), self._real, self._folder, self._switch],
+            stdout=subprocess.PIPE)
+        assert self._server.stdout.readline() == b"serves\n"
+        return self
+
+    def fail(self, how):
+        """`how`: an error and the calls that get it, as above. Returns what makes them good again."""
+        switch = self._host.path(self._switch)
+        draft = switch.with_suffix(".new")
+        draft.write_text(how)
+        draft.rename(switch)
+        return self.heal
+
+    def heal(self):
+        self._host.path(self._switch).unlink(missing_ok=True)
+
+    def __exit__(self, *_):
+        self.heal()
+        self._server.kill()  # also of a server that hangs: who waits for it gets an error
+        self._server.wait()
+        self._server.stdout.close()
+        # Whoever removed the folder from outside of the host took the mount with it.
+        self._host.run(["umount", "-l", self._folder], check=False)
+        self._host.run(["umount", "-l", self._real])
+        self._host.path(self._real).rmdir()
+
+
+def serve(real, folder, switch):
+    import fusepy
+
+    class Disk(fusepy.Operations):
+        use_ns = True
+        # What is None is unknown to the kernel, too.
+        getxattr = listxattr = setxattr = removexattr = None
+
+        def __init__(self):
+            self.written = set()
+
+        def __call__(self, call, *args):
+            self._fail_if_told(call, args)
+            return getattr(self, call)(*args)
+
+        def _fail_if_told(self, call, args):
+            try:
+                with open(switch, encoding="ascii") as file:
+                    error, *calls = file.read().split()
+            except FileNotFoundError:
+                return
+            if call not in calls or call == "flush" and args[1] not in self.written:
+                return
+            if error == "EDQUOT" and call in ("write", "truncate") and not grows(call, args):
+                return
+            raise OSError(getattr(errno, error), os.strerror(getattr(errno, error)))
+
+        def init(self, _):
+            print("serves", flush=True)
+
+        def getattr(self, path, fh=None):
+            status = os.lstat(real + path) if fh is None else os.fstat(fh)
+            return {name: getattr(status, name) for name in
+                    ("st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks")} | {
+                        name: getattr(status, f"{name}_ns") for name in
+                        ("st_atime", "st_mtime", "st_ctime")}
+
+        def access(self, path, mode):
+            if not os.access(real + path, mode):
+                raise OSError(errno.EACCES, path)
+
+        def readdir(self, path, _):
+            return [".", "..", *os.listdir(real + path)]
+
+        def statfs(self, path):
+            status = os.statvfs(real + path)
+            return {name: getattr(status, name) for name in dir(status) if name.startswith("f_")}
+
+        def readlink(self, path):
+            return os.readlink(real + path)
+
+        def symlink(self, path, target):
+            os.symlink(target, real + path)
+
+        def rename(self, old, new):
+            os.rename(real + old, real + new)
+
+        def mkdir(self, path, mode):
+            os.mkdir(real + path, mode)
+
+        def rmdir(self, path):
+            os.rmdir(real + path)
+
+        def mknod(self, path, mode, device):
+            os.mknod(real + path, mode, device)
+
+        def unlink(self, path):
+            os.unlink(real + path)
+
+        def chmod(self, path, mode):
+            os.chmod(real + path, mode)
+
+        def chown(self, path, uid, gid):
+            os.lchown(real + path, uid, gid)
+
+        def utimens(self, path, times=None):
+            os.utime(real + path, ns=times, follow_symlinks=False)
+
+        def create(self, path, mode):
+            return os.open(real + path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+
+        def open(self, path, flags):
+            # The kernel has done the appending: it says where each byte goes.
+            return os.open(real + path, flags & ~os.O_APPEND)
+
+        def read(self, _, size, offset, fh):
+            return os.pread(fh, size, offset)
+
+        def write(self, _, data, offset, fh):
+            self.written.add(fh)
+            return os.pwrite(fh, data, offset)
+
+        def truncate(self, path, length, fh=None):
+            os.truncate(real + path if fh is None else fh, length)
+
+        def flush(self, _, fh):
+            os.close(os.dup(fh))
+
+        def fsync(self, _, datasync, fh):
+            (os.fdatasync if datasync else os.fsync)(fh)
+
+        def release(self, _, fh):
+            self.written.discard(fh)
+            os.close(fh)
+
+    def grows(call, args):
+        if call == "write":
+            _, data, offset, fh = args
+            return offset + len(data) > os.fstat(fh).st_size
+        path, length, fh = (*args, None)[:3]
+        return length > (os.lstat(real + path) if fh is None else os.fstat(fh)).st_size
+
+    os.umask(0)  # the kernel has applied the caller's
+    # direct_io: each read and write comes here, none is answered by the page cache.
+    fusepy.FUSE(Disk(), folder, foreground=True, nothreads=True, direct_io=True, big_writes=True,
+                nonempty=True, allow_other=True, fsname="faulty-disk")
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
