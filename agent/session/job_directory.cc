@@ -106,6 +106,10 @@ absl::Status JobDirectory::Write(const v1::JobRecord& record) const {
   if (n != static_cast<ssize_t>(bytes.size())) {
     return PosixError(n < 0 ? errno : ENOSPC, absl::StrCat("write ", draft));
   }
+  if (absl::Status closed = os::CloseWritten(std::move(fd), absl::StrCat("write ", draft));
+      !closed.ok()) {
+    return closed;
+  }
   if (rename(draft.c_str(), path.c_str()) != 0) {
     return PosixError(errno, absl::StrCat("rename ", draft));
   }

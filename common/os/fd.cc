@@ -39,6 +39,12 @@ absl::Status SetNonBlocking(int fd, bool on) {
   return absl::OkStatus();
 }
 
+absl::Status CloseWritten(UniqueFd fd, absl::string_view what) {
+  // Closed it is in any case. An interrupted close has told of nothing.
+  if (close(fd.Release()) != 0 && errno != EINTR) return PosixError(errno, what);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t limit) {
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return PosixError(errno, absl::StrCat("open ", path));

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/os/unique_fd.h"
 
 // Small things done with descriptors. All of them are opened close-on-exec.
@@ -18,6 +19,9 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> SocketPair();
 // {read end, write end}
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Pipe();
 absl::Status SetNonBlocking(int fd, bool on);
+// Of a file that was written: a network file system may tell only now what it could not keep, for
+// want of quota for example. `what` as for PosixError.
+absl::Status CloseWritten(UniqueFd fd, absl::string_view what);
 
 // A whole small file (procfs, sysfs, configuration). Fails when it has more than `limit` bytes.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t limit = 1 << 20);

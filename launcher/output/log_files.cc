@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
+#include "common/os/fd.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::output {
@@ -49,7 +50,7 @@ struct LogFiles::Directory {
       if (n < 0) return PosixError(errno, what);
       bytes.remove_prefix(static_cast<size_t>(n));
     }
-    return absl::OkStatus();
+    return os::CloseWritten(std::move(file), what);
   }
 };
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -97,6 +98,7 @@ absl::Status WriteWhole(absl::string_view flag, const std::string& path, absl::s
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd) return PosixError(errno, what);
   absl::Status status = WriteAll(fd.get(), text, what);
+  if (status.ok()) status = os::CloseWritten(std::move(fd), what);
   if (status.ok() && rename(temporary.c_str(), real.c_str()) != 0) status = PosixError(errno, what);
   if (!status.ok()) unlink(temporary.c_str());
   return status;

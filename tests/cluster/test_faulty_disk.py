@@ -4,7 +4,7 @@ the workers' output, and where the launcher writes its files. The rest of H6 is 
 import pytest
 
 import residents
-from faulty_disk import DAMAGED, OVER_QUOTA, UNWRITABLE, FaultyDisk
+from faulty_disk import DAMAGED, OVER_QUOTA, TOLD_AT_CLOSE, UNWRITABLE, FaultyDisk
 from test_faults_d import python
 from test_faults_h import launch, refuses_until_healed, running_job, serve
 
@@ -12,6 +12,7 @@ pytest.importorskip("fusepy", reason="there is no python3-fusepy to make a disk 
 
 ERRORS = {"EDQUOT": "Disk quota exceeded", "EIO": "Input/output error"}
 HARMS = [pytest.param(OVER_QUOTA, id="quota"), pytest.param(DAMAGED, id="damaged")]
+AND_AT_CLOSE = [*HARMS, pytest.param(TOLD_AT_CLOSE, id="close")]
 
 
 def error_of(harm):
@@ -38,7 +39,8 @@ def agent(node):
 
 
 @pytest.mark.parametrize("harm, code", [
-    pytest.param(OVER_QUOTA, 207, id="quota"), pytest.param(UNWRITABLE, 207, id="unwritable")])
+    pytest.param(OVER_QUOTA, 207, id="quota"), pytest.param(TOLD_AT_CLOSE, 207, id="close"),
+    pytest.param(UNWRITABLE, 207, id="unwritable")])
 def test_h6_state_directory(agent, harm, code):
     said = refuses_until_healed(agent, lambda: agent.disk.fail(harm), code)
     assert error_of(harm) in said, said
@@ -111,7 +113,7 @@ def work(node):
         yield made
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("harm", AND_AT_CLOSE)
 def test_h6_log_files(work, harm):
     job = work.cluster.start_launch(
         ["-H", "node0:1", "--log-dir", "/root/work/files/logs", "--", *python(PRINTS)])
@@ -126,7 +128,7 @@ def test_h6_log_files(work, harm):
     assert result.out.count("\n") == LINES
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("harm", AND_AT_CLOSE)
 def test_h6_result_file(work, harm):
     file = work.host.path("/root/work/files/result.json")
     file.write_text("of the launch before")
