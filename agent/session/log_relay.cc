@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,9 @@ namespace {
 constexpr size_t kChunk = 512 << 10;
 // How often the shepherd hears of progress while a stream flows.
 constexpr uint64_t kReportEvery = 1 << 20;
+// A disk that fails may do so for a moment. When the job is over nobody waits for it for long.
+constexpr Duration kRetryRead = std::chrono::milliseconds(100);
+constexpr Duration kReadAtEnd = std::chrono::seconds(10);
 // Of a piece for others than the launcher: well below what gRPC takes for one message.
 constexpr uint64_t kMostRead = 1 << 20;
 
@@ -33,8 +37,12 @@ uint64_t FirstKept(int spool, uint64_t offset, uint64_t size) {
 
 }  // namespace
 
-LogRelay::LogRelay(OnDelivered on_delivered)
-    : on_delivered_(std::move(on_delivered)), alive_(std::make_shared<bool>(true)) {}
+LogRelay::LogRelay(loop::Loop& loop, OnDelivered on_delivered, OnStuck on_stuck)
+    : loop_(loop),
+      on_delivered_(std::move(on_delivered)),
+      on_stuck_(std::move(on_stuck)),
+      retry_(loop),
+      alive_(std::make_shared<bool>(true)) {}
 
 LogRelay::~LogRelay() {
   *alive_ = false;
@@ -153,14 +161,9 @@ void LogRelay::SendNext() {
     n = pread(stream.spool.get(), data.data(), data.size(), static_cast<off_t>(stream.sent));
   } while (n < 0 && errno == EINTR);
   if (n <= 0) {
-    // Cannot happen to a file of ours that has this many bytes; the launcher sees the gap, because
-    // the session ends without this stream's bytes.
-    log::Error(absl::StrCat("read the log spool of rank ", key.first, ": ",
-                            n == 0 ? "it is shorter than was said" : PosixErrorText(errno)));
-    writer_->Finish(absl::DataLossError("the log spool cannot be read"));
-    stream.size = stream.sent;
-    return;
+    return Unreadable(key, stream, n < 0 ? errno : 0);
   }
+  give_up_at_.reset();
   data.resize(static_cast<size_t>(n));
   uint64_t end = stream.sent + static_cast<uint64_t>(n);
   stream.sent = end;
@@ -170,6 +173,23 @@ void LogRelay::SendNext() {
     writing_ = false;
     if (ok) Taken(key, end);
   });
+}
+
+// `error`: 0 when the file is shorter than was said, which no file of ours can be.
+void LogRelay::Unreadable(const Key& key, Stream& stream, int error) {
+  const std::string why =
+      absl::StrCat("read the log spool: ", error == 0 ? "it is too short" : PosixErrorText(error));
+  if (finished_ && !give_up_at_) give_up_at_ = loop_.Now() + kReadAtEnd;
+  if (error == 0 || (give_up_at_ && loop_.Now() >= *give_up_at_)) {
+    // The launcher sees the gap, because the session ends without this stream's bytes.
+    log::Error(absl::StrCat("output of rank ", key.first, " is lost: ", why));
+    writer_->Finish(absl::DataLossError(why));
+    stream.size = stream.sent;
+    return;
+  }
+  if (!std::exchange(told_stuck_, true)) on_stuck_(key.first, why);
+  Enqueue(key, stream);
+  retry_.After(kRetryRead, [this] { SendNext(); });
 }
 
 void LogRelay::Taken(const Key& key, uint64_t offset) {

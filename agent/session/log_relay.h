@@ -5,11 +5,13 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 #include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.pb.h"
@@ -24,8 +26,10 @@ class LogRelay {
   using Writer = rpc::ServerWriter<v1::LogChunk>;
   // The launcher's transport has taken everything of the stream before `offset`.
   using OnDelivered = absl::AnyInvocable<void(uint32_t rank, v1::StreamKind, uint64_t offset)>;
+  // A spool cannot be read; once. It goes on by itself when it can, while others do.
+  using OnStuck = absl::AnyInvocable<void(uint32_t rank, const std::string& why)>;
 
-  explicit LogRelay(OnDelivered on_delivered);
+  LogRelay(loop::Loop& loop, OnDelivered on_delivered, OnStuck on_stuck);
   ~LogRelay();
   LogRelay(const LogRelay&) = delete;
   LogRelay& operator=(const LogRelay&) = delete;
@@ -57,9 +61,12 @@ class LogRelay {
   uint64_t From(const Key& key) const;
   void Enqueue(const Key& key, Stream& stream);
   void SendNext();
+  void Unreadable(const Key& key, Stream& stream, int error);
   void Taken(const Key& key, uint64_t offset);
 
+  loop::Loop& loop_;
   OnDelivered on_delivered_;
+  OnStuck on_stuck_;
   std::map<Key, Stream> streams_;
   std::map<Key, uint64_t> from_;  // where the reader began
   std::deque<Key> ready_;         // streams with unsent bytes
@@ -67,6 +74,9 @@ class LogRelay {
   uint64_t reader_ = 0;  // the how many-th
   bool writing_ = false;
   bool finished_ = false;
+  bool told_stuck_ = false;
+  std::optional<TimePoint> give_up_at_;  // once finished, as long as nothing can be read
+  loop::Timer retry_;
   std::shared_ptr<bool> alive_;
 };
 

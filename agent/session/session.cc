@@ -47,16 +47,25 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
       since_unix_nanos_(absl::GetCurrentTimeNanos()),
       core_(std::move(core)),
       on_ended_(std::move(on_ended)),
-      relay_([this](uint32_t rank, v1::StreamKind kind, uint64_t offset) {
-        // A launcher that may come back says itself how far it has come.
-        if (agent_.self.resumable) return;
-        v1::ShepherdRequest request;
-        v1::LogsDelivered& delivered = *request.mutable_logs_delivered();
-        delivered.set_rank(rank);
-        delivered.set_stream(kind);
-        delivered.set_offset(offset);
-        shepherd_->Send(request);
-      }),
+      relay_(
+          loop_,
+          [this](uint32_t rank, v1::StreamKind kind, uint64_t offset) {
+            // A launcher that may come back says itself how far it has come.
+            if (agent_.self.resumable) return;
+            v1::ShepherdRequest request;
+            v1::LogsDelivered& delivered = *request.mutable_logs_delivered();
+            delivered.set_rank(rank);
+            delivered.set_stream(kind);
+            delivered.set_offset(offset);
+            shepherd_->Send(request);
+          },
+          [this](uint32_t rank, const std::string& why) {
+            v1::SessionEvent event;
+            event.mutable_warning()->set_message(
+                absl::StrCat("the output of rank ", rank, " waits: ", why,
+                             "; nothing is lost if it can be read again"));
+            Send(std::move(event));
+          }),
       shepherd_(std::move(shepherd)),
       deadline_(loop_),
       leftovers_(loop_),

@@ -4,7 +4,7 @@ the workers' output, and where the launcher writes its files. The rest of H6 is 
 import pytest
 
 import residents
-from faulty_disk import DAMAGED, OVER_QUOTA, TOLD_AT_CLOSE, UNWRITABLE, FaultyDisk
+from faulty_disk import DAMAGED, OVER_QUOTA, TOLD_AT_CLOSE, UNREADABLE, UNWRITABLE, FaultyDisk
 from test_faults_d import python
 from test_faults_h import launch, refuses_until_healed, running_job, serve
 
@@ -12,6 +12,7 @@ pytest.importorskip("fusepy", reason="there is no python3-fusepy to make a disk 
 
 ERRORS = {"EDQUOT": "Disk quota exceeded", "EIO": "Input/output error"}
 HARMS = [pytest.param(OVER_QUOTA, id="quota"), pytest.param(DAMAGED, id="damaged")]
+AND_UNREADABLE = [*HARMS, pytest.param(UNREADABLE, id="unreadable")]
 AND_AT_CLOSE = [*HARMS, pytest.param(TOLD_AT_CLOSE, id="close")]
 
 
@@ -69,7 +70,7 @@ for i in range({LINES}):
 
 
 # As H5: the worker waits, nothing of its output is lost, and others are served.
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("harm", AND_UNREADABLE)
 def test_h6_kept_output(spool, harm):
     node = spool.host
     job = node.cluster.start_launch(["-H", "node0:1", "--tag-output", "none", "--", *python(PRINTS)])

@@ -36,7 +36,10 @@ dtrain::os::UniqueFd MakeSpool() {
 // A session without its processes: what is told of it to others than its launcher.
 class Job {
  public:
-  Job() : relay_([](uint32_t, dtrain::v1::StreamKind, uint64_t) {}) {}
+  Job()
+      : relay_(
+            loop_, [](uint32_t, dtrain::v1::StreamKind, uint64_t) {},
+            [](uint32_t, const std::string&) {}) {}
 
   void Do(const Script::Step& step) {
     switch (step.what & 7) {
@@ -106,6 +109,7 @@ class Job {
 
   SessionCore core_{Identity{1, "b", true}, dtrain::TimePoint{}};
   JobStatus status_;
+  dtrain::loop::Loop loop_;
   LogRelay relay_;
 };
 

@@ -36,7 +36,9 @@ class ReadTest : public ::testing::Test {
 
   os::UniqueFd spool_;
   uint64_t size_ = 0;
-  LogRelay relay_{[](uint32_t, v1::StreamKind, uint64_t) {}};
+  loop::Loop loop_;
+  LogRelay relay_{loop_, [](uint32_t, v1::StreamKind, uint64_t) {},
+                  [](uint32_t, const std::string&) {}};
 };
 
 TEST_F(ReadTest, APieceIsWhatWasAskedFor) {
