@@ -130,7 +130,8 @@ class Resident {
 
   // First what is there already, then what comes.
   void Start(absl::AnyInvocable<void(absl::Status)> done) {
-    sessions_.AdoptAll([this, done = std::move(done)]() mutable {
+    sessions_.AdoptAll([this, done = std::move(done)](absl::Status adopted) mutable {
+      if (!adopted.ok()) return done(std::move(adopted));
       // Of jobs of which no agent knows, as those that came by ssh without a resident one.
       const Reaped reaped = ReapLeftovers();
       for (const Leftover& leftover : reaped.found) {

@@ -28,6 +28,7 @@ class JobDirectory {
   // Of a new one, once, for the shepherd to listen on.
   os::UniqueFd TakeSocket() { return std::move(bound_); }
   absl::Status Write(const v1::JobRecord& record) const;
+  // NOT_FOUND, DATA_LOSS: there is none, or it is damaged. Else it may be readable another time.
   absl::StatusOr<v1::JobRecord> Read() const;
   // To the shepherd that listens there.
   absl::StatusOr<os::UniqueFd> Connect() const;

@@ -207,15 +207,20 @@ absl::Status Sessions::Check(const auth::Identity& peer, absl::string_view metho
 
 // ---- what an agent before us has left -------------------------------------------------------
 
-void Sessions::AdoptAll(loop::Task done) {
+void Sessions::AdoptAll(OnAdopted done) {
+  std::vector<std::pair<JobDirectory, absl::StatusOr<v1::JobRecord>>> found;
+  for (JobDirectory& directory : JobDirectory::List(state_directory_)) {
+    auto record = directory.Read();
+    const absl::Status& read = record.status();
+    if (!read.ok() && !absl::IsNotFound(read) && !absl::IsDataLoss(read)) return done(read);
+    found.emplace_back(std::move(directory), std::move(record));
+  }
   adopted_ = std::move(done);
-  std::vector<JobDirectory> found = JobDirectory::List(state_directory_);
-  for (JobDirectory& directory : found) Look(std::move(directory));
-  if (foundlings_.empty() && adopted_) std::exchange(adopted_, nullptr)();
+  for (auto& [directory, record] : found) Look(std::move(directory), std::move(record));
+  if (foundlings_.empty() && adopted_) std::exchange(adopted_, nullptr)(absl::OkStatus());
 }
 
-void Sessions::Look(JobDirectory directory) {
-  auto record = directory.Read();
+void Sessions::Look(JobDirectory directory, absl::StatusOr<v1::JobRecord> record) {
   if (record.ok() && record->boot_id() != os::BootId()) {
     log::Warn(absl::StrCat("job ", record->job_id(), ": the machine was started anew since"));
     directory.Remove();  // nothing else of it is left
@@ -329,7 +334,7 @@ void Sessions::Decided(Foundling& foundling) {
   // Posted: its own callbacks are on the stack.
   loop_.Post([this, &foundling] {
     foundlings_.remove_if([&](const auto& each) { return each.get() == &foundling; });
-    if (foundlings_.empty() && adopted_) std::exchange(adopted_, nullptr)();
+    if (foundlings_.empty() && adopted_) std::exchange(adopted_, nullptr)(absl::OkStatus());
   });
 }
 

@@ -38,7 +38,9 @@ class Sessions {
   ~Sessions();
 
   // Takes over what an agent before us has left, and calls `done` when that is decided for all.
-  void AdoptAll(loop::Task done);
+  // Fails, and has touched none of it, when a record cannot be read now: the job may be well.
+  using OnAdopted = absl::AnyInvocable<void(absl::Status)>;
+  void AdoptAll(OnAdopted done);
 
   // `peer`: who asks. What it may not is refused.
   void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer);
@@ -96,7 +98,7 @@ class Sessions {
                                    const std::string& job_id, uint32_t attempt);
   std::vector<v1::JobOnNode> JobsFor(const auth::Identity& peer) const;
   loop::Task WhenEnded(std::list<std::unique_ptr<Session>>::iterator session);
-  void Look(JobDirectory directory);
+  void Look(JobDirectory directory, absl::StatusOr<v1::JobRecord> record);
   void OnAccount(Foundling& foundling, const v1::Account& account, uint64_t taken);
   void GiveUp(Foundling& foundling, const std::string& why);
   void KillRest(Foundling& foundling);
@@ -116,7 +118,7 @@ class Sessions {
   std::list<std::unique_ptr<Foundling>> foundlings_;
   // Jobs whose shepherds could not be taken over: why, for their launchers.
   std::map<std::pair<std::string, uint32_t>, std::string> lost_;
-  loop::Task adopted_;
+  OnAdopted adopted_;
 };
 
 }  // namespace dtrain::session

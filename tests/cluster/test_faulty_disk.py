@@ -89,7 +89,7 @@ def test_h6_kept_output(spool, harm):
 
 
 # An agent that is started meanwhile cannot serve; the next one finds the job as it was.
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("harm", AND_UNREADABLE)
 def test_h6_agent_started_on_a_faulty_disk(agent, harm):
     with running_job(agent) as job:
         agent.kill()
