@@ -141,11 +141,13 @@ int RunRelay(os::UniqueFd resident, bool one_socket) {
 
 int RunBridge(bool one_socket) {
   signal(SIGPIPE, SIG_IGN);
-  if (auto resident = ConnectToResident()) {
+  auto resident = ConnectToResident();
+  if (!resident.ok()) return Fail(resident.status());
+  if (resident->has_value()) {
     if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {
       return Fail(PosixError(errno, "greet the launcher"));
     }
-    return RunRelay(*std::move(resident), one_socket);
+    return RunRelay(**std::move(resident), one_socket);
   }
   absl::Status subreaper = os::BecomeSubreaper();
   if (!subreaper.ok()) log::Warn(subreaper.message());

@@ -145,12 +145,16 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_p
   return fd;
 }
 
-std::optional<os::UniqueFd> ConnectToResident() {
+absl::StatusOr<std::optional<os::UniqueFd>> ConnectToResident() {
   std::vector<std::string> candidates = {UserDirectory(), kSystemDirectory};
   if (const char* named = getenv("DTRAIN_AGENT_STATE"); named != nullptr) candidates = {named};
   for (const std::string& directory : candidates) {
-    auto build = os::ReadSmallFile(directory + "/build");
-    if (!build.ok() || *build != BuildId()) continue;
+    const std::string build_path = directory + "/build";
+    if (access(build_path.c_str(), R_OK) != 0) continue;
+    auto build = os::ReadSmallFile(build_path);
+    // To do without an agent that may be there would share the node's GPUs with its jobs.
+    if (!build.ok()) return build.status();
+    if (*build != BuildId()) continue;
     auto name = Name(directory + "/agent.sock");
     if (!name.ok()) continue;
     os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -39,9 +39,10 @@ def agent(node):
         made.stop()
 
 
+# What cannot be read is refused before the agent is reached: by its bridge, which looks there for it.
 @pytest.mark.parametrize("harm, code", [
     pytest.param(OVER_QUOTA, 207, id="quota"), pytest.param(TOLD_AT_CLOSE, 207, id="close"),
-    pytest.param(UNWRITABLE, 207, id="unwritable")])
+    pytest.param(UNWRITABLE, 207, id="unwritable"), pytest.param(DAMAGED, 200, id="damaged")])
 def test_h6_state_directory(agent, harm, code):
     said = refuses_until_healed(agent, lambda: agent.disk.fail(harm), code)
     assert error_of(harm) in said, said
