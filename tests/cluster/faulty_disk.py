@@ -50,6 +50,9 @@ class FaultyDisk:
         self._server.kill()  # also of a server that hangs: who waits for it gets an error
         self._server.wait()
         self._server.stdout.close()
+        # So libfuse calls what is removed and still open; it may be closed a moment later than this.
+        for left in self._host.path(self._real).rglob(".fuse_hidden*"):
+            left.unlink()
         # Whoever removed the folder from outside of the host took the mount with it.
         self._host.run(["umount", "-l", self._folder], check=False)
         self._host.run(["umount", "-l", self._real])

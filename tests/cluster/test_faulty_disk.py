@@ -89,6 +89,15 @@ def test_h6_kept_output(spool, harm):
     assert error_of(harm) in result.err, result.err
 
 
+# Nobody waits for ever for the output of a job that is over.
+def test_h6_kept_output_that_stays_unreadable(spool):
+    spool.disk.fail(UNREADABLE)
+    # The agent keeps the job for a launcher that might come back, for as long as the lease.
+    result = spool.host.cluster.launch(["--lease", "5s", "-H", "node0:1", "--", "echo", "lost"])
+    assert result.code == 202 and error_of(UNREADABLE) in result.err, result
+    assert "not all of their output has arrived" in result.err, result
+
+
 # An agent that is started meanwhile cannot serve; the next one finds the job as it was.
 @pytest.mark.parametrize("harm", AND_UNREADABLE)
 def test_h6_agent_started_on_a_faulty_disk(agent, harm):
