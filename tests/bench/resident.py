@@ -4,6 +4,7 @@ in turn, and what each takes of its machine before, half-way and after."""
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from compare import expect, hosts, leftovers, measure, median, parser, save, table, verdict
 
@@ -16,14 +17,29 @@ WARM_UP = 50
 MEMORY_KIB = 768
 
 
+# gRPC's threads come and go with the load, until it is let go, 15 s after the last connection.
+GRPC_THREADS = ("grpc", "default-execut", "resolver-execut", "event_engine")
+
+
+def threads(pid):
+    names = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            names.append((task / "comm").read_text())
+        except OSError:
+            pass  # it has just ended
+    return names
+
+
 def settled(cluster, agents):
-    """Nothing is left of the launches but the agents themselves."""
+    """Nothing is left of the launches but the agents themselves, at rest."""
     ours = {agent.pid for agent in agents}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(agent.jobs() for agent in agents) or any(
-            pid not in ours for node in cluster.nodes for pid, _, _ in leftovers.processes(node)):
+            pid not in ours for node in cluster.nodes for pid, _, _ in leftovers.processes(node)) or any(
+            name.startswith(GRPC_THREADS) for pid in ours for name in threads(pid)):
         if time.monotonic() > deadline:
-            sys.exit("a launch has left processes or jobs behind")
+            sys.exit("a launch has left processes, jobs or gRPC's threads behind")
         time.sleep(0.1)
     return [footprint.of(agent) for agent in agents]
 
