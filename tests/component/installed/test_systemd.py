@@ -75,7 +75,7 @@ def test_the_example_configuration_has_flags_of_the_agent_alone():
     names = [line[1:].split(" = ")[0] for line in lines if " = " in line and line[1] != " "]
     assert len(names) >= 5
     for name in names:
-        assert f"--{name} " in done.stderr, name
+        assert f"--{name} " in done.stdout, name
 
 
 def test_the_socket_is_where_the_service_keeps_its_files():
