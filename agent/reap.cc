@@ -26,17 +26,20 @@ constexpr char kMark[] = "DTRAIN_SHEPHERD";
 constexpr Duration kBound = std::chrono::seconds(2);
 constexpr int kPauseMs = 5;
 
-// Those of the jobs in `jobs` that nobody is in any more.
-void RemoveCgroups(const std::set<std::string>& jobs) {
+// Those of the jobs in `jobs` that nobody is in any more; whether that is all. A process that ends
+// is still in one for a moment when its environment is gone.
+bool RemoveCgroups(const std::set<std::string>& jobs) {
+  bool all = true;
   auto parent = os::FindWritableCgroup();
-  if (!parent.ok()) return;
+  if (!parent.ok()) return true;
   for (const os::Cgroup& cgroup : os::Cgroup::Below(*parent, "dtrain-")) {
     for (const std::string& job : jobs) {
       const bool its = cgroup.path().find(absl::StrCat("-", job, ".")) != std::string::npos ||
                        cgroup.path().find(absl::StrCat("/", job, ".")) != std::string::npos;
-      if (its && !cgroup.Populated()) (void)cgroup.Remove();
+      if (its && (cgroup.Populated() || !cgroup.Remove().ok())) all = false;
     }
   }
+  return all;
 }
 
 }  // namespace
@@ -84,7 +87,7 @@ Reaped ReapLeftovers() {
     rest = FindLeftovers();
   }
   reaped.left = std::move(rest);
-  RemoveCgroups(jobs);
+  while (!RemoveCgroups(jobs) && Clock::now() < give_up) (void)poll(nullptr, 0, kPauseMs);
   return reaped;
 }
 
