@@ -196,12 +196,21 @@ def reap(host, *flags):
     return process.returncode, out
 
 
+def is_stopped(pid):
+    """With all of its threads."""
+    states = [path.read_text().rpartition(")")[2].split()[0]
+              for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 def kill_and_wait(pids):
     # First none of them may notice the other's end.
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):  # a shepherd goes with its agent
-                os.kill(pid, number)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all(map(is_stopped, pids)), 10, "they do not stop")
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # a shepherd goes with its agent
+            os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and
                                Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids), 10,
                "killed processes are still there")
