@@ -13,7 +13,6 @@
 #include "common/os/fd.h"
 
 namespace dtrain::agent {
-
 namespace {
 
 std::optional<Crash> Read(const std::string& path) {

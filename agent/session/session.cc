@@ -372,7 +372,7 @@ std::vector<uint32_t> Session::Living() const {
 void Session::NoteUnkillable() {
   std::vector<pid_t> pids;
   for (uint32_t pid : Living()) pids.push_back(static_cast<pid_t>(pid));
-  agent_.quarantine.Add(core_.hello().job_id(), owner_.name, std::move(pids));
+  agent_.quarantine.Add(core_.hello().job_id(), owner_.name, pids);
 }
 
 // Of the job's workers, where the shepherd makes it; empty when it cannot, or has no job yet.

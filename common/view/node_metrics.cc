@@ -26,8 +26,6 @@ constexpr Family kOfNode[] = {
      "memory_available_bytes"},
     {"dtrain_node_cores", "Cores that jobs may use.", "cores"},
     {"dtrain_node_cores_free", "Of them, those that no job has.", "free_cores"},
-    {"dtrain_node_quarantined", "1: it takes no jobs, as a process of one cannot be ended.",
-     "quarantined"},
     {"dtrain_agent_connections", "Connections that the agent has.", "connections"},
     {"dtrain_agent_last_crash_timestamp_seconds", "When an agent crashed there, if one has.",
      "last_crash_unix_s"},
@@ -85,6 +83,9 @@ std::string NodeMetrics(const v1::NodeReport& report, const std::string& host, b
     AddFamily(out, family.name, "gauge", family.help);
     if (node.contains(family.key)) AddSample(out, family.name, label, node[family.key]);
   }
+  AddFamily(out, "dtrain_node_quarantined", "gauge",
+            "1: it takes no jobs, as a process of one cannot be ended.");
+  AddSample(out, "dtrain_node_quarantined", label, node.contains("quarantine") ? 1 : 0);
   for (const Family& family : kOfGpu) {
     AddFamily(out, family.name, "gauge", family.help);
     for (const Json& gpu : node["gpus"]) {

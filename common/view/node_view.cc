@@ -154,7 +154,6 @@ Json NodeView(const v1::NodeReport& report, const std::string& host) {
   if (report.started_unix_nanos() != 0) {
     json["started_unix_s"] = Seconds(report.started_unix_nanos());
     json["connections"] = report.connections();
-    json["quarantined"] = report.quarantine().empty() ? 0 : 1;
     if (!report.quarantine().empty()) json["quarantine"] = report.quarantine();
     if (!report.last_crash().empty()) {
       json["last_crash"] = report.last_crash();

@@ -46,6 +46,13 @@ TEST(NodeMetrics, WhatIsKnownIsTold) {
   EXPECT_THAT(text, HasSubstr("dtrain_gpu_usable{host=\"n1\",gpu=\"1\",uuid=\"GPU-b\"} 0\n"));
 }
 
+TEST(NodeMetrics, ANodeThatTakesNoJobsIsCounted) {
+  v1::NodeReport report = Report();
+  report.set_quarantine("SIGKILL does not end pid 7");
+  EXPECT_THAT(NodeMetrics(report, "n1", false),
+              HasSubstr("dtrain_node_quarantined{host=\"n1\"} 1\n"));
+}
+
 TEST(NodeMetrics, WhatIsNotKnownIsNotZero) {
   const std::string text = NodeMetrics(Report(), "n1", false);
   EXPECT_THAT(text, HasSubstr("# TYPE dtrain_gpu_temperature_celsius gauge\n"));
