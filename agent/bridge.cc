@@ -139,9 +139,9 @@ int RunRelay(os::UniqueFd resident, bool one_socket) {
   _exit(kExitOk);
 }
 
-int RunBridge(bool one_socket) {
+int RunBridge(bool one_socket, bool resume) {
   signal(SIGPIPE, SIG_IGN);
-  auto resident = ConnectToResident();
+  auto resident = ConnectToResident(/*any_build=*/resume);
   if (!resident.ok()) return Fail(resident.status());
   if (resident->has_value()) {
     if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,7 +26,7 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: dtrain-agent serve [FLAGS]             the resident agent of a node, for systemd\n"
-    "       dtrain-agent bridge [--socket]         serve one launcher on stdin and stdout\n"
+    "       dtrain-agent bridge                    serve one launcher on stdin and stdout\n"
     "       dtrain-agent shepherd                  run one job's workers (socket on fd 3)\n"
     "       dtrain-agent reap [--dry-run]          end what jobs have left behind that nobody "
     "owns\n"
@@ -48,8 +49,12 @@ int main(int argc, char** argv) {
     dtrain::log::Error(one.message());
     _exit(dtrain::kExitStartAgents);  // sanitizers cannot look at such a process at its end
   }
-  if (role == "bridge" && (argc == 2 || (argc == 3 && strcmp(argv[2], "--socket") == 0))) {
-    return dtrain::agent::RunBridge(argc == 3);
+  if (role == "bridge") {
+    const std::set<std::string> flags(argv + 2, argv + argc);
+    const bool one_socket = flags.count("--socket") > 0, resume = flags.count("--resume") > 0;
+    if (flags.size() == size_t{one_socket} + size_t{resume}) {
+      return dtrain::agent::RunBridge(one_socket, resume);
+    }
   }
   if (role == "shepherd" && argc == 2) return dtrain::shepherd::RunShepherd(kShepherdSocket);
   if (role == "serve" && argc == 3 &&

@@ -45,7 +45,8 @@ class ResidentDirectory {
 
 // A connection to the resident agent of this node, the user's own or else the system's, when there
 // is one of this very build; DTRAIN_AGENT_STATE names the directory of another one, and "none" of
-// none. Fails when it cannot be told whether there is one.
-absl::StatusOr<std::optional<os::UniqueFd>> ConnectToResident();
+// none. `any_build`: rather one of this build, but else another one. Fails when it cannot be told
+// whether there is one.
+absl::StatusOr<std::optional<os::UniqueFd>> ConnectToResident(bool any_build);
 
 }  // namespace dtrain::agent

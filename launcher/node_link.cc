@@ -61,7 +61,9 @@ void NodeLink::Connect() {
       handlers_.on_closed(std::move(status));
     }
   };
-  connection_ = transport_.Connect(target_, std::move(callbacks));
+  transport::Target target = target_;
+  target.resume = resuming_;
+  connection_ = transport_.Connect(target, std::move(callbacks));
 }
 
 void NodeLink::Open(os::UniqueFd stream) {

@@ -19,8 +19,8 @@ inline constexpr char kRemoteShell[] = "/bin/sh";
 
 // What to write to the remote shell: it runs the agent of that content from the node's cache, or
 // asks for it by a `need` line, reads exactly `size` bytes, checks the hash, puts it there and
-// runs it.
-std::string BootstrapScript(absl::string_view sha256, uint64_t size);
+// runs it. `resume`: Target's.
+std::string BootstrapScript(absl::string_view sha256, uint64_t size, bool resume);
 
 // Follows the remote side from the script to gRPC. Pure.
 class Bootstrap {

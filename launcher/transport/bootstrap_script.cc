@@ -42,9 +42,9 @@ run() {
   trap - EXIT HUP INT TERM PIPE
   umask "$mask"
   echo
-  exec "$agent" bridge
+  exec "$agent" bridge $resume
 }
-hash=$1 size=$2 new=
+hash=$1 size=$2 resume=$3 new=
 if [ -n "$XDG_CACHE_HOME" ]; then base=$XDG_CACHE_HOME/dtrain
 elif [ -n "$HOME" ]; then base=$HOME/.cache/dtrain
 else fail nohome "neither HOME nor XDG_CACHE_HOME is set"; fi
@@ -86,8 +86,8 @@ run
 
 }  // namespace
 
-std::string BootstrapScript(absl::string_view sha256, uint64_t size) {
-  return absl::StrCat(kScript, "dtrain ", sha256, " ", size, "\n");
+std::string BootstrapScript(absl::string_view sha256, uint64_t size, bool resume) {
+  return absl::StrCat(kScript, "dtrain ", sha256, " ", size, resume ? " --resume" : "", "\n");
 }
 
 }  // namespace dtrain::transport

@@ -83,7 +83,7 @@ void ChildConnection::OnImage(const AgentBinary::Result& image) {
   if (!image.ok()) return Fail(image.status());
   image_ = &*image;
   bootstrap_.emplace(image_->machine);
-  unwritten_ = BootstrapScript(image_->sha256, image_->size);
+  unwritten_ = BootstrapScript(image_->sha256, image_->size, spec_.resume);
   stream_watch_->OnReadable([this] { OnReadable(); });
   OnWritable();
 }

@@ -17,9 +17,10 @@ constexpr EndPolicy kEnd = {std::chrono::seconds(10), std::chrono::seconds(6), f
 LocalTransport::LocalTransport(loop::Loop& loop, std::string agent_path)
     : loop_(loop), agent_path_(std::move(agent_path)), reaper_(loop) {}
 
-std::unique_ptr<Connection> LocalTransport::Connect(const Target&, Callbacks callbacks) {
+std::unique_ptr<Connection> LocalTransport::Connect(const Target& target, Callbacks callbacks) {
   ChildSpec spec;
   spec.argv = {agent_path_, "bridge", "--socket"};
+  if (target.resume) spec.argv.push_back("--resume");
   spec.shown = Escape(agent_path_);
   spec.end = kEnd;
   return std::make_unique<ChildConnection>(loop_, reaper_, std::move(spec), std::move(callbacks));

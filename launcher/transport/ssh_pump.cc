@@ -30,8 +30,13 @@ constexpr std::chrono::milliseconds kLastWords(1000);
 
 }  // namespace
 
-SshPump::SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImage& image)
-    : link_(std::move(link)), session_(session), image_(image), bootstrap_(image.machine) {}
+SshPump::SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImage& image,
+                 bool resume)
+    : link_(std::move(link)),
+      session_(session),
+      image_(image),
+      resume_(resume),
+      bootstrap_(image.machine) {}
 
 SshPump::~SshPump() {
   if (event_ != nullptr) ssh_event_free(event_);
@@ -101,7 +106,7 @@ absl::Status SshPump::OpenChannel() {
     return absl::ResourceExhaustedError("no memory for an ssh session");
   }
   ssh_set_blocking(session, 0);
-  outgoing_ = BootstrapScript(image_.sha256, image_.size);
+  outgoing_ = BootstrapScript(image_.sha256, image_.size, resume_);
   return absl::OkStatus();
 }
 

@@ -18,7 +18,9 @@ namespace dtrain::transport {
 // session.
 class SshPump {
  public:
-  SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImage& image);
+  // `resume`: Target's.
+  SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImage& image,
+          bool resume);
   ~SshPump();
   SshPump(const SshPump&) = delete;
   SshPump& operator=(const SshPump&) = delete;
@@ -53,6 +55,7 @@ class SshPump {
   const std::shared_ptr<SshLink> link_;
   SshSession& session_;
   const AgentImage& image_;
+  const bool resume_;
   ssh_channel channel_ = nullptr;
   ssh_event event_ = nullptr;
   ssh_channel_callbacks_struct callbacks_ = {};

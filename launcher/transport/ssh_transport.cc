@@ -161,7 +161,7 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
       SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kStartingAgent); });
       const AgentBinary::Result& image = agent.Wait();
       if (image.ok()) {
-        SshPump(link, **session, *image).Run();
+        SshPump(link, **session, *image, target.resume).Run();
       } else {
         SshLink::Post(link, [told = Unshared(image.status())](SshEvents& events) mutable {
           events.OnFailed(std::move(told));

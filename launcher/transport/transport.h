@@ -17,6 +17,9 @@ struct Target {
   std::string host;   // as the user wrote it; refused earlier when it is not a plain name
   std::string user;   // empty: the transport's default
   uint16_t port = 0;  // 0: the transport's default
+  // A session that the node's resident agent has is gone on with. The agent may have been upgraded
+  // since to another build, which is otherwise left alone.
+  bool resume = false;
 };
 
 // How far a connection has come, for the live line and for "what is node3 waiting for".

@@ -22,12 +22,13 @@ class Resident:
         self._env = env
         self.process = None
         self.flags = [str(flag) for flag in flags]
+        self.program = hosts.bin_dir() / "dtrain-agent"  # from the next start on
         self._log = tempfile.TemporaryFile()
 
     def start(self):
         lines = self.log.count("serving on")
         self.process = self.host.popen(
-            [str(hosts.bin_dir() / "dtrain-agent"), "serve", *self.flags], env=self._env,
+            [str(self.program), "serve", *self.flags], env=self._env,
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True,
             **self._options)
         launching.wait_until(lambda: self.log.count("serving on") > lines or self.ended(), 20,

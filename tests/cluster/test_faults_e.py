@@ -128,6 +128,39 @@ def test_e9_a_resident_agent_of_another_build(cluster, agents):  # noqa: F811
     assert "audit" not in agents[0].log and "audit" in agents[1].log, agents[0].log
 
 
+def another_build(path):
+    """Our agent with another build id, as a package with any change in it has."""
+    program = (hosts.bin_dir() / "dtrain-agent").read_bytes()
+    at = program.index(b"\x03\0\0\0GNU\0") + 8  # of NT_GNU_BUILD_ID
+    path.write_bytes(program[:at] + bytes([program[at] ^ 0xFF]) + program[at + 1:])
+    path.chmod(0o755)
+    return path
+
+
+# E9, E7: jobs that were launched by ssh with the old build come back to the new one; and who launches
+# with the old build afterwards does so without it.
+@pytest.mark.parametrize("way", ["ssh", "command"])
+def test_e9_an_upgrade_to_another_build_with_jobs(cluster, agents, way):  # noqa: F811
+    flags = [] if way == "ssh" else ["--rsh", "ssh {host}"]
+    launch = start_counting(cluster, *flags)
+    before = [ranks(host) for host in cluster.nodes]
+    for agent in agents:
+        agent.signal(signal.SIGTERM)
+        assert agent.process.wait(10) == 0, agent.log
+        agent.program = another_build(cluster.work(agent.host) / "dtrain-agent-2")
+        agent.start()
+        wait_until(lambda a=agent: a.log.count("/dtrain.v1.Agent/Session") >= 2, 20,
+                   lambda a=agent: a.log)
+    assert [ranks(host) for host in cluster.nodes] == before
+    result = cluster.launch([*cluster.hosts_flag(1), "--", "sh", "-c", "echo ran"])
+    assert result.code == 0 and result.out.count("ran") == cluster.size, result
+    assert all(agent.log.count("/dtrain.v1.Agent/Session") == 2 for agent in agents)
+    go(cluster)
+    ended = launch.wait(30)
+    assert ended.code in range(3, 7) and "lost" not in ended.err, ended
+    check_lines(ended, cluster.size)
+
+
 def reboot(agent, keeps_state):
     """All processes of the machine end at once, and its boot id is another."""
     host = agent.host

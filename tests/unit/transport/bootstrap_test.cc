@@ -77,9 +77,11 @@ TEST(Bootstrap, TellsWhyAnAgentCannotRunAtAll) {
 
 TEST(Bootstrap, TheRemoteCommandCarriesNoData) {
   EXPECT_STREQ(kRemoteShell, "/bin/sh");
-  std::string script = BootstrapScript(std::string(64, 'a'), 1234);
+  std::string script = BootstrapScript(std::string(64, 'a'), 1234, /*resume=*/false);
   EXPECT_THAT(script, testing::StartsWith("\n"));
   EXPECT_THAT(script, testing::EndsWith("\ndtrain " + std::string(64, 'a') + " 1234\n"));
+  script = BootstrapScript(std::string(64, 'a'), 1234, /*resume=*/true);
+  EXPECT_THAT(script, testing::EndsWith(" 1234 --resume\n"));
 }
 
 TEST(LastLines, KeepsTheLastThatSaySomething) {
