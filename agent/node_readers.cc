@@ -8,7 +8,7 @@
 namespace dtrain::agent {
 namespace {
 
-// How old an answer may be for who only wants to know.
+// How old an answer may be for who only wants to know, and the first look for anybody.
 constexpr Duration kFresh = std::chrono::seconds(1);
 // A driver that has to wake its GPUs takes a second or two; one that hangs is worth telling of.
 constexpr Duration kPatience = std::chrono::seconds(3);
@@ -18,6 +18,7 @@ constexpr Duration kPatience = std::chrono::seconds(3);
 NodeReaders::NodeReaders(loop::Loop& loop) : loop_(loop), patience_(loop) {
   ReadGpus([this](inventory::GpuReport report) {
     first_pending_ = false;
+    first_at_ = loop_.Now();
     if (waiting_.empty()) {
       gpus_ = std::move(report);
       return;
@@ -42,11 +43,12 @@ void NodeReaders::ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done) 
   });
 }
 
-// The first look serves the first who asks: it is what makes a start fast. Later ones look again.
+// The first look serves who asks at once: it is what makes a start by ssh fast. Later ones look
+// again.
 void NodeReaders::Read(Done done) {
   if (first_pending_) {
     waiting_.push_back(std::move(done));
-  } else if (gpus_.has_value()) {
+  } else if (gpus_.has_value() && loop_.Now() < first_at_ + kFresh) {
     inventory::GpuReport report = *std::move(gpus_);
     gpus_.reset();
     Tell(report, done);

@@ -34,6 +34,7 @@ class NodeReaders {
   inventory::XidWatch xids_;  // the pool's
   loop::BlockingPool pool_{1};
   bool first_pending_ = true;                 // the look that begins with us
+  TimePoint first_at_;                        // when it was over
   std::optional<inventory::GpuReport> gpus_;  // what it saw, until somebody asks
   std::vector<Done> waiting_;                 // for the first look
   std::optional<v1::Inventory> status_;       // for who only wants to know

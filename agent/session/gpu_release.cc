@@ -51,6 +51,26 @@ std::string Reset(const v1::Gpu& gpu) {
 
 }  // namespace
 
+GpuRelease::GpuRelease(const v1::GpuUse& use)
+    : before_(use.before().begin(), use.before().end()),
+      after_(use.after().begin(), use.after().end()),
+      uuids_(use.uuids().begin(), use.uuids().end()),
+      workers_(use.workers().begin(), use.workers().end()),
+      living_(use.living().begin(), use.living().end()),
+      seen_after_(use.after_size() > 0) {}
+
+v1::GpuUse GpuRelease::Save() const {
+  v1::GpuUse out;
+  out.mutable_uuids()->Add(uuids_.begin(), uuids_.end());
+  for (const std::string& uuid : uuids_) {
+    if (const v1::Gpu* gpu = Find(before_, uuid); gpu != nullptr) *out.add_before() = *gpu;
+    if (const v1::Gpu* gpu = Find(after_, uuid); gpu != nullptr) *out.add_after() = *gpu;
+  }
+  out.mutable_workers()->Add(workers_.begin(), workers_.end());
+  out.mutable_living()->Add(living_.begin(), living_.end());
+  return out;
+}
+
 void GpuRelease::Before(const std::vector<v1::Gpu>& gpus) { before_ = gpus; }
 
 void GpuRelease::Start(const v1::JobPart& part) {

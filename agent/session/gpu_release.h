@@ -8,6 +8,7 @@
 
 #include "dtrain/v1/job.pb.h"
 #include "dtrain/v1/node.pb.h"
+#include "dtrain/v1/state.pb.h"
 
 namespace dtrain::session {
 
@@ -22,6 +23,11 @@ struct HeldGpu {
 // after. What other people's processes use does not count, also when it has grown. Pure.
 class GpuRelease {
  public:
+  GpuRelease() = default;
+  // What another agent has seen. Its `holder` is the caller's.
+  explicit GpuRelease(const v1::GpuUse& use);
+  v1::GpuUse Save() const;
+
   void Before(const std::vector<v1::Gpu>& gpus);
   void Start(const v1::JobPart& part);
   void Started(const v1::Started& started);

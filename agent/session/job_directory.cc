@@ -17,6 +17,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "agent/session/state_file.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
 
@@ -97,23 +98,7 @@ std::vector<JobDirectory> JobDirectory::List(const std::string& state) {
 }
 
 absl::Status JobDirectory::Write(const v1::JobRecord& record) const {
-  const std::string path = absl::StrCat(path_, "/", kRecord);
-  const std::string draft = path + ".new";
-  const std::string bytes = record.SerializeAsString();
-  os::UniqueFd fd(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return PosixError(errno, absl::StrCat("make ", draft));
-  const ssize_t n = write(fd.get(), bytes.data(), bytes.size());
-  if (n != static_cast<ssize_t>(bytes.size())) {
-    return PosixError(n < 0 ? errno : ENOSPC, absl::StrCat("write ", draft));
-  }
-  if (absl::Status closed = os::CloseWritten(std::move(fd), absl::StrCat("write ", draft));
-      !closed.ok()) {
-    return closed;
-  }
-  if (rename(draft.c_str(), path.c_str()) != 0) {
-    return PosixError(errno, absl::StrCat("rename ", draft));
-  }
-  return absl::OkStatus();
+  return WriteStateFile(absl::StrCat(path_, "/", kRecord), record.SerializeAsString());
 }
 
 absl::StatusOr<v1::JobRecord> JobDirectory::Read() const {
@@ -140,8 +125,9 @@ absl::StatusOr<os::UniqueFd> JobDirectory::Connect() const {
 }
 
 void JobDirectory::Remove() const {
-  for (const char* name : {kSocket, kRecord, "record.new"}) {
-    (void)unlink(absl::StrCat(path_, "/", name).c_str());
+  const std::string record = absl::StrCat(path_, "/", kRecord);
+  for (const std::string& path : {absl::StrCat(path_, "/", kSocket), record, DraftOf(record)}) {
+    (void)unlink(path.c_str());
   }
   (void)rmdir(path_.c_str());
 }

@@ -89,6 +89,19 @@ void Reservations::Withhold(const std::string& holder, const GpuRelease& gpus) {
   if (gpus.held()) withheld_.push_back({holder, gpus});
 }
 
+void Reservations::Withhold(const std::vector<v1::GpuUse>& uses) {
+  for (const v1::GpuUse& use : uses) Withhold(use.holder(), GpuRelease(use));
+}
+
+std::vector<v1::GpuUse> Reservations::SaveWithheld() const {
+  std::vector<v1::GpuUse> out;
+  for (const Withheld& each : withheld_) {
+    out.push_back(each.gpus.Save());
+    out.back().set_holder(each.holder);
+  }
+  return out;
+}
+
 void Reservations::Mark(Key session, v1::Inventory& inventory) {
   inventory.set_reserves(true);
   // Without a look at the GPUs nothing new is known of them.

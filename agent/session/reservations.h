@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,6 +13,7 @@
 #include "dtrain/v1/agent.pb.h"
 #include "dtrain/v1/job.pb.h"
 #include "dtrain/v1/node.pb.h"
+#include "dtrain/v1/state.pb.h"
 
 namespace dtrain::session {
 
@@ -41,6 +43,10 @@ class Reservations {
   // A job has ended, and its GPUs are not free. Those that are not stay out of use until a look at
   // them finds them free.
   void Withhold(const std::string& holder, const GpuRelease& gpus);
+  // The same, of an agent before this one, and for the one after it.
+  void Withhold(const std::vector<v1::GpuUse>& uses);
+  std::vector<v1::GpuUse> SaveWithheld() const;
+  size_t withheld() const { return withheld_.size(); }  // jobs after which some GPU is
 
   // Writes into an inventory, just read, what others than the session have.
   void Mark(Key session, v1::Inventory& inventory);

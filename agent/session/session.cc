@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/session/withheld_gpus.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
@@ -186,7 +187,9 @@ void Session::Do(Action& action) {
     });
   } else if (auto* give = std::get_if<GiveBack>(&action)) {
     agent_.reservations.Release(this);
-    agent_.reservations.Withhold(Holder(), give->gpus);
+    if (agent_.self.resumable) {
+      Withhold(agent_.reservations, agent_.state_directory, Holder(), give->gpus);
+    }
   } else if (std::holds_alternative<LookAtGpus>(action)) {
     Look();
   } else if (std::holds_alternative<KillLeftovers>(action)) {
@@ -250,6 +253,13 @@ absl::Status Session::WriteRecord(const v1::JobPart& part) {
   record.set_shepherd_pid(static_cast<uint32_t>(shepherd_->pid()));
   record.set_shepherd_start_time(os::StartTime(shepherd_->pid()).value_or(0));
   record.set_cgroup(shepherd_->cgroup());
+  GpuRelease gpus;
+  gpus.Before(gpus_before_);
+  gpus.Start(part);
+  if (gpus.watched()) {
+    *record.mutable_gpus() = gpus.Save();
+    record.mutable_gpus()->set_holder(Holder());
+  }
   return directory_->Write(record);
 }
 
@@ -297,7 +307,9 @@ void Session::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
   agent_.readers.inventory(
       [this, alive = alive_, then = std::move(then)](v1::Inventory inventory) mutable {
         if (!*alive) return;
-        if (agent_.self.resumable) agent_.reservations.Mark(this, inventory);
+        if (agent_.self.resumable) {
+          Mark(agent_.reservations, agent_.state_directory, this, inventory);
+        }
         then(std::move(inventory));
       });
 }

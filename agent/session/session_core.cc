@@ -78,6 +78,7 @@ SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& accoun
 }
 
 bool SessionCore::CanResume(const v1::Hello& hello) const {
+  if (launcher_gone_) return false;
   const bool same = hello.job_id() == hello_.job_id() && hello.attempt() == hello_.attempt() &&
                     hello.incarnation() == hello_.incarnation();
   return same && hello.protocol() == self_.protocol &&
@@ -121,6 +122,7 @@ TimePoint SessionCore::NextDeadline() const {
     case State::kFinished:
       break;
     case State::kReleasing:
+      if (launcher_gone_) return std::min(look_at_, release_until_);
       return std::min({next, look_at_, release_until_});
     case State::kReaping:
       if (launcher_gone_) return kNever;
@@ -134,7 +136,7 @@ TimePoint SessionCore::NextDeadline() const {
 
 void SessionCore::OnRequest(const v1::SessionRequest& request) {
   // A launcher that was given up is not listened to again: its workers are being ended.
-  if (state_ == State::kOrphaned) return;
+  if (state_ == State::kOrphaned || launcher_gone_) return;
   last_heard_ = now_;
   // A launcher that came back says again what it does not know to have arrived.
   if (request.sequence() > 0 && request.sequence() <= taken_) return;
@@ -209,9 +211,11 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
     case Kind::kGoodbye:
       if (state_ == State::kRunning || state_ == State::kReaping) {
         GiveUpLauncher();
-      } else {
-        Finish(absl::OkStatus());
+        break;
       }
+      // It did not wait for the GPUs: they are as we saw them last.
+      if (state_ == State::kReleasing) actions_.push_back(GiveBack{gpus_});
+      Finish(absl::OkStatus());
       break;
     case Kind::KIND_NOT_SET:
       break;
@@ -285,7 +289,8 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
       break;
     case v1::ShepherdEvent::kFinished:
       if (state_ == State::kOrphaned) {
-        Finish(absl::AbortedError("the launcher was not heard from; its workers have been ended"));
+        launcher_gone_ = true;
+        Release();
       } else if (state_ == State::kRunning) {
         FinishJob(event.finished(), event.sequence());
       } else if (state_ == State::kFinished) {
@@ -302,8 +307,13 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
 void SessionCore::FinishJob(const v1::Finished& finished, uint64_t sequence) {
   *finished_.mutable_finished() = finished;
   finished_.set_sequence(sequence);
+  Release();
+}
+
+// Also without a launcher: a resident agent has others who want these GPUs.
+void SessionCore::Release() {
   state_ = State::kReleasing;
-  if (!gpus_.watched()) return EndRelease();
+  if (!gpus_.watched() || (launcher_gone_ && !self_.resumable)) return EndRelease();
   release_until_ = now_ + (hurried_ ? kReleaseLimitHurried : kReleaseLimit);
   looking_ = true;
   actions_.push_back(LookAtGpus{});
@@ -349,6 +359,10 @@ void SessionCore::EndRelease() {
   state_ = State::kFinished;
   // First, as the launcher may start another job at once.
   actions_.push_back(GiveBack{gpus_});
+  if (launcher_gone_) {
+    return Finish(
+        absl::AbortedError("the launcher was not heard from; its workers have been ended"));
+  }
   ToLauncher(finished_);
 }
 
@@ -381,6 +395,12 @@ void SessionCore::GiveUpLauncher() {
       return;
     case State::kRunning:
       break;
+    case State::kReleasing:
+      if (self_.resumable) {
+        launcher_gone_ = true;
+        return;
+      }
+      [[fallthrough]];
     default:
       Finish(absl::CancelledError("the launcher is gone"));
       return;
@@ -403,10 +423,7 @@ void SessionCore::OnShepherdGone(const std::string& why) {
 // Only now may the launcher hear of it: it says goodbye at once, and the agent ends with that.
 void SessionCore::OnLeftoversGone() {
   if (state_ != State::kReaping) return;
-  if (launcher_gone_) {
-    Finish(absl::AbortedError("the launcher was not heard from; its workers have been ended"));
-    return;
-  }
+  if (launcher_gone_) return Release();
   v1::SessionEvent up;
   v1::NodeFailure& failure = *up.mutable_failure();
   failure.set_kind(v1::NodeFailure::KIND_SHEPHERD_LOST);
@@ -439,7 +456,7 @@ void SessionCore::OnTick() {
     Finish(absl::DeadlineExceededError("no Hello within 30 s"));
     return;
   }
-  if (now_ >= last_heard_ + Lease(hello_)) {
+  if (!launcher_gone_ && now_ >= last_heard_ + Lease(hello_)) {
     GiveUpLauncher();
     return;
   }
@@ -451,7 +468,7 @@ void SessionCore::OnTick() {
     look_at_ = kNever;
     if (!std::exchange(looking_, true)) actions_.push_back(LookAtGpus{});
   }
-  if (now_ < last_beat_ + Lease(hello_) / kBeatsPerLease) return;
+  if (launcher_gone_ || now_ < last_beat_ + Lease(hello_) / kBeatsPerLease) return;
   v1::SessionEvent up;
   up.mutable_heartbeat()->set_received(taken_);
   ToLauncher(std::move(up));

@@ -127,6 +127,7 @@ class SessionCore {
   void OnStopAsked(const std::string& message);
   void OnTick();
   void FinishJob(const v1::Finished& finished, uint64_t sequence);
+  void Release();
   void EndRelease();
   void ReportHeld();
   void Warn(std::string message);
@@ -140,7 +141,7 @@ class SessionCore {
   TimePoint last_heard_;
   TimePoint last_beat_;
   v1::Hello hello_;
-  bool launcher_gone_ = false;  // while kReaping
+  bool launcher_gone_ = false;  // for good, while kReaping or kReleasing
   std::string shepherd_end_;    // how it ended, once kReaping
   GpuRelease gpus_;
   bool hurried_ = false;  // a KILL was asked for

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/auth/authorise.h"
+#include "agent/session/withheld_gpus.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
 #include "common/os/crash.h"
@@ -46,8 +47,9 @@ struct Sessions::Foundling {
   Foundling(loop::Loop& loop, JobDirectory where) : directory(std::move(where)), timer(loop) {}
   JobDirectory directory;
   std::optional<v1::JobRecord> record;
-  os::UniqueFd listener;  // pidfd of who answers there
-  uid_t uid = 0;          // whose job it is
+  std::set<uint32_t> killed;  // pids
+  os::UniqueFd listener;      // pidfd of who answers there
+  uid_t uid = 0;              // whose job it is
   std::unique_ptr<ShepherdProcess> shepherd;
   loop::Timer timer;
   std::pair<std::string, uint32_t> key;  // job and attempt, by the directory's name
@@ -208,6 +210,15 @@ absl::Status Sessions::Check(const auth::Identity& peer, absl::string_view metho
 // ---- what an agent before us has left -------------------------------------------------------
 
 void Sessions::AdoptAll(OnAdopted done) {
+  auto withheld = ReadWithheld(state_directory_);
+  if (withheld.ok()) {
+    reservations_.Withhold(*withheld);
+  } else if (absl::IsDataLoss(withheld.status())) {
+    log::Error(
+        absl::StrCat("which GPUs are not given out is not known: ", withheld.status().message()));
+  } else {
+    return done(withheld.status());
+  }
   std::vector<std::pair<JobDirectory, absl::StatusOr<v1::JobRecord>>> found;
   for (JobDirectory& directory : JobDirectory::List(state_directory_)) {
     auto record = directory.Read();
@@ -306,6 +317,9 @@ void Sessions::KillRest(Foundling& foundling) {
     left = cgroup.Populated();
     if (!left) cgroup.Remove().IgnoreError();  // also when none was made
   }
+  for (const os::ProcessInfo& process : processes) {
+    foundling.killed.insert(static_cast<uint32_t>(process.pid));
+  }
   left = os::Kill(processes) > 0 || left;
   if (left && loop_.Now() < foundling.give_up_at) {
     foundling.timer.After(kKillPause, [this, &foundling] { KillRest(foundling); });
@@ -327,7 +341,20 @@ void Sessions::KillRest(Foundling& foundling) {
       absl::StrCat("its agent was started anew and could not take the job over: ", foundling.why,
                    "; the workers have been killed");
   foundling.directory.Remove();
+  if (foundling.record) LookAtGpus(foundling.record->gpus(), foundling.killed);
   Decided(foundling);
+}
+
+// What a job that was not taken over had. Whoever launches next looks after us.
+void Sessions::LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& killed) {
+  if (use.uuids().empty()) return;
+  readers_.gpus(
+      [this, alive = std::weak_ptr<bool>(alive_), use, killed](const inventory::GpuReport& report) {
+        if (alive.expired()) return;
+        GpuRelease gpus(use);
+        gpus.After(report.gpus, {killed.begin(), killed.end()});
+        Withhold(reservations_, state_directory_, use.holder(), gpus);
+      });
 }
 
 void Sessions::Decided(Foundling& foundling) {

@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,6 +103,7 @@ class Sessions {
   void OnAccount(Foundling& foundling, const v1::Account& account, uint64_t taken);
   void GiveUp(Foundling& foundling, const std::string& why);
   void KillRest(Foundling& foundling);
+  void LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& killed);
   void Decided(Foundling& foundling);
 
   loop::Loop& loop_;
@@ -119,6 +121,7 @@ class Sessions {
   // Jobs whose shepherds could not be taken over: why, for their launchers.
   std::map<std::pair<std::string, uint32_t>, std::string> lost_;
   OnAdopted adopted_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace dtrain::session

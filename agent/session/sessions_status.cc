@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "agent/auth/authorise.h"
 #include "agent/session/sessions.h"
+#include "agent/session/withheld_gpus.h"
 #include "common/log/log.h"
 
 namespace dtrain::session {
@@ -42,7 +43,7 @@ void Sessions::ReportNode(const auth::Identity& peer, absl::string_view method,
     if (about_ != nullptr) report = about_();
     report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
     report.set_quarantine(quarantine_.Why());
-    if (self_.resumable) reservations_.Mark(/*session=*/nullptr, inventory);
+    if (self_.resumable) Mark(reservations_, state_directory_, /*session=*/nullptr, inventory);
     *report.mutable_inventory() = std::move(inventory);
     for (v1::JobOnNode& job : JobsFor(peer)) *report.add_jobs() = std::move(job);
     done(std::move(report));

@@ -2,6 +2,7 @@
 """Several jobs on hosts with resident agents: who gets which GPUs and cores, and what a dead job
 has left. The GPUs are those of the fake NVML, loaded by the agent's own code."""
 import contextlib
+import json
 import os
 import re
 import signal
@@ -188,6 +189,53 @@ def test_d14_a_gpu_whose_memory_is_held_is_not_given_out(serve):
     describe(work, GPUS)
     result = cluster.launch(["-np", "4", *names(cluster), "--", "true"])
     assert result.code == 0, result
+
+
+def held_gpu(cluster):
+    """What a worker does that leaves 3 GiB of its GPU in use."""
+    held = GPUS.replace("30:00.0 used=1048576", f"30:00.0 used={3 * GIB}")
+    (cluster.work(cluster.nodes[0]) / "held").write_text(held)
+    return "cp /root/work/held /root/work/nvml"
+
+
+def withheld_gpus(cluster):
+    """Why GPUs are not given out, by their index."""
+    asked = cluster.head.run([hosts.bin_dir() / "dtrain", "nodes", "--json", "-H", "node0"])
+    [node] = json.loads(asked.stdout)["nodes"]
+    return {gpu["index"]: gpu["withheld"] for gpu in node["gpus"] if gpu.get("withheld")}
+
+
+# What ends the job: its launcher, which is killed, or an agent that cannot take it over.
+@pytest.mark.launcher_killed
+@pytest.mark.parametrize("end", ["launcher killed", "not taken over"])
+def test_d14_a_gpu_is_withheld_however_the_job_ends(serve, end):
+    cluster, [agent] = serve(1, GPUS)
+    launch = cluster.start_launch(["-np", "1", "--grace", "1s", "--lease", "3s", *names(cluster), "--",
+                                   "sh", "-c", f"{held_gpu(cluster)}; {HOLD}"])
+    launch.wait_for("up")
+    job = agent.jobs()[0].partition(".")[0]
+    if end == "launcher killed":
+        launch.signal(signal.SIGKILL)
+        assert launch.wait(10).code == -signal.SIGKILL
+    else:
+        agent.kill()
+        for pid in shepherds(agent.host):
+            os.kill(pid, signal.SIGSTOP)
+        agent.start()
+        assert launch.wait(30).code == 202
+    wait_until(lambda: f"after job {job} of root: GPU 0" in agent.log, 30, lambda: agent.log)
+    assert list(withheld_gpus(cluster)) == [0] and job in withheld_gpus(cluster)[0]
+    for _ in range(2):
+        refused = cluster.launch(["-np", "4", *names(cluster), "--", "true"])
+        assert refused.code == 200, refused
+        assert f"not given out after job {job}" in refused.err, refused
+        agent.kill()
+        agent.start()
+    describe(cluster.work(cluster.nodes[0]), GPUS)
+    wait_until(lambda: not withheld_gpus(cluster), 20, lambda: agent.log)
+    result = cluster.launch(["-np", "4", *names(cluster), "--", "true"])
+    assert result.code == 0, result
+    assert not agent.host.path(f"{residents.STATE}/withheld").exists()
 
 
 def reap(host, *flags):

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "agent/session/session_core.h"
 #include "common/base/exit_code.h"
 
@@ -146,16 +148,18 @@ class ReleasingTest : public ::testing::Test {
     Feed(FromShepherd{event});
   }
   void Feed(const Event& event) {
-    for (Action& action : core_.OnEvent(now_, event)) {
+    for (Action& action : core_->OnEvent(now_, event)) {
       looks_ += std::holds_alternative<LookAtGpus>(action);
+      ended_ = ended_ || std::holds_alternative<End>(action);
+      if (auto* give = std::get_if<GiveBack>(&action)) given_back_ = give->gpus;
       if (auto* send = std::get_if<SendEvent>(&action)) {
         if (!send->event.has_heartbeat()) sent_.push_back(std::move(send->event));
       }
     }
   }
   void Pass(TimePoint until) {
-    while (core_.NextDeadline() <= until) {
-      now_ = std::max(now_, core_.NextDeadline());
+    while (core_->NextDeadline() <= until) {
+      now_ = std::max(now_, core_->NextDeadline());
       Feed(Tick{});
       if (looks_ > answered_ && answers_) {
         ++answered_;
@@ -169,10 +173,12 @@ class ReleasingTest : public ::testing::Test {
   }
 
   TimePoint now_{seconds(1000)};
-  SessionCore core_{Identity{1, "b"}, now_};
+  std::optional<SessionCore> core_{std::in_place, Identity{1, "b"}, now_};
   std::vector<v1::SessionEvent> sent_;
   int looks_ = 0, answered_ = 0;
   bool answers_ = true;
+  bool ended_ = false;
+  std::optional<GpuRelease> given_back_;
   v1::Gpu seen_ = With(MakeGpu(900), kWorker, 900, "");
 };
 
@@ -180,12 +186,12 @@ TEST_F(ReleasingTest, AFreeGpuCostsOneLook) {
   Run();
   WorkersEnd();
   EXPECT_EQ(looks_, 1);
-  EXPECT_EQ(core_.state(), SessionCore::State::kReleasing);
+  EXPECT_EQ(core_->state(), SessionCore::State::kReleasing);
   EXPECT_EQ(FinishedEvent(), nullptr);
   Feed(GpusSeen{{MakeGpu(0)}, "", {}});
   ASSERT_NE(FinishedEvent(), nullptr);
   EXPECT_EQ(FinishedEvent()->finished().logs(0).size(), 17u) << "what the shepherd said";
-  EXPECT_EQ(core_.state(), SessionCore::State::kFinished);
+  EXPECT_EQ(core_->state(), SessionCore::State::kFinished);
 }
 
 TEST_F(ReleasingTest, AGpuThatGetsFreeInTimeIsNoNews) {
@@ -264,7 +270,7 @@ TEST_F(ReleasingTest, TheLeaseGoesOnWhileItWaits) {
   Feed(GpusSeen{{seen_}, "", {}});
   answered_ = 1;
   Pass(now_ + seconds(4));  // not a word from the launcher
-  EXPECT_EQ(core_.state(), SessionCore::State::kEnded);
+  EXPECT_EQ(core_->state(), SessionCore::State::kEnded);
 }
 
 TEST_F(ReleasingTest, ADeadShepherdsGpusAreLookedAtToo) {
@@ -275,6 +281,72 @@ TEST_F(ReleasingTest, ADeadShepherdsGpusAreLookedAtToo) {
   EXPECT_EQ(FinishedEvent(), nullptr);
   Feed(GpusSeen{{MakeGpu(0)}, "", {}});
   EXPECT_NE(FinishedEvent(), nullptr);
+}
+
+// Of a resident agent, whose GPUs others want once a launcher has gone.
+class ResidentReleasingTest : public ReleasingTest {
+ protected:
+  ResidentReleasingTest() { core_.emplace(Identity{1, "b", true}, now_); }
+};
+
+TEST_F(ResidentReleasingTest, AVanishedLaunchersGpusAreLookedAtToo) {
+  Run(3000);
+  Feed(LauncherGone{});
+  Pass(now_ + seconds(3));
+  EXPECT_EQ(core_->state(), SessionCore::State::kOrphaned);
+  WorkersEnd();
+  EXPECT_EQ(looks_, 1);
+  Feed(GpusSeen{{seen_}, "", {}});
+  answered_ = 1;
+  Pass(now_ + seconds(9));
+  EXPECT_FALSE(ended_) << "the memory may become free";
+  EXPECT_FALSE(given_back_);
+  Pass(now_ + seconds(2));
+  EXPECT_TRUE(ended_);
+  ASSERT_TRUE(given_back_);
+  ASSERT_TRUE(given_back_->held());
+  const GpuRelease after_us(given_back_->Save());
+  ASSERT_THAT(after_us.FindHeld(), SizeIs(1));
+  EXPECT_EQ(after_us.FindHeld()[0].text, given_back_->FindHeld()[0].text);
+}
+
+TEST_F(ResidentReleasingTest, ALauncherThatVanishesMeanwhileChangesNothing) {
+  Run(3000);
+  WorkersEnd();
+  Feed(GpusSeen{{seen_}, "", {}});
+  answered_ = 1;
+  Feed(LauncherGone{});
+  Pass(now_ + seconds(8));
+  EXPECT_FALSE(ended_);
+  v1::Hello back;
+  back.set_job_id("job");
+  back.set_protocol(1);
+  EXPECT_FALSE(core_->CanResume(back)) << "its lease has run out";
+  seen_ = MakeGpu(0);
+  Pass(now_ + seconds(1));
+  EXPECT_TRUE(ended_);
+  ASSERT_TRUE(given_back_);
+  EXPECT_FALSE(given_back_->held());
+}
+
+TEST_F(ResidentReleasingTest, ALauncherThatDoesNotWaitLeavesWhatWasSeen) {
+  Run();
+  WorkersEnd();
+  Feed(GpusSeen{{seen_}, "", {}});
+  v1::SessionRequest bye;
+  bye.mutable_goodbye();
+  Feed(Request{bye});
+  EXPECT_TRUE(ended_);
+  ASSERT_TRUE(given_back_);
+  EXPECT_TRUE(given_back_->held());
+}
+
+TEST_F(ReleasingTest, AnAgentOfOneJobDoesNotStayForAVanishedLaunchersGpus) {
+  Run(3000);
+  Feed(LauncherGone{});
+  WorkersEnd();
+  EXPECT_EQ(looks_, 0);
+  EXPECT_TRUE(ended_);
 }
 
 }  // namespace
