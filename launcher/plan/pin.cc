@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/cpulist.h"
 #include "common/base/text.h"
 #include "launcher/plan/cpu_split.h"
@@ -21,6 +22,9 @@ using Gpus = std::vector<const v1::Gpu*>;
 // Memory in use without an owner that is worth a word: above what a driver keeps for itself, which
 // old ones count as used.
 constexpr uint64_t kOwnerless = uint64_t{1} << 30;
+// A process with so much of a GPU computes there; what only watches, or waits, has less.
+constexpr uint64_t kBusy = uint64_t{1} << 30;
+constexpr size_t kMostNamed = 4;
 
 std::string FormatGpu(const v1::Gpu& gpu) {
   return absl::StrCat("GPU ", gpu.index(), " (", Escape(gpu.name(), 64), ", ",
@@ -105,6 +109,47 @@ std::string FormatOwnerless(const v1::Gpu& gpu) {
       gpu.index());
 }
 
+// Positions in the node's list: the GPUs that its ranks have for their own.
+std::set<size_t> UsedGpus(const PlannedNode& node, const Gpus& gpus, const PlanOptions& options) {
+  std::set<size_t> used;
+  if (gpus.empty()) return used;
+  for (const v1::WorkerSpec& worker : node.workers) {
+    for (size_t own : GpusOfWorker(worker, gpus.size(), options)) used.insert(own);
+  }
+  return used;
+}
+
+std::string FormatUser(const v1::Gpu& gpu, const v1::GpuProcess& process) {
+  const std::string name = process.name().empty() ? "a process" : Escape(process.name(), 64);
+  return absl::StrCat(
+      FormatGpu(gpu), " is in use by ", name, " (pid ", process.pid(), ", ",
+      absl::StrFormat("%.1f GiB", static_cast<double>(process.memory_bytes()) / (1 << 30)), ")");
+}
+
+bool IsBusy(const v1::GpuProcess& process) {
+  return !process.graphics() && process.memory_bytes() >= kBusy;
+}
+
+// Refuses GPUs that somebody computes on: the ranks would fail later, for want of memory, or share
+// it without a word.
+absl::Status CheckBusy(const PlannedNode& node, const Gpus& gpus, const PlanOptions& options) {
+  if (options.gpu_bind == GpuBind::kNone || options.oversubscribe) return absl::OkStatus();
+  std::vector<std::string> busy;
+  size_t count = 0;
+  for (size_t own : UsedGpus(node, gpus, options)) {
+    for (const v1::GpuProcess& process : gpus[own]->processes()) {
+      if (!IsBusy(process) || ++count > kMostNamed) continue;
+      busy.push_back(FormatUser(*gpus[own], process));
+    }
+  }
+  if (busy.empty()) return absl::OkStatus();
+  if (count > kMostNamed) busy.push_back(absl::StrCat("and ", count - kMostNamed, " more"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      node.entry.host, ": ", absl::StrJoin(busy, ", "),
+      ": wait until it is free, leave it out with CUDA_VISIBLE_DEVICES, or use --oversubscribe to "
+      "share it"));
+}
+
 void WarnOfGpus(const PlannedNode& node, const v1::Inventory& inventory, const Gpus& gpus,
                 const PlanOptions& options, std::vector<std::string>& warnings) {
   if (options.gpu_bind == GpuBind::kNone) return;
@@ -114,22 +159,13 @@ void WarnOfGpus(const PlannedNode& node, const v1::Inventory& inventory, const G
   }
   const std::string faults = FormatFaults(inventory, /*withheld=*/false);
   if (!faults.empty()) warnings.push_back(absl::StrCat(host, ": not used: ", faults));
-  if (gpus.empty()) return;
-  std::set<size_t> used;
-  for (const v1::WorkerSpec& worker : node.workers) {
-    for (size_t own : GpusOfWorker(worker, gpus.size(), options)) used.insert(own);
-  }
-  for (size_t own : used) {
+  for (size_t own : UsedGpus(node, gpus, options)) {
     if (const std::string held = FormatOwnerless(*gpus[own]); !held.empty()) {
       warnings.push_back(absl::StrCat(host, ": ", held));
     }
     for (const v1::GpuProcess& process : gpus[own]->processes()) {
       if (process.graphics()) continue;  // a desktop is no news
-      const std::string name = process.name().empty() ? "a process" : Escape(process.name(), 64);
-      warnings.push_back(absl::StrCat(
-          host, ": ", FormatGpu(*gpus[own]), " is in use by ", name, " (pid ", process.pid(), ", ",
-          absl::StrFormat("%.1f GiB", static_cast<double>(process.memory_bytes()) / (1 << 30)),
-          ")"));
+      warnings.push_back(absl::StrCat(host, ": ", FormatUser(*gpus[own], process)));
     }
   }
 }
@@ -254,6 +290,7 @@ absl::Status PinNode(PlannedNode& node, const v1::Inventory& inventory, const Pl
         node.entry.host, " reports cores that cannot be read: ", cores.status().message()));
   }
   BindGpus(node, gpus, !inventory.gpus().empty(), options);
+  if (absl::Status busy = CheckBusy(node, gpus, options); !busy.ok()) return busy;
   WarnOfGpus(node, inventory, gpus, options, warnings);
   BindCores(node, inventory, gpus, *cores, options);
   return ApplyRankfile(node, *cores, options);

@@ -98,6 +98,18 @@ def test_d14_what_others_use_is_not_waited_for(gpu_cluster):
     assert reads(gpu_cluster) == 2
 
 
+# D13: before anything starts.
+def test_d13_a_gpu_that_somebody_computes_on_is_refused(gpu_cluster):
+    describe(gpu_cluster, FREE.replace("used=1048576", f"used={3 * GIB}").strip()
+             + f"\nprocess 1 {3 * GIB}\n")
+    result = gpu_cluster.launch([*LAUNCH, "echo", "ran"], timeout=30)
+    assert result.code == 2 and "ran" not in result.out, result
+    for word in ("node0: GPU 0", "(pid 1, 3.0 GiB)", "--oversubscribe"):
+        assert word in result.err, result
+    result = gpu_cluster.launch(["--oversubscribe", *LAUNCH, "echo", "ran"], timeout=30)
+    assert result.code == 0 and "ran" in result.out and "(pid 1, 3.0 GiB)" in result.err, result
+
+
 def test_d14_a_cancelled_job_reports_it_too(gpu_cluster):
     held = " ".join(holding(f"process $$ {3 * GIB}")[2:]).removesuffix("exit 0")
     launch = gpu_cluster.start_launch([*LAUNCH, "sh", "-c",

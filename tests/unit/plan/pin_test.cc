@@ -159,7 +159,7 @@ TEST_F(PinTest, MemoryInUseByNobodyIsAWarning) {
 }
 
 // D13
-TEST_F(PinTest, ABusyGpuIsAWarningThatNamesTheProcess) {
+TEST_F(PinTest, ABusyGpuIsRefusedWithTheProcessAndTheFlagThatPermitsIt) {
   AddHost("a", 1);
   AddGpus(2);
   for (v1::Gpu& gpu : *inventories_[0].mutable_gpus()) {
@@ -168,12 +168,31 @@ TEST_F(PinTest, ABusyGpuIsAWarningThatNamesTheProcess) {
     process.set_name("py\x1b");
     process.set_memory_bytes(3ull << 30);
   }
-  const auto plan = PlanAll();
-  ASSERT_TRUE(plan.ok());
   // Only the GPU of the one rank: the other is not touched.
-  EXPECT_THAT(
-      plan->warnings,
-      ElementsAre("a: GPU 1 (Tesla, 0000:01:00.0) is in use by py\\x1b (pid 4711, 3.0 GiB)"));
+  const char kUse[] = "a: GPU 1 (Tesla, 0000:01:00.0) is in use by py\\x1b (pid 4711, 3.0 GiB)";
+  EXPECT_THAT(Message(PlanAll()), AllOf(::testing::StartsWith(kUse), HasSubstr("--oversubscribe")));
+  options_.oversubscribe = true;
+  auto plan = PlanAll();
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->warnings, ElementsAre(kUse));
+  options_.oversubscribe = false;
+  options_.gpu_bind = GpuBind::kNone;
+  EXPECT_TRUE(PlanAll().ok());
+}
+
+TEST_F(PinTest, AGpuThatIsOnlyWatchedOrDrawnOnIsNotBusy) {
+  AddHost("a", 1);
+  AddGpus(1);
+  v1::GpuProcess& process = *inventories_[0].mutable_gpus(0)->add_processes();
+  process.set_memory_bytes(300 << 20);
+  auto plan = PlanAll();
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->warnings, ElementsAre(HasSubstr("a process (pid 0, 0.3 GiB)")));
+  process.set_memory_bytes(3ull << 30);
+  process.set_graphics(true);
+  plan = PlanAll();
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(plan->warnings, ElementsAre());
 }
 
 TEST_F(PinTest, FaultyGpusAndMissingOnesAreWarnedOf) {
