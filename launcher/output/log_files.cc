@@ -7,7 +7,7 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <set>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -26,14 +26,22 @@ std::string LogFileName(Rank rank, v1::StreamKind stream) {
 }
 
 struct LogFiles::Directory {
+  // As we left it.
+  struct File {
+    dev_t device;
+    ino_t inode;
+    off_t size;
+  };
   std::string path;
   os::UniqueFd fd;
-  std::set<std::string> started;
+  std::map<std::string, File> started;
 
   // A file is open only while it is written to: a job may have more streams than we may have
   // descriptors.
+  // DATA_LOSS: all is written, and somebody else has removed or changed what was there.
   absl::Status Append(const std::string& name, absl::string_view bytes) {
-    bool first = started.insert(name).second;
+    const auto known = started.find(name);
+    const bool first = known == started.end();
     std::string what = absl::StrCat("write the log file ", Escape(path), "/", name);
     // Non-blocking, because opening someone's FIFO would wait for its reader.
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -44,13 +52,28 @@ struct LogFiles::Directory {
     if (!S_ISREG(status.st_mode)) {
       return absl::FailedPreconditionError(absl::StrCat(what, ": it is not a regular file"));
     }
+    const absl::Status changed =
+        first ? absl::OkStatus() : Compare(known->second, status, absl::StrCat(path, "/", name));
+    // Also of one that cannot be written to: it is not cut the next time.
+    started[name] = {status.st_dev, status.st_ino,
+                     status.st_size + static_cast<off_t>(bytes.size())};
     while (!bytes.empty()) {
       ssize_t n = write(file.get(), bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return PosixError(errno, what);
       bytes.remove_prefix(static_cast<size_t>(n));
     }
-    return os::CloseWritten(std::move(file), what);
+    absl::Status closed = os::CloseWritten(std::move(file), what);
+    return closed.ok() ? changed : closed;
+  }
+
+  // A new file may get the number of the one that was removed: then it is shorter.
+  static absl::Status Compare(const File& left, const struct stat& found, absl::string_view file) {
+    if (found.st_dev == left.device && found.st_ino == left.inode && found.st_size >= left.size) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat("somebody has removed, renamed or cut the log file ",
+                                            Escape(file), ": what follows is at its end"));
   }
 };
 
@@ -94,7 +117,8 @@ void LogFiles::Write(Rank rank, v1::StreamKind stream, absl::string_view bytes) 
 void LogFiles::Done(size_t bytes, absl::Status status) {
   queued_bytes_ -= bytes;
   --queued_writes_;
-  if (!status.ok() && !std::exchange(failed_, true)) callbacks_.on_error(std::move(status));
+  bool& told = absl::IsDataLoss(status) ? changed_ : failed_;
+  if (!status.ok() && !std::exchange(told, true)) callbacks_.on_error(std::move(status));
   if (callbacks_.on_progress) callbacks_.on_progress();
   if (queued_writes_ == 0 && when_idle_) std::exchange(when_idle_, nullptr)();
 }

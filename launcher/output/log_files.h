@@ -21,8 +21,9 @@ namespace dtrain::output {
 class LogFiles {
  public:
   struct Callbacks {
-    absl::AnyInvocable<void(absl::Status)> on_error;  // a write failed; the first one only
-    loop::Task on_progress;                           // queued_bytes has become less
+    // A write failed, or (DATA_LOSS) somebody else has removed or cut a file: the first of either.
+    absl::AnyInvocable<void(absl::Status)> on_error;
+    loop::Task on_progress;  // queued_bytes has become less
   };
 
   LogFiles(loop::Loop& loop, std::string dir, Callbacks callbacks);
@@ -48,7 +49,8 @@ class LogFiles {
   Callbacks callbacks_;
   size_t queued_bytes_ = 0;
   size_t queued_writes_ = 0;
-  bool failed_ = false;
+  bool failed_ = false;   // told
+  bool changed_ = false;  // told
   loop::Task when_idle_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::shared_ptr<Directory> directory_;  // after Open the thread's alone

@@ -35,7 +35,7 @@ class OutputRouter {
   struct Callbacks {
     // Our stdout is gone (EPIPE, a full disk). Once; what follows is dropped.
     absl::AnyInvocable<void(absl::Status)> on_failed;
-    // One line for the user: a log file could not be written. Once.
+    // One line for the user: a log file could not be written, or somebody changed it. Once each.
     absl::AnyInvocable<void(std::string)> on_warning;
   };
 

@@ -161,15 +161,43 @@ TEST_F(RouterTest, AFifoInTheLogDirectoryDoesNotBlock) {
 }
 
 // J8
-TEST_F(RouterTest, ALogFileDeletedMeanwhileIsNoError) {
+TEST_F(RouterTest, ALogFileThatSomebodyChangesIsGoneOnWithAndToldOnce) {
+  Make({std::nullopt, false, dir_ + "/logs"}, 2);
+  ASSERT_TRUE(router_->Open().ok());
+  const std::string first = dir_ + "/logs/rank-00000.out", second = dir_ + "/logs/rank-00001.out";
+  const auto write = [&](int rank, const std::string& line) {
+    router_->Deliver("a", Rank(rank), kOut, line);
+    const std::string& path = rank == 0 ? first : second;
+    RunUntil([&] { return absl::EndsWith(ReadFile(path), line); });
+  };
+  write(0, "1\n");
+  write(0, "2\n");
+  write(1, "1\n");
+  EXPECT_THAT(warnings_, testing::IsEmpty());
+  std::filesystem::remove(first);
+  write(0, "3\n");
+  std::filesystem::rename(first, first + ".1");
+  write(0, "4\n");
+  std::filesystem::resize_file(second, 0);
+  write(1, "2\n");
+  Finish();
+  EXPECT_EQ(ReadFile(first), "4\n");
+  EXPECT_EQ(ReadFile(second), "2\n");
+  EXPECT_THAT(warnings_,
+              testing::ElementsAre(HasSubstr("has removed, renamed or cut the log file " + first)));
+}
+
+TEST_F(RouterTest, ALogFileThatSomebodyCutsIsTold) {
   Make({std::nullopt, false, dir_ + "/logs"}, 1);
   ASSERT_TRUE(router_->Open().ok());
+  const std::string path = dir_ + "/logs/rank-00000.out";
   router_->Deliver("a", Rank(0), kOut, "1\n");
-  RunUntil([&] { return !ReadFile(dir_ + "/logs/rank-00000.out").empty(); });
-  std::filesystem::remove(dir_ + "/logs/rank-00000.out");
+  RunUntil([&] { return !ReadFile(path).empty(); });
+  std::filesystem::resize_file(path, 0);
   router_->Deliver("a", Rank(0), kOut, "2\n");
   Finish();
-  EXPECT_EQ(ReadFile(dir_ + "/logs/rank-00000.out"), "2\n");
+  EXPECT_EQ(ReadFile(path), "2\n");
+  EXPECT_THAT(warnings_, testing::ElementsAre(HasSubstr("has removed, renamed or cut")));
 }
 
 TEST_F(RouterTest, ALogDirectoryThatCannotBeMadeIsAnErrorWithItsPath) {
