@@ -15,6 +15,7 @@
 #include "common/base/text.h"
 #include "common/view/node_view.h"
 #include "launcher/cli/options.h"
+#include "launcher/status/log_printer.h"
 #include "launcher/status/log_reading.h"
 #include "launcher/status/print.h"
 #include "launcher/status/tables.h"
@@ -176,6 +177,7 @@ absl::Status AgentCommands::Logs(const AgentJob& job) {
 
 absl::Status AgentCommands::Read(const JobPart& part, const v1::ReadLogRequest& request) {
   LogReading reading(request, options_.follow);
+  LogPrinter printer(options_);
   TimePoint heard = Clock::now();
   for (;;) {
     auto piece = agents_->ReadLog(part.node, reading.request());
@@ -192,8 +194,7 @@ absl::Status AgentCommands::Read(const JobPart& part, const v1::ReadLogRequest& 
     heard = Clock::now();
     auto step = piece.ok() ? reading.OnPiece(*std::move(piece)) : piece.status();
     if (!step.ok()) return OnHost(part.host, step.status());
-    Print(step->text);
-    std::fflush(stdout);
+    if (!printer.Add(step->text)) return absl::OkStatus();
     if (step->then == LogReading::Then::kEnd) return absl::OkStatus();
     if (step->then == LogReading::Then::kPause) poll(nullptr, 0, kPauseMs);
   }
@@ -251,7 +252,7 @@ absl::Status AgentCommands::WaitForEnd(const AgentJob& job) {
   for (;;) {
     const Left left = LookAgain(job);
     if (!left.lives && left.missing.empty()) {
-      std::fprintf(stderr, "dtrain: %s has ended\n", job.id.c_str());
+      PrintEnded(job.id, options_.json);
       return absl::OkStatus();
     }
     if (!left.lives && !(left.no_agent && Clock::now() < until)) {

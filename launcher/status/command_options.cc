@@ -28,10 +28,10 @@ constexpr Description kDescriptions[] = {
      "Shows a job: its phase, its nodes, and what each rank does."},
     {"top", "dtrain top [-H HOSTS] [JOB]",
      "Shows a job like status, again every second, until it ends."},
-    {"logs", "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [-H HOSTS] [JOB]",
+    {"logs", "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [--json] [-H HOSTS] [JOB]",
      "Prints what a rank has written lately. A launcher keeps up to 1 MiB of each rank and\n"
      "stream; dtrain launch --log-dir keeps all."},
-    {"stop", "dtrain stop [-H HOSTS] [JOB]",
+    {"stop", "dtrain stop [--json] [-H HOSTS] [JOB]",
      "Ends a job as Ctrl-C does where it was launched, and waits until nothing of it is left."},
     {"nodes", "dtrain nodes [--hostfile FILE | -H HOSTS] [--json]",
      "Shows nodes: whether their resident agents answer, which cores and GPUs are free, how the\n"
@@ -48,7 +48,7 @@ absl::Status Ignore(absl::string_view, cli::RawLaunch&) { return absl::OkStatus(
 std::vector<cli::Flag> FlagsOf(absl::string_view command) {
   constexpr absl::string_view kGroup = "Flags";
   std::vector<cli::Flag> flags;
-  if (command == "ps" || command == "status" || command == "nodes") {
+  if (command != "top") {
     flags.push_back({"--json", kGroup, "", "for programs to read", Ignore});
   }
   if (command == "logs") {

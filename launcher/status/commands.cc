@@ -22,6 +22,7 @@
 #include "launcher/status/agent_commands.h"
 #include "launcher/status/cells.h"
 #include "launcher/status/command_options.h"
+#include "launcher/status/log_printer.h"
 #include "launcher/status/print.h"
 #include "launcher/status/runtime_dir.h"
 #include "launcher/status/tables.h"
@@ -189,11 +190,9 @@ absl::Status Logs(const CommandOptions& options) {
   const std::string path = absl::StrCat("/v1/jobs/", job->id, "/ranks/", options.rank,
                                         "/log?limit=4194304&stream=", options.stream,
                                         options.follow ? "&follow=true" : "");
+  LogPrinter printer(options);
   absl::StatusOr<http::Answer> answer =
-      http::Stream(job->socket, path, [](absl::string_view piece) {
-        Print(std::string(piece));
-        return std::fflush(stdout) == 0;
-      });
+      http::Stream(job->socket, path, [&](absl::string_view piece) { return printer.Add(piece); });
   if (!answer.ok()) return answer.status();
   if (answer->status == 200) return absl::OkStatus();
   const Json json = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
@@ -222,7 +221,7 @@ absl::Status Stop(const CommandOptions& options) {
   pollfd ended{pidfd->get(), POLLIN, 0};
   while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
   }
-  std::fprintf(stderr, "dtrain: %s has ended\n", job->id.c_str());
+  PrintEnded(job->id, options.json);
   return absl::OkStatus();
 }
 

@@ -21,4 +21,9 @@ void PrintJson(const nlohmann::ordered_json& json) {
   Print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
+void PrintEnded(const std::string& job_id, bool json) {
+  if (json) return PrintJson({{"id", job_id}, {"ended", true}});
+  std::fprintf(stderr, "dtrain: %s has ended\n", job_id.c_str());
+}
+
 }  // namespace dtrain::status

@@ -11,5 +11,7 @@ void Print(const std::string& text);
 // Instead of the page before it, where a terminal shows it.
 void PrintPageAnew(const std::string& page);
 void PrintJson(const nlohmann::ordered_json& json);
+// A job that was to be ended is over: a word on stderr or, for programs, an object on stdout.
+void PrintEnded(const std::string& job_id, bool json);
 
 }  // namespace dtrain::status

@@ -89,6 +89,9 @@ std::string JobPage(const Json& all) {
     absl::StrAppend(&out, "waiting for ", Text(At(node, "host")), ": ", Text(At(node, "what"), 200),
                     "\n");
   }
+  for (const Json& warning : At(job, "warnings")) {
+    absl::StrAppend(&out, "warning: ", Text(warning, 300), "\n");
+  }
   std::vector<Row> nodes = {{"NODE", "STATE", "CPUS", "GPUS"}};
   for (const Json& node : At(all, "nodes")) {
     const Json& gpus = At(node, "gpus");

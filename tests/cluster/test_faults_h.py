@@ -175,6 +175,8 @@ def test_h5_log_disk_full(agent):
             ["-H", "node0:1", "--tag-output", "none", "--", *python(
                 "import sys\nfor i in range(200000):\n    print('%099d' % i)\n")])
         job.wait_for("the output of rank 0 waits", stream="err")
+        shown = node.cluster.head.run([hosts.bin_dir() / "dtrain", "status"]).stdout
+        assert "\nwarning: node0: the output of rank 0 waits" in shown, shown
         assert job.process.poll() is None
         # The agent serves others meanwhile, also one that says nothing.
         assert launch(agent, "true").code == 0

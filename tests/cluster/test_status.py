@@ -60,6 +60,8 @@ def test_logs_are_told_and_followed_to_the_end(cluster):
                                   stdin=subprocess.PIPE)
     launch.wait_for("up", count=4)
     assert dtrain(cluster, "logs", "--rank", "1").stdout == "up\n"
+    in_json = dtrain(cluster, "logs", "--rank", "1", "--json").stdout.splitlines()
+    assert [json.loads(line) for line in in_json] == [{"rank": 1, "stream": "stdout", "line": "up"}]
     follower = hosts.launching.Launch(cluster.head, [DTRAIN, "logs", "-f", "--rank=1"])
     errors = hosts.launching.Launch(
         cluster.head, [DTRAIN, "logs", "-f", "--rank=1", "--stream=stderr"])
@@ -77,12 +79,17 @@ def test_logs_are_told_and_followed_to_the_end(cluster):
     assert errors.wait(20).out == "first\nlast\n"
 
 
-def test_stop_ends_the_job_and_waits_for_it(cluster):
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_stop_ends_the_job_and_waits_for_it(cluster, flags):
     launch = cluster.start_launch(["--grace", "1s", *cluster.hosts_flag(1), "--", *LIVE])
     launch.wait_for("up", count=4)
     job = running(cluster)["id"]
-    stopped = dtrain(cluster, "stop", job[:10], timeout=30)
-    assert stopped.returncode == 0 and f"{job} has ended" in stopped.stderr, stopped
+    stopped = dtrain(cluster, "stop", *flags, job[:10], timeout=30)
+    assert stopped.returncode == 0, stopped
+    if flags:
+        assert json.loads(stopped.stdout) == {"id": job, "ended": True} and not stopped.stderr
+    else:
+        assert f"{job} has ended" in stopped.stderr, stopped
     assert launch.wait(5).code == 143
     leftovers.wait_for_no_processes(cluster, 3)
     assert dtrain(cluster, "ps").stdout == "no jobs\n"

@@ -20,9 +20,15 @@ TEST(CommandOptionsTest, FlagsStandBeforeOrBehindTheJob) {
     EXPECT_EQ(options->rank, 3u);
     EXPECT_EQ(options->stream, "stderr");
   }
-  auto ps = ParseCommand({"ps", "--json"});
-  ASSERT_TRUE(ps.ok());
-  EXPECT_TRUE(ps->json);
+}
+
+TEST(CommandOptionsTest, AllButTopHaveJson) {
+  for (const char* command : {"ps", "status", "logs", "stop", "nodes"}) {
+    auto options = ParseCommand({command, "--json"});
+    ASSERT_TRUE(options.ok()) << command << options.status();
+    EXPECT_TRUE(options->json) << command;
+  }
+  EXPECT_FALSE(ParseCommand({"top", "--json"}).ok());
 }
 
 TEST(CommandOptionsTest, MistakesAreNamed) {

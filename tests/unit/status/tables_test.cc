@@ -16,7 +16,8 @@ using testing::Not;
 
 const char kJob[] = R"({"id": "dtrain-1", "phase": "run", "command": ["python", "train.py"],
   "seconds": 3725.5, "ranks": {"waiting": 0, "running": 2, "ended": 2, "failed": 1}, "nodes": 2,
-  "waiting_for": [{"host": "node2", "what": "authentication"}]})";
+  "waiting_for": [{"host": "node2", "what": "authentication"}],
+  "warnings": ["node1: the output of rank 0 waits\u001b"]})";
 
 TEST(TablesTest, ListsJobsInColumns) {
   EXPECT_EQ(JobsTable(Json::array({Json::parse(kJob)})),
@@ -36,12 +37,13 @@ TEST(TablesTest, ShowsAJobWithItsNodesAndRanks) {
                          "now": {"kind": "allreduce", "number": 6, "seconds": 61.5}}},
         {"rank": 1, "host": "node2", "pid": 78, "state": "ended", "exit_code": 3},
         {"rank": 2, "host": "node2", "pid": 79, "state": "ended", "signal": 9}])")}};
-  EXPECT_THAT(
-      JobPage(all),
-      AllOf(HasSubstr("dtrain-1: run, 2 running, 1 ended, 1 failed, 1 h 2 min\n"),
-            HasSubstr("waiting for node2: authentication\n"), HasSubstr("node1  joined  0-3   0\n"),
-            HasSubstr("0     node1  77   running      in allreduce 6 for 61.5 s\n"),
-            HasSubstr("exit 3"), HasSubstr("killed by 9")));
+  EXPECT_THAT(JobPage(all),
+              AllOf(HasSubstr("dtrain-1: run, 2 running, 1 ended, 1 failed, 1 h 2 min\n"),
+                    HasSubstr("waiting for node2: authentication\n"),
+                    HasSubstr("warning: node1: the output of rank 0 waits\\x1b\n"),
+                    HasSubstr("node1  joined  0-3   0\n"),
+                    HasSubstr("0     node1  77   running      in allreduce 6 for 61.5 s\n"),
+                    HasSubstr("exit 3"), HasSubstr("killed by 9")));
 }
 
 TEST(TablesTest, AJobOfThousandsFitsOnAScreen) {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "launcher/output/line_splitter.h"
+#include "launcher/status/command_options.h"
+
+namespace dtrain::status {
+
+// What `dtrain logs` puts on stdout: the bytes as they were written or, with --json, each line as
+// an object of `rank`, `stream` and `line`, in which bytes that are no UTF-8 are U+FFFD. The last
+// line may have no end.
+class LogPrinter {
+ public:
+  explicit LogPrinter(const CommandOptions& options) : options_(options) {}
+  ~LogPrinter();
+  LogPrinter(const LogPrinter&) = delete;
+  LogPrinter& operator=(const LogPrinter&) = delete;
+  // False: stdout takes no more.
+  bool Add(absl::string_view piece);
+
+ private:
+  void PrintLine(absl::string_view line) const;
+  const CommandOptions& options_;
+  output::LineSplitter lines_;
+};
+
+}  // namespace dtrain::status
