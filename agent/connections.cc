@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
-#include "common/os/account.h"
 #include "common/os/credentials.h"
 #include "common/os/heap.h"
 
@@ -30,11 +29,8 @@ constexpr Duration kRest = std::chrono::seconds(15);
 constexpr char kGrpc[] = "h2";
 constexpr char kHttp[] = "http/1.1";
 
-std::optional<auth::Account> AccountOf(absl::string_view name) {
-  auto found = os::FindAccount(std::string(name));
-  if (!found.ok()) return std::nullopt;
-  return auth::Account{found->name, found->uid, found->gid};
-}
+// Whether there is such an account was not to be found out.
+bool CouldNotBeAsked(const absl::Status& found) { return !found.ok() && !absl::IsNotFound(found); }
 
 // Who comes by a unix socket is one, however many processes he has.
 std::string OriginOf(const auth::Identity& identity) {
@@ -61,43 +57,49 @@ Connections::Connections(loop::Loop& loop, session::Sessions& sessions,
     : loop_(loop),
       sessions_(sessions),
       answers_(answers),
+      accounts_(loop),
       http_(http::Server::MakeWithoutDoor(loop)) {
   policy_.agent_uid = geteuid();
 }
 
 Connections::~Connections() = default;
 
-std::optional<auth::Identity> Connections::IdentityOf(int socket) {
-  auto peer = os::PeerOf(socket);
-  if (!peer.ok()) {
-    log::Error(peer.status().message());
-    return std::nullopt;
+void Connections::Identify(os::UniqueFd socket, Identified then) {
+  auto peer = os::PeerOf(socket.get());
+  if (!peer.ok()) return log::Error(peer.status().message());
+  const std::string origin = absl::StrCat("user ", peer->uid);
+  if (accounts_.waiting() >= kMostOfOne) {
+    return Refuse(origin, absl::StrCat(accounts_.waiting(),
+                                       " others wait for their accounts to be ", "looked up"));
   }
-  auto account = os::FindAccount(peer->uid);
-  auto identity = auth::IdentityOfUnixPeer({peer->uid, peer->gid, static_cast<uint32_t>(peer->pid)},
-                                           account.ok() ? account->name : "", policy_);
-  if (identity.ok()) return *std::move(identity);
-  Refuse(absl::StrCat("user ", peer->uid), identity.status().message());
-  return std::nullopt;
+  accounts_.Find(peer->uid, [this, peer = *peer, origin, socket = std::move(socket),
+                             then = std::move(then)](absl::StatusOr<os::Account> found) mutable {
+    auto identity = auth::IdentityOfUnixPeer({peer.uid, peer.gid, static_cast<uint32_t>(peer.pid)},
+                                             found.ok() ? found->name : "", policy_);
+    if (!identity.ok()) return Refuse(origin, identity.status().message());
+    if (CouldNotBeAsked(found.status()))
+      identity->no_account = std::string(found.status().message());
+    then(std::move(socket), *std::move(identity));
+  });
 }
 
 void Connections::AdmitUnix(os::UniqueFd socket) {
-  auto identity = IdentityOf(socket.get());
-  if (!identity) return;
-  const std::string origin = OriginOf(*identity);
-  if (!HasRoom(origin)) return;
-  auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
-  (*place)->origin = origin;
-  Serve(place, *std::move(identity), std::move(socket));
+  Identify(std::move(socket), [this](os::UniqueFd known, auth::Identity identity) {
+    const std::string origin = OriginOf(identity);
+    if (!HasRoom(origin)) return;
+    auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
+    (*place)->origin = origin;
+    Serve(place, std::move(identity), std::move(known));
+  });
 }
 
 void Connections::AdmitHttp(os::UniqueFd socket) {
-  auto identity = IdentityOf(socket.get());
-  if (!identity) return;
-  const std::string origin = OriginOf(*identity);
-  if (!http_->Admit(std::move(socket), origin, answers_.HandlerFor(*std::move(identity)))) {
-    Refuse(origin, "too many HTTP connections are here");
-  }
+  Identify(std::move(socket), [this](os::UniqueFd known, auth::Identity identity) {
+    const std::string origin = OriginOf(identity);
+    if (!http_->Admit(std::move(known), origin, answers_.HandlerFor(std::move(identity)))) {
+      Refuse(origin, "too many HTTP connections are here");
+    }
+  });
 }
 
 void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
@@ -122,12 +124,29 @@ void Connections::OnTlsReady(Place place, tls::Ready ready) {
     Refuse(origin, "it speaks neither gRPC nor HTTP (ALPN h2, http/1.1)");
     return Close(place);
   }
+  const std::string name = policy_.accounts.AccountFor(ready.peer.name);
+  accounts_.Find(name, [this, place, here = (*place)->here,
+                        ready = std::move(ready)](absl::StatusOr<os::Account> found) mutable {
+    if (*here) OnAccount(place, std::move(ready), found);
+  });
+}
+
+void Connections::OnAccount(Place place, tls::Ready ready,
+                            const absl::StatusOr<os::Account>& found) {
+  const std::string origin = (*place)->origin;
   auto identity = auth::IdentityOfCertificate(
       {std::string(tls::KindName(ready.peer.kind)), ready.peer.name, ready.peer.serial}, origin,
-      policy_, AccountOf);
+      policy_, [&](absl::string_view) -> std::optional<auth::Account> {
+        if (!found.ok()) return std::nullopt;
+        return auth::Account{found->name, found->uid, found->gid};
+      });
   if (!identity.ok()) {
     Refuse(origin, identity.status().message());
     return Close(place);
+  }
+  const bool looks_only = identity->role == auth::Role::kObserver;
+  if (CouldNotBeAsked(found.status()) && !looks_only) {
+    identity->no_account = std::string(found.status().message());
   }
   if (ready.alpn == kGrpc) return Serve(place, *std::move(identity), std::move(ready.plain));
   // The end of what it is served ends its TLS, which closes the connection.

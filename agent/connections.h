@@ -7,6 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "agent/accounts.h"
 #include "agent/answers/node_answers.h"
 #include "agent/auth/identity.h"
 #include "agent/auth/refusal_log.h"
@@ -40,6 +43,8 @@ class Connections {
   // One from elsewhere, at `address`: known by the certificate it shows. It speaks gRPC or HTTP.
   void AdmitTcp(os::UniqueFd socket, const std::string& address);
   size_t size() const { return connections_.size(); }
+  // Of whoever is connected.
+  const Accounts& accounts() const { return accounts_; }
 
  private:
   struct Connection;
@@ -47,9 +52,11 @@ class Connections {
 
   // False when so many of them are here that another one is refused.
   bool HasRoom(const std::string& origin);
-  // Of who sits at the other end of a unix socket; nullopt when it is refused.
-  std::optional<auth::Identity> IdentityOf(int socket);
+  // Finds out who sits at the other end of a unix socket, if it is not refused.
+  using Identified = absl::AnyInvocable<void(os::UniqueFd, auth::Identity)>;
+  void Identify(os::UniqueFd socket, Identified then);
   void OnTlsReady(Place place, tls::Ready ready);
+  void OnAccount(Place place, tls::Ready ready, const absl::StatusOr<os::Account>& found);
   void Serve(Place place, auth::Identity peer, os::UniqueFd stream);
   void Refuse(const std::string& origin, absl::string_view why);
   void Close(Place place);
@@ -58,6 +65,7 @@ class Connections {
   loop::Loop& loop_;
   session::Sessions& sessions_;
   answers::NodeAnswers& answers_;
+  Accounts accounts_;
   const std::unique_ptr<http::Server> http_;
   auth::Policy policy_;
   std::shared_ptr<const tls::Context> tls_;

@@ -224,7 +224,7 @@ class Resident {
 
   absl::StatusOr<std::unique_ptr<session::ShepherdProcess>> StartShepherd(
       const session::Owner& owner, const v1::Hello& hello) {
-    auto account = os::FindAccount(owner.uid);
+    auto account = connections_.accounts().Known(owner.uid);
     if (!account.ok()) return account.status();
     const std::string cgroup = MakeCgroup(*account, hello);
     auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram,

@@ -377,3 +377,37 @@ def test_h13_a_home_that_hangs(tcp):  # noqa: F811
         assert result.code == 200 and "/home/alice" in result.err, result
         assert "file server" in result.err and "started" not in result.out, result
     node.path("/run/go").unlink()
+
+
+@contextlib.contextmanager
+def accounts_that_hang(node):
+    """As a directory service behind NSS that does not answer: whoever opens /etc/passwd waits."""
+    fifo = node.path("/root/work/passwd")
+    os.mkfifo(fifo)
+    node.run(["mount", "--bind", "/root/work/passwd", "/etc/passwd"])
+    try:
+        yield
+    finally:
+        node.run(["umount", "-l", "/etc/passwd"])
+        with contextlib.suppress(OSError):  # nobody waits
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+
+
+# As H13: those that run hear from their agent meanwhile, and whoever comes is told.
+def test_h13_accounts_that_hang(tcp):  # noqa: F811
+    node = tcp.node
+    running = node.cluster.start_launch(
+        [*tcp.flags("--lease", "4s"), "sh", "-c",
+         "echo up; until [ -e /run/go ]; do sleep 0.05; done; echo end"])
+    running.wait_for("up", count=2)
+    with accounts_that_hang(node):
+        result = tcp.launch("echo", "started", flags=("--bind", "none"))
+        assert result.code == 206 and "started" not in result.out, result
+        assert "databases of accounts" in result.err and "10 s" in result.err, result
+        assert running.process.poll() is None, running.wait(1)
+    result = tcp.launch("echo", "fine", flags=("--bind", "none"))
+    assert result.code == 0 and result.out.count("fine") == 2, result
+    node.path("/run/go").touch()
+    result = running.wait(30)
+    assert result.code == 0 and result.out.count("end") == 2, result
+    node.path("/run/go").unlink()
