@@ -89,4 +89,16 @@ std::string AddressText(const sockaddr_storage& peer) {
   return text;
 }
 
+std::string BoundTo(int socket) {
+  sockaddr_storage own{};
+  socklen_t size = sizeof(own);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0) return "?";
+  if (own.ss_family == AF_INET6) {
+    return absl::StrCat("[", AddressText(own),
+                        "]:", ntohs(reinterpret_cast<const sockaddr_in6&>(own).sin6_port));
+  }
+  return absl::StrCat(AddressText(own), ":",
+                      ntohs(reinterpret_cast<const sockaddr_in&>(own).sin_port));
+}
+
 }  // namespace dtrain::agent

@@ -34,5 +34,7 @@ absl::StatusOr<os::UniqueFd> ListenTcp(const std::string& where);
 
 // "10.0.0.1"
 std::string AddressText(const sockaddr_storage& peer);
+// Where a TCP socket is bound: "10.0.0.1:9797", "[::]:9797".
+std::string BoundTo(int socket);
 
 }  // namespace dtrain::agent

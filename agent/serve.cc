@@ -178,11 +178,12 @@ class Resident {
     if (!listen_.empty()) {
       auto listening = ListenTcp(listen_);
       if (!listening.ok()) return listening.status();
+      const std::string where = BoundTo(listening->get());
       tcp_.emplace(loop_, *std::move(listening),
                    [this](os::UniqueFd socket, const sockaddr_storage& peer) {
                      connections_.AdmitTcp(std::move(socket), AddressText(peer));
                    });
-      log::Info(absl::StrCat("serving with TLS on ", listen_));
+      log::Info(absl::StrCat("serving with TLS on ", where));
     }
     auto listening = directory_.Listen(std::move(systemd_.fd));
     if (!listening.ok()) return listening.status();

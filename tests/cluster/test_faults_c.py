@@ -140,6 +140,29 @@ def test_c4_agent_of_another_job_is_refused_and_that_job_is_not_touched(cluster,
     assert result.code == 0 and result.out.count("done") == 2, result
 
 
+def agents_of(host):
+    return [row for row in leftovers.processes(host)
+            if row[2].endswith((" bridge", " shepherd"))]
+
+
+# C8: the launcher, at which all meet, dies while they wait for one of them.
+@pytest.mark.launcher_killed
+def test_c8_the_launcher_dies_before_the_barrier_is_complete(cluster):
+    assert cluster.launch([*cluster.hosts_flag(1), "--", "true"]).code == 0  # the agents are there
+    launch = cluster.start_launch([*slow_rsh(cluster, "node3"), *cluster.hosts_flag(1), "--",
+                                   "sh", "-c", "echo started > /root/work/started"])
+    waiting = [host for host in cluster.nodes if host.name != "node3"]
+    for host in waiting:
+        wait_until(lambda host=host: agents_of(host), 20, host.name)
+    launch.signal(signal.SIGKILL)
+    assert launch.wait(10).code == -signal.SIGKILL
+    for host in waiting:
+        wait_until(lambda host=host: not agents_of(host), 15, lambda host=host: agents_of(host))
+    (cluster.work() / "go").touch()  # its way opens when nobody asks any more
+    leftovers.wait_for_no_processes(cluster, 15)
+    assert not any(host.path("/root/work/started").exists() for host in cluster.nodes)
+
+
 # C9: the barrier is complete, the workers run, and a host joins again after a restart.
 def test_c9_late_joiner_is_refused_by_name(cluster):
     result = cluster.launch([*fake_rsh(cluster, "again=1"), "-H", "fake:1", *STARTED], timeout=20)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resident agents over TCP with TLS: certificates of dtrain-pki, identities, and what is refused."""
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import hosts
 import residents
 from certificates import Authority, agent_flags, pki
 from launching import wait_until
+from test_faults_c import listening_ports
 from test_identity import IDS, REPORT, node  # noqa: F401 - a fixture
 
 PORT = 9797
@@ -53,6 +55,20 @@ def test_a_certificate_leads_to_its_account(tcp):
     assert result.code == 0, result
     assert result.lines.count(IDS) == 2 and "regained" not in result.out, result
     assert 'who="user:alice"' in tcp.agent.log and "allowed" in tcp.agent.log
+
+
+# What it says is what it is bound to, and it is bound to nothing else (C14).
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "[::1]"])
+def test_an_agent_says_where_it_listens(tcp, address):
+    flags = agent_flags(0)
+    flags[1] = f"{address}:0"
+    agent = residents.Resident(tcp.node, flags=[*flags, "--state-dir", "/run/other-agent"]).start()
+    [said] = re.findall(r"serving with TLS on (\S+):(\d+)\n", agent.log)
+    assert said[0] == address and said[1] != "0", agent.log
+    assert listening_ports(tcp.node) == {PORT, int(said[1])}
+    agent.signal(signal.SIGTERM)
+    assert agent.process.wait(10) == 0, agent.log
+    shutil.rmtree(tcp.node.path("/run/other-agent"))
 
 
 # One host by its resident agent, the head itself without.
