@@ -197,6 +197,15 @@ def test_a_new_list_of_the_revoked_is_an_hour_old(authority, tmp_path):
     assert 3600 <= time.time() - begin < 3600 + 300, told
 
 
+# So that a node whose clock is slow believes the authority, too.
+def test_a_new_authority_is_an_hour_old(authority):
+    told = subprocess.run(["openssl", "x509", "-in", authority / "ca.crt", "-noout", "-startdate"],
+                          check=True, capture_output=True, text=True).stdout
+    begin = calendar.timegm(time.strptime(told.strip(), "notBefore=%b %d %H:%M:%S %Y GMT"))
+    assert 3600 <= time.time() - begin < 3600 + 300, told
+    assert must("list", authority).count("\n") <= 1, "it is none of those that it has issued"
+
+
 def test_list(authority):
     must("node", authority, "gpu01")
     must("user", authority, "mon", "--observer", "--days", "30")
