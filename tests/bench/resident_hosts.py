@@ -12,7 +12,7 @@ TLS = "/root/work/tls"
 
 
 @contextlib.contextmanager
-def agents(cluster):
+def agents(cluster, flags=()):
     """An agent on each node that listens with a certificate; the head is given one for root."""
     authority = Authority(cluster.base, cluster.nodes)
     authority.user("root")
@@ -21,7 +21,8 @@ def agents(cluster):
     try:
         for node in cluster.nodes:
             authority.bundle(f"node:{node.name}", cluster.work(node) / "tls")
-            made.append(residents.Resident(node, flags=[*agent_flags(PORT, TLS), "--allow-root"]))
+            own = [*agent_flags(PORT, TLS), "--allow-root", *flags]
+            made.append(residents.Resident(node, flags=own))
             made[-1].start()
         yield made
         for agent in made:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What status requests cost: a thousand a second, half of them on the launcher's unix socket and half
-on its loopback port, while four ranks on four hosts with resident agents write as fast as they can.
-Every byte that they wrote must arrive."""
+"""What status requests cost: a thousand a second, of the launcher and then of an agent, half of them on
+its unix socket and half on its loopback port, while four ranks on four hosts with resident agents write
+as fast as they can. Every byte that they wrote must arrive."""
 import json
 import os
 import re
@@ -13,6 +13,7 @@ from compare import hosts, parser, save, table, verdict
 
 import launching
 import resident_hosts
+from residents import STATE
 
 RATE = 1000
 CONNECTIONS = 16  # of each kind
@@ -77,13 +78,28 @@ class Flood:
                    for node in self._cluster.nodes)
 
 
-def ask(cluster, address, seconds):
-    job, port, token = address
+def of_launcher(cluster, flood):
+    """The host where to ask, and what."""
+    job, port, token = flood.address()
     base = f"/v1/jobs/{job}"
-    spec = {"socket": f"/run/dtrain/{job}.sock", "tcp": ["127.0.0.1", port], "token": token,
-            "paths": [base, f"{base}/ranks", "/metrics", "/v1/jobs", "/v1/nodes", "/healthz"],
-            "rate": RATE, "seconds": seconds, "connections": CONNECTIONS}
-    load = cluster.head.popen(
+    return cluster.head, {
+        "socket": f"/run/dtrain/{job}.sock", "tcp": ["127.0.0.1", port], "token": token,
+        "paths": [base, f"{base}/ranks", "/metrics", "/v1/jobs", "/v1/nodes", "/healthz"]}
+
+
+def of_agent(agent, flood):
+    base = f"/v1/jobs/{flood.address()[0]}"
+    [port] = re.findall(r"status on http://127\.0\.0\.1:(\d+)/", agent.log)
+    return agent.host, {
+        "socket": f"{STATE}/http.sock", "tcp": ["127.0.0.1", int(port)],
+        "token": agent.host.path(f"{STATE}/http.token").read_text().strip(),
+        "paths": [base, f"{base}/ranks", "/metrics", "/v1/jobs", "/v1/node", "/healthz"]}
+
+
+def ask(where, seconds):
+    host, spec = where
+    spec = {**spec, "rate": RATE, "seconds": seconds, "connections": CONNECTIONS}
+    load = host.popen(
         ["/usr/bin/python3", "-I", resident_hosts.HERE / "status_load.py", json.dumps(spec)],
         stdout=subprocess.PIPE, text=True)
     out, _ = load.communicate()
@@ -101,23 +117,26 @@ def main():
     options.add_argument("--seconds", type=int, default=10)
     options = options.parse_args()
     rows, checks, kept = [], [], []
-    with hosts.Cluster(4) as cluster, resident_hosts.agents(cluster):
+    flags = ["--status-listen", "127.0.0.1:0"]
+    with hosts.Cluster(4) as cluster, resident_hosts.agents(cluster, flags) as agents:
         for number in range(options.rounds):
-            flood = Flood(cluster)
-            flood.wait_until_it_flows()
-            before = flood.arrived
-            told = ask(cluster, flood.address(), options.seconds)
-            speed = (flood.arrived - before) / options.seconds / 1e6
-            lost = flood.finish() - flood.arrived
-            times = told["seconds"]
-            rows.append((f"round {number + 1}", len(times), len(told["errors"]),
-                         *(f"{part(times, share):.1f}" for share in (0.5, 0.99, 0.999)),
-                         f"{part(told['served'], 0.99):.1f}", f"{speed:.0f}", lost))
-            checks += [verdict("requests without a good answer",
-                               RATE * options.seconds - len(times) + len(told["errors"]), 0),
-                       verdict("p99 of a status request, ms", part(times, 0.99), 50),
-                       verdict("bytes of the logs that are missing", abs(lost), 0)]
-            kept.append({**told, "log_mb_s": speed, "lost": lost})
+            for who in ("launcher", "agent"):
+                flood = Flood(cluster)
+                flood.wait_until_it_flows()
+                where = of_launcher(cluster, flood) if who == "launcher" else of_agent(agents[0], flood)
+                before = flood.arrived
+                told = ask(where, options.seconds)
+                speed = (flood.arrived - before) / options.seconds / 1e6
+                lost = flood.finish() - flood.arrived
+                times = told["seconds"]
+                rows.append((f"{who}, round {number + 1}", len(times), len(told["errors"]),
+                             *(f"{part(times, share):.1f}" for share in (0.5, 0.99, 0.999)),
+                             f"{part(told['served'], 0.99):.1f}", f"{speed:.0f}", lost))
+                checks += [verdict(f"{who}: requests without a good answer",
+                                   RATE * options.seconds - len(times) + len(told["errors"]), 0),
+                           verdict(f"{who}: p99 of a status request, ms", part(times, 0.99), 50),
+                           verdict(f"{who}: bytes of the logs that are missing", abs(lost), 0)]
+                kept.append({"of": who, **told, "log_mb_s": speed, "lost": lost})
     table(f"{RATE} status requests a second for {options.seconds} s while four ranks flood their logs",
           ("", "answers", "errors", "p50 ms", "p99", "p99.9", "p99 once sent", "logs MB/s",
            "bytes lost"), rows)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on the head of the cluster: asks a launcher for its status at fixed moments, whether it has
-answered the last time or not, over connections that stay open. Prints one JSON object.
+"""Runs on a host of the cluster: asks a launcher or an agent there for its status at fixed moments,
+whether it has answered the last time or not, over connections that stay open. Prints one JSON object.
 
 Argument: {"socket": PATH, "tcp": [IP, PORT], "token": TEXT, "paths": [...], "rate": PER_SECOND,
 "seconds": N, "connections": N of each kind}. A request's time begins when it was due.
