@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resident agents: jobs that outlive them (group E), and what of it must not go wrong."""
+"""Resident agents: jobs that outlive them (group E), and what of it must not go wrong. Killed at random
+moments: test_random_kills.py."""
 import os
-import random
 import signal
 from pathlib import Path
 
@@ -225,36 +225,3 @@ def test_two_jobs_at_once_do_not_disturb_each_other(cluster, agents):
         assert identity(pid)
     go(cluster)
     assert first.wait(30).code in range(3, 7)
-
-
-# E2, E10 and O: killed at any moment of a job, it is never started twice, and nothing is left.
-@pytest.mark.bound(20)
-def test_e2_agents_killed_at_random_moments(cluster, agents):
-    seed = int(os.environ.get("DTRAIN_SEED", random.randrange(1 << 30)))
-    print(f"DTRAIN_SEED={seed}")
-    dice = random.Random(seed)
-    outcomes = {}
-    for number in range(int(os.environ.get("DTRAIN_ROUNDS", "12"))):
-        mark = f"round{number}"
-        launch = cluster.start_launch(
-            ["--grace", "1s", "--lease", "5s", *cluster.hosts_flag(1), "--", "sh", "-c",
-             f"echo {mark}; sleep 0.2; echo end; exit 0"])
-        agent = dice.choice(agents)
-        moment = dice.uniform(0, 0.6)
-        try:
-            launch.process.wait(moment)
-        except Exception:  # noqa: BLE001 - still running, as it should
-            pass
-        agent.kill()
-        agent.start()
-        result = launch.wait(40)
-        outcomes[result.code] = outcomes.get(result.code, 0) + 1
-        assert result.code in (0, 200, 202, 203), (seed, number, result)
-        for rank in range(cluster.size):
-            count = result.lines.count(f"[{rank}] {mark}")
-            assert count <= 1, (seed, number, rank, result)
-            assert result.code != 0 or count == 1, (seed, number, rank, result)
-        for other in agents:
-            wait_until(lambda other=other: not workers(other.host) and not other.jobs(), 15,
-                       lambda other=other: (seed, number, other.log, other.jobs()))
-    print(outcomes)
