@@ -102,17 +102,39 @@ def end_ssh_sessions(host):
             os.kill(pid, signal.SIGKILL)
 
 
-# G1: the default lease is 15 s.
+def started_by(host, mark):
+    return [row for row in leftovers.processes(host)
+            if b"LEASE=" + mark.encode() in leftovers.environment_of(row[0]).split(b"\0")]
+
+
+# G1: the default lease is 15 s. A verdict comes neither with that of a job with a shorter one nor as late
+# as that of one with a longer one, and no later do the workers on the cut host go.
 def test_g1_default_lease(cluster):
-    launch = running(cluster, "--grace", "1s", per_host=1)
-    cluster.cut(cluster.nodes[0])
+    first, second = cluster.nodes[:2]
+    jobs = {}
+    for lease in ("8s", "default", "30s"):
+        flags = [] if lease == "default" else ["--lease", lease]
+        jobs[lease] = cluster.start_launch(
+            [*flags, "--grace", "1s", "--bind", "none", "-x", f"LEASE={lease}",
+             *cluster.hosts_flag(1, [first, second]), "--", *LIVE])
+    for job in jobs.values():
+        job.wait_for("up", count=2)
+    cluster.cut(first)
     try:
-        result = launch.wait(25)
-        assert result.code == 202 and "node0" in result.err and result.seconds > 8, result
-        workers_gone(cluster.nodes[0], 20)
+        wait_until(lambda: not started_by(first, "8s"), 60, lambda: leftovers.processes(first))
+        result = jobs["8s"].wait(60)
+        assert result.code == 202 and "node0" in result.err, result
+        assert jobs["default"].process.poll() is None and started_by(first, "default")
+        result = jobs["default"].wait(60)
+        assert result.code == 202 and "node0" in result.err, result
+        wait_until(lambda: not started_by(first, "default"), 60, lambda: leftovers.processes(first))
+        assert not started_by(second, "default")
+        assert jobs["30s"].process.poll() is None and started_by(first, "30s")
+        assert jobs["30s"].wait(60).code == 202
+        workers_gone(first, 60)
     finally:
-        cluster.heal(cluster.nodes[0])
-    end_ssh_sessions(cluster.nodes[0])
+        cluster.heal(first)
+    end_ssh_sessions(first)
 
 
 # G2: the host is heard but hears nothing. Both sides come to the same verdict.

@@ -2,24 +2,29 @@
 """Faults of group G with resident agents: bad cables, and what stands between launchers and agents. G1, G2,
 G3 and G10 are in test_faults_efg.py; messages that are lost, one by one, in test_lost_messages.py."""
 import contextlib
+import json
+import os
 import random
 import re
 import shutil
 import signal
+import time
 
 import pytest
 
 import hosts
+import leftovers
 import residents
 import wire
 from certificates import agent_flags
 from launching import wait_until
 from test_collectives import loop  # noqa: F401 - a fixture
 from test_identity import node  # noqa: F401 - a fixture
-from test_resident import agents, workers  # noqa: F401 - a fixture
+from test_resident import agents, check_lines, go, ranks, workers  # noqa: F401 - a fixture
 from test_tcp import PORT, Tcp
 
 BEHIND = PORT + 1
+OURS = re.compile("dtrain-agent[^ ]* (bridge|serve|shepherd)|^[^ ]* shepherd$")
 TOLD_OFF = re.compile("too_many_pings|ENHANCE_YOUR_CALM|GOAWAY", re.IGNORECASE)
 
 
@@ -39,6 +44,46 @@ def test_g4_a_bad_cable_is_no_loss(cluster, agents):  # noqa: F811
     for rank in "01":
         lines = [line for line in result.lines if line.startswith(f"{rank} ")]
         assert lines == [f"{rank} {i}" for i in range(250)], lines[-3:]
+
+
+# E, G1: all of dtrain's processes on a node stand still for ten seconds, less than the default lease.
+@pytest.mark.parametrize("way", ["ssh", "resident"])
+def test_a_node_whose_agent_is_stopped_is_suspect_and_no_more(cluster, request, way):
+    if way == "resident":
+        request.getfixturevalue("agents")
+    node = cluster.nodes[1]  # noqa: F811
+    job = cluster.start_launch([*cluster.hosts_flag(1), "--", "sh", "-c", "i=0; until [ -e /run/go ]; do "
+                                "echo line $i; i=$((i + 1)); sleep 0.02; done; echo last $i"])
+    for rank in range(cluster.size):
+        job.wait_for(f"[{rank}] line 5\n")
+    before = [ranks(host) for host in cluster.nodes]
+    assert all(before)
+    stopped = [pid for pid, _, line in leftovers.processes(node) if OURS.search(line)]
+    assert len(stopped) == (3 if way == "resident" else 2), leftovers.processes(node)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    since = time.monotonic()
+    try:
+        job.wait_for("node1: nothing was heard from it for ", stream="err", timeout=60)
+        assert states(cluster) == ["joined", "suspect", "joined", "joined"], job.err
+        time.sleep(max(0, since + 10 - time.monotonic()))  # the fault is that long
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    job.wait_for("node1: heard from again after ", stream="err", timeout=60)
+    assert states(cluster) == ["joined"] * 4, job.err
+    assert [ranks(host) for host in cluster.nodes] == before
+    go(cluster)
+    result = job.wait(60)
+    for host in cluster.nodes:
+        host.path("/run/go").unlink()
+    assert result.code == 0 and "lost" not in result.err, result
+    check_lines(result, cluster.size)
+
+
+def states(cluster):
+    told = json.loads(cluster.head.run([hosts.bin_dir() / "dtrain", "status", "--json"]).stdout)
+    return [host["state"] for host in told["nodes"]]
 
 
 def rounds(host):
