@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dtrain-agent serve` as a service, by systemd's protocols without systemd: who is told that it lives, and
+the socket that it is given. Under a real systemd it is in test_package.py."""
+import os
+import signal
+import socket
+import threading
+
+import pytest
+
+import hosts
+import leftovers
+import residents
+from launching import wait_until
+
+LIVE = ["sh", "-c", "echo up; exec sleep 600"]
+FOR_THE_AGENT_ALONE = (b"NOTIFY_SOCKET=", b"WATCHDOG_", b"LISTEN_")
+
+
+class Manager:
+    """Hears what an agent tells its service manager."""
+
+    def __init__(self, cluster, host):
+        self.variables = {"NOTIFY_SOCKET": "/root/work/notify"}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._path = cluster.work(host) / "notify"
+        self._socket.bind(str(self._path))
+        self._socket.settimeout(60)
+
+    def next(self):
+        return self._socket.recv(4096).decode()
+
+    def next_but_signs_of_life(self):
+        while (told := self.next()) == "WATCHDOG=1":
+            pass
+        return told
+
+    def pending(self):
+        """What has come and nobody has read."""
+        told = []
+        self._socket.setblocking(False)
+        try:
+            while True:
+                told.append(self.next())
+        except BlockingIOError:
+            self._socket.settimeout(60)
+            return told
+
+    def close(self):
+        self._socket.close()
+        self._path.unlink()
+
+
+@pytest.fixture
+def managers(cluster):
+    made = [Manager(cluster, node) for node in cluster.nodes[:2]]
+    yield made
+    for manager in made:
+        manager.close()
+
+
+def end(agent):
+    agent.signal(signal.SIGTERM)
+    assert agent.process.wait(20) == 0, agent.log
+    agent.process = None
+    agent.stop()
+
+
+def test_it_tells_when_it_is_ready_and_when_it_ends(cluster, managers):
+    agent = residents.Resident(cluster.nodes[0], env=managers[0].variables).start()
+    assert managers[0].next() == "READY=1"
+    agent.signal(signal.SIGHUP)
+    wait_until(lambda: "were read again" in agent.log, 20, lambda: agent.log)
+    end(agent)
+    # No sign of life without WATCHDOG_USEC.
+    assert managers[0].pending() == ["STOPPING=1"]
+
+
+# systemd restarts an agent that gives no sign of life. One that stands still gives none, while another
+# gives many.
+def test_signs_of_life_come_from_an_agent_that_is_alive(cluster, managers):
+    first, second = (residents.Resident(node, env={**manager.variables, "WATCHDOG_USEC": "400000"}).start()
+                     for node, manager in zip(cluster.nodes, managers))
+    for manager in managers:
+        assert manager.next() == "READY=1"
+        for _ in range(3):
+            assert manager.next() == "WATCHDOG=1"
+    first.signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, first.pid, os.WSTOPPED)
+    managers[0].pending()
+    for _ in range(10):
+        assert managers[1].next() == "WATCHDOG=1"
+    assert managers[0].pending() == []
+    first.signal(signal.SIGCONT)
+    for _ in range(3):
+        assert managers[0].next() == "WATCHDOG=1"
+    for agent, manager in zip((first, second), managers):
+        end(agent)
+        assert manager.next_but_signs_of_life() == "STOPPING=1"
+
+
+# WATCHDOG_PID names the process that is meant.
+def test_a_watchdog_of_another_process(cluster, managers):
+    agent = residents.Resident(cluster.nodes[0], env={
+        **managers[0].variables, "WATCHDOG_USEC": "400000", "WATCHDOG_PID": "999999"}).start()
+    other = residents.Resident(cluster.nodes[1], env={
+        **managers[1].variables, "WATCHDOG_USEC": "400000"}).start()
+    assert managers[0].next() == managers[1].next() == "READY=1"
+    for _ in range(5):
+        assert managers[1].next() == "WATCHDOG=1"
+    assert managers[0].pending() == []
+    end(agent)
+    end(other)
+
+
+# What systemd says to the agent is for no shepherd and no worker.
+def test_nobody_inherits_the_managers_variables(cluster, managers):
+    agent = residents.Resident(cluster.nodes[0], env={
+        **managers[0].variables, "WATCHDOG_USEC": "400000"}).start()
+    launch = cluster.start_launch(["--grace", "1s", "-H", "node0:2", "--", *LIVE])
+    launch.wait_for("up", count=2)
+
+    def below():
+        return [pid for pid, _, line in leftovers.processes(cluster.nodes[0])
+                if line.endswith(" shepherd") or line == "sleep 600"]
+
+    wait_until(lambda: len(below()) == 3, 20, lambda: leftovers.processes(cluster.nodes[0]))
+    for pid in below():
+        names = leftovers.environment_of(pid)
+        assert names and not [name for name in FOR_THE_AGENT_ALONE if name in names], names
+    launch.signal(signal.SIGTERM)
+    assert launch.wait(20).code == 143
+    end(agent)
+
+
+# Makes the socket as systemd does, and begins with the agent when somebody has come.
+ACTIVATE = """#!/usr/bin/python3 -I
+import os, select, socket, sys
+os.makedirs("{state}", mode=0o755)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("{state}/agent.sock")
+listener.listen(16)
+select.select([listener], [], [])
+if listener.fileno() != 3:
+    os.dup2(listener.fileno(), 3)
+os.set_inheritable(3, True)
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()), LISTEN_FDNAMES="agent.sock")
+os.execv("{agent}", ["{agent}", *sys.argv[1:]])
+"""
+
+
+def test_who_came_before_the_agent_is_served(cluster):
+    node = cluster.nodes[0]
+    script = cluster.work(node) / "activate"
+    script.write_text(ACTIVATE.format(state=residents.STATE, agent=hosts.bin_dir() / "dtrain-agent"))
+    script.chmod(0o755)
+    agent = residents.Resident(node)
+    agent.program = "/root/work/activate"
+    starting = threading.Thread(target=agent.start)
+    starting.start()
+    path = node.path(f"{residents.STATE}/agent.sock")
+
+    def come():
+        early = socket.socket(socket.AF_UNIX)
+        try:
+            early.connect(str(path))
+        except OSError:
+            early.close()
+            return None
+        return early
+
+    early = wait_until(come, 20, "no socket")
+    early.settimeout(60)
+    early.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    assert early.recv(9)[3:4] == b"\x04", "its settings"
+    early.close()
+    starting.join(30)
+    result = cluster.launch(["-H", "node0:1", "--", "true"])
+    assert result.code == 0 and path.is_socket(), result
+    assert not agent.ended() and "serving on" in agent.log
+    end(agent)
