@@ -4,7 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -44,6 +46,24 @@ std::unique_ptr<CLI::App> Define(Config& config) {
   return app;
 }
 
+// "FILE: line N: " of the first line with which the file `path` is wrong by itself; empty when
+// there is none. CLI11 tells the name at most.
+std::string WrongLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string so_far, line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    absl::StrAppend(&so_far, line, "\n");
+    Config config;
+    std::istringstream lines(so_far);
+    try {
+      Define(config)->parse_from_stream(lines);
+    } catch (const std::exception&) {
+      return absl::StrCat(path, ": line ", number, ": ");
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<Config> ParseConfig(const std::vector<std::string>& words) {
@@ -52,7 +72,9 @@ absl::StatusOr<Config> ParseConfig(const std::vector<std::string>& words) {
   try {
     app->parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(Escape(error.what()));
+    const CLI::Option* file = app->get_config_ptr();
+    const std::string where = file->count() > 0 ? WrongLine(file->as<std::string>()) : "";
+    return absl::InvalidArgumentError(Escape(absl::StrCat(where, error.what())));
   }
   return config;
 }
