@@ -109,7 +109,14 @@ void Sessions::OnFirst(Visitors::iterator visitor, const auth::Identity& peer,
 
 void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
                     v1::SessionRequest request) {
-  if (absl::Status may = Check(peer, kSessionMethod, nullptr, &request.hello()); !may.ok()) {
+  const v1::Hello& hello = request.hello();
+  // Who says that another's job is his own is told so before anything of that name is made.
+  if (const Session* there = Find(hello.job_id(), hello.attempt()); there != nullptr) {
+    if (absl::Status may = Check(peer, kSessionMethod, there, &hello); !may.ok()) {
+      return stream->Finish(std::move(may));
+    }
+  }
+  if (absl::Status may = Check(peer, kSessionMethod, nullptr, &hello); !may.ok()) {
     return stream->Finish(std::move(may));
   }
   if (std::string why = quarantine_.Why(); !why.empty()) {
@@ -117,7 +124,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   }
   RemoveEnded();
   const Owner owner{peer.account->uid, peer.account->name};
-  auto shepherd = make_shepherd_(owner, request.hello());
+  auto shepherd = make_shepherd_(owner, hello);
   if (!shepherd.ok()) {
     stream->Finish(absl::Status(shepherd.status().code(),
                                 absl::StrCat("start the shepherd: ", shepherd.status().message())));
@@ -150,12 +157,11 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     return;
   }
   Session* session = Find(hello.job_id(), hello.attempt());
-  if (session != nullptr && session->CanResume(hello)) {
+  if (session != nullptr) {
     if (absl::Status may = Check(peer, kSessionMethod, session, &hello); !may.ok()) {
       return stream->Finish(std::move(may));
     }
-    session->Resume(std::move(stream), hello);
-    return;
+    if (session->CanResume(hello)) return session->Resume(std::move(stream), hello);
   }
   auto lost = lost_.find({hello.job_id(), hello.attempt()});
   stream->Finish(absl::NotFoundError(

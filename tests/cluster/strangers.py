@@ -56,4 +56,5 @@ def main(address, port, ca, cert, key, version, *methods):
         print(call(address, int(port), context, method))
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
