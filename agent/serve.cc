@@ -230,7 +230,11 @@ class Resident {
     const std::string cgroup = MakeCgroup(*account, hello);
     auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram,
                                                     geteuid() == 0 ? &*account : nullptr, cgroup);
-    if (shepherd.ok()) os::ResetOomScore((*shepherd)->pid());
+    if (!shepherd.ok()) {
+      RemoveCgroups();
+      return shepherd;
+    }
+    os::ResetOomScore((*shepherd)->pid());
     return shepherd;
   }
 

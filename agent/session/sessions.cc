@@ -126,9 +126,13 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   const Owner owner{peer.account->uid, peer.account->name};
   auto shepherd = make_shepherd_(owner, hello);
   if (!shepherd.ok()) {
-    stream->Finish(absl::Status(shepherd.status().code(),
-                                absl::StrCat("start the shepherd: ", shepherd.status().message())));
-    return;
+    // What the agent itself may not do is no refusal of who asks.
+    const absl::StatusCode code = absl::IsPermissionDenied(shepherd.status())
+                                      ? absl::StatusCode::kFailedPrecondition
+                                      : shepherd.status().code();
+    std::string why = absl::StrCat("start the shepherd: ", shepherd.status().message());
+    log::Error(why);
+    return stream->Finish(absl::Status(code, why));
   }
   auto place = sessions_.insert(sessions_.end(), nullptr);
   *place = std::make_unique<Session>(

@@ -13,6 +13,7 @@ import residents
 # Of this run of tests alone: limits of processes count those of a number wherever they are.
 UID = 100_000 + os.getpid()
 GID, EXTRA = 1235, 1236
+PR_CAPBSET_DROP, CAP_SETGID, CAP_SETUID = 24, 6, 7
 CACHED = Path("/home/alice/.cache/dtrain")
 # What it is, and what it can become.
 REPORT = """
@@ -138,6 +139,34 @@ def test_d16_a_local_agent_with_roots_rights_refuses(node, mode, word):
     code, out, err = run()
     assert code == 200 and "ids" not in out, (code, out, err)
     assert word in err and "chmod u-s,g-s" in err, err
+
+
+def drop(capability):
+    """For before_exec: whoever is executed then cannot have it, root neither."""
+    def enter():
+        if hosts.libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            os._exit(99)
+    return enter
+
+
+# A resident agent of root that cannot become alice, all or in part, starts nothing in her name.
+@pytest.mark.parametrize("capability", [CAP_SETUID, CAP_SETGID])
+def test_d16_a_resident_agent_that_cannot_change_user(node, capability):
+    agent = residents.Resident(node, before_exec=drop(capability)).start()
+    try:
+        status = Path(f"/proc/{agent.pid}/status").read_text()
+        assert not int(status.split("CapEff:")[1].split()[0], 16) >> capability & 1, status
+        result = launch(node, "sh", "-c", "echo ran; touch /tmp/ran /home/alice/ran")
+        assert result.code == 200 and "ran" not in result.out, result
+        assert "node0" in result.err and "another user's" in result.err, result
+        assert "another user's" in agent.log, agent.log
+        assert not node.path("/tmp/ran").exists() and not node.path("/home/alice/ran").exists()
+        rows = [line for pid, _, line in leftovers.processes(node)
+                if pid != agent.pid and "sshd" not in line and not line.endswith(" bridge")]
+        assert not rows and not agent.ended(), (rows, agent.log)
+    finally:
+        agent.stop()
+        node.run(["rm", "-rf", CACHED.parent])
 
 
 # The resident agent is root's; who asks is known by the kernel's word about the bridge's socket.
