@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of group D: how workers start, fail and end. D7 is in test_unkillable.py, D11 and D12 are
-component tests (os/spawn_test.cc), D14 is in test_gpus_held.py and test_reservations.py, D15 in
-test_memory.py, D16 in test_identity.py, D20 in test_faults_i.py; D1, D4 and D5 with resident agents in
-test_faults_tls.py."""
+"""Faults of group D: how workers start, fail and end. D7 is in test_unkillable.py, D14 in
+test_gpus_held.py and test_reservations.py, D15 in test_memory.py, D16 in test_identity.py, D20 in
+test_faults_i.py; D11, D12, and D1, D4 and D5 with resident agents in test_faults_tls.py."""
 import os
 import resource
 import signal

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import residents
 from launching import wait_until
 from test_identity import as_alice, node  # noqa: F401 - a fixture
 from test_nodes import GPUS, LIVE
-from test_status import OnUnixSocket, ask, spec
+from test_status import OnUnixSocket, ask, open_metrics, spec
 from test_tcp import PORT, tcp  # noqa: F401 - a fixture
 
 SOCKET = "/run/dtrain-agent/http.sock"
@@ -85,8 +86,12 @@ def test_answers_are_as_the_api_says(agent, job):
     checked = subprocess.run(["promtool", "check", "metrics"], input=metrics, text=True,
                              capture_output=True, check=False)
     assert checked.returncode == 0, (checked, metrics)
-    open_metrics = ask(connection, "/metrics", Accept="application/openmetrics-text")[2]
-    assert open_metrics.endswith(b"# EOF\n")
+    told = open_metrics(connection)
+    [state] = [sample for sample in told["dtrain_node_job_state"].samples
+               if sample.labels["state"] == "running"]
+    assert state.labels == {"host": "node0", "job": job, "owner": "root", "state": "running"}
+    assert state.value == 1
+    assert set(told) == {name.removesuffix("_total") for name in re.findall("^# TYPE ([^ ]+)", metrics, re.M)}
 
 
 # kill -9: the socket is there again, and the job with it.

@@ -10,6 +10,7 @@ import subprocess
 
 import jsonschema
 import pytest
+from prometheus_client.openmetrics import parser
 
 import hosts
 import leftovers
@@ -147,6 +148,16 @@ class OnUnixSocket(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def open_metrics(connection):
+    """The families of /metrics in the OpenMetrics form, by name, as a parser of it reads them."""
+    _, headers, body = ask(connection, "/metrics", Accept="application/openmetrics-text")
+    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0"), headers
+    families = list(parser.text_string_to_metric_families(body.decode()))
+    told = {family.name: family for family in families}
+    assert len(told) == len(families), "a family that comes twice"
+    return told
+
+
 def ask(connection, path, **headers):
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
@@ -208,9 +219,12 @@ def test_answers_are_as_the_api_says(cluster):
     checked = subprocess.run(["promtool", "check", "metrics"], input=metrics, text=True,
                              capture_output=True, check=False)
     assert checked.returncode == 0, (checked, metrics)
-    _, headers, open_metrics = ask(connection, "/metrics", Accept="application/openmetrics-text")
-    assert headers["Content-Type"].startswith("application/openmetrics-text")
-    assert open_metrics.endswith(b"# EOF\n")
+    told = open_metrics(connection)
+    counted = told["dtrain_rank_collectives"]
+    assert counted.type == "counter" and counted.samples, told
+    assert all(sample.name == "dtrain_rank_collectives_total" and sample.value > 0
+               for sample in counted.samples), counted
+    assert set(told) == {name.removesuffix("_total") for name in re.findall("^# TYPE ([^ ]+)", metrics, re.M)}
     launch.signal(signal.SIGTERM)
     assert launch.wait(20).code == 143
 
