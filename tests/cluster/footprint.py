@@ -29,3 +29,13 @@ def of(agent):
     return Footprint(private_kib(agent.pid), len(os.listdir(process / "fd")),
                      len(os.listdir(process / "task")),
                      sum(len(names) + len(leaves) for _, names, leaves in os.walk(state)))
+
+
+def wake_ups(agent):
+    """How often its threads, each by its number, have waited for something so far."""
+    told = {}
+    for task in Path(f"/proc/{agent.pid}/task").iterdir():
+        lines = (task / "status").read_text().splitlines()
+        told[task.name] = int(next(line for line in lines
+                                   if line.startswith("voluntary_ctxt_switches:")).split()[1])
+    return told

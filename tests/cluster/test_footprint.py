@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resident agents live for months: a launch must leave nothing in them. `tools/bench resident` does
 a thousand, and looks at memory, too."""
+import time
+
 import pytest
 
 import footprint
 import residents
 from launching import wait_until
+from test_faults_j import is_sanitized
 
 WARM_UP = 10  # gRPC's threads and descriptors come with the first launches
 LAUNCHES = 25
+AT_REST_KIB = 15 << 10
+# Without gRPC's, which go some time after the last connection.
+AT_REST_THREADS = 3
+INTERVAL = 15  # seconds
 
 
 @pytest.fixture
@@ -40,3 +47,23 @@ def test_h7_launches_leave_nothing_in_the_agents(cluster, agents):
         return [more for more in growth() if more.fds > 0 or more.threads > 0 or more.files > 0]
 
     wait_until(lambda: not grown(), 30, lambda: growth())
+
+
+# At rest it costs a node next to nothing: memory, and its processors' sleep. Half of them have a watchdog.
+def test_an_agent_at_rest(cluster):
+    if is_sanitized():
+        pytest.skip("a sanitizer has memory and threads of its own")
+    agents = [residents.Resident(host, env={"WATCHDOG_USEC": "10000000"} if index % 2 else {}).start()
+              for index, host in enumerate(cluster.nodes)]
+    launch(cluster, 3)
+    wait_until(lambda: all(footprint.of(agent).threads <= AT_REST_THREADS for agent in agents), 90,
+               lambda: [footprint.of(agent) for agent in agents])
+    before = [footprint.wake_ups(agent) for agent in agents]
+    time.sleep(INTERVAL)  # the measurement
+    for agent, then in zip(agents, before):
+        now = footprint.wake_ups(agent)
+        assert now.keys() == then.keys(), (then, now)
+        assert sum(now.values()) - sum(then.values()) <= INTERVAL, (agent.host.name, then, now)
+        assert footprint.of(agent).private_kib <= AT_REST_KIB, footprint.of(agent)
+    for agent in agents:
+        agent.stop()
