@@ -12,6 +12,7 @@
 #include "common/log/log.h"
 #include "common/os/credentials.h"
 #include "common/os/heap.h"
+#include "common/rpc/frame_guard.h"
 
 namespace dtrain::agent {
 namespace {
@@ -111,8 +112,8 @@ void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
   callbacks.on_ready = [this, place](tls::Ready ready) { OnTlsReady(place, std::move(ready)); };
   callbacks.on_closed = [this, place, here = (*place)->here](absl::Status why) {
     if (!*here) return;
-    if (!why.ok() && (*place)->server == nullptr && !(*place)->is_http)
-      Refuse((*place)->origin, why.message());
+    const bool unserved = !why.ok() && (*place)->server == nullptr && !(*place)->is_http;
+    if (unserved || absl::IsResourceExhausted(why)) Refuse((*place)->origin, why.message());
     Close(place);
   };
   (*place)->tls = tls::Stream::Accept(loop_, *tls_, std::move(socket), std::move(callbacks));
@@ -123,6 +124,11 @@ void Connections::OnTlsReady(Place place, tls::Ready ready) {
   if (ready.alpn != kGrpc && ready.alpn != kHttp) {
     Refuse(origin, "it speaks neither gRPC nor HTTP (ALPN h2, http/1.1)");
     return Close(place);
+  }
+  // From the first byte on, whoever it is.
+  if (ready.alpn == kGrpc) {
+    (*place)->tls->Inspect(
+        [guard = rpc::FrameGuard()](absl::string_view bytes) mutable { return guard.Take(bytes); });
   }
   const std::string name = policy_.accounts.AccountFor(ready.peer.name);
   accounts_.Find(name, [this, place, here = (*place)->here,

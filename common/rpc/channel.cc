@@ -11,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "common/os/fd.h"
+#include "common/rpc/frame_guard.h"
 #include "common/rpc/tsan.h"
 
 namespace dtrain::rpc {
@@ -44,6 +45,7 @@ StreamServer::StreamServer(grpc::Service& service, os::UniqueFd stream) {
   builder.SetMaxReceiveMessageSize(kMaxMessage);
   builder.SetMaxSendMessageSize(kMaxMessage);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCalls);
   server_ = builder.BuildAndStart();
   DTRAIN_CHECK(server_ != nullptr);
   grpc::AddInsecureChannelFromFd(server_.get(), stream.Release());

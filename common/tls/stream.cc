@@ -141,7 +141,11 @@ bool Stream::FromPeer() {
       in_.begin = 0;
       in_.end = n;
       if (plain_gone_) in_.Drop();
-      return true;
+      if (inspector_ && !in_.empty()) {
+        absl::Status fine = inspector_(absl::string_view(in_.buffer.data(), n));
+        if (!fine.ok()) over_ = std::move(fine);
+      }
+      return !over_.has_value();
     case Session::Outcome::kWantRead:
       WaitForPeer(true);
       return false;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -58,6 +59,12 @@ class Stream {
                                          absl::string_view server_name, absl::string_view alpn,
                                          Callbacks callbacks, Limits limits = {});
 
+  // From on_ready at the latest: is shown what the peer sends, before anybody reads it. What it
+  // does not like ends the connection, with its words for on_closed.
+  void Inspect(absl::AnyInvocable<absl::Status(absl::string_view)> inspector) {
+    inspector_ = std::move(inspector);
+  }
+
   // Closes both sides at once, without on_closed.
   ~Stream();
   Stream(const Stream&) = delete;
@@ -99,6 +106,7 @@ class Stream {
   loop::Loop& loop_;
   const Limits limits_;
   Callbacks callbacks_;
+  absl::AnyInvocable<absl::Status(absl::string_view)> inspector_;
   os::UniqueFd tcp_;
   os::UniqueFd plain_;
   std::unique_ptr<Session> session_;

@@ -149,16 +149,43 @@ def slow(connect):
     print(silent.end_of(1))
 
 
+def settled(connect):
+    """One that has acknowledged the agent's settings."""
+    connection = connect().start()
+    assert next(connection.frames())[0] == SETTINGS
+    return connection
+
+
 def reset(connect):
     """I12: calls that are taken back at once."""
-    connection = connect().start()
+    connection = settled(connect)
     for stream in range(1, 20001, 2):
         if not connection.send(frame(HEADERS, END_HEADERS, stream,
                                      request(b"/dtrain.v1.Agent/Session")) +
                                frame(RST_STREAM, 0, stream, struct.pack(">I", 8))):
             break
-    print("sent")
-    connection.socket.close()
+    # It has been closed, or it serves on.
+    connection.send(call(20001, message(0), b"NodeStatus") + frame(DATA, END_STREAM, 20001))
+    print(connection.end_of(20001))
+
+
+def settled_streams(connect):
+    """I12: the same of who has acknowledged how many he may have."""
+    call_without_end(settled(connect))
+
+
+def streams(connect):
+    """I12: more calls at once than anybody has."""
+    call_without_end(connect().start())
+
+
+def call_without_end(connection):
+    for stream in range(1, 20001, 2):
+        if not connection.send(frame(HEADERS, END_HEADERS, stream,
+                                     request(b"/dtrain.v1.Agent/Session"))):
+            break
+    connection.send(call(20001, message(0), b"NodeStatus") + frame(DATA, END_STREAM, 20001))
+    print(connection.end_of(20001))
 
 
 def bomb(connect):
@@ -181,8 +208,8 @@ def continuation(connect):
     for _ in range(2000):
         if not connection.send(frame(CONTINUATION, 0, 1, piece)):
             break
-    connection.socket.close()
-    print("sent")
+    connection.send(frame(CONTINUATION, END_HEADERS, 1))
+    print(connection.end_of(1))
 
 
 def many(address, port):

@@ -9,6 +9,7 @@ import pytest
 
 import hosts
 from launching import wait_until
+from test_faults_j import is_sanitized, peak_kib
 from test_identity import node  # noqa: F401 - a fixture
 from test_tcp import PORT, tcp  # noqa: F401 - a fixture
 
@@ -66,7 +67,7 @@ def check_unharmed(tcp, before, more=8 * MIB):  # noqa: F811
     wait_until(lambda: is_quiet(pid), 5, "the agent is busy with nothing")
     result = tcp.launch("echo", "fine", flags=("--bind", "none"))
     assert result.code == 0 and result.out.count("fine") == 2, result
-    if "asan" in str(hosts.bin_dir()):
+    if is_sanitized():
         return  # which keeps what is freed
     # What is given back goes with the end of a connection, for which gRPC may need ten seconds.
     wait_until(lambda: resident_bytes(pid) - before < more, 30,
@@ -99,11 +100,21 @@ def test_i9_who_comes_and_says_nothing_is_closed(busy):
     check_unharmed(busy, before)
 
 
-# Calls that are taken back, and headers without an end.
-@pytest.mark.parametrize("mode", ["reset", "continuation"])
-def test_i12_floods(busy, mode):
+# Calls that are taken back, headers without an end, and calls that stay: the connection is closed, and the
+# agent has not grown with their number.
+@pytest.mark.parametrize("mode,why", [
+    ("reset", "it has taken back more than 100 calls"),
+    ("continuation", "the headers of its call have no end"),
+    ("streams", "it began more than 100 calls at once"),
+    ("settled_streams", "")])  # gRPC's own
+def test_i12_floods(busy, mode, why):
     before = warm_up(busy)
-    assert abuse(busy, mode) == ["sent"]
+    Path(f"/proc/{busy.agent.pid}/clear_refs").write_text("5\n")  # its peak begins anew
+    assert abuse(busy, mode) == ["closed"]
+    if not is_sanitized():
+        more = peak_kib(busy.agent.pid) * 1024 - before
+        assert more < 32 * MIB, f"{more / MIB:.1f} MiB more"
+    wait_until(lambda: why in busy.agent.log, 20, lambda: busy.agent.log)
     check_unharmed(busy, before)
 
 
