@@ -33,9 +33,9 @@ def test_e5_agent_killed(cluster):
     assert result.code in (202, 203) and "node1" in result.err, result
 
 
-# E5: the same, for the process that owns the workers.
+# E5: the same, for the process that owns the workers. It is told at once, and not by a lease.
 def test_e5_shepherd_killed(cluster):
-    launch = running(cluster, "--grace", "1s")
+    launch = running(cluster, "--grace", "1s", "--lease", "300s")
     shepherds = ours(cluster.nodes[2], "shepherd")
     assert shepherds
     for pid in shepherds:

@@ -14,6 +14,7 @@ import pytest
 
 import hosts
 import launching
+import leftovers
 import residents
 from launching import wait_until
 from test_identity import as_alice, node  # noqa: F401 - a fixture
@@ -215,9 +216,18 @@ print(connection.getresponse().status)
     assert status("/v1/node", "Authorization: Bearer " + "0" * 64) == "401"
     assert status("/healthz", "X: y") == "200"
     assert status("/v1/node", "Host: evil.example") == "403"
+    # O5, B14: beside a job, it stands in that file alone.
+    launch = cluster.start_launch(["--grace", "1s", "-H", "node0:1", "--", *LIVE])
+    launch.wait_for("up")
+    assert not leftovers.secret_places(cluster, first)
+    assert first not in agent.log
+    launch.signal(signal.SIGTERM)
+    result = launch.wait(20)
+    assert result.code == 143 and first not in result.out + result.err
     agent.kill()
     agent.start()
-    assert token_file.read_text().strip() != first
+    second = token_file.read_text().strip()
+    assert second != first and second not in agent.log
     assert status("/v1/node", good) == "401"
     agent.stop()
 

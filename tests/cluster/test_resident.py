@@ -180,9 +180,9 @@ def test_e8_a_second_agent_is_refused(cluster, agents):
     assert cluster.launch([*cluster.hosts_flag(1), "--", "true"]).code == 0
 
 
-# E11
+# E11: it is told at once, and not by a lease.
 def test_e11_a_shepherd_that_is_killed(cluster, agents):
-    launch = cluster.start_launch(["--grace", "1s", *cluster.hosts_flag(2), "--", *LIVE])
+    launch = cluster.start_launch(["--grace", "1s", "--lease", "300s", *cluster.hosts_flag(2), "--", *LIVE])
     launch.wait_for("up", count=2 * cluster.size)
     for pid in shepherds(cluster.nodes[1]):
         os.kill(pid, signal.SIGKILL)
