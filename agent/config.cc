@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
+#include "common/os/private_file.h"
 
 namespace dtrain::agent {
 namespace {
@@ -69,9 +70,17 @@ std::string WrongLine(const std::string& path) {
 absl::StatusOr<Config> ParseConfig(const std::vector<std::string>& words) {
   Config config;
   std::unique_ptr<CLI::App> app = Define(config);
+  absl::Status trusted;
+  app->get_config_ptr()->check([&trusted](const std::string& path) {
+    trusted = os::CheckTrustedFile(path);
+    return std::string(trusted.message());
+  });
   try {
     app->parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const std::exception& error) {
+    if (absl::IsPermissionDenied(trusted)) {
+      return absl::PermissionDeniedError(absl::StrCat("--config: ", trusted.message()));
+    }
     const CLI::Option* file = app->get_config_ptr();
     const std::string where = file->count() > 0 ? WrongLine(file->as<std::string>()) : "";
     return absl::InvalidArgumentError(Escape(absl::StrCat(where, error.what())));

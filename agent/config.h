@@ -20,7 +20,7 @@ struct Config {
 };
 
 // INVALID_ARGUMENT with the flag, or the file and its line; nothing of a file with a mistake
-// counts.
+// counts. PERMISSION_DENIED for a file that others can change.
 absl::StatusOr<Config> ParseConfig(const std::vector<std::string>& words);
 
 // The flags, for the usage.

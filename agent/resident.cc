@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
+#include "common/os/private_file.h"
 
 namespace dtrain::agent {
 namespace {
@@ -69,20 +70,6 @@ int TakeHash(dl_phdr_info* info, size_t, void* out) {
   return 1;  // only the program itself, which comes first
 }
 
-absl::Status MakeDirectory(const std::string& path, mode_t mode) {
-  if (mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
-    return PosixError(errno, absl::StrCat("make ", path));
-  }
-  struct stat info {};
-  if (lstat(path.c_str(), &info) != 0) return PosixError(errno, absl::StrCat("look at ", path));
-  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 0022) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(path, " is not a directory of ours that only we can write to: remove it, or ",
-                     "give another one with --state-dir"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::string DefaultStateDirectory() { return geteuid() == 0 ? kSystemDirectory : UserDirectory(); }
@@ -95,8 +82,10 @@ std::string BuildId() {
 
 absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
   const mode_t mode = geteuid() == 0 ? 0755 : 0700;
-  if (absl::Status made = MakeDirectory(path, mode); !made.ok()) return made;
+  if (absl::Status made = os::MakeOwnDirectory(path, mode, 0755); !made.ok()) return made;
   const std::string lock_path = path + "/lock";
+  const absl::Status is_ours = os::CheckPrivateFile(lock_path);
+  if (!is_ours.ok() && !absl::IsNotFound(is_ours)) return is_ours;
   os::UniqueFd lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return PosixError(errno, absl::StrCat("open ", lock_path));
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -111,7 +100,7 @@ absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
     return PosixError(errno, absl::StrCat("write ", lock_path));
   }
   // Users may pass through to sockets that are theirs; what is in a job's folder is not for others.
-  if (absl::Status made = MakeDirectory(path + "/jobs", 0700); !made.ok()) return made;
+  if (absl::Status made = os::MakeOwnDirectory(path + "/jobs", 0700, 0700); !made.ok()) return made;
   return ResidentDirectory(std::move(path), std::move(lock));
 }
 

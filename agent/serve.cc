@@ -32,6 +32,7 @@
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
 #include "common/os/heap.h"
+#include "common/os/private_file.h"
 #include "common/os/process_tree.h"
 
 namespace dtrain::agent {
@@ -53,8 +54,11 @@ absl::StatusOr<Security> ReadSecurity(const Config& config) {
   security.policy.agent_uid = geteuid();
   security.policy.allow_root = config.allow_root;
   if (!config.account_map.empty()) {
-    auto text = os::ReadSmallFile(config.account_map);
-    if (!text.ok()) return text.status();
+    auto text = os::ReadTrustedFile(config.account_map);
+    if (!text.ok()) {
+      return absl::Status(text.status().code(),
+                          absl::StrCat("--account-map: ", text.status().message()));
+    }
     auto accounts = auth::AccountMap::Parse(*text);
     if (!accounts.ok()) {
       return absl::InvalidArgumentError(
@@ -289,7 +293,8 @@ class Resident {
 
 int Fail(const absl::Status& status, int code) {
   log::Error(status.message());
-  return code;
+  // Whatever it is: something that others can change, or that we may not do.
+  return absl::IsPermissionDenied(status) ? kExitNotAuthorised : code;
 }
 
 }  // namespace

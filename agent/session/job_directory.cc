@@ -20,6 +20,7 @@
 #include "agent/session/state_file.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
+#include "common/os/private_file.h"
 
 namespace dtrain::session {
 namespace {
@@ -103,7 +104,7 @@ absl::Status JobDirectory::Write(const v1::JobRecord& record) const {
 
 absl::StatusOr<v1::JobRecord> JobDirectory::Read() const {
   const std::string path = absl::StrCat(path_, "/", kRecord);
-  auto bytes = os::ReadSmallFile(path);
+  auto bytes = os::ReadPrivateFile(path);
   if (!bytes.ok()) return bytes.status();
   v1::JobRecord record;
   if (!record.ParseFromString(*bytes) || !IsPlainJobId(record.job_id()) ||

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/os/fd.h"
 #include "common/os/private_file.h"
 #include "common/tls/openssl.h"
 #include "common/tls/reason.h"
@@ -30,7 +29,7 @@ UniqueBio Memory(const std::string& text) {
 }
 
 absl::StatusOr<std::vector<UniqueX509>> ReadCertificates(const std::string& path) {
-  absl::StatusOr<std::string> text = os::ReadSmallFile(path);
+  absl::StatusOr<std::string> text = os::ReadTrustedFile(path);
   if (!text.ok()) return text.status();
   const UniqueBio bio = Memory(*text);
   std::vector<UniqueX509> out;
@@ -66,7 +65,7 @@ absl::StatusOr<UniqueKey> ReadKey(const std::string& path) {
 }
 
 absl::StatusOr<UniqueCrl> ReadRevoked(const std::string& path) {
-  absl::StatusOr<std::string> text = os::ReadSmallFile(path, 16 << 20);
+  absl::StatusOr<std::string> text = os::ReadTrustedFile(path, 16 << 20);
   if (!text.ok()) return text.status();
   UniqueCrl crl(PEM_read_bio_X509_CRL(Memory(*text).get(), nullptr, NoPassphrase, nullptr));
   ERR_clear_error();

@@ -235,26 +235,167 @@ def test_i18_another_user_at_the_socket_of_a_users_agent(node):  # noqa: F811
     shutil.rmtree(node.path("/run/user"))
 
 
-# I19: for each file that proves who we are, everything that makes it somebody else's.
-@pytest.mark.parametrize("harm", ["readable", "foreign", "link"])
+ANYBODY = 4321
+
+
+class Harms:
+    """What makes a file somebody else's. Each returns what is named when it is refused."""
+
+    @staticmethod
+    def readable(path):
+        path.chmod(0o640)
+
+    @staticmethod
+    def writable(path):
+        path.chmod(0o664 if path.is_file() else 0o775)
+
+    @staticmethod
+    def foreign(path):
+        os.chown(path, ANYBODY, 0)
+
+    @staticmethod
+    def link(path):
+        path.rename(path.parent / "elsewhere")
+        path.symlink_to("elsewhere")
+
+    @staticmethod
+    def foreign_link(path):
+        Harms.link(path)
+        os.lchown(path, ANYBODY, 0)
+
+    @staticmethod
+    def in_open_folder(path):
+        path.parent.chmod(0o777)
+        return path.parent
+
+    @staticmethod
+    def below_open_folder(path):
+        path.parent.parent.chmod(0o777)
+        return path.parent.parent
+
+
+SECRET_HARMS = ["readable", "foreign", "link", "in_open_folder", "below_open_folder"]
+# What the agent believes may be read by all, and a link of root's, as of what manages configurations,
+# is followed.
+TRUST_HARMS = ["writable", "foreign", "foreign_link", "in_open_folder", "below_open_folder"]
+TRUSTED = {"ca.crt": "the authority", "node.crt": "the certificate", "crl.pem": "what is revoked",
+           "accounts": "--account-map", "agent.conf": "--config"}
+
+
+# I19: for each file that proves who we are, and that says whom we believe, everything that makes it
+# somebody else's.
+@pytest.mark.parametrize("harm", SECRET_HARMS)
 @pytest.mark.parametrize("end", ["agent", "launcher"])
 def test_i19_keys_that_are_not_only_ours(tcp, end, harm):  # noqa: F811
     folder = tcp.node_tls if end == "agent" else tcp.node.cluster.head.path(TLS)
     key = folder / ("node.key" if end == "agent" else "user.key")
-    if harm == "readable":
-        key.chmod(0o640)
-    elif harm == "foreign":
-        os.chown(key, 4321, 0)
-    else:
-        key.rename(folder / "elsewhere")
-        key.symlink_to("elsewhere")
+    named = (getattr(Harms, harm)(key) or key).name
     if end == "launcher":
         result = tcp.launch("echo", "ran")
-        assert result.code == 206 and key.name in result.err and not result.out, result
+        assert result.code == 206 and named in result.err and not result.out, result
+        folder.parent.chmod(0o755)
         return
-    tcp.agent.stop()
-    told = tcp.node.run([hosts.bin_dir() / "dtrain-agent", "serve", *tcp.agent.flags], check=False)
-    assert told.returncode == 206 and key.name in told.stderr, told
+    old_stays(tcp.agent, named)
+    refuses_to_start(tcp.agent, named)
+    folder.parent.chmod(0o755)
+
+
+@pytest.mark.parametrize("harm", TRUST_HARMS)
+def test_i19_a_launchers_authority_that_others_can_change(tcp, harm):  # noqa: F811
+    ca = tcp.node.cluster.head.path(TLS) / "ca.crt"
+    named = (getattr(Harms, harm)(ca) or ca).name
+    result = tcp.launch("echo", "ran")
+    assert result.code == 206 and named in result.err and "mend it" in result.err, result
+    ca.parent.parent.chmod(0o755)
+
+
+def refuses_to_start(agent, named, flags=()):
+    agent.stop()
+    told = agent.host.run([hosts.bin_dir() / "dtrain-agent", "serve", *agent.flags, *flags], check=False)
+    assert told.returncode == 206 and named in told.stderr, told
+    assert "; mend it with: " in told.stderr or "name the file itself" in told.stderr, told
+
+
+def old_stays(agent, named):
+    agent.signal(signal.SIGHUP)
+    wait_until(lambda: "the old stays" in agent.log, 20, lambda: agent.log)
+    assert named in agent.log.partition("the old stays")[2], agent.log
+
+
+@pytest.mark.parametrize("harm", TRUST_HARMS)
+@pytest.mark.parametrize("name", TRUSTED)
+def test_i19_what_the_agent_believes_that_others_can_change(node, tmp_path, name, harm):  # noqa: F811
+    with_files = believing(node, tmp_path)
+    agent = with_files.agent.start()
+    assert with_files.launch("true", flags=("--bind", "none")).code == 0
+    path = (node.path("/root/work/etc") if name in ("accounts", "agent.conf") else with_files.node_tls) / name
+    named = (getattr(Harms, harm)(path) or path).name
+    old_stays(agent, named)
+    # And serves.
+    assert with_files.launch("true", flags=("--bind", "none")).code == 0
+    refuses_to_start(agent, named)
+    path.parent.parent.chmod(0o755)
+
+
+def believing(node, folder):  # noqa: F811
+    """An agent that reads one of each."""
+    made = Tcp(node, folder)
+    shutil.copy(made.authority.folder / "crl.pem", made.node_tls / "crl.pem")
+    etc = node.path("/root/work/etc")
+    shutil.rmtree(etc, ignore_errors=True)
+    etc.mkdir()
+    (etc / "accounts").write_text("alice.smith = alice\n")
+    (etc / "agent.conf").write_text('account-map = "/root/work/etc/accounts"\n')
+    made.agent.flags += ["--config", "/root/work/etc/agent.conf"]
+    return made
+
+
+def test_i19_links_of_root_are_followed_to_what_the_agent_believes(node, tmp_path):  # noqa: F811
+    with_files = believing(node, tmp_path)
+    for folder in (node.path("/root/work/etc"), with_files.node_tls):
+        for path in list(folder.iterdir()):
+            if path.name in TRUSTED:
+                path.rename(folder / f"real-{path.name}")
+                path.symlink_to(f"real-{path.name}")
+    with_files.agent.start()
+    assert with_files.launch("true", flags=("--bind", "none")).code == 0
+    with_files.agent.stop()
+
+
+STATE = residents.STATE
+
+
+# I19, "socket, state, log dirs": of the state directory, what lies in it, and what it lies in.
+@pytest.mark.parametrize("what,harm", [
+    *((STATE, harm) for harm in ("writable", "foreign", "link", "in_open_folder")),
+    *((f"{STATE}/{name}", harm) for name in ("jobs", "lock", "jobs/j.0/record")
+      for harm in ("readable", "foreign", "link"))])
+def test_i19_a_state_directory_that_is_not_only_ours(cluster, what, harm):
+    node = cluster.nodes[0]
+    if harm == "in_open_folder":
+        node.path("/run/deep").mkdir()
+        what = "/run/deep/state"
+    agent = residents.Resident(node, flags=["--state-dir", what] if "deep" in what else [])
+    if "deep" not in what:
+        agent.start()
+        agent.signal(signal.SIGTERM)
+        assert agent.process.wait(10) == 0
+        agent.process = None
+        (node.path(STATE) / "jobs/j.0").mkdir()
+        (node.path(STATE) / "jobs/j.0/record").write_bytes(b"")
+        (node.path(STATE) / "jobs/j.0/record").chmod(0o600)
+    path = node.path(what)
+    named = (getattr(Harms, harm)(path) or path).name
+    told = node.run([hosts.bin_dir() / "dtrain-agent", "serve", *agent.flags], check=False)
+    assert told.returncode == 206 and named in told.stderr, told
+    assert "; mend it with: " in told.stderr or "name the file itself" in told.stderr, told
+    if "deep" in what:
+        assert not path.exists()
+        path.parent.rmdir()
+    elif path.is_symlink():
+        path.unlink()
+        shutil.rmtree(node.path("/run/elsewhere"), ignore_errors=True)
+    agent.stop()
 
 
 # I20: what changes programs as they start comes with the job, and is for the worker alone.

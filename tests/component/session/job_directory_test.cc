@@ -87,6 +87,7 @@ TEST_F(JobDirectoryTest, ADamagedRecordIsNoRecord) {
   for (const std::string& bytes :
        {std::string(""), std::string("\x0a\x05"), std::string(100, 'x')}) {
     std::ofstream(made->path() + "/record", std::ios::trunc) << bytes;
+    ASSERT_EQ(chmod((made->path() + "/record").c_str(), 0600), 0);
     EXPECT_TRUE(absl::IsDataLoss(made->Read().status())) << made->Read().status();
   }
 }
