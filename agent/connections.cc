@@ -27,6 +27,10 @@ constexpr Duration kTrimPause = std::chrono::seconds(1);
 // is. A thread of its own may wait for ten seconds, and its end for that thread, and who comes then
 // for the end.
 constexpr Duration kRest = std::chrono::seconds(15);
+// Of who has no call here. gRPC asks who has none at all to leave after 30 s, as is good manners;
+// but a call whose message never comes is one to gRPC, and never gets to us. So this is longer, and
+// four times what a launcher has for its whole way here (--connect-timeout).
+constexpr Duration kSilence = std::chrono::seconds(40);
 constexpr char kGrpc[] = "h2";
 constexpr char kHttp[] = "http/1.1";
 
@@ -50,6 +54,7 @@ struct Connections::Connection {
   std::unique_ptr<loop::FdWatch> hangup;
   std::unique_ptr<session::AgentService> service;
   std::unique_ptr<rpc::StreamServer> server;
+  std::unique_ptr<loop::Timer> silence;
   std::unique_ptr<tls::Stream> tls;
 };
 
@@ -165,7 +170,12 @@ void Connections::OnAccount(Place place, tls::Ready ready,
 
 void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
   Connection& connection = **place;
-  connection.service = std::make_unique<session::AgentService>(loop_, sessions_, std::move(peer));
+  connection.service = std::make_unique<session::AgentService>(
+      loop_, sessions_, std::move(peer), [this, place, here = connection.here] {
+        if (!*here) return;
+        Refuse((*place)->origin, "it opens session after session on one connection");
+        Close(place);
+      });
   if (connection.tls == nullptr) {  // which would tell of its end
     connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));
     if (!connection.watched) {
@@ -176,9 +186,20 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
   if (!grpc_) grpc_.emplace();
   rest_.Cancel();
   connection.server = std::make_unique<rpc::StreamServer>(*connection.service, std::move(stream));
+  connection.silence = std::make_unique<loop::Timer>(loop_);
+  CloseWhenSilent(place);
   if (connection.tls != nullptr) return;
   connection.hangup = std::make_unique<loop::FdWatch>(loop_, connection.watched.get());
   connection.hangup->OnHangup([this, place] { Close(place); });
+}
+
+void Connections::CloseWhenSilent(Place place) {
+  const TimePoint until = (*place)->service->LastCall() + kSilence;
+  if (loop_.Now() < until) {
+    return (*place)->silence->At(until, [this, place] { CloseWhenSilent(place); });
+  }
+  Refuse((*place)->origin, "no whole call has come over its connection for 40 s");
+  Close(place);
 }
 
 bool Connections::HasRoom(const std::string& origin) {
@@ -197,6 +218,7 @@ void Connections::Refuse(const std::string& origin, absl::string_view why) {
 void Connections::Close(Place place) {
   *(*place)->here = false;
   (*place)->hangup.reset();
+  (*place)->silence.reset();
   // Posted: the stream may be calling us.
   loop_.Post([tls = std::shared_ptr<tls::Stream>(std::move((*place)->tls))] {});
   // gRPC's shutdown waits for its threads, and these may wait for our loop.

@@ -58,6 +58,8 @@ class Connections {
   void OnTlsReady(Place place, tls::Ready ready);
   void OnAccount(Place place, tls::Ready ready, const absl::StatusOr<os::Account>& found);
   void Serve(Place place, auth::Identity peer, os::UniqueFd stream);
+  // Now or later: it has a place for as long as it has calls.
+  void CloseWhenSilent(Place place);
   void Refuse(const std::string& origin, absl::string_view why);
   void Close(Place place);
   void TrimSoon();

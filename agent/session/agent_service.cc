@@ -1,62 +1,120 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/agent_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/rpc/unary.h"
 
 namespace dtrain::session {
+namespace {
+
+// Sessions that were refused for another one on their connection.
+constexpr size_t kMostRefused = 16;
+
+}  // namespace
+
+struct AgentService::Calls {
+  // False when it has a session, which is not over yet.
+  bool TakeSession(const std::shared_ptr<Session::Stream>& stream) {
+    const std::shared_ptr<Session::Stream> before = session.lock();
+    if (before == nullptr || before->over()) {
+      session = stream;
+      return true;
+    }
+    if (++refused == kMostRefused && on_too_many != nullptr) std::exchange(on_too_many, nullptr)();
+    return false;
+  }
+  void NoteLogs(const std::shared_ptr<LogRelay::Writer>& writer) {
+    std::erase_if(logs, [](const auto& each) { return IsOver(each.lock()); });
+    logs.push_back(writer);
+  }
+  static bool IsOver(const std::shared_ptr<LogRelay::Writer>& writer) {
+    return writer == nullptr || writer->gone();
+  }
+
+  std::weak_ptr<Session::Stream> session;
+  std::vector<std::weak_ptr<LogRelay::Writer>> logs;
+  TimePoint last;
+  size_t refused = 0;
+  loop::Task on_too_many;
+};
+
+AgentService::AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer,
+                           loop::Task on_too_many)
+    : loop_(loop), sessions_(sessions), peer_(std::move(peer)), calls_(std::make_shared<Calls>()) {
+  calls_->last = loop_.Now();
+  calls_->on_too_many = std::move(on_too_many);
+}
+
+TimePoint AgentService::LastCall() const {
+  const std::shared_ptr<Session::Stream> session = calls_->session.lock();
+  const bool streams = (session != nullptr && !session->over()) ||
+                       std::any_of(calls_->logs.begin(), calls_->logs.end(),
+                                   [](const auto& each) { return !Calls::IsOver(each.lock()); });
+  return streams ? loop_.Now() : calls_->last;
+}
 
 grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>* AgentService::Session(
     grpc::CallbackServerContext*) {
   // By value: the call may outlive the connection, and this service with it.
   return session::Session::Stream::New(
-      loop_,
-      [&sessions = sessions_, peer = peer_](std::shared_ptr<session::Session::Stream> stream) {
-        sessions.Accept(std::move(stream), peer);
+      loop_, [&loop = loop_, &sessions = sessions_, peer = peer_,
+              calls = calls_](std::shared_ptr<session::Session::Stream> stream) {
+        calls->last = loop.Now();
+        if (calls->TakeSession(stream)) return sessions.Accept(std::move(stream), peer);
+        stream->Finish(absl::ResourceExhaustedError("a connection has one session at a time"));
       });
 }
 
 grpc::ServerWriteReactor<v1::LogChunk>* AgentService::Logs(grpc::CallbackServerContext*,
                                                            const v1::LogsRequest* request) {
-  return LogRelay::Writer::New(loop_, [&sessions = sessions_, peer = peer_, request = *request](
-                                          std::shared_ptr<LogRelay::Writer> writer) {
-    sessions.AcceptLogs(request, std::move(writer), peer);
-  });
+  return LogRelay::Writer::New(loop_,
+                               [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_,
+                                request = *request](std::shared_ptr<LogRelay::Writer> writer) {
+                                 calls->last = loop.Now();
+                                 calls->NoteLogs(writer);
+                                 sessions.AcceptLogs(request, std::move(writer), peer);
+                               });
 }
 
 grpc::ServerUnaryReactor* AgentService::NodeStatus(grpc::CallbackServerContext*,
                                                    const v1::NodeStatusRequest*,
                                                    v1::NodeReport* report) {
   using Call = rpc::ServerCall<v1::NodeReport>;
-  return Call::New(
-      loop_, report, [&sessions = sessions_, peer = peer_](std::shared_ptr<Call> call) {
-        sessions.ReportNode(
-            peer, "/dtrain.v1.Agent/NodeStatus",
-            [call](absl::StatusOr<v1::NodeReport> told) { call->Finish(std::move(told)); });
-      });
+  return Call::New(loop_, report,
+                   [&loop = loop_, &sessions = sessions_, peer = peer_,
+                    calls = calls_](std::shared_ptr<Call> call) {
+                     calls->last = loop.Now();
+                     sessions.ReportNode(peer, "/dtrain.v1.Agent/NodeStatus",
+                                         [call](absl::StatusOr<v1::NodeReport> told) {
+                                           call->Finish(std::move(told));
+                                         });
+                   });
 }
 
 grpc::ServerUnaryReactor* AgentService::ReadLog(grpc::CallbackServerContext*,
                                                 const v1::ReadLogRequest* request,
                                                 v1::LogPiece* piece) {
   using Call = rpc::ServerCall<v1::LogPiece>;
-  return Call::New(
-      loop_, piece,
-      [&sessions = sessions_, peer = peer_, request = *request](const std::shared_ptr<Call>& call) {
-        call->Finish(sessions.ReadLog(peer, "/dtrain.v1.Agent/ReadLog", request));
-      });
+  return Call::New(loop_, piece,
+                   [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_,
+                    request = *request](const std::shared_ptr<Call>& call) {
+                     calls->last = loop.Now();
+                     call->Finish(sessions.ReadLog(peer, "/dtrain.v1.Agent/ReadLog", request));
+                   });
 }
 
 grpc::ServerUnaryReactor* AgentService::StopJob(grpc::CallbackServerContext*,
                                                 const v1::StopJobRequest* request,
                                                 v1::StopJobReply* reply) {
   using Call = rpc::ServerCall<v1::StopJobReply>;
-  return Call::New(
-      loop_, reply,
-      [&sessions = sessions_, peer = peer_, request = *request](const std::shared_ptr<Call>& call) {
-        call->Finish(sessions.StopJob(peer, request));
-      });
+  return Call::New(loop_, reply,
+                   [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_,
+                    request = *request](const std::shared_ptr<Call>& call) {
+                     calls->last = loop.Now();
+                     call->Finish(sessions.StopJob(peer, request));
+                   });
 }
 
 }  // namespace dtrain::session

@@ -223,7 +223,12 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
 
 // What a resident agent does first: an agent after it must be able to answer for the job.
 bool Session::PrepareStart(const v1::JobPart& part) {
-  if (!directory_.has_value()) return true;
+  if (!directory_.has_value()) {
+    if (!agent_.self.resumable) return true;
+    // Its launcher was told, and goes on all the same.
+    Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, "the job has no folder on this node");
+    return false;
+  }
   // It was reserved, if the launcher is one of ours.
   if (absl::Status claimed = Claim(ShareOf(part)); !claimed.ok()) {
     Refuse(v1::NodeFailure::KIND_REFUSED, kExitStartAgents, std::string(claimed.message()));

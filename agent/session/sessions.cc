@@ -30,6 +30,9 @@ constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
 constexpr Duration kHelloTimeout = std::chrono::seconds(30);
 // A shepherd answers in a millisecond; one that is stopped or hangs is no shepherd any more.
 constexpr Duration kAccountTimeout = std::chrono::seconds(3);
+// Launches of one user that have begun and not come to their start. Each has a process here, for as
+// long as its launcher's lease says, also when the launcher is gone.
+constexpr size_t kMostStarting = 128;
 constexpr Duration kKillBound = std::chrono::seconds(2);
 constexpr Duration kKillPause = std::chrono::milliseconds(5);
 
@@ -124,6 +127,11 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   }
   RemoveEnded();
   const Owner owner{peer.account->uid, peer.account->name};
+  if (Starting(owner.uid) >= kMostStarting) {
+    return stream->Finish(
+        absl::ResourceExhaustedError(absl::StrCat(kMostStarting, " launches of ", owner.name,
+                                                  " have begun here and not come to their start")));
+  }
   auto shepherd = make_shepherd_(owner, hello);
   if (!shepherd.ok()) {
     // What the agent itself may not do is no refusal of who asks.
@@ -179,6 +187,13 @@ bool Sessions::starting() const {
   return !visitors_.empty() ||
          std::any_of(sessions_.begin(), sessions_.end(),
                      [](const auto& session) { return session != nullptr && session->starting(); });
+}
+
+size_t Sessions::Starting(uid_t uid) const {
+  return static_cast<size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(), [uid](const auto& session) {
+        return session != nullptr && session->owner().uid == uid && session->starting();
+      }));
 }
 
 Session* Sessions::Find(const std::string& job_id, uint32_t attempt) {

@@ -93,6 +93,7 @@ class Sessions {
   // Whether `peer` may call the method, of `session` (null: of none). Writes the audit.
   absl::Status Check(const auth::Identity& peer, absl::string_view method, const Session* session,
                      const v1::Hello* hello);
+  size_t Starting(uid_t uid) const;  // how many of this user's launches
   Session* Find(const std::string& job_id, uint32_t attempt);
   // The session that `peer` asks about by `method`, if it may.
   absl::StatusOr<Session*> FindFor(const auth::Identity& peer, absl::string_view method,

@@ -49,6 +49,7 @@ class ServerStream {
   void Finish(absl::Status status) {
     if (call_ != nullptr) call_->End(std::move(status));
   }
+  bool over() const { return call_ == nullptr; }
   // Called on the loop when the call is over: all that was sent, the status included, is with the
   // transport, or the client is gone.
   void WhenOver(loop::Task task) {

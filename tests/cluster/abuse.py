@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client that does to an agent's TLS port what no launcher does: HTTP/2 by hand.
-abuse.py ADDRESS PORT TLS_DIR MODE: prints how it ended, one word or number a line."""
+abuse.py ADDRESS PORT TLS_DIR MODE [BUILD]: prints how it ended, one word or number a line."""
 import random
 import resource
 import socket
@@ -13,7 +13,7 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6,
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # Past every deadline of the agent.
-PATIENCE = 60
+PATIENCE = 100
 
 
 def text(value):
@@ -156,6 +156,127 @@ def settled(connect):
     return connection
 
 
+UNARY = (b"Logs", b"NodeStatus", b"ReadLog", b"StopJob")
+
+
+def half(connect):
+    """I9: calls whose message never comes, also after one that was answered; and no call at all.
+    As many as one address may have at a time."""
+    silent = []
+    for i in range(125):
+        connection = connect().start()
+        first = 1
+        if i % 5 == 4:
+            connection.send(call(1, message(0), b"NodeStatus", END_HEADERS) + frame(DATA, END_STREAM, 1))
+            if connection.end_of(1) != "status":
+                print("refused")
+            first = 3
+        for stream in range(first, first + 20, 2):
+            path = b"/dtrain.v1.Agent/" + UNARY[(i + stream // 2) % len(UNARY)]
+            connection.send(frame(HEADERS, END_HEADERS, stream, request(path)))
+            if i % 3 == 0:  # a piece of it
+                connection.send(frame(DATA, 0, stream, message(100, b"x")))
+        silent.append(connection)
+    silent += [connect().start() for _ in range(2)]
+    print("held", flush=True)
+    for connection in silent:
+        print(connection.until_closed())
+
+
+def varint(value):
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number, value):
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def hello(job, build, lease=2000):
+    return field(1, field(1, 1) + field(2, build) + field(3, job) + field(5, bytes(16)) +
+                 field(6, lease))
+
+
+def begun(connect, acknowledged=True):
+    """I12: ten thousand calls at a time, half of them with a Hello; from one who has read how many he
+    may have, and from one who reads nothing."""
+    connection = connect().start()
+    if acknowledged:
+        for kind, _, _ in connection.frames():
+            if kind == SETTINGS:
+                break
+    for stream in range(1, 20001, 2):
+        method = b"NodeStatus" if stream % 8 == 7 else b"Session"
+        data = frame(HEADERS, END_HEADERS, stream, request(b"/dtrain.v1.Agent/" + method))
+        if stream % 4 == 1:
+            first = hello(b"job%d" % stream, BUILD)
+            data += frame(DATA, 0, stream, message(len(first), first))
+        if not connection.send(data):
+            break
+    print("sent", flush=True)
+    print(connection.until_closed())
+
+
+def unread(connect):
+    begun(connect, acknowledged=False)
+
+
+def unread_halves(connect):
+    """I12: as many calls whose message never comes; gRPC holds who has not read how many he may have
+    to nothing, and tells us of none."""
+    connection = connect().start()
+    for stream in range(1, 20001, 2):
+        if not connection.send(frame(HEADERS, END_HEADERS, stream,
+                                     request(b"/dtrain.v1.Agent/NodeStatus"))):
+            break
+    print("sent", flush=True)
+    print(connection.until_closed())
+
+
+def hellos(connect):
+    """I12: sessions that begin, whose launchers are gone then; how many the agent took."""
+    taken = 0
+    for i in range(150):
+        connection = connect().start()
+        first = hello(b"job%d" % i, BUILD, lease=30000)
+        connection.send(call(1, message(len(first), first)))
+        for kind, flags, stream in connection.frames():
+            if stream == 1 and (kind == DATA or flags & END_STREAM):
+                taken += kind == DATA
+                break
+        connection.socket.close()
+    print(taken, flush=True)
+
+
+def stubborn(connect):
+    """A launcher whose job was refused, which starts it all the same: no folder has such a name."""
+    connection = connect().start()
+    job = b"../evil"
+    part = (field(1, job) + field(4, 1) + field(5, 1) + field(6, 1) + field(7, b"here") +
+            field(8, b"/usr/bin/touch") + field(8, b"/tmp/evil") + field(9, b"/tmp") +
+            field(13, field(1, 0)) + field(14, field(1, b"127.0.0.1")))
+    first, start = hello(job, BUILD), field(4, part) + field(20, 1)
+    connection.send(call(1, message(len(first), first) + message(len(start), start)))
+    # What it says, until it says goodbye to who does not answer.
+    connection.socket.settimeout(5)
+    said = b""
+    try:
+        while (head := connection.read(9)) is not None:
+            payload = connection.read(int.from_bytes(head[:3], "big"))
+            if head[3] == DATA:
+                said += payload
+            if b"no folder" in said:
+                break
+    except TimeoutError:
+        pass
+    print("refused" if b"no folder" in said else said.hex())
+
+
 def reset(connect):
     """I12: calls that are taken back at once."""
     connection = settled(connect)
@@ -236,10 +357,13 @@ def many(address, port):
     print("still", still)
 
 
+BUILD = sys.argv[5].encode() if len(sys.argv) > 5 else b""
+
+
 def main(address, port, folder, mode):
     if mode == "many":
         return many(address, port)
     return globals()[mode](lambda: Connection(address, port, folder))
 
 
-main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])
+main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5])

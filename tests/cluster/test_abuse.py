@@ -2,12 +2,14 @@
 """What an agent's TLS port must bear from who has a certificate and means no good (group I): while
 a job runs there, which may not notice."""
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 import hosts
+import leftovers
 from launching import wait_until
 from test_faults_j import is_sanitized, peak_kib
 from test_identity import node  # noqa: F401 - a fixture
@@ -51,11 +53,16 @@ def busy(tcp):  # noqa: F811
     assert half == list(range(len(half))) and len(numbers) >= 2 * len(half) - 50, result.err
 
 
-def abuse(tcp, mode):  # noqa: F811
+def start_abuse(tcp, mode):  # noqa: F811
     script = hosts.SOURCE_DIR / "tests/cluster/abuse.py"
-    process = tcp.node.cluster.head.popen(
-        ["/usr/bin/python3", script, tcp.node.address, PORT, "/root/work/tls", mode],
+    build = tcp.node.run([hosts.bin_dir() / "dtrain-agent", "version"]).stdout.split()[1]
+    return tcp.node.cluster.head.popen(
+        ["/usr/bin/python3", script, tcp.node.address, PORT, "/root/work/tls", mode, build],
         stdout=-1, stderr=-1)
+
+
+def abuse(tcp, mode):  # noqa: F811
+    process = start_abuse(tcp, mode)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err.decode()
     return out.decode().split()
@@ -97,6 +104,81 @@ def test_i9_who_comes_and_says_nothing_is_closed(busy):
     before = warm_up(busy)
     ends = abuse(busy, "slow")
     assert ends[0] == "closed" and ends[1] in ("status", "reset", "closed"), ends
+    check_unharmed(busy, before)
+
+
+# Calls whose message never comes keep no connection, of which one address has only so many.
+def test_i9_calls_that_never_come_are_closed(busy):
+    before = warm_up(busy)
+    assert abuse(busy, "half") == ["held"] + ["closed"] * 127
+    assert "no whole call" in busy.agent.log, busy.agent.log
+    check_unharmed(busy, before)
+
+
+def shepherds(tcp):  # noqa: F811
+    return sum(line.endswith(" shepherd") for _, _, line in leftovers.processes(tcp.node))
+
+
+class Watch:
+    """The most that was seen of the agent's memory and of shepherds, while the context lasts."""
+
+    def __init__(self, tcp):  # noqa: F811
+        self._tcp = tcp
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.memory = self.shepherds = 0
+
+    def _look(self):
+        while not self._over.wait(0.02):
+            self.memory = max(self.memory, resident_bytes(self._tcp.agent.pid))
+            self.shepherds = max(self.shepherds, shepherds(self._tcp))
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+
+# I12: one connection is good for one session, and so for one process; others are served meanwhile.
+@pytest.mark.parametrize("mode,most", [("begun", 64 * MIB), ("unread", 64 * MIB),
+                                       ("unread_halves", 64 * MIB)])
+def test_i12_ten_thousand_calls_at_a_time(busy, mode, most):
+    before = warm_up(busy)
+    had = shepherds(busy)
+    with Watch(busy) as watch:
+        process = start_abuse(busy, mode)
+        result = busy.launch("echo", "meanwhile", flags=("--bind", "none"))
+        assert result.code == 0 and result.out.count("meanwhile") == 2, result
+        out, err = process.communicate(timeout=200)
+    assert process.returncode == 0 and out.split() == [b"sent", b"closed"], err.decode()
+    # The job's, the launch's, and one of the other connection, for as long as its lease.
+    assert watch.shepherds <= 3, watch.shepherds
+    wait_until(lambda: shepherds(busy) == had, 20, lambda: shepherds(busy))
+    if not is_sanitized():
+        assert watch.memory - before < most, watch.memory
+    check_unharmed(busy, before)
+
+
+def test_i12_sessions_that_begin_and_are_taken_back(busy):
+    before = warm_up(busy)
+    had = shepherds(busy)
+    with Watch(busy) as watch:
+        assert 1 <= int(abuse(busy, "hellos")[0]) <= 128
+        # Their leases.
+        wait_until(lambda: shepherds(busy) == had, 100, lambda: shepherds(busy))
+    assert watch.shepherds <= had + 128, watch.shepherds
+    check_unharmed(busy, before)
+
+
+def test_a_start_after_a_refusal(busy):
+    before = warm_up(busy)
+    had = shepherds(busy)
+    assert abuse(busy, "stubborn") == ["refused"]
+    wait_until(lambda: shepherds(busy) == had, 40, lambda: shepherds(busy))
+    assert not busy.node.path("/tmp/evil").exists()
     check_unharmed(busy, before)
 
 
