@@ -2,13 +2,18 @@
 #include "agent/connections.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "agent/door.h"
 #include "common/log/log.h"
 #include "common/os/credentials.h"
 #include "common/os/heap.h"
@@ -42,12 +47,28 @@ std::string OriginOf(const auth::Identity& identity) {
   return absl::StrCat("user ", identity.name);
 }
 
+// What a client on the other end of `socket` may call us: what our certificate does, and the
+// address that it found us at. A page of a name that leads here since yesterday is of neither.
+std::vector<std::string> HostsOf(const tls::Certificate& own, int socket) {
+  std::vector<std::string> out = {"localhost"};
+  out.insert(out.end(), own.dns_names.begin(), own.dns_names.end());
+  out.insert(out.end(), own.addresses.begin(), own.addresses.end());
+  sockaddr_storage local{};
+  socklen_t size = sizeof(local);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&local), &size) != 0) return out;
+  const std::string address = AddressText(local);
+  // Of IPv4 on a socket for both.
+  out.emplace_back(absl::StripPrefix(address, "::ffff:"));
+  return out;
+}
+
 }  // namespace
 
 // gRPC works on its stream; a duplicate tells when the peer has gone.
 struct Connections::Connection {
-  std::string origin;    // "user 1000", an address
-  bool is_http = false;  // and has its place for its TLS only
+  std::string origin;              // "user 1000", an address
+  bool is_http = false;            // and has its place for its TLS only
+  std::vector<std::string> hosts;  // by which an HTTP client may have called us
   // False once it is closed: its stream may still have a word.
   std::shared_ptr<bool> here = std::make_shared<bool>(true);
   os::UniqueFd watched;
@@ -102,7 +123,7 @@ void Connections::AdmitUnix(os::UniqueFd socket) {
 void Connections::AdmitHttp(os::UniqueFd socket) {
   Identify(std::move(socket), [this](os::UniqueFd known, auth::Identity identity) {
     const std::string origin = OriginOf(identity);
-    if (!http_->Admit(std::move(known), origin, answers_.HandlerFor(std::move(identity)))) {
+    if (!http_->Admit(std::move(known), origin, {}, answers_.HandlerFor(std::move(identity)))) {
       Refuse(origin, "too many HTTP connections are here");
     }
   });
@@ -113,6 +134,7 @@ void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
   if (!HasRoom(address)) return;
   auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
   (*place)->origin = address;
+  (*place)->hosts = HostsOf(tls_->own(), socket.get());
   tls::Stream::Callbacks callbacks;
   callbacks.on_ready = [this, place](tls::Ready ready) { OnTlsReady(place, std::move(ready)); };
   callbacks.on_closed = [this, place, here = (*place)->here](absl::Status why) {
@@ -162,7 +184,8 @@ void Connections::OnAccount(Place place, tls::Ready ready,
   if (ready.alpn == kGrpc) return Serve(place, *std::move(identity), std::move(ready.plain));
   // The end of what it is served ends its TLS, which closes the connection.
   (*place)->is_http = true;
-  if (!http_->Admit(std::move(ready.plain), origin, answers_.HandlerFor(*std::move(identity)))) {
+  if (!http_->Admit(std::move(ready.plain), origin, std::move((*place)->hosts),
+                    answers_.HandlerFor(*std::move(identity)))) {
     Refuse(origin, "too many HTTP connections are here");
     Close(place);
   }

@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/chunk_encode.hpp>
 #include <boost/beast/http/empty_body.hpp>
@@ -15,6 +17,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/secret.h"
 
 namespace dtrain::http {
@@ -30,19 +33,32 @@ constexpr size_t kPieceBytes = 64 << 10;
 
 absl::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 
-// "127.0.0.1:80", "[::1]", "localhost": what a page of another site cannot make a browser send.
-bool IsLoopbackName(absl::string_view host) {
+// Whether a Host header, "127.0.0.1:80", "[::1]", "gpu01", is one of `hosts`: what a page of
+// another site cannot make a browser send.
+bool NamesOneOf(absl::string_view host, const std::vector<std::string>& hosts) {
   const size_t colon = host.rfind(':');
   if (colon != host.npos && host.find(']', colon) == host.npos) host = host.substr(0, colon);
-  return host == "127.0.0.1" || host == "[::1]" || absl::EqualsIgnoreCase(host, "localhost");
+  boost::system::error_code not_numeric;
+  asio::ip::address address;
+  if (absl::ConsumePrefix(&host, "[")) {
+    if (!absl::ConsumeSuffix(&host, "]")) return false;
+    address = asio::ip::make_address_v6(std::string(host), not_numeric);
+    if (not_numeric) return false;
+  } else {
+    address = asio::ip::make_address_v4(std::string(host), not_numeric);
+  }
+  return std::any_of(hosts.begin(), hosts.end(), [&](const std::string& each) {
+    if (not_numeric) return absl::EqualsIgnoreCase(host, each);
+    boost::system::error_code error;
+    return asio::ip::make_address(each, error) == address && !error;
+  });
 }
 
 }  // namespace
 
-Connection::Connection(loop::Loop& loop, StreamSocket socket, const Access& access,
-                       const Limits& limits, std::shared_ptr<AsyncHandler> handler,
-                       Callbacks callbacks)
-    : access_(access),
+Connection::Connection(loop::Loop& loop, StreamSocket socket, Access access, const Limits& limits,
+                       std::shared_ptr<AsyncHandler> handler, Callbacks callbacks)
+    : access_(std::move(access)),
       limits_(limits),
       handler_(std::move(handler)),
       callbacks_(std::move(callbacks)),
@@ -104,8 +120,8 @@ bool Connection::TokenIsRight() {
 std::optional<Response> Connection::Refuse(const Target& target) {
   const auto& request = parser_->get();
   wrong_token_ = false;
-  if (access_.ask_for_token && !IsLoopbackName(View(request[bhttp::field::host]))) {
-    return ErrorResponse(403, "the Host header names no loopback address");
+  if (!access_.hosts.empty() && !NamesOneOf(View(request[bhttp::field::host]), access_.hosts)) {
+    return ErrorResponse(403, "the Host header is no name or address of ours");
   }
   if (request.count(bhttp::field::origin) != 0 || request.count(bhttp::field::upgrade) != 0) {
     return ErrorResponse(403, "requests of web pages are not answered");

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/http/message.h"
 #include "common/http/server.h"
@@ -19,8 +20,9 @@ namespace dtrain::http {
 using StreamSocket = boost::asio::generic::stream_protocol::socket;
 
 struct Access {
-  bool ask_for_token = false;  // and for a loopback name in Host
+  bool ask_for_token = false;
   std::string token;
+  std::vector<std::string> hosts;  // names and addresses of ours that Host may name; empty: any
 };
 
 // One client: reads requests one after the other and answers each before the next. Loop thread.
@@ -32,8 +34,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     absl::AnyInvocable<void(const std::shared_ptr<Connection>&)> on_over;
   };
 
-  // `access` and `limits` outlive it, or Close was called.
-  Connection(loop::Loop& loop, StreamSocket socket, const Access& access, const Limits& limits,
+  // `limits` outlive it, or Close was called.
+  Connection(loop::Loop& loop, StreamSocket socket, Access access, const Limits& limits,
              std::shared_ptr<AsyncHandler> handler, Callbacks callbacks);
   void Start() { Read(); }
   void Close();
@@ -59,7 +61,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void WatchPeer();
   void AllowTimeToTake();
 
-  const Access& access_;
+  const Access access_;
   const Limits& limits_;
   const std::shared_ptr<AsyncHandler> handler_;
   Callbacks callbacks_;

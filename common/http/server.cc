@@ -34,8 +34,6 @@ constexpr char kYoungEnd[] = ".new";
 constexpr size_t kTokenBytes = 32;
 // After accept failed for want of descriptors.
 constexpr Duration kBreath = std::chrono::milliseconds(100);
-// Before another line about wrong tokens.
-constexpr Duration kTellAgain = std::chrono::minutes(1);
 
 absl::Status StatusOf(const Error& error, absl::string_view what) {
   return PosixError(error.value(), what);
@@ -58,7 +56,11 @@ bool IsOursOrRoots(int socket) {
 
 struct Server::Shared {
   Shared(loop::Loop& l, AsyncHandler h, Limits lim)
-      : loop(l), handler(std::make_shared<AsyncHandler>(std::move(h))), limits(lim), breath(l) {}
+      : loop(l),
+        handler(std::make_shared<AsyncHandler>(std::move(h))),
+        limits(lim),
+        breath(l),
+        tell(l) {}
 
   template <typename Protocol>
   void Accept(asio::basic_socket_acceptor<Protocol>& acceptor) {
@@ -83,17 +85,17 @@ struct Server::Shared {
     }
     // Closed as it goes out of scope.
     if (stranger || connections.size() >= limits.connections) return;
-    Serve(std::move(socket), handler, "", nullptr);
+    Serve(std::move(socket), access, handler, "", nullptr);
   }
 
-  void Serve(StreamSocket socket, std::shared_ptr<AsyncHandler> with, const std::string& origin,
-             loop::Task on_over) {
+  void Serve(StreamSocket socket, Access may, std::shared_ptr<AsyncHandler> with,
+             const std::string& origin, loop::Task on_over) {
     Connection::Callbacks callbacks;
     callbacks.on_answered = [this, alive = alive] {
       if (*alive) CheckIdle();
     };
     callbacks.on_wrong_token = [this, alive = alive] {
-      if (*alive) TellWrongToken();
+      if (*alive) OnWrongToken();
     };
     callbacks.on_over = [this, alive = alive, on_over = std::move(on_over)](
                             const std::shared_ptr<Connection>& over) mutable {
@@ -102,18 +104,24 @@ struct Server::Shared {
       connections.erase(over);
       CheckIdle();
     };
-    auto connection = std::make_shared<Connection>(loop, std::move(socket), access, limits,
+    auto connection = std::make_shared<Connection>(loop, std::move(socket), std::move(may), limits,
                                                    std::move(with), std::move(callbacks));
     connections[connection] = origin;
     connection->Start();
   }
 
-  void TellWrongToken() {
+  void OnWrongToken() {
     ++wrong_tokens;
-    if (loop.Now() < tell_wrong_tokens) return;
+    if (!telling) TellWrongTokens();
+  }
+
+  // At once, and then once in a while, as long as there are more.
+  void TellWrongTokens() {
+    telling = wrong_tokens > 0;
+    if (!telling) return;
     log::Warn(absl::StrCat("refused HTTP with a wrong token: ",
                            Count(std::exchange(wrong_tokens, 0), "request")));
-    tell_wrong_tokens = loop.Now() + kTellAgain;
+    tell.After(limits.tell_again, [this] { TellWrongTokens(); });
   }
 
   void CheckIdle() {
@@ -134,7 +142,8 @@ struct Server::Shared {
   loop::Task when_idle;
   bool warned = false;
   size_t wrong_tokens = 0;  // not told yet
-  TimePoint tell_wrong_tokens;
+  bool telling = false;     // `tell` is set
+  loop::Timer tell;
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
 };
 
@@ -158,8 +167,8 @@ std::unique_ptr<Server> Server::MakeWithoutDoor(loop::Loop& loop, Limits limits)
       new Server(std::make_unique<Shared>(loop, AsyncHandler(), limits), ""));
 }
 
-bool Server::Admit(os::UniqueFd socket, const std::string& origin, AsyncHandler handler,
-                   loop::Task on_over) {
+bool Server::Admit(os::UniqueFd socket, const std::string& origin, std::vector<std::string> hosts,
+                   AsyncHandler handler, loop::Task on_over) {
   const auto of_one =
       static_cast<size_t>(std::count_if(shared_->connections.begin(), shared_->connections.end(),
                                         [&](const auto& each) { return each.second == origin; }));
@@ -173,8 +182,10 @@ bool Server::Admit(os::UniqueFd socket, const std::string& origin, AsyncHandler 
   stream.assign(asio::generic::stream_protocol(AF_UNIX, 0), socket.get(), error);
   if (error) return false;
   (void)socket.Release();
-  shared_->Serve(std::move(stream), std::make_shared<AsyncHandler>(std::move(handler)), origin,
-                 std::move(on_over));
+  Access access;
+  access.hosts = std::move(hosts);
+  shared_->Serve(std::move(stream), std::move(access),
+                 std::make_shared<AsyncHandler>(std::move(handler)), origin, std::move(on_over));
   return true;
 }
 
@@ -252,6 +263,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::ListenTcp(loop::Loop& loop, cons
   auto shared = std::make_unique<Shared>(loop, std::move(handler), limits);
   shared->access.token = std::move(token);
   shared->access.ask_for_token = true;
+  shared->access.hosts = {"localhost", "127.0.0.1", "::1"};
   auto& acceptor = shared->tcp_acceptor.emplace(loop.context());
   Tcp::endpoint endpoint(address, port);
   const std::string shown =

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
@@ -23,6 +24,7 @@ struct Limits {
   Duration request = std::chrono::seconds(10);   // until a request's header is there, idle included
   Duration response = std::chrono::seconds(30);  // until the peer has taken a piece of an answer
   Duration wrong_token = std::chrono::seconds(1);  // before a wrong token is answered
+  Duration tell_again = std::chrono::minutes(1);   // between two lines about wrong tokens
 };
 
 // Of PORT, IP:PORT or [IP]:PORT; without an IP 127.0.0.1.
@@ -58,10 +60,11 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // False when there are too many, in all or of this origin; the socket is closed then. The handler
+  // False when there are too many, in all or of this origin; the socket is closed then. `hosts`:
+  // names and numeric addresses of ours, one of which Host must name; empty: whatever. The handler
   // is this connection's own; `on_over`, which may be null, is called when it is closed.
-  bool Admit(os::UniqueFd socket, const std::string& origin, AsyncHandler handler,
-             loop::Task on_over = nullptr);
+  bool Admit(os::UniqueFd socket, const std::string& origin, std::vector<std::string> hosts,
+             AsyncHandler handler, loop::Task on_over = nullptr);
 
   // "127.0.0.1:8080", or the path of the socket.
   const std::string& address() const { return address_; }

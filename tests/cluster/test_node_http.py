@@ -255,6 +255,12 @@ def test_elsewhere_only_with_a_certificate(tcp):  # noqa: F811
     mine = ["--cert", "/root/work/tls/user.crt", "--key", "/root/work/tls/user.key"]
     assert curl(f"/v1/jobs/{job}/ranks/0/log", *mine) == (0, "200", "up 0\n")
     assert json.loads(curl("/v1/node", *mine)[2])["jobs"][0]["owner"] == "alice"
+    # I15: by the names that its certificate has, and the address at which it was found.
+    for host in ("node0", "NODE0:9797", tcp.node.address, "localhost:1"):
+        assert curl("/v1/node", *mine, "-H", f"Host: {host}")[1] == "200", host
+    for host in ("evil.example", "node0.evil.example", "10.0.0.1", "node7"):
+        assert curl("/v1/node", *mine, "-H", f"Host: {host}")[1] == "403", host
+        assert curl("/healthz", *mine, "-H", f"Host: {host}")[1] == "403", host
     assert curl("/v1/node")[0] != 0, "without a certificate nothing is answered"
     tcp.authority.user("eve", "--observer")
     tcp.become("user:eve")

@@ -2,6 +2,7 @@
 // Connections that somebody else has accepted, and answers that take their time.
 #include <gmock/gmock.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/os/fd.h"
 #include "tests/component/http/harness.h"
 
@@ -16,10 +17,12 @@ class AdmitTest : public HttpTest {
   ~AdmitTest() override { server_.reset(); }  // it counts here whom it closes
 
   // The client's end; none when it was not let in.
-  os::UniqueFd Admit(const std::string& origin, AsyncHandler handler) {
+  os::UniqueFd Admit(const std::string& origin, AsyncHandler handler,
+                     std::vector<std::string> hosts = {}) {
     auto pair = os::SocketPair();
     EXPECT_TRUE(pair.ok());
-    if (!server_->Admit(std::move(pair->first), origin, std::move(handler), [this] { ++over_; })) {
+    if (!server_->Admit(std::move(pair->first), origin, std::move(hosts), std::move(handler),
+                        [this] { ++over_; })) {
       return {};
     }
     return std::move(pair->second);
@@ -98,6 +101,27 @@ TEST_F(AdmitTest, AServerThatGoesClosesWhoIsHere) {
   held(Response());
   char byte;
   EXPECT_TRUE(Await([&] { return recv(fd.get(), &byte, 1, MSG_DONTWAIT) == 0; }));
+}
+
+// I15: over TLS too, where a browser may hold a certificate.
+TEST_F(AdmitTest, TheHostMustBeOneOfOurs) {
+  const std::vector<std::string> ours = {"localhost", "gpu01", "gpu01.lab", "10.0.0.1", "fe80::1"};
+  int asked = 0;
+  const auto status = [&](const std::string& host) {
+    const os::UniqueFd fd = Admit(absl::StrCat(++asked), Saying("x"), ours);
+    Write(fd, "GET / HTTP/1.1\r\n" + host + "\r\n");
+    return Hear(fd).substr(9, 3);
+  };
+  for (const std::string host : {"gpu01", "GPU01.lab:9797", "10.0.0.1", "10.0.0.1:1", "[fe80::1]",
+                                 "[FE80:0::0:1]:9797", "localhost:80"}) {
+    EXPECT_EQ(status("Host: " + host + "\r\n"), "200") << host;
+  }
+  for (const std::string host :
+       {"evil.example", "gpu01.evil.example", "gpu02", "10.0.0.2", "10.0.0.10", "[fe80::2]",
+        "fe80::1", "[fe80::1", "[gpu01]", ":9797", "", "gpu01:9797:1", "gpu01 evil.example"}) {
+    EXPECT_EQ(status("Host: " + host + "\r\n"), "403") << host;
+  }
+  EXPECT_EQ(status(""), "403");
 }
 
 TEST(ParseListening, TakesAPortOrAnAddressWithOne) {

@@ -2,8 +2,12 @@
 // On TCP: who sends the token, and comes by a loopback name.
 #include <arpa/inet.h>
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/log/log.h"
 #include "tests/component/http/harness.h"
 
 namespace dtrain::http {
@@ -17,6 +21,7 @@ class TokenTest : public HttpTest {
   TokenTest() {
     Limits limits;
     limits.wrong_token = std::chrono::milliseconds(1);
+    limits.tell_again = std::chrono::milliseconds(20);
     auto server = Server::ListenTcp(
         loop_, "127.0.0.1", 0, "s3cret", [this](const Target& t) { return Handle(t); }, limits);
     EXPECT_TRUE(server.ok()) << server.status();
@@ -57,6 +62,33 @@ TEST_F(TokenTest, AWrongOneIsRefused) {
                 StartsWith("HTTP/1.1 401 "))
         << wrong;
   }
+}
+
+// I23: each is counted in a line, also when nobody guesses on.
+TEST_F(TokenTest, AllWrongOnesAreTold) {
+  log::Init("test", log::Level::kWarning);
+  testing::internal::CaptureStderr();
+  constexpr int kGuesses = 20;
+  for (int i = 0; i < kGuesses; ++i) {
+    Ask("/v1/jobs", absl::StrCat("Host: localhost\r\nAuthorization: Bearer ", i, "\r\n"));
+  }
+  int told = 0;
+  EXPECT_TRUE(Await([&] {
+    const std::string lines = testing::internal::GetCapturedStderr();
+    testing::internal::CaptureStderr();
+    for (absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
+      constexpr absl::string_view kLine = "refused HTTP with a wrong token: ";
+      const size_t at = line.find(kLine);
+      EXPECT_NE(at, line.npos) << line;
+      line.remove_prefix(std::min(line.size(), at + kLine.size()));
+      int count = 0;
+      EXPECT_TRUE(absl::SimpleAtoi(line.substr(0, line.find(' ')), &count)) << line;
+      told += count;
+    }
+    return told >= kGuesses;
+  })) << told;
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(told, kGuesses);
 }
 
 // I15
