@@ -21,9 +21,6 @@ namespace {
 constexpr int kMaxMessage = 64 << 20;
 // A peer without a call has nothing to say: whoever only holds a connection loses it.
 constexpr int kIdleMs = 30'000;
-// A launcher has three calls at a time. Who opens more than he was told he may loses the
-// connection.
-constexpr int kMostCalls = 16;
 
 }  // namespace
 

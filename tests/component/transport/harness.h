@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/loop/loop.h"
 #include "common/os/fd.h"
+#include "common/os/process_tree.h"
 #include "launcher/transport/agent_binary.h"
 #include "launcher/transport/transport.h"
 
@@ -152,9 +153,8 @@ inline bool ProcessExists(pid_t pid) {
 
 // Whether it still does something: a zombie that its new parent has not reaped does not.
 inline bool ProcessRuns(pid_t pid) {
-  std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
-  size_t end = stat.rfind(") ");
-  return end != std::string::npos && stat[end + 2] != 'Z';
+  const auto process = os::FindProcess(pid);
+  return process && process->state != 'Z';
 }
 
 }  // namespace dtrain::transport
