@@ -38,8 +38,9 @@ absl::Status FrameGuard::Take(absl::string_view bytes) {
     }
     head_.append(piece.data(), piece.size());
     if (head_.size() < kHeadBytes) continue;
-    if (absl::Status fine = OnHead(); !fine.ok()) return fine;
+    absl::Status fine = OnHead();
     head_.clear();
+    if (!fine.ok()) return fine;
   }
   return absl::OkStatus();
 }
