@@ -9,7 +9,7 @@
 #include "agent/session/state_file.h"
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
-#include "common/os/fd.h"
+#include "common/os/private_file.h"
 #include "common/os/process_tree.h"
 
 namespace dtrain::session {
@@ -55,7 +55,7 @@ absl::Status WriteWithheld(const std::string& state, const std::vector<v1::GpuUs
 }
 
 absl::StatusOr<std::vector<v1::GpuUse>> ReadWithheld(const std::string& state) {
-  auto bytes = os::ReadSmallFile(PathIn(state));
+  auto bytes = os::ReadPrivateFile(PathIn(state));
   if (absl::IsNotFound(bytes.status())) return std::vector<v1::GpuUse>();
   if (!bytes.ok()) return bytes.status();
   v1::WithheldGpus withheld;

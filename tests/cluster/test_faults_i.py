@@ -368,7 +368,7 @@ STATE = residents.STATE
 # I19, "socket, state, log dirs": of the state directory, what lies in it, and what it lies in.
 @pytest.mark.parametrize("what,harm", [
     *((STATE, harm) for harm in ("writable", "foreign", "link", "in_open_folder")),
-    *((f"{STATE}/{name}", harm) for name in ("jobs", "lock", "jobs/j.0/record")
+    *((f"{STATE}/{name}", harm) for name in ("jobs", "lock", "withheld", "jobs/j.0/record")
       for harm in ("readable", "foreign", "link"))])
 def test_i19_a_state_directory_that_is_not_only_ours(cluster, what, harm):
     node = cluster.nodes[0]
@@ -382,8 +382,9 @@ def test_i19_a_state_directory_that_is_not_only_ours(cluster, what, harm):
         assert agent.process.wait(10) == 0
         agent.process = None
         (node.path(STATE) / "jobs/j.0").mkdir()
-        (node.path(STATE) / "jobs/j.0/record").write_bytes(b"")
-        (node.path(STATE) / "jobs/j.0/record").chmod(0o600)
+        for name in ("withheld", "jobs/j.0/record"):
+            (node.path(STATE) / name).write_bytes(b"")
+            (node.path(STATE) / name).chmod(0o600)
     path = node.path(what)
     named = (getattr(Harms, harm)(path) or path).name
     told = node.run([hosts.bin_dir() / "dtrain-agent", "serve", *agent.flags], check=False)
