@@ -31,6 +31,17 @@ def of(agent):
                      sum(len(names) + len(leaves) for _, names, leaves in os.walk(state)))
 
 
+def threads_of_libraries(agent):
+    """gRPC's, for example: they have names of their own."""
+    names = []
+    for task in Path(f"/proc/{agent.pid}/task").iterdir():
+        try:
+            names.append((task / "comm").read_text().strip())
+        except OSError:
+            names.append("one that ends")
+    return [name for name in names if name != "dtrain-agent"]
+
+
 def wake_ups(agent):
     """How often its threads, each by its number, have waited for something so far."""
     told = {}
