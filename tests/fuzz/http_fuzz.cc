@@ -40,6 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   http::Access access;
   access.ask_for_token = data[0] % 2 == 1;
   access.token = "secret";
+  if (access.ask_for_token) access.hosts = {"localhost", "127.0.0.1", "::1"};
   http::Limits limits;
   limits.wrong_token = std::chrono::milliseconds(0);
   auto handler = std::make_shared<http::AsyncHandler>(
