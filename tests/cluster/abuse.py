@@ -301,9 +301,9 @@ def streams(connect):
 
 
 def call_without_end(connection):
-    for stream in range(1, 20001, 2):
+    for stream in range(1, 20001, 2):  # no sessions: of these it may have one
         if not connection.send(frame(HEADERS, END_HEADERS, stream,
-                                     request(b"/dtrain.v1.Agent/Session"))):
+                                     request(b"/dtrain.v1.Agent/NodeStatus"))):
             break
     connection.send(call(20001, message(0), b"NodeStatus") + frame(DATA, END_STREAM, 20001))
     print(connection.end_of(20001))
