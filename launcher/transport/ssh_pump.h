@@ -19,8 +19,7 @@ namespace dtrain::transport {
 class SshPump {
  public:
   // `resume`: Target's.
-  SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImage& image,
-          bool resume);
+  SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImage& image, bool resume);
   ~SshPump();
   SshPump(const SshPump&) = delete;
   SshPump& operator=(const SshPump&) = delete;
