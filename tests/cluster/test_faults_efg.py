@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of groups E, F and G: processes of ours that are killed, and networks that break."""
+import contextlib
 import os
 import signal
 
@@ -99,7 +100,8 @@ def workers_gone(host, seconds):
 def end_ssh_sessions(host):
     for pid, _, line in leftovers.processes(host):
         if "sshd" in line:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # with the other of its session
+                os.kill(pid, signal.SIGKILL)
 
 
 def started_by(host, mark):
