@@ -60,6 +60,9 @@ def managers(cluster):
 
 
 def end(agent):
+    # The shepherd leaves its cgroup a moment after its job's end, and one that ends meanwhile leaves it
+    # to the agent that comes next.
+    wait_until(lambda: not agent.jobs() and not agent.cgroups(), 10, lambda: agent.log)
     agent.signal(signal.SIGTERM)
     assert agent.process.wait(20) == 0, agent.log
     agent.process = None
