@@ -119,6 +119,11 @@ def shepherds(tcp):  # noqa: F811
     return sum(line.endswith(" shepherd") for _, _, line in leftovers.processes(tcp.node))
 
 
+def until_only_the_jobs_is_left(tcp, timeout=20):  # noqa: F811
+    """That of a launch that is over ends a moment later."""
+    wait_until(lambda: shepherds(tcp) == 1, timeout, lambda: shepherds(tcp))
+
+
 class Watch:
     """The most that was seen of the agent's memory and of shepherds, while the context lasts."""
 
@@ -147,7 +152,7 @@ class Watch:
                                        ("unread_halves", 64 * MIB)])
 def test_i12_ten_thousand_calls_at_a_time(busy, mode, most):
     before = warm_up(busy)
-    had = shepherds(busy)
+    until_only_the_jobs_is_left(busy)
     with Watch(busy) as watch:
         process = start_abuse(busy, mode)
         result = busy.launch("echo", "meanwhile", flags=("--bind", "none"))
@@ -156,7 +161,7 @@ def test_i12_ten_thousand_calls_at_a_time(busy, mode, most):
     assert process.returncode == 0 and out.split() == [b"sent", b"closed"], err.decode()
     # The job's, the launch's, and one of the other connection, for as long as its lease.
     assert watch.shepherds <= 3, watch.shepherds
-    wait_until(lambda: shepherds(busy) == had, 20, lambda: shepherds(busy))
+    until_only_the_jobs_is_left(busy)
     if not is_sanitized():
         assert watch.memory - before < most, watch.memory
     check_unharmed(busy, before)
@@ -164,20 +169,20 @@ def test_i12_ten_thousand_calls_at_a_time(busy, mode, most):
 
 def test_i12_sessions_that_begin_and_are_taken_back(busy):
     before = warm_up(busy)
-    had = shepherds(busy)
+    until_only_the_jobs_is_left(busy)
     with Watch(busy) as watch:
         assert 1 <= int(abuse(busy, "hellos")[0]) <= 128
         # Their leases.
-        wait_until(lambda: shepherds(busy) == had, 100, lambda: shepherds(busy))
-    assert watch.shepherds <= had + 128, watch.shepherds
+        until_only_the_jobs_is_left(busy, 100)
+    assert watch.shepherds <= 1 + 128, watch.shepherds
     check_unharmed(busy, before)
 
 
 def test_a_start_after_a_refusal(busy):
     before = warm_up(busy)
-    had = shepherds(busy)
+    until_only_the_jobs_is_left(busy)
     assert abuse(busy, "stubborn") == ["refused"]
-    wait_until(lambda: shepherds(busy) == had, 40, lambda: shepherds(busy))
+    until_only_the_jobs_is_left(busy, 40)
     assert not busy.node.path("/tmp/evil").exists()
     check_unharmed(busy, before)
 
