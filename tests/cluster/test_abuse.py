@@ -13,6 +13,7 @@ import leftovers
 from launching import wait_until
 from test_faults_j import is_sanitized, peak_kib
 from test_identity import node  # noqa: F401 - a fixture
+from test_resident import stat_of
 from test_tcp import PORT, tcp  # noqa: F401 - a fixture
 
 MIB = 1 << 20
@@ -116,7 +117,10 @@ def test_i9_calls_that_never_come_are_closed(busy):
 
 
 def shepherds(tcp):  # noqa: F811
-    return sum(line.endswith(" shepherd") for _, _, line in leftovers.processes(tcp.node))
+    """How many; what one forks is called the same until it is another program."""
+    pids = {str(pid) for pid, _, line in leftovers.processes(tcp.node) if line.endswith(" shepherd")}
+    parents = [stat_of(pid)[1] for pid in pids]
+    return sum(bool(parent) and parent not in pids for parent in parents)
 
 
 def until_only_the_jobs_is_left(tcp, timeout=20):  # noqa: F811
