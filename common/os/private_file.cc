@@ -166,21 +166,20 @@ absl::StatusOr<UniqueFd> OpenTrusted(const std::string& path) {
   return fd;
 }
 
+// Piece by piece: `limit` may be megabytes, which would be cleared for nothing.
 absl::StatusOr<std::string> Read(const std::string& path, const UniqueFd& fd, size_t limit) {
-  std::string out(limit + 1, '\0');
-  size_t size = 0;
-  while (size < out.size()) {
-    const ssize_t n = read(fd.get(), out.data() + size, out.size() - size);
+  std::string out;
+  char piece[16384];
+  for (;;) {
+    const ssize_t n = read(fd.get(), piece, sizeof(piece));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return PosixError(errno, absl::StrCat("read ", Quoted(path)));
-    if (n == 0) break;
-    size += static_cast<size_t>(n);
+    if (n == 0) return out;
+    if (out.size() + static_cast<size_t>(n) > limit) {
+      return absl::ResourceExhaustedError(absl::StrCat(path, " has more than ", limit, " bytes"));
+    }
+    out.append(piece, static_cast<size_t>(n));
   }
-  if (size > limit) {
-    return absl::ResourceExhaustedError(absl::StrCat(path, " has more than ", limit, " bytes"));
-  }
-  out.resize(size);
-  return out;
 }
 
 }  // namespace
