@@ -278,11 +278,11 @@ def stubborn(connect):
 
 
 def reset(connect):
-    """I12: calls that are taken back at once."""
+    """I12: calls that are taken back at once; no sessions, of which it may have one."""
     connection = settled(connect)
     for stream in range(1, 20001, 2):
         if not connection.send(frame(HEADERS, END_HEADERS, stream,
-                                     request(b"/dtrain.v1.Agent/Session")) +
+                                     request(b"/dtrain.v1.Agent/NodeStatus")) +
                                frame(RST_STREAM, 0, stream, struct.pack(">I", 8))):
             break
     # It has been closed, or it serves on.
