@@ -96,8 +96,7 @@ void Connections::Identify(os::UniqueFd socket, Identified then) {
   if (!peer.ok()) return log::Error(peer.status().message());
   const std::string origin = absl::StrCat("user ", peer->uid);
   if (accounts_.waiting() >= kMostOfOne) {
-    return Refuse(origin, absl::StrCat(accounts_.waiting(),
-                                       " others wait for their accounts to be ", "looked up"));
+    return Refuse(origin, absl::StrCat(accounts_.waiting(), " others wait for a look at accounts"));
   }
   accounts_.Find(peer->uid, [this, peer = *peer, origin, socket = std::move(socket),
                              then = std::move(then)](absl::StatusOr<os::Account> found) mutable {

@@ -48,10 +48,14 @@ absl::Status CloseWritten(UniqueFd fd, absl::string_view what) {
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t limit) {
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return PosixError(errno, absl::StrCat("open ", path));
+  return ReadToEnd(fd.get(), path, limit);
+}
+
+absl::StatusOr<std::string> ReadToEnd(int fd, absl::string_view path, size_t limit) {
   std::string out;
   char buffer[16384];
   for (;;) {
-    ssize_t n = read(fd.get(), buffer, sizeof(buffer));
+    ssize_t n = read(fd, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return PosixError(errno, absl::StrCat("read ", path));
     if (n == 0) return out;

@@ -25,6 +25,8 @@ absl::Status CloseWritten(UniqueFd fd, absl::string_view what);
 
 // A whole small file (procfs, sysfs, configuration). Fails when it has more than `limit` bytes.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t limit = 1 << 20);
+// The same of one that is open; `path` is for the error.
+absl::StatusOr<std::string> ReadToEnd(int fd, absl::string_view path, size_t limit);
 
 // Random bytes from the kernel, for tokens and ids.
 std::string RandomBytes(size_t n);

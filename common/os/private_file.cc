@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
+#include "common/os/fd.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::os {
@@ -166,22 +167,6 @@ absl::StatusOr<UniqueFd> OpenTrusted(const std::string& path) {
   return fd;
 }
 
-// Piece by piece: `limit` may be megabytes, which would be cleared for nothing.
-absl::StatusOr<std::string> Read(const std::string& path, const UniqueFd& fd, size_t limit) {
-  std::string out;
-  char piece[16384];
-  for (;;) {
-    const ssize_t n = read(fd.get(), piece, sizeof(piece));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return PosixError(errno, absl::StrCat("read ", Quoted(path)));
-    if (n == 0) return out;
-    if (out.size() + static_cast<size_t>(n) > limit) {
-      return absl::ResourceExhaustedError(absl::StrCat(path, " has more than ", limit, " bytes"));
-    }
-    out.append(piece, static_cast<size_t>(n));
-  }
-}
-
 }  // namespace
 
 absl::Status CheckPrivateFile(const std::string& path) { return OpenPrivate(path).status(); }
@@ -189,7 +174,7 @@ absl::Status CheckPrivateFile(const std::string& path) { return OpenPrivate(path
 absl::StatusOr<std::string> ReadPrivateFile(const std::string& path, size_t limit) {
   absl::StatusOr<UniqueFd> fd = OpenPrivate(path);
   if (!fd.ok()) return fd.status();
-  return Read(path, *fd, limit);
+  return ReadToEnd(fd->get(), path, limit);
 }
 
 absl::Status CheckTrustedFile(const std::string& path) { return OpenTrusted(path).status(); }
@@ -197,7 +182,7 @@ absl::Status CheckTrustedFile(const std::string& path) { return OpenTrusted(path
 absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t limit) {
   absl::StatusOr<UniqueFd> fd = OpenTrusted(path);
   if (!fd.ok()) return fd.status();
-  return Read(path, *fd, limit);
+  return ReadToEnd(fd->get(), path, limit);
 }
 
 absl::Status MakeOwnDirectory(const std::string& path, mode_t mode, mode_t most) {

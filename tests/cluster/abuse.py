@@ -9,25 +9,18 @@ import struct
 import sys
 import time
 
+from strangers import PREFACE, frame, text, varint
+
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # Past every deadline of the agent.
 PATIENCE = 100
-
-
-def text(value):
-    return bytes([len(value)]) + value
 
 
 def request(path):
     """The header block of a gRPC call, in HPACK without its dynamic table."""
     return (b"\x83\x86\x04" + text(path) + b"\x01" + text(b"agent") + b"\x0f\x10" +
             text(b"application/grpc") + b"\x00" + text(b"te") + text(b"trailers"))
-
-
-def frame(kind, flags, stream, payload=b""):
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
 def call(stream, message, method=b"Session", flags=END_HEADERS):
@@ -181,14 +174,6 @@ def half(connect):
     print("held", flush=True)
     for connection in silent:
         print(connection.until_closed())
-
-
-def varint(value):
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
 
 
 def field(number, value):

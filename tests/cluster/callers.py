@@ -7,18 +7,10 @@ import socket
 import ssl
 import sys
 
-from strangers import DATA, HEADERS, PREFACE, SETTINGS, frame, text
+from strangers import DATA, HEADERS, PREFACE, SETTINGS, frame, text, varint
 
 PATIENCE = 60
 END_STREAM, END_HEADERS = 1, 4
-
-
-def varint(value):
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
 
 
 def message(**fields):

@@ -20,6 +20,15 @@ def frame(kind, flags, stream, payload=b""):
             payload)
 
 
+def varint(value):
+    """As protobuf has it."""
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
 def grpc(path):
     """A call whose message says that it is as long as no message may be."""
     head = (b"\x83\x86\x04" + text(path.encode()) + b"\x01" + text(b"agent") + b"\x0f\x10" +
