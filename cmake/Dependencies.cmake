@@ -16,10 +16,9 @@ set(openssl "$<IF:${static_ssl},-Wl$<COMMA>-Bstatic -lssl -lcrypto -Wl$<COMMA>-B
 add_library(dtrain_openssl INTERFACE)
 target_link_libraries(dtrain_openssl INTERFACE "${openssl}")
 
-# dtrain_static(TARGET [AFTER flags] pkg...): the packages' archives, glibc's own libraries dynamic.
-# AFTER is what they need themselves: as one item with them, as CMake orders items as it likes.
+# dtrain_static(TARGET [UNSECURE] pkg...): the packages' archives, glibc's own libraries dynamic.
 function(dtrain_static target)
-  cmake_parse_arguments(ARG "" "AFTER" "" ${ARGN})
+  cmake_parse_arguments(ARG "UNSECURE" "" "" ${ARGN})
   execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --static --libs-only-l ${ARG_UNPARSED_ARGUMENTS}
                   OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE rc)
   if(rc)
@@ -28,6 +27,9 @@ function(dtrain_static target)
   separate_arguments(flags)
   list(REMOVE_DUPLICATES flags)
   list(REMOVE_ITEM flags -ldl -pthread -lrt -lm -latomic -lssl -lcrypto)
+  if(ARG_UNSECURE)
+    list(TRANSFORM flags REPLACE "^(-lgrpc|-lgrpc\\+\\+)$" "\\1_unsecure")
+  endif()
   if(DTRAIN_CARES_STATIC)
     list(TRANSFORM flags REPLACE "^-lcares$" -lcares_static)
   endif()
@@ -41,14 +43,16 @@ function(dtrain_static target)
     set(kind -Wl,--as-needed)
   endif()
   target_link_libraries(${target} INTERFACE
-    "${kind} -Wl,--start-group ${joined} -Wl,--end-group -Wl,-Bdynamic${ARG_AFTER}"
+    "${kind} -Wl,--start-group ${joined} -Wl,--end-group -Wl,-Bdynamic"
     Threads::Threads dl)
 endfunction()
 
 dtrain_static(dtrain_absl absl_status absl_statusor absl_strings absl_str_format absl_time
               absl_any_invocable absl_flat_hash_map absl_span)
 dtrain_static(dtrain_protobuf protobuf)
-dtrain_static(dtrain_grpc AFTER " ${openssl}" grpc++)
+# Without its TLS (ours is common/tls) and what comes with that, xDS above all: half of a program, and
+# a fifth of what starting one costs. The packages' own grpc++_unsecure.pc lacks what it is made of.
+dtrain_static(dtrain_grpc UNSECURE grpc++)
 
 # Opened at run time, by launcher/transport/libssh.
 pkg_check_modules(LIBSSH REQUIRED libssh)
