@@ -95,16 +95,14 @@ LogStream::Moved LogStream::Move() {
 
 LogStream::Moved LogStream::Copy() {
   if (held_.empty()) {
-    held_.resize(spool_ ? kMoveSize : kSmallRead);
-    ssize_t n = read(pipe_.get(), held_.data(), held_.size());
-    int error = errno;
-    held_.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    ssize_t n = read(pipe_.get(), loop_.scratch(), spool_ ? loop::Loop::kScratchBytes : kSmallRead);
     if (n == 0) return Moved::kEnd;
     if (n < 0) {
-      DTRAIN_CHECK(error == EAGAIN ||
-                   error == EINTR);  // a pipe's read end has no other way to fail
+      DTRAIN_CHECK(errno == EAGAIN ||
+                   errno == EINTR);  // a pipe's read end has no other way to fail
       return Moved::kNothing;
     }
+    held_.assign(loop_.scratch(), static_cast<size_t>(n));
   }
   last_moved_ = held_.size();
   if (discard_) {

@@ -19,7 +19,6 @@ namespace {
 
 constexpr size_t kHeader = 4;
 constexpr uint32_t kCarriesFd = 0x80000000u;
-constexpr size_t kReadSize = 256 << 10;
 
 uint32_t LoadLength(const char* p) {
   auto b = [&](int i) { return static_cast<uint32_t>(static_cast<uint8_t>(p[i])); };
@@ -29,7 +28,8 @@ uint32_t LoadLength(const char* p) {
 }  // namespace
 
 FrameChannel::FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, OnClosed on_closed)
-    : socket_(std::move(socket)),
+    : loop_(loop),
+      socket_(std::move(socket)),
       watch_(loop, socket_.get()),
       on_frame_(std::move(on_frame)),
       on_closed_(std::move(on_closed)),
@@ -116,9 +116,7 @@ void FrameChannel::ReadToEnd() {
 }
 
 bool FrameChannel::ReadOnce() {
-  size_t had = in_.size();
-  in_.resize(had + kReadSize);
-  iovec iov{in_.data() + had, kReadSize};
+  iovec iov{loop_.scratch(), Loop::kScratchBytes};
   msghdr message{};
   message.msg_iov = &iov;
   message.msg_iovlen = 1;
@@ -126,12 +124,10 @@ bool FrameChannel::ReadOnce() {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   ssize_t n = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  int error = errno;
-  in_.resize(had + static_cast<size_t>(n > 0 ? n : 0));
   if (n < 0) {
-    if (error == EINTR) return true;
-    if (error != EAGAIN && error != EWOULDBLOCK) {
-      Close(PosixError(error, "read from the peer process"));
+    if (errno == EINTR) return true;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      Close(PosixError(errno, "read from the peer process"));
     }
     return false;
   }
@@ -141,6 +137,7 @@ bool FrameChannel::ReadOnce() {
                       : absl::DataLossError("the peer process ended in the middle of a message"));
     return false;
   }
+  in_.append(loop_.scratch(), static_cast<size_t>(n));
   return ParseFrames();
 }
 

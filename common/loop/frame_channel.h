@@ -59,6 +59,7 @@ class FrameChannel {
   void Write();
   void Close(absl::Status why);
 
+  Loop& loop_;
   os::UniqueFd socket_;
   FdWatch watch_;
   OnFrame on_frame_;

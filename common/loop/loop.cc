@@ -33,6 +33,11 @@ void Loop::Post(Task task) {
   boost::asio::post(context_, [task = Shared(std::move(task))] { (*task)(); });
 }
 
+char* Loop::scratch() {
+  if (scratch_ == nullptr) scratch_ = std::make_unique_for_overwrite<char[]>(kScratchBytes);
+  return scratch_.get();
+}
+
 Timer::Timer(Loop& loop) : loop_(loop), timer_(loop.context()) {}
 
 Timer::~Timer() { Cancel(); }

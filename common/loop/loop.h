@@ -5,6 +5,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cstddef>
 #include <initializer_list>
 #include <memory>
 
@@ -32,11 +33,17 @@ class Loop {
   void Post(Task task);
   TimePoint Now() const { return Clock::now(); }
 
+  // Where one read() may put its bytes, until the current task ends: memory that nobody clears, of
+  // which only what was read is ever touched. Loop thread.
+  static constexpr size_t kScratchBytes = 256 << 10;
+  char* scratch();
+
   boost::asio::io_context& context() { return context_; }
 
  private:
   boost::asio::io_context context_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> keep_running_;
+  std::unique_ptr<char[]> scratch_;
 };
 
 // One pending call at a time. Destroying or re-arming it drops the old one. Loop thread.

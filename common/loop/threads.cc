@@ -230,15 +230,17 @@ BlockingReader::BlockingReader(Loop& loop, int fd) : shared_(std::make_shared<Sh
     for (;;) {
       while (s->wanted == 0 && !s->stop) s->wake.wait(lock);
       if (s->stop) return;
-      std::string buffer(s->wanted, '\0');
+      const size_t wanted = s->wanted;
+      std::string buffer;
       lock.unlock();
       // poll first, so that stopping needs no signal; read then returns at once.
       pollfd p[2] = {{s->fd, POLLIN, 0}, {s->stop_event.get(), POLLIN, 0}};
       ssize_t n = -1;
       do {
         if (s->fd < 0) break;  // poll would ignore it, and wait for ever
-        n = poll(p, 2, -1) > 0 && p[1].revents == 0 ? read(s->fd, buffer.data(), buffer.size())
-                                                    : -1;
+        const bool there = poll(p, 2, -1) > 0 && p[1].revents == 0;
+        if (there) buffer.resize(wanted);
+        n = there ? read(s->fd, buffer.data(), buffer.size()) : -1;
       } while (n < 0 && (errno == EINTR || errno == EAGAIN) && p[1].revents == 0);
       buffer.resize(n > 0 ? static_cast<size_t>(n) : 0);
       lock.lock();

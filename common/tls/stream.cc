@@ -106,8 +106,8 @@ void Stream::OfferPlain() {
   plain_ = std::move(pair->first);
   plain_watch_ = std::make_unique<loop::FdWatch>(loop_, plain_.get());
   plain_watch_->OnHangup([this] { OnPlainGone(); });
-  in_.buffer.resize(kBufferBytes);
-  out_.buffer.resize(kBufferBytes);
+  in_.buffer = std::make_unique_for_overwrite<char[]>(kBufferBytes);
+  out_.buffer = std::make_unique_for_overwrite<char[]>(kBufferBytes);
   ready.plain = std::move(pair->second);
   ready.peer = *std::move(peer);
   ready.alpn = session_->alpn();
@@ -136,13 +136,13 @@ void Stream::Pump() {
 bool Stream::FromPeer() {
   if (!in_.empty() || in_.ended || over_.has_value()) return false;
   size_t n = 0;
-  switch (session_->Read(in_.buffer.data(), in_.buffer.size(), &n)) {
+  switch (session_->Read(in_.buffer.get(), kBufferBytes, &n)) {
     case Session::Outcome::kDone:
       in_.begin = 0;
       in_.end = n;
       if (plain_gone_) in_.Drop();
       if (inspector_ && !in_.empty()) {
-        absl::Status fine = inspector_(absl::string_view(in_.buffer.data(), n));
+        absl::Status fine = inspector_(absl::string_view(in_.buffer.get(), n));
         if (!fine.ok()) over_ = std::move(fine);
       }
       return !over_.has_value();
@@ -172,7 +172,7 @@ bool Stream::ToPlain() {
     return true;
   }
   const ssize_t n =
-      send(plain_.get(), in_.buffer.data() + in_.begin, in_.end - in_.begin, MSG_NOSIGNAL);
+      send(plain_.get(), in_.buffer.get() + in_.begin, in_.end - in_.begin, MSG_NOSIGNAL);
   if (n < 0 && WouldBlock(errno)) {
     WaitForPlain(false);
     return false;
@@ -184,7 +184,7 @@ bool Stream::ToPlain() {
 
 bool Stream::FromPlain() {
   if (!out_.empty() || out_.ended || over_.has_value()) return false;
-  const ssize_t n = recv(plain_.get(), out_.buffer.data(), out_.buffer.size(), 0);
+  const ssize_t n = recv(plain_.get(), out_.buffer.get(), kBufferBytes, 0);
   if (n < 0 && WouldBlock(errno)) {
     WaitForPlain(true);
     return false;
@@ -201,7 +201,7 @@ bool Stream::ToPeer() {
   size_t n = 0;
   const Session::Outcome outcome =
       out_.empty() ? session_->TellEnd()
-                   : session_->Write(out_.buffer.data() + out_.begin, out_.end - out_.begin, &n);
+                   : session_->Write(out_.buffer.get() + out_.begin, out_.end - out_.begin, &n);
   switch (outcome) {
     case Session::Outcome::kDone:
       out_.done = out_.empty();

@@ -73,7 +73,7 @@ class Stream {
  private:
   // Bytes of one direction on their way.
   struct Direction {
-    std::string buffer;
+    std::unique_ptr<char[]> buffer;
     size_t begin = 0;
     size_t end = 0;
     bool ended = false;  // its source has nothing more
