@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/tls/context.h"
 
+#include <openssl/core_dispatch.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -50,11 +52,25 @@ absl::StatusOr<std::vector<UniqueX509>> ReadCertificates(const std::string& path
   return out;
 }
 
-absl::StatusOr<UniqueKey> ReadKey(const std::string& path) {
+// Told which type of key it is OpenSSL need not look at everything that could read one, which takes
+// a millisecond of each launch. Null: it is another one, or none.
+UniqueKey DecodeKey(const std::string& text, const char* type) {
+  EVP_PKEY* key = nullptr;
+  const UniqueDecoder decoder(OSSL_DECODER_CTX_new_for_pkey(
+      &key, "PEM", nullptr, type, OSSL_KEYMGMT_SELECT_KEYPAIR, nullptr, nullptr));
+  if (decoder != nullptr) OSSL_DECODER_from_bio(decoder.get(), Memory(text).get());
+  return UniqueKey(key);
+}
+
+absl::StatusOr<UniqueKey> ReadKey(const std::string& path, const X509* certificate) {
   absl::StatusOr<std::string> text = os::ReadPrivateFile(path);
   if (!text.ok()) return text.status();
-  const UniqueBio bio = Memory(*text);
-  UniqueKey key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassphrase, nullptr));
+  const EVP_PKEY* theirs = X509_get0_pubkey(certificate);
+  UniqueKey key;
+  if (theirs != nullptr) key = DecodeKey(*text, EVP_PKEY_get0_type_name(theirs));
+  if (key == nullptr) {
+    key.reset(PEM_read_bio_PrivateKey(Memory(*text).get(), nullptr, NoPassphrase, nullptr));
+  }
   OPENSSL_cleanse(text->data(), text->size());
   if (key == nullptr) {
     ERR_clear_error();
@@ -131,17 +147,21 @@ absl::Status CheckOwn(Side side, X509_STORE* store, const std::vector<UniqueX509
   return status;
 }
 
-absl::Status AddTrust(SSL_CTX* ctx, const Files& files) {
+// All but who we are.
+absl::StatusOr<UniqueSslContext> MakeTrusting(Side side, const Files& files) {
+  ERR_clear_error();
+  UniqueSslContext native = MakeNative(side);
+  if (native == nullptr) return absl::InternalError(absl::StrCat("no TLS: ", LastError()));
   absl::StatusOr<std::vector<UniqueX509>> authorities = ReadCertificates(files.ca);
   if (!authorities.ok()) return authorities.status();
-  X509_STORE* store = SSL_CTX_get_cert_store(ctx);
+  X509_STORE* store = SSL_CTX_get_cert_store(native.get());
   for (const UniqueX509& authority : *authorities) X509_STORE_add_cert(store, authority.get());
-  if (files.crl.empty()) return absl::OkStatus();
+  if (files.crl.empty()) return native;
   absl::StatusOr<UniqueCrl> revoked = ReadRevoked(files.crl);
   if (!revoked.ok()) return revoked.status();
   X509_STORE_add_crl(store, revoked->get());
   X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
-  return absl::OkStatus();
+  return native;
 }
 
 absl::Status AddOwn(SSL_CTX* ctx, const std::vector<UniqueX509>& chain, EVP_PKEY* key,
@@ -162,21 +182,24 @@ absl::Status AddOwn(SSL_CTX* ctx, const std::vector<UniqueX509>& chain, EVP_PKEY
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Context>> Context::Load(Side side, const Files& files) {
+  // Each half takes OpenSSL some milliseconds, and a launch waits for them. Where no thread is to
+  // be had, one after the other.
+  std::future<absl::StatusOr<UniqueSslContext>> trusting =
+      std::async(std::launch::async | std::launch::deferred, MakeTrusting, side, files);
   ERR_clear_error();
-  absl::StatusOr<UniqueKey> key = ReadKey(files.key);
-  if (!key.ok()) return key.status();
   absl::StatusOr<std::vector<UniqueX509>> chain = ReadCertificates(files.certificate);
   if (!chain.ok()) return chain.status();
-  UniqueSslContext native = MakeNative(side);
-  if (native == nullptr) return absl::InternalError(absl::StrCat("no TLS: ", LastError()));
-  absl::Status status = AddTrust(native.get(), files);
-  status.Update(AddOwn(native.get(), *chain, key->get(), files));
+  absl::StatusOr<UniqueKey> key = ReadKey(files.key, chain->front().get());
+  if (!key.ok()) return key.status();
+  absl::StatusOr<UniqueSslContext> native = trusting.get();
+  if (!native.ok()) return native.status();
+  absl::Status status = AddOwn(native->get(), *chain, key->get(), files);
   if (!status.ok()) return status;
-  status = CheckOwn(side, SSL_CTX_get_cert_store(native.get()), *chain, files);
+  status = CheckOwn(side, SSL_CTX_get_cert_store(native->get()), *chain, files);
   if (!status.ok()) return status;
   absl::StatusOr<Certificate> own = ReadCertificate(chain->front().get());
   if (!own.ok()) return own.status();
-  return std::shared_ptr<const Context>(new Context(side, *std::move(own), native.release()));
+  return std::shared_ptr<const Context>(new Context(side, *std::move(own), native->release()));
 }
 
 Context::~Context() { SSL_CTX_free(native_); }
