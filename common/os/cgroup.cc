@@ -3,8 +3,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,7 @@
 namespace dtrain::os {
 namespace {
 
+constexpr char kUsualMount[] = "/sys/fs/cgroup";
 // v1 says "no limit" by a number near 2^63.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 constexpr int kDeepest = 16;  // levels below a cgroup of ours that a worker may have made
@@ -44,6 +47,13 @@ absl::StatusOr<std::string> OwnPath(absl::string_view controller) {
 
 // Mount point of the v2 hierarchy, or of a v1 controller.
 absl::StatusOr<std::string> MountPoint(absl::string_view controller) {
+  // Where systemd puts it. The list of all mounts is long on a node with containers, and the kernel
+  // writes it anew for each reader.
+  struct statfs usual {};
+  if (controller.empty() && statfs(kUsualMount, &usual) == 0 &&
+      usual.f_type == CGROUP2_SUPER_MAGIC) {
+    return kUsualMount;
+  }
   auto text = ReadSmallFile("/proc/self/mountinfo", 16 << 20);
   if (!text.ok()) return text.status();
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {

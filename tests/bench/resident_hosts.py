@@ -37,8 +37,9 @@ def by_ssh(cluster, slots):
     return [DTRAIN, "launch", *cluster.hosts_flag(slots)]
 
 
-def by_tcp(cluster, slots):
-    where = ",".join(f"{node.address}:{slots}" for node in cluster.nodes)
+def by_tcp(cluster, slots, nodes=None):
+    """`nodes`: of the cluster, all unless said."""
+    where = ",".join(f"{node.address}:{slots}" for node in nodes or cluster.nodes)
     return [DTRAIN, "launch", "--agent", "tcp", "--tls-dir", TLS, "-H", where]
 
 

@@ -21,6 +21,16 @@ def count(fd, totals):
     os.close(fd)
 
 
+def settle():
+    """Waits until nothing else runs: what one command leaves behind is no part of the next."""
+    quiet, deadline = 0, time.monotonic() + 2
+    while quiet < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        with open("/proc/loadavg") as load:
+            running = int(load.read().split()[3].split("/")[0])
+        quiet = quiet + 1 if running <= 1 else 0
+
+
 def run(argv):
     reader, writer = os.pipe()
     totals = [0]
@@ -43,6 +53,7 @@ def main():
     results = {name: [] for name in spec["commands"]}
     for _ in range(spec["rounds"]):
         for name, argv in spec["commands"].items():
+            settle()
             results[name].append(run(argv))
     print(json.dumps(results))
 

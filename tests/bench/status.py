@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What status requests cost: a thousand a second, of the launcher and then of an agent, half of them on
-its unix socket and half on its loopback port, while four ranks on four hosts with resident agents write
-as fast as they can. Every byte that they wrote must arrive."""
+"""What status requests cost: a thousand a second, half of them on a unix socket and half on a loopback
+port, while four ranks write as fast as they can: of the launcher, with a rank on each of four hosts with
+resident agents, and of an agent, on whose host all four are. Every byte that they wrote must arrive."""
 import json
 import os
 import re
@@ -15,6 +15,7 @@ import launching
 import resident_hosts
 from residents import STATE
 
+RANKS = 4
 RATE = 1000
 CONNECTIONS = 16  # of each kind
 # Writes until it is told to stop, then tells how much that was.
@@ -27,25 +28,27 @@ while not os.path.exists("/root/work/stop"):
     while left:
         count = os.write(1, left)
         left, written = left[count:], written + count
-with open("/root/work/written", "w") as told:
+with open("/root/work/written." + os.environ["RANK"], "w") as told:
     told.write(str(written))
 """
 
 
 class Flood:
-    """The job, and who reads its output."""
+    """The job, RANKS of them on these nodes, and who reads its output."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, nodes):
         self._cluster = cluster
-        for node in cluster.nodes:
-            for name in ("stop", "written"):
-                (cluster.work(node) / name).unlink(missing_ok=True)
+        self._folders = [cluster.work(node) for node in nodes]
+        for folder in self._folders:
+            for old in [*folder.glob("stop"), *folder.glob("written.*")]:
+                old.unlink()
         out, self._in = os.pipe()
         self.arrived = 0
         self._reader = threading.Thread(target=self._count, args=(out,))
         self._reader.start()
         self.launch = launching.Launch(
-            cluster.head, [*resident_hosts.by_tcp(cluster, 1), "--tag-output", "none",
+            cluster.head, [*resident_hosts.by_tcp(cluster, RANKS // len(nodes), nodes),
+                           "--tag-output", "none",
                            "--status-listen", "0", "--", "/usr/bin/python3", "-I", "-c", WRITER],
             stdout=self._in)
         os.close(self._in)
@@ -68,14 +71,16 @@ class Flood:
 
     def finish(self):
         """Bytes that the ranks wrote; they have ended."""
-        for node in self._cluster.nodes:
-            (self._cluster.work(node) / "stop").touch()
+        for folder in self._folders:
+            (folder / "stop").touch()
         result = self.launch.wait(120)
         self._reader.join()
         if result.code != 0:
             sys.exit(f"the job failed: {result}")
-        return sum(int((self._cluster.work(node) / "written").read_text())
-                   for node in self._cluster.nodes)
+        told = [told for folder in self._folders for told in folder.glob("written.*")]
+        if len(told) != RANKS:
+            sys.exit(f"only {len(told)} ranks told what they wrote")
+        return sum(int(one.read_text()) for one in told)
 
 
 def of_launcher(cluster, flood):
@@ -121,7 +126,7 @@ def main():
     with hosts.Cluster(4) as cluster, resident_hosts.agents(cluster, flags) as agents:
         for number in range(options.rounds):
             for who in ("launcher", "agent"):
-                flood = Flood(cluster)
+                flood = Flood(cluster, cluster.nodes if who == "launcher" else cluster.nodes[:1])
                 flood.wait_until_it_flows()
                 where = of_launcher(cluster, flood) if who == "launcher" else of_agent(agents[0], flood)
                 before = flood.arrived
