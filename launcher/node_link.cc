@@ -42,7 +42,8 @@ NodeLink::NodeLink(loop::Loop& loop, transport::Transport& transport,
       target_(target),
       handlers_(std::move(handlers)),
       reason_wait_(loop),
-      retry_(loop) {
+      retry_(loop),
+      drop_spare_(loop) {
   Connect();
 }
 
@@ -66,6 +67,45 @@ void NodeLink::Connect() {
   connection_ = transport_.Connect(target, std::move(callbacks));
 }
 
+void NodeLink::DialAnew() {
+  if (!MayResume() || (spare_ != nullptr && spare_answered_)) return;
+  DropSpare();
+  transport::Callbacks callbacks;
+  callbacks.on_phase = [this](transport::Phase phase) {
+    spare_answered_ = spare_answered_ || phase != transport::Phase::kConnecting;
+  };
+  callbacks.on_ready = [this](os::UniqueFd stream) {
+    DropStream();
+    reason_wait_.Cancel();
+    retry_.Cancel();
+    boot_asked_.reset();
+    connection_ = std::move(spare_);
+    resuming_ = true;
+    Open(std::move(stream));
+  };
+  // Before it stood. Afterwards it is the connection, whose stream tells its end.
+  callbacks.on_failed = [this](absl::Status) {
+    drop_spare_.At(loop_.Now(), [this] { DropSpare(); });
+  };
+  transport::Target target = target_;
+  target.resume = true;
+  spare_ = transport_.Connect(target, std::move(callbacks));
+}
+
+void NodeLink::DropSpare() {
+  drop_spare_.Cancel();
+  spare_.reset();
+  spare_answered_ = false;
+}
+
+void NodeLink::DropStream() {
+  logs_.reset();
+  session_.reset();
+  stub_.reset();
+  channel_.reset();
+  connection_.reset();
+}
+
 void NodeLink::Open(os::UniqueFd stream) {
   if (!grpc_) grpc_.emplace();
   channel_ = rpc::MakeChannel(std::move(stream));
@@ -84,6 +124,7 @@ void NodeLink::Open(os::UniqueFd stream) {
 }
 
 void NodeLink::OnEvent(v1::SessionEvent event) {
+  DropSpare();
   const bool own = event.sequence() > kOwnSequences;
   if (own ? !own_inbox_.Take(event.sequence() - kOwnSequences) : !inbox_.Take(event.sequence())) {
     return;
@@ -155,7 +196,7 @@ void NodeLink::AskForBoot(absl::Status gone) {
 }
 
 void NodeLink::Lost(absl::Status why) {
-  if (!resumable_ || outbox_.last() == 0) {
+  if (!MayResume()) {
     handlers_.on_closed(std::move(why));
     return;
   }
@@ -164,11 +205,7 @@ void NodeLink::Lost(absl::Status why) {
   lost_at_ = next;
   // Posted at least: this is called by what is destroyed here.
   retry_.At(next, [this] {
-    logs_.reset();
-    session_.reset();
-    stub_.reset();
-    channel_.reset();
-    connection_.reset();
+    DropStream();
     Connect();
   });
 }

@@ -46,6 +46,10 @@ class NodeLink {
   void Send(v1::SessionRequest request);
   void OpenLogs(const std::string& job_id, uint32_t attempt);
   void NextLogs();
+  // For when nothing is heard: another connection, beside the one that there is, which takes its
+  // place if it stands before anything is heard. Called again it looks for one more, unless the
+  // other host answers the last one. Nothing where sessions end with their connection.
+  void DialAnew();
 
  private:
   using LogKey = std::pair<uint32_t, v1::StreamKind>;
@@ -54,8 +58,11 @@ class NodeLink {
     uint64_t reported = 0;  // of which the agent knows
   };
 
+  bool MayResume() const { return resumable_ && outbox_.last() != 0; }
   void Connect();
   void Open(os::UniqueFd stream);
+  void DropStream();
+  void DropSpare();
   void OnEvent(v1::SessionEvent event);
   void OnResumed(const v1::Welcome& welcome);
   void OnLogChunk(v1::LogChunk chunk);
@@ -70,7 +77,9 @@ class NodeLink {
   const transport::Target target_;
   Handlers handlers_;
   std::unique_ptr<transport::Connection> connection_;
-  std::optional<rpc::Library> grpc_;  // from the first stream on
+  std::unique_ptr<transport::Connection> spare_;  // DialAnew's, not standing yet
+  bool spare_answered_ = false;                   // the other host did, at least
+  std::optional<rpc::Library> grpc_;              // from the first stream on
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Agent::Stub> stub_;
   std::optional<rpc::ClientStream<v1::SessionRequest, v1::SessionEvent>> session_;
@@ -92,6 +101,7 @@ class NodeLink {
   bool reader_waits_ = false;  // one of them is the open stream's
   TimePoint lost_at_;          // the last time
   loop::Timer retry_;
+  loop::Timer drop_spare_;
 };
 
 }  // namespace dtrain

@@ -171,6 +171,8 @@ void Runner::Do(job::Action& action) {
     nodes_[logs->node.value()]->link->OpenLogs(options_.job.job_id, options_.job.attempt);
   } else if (auto* disconnect = std::get_if<job::Disconnect>(&action)) {
     Disconnect(disconnect->node);
+  } else if (auto* dial = std::get_if<job::DialAnew>(&action)) {
+    if (nodes_[dial->node.value()]->link != nullptr) nodes_[dial->node.value()]->link->DialAnew();
   } else if (auto* warn = std::get_if<job::Warn>(&action)) {
     Warn(warn->text);
   } else if (std::holds_alternative<job::PlanReady>(action)) {

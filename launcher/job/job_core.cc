@@ -98,6 +98,7 @@ constexpr int kBeatsPerLease = 5;
 // Silence that is worth a word: two beats of the usual lease. Never longer than that part of a
 // shorter one.
 constexpr Duration kSuspectAfter = std::chrono::seconds(6);
+constexpr Duration kDialEvery = std::chrono::milliseconds(1500);
 
 Kind KindOf(const v1::SessionEvent& message) {
   switch (message.kind_case()) {
@@ -294,12 +295,21 @@ void JobImpl::CheckLeases() {
     const TimePoint end = After(nodes[i].last_heard, options.lease);
     if (now < end) {
       const TimePoint suspect_at = nodes[i].last_heard + SuspectAfter();
-      if (now >= suspect_at && !std::exchange(views[i].suspect, true)) {
+      if (now < suspect_at) {
+        next = std::min(next, suspect_at);
+        continue;
+      }
+      if (!std::exchange(views[i].suspect, true)) {
         WarnUser(absl::StrCat(Host(NodeId(i)), ": nothing was heard from it for ",
                               FormatSeconds(now - nodes[i].last_heard), "; it is given up after ",
                               FormatSeconds(options.lease), " (--lease)"));
+        nodes[i].dial_at = now;
       }
-      next = std::min(next, views[i].suspect ? end : suspect_at);
+      if (now >= nodes[i].dial_at) {
+        actions.push_back(DialAnew{NodeId(i)});
+        nodes[i].dial_at = now + kDialEvery;
+      }
+      next = std::min({next, end, nodes[i].dial_at});
       continue;
     }
     std::string why =

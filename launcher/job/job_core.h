@@ -101,13 +101,20 @@ struct OpenLogs {
 struct Disconnect {
   NodeId node;
 };
+// Look for another way to an agent that is silent, beside the connection that there is: a network
+// that is back is told to a new one at once, and to an old one when its next repetition is due,
+// which TCP puts off twice as far each time. Comes again and again while the node is suspect.
+struct DialAnew {
+  NodeId node;
+};
 struct Warn {
   std::string text;
 };                    // one line for the user, complete
 struct PlanReady {};  // plan() is valid from now on
 struct Finish {};     // result() is valid; nothing comes after it
 
-using Action = std::variant<Send, SendMany, OpenLogs, Disconnect, Warn, PlanReady, Finish>;
+using Action =
+    std::variant<Send, SendMany, OpenLogs, Disconnect, DialAnew, Warn, PlanReady, Finish>;
 
 // ---- what it tells ------------------------------------------------------------------------
 enum class State {

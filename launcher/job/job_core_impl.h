@@ -34,6 +34,7 @@ struct JobImpl {
     std::optional<uint32_t> plan_index;
     size_t ranks_left = 0;
     TimePoint last_heard;
+    TimePoint dial_at;              // anew, while it is suspect
     TimePoint first_exit = kNever;  // of a rank with 0
     NodeClock clock;
   };

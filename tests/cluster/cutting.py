@@ -3,8 +3,10 @@
 carries connections to PORT on to 127.0.0.1:TARGET. MODE "reset": the Nth connection is reset behind
 its Nth number of bytes from the launcher, once; connections after those are left alone. MODE "output":
 the same, of bytes to the launcher. MODE "idle": who has said nothing for NUMBER seconds is forgotten
-as by a NAT, without a word, and is reset when he speaks. Prints a line for each of these."""
+as by a NAT, without a word, and is reset when he speaks. MODE "swallow": at SIGUSR1 the connections that
+there are carry nothing any more, and neither side is told. Prints a line for each of these."""
 import select
+import signal
 import socket
 import struct
 import sys
@@ -19,6 +21,7 @@ class Pair:
         self.carried = 0
         self.last = time.monotonic()
         self.forgotten = False
+        self.swallowed = False
 
     def reset(self):
         for end in (self.near, self.far):
@@ -35,6 +38,8 @@ class Proxy:
         self.listener = socket.create_server(("0.0.0.0", port), backlog=64)
         self.target, self.mode, self.numbers = target, mode, numbers
         self.pairs = {}  # by socket
+        self.swallowed = []  # which nobody closes
+        signal.signal(signal.SIGUSR1, lambda *_: self.swallow())
         print("cuts", flush=True)
 
     def drop(self, pair, how):
@@ -49,6 +54,12 @@ class Proxy:
         self.pairs[near] = self.pairs[pair.far] = pair
         print("open", flush=True)
 
+    def swallow(self):
+        for pair in set(self.pairs.values()):
+            pair.swallowed = True
+            self.swallowed.append(pair)
+        print("swallowed", flush=True)
+
     def carry(self, source):
         pair = self.pairs[source]
         try:
@@ -57,6 +68,10 @@ class Proxy:
             data = b""
         if pair.forgotten:
             return self.drop(pair, pair.reset)
+        if pair.swallowed:
+            if not data:
+                del self.pairs[source]
+            return None
         if not data:
             return self.drop(pair, pair.end)
         pair.last = time.monotonic()

@@ -241,6 +241,21 @@ def test_g9_connections_that_are_forgotten_at_once(behind):
     assert not TOLD_OFF.search(result.err + behind.tcp.agent.log), result
 
 
+# G3: a connection that carries nothing any more, and another one would: nobody waits for TCP to find out.
+def test_g3_a_silent_connection_is_gone_around(behind):
+    with behind.cutting("swallow") as said:
+        job = behind.start("sh", "-c", "echo up; until [ -e /home/alice/once/go ]; do sleep 0.05; done; "
+                           "echo end $RANK", flags=("--lease", "9s"))
+        job.wait_for("up\n", count=2)
+        [proxy] = [pid for pid, _, line in leftovers.processes(behind.node) if "cutting.py" in line]
+        os.kill(proxy, signal.SIGUSR1)
+        job.wait_for("heard from again after ", stream="err", timeout=30)
+        assert said().count("swallowed") == 1 and said().count("open") >= 2, said()
+        behind.node.path("/home/alice/once/go").touch()
+        result = job.wait(30)
+        assert result.code == 0 and sorted(result.lines) == ["end 0", "end 1", "up", "up"], result
+
+
 # G11: the output comes again from where it was cut, each byte once.
 def test_g11_output_over_connections_that_break(behind):
     dice = random.Random(11)

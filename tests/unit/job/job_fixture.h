@@ -244,6 +244,13 @@ class JobFixture : public testing::Test {
     }
     return false;
   }
+  std::vector<uint32_t> DialedAnew() const {
+    std::vector<uint32_t> nodes;
+    for (const Action& action : all_) {
+      if (const auto* dial = std::get_if<DialAnew>(&action)) nodes.push_back(dial->node.value());
+    }
+    return nodes;
+  }
   std::vector<std::string> Warnings() const {
     std::vector<std::string> texts;
     for (const Action& action : all_) {

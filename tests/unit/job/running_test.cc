@@ -261,6 +261,24 @@ TEST_F(RunningTest, ASilentNodeIsSuspectFirst) {
   EXPECT_EQ(core_->state(), State::kRunning);
 }
 
+// While it is suspect another way to it is looked for, again and again.
+TEST_F(RunningTest, ASuspectNodeIsDialedAnew) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(milliseconds(5999), {0});
+  EXPECT_EQ(DialedAnew(), std::vector<uint32_t>());
+  Pass(milliseconds(1), {0});
+  EXPECT_EQ(DialedAnew(), std::vector<uint32_t>({1}));
+  Pass(milliseconds(3000), {0});
+  EXPECT_EQ(DialedAnew(), std::vector<uint32_t>({1, 1, 1}));
+  Beat(1);
+  Pass(milliseconds(5999), {0});
+  EXPECT_EQ(DialedAnew().size(), 3U);
+  Pass(milliseconds(1), {0});
+  EXPECT_EQ(DialedAnew().size(), 4U);
+}
+
 // Its neighbours' connections break when it ends its workers, before we give it up.
 TEST_F(RunningTest, ANodeThatFellSilentBeforeAFailureIsItsCause) {
   options_.lease = seconds(15);
