@@ -68,7 +68,20 @@ int Main(std::string_view mode) {
     ++touched;
     other.join();
   } else if (mode == "callback") {
-    Call([&] { ++touched; }, [&] { ++touched; });
+    // Relaxed, so that they order nothing, and each where nothing that orders comes in between.
+    std::atomic<bool> started = false;
+    std::atomic<bool> through = false;
+    Call(
+        [&] {
+          while (!started.load(std::memory_order_relaxed)) std::this_thread::yield();
+          ++touched;
+          through.store(true, std::memory_order_relaxed);
+        },
+        [&] {
+          started.store(true, std::memory_order_relaxed);
+          while (!through.load(std::memory_order_relaxed)) std::this_thread::yield();
+          ++touched;
+        });
   } else if (mode == "posted") {
     // Relaxed, so that they order nothing: the task runs when the callback is through, and before
     // the callback's thread goes on to anything that would order the two.
