@@ -69,6 +69,7 @@ UniqueKey DecodeKey(const std::string& text, const char* type) {
   const UniqueDecoder decoder(OSSL_DECODER_CTX_new_for_pkey(
       &key, "PEM", nullptr, type, OSSL_KEYMGMT_SELECT_KEYPAIR, nullptr, nullptr));
   if (decoder != nullptr) OSSL_DECODER_from_bio(decoder.get(), Memory(text).get());
+  ERR_clear_error();
   return UniqueKey(key);
 }
 
