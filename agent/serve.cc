@@ -41,6 +41,7 @@ namespace {
 constexpr char kOwnProgram[] = "/proc/self/exe";
 // For launches that have begun, when the agent is told to go; well within a lease.
 constexpr Duration kDrainBound = std::chrono::seconds(5);
+constexpr int kCgroupTries = 3;
 constexpr Duration kDrainPause = std::chrono::milliseconds(10);
 
 // What SIGHUP reads again.
@@ -231,9 +232,15 @@ class Resident {
       const session::Owner& owner, const v1::Hello& hello) {
     auto account = connections_.accounts().Known(owner.uid);
     if (!account.ok()) return account.status();
-    const std::string cgroup = MakeCgroup(*account, hello);
-    auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram,
-                                                    geteuid() == 0 ? &*account : nullptr, cgroup);
+    const os::Account* user = geteuid() == 0 ? &*account : nullptr;
+    std::string cgroup = MakeCgroup(*account, hello);
+    auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, user, cgroup);
+    // Another agent beside us that tidies up takes it for a leftover while nobody is in it.
+    for (int i = 0; i < kCgroupTries && absl::IsNotFound(shepherd.status()) && !cgroup.empty();
+         ++i) {
+      cgroup = MakeCgroup(*account, hello);
+      shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, user, cgroup);
+    }
     if (!shepherd.ok()) {
       RemoveCgroups();
       return shepherd;

@@ -40,12 +40,12 @@ absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Lo
   spec.env = user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment();
   spec.user = user;
   if (user != nullptr) spec.working_directory = "/";
-  os::UniqueFd procs;
+  os::UniqueFd directory;
   if (!cgroup.empty()) {
-    auto opened = os::Cgroup(cgroup).OpenProcs();
+    auto opened = os::Cgroup(cgroup).Open();
     if (!opened.ok()) return opened.status();
-    procs = *std::move(opened);
-    spec.cgroup_procs_fd = procs.get();
+    directory = *std::move(opened);
+    spec.cgroup_fd = directory.get();
   }
   spec.stderr_fd = STDERR_FILENO;
   spec.extra_fds = {{sockets->second.get(), kShepherdSocket}};

@@ -68,9 +68,17 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   auto limits = limits_.For(part_);
   auto directories = SpoolDirectories();
   const std::string mark = os::ProcessMark(getpid());
+  os::UniqueFd cgroup;
+  if (job_cgroup_) {
+    auto opened = job_cgroup_->Open();
+    if (!opened.ok()) {
+      error->stage = os::SpawnStage::kCgroup;
+      return opened.status();
+    }
+    cgroup = *std::move(opened);
+  }
   for (int i = 0; i < part_.workers_size();) {
-    WorkerSetup setup{part_, agent_env_, directories, limits, job_cgroup_ ? &*job_cgroup_ : nullptr,
-                      mark};
+    WorkerSetup setup{part_, agent_env_, directories, limits, cgroup.get(), mark};
     auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));
@@ -78,6 +86,7 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
     } else if (error->stage == os::SpawnStage::kCgroup && i == 0 && !part_.require_cgroup()) {
       // The directory could be made, but the system lets nobody in (not delegated).
       LoseCgroup(worker.status());
+      cgroup.Reset();
     } else {
       return worker.status();
     }

@@ -49,13 +49,6 @@ absl::StatusOr<Stream> MakeStream(loop::Loop& loop, const WorkerSetup& setup, ui
                     [&hooks, rank](const absl::Status& why) { hooks.log_stuck(rank, why); })};
 }
 
-absl::StatusOr<os::UniqueFd> JoinCgroup(const WorkerSetup& setup, uint32_t rank) {
-  if (setup.job_cgroup == nullptr) return os::UniqueFd();
-  auto cgroup = os::Cgroup::Make(setup.job_cgroup->path(), absl::StrCat("rank-", rank));
-  if (!cgroup.ok()) return cgroup.status();
-  return cgroup->OpenProcs();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const WorkerSetup& setup,
@@ -74,11 +67,6 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   auto page = Page::Make(setup.part.timeline_records());
   if (!page.ok()) return page.status();
   os::UniqueFd page_fd = page->TakeFd();
-  auto cgroup = JoinCgroup(setup, rank);
-  if (!cgroup.ok()) {
-    error->stage = os::SpawnStage::kCgroup;
-    return cgroup.status();
-  }
   os::UniqueFd stdin_reader, stdin_writer;
   if (spec.stdin_mode() == v1::STDIN_MODE_PIPE) {
     auto pipe = os::Pipe();
@@ -96,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   run.stderr_fd = err->writer.get();
   run.extra_fds = {{pmi->second.get(), kPmi}, {page_fd.get(), kPage}};
   run.parent_death_signal = SIGKILL;
-  run.cgroup_procs_fd = cgroup->get();
+  run.cgroup_fd = setup.cgroup_fd;
   run.cpus = *std::move(cpus);
   run.limits = setup.limits;
   auto child = os::Spawn(run, error);

@@ -13,7 +13,6 @@
 #include "agent/shepherd/page.h"
 #include "agent/shepherd/stdin_feeder.h"
 #include "common/loop/loop.h"
-#include "common/os/cgroup.h"
 #include "common/os/pidfd.h"
 #include "common/os/spawn.h"
 #include "dtrain/v1/job.pb.h"
@@ -26,8 +25,8 @@ struct WorkerSetup {
   const std::vector<std::string>& agent_env;
   const std::vector<std::string>& spool_directories;
   const std::vector<std::pair<int, rlimit>>& limits;
-  const os::Cgroup* job_cgroup;  // null: none
-  const std::string& mark;       // os::ProcessMark of the shepherd
+  int cgroup_fd;            // of the job, for SpawnSpec; -1: none
+  const std::string& mark;  // os::ProcessMark of the shepherd
 };
 
 // What a worker's streams tell. Called on the loop.

@@ -177,10 +177,9 @@ absl::Status Cgroup::GiveTo(uid_t uid, gid_t gid) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> Cgroup::OpenProcs() const {
-  std::string path = path_ + "/cgroup.procs";
-  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!fd) return PosixError(errno, absl::StrCat("open ", path));
+absl::StatusOr<UniqueFd> Cgroup::Open() const {
+  UniqueFd fd(open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return PosixError(errno, absl::StrCat("open the cgroup ", path_));
   return fd;
 }
 

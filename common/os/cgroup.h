@@ -34,8 +34,8 @@ class Cgroup {
   const std::string& path() const { return path_; }
   // Lets that user make cgroups below and move processes between them.
   absl::Status GiveTo(uid_t uid, gid_t gid) const;
-  // For SpawnSpec::cgroup_procs_fd.
-  absl::StatusOr<UniqueFd> OpenProcs() const;
+  // For SpawnSpec::cgroup_fd.
+  absl::StatusOr<UniqueFd> Open() const;
   // Whether a process lives in it or below; false when it is gone.
   bool Populated() const;
   std::vector<pid_t> Processes() const;  // of it and of all below

@@ -27,7 +27,7 @@ struct SpawnSpec {
 
   bool new_session = false;     // setsid; else a process group of its own, led by the child
   int parent_death_signal = 0;  // sent when the *thread* that spawned it ends
-  int cgroup_procs_fd = -1;     // an open cgroup.procs that the child joins
+  int cgroup_fd = -1;           // the directory of a cgroup v2 that the child starts in
   std::vector<int> cpus;        // affinity; empty: as ours
   std::vector<std::pair<int, rlimit>> limits;  // {RLIMIT_..., value}
   // Run it as this user, who cannot gain rights by it (no_new_privs); null: as ourselves. Needs

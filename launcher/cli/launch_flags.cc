@@ -305,7 +305,8 @@ std::vector<Flag> BindingFlags() {
       {"--bind", kGroup, "WHAT", "cores of a rank: gpu: near its GPU (default), numa, core, none",
        [](View v, RawLaunch& o) { return Choose(v, kCpuBind, o.options.job.plan.cpu_bind); },
        Names(kCpuBind)},
-      {"--require-cgroup", kGroup, "", "fail where a rank cannot have a cgroup of its own",
+      {"--require-cgroup", kGroup, "",
+       "fail where the workers of a node cannot have a cgroup of their own",
        [](View v, RawLaunch& o) {
          bool on = false;
          absl::Status status = Set(v, on);

@@ -195,8 +195,9 @@ def test_jobs_go_on_while_the_agent_is_upgraded_or_killed(booted):
     assert job.returncode == 0, out
     for rank in "01":
         assert f"[{rank}] the end\n" in out
-        # Below the unit, and without any right.
-        assert re.search(rf"\[{rank}\] 0::/system.slice/dtrain-agent.service/.*/rank-{rank}\n", out)
+        # Below the unit, in the job's cgroup, and without any right.
+        assert re.search(rf"\[{rank}\] 0::/system.slice/dtrain-agent.service/.*/dtrain-dtrain-\w+\.0\.0\n",
+                         out)
     assert len(re.findall(r"Cap(?:Prm|Eff):\s*0+\n", out)) == 4
     booted.run("dpkg --purge dtrain dtrain-agent")
     assert not [path for path in booted.files()

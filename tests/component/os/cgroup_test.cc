@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/os/cgroup.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
 
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
@@ -17,6 +25,8 @@ namespace dtrain::os {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ExitedWithCode;
+using ::testing::HasSubstr;
 
 SpawnSpec Shell(const std::string& script) {
   SpawnSpec spec;
@@ -52,10 +62,10 @@ TEST_F(CgroupTest, KillsAndRemovesAllThatIsBelow) {
   auto rank = Cgroup::Make(job->path(), "rank-0");
   ASSERT_TRUE(rank.ok());
   EXPECT_FALSE(job->Populated());
-  auto procs = rank->OpenProcs();
-  ASSERT_TRUE(procs.ok());
+  auto directory = rank->Open();
+  ASSERT_TRUE(directory.ok());
   SpawnSpec spec = Shell("setsid sleep 600 & exec sleep 600");
-  spec.cgroup_procs_fd = procs->get();
+  spec.cgroup_fd = directory->get();
   auto child = Spawn(spec);
   ASSERT_TRUE(child.ok()) << child.status();
   EXPECT_TRUE(job->Populated());
@@ -69,6 +79,74 @@ TEST_F(CgroupTest, KillsAndRemovesAllThatIsBelow) {
   EXPECT_TRUE(job->Remove().ok());
   EXPECT_NE(access(job->path().c_str(), F_OK), 0);
   EXPECT_TRUE(job->Remove().ok());  // already gone
+}
+
+// What /proc/self/cgroup says in a child that was to start there; else why there is none.
+std::string WhereAChildIs(const Cgroup& cgroup) {
+  auto directory = cgroup.Open();
+  auto pipe = Pipe();
+  if (!directory.ok() || !pipe.ok()) return "no descriptors";
+  SpawnSpec spec = Shell("exec cat /proc/self/cgroup");
+  spec.cgroup_fd = directory->get();
+  spec.stdout_fd = pipe->second.get();
+  auto child = Spawn(spec);
+  if (!child.ok()) return child.status().ToString();
+  pipe->second.Reset();
+  std::string out(4096, '\0');
+  size_t size = 0;
+  ssize_t n = 0;
+  while ((n = read(pipe->first.get(), out.data() + size, out.size() - size)) > 0) {
+    size += static_cast<size_t>(n);
+  }
+  out.resize(size);
+  (void)WaitAndReap(child->pidfd.get());
+  return out;
+}
+
+// As in a container whose filter of system calls does not know this one, and before Linux 5.3.
+void ForgetClone3() {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{std::size(rules), rules};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0 ||
+      syscall(SYS_clone3, nullptr, 0) != -1 || errno != ENOSYS) {
+    std::perror("seccomp");
+    _exit(2);
+  }
+}
+
+TEST_F(CgroupTest, AChildStartsInIt) {
+  auto cgroup = Cgroup::Make(parent_, Name());
+  ASSERT_TRUE(cgroup.ok());
+  const std::string name = cgroup->path().substr(cgroup->path().rfind('/')) + "\n";
+  EXPECT_THAT(WhereAChildIs(*cgroup), HasSubstr(name));
+  EXPECT_EXIT(
+      {
+        ForgetClone3();
+        const std::string where = WhereAChildIs(*cgroup);
+        std::fputs(where.c_str(), stderr);
+        _exit(where.find(name) == std::string::npos ? 1 : 0);
+      },
+      ExitedWithCode(0), name);
+  EXPECT_TRUE(cgroup->Remove().ok());
+}
+
+TEST_F(CgroupTest, OneThatIsNoneIsToldAsThat) {
+  UniqueFd directory(open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  SpawnSpec spec = Shell("exit 0");
+  spec.cgroup_fd = directory.get();
+  SpawnError error;
+  const auto child = Spawn(spec, &error);
+  EXPECT_EQ(child.status().message(),
+            "put a new process into its cgroup: No such file or directory");
+  EXPECT_EQ(error.stage, SpawnStage::kCgroup);
+  EXPECT_EQ(error.error_number, ENOENT);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // nothing is left
 }
 
 TEST_F(CgroupTest, AnExistingNameIsAnError) {
