@@ -18,6 +18,7 @@
 #include "common/os/credentials.h"
 #include "common/os/heap.h"
 #include "common/rpc/frame_guard.h"
+#include "common/rpc/guarded_stream.h"
 
 namespace dtrain::agent {
 namespace {
@@ -76,7 +77,9 @@ struct Connections::Connection {
   std::unique_ptr<session::AgentService> service;
   std::unique_ptr<rpc::StreamServer> server;
   std::unique_ptr<loop::Timer> silence;
+  // At most one of them, which then tells of the end.
   std::unique_ptr<tls::Stream> tls;
+  std::unique_ptr<rpc::GuardedStream> guard;
 };
 
 Connections::Connections(loop::Loop& loop, session::Sessions& sessions,
@@ -115,7 +118,9 @@ void Connections::AdmitUnix(os::UniqueFd socket) {
     if (!HasRoom(origin)) return;
     auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
     (*place)->origin = origin;
-    Serve(place, std::move(identity), std::move(known));
+    // Who may end the agent need not wear it out.
+    if (identity.role != auth::Role::kAdmin) known = Guard(place, std::move(known));
+    known ? Serve(place, std::move(identity), std::move(known)) : Close(place);
   });
 }
 
@@ -190,6 +195,21 @@ void Connections::OnAccount(Place place, tls::Ready ready,
   }
 }
 
+os::UniqueFd Connections::Guard(Place place, os::UniqueFd socket) {
+  auto made = rpc::GuardedStream::Make(
+      loop_, std::move(socket), [this, place, here = (*place)->here](const absl::Status& why) {
+        if (!*here) return;
+        if (absl::IsResourceExhausted(why)) Refuse((*place)->origin, why.message());
+        Close(place);
+      });
+  if (!made.ok()) {
+    Refuse((*place)->origin, made.status().message());
+    return {};
+  }
+  (*place)->guard = std::move(made->guard);
+  return std::move(made->stream);
+}
+
 void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
   Connection& connection = **place;
   connection.service = std::make_unique<session::AgentService>(
@@ -198,7 +218,8 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
         Refuse((*place)->origin, "it opens session after session on one connection");
         Close(place);
       });
-  if (connection.tls == nullptr) {  // which would tell of its end
+  const bool tells_its_end = connection.tls != nullptr || connection.guard != nullptr;
+  if (!tells_its_end) {
     connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));
     if (!connection.watched) {
       Refuse(connection.origin, "no file descriptor is left (RLIMIT_NOFILE)");
@@ -210,7 +231,7 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
   connection.server = std::make_unique<rpc::StreamServer>(*connection.service, std::move(stream));
   connection.silence = std::make_unique<loop::Timer>(loop_);
   CloseWhenSilent(place);
-  if (connection.tls != nullptr) return;
+  if (tells_its_end) return;
   connection.hangup = std::make_unique<loop::FdWatch>(loop_, connection.watched.get());
   connection.hangup->OnHangup([this, place] { Close(place); });
 }
@@ -242,7 +263,8 @@ void Connections::Close(Place place) {
   (*place)->hangup.reset();
   (*place)->silence.reset();
   // Posted: the stream may be calling us.
-  loop_.Post([tls = std::shared_ptr<tls::Stream>(std::move((*place)->tls))] {});
+  loop_.Post([tls = std::shared_ptr<tls::Stream>(std::move((*place)->tls)),
+              guard = std::shared_ptr<rpc::GuardedStream>(std::move((*place)->guard))] {});
   // gRPC's shutdown waits for its threads, and these may wait for our loop.
   closing_.Run([connection = std::shared_ptr<Connection>(std::move(*place))] {
     connection->server.reset();

@@ -57,6 +57,8 @@ class Connections {
   void Identify(os::UniqueFd socket, Identified then);
   void OnTlsReady(Place place, tls::Ready ready);
   void OnAccount(Place place, tls::Ready ready, const absl::StatusOr<os::Account>& found);
+  // What gRPC is to read instead of a unix socket, looked at before; none when that cannot be had.
+  os::UniqueFd Guard(Place place, os::UniqueFd socket);
   void Serve(Place place, auth::Identity peer, os::UniqueFd stream);
   // Now or later: it has a place for as long as it has calls.
   void CloseWhenSilent(Place place);

@@ -25,7 +25,7 @@ BytePump::BytePump(Loop& loop, int from, int to, absl::AnyInvocable<void(absl::S
       to_(to),
       from_watch_(loop, from),
       to_watch_(loop, to),
-      buffer_(kBuffer, '\0'),
+      buffer_(std::make_unique_for_overwrite<char[]>(kBuffer)),
       on_end_(std::move(on_end)) {
   DTRAIN_CHECK(os::SetNonBlocking(from, true).ok());
   DTRAIN_CHECK(os::SetNonBlocking(to, true).ok());
@@ -35,7 +35,7 @@ BytePump::BytePump(Loop& loop, int from, int to, absl::AnyInvocable<void(absl::S
 void BytePump::Read() {
   ssize_t n;
   do {
-    n = read(from_, buffer_.data(), buffer_.size());
+    n = read(from_, buffer_.get(), kBuffer);
   } while (n < 0 && errno == EINTR);
   if (n < 0 && WouldBlock(errno)) {
     from_watch_.OnReadable([this] { Read(); });
@@ -44,13 +44,15 @@ void BytePump::Read() {
   } else {
     begin_ = 0;
     end_ = static_cast<size_t>(n);
-    Write();
+    absl::Status fine;
+    if (inspector_) fine = inspector_(absl::string_view(buffer_.get(), end_));
+    fine.ok() ? Write() : std::exchange(on_end_, nullptr)(std::move(fine));
   }
 }
 
 void BytePump::Write() {
   while (begin_ < end_) {
-    ssize_t n = write(to_, buffer_.data() + begin_, end_ - begin_);
+    ssize_t n = write(to_, buffer_.get() + begin_, end_ - begin_);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && WouldBlock(errno)) {
       to_watch_.OnWritable([this] { Write(); });

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
+#include <cstddef>
+#include <memory>
+#include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "common/loop/loop.h"
-#include "common/os/unique_fd.h"
 
 namespace dtrain::loop {
 
@@ -16,6 +19,10 @@ class BytePump {
   // `on_end` is called once: OK at end of file from `from`, after the last byte was written; an
   // error when either side broke. The owner then closes or shuts down what it wants.
   BytePump(Loop& loop, int from, int to, absl::AnyInvocable<void(absl::Status)> on_end);
+  // Sees every byte before it is passed on. An error from it is the pump's end.
+  using Inspector = absl::AnyInvocable<absl::Status(absl::string_view)>;
+  void Inspect(Inspector inspector) { inspector_ = std::move(inspector); }
+
   BytePump(const BytePump&) = delete;
   BytePump& operator=(const BytePump&) = delete;
 
@@ -27,10 +34,11 @@ class BytePump {
   const int to_;
   FdWatch from_watch_;
   FdWatch to_watch_;
-  std::string buffer_;
+  const std::unique_ptr<char[]> buffer_;
   size_t begin_ = 0;
   size_t end_ = 0;
   absl::AnyInvocable<void(absl::Status)> on_end_;
+  Inspector inspector_;
 };
 
 }  // namespace dtrain::loop

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that does to an agent's TLS port what no launcher does: HTTP/2 by hand.
-abuse.py ADDRESS PORT TLS_DIR MODE [BUILD]: prints how it ended, one word or number a line."""
+"""A client that does to an agent what no launcher does: HTTP/2 by hand, over TLS or its unix socket.
+abuse.py ADDRESS|PATH PORT TLS_DIR MODE [BUILD]: prints how it ended, one word or number a line."""
 import random
 import resource
 import socket
@@ -34,13 +34,18 @@ def message(length, payload=b""):
 
 class Connection:
     def __init__(self, address, port, folder):
+        self.buffer = b""
+        if address.startswith("/"):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(PATIENCE)
+            self.socket.connect(address)
+            return
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(f"{folder}/ca.crt")
         context.load_cert_chain(f"{folder}/user.crt", f"{folder}/user.key")
         context.set_alpn_protocols(["h2"])
         self.socket = context.wrap_socket(socket.create_connection((address, port), PATIENCE),
                                           server_hostname=address)
-        self.buffer = b""
 
     def start(self):
         self.send(PREFACE + frame(SETTINGS, 0, 0))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent's TLS port must bear from who has a certificate and means no good (group I): while
-a job runs there, which may not notice."""
+"""What an agent must bear from who has a certificate, or is a user of its node, and means no good
+(group I): while a job runs there, which may not notice."""
 import os
 import threading
 import time
@@ -12,7 +12,7 @@ import hosts
 import leftovers
 from launching import wait_until
 from test_faults_j import is_sanitized, peak_kib
-from test_identity import node  # noqa: F401 - a fixture
+from test_identity import as_alice, node  # noqa: F401 - a fixture
 from test_resident import stat_of
 from test_tcp import PORT, tcp  # noqa: F401 - a fixture
 
@@ -54,16 +54,19 @@ def busy(tcp):  # noqa: F811
     assert half == list(range(len(half))) and len(numbers) >= 2 * len(half) - 50, result.err
 
 
-def start_abuse(tcp, mode):  # noqa: F811
+def start_abuse(tcp, mode, local=False):  # noqa: F811
+    """Of alice: from the head, with her certificate, or on the node itself."""
     script = hosts.SOURCE_DIR / "tests/cluster/abuse.py"
     build = tcp.node.run([hosts.bin_dir() / "dtrain-agent", "version"]).stdout.split()[1]
-    return tcp.node.cluster.head.popen(
-        ["/usr/bin/python3", script, tcp.node.address, PORT, "/root/work/tls", mode, build],
-        stdout=-1, stderr=-1)
+    where = "/run/dtrain-agent/agent.sock" if local else tcp.node.address
+    host, options = (tcp.node, {"before_exec": as_alice, "cwd": "/"}) if local else (
+        tcp.node.cluster.head, {})
+    return host.popen(["/usr/bin/python3", "-B", script, where, PORT, "/root/work/tls", mode, build],
+                      stdout=-1, stderr=-1, **options)
 
 
-def abuse(tcp, mode):  # noqa: F811
-    process = start_abuse(tcp, mode)
+def abuse(tcp, mode, local=False):  # noqa: F811
+    process = start_abuse(tcp, mode, local)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err.decode()
     return out.decode().split()
@@ -193,15 +196,16 @@ def test_a_start_after_a_refusal(busy):
 
 # Calls that are taken back, headers without an end, and calls that stay: the connection is closed, and the
 # agent has not grown with their number.
+@pytest.mark.parametrize("local", [False, True], ids=["tls", "unix"])
 @pytest.mark.parametrize("mode,why", [
     ("reset", "it has taken back more than 100 calls"),
     ("continuation", "the headers of its call have no end"),
     ("streams", "it began more than 100 calls at once"),
     ("settled_streams", "")])  # gRPC's own
-def test_i12_floods(busy, mode, why):
+def test_i12_floods(busy, mode, why, local):
     before = warm_up(busy)
     Path(f"/proc/{busy.agent.pid}/clear_refs").write_text("5\n")  # its peak begins anew
-    assert abuse(busy, mode) == ["closed"]
+    assert abuse(busy, mode, local) == ["closed"]
     if not is_sanitized():
         more = peak_kib(busy.agent.pid) * 1024 - before
         assert more < 32 * MIB, f"{more / MIB:.1f} MiB more"

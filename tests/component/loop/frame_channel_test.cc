@@ -143,6 +143,35 @@ TEST_F(FrameChannelTest, MayBeDestroyedFromItsOwnCallback) {
   EXPECT_FALSE(doomed.has_value());
 }
 
+TEST(BytePump, AnInspectorSeesWhatIsPassedOnAndMayEndIt) {
+  Loop loop;
+  auto in = os::Pipe();
+  auto out = os::Pipe();
+  ASSERT_TRUE(in.ok() && out.ok());
+  std::optional<absl::Status> end;
+  BytePump pump(loop, in->first.get(), out->second.get(), [&](absl::Status status) {
+    end = status;
+    loop.Stop();
+  });
+  std::string seen;
+  pump.Inspect([&](absl::string_view bytes) {
+    seen.append(bytes.data(), bytes.size());
+    if (seen == "good") {
+      loop.Post([&] { EXPECT_EQ(write(in->second.get(), "bad", 3), 3); });
+      return absl::OkStatus();
+    }
+    return absl::ResourceExhaustedError("enough");
+  });
+  ASSERT_EQ(write(in->second.get(), "good", 4), 4);
+  loop.Run();
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->message(), "enough");
+  EXPECT_EQ(seen, "goodbad");
+  out->second.Reset();
+  char passed[16] = {};
+  EXPECT_EQ(read(out->first.get(), passed, sizeof(passed)), 4);  // and not the rest
+}
+
 TEST(BytePump, CopiesAllAndSaysTheEnd) {
   Loop loop;
   auto in = os::Pipe();

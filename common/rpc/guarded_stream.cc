@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/rpc/guarded_stream.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "common/base/posix_error.h"
+#include "common/os/fd.h"
+#include "common/rpc/frame_guard.h"
+
+namespace dtrain::rpc {
+
+absl::StatusOr<GuardedStream::Socket> GuardedStream::Twice(os::UniqueFd fd) {
+  Socket out;
+  out.out.Reset(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!out.out) return PosixError(errno, "watch a client on the unix socket");
+  out.in = std::move(fd);
+  return out;
+}
+
+absl::StatusOr<GuardedStream::Made> GuardedStream::Make(
+    loop::Loop& loop, os::UniqueFd client, absl::AnyInvocable<void(absl::Status)> on_end) {
+  auto pair = os::SocketPair();
+  if (!pair.ok()) return pair.status();
+  auto ours = Twice(std::move(client));
+  auto plain = Twice(std::move(pair->first));
+  if (!ours.ok()) return ours.status();
+  if (!plain.ok()) return plain.status();
+  Made made;
+  made.guard.reset(new GuardedStream(loop, *std::move(ours), *std::move(plain), std::move(on_end)));
+  made.stream = std::move(pair->second);
+  return made;
+}
+
+GuardedStream::GuardedStream(loop::Loop& loop, Socket client, Socket plain,
+                             absl::AnyInvocable<void(absl::Status)> on_end)
+    : client_(std::move(client)),
+      plain_(std::move(plain)),
+      on_end_(std::move(on_end)),
+      in_(loop, client_.in.get(), plain_.in.get(),
+          [this](absl::Status why) { End(std::move(why)); }),
+      out_(loop, plain_.out.get(), client_.out.get(),
+           [this](absl::Status why) { End(std::move(why)); }) {
+  in_.Inspect(
+      [guard = FrameGuard()](absl::string_view bytes) mutable { return guard.Take(bytes); });
+}
+
+void GuardedStream::End(absl::Status why) {
+  if (on_end_) std::exchange(on_end_, nullptr)(std::move(why));
+}
+
+}  // namespace dtrain::rpc
