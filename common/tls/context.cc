@@ -15,6 +15,7 @@
 #include "common/os/private_file.h"
 #include "common/tls/openssl.h"
 #include "common/tls/reason.h"
+#include "common/tls/revocation.h"
 
 namespace dtrain::tls {
 namespace {
@@ -172,6 +173,7 @@ absl::StatusOr<UniqueSslContext> MakeTrusting(Side side, const Files& files) {
   if (!revoked.ok()) return revoked.status();
   X509_STORE_add_crl(store, revoked->get());
   X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
+  VerifyListOnce(store, revoked->get());
   return native;
 }
 

@@ -66,6 +66,8 @@ std::string Describe(int error, const X509* x509, const Certificate& certificate
       return "cannot be checked, as crl.pem here is too old: get the present one";
     case X509_V_ERR_CRL_NOT_YET_VALID:
       return "cannot be checked, as crl.pem here is of a time to come: set the clocks";
+    case X509_V_ERR_CRL_SIGNATURE_FAILURE:
+      return "cannot be checked, as crl.pem here is damaged: get it anew";
     case X509_V_ERR_UNABLE_TO_GET_CRL:
       return "cannot be checked, as crl.pem here is of another authority";
     case X509_V_ERR_APPLICATION_VERIFICATION:

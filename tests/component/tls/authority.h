@@ -75,19 +75,26 @@ class Authority {
     return FilesIn(name, "node");
   }
 
+  // With a list of revoked certificates that is good for so long.
+  void ListFor(int seconds) {
+    Must(absl::StrCat("cd ", dir_, " && openssl ca -config ca.cnf -gencrl -crlsec ", seconds,
+                      " -out crl.pem"));
+  }
+
   std::string ca() const { return dir_ + "/ca.crt"; }
   std::string crl() const { return dir_ + "/crl.pem"; }
   const std::string& dir() const { return dir_; }
+
+  void Must(const std::string& command) {
+    const std::string log = absl::StrCat(dir_, ".log");
+    const std::string quiet = absl::StrCat("{ ", command, "; } >", log, " 2>&1 </dev/null");
+    ASSERT_EQ(std::system(quiet.c_str()), 0) << command << "\n" << Contents(log);
+  }
 
  private:
   Files FilesIn(const std::string& folder, const std::string& stem) const {
     const std::string prefix = absl::StrCat(dir_, "/", folder, "/", stem);
     return {ca(), prefix + ".crt", prefix + ".key", ""};
-  }
-  void Must(const std::string& command) {
-    const std::string log = absl::StrCat(dir_, ".log");
-    const std::string quiet = absl::StrCat("{ ", command, "; } >", log, " 2>&1 </dev/null");
-    ASSERT_EQ(std::system(quiet.c_str()), 0) << command << "\n" << Contents(log);
   }
 
   std::string dir_;

@@ -142,6 +142,18 @@ TEST_F(ContextTest, AListOfRevokedCertificatesOfAnotherAuthority) {
   EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("crl.pem here is of another authority"));
 }
 
+TEST_F(ContextTest, AListOfRevokedCertificatesThatSomebodyChanged) {
+  Files files = lab_.Node("gpu01");
+  const std::string der = directory_.path() + "/der";
+  lab_.Must(absl::StrCat("openssl crl -in ", lab_.crl(), " -outform DER -out ", der));
+  std::string bytes = Contents(der);
+  bytes.back() ^= 1;  // of the signature
+  std::ofstream(der) << bytes;
+  files.crl = directory_.path() + "/changed.pem";
+  lab_.Must(absl::StrCat("openssl crl -inform DER -in ", der, " -out ", files.crl));
+  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("(gpu01) cannot be checked, as crl.pem here is damaged"));
+}
+
 TEST_F(ContextTest, ACertificateThatDoesNotSayWhoseItIs) {
   EXPECT_THAT(WhyNot(Side::kServer, lab_.Odd("mute", kLongAgo, kLater, "DNS:mute")),
               HasSubstr("\"mute\" has no name of the form dtrain:node:NAME"));

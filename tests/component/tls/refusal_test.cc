@@ -114,6 +114,25 @@ TEST_F(RefusalTest, ARevokedCertificate) {
   EXPECT_EQ(client_.closed->code(), absl::StatusCode::kUnauthenticated);
 }
 
+// Its signature is verified once, its dates each time.
+TEST_F(RefusalTest, AListOfRevokedCertificatesThatRunsOut) {
+  Files node = lab_.Node("gpu01");
+  const auto asker = Load(Side::kClient, lab_.User("alice"));
+  lab_.ListFor(3);
+  node.crl = lab_.crl();
+  const auto context = Load(Side::kServer, node);
+  const TimePoint deadline = Clock::now() + kDeadline;
+  int good = 0;
+  do {
+    client_ = End{};
+    server_ = End{};
+    Join(*asker, *context);
+    good += server_.ready.has_value();
+  } while (server_.ready.has_value() && Clock::now() < deadline);
+  EXPECT_GT(good, 0);
+  EXPECT_THAT(server_.why(), HasSubstr("(alice) cannot be checked, as crl.pem here is too old"));
+}
+
 TEST_F(RefusalTest, OldVersions) {
   const auto context = NodeContext();
   const Files alice = lab_.User("alice");
