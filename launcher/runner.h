@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/loop/loop.h"
+#include "common/loop/threads.h"
 #include "launcher/cli/options.h"
 #include "launcher/job/job_core.h"
 #include "launcher/node_link.h"
@@ -45,6 +46,7 @@ class Runner {
   };
 
   absl::Status Prepare();
+  void StartGrpc();
   absl::Status PrepareTimeline();
   absl::Status PrepareStatus();
   void Connect(NodeId id);
@@ -67,6 +69,7 @@ class Runner {
   NodeId NodeOf(Rank rank) const;
 
   loop::Loop& loop_;
+  loop::BlockingPool beside_{1};  // what a start needs later
   cli::LaunchOptions options_;
   transport::AgentBinary agent_;
   transport::Ways ways_;

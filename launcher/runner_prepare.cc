@@ -40,7 +40,14 @@ absl::Status CheckOpenFiles(size_t nodes) {
 
 }  // namespace
 
+// Its threads and tables take some milliseconds, beside the certificates here or the first host's
+// answer. Never let go: nobody waits for the end of its threads, as the process leaves by _exit.
+void Runner::StartGrpc() {
+  beside_.Run([] { [[maybe_unused]] static const auto* const library = new rpc::Library(); });
+}
+
 absl::Status Runner::Prepare() {
+  StartGrpc();
   absl::Status opened = router_.Open();
   if (!opened.ok()) return opened;
   if (!options_.result_json.empty()) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/os/fd.h"
 #include "common/rpc/frame_guard.h"
@@ -24,7 +25,11 @@ constexpr int kIdleMs = 30'000;
 
 }  // namespace
 
-Library::Library() { grpc_init(); }
+// absl as Debian builds it looks for deadlocks at every lock of gRPC's, with a graph of all locks.
+Library::Library() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  grpc_init();
+}
 
 Library::~Library() { grpc_shutdown(); }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,43 +22,78 @@ namespace dtrain::transport {
 namespace {
 
 // Each waits for one host at a time; most answer within a millisecond.
-constexpr int kThreads = 32;
+constexpr size_t kThreads = 32;
 // Where --connect-timeout has run out as the host answered.
 constexpr std::chrono::milliseconds kLeastHandshake{1000};
 constexpr char kGrpc[] = "h2";
 
 }  // namespace
 
-// One connection. What the pool has of it is shared, as it may outlive us.
-class TcpTransport::Link : public Connection {
+// A host that is dialed, wanted already or not yet. What the pool has of it is shared, as it may
+// outlive us.
+class TcpTransport::Call {
  public:
-  Link(TcpTransport& transport, const Target& target, Callbacks callbacks, os::UniqueFd cancel)
-      : transport_(transport),
-        target_(target),
-        callbacks_(std::move(callbacks)),
-        cancel_(std::make_shared<os::UniqueFd>(std::move(cancel))) {
+  // Null: no eventfd is to be had.
+  static std::shared_ptr<Call> Begin(TcpTransport& transport, const Target& target) {
+    auto cancel = std::make_shared<os::UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!*cancel) return nullptr;
+    auto call = std::make_shared<Call>();
+    call->cancel_ = cancel;
+    call->deadline_ = Clock::now() + transport.options_.connect_timeout;
     SshSettings settings;  // of which Dial takes where to go
     settings.host_name = target.host;
-    settings.port = target.port != 0 ? target.port : transport.options_.port;
-    port_ = settings.port;
-    deadline_ = Clock::now() + transport.options_.connect_timeout;
-    transport.loop_.Post([this, alive = alive_] {
-      if (*alive) callbacks_.on_phase(Phase::kConnecting);
-    });
-    transport.pool_.Run([this, &loop = transport.loop_, settings, target, deadline = deadline_,
-                         cancel = cancel_, alive = alive_] {
+    settings.port = transport.PortOf(target);
+    transport.pool_.Run([&loop = transport.loop_, settings, target, cancel,
+                         deadline = call->deadline_, weak = std::weak_ptr<Call>(call)] {
       auto dialed = std::make_shared<absl::StatusOr<Dialed>>(
           Dial(settings, target, /*config_file=*/"", deadline, cancel->get()));
-      loop.Post([this, dialed, alive] {
-        if (*alive) OnDialed(std::move(*dialed));
+      loop.Post([dialed, weak] {
+        if (const auto call = weak.lock()) call->Arrived(std::move(*dialed));
       });
     });
+    return call;
   }
-  ~Link() override {
-    *alive_ = false;
+  ~Call() {
     const uint64_t one = 1;
     (void)!write(cancel_->get(), &one, sizeof(one));
   }
+
+  TimePoint deadline() const { return deadline_; }
+  // Called once, now or when there is one. It may destroy this.
+  using OnResult = absl::AnyInvocable<void(absl::StatusOr<Dialed>)>;
+  void Then(OnResult on_result) {
+    if (result_.has_value()) return on_result(*std::exchange(result_, std::nullopt));
+    on_result_ = std::move(on_result);
+  }
+
+ private:
+  void Arrived(absl::StatusOr<Dialed> result) {
+    if (on_result_) return std::exchange(on_result_, nullptr)(std::move(result));
+    result_ = std::move(result);
+  }
+
+  std::shared_ptr<os::UniqueFd> cancel_;
+  TimePoint deadline_;
+  std::optional<absl::StatusOr<Dialed>> result_;
+  OnResult on_result_;
+};
+
+class TcpTransport::Link : public Connection {
+ public:
+  Link(TcpTransport& transport, const Target& target, Callbacks callbacks,
+       std::shared_ptr<Call> call)
+      : transport_(transport),
+        target_(target),
+        callbacks_(std::move(callbacks)),
+        call_(std::move(call)) {
+    transport.loop_.Post([this, alive = alive_] {
+      if (!*alive) return;
+      callbacks_.on_phase(Phase::kConnecting);
+      if (*alive)
+        call_->Then([this](absl::StatusOr<Dialed> dialed) { OnDialed(std::move(dialed)); });
+    });
+  }
+  ~Link() override { *alive_ = false; }
   absl::Status CloseReason() const override { return closed_; }
 
  private:
@@ -67,7 +103,7 @@ class TcpTransport::Link : public Connection {
       return callbacks_.on_failed(absl::Status(
           dialed.status().code(),
           absl::StrCat(dialed.status().message(), "; is a resident agent running there, with ",
-                       "--listen, on port ", port_, " (--agent-port)?")));
+                       "--listen, on port ", transport_.PortOf(target_), " (--agent-port)?")));
     }
     callbacks_.on_phase(Phase::kAuthenticating);
     tls::Stream::Callbacks callbacks;
@@ -83,8 +119,9 @@ class TcpTransport::Link : public Connection {
       if (!ready_) callbacks_.on_failed(closed_);
     };
     tls::Limits limits;
-    limits.handshake = std::max(
-        std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()), kLeastHandshake);
+    limits.handshake =
+        std::max(std::chrono::ceil<std::chrono::milliseconds>(call_->deadline() - Clock::now()),
+                 kLeastHandshake);
     stream_ =
         tls::Stream::Connect(transport_.loop_, *transport_.context_, std::move(dialed->socket),
                              target_.host, kGrpc, std::move(callbacks), limits);
@@ -93,9 +130,7 @@ class TcpTransport::Link : public Connection {
   TcpTransport& transport_;
   const Target target_;
   Callbacks callbacks_;
-  const std::shared_ptr<os::UniqueFd> cancel_;
-  uint16_t port_ = 0;
-  TimePoint deadline_;
+  const std::shared_ptr<Call> call_;
   bool ready_ = false;
   absl::Status closed_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
@@ -122,7 +157,14 @@ absl::StatusOr<TcpOptions> UserTcpOptions(std::string directory, uint16_t port) 
 }
 
 absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Make(loop::Loop& loop,
-                                                                 const TcpOptions& options) {
+                                                                 const TcpOptions& options,
+                                                                 const std::vector<Target>& hosts) {
+  std::unique_ptr<TcpTransport> made(new TcpTransport(loop, options));
+  for (const Target& host : hosts) {
+    if (made->ahead_.size() == kThreads) break;
+    std::shared_ptr<Call> call = Call::Begin(*made, host);
+    if (call != nullptr) made->ahead_[{host.host, made->PortOf(host)}] = std::move(call);
+  }
   auto context = tls::Context::Load(tls::Side::kClient, options.tls);
   if (!context.ok()) return context.status();
   const tls::Certificate& own = (*context)->own();
@@ -131,12 +173,16 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Make(loop::Loop& loo
         absl::StrCat(Escape(options.tls.certificate), " is the certificate of the node ",
                      Escape(own.name), ", and nodes ask for nothing: use a user's"));
   }
-  return std::unique_ptr<TcpTransport>(new TcpTransport(loop, options, *std::move(context)));
+  made->context_ = *std::move(context);
+  return made;
 }
 
-TcpTransport::TcpTransport(loop::Loop& loop, const TcpOptions& options,
-                           std::shared_ptr<const tls::Context> context)
-    : loop_(loop), options_(options), context_(std::move(context)), pool_(kThreads) {}
+TcpTransport::TcpTransport(loop::Loop& loop, const TcpOptions& options)
+    : loop_(loop), options_(options), pool_(kThreads) {}
+
+uint16_t TcpTransport::PortOf(const Target& target) const {
+  return target.port != 0 ? target.port : options_.port;
+}
 
 std::unique_ptr<Connection> TcpTransport::Connect(const Target& target, Callbacks callbacks) {
   const std::string& name = context_->own().name;
@@ -148,12 +194,17 @@ std::unique_ptr<Connection> TcpTransport::Connect(const Target& target, Callback
                                         "certificate of that user (--tls-dir)")),
         std::move(callbacks));
   }
-  os::UniqueFd cancel(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!cancel) {
+  std::shared_ptr<Call> call;
+  if (auto ahead = ahead_.extract({target.host, PortOf(target)})) {
+    call = std::move(ahead.mapped());
+  } else {
+    call = Call::Begin(*this, target);
+  }
+  if (call == nullptr) {
     return std::make_unique<FailedConnection>(loop_, PosixError(errno, "create an eventfd"),
                                               std::move(callbacks));
   }
-  return std::make_unique<Link>(*this, target, std::move(callbacks), std::move(cancel));
+  return std::make_unique<Link>(*this, target, std::move(callbacks), std::move(call));
 }
 
 }  // namespace dtrain::transport

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
@@ -31,20 +34,25 @@ absl::StatusOr<TcpOptions> UserTcpOptions(std::string directory, uint16_t port);
 // and we who we are. Loop thread.
 class TcpTransport : public Transport {
  public:
-  // Fails for certificates that cannot be used, with what to do.
+  // Fails for certificates that cannot be used, with what to do. Reading them takes OpenSSL some
+  // milliseconds, in which the first of `hosts` are dialed already.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Make(loop::Loop& loop,
-                                                            const TcpOptions& options);
+                                                            const TcpOptions& options,
+                                                            const std::vector<Target>& hosts);
   std::unique_ptr<Connection> Connect(const Target& target, Callbacks callbacks) override;
 
  private:
+  class Call;
   class Link;
-  TcpTransport(loop::Loop& loop, const TcpOptions& options,
-               std::shared_ptr<const tls::Context> context);
+  TcpTransport(loop::Loop& loop, const TcpOptions& options);
+  uint16_t PortOf(const Target& target) const;
 
   loop::Loop& loop_;
   const TcpOptions options_;
-  const std::shared_ptr<const tls::Context> context_;
-  loop::BlockingPool pool_;  // names are looked up and connections made there
+  std::shared_ptr<const tls::Context> context_;  // once Make is done
+  loop::BlockingPool pool_;                      // names are looked up and connections made there
+  // Of hosts and ports that nobody has asked for yet.
+  std::map<std::pair<std::string, uint16_t>, std::shared_ptr<Call>> ahead_;
 };
 
 }  // namespace dtrain::transport

@@ -35,16 +35,20 @@ absl::Status Ways::Prepare(const hosts::HostList& hosts, bool local) {
     if (!made.ok()) return made.status();
     command_ = *std::move(made);
   }
+  const hosts::HostEntry* first = nullptr;
+  std::vector<Target> by_tcp;
   for (const hosts::HostEntry& entry : hosts.entries) {
     if (!IsTcp(entry)) continue;
-    return PrepareTcp(entry);
+    if (first == nullptr) first = &entry;
+    // Who it is for may be refused.
+    if (entry.user.empty()) by_tcp.push_back({entry.host, "", entry.port});
   }
-  return absl::OkStatus();
+  return first == nullptr ? absl::OkStatus() : PrepareTcp(*first, by_tcp);
 }
 
-absl::Status Ways::PrepareTcp(const hosts::HostEntry& entry) {
-  const std::string who = entry.way == hosts::Way::kTcp
-                              ? absl::StrCat("agent=tcp of host ", entry.host)
+absl::Status Ways::PrepareTcp(const hosts::HostEntry& first, const std::vector<Target>& hosts) {
+  const std::string who = first.way == hosts::Way::kTcp
+                              ? absl::StrCat("agent=tcp of host ", first.host)
                               : "--agent tcp";
   const auto failed = [&](const absl::Status& why) {
     return absl::UnauthenticatedError(absl::StrCat(who, ": ", why.message()));
@@ -52,7 +56,7 @@ absl::Status Ways::PrepareTcp(const hosts::HostEntry& entry) {
   auto tcp = UserTcpOptions(options_.tls_directory, options_.agent_port);
   if (!tcp.ok()) return failed(tcp.status());
   tcp->connect_timeout = options_.connect_timeout;
-  auto made = TcpTransport::Make(loop_, *tcp);
+  auto made = TcpTransport::Make(loop_, *tcp, hosts);
   if (!made.ok()) return failed(made.status());
   tcp_ = *std::move(made);
   return absl::OkStatus();

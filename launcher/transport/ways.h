@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
@@ -31,15 +32,16 @@ class Ways {
  public:
   Ways(loop::Loop& loop, WayOptions options, AgentBinary& agent);
 
-  // Makes what can be refused: Unauthenticated for certificates that cannot be used,
-  // InvalidArgument for a command without {host}. `local`: the list stands for this machine.
+  // Makes what can be refused, and may dial hosts already: Unauthenticated for certificates that
+  // cannot be used, InvalidArgument for a command without {host}. `local`: the list stands for this
+  // machine.
   absl::Status Prepare(const hosts::HostList& hosts, bool local);
   // Of one of the list.
   Transport& For(const hosts::HostEntry& entry);
 
  private:
   bool IsTcp(const hosts::HostEntry& entry) const;
-  absl::Status PrepareTcp(const hosts::HostEntry& entry);
+  absl::Status PrepareTcp(const hosts::HostEntry& first, const std::vector<Target>& hosts);
 
   loop::Loop& loop_;
   const WayOptions options_;
