@@ -68,6 +68,7 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   auto limits = limits_.For(part_);
   auto directories = SpoolDirectories();
   const std::string mark = os::ProcessMark(getpid());
+  const WorkerEnv env(part_, agent_env_);
   os::UniqueFd cgroup;
   if (job_cgroup_) {
     auto opened = job_cgroup_->Open();
@@ -78,7 +79,7 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
     cgroup = *std::move(opened);
   }
   for (int i = 0; i < part_.workers_size();) {
-    WorkerSetup setup{part_, agent_env_, directories, limits, cgroup.get(), mark};
+    WorkerSetup setup{part_, env, directories, limits, cgroup.get(), mark};
     auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));

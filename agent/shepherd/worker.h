@@ -12,6 +12,7 @@
 #include "agent/shepherd/log_stream.h"
 #include "agent/shepherd/page.h"
 #include "agent/shepherd/stdin_feeder.h"
+#include "agent/shepherd/worker_env.h"
 #include "common/loop/loop.h"
 #include "common/os/pidfd.h"
 #include "common/os/spawn.h"
@@ -22,7 +23,7 @@ namespace dtrain::shepherd {
 // What all workers of a part have in common when they are started. Borrowed.
 struct WorkerSetup {
   const v1::JobPart& part;
-  const std::vector<std::string>& agent_env;
+  const WorkerEnv& env;
   const std::vector<std::string>& spool_directories;
   const std::vector<std::pair<int, rlimit>>& limits;
   int cgroup_fd;            // of the job, for SpawnSpec; -1: none

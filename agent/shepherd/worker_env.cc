@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -16,23 +17,8 @@ namespace {
 
 class Builder {
  public:
-  Builder(const v1::JobPart& part, const std::vector<std::string>& agent_env)
-      : explicit_(part.explicit_env().begin(), part.explicit_env().end()) {
-    for (const std::string& entry : agent_env) {
-      size_t equals = entry.find('=');
-      if (equals == 0 || equals == std::string::npos) continue;
-      std::string name = entry.substr(0, equals);
-      if (part.inherit_agent_env() || IsHostBound(name)) vars_[name] = entry.substr(equals + 1);
-    }
-    for (const v1::EnvVar& var : part.env()) {
-      bool given = explicit_.count(var.name()) > 0;
-      if (given || !IsHostBound(var.name())) vars_[var.name()] = var.value();
-    }
-    for (auto it = vars_.begin(); it != vars_.end();) {
-      bool drop = IsScrubbed(it->first) && explicit_.count(it->first) == 0;
-      it = drop ? vars_.erase(it) : std::next(it);
-    }
-  }
+  Builder(const std::set<std::string>& explicit_names, std::map<std::string, std::string> vars)
+      : explicit_(explicit_names), vars_(std::move(vars)) {}
 
   void Set(absl::string_view name, const absl::AlphaNum& value) {
     std::string key(name);
@@ -51,7 +37,7 @@ class Builder {
   }
 
  private:
-  std::set<std::string> explicit_;
+  const std::set<std::string>& explicit_;
   std::map<std::string, std::string> vars_;
 };
 
@@ -179,19 +165,35 @@ void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const Work
 
 }  // namespace
 
-std::vector<std::string> BuildWorkerEnv(const v1::JobPart& part, const v1::WorkerSpec& worker,
-                                        const std::vector<std::string>& agent_env,
-                                        const WorkerTies& ties) {
-  Builder env(part, agent_env);
-  SetTorchrun(part, worker, &env);
-  SetMpiLike(part, worker, ties, &env);
+WorkerEnv::WorkerEnv(const v1::JobPart& part, const std::vector<std::string>& agent_env)
+    : part_(part), explicit_(part.explicit_env().begin(), part.explicit_env().end()) {
+  for (const std::string& entry : agent_env) {
+    size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string::npos) continue;
+    std::string name = entry.substr(0, equals);
+    if (part.inherit_agent_env() || IsHostBound(name)) common_[name] = entry.substr(equals + 1);
+  }
+  for (const v1::EnvVar& var : part.env()) {
+    bool given = explicit_.count(var.name()) > 0;
+    if (given || !IsHostBound(var.name())) common_[var.name()] = var.value();
+  }
+  for (auto it = common_.begin(); it != common_.end();) {
+    bool drop = IsScrubbed(it->first) && explicit_.count(it->first) == 0;
+    it = drop ? common_.erase(it) : std::next(it);
+  }
+}
+
+std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const WorkerTies& ties) const {
+  Builder env(explicit_, common_);
+  SetTorchrun(part_, worker, &env);
+  SetMpiLike(part_, worker, ties, &env);
   if (ties.page >= 0) env.Set("DTRAIN_PAGE_FD", ties.page);
-  SetJax(part, worker, &env);
-  SetNetwork(part, &env);
-  SetDtrain(part, worker, ties, &env);
+  SetJax(part_, worker, &env);
+  SetNetwork(part_, &env);
+  SetDtrain(part_, worker, ties, &env);
   SetGpus(worker, &env);
   env.SetIfUnset("PYTHONUNBUFFERED", 1);
-  if (absl::StartsWith(part.working_directory(), "/")) env.Set("PWD", part.working_directory());
+  if (absl::StartsWith(part_.working_directory(), "/")) env.Set("PWD", part_.working_directory());
   return env.Take();
 }
 

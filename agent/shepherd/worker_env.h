@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,14 +17,23 @@ struct WorkerTies {
   std::string shepherd;  // os::ProcessMark of it
 };
 
-// The whole environment of one worker, "NAME=value" each, sorted by name. Pure.
+// The environments of a job's workers on one node. PURE.
 //
 // From weak to strong: what the node gave the agent (all of it, or only the host-bound names),
 // what the user forwarded, minus what an outer launcher left there, then the worker's own
 // variables; a name the user gave with -x is never replaced. docs/environment.md documents every
 // variable.
-std::vector<std::string> BuildWorkerEnv(const v1::JobPart& part, const v1::WorkerSpec& worker,
-                                        const std::vector<std::string>& agent_env,
-                                        const WorkerTies& ties);
+class WorkerEnv {
+ public:
+  // `part` must stay.
+  WorkerEnv(const v1::JobPart& part, const std::vector<std::string>& agent_env);
+  // The whole environment of one worker, "NAME=value" each, sorted by name.
+  std::vector<std::string> Of(const v1::WorkerSpec& worker, const WorkerTies& ties) const;
+
+ private:
+  const v1::JobPart& part_;
+  std::set<std::string> explicit_;             // what the user gave with -x
+  std::map<std::string, std::string> common_;  // what all workers have
+};
 
 }  // namespace dtrain::shepherd

@@ -51,7 +51,7 @@ class WorkerEnvTest : public ::testing::Test {
   }
   Env Build(int worker = 1, WorkerTies ties = {.pmi = 3, .page = 4, .shepherd = "7:8:boot"}) {
     Env out;
-    for (const std::string& entry : BuildWorkerEnv(part_, part_.workers(worker), agent_, ties)) {
+    for (const std::string& entry : WorkerEnv(part_, agent_).Of(part_.workers(worker), ties)) {
       size_t equals = entry.find('=');
       EXPECT_TRUE(out.emplace(entry.substr(0, equals), entry.substr(equals + 1)).second)
           << entry << " comes twice";
