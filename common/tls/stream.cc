@@ -20,7 +20,7 @@ namespace {
 // Two records of TLS. There are two such buffers per connection, beside those of the kernel.
 constexpr size_t kBufferBytes = 32 << 10;
 // Then others on the loop have their turn.
-constexpr int kRounds = 8;
+constexpr int kRounds = 2;
 // What a peer that was refused may have sent before it saw that.
 constexpr size_t kDrainBytes = 256 << 10;
 
