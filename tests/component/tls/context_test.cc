@@ -151,7 +151,8 @@ TEST_F(ContextTest, AListOfRevokedCertificatesThatSomebodyChanged) {
   std::ofstream(der) << bytes;
   files.crl = directory_.path() + "/changed.pem";
   lab_.Must(absl::StrCat("openssl crl -inform DER -in ", der, " -out ", files.crl));
-  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("(gpu01) cannot be checked, as crl.pem here is damaged"));
+  EXPECT_THAT(WhyNot(Side::kServer, files),
+              HasSubstr("(gpu01) cannot be checked, as crl.pem here is damaged"));
 }
 
 TEST_F(ContextTest, ACertificateThatDoesNotSayWhoseItIs) {
