@@ -41,8 +41,9 @@ namespace {
 constexpr char kOwnProgram[] = "/proc/self/exe";
 // For launches that have begun, when the agent is told to go; well within a lease.
 constexpr Duration kDrainBound = std::chrono::seconds(5);
-constexpr int kCgroupTries = 3;
 constexpr Duration kDrainPause = std::chrono::milliseconds(10);
+// To make the cgroup of a shepherd anew, when somebody has removed it.
+constexpr int kCgroupTries = 3;
 
 // What SIGHUP reads again.
 struct Security {

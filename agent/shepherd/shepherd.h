@@ -83,6 +83,7 @@ class Shepherd {
   TimePoint started_at_{};
   bool reported_started_ = false;
   std::optional<os::Cgroup> job_cgroup_;
+  os::UniqueFd cgroup_fd_;  // of it, in which workers start
   std::string no_cgroup_why_;
   std::optional<os::OomKillCounter> oom_kills_;
   uint64_t oom_kills_told_ = 0;

@@ -47,15 +47,16 @@ absl::StatusOr<os::Cgroup> MakeJobCgroup(const v1::JobPart& part) {
 
 void Shepherd::PrepareCgroup() {
   auto cgroup = MakeJobCgroup(part_);
-  if (cgroup.ok()) {
-    job_cgroup_ = *std::move(cgroup);
-    sweeper_.set_cgroup(*job_cgroup_);
-  } else {
-    LoseCgroup(cgroup.status());
-  }
+  if (!cgroup.ok()) return LoseCgroup(cgroup.status());
+  job_cgroup_ = *std::move(cgroup);
+  sweeper_.set_cgroup(*job_cgroup_);
+  auto directory = job_cgroup_->Open();
+  if (!directory.ok()) return LoseCgroup(directory.status());
+  cgroup_fd_ = *std::move(directory);
 }
 
 void Shepherd::LoseCgroup(const absl::Status& why) {
+  cgroup_fd_.Reset();
   job_cgroup_.reset();
   sweeper_.RemoveCgroup();
   no_cgroup_why_ =
@@ -69,17 +70,8 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   auto directories = SpoolDirectories();
   const std::string mark = os::ProcessMark(getpid());
   const WorkerEnv env(part_, agent_env_);
-  os::UniqueFd cgroup;
-  if (job_cgroup_) {
-    auto opened = job_cgroup_->Open();
-    if (!opened.ok()) {
-      error->stage = os::SpawnStage::kCgroup;
-      return opened.status();
-    }
-    cgroup = *std::move(opened);
-  }
   for (int i = 0; i < part_.workers_size();) {
-    WorkerSetup setup{part_, env, directories, limits, cgroup.get(), mark};
+    WorkerSetup setup{part_, env, directories, limits, cgroup_fd_.get(), mark};
     auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));
@@ -87,7 +79,6 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
     } else if (error->stage == os::SpawnStage::kCgroup && i == 0 && !part_.require_cgroup()) {
       // The directory could be made, but the system lets nobody in (not delegated).
       LoseCgroup(worker.status());
-      cgroup.Reset();
     } else {
       return worker.status();
     }

@@ -8,8 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "agent/shepherd/worker_env.h"
 #include "common/base/cpulist.h"
 #include "common/os/fd.h"
 #include "common/os/process_tree.h"

@@ -118,7 +118,7 @@ TEST_F(RefusalTest, ARevokedCertificate) {
 TEST_F(RefusalTest, AListOfRevokedCertificatesThatRunsOut) {
   Files node = lab_.Node("gpu01");
   const auto asker = Load(Side::kClient, lab_.User("alice"));
-  lab_.ListFor(3);
+  lab_.ListFor(5);
   node.crl = lab_.crl();
   const auto context = Load(Side::kServer, node);
   const TimePoint deadline = Clock::now() + kDeadline;
