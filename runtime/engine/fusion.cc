@@ -89,7 +89,7 @@ std::vector<std::vector<size_t>> PlanBatches(const std::vector<Collective>& agre
   for (size_t i = 0; i < agreed.size(); ++i) {
     const Collective& what = agreed[i];
     const size_t bytes = what.count * ElementSize(what.type);
-    if (bytes > std::min(threshold, kLargestFused)) {
+    if (threshold == 0 || bytes > std::min(threshold, kLargestFused)) {
       batches.push_back({i});
       continue;
     }

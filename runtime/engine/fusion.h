@@ -34,7 +34,8 @@ struct Agreement {
 Agreement ReadOffers(const std::vector<int32_t>& lowest);
 
 // Which of `agreed` travel together: indices into it, in an order that follows from the operations
-// alone. Larger ones gain nothing from it and go alone, without being copied.
+// alone. Larger ones gain nothing from it and go alone, without being copied; with a threshold of 0
+// all do, empty ones too.
 constexpr size_t kLargestFused = size_t{512} << 10;  // bytes
 std::vector<std::vector<size_t>> PlanBatches(const std::vector<Collective>& agreed,
                                              size_t threshold);

@@ -146,6 +146,24 @@ TEST(AsyncTest, RankZeroDecidesOnFusionForAll) {
   EXPECT_EQ(ends, AllZero(2));
 }
 
+// Nothing is fused there, and empty ones are no exception.
+TEST(AsyncTest, ManyEmptyOnesOfARankAlone) {
+  const auto ends = Ranks::Run(1, [](int) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+    int32_t value = 7;
+    std::vector<dtrain_handle> handles(500);
+    for (dtrain_handle& handle : handles) {
+      ASSERT_EQ(
+          dtrain_allreduce_async(&value, &value, 0, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle),
+          DTRAIN_OK)
+          << dtrain_last_error();
+    }
+    for (const dtrain_handle handle : handles) EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
+    EXPECT_EQ(value, 7);
+  });
+  EXPECT_EQ(ends, AllZero(1));
+}
+
 TEST(AsyncTest, WhatIsFusedDoesNotChangeTheBits) {
   RanksOptions options = WithEnvironment({{"DTRAIN_ADDRESS", "127.0.0.1"}});
   for (const char* mapping : {"(vector,(0,1,4))", "(vector,(0,2,1))"}) {

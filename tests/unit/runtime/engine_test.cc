@@ -86,6 +86,7 @@ TEST(PlanTest, PutsTheSameTypeAndOperationTogetherUpToTheThreshold) {
   EXPECT_THAT(PlanBatches(agreed, 120),
               ElementsAre(ElementsAre(0, 2, 3), ElementsAre(1), ElementsAre(4), ElementsAre(5)));
   EXPECT_EQ(PlanBatches(agreed, 0).size(), agreed.size());
+  EXPECT_EQ(PlanBatches({Sum(0), Sum(0)}, 0).size(), 2) << "nor do empty ones travel together";
 }
 
 TEST(PlanTest, LargeOnesGoAlone) {
