@@ -49,6 +49,15 @@ LogRelay::~LogRelay() {
   if (writer_ != nullptr) writer_->Finish(absl::CancelledError("the session ended"));
 }
 
+void LogRelay::Started(const v1::Started& started) {
+  for (const v1::WorkerStarted& worker : started.workers()) {
+    for (v1::StreamKind kind : {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR}) {
+      const Key key{worker.rank(), kind};
+      if (!streams_.contains(key)) Opened(worker.rank(), kind, os::UniqueFd());
+    }
+  }
+}
+
 void LogRelay::Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool) {
   const Key key{rank, stream};
   streams_[key].spool = std::move(spool);

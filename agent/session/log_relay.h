@@ -34,6 +34,9 @@ class LogRelay {
   LogRelay(const LogRelay&) = delete;
   LogRelay& operator=(const LogRelay&) = delete;
 
+  // The workers' streams, which have no spool yet.
+  void Started(const v1::Started& started);
+  // A stream has its spool; with an empty one it only is there.
   void Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool);
   void Grown(uint32_t rank, v1::StreamKind stream, uint64_t size);
   // No stream grows any more. One that `finished` does not name (the shepherd died) ends where

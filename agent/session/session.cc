@@ -411,8 +411,11 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
     WakeLogWaiters();
     return;
   }
-  // No probe can come any more, and a worker may want any port.
-  if (event.has_started()) probe_listener_.reset();
+  if (event.has_started()) {
+    relay_.Started(event.started());
+    // No probe can come any more, and a worker may want any port.
+    probe_listener_.reset();
+  }
   if (event.has_finished()) {
     relay_.Finished(event.finished());
     WakeLogWaiters();

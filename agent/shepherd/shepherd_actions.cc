@@ -118,10 +118,8 @@ void Shepherd::Carry(PmiServer::Actions actions) {
   }
 }
 
+// The agent knows from it which streams there are.
 void Shepherd::ReportStarted() {
-  for (auto& worker : workers_) {
-    for (v1::StreamKind kind : kStreams) SendOpened(*worker, kind);
-  }
   v1::ShepherdEvent event;
   *event.mutable_started() = StartedWorkers();
   Send(std::move(event));

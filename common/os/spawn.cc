@@ -249,25 +249,29 @@ absl::Status Explain(const SpawnError& error, absl::string_view subject) {
   }
 }
 
-// A child's stack, with a guard page below.
+// A child's stack, with a guard page below. A thread keeps it for its next child: there is only one
+// at a time, as the parent waits until it execs.
 class Stack {
  public:
-  Stack()
-      : base_(mmap(nullptr, kStackSize, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0)) {
-    if (base_ != MAP_FAILED) mprotect(base_, 4096, PROT_NONE);
-  }
+  Stack() = default;
   ~Stack() {
     if (base_ != MAP_FAILED) munmap(base_, kStackSize);
   }
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
-  bool ok() const { return base_ != MAP_FAILED; }
+  // False, with errno: there is no memory for it now.
+  bool Make() {
+    if (base_ != MAP_FAILED) return true;
+    base_ = mmap(nullptr, kStackSize, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    if (base_ != MAP_FAILED) mprotect(base_, 4096, PROT_NONE);
+    return base_ != MAP_FAILED;
+  }
   void* base() const { return base_; }
   void* top() const { return static_cast<char*>(base_) + kStackSize; }
 
  private:
-  void* base_;
+  void* base_ = MAP_FAILED;
 };
 
 // The descriptors of the child, by ascending target.
@@ -342,15 +346,16 @@ DTRAIN_CHILD_CODE int CloneIntoCgroup(ChildPlan* plan, const Stack& stack, int* 
 
 // Runs the plan. Fills in `error` and returns an empty child when it failed.
 Child Clone(ChildPlan* plan, SpawnError* error) {
-  Stack stack;
+  static thread_local Stack stack;
   int pidfd = -1;
   // A handler of ours must not run in the child: it would act on our memory.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
   int pid = -1;
-  if (stack.ok() && plan->cgroup_fd >= 0) pid = CloneIntoCgroup(plan, stack, &pidfd);
-  if (stack.ok() && pid < 0) {
+  const bool ready = stack.Make();
+  if (ready && plan->cgroup_fd >= 0) pid = CloneIntoCgroup(plan, stack, &pidfd);
+  if (ready && pid < 0) {
     pid = DTRAIN_CLONE(ChildMain, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, plan,
                        &pidfd);
   }

@@ -71,6 +71,7 @@ class Job {
   // As Session does.
   void FromShepherd(const dtrain::v1::ShepherdEvent& event) {
     status_.FromShepherd(event);
+    if (event.has_started()) relay_.Started(event.started());
     if (event.has_log_opened()) {
       relay_.Opened(event.log_opened().rank(), event.log_opened().stream(), MakeSpool());
     }

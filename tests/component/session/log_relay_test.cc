@@ -54,7 +54,13 @@ TEST_F(ReadTest, APieceIsWhatWasAskedFor) {
 
 // A stream has a file from its first byte on.
 TEST_F(ReadTest, OfASilentStreamThereIsNothingYet) {
-  relay_.Opened(4, kOut, os::UniqueFd());
+  v1::Started started;
+  started.add_workers()->set_rank(4);
+  started.add_workers()->set_rank(3);
+  EXPECT_TRUE(absl::IsNotFound(relay_.Read(4, kOut, 0, kMiB).status()));
+  relay_.Started(started);
+  Write("the one that has a file keeps it");
+  EXPECT_EQ(Read(4).data(), "one that has a file keeps it");
   auto piece = relay_.Read(4, kOut, 0, kMiB);
   ASSERT_TRUE(piece.ok()) << piece.status();
   EXPECT_EQ(piece->data(), "");
