@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <string>
@@ -137,7 +138,18 @@ void AgentLine::OnClosed() {
   channel_.reset();
   if (on_drained_) std::exchange(on_drained_, nullptr)();
   if (!kept_) return Lose();
-  lease_.After(std::chrono::milliseconds(kept_->hello().lease_ms()), [this] { Lose(); });
+  alone_since_ = loop_.Now();
+  AwaitLease();
+}
+
+void AgentLine::WaitAtMost(Duration limit) {
+  limit_ = limit;
+  if (kept_ && channel_ == nullptr && !lost_) AwaitLease();
+}
+
+void AgentLine::AwaitLease() {
+  const TimePoint end = alone_since_ + std::chrono::milliseconds(kept_->hello().lease_ms());
+  lease_.After(std::min(end - loop_.Now(), limit_), [this] { Lose(); });
 }
 
 void AgentLine::Lose() {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include "agent/shepherd/shepherd.h"
 #include "common/log/log.h"
@@ -14,6 +15,7 @@ namespace dtrain::shepherd {
 int RunShepherd(int socket_fd) {
   fcntl(socket_fd, F_SETFD, FD_CLOEXEC);
   signal(SIGPIPE, SIG_IGN);
+  prctl(PR_SET_NAME, "dtrain-shepherd");  // else "exe", in ps, top and at a shutdown
   absl::Status subreaper = os::BecomeSubreaper();
   if (!subreaper.ok()) log::Warn(std::string(subreaper.message()));
   loop::Loop loop;

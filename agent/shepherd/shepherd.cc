@@ -149,7 +149,9 @@ void Shepherd::OnSignal(int signal) {
   if (signal == SIGCHLD) {
     OnChildren();
   } else {
+    told_to_end_ = true;
     Feed(AgentGone{});
+    if (core_.state() == State::kFinished) line_.WaitAtMost(kGoingDownLimit);
   }
 }
 

@@ -24,6 +24,10 @@
 
 namespace dtrain::shepherd {
 
+// For an agent that is restarted this is enough. When the machine goes down none comes, and its
+// service manager waits for all processes.
+constexpr Duration kGoingDownLimit = std::chrono::seconds(5);
+
 // Carries events to the core and its actions out: the channel to the agent, the worker processes,
 // their streams. Stops the loop when all is over. Loop thread.
 class Shepherd {
@@ -82,6 +86,7 @@ class Shepherd {
   v1::JobPart part_;
   TimePoint started_at_{};
   bool reported_started_ = false;
+  bool told_to_end_ = false;  // by a signal, as the system does when it goes down
   std::optional<os::Cgroup> job_cgroup_;
   os::UniqueFd cgroup_fd_;  // of it, in which workers start
   std::string no_cgroup_why_;

@@ -225,7 +225,10 @@ void Shepherd::Finish() {
 }
 
 void Shepherd::Exit() {
-  if (line_.kept() != nullptr) return;  // OnReleased, OnAgentLost
+  if (line_.kept() != nullptr) {  // OnReleased, OnAgentLost
+    if (told_to_end_) line_.WaitAtMost(kGoingDownLimit);
+    return;
+  }
   if (line_.queued_bytes() == 0) return loop_.Stop();
   line_.OnDrained([this] { loop_.Stop(); });
   exit_.After(kExitLimit, [this] { loop_.Stop(); });

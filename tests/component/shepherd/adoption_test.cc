@@ -87,6 +87,45 @@ TEST_F(AdoptionTest, AFinishedShepherdWaitsForItsRelease) {
   EXPECT_TRUE(ShepherdExited());
 }
 
+// As all processes are told when the machine goes down, which waits for them.
+TEST_F(AdoptionTest, WhoIsToldToEndDoesNotWaitForTheLease) {
+  Keep(kLong);
+  Start(Shell(1, "echo ready; while :; do sleep 1; done"));
+  ASSERT_TRUE(UntilStarted());
+  ASSERT_TRUE(Until([&] { return Out(0) == "ready\n"; }));
+  Leave();
+  ASSERT_EQ(kill(shepherd_pid_, SIGTERM), 0);
+  EXPECT_TRUE(ShepherdExited());
+}
+
+TEST_F(AdoptionTest, WhoIsToldToEndWhenAllIsOverDoesNotWaitForTheLease) {
+  Keep(kLong);
+  Start(Shell(1, "exit 5"));
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  Leave();
+  ASSERT_EQ(kill(shepherd_pid_, SIGTERM), 0);
+  EXPECT_TRUE(ShepherdExited());
+}
+
+TEST_F(AdoptionTest, WhoIsToldToEndStillWaitsForAnAgentThatIsRestarted) {
+  Keep(kLong);
+  Start(Shell(1, "echo ready; while :; do sleep 1; done"));
+  ASSERT_TRUE(UntilStarted());
+  ASSERT_TRUE(Until([&] { return Out(0) == "ready\n"; }));
+  ASSERT_EQ(kill(shepherd_pid_, SIGTERM), 0);
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  Leave();
+  finished_ = false;
+  exits_.clear();
+  inbox_ = Inbox();
+  ASSERT_TRUE(Adopt());
+  Replay(0);
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  EXPECT_EQ(exits_[0].signal(), static_cast<uint32_t>(SIGTERM));
+  Leave();
+  EXPECT_TRUE(ShepherdExited());
+}
+
 TEST_F(AdoptionTest, AReleaseEndsWorkersThatStillRun) {
   Keep(kLong);
   Start(Shell(1, "echo ready; while :; do sleep 1; done"));
