@@ -170,6 +170,13 @@ class Booted(Chroot):
     def path(self, inside):
         return Path(f"/proc/{self._first}/root{inside}")
 
+    def go_down(self):
+        """As a machine does that is switched off."""
+        self.run("systemctl poweroff")
+
+    def is_down(self):
+        return self._holder.poll() is not None
+
     def close(self):
         super().close()
         events = self._cgroup / "cgroup.events"

@@ -205,6 +205,27 @@ def test_jobs_go_on_while_the_agent_is_upgraded_or_killed(booted):
     assert not [name for name in booted.programs() if name.startswith("dtrain")]
 
 
+# With a launcher elsewhere that would wait for its node for long.
+def test_a_node_that_goes_down_does_not_wait_for_its_job(booted):
+    booted.run("systemctl start dtrain-agent.service")
+    agent(booted)
+    booted.run("cp /bin/cat /tmp/a-worker")
+    options = booted.command("exec dtrain launch -np 1 --lease 300s --stdin all -- ./a-worker",
+                             user="daemon:daemon")
+    options["args"].remove("-p")  # not among the processes that end with the system
+    job = subprocess.Popen(**options, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+    try:
+        launching.wait_until(lambda: len(workers(booted)) == 1, 60, "the job does not run")
+        assert "dtrain-shepherd" in booted.programs()
+        booted.go_down()
+        # systemd itself kills what is left after 90 s.
+        launching.wait_until(booted.is_down, 60, lambda: booted.programs())
+    finally:
+        job.kill()
+        job.communicate(timeout=60)
+
+
 # Last of all, since the system has no packages then.
 def test_nothing_is_left_when_they_are_purged(system):
     system.run("rm -f /tmp/program; python3 -c 'import dtrain'")  # by root: leaves bytecode
