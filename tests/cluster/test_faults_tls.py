@@ -28,7 +28,10 @@ def made(tmp_path_factory):
 def tls(made):
     left = leftovers.Leftovers(made.cluster)
     yield made
-    made.check()
+    try:
+        made.check()
+    finally:
+        made.end_launches()  # of a test that failed, or all after it would fail, too
     found = left.wait_for_none(5)
     assert not found, found
 
@@ -77,9 +80,12 @@ def test_d11_d12_workers_are_started_by_a_process_of_one_thread(tls):
                        if line.endswith(" shepherd")]
         with open(f"/proc/{shepherd}/status", encoding="ascii", errors="replace") as status:
             assert "\nThreads:\t1\n" in status.read()
-        children = [pid for pid, _, line in leftovers.processes(node) if line == "sleep 600"]
-        assert len(children) == 2, leftovers.processes(node)
-        for pid in children:
+
+        def children(node=node):
+            return [pid for pid, _, line in leftovers.processes(node) if line == "sleep 600"]
+
+        wait_until(lambda: len(children()) == 2, 20, children)
+        for pid in children():
             with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
                 assert f"\nPPid:\t{shepherd}\n" in status.read()
     launch.signal(signal.SIGINT)

@@ -41,8 +41,13 @@ if can_freeze():
                 0, "echo up; until [ -e /run/fail ]; do sleep 0.05; done; exit 3",
                 "echo up; exec sleep 600"))
             launch.wait_for("up", count=2)
-            (pid,) = [pid for pid, _, line in leftovers.processes(tls.nodes[1])
-                      if line == "sleep 600"]
+
+            def victims():
+                return [pid for pid, _, line in leftovers.processes(tls.nodes[1])
+                        if line == "sleep 600"]
+
+            wait_until(victims, 20, lambda: leftovers.processes(tls.nodes[1]))
+            (pid,) = victims()
             try:
                 (frozen / "cgroup.procs").write_text(str(pid))
                 (frozen / "freezer.state").write_text("FROZEN")

@@ -14,6 +14,7 @@ class TlsCluster:
         self.cluster = cluster
         self.nodes = cluster.nodes
         self.head = cluster.head
+        self._launches = []
         self.authority = Authority(folder, cluster.nodes)
         for node in cluster.nodes:
             self.authority.bundle(f"node:{node.name}", node.path(TLS))
@@ -32,7 +33,12 @@ class TlsCluster:
                 ",".join(f"{node.address}:{slots}" for node in nodes or self.nodes)]
 
     def start(self, *args, **options):
-        return self.cluster.start_launch(args, **options)
+        self._launches.append(self.cluster.start_launch(args, **options))
+        return self._launches[-1]
+
+    def end_launches(self):
+        while self._launches:
+            self._launches.pop().kill()
 
     def processes(self):
         agents = [agent.pid for agent in self.agents]
