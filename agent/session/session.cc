@@ -463,8 +463,9 @@ void Session::Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string mess
 
 void Session::Stop(absl::Status status) {
   deadline_.Cancel();
-  if (stream_ != nullptr) stream_->Finish(std::move(status));
+  // First: when the launcher hears of it and ends, nothing is left here.
   if (directory_.has_value()) directory_->Remove();
+  if (stream_ != nullptr) stream_->Finish(std::move(status));
   // The owner destroys us in here.
   std::exchange(on_ended_, nullptr)();
 }
