@@ -93,11 +93,12 @@ def launch(agent, *command, np=1, **options):
 
 @contextlib.contextmanager
 def running_job(agent):
-    """A job that must come to its end whatever is done meanwhile, every line of it."""
+    """A job that must come to its end whatever is done meanwhile, every line of it. It needs no more
+    processes, which some leave none of."""
     node = agent.host
-    job = node.cluster.start_launch(
-        ["-H", "node0:1", "--bind", "none", "--", "sh", "-c", "i=0; until [ -e /run/go ]; do "
-         "echo line $i; i=$((i + 1)); sleep 0.02; done; echo last $i"])
+    job = node.cluster.start_launch(["-H", "node0:1", "--bind", "none", "--", *python(
+        "import os, time\ni = 0\nwhile not os.path.exists('/run/go'):\n"
+        "  print('line', i, flush=True)\n  i += 1\n  time.sleep(0.02)\nprint('last', i)")])
     job.wait_for("line 3\n")
     try:
         yield job
