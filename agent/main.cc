@@ -21,6 +21,7 @@
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/os/credentials.h"
+#include "common/os/scheduling.h"
 
 namespace {
 
@@ -41,6 +42,7 @@ constexpr int kShepherdSocket = 3;
 
 int main(int argc, char** argv) {
   const std::string role = argc >= 2 ? argv[1] : "";
+  dtrain::os::InterruptNobody();
   using Level = dtrain::log::Level;
   const Level least = role == "serve" ? Level::kInfo : Level::kWarning;
   dtrain::log::Init(role == "shepherd" ? "dtrain-shepherd" : "dtrain-agent",

@@ -22,6 +22,7 @@
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/pidfd.h"
+#include "common/os/scheduling.h"
 
 // The child borrows our memory until it execs: no sanitizer may keep books there, nor may the
 // compiler merge its frame with ours.
@@ -62,6 +63,7 @@ struct ChildPlan {
   char* const* envp;
   const char* directory;  // null: stay
   bool new_session;
+  bool as_usual;  // scheduled so, which we are not
   int death_signal;
   pid_t parent;
   int cgroup_fd;
@@ -156,6 +158,12 @@ DTRAIN_CHILD_CODE int ChildMain(void* argument) {
     Fail(plan, SpawnStage::kGroup);
   }
   if (plan->cgroup_fd >= 0 && !plan->in_cgroup) JoinCgroup(plan);
+  if (plan->as_usual) {
+    const sched_param none = {};
+    if (syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none) != 0) {
+      Fail(plan, SpawnStage::kScheduling);
+    }
+  }
   if (plan->cpus != nullptr &&
       syscall(SYS_sched_setaffinity, 0, plan->cpus_size, plan->cpus) != 0) {
     Fail(plan, SpawnStage::kAffinity);
@@ -240,6 +248,8 @@ absl::Status Explain(const SpawnError& error, absl::string_view subject) {
       return PosixError(e, "put a new process into its cgroup");
     case SpawnStage::kAffinity:
       return PosixError(e, "bind a new process to its cpus");
+    case SpawnStage::kScheduling:
+      return PosixError(e, "have a new process scheduled as usual");
     case SpawnStage::kUser:
       return PosixError(e, "make a new process another user's");
     case SpawnStage::kLimits:
@@ -445,6 +455,7 @@ absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error) {
                  envp.data(),
                  directory.empty() ? nullptr : directory.c_str(),
                  spec.new_session,
+                 InterruptsNobody(),
                  spec.parent_death_signal,
                  getpid(),
                  spec.cgroup_fd,

@@ -49,6 +49,7 @@ enum class SpawnStage {
   kGroup,
   kCgroup,
   kLimits,
+  kScheduling,
   kAffinity,
   kDescriptors,
   kUser,

@@ -67,16 +67,21 @@ absl::StatusOr<std::shared_ptr<Addresses>> Resolve(const std::string& host, uint
                                                    const SshSettings& settings, TimePoint deadline,
                                                    int cancel) {
   auto found = std::make_shared<Addresses>();
+  addrinfo hints = {};
+  hints.ai_family = Family(settings.address_family);
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  const std::string service = absl::StrCat(port);
+  // An address is not looked up anywhere.
+  if (getaddrinfo(host.c_str(), service.c_str(), &hints, &found->list) == 0) return found;
+  hints.ai_flags = 0;
   found->done.Reset(eventfd(0, EFD_CLOEXEC));
   if (!found->done) return PosixError(errno, "create an eventfd");
-  std::thread([found, host, port, family = Family(settings.address_family)] {
+  std::thread([found, host, service, hints] {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, nullptr);
-    addrinfo hints = {};
-    hints.ai_family = family;
-    hints.ai_socktype = SOCK_STREAM;
-    found->error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found->list);
+    found->error = getaddrinfo(host.c_str(), service.c_str(), &hints, &found->list);
     found->system_error = errno;
     uint64_t one = 1;
     (void)!write(found->done.get(), &one, sizeof(one));

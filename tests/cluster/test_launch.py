@@ -124,6 +124,12 @@ def test_env_none_forwards_only_what_was_named(cluster):
     assert "FORWARDED" not in result.out and "GIVEN=1" in result.lines
 
 
+def test_only_workers_may_interrupt_others(cluster):
+    job = ["sh", "-c", "chrt -p $$; chrt -p $PPID"]
+    out = launch_ok(cluster, [*cluster.hosts_flag(1, cluster.nodes[:1]), "--tag-output", "none", "--", *job]).out
+    assert re.findall("policy: (.*)", out) == ["SCHED_OTHER", "SCHED_BATCH"]
+
+
 def test_working_directory(cluster):
     result = launch_ok(cluster, ["-np", 1, "-H", "node0", "--wdir", "/usr/share", "--", "pwd"])
     assert result.out == "/usr/share\n"

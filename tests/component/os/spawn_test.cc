@@ -9,16 +9,20 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
+#include "common/os/scheduling.h"
 
 namespace dtrain::os {
 namespace {
@@ -237,6 +241,26 @@ TEST_F(SpawnTest, LimitsAndAffinityHold) {
   EXPECT_EQ(Run(spec).text, absl::StrCat("0\n77\nCpus_allowed_list:\t", cpu, "\n"));
   spec.cpus = {4095};
   EXPECT_EQ(Failure(spec).stage, SpawnStage::kAffinity);
+}
+
+TEST_F(SpawnTest, WhatItStartsIsScheduledAsWeWere) {
+  SpawnSpec spec = Spec({"chrt", "-p", "0"});
+  // Who has chosen a policy for all that we start keeps it. In a child: it does not come back.
+  for (const auto& [chosen, ours, theirs] : {std::tuple(SCHED_OTHER, SCHED_BATCH, "SCHED_OTHER"),
+                                             std::tuple(SCHED_BATCH, SCHED_BATCH, "SCHED_BATCH"),
+                                             std::tuple(SCHED_IDLE, SCHED_IDLE, "SCHED_IDLE")}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const sched_param none = {};
+      sched_setscheduler(0, chosen, &none);
+      InterruptNobody();
+      const bool right = sched_getscheduler(0) == ours && absl::StrContains(Run(spec).text, theirs);
+      _exit(right ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << chosen;
+  }
 }
 
 TEST_F(SpawnTest, TheChildDiesWithItsParent) {
