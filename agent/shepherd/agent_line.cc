@@ -143,13 +143,16 @@ void AgentLine::OnClosed() {
 }
 
 void AgentLine::WaitAtMost(Duration limit) {
+  if (limit_) return;
   limit_ = limit;
+  limited_since_ = loop_.Now();
   if (kept_ && channel_ == nullptr && !lost_) AwaitLease();
 }
 
 void AgentLine::AwaitLease() {
-  const TimePoint end = alone_since_ + std::chrono::milliseconds(kept_->hello().lease_ms());
-  lease_.After(std::min(end - loop_.Now(), limit_), [this] { Lose(); });
+  TimePoint end = alone_since_ + std::chrono::milliseconds(kept_->hello().lease_ms());
+  if (limit_) end = std::min(end, std::max(alone_since_, limited_since_) + *limit_);
+  lease_.At(end, [this] { Lose(); });
 }
 
 void AgentLine::Lose() {

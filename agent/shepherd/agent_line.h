@@ -38,7 +38,8 @@ class AgentLine {
   // What KeepRunning said; null: this line ends with its agent.
   const v1::KeepRunning* kept() const { return kept_ ? &*kept_ : nullptr; }
   bool lost() const { return lost_; }
-  // Without an agent, from now on or later, the next has so long at most.
+  // Without an agent, from now on or later, the next has so long at most. What was said first
+  // holds.
   void WaitAtMost(Duration limit);
   // As if no agent came any more.
   void End() { Lose(); }
@@ -61,8 +62,9 @@ class AgentLine {
   os::UniqueFd listening_;
   std::unique_ptr<loop::FdWatch> accept_;
   loop::Timer lease_;
-  TimePoint alone_since_{};           // while there is no agent
-  Duration limit_ = Duration::max();  // of WaitAtMost
+  TimePoint alone_since_{};        // while there is no agent
+  std::optional<Duration> limit_;  // of WaitAtMost
+  TimePoint limited_since_{};
   loop::Task on_drained_;
   bool lost_ = false;
   std::unique_ptr<loop::FrameChannel> channel_;  // null: no agent

@@ -107,6 +107,19 @@ TEST_F(AdoptionTest, WhoIsToldToEndWhenAllIsOverDoesNotWaitForTheLease) {
   EXPECT_TRUE(ShepherdExited());
 }
 
+TEST_F(AdoptionTest, WhoIsToldAgainDoesNotWaitLonger) {
+  Keep(kLong);
+  Start(Shell(1, "exit 5"));
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  Leave();
+  const TimePoint end = Clock::now() + kLimit;
+  do {
+    ASSERT_LT(Clock::now(), end);
+    ASSERT_EQ(kill(shepherd_pid_, SIGTERM), 0);
+  } while (!Gone(shepherd_.get(), milliseconds(500)));
+  EXPECT_TRUE(ShepherdExited());
+}
+
 TEST_F(AdoptionTest, WhoIsToldToEndStillWaitsForAnAgentThatIsRestarted) {
   Keep(kLong);
   Start(Shell(1, "echo ready; while :; do sleep 1; done"));
