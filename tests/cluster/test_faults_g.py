@@ -256,6 +256,20 @@ def test_g3_a_silent_connection_is_gone_around(behind):
         assert result.code == 0 and sorted(result.lines) == ["end 0", "end 1", "up", "up"], result
 
 
+# G3, with the launcher killed while it dials anew: nobody tells the node, which ends the job by itself.
+def test_g3_a_launcher_killed_behind_a_silent_connection(behind):
+    with behind.cutting("swallow"):
+        job = behind.start("sh", "-c", "echo up; exec sleep 600", flags=("--lease", "9s"))
+        job.wait_for("up\n", count=2)
+        [proxy] = [pid for pid, _, line in leftovers.processes(behind.node) if "cutting.py" in line]
+        os.kill(proxy, signal.SIGUSR1)
+        job.wait_for("nothing was heard from it for ", stream="err", timeout=30)
+        job.signal(signal.SIGKILL)
+        assert job.wait(10).code == -signal.SIGKILL
+        wait_until(lambda: not behind.tcp.agent.jobs(), 30, lambda: behind.tcp.agent.log)
+        assert not [line for _, _, line in leftovers.processes(behind.node) if "sleep" in line]
+
+
 # G11: the output comes again from where it was cut, each byte once.
 def test_g11_output_over_connections_that_break(behind):
     dice = random.Random(11)
