@@ -96,6 +96,10 @@ std::optional<v1::RankProgress> Page::Read() const {
   return out;
 }
 
+uint64_t Page::spans() const {
+  return page_ == nullptr ? 0 : page_->written.load() - page_->taken.load();
+}
+
 bool Page::TakeSpans(uint32_t most, v1::Spans& spans) {
   if (page_ == nullptr || capacity_ == 0) return false;
   const uint64_t written = page_->written.load(std::memory_order_acquire);

@@ -28,6 +28,8 @@ class Page {
 
   // nullopt: the worker never called dtrain_init. `rank` is left to the caller.
   std::optional<v1::RankProgress> Read() const;
+  // Records that wait to be taken, as the worker says.
+  uint64_t spans() const;
   // Moves up to `most` records into `spans`, times turned into those of the node's clock. True when
   // it took any.
   bool TakeSpans(uint32_t most, v1::Spans& spans);

@@ -68,6 +68,7 @@ class Shepherd {
   void WatchPages();
   // Progress and spans of all workers, or of one; true when there was any.
   void ReportPages();
+  void TakeManySpans();
   void TakeSpans(Worker& worker);
   // To the agent.
   void Send(v1::ShepherdEvent event, int fd = -1) { line_.Send(std::move(event), fd); }
@@ -102,6 +103,7 @@ class Shepherd {
   bool grown_posted_ = false;
   Sweeper sweeper_;
   loop::Timer deadline_, drain_, exit_, pages_;
+  TimePoint progress_due_{};
   loop::SignalWatch signals_;
   AgentLine line_;
 };

@@ -24,10 +24,13 @@ constexpr Duration kAbortLimit = std::chrono::milliseconds(200);
 constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
 // Reports of growth wait while the agent has this much to read: they add up to one.
 constexpr size_t kChannelBusy = 64 << 10;
-// How often the workers' pages are read; with a timeline their rings must not run full.
+// How often the workers' pages are read. A timeline's rings, which must not run full, are looked at
+// more often, and read when a part of them is used: each message is work for all who pass it on, on
+// cores that the workers need.
 constexpr Duration kProgressEvery = std::chrono::seconds(1);
 constexpr Duration kSpansEvery = std::chrono::milliseconds(100);
-constexpr uint32_t kSpansAtOnce = 256;
+constexpr uint32_t kSpansPart = 4;
+constexpr uint32_t kSpansAtOnce = 1024;
 constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 absl::StatusOr<os::Cgroup> MakeJobCgroup(const v1::JobPart& part) {
@@ -139,7 +142,12 @@ v1::Started Shepherd::StartedWorkers() const {
 
 void Shepherd::WatchPages() {
   pages_.After(part_.timeline_records() > 0 ? kSpansEvery : kProgressEvery, [this] {
-    ReportPages();
+    if (loop_.Now() >= progress_due_) {
+      progress_due_ = loop_.Now() + kProgressEvery;
+      ReportPages();
+    } else {
+      TakeManySpans();
+    }
     if (core_.state() != State::kFinished) WatchPages();
   });
 }
@@ -157,6 +165,12 @@ void Shepherd::ReportPages() {
     if (worker->ended()) worker->set_progress_told();
   }
   if (event.has_progress()) Send(std::move(event));
+}
+
+void Shepherd::TakeManySpans() {
+  for (auto& worker : workers_) {
+    if (worker->page().spans() >= part_.timeline_records() / kSpansPart) TakeSpans(*worker);
+  }
 }
 
 void Shepherd::TakeSpans(Worker& worker) {

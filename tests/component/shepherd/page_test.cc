@@ -90,6 +90,21 @@ TEST_F(PageTest, TakesTheRecordsOfTheTimeline) {
   EXPECT_EQ(spans.spans(0).name(), "grad");
 }
 
+class LivingPageTest : public PageTest, public ::testing::WithParamInterface<int> {};
+
+// Few wait for the next second, and are not forgotten.
+TEST_P(LivingPageTest, TheRecordsAreTaken) {
+  v1::JobPart part = Program(
+      1, absl::StrCat("N = ", GetParam(), "; CAPACITY = 300\n", kRecords, "time.sleep(600)\n"));
+  part.set_timeline_records(300);
+  Start(std::move(part));
+  EXPECT_TRUE(Until([&] { return spans_[0].spans_size() == GetParam(); }));
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+}
+
+INSTANTIATE_TEST_SUITE_P(Records, LivingPageTest, ::testing::Values(3, 200));
+
 TEST_F(PageTest, NonsenseInThePageHarmsNobody) {
   v1::JobPart part = Program(2,
                              "for i in range(0, len(m), 8): put(i, 'q', -1)\n"
