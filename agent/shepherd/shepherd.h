@@ -66,8 +66,9 @@ class Shepherd {
   void Finish();
   void Exit();
   void WatchPages();
-  // Progress and spans of all workers, or of one; true when there was any.
+  // Progress and spans of all workers.
   void ReportPages();
+  // Spans of those whose ring is used to a part that is worth a message.
   void TakeManySpans();
   void TakeSpans(Worker& worker);
   // To the agent.

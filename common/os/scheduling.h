@@ -6,10 +6,12 @@ namespace dtrain::os {
 
 // From now on no thread of this process interrupts a running one when it wakes up: it waits until
 // that sleeps or has had its slice, some milliseconds at most (SCHED_BATCH, sched(7)). So workers
-// run on undisturbed, and our own threads, which wake each other for each message, do so in half of
-// the switches. Only where we are scheduled as usual; what Spawn starts still is. Before the first
-// thread is made.
+// run on undisturbed, and our own threads, which wake each other for each message, do so in two
+// thirds of the switches. Only where we are scheduled as usual; what Spawn starts still is. Where
+// the system does not allow it (seccomp), nothing changes but that. Before the first thread is
+// made.
 void InterruptNobody();
+// Whether it came to that, so that children have to be put back.
 bool InterruptsNobody();
 
 }  // namespace dtrain::os
