@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,23 +16,11 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/posix_error.h"
-#include "common/base/text.h"
+#include "common/os/find_program.h"
 #include "common/os/pidfd.h"
 #include "common/os/scheduling.h"
-
-// The child borrows our memory until it execs: no sanitizer may keep books there, nor may the
-// compiler merge its frame with ours.
-#if defined(__clang__)
-#define DTRAIN_CHILD_CODE \
-  __attribute__((noinline, no_sanitize("address", "thread", "undefined"), no_stack_protector))
-#else
-#define DTRAIN_CHILD_CODE                                                                  \
-  __attribute__((noinline, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined, \
-                 no_stack_protector))
-#endif
+#include "common/os/spawn_child.h"
 
 // ThreadSanitizer's own clone takes every child for a fork with memory of its own and resets its
 // books there: in our memory. glibc's other name for the function is not intercepted.
@@ -53,141 +40,6 @@ namespace dtrain::os {
 namespace {
 
 constexpr size_t kStackSize = 64 << 10;
-constexpr int kSignals = 64;
-
-// Everything the child needs, made before it exists: it can neither allocate nor lock.
-struct ChildPlan {
-  const char* path;
-  char* const* argv;
-  char* const* sh_argv;  // for a script without "#!", as execvp does it
-  char* const* envp;
-  const char* directory;  // null: stay
-  bool new_session;
-  bool as_usual;  // scheduled so, which we are not
-  int death_signal;
-  pid_t parent;
-  int cgroup_fd;
-  bool in_cgroup;  // from its first moment on
-  const Account* user;
-  const gid_t* groups;
-  size_t group_count;
-  const cpu_set_t* cpus;
-  size_t cpus_size;
-  const std::pair<int, rlimit>* limits;
-  size_t limit_count;
-  int* fds;            // in: descriptors of ours; the child turns them into its own duplicates
-  const int* targets;  // ascending
-  size_t fd_count;
-  // The child's answer.
-  volatile SpawnStage failed_stage = SpawnStage::kNone;
-  volatile int failed_errno = 0;
-};
-
-// The kernel's, which has no room for glibc's reserved signals to hide.
-struct KernelSigaction {
-  void (*handler)(int);
-  unsigned long flags;
-  void (*restorer)();
-  uint64_t mask;
-};
-
-DTRAIN_CHILD_CODE void Fail(ChildPlan* plan, SpawnStage stage) {
-  plan->failed_errno = errno;
-  plan->failed_stage = stage;
-  syscall(SYS_exit_group, 127);
-}
-
-// Sources go above all targets first, so that no dup2 hits one that is still needed.
-DTRAIN_CHILD_CODE void PlaceDescriptors(ChildPlan* plan) {
-  int above = plan->targets[plan->fd_count - 1] + 1;
-  for (size_t i = 0; i < plan->fd_count; ++i) {
-    long fd = syscall(SYS_fcntl, plan->fds[i], F_DUPFD_CLOEXEC, above);
-    if (fd < 0) return Fail(plan, SpawnStage::kDescriptors);
-    plan->fds[i] = static_cast<int>(fd);
-  }
-  int next = 0;
-  for (size_t i = 0; i < plan->fd_count; ++i) {
-    int target = plan->targets[i];
-    if (syscall(SYS_dup3, plan->fds[i], target, 0) < 0) {
-      return Fail(plan, SpawnStage::kDescriptors);
-    }
-    if (target > next) syscall(SYS_close_range, next, target - 1, 0);
-    next = target + 1;
-  }
-  if (syscall(SYS_close_range, next, ~0U, 0) != 0) Fail(plan, SpawnStage::kDescriptors);
-}
-
-DTRAIN_CHILD_CODE void ResetSignals() {
-  KernelSigaction action = {};  // SIG_DFL
-  for (int s = 1; s <= kSignals; ++s)
-    syscall(SYS_rt_sigaction, s, &action, nullptr, sizeof(uint64_t));
-}
-
-// Raw calls: they change this process alone, where glibc's would tell the threads of our parent.
-DTRAIN_CHILD_CODE void BecomeUser(ChildPlan* plan, uid_t uid, gid_t gid) {
-  if (syscall(SYS_setgroups, plan->group_count, plan->groups) != 0 ||
-      syscall(SYS_setresgid, gid, gid, gid) != 0 || syscall(SYS_setresuid, uid, uid, uid) != 0) {
-    Fail(plan, SpawnStage::kUser);
-  }
-  if (uid != 0 && syscall(SYS_setresuid, 0, 0, 0) == 0) {
-    errno = EPERM;  // it could get back what it gave up
-    Fail(plan, SpawnStage::kUser);
-  }
-  if (syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) Fail(plan, SpawnStage::kUser);
-}
-
-DTRAIN_CHILD_CODE void AskForDeathSignal(ChildPlan* plan) {
-  if (plan->death_signal == 0) return;
-  if (syscall(SYS_prctl, PR_SET_PDEATHSIG, plan->death_signal, 0, 0, 0) != 0) {
-    Fail(plan, SpawnStage::kDeathSignal);
-  }
-  // The parent may have died before the request was made.
-  if (syscall(SYS_getppid) != plan->parent) syscall(SYS_exit_group, 127);
-}
-
-DTRAIN_CHILD_CODE void JoinCgroup(ChildPlan* plan) {
-  const long procs = syscall(SYS_openat, plan->cgroup_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
-  if (procs < 0 || syscall(SYS_write, procs, "0", 1) != 1) Fail(plan, SpawnStage::kCgroup);
-}
-
-DTRAIN_CHILD_CODE int ChildMain(void* argument) {
-  auto* plan = static_cast<ChildPlan*>(argument);
-  ResetSignals();
-  AskForDeathSignal(plan);
-  if (plan->new_session ? syscall(SYS_setsid) < 0 : syscall(SYS_setpgid, 0, 0) != 0) {
-    Fail(plan, SpawnStage::kGroup);
-  }
-  if (plan->cgroup_fd >= 0 && !plan->in_cgroup) JoinCgroup(plan);
-  if (plan->as_usual) {
-    const sched_param none = {};
-    if (syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none) != 0) {
-      Fail(plan, SpawnStage::kScheduling);
-    }
-  }
-  if (plan->cpus != nullptr &&
-      syscall(SYS_sched_setaffinity, 0, plan->cpus_size, plan->cpus) != 0) {
-    Fail(plan, SpawnStage::kAffinity);
-  }
-  if (plan->user != nullptr) {
-    BecomeUser(plan, plan->user->uid, plan->user->gid);
-    AskForDeathSignal(plan);  // a change of the user drops it
-  }
-  if (plan->directory != nullptr && syscall(SYS_chdir, plan->directory) != 0) {
-    Fail(plan, SpawnStage::kWorkingDirectory);
-  }
-  PlaceDescriptors(plan);
-  // After it: a low limit of open files would not let it go above the ones we have.
-  for (size_t i = 0; i < plan->limit_count; ++i) {
-    const auto& [resource, value] = plan->limits[i];
-    if (syscall(SYS_prlimit64, 0, resource, &value, nullptr) != 0) Fail(plan, SpawnStage::kLimits);
-  }
-  uint64_t none = 0;
-  syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, nullptr, sizeof(none));
-  syscall(SYS_execve, plan->path, plan->argv, plan->envp);
-  if (errno == ENOEXEC) syscall(SYS_execve, "/bin/sh", plan->sh_argv, plan->envp);
-  Fail(plan, SpawnStage::kExec);
-  return 127;
-}
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> out;
@@ -208,55 +60,10 @@ absl::string_view EnvValue(const std::vector<std::string>& env, absl::string_vie
   return otherwise;
 }
 
-std::string Joined(absl::string_view directory, absl::string_view file) {
-  if (directory.empty() || (!file.empty() && file[0] == '/')) return std::string(file);
-  return absl::StrCat(directory, directory.back() == '/' ? "" : "/", file);
-}
-
-// 0 when `path` is a file we may execute.
-int CannotExecute(const std::string& path) {
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0) return errno;
-  if (S_ISDIR(info.st_mode)) return EISDIR;
-  if (!S_ISREG(info.st_mode)) return EACCES;
-  return faccessat(AT_FDCWD, path.c_str(), X_OK, AT_EACCESS) == 0 ? 0 : errno;
-}
-
 int CannotEnter(const std::string& directory) {
   struct stat info;
   if (stat(directory.c_str(), &info) != 0) return errno;
   return S_ISDIR(info.st_mode) ? 0 : ENOTDIR;
-}
-
-// `subject`: the program, or the working directory when it is about that.
-absl::Status Explain(const SpawnError& error, absl::string_view subject) {
-  int e = error.error_number;
-  std::string shown = Escape(subject);
-  switch (error.stage) {
-    case SpawnStage::kWorkingDirectory:
-      return PosixError(e, absl::StrCat("enter the working directory ", shown));
-    case SpawnStage::kExec:
-      if (e == ENOENT) {
-        return PosixError(e, absl::StrCat("run ", shown,
-                                          ": the interpreter its first line or its "
-                                          "ELF header names"));
-      }
-      return PosixError(e, absl::StrCat("run ", shown));
-    case SpawnStage::kFork:
-      return PosixError(e, absl::StrCat("start a process for ", shown));
-    case SpawnStage::kCgroup:
-      return PosixError(e, "put a new process into its cgroup");
-    case SpawnStage::kAffinity:
-      return PosixError(e, "bind a new process to its cpus");
-    case SpawnStage::kScheduling:
-      return PosixError(e, "have a new process scheduled as usual");
-    case SpawnStage::kUser:
-      return PosixError(e, "make a new process another user's");
-    case SpawnStage::kLimits:
-      return PosixError(e, "set the resource limits of a new process");
-    default:
-      return PosixError(e, absl::StrCat("prepare a process for ", shown));
-  }
 }
 
 // A child's stack, with a guard page below. A thread keeps it for its next child: there is only one
@@ -316,7 +123,7 @@ struct CpuSet {
   std::vector<uint64_t> bits;
 };
 
-// A child that runs ChildMain in the plan's cgroup from its first moment on. -1: no such child, the
+// A child that runs RunChild in the plan's cgroup from its first moment on. -1: no such child, the
 // kernel is too old for it (before Linux 5.7), the system does not allow the call, or the cgroup
 // takes nobody. Moving a process that is there already stops all forks of the machine meanwhile,
 // for which the kernel first waits until every core was seen elsewhere (RCU): 5 to 15 ms after a
@@ -343,7 +150,7 @@ DTRAIN_CHILD_CODE int CloneIntoCgroup(ChildPlan* plan, const Stack& stack, int* 
       "ud2\n"
       "1:"
       : "+a"(result)
-      : "D"(&args), "S"(sizeof(args)), [child] "r"(&ChildMain), [plan] "r"(plan)
+      : "D"(&args), "S"(sizeof(args)), [child] "r"(&RunChild), [plan] "r"(plan)
       : "rcx", "r11", "cc", "memory");
   if (result >= 0) return static_cast<int>(result);
 #else
@@ -366,7 +173,7 @@ Child Clone(ChildPlan* plan, SpawnError* error) {
   const bool ready = stack.Make();
   if (ready && plan->cgroup_fd >= 0) pid = CloneIntoCgroup(plan, stack, &pidfd);
   if (ready && pid < 0) {
-    pid = DTRAIN_CLONE(ChildMain, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, plan,
+    pid = DTRAIN_CLONE(RunChild, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, plan,
                        &pidfd);
   }
   int clone_errno = errno;
@@ -383,39 +190,6 @@ Child Clone(ChildPlan* plan, SpawnError* error) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::string> FindProgram(absl::string_view program, absl::string_view search_path,
-                                        absl::string_view working_directory, SpawnError* error) {
-  auto fail = [&](int e, std::string path, std::string what) {
-    *error = {SpawnStage::kProgram, e, std::move(path)};
-    return PosixError(e, what);
-  };
-  std::string shown = Escape(program);
-  if (program.empty()) return fail(ENOENT, "", "run a program with an empty name");
-  if (program.find('/') != absl::string_view::npos) {
-    std::string path = Joined(working_directory, program);
-    int e = CannotExecute(path);
-    if (e != 0) return fail(e, path, absl::StrCat("run ", Escape(path)));
-    return path;
-  }
-  int worst = ENOENT;
-  std::string worst_path;
-  for (absl::string_view directory : absl::StrSplit(search_path, ':')) {
-    std::string path = Joined(Joined(working_directory, directory), program);
-    int e = CannotExecute(path);
-    if (e == 0) return path;
-    // As execvp: a file that is there but cannot be run is worth telling, if nothing better comes.
-    if ((e == EACCES || e == EISDIR) && worst == ENOENT) {
-      worst = e;
-      worst_path = path;
-    }
-  }
-  if (worst == ENOENT) {
-    return fail(worst, std::string(program),
-                absl::StrCat("find ", shown, " in PATH (", Escape(search_path, 400), ")"));
-  }
-  return fail(worst, worst_path, absl::StrCat("run ", Escape(worst_path)));
-}
 
 absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error) {
   SpawnError ignored;
@@ -469,7 +243,8 @@ absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error) {
                  spec.limits.size(),
                  descriptors.fds.data(),
                  descriptors.targets.data(),
-                 descriptors.fds.size()};
+                 descriptors.fds.size(),
+                 /*answer_fd=*/-1};
   Child child = Clone(&plan, error);
   if (error->stage == SpawnStage::kNone) return child;
   error->path = error->stage == SpawnStage::kWorkingDirectory ? directory : *path;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "common/os/account.h"
+#include "common/os/spawn_error.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::os {
@@ -40,38 +40,10 @@ struct Child {
   UniqueFd pidfd;
 };
 
-// The step at which a spawn failed.
-enum class SpawnStage {
-  kNone,
-  kProgram,  // not found, a directory, not executable
-  kFork,
-  kDeathSignal,
-  kGroup,
-  kCgroup,
-  kLimits,
-  kScheduling,
-  kAffinity,
-  kDescriptors,
-  kUser,
-  kWorkingDirectory,
-  kExec,
-};
-
-struct SpawnError {
-  SpawnStage stage = SpawnStage::kNone;
-  int error_number = 0;
-  std::string path;  // the program or directory it is about; else empty
-};
-
 // Starts a program at the cost of a vfork. Signals have their default action and none is blocked
 // in the child. The call returns when the program runs or has failed to; a failed child is reaped.
 // `error` (may be null) tells more than the status does. Not for processes with other threads
 // that change the environment meanwhile.
 absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error = nullptr);
-
-// What Spawn would run for `program`: the path, from our own working directory, or an error with
-// ENOENT (no such program), EACCES (not executable), EISDIR.
-absl::StatusOr<std::string> FindProgram(absl::string_view program, absl::string_view search_path,
-                                        absl::string_view working_directory, SpawnError* error);
 
 }  // namespace dtrain::os

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "common/os/account.h"
+#include "common/os/spawn_error.h"
+
+// The child's side of Spawn and of a fork server: what happens between its first moment and the
+// program that it becomes. Of the files of this folder only; in words of the kernel.
+namespace dtrain::os {
+
+// A child may borrow its parent's memory until it execs: no sanitizer may keep books there, nor may
+// the compiler merge its frame with its parent's.
+#if defined(__clang__)
+#define DTRAIN_CHILD_CODE \
+  __attribute__((noinline, no_sanitize("address", "thread", "undefined"), no_stack_protector))
+#else
+#define DTRAIN_CHILD_CODE                                                                  \
+  __attribute__((noinline, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined, \
+                 no_stack_protector))
+#endif
+
+// Everything the child needs, made before it exists: it can neither allocate nor lock. Pointers are
+// to what outlives it.
+struct ChildPlan {
+  const char* path;  // null: it runs no program
+  char* const* argv;
+  char* const* sh_argv;  // for a script without "#!", as execvp does it
+  char* const* envp;
+  const char* directory;  // null: stay
+  bool new_session;
+  bool as_usual;  // scheduled so, which we are not
+  int death_signal;
+  pid_t parent;
+  int cgroup_fd;
+  bool in_cgroup;  // from its first moment on
+  const Account* user;
+  const gid_t* groups;
+  size_t group_count;
+  const cpu_set_t* cpus;
+  size_t cpus_size;
+  const std::pair<int, rlimit>* limits;
+  size_t limit_count;
+  int* fds;            // in: descriptors of ours; the child turns them into its own duplicates
+  const int* targets;  // ascending
+  size_t fd_count;
+  int answer_fd;  // a socket, the last of `fds`, for a ChildAnswer when it fails; -1: none
+  // The child's answer, where it shares our memory.
+  volatile SpawnStage failed_stage = SpawnStage::kNone;
+  volatile int failed_errno = 0;
+};
+
+// What a child that has memory of its own tells on `answer_fd`.
+struct ChildAnswer {
+  SpawnStage failed_stage = SpawnStage::kNone;
+  int failed_errno = 0;
+  pid_t pid = 0;
+};
+
+// All but the signals and the program: group, cgroup, scheduling, user, directory, descriptors,
+// limits. Ends the process where one fails.
+void PrepareChild(ChildPlan* plan);
+
+// The whole of it: signals, PrepareChild, exec. `plan` is a ChildPlan. Does not return.
+int RunChild(void* plan);
+
+}  // namespace dtrain::os

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/os/spawn_error.h"
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/posix_error.h"
+#include "common/base/text.h"
+
+namespace dtrain::os {
+
+absl::Status Explain(const SpawnError& error, absl::string_view subject) {
+  int e = error.error_number;
+  std::string shown = Escape(subject);
+  switch (error.stage) {
+    case SpawnStage::kWorkingDirectory:
+      return PosixError(e, absl::StrCat("enter the working directory ", shown));
+    case SpawnStage::kExec:
+      if (e == ENOENT) {
+        return PosixError(e, absl::StrCat("run ", shown,
+                                          ": the interpreter its first line or its "
+                                          "ELF header names"));
+      }
+      return PosixError(e, absl::StrCat("run ", shown));
+    case SpawnStage::kFork:
+      return PosixError(e, absl::StrCat("start a process for ", shown));
+    case SpawnStage::kCgroup:
+      return PosixError(e, "put a new process into its cgroup");
+    case SpawnStage::kAffinity:
+      return PosixError(e, "bind a new process to its cpus");
+    case SpawnStage::kScheduling:
+      return PosixError(e, "have a new process scheduled as usual");
+    case SpawnStage::kUser:
+      return PosixError(e, "make a new process another user's");
+    case SpawnStage::kLimits:
+      return PosixError(e, "set the resource limits of a new process");
+    default:
+      return PosixError(e, absl::StrCat("prepare a process for ", shown));
+  }
+}
+
+}  // namespace dtrain::os
