@@ -147,6 +147,9 @@ class Resident {
         sessions_.quarantine().Add(leftover.job_id, UserName(leftover.uid), {leftover.process.pid});
       }
       RemoveCgroups();
+      if (absl::Status ready = forks_->Start(); !ready.ok()) {
+        log::Warn(absl::StrCat(ready.message(), "; starts shepherds without a fork server"));
+      }
       absl::Status listening = Listen();
       if (listening.ok()) {
         systemd_.Notify("READY=1");
@@ -235,12 +238,12 @@ class Resident {
     if (!account.ok()) return account.status();
     const os::Account* user = geteuid() == 0 ? &*account : nullptr;
     std::string cgroup = MakeCgroup(*account, hello);
-    auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, user, cgroup);
+    auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, forks_.get(), user, cgroup);
     // Another agent beside us that tidies up takes it for a leftover while nobody is in it.
     for (int i = 0; i < kCgroupTries && absl::IsNotFound(shepherd.status()) && !cgroup.empty();
          ++i) {
       cgroup = MakeCgroup(*account, hello);
-      shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, user, cgroup);
+      shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, forks_.get(), user, cgroup);
     }
     if (!shepherd.ok()) {
       RemoveCgroups();
@@ -286,6 +289,8 @@ class Resident {
   const std::string status_listen_;
   const int64_t started_unix_nanos_ = absl::GetCurrentTimeNanos();
   NodeReaders readers_;
+  const std::unique_ptr<os::ForkServer> forks_ =
+      session::ShepherdProcess::ForkServerOf(kOwnProgram);
   session::Sessions sessions_;
   answers::NodeAnswers answers_;
   Connections connections_;

@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 
 namespace dtrain::session {
 namespace {
-
-constexpr int kShepherdSocket = 3;
 
 std::vector<std::string> OwnEnvironment() {
   std::vector<std::string> env;
@@ -31,28 +30,47 @@ std::string Describe(const os::ExitStatus& status) {
 
 absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Loop& loop,
                                                                         const std::string& program,
+                                                                        os::ForkServer* forks,
                                                                         const os::Account* user,
                                                                         const std::string& cgroup) {
   auto sockets = os::SocketPair();
   if (!sockets.ok()) return sockets.status();
-  os::SpawnSpec spec;
-  spec.argv = {program, "shepherd"};
-  spec.env = user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment();
-  spec.user = user;
-  if (user != nullptr) spec.working_directory = "/";
   os::UniqueFd directory;
   if (!cgroup.empty()) {
     auto opened = os::Cgroup(cgroup).Open();
     if (!opened.ok()) return opened.status();
     directory = *std::move(opened);
-    spec.cgroup_fd = directory.get();
   }
-  spec.stderr_fd = STDERR_FILENO;
-  spec.extra_fds = {{sockets->second.get(), kShepherdSocket}};
-  auto child = os::Spawn(spec);
+  const int socket = sockets->second.get();
+  const std::vector<std::string> env =
+      user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment();
+  absl::StatusOr<os::Child> child = absl::UnavailableError("");
+  if (forks != nullptr) {
+    child = forks->Fork({socket, directory.get(), user, env});
+    if (absl::IsUnavailable(child.status())) {
+      log::Warn(absl::StrCat(child.status().message(), "; starts the shepherd without it"));
+    }
+  }
+  if (absl::IsUnavailable(child.status())) {
+    os::SpawnSpec spec;
+    spec.argv = {program, "shepherd"};
+    spec.env = env;
+    spec.user = user;
+    if (user != nullptr) spec.working_directory = "/";
+    spec.cgroup_fd = directory.get();
+    spec.stderr_fd = STDERR_FILENO;
+    spec.extra_fds = {{socket, os::kForkedSocket}};
+    child = os::Spawn(spec);
+  }
   if (!child.ok()) return child.status();
   return std::unique_ptr<ShepherdProcess>(new ShepherdProcess(
       loop, *std::move(child), std::move(sockets->first), /*is_child=*/true, cgroup));
+}
+
+std::unique_ptr<os::ForkServer> ShepherdProcess::ForkServerOf(const std::string& program) {
+  return std::make_unique<os::ForkServer>(
+      std::vector<std::string>{program, "shepherds"},
+      geteuid() == 0 ? std::vector<std::string>{} : OwnEnvironment());
 }
 
 std::unique_ptr<ShepherdProcess> ShepherdProcess::Adopt(loop::Loop& loop, os::Child process,

@@ -7,6 +7,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "common/loop/frame_channel.h"
+#include "common/os/fork_server.h"
 #include "common/os/spawn.h"
 #include "dtrain/v1/shepherd.pb.h"
 
@@ -21,13 +22,18 @@ class ShepherdProcess {
   using OnEvent = absl::AnyInvocable<void(v1::ShepherdEvent event, os::UniqueFd fd)>;
   using OnGone = absl::AnyInvocable<void(std::string why)>;
 
-  // `program` is this agent's own file, run as `<program> shepherd` with the socket as fd 3; `user`
-  // (may be null: as ourselves) is whom it and the workers run as; `cgroup` (may be empty: ours) is
-  // a directory that this user may use, for it and them.
+  // `program` is this agent's own file, run as `<program> shepherd` with the socket as fd 3, or
+  // else forked by `forks` (may be null), which is what ForkServerOf makes; `user` (may be null: as
+  // ourselves) is whom it and the workers run as; `cgroup` (may be empty: ours) is a directory that
+  // this user may use, for it and them.
   static absl::StatusOr<std::unique_ptr<ShepherdProcess>> Start(loop::Loop& loop,
                                                                 const std::string& program,
+                                                                os::ForkServer* forks = nullptr,
                                                                 const os::Account* user = nullptr,
                                                                 const std::string& cgroup = "");
+  // A process of `program` that is there before any job, for their shepherds to be forked from. It
+  // knows nothing of our environment where shepherds are other users'.
+  static std::unique_ptr<os::ForkServer> ForkServerOf(const std::string& program);
   // One that an agent before us has started and told to keep running: `socket` is connected to
   // it, `pidfd` names it. Its first event is its Account.
   static std::unique_ptr<ShepherdProcess> Adopt(loop::Loop& loop, os::Child process,

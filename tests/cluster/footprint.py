@@ -23,6 +23,25 @@ def private_kib(pid):
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
+def fork_servers(agent):
+    """The process from which its shepherds are forked, if it is there."""
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+    return [int(pid) for pid in children
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain-forker"]
+
+
+def node_kib(agent):
+    """What an agent and its fork server have between them: also of their program, which other agents
+    on this machine may share."""
+    program = 0
+    for line in Path(f"/proc/{agent.pid}/smaps").read_text().splitlines():
+        if "-" in line.split()[0] and not line.split()[0].endswith(":"):
+            ours = line.endswith("/dtrain-agent")
+        elif ours and line.startswith("Shared_"):
+            program += int(line.split()[1])
+    return program + sum(private_kib(pid) for pid in (agent.pid, *fork_servers(agent)))
+
+
 def of(agent):
     process = Path(f"/proc/{agent.pid}")
     state = agent.host.path(residents.STATE)
