@@ -23,13 +23,6 @@ def private_kib(pid):
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
-def fork_servers(agent):
-    """The process from which its shepherds are forked, if it is there."""
-    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-    return [int(pid) for pid in children
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain-forker"]
-
-
 def node_kib(agent):
     """What an agent and its fork server have between them: also of their program, which other agents
     on this machine may share."""
@@ -39,7 +32,7 @@ def node_kib(agent):
             ours = line.endswith("/dtrain-agent")
         elif ours and line.startswith("Shared_"):
             program += int(line.split()[1])
-    return program + sum(private_kib(pid) for pid in (agent.pid, *fork_servers(agent)))
+    return program + sum(private_kib(pid) for pid in (agent.pid, *agent.fork_servers()))
 
 
 def of(agent):

@@ -63,7 +63,7 @@ def test_an_agent_at_rest(cluster):
         now = footprint.wake_ups(agent)
         assert not footprint.threads_of_libraries(agent)
         assert sum(now.values()) - sum(then.values()) <= INTERVAL, (agent.host.name, then, now)
-        assert len(footprint.fork_servers(agent)) == 1
+        assert len(agent.fork_servers()) == 1
         assert footprint.node_kib(agent) <= AT_REST_KIB, (footprint.node_kib(agent), footprint.of(agent))
     for agent in agents:
         agent.stop()

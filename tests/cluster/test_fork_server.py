@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import footprint
 import hosts
 import leftovers
 import residents
@@ -31,7 +30,7 @@ def launch(cluster):
 
 
 def the_server(agent):
-    [pid] = footprint.fork_servers(agent)
+    [pid] = agent.fork_servers()
     return pid
 
 
