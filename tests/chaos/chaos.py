@@ -65,7 +65,8 @@ class World:
 
     def left(self):
         """What does not belong there, of what is there now. An agent that was started anew does."""
-        ours = tuple(f"{name}: process {agent.pid} " for name, agent in self.agents.items())
+        ours = tuple(f"{name}: process {pid} " for name, agent in self.agents.items()
+                     for pid in (agent.pid, *agent.fork_servers()))
         return [what for what in self._before.find() if not what.startswith(ours)]
 
     def settle(self, launcher_killed):
