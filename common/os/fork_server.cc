@@ -7,26 +7,20 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/posix_error.h"
 #include "common/os/pidfd.h"
 #include "common/os/spawn_child.h"
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define DTRAIN_TSAN 1
-#endif
-#endif
 
 namespace dtrain::os {
 namespace {
@@ -98,7 +92,7 @@ Received Receive(int socket) {
 
 // As fork(), but a child of our parent, and in the cgroup from its first moment on. -1 with errno.
 int ForkForParent(int cgroup_fd) {
-#if defined(__SANITIZE_THREAD__) || defined(DTRAIN_TSAN)
+#if defined(DTRAIN_TSAN)
   (void)cgroup_fd;  // it has a thread of its own, and follows none but fork() itself
   errno = ENOSYS;
   return -1;
@@ -255,11 +249,16 @@ absl::StatusOr<Child> ForkServer::Answered() {
   }
   if (answer.failed_stage == SpawnStage::kFork) {
     return absl::UnavailableError(
-        PosixError(answer.failed_errno, "fork a process into its cgroup").message());
+        PosixError(answer.failed_errno, "fork a process of the fork server").message());
   }
   // A child of ours, and nobody has reaped it: its number is its own.
   auto pidfd = OpenPidfd(answer.pid);
-  if (!pidfd.ok()) return pidfd.status();
+  if (!pidfd.ok()) {
+    // For want of descriptors: nobody could end or reap it later.
+    (void)kill(answer.pid, SIGKILL);
+    (void)waitpid(answer.pid, nullptr, 0);
+    return pidfd.status();
+  }
   Child child{answer.pid, *std::move(pidfd)};
   if (answer.failed_stage == SpawnStage::kNone) return child;
   (void)WaitAndReap(child.pidfd.get());

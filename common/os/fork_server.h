@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,8 +20,8 @@ struct ForkSpec {
 };
 
 // A process that has gone through the start of a program, and of which further ones are forked as
-// they are needed: at a tenth of the cost of a start (exec, linking, constructors), and without
-// anything of this process in their memory, which may have threads and keep secrets. It ends with
+// they are needed: without the cost of a start (exec, linking, constructors), and without anything
+// of this process in their memory, which may have threads and keep secrets. It ends with
 // this object, and with the thread that started it.
 //
 // What is forked is a child of ours, as if Spawn had made it: of its own process group, in its

@@ -24,12 +24,7 @@
 
 // ThreadSanitizer's own clone takes every child for a fork with memory of its own and resets its
 // books there: in our memory. glibc's other name for the function is not intercepted.
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define DTRAIN_TSAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__) || defined(DTRAIN_TSAN)
+#if defined(DTRAIN_TSAN)
 extern "C" int __clone(int (*child)(void*), void* stack, int flags, void* argument, ...);
 #define DTRAIN_CLONE __clone
 #else

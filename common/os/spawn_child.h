@@ -11,6 +11,14 @@
 #include "common/os/account.h"
 #include "common/os/spawn_error.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define DTRAIN_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define DTRAIN_TSAN 1
+#endif
+#endif
+
 // The child's side of Spawn and of a fork server: what happens between its first moment and the
 // program that it becomes. Of the files of this folder only; in words of the kernel.
 namespace dtrain::os {
