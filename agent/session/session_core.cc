@@ -285,7 +285,7 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
       *up.mutable_progress() = event.progress();
       break;
     case v1::ShepherdEvent::kSpans:
-      *up.mutable_spans() = event.spans();
+      up.set_spans(event.spans());
       break;
     case v1::ShepherdEvent::kFinished:
       if (state_ == State::kOrphaned) {

@@ -19,6 +19,11 @@ namespace {
 
 constexpr int kReadTries = 4;  // of a field that the worker is changing
 
+// Of what a worker wrote: any numbers there may be.
+int64_t Difference(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+}
+
 int64_t Now(clockid_t clock) {
   timespec now{};
   clock_gettime(clock, &now);
@@ -41,7 +46,7 @@ absl::StatusOr<Page> Page::Make(uint32_t capacity) {
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd_.get(), 0);
   if (memory == MAP_FAILED) return PosixError(errno, "map the page of a worker");
   made.size_ = size;
-  made.to_unix_ns_ = Now(CLOCK_REALTIME) - Now(CLOCK_MONOTONIC);
+  made.from_unix_ns_ = Now(CLOCK_MONOTONIC) - Now(CLOCK_REALTIME);
   made.capacity_ = capacity;
   made.page_ = new (memory) WorkerPage();
   made.page_->magic = kWorkerPageMagic;
@@ -60,7 +65,7 @@ Page& Page::operator=(Page&& other) noexcept {
   page_ = std::exchange(other.page_, nullptr);
   size_ = other.size_;
   capacity_ = other.capacity_;
-  to_unix_ns_ = other.to_unix_ns_;
+  from_unix_ns_ = other.from_unix_ns_;
   return *this;
 }
 
@@ -108,24 +113,30 @@ bool Page::TakeSpans(uint32_t most, v1::Spans& spans) {
   // More than the ring holds: the worker's numbers are nonsense.
   if (written < taken || written - taken > capacity_) return false;
   const TimelineRecord* ring = TimelineRing(page_);
-  for (; taken < written && most > 0; ++taken, --most) {
+  const uint64_t end = std::min(written, taken + most);
+  const bool any = taken < end;
+  TimelineRecord before{};
+  before.begin_ns = from_unix_ns_;
+  for (; taken < end; ++taken) {
     TimelineRecord record;
     std::memcpy(&record, ring + taken % capacity_, sizeof(record));
-    v1::Span* span = spans.add_spans();
-    span->set_kind(record.kind);
-    span->set_lane(record.lane);
-    span->set_number(record.number);
-    span->set_bytes(record.bytes);
-    span->set_begin_unix_nanos(record.begin_ns + to_unix_ns_);
-    span->set_duration_nanos(std::max<int64_t>(record.end_ns - record.begin_ns, 0));
-    span->set_negotiate_nanos(record.negotiate_ns);
-    span->set_wait_nanos(record.wait_ns);
-    span->set_transfer_nanos(record.transfer_ns);
-    span->set_reduce_nanos(record.reduce_ns);
-    span->set_name(record.name, strnlen(record.name, sizeof(record.name)));
+    spans.add_kind(record.kind);
+    spans.add_lane(record.lane);
+    spans.add_number_step(static_cast<int64_t>(record.number - before.number));
+    spans.add_bytes(record.bytes);
+    spans.add_begin_step(Difference(record.begin_ns, before.begin_ns));
+    spans.add_duration_nanos(std::max<int64_t>(Difference(record.end_ns, record.begin_ns), 0));
+    spans.add_negotiate_nanos(record.negotiate_ns);
+    spans.add_wait_nanos(record.wait_ns);
+    spans.add_transfer_nanos(record.transfer_ns);
+    spans.add_reduce_nanos(record.reduce_ns);
+    const size_t name_bytes = strnlen(record.name, sizeof(record.name));
+    spans.add_name_bytes(static_cast<uint32_t>(name_bytes));
+    if (name_bytes > 0) spans.mutable_names()->append(record.name, name_bytes);
+    before = record;
   }
   page_->taken.store(taken, std::memory_order_release);
-  return spans.spans_size() > 0;
+  return any;
 }
 
 }  // namespace dtrain::shepherd

@@ -30,8 +30,8 @@ class Page {
   std::optional<v1::RankProgress> Read() const;
   // Records that wait to be taken, as the worker says.
   uint64_t spans() const;
-  // Moves up to `most` records into `spans`, times turned into those of the node's clock. True when
-  // it took any.
+  // Adds up to `most` records to `spans`, times turned into those of the node's clock, and gives
+  // their room back to the worker. True when there were any.
   bool TakeSpans(uint32_t most, v1::Spans& spans);
 
  private:
@@ -40,8 +40,8 @@ class Page {
   os::UniqueFd fd_;
   WorkerPage* page_ = nullptr;
   size_t size_ = 0;
-  int64_t to_unix_ns_ = 0;  // taken once: spans must not overlap because a clock was set
-  uint32_t capacity_ = 0;   // what we made it; the page's own word may have been changed
+  int64_t from_unix_ns_ = 0;  // taken once: spans must not overlap because a clock was set
+  uint32_t capacity_ = 0;     // what we made it; the page's own word may have been changed
 };
 
 }  // namespace dtrain::shepherd

@@ -70,7 +70,8 @@ class Shepherd {
   void ReportPages();
   // Spans of those whose ring is used to a part that is worth a message.
   void TakeManySpans();
-  void TakeSpans(Worker& worker);
+  // Until fewer than `least` wait.
+  void TakeSpans(Worker& worker, uint64_t least);
   // To the agent.
   void Send(v1::ShepherdEvent event, int fd = -1) { line_.Send(std::move(event), fd); }
   void SendFailure(v1::NodeFailure failure);
@@ -86,6 +87,7 @@ class Shepherd {
   const WorkerLimits limits_;
   ShepherdCore core_;
   v1::JobPart part_;
+  v1::Spans spans_;  // of TakeSpans: its memory is used again
   TimePoint started_at_{};
   bool reported_started_ = false;
   bool told_to_end_ = false;  // by a signal, as the system does when it goes down

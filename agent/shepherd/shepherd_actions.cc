@@ -30,7 +30,7 @@ constexpr size_t kChannelBusy = 64 << 10;
 constexpr Duration kProgressEvery = std::chrono::seconds(1);
 constexpr Duration kSpansEvery = std::chrono::milliseconds(100);
 constexpr uint32_t kSpansPart = 4;
-constexpr uint32_t kSpansAtOnce = 1024;
+constexpr uint32_t kSpansAtOnce = 2048;
 constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 absl::StatusOr<os::Cgroup> MakeJobCgroup(const v1::JobPart& part) {
@@ -155,7 +155,7 @@ void Shepherd::WatchPages() {
 void Shepherd::ReportPages() {
   v1::ShepherdEvent event;
   for (auto& worker : workers_) {
-    TakeSpans(*worker);
+    TakeSpans(*worker, 1);
     if (worker->progress_told()) continue;
     auto progress = worker->page().Read();
     if (!progress) continue;
@@ -169,16 +169,19 @@ void Shepherd::ReportPages() {
 
 void Shepherd::TakeManySpans() {
   for (auto& worker : workers_) {
-    if (worker->page().spans() >= part_.timeline_records() / kSpansPart) TakeSpans(*worker);
+    TakeSpans(*worker, std::max(part_.timeline_records() / kSpansPart, uint32_t{1}));
   }
 }
 
-void Shepherd::TakeSpans(Worker& worker) {
+void Shepherd::TakeSpans(Worker& worker, uint64_t least) {
   // No agent, or a launcher that reads slowly: the worker's ring fills and counts what it drops.
-  while (line_.attached() && line_.queued_bytes() < kChannelBusy) {
+  while (line_.attached() && line_.queued_bytes() < kChannelBusy &&
+         worker.page().spans() >= least) {
+    spans_.Clear();
+    spans_.set_rank(worker.rank());
+    if (!worker.page().TakeSpans(kSpansAtOnce, spans_)) return;
     v1::ShepherdEvent event;
-    event.mutable_spans()->set_rank(worker.rank());
-    if (!worker.page().TakeSpans(kSpansAtOnce, *event.mutable_spans())) return;
+    event.set_spans(spans_.SerializeAsString());
     Send(std::move(event));
   }
 }

@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/collective_name.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
@@ -26,6 +29,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kJobProcess = 1;
 constexpr int kFirstNode = 1000;
 constexpr int kFirstRank = 1'000'000;
+constexpr uint32_t kLastRank = 1'000'000'000;
 constexpr int kLifeThread = 0;  // of a worker; its lanes come behind it
 
 constexpr int64_t kLastUnix = 4'000'000'000'000'000'000;  // ns; in the year 2096
@@ -34,29 +38,19 @@ constexpr int64_t kLongest = 1'000'000'000'000'000'000;   // ns; 31 years
 constexpr uint32_t kMarkKind = 16;  // TimelineKind of common/page
 constexpr uint32_t kFusionKind = 17;
 
-std::string SpanName(const v1::Span& span) {
-  if (span.kind() == kMarkKind) return span.name();
-  std::string kind = span.kind() == kFusionKind ? "fusion" : CollectiveName(span.kind());
-  return span.name().empty() ? kind : absl::StrCat(kind, " ", span.name());
-}
+constexpr size_t kMuchText = 256 << 10;  // is written before more is made
 
-// As JSON; nearly all names need no more than quotes.
-void AppendText(absl::string_view text, std::string& out) {
-  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
-    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
-  });
-  if (plain) {
-    absl::StrAppend(&out, "\"", text, "\"");
-  } else {
-    out += Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
-  }
-}
-
-// In microseconds, exactly.
-void AppendMicros(int64_t nanos, std::string& out) {
-  const uint64_t size = nanos < 0 ? -static_cast<uint64_t>(nanos) : static_cast<uint64_t>(nanos);
-  absl::StrAppend(&out, nanos < 0 ? "-" : "", size / 1000, ".",
-                  absl::Dec(size % 1000, absl::kZeroPad3));
+// A rank there may be, in each column a value for each span, and the names are there.
+bool IsSound(const v1::Spans& spans) {
+  const int n = spans.kind_size();
+  uint64_t name_bytes = 0;
+  for (const uint32_t bytes : spans.name_bytes()) name_bytes += bytes;
+  return spans.rank() <= kLastRank && spans.lane_size() == n && spans.number_step_size() == n &&
+         spans.bytes_size() == n && spans.begin_step_size() == n &&
+         spans.duration_nanos_size() == n && spans.negotiate_nanos_size() == n &&
+         spans.wait_nanos_size() == n && spans.transfer_nanos_size() == n &&
+         spans.reduce_nanos_size() == n && spans.name_bytes_size() == n &&
+         name_bytes == spans.names().size();
 }
 
 int64_t Nanos(Duration duration) {
@@ -65,14 +59,15 @@ int64_t Nanos(Duration duration) {
 
 }  // namespace
 
-// A complete event ("X") of Chrome's format.
-struct Timeline::Event {
+// Its numbers are the worker's: any there may be, but for times, which lie within centuries.
+struct Timeline::Span {
   absl::string_view name;
+  uint32_t kind;
+  int tid;
+  TraceEvent::Transfer transfer;
   int64_t begin;     // ns since the launch
   int64_t duration;  // ns
-  int pid;
-  int tid;
-  absl::string_view args = "";  // a JSON object, or nothing
+  std::array<int64_t, 4> parts;
 };
 
 Timeline::Timeline(std::string path, bool only_spans, TimePoint begin, int64_t unix_nanos)
@@ -98,52 +93,50 @@ bool Timeline::Ready() {
     return false;
   }
   (void)fd.Release();
-  std::fputc('[', file_.get());
+  std::setvbuf(file_.get(), nullptr, _IONBF, 0);  // what is there to be written goes in one piece
+  text_ = "[";
   NameProcess(kJobProcess, "dtrain launch", 0);
   return status_.ok();
 }
 
-// There may be a hundred thousand a second, on cores that the workers need: a JSON document for
-// each would take ten times as long.
-void Timeline::Write(const Event& event) {
-  line_ = first_ ? "\n" : ",\n";
-  line_ += R"({"name":)";
-  AppendText(event.name, line_);
-  line_ += R"(,"ph":"X","ts":)";
-  AppendMicros(event.begin, line_);
-  line_ += R"(,"dur":)";
-  AppendMicros(event.duration, line_);
-  absl::StrAppend(&line_, R"(,"pid":)", event.pid, R"(,"tid":)", event.tid);
-  if (!event.args.empty()) absl::StrAppend(&line_, R"(,"args":)", event.args);
-  line_ += '}';
-  first_ = false;
-  if (std::fwrite(line_.data(), 1, line_.size(), file_.get()) == line_.size() || !status_.ok()) {
-    return;
+void Timeline::Write(const TraceEvent& event) {
+  NextEvent();
+  AppendEvent(event, text_);
+  if (text_.size() >= kMuchText) Flush();
+}
+
+void Timeline::Write(const Json& event) {
+  NextEvent();
+  text_ += event.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void Timeline::NextEvent() { text_ += std::exchange(first_, false) ? "\n" : ",\n"; }
+
+// Should the launcher be killed, what it was told is in the file.
+void Timeline::Flush() {
+  const size_t written = std::fwrite(text_.data(), 1, text_.size(), file_.get());
+  if (written != text_.size() && status_.ok()) {
+    status_ = PosixError(errno, absl::StrCat("write the timeline ", Escape(path_)));
   }
-  status_ = PosixError(errno, absl::StrCat("write the timeline ", Escape(path_)));
+  text_.clear();
 }
 
 void Timeline::NameProcess(int pid, const std::string& name, int sort) {
-  for (const Json& json : {Json{{"name", "process_name"},
-                                {"ph", "M"},
-                                {"pid", pid},
-                                {"tid", 0},
-                                {"args", {{"name", name}}}},
-                           Json{{"name", "process_sort_index"},
-                                {"ph", "M"},
-                                {"pid", pid},
-                                {"tid", 0},
-                                {"args", {{"sort_index", sort}}}}}) {
-    const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-    std::fprintf(file_.get(), "%s%s", first_ ? "\n" : ",\n", text.c_str());
-    first_ = false;
-  }
+  Write(Json{
+      {"name", "process_name"}, {"ph", "M"}, {"pid", pid}, {"tid", 0}, {"args", {{"name", name}}}});
+  Write(Json{{"name", "process_sort_index"},
+             {"ph", "M"},
+             {"pid", pid},
+             {"tid", 0},
+             {"args", {{"sort_index", sort}}}});
 }
 
 void Timeline::NameThread(int pid, int tid, const std::string& name) {
-  const Json json = {
-      {"name", "thread_name"}, {"ph", "M"}, {"pid", pid}, {"tid", tid}, {"args", {{"name", name}}}};
-  std::fprintf(file_.get(), ",\n%s", json.dump().c_str());
+  Write(Json{{"name", "thread_name"},
+             {"ph", "M"},
+             {"pid", pid},
+             {"tid", tid},
+             {"args", {{"name", name}}}});
 }
 
 int Timeline::RankProcess(uint32_t rank, const std::string& host) {
@@ -165,7 +158,8 @@ void Timeline::NodeReached(NodeId node, const std::string& host, absl::string_vi
     if (!Ready()) return;
     const int pid = kFirstNode + static_cast<int>(node.value());
     if (!std::exchange(named_[pid], true)) NameProcess(pid, absl::StrCat("node ", host), pid);
-    Write({name, At(since), Nanos(now - since), pid, 0});
+    Write(TraceEvent{name, At(since), Nanos(now - since), pid, 0});
+    Flush();
   };
   if (only_spans_ && file_ == nullptr) {
     held_back_.push_back(std::move(write));
@@ -174,32 +168,64 @@ void Timeline::NodeReached(NodeId node, const std::string& host, absl::string_vi
   }
 }
 
-void Timeline::AddSpans(const std::string& host, int64_t ahead_nanos, const v1::Spans& spans) {
-  dropped_[spans.rank()] = spans.dropped();
-  if (spans.spans_size() == 0 || !Ready()) return;
+void Timeline::AddSpans(const std::string& host, int64_t ahead_nanos, const std::string& spans) {
+  if (!spans_.ParseFromString(spans) || !IsSound(spans_)) {
+    unreadable_.insert(host);
+    return;
+  }
+  dropped_[spans_.rank()] = spans_.dropped();
+  if (spans_.kind_size() == 0 || !Ready()) return;
   for (const auto& write : std::exchange(held_back_, {})) write();
-  const int pid = RankProcess(spans.rank(), host);
-  for (const v1::Span& span : spans.spans()) {
-    const int tid = kLifeThread + 1 + static_cast<int>(std::min(span.lane(), 1u));
-    // The numbers are the worker's: any there may be.
-    const int64_t begin =
-        std::clamp<int64_t>(span.begin_unix_nanos(), 0, kLastUnix) - ahead_nanos - unix_nanos_;
-    const int64_t duration = std::clamp<int64_t>(span.duration_nanos(), 0, kLongest);
-    std::string args;
-    if (span.kind() != kMarkKind) {
-      args = absl::StrCat(R"({"number":)", span.number(), R"(,"bytes":)", span.bytes(), "}");
-    }
-    Write({SpanName(span), begin, duration, pid, tid, args});
-    // The parts lie inside it, one behind the other.
-    int64_t at = begin;
-    for (const auto& [name, nanos] :
-         {std::pair("negotiate", span.negotiate_nanos()), std::pair("wait", span.wait_nanos()),
-          std::pair("transfer", span.transfer_nanos()), std::pair("reduce", span.reduce_nanos())}) {
-      const int64_t length = std::min(nanos, begin + duration - at);
-      if (length <= 0) continue;
-      Write({name, at, length, pid, tid});
-      at += length;
-    }
+  const int pid = RankProcess(spans_.rank(), host);
+  const uint32_t* kind = spans_.kind().data();
+  const uint32_t* lane = spans_.lane().data();
+  const int64_t* number_step = spans_.number_step().data();
+  const uint64_t* bytes = spans_.bytes().data();
+  const int64_t* begin_step = spans_.begin_step().data();
+  const int64_t* duration = spans_.duration_nanos().data();
+  const int64_t* negotiate = spans_.negotiate_nanos().data();
+  const int64_t* wait = spans_.wait_nanos().data();
+  const int64_t* transfer = spans_.transfer_nanos().data();
+  const int64_t* reduce = spans_.reduce_nanos().data();
+  const uint32_t* name_bytes = spans_.name_bytes().data();
+  absl::string_view names = spans_.names();
+  uint64_t number = 0;
+  uint64_t begin = 0;
+  for (int i = 0; i < spans_.kind_size(); ++i) {
+    number += static_cast<uint64_t>(number_step[i]);
+    begin += static_cast<uint64_t>(begin_step[i]);
+    Span span;
+    span.name = names.substr(0, name_bytes[i]);
+    names.remove_prefix(name_bytes[i]);
+    span.kind = kind[i];
+    span.tid = kLifeThread + 1 + static_cast<int>(std::min(lane[i], 1u));
+    span.transfer = {number, bytes[i]};
+    span.begin =
+        std::clamp<int64_t>(static_cast<int64_t>(begin), 0, kLastUnix) - ahead_nanos - unix_nanos_;
+    span.duration = std::clamp<int64_t>(duration[i], 0, kLongest);
+    span.parts = {negotiate[i], wait[i], transfer[i], reduce[i]};
+    WriteSpan(span, pid);
+  }
+  Flush();
+}
+
+void Timeline::WriteSpan(const Span& span, int pid) {
+  TraceEvent event{span.name, span.begin, span.duration, pid, span.tid};
+  std::string both;
+  if (span.kind != kMarkKind) {
+    event.name = span.kind == kFusionKind ? "fusion" : CollectiveName(span.kind);
+    if (!span.name.empty()) event.name = both = absl::StrCat(event.name, " ", span.name);
+    event.transfer = span.transfer;
+  }
+  Write(event);
+  // The parts lie inside it, one behind the other.
+  constexpr absl::string_view kParts[] = {"negotiate", "wait", "transfer", "reduce"};
+  int64_t at = span.begin;
+  for (size_t i = 0; i < std::size(kParts); ++i) {
+    const int64_t length = std::min(span.parts[i], span.begin + span.duration - at);
+    if (length <= 0) continue;
+    Write(TraceEvent{kParts[i], at, length, pid, span.tid});
+    at += length;
   }
 }
 
@@ -209,7 +235,8 @@ absl::Status Timeline::Finish(const JobFacts& facts, TimePoint now) {
   for (const job::PhaseTime& phase : facts.phases) {
     if (phase.state == job::State::kFinished) continue;
     const TimePoint end = phase.end == kNever ? now : phase.end;
-    Write({PhaseName(phase.state), At(phase.begin), Nanos(end - phase.begin), kJobProcess, 0});
+    Write(TraceEvent{PhaseName(phase.state), At(phase.begin), Nanos(end - phase.begin), kJobProcess,
+                     0});
   }
   for (const job::RankEnd& rank : facts.ranks) {
     if (!rank.ended) continue;
@@ -220,12 +247,18 @@ absl::Status Timeline::Finish(const JobFacts& facts, TimePoint now) {
     Json args = {{"pid", rank.exit.pid()}, {"end", DescribeEnd(rank.exit)}};
     const auto dropped = dropped_.find(rank.rank.value());
     if (dropped != dropped_.end() && dropped->second > 0) args["dropped_spans"] = dropped->second;
-    Write({"worker", end - length, length, pid, kLifeThread,
-           args.dump(-1, ' ', false, Json::error_handler_t::replace)});
+    const std::string text = args.dump(-1, ' ', false, Json::error_handler_t::replace);
+    Write(TraceEvent{"worker", end - length, length, pid, kLifeThread, std::nullopt, text});
   }
-  std::fputs("\n]\n", file_.get());
+  text_ += "\n]\n";
+  Flush();
   if (std::fclose(file_.release()) != 0 && status_.ok()) {
     status_ = PosixError(errno, absl::StrCat("write the timeline ", Escape(path_)));
+  }
+  if (status_.ok() && !unreadable_.empty()) {
+    return absl::DataLossError(absl::StrCat("the timeline ", Escape(path_), " lacks spans of ",
+                                            absl::StrJoin(unreadable_, ", "),
+                                            ": what came from there cannot be read"));
   }
   uint64_t lost = 0;
   for (const auto& [rank, count] : dropped_) lost += count;

@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "launcher/report/facts.h"
+#include "launcher/report/trace_event.h"
 
 namespace dtrain::report {
 
@@ -32,15 +35,19 @@ class Timeline {
 
   // Node `node` has ended this part of its way; the next one begins.
   void NodeReached(NodeId node, const std::string& host, absl::string_view part, TimePoint now);
-  // `ahead_nanos`: the node's clock before ours.
-  void AddSpans(const std::string& host, int64_t ahead_nanos, const v1::Spans& spans);
+  // `ahead_nanos`: the node's clock before ours. `spans`: v1::Spans, serialized.
+  void AddSpans(const std::string& host, int64_t ahead_nanos, const std::string& spans);
   // The rest, from the end of the job. Returns what went wrong with the file, once and for all.
   absl::Status Finish(const JobFacts& facts, TimePoint now);
 
  private:
-  struct Event;
+  struct Span;
   bool Ready();
-  void Write(const Event& event);
+  void Write(const TraceEvent& event);
+  void Write(const nlohmann::ordered_json& event);
+  void WriteSpan(const Span& span, int pid);
+  void NextEvent();
+  void Flush();
   void NameProcess(int pid, const std::string& name, int sort);
   void NameThread(int pid, int tid, const std::string& name);
   int RankProcess(uint32_t rank, const std::string& host);
@@ -53,11 +60,13 @@ class Timeline {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
   absl::Status status_;
   bool first_ = true;
-  std::string line_;                              // of Write
+  std::string text_;                              // of events, not in the file yet
+  v1::Spans spans_;                               // of AddSpans: its memory is used again
   std::map<uint32_t, TimePoint> node_at_;         // where its present part began
   std::vector<std::function<void()>> held_back_;  // with only_spans_: until the first span
   std::map<int, bool> named_;
   std::map<uint32_t, uint64_t> dropped_;  // by rank
+  std::set<std::string> unreadable_;      // hosts that sent what is no spans
 };
 
 }  // namespace dtrain::report

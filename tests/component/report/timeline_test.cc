@@ -16,6 +16,7 @@
 namespace dtrain::report {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using Json = nlohmann::json;
 
@@ -35,20 +36,43 @@ class TimelineTest : public FactsTest {
   void Make(bool only_spans = false) {
     timeline_ = std::make_unique<Timeline>(path_, only_spans, At(0), kLaunch);
   }
+  struct Span {
+    uint32_t kind = 1;
+    std::string name = "grad \"a\"\xff";
+    int64_t begin = kLaunch;
+    int64_t duration = 0;
+    int64_t wait = 0;
+    int64_t transfer = 0;
+    int64_t reduce = 0;
+  };
+  static void Add(const Span& span, v1::Spans& spans) {
+    spans.add_kind(span.kind);
+    spans.add_lane(0);
+    spans.add_number_step(4);
+    spans.add_bytes(1024);
+    spans.add_begin_step(span.begin);
+    spans.add_duration_nanos(span.duration);
+    spans.add_negotiate_nanos(0);
+    spans.add_wait_nanos(span.wait);
+    spans.add_transfer_nanos(span.transfer);
+    spans.add_reduce_nanos(span.reduce);
+    spans.add_name_bytes(static_cast<uint32_t>(span.name.size()));
+    *spans.mutable_names() += span.name;
+  }
   // Milliseconds since the launch, on a node whose clock is `ahead_ms` ahead.
   static v1::Spans Spans(uint32_t rank, int begin_ms, int ms, int ahead_ms = 0) {
     v1::Spans spans;
     spans.set_rank(rank);
-    v1::Span& span = *spans.add_spans();
-    span.set_kind(1);
-    span.set_number(4);
-    span.set_bytes(1024);
-    span.set_name("grad \"a\"\xff");
-    span.set_begin_unix_nanos(kLaunch + int64_t{begin_ms + ahead_ms} * 1'000'000);
-    span.set_duration_nanos(int64_t{ms} * 1'000'000);
-    span.set_wait_nanos(1'000'000);
-    span.set_transfer_nanos(int64_t{ms} * 1'000'000);  // longer than what is left of the span
+    Span span;
+    span.begin = kLaunch + int64_t{begin_ms + ahead_ms} * 1'000'000;
+    span.duration = int64_t{ms} * 1'000'000;
+    span.wait = 1'000'000;
+    span.transfer = int64_t{ms} * 1'000'000;  // longer than what is left of the span
+    Add(span, spans);
     return spans;
+  }
+  void Tell(const std::string& host, int64_t ahead_nanos, const v1::Spans& spans) {
+    timeline_->AddSpans(host, ahead_nanos, spans.SerializeAsString());
   }
   std::vector<Json> Events() {
     std::ifstream in(path_);
@@ -66,7 +90,7 @@ TEST_F(TimelineTest, ShowsPhasesNodesWorkersAndSpansOnOneClock) {
   Make();
   timeline_->NodeReached(NodeId(0), "node1", "connect", At(20));
   timeline_->NodeReached(NodeId(0), "node1", "start workers", At(50));
-  timeline_->AddSpans("node2", 3'600'000'000'000, Spans(3, 100, 10, 3'600'000));
+  Tell("node2", 3'600'000'000'000, Spans(3, 100, 10, 3'600'000));
   Phase(job::State::kConnecting, 0, 20);
   Phase(job::State::kRunning, 20, 500);
   v1::WorkerExit& exit = End(3);
@@ -94,10 +118,10 @@ TEST_F(TimelineTest, ShowsPhasesNodesWorkersAndSpansOnOneClock) {
 TEST_F(TimelineTest, TimesAreExactToTheNanosecond) {
   Make();
   v1::Spans spans = Spans(0, 3'600'000, 1);
-  spans.mutable_spans(0)->set_begin_unix_nanos(kLaunch + 3'600'000'000'001);
-  timeline_->AddSpans("node1", 0, spans);
-  spans.mutable_spans(0)->set_begin_unix_nanos(kLaunch - 1);
-  timeline_->AddSpans("node1", 0, spans);
+  spans.set_begin_step(0, kLaunch + 3'600'000'000'001);
+  Tell("node1", 0, spans);
+  spans.set_begin_step(0, kLaunch - 1);
+  Tell("node1", 0, spans);
   ASSERT_TRUE(timeline_->Finish(Facts(), At(5)).ok());
   std::ifstream in(path_);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
@@ -109,17 +133,60 @@ TEST_F(TimelineTest, NonsenseFromAWorkerIsStillATrace) {
   Make();
   v1::Spans spans = Spans(0, 1, 1);
   for (const int64_t nonsense : {INT64_MIN, INT64_MAX, int64_t{-1}}) {
-    v1::Span& span = *spans.add_spans();
-    span.set_kind(99);
-    span.set_begin_unix_nanos(nonsense);
-    span.set_duration_nanos(nonsense);
-    span.set_wait_nanos(nonsense);
-    span.set_reduce_nanos(nonsense);
-    span.set_name("\x01\\");
+    Add({99, "\x01\\", nonsense, nonsense, nonsense, 0, nonsense}, spans);
   }
-  timeline_->AddSpans("node1", -3'600'000'000'000, spans);
+  Tell("node1", -3'600'000'000'000, spans);
   ASSERT_TRUE(timeline_->Finish(Facts(), At(5)).ok());
   for (const Json& event : Events()) EXPECT_GE(event["dur"], 0) << event;
+}
+
+TEST_F(TimelineTest, EachSpanHasItsName) {
+  Make();
+  v1::Spans spans;
+  Add({16, "load", kLaunch + 30, 5}, spans);
+  Add({1, "", 10, 5}, spans);
+  Add({17, "", -20, 5}, spans);
+  Add({2, "weights", 1, 5}, spans);
+  Tell("node1", 0, spans);
+  ASSERT_TRUE(timeline_->Finish(Facts(), At(5)).ok());
+  std::vector<std::string> names;
+  std::vector<double> begins;
+  std::vector<int> numbers;
+  for (const Json& event : Events()) {
+    names.push_back(event["name"]);
+    begins.push_back(event["ts"]);
+    if (event.contains("args")) numbers.push_back(event["args"]["number"]);
+  }
+  EXPECT_THAT(names, ElementsAre("load", "allreduce", "fusion", "broadcast weights"));
+  EXPECT_THAT(begins, ElementsAre(0.030, 0.040, 0.020, 0.021));
+  EXPECT_THAT(numbers, ElementsAre(8, 12, 16));
+}
+
+TEST_F(TimelineTest, WhatIsToldIsInTheFileAtOnce) {
+  Make();
+  Tell("node1", 0, Spans(0, 100, 10));
+  std::ifstream in(path_);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(text, HasSubstr("\"name\":\"transfer\""));
+  EXPECT_EQ(text.back(), '}');
+}
+
+TEST_F(TimelineTest, WhatIsNoSpansIsToldWithItsHost) {
+  Make();
+  Tell("node1", 0, Spans(0, 100, 10));
+  timeline_->AddSpans("node2", 0, "\xff");
+  v1::Spans short_column = Spans(1, 100, 10);
+  short_column.clear_wait_nanos();
+  Tell("node3", 0, short_column);
+  v1::Spans short_names = Spans(1, 100, 10);
+  short_names.set_name_bytes(0, 100);
+  Tell("node4", 0, short_names);
+  v1::Spans no_rank = Spans(4'000'000'000, 100, 10);
+  Tell("node5", 0, no_rank);
+  EXPECT_THAT(std::string(timeline_->Finish(Facts(), At(5)).message()),
+              HasSubstr("trace.json lacks spans of node2, node3, node4, node5: what came from "
+                        "there cannot be read"));
+  EXPECT_EQ(Events().front()["args"]["number"], 4);
 }
 
 TEST_F(TimelineTest, WithoutSpansAFileOfHorovodsNameIsLeftAlone) {
@@ -132,7 +199,7 @@ TEST_F(TimelineTest, WithoutSpansAFileOfHorovodsNameIsLeftAlone) {
 TEST_F(TimelineTest, TheFirstSpanBringsWhatWasBefore) {
   Make(true);
   timeline_->NodeReached(NodeId(0), "node1", "connect", At(20));
-  timeline_->AddSpans("node1", 0, Spans(0, 100, 10));
+  Tell("node1", 0, Spans(0, 100, 10));
   EXPECT_TRUE(timeline_->Finish(Facts(), At(500)).ok());
   EXPECT_EQ(Events().front()["name"], "connect");
 }
@@ -141,7 +208,7 @@ TEST_F(TimelineTest, DroppedSpansAreTold) {
   Make();
   v1::Spans spans = Spans(2, 1, 1);
   spans.set_dropped(77);
-  timeline_->AddSpans("node2", 0, spans);
+  Tell("node2", 0, spans);
   End(2);
   EXPECT_THAT(std::string(timeline_->Finish(Facts(), At(5)).message()),
               HasSubstr("lacks 77 spans"));
@@ -151,7 +218,7 @@ TEST_F(TimelineTest, DroppedSpansAreTold) {
 TEST_F(TimelineTest, AFullDiskIsToldOnce) {
   path_ = "/dev/full";
   Make();
-  for (int i = 0; i < 1000; ++i) timeline_->AddSpans("node1", 0, Spans(0, i, 1));
+  for (int i = 0; i < 1000; ++i) Tell("node1", 0, Spans(0, i, 1));
   EXPECT_THAT(std::string(timeline_->Finish(Facts(), At(5)).message()),
               HasSubstr("write the timeline /dev/full: No space left on device"));
   path_ = directory_ + "/none";

@@ -292,9 +292,14 @@ class ShepherdTest : public ::testing::Test {
       case v1::ShepherdEvent::kProgress:
         for (const auto& progress : event.progress().ranks()) progress_[progress.rank()] = progress;
         break;
-      case v1::ShepherdEvent::kSpans:
-        spans_[event.spans().rank()].MergeFrom(event.spans());
+      case v1::ShepherdEvent::kSpans: {
+        v1::Spans spans;
+        ASSERT_TRUE(spans.ParseFromString(event.spans()));
+        const std::string names = spans_[spans.rank()].names() + spans.names();
+        spans_[spans.rank()].MergeFrom(spans);
+        spans_[spans.rank()].set_names(names);
         break;
+      }
       case v1::ShepherdEvent::kAccount:
         account_ = event.account();
         break;

@@ -79,15 +79,20 @@ TEST_F(PageTest, TakesTheRecordsOfTheTimeline) {
   Start(std::move(part));
   ASSERT_TRUE(UntilFinished());
   const v1::Spans& spans = spans_[0];
-  ASSERT_EQ(spans.spans_size(), 300);
+  ASSERT_EQ(spans.number_step_size(), 300);
   EXPECT_EQ(spans.dropped(), 9u);
-  const auto age = absl::GetCurrentTimeNanos() - spans.spans(0).begin_unix_nanos();
+  const auto age = absl::GetCurrentTimeNanos() - spans.begin_step(0);
   EXPECT_GT(age, 0);
   EXPECT_LT(age, 60'000'000'000);  // turned into the node's clock
-  for (int i = 0; i < 300; ++i) EXPECT_EQ(spans.spans(i).number(), static_cast<uint64_t>(i));
-  EXPECT_EQ(spans.spans(299).begin_unix_nanos() - spans.spans(0).begin_unix_nanos(), 299);
-  EXPECT_EQ(spans.spans(0).duration_nanos(), 5);
-  EXPECT_EQ(spans.spans(0).name(), "grad");
+  for (int i = 1; i < 300; ++i) {
+    EXPECT_EQ(spans.number_step(i), 1);
+    EXPECT_EQ(spans.begin_step(i), 1);
+  }
+  EXPECT_EQ(spans.duration_nanos(0), 5);
+  EXPECT_EQ(spans.wait_nanos(0), 1);
+  EXPECT_EQ(spans.name_bytes(299), 4u);
+  EXPECT_EQ(spans.names().size(), 300u * 4);
+  EXPECT_EQ(spans.names().substr(0, 8), "gradgrad");
 }
 
 class LivingPageTest : public PageTest, public ::testing::WithParamInterface<int> {};
@@ -98,7 +103,7 @@ TEST_P(LivingPageTest, TheRecordsAreTaken) {
       1, absl::StrCat("N = ", GetParam(), "; CAPACITY = 300\n", kRecords, "time.sleep(600)\n"));
   part.set_timeline_records(300);
   Start(std::move(part));
-  EXPECT_TRUE(Until([&] { return spans_[0].spans_size() == GetParam(); }));
+  EXPECT_TRUE(Until([&] { return spans_[0].number_step_size() == GetParam(); }));
   Stop(0);
   ASSERT_TRUE(UntilFinished());
 }
