@@ -35,8 +35,11 @@ constexpr int kLifeThread = 0;  // of a worker; its lanes come behind it
 constexpr int64_t kLastUnix = 4'000'000'000'000'000'000;  // ns; in the year 2096
 constexpr int64_t kLongest = 1'000'000'000'000'000'000;   // ns; 31 years
 
-constexpr uint32_t kMarkKind = 16;  // TimelineKind of common/page
+// As in common/page.
+constexpr uint32_t kMarkKind = 16;
 constexpr uint32_t kFusionKind = 17;
+
+constexpr uint32_t kLongestName = 40;
 
 constexpr size_t kMuchText = 256 << 10;  // is written before more is made
 
@@ -44,7 +47,10 @@ constexpr size_t kMuchText = 256 << 10;  // is written before more is made
 bool IsSound(const v1::Spans& spans) {
   const int n = spans.kind_size();
   uint64_t name_bytes = 0;
-  for (const uint32_t bytes : spans.name_bytes()) name_bytes += bytes;
+  for (const uint32_t bytes : spans.name_bytes()) {
+    if (bytes > kLongestName) return false;
+    name_bytes += bytes;
+  }
   return spans.rank() <= kLastRank && spans.lane_size() == n && spans.number_step_size() == n &&
          spans.bytes_size() == n && spans.begin_step_size() == n &&
          spans.duration_nanos_size() == n && spans.negotiate_nanos_size() == n &&
@@ -63,7 +69,7 @@ int64_t Nanos(Duration duration) {
 struct Timeline::Span {
   absl::string_view name;
   uint32_t kind;
-  int tid;
+  absl::string_view track;
   TraceEvent::Transfer transfer;
   int64_t begin;     // ns since the launch
   int64_t duration;  // ns
@@ -94,31 +100,29 @@ bool Timeline::Ready() {
   }
   (void)fd.Release();
   std::setvbuf(file_.get(), nullptr, _IONBF, 0);  // what is there to be written goes in one piece
-  text_ = "[";
+  Put("[");
   NameProcess(kJobProcess, "dtrain launch", 0);
   return status_.ok();
 }
 
 void Timeline::Write(const TraceEvent& event) {
-  NextEvent();
-  AppendEvent(event, text_);
-  if (text_.size() >= kMuchText) Flush();
+  text_.Append(event);
+  if (text_.text().size() >= kMuchText) Flush();
 }
 
 void Timeline::Write(const Json& event) {
-  NextEvent();
-  text_ += event.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text_.Append(event.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
-
-void Timeline::NextEvent() { text_ += std::exchange(first_, false) ? "\n" : ",\n"; }
 
 // Should the launcher be killed, what it was told is in the file.
 void Timeline::Flush() {
-  const size_t written = std::fwrite(text_.data(), 1, text_.size(), file_.get());
-  if (written != text_.size() && status_.ok()) {
-    status_ = PosixError(errno, absl::StrCat("write the timeline ", Escape(path_)));
-  }
-  text_.clear();
+  Put(text_.text());
+  text_.Clear();
+}
+
+void Timeline::Put(absl::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() || !status_.ok()) return;
+  status_ = PosixError(errno, absl::StrCat("write the timeline ", Escape(path_)));
 }
 
 void Timeline::NameProcess(int pid, const std::string& name, int sort) {
@@ -158,7 +162,7 @@ void Timeline::NodeReached(NodeId node, const std::string& host, absl::string_vi
     if (!Ready()) return;
     const int pid = kFirstNode + static_cast<int>(node.value());
     if (!std::exchange(named_[pid], true)) NameProcess(pid, absl::StrCat("node ", host), pid);
-    Write(TraceEvent{name, At(since), Nanos(now - since), pid, 0});
+    Write(TraceEvent{QuotedName(name), At(since), Nanos(now - since), TrackText(pid, 0)});
     Flush();
   };
   if (only_spans_ && file_ == nullptr) {
@@ -177,6 +181,7 @@ void Timeline::AddSpans(const std::string& host, int64_t ahead_nanos, const std:
   if (spans_.kind_size() == 0 || !Ready()) return;
   for (const auto& write : std::exchange(held_back_, {})) write();
   const int pid = RankProcess(spans_.rank(), host);
+  const std::string tracks[] = {TrackText(pid, kLifeThread + 1), TrackText(pid, kLifeThread + 2)};
   const uint32_t* kind = spans_.kind().data();
   const uint32_t* lane = spans_.lane().data();
   const int64_t* number_step = spans_.number_step().data();
@@ -198,45 +203,49 @@ void Timeline::AddSpans(const std::string& host, int64_t ahead_nanos, const std:
     span.name = names.substr(0, name_bytes[i]);
     names.remove_prefix(name_bytes[i]);
     span.kind = kind[i];
-    span.tid = kLifeThread + 1 + static_cast<int>(std::min(lane[i], 1u));
+    span.track = tracks[std::min(lane[i], 1u)];
     span.transfer = {number, bytes[i]};
     span.begin =
         std::clamp<int64_t>(static_cast<int64_t>(begin), 0, kLastUnix) - ahead_nanos - unix_nanos_;
     span.duration = std::clamp<int64_t>(duration[i], 0, kLongest);
     span.parts = {negotiate[i], wait[i], transfer[i], reduce[i]};
-    WriteSpan(span, pid);
+    WriteSpan(span);
   }
   Flush();
 }
 
-void Timeline::WriteSpan(const Span& span, int pid) {
-  TraceEvent event{span.name, span.begin, span.duration, pid, span.tid};
-  std::string both;
-  if (span.kind != kMarkKind) {
-    event.name = span.kind == kFusionKind ? "fusion" : CollectiveName(span.kind);
-    if (!span.name.empty()) event.name = both = absl::StrCat(event.name, " ", span.name);
-    event.transfer = span.transfer;
+void Timeline::WriteSpan(const Span& span) {
+  std::string name;
+  if (span.kind == kMarkKind) {
+    name = QuotedName(span.name);
+  } else {
+    name = span.kind == kFusionKind ? "fusion" : CollectiveName(span.kind);
+    if (!span.name.empty()) absl::StrAppend(&name, " ", span.name);
+    name = QuotedName(name);
   }
+  TraceEvent event{name, span.begin, span.duration, span.track};
+  if (span.kind != kMarkKind) event.transfer = span.transfer;
   Write(event);
   // The parts lie inside it, one behind the other.
-  constexpr absl::string_view kParts[] = {"negotiate", "wait", "transfer", "reduce"};
+  constexpr absl::string_view kParts[] = {R"("negotiate")", R"("wait")", R"("transfer")",
+                                          R"("reduce")"};
   int64_t at = span.begin;
   for (size_t i = 0; i < std::size(kParts); ++i) {
     const int64_t length = std::min(span.parts[i], span.begin + span.duration - at);
     if (length <= 0) continue;
-    Write(TraceEvent{kParts[i], at, length, pid, span.tid});
+    Write(TraceEvent{kParts[i], at, length, span.track});
     at += length;
   }
 }
 
 absl::Status Timeline::Finish(const JobFacts& facts, TimePoint now) {
-  if (only_spans_ && file_ == nullptr) return status_;
+  if (only_spans_ && file_ == nullptr) return Lack();
   if (!Ready()) return status_;
   for (const job::PhaseTime& phase : facts.phases) {
     if (phase.state == job::State::kFinished) continue;
     const TimePoint end = phase.end == kNever ? now : phase.end;
-    Write(TraceEvent{PhaseName(phase.state), At(phase.begin), Nanos(end - phase.begin), kJobProcess,
-                     0});
+    Write(TraceEvent{QuotedName(PhaseName(phase.state)), At(phase.begin), Nanos(end - phase.begin),
+                     TrackText(kJobProcess, 0)});
   }
   for (const job::RankEnd& rank : facts.ranks) {
     if (!rank.ended) continue;
@@ -248,26 +257,31 @@ absl::Status Timeline::Finish(const JobFacts& facts, TimePoint now) {
     const auto dropped = dropped_.find(rank.rank.value());
     if (dropped != dropped_.end() && dropped->second > 0) args["dropped_spans"] = dropped->second;
     const std::string text = args.dump(-1, ' ', false, Json::error_handler_t::replace);
-    Write(TraceEvent{"worker", end - length, length, pid, kLifeThread, std::nullopt, text});
+    Write(TraceEvent{R"("worker")", end - length, length, TrackText(pid, kLifeThread), std::nullopt,
+                     text});
   }
-  text_ += "\n]\n";
   Flush();
+  Put("\n]\n");
   if (std::fclose(file_.release()) != 0 && status_.ok()) {
     status_ = PosixError(errno, absl::StrCat("write the timeline ", Escape(path_)));
   }
-  if (status_.ok() && !unreadable_.empty()) {
+  return Lack();
+}
+
+absl::Status Timeline::Lack() const {
+  if (!status_.ok()) return status_;
+  if (!unreadable_.empty()) {
     return absl::DataLossError(absl::StrCat("the timeline ", Escape(path_), " lacks spans of ",
                                             absl::StrJoin(unreadable_, ", "),
                                             ": what came from there cannot be read"));
   }
   uint64_t lost = 0;
   for (const auto& [rank, count] : dropped_) lost += count;
-  if (status_.ok() && lost > 0) {
-    return absl::DataLossError(absl::StrCat(
-        "the timeline ", Escape(path_), " lacks ", lost,
-        " spans that the workers made faster than they could be taken (see dropped_spans)"));
-  }
-  return status_;
+  if (lost == 0) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("the timeline ", Escape(path_), " lacks ", lost,
+                   " spans that the workers made faster than they could be taken (see "
+                   "dropped_spans)"));
 }
 
 }  // namespace dtrain::report

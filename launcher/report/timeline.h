@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "launcher/report/facts.h"
-#include "launcher/report/trace_event.h"
+#include "launcher/report/trace_text.h"
 
 namespace dtrain::report {
 
@@ -45,13 +45,14 @@ class Timeline {
   bool Ready();
   void Write(const TraceEvent& event);
   void Write(const nlohmann::ordered_json& event);
-  void WriteSpan(const Span& span, int pid);
-  void NextEvent();
+  void WriteSpan(const Span& span);
   void Flush();
+  void Put(absl::string_view text);
   void NameProcess(int pid, const std::string& name, int sort);
   void NameThread(int pid, int tid, const std::string& name);
   int RankProcess(uint32_t rank, const std::string& host);
   int64_t At(TimePoint time) const;  // ns since the launch
+  absl::Status Lack() const;         // what went wrong, or what is not in the file
 
   const std::string path_;
   const bool only_spans_;
@@ -59,8 +60,7 @@ class Timeline {
   const int64_t unix_nanos_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
   absl::Status status_;
-  bool first_ = true;
-  std::string text_;                              // of events, not in the file yet
+  TraceText text_;                                // of events, not in the file yet
   v1::Spans spans_;                               // of AddSpans: its memory is used again
   std::map<uint32_t, TimePoint> node_at_;         // where its present part began
   std::vector<std::function<void()>> held_back_;  // with only_spans_: until the first span

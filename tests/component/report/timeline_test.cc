@@ -183,9 +183,14 @@ TEST_F(TimelineTest, WhatIsNoSpansIsToldWithItsHost) {
   Tell("node4", 0, short_names);
   v1::Spans no_rank = Spans(4'000'000'000, 100, 10);
   Tell("node5", 0, no_rank);
-  EXPECT_THAT(std::string(timeline_->Finish(Facts(), At(5)).message()),
-              HasSubstr("trace.json lacks spans of node2, node3, node4, node5: what came from "
-                        "there cannot be read"));
+  v1::Spans long_name;
+  long_name.set_rank(1);
+  Add({1, std::string(41, 'a')}, long_name);
+  Tell("node6", 0, long_name);
+  EXPECT_THAT(
+      std::string(timeline_->Finish(Facts(), At(5)).message()),
+      HasSubstr("trace.json lacks spans of node2, node3, node4, node5, node6: what came from "
+                "there cannot be read"));
   EXPECT_EQ(Events().front()["args"]["number"], 4);
 }
 
@@ -193,6 +198,14 @@ TEST_F(TimelineTest, WithoutSpansAFileOfHorovodsNameIsLeftAlone) {
   Make(true);
   timeline_->NodeReached(NodeId(0), "node1", "connect", At(20));
   EXPECT_TRUE(timeline_->Finish(Facts(), At(500)).ok());
+  EXPECT_NE(access(path_.c_str(), F_OK), 0);
+}
+
+TEST_F(TimelineTest, WhatIsNoSpansIsToldWithoutAFileToo) {
+  Make(true);
+  timeline_->AddSpans("node2", 0, "\xff");
+  EXPECT_THAT(std::string(timeline_->Finish(Facts(), At(5)).message()),
+              HasSubstr("lacks spans of node2"));
   EXPECT_NE(access(path_.c_str(), F_OK), 0);
 }
 
