@@ -194,6 +194,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     if (const int* code = pmi_->abort_code(worker.rank())) {
       exit->set_aborted(true);
       exit->set_abort_code(*code);
+      exit->set_abort_unix_nanos(aborts_[worker.rank()].unix_nanos);
     }
     // The kernel counts its kills per cgroup: each explains one SIGKILL that was not ours.
     if (status.signal == SIGKILL && !core_.stop_asked() && oom_kills_->Read() > oom_kills_told_) {

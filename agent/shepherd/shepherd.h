@@ -100,7 +100,11 @@ class Shepherd {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::optional<PmiServer> pmi_;
   std::map<uint32_t, std::unique_ptr<PmiConnection>> pmi_connections_;
-  std::map<uint32_t, std::unique_ptr<loop::Timer>> abort_timers_;
+  struct Abort {
+    int64_t unix_nanos;  // when the rank asked for it
+    std::unique_ptr<loop::Timer> timer;
+  };
+  std::map<uint32_t, Abort> aborts_;  // by rank
   std::set<std::pair<uint32_t, v1::StreamKind>> grown_;
   std::set<std::pair<uint32_t, v1::StreamKind>> spools_told_;  // an agent has heard of them
   bool grown_posted_ = false;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "agent/shepherd/failure.h"
 #include "agent/shepherd/shepherd.h"
 #include "common/base/exit_code.h"
@@ -112,7 +113,7 @@ void Shepherd::Carry(PmiServer::Actions actions) {
       uint32_t rank = abort->rank;
       auto timer = std::make_unique<loop::Timer>(loop_);
       timer->After(kAbortLimit, [this, rank] { Find(rank)->Signal(SIGKILL); });
-      abort_timers_[rank] = std::move(timer);
+      aborts_[rank] = {absl::GetCurrentTimeNanos(), std::move(timer)};
     } else {
       v1::ShepherdEvent event;
       *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));

@@ -19,6 +19,9 @@ namespace {
 // A failure on one node makes workers of others fail within milliseconds, and their reports may
 // overtake its own. Until this long after the first report the earliest of them counts.
 constexpr Duration kVerdictSettle = std::chrono::milliseconds(100);
+// A rank that asked for the job's abort is given 200 ms by its shepherd to end by itself: its
+// neighbours may have failed, and have been told, long before that.
+constexpr Duration kAbortSettle = std::chrono::milliseconds(300);
 
 // All nodes of a job meet the same lack within moments.
 constexpr Duration kWarningSettle = std::chrono::milliseconds(200);
@@ -103,21 +106,25 @@ void JobImpl::OnRankFailed(const NodeMessage& message) {
 // By when it happened. A worker that was struck down closes its connections before it can be
 // reaped, and its neighbours may exit with an error of their own before that: within moments the
 // one that was killed or crashed is the cause. SIGABRT is not such an end: libraries abort when
-// they lose their peers.
+// they lose their peers. An abort happened when it was asked for.
 std::pair<int64_t, uint32_t> JobImpl::FailureOrder(const NodeMessage& message) {
   const v1::WorkerExit& exit = message.event.exit();
+  const auto ours = [&](int64_t unix_nanos) {
+    return At(message.node).clock.ToOurs(unix_nanos, message.received_unix_nanos);
+  };
+  if (exit.aborted()) return {ours(exit.abort_unix_nanos()), exit.rank()};
   constexpr int kHard[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
   const bool hard = !exit.told_to_stop() &&
                     std::find(std::begin(kHard), std::end(kHard), exit.signal()) != std::end(kHard);
-  const int64_t when =
-      At(message.node).clock.ToOurs(exit.unix_nanos(), message.received_unix_nanos);
+  const int64_t when = ours(exit.unix_nanos());
   return {hard ? when - std::chrono::nanoseconds(kVerdictSettle).count() : when, exit.rank()};
 }
 
 void JobImpl::ConsiderFirst(const NodeMessage& message) {
   const v1::WorkerExit& exit = message.event.exit();
-  const bool open = verdict.kind == Verdict::Kind::kWorker && now <= verdict_open_until;
-  if (!open || exit.told_to_stop()) return;
+  if (verdict.kind != Verdict::Kind::kWorker) return;
+  const Duration later = exit.aborted() ? kAbortSettle - kVerdictSettle : Duration::zero();
+  if (now > verdict_open_until + later || (exit.told_to_stop() && !exit.aborted())) return;
   const std::pair<int64_t, uint32_t> mine = FailureOrder(message);
   if (mine >= first_failure) return;
   first_failure = mine;

@@ -68,6 +68,9 @@ TEST_F(PmiTest, AnAbortThatDoesNotExitIsKilled) {
   ASSERT_TRUE(UntilFinished());
   EXPECT_TRUE(exits_[0].aborted());
   EXPECT_EQ(exits_[0].signal(), SIGKILL);
+  // It was given time to end, and told when it asked.
+  EXPECT_GT(exits_[0].unix_nanos() - exits_[0].abort_unix_nanos(), 100'000'000);
+  EXPECT_LT(exits_[0].unix_nanos() - exits_[0].abort_unix_nanos(), 60'000'000'000);
 }
 
 // C5

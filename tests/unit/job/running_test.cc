@@ -146,6 +146,59 @@ TEST_F(RunningTest, WhoWasToldToStopIsNeverTheFirst) {
   EXPECT_EQ(verdict().rank, Rank(0));
 }
 
+// D2. MPICH waits to be killed after an abort, while its neighbours fail and exit by themselves.
+TEST_F(RunningTest, AnAbortIsTheFirstWhenItWasAskedForBefore) {
+  struct Case {
+    int asked_ms;   // before the neighbour's exit
+    int report_ms;  // after the neighbour's report
+    bool is_first;
+  };
+  for (const Case& c :
+       {Case{50, 1, true}, Case{1, 250, true}, Case{-1, 1, false}, Case{50, 350, false}}) {
+    SCOPED_TRACE(c.asked_ms);
+    SCOPED_TRACE(c.report_ms);
+    finished_ = false;
+    all_.clear();
+    Make(2);
+    RunUntil(State::kRunning);
+    now_ += milliseconds(500);
+    const int64_t wall = kEpoch + (now_ - start_).count();
+    v1::WorkerExit neighbour = ExitOf(0, 15);
+    neighbour.set_unix_nanos(wall);
+    Exit(neighbour);
+    now_ += milliseconds(c.report_ms);
+    v1::WorkerExit aborted = ExitOf(2, 0, SIGTERM, true);
+    aborted.set_aborted(true);
+    aborted.set_abort_code(42);
+    aborted.set_abort_unix_nanos(wall - int64_t{c.asked_ms} * 1'000'000);
+    aborted.set_unix_nanos(kEpoch + (now_ - start_).count());
+    Exit(aborted);
+    EndAll();
+    EXPECT_EQ(verdict().rank, Rank(c.is_first ? 2 : 0));
+    EXPECT_EQ(verdict().exit_code, c.is_first ? 42 : 15);
+  }
+}
+
+// Who is killed pulls others with it, and some of them abort.
+TEST_F(RunningTest, AnAbortAfterAKillIsNotTheFirst) {
+  Make(2);
+  RunUntil(State::kRunning);
+  now_ += milliseconds(500);
+  const int64_t wall = kEpoch + (now_ - start_).count();
+  v1::WorkerExit aborted = ExitOf(0, 1);
+  aborted.set_aborted(true);
+  aborted.set_abort_code(1);
+  aborted.set_abort_unix_nanos(wall);
+  aborted.set_unix_nanos(wall + 1'000'000);
+  Exit(aborted);
+  v1::WorkerExit killed = ExitOf(2, 0, SIGKILL);
+  killed.set_unix_nanos(wall + 2'000'000);
+  Exit(killed);
+  EndAll();
+  EXPECT_EQ(verdict().rank, Rank(2));
+  EXPECT_EQ(verdict().exit_code, 137);
+}
+
 // G2, G3: the agent acted on its own lease.
 TEST_F(RunningTest, WorkersEndedByTheirAgentAreItsNodesLoss) {
   Make(2);
