@@ -109,8 +109,9 @@ void Shepherd::Carry(PmiServer::Actions actions) {
       Warn(
           absl::StrCat("rank ", drop->rank, " was cut off from PMI (PMI_FD): it sent ", drop->why));
     } else if (auto* abort = std::get_if<PmiServer::Abort>(&action)) {
-      // Its exit is what tells the launcher, so it must come.
-      uint32_t rank = abort->rank;
+      // Its exit is what tells the launcher, so it must come, however often it asks.
+      const uint32_t rank = abort->rank;
+      if (aborts_.count(rank) > 0) continue;
       auto timer = std::make_unique<loop::Timer>(loop_);
       timer->After(kAbortLimit, [this, rank] { Find(rank)->Signal(SIGKILL); });
       aborts_[rank] = {absl::GetCurrentTimeNanos(), std::move(timer)};

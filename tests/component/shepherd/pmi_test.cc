@@ -73,6 +73,13 @@ TEST_F(PmiTest, AnAbortThatDoesNotExitIsKilled) {
   EXPECT_LT(exits_[0].unix_nanos() - exits_[0].abort_unix_nanos(), 60'000'000'000);
 }
 
+TEST_F(PmiTest, WhoAbortsAgainAndAgainIsKilled) {
+  Start(Client(1, "while :; do echo cmd=abort exitcode=7 >&3; sleep 0.05; done"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_TRUE(exits_[0].aborted());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+}
+
 // C5
 TEST_F(PmiTest, GarbageCutsOffItsRankAlone) {
   Start(Client(2,
