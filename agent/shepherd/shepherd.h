@@ -70,7 +70,7 @@ class Shepherd {
   void ReportPages();
   // Spans of those whose ring is used to a part that is worth a message.
   void TakeManySpans();
-  // Until fewer than `least` wait.
+  // Of those that wait now, until fewer than `least` do.
   void TakeSpans(Worker& worker, uint64_t least);
   // To the agent.
   void Send(v1::ShepherdEvent event, int fd = -1) { line_.Send(std::move(event), fd); }

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -176,12 +177,16 @@ void Shepherd::TakeManySpans() {
 }
 
 void Shepherd::TakeSpans(Worker& worker, uint64_t least) {
-  // No agent, or a launcher that reads slowly: the worker's ring fills and counts what it drops.
-  while (line_.attached() && line_.queued_bytes() < kChannelBusy &&
-         worker.page().spans() >= least) {
+  // What a worker adds meanwhile waits for the next time: it may add without an end.
+  uint64_t left = std::min<uint64_t>(worker.page().spans(), part_.timeline_records());
+  // No agent, or a launcher that reads slowly: the worker's ring fills and counts what it drops. Of
+  // one that has ended nobody would count them, and there is no more than its ring.
+  while (left >= least && line_.attached() &&
+         (worker.ended() || line_.queued_bytes() < kChannelBusy)) {
     spans_.Clear();
     spans_.set_rank(worker.rank());
     if (!worker.page().TakeSpans(kSpansAtOnce, spans_)) return;
+    left -= std::min<uint64_t>(left, static_cast<uint64_t>(spans_.kind_size()));
     v1::ShepherdEvent event;
     event.set_spans(spans_.SerializeAsString());
     Send(std::move(event));

@@ -16,13 +16,6 @@ using Json = nlohmann::json;
 
 constexpr size_t kMostNumbers = 160;  // bytes of an event without the texts it is given
 
-constexpr char kTwoDigits[] =
-    "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546"
-    "4"
-    "7484950515253545556575859606162636465666768697071727374757677787980818283848586878889909192939"
-    "4"
-    "9596979899";
-
 char* Put(absl::string_view text, char* to) {
   std::memcpy(to, text.data(), text.size());
   return to + text.size();
@@ -34,8 +27,9 @@ char* PutNumber(Unsigned number, char* to) {
 }
 
 char* PutTwo(uint32_t number, char* to) {
-  std::memcpy(to, kTwoDigits + size_t{2} * number, 2);
-  return to + 2;
+  *to++ = static_cast<char>('0' + number / 10);
+  *to++ = static_cast<char>('0' + number % 10);
+  return to;
 }
 
 // In microseconds, exactly.

@@ -95,6 +95,15 @@ TEST_F(PageTest, TakesTheRecordsOfTheTimeline) {
   EXPECT_EQ(spans.names().substr(0, 8), "gradgrad");
 }
 
+// More than the line to the agent takes at once, right before the end.
+TEST_F(PageTest, AFullRingIsTakenWhole) {
+  v1::JobPart part = Program(1, absl::StrCat("N = CAPACITY = 60000\n", kRecords));
+  part.set_timeline_records(60'000);
+  Start(std::move(part));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(spans_[0].number_step_size(), 60'000);
+}
+
 class LivingPageTest : public PageTest, public ::testing::WithParamInterface<int> {};
 
 // Few wait for the next second, and are not forgotten.
