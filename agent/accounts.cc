@@ -32,8 +32,13 @@ void Accounts::Ask(std::function<absl::StatusOr<os::Account>()> look, Done done)
                        "this node's databases of accounts (passwd in /etc/nsswitch.conf) have not "
                        "answered within 10 s"));
   });
-  pool_.Run([this, number, look = std::move(look)] {
+  const absl::Status queued = pool_.TryRun([this, number, look = std::move(look)] {
     loop_.Post([this, number, found = look()]() mutable { Answer(number, std::move(found)); });
+  });
+  if (queued.ok()) return;
+  loop_.Post([this, number, queued] {
+    Answer(number, absl::ResourceExhaustedError(
+                       absl::StrCat("look up the account: ", queued.message())));
   });
 }
 

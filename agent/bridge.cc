@@ -11,7 +11,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "agent/about.h"
 #include "agent/node_readers.h"
 #include "agent/resident.h"
@@ -19,12 +21,15 @@
 #include "agent/session/shepherd_process.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
+#include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/loop/byte_pump.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "common/os/fd.h"
+#include "common/os/leave.h"
 #include "common/os/process_tree.h"
+#include "common/os/signals.h"
 #include "common/rpc/channel.h"
 
 namespace dtrain::agent {
@@ -49,12 +54,14 @@ bool WriteAll(int fd, absl::string_view bytes) {
 // Members in start order, so that they stop in reverse.
 class Bridge {
  public:
-  Bridge(std::unique_ptr<session::ShepherdProcess> shepherd, loop::Loop& loop)
+  Bridge(std::unique_ptr<session::ShepherdProcess> shepherd, loop::Loop& loop, std::string notice)
       : loop_(loop),
         readers_(loop),
         shepherd_(std::move(shepherd)),
         sessions_(
-            loop, session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION},
+            loop,
+            session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/false,
+                              std::move(notice)},
             /*state_directory=*/"",
             [this](const session::Owner&, const v1::Hello&) { return TakeShepherd(); },
             readers_.readers(), [this] { Leave(); }),
@@ -118,6 +125,24 @@ class Bridge {
   std::optional<rpc::StreamServer> server_;
 };
 
+// "0.1.0 (3f2a91c04d77)" of a BuildId.
+std::string ShortBuild(absl::string_view build) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(absl::StripTrailingAsciiWhitespace(build), absl::MaxSplits(' ', 1));
+  return absl::StrCat(Escape(parts.first, 32), " (", Escape(parts.second.substr(0, 12), 12), ")");
+}
+
+// To the launcher of a job that goes on without the resident agent of its node.
+std::string BypassNotice(const std::string& other_build) {
+  if (other_build.empty()) return "";
+  return absl::StrCat("the resident agent here is build ", ShortBuild(other_build),
+                      " and this dtrain is build ", ShortBuild(BuildId()),
+                      ", so the job runs without it: GPUs and cores that it has reserved for ",
+                      "other jobs may be used twice, and the job ends when its connection breaks; "
+                      "install the same ",
+                      "release on both");
+}
+
 int Fail(const absl::Status& status) {
   log::Error(status.message());
   return kExitStartAgents;
@@ -136,18 +161,18 @@ int RunRelay(os::UniqueFd resident, bool one_socket) {
                       [&](absl::Status) { loop.Stop(); });
   loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int) { loop.Stop(); });
   loop.Run();
-  _exit(kExitOk);
+  os::Leave(kExitOk);
 }
 
 int RunBridge(bool one_socket, bool resume) {
-  signal(SIGPIPE, SIG_IGN);
+  os::FailWritesWithoutSignals();
   auto resident = ConnectToResident(/*any_build=*/resume);
   if (!resident.ok()) return Fail(resident.status());
-  if (resident->has_value()) {
+  if (resident->stream) {
     if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {
       return Fail(PosixError(errno, "greet the launcher"));
     }
-    return RunRelay(**std::move(resident), one_socket);
+    return RunRelay(std::move(resident->stream), one_socket);
   }
   absl::Status subreaper = os::BecomeSubreaper();
   if (!subreaper.ok()) log::Warn(subreaper.message());
@@ -155,7 +180,7 @@ int RunBridge(bool one_socket, bool resume) {
   // Before gRPC starts its threads, and while the launcher is still on its way.
   auto shepherd = session::ShepherdProcess::Start(loop, kOwnProgram);
   if (!shepherd.ok()) return Fail(shepherd.status());
-  Bridge bridge(*std::move(shepherd), loop);
+  Bridge bridge(*std::move(shepherd), loop, BypassNotice(resident->other_build));
   if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {
     return Fail(PosixError(errno, "greet the launcher"));
   }
@@ -167,9 +192,8 @@ int RunBridge(bool one_socket, bool resume) {
   // A plain kill of the agent is the launcher's going away: the workers are ended first.
   loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int) { loop.Stop(); });
   loop.Run();
-  // Not by way of the destructors: gRPC's shutdown may wait ten seconds for a poller of its own.
   // A shepherd that still runs sees its socket close, and ends its workers.
-  _exit(kExitOk);
+  os::Leave(kExitOk);
 }
 
 }  // namespace dtrain::agent

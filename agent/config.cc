@@ -39,8 +39,8 @@ std::unique_ptr<CLI::App> Define(Config& config) {
   app->add_option("--tls-key", config.tls.key, "its key, for nobody else to read")
       ->default_val(absl::StrCat(kTlsDirectory, "/node.key"));
   app->add_option("--tls-crl", config.tls.crl,
-                  "what is revoked. Default: crl.pem beside the authority's certificate, when it "
-                  "is there");
+                  "the list of revoked certificates. Default: crl.pem beside the authority's "
+                  "certificate. It must be there, unless this says none");
   app->add_option("--account-map", config.account_map,
                   "a file of lines `certificate = account`, for names that differ");
   app->add_flag("--allow-root", config.allow_root, "certificates may lead to the account of root");

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/connections.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,19 +17,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "agent/door.h"
+#include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/credentials.h"
 #include "common/os/heap.h"
-#include "common/rpc/frame_guard.h"
 #include "common/rpc/guarded_stream.h"
 
 namespace dtrain::agent {
 namespace {
 
-// Of one user or address: a launcher has one connection per node, so this is as many jobs at a
-// time. And of all.
-constexpr size_t kMostOfOne = 128;
-constexpr size_t kMost = 1024;
+// Of messages that are not whole yet: one of the longest, and some more. Of one user.
+constexpr size_t kMostUnfinished = rpc::kMostMessage + (4 << 20);
 // Between the end of a connection and giving its memory back.
 constexpr Duration kTrimPause = std::chrono::seconds(1);
 // So long after the last connection gRPC is let go, which wakes up three times a second where it
@@ -63,13 +64,26 @@ std::vector<std::string> HostsOf(const tls::Certificate& own, int socket) {
   return out;
 }
 
+// An address; of IPv6 its network, of which a host may have as many addresses as it likes.
+std::string SourceOf(const std::string& address) {
+  in6_addr v6;
+  if (inet_pton(AF_INET6, address.c_str(), &v6) != 1 || IN6_IS_ADDR_V4MAPPED(&v6)) return address;
+  std::memset(v6.s6_addr + 8, 0, 8);
+  char text[INET6_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET6, &v6, text, sizeof(text));
+  return absl::StrCat(text, "/64");
+}
+
 }  // namespace
 
 // gRPC works on its stream; a duplicate tells when the peer has gone.
 struct Connections::Connection {
-  std::string origin;              // "user 1000", an address
-  bool is_http = false;            // and has its place for its TLS only
-  std::vector<std::string> hosts;  // by which an HTTP client may have called us
+  std::string origin;  // "user 1000", an address
+  Ticket place;
+  std::shared_ptr<const tls::Context> context;  // of its TLS
+  bool shaken = false;                          // and has said who it is
+  bool is_http = false;                         // and has its place for its TLS only
+  std::vector<std::string> hosts;               // by which an HTTP client may have called us
   // False once it is closed: its stream may still have a word.
   std::shared_ptr<bool> here = std::make_shared<bool>(true);
   os::UniqueFd watched;
@@ -94,50 +108,122 @@ Connections::Connections(loop::Loop& loop, session::Sessions& sessions,
 
 Connections::~Connections() = default;
 
-void Connections::Identify(os::UniqueFd socket, Identified then) {
-  auto peer = os::PeerOf(socket.get());
-  if (!peer.ok()) return log::Error(peer.status().message());
-  const std::string origin = absl::StrCat("user ", peer->uid);
-  if (accounts_.waiting() >= kMostOfOne) {
-    return Refuse(origin, absl::StrCat(accounts_.waiting(), " others wait for a look at accounts"));
+std::optional<Connections::Ticket> Connections::TakePlace(Pool pool, const std::string& origin,
+                                                          auth::Places::Rank rank) {
+  auto ticket = places_.Take(pool, origin, rank);
+  if (ticket.ok()) return *std::move(ticket);
+  Refuse(origin, ticket.status().message());
+  return std::nullopt;
+}
+
+// A flood of strangers makes room itself: the oldest of those who have most goes, and a handshake
+// is a matter of milliseconds.
+std::optional<Connections::Ticket> Connections::TakeHandshake(const std::string& address) {
+  const std::string source = SourceOf(address);
+  if (const std::string who = places_.WhoIsToYield(Pool::kHandshake, source); !who.empty()) {
+    const auto oldest =
+        std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) {
+          return each->tls != nullptr && !each->shaken && each->place.of() == who;
+        });
+    if (oldest != connections_.end()) {
+      Refuse((*oldest)->origin, "it has not said who it is, and others wait for its place");
+      Close(oldest);
+    }
   }
-  accounts_.Find(peer->uid, [this, peer = *peer, origin, socket = std::move(socket),
-                             then = std::move(then)](absl::StatusOr<os::Account> found) mutable {
-    auto identity = auth::IdentityOfUnixPeer({peer.uid, peer.gid, static_cast<uint32_t>(peer.pid)},
-                                             found.ok() ? found->name : "", policy_);
-    if (!identity.ok()) return Refuse(origin, identity.status().message());
-    if (CouldNotBeAsked(found.status()))
-      identity->no_account = std::string(found.status().message());
-    then(std::move(socket), *std::move(identity));
-  });
+  auto ticket = places_.Take(Pool::kHandshake, source);
+  if (ticket.ok()) return *std::move(ticket);
+  Refuse(address, ticket.status().message());
+  return std::nullopt;
+}
+
+auth::Places::Rank Connections::RankOf(const auth::UnixPeer& peer) const {
+  if (peer.uid == 0 || peer.uid == policy_.agent_uid) return auth::Places::Rank::kAdmin;
+  const bool resumes =
+      sessions_.Awaits([&](const session::Owner& owner) { return owner.uid == peer.uid; });
+  return resumes ? auth::Places::Rank::kResumes : auth::Places::Rank::kOrdinary;
+}
+
+auth::Places::Rank Connections::RankOf(const tls::Certificate& peer) const {
+  if (peer.kind == tls::Kind::kAdmin) return auth::Places::Rank::kAdmin;
+  const std::string account = policy_.accounts.AccountFor(peer.name);
+  const bool resumes =
+      peer.kind == tls::Kind::kUser &&
+      sessions_.Awaits([&](const session::Owner& owner) { return owner.name == account; });
+  return resumes ? auth::Places::Rank::kResumes : auth::Places::Rank::kOrdinary;
+}
+
+rpc::FrameGuard Connections::GuardFor(const std::string& origin) {
+  std::erase_if(unfinished_, [](const auto& each) { return each.second.expired(); });
+  std::weak_ptr<rpc::Unfinished>& known = unfinished_[origin];
+  std::shared_ptr<rpc::Unfinished> shared = known.lock();
+  if (shared == nullptr) known = shared = std::make_shared<rpc::Unfinished>(kMostUnfinished);
+  return rpc::FrameGuard(std::move(shared));
+}
+
+// Its place is taken before its account is looked up, which may take a while.
+void Connections::Identify(Pool pool, os::UniqueFd socket, Identified then) {
+  auto credentials = os::PeerOf(socket.get());
+  if (!credentials.ok()) return log::Error(credentials.status().message());
+  const auth::UnixPeer peer{credentials->uid, credentials->gid,
+                            static_cast<uint32_t>(credentials->pid)};
+  const std::string origin = absl::StrCat("user ", peer.uid);
+  std::optional<Ticket> place = TakePlace(pool, origin, RankOf(peer));
+  if (!place.has_value()) return;
+  accounts_.Find(
+      peer.uid, [this, peer, origin, socket = std::move(socket), place = *std::move(place),
+                 then = std::move(then)](absl::StatusOr<os::Account> found) mutable {
+        auto identity = auth::IdentityOfUnixPeer(peer, found.ok() ? found->name : "", policy_);
+        if (!identity.ok()) return Refuse(origin, identity.status().message());
+        if (CouldNotBeAsked(found.status()))
+          identity->no_account = std::string(found.status().message());
+        then(std::move(socket), *std::move(identity), std::move(place));
+      });
 }
 
 void Connections::AdmitUnix(os::UniqueFd socket) {
-  Identify(std::move(socket), [this](os::UniqueFd known, auth::Identity identity) {
-    const std::string origin = OriginOf(identity);
-    if (!HasRoom(origin)) return;
-    auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
-    (*place)->origin = origin;
-    // Who may end the agent need not wear it out.
-    if (identity.role != auth::Role::kAdmin) known = Guard(place, std::move(known));
-    known ? Serve(place, std::move(identity), std::move(known)) : Close(place);
-  });
+  Identify(Pool::kUnix, std::move(socket),
+           [this](os::UniqueFd known, auth::Identity identity, Ticket ticket) {
+             auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
+             (*place)->origin = OriginOf(identity);
+             (*place)->place = std::move(ticket);
+             // Who may end the agent need not wear it out.
+             if (identity.role != auth::Role::kAdmin) known = Guard(place, std::move(known));
+             known ? Serve(place, std::move(identity), std::move(known)) : Close(place);
+           });
 }
 
 void Connections::AdmitHttp(os::UniqueFd socket) {
-  Identify(std::move(socket), [this](os::UniqueFd known, auth::Identity identity) {
-    const std::string origin = OriginOf(identity);
-    if (!http_->Admit(std::move(known), origin, {}, answers_.HandlerFor(std::move(identity)))) {
-      Refuse(origin, "too many HTTP connections are here");
+  Identify(
+      Pool::kLookup, std::move(socket),
+      [this](os::UniqueFd known, auth::Identity identity, const Ticket&) {
+        const std::string origin = OriginOf(identity);
+        if (!http_->Admit(std::move(known), origin, {}, answers_.HandlerFor(std::move(identity)))) {
+          Refuse(origin, "too many HTTP connections are here");
+        }
+      });
+}
+
+void Connections::SetTls(std::shared_ptr<const tls::Context> context) {
+  tls_ = std::move(context);
+  if (tls_ == nullptr) return;
+  for (Place place = connections_.begin(); place != connections_.end();) {
+    const Place one = place++;
+    if ((*one)->tls == nullptr || !(*one)->shaken) continue;
+    if (const absl::Status still = (*one)->tls->CheckAgain(*tls_); !still.ok()) {
+      Refuse((*one)->origin, still.message());
+      Close(one);
     }
-  });
+  }
 }
 
 void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
   if (tls_ == nullptr) return Refuse(address, "this agent takes no TCP connections any more");
-  if (!HasRoom(address)) return;
+  std::optional<Ticket> ticket = TakeHandshake(address);
+  if (!ticket.has_value()) return;
   auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
   (*place)->origin = address;
+  (*place)->place = *std::move(ticket);
+  (*place)->context = tls_;
   (*place)->hosts = HostsOf(tls_->own(), socket.get());
   tls::Stream::Callbacks callbacks;
   callbacks.on_ready = [this, place](tls::Ready ready) { OnTlsReady(place, std::move(ready)); };
@@ -156,10 +242,23 @@ void Connections::OnTlsReady(Place place, tls::Ready ready) {
     Refuse(origin, "it speaks neither gRPC nor HTTP (ALPN h2, http/1.1)");
     return Close(place);
   }
+  (*place)->shaken = true;
+  // The files were read again meanwhile.
+  if ((*place)->context != tls_ && tls_ != nullptr) {
+    if (const absl::Status still = (*place)->tls->CheckAgain(*tls_); !still.ok()) {
+      Refuse(origin, still.message());
+      return Close(place);
+    }
+  }
+  const std::string who =
+      absl::StrCat(tls::KindName(ready.peer.kind), " ", Escape(ready.peer.name, 64));
+  std::optional<Ticket> ticket = TakePlace(Pool::kTls, who, RankOf(ready.peer));
+  if (!ticket.has_value()) return Close(place);
+  (*place)->place = *std::move(ticket);
   // From the first byte on, whoever it is.
   if (ready.alpn == kGrpc) {
     (*place)->tls->Inspect(
-        [guard = rpc::FrameGuard()](absl::string_view bytes) mutable { return guard.Take(bytes); });
+        [guard = GuardFor(who)](absl::string_view bytes) mutable { return guard.Take(bytes); });
   }
   const std::string name = policy_.accounts.AccountFor(ready.peer.name);
   accounts_.Find(name, [this, place, here = (*place)->here,
@@ -196,12 +295,14 @@ void Connections::OnAccount(Place place, tls::Ready ready,
 }
 
 os::UniqueFd Connections::Guard(Place place, os::UniqueFd socket) {
-  auto made = rpc::GuardedStream::Make(
-      loop_, std::move(socket), [this, place, here = (*place)->here](const absl::Status& why) {
-        if (!*here) return;
-        if (absl::IsResourceExhausted(why)) Refuse((*place)->origin, why.message());
-        Close(place);
-      });
+  auto made =
+      rpc::GuardedStream::Make(loop_, std::move(socket), GuardFor((*place)->place.of()),
+                               [this, place, here = (*place)->here](const absl::Status& why) {
+                                 if (!*here) return;
+                                 if (absl::IsResourceExhausted(why))
+                                   Refuse((*place)->origin, why.message());
+                                 Close(place);
+                               });
   if (!made.ok()) {
     Refuse((*place)->origin, made.status().message());
     return {};
@@ -243,15 +344,6 @@ void Connections::CloseWhenSilent(Place place) {
   }
   Refuse((*place)->origin, "no whole call has come over its connection for 40 s");
   Close(place);
-}
-
-bool Connections::HasRoom(const std::string& origin) {
-  const auto of_one =
-      static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(),
-                                        [&](const auto& each) { return each->origin == origin; }));
-  if (of_one < kMostOfOne && connections_.size() < kMost) return true;
-  Refuse(origin, absl::StrCat("it has ", of_one, " connections of ", connections_.size(), " here"));
-  return false;
 }
 
 void Connections::Refuse(const std::string& origin, absl::string_view why) {

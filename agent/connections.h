@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "agent/accounts.h"
 #include "agent/answers/node_answers.h"
 #include "agent/auth/identity.h"
+#include "agent/auth/places.h"
 #include "agent/auth/refusal_log.h"
 #include "agent/session/agent_service.h"
 #include "agent/session/sessions.h"
@@ -20,6 +22,7 @@
 #include "common/loop/threads.h"
 #include "common/os/unique_fd.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/frame_guard.h"
 #include "common/tls/context.h"
 #include "common/tls/stream.h"
 
@@ -34,7 +37,9 @@ class Connections {
 
   // For those who come from now on.
   void SetPolicy(auth::Policy policy) { policy_ = std::move(policy); }
-  void SetTls(std::shared_ptr<const tls::Context> context) { tls_ = std::move(context); }
+  // Ends the connections of those whom it does not believe any more, as their certificates are
+  // revoked, or of an authority that is gone.
+  void SetTls(std::shared_ptr<const tls::Context> context);
 
   // A peer on the unix socket: known by the kernel's word.
   void AdmitUnix(os::UniqueFd socket);
@@ -50,11 +55,19 @@ class Connections {
   struct Connection;
   using Place = std::list<std::unique_ptr<Connection>>::iterator;
 
-  // False when so many of them are here that another one is refused.
-  bool HasRoom(const std::string& origin);
+  using Pool = auth::Places::Pool;
+  using Ticket = auth::Places::Ticket;
+  // A place for one of `origin`; none: it was refused.
+  std::optional<Ticket> TakePlace(Pool pool, const std::string& origin, auth::Places::Rank rank);
+  // Over TCP, before it has said who it is.
+  std::optional<Ticket> TakeHandshake(const std::string& address);
+  auth::Places::Rank RankOf(const auth::UnixPeer& peer) const;
+  auth::Places::Rank RankOf(const tls::Certificate& peer) const;
   // Finds out who sits at the other end of a unix socket, if it is not refused.
-  using Identified = absl::AnyInvocable<void(os::UniqueFd, auth::Identity)>;
-  void Identify(os::UniqueFd socket, Identified then);
+  using Identified = absl::AnyInvocable<void(os::UniqueFd, auth::Identity, Ticket)>;
+  void Identify(Pool pool, os::UniqueFd socket, Identified then);
+  // Of messages that one of `origin` has begun.
+  rpc::FrameGuard GuardFor(const std::string& origin);
   void OnTlsReady(Place place, tls::Ready ready);
   void OnAccount(Place place, tls::Ready ready, const absl::StatusOr<os::Account>& found);
   // What gRPC is to read instead of a unix socket, looked at before; none when that cannot be had.
@@ -74,6 +87,8 @@ class Connections {
   auth::Policy policy_;
   std::shared_ptr<const tls::Context> tls_;
   auth::RefusalLog refusals_;
+  auth::Places places_;
+  std::map<std::string, std::weak_ptr<rpc::Unfinished>> unfinished_;
   std::optional<rpc::Library> grpc_;  // until a while after the last connection
   loop::Timer rest_{loop_};
   loop::BlockingPool closing_{1};

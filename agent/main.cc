@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dtrain-agent: the wiring of its roles and nothing else.
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,13 +15,14 @@
 #include "absl/status/statusor.h"
 #include "agent/bridge.h"
 #include "agent/config.h"
+#include "agent/inventory/gpu_look.h"
 #include "agent/reap.h"
 #include "agent/serve.h"
+#include "agent/session/shepherd_process.h"
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/os/credentials.h"
-#include "common/os/fork_server.h"
 #include "common/os/scheduling.h"
 
 namespace {
@@ -31,21 +31,13 @@ constexpr char kUsage[] =
     "usage: dtrain-agent serve [FLAGS]             the resident agent of a node, for systemd\n"
     "       dtrain-agent bridge                    serve one launcher on stdin and stdout\n"
     "       dtrain-agent shepherd                  run one job's workers (socket on fd 3)\n"
-    "       dtrain-agent shepherds                 fork a shepherd when asked to (likewise)\n"
     "       dtrain-agent reap [--dry-run]          end what jobs have left behind that nobody "
     "owns\n"
+    "       dtrain-agent gpus                      look at the GPUs\n"
     "       dtrain-agent version\n"
     "\n"
-    "bridge, shepherd and shepherds are started by dtrain itself. A node needs no resident agent:\n"
+    "bridge, shepherd and gpus are started by dtrain itself. A node needs no resident agent:\n"
     "with one, jobs start faster and outlive the agent.\n";
-
-// False: whom this process forks shepherds for is gone.
-bool BecomeShepherd(char* role) {
-  prctl(PR_SET_NAME, "dtrain-forker");
-  if (!dtrain::os::ServeForks()) return false;
-  role[strlen("shepherd")] = '\0';  // in ps
-  return true;
-}
 
 }  // namespace
 
@@ -54,7 +46,7 @@ int main(int argc, char** argv) {
   dtrain::os::InterruptNobody();
   using Level = dtrain::log::Level;
   const Level least = role == "serve" ? Level::kInfo : Level::kWarning;
-  dtrain::log::Init(role == "shepherd" || role == "shepherds" ? "dtrain-shepherd" : "dtrain-agent",
+  dtrain::log::Init(role == "shepherd" ? "dtrain-shepherd" : "dtrain-agent",
                     getenv("DTRAIN_DEBUG") != nullptr ? Level::kDebug : least);
   if (absl::Status one = dtrain::os::CheckOneIdentity(); !one.ok()) {
     dtrain::log::Error(one.message());
@@ -67,9 +59,8 @@ int main(int argc, char** argv) {
       return dtrain::agent::RunBridge(one_socket, resume);
     }
   }
-  if (role == "shepherds" && argc == 2 && !BecomeShepherd(argv[1])) return dtrain::kExitOk;
-  if ((role == "shepherd" || role == "shepherds") && argc == 2) {
-    return dtrain::shepherd::RunShepherd(dtrain::os::kForkedSocket);
+  if (role == "shepherd" && argc == 2) {
+    return dtrain::shepherd::RunShepherd(dtrain::session::kShepherdSocket);
   }
   if (role == "serve" && argc == 3 &&
       (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
@@ -77,6 +68,7 @@ int main(int argc, char** argv) {
     return dtrain::kExitOk;
   }
   if (role == "serve") return dtrain::agent::RunServe({argv + 2, argv + argc});
+  if (role == "gpus" && argc == 2) return dtrain::inventory::TellGpus();
   if (role == "reap" && (argc == 2 || (argc == 3 && strcmp(argv[2], "--dry-run") == 0))) {
     return dtrain::agent::RunReap(argc == 3);
   }

@@ -12,6 +12,14 @@ namespace {
 constexpr Duration kFresh = std::chrono::seconds(1);
 // A driver that has to wake its GPUs takes a second or two; one that hangs is worth telling of.
 constexpr Duration kPatience = std::chrono::seconds(3);
+// For a launch, whose start would fail without them: eight GPUs without persistence mode take up to
+// ten seconds.
+constexpr Duration kLaunchPatience = std::chrono::seconds(20);
+// Looks under way, those included whose driver cannot even be killed out of.
+constexpr size_t kMostLooks = 4;
+constexpr char kOwnProgram[] = "/proc/self/exe";
+constexpr char kNoAnswer[] =
+    "NVIDIA's driver (NVML) does not answer; see the kernel log of the node for NVRM lines";
 
 }  // namespace
 
@@ -31,16 +39,29 @@ session::Readers NodeReaders::readers() {
   return {
       [this](Done done) { Read(std::move(done)); },
       [this](absl::AnyInvocable<void(inventory::GpuReport)> done) { ReadGpus(std::move(done)); },
-      [this](Done done) { ReadStatus(std::move(done)); }};
+      [this](Done done) { ReadStatus(std::move(done)); },
+      [this](Done done) { done(inventory::ReadInventory()); }};
 }
 
-void NodeReaders::ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done) {
+void NodeReaders::ReadGpus(inventory::GpuLook::Done done) {
   pool_.Run([this, done = std::move(done)]() mutable {
-    inventory::GpuReport report = inventory::ReadGpus(inventory::GpuOptionsFromEnvironment());
-    loop_.Post([report = std::move(report), done = std::move(done)]() mutable {
-      done(std::move(report));
+    auto none = inventory::ReadWithoutLibrary(inventory::GpuOptionsFromEnvironment());
+    loop_.Post([this, none = std::move(none), done = std::move(done)]() mutable {
+      if (none) return done(*std::move(none));
+      Look(std::move(done));
     });
   });
+}
+
+void NodeReaders::Look(inventory::GpuLook::Done done) {
+  looks_.remove_if([](const auto& look) { return look->over(); });
+  if (looks_.size() >= kMostLooks) {
+    inventory::GpuReport report;
+    report.error = kNoAnswer;
+    return done(std::move(report));
+  }
+  looks_.push_back(
+      std::make_unique<inventory::GpuLook>(loop_, kOwnProgram, kLaunchPatience, std::move(done)));
 }
 
 // The first look serves who asks at once: it is what makes a start by ssh fast. Later ones look
@@ -71,13 +92,15 @@ void NodeReaders::ReadStatus(Done done) {
     });
     return;
   }
-  pool_.Run([this] {
-    v1::Inventory inventory = inventory::ReadInventory();
-    inventory::SetGpus(inventory::ReadGpus(inventory::GpuOptionsFromEnvironment()), inventory);
-    xids_.Note(inventory);
-    loop_.Post([this, inventory = std::move(inventory)]() mutable {
-      status_pending_ = false;
-      OnStatus(std::move(inventory));
+  ReadGpus([this](inventory::GpuReport report) {
+    pool_.Run([this, report = std::move(report)]() mutable {
+      v1::Inventory inventory = inventory::ReadInventory();
+      inventory::SetGpus(std::move(report), inventory);
+      xids_.Note(inventory);
+      loop_.Post([this, inventory = std::move(inventory)]() mutable {
+        status_pending_ = false;
+        OnStatus(std::move(inventory));
+      });
     });
   });
 }
@@ -91,8 +114,7 @@ void NodeReaders::OnStatus(v1::Inventory inventory) {
 
 void NodeReaders::GiveUpOnGpus() {
   v1::Inventory inventory = inventory::ReadInventory();
-  inventory.set_gpu_error(
-      "NVIDIA's driver (NVML) does not answer; see the kernel log of the node for NVRM lines");
+  inventory.set_gpu_error(kNoAnswer);
   OnStatus(std::move(inventory));
 }
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <list>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "agent/inventory/gpu_look.h"
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/xid_watch.h"
 #include "agent/session/session.h"
@@ -13,9 +16,10 @@
 
 namespace dtrain::agent {
 
-// Reads what the node has, for sessions: the GPUs on a thread of their own, as a driver may take
-// seconds. The first look at them begins with the object. Those who only want to know share a look:
-// however many they are, there is one a second, and only while somebody asks. Loop thread.
+// Reads what the node has, for sessions: the GPUs in processes of their own, as a driver may take
+// seconds, or hang. The first look at them begins with the object. Those who only want to know
+// share a look: however many they are, there is one a second, and only while somebody asks. Loop
+// thread.
 class NodeReaders {
  public:
   using Done = absl::AnyInvocable<void(v1::Inventory)>;
@@ -23,7 +27,8 @@ class NodeReaders {
   session::Readers readers();
 
  private:
-  void ReadGpus(absl::AnyInvocable<void(inventory::GpuReport)> done);
+  void ReadGpus(inventory::GpuLook::Done done);
+  void Look(inventory::GpuLook::Done done);
   void Read(Done done);
   void ReadStatus(Done done);
   void OnStatus(v1::Inventory inventory);
@@ -32,6 +37,7 @@ class NodeReaders {
 
   loop::Loop& loop_;
   inventory::XidWatch xids_;  // the pool's
+  std::list<std::unique_ptr<inventory::GpuLook>> looks_;
   loop::BlockingPool pool_{1};
   bool first_pending_ = true;                 // the look that begins with us
   TimePoint first_at_;                        // when it was over

@@ -134,10 +134,10 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_p
   return fd;
 }
 
-absl::StatusOr<std::optional<os::UniqueFd>> ConnectToResident(bool any_build) {
+absl::StatusOr<FoundResident> ConnectToResident(bool any_build) {
   std::vector<std::string> candidates = {UserDirectory(), kSystemDirectory};
   if (const char* named = getenv("DTRAIN_AGENT_STATE"); named != nullptr) candidates = {named};
-  std::optional<os::UniqueFd> other;
+  FoundResident found;
   for (const std::string& directory : candidates) {
     const std::string build_path = directory + "/build";
     if (access(build_path.c_str(), R_OK) != 0) continue;
@@ -145,17 +145,17 @@ absl::StatusOr<std::optional<os::UniqueFd>> ConnectToResident(bool any_build) {
     // To do without an agent that may be there would share the node's GPUs with its jobs.
     if (!build.ok()) return build.status();
     const bool same = *build == BuildId();
-    if (!same && (!any_build || other)) continue;
     auto name = Name(directory + "/agent.sock");
     if (!name.ok()) continue;
     os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {
       continue;
     }
-    if (same) return fd;
-    other = std::move(fd);
+    if (same) return FoundResident{std::move(fd), ""};
+    if (any_build && !found.stream) found.stream = std::move(fd);
+    if (!any_build && found.other_build.empty()) found.other_build = *build;
   }
-  return other;
+  return found;
 }
 
 }  // namespace dtrain::agent

@@ -43,10 +43,15 @@ class ResidentDirectory {
   os::UniqueFd lock_;
 };
 
+struct FoundResident {
+  os::UniqueFd stream;      // empty: there is none that we may use
+  std::string other_build;  // BuildId of one that runs here and that we may not use
+};
+
 // A connection to the resident agent of this node, the user's own or else the system's, when there
 // is one of this very build; DTRAIN_AGENT_STATE names the directory of another one, and "none" of
 // none. `any_build`: rather one of this build, but else another one. Fails when it cannot be told
 // whether there is one.
-absl::StatusOr<std::optional<os::UniqueFd>> ConnectToResident(bool any_build);
+absl::StatusOr<FoundResident> ConnectToResident(bool any_build);
 
 }  // namespace dtrain::agent

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,13 +33,17 @@
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
 #include "common/os/heap.h"
+#include "common/os/leave.h"
 #include "common/os/private_file.h"
 #include "common/os/process_tree.h"
+#include "common/os/signals.h"
 
 namespace dtrain::agent {
 namespace {
 
 constexpr char kOwnProgram[] = "/proc/self/exe";
+// Of --tls-crl.
+constexpr char kNoRevocation[] = "none";
 // For launches that have begun, when the agent is told to go; well within a lease.
 constexpr Duration kDrainBound = std::chrono::seconds(5);
 constexpr Duration kDrainPause = std::chrono::milliseconds(10);
@@ -71,8 +76,16 @@ absl::StatusOr<Security> ReadSecurity(const Config& config) {
   if (config.listen.empty()) return security;
   tls::Files files = config.tls;
   if (files.crl.empty()) {
-    const std::string beside = files.ca.substr(0, files.ca.rfind('/') + 1) + "crl.pem";
-    if (access(beside.c_str(), F_OK) == 0) files.crl = beside;
+    files.crl = files.ca.substr(0, files.ca.rfind('/') + 1) + "crl.pem";
+  } else if (files.crl == kNoRevocation) {
+    files.crl.clear();
+  }
+  // Without the list every certificate that was taken back would count again.
+  if (!files.crl.empty() && access(files.crl.c_str(), F_OK) != 0 && errno == ENOENT) {
+    return absl::NotFoundError(
+        absl::StrCat("--listen ", config.listen, ": the list of revoked certificates, ", files.crl,
+                     ", is missing: copy the authority's crl.pem there, or say --tls-crl ",
+                     kNoRevocation, " where certificates are never revoked (docs/pki.md)"));
   }
   auto context = tls::Context::Load(tls::Side::kServer, files);
   if (!context.ok()) {
@@ -103,7 +116,9 @@ class Resident {
         status_listen_(config.status_listen),
         readers_(loop),
         sessions_(
-            loop, session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true},
+            loop,
+            session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true,
+                              /*notice=*/""},
             directory_.path(),
             [this](const session::Owner& owner, const v1::Hello& hello) {
               return StartShepherd(owner, hello);
@@ -147,9 +162,6 @@ class Resident {
         sessions_.quarantine().Add(leftover.job_id, UserName(leftover.uid), {leftover.process.pid});
       }
       RemoveCgroups();
-      if (absl::Status ready = forks_->Start(); !ready.ok()) {
-        log::Warn(absl::StrCat(ready.message(), "; starts shepherds without a fork server"));
-      }
       absl::Status listening = Listen();
       if (listening.ok()) {
         systemd_.Notify("READY=1");
@@ -238,12 +250,12 @@ class Resident {
     if (!account.ok()) return account.status();
     const os::Account* user = geteuid() == 0 ? &*account : nullptr;
     std::string cgroup = MakeCgroup(*account, hello);
-    auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, forks_.get(), user, cgroup);
+    auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, user, cgroup);
     // Another agent beside us that tidies up takes it for a leftover while nobody is in it.
     for (int i = 0; i < kCgroupTries && absl::IsNotFound(shepherd.status()) && !cgroup.empty();
          ++i) {
       cgroup = MakeCgroup(*account, hello);
-      shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, forks_.get(), user, cgroup);
+      shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, user, cgroup);
     }
     if (!shepherd.ok()) {
       RemoveCgroups();
@@ -289,8 +301,6 @@ class Resident {
   const std::string status_listen_;
   const int64_t started_unix_nanos_ = absl::GetCurrentTimeNanos();
   NodeReaders readers_;
-  const std::unique_ptr<os::ForkServer> forks_ =
-      session::ShepherdProcess::ForkServerOf(kOwnProgram);
   session::Sessions sessions_;
   answers::NodeAnswers answers_;
   Connections connections_;
@@ -313,7 +323,7 @@ int Fail(const absl::Status& status, int code) {
 }  // namespace
 
 int RunServe(const std::vector<std::string>& words) {
-  signal(SIGPIPE, SIG_IGN);
+  os::FailWritesWithoutSignals();
   os::KeepHeapSmall();
   Systemd systemd = Systemd::Take();
   auto config = ParseConfig(words);
@@ -350,9 +360,8 @@ int RunServe(const std::vector<std::string>& words) {
     loop.Stop();
   });
   loop.Run();
-  // Not by way of the destructors: gRPC's shutdown may wait ten seconds for a poller of its own.
   // Shepherds see their socket close and wait for the next agent.
-  _exit(exit_code);
+  os::Leave(exit_code);
 }
 
 }  // namespace dtrain::agent

@@ -13,6 +13,7 @@
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/loop/loop.h"
+#include "common/os/leave.h"
 #include "common/os/scheduling.h"
 #include "launcher/bench/bench.h"
 #include "launcher/cli/options.h"
@@ -61,7 +62,9 @@ int Launch(dtrain::cli::LaunchOptions options) {
   absl::Status loaded = dtrain::cli::LoadHosts(options, dtrain::cli::ProcessSurroundings());
   if (!loaded.ok()) return UsageError(loaded);
   if (DryRunFromTheHostfileAlone(options)) return PrintPlan(options);
-  dtrain::loop::Loop loop;
+  // Never destroyed: gRPC's threads still post the end of calls that were cancelled when the runner
+  // went, until the process leaves.
+  static auto& loop = *new dtrain::loop::Loop;
   dtrain::Runner runner(loop, std::move(options));
   return runner.Run();
 }
@@ -74,13 +77,6 @@ int Bench(const std::vector<std::string>& args) {
 
 }  // namespace
 
-// By _exit: the last act of gRPC's shutdown may wait ten seconds for a poller of its own.
-[[noreturn]] void Leave(int code) {
-  std::fflush(stdout);
-  std::fflush(stderr);
-  _exit(code);
-}
-
 int main(int argc, char** argv) {
   dtrain::os::InterruptNobody();
   dtrain::log::Init("dtrain", std::getenv("DTRAIN_DEBUG") != nullptr
@@ -91,7 +87,7 @@ int main(int argc, char** argv) {
     return Bench(std::vector<std::string>(args.begin() + 1, args.end()));
   }
   if (!args.empty() && dtrain::status::IsCommand(args[0])) {
-    Leave(dtrain::status::RunCommand(args));
+    dtrain::os::Leave(dtrain::status::RunCommand(args));
   }
   if (!args.empty() && dtrain::reference::IsCommand(args[0])) {
     return dtrain::reference::RunCommand(args, {DTRAIN_VERSION, DTRAIN_DATE});
@@ -106,7 +102,7 @@ int main(int argc, char** argv) {
       std::printf("dtrain %s\n", DTRAIN_VERSION);
       return dtrain::kExitOk;
     case Command::Kind::kLaunch:
-      Leave(Launch(std::move(command->launch)));
+      dtrain::os::Leave(Launch(std::move(command->launch)));
   }
   return dtrain::kExitUsage;
 }

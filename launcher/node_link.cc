@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace dtrain {
 namespace {
 
@@ -43,7 +45,8 @@ NodeLink::NodeLink(loop::Loop& loop, transport::Transport& transport,
       handlers_(std::move(handlers)),
       reason_wait_(loop),
       retry_(loop),
-      drop_spare_(loop) {
+      drop_spare_(loop),
+      overflow_(loop) {
   Connect();
 }
 
@@ -125,11 +128,11 @@ void NodeLink::Open(os::UniqueFd stream) {
 
 void NodeLink::OnEvent(v1::SessionEvent event) {
   DropSpare();
+  outbox_.Acknowledge(event.received());
   const bool own = event.sequence() > kOwnSequences;
   if (own ? !own_inbox_.Take(event.sequence() - kOwnSequences) : !inbox_.Take(event.sequence())) {
     return;
   }
-  if (event.has_heartbeat()) outbox_.Acknowledge(event.heartbeat().received());
   if (event.has_welcome()) {
     if (event.welcome().resumed()) return OnResumed(event.welcome());
     resumable_ = event.welcome().resumable();
@@ -212,14 +215,26 @@ void NodeLink::Lost(absl::Status why) {
 
 void NodeLink::Send(v1::SessionRequest request) {
   if (request.has_hello()) hello_ = request.hello();
-  if (request.has_heartbeat()) {
-    request.mutable_heartbeat()->set_received(inbox_.last());
-    if (resumable_) {
-      for (auto& [key, progress] : log_progress_) ReportTaken(key, progress);
-    }
+  if (request.has_heartbeat() && resumable_) {
+    for (auto& [key, progress] : log_progress_) ReportTaken(key, progress);
   }
-  if (resumable_ && IsKept(request)) request = outbox_.Add(std::move(request));
+  request.set_received(inbox_.last());
+  if (resumable_ && IsKept(request)) {
+    if (outbox_.full()) return Overflow();
+    request = outbox_.Add(std::move(request));
+  }
   if (session_.has_value() && !resuming_) session_->Send(std::move(request));
+}
+
+// Workers that take their stdin and enter fences acknowledge with that, so this is no slow worker.
+void NodeLink::Overflow() {
+  if (std::exchange(overflowed_, true)) return;
+  // Posted: the caller may be in the middle of something.
+  overflow_.At(loop_.Now(), [this] {
+    handlers_.on_closed(absl::ResourceExhaustedError(absl::StrCat(
+        "its agent has not acknowledged the last ", outbox_.kept().size(),
+        " messages, and no more are kept for it; this is a fault of dtrain: please report it")));
+  });
 }
 
 void NodeLink::OpenLogs(const std::string& job_id, uint32_t attempt) {
@@ -252,9 +267,16 @@ void NodeLink::OpenLogStream() {
 }
 
 void NodeLink::OnLogChunk(v1::LogChunk chunk) {
+  if (logs_over_) return;
   const LogKey key{chunk.rank(), chunk.stream()};
   LogProgress& progress = log_progress_[key];
-  progress.taken = chunk.offset() + chunk.data().size();
+  if (chunk.offset() != progress.taken) {
+    logs_over_ = true;
+    return handlers_.on_logs_end(absl::DataLossError(
+        absl::StrCat("its agent sent output of rank ", chunk.rank(), " from byte ", chunk.offset(),
+                     " on where byte ", progress.taken, " was next")));
+  }
+  progress.taken += chunk.data().size();
   if (resumable_ && progress.taken - progress.reported >= kReportEvery) ReportTaken(key, progress);
   ++unanswered_;
   reader_waits_ = true;

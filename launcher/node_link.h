@@ -71,6 +71,7 @@ class NodeLink {
   void Closed(absl::Status status);
   void Lost(absl::Status why);
   void AskForBoot(absl::Status gone);
+  void Overflow();
 
   loop::Loop& loop_;
   transport::Transport& transport_;
@@ -102,6 +103,8 @@ class NodeLink {
   TimePoint lost_at_;          // the last time
   loop::Timer retry_;
   loop::Timer drop_spare_;
+  bool overflowed_ = false;
+  loop::Timer overflow_;
 };
 
 }  // namespace dtrain

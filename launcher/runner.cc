@@ -6,12 +6,14 @@
 
 #include <chrono>
 #include <cstdio>
+#include <list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "common/base/exit_code.h"
+#include "common/os/signals.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/collective_table.h"
 #include "launcher/report/failure_report.h"
@@ -25,6 +27,9 @@ namespace {
 constexpr Duration kGoodbyeWait = std::chrono::seconds(1);
 // After Ctrl-C nobody waits for a terminal that takes nothing (Ctrl-S).
 constexpr Duration kOutputWait = std::chrono::seconds(2);
+// The two clocks that show a sleep are read one after the other, and one may be slewed.
+constexpr Duration kShortSleep = std::chrono::milliseconds(200);
+
 const char* PhaseText(transport::Phase phase) {
   switch (phase) {
     case transport::Phase::kConnecting:
@@ -64,9 +69,12 @@ int Runner::Run() {
     if (absl::IsUnauthenticated(prepared)) return kExitNotAuthorised;
     return absl::IsInvalidArgument(prepared) ? kExitUsage : kExitStartAgents;
   }
-  signal(SIGPIPE, SIG_IGN);
-  loop::SignalWatch signals(loop_, {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2},
-                            [this](int signal) { OnSignal(signal); });
+  os::FailWritesWithoutSignals();
+  std::list<loop::SignalWatch> watches;
+  for (int number : os::NotIgnored({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2})) {
+    watches.emplace_back(loop_, std::initializer_list<int>{number},
+                         [this](int signal) { OnSignal(signal); });
+  }
   for (const std::string& warning : options_.hosts.warnings) Warn(warning);
   for (size_t i = 0; i < nodes_.size(); ++i) Connect(NodeId(static_cast<uint32_t>(i)));
   deadline_.At(core_->NextDeadline(), [this] { Feed(job::Tick{}); });
@@ -83,7 +91,9 @@ void Runner::Connect(NodeId id) {
   handlers.on_phase = [this, id](transport::Phase phase) {
     Feed(job::NodePhase{id, PhaseText(phase)});
   };
-  handlers.on_connected = [this, id] { Feed(job::NodeConnected{id}); };
+  handlers.on_connected = [this, id, own = ways_.IsOwnChild(entry)] {
+    Feed(job::NodeConnected{id, own});
+  };
   handlers.on_event = [this, id](v1::SessionEvent event) { OnMessage(id, std::move(event)); };
   handlers.on_closed = [this, id](absl::Status why) {
     Node& node = *nodes_[id.value()];
@@ -101,14 +111,12 @@ void Runner::Connect(NodeId id) {
     if (status.ok()) {
       // Lines without an end go out now, not at the end of the job.
       for (const v1::LogEnd& end : nodes_[id.value()]->finished.logs()) {
-        router_.EndOfStream(Rank(end.rank()), end.stream());
+        if (IsOn(id, end.rank())) router_.EndOfStream(Rank(end.rank()), end.stream());
       }
       Feed(job::LogsDrained{id});
     } else if (!absl::IsUnavailable(status)) {
       // When it is, the whole stream broke, and on_closed comes with the reason.
-      Feed(job::NodeClosed{
-          id, absl::DataLossError(absl::StrCat("the logs cannot be read: ", status.message())),
-          /*unknown_host=*/false, /*not_authorised=*/false, /*started_anew=*/false});
+      OnLogsFault(id, status.message());
     }
   };
   nodes_[id.value()]->link = std::make_unique<NodeLink>(
@@ -120,6 +128,11 @@ void Runner::Connect(NodeId id) {
 void Runner::Feed(job::Event event) {
   events_.push_back(std::move(event));
   if (std::exchange(feeding_, true)) return;
+  const Duration asleep = loop::Loop::TimeAsleep();
+  const Duration slept = asleep - std::exchange(asleep_, asleep);
+  if (slept > kShortSleep) {
+    events_.push_front(job::Slept{slept});
+  }
   while (!events_.empty()) {
     job::Event next = std::move(events_.front());
     events_.pop_front();
@@ -150,7 +163,7 @@ void Runner::Trace(const job::Event& event, TimePoint now) {
   if (message->event.has_started()) TraceNode(message->node, "start workers", now);
   if (message->event.has_finished()) TraceNode(message->node, "run", now);
   if (message->event.has_spans()) {
-    timeline_->AddSpans(node.host, node.clock_ahead_nanos, message->event.spans());
+    timeline_->AddSpans(node.host, node.clock_ahead_at_start_nanos, message->event.spans());
   }
 }
 
@@ -174,7 +187,11 @@ void Runner::Do(job::Action& action) {
   } else if (auto* dial = std::get_if<job::DialAnew>(&action)) {
     if (nodes_[dial->node.value()]->link != nullptr) nodes_[dial->node.value()]->link->DialAnew();
   } else if (auto* warn = std::get_if<job::Warn>(&action)) {
-    Warn(warn->text);
+    if (warn->detail && !options_.verbose) {
+      details_.push_back(std::move(warn->text));
+    } else {
+      Warn(warn->text);
+    }
   } else if (std::holds_alternative<job::PlanReady>(action)) {
     OnPlan();
   } else if (std::holds_alternative<job::Finish>(action)) {
@@ -190,14 +207,30 @@ void Runner::OnMessage(NodeId id, v1::SessionEvent event) {
   if (event.has_finished()) nodes_[id.value()]->finished = event.finished();
   if (event.has_started() && status_ != nullptr) {
     for (const v1::WorkerStarted& worker : event.started().workers()) {
-      status_->WorkerStarted(worker.rank(), worker.pid());
+      if (IsOn(id, worker.rank())) status_->WorkerStarted(worker.rank(), worker.pid());
     }
   }
-  Feed(job::NodeMessage{id, std::move(event), absl::GetCurrentTimeNanos()});
+  Feed(job::NodeMessage{id, std::move(event), WallNow()});
   if (core_->state() == job::State::kRunning && stdin_ == nullptr) StartStdin();
 }
 
+// As the clock was when we began: one that is set while the job runs moves nothing.
+int64_t Runner::WallNow() const {
+  return begin_unix_nanos_ + std::chrono::nanoseconds(loop_.Now() - begin_).count();
+}
+
+// An agent speaks for the workers of its own node.
+bool Runner::IsOn(NodeId id, uint32_t rank) const {
+  const std::vector<job::RankEnd>& ranks = core_->ranks();
+  return rank < ranks.size() && ranks[rank].node == id;
+}
+
 void Runner::OnLogs(NodeId id, const v1::LogChunk& chunk) {
+  if (!IsOn(id, chunk.rank()) ||
+      (chunk.stream() != v1::STREAM_KIND_STDOUT && chunk.stream() != v1::STREAM_KIND_STDERR)) {
+    return OnLogsFault(id, absl::StrCat("its agent sent output ", chunk.stream(), " of rank ",
+                                        chunk.rank(), ", which is not there"));
+  }
   router_.Deliver(core_->nodes()[id.value()].host, Rank(chunk.rank()), chunk.stream(),
                   chunk.data());
   if (status_ != nullptr) {
@@ -212,6 +245,11 @@ void Runner::OnLogs(NodeId id, const v1::LogChunk& chunk) {
   } else {
     next();
   }
+}
+
+void Runner::OnLogsFault(NodeId id, absl::string_view why) {
+  Feed(job::NodeClosed{id, absl::DataLossError(absl::StrCat("the logs cannot be read: ", why)),
+                       /*unknown_host=*/false, /*not_authorised=*/false, /*started_anew=*/false});
 }
 
 void Runner::OnSignal(int signal) {
@@ -267,7 +305,10 @@ void Runner::StartStdin() {
         Node& node = *nodes_[NodeOf(rank).value()];
         if (node.link != nullptr) node.link->Send(std::move(request));
       });
-  stdin_->Start(options_.job.stdin_rank, core_->plan().world_size);
+  const absl::Status started = stdin_->Start(options_.job.stdin_rank, core_->plan().world_size);
+  if (!started.ok()) {
+    Warn(absl::StrCat("cannot ", started.message(), "; the workers see its end"));
+  }
 }
 
 void Runner::Warn(absl::string_view text) {
@@ -291,6 +332,9 @@ void Runner::OnFinish() {
     progress_.Stop();
     stdin_.reset();
     if (std::string text = report::FailureReport(Facts()); !text.empty()) router_.Say(text);
+    if (exit_code_ == kExitCleanup || exit_code_ == kExitAgentLost) {
+      for (const std::string& detail : details_) Warn(detail);
+    }
     if (options_.verbose) {
       router_.Say(report::PhaseTable(Facts(), slowest_, loop_.Now()));
       if (std::string table = report::CollectiveTable(Facts()); !table.empty()) router_.Say(table);

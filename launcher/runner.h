@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "launcher/cli/options.h"
@@ -56,7 +57,9 @@ class Runner {
   void Trace(const job::Event& event, TimePoint now);
   void TraceNode(NodeId id, absl::string_view part, TimePoint now);
   void OnMessage(NodeId id, v1::SessionEvent event);
+  bool IsOn(NodeId id, uint32_t rank) const;
   void OnLogs(NodeId id, const v1::LogChunk& chunk);
+  void OnLogsFault(NodeId id, absl::string_view why);
   void OnSignal(int signal);
   void Disconnect(NodeId id);
   void OnPlan();
@@ -67,6 +70,7 @@ class Runner {
   void StartStdin();
   void Warn(absl::string_view text);  // nothing when --quiet
   NodeId NodeOf(Rank rank) const;
+  int64_t WallNow() const;
 
   loop::Loop& loop_;
   loop::BlockingPool beside_{1};  // what a start needs later
@@ -85,9 +89,13 @@ class Runner {
   loop::Timer leave_timer_;
   std::deque<job::Event> events_;  // that came while actions were being carried out
   bool feeding_ = false;
+  const TimePoint begin_ = Clock::now();
+  const int64_t begin_unix_nanos_ = absl::GetCurrentTimeNanos();
+  Duration asleep_ = loop::Loop::TimeAsleep();  // when last looked at
   bool finishing_ = false;
   bool writing_ = false;   // the connections are closed, the last output is not yet written
   bool unwanted_ = false;  // that output, by a signal since the end
+  std::vector<std::string> details_;  // warnings that are told only if the end fails
   int exit_code_ = 0;
 };
 

@@ -64,6 +64,9 @@ absl::Status Runner::Prepare() {
   options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
   options_.job.incarnation = os::RandomBytes(16);
   options_.job.probe_token = os::RandomBytes(32);
+  options_.job.time_of_day = [](int64_t unix_nanos) {
+    return absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(unix_nanos), absl::LocalTimeZone());
+  };
   absl::Status reachable = ways_.Prepare(hosts, options_.local);
   if (!reachable.ok()) return reachable;
   for (size_t i = 0; i < hosts.entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
@@ -78,7 +81,7 @@ absl::Status Runner::PrepareStatus() {
   job.argv.assign(options_.job.part.argv().begin(), options_.job.part.argv().end());
   job.launcher_pid = getpid();
   job.begin = loop_.Now();
-  job.begin_unix_nanos = absl::GetCurrentTimeNanos();
+  job.begin_unix_nanos = WallNow();
   status_ =
       std::make_unique<status::StatusServer>(loop_, std::move(job), [this] { return Facts(); });
   // The job does not depend on it, and who asks with `dtrain ps` is told the same.
@@ -108,8 +111,8 @@ absl::Status Runner::PrepareTimeline() {
   absl::Status writable =
       report::CheckWritable(only_spans ? "HOROVOD_TIMELINE" : "--timeline", path);
   if (!writable.ok()) return writable;
-  timeline_ = std::make_unique<report::Timeline>(std::move(path), only_spans, loop_.Now(),
-                                                 absl::GetCurrentTimeNanos());
+  timeline_ =
+      std::make_unique<report::Timeline>(std::move(path), only_spans, begin_, begin_unix_nanos_);
   options_.job.part.set_timeline_records(kTimelineRecords);
   return absl::OkStatus();
 }

@@ -59,6 +59,7 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
     operation.what = *what;
     operation.what.stream = options.stream;
     if (options.name != nullptr) operation.name = options.name;
+    operation.what.name = NameHash(operation.name);
     auto started = process.job->Start(std::move(operation));
     if (!started.ok()) return started.error();
     *handle = *started;

@@ -31,10 +31,8 @@ std::string SpoolFeed::Next(size_t limit) {
 }
 
 void SpoolFeed::Notify(absl::AnyInvocable<void()> task) {
-  sessions_.WhenLogsGrow(request_.job_id(), request_.attempt(),
-                         [alive = alive_, task = std::move(task)]() mutable {
-                           if (*alive) task();
-                         });
+  wake_ = std::make_shared<loop::Task>(std::move(task));
+  sessions_.WhenLogsGrow(request_.job_id(), request_.attempt(), wake_);
 }
 
 }  // namespace dtrain::answers

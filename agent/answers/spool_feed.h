@@ -18,8 +18,6 @@ class SpoolFeed final : public http::Feed {
   // `sessions` outlives it.
   SpoolFeed(session::Sessions& sessions, auth::Identity peer, v1::ReadLogRequest request)
       : sessions_(sessions), peer_(std::move(peer)), request_(std::move(request)) {}
-  ~SpoolFeed() override { *alive_ = false; }
-
   std::string Next(size_t limit) override;
   bool ended() const override { return ended_; }
   void Notify(absl::AnyInvocable<void()> task) override;
@@ -30,7 +28,8 @@ class SpoolFeed final : public http::Feed {
   v1::ReadLogRequest request_;
   bool begun_ = false;
   bool ended_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  // Ours alone: it holds the connection, which must not wait for output when its reader has left.
+  std::shared_ptr<loop::Task> wake_;
 };
 
 }  // namespace dtrain::answers

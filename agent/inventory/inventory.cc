@@ -21,6 +21,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "agent/inventory/cpu.h"
+#include "agent/inventory/limits.h"
 #include "agent/inventory/network.h"
 #include "common/base/cpulist.h"
 #include "common/base/text.h"
@@ -113,6 +114,9 @@ v1::Inventory ReadInventory(const Roots& roots) {
   out.set_open_files_limit(LimitValue(Limits(RLIMIT_NOFILE).rlim_max));
   out.set_processes_limit(LimitValue(Limits(RLIMIT_NPROC).rlim_cur));
   out.set_cgroup_writable(os::FindWritableCgroup().ok());
+  for (std::string& warning : WarningsOf(ReadSmallLimits(roots))) {
+    out.add_warnings(std::move(warning));
+  }
   // Last, so that its age is the way to the launcher alone.
   timespec now = {};
   clock_gettime(CLOCK_REALTIME, &now);

@@ -217,23 +217,28 @@ GpuOptions GpuOptionsFromEnvironment() {
   return options;
 }
 
-GpuReport ReadGpus(const GpuOptions& options) {
+std::optional<GpuReport> ReadWithoutLibrary(const GpuOptions& options) {
+  const absl::Status opened = NvmlLibrary::Open(options.library).status();
+  if (opened.ok()) return std::nullopt;
   GpuReport report;
-  std::string kernel_driver = KernelDriver(options.roots);
-  absl::StatusOr<std::unique_ptr<NvmlLibrary>> opened = NvmlLibrary::Open(options.library);
-  if (!opened.ok()) {
-    report.driver = kernel_driver;
-    std::string why = absl::StrCat("GPUs cannot be used: ", opened.status().message());
-    if (!absl::IsNotFound(opened.status())) {
-      report.error = std::move(why);
-    } else if (!kernel_driver.empty()) {
-      // Usual in a container that was given no GPUs, and all there is to see of a broken driver.
-      report.warnings.push_back(absl::StrCat(why, ", though the kernel has NVIDIA's driver ",
-                                             kernel_driver,
-                                             "; a container needs to be started with GPUs"));
-    }
-    return report;
+  report.driver = KernelDriver(options.roots);
+  std::string why = absl::StrCat("GPUs cannot be used: ", opened.message());
+  if (!absl::IsNotFound(opened)) {
+    report.error = std::move(why);
+  } else if (!report.driver.empty()) {
+    // Usual in a container that was given no GPUs, and all there is to see of a broken driver.
+    report.warnings.push_back(absl::StrCat(why, ", though the kernel has NVIDIA's driver ",
+                                           report.driver,
+                                           "; a container needs to be started with GPUs"));
   }
+  return report;
+}
+
+GpuReport ReadGpus(const GpuOptions& options) {
+  absl::StatusOr<std::unique_ptr<NvmlLibrary>> opened = NvmlLibrary::Open(options.library);
+  if (!opened.ok()) return ReadWithoutLibrary(options).value_or(GpuReport());
+  GpuReport report;
+  const std::string kernel_driver = KernelDriver(options.roots);
   NvmlLibrary& nvml = **opened;
   int code = nvml.Init();
   if (code != kNvmlOk) {

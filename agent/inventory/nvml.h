@@ -28,9 +28,11 @@ struct GpuReport {
 };
 
 // The GPUs this process may use. No library or no driver: none, and no error. A GPU that cannot be
-// used is listed with its `fault`. Blocks, for seconds when the driver has to wake the GPUs, so
-// call it on a pool; any thread, one call at a time.
+// used is listed with its `fault`. Blocks, for seconds when the driver has to wake the GPUs, and
+// for ever in one that hangs: for a process of its own (GpuLook).
 GpuReport ReadGpus(const GpuOptions& options);
+// The same where the library cannot be opened, which no driver can hold up. Null: it can.
+std::optional<GpuReport> ReadWithoutLibrary(const GpuOptions& options);
 
 // Moves the report into the node's inventory.
 void SetGpus(GpuReport report, v1::Inventory& inventory);

@@ -9,9 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
+#include "common/os/file_system.h"
 
 namespace dtrain::session {
 namespace {
@@ -35,6 +37,22 @@ uint64_t FirstKept(int spool, uint64_t offset, uint64_t size) {
   return std::min(static_cast<uint64_t>(data), size);
 }
 
+// To read from it must wait for nobody: a file system that a program of the user's answers for
+// could hold us, and with us all jobs of the node. Whether it is one we learn without asking it.
+absl::Status CheckSpool(int spool, uid_t owner) {
+  auto type = os::FileSystemOf(spool);
+  if (!type.ok()) return type.status();
+  if (absl::StartsWith(*type, "fuse") && owner != geteuid()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is on a ", *type, " file system; set TMPDIR to a folder of this machine's disks"));
+  }
+  struct stat st {};
+  if (fstat(spool, &st) != 0) return PosixError(errno, "fstat");
+  if (!S_ISREG(st.st_mode)) return absl::InvalidArgumentError("it is no regular file");
+  if (st.st_uid != owner) return absl::InvalidArgumentError("it is another user's");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 LogRelay::LogRelay(loop::Loop& loop, OnDelivered on_delivered, OnStuck on_stuck)
@@ -49,19 +67,42 @@ LogRelay::~LogRelay() {
   if (writer_ != nullptr) writer_->Finish(absl::CancelledError("the session ended"));
 }
 
+void LogRelay::Expect(const v1::JobPart& part) {
+  for (const v1::WorkerSpec& worker : part.workers()) ranks_.insert(worker.rank());
+}
+
 void LogRelay::Started(const v1::Started& started) {
   for (const v1::WorkerStarted& worker : started.workers()) {
     for (v1::StreamKind kind : {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR}) {
-      const Key key{worker.rank(), kind};
-      if (!streams_.contains(key)) Opened(worker.rank(), kind, os::UniqueFd());
+      if (ranks_.contains(worker.rank())) Add({worker.rank(), kind});
     }
   }
 }
 
-void LogRelay::Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool) {
-  const Key key{rank, stream};
-  streams_[key].spool = std::move(spool);
-  streams_[key].sent = From(key);
+absl::Status LogRelay::Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool,
+                              uid_t owner) {
+  if (!ranks_.contains(rank) ||
+      (stream != v1::STREAM_KIND_STDOUT && stream != v1::STREAM_KIND_STDERR)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it told of output ", stream, " of rank ", rank, ", which is not here"));
+  }
+  Stream& place = Add({rank, stream});
+  if (!spool) return absl::OkStatus();
+  if (place.spool) {
+    return absl::InvalidArgumentError(absl::StrCat("it opened output of rank ", rank, " twice"));
+  }
+  if (absl::Status fault = CheckSpool(spool.get(), owner); !fault.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("the file for output of rank ", rank,
+                                                   " is not one to read from: ", fault.message()));
+  }
+  place.spool = std::move(spool);
+  return absl::OkStatus();
+}
+
+LogRelay::Stream& LogRelay::Add(const Key& key) {
+  auto [place, is_new] = streams_.try_emplace(key);
+  if (is_new) place->second.sent = From(key);
+  return place->second;
 }
 
 uint64_t LogRelay::From(const Key& key) const {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -15,6 +18,7 @@
 #include "common/os/unique_fd.h"
 #include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.pb.h"
+#include "dtrain/v1/job.pb.h"
 
 namespace dtrain::session {
 
@@ -34,10 +38,13 @@ class LogRelay {
   LogRelay(const LogRelay&) = delete;
   LogRelay& operator=(const LogRelay&) = delete;
 
+  // The workers of this node: of others there is no output. Before all that follows.
+  void Expect(const v1::JobPart& part);
   // The workers' streams, which have no spool yet.
   void Started(const v1::Started& started);
-  // A stream has its spool; with an empty one it only is there.
-  void Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool);
+  // A stream has its spool; with an empty one it only is there. What its user's shepherd, which
+  // may be anything, cannot have made of a file of `owner`'s is refused: INVALID_ARGUMENT.
+  absl::Status Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool, uid_t owner);
   void Grown(uint32_t rank, v1::StreamKind stream, uint64_t size);
   // No stream grows any more. One that `finished` does not name (the shepherd died) ends where
   // its file does.
@@ -61,6 +68,7 @@ class LogRelay {
     uint64_t reported = 0;  // last offset given to on_delivered_
     bool queued = false;
   };
+  Stream& Add(const Key& key);
   uint64_t From(const Key& key) const;
   void Enqueue(const Key& key, Stream& stream);
   void SendNext();
@@ -70,6 +78,7 @@ class LogRelay {
   loop::Loop& loop_;
   OnDelivered on_delivered_;
   OnStuck on_stuck_;
+  std::set<uint32_t> ranks_;  // that may have streams
   std::map<Key, Stream> streams_;
   std::map<Key, uint64_t> from_;  // where the reader began
   std::deque<Key> ready_;         // streams with unsent bytes

@@ -20,6 +20,8 @@ namespace {
 
 constexpr Duration kLeftoversPause = std::chrono::milliseconds(5);
 constexpr Duration kLeftoversBound = std::chrono::seconds(2);
+// For a shepherd that has no session any more to end, beyond the grace of its workers.
+constexpr Duration kPatience = std::chrono::seconds(10);
 
 std::vector<uint32_t> LivingOf(const v1::Started& started) {
   std::vector<uint32_t> out;
@@ -58,7 +60,7 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
             delivered.set_rank(rank);
             delivered.set_stream(kind);
             delivered.set_offset(offset);
-            shepherd_->Send(request);
+            shepherd_->Send(request).IgnoreError();  // some bytes
           },
           [this](uint32_t rank, const std::string& why) {
             v1::SessionEvent event;
@@ -91,6 +93,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
   directory_ = std::move(directory);
   const v1::JobPart& part = account.part();
   job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+  relay_.Expect(part);
   if (absl::Status claimed = Claim(ShareOf(part)); !claimed.ok()) {
     log::Error(absl::StrCat(Holder(), " runs on, but: ", claimed.message()));
   }
@@ -98,13 +101,14 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
   // What was said before us tells how far the job is.
   v1::ShepherdRequest request;
   request.mutable_replay();
-  shepherd_->Send(request);
+  shepherd_->Send(request).IgnoreError();  // some bytes
   Feed(Tick{});
 }
 
 Session::~Session() {
   *alive_ = false;
-  WakeLogWaiters();
+  shepherd_->set_patience(std::chrono::milliseconds(core_.hello().grace_ms()) + kPatience);
+  log_waiters_.WakeAll(loop_);
   agent_.reservations.Release(this);
   if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is going away"));
 }
@@ -121,14 +125,17 @@ void Session::Listen(std::shared_ptr<Stream> stream) {
         if (current()) Feed(Request{std::move(request)});
       },
       [this, current] {
-        if (!current()) return;
-        const std::shared_ptr<bool> alive = alive_;
-        Feed(LauncherGone{});
-        // The call is over, or its connection could not be.
-        if (*alive && agent_.self.resumable && stream_ != nullptr) {
-          std::exchange(stream_, nullptr)->Finish(absl::CancelledError("the launcher is gone"));
-        }
+        if (current()) OnStreamClosed();
       });
+}
+
+void Session::OnStreamClosed() {
+  const std::shared_ptr<bool> alive = alive_;
+  Feed(LauncherGone{});
+  // The call is over, or its connection could not be.
+  if (*alive && agent_.self.resumable && stream_ != nullptr) {
+    std::exchange(stream_, nullptr)->Finish(absl::CancelledError("the launcher is gone"));
+  }
 }
 
 void Session::ListenToShepherd() {
@@ -208,17 +215,22 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
   if (request.has_start()) {
     const v1::JobPart& part = request.start();
     job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
-    if (!PrepareStart(part)) {
-      // There is no job then. The stop takes the start's number, and ends a shepherd that has no
-      // part.
-      v1::ShepherdRequest stop;
-      stop.set_sequence(request.sequence());
-      stop.mutable_stop();
-      shepherd_->Send(stop);
-      return;
-    }
+    if (!PrepareStart(part)) return DropStart(request.sequence());
+    relay_.Expect(part);
   }
-  shepherd_->Send(request);
+  const absl::Status sent = shepherd_->Send(request);
+  if (sent.ok()) return;
+  Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+         absl::StrCat("to the shepherd, dtrain's process that owns the workers: ", sent.message()));
+  if (request.has_start()) DropStart(request.sequence());
+}
+
+// There is no job then. The stop takes the start's number, and ends a shepherd that has no part.
+void Session::DropStart(uint64_t sequence) {
+  v1::ShepherdRequest stop;
+  stop.set_sequence(sequence);
+  stop.mutable_stop();
+  shepherd_->Send(stop).IgnoreError();  // some bytes
 }
 
 // What a resident agent does first: an agent after it must be able to answer for the job.
@@ -243,8 +255,11 @@ bool Session::PrepareStart(const v1::JobPart& part) {
   for (v1::Gpu& gpu : gpus_before_) {
     *keep.mutable_keep_running()->add_gpus_before() = std::move(gpu);
   }
-  shepherd_->Send(keep, directory_->TakeSocket().get());
-  return true;
+  const absl::Status sent = shepherd_->Send(keep, directory_->TakeSocket().get());
+  if (!sent.ok()) {
+    Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents, std::string(sent.message()));
+  }
+  return sent.ok();
 }
 
 absl::Status Session::WriteRecord(const v1::JobPart& part) {
@@ -309,14 +324,14 @@ void Session::Welcome(const SendWelcome& what) {
 
 // For as long as we live.
 void Session::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
-  agent_.readers.inventory(
-      [this, alive = alive_, then = std::move(then)](v1::Inventory inventory) mutable {
-        if (!*alive) return;
-        if (agent_.self.resumable) {
-          Mark(agent_.reservations, agent_.state_directory, this, inventory);
-        }
-        then(std::move(inventory));
-      });
+  auto& read = core_.hello().no_gpus() ? agent_.readers.without_gpus : agent_.readers.inventory;
+  read([this, alive = alive_, then = std::move(then)](v1::Inventory inventory) mutable {
+    if (!*alive) return;
+    if (agent_.self.resumable) {
+      Mark(agent_.reservations, agent_.state_directory, this, inventory);
+    }
+    then(std::move(inventory));
+  });
 }
 
 std::string Session::Holder() const {
@@ -373,6 +388,7 @@ std::vector<os::ProcessInfo> Session::JobProcesses() const {
   } else {
     out = os::Descendants(getpid());
   }
+  if (shepherd_->ended()) return out;  // its pid may be another's
   std::erase_if(out, [this](const os::ProcessInfo& info) { return info.pid == shepherd_->pid(); });
   return out;
 }
@@ -402,13 +418,15 @@ std::string Session::CgroupPath() const {
 
 void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
   if (event.has_log_opened()) {
-    relay_.Opened(event.log_opened().rank(), event.log_opened().stream(), std::move(fd));
+    const absl::Status opened = relay_.Opened(
+        event.log_opened().rank(), event.log_opened().stream(), std::move(fd), owner_.uid);
+    if (!opened.ok()) shepherd_->Break(std::string(opened.message()));
     return;
   }
   if (event.has_log_grown()) {
     const v1::LogGrown& grown = event.log_grown();
     relay_.Grown(grown.rank(), grown.stream(), grown.size());
-    WakeLogWaiters();
+    log_waiters_.WakeAll(loop_);
     return;
   }
   if (event.has_started()) {
@@ -418,19 +436,22 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
   }
   if (event.has_finished()) {
     relay_.Finished(event.finished());
-    WakeLogWaiters();
+    log_waiters_.WakeAll(loop_);
   }
   if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) NoteUnkillable();
   status_.FromShepherd(event);
   Feed(FromShepherd{std::move(event)});
 }
 
-// The death signal of the shepherd took its direct children; what these had started is in their
-// cgroup, or has become our own descendant.
+// The shepherd's death signal takes its direct children; what these had started is in their cgroup,
+// or has become our own descendant.
 void Session::KillLeftoversUntilGone(TimePoint deadline) {
   relay_.Finished(v1::Finished());
-  WakeLogWaiters();
-  bool left = os::Kill(JobProcesses()) > 0;
+  log_waiters_.WakeAll(loop_);
+  // It may live on, stopped or hanging.
+  shepherd_->Kill();
+  bool left = !shepherd_->ended();
+  left = os::Kill(JobProcesses()) > 0 || left;
   if (const std::string path = CgroupPath(); !path.empty()) {
     os::Cgroup cgroup(path);
     cgroup.Kill();
@@ -438,7 +459,7 @@ void Session::KillLeftoversUntilGone(TimePoint deadline) {
     if (!left) cgroup.Remove().IgnoreError();  // also when none was made
   }
   if (left && loop_.Now() >= deadline) {
-    log::Error("workers of a dead shepherd are left: they cannot be killed");
+    log::Error("a shepherd that was killed, or workers of one, are left: they cannot be killed");
     NoteUnkillable();
     left = false;
   }

@@ -15,6 +15,7 @@
 #include "agent/session/job_directory.h"
 #include "agent/session/job_status.h"
 #include "agent/session/log_relay.h"
+#include "agent/session/log_waiters.h"
 #include "agent/session/quarantine.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_core.h"
@@ -28,7 +29,7 @@ namespace dtrain::session {
 // Reads this node's inventory, all but the probe fields, and hands it over on the loop: at once
 // or, where GPUs must be asked, later.
 using ReadInventory = absl::AnyInvocable<void(absl::AnyInvocable<void(v1::Inventory)>)>;
-// Looks at the GPUs again; hands over on the loop what is seen, or never when a driver hangs.
+// Looks at the GPUs again; hands over on the loop what is seen, or that a driver hangs.
 using ReadGpus = absl::AnyInvocable<void(absl::AnyInvocable<void(inventory::GpuReport)>)>;
 struct Readers {
   ReadInventory inventory;
@@ -36,6 +37,8 @@ struct Readers {
   // For who only wants to know: what was read within the last second serves as well, and without
   // an answer of the driver it comes without GPUs.
   ReadInventory status;
+  // For a job that has no use for GPUs: at once, without them.
+  ReadInventory without_gpus;
 };
 
 // Whose a session is: the user that its workers run as.
@@ -70,6 +73,8 @@ class Session {
 
   // The stream's first message, when somebody else has read it.
   void Take(v1::SessionRequest request) { Feed(Request{std::move(request)}); }
+  // The stream ended before it was handed over.
+  void OnStreamClosed();
   bool CanResume(const v1::Hello& hello) const { return core_.CanResume(hello); }
   void Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello);
 
@@ -80,6 +85,8 @@ class Session {
            core_.state() == SessionCore::State::kJoined;
   }
   const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
+  // Its launcher is not connected and may come back.
+  bool away() const { return core_.away(); }
   void AttachLogs(std::shared_ptr<LogRelay::Writer> writer, const v1::LogsRequest& request) {
     relay_.Attach(std::move(writer), request);
   }
@@ -88,7 +95,7 @@ class Session {
   v1::JobOnNode Describe() const;
   const LogRelay& logs() const { return relay_; }
   // Once, on the loop, when an output stream has grown, nothing more comes, or this ends.
-  void WhenLogsGrow(loop::Task task) { log_waiters_.push_back(std::move(task)); }
+  void WhenLogsGrow(std::weak_ptr<loop::Task> task) { log_waiters_.Add(std::move(task)); }
   // Ends the job as its launcher would, who is told the message. False: it is over already.
   bool StopBy(std::string message);
 
@@ -103,6 +110,7 @@ class Session {
   void Send(v1::SessionEvent event);
   void ToShepherd(v1::ShepherdRequest& request);
   bool PrepareStart(const v1::JobPart& part);  // false: it was refused
+  void DropStart(uint64_t sequence);
   absl::Status Claim(absl::StatusOr<Share> share);
   absl::Status WriteRecord(const v1::JobPart& part);
   std::string Holder() const;
@@ -119,7 +127,6 @@ class Session {
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
   void KillLeftoversUntilGone(TimePoint deadline);
   void Stop(absl::Status status);
-  void WakeLogWaiters();
   void Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message);
 
   const Surroundings agent_;
@@ -136,7 +143,7 @@ class Session {
   std::unique_ptr<inventory::Prober> prober_;
   std::optional<inventory::HeldPorts> held_ports_;
   LogRelay relay_;
-  std::vector<loop::Task> log_waiters_;
+  LogWaiters log_waiters_;
   std::unique_ptr<ShepherdProcess> shepherd_;
   std::string job_cgroup_;  // name, once a part was given to the shepherd
   loop::Timer deadline_;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/session_core.h"
 
+#include <csignal>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/base/outbox.h"
+#include "common/base/own_pause.h"
 #include "common/base/text.h"
 
 namespace dtrain::session {
@@ -21,10 +23,16 @@ constexpr int kBeatsPerLease = 5;
 constexpr uint32_t kMinLeaseMs = 100;
 // Ids and tokens; the shepherd keeps it for agents after us.
 constexpr size_t kMostHello = 4096;
+// Of arguments and environment, of which Linux executes 6 MiB at most; and with the ranks' places.
+constexpr size_t kMostWords = 8 << 20;
+constexpr size_t kMostPart = 16 << 20;
 // A driver may free the memory of a process that was killed a little after its end. A launcher
 // whose user cancelled gives up three seconds after it asked for KILL.
 constexpr Duration kReleaseLimit = std::chrono::seconds(10);
 constexpr Duration kReleaseLimitHurried = std::chrono::seconds(2);
+// For a shepherd to end its workers, beyond their grace. One that is stopped, or waits for a file
+// server that is down, never does.
+constexpr Duration kOrphanLimit = std::chrono::seconds(10);
 constexpr Duration kLookPause = std::chrono::milliseconds(250);
 
 // Which request is legal in which state. Any other is the launcher's error and ends the session.
@@ -56,7 +64,27 @@ bool Legal(State state, Kind kind) {
   return false;
 }
 
+absl::Status CheckSize(const v1::JobPart& part) {
+  size_t words = 0;
+  for (const std::string& word : part.argv()) words += word.size() + 1;
+  for (const v1::EnvVar& variable : part.env()) {
+    words += variable.name().size() + variable.value().size() + 2;
+  }
+  if (words > kMostWords) {
+    return absl::ResourceExhaustedError(absl::StrCat("arguments and environment have ", words,
+                                                     " bytes; an agent takes ", kMostWords,
+                                                     " at most"));
+  }
+  const size_t all = part.ByteSizeLong();
+  if (all <= kMostPart) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "this node's part of the job has ", all, " bytes; an agent takes ", kMostPart, " at most"));
+}
+
+Duration Grace(const v1::Hello& hello) { return std::chrono::milliseconds(hello.grace_ms()); }
 Duration Lease(const v1::Hello& hello) { return std::chrono::milliseconds(hello.lease_ms()); }
+
+Duration BeatPeriod(const v1::Hello& hello) { return Lease(hello) / kBeatsPerLease; }
 
 }  // namespace
 
@@ -87,7 +115,7 @@ bool SessionCore::CanResume(const v1::Hello& hello) const {
 }
 
 std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
-  now_ = now;
+  CreditOwnPause(now);
   if (state_ == State::kEnded) return {};
   if (const auto* request = std::get_if<Request>(&event)) {
     OnRequest(request->request);
@@ -111,9 +139,21 @@ std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
   return std::exchange(actions_, {});
 }
 
+void SessionCore::CreditOwnPause(TimePoint now) {
+  if (state_ != State::kNew) {
+    last_heard_ += OwnPause(now_, NextDeadline(), now, BeatPeriod(hello_) / 4);
+  }
+  now_ = std::max(now_, now);
+}
+
+// When a launcher that says nothing is given up.
+TimePoint SessionCore::LeaseEnd() const {
+  const bool by_stream = hello_.same_machine() && !self_.resumable;
+  return by_stream ? kNever : last_heard_ + Lease(hello_);
+}
+
 TimePoint SessionCore::NextDeadline() const {
-  TimePoint next =
-      std::min(last_heard_ + Lease(hello_), last_beat_ + Lease(hello_) / kBeatsPerLease);
+  TimePoint next = std::min(LeaseEnd(), last_beat_ + BeatPeriod(hello_));
   switch (state_) {
     case State::kNew:
       return last_heard_ + kHelloTimeout;
@@ -128,6 +168,7 @@ TimePoint SessionCore::NextDeadline() const {
       if (launcher_gone_) return kNever;
       break;
     case State::kOrphaned:
+      return orphan_until_;
     case State::kEnded:
       return kNever;
   }
@@ -138,6 +179,13 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
   // A launcher that was given up is not listened to again: its workers are being ended.
   if (state_ == State::kOrphaned || launcher_gone_) return;
   last_heard_ = now_;
+  acknowledged_ = std::max(acknowledged_, request.received());
+  Take(request);
+  // The shepherd keeps what is not acknowledged.
+  if (acknowledged_ > passed_on_ && state_ != State::kEnded) ToShepherd({});
+}
+
+void SessionCore::Take(const v1::SessionRequest& request) {
   // A launcher that came back says again what it does not know to have arrived.
   if (request.sequence() > 0 && request.sequence() <= taken_) return;
   if (request.has_start() && request.sequence() > 0 && state_ != State::kNew &&
@@ -169,12 +217,20 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
       actions_.push_back(SendInventory{});
       break;
     case Kind::kStart:
+      if (absl::Status fits = CheckSize(request.start()); !fits.ok()) {
+        Finish(std::move(fits));
+        break;
+      }
       state_ = State::kRunning;
       gpus_.Start(request.start());
       *down.mutable_start() = request.start();
       ToShepherd(std::move(down));
       break;
     case Kind::kSignal:
+      if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
+        Finish(absl::InvalidArgumentError(absl::StrCat("no signal has the number ", signal)));
+        break;
+      }
       *down.mutable_signal() = request.signal();
       ToShepherd(std::move(down));
       break;
@@ -197,10 +253,6 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
       ToShepherd(std::move(down));
       break;
     case Kind::kHeartbeat:
-      if (request.heartbeat().received() <= acknowledged_) break;
-      acknowledged_ = request.heartbeat().received();
-      down.set_acknowledged(acknowledged_);
-      ToShepherd(std::move(down));
       break;
     case Kind::kLogTaken:
       down.mutable_logs_delivered()->set_rank(request.log_taken().rank());
@@ -238,6 +290,7 @@ void SessionCore::OnHello(const v1::Hello& hello) {
   }
   hello_ = hello;
   state_ = State::kJoined;
+  if (!self_.notice.empty()) Warn(self_.notice);
   actions_.push_back(SendWelcome{/*resumed=*/false, 0});
 }
 
@@ -249,7 +302,6 @@ void SessionCore::OnResumed(const v1::Hello& hello) {
   if (state_ != State::kReaping && state_ != State::kJoined) {
     v1::ShepherdRequest down;
     down.mutable_replay()->set_after(hello.received());
-    down.set_acknowledged(acknowledged_);
     ToShepherd(std::move(down));
   }
   for (const v1::SessionEvent& event : own_) ToLauncher(event);
@@ -406,6 +458,7 @@ void SessionCore::GiveUpLauncher() {
       return;
   }
   state_ = State::kOrphaned;
+  orphan_until_ = now_ + Grace(hello_) + kOrphanLimit;
   v1::ShepherdRequest stop;
   stop.mutable_stop()->set_grace_ms(hello_.grace_ms());
   ToShepherd(std::move(stop));
@@ -456,7 +509,11 @@ void SessionCore::OnTick() {
     Finish(absl::DeadlineExceededError("no Hello within 30 s"));
     return;
   }
-  if (!launcher_gone_ && now_ >= last_heard_ + Lease(hello_)) {
+  if (state_ == State::kOrphaned) {
+    OnShepherdGone("it did not end its workers in time");
+    return;
+  }
+  if (!launcher_gone_ && now_ >= LeaseEnd()) {
     GiveUpLauncher();
     return;
   }
@@ -468,9 +525,9 @@ void SessionCore::OnTick() {
     look_at_ = kNever;
     if (!std::exchange(looking_, true)) actions_.push_back(LookAtGpus{});
   }
-  if (launcher_gone_ || now_ < last_beat_ + Lease(hello_) / kBeatsPerLease) return;
+  if (launcher_gone_ || now_ < last_beat_ + BeatPeriod(hello_)) return;
   v1::SessionEvent up;
-  up.mutable_heartbeat()->set_received(taken_);
+  up.mutable_heartbeat();
   ToLauncher(std::move(up));
 }
 
@@ -496,10 +553,13 @@ void SessionCore::ToLauncher(v1::SessionEvent event) {
     own_.push_back(event);
   }
   if (away_) return;
+  event.set_received(taken_);
   actions_.push_back(SendEvent{std::move(event)});
 }
 
 void SessionCore::ToShepherd(v1::ShepherdRequest request) {
+  request.set_acknowledged(acknowledged_);
+  passed_on_ = acknowledged_;
   actions_.push_back(SendShepherd{std::move(request)});
 }
 

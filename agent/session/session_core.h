@@ -17,7 +17,8 @@ namespace dtrain::session {
 struct Identity {
   uint32_t protocol = 0;
   std::string build;
-  bool resumable = false;  // sessions outlive their streams, and shepherds their agent
+  bool resumable = false;   // sessions outlive their streams, and shepherds their agent
+  std::string notice = "";  // a warning that each launcher is given; empty: none
 };
 
 // ---- events -------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ struct SendInventory {};  // as it is now
 struct GiveBack {
   GpuRelease gpus;
 };
-struct KillLeftovers {};  // the shepherd died: end what it left behind
+struct KillLeftovers {};  // the shepherd died or hangs: end it and what it left behind
 struct LookAtGpus {};     // tell GpusSeen
 struct End {
   absl::Status status;
@@ -85,15 +86,17 @@ using Action = std::variant<SendEvent, SendShepherd, SendWelcome, RunProbe, Hold
 // One launcher's hold on this node, from its Hello to the last worker's end. Pure.
 //
 // Its one promise: workers live no longer than their launcher is heard from. The stream's end, or
-// lease_ms of silence, stops them within the grace, and so does the shepherd's death. The launcher
-// hears of the last worker's end once its GPUs are free too, or have not become it in ten seconds.
+// lease_ms of silence, stops them within the grace, and so does the shepherd's death; a shepherd
+// that does not is killed. Time in which this process does not run is no silence, nor is a launcher
+// on this machine silent whose stream stands: it is stopped or starved. The launcher hears of the
+// last worker's end once its GPUs are free too, or have not become it in ten seconds.
 class SessionCore {
  public:
   enum class State {
     kNew,        // no Hello yet
     kJoined,     // welcomed; probing, holding ports
     kRunning,    // the shepherd has its part
-    kOrphaned,   // the launcher is gone, the shepherd is ending its workers
+    kOrphaned,   // the launcher is gone, the shepherd is ending its workers, for so long as it may
     kReaping,    // the shepherd died; what it left behind is being ended
     kReleasing,  // no worker is left; its GPUs' memory may still be in use
     kFinished,   // no worker is left; logs may still be on their way
@@ -115,7 +118,10 @@ class SessionCore {
   bool away() const { return away_; }
 
  private:
+  void CreditOwnPause(TimePoint now);
+  TimePoint LeaseEnd() const;
   void OnRequest(const v1::SessionRequest& request);
+  void Take(const v1::SessionRequest& request);
   void OnHello(const v1::Hello& hello);
   void OnShepherd(const v1::ShepherdEvent& event);
   void OnResumed(const v1::Hello& hello);
@@ -148,11 +154,13 @@ class SessionCore {
   bool looking_ = false;  // a look at the GPUs is under way; while kReleasing, as what follows
   TimePoint look_at_ = kNever;
   TimePoint release_until_ = kNever;
-  v1::SessionEvent finished_;  // held back
+  TimePoint orphan_until_ = kNever;  // while kOrphaned
+  v1::SessionEvent finished_;        // held back
   // Of sessions that outlive their stream.
   bool away_ = false;                  // the launcher; it may come back
   std::vector<v1::SessionEvent> own_;  // said by us, not by the shepherd, for when it does
   uint64_t acknowledged_ = 0;          // events that it has
+  uint64_t passed_on_ = 0;             // of which the shepherd knows
   uint64_t taken_ = 0;                 // requests that the shepherd has
   std::vector<Action> actions_;
 };

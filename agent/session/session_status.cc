@@ -26,9 +26,4 @@ bool Session::StopBy(std::string message) {
   return runs;
 }
 
-// Posted: who waits may ask for the session, which may be about to go.
-void Session::WakeLogWaiters() {
-  for (loop::Task& task : std::exchange(log_waiters_, {})) loop_.Post(std::move(task));
-}
-
 }  // namespace dtrain::session

@@ -33,6 +33,8 @@ constexpr Duration kAccountTimeout = std::chrono::seconds(3);
 // Launches of one user that have begun and not come to their start. Each has a process here, for as
 // long as its launcher's lease says, also when the launcher is gone.
 constexpr size_t kMostStarting = 128;
+// Of one that is not welcomed yet, as its shepherd does not run.
+constexpr size_t kMostEarlyBytes = 1 << 20;
 constexpr Duration kKillBound = std::chrono::seconds(2);
 constexpr Duration kKillPause = std::chrono::milliseconds(5);
 
@@ -51,7 +53,7 @@ struct Sessions::Foundling {
   JobDirectory directory;
   std::optional<v1::JobRecord> record;
   std::set<uint32_t> killed;  // pids
-  os::UniqueFd listener;      // pidfd of who answers there
+  os::UniqueFd listener;      // pidfd of who answers there, where the kernel can tell
   uid_t uid = 0;              // whose job it is
   std::unique_ptr<ShepherdProcess> shepherd;
   loop::Timer timer;
@@ -133,23 +135,58 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
                                                   " have begun here and not come to their start")));
   }
   auto shepherd = make_shepherd_(owner, hello);
-  if (!shepherd.ok()) {
-    // What the agent itself may not do is no refusal of who asks.
-    const absl::StatusCode code = absl::IsPermissionDenied(shepherd.status())
-                                      ? absl::StatusCode::kFailedPrecondition
-                                      : shepherd.status().code();
-    std::string why = absl::StrCat("start the shepherd: ", shepherd.status().message());
-    log::Error(why);
-    return stream->Finish(absl::Status(code, why));
+  if (!shepherd.ok()) return RefuseShepherd(*stream, shepherd.status());
+  auto opening = openings_.insert(openings_.end(), Opening{stream, owner, *std::move(shepherd)});
+  OnEarly(opening, std::move(request));
+  stream->Start([this, opening](v1::SessionRequest more) { OnEarly(opening, std::move(more)); },
+                [opening] { opening->closed = true; });
+  opening->shepherd->WhenStarted(
+      [this, opening](absl::Status started) { OnShepherdStarted(opening, std::move(started)); });
+}
+
+// A launcher waits for its Welcome; another one must not have us keep whatever it sends.
+void Sessions::OnEarly(Openings::iterator opening, v1::SessionRequest request) {
+  if (opening->bytes > kMostEarlyBytes) return;
+  opening->bytes += request.ByteSizeLong();
+  opening->requests.push_back(std::move(request));
+  if (opening->bytes <= kMostEarlyBytes) return;
+  opening->requests.clear();
+  opening->stream->Finish(absl::ResourceExhaustedError("more than 1 MiB before the Welcome"));
+}
+
+void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status started) {
+  Opening opened = std::move(*opening);
+  openings_.erase(opening);
+  const std::shared_ptr<Session::Stream> stream = opened.stream;
+  if (!started.ok() || opened.requests.empty()) {
+    stream->Start([](const v1::SessionRequest&) {}, [] {});
+    if (!started.ok()) RefuseShepherd(*stream, started);
+    for (loop::Task& task : opened.then) task();
+    return stream->WhenOver([this] { on_session_ended_(); });
   }
   auto place = sessions_.insert(sessions_.end(), nullptr);
+  auto alive = std::make_shared<bool>(true);
   *place = std::make_unique<Session>(
       Session::Surroundings{loop_, readers_, reservations_, quarantine_, self_, state_directory_},
-      owner, *std::move(shepherd), stream, [this, place, stream] {
+      opened.owner, std::move(opened.shepherd), stream, [this, place, stream, alive] {
+        *alive = false;
         sessions_.erase(place);
         stream->WhenOver([this] { on_session_ended_(); });
       });
-  (*place)->Take(std::move(request));
+  for (v1::SessionRequest& request : opened.requests) {
+    if (*alive) (*place)->Take(std::move(request));
+  }
+  if (*alive && opened.closed) (*place)->OnStreamClosed();
+  for (loop::Task& task : opened.then) task();
+}
+
+void Sessions::RefuseShepherd(Session::Stream& stream, const absl::Status& why) {
+  // What the agent itself may not do is no refusal of the caller.
+  const absl::StatusCode code =
+      absl::IsPermissionDenied(why) ? absl::StatusCode::kFailedPrecondition : why.code();
+  const std::string text = absl::StrCat("start the shepherd: ", why.message());
+  log::Error(text);
+  stream.Finish(absl::Status(code, text));
 }
 
 // Folders of jobs that ended while the disk was full or read-only.
@@ -168,6 +205,15 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     stream->Finish(absl::UnavailableError("no resident agent runs here"));
     return;
   }
+  for (Opening& opening : openings_) {
+    const v1::Hello& first = opening.requests.empty() ? hello : opening.requests[0].hello();
+    if (!peer.account || opening.owner.uid != peer.account->uid ||
+        first.job_id() != hello.job_id() || first.attempt() != hello.attempt()) {
+      continue;
+    }
+    opening.then.push_back([this, stream, peer, hello] { Resume(stream, peer, hello); });
+    return;
+  }
   Session* session = Find(hello.job_id(), hello.attempt());
   if (session != nullptr) {
     if (absl::Status may = Check(peer, kSessionMethod, session, &hello); !may.ok()) {
@@ -184,16 +230,25 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
 }
 
 bool Sessions::starting() const {
-  return !visitors_.empty() ||
+  return !visitors_.empty() || !openings_.empty() ||
          std::any_of(sessions_.begin(), sessions_.end(),
                      [](const auto& session) { return session != nullptr && session->starting(); });
 }
 
+bool Sessions::Awaits(absl::FunctionRef<bool(const Owner&)> whose) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+    return session != nullptr && session->away() && whose(session->owner());
+  });
+}
+
 size_t Sessions::Starting(uid_t uid) const {
-  return static_cast<size_t>(
-      std::count_if(sessions_.begin(), sessions_.end(), [uid](const auto& session) {
+  const auto running = std::count_if(
+      sessions_.begin(), sessions_.end(), [uid](const std::unique_ptr<Session>& session) {
         return session != nullptr && session->owner().uid == uid && session->starting();
-      }));
+      });
+  const auto opening = std::count_if(openings_.begin(), openings_.end(),
+                                     [uid](const Opening& each) { return each.owner.uid == uid; });
+  return static_cast<size_t>(running + opening);
 }
 
 Session* Sessions::Find(const std::string& job_id, uint32_t attempt) {
@@ -270,16 +325,18 @@ void Sessions::Look(JobDirectory directory, absl::StatusOr<v1::JobRecord> record
   auto socket = foundling.directory.Connect();
   if (!socket.ok()) return GiveUp(foundling, std::string(socket.status().message()));
   auto peer = os::PeerOf(socket->get());
-  auto pidfd = peer.ok() ? os::OpenPidfd(peer->pid) : peer.status();
-  if (!pidfd.ok()) return GiveUp(foundling, std::string(pidfd.status().message()));
-  foundling.listener.Reset(fcntl(pidfd->get(), F_DUPFD_CLOEXEC, 0));
+  if (!peer.ok()) return GiveUp(foundling, std::string(peer.status().message()));
   if (!foundling.record) foundling.uid = peer->uid;
+  // Only this leads to the listener for sure: its pid may be another process's by now.
+  auto listener = os::PidfdOfPeer(socket->get());
+  if (listener.ok() && peer->uid == foundling.uid) foundling.listener = *std::move(listener);
   if (!foundling.record) return GiveUp(foundling, "the agent's record of it is missing or damaged");
-  if (peer->pid != static_cast<pid_t>(foundling.record->shepherd_pid()) ||
-      peer->uid != foundling.record->uid() ||
-      os::StartTime(peer->pid) != foundling.record->shepherd_start_time()) {
+  const v1::JobRecord& known = *foundling.record;
+  if (peer->pid != static_cast<pid_t>(known.shepherd_pid()) || peer->uid != known.uid()) {
     return GiveUp(foundling, "another process answers in its place");
   }
+  auto pidfd = os::OpenProcess(peer->pid, known.shepherd_start_time(), known.uid());
+  if (!pidfd.ok()) return GiveUp(foundling, std::string(pidfd.status().message()));
   foundling.shepherd = ShepherdProcess::Adopt(loop_, os::Child{peer->pid, *std::move(pidfd)},
                                               *std::move(socket), foundling.record->cgroup());
   foundling.shepherd->Listen(
@@ -324,10 +381,11 @@ void Sessions::KillRest(Foundling& foundling) {
       {absl::StrCat("DTRAIN_JOB_ID=", job_id), absl::StrCat("DTRAIN_ATTEMPT=", attempt)});
   if (foundling.record) {
     const auto pid = static_cast<pid_t>(foundling.record->shepherd_pid());
-    const auto start = os::StartTime(pid);
-    if (start == foundling.record->shepherd_start_time()) processes.push_back({pid, *start, '?'});
+    const uint64_t start = foundling.record->shepherd_start_time();
+    if (os::OpenProcess(pid, start, foundling.record->uid()).ok()) {
+      processes.push_back({pid, start, '?'});
+    }
   }
-  // Nobody else can listen in a folder that is ours alone.
   if (foundling.listener) (void)os::SendSignal(foundling.listener.get(), SIGKILL);
   bool left = false;
   std::string path;

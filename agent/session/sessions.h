@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "agent/auth/identity.h"
 #include "agent/session/job_directory.h"
@@ -47,9 +48,11 @@ class Sessions {
   void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer);
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
                   const auth::Identity& peer);
+  // A launcher of such an owner is not connected and may come back.
+  bool Awaits(absl::FunctionRef<bool(const Owner&)> whose) const;
   // A launch has begun here, and has not come to its start.
   bool starting() const;
-  bool busy() const { return !sessions_.empty() || !visitors_.empty(); }
+  bool busy() const { return !sessions_.empty() || !openings_.empty() || !visitors_.empty(); }
 
   // For who asks about the node and its jobs. `peer` gets to know of them what it may, as the rules
   // of `method` are, and is refused the rest; jobs of others it sees only in name.
@@ -62,7 +65,7 @@ class Sessions {
                                             const std::string& job_id);
   // Calls `task` on the loop when some output of the job has grown, or nothing more comes; at once
   // when there is no such job.
-  void WhenLogsGrow(const std::string& job_id, uint32_t attempt, loop::Task task);
+  void WhenLogsGrow(const std::string& job_id, uint32_t attempt, std::weak_ptr<loop::Task> task);
   absl::StatusOr<v1::LogPiece> ReadLog(const auth::Identity& peer, absl::string_view method,
                                        const v1::ReadLogRequest& request);
   absl::StatusOr<v1::StopJobReply> StopJob(const auth::Identity& peer,
@@ -78,15 +81,29 @@ class Sessions {
     std::shared_ptr<Session::Stream> stream;
     std::unique_ptr<loop::Timer> timeout;
   };
+  // A launch whose shepherd does not run yet, with what its launcher has said meanwhile.
+  struct Opening {
+    std::shared_ptr<Session::Stream> stream;
+    Owner owner;
+    std::unique_ptr<ShepherdProcess> shepherd;
+    std::vector<v1::SessionRequest> requests = {};
+    size_t bytes = 0;  // of these
+    bool closed = false;
+    std::vector<loop::Task> then = {};  // who came for its session
+  };
   // A shepherd that was connected to and has yet to give its account.
   struct Foundling;
   using Visitors = std::list<Visitor>;
+  using Openings = std::list<Opening>;
 
   std::shared_ptr<Session::Stream> Release(Visitors::iterator visitor);
   void Dismiss(Visitors::iterator visitor, absl::Status why);
   void OnFirst(Visitors::iterator visitor, const auth::Identity& peer, v1::SessionRequest request);
   void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
             v1::SessionRequest request);
+  void OnEarly(Openings::iterator opening, v1::SessionRequest request);
+  void OnShepherdStarted(Openings::iterator opening, absl::Status started);
+  void RefuseShepherd(Session::Stream& stream, const absl::Status& why);
   void RemoveEnded();
   void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
               const v1::Hello& hello);
@@ -117,6 +134,7 @@ class Sessions {
   loop::Task on_session_ended_;
   absl::AnyInvocable<v1::NodeReport()> about_;
   Visitors visitors_;
+  Openings openings_;
   std::list<std::unique_ptr<Session>> sessions_;
   std::list<std::unique_ptr<Foundling>> foundlings_;
   // Jobs whose shepherds could not be taken over: why, for their launchers.

@@ -81,9 +81,10 @@ absl::StatusOr<v1::JobOnNode> Sessions::DescribeJob(const auth::Identity& peer,
   return (*session)->Describe();
 }
 
-void Sessions::WhenLogsGrow(const std::string& job_id, uint32_t attempt, loop::Task task) {
+void Sessions::WhenLogsGrow(const std::string& job_id, uint32_t attempt,
+                            std::weak_ptr<loop::Task> task) {
   Session* session = Find(job_id, attempt);
-  if (session == nullptr) return loop_.Post(std::move(task));
+  if (session == nullptr) return LogWaiters::Wake(loop_, std::move(task));
   session->WhenLogsGrow(std::move(task));
 }
 

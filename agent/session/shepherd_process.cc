@@ -2,6 +2,7 @@
 #include "agent/session/shepherd_process.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <utility>
@@ -14,6 +15,11 @@
 
 namespace dtrain::session {
 namespace {
+
+// From the fork to the program: a millisecond, more where the machine is busy.
+constexpr Duration kStartLimit = std::chrono::seconds(5);
+// For a shepherd without workers to notice that its agent has no more for it.
+constexpr Duration kPatience = std::chrono::seconds(10);
 
 std::vector<std::string> OwnEnvironment() {
   std::vector<std::string> env;
@@ -28,9 +34,17 @@ std::string Describe(const os::ExitStatus& status) {
 
 }  // namespace
 
+struct ShepherdProcess::Beginning {
+  Beginning(loop::Loop& loop, os::PendingChild p)
+      : pending(std::move(p)), watch(loop, pending.report.get()), limit(loop) {}
+  os::PendingChild pending;
+  loop::FdWatch watch;
+  loop::Timer limit;
+  OnStarted done;
+};
+
 absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Loop& loop,
                                                                         const std::string& program,
-                                                                        os::ForkServer* forks,
                                                                         const os::Account* user,
                                                                         const std::string& cgroup) {
   auto sockets = os::SocketPair();
@@ -41,36 +55,33 @@ absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Lo
     if (!opened.ok()) return opened.status();
     directory = *std::move(opened);
   }
-  const int socket = sockets->second.get();
-  const std::vector<std::string> env =
-      user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment();
-  absl::StatusOr<os::Child> child = absl::UnavailableError("");
-  if (forks != nullptr) {
-    child = forks->Fork({socket, directory.get(), user, env});
-    if (absl::IsUnavailable(child.status())) {
-      log::Warn(absl::StrCat(child.status().message(), "; starts the shepherd without it"));
-    }
+  os::UniqueFd terminal;
+  if (user != nullptr && isatty(STDERR_FILENO) != 0) {
+    // Nobody else is to read from ours, or to type into it.
+    terminal.Reset(open("/proc/self/fd/2", O_WRONLY | O_NOCTTY | O_CLOEXEC));
   }
-  if (absl::IsUnavailable(child.status())) {
-    os::SpawnSpec spec;
-    spec.argv = {program, "shepherd"};
-    spec.env = env;
-    spec.user = user;
-    if (user != nullptr) spec.working_directory = "/";
-    spec.cgroup_fd = directory.get();
-    spec.stderr_fd = STDERR_FILENO;
-    spec.extra_fds = {{socket, os::kForkedSocket}};
-    child = os::Spawn(spec);
+  os::SpawnSpec spec;
+  spec.argv = {program, "shepherd"};
+  spec.env = user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment();
+  spec.user = user;
+  if (user != nullptr) spec.working_directory = "/";
+  spec.cgroup_fd = directory.get();
+  spec.stderr_fd = terminal ? terminal.get() : STDERR_FILENO;
+  spec.extra_fds = {{sockets->second.get(), kShepherdSocket}};
+  if (user == nullptr) {
+    auto child = os::Spawn(spec);
+    if (!child.ok()) return child.status();
+    return std::unique_ptr<ShepherdProcess>(new ShepherdProcess(
+        loop, *std::move(child), std::move(sockets->first), /*is_child=*/true, cgroup));
   }
-  if (!child.ok()) return child.status();
-  return std::unique_ptr<ShepherdProcess>(new ShepherdProcess(
-      loop, *std::move(child), std::move(sockets->first), /*is_child=*/true, cgroup));
-}
-
-std::unique_ptr<os::ForkServer> ShepherdProcess::ForkServerOf(const std::string& program) {
-  return std::make_unique<os::ForkServer>(
-      std::vector<std::string>{program, "shepherds"},
-      geteuid() == 0 ? std::vector<std::string>{} : OwnEnvironment());
+  spec.new_session = true;  // of our terminal, too, it has nothing
+  auto pending = os::SpawnAs(spec);
+  if (!pending.ok()) return pending.status();
+  os::Child child = std::move(pending->child);
+  std::unique_ptr<ShepherdProcess> shepherd(new ShepherdProcess(
+      loop, std::move(child), std::move(sockets->first), /*is_child=*/true, cgroup));
+  shepherd->beginning_ = std::make_unique<Beginning>(loop, *std::move(pending));
+  return shepherd;
 }
 
 std::unique_ptr<ShepherdProcess> ShepherdProcess::Adopt(loop::Loop& loop, os::Child process,
@@ -86,7 +97,8 @@ ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd
       child_(std::move(child)),
       is_child_(is_child),
       cgroup_(std::move(cgroup)),
-      exit_watch_(loop, child_.pidfd.get()) {
+      exit_watch_(loop, child_.pidfd.get()),
+      patience_(kPatience) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, std::move(socket),
       [this](absl::string_view frame, os::UniqueFd fd) {
@@ -108,18 +120,63 @@ ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd
   exit_watch_.OnReadable([this] { Reap(); });
 }
 
-// It ends by itself when its socket closes; somebody must reap it then.
+// It ends by itself when its socket closes; somebody must reap it then, or kill it.
 ShepherdProcess::~ShepherdProcess() {
-  if (!is_child_ || ended_) return;
+  if (ended_) return;
   struct Rest {
-    Rest(loop::Loop& loop, os::UniqueFd fd) : pidfd(std::move(fd)), watch(loop, pidfd.get()) {}
+    Rest(loop::Loop& loop, os::UniqueFd fd)
+        : pidfd(std::move(fd)), watch(loop, pidfd.get()), patience(loop) {}
     os::UniqueFd pidfd;
     loop::FdWatch watch;
+    loop::Timer patience;
   };
   os::UniqueFd pidfd(fcntl(child_.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!pidfd) return;
+  if (!pidfd) {
+    Kill();
+    return;
+  }
   auto rest = std::make_shared<Rest>(loop_, std::move(pidfd));
-  rest->watch.OnReadable([rest] { (void)os::TryReap(rest->pidfd.get()); });
+  rest->watch.OnReadable([rest, is_child = is_child_] {
+    rest->patience.Cancel();
+    if (is_child) (void)os::TryReap(rest->pidfd.get());
+  });
+  rest->patience.After(patience_, [rest = rest.get(), cgroup = cgroup_] {
+    log::Warn("kills a shepherd that did not end by itself");
+    (void)os::SendSignal(rest->pidfd.get(), SIGKILL);
+    if (!cgroup.empty()) os::Cgroup(cgroup).Kill();
+  });
+}
+
+void ShepherdProcess::Kill() {
+  if (!ended_) (void)os::SendSignal(child_.pidfd.get(), SIGKILL);
+  if (!cgroup_.empty()) os::Cgroup(cgroup_).Kill();
+}
+
+void ShepherdProcess::Break(std::string why) {
+  log::Warn(absl::StrCat("kills shepherd ", child_.pid, ": ", why));
+  Kill();
+  Gone(std::move(why));
+}
+
+void ShepherdProcess::WhenStarted(OnStarted done) {
+  if (beginning_ == nullptr) return done(absl::OkStatus());
+  beginning_->done = std::move(done);
+  beginning_->watch.OnReadable([this] { Reported(); });
+  beginning_->limit.After(kStartLimit, [this] {
+    Kill();
+    const std::unique_ptr<Beginning> late = std::move(beginning_);
+    late->done(absl::DeadlineExceededError(
+        "its process has not run the program within 5 s: it was stopped, or the program's file "
+        "system does not answer; it was killed"));
+  });
+}
+
+void ShepherdProcess::Reported() {
+  std::optional<absl::Status> report = beginning_->pending.Report();
+  if (!report) return beginning_->watch.OnReadable([this] { Reported(); });
+  const std::unique_ptr<Beginning> over = std::move(beginning_);
+  if (!report->ok()) Kill();       // it ends by itself, unless it is stopped
+  over->done(*std::move(report));  // may destroy us
 }
 
 void ShepherdProcess::Listen(OnEvent on_event, OnGone on_gone) {
@@ -128,8 +185,8 @@ void ShepherdProcess::Listen(OnEvent on_event, OnGone on_gone) {
   if (gone_) std::exchange(on_gone_, nullptr)(gone_why_);
 }
 
-void ShepherdProcess::Send(const v1::ShepherdRequest& request, int fd) {
-  channel_->Send(request.SerializeAsString(), fd);
+absl::Status ShepherdProcess::Send(const v1::ShepherdRequest& request, int fd) {
+  return channel_->Send(request.SerializeAsString(), fd);
 }
 
 void ShepherdProcess::WhenEnded(loop::Task done) {

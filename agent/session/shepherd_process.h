@@ -6,34 +6,33 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/loop/frame_channel.h"
-#include "common/os/fork_server.h"
 #include "common/os/spawn.h"
 #include "dtrain/v1/shepherd.pb.h"
 
 namespace dtrain::session {
 
+// Where a shepherd finds its end of the socket.
+inline constexpr int kShepherdSocket = 3;
+
 // The agent's end of one shepherd: starts it, speaks to it, notices its end. Loop thread.
 //
 // It is spawned before any job is known, so that its start overlaps the launcher's; destroying
-// this closes the socket, at which a shepherd ends its workers and itself.
+// this closes the socket, at which a shepherd ends its workers and itself. One that does not, as
+// its user has stopped it, is killed after its patience.
 class ShepherdProcess {
  public:
   using OnEvent = absl::AnyInvocable<void(v1::ShepherdEvent event, os::UniqueFd fd)>;
   using OnGone = absl::AnyInvocable<void(std::string why)>;
 
-  // `program` is this agent's own file, run as `<program> shepherd` with the socket as fd 3, or
-  // else forked by `forks` (may be null), which is what ForkServerOf makes; `user` (may be null: as
-  // ourselves) is whom it and the workers run as; `cgroup` (may be empty: ours) is a directory that
-  // this user may use, for it and them.
+  // `program` is this agent's own file, run as `<program> shepherd` with the socket as fd 3; `user`
+  // (may be null: as ourselves) is whom it and the workers run as; `cgroup` (may be empty: ours) is
+  // a directory that this user may use, for it and them.
   static absl::StatusOr<std::unique_ptr<ShepherdProcess>> Start(loop::Loop& loop,
                                                                 const std::string& program,
-                                                                os::ForkServer* forks = nullptr,
                                                                 const os::Account* user = nullptr,
                                                                 const std::string& cgroup = "");
-  // A process of `program` that is there before any job, for their shepherds to be forked from. It
-  // knows nothing of our environment where shepherds are other users'.
-  static std::unique_ptr<os::ForkServer> ForkServerOf(const std::string& program);
   // One that an agent before us has started and told to keep running: `socket` is connected to
   // it, `pidfd` names it. Its first event is its Account.
   static std::unique_ptr<ShepherdProcess> Adopt(loop::Loop& loop, os::Child process,
@@ -42,9 +41,14 @@ class ShepherdProcess {
   ShepherdProcess(const ShepherdProcess&) = delete;
   ShepherdProcess& operator=(const ShepherdProcess&) = delete;
 
+  // Tells once whether it runs: at once as ourselves; for another user, who may hold its start up,
+  // later, and for no longer than a few seconds. If it does not run, destroy this.
+  using OnStarted = absl::AnyInvocable<void(absl::Status)>;
+  void WhenStarted(OnStarted done);
   // From now on events are handed over; what came before is kept for it. Again: to others.
   void Listen(OnEvent on_event, OnGone on_gone);
-  void Send(const v1::ShepherdRequest& request, int fd = -1);
+  // RESOURCE_EXHAUSTED: it is too long, and was not sent.
+  absl::Status Send(const v1::ShepherdRequest& request, int fd = -1);
   pid_t pid() const { return child_.pid; }
   // The cgroup that it is in, where it makes the job's; empty when it has none to itself.
   const std::string& cgroup() const { return cgroup_; }
@@ -52,10 +56,18 @@ class ShepherdProcess {
   bool ended() const { return ended_; }
   // Calls `done` once its process has ended.
   void WhenEnded(loop::Task done);
+  // Kills it with all in its cgroup.
+  void Kill();
+  // Kills it likewise: it did what no shepherd of ours does. Its listener hears that it is gone.
+  void Break(std::string why);
+  // For how long it may end its workers and itself, once this is destroyed.
+  void set_patience(Duration patience) { patience_ = patience; }
 
  private:
   ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket, bool is_child,
                   std::string cgroup);
+  struct Beginning;
+  void Reported();
   void Gone(std::string why);
   void Reap();
 
@@ -64,10 +76,12 @@ class ShepherdProcess {
   const bool is_child_;
   const std::string cgroup_;
   loop::FdWatch exit_watch_;
+  std::unique_ptr<Beginning> beginning_;  // until it runs
   std::unique_ptr<loop::FrameChannel> channel_;
   OnEvent on_event_;
   OnGone on_gone_;
   std::string gone_why_;  // until Listen
+  Duration patience_;
   bool gone_ = false;
   bool ended_ = false;
   std::string how_ended_;

@@ -11,6 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/shepherd/failure.h"
+#include "common/base/exit_code.h"
+#include "common/base/own_pause.h"
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
 #include "common/os/credentials.h"
@@ -19,6 +22,9 @@ namespace dtrain::shepherd {
 namespace {
 
 using Event = v1::ShepherdEvent;
+
+// How often the time is looked at during a lease, so that a pause of our own is seen as one.
+constexpr int kLooksPerLease = 20;
 
 // What a launcher must hear of exactly once. The rest is a state that the next one replaces.
 bool IsKept(Event::KindCase kind) {
@@ -42,6 +48,18 @@ bool IsKept(Event::KindCase kind) {
   return false;
 }
 
+// Its number and what it acknowledges come on top.
+constexpr size_t kMostEvent = loop::FrameChannel::kMaxFrame - 64;
+
+Event TooLong(size_t bytes) {
+  Event event;
+  *event.mutable_failure() = MakeFailure(
+      v1::NodeFailure::KIND_RESOURCES, kExitState,
+      absl::StrCat("the workers of this node have put ", bytes, " bytes into one message; ",
+                   kMostEvent, " can be passed on at most"));
+  return event;
+}
+
 }  // namespace
 
 AgentLine::AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers)
@@ -57,9 +75,33 @@ void AgentLine::Attach(os::UniqueFd socket) {
 }
 
 void AgentLine::Send(Event event, int fd) {
-  if (kept_ && IsKept(event.kind_case())) event = outbox_.Add(std::move(event));
+  if (const size_t bytes = event.ByteSizeLong(); bytes > kMostEvent) event = TooLong(bytes);
+  if (kept_ && IsKept(event.kind_case())) {
+    if (outbox_.full()) Overflow();
+    if (!overflowed_) event = outbox_.Add(std::move(event));
+  }
   event.set_received(inbox_.last());
-  if (channel_ != nullptr) channel_->Send(event.SerializeAsString(), fd);
+  if (channel_ != nullptr) Write(event, fd);
+}
+
+void AgentLine::Write(const Event& event, int fd) {
+  const absl::Status sent = channel_->Send(event.SerializeAsString(), fd);
+  if (!sent.ok()) log::Error(absl::StrCat("to the agent: ", sent.message()));
+}
+
+// Nobody could be told all of it again. What comes from now on is said once.
+void AgentLine::Overflow() {
+  if (std::exchange(overflowed_, true)) return;
+  Event event;
+  v1::NodeFailure& failure = *event.mutable_failure();
+  failure.set_exit_code(kExitAgentLost);
+  failure.set_message(absl::StrCat(
+      "the launcher has not acknowledged the last ", outbox_.kept().size(),
+      " messages of this node, and no more are kept for it; its workers are being ended. This is "
+      "a fault of dtrain: please report it"));
+  log::Error(failure.message());
+  Send(std::move(event));
+  loop_.Post([this] { Lose(); });
 }
 
 void AgentLine::OnDrained(loop::Task task) {
@@ -90,7 +132,7 @@ void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
     case v1::ShepherdRequest::kReplay:
       for (const Event& event : outbox_.kept()) {
         if (event.sequence() > request.replay().after()) {
-          channel_->Send(event.SerializeAsString());
+          Write(event);
         }
       }
       break;
@@ -150,9 +192,16 @@ void AgentLine::WaitAtMost(Duration limit) {
 }
 
 void AgentLine::AwaitLease() {
-  TimePoint end = alone_since_ + std::chrono::milliseconds(kept_->hello().lease_ms());
+  const Duration lease = std::chrono::milliseconds(kept_->hello().lease_ms());
+  TimePoint end = alone_since_ + lease;
   if (limit_) end = std::min(end, std::max(alone_since_, limited_since_) + *limit_);
-  lease_.At(end, [this] { Lose(); });
+  const TimePoint begin = loop_.Now();
+  if (begin >= end) return Lose();
+  const TimePoint look = std::min(end, begin + lease / kLooksPerLease);
+  lease_.At(look, [this, begin, look, lease] {
+    alone_since_ += OwnPause(begin, look, loop_.Now(), lease / kLooksPerLease);
+    AwaitLease();
+  });
 }
 
 void AgentLine::Lose() {

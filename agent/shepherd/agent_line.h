@@ -14,8 +14,9 @@
 namespace dtrain::shepherd {
 
 // The shepherd's line to its agent. After KeepRunning it outlives agents: when one goes, the next
-// may connect within the launcher's lease; what was said and not acknowledged is said again when
-// asked for, and each request of the launcher is handed over once. Loop thread.
+// may connect within the launcher's lease, of which only time counts in which this process runs;
+// what was said and not acknowledged is said again when asked for, and each request of the launcher
+// is handed over once. Loop thread.
 class AgentLine {
  public:
   struct Handlers {
@@ -46,6 +47,7 @@ class AgentLine {
 
  private:
   void Attach(os::UniqueFd socket);
+  void Write(const v1::ShepherdEvent& event, int fd = -1);
   void OnFrame(absl::string_view frame, os::UniqueFd fd);
   void Keep(v1::KeepRunning keep, os::UniqueFd bound);
   void AwaitAgent();
@@ -53,6 +55,7 @@ class AgentLine {
   void OnClosed();
   void AwaitLease();
   void Lose();
+  void Overflow();
 
   loop::Loop& loop_;
   Handlers handlers_;
@@ -67,6 +70,7 @@ class AgentLine {
   TimePoint limited_since_{};
   loop::Task on_drained_;
   bool lost_ = false;
+  bool overflowed_ = false;
   std::unique_ptr<loop::FrameChannel> channel_;  // null: no agent
 };
 

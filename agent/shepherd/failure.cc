@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/failure.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
+#include "common/os/find_program.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -36,6 +40,28 @@ std::string TooBigHint(const v1::JobPart& part) {
                       " bytes; pass less, for example with --env none and -x");
 }
 
+// People who come from mpirun or a shell forget the interpreter or the "./".
+std::string ProgramHint(const v1::JobPart& part, const os::SpawnError& error) {
+  const std::string& program = part.argv(0);
+  const bool is_python = absl::EndsWith(program, ".py");
+  const std::string interpreted = absl::StrCat("did you mean `python3 ", Escape(program), "`?");
+  if (error.error_number == EISDIR) return "it is a directory";
+  if (error.error_number != ENOENT) {
+    return absl::StrCat("the file must be executable (chmod +x)",
+                        is_python ? absl::StrCat("; ", interpreted) : "");
+  }
+  if (program.find('/') == std::string::npos) {
+    if (is_python) return interpreted;
+    struct stat info {};
+    const std::string here = os::Joined(part.working_directory(), program);
+    if (stat(here.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+      return absl::StrCat("it is in the working directory: did you mean `./", Escape(program),
+                          "`?");
+    }
+  }
+  return "the program must exist on every node; give its full path or correct PATH";
+}
+
 std::string Hint(const v1::JobPart& part, const os::SpawnError& error) {
   switch (error.error_number) {
     case E2BIG:
@@ -56,11 +82,7 @@ std::string Hint(const v1::JobPart& part, const os::SpawnError& error) {
     case SpawnStage::kWorkingDirectory:
       return "the directory must exist on every node; choose another with --wdir";
     case SpawnStage::kProgram:
-      if (error.error_number == ENOENT) {
-        return "the program must exist on every node; give its full path or correct PATH";
-      }
-      if (error.error_number == EISDIR) return "it is a directory";
-      return "the file must be executable (chmod +x)";
+      return ProgramHint(part, error);
     case SpawnStage::kExec:
       return error.error_number == ENOENT ? "install the interpreter, or correct the first line"
                                           : "it must be an executable for this machine";

@@ -85,7 +85,7 @@ LogStream::Moved LogStream::Move() {
       can_splice_ = false;
       return Copy();
     }
-    return Stuck(PosixError(errno, "keep a worker's output"));
+    return StuckBy(errno);
   }
   last_moved_ = static_cast<uint64_t>(n);
   size_ += last_moved_;
@@ -115,18 +115,27 @@ LogStream::Moved LogStream::Copy() {
     spool_ = *std::move(spool);
   }
   ssize_t n = pwrite(spool_->fd(), held_.data(), held_.size(), static_cast<off_t>(size_));
-  if (n <= 0) {
-    return Stuck(PosixError(errno, "keep a worker's output"));
-  }
+  if (n <= 0) return StuckBy(errno);
   held_.erase(0, static_cast<size_t>(n));
   size_ += static_cast<uint64_t>(n);
   on_grown_();
   return Moved::kSome;
 }
 
+LogStream::Moved LogStream::StuckBy(int error) {
+  too_large_ = error == EFBIG;
+  return Stuck(PosixError(error, "keep a worker's output"));
+}
+
 LogStream::Moved LogStream::Stuck(absl::Status why) {
   if (!std::exchange(told_stuck_, true)) on_stuck_(std::move(why));
+  // All may be delivered, and the room still be taken: on a disk that is smaller than a big step.
+  if (spool_) Reclaim();
   return Moved::kStuck;
+}
+
+void LogStream::Reclaim() {
+  spool_->Reclaim(std::min(delivered_, size_ - std::min(size_, kKeep)), /*scarce=*/told_stuck_);
 }
 
 void LogStream::Delivered(uint64_t offset) {
@@ -134,7 +143,7 @@ void LogStream::Delivered(uint64_t offset) {
   if (offset <= delivered_) return;
   bool was_full = size_ - delivered_ >= limit_;
   delivered_ = offset;
-  spool_->Reclaim(std::min(delivered_, size_ - std::min(size_, kKeep)));
+  Reclaim();
   if (was_full && size_ - delivered_ < limit_) Arm();
 }
 
@@ -154,7 +163,7 @@ bool LogStream::Drain() {
       case Moved::kNothing:
         return true;
       case Moved::kStuck:
-        return false;
+        return too_large_;  // there will be no room
       case Moved::kEnd:
         Close();
         break;

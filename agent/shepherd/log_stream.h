@@ -22,7 +22,8 @@ namespace dtrain::shepherd {
 class LogStream {
  public:
   using OnGrown = absl::AnyInvocable<void()>;  // the spool has more; asks for no answer
-  // The spool took no more (disk full); the stream goes on by itself when it does.
+  // The spool took no more (disk full); the stream goes on by itself when it does. OUT_OF_RANGE:
+  // it never will (EFBIG).
   using OnStuck = absl::AnyInvocable<void(absl::Status)>;
 
   struct Limits {
@@ -39,7 +40,8 @@ class LogStream {
   void Delivered(uint64_t offset);
   // Nobody will read it any more: what comes is thrown away, so that no worker waits for room.
   void Discard();
-  // Takes what the pipe holds now, past the limit. True when nothing is left in it.
+  // Takes what the pipe holds now, past the limit. True when nothing is left in it, or when the
+  // spool is as large as a file may be (RLIMIT_FSIZE): Pending says how much is lost then.
   bool Drain();
   // All writers are gone and everything is in the spool.
   bool ended() const { return pipe_.get() < 0; }
@@ -60,6 +62,8 @@ class LogStream {
   Moved Move();
   Moved Copy();
   Moved Stuck(absl::Status why);
+  void Reclaim();
+  Moved StuckBy(int error);
 
   loop::Loop& loop_;
   os::UniqueFd pipe_;
@@ -77,6 +81,7 @@ class LogStream {
   bool discard_ = false;
   bool can_splice_ = true;
   bool told_stuck_ = false;
+  bool too_large_ = false;  // for a file of ours, by RLIMIT_FSIZE
   std::string held_;  // read, but not taken by the spool yet (only without splice)
 };
 

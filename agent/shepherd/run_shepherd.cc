@@ -9,12 +9,13 @@
 #include "common/log/log.h"
 #include "common/loop/loop.h"
 #include "common/os/process_tree.h"
+#include "common/os/signals.h"
 
 namespace dtrain::shepherd {
 
 int RunShepherd(int socket_fd) {
   fcntl(socket_fd, F_SETFD, FD_CLOEXEC);
-  signal(SIGPIPE, SIG_IGN);
+  os::FailWritesWithoutSignals();
   prctl(PR_SET_NAME, "dtrain-shepherd");  // else "exe", in ps, top and at a shutdown
   absl::Status subreaper = os::BecomeSubreaper();
   if (!subreaper.ok()) log::Warn(std::string(subreaper.message()));

@@ -75,7 +75,7 @@ class Shepherd {
   // To the agent.
   void Send(v1::ShepherdEvent event, int fd = -1) { line_.Send(std::move(event), fd); }
   void SendFailure(v1::NodeFailure failure);
-  void Warn(std::string message);
+  void Warn(std::string message, bool detail = false);
   void MarkGrown(uint32_t rank, v1::StreamKind kind);
   void SendGrown();  // all there is, now
   void SendOpened(Worker& worker, v1::StreamKind kind);

@@ -67,7 +67,8 @@ void Shepherd::LoseCgroup(const absl::Status& why) {
   no_cgroup_why_ =
       absl::StrCat("workers get no cgroup of their own (", std::string(why.message()), ")");
   if (part_.require_cgroup()) return;
-  Warn(absl::StrCat(no_cgroup_why_, "; their process groups and descendants are followed instead"));
+  Warn(absl::StrCat(no_cgroup_why_, "; their process groups and descendants are followed instead"),
+       /*detail=*/true);
 }
 
 absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
@@ -147,6 +148,7 @@ void Shepherd::WatchPages() {
   pages_.After(part_.timeline_records() > 0 ? kSpansEvery : kProgressEvery, [this] {
     if (loop_.Now() >= progress_due_) {
       progress_due_ = loop_.Now() + kProgressEvery;
+      for (auto& worker : workers_) worker->LookAtState();
       ReportPages();
     } else {
       TakeManySpans();
@@ -161,9 +163,11 @@ void Shepherd::ReportPages() {
     TakeSpans(*worker, 1);
     if (worker->progress_told()) continue;
     auto progress = worker->page().Read();
-    if (!progress) continue;
+    v1::RankProgress state;
+    const bool of_note = worker->AddState(progress ? *progress : state);
+    if (!progress && !of_note) continue;
+    if (!progress) progress = std::move(state);
     progress->set_rank(worker->rank());
-    if (progress->inside() && !worker->ended()) progress->set_stopped(worker->IsStopped());
     *event.mutable_progress()->add_ranks() = *std::move(progress);
     if (worker->ended()) worker->set_progress_told();
   }
@@ -264,8 +268,9 @@ void Shepherd::SendFailure(v1::NodeFailure failure) {
   Send(std::move(event));
 }
 
-void Shepherd::Warn(std::string message) {
+void Shepherd::Warn(std::string message, bool detail) {
   v1::ShepherdEvent event;
+  event.mutable_warning()->set_detail(detail);
   event.mutable_warning()->set_message(std::move(message));
   Send(std::move(event));
 }

@@ -14,6 +14,7 @@ namespace dtrain::shepherd {
 namespace {
 
 constexpr uint64_t kReclaimStep = 4 << 20;  // a hole costs a system call and extent bookkeeping
+constexpr uint64_t kScarceStep = 64 << 10;
 
 os::UniqueFd OpenIn(const std::string& directory) {
   os::UniqueFd fd(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
@@ -36,8 +37,9 @@ absl::StatusOr<SpoolFile> SpoolFile::Open(const std::vector<std::string>& direct
   return PosixError(errno, "make a file for a worker's output");
 }
 
-void SpoolFile::Reclaim(uint64_t offset) {
-  uint64_t end = offset / kReclaimStep * kReclaimStep;
+void SpoolFile::Reclaim(uint64_t offset, bool scarce) {
+  const uint64_t step = scarce ? kScarceStep : kReclaimStep;
+  const uint64_t end = offset / step * step;
   if (end <= reclaimed_) return;
   // Where holes are not supported the file only takes more room.
   (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,

@@ -18,8 +18,9 @@ class SpoolFile {
   static absl::StatusOr<SpoolFile> Open(const std::vector<std::string>& directories);
 
   int fd() const { return fd_.get(); }
-  // Gives back the space before `offset`, in big steps: the file keeps its length and offsets.
-  void Reclaim(uint64_t offset);
+  // Gives back the space before `offset`, in big steps, or small ones where space is `scarce`: the
+  // file keeps its length and offsets.
+  void Reclaim(uint64_t offset, bool scarce);
 
  private:
   explicit SpoolFile(os::UniqueFd fd) : fd_(std::move(fd)) {}

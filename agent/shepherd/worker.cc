@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "common/base/cpulist.h"
 #include "common/os/fd.h"
 #include "common/os/process_tree.h"
@@ -107,7 +108,29 @@ void Worker::Signal(int signal) {
   if (kill(-child_.pid, signal) != 0) (void)os::SendSignal(child_.pidfd.get(), signal);
 }
 
-bool Worker::IsStopped() const { return !ended_ && os::IsStopped(child_.pid); }
+void Worker::LookAtState() {
+  const auto found = ended_ ? std::nullopt : os::FindProcess(child_.pid);
+  char state = found ? found->state : '\0';
+  if (state != 'T' && state != 't' && state != 'D') state = 0;
+  if (state == state_) {
+    ++looks_;
+    return;
+  }
+  state_ = state;
+  state_since_unix_nanos_ = absl::GetCurrentTimeNanos();
+  looks_ = 0;
+}
+
+bool Worker::AddState(v1::RankProgress& progress) {
+  // Everybody reads from a disk now and then.
+  const bool of_note = !ended_ && (state_ == 'T' || state_ == 't' || (state_ == 'D' && looks_ > 0));
+  if (of_note) {
+    progress.set_process_state(static_cast<uint32_t>(state_));
+    progress.set_state_since_unix_nanos(state_since_unix_nanos_);
+    progress.set_stopped(state_ != 'D');
+  }
+  return std::exchange(state_told_, of_note) || of_note;
+}
 
 std::optional<os::ExitStatus> Worker::Reap() {
   if (ended_) return std::nullopt;

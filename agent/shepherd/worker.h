@@ -62,8 +62,10 @@ class Worker {
   // To the worker and all of its process group. Nothing when it was reaped: its pid may be
   // another's by then.
   void Signal(int signal);
-  // Its process does not run: SIGSTOP, a debugger.
-  bool IsStopped() const;
+  // Whether its process runs, by /proc. Called now and then.
+  void LookAtState();
+  // What the last look found, in `progress`. False: nothing of note, and nothing to take back.
+  bool AddState(v1::RankProgress& progress);
   // Reaps it, if it has ended.
   std::optional<os::ExitStatus> Reap();
 
@@ -77,6 +79,10 @@ class Worker {
   os::UniqueFd pmi_;
   Page page_;
   bool progress_told_ = false;
+  char state_ = 0;  // of its process, 0: runs or waits as usual
+  int64_t state_since_unix_nanos_ = 0;
+  int looks_ = 0;  // since then, that found the same
+  bool state_told_ = false;
 };
 
 }  // namespace dtrain::shepherd

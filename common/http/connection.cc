@@ -29,6 +29,7 @@ namespace bhttp = boost::beast::http;
 
 constexpr size_t kHeaderBytes = 8 << 10;
 constexpr size_t kBufferBytes = 16 << 10;
+constexpr size_t kReadBytes = 4 << 10;
 constexpr size_t kPieceBytes = 64 << 10;
 
 absl::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
@@ -242,13 +243,20 @@ void Connection::SendPiece(Error error) {
   }
 }
 
-// A peer that hangs up while there is nothing to send is noticed.
+// A peer that hangs up while there is nothing to send is noticed, also after it has sent more.
 void Connection::WatchPeer() {
+  if (std::exchange(watching_, true)) return;
   socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this()](Error error) {
+    self->watching_ = false;
     if (self->closed_ || self->feed_ == nullptr || error) return;
-    char byte;
-    const ssize_t n = recv(self->socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN)) self->Close();
+    // Its next request, which is answered after this one.
+    const size_t room = self->buffer_.max_size() - self->buffer_.size();
+    const auto place = self->buffer_.prepare(std::min(room, kReadBytes));
+    const ssize_t n = recv(self->socket_.native_handle(), place.data(), place.size(), MSG_DONTWAIT);
+    if (n > 0) self->buffer_.commit(static_cast<size_t>(n));
+    // Without room nothing was asked for, which looks like the end: nor does a reader say so much.
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return self->Close();
+    self->WatchPeer();
   });
 }
 

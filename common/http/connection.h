@@ -74,6 +74,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool keep_alive_ = false;
   bool wrong_token_ = false;
   bool busy_ = false;
+  bool watching_ = false;  // the peer, while a feed goes out
   bool closed_ = false;
 };
 

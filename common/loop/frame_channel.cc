@@ -40,9 +40,12 @@ FrameChannel::FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, On
 
 FrameChannel::~FrameChannel() { *alive_ = false; }
 
-void FrameChannel::Send(absl::string_view frame, int fd) {
-  DTRAIN_CHECK(frame.size() <= kMaxFrame);
-  if (closed_) return;
+absl::Status FrameChannel::Send(absl::string_view frame, int fd) {
+  if (frame.size() > kMaxFrame) {
+    return absl::ResourceExhaustedError(absl::StrCat("a message has ", frame.size(), " bytes; ",
+                                                     kMaxFrame, " can be passed on at most"));
+  }
+  if (closed_) return absl::OkStatus();
   Outgoing out;
   uint32_t length = static_cast<uint32_t>(frame.size()) | (fd >= 0 ? kCarriesFd : 0);
   out.bytes.reserve(kHeader + frame.size());
@@ -52,6 +55,7 @@ void FrameChannel::Send(absl::string_view frame, int fd) {
   queued_bytes_ += out.bytes.size();
   out_.push_back(std::move(out));
   if (!writing_) Write();
+  return absl::OkStatus();
 }
 
 void FrameChannel::OnDrained(Task task) { on_drained_ = std::move(task); }
@@ -132,13 +136,23 @@ bool FrameChannel::ReadOnce() {
     return false;
   }
   TakeDescriptors(message);
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    Close(absl::DataLossError("more descriptors from the peer than a message may carry"));
+    return false;
+  }
   if (n == 0) {
     Close(in_.empty() ? absl::OkStatus()
                       : absl::DataLossError("the peer process ended in the middle of a message"));
     return false;
   }
   in_.append(loop_.scratch(), static_cast<size_t>(n));
-  return ParseFrames();
+  if (!ParseFrames()) return false;
+  // That of the message whose rest is to come, at most: nobody makes us keep what we cannot use.
+  if (in_fds_.size() > (in_.empty() ? 0 : 1)) {
+    Close(absl::DataLossError("a descriptor from the peer without a message for it"));
+    return false;
+  }
+  return true;
 }
 
 void FrameChannel::TakeDescriptors(const msghdr& message) {

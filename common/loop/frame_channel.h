@@ -20,10 +20,13 @@ namespace dtrain::loop {
 // may carry one file descriptor. Used between an agent and its shepherd. Loop thread.
 //
 // The peer is trusted to be ours (a socketpair, or checked by SO_PEERCRED), but not to be well:
-// a frame over kMaxFrame, a torn frame or an error ends the channel with one call of on_closed.
+// a frame over kMaxFrame, a torn frame, a descriptor too many or an error ends the channel with one
+// call of on_closed.
 class FrameChannel {
  public:
-  static constexpr size_t kMaxFrame = 64 << 20;  // a JobPart with the largest environment we take
+  // Above the longest message that an agent takes from a launcher (rpc::kMostMessage), with the
+  // little that passing it on adds.
+  static constexpr size_t kMaxFrame = 64 << 20;
 
   using OnFrame = absl::AnyInvocable<void(absl::string_view frame, os::UniqueFd fd)>;
   using OnClosed = absl::AnyInvocable<void(absl::Status why)>;  // OK: orderly end of file
@@ -34,8 +37,8 @@ class FrameChannel {
   FrameChannel& operator=(const FrameChannel&) = delete;
 
   // Queues a frame; it is written as the peer takes it. `fd` is duplicated. Nothing happens after
-  // the channel closed.
-  void Send(absl::string_view frame, int fd = -1);
+  // the channel closed. RESOURCE_EXHAUSTED: it is over kMaxFrame, and was not queued.
+  absl::Status Send(absl::string_view frame, int fd = -1);
   // Bytes that wait to be written: what a sender of much data paces itself by.
   size_t queued_bytes() const { return queued_bytes_; }
   // Called, once, when queued_bytes falls to zero again.

@@ -2,6 +2,7 @@
 #include "common/loop/loop.h"
 
 #include <poll.h>
+#include <time.h>
 
 #include <boost/asio/post.hpp>
 #include <utility>
@@ -28,6 +29,14 @@ Loop::Loop() : context_(1), keep_running_(boost::asio::make_work_guard(context_)
 void Loop::Run() { context_.run(); }
 
 void Loop::Stop() { context_.stop(); }
+
+Duration Loop::TimeAsleep() {
+  timespec all{}, awake{};
+  clock_gettime(CLOCK_MONOTONIC, &awake);
+  clock_gettime(CLOCK_BOOTTIME, &all);
+  return std::chrono::seconds(all.tv_sec - awake.tv_sec) +
+         std::chrono::nanoseconds(all.tv_nsec - awake.tv_nsec);
+}
 
 void Loop::Post(Task task) {
   boost::asio::post(context_, [task = Shared(std::move(task))] { (*task)(); });

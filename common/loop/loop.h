@@ -32,6 +32,8 @@ class Loop {
   // Any thread. Tasks of one thread run in the order they were posted.
   void Post(Task task);
   TimePoint Now() const { return Clock::now(); }
+  // How long this machine has been asleep since it was started, of which Now() knows nothing.
+  static Duration TimeAsleep();
 
   // Where one read() may put its bytes, until the current task ends: memory that nobody clears, of
   // which only what was read is ever touched. Loop thread.

@@ -11,8 +11,10 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/posix_error.h"
+#include "common/os/cgroup.h"
 
 namespace dtrain::loop {
 namespace {
@@ -26,7 +28,37 @@ void BlockAllSignals() {
 
 constexpr size_t kWriteSize = 1 << 20;
 
+// 0, or the error. Waits for as long as the other end likes; `go_on` is asked between two writes.
+template <typename GoOn>
+int WriteAll(int fd, absl::string_view bytes, GoOn go_on) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {  // someone else made it non-blocking
+      pollfd p{fd, POLLOUT, 0};
+      poll(&p, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
+    if (!go_on()) return 0;
+  }
+  return 0;
+}
+
 }  // namespace
+
+absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocable<void()> body) {
+  try {  // the only way it has to say that there is none
+    return std::thread([body = std::move(body)]() mutable {
+      BlockAllSignals();
+      body();
+    });
+  } catch (const std::system_error&) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        what, ": no thread is left for it, as ", os::ReachedProcessLimit(), " is reached"));
+  }
+}
 
 BlockingPool::BlockingPool(int threads) : limit_(threads) {}
 
@@ -34,20 +66,30 @@ BlockingPool::~BlockingPool() { Stop(); }
 
 void BlockingPool::Run(Task blocking_call) {
   std::lock_guard lock(mutex_);
-  if (stopping_) return;
-  queue_.push_back(std::move(blocking_call));
-  if (idle_ < static_cast<int>(queue_.size()) && static_cast<int>(threads_.size()) < limit_) {
-    AddThread();
-  }
-  wake_.notify_one();
+  Queue(std::move(blocking_call)).IgnoreError();
 }
 
-// Where the system gives none, those there are do the work, or the first one that it gives later.
-void BlockingPool::AddThread() {
-  try {  // the only way it has to say so
-    threads_.emplace_back([this] { Work(); });
-  } catch (const std::system_error&) {
+absl::Status BlockingPool::TryRun(Task blocking_call) {
+  std::lock_guard lock(mutex_);
+  absl::Status queued = Queue(std::move(blocking_call));
+  if (!queued.ok()) queue_.pop_back();
+  return queued;
+}
+
+// Where the system gives no more threads, those there are do the work.
+absl::Status BlockingPool::Queue(Task blocking_call) {
+  if (stopping_) return absl::OkStatus();
+  queue_.push_back(std::move(blocking_call));
+  if (idle_ < static_cast<int>(queue_.size()) && static_cast<int>(threads_.size()) < limit_) {
+    auto thread = StartThread("make a call that may block", [this] { Work(); });
+    if (thread.ok()) {
+      threads_.push_back(*std::move(thread));
+    } else if (threads_.empty()) {
+      return thread.status();
+    }
   }
+  wake_.notify_one();
+  return absl::OkStatus();
 }
 
 void BlockingPool::Stop() {
@@ -63,7 +105,6 @@ void BlockingPool::Stop() {
 }
 
 void BlockingPool::Work() {
-  BlockAllSignals();
   std::unique_lock lock(mutex_);
   for (;;) {
     while (queue_.empty() && !stopping_) {
@@ -101,10 +142,18 @@ BlockingWriter::BlockingWriter(Loop& loop, int fd, absl::AnyInvocable<void(absl:
   shared_->loop = &loop;
   shared_->fd = fd;
   shared_->on_error = std::move(on_error);
-  thread_ = std::thread([s = shared_] { Work(s); });
+  auto thread = StartThread("write the output", [s = shared_] { Work(s); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+    return;
+  }
+  loop.Post([s = shared_, why = thread.status()] {
+    if (s->on_error) s->on_error(why);
+  });
 }
 
 BlockingWriter::~BlockingWriter() {
+  if (!thread_.joinable()) return;
   bool stuck;
   {
     std::lock_guard lock(shared_->mutex);
@@ -123,6 +172,10 @@ BlockingWriter::~BlockingWriter() {
 
 void BlockingWriter::Write(std::string bytes) {
   if (bytes.empty()) return;
+  if (!thread_.joinable()) {
+    (void)WriteAll(shared_->fd, bytes, [] { return true; });
+    return;
+  }
   {
     std::lock_guard lock(shared_->mutex);
     if (shared_->failed) return;
@@ -159,7 +212,6 @@ void BlockingWriter::Finish(Task done) {
 }
 
 void BlockingWriter::Work(std::shared_ptr<Shared> s) {
-  BlockAllSignals();
   std::unique_lock lock(s->mutex);
   for (;;) {
     while (s->queue.empty() && !s->stop) s->wake.wait(lock);
@@ -172,24 +224,11 @@ void BlockingWriter::Work(std::shared_ptr<Shared> s) {
       s->queue.pop_front();
     }
     lock.unlock();
-    size_t done = 0;
-    int error = 0;
-    bool stop = false;
-    while (done < bytes.size() && error == 0 && !stop) {
-      ssize_t n = write(s->fd, bytes.data() + done, bytes.size() - done);
-      if (n >= 0) {
-        done += static_cast<size_t>(n);
-      } else if (errno == EAGAIN) {  // someone else made it non-blocking
-        pollfd p{s->fd, POLLOUT, 0};
-        poll(&p, 1, -1);
-      } else if (errno != EINTR) {
-        error = errno;
-      }
+    const int error = WriteAll(s->fd, bytes, [&s] {
       // Who stopped us may have closed the descriptor, whose number then is someone else's.
-      lock.lock();
-      stop = s->stop;
-      lock.unlock();
-    }
+      const std::lock_guard look(s->mutex);
+      return !s->stop;
+    });
     lock.lock();
     if (s->stop) return;  // the loop may be gone, too
     s->queued -= bytes.size();
@@ -224,33 +263,36 @@ BlockingReader::BlockingReader(Loop& loop, int fd) : shared_(std::make_shared<Sh
   shared_->fd = fd;
   shared_->stop_event.Reset(eventfd(0, EFD_CLOEXEC));
   DTRAIN_CHECK(shared_->stop_event.get() >= 0);
-  thread_ = std::thread([s = shared_] {
-    BlockAllSignals();
-    std::unique_lock lock(s->mutex);
-    for (;;) {
-      while (s->wanted == 0 && !s->stop) s->wake.wait(lock);
-      if (s->stop) return;
-      const size_t wanted = s->wanted;
-      std::string buffer;
-      lock.unlock();
-      // poll first, so that stopping needs no signal; read then returns at once.
-      pollfd p[2] = {{s->fd, POLLIN, 0}, {s->stop_event.get(), POLLIN, 0}};
-      ssize_t n = -1;
-      do {
-        if (s->fd < 0) break;  // poll would ignore it, and wait for ever
-        const bool there = poll(p, 2, -1) > 0 && p[1].revents == 0;
-        if (there) buffer.resize(wanted);
-        n = there ? read(s->fd, buffer.data(), buffer.size()) : -1;
-      } while (n < 0 && (errno == EINTR || errno == EAGAIN) && p[1].revents == 0);
-      buffer.resize(n > 0 ? static_cast<size_t>(n) : 0);
-      lock.lock();
-      if (s->stop) return;
-      s->wanted = 0;
-      s->loop->Post([done = std::exchange(s->done, nullptr), buffer = std::move(buffer)]() mutable {
-        done(std::move(buffer));
-      });
-    }
-  });
+  auto thread = StartThread("read standard input", [s = shared_] { Work(*s); });
+  status_ = thread.status();
+  if (thread.ok()) thread_ = *std::move(thread);
+}
+
+void BlockingReader::Work(Shared& s) {
+  std::unique_lock lock(s.mutex);
+  for (;;) {
+    while (s.wanted == 0 && !s.stop) s.wake.wait(lock);
+    if (s.stop) return;
+    const size_t wanted = s.wanted;
+    std::string buffer;
+    lock.unlock();
+    // poll first, so that stopping needs no signal; read then returns at once.
+    pollfd p[2] = {{s.fd, POLLIN, 0}, {s.stop_event.get(), POLLIN, 0}};
+    ssize_t n = -1;
+    do {
+      if (s.fd < 0) break;  // poll would ignore it, and wait for ever
+      const bool there = poll(p, 2, -1) > 0 && p[1].revents == 0;
+      if (there) buffer.resize(wanted);
+      n = there ? read(s.fd, buffer.data(), buffer.size()) : -1;
+    } while (n < 0 && (errno == EINTR || errno == EAGAIN) && p[1].revents == 0);
+    buffer.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    lock.lock();
+    if (s.stop) return;
+    s.wanted = 0;
+    s.loop->Post([done = std::exchange(s.done, nullptr), buffer = std::move(buffer)]() mutable {
+      done(std::move(buffer));
+    });
+  }
 }
 
 BlockingReader::~BlockingReader() {
@@ -262,7 +304,7 @@ BlockingReader::~BlockingReader() {
   // Cannot fail: the counter is far from full.
   DTRAIN_CHECK(write(shared_->stop_event.get(), &one, sizeof(one)) == sizeof(one));
   shared_->wake.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void BlockingReader::Read(size_t limit, absl::AnyInvocable<void(std::string)> done) {

@@ -10,11 +10,17 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 
 // The only places where a thread other than the loop's does work for us: calls that block.
 namespace dtrain::loop {
+
+// Starts a thread that no signal interrupts. RESOURCE_EXHAUSTED, with the limit that was reached,
+// where the system gives none; `what` says what it was for: "connect to gpu01".
+absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocable<void()> body);
 
 // Runs blocking calls (libssh, name resolution) off the loop, at most `threads` at a time, in the
 // order given. Results come back by Loop::Post from inside the call. Stop() waits for running
@@ -25,11 +31,15 @@ class BlockingPool {
   ~BlockingPool();
   BlockingPool(const BlockingPool&) = delete;
   BlockingPool& operator=(const BlockingPool&) = delete;
+  // Where there is no thread at all the call waits for a later Run to get one.
   void Run(Task blocking_call);
+  // The same, but RESOURCE_EXHAUSTED where there is none, and `blocking_call` is not called.
+  absl::Status TryRun(Task blocking_call);
   void Stop();
 
  private:
-  void AddThread();  // with mutex_ held
+  // With mutex_ held. Why there is no thread at all, if so.
+  absl::Status Queue(Task blocking_call);
   void Work();
   const int limit_;
   std::mutex mutex_;
@@ -47,7 +57,7 @@ class BlockingPool {
 class BlockingWriter {
  public:
   // `on_error` is called once, on the loop, when a write failed (EPIPE ...); what is written after
-  // that is dropped.
+  // that is dropped. Also when there is no thread for it: then Write itself writes, and may block.
   BlockingWriter(Loop& loop, int fd, absl::AnyInvocable<void(absl::Status)> on_error);
   ~BlockingWriter();  // drops what is not written; call Finish first to have it all out
   BlockingWriter(const BlockingWriter&) = delete;
@@ -64,7 +74,7 @@ class BlockingWriter {
   struct Shared;
   static void Work(std::shared_ptr<Shared> s);
   std::shared_ptr<Shared> shared_;  // outlives a thread that is stuck in write(2)
-  std::thread thread_;
+  std::thread thread_;              // none: the system gave none
 };
 
 // Reads from a descriptor that may not be one for epoll (a file, /dev/null) or must not be made
@@ -73,6 +83,8 @@ class BlockingReader {
  public:
   BlockingReader(Loop& loop, int fd);
   ~BlockingReader();
+  // Whether there is a thread for it. If not, nothing can be read.
+  const absl::Status& status() const { return status_; }
   BlockingReader(const BlockingReader&) = delete;
   BlockingReader& operator=(const BlockingReader&) = delete;
   // Calls `done` on the loop with up to `limit` bytes; empty at end of file or on an error.
@@ -80,7 +92,9 @@ class BlockingReader {
 
  private:
   struct Shared;
+  static void Work(Shared& s);
   std::shared_ptr<Shared> shared_;
+  absl::Status status_;
   std::thread thread_;
 };
 

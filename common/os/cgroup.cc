@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -209,6 +210,30 @@ void Cgroup::Kill() const {
 }
 
 absl::Status Cgroup::Remove() const { return RemoveTree(path_, 0); }
+
+std::string ReachedProcessLimit() {
+  for (const char* controller : {"", "pids"}) {
+    const auto mount = MountPoint(controller);
+    const auto own = OwnDirectory(controller);
+    if (!mount.ok() || !own.ok()) continue;
+    for (std::string at = *own; at.size() >= mount->size(); at.resize(at.rfind('/'))) {
+      const auto most = ReadSmallFile(at + "/pids.max");
+      const auto now = ReadSmallFile(at + "/pids.current");
+      uint64_t limit = 0;  // or "max"
+      uint64_t count = 0;
+      if (most.ok() && now.ok() && absl::SimpleAtoi(*most, &limit) &&
+          absl::SimpleAtoi(*now, &count) && count >= limit) {
+        return absl::StrCat("pids.max (", limit, ") of the cgroup ",
+                            at == *mount ? "/" : at.substr(mount->size()));
+      }
+    }
+  }
+  struct rlimit limit {};
+  if (geteuid() != 0 && getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    return absl::StrCat("RLIMIT_NPROC (", limit.rlim_cur, ", ulimit -u)");
+  }
+  return "pids.max of its cgroup or RLIMIT_NPROC (ulimit -u)";
+}
 
 OomKillCounter::OomKillCounter() {
   // v2: the files are where the controller is enabled, maybe only further up; they count all below.

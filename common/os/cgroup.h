@@ -49,6 +49,11 @@ class Cgroup {
   std::string path_;
 };
 
+// What keeps this process from making another process or thread, for the message about it:
+// "pids.max (50) of the cgroup /user.slice", "RLIMIT_NPROC (4096, ulimit -u)"; both names where
+// neither seems to be reached.
+std::string ReachedProcessLimit();
+
 // Counts the out-of-memory kills of the kernel in the memory cgroup of this process's workers, by
 // cgroup v2's memory.events or v1's memory.oom_control.
 class OomKillCounter {

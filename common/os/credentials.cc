@@ -12,6 +12,8 @@
 namespace dtrain::os {
 namespace {
 
+constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD, newer than the headers we build against
+
 absl::Status Differ(absl::string_view what, unsigned real, unsigned effective, unsigned saved) {
   return absl::PermissionDeniedError(absl::StrCat(
       "refuses to run with the rights of two ", what, "s (", what, " id real ", real,
@@ -29,6 +31,17 @@ absl::StatusOr<Peer> PeerOf(int socket) {
     return PosixError(errno, "ask who is at the other end of a socket");
   }
   return Peer{peer.pid, peer.uid, peer.gid};
+}
+
+absl::StatusOr<UniqueFd> PidfdOfPeer(int socket) {
+  int pidfd = -1;
+  socklen_t size = sizeof(pidfd);
+  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &pidfd, &size) == 0) return UniqueFd(pidfd);
+  if (errno == ENOPROTOOPT) {
+    return absl::UnimplementedError("this kernel tells no process by its socket (Linux 6.5 does)");
+  }
+  if (errno == ESRCH || errno == EINVAL) return absl::NotFoundError("the process has ended");
+  return PosixError(errno, "ask which process is at the other end of a socket");
 }
 
 absl::Status CheckOneIdentity() {

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/os/unique_fd.h"
 
 namespace dtrain::os {
 
@@ -16,6 +17,10 @@ struct Peer {
   gid_t gid = 0;
 };
 absl::StatusOr<Peer> PeerOf(int socket);
+
+// That process itself, also where its number has become another's since. NOT_FOUND: it has ended;
+// UNIMPLEMENTED: the kernel cannot tell (before Linux 6.5).
+absl::StatusOr<UniqueFd> PidfdOfPeer(int socket);
 
 // Fails when this process holds the rights of two users or groups: its real, effective and saved
 // ids differ, as a setuid or setgid bit on its program makes them. What it starts could then take

@@ -16,6 +16,9 @@
 namespace dtrain::os {
 namespace {
 
+// Of PATH in a message: enough to tell a login's from a bare one.
+constexpr size_t kShownPath = 60;
+
 // 0 when `path` is a file we may execute.
 int CannotExecute(const std::string& path) {
   struct stat info;
@@ -60,7 +63,7 @@ absl::StatusOr<std::string> FindProgram(absl::string_view program, absl::string_
   }
   if (worst == ENOENT) {
     return fail(worst, std::string(program),
-                absl::StrCat("find ", shown, " in PATH (", Escape(search_path, 400), ")"));
+                absl::StrCat("find ", shown, " in PATH (", Escape(search_path, kShownPath), ")"));
   }
   return fail(worst, worst_path, absl::StrCat("run ", Escape(worst_path)));
 }

@@ -58,14 +58,20 @@ std::optional<ProcessInfo> FindProcess(pid_t pid) {
   return info;
 }
 
+absl::StatusOr<UniqueFd> OpenProcess(pid_t pid, uint64_t start_time, uid_t uid) {
+  const absl::Status gone = absl::NotFoundError(absl::StrCat("process ", pid, " has ended"));
+  // First: whoever has the pid and that start time now is who had it when it was opened.
+  auto pidfd = OpenPidfd(pid);
+  if (!pidfd.ok()) return absl::IsNotFound(pidfd.status()) ? gone : pidfd.status();
+  struct stat owner {};
+  if (stat(absl::StrCat("/proc/", pid).c_str(), &owner) != 0 || owner.st_uid != uid) return gone;
+  if (StartTime(pid) != start_time) return gone;
+  return pidfd;
+}
+
 absl::Status BecomeSubreaper() {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0) return absl::OkStatus();
   return PosixError(errno, "become the reaper of orphaned processes");
-}
-
-bool IsStopped(pid_t pid) {
-  const auto found = FindProcess(pid);
-  return found && (found->state == 'T' || found->state == 't');
 }
 
 std::vector<ProcessInfo> Descendants(pid_t root) {
@@ -94,14 +100,17 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
   ForEachProcess([&](pid_t pid) {
     const std::string directory = absl::StrCat("/proc/", pid);
     struct stat owner {};
-    if (stat(directory.c_str(), &owner) != 0 || owner.st_uid != uid) return;
+    // Before all else and after it: else the pid may have become another's in between.
+    const auto first = FindProcess(pid);
+    if (!first || stat(directory.c_str(), &owner) != 0 || owner.st_uid != uid) return;
     auto environment = ReadSmallFile(directory + "/environ", 4 << 20);
     if (!environment.ok()) return;
     const std::set<absl::string_view> set = absl::StrSplit(*environment, '\0');
     for (const std::string& entry : entries) {
       if (set.count(entry) == 0) return;
     }
-    if (auto found = FindProcess(pid)) out.push_back(*found);
+    const auto found = FindProcess(pid);
+    if (found && found->start_time == first->start_time) out.push_back(*found);
   });
   return out;
 }
@@ -114,12 +123,14 @@ std::vector<MarkedProcess> FindByVariable(const std::string& name) {
     const std::string directory = absl::StrCat("/proc/", pid);
     struct stat owner {
     }, space{};
-    if (stat(directory.c_str(), &owner) != 0) return;
+    const auto first = FindProcess(pid);
+    if (!first || stat(directory.c_str(), &owner) != 0) return;
     auto environment = ReadSmallFile(directory + "/environ", 4 << 20);
     if (!environment.ok() || VariableOf(*environment, name).empty()) return;
     // Of a container, pids mean nothing here.
     if (stat((directory + "/ns/pid").c_str(), &space) != 0 || space.st_ino != own.st_ino) return;
-    if (auto found = FindProcess(pid)) {
+    const auto found = FindProcess(pid);
+    if (found && found->start_time == first->start_time) {
       out.push_back({*found, owner.st_uid, *std::move(environment)});
     }
   });

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/os/unique_fd.h"
 
 namespace dtrain::os {
 
@@ -27,8 +29,9 @@ struct ProcessInfo {
 // Absent: there is no such process.
 std::optional<ProcessInfo> FindProcess(pid_t pid);
 
-// Stopped by a signal or a debugger. False also when there is no such process.
-bool IsStopped(pid_t pid);
+// A pidfd of the process that had this pid, this start time and this user. NOT_FOUND: it has ended,
+// and the pid may mean another one.
+absl::StatusOr<UniqueFd> OpenProcess(pid_t pid, uint64_t start_time, uid_t uid);
 
 // Processes below `root`, from one pass over /proc: some may have ended since, some may be new.
 std::vector<ProcessInfo> Descendants(pid_t root);

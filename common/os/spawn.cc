@@ -14,9 +14,12 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
+#include "common/base/check.h"
 #include "common/base/posix_error.h"
+#include "common/os/fd.h"
 #include "common/os/find_program.h"
 #include "common/os/pidfd.h"
 #include "common/os/scheduling.h"
@@ -184,19 +187,48 @@ Child Clone(ChildPlan* plan, SpawnError* error) {
   return {};
 }
 
-}  // namespace
+// The same for a child with memory of its own, which nobody waits for. Signals are blocked in it
+// until it has reset them.
+DTRAIN_CHILD_CODE int Fork(ChildPlan* plan, int* pidfd) {
+  long pid = -1;
+  if (plan->cgroup_fd >= 0) {
+    clone_args args = {};
+    args.flags = CLONE_PIDFD | CLONE_INTO_CGROUP;
+    args.pidfd = reinterpret_cast<uint64_t>(pidfd);
+    args.exit_signal = SIGCHLD;
+    args.cgroup = static_cast<uint64_t>(plan->cgroup_fd);
+    plan->in_cgroup = true;
+    pid = syscall(SYS_clone3, &args, sizeof(args));
+    if (pid < 0) plan->in_cgroup = false;
+  }
+  // Not glibc's: handlers of gRPC's would run in the child.
+  if (pid < 0) pid = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, nullptr, pidfd, nullptr, nullptr);
+  if (pid == 0) RunChild(plan);  // does not return
+  return static_cast<int>(pid);
+}
 
-absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error) {
-  SpawnError ignored;
+// All that a child's plan points to.
+struct Prepared {
+  std::string directory;
+  std::string path;
+  UniqueFd null_fd;
+  std::vector<std::string> sh;
+  std::vector<char*> argv, sh_argv, envp;
+  Descriptors descriptors;
+  std::optional<CpuSet> cpus;
+  ChildPlan plan = {};
+};
+
+absl::Status Prepare(const SpawnSpec& spec, int report_fd, SpawnError* error, Prepared* out) {
   std::error_code ignored_code;
-  if (error == nullptr) error = &ignored;
   *error = {};
   if (spec.argv.empty()) {
     *error = {SpawnStage::kProgram, EINVAL, ""};
     return absl::InvalidArgumentError("no program to run was given");
   }
   // Absolute, so that the same words mean the same file before and after the child's chdir.
-  std::string directory = spec.working_directory;
+  std::string& directory = out->directory;
+  directory = spec.working_directory;
   if (!directory.empty() && directory[0] != '/') {
     directory = Joined(std::filesystem::current_path(ignored_code).native(), directory);
   }
@@ -208,42 +240,103 @@ absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error) {
   auto path = FindProgram(spec.argv[0], EnvValue(spec.env, "PATH", "/usr/local/bin:/usr/bin:/bin"),
                           directory, error);
   if (!path.ok()) return path.status();
-  UniqueFd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null_fd) {
+  out->path = *std::move(path);
+  out->null_fd.Reset(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!out->null_fd) {
     *error = {SpawnStage::kDescriptors, errno, "/dev/null"};
     return PosixError(errno, "open /dev/null");
   }
-  std::vector<std::string> sh = {"/bin/sh", *path};
-  sh.insert(sh.end(), spec.argv.begin() + 1, spec.argv.end());
-  std::vector<char*> argv = Pointers(spec.argv), sh_argv = Pointers(sh), envp = Pointers(spec.env);
-  Descriptors descriptors = Order(spec, null_fd.get());
-  CpuSet cpus(spec.cpus);
-  ChildPlan plan{path->c_str(),
-                 argv.data(),
-                 sh_argv.data(),
-                 envp.data(),
-                 directory.empty() ? nullptr : directory.c_str(),
-                 spec.new_session,
-                 InterruptsNobody(),
-                 spec.parent_death_signal,
-                 getpid(),
-                 spec.cgroup_fd,
-                 /*in_cgroup=*/false,
-                 spec.user,
-                 spec.user != nullptr ? spec.user->groups.data() : nullptr,
-                 spec.user != nullptr ? spec.user->groups.size() : 0,
-                 cpus.get(),
-                 cpus.bits.size() * 8,
-                 spec.limits.data(),
-                 spec.limits.size(),
-                 descriptors.fds.data(),
-                 descriptors.targets.data(),
-                 descriptors.fds.size(),
-                 /*answer_fd=*/-1};
-  Child child = Clone(&plan, error);
+  out->sh = {"/bin/sh", out->path};
+  out->sh.insert(out->sh.end(), spec.argv.begin() + 1, spec.argv.end());
+  out->argv = Pointers(spec.argv);
+  out->sh_argv = Pointers(out->sh);
+  out->envp = Pointers(spec.env);
+  out->descriptors = Order(spec, out->null_fd.get());
+  if (report_fd >= 0) {
+    out->descriptors.targets.push_back(out->descriptors.targets.back() + 1);
+    out->descriptors.fds.push_back(report_fd);
+  }
+  out->cpus.emplace(spec.cpus);
+  ChildPlan& plan = out->plan;
+  plan.path = out->path.c_str();
+  plan.argv = out->argv.data();
+  plan.sh_argv = out->sh_argv.data();
+  plan.envp = out->envp.data();
+  plan.directory = directory.empty() ? nullptr : directory.c_str();
+  plan.new_session = spec.new_session;
+  plan.as_usual = InterruptsNobody();
+  plan.death_signal = spec.parent_death_signal;
+  plan.parent = getpid();
+  plan.cgroup_fd = spec.cgroup_fd;
+  plan.user = spec.user;
+  if (spec.user != nullptr) {
+    plan.groups = spec.user->groups.data();
+    plan.group_count = spec.user->groups.size();
+  }
+  plan.cpus = out->cpus->get();
+  plan.cpus_size = out->cpus->bits.size() * 8;
+  plan.limits = spec.limits.data();
+  plan.limit_count = spec.limits.size();
+  plan.fds = out->descriptors.fds.data();
+  plan.targets = out->descriptors.targets.data();
+  plan.fd_count = out->descriptors.fds.size();
+  plan.report_fd = report_fd;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error) {
+  DTRAIN_CHECK(spec.user == nullptr);  // who could hold us up: SpawnAs
+  SpawnError ignored;
+  if (error == nullptr) error = &ignored;
+  Prepared prepared;
+  absl::Status ready = Prepare(spec, /*report_fd=*/-1, error, &prepared);
+  if (!ready.ok()) return ready;
+  Child child = Clone(&prepared.plan, error);
   if (error->stage == SpawnStage::kNone) return child;
-  error->path = error->stage == SpawnStage::kWorkingDirectory ? directory : *path;
+  error->path = error->stage == SpawnStage::kWorkingDirectory ? prepared.directory : prepared.path;
   return Explain(*error, error->path);
+}
+
+absl::StatusOr<PendingChild> SpawnAs(const SpawnSpec& spec) {
+  auto report = Pipe();
+  if (!report.ok()) return report.status();
+  if (absl::Status set = SetNonBlocking(report->first.get(), true); !set.ok()) return set;
+  // A cgroup that somebody has removed: told before there is a child.
+  if (spec.cgroup_fd >= 0 && faccessat(spec.cgroup_fd, "cgroup.procs", F_OK, 0) != 0) {
+    return Explain({SpawnStage::kCgroup, errno, ""}, "");
+  }
+  SpawnError error;
+  Prepared prepared;
+  absl::Status ready = Prepare(spec, report->second.get(), &error, &prepared);
+  if (!ready.ok()) return ready;
+  int pidfd = -1;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  const int pid = Fork(&prepared.plan, &pidfd);
+  const int fork_errno = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) return Explain({SpawnStage::kFork, fork_errno, ""}, prepared.path);
+  PendingChild pending;
+  pending.child = {pid, UniqueFd(pidfd)};
+  pending.report = std::move(report->first);
+  pending.program = prepared.path;
+  pending.directory = prepared.directory;
+  return pending;
+}
+
+std::optional<absl::Status> PendingChild::Report() const {
+  ChildAnswer answer;
+  ssize_t n;
+  do {
+    n = read(report.get(), &answer, sizeof(answer));
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && errno == EAGAIN) return std::nullopt;
+  if (n != sizeof(answer)) return absl::OkStatus();
+  return Explain({answer.failed_stage, answer.failed_errno, ""},
+                 answer.failed_stage == SpawnStage::kWorkingDirectory ? directory : program);
 }
 
 }  // namespace dtrain::os

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@ struct SpawnSpec {
   int cgroup_fd = -1;           // the directory of a cgroup v2 that the child starts in
   std::vector<int> cpus;        // affinity; empty: as ours
   std::vector<std::pair<int, rlimit>> limits;  // {RLIMIT_..., value}
-  // Run it as this user, who cannot gain rights by it (no_new_privs); null: as ourselves. Needs
+  // For SpawnAs alone: run it as this user, who cannot gain rights by it (no_new_privs). Needs
   // root.
   const Account* user = nullptr;
 };
@@ -45,5 +46,22 @@ struct Child {
 // `error` (may be null) tells more than the status does. Not for processes with other threads
 // that change the environment meanwhile.
 absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error = nullptr);
+
+// A child that may not run its program yet.
+struct PendingChild {
+  Child child;
+  UniqueFd report;  // readable once there is something to tell; non-blocking
+  std::string program, directory;
+
+  // Empty: nothing to tell yet. OK: its program runs, or it was killed before. Never blocks.
+  std::optional<absl::Status> Report() const;
+};
+
+// As Spawn, for `spec.user`, who may stop the child from the moment it is theirs: so this waits for
+// nothing. The child costs a fork. It has closed all descriptors but those of `spec` before it
+// changes its user, and until its program runs that user can neither trace it nor take descriptors
+// from it. It has a session keyring of its own and a umask of 022. The caller watches the report,
+// kills the child when it takes too long, and reaps it in any case.
+absl::StatusOr<PendingChild> SpawnAs(const SpawnSpec& spec);
 
 }  // namespace dtrain::os

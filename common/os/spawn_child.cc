@@ -2,6 +2,7 @@
 #include "common/os/spawn_child.h"
 
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -15,6 +16,7 @@ namespace dtrain::os {
 namespace {
 
 constexpr int kSignals = 64;
+constexpr int kUserUmask = 022;  // a login's
 
 // The kernel's, which has no room for glibc's reserved signals to hide.
 struct KernelSigaction {
@@ -27,10 +29,10 @@ struct KernelSigaction {
 DTRAIN_CHILD_CODE void Fail(ChildPlan* plan, SpawnStage stage) {
   plan->failed_errno = errno;
   plan->failed_stage = stage;
-  if (plan->answer_fd >= 0) {
-    const ChildAnswer answer{stage, plan->failed_errno, static_cast<pid_t>(syscall(SYS_getpid))};
+  if (plan->report_fd >= 0) {
+    const ChildAnswer answer{stage, plan->failed_errno};
     // Nobody else is left to tell when this fails.
-    (void)!syscall(SYS_write, plan->answer_fd, &answer, sizeof(answer));
+    (void)!syscall(SYS_write, plan->report_fd, &answer, sizeof(answer));
   }
   syscall(SYS_exit_group, 127);
 }
@@ -43,18 +45,19 @@ DTRAIN_CHILD_CODE void PlaceDescriptors(ChildPlan* plan) {
     if (fd < 0) return Fail(plan, SpawnStage::kDescriptors);
     plan->fds[i] = static_cast<int>(fd);
   }
-  if (plan->answer_fd >= 0) plan->answer_fd = plan->fds[plan->fd_count - 1];
+  if (plan->report_fd >= 0) plan->report_fd = plan->fds[plan->fd_count - 1];
   int next = 0;
   for (size_t i = 0; i < plan->fd_count; ++i) {
     int target = plan->targets[i];
-    if (syscall(SYS_dup3, plan->fds[i], target, 0) < 0) {
+    const bool report = plan->report_fd >= 0 && i + 1 == plan->fd_count;
+    if (syscall(SYS_dup3, plan->fds[i], target, report ? O_CLOEXEC : 0) < 0) {
       return Fail(plan, SpawnStage::kDescriptors);
     }
     if (target > next) syscall(SYS_close_range, next, target - 1, 0);
     next = target + 1;
   }
   if (syscall(SYS_close_range, next, ~0U, 0) != 0) Fail(plan, SpawnStage::kDescriptors);
-  if (plan->answer_fd >= 0) plan->answer_fd = plan->targets[plan->fd_count - 1];
+  if (plan->report_fd >= 0) plan->report_fd = plan->targets[plan->fd_count - 1];
 }
 
 DTRAIN_CHILD_CODE void ResetSignals() {
@@ -63,12 +66,29 @@ DTRAIN_CHILD_CODE void ResetSignals() {
     syscall(SYS_rt_sigaction, s, &action, nullptr, sizeof(uint64_t));
 }
 
+// Another one's memory is not for that user to read, nor are its descriptors to take, before the
+// exec has put its own in their place.
+DTRAIN_CHILD_CODE void HideFromUser(ChildPlan* plan) {
+  if (syscall(SYS_prctl, PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) Fail(plan, SpawnStage::kUser);
+}
+
+// With a session keyring of ours it could use our keys, and find those of other jobs.
+DTRAIN_CHILD_CODE void JoinOwnKeyring(ChildPlan* plan) {
+  if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr, 0, 0, 0) >= 0) return;
+  // A kernel without keys, or a filter of system calls: the filter holds for that user as well.
+  if (errno != ENOSYS && errno != EPERM) Fail(plan, SpawnStage::kKeyring);
+}
+
 // Raw calls: they change this process alone, where glibc's would tell the threads of our parent.
 DTRAIN_CHILD_CODE void BecomeUser(ChildPlan* plan, uid_t uid, gid_t gid) {
+  HideFromUser(plan);
+  syscall(SYS_umask, kUserUmask);
   if (syscall(SYS_setgroups, plan->group_count, plan->groups) != 0 ||
       syscall(SYS_setresgid, gid, gid, gid) != 0 || syscall(SYS_setresuid, uid, uid, uid) != 0) {
     Fail(plan, SpawnStage::kUser);
   }
+  HideFromUser(plan);  // the change made it what fs.suid_dumpable says
+  JoinOwnKeyring(plan);
   if (uid != 0 && syscall(SYS_setresuid, 0, 0, 0) == 0) {
     errno = EPERM;  // it could get back what it gave up
     Fail(plan, SpawnStage::kUser);
@@ -90,8 +110,7 @@ DTRAIN_CHILD_CODE void JoinCgroup(ChildPlan* plan) {
   if (procs < 0 || syscall(SYS_write, procs, "0", 1) != 1) Fail(plan, SpawnStage::kCgroup);
 }
 
-}  // namespace
-
+// All but the signals and the program.
 DTRAIN_CHILD_CODE void PrepareChild(ChildPlan* plan) {
   AskForDeathSignal(plan);
   if (plan->new_session ? syscall(SYS_setsid) < 0 : syscall(SYS_setpgid, 0, 0) != 0) {
@@ -109,19 +128,22 @@ DTRAIN_CHILD_CODE void PrepareChild(ChildPlan* plan) {
     Fail(plan, SpawnStage::kAffinity);
   }
   if (plan->user != nullptr) {
+    PlaceDescriptors(plan);  // and close all others, before they are that user's
     BecomeUser(plan, plan->user->uid, plan->user->gid);
     AskForDeathSignal(plan);  // a change of the user drops it
   }
   if (plan->directory != nullptr && syscall(SYS_chdir, plan->directory) != 0) {
     Fail(plan, SpawnStage::kWorkingDirectory);
   }
-  PlaceDescriptors(plan);
+  if (plan->user == nullptr) PlaceDescriptors(plan);
   // After it: a low limit of open files would not let it go above the ones we have.
   for (size_t i = 0; i < plan->limit_count; ++i) {
     const auto& [resource, value] = plan->limits[i];
     if (syscall(SYS_prlimit64, 0, resource, &value, nullptr) != 0) Fail(plan, SpawnStage::kLimits);
   }
 }
+
+}  // namespace
 
 DTRAIN_CHILD_CODE int RunChild(void* argument) {
   auto* plan = static_cast<ChildPlan*>(argument);

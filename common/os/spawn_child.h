@@ -19,8 +19,8 @@
 #endif
 #endif
 
-// The child's side of Spawn and of a fork server: what happens between its first moment and the
-// program that it becomes. Of the files of this folder only; in words of the kernel.
+// The child's side of Spawn: what happens between its first moment and the program that it becomes.
+// Of the files of this folder only; in words of the kernel.
 namespace dtrain::os {
 
 // A child may borrow its parent's memory until it execs: no sanitizer may keep books there, nor may
@@ -37,7 +37,7 @@ namespace dtrain::os {
 // Everything the child needs, made before it exists: it can neither allocate nor lock. Pointers are
 // to what outlives it.
 struct ChildPlan {
-  const char* path;  // null: it runs no program
+  const char* path;
   char* const* argv;
   char* const* sh_argv;  // for a script without "#!", as execvp does it
   char* const* envp;
@@ -58,24 +58,19 @@ struct ChildPlan {
   int* fds;            // in: descriptors of ours; the child turns them into its own duplicates
   const int* targets;  // ascending
   size_t fd_count;
-  int answer_fd;  // a socket, the last of `fds`, for a ChildAnswer when it fails; -1: none
+  int report_fd;  // a pipe, the last of `fds`, for a ChildAnswer when it fails; -1: none
   // The child's answer, where it shares our memory.
   volatile SpawnStage failed_stage = SpawnStage::kNone;
   volatile int failed_errno = 0;
 };
 
-// What a child that has memory of its own tells on `answer_fd`.
+// What a child that has memory of its own tells on `report_fd`.
 struct ChildAnswer {
   SpawnStage failed_stage = SpawnStage::kNone;
   int failed_errno = 0;
-  pid_t pid = 0;
 };
 
-// All but the signals and the program: group, cgroup, scheduling, user, directory, descriptors,
-// limits. Ends the process where one fails.
-void PrepareChild(ChildPlan* plan);
-
-// The whole of it: signals, PrepareChild, exec. `plan` is a ChildPlan. Does not return.
+// The whole of it; ends the process where a step fails. `plan` is a ChildPlan. Does not return.
 int RunChild(void* plan);
 
 }  // namespace dtrain::os

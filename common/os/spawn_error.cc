@@ -32,6 +32,8 @@ absl::Status Explain(const SpawnError& error, absl::string_view subject) {
       return PosixError(e, "have a new process scheduled as usual");
     case SpawnStage::kUser:
       return PosixError(e, "make a new process another user's");
+    case SpawnStage::kKeyring:
+      return PosixError(e, "give a new process a session keyring of its own");
     case SpawnStage::kLimits:
       return PosixError(e, "set the resource limits of a new process");
     default:

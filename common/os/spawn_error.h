@@ -21,6 +21,7 @@ enum class SpawnStage {
   kAffinity,
   kDescriptors,
   kUser,
+  kKeyring,
   kWorkingDirectory,
   kExec,
 };

@@ -18,8 +18,9 @@
 namespace dtrain::rpc {
 namespace {
 
-// A JobPart with the largest environment that Linux executes stays far below.
+// What a server says: the values of a fence that one node has put in.
 constexpr int kMaxMessage = 64 << 20;
+constexpr int kMostToServer = static_cast<int>(kMostMessage);
 // A peer without a call has nothing to say: whoever only holds a connection loses it.
 constexpr int kIdleMs = 30'000;
 
@@ -37,7 +38,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(os::UniqueFd stream) {
   DTRAIN_CHECK(os::SetNonBlocking(stream.get(), true).ok());
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMaxMessage);
-  args.SetMaxSendMessageSize(kMaxMessage);
+  args.SetMaxSendMessageSize(kMostToServer);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomInsecureChannelFromFd("dtrain-agent", stream.Release(), args);
@@ -47,7 +48,7 @@ StreamServer::StreamServer(grpc::Service& service, os::UniqueFd stream) {
   DTRAIN_CHECK(os::SetNonBlocking(stream.get(), true).ok());
   grpc::ServerBuilder builder;
   builder.RegisterService(&service);
-  builder.SetMaxReceiveMessageSize(kMaxMessage);
+  builder.SetMaxReceiveMessageSize(kMostToServer);
   builder.SetMaxSendMessageSize(kMaxMessage);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCalls);

@@ -8,7 +8,6 @@
 
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
-#include "common/rpc/frame_guard.h"
 
 namespace dtrain::rpc {
 
@@ -21,7 +20,8 @@ absl::StatusOr<GuardedStream::Socket> GuardedStream::Twice(os::UniqueFd fd) {
 }
 
 absl::StatusOr<GuardedStream::Made> GuardedStream::Make(
-    loop::Loop& loop, os::UniqueFd client, absl::AnyInvocable<void(absl::Status)> on_end) {
+    loop::Loop& loop, os::UniqueFd client, FrameGuard guard,
+    absl::AnyInvocable<void(absl::Status)> on_end) {
   auto pair = os::SocketPair();
   if (!pair.ok()) return pair.status();
   auto ours = Twice(std::move(client));
@@ -29,12 +29,13 @@ absl::StatusOr<GuardedStream::Made> GuardedStream::Make(
   if (!ours.ok()) return ours.status();
   if (!plain.ok()) return plain.status();
   Made made;
-  made.guard.reset(new GuardedStream(loop, *std::move(ours), *std::move(plain), std::move(on_end)));
+  made.guard.reset(new GuardedStream(loop, *std::move(ours), *std::move(plain), std::move(guard),
+                                     std::move(on_end)));
   made.stream = std::move(pair->second);
   return made;
 }
 
-GuardedStream::GuardedStream(loop::Loop& loop, Socket client, Socket plain,
+GuardedStream::GuardedStream(loop::Loop& loop, Socket client, Socket plain, FrameGuard guard,
                              absl::AnyInvocable<void(absl::Status)> on_end)
     : client_(std::move(client)),
       plain_(std::move(plain)),
@@ -44,7 +45,7 @@ GuardedStream::GuardedStream(loop::Loop& loop, Socket client, Socket plain,
       out_(loop, plain_.out.get(), client_.out.get(),
            [this](absl::Status why) { End(std::move(why)); }) {
   in_.Inspect(
-      [guard = FrameGuard()](absl::string_view bytes) mutable { return guard.Take(bytes); });
+      [guard = std::move(guard)](absl::string_view bytes) mutable { return guard.Take(bytes); });
 }
 
 void GuardedStream::End(absl::Status why) {

@@ -9,6 +9,7 @@
 #include "common/loop/byte_pump.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
+#include "common/rpc/frame_guard.h"
 
 namespace dtrain::rpc {
 
@@ -19,7 +20,7 @@ class GuardedStream {
   struct Made;
   // `on_end` is called once: OK when either side has closed, RESOURCE_EXHAUSTED with what the
   // client did, another error when the socket broke. This may not be destroyed inside.
-  static absl::StatusOr<Made> Make(loop::Loop& loop, os::UniqueFd client,
+  static absl::StatusOr<Made> Make(loop::Loop& loop, os::UniqueFd client, FrameGuard guard,
                                    absl::AnyInvocable<void(absl::Status)> on_end);
   GuardedStream(const GuardedStream&) = delete;
   GuardedStream& operator=(const GuardedStream&) = delete;
@@ -30,7 +31,7 @@ class GuardedStream {
     os::UniqueFd in, out;
   };
   static absl::StatusOr<Socket> Twice(os::UniqueFd fd);
-  GuardedStream(loop::Loop& loop, Socket client, Socket plain,
+  GuardedStream(loop::Loop& loop, Socket client, Socket plain, FrameGuard guard,
                 absl::AnyInvocable<void(absl::Status)> on_end);
   void End(absl::Status why);
 

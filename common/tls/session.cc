@@ -164,6 +164,24 @@ absl::StatusOr<Certificate> Session::Peer() const {
   return ReadCertificate(x509);
 }
 
+absl::Status Session::CheckAgain(const Context& context) const {
+  const UniqueStoreContext check(X509_STORE_CTX_new());
+  if (check == nullptr || X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context.native()),
+                                              SSL_get0_peer_certificate(ssl_.get()),
+                                              SSL_get_peer_cert_chain(ssl_.get())) != 1) {
+    return absl::ResourceExhaustedError(absl::StrCat("no TLS: ", LastError()));
+  }
+  X509_STORE_CTX_set_default(check.get(), side_ == Side::kServer ? "ssl_client" : "ssl_server");
+  X509_STORE_CTX_set_flags(check.get(), X509_V_FLAG_NO_CHECK_TIME);
+  absl::Status status;
+  if (X509_verify_cert(check.get()) != 1) {
+    status = absl::UnauthenticatedError(
+        absl::StrCat("its certificate ", DescribeVerifyFailure(check.get(), "").about));
+  }
+  ERR_clear_error();
+  return status;
+}
+
 std::string Session::alpn() const {
   const unsigned char* chosen = nullptr;
   unsigned size = 0;

@@ -43,6 +43,9 @@ class Session {
   // After the handshake.
   absl::StatusOr<Certificate> Peer() const;
   std::string alpn() const;
+  // Whether `context` still believes the peer, but for the dates of its certificate, which counted
+  // when it came. UNAUTHENTICATED, as of a handshake.
+  absl::Status CheckAgain(const Context& context) const;
 
  private:
   Session(UniqueSsl ssl, Side side) : ssl_(std::move(ssl)), side_(side) {}

@@ -54,6 +54,10 @@ std::unique_ptr<Stream> Stream::Connect(loop::Loop& loop, const Context& client,
   return out;
 }
 
+absl::Status Stream::CheckAgain(const Context& context) const {
+  return session_ != nullptr && shaken_ ? session_->CheckAgain(context) : absl::OkStatus();
+}
+
 void Stream::Begin(absl::StatusOr<std::unique_ptr<Session>> session) {
   absl::Status status = session.status();
   status.Update(os::SetNonBlocking(tcp_.get(), true));

@@ -65,6 +65,10 @@ class Stream {
     inspector_ = std::move(inspector);
   }
 
+  // Whether `context` still believes the peer of this connection, which has proven who it is: for
+  // when another list of revoked certificates is there. UNAUTHENTICATED if not.
+  absl::Status CheckAgain(const Context& context) const;
+
   // Closes both sides at once, without on_closed.
   ~Stream();
   Stream(const Stream&) = delete;

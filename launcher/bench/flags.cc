@@ -158,8 +158,8 @@ std::vector<Flag> FlagsOf(Tool tool) {
                        "dtrain-allreduce on the hosts; default: as beside dtrain\n"
                        "on this machine",
                        SetWorker));
-  flags.push_back(
-      Make("--help,-h", kGroup, "", "print this", [](View, Options&) { return absl::OkStatus(); }));
+  flags.push_back(Make("--help,-h", kGroup, "", "print this help",
+                       [](View, Options&) { return absl::OkStatus(); }));
   return flags;
 }
 

@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <list>
 #include <utility>
 
 #include "common/loop/loop.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
+#include "common/os/signals.h"
 #include "common/os/spawn.h"
 #include "launcher/output/line_splitter.h"
 
@@ -76,10 +78,13 @@ absl::StatusOr<LaunchEnd> RunLaunch(const std::vector<std::string>& argv,
   loop::Loop loop;
   int child = -1;
   // Before the child is there, so that no signal finds us unprepared and leaves it alone.
-  loop::SignalWatch signals(loop, {SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
-    end.signalled = true;
-    if (child >= 0) (void)os::SendSignal(child, signal);
-  });
+  std::list<loop::SignalWatch> watches;
+  for (int number : os::NotIgnored({SIGINT, SIGTERM, SIGHUP})) {
+    watches.emplace_back(loop, std::initializer_list<int>{number}, [&](int signal) {
+      end.signalled = true;
+      if (child >= 0) (void)os::SendSignal(child, signal);
+    });
+  }
   os::SpawnSpec spec;
   spec.argv = argv;
   spec.env = environment;

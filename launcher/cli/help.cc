@@ -6,27 +6,27 @@ namespace dtrain::cli {
 Page GeneralPage() {
   Page page;
   page.command = "dtrain";
-  page.text = "dtrain runs one program on many machines, as one job.\n";
+  page.text = "dtrain runs a program on many machines as one job.\n";
   page.usage = "dtrain COMMAND ...";
   page.list_title = "Commands";
   page.list = {
-      {"launch", "start a job and wait for its end"},
-      {"ps", "list the jobs that run"},
-      {"status", "show what a job and its ranks do"},
-      {"top", "show it again every second"},
-      {"logs", "print what a rank has written; -f: and what it writes"},
+      {"launch", "start a job and wait for it to finish"},
+      {"ps", "list running jobs"},
+      {"status", "show a job and its ranks"},
+      {"top", "like status, refreshed every second"},
+      {"logs", "print recent output of a rank; -f follows it"},
       {"stop", "end a job"},
-      {"nodes", "show nodes: cores, GPUs, jobs"},
+      {"nodes", "show hosts: their cores, GPUs and jobs"},
       {"bench", "measure communication and scaling"},
-      {"completion", "print what makes a shell complete dtrain's words"},
+      {"completion", "print a completion script for your shell"},
       {"man", "print a manual page"},
       {"version", "print the version"},
   };
-  page.examples = R"(  dtrain launch -np 4 python train.py
-  dtrain launch --hostfile hosts.txt python train.py
-  dtrain launch -H node1:8,node2:8 -x NCCL_DEBUG=INFO python train.py
+  page.examples = R"(  dtrain launch -np 4 python3 train.py
+  dtrain launch --hostfile hosts.txt python3 train.py
+  dtrain launch -H node1:8,node2:8 -x NCCL_DEBUG=INFO python3 train.py
 )";
-  page.notes = "dtrain COMMAND --help tells the flags of a command.\n";
+  page.notes = "Run dtrain COMMAND --help for the flags of a command.\n";
   page.operand = Page::Operand::kListed;
   return page;
 }
@@ -34,24 +34,25 @@ Page GeneralPage() {
 Page LaunchPage() {
   Page page;
   page.command = "dtrain launch";
-  page.text = "Starts a job on this machine or on a list of hosts, and waits for its end.\n";
+  page.text = "Starts a job on this machine or on a list of hosts, and waits for it to finish.\n";
   page.usage = "dtrain launch [FLAGS] [--] COMMAND [ARGUMENTS...]";
   page.more =
-      "All after the first word that is no flag is the command; its own flags are left alone.\n";
+      "The command begins at the first word that is not a flag, or after --. It is passed on\n"
+      "unchanged, with its own flags.\n";
   page.examples =
-      R"(  dtrain launch -np 4 python train.py                      4 ranks on this machine
-  dtrain launch --hostfile hosts.txt python train.py       as many as there are slots
-  dtrain launch -H node1:8,node2:8 --ppn 4 ./program       4 on each of two hosts
+      R"(  dtrain launch -np 4 python3 train.py                     4 ranks on this machine
+  dtrain launch --hostfile hosts.txt python3 train.py      as many ranks as there are slots
+  dtrain launch -H node1:8,node2:8 --ppn 4 ./program       4 ranks on each of two hosts
   dtrain launch --hostfile hosts.txt --dry-run ./program   show what would run where
 )";
   page.flags = LaunchFlags();
   page.notes =
-      R"(A flag can also be given as a variable, --start-timeout as DTRAIN_START_TIMEOUT, or in the
-configuration file, as start-timeout = "5m" below [launch]. The command line is stronger than a
-variable, a variable than the file. Times are 30, 30s, 500ms, 2m, 1h.
+      R"(A flag can also be set as a variable (DTRAIN_START_TIMEOUT for --start-timeout) or in the
+configuration file (start-timeout = "5m" under [launch]). The command line overrides variables,
+and variables override the file. Times are written 30, 30s, 500ms, 2m or 1h.
 
-The exit code is that of the first rank that failed; 0 when all went well. Codes from 200 are
-dtrain's own; 2 is a mistake on the command line or in a file it names.
+The exit code is that of the first rank that failed, or 0 if all succeeded. Codes from 200 on are
+dtrain's own; 2 means a mistake on the command line or in a file that it names.
 )";
   page.operand = Page::Operand::kProgram;
   return page;

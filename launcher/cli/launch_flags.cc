@@ -163,17 +163,13 @@ constexpr auto kSecond = std::chrono::seconds(1);
 std::vector<Flag> WhereFlags() {
   constexpr View kGroup = "Where";
   return {
-      {"--hostfile", kGroup, "FILE",
-       "hosts and their slots, one a line: node1 slots=4\n"
-       "(--hostfile hosts.txt)",
+      {"--hostfile", kGroup, "FILE", "hosts and their slots, one per line: node1 slots=4",
        [](View v, RawLaunch& o) { return Set(v, o.options.hostfile); }},
-      {"--hosts,-H,--host", kGroup, "LIST", "hosts on the command line (-H node1:4,node2:4)",
+      {"--hosts,-H,--host", kGroup, "LIST", "the same on the command line: -H node1:4,node2:4",
        [](View v, RawLaunch& o) { return Set(v, o.options.host_list); }},
-      {"--nnodes,-N,--nodes", kGroup, "N", "use the first N hosts only (-N 2)",
+      {"--nnodes,-N,--nodes", kGroup, "N", "use only the first N hosts",
        [](View v, RawLaunch& o) { return Set(v, 1, hosts::kMaxHosts, o.options.job.plan.nodes); }},
-      {"--net", kGroup, "CIDR|NAME",
-       "the network or interface the workers use\n"
-       "(--net 10.1.0.0/16)",
+      {"--net", kGroup, "CIDR|NAME", "network or interface that the workers use: --net 10.1.0.0/16",
        SetNet},
   };
 }
@@ -182,25 +178,25 @@ std::vector<Flag> HowManyFlags() {
   constexpr View kGroup = "How many";
   return {
       {"--np,-n,--num-proc", kGroup, "N",
-       "ranks in all, also -np N; default: all slots.\n"
-       "Negative: that many on this machine (-np -4)",
+       "number of ranks, also -np N; default: all slots.\n"
+       "Negative: that many ranks on this machine (-np -4)",
        SetRanks},
-      {"--ppn,--nproc-per-node,--npernode", kGroup, "N", "ranks on each host (--ppn 8)",
+      {"--ppn,--nproc-per-node,--npernode", kGroup, "N", "ranks per host",
        [](View v, RawLaunch& o) {
          return Set(v, 1, hosts::kMaxSlots, o.options.job.plan.ranks_per_node);
        }},
       {"--map-by",
        kGroup,
        "HOW",
-       "slot: fill host by host (default);\n"
-       "node: one rank a host in turn; ppr:N:node: N on each",
+       "slot: fill one host after another (default);\n"
+       "node: one rank per host in turn; ppr:N:node: N per host",
        SetMapBy,
        {"slot", "node", "ppr:"}},
-      {"--rankfile", kGroup, "FILE", "where each rank goes: rank 0=node1 slot=0-3",
+      {"--rankfile", kGroup, "FILE", "host and cores of each rank: rank 0=node1 slot=0-3",
        [](View v, RawLaunch& o) { return Set(v, o.options.rankfile); }},
-      {"--oversubscribe", kGroup, "", "allow more ranks than slots, or than GPUs",
+      {"--oversubscribe", kGroup, "", "allow more ranks than slots or GPUs",
        [](View v, RawLaunch& o) { return Set(v, o.options.job.plan.oversubscribe); }},
-      {"--gpus-per-rank", kGroup, "N", "GPUs of each rank, default 1 (--gpus-per-rank 2)",
+      {"--gpus-per-rank", kGroup, "N", "GPUs for each rank, default 1",
        [](View v, RawLaunch& o) { return Set(v, 1, 1024, o.options.job.plan.gpus_per_rank); }},
   };
 }
@@ -211,19 +207,18 @@ std::vector<Flag> EnvironmentFlags() {
       {"--export,-x",
        kGroup,
        "NAME[=VALUE]",
-       "give the workers this variable; repeat for more\n"
-       "(-x NCCL_DEBUG=INFO -x WANDB_API_KEY)",
+       "set a variable for the workers, or pass on your own; may be\n"
+       "repeated (-x NCCL_DEBUG=INFO -x WANDB_API_KEY)",
        [](View v, RawLaunch& o) {
          o.exports.emplace_back(v.data(), v.size());
          return absl::OkStatus();
        },
        {},
        true},
-      {"--env", kGroup, "all|none", "forward the whole environment (default), or only -x",
+      {"--env", kGroup, "all|none",
+       "forward the whole environment (default), or only what -x names",
        [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }, Names(kEnv)},
-      {"--wdir", kGroup, "DIR",
-       "working directory of the workers; default: this one\n"
-       "(--wdir /scratch/run)",
+      {"--wdir", kGroup, "DIR", "working directory of the workers; default: the current one",
        [](View v, RawLaunch& o) { return Set(v, o.working_directory); }},
   };
 }
@@ -231,25 +226,25 @@ std::vector<Flag> EnvironmentFlags() {
 std::vector<Flag> SshFlags() {
   constexpr View kGroup = "Reaching hosts";
   return {
-      {"--ssh-config", kGroup, "FILE", "instead of ~/.ssh/config",
+      {"--ssh-config", kGroup, "FILE", "read FILE instead of ~/.ssh/config",
        [](View v, RawLaunch& o) { return Set(v, o.options.transport.ssh_config); }},
-      {"--ssh-port", kGroup, "PORT", "for hosts that name none (--ssh-port 2222)",
+      {"--ssh-port", kGroup, "PORT", "ssh port of hosts whose entry in the host list has none",
        [](View v, RawLaunch& o) { return Set(v, 1, 65535, o.options.transport.ssh_port); }},
-      {"--connect-timeout", kGroup, "TIME", "for reaching one host, default 10s",
+      {"--connect-timeout", kGroup, "TIME", "time allowed to reach a host, default 10s",
        [](View v, RawLaunch& o) { return Set(v, 100 * kMs, o.options.transport.connect_timeout); }},
       {"--rsh", kGroup, "COMMAND",
-       "reach hosts by this command instead of ssh\n"
+       "reach hosts with this command instead of ssh\n"
        "(--rsh \"kubectl exec -i {host} --\")",
        [](View v, RawLaunch& o) { return Set(v, o.options.transport.rsh); }},
       {"--agent", kGroup, "ssh|tcp",
-       "reach hosts by ssh (default), or their resident agents over\n"
-       "TCP with TLS",
+       "ssh: reach hosts by ssh (default);\n"
+       "tcp: connect to their resident agents over TCP with TLS",
        [](View v, RawLaunch& o) { return Choose(v, kAgent, o.options.transport.tcp); },
        Names(kAgent)},
-      {"--agent-port", kGroup, "PORT", "where resident agents listen, default 9797",
+      {"--agent-port", kGroup, "PORT", "port of the resident agents, default 9797",
        [](View v, RawLaunch& o) { return Set(v, 1, 65535, o.options.transport.agent_port); }},
       {"--tls-dir", kGroup, "DIR",
-       "ca.crt and your certificate and key; default\n"
+       "directory of your ca.crt, user.crt and user.key; default\n"
        "~/.config/dtrain/tls",
        [](View v, RawLaunch& o) { return Set(v, o.options.transport.tls_directory); }},
   };
@@ -259,37 +254,44 @@ std::vector<Flag> OutputFlags() {
   constexpr View kGroup = "Output";
   return {
       {"--tag-output", kGroup, "WHAT",
-       "begin each line with [rank], host: [host:rank], or none;\n"
-       "default: rank, when more than one rank writes",
+       "start each line with [3] (rank), [node2:3] (host) or nothing\n"
+       "(none); default: rank if the job has more than one",
        [](View v, RawLaunch& o) { return Choose(v, kTag, o.options.output.tag); }, Names(kTag)},
-      {"--timestamps", kGroup, "", "begin each line with the time it arrived",
+      {"--timestamps", kGroup, "", "start each line with the time it arrived",
        [](View v, RawLaunch& o) { return Set(v, o.options.output.timestamps); }},
-      {"--log-dir", kGroup, "DIR", "also keep a file for each rank and stream here",
+      {"--no-fold", kGroup, "",
+       "print the traceback of every rank, even if several ranks\nwrote the same",
+       [](View v, RawLaunch& o) {
+         bool all = false;
+         absl::Status status = Set(v, all);
+         o.options.output.fold = !all;
+         return status;
+       }},
+      {"--log-dir", kGroup, "DIR", "also write the stdout and stderr of each rank to files in DIR",
        [](View v, RawLaunch& o) { return Set(v, o.options.output.log_dir); }},
       {"--stdin",
        kGroup,
        "WHO",
-       "none, all, or the rank that reads our input; default 0",
+       "the rank that reads dtrain's input (default 0), all or none",
        SetStdin,
        {"none", "all"}},
-      {"--verbose,-v", kGroup, "", "tell more; the times of all phases at the end",
+      {"--verbose,-v", kGroup, "", "print more: the rank table, and the time of each phase",
        [](View v, RawLaunch& o) { return Set(v, o.options.verbose); }},
-      {"--quiet,-q", kGroup, "", "no live line, no warnings",
+      {"--quiet,-q", kGroup, "", "no progress line, no warnings",
        [](View v, RawLaunch& o) { return Set(v, o.options.quiet); }},
-      {"--dry-run", kGroup, "", "print where each rank would go, and stop",
+      {"--dry-run", kGroup, "", "print where each rank would run, then exit",
        [](View v, RawLaunch& o) { return Set(v, o.options.job.dry_run); }},
-      {"--result-json", kGroup, "FILE", "write how the job went, for programs to read",
+      {"--result-json", kGroup, "FILE", "write how the job went, as JSON",
        [](View v, RawLaunch& o) { return Set(v, o.options.result_json); }},
-      {"--timeline", kGroup, "FILE",
-       "trace of the whole job, for ui.perfetto.dev (or HOROVOD_TIMELINE)",
+      {"--timeline", kGroup, "FILE", "write a trace of the job, for ui.perfetto.dev",
        [](View v, RawLaunch& o) { return Set(v, o.options.timeline); }},
       {"--status-listen", kGroup, "[IP:]PORT",
-       "answer status queries here too, over HTTP; loopback only\n"
-       "(--status-listen 8080)",
+       "also answer status queries over HTTP on this loopback port;\n"
+       "0: any free port",
        [](View v, RawLaunch& o) { return Set(v, o.options.status_listen); }},
       {"--spool-limit", kGroup, "SIZE",
-       "output a host keeps for us, per rank and stream, before\n"
-       "the rank must wait; default 256M",
+       "output that a host keeps per rank and stream before the rank\n"
+       "has to wait; default 256M",
        SetSpool},
   };
 }
@@ -298,22 +300,24 @@ std::vector<Flag> BindingFlags() {
   constexpr View kGroup = "Binding";
   return {
       {"--gpu-bind", kGroup, "WHAT",
-       "node: each rank sees the job's GPUs of its host (default);\n"
-       "rank: only its own; none: CUDA_VISIBLE_DEVICES untouched",
+       "node: each rank sees all GPUs of the job on its host (default);\n"
+       "rank: only its own; none: leave CUDA_VISIBLE_DEVICES as it is",
        [](View v, RawLaunch& o) { return Choose(v, kGpuBind, o.options.job.plan.gpu_bind); },
        Names(kGpuBind)},
-      {"--bind", kGroup, "WHAT", "cores of a rank: gpu: near its GPU (default), numa, core, none",
+      {"--bind", kGroup, "WHAT",
+       "cores of a rank: gpu: near its GPU (default); numa: a NUMA node;\n"
+       "core: an equal share; none: all",
        [](View v, RawLaunch& o) { return Choose(v, kCpuBind, o.options.job.plan.cpu_bind); },
        Names(kCpuBind)},
       {"--require-cgroup", kGroup, "",
-       "fail where the workers of a node cannot have a cgroup of their own",
+       "fail if a node cannot give the workers a cgroup of their own",
        [](View v, RawLaunch& o) {
          bool on = false;
          absl::Status status = Set(v, on);
          o.options.job.part.set_require_cgroup(on);
          return status;
        }},
-      {"--core-dumps", kGroup, "", "leave the workers' core file limit as it is",
+      {"--core-dumps", kGroup, "", "do not set the core file limit of the workers to 0",
        [](View v, RawLaunch& o) {
          bool on = false;
          absl::Status status = Set(v, on);
@@ -326,29 +330,29 @@ std::vector<Flag> BindingFlags() {
 std::vector<Flag> TimeFlags() {
   constexpr View kGroup = "Time and failure";
   return {
-      {"--start-timeout", kGroup, "TIME", "until all hosts must be ready, default 2m",
+      {"--start-timeout", kGroup, "TIME", "time until all workers must run, default 2m",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.start_timeout); }},
       {"--wait", kGroup, "TIME",
-       "wait this long for GPUs and cores that other jobs have on the\n"
-       "hosts, where resident agents run; default 0: fail at once",
+       "wait this long for GPUs and cores held by other jobs (on hosts\n"
+       "with a resident agent); default 0: fail at once",
        [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.wait); }},
       {"--lease", kGroup, "TIME", "silence after which a host is lost, default 15s",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.lease); }},
-      {"--grace", kGroup, "TIME", "from TERM to KILL when the job is ended, default 5s",
+      {"--grace", kGroup, "TIME", "time between TERM and KILL when the job ends, default 5s",
        [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.grace); }},
       {"--exit-timeout", kGroup, "TIME",
-       "end the job this long after a rank is done and others go on;\n"
-       "when not given: after 30s warn, and end a job that waits for\n"
-       "that rank; 0: never",
+       "end the job if others still run this long after a rank exited\n"
+       "with 0; 0: never. If not given: warn after 30s, and end only a\n"
+       "job that waits for that rank",
        [](View v, RawLaunch& o) {
          o.options.job.exit_timeout_ends_job = true;
          return Set(v, Duration::zero(), o.options.job.exit_timeout);
        }},
       {"--collective-timeout", kGroup, "TIME",
-       "end the job (205) when a collective of libdtrain takes this\n"
-       "long; when not given: warn after 60s",
+       "end the job (exit code 205) if a libdtrain collective takes\n"
+       "this long; in any case, warn after 60s",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.collective_timeout); }},
-      {"--timeout", kGroup, "TIME", "end the job after this long (--timeout 8h)",
+      {"--timeout", kGroup, "TIME", "end the job after this long (exit code 209)",
        [](View v, RawLaunch& o) { return Set(v, kMs, o.options.job.time_limit); }},
   };
 }
@@ -364,13 +368,12 @@ const std::vector<Flag>& LaunchFlags() {
       all->insert(all->end(), group.begin(), group.end());
     }
     all->push_back({"--config", "Other", "FILE",
-                    "flags as NAME = VALUE lines, instead of\n"
-                    "~/.config/dtrain/config.toml",
+                    "read flags from FILE instead of ~/.config/dtrain/config.toml",
                     // Both were looked at before any value is set.
                     [](View, RawLaunch&) { return absl::OkStatus(); }});
     all->push_back({"--no-config", "Other", "", "read no configuration file",
                     [](View, RawLaunch&) { return absl::OkStatus(); }});
-    all->push_back({"--help,-h", "Other", "", "print this",
+    all->push_back({"--help,-h", "Other", "", "print this help",
                     [](View v, RawLaunch& o) { return Set(v, o.help); }});
     return all;
   }();

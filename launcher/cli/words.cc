@@ -18,6 +18,7 @@ class Splitter {
       const std::string& word = args_[next_];
       if (word == "--") {
         ++next_;
+        untouched_ = true;
         break;
       }
       if (word.size() < 2 || word[0] != '-') break;
@@ -25,10 +26,25 @@ class Splitter {
       if (absl::Status status = TakeFlag(word); !status.ok()) return status;
     }
     words_.command.assign(args_.begin() + static_cast<std::ptrdiff_t>(next_), args_.end());
+    if (absl::Status one = CheckOneProgram(); !one.ok()) return one;
     return std::move(words_);
   }
 
  private:
+  // mpirun -np 1 a : -np 2 b would become arguments of a.
+  absl::Status CheckOneProgram() const {
+    const std::vector<std::string>& command = words_.command;
+    for (size_t i = 1; !untouched_ && i + 1 < command.size(); ++i) {
+      if (command[i] != ":") continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "several programs in one job (", Escape(command[0], 80), " : ",
+          Escape(command[i + 1], 80),
+          " ...) are not supported: start one program that chooses by its RANK, or put -- before "
+          "the command if ':' is an argument of it"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status TakeFlag(absl::string_view word) {
     bool two_dashes = word[1] == '-';
     absl::string_view body = word.substr(two_dashes ? 2 : 1);
@@ -91,6 +107,7 @@ class Splitter {
   const std::vector<Flag>& flags_;
   const std::vector<std::string>& args_;
   size_t next_ = 0;
+  bool untouched_ = false;  // the command follows "--"
   Words words_;
 };
 

@@ -19,7 +19,8 @@ struct Words {
 
 // Accepts --name VALUE, --name=VALUE, the same with one dash, '_' for '-', -nVALUE, -n VALUE,
 // -n=VALUE and switches run together (-qv). Fails for a flag that does not exist (naming the
-// nearest) and for a missing value.
+// nearest), for a missing value, and for mpirun's ':' between several programs, unless "--" stands
+// before the command.
 absl::StatusOr<Words> SplitWords(const std::vector<Flag>& flags,
                                  const std::vector<std::string>& args);
 

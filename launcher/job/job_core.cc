@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
+#include "common/base/own_pause.h"
 #include "launcher/job/job_core_impl.h"
 
 namespace dtrain::job {
@@ -38,6 +40,7 @@ enum Kind {
   kDrained,
   kSignal,
   kOutputFailed,
+  kSlept,
   kTick,
   kKinds,
 };
@@ -80,6 +83,7 @@ constexpr Row kTable[] = {
     {kDrained,     "",             {kIgnore,              kIgnore,              kIgnore,              &I::OnDrained,     &I::OnDrained,     &I::OnDrained}},
     {kSignal,      "",             {&I::OnSignal,         &I::OnSignal,         &I::OnSignal,         &I::OnSignal,      &I::OnSignal,      &I::OnSignalStopping}},
     {kOutputFailed, "",            {&I::OnOutputFailed,   &I::OnOutputFailed,   &I::OnOutputFailed,   &I::OnOutputFailed, &I::OnOutputFailed, &I::OnOutputFailedStopping}},
+    {kSlept,       "",             {&I::OnSlept,          &I::OnSlept,          &I::OnSlept,          &I::OnSlept,       &I::OnSlept,       &I::OnSlept}},
     // Deadlines are looked at after every event, so a Tick itself does nothing.
     {kTick,        "",             {kIgnore,              kIgnore,              kIgnore,              kIgnore,           kIgnore,           kIgnore}},
 };
@@ -99,6 +103,8 @@ constexpr int kBeatsPerLease = 5;
 // shorter one.
 constexpr Duration kSuspectAfter = std::chrono::seconds(6);
 constexpr Duration kDialEvery = std::chrono::milliseconds(1500);
+// After a pause of our own, and what nodes need to end what they run: for word of that to arrive.
+constexpr Duration kStillSettle = std::chrono::seconds(5);
 
 Kind KindOf(const v1::SessionEvent& message) {
   switch (message.kind_case()) {
@@ -151,6 +157,7 @@ Source SourceOf(const Event& event) {
   if (const auto* e = std::get_if<LogsDrained>(&event)) return {kDrained, e->node};
   if (std::holds_alternative<UserSignal>(event)) return {kSignal, std::nullopt};
   if (std::holds_alternative<OutputFailed>(event)) return {kOutputFailed, std::nullopt};
+  if (std::holds_alternative<Slept>(event)) return {kSlept, std::nullopt};
   return {};
 }
 
@@ -208,12 +215,11 @@ void JobImpl::Dispatch(const Event& event) {
   const Source source = SourceOf(event);
   if (source.node) {
     if (source.node->value() >= nodes.size() || views[source.node->value()].gone) return;
-    Node& node = At(*source.node);
     if (const auto* message = std::get_if<NodeMessage>(&event)) {
       HeardFrom(*source.node);
       if (message->event.has_heartbeat()) {
-        node.clock.Add(message->event.heartbeat().unix_nanos(), message->received_unix_nanos);
-        views[source.node->value()].clock_ahead_nanos = node.clock.ahead_nanos();
+        CompareClocks(*source.node, message->event.heartbeat().unix_nanos(),
+                      message->received_unix_nanos);
       }
     }
   }
@@ -226,14 +232,44 @@ void JobImpl::Dispatch(const Event& event) {
   }
 }
 
-// Events come at least every beat once a node is connected, by the Tick that NextDeadline asks
-// for. When none came, it was us who did not run (suspended, or the machine was asleep), and the
-// nodes' words may still wait to be read.
+// A beat that is due long since shows that it was us who did not run, and the nodes' words may
+// still wait to be read.
 void JobImpl::CreditOwnPause(TimePoint time) {
-  const Duration gap = time - now;
+  const Duration pause = OwnPause(now, beat_at, time, BeatPeriod() / 4);
   now = std::max(now, time);
-  if (beat_at == kNever || gap < 2 * BeatPeriod()) return;
-  for (Node& node : nodes) node.last_heard = std::min(now, node.last_heard + gap);
+  if (pause == Duration::zero()) return;
+  for (Node& node : nodes) node.last_heard += pause;
+  StoodStill(now - pause, pause);
+}
+
+// A starved process has many short pauses. They are one when it runs less than it stands still.
+void JobImpl::StoodStill(TimePoint begin, Duration length) {
+  const Duration ran = std::max(begin - still_until, Duration::zero());
+  still = std::max(still - ran, Duration::zero()) + length;
+  still_until = now;
+}
+
+// Whether the nodes have ended, or are ending, the job's workers because we stood still.
+bool JobImpl::IsOwnFault() const {
+  return still > Duration::zero() && still >= options.lease - 2 * BeatPeriod() &&
+         now <= still_until + options.lease + options.grace + kStillSettle;
+}
+
+// True: a node is lost by our fault, as told already, or now.
+bool JobImpl::BlameOwnPause() {
+  if (still_blamed) return true;
+  if (verdict.kind != Verdict::Kind::kNone || !IsOwnFault()) return false;
+  still_blamed = true;
+  Stop({.kind = Verdict::Kind::kNode,
+        .exit_code = kExitNodeLost,
+        .message = absl::StrCat(
+            "this launcher stood still for ", FormatSeconds(still),
+            " (stopped, asleep or without CPU time), and nodes end a job's workers when its "
+            "launcher is silent for ",
+            FormatSeconds(options.lease), "; --lease TIME lets them wait longer"),
+        .rank = {},
+        .signal = 0});
+  return true;
 }
 
 void JobImpl::CheckDeadlines() {
@@ -247,8 +283,9 @@ void JobImpl::CheckDeadlines() {
   if (state < State::kStopping && now >= limit_at) {
     Cancel({.kind = Verdict::Kind::kTimeLimit,
             .exit_code = kExitTimeLimit,
-            .message = absl::StrCat("the time limit of ", FormatSeconds(options.time_limit),
-                                    " was reached"),
+            .message =
+                absl::StrCat("the time limit of ", FormatSeconds(options.time_limit),
+                             " was reached", state == State::kRunning ? "; " + WhereTheyAre() : ""),
             .rank = {},
             .signal = 0});
   }
@@ -277,6 +314,13 @@ Duration JobImpl::SuspectAfter() const {
   return std::min<Duration>(kSuspectAfter, 2 * BeatPeriod());
 }
 
+void JobImpl::CompareClocks(NodeId id, int64_t theirs, int64_t ours) {
+  NodeClock& clock = At(id).clock;
+  clock.Add(theirs, ours);
+  views[id.value()].clock_ahead_nanos = clock.ahead_nanos();
+  views[id.value()].clock_ahead_at_start_nanos = clock.ahead_at_start_nanos();
+}
+
 void JobImpl::HeardFrom(NodeId id) {
   Node& node = At(id);
   NodeView& view = views[id.value()];
@@ -292,7 +336,7 @@ void JobImpl::CheckLeases() {
   TimePoint next = kNever;
   for (uint32_t i = 0; i < nodes.size() && state != State::kFinished; ++i) {
     if (!views[i].joined || views[i].gone || nodes[i].failed) continue;
-    const TimePoint end = After(nodes[i].last_heard, options.lease);
+    const TimePoint end = nodes[i].by_stream ? kNever : After(nodes[i].last_heard, options.lease);
     if (now < end) {
       const TimePoint suspect_at = nodes[i].last_heard + SuspectAfter();
       if (now < suspect_at) {
@@ -301,8 +345,12 @@ void JobImpl::CheckLeases() {
       }
       if (!std::exchange(views[i].suspect, true)) {
         WarnUser(absl::StrCat(Host(NodeId(i)), ": nothing was heard from it for ",
-                              FormatSeconds(now - nodes[i].last_heard), "; it is given up after ",
-                              FormatSeconds(options.lease), " (--lease)"));
+                              FormatSeconds(now - nodes[i].last_heard),
+                              nodes[i].by_stream
+                                  ? "; its agent is a process of this machine, which is stopped or "
+                                    "gets no CPU: the job goes on when it does"
+                                  : absl::StrCat("; it is given up after ",
+                                                 FormatSeconds(options.lease), " (--lease)")));
         nodes[i].dial_at = now;
       }
       if (now >= nodes[i].dial_at) {
@@ -345,12 +393,14 @@ void JobImpl::Violation(NodeId node, const std::string& what) {
 }
 
 std::string JobImpl::FaultsText(const std::string& heading, std::vector<Fault> of) const {
-  auto place = [this](const Fault& fault) {
-    return std::find_if(hosts.entries.begin(), hosts.entries.end(),
-                        [&](const auto& entry) { return entry.host == fault.host; });
+  std::map<absl::string_view, size_t> place;
+  for (size_t i = 0; i < hosts.entries.size(); ++i) place.emplace(hosts.entries[i].host, i);
+  auto place_of = [&](const Fault& fault) {
+    const auto found = place.find(fault.host);
+    return found == place.end() ? hosts.entries.size() : found->second;
   };
   std::stable_sort(of.begin(), of.end(),
-                   [&](const Fault& a, const Fault& b) { return place(a) < place(b); });
+                   [&](const Fault& a, const Fault& b) { return place_of(a) < place_of(b); });
   return FormatFaults(heading, of);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <variant>
@@ -44,6 +45,8 @@ struct JobOptions {
   Duration collective_warning = std::chrono::seconds(60);
   Duration collective_timeout = Duration::zero();
   bool exit_timeout_ends_job = false;  // the user asked for it: end the job, fence or not
+  // "14:03:05" where the user is. Null: UTC.
+  std::function<std::string(int64_t unix_nanos)> time_of_day;
 };
 
 // ---- events -------------------------------------------------------------------------------
@@ -51,9 +54,12 @@ struct NodePhase {
   NodeId node;
   std::string waiting_for;
 };  // "ssh authentication", ...
+// A session stands; Hello may be sent. `same_machine`: the agent is our child, and its stream ends
+// when it does: as long as that stands, silence says nothing of it.
 struct NodeConnected {
   NodeId node;
-};  // a session stands; Hello may be sent
+  bool same_machine = false;
+};
 // `received_unix_nanos` is our own wall clock, to compare the clocks of the nodes; 0: not known.
 struct NodeMessage {
   NodeId node;
@@ -78,11 +84,15 @@ struct UserSignal {
 };  // SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2
 struct OutputFailed {
   std::string why;
-};               // our own stdout is gone
+};  // our own stdout is gone
+// Our machine was asleep, for so long that no monotonic clock knows of.
+struct Slept {
+  Duration length;
+};
 struct Tick {};  // a deadline may have passed
 
 using Event = std::variant<NodePhase, NodeConnected, NodeMessage, NodeClosed, LogsDrained,
-                           UserSignal, OutputFailed, Tick>;
+                           UserSignal, OutputFailed, Slept, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
 struct Send {
@@ -108,8 +118,9 @@ struct DialAnew {
   NodeId node;
 };
 struct Warn {
-  std::string text;
-};                    // one line for the user, complete
+  std::string text;     // one line for the user, complete
+  bool detail = false;  // matters only when the workers could not be ended, or with --verbose
+};
 struct PlanReady {};  // plan() is valid from now on
 struct Finish {};     // result() is valid; nothing comes after it
 
@@ -133,7 +144,13 @@ struct RankEnd {
   NodeId node;
   bool ended = false;
   v1::WorkerExit exit;
-  v1::RankProgress progress;  // operations 0: it never used libdtrain
+  int64_t ended_unix_nanos = 0;  // on our clock; 0: not known
+  v1::RankProgress progress;     // operations 0: it never used libdtrain
+  uint32_t pid = 0;              // once it was started
+  // Of a process that does not run, as its node said last (progress.process_state).
+  TimePoint halted_at = kNever;   // when we first heard of it
+  int64_t halted_unix_nanos = 0;  // when its node saw it first, on our clock
+  bool halt_told = false;
 };
 
 // The one thing that ended the job, for the report.
@@ -170,6 +187,7 @@ struct NodeView {
   std::string waiting_for;        // what it does now, while not yet done with the phase
   v1::Inventory inventory;        // valid when joined
   int64_t clock_ahead_nanos = 0;  // of ours, as far as known
+  int64_t clock_ahead_at_start_nanos = 0;  // the same, but for how often it has been set since
 };
 
 struct JobImpl;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ struct JobImpl {
     bool connected = false;  // a session stands, Hello was sent
     bool failed = false;     // before the start: it will not come
     bool asked = false;      // it owes us an answer in this state
+    bool by_stream = false;  // our own machine's agent: its stream's end tells, not its silence
     bool reserved = false;   // what we asked for is ours there, or will be
     bool start_sent = false;
     bool started = false;
@@ -67,17 +69,22 @@ struct JobImpl {
   void OnDrained(const Event& event);
   void OnSignal(const Event& event);
   void OnSignalStopping(const Event& event);
+  void OnSlept(const Event& event) { StoodStill(now, std::get<Slept>(event).length); }
   void OnOutputFailed(const Event& event);
   void OnOutputFailedStopping(const Event& event);
 
   // ---- job_core.cc: dispatch, deadlines, small tools ----
   void Dispatch(const Event& event);
   void CreditOwnPause(TimePoint now);
+  void StoodStill(TimePoint begin, Duration length);
+  bool IsOwnFault() const;
+  bool BlameOwnPause();
   void CheckDeadlines();
   Duration BeatPeriod() const;
   void Beat();
   void CheckLeases();
   Duration SuspectAfter() const;
+  void CompareClocks(NodeId node, int64_t theirs, int64_t ours);
   void HeardFrom(NodeId node);
   void Enter(State next);
   void Violation(NodeId node, const std::string& what);
@@ -88,9 +95,9 @@ struct JobImpl {
   std::string FaultsText(const std::string& heading, std::vector<Fault> of) const;
   NodeId NodeOfPlan(size_t index) const { return the_plan.nodes[index].node; }
   v1::SessionRequest& SendTo(NodeId node);
-  void WarnUser(std::string text) {
+  void WarnUser(std::string text, bool detail = false) {
     if (warnings.size() < kMostWarnings) warnings.push_back(text);
-    actions.push_back(Warn{std::move(text)});
+    actions.push_back(Warn{std::move(text), detail});
   }
 
   // ---- joining.cc: until all have started ----
@@ -130,6 +137,7 @@ struct JobImpl {
   std::pair<int64_t, uint32_t> FailureOrder(const NodeMessage& message);
   void CheckAllEnded();
   void LateFault(NodeId node, std::string text, int exit_code);
+  void AddLateFault(NodeId node, std::string text, int exit_code);
   void LoseConnection(NodeId node, const std::string& why, int exit_code);
   void LoseNode(NodeId node, std::string text, int exit_code);
   bool IsCause(NodeId node);
@@ -137,6 +145,12 @@ struct JobImpl {
   void LostFirst(NodeId node, std::string text, int exit_code);
   void TellNodeWarnings();
   bool RecordProgress(const NodeMessage& message);
+  void NoteHalt(const NodeMessage& message, RankEnd& end);
+  void TellHalted();
+  std::string HaltText(const RankEnd& end) const;
+  std::string HaltedRanks() const;
+  std::string WhereTheyAre() const;
+  std::string CollectiveText() const;
   void CheckCollectives();
   void PlanStallCheck();
   void OnEarlyExitTimeout();
@@ -167,6 +181,7 @@ struct JobImpl {
   std::vector<Action> actions;
   std::vector<std::string> warnings;
   std::vector<Fault> node_warnings;  // not told yet
+  std::set<std::string> details;     // texts among them, and told ones, that are details
   Verdict verdict;
 
   // joining
@@ -174,6 +189,8 @@ struct JobImpl {
   rendezvous::BarrierCore barrier;
   size_t failed_early = 0;
   std::vector<Fault> faults;
+  std::set<std::string> told_texts;  // of those since the start
+  bool tell_late_faults = false;     // they are the verdict, whose message is yet to be written
   plan::Plan the_plan;
   size_t master = 0;  // index in the plan
   std::vector<rendezvous::AddressNode> address_nodes;
@@ -211,6 +228,10 @@ struct JobImpl {
   int cancels = 0;  // SIGINT, SIGTERM, SIGHUP seen
   std::vector<Fault> cleanup_faults;
   TimePoint killed_at;
+
+  Duration still = Duration::zero();  // we did not run, by the last pauses
+  TimePoint still_until;              // the end of the last
+  bool still_blamed = false;          // for the end of the job
 
   // deadlines
   TimePoint start_by = kNever;

@@ -45,6 +45,7 @@ void JobImpl::OnConnected(const Event& event) {
   if (node.connected || node.failed) return;
   node.connected = true;
   node.last_heard = now;
+  node.by_stream = std::get<NodeConnected>(event).same_machine;
   views[id.value()].waiting_for = "its inventory";
   if (beat_at == kNever) beat_at = now + BeatPeriod();
   v1::Hello& hello = *SendTo(id).mutable_hello();
@@ -56,6 +57,10 @@ void JobImpl::OnConnected(const Event& event) {
   hello.set_lease_ms(ToMs(options.lease));
   hello.set_grace_ms(ToMs(options.grace));
   hello.set_probe_token(options.probe_token);
+  hello.set_same_machine(node.by_stream);
+  // Without a number of slots the GPUs give it, whether they are used or not.
+  const hosts::HostEntry& entry = hosts.entries[id.value()];
+  hello.set_no_gpus(options.plan.gpu_bind == plan::GpuBind::kNone && (entry.slots || entry.gpus));
 }
 
 absl::Status JobImpl::Join(const NodeMessage& message) {
@@ -81,7 +86,9 @@ void JobImpl::OnWelcome(const Event& event) {
   view.joined = true;
   view.waiting_for.clear();
   view.inventory = inventory;
-  node.clock.Add(inventory.clock_unix_nanos(), message.received_unix_nanos);
+  // A resident agent is nobody's child; only a relay to it is.
+  if (message.event.welcome().resumable()) node.by_stream = false;
+  CompareClocks(message.node, inventory.clock_unix_nanos(), message.received_unix_nanos);
   lease_check_at = std::min(lease_check_at, now + SuspectAfter());
   CheckAllDecided();
 }
@@ -135,6 +142,7 @@ void JobImpl::ConcludeEarlyFaults() {
 void JobImpl::OnClosedEarly(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   At(closed.node).connected = false;
+  if (views[closed.node.value()].joined && BlameOwnPause()) return;
   std::string text(closed.why.message());
   if (text.empty()) text = "its agent ended the session before the job started";
   int exit_code = closed.unknown_host ? kExitUsage : kExitStartAgents;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <csignal>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +18,20 @@ namespace {
 
 constexpr size_t kMaxLines = 32;   // of one message
 constexpr size_t kMaxText = 4000;  // of one node's part of it
+
+// No message is that late: its node would have been given up. So its clock was set.
+constexpr int64_t kClockStep = int64_t{600} * 1'000'000'000;
+
+// Of what nodes say: any numbers there may be.
+int64_t Difference(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+}
+
+int64_t Sum(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+
+bool IsStep(int64_t nanos) { return nanos > kClockStep || nanos < -kClockStep; }
 
 }  // namespace
 
@@ -95,13 +111,12 @@ int EarlyExitCode(const std::vector<Fault>& faults) {
 
 std::string FormatFaults(const std::string& heading, const std::vector<Fault>& faults) {
   std::map<std::string, std::vector<std::string>> hosts_of;
+  std::set<std::pair<absl::string_view, absl::string_view>> seen;
   std::vector<std::string> texts;  // in order of arrival
   for (const Fault& fault : faults) {
     std::vector<std::string>& hosts = hosts_of[fault.text];
     if (hosts.empty()) texts.push_back(fault.text);
-    if (std::find(hosts.begin(), hosts.end(), fault.host) == hosts.end()) {
-      hosts.push_back(fault.host);
-    }
+    if (seen.emplace(fault.text, fault.host).second) hosts.push_back(fault.host);
   }
   if (texts.size() == 1) {
     return absl::StrCat(rendezvous::FormatHosts(hosts_of[texts[0]]), ": ", texts[0]);
@@ -118,9 +133,15 @@ std::string FormatFaults(const std::string& heading, const std::vector<Fault>& f
 
 void NodeClock::Add(int64_t node_unix_nanos, int64_t our_unix_nanos) {
   if (node_unix_nanos == 0 || our_unix_nanos == 0) return;
-  offsets_[count_++ % offsets_.size()] = static_cast<int64_t>(
-      static_cast<uint64_t>(node_unix_nanos) - static_cast<uint64_t>(our_unix_nanos));
+  const int64_t offset = Difference(node_unix_nanos, our_unix_nanos);
+  if (count_ > 0 && IsStep(Difference(offset, ahead_nanos()))) {
+    stepped_ = Sum(stepped_, Difference(offset, ahead_nanos()));
+    count_ = 0;
+  }
+  offsets_[count_++ % offsets_.size()] = offset;
 }
+
+int64_t NodeClock::ahead_at_start_nanos() const { return Difference(ahead_nanos(), stepped_); }
 
 int64_t NodeClock::ahead_nanos() const {
   if (count_ == 0) return 0;
@@ -130,9 +151,10 @@ int64_t NodeClock::ahead_nanos() const {
 
 int64_t NodeClock::ToOurs(int64_t node_unix_nanos, int64_t received) const {
   if (count_ == 0) return received;
-  const auto ours = static_cast<int64_t>(static_cast<uint64_t>(node_unix_nanos) -
-                                         static_cast<uint64_t>(ahead_nanos()));
-  return received == 0 ? ours : std::min(ours, received);
+  const int64_t ours = Difference(node_unix_nanos, ahead_nanos());
+  if (received == 0) return ours;
+  // Its clock was set since the last beat: nobody hears of what happened that long ago.
+  return IsStep(Difference(received, ours)) ? received : std::min(ours, received);
 }
 
 }  // namespace dtrain::job

@@ -49,19 +49,23 @@ std::string FormatFaults(const std::string& heading, const std::vector<Fault>& f
 
 // How far a node's clock is ahead of ours, from when its messages were sent and received. The true
 // offset is the largest seen: a message is never received before it is sent. Only the last few
-// count, as clocks are set now and then.
+// count, and none from before the clock was set.
 class NodeClock {
  public:
   void Add(int64_t node_unix_nanos, int64_t our_unix_nanos);
 
   // Of the present estimate, 0 when there is none.
   int64_t ahead_nanos() const;
+  // As if that clock had never been set since the first: for times that its programs count from
+  // then on by a clock that nobody sets.
+  int64_t ahead_at_start_nanos() const;
   // A time of that node's clock on ours, not after `received` (0: unknown), when we heard of it.
   int64_t ToOurs(int64_t node_unix_nanos, int64_t received) const;
 
  private:
   std::array<int64_t, 8> offsets_{};
   size_t count_ = 0;
+  int64_t stepped_ = 0;  // by how much it was set, in all
 };
 
 }  // namespace dtrain::job

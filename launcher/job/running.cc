@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "launcher/job/job_core_impl.h"
@@ -26,7 +28,7 @@ constexpr Duration kAbortSettle = std::chrono::milliseconds(300);
 // All nodes of a job meet the same lack within moments.
 constexpr Duration kWarningSettle = std::chrono::milliseconds(200);
 
-constexpr char kSeveral[] = "several nodes failed:";
+constexpr size_t kMostNamed = 8;  // of ranks that do not run
 
 }  // namespace
 
@@ -42,6 +44,7 @@ void JobImpl::OnStarted(const Event& event) {
       return Violation(message.node, absl::StrCat("Started for rank ", worker.rank()));
     }
   }
+  for (const v1::WorkerStarted& worker : started.workers()) ranks[worker.rank()].pid = worker.pid();
   node.started = true;
   views[message.node.value()].waiting_for.clear();
   const bool all = std::all_of(the_plan.nodes.begin(), the_plan.nodes.end(),
@@ -60,6 +63,9 @@ bool JobImpl::RecordExit(const NodeMessage& message) {
   if (end.node != message.node || end.ended) return false;
   end.ended = true;
   end.exit = exit;
+  end.ended_unix_nanos =
+      At(message.node).clock.ToOurs(exit.unix_nanos(), message.received_unix_nanos);
+  end.halted_at = kNever;
   collectives.OnEnded(exit.rank());
   --At(message.node).ranks_left;
   ++ranks_ended;
@@ -88,6 +94,7 @@ void JobImpl::OnRankFailed(const NodeMessage& message) {
   const v1::WorkerExit& exit = message.event.exit();
   if (exit.told_to_stop() && !exit.aborted()) {
     // Not by us: the agent acted on its own lease, or somebody ended the agent.
+    if (BlameOwnPause()) return;
     return LateFault(message.node,
                      "its agent ended the workers without being asked to: it had not "
                      "heard from this launcher, or was itself told to end",
@@ -123,6 +130,14 @@ std::pair<int64_t, uint32_t> JobImpl::FailureOrder(const NodeMessage& message) {
 void JobImpl::ConsiderFirst(const NodeMessage& message) {
   const v1::WorkerExit& exit = message.event.exit();
   if (verdict.kind != Verdict::Kind::kWorker) return;
+  // Told to stop before we told anybody: the others failed as this one was gone.
+  const int64_t settle = std::chrono::nanoseconds(kVerdictSettle).count();
+  if (exit.told_to_stop() && !exit.aborted() && IsOwnFault() &&
+      FailureOrder(message).first < first_failure.first + settle) {
+    verdict.kind = Verdict::Kind::kNone;
+    (void)BlameOwnPause();
+    return;
+  }
   const Duration later = exit.aborted() ? kAbortSettle - kVerdictSettle : Duration::zero();
   if (now > verdict_open_until + later || (exit.told_to_stop() && !exit.aborted())) return;
   const std::pair<int64_t, uint32_t> mine = FailureOrder(message);
@@ -167,6 +182,7 @@ bool JobImpl::RecordProgress(const NodeMessage& message) {
     if (!theirs) return false;
     RankEnd& end = ranks[progress.rank()];
     end.progress = progress;
+    NoteHalt(message, end);
     if (!end.ended) collectives.OnProgress(now, progress);
   }
   return true;
@@ -176,27 +192,99 @@ void JobImpl::OnProgress(const Event& event) {
   const NodeMessage& message = Message(event);
   if (!RecordProgress(message)) return Violation(message.node, "Progress of another node's rank");
   CheckCollectives();
+  if (state == State::kRunning) TellHalted();
 }
 
 // The counters of workers that are being ended are still worth having.
 void JobImpl::OnLastProgress(const Event& event) { (void)RecordProgress(Message(event)); }
 
+// A process that does not run since its node first saw it so.
+void JobImpl::NoteHalt(const NodeMessage& message, RankEnd& end) {
+  if (end.ended || end.progress.process_state() == 0) {
+    end.halted_at = kNever;
+    return;
+  }
+  if (end.halted_at == kNever) {
+    end.halted_at = now;
+    end.halt_told = false;
+  }
+  end.halted_unix_nanos =
+      At(message.node)
+          .clock.ToOurs(end.progress.state_since_unix_nanos(), message.received_unix_nanos);
+}
+
+// "rank 3 on gpu02 (pid 123): stopped (T) since 14:03:05"
+std::string JobImpl::HaltText(const RankEnd& end) const {
+  const char letter = static_cast<char>(end.progress.process_state());
+  std::string what = absl::StrCat("in state ", Escape(std::string(1, letter)));
+  if (letter == 'T') what = "stopped (T)";
+  if (letter == 't') what = "stopped by a debugger (t)";
+  if (letter == 'D') what = "in a system call that does not end (D)";
+  const int64_t since = end.halted_unix_nanos;
+  return absl::StrCat(
+      "rank ", end.rank.value(), " on ", Host(end.node), " (pid ", end.pid, "): ", what, " since ",
+      options.time_of_day
+          ? options.time_of_day(since)
+          : absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(since), absl::UTCTimeZone()));
+}
+
+// Of those that do not run; "" when all do, as far as known.
+std::string JobImpl::HaltedRanks() const {
+  std::vector<std::string> texts;
+  size_t more = 0;
+  for (const RankEnd& end : ranks) {
+    if (end.halted_at == kNever) continue;
+    if (texts.size() < kMostNamed) {
+      texts.push_back(HaltText(end));
+    } else {
+      ++more;
+    }
+  }
+  if (more > 0) texts.push_back(absl::StrCat("and ", more, " more"));
+  return absl::StrJoin(texts, ", ");
+}
+
+// Said while the job runs, once for each rank that has not run for long.
+void JobImpl::TellHalted() {
+  if (options.collective_warning <= Duration::zero()) return;
+  std::vector<std::string> texts;
+  for (RankEnd& end : ranks) {
+    if (end.halted_at == kNever || now < end.halted_at + options.collective_warning) continue;
+    if (std::exchange(end.halt_told, true) || texts.size() == kMostNamed) continue;
+    texts.push_back(HaltText(end));
+  }
+  if (!texts.empty()) WarnUser(absl::StrJoin(texts, ", "));
+}
+
+// What a job that is ended by its time limit was at.
+std::string JobImpl::WhereTheyAre() const {
+  std::string text =
+      absl::StrCat(ranks.size() - ranks_ended, " of ", Count(ranks.size(), "rank"), " still ran");
+  for (const std::string& more : {HaltedRanks(), CollectiveText()}) {
+    if (!more.empty()) absl::StrAppend(&text, "; ", more);
+  }
+  return text;
+}
+
+// "" when no rank is inside a collective for longer than one takes.
+std::string JobImpl::CollectiveText() const {
+  return collectives.Explain(now, [this](uint32_t rank) {
+    return absl::StrCat("rank ", rank, " on ", Host(ranks[rank].node));
+  });
+}
+
 void JobImpl::CheckCollectives() {
   const TimePoint since = collectives.oldest();
   if (since == kNever) return;
-  auto name = [this](uint32_t rank) {
-    return absl::StrCat("rank ", rank, " on ", Host(ranks[rank].node));
-  };
   if (now >= After(since, options.collective_timeout)) {
-    return Stalled(absl::StrCat(collectives.Explain(now, name), " (--collective-timeout ",
+    return Stalled(absl::StrCat(CollectiveText(), " (--collective-timeout ",
                                 FormatSeconds(options.collective_timeout), ")"));
   }
   if (now < After(since, options.collective_warning) || warned_of_collective == since) return;
   warned_of_collective = since;
-  WarnUser(absl::StrCat(collectives.Explain(now, name),
-                        options.collective_timeout == Duration::zero()
-                            ? "; --collective-timeout TIME would end the job"
-                            : ""));
+  WarnUser(absl::StrCat(CollectiveText(), options.collective_timeout == Duration::zero()
+                                              ? "; --collective-timeout TIME would end the job"
+                                              : ""));
 }
 
 // When it is certain that the present fence waits for a rank that has ended with 0, and for how
@@ -241,6 +329,9 @@ void JobImpl::OnFenceStalled() {
 }
 
 void JobImpl::Stalled(std::string message) {
+  if (const std::string halted = HaltedRanks(); !halted.empty()) {
+    absl::StrAppend(&message, "; ", halted);
+  }
   Stop({.kind = Verdict::Kind::kStalled,
         .exit_code = kExitStalled,
         .message = std::move(message),
@@ -269,24 +360,25 @@ void JobImpl::LateFault(NodeId id, std::string text, int exit_code) {
   const bool more = verdict.kind == Verdict::Kind::kNode &&
                     (now <= verdict_open_until || same_start || IsTold(text));
   if (!first && !more) return;
-  faults.push_back({Host(id), std::move(text), exit_code});
-  if (more) {
-    verdict.message = FaultsText(kSeveral, faults);
-    return;
-  }
+  AddLateFault(id, std::move(text), exit_code);
+  if (more) return;
   verdict_open_until = now + kVerdictSettle;
+  // FinishJob writes the message, when all are known: it names thousands of nodes at times.
   Stop({.kind = Verdict::Kind::kNode,
         .exit_code = exit_code,
-        .message = FaultsText(kSeveral, faults),
+        .message = "",
         .rank = {},
         .signal = 0});
 }
 
-// Of another node: what lies between takes them all, however long each needs to see it.
-bool JobImpl::IsTold(const std::string& text) const {
-  return std::any_of(faults.begin(), faults.end(),
-                     [&](const Fault& fault) { return fault.text == text; });
+void JobImpl::AddLateFault(NodeId id, std::string text, int exit_code) {
+  told_texts.insert(text);
+  faults.push_back({Host(id), std::move(text), exit_code});
+  tell_late_faults = true;
 }
+
+// Of another node: what lies between takes them all, however long each needs to see it.
+bool JobImpl::IsTold(const std::string& text) const { return told_texts.count(text) > 0; }
 
 void JobImpl::OnClosed(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
@@ -317,6 +409,7 @@ void JobImpl::LoseNode(NodeId id, std::string text, int exit_code) {
   views[id.value()].gone = true;
   views[id.value()].waiting_for.clear();
   actions.push_back(Disconnect{id});
+  if (BlameOwnPause()) return FinishIfAllGone();
   if (IsCause(id)) return LostFirst(id, std::move(text), exit_code);
   // A job that is being stopped goes on with the other nodes.
   const bool told =
@@ -341,20 +434,18 @@ void JobImpl::LostFirst(NodeId id, std::string text, int exit_code) {
   absl::StrAppend(&text, "; rank ", verdict.rank.value(), " on ",
                   Host(ranks[verdict.rank.value()].node), " failed after that, with exit code ",
                   verdict.exit_code);
-  faults.push_back({Host(id), std::move(text), exit_code});
-  verdict = {.kind = Verdict::Kind::kNode,
-             .exit_code = exit_code,
-             .message = FaultsText(kSeveral, faults),
-             .rank = {},
-             .signal = 0};
+  AddLateFault(id, std::move(text), exit_code);
+  verdict = {
+      .kind = Verdict::Kind::kNode, .exit_code = exit_code, .message = "", .rank = {}, .signal = 0};
   verdict_open_until = now + kVerdictSettle;
   FinishIfAllGone();
 }
 
 void JobImpl::OnWarning(const Event& event) {
   const NodeMessage& message = Message(event);
-  node_warnings.push_back(
-      {Host(message.node), Printable(message.event.warning().message()), kExitOk});
+  std::string text = Printable(message.event.warning().message());
+  if (message.event.warning().detail()) details.insert(text);
+  node_warnings.push_back({Host(message.node), std::move(text), kExitOk});
   if (tell_warnings_at == kNever) tell_warnings_at = now + kWarningSettle;
 }
 
@@ -369,7 +460,8 @@ void JobImpl::TellNodeWarnings() {
     if (saying.empty() || saying.back() != warning.host) saying.push_back(std::move(warning.host));
   }
   for (const std::string& text : texts) {
-    WarnUser(absl::StrCat(rendezvous::FormatHosts(hosts_of[text]), ": ", text));
+    WarnUser(absl::StrCat(rendezvous::FormatHosts(hosts_of[text]), ": ", text),
+             details.contains(text));
   }
 }
 

@@ -234,6 +234,9 @@ void JobImpl::FinishIfAllGone() {
 
 void JobImpl::FinishJob() {
   TellNodeWarnings();
+  if (tell_late_faults && verdict.kind == Verdict::Kind::kNode) {
+    verdict.message = FaultsText("several nodes failed:", faults);
+  }
   if (verdict.kind == Verdict::Kind::kNone && succeeded && cleanup_faults.empty()) {
     verdict.kind = Verdict::Kind::kSuccess;
   }

@@ -18,6 +18,13 @@ namespace {
 // Before a connection that broke is made anew: an agent that is restarted needs a moment.
 constexpr Duration kReconnectPause = std::chrono::milliseconds(200);
 
+// Never destroyed: gRPC's threads still post the end of calls that were cancelled with their
+// Agents.
+loop::Loop& ProcessLoop() {
+  static auto& loop = *new loop::Loop;
+  return loop;
+}
+
 absl::string_view Doing(transport::Phase phase) {
   switch (phase) {
     case transport::Phase::kConnecting:
@@ -51,7 +58,10 @@ struct Agents::Node {
 };
 
 Agents::Agents(const transport::WayOptions& options)
-    : connect_timeout_(options.connect_timeout), agent_(loop_), ways_(loop_, options, agent_) {}
+    : loop_(ProcessLoop()),
+      connect_timeout_(options.connect_timeout),
+      agent_(loop_),
+      ways_(loop_, options, agent_) {}
 
 Agents::~Agents() = default;
 

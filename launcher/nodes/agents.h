@@ -69,7 +69,7 @@ class Agents {
                 std::vector<absl::StatusOr<Reply>>& answers);
 
   // Members in start order, so that they stop in reverse.
-  loop::Loop loop_;
+  loop::Loop& loop_;  // the process's, until it leaves
   const Duration connect_timeout_;
   transport::AgentBinary agent_;
   transport::Ways ways_;

@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <map>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +14,7 @@
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/fd.h"
+#include "common/os/output_file.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::output {
@@ -83,17 +82,11 @@ LogFiles::LogFiles(loop::Loop& loop, std::string dir, Callbacks callbacks)
 LogFiles::~LogFiles() { *alive_ = false; }
 
 absl::Status LogFiles::Open() {
-  std::error_code error;
-  std::filesystem::create_directories(dir_, error);
-  if (error) {
-    return PosixError(error.value(), absl::StrCat("--log-dir: make the directory ", Escape(dir_)));
-  }
+  auto folder = os::MakeFolders(dir_, absl::StrCat("--log-dir: make the directory ", Escape(dir_)));
+  if (!folder.ok()) return folder.status();
   auto directory = std::make_shared<Directory>();
   directory->path = dir_;
-  directory->fd.Reset(open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory->fd) {
-    return PosixError(errno, absl::StrCat("--log-dir: open the directory ", Escape(dir_)));
-  }
+  directory->fd = *std::move(folder);
   if (faccessat(directory->fd.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) {
     return PosixError(errno, absl::StrCat("--log-dir: make files in ", Escape(dir_)));
   }

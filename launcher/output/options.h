@@ -13,6 +13,7 @@ struct Options {
   std::optional<Tag> tag;  // none: ranks when more than one writes, else nothing
   bool timestamps = false;
   std::string log_dir;  // empty: no files
+  bool fold = true;     // a traceback that several ranks write is shown once
 };
 
 }  // namespace dtrain::output

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/base/check.h"
 #include "launcher/output/log_files.h"
 #include "launcher/output/tagger.h"
 #include "launcher/output/terminal_text.h"
@@ -28,7 +29,10 @@ bool SameDevice(int a, int b) {
 
 OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callbacks, int out_fd,
                            int err_fd)
-    : loop_(loop), options_(std::move(options)), callbacks_(std::move(callbacks)) {
+    : loop_(loop),
+      options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      fold_timer_(loop) {
   err_is_terminal_ = isatty(err_fd) == 1;
   out_is_terminal_ = isatty(out_fd) == 1;
   same_terminal_ = err_is_terminal_ && out_is_terminal_ && SameDevice(out_fd, err_fd);
@@ -111,23 +115,65 @@ void OutputRouter::Deliver(absl::string_view host, Rank rank, v1::StreamKind kin
   out.reserve(stream.splitter.pending() + bytes.size() +
               (bytes.size() / 50 + 2) * (time.size() + stream.prefix.size() + 1));
   stream.splitter.Add(
-      bytes, [&](absl::string_view line, bool) { AppendLine(stream, kind, time, line, out); });
+      bytes, [&](absl::string_view line, bool) { TakeLine(stream, rank, kind, time, line, out); });
   Emit(kind, std::move(out));
+  PlanFold(kind);
 }
 
-void OutputRouter::FlushStream(Stream& stream, v1::StreamKind kind) {
-  stream.splitter.Flush([&](absl::string_view line, bool) {
-    std::string out;
-    AppendLine(stream, kind, TimeNow(), line, out);
-    Emit(kind, std::move(out));
+void OutputRouter::TakeLine(const Stream& stream, Rank rank, v1::StreamKind kind,
+                            absl::string_view time, absl::string_view line, std::string& out) {
+  if (!Folds(kind) || !fold_.Wants(rank, line)) return AppendLine(stream, kind, time, line, out);
+  for (const TracebackFold::Line& shown : fold_.Add(rank, line, Clock::now())) {
+    AppendLine(stream, kind, time, shown.text, out);
+  }
+}
+
+bool OutputRouter::Folds(v1::StreamKind kind) const {
+  return options_.fold && kind == v1::STREAM_KIND_STDERR && world_size_ > 1;
+}
+
+void OutputRouter::ShowFolded(const TracebackFold::Lines& lines) {
+  const std::string time = TimeNow();
+  std::string out;
+  for (const TracebackFold::Line& line : lines) {
+    auto stream = streams_.find(StreamId{line.rank.value(), v1::STREAM_KIND_STDERR});
+    DTRAIN_CHECK(stream != streams_.end());
+    AppendLine(stream->second, v1::STREAM_KIND_STDERR, time, line.text, out);
+  }
+  Emit(v1::STREAM_KIND_STDERR, std::move(out));
+}
+
+void OutputRouter::TellFolded() {
+  for (const std::string& text : fold_.TakeSummaries()) {
+    Emit(v1::STREAM_KIND_STDERR, absl::StrCat("dtrain: ", text, " (--no-fold shows them all)\n"));
+  }
+}
+
+void OutputRouter::PlanFold(v1::StreamKind kind) {
+  if (!Folds(kind)) return;
+  fold_timer_.At(fold_.deadline(), [this] {
+    ShowFolded(fold_.Expire(Clock::now()));
+    if (fold_.deadline() <= Clock::now()) TellFolded();
+    PlanFold(v1::STREAM_KIND_STDERR);
   });
+}
+
+void OutputRouter::FlushStream(const StreamId& id, Stream& stream) {
+  const auto kind = static_cast<v1::StreamKind>(id.second);
+  std::string out;
+  stream.splitter.Flush([&](absl::string_view line, bool) {
+    TakeLine(stream, Rank(id.first), kind, TimeNow(), line, out);
+  });
+  Emit(kind, std::move(out));
+  if (Folds(kind)) ShowFolded(fold_.End(Rank(id.first), Clock::now()));
 }
 
 void OutputRouter::EndOfStream(Rank rank, v1::StreamKind kind) {
   if (files_ != nullptr) files_->Write(rank, kind, "");
   auto it = streams_.find(StreamId{rank.value(), kind});
   if (it == streams_.end()) return;
-  FlushStream(it->second, kind);
+  FlushStream(it->first, it->second);
+  PlanFold(kind);
   streams_.erase(it);
 }
 
@@ -176,6 +222,7 @@ void OutputRouter::CheckRoom() {
 }
 
 void OutputRouter::Say(absl::string_view text) {
+  TellFolded();
   Emit(v1::STREAM_KIND_STDERR, absl::StrCat(absl::StripSuffix(text, "\n"), "\n"));
 }
 
@@ -189,9 +236,9 @@ void OutputRouter::ShowStatus(absl::string_view line) {
 
 void OutputRouter::Finish(loop::Task done) {
   ShowStatus("");
-  for (auto& [id, stream] : streams_) {
-    FlushStream(stream, static_cast<v1::StreamKind>(id.second));
-  }
+  for (auto& [id, stream] : streams_) FlushStream(id, stream);
+  TellFolded();
+  fold_timer_.Cancel();
   streams_.clear();
   auto last = [this, alive = alive_, done = std::move(done)]() mutable {
     if (!*alive) return;

@@ -18,6 +18,7 @@
 #include "dtrain/v1/job.pb.h"
 #include "launcher/output/line_splitter.h"
 #include "launcher/output/options.h"
+#include "launcher/output/traceback_fold.h"
 
 namespace dtrain::output {
 
@@ -82,8 +83,14 @@ class OutputRouter {
   void AppendLine(const Stream& stream, v1::StreamKind kind, absl::string_view time,
                   absl::string_view line, std::string& out) const;
   void Emit(v1::StreamKind kind, std::string bytes);
-  void FlushStream(Stream& stream, v1::StreamKind kind);
+  void TakeLine(const Stream& stream, Rank rank, v1::StreamKind kind, absl::string_view time,
+                absl::string_view line, std::string& out);
+  void FlushStream(const StreamId& id, Stream& stream);
   void CheckRoom();
+  void ShowFolded(const TracebackFold::Lines& lines);
+  void TellFolded();
+  void PlanFold(v1::StreamKind kind);
+  bool Folds(v1::StreamKind kind) const;
 
   loop::Loop& loop_;
   const Options options_;
@@ -95,6 +102,8 @@ class OutputRouter {
   bool waiting_ = false;
   std::string status_;  // the live line that stands on the terminal
   std::map<StreamId, Stream> streams_;
+  TracebackFold fold_;
+  loop::Timer fold_timer_;
   std::vector<loop::Task> room_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<LogFiles> files_;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "common/loop/loop.h"
@@ -29,7 +30,8 @@ class StdinSource {
 
   // The workers run. `who` is "none", "all" or a rank below `world_size`. Whoever started us in
   // the background of a terminal has nothing to give: that is an end of file at once.
-  void Start(absl::string_view who, uint32_t world_size);
+  // RESOURCE_EXHAUSTED: it cannot be read, and they see its end, too.
+  absl::Status Start(absl::string_view who, uint32_t world_size);
   // The rank's last chunk was written; `closed`: it wants no more.
   void Taken(Rank rank, bool closed);
   // It ended, with or without having taken its last chunk.

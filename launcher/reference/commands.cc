@@ -14,7 +14,7 @@
 namespace dtrain::reference {
 namespace {
 
-cli::Flag HelpFlag() { return {"--help,-h", "Flags", "", "print this", nullptr}; }
+cli::Flag HelpFlag() { return {"--help,-h", "Flags", "", "print this help", nullptr}; }
 
 cli::Page CompletionPage() {
   cli::Page page;
@@ -94,7 +94,7 @@ std::string ManPageName(const Command& command) {
 std::vector<Command> Commands() {
   std::vector<Command> commands;
   const cli::Page general = cli::GeneralPage();
-  Add(general, "run one program on many machines, as one job", commands);
+  Add(general, "run a program on many machines as one job", commands);
   commands[0].accepts = {HelpFlag(), {"--version,-V", "Flags", "", "print the version", nullptr}};
   for (const cli::Page::Entry& entry : general.list) {
     Add(PageOf(entry.word), entry.summary, commands);

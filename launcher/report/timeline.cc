@@ -11,11 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/collective_name.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
+#include "common/os/output_file.h"
 #include "common/os/unique_fd.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/failure_report.h"
@@ -91,11 +93,20 @@ int64_t Timeline::At(TimePoint time) const { return Nanos(time - begin_); }
 bool Timeline::Ready() {
   if (!status_.ok()) return false;
   if (file_ != nullptr) return true;
-  os::UniqueFd fd(
-      open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666));
+  const std::string what = absl::StrCat("write the timeline ", Escape(path_));
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  os::UniqueFd fd;
+  if (absl::StartsWith(path_, "/dev/") || absl::StartsWith(path_, "/proc/")) {
+    fd.Reset(open(path_.c_str(), kFlags, 0666));
+  } else {
+    const absl::StatusOr<os::FilePlace> place = os::PlaceOfFile(path_, what);
+    status_ = place.status();
+    if (!status_.ok()) return false;
+    fd.Reset(openat(place->folder.get(), place->name.c_str(), kFlags | O_NOFOLLOW, 0666));
+  }
   if (fd) file_.reset(fdopen(fd.get(), "w"));
   if (file_ == nullptr) {
-    status_ = PosixError(errno, absl::StrCat("write the timeline ", Escape(path_)));
+    status_ = PosixError(errno, what);
     return false;
   }
   (void)fd.Release();
@@ -250,8 +261,7 @@ absl::Status Timeline::Finish(const JobFacts& facts, TimePoint now) {
   for (const job::RankEnd& rank : facts.ranks) {
     if (!rank.ended) continue;
     const int pid = RankProcess(rank.rank.value(), HostOf(facts, rank.node));
-    const int64_t end =
-        rank.exit.unix_nanos() - facts.nodes[rank.node.value()].clock_ahead_nanos - unix_nanos_;
+    const int64_t end = rank.ended_unix_nanos - unix_nanos_;
     const int64_t length = rank.exit.monotonic_nanos();
     Json args = {{"pid", rank.exit.pid()}, {"end", DescribeEnd(rank.exit)}};
     const auto dropped = dropped_.find(rank.rank.value());

@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/fd.h"
+#include "common/os/output_file.h"
 #include "common/os/unique_fd.h"
 #include "launcher/report/result_json.h"
 
@@ -31,20 +30,22 @@ absl::Status WriteAll(int fd, absl::string_view text, absl::string_view what) {
   return absl::OkStatus();
 }
 
-// A path that leads to an open descriptor must not be replaced by a file, even when it leads to a
-// regular one.
-bool IsDevice(const std::string& path) {
-  struct stat status;
-  return absl::StartsWith(path, "/dev/") || absl::StartsWith(path, "/proc/") ||
-         (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode));
+// Names of descriptors and devices. Opening one does what the user means by it; replacing it by a
+// file would not.
+bool IsNameOfSystem(const std::string& path) {
+  return absl::StartsWith(path, "/dev/") || absl::StartsWith(path, "/proc/");
 }
 
-absl::Status WriteAsItIs(const std::string& path, absl::string_view text, absl::string_view what) {
+// `folder` and `path` as for openat.
+absl::Status WriteAsItIs(int folder, const std::string& path, absl::string_view text,
+                         absl::string_view what) {
   // Opening /dev/stdout anew fails when it is a socket.
-  os::UniqueFd fd(path == "/dev/stdout"   ? fcntl(1, F_DUPFD_CLOEXEC, 3)
-                  : path == "/dev/stderr" ? fcntl(2, F_DUPFD_CLOEXEC, 3)
-                                          : open(path.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK |
-                                                                   O_NOCTTY | O_CLOEXEC));
+  os::UniqueFd fd(path == "/dev/stdout" ? fcntl(1, F_DUPFD_CLOEXEC, 3)
+                  : path == "/dev/stderr"
+                      ? fcntl(2, F_DUPFD_CLOEXEC, 3)
+                      : openat(folder, path.c_str(),
+                               O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC |
+                                   (folder == AT_FDCWD ? 0 : O_NOFOLLOW)));
   if (!fd) {
     int error = errno;
     return PosixError(error, error == ENXIO ? absl::StrCat(what, " (nobody reads it)") : what);
@@ -56,12 +57,14 @@ absl::Status WriteAsItIs(const std::string& path, absl::string_view text, absl::
   return WriteAll(fd.get(), text, what);
 }
 
-// The file itself when the path is a link to it, so that the link stays one.
-std::string FollowLink(const std::string& path) {
-  char* resolved = realpath(path.c_str(), nullptr);
-  std::string result = resolved == nullptr ? path : resolved;
-  free(resolved);
-  return result;
+// Whether something is there that is not to be replaced by a file: a FIFO, a device, a directory.
+bool IsSpecial(const os::FilePlace& place, mode_t* mode) {
+  struct stat status;
+  if (fstatat(place.folder.get(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    return false;
+  }
+  *mode = status.st_mode;
+  return !S_ISREG(status.st_mode);
 }
 
 std::string What(absl::string_view flag, const std::string& path) {
@@ -71,17 +74,19 @@ std::string What(absl::string_view flag, const std::string& path) {
 }  // namespace
 
 absl::Status CheckWritable(absl::string_view flag, const std::string& path) {
-  if (IsDevice(path)) {
+  const std::string what = What(flag, path);
+  if (IsNameOfSystem(path)) {
     struct stat status;
-    if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-      return PosixError(EISDIR, What(flag, path));
-    }
-    return absl::OkStatus();
+    return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) ? PosixError(EISDIR, what)
+                                                                       : absl::OkStatus();
   }
-  std::string real = FollowLink(path);
-  size_t slash = real.rfind('/');
-  std::string dir = slash == std::string::npos ? "." : slash == 0 ? "/" : real.substr(0, slash);
-  if (access(dir.c_str(), W_OK | X_OK) != 0) return PosixError(errno, What(flag, path));
+  const absl::StatusOr<os::FilePlace> place = os::PlaceOfFile(path, what);
+  if (!place.ok()) return place.status();
+  mode_t mode = 0;
+  if (IsSpecial(*place, &mode)) {
+    return S_ISDIR(mode) ? PosixError(EISDIR, what) : absl::OkStatus();
+  }
+  if (faccessat(place->folder.get(), ".", W_OK | X_OK, 0) != 0) return PosixError(errno, what);
   return absl::OkStatus();
 }
 
@@ -91,16 +96,23 @@ absl::Status WriteResult(const std::string& path, absl::string_view text) {
 
 absl::Status WriteWhole(absl::string_view flag, const std::string& path, absl::string_view text) {
   const std::string what = What(flag, path);
-  if (IsDevice(path)) return WriteAsItIs(path, text, what);
-  std::string real = FollowLink(path);
-  std::string temporary = absl::StrCat(real, ".", os::RandomHex(8), ".tmp");
-  os::UniqueFd fd(
-      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (IsNameOfSystem(path)) return WriteAsItIs(AT_FDCWD, path, text, what);
+  const absl::StatusOr<os::FilePlace> place = os::PlaceOfFile(path, what);
+  if (!place.ok()) return place.status();
+  const int folder = place->folder.get();
+  mode_t mode = 0;
+  if (IsSpecial(*place, &mode)) return WriteAsItIs(folder, place->name, text, what);
+  // The link, if `path` is one, stays.
+  const std::string temporary = absl::StrCat(place->name, ".", os::RandomHex(8), ".tmp");
+  os::UniqueFd fd(openat(folder, temporary.c_str(),
+                         O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd) return PosixError(errno, what);
   absl::Status status = WriteAll(fd.get(), text, what);
   if (status.ok()) status = os::CloseWritten(std::move(fd), what);
-  if (status.ok() && rename(temporary.c_str(), real.c_str()) != 0) status = PosixError(errno, what);
-  if (!status.ok()) unlink(temporary.c_str());
+  if (status.ok() && renameat(folder, temporary.c_str(), folder, place->name.c_str()) != 0) {
+    status = PosixError(errno, what);
+  }
+  if (!status.ok()) unlinkat(folder, temporary.c_str(), 0);
   return status;
 }
 

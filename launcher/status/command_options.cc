@@ -57,7 +57,7 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
     flags.push_back(
         {"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore, {"stdout", "stderr"}});
   }
-  flags.push_back({"--help,-h", kGroup, "", "print this", Ignore});
+  flags.push_back({"--help,-h", kGroup, "", "print this help", Ignore});
   for (cli::Flag& flag : cli::HostFlags()) flags.push_back(std::move(flag));
   return flags;
 }

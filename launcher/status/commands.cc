@@ -49,7 +49,7 @@ absl::StatusOr<Json> Ask(const LiveJob& job, const std::string& path) {
 absl::StatusOr<std::vector<LiveJob>> Jobs() {
   absl::StatusOr<std::string> directory = RuntimeDirectory();
   if (!directory.ok()) return directory.status();
-  return FindJobs(*directory);
+  return FindAllJobs();
 }
 
 // The job that was named, by its id or the beginning of it, or the only one.

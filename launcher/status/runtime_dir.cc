@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/status/runtime_dir.h"
 
+#include <pwd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -35,22 +36,52 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-absl::StatusOr<std::string> Choose() {
-  const std::string xdg = FromEnvironment("XDG_RUNTIME_DIR");
-  if (IsDirectory(xdg)) return xdg + "/dtrain";
-  const std::string user = absl::StrCat("/run/user/", geteuid());
-  if (IsDirectory(user) && access(user.c_str(), W_OK) == 0) return user + "/dtrain";
-  if (geteuid() == 0 && IsDirectory("/run")) return "/run/dtrain";
+// Whether we may make a folder there that others cannot take away. After su and sudo the variables
+// may be those of another user.
+bool IsUsable(const std::string& path) {
+  struct stat status;
+  if (!IsDirectory(path) || access(path.c_str(), W_OK) != 0) return false;
+  return geteuid() != 0 || (stat(path.c_str(), &status) == 0 && status.st_uid == 0);
+}
+
+std::string Home() {
   const std::string home = FromEnvironment("HOME");
-  if (!IsDirectory(home)) {
-    return absl::NotFoundError("there is no XDG_RUNTIME_DIR and no home directory");
+  if (IsUsable(home)) return home;
+  const passwd* account = getpwuid(geteuid());  // cron and containers set nothing
+  return account != nullptr && IsUsable(account->pw_dir) ? account->pw_dir : "";
+}
+
+// Where launchers of this user may be found, best first. It depends on how they were started and on
+// who is logged in: logind makes /run/user/UID for the first login, and removes it after the last.
+// A home, which may be on a file server that is down, is looked at only where that is needed.
+std::vector<std::string> Places(bool all) {
+  std::vector<std::string> parents = {FromEnvironment("XDG_RUNTIME_DIR"),
+                                      absl::StrCat("/run/user/", geteuid())};
+  if (geteuid() == 0) parents.emplace_back("/run");
+  std::vector<std::string> places;
+  for (const std::string& parent : parents) {
+    const std::string place = parent + "/dtrain";
+    const bool known = std::find(places.begin(), places.end(), place) != places.end();
+    if (IsUsable(parent) && !known) places.push_back(place);
   }
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  std::error_code ignored;  // found out when the last one is made
-  std::filesystem::create_directories(home + "/.cache/dtrain", ignored);
-  // Homes may be shared by many machines.
-  return absl::StrCat(home, "/.cache/dtrain/run-", host);
+  if (!places.empty() && (!all || geteuid() == 0)) return places;
+  if (const std::string home = Home(); !home.empty()) {
+    char host[256] = "";
+    gethostname(host, sizeof(host) - 1);
+    // Homes may be shared by many machines.
+    places.push_back(absl::StrCat(home, "/.cache/dtrain/run-", host));
+  }
+  return places;
+}
+
+absl::Status CheckPrivate(const std::string& path) {
+  struct stat status;
+  if (lstat(path.c_str(), &status) != 0) return PosixError(errno, absl::StrCat("look at ", path));
+  if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, " is not a directory that belongs to this user alone (mode 0700)"));
+  }
+  return absl::OkStatus();
 }
 
 // Connected, or why not.
@@ -68,17 +99,17 @@ std::pair<os::UniqueFd, int> Dial(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::string> RuntimeDirectory() {
-  absl::StatusOr<std::string> path = Choose();
-  if (!path.ok()) return path.status();
-  if (mkdir(path->c_str(), 0700) != 0 && errno != EEXIST) {
-    return PosixError(errno, absl::StrCat("make directory ", *path));
+  const std::vector<std::string> places = Places(/*all=*/false);
+  if (places.empty()) {
+    return absl::NotFoundError("there is no XDG_RUNTIME_DIR and no home directory");
   }
-  struct stat status;
-  if (lstat(path->c_str(), &status) != 0) return PosixError(errno, absl::StrCat("look at ", *path));
-  if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(*path, " is not a directory that belongs to this user alone (mode 0700)"));
+  const std::string& path = places.front();
+  std::error_code ignored;  // found out when the last one is made
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return PosixError(errno, absl::StrCat("make directory ", path));
   }
+  if (absl::Status is_private = CheckPrivate(path); !is_private.ok()) return is_private;
   return path;
 }
 
@@ -106,6 +137,15 @@ std::vector<LiveJob> FindJobs(const std::string& directory) {
   }
   std::sort(jobs.begin(), jobs.end(),
             [](const LiveJob& a, const LiveJob& b) { return a.id < b.id; });
+  return jobs;
+}
+
+std::vector<LiveJob> FindAllJobs() {
+  std::vector<LiveJob> jobs;
+  for (const std::string& place : Places(/*all=*/true)) {
+    if (!CheckPrivate(place).ok()) continue;
+    for (LiveJob& job : FindJobs(place)) jobs.push_back(std::move(job));
+  }
   return jobs;
 }
 

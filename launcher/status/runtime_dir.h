@@ -14,8 +14,8 @@
 namespace dtrain::status {
 
 // $XDG_RUNTIME_DIR/dtrain, /run/user/UID/dtrain, for root /run/dtrain, or
-// ~/.cache/dtrain/run-HOSTNAME: the first whose parent is there. Made with mode 0700. Fails when
-// it cannot be made, or is not ours alone.
+// ~/.cache/dtrain/run-HOSTNAME: the first whose parent is there and ours to write to. Made with
+// mode 0700. Fails when it cannot be made, or is not ours alone.
 absl::StatusOr<std::string> RuntimeDirectory();
 
 // "<directory>/<job>.sock"
@@ -30,5 +30,9 @@ struct LiveJob {
 // The jobs whose launcher listens. Sockets of launchers that are gone, which kill -9 leaves, are
 // removed, with the token beside them.
 std::vector<LiveJob> FindJobs(const std::string& directory);
+
+// In all of the places above: a launcher may have been started with other variables than we were,
+// as by cron.
+std::vector<LiveJob> FindAllJobs();
 
 }  // namespace dtrain::status

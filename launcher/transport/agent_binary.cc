@@ -85,15 +85,19 @@ AgentBinary::AgentBinary(loop::Loop& loop, std::string path)
 void AgentBinary::StartLoading() {
   if (started_) return;
   started_ = true;
-  pool_.Run([this] { promise_.set_value(Load(path_)); });
+  const absl::Status queued = pool_.TryRun([this] { promise_.set_value(Load(path_)); });
+  // Without a thread it takes the loop some milliseconds.
+  if (!queued.ok()) promise_.set_value(Load(path_));
 }
 
 void AgentBinary::WhenLoaded(absl::AnyInvocable<void(const Result&)> done) {
   StartLoading();
+  auto tell = std::make_shared<decltype(done)>(std::move(done));
+  const auto post = [&loop = loop_, future = future_, tell] {
+    loop.Post([future, tell] { (*tell)(future.get()); });
+  };
   // Behind the load in the pool's one thread, so it runs when the load is over.
-  pool_.Run([&loop = loop_, future = future_, done = std::move(done)]() mutable {
-    loop.Post([future, done = std::move(done)]() mutable { done(future.get()); });
-  });
+  if (!pool_.TryRun(post).ok()) post();
 }
 
 }  // namespace dtrain::transport

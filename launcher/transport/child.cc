@@ -78,9 +78,9 @@ void TailReader::Read() {
 }
 
 void SignalChild(const os::Child& child, int signal, bool whole_group) {
-  // It was not reaped, so the numbers still mean it.
+  // It was not reaped, so the number still means its group.
   if (whole_group) kill(-child.pid, signal);
-  kill(child.pid, signal);
+  (void)os::SendSignal(child.pidfd.get(), signal);
 }
 
 struct ChildReaper::Orphan {

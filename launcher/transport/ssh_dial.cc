@@ -6,21 +6,18 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
-#include "common/os/fd.h"
 
 namespace dtrain::transport {
 namespace {
@@ -40,68 +37,13 @@ absl::Status WaitFor(int fd, short events, TimePoint deadline, int cancel) {
   }
 }
 
-struct Addresses {
-  ~Addresses() {
-    if (list != nullptr) freeaddrinfo(list);
-  }
-  addrinfo* list = nullptr;
-  int error = 0;
-  int system_error = 0;
-  os::UniqueFd done;
-};
-
 int Family(const std::string& name) {
   return name == "inet" ? AF_INET : name == "inet6" ? AF_INET6 : AF_UNSPEC;
 }
 
-bool NameIsUnknown(int error) {
-#ifdef EAI_NODATA
-  if (error == EAI_NODATA) return true;  // the name is there, without an address
-#endif
-  return error == EAI_NONAME;
-}
-
-// getaddrinfo cannot be called off, so it has a thread of its own that may be left behind: a dead
-// name server must not hold up the end of a launch.
-absl::StatusOr<std::shared_ptr<Addresses>> Resolve(const std::string& host, uint16_t port,
-                                                   const SshSettings& settings, TimePoint deadline,
-                                                   int cancel) {
-  auto found = std::make_shared<Addresses>();
-  addrinfo hints = {};
-  hints.ai_family = Family(settings.address_family);
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST;
-  const std::string service = absl::StrCat(port);
-  // An address is not looked up anywhere.
-  if (getaddrinfo(host.c_str(), service.c_str(), &hints, &found->list) == 0) return found;
-  hints.ai_flags = 0;
-  found->done.Reset(eventfd(0, EFD_CLOEXEC));
-  if (!found->done) return PosixError(errno, "create an eventfd");
-  std::thread([found, host, service, hints] {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, nullptr);
-    found->error = getaddrinfo(host.c_str(), service.c_str(), &hints, &found->list);
-    found->system_error = errno;
-    uint64_t one = 1;
-    (void)!write(found->done.get(), &one, sizeof(one));
-  }).detach();
-  absl::Status waited = WaitFor(found->done.get(), POLLIN, deadline, cancel);
-  std::string what = absl::StrCat("resolve the name ", Escape(host));
-  if (absl::IsDeadlineExceeded(waited)) {
-    return absl::UnavailableError(absl::StrCat(what, ": the name servers do not answer"));
-  }
-  if (!waited.ok()) return waited;
-  uint64_t ignored;
-  (void)!read(found->done.get(), &ignored, sizeof(ignored));
-  if (found->error != 0) {
-    const char* why = found->error == EAI_SYSTEM ? PosixErrorText(found->system_error).data()
-                                                 : gai_strerror(found->error);
-    const std::string text = absl::StrCat(
-        what, ": ", why, "; check the spelling, or give it a HostName in the ssh configuration");
-    return NameIsUnknown(found->error) ? UnknownHostError(text) : absl::UnavailableError(text);
-  }
-  return found;
+// `ssh -G` says every name in lower case; the user is told what the user wrote.
+const std::string& AsWritten(const SshSettings& settings, const Target& target) {
+  return absl::EqualsIgnoreCase(settings.host_name, target.host) ? target.host : settings.host_name;
 }
 
 absl::Status Bind(int fd, const std::string& address, int family) {
@@ -149,11 +91,13 @@ absl::StatusOr<os::UniqueFd> ConnectTo(const addrinfo& address, const SshSetting
   return fd;
 }
 
-absl::StatusOr<Dialed> DialDirect(const SshSettings& settings, TimePoint deadline, int cancel) {
-  auto addresses = Resolve(settings.host_name, settings.port, settings, deadline, cancel);
+absl::StatusOr<Dialed> DialDirect(const SshSettings& settings, const Target& target,
+                                  NameAnswers& names, TimePoint deadline, int cancel) {
+  auto addresses = LookUp(settings.host_name, AsWritten(settings, target), settings.port,
+                          Family(settings.address_family), names, deadline, cancel);
   if (!addresses.ok()) return addresses.status();
   absl::Status first;
-  for (addrinfo* a = (*addresses)->list; a != nullptr; a = a->ai_next) {
+  for (addrinfo* a = (*addresses)->first; a != nullptr; a = a->ai_next) {
     // A silent address leaves half of the time to the next one.
     TimePoint until =
         a->ai_next == nullptr ? deadline : Clock::now() + (deadline - Clock::now()) / 2;
@@ -218,7 +162,8 @@ void Proxy::ReadError() {
 }
 
 absl::StatusOr<Dialed> Dial(const SshSettings& settings, const Target& target,
-                            const std::string& config_file, TimePoint deadline, int cancel) {
+                            const std::string& config_file, NameAnswers& names, TimePoint deadline,
+                            int cancel) {
   if (!settings.proxy_jump.empty()) {
     return DialThrough(JumpCommand(settings, config_file, deadline));
   }
@@ -227,7 +172,7 @@ absl::StatusOr<Dialed> Dial(const SshSettings& settings, const Target& target,
     if (!command.ok()) return command.status();
     return DialThrough({"/bin/sh", "-c", absl::StrCat("exec ", *command)});
   }
-  return DialDirect(settings, deadline, cancel);
+  return DialDirect(settings, target, names, deadline, cancel);
 }
 
 absl::Status Pause(Duration duration, int cancel) {

@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/os/unique_fd.h"
 #include "launcher/transport/child.h"
+#include "launcher/transport/name_lookup.h"
 #include "launcher/transport/ssh_config.h"
 
 // From a name to a connected stream socket on which ssh can be spoken. Blocks, but never longer
@@ -37,10 +38,11 @@ struct Dialed {
   std::unique_ptr<Proxy> proxy;  // null: a TCP connection
 };
 
-// IsUnknownHost: there is no such name. UNAVAILABLE: nobody could tell whether there is.
-// DEADLINE_EXCEEDED, CANCELLED.
+// `names`: of all that one command dials. IsUnknownHost: there is no such name. UNAVAILABLE: nobody
+// could tell whether there is. DEADLINE_EXCEEDED, CANCELLED.
 absl::StatusOr<Dialed> Dial(const SshSettings& settings, const Target& target,
-                            const std::string& config_file, TimePoint deadline, int cancel);
+                            const std::string& config_file, NameAnswers& names, TimePoint deadline,
+                            int cancel);
 
 // Sleeps; CANCELLED when that was cut short.
 absl::Status Pause(Duration duration, int cancel);

@@ -142,7 +142,8 @@ absl::StatusOr<std::unique_ptr<SshSession>> SshSession::Try(Request& request,
                                                             const SshSettings& settings,
                                                             bool* dropped) {
   TimePoint deadline = Clock::now() + request.connect_timeout;
-  auto dialed = Dial(settings, request.target, request.config_file, deadline, request.cancel);
+  auto dialed =
+      Dial(settings, request.target, request.config_file, *request.names, deadline, request.cancel);
   if (!dialed.ok()) return dialed.status();
   auto session = std::unique_ptr<SshSession>(new SshSession());
   session->proxy_ = std::move(dialed->proxy);

@@ -29,6 +29,7 @@ class SshSession {
     Target target;
     std::string config_file;
     Duration connect_timeout;
+    NameAnswers* names;        // of all sessions of this command
     int cancel;                // readable: give up
     std::atomic<int>* socket;  // gets a duplicate of the socket, see SshLink
     absl::AnyInvocable<void()> on_authenticating;

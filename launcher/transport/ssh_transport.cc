@@ -5,12 +5,14 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <csignal>
 #include <map>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
+#include "common/base/text.h"
+#include "common/loop/threads.h"
 #include "launcher/transport/ssh_pump.h"
 #include "launcher/transport/ssh_session.h"
 
@@ -25,15 +27,9 @@ constexpr int kConnectingAtOnce = 32;
 constexpr Duration kLeave = std::chrono::milliseconds(800);
 constexpr Duration kSevered = std::chrono::seconds(1);
 
-void BlockAllSignals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, nullptr);
-}
-
 }  // namespace
 
-// Loop thread, all of it.
+// Loop thread, all of it but `names`.
 struct SshTransport::Crew {
   struct Member {
     explicit Member(loop::Loop& loop) : timer(loop) {}
@@ -42,6 +38,7 @@ struct SshTransport::Crew {
   };
   int connecting = 0;
   std::deque<loop::Task> waiting;
+  NameAnswers names;
   std::map<const SshLink*, Member> members;  // those with a thread
 
   void Next() {
@@ -138,41 +135,47 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
   ++crew_->connecting;
   auto [place, added] = crew_->members.try_emplace(link.get(), loop_);
   place->second.link = link;
-  std::thread([link, target = std::move(target), options = options_, &agent = agent_,
-               crew = crew_] {
-    BlockAllSignals();
-    SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kConnecting); });
-    SshSession::Request request;
-    request.target = target;
-    request.config_file = options.config_file;
-    request.connect_timeout = options.connect_timeout;
-    request.cancel = link->cancel_fd();
-    request.socket = &link->socket();
-    request.on_authenticating = [&link] {
-      SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kAuthenticating); });
-    };
-    auto session = SshSession::Open(request);
-    SshLink::PostTask(link, [crew] { crew->Next(); });
-    if (!session.ok()) {
-      SshLink::Post(link, [told = Unshared(session.status())](SshEvents& events) mutable {
-        events.OnFailed(std::move(told));
+  const std::string what = absl::StrCat("connect to ", Escape(target.host));
+  auto thread = loop::StartThread(
+      what, [link, target = std::move(target), options = options_, &agent = agent_, crew = crew_] {
+        SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kConnecting); });
+        SshSession::Request request;
+        request.target = target;
+        request.config_file = options.config_file;
+        request.connect_timeout = options.connect_timeout;
+        request.names = &crew->names;
+        request.cancel = link->cancel_fd();
+        request.socket = &link->socket();
+        request.on_authenticating = [&link] {
+          SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kAuthenticating); });
+        };
+        auto session = SshSession::Open(request);
+        SshLink::PostTask(link, [crew] { crew->Next(); });
+        if (!session.ok()) {
+          SshLink::Post(link, [told = Unshared(session.status())](SshEvents& events) mutable {
+            events.OnFailed(std::move(told));
+          });
+        } else {
+          SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kStartingAgent); });
+          const AgentBinary::Result& image = agent.Wait();
+          if (image.ok()) {
+            SshPump(link, **session, *image, target.resume).Run();
+          } else {
+            SshLink::Post(link, [told = Unshared(image.status())](SshEvents& events) mutable {
+              events.OnFailed(std::move(told));
+            });
+          }
+          session->reset();
+        }
+        link->Sever();  // the duplicate would keep the connection up
+        SshLink::PostTask(link, [crew, key = link.get()] { crew->members.erase(key); });
+        link->SetEnded();
       });
-    } else {
-      SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kStartingAgent); });
-      const AgentBinary::Result& image = agent.Wait();
-      if (image.ok()) {
-        SshPump(link, **session, *image, target.resume).Run();
-      } else {
-        SshLink::Post(link, [told = Unshared(image.status())](SshEvents& events) mutable {
-          events.OnFailed(std::move(told));
-        });
-      }
-      session->reset();
-    }
-    link->Sever();  // the duplicate would keep the connection up
-    SshLink::PostTask(link, [crew, key = link.get()] { crew->members.erase(key); });
-    link->SetEnded();
-  }).detach();
+  if (thread.ok()) return thread->detach();
+  SshLink::Post(link, [why = thread.status()](SshEvents& events) { events.OnFailed(why); });
+  SshLink::PostTask(link, [crew = crew_] { crew->Next(); });
+  crew_->members.erase(link.get());
+  link->SetEnded();
 }
 
 void SshTransport::Leave(const std::shared_ptr<Crew>& crew, const std::shared_ptr<SshLink>& link,

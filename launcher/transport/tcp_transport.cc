@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/transport/tcp_transport.h"
 
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +31,17 @@ constexpr size_t kThreads = 32;
 constexpr std::chrono::milliseconds kLeastHandshake{1000};
 constexpr char kGrpc[] = "h2";
 
+// Of the other end; empty when it has gone already.
+std::string AddressOf(int socket) {
+  sockaddr_storage peer = {};
+  socklen_t size = sizeof(peer);
+  auto* generic = reinterpret_cast<sockaddr*>(&peer);
+  char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1] = "";
+  if (getpeername(socket, generic, &size) != 0) return "";
+  getnameinfo(generic, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
 }  // namespace
 
 // A host that is dialed, wanted already or not yet. What the pool has of it is shared, as it may
@@ -43,14 +58,26 @@ class TcpTransport::Call {
     SshSettings settings;  // of which Dial takes where to go
     settings.host_name = target.host;
     settings.port = transport.PortOf(target);
-    transport.pool_.Run([&loop = transport.loop_, settings, target, cancel,
-                         deadline = call->deadline_, weak = std::weak_ptr<Call>(call)] {
-      auto dialed = std::make_shared<absl::StatusOr<Dialed>>(
-          Dial(settings, target, /*config_file=*/"", deadline, cancel->get()));
-      loop.Post([dialed, weak] {
-        if (const auto call = weak.lock()) call->Arrived(std::move(*dialed));
-      });
-    });
+    // While a connection is made again names may not be known: then it is where it was.
+    const auto reached = transport.reached_.find({target.host, settings.port});
+    std::string before;
+    if (target.resume && reached != transport.reached_.end()) before = reached->second;
+    absl::Status queued = transport.pool_.TryRun(
+        [&loop = transport.loop_, &names = transport.names_, settings, target, cancel, before,
+         deadline = call->deadline_, weak = std::weak_ptr<Call>(call)]() mutable {
+          const TimePoint until =
+              before.empty() ? deadline : Clock::now() + (deadline - Clock::now()) / 2;
+          auto dialed = std::make_shared<absl::StatusOr<Dialed>>(
+              Dial(settings, target, /*config_file=*/"", names, until, cancel->get()));
+          if (!dialed->ok() && !before.empty() && !absl::IsCancelled(dialed->status())) {
+            settings.host_name = before;
+            *dialed = Dial(settings, target, /*config_file=*/"", names, deadline, cancel->get());
+          }
+          loop.Post([dialed, weak] {
+            if (const auto call = weak.lock()) call->Arrived(std::move(*dialed));
+          });
+        });
+    if (!queued.ok()) call->Arrived(std::move(queued));
     return call;
   }
   ~Call() {
@@ -99,12 +126,16 @@ class TcpTransport::Link : public Connection {
  private:
   void OnDialed(absl::StatusOr<Dialed> dialed) {
     if (!dialed.ok()) {
-      if (IsUnknownHost(dialed.status())) return callbacks_.on_failed(dialed.status());
+      if (IsUnknownHost(dialed.status()) || absl::IsResourceExhausted(dialed.status())) {
+        return callbacks_.on_failed(dialed.status());
+      }
       return callbacks_.on_failed(absl::Status(
           dialed.status().code(),
           absl::StrCat(dialed.status().message(), "; is a resident agent running there, with ",
                        "--listen, on port ", transport_.PortOf(target_), " (--agent-port)?")));
     }
+    const std::string address = AddressOf(dialed->socket.get());
+    if (!address.empty()) transport_.reached_[{target_.host, transport_.PortOf(target_)}] = address;
     callbacks_.on_phase(Phase::kAuthenticating);
     tls::Stream::Callbacks callbacks;
     callbacks.on_ready = [this](tls::Ready ready) {

@@ -13,6 +13,7 @@
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "common/tls/context.h"
+#include "launcher/transport/name_lookup.h"
 #include "launcher/transport/transport.h"
 
 namespace dtrain::transport {
@@ -50,9 +51,12 @@ class TcpTransport : public Transport {
   loop::Loop& loop_;
   const TcpOptions options_;
   std::shared_ptr<const tls::Context> context_;  // once Make is done
-  loop::BlockingPool pool_;                      // names are looked up and connections made there
+  NameAnswers names_;
+  loop::BlockingPool pool_;  // names are looked up and connections made there
   // Of hosts and ports that nobody has asked for yet.
   std::map<std::pair<std::string, uint16_t>, std::shared_ptr<Call>> ahead_;
+  // Addresses at which hosts and ports were found last.
+  std::map<std::pair<std::string, uint16_t>, std::string> reached_;
 };
 
 }  // namespace dtrain::transport

@@ -67,10 +67,16 @@ bool Ways::IsTcp(const hosts::HostEntry& entry) const {
          (entry.way == hosts::Way::kUnsaid && options_.tcp && options_.rsh.empty());
 }
 
+bool Ways::IsOwnChild(const hosts::HostEntry& entry) const {
+  if (all_local_) return true;
+  if (IsTcp(entry) || (command_ != nullptr && entry.way == hosts::Way::kUnsaid)) return false;
+  return IsThisMachine(entry);
+}
+
 Transport& Ways::For(const hosts::HostEntry& entry) {
   if (!all_local_ && IsTcp(entry)) return *tcp_;
   if (command_ != nullptr && entry.way == hosts::Way::kUnsaid) return *command_;
-  if (all_local_ || IsThisMachine(entry)) {
+  if (IsOwnChild(entry)) {
     if (local_ == nullptr) local_ = std::make_unique<LocalTransport>(loop_, agent_.path());
     return *local_;
   }

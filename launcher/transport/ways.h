@@ -38,6 +38,8 @@ class Ways {
   absl::Status Prepare(const hosts::HostList& hosts, bool local);
   // Of one of the list.
   Transport& For(const hosts::HostEntry& entry);
+  // Its agent is a process of this machine that we start ourselves.
+  bool IsOwnChild(const hosts::HostEntry& entry) const;
 
  private:
   bool IsTcp(const hosts::HostEntry& entry) const;

@@ -28,6 +28,13 @@ std::string KindText(const Collective& what) {
 
 }  // namespace
 
+uint32_t NameHash(std::string_view name) {
+  if (name.empty()) return 0;
+  uint32_t hash = 2166136261;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619;
+  return hash | 1;
+}
+
 std::string Describe(const Collective& what) {
   if (what.kind == Collective::Kind::kBarrier) return KindText(what);
   return KindText(what) + " of " + std::to_string(what.count) + " " + TypeName(what.type);

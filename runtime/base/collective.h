@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "dtrain/dtrain.h"
 
@@ -41,6 +42,7 @@ struct Collective {
   dtrain_op op = DTRAIN_SUM;
   int root = 0;
   void* stream = nullptr;  // a cudaStream_t, for device buffers
+  uint32_t name = 0;       // NameHash of the caller's name for it; 0: none
 };
 
 // Where the time of one collective went, nanoseconds. What a communicator cannot tell, or what
@@ -52,6 +54,9 @@ struct Spent {
   int64_t transfer_ns = 0;
   int64_t reduce_ns = 0;
 };
+
+// Never 0 for a name that is not empty.
+uint32_t NameHash(std::string_view name);
 
 // "allreduce sum of 1024 float32", "broadcast from rank 3 of 7 int64".
 std::string Describe(const Collective& what);

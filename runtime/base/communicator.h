@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,12 @@ class Bootstrap {
   virtual Result<std::vector<std::string>> Exchange(const std::string& mine, Deadline deadline) = 0;
 };
 
+// A rank that has said that it leaves the job, and how many calls of Run it has made.
+struct Leaver {
+  int rank = -1;
+  uint32_t runs = 0;  // wraps around
+};
+
 // A group of ranks and the way their bytes go. Used by one thread at a time, but for Abort.
 class Communicator {
  public:
@@ -42,6 +49,13 @@ class Communicator {
   // Any thread, also while another one is inside Run, which then fails soon with `reason`; so does
   // every other rank of the group.
   virtual void Abort(const std::string& reason) = 0;
+
+  // This rank leaves the job: it calls Run no more. A rank that is in a Run which this one does not
+  // come to, or begins one, fails at once with DTRAIN_ERROR_MISMATCH, and so does this one's
+  // failure(). Runs that this rank has made do not suffer.
+  virtual void SayLeaving() {}
+  // What has broken the communicator since, on this rank or another.
+  virtual MaybeError failure() const { return std::nullopt; }
 
   // Several all-reduces of one type and operation, in one go, where the communicator has its own
   // way to fuse them (NCCL has; its buffers are on a device, where the engine cannot copy). Else

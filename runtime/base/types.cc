@@ -18,6 +18,9 @@ size_t ElementSize(dtrain_type type) {
   return 0;
 }
 
+bool IsType(int64_t number) { return number >= DTRAIN_INT32 && number <= DTRAIN_FLOAT64; }
+bool IsOp(int64_t number) { return number >= DTRAIN_SUM && number <= DTRAIN_PROD; }
+
 const char* TypeName(dtrain_type type) {
   switch (type) {
     case DTRAIN_INT32:

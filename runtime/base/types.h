@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "dtrain/dtrain.h"
 
@@ -9,6 +10,10 @@ namespace dtrain::runtime {
 
 // Bytes of one element; 0 for a type that this build does not have.
 size_t ElementSize(dtrain_type type);
+
+// Whether a number that another process sent may become one.
+bool IsType(int64_t number);
+bool IsOp(int64_t number);
 
 // nullptr for a number that is no type or operation.
 const char* TypeName(dtrain_type type);  // "float32"

@@ -20,6 +20,7 @@ constexpr size_t kLongestLine = 1024;  // with its newline, in PMI-1
 constexpr size_t kPutOverhead = 40;
 // Fewer would mean thousands of round trips; no server announces that.
 constexpr size_t kSmallestValueLimit = 64;
+constexpr int64_t kLookMs = 50;
 
 Error Lost(std::string_view request, const std::string& why) {
   return {DTRAIN_ERROR_LAUNCHER, "the launcher's PMI connection failed during '" +
@@ -132,8 +133,10 @@ Result<std::optional<std::string>> PmiClient::Get(std::string_view key, Deadline
   return std::optional<std::string>(*value);
 }
 
-MaybeError PmiClient::Barrier(Deadline deadline) {
+MaybeError PmiClient::Barrier(Deadline deadline, const Look& look) {
+  look_ = look;
   const auto reply = Ask("cmd=barrier_in", "barrier_out", deadline);
+  look_ = nullptr;
   if (!reply.ok()) return reply.error();
   return std::nullopt;
 }
@@ -213,9 +216,13 @@ MaybeError PmiClient::WaitFor(short events, std::string_view what, Deadline dead
                                                    Printable(what.substr(0, what.find(' '))) + "'"};
     }
     pollfd entry{fd_, events, 0};
-    const int timeout = static_cast<int>(std::min<int64_t>(left.count(), 1'000'000));
+    const int timeout =
+        static_cast<int>(std::min<int64_t>(left.count(), look_ ? kLookMs : 1'000'000));
     const int n = poll(&entry, 1, timeout);
     if (n > 0) return std::nullopt;
+    if (look_) {
+      if (MaybeError error = look_()) return error;
+    }
     if (n < 0 && errno != EINTR) return Lost(what, strerror(errno));
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,8 +32,10 @@ class PmiClient {
   MaybeError Put(std::string_view key, std::string_view value, Deadline deadline);
   // nullopt: no rank has put it.
   Result<std::optional<std::string>> Get(std::string_view key, Deadline deadline);
-  // Returns when every rank of the job has called it.
-  MaybeError Barrier(Deadline deadline);
+  // Returns when every rank of the job has called it, or `look`, which it calls now and then,
+  // returns an error.
+  using Look = std::function<MaybeError()>;
+  MaybeError Barrier(Deadline deadline, const Look& look = nullptr);
   // Says a clean goodbye; without it the launcher takes the process for crashed. Closes, unless
   // the server lets a process join again.
   MaybeError Finalize(Deadline deadline);
@@ -53,6 +56,7 @@ class PmiClient {
 
   int fd_;
   std::string kvs_name_;
+  Look look_;  // during a barrier
   size_t value_limit_ = 0;
   bool can_rejoin_ = false;
   std::string received_;  // bytes after the last complete line

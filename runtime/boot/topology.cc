@@ -20,9 +20,11 @@ bool Eat(std::string_view& text, std::string_view expected) {
   return true;
 }
 
+constexpr int kLargest = 1'000'000'000;  // so that sums fit
+
 bool EatInt(std::string_view& text, int lowest, int& value) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || value < lowest) return false;
+  if (error != std::errc() || value < lowest || value > kLargest) return false;
   text.remove_prefix(static_cast<size_t>(rest - text.data()));
   return true;
 }

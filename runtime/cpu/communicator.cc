@@ -2,6 +2,8 @@
 #include "runtime/cpu/communicator.h"
 
 #include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "runtime/base/signal_guard.h"
@@ -26,35 +28,58 @@ size_t OutputBytes(const Collective& what, size_t size) {
 }  // namespace
 
 // Once all members are there.
-void CpuCommunicator::Begin() {
+MaybeError CpuCommunicator::Begin() {
   if (places_.node_count() == 1) {
     within_ = std::make_unique<Within>(*group_, *memory_, direct_);
-    return;
+    return std::nullopt;
   }
   across_ = std::make_unique<Across>(places_, *group_, *memory_, mesh_.get(), direct_,
                                      Across::LaneBytes(places_));
-  if (mesh_ == nullptr) return;
+  if (mesh_ == nullptr) return std::nullopt;
   AllSignalsBlocked blocked;
-  carrier_out_ = std::thread([this] { CarryOut(); });
-  carrier_in_ = std::thread([this] { CarryIn(); });
+  try {
+    carrier_out_ = std::thread([this] { CarryOut(); });
+    carrier_in_ = std::thread([this] { CarryIn(); });
+  } catch (const std::system_error& e) {
+    return Error{DTRAIN_ERROR_RESOURCES,
+                 std::string("cannot start the threads that carry failures between nodes: ") +
+                     e.what() + "; see ulimit -u and pids.max of the cgroup"};
+  }
+  return std::nullopt;
 }
 
-// Failures on this node to the other nodes.
+// Failures on this node, and that a rank of it leaves, to the other nodes.
 void CpuCommunicator::CarryOut() {
+  bool told = false;
   while (!leaving_.load()) {
     if (const MaybeError error = group_->failure()) return mesh_->Abort(*error);
+    if (const auto leaver = told ? std::nullopt : group_->leaver()) {
+      mesh_->TellLeaving(*leaver);
+      told = true;
+    }
     group_->AwaitFailure(kLook);
   }
 }
 
 // Theirs to this node: its ranks, this leader among them, shall not wait any longer.
 void CpuCommunicator::CarryIn() {
-  const MaybeError error = mesh_->Listen();
+  const MaybeError error = mesh_->Listen([this](const Leaver& leaver) { Hear(leaver); });
   if (!error) return;
-  // Between collectives others may leave in good order.
-  while (!leaving_.load() && !running_.load() && !group_->failure()) group_->AwaitFailure(kLook);
+  // Between collectives others may close their connections in good order.
+  while (!mesh_->told() && !leaving_.load() && !running_.load() && !group_->failure()) {
+    group_->AwaitFailure(kLook);
+  }
   if (!leaving_.load()) group_->Fail(*error);
 }
+
+void CpuCommunicator::Hear(const Leaver& leaver) {
+  const std::lock_guard<std::mutex> lock(current_mutex_);
+  group_->SetFarLeaver(leaver);
+  if (!running_.load()) return;
+  if (const MaybeError error = group_->CheckFarLeaver(current_)) group_->Fail(*error);
+}
+
+void CpuCommunicator::SayLeaving() { group_->SayLeaving(runs_); }
 
 CpuCommunicator::~CpuCommunicator() {
   if (mesh_ == nullptr) return;
@@ -68,7 +93,8 @@ CpuCommunicator::~CpuCommunicator() {
 Descriptor CpuCommunicator::Describe(const Collective& what) const {
   const auto size = static_cast<size_t>(size_);
   Descriptor request{};
-  request.number = what.number;
+  request.number = static_cast<uint32_t>(what.number);
+  request.name = what.name;
   request.count = what.count;
   request.kind = static_cast<uint8_t>(what.kind);
   request.type = static_cast<uint8_t>(what.type);
@@ -94,12 +120,18 @@ MaybeError CpuCommunicator::Run(const Collective& what, std::chrono::millisecond
   const Deadline begin = spent.begin_ns != 0 ? Deadline(std::chrono::nanoseconds(spent.begin_ns))
                                              : std::chrono::steady_clock::now();
   Work work{what, Describe(what), begin + timeout, spent, what.op == DTRAIN_AVG ? size_ : 1};
+  runs_ = work.request.number + 1;
   MaybeError error;
   if (within_ != nullptr) {
     error = within_->Run(work);
   } else {
-    running_.store(true);
-    error = across_->Run(work);
+    {
+      const std::lock_guard<std::mutex> lock(current_mutex_);
+      current_ = what;
+      running_.store(true);
+      error = group_->CheckFarLeaver(what);
+    }
+    if (!error) error = across_->Run(work);
     running_.store(false);
   }
   if (!error) return std::nullopt;

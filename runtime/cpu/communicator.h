@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -45,6 +46,8 @@ class CpuCommunicator : public Communicator {
   int size() const override { return size_; }
   MaybeError Run(const Collective& what, std::chrono::milliseconds timeout, Spent& spent) override;
   void Abort(const std::string& reason) override;
+  void SayLeaving() override;
+  MaybeError failure() const override { return group_->failure(); }
   Result<void*> Allocate(size_t bytes, bool device) override;
   MaybeError Free(void* memory) override;
 
@@ -56,11 +59,12 @@ class CpuCommunicator : public Communicator {
  private:
   friend class Join;
   CpuCommunicator(int rank, int size) : rank_(rank), size_(size) {}
-  void Begin();
+  MaybeError Begin();
   Descriptor Describe(const Collective& what) const;
   void Break(const Error& error);
   void CarryOut();
   void CarryIn();
+  void Hear(const Leaver& leaver);
 
   const int rank_;
   const int size_;
@@ -73,6 +77,9 @@ class CpuCommunicator : public Communicator {
   std::unique_ptr<Within> within_;
   std::unique_ptr<Across> across_;
   std::atomic<bool> running_{false};  // a collective
+  uint32_t runs_ = 0;
+  std::mutex current_mutex_;
+  Collective current_;  // while running_; of leaders of several nodes
   std::atomic<bool> leaving_{false};
   std::thread carrier_out_, carrier_in_;  // of leaders of several nodes
 };

@@ -200,7 +200,7 @@ Result<std::unique_ptr<CpuCommunicator>> Join::Run() {
     outcome = Try(nodes);
   }
   if (!outcome.ok()) return outcome.error();
-  made_->Begin();
+  if (MaybeError error = made_->Begin()) return *error;
   return std::move(made_);
 }
 

@@ -39,16 +39,6 @@ TimelineKind KindOf(const Collective& what) {
   return static_cast<TimelineKind>(static_cast<uint32_t>(what.kind));
 }
 
-// In the words of the job's ranks, when the text speaks of those of a group.
-std::string MembersText(const Group& group) {
-  constexpr size_t kMostNamed = 16;
-  std::string text;
-  for (size_t r = 0; r < std::min(group.members.size(), kMostNamed); ++r) {
-    text += (r > 0 ? ", " : "") + std::to_string(group.members[r]);
-  }
-  return text + (group.members.size() > kMostNamed ? ", ..." : "");
-}
-
 }  // namespace
 
 Executor::~Executor() { FreeBuffer(); }
@@ -161,13 +151,14 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& ready, size_t threshol
   int64_t begin_ns = NowNs();
   page_.Begin(TimelineKind::kAllreduce, first.number, BytesOf(first.what), group.id, begin_ns);
   Spent agreeing;
-  auto count = Agree(ready, agreeing);
+  const Operation* about = &first;
+  auto count = Agree(ready, agreeing, about);
   Spent spent;
   spent.negotiate_ns = NowNs() - begin_ns;
   int64_t waited_ns = agreeing.wait_ns;
   if (!count.ok()) {
     page_.End(first.number, 0, waited_ns, NowNs());
-    return fail_all(Break(first, count.error()));
+    return fail_all(Break(*about, count.error()));
   }
   RunBatches(ready, *count, threshold, spent, waited_ns, begin_ns, done);
   return *count;
@@ -194,7 +185,8 @@ void Executor::RunBatches(const std::vector<Operation*>& ready, size_t count, si
   }
 }
 
-Result<size_t> Executor::Agree(const std::vector<Operation*>& ready, Spent& spent) {
+Result<size_t> Executor::Agree(const std::vector<Operation*>& ready, Spent& spent,
+                               const Operation*& about) {
   Group& group = *ready[0]->group;
   std::vector<Collective> offered;
   for (size_t i = 0; i < std::min(ready.size(), kMostAgreed); ++i) {
@@ -203,14 +195,17 @@ Result<size_t> Executor::Agree(const std::vector<Operation*>& ready, Spent& spen
   if (group.size == 1) return offered.size();
   auto agreement = MakeAgreement(group, MakeOffer(offered), spent);
   if (!agreement.ok()) return agreement.error();
-  if (agreement->differs) return Disagreement(group, &offered[*agreement->differs]);
+  if (agreement->differs) {
+    about = ready[*agreement->differs];
+    return Disagreement(group, about);
+  }
   if (agreement->count == 0 || agreement->count > offered.size()) {
     return Error{DTRAIN_ERROR_INTERNAL, "an agreement on " + std::to_string(agreement->count) +
                                             " of " + std::to_string(offered.size()) +
                                             " operations"};
   }
   if (agreement->joined) {
-    auto shared = ShareWithJoined(group, agreement->count, offered);
+    auto shared = ShareWithJoined(group, agreement->count, ready);
     if (!shared.ok()) return shared.error();
   }
   return agreement->count;
@@ -230,14 +225,14 @@ MaybeError Executor::RunOwn(Group& group, Collective what, Spent& spent) {
 }
 
 // All ranks have seen that they differ in this operation; now each learns what the others meant.
-Error Executor::Disagreement(Group& group, const Collective* mine) {
-  int64_t words[kDescriptionWords];
-  mine != nullptr ? PackDescription(*mine, words) : PackJoined(words);
-  std::vector<int64_t> all(kDescriptionWords * static_cast<size_t>(group.size));
+Error Executor::Disagreement(Group& group, const Operation* mine) {
+  int64_t words[kStatementWords] = {};
+  mine != nullptr ? PackStatement(mine->what, mine->name, words) : PackJoined(words);
+  std::vector<int64_t> all(kStatementWords * static_cast<size_t>(group.size));
   Collective what;
   what.kind = Collective::Kind::kAllgather;
   what.type = DTRAIN_INT64;
-  what.count = kDescriptionWords;
+  what.count = kStatementWords;
   what.input = words;
   what.output = all.data();
   Spent spent;

@@ -59,16 +59,17 @@ class Executor {
   MaybeError broken() const;
 
  private:
-  Result<size_t> Agree(const std::vector<Operation*>& ready, Spent& spent);
+  // `about` is the operation that a failure is about.
+  Result<size_t> Agree(const std::vector<Operation*>& ready, Spent& spent, const Operation*& about);
   // What all ranks offer. Not for groups of one.
   Result<Agreement> MakeAgreement(Group& group, std::vector<int32_t> offer, Spent& spent);
   // A small one of the library's own, where agreements go.
   MaybeError RunOwn(Group& group, Collective what, Spent& spent);
   // `mine`: none of a rank that is in Join.
-  Error Disagreement(Group& group, const Collective* mine);
+  Error Disagreement(Group& group, const Operation* mine);
   // Tells the ranks that are in Join about the operations; those give none.
   Result<std::vector<Collective>> ShareWithJoined(Group& group, size_t count,
-                                                  const std::vector<Collective>& mine);
+                                                  const std::vector<Operation*>& mine);
   Result<Agreement> AgreeAsJoined(Group& group);
   MaybeError GoAlong(Group& group, size_t count, size_t threshold);
   // The first `count` of `ready`, which all ranks have agreed on.

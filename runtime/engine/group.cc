@@ -57,13 +57,43 @@ int Groups::Read(uint32_t id, const std::function<int(const Group&)>& read) {
 }
 
 void Groups::AbortAll(const std::string& reason) {
+  ForEach([&](Group&, Communicator& communicator) { communicator.Abort(reason); });
+}
+
+template <typename Use>
+void Groups::ForEach(Use use) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto abort = [&](Group& group) {
-    if (group.communicator != nullptr) group.communicator->Abort(reason);
-    if (group.control != nullptr) group.control->Abort(reason);
+  const auto both = [&](Group& group) {
+    if (group.communicator != nullptr) use(group, *group.communicator);
+    if (group.control != nullptr) use(group, *group.control);
   };
-  abort(world_);
-  for (auto& [id, group] : others_) abort(*group);
+  both(world_);
+  for (auto& [id, group] : others_) both(*group);
+}
+
+void Groups::SayLeaving() {
+  ForEach([](Group&, Communicator& communicator) { communicator.SayLeaving(); });
+}
+
+MaybeError Groups::failure() {
+  MaybeError first;
+  ForEach([&](Group& group, Communicator& communicator) {
+    if (first) return;
+    first = communicator.failure();
+    if (first && group.id != 0) {
+      first->message = "among the group of ranks " + MembersText(group) + ": " + first->message;
+    }
+  });
+  return first;
+}
+
+std::string MembersText(const Group& group) {
+  constexpr size_t kMostNamed = 16;
+  std::string text;
+  for (size_t r = 0; r < std::min(group.members.size(), kMostNamed); ++r) {
+    text += (r > 0 ? ", " : "") + std::to_string(group.members[r]);
+  }
+  return text + (group.members.size() > kMostNamed ? ", ..." : "");
 }
 
 void Groups::Clear() {

@@ -31,6 +31,9 @@ struct Group {
   Communicator* agreements() { return control != nullptr ? control.get() : communicator.get(); }
 };
 
+// "2, 3": ranks of the job, for texts that speak of those of the group.
+std::string MembersText(const Group& group);
+
 // A group's place within the table of what all ranks of the job gave for color and key.
 struct Split {
   uint32_t id = 0;           // of this rank's group
@@ -57,10 +60,17 @@ class Groups {
 
   // Every rank that is in a collective with this one, or will be, fails with `reason`.
   void AbortAll(const std::string& reason);
+  // This rank begins no further collective: see Communicator.
+  void SayLeaving();
+  // Of any of the communicators.
+  MaybeError failure();
   // Ends all communicators.
   void Clear();
 
  private:
+  template <typename Use>
+  void ForEach(Use use);
+
   std::mutex mutex_;
   Group world_;
   std::map<uint32_t, std::unique_ptr<Group>> others_;

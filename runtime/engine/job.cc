@@ -265,7 +265,10 @@ MaybeError Job::Leave() {
   MaybeError error;
   // A rank that closed its connections while another one is still inside the last collective
   // would break it.
-  if (env_.size > 1 && !executor_.broken()) error = launcher_.pmi->Barrier(deadline);
+  if (env_.size > 1 && !executor_.broken()) {
+    groups_.SayLeaving();
+    error = launcher_.pmi->Barrier(deadline, [this] { return groups_.failure(); });
+  }
   executor_.FreeBuffer();
   groups_.Clear();
   page_.SetJoined(false);

@@ -69,11 +69,11 @@ Result<Agreement> Executor::AgreeAsJoined(Group& group) {
 }
 
 Result<std::vector<Collective>> Executor::ShareWithJoined(Group& group, size_t count,
-                                                          const std::vector<Collective>& mine) {
+                                                          const std::vector<Operation*>& mine) {
   std::vector<int64_t> words(count * kDescriptionWords);
   for (size_t i = 0; i < count; ++i) {
     int64_t* const at = &words[i * kDescriptionWords];
-    mine.empty() ? PackJoined(at) : PackDescription(mine[i], at);
+    mine.empty() ? PackJoined(at) : PackDescription(mine[i]->what, at);
   }
   Collective what;
   what.kind = Collective::Kind::kAllreduce;
@@ -86,9 +86,14 @@ Result<std::vector<Collective>> Executor::ShareWithJoined(Group& group, size_t c
   if (MaybeError error = RunOwn(group, what, spent)) return *error;
   std::vector<Collective> shared;
   for (size_t i = 0; i < count; ++i) {
-    shared.push_back(UnpackDescription(&words[i * kDescriptionWords]));
+    const auto known = UnpackDescription(&words[i * kDescriptionWords]);
+    if (!known) {
+      return Error{DTRAIN_ERROR_MISMATCH,
+                   "another rank has told of a collective that is not known"};
+    }
+    shared.push_back(*known);
     if (!MayBeJoined(shared[i])) {
-      return Disagreement(group, mine.empty() ? nullptr : &mine[i]);
+      return Disagreement(group, mine.empty() ? nullptr : mine[i]);
     }
   }
   return shared;

@@ -35,7 +35,8 @@ Result<dtrain_handle> Queue::Add(Operation operation) {
       thread_ = std::thread([this] { Main(); });
     } catch (const std::system_error& e) {
       return Error{DTRAIN_ERROR_RESOURCES,
-                   std::string("cannot start the thread for asynchronous calls: ") + e.what()};
+                   std::string("cannot start the thread for asynchronous calls: ") + e.what() +
+                       "; see ulimit -u and pids.max of the cgroup"};
     }
     pthread_setname_np(thread_.native_handle(), "dtrain-engine");
   }

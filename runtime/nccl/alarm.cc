@@ -33,6 +33,7 @@ struct News {
   int32_t code;
 };
 constexpr int32_t kGoodbye = -1;
+constexpr int32_t kLeaving = -2;  // a count of collectives, uint32_t, and who leaves
 
 struct Address {
   sockaddr_storage storage{};
@@ -93,7 +94,7 @@ bool Receive(int fd, void* data, size_t size, Deadline deadline) {
 }
 
 // Few bytes on a connection whose buffer is empty: they fit, or the peer is gone.
-bool Send(int fd, const void* data, size_t size) {
+bool SendBytes(int fd, const void* data, size_t size) {
   return send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
 }
 
@@ -188,7 +189,7 @@ MaybeError Alarm::ConnectToParent(int rank, const std::vector<Member>& members, 
   Hello hello{};
   std::memcpy(hello.token, member.token.data(), kTokenSize);
   hello.rank = rank;
-  if (!Send(link.fd, &hello, sizeof(hello))) return Failure(what, errno);
+  if (!SendBytes(link.fd, &hello, sizeof(hello))) return Failure(what, errno);
   // The answer is this rank's own token.
   char answer[kTokenSize];
   if (!Receive(link.fd, answer, sizeof(answer), deadline)) {
@@ -230,7 +231,7 @@ MaybeError Alarm::AwaitChildren(int rank, const std::vector<Member>& members, De
     const auto child = Greet(fd, deadline);
     const bool expected = child && missing.erase(*child) > 0;
     const std::string token = expected ? members[static_cast<size_t>(*child)].token : "";
-    if (!expected || !Send(fd, token.data(), token.size())) {
+    if (!expected || !SendBytes(fd, token.data(), token.size())) {
       close(fd);
       continue;
     }
@@ -264,30 +265,62 @@ MaybeError Alarm::Read(Link& link) {
                                              ": its process has ended, or its machine is gone"};
     }
     link.received.append(buffer, static_cast<size_t>(n));
-    News news{};
-    if (link.received.size() < sizeof(news)) continue;
-    std::memcpy(&news, link.received.data(), sizeof(news));
-    if (news.code == kGoodbye || news.size > kLongestText) {
-      close(link.fd);
-      link.fd = -1;
-      if (news.code == kGoodbye) return std::nullopt;
-      return Error{DTRAIN_ERROR_NETWORK, "nonsense from " + link.peer};
+    MaybeError error;
+    while (link.fd >= 0 && Take(link, error)) {
     }
-    if (link.received.size() < sizeof(news) + news.size) continue;
-    const bool known = news.code > DTRAIN_OK && news.code <= DTRAIN_ERROR_DEVICE;
-    return Error{known ? static_cast<dtrain_status>(news.code) : DTRAIN_ERROR_NETWORK,
-                 Clean(link.received.substr(sizeof(news), news.size))};
+    if (error) return error;
   }
   return std::nullopt;
 }
 
-void Alarm::Raise(const Error& error) {
-  const std::string text = error.message.substr(0, kLongestText);
-  const News news{static_cast<uint32_t>(text.size()), error.code};
+bool Alarm::Take(Link& link, MaybeError& error) {
+  News news{};
+  if (error || link.received.size() < sizeof(news)) return false;
+  std::memcpy(&news, link.received.data(), sizeof(news));
+  if (news.code == kGoodbye || news.size > kLongestText) {
+    close(link.fd);
+    link.fd = -1;
+    if (news.code != kGoodbye) {
+      error = Error{DTRAIN_ERROR_NETWORK, "nonsense from " + link.peer};
+    }
+    return false;
+  }
+  if (link.received.size() < sizeof(news) + news.size) return false;
+  const std::string text = link.received.substr(sizeof(news), news.size);
+  link.received.erase(0, sizeof(news) + news.size);
+  if (news.code == kLeaving) {
+    Hear(link, text);
+    return true;
+  }
+  const bool known = news.code > DTRAIN_OK && news.code <= DTRAIN_ERROR_DEVICE;
+  error = Error{known ? static_cast<dtrain_status>(news.code) : DTRAIN_ERROR_NETWORK, Clean(text)};
+  return false;
+}
+
+// Passed on only when it tells more than what was known, so that it comes to an end.
+void Alarm::Hear(const Link& from, const std::string& text) {
+  uint32_t runs = 0;
+  if (text.size() <= sizeof(runs)) return;
+  std::memcpy(&runs, text.data(), sizeof(runs));
+  if (!leaver_.empty() && static_cast<int32_t>(runs - leavers_runs_) >= 0) return;
+  leaver_ = Clean(text.substr(sizeof(runs)));
+  leavers_runs_ = runs;
+  Send(kLeaving, text, &from);
+}
+
+void Alarm::TellLeaving(const std::string& me, uint32_t runs) {
+  Send(kLeaving, std::string(reinterpret_cast<const char*>(&runs), sizeof(runs)) + me, nullptr);
+}
+
+void Alarm::Raise(const Error& error) { Send(error.code, error.message, nullptr); }
+
+void Alarm::Send(int32_t code, const std::string& whole, const Link* but) {
+  const std::string text = whole.substr(0, kLongestText);
+  const News news{static_cast<uint32_t>(text.size()), code};
   std::string bytes(reinterpret_cast<const char*>(&news), sizeof(news));
   bytes += text;
   for (const Link& link : links_) {
-    if (link.fd >= 0) Send(link.fd, bytes.data(), bytes.size());
+    if (link.fd >= 0 && &link != but) SendBytes(link.fd, bytes.data(), bytes.size());
   }
 }
 
@@ -295,7 +328,7 @@ void Alarm::SayGoodbye() {
   const News news{0, kGoodbye};
   for (Link& link : links_) {
     if (link.fd < 0) continue;
-    Send(link.fd, &news, sizeof(news));
+    SendBytes(link.fd, &news, sizeof(news));
     close(link.fd);
     link.fd = -1;
   }

@@ -37,6 +37,12 @@ class Alarm {
   MaybeError Check();
   // Tells the neighbours, who pass it on. Does not block.
   void Raise(const Error& error);
+  // Tells the neighbours, who pass it on, that `me` ("rank 3 (host b)") leaves the job after `runs`
+  // collectives. Does not block.
+  void TellLeaving(const std::string& me, uint32_t runs);
+  // Of those that leave, the one with the fewest; empty: nobody does.
+  const std::string& leaver() const { return leaver_; }
+  uint32_t leavers_runs() const { return leavers_runs_; }
   // From here on, this rank's end is no news.
   void SayGoodbye();
 
@@ -53,11 +59,17 @@ class Alarm {
   MaybeError AwaitChildren(int rank, const std::vector<Member>& members, Deadline deadline);
   std::optional<int> Greet(int fd, Deadline deadline);
   MaybeError Read(Link& link);
+  // Takes one message out of what has come. Nothing to take: false.
+  bool Take(Link& link, MaybeError& error);
+  void Hear(const Link& from, const std::string& text);
+  void Send(int32_t code, const std::string& text, const Link* but);
 
   int listener_;
   const uint16_t port_;
   const std::string token_;
   std::vector<Link> links_;
+  std::string leaver_;
+  uint32_t leavers_runs_ = 0;
 };
 
 }  // namespace dtrain::runtime

@@ -277,10 +277,42 @@ void NcclHandle::Look() {
   }
   MaybeError error = broken();
   if (!error) {
-    error = LookAtFlights();
+    error = LookForLeavers();
+    if (!error) error = LookAtFlights();
     if (error) Break(*error);
   }
   if (error) Tell(*error);
+}
+
+void NcclHandle::Begin(const Collective& what) {
+  const std::lock_guard lock(mutex_);
+  latest_ = what;
+  begun_ = static_cast<uint32_t>(what.number) + 1;
+}
+
+void NcclHandle::SayLeaving() {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  Watchdog::Wake();
+}
+
+MaybeError NcclHandle::LookForLeavers() {
+  if (alarm_ == nullptr) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (leaving_ && !told_leaving_) {
+    told_leaving_ = true;
+    alarm_->TellLeaving(me_, begun_);
+  }
+  if (alarm_->leaver().empty() || static_cast<int32_t>(begun_ - alarm_->leavers_runs()) <= 0) {
+    return std::nullopt;
+  }
+  return Error{DTRAIN_ERROR_MISMATCH,
+               alarm_->leaver() +
+                   " is leaving the job (it has called dtrain_finalize, or its program has ended) "
+                   "while " +
+                   me_ + " is in " + Describe(latest_)};
 }
 
 void NcclHandle::Tell(const Error& reason) {

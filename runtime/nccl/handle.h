@@ -54,6 +54,10 @@ class NcclHandle : public Watched, public std::enable_shared_from_this<NcclHandl
   // before it was done.
   void Follow(abi::CuStream stream, const Collective& what, std::chrono::milliseconds timeout);
 
+  // From here on, this rank is in the collective `what`: see Communicator::SayLeaving.
+  void Begin(const Collective& what);
+  void SayLeaving();
+
   // The first reason counts: every call from now on fails with it, and the other ranks are told.
   void Break(const Error& reason);
   MaybeError broken() const;
@@ -81,6 +85,7 @@ class NcclHandle : public Watched, public std::enable_shared_from_this<NcclHandl
   void RunAbort(const Error& reason);
   void AwaitAbort();
   MaybeError LookAtFlights();
+  MaybeError LookForLeavers();
   void Tell(const Error& reason);
   bool Shutdown();
 
@@ -100,7 +105,13 @@ class NcclHandle : public Watched, public std::enable_shared_from_this<NcclHandl
   std::deque<Flight> flights_;
   std::vector<abi::CuEvent> spare_events_;
 
-  bool raised_ = false;  // the watchdog's as well
+  Collective latest_;   // the last that was begun
+  uint32_t begun_ = 0;  // collectives
+  bool leaving_ = false;
+
+  // The watchdog's as well.
+  bool raised_ = false;
+  bool told_leaving_ = false;
 };
 
 }  // namespace dtrain::runtime

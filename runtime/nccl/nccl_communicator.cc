@@ -59,6 +59,7 @@ MaybeError NcclCommunicator::Run(const Collective& what, std::chrono::millisecon
   const auto begin = steady_clock::now();
   const Deadline deadline = begin + timeout;
   enqueued_ = false;
+  handle_->Begin(what);
   if (options_.check) {
     if (MaybeError error = Compare(what, deadline)) return error;
     spent.negotiate_ns = (steady_clock::now() - begin).count();
@@ -91,6 +92,7 @@ MaybeError NcclCommunicator::RunTogether(const std::vector<Collective>& all,
   const Device::Scope scope(*device_);
   const auto begin = steady_clock::now();
   const Deadline deadline = begin + timeout;
+  handle_->Begin(all.back());
   for (const Collective& what : all) {
     if (!options_.check) break;
     if (MaybeError error = Compare(what, deadline)) return error;

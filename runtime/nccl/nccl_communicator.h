@@ -41,6 +41,8 @@ class NcclCommunicator : public Communicator {
   int size() const override { return size_; }
   MaybeError Run(const Collective& what, std::chrono::milliseconds timeout, Spent& spent) override;
   void Abort(const std::string& reason) override;
+  void SayLeaving() override { handle_->SayLeaving(); }
+  MaybeError failure() const override { return handle_->broken(); }
 
   // Whether `buffer` is on a GPU: such buffers are enqueued, others waited for.
   bool OnGpu(const void* buffer) const;

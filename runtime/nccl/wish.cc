@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "runtime/base/types.h"
+
 namespace dtrain::runtime {
 namespace {
 
@@ -10,12 +12,15 @@ using Kind = Collective::Kind;
 
 bool Same(const Wish& a, const Wish& b) {
   return a.count == b.count && a.kind == b.kind && a.type == b.type && a.op == b.op &&
-         a.root == b.root;
+         a.root == b.root && a.name == b.name;
 }
 
 std::string Text(const Wish& wish) {
   // What another process sent is not to be trusted to be a kind.
-  if (wish.kind < 0 || wish.kind > static_cast<int>(Kind::kReduce)) return "an unknown collective";
+  if (wish.kind < 0 || wish.kind > static_cast<int>(Kind::kReduce) || !IsType(wish.type) ||
+      !IsOp(wish.op)) {
+    return "an unknown collective";
+  }
   Collective what;
   what.kind = static_cast<Kind>(wish.kind);
   what.count = wish.count;
@@ -30,6 +35,7 @@ std::string Text(const Wish& wish) {
 Wish MakeWish(const Collective& what) {
   Wish wish;
   wish.kind = static_cast<int32_t>(what.kind);
+  wish.name = what.name;
   if (what.kind == Kind::kBarrier) return wish;
   wish.count = what.count;
   wish.type = what.type;
@@ -63,6 +69,8 @@ MaybeError CompareWishes(const std::vector<Wish>& wishes, const std::vector<std:
     }
     text += ranks.size() == 1 ? " asks for " : " ask for ";
     text += Text(groups[g].first);
+    // The name itself is in the error of each of those ranks.
+    if (g > 0 && groups[g].first.name != groups[0].first.name) text += " under another name";
   }
   return Error{DTRAIN_ERROR_MISMATCH, "the ranks do not ask for the same thing: " + text};
 }

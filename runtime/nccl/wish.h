@@ -11,13 +11,14 @@
 namespace dtrain::runtime {
 
 // A collective as all ranks must agree on it, in a form that travels: what does not matter for its
-// kind is 0. 24 bytes.
+// kind is 0. 32 bytes.
 struct Wish {
   uint64_t count = 0;
   int32_t kind = 0;
   int32_t type = 0;
   int32_t op = 0;
   int32_t root = 0;
+  uint64_t name = 0;  // NameHash
 };
 
 Wish MakeWish(const Collective& what);

@@ -55,6 +55,13 @@ constexpr size_t kNoticeBytes = 1024;
 // Tags that no collective uses: those have their highest bit clear.
 constexpr uint64_t kNoticeTag = ~uint64_t{0};
 constexpr uint64_t kProbeTag = kNoticeTag - 1;
+constexpr uint64_t kLeaverTag = kNoticeTag - 2;
+
+struct LeaverNotice {
+  uint32_t rank;
+  uint32_t runs;
+  uint32_t here;  // 1; the last of its bytes to come
+};
 
 Milliseconds Left(Deadline deadline) {
   const auto left =
@@ -106,6 +113,7 @@ Mesh::~Mesh() {
   SigpipeGuard guard;
   const std::lock_guard<std::mutex> lock(abort_mutex_);
   incoming_.reset();
+  outgoing_.reset();
   (void)Catch([&] { context_.reset(); });
 }
 
@@ -206,12 +214,64 @@ Error Mesh::Explain(Error error) {
 }
 
 void Mesh::ExpectNotices() {
-  notices_.resize(static_cast<size_t>(nodes()) * kNoticeBytes);
+  notices_.resize(static_cast<size_t>(nodes()) * (kNoticeBytes + sizeof(LeaverNotice)));
+  leaver_taken_.resize(static_cast<size_t>(nodes()));
   incoming_ = Register(notices_.data(), notices_.size());
   for (int peer = 0; peer < nodes(); ++peer) {
     if (peer == node_) continue;
     (void)incoming_->Receive(peer, kNoticeTag, static_cast<size_t>(peer) * kNoticeBytes,
                              kNoticeBytes);
+    (void)incoming_->Receive(peer, kLeaverTag, LeaverAt(peer), sizeof(LeaverNotice));
+  }
+}
+
+size_t Mesh::LeaverAt(int peer) const {
+  return static_cast<size_t>(nodes()) * kNoticeBytes +
+         static_cast<size_t>(peer) * sizeof(LeaverNotice);
+}
+
+bool Mesh::TakeLeaver(int peer, Leaver& leaver) {
+  LeaverNotice notice;
+  std::memcpy(&notice, notices_.data() + LeaverAt(peer), sizeof(notice));
+  if (notice.here != 1 || leaver_taken_[static_cast<size_t>(peer)]) return false;
+  leaver_taken_[static_cast<size_t>(peer)] = true;
+  leaver = {static_cast<int>(notice.rank & INT32_MAX), notice.runs};
+  return true;
+}
+
+// A notice is a status code and a text that ends with NUL.
+bool Mesh::TakeNotice(int last) {
+  for (int step = 0; step < nodes(); ++step) {
+    const int peer = (last + step) % nodes();
+    const char* notice = notices_.data() + static_cast<size_t>(peer) * kNoticeBytes;
+    if (notice[0] == 0) continue;
+    const char* end = std::find(notice + 1, notice + kNoticeBytes, '\0');
+    const std::lock_guard<std::mutex> lock(wait_mutex_);
+    const bool known = notice[0] > DTRAIN_OK && notice[0] <= DTRAIN_ERROR_DEVICE;
+    std::string text(notice + 1, end);
+    for (char& c : text) {
+      if (c < 0x20 || c > 0x7e) c = '?';
+    }
+    notice_ = Error{known ? static_cast<dtrain_status>(notice[0]) : DTRAIN_ERROR_NETWORK, text};
+    return true;
+  }
+  return false;
+}
+
+void Mesh::TellLeaving(const Leaver& leaver) {
+  const std::lock_guard<std::mutex> lock(abort_mutex_);
+  if (aborted_.load() || outgoing_ != nullptr) return;
+  SigpipeGuard guard;
+  const LeaverNotice notice{static_cast<uint32_t>(leaver.rank), leaver.runs, 1};
+  leaver_.resize(sizeof(notice));
+  std::memcpy(leaver_.data(), &notice, sizeof(notice));
+  // Whom it does not reach has a broken connection, which is news enough.
+  for (int peer = 0; peer < nodes(); ++peer) {
+    if (peer == node_) continue;
+    (void)Catch([&] {
+      if (outgoing_ == nullptr) outgoing_ = Register(leaver_.data(), leaver_.size());
+      outgoing_->gloo_->buffer->send(peer, kLeaverTag, 0, leaver_.size());
+    });
   }
 }
 
@@ -220,25 +280,31 @@ MaybeError Mesh::Notice() {
   return notice_;
 }
 
-MaybeError Mesh::Listen() {
+MaybeError Mesh::Listen(const std::function<void(const Leaver&)>& hear) {
   MaybeError broken;
-  for (auto left = kRumourPatience; !stopping_.load() && left.count() > 0; left -= kGlance) {
+  int came = 0, leavers = 0;  // messages
+  for (auto left = kRumourPatience; !stopping_.load() && left.count() > 0;) {
     int peer = -1;
     broken = Catch([&] {
       if (!incoming_->gloo_->buffer->waitRecv(&peer, kForever)) peer = -1;
     });
     if (!broken && peer < 0) return std::nullopt;
     if (!broken) {
-      // A notice is a status code and a text that ends with NUL.
-      const char* notice = notices_.data() + static_cast<size_t>(peer) * kNoticeBytes;
-      const char* end = std::find(notice + 1, notice + kNoticeBytes, '\0');
-      const std::lock_guard<std::mutex> lock(wait_mutex_);
-      notice_ = Error{static_cast<dtrain_status>(notice[0]), std::string(notice + 1, end)};
-      return notice_;
+      ++came;
+      for (int other = 0; other < nodes(); ++other) {
+        Leaver leaver;
+        if (!TakeLeaver(other, leaver)) continue;
+        hear(leaver);
+        ++leavers;
+      }
+      // Gloo tells who has sent the last of what has come, which may be more than one message.
+      if (came > leavers && TakeNotice(peer)) return Notice();
+      continue;
     }
     if (broken->message.find(kOwnTimeout) != std::string::npos) return std::nullopt;
     // A member that closes its connections has told everybody why; a dead one has not.
     std::this_thread::sleep_for(kGlance);
+    left -= kGlance;
   }
   if (stopping_.load()) return std::nullopt;
   broken->message = "lost the connection to " + NameLost() + " (" + broken->message + ")";

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -75,10 +76,15 @@ class Mesh {
 
   // Tells the others why and closes all connections. Any thread; only the first call counts.
   void Abort(const Error& reason);
+  // Tells the others that a rank of this node leaves. Once; any thread.
+  void TellLeaving(const Leaver& leaver);
   // Waits until another member gives a reason, or is gone, and returns that; nullopt after
   // StopListening, and after a wait of this process has timed out, which is for others to tell. For
   // a thread of its own: not all of Gloo's waits end when a connection breaks.
-  MaybeError Listen();
+  // Meanwhile gives `hear` the leaving ranks of other nodes.
+  MaybeError Listen(const std::function<void(const Leaver&)>& hear);
+  // Whether another member has given a reason. Any thread.
+  bool told() { return Notice().has_value(); }
   void StopListening();  // any thread
   // Closes the connections, after which nothing touches what is registered.
   void Close();
@@ -100,20 +106,26 @@ class Mesh {
   std::vector<int> Lost();  // ranks
   std::string NameLost();
   void ExpectNotices();
+  bool TakeLeaver(int peer, Leaver& leaver);
+  bool TakeNotice(int last);
+  size_t LeaverAt(int peer) const;
 
   const int node_;
   const std::vector<int> leaders_;
   Endpoint endpoint_;
   std::shared_ptr<Context> context_;
   std::unique_ptr<Streams> streams_;
-  std::vector<char> notices_;  // one per node, from it
+  std::vector<char> notices_;  // one per node, from it, and behind them a LeaverNotice each
+  std::vector<bool> leaver_taken_;
   std::unique_ptr<MeshBuffer> incoming_;
   std::atomic<bool> stopping_{false};
   std::mutex wait_mutex_;  // guards the three below
   MaybeError notice_;
   MeshBuffer* awaited_ = nullptr;
   MaybeError interrupted_;
-  std::mutex abort_mutex_;  // Abort against itself and the end of the mesh
+  std::mutex abort_mutex_;    // Abort and TellLeaving against each other and the end of the mesh
+  std::vector<char> leaver_;  // on its way to the others
+  std::unique_ptr<MeshBuffer> outgoing_;
   std::atomic<bool> aborted_{false};
 };
 

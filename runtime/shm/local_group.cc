@@ -38,6 +38,8 @@ struct LocalGroup::Control {
   alignas(64) std::atomic<uint32_t> barrier;
   alignas(64) std::atomic<uint64_t> steps;  // things it has done that others wait for
   std::atomic<uint32_t> left;
+  std::atomic<uint32_t> leaving;  // 1 once `runs` is set
+  uint32_t runs;
   Counter filled;  // chunks
 
   // One writer: no locked addition.
@@ -50,7 +52,9 @@ struct LocalGroup::Header {
   Counter filled[kLanes];
   Counter met[kLanes];
   Counter taken[kLanes];
-  Counter failed;  // 1 once there is a reason
+  Counter failed;                    // 1 once there is a reason
+  std::atomic<uint32_t> far_leaver;  // 1 + the rank, once far_runs is set
+  uint32_t far_runs;
   std::atomic<uint32_t> failure;
   int32_t code;
   char reason[kLongestReason];
@@ -248,7 +252,42 @@ MaybeError LocalGroup::Wait(Counter& bed, Ready ready, const Patience& patience,
   }
 }
 
+void LocalGroup::SayLeaving(uint32_t runs) {
+  Control& mine = control(mine_);
+  mine.runs = runs;
+  mine.leaving.store(1);
+}
+
+std::optional<Leaver> LocalGroup::leaver() const {
+  for (int i = 0; i < size(); ++i) {
+    if (control(i).leaving.load() != 0) return Leaver{member(i).rank, control(i).runs};
+  }
+  return std::nullopt;
+}
+
+void LocalGroup::SetFarLeaver(const Leaver& leaver) {
+  if (header().far_leaver.load() != 0) return;
+  header().far_runs = leaver.runs;
+  header().far_leaver.store(static_cast<uint32_t>(leaver.rank) + 1);
+}
+
+MaybeError LocalGroup::CheckFarLeaver(const Collective& what) const {
+  const uint32_t who = header().far_leaver.load();
+  if (who == 0 || !Reached(static_cast<uint32_t>(what.number), header().far_runs)) {
+    return std::nullopt;
+  }
+  return LeavingError(static_cast<int>(who - 1), member(mine_).rank, what);
+}
+
 MaybeError LocalGroup::CheckOthers() const {
+  const uint64_t steps = control(mine_).steps.load();
+  for (int i = 0; i < size(); ++i) {
+    // What it has done is behind it; that it is behind means that it does not come.
+    if (control(i).leaving.load() != 0 && control(i).steps.load() < steps) {
+      return LeavingError(member(i).rank, member(mine_).rank, CollectiveOf(request(mine_)));
+    }
+  }
+  if (MaybeError error = CheckFarLeaver(CollectiveOf(request(mine_)))) return error;
   std::vector<pollfd> entries;
   for (const int fd : pidfds_) entries.push_back({fd, POLLIN, 0});
   if (poll(entries.data(), entries.size(), 0) < 0) return std::nullopt;

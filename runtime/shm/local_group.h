@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,8 @@ struct Descriptor {
   };
   static constexpr size_t kInlineBytes = sizeof(Buffers);
 
-  uint64_t number;
+  uint32_t number;  // wraps around
+  uint32_t name;    // NameHash, 0 for none
   uint64_t count;
   union {
     Buffers at;
@@ -49,6 +51,9 @@ bool SameRequest(const Descriptor& a, const Descriptor& b);
 std::string NameRanks(const std::vector<int>& ranks);
 // A text that says who asks for what; nullopt when all agree.
 MaybeError CompareRequests(const std::vector<int>& ranks, const std::vector<Descriptor>& requests);
+
+// Who leaves the job while another rank needs it.
+Error LeavingError(int leaver, int waiter, const Collective& what);
 
 // The ranks of one node, in one segment of shared memory: who has come, what each asks for, slots
 // for small data, room to meet the other nodes in, and the reason of a failure. Used by one thread
@@ -117,6 +122,15 @@ class LocalGroup {
   // Any thread of any rank: the first reason given is what every wait of every rank fails with.
   void Fail(const Error& error);
   MaybeError failure() const;
+
+  // This rank comes no more, after `runs` collectives: a wait of another one for it fails.
+  void SayLeaving(uint32_t runs);
+  // One of this node's ranks that has said so.
+  std::optional<Leaver> leaver() const;
+  // A rank of another node has; the first counts. Any thread.
+  void SetFarLeaver(const Leaver& leaver);
+  // Whether that rank does not come to `what`, which this one is in. Any thread.
+  MaybeError CheckFarLeaver(const Collective& what) const;
 
   // Sleeps until Fail was called by anyone, at most `longest`, and at times for no reason.
   void AwaitFailure(std::chrono::milliseconds longest);

@@ -267,6 +267,32 @@ def stubborn(connect):
     print("refused" if b"no folder" in said else said.hex())
 
 
+def signals(connect):
+    """K5: asks for signals of which there are none to be sent to the workers of a job of its own."""
+    for number in (99, 0, (1 << 64) - 1, (1 << 31) - 1):
+        connection = connect().start()
+        job = b"dtrain-signal-%d" % number
+        part = (field(1, job) + field(4, 1) + field(5, 1) + field(6, 1) + field(7, b"here") +
+                field(8, b"/bin/sleep") + field(8, b"600") + field(9, b"/") + field(13, field(1, 0)) +
+                field(14, field(1, b"127.0.0.1")) + field(17, 1000))
+        asked = b"".join(message(len(each), each) for each in (
+            hello(job, BUILD), field(4, part) + field(20, 1), field(5, field(1, number)) + field(20, 2)))
+        connection.send(call(1, asked))
+        connection.socket.settimeout(10)
+        said = b"taken"
+        try:
+            while (head := connection.read(9)) is not None:
+                payload = connection.read(int.from_bytes(head[:3], "big"))
+                if head[3] == HEADERS and head[4] & END_STREAM:
+                    said = payload
+                    break
+        except TimeoutError:
+            pass
+        named = str(number - (number >> 63 << 64)).encode()  # an int32
+        print("refused" if b"no signal" in said and named in said else said.hex())
+        connection.socket.close()
+
+
 def reset(connect):
     """I12: calls that are taken back at once; no sessions, of which it may have one."""
     connection = settled(connect)
@@ -356,4 +382,5 @@ def main(address, port, folder, mode):
     return globals()[mode](lambda: Connection(address, port, folder))
 
 
-main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5])
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5])

@@ -24,15 +24,14 @@ def private_kib(pid):
 
 
 def node_kib(agent):
-    """What an agent and its fork server have between them: also of their program, which other agents
-    on this machine may share."""
+    """What an agent has: also of its program, which other agents on this machine may share."""
     program = 0
     for line in Path(f"/proc/{agent.pid}/smaps").read_text().splitlines():
         if "-" in line.split()[0] and not line.split()[0].endswith(":"):
             ours = line.endswith("/dtrain-agent")
         elif ours and line.startswith("Shared_"):
             program += int(line.split()[1])
-    return program + sum(private_kib(pid) for pid in (agent.pid, *agent.fork_servers()))
+    return program + private_kib(agent.pid)
 
 
 def of(agent):

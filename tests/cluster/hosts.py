@@ -138,6 +138,9 @@ class Host:
             for kind in ("cgroup", "ipc", "uts", "net", "mnt"):
                 setns(self._namespaces[kind])
             os.chdir(cwd)
+            # The tests may run under nohup or as a shell's background job.
+            for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+                signal.signal(ignored, signal.SIG_DFL)
             if before_exec:
                 before_exec()
 

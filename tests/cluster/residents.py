@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from pathlib import Path
 
 import hosts
 import launching
@@ -47,12 +46,6 @@ class Resident:
     @property
     def pid(self):
         return self.process.pid
-
-    def fork_servers(self):
-        """The process from which its shepherds are forked, while it is there."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return [int(pid) for pid in children
-                if Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain-forker"]
 
     def signal(self, number):
         self.process.send_signal(number)

@@ -194,6 +194,15 @@ def test_a_start_after_a_refusal(busy):
     check_unharmed(busy, before)
 
 
+# K5: a launcher of one's own may ask for any number. It is refused by name, and its job ends.
+def test_k5_signals_that_there_are_none_of(busy):
+    before = warm_up(busy)
+    until_only_the_jobs_is_left(busy)
+    assert abuse(busy, "signals") == ["refused"] * 4
+    until_only_the_jobs_is_left(busy, 40)
+    check_unharmed(busy, before)
+
+
 # Calls that are taken back, headers without an end, and calls that stay: the connection is closed, and the
 # agent has not grown with their number.
 @pytest.mark.parametrize("local", [False, True], ids=["tls", "unix"])

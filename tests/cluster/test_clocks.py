@@ -4,6 +4,7 @@ preloads, as nothing else gives one process a clock of its own. (How times of ot
 ours is a unit test, job/running_test.cc.)"""
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -15,12 +16,22 @@ from test_tcp import Tcp
 
 SKEW = """
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
-static long skew(void) { const char* s = getenv("TEST_SKEW"); return s ? atol(s) : 0; }
+static long skew(void) {
+  const char* s = getenv("TEST_SKEW");
+  const char* file = getenv("TEST_SKEW_FILE");
+  char text[32] = {0};
+  int fd = file ? open(file, O_RDONLY | O_CLOEXEC) : -1;
+  if (fd < 0) return s ? atol(s) : 0;
+  if (read(fd, text, sizeof(text) - 1) < 0) text[0] = 0;
+  close(fd);
+  return atol(text);
+}
 int clock_gettime(clockid_t id, struct timespec* t) {
   int r = (int)syscall(SYS_clock_gettime, id, t);
   if (r == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) t->tv_sec += skew();
@@ -44,10 +55,18 @@ time_t time(time_t* out) {
 
 
 def environment(node, seconds):  # noqa: F811
-    """For a program with so many seconds more on its clock."""
+    """For a program with so many seconds more on its clock, or as many as stand in /root/work/skew
+    while there is such a file."""
     subprocess.run(["cc", "-shared", "-fPIC", "-o", node.cluster.work(node) / "skew.so", "-x", "c", "-"],
                    input=SKEW, text=True, check=True)
-    return {"LD_PRELOAD": "/root/work/skew.so", "TEST_SKEW": str(seconds)}
+    return {"LD_PRELOAD": "/root/work/skew.so", "TEST_SKEW": str(seconds),
+            "TEST_SKEW_FILE": "/root/work/skew"}
+
+
+def set_clock(host, seconds):
+    work = host.cluster.work(host)
+    (work / "new").write_text(str(seconds))
+    (work / "new").rename(work / "skew")
 
 
 # A sanitizer's library has to come first.
@@ -68,6 +87,35 @@ if not is_sanitized():
         result = started.wait(40)
         assert result.code == 0 and result.out.count("later") == 2, result
         assert "lost" not in result.err, result
+        agent.stop()
+
+    # C17: the clocks of a host and of the launcher are set while a job runs, each the other way.
+    @pytest.mark.parametrize("seconds", [3600, -3600])
+    def test_c17_clocks_that_are_set_while_a_job_runs(make_cluster, seconds):
+        cluster = make_cluster(2)
+        for host in (cluster.head, *cluster.nodes):
+            host.cluster = cluster
+        first, second = cluster.nodes
+        agent = residents.Resident(first, env=environment(first, 0)).start()
+        trace = f"{cluster.base}/trace.json"
+        started = cluster.start_launch(
+            ["--lease", "5s", "--timeline", trace, "-H", "node0:1,node1:1", "--", "sh", "-c",
+             "echo up; until [ -e /root/work/go ]; do sleep 0.1; done; echo later"],
+            env=environment(cluster.head, 0))
+        started.wait_for("up", count=2)
+        set_clock(first, seconds)
+        set_clock(cluster.head, -seconds)
+        time.sleep(7)  # longer than the lease
+        for node in (first, second):  # noqa: F402
+            (cluster.work(node) / "go").touch()
+        result = started.wait(40)
+        assert result.code == 0 and result.out.count("later") == 2, result
+        assert "lost" not in result.err and "heard" not in result.err, result
+        with open(trace, encoding="utf-8") as file:
+            lives = [event for event in json.load(file) if event["name"] == "worker"]
+        assert len(lives) == 2
+        for life in lives:
+            assert -1e5 <= life["ts"] and life["ts"] + life["dur"] <= result.seconds * 1e6 + 1e5, life
         agent.stop()
 
     # Certificates are of a time that is yet to come there.

@@ -211,6 +211,27 @@ def test_a15_all_hosts_without_an_address_are_listed(make_cluster):
     assert result.code == 200 and "nowhere1" in result.err, result
 
 
+# A15: a name server that says nothing, beside hosts whose names were answered.
+def test_a15_a_name_that_nobody_answers_for(make_cluster):
+    cluster = make_cluster(1)
+    for name, text in (("nsswitch.conf", "hosts: files dns\n"),
+                       ("resolv.conf", "nameserver 127.0.0.1\n")):
+        (cluster.base / name).write_text(text)
+        cluster.head.run(["mount", "--bind", cluster.base / name, "/etc/" + name])
+    silent = cluster.head.popen(
+        ["python3", "-c", "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); "
+         "s.bind(('127.0.0.1', 53)); print(flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert silent.stdout.readline()
+        result = cluster.launch(["-H", "node0:1,NoBody:1", "--", "true"], timeout=30)
+        assert result.code == 200 and "resolve the name NoBody" in result.err, result
+        assert "did not answer within 3 s" in result.err and "nobody" not in result.err, result
+    finally:
+        silent.stdin.close()
+        silent.wait(10)
+
+
 def test_ways_to_hosts_without_hosts_are_a_mistake(cluster):
     for flag in (["--rsh", "ssh {host}"], ["--ssh-port", "22"], ["--ssh-config", "/dev/null"]):
         refused(cluster, [*flag, "-np", 1, "--", "true"], flag[0], "no hosts")

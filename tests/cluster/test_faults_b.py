@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of group B: ssh and the way to a running agent."""
+"""Faults of group B: ssh and the way to a running agent. More of B14 in test_secrets.py; B18 in
+test_login_sessions.py."""
 import contextlib
 import os
 import shutil
@@ -14,6 +15,7 @@ import launching
 import leftovers
 from launching import wait_until
 from test_faults_c import slow_rsh
+from test_faults_j import is_sanitized, peak_kib, written
 
 HELLO = ["--", "sh", "-c", "echo on $(hostname)"]
 
@@ -294,6 +296,48 @@ def test_b14_secrets_are_with_the_workers_only(cluster):
         found = subprocess.run(["grep", "-rl", secret, host.base / "root", host.base / "tmp"],
                                capture_output=True, text=True, check=False).stdout
         assert not found
+
+
+# B15: what talks without end beside the agent is read and forgotten, at no price; of its end the report of
+# a failure has some lines.
+@pytest.mark.parametrize("way", [[], ["--rsh", "ssh {host}"]], ids=["ssh", "rsh"])
+def test_b15_stderr_of_a_connection_without_end(cluster, way):
+    rc = cluster.nodes[1].base / "root/.bashrc"
+    rc.write_text("yes a line of noise from the start-up file >&2 &\n")
+    try:
+        launch = cluster.start_launch([*way, "--grace", "1s", "-H", "node1:1", "--", "sh", "-c",
+                                       "echo up; exec sleep 600"])
+        launch.wait_for("up")
+        (noise,) = [pid for pid, _, line in leftovers.processes(cluster.nodes[1]) if line.startswith("yes ")]
+        bridges = [pid for pid, _, line in leftovers.processes(cluster.nodes[1]) if "bridge" in line]
+        ours = [launch.pid, *bridges]
+        first = written(noise)
+        wait_until(lambda: written(noise) > first + (20 << 20), 30, "it is not read")
+        before = [peak_kib(pid) for pid in ours]
+        wait_until(lambda: written(noise) > first + (300 << 20), 60, "it is not read")
+        more = [peak_kib(pid) - was for pid, was in zip(ours, before)]
+        assert is_sanitized() or max(more) < 4 << 10, more
+        assert "noise" not in launch.err, launch
+        for pid in bridges:
+            os.kill(pid, signal.SIGKILL)
+        result = launch.wait(30)
+        assert result.code == 202 and "node1" in result.err, result
+        assert len(result.raw_err) < 64 << 10, result
+    finally:
+        rc.unlink()
+    leftovers.wait_for_no_processes(cluster, 30)
+
+
+# B15: the last of it is what tells why there is no agent.
+@pytest.mark.parametrize("way", [[], ["--rsh", "ssh {host}"]], ids=["ssh", "rsh"])
+def test_b15_the_end_of_much_stderr_is_reported(cluster, way):
+    rc = cluster.nodes[1].base / "root/.bashrc"
+    rc.write_text("yes some noise | head -c 100000000 >&2; echo the reason is here >&2; exit 9\n")
+    try:
+        result = fails(cluster, [*way, "-H", "node1:1", *HELLO], "node1", "the reason is here")
+        assert len(result.raw_err) < 4096, len(result.raw_err)
+    finally:
+        rc.unlink()
 
 
 # B10: the connection of one host is killed: while the others are still waited for, and as they run.

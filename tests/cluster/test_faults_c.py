@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of group C: hosts that do not join, and strangers at the ports of the rendezvous.
-C13 is in test_network.py too."""
+C13 is in test_network.py too, more of C5 in test_port_scanners.py."""
 import os
 import signal
 import socket
@@ -168,6 +168,21 @@ def test_c9_late_joiner_is_refused_by_name(cluster):
     result = cluster.launch([*fake_rsh(cluster, "again=1"), "-H", "fake:1", *STARTED], timeout=20)
     assert result.code in (201, 203), result
     assert "fake: refused: it joined again as another machine" in result.err, result
+
+
+# C4: an agent speaks for the workers of its own host, and tells each byte once.
+@pytest.mark.parametrize("output,word,lies", [
+    ("0:1:0", "sent output 1 of rank 0, which is not there", 0),
+    ("70000:1:0", "sent output 1 of rank 70000, which is not there", 0),
+    ("1:7:0", "sent output 7 of rank 1, which is not there", 0),
+    ("1:1:100", "from byte 100 on where byte 0 was next", 0),
+    ("1:1:0", "from byte 0 on where byte 6 was next", 1),
+])
+def test_c4_output_that_is_not_its_own_is_refused(cluster, output, word, lies):
+    result = cluster.launch([*fake_rsh(cluster, f"output={output}"), "-H", "node0:1,fake:1", "--",
+                             "sleep", "600"], timeout=30)
+    assert result.code == 203 and word in result.err and "fake" in result.err, result
+    assert result.out.count("a lie") == lies and "[0] a lie" not in result.out, result
 
 
 # C9: the way to a host opens when the others have given up.

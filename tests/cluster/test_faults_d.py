@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of group D: how workers start, fail and end. D7 is in test_unkillable.py, D14 in
 test_gpus_held.py and test_reservations.py, D15 in test_memory.py, D16 in test_identity.py, D20 in
-test_faults_i.py; D11, D12, and D1, D4 and D5 with resident agents in test_faults_tls.py."""
+test_faults_i.py; D11, D12, and D1, D4 and D5 with resident agents in test_faults_tls.py; more of D6 in
+test_fork_bombs.py."""
 import os
 import resource
 import signal
@@ -9,6 +10,7 @@ import subprocess
 
 import pytest
 
+import hosts
 import launching
 import leftovers
 
@@ -218,6 +220,39 @@ def test_d10_a_process_with_the_pid_of_a_dead_worker_is_not_signalled(make_clust
         # It has the number indeed: this hits it.
         node.run(["kill", "-KILL", "--", f"-{pid}"], check=False)
         assert bystander.wait(10) == 137
+
+
+# Its thread starts a program and ends; it waits for the program.
+STARTER = """
+import subprocess, sys, threading
+started = []
+thread = threading.Thread(target=lambda: started.append(subprocess.Popen(sys.argv[1:])))
+thread.start()
+thread.join()
+with open("/proc/self/status") as status:
+    print([line.split() for line in status if line.startswith("Threads")], flush=True)
+sys.exit(started[0].wait())
+"""
+
+
+# D11: a notebook or a service launches from a thread, which ends. Nothing is bound to it.
+@pytest.mark.parametrize("way", [["-np", "-4"], ["-H", "node0:2,node1:2"],
+                                 ["--rsh", "ssh {host}", "-H", "node0:2,node1:2"]], ids=["local", "ssh", "rsh"])
+def test_d11_the_thread_that_launches_ends(cluster, way):
+    launch = launching.Launch(
+        cluster.head, [*python(STARTER), hosts.bin_dir() / "dtrain", "launch", *way, "--", "sh", "-c",
+                       "i=0; until [ -e /run/go ]; do echo line $i; i=$((i + 1)); sleep 0.02; done; exit 7"])
+    launch.wait_for("[['Threads:', '1']]")
+    for rank in range(4):
+        launch.wait_for(f"[{rank}] line 3\n")
+    for rank in range(4):
+        launch.wait_for(f"[{rank}] line 50\n")
+    for host in cluster.hosts:
+        host.path("/run/go").touch()
+    result = launch.wait(20)
+    for host in cluster.hosts:
+        host.path("/run/go").unlink()
+    assert result.code == 7 and "exited with code 7" in result.err, result
 
 
 # D17

@@ -125,6 +125,9 @@ def test_e9_a_resident_agent_of_another_build(cluster, agents):  # noqa: F811
     result = cluster.launch([*cluster.hosts_flag(1), "--", "sh", "-c", "echo ran"])
     build.write_text(own)
     assert result.code == 0 and result.out.count("ran") == cluster.size, result
+    warnings = [line for line in result.err.splitlines() if "resident agent" in line]
+    assert len(warnings) == 1 and "node0: " in warnings[0] and "0.0.9 (0000)" in warnings[0], result
+    assert "reserved" in warnings[0], result
     assert "audit" not in agents[0].log and "audit" in agents[1].log, agents[0].log
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of group G with resident agents: bad cables, and what stands between launchers and agents. G1, G2,
-G3 and G10 are in test_faults_efg.py; messages that are lost, one by one, in test_lost_messages.py."""
+G3 and G10 are in test_faults_efg.py; messages that are lost, one by one, in test_lost_messages.py; G14 in
+test_ipv6.py, G15 in test_dns.py."""
 import contextlib
 import json
 import os

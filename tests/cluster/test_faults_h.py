@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import hosts
 import leftovers
 import residents
+from certificates import Authority
 from launching import wait_until
 from test_faults_d import ESCAPED, python
 from test_identity import node  # noqa: F401 - a fixture
@@ -54,12 +56,14 @@ if not SANITIZED:
 
 
 # H9
-def test_h9_without_cgroups_it_warns_and_still_leaves_nothing(make_cluster):
+def test_h9_without_cgroups_it_still_leaves_nothing(make_cluster):
     for layout in ("none", "readonly"):
         cluster = make_cluster(2, cgroup=layout)
         result = cluster.launch([*cluster.hosts_flag(2), "--", *python(ESCAPED)])
-        assert result.code == 0 and "cgroup" in result.err, result
+        assert result.code == 0 and "cgroup" not in result.err, result
         leftovers.wait_for_no_processes(cluster, 3)
+        result = cluster.launch(["-v", *cluster.hosts_flag(2), "--", "true"])
+        assert result.code == 0 and "node0, node1: workers get no cgroup" in result.err, result
 
 
 # H9
@@ -375,6 +379,30 @@ def test_h2_h10_no_process_or_thread_for_the_agent(make_cluster):
         agent.stop()
 
 
+# H10: the launcher can make no thread, at one moment or another: it says which limit that is, and ends.
+@pytest.mark.parametrize("way", ["ssh", "rsh", "tcp"])
+def test_h10_no_thread_for_the_launcher(make_cluster, tmp_path, way):
+    cluster = make_cluster(1)
+    flags = ["-H", "node0:1"]
+    if way == "rsh":
+        flags += ["--rsh", "ssh {host}"]
+    elif way == "tcp":
+        authority = Authority(tmp_path, cluster.nodes)
+        authority.user("root")
+        authority.bundle("user:root", cluster.head.path("/root/work/tls"))
+        flags = ["--agent", "tcp", "--tls-dir", "/root/work/tls", "-H", f"{cluster.nodes[0].address}:1"]
+    with pids_group(cluster, cluster.head) as (group, enter):
+        errors = ""
+        for most in range(1, 9):
+            (group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + most))
+            result = cluster.launch(["--bind", "none", "--start-timeout", "10s", *flags, "--", "true"],
+                                    before_exec=enter)
+            (group / "pids.max").write_text("max")
+            assert result.code in (0, 200, 201, 141), (most, result)
+            errors += result.err
+        assert "pids.max (" in errors, errors
+
+
 @contextlib.contextmanager
 def hanging(node, folder):
     server = node.popen(["/usr/bin/python3", hosts.SOURCE_DIR / "tests/cluster/hanging.py", folder],
@@ -445,3 +473,40 @@ def test_h13_accounts_that_hang(tcp):  # noqa: F811
     result = running.wait(30)
     assert result.code == 0 and result.out.count("end") == 2, result
     node.path("/run/go").unlink()
+
+
+# M12: before the start, with the limit's name.
+def test_m12_little_shared_memory_is_told(make_cluster):
+    cluster = make_cluster(2)
+    cluster.nodes[1].run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", "/dev/shm"])
+    result = cluster.launch([*cluster.hosts_flag(1), "--", "true"])
+    assert result.code == 0, result
+    (line,) = [line for line in result.err.splitlines() if "/dev/shm" in line]
+    assert "node1: /dev/shm has only 64 MiB" in line and "node0" not in line, result
+
+
+# H14
+def limit_file_size(size):
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def test_h14_output_beyond_the_limit_of_file_sizes(cluster):
+    """The worker waits as for a full disk, and nobody dies of SIGXFSZ."""
+    job = cluster.start_launch(
+        ["-np", "-1", "--grace", "1s", "--", "head", "-c", "3000000", "/dev/zero"],
+        before_exec=limit_file_size(1 << 20))
+    job.wait_for("the output of rank 0 waits", stream="err")
+    job.signal(signal.SIGINT)
+    result = job.wait(20)
+    assert result.code == 130 and "ulimit -f" in result.err, result
+    assert "no room for the last" in result.err, result
+
+
+def test_h14_a_result_file_beyond_the_limit(cluster):
+    """Four ranks' last lines are 28 KiB in the result, and 7 KiB in each one's output."""
+    result = cluster.start_launch(
+        ["-np", "-4", "--result-json", "/root/result.json", "--", "sh", "-c",
+         "for i in $(seq 20); do printf '%0350d\\n' $i >&2; done; exit 3"],
+        before_exec=limit_file_size(16 << 10)).wait(30)
+    assert not cluster.head.path("/root/result.json").exists()
+    assert result.code == 3 and "File too large" in result.err, result

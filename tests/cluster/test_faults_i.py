@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of group I at a real agent: who is let in, and what for. More of it: I2 in test_nodes.py and
-test_node_http.py, I6, I7, I9, I12 and I13 in test_abuse.py, I11, I14, I15 and I16 in test_node_http.py;
-I3 is a unit test (auth/methods_test.cc), I4 that of the join tokens (component/pki)."""
+test_node_http.py, I6, I7, I9, I12 and I13 in test_abuse.py, I11, I14, I15 and I16 in test_node_http.py,
+I9 to I11 in test_http_abuse.py; I3 is a unit test (auth/methods_test.cc), I4 that of the join tokens
+(component/pki)."""
 import json
 import os
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of group J: output of every amount and kind. O4: every byte arrives."""
+"""Faults of group J: output of every amount and kind. O4: every byte arrives. J12 is in test_spool.py."""
 import hashlib
 import os
 import pty

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resident agents live for months: a launch must leave nothing in them. `tools/bench resident` does
 a thousand, and looks at memory, too."""
+import json
+import signal
 import time
 
 import pytest
 
 import footprint
+import leftovers
 import residents
 from launching import wait_until
 from test_faults_j import is_sanitized
+from test_node_http import connect
+from test_status import ask
 
 WARM_UP = 10  # gRPC's threads and descriptors come with the first launches
 LAUNCHES = 25
+ROUNDS = 6
 AT_REST_KIB = 15 << 10
 INTERVAL = 15  # seconds
 
@@ -47,6 +53,62 @@ def test_h7_launches_leave_nothing_in_the_agents(cluster, agents):
     wait_until(lambda: not grown(), 30, lambda: growth())
 
 
+# What a job can end by, with its code.
+ENDS = {
+    "well": (["true"], 0), "a failure": (["sh", "-c", "echo why >&2; exit 3"], 3),
+    "a signal": (["sh", "-c", "kill -9 $$"], 137), "no such program": (["/no/such/program"], 127),
+    "a lot of output": (["sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"], 0),
+    "an interrupt": (["sh", "-c", "echo up; exec sleep 600"], 130),
+    "its launcher's death": (["sh", "-c", "echo up; exec sleep 600"], -9),
+}
+
+
+def end_one(cluster, how):
+    command, code = ENDS[how]
+    job = cluster.start_launch(["--lease", "1s", "--grace", "1s", "--bind", "none", "-H", "node0:2", "--",
+                                *command])
+    if "up" in command[-1]:
+        job.wait_for("up", count=2)
+        job.signal(signal.SIGINT if code == 130 else signal.SIGKILL)
+    result = job.wait(30)
+    assert result.code == code, result
+
+
+# H7: however they ended. Nor are they in any answer, where their number would be without bounds.
+@pytest.mark.launcher_killed
+def test_h7_jobs_of_every_end_leave_nothing(cluster):
+    agent = residents.Resident(cluster.nodes[0]).start()
+    connection = connect(agent)
+
+    def series():
+        return len(ask(connection, "/metrics")[2].splitlines())
+
+    def is_idle():
+        return (not json.loads(ask(connection, "/v1/jobs")[2])["jobs"] and not agent.jobs()
+                and len(leftovers.processes(agent.host)) == 1)
+
+    for how in ENDS:
+        end_one(cluster, how)
+    wait_until(is_idle, 20, lambda: agent.log)
+    before, lines = footprint.of(agent), series()
+    for _ in range(ROUNDS):
+        for how in ENDS:
+            end_one(cluster, how)
+    wait_until(is_idle, 20, lambda: agent.log)
+    assert series() == lines, ask(connection, "/metrics")[2].decode()
+
+    def more():
+        return footprint.of(agent) - before
+
+    wait_until(lambda: more().fds <= 0 and more().files <= 0 and more().threads <= 0, 30, more)
+    if not is_sanitized():
+        wait_until(lambda: more().private_kib < 4 << 10, 60, more)
+    connection.close()
+    # The launcher's machine: no socket is left of them but of those that were killed, which the next removes.
+    assert len(list(cluster.head.path("/run/dtrain").iterdir())) <= 1
+    agent.stop()
+
+
 # At rest it costs a node next to nothing: memory, and its processors' sleep. Half of them have a watchdog.
 def test_an_agent_at_rest(cluster):
     if is_sanitized():
@@ -63,7 +125,6 @@ def test_an_agent_at_rest(cluster):
         now = footprint.wake_ups(agent)
         assert not footprint.threads_of_libraries(agent)
         assert sum(now.values()) - sum(then.values()) <= INTERVAL, (agent.host.name, then, now)
-        assert len(agent.fork_servers()) == 1
         assert footprint.node_kib(agent) <= AT_REST_KIB, (footprint.node_kib(agent), footprint.of(agent))
     for agent in agents:
         agent.stop()

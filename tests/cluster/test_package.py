@@ -104,7 +104,7 @@ def test_an_ordinary_user_runs_a_job(system):
 def test_manual_pages_and_completion_are_found(system):
     for page in ("dtrain", "dtrain-launch", "dtrain-agent", "dtrain-allreduce"):
         assert f"/{page}." in system.run(f"man -w {page}")
-    assert "start a job and wait for its end" in system.run("man dtrain-launch | cat")
+    assert "start a job and wait for it to finish" in system.run("man dtrain-launch | cat")
     for file in ("bash-completion/completions/dtrain", "zsh/vendor-completions/_dtrain",
                  "fish/vendor_completions.d/dtrain.fish"):
         assert system.path(f"/usr/share/{file}").stat().st_size > 100

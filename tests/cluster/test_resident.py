@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resident agents: jobs that outlive them (group E), and what of it must not go wrong. Killed at random
 moments: test_random_kills.py."""
+import hashlib
 import os
+import random
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import leftovers
 import residents
 from launching import wait_until
 from test_faults_d import ESCAPED, python
+from test_faults_j import is_sanitized
 
 LIVE = python(ESCAPED + "print('up', flush=True); time.sleep(600)")
 # Counts until it is told to go on, so that there is output in every moment.
@@ -225,3 +229,37 @@ def test_two_jobs_at_once_do_not_disturb_each_other(cluster, agents):
         assert identity(pid)
     go(cluster)
     assert first.wait(30).code in range(3, 7)
+
+
+def rss_mib(pid):
+    """0 when it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines()
+                 if line.startswith("VmRSS")), 0)
+
+
+# No heartbeat finds a gap between chunks of stdin, and both ends keep what is not acknowledged.
+def test_a_long_stdin_is_kept_by_nobody(cluster, agents):
+    size = 300 << 20
+    block = bytes(random.Random(7).randbytes(1 << 20))
+    launch = cluster.start_launch(["-H", "node0:1", "--", "sh", "-c", "echo up; sha256sum"],
+                                  stdin=subprocess.PIPE)
+    launch.wait_for("up")
+    ours = {"launcher": launch.pid, "agent": agents[0].pid, "shepherd": shepherds(cluster.nodes[0])[0]}
+    before = {name: rss_mib(pid) for name, pid in ours.items()}
+    most = dict(before)
+    written = hashlib.sha256()
+    for _ in range(size // len(block)):
+        launch.process.stdin.write(block)
+        written.update(block)
+        most = {name: max(most[name], rss_mib(pid)) for name, pid in ours.items()}
+    launch.process.stdin.close()
+    result = launch.wait(120)
+    assert result.code == 0 and written.hexdigest() in result.out, result
+    grown = {name: most[name] - before[name] for name in ours}
+    print(f"grown by MiB: {grown}")
+    # AddressSanitizer holds 256 MiB of what was freed.
+    assert max(grown.values()) < (290 if is_sanitized() else 32), grown

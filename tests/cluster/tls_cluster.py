@@ -41,7 +41,7 @@ class TlsCluster:
             self._launches.pop().kill()
 
     def processes(self):
-        agents = [pid for agent in self.agents for pid in (agent.pid, *agent.fork_servers())]
+        agents = [agent.pid for agent in self.agents]
         return [(host.name, *row) for host in self.cluster.hosts
                 for row in leftovers.processes(host) if row[0] not in agents]
 

@@ -44,7 +44,10 @@ class Job {
   void Do(const Script::Step& step) {
     switch (step.what & 7) {
       case 0:
-        return Parsed<dtrain::v1::ShepherdRequest>(step, [this](auto m) { status_.ToShepherd(m); });
+        return Parsed<dtrain::v1::ShepherdRequest>(step, [this](auto m) {
+          status_.ToShepherd(m);
+          relay_.Expect(m.start());
+        });
       case 1:
         return Parsed<dtrain::v1::ShepherdEvent>(step, [this](auto m) { FromShepherd(m); });
       case 2:
@@ -73,7 +76,8 @@ class Job {
     status_.FromShepherd(event);
     if (event.has_started()) relay_.Started(event.started());
     if (event.has_log_opened()) {
-      relay_.Opened(event.log_opened().rank(), event.log_opened().stream(), MakeSpool());
+      relay_.Opened(event.log_opened().rank(), event.log_opened().stream(), MakeSpool(), geteuid())
+          .IgnoreError();  // as many ranks are not there
     }
     if (event.has_log_grown()) {
       relay_.Grown(event.log_grown().rank(), event.log_grown().stream(), event.log_grown().size());

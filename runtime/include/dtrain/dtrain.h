@@ -8,7 +8,7 @@
  * when the job runs on NCCL. A blocking call keeps no pointer; an asynchronous one may use its
  *            buffers until its handle is done. Counts are elements, never bytes.
  * Order      Every rank of a group calls the same collectives on it, in the same order, with the
- *            same count, type, operation and root. When a rank differs, all fail with
+ *            same count, type, operation, root and name. When a rank differs, all fail with
  *            DTRAIN_ERROR_MISMATCH, which names the ranks; nobody gets a wrong result from it. (On
  *            NCCL, finding that out takes DTRAIN_CHECK=1.)
  * Results    are the same bits on every rank of an all-reduce, and on CPUs from run to run with the
@@ -94,8 +94,9 @@ DTRAIN_API dtrain_status dtrain_init(const dtrain_config* config);
 
 /*
  * Leaves the job: waits until every rank has called it, closes the connections and tells the
- * launcher. After a failed collective it does not wait. A process that exits without it counts as
- * failed for the launcher.
+ * launcher. A rank that is in a collective meanwhile, or begins one, fails at once with
+ * DTRAIN_ERROR_MISMATCH, which names the rank that leaves, and so does this call. After a failed
+ * collective it does not wait. A process that exits without it counts as failed for the launcher.
  */
 DTRAIN_API dtrain_status dtrain_finalize(void);
 
@@ -172,7 +173,8 @@ typedef struct dtrain_options {
   size_t struct_size;
   uint64_t flags;     /* none defined: 0 */
   dtrain_group group; /* default: all ranks */
-  const char* name;   /* for error texts and the timeline; copied; default none */
+  const char* name;   /* for error texts and the timeline; the same on all ranks, which fail with
+                         DTRAIN_ERROR_MISMATCH where it is not; copied; default none */
   void* stream;       /* cudaStream_t that device buffers are used on; default: the legacy stream */
 } dtrain_options;
 

@@ -31,7 +31,8 @@ def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=
     group = (process_set or global_process_set).group()
     if not _job.is_initialized():
         raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
-    if wait and not agreed and group is None and stream is None:
+    # Only the asynchronous form takes a name, which the ranks compare.
+    if wait and not agreed and not label and group is None and stream is None:
         library().call(name, *arguments)
         return finish()
     number = library().start(

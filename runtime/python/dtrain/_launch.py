@@ -225,10 +225,18 @@ def _outcome(code, verdict, frames):
     first = verdict.get("verdict", {}).get("first_failed_rank")
     failures = {rank: report for rank, report in reports.items() if "result" not in report}
     told = [rank for rank, report in failures.items() if not report["follows"]]
+    raised = None
     if first in failures and (first in told or not told):
-        _raise_remote(first, failures[first], code)
-    if told and first in (None, *failures):
-        _raise_remote(min(told), failures[min(told)], code)
+        raised = first
+    elif told and first in (None, *failures):
+        raised = min(told)
+    # The workers leave it to us to show them.
+    others = "".join(f"rank {rank}: {report['traceback']}" for rank, report in
+                     sorted(failures.items()) if rank in told and rank != raised
+                     and (raised is None or report["text"] != failures[raised]["text"]))
+    _Process._print(sys.stderr, others.encode())
+    if raised is not None:
+        _raise_remote(raised, failures[raised], code)
     if code != 0 or failures:
         raise JobError(f"dtrain launch ended with exit code {code}: {_why(verdict, first)}", code)
     size = verdict.get("world_size", len(reports))

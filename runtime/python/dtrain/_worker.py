@@ -52,16 +52,20 @@ def main():
     if worked:
         report = {"result": outcome}
     else:
+        # Not on stderr: run() raises it, once.
         report = _describe(outcome)
-        sys.stderr.write(report["traceback"])
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
             pass
     rank = int(os.environ.get("DTRAIN_RANK", "0"))
-    for line in _frames.lines(contents["marker"], rank, pickle.dumps(report, 4)):
-        _write(stdout, line)
+    try:
+        for line in _frames.lines(contents["marker"], rank, pickle.dumps(report, 4)):
+            _write(stdout, line)
+    except OSError:
+        sys.stderr.write(report.get("traceback", ""))
+        raise
     if not worked:
         _job.abandon()
         code = outcome.code if isinstance(outcome, SystemExit) else 1

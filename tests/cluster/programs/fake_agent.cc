@@ -3,10 +3,12 @@
 // socket. Words NAME=VALUE say what about:
 //   job, attempt, incarnation  what it answers to the Hello, instead of the Hello's own
 //   address                    the only one it has, on its eth0
+//   output=RANK:STREAM:OFFSET  what its first piece of output is, two of which it sends
 //   again=1                    once its workers run, it joins again, as another machine
 #include <unistd.h>
 
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -44,7 +46,17 @@ class FakeAgent final : public v1::Agent::Service {
   }
 
   grpc::Status Logs(grpc::ServerContext*, const v1::LogsRequest*,
-                    grpc::ServerWriter<v1::LogChunk>*) override {
+                    grpc::ServerWriter<v1::LogChunk>* writer) override {
+    v1::LogChunk chunk;
+    unsigned rank = 0, stream = 0, offset = 0;
+    if (std::sscanf(Word("output", "").c_str(), "%u:%u:%u", &rank, &stream, &offset) == 3) {
+      chunk.set_rank(rank);
+      chunk.set_stream(static_cast<v1::StreamKind>(stream));
+      chunk.set_offset(offset);
+      chunk.set_data("a lie\n");
+      writer->Write(chunk);
+      writer->Write(chunk);
+    }
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return ended_; });
     return grpc::Status::OK;

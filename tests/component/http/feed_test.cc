@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bodies that grow, and the client that reads them.
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -100,6 +103,44 @@ TEST_F(FeedTest, AReaderThatHangsUpIsNoticedWhileThereIsNothingToSay) {
   Write(fd, kGet);
   ASSERT_TRUE(Await([&] { return script_.wake != nullptr; }));
   fd.Reset();
+  EXPECT_TRUE(Await([&] { return script_.feeds == 0; }));
+}
+
+TEST_F(FeedTest, AReaderThatHasAskedForMoreAndHangsUpIsNoticed) {
+  Listen();
+  os::UniqueFd fd = Dial();
+  Write(fd, kGet);
+  ASSERT_TRUE(Await([&] { return script_.wake != nullptr; }));
+  Write(fd, "GET /next HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(Await([&] {
+    int unread = 0;
+    return ioctl(fd.get(), SIOCOUTQ, &unread) == 0 && unread == 0;
+  })) << "it is not read while the feed goes on";
+  fd.Reset();
+  EXPECT_TRUE(Await([&] { return script_.feeds == 0; }));
+}
+
+TEST_F(FeedTest, WhatIsAskedForMeanwhileIsAnsweredAfterIt) {
+  Listen();
+  os::UniqueFd fd = Dial();
+  Write(fd, kGet);
+  ASSERT_TRUE(Await([&] { return script_.wake != nullptr; }));
+  Write(fd, "GET /next HTTP/1.1\r\nHost: x\r\n\r\n");
+  Say("one", true);
+  std::string text;
+  EXPECT_TRUE(Await([&] {
+    Read(fd, text);
+    return absl::EndsWith(text, "you asked for /next");
+  })) << text;
+  EXPECT_THAT(text, HasSubstr("3\r\none\r\n0\r\n\r\n"));
+}
+
+TEST_F(FeedTest, AReaderThatTalksWithoutEndIsCutOff) {
+  Listen();
+  os::UniqueFd fd = Dial();
+  Write(fd, kGet);
+  ASSERT_TRUE(Await([&] { return script_.wake != nullptr; }));
+  Write(fd, std::string(32 << 10, 'x'));
   EXPECT_TRUE(Await([&] { return script_.feeds == 0; }));
 }
 

@@ -145,7 +145,7 @@ def test_fish_shows_what_a_flag_is(place):
     script = "dtrain completion fish | source; complete -C 'dtrain launch --ssh-c'"
     done = subprocess.run(["fish", "--no-config", "-c", script], capture_output=True, text=True,
                           cwd=place, env=environment(place), timeout=DEADLINE)
-    assert done.stdout == "--ssh-config\tinstead of ~/.ssh/config\n"
+    assert done.stdout == "--ssh-config\tread FILE instead of ~/.ssh/config\n"
 
 
 @pytest.mark.parametrize("check", [

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,7 +68,7 @@ TEST_F(FrameChannelTest, FramesOfAllSizesArriveWholeAndInOrder) {
   std::vector<std::string> sent;
   for (size_t size : {0u, 1u, 3u, 4096u, 300'000u, 5'000'000u, 2u}) {
     sent.emplace_back(size, static_cast<char>('a' + sent.size()));
-    left.Send(sent.back());
+    EXPECT_TRUE(left.Send(sent.back()).ok());
   }
   stop_after_ = sent.size();
   Run();
@@ -79,9 +80,9 @@ TEST_F(FrameChannelTest, DescriptorsComeWithTheFrameTheyWereSentWith) {
       loop_, std::move(left_fd_), [](absl::string_view, os::UniqueFd) {}, [](absl::Status) {});
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());
-  left.Send("none");
-  left.Send("write end", pipe->second.get());
-  left.Send("none again");
+  EXPECT_TRUE(left.Send("none").ok());
+  EXPECT_TRUE(left.Send("write end", pipe->second.get()).ok());
+  EXPECT_TRUE(left.Send("none again").ok());
   stop_after_ = 3;
   Run();
   EXPECT_FALSE(fds_[0]);
@@ -113,10 +114,58 @@ TEST_F(FrameChannelTest, AHugeLengthIsRefusedBeforeAllocation) {  // I6
   EXPECT_TRUE(frames_.empty());
 }
 
+// A peer of ours may be asked to pass on more than that.
+TEST_F(FrameChannelTest, AFrameThatIsTooLongIsNotSent) {
+  FrameChannel left(
+      loop_, std::move(left_fd_), [](absl::string_view, os::UniqueFd) {}, [](absl::Status) {});
+  const absl::Status sent = left.Send(std::string(FrameChannel::kMaxFrame + 1, 'x'));
+  EXPECT_EQ(sent.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(sent.message().find("67108865 bytes"), sent.message().npos);
+  EXPECT_EQ(left.queued_bytes(), 0u);
+  EXPECT_TRUE(left.Send("fits").ok());
+  stop_after_ = 1;
+  Run();
+  ASSERT_EQ(frames_.size(), 1u);
+  EXPECT_EQ(frames_[0], "fits");
+}
+
 TEST_F(FrameChannelTest, AFrameThatClaimsADescriptorAndHasNoneIsRefused) {
   WriteRaw(absl::string_view("\x01\0\0\x80z", 5));
   Run();
   EXPECT_EQ(closed_->code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(FrameChannelTest, DescriptorsThatBelongToNoFrameAreRefused) {
+  for (const size_t count : {1, 16, 17, 253}) {
+    auto pair = os::SocketPair();
+    ASSERT_TRUE(pair.ok());
+    std::optional<absl::Status> closed;
+    FrameChannel channel(
+        loop_, std::move(pair->second), [](absl::string_view, os::UniqueFd) {},
+        [&](absl::Status why) {
+          closed = std::move(why);
+          loop_.Stop();
+        });
+    // A whole frame without the mark that it carries one.
+    std::string frame("\x01\0\0\0x", 5);
+    iovec iov{frame.data(), frame.size()};
+    std::vector<char> control(CMSG_SPACE(count * sizeof(int)));
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));
+    const std::vector<int> fds(count, STDERR_FILENO);
+    std::memcpy(CMSG_DATA(header), fds.data(), count * sizeof(int));
+    ASSERT_EQ(sendmsg(pair->first.get(), &message, 0), 5);
+    Run();
+    ASSERT_TRUE(closed.has_value()) << count;
+    EXPECT_TRUE(absl::IsDataLoss(*closed)) << *closed;
+  }
 }
 
 TEST_F(FrameChannelTest, ReadToEndHandsOverWhatADeadPeerSaidLast) {

@@ -42,7 +42,7 @@ std::string RunAs(const Account& user, const std::string& script) {
   spec.user = &user;
   spec.working_directory = "/";
   spec.stdout_fd = pipe->second.get();
-  auto child = Spawn(spec);
+  auto child = SpawnAs(spec);
   EXPECT_TRUE(child.ok()) << child.status();
   pipe->second.Reset();
   std::string out;
@@ -50,7 +50,10 @@ std::string RunAs(const Account& user, const std::string& script) {
   for (ssize_t n; (n = read(pipe->first.get(), buffer, sizeof(buffer))) > 0;) {
     out.append(buffer, static_cast<size_t>(n));
   }
-  if (child.ok()) (void)WaitAndReap(child->pidfd.get());
+  if (child.ok()) {
+    EXPECT_EQ(child->Report(), absl::OkStatus());
+    (void)WaitAndReap(child->child.pidfd.get());
+  }
   return out;
 }
 
@@ -63,7 +66,10 @@ TEST(AccountTest, AChildOfAnotherUserHasItsRightsAndNoMore) {
     SpawnSpec spec;
     spec.argv = {"/bin/true"};
     spec.user = &*root;
-    EXPECT_THAT(std::string(Spawn(spec).status().message()), HasSubstr("another user"));
+    auto child = SpawnAs(spec);
+    ASSERT_TRUE(child.ok()) << child.status();
+    (void)WaitAndReap(child->child.pidfd.get());
+    EXPECT_THAT(std::string(child->Report()->message()), HasSubstr("another user"));
     return;
   }
   auto daemon = FindAccount("daemon");

@@ -28,12 +28,12 @@ class LoopTest : public testing::Test {
   }
   ~LoopTest() override { std::filesystem::remove_all(dir_); }
 
-  // Until `done` is true; it is asked after every event.
+  // Until `done` is true; it is asked after every event, and often.
   void RunUntil(const std::function<bool()>& done) {
     loop::Timer deadline(loop_);
     bool late = false;
     deadline.After(std::chrono::seconds(20), [&] { late = true; });
-    while (!done() && !late) loop_.context().run_one();
+    while (!done() && !late) loop_.context().run_one_for(std::chrono::milliseconds(10));
     ASSERT_FALSE(late) << "deadline";
   }
   // What else is ready now.

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/component/output/loop_fixture.h"
@@ -61,6 +62,48 @@ TEST_F(RouterTest, LinesAreTaggedAndStdoutStaysApartFromStderr) {
   Finish();
   EXPECT_EQ(Out(), "[0] hello\n");
   EXPECT_EQ(Err(), "[1] oops\ndtrain: a word\n");
+}
+
+constexpr char kTraceback[] = "Traceback (most recent call last):\n  File \"a.py\"\nKeyError: 1\n";
+constexpr char kFirstTraceback[] =
+    "[0] Traceback (most recent call last):\n[0]   File \"a.py\"\n[0] KeyError: 1\n";
+
+TEST_F(RouterTest, ATracebackOfSeveralRanksIsShownOnceBeforeOurWords) {
+  Make({}, 3);
+  for (uint32_t rank : {0u, 1u, 2u}) {
+    router_->Deliver("a", Rank(rank), kErr, kTraceback);
+    router_->EndOfStream(Rank(rank), kErr);
+  }
+  router_->Say("dtrain: rank 0 failed");
+  Finish();
+  EXPECT_EQ(Err(), absl::StrCat(kFirstTraceback,
+                                "dtrain: ranks 1-2 wrote the same traceback as rank 0 (--no-fold "
+                                "shows them all)\ndtrain: rank 0 failed\n"));
+}
+
+TEST_F(RouterTest, ATracebackIsShownWhileItsRankGoesOn) {
+  Make({}, 2);
+  router_->Deliver("a", Rank(0), kErr, kTraceback);
+  router_->Deliver("a", Rank(1), kErr, kTraceback);
+  RunUntil([&] { return absl::StrContains(Err(), "rank 1 wrote the same"); });
+  EXPECT_TRUE(absl::StartsWith(Err(), kFirstTraceback)) << Err();
+  Finish();
+}
+
+TEST_F(RouterTest, LogFilesHoldEveryTracebackAndNoFoldShowsIt) {
+  Options options;
+  options.log_dir = dir_ + "/logs";
+  Make(options, 2);
+  ASSERT_TRUE(router_->Open().ok());
+  for (uint32_t rank : {0u, 1u}) router_->Deliver("a", Rank(rank), kErr, kTraceback);
+  Finish();
+  EXPECT_EQ(ReadFile(dir_ + "/logs/rank-00001.err"), kTraceback);
+  options.fold = false;
+  options.log_dir.clear();
+  Make(options, 2);
+  for (uint32_t rank : {0u, 1u}) router_->Deliver("a", Rank(rank), kErr, kTraceback);
+  Finish();
+  EXPECT_THAT(Err(), HasSubstr("[1] KeyError: 1\n"));
 }
 
 // J6

@@ -40,7 +40,7 @@ TEST_F(StdinSourceTest, OneRankGetsChunksAsItTakesThemAndThenTheEnd) {
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());
   Make(pipe->first.get());
-  source_->Start("1", 2);
+  ASSERT_TRUE(source_->Start("1", 2).ok());
   Put(pipe->second, "first");
   RunUntilSent(1);
   Put(pipe->second, "second");
@@ -58,7 +58,7 @@ TEST_F(StdinSourceTest, AllWaitsForTheSlowestRank) {
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());
   Make(pipe->first.get());
-  source_->Start("all", 2);
+  ASSERT_TRUE(source_->Start("all", 2).ok());
   Put(pipe->second, "a");
   RunUntilSent(2);
   Put(pipe->second, "b");
@@ -74,7 +74,7 @@ TEST_F(StdinSourceTest, ARankThatEndedOrClosedItsStdinIsNotWaitedFor) {
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());
   Make(pipe->first.get());
-  source_->Start("all", 3);
+  ASSERT_TRUE(source_->Start("all", 3).ok());
   Put(pipe->second, "a");
   RunUntilSent(3);
   source_->Taken(Rank(0), true);
@@ -91,7 +91,7 @@ TEST_F(StdinSourceTest, NobodyReadsWhenNobodyWantsIt) {
   Put(pipe->second, "kept");
   for (const char* who : {"none", "7"}) {
     Make(pipe->first.get());
-    source_->Start(who, 2);
+    ASSERT_TRUE(source_->Start(who, 2).ok());
     Settle();
   }
   char buffer[8];
@@ -103,7 +103,7 @@ TEST_F(StdinSourceTest, NobodyReadsWhenNobodyWantsIt) {
 TEST_F(StdinSourceTest, DevNullIsAnEndAtOnce) {
   os::UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   Make(null.get());
-  source_->Start("0", 1);
+  ASSERT_TRUE(source_->Start("0", 1).ok());
   RunUntilSent(1);
   EXPECT_THAT(sent_, ElementsAre("0:END"));
 }
@@ -111,7 +111,7 @@ TEST_F(StdinSourceTest, DevNullIsAnEndAtOnce) {
 // A16
 TEST_F(StdinSourceTest, AClosedStdinIsAnEndAtOnce) {
   Make(900);
-  source_->Start("all", 2);
+  ASSERT_TRUE(source_->Start("all", 2).ok());
   EXPECT_THAT(sent_, ElementsAre("0:END", "1:END"));
 }
 
@@ -121,7 +121,7 @@ TEST_F(StdinSourceTest, AFileIsReadInChunks) {
   Put(file, text);
   lseek(file.get(), 0, SEEK_SET);
   Make(file.get());
-  source_->Start("0", 1);
+  ASSERT_TRUE(source_->Start("0", 1).ok());
   size_t got = 0;
   for (size_t chunks = 1; sent_.empty() || sent_.back() != "0:END"; ++chunks) {
     RunUntilSent(chunks);
@@ -146,7 +146,7 @@ TEST_F(StdinSourceTest, ATerminalInWhoseBackgroundWeAreIsNotRead) {
       int ends = 0;
       StdinSource source(
           loop, [&](Rank, absl::string_view, bool end) { ends += end; }, 0);
-      source.Start("0", 1);
+      source.Start("0", 1).IgnoreError();  // there is no fault in it
       _exit(ends == 1 ? 0 : 1);
     }
     int status = 0;

@@ -341,6 +341,35 @@ def test_join_over_a_remote_shell(authority, tmp_path):
     refused("join", other, "gpu03", "--ca", f"host:{plain}", "--rsh", shell, says="no token on stdin", code=2)
 
 
+# An authority that was broken into sends what it likes; join runs as root.
+@pytest.mark.parametrize("bad,kind", [
+    ("ca.crt", tarfile.SYMTYPE), ("crl.pem", tarfile.SYMTYPE), ("node.crt", tarfile.LNKTYPE),
+    ("crl.pem", tarfile.DIRTYPE), ("crl.pem", tarfile.FIFOTYPE)])
+def test_join_takes_regular_files_only(authority, tmp_path, bad, kind):
+    victim = tmp_path / "victim"
+    must("node", authority, "gpu09")
+    sources = {"ca.crt": authority / "ca.crt", "crl.pem": authority / "crl.pem",
+               "node.crt": authority / "nodes/gpu09/node.crt"}
+    victim.write_bytes(sources[bad].read_bytes())  # so that what it leads to fits together
+    victim.chmod(0o600)
+    archive = tmp_path / "sent.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name, source in sources.items():
+            if name != bad:
+                tar.add(source, name)
+        member = tarfile.TarInfo(bad)
+        member.type, member.linkname = kind, str(victim)
+        tar.addfile(member)
+    shell = tmp_path / "rsh"
+    shell.write_text(f'#!/bin/sh\ncat >/dev/null\nexec cat "{archive}"\n')
+    shell.chmod(0o755)
+    tls = tmp_path / "tls"
+    done = run("join", tls, "gpu09", "--ca", "host:/ca", "--rsh", shell, stdin="0" * 64 + "\n")
+    assert mode(victim) == 0o600
+    assert done.returncode == 1, done
+    assert [p.name for p in tls.iterdir()] == ["node.key"]
+
+
 @pytest.mark.parametrize("where", ["-oProxyCommand=id:/d", "host:/d;id", "host:/$(id)", "host:d", "host", "h h:/d"])
 def test_join_where_a_shell_would_be_misled(tmp_path, where):
     refused("join", tmp_path / "t", "gpu02", "--ca", where, says="join needs --ca", code=2)

@@ -72,6 +72,16 @@ def test_a_rank_that_ends_well_and_early_waits_for_the_others(launch, tmp_path):
     assert code == 0 and "last" in out, err
 
 
+def test_a_rank_that_ends_well_while_others_need_it_is_named_at_once(launch, tmp_path):
+    """They wait in a collective for it, and it waits for them to leave."""
+    started = time.monotonic()
+    text = "if r == 1:\n    sys.exit(0)\ndtrain.allreduce(1.0, name='loss')\n"
+    code, _, err = launch(3, script(tmp_path, text))
+    assert code == 1, err
+    assert "rank 1 is leaving the job (it has called dtrain_finalize, or its program has" in err
+    assert "\"loss\"" in err and time.monotonic() - started < 60, err
+
+
 def test_a_forked_child_is_in_no_job(launch, tmp_path):
     text = """
 import os

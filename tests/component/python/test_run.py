@@ -112,6 +112,25 @@ def test_an_exception_comes_back_with_rank_and_traceback(capfd):
     assert "rank 1: Special: (7, 'seven')" in str(error)
     assert "in fails_on_one" in error.traceback and "_worker" not in error.traceback
     assert type(error.__cause__).__name__ == "Special" and error.__cause__.args == (7, "seven")
+    # The exception carries it: neither the rank nor the launcher's report prints it as well.
+    out, err = capfd.readouterr()
+    assert "Special" not in out + err and "Traceback" not in err, err
+    assert "rank 1" in err, err
+
+
+def test_different_exceptions_are_all_shown(capfd):
+    def both_fail():
+        import os
+        import time
+
+        time.sleep(0.2)
+        raise ValueError(f"mine is {os.environ['DTRAIN_RANK']}")
+
+    with pytest.raises(dtrain.RemoteError) as caught:
+        run(both_fail, np=-2, launch_args=["--grace", "10s"])
+    err = capfd.readouterr().err
+    shown = str(caught.value) + err
+    assert shown.count("in both_fail") <= 2 and f"mine is {caught.value.rank}" not in err, shown
 
 
 def test_exceptions_and_results_that_cannot_be_pickled(capfd):

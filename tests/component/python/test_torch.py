@@ -443,3 +443,22 @@ def test_torchs_own_gloo_before_it_and_scripts_as_users_write_them(launch, tmp_p
     assert code == 0, out + err
     for word in ("both", "overlapped", "loss"):
         assert out.count(word) == 2, out + err
+
+
+def named_in_different_order():
+    import torch
+
+    import dtrain
+    import dtrain.torch as hvd
+
+    order = ["layer.a", "layer.b"] if hvd.rank() == 0 else ["layer.b", "layer.a"]
+    try:
+        handles = [hvd.allreduce_async_(torch.ones(1000), name=name) for name in order]
+        return "values", str([float(hvd.synchronize(handle)[0]) for handle in handles])
+    except dtrain.Error as error:
+        return type(error).__name__, str(error)
+
+
+def test_gradients_in_different_order_are_a_mismatch_on_every_rank(on_ranks):
+    for kind, text in on_ranks(2, named_in_different_order):
+        assert kind == "MismatchError" and '"layer.a"' in text and '"layer.b"' in text, text

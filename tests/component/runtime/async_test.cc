@@ -379,6 +379,72 @@ TEST(AsyncTest, BlockingHereAndAsynchronousThereIsAnErrorNotAHang) {
   EXPECT_EQ(ends, AllZero(2));
 }
 
+// Named operations that two ranks make in different orders must not be summed with each other.
+// Equal sizes, so that nothing else tells them apart.
+TEST(AsyncTest, NamesInDifferentOrderAreAMismatchOnAllRanks) {
+  for (const char* threshold : {"1000000", "0"}) {
+    for (const size_t count : {size_t{4}, size_t{300000}}) {
+      const auto start = std::chrono::steady_clock::now();
+      Ranks::Run(
+          3,
+          [&](int rank) {
+            ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+            std::vector<float> a(count, 1.0f), b(count, 100.0f);
+            dtrain_handle handles[2] = {};
+            for (int i = 0; i < 2; ++i) {
+              const bool first = (i == 0) != (rank == 1);
+              float* data = (first ? a : b).data();
+              dtrain_options options = DTRAIN_OPTIONS_INIT;
+              options.name = first ? "layer.a" : "layer.b";
+              // A rank may hear of the mismatch before it has made both.
+              EXPECT_THAT(dtrain_allreduce_async(data, data, count, DTRAIN_FLOAT32, DTRAIN_SUM,
+                                                 &options, &handles[i]),
+                          AnyOf(DTRAIN_OK, DTRAIN_ERROR_MISMATCH));
+            }
+            for (const dtrain_handle handle : handles) {
+              if (handle == 0) continue;
+              EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+            }
+            const std::string text = dtrain_last_error();
+            EXPECT_THAT(text, HasSubstr("do not ask for the same thing"));
+            if (std::string_view(threshold) != "0") {
+              EXPECT_THAT(text,
+                          AllOf(HasSubstr("ranks 0, 2 for allreduce sum of"),
+                                HasSubstr("\"layer.a\"; rank 1 for"), HasSubstr("\"layer.b\"")));
+            } else {  // without an agreement each rank knows its own name only
+              EXPECT_THAT(text, AllOf(HasSubstr(rank == 1 ? "\"layer.b\"" : "\"layer.a\""),
+                                      HasSubstr("rank 1: allreduce sum of"),
+                                      HasSubstr("under another name")));
+            }
+            EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+          },
+          WithEnvironment({{"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "600"},
+                           {"DTRAIN_FUSION_THRESHOLD", threshold}}));
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60))
+          << "not by a timeout";
+    }
+  }
+}
+
+// Not only sums: a broadcast would put one tensor's values into another.
+TEST(AsyncTest, OtherCollectivesUnderDifferentNamesAreAMismatchToo) {
+  Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        float data[4] = {};
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.name = rank == 0 ? "weight" : "bias";
+        dtrain_handle handle = 0;
+        ASSERT_EQ(dtrain_broadcast_async(data, 4, DTRAIN_FLOAT32, 0, &options, &handle), DTRAIN_OK);
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+        EXPECT_THAT(dtrain_last_error(),
+                    AllOf(HasSubstr(options.name), HasSubstr("rank 1: broadcast from rank 0"),
+                          HasSubstr("under another name")));
+      },
+      WithEnvironment({{"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "600"}}));
+}
+
 // M2
 TEST(AsyncTest, RankThatIsKilledFailsWhatIsInFlightOnTheOthers) {
   const auto ends = Ranks::Run(
@@ -402,7 +468,7 @@ TEST(AsyncTest, RankThatIsKilledFailsWhatIsInFlightOnTheOthers) {
         EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
         EXPECT_EQ(dtrain_init(nullptr), DTRAIN_ERROR_STATE) << "not after a failure";
       },
-      WithEnvironment({{"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "600"}}));
+      Ending({{1, -SIGKILL}}, WithEnvironment({{"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "600"}})));
   EXPECT_EQ(ends, (std::vector<int>{0, -SIGKILL, 0}));
 }
 

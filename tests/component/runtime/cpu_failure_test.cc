@@ -140,7 +140,7 @@ TEST(CpuFailureTest, OneOfManyNodesThatDiesIsNamedOnAllRanks) {
           EXPECT_THAT(error.message,
                       AllOf(HasSubstr("lost the connection to rank "), HasSubstr("rank 4")));
         },
-        false);
+        false, {{4, -SIGKILL}});
     std::vector<int> expected(kManyNodes.size(), 0);
     expected[4] = -SIGKILL;
     EXPECT_EQ(ends, expected);
@@ -188,7 +188,7 @@ TEST_P(CpuDeathTest, KilledRankIsNamedAtOnce) {
                       HasSubstr("lost the connection to rank " + std::to_string(victim)));
           if (killer.joinable()) killer.join();
         },
-        false);
+        false, {{victim, -SIGKILL}});
     std::vector<int> expected(4, 0);
     expected[static_cast<size_t>(victim)] = -SIGKILL;
     EXPECT_EQ(ends, expected);
@@ -218,7 +218,7 @@ TEST(CpuFailureTest, StoppedRankIsNamedAtTheTimeout) {
             EXPECT_THAT(error.message, AllOf(HasSubstr("timed out waiting for "),
                                              HasSubstr("rank " + std::to_string(victim))));
           },
-          false);
+          false, {{victim, -SIGKILL}});
       std::vector<int> expected(4, 0);
       expected[static_cast<size_t>(victim)] = -SIGKILL;
       EXPECT_EQ(ends, expected);

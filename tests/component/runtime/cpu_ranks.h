@@ -107,9 +107,9 @@ inline Deadline In(std::chrono::milliseconds time) {
 // unless the body says that this is not to be.
 inline std::vector<int> RunCpuRanks(const CpuSetup& setup,
                                     const std::function<void(CpuCommunicator&)>& body,
-                                    bool meet_at_end = true) {
+                                    bool meet_at_end = true, std::map<int, int> ends = {}) {
   SharedTable table(setup.size());
-  RanksOptions options;
+  RanksOptions options = Ending(std::move(ends));
   options.deadline = setup.deadline;
   return Ranks::Run(
       setup.size(),

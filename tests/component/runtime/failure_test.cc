@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/time.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
+#include "tests/component/runtime/cpu_ranks.h"
 #include "tests/component/runtime/ranks.h"
 
 namespace dtrain::runtime {
@@ -37,13 +39,13 @@ TEST(FailureTest, RankThatDiesBeforeTheStartUpBarrierEndsTheOthersWaitInTime) {
                           HasSubstr("not every rank"), HasSubstr("DTRAIN_TIMEOUT_SECONDS")));
         EXPECT_EQ(dtrain_barrier(), DTRAIN_ERROR_STATE);
       },
-      WithTimeouts("1", "40"));
+      Ending({{1, 7}}, WithTimeouts("1", "40")));
   EXPECT_EQ(ends, (std::vector<int>{0, 7, 0}));
 }
 
 // M7, for the ranks of one node: there is nobody to be named, but the wait ends in time.
 TEST(FailureTest, RankThatDiesBetweenTheBarriersOfTheStartEndsTheOthersWaitInTime) {
-  RanksOptions options = WithTimeouts("1", "40");
+  RanksOptions options = Ending({{2, 7}}, WithTimeouts("1", "40"));
   // Rank 2 asks for rank 0's second entry, and dies of the answer.
   options.instead = [](int rank, const std::string& line) -> std::optional<std::string> {
     if (rank == 2 && line.ends_with("key=dtrain-0.1-0-0")) return "EOF";
@@ -93,7 +95,7 @@ TEST(FailureTest, RankThatIsKilledBetweenCollectivesFailsAllOthersAtOnce) {
         if (rank == 1) raise(SIGKILL);
         ReduceUntilFailure(10);
       },
-      WithTimeouts("40", "600"));
+      Ending({{1, -SIGKILL}}, WithTimeouts("40", "600")));
   EXPECT_EQ(ends, (std::vector<int>{0, -SIGKILL, 0, 0}));
 }
 
@@ -115,7 +117,7 @@ TEST(FailureTest, RankThatIsKilledInTheMiddleOfACollectiveFailsAllOthersAtOnce) 
         }
         ADD_FAILURE() << "rank 2 has survived";
       },
-      WithTimeouts("40", "600"));
+      Ending({{2, -SIGALRM}}, WithTimeouts("40", "600")));
   EXPECT_EQ(ends, (std::vector<int>{0, 0, -SIGALRM, 0}));
 }
 
@@ -131,7 +133,7 @@ TEST(FailureTest, StoppedRankEndsTheOthersWaitInTime) {
                                                HasSubstr("stopped or late"),
                                                HasSubstr("DTRAIN_COLLECTIVE_TIMEOUT_SECONDS")));
       },
-      WithTimeouts("40", "1"));
+      Ending({{1, -SIGKILL}}, WithTimeouts("40", "1")));
   EXPECT_EQ(ends, (std::vector<int>{0, -SIGKILL}));
 }
 
@@ -172,26 +174,132 @@ TEST(FailureTest, RanksThatDisagreeAreNamedAtOnceOnAllRanks) {
   }
 }
 
-TEST(FailureTest, RankThatFinalizesWhileOthersWaitInACollectiveIsNotWaitedForForever) {
-  const auto ends = Ranks::Run(
+// Which ranks leave while the others are in a collective, and where all of them are.
+struct Leaving {
+  const char* name;
+  int ranks;
+  const char* mapping;  // null: one node
+  std::vector<int> leavers;
+};
+
+class LeavingTest : public testing::TestWithParam<Leaving> {};
+INSTANTIATE_TEST_SUITE_P(All, LeavingTest,
+                         testing::Values(Leaving{"OneNode", 3, nullptr, {1}},
+                                         Leaving{"OneNodeFirst", 2, nullptr, {0}},
+                                         Leaving{"NodesOfOne", 3, "(vector,(0,3,1))", {1}},
+                                         Leaving{"NodesOfOneFirst", 3, "(vector,(0,3,1))", {0}},
+                                         Leaving{"NodesOfTwo", 4, "(vector,(0,2,2))", {3}},
+                                         Leaving{"WholeNode", 4, "(vector,(0,2,2))", {2, 3}},
+                                         Leaving{"ManyNodes", 10, "(vector,(0,10,1))", {4}}),
+                         [](const auto& info) { return info.param.name; });
+
+RanksOptions Placed(const Leaving& leaving) {
+  RanksOptions options = WithTimeouts("600", "600");
+  options.environment["DTRAIN_ADDRESS"] = "127.0.0.1";
+  if (leaving.mapping != nullptr) options.mapping = leaving.mapping;
+  return options;
+}
+
+// A worker that ends early leaves the job; the others must not wait for it until the timeout.
+TEST_P(LeavingTest, WhileOthersAreInACollectiveFailsAllAtOnce) {
+  const Leaving& leaving = GetParam();
+  std::string leavers;
+  for (const int rank : leaving.leavers)
+    leavers += (leavers.empty() ? "(" : "|") + std::to_string(rank);
+  const std::string expected = "rank " + leavers + ") is leaving the job .* is in allreduce sum of";
+  for (const size_t count : {size_t{10}, size_t{1000000}}) {
+    SharedTable table(leaving.ranks);
+    Ranks::Run(
+        leaving.ranks,
+        [&](int rank) {
+          ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+          std::vector<float> data(count, 1.0f);
+          const auto reduce = [&] {
+            return dtrain_allreduce(data.data(), data.data(), count, DTRAIN_FLOAT32, DTRAIN_SUM);
+          };
+          ASSERT_EQ(reduce(), DTRAIN_OK) << dtrain_last_error();
+          // Nobody fails before all are through with the first one.
+          ASSERT_TRUE(table.Meet(In(std::chrono::seconds(30))));
+          const auto& all = leaving.leavers;
+          if (std::find(all.begin(), all.end(), rank) != all.end()) {
+            EXPECT_EQ(dtrain_finalize(), DTRAIN_ERROR_MISMATCH);
+            EXPECT_THAT(dtrain_last_error(), HasSubstr("could not leave the job in order"));
+          } else {
+            EXPECT_EQ(reduce(), DTRAIN_ERROR_MISMATCH);
+            EXPECT_THAT(dtrain_last_error(), HasSubstr("collective 1 (allreduce sum of "));
+            EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << "which does not wait then";
+          }
+          EXPECT_THAT(dtrain_last_error(), testing::ContainsRegex(expected));
+        },
+        Placed(leaving));
+  }
+}
+
+// The others may be slower in the last collective, which the one that leaves has been in.
+TEST_P(LeavingTest, AfterTheLastCollectiveDisturbsNobody) {
+  RanksOptions options = Placed(GetParam());
+  options.rejoin = true;
+  Ranks::Run(
+      GetParam().ranks,
+      [](int) {
+        std::vector<float> data(300000, 1.0f);
+        for (int life = 0; life < 4; ++life) {
+          ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+          ASSERT_EQ(dtrain_broadcast(data.data(), data.size(), DTRAIN_FLOAT32, life % 2), DTRAIN_OK)
+              << dtrain_last_error();
+          ASSERT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+        }
+      },
+      options);
+}
+
+// An asynchronous call begins with an agreement, in which the others wait.
+TEST(FailureTest, RankThatLeavesIsToldWithTheNameOfTheCallThatNeedsIt) {
+  Ranks::Run(
       2,
       [](int rank) {
         ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
-        if (rank == 0) {
-          EXPECT_EQ(dtrain_finalize(), DTRAIN_ERROR_TIMEOUT);
-          EXPECT_THAT(dtrain_last_error(), HasSubstr("could not leave the job in order"));
-        } else {
-          EXPECT_THAT(dtrain_barrier(), AnyOf(DTRAIN_ERROR_TIMEOUT, DTRAIN_ERROR_NETWORK));
+        if (rank == 1) {
+          EXPECT_EQ(dtrain_finalize(), DTRAIN_ERROR_MISMATCH);
+          return;
         }
+        float data[4] = {};
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.name = "layer.a";
+        dtrain_handle handle = 0;
+        ASSERT_EQ(
+            dtrain_allreduce_async(data, data, 4, DTRAIN_FLOAT32, DTRAIN_SUM, &options, &handle),
+            DTRAIN_OK);
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+        EXPECT_THAT(dtrain_last_error(),
+                    AllOf(HasSubstr("(allreduce sum of 4 float32, \"layer.a\")"),
+                          HasSubstr("rank 1 is leaving the job (it has called dtrain_finalize")));
       },
-      WithTimeouts("1", "40"));
-  EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+      WithTimeouts("600", "600"));
 }
 
-// Canary: a harness that cannot fail proves nothing.
+// Canaries: a harness that cannot fail proves nothing.
 TEST(HarnessTest, ReportsARankWhoseExpectationFailed) {
   EXPECT_NONFATAL_FAILURE(Ranks::Run(1, [](int) { _exit(Ranks::kExpectationFailed); }),
-                          "see rank 0's output");
+                          "an expectation failed in it");
+}
+
+TEST(HarnessTest, ReportsARankThatDiesOfASignal) {
+  const auto die = [](int rank) {
+    if (rank == 1) raise(SIGKILL);
+  };
+  EXPECT_NONFATAL_FAILURE(Ranks::Run(2, die), "rank 1 ended with signal 9");
+}
+
+// As a sanitizer does it.
+TEST(HarnessTest, ReportsARankThatExitsWithACodeOfItsOwn) {
+  EXPECT_NONFATAL_FAILURE(Ranks::Run(1, [](int) { _exit(66); }), "rank 0 ended with exit code 66");
+}
+
+TEST(HarnessTest, ReportsARankThatWasToDieAndLives) {
+  EXPECT_NONFATAL_FAILURE(Ranks::Run(
+                              1, [](int) {}, Ending({{0, -SIGKILL}})),
+                          "rank 0 ended with exit code 0");
 }
 
 struct BadServer {

@@ -139,6 +139,31 @@ TEST(GroupsTest, JobOfOneRankHasThemToo) {
   EXPECT_EQ(ends, AllZero(1));
 }
 
+// A rank that leaves the job is missing in its groups, too.
+TEST(GroupsTest, RankThatLeavesWhileItsGroupNeedsItIsNamed) {
+  Ranks::Run(
+      4,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_group pair = nullptr;
+        ASSERT_EQ(dtrain_group_create(rank / 2, 0, &pair), DTRAIN_OK);
+        ASSERT_EQ(SumOver(pair, 1), 2);
+        ASSERT_EQ(dtrain_barrier(), DTRAIN_OK);
+        if (rank != 2) {
+          EXPECT_NE(dtrain_finalize(), DTRAIN_OK);
+        } else {
+          dtrain_options options = DTRAIN_OPTIONS_INIT;
+          options.group = pair;
+          dtrain_handle handle = 0;
+          ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK);
+          EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+        }
+        EXPECT_THAT(dtrain_last_error(), AllOf(HasSubstr("group of ranks 2, 3"),
+                                               HasSubstr("rank 1 is leaving the job")));
+      },
+      Patient("600"));
+}
+
 // M2: who waits in another group of the broken job fails at once as well.
 TEST(GroupsTest, FailureInOneGroupEndsTheOthersOfTheJob) {
   const auto ends = Ranks::Run(
@@ -164,7 +189,7 @@ TEST(GroupsTest, FailureInOneGroupEndsTheOthersOfTheJob) {
         }
         EXPECT_EQ(status, DTRAIN_ERROR_NETWORK) << dtrain_last_error();
       },
-      Patient("600"));
+      Ending({{3, -SIGKILL}}, Patient("600")));
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 0, -SIGKILL}));
 }
 

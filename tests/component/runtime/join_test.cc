@@ -120,7 +120,7 @@ TEST(JoinTest, TheEndOfAnotherRankIsNoticed) {
         EXPECT_NE(dtrain_join(nullptr), DTRAIN_OK);
         dtrain_finalize();
       },
-      Patient());
+      Ending({{2, 7}}, Patient()));
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 7}));
 }
 

@@ -94,6 +94,33 @@ TEST(NcclApi, GroupsHaveCommunicatorsOfTheirOwn) {
   });
 }
 
+TEST(NcclApi, ARankThatLeavesWhileAnotherIsInACollectiveIsNamedAtOnce) {
+  for (const bool on_gpu : {true, false}) {
+    void* board = SharedBootstrap::Reserve();
+    RunJob(3, OnNccl(), [&](int rank) {
+      ASSERT_DONE(dtrain_init(nullptr));
+      std::vector<float> host(100, 1);
+      void* data = host.data();
+      if (on_gpu) {
+        ASSERT_DONE(dtrain_alloc_device(400, &data));
+      }
+      ASSERT_DONE(dtrain_allreduce(data, data, 100, DTRAIN_FLOAT32, DTRAIN_SUM));
+      // Nobody fails before all are through with the first one.
+      ASSERT_TRUE(SharedBootstrap(board, rank, 3).Exchange("", NcclRank::In(30)).ok());
+      if (rank == 1) {
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_ERROR_MISMATCH);
+      } else {
+        EXPECT_EQ(dtrain_allreduce(data, data, 100, DTRAIN_FLOAT32, DTRAIN_SUM),
+                  DTRAIN_ERROR_MISMATCH);
+      }
+      const std::string text = dtrain_last_error();
+      EXPECT_NE(text.find("rank 1 (host "), std::string::npos) << text;
+      EXPECT_NE(text.find(" is leaving the job"), std::string::npos) << text;
+      EXPECT_NE(text.find("is in allreduce sum of 100 float32"), std::string::npos) << text;
+    });
+  }
+}
+
 // Its zeros are the host's, wherever the others have their buffers.
 TEST(NcclApi, ARankThatHasJoinedGoesAlongWithSumsOfGpuBuffers) {
   RunJob(3, OnNccl(), [](int rank) {

@@ -97,13 +97,16 @@ TEST(NcclFailure, AnAbortThatHangsEndsTheProcessWithTheReason) {
   testing::internal::CaptureStderr();
   auto environment = With("FAKE_NCCL_ASYNC_ERROR", "1:2:2");
   environment["FAKE_NCCL_HANG_ABORT"] = "1";
-  const auto ends = RunNccl(2, environment, [](NcclRank& self) {
-    auto made = self.Make(milliseconds(500));
-    ASSERT_MADE(made);
-    const MaybeError error = SumUntilBroken(**made);
-    EXPECT_EQ(self.rank, 0) << "a rank whose abort hangs must not get here";
-    EXPECT_TRUE(error);
-  });
+  const auto ends = RunNccl(2, environment,
+                            [](NcclRank& self) {
+                              auto made = self.Make(milliseconds(500));
+                              ASSERT_MADE(made);
+                              const MaybeError error = SumUntilBroken(**made);
+                              EXPECT_EQ(self.rank, 0)
+                                  << "a rank whose abort hangs must not get here";
+                              EXPECT_TRUE(error);
+                            },
+                            {{1, 205}});
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_EQ(ends, (std::vector<int>{0, 205}));
   EXPECT_TRUE(Contains(text, "ncclCommAbort did not end within 0.5 s")) << text;
@@ -190,19 +193,23 @@ TEST(NcclFailure, ARankThatIsMissingRunsIntoTheTimeoutOfAnEnqueuedOperation) {
 
 // M2
 TEST(NcclFailure, ARankThatDiesBreaksTheOthersAtOnce) {
-  const auto ends = RunNccl(4, FakeEnvironment(), [](NcclRank& self) {
-    auto made = self.Make();
-    ASSERT_MADE(made);
-    int value = 1;
-    ASSERT_FALSE(Sum(**made, value));
-    // Nobody dies before all are through with the first one.
-    ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
-    if (self.rank == 2) _exit(7);
-    const MaybeError error = SumUntilBroken(**made);
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code, DTRAIN_ERROR_NETWORK);
-    EXPECT_TRUE(Contains(error->message, "lost the connection to rank 2 (host ")) << error->message;
-  });
+  const auto ends =
+      RunNccl(4, FakeEnvironment(),
+              [](NcclRank& self) {
+                auto made = self.Make();
+                ASSERT_MADE(made);
+                int value = 1;
+                ASSERT_FALSE(Sum(**made, value));
+                // Nobody dies before all are through with the first one.
+                ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
+                if (self.rank == 2) _exit(7);
+                const MaybeError error = SumUntilBroken(**made);
+                ASSERT_TRUE(error);
+                EXPECT_EQ(error->code, DTRAIN_ERROR_NETWORK);
+                EXPECT_TRUE(Contains(error->message, "lost the connection to rank 2 (host "))
+                    << error->message;
+              },
+              {{2, 7}});
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 7, 0}));
 }
 
@@ -342,12 +349,14 @@ TEST(NcclFailure, AForkedChildLeavesTheParentsCommunicatorAlone) {
 }
 
 TEST(NcclFailure, AProcessThatExitsInTheMiddleIsNotHeldUp) {
-  const auto ends = RunNccl(2, FakeEnvironment(), [](NcclRank& self) {
-    auto made = self.Make();
-    ASSERT_MADE(made);
-    ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
-    std::exit(3);
-  });
+  const auto ends = RunNccl(2, FakeEnvironment(),
+                            [](NcclRank& self) {
+                              auto made = self.Make();
+                              ASSERT_MADE(made);
+                              ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
+                              std::exit(3);
+                            },
+                            {{0, 3}, {1, 3}});
   EXPECT_EQ(ends, (std::vector<int>{3, 3}));
 }
 

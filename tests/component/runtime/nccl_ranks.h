@@ -110,18 +110,18 @@ struct NcclRank {
 
 // Forks `n` ranks of one machine. How each ended.
 inline std::vector<int> RunNccl(int n, const std::map<std::string, std::string>& environment,
-                                const std::function<void(NcclRank&)>& body) {
+                                const std::function<void(NcclRank&)>& body,
+                                std::map<int, int> ends = {}) {
   void* board = SharedBootstrap::Reserve();
-  RanksOptions options;
+  RanksOptions options = Ending(std::move(ends));
   options.environment = environment;
-  const auto ends = Ranks::Run(
+  return Ranks::Run(
       n,
       [&](int rank) {
         NcclRank self{rank, n, SharedBootstrap(board, rank, n)};
         body(self);
       },
       options);
-  return ends;
 }
 
 // Memory of the GPU that holds what a test put there. The context is made by the communicator.

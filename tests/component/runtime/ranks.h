@@ -29,13 +29,21 @@ struct RanksOptions {
   // What to answer to a line instead of the right thing; nullopt for the right thing. An empty
   // text is no answer at all; "EOF" closes the connection.
   std::function<std::optional<std::string>(int rank, const std::string& line)> instead;
-  bool rejoin = false;  // the server announces that a rank may join again after its goodbye
+  bool rejoin = false;      // the server announces that a rank may join again after its goodbye
+  std::map<int, int> ends;  // of ranks that are to end in another way than with exit code 0
   std::chrono::seconds deadline{60};
 };
 
+// `options`, for a test in which ranks end like this: an exit code, or minus the signal.
+inline RanksOptions Ending(std::map<int, int> ends, RanksOptions options = {}) {
+  options.ends = std::move(ends);
+  return options;
+}
+
 // Each rank is a fork of this process that runs `body(rank)`; this process is their PMI-1 server.
-// Expectations that fail in a rank fail the test. A rank that is stopped is killed once all the
-// others have ended; one that is alive at the deadline is killed and fails the test.
+// A rank fails the test when an expectation fails in it, or when it ends in another way than the
+// options say: a crash, a sanitizer's report. A rank that is stopped is killed once all the others
+// have ended; one that is alive at the deadline is killed and fails the test.
 class Ranks {
  public:
   using Body = std::function<void(int rank)>;
@@ -46,9 +54,15 @@ class Ranks {
     for (int r = 0; r < n; ++r) ranks.Start(r, n, body);
     ranks.Serve();
     std::vector<int> ends;
-    for (const Rank& rank : ranks.ranks_) {
-      ends.push_back(rank.end);
-      EXPECT_NE(rank.end, kExpectationFailed) << "see rank " << ends.size() - 1 << "'s output";
+    for (int r = 0; r < static_cast<int>(ranks.ranks_.size()); ++r) {
+      const int end = ranks.ranks_[static_cast<size_t>(r)].end;
+      const auto expected = ranks.options_.ends.find(r);
+      EXPECT_EQ(end, expected == ranks.options_.ends.end() ? 0 : expected->second)
+          << "rank " << r << " ended with "
+          << (end < 0 ? "signal " + std::to_string(-end) : "exit code " + std::to_string(end))
+          << (end == kExpectationFailed ? ": an expectation failed in it" : "") << "; see rank "
+          << r << "'s output";
+      ends.push_back(end);
     }
     return ends;
   }

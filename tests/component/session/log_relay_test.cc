@@ -20,7 +20,15 @@ class ReadTest : public ::testing::Test {
   ReadTest() {
     spool_.Reset(open(::testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     EXPECT_TRUE(spool_);
-    relay_.Opened(3, kOut, os::UniqueFd(fcntl(spool_.get(), F_DUPFD_CLOEXEC, 0)));
+    v1::JobPart part;
+    part.add_workers()->set_rank(3);
+    part.add_workers()->set_rank(4);
+    relay_.Expect(part);
+    EXPECT_TRUE(Open(3, Copy()).ok());
+  }
+  os::UniqueFd Copy() { return os::UniqueFd(fcntl(spool_.get(), F_DUPFD_CLOEXEC, 0)); }
+  absl::Status Open(uint32_t rank, os::UniqueFd spool, v1::StreamKind stream = kOut) {
+    return relay_.Opened(rank, stream, std::move(spool), geteuid());
   }
   void Write(const std::string& text) {
     ASSERT_EQ(pwrite(spool_.get(), text.data(), text.size(), static_cast<off_t>(size_)),
@@ -50,6 +58,25 @@ TEST_F(ReadTest, APieceIsWhatWasAskedFor) {
   EXPECT_EQ(Read(0, 0).data(), "");
   EXPECT_EQ(relay_.size(3, kOut), 5u);
   EXPECT_EQ(relay_.size(4, kOut), 0u);
+}
+
+// A shepherd is its user's, and may be anything.
+TEST_F(ReadTest, WhatNoShepherdOfOursSendsIsRefused) {
+  EXPECT_TRUE(Open(4, os::UniqueFd()).ok());
+  EXPECT_TRUE(Open(4, Copy()).ok());
+  EXPECT_EQ(Open(4, Copy()).message(), "it opened output of rank 4 twice");
+  EXPECT_EQ(Open(5, Copy()).message(), "it told of output 1 of rank 5, which is not here");
+  EXPECT_TRUE(absl::IsInvalidArgument(Open(4, Copy(), static_cast<v1::StreamKind>(7))));
+  int pipes[2];
+  ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  os::UniqueFd other(pipes[1]);
+  EXPECT_FALSE(Open(4, os::UniqueFd(pipes[0]), v1::STREAM_KIND_STDERR).ok());
+  EXPECT_EQ(relay_.Opened(4, v1::STREAM_KIND_STDERR, Copy(), geteuid() + 1).message(),
+            "the file for output of rank 4 is not one to read from: it is another user's");
+  v1::Started started;
+  started.add_workers()->set_rank(6);
+  relay_.Started(started);
+  EXPECT_TRUE(absl::IsNotFound(relay_.Read(6, kOut, 0, kMiB).status()));
 }
 
 // A stream has a file from its first byte on.

@@ -211,6 +211,29 @@ TEST_F(AdoptionTest, AFenceEnteredWhileNoAgentIsThereIsSaidToTheNext) {
   EXPECT_THAT(fences_, SizeIs(1));
 }
 
+// It cannot be told all again, so what is kept for it has a bound, and the job an end with a
+// reason.
+TEST_F(AdoptionTest, ALauncherThatNeverAcknowledgesLosesItsWorkers) {
+  Keep(kLong);
+  Start(Shell(1, "echo ready; while :; do sleep 1; done"));
+  ASSERT_TRUE(UntilStarted());
+  ASSERT_TRUE(Until([&] { return Out(0) == "ready\n"; }));
+  auto workers = WorkerPidfds();
+  // Answered at once: there is no such rank.
+  constexpr size_t kMost = Outbox<v1::ShepherdEvent>::kMostMessages;
+  for (size_t sent = 0; sent < kMost;) {
+    for (int i = 0; i < 1024; ++i, ++sent) Stdin(99, "", false);
+    // The agent itself listens.
+    ASSERT_TRUE(Until([&] { return closed_ || stdin_taken_.size() >= sent - 1; }));
+  }
+  ASSERT_TRUE(Until([&] { return closed_; }, std::chrono::seconds(60)));
+  EXPECT_FALSE(finished_);
+  ASSERT_THAT(failures_, SizeIs(1));
+  EXPECT_THAT(failures_[0].message(), ::testing::HasSubstr("has not acknowledged the last 65536"));
+  EXPECT_TRUE(Gone(workers[0].get()));
+  EXPECT_TRUE(ShepherdExited());
+}
+
 TEST_F(AdoptionTest, ManyAgentsInTurnLoseNothing) {
   Keep(kLong);
   Start(Script(1, "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i + 1)); done; wait_go"));

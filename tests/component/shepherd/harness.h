@@ -121,7 +121,7 @@ class ShepherdTest : public ::testing::Test {
     v1::Hello& hello = *request.mutable_keep_running()->mutable_hello();
     hello.set_job_id(job_id_);
     hello.set_lease_ms(static_cast<uint32_t>(lease_.count()));
-    channel_->Send(request.SerializeAsString(), bound.get());
+    EXPECT_TRUE(channel_->Send(request.SerializeAsString(), bound.get()).ok());
   }
   // The agent dies.
   void Leave() {
@@ -165,7 +165,9 @@ class ShepherdTest : public ::testing::Test {
         [this](const absl::Status&) { closed_ = true; });
   }
 
-  void Send(const v1::ShepherdRequest& request) { channel_->Send(request.SerializeAsString()); }
+  void Send(const v1::ShepherdRequest& request) {
+    EXPECT_TRUE(channel_->Send(request.SerializeAsString()).ok());
+  }
   void Stop(uint32_t grace_ms) {
     v1::ShepherdRequest request;
     request.mutable_stop()->set_grace_ms(grace_ms);

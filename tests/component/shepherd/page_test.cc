@@ -2,6 +2,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/page/worker_page.h"
 #include "tests/component/shepherd/harness.h"
 
@@ -56,6 +57,23 @@ TEST_F(PageTest, AWorkerWithoutTheLibraryTellsNothing) {
   ASSERT_EQ(progress_.count(1), 1u);  // its last counters, though it was gone within the second
   EXPECT_EQ(progress_[1].operations(), 3u);
   EXPECT_FALSE(progress_[1].inside());
+}
+
+// 22: told whatever the program is, since when, and taken back when it goes on.
+TEST_F(PageTest, AWorkerThatDoesNotRunIsTold) {
+  Start(Program(2,
+                "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)\n"
+                "else: import time; time.sleep(60)\n"));
+  ASSERT_TRUE(Until([&] { return progress_[1].process_state() == 'T'; }));
+  EXPECT_TRUE(progress_[1].stopped());
+  const int64_t since = progress_[1].state_since_unix_nanos();
+  EXPECT_NEAR(static_cast<double>(since), static_cast<double>(absl::GetCurrentTimeNanos()), 60e9);
+  progress_.erase(1);
+  ASSERT_TRUE(Until([&] { return progress_.count(1) > 0; }));
+  EXPECT_EQ(progress_[1].state_since_unix_nanos(), since);
+  EXPECT_EQ(progress_.count(0), 0u);
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
 }
 
 TEST_F(PageTest, AChangeThatWasNeverFinishedIsTold) {

@@ -15,6 +15,8 @@ struct Note {
   int text = 0;
   void set_sequence(uint64_t n) { number = n; }
   uint64_t sequence() const { return number; }
+  size_t ByteSizeLong() const { return size; }
+  size_t size = 1;
 };
 
 TEST(OutboxTest, NumbersFromOneAndForgetsWhatWasAcknowledged) {
@@ -28,6 +30,25 @@ TEST(OutboxTest, NumbersFromOneAndForgetsWhatWasAcknowledged) {
   outbox.Acknowledge(1);  // an old one, late
   EXPECT_EQ(outbox.kept().size(), 1u);
   EXPECT_EQ(outbox.last(), 3u);
+}
+
+TEST(OutboxTest, IsFullByCountOrByBytes) {
+  Outbox<Note> many;
+  for (size_t i = 0; i < Outbox<Note>::kMostMessages; ++i) {
+    ASSERT_FALSE(many.full());
+    many.Add({});
+  }
+  EXPECT_TRUE(many.full());
+  many.Acknowledge(1);
+  EXPECT_FALSE(many.full());
+
+  Outbox<Note> large;
+  large.Add({.size = Outbox<Note>::kMostBytes - 1});
+  EXPECT_FALSE(large.full());
+  large.Add({});
+  EXPECT_TRUE(large.full());
+  large.Acknowledge(1);
+  EXPECT_FALSE(large.full());
 }
 
 TEST(InboxTest, TakesTheNextOneOnly) {

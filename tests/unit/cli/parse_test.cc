@@ -98,6 +98,7 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
                             "--tag-output",
                             "host",
                             "--timestamps",
+                            "--no-fold",
                             "--log-dir",
                             "logs",
                             "--stdin",
@@ -148,6 +149,7 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
   EXPECT_EQ(o.transport.connect_timeout, std::chrono::seconds(3));
   EXPECT_EQ(o.output.tag, output::Tag::kHost);
   EXPECT_TRUE(o.output.timestamps);
+  EXPECT_FALSE(o.output.fold);
   EXPECT_EQ(o.output.log_dir, "logs");
   EXPECT_TRUE(o.verbose);
   EXPECT_EQ(o.result_json, "r.json");

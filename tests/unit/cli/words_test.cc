@@ -37,6 +37,15 @@ TEST(WordsTest, OneFlagHasManySpellings) {
   EXPECT_EQ(Split({"--oversubscribe=false"}).flags, (Strings{"--oversubscribe=false"}));
 }
 
+TEST(WordsTest, SeveralProgramsAreRejectedAndAColonIsAnArgumentBehindDashes) {
+  EXPECT_NE(Error({"-np", "1", "a", ":", "-np", "1", "b"}).find("several programs"),
+            std::string::npos);
+  EXPECT_NE(Error({"a", "x", ":", "b"}).find("several programs"), std::string::npos);
+  EXPECT_EQ(Split({"--", "a", ":", "b"}).command, (Strings{"a", ":", "b"}));
+  EXPECT_EQ(Split({"sh", "-c", ":"}).command, (Strings{"sh", "-c", ":"}));
+  EXPECT_EQ(Split({":", "x"}).command, (Strings{":", "x"}));
+}
+
 TEST(WordsTest, ValuesMayBeginWithADashOrBeEmpty) {
   EXPECT_EQ(Split({"-np", "-4"}).flags, (Strings{"--np", "-4"}));
   EXPECT_EQ(Split({"--wdir="}).flags, (Strings{"--wdir", ""}));

@@ -89,8 +89,8 @@ class JobFixture : public testing::Test {
     eth.set_up(true);
     eth.set_physical(true);
     v1::Address& address = *eth.add_addresses();
-    address.set_ip(absl::StrCat("10.0.0.", node + 1));
-    address.set_prefix_length(24);
+    address.set_ip(absl::StrCat("10.0.", node / 250, ".", node % 250 + 1));
+    address.set_prefix_length(Size() > 250 ? 16 : 24);
     return inventory;
   }
   void FillWelcome(const v1::Inventory& inventory, v1::Welcome& welcome) {

@@ -11,6 +11,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::StartsWith;
 using Kind = v1::SessionRequest::KindCase;
 
 class RunningTest : public JobFixture {};
@@ -119,6 +120,140 @@ TEST_F(RunningTest, FailuresAreOrderedAcrossClocksThatDisagree) {
   EndAll();
   EXPECT_EQ(verdict().rank, Rank(0));
   EXPECT_EQ(verdict().exit_code, 4);
+}
+
+// C17: a node's clock is set while the job runs, by an hour in one direction or the other, before
+// or after its next beat.
+TEST_F(RunningTest, TheFirstFailureIsThatOfAClockThatIsSet) {
+  constexpr int64_t kHour = 3'600'000'000'000;
+  for (const int64_t step : {kHour, -kHour}) {
+    for (const bool beat : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(step, beat ? " after a beat" : ""));
+      all_.clear();
+      finished_ = false;
+      Make(2);
+      RunUntil(State::kRunning);
+      auto beats = [&](int64_t ahead) {
+        for (uint32_t node : {0, 1}) {
+          v1::SessionEvent event;
+          event.mutable_heartbeat()->set_unix_nanos(kEpoch + (now_ - start_).count() +
+                                                    (node == 1 ? ahead : 0));
+          Message(node, event);
+        }
+      };
+      for (int i = 0; i < 10; ++i) {
+        now_ += seconds(3);
+        beats(0);
+      }
+      now_ += seconds(1);
+      if (beat) beats(step);
+      EXPECT_EQ(core_->nodes()[1].clock_ahead_nanos, beat ? step : 0);
+      EXPECT_EQ(core_->nodes()[1].clock_ahead_at_start_nanos, 0);
+      const int64_t wall = kEpoch + (now_ - start_).count();
+      v1::WorkerExit cause = ExitOf(0, 4);
+      cause.set_unix_nanos(wall + 1'000'000);
+      v1::WorkerExit victim = ExitOf(2, 1);
+      victim.set_unix_nanos(wall + step + 5'000'000);
+      now_ += milliseconds(20);
+      Exit(victim);
+      Exit(cause);
+      EXPECT_NEAR(static_cast<double>(core_->ranks()[2].ended_unix_nanos - wall), 5e6, 20e6);
+      EndAll();
+      EXPECT_EQ(verdict().rank, Rank(0));
+    }
+  }
+}
+
+// ---- 22: ranks that do not run ----
+
+class HaltedTest : public JobFixture {
+ protected:
+  void Run() {
+    Make(2);
+    RunUntil(State::kHolding);
+    PortsHeld(0);
+    for (uint32_t node : {0, 1}) {
+      v1::SessionEvent event;
+      for (uint32_t i = 0; i < 2; ++i) {
+        v1::WorkerStarted& worker = *event.mutable_started()->add_workers();
+        worker.set_rank(2 * node + i);
+        worker.set_pid(120 + 2 * node + i);
+      }
+      Message(node, event);
+    }
+    ASSERT_EQ(core_->state(), State::kRunning);
+  }
+  void Look(char state) {
+    v1::SessionEvent event;
+    v1::RankProgress& progress = *event.mutable_progress()->add_ranks();
+    progress.set_rank(3);
+    progress.set_process_state(static_cast<uint32_t>(state));
+    if (state != 0 && since_ == 0) since_ = kEpoch + (now_ - start_).count();
+    if (state == 0) since_ = 0;
+    progress.set_state_since_unix_nanos(since_);
+    Message(1, event);
+  }
+  int64_t since_ = 0;
+};
+
+// kEpoch is 22:13:20 UTC.
+TEST_F(HaltedTest, TheTimeLimitTellsWhoDoesNotRunAndSinceWhen) {
+  options_.time_limit = seconds(20);
+  Run();
+  Pass(seconds(5), {0, 1});
+  Look('T');
+  Pass(seconds(15), {0, 1});
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 209);
+  EXPECT_EQ(verdict().message,
+            "the time limit of 20 s was reached; 4 of 4 ranks still ran; rank 3 on node1 (pid "
+            "123): stopped (T) since 22:13:25");
+}
+
+TEST_F(HaltedTest, WhatRunsAgainIsNotTold) {
+  options_.time_limit = seconds(20);
+  Run();
+  Look('D');
+  Pass(seconds(5), {0, 1});
+  Look(0);
+  Exit(0, 0);
+  Pass(seconds(15), {0, 1});
+  EndAll();
+  EXPECT_EQ(verdict().message, "the time limit of 20 s was reached; 3 of 4 ranks still ran");
+}
+
+TEST_F(HaltedTest, AStallOfAMinuteIsSaidOnceWhileTheJobRuns) {
+  Run();
+  for (int i = 0; i < 180; ++i) {
+    Look(i == 100 ? '\0' : 't');
+    Pass(seconds(1), {0, 1});
+    EXPECT_EQ(Warnings().size(), i < 60 ? 0u : i < 161 ? 1u : 2u) << i;
+  }
+  EXPECT_THAT(Warnings(),
+              ElementsAre("rank 3 on node1 (pid 123): stopped by a debugger (t) since 22:13:20",
+                          "rank 3 on node1 (pid 123): stopped by a debugger (t) since 22:15:01"));
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+TEST_F(HaltedTest, TheTimeLimitTellsWhatTheOthersWaitIn) {
+  options_.time_limit = seconds(20);
+  Run();
+  v1::SessionEvent event;
+  for (uint32_t rank : {0, 1}) {
+    v1::RankProgress& progress = *event.mutable_progress()->add_ranks();
+    progress.set_rank(rank);
+    progress.set_joined(true);
+    progress.set_inside(true);
+    progress.set_number(7);
+    progress.set_operations(7);
+    progress.set_kind(1);
+  }
+  Message(0, event);
+  Look('T');
+  Pass(seconds(20), {0, 1});
+  EXPECT_THAT(verdict().message,
+              HasSubstr("(pid 123): stopped (T) since 22:13:20; rank 0 on node0 has been "
+                        "inside collective 7 (allreduce"));
 }
 
 TEST_F(RunningTest, AfterTheSettlingTimeTheVerdictStands) {
@@ -367,19 +502,178 @@ TEST_F(RunningTest, ANodeThatFallsSilentAfterAFailureIsNotItsCause) {
   EXPECT_EQ(verdict().exit_code, 3);
 }
 
-// C11, K6: our own pause is nobody's silence.
+// C11, K6: our own pause is nobody's silence. Before and after it each node has its lease.
 TEST_F(RunningTest, OurOwnPauseLosesNobody) {
   options_.lease = seconds(15);
   Make(2);
   RunUntil(State::kRunning);
-  Pass(seconds(5), {0, 1});
+  Pass(seconds(5), {0, 1});  // both were heard two seconds ago
   now_ += seconds(60);
   Feed(Tick{});
   EXPECT_EQ(core_->state(), State::kRunning);
-  Pass(seconds(14), {0});
+  Pass(seconds(10), {0});
   EXPECT_EQ(core_->state(), State::kRunning);
-  Pass(seconds(2), {0});
+  Pass(seconds(3), {0});
   EXPECT_EQ(core_->state(), State::kStopping);
+}
+
+// A process that gets the CPU for a moment now and then. Only what it has of its time counts, so
+// that a node that is gone is lost after a while all the same.
+TEST_F(RunningTest, ManyShortPausesDoNotCountEither) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(core_->state(), State::kRunning) << i;
+    now_ = core_->NextDeadline() + seconds(4);
+    Feed(Tick{});
+  }
+  EXPECT_GT(now_ - start_, seconds(16));
+  for (int i = 0; i < 20 && core_->state() == State::kRunning; ++i) {
+    now_ = core_->NextDeadline() + seconds(4);
+    Feed(Tick{});
+  }
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// A busy machine's lateness is no pause.
+TEST_F(RunningTest, ALittleLatenessCounts) {
+  options_.lease = seconds(15);
+  Make(1);
+  RunUntil(State::kRunning);
+  while (core_->state() == State::kRunning && now_ < start_ + seconds(30)) {
+    now_ = core_->NextDeadline() + milliseconds(500);
+    Feed(Tick{});
+  }
+  EXPECT_LE(now_ - start_, seconds(17));
+}
+
+// K11: nodes ended the job as we were stopped for longer than the lease. That is one line.
+TEST_F(RunningTest, APauseBeyondTheLeaseIsToldAsOurs) {
+  options_.lease = seconds(15);
+  Make(3);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1, 2});
+  now_ += seconds(40);
+  Exit(0, 0, SIGTERM, /*told=*/true);
+  EXPECT_EQ(core_->state(), State::kStopping);
+  Exit(2, 0, SIGTERM, /*told=*/true);
+  Closed(0, "the launcher was not heard from; its workers have been ended");
+  Pass(seconds(1), {1, 2});
+  Closed(1, "the launcher was not heard from; its workers have been ended");
+  Closed(2, "reset");
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for 37 s "));
+  EXPECT_THAT(verdict().message, Not(HasSubstr("\n")));
+  EXPECT_THAT(Warnings(), IsEmpty());
+}
+
+// Our own node's ranks fail when those of the others are gone, and may be heard of first.
+TEST_F(RunningTest, ARankThatFailsByOurPauseIsNotItsCause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1});
+  const int64_t wall = kEpoch + (now_ - start_).count();
+  now_ += seconds(40);
+  v1::WorkerExit effect = ExitOf(0, 1);
+  effect.set_unix_nanos(wall + 16'000'000'000);
+  v1::WorkerExit cause = ExitOf(2, 0, SIGTERM, /*told=*/true);
+  cause.set_unix_nanos(wall + 15'000'000'000);
+  Exit(effect);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kWorker);
+  Exit(cause);
+  EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for "));
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// A sleep of the machine, that its monotonic clock knows nothing of.
+TEST_F(RunningTest, ASleepIsToldAsOurs) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(1), {0, 1});
+  Feed(Slept{seconds(3600)});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Feed(NodeClosed{NodeId(1), absl::NotFoundError("this agent has no such job (any more)")});
+  EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for 3600 s "));
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+TEST_F(RunningTest, AShortPauseIsNoCause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1});
+  now_ += seconds(8);
+  Closed(1, "reset by peer");
+  Exit(0, 0, SIGTERM, /*told=*/true);
+  Exit(1, 0, SIGTERM, /*told=*/true);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(20));
+  ASSERT_TRUE(finished_);
+  EXPECT_THAT(verdict().message, HasSubstr("node1: the connection to its agent is lost: reset"));
+}
+
+// 30: the agent on our own machine is watched by its process: its stream ends when it does.
+TEST_F(RunningTest, TheAgentOfOurOwnMachineIsNotLostBySilence) {
+  options_.lease = seconds(15);
+  Make(2);
+  Feed(NodeConnected{NodeId(0), /*same_machine=*/true});
+  Feed(NodeConnected{NodeId(1)});
+  EXPECT_TRUE(SentTo(0)[0].hello().same_machine());
+  EXPECT_FALSE(SentTo(1)[0].hello().same_machine());
+  Welcome(0);
+  Welcome(1);
+  ProbeAll();
+  PortsHeld(0);
+  Started(0);
+  Started(1);
+  Pass(seconds(120), {1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  EXPECT_THAT(Warnings(), testing::ElementsAre(
+                              HasSubstr("node0: nothing was heard from it for 6 s; its agent")));
+  Closed(0, "killed");
+  EXPECT_EQ(core_->state(), State::kStopping);
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// Nobody's child: a resident agent, which a relay of ours leads to.
+TEST_F(RunningTest, AResidentAgentOfOurOwnMachineHasALease) {
+  options_.lease = seconds(15);
+  Make(1);
+  Feed(NodeConnected{NodeId(0), /*same_machine=*/true});
+  v1::SessionEvent event;
+  FillWelcome(Inventory(0), *event.mutable_welcome());
+  event.mutable_welcome()->set_resumable(true);
+  Message(0, event);
+  PortsHeld(0);
+  Started(0);
+  ASSERT_EQ(core_->state(), State::kRunning);
+  Pass(seconds(20), {});
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// Pauses that are past are no excuse for a node that dies later.
+TEST_F(RunningTest, PausesOfLongAgoAreForgotten) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  for (int i = 0; i < 50; ++i) {
+    Pass(seconds(10), {0, 1});
+    now_ = core_->NextDeadline() + seconds(2);
+    for (uint32_t node : {0, 1}) Beat(node);
+  }
+  Closed(1, "reset");
+  Exit(0, 0, SIGTERM, /*told=*/true);
+  Exit(1, 0, SIGTERM, /*told=*/true);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(20));
+  ASSERT_TRUE(finished_);
+  EXPECT_THAT(verdict().message, HasSubstr("node1: the connection to its agent is lost: reset"));
 }
 
 TEST_F(RunningTest, OutputThatIsLostWithItsNodeIsTold) {
@@ -546,6 +840,26 @@ TEST_F(RunningTest, AKilledRankIsTheCauseOfANeighbourThatExitedJustBefore) {
   EndAll();
   EXPECT_EQ(verdict().rank, Rank(2));
   EXPECT_EQ(verdict().exit_code, 137);
+}
+
+TEST_F(RunningTest, AWarningThatIsADetailSaysSo) {
+  Make(2);
+  RunUntil(State::kRunning);
+  v1::SessionEvent event;
+  event.mutable_warning()->set_message("no cgroup");
+  event.mutable_warning()->set_detail(true);
+  Message(0, event);
+  event.mutable_warning()->set_message("disk nearly full");
+  event.mutable_warning()->set_detail(false);
+  Message(0, event);
+  Pass(seconds(1), {0, 1});
+  std::vector<std::string> details, others;
+  for (const Action& action : all_) {
+    const auto* warn = std::get_if<Warn>(&action);
+    if (warn != nullptr) (warn->detail ? details : others).push_back(warn->text);
+  }
+  EXPECT_THAT(details, testing::ElementsAre("node0: no cgroup"));
+  EXPECT_THAT(others, testing::ElementsAre("node0: disk nearly full"));
 }
 
 TEST_F(RunningTest, WhatSeveralNodesWarnOfIsOneLine) {

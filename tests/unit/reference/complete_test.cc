@@ -41,7 +41,7 @@ TEST(Complete, CommandsAndWhatTheyAre) {
   EXPECT_THAT(Words({"completion", ""}), ElementsAre("bash", "zsh", "fish"));
   EXPECT_THAT(Words({"man", "dtrain-bench-"}),
               ElementsAre("dtrain-bench-allreduce", "dtrain-bench-p2p", "dtrain-bench-scaling"));
-  EXPECT_EQ(At({"laun"}).words.at(0).summary, "start a job and wait for its end");
+  EXPECT_EQ(At({"laun"}).words.at(0).summary, "start a job and wait for it to finish");
   EXPECT_THAT(Words({"--"}), ElementsAre("--help", "--version"));
   EXPECT_THAT(Words({"nonsense", ""}), IsEmpty());
 }
@@ -114,7 +114,7 @@ TEST(Complete, TheAnswerIsALineForEachWord) {
   EXPECT_EQ(FormatCompletion(At({"launch", "--rankfile", ""})), "files\n");
   EXPECT_EQ(FormatCompletion(At({"launch", "ls", "-l"})), "program 2\n");
   EXPECT_EQ(FormatCompletion(At({"launch", "--ssh-c"})),
-            "words\n--ssh-config\tinstead of ~/.ssh/config\n");
+            "words\n--ssh-config\tread FILE instead of ~/.ssh/config\n");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace {
 
 using testing::AllOf;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 Collective Sum(size_t count, dtrain_type type = DTRAIN_FLOAT32, dtrain_op op = DTRAIN_SUM) {
@@ -55,6 +56,16 @@ TEST(AgreementTest, FindsTheFirstOperationThatDiffers) {
     EXPECT_EQ(ReadOffers(Lowest({one, other})).differs, std::optional<size_t>(2));
     EXPECT_EQ(ReadOffers(Lowest({other, one, one})).differs, std::optional<size_t>(2));
   }
+}
+
+TEST(AgreementTest, TheNameIsPartOfIt) {
+  std::vector<Collective> one(3, Sum(4)), other = one;
+  one[1].name = NameHash("a");
+  other[1].name = NameHash("b");
+  EXPECT_EQ(ReadOffers(Lowest({one, other})).differs, std::optional<size_t>(1));
+  EXPECT_EQ(ReadOffers(Lowest({one, one})).differs, std::nullopt);
+  other[1].name = 0;
+  EXPECT_EQ(ReadOffers(Lowest({one, other})).differs, std::optional<size_t>(1)) << "none";
 }
 
 TEST(AgreementTest, ARankThatHasJoinedGoesAlongWithTheOthers) {
@@ -125,15 +136,35 @@ TEST(PlanTest, EachOperationIsInExactlyOneBatchOfItsKind) {
 TEST(DisagreementTest, NamesTheRanksAndWhatTheyAskFor) {
   std::vector<int64_t> all;
   for (const Collective& what : {Sum(10), Sum(11), Sum(10)}) {
-    int64_t words[kDescriptionWords];
-    PackDescription(what, words);
-    all.insert(all.end(), words, words + kDescriptionWords);
+    int64_t words[kStatementWords];
+    PackStatement(what, "", words);
+    all.insert(all.end(), words, words + kStatementWords);
   }
   EXPECT_THAT(DescribeDisagreement(all),
               AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
                     HasSubstr("rank 1 for allreduce sum of 11 float32")));
-  PackJoined(&all[kDescriptionWords]);
+  PackJoined(&all[kStatementWords]);
   EXPECT_THAT(DescribeDisagreement(all), HasSubstr("rank 1 for dtrain_join"));
+}
+
+TEST(DisagreementTest, TellsTheNamesApartAlsoWhereTheyAreTooLongToBeWhole) {
+  const auto statements = [](const std::vector<std::string>& names) {
+    std::vector<int64_t> all(names.size() * kStatementWords);
+    for (size_t r = 0; r < names.size(); ++r) {
+      Collective what = Sum(10);
+      what.name = NameHash(names[r]);
+      PackStatement(what, names[r], &all[r * kStatementWords]);
+    }
+    return DescribeDisagreement(all);
+  };
+  EXPECT_THAT(statements({"a", "b", "a", ""}),
+              AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32 \"a\"; "),
+                    HasSubstr("rank 1 for allreduce sum of 10 float32 \"b\"; "),
+                    EndsWith("rank 3 for allreduce sum of 10 float32")));
+  const std::string end(200, 'x');
+  EXPECT_THAT(
+      statements({"a" + end + ".weight", "b" + end + ".weight"}),
+      AllOf(HasSubstr("rank 0 for "), HasSubstr("; rank 1 for "), HasSubstr("xxx.weight\"")));
 }
 
 TEST(SplitTest, RanksByKeyThenByRank) {

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "agent/session/session_core.h"
+#include "common/base/outbox.h"
 
 namespace dtrain::session {
 namespace {
@@ -20,6 +23,19 @@ std::vector<T> All(const std::vector<Action>& actions) {
     if (const T* found = std::get_if<T>(&action)) out.push_back(*found);
   }
   return out;
+}
+
+// The clock goes on as it does for a process that runs: with a Tick at each deadline. What the last
+// one asks for.
+std::vector<Action> Wait(SessionCore& core, TimePoint& now, Duration duration) {
+  const TimePoint end = now + duration;
+  std::vector<Action> last;
+  while (core.NextDeadline() <= end) {
+    now = std::max(now, core.NextDeadline());
+    last = core.OnEvent(now, Tick{});
+  }
+  now = end;
+  return last;
 }
 
 class ResumeTest : public ::testing::Test {
@@ -74,15 +90,12 @@ class ResumeTest : public ::testing::Test {
 TEST_F(ResumeTest, AStreamThatEndsStopsNothing) {
   EXPECT_THAT(core_.OnEvent(now_, LauncherGone{}), IsEmpty());
   EXPECT_EQ(core_.state(), State::kRunning);
-  now_ += seconds(9);
-  EXPECT_THAT(core_.OnEvent(now_, Tick{}), IsEmpty());
+  EXPECT_THAT(Wait(core_, now_, seconds(9)), IsEmpty());
 }
 
 TEST_F(ResumeTest, TheLeaseEndsTheWorkers) {
   core_.OnEvent(now_, LauncherGone{});
-  now_ += seconds(10);
-  EXPECT_LE(core_.NextDeadline(), now_);
-  const auto sent = All<SendShepherd>(core_.OnEvent(now_, Tick{}));
+  const auto sent = All<SendShepherd>(Wait(core_, now_, seconds(10)));
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_TRUE(sent[0].request.has_stop());
   EXPECT_EQ(core_.state(), State::kOrphaned);
@@ -105,8 +118,7 @@ TEST_F(ResumeTest, WhoComesBackHearsWhatItMissed) {
   const auto up = All<SendEvent>(Hear(Exit(), 5));
   ASSERT_THAT(up, SizeIs(1));
   EXPECT_EQ(up[0].event.sequence(), 5u);
-  now_ += seconds(9);  // the lease began anew
-  EXPECT_THAT(All<SendShepherd>(core_.OnEvent(now_, Tick{})), IsEmpty());
+  EXPECT_THAT(All<SendShepherd>(Wait(core_, now_, seconds(9))), IsEmpty());  // it began anew
 }
 
 TEST_F(ResumeTest, TheWelcomeTellsHowFarTheShepherdIs) {
@@ -144,9 +156,42 @@ TEST_F(ResumeTest, AStartThatComesAgainBeforeTheShepherdAnsweredIsNoError) {
 
 TEST_F(ResumeTest, AcknowledgementsGoDown) {
   v1::SessionRequest beat;
-  beat.mutable_heartbeat()->set_received(6);
+  beat.mutable_heartbeat();
+  beat.set_received(6);
   EXPECT_EQ(All<SendShepherd>(Ask(beat)).at(0).request.acknowledged(), 6u);
   EXPECT_THAT(All<SendShepherd>(Ask(beat)), IsEmpty());  // nothing new
+}
+
+// Chunks of stdin and their answers leave no gap for a heartbeat. Neither end may keep them for
+// one.
+TEST_F(ResumeTest, AMillionMessagesWithoutAHeartbeatAreAcknowledged) {
+  Outbox<v1::SessionRequest> launcher;
+  Inbox of_launcher;  // the shepherd's
+  Outbox<v1::ShepherdEvent> shepherd;
+  Inbox of_shepherd;  // the launcher's
+  launcher.Add({});   // the start
+  ASSERT_TRUE(of_launcher.Take(1));
+  size_t most = 0;
+  for (int i = 0; i < 500'000; ++i) {
+    v1::SessionRequest chunk;
+    chunk.mutable_stdin();
+    chunk.set_received(of_shepherd.last());
+    for (const auto& down : All<SendShepherd>(Ask(launcher.Add(std::move(chunk))))) {
+      shepherd.Acknowledge(down.request.acknowledged());
+      of_launcher.Take(down.request.sequence());
+    }
+    v1::ShepherdEvent taken;
+    taken.mutable_stdin_taken();
+    taken = shepherd.Add(std::move(taken));
+    taken.set_received(of_launcher.last());
+    for (const auto& up : All<SendEvent>(core_.OnEvent(now_, FromShepherd{taken}))) {
+      ASSERT_FALSE(up.event.has_heartbeat());
+      launcher.Acknowledge(up.event.received());
+      of_shepherd.Take(up.event.sequence());
+    }
+    most = std::max({most, launcher.kept().size(), shepherd.kept().size()});
+  }
+  EXPECT_LE(most, 2u);
 }
 
 TEST_F(ResumeTest, TheEndIsToldAgainToWhoMissedIt) {
@@ -220,7 +265,7 @@ TEST_F(ResumeTest, BeforeTheStartTheLauncherMayComeBackToo) {
   SessionCore core(Identity{1, "b", true}, now_);
   core.OnEvent(now_, Request{Hello()});
   EXPECT_THAT(core.OnEvent(now_, LauncherGone{}), IsEmpty());
-  now_ += seconds(9);
+  Wait(core, now_, seconds(9));
   ASSERT_TRUE(core.CanResume(Hello().hello()));
   const auto actions = core.OnEvent(now_, Resumed{Hello().hello()});
   EXPECT_TRUE(All<SendWelcome>(actions).at(0).resumed);
@@ -237,8 +282,7 @@ TEST_F(ResumeTest, BeforeTheStartTheLauncherIsAwaitedForItsLease) {
   EXPECT_FALSE(core.CanResume(Hello().hello())) << "before the Hello";
   core.OnEvent(now_, Request{Hello()});
   core.OnEvent(now_, LauncherGone{});
-  now_ += seconds(10);
-  core.OnEvent(now_, Tick{});
+  Wait(core, now_, seconds(10));
   EXPECT_EQ(core.state(), State::kEnded);
 }
 
@@ -249,8 +293,7 @@ TEST_F(ResumeTest, AnAdoptedJobWaitsForItsLauncher) {
   SessionCore core(Identity{1, "b", true}, now_, account, /*taken=*/3);
   EXPECT_EQ(core.state(), State::kRunning);
   EXPECT_TRUE(core.CanResume(Hello().hello()));
-  now_ += seconds(10);
-  EXPECT_TRUE(All<SendShepherd>(core.OnEvent(now_, Tick{})).at(0).request.has_stop());
+  EXPECT_TRUE(All<SendShepherd>(Wait(core, now_, seconds(10))).at(0).request.has_stop());
 }
 
 // Somebody with the right to it ends a job. Its launcher must know before it sees workers end.

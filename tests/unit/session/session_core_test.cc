@@ -61,6 +61,19 @@ TEST_F(SessionCoreTest, HelloIsWelcomed) {
   EXPECT_EQ(core_.state(), State::kJoined);
 }
 
+TEST(SessionCoreNotice, IsAWarningToTheLauncher) {
+  SessionCore core(Identity{1, "b", false, "another agent is here"}, TimePoint(seconds(1000)));
+  v1::SessionRequest request;
+  request.mutable_hello()->set_protocol(1);
+  request.mutable_hello()->set_build("b");
+  request.mutable_hello()->set_job_id("job");
+  request.mutable_hello()->set_lease_ms(10'000);
+  const auto actions = core.OnEvent(TimePoint(seconds(1000)), Request{request});
+  ASSERT_NE(Find<SendEvent>(actions), nullptr);
+  EXPECT_EQ(Find<SendEvent>(actions)->event.warning().message(), "another agent is here");
+  EXPECT_NE(Find<SendWelcome>(actions), nullptr);
+}
+
 TEST_F(SessionCoreTest, AnotherBuildIsRefusedBeforeAnything) {  // B7
   v1::SessionRequest request = Hello();
   request.mutable_hello()->set_build("other");
@@ -92,6 +105,16 @@ TEST_F(SessionCoreTest, ASecondStartEndsTheSession) {  // O2: no rank twice
   EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
 }
 
+TEST_F(SessionCoreTest, ASignalThatThereIsNoneOfEndsTheSession) {  // K5
+  Start();
+  v1::SessionRequest request;
+  request.mutable_signal()->set_signal(99);
+  const auto actions = Ask(request);
+  EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
+  ASSERT_NE(Find<End>(actions), nullptr);
+  EXPECT_EQ(Find<End>(actions)->status.message(), "no signal has the number 99");
+}
+
 TEST_F(SessionCoreTest, NoHelloWithinThirtySecondsEndsIt) {
   EXPECT_EQ(core_.NextDeadline(), now_ + seconds(30));
   now_ += seconds(30);
@@ -119,6 +142,58 @@ TEST_F(SessionCoreTest, SilenceForALeaseStopsTheWorkersWithTheGrace) {  // F2, G
       EXPECT_EQ(Find<SendShepherd>(actions)->request.stop().grace_ms(), 5000u);
     }
   }
+  EXPECT_EQ(core_.state(), State::kOrphaned);
+}
+
+// 30: an agent that was stopped, or got no CPU, has heard nothing and could not.
+TEST_F(SessionCoreTest, OurOwnPauseIsNotTheLaunchersSilence) {
+  Start();
+  now_ += seconds(2);
+  core_.OnEvent(now_, Tick{});
+  now_ += seconds(60);
+  EXPECT_EQ(Find<SendShepherd>(core_.OnEvent(now_, Tick{})), nullptr);
+  EXPECT_EQ(core_.state(), State::kRunning);
+  // Its silence before and after counts.
+  for (const TimePoint end = now_ + seconds(4); now_ < end;) {
+    now_ = core_.NextDeadline();
+    EXPECT_EQ(Find<SendShepherd>(core_.OnEvent(now_, Tick{})), nullptr);
+  }
+  for (const TimePoint end = now_ + seconds(2); now_ < end && core_.state() == State::kRunning;) {
+    now_ = core_.NextDeadline();
+    core_.OnEvent(now_, Tick{});
+  }
+  EXPECT_EQ(core_.state(), State::kOrphaned);
+}
+
+TEST_F(SessionCoreTest, APauseIsCreditedOnce) {
+  Start();
+  now_ += seconds(60);
+  for (int i = 0; i < 100; ++i) Hear(v1::ShepherdEvent());
+  EXPECT_LE(core_.NextDeadline(), now_ + seconds(10));
+  core_.OnEvent(now_, Tick{});
+  for (int i = 0; i < 5; ++i) {
+    now_ += seconds(2);
+    core_.OnEvent(now_, Tick{});
+  }
+  EXPECT_EQ(core_.state(), State::kOrphaned);
+}
+
+// K11, 30: a launcher on this machine, whose stream ends when it does, may be stopped for long.
+TEST_F(SessionCoreTest, ALauncherOnThisMachineIsWatchedByItsStream) {
+  v1::SessionRequest hello = Hello();
+  hello.mutable_hello()->set_same_machine(true);
+  Ask(hello);
+  v1::SessionRequest start;
+  start.mutable_start()->set_job_id("job");
+  Ask(start);
+  int beats = 0;
+  for (const TimePoint end = now_ + seconds(120); now_ < end;) {
+    now_ = core_.NextDeadline();
+    beats += Find<SendEvent>(core_.OnEvent(now_, Tick{})) != nullptr ? 1 : 0;
+  }
+  EXPECT_EQ(core_.state(), State::kRunning);
+  EXPECT_EQ(beats, 60);
+  core_.OnEvent(now_, LauncherGone{});
   EXPECT_EQ(core_.state(), State::kOrphaned);
 }
 
@@ -186,6 +261,45 @@ TEST_F(SessionCoreTest, ALauncherThatGoesWhileADeadShepherdsWorkersAreKilledIsWa
   core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
   EXPECT_TRUE(core_.OnEvent(now_, LauncherGone{}).empty());
   EXPECT_NE(Find<End>(core_.OnEvent(now_, LeftoversGone{})), nullptr);
+}
+
+// As one that is stopped, or waits for a file server that is down.
+TEST_F(SessionCoreTest, AnOrphanedShepherdThatDoesNotFinishIsKilledAfterItsGrace) {
+  struct Row {
+    uint32_t grace_ms;
+    bool launcher_is_silent;  // else its stream ends
+    bool told_again;          // it says goodbye, or is silent, once more
+  };
+  for (const Row& row : {Row{0, false, false}, Row{5'000, false, true}, Row{5'000, true, false},
+                         Row{90'000, true, true}}) {
+    SessionCore core(Identity{1, "b"}, now_);
+    v1::SessionRequest hello = Hello();
+    hello.mutable_hello()->set_grace_ms(row.grace_ms);
+    core.OnEvent(now_, Request{hello});
+    v1::SessionRequest start;
+    start.mutable_start()->set_job_id("job");
+    core.OnEvent(now_, Request{start});
+    if (row.launcher_is_silent) {
+      // Once asked for, and at once: time in which we did not run would not count.
+      const TimePoint silent = now_ + seconds(10);
+      while (core.NextDeadline() <= silent) core.OnEvent(now_ = core.NextDeadline(), Tick{});
+      now_ = silent;
+    } else {
+      core.OnEvent(now_, LauncherGone{});
+    }
+    ASSERT_EQ(core.state(), State::kOrphaned);
+    const TimePoint until = now_ + milliseconds(row.grace_ms) + seconds(10);
+    EXPECT_EQ(core.NextDeadline(), until);
+    if (row.told_again) core.OnEvent(now_ += seconds(1), LauncherGone{});
+    now_ = until - milliseconds(1);
+    EXPECT_TRUE(core.OnEvent(now_, Tick{}).empty());
+    now_ = until;
+    EXPECT_NE(Find<KillLeftovers>(core.OnEvent(now_, Tick{})), nullptr);
+    EXPECT_EQ(core.state(), State::kReaping);
+    // The end of the one that was killed tells nothing new.
+    EXPECT_TRUE(core.OnEvent(now_, ShepherdGone{"killed by signal 9"}).empty());
+    EXPECT_NE(Find<End>(core.OnEvent(now_, LeftoversGone{})), nullptr);
+  }
 }
 
 TEST_F(SessionCoreTest, AShepherdThatDiesWhileOrphanedEndsTheSessionOnceAllIsKilled) {

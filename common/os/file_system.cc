@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/os/file_system.h"
+
+#include <fcntl.h>
+
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace dtrain::os {
+
+absl::StatusOr<std::string> FileSystemOf(int fd) {
+  // Only files in memory have seals; a memfd's mount is the kernel's own.
+  if (fcntl(fd, F_GET_SEALS) >= 0) return "tmpfs";
+  std::string line, id;
+  for (std::ifstream info(absl::StrCat("/proc/self/fdinfo/", fd)); std::getline(info, line);) {
+    absl::string_view value = line;
+    if (absl::ConsumePrefix(&value, "mnt_id:")) {
+      id = absl::StrCat(absl::StripLeadingAsciiWhitespace(value), " ");
+    }
+  }
+  if (id.empty()) return absl::NotFoundError("its mount cannot be told");
+  for (std::ifstream mounts("/proc/self/mountinfo"); std::getline(mounts, line);) {
+    if (!absl::StartsWith(line, id)) continue;
+    // "36 35 98:0 / /mnt rw,noatime master:1 - ext4 /dev/root rw"; blanks in names are escaped.
+    const size_t at = line.find(" - ");
+    if (at == std::string::npos) break;
+    return line.substr(at + 3, line.find(' ', at + 3) - at - 3);
+  }
+  return absl::NotFoundError("it is on a file system that is not mounted here");
+}
+
+}  // namespace dtrain::os

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace dtrain::os {
+
+// The kind of file system that an open file is on, as /proc/self/mountinfo calls it: "ext4",
+// "fuse.sshfs"; "tmpfs" for files in memory. The file system itself is not asked, since one that
+// hangs would hold us. NOT_FOUND: it is on none of our mounts, as a file from another namespace.
+absl::StatusOr<std::string> FileSystemOf(int fd);
+
+}  // namespace dtrain::os

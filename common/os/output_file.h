@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/os/unique_fd.h"
+
+// Where a file that the user names is written. In a sticky folder that others may write to, as
+// /tmp, a link is followed only when it is ours or the folder's owner's: else anyone could plant
+// one and have us overwrite a file of ours. This is the rule of the kernel's protected_symlinks,
+// which is off on some machines and does not cover readlink.
+namespace dtrain::os {
+
+struct FilePlace {
+  UniqueFd folder;   // O_PATH
+  std::string name;  // in it, and not a link; may not exist
+};
+
+// `what` as for PosixError, in both.
+absl::StatusOr<FilePlace> PlaceOfFile(const std::string& path, absl::string_view what);
+
+// The folder itself, O_PATH. Missing ones are made.
+absl::StatusOr<UniqueFd> MakeFolders(const std::string& path, absl::string_view what);
+
+}  // namespace dtrain::os

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mallory, who sends an agent as much as it takes, HTTP/2's flow control respected.
+crowd.py MODE ARGUMENT...: see the functions. PLACE is the path of a unix socket, or
+ADDRESS:PORT:TLS_DIR."""
+import contextlib
+import re
+import resource
+import select
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from abuse import (ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM,  # noqa: E402
+                   SETTINGS, UNARY, Connection, field, frame, hello, message, request)
+
+WINDOW_UPDATE, INITIAL_WINDOW = 8, 4
+PATIENCE = 100
+
+
+def connect(place):
+    if place.startswith("/"):
+        return Sender(place, 0, "")
+    address, port, folder = place.split(":")
+    return Sender(address, int(port), folder)
+
+
+class Sender(Connection):
+    def __init__(self, *where):
+        super().__init__(*where)
+        self.window = self.initial = 65535
+        self.windows = {}
+        self.ended = {}  # streams: how
+        self.heard = {}  # streams: bytes of data
+        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+
+    def begin(self, stream, method):
+        self.windows[stream] = self.initial
+        self.socket.sendall(frame(HEADERS, END_HEADERS, stream,
+                                  request(b"/dtrain.v1.Agent/" + method)))
+
+    def take(self, patience):
+        """One frame. TimeoutError; another OSError when the connection has ended."""
+        self.socket.settimeout(patience)
+        while len(self.buffer) < 9 or len(self.buffer) < 9 + int.from_bytes(self.buffer[:3], "big"):
+            piece = self.socket.recv(65536)
+            if not piece:
+                raise ConnectionResetError
+            self.buffer += piece
+        length = int.from_bytes(self.buffer[:3], "big")
+        kind, flags = self.buffer[3], self.buffer[4]
+        stream = int.from_bytes(self.buffer[5:9], "big")
+        payload, self.buffer = self.buffer[9:9 + length], self.buffer[9 + length:]
+        self.socket.settimeout(PATIENCE)
+        if kind == SETTINGS and not flags & ACK:
+            for at in range(0, length, 6):
+                if int.from_bytes(payload[at:at + 2], "big") == INITIAL_WINDOW:
+                    new = int.from_bytes(payload[at + 2:at + 6], "big")
+                    for each in self.windows:
+                        self.windows[each] += new - self.initial
+                    self.initial = new
+            self.socket.sendall(frame(SETTINGS, ACK, 0))
+        elif kind == PING and not flags & ACK:
+            self.socket.sendall(frame(PING, ACK, 0, payload))
+        elif kind == WINDOW_UPDATE:
+            more = int.from_bytes(payload, "big")
+            if stream == 0:
+                self.window += more
+            elif stream in self.windows:
+                self.windows[stream] += more
+        elif kind == DATA:
+            self.heard[stream] = self.heard.get(stream, b"") + payload
+            if payload:
+                more = len(payload).to_bytes(4, "big")
+                self.socket.sendall(frame(WINDOW_UPDATE, 0, 0, more))
+        elif kind == RST_STREAM:
+            self.ended[stream] = "reset"
+        elif kind == HEADERS and flags & END_STREAM:
+            status = re.search(rb"grpc-status.(\d+)", payload, re.S)
+            self.ended[stream] = "status " + (status.group(1).decode() if status else "?")
+
+    def push(self, stream, data, patience):
+        """False when no more is taken for so long, or the call has ended."""
+        data = memoryview(data)
+        while data and stream not in self.ended:
+            room = min(self.window, self.windows[stream], 16384, len(data))
+            if room > 0:
+                self.socket.sendall(frame(DATA, 0, stream, bytes(data[:room])))
+                data = data[room:]
+                self.window -= room
+                self.windows[stream] -= room
+                continue
+            try:
+                self.take(patience)
+            except TimeoutError:
+                return False
+        return not data
+
+    def wait(self, until):
+        """True: it came; False: the connection has ended."""
+        end = time.monotonic() + PATIENCE
+        try:
+            while not until():
+                self.take(max(0.1, end - time.monotonic()))
+            return True
+        except TimeoutError:
+            raise
+        except OSError:
+            return False
+
+
+# A worker whose mode of stdin has ten bytes, of which five do: serialised again it is longer.
+WORKER = field(13, field(1, 0) + b"\x48\xff\xff\xff\xff\x0f")
+
+
+def start(place, build, what):
+    """A job whose part is BYTES long, or has so many variables: "67108764", "x100000". Prints how it
+    ended."""
+    job = b"mallory"
+    connection = connect(place)
+    connection.begin(1, b"Session")
+    first = hello(job, build.encode(), lease=5000)
+    connection.push(1, message(len(first), first), PATIENCE)
+    if not connection.wait(lambda: connection.heard.get(1) or 1 in connection.ended):
+        return print("not welcome")
+    part = (field(1, job) + field(4, 1) + field(5, 1) + field(6, 1) + field(7, b"here") +
+            field(8, b"/bin/true") + field(9, b"/tmp") + 40 * WORKER + field(14, field(1, b"127.0.0.1")))
+    if what.startswith("x"):
+        part += b"".join(field(10, field(1, b"V%06d" % i) + field(2, b"x")) for i in range(int(what[1:])))
+    else:
+        left = int(what) - len(part) - 40
+        part += field(10, field(1, b"BIG") + field(2, bytes(left).replace(b"\0", b"x")))
+    begun = field(4, part) + field(20, 1)
+    welcome = len(connection.heard.get(1, b""))
+    with contextlib.suppress(OSError):
+        connection.push(1, message(len(begun), begun), PATIENCE)
+    came = connection.wait(
+        lambda: 1 in connection.ended or len(connection.heard.get(1, b"")) > welcome)
+    print(connection.ended.get(1, "event") if came else "closed")
+
+
+def halves(place, connections, calls, size):
+    """Calls whose message is never whole. Prints "held" when nobody is let send more, then how many
+    of the connections were closed."""
+    sent = []
+    closed = []
+    door = threading.Lock()  # the agent takes so many handshakes at a time from one address
+    # Many threads, as each connection waits for its own windows.
+    ready = threading.Barrier(int(connections) + 1)
+
+    def one():
+        try:
+            with door:
+                connection = connect(place)
+            for i in range(int(calls)):
+                connection.begin(1 + 2 * i, UNARY[i % len(UNARY)])
+            for i in range(int(calls)):
+                if connection.push(1 + 2 * i, message(int(size) + 1, bytes(int(size))), 5):
+                    sent.append(1)
+        except OSError:
+            closed.append(1)
+            return ready.wait()
+        ready.wait()
+        if not connection.wait(lambda: False):
+            closed.append(1)
+
+    threads = [threading.Thread(target=one) for _ in range(int(connections))]
+    for each in threads:
+        each.start()
+    ready.wait()
+    print("held", len(sent), flush=True)
+    for each in threads:
+        each.join()
+    print("closed", len(closed), flush=True)
+
+
+def silent(place, sources, count):
+    """So many connections that say nothing, from each of SOURCES (comma-separated; "-": wherever). Who
+    is closed comes again, until standard input ends. Prints "there" when each has tried once."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+    unix = place.startswith("/")
+    poll = select.poll()
+    poll.register(0, select.POLLIN | select.POLLHUP)
+    held = {}
+
+    def come(source):
+        each = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+        each.setblocking(False)
+        with contextlib.suppress(OSError):
+            if not unix:
+                each.bind((source, 0))
+            each.connect(place if unix else (place.split(":")[0], int(place.split(":")[1])))
+        held[each.fileno()] = (each, source)
+        poll.register(each, select.POLLIN | select.POLLRDHUP)
+
+    for _ in range(int(count)):
+        for source in sources.split(","):
+            come(source)
+    print("there", flush=True)
+    again, due = [], time.monotonic() + 0.1
+    while True:
+        for fd, _ in poll.poll(100):
+            if fd == 0:
+                return
+            each, source = held.pop(fd)
+            poll.unregister(fd)
+            each.close()
+            again.append(source)
+        if time.monotonic() >= due:
+            for source in again:
+                come(source)
+            again, due = [], time.monotonic() + 0.1
+
+
+def plain(place, connections, size):
+    """Strangers who begin with calls of so many bytes, without TLS. Prints how many were closed."""
+    address, port, _ = place.split(":")
+    closed = 0
+    data = PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, request(b"/dtrain.v1.Agent/Logs"))
+    data += message(int(size) + 1, bytes(int(size)))
+    for _ in range(int(connections)):
+        with contextlib.closing(socket.create_connection((address, int(port)), PATIENCE)) as each:
+            try:
+                each.sendall(data)
+                while each.recv(65536):
+                    pass
+            except TimeoutError:
+                continue
+            except OSError:
+                pass
+            closed += 1
+    print("closed", closed, flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of ours that do not run for a while: stopped (K11), or without the CPU, which others have
+at better priority. That is nobody's death."""
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import leftovers
+from launching import wait_until
+from test_faults_j import is_sanitized
+
+LINES = ["sh", "-c", "i=0; until [ -e /run/go ]; do echo line $i; i=$((i + 1)); sleep 0.05; done; "
+         "echo last $i"]
+SPIN = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.setsid()
+if os.path.exists("/proc/self/autogroup"):
+    os.setpriority(os.PRIO_PROCESS, 0, -20)
+    open("/proc/self/autogroup", "w").write("-20")
+else:
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+print("spins", flush=True)
+while True:
+    pass
+"""
+
+
+def ours(host, word):
+    return [pid for pid, _, line in leftovers.processes(host) if "dtrain" in line and word in line]
+
+
+def workers(host):
+    return [pid for pid, _, line in leftovers.processes(host) if "echo line" in line
+            and "dtrain" not in line]
+
+
+@contextlib.contextmanager
+def stopped(*pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def spinning(core, count=2):
+    """Others have this core. What is left to `weak` processes is a turn every four seconds or so,
+    or 50 ms a second where the kernel does not weigh sessions (autogroup, sched(7))."""
+    spinners = [subprocess.Popen([sys.executable, "-c", SPIN, str(core)], stdout=subprocess.PIPE)
+                for _ in range(count)]
+    try:
+        assert spinners[0].stdout.readline() == b"spins\n"
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+            spinner.stdout.close()
+
+
+def confine(pids, core):
+    """These have only that core, and nothing to say there."""
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError):
+            with open(f"/proc/{pid}/autogroup", "w", encoding="ascii") as group:
+                group.write("19")
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), {core})
+
+
+def finish(cluster, job):
+    cluster.head.path("/run/go").touch()
+    result = job.wait(90)
+    cluster.head.path("/run/go").unlink()
+    return result
+
+
+# K11: nodes end the job of a launcher that is silent for longer than the lease.
+def test_k11_a_launcher_that_stood_still_beyond_the_lease_says_so(cluster):
+    job = cluster.start_launch(["--lease", "3s", "--grace", "1s", *cluster.hosts_flag(1), "--", *LINES])
+    job.wait_for("line 3", count=4)
+    with stopped(job.pid):
+        wait_until(lambda: not any(workers(host) for host in cluster.nodes), 60, "the end of all workers")
+    result = job.wait(30)
+    assert result.code == 202, result
+    (told, code) = [line for line in result.err.splitlines() if line.startswith("dtrain: ")]
+    assert told.startswith("dtrain: this launcher stood still for "), result
+    assert "--lease" in told and code == "dtrain: exit code 202", result
+    assert "several nodes failed" not in result.err and "is lost" not in result.err, result
+
+
+# K11: on its own machine the agent sees that the launcher is there, and waits.
+def test_k11_a_stopped_local_launch_goes_on(cluster):
+    job = cluster.start_launch(["--lease", "1s", "-np", "2", "--", *LINES])
+    job.wait_for("line 3", count=2)
+    with stopped(job.pid):
+        time.sleep(4)  # the fault is that long
+        assert len(workers(cluster.head)) == 2
+    result = finish(cluster, job)
+    assert result.code == 0 and result.out.count("last") == 2, result
+    assert "lost" not in result.err, result
+
+
+# 30: the other way round.
+def test_a_stopped_agent_of_our_own_machine_is_not_lost(cluster):
+    job = cluster.start_launch(["--lease", "1s", "-np", "2", "--", *LINES])
+    job.wait_for("line 3", count=2)
+    (agent,) = ours(cluster.head, "bridge")
+    with stopped(agent):
+        job.wait_for("nothing was heard from it for ", stream="err", timeout=60)
+        time.sleep(3)  # three leases
+    job.wait_for("heard from again", stream="err", timeout=60)
+    result = finish(cluster, job)
+    assert result.code == 0 and result.out.count("last") == 2, result
+
+
+# Its end, however, is seen at once, whatever the lease is.
+def test_a_killed_agent_of_our_own_machine_is_lost_at_once(cluster):
+    job = cluster.start_launch(["--lease", "10m", "--grace", "1s", "-np", "2", "--", *LINES])
+    job.wait_for("line 3", count=2)
+    (agent,) = ours(cluster.head, "bridge")
+    os.kill(agent, signal.SIGKILL)
+    result = job.wait(30)
+    assert result.code == 202, result
+
+
+# 30, with real load.
+@pytest.mark.parametrize("who", ["agent", "all"])
+def test_a_starved_local_launch_goes_on(cluster, who):
+    if is_sanitized():
+        return  # it needs more than what is left of the core
+    core = max(os.sched_getaffinity(0))
+    job = cluster.start_launch(["--lease", "1s", "-np", "2", "--", *LINES])
+    job.wait_for("line 3", count=2)
+    starved = ours(cluster.head, "bridge")
+    assert len(starved) == 1
+    if who == "all":
+        starved += [*ours(cluster.head, "shepherd"), job.pid]
+    confine(starved, core)
+    with spinning(core):
+        if who == "agent":
+            job.wait_for("nothing was heard from it for ", stream="err", timeout=60)
+        time.sleep(10)  # ten leases
+    result = finish(cluster, job)
+    assert result.code == 0 and result.out.count("last") == 2, result
+    assert "lost" not in result.err and "stood still" not in result.err, result

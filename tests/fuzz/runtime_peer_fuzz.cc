@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a hostile neighbour says to libdtrain: the first byte chooses where.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/boot/bootstrap.h"
+#include "runtime/boot/pmi_client.h"
+#include "runtime/boot/topology.h"
+#include "runtime/engine/backend.h"
+#include "runtime/engine/fusion.h"
+#include "runtime/nccl/member.h"
+#include "runtime/nccl/wish.h"
+#include "runtime/shm/local_group.h"
+#include "tests/fuzz/expect.h"
+
+namespace dtrain::runtime {
+namespace {
+
+void ExpectText(const std::string& text) {
+  DTRAIN_CHECK(!text.empty());
+  for (const char c : text) DTRAIN_CHECK(c >= ' ' && c <= '~');
+}
+
+// As many whole things of one kind as there are bytes for.
+template <typename T>
+std::vector<T> Things(std::string_view bytes, size_t most) {
+  std::vector<T> things(std::min(bytes.size() / sizeof(T), most));
+  if (!things.empty()) std::memcpy(things.data(), bytes.data(), things.size() * sizeof(T));
+  return things;
+}
+
+void Requests(std::string_view bytes) {
+  const auto requests = Things<Descriptor>(bytes, 20);
+  std::vector<int> ranks;
+  for (size_t r = 0; r < requests.size(); ++r) ranks.push_back(static_cast<int>(r));
+  if (requests.empty()) return;
+  if (const MaybeError error = CompareRequests(ranks, requests)) ExpectText(error->message);
+}
+
+void Wishes(std::string_view bytes) {
+  const auto wishes = Things<Wish>(bytes, 20);
+  const std::vector<std::string> names(wishes.size(), "rank");
+  if (const MaybeError error = CompareWishes(wishes, names)) ExpectText(error->message);
+}
+
+void Statements(std::string_view bytes) {
+  auto words = Things<int64_t>(bytes, 20 * kStatementWords);
+  words.resize((words.size() + kStatementWords - 1) / kStatementWords * kStatementWords);
+  ExpectText(DescribeDisagreement(words));
+}
+
+void Offers(std::string_view bytes) {
+  auto offer = Things<int32_t>(bytes, kOfferWords);
+  offer.resize(kOfferWords, INT32_MAX);
+  const Agreement agreement = ReadOffers(offer);
+  DTRAIN_CHECK(!agreement.differs || *agreement.differs < agreement.count);
+}
+
+void Members(std::string_view bytes) {
+  std::vector<Member> members;
+  for (size_t half : {size_t{0}, bytes.size() / 2}) {
+    if (auto member = DecodeMember(bytes.substr(half))) members.push_back(std::move(*member));
+  }
+  if (const MaybeError error = CheckMembers(members)) ExpectText(error->message);
+}
+
+void Hellos(std::string_view bytes) {
+  Hello hello;
+  if (!DecodeHello(std::string(bytes), hello)) return;
+  const auto chosen = ChooseNccl({hello, Hello{}});
+  if (!chosen.ok()) ExpectText(chosen.error().message);
+}
+
+void Mapping(std::string_view bytes) {
+  constexpr int kRanks = 100;
+  const auto nodes = ParseProcessMapping(bytes, kRanks);
+  if (!nodes) return;
+  DTRAIN_CHECK(nodes->size() == kRanks);
+  const Topology place = PlaceOf(kRanks - 1, *nodes);
+  DTRAIN_CHECK(place.local_rank < place.local_size && place.node_rank < place.nodes);
+}
+
+// A PMI server that has said it all in advance, and hangs up.
+void Launcher(std::string_view bytes) {
+  int pair[2];
+  DTRAIN_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+  (void)!write(pair[0], bytes.data(), std::min(bytes.size(), size_t{1} << 16));
+  shutdown(pair[0], SHUT_WR);
+  const Deadline deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  auto pmi = PmiClient::Connect(pair[1], deadline);
+  if (pmi.ok()) {
+    PmiBootstrap bootstrap(*pmi, 0, 3, 0);
+    const auto all = bootstrap.Exchange("mine", deadline);
+    if (!all.ok()) ExpectText(all.error().message);
+  } else {
+    ExpectText(pmi.error().message);
+  }
+  close(pair[0]);
+}
+
+}  // namespace
+}  // namespace dtrain::runtime
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  using namespace dtrain::runtime;  // NOLINT(google-build-using-namespace)
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  constexpr void (*kTargets[])(std::string_view) = {Requests, Wishes, Statements, Offers,
+                                                    Members,  Hellos, Mapping,    Launcher};
+  kTargets[data[0] % std::size(kTargets)](bytes);
+  return 0;
+}
