@@ -354,6 +354,7 @@ void Connections::Close(Place place) {
   *(*place)->here = false;
   (*place)->hangup.reset();
   (*place)->silence.reset();
+  (*place)->place = Ticket();  // here: places are the loop's, and whoever comes next needs it now
   // Posted: the stream may be calling us.
   loop_.Post([tls = std::shared_ptr<tls::Stream>(std::move((*place)->tls)),
               guard = std::shared_ptr<rpc::GuardedStream>(std::move((*place)->guard))] {});

@@ -199,7 +199,8 @@ void NodeLink::AskForBoot(absl::Status gone) {
 }
 
 void NodeLink::Lost(absl::Status why) {
-  if (!MayResume()) {
+  // A certificate that was revoked does not become good again while we try.
+  if (!MayResume() || transport::IsNotAuthorised(why)) {
     handlers_.on_closed(std::move(why));
     return;
   }

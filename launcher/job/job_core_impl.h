@@ -180,7 +180,7 @@ struct JobImpl {
   std::vector<RankEnd> ranks;
   std::vector<Action> actions;
   std::vector<std::string> warnings;
-  std::vector<Fault> node_warnings;  // not told yet
+  std::vector<std::pair<NodeId, std::string>> node_warnings;  // not told yet
   std::set<std::string> details;     // texts among them, and told ones, that are details
   Verdict verdict;
 

@@ -390,7 +390,8 @@ void JobImpl::OnClosed(const Event& event) {
     return LoseNode(closed.node, Printable(why),
                     closed.started_anew ? kExitNodeLost : kExitAgentLost);
   }
-  const int exit_code = state == State::kStarting ? kExitStartAgents : kExitNodeLost;
+  int exit_code = state == State::kStarting ? kExitStartAgents : kExitNodeLost;
+  if (closed.not_authorised) exit_code = kExitNotAuthorised;
   LoseConnection(closed.node, Printable(why), exit_code);
 }
 
@@ -445,7 +446,7 @@ void JobImpl::OnWarning(const Event& event) {
   const NodeMessage& message = Message(event);
   std::string text = Printable(message.event.warning().message());
   if (message.event.warning().detail()) details.insert(text);
-  node_warnings.push_back({Host(message.node), std::move(text), kExitOk});
+  node_warnings.emplace_back(message.node, std::move(text));
   if (tell_warnings_at == kNever) tell_warnings_at = now + kWarningSettle;
 }
 
@@ -454,10 +455,13 @@ void JobImpl::TellNodeWarnings() {
   tell_warnings_at = kNever;
   std::vector<std::string> texts;
   std::map<std::string, std::vector<std::string>> hosts_of;
-  for (Fault& warning : std::exchange(node_warnings, {})) {
-    std::vector<std::string>& saying = hosts_of[warning.text];
-    if (saying.empty()) texts.push_back(warning.text);
-    if (saying.empty() || saying.back() != warning.host) saying.push_back(std::move(warning.host));
+  // As the hostfile has them, not as they happened to answer.
+  std::stable_sort(node_warnings.begin(), node_warnings.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [node, text] : std::exchange(node_warnings, {})) {
+    std::vector<std::string>& saying = hosts_of[text];
+    if (saying.empty()) texts.push_back(text);
+    if (saying.empty() || saying.back() != Host(node)) saying.push_back(Host(node));
   }
   for (const std::string& text : texts) {
     WarnUser(absl::StrCat(rendezvous::FormatHosts(hosts_of[text]), ": ", text),

@@ -215,16 +215,19 @@ def test_a15_all_hosts_without_an_address_are_listed(make_cluster):
 def test_a15_a_name_that_nobody_answers_for(make_cluster):
     cluster = make_cluster(1)
     for name, text in (("nsswitch.conf", "hosts: files dns\n"),
-                       ("resolv.conf", "nameserver 127.0.0.1\n")):
+                       ("resolv.conf", "nameserver 127.0.0.1\n"),
+                       ("hosts", "10.77.0.1 there\n")):
         (cluster.base / name).write_text(text)
         cluster.head.run(["mount", "--bind", cluster.base / name, "/etc/" + name])
+    config = cluster.head.base / "root/.ssh/config"
+    config.write_text("Host there\n  HostKeyAlias node0\n" + config.read_text())
     silent = cluster.head.popen(
         ["python3", "-c", "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); "
          "s.bind(('127.0.0.1', 53)); print(flush=True); sys.stdin.read()"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert silent.stdout.readline()
-        result = cluster.launch(["-H", "node0:1,NoBody:1", "--", "true"], timeout=30)
+        result = cluster.launch(["-H", "there:1,NoBody:1", "--", "true"], timeout=30)
         assert result.code == 200 and "resolve the name NoBody" in result.err, result
         assert "did not answer within 3 s" in result.err and "nobody" not in result.err, result
     finally:

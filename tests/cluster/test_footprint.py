@@ -87,13 +87,17 @@ def test_h7_jobs_of_every_end_leave_nothing(cluster):
         return (not json.loads(ask(connection, "/v1/jobs")[2])["jobs"] and not agent.jobs()
                 and len(leftovers.processes(agent.host)) == 1)
 
-    for how in ENDS:
-        end_one(cluster, how)
+    def end_each():
+        for how in ENDS:
+            end_one(cluster, how)
+            # A launcher that was killed does not wait for its job's end.
+            wait_until(lambda: not agent.jobs(), 20, lambda: agent.log)
+
+    end_each()
     wait_until(is_idle, 20, lambda: agent.log)
     before, lines = footprint.of(agent), series()
     for _ in range(ROUNDS):
-        for how in ENDS:
-            end_one(cluster, how)
+        end_each()
     wait_until(is_idle, 20, lambda: agent.log)
     assert series() == lines, ask(connection, "/metrics")[2].decode()
 

@@ -38,9 +38,10 @@ class Lossy:
         assert cluster.launch([*cluster.hosts_flag(1), "--", "true"]).code == 0
 
     def launch(self, *flags, command=LIVE):
+        # Where commands do not look for it.
         launch = self.cluster.start_launch(
             ["--grace", "1s", "--bind", "none", "--tag-output", "none", *flags, "--", *command],
-            stdin=subprocess.PIPE)
+            stdin=subprocess.PIPE, env={"XDG_RUNTIME_DIR": "/root/work/elsewhere"})
         self.launches.append(launch)
         return launch
 
@@ -53,8 +54,7 @@ class Lossy:
     def command(self, *words, timeout="20s"):
         """As from another machine than the launcher's: that is not asked."""
         return launching.Launch(self.cluster.head,
-                                [DTRAIN, *words, *REACH, "--connect-timeout", timeout],
-                                env={"XDG_RUNTIME_DIR": "/root/work/elsewhere"})
+                                [DTRAIN, *words, *REACH, "--connect-timeout", timeout])
 
     def says(self, *words, **options):
         result = self.command(*words, **options).wait(60)

@@ -179,7 +179,8 @@ def halves(place, connections, calls, size):
 def silent(place, sources, count):
     """So many connections that say nothing, from each of SOURCES (comma-separated; "-": wherever). Who
     is closed comes again, until standard input ends. Prints "there" when each has tried once."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     unix = place.startswith("/")
     poll = select.poll()
     poll.register(0, select.POLLIN | select.POLLHUP)

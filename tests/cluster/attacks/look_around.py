@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import signal
 import sys
 import termios
 
@@ -45,4 +46,4 @@ for name in ("root", "alice", "mallory"):
     print(name, call(KEYCTL, SEARCH, SESSION, b"user", name.encode(), 0))
 print("umask", oct(os.umask(0)))
 print("up", flush=True)
-sys.stdin.read()
+signal.pause()

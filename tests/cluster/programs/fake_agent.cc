@@ -4,6 +4,7 @@
 //   job, attempt, incarnation  what it answers to the Hello, instead of the Hello's own
 //   address                    the only one it has, on its eth0
 //   output=RANK:STREAM:OFFSET  what its first piece of output is, two of which it sends
+//   boot                       which machine it is on, as the kernel tells
 //   again=1                    once its workers run, it joins again, as another machine
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ class FakeAgent final : public v1::Agent::Service {
     while (stream->Read(&request) && !request.has_goodbye()) {
       if (request.has_hello()) {
         hello_ = request.hello();
-        stream->Write(Welcome(hello_, "boot"));
+        stream->Write(Welcome(hello_, Word("boot", "boot")));
       }
       if (request.has_probe()) stream->Write(AllReached(request.probe()));
       if (request.has_hold_ports()) stream->Write(Ports());
