@@ -37,8 +37,8 @@ void Accounts::Ask(std::function<absl::StatusOr<os::Account>()> look, Done done)
   });
   if (queued.ok()) return;
   loop_.Post([this, number, queued] {
-    Answer(number, absl::ResourceExhaustedError(
-                       absl::StrCat("look up the account: ", queued.message())));
+    Answer(number,
+           absl::ResourceExhaustedError(absl::StrCat("look up the account: ", queued.message())));
   });
 }
 

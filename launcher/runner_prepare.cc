@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -43,7 +45,10 @@ absl::Status CheckOpenFiles(size_t nodes) {
 // Its threads and tables take some milliseconds, beside the certificates here or the first host's
 // answer. Never let go: nobody waits for the end of its threads, as the process leaves by _exit.
 void Runner::StartGrpc() {
-  beside_.Run([] { [[maybe_unused]] static const auto* const library = new rpc::Library(); });
+  beside_.Run([] {
+    alignas(rpc::Library) static std::byte room[sizeof(rpc::Library)];
+    new (room) rpc::Library();
+  });
 }
 
 absl::Status Runner::Prepare() {

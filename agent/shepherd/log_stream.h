@@ -82,7 +82,7 @@ class LogStream {
   bool can_splice_ = true;
   bool told_stuck_ = false;
   bool too_large_ = false;  // for a file of ours, by RLIMIT_FSIZE
-  std::string held_;  // read, but not taken by the spool yet (only without splice)
+  std::string held_;        // read, but not taken by the spool yet (only without splice)
 };
 
 }  // namespace dtrain::shepherd

@@ -55,8 +55,8 @@ absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocab
       body();
     });
   } catch (const std::system_error&) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        what, ": no thread is left for it, as ", os::ReachedProcessLimit(), " is reached"));
+    return absl::ResourceExhaustedError(absl::StrCat(what, ": no thread is left for it, as ",
+                                                     os::ReachedProcessLimit(), " is reached"));
   }
 }
 

@@ -181,7 +181,7 @@ struct JobImpl {
   std::vector<Action> actions;
   std::vector<std::string> warnings;
   std::vector<std::pair<NodeId, std::string>> node_warnings;  // not told yet
-  std::set<std::string> details;     // texts among them, and told ones, that are details
+  std::set<std::string> details;  // texts among them, and told ones, that are details
   Verdict verdict;
 
   // joining

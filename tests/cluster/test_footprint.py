@@ -78,13 +78,19 @@ def end_one(cluster, how):
 @pytest.mark.launcher_killed
 def test_h7_jobs_of_every_end_leave_nothing(cluster):
     agent = residents.Resident(cluster.nodes[0]).start()
-    connection = connect(agent)
+
+    def answer(path):
+        connection = connect(agent)  # one that rests is closed
+        try:
+            return ask(connection, path)[2]
+        finally:
+            connection.close()
 
     def series():
-        return len(ask(connection, "/metrics")[2].splitlines())
+        return len(answer("/metrics").splitlines())
 
     def is_idle():
-        return (not json.loads(ask(connection, "/v1/jobs")[2])["jobs"] and not agent.jobs()
+        return (not json.loads(answer("/v1/jobs"))["jobs"] and not agent.jobs()
                 and len(leftovers.processes(agent.host)) == 1)
 
     def end_each():
@@ -99,7 +105,7 @@ def test_h7_jobs_of_every_end_leave_nothing(cluster):
     for _ in range(ROUNDS):
         end_each()
     wait_until(is_idle, 20, lambda: agent.log)
-    assert series() == lines, ask(connection, "/metrics")[2].decode()
+    assert series() == lines, answer("/metrics").decode()
 
     def more():
         return footprint.of(agent) - before
@@ -107,7 +113,6 @@ def test_h7_jobs_of_every_end_leave_nothing(cluster):
     wait_until(lambda: more().fds <= 0 and more().files <= 0 and more().threads <= 0, 30, more)
     if not is_sanitized():
         wait_until(lambda: more().private_kib < 4 << 10, 60, more)
-    connection.close()
     # The launcher's machine: no socket is left of them but of those that were killed, which the next removes.
     assert len(list(cluster.head.path("/run/dtrain").iterdir())) <= 1
     agent.stop()
