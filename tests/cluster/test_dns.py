@@ -178,13 +178,11 @@ def test_g15_a_connection_that_breaks_while_names_come_slowly(by_name):
         by_name.check(job)
 
 
-# The name has come to mean another machine: who answers there has not this host's certificate.
+# The name has come to mean an address where nobody answers: the one that was good is tried as well.
 def test_g15_a_connection_that_breaks_while_the_name_means_nobody(by_name):
     with by_name.cutting("output", 200_000) as said:
         job = by_name.start_counting("--lease", "60s", "--connect-timeout", "2s")
         by_name.names.set({"node0": [NOBODY]})
         by_name.node.path("/run/go").touch()
         wait_until(lambda: "reset" in said(), 20, said)
-        job.wait_for("nothing was heard from it for ", stream="err", timeout=30)
-        by_name.names.set()
         by_name.check(job, 90)

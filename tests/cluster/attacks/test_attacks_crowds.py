@@ -91,6 +91,8 @@ def test_a_job_of_many_bytes(attacked, what):
     assert not attacked.agent.ended() and attacked.agent.pid == pid, attacked.agent.log
     result = attacked.launch("echo", "fine", flags=("--bind", "none"))
     assert result.code == 0 and result.out.count("fine") == 2, result
+    # Hers ends when its launcher is not heard from.
+    wait_until(lambda: len(attacked.agent.jobs()) == 1, 60, attacked.agent.jobs)
 
 
 # Nor does her launcher ask for it.
