@@ -259,9 +259,14 @@ def kill_and_wait(pids):
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):  # a shepherd goes with its agent
             os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and
-                               Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids), 10,
-               "killed processes are still there")
+
+    def lives(pid):
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+        except OSError:
+            return False
+
+    wait_until(lambda: not any(map(lives, pids)), 10, "killed processes are still there")
 
 
 def leave_something(cluster):

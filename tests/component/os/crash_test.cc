@@ -106,7 +106,7 @@ TEST_F(CrashTest, AnOverflowOfTheStackIsToldToo) {
 
 TEST_F(CrashTest, WhatComesFromOutsideIsPrintableAndShort) {
   EXPECT_EQ(SignalThatEnds([] {
-              NoteRequest("Session.start", std::string("a\nb\x1b[2J") + std::string(1000, 'x'),
+              NoteRequest("Session.start", absl::StrCat("a\nb\x1b[2J", std::string(1000, 'x')),
                           std::string(1000, 'y'));
               raise(SIGSEGV);
             }),
