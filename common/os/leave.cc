@@ -11,6 +11,8 @@
 // What gRPC's threads hold at the moment, as they are not waited for: those it starts and those
 // that end. What we give it is made by operator new.
 extern "C" const char* __lsan_default_suppressions() { return "leak:gpr_malloc\n"; }
+// Tests take each word of a sanitizer for a failure.
+extern "C" const char* __lsan_default_options() { return "print_suppressions=0"; }
 #endif
 
 namespace dtrain::os {

@@ -79,6 +79,8 @@ def checked(cluster, request):
 def fail_on_leftovers(left, request):
     marker = request.node.get_closest_marker("bound")
     seconds = marker.args[0] if marker else 5
+    if hosts.is_sanitized():
+        seconds *= 4  # the looks for leaks, which stop their process
     found = left.wait_for_none(seconds)
     if found and request.node.get_closest_marker("launcher_killed"):
         left.remove_dead_sockets()

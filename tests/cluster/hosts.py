@@ -9,6 +9,7 @@ cgroup tree, home, /tmp and sshd, joined by one bridge. Needs root; touches no f
 """
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import shutil
@@ -33,6 +34,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def bin_dir():
     return Path(os.environ.get("DTRAIN_BIN_DIR") or SOURCE_DIR / "build/release/bin").resolve()
+
+
+@functools.cache
+def is_sanitized():
+    """Whether the programs are built with AddressSanitizer."""
+    return b"__asan_init" in (bin_dir() / "dtrain-agent").read_bytes()
 
 
 def setns(fd, kind=0):

@@ -11,7 +11,7 @@ import pytest
 import hosts
 import leftovers
 from launching import wait_until
-from test_faults_j import is_sanitized, peak_kib
+from test_faults_j import peak_kib
 from test_identity import as_alice, node  # noqa: F401 - a fixture
 from test_resident import stat_of
 from test_tcp import PORT, tcp  # noqa: F401 - a fixture
@@ -78,7 +78,7 @@ def check_unharmed(tcp, before, more=8 * MIB):  # noqa: F811
     wait_until(lambda: is_quiet(pid), 5, "the agent is busy with nothing")
     result = tcp.launch("echo", "fine", flags=("--bind", "none"))
     assert result.code == 0 and result.out.count("fine") == 2, result
-    if is_sanitized():
+    if hosts.is_sanitized():
         return  # which keeps what is freed
     # What is given back goes with the end of a connection, for which gRPC may need ten seconds.
     wait_until(lambda: resident_bytes(pid) - before < more, 30,
@@ -169,7 +169,7 @@ def test_i12_ten_thousand_calls_at_a_time(busy, mode, most):
     # The job's, the launch's, and one of the other connection, for as long as its lease.
     assert watch.shepherds <= 3, watch.shepherds
     until_only_the_jobs_is_left(busy)
-    if not is_sanitized():
+    if not hosts.is_sanitized():
         assert watch.memory - before < most, watch.memory
     check_unharmed(busy, before)
 
@@ -215,7 +215,7 @@ def test_i12_floods(busy, mode, why, local):
     before = warm_up(busy)
     Path(f"/proc/{busy.agent.pid}/clear_refs").write_text("5\n")  # its peak begins anew
     assert abuse(busy, mode, local) == ["closed"]
-    if not is_sanitized():
+    if not hosts.is_sanitized():
         more = peak_kib(busy.agent.pid) * 1024 - before
         assert more < 32 * MIB, f"{more / MIB:.1f} MiB more"
     wait_until(lambda: why in busy.agent.log, 20, lambda: busy.agent.log)

@@ -10,7 +10,6 @@ import pytest
 
 import hosts
 import residents
-from test_faults_j import is_sanitized
 from test_identity import node  # noqa: F401 - a fixture
 from test_tcp import Tcp
 
@@ -70,7 +69,7 @@ def set_clock(host, seconds):
 
 
 # A sanitizer's library has to come first.
-if not is_sanitized():
+if not hosts.is_sanitized():
     @pytest.mark.parametrize("seconds", [3600, -3600])
     def test_c10_a_wrong_clock_is_no_silence(make_cluster, seconds):
         cluster = make_cluster(1)

@@ -15,7 +15,7 @@ import launching
 import leftovers
 from launching import wait_until
 from test_faults_c import slow_rsh
-from test_faults_j import is_sanitized, peak_kib, written
+from test_faults_j import peak_kib, written
 
 HELLO = ["--", "sh", "-c", "echo on $(hostname)"]
 
@@ -316,7 +316,7 @@ def test_b15_stderr_of_a_connection_without_end(cluster, way):
         before = [peak_kib(pid) for pid in ours]
         wait_until(lambda: written(noise) > first + (300 << 20), 60, "it is not read")
         more = [peak_kib(pid) - was for pid, was in zip(ours, before)]
-        assert is_sanitized() or max(more) < 4 << 10, more
+        assert hosts.is_sanitized() or max(more) < 4 << 10, more
         assert "noise" not in launch.err, launch
         for pid in bridges:
             os.kill(pid, signal.SIGKILL)

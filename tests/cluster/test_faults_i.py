@@ -20,7 +20,6 @@ import leftovers
 import residents
 from certificates import pki
 from launching import wait_until
-from test_faults_j import is_sanitized
 from test_identity import UID, as_alice, node  # noqa: F401 - a fixture
 from test_node_http import SOCKET, connect
 from test_nodes import LIVE
@@ -514,7 +513,7 @@ def test_i10_j10_a_thousand_readers_who_never_read(cluster):
     assert open_, "nobody may stay"
     resident = int(re.search(r"VmRSS:\s*(\d+)", open(f"/proc/{agent.pid}/status",
                                                      encoding="ascii").read()).group(1))
-    if not is_sanitized():
+    if not hosts.is_sanitized():
         assert resident < 64 << 10, f"{resident} KiB"
     # Who does not take a piece within 30 s is cut.
     wait_until(lambda: all(map(hung_up, open_)), 90, "they may stay")

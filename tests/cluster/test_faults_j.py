@@ -25,11 +25,6 @@ def peak_kib(pid):
         return 0
 
 
-def is_sanitized():
-    with open(hosts.bin_dir() / "dtrain-agent", "rb") as program:
-        return b"__asan_init" in program.read()
-
-
 # J1: as fast as they can, until we say stop.
 def test_j1_flood(cluster):
     launch = cluster.start_launch([*cluster.hosts_flag(1), "--spool-limit", "64M", "--", "yes",
@@ -45,7 +40,7 @@ def test_j1_flood(cluster):
     launch.signal(signal.SIGINT)
     result = launch.wait(30)
     assert result.code == 130, result
-    if not is_sanitized():
+    if not hosts.is_sanitized():
         assert max(peaks.values()) < LIMIT_KIB, peaks
 
 

@@ -13,7 +13,7 @@ import leftovers
 from launching import wait_until
 from test_faults_c import pester
 from test_faults_d import ESCAPED, failing, python
-from test_faults_j import LIMIT_KIB, is_sanitized, peak_kib, written
+from test_faults_j import LIMIT_KIB, peak_kib, written
 from test_faults_k import QUIET, STUBBORN
 from tls_cluster import PORT, TlsCluster
 
@@ -125,7 +125,7 @@ def test_j1_flood(tls):
     launch.signal(signal.SIGINT)
     result = launch.wait(30)
     assert result.code == 130, result
-    if not is_sanitized():
+    if not hosts.is_sanitized():
         assert max(peaks.values()) < LIMIT_KIB, peaks
 
 

@@ -8,10 +8,10 @@ import time
 import pytest
 
 import footprint
+import hosts
 import leftovers
 import residents
 from launching import wait_until
-from test_faults_j import is_sanitized
 from test_node_http import connect
 from test_status import ask
 
@@ -111,7 +111,7 @@ def test_h7_jobs_of_every_end_leave_nothing(cluster):
         return footprint.of(agent) - before
 
     wait_until(lambda: more().fds <= 0 and more().files <= 0 and more().threads <= 0, 30, more)
-    if not is_sanitized():
+    if not hosts.is_sanitized():
         wait_until(lambda: more().private_kib < 4 << 10, 60, more)
     # The launcher's machine: no socket is left of them but of those that were killed, which the next removes.
     assert len(list(cluster.head.path("/run/dtrain").iterdir())) <= 1
@@ -120,7 +120,7 @@ def test_h7_jobs_of_every_end_leave_nothing(cluster):
 
 # At rest it costs a node next to nothing: memory, and its processors' sleep. Half of them have a watchdog.
 def test_an_agent_at_rest(cluster):
-    if is_sanitized():
+    if hosts.is_sanitized():
         pytest.skip("a sanitizer has memory and threads of its own")
     agents = [residents.Resident(host, env={"WATCHDOG_USEC": "10000000"} if index % 2 else {}).start()
               for index, host in enumerate(cluster.nodes)]

@@ -20,7 +20,6 @@ import residents
 from launching import wait_until
 from test_collectives import loop, pids_of  # noqa: F401 - a fixture
 from test_faults_c import listening_ports, slow_rsh
-from test_faults_j import is_sanitized
 from test_identity import node  # noqa: F401 - a fixture
 from test_status import LIVE
 from test_tcp import PORT, tcp  # noqa: F401 - a fixture
@@ -246,5 +245,5 @@ def test_c5_ranks_that_wait_for_the_last_one(cluster, scanner, loop):  # noqa: F
     assert result.code == 0, result
 
 
-if is_sanitized():
+if hosts.is_sanitized():
     del test_c5_ranks_that_wait_for_the_last_one  # a sanitizer wants to be the first library

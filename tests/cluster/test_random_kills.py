@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
+import hosts
 from launching import wait_until
-from test_faults_j import is_sanitized
 from test_resident import check_lines, ranks, workers
 from tls_cluster import TLS, TlsCluster
 
-ROUNDS = int(os.environ.get("DTRAIN_ROUNDS") or (12 if is_sanitized() else 50))
+ROUNDS = int(os.environ.get("DTRAIN_ROUNDS") or (12 if hosts.is_sanitized() else 50))
 # Each start leaves a line. They count until they are told to go on, so that there is output in every
 # moment, and a worker that nobody knows of stays to be seen.
 COUNT = ["sh", "-c", "echo $RANK >>/run/starts; i=0; until [ -e /run/go ]; do echo line $i; "

@@ -15,7 +15,6 @@ import leftovers
 import residents
 from launching import wait_until
 from test_faults_d import ESCAPED, python
-from test_faults_j import is_sanitized
 
 LIVE = python(ESCAPED + "print('up', flush=True); time.sleep(600)")
 # Counts until it is told to go on, so that there is output in every moment.
@@ -261,5 +260,5 @@ def test_a_long_stdin_is_kept_by_nobody(cluster, agents):
     assert result.code == 0 and written.hexdigest() in result.out, result
     grown = {name: most[name] - before[name] for name in ours}
     print(f"grown by MiB: {grown}")
-    if not is_sanitized():  # AddressSanitizer holds on to what was freed
+    if not hosts.is_sanitized():  # AddressSanitizer holds on to what was freed
         assert max(grown.values()) < 32, grown

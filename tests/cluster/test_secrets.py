@@ -12,7 +12,6 @@ import pytest
 import hosts
 import leftovers
 import residents
-from test_faults_j import is_sanitized
 from test_status import LIVE
 
 DTRAIN = hosts.bin_dir() / "dtrain"
@@ -185,5 +184,5 @@ def test_b14_cores_of_ours(cluster, secret):
     assert not found, found
 
 
-if is_sanitized():
+if hosts.is_sanitized():
     del test_b14_cores_of_ours  # they would have terabytes

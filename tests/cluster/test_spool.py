@@ -14,7 +14,6 @@ import leftovers
 from faulty_disk import FaultyDisk
 from launching import wait_until
 from test_faults_d import python
-from test_faults_j import is_sanitized
 
 DTRAIN = hosts.bin_dir() / "dtrain"
 MIB = 1 << 20
@@ -61,7 +60,7 @@ def test_j12_more_than_four_gib_of_one_stream(cluster):
     assert 0 < most < LIMIT + 16 * MIB, most / MIB
 
 
-if is_sanitized():
+if hosts.is_sanitized():
     del test_j12_more_than_four_gib_of_one_stream  # it would take minutes
 
 

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+import hosts
 import leftovers
 from launching import wait_until
-from test_faults_j import is_sanitized
 
 LINES = ["sh", "-c", "i=0; until [ -e /run/go ]; do echo line $i; i=$((i + 1)); sleep 0.05; done; "
          "echo last $i"]
@@ -136,7 +136,7 @@ def test_a_killed_agent_of_our_own_machine_is_lost_at_once(cluster):
 # 30, with real load.
 @pytest.mark.parametrize("who", ["agent", "all"])
 def test_a_starved_local_launch_goes_on(cluster, who):
-    if is_sanitized():
+    if hosts.is_sanitized():
         return  # it needs more than what is left of the core
     core = max(os.sched_getaffinity(0))
     job = cluster.start_launch(["--lease", "1s", "-np", "2", "--", *LINES])

@@ -11,7 +11,6 @@ import pytest
 import hosts
 from launching import wait_until
 from test_abuse import MIB, resident_bytes
-from test_faults_j import is_sanitized
 from test_identity import node  # noqa: F401 - a fixture
 from test_node_http import connect
 from test_status import ask
@@ -137,7 +136,7 @@ def test_calls_that_are_never_whole(attacked, way):
         result = attacked.launch("echo", "meanwhile", flags=("--bind", "none"))
         assert result.code == 0 and result.out.count("meanwhile") == 2, result
         assert told(crowd)[-1] == "closed 64"
-    if not is_sanitized():
+    if not hosts.is_sanitized():
         assert peak.memory - before < 64 * MIB, f"{(peak.memory - before) / MIB:.0f} MiB more"
     if way != "plain":
         assert "unfinished messages have more than" in attacked.agent.log, attacked.agent.log

@@ -9,6 +9,8 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace dtrain::session {
 namespace {
 
@@ -124,7 +126,7 @@ TEST_F(ReadTest, TheEndIsToldWithTheLastPiece) {
 }
 
 TEST_F(ReadTest, BelowWhatWasDroppedTheOffsetMovesUp) {
-  Write(std::string(8 * kMiB, 'a') + "the end");
+  Write(absl::StrCat(std::string(8 * kMiB, 'a'), "the end"));
   ASSERT_EQ(fallocate(spool_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4 * kMiB), 0);
   const v1::LogPiece piece = Read(100, 10);
   EXPECT_EQ(piece.offset(), 4 * kMiB);
