@@ -872,7 +872,7 @@ TEST_F(RunningTest, WhatSeveralNodesWarnOfIsOneLine) {
   Message(1, event);
   EXPECT_THAT(Warnings(), IsEmpty());
   Pass(seconds(1), {0, 1, 2});
-  EXPECT_THAT(Warnings(), testing::ElementsAre("node2, node0: no cgroup", "node1: something else"));
+  EXPECT_THAT(Warnings(), testing::ElementsAre("node0, node2: no cgroup", "node1: something else"));
 }
 
 TEST_F(RunningTest, WarningsOfTheLastMomentAreTold) {
