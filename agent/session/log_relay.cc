@@ -48,7 +48,7 @@ absl::Status CheckSpool(int spool, uid_t owner) {
   }
   struct stat st {};
   if (fstat(spool, &st) != 0) return PosixError(errno, "fstat");
-  if (!S_ISREG(st.st_mode)) return absl::InvalidArgumentError("it is no regular file");
+  if (!S_ISREG(st.st_mode)) return absl::InvalidArgumentError("it is not a regular file");
   if (st.st_uid != owner) return absl::InvalidArgumentError("it is another user's");
   return absl::OkStatus();
 }

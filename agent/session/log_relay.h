@@ -38,7 +38,7 @@ class LogRelay {
   LogRelay(const LogRelay&) = delete;
   LogRelay& operator=(const LogRelay&) = delete;
 
-  // The workers of this node: of others there is no output. Before all that follows.
+  // The workers of this node, the only ones that may have output. Called before all that follows.
   void Expect(const v1::JobPart& part);
   // The workers' streams, which have no spool yet.
   void Started(const v1::Started& started);

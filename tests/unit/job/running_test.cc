@@ -14,7 +14,18 @@ using testing::Not;
 using testing::StartsWith;
 using Kind = v1::SessionRequest::KindCase;
 
-class RunningTest : public JobFixture {};
+class RunningTest : public JobFixture {
+ protected:
+  // The node that is left, after the other was lost: the job is over then.
+  void EndNode0() {
+    Exit(0, 0, SIGTERM, /*told=*/true);
+    Exit(1, 0, SIGTERM, /*told=*/true);
+    Finished(0);
+    Drained(0);
+    Pass(seconds(20));
+    ASSERT_TRUE(finished_);
+  }
+};
 
 // D1
 TEST_F(RunningTest, TheFirstFailureStopsAllAndGivesItsCode) {
@@ -608,12 +619,7 @@ TEST_F(RunningTest, AShortPauseIsNoCause) {
   Pass(seconds(3), {0, 1});
   now_ += seconds(8);
   Closed(1, "reset by peer");
-  Exit(0, 0, SIGTERM, /*told=*/true);
-  Exit(1, 0, SIGTERM, /*told=*/true);
-  Finished(0);
-  Drained(0);
-  Pass(seconds(20));
-  ASSERT_TRUE(finished_);
+  EndNode0();
   EXPECT_THAT(verdict().message, HasSubstr("node1: the connection to its agent is lost: reset"));
 }
 
@@ -667,12 +673,7 @@ TEST_F(RunningTest, PausesOfLongAgoAreForgotten) {
     for (uint32_t node : {0, 1}) Beat(node);
   }
   Closed(1, "reset");
-  Exit(0, 0, SIGTERM, /*told=*/true);
-  Exit(1, 0, SIGTERM, /*told=*/true);
-  Finished(0);
-  Drained(0);
-  Pass(seconds(20));
-  ASSERT_TRUE(finished_);
+  EndNode0();
   EXPECT_THAT(verdict().message, HasSubstr("node1: the connection to its agent is lost: reset"));
 }
 
