@@ -31,8 +31,8 @@ bool Watch(absl::string_view shown) {
     } else {
       DTRAIN_CHECK(byte == '\t' || (byte >= 0x20 && byte != 0x7f));
       // C1 controls in UTF-8.
-      DTRAIN_CHECK(byte != 0xc2 ||
-                   (i + 1 < shown.size() && static_cast<unsigned char>(shown[i + 1]) >= 0xa0));
+      const int next = i + 1 < shown.size() ? static_cast<unsigned char>(shown[i + 1]) : 0;
+      DTRAIN_CHECK(byte != 0xc2 || next < 0x80 || next >= 0xa0);
     }
   }
   return coloured;
