@@ -44,7 +44,7 @@ class ResidentDirectory {
 };
 
 struct FoundResident {
-  os::UniqueFd stream;      // empty: there is none that we may use
+  os::UniqueFd stream;      // empty: no usable one was found
   std::string other_build;  // BuildId of one that runs here and that we may not use
 };
 

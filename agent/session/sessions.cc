@@ -181,7 +181,7 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
 }
 
 void Sessions::RefuseShepherd(Session::Stream& stream, const absl::Status& why) {
-  // What the agent itself may not do is no refusal of the caller.
+  // If the agent itself lacks a right, the caller was not refused.
   const absl::StatusCode code =
       absl::IsPermissionDenied(why) ? absl::StatusCode::kFailedPrecondition : why.code();
   const std::string text = absl::StrCat("start the shepherd: ", why.message());
