@@ -65,13 +65,14 @@ ENDS = {
 
 def end_one(cluster, how):
     command, code = ENDS[how]
-    job = cluster.start_launch(["--lease", "1s", "--grace", "1s", "--bind", "none", "-H", "node0:2", "--",
-                                *command])
+    # A short lease is for the one end that it decides: others would end by it on a machine that pauses.
+    lease = ["--lease", "2s"] if code == -signal.SIGKILL else []
+    job = cluster.start_launch([*lease, "--grace", "1s", "--bind", "none", "-H", "node0:2", "--", *command])
     if "up" in command[-1]:
         job.wait_for("up", count=2)
         job.signal(signal.SIGINT if code == 130 else signal.SIGKILL)
-    result = job.wait(30)
-    assert result.code == code, result
+    result = job.wait(60)
+    assert result.code == code, (how, result)
 
 
 # H7: however they ended. Nor are they in any answer, where their number would be without bounds.
@@ -97,10 +98,10 @@ def test_h7_jobs_of_every_end_leave_nothing(cluster):
         for how in ENDS:
             end_one(cluster, how)
             # A launcher that was killed does not wait for its job's end.
-            wait_until(lambda: not agent.jobs(), 20, lambda: agent.log)
+            wait_until(lambda: not agent.jobs(), 40, lambda: agent.log)
 
     end_each()
-    wait_until(is_idle, 20, lambda: agent.log)
+    wait_until(is_idle, 40, lambda: agent.log)
     before, lines = footprint.of(agent), series()
     for _ in range(ROUNDS):
         end_each()
@@ -110,7 +111,9 @@ def test_h7_jobs_of_every_end_leave_nothing(cluster):
     def more():
         return footprint.of(agent) - before
 
-    wait_until(lambda: more().fds <= 0 and more().files <= 0 and more().threads <= 0, 30, more)
+    # gRPC's threads come and go until some time after the last connection.
+    wait_until(lambda: more().fds <= 0 and more().files <= 0 and more().threads <= 0, 90,
+               lambda: (before, more(), footprint.threads_of_libraries(agent)))
     if not hosts.is_sanitized():
         wait_until(lambda: more().private_kib < 4 << 10, 60, more)
     # The launcher's machine: no socket is left of them but of those that were killed, which the next removes.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""stop_children.py LAUNCHES AGENT: as mallory, launches again and again, and stops (SIGSTOP) the
-process that the agent makes for her in the moment in which it becomes hers. Prints how many."""
+"""stop_children.py STOPPED EARLY AGENT: as mallory, launches again and again, and stops (SIGSTOP) the
+process that the agent makes for her in the moment in which it becomes hers, until STOPPED of them
+were, and EARLY of these before they ran the shepherd. Prints how many of each."""
 import os
 import signal
 import subprocess
@@ -45,9 +46,9 @@ def stop(pid):
             return False
 
 
-def main(launches, agent):
+def main(enough, enough_early, agent):
     stopped = early = 0
-    for _ in range(launches):
+    while stopped < enough or early < enough_early:
         last = last_pid()
         launch = subprocess.Popen([os.environ["DTRAIN"], "launch", *FLAGS, "--", "/bin/true"],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -64,4 +65,4 @@ def main(launches, agent):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:]))
