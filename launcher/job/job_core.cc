@@ -335,7 +335,8 @@ void JobImpl::HeardFrom(NodeId id) {
 void JobImpl::CheckLeases() {
   TimePoint next = kNever;
   for (uint32_t i = 0; i < nodes.size() && state != State::kFinished; ++i) {
-    if (!views[i].joined || views[i].gone || nodes[i].failed) continue;
+    const bool known = nodes[i].connected || views[i].joined;
+    if (!known || views[i].gone || nodes[i].failed) continue;
     const TimePoint end = nodes[i].by_stream ? kNever : After(nodes[i].last_heard, options.lease);
     if (now < end) {
       const TimePoint suspect_at = nodes[i].last_heard + SuspectAfter();

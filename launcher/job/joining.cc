@@ -48,6 +48,8 @@ void JobImpl::OnConnected(const Event& event) {
   node.by_stream = std::get<NodeConnected>(event).same_machine;
   views[id.value()].waiting_for = "its inventory";
   if (beat_at == kNever) beat_at = now + BeatPeriod();
+  // It says that it lives from the Hello on, also while it takes its inventory.
+  lease_check_at = std::min(lease_check_at, now + SuspectAfter());
   v1::Hello& hello = *SendTo(id).mutable_hello();
   hello.set_protocol(options.protocol);
   hello.set_build(options.build);
@@ -89,7 +91,6 @@ void JobImpl::OnWelcome(const Event& event) {
   // A resident agent is nobody's child; only a relay to it is.
   if (message.event.welcome().resumable()) node.by_stream = false;
   CompareClocks(message.node, inventory.clock_unix_nanos(), message.received_unix_nanos);
-  lease_check_at = std::min(lease_check_at, now + SuspectAfter());
   CheckAllDecided();
 }
 

@@ -6,6 +6,7 @@ round where that is not so, with the seed that brings it back.
 
     tools/chaos --minutes 60           a new seed
     tools/chaos --seed 7 --round 12    that round of that seed alone, as exactly as time allows
+    tools/chaos --plan early           only harm before the start
 """
 import argparse
 import os
@@ -43,6 +44,8 @@ while not os.path.exists("/run/go"):
 print("last", i, flush=True)
 sys.exit(int(sys.argv[1]))
 """
+# What is harmed, and how often each is taken of a hundred times.
+PLANS = {"short": 50, "early": 20, "launcher": 10, "shepherd": 10, "long": 10}
 # A start that was disturbed: not reached, not ready in time, lost, or its agent ended.
 DISTURBED = {200, 201, 202, 203}
 
@@ -161,11 +164,11 @@ class Round:
     """What happens to one or two jobs, of which the first is the one that is singled out. `dice`
     decides all but the moments' exact time."""
 
-    def __init__(self, dice, world):
+    def __init__(self, dice, world, plan):
         self._dice = dice
         self._world = world
-        self.plan = dice.choices(["short", "early", "launcher", "shepherd", "long"],
-                                 [50, 20, 10, 10, 10])[0]
+        self.plan = dice.choices(list(PLANS), list(PLANS.values()))[0]
+        self.plan = plan or self.plan
         count = dice.choices([1, 2], [60, 40])[0]
         self.jobs = [Job(dice, number, endless=self.plan in ("launcher", "shepherd", "long"))
                      for number in range(count)]
@@ -284,14 +287,16 @@ def run(options, world):
     deadline = time.monotonic() + options.minutes * 60
     number = options.round or 1
     while time.monotonic() < deadline:
-        play = Round(random.Random(f"{options.seed}/{number}"), world)
+        play = Round(random.Random(f"{options.seed}/{number}"), world, options.plan)
         start = time.monotonic()
         try:
             codes = play.play()
         except (Violation, AssertionError) as error:
             explain(options.seed, number, play, world, error)
             return False
-        print(f"round {number}: {play} -> {codes} in {time.monotonic() - start:.1f} s", flush=True)
+        ends = " and ".join(f"{job.took:.1f}" for job in play.jobs)
+        print(f"round {number}: {play} -> {codes} in {time.monotonic() - start:.1f} s, over after {ends} s",
+              flush=True)
         for job, code in zip(play.jobs, codes):
             if not job.has_its_own_time():
                 longest = max(longest, (job.took, number))
@@ -311,6 +316,7 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--round", type=int, help="only this one")
+    parser.add_argument("--plan", choices=PLANS, help="only what is harmed like this")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("needs root: the hosts are made of namespaces")

@@ -147,9 +147,9 @@ TEST_F(JoiningTest, StartTimeoutNamesWhoIsMissingAndWhatEachWaitsFor) {
   Welcome(0);
   Feed(NodePhase{NodeId(1), "ssh authentication"});
   Feed(NodeConnected{NodeId(2)});
-  Pass(seconds(9), {0});
+  Pass(seconds(9), {0, 2});
   EXPECT_FALSE(finished_);
-  Pass(seconds(1), {0});
+  Pass(seconds(1), {0, 2});
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().kind, Verdict::Kind::kStartTimeout);
   EXPECT_EQ(verdict().exit_code, 201);
@@ -367,6 +367,32 @@ TEST_F(JoiningTest, AJoinedNodeThatFallsSilentIsLost) {
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
   EXPECT_THAT(verdict().message, AllOf(HasSubstr("node0"), HasSubstr("5 s")));
+}
+
+// 28: cut off, or stopped, between its connection and its inventory, which has no lease of its own.
+TEST_F(JoiningTest, ANodeThatFallsSilentBeforeItJoinsIsLost) {
+  options_.lease = seconds(5);
+  Make(2);
+  Feed(NodeConnected{NodeId(0)});
+  Feed(NodeConnected{NodeId(1)});
+  Pass(seconds(3), {0});
+  Welcome(0);
+  Pass(seconds(3), {0});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1: nothing was heard"), HasSubstr("5 s")));
+}
+
+// An inventory may take long, its driver hangs for example: the agent says meanwhile that it lives.
+TEST_F(JoiningTest, ANodeThatTakesItsInventoryIsAwaited) {
+  options_.lease = seconds(5);
+  Make(1);
+  Feed(NodeConnected{NodeId(0)});
+  Pass(seconds(30), {0});
+  EXPECT_FALSE(finished_);
+  Welcome(0);
+  PortsHeld(0);
+  EXPECT_EQ(core_->state(), State::kStarting);
 }
 
 TEST_F(JoiningTest, AnAgentThatRefusesIsTold) {
