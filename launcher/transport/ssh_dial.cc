@@ -37,6 +37,22 @@ absl::Status WaitFor(int fd, short events, TimePoint deadline, int cancel) {
   }
 }
 
+// While an agent is started it may say nothing for long, but its machine acknowledges.
+constexpr std::chrono::milliseconds kSilence = std::chrono::seconds(15);
+constexpr int kProbeEvery = 5;  // s
+
+void SetInt(int fd, int option, int value) {
+  setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
+}
+
+void BreakWhenSilent(int fd) {
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  SetInt(fd, TCP_KEEPIDLE, kProbeEvery);
+  SetInt(fd, TCP_KEEPINTVL, kProbeEvery);
+  SetInt(fd, TCP_USER_TIMEOUT, static_cast<int>(kSilence.count()));
+}
+
 int Family(const std::string& name) {
   return name == "inet" ? AF_INET : name == "inet6" ? AF_INET6 : AF_UNSPEC;
 }
@@ -68,7 +84,7 @@ absl::StatusOr<os::UniqueFd> ConnectTo(const addrinfo& address, const SshSetting
   int on = 1;
   // Without it authentication alone takes 40 ms longer: its small packets wait for each other.
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  BreakWhenSilent(fd.get());
   if (!settings.bind_address.empty()) {
     absl::Status bound = Bind(fd.get(), settings.bind_address, address.ai_family);
     if (!bound.ok()) return bound;
@@ -159,6 +175,13 @@ void Proxy::ReadError() {
     if (n == 0) error_.Reset();
     return;
   }
+}
+
+void AllowSilence(int socket) {
+  SetInt(socket, TCP_USER_TIMEOUT, 0);
+  // Linux's own: a connection that lives long is probed after two hours.
+  SetInt(socket, TCP_KEEPIDLE, 7200);
+  SetInt(socket, TCP_KEEPINTVL, 75);
 }
 
 absl::StatusOr<Dialed> Dial(const SshSettings& settings, const Target& target,

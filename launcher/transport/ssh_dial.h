@@ -38,6 +38,10 @@ struct Dialed {
   std::unique_ptr<Proxy> proxy;  // null: a TCP connection
 };
 
+// What is dialed breaks (ETIMEDOUT) when its other end acknowledges nothing for 15 s, until this is
+// called: a job that runs has its lease. Does nothing for a proxy's.
+void AllowSilence(int socket);
+
 // `names`: of all that one command dials. IsUnknownHost: there is no such name. UNAVAILABLE: nobody
 // could tell whether there is. DEADLINE_EXCEEDED, CANCELLED.
 absl::StatusOr<Dialed> Dial(const SshSettings& settings, const Target& target,

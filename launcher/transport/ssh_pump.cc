@@ -13,6 +13,7 @@
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/fd.h"
+#include "launcher/transport/ssh_dial.h"
 
 namespace dtrain::transport {
 namespace {
@@ -178,6 +179,7 @@ absl::Status SshPump::OnOutput() {
 }
 
 absl::Status SshPump::HandOver() {
+  AllowSilence(link_->socket());
   auto pair = os::SocketPair();
   if (!pair.ok()) return pair.status();
   absl::Status status = os::SetNonBlocking(pair->first.get(), true);

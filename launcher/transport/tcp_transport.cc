@@ -134,6 +134,7 @@ class TcpTransport::Link : public Connection {
           absl::StrCat(dialed.status().message(), "; is a resident agent running there, with ",
                        "--listen, on port ", transport_.PortOf(target_), " (--agent-port)?")));
     }
+    AllowSilence(dialed->socket.get());  // a handshake has a limit of its own
     const std::string address = AddressOf(dialed->socket.get());
     if (!address.empty()) transport_.reached_[{target_.host, transport_.PortOf(target_)}] = address;
     callbacks_.on_phase(Phase::kAuthenticating);

@@ -110,6 +110,27 @@ def test_b3_black_holed_host(cluster):
         cluster.heal(cluster.nodes[2])
 
 
+# A node that goes while its agent is being started, and closes nothing.
+def test_b3_a_host_that_vanishes_after_the_login(cluster):
+    node = cluster.nodes[1]
+    rc, waits = node.base / "root/.bashrc", node.path("/run/login-waits")
+    rc.write_text("touch /run/login-waits; exec sleep 600\n")
+    try:
+        launch = cluster.start_launch([*cluster.hosts_flag(1), *HELLO])
+        wait_until(waits.exists, 30, lambda: launch.err)
+        cluster.cut(node)
+        result = launch.wait(60)  # --start-timeout is longer
+        assert result.code == 200 and "node1" in result.err and "timed out" in result.err, result
+    finally:
+        cluster.heal(node)
+        rc.unlink()
+        waits.unlink(missing_ok=True)
+        for pid, _, line in leftovers.processes(node):
+            if line == "sleep 600":  # which sshd knows nothing of
+                os.kill(pid, signal.SIGKILL)
+    leftovers.wait_for_no_processes(cluster, 30)
+
+
 # B4: sshd that drops connections. Its one place for callers is taken when we call first.
 def test_b4_dropped_connection_is_tried_again(make_cluster):
     cluster = make_cluster(1)
