@@ -22,6 +22,7 @@
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
+#include "common/os/crash.h"
 #include "common/os/credentials.h"
 #include "common/os/scheduling.h"
 
@@ -44,6 +45,7 @@ constexpr char kUsage[] =
 int main(int argc, char** argv) {
   const std::string role = argc >= 2 ? argv[1] : "";
   dtrain::os::InterruptNobody();
+  dtrain::os::WriteNoCores();
   using Level = dtrain::log::Level;
   const Level least = role == "serve" ? Level::kInfo : Level::kWarning;
   dtrain::log::Init(role == "shepherd" ? "dtrain-shepherd" : "dtrain-agent",

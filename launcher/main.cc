@@ -13,6 +13,7 @@
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/loop/loop.h"
+#include "common/os/crash.h"
 #include "common/os/leave.h"
 #include "common/os/scheduling.h"
 #include "launcher/bench/bench.h"
@@ -79,6 +80,7 @@ int Bench(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   dtrain::os::InterruptNobody();
+  dtrain::os::WriteNoCores();
   dtrain::log::Init("dtrain", std::getenv("DTRAIN_DEBUG") != nullptr
                                   ? dtrain::log::Level::kDebug
                                   : dtrain::log::Level::kWarning);

@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 
@@ -138,6 +140,15 @@ void NoteRequest(absl::string_view method, absl::string_view job, absl::string_v
     line.Add(who);
   }
   current_note.store(next, std::memory_order_release);
+}
+
+void WriteNoCores() {
+  const char* wanted = getenv("DTRAIN_CORE_DUMPS");
+  if (wanted != nullptr && absl::string_view(wanted) == "1") return;
+  rlimit limit;
+  if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
+  limit.rlim_cur = 0;
+  (void)setrlimit(RLIMIT_CORE, &limit);  // to lower the soft limit is always allowed
 }
 
 }  // namespace dtrain::os

@@ -20,7 +20,8 @@ from test_resident import LIVE, go, ranks, shepherds, start_counting, workers
 DTRAIN = hosts.bin_dir() / "dtrain"
 SANITIZED = hosts.bin_dir().parent.name in ("asan", "tsan")
 # Ours comes first; after it a sanitizer's would make a report of it.
-OWN_HANDLER = {"ASAN_OPTIONS": launching.SANITIZER_OPTIONS["ASAN_OPTIONS"] + ":handle_segv=0"}
+OWN_HANDLER = {"ASAN_OPTIONS": launching.SANITIZER_OPTIONS["ASAN_OPTIONS"] + ":handle_segv=0",
+               "DTRAIN_CORE_DUMPS": "1"}
 
 
 def with_core():

@@ -2,9 +2,9 @@
 """B14, O5: where secrets are not: the user's, which a job forwards, and ours, the tokens of HTTP ports. That
 is command lines, environments, files, logs, answers and core dumps. (Over TLS: test_faults_tls.py.)"""
 import os
+import re
 import resource
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import hosts
 import leftovers
 import residents
+from launching import wait_until
 from test_status import LIVE
 
 DTRAIN = hosts.bin_dir() / "dtrain"
@@ -40,16 +41,6 @@ def environments(cluster, needle):
     """(host, command line) of all processes that have it."""
     return [(host.name, line) for host in cluster.hosts for pid, _, line in leftovers.processes(host)
             if needle in leftovers.environment_of(pid)]
-
-
-def core_of(pid, folder):
-    """What the kernel would write if it crashed now, without harming it."""
-    done = subprocess.run(["gcore", "-o", folder / "core", str(pid)], capture_output=True, text=True)
-    path = folder / f"core.{pid}"
-    assert path.exists(), done
-    data = path.read_bytes()
-    path.unlink()
-    return data
 
 
 # The user's own, over ssh and with resident agents: only the workers have it, and the launcher from its user.
@@ -152,36 +143,39 @@ def test_b14_cores_of_workers(cluster):
         agent.stop()
 
 
-# A crash of ours leaves a core, in the agent's own folder (mode 0700), that an admin may pass on. It holds what
-# these processes have in memory.
-@pytest.mark.xfail(strict=True, reason="neither tokens nor what a job forwards are kept from core dumps")
-@pytest.mark.parametrize("secret", ["token", "forwarded"])
-def test_b14_cores_of_ours(cluster, secret):
-    folder = cluster.base / "cores"
-    folder.mkdir(exist_ok=True)
-    agent = residents.Resident(cluster.nodes[0], flags=["--status-listen", "8123"]).start()
-    launch = cluster.start_launch(["-x", "API_TOKEN", "--grace", "1s", "--status-listen", "0", "-H", "node0:2",
-                                   "--", *LIVE], env={"API_TOKEN": SECRET})
+# A crash of ours leaves no core, which would hold what these processes have in memory, unless it was asked for.
+@pytest.mark.launcher_killed
+@pytest.mark.parametrize("wanted", [False, True])
+def test_b14_cores_of_ours(cluster, wanted):
+    def may_dump():
+        resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    def dumped(process):
+        process.send_signal(signal.SIGSEGV)
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert ended.si_status == signal.SIGSEGV, ended
+        process.wait(10)
+        return ended.si_code == os.CLD_DUMPED
+
+    node0 = cluster.nodes[0]
+    env = {"API_TOKEN": SECRET, **({"DTRAIN_CORE_DUMPS": "1"} if wanted else {})}
+    folders = [cluster.work(host) for host in (node0, cluster.head)]
+    agent = residents.Resident(node0, env=env, cwd="/root/work", before_exec=may_dump).start()
+    launch = cluster.start_launch(["-x", "API_TOKEN", "--grace", "1s", "--lease", "2s", "-H", "node0:2", "--",
+                                   *LIVE], env=env, cwd="/root/work", before_exec=may_dump)
     launch.wait_for("up", count=2)
-    [file] = cluster.head.path("/run/dtrain").glob("*.token")
-    if secret == "token":
-        needles = [path.read_bytes().strip()
-                   for path in (file, agent.host.path(f"{residents.STATE}/http.token"))]
-        ours = [launch.pid]
-    else:  # which the launcher has from its user, and the shepherd for its workers
-        needles, ours = [SECRET.encode()], []
-    ours += [pid for pid, _, line in leftovers.processes(agent.host)
-             if "serve" in line or line.endswith(" shepherd")]
-    assert len(ours) >= 2
-    found = []
-    for pid in ours:
-        core = core_of(pid, folder)
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[-60:]
-        found += [(line, core.count(needle)) for needle in needles if needle in core]
-    launch.signal(signal.SIGTERM)
-    assert launch.wait(20).code == 143
-    agent.stop()
-    assert not found, found
+    [shepherd] = [pid for pid, _, line in leftovers.processes(node0) if line.endswith(" shepherd")]
+    limits = Path(f"/proc/{shepherd}/limits").read_text()
+    assert re.search(r"Max core file size +0 +unlimited", limits), limits
+    assert dumped(launch.process) == wanted
+    wait_until(lambda: not agent.jobs(), 30, lambda: agent.log)
+    assert dumped(agent.process) == wanted
+    cores = [path for folder in folders for path in folder.glob("core*")]
+    assert len(cores) == (2 if wanted else 0), cores
+    assert not wanted or any(SECRET.encode() in path.read_bytes() for path in cores)
+    for path in cores:
+        path.unlink()
+    agent.start().stop()  # it clears up behind the one that crashed
 
 
 if hosts.is_sanitized():
