@@ -126,7 +126,7 @@ std::optional<Connections::Ticket> Connections::TakeHandshake(const std::string&
           return each->tls != nullptr && !each->shaken && each->place.of() == who;
         });
     if (oldest != connections_.end()) {
-      Refuse((*oldest)->origin, "it has not said who it is, and others wait for its place");
+      Refuse((*oldest)->origin, "it has not authenticated, and others wait for its place");
       Close(oldest);
     }
   }
@@ -217,7 +217,7 @@ void Connections::SetTls(std::shared_ptr<const tls::Context> context) {
 }
 
 void Connections::AdmitTcp(os::UniqueFd socket, const std::string& address) {
-  if (tls_ == nullptr) return Refuse(address, "this agent takes no TCP connections any more");
+  if (tls_ == nullptr) return Refuse(address, "this agent no longer accepts TCP connections");
   std::optional<Ticket> ticket = TakeHandshake(address);
   if (!ticket.has_value()) return;
   auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
@@ -342,7 +342,7 @@ void Connections::CloseWhenSilent(Place place) {
   if (loop_.Now() < until) {
     return (*place)->silence->At(until, [this, place] { CloseWhenSilent(place); });
   }
-  Refuse((*place)->origin, "no whole call has come over its connection for 40 s");
+  Refuse((*place)->origin, "no complete call came over its connection for 40 s");
   Close(place);
 }
 

@@ -40,7 +40,7 @@ void Door::Accept() {
   os::UniqueFd socket(accept4(listening_.get(), reinterpret_cast<sockaddr*>(&peer), &size,
                               SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-    log::Error(absl::StrCat("cannot take a connection: ", PosixErrorText(errno)));
+    log::Error(absl::StrCat("cannot accept a connection: ", PosixErrorText(errno)));
     pause_.After(kAcceptPause, [this] { Await(); });
     return;
   }
@@ -63,7 +63,7 @@ absl::StatusOr<os::UniqueFd> ListenTcp(const std::string& where) {
   if (colon == std::string::npos || !absl::SimpleAtoi(where.substr(colon + 1), &port) ||
       port > 65535 || (!is_v4 && inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) != 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--listen ", Escape(where), " is no ADDRESS:PORT, such as 0.0.0.0:9797 or [::]:9797"));
+        "--listen ", Escape(where), " is not an ADDRESS:PORT, such as 0.0.0.0:9797 or [::]:9797"));
   }
   v4.sin_port = v6.sin6_port = htons(static_cast<uint16_t>(port));
   os::UniqueFd fd(

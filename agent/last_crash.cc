@@ -33,7 +33,7 @@ std::optional<Crash> WatchForCrashes(const std::string& state_directory) {
     (void)std::rename(path.c_str(), told.c_str());
   }
   if (absl::Status watching = os::RecordCrashes(path); !watching.ok()) {
-    log::Warn(absl::StrCat("a crash of this agent could not be told: ", watching.message()));
+    log::Warn(absl::StrCat("a crash of this agent could not be recorded: ", watching.message()));
   }
   return Read(told);
 }

@@ -143,7 +143,7 @@ class Resident {
     unix_.reset();
     http_unix_.reset();
     http_tcp_.reset();
-    if (sessions_.starting()) log::Info("told to end: waits for launches that have begun");
+    if (sessions_.starting()) log::Info("stopping: waiting for launches that have begun");
     drained_ = std::move(done);
     drain_until_ = loop_.Now() + kDrainBound;
     AwaitStarts();
@@ -156,7 +156,7 @@ class Resident {
       // Of jobs of which no agent knows, as those that came by ssh without a resident one.
       const Reaped reaped = ReapLeftovers();
       for (const Leftover& leftover : reaped.found) {
-        log::Warn(absl::StrCat("kills what a dead job has left: ", Describe(leftover)));
+        log::Warn(absl::StrCat("killing what a dead job has left: ", Describe(leftover)));
       }
       for (const Leftover& leftover : reaped.left) {
         sessions_.quarantine().Add(leftover.job_id, UserName(leftover.uid), {leftover.process.pid});
@@ -349,9 +349,10 @@ int RunServe(const std::vector<std::string>& words) {
     auto read = anew.ok() ? ReadSecurity(*anew) : anew.status();
     if (read.ok()) {
       resident.Use(*std::move(read));
-      log::Info("configuration and certificates were read again");
+      log::Info("configuration and certificates were reloaded");
     } else {
-      log::Error(absl::StrCat("not read again, the old stays: ", read.status().message()));
+      log::Error(
+          absl::StrCat("cannot reload, keeping the old configuration: ", read.status().message()));
     }
   });
   resident.Start([&](absl::Status status) {

@@ -192,8 +192,8 @@ void NodeLink::AskForBoot(absl::Status gone) {
         const bool other = report.ok() && !report->inventory().boot_id().empty() &&
                            report->inventory().boot_id() != boot_id_;
         handlers_.on_closed(
-            other ? transport::StartedAnewError("the machine was started anew: its boot id is "
-                                                "another one, and the workers are gone")
+            other ? transport::StartedAnewError("the machine was rebooted: its boot id has "
+                                                "changed, and the workers are gone")
                   : gone);
       });
 }

@@ -39,7 +39,7 @@ http::AsyncHandler NodeAnswers::HandlerFor(auth::Identity peer) {
 void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
                          http::Reply reply) {
   const absl::string_view route = auth::RouteOf("GET", target.path);
-  if (route.empty()) return reply(http::ErrorResponse(404, "there is nothing at this path"));
+  if (route.empty()) return reply(http::ErrorResponse(404, "no such path"));
   if (route == "GET /healthz") return reply(http::JsonResponse({{"status", "ok"}}));
   if (route == "GET /v1/jobs") {
     const auto jobs = sessions_.ListJobs(peer, route);
@@ -114,7 +114,7 @@ http::Response NodeAnswers::AnswerLog(const auth::Identity& peer, absl::string_v
     if (!piece.ok()) return Refusal(piece.status());
     if (query->offset && piece->offset() > request.offset()) {
       return http::ErrorResponse(410,
-                                 absl::StrCat("kept are the bytes from ", piece->offset(), " on"));
+                                 absl::StrCat("only bytes from ", piece->offset(), " on are kept"));
     }
     if (piece->data().empty()) break;
     response.body += piece->data();

@@ -72,14 +72,14 @@ bool May(const Identity& identity, Right right, const Job* job) {
 
 // What would help.
 std::string Advice(const Identity& identity, Right right, const Job* job) {
-  if (right == Right::kAdmin) return "; it takes an admin";
+  if (right == Right::kAdmin) return "; only an admin may";
   if (job != nullptr) {
     return absl::StrCat("; ask ", Escape(job->owner), " or an admin",
                         identity.no_account.empty() ? "" : " (", identity.no_account,
                         identity.no_account.empty() ? "" : ")");
   }
   if (!identity.no_account.empty()) return absl::StrCat(": ", identity.no_account);
-  return ": there is no such job that is yours";
+  return ": you have no such job";
 }
 
 std::string OfJob(const Job* job) {
@@ -118,7 +118,7 @@ absl::Status Authorise(const Identity& identity, absl::string_view method, const
 absl::Status AuthoriseStranger(absl::string_view method) {
   const Rule* rule = Find(method);
   if (rule != nullptr && rule->right == Right::kNone) return absl::OkStatus();
-  return absl::UnauthenticatedError("who are you? Show a certificate or a token");
+  return absl::UnauthenticatedError("not authenticated: present a certificate or token");
 }
 
 std::string AuditLine(const Identity& identity, absl::string_view method, const Job* job,

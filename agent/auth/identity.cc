@@ -26,12 +26,12 @@ std::optional<Role> RoleOf(absl::string_view kind) {
 std::string WhyNot(const Account& account, const Policy& policy) {
   if (policy.agent_uid != 0 && account.uid != policy.agent_uid) {
     return absl::StrCat("this agent runs as user id ", policy.agent_uid,
-                        " and starts workers as nobody else, not as ", Escape(account.name));
+                        " and starts workers only as that user, not as ", Escape(account.name));
   }
   if (account.uid == 0 && !policy.allow_root) {
-    return absl::StrCat("the certificate leads to ", Escape(account.name),
-                        " (user id 0), and this agent starts nothing as root for who comes over "
-                        "the network (--allow-root)");
+    return absl::StrCat("the certificate maps to ", Escape(account.name),
+                        " (user id 0), and this agent starts nothing as root for callers on the "
+                        "network (--allow-root lets it)");
   }
   return "";
 }
@@ -60,15 +60,15 @@ absl::StatusOr<Identity> IdentityOfCertificate(const CertificateFacts& certifica
   out.proof = absl::StrCat("certificate ", certificate.serial);
   out.peer = std::string(peer);
   if (*role == Role::kObserver) {
-    out.no_account = "observers only look";
+    out.no_account = "observers may only look";
     return out;
   }
   const std::string name = policy.accounts.AccountFor(certificate.name);
   std::optional<Account> account = find(name);
   if (!account.has_value()) {
-    out.no_account = absl::StrCat("there is no account \"", Escape(name),
-                                  "\" on this node: make it, or name another one in the agent's "
-                                  "file of accounts");
+    out.no_account = absl::StrCat("this node has no account \"", Escape(name),
+                                  "\": create it, or map the name to another one in the agent's "
+                                  "--account-map");
     return out;
   }
   out.no_account = WhyNot(*account, policy);
@@ -91,7 +91,7 @@ absl::StatusOr<Identity> IdentityOfUnixPeer(const UnixPeer& peer, absl::string_v
   out.peer = absl::StrCat("process ", peer.pid);
   if (policy.agent_uid != 0 && !own) {
     out.no_account = absl::StrCat("this agent runs as user id ", policy.agent_uid,
-                                  " and starts workers as nobody else, not as root");
+                                  " and starts workers only as that user, not as root");
   } else if (account_name.empty()) {
     out.no_account = absl::StrCat("user id ", peer.uid, " has no account on this node");
   } else {

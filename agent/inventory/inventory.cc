@@ -73,8 +73,8 @@ void ReadIdentity(const Roots& roots, v1::Inventory& out) {
     out.set_boot_id(std::string(absl::StripAsciiWhitespace(*boot_id)));
   } else {
     out.add_warnings(
-        absl::StrCat("the kernel's boot id is unknown, so two names of this machine ",
-                     "cannot be told from two machines: ", boot_id.status().message()));
+        absl::StrCat("the kernel's boot id is unknown, so whether two host names mean ",
+                     "this one machine cannot be checked: ", boot_id.status().message()));
   }
   struct stat netns = {};
   if (stat(absl::StrCat(roots.procfs, "/self/ns/net").c_str(), &netns) == 0) {
@@ -89,7 +89,7 @@ void ReadProcessors(const Roots& roots, v1::Inventory& out) {
   if (allowed.empty()) {
     long online = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
     for (int cpu = 0; cpu < online; ++cpu) allowed.push_back(cpu);
-    out.add_warnings("the kernel does not tell which cpus may be used; taking all that are online");
+    out.add_warnings("the kernel does not say which cpus may be used; using all that are online");
   }
   out.set_allowed_cpus(FormatCpuList(allowed));
   for (v1::NumaNode& node : ReadNumaNodes(roots, allowed)) {

@@ -121,7 +121,7 @@ bool Prober::Start(int target_index) {
   std::string problem = CheckRequest(request_, target);
   std::optional<SocketAddress> address = ParseAddress(target.ip(), target.port());
   if (problem.empty() && !address) {
-    problem = absl::StrCat("'", Escape(target.ip()), "' is no IPv4 or IPv6 address");
+    problem = absl::StrCat("'", Escape(target.ip()), "' is not an IPv4 or IPv6 address");
   }
   if (!problem.empty()) {
     Finish(target_index, std::move(problem));

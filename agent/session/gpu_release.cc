@@ -125,12 +125,12 @@ std::vector<HeldGpu> GpuRelease::FindHeld() const {
     }
     const auto was = Ownerless(*before), is = Ownerless(*after);
     if (!was || !is || *is - std::max<int64_t>(*was, 0) < kMargin) continue;
-    out.push_back({uuid,
-                   absl::StrCat(Name(*after), " is not free after the job's end: ",
-                                MiB(static_cast<uint64_t>(*is - std::max<int64_t>(*was, 0))),
-                                " more are in use than before it, by no process that is seen; ",
-                                Reset(*after)),
-                   false});
+    out.push_back(
+        {uuid,
+         absl::StrCat(Name(*after), " is not free after the job's end: ",
+                      MiB(static_cast<uint64_t>(*is - std::max<int64_t>(*was, 0))),
+                      " more are in use than before it, by no visible process; ", Reset(*after)),
+         false});
   }
   return out;
 }

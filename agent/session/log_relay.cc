@@ -83,8 +83,8 @@ absl::Status LogRelay::Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd
                               uid_t owner) {
   if (!ranks_.contains(rank) ||
       (stream != v1::STREAM_KIND_STDOUT && stream != v1::STREAM_KIND_STDERR)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("it told of output ", stream, " of rank ", rank, ", which is not here"));
+    return absl::InvalidArgumentError(absl::StrCat("it reported output ", stream, " of rank ", rank,
+                                                   ", which is not on this node"));
   }
   Stream& place = Add({rank, stream});
   if (!spool) return absl::OkStatus();

@@ -226,7 +226,7 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
       lost != lost_.end()
           ? lost->second
           : absl::StrCat("this agent has no such job (any more): it ",
-                         "was started anew before the job was, or ", "has ended its workers")));
+                         "was restarted before the job began, or ", "has ended its workers")));
 }
 
 bool Sessions::starting() const {
@@ -295,7 +295,7 @@ void Sessions::AdoptAll(OnAdopted done) {
     reservations_.Withhold(*withheld);
   } else if (absl::IsDataLoss(withheld.status())) {
     log::Error(
-        absl::StrCat("which GPUs are not given out is not known: ", withheld.status().message()));
+        absl::StrCat("the list of withheld GPUs cannot be read: ", withheld.status().message()));
   } else {
     return done(withheld.status());
   }
@@ -313,7 +313,7 @@ void Sessions::AdoptAll(OnAdopted done) {
 
 void Sessions::Look(JobDirectory directory, absl::StatusOr<v1::JobRecord> record) {
   if (record.ok() && record->boot_id() != os::BootId()) {
-    log::Warn(absl::StrCat("job ", record->job_id(), ": the machine was started anew since"));
+    log::Warn(absl::StrCat("job ", record->job_id(), ": the machine was rebooted since"));
     directory.Remove();  // nothing else of it is left
     return;
   }
@@ -361,7 +361,7 @@ void Sessions::OnAccount(Foundling& foundling, const v1::Account& account, uint6
         sessions_.erase(place);
         on_session_ended_();
       });
-  log::Info(absl::StrCat("job ", account.part().job_id(), ": taken over from the agent before, ",
+  log::Info(absl::StrCat("job ", account.part().job_id(), ": taken over from the previous agent, ",
                          account.part().workers_size(), " workers"));
   Decided(foundling);
 }
@@ -421,7 +421,7 @@ void Sessions::KillRest(Foundling& foundling) {
   }
   log::Error(absl::StrCat("job ", job_id, ": its shepherd cannot be taken over: ", foundling.why));
   lost_[foundling.key] =
-      absl::StrCat("its agent was started anew and could not take the job over: ", foundling.why,
+      absl::StrCat("its agent was restarted and could not take the job over: ", foundling.why,
                    "; the workers have been killed");
   foundling.directory.Remove();
   if (foundling.record) LookAtGpus(foundling.record->gpus(), foundling.killed);

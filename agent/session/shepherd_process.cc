@@ -141,7 +141,7 @@ ShepherdProcess::~ShepherdProcess() {
     if (is_child) (void)os::TryReap(rest->pidfd.get());
   });
   rest->patience.After(patience_, [rest = rest.get(), cgroup = cgroup_] {
-    log::Warn("kills a shepherd that did not end by itself");
+    log::Warn("killing a shepherd that did not end by itself");
     (void)os::SendSignal(rest->pidfd.get(), SIGKILL);
     if (!cgroup.empty()) os::Cgroup(cgroup).Kill();
   });
@@ -153,7 +153,7 @@ void ShepherdProcess::Kill() {
 }
 
 void ShepherdProcess::Break(std::string why) {
-  log::Warn(absl::StrCat("kills shepherd ", child_.pid, ": ", why));
+  log::Warn(absl::StrCat("killing shepherd ", child_.pid, ": ", why));
   Kill();
   Gone(std::move(why));
 }

@@ -20,8 +20,7 @@ std::string PathIn(const std::string& state) { return absl::StrCat(state, "/with
 void Keep(const Reservations& reservations, const std::string& state) {
   absl::Status kept = WriteWithheld(state, reservations.SaveWithheld());
   if (kept.ok()) return;
-  log::Warn(absl::StrCat("an agent after this one will not know which GPUs are not given out: ",
-                         kept.message()));
+  log::Warn(absl::StrCat("the next agent will not know which GPUs are withheld: ", kept.message()));
 }
 
 }  // namespace

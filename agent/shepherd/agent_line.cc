@@ -120,7 +120,7 @@ void AgentLine::OnDrained(loop::Task task) {
 void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
   v1::ShepherdRequest request;
   if (!request.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
-    log::Error("the agent sent a message that is none");
+    log::Error("the agent sent an invalid message");
     return;
   }
   outbox_.Acknowledge(request.acknowledged());

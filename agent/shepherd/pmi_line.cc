@@ -43,7 +43,8 @@ absl::StatusOr<PmiRequest> ParsePmiLine(absl::string_view line) {
   PmiRequest request;
   for (absl::string_view word : absl::StrSplit(line, ' ', absl::SkipEmpty())) {
     size_t equals = word.find('=');
-    if (equals == absl::string_view::npos || equals == 0) return bad("a word that is no key=value");
+    if (equals == absl::string_view::npos || equals == 0)
+      return bad("a word that is not key=value");
     std::string key(word.substr(0, equals));
     std::string value(word.substr(equals + 1));
     if (request.command.empty()) {

@@ -100,8 +100,8 @@ void Connection::OnHeader(Error error) {
   }
   const bool too_large =
       error == bhttp::error::header_limit || error == bhttp::error::buffer_overflow;
-  Send(ErrorResponse(too_large ? 431 : 400,
-                     too_large ? "the request's header is too large" : "this is no HTTP request"),
+  Send(ErrorResponse(too_large ? 431 : 400, too_large ? "the request's header is too large"
+                                                      : "this is not an HTTP request"),
        false);
 }
 
@@ -122,10 +122,10 @@ std::optional<Response> Connection::Refuse(const Target& target) {
   const auto& request = parser_->get();
   wrong_token_ = false;
   if (!access_.hosts.empty() && !NamesOneOf(View(request[bhttp::field::host]), access_.hosts)) {
-    return ErrorResponse(403, "the Host header is no name or address of ours");
+    return ErrorResponse(403, "the Host header is not a name or address of this server");
   }
   if (request.count(bhttp::field::origin) != 0 || request.count(bhttp::field::upgrade) != 0) {
-    return ErrorResponse(403, "requests of web pages are not answered");
+    return ErrorResponse(403, "requests from web pages are rejected");
   }
   if (access_.ask_for_token && target.path != "/healthz" && !TokenIsRight()) {
     return ErrorResponse(401, "send the token: Authorization: Bearer TOKEN");
@@ -153,7 +153,7 @@ void Connection::Answer() {
                  [self = shared_from_this(), held] { self->Send(std::move(*held), false); });
     return;
   }
-  if (has_body) return Send(ErrorResponse(413, "a request with a body is not answered"), false);
+  if (has_body) return Send(ErrorResponse(413, "a request with a body is rejected"), false);
   if (!target.ok()) return Send(ErrorResponse(400, target.status().message()), keep_alive_);
   target->accept = std::string(View(request[bhttp::field::accept]));
   (*handler_)(*target, [self = shared_from_this()](Response response) {

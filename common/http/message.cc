@@ -25,7 +25,7 @@ absl::StatusOr<std::optional<uint64_t>> Number(const Target& target, const std::
   if (it == target.query.end()) return std::nullopt;
   uint64_t value = 0;
   if (!absl::SimpleAtoi(it->second, &value)) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " is no number"));
+    return absl::InvalidArgumentError(absl::StrCat(name, " is not a number"));
   }
   return value;
 }

@@ -254,11 +254,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::ListenTcp(loop::Loop& loop, cons
   Error error;
   const asio::ip::address address = asio::ip::make_address(ip, error);
   if (error) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", ip, "\" is no numeric IP address"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", ip, "\" is not a numeric IP address"));
   }
   if (!address.is_loopback()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(ip, " is no loopback address; over a network, forward a port: ssh -L"));
+        absl::StrCat(ip, " is not a loopback address; over a network, forward a port: ssh -L"));
   }
   auto shared = std::make_unique<Shared>(loop, std::move(handler), limits);
   shared->access.token = std::move(token);

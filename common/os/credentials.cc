@@ -28,7 +28,7 @@ absl::StatusOr<Peer> PeerOf(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return PosixError(errno, "ask who is at the other end of a socket");
+    return PosixError(errno, "identify the user at the other end of a socket");
   }
   return Peer{peer.pid, peer.uid, peer.gid};
 }
@@ -38,10 +38,11 @@ absl::StatusOr<UniqueFd> PidfdOfPeer(int socket) {
   socklen_t size = sizeof(pidfd);
   if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &pidfd, &size) == 0) return UniqueFd(pidfd);
   if (errno == ENOPROTOOPT) {
-    return absl::UnimplementedError("this kernel tells no process by its socket (Linux 6.5 does)");
+    return absl::UnimplementedError(
+        "this kernel cannot identify a process by its socket (Linux 6.5 can)");
   }
   if (errno == ESRCH || errno == EINVAL) return absl::NotFoundError("the process has ended");
-  return PosixError(errno, "ask which process is at the other end of a socket");
+  return PosixError(errno, "identify the process at the other end of a socket");
 }
 
 absl::Status CheckOneIdentity() {

@@ -23,7 +23,7 @@ absl::StatusOr<std::string> FileSystemOf(int fd) {
       id = absl::StrCat(absl::StripLeadingAsciiWhitespace(value), " ");
     }
   }
-  if (id.empty()) return absl::NotFoundError("its mount cannot be told");
+  if (id.empty()) return absl::NotFoundError("its mount cannot be found");
   for (std::ifstream mounts("/proc/self/mountinfo"); std::getline(mounts, line);) {
     if (!absl::StartsWith(line, id)) continue;
     // "36 35 98:0 / /mnt rw,noatime master:1 - ext4 /dev/root rw"; blanks in names are escaped.

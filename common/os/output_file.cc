@@ -106,8 +106,8 @@ class Walk {
     if (fstat(folder_.get(), &folder) != 0) return PosixError(errno, what_);
     if (!MayFollow(folder, info)) {
       return absl::PermissionDeniedError(
-          absl::StrCat(what_, ": ", name, " is a link that user ", info.st_uid,
-                       " made in a folder that all may write to; remove it, or write elsewhere"));
+          absl::StrCat(what_, ": ", name, " is a symbolic link that user ", info.st_uid,
+                       " made in a world-writable folder; remove it, or write elsewhere"));
     }
     if (++links_ > kMostLinks) return PosixError(ELOOP, what_);
     char target[PATH_MAX];

@@ -33,7 +33,7 @@ std::string Quoted(absl::string_view path) {
 
 absl::Status Denied(const std::string& path, absl::string_view what, absl::string_view mend) {
   return absl::PermissionDeniedError(
-      absl::StrCat(Quoted(path), " ", what, "; mend it with: ", mend));
+      absl::StrCat(Quoted(path), " ", what, "; fix it with: ", mend));
 }
 
 // As the kernel's.
@@ -58,7 +58,7 @@ absl::StatusOr<std::string> ReadLink(const std::string& path, const struct stat&
   if (OwnedByOther(info)) {
     return Denied(
         path,
-        absl::StrCat("is a symbolic link of user id ", info.st_uid, ", who can lead it elsewhere"),
+        absl::StrCat("is a symbolic link of user id ", info.st_uid, ", who can point it elsewhere"),
         absl::StrCat("chown -h ", geteuid(), " ", Quoted(path)));
   }
   char target[PATH_MAX];
@@ -117,7 +117,7 @@ absl::Status CheckDirectories(const std::string& path) {
 absl::Status CheckFile(const std::string& path, const struct stat& info) {
   if (!S_ISREG(info.st_mode)) {
     return absl::PermissionDeniedError(
-        absl::StrCat(Quoted(path), " is no regular file; name the file itself"));
+        absl::StrCat(Quoted(path), " is not a regular file; name the file itself"));
   }
   if (OwnedByOther(info)) {
     return Denied(path, absl::StrCat("belongs to user id ", info.st_uid, ", not to us or root"),
@@ -194,7 +194,7 @@ absl::Status MakeOwnDirectory(const std::string& path, mode_t mode, mode_t most)
   struct stat info;
   if (lstat(name.c_str(), &info) != 0) return PosixError(errno, absl::StrCat("look at ", name));
   if (!S_ISDIR(info.st_mode)) {
-    return Denied(name, S_ISLNK(info.st_mode) ? "is a symbolic link" : "is no directory",
+    return Denied(name, S_ISLNK(info.st_mode) ? "is a symbolic link" : "is not a directory",
                   absl::StrCat("rm ", Quoted(name)));
   }
   if (info.st_uid != geteuid()) {

@@ -80,7 +80,7 @@ absl::Status AddName(const GENERAL_NAME* name, Certificate& out) {
   std::string text = type == GEN_IPADD ? AddressText(bytes) : std::string(bytes);
   if (!IsPlain(text)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a name in the certificate is none: \"", Escape(bytes), "\""));
+        absl::StrCat("the certificate holds an invalid name: \"", Escape(bytes), "\""));
   }
   auto& list = type == GEN_DNS ? out.dns_names : type == GEN_URI ? out.uris : out.addresses;
   list.push_back(std::move(text));

@@ -52,8 +52,8 @@ std::string Describe(int error, const X509* x509, const Certificate& certificate
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
-      return absl::StrCat("was made by another authority (", NameText(X509_get_issuer_name(x509)),
-                          ") than the one of ca.crt here");
+      return absl::StrCat("was issued by another authority (", NameText(X509_get_issuer_name(x509)),
+                          ") than the one in ca.crt here");
     case X509_V_ERR_CERT_REVOKED:
       return absl::StrCat("was revoked (serial number ", certificate.serial, ")");
     case X509_V_ERR_HOSTNAME_MISMATCH:
@@ -61,15 +61,15 @@ std::string Describe(int error, const X509* x509, const Certificate& certificate
       return absl::StrCat("is for ", NamesOf(certificate), ", not for \"", Escape(expected),
                           "\": give it that name too (dtrain-pki node --dns or --ip)");
     case X509_V_ERR_INVALID_PURPOSE:
-      return "may not be used at this end: nodes serve, users ask";
+      return "may not be used at this end: agents use node certificates, launchers those of users";
     case X509_V_ERR_CRL_HAS_EXPIRED:
-      return "cannot be checked, as crl.pem here is too old: get the present one";
+      return "cannot be checked: crl.pem here has expired, get the current one";
     case X509_V_ERR_CRL_NOT_YET_VALID:
-      return "cannot be checked, as crl.pem here is of a time to come: set the clocks";
+      return "cannot be checked: crl.pem here is not valid yet, set the clocks";
     case X509_V_ERR_CRL_SIGNATURE_FAILURE:
-      return "cannot be checked, as crl.pem here is damaged: get it anew";
+      return "cannot be checked: crl.pem here is damaged, get another copy";
     case X509_V_ERR_UNABLE_TO_GET_CRL:
-      return "cannot be checked, as crl.pem here is of another authority";
+      return "cannot be checked: crl.pem here comes from another authority";
     case X509_V_ERR_APPLICATION_VERIFICATION:
       return "does not say what its holder is: make it with dtrain-pki";
     default:
@@ -121,7 +121,7 @@ std::string ReasonText(int reason) {
     case SSL_R_PACKET_LENGTH_TOO_LONG:
     case SSL_R_RECORD_TOO_SMALL:
     case SSL_R_BAD_RECORD_TYPE:
-      return "it speaks no TLS";
+      return "it does not speak TLS";
     case SSL_R_UNSUPPORTED_PROTOCOL:
     case SSL_R_VERSION_TOO_LOW:
     case SSL_R_UNSUPPORTED_SSL_VERSION:

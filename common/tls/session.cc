@@ -76,12 +76,12 @@ absl::Status Session::Expect(absl::string_view server_name, absl::string_view al
   if (!set) {
     ERR_clear_error();
     return absl::InvalidArgumentError(
-        absl::StrCat("no name of a server: \"", Escape(server_name), "\""));
+        absl::StrCat("not a server name: \"", Escape(server_name), "\""));
   }
   const std::string offer = absl::StrCat(std::string(1, static_cast<char>(alpn.size())), alpn);
   if (SSL_set_alpn_protos(ssl, reinterpret_cast<const unsigned char*>(offer.data()),
                           static_cast<unsigned>(offer.size())) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("no protocol: \"", Escape(alpn), "\""));
+    return absl::InvalidArgumentError(absl::StrCat("not a protocol: \"", Escape(alpn), "\""));
   }
   return absl::OkStatus();
 }
@@ -132,7 +132,7 @@ Session::Outcome Session::Handshake() {
   }
   if (side_ == Side::kClient && alpn() != wanted_alpn_) {
     why_ = absl::UnauthenticatedError(
-        absl::StrCat("it speaks TLS, but not ", wanted_alpn_, ": this is no dtrain agent"));
+        absl::StrCat("it speaks TLS, but not ", wanted_alpn_, ": this is not a dtrain agent"));
     return Outcome::kFailed;
   }
   shaken_ = true;

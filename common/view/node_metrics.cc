@@ -39,7 +39,7 @@ constexpr Family kOfGpu[] = {
     {"dtrain_gpu_temperature_celsius", "How hot it is.", "temperature_celsius"},
     {"dtrain_gpu_uncorrected_ecc_errors", "Errors of its memory since the driver was loaded.",
      "uncorrected_ecc_errors"},
-    {"dtrain_gpu_last_xid", "Last error of it that the driver told since the agent's start.",
+    {"dtrain_gpu_last_xid", "Last error (Xid) that the driver logged since the agent started.",
      "last_xid"},
 };
 

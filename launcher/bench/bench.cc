@@ -166,7 +166,7 @@ int Session::Pairs() {
     if (options_.json) Print(PairsJson(rows, facts));
     if (code != kExitOk) return code;
     Complain(facts.ranks.size() < 2
-                 ? "there is no pair: name at least two hosts, or -np -2 for two ranks here"
+                 ? "no pair to measure: name at least two hosts, or -np -2 for two ranks here"
                  : absl::StrCat(Escape(worker_), " printed no results; is it dtrain-allreduce?"));
     return kFailed;
   }

@@ -189,7 +189,7 @@ cli::Page GeneralPage() {
   dtrain bench p2p --hostfile hosts.txt
   dtrain bench scaling --np -1,-2,4,8 -H a:4,b:4 -- python train.py
 )";
-  page.notes = "dtrain bench TOOL --help tells the flags of a tool.\n";
+  page.notes = "dtrain bench TOOL --help lists the flags of a tool.\n";
   page.operand = cli::Page::Operand::kListed;
   return page;
 }

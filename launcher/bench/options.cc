@@ -29,8 +29,8 @@ absl::StatusOr<Tool> FindTool(const std::vector<std::string>& args) {
   for (size_t i = 0; i < kTools.size(); ++i) {
     if (args[0] == kTools[i]) return static_cast<Tool>(i);
   }
-  return absl::InvalidArgumentError(absl::StrCat("bench: there is no tool \"", Escape(args[0], 60),
-                                                 "\"; there are ", known,
+  return absl::InvalidArgumentError(absl::StrCat("bench: unknown tool \"", Escape(args[0], 60),
+                                                 "\"; known are ", known,
                                                  "\nSee dtrain bench --help"));
 }
 
@@ -64,7 +64,7 @@ absl::Status Deal(const std::vector<std::string>& words, const std::vector<Flag>
 absl::Status CheckCommand(const Options& options) {
   if (options.tool == Tool::kScaling) {
     if (options.counts.empty()) {
-      return absl::InvalidArgumentError("say at which numbers of ranks: --np -1,-2,4");
+      return absl::InvalidArgumentError("give the numbers of ranks: --np -1,-2,4");
     }
     if (options.command.empty()) {
       return absl::InvalidArgumentError(

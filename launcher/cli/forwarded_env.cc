@@ -56,7 +56,7 @@ absl::Status Export(const std::string& text, const Variables& ours, Variables& o
     auto it = ours.find(name);
     if (it == ours.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("-x ", Escape(name, 60), ": there is no such variable here; set it or give ",
+          absl::StrCat("-x ", Escape(name, 60), ": this variable is not set here; set it or give ",
                        Escape(name, 60), "=VALUE"));
     }
     out[name] = it->second;

@@ -31,7 +31,7 @@ absl::StatusOr<HostList> ReadNodeFile(absl::string_view manager, absl::string_vi
   absl::StatusOr<std::string> text = read(path);
   if (!text.ok()) {
     return MissingData(manager, job_variable,
-                       absl::StrCat(variable, " is of no use (", text.status().message(), ")"));
+                       absl::StrCat(variable, " cannot be used (", text.status().message(), ")"));
   }
   Source source = Source::File(path);
   HostListBuilder builder(source);

@@ -348,9 +348,9 @@ void JobImpl::CheckLeases() {
         WarnUser(absl::StrCat(Host(NodeId(i)), ": nothing was heard from it for ",
                               FormatSeconds(now - nodes[i].last_heard),
                               nodes[i].by_stream
-                                  ? "; its agent is a process of this machine, which is stopped or "
-                                    "gets no CPU: the job goes on when it does"
-                                  : absl::StrCat("; it is given up after ",
+                                  ? "; its agent runs on this machine, and is stopped or gets no "
+                                    "CPU: the job continues when it does"
+                                  : absl::StrCat("; it will be declared lost after ",
                                                  FormatSeconds(options.lease), " (--lease)")));
         nodes[i].dial_at = now;
       }

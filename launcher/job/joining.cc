@@ -252,7 +252,7 @@ void JobImpl::OnPortsHeld(const Event& event) {
 void JobImpl::StartIfReady() {
   if (state != State::kHolding || master_port == 0 || reserves_due > 0 || !faults.empty()) return;
   if (refusals.empty()) return StartAll();
-  Busy(FaultsText("others were faster:", std::exchange(refusals, {})));
+  Busy(FaultsText("another job took these GPUs or cores first:", std::exchange(refusals, {})));
 }
 
 v1::JobPart JobImpl::PartOf(size_t plan_index) const {

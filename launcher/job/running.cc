@@ -97,7 +97,7 @@ void JobImpl::OnRankFailed(const NodeMessage& message) {
     if (BlameOwnPause()) return;
     return LateFault(message.node,
                      "its agent ended the workers without being asked to: it had not "
-                     "heard from this launcher, or was itself told to end",
+                     "heard from this launcher, or was itself stopped",
                      kExitNodeLost);
   }
   Verdict first{.kind = Verdict::Kind::kWorker,

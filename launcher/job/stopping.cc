@@ -54,11 +54,11 @@ void JobImpl::OnSignal(const Event& event) {
   }
   if (signal == SIGPIPE) {
     output_failed = true;
-    return Cancel(SignalVerdict(SIGPIPE, "nobody reads the output any more (SIGPIPE)"));
+    return Cancel(SignalVerdict(SIGPIPE, "dtrain's output was closed (SIGPIPE)"));
   }
   if (signal != SIGUSR1 && signal != SIGUSR2) return;
   if (state != State::kRunning) {
-    return WarnUser(absl::StrCat(SignalName(signal), " is dropped: no worker runs yet"));
+    return WarnUser(absl::StrCat(SignalName(signal), " is ignored: no worker is running yet"));
   }
   SendMany send;
   for (const plan::PlannedNode& node : the_plan.nodes) {

@@ -37,7 +37,7 @@ absl::StatusOr<std::string> Page(const std::vector<Command>& commands, const std
     if (ManPageName(command) == name) return FormatManPage(commands, command, release);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no page ", dtrain::Escape(name, 60), "; dtrain man lists them"));
+      absl::StrCat("no manual page ", dtrain::Escape(name, 60), "; dtrain man lists them"));
 }
 
 std::string PageNames(const std::vector<Command>& commands) {

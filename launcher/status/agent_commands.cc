@@ -29,8 +29,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kPauseMs = 200;
 constexpr uint32_t kPieceBytes = 1 << 20;
 // Of a job that was to be ended.
-constexpr char kNotKnown[] =
-    "; it is not known whether the job has ended there: `dtrain stop` may be repeated";
+constexpr char kNotKnown[] = "; whether the job has ended there is not known: repeat `dtrain stop`";
 
 absl::Status OnHost(const std::string& host, const absl::Status& why) {
   return absl::Status(why.code(), absl::StrCat(host, ": ", Escape(why.message(), 1000)));
@@ -101,7 +100,7 @@ int AgentCommands::Nodes() {
       if (!quarantine.empty()) {
         node["why"] = quarantine;
       } else if (!resident) {
-        node["why"] = "no resident agent of this build runs there; what it has was read without";
+        node["why"] = "no resident agent of this build runs there; the node was read without one";
       }
       node.update(view::NodeView(*answers_[i], agents_->host(i)));
     }
@@ -135,7 +134,7 @@ absl::StatusOr<AgentJob> AgentCommands::Find() {
   std::vector<std::string> asked;
   for (const Told& one : told_) asked.push_back(one.host);
   return absl::NotFoundError(absl::StrCat(
-      name.empty() ? "no job runs" : absl::StrCat("no job ", Escape(name, 80), " runs"),
+      name.empty() ? "no job is running" : absl::StrCat("no job ", Escape(name, 80), " is running"),
       asked.empty() ? ": no resident agent has answered"
                     : absl::StrCat(" on ", absl::StrJoin(asked, ", "))));
 }
@@ -164,7 +163,7 @@ absl::Status AgentCommands::Logs(const AgentJob& job) {
   }
   if (!known) {
     return absl::NotFoundError(
-        absl::StrCat(job.id, ": rank ", options_.rank, " is on none of the hosts that were asked"));
+        absl::StrCat(job.id, ": rank ", options_.rank, " is not on any of these hosts"));
   }
   v1::ReadLogRequest request;
   request.set_job_id(job.id);

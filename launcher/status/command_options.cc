@@ -67,7 +67,7 @@ absl::Status Set(absl::string_view name, const std::string& value, CommandOption
   if (name == "follow") out.follow = value == "true";
   if (name == "rank" && !absl::SimpleAtoi(value, &out.rank)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--rank: \"", Escape(value, 60), "\" is no rank"));
+        absl::StrCat("--rank: \"", Escape(value, 60), "\" is not a rank"));
   }
   if (name == "stream") {
     if (value != "stdout" && value != "stderr") {

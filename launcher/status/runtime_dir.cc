@@ -101,7 +101,7 @@ std::pair<os::UniqueFd, int> Dial(const std::string& path) {
 absl::StatusOr<std::string> RuntimeDirectory() {
   const std::vector<std::string> places = Places(/*all=*/false);
   if (places.empty()) {
-    return absl::NotFoundError("there is no XDG_RUNTIME_DIR and no home directory");
+    return absl::NotFoundError("neither XDG_RUNTIME_DIR nor a home directory is set");
   }
   const std::string& path = places.front();
   std::error_code ignored;  // found out when the last one is made

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr Duration kLastReaders = std::chrono::seconds(1);
 
-http::Response NotFound() { return http::ErrorResponse(404, "there is nothing at this path"); }
+http::Response NotFound() { return http::ErrorResponse(404, "no such path"); }
 
 }  // namespace
 
@@ -110,7 +110,7 @@ http::Response StatusServer::AnswerLog(uint32_t rank, const http::Target& target
     return response;
   }
   if (offset < range.begin) {
-    return http::ErrorResponse(410, absl::StrCat("kept are the bytes from ", range.begin, " on"));
+    return http::ErrorResponse(410, absl::StrCat("only bytes from ", range.begin, " on are kept"));
   }
   response.body = logs_.Read(Rank(rank), kind, offset, query->limit);
   return response;

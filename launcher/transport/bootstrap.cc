@@ -81,7 +81,7 @@ std::string CannotRun(absl::string_view stderr_tail) {
   line = LineWith(stderr_tail, "dtrain-agent: not found");
   if (line.empty()) line = LineWith(stderr_tail, "dtrain-agent: No such file");
   if (!line.empty()) {
-    return absl::StrCat("there is no glibc (Alpine and other musl systems are not supported; ",
+    return absl::StrCat("glibc is missing there (Alpine and other musl systems are not supported; ",
                         line, ")");
   }
   return "";

@@ -57,7 +57,7 @@ err=$(LC_ALL=C mkdir -p "$dir" 2>&1) || why "make directory $dir" "$err" nohome
 [ -O "$dir" ] && [ -d "$dir" ] || fail denied "$dir does not belong to this user"
 err=$(LC_ALL=C chmod 700 "$base" "$dir" 2>&1) || why "chmod $dir" "$err" denied
 for tool in head wc mv rm tr find sha256sum uname; do
-  command -v "$tool" >/dev/null 2>&1 || fail notool "there is no $tool in PATH ($PATH)"
+  command -v "$tool" >/dev/null 2>&1 || fail notool "no $tool in PATH ($PATH)"
 done
 new=$dir/new-$$-$(LC_ALL=C tr -dc a-f0-9 </dev/urandom | head -c 12)
 trap 'rm -f "$new" "$new.try"' EXIT

@@ -177,9 +177,10 @@ absl::StatusOr<TcpOptions> UserTcpOptions(std::string directory, uint16_t port) 
   options.tls.certificate = directory + "/user.crt";
   options.tls.key = directory + "/user.key";
   if (access(options.tls.certificate.c_str(), F_OK) != 0) {
-    return absl::UnauthenticatedError(absl::StrCat(
-        "there is no user.crt in ", Escape(directory), ": get your files from who keeps the ",
-        "cluster's authority (dtrain-pki bundle), or name their folder with --tls-dir"));
+    return absl::UnauthenticatedError(absl::StrCat("no user.crt in ", Escape(directory),
+                                                   ": get your files from the ",
+                                                   "cluster's certificate authority (dtrain-pki "
+                                                   "bundle), or name their folder with --tls-dir"));
   }
   if (const std::string crl = directory + "/crl.pem"; access(crl.c_str(), F_OK) == 0) {
     options.tls.crl = crl;
@@ -203,7 +204,7 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Make(loop::Loop& loo
   if (own.kind == tls::Kind::kNode) {
     return absl::UnauthenticatedError(
         absl::StrCat(Escape(options.tls.certificate), " is the certificate of the node ",
-                     Escape(own.name), ", and nodes ask for nothing: use a user's"));
+                     Escape(own.name), ", and nodes start no jobs: use a user's"));
   }
   made->context_ = *std::move(context);
   return made;

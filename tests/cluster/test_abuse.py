@@ -115,7 +115,7 @@ def test_i9_who_comes_and_says_nothing_is_closed(busy):
 def test_i9_calls_that_never_come_are_closed(busy):
     before = warm_up(busy)
     assert abuse(busy, "half") == ["held"] + ["closed"] * 127
-    assert "no whole call" in busy.agent.log, busy.agent.log
+    assert "no complete call" in busy.agent.log, busy.agent.log
     check_unharmed(busy, before)
 
 

@@ -106,7 +106,7 @@ def test_scaling_from_one_rank_here_to_two_hosts(cluster):
 
 
 def test_mistakes_on_the_command_line_end_with_2(cluster):
-    for args, text in [((), "say what to measure"), (("bandwidth",), "there is no tool"),
+    for args, text in [((), "say what to measure"), (("bandwidth",), "unknown tool"),
                        (("allreduce", "--sizes", "many"), "--sizes"),
                        (("allreduce", "--no-such-flag"), "unknown flag --no-such-flag"),
                        (("allreduce", "-np", "many"), "--np"),

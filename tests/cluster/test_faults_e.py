@@ -193,10 +193,10 @@ def test_e12_a_machine_that_is_started_anew(cluster, agents, state):  # noqa: F8
         victim.start()
         result = launch.wait(20)
         assert result.code == 202, result
-        assert "node2" in result.err and "started anew" in result.err, result
+        assert "node2" in result.err and "rebooted" in result.err, result
         assert "taken over" not in victim.log and not workers(victim.host), victim.log
         if state == "disk":
-            assert f"job {job}: the machine was started anew since" in victim.log, victim.log
+            assert f"job {job}: the machine was rebooted since" in victim.log, victim.log
         assert victim.jobs() == []
     finally:
         victim.host.run(["umount", "/proc/sys/kernel/random/boot_id"])

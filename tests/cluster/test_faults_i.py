@@ -305,7 +305,7 @@ def test_i19_a_launchers_authority_that_others_can_change(tcp, harm):  # noqa: F
     ca = tcp.node.cluster.head.path(TLS) / "ca.crt"
     named = (getattr(Harms, harm)(ca) or ca).name
     result = tcp.launch("echo", "ran")
-    assert result.code == 206 and named in result.err and "mend it" in result.err, result
+    assert result.code == 206 and named in result.err and "fix it" in result.err, result
     ca.parent.parent.chmod(0o755)
 
 
@@ -313,13 +313,13 @@ def refuses_to_start(agent, named, flags=()):
     agent.stop()
     told = agent.host.run([hosts.bin_dir() / "dtrain-agent", "serve", *agent.flags, *flags], check=False)
     assert told.returncode == 206 and named in told.stderr, told
-    assert "; mend it with: " in told.stderr or "name the file itself" in told.stderr, told
+    assert "; fix it with: " in told.stderr or "name the file itself" in told.stderr, told
 
 
 def old_stays(agent, named):
     agent.signal(signal.SIGHUP)
-    wait_until(lambda: "the old stays" in agent.log, 20, lambda: agent.log)
-    assert named in agent.log.partition("the old stays")[2], agent.log
+    wait_until(lambda: "keeping the old configuration" in agent.log, 20, lambda: agent.log)
+    assert named in agent.log.partition("keeping the old configuration")[2], agent.log
 
 
 @pytest.mark.parametrize("harm", TRUST_HARMS)
@@ -389,7 +389,7 @@ def test_i19_a_state_directory_that_is_not_only_ours(cluster, what, harm):
     named = (getattr(Harms, harm)(path) or path).name
     told = node.run([hosts.bin_dir() / "dtrain-agent", "serve", *agent.flags], check=False)
     assert told.returncode == 206 and named in told.stderr, told
-    assert "; mend it with: " in told.stderr or "name the file itself" in told.stderr, told
+    assert "; fix it with: " in told.stderr or "name the file itself" in told.stderr, told
     if "deep" in what:
         assert not path.exists()
         path.parent.rmdir()

@@ -122,7 +122,7 @@ def test_jobs_of_another_hosts_launcher(cluster, agents, job):
     assert dtrain(one, "logs", "--rank", "1").stdout == "up 1\n"
     assert dtrain(one, "logs", "--rank=1", "--stream", "stderr").stdout == "trouble 1\n"
     told = dtrain(one, "logs", "--rank", "0")
-    assert told.returncode == 1 and "rank 0 is on none of the hosts" in told.stderr, told
+    assert told.returncode == 1 and "rank 0 is not on any of these hosts" in told.stderr, told
     # Where its launcher is, that is asked, and the agents do not tell of it once more.
     here = json.loads(dtrain(cluster.head, "ps", "--json", "-H", "node0,node1").stdout)
     assert len(here["jobs"]) == 1 and here["on_nodes"] == [], here
@@ -148,7 +148,7 @@ def test_jobs_on_named_hosts(cluster, agents):
     watched = top.wait(30)
     assert watched.code == 0 and f"{seen[0]['id']} has ended" in watched.err, watched
     told = dtrain(cluster.head, "stop", "-H", "node0,node1")
-    assert told.returncode == 1 and "no job runs on node0, node1" in told.stderr, told
+    assert told.returncode == 1 and "no job is running on node0, node1" in told.stderr, told
 
 
 # Who stopped it is what the job's user must read, and that it is no fault.

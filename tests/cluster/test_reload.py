@@ -9,7 +9,7 @@ from test_identity import IDS, REPORT, node  # noqa: F401 - a fixture
 from test_tcp import Tcp
 
 MAP, CONFIG = "/root/work/map", "/root/work/agent.conf"
-READ, KEPT = "were read again", "the old stays"
+READ, KEPT = "were reloaded", "keeping the old configuration"
 
 
 class Reloaded:

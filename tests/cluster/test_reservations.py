@@ -103,7 +103,7 @@ def test_an_agent_that_ends_lets_launches_begin(serve):
                                     "echo mine; until [ -e /root/work/end ]; do sleep 0.02; done"])
     waiting.wait_for("waiting, up to 60 s", stream="err")
     agents[0].signal(signal.SIGTERM)
-    wait_until(lambda: "waits for launches that have begun" in agents[0].log, 20, agents[0].log)
+    wait_until(lambda: "waiting for launches that have begun" in agents[0].log, 20, agents[0].log)
     go(cluster)
     assert agents[0].process.wait(20) == 0, agents[0].log
     agents[0].start()  # and takes it over
@@ -316,6 +316,6 @@ def test_h12_an_agent_that_starts_ends_what_dead_jobs_have_left(make_cluster):
     left = leave_something(cluster)
     assert left
     agent = start_agent(cluster, cluster.nodes[0])
-    assert agent.log.count("kills what a dead job has left: pid ") == len(left), agent.log
+    assert agent.log.count("killing what a dead job has left: pid ") == len(left), agent.log
     agent.stop()
     leftovers.wait_for_no_processes(cluster, 5)

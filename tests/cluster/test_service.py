@@ -73,7 +73,7 @@ def test_it_tells_when_it_is_ready_and_when_it_ends(cluster, managers):
     agent = residents.Resident(cluster.nodes[0], env=managers[0].variables).start()
     assert managers[0].next() == "READY=1"
     agent.signal(signal.SIGHUP)
-    wait_until(lambda: "were read again" in agent.log, 20, lambda: agent.log)
+    wait_until(lambda: "were reloaded" in agent.log, 20, lambda: agent.log)
     end(agent)
     # No sign of life without WATCHDOG_USEC.
     assert managers[0].pending() == ["STOPPING=1"]

@@ -256,7 +256,7 @@ print(connection.getresponse().status)
 
 
 def test_a_bad_status_listen_is_refused(cluster):
-    for value, text in (("0.0.0.0:8080", "is no loopback address"), ("x", "write it as PORT"),
+    for value, text in (("0.0.0.0:8080", "is not a loopback address"), ("x", "write it as PORT"),
                         ("70000", "write it as PORT")):
         result = cluster.launch(["-np", "-1", "--status-listen", value, "--", "echo", "never"])
         assert result.code == 2 and f"--status-listen: " in result.err and text in result.err, result

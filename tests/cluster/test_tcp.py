@@ -155,11 +155,11 @@ def test_revoked_and_read_again(tcp):
     crl = (tcp.authority.folder / "crl.pem").read_bytes()
     (tcp.node_tls / "crl.pem").write_bytes(b"no list")
     tcp.agent.signal(signal.SIGHUP)
-    wait_until(lambda: "the old stays" in tcp.agent.log, 10, lambda: tcp.agent.log)
+    wait_until(lambda: "keeping the old configuration" in tcp.agent.log, 10, lambda: tcp.agent.log)
     assert tcp.launch("true").code == 0
     (tcp.node_tls / "crl.pem").write_bytes(crl)
     tcp.agent.signal(signal.SIGHUP)
-    wait_until(lambda: "were read again" in tcp.agent.log, 10, lambda: tcp.agent.log)
+    wait_until(lambda: "were reloaded" in tcp.agent.log, 10, lambda: tcp.agent.log)
     refused(tcp.launch("echo", "ran"), "revoked")
 
 

@@ -9,7 +9,7 @@ from launching import wait_until
 from test_attacks_crowds import PORT, TLS, attacked  # noqa: F401 - a fixture
 from test_identity import node  # noqa: F401 - a fixture
 
-READ, KEPT = "were read again", "the old stays"
+READ, KEPT = "were reloaded", "keeping the old configuration"
 
 
 def reload(agent, wanted):

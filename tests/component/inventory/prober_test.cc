@@ -103,8 +103,8 @@ TEST_F(ProberTest, TargetsThatMakeNoSenseFailAlone) {
   AddTarget(request, "127.0.0.1", listener->port(), listener->reply());
   v1::ProbeReport report = Probe(std::move(request));
   ASSERT_EQ(report.outcomes_size(), 6);
-  EXPECT_EQ(report.outcomes(0).error(), "'node3' is no IPv4 or IPv6 address");
-  EXPECT_EQ(report.outcomes(1).error(), "'fe80::1%eth0' is no IPv4 or IPv6 address");
+  EXPECT_EQ(report.outcomes(0).error(), "'node3' is not an IPv4 or IPv6 address");
+  EXPECT_EQ(report.outcomes(1).error(), "'fe80::1%eth0' is not an IPv4 or IPv6 address");
   EXPECT_EQ(report.outcomes(2).error(), "the node announced probe port 0");
   EXPECT_THAT(report.outcomes(3).error(), StartsWith("the node announced probe port"));
   EXPECT_THAT(report.outcomes(4).error(), HasSubstr("probe reply of 0 bytes"));

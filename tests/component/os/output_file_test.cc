@@ -72,7 +72,7 @@ TEST_F(OutputFileTest, LinksThatOthersPlantedAreNot) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to make a file that is another user's";
   Link(own_ + "/file", shared_ + "/file", kMallory);
   Link(own_, shared_ + "/folder", kMallory);
-  EXPECT_THAT(Place(shared_ + "/file"), HasSubstr("file is a link that user 4242 made"));
+  EXPECT_THAT(Place(shared_ + "/file"), HasSubstr("file is a symbolic link that user 4242 made"));
   EXPECT_THAT(Place(shared_ + "/folder/file"), HasSubstr("link that user 4242 made"));
   EXPECT_THAT(std::string(MakeFolders(shared_ + "/folder/logs", "make it").status().message()),
               HasSubstr("link that user 4242 made"));

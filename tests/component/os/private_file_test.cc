@@ -53,7 +53,7 @@ TEST_F(PrivateFileTest, OpenToOthers) {
   for (const mode_t mode : {0640, 0604, 0620, 0602, 0610, 0777}) {
     ASSERT_EQ(chmod(path_.c_str(), mode), 0);
     EXPECT_THAT(WhyNot(path_), AllOf(HasSubstr("is open to others (mode "),
-                                     HasSubstr("mend it with: chmod 600 " + path_)));
+                                     HasSubstr("fix it with: chmod 600 " + path_)));
   }
 }
 
@@ -61,9 +61,9 @@ TEST_F(PrivateFileTest, NotARegularFile) {
   ASSERT_EQ(symlink("key", (dir_ + "/link").c_str()), 0);
   EXPECT_THAT(WhyNot(dir_ + "/link"), HasSubstr("is a symbolic link"));
   ASSERT_EQ(mkfifo((dir_ + "/fifo").c_str(), 0600), 0);
-  EXPECT_THAT(WhyNot(dir_ + "/fifo"), HasSubstr("is no regular file"));
-  EXPECT_THAT(WhyNot(dir_), HasSubstr("is no regular file"));
-  EXPECT_THAT(WhyNot("/dev/null"), HasSubstr("is no regular file"));
+  EXPECT_THAT(WhyNot(dir_ + "/fifo"), HasSubstr("is not a regular file"));
+  EXPECT_THAT(WhyNot(dir_), HasSubstr("is not a regular file"));
+  EXPECT_THAT(WhyNot("/dev/null"), HasSubstr("is not a regular file"));
   EXPECT_EQ(CheckPrivateFile(dir_ + "/none").code(), absl::StatusCode::kNotFound);
 }
 
@@ -112,14 +112,14 @@ TEST_F(TrustedFileTest, MayBeReadAndNotWritten) {
   for (const mode_t mode : {0664, 0646, 0622}) {
     ASSERT_EQ(chmod(path_.c_str(), mode), 0);
     EXPECT_THAT(WhyNot(path_), AllOf(HasSubstr("can be written by others (mode "),
-                                     HasSubstr("mend it with: chmod go-w " + path_)));
+                                     HasSubstr("fix it with: chmod go-w " + path_)));
   }
 }
 
 TEST_F(TrustedFileTest, NotARegularFile) {
   ASSERT_EQ(mkfifo((dir_ + "/fifo").c_str(), 0600), 0);
-  EXPECT_THAT(WhyNot(dir_ + "/fifo"), HasSubstr("is no regular file"));
-  EXPECT_THAT(WhyNot(dir_), HasSubstr("is no regular file"));
+  EXPECT_THAT(WhyNot(dir_ + "/fifo"), HasSubstr("is not a regular file"));
+  EXPECT_THAT(WhyNot(dir_), HasSubstr("is not a regular file"));
   EXPECT_EQ(CheckTrustedFile(path_ + "/more").code(), absl::StatusCode::kFailedPrecondition);
 }
 
@@ -147,7 +147,7 @@ TEST_F(TrustedFileTest, OfAnotherUser) {
   ASSERT_EQ(symlink("key", link.c_str()), 0);
   ASSERT_EQ(lchown(link.c_str(), 65534, 65534), 0);
   EXPECT_THAT(WhyNot(link), AllOf(HasSubstr("is a symbolic link of user id 65534"),
-                                  HasSubstr("mend it with: chown -h 0 " + link)));
+                                  HasSubstr("fix it with: chown -h 0 " + link)));
   ASSERT_EQ(chown(path_.c_str(), 65534, 65534), 0);
   EXPECT_THAT(WhyNot(path_), AllOf(HasSubstr("belongs to user id 65534"), HasSubstr("chown 0 ")));
 }
@@ -169,17 +169,17 @@ TEST_F(OwnDirectoryTest, IsMadeOrTaken) {
   for (const mode_t mode : {0775, 0757, 01777}) {
     ASSERT_EQ(chmod(own_.c_str(), mode), 0);
     EXPECT_THAT(WhyNot(), AllOf(HasSubstr("is open to others (mode "),
-                                HasSubstr("mend it with: chmod 755 " + own_)));
+                                HasSubstr("fix it with: chmod 755 " + own_)));
   }
   EXPECT_EQ(MakeOwnDirectory(dir_ + "/none/own", 0700, 0700).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(OwnDirectoryTest, IsNoLinkAndNoFile) {
   ASSERT_EQ(symlink(dir_.c_str(), own_.c_str()), 0);
-  EXPECT_THAT(WhyNot(), HasSubstr("is a symbolic link; mend it with: rm " + own_));
+  EXPECT_THAT(WhyNot(), HasSubstr("is a symbolic link; fix it with: rm " + own_));
   ASSERT_EQ(unlink(own_.c_str()), 0);
   std::ofstream(own_) << "";
-  EXPECT_THAT(WhyNot(), HasSubstr("is no directory"));
+  EXPECT_THAT(WhyNot(), HasSubstr("is not a directory"));
 }
 
 TEST_F(OwnDirectoryTest, IsNotMadeWhereOthersCanReplaceIt) {
@@ -194,7 +194,7 @@ TEST_F(OwnDirectoryTest, OfAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
   ASSERT_EQ(mkdir(own_.c_str(), 0700), 0);
   ASSERT_EQ(chown(own_.c_str(), 65534, 65534), 0);
-  EXPECT_THAT(WhyNot(), HasSubstr("belongs to user id 65534; mend it with: chown 0 " + own_));
+  EXPECT_THAT(WhyNot(), HasSubstr("belongs to user id 65534; fix it with: chown 0 " + own_));
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ TEST_F(ReadTest, WhatNoShepherdOfOursSendsIsRefused) {
   EXPECT_TRUE(Open(4, os::UniqueFd()).ok());
   EXPECT_TRUE(Open(4, Copy()).ok());
   EXPECT_EQ(Open(4, Copy()).message(), "it opened output of rank 4 twice");
-  EXPECT_EQ(Open(5, Copy()).message(), "it told of output 1 of rank 5, which is not here");
+  EXPECT_EQ(Open(5, Copy()).message(), "it reported output 1 of rank 5, which is not on this node");
   EXPECT_TRUE(absl::IsInvalidArgument(Open(4, Copy(), static_cast<v1::StreamKind>(7))));
   int pipes[2];
   ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);

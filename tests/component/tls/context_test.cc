@@ -55,7 +55,7 @@ TEST_F(ContextTest, PeopleAskAndDoNotServe) {
   const auto context = Context::Load(Side::kClient, files);
   ASSERT_TRUE(context.ok()) << context.status();
   EXPECT_EQ((*context)->own().kind, Kind::kAdmin);
-  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("nodes serve, users ask"));
+  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("agents use node certificates"));
 }
 
 TEST_F(ContextTest, AKeyThatOthersCanRead) {
@@ -121,7 +121,7 @@ TEST_F(ContextTest, ExpiredNotYetValidAndAnotherAuthority) {
   Files files = other.Node("gpu01");
   files.ca = lab_.ca();
   EXPECT_THAT(WhyNot(Side::kServer, files),
-              HasSubstr("(gpu01) was made by another authority (CN=dtrain authority,O=other)"));
+              HasSubstr("(gpu01) was issued by another authority (CN=dtrain authority,O=other)"));
 }
 
 TEST_F(ContextTest, ARevokedOne) {
@@ -139,7 +139,7 @@ TEST_F(ContextTest, AListOfRevokedCertificatesOfAnotherAuthority) {
   Files files = lab_.Node("gpu01");
   Authority other(directory_.path(), "other");
   files.crl = other.crl();
-  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("crl.pem here is of another authority"));
+  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("crl.pem here comes from another authority"));
 }
 
 TEST_F(ContextTest, AListOfRevokedCertificatesThatSomebodyChanged) {
@@ -152,7 +152,7 @@ TEST_F(ContextTest, AListOfRevokedCertificatesThatSomebodyChanged) {
   files.crl = directory_.path() + "/changed.pem";
   lab_.Must(absl::StrCat("openssl crl -inform DER -in ", der, " -out ", files.crl));
   EXPECT_THAT(WhyNot(Side::kServer, files),
-              HasSubstr("(gpu01) cannot be checked, as crl.pem here is damaged"));
+              HasSubstr("(gpu01) cannot be checked: crl.pem here is damaged"));
 }
 
 TEST_F(ContextTest, ACertificateThatDoesNotSayWhoseItIs) {

@@ -30,7 +30,7 @@ TEST_F(RefusalTest, PeersThatSpeakNoTls) {
     tcp.Reset();
     ASSERT_TRUE(Await([&] { return server.closed.has_value(); }));
     EXPECT_EQ(server.closed->code(), absl::StatusCode::kUnauthenticated);
-    EXPECT_EQ(server.why(), "it speaks no TLS");
+    EXPECT_EQ(server.why(), "it does not speak TLS");
     EXPECT_FALSE(server.ready);
   }
 }
@@ -42,7 +42,7 @@ TEST_F(RefusalTest, AServerThatSpeaksNoTls) {
   ASSERT_TRUE(Send(answered.get(), "SSH-2.0-OpenSSH_9.2\r\n"));
   shutdown(answered.get(), SHUT_WR);
   ASSERT_TRUE(Await([&] { return client_.closed.has_value(); }));
-  EXPECT_EQ(client_.why(), "it speaks no TLS");
+  EXPECT_EQ(client_.why(), "it does not speak TLS");
 }
 
 TEST_F(RefusalTest, NoCertificate) {
@@ -58,8 +58,8 @@ TEST_F(RefusalTest, ACertificateOfAnotherAuthority) {
   Authority other(directory_.path(), "other");
   ServeOpenSsl(NodeContext(), other.User("alice"));
   EXPECT_EQ(server_.why(),
-            "its certificate (alice) was made by another authority "
-            "(CN=dtrain authority,O=other) than the one of ca.crt here");
+            "its certificate (alice) was issued by another authority "
+            "(CN=dtrain authority,O=other) than the one in ca.crt here");
   EXPECT_TRUE(Await([&] { return Contents(log()).find("alert unknown ca") != std::string::npos; }))
       << Contents(log());
 }
@@ -68,7 +68,7 @@ TEST_F(RefusalTest, AServerOfAnotherAuthority) {
   Authority other(directory_.path(), "other");
   Join(*Load(Side::kClient, other.User("alice")), *NodeContext());
   ASSERT_TRUE(BothClosed());
-  EXPECT_THAT(client_.why(), HasSubstr("its certificate (gpu01) was made by another authority"));
+  EXPECT_THAT(client_.why(), HasSubstr("its certificate (gpu01) was issued by another authority"));
   EXPECT_EQ(server_.why(), "it refused our certificate: it trusts another authority");
 }
 
@@ -130,7 +130,7 @@ TEST_F(RefusalTest, AListOfRevokedCertificatesThatRunsOut) {
     good += server_.ready.has_value();
   } while (server_.ready.has_value() && Clock::now() < deadline);
   EXPECT_GT(good, 0);
-  EXPECT_THAT(server_.why(), HasSubstr("(alice) cannot be checked, as crl.pem here is too old"));
+  EXPECT_THAT(server_.why(), HasSubstr("(alice) cannot be checked: crl.pem here has expired"));
 }
 
 TEST_F(RefusalTest, OldVersions) {
@@ -203,7 +203,10 @@ TEST_F(RefusalTest, AUserWhoPosesAsANode) {
   const Files user = lab_.Odd("user", kLongAgo, kLater, "URI:dtrain:user:gpu01,DNS:gpu01");
   Join(*AliceContext(), *Load(Side::kServer, user));
   ASSERT_TRUE(BothClosed());
-  EXPECT_THAT(client_.why(), HasSubstr("may not be used at this end: nodes serve, users ask"));
+  EXPECT_THAT(
+      client_.why(),
+      HasSubstr(
+          "may not be used at this end: agents use node certificates, launchers those of users"));
 }
 
 TEST_F(RefusalTest, AServerWithoutOurProtocol) {
@@ -219,7 +222,7 @@ TEST_F(RefusalTest, AServerWithoutOurProtocol) {
   })) << Contents(log());
   Ask(client_, *AliceContext(), std::move(tcp));
   ASSERT_TRUE(Await([&] { return client_.closed.has_value(); }));
-  EXPECT_EQ(client_.why(), "it speaks TLS, but not h2: this is no dtrain agent");
+  EXPECT_EQ(client_.why(), "it speaks TLS, but not h2: this is not a dtrain agent");
 }
 
 TEST_F(RefusalTest, AHandshakeThatNeverComes) {

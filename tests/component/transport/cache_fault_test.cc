@@ -70,7 +70,7 @@ TEST_F(CacheFaultTest, AToolIsMissing) {
     std::filesystem::create_symlink(std::string("/usr/bin/") + tool, dir_ / "bin/" + tool);
   }
   Connect("env XDG_CACHE_HOME=" + (dir_ / "cache") + " PATH=" + (dir_ / "bin"));
-  EXPECT_THAT(probe_.error(), HasSubstr("there is no find in PATH"));
+  EXPECT_THAT(probe_.error(), HasSubstr("no find in PATH"));
 }
 
 TEST_F(CacheFaultTest, AnAgentThatChangedWhileItWasSent) {

@@ -69,7 +69,7 @@ TEST(CertificateIdentity, MappedAccounts) {
 TEST(CertificateIdentity, WhoHasNoAccountMayOnlyLook) {
   const Identity carol = Of({"user", "carol", "1"});
   EXPECT_FALSE(carol.account.has_value());
-  EXPECT_THAT(carol.no_account, HasSubstr("there is no account \"carol\" on this node"));
+  EXPECT_THAT(carol.no_account, HasSubstr("this node has no account \"carol\""));
 }
 
 TEST(CertificateIdentity, NeverRootUnlessAllowed) {

@@ -24,11 +24,11 @@ constexpr TimePoint kStart{std::chrono::hours(1)};
 
 TEST(RefusalLog, OncePerPeerAndMinute) {
   RefusalLog log;
-  EXPECT_THAT(log.Line(kStart, "10.0.0.7", "it speaks no TLS"),
-              Optional(std::string("refused 10.0.0.7: it speaks no TLS")));
-  EXPECT_EQ(log.Line(kStart + seconds(1), "10.0.0.7", "it speaks no TLS"), std::nullopt);
+  EXPECT_THAT(log.Line(kStart, "10.0.0.7", "it does not speak TLS"),
+              Optional(std::string("refused 10.0.0.7: it does not speak TLS")));
+  EXPECT_EQ(log.Line(kStart + seconds(1), "10.0.0.7", "it does not speak TLS"), std::nullopt);
   EXPECT_EQ(log.Line(kStart + seconds(59), "10.0.0.7", "another reason"), std::nullopt);
-  EXPECT_NE(log.Line(kStart + seconds(59), "10.0.0.8", "it speaks no TLS"), std::nullopt);
+  EXPECT_NE(log.Line(kStart + seconds(59), "10.0.0.8", "it does not speak TLS"), std::nullopt);
   EXPECT_THAT(log.Line(kStart + minutes(1), "10.0.0.7", "it showed no certificate"),
               Optional(std::string("refused 10.0.0.7: it showed no certificate (and 2 more of it "
                                    "since the last line)")));

@@ -56,7 +56,7 @@ TEST(BenchOptions, TheDefaultSizesReachFrom4BytesTo1GibAndHaveResNet50s) {
 
 TEST(BenchOptions, MistakesAreNamed) {
   EXPECT_THAT(Error({}), HasSubstr("say what to measure: allreduce, p2p, scaling"));
-  EXPECT_THAT(Error({"latency"}), HasSubstr("there is no tool \"latency\""));
+  EXPECT_THAT(Error({"latency"}), HasSubstr("unknown tool \"latency\""));
   EXPECT_THAT(Error({"allreduce", "--size", "4"}), HasSubstr("did you mean --sizes?"));
   EXPECT_THAT(Error({"allreduce", "--sizes", "4,x"}), HasSubstr("--sizes: \"x\" is not"));
   EXPECT_THAT(Error({"allreduce", "--sizes", "0"}), HasSubstr("--sizes"));

@@ -76,7 +76,7 @@ TEST(ForwardedEnvTest, NoneForwardsTheExportsOnly) {
 
 // A12
 TEST(ForwardedEnvTest, ExportsThatCannotBeAreRefusedByName) {
-  EXPECT_THAT(Error({}, {true, {"NOPE"}, 0}), HasSubstr("-x NOPE: there is no such variable here"));
+  EXPECT_THAT(Error({}, {true, {"NOPE"}, 0}), HasSubstr("-x NOPE: this variable is not set here"));
   EXPECT_THAT(Error({}, {true, {"=x"}, 0}), HasSubstr("the name is empty"));
   EXPECT_THAT(Error({}, {true, {""}, 0}), HasSubstr("the name is empty"));
   EXPECT_THAT(Error({}, {true, {"A B=1"}, 0}), HasSubstr("\"A B\" is not a name"));

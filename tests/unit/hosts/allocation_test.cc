@@ -164,7 +164,7 @@ TEST(Pbs, CountsTheLinesOfTheNodeFile) {
 TEST(Pbs, RefusesAMissingOrBadNodeFile) {
   EXPECT_THAT(Show({{"PBS_JOBID", "17"}}), HasSubstr("PBS_JOBID is set but PBS_NODEFILE is not"));
   EXPECT_EQ(Show({{"PBS_JOBID", "17"}, {"PBS_NODEFILE", "/gone"}}),
-            "PBS_JOBID is set but PBS_NODEFILE is of no use (cannot read /gone), so the hosts of "
+            "PBS_JOBID is set but PBS_NODEFILE cannot be used (cannot read /gone), so the hosts of "
             "the PBS job are not known; name them with --hosts or --hostfile, or unset PBS_JOBID");
   Env env = {{"PBS_JOBID", "17"}, {"PBS_NODEFILE", "/f"}};
   EXPECT_THAT(Show(env, {{"/f", ""}}), HasSubstr("no hosts in /f"));
@@ -185,7 +185,7 @@ TEST(Lsf, RefusesMissingOrBadData) {
       Show({{"LSB_JOBID", "5"}, {"LSB_HOSTS", "a b"}}),
       HasSubstr("LSB_JOBID is set but neither LSB_DJOB_HOSTFILE nor LSB_MCPU_HOSTS is, so"));
   EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_DJOB_HOSTFILE", "/gone"}}),
-              HasSubstr("LSB_DJOB_HOSTFILE is of no use (cannot read /gone)"));
+              HasSubstr("LSB_DJOB_HOSTFILE cannot be used (cannot read /gone)"));
   EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h1 4 h2"}}),
               HasSubstr("LSB_MCPU_HOSTS, column 6: host without a number of slots: \"h2\""));
   EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h1 h2"}}),

@@ -705,12 +705,12 @@ TEST_F(RunningTest, AnAgentWithoutTheJobIsAShepherdLost) {
 TEST_F(RunningTest, AMachineThatWasStartedAnewIsANodeLost) {
   Make(2);
   RunUntil(State::kRunning);
-  Feed(NodeClosed{NodeId(1), absl::NotFoundError("the machine was started anew"),
+  Feed(NodeClosed{NodeId(1), absl::NotFoundError("the machine was rebooted"),
                   /*unknown_host=*/false, /*not_authorised=*/false, /*started_anew=*/true});
   EndAll();
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
-  EXPECT_EQ(verdict().message, "node1: the machine was started anew");
+  EXPECT_EQ(verdict().message, "node1: the machine was rebooted");
 }
 
 TEST_F(RunningTest, FailuresOfNodesHaveTheirCodes) {

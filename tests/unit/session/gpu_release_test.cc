@@ -105,7 +105,7 @@ TEST(GpuReleaseTest, MemoryWithoutAnOwnerIsHeldByNobodyKnown) {
   ASSERT_THAT(held, SizeIs(1));
   EXPECT_FALSE(held[0].ours);
   EXPECT_THAT(held[0].text, AllOf(HasSubstr("GPU 0 (GPU-0)"), HasSubstr("40000 MiB more"),
-                                  HasSubstr("no process")));
+                                  HasSubstr("no visible process")));
 }
 
 TEST(GpuReleaseTest, WhatOthersUseIsTheirs) {

@@ -35,7 +35,7 @@ TEST(CommandOptionsTest, MistakesAreNamed) {
   auto error = [](const std::vector<std::string>& args) {
     return std::string(ParseCommand(args).status().message());
   };
-  EXPECT_THAT(error({"logs", "--rank", "x"}), HasSubstr("\"x\" is no rank"));
+  EXPECT_THAT(error({"logs", "--rank", "x"}), HasSubstr("\"x\" is not a rank"));
   EXPECT_THAT(error({"logs", "--stream", "both"}), HasSubstr("not stdout or stderr"));
   EXPECT_THAT(error({"logs", "a", "b"}), HasSubstr("unexpected \"b\""));
   EXPECT_THAT(error({"ps", "a"}), HasSubstr("unexpected \"a\""));
