@@ -23,12 +23,13 @@ std::unique_ptr<CLI::App> Define(Config& config) {
   app->set_help_flag();
   app->set_config("--config", "", "a file with these flags as `name = value` lines", false);
   app->allow_config_extras(CLI::config_extras_mode::error);
-  app->add_option("--state-dir", config.state_directory,
-                  "where the socket and what is known of jobs lie; on a file system that a reboot "
-                  "empties. Default /run/dtrain-agent, or $XDG_RUNTIME_DIR/dtrain-agent for users");
+  app->add_option(
+      "--state-dir", config.state_directory,
+      "directory of the socket and of the records of jobs; on a file system that a reboot "
+      "empties. Default /run/dtrain-agent, or $XDG_RUNTIME_DIR/dtrain-agent for users");
   app->add_option("--listen", config.listen,
-                  "ADDRESS:PORT for launchers on other machines, who must show a certificate. "
-                  "Default none: then launchers come by ssh");
+                  "ADDRESS:PORT for launchers on other machines, which must present a certificate. "
+                  "Default none: then launchers connect over ssh");
   app->add_option("--status-listen", config.status_listen,
                   "[IP:]PORT for HTTP on a loopback address, with the token in http.token of the "
                   "state directory. Default none: HTTP is on http.sock there, and on --listen");
@@ -36,14 +37,14 @@ std::unique_ptr<CLI::App> Define(Config& config) {
       ->default_val(absl::StrCat(kTlsDirectory, "/ca.crt"));
   app->add_option("--tls-cert", config.tls.certificate, "the node's certificate")
       ->default_val(absl::StrCat(kTlsDirectory, "/node.crt"));
-  app->add_option("--tls-key", config.tls.key, "its key, for nobody else to read")
+  app->add_option("--tls-key", config.tls.key, "its key, which no one else may read")
       ->default_val(absl::StrCat(kTlsDirectory, "/node.key"));
   app->add_option("--tls-crl", config.tls.crl,
                   "the list of revoked certificates. Default: crl.pem beside the authority's "
-                  "certificate. It must be there, unless this says none");
+                  "certificate. It must exist, unless this is none");
   app->add_option("--account-map", config.account_map,
                   "a file of lines `certificate = account`, for names that differ");
-  app->add_flag("--allow-root", config.allow_root, "certificates may lead to the account of root");
+  app->add_flag("--allow-root", config.allow_root, "let certificates map to the account of root");
   return app;
 }
 
