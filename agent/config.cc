@@ -44,7 +44,7 @@ std::unique_ptr<CLI::App> Define(Config& config) {
                   "certificate. It must exist, unless this is none");
   app->add_option("--account-map", config.account_map,
                   "a file of lines `certificate = account`, for names that differ");
-  app->add_flag("--allow-root", config.allow_root, "let certificates map to the account of root");
+  app->add_flag("--allow-root", config.allow_root, "certificates may lead to the account of root");
   return app;
 }
 

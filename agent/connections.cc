@@ -126,7 +126,7 @@ std::optional<Connections::Ticket> Connections::TakeHandshake(const std::string&
           return each->tls != nullptr && !each->shaken && each->place.of() == who;
         });
     if (oldest != connections_.end()) {
-      Refuse((*oldest)->origin, "it has not authenticated, and others wait for its place");
+      Refuse((*oldest)->origin, "it has not said who it is, and others wait for its place");
       Close(oldest);
     }
   }

@@ -459,7 +459,7 @@ void Session::KillLeftoversUntilGone(TimePoint deadline) {
     if (!left) cgroup.Remove().IgnoreError();  // also when none was made
   }
   if (left && loop_.Now() >= deadline) {
-    log::Error("a killed shepherd or its workers are still there and cannot be killed");
+    log::Error("a shepherd that was killed, or workers of one, are left: they cannot be killed");
     NoteUnkillable();
     left = false;
   }

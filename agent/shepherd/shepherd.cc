@@ -46,9 +46,9 @@ Shepherd::Shepherd(loop::Loop& loop, os::UniqueFd agent_socket)
   hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) {
     Warn(absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
                       absl::IsOutOfRange(why)
-                          ? "; the worker is blocked for good: end the job, and raise the limit "
+                          ? "; the worker is held up for good: end the job, and raise the limit "
                             "of file sizes (ulimit -f) where dtrain or its agent is started"
-                          : "; the worker waits, nothing is lost, and it continues when there "
+                          : "; the worker is held up, nothing is lost, and it goes on when there "
                             "is room (see XDG_RUNTIME_DIR and TMPDIR of the node)"));
   };
   hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
