@@ -65,7 +65,7 @@ std::string Describe(int error, const X509* x509, const Certificate& certificate
     case X509_V_ERR_CRL_HAS_EXPIRED:
       return "cannot be checked: crl.pem here has expired, get the current one";
     case X509_V_ERR_CRL_NOT_YET_VALID:
-      return "cannot be checked: crl.pem here is not valid yet, set the clocks";
+      return "cannot be checked, as crl.pem here is not valid yet: set the clocks";
     case X509_V_ERR_CRL_SIGNATURE_FAILURE:
       return "cannot be checked: crl.pem here is damaged, get another copy";
     case X509_V_ERR_UNABLE_TO_GET_CRL:
