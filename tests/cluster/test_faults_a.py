@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of group A: what can be wrong with the command line, the hostfile and the environment."""
+"""Faults of group A: what can be wrong with the command line, the hostfile and the environment. Where a
+parser refuses it, one input a fault is launched here; all of them are in unit/hosts, unit/cli and unit/plan."""
 import hashlib
 import os
 import pty
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -23,10 +25,27 @@ def refused(cluster, args, *words, code=2, **options):
     return result
 
 
+def refused_at_once(cluster, args, *words, **options):
+    """Likewise by a parser: no host is connected to, and nothing runs."""
+    before = connections(cluster)
+    result = refused(cluster, [*args, "--", "touch", "/root/work/ran"], *words, **options)
+    assert connections(cluster) == before, f"a host was asked: {result}"
+    assert not any((host.base / "root/work/ran").exists() for host in cluster.hosts)
+    return result
+
+
+def connections(cluster):
+    """How many each node has ever accepted."""
+    def of(host):
+        names, values = (line.split() for line in Path(f"/proc/{host.pid}/net/snmp").read_text().splitlines()
+                         if line.startswith("Tcp:"))
+        return int(values[names.index("PassiveOpens")])
+    return [of(node) for node in cluster.nodes]
+
+
 # A1
-@pytest.mark.parametrize("text", ["", "\n\n", "# only\n  # comments\n", "\ufeff\r\n"])
-def test_a1_no_hosts_in_the_file(cluster, text):
-    refused(cluster, ["--hostfile", cluster.hostfile(text), "--", "true"], "no hosts", "hosts")
+def test_a1_no_hosts_in_the_file(cluster):
+    refused_at_once(cluster, ["--hostfile", cluster.hostfile("# only\n  # comments\n")], "no hosts", "hosts")
 
 
 # A2
@@ -42,33 +61,26 @@ def test_a2_hostfile_that_is_no_text_file(cluster):
 
 
 # A3
-@pytest.mark.parametrize("host", ["-oProxyCommand=touch /root/work/pwned",
-                                  "-oProxyCommand=touch${IFS}/root/work/pwned"])
-def test_a3_host_that_looks_like_an_option(cluster, host):
-    refused(cluster, ["--hostfile", cluster.hostfile(f"node0\n{host}\n"), "--", "true"], "hosts:2")
-    refused(cluster, ["-H", host, "--", "true"])
-    refused(cluster, [f"--hosts={host}", "--", "true"])
+def test_a3_host_that_looks_like_an_option(cluster):
+    host = "-oProxyCommand=touch${IFS}/root/work/pwned"
+    refused_at_once(cluster, ["--hostfile", cluster.hostfile(f"node0\n{host}\n")], "hosts:2")
+    refused_at_once(cluster, [f"--hosts={host}"])
     assert not (cluster.work() / "pwned").exists()
 
 
 # A4
-@pytest.mark.parametrize("name", ["a;touch /root/work/pwned", "$(touch /root/work/pwned)",
-                                  "`touch /root/work/pwned`", "a\x1b[31m", "nоde0", "a|b", "a&b",
-                                  "a'b", 'a"b', "a\\b", "us;er@node0", "-l@node0"])
-def test_a4_dangerous_names_are_refused_and_shown_escaped(cluster, name):
-    refused(cluster, ["--hostfile", cluster.hostfile(f"node0\n{name}\n"), "--", "true"], "hosts:2")
-    refused(cluster, ["-H", f"node0,{name}", "--", "true"])
-    refused(cluster, ["--rsh", "sh -c {host}", "-H", name, "--", "true"])
+def test_a4_dangerous_names_are_refused_and_shown_escaped(cluster):
+    name = "a\x1b[31m;touch /root/work/pwned"
+    refused_at_once(cluster, ["--hostfile", cluster.hostfile(f"node0\n{name}\n")], "hosts:2")
+    refused_at_once(cluster, ["--rsh", "sh -c {host}", "-H", name])
     assert not (cluster.work() / "pwned").exists()
 
 
 # A5
-@pytest.mark.parametrize("value", ["0", "-1", "65536000000", "1e20", "8x", "", "0x4", "4.0"])
-def test_a5_bad_numbers_name_field_and_line(cluster, value):
-    for text in (f"slots={value}", f"port={value}"):
-        refused(cluster, ["--hostfile", cluster.hostfile(f"# first\nnode0 {text}\n"), "--", "true"],
-                "hosts:2", text.split("=")[0])
-    refused(cluster, [f"--ssh-port={value}", "-H", "node0", "--", "true"], "ssh-port")
+def test_a5_bad_numbers_name_field_and_line(cluster):
+    refused_at_once(cluster, ["--hostfile", cluster.hostfile("# first\nnode0 slots=65536000000\n")],
+                    "hosts:2", "slots")
+    refused_at_once(cluster, ["--ssh-port=8x", "-H", "node0"], "ssh-port")
 
 
 # A6
@@ -100,31 +112,21 @@ def test_a7_more_ranks_than_gpus_name_the_flag_that_allows_it(make_cluster):
 
 
 # A8
-@pytest.mark.parametrize("flags", [["-np", "0"], ["-np", "99999999999"], ["--ppn", "0"],
-                                   ["--ppn", "-1"], ["-N", "0"], ["-N", "-3"],
-                                   ["--ppn", "4294967295", "-N", "4294967295"],
-                                   ["--gpus-per-rank", "0"], ["-np", "2x"]])
-def test_a8_counts_out_of_range(cluster, flags):
-    refused(cluster, [*flags, *cluster.hosts_flag(2), "--", "true"])
+def test_a8_counts_out_of_range(cluster):
+    refused_at_once(cluster, ["--ppn", "4294967295", "-N", "4294967295", *cluster.hosts_flag(2)], "4294967295")
 
 
 # A9
 def test_a9_unknown_flags_name_the_nearest(cluster):
-    refused(cluster, ["--hostfil", "x", "--", "true"], "--hostfile")
-    refused(cluster, ["--tag-outptu", "rank", "--", "true"], "--tag-output")
+    refused_at_once(cluster, ["--hostfil", "x"], "--hostfile")
     result = cluster.head.run([hosts.bin_dir() / "dtrain", "lanch"], check=False)
     assert result.returncode == 2 and "launch" in result.stderr
 
 
-# A9
-@pytest.mark.parametrize("flags", [["-np", "-2", "-H", "node0:2"],
-                                   ["-np", "5", "--ppn", "2", "-H", "node0:2,node1:2"],
-                                   ["--hostfile", "/dev/null", "-H", "node0"],
-                                   ["--ppn", "2", "--map-by", "ppr:1:node", "-H", "node0:2"],
-                                   ["-N", "3", "-H", "node0:1,node1:1"],
-                                   ["-np", "9", "-H", "node0:2"]])
-def test_a9_flags_that_contradict_each_other(cluster, flags):
-    refused(cluster, [*flags, "--", "true"])
+# A9: with each other, and with the list of hosts.
+def test_a9_flags_that_contradict_each_other(cluster):
+    refused_at_once(cluster, ["--hostfile", "/dev/null", "-H", "node0"], "contradict")
+    refused(cluster, ["-N", "3", "-H", "node0:1,node1:1", "--", "true"], "2 nodes")
 
 
 # A10
@@ -146,11 +148,9 @@ def test_a10_a_line_of_a_mebibyte_and_ten_thousand_hosts(cluster):
 
 
 # A11
-@pytest.mark.parametrize("bomb", ["n[0-999999999]", "n[0-9999][0-9999]", "n[1-3", "n[3-1]"])
-def test_a11_range_bombs(cluster, bomb):
-    refused(cluster, ["--hostfile", cluster.hostfile(f"{bomb}\n"), "--", "true"], "hosts:1",
-            timeout=5)
-    refused(cluster, ["-H", bomb, "--", "true"], timeout=5)
+def test_a11_range_bombs(cluster):
+    refused_at_once(cluster, ["--hostfile", cluster.hostfile("n[0-999999999]\n")], "hosts:1", timeout=5)
+    refused_at_once(cluster, ["-H", "n[0-9999][0-9999]"], timeout=5)
 
 
 # A12
@@ -288,12 +288,9 @@ def make_controlling_terminal(fd):
 
 
 # A17
-@pytest.mark.parametrize("text", ["np = many\n", "no-such-flag = 1\n", "[[[", "tag-output = loud\n"])
-def test_a17_bad_config_file_is_refused_as_a_whole(cluster, text):
-    config = cluster.hostfile("# mine\n" + text, "dtrain.conf")
-    refused(cluster, ["--config", config, "-H", "node0:1", "--", "touch", "/root/work/ran"],
-            "dtrain.conf:2" if "=" in text else "dtrain.conf")
-    assert not (cluster.work(cluster.nodes[0]) / "ran").exists()
+def test_a17_bad_config_file_is_refused_as_a_whole(cluster):
+    config = cluster.hostfile("# mine\nno-such-flag = 1\n", "dtrain.conf")
+    refused_at_once(cluster, ["--config", config, "-H", "node0:1"], "dtrain.conf:2")
 
 
 # A18: there is no resident agent yet; workers are whom ssh logged in as.

@@ -11,6 +11,7 @@ namespace dtrain::cli {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 class LoadHostsTest : public testing::Test {
  protected:
@@ -57,6 +58,23 @@ TEST_F(LoadHostsTest, TakesTheHostsOfTheCommandLine) {
   EXPECT_EQ(options_.hosts.entries[0].slots, 4u);
   options_.host_list = "-oProxyCommand=x";
   EXPECT_NE(Error(), "");
+}
+
+// A4: also where another command than ssh gets the name, which might be a shell.
+TEST_F(LoadHostsTest, ADangerousNameIsRefusedWhateverReachesIt) {
+  for (const char* name : {"a;touch /root/work/pwned", "$(touch /root/work/pwned)",
+                           "`touch /root/work/pwned`", "a\x1b[31m",
+                           "n\xD0\xBE"
+                           "de0",
+                           "a|b", "a&b", "a'b", "a\"b", "a\\b", "us;er@node0", "-l@node0",
+                           "-oProxyCommand=touch /root/work/pwned"}) {
+    for (const char* rsh : {"", "sh -c {host}"}) {
+      options_.transport.rsh = rsh;
+      options_.host_list = name;
+      EXPECT_THAT(Error(), HasSubstr("--hosts, column ")) << name;
+      EXPECT_THAT(Error(), Not(HasSubstr("\x1b")));
+    }
+  }
 }
 
 TEST_F(LoadHostsTest, WithoutHostsItIsThisMachineAndRoomForAllRanks) {

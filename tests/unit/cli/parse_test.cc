@@ -194,6 +194,21 @@ TEST_F(ParseTest, NumbersOutOfRangeNameTheirFlag) {
   EXPECT_THAT(Error({"--ppn", "-1", "x"}), HasSubstr("--ppn: \"-1\""));
   EXPECT_THAT(Error({"-N", "1:4", "x"}), HasSubstr("--nnodes: \"1:4\""));
   EXPECT_THAT(Error({"--ssh-port", "65536", "x"}), HasSubstr("--ssh-port: \"65536\""));
+  for (const Strings& flags : std::vector<Strings>{{"--np", "99999999999"},
+                                                   {"--np", "2x"},
+                                                   {"--ppn", "0"},
+                                                   {"--nnodes", "0"},
+                                                   {"--nnodes", "-3"},
+                                                   {"--gpus-per-rank", "0"}}) {
+    EXPECT_THAT(Error({flags[0], flags[1], "x"}),
+                HasSubstr(absl::StrCat(flags[0], ": \"", flags[1], "\" is not")));
+  }
+  EXPECT_THAT(Error({"--ppn", "4294967295", "-N", "4294967295", "x"}),
+              HasSubstr("\"4294967295\" is not"));
+  for (const char* port : {"", "0", "-1", "65536000000", "1e20", "8x", "0x4", "4.0"}) {
+    EXPECT_THAT(Error({absl::StrCat("--ssh-port=", port), "x"}),
+                HasSubstr(absl::StrCat("--ssh-port: \"", port, "\" is not")));
+  }
   EXPECT_THAT(Error({"--lease", "10ms", "x"}), HasSubstr("must be at least 1000ms"));
   EXPECT_THAT(Error({"--spool-limit", "1", "x"}), HasSubstr("at least 1M"));
 }
@@ -202,6 +217,10 @@ TEST_F(ParseTest, NumbersOutOfRangeNameTheirFlag) {
 TEST_F(ParseTest, ContradictionsAreRefused) {
   EXPECT_THAT(Error({"-H", "a", "--hostfile", "f", "x"}),
               HasSubstr("--hostfile and --hosts contradict each other; give one of the two"));
+  EXPECT_THAT(Error({"--hostfile", "/dev/null", "-H", "a", "x"}), HasSubstr("contradict"));
+  EXPECT_THAT(Error({"-np", "-2", "-H", "a:2", "x"}), HasSubstr("contradict"));
+  EXPECT_THAT(Error({"--ppn", "2", "--map-by", "ppr:1:node", "-H", "a:2", "x"}),
+              HasSubstr("contradict"));
   EXPECT_THAT(Error({"-q", "-v", "x"}), HasSubstr("contradict"));
   EXPECT_THAT(Error({"--rsh", "r {host}", "--ssh-port", "1", "x"}), HasSubstr("contradict"));
   EXPECT_THAT(Error({"--rankfile", "f", "--ppn", "2", "x"}), HasSubstr("contradict"));
@@ -211,6 +230,8 @@ TEST_F(ParseTest, ContradictionsAreRefused) {
 TEST_F(ParseTest, ErrorsAreShortAndPointToTheHelp) {
   std::string error = Error({"--hostfle", "f", "x"});
   EXPECT_EQ(error, "unknown flag --hostfle; did you mean --hostfile?\nSee dtrain launch --help");
+  EXPECT_THAT(Error({"--hostfil", "f", "x"}), HasSubstr("did you mean --hostfile?"));
+  EXPECT_THAT(Error({"--tag-outptu", "rank", "x"}), HasSubstr("did you mean --tag-output?"));
   EXPECT_THAT(Error({"-np", "4"}), HasSubstr("no command to run"));
   EXPECT_THAT(Error({"-np", "4", "--", ""}), HasSubstr("the command's name is empty"));
   EXPECT_THAT(Error({"--tag-output", "all", "x"}),
@@ -278,6 +299,18 @@ TEST_F(ParseTest, AConfigurationFileThatWasNamedMustBeThereAndRight) {
   EXPECT_THAT(Error({"--config", "/c", "x"}), HasSubstr("lease in /c:2: \"soon\" is not a time"));
   surroundings_.environment = {"DTRAIN_CONFIG=/missing"};
   EXPECT_THAT(Error({"x"}), HasSubstr("/missing"));
+}
+
+// A17
+TEST_F(ParseTest, AConfigurationFileWithOneBadLineIsRefusedAsAWhole) {
+  for (const auto& [text, place] :
+       std::map<std::string, std::string>{{"np = many\n", "/c:2"},
+                                          {"no-such-flag = 1\n", "/c:2"},
+                                          {"tag-output = loud\n", "/c:2"},
+                                          {"[[[", "/c"}}) {
+    files_["/c"] = "# mine\n" + text;
+    EXPECT_THAT(Error({"--config", "/c", "-H", "a:1", "x"}), HasSubstr(place)) << text;
+  }
 }
 
 TEST_F(ParseTest, AFlagThatMeansHostsIsRememberedWhenThisCommandHasIt) {

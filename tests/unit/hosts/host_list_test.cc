@@ -62,5 +62,14 @@ TEST(HostList, ErrorsNameFlagAndColumn) {
             "no hosts in DTRAIN_HOSTS; name at least one");
 }
 
+// A11
+TEST(HostList, BadRangesAndRangeBombsAreRefusedAsInAFile) {
+  EXPECT_THAT(Parse("n[0-999999999]"), HasSubstr("--hosts, column 3: range names too many hosts"));
+  EXPECT_THAT(Parse("n[0-9999][0-9999]"),
+              HasSubstr("--hosts, column 10: ranges name too many hosts"));
+  EXPECT_THAT(Parse("n[1-3"), HasSubstr("--hosts, column 2: '[' without ']'"));
+  EXPECT_THAT(Parse("n[3-1]"), HasSubstr("--hosts, column 3: range runs backwards"));
+}
+
 }  // namespace
 }  // namespace dtrain::hosts

@@ -10,6 +10,7 @@
 namespace dtrain::hosts {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -61,6 +62,38 @@ TEST(HostName, WithNulEscapeOrLookAlikeIsShownEscaped) {
   EXPECT_THAT(Error("ro\xD0\xBEt@n"), HasSubstr("F:1:3: user name must not hold '\\xd0'"));
   // A no-break space is no blank.
   EXPECT_THAT(Error("a\xC2\xA0slots=4"), HasSubstr("F:1:2: host name must not hold '\\xc2'"));
+}
+
+// A3, A4: each in a file and in a list.
+TEST(HostName, ThatIsDangerousIsRefusedEverywhere) {
+  const std::string names[] = {
+      "-oProxyCommand=touch /root/work/pwned",
+      "-oProxyCommand=touch${IFS}/root/work/pwned",
+      "a;touch /root/work/pwned",
+      "$(touch /root/work/pwned)",
+      "`touch /root/work/pwned`",
+      "a\x1b[31m",
+      "n\xD0\xBE"
+      "de0",
+      "a|b",
+      "a&b",
+      "a'b",
+      "a\"b",
+      "a\\b",
+      "us;er@node0",
+      "-l@node0",
+  };
+  for (const std::string& name : names) {
+    std::string error = Error("node0\n" + name + "\n");
+    EXPECT_THAT(error, HasSubstr("F:2:")) << name;
+    EXPECT_THAT(error, Not(HasSubstr("\x1b")));
+    for (const std::string& list : {name, "node0," + name}) {
+      const auto parsed = ParseHostList(list);
+      EXPECT_FALSE(parsed.ok()) << list;
+      EXPECT_THAT(std::string(parsed.status().message()),
+                  AllOf(HasSubstr("--hosts, column "), Not(HasSubstr("\x1b"))));
+    }
+  }
 }
 
 TEST(HostName, WithoutCharactersIsRefused) {

@@ -170,7 +170,8 @@ TEST(Hostfile, WarnsWhenAHostIsNamedWithAndWithoutSlots) {
 
 // A1
 TEST(Hostfile, RefusesAFileWithoutHosts) {
-  for (const char* text : {"", "\n", "# none\n", "\xEF\xBB\xBF", "  \t\r\n // x\n /* y */"}) {
+  for (const char* text : {"", "\n", "\n\n", "# none\n", "# only\n  # comments\n", "\xEF\xBB\xBF",
+                           "\xEF\xBB\xBF\r\n", "  \t\r\n // x\n /* y */"}) {
     EXPECT_EQ(Parse(text), "no hosts in hosts; name at least one");
   }
 }
@@ -242,10 +243,23 @@ TEST(Hostfile, ErrorsAreInvalidArgument) {
 
 // A5
 TEST(Hostfile, RefusesBadNumbersAndNamesTheField) {
-  const std::vector<std::string> bad = {
-      "0",    "-1",  "65536", "4294967297", "18446744073709551617",
-      "1e20", "8x",  "+4",    "0x10",       "99999999999999999999",
-      "4,",   "1.5", "\"4\"", "four"};
+  const std::vector<std::string> bad = {"0",
+                                        "-1",
+                                        "65536",
+                                        "65536000000",
+                                        "4294967297",
+                                        "18446744073709551617",
+                                        "1e20",
+                                        "8x",
+                                        "+4",
+                                        "0x4",
+                                        "99999999999999999999",
+                                        "0x10",
+                                        "4,",
+                                        "1.5",
+                                        "4.0",
+                                        "\"4\"",
+                                        "four"};
   for (const char* field : {"slots", "max_slots", "count", "port"}) {
     for (const std::string& value : bad) {
       std::string error = Parse(absl::StrCat("ok\nhost1 ", field, "=", value));
@@ -264,6 +278,8 @@ TEST(Hostfile, RefusesBadNumbersAndNamesTheField) {
       {"h slots=8x",
        "hosts:1:9: slots is not a whole number: \"8x\"; "
        "give a number from 1 to 65535"},
+      {"# first\nnode0 port=",
+       "hosts:2:12: port has no value: \"\"; give a number from 1 to 65535"},
       {"h slots=", "hosts:1:9: slots has no value: \"\"; give a number from 1 to 65535"},
       {"h:", "hosts:1:3: slots has no value: \"\"; give a number from 1 to 65535"},
       {"[::1]:", "hosts:1:7: slots has no value: \"\"; give a number from 1 to 65535"},
@@ -278,7 +294,11 @@ TEST(Hostfile, RefusesBadNumbersAndNamesTheField) {
 
 TEST(Hostfile, RefusesBadRanges) {
   const Row rows[] = {
+      {"n[3-1]", "hosts:1:3: range runs backwards: \"3-1\"; write the lower number first"},
       {"n[4-1]", "hosts:1:3: range runs backwards: \"4-1\"; write the lower number first"},
+      {"n[1-3",
+       "hosts:1:2: '[' without ']': \"n[1-3\"; "
+       "write ranges like node[1-4,7] or node[01-16]"},
       {"n[1-2",
        "hosts:1:2: '[' without ']': \"n[1-2\"; "
        "write ranges like node[1-4,7] or node[01-16]"},
@@ -324,6 +344,9 @@ TEST(Hostfile, CapsRangeBombsBeforeTheyAreExpanded) {
       {"n[0-999999999999999999]",
        "hosts:1:3: range names too many hosts: \"0-999999999999999999\";"
        " one list names at most 65536 hosts"},
+      {"n[0-9999][0-9999]",
+       "hosts:1:10: ranges name too many hosts: \"n[0-9999][0-9999]\"; "
+       "one list names at most 65536 hosts"},
       {"n[1-300][1-300]",
        "hosts:1:9: ranges name too many hosts: \"n[1-300][1-300]\"; "
        "one list names at most 65536 hosts"},

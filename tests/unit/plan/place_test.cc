@@ -151,6 +151,15 @@ TEST_F(PlaceTest, ContradictionsAreErrors) {
     o.oversubscribe = true;
   }
   {
+    PlanOptions& o = add("-np 9 needs 1 more than the 8 slots");
+    o.ranks = 9;
+  }
+  {
+    PlanOptions& o = add("the host list has 2 nodes");
+    o.nodes = UINT32_MAX;
+    o.ranks_per_node = UINT32_MAX;
+  }
+  {
     PlanOptions& o = add("contradicts the rankfile");
     o.ranks = 2;
     o.rankfile = {{0, "a", std::nullopt, 1}};
