@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts are what they claim to be, and the check for leftovers finds what is left behind."""
+import sys
 import types
 
 import pytest
 
 import conftest
+import hosts
 import leftovers
 
 LEAVE = {
@@ -62,3 +64,20 @@ def test_canary(cluster):
     before = leftovers.Leftovers(cluster)
     cluster.head.run(["ssh", "node3", LEAVE["process"]])
     conftest.fail_on_leftovers(before, request)
+
+
+# tests/count.py
+def test_suites_that_lost_their_tests_are_found():
+    sys.path.insert(0, str(hosts.SOURCE_DIR / "tests"))
+    import count
+    listed = {"tests": [{"name": "Some.Test", "command": ["/bin/unit_full"]},
+                        *({"name": f"cluster.{name}", "command": ["python3", "-m", "pytest", "file"]}
+                          for name in ("full", "empty", "not_run"))]}
+    log = ("1/2 Testing: cluster.full\n...\ncollected 3 items\n...\n"
+           "2/2 Testing: cluster.empty\n...\ncollected 0 items\n...\n")
+    found = count.count(listed, log, ["unit_full", "unit_empty"])
+    empty = ["cluster.empty has no tests", "unit_empty has no tests"]
+    assert count.mistakes(found) == empty
+    assert count.mistakes(found, {"unit_full": 2, "unit_empty": 1, "cluster.empty": 1, "cluster.gone": 1}) == [
+        *empty, "unit_full has 1 tests, 2 before", "cluster.gone has 0 tests, 1 before",
+        "cluster.full is not in tests/counts.txt"]
