@@ -339,7 +339,9 @@ def test_k10_nohup_outlives_its_terminal(cluster):
     # The shell leads the terminal's session: when the terminal goes, all in it get SIGHUP.
     shell = head.popen(
         ["setsid", "--ctty", "--wait", "sh", "-c",
-         'nohup "$0" launch --tag-output none -H node0:1,node1:1 -- sh -c "$1"; echo $? >code',
+         # The shell that nohup starts is there longer, too, and writes the launcher's code down.
+         "nohup sh -c '\"$0\" launch --tag-output none -H node0:1,node1:1 -- sh -c \"$1\"; echo $? >code' "
+         '"$0" "$1"',
          hosts.bin_dir() / "dtrain", script],
         stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
@@ -358,6 +360,7 @@ def test_k10_nohup_outlives_its_terminal(cluster):
             node.path("/run/go").touch()
         wait_until(lambda: out.read_text().count("end") == 2, 20, out.read_text)
         leftovers.wait_for_no_processes(cluster, 10)
+        assert code.read_text() == "0\n", out.read_text()
         # Workers have the defaults: what our shell ignores is none of theirs.
         ignored = [line for line in out.read_text().splitlines() if "SigIgn" in line]
         assert [int(line.split()[1], 16) for line in ignored] == [0, 0], ignored
