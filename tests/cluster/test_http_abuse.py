@@ -216,8 +216,9 @@ def check_slow(process, others):
     told = json.loads(out or "null")
     assert told and told["open"] == 0, (told, err)
     assert told["longest"] < REQUEST_LIMIT + SLACK, told
-    # Of all that were asked, the median: this machine has other work, too.
-    assert len(took) > 100 and sorted(took)[len(took) // 2] < 0.1, sorted(took)[-5:]
+    # The row's bound for the median, and ten times of it for 99 %: this machine has other work, too.
+    took.sort()
+    assert len(took) > 100 and took[len(took) // 2] < 0.1 and took[len(took) * 99 // 100] < 1, took[-5:]
     return told
 
 
