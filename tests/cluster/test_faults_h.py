@@ -513,3 +513,28 @@ def test_h14_a_result_file_beyond_the_limit(cluster):
          "exit 3"], before_exec=limit_file_size(8 << 10)).wait(30)
     assert not cluster.head.path("/root/result.json").exists()
     assert result.code == 3 and "File too large" in result.err, result
+
+
+def test_h14_log_files_beyond_the_limit(cluster):
+    """What does not fit is missing there only."""
+    lines = "".join(f"line {i}\n" for i in range(4096))
+    (cluster.work(cluster.nodes[0]) / "lines").write_text(lines)
+    job = cluster.start_launch(
+        ["-H", "node0:1", "--log-dir", "/root/work/logs", "--tag-output", "none", "--", "sh", "-c",
+         "cat /root/work/lines; exit 3"],
+        before_exec=limit_file_size(16 << 10), stdout=subprocess.PIPE)
+    out = job.process.stdout.read().decode()
+    result = job.wait(30)
+    assert result.code == 3 and out == lines, result
+    assert result.err.count("write the log file /root/work/logs/rank-00000.out: File too large") == 1, result
+    kept = (cluster.work() / "logs/rank-00000.out").read_text()
+    assert len(kept) <= 16 << 10 and lines.startswith(kept)
+
+
+def test_h14_a_timeline_beyond_the_limit(cluster):
+    result = cluster.start_launch(
+        ["-H", "node0:64", "--timeline", "/root/work/trace.json", "--", "sh", "-c", "exit 3"],
+        before_exec=limit_file_size(8 << 10)).wait(30)
+    assert result.code == 3, result
+    assert result.err.count("write the timeline /root/work/trace.json: File too large") == 1, result
+    assert (cluster.work() / "trace.json").stat().st_size <= 8 << 10
