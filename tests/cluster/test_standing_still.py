@@ -3,6 +3,7 @@
 at better priority. That is nobody's death."""
 import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -96,6 +97,66 @@ def test_k11_a_launcher_that_stood_still_beyond_the_lease_says_so(cluster):
     assert told.startswith("dtrain: this launcher stood still for "), result
     assert "--lease" in told and code == "dtrain: exit code 202", result
     assert "several nodes failed" not in result.err and "is lost" not in result.err, result
+
+
+# Leads a terminal's session, as a shell does: runs the job in the foreground, tells when it was stopped,
+# has it go on when a line comes, and tells how it ended.
+SHELL = """
+import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+pid = os.fork()
+if pid == 0:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+_, status = os.waitpid(pid, os.WUNTRACED)
+print("stopped", os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGTSTP, file=sys.stderr)
+os.tcsetpgrp(0, os.getpgrp())
+sys.stdin.readline()
+os.tcsetpgrp(0, pid)
+os.killpg(pid, signal.SIGCONT)
+_, status = os.waitpid(pid, 0)
+print("ended with", os.waitstatus_to_exitcode(status), file=sys.stderr)
+"""
+
+
+# K11: a real one, which also reaches the ssh processes in the launcher's group; for less than the lease.
+def test_k11_control_z_and_fg(cluster):
+    ours_of_it, terminal = pty.openpty()
+    shell = cluster.head.popen(
+        ["setsid", "--ctty", "/usr/bin/python3", "-I", "-c", SHELL, hosts.bin_dir() / "dtrain", "launch",
+         "--lease", "60s", "--tag-output", "rank", *cluster.hosts_flag(1), "--", *LINES],
+        stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    os.set_blocking(ours_of_it, False)
+    seen = bytearray()
+
+    def shows(*texts):
+        with contextlib.suppress(OSError):
+            seen.extend(os.read(ours_of_it, 1 << 16))
+        return all(text in seen for text in texts)
+
+    def lines(text):
+        return [b"[%d] %s" % (rank, text) for rank in range(cluster.size)]
+
+    try:
+        wait_until(lambda: shows(*lines(b"line 5\r\n")), 30, lambda: bytes(seen))
+        os.write(ours_of_it, b"\x1a")
+        wait_until(lambda: shows(b"stopped True"), 10, lambda: bytes(seen))
+        time.sleep(2)  # the fault is that long; meanwhile the workers go on
+        assert all(len(workers(host)) == 1 for host in cluster.nodes)
+        os.write(ours_of_it, b"\n")
+        for host in cluster.nodes:
+            host.path("/run/go").touch()
+        wait_until(lambda: shows(b"ended with"), 30, lambda: bytes(seen))
+        assert shows(b"ended with 0\r\n", *lines(b"last ")), bytes(seen)
+        assert b"lost" not in seen and b"suspect" not in seen, bytes(seen)
+        assert shell.wait(10) == 0
+    finally:
+        os.close(ours_of_it)
+        for host in cluster.nodes:
+            host.path("/run/go").unlink(missing_ok=True)
 
 
 # K11: on its own machine the agent sees that the launcher is there, and waits.
