@@ -291,6 +291,42 @@ TEST(HarnessTest, ReportsARankThatDiesOfASignal) {
   EXPECT_NONFATAL_FAILURE(Ranks::Run(2, die), "rank 1 ended with signal 9");
 }
 
+// In a fork, whose own failures are what is looked at.
+TEST(HarnessTest, CountsAnExpectationThatFailsBeforeAnExpectedEnd) {
+  for (const int end : {7, -SIGKILL}) {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
+    std::fflush(nullptr);
+    const pid_t pid = fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+      dup2(pipe[1], STDOUT_FILENO);
+      const auto body = [end](int rank) {
+        if (rank == 0) return;
+        EXPECT_EQ(1 + 1, 3) << "seen in the rank";
+        if (end > 0) _exit(end);
+        raise(SIGKILL);
+      };
+      Ranks::Run(2, body, Ending({{1, end}}));
+      std::fflush(nullptr);
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    close(pipe[1]);
+    std::string said;
+    char buffer[4096];
+    for (ssize_t n; (n = read(pipe[0], buffer, sizeof(buffer))) > 0;) {
+      said.append(buffer, static_cast<size_t>(n));
+    }
+    close(pipe[0]);
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+    EXPECT_THAT(said, AllOf(HasSubstr("seen in the rank"),
+                            HasSubstr("1 expectations failed in rank 1 before it ended with " +
+                                      std::to_string(end))));
+  }
+}
+
 // As a sanitizer does it.
 TEST(HarnessTest, ReportsARankThatExitsWithACodeOfItsOwn) {
   EXPECT_NONFATAL_FAILURE(Ranks::Run(1, [](int) { _exit(66); }), "rank 0 ended with exit code 66");

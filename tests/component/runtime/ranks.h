@@ -3,15 +3,19 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,10 +44,51 @@ inline RanksOptions Ending(std::map<int, int> ends, RanksOptions options = {}) {
   return options;
 }
 
+// How many expectations have failed in a rank, where this process sees it: also of one that is then
+// killed, or leaves without a look at them.
+class SharedCount {
+ public:
+  SharedCount() {
+    void* page =
+        mmap(nullptr, sizeof(Count), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(page, MAP_FAILED);
+    if (page != MAP_FAILED) count_ = new (page) Count(0);
+  }
+  ~SharedCount() {
+    if (count_ != nullptr) munmap(count_, sizeof(Count));
+  }
+  SharedCount(const SharedCount&) = delete;
+  SharedCount& operator=(const SharedCount&) = delete;
+
+  int Get() const { return count_ == nullptr ? 0 : count_->load(); }
+
+  // In the rank. GoogleTest's own listener comes first: it writes the failure out.
+  void CountFailures() {
+    testing::UnitTest::GetInstance()->listeners().Append(new Listener(count_));
+  }
+
+ private:
+  using Count = std::atomic<int>;
+  static_assert(Count::is_always_lock_free);
+
+  class Listener : public testing::EmptyTestEventListener {
+   public:
+    explicit Listener(Count* count) : count_(count) {}
+    void OnTestPartResult(const testing::TestPartResult& result) override {
+      if (result.failed() && count_ != nullptr) ++*count_;
+    }
+
+   private:
+    Count* const count_;
+  };
+
+  Count* count_ = nullptr;
+};
+
 // Each rank is a fork of this process that runs `body(rank)`; this process is their PMI-1 server.
-// A rank fails the test when an expectation fails in it, or when it ends in another way than the
-// options say: a crash, a sanitizer's report. A rank that is stopped is killed once all the others
-// have ended; one that is alive at the deadline is killed and fails the test.
+// A rank fails the test when an expectation fails in it, however it ends, or when it ends in
+// another way than the options say: a crash, a sanitizer's report. A rank that is stopped is killed
+// once all the others have ended; one that is alive at the deadline is killed and fails the test.
 class Ranks {
  public:
   using Body = std::function<void(int rank)>;
@@ -62,6 +107,11 @@ class Ranks {
           << (end < 0 ? "signal " + std::to_string(-end) : "exit code " + std::to_string(end))
           << (end == kExpectationFailed ? ": an expectation failed in it" : "") << "; see rank "
           << r << "'s output";
+      const int failures = ranks.ranks_[static_cast<size_t>(r)].failures->Get();
+      if (failures > 0 && end != kExpectationFailed) {
+        ADD_FAILURE() << failures << " expectations failed in rank " << r
+                      << " before it ended with " << end << "; see its output";
+      }
       ends.push_back(end);
     }
     return ends;
@@ -77,6 +127,7 @@ class Ranks {
     std::string received;
     bool alive = true;
     int end = 0;
+    std::shared_ptr<SharedCount> failures;
   };
 
   explicit Ranks(RanksOptions options) : options_(std::move(options)) {}
@@ -85,9 +136,11 @@ class Ranks {
     int pair[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
     std::fflush(nullptr);
+    const auto failures = std::make_shared<SharedCount>();
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);
     if (pid == 0) {
+      failures->CountFailures();
       close(pair[0]);
       for (const Rank& other : ranks_) close(other.socket);
       setenv("PMI_FD", std::to_string(pair[1]).c_str(), 1);
@@ -106,6 +159,7 @@ class Ranks {
     entry.pid = pid;
     entry.pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     entry.socket = pair[0];
+    entry.failures = failures;
     ASSERT_GE(entry.pidfd, 0);
     ranks_.push_back(entry);
   }
