@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/shepherd_process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "common/loop/loop.h"
+#include "common/os/account.h"
+#include "common/os/cgroup.h"
+#include "common/os/fd.h"
+
+// How it speaks with a shepherd is in tests/component/shepherd; here no program ever runs.
+namespace dtrain::session {
+namespace {
+
+constexpr Duration kPatience = std::chrono::seconds(20);
+
+// A child for another user, who holds it up: here by its cgroup, which is frozen.
+class HeldUpTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+    auto parent = os::FindWritableCgroup();
+    if (!parent.ok()) GTEST_SKIP() << parent.status();
+    auto cgroup = os::Cgroup::Make(*parent, os::JobCgroupName(os::RandomHex(6), 0, 1));
+    ASSERT_TRUE(cgroup.ok()) << cgroup.status();
+    cgroup_.emplace(*std::move(cgroup));
+    std::ofstream(cgroup_->path() + "/cgroup.freeze") << "1" << std::flush;
+    auto user = os::FindAccount("daemon");
+    ASSERT_TRUE(user.ok()) << user.status();
+    auto shepherd = ShepherdProcess::Start(loop_, "/bin/true", &*user, cgroup_->path());
+    ASSERT_TRUE(shepherd.ok()) << shepherd.status();
+    shepherd_ = *std::move(shepherd);
+    pid_ = shepherd_->pid();
+  }
+  void TearDown() override {
+    if (cgroup_) {
+      EXPECT_TRUE(cgroup_->Remove().ok());
+    }
+  }
+  // Runs the loop until it is not even a zombie.
+  void RunUntilReaped() {
+    const TimePoint end = loop_.Now() + kPatience;
+    loop::Timer timer(loop_);
+    loop::Task look = [&] {
+      if (kill(pid_, 0) != 0 || loop_.Now() > end) return loop_.Stop();
+      timer.After(std::chrono::milliseconds(10), [&] { look(); });
+    };
+    look();
+    loop_.Run();
+    EXPECT_NE(kill(pid_, 0), 0) << "it is still there, perhaps as a zombie";
+  }
+
+  loop::Loop loop_;
+  std::optional<os::Cgroup> cgroup_;
+  std::unique_ptr<ShepherdProcess> shepherd_;
+  pid_t pid_ = 0;
+};
+
+TEST_F(HeldUpTest, OneThatTakesTooLongIsKilledAndNoZombie) {
+  absl::Status told;
+  shepherd_->WhenStarted([&](absl::Status status) {
+    told = std::move(status);
+    shepherd_.reset();
+  });
+  RunUntilReaped();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(told)) << told;
+  EXPECT_EQ(shepherd_, nullptr);
+}
+
+TEST_F(HeldUpTest, OneThatNobodyWaitsForAnyMoreIsKilledAndNoZombie) {
+  shepherd_->WhenStarted([](absl::Status) { FAIL() << "nobody is there to be told"; });
+  shepherd_->set_patience(std::chrono::milliseconds(50));
+  shepherd_.reset();
+  RunUntilReaped();
+}
+
+}  // namespace
+}  // namespace dtrain::session
