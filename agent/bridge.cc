@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/about.h"
-#include "agent/node_readers.h"
 #include "agent/resident.h"
 #include "agent/session/agent_service.h"
+#include "agent/session/node_readers.h"
 #include "agent/session/shepherd_process.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
@@ -112,7 +112,7 @@ class Bridge {
   }
 
   loop::Loop& loop_;
-  NodeReaders readers_;
+  session::NodeReaders readers_;
   std::unique_ptr<session::ShepherdProcess> shepherd_;
   session::Sessions sessions_;
   session::AgentService service_;

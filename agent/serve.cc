@@ -18,9 +18,9 @@
 #include "agent/connections.h"
 #include "agent/door.h"
 #include "agent/last_crash.h"
-#include "agent/node_readers.h"
 #include "agent/reap.h"
 #include "agent/resident.h"
+#include "agent/session/node_readers.h"
 #include "agent/session/sessions.h"
 #include "agent/systemd.h"
 #include "common/base/exit_code.h"
@@ -300,7 +300,7 @@ class Resident {
   const std::string listen_;
   const std::string status_listen_;
   const int64_t started_unix_nanos_ = absl::GetCurrentTimeNanos();
-  NodeReaders readers_;
+  session::NodeReaders readers_;
   session::Sessions sessions_;
   answers::NodeAnswers answers_;
   Connections connections_;

@@ -26,8 +26,9 @@ std::vector<std::string> OwnEnvironment() {
 
 }  // namespace
 
-GpuLook::GpuLook(loop::Loop& loop, const std::string& program, Duration patience, Done done)
-    : loop_(loop), done_(std::move(done)), patience_(loop) {
+GpuLook::GpuLook(loop::Loop& loop, const std::string& program, Duration patience, Done done,
+                 loop::Task on_over)
+    : loop_(loop), done_(std::move(done)), on_over_(std::move(on_over)), patience_(loop) {
   auto pipe = os::Pipe();
   if (!pipe.ok()) {
     Fail(std::string(pipe.status().message()));
@@ -86,6 +87,7 @@ void GpuLook::Reap() {
   auto status = os::TryReap(child_.pidfd.get());
   if (status.ok() && !status->has_value()) return ended_->OnReadable([this] { Reap(); });
   loop_.Post([pidfd = std::move(child_.pidfd), ended = std::move(ended_)] {});
+  TellIfOver();
 }
 
 void GpuLook::Fail(const std::string& why) {
@@ -102,6 +104,11 @@ void GpuLook::Tell(GpuReport report) {
   loop_.Post([done = std::exchange(done_, nullptr), report = std::move(report)]() mutable {
     if (done) done(std::move(report));
   });
+  TellIfOver();
+}
+
+void GpuLook::TellIfOver() {
+  if (over() && on_over_) loop_.Post(std::exchange(on_over_, nullptr));
 }
 
 int TellGpus() {

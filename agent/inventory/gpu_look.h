@@ -20,7 +20,9 @@ namespace dtrain::inventory {
 class GpuLook {
  public:
   using Done = absl::AnyInvocable<void(GpuReport)>;
-  GpuLook(loop::Loop& loop, const std::string& program, Duration patience, Done done);
+  // `on_over` (may be null) is called on the loop once this is over.
+  GpuLook(loop::Loop& loop, const std::string& program, Duration patience, Done done,
+          loop::Task on_over = nullptr);
   ~GpuLook();
   GpuLook(const GpuLook&) = delete;
   GpuLook& operator=(const GpuLook&) = delete;
@@ -32,9 +34,11 @@ class GpuLook {
   void Reap();
   void Tell(GpuReport report);
   void Fail(const std::string& why);
+  void TellIfOver();
 
   loop::Loop& loop_;
   Done done_;
+  loop::Task on_over_;
   os::Child child_;
   os::UniqueFd output_;
   std::string bytes_;

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <list>
-#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "agent/inventory/gpu_look.h"
+#include "agent/inventory/gpu_looks.h"
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/xid_watch.h"
 #include "agent/session/session.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 
-namespace dtrain::agent {
+namespace dtrain::session {
 
 // Reads what the node has, for sessions: the GPUs in processes of their own, as a driver may take
 // seconds, or hang. The first look at them begins with the object. Those who only want to know
@@ -23,12 +22,12 @@ namespace dtrain::agent {
 class NodeReaders {
  public:
   using Done = absl::AnyInvocable<void(v1::Inventory)>;
-  explicit NodeReaders(loop::Loop& loop);
-  session::Readers readers();
+  // `program` is this agent's own file, which looks at the GPUs as `<program> gpus`.
+  explicit NodeReaders(loop::Loop& loop, std::string program = "/proc/self/exe");
+  Readers readers();
 
  private:
   void ReadGpus(inventory::GpuLook::Done done);
-  void Look(inventory::GpuLook::Done done);
   void Read(Done done);
   void ReadStatus(Done done);
   void OnStatus(v1::Inventory inventory);
@@ -37,7 +36,7 @@ class NodeReaders {
 
   loop::Loop& loop_;
   inventory::XidWatch xids_;  // the pool's
-  std::list<std::unique_ptr<inventory::GpuLook>> looks_;
+  inventory::GpuLooks looks_;
   loop::BlockingPool pool_{1};
   bool first_pending_ = true;                 // the look that begins with us
   TimePoint first_at_;                        // when it was over
@@ -50,4 +49,4 @@ class NodeReaders {
   loop::Timer patience_;
 };
 
-}  // namespace dtrain::agent
+}  // namespace dtrain::session

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/node_readers.h"
+#include "agent/session/node_readers.h"
 
 #include <utility>
 
 #include "agent/inventory/inventory.h"
 
-namespace dtrain::agent {
+namespace dtrain::session {
 namespace {
 
 // How old an answer may be for who only wants to know, and the first look for anybody.
@@ -15,15 +15,13 @@ constexpr Duration kPatience = std::chrono::seconds(3);
 // For a launch, whose start would fail without them: eight GPUs without persistence mode take up to
 // ten seconds.
 constexpr Duration kLaunchPatience = std::chrono::seconds(20);
-// Looks under way, those included whose driver cannot even be killed out of.
-constexpr size_t kMostLooks = 4;
-constexpr char kOwnProgram[] = "/proc/self/exe";
 constexpr char kNoAnswer[] =
     "NVIDIA's driver (NVML) does not answer; see the kernel log of the node for NVRM lines";
 
 }  // namespace
 
-NodeReaders::NodeReaders(loop::Loop& loop) : loop_(loop), patience_(loop) {
+NodeReaders::NodeReaders(loop::Loop& loop, std::string program)
+    : loop_(loop), looks_(loop, std::move(program), kLaunchPatience), patience_(loop) {
   ReadGpus([this](inventory::GpuReport report) {
     first_pending_ = false;
     first_at_ = loop_.Now();
@@ -35,7 +33,7 @@ NodeReaders::NodeReaders(loop::Loop& loop) : loop_(loop), patience_(loop) {
   });
 }
 
-session::Readers NodeReaders::readers() {
+Readers NodeReaders::readers() {
   return {
       [this](Done done) { Read(std::move(done)); },
       [this](absl::AnyInvocable<void(inventory::GpuReport)> done) { ReadGpus(std::move(done)); },
@@ -48,20 +46,9 @@ void NodeReaders::ReadGpus(inventory::GpuLook::Done done) {
     auto none = inventory::ReadWithoutLibrary(inventory::GpuOptionsFromEnvironment());
     loop_.Post([this, none = std::move(none), done = std::move(done)]() mutable {
       if (none) return done(*std::move(none));
-      Look(std::move(done));
+      looks_.Look(std::move(done));
     });
   });
-}
-
-void NodeReaders::Look(inventory::GpuLook::Done done) {
-  looks_.remove_if([](const auto& look) { return look->over(); });
-  if (looks_.size() >= kMostLooks) {
-    inventory::GpuReport report;
-    report.error = kNoAnswer;
-    return done(std::move(report));
-  }
-  looks_.push_back(
-      std::make_unique<inventory::GpuLook>(loop_, kOwnProgram, kLaunchPatience, std::move(done)));
 }
 
 // The first look serves who asks at once: it is what makes a start by ssh fast. Later ones look
@@ -124,4 +111,4 @@ void NodeReaders::Tell(const inventory::GpuReport& report, Done& done) {
   done(std::move(inventory));
 }
 
-}  // namespace dtrain::agent
+}  // namespace dtrain::session
