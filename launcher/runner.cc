@@ -211,7 +211,10 @@ void Runner::OnMessage(NodeId id, v1::SessionEvent event) {
     }
   }
   Feed(job::NodeMessage{id, std::move(event), WallNow()});
-  if (core_->state() == job::State::kRunning && stdin_ == nullptr) StartStdin();
+  if (core_->state() == job::State::kRunning && stdin_ != nullptr &&
+      !std::exchange(stdin_started_, true)) {
+    stdin_->Start(options_.job.stdin_rank, core_->plan().world_size);
+  }
 }
 
 // As the clock was when we began: one that is set while the job runs moves nothing.
@@ -291,23 +294,6 @@ void Runner::OnPlan() {
     } else {
       router_.Say(table);
     }
-  }
-}
-
-void Runner::StartStdin() {
-  stdin_ = std::make_unique<output::StdinSource>(
-      loop_, [this](Rank rank, absl::string_view data, bool end) {
-        v1::SessionRequest request;
-        v1::StdinData& message = *request.mutable_stdin();
-        message.set_rank(rank.value());
-        message.set_data(data.data(), data.size());
-        message.set_end(end);
-        Node& node = *nodes_[NodeOf(rank).value()];
-        if (node.link != nullptr) node.link->Send(std::move(request));
-      });
-  const absl::Status started = stdin_->Start(options_.job.stdin_rank, core_->plan().world_size);
-  if (!started.ok()) {
-    Warn(absl::StrCat("cannot ", started.message(), "; the workers see its end"));
   }
 }
 

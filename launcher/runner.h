@@ -50,6 +50,7 @@ class Runner {
   void StartGrpc();
   absl::Status PrepareTimeline();
   absl::Status PrepareStatus();
+  absl::Status PrepareStdin();
   void Connect(NodeId id);
 
   void Feed(job::Event event);
@@ -67,7 +68,6 @@ class Runner {
   void Leave();
   report::JobFacts Facts() const;
   std::string StatusLine(TimePoint now);
-  void StartStdin();
   void Warn(absl::string_view text);  // nothing when --quiet
   NodeId NodeOf(Rank rank) const;
   int64_t WallNow() const;
@@ -78,7 +78,7 @@ class Runner {
   transport::AgentBinary agent_;
   transport::Ways ways_;
   output::OutputRouter router_;
-  std::unique_ptr<output::StdinSource> stdin_;
+  std::unique_ptr<output::StdinSource> stdin_;  // null: nobody wants it
   std::unique_ptr<report::Timeline> timeline_;  // null: nobody wants one
   std::unique_ptr<job::JobCore> core_;
   std::unique_ptr<status::StatusServer> status_;  // null: a dry run
@@ -92,6 +92,7 @@ class Runner {
   const TimePoint begin_ = Clock::now();
   const int64_t begin_unix_nanos_ = absl::GetCurrentTimeNanos();
   Duration asleep_ = loop::Loop::TimeAsleep();  // when last looked at
+  bool stdin_started_ = false;
   bool finishing_ = false;
   bool writing_ = false;   // the connections are closed, the last output is not yet written
   bool unwanted_ = false;  // that output, by a signal since the end

@@ -61,6 +61,8 @@ absl::Status Runner::Prepare() {
   }
   absl::Status timeline = PrepareTimeline();
   if (!timeline.ok()) return timeline;
+  absl::Status input = PrepareStdin();
+  if (!input.ok()) return input;
   hosts::HostList hosts = plan::NodesToAsk(options_.hosts, options_.job.plan);
   absl::Status files = CheckOpenFiles(hosts.entries.size());
   if (!files.ok()) return files;
@@ -102,6 +104,25 @@ absl::Status Runner::PrepareStatus() {
   }
   Warn(absl::StrCat("dtrain: ", *where));
   return absl::OkStatus();
+}
+
+absl::Status Runner::PrepareStdin() {
+  if (options_.job.dry_run || options_.job.stdin_rank == "none") return absl::OkStatus();
+  stdin_ = std::make_unique<output::StdinSource>(
+      loop_, [this](Rank rank, absl::string_view data, bool end) {
+        v1::SessionRequest request;
+        v1::StdinData& message = *request.mutable_stdin();
+        message.set_rank(rank.value());
+        message.set_data(data.data(), data.size());
+        message.set_end(end);
+        Node& node = *nodes_[NodeOf(rank).value()];
+        if (node.link != nullptr) node.link->Send(std::move(request));
+      });
+  absl::Status opened = stdin_->Open();
+  if (opened.ok()) return opened;
+  return absl::Status(
+      opened.code(),
+      absl::StrCat("cannot ", opened.message(), "; raise that limit, or launch with --stdin none"));
 }
 
 absl::Status Runner::PrepareTimeline() {

@@ -25,26 +25,24 @@ StdinSource::~StdinSource() { *alive_ = false; }
 
 bool StdinSource::InBackground() const { return isatty(fd_) == 1 && tcgetpgrp(fd_) != getpgrp(); }
 
-absl::Status StdinSource::Start(absl::string_view who, uint32_t world_size) {
+absl::Status StdinSource::Open() {
+  if (fcntl(fd_, F_GETFD) < 0) return absl::OkStatus();
+  auto reader = std::make_unique<loop::BlockingReader>(loop_, fd_);
+  if (!reader->status().ok()) return reader->status();
+  reader_ = std::move(reader);
+  return absl::OkStatus();
+}
+
+void StdinSource::Start(absl::string_view who, uint32_t world_size) {
   uint32_t only = 0;
   if (who == "all") {
     for (uint32_t rank = 0; rank < world_size; ++rank) receivers_.insert(Rank(rank));
   } else if (absl::SimpleAtoi(who, &only) && only < world_size) {
     receivers_.insert(Rank(only));
   }
-  if (receivers_.empty()) return absl::OkStatus();
-  if (fcntl(fd_, F_GETFD) < 0 || InBackground()) {
-    OnRead("");
-    return absl::OkStatus();
-  }
-  auto reader = std::make_unique<loop::BlockingReader>(loop_, fd_);
-  if (!reader->status().ok()) {
-    OnRead("");
-    return reader->status();
-  }
-  reader_ = std::move(reader);
+  if (receivers_.empty()) return;
+  if (reader_ == nullptr || InBackground()) return OnRead("");
   Next();
-  return absl::OkStatus();
 }
 
 void StdinSource::Next() {

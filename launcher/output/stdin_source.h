@@ -28,10 +28,13 @@ class StdinSource {
   StdinSource(const StdinSource&) = delete;
   StdinSource& operator=(const StdinSource&) = delete;
 
+  // Gets what it takes to read, before any worker runs; reads nothing yet. RESOURCE_EXHAUSTED:
+  // there is no thread for it, and a job that went on without would take that for its input's end.
+  absl::Status Open();
   // The workers run. `who` is "none", "all" or a rank below `world_size`. Whoever started us in
-  // the background of a terminal has nothing to give: that is an end of file at once.
-  // RESOURCE_EXHAUSTED: it cannot be read, and they see its end, too.
-  absl::Status Start(absl::string_view who, uint32_t world_size);
+  // the background of a terminal has nothing to give: that is an end of file at once. Once it is
+  // open.
+  void Start(absl::string_view who, uint32_t world_size);
   // The rank's last chunk was written; `closed`: it wants no more.
   void Taken(Rank rank, bool closed);
   // It ended, with or without having taken its last chunk.
@@ -50,7 +53,7 @@ class StdinSource {
   bool reading_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   loop::Timer retry_;
-  std::unique_ptr<loop::BlockingReader> reader_;
+  std::unique_ptr<loop::BlockingReader> reader_;  // null: our stdin is closed
 };
 
 }  // namespace dtrain::output

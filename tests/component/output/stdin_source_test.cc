@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/component/output/loop_fixture.h"
+#include "tests/support/no_threads.h"
 
 namespace dtrain::output {
 namespace {
@@ -24,6 +25,7 @@ class StdinSourceTest : public LoopTest {
           sent_.push_back(absl::StrCat(rank.value(), ":", end ? "END" : data));
         },
         fd);
+    ASSERT_TRUE(source_->Open().ok());
   }
   void RunUntilSent(size_t n) {
     RunUntil([&] { return sent_.size() >= n; });
@@ -40,7 +42,7 @@ TEST_F(StdinSourceTest, OneRankGetsChunksAsItTakesThemAndThenTheEnd) {
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());
   Make(pipe->first.get());
-  ASSERT_TRUE(source_->Start("1", 2).ok());
+  source_->Start("1", 2);
   Put(pipe->second, "first");
   RunUntilSent(1);
   Put(pipe->second, "second");
@@ -58,7 +60,7 @@ TEST_F(StdinSourceTest, AllWaitsForTheSlowestRank) {
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());
   Make(pipe->first.get());
-  ASSERT_TRUE(source_->Start("all", 2).ok());
+  source_->Start("all", 2);
   Put(pipe->second, "a");
   RunUntilSent(2);
   Put(pipe->second, "b");
@@ -74,7 +76,7 @@ TEST_F(StdinSourceTest, ARankThatEndedOrClosedItsStdinIsNotWaitedFor) {
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());
   Make(pipe->first.get());
-  ASSERT_TRUE(source_->Start("all", 3).ok());
+  source_->Start("all", 3);
   Put(pipe->second, "a");
   RunUntilSent(3);
   source_->Taken(Rank(0), true);
@@ -91,7 +93,7 @@ TEST_F(StdinSourceTest, NobodyReadsWhenNobodyWantsIt) {
   Put(pipe->second, "kept");
   for (const char* who : {"none", "7"}) {
     Make(pipe->first.get());
-    ASSERT_TRUE(source_->Start(who, 2).ok());
+    source_->Start(who, 2);
     Settle();
   }
   char buffer[8];
@@ -99,11 +101,24 @@ TEST_F(StdinSourceTest, NobodyReadsWhenNobodyWantsIt) {
   EXPECT_TRUE(sent_.empty());
 }
 
+// H10: a job must not take that for the end of its input.
+TEST_F(StdinSourceTest, WithoutAThreadNothingIsSaidToHaveEnded) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  source_.emplace(
+      loop_, [](Rank, absl::string_view, bool) { FAIL(); }, pipe->first.get());
+  const NoThreads none;
+  const absl::Status opened = source_->Open();
+  EXPECT_EQ(opened.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(opened.message(), testing::HasSubstr("read standard input: no thread is left"));
+  Settle();
+}
+
 // A16
 TEST_F(StdinSourceTest, DevNullIsAnEndAtOnce) {
   os::UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   Make(null.get());
-  ASSERT_TRUE(source_->Start("0", 1).ok());
+  source_->Start("0", 1);
   RunUntilSent(1);
   EXPECT_THAT(sent_, ElementsAre("0:END"));
 }
@@ -111,7 +126,7 @@ TEST_F(StdinSourceTest, DevNullIsAnEndAtOnce) {
 // A16
 TEST_F(StdinSourceTest, AClosedStdinIsAnEndAtOnce) {
   Make(900);
-  ASSERT_TRUE(source_->Start("all", 2).ok());
+  source_->Start("all", 2);
   EXPECT_THAT(sent_, ElementsAre("0:END", "1:END"));
 }
 
@@ -121,7 +136,7 @@ TEST_F(StdinSourceTest, AFileIsReadInChunks) {
   Put(file, text);
   lseek(file.get(), 0, SEEK_SET);
   Make(file.get());
-  ASSERT_TRUE(source_->Start("0", 1).ok());
+  source_->Start("0", 1);
   size_t got = 0;
   for (size_t chunks = 1; sent_.empty() || sent_.back() != "0:END"; ++chunks) {
     RunUntilSent(chunks);
@@ -146,7 +161,8 @@ TEST_F(StdinSourceTest, ATerminalInWhoseBackgroundWeAreIsNotRead) {
       int ends = 0;
       StdinSource source(
           loop, [&](Rank, absl::string_view, bool end) { ends += end; }, 0);
-      source.Start("0", 1).IgnoreError();  // there is no fault in it
+      if (!source.Open().ok()) _exit(2);
+      source.Start("0", 1);
       _exit(ends == 1 ? 0 : 1);
     }
     int status = 0;
