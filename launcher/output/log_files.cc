@@ -98,13 +98,17 @@ void LogFiles::Write(Rank rank, v1::StreamKind stream, absl::string_view bytes) 
   if (directory_ == nullptr) return;
   queued_bytes_ += bytes.size();
   ++queued_writes_;
-  thread_.Run([this, alive = alive_, &loop = loop_, directory = directory_,
-               name = LogFileName(rank, stream), copy = std::string(bytes)] {
-    absl::Status status = directory->Append(name, copy);
-    loop.Post([this, alive, size = copy.size(), status = std::move(status)]() mutable {
-      if (*alive) Done(size, std::move(status));
-    });
-  });
+  auto write =
+      std::make_shared<loop::Task>([this, alive = alive_, &loop = loop_, directory = directory_,
+                                    name = LogFileName(rank, stream), copy = std::string(bytes)] {
+        absl::Status status = directory->Append(name, copy);
+        loop.Post([this, alive, size = copy.size(), status = std::move(status)]() mutable {
+          if (*alive) Done(size, std::move(status));
+        });
+      });
+  // Without a thread (a local job's workers may have taken all there are) the loop waits for the
+  // disk.
+  if (!thread_.TryRun([write] { (*write)(); }).ok()) (*write)();
 }
 
 void LogFiles::Done(size_t bytes, absl::Status status) {

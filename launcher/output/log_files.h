@@ -16,8 +16,8 @@
 namespace dtrain::output {
 
 // --log-dir: rank-00003.out and rank-00003.err, the bytes as the workers wrote them. Files of an
-// earlier job are overwritten, links are not followed. A thread does the writing, in order. Loop
-// thread.
+// earlier job are overwritten, links are not followed. A thread does the writing, in order, or
+// Write itself where the system gives none. Loop thread.
 class LogFiles {
  public:
   struct Callbacks {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/component/output/loop_fixture.h"
+#include "tests/support/no_threads.h"
 
 namespace dtrain::output {
 namespace {
@@ -164,6 +165,21 @@ TEST_F(RouterTest, HostsAndTimesOnDemand) {
 }
 
 // J3
+// H10: the workers have taken every process that there may be.
+TEST_F(RouterTest, LogFilesAreWrittenWithoutAThreadToo) {
+  Options options;
+  options.log_dir = dir_ + "/logs";
+  Make(options, 2);
+  ASSERT_TRUE(router_->Open().ok());
+  const NoThreads none;
+  for (int i = 0; i < 3; ++i) router_->Deliver("a", Rank(1), kOut, absl::StrCat(i, "\n"));
+  router_->EndOfStream(Rank(1), kErr);
+  Finish();
+  EXPECT_EQ(ReadFile(dir_ + "/logs/rank-00001.out"), "0\n1\n2\n");
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/logs/rank-00001.err"));
+  EXPECT_TRUE(warnings_.empty());
+}
+
 TEST_F(RouterTest, LogFilesHoldTheBytesAsTheyWere) {
   const std::string bytes("a\0\xff\n\nb", 6);
   Make({std::nullopt, false, dir_ + "/logs/deep"}, 2);
