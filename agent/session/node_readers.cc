@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/node_readers.h"
 
+#include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "agent/inventory/inventory.h"
 
 namespace dtrain::session {
@@ -42,13 +44,19 @@ Readers NodeReaders::readers() {
 }
 
 void NodeReaders::ReadGpus(inventory::GpuLook::Done done) {
-  pool_.Run([this, done = std::move(done)]() mutable {
+  // Shared, as it is still ours when the pool does not take it.
+  auto shared = std::make_shared<inventory::GpuLook::Done>(std::move(done));
+  const absl::Status queued = pool_.TryRun([this, shared] {
     auto none = inventory::ReadWithoutLibrary(inventory::GpuOptionsFromEnvironment());
-    loop_.Post([this, none = std::move(none), done = std::move(done)]() mutable {
-      if (none) return done(*std::move(none));
-      looks_.Look(std::move(done));
+    loop_.Post([this, shared, none = std::move(none)]() mutable {
+      if (none) return (*shared)(*std::move(none));
+      looks_.Look(std::move(*shared));
     });
   });
+  if (queued.ok()) return;
+  inventory::GpuReport report;
+  report.error = absl::StrCat("they cannot be looked at: ", queued.message());
+  loop_.Post([shared, report = std::move(report)]() mutable { (*shared)(std::move(report)); });
 }
 
 // The first look serves who asks at once: it is what makes a start by ssh fast. Later ones look
@@ -79,17 +87,21 @@ void NodeReaders::ReadStatus(Done done) {
     });
     return;
   }
-  ReadGpus([this](inventory::GpuReport report) {
-    pool_.Run([this, report = std::move(report)]() mutable {
-      v1::Inventory inventory = inventory::ReadInventory();
-      inventory::SetGpus(std::move(report), inventory);
-      xids_.Note(inventory);
-      loop_.Post([this, inventory = std::move(inventory)]() mutable {
-        status_pending_ = false;
-        OnStatus(std::move(inventory));
-      });
+  ReadGpus([this](const inventory::GpuReport& report) { ReadRestOfStatus(report); });
+}
+
+void NodeReaders::ReadRestOfStatus(const inventory::GpuReport& gpus) {
+  const auto read = [this, gpus] {
+    v1::Inventory inventory = inventory::ReadInventory();
+    inventory::SetGpus(gpus, inventory);
+    xids_.Note(inventory);
+    loop_.Post([this, inventory = std::move(inventory)]() mutable {
+      status_pending_ = false;
+      OnStatus(std::move(inventory));
     });
-  });
+  };
+  // Where the pool has no thread, nobody else uses what is the pool's.
+  if (!pool_.TryRun(read).ok()) read();
 }
 
 void NodeReaders::OnStatus(v1::Inventory inventory) {

@@ -30,6 +30,7 @@ class NodeReaders {
   void ReadGpus(inventory::GpuLook::Done done);
   void Read(Done done);
   void ReadStatus(Done done);
+  void ReadRestOfStatus(const inventory::GpuReport& gpus);
   void OnStatus(v1::Inventory inventory);
   void GiveUpOnGpus();
   void Tell(const inventory::GpuReport& report, Done& done);

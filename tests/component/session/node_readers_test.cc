@@ -2,18 +2,22 @@
 // What a node's agent reads for its sessions, with the agent's own program and a fake NVML.
 #include "agent/session/node_readers.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/component/inventory/tree.h"
+#include "tests/support/no_threads.h"
 
 namespace dtrain::session {
 namespace {
 
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 
 class NodeReadersTest : public ::testing::Test {
  protected:
@@ -68,6 +72,28 @@ TEST_F(NodeReadersTest, ManyThatAskAtOnceAllSeeTheGpusOfASlowDriver) {
     EXPECT_EQ(inventory.gpu_error(), "");
     EXPECT_EQ(inventory.gpus_size(), 1);
   }
+}
+
+// H10
+TEST_F(NodeReadersTest, AFirstLookThatGetsNoThreadHoldsNobodyUp) {
+  std::optional<NodeReaders> readers;
+  {
+    const NoThreads none;
+    readers.emplace(loop_, DTRAIN_BIN_DIR "/dtrain-agent");
+    readers->readers().inventory(
+        [this](v1::Inventory inventory) { inventories_.push_back(std::move(inventory)); });
+    readers->readers().status(
+        [this](v1::Inventory inventory) { inventories_.push_back(std::move(inventory)); });
+    RunUntil(2);
+  }
+  for (const v1::Inventory& inventory : inventories_) {
+    EXPECT_THAT(inventory.gpu_error(), HasSubstr("no thread is left"));
+  }
+  readers->readers().gpus(
+      [this](inventory::GpuReport report) { reports_.push_back(std::move(report)); });
+  RunUntil(3);
+  EXPECT_EQ(reports_[0].error, "");
+  EXPECT_EQ(reports_[0].gpus.size(), 1u);
 }
 
 }  // namespace
