@@ -97,7 +97,7 @@ ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd
       child_(std::move(child)),
       is_child_(is_child),
       cgroup_(std::move(cgroup)),
-      exit_watch_(loop, child_.pidfd.get()),
+      exit_watch_(std::make_unique<loop::FdWatch>(loop, child_.pidfd.get())),
       patience_(kPatience) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, std::move(socket),
@@ -117,7 +117,7 @@ ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd
         // An orderly end of file means that the process ends; Reap then tells how.
         if (!why.ok()) Gone(std::string(why.message()));
       });
-  exit_watch_.OnReadable([this] { Reap(); });
+  exit_watch_->OnReadable([this] { Reap(); });
 }
 
 // It ends by itself when its socket closes; somebody must reap it then, or kill it.
@@ -130,12 +130,8 @@ ShepherdProcess::~ShepherdProcess() {
     loop::FdWatch watch;
     loop::Timer patience;
   };
-  os::UniqueFd pidfd(fcntl(child_.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!pidfd) {
-    Kill();
-    return;
-  }
-  auto rest = std::make_shared<Rest>(loop_, std::move(pidfd));
+  exit_watch_.reset();  // a descriptor has one watch at a time
+  auto rest = std::make_shared<Rest>(loop_, std::move(child_.pidfd));
   rest->watch.OnReadable([rest, is_child = is_child_] {
     rest->patience.Cancel();
     if (is_child) (void)os::TryReap(rest->pidfd.get());
@@ -201,7 +197,7 @@ void ShepherdProcess::Reap() {
   absl::StatusOr<std::optional<os::ExitStatus>> status = absl::NotFoundError("it has ended");
   if (is_child_) status = os::TryReap(child_.pidfd.get());
   if (status.ok() && !status->has_value()) {
-    exit_watch_.OnReadable([this] { Reap(); });
+    exit_watch_->OnReadable([this] { Reap(); });
     return;
   }
   ended_ = true;

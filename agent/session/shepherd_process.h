@@ -75,7 +75,7 @@ class ShepherdProcess {
   os::Child child_;
   const bool is_child_;
   const std::string cgroup_;
-  loop::FdWatch exit_watch_;
+  std::unique_ptr<loop::FdWatch> exit_watch_;
   std::unique_ptr<Beginning> beginning_;  // until it runs
   std::unique_ptr<loop::FrameChannel> channel_;
   OnEvent on_event_;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/shepherd_process.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -14,6 +18,7 @@
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
+#include "tests/component/inventory/tree.h"
 
 // How it speaks with a shepherd is in tests/component/shepherd; here no program ever runs.
 namespace dtrain::session {
@@ -79,6 +84,41 @@ TEST_F(HeldUpTest, OneThatNobodyWaitsForAnyMoreIsKilledAndNoZombie) {
   shepherd_->set_patience(std::chrono::milliseconds(50));
   shepherd_.reset();
   RunUntilReaped();
+}
+
+// H1: an agent that has used up its open files lets go of a shepherd that does not end by itself.
+TEST(ShepherdProcessTest, OneThatStaysIsKilledAndReapedWithoutAFreeDescriptor) {
+  const inventory::Tree tree;
+  tree.Write("stays", "#!/bin/sh\nexec sleep 600\n");
+  chmod(tree.path("stays").c_str(), 0700);
+  loop::Loop loop;
+  auto shepherd = ShepherdProcess::Start(loop, tree.path("stays"));
+  ASSERT_TRUE(shepherd.ok()) << shepherd.status();
+  const pid_t pid = (*shepherd)->pid();
+  (*shepherd)->set_patience(std::chrono::milliseconds(100));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  shepherd->reset();
+  loop::Timer look(loop);
+  const TimePoint deadline = loop.Now() + std::chrono::seconds(20);
+  absl::AnyInvocable<void()> check = [&] {
+    siginfo_t info{};
+    const bool reaped =
+        waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0;
+    if (reaped || loop.Now() > deadline) {
+      loop.Stop();
+    } else {
+      look.After(std::chrono::milliseconds(10), [&] { check(); });
+    }
+  };
+  check();
+  loop.Run();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  siginfo_t info{};
+  EXPECT_NE(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG), 0)
+      << "its process is left behind" << (info.si_pid == pid ? ", a zombie" : "");
 }
 
 }  // namespace
