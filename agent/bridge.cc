@@ -100,6 +100,23 @@ class Bridge {
     return absl::OkStatus();
   }
 
+  // As if the launcher had gone: the session ends its workers, and kills what its shepherd does not
+  // end in time; then we leave. The launcher sees the end of the stream now.
+  void HangUp() {
+    if (!sessions_.busy()) {
+      if (shepherd_ != nullptr) shepherd_->Kill();  // it has no workers
+      return loop_.Stop();
+    }
+    shutdown(near_end_ ? near_end_.get() : STDIN_FILENO, SHUT_RDWR);
+    if (!near_end_) return;
+    in_.reset();
+    out_.reset();
+    const os::UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (!null) return;  // the stream ends when we leave
+    (void)dup2(null.get(), STDIN_FILENO);
+    (void)dup2(null.get(), STDOUT_FILENO);
+  }
+
  private:
   // The last word is with gRPC; with pipes it has yet to pass the pump, and the launcher closes
   // the stream when it has it.
@@ -189,8 +206,13 @@ int RunBridge(bool one_socket, bool resume) {
   } else if (absl::Status status = bridge.ServePipes(); !status.ok()) {
     return Fail(status);
   }
-  // A plain kill of the agent is the launcher's going away: the workers are ended first.
-  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int) { loop.Stop(); });
+  // A plain kill of the agent is the launcher's going away: the workers are ended first. A second
+  // one does not wait for that.
+  bool told = false;
+  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int) {
+    if (std::exchange(told, true)) return loop.Stop();
+    bridge.HangUp();
+  });
   loop.Run();
   // A shepherd that still runs sees its socket close, and ends its workers.
   os::Leave(kExitOk);

@@ -224,6 +224,21 @@ def test_k6_a_suspended_job_is_ended(cluster, number):
     leftovers.wait_for_no_processes(cluster, 3)
 
 
+# Whoever kills an agent ends its job, also one whose shepherd stands still: after the grace and ten
+# seconds more.
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_k6_an_agent_that_is_killed_ends_a_suspended_shepherd_and_its_workers(cluster, number):
+    launch = up(cluster, ["--grace", "1s", *cluster.hosts_flag(1), "--", *QUIET])
+    found = leftovers.processes(cluster.nodes[0])
+    (shepherd,) = [pid for pid, _, line in found if line.endswith(" shepherd")]
+    (agent,) = [pid for pid, _, line in found if line.split()[1:2] == ["bridge"]]
+    os.kill(shepherd, signal.SIGSTOP)
+    wait_until(lambda: is_suspended(shepherd), 10, "it is not stopped")
+    os.kill(agent, number)
+    assert launch.wait(20).code == 202
+    leftovers.wait_for_no_processes(cluster, 15)
+
+
 # K6: workers and launcher that were stopped for a while are not lost.
 def test_k6_stop_and_continue(cluster):
     launch = up(cluster, ["--lease", "6s", *cluster.hosts_flag(1), "--", "sh", "-c",
