@@ -150,14 +150,23 @@ std::string ShortBuild(absl::string_view build) {
 }
 
 // To the launcher of a job that goes on without the resident agent of its node.
-std::string BypassNotice(const std::string& other_build) {
-  if (other_build.empty()) return "";
-  return absl::StrCat("the resident agent here is build ", ShortBuild(other_build),
-                      " and this dtrain is build ", ShortBuild(BuildId()),
+std::string BypassNotice(const FoundResident& found) {
+  std::string why;
+  absl::string_view what_to_do;
+  if (!found.silence.empty()) {
+    why = absl::StrCat("does not answer (", found.silence, ")");
+    what_to_do = "see its log, and launch again when it runs";
+  } else if (!found.other_build.empty()) {
+    why = absl::StrCat("is build ", ShortBuild(found.other_build), " and this dtrain is build ",
+                       ShortBuild(BuildId()));
+    what_to_do = "install the same release on both";
+  } else {
+    return "";
+  }
+  return absl::StrCat("the resident agent here ", why,
                       ", so the job runs without it: GPUs and cores that it has reserved for ",
-                      "other jobs may be used twice, and the job ends when its connection breaks; "
-                      "install the same ",
-                      "release on both");
+                      "other jobs may be used twice, and the job ends when its connection breaks; ",
+                      what_to_do);
 }
 
 int Fail(const absl::Status& status) {
@@ -197,7 +206,7 @@ int RunBridge(bool one_socket, bool resume) {
   // Before gRPC starts its threads, and while the launcher is still on its way.
   auto shepherd = session::ShepherdProcess::Start(loop, kOwnProgram);
   if (!shepherd.ok()) return Fail(shepherd.status());
-  Bridge bridge(*std::move(shepherd), loop, BypassNotice(resident->other_build));
+  Bridge bridge(*std::move(shepherd), loop, BypassNotice(*resident));
   if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {
     return Fail(PosixError(errno, "greet the launcher"));
   }

@@ -19,6 +19,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
+#include "common/base/text.h"
 #include "common/os/fd.h"
 #include "common/os/private_file.h"
 
@@ -104,7 +105,8 @@ absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
   return ResidentDirectory(std::move(path), std::move(lock));
 }
 
-absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueFd> given) const {
+absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueFd> given) {
+  bound_ = !given;
   absl::StatusOr<os::UniqueFd> fd = given ? *std::move(given) : Bind(socket_path());
   if (!fd.ok()) return fd;
   const std::string build = path_ + "/build";
@@ -115,6 +117,10 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueF
     return PosixError(errno, absl::StrCat("write ", build));
   }
   return fd;
+}
+
+void ResidentDirectory::Leave() const {
+  if (bound_) (void)unlink(socket_path().c_str());
 }
 
 absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_path) const {
@@ -149,9 +155,15 @@ absl::StatusOr<FoundResident> ConnectToResident(bool any_build) {
     if (!name.ok()) continue;
     os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {
+      // Without a socket it has left in order, and no job of its own.
+      if (same && errno != ENOENT && found.silence.empty()) {
+        const absl::Status why =
+            PosixError(errno, absl::StrCat("connect to ", Escape(directory), "/agent.sock"));
+        found.silence = std::string(why.message());
+      }
       continue;
     }
-    if (same) return FoundResident{std::move(fd), ""};
+    if (same) return FoundResident{std::move(fd), "", ""};
     if (any_build && !found.stream) found.stream = std::move(fd);
     if (!any_build && found.other_build.empty()) found.other_build = *build;
   }

@@ -29,11 +29,14 @@ class ResidentDirectory {
   std::string socket_path() const { return path_ + "/agent.sock"; }
   std::string http_path() const { return path_ + "/http.sock"; }
   std::string token_path() const { return path_ + "/http.token"; }
+  // An agent that leaves no job behind takes the socket of Listen away, unless it is systemd's:
+  // who finds one that is not listened at takes us for one that is restarted, or has died.
+  void Leave() const;
   // A listening socket under http_path.
   absl::StatusOr<os::UniqueFd> ListenHttp() const { return Bind(http_path()); }
   // A listening socket under socket_path: the one that systemd has given, else one in place of what
   // a killed agent has left there. Says which build serves there.
-  absl::StatusOr<os::UniqueFd> Listen(std::optional<os::UniqueFd> given) const;
+  absl::StatusOr<os::UniqueFd> Listen(std::optional<os::UniqueFd> given);
 
  private:
   absl::StatusOr<os::UniqueFd> Bind(const std::string& socket_path) const;
@@ -41,11 +44,13 @@ class ResidentDirectory {
       : path_(std::move(path)), lock_(std::move(lock)) {}
   std::string path_;
   os::UniqueFd lock_;
+  bool bound_ = false;  // the socket of Listen is ours
 };
 
 struct FoundResident {
   os::UniqueFd stream;      // empty: no usable one was found
   std::string other_build;  // BuildId of one that runs here and that we may not use
+  std::string silence;  // of one of this build that has not left in order: why it cannot be used
 };
 
 // A connection to the resident agent of this node, the user's own or else the system's, when there

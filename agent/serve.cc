@@ -149,6 +149,11 @@ class Resident {
     AwaitStarts();
   }
 
+  // Whoever comes next finds no agent here, unless it has jobs that wait for the next one.
+  void Leave() const {
+    if (!sessions_.busy()) directory_.Leave();
+  }
+
   // First what is there already, then what comes.
   void Start(absl::AnyInvocable<void(absl::Status)> done) {
     sessions_.AdoptAll([this, done = std::move(done)](absl::Status adopted) mutable {
@@ -361,6 +366,7 @@ int RunServe(const std::vector<std::string>& words) {
     loop.Stop();
   });
   loop.Run();
+  resident.Leave();
   // Shepherds see their socket close and wait for the next agent.
   os::Leave(exit_code);
 }

@@ -132,6 +132,21 @@ def test_e9_a_resident_agent_of_another_build(cluster, agents):  # noqa: F811
     assert "audit" not in agents[0].log and "audit" in agents[1].log, agents[0].log
 
 
+# E9: as while it is restarted. One that was stopped in order, and had no jobs, is nobody's concern.
+def test_e9_a_resident_agent_that_does_not_answer(cluster, agents):  # noqa: F811
+    agents[0].kill()
+    agents[1].signal(signal.SIGTERM)
+    assert agents[1].process.wait(10) == 0, agents[1].log
+    result = cluster.launch([*cluster.hosts_flag(1), "--", "sh", "-c", "echo ran"])
+    for agent in agents[:2]:
+        agent.start()
+    assert result.code == 0 and result.out.count("ran") == cluster.size, result
+    warnings = [line for line in result.err.splitlines() if "resident agent" in line]
+    assert len(warnings) == 1 and "node0: " in warnings[0], result
+    assert "does not answer" in warnings[0] and "refused" in warnings[0], result
+    assert "reserved" in warnings[0], result
+
+
 def another_build(path):
     """Our agent with another build id, as a package with any change in it has."""
     program = (hosts.bin_dir() / "dtrain-agent").read_bytes()
