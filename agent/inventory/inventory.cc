@@ -114,7 +114,7 @@ v1::Inventory ReadInventory(const Roots& roots) {
   out.set_open_files_limit(LimitValue(Limits(RLIMIT_NOFILE).rlim_max));
   out.set_processes_limit(LimitValue(Limits(RLIMIT_NPROC).rlim_cur));
   out.set_cgroup_writable(os::FindWritableCgroup().ok());
-  for (std::string& warning : WarningsOf(ReadSmallLimits(roots))) {
+  for (std::string& warning : WarningsOf(ReadSharedMemory())) {
     out.add_warnings(std::move(warning));
   }
   // Last, so that its age is the way to the launcher alone.

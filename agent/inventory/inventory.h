@@ -7,8 +7,9 @@
 namespace dtrain::inventory {
 
 // What this node is, as far as one can tell at once (well under 2 ms): all but the GPUs, which
-// ReadGpus of nvml.h asks for and may take seconds, and the probe fields, which a ProbeListener
-// has. Never fails: what cannot be read is left empty and said in `warnings`.
+// ReadGpus of nvml.h asks for and may take seconds, the probe fields, which a ProbeListener has,
+// and limits that depend on who asks (limits.h). Never fails: what cannot be read is left empty and
+// said in `warnings`.
 v1::Inventory ReadInventory(const Roots& roots = {});
 
 }  // namespace dtrain::inventory

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/inventory/limits.h"
 
-#include <sys/resource.h>
+#include <linux/capability.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/os/fd.h"
 
 namespace dtrain::inventory {
 namespace {
@@ -18,20 +22,48 @@ constexpr uint64_t kLittleSharedMemory = uint64_t{64} << 20;
 // systemd's default. A rank on an RDMA network registers hundreds of MiB.
 constexpr uint64_t kLittleLockedMemory = uint64_t{8} << 20;
 
+// "Max locked memory         8388608              8388608              bytes": the soft limit,
+// which anyone may read of any process. Null: unlimited, or it cannot be read.
+std::optional<uint64_t> LockedMemoryLimit(const std::string& folder) {
+  const auto limits = os::ReadSmallFile(folder + "/limits", 1 << 16);
+  if (!limits.ok()) return std::nullopt;
+  for (absl::string_view line : absl::StrSplit(*limits, '\n')) {
+    uint64_t bytes = 0;
+    if (!absl::ConsumePrefix(&line, "Max locked memory")) continue;
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (!words.empty() && absl::SimpleAtoi(words[0], &bytes)) return bytes;
+  }
+  return std::nullopt;
+}
+
+bool MayLockAnything(const std::string& folder) {
+  const auto status = os::ReadSmallFile(folder + "/status", 1 << 16);
+  if (!status.ok()) return false;
+  for (absl::string_view line : absl::StrSplit(*status, '\n')) {
+    uint64_t capabilities = 0;
+    if (!absl::ConsumePrefix(&line, "CapEff:")) continue;
+    return absl::SimpleHexAtoi(absl::StripAsciiWhitespace(line), &capabilities) &&
+           (capabilities >> CAP_IPC_LOCK & 1) != 0;
+  }
+  return false;
+}
+
 }  // namespace
 
-SmallLimits ReadSmallLimits(const Roots& roots) {
+SmallLimits ReadSharedMemory() {
   SmallLimits limits;
   struct statvfs shm {};
   if (statvfs("/dev/shm", &shm) == 0) {
     limits.shared_memory_bytes = uint64_t{shm.f_blocks} * shm.f_frsize;
   }
-  rlimit locked{};
-  // Root may lock what it likes.
-  if (geteuid() != 0 && getrlimit(RLIMIT_MEMLOCK, &locked) == 0 &&
-      locked.rlim_cur != RLIM_INFINITY) {
-    limits.locked_memory_bytes = locked.rlim_cur;
-  }
+  return limits;
+}
+
+SmallLimits ReadLockedMemory(const Roots& roots, pid_t pid, bool of_users) {
+  SmallLimits limits;
+  const std::string folder =
+      pid == 0 ? roots.procfs + "/self" : absl::StrCat(roots.procfs, "/", pid);
+  if (of_users || !MayLockAnything(folder)) limits.locked_memory_bytes = LockedMemoryLimit(folder);
   std::error_code none;
   const std::filesystem::directory_iterator adapters(roots.sysfs + "/class/infiniband", none);
   limits.rdma = !none && adapters != std::filesystem::directory_iterator();

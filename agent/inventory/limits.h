@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,7 +19,11 @@ struct SmallLimits {
   std::optional<uint64_t> locked_memory_bytes;  // RLIMIT_MEMLOCK; null: none that counts
   bool rdma = false;                            // adapters whose buffers must be locked
 };
-SmallLimits ReadSmallLimits(const Roots& roots);
+// The first of them.
+SmallLimits ReadSharedMemory();
+// The others, as they are of `pid` (0: this process), whose limit workers inherit. A process with
+// CAP_IPC_LOCK has none, but `of_users`: workers will be without it.
+SmallLimits ReadLockedMemory(const Roots& roots, pid_t pid, bool of_users = false);
 
 // What is worth a warning before the start. Pure.
 std::vector<std::string> WarningsOf(const SmallLimits& limits);

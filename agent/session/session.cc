@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/inventory/limits.h"
 #include "agent/session/withheld_gpus.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
@@ -327,6 +328,10 @@ void Session::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
   auto& read = core_.hello().no_gpus() ? agent_.readers.without_gpus : agent_.readers.inventory;
   read([this, alive = alive_, then = std::move(then)](v1::Inventory inventory) mutable {
     if (!*alive) return;
+    for (std::string& warning :
+         inventory::WarningsOf(inventory::ReadLockedMemory({}, shepherd_->pid()))) {
+      inventory.add_warnings(std::move(warning));
+    }
     if (agent_.self.resumable) {
       Mark(agent_.reservations, agent_.state_directory, this, inventory);
     }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/auth/authorise.h"
+#include "agent/inventory/limits.h"
 #include "agent/session/sessions.h"
 #include "agent/session/withheld_gpus.h"
 #include "common/log/log.h"
@@ -43,6 +44,11 @@ void Sessions::ReportNode(const auth::Identity& peer, absl::string_view method,
     if (about_ != nullptr) report = about_();
     report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
     report.set_quarantine(quarantine_.Why());
+    // A resident agent's own privileges are not its users'.
+    for (std::string& warning :
+         inventory::WarningsOf(inventory::ReadLockedMemory({}, 0, /*of_users=*/self_.resumable))) {
+      inventory.add_warnings(std::move(warning));
+    }
     if (self_.resumable) Mark(reservations_, state_directory_, /*session=*/nullptr, inventory);
     *report.mutable_inventory() = std::move(inventory);
     for (v1::JobOnNode& job : JobsFor(peer)) *report.add_jobs() = std::move(job);
