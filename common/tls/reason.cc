@@ -43,9 +43,14 @@ std::string Describe(int error, const X509* x509, const Certificate& certificate
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return absl::StrCat("expired on ", Day(certificate.not_after),
                           ": renew it (dtrain-pki renew)");
-    case X509_V_ERR_CERT_NOT_YET_VALID:
-      return absl::StrCat("is valid only from ", Day(certificate.not_before), " on, and it is ",
-                          Day(absl::Now()), " here: set the clocks");
+    case X509_V_ERR_CERT_NOT_YET_VALID: {
+      const absl::Time now = absl::Now();
+      return absl::StrCat(
+          "is valid only from ", Day(certificate.not_before), " on, and it is ", Day(now),
+          " here, a clock skew of at least ",
+          absl::ToInt64Seconds(absl::Ceil(certificate.not_before - now, absl::Seconds(1))),
+          " s: set the clocks");
+    }
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
