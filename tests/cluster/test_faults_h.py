@@ -383,8 +383,12 @@ def test_h2_h10_no_process_or_thread_for_the_agent(make_cluster):
 NO_LEAK_CHECK = {"ASAN_OPTIONS": SANITIZER_OPTIONS["ASAN_OPTIONS"] + ":detect_leaks=0"}
 
 
+INPUT = b"0123456789\n" * 10000
+
+
 # H10: the launcher can make no thread, at one moment or another: it says which limit that is, and ends.
-@pytest.mark.parametrize("way", ["ssh", "rsh", "tcp"])
+# What it does start has all of its input, and its log files are whole.
+@pytest.mark.parametrize("way", ["ssh", "rsh", "tcp", "log-dir", "stdin"])
 def test_h10_no_thread_for_the_launcher(make_cluster, tmp_path, way):
     cluster = make_cluster(1)
     flags = ["-H", "node0:1"]
@@ -395,16 +399,58 @@ def test_h10_no_thread_for_the_launcher(make_cluster, tmp_path, way):
         authority.user("root")
         authority.bundle("user:root", cluster.head.path("/root/work/tls"))
         flags = ["--agent", "tcp", "--tls-dir", "/root/work/tls", "-H", f"{cluster.nodes[0].address}:1"]
+    elif way == "log-dir":
+        flags += ["--log-dir", "/root/work/logs"]
+    elif way == "stdin":
+        flags += ["--stdin", "all"]
+    logged = cluster.work() / "logs/rank-00000.out"
+    given = cluster.work() / "input"
+    given.write_bytes(INPUT)
+    failed = 0
     with pids_group(cluster, cluster.head) as (group, enter):
-        errors = ""
         for most in range(1, 9):
             (group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + most))
-            result = cluster.launch(["--bind", "none", "--start-timeout", "10s", *flags, "--", "true"],
-                                    before_exec=enter, env=NO_LEAK_CHECK)
+            with open(given, "rb") as stdin:
+                result = cluster.start_launch(
+                    ["--bind", "none", "--start-timeout", "10s", *flags, "--", "cat"], stdin=stdin,
+                    before_exec=enter, env=NO_LEAK_CHECK).wait(40)
             (group / "pids.max").write_text("max")
-            assert result.code in (0, 200, 201, 141), (most, result)
-            errors += result.err
-        assert "pids.max (" in errors, errors
+            assert result.code in (0, 200, 141), (most, result)
+            if result.code != 0:
+                failed += 1
+                assert "pids.max (" in result.err, (most, result)
+            else:
+                assert result.out.encode() == INPUT, (most, result.err)
+            if result.code == 0 and way == "log-dir":
+                assert logged.read_bytes() == INPUT, most
+            logged.unlink(missing_ok=True)
+        assert failed > 0
+
+
+# H10: workers of a local job take every process that there may be; only then is the first line written.
+def test_h10_log_files_when_workers_take_every_process(make_cluster):
+    cluster = make_cluster(1)
+    worker = ("import os, signal, sys\nopen('/root/work/up', 'w')\nsys.stdin.readline()\n"
+              "children = []\ntry:\n"
+              "  while True:\n    pid = os.fork()\n    if pid == 0: signal.pause()\n"
+              "    children.append(pid)\nexcept OSError:\n  print('full', flush=True)\n"
+              "sys.stdin.readline()\n"
+              "for pid in children: os.kill(pid, 9)\n")
+    with pids_group(cluster, cluster.head) as (group, enter):
+        launch = cluster.start_launch(
+            ["-np", "1", "--bind", "none", "--log-dir", "/root/work/logs", "--", *python(worker)],
+            stdin=subprocess.PIPE, before_exec=enter, env=NO_LEAK_CHECK)
+        wait_until((cluster.work() / "up").exists, 20, lambda: launch.err)
+        (group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + 10))
+        launch.process.stdin.write(b"\n")
+        launch.process.stdin.flush()
+        launch.wait_for("full")
+        logged = cluster.work() / "logs/rank-00000.out"
+        wait_until(lambda: logged.exists() and logged.read_text() == "full\n", 10, launch.err)
+        launch.process.stdin.close()
+        result = launch.wait(30)
+        (group / "pids.max").write_text("max")
+    assert result.code == 0 and "pids.max" not in result.err, result
 
 
 @contextlib.contextmanager
