@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
+#include "common/os/cgroup.h"
 
 namespace dtrain::os {
 
@@ -23,6 +24,11 @@ absl::Status Explain(const SpawnError& error, absl::string_view subject) {
       }
       return PosixError(e, absl::StrCat("run ", shown));
     case SpawnStage::kFork:
+      if (e == EAGAIN) {
+        return absl::Status(absl::ErrnoToStatusCode(e),
+                            absl::StrCat("start a process for ", shown, ": ", PosixErrorText(e),
+                                         ", as ", ReachedProcessLimit(), " is reached"));
+      }
       return PosixError(e, absl::StrCat("start a process for ", shown));
     case SpawnStage::kCgroup:
       return PosixError(e, "put a new process into its cgroup");

@@ -184,9 +184,11 @@ absl::StatusOr<SshSettings> ReadSshSettings(const Target& target, const std::str
                                             int cancel) {
   auto child = StartChild(DumpCommand(target, config_file), /*stdout_apart=*/false);
   if (!child.ok()) {
-    return absl::Status(child.status().code(),
-                        absl::StrCat("the ssh configuration is read with OpenSSH's own client: ",
-                                     child.status().message(), "; install openssh-client"));
+    return absl::Status(
+        child.status().code(),
+        absl::StrCat(
+            "the ssh configuration is read with OpenSSH's own client: ", child.status().message(),
+            absl::IsNotFound(child.status()) ? "; install openssh-client" : ""));
   }
   std::string out, err;
   absl::Status status = Collect(*child, cancel, &out, &err);

@@ -416,6 +416,8 @@ def test_h10_no_thread_for_the_launcher(make_cluster, tmp_path, way):
                     before_exec=enter, env=NO_LEAK_CHECK).wait(40)
             (group / "pids.max").write_text("max")
             assert result.code in (0, 200, 141), (most, result)
+            if way == "tcp" and "Connection refused" in result.err:
+                continue  # it had all threads that it takes to find no agent there
             if result.code != 0:
                 failed += 1
                 assert "pids.max (" in result.err, (most, result)
