@@ -7,9 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/loop/threads.h"
@@ -25,11 +30,24 @@ constexpr milliseconds kLeastPatience(3000);
 // Between two looks at whether another host's name was answered.
 constexpr milliseconds kLook(250);
 
-// What the thread that asks shares with whoever waits for it.
-struct Question {
+// A query or its answer may be lost, and glibc repeats it only after five seconds.
+constexpr milliseconds kAskAgain(1000);
+// Threads of one command that ask again: where all names wait, asking again seldom helps.
+constexpr int kMostAskingAgain = 16;
+
+struct Answer {
   std::shared_ptr<AddressList> list = std::make_shared<AddressList>();
   int error = 0;
   int system_error = 0;
+};
+
+// What the threads that ask share with the caller, who waits for the first answer.
+struct Question {
+  std::string host;
+  std::string service;
+  addrinfo hints = {};
+  std::atomic<bool> answered{false};
+  Answer answer;  // once `done` is readable
   os::UniqueFd done;
 };
 
@@ -38,6 +56,45 @@ bool NameIsUnknown(int error) {
   if (error == EAI_NODATA) return true;  // the name is there, without an address
 #endif
   return error == EAI_NONAME;
+}
+
+bool IsDefinite(int error) { return error == 0 || NameIsUnknown(error); }
+
+// Trouble of the second thread says nothing while the first still waits.
+void Ask(Question& question, bool again) {
+  Answer answer;
+  answer.error = getaddrinfo(question.host.c_str(), question.service.c_str(), &question.hints,
+                             &answer.list->first);
+  answer.system_error = errno;
+  if (again && !IsDefinite(answer.error)) return;
+  if (question.answered.exchange(true)) return;
+  question.answer = std::move(answer);
+  const uint64_t one = 1;
+  (void)!write(question.done.get(), &one, sizeof(one));
+}
+
+absl::Status StartAsking(const std::string& what, const std::shared_ptr<Question>& question) {
+  auto thread = loop::StartThread(what, [question] { Ask(*question, /*again=*/false); });
+  if (thread.ok()) thread->detach();
+  return thread.status();
+}
+
+// One more try, where there is room for it.
+void StartAskingAgain(const std::string& what, const std::shared_ptr<Question>& question,
+                      const std::shared_ptr<std::atomic<int>>& asking_again) {
+  if (asking_again->fetch_add(1) >= kMostAskingAgain) {
+    asking_again->fetch_sub(1);
+    return;
+  }
+  auto thread = loop::StartThread(what, [question, asking_again] {
+    Ask(*question, /*again=*/true);
+    asking_again->fetch_sub(1);
+  });
+  if (thread.ok()) {
+    thread->detach();
+  } else {
+    asking_again->fetch_sub(1);
+  }
 }
 
 // OK: `done` is readable. DEADLINE_EXCEEDED at `until`.
@@ -51,6 +108,16 @@ absl::Status Wait(int done, TimePoint until, int cancel) {
     if (n == 0) return absl::DeadlineExceededError("no answer");
     return absl::OkStatus();
   }
+}
+
+// Without a name server: by /etc/hosts, or as this machine's own name.
+bool IsKnownHere(const std::string& host) {
+  char own[HOST_NAME_MAX + 1] = {};
+  if (gethostname(own, sizeof(own) - 1) == 0 && absl::EqualsIgnoreCase(own, host)) return true;
+  std::ifstream file("/etc/hosts");
+  std::stringstream text;
+  text << file.rdbuf();
+  return NamesHost(text.str(), host);
 }
 
 absl::Status NoAnswer(absl::string_view what, Duration waited, bool others_answered) {
@@ -77,6 +144,18 @@ std::optional<Duration> NameAnswers::Patience() const {
   return std::max<Duration>(kLeastPatience, 2 * milliseconds(slowest));
 }
 
+bool NamesHost(absl::string_view hosts_file, absl::string_view host) {
+  for (absl::string_view line : absl::StrSplit(hosts_file, '\n')) {
+    line = line.substr(0, line.find('#'));
+    bool is_address = true;
+    for (absl::string_view word :
+         absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty())) {
+      if (!std::exchange(is_address, false) && absl::EqualsIgnoreCase(word, host)) return true;
+    }
+  }
+  return false;
+}
+
 // getaddrinfo cannot be called off, so it has a thread of its own that may be left behind: a dead
 // name server must not hold up the end of a launch.
 absl::StatusOr<std::shared_ptr<const AddressList>> LookUp(const std::string& host,
@@ -84,28 +163,24 @@ absl::StatusOr<std::shared_ptr<const AddressList>> LookUp(const std::string& hos
                                                           int family, NameAnswers& answers,
                                                           TimePoint deadline, int cancel) {
   auto question = std::make_shared<Question>();
-  addrinfo hints = {};
-  hints.ai_family = family;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST;
-  const std::string service = absl::StrCat(port);
+  question->host = host;
+  question->service = absl::StrCat(port);
+  question->hints.ai_family = family;
+  question->hints.ai_socktype = SOCK_STREAM;
+  question->hints.ai_flags = AI_NUMERICHOST;
   // An address is not looked up anywhere.
-  if (getaddrinfo(host.c_str(), service.c_str(), &hints, &question->list->first) == 0) {
-    return question->list;
+  auto numeric = std::make_shared<AddressList>();
+  if (getaddrinfo(host.c_str(), question->service.c_str(), &question->hints, &numeric->first) ==
+      0) {
+    return numeric;
   }
-  hints.ai_flags = 0;
+  question->hints.ai_flags = 0;
   question->done.Reset(eventfd(0, EFD_CLOEXEC));
   if (!question->done) return PosixError(errno, "create an eventfd");
   const std::string what = absl::StrCat("resolve the name ", Escape(shown));
   const TimePoint begin = Clock::now();
-  auto thread = loop::StartThread(what, [question, host, service, hints] {
-    question->error = getaddrinfo(host.c_str(), service.c_str(), &hints, &question->list->first);
-    question->system_error = errno;
-    const uint64_t one = 1;
-    (void)!write(question->done.get(), &one, sizeof(one));
-  });
-  if (!thread.ok()) return thread.status();
-  thread->detach();
+  if (absl::Status asking = StartAsking(what, question); !asking.ok()) return asking;
+  bool asked_again = false;
   for (;;) {
     const std::optional<Duration> patience = answers.Patience();
     const TimePoint limit = patience ? std::min(deadline, begin + *patience) : deadline;
@@ -115,16 +190,21 @@ absl::StatusOr<std::shared_ptr<const AddressList>> LookUp(const std::string& hos
     if (!absl::IsDeadlineExceeded(waited)) return waited;
     const TimePoint now = Clock::now();
     if (now >= limit) return NoAnswer(what, now - begin, patience.has_value());
+    if (now >= begin + kAskAgain && !std::exchange(asked_again, true)) {
+      StartAskingAgain(what, question, answers.asking_again());
+    }
   }
   uint64_t ignored;
   (void)!read(question->done.get(), &ignored, sizeof(ignored));
-  if (question->error == 0 || NameIsUnknown(question->error)) answers.Add(Clock::now() - begin);
-  if (question->error == 0) return question->list;
-  const char* why = question->error == EAI_SYSTEM ? PosixErrorText(question->system_error).data()
-                                                  : gai_strerror(question->error);
+  const Answer& answer = question->answer;
+  // This machine's own word says nothing of the name servers.
+  if (IsDefinite(answer.error) && !IsKnownHere(host)) answers.Add(Clock::now() - begin);
+  if (answer.error == 0) return answer.list;
+  const char* why = answer.error == EAI_SYSTEM ? PosixErrorText(answer.system_error).data()
+                                               : gai_strerror(answer.error);
   const std::string text = absl::StrCat(
       what, ": ", why, "; check the spelling, or give it a HostName in the ssh configuration");
-  return NameIsUnknown(question->error) ? UnknownHostError(text) : absl::UnavailableError(text);
+  return NameIsUnknown(answer.error) ? UnknownHostError(text) : absl::UnavailableError(text);
 }
 
 }  // namespace dtrain::transport

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 
 // From a host's name to its addresses.
@@ -18,12 +19,16 @@ namespace dtrain::transport {
 // How long the name servers took for the hosts of one command so far. Any thread.
 class NameAnswers {
  public:
+  // Of a name that this machine does not know by itself.
   void Add(Duration took);
   // How long one more name is worth waiting for: three seconds, and more where the servers have
   // been seen to be slow (glibc asks a second one only after five). None before the first answer.
   std::optional<Duration> Patience() const;
+  // Threads that ask for a name again; they may outlive this.
+  const std::shared_ptr<std::atomic<int>>& asking_again() const { return asking_again_; }
 
  private:
+  const std::shared_ptr<std::atomic<int>> asking_again_ = std::make_shared<std::atomic<int>>(0);
   std::atomic<int64_t> slowest_ms_{-1};
 };
 
@@ -37,10 +42,13 @@ struct AddressList {
   addrinfo* first = nullptr;
 };
 
+// Whether a file like /etc/hosts has an address for `host`.
+bool NamesHost(absl::string_view hosts_file, absl::string_view host);
+
 // Asks for stream sockets of `family` (AF_UNSPEC: any) to `port` of `host`; messages call it
 // `shown`. Blocks, but never longer than `deadline` or `answers`' patience, and no longer than
 // until `cancel` becomes readable. IsUnknownHost: there is no such name. UNAVAILABLE: nobody could
-// tell. CANCELLED.
+// tell. CANCELLED. Asks a second time after a second: a packet may be lost.
 absl::StatusOr<std::shared_ptr<const AddressList>> LookUp(const std::string& host,
                                                           const std::string& shown, uint16_t port,
                                                           int family, NameAnswers& answers,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A DNS server that does as it is told: nameserver.py FILE. FILE is JSON, read again for each question:
-names (with their IPv4 addresses), and one of delay (seconds), drop (true), fail (true: SERVFAIL). Prints each
-name that it is asked for."""
+names (with their IPv4 addresses), and one of delay (seconds), drop (true, or {name: how many of its first
+questions}), fail (true: SERVFAIL). Prints each name that it is asked for."""
+import collections
 import json
 import socket
 import struct
@@ -34,13 +35,16 @@ def main(file):
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 53))
     print("serves", flush=True)
+    asked = collections.Counter()
     while True:
         question, peer = server.recvfrom(4096)
         with open(file, encoding="ascii") as told:
             told = json.load(told)
         name, reply = answer(question, told)
         print(name, flush=True)
-        if not told.get("drop"):
+        asked[name] += 1
+        drop = told.get("drop", {})
+        if drop is not True and asked[name] > drop.get(name, 0):
             threading.Timer(told.get("delay", 0), server.sendto, (reply, peer)).start()
 
 

@@ -4,6 +4,7 @@ answers: at the launch, and when a connection is made again. (G10: test_faults_e
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,28 @@ def test_g15_a_name_server_that_drops_the_first_questions(named):
     result = job.wait(40)
     assert result.code == 0 and result.out.count("ran") == 2, result
     assert result.seconds < CONNECT_TIMEOUT + SLACK, result
+
+
+# A lost packet of one host, beside a host that /etc/hosts knows: that one's answer says nothing of name servers.
+@pytest.mark.parametrize("lost", ["one question", "all for four seconds"])
+def test_g15_a_lost_question_beside_a_host_of_etc_hosts(named, lost):
+    local = named.work() / "hosts"
+    local.write_text(f"{named.nodes[0].address} node0\n")
+    named.head.run(["mount", "--bind", "/root/work/hosts", "/etc/hosts"])
+    if lost == "one question":
+        named.names.set(drop={"node1": 1})
+        limit = 5  # when glibc repeats it
+    else:
+        named.names.set(drop=True)
+        limit = CONNECT_TIMEOUT + SLACK
+    job = named.start_launch([*named.hosts_flag(1), "--", "echo", "ran"])
+    if lost != "one question":
+        wait_until(lambda: named.names.asked("node1"), 20, "nobody asks")
+        time.sleep(4)  # the fault is that long; glibc asks again after 5 s
+        named.names.set()
+    result = job.wait(40)
+    assert result.code == 0 and result.out.count("ran") == 2, result
+    assert not named.names.asked("node0") and result.seconds < limit, result
 
 
 def test_g15_a_name_server_in_trouble(named):

@@ -2,6 +2,7 @@
 """Faults of group A: what can be wrong with the command line, the hostfile and the environment. Where a
 parser refuses it, one input a fault is launched here; all of them are in unit/hosts, unit/cli and unit/plan."""
 import hashlib
+import json
 import os
 import pty
 import shutil
@@ -211,28 +212,28 @@ def test_a15_all_hosts_without_an_address_are_listed(make_cluster):
     assert result.code == 200 and "nowhere1" in result.err, result
 
 
-# A15: a name server that says nothing, beside hosts whose names were answered.
+# A15: a name server that says nothing of one name, beside hosts whose names were answered.
 def test_a15_a_name_that_nobody_answers_for(make_cluster):
     cluster = make_cluster(1)
     for name, text in (("nsswitch.conf", "hosts: files dns\n"),
-                       ("resolv.conf", "nameserver 127.0.0.1\n"),
-                       ("hosts", "10.77.0.1 there\n")):
+                       ("resolv.conf", "nameserver 127.0.0.1\n")):
         (cluster.base / name).write_text(text)
         cluster.head.run(["mount", "--bind", cluster.base / name, "/etc/" + name])
     config = cluster.head.base / "root/.ssh/config"
     config.write_text("Host there\n  HostKeyAlias node0\n" + config.read_text())
-    silent = cluster.head.popen(
-        ["python3", "-c", "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); "
-         "s.bind(('127.0.0.1', 53)); print(flush=True); sys.stdin.read()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    (cluster.work() / "names").write_text(
+        json.dumps({"names": {"there": ["10.77.0.1"]}, "drop": {"nobody": 99}}))
+    server = cluster.head.popen(["/usr/bin/python3", "-I", hosts.HERE / "nameserver.py", "/root/work/names"],
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:
-        assert silent.stdout.readline()
+        assert server.stdout.readline()
         result = cluster.launch(["-H", "there:1,NoBody:1", "--", "true"], timeout=30)
         assert result.code == 200 and "resolve the name NoBody" in result.err, result
         assert "did not answer within 3 s" in result.err and "nobody" not in result.err, result
     finally:
-        silent.stdin.close()
-        silent.wait(10)
+        server.kill()
+        server.wait(10)
+        server.stdout.close()
 
 
 def test_ways_to_hosts_without_hosts_are_a_mistake(cluster):
