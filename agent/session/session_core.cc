@@ -15,6 +15,7 @@ namespace {
 
 using State = SessionCore::State;
 using Kind = v1::SessionRequest::KindCase;
+using std::chrono::milliseconds;
 
 // A launcher that connected says Hello at once; one that does not is no launcher of ours.
 constexpr Duration kHelloTimeout = std::chrono::seconds(30);
@@ -30,10 +31,11 @@ constexpr size_t kMostPart = 16 << 20;
 // whose user cancelled gives up three seconds after it asked for KILL.
 constexpr Duration kReleaseLimit = std::chrono::seconds(10);
 constexpr Duration kReleaseLimitHurried = std::chrono::seconds(2);
-// For a shepherd to end its workers, beyond their grace. One that is stopped, or waits for a file
-// server that is down, never does.
+// For a shepherd to end its workers, beyond their grace, or at least to answer while its launcher
+// waits: workers may be there that it cannot kill. One that is stopped, or waits for a file server
+// that is down, never does.
 constexpr Duration kOrphanLimit = std::chrono::seconds(10);
-constexpr Duration kLookPause = std::chrono::milliseconds(250);
+constexpr Duration kLookPause = milliseconds(250);
 
 // Which request is legal in which state. Any other is the launcher's error and ends the session.
 bool Legal(State state, Kind kind) {
@@ -81,8 +83,8 @@ absl::Status CheckSize(const v1::JobPart& part) {
       "this node's part of the job has ", all, " bytes; an agent takes ", kMostPart, " at most"));
 }
 
-Duration Grace(const v1::Hello& hello) { return std::chrono::milliseconds(hello.grace_ms()); }
-Duration Lease(const v1::Hello& hello) { return std::chrono::milliseconds(hello.lease_ms()); }
+Duration Grace(const v1::Hello& hello) { return milliseconds(hello.grace_ms()); }
+Duration Lease(const v1::Hello& hello) { return milliseconds(hello.lease_ms()); }
 
 Duration BeatPeriod(const v1::Hello& hello) { return Lease(hello) / kBeatsPerLease; }
 
@@ -141,7 +143,9 @@ std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
 
 void SessionCore::CreditOwnPause(TimePoint now) {
   if (state_ != State::kNew) {
-    last_heard_ += OwnPause(now_, NextDeadline(), now, BeatPeriod(hello_) / 4);
+    const Duration pause = OwnPause(now_, NextDeadline(), now, BeatPeriod(hello_) / 4);
+    last_heard_ += pause;
+    if (answer_by_ != kNever) answer_by_ += pause;
   }
   now_ = std::max(now_, now);
 }
@@ -157,8 +161,9 @@ TimePoint SessionCore::NextDeadline() const {
   switch (state_) {
     case State::kNew:
       return last_heard_ + kHelloTimeout;
-    case State::kJoined:
     case State::kRunning:
+      return std::min(next, answer_by_);
+    case State::kJoined:
     case State::kFinished:
       break;
     case State::kReleasing:
@@ -240,9 +245,7 @@ void SessionCore::Take(const v1::SessionRequest& request) {
         hurried_ = true;
         release_until_ = std::min(release_until_, now_ + kReleaseLimitHurried);
       }
-      if (state_ != State::kRunning) break;
-      *down.mutable_stop() = request.stop();
-      ToShepherd(std::move(down));
+      if (state_ == State::kRunning) StopWorkers(request.stop().grace_ms(), request.sequence());
       break;
     case Kind::kStdin:
       *down.mutable_stdin() = request.stdin();
@@ -310,6 +313,7 @@ void SessionCore::OnResumed(const v1::Hello& hello) {
 }
 
 void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
+  answered_ = true;
   taken_ = std::max(taken_, event.received());
   v1::SessionEvent up;
   up.set_sequence(event.sequence());
@@ -459,8 +463,17 @@ void SessionCore::GiveUpLauncher() {
   }
   state_ = State::kOrphaned;
   orphan_until_ = now_ + Grace(hello_) + kOrphanLimit;
+  StopWorkers(hello_.grace_ms(), 0);
+}
+
+void SessionCore::StopWorkers(uint32_t grace_ms, uint64_t sequence) {
+  const TimePoint by = now_ + milliseconds(grace_ms) + kOrphanLimit;
+  answer_by_ = answered_ ? by : std::min(answer_by_, by);
+  answered_ = false;
+  stop_grace_ms_ = grace_ms;
   v1::ShepherdRequest stop;
-  stop.mutable_stop()->set_grace_ms(hello_.grace_ms());
+  stop.set_sequence(sequence);
+  stop.mutable_stop()->set_grace_ms(grace_ms);
   ToShepherd(std::move(stop));
 }
 
@@ -497,10 +510,7 @@ void SessionCore::OnStopAsked(const std::string& message) {
   failure.set_exit_code(kExitTerminated);
   failure.set_message(message);
   ToLauncher(std::move(up));
-  if (state_ != State::kRunning) return;
-  v1::ShepherdRequest stop;
-  stop.mutable_stop()->set_grace_ms(hello_.grace_ms());
-  ToShepherd(std::move(stop));
+  if (state_ == State::kRunning) StopWorkers(hello_.grace_ms(), 0);
 }
 
 void SessionCore::OnTick() {
@@ -516,6 +526,11 @@ void SessionCore::OnTick() {
   if (!launcher_gone_ && now_ >= LeaseEnd()) {
     GiveUpLauncher();
     return;
+  }
+  if (state_ == State::kRunning && now_ >= answer_by_) {
+    if (!answered_) return OnShepherdGone("it did not answer when it was told to end its workers");
+    StopWorkers(stop_grace_ms_, 0);  // which it does already, and answers again
+    answer_by_ = now_ + kOrphanLimit;
   }
   if (state_ == State::kReleasing && now_ >= release_until_) {
     ReportHeld();

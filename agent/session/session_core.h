@@ -87,9 +87,10 @@ using Action = std::variant<SendEvent, SendShepherd, SendWelcome, RunProbe, Hold
 //
 // Its one promise: workers live no longer than their launcher is heard from. The stream's end, or
 // lease_ms of silence, stops them within the grace, and so does the shepherd's death; a shepherd
-// that does not is killed. Time in which this process does not run is no silence, nor is a launcher
-// on this machine silent whose stream stands: it is stopped or starved. The launcher hears of the
-// last worker's end once its GPUs are free too, or have not become it in ten seconds.
+// that does not, or that is told to stop them and says nothing, is killed. Time in which this
+// process does not run is no silence, nor is a launcher on this machine silent whose stream stands:
+// it is stopped or starved. The launcher hears of the last worker's end once its GPUs are free too,
+// or have not become it in ten seconds.
 class SessionCore {
  public:
   enum class State {
@@ -127,6 +128,7 @@ class SessionCore {
   void OnResumed(const v1::Hello& hello);
   void OnLauncherGone();
   void GiveUpLauncher();
+  void StopWorkers(uint32_t grace_ms, uint64_t sequence);
   void OnShepherdGone(const std::string& why);
   void OnLeftoversGone();
   void OnGpusSeen(const GpusSeen& seen);
@@ -155,7 +157,11 @@ class SessionCore {
   TimePoint look_at_ = kNever;
   TimePoint release_until_ = kNever;
   TimePoint orphan_until_ = kNever;  // while kOrphaned
-  v1::SessionEvent finished_;        // held back
+  // Of a shepherd that was told to stop its workers, while kRunning.
+  TimePoint answer_by_ = kNever;
+  bool answered_ = true;
+  uint32_t stop_grace_ms_ = 0;  // what it was told last
+  v1::SessionEvent finished_;   // held back
   // Of sessions that outlive their stream.
   bool away_ = false;                  // the launcher; it may come back
   std::vector<v1::SessionEvent> own_;  // said by us, not by the shepherd, for when it does

@@ -67,9 +67,11 @@ void Shepherd::OnRequest(v1::ShepherdRequest request) {
     case v1::ShepherdRequest::kSignal:
       for (auto& worker : workers_) worker->Signal(request.signal().signal());
       break;
-    case v1::ShepherdRequest::kStop:
+    case v1::ShepherdRequest::kStop: {
       Feed(StopAsked{std::chrono::milliseconds(request.stop().grace_ms())});
+      Send(v1::ShepherdEvent());  // we have it
       break;
+    }
     case v1::ShepherdRequest::kStdin:
       OnStdin(request.stdin());
       break;

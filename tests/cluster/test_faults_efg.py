@@ -46,6 +46,18 @@ def test_e5_shepherd_killed(cluster):
     leftovers.wait_for_no_processes(cluster, 5)
 
 
+# E5: a shepherd that is stopped cannot end its workers. Its agent does, long before the launcher's 131 s.
+def test_e5_a_stopped_shepherd_does_not_hold_up_the_end(cluster):
+    launch = running(cluster, "--grace", "1s")
+    (shepherd,) = ours(cluster.nodes[2], "shepherd")
+    os.kill(shepherd, signal.SIGSTOP)
+    for pid in ours(cluster.nodes[1], "shepherd"):
+        os.kill(pid, signal.SIGKILL)
+    result = launch.wait(40)
+    assert result.code == 203 and "node1" in result.err, result
+    leftovers.wait_for_no_processes(cluster, 5)
+
+
 # E5: on this machine there is no ssh session whose end would tell.
 @pytest.mark.parametrize("victim", ["bridge", "shepherd"])
 def test_e5_local_agent_killed(cluster, victim):

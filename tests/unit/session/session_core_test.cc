@@ -302,6 +302,59 @@ TEST_F(SessionCoreTest, AnOrphanedShepherdThatDoesNotFinishIsKilledAfterItsGrace
   }
 }
 
+// While its launcher lives, too: a failed job ends at once, whatever holds one shepherd.
+TEST_F(SessionCoreTest, AShepherdThatDoesNotAnswerAStopIsKilled) {
+  Start();
+  v1::SessionRequest stop;
+  stop.mutable_stop()->set_grace_ms(5'000);
+  Ask(stop);
+  v1::SessionRequest beat;
+  beat.mutable_heartbeat();
+  std::vector<Action> actions;
+  for (const TimePoint until = now_ + seconds(15); now_ < until; now_ += seconds(1)) {
+    Ask(beat);
+    actions = core_.OnEvent(now_, Tick{});
+    EXPECT_EQ(Find<KillLeftovers>(actions), nullptr);
+  }
+  EXPECT_NE(Find<KillLeftovers>(core_.OnEvent(now_, Tick{})), nullptr);
+  actions = core_.OnEvent(now_, LeftoversGone{});
+  ASSERT_NE(Find<SendEvent>(actions), nullptr);
+  EXPECT_THAT(Find<SendEvent>(actions)->event.failure().message(),
+              ::testing::HasSubstr("did not answer when it was told to end its workers"));
+}
+
+// D7: a worker that cannot be killed is its shepherd's to tell of, which takes it a minute.
+TEST_F(SessionCoreTest, AShepherdThatAnswersMayTakeItsTime) {
+  Start();
+  v1::SessionRequest stop;
+  stop.mutable_stop()->set_grace_ms(5'000);
+  Ask(stop);
+  v1::SessionRequest beat;
+  beat.mutable_heartbeat();
+  const v1::ShepherdEvent acknowledged;
+  Hear(acknowledged);
+  int asked = 0;
+  for (int i = 0; i < 120; ++i) {
+    now_ += seconds(1);
+    Ask(beat);
+    for (const Action& action : core_.OnEvent(now_, Tick{})) {
+      const auto* down = std::get_if<SendShepherd>(&action);
+      if (down == nullptr || !down->request.has_stop()) continue;
+      ++asked;
+      EXPECT_EQ(down->request.sequence(), 0u);
+      Hear(acknowledged);
+    }
+    ASSERT_EQ(core_.state(), State::kRunning);
+  }
+  EXPECT_EQ(asked, 11);
+  for (int i = 0; i < 10; ++i) {
+    now_ += seconds(1);
+    Ask(beat);
+    core_.OnEvent(now_, Tick{});
+  }
+  EXPECT_EQ(core_.state(), State::kReaping);
+}
+
 TEST_F(SessionCoreTest, AShepherdThatDiesWhileOrphanedEndsTheSessionOnceAllIsKilled) {
   Start();
   core_.OnEvent(now_, LauncherGone{});
