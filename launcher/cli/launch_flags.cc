@@ -337,7 +337,12 @@ std::vector<Flag> TimeFlags() {
        "with a resident agent); default 0: fail at once",
        [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.wait); }},
       {"--lease", kGroup, "TIME", "silence after which a host is lost, default 15s",
-       [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.lease); }},
+       [](View v, RawLaunch& o) {
+         absl::Status set = Set(v, kSecond, o.options.job.lease);
+         o.options.transport.silence =
+             std::max(transport::WayOptions().silence, o.options.job.lease);
+         return set;
+       }},
       {"--grace", kGroup, "TIME", "time between TERM and KILL when the job ends, default 5s",
        [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.grace); }},
       {"--exit-timeout", kGroup, "TIME",

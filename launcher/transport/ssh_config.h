@@ -29,7 +29,8 @@ struct SshSettings {
   std::string identity_agent;  // empty: $SSH_AUTH_SOCK
   std::string proxy_command;   // not expanded; empty: none
   std::string proxy_jump;
-  std::string address_family;  // any, inet, inet6
+  Duration jump_silence = std::chrono::seconds(15);  // ours: after which a jump host is given up
+  std::string address_family;                        // any, inet, inet6
   std::string bind_address;
   std::string ciphers, macs, key_exchange, host_key_algorithms, public_key_algorithms;
 };

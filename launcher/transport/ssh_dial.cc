@@ -125,13 +125,19 @@ absl::StatusOr<Dialed> DialDirect(const SshSettings& settings, const Target& tar
   return first;
 }
 
+constexpr std::chrono::seconds kJumpBeat(5);
+
 // OpenSSH makes the connection to the last host of the list and goes through the others first.
 std::vector<std::string> JumpCommand(const SshSettings& settings, const std::string& config_file,
                                      TimePoint deadline) {
   auto seconds = std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()).count();
+  const auto beats = std::chrono::ceil<std::chrono::seconds>(settings.jump_silence) / kJumpBeat;
   std::vector<std::string> argv = {
-      "ssh",           "-T", "-o",
-      "BatchMode=yes", "-o", absl::StrCat("ConnectTimeout=", std::max<int64_t>(seconds, 1))};
+      "ssh", "-T",
+      "-o",  "BatchMode=yes",
+      "-o",  absl::StrCat("ConnectTimeout=", std::max<int64_t>(seconds, 1)),
+      "-o",  absl::StrCat("ServerAliveInterval=", kJumpBeat.count()),
+      "-o",  absl::StrCat("ServerAliveCountMax=", beats)};
   if (!config_file.empty()) argv.insert(argv.end(), {"-F", config_file});
   std::string jump = settings.proxy_jump;
   size_t comma = jump.rfind(',');

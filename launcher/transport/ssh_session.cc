@@ -177,6 +177,7 @@ absl::StatusOr<std::unique_ptr<SshSession>> SshSession::Open(Request& request) {
   if (absl::Status loaded = LoadLibssh(); !loaded.ok()) return loaded;
   auto settings = ReadSshSettings(request.target, request.config_file, request.cancel);
   if (!settings.ok()) return settings.status();
+  settings->jump_silence = request.silence;
   Duration wait = kFirstWait;
   for (int retry = 0;; ++retry) {
     bool dropped = false;

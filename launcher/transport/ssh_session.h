@@ -29,6 +29,7 @@ class SshSession {
     Target target;
     std::string config_file;
     Duration connect_timeout;
+    Duration silence;          // of a jump host, after which it is lost
     NameAnswers* names;        // of all sessions of this command
     int cancel;                // readable: give up
     std::atomic<int>* socket;  // gets a duplicate of the socket, see SshLink

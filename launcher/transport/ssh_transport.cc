@@ -143,6 +143,7 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
         request.target = target;
         request.config_file = options.config_file;
         request.connect_timeout = options.connect_timeout;
+        request.silence = options.silence;
         request.names = &crew->names;
         request.cancel = link->cancel_fd();
         request.socket = &link->socket();

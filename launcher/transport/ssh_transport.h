@@ -16,6 +16,7 @@ struct SshOptions {
   std::string config_file;  // empty: ~/.ssh/config and the system's
   uint16_t port = 0;        // --ssh-port: wins over the configuration, not over a target's own
   Duration connect_timeout = std::chrono::seconds(10);
+  Duration silence = std::chrono::seconds(15);  // of a jump host, after which it is lost
 };
 
 // ssh by libssh, one session and one thread per node. A failure is NOT_FOUND when the name cannot

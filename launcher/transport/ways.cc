@@ -85,6 +85,7 @@ Transport& Ways::For(const hosts::HostEntry& entry) {
     ssh.config_file = options_.ssh_config;
     ssh.port = options_.ssh_port;
     ssh.connect_timeout = options_.connect_timeout;
+    ssh.silence = options_.silence;
     ssh_ = std::make_unique<SshTransport>(loop_, std::move(ssh), agent_);
   }
   return *ssh_;

@@ -20,6 +20,7 @@ struct WayOptions {
   std::string ssh_config;  // empty: the user's own and the system's
   uint16_t ssh_port = 0;   // 0: as the hostfile or the ssh config says
   Duration connect_timeout = std::chrono::seconds(10);
+  Duration silence = std::chrono::seconds(15);  // of a jump host, for the whole of a job
   std::string rsh;            // a command with {host} in it, instead of ssh; empty: ssh
   bool tcp = false;           // --agent tcp: resident agents, with TLS
   uint16_t agent_port = 0;    // 0: the usual one

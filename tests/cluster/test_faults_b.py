@@ -413,6 +413,29 @@ def test_b16_the_jump_host_dies(cluster, kept_ssh_files, way):
     leftovers.wait_for_no_processes(cluster, 30)
 
 
+# B3 behind a jump host: that vanishes while the agent is being started, and closes nothing.
+def test_b3_a_jump_host_that_vanishes_after_the_login(cluster, kept_ssh_files):
+    jump, node = cluster.nodes[:2]
+    config = kept_ssh_files / "config"
+    config.write_text(f"Host {node.name}\n  ProxyJump {jump.name}\n" + config.read_text())
+    rc, waits = node.base / "root/.bashrc", node.path("/run/login-waits")
+    rc.write_text("touch /run/login-waits; exec sleep 600\n")
+    try:
+        launch = cluster.start_launch(["-H", f"{node.name}:1", *HELLO])
+        wait_until(waits.exists, 30, lambda: launch.err)
+        cluster.cut(jump)
+        result = launch.wait(60)  # --start-timeout is longer
+        assert result.code == 200 and node.name in result.err and jump.name in result.err, result
+    finally:
+        cluster.heal(jump)
+        rc.unlink()
+        waits.unlink(missing_ok=True)
+        for pid, _, line in leftovers.processes(node):
+            if line == "sleep 600":  # which sshd knows nothing of
+                os.kill(pid, signal.SIGKILL)
+    leftovers.wait_for_no_processes(cluster, 30)
+
+
 def test_without_libssh_other_ways_lead_on(make_cluster):
     cluster = make_cluster(1)
     (library,) = {line.split()[-1] for line in cluster.head.run(["ldconfig", "-p"]).stdout.splitlines()
