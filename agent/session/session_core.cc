@@ -458,7 +458,7 @@ void SessionCore::GiveUpLauncher() {
       }
       [[fallthrough]];
     default:
-      Finish(absl::CancelledError("the launcher is gone"));
+      Finish(absl::AbortedError("the launcher is gone"));
       return;
   }
   state_ = State::kOrphaned;

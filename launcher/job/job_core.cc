@@ -204,7 +204,8 @@ JobImpl::JobImpl(hosts::HostList host_list, JobOptions job_options, TimePoint be
       key{options.job_id, options.attempt, options.incarnation},
       barrier(key, HostNames(hosts)),
       start_by(After(begin, options.start_timeout)),
-      limit_at(After(begin, options.time_limit)) {
+      limit_at(After(begin, options.time_limit)),
+      beat_at(begin + BeatPeriod()) {
   for (size_t i = 0; i < views.size(); ++i) {
     views[i].host = hosts.entries[i].host;
     views[i].waiting_for = "connection";
@@ -239,6 +240,7 @@ void JobImpl::CreditOwnPause(TimePoint time) {
   now = std::max(now, time);
   if (pause == Duration::zero()) return;
   for (Node& node : nodes) node.last_heard += pause;
+  if (state < State::kRunning && start_by != kNever) start_by += pause;
   StoodStill(now - pause, pause);
 }
 
@@ -255,21 +257,33 @@ bool JobImpl::IsOwnFault() const {
          now <= still_until + options.lease + options.grace + kStillSettle;
 }
 
-// True: a node is lost by our fault, as told already, or now.
+constexpr char kStoodStillHow[] = " (stopped, asleep or without CPU time)";
+
+// After word from a node that it has ended its workers, or let us go, because we were silent. True:
+// it is lost by our fault, as told already, or now.
 bool JobImpl::BlameOwnPause() {
   if (still_blamed) return true;
   if (verdict.kind != Verdict::Kind::kNone || !IsOwnFault()) return false;
   still_blamed = true;
+  verdict_open_until = TimePoint::min();  // what else is lost has a line of its own
   Stop({.kind = Verdict::Kind::kNode,
         .exit_code = kExitNodeLost,
-        .message = absl::StrCat(
-            "this launcher stood still for ", FormatSeconds(still),
-            " (stopped, asleep or without CPU time), and nodes end a job's workers when its "
-            "launcher is silent for ",
-            FormatSeconds(options.lease), "; --lease TIME lets them wait longer"),
+        .message =
+            absl::StrCat("this launcher stood still for ", FormatSeconds(still), kStoodStillHow,
+                         ", and nodes end a job's workers when its launcher is silent for ",
+                         FormatSeconds(options.lease), "; --lease TIME lets them wait longer"),
         .rank = {},
         .signal = 0});
   return true;
+}
+
+// Of a node that may have been lost by our fault, but has not said so.
+std::string JobImpl::WithOwnPause(std::string text) const {
+  if (!still_blamed && IsOwnFault()) {
+    absl::StrAppend(&text, "; this launcher had stood still for ", FormatSeconds(still),
+                    kStoodStillHow);
+  }
+  return text;
 }
 
 void JobImpl::CheckDeadlines() {
@@ -364,7 +378,7 @@ void JobImpl::CheckLeases() {
     std::string why =
         absl::StrCat("nothing was heard from it for ", FormatSeconds(now - nodes[i].last_heard));
     if (state < State::kStarting) {
-      EarlyFault(NodeId(i), std::move(why), kExitNodeLost);
+      EarlyFault(NodeId(i), WithOwnPause(std::move(why)), kExitNodeLost);
     } else {
       LoseConnection(NodeId(i), why, kExitNodeLost);
     }

@@ -33,6 +33,7 @@ struct JobImpl {
     bool started = false;
     bool finished = false;  // no worker lives there
     bool drained = false;
+    bool told_to_end = false;  // a worker of it was: the agent has ended its job, or we
     std::optional<uint32_t> plan_index;
     size_t ranks_left = 0;
     TimePoint last_heard;
@@ -79,6 +80,7 @@ struct JobImpl {
   void StoodStill(TimePoint begin, Duration length);
   bool IsOwnFault() const;
   bool BlameOwnPause();
+  std::string WithOwnPause(std::string text) const;
   void CheckDeadlines();
   Duration BeatPeriod() const;
   void Beat();
@@ -140,6 +142,7 @@ struct JobImpl {
   void AddLateFault(NodeId node, std::string text, int exit_code);
   void LoseConnection(NodeId node, const std::string& why, int exit_code);
   void LoseNode(NodeId node, std::string text, int exit_code);
+  void LetGo(NodeId node);
   bool IsCause(NodeId node);
   bool IsTold(const std::string& text) const;
   void LostFirst(NodeId node, std::string text, int exit_code);
@@ -249,6 +252,9 @@ struct JobImpl {
   TimePoint tell_warnings_at = kNever;
   TimePoint stall_at = kNever;
 };
+
+// The agent's own word: it has let a silent launcher go, or does not know of the job any more.
+bool HasGivenUsUp(const NodeClosed& closed);
 
 // The message's alternative, which the table has checked.
 inline const NodeMessage& Message(const Event& event) { return std::get<NodeMessage>(event); }

@@ -47,7 +47,6 @@ void JobImpl::OnConnected(const Event& event) {
   node.last_heard = now;
   node.by_stream = std::get<NodeConnected>(event).same_machine;
   views[id.value()].waiting_for = "its inventory";
-  if (beat_at == kNever) beat_at = now + BeatPeriod();
   // It says that it lives from the Hello on, also while it takes its inventory.
   lease_check_at = std::min(lease_check_at, now + SuspectAfter());
   v1::Hello& hello = *SendTo(id).mutable_hello();
@@ -143,9 +142,11 @@ void JobImpl::ConcludeEarlyFaults() {
 void JobImpl::OnClosedEarly(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   At(closed.node).connected = false;
-  if (views[closed.node.value()].joined && BlameOwnPause()) return;
+  const bool joined = views[closed.node.value()].joined;
+  if (joined && HasGivenUsUp(closed) && BlameOwnPause()) return;
   std::string text(closed.why.message());
   if (text.empty()) text = "its agent ended the session before the job started";
+  if (joined) text = WithOwnPause(std::move(text));
   int exit_code = closed.unknown_host ? kExitUsage : kExitStartAgents;
   if (closed.not_authorised) exit_code = kExitNotAuthorised;
   EarlyFault(closed.node, Printable(text), exit_code);

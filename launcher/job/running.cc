@@ -32,6 +32,10 @@ constexpr size_t kMostNamed = 8;  // of ranks that do not run
 
 }  // namespace
 
+bool HasGivenUsUp(const NodeClosed& closed) {
+  return absl::IsAborted(closed.why) || (absl::IsNotFound(closed.why) && !closed.started_anew);
+}
+
 void JobImpl::OnStarted(const Event& event) {
   const NodeMessage& message = Message(event);
   Node& node = At(message.node);
@@ -68,6 +72,7 @@ bool JobImpl::RecordExit(const NodeMessage& message) {
   end.halted_at = kNever;
   collectives.OnEnded(exit.rank());
   --At(message.node).ranks_left;
+  At(message.node).told_to_end |= exit.told_to_stop();
   ++ranks_ended;
   if (HasFailed(exit)) ++ranks_failed;
   return true;
@@ -384,6 +389,7 @@ void JobImpl::OnClosed(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   std::string why(closed.why.message());
   if (why.empty()) why = "its agent ended the session";
+  if (HasGivenUsUp(closed) && BlameOwnPause()) return LetGo(closed.node);
   if (absl::IsNotFound(closed.why)) {
     // An agent that came back without the job: its shepherd and workers are gone.
     At(closed.node).finished = true;
@@ -406,11 +412,19 @@ void JobImpl::LoseConnection(NodeId id, const std::string& why, int exit_code) {
   LoseNode(id, std::move(text), exit_code);
 }
 
-void JobImpl::LoseNode(NodeId id, std::string text, int exit_code) {
+void JobImpl::LetGo(NodeId id) {
   views[id.value()].gone = true;
   views[id.value()].waiting_for.clear();
   actions.push_back(Disconnect{id});
-  if (BlameOwnPause()) return FinishIfAllGone();
+  FinishIfAllGone();
+}
+
+void JobImpl::LoseNode(NodeId id, std::string text, int exit_code) {
+  if (still_blamed && At(id).told_to_end) return LetGo(id);
+  views[id.value()].gone = true;
+  views[id.value()].waiting_for.clear();
+  actions.push_back(Disconnect{id});
+  text = WithOwnPause(std::move(text));
   if (IsCause(id)) return LostFirst(id, std::move(text), exit_code);
   // A job that is being stopped goes on with the other nodes.
   const bool told =

@@ -160,6 +160,21 @@ TEST_F(JoiningTest, StartTimeoutNamesWhoIsMissingAndWhatEachWaitsFor) {
 }
 
 // C1, C8: the same in each later state.
+// K11: Ctrl-Z while connecting is no reason to give up the nodes.
+TEST_F(JoiningTest, TheStartTimeoutDoesNotCountTimeInWhichWeStoodStill) {
+  options_.start_timeout = seconds(100);
+  options_.lease = seconds(15);
+  Make(2);
+  Pass(seconds(30));
+  now_ += seconds(300);
+  Feed(Tick{});
+  EXPECT_EQ(core_->state(), State::kConnecting);
+  Pass(seconds(66));
+  EXPECT_EQ(core_->state(), State::kConnecting);
+  Pass(seconds(5));
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kStartTimeout);
+}
+
 TEST_F(JoiningTest, StartTimeoutHoldsInEveryState) {
   for (State state : {State::kProbing, State::kHolding, State::kStarting}) {
     SCOPED_TRACE(StateName(state));

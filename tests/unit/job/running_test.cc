@@ -569,15 +569,61 @@ TEST_F(RunningTest, APauseBeyondTheLeaseIsToldAsOurs) {
   Exit(0, 0, SIGTERM, /*told=*/true);
   EXPECT_EQ(core_->state(), State::kStopping);
   Exit(2, 0, SIGTERM, /*told=*/true);
-  Closed(0, "the launcher was not heard from; its workers have been ended");
+  const absl::Status own_word = absl::AbortedError("the launcher was not heard from");
+  Closed(0, "reset");
   Pass(seconds(1), {1, 2});
-  Closed(1, "the launcher was not heard from; its workers have been ended");
-  Closed(2, "reset");
+  Feed(NodeClosed{NodeId(1), own_word});
+  Feed(NodeClosed{NodeId(2), own_word});
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
   EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for 37 s "));
   EXPECT_THAT(verdict().message, Not(HasSubstr("\n")));
   EXPECT_THAT(Warnings(), IsEmpty());
+}
+
+// That we stood still, too, does not take the blame from a node that does not say so.
+TEST_F(RunningTest, ANodeThatIsLostAfterAPauseIsNamedWithThePause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1});
+  now_ += seconds(12);
+  Beat(0);
+  Pass(seconds(16), {0});
+  EndNode0();
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message,
+              StartsWith("node1: the connection to its agent is lost: nothing "));
+  EXPECT_THAT(verdict().message, HasSubstr("; this launcher had stood still for 9"));
+}
+
+TEST_F(RunningTest, AMachineThatWasStartedAnewDuringAPauseIsNamed) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  now_ += seconds(40);
+  NodeClosed anew{NodeId(1), absl::NotFoundError("the machine was started anew")};
+  anew.started_anew = true;
+  Feed(anew);
+  EndNode0();
+  EXPECT_THAT(verdict().message, StartsWith("node1: the machine was started anew"));
+}
+
+TEST_F(RunningTest, ANodeThatDiedDuringAPauseHasALine) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1});
+  now_ += seconds(40);
+  Exit(0, 0, SIGTERM, /*told=*/true);
+  Exit(1, 0, SIGTERM, /*told=*/true);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(20));
+  EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for 37 s "));
+  EXPECT_THAT(Warnings(),
+              testing::Contains(StartsWith("node1: the connection to its agent is lost: "
+                                           "nothing was heard from it for 15")));
 }
 
 // Our own node's ranks fail when those of the others are gone, and may be heard of first.
