@@ -26,6 +26,12 @@ constexpr uint32_t kAllPipes = 32 << 20;
 constexpr uint32_t kLargestPipe = 1 << 20;
 constexpr uint32_t kSmallestPipe = 64 << 10;
 
+// Processes of a worker that are looked at, and how seldom: each costs two small files of /proc.
+constexpr size_t kMostLookedAt = 16;
+constexpr int kLooksPerLookBelow = 5;
+
+bool IsStopped(char state) { return state == 'T' || state == 't'; }
+
 // One stream on its way: the end for the worker, and what reads the other.
 struct Stream {
   os::UniqueFd writer;
@@ -108,10 +114,38 @@ void Worker::Signal(int signal) {
   if (kill(-child_.pid, signal) != 0) (void)os::SendSignal(child_.pidfd.get(), signal);
 }
 
+// The program may be below a script. A process that is stopped there stops the rank as well; one
+// that waits in the kernel may be any of many that read data, unless it is the only one.
+char Worker::LookBelow() const {
+  std::vector<pid_t> todo = {child_.pid};
+  bool alone = true;
+  size_t looked_at = 0;
+  for (size_t i = 0; i < todo.size(); ++i) {
+    const std::vector<pid_t> children = os::ChildrenOfMainThread(todo[i]);
+    alone = alone && children.size() == 1;
+    for (pid_t pid : children) {
+      if (++looked_at > kMostLookedAt) return 0;
+      const auto found = os::FindProcess(pid);
+      if (!found || found->group != child_.pid) continue;
+      if (IsStopped(found->state) || (found->state == 'D' && alone)) return found->state;
+      todo.push_back(pid);
+    }
+  }
+  return 0;
+}
+
 void Worker::LookAtState() {
   const auto found = ended_ ? std::nullopt : os::FindProcess(child_.pid);
-  char state = found ? found->state : '\0';
-  if (state != 'T' && state != 't' && state != 'D') state = 0;
+  char state = 0;
+  if (found && (IsStopped(found->state) || found->state == 'D')) {
+    state = found->state;
+  } else if (found) {
+    if (until_below_-- == 0) {
+      until_below_ = kLooksPerLookBelow - 1;
+      below_ = LookBelow();
+    }
+    state = below_;
+  }
   if (state == state_) {
     ++looks_;
     return;
@@ -123,7 +157,8 @@ void Worker::LookAtState() {
 
 bool Worker::AddState(v1::RankProgress& progress) {
   // Everybody reads from a disk now and then.
-  const bool of_note = !ended_ && (state_ == 'T' || state_ == 't' || (state_ == 'D' && looks_ > 0));
+  const int enough = below_ == 'D' ? kLooksPerLookBelow : 1;
+  const bool of_note = !ended_ && (IsStopped(state_) || (state_ == 'D' && looks_ >= enough));
   if (of_note) {
     progress.set_process_state(static_cast<uint32_t>(state_));
     progress.set_state_since_unix_nanos(state_since_unix_nanos_);

@@ -62,7 +62,8 @@ class Worker {
   // To the worker and all of its process group. Nothing when it was reaped: its pid may be
   // another's by then.
   void Signal(int signal);
-  // Whether its process runs, by /proc. Called now and then.
+  // Whether its process runs, by /proc, and now and then those that it has started. Called once a
+  // second.
   void LookAtState();
   // What the last look found, in `progress`. False: nothing of note, and nothing to take back.
   bool AddState(v1::RankProgress& progress);
@@ -71,6 +72,7 @@ class Worker {
 
  private:
   explicit Worker(v1::WorkerSpec spec) : spec_(std::move(spec)) {}
+  char LookBelow() const;
   v1::WorkerSpec spec_;
   os::Child child_;
   bool ended_ = false;
@@ -79,7 +81,9 @@ class Worker {
   os::UniqueFd pmi_;
   Page page_;
   bool progress_told_ = false;
-  char state_ = 0;  // of its process, 0: runs or waits as usual
+  char state_ = 0;       // of its process, or one below it; 0: runs, or waits as usual
+  char below_ = 0;       // of those below, as last looked at
+  int until_below_ = 0;  // looks
   int64_t state_since_unix_nanos_ = 0;
   int looks_ = 0;  // since then, that found the same
   bool state_told_ = false;

@@ -58,6 +58,17 @@ std::optional<ProcessInfo> FindProcess(pid_t pid) {
   return info;
 }
 
+std::vector<pid_t> ChildrenOfMainThread(pid_t pid) {
+  std::vector<pid_t> out;
+  auto text = ReadSmallFile(absl::StrCat("/proc/", pid, "/task/", pid, "/children"));
+  if (!text.ok()) return out;
+  for (absl::string_view word : absl::StrSplit(*text, ' ', absl::SkipWhitespace())) {
+    pid_t child = 0;
+    if (absl::SimpleAtoi(word, &child)) out.push_back(child);
+  }
+  return out;
+}
+
 absl::StatusOr<UniqueFd> OpenProcess(pid_t pid, uint64_t start_time, uid_t uid) {
   const absl::Status gone = absl::NotFoundError(absl::StrCat("process ", pid, " has ended"));
   // First: whoever has the pid and that start time now is who had it when it was opened.

@@ -29,6 +29,10 @@ struct ProcessInfo {
 // Absent: there is no such process.
 std::optional<ProcessInfo> FindProcess(pid_t pid);
 
+// What the main thread of a process has started itself. Empty where the kernel does not say
+// (CONFIG_PROC_CHILDREN). One small file.
+std::vector<pid_t> ChildrenOfMainThread(pid_t pid);
+
 // A pidfd of the process that had this pid, this start time and this user. NOT_FOUND: it has ended,
 // and the pid may mean another one.
 absl::StatusOr<UniqueFd> OpenProcess(pid_t pid, uint64_t start_time, uid_t uid);

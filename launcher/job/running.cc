@@ -224,7 +224,7 @@ std::string JobImpl::HaltText(const RankEnd& end) const {
   std::string what = absl::StrCat("in state ", Escape(std::string(1, letter)));
   if (letter == 'T') what = "stopped (T)";
   if (letter == 't') what = "stopped by a debugger (t)";
-  if (letter == 'D') what = "in a system call that does not end (D)";
+  if (letter == 'D') what = "waiting in the kernel (D)";
   const int64_t since = end.halted_unix_nanos;
   return absl::StrCat(
       "rank ", end.rank.value(), " on ", Host(end.node), " (pid ", end.pid, "): ", what, " since ",

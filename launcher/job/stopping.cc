@@ -50,7 +50,10 @@ void JobImpl::OnSignal(const Event& event) {
   const int signal = std::get<UserSignal>(event).signal;
   if (IsCancel(signal)) {
     ++cancels;
-    return Cancel(SignalVerdict(signal, absl::StrCat("ended by ", SignalName(signal))));
+    // Often because it does not go on.
+    const std::string halted = state == State::kRunning ? HaltedRanks() : "";
+    return Cancel(SignalVerdict(
+        signal, absl::StrCat("ended by ", SignalName(signal), halted.empty() ? "" : "; ", halted)));
   }
   if (signal == SIGPIPE) {
     output_failed = true;

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 from launching import wait_until
 
@@ -34,6 +35,21 @@ def test_the_time_limit_tells_which_rank_is_stopped_and_since_when(cluster):
     assert result.code == 209, result
     assert re.search(r"dtrain: the time limit of 25 s was reached; 4 of 4 ranks still ran; rank 3 on "
                      r"node3 \(pid \d+\): stopped \(T\) since \d\d:\d\d:\d\d$", result.err, re.M), result
+
+
+# The program is below a script, which waits for it.
+def test_ctrl_c_tells_of_a_stopped_program_of_a_script(cluster):
+    job = cluster.start_launch(["--grace", "1s", *cluster.hosts_flag(1), "--", "bash", "-c",
+                                'echo "up $$"; sleep 600; true'])
+    job.wait_for("up", count=4)
+    pid = wait_until(lambda: worker(3), 10, "rank 3")
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(10)  # it is looked at every five seconds
+    job.signal(signal.SIGINT)
+    result = job.wait(60)
+    assert result.code == 130, result
+    assert re.search(r"dtrain: ended by SIGINT; rank 3 on node3 \(pid \d+\): stopped "
+                     r"\(T\) since \d\d:\d\d:\d\d$", result.err, re.M), result
 
 
 def test_the_time_limit_of_a_job_that_runs(cluster):

@@ -76,6 +76,19 @@ TEST_F(PageTest, AWorkerThatDoesNotRunIsTold) {
   ASSERT_TRUE(UntilFinished());
 }
 
+// As a program that a script runs: the script itself only waits.
+TEST_F(PageTest, AProcessBelowTheWorkerThatDoesNotRunIsTold) {
+  Start(Program(1,
+                "pid = os.fork()\n"
+                "if pid == 0: os.kill(os.getpid(), signal.SIGSTOP)\n"
+                "else:\n"
+                "  os.waitpid(pid, 0)\n"));
+  ASSERT_TRUE(Until([&] { return progress_[0].process_state() == 'T'; }));
+  EXPECT_TRUE(progress_[0].stopped());
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+}
+
 TEST_F(PageTest, AChangeThatWasNeverFinishedIsTold) {
   Start(Program(
       1, absl::StrCat(kInside, "put(CHANGE, 'Q', 1)\n", "os.kill(os.getpid(), signal.SIGKILL)\n")));

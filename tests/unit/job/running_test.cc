@@ -221,6 +221,16 @@ TEST_F(HaltedTest, TheTimeLimitTellsWhoDoesNotRunAndSinceWhen) {
             "123): stopped (T) since 22:13:25");
 }
 
+TEST_F(HaltedTest, ACancelledJobTellsWhichRanksAreHalted) {
+  Run();
+  Look('D');
+  Signal(SIGINT);
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 130);
+  EXPECT_EQ(verdict().message,
+            "ended by SIGINT; rank 3 on node1 (pid 123): waiting in the kernel (D) since 22:13:20");
+}
+
 TEST_F(HaltedTest, WhatRunsAgainIsNotTold) {
   options_.time_limit = seconds(20);
   Run();
