@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <sstream>
 
@@ -16,6 +17,7 @@
 namespace dtrain::agent {
 namespace {
 
+constexpr uint32_t kMostLauncherWait = 7 * 24 * 3600;  // s
 constexpr char kTlsDirectory[] = "/etc/dtrain/tls";
 
 std::unique_ptr<CLI::App> Define(Config& config) {
@@ -45,6 +47,13 @@ std::unique_ptr<CLI::App> Define(Config& config) {
   app->add_option("--account-map", config.account_map,
                   "a file of lines `certificate = account`, for names that differ");
   app->add_flag("--allow-root", config.allow_root, "certificates may lead to the account of root");
+  app->add_option(
+         "--launcher-wait", config.launcher_wait_s,
+         "TIME (90s, 10m, 2h) for which a job goes on beyond the lease of a launcher that is "
+         "connected and says nothing, as one that is stopped. Default 0: its lease ends it")
+      ->transform(
+          CLI::AsNumberWithUnit(std::map<std::string, uint32_t>{{"s", 1}, {"m", 60}, {"h", 3600}}))
+      ->check(CLI::Range(uint32_t{0}, kMostLauncherWait));
   return app;
 }
 

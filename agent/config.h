@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct Config {
   tls::Files tls;
   std::string account_map;  // a file; empty: certificates' names are accounts
   bool allow_root = false;
+  uint32_t launcher_wait_s = 0;  // beyond its lease, for a launcher that stands still
 };
 
 // INVALID_ARGUMENT with the flag, or the file and its line; nothing of a file with a mistake

@@ -118,7 +118,7 @@ class Resident {
         sessions_(
             loop,
             session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true,
-                              /*notice=*/""},
+                              /*notice=*/"", std::chrono::seconds(config.launcher_wait_s)},
             directory_.path(),
             [this](const session::Owner& owner, const v1::Hello& hello) {
               return StartShepherd(owner, hello);

@@ -101,6 +101,7 @@ SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& accoun
       last_beat_(now),
       hello_(account.kept().hello()),
       away_(true),
+      away_since_(now),
       taken_(taken) {
   gpus_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
   gpus_.Start(account.part());
@@ -150,10 +151,20 @@ void SessionCore::CreditOwnPause(TimePoint now) {
   now_ = std::max(now_, now);
 }
 
-// When a launcher that says nothing is given up.
+// When a launcher that says nothing is given up. One that stands still keeps its stream. When that
+// ends it has its lease again to come back, as far as it would have been waited for.
 TimePoint SessionCore::LeaseEnd() const {
   const bool by_stream = hello_.same_machine() && !self_.resumable;
-  return by_stream ? kNever : last_heard_ + Lease(hello_);
+  if (by_stream) return kNever;
+  const TimePoint end = last_heard_ + Lease(hello_);
+  if (state_ == State::kJoined) return end;  // what it has reserved is for others
+  const TimePoint last = end + self_.launcher_wait;
+  return away_ ? std::max(end, std::min(away_since_ + Lease(hello_), last)) : last;
+}
+
+// Beyond the lease of a launcher that may be silent for hours: what piles up then is not sent.
+bool SessionCore::RunsUnheard() const {
+  return self_.launcher_wait > Duration::zero() && now_ > last_heard_ + Lease(hello_);
 }
 
 TimePoint SessionCore::NextDeadline() const {
@@ -338,9 +349,11 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
       *up.mutable_warning() = event.warning();
       break;
     case v1::ShepherdEvent::kProgress:
+      if (RunsUnheard()) return;
       *up.mutable_progress() = event.progress();
       break;
     case v1::ShepherdEvent::kSpans:
+      if (RunsUnheard()) return;  // there may be any number
       up.set_spans(event.spans());
       break;
     case v1::ShepherdEvent::kFinished:
@@ -436,6 +449,7 @@ void SessionCore::OnLauncherGone() {
                     state_ == State::kFinished;
   if (self_.resumable && runs) {
     away_ = true;
+    away_since_ = now_;
   } else {
     GiveUpLauncher();
   }

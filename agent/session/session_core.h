@@ -19,6 +19,8 @@ struct Identity {
   std::string build;
   bool resumable = false;   // sessions outlive their streams, and shepherds their agent
   std::string notice = "";  // a warning that each launcher is given; empty: none
+  // How long beyond its lease a job goes on whose launcher is connected and says nothing (ADR 14).
+  Duration launcher_wait = Duration::zero();
 };
 
 // ---- events -------------------------------------------------------------------------------
@@ -120,6 +122,7 @@ class SessionCore {
 
  private:
   void CreditOwnPause(TimePoint now);
+  bool RunsUnheard() const;
   TimePoint LeaseEnd() const;
   void OnRequest(const v1::SessionRequest& request);
   void Take(const v1::SessionRequest& request);
@@ -163,7 +166,8 @@ class SessionCore {
   uint32_t stop_grace_ms_ = 0;  // what it was told last
   v1::SessionEvent finished_;   // held back
   // Of sessions that outlive their stream.
-  bool away_ = false;                  // the launcher; it may come back
+  bool away_ = false;  // the launcher; it may come back
+  TimePoint away_since_;
   std::vector<v1::SessionEvent> own_;  // said by us, not by the shepherd, for when it does
   uint64_t acknowledged_ = 0;          // events that it has
   uint64_t passed_on_ = 0;             // of which the shepherd knows

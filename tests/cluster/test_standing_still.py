@@ -13,7 +13,9 @@ import pytest
 
 import hosts
 import leftovers
+import residents
 from launching import wait_until
+from test_resident import check_lines
 
 LINES = ["sh", "-c", "i=0; until [ -e /run/go ]; do echo line $i; i=$((i + 1)); sleep 0.05; done; "
          "echo last $i"]
@@ -157,6 +159,44 @@ def test_k11_control_z_and_fg(cluster):
         os.close(ours_of_it)
         for host in cluster.nodes:
             host.path("/run/go").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def serving(cluster, *flags):
+    agents = [residents.Resident(host, flags=flags).start() for host in cluster.nodes]
+    try:
+        yield
+    finally:
+        for agent in agents:
+            agent.host.path("/run/go").unlink(missing_ok=True)
+            agent.stop()
+
+
+# K11, ADR 14: resident agents may be told to wait longer.
+def test_k11_a_launcher_that_stood_still_beyond_the_lease_resumes_where_agents_wait(make_cluster):
+    cluster = make_cluster(2)
+    with serving(cluster, "--launcher-wait", "2m"):
+        job = cluster.start_launch(["--lease", "3s", *cluster.hosts_flag(2), "--", *LINES])
+        job.wait_for("line 3", count=4)
+        with stopped(job.pid):
+            time.sleep(9)  # three leases
+            assert all(len(workers(host)) == 2 for host in cluster.nodes)
+        for host in cluster.nodes:
+            host.path("/run/go").touch()
+        result = job.wait(60)
+        assert result.code == 0 and "lost" not in result.err, result
+        check_lines(result, 4)
+
+
+def test_k11_resident_agents_end_such_a_job_unless_told_to_wait(make_cluster):
+    cluster = make_cluster(2)
+    with serving(cluster):
+        job = cluster.start_launch(["--lease", "3s", "--grace", "1s", *cluster.hosts_flag(1), "--", *LINES])
+        job.wait_for("line 3", count=2)
+        with stopped(job.pid):
+            wait_until(lambda: not any(workers(host) for host in cluster.nodes), 60, "the end of all workers")
+        result = job.wait(30)
+        assert result.code == 202 and "this launcher stood still for " in result.err, result
 
 
 # K11: on its own machine the agent sees that the launcher is there, and waits.

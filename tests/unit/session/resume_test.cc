@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "agent/session/session_core.h"
 #include "common/base/outbox.h"
@@ -103,6 +104,73 @@ TEST_F(ResumeTest, TheLeaseEndsTheWorkers) {
   const auto last = Hear(Finished(), 2);
   EXPECT_TRUE(All<SendShepherd>(last).at(0).request.has_release());
   EXPECT_THAT(All<End>(last), SizeIs(1));
+}
+
+// ADR 14: a launcher that stands still, and whose stream therefore does, too.
+class LauncherWaitTest : public ResumeTest {
+ protected:
+  LauncherWaitTest() {
+    core_.emplace(Identity{1, "b", /*resumable=*/true, "", seconds(600)}, now_);
+  }
+  void Run() {
+    v1::SessionRequest start;
+    start.mutable_start()->set_job_id("job");
+    start.set_sequence(1);
+    core_->OnEvent(now_, Request{Hello()});
+    core_->OnEvent(now_, Request{start});
+  }
+  static v1::ShepherdEvent Progress() {
+    v1::ShepherdEvent event;
+    event.mutable_progress();
+    return event;
+  }
+  std::optional<SessionCore> core_;
+};
+
+TEST_F(LauncherWaitTest, AJobGoesOnAndItsLauncherToo) {
+  Run();
+  Wait(*core_, now_, seconds(9));
+  EXPECT_THAT(All<SendEvent>(core_->OnEvent(now_, FromShepherd{Progress()})), SizeIs(1));
+  Wait(*core_, now_, seconds(590));
+  EXPECT_EQ(core_->state(), State::kRunning);
+  // What is only a state does not pile up meanwhile.
+  EXPECT_THAT(All<SendEvent>(core_->OnEvent(now_, FromShepherd{Progress()})), IsEmpty());
+  EXPECT_THAT(All<SendEvent>(core_->OnEvent(now_, FromShepherd{Exit()})), SizeIs(1));
+  v1::SessionRequest beat;
+  beat.mutable_heartbeat();
+  core_->OnEvent(now_, Request{beat});
+  EXPECT_THAT(All<SendEvent>(core_->OnEvent(now_, FromShepherd{Progress()})), SizeIs(1));
+  Wait(*core_, now_, seconds(609));
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Wait(*core_, now_, seconds(2));
+  EXPECT_EQ(core_->state(), State::kOrphaned);
+}
+
+TEST_F(LauncherWaitTest, OneThatIsGoneHasItsLease) {
+  Run();
+  core_->OnEvent(now_, LauncherGone{});
+  Wait(*core_, now_, seconds(9));
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Wait(*core_, now_, seconds(1));
+  EXPECT_EQ(core_->state(), State::kOrphaned);
+}
+
+TEST_F(LauncherWaitTest, OneWhoseConnectionBreaksMayComeBackWithinItsLease) {
+  Run();
+  Wait(*core_, now_, seconds(300));
+  core_->OnEvent(now_, LauncherGone{});
+  Wait(*core_, now_, seconds(9));
+  EXPECT_EQ(core_->state(), State::kRunning);
+  EXPECT_TRUE(core_->CanResume(Hello().hello()));
+  Wait(*core_, now_, seconds(1));
+  EXPECT_EQ(core_->state(), State::kOrphaned);
+}
+
+// GPUs that others wait for.
+TEST_F(LauncherWaitTest, BeforeTheStartItHasItsLease) {
+  core_->OnEvent(now_, Request{Hello()});
+  Wait(*core_, now_, seconds(10));
+  EXPECT_EQ(core_->state(), State::kEnded);
 }
 
 TEST_F(ResumeTest, WhoComesBackHearsWhatItMissed) {
