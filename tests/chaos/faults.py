@@ -42,6 +42,7 @@ class Fault:
         self.victims = victims
         self.seconds = seconds
         self.took = 0.0
+        self.began = 0.0
 
     def __str__(self):
         return f"{self.name}({','.join(self.victims)} {self.seconds:.2f}s)"
@@ -50,9 +51,9 @@ class Fault:
         return self.took < LEASE / 2
 
     def strike(self, world):
-        start = time.monotonic()
+        self.began = time.monotonic()
         getattr(self, f"_{self.name}")(world)
-        self.took = time.monotonic() - start
+        self.took = time.monotonic() - self.began
 
     def _kill(self, world):
         for name in self.victims:
