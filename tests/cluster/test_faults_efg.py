@@ -58,6 +58,23 @@ def test_e5_a_stopped_shepherd_does_not_hold_up_the_end(cluster):
     leftovers.wait_for_no_processes(cluster, 5)
 
 
+# A detail that matters when workers may be left: without a cgroup they are found by their processes alone.
+@pytest.mark.bound(30)
+@pytest.mark.parametrize("code", [0, 203, 204])
+def test_e5_that_workers_had_no_cgroup_is_told_when_some_may_be_left(make_cluster, code):
+    cluster = make_cluster(1, cgroup="none")
+    launch = running(cluster, "--grace", "1s") if code else cluster.start_launch(
+        [*cluster.hosts_flag(2), "--", "true"])
+    if code:
+        (shepherd,) = ours(cluster.nodes[0], "shepherd")
+        os.kill(shepherd, signal.SIGKILL if code == 203 else signal.SIGSTOP)
+    if code == 204:
+        launch.signal(signal.SIGINT)
+    result = launch.wait(30)
+    assert result.code == code, result
+    assert result.err.count("node0: workers get no cgroup of their own (") == (1 if code else 0), result
+
+
 # E5: on this machine there is no ssh session whose end would tell.
 @pytest.mark.parametrize("victim", ["bridge", "shepherd"])
 def test_e5_local_agent_killed(cluster, victim):
