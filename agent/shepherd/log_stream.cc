@@ -123,7 +123,8 @@ LogStream::Moved LogStream::Copy() {
 }
 
 LogStream::Moved LogStream::StuckBy(int error) {
-  too_large_ = error == EFBIG;
+  // Worse than any lack of room that was told before.
+  if (error == EFBIG && !std::exchange(too_large_, true)) told_stuck_ = false;
   return Stuck(PosixError(error, "keep a worker's output"));
 }
 

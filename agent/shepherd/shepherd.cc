@@ -44,12 +44,17 @@ Shepherd::Shepherd(loop::Loop& loop, os::UniqueFd agent_socket)
              [this] { OnAdopted(); }, [this] { OnReleased(); }, [this] { OnAgentLost(); }}) {
   hooks_.log_grown = [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); };
   hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) {
+    if (absl::IsOutOfRange(why)) {
+      // The worker would wait for ever, and with -q nobody would know.
+      return SendFailure(MakeFailure(
+          v1::NodeFailure::KIND_STATE, kExitState,
+          absl::StrCat("the output of rank ", rank,
+                       " has reached the limit of file sizes: ", std::string(why.message()),
+                       "; raise the limit (ulimit -f) where dtrain or its agent is started")));
+    }
     Warn(absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
-                      absl::IsOutOfRange(why)
-                          ? "; the worker is held up for good: end the job, and raise the limit "
-                            "of file sizes (ulimit -f) where dtrain or its agent is started"
-                          : "; the worker is held up, nothing is lost, and it goes on when there "
-                            "is room (see XDG_RUNTIME_DIR and TMPDIR of the node)"));
+                      "; the worker is held up, nothing is lost, and it goes on when there is room "
+                      "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
   };
   hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
     v1::ShepherdEvent event;
