@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/clock.h"
 #include "launcher/transport/transport.h"
 
 // The user's ssh configuration. OpenSSH itself is asked what it says for a host (`ssh -G`), so that
