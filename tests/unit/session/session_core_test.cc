@@ -347,7 +347,7 @@ TEST_F(SessionCoreTest, AShepherdThatAnswersMayTakeItsTime) {
     ASSERT_EQ(core_.state(), State::kRunning);
   }
   EXPECT_EQ(asked, 11);
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 20; ++i) {
     now_ += seconds(1);
     Ask(beat);
     core_.OnEvent(now_, Tick{});
