@@ -207,14 +207,14 @@ dtrain_status dtrain_reduce_async(const void* input, void* output, size_t count,
 }
 
 dtrain_status dtrain_wait(dtrain_handle handle) {
-  return Call("dtrain_wait", [&](Process& process) -> MaybeError {
+  return CallBeside("dtrain_wait", [&](Process& process) -> MaybeError {
     if (MaybeError error = RequireJoined(process)) return error;
     return process.job->Wait(handle);
   });
 }
 
 dtrain_status dtrain_test(dtrain_handle handle, int* done) {
-  return Call("dtrain_test", [&](Process& process) -> MaybeError {
+  return CallBeside("dtrain_test", [&](Process& process) -> MaybeError {
     if (done == nullptr) return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "done is NULL"};
     *done = 0;
     if (MaybeError error = RequireJoined(process)) return error;

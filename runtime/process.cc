@@ -139,6 +139,8 @@ MaybeError Finalise(Process& process) {
   process.phase = Phase::kLeft;
   MaybeError error = process.job->Leave();
   if (process.job->broken() || error) process.phase = Phase::kBroken;
+  // Nothing is left that a thread could wait for.
+  const std::lock_guard<std::shared_mutex> alone(process.waiting);
   SetJob(process, nullptr);
   return error;
 }

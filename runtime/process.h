@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <shared_mutex>
 #include <string>
 
 #include "runtime/arguments.h"
@@ -30,7 +31,10 @@ struct Position {
 // All that the C functions share. Never destroyed: a program that exits while a thread of its own
 // is inside a collective must not crash on the way out.
 struct Process {
-  std::atomic<bool> busy{false};
+  // Held by whoever is inside a call, but for waiting: others wait for their turn.
+  std::mutex turn;
+  // Shared by those who wait for a collective; alone by who ends the job under them.
+  std::shared_mutex waiting;
   std::atomic<Phase> phase{Phase::kNew};
   // A fork has our state, but neither our threads nor our connections. Set in the child of any that
   // follows the first dtrain_init.
@@ -38,7 +42,7 @@ struct Process {
   Position position;
   Launcher launcher;
   ProgressPage page;
-  std::mutex job_mutex;  // only while `job` is exchanged, and for reading it without `busy`
+  std::mutex job_mutex;  // only while `job` is exchanged, and for reading it without `turn`
   std::unique_ptr<Job> job;
 };
 
@@ -54,30 +58,36 @@ dtrain_status Fail(const Error& error);
 // As Fail, for when there may be no memory for an Error.
 dtrain_status FailPlainly(dtrain_status status, const char* text);
 
-// Runs `body`, which returns MaybeError, as the only call in this process; no exception passes.
+// Runs `body`, which returns MaybeError, with `lock`; no exception passes. In a fork nobody may
+// unlock what a thread of its parent has locked, and there the body does not get as far as the job.
+template <typename Lock, typename Body>
+dtrain_status CallWith(Lock lock, const char* name, Body body) noexcept {
+  try {
+    Process& process = TheProcess();
+    if (!process.forked.load(std::memory_order_relaxed)) lock.lock();
+    if (const MaybeError error = body(process)) {
+      return Fail({error->code, std::string(name) + ": " + error->message});
+    }
+    return DTRAIN_OK;
+  } catch (const std::bad_alloc&) {
+    return FailPlainly(DTRAIN_ERROR_RESOURCES, "out of memory");
+  } catch (const std::exception& e) {
+    return FailPlainly(DTRAIN_ERROR_INTERNAL, e.what());
+  } catch (...) {
+    return FailPlainly(DTRAIN_ERROR_INTERNAL, "unknown exception");
+  }
+}
+
+// As the only call in this process; another thread's waits until this one is over.
 template <typename Body>
 dtrain_status Call(const char* name, Body body) noexcept {
-  Process* process = nullptr;
-  dtrain_status status = DTRAIN_OK;
-  try {
-    Process& candidate = TheProcess();
-    if (candidate.busy.exchange(true, std::memory_order_acquire)) {
-      return Fail({DTRAIN_ERROR_BUSY, std::string(name) + ": another thread is inside a call of "
-                                                          "libdtrain; only one may be at a time"});
-    }
-    process = &candidate;
-    if (const MaybeError error = body(candidate)) {
-      status = Fail({error->code, std::string(name) + ": " + error->message});
-    }
-  } catch (const std::bad_alloc&) {
-    status = FailPlainly(DTRAIN_ERROR_RESOURCES, "out of memory");
-  } catch (const std::exception& e) {
-    status = FailPlainly(DTRAIN_ERROR_INTERNAL, e.what());
-  } catch (...) {
-    status = FailPlainly(DTRAIN_ERROR_INTERNAL, "unknown exception");
-  }
-  if (process != nullptr) process->busy.store(false, std::memory_order_release);
-  return status;
+  return CallWith(std::unique_lock(TheProcess().turn, std::defer_lock), name, body);
+}
+
+// Beside other calls: for what uses nothing but the queue.
+template <typename Body>
+dtrain_status CallBeside(const char* name, Body body) noexcept {
+  return CallWith(std::shared_lock(TheProcess().waiting, std::defer_lock), name, body);
 }
 
 }  // namespace dtrain::runtime

@@ -7,22 +7,13 @@
 #include <utility>
 
 #include "runtime/base/types.h"
+#include "runtime/engine/fusion.h"
 #include "runtime/reduce/reduce_all.h"
 
 namespace dtrain::runtime {
 namespace {
 
 constexpr size_t kBufferStep = size_t{1} << 20;
-
-// What agreements look like to a rank that makes another call meanwhile.
-Collective OfferCollective() {
-  Collective what;
-  what.kind = Collective::Kind::kAllreduce;
-  what.count = kOfferWords;
-  what.type = DTRAIN_INT32;
-  what.op = DTRAIN_MIN;
-  return what;
-}
 
 // The only work of a group of one rank.
 void RunAlone(const Collective& what) {
@@ -103,7 +94,7 @@ void Executor::Record(const Operation& operation, int64_t begin_ns, int64_t end_
   page_.Write(record, operation.name);
 }
 
-Error Executor::Break(const Operation& operation, Error error) {
+Error Executor::Locate(const Operation& operation, Error error) const {
   const Group& group = *operation.group;
   const Group& world = groups_.world();
   std::string text = "rank " + std::to_string(world.rank) + " of " + std::to_string(world.size);
@@ -113,19 +104,23 @@ Error Executor::Break(const Operation& operation, Error error) {
   }
   text += ", collective " + std::to_string(operation.number) + " (" + Describe(operation.what);
   if (!operation.name.empty()) text += ", \"" + Printable(operation.name) + "\"";
-  text += "): " + error.message;
-  if (error.code == DTRAIN_ERROR_TIMEOUT) {
+  return {error.code, text + "): " + error.message};
+}
+
+Error Executor::Break(const Operation& operation, Error error) {
+  Error located = Locate(operation, std::move(error));
+  std::string& text = located.message;
+  if (located.code == DTRAIN_ERROR_TIMEOUT) {
     text +=
         "; another rank is stopped or late, or waits in another call "
         "(DTRAIN_COLLECTIVE_TIMEOUT_SECONDS sets how long to wait)";
   }
-  const std::string offer = Describe(OfferCollective());
-  if (error.message.find(offer) != std::string::npos) {
-    text += "; '" + offer + "' is how asynchronous all-reduces and dtrain_join begin";
+  const std::string opening = Describe(Negotiator::Opening());
+  if (text.find(opening) != std::string::npos) {
+    text += "; '" + opening + "' is how asynchronous collectives and dtrain_join begin";
   }
-  const Error first{error.code, std::move(text)};
-  SetBroken(first);
-  return first;
+  SetBroken(located);
+  return located;
 }
 
 void Executor::SetBroken(const Error& error) {
@@ -138,44 +133,55 @@ void Executor::SetBroken(const Error& error) {
   groups_.AbortAll(error.message);
 }
 
-size_t Executor::RunAgreed(const std::vector<Operation*>& ready, size_t threshold,
+size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, size_t threshold,
                            const Done& done) {
   const auto fail_all = [&](const MaybeError& error) {
-    for (Operation* operation : ready) done(*operation, error);
-    return ready.size();
+    for (Operation* operation : pending) done(*operation, error);
+    return pending.size();
   };
   if (MaybeError error = broken()) return fail_all(error);
-  Group& group = *ready[0]->group;
-  for (size_t i = 0; i < ready.size(); ++i) ready[i]->number = group.next_number + i;
-  const Operation& first = *ready[0];
-  int64_t begin_ns = NowNs();
-  page_.Begin(TimelineKind::kAllreduce, first.number, BytesOf(first.what), group.id, begin_ns);
+  Operation& first = *pending[0];
+  Group& group = *first.group;
+  first.number = group.next_number;
+  // Rounds that agree on nothing are one wait to those who look from outside.
+  const int64_t begin_ns = stalled_since_ns_ != 0 ? stalled_since_ns_ : NowNs();
+  page_.Begin(KindOf(first.what), first.number, BytesOf(first.what), group.id, begin_ns);
   Spent agreeing;
-  const Operation* about = &first;
-  auto count = Agree(ready, agreeing, about);
-  Spent spent;
-  spent.negotiate_ns = NowNs() - begin_ns;
-  int64_t waited_ns = agreeing.wait_ns;
-  if (!count.ok()) {
-    page_.End(first.number, 0, waited_ns, NowNs());
-    return fail_all(Break(*about, count.error()));
+  auto verdict = negotiator_.Agree(group, pending, stuck, agreeing);
+  const int64_t agreed_ns = NowNs();
+  if (!verdict.ok()) {
+    page_.End(first.number, 0, agreeing.wait_ns, agreed_ns);
+    return fail_all(Break(first, verdict.error()));
   }
-  RunBatches(ready, *count, threshold, spent, waited_ns, begin_ns, done);
-  return *count;
+  const size_t over = verdict->run.size() + verdict->refused.size();
+  stalled_since_ns_ = over == 0 ? begin_ns : 0;
+  for (auto& [operation, error] : verdict->refused) {
+    operation->number = group.next_number;
+    done(*operation, Locate(*operation, error));
+  }
+  if (verdict->run.empty()) {
+    if (over > 0) page_.End(first.number, 0, agreeing.wait_ns, agreed_ns);
+    return over;
+  }
+  Spent spent;
+  spent.negotiate_ns = agreed_ns - begin_ns;
+  RunBatches(verdict->run, threshold, spent, agreeing.wait_ns, begin_ns, done);
+  return over;
 }
 
-void Executor::RunBatches(const std::vector<Operation*>& ready, size_t count, size_t threshold,
-                          Spent spent, int64_t waited_ns, int64_t begin_ns, const Done& done) {
-  Group& group = *ready[0]->group;
-  group.next_number += count;
-  std::vector<Collective> agreed;
-  for (size_t i = 0; i < count; ++i) agreed.push_back(ready[i]->what);
+void Executor::RunBatches(const std::vector<Operation*>& agreed, size_t threshold, Spent spent,
+                          int64_t waited_ns, int64_t begin_ns, const Done& done) {
+  Group& group = *agreed[0]->group;
+  std::vector<Collective> what;
+  for (Operation* operation : agreed) {
+    operation->number = group.next_number++;
+    what.push_back(operation->what);
+  }
   const bool may_fuse =
       group.communicator != nullptr && (!group.on_device || group.communicator->HasRunTogether());
-  const size_t most = may_fuse ? threshold : 0;
-  for (const std::vector<size_t>& batch : PlanBatches(agreed, most)) {
+  for (const std::vector<size_t>& batch : PlanBatches(what, may_fuse ? threshold : 0)) {
     std::vector<Operation*> operations;
-    for (const size_t i : batch) operations.push_back(ready[i]);
+    for (const size_t i : batch) operations.push_back(agreed[i]);
     MaybeError error = broken();
     if (!error) error = RunBatch(operations, spent, waited_ns, begin_ns);
     for (Operation* operation : operations) done(*operation, error);
@@ -183,66 +189,6 @@ void Executor::RunBatches(const std::vector<Operation*>& ready, size_t count, si
     waited_ns = 0;
     begin_ns = NowNs();
   }
-}
-
-Result<size_t> Executor::Agree(const std::vector<Operation*>& ready, Spent& spent,
-                               const Operation*& about) {
-  Group& group = *ready[0]->group;
-  std::vector<Collective> offered;
-  for (size_t i = 0; i < std::min(ready.size(), kMostAgreed); ++i) {
-    offered.push_back(ready[i]->what);
-  }
-  if (group.size == 1) return offered.size();
-  auto agreement = MakeAgreement(group, MakeOffer(offered), spent);
-  if (!agreement.ok()) return agreement.error();
-  if (agreement->differs) {
-    about = ready[*agreement->differs];
-    return Disagreement(group, about);
-  }
-  if (agreement->count == 0 || agreement->count > offered.size()) {
-    return Error{DTRAIN_ERROR_INTERNAL, "an agreement on " + std::to_string(agreement->count) +
-                                            " of " + std::to_string(offered.size()) +
-                                            " operations"};
-  }
-  if (agreement->joined) {
-    auto shared = ShareWithJoined(group, agreement->count, ready);
-    if (!shared.ok()) return shared.error();
-  }
-  return agreement->count;
-}
-
-Result<Agreement> Executor::MakeAgreement(Group& group, std::vector<int32_t> offer, Spent& spent) {
-  Collective what = OfferCollective();
-  what.input = offer.data();
-  what.output = offer.data();
-  if (MaybeError error = RunOwn(group, what, spent)) return *error;
-  return ReadOffers(offer);
-}
-
-MaybeError Executor::RunOwn(Group& group, Collective what, Spent& spent) {
-  what.number = group.control != nullptr ? group.next_control++ : group.next_run++;
-  return group.agreements()->Run(what, env_.collective_timeout, spent);
-}
-
-// All ranks have seen that they differ in this operation; now each learns what the others meant.
-Error Executor::Disagreement(Group& group, const Operation* mine) {
-  int64_t words[kStatementWords] = {};
-  mine != nullptr ? PackStatement(mine->what, mine->name, words) : PackJoined(words);
-  std::vector<int64_t> all(kStatementWords * static_cast<size_t>(group.size));
-  Collective what;
-  what.kind = Collective::Kind::kAllgather;
-  what.type = DTRAIN_INT64;
-  what.count = kStatementWords;
-  what.input = words;
-  what.output = all.data();
-  Spent spent;
-  if (MaybeError error = RunOwn(group, what, spent)) {
-    return {DTRAIN_ERROR_MISMATCH,
-            "the ranks do not ask for the same thing, and saying who asks "
-            "for what failed: " +
-                error->message};
-  }
-  return {DTRAIN_ERROR_MISMATCH, DescribeDisagreement(all)};
 }
 
 // One or several operations as one transfer. `waited_ns` is what was waited for others since
@@ -254,7 +200,7 @@ MaybeError Executor::RunBatch(const std::vector<Operation*>& operations, Spent& 
   const bool fused = operations.size() > 1;
   uint64_t bytes = 0;
   for (const Operation* operation : operations) bytes += BytesOf(operation->what);
-  page_.Begin(fused ? TimelineKind::kFusion : TimelineKind::kAllreduce, first.number, bytes,
+  page_.Begin(fused ? TimelineKind::kFusion : KindOf(first.what), first.number, bytes,
               first.group->id, begin_ns);
   std::vector<int64_t> ends;
   MaybeError error = fused ? RunFused(*first.group, operations, spent, ends)

@@ -12,26 +12,19 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/result.h"
-#include "runtime/engine/fusion.h"
 #include "runtime/engine/group.h"
+#include "runtime/engine/negotiator.h"
+#include "runtime/engine/operation.h"
 #include "runtime/engine/page.h"
 
 namespace dtrain::runtime {
-
-// One collective of the program on its way.
-struct Operation {
-  Group* group = nullptr;
-  Collective what;
-  std::string name;     // of the program's own, or empty
-  uint64_t number = 0;  // among those of its group; given by the executor
-};
 
 // Runs collectives one after another: tells the page, names what failed, and after a failure
 // refuses everything with that first one's text. One thread at a time, but for broken().
 class Executor {
  public:
   Executor(const Environment& env, Groups& groups, ProgressPage& page)
-      : env_(env), groups_(groups), page_(page) {}
+      : env_(env), groups_(groups), page_(page), negotiator_(env) {}
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -40,11 +33,13 @@ class Executor {
   // enqueued.
   MaybeError Run(Operation& operation, bool wait_for_device);
 
-  // `ready` are all-reduces of one group, the next ones of this process in their order. Agrees with
-  // the other ranks on how many of them to run now, runs those, tells `done` about each of them as
-  // soon as it is done, and returns their number.
+  // `pending` are all asynchronous operations of one group that this process has, in the order it
+  // made them. Agrees with the other ranks on what to run now, runs it, and tells `done` about each
+  // operation that is over. Returns how many are: none when no operation is pending on all ranks
+  // yet. `stuck`: the program makes no other before one of them is done.
   using Done = std::function<void(Operation& operation, const MaybeError& error)>;
-  size_t RunAgreed(const std::vector<Operation*>& ready, size_t threshold, const Done& done);
+  size_t RunAgreed(const std::vector<Operation*>& pending, bool stuck, size_t threshold,
+                   const Done& done);
 
   // Until every rank of the job is in here: zeros for the all-reduces that others give to
   // RunAgreed. Returns the rank that came last.
@@ -59,21 +54,10 @@ class Executor {
   MaybeError broken() const;
 
  private:
-  // `about` is the operation that a failure is about.
-  Result<size_t> Agree(const std::vector<Operation*>& ready, Spent& spent, const Operation*& about);
-  // What all ranks offer. Not for groups of one.
-  Result<Agreement> MakeAgreement(Group& group, std::vector<int32_t> offer, Spent& spent);
-  // A small one of the library's own, where agreements go.
-  MaybeError RunOwn(Group& group, Collective what, Spent& spent);
-  // `mine`: none of a rank that is in Join.
-  Error Disagreement(Group& group, const Operation* mine);
-  // Tells the ranks that are in Join about the operations; those give none.
-  Result<std::vector<Collective>> ShareWithJoined(Group& group, size_t count,
-                                                  const std::vector<Operation*>& mine);
-  Result<Agreement> AgreeAsJoined(Group& group);
-  MaybeError GoAlong(Group& group, size_t count, size_t threshold);
-  // The first `count` of `ready`, which all ranks have agreed on.
-  void RunBatches(const std::vector<Operation*>& ready, size_t count, size_t threshold, Spent spent,
+  // Zeros, as the others run `agreed`.
+  MaybeError GoAlong(Group& group, const std::vector<Collective>& agreed, size_t threshold);
+  // What all ranks have agreed on.
+  void RunBatches(const std::vector<Operation*>& agreed, size_t threshold, Spent spent,
                   int64_t waited_ns, int64_t begin_ns, const Done& done);
   MaybeError RunBatch(const std::vector<Operation*>& operations, Spent& spent, int64_t waited_ns,
                       int64_t begin_ns);
@@ -83,7 +67,9 @@ class Executor {
   static void FillRecord(TimelineRecord& record, uint64_t number, uint64_t bytes, TimelineKind kind,
                          const Spent& spent);
   void Record(const Operation& operation, int64_t begin_ns, int64_t end_ns, const Spent& spent);
-  // Adds to `error` who was in what, and ends the job's collectives.
+  // `error` with who was in what.
+  Error Locate(const Operation& operation, Error error) const;
+  // Locates it, and ends the job's collectives.
   Error Break(const Operation& operation, Error error);
   // Memory for `bytes`, kept for the next time.
   Result<std::byte*> Buffer(size_t bytes);
@@ -91,7 +77,9 @@ class Executor {
   const Environment& env_;
   Groups& groups_;
   ProgressPage& page_;
-  std::byte* buffer_ = nullptr;  // from the world's communicator, or plain
+  Negotiator negotiator_;
+  int64_t stalled_since_ns_ = 0;  // when the first round began that agreed on nothing; else 0
+  std::byte* buffer_ = nullptr;   // from the world's communicator, or plain
   size_t buffer_bytes_ = 0;
   bool buffer_is_plain_ = false;
 

@@ -27,6 +27,7 @@ struct Group {
   uint64_t next_number = 0;  // of the program's collectives: the same on all members
   uint64_t next_run = 0;     // of the communicator's
   uint64_t next_control = 0;
+  uint64_t next_unnamed = 0;  // of the asynchronous collectives without a name; the queue's
 
   Communicator* agreements() { return control != nullptr ? control.get() : communicator.get(); }
 };

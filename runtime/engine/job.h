@@ -27,8 +27,8 @@ struct Launcher {
   bool closed = false;           // it let us join once only, and that is over
 };
 
-// This process's membership of a job, from a finished bootstrap on. Used by one thread at a time;
-// rank, size, topology and groups' ranks may be read by any.
+// This process's membership of a job, from a finished bootstrap on. Used by one thread at a time,
+// but for Wait and Test; rank, size, topology and groups' ranks may be read by any.
 class Job {
  public:
   // Meets the other ranks and connects to them. `launcher` and `page` outlive the job.

@@ -3,11 +3,13 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
 #include "runtime/base/signal_guard.h"
 #include "runtime/base/types.h"
+#include "runtime/engine/fusion.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -28,27 +30,45 @@ Queue::~Queue() {
   if (thread_.joinable()) thread_.join();
 }
 
-Result<dtrain_handle> Queue::Add(Operation operation) {
-  if (!thread_.joinable()) {
-    const AllSignalsBlocked blocked;
-    try {
-      thread_ = std::thread([this] { Main(); });
-    } catch (const std::system_error& e) {
-      return Error{DTRAIN_ERROR_RESOURCES,
-                   std::string("cannot start the thread for asynchronous calls: ") + e.what() +
-                       "; see ulimit -u and pids.max of the cgroup"};
-    }
-    pthread_setname_np(thread_.native_handle(), "dtrain-engine");
+MaybeError Queue::StartThread() {
+  if (thread_.joinable()) return std::nullopt;
+  const AllSignalsBlocked blocked;
+  try {
+    thread_ = std::thread([this] { Main(); });
+  } catch (const std::system_error& e) {
+    return Error{DTRAIN_ERROR_RESOURCES,
+                 std::string("cannot start the thread for asynchronous calls: ") + e.what() +
+                     "; see ulimit -u and pids.max of the cgroup"};
   }
+  pthread_setname_np(thread_.native_handle(), "dtrain-engine");
+  return std::nullopt;
+}
+
+Result<dtrain_handle> Queue::Add(Operation operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (MaybeError error = StartThread()) return *error;
+  Group& group = *operation.group;
+  const bool named = !operation.name.empty();
+  operation.pending = {KeyOf(operation.name, group.next_unnamed), SignatureOf(operation.what)};
+  if (!keys_.emplace(group.id, operation.pending.key).second) {
+    return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
+                 "a collective named \"" + Printable(operation.name) +
+                     "\" is not done yet: wait for it before the name is used again"};
+  }
+  if (!named) ++group.next_unnamed;
+  operation.added = std::chrono::steady_clock::now();
+  several_call_ |= caller_ != std::thread::id() && caller_ != std::this_thread::get_id();
+  caller_ = std::this_thread::get_id();
+
   auto entry = std::make_unique<Entry>();
   entry->operation = std::move(operation);
-  entry->added = std::chrono::steady_clock::now();
-  const std::lock_guard<std::mutex> lock(mutex_);
   const dtrain_handle handle = next_handle_++;
   const bool wake = ShouldWake(entry->operation);
   waiting_.push_back(entry.get());
   entries_.emplace(handle, std::move(entry));
+  added_ = true;
   if (wake) work_.notify_one();
+  if (awaited_ > 0) done_.notify_all();  // who pauses between rounds
   return handle;
 }
 
@@ -57,9 +77,14 @@ MaybeError Queue::Wait(dtrain_handle handle) {
   const auto found = entries_.find(handle);
   if (found == entries_.end()) return NoSuch(handle);
   Entry& entry = *found->second;
+  if (entry.awaited) {
+    return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
+                 "another thread waits for handle " + std::to_string(handle) + " already"};
+  }
+  entry.awaited = true;
   RunUntil(lock, [&] { return entry.done; });
   MaybeError error = std::move(entry.error);
-  entries_.erase(found);
+  entries_.erase(handle);
   return error;
 }
 
@@ -68,7 +93,7 @@ MaybeError Queue::Test(dtrain_handle handle, bool& done) {
   done = false;
   const auto found = entries_.find(handle);
   if (found == entries_.end()) return NoSuch(handle);
-  if (!found->second->done) return std::nullopt;
+  if (!found->second->done || found->second->awaited) return std::nullopt;
   done = true;
   MaybeError error = std::move(found->second->error);
   entries_.erase(found);
@@ -76,7 +101,7 @@ MaybeError Queue::Test(dtrain_handle handle, bool& done) {
 }
 
 void Queue::Drain() {
-  if (!thread_.joinable()) return;
+  if (!thread_.joinable()) return;  // nothing was ever added
   std::unique_lock<std::mutex> lock(mutex_);
   RunUntil(lock, [&] { return waiting_.empty(); });
 }
@@ -84,16 +109,26 @@ void Queue::Drain() {
 template <typename IsDone>
 void Queue::RunUntil(std::unique_lock<std::mutex>& lock, IsDone is_done) {
   if (is_done()) return;
-  awaited_ = true;
+  ++awaited_;
   while (!is_done()) {
     if (running_) {
       done_.wait(lock, [&] { return !running_ || is_done(); });
+    } else if (pause_.count() > 0 && !added_) {
+      Pause(lock);
     } else {
-      RunFront(lock);
+      RunFront(lock, true);
     }
   }
-  awaited_ = false;
+  --awaited_;
+  // Another one that waits, or the thread, goes on.
+  done_.notify_all();
   if (!waiting_.empty()) work_.notify_one();
+}
+
+void Queue::Pause(std::unique_lock<std::mutex>& lock) {
+  const auto over = [&] { return added_ || running_ || waiting_.empty(); };
+  done_.wait_for(lock, pause_, over);
+  added_ = true;  // another round, one way or the other
 }
 
 size_t Queue::CountReady(bool& complete) const {
@@ -109,7 +144,7 @@ size_t Queue::CountReady(bool& complete) const {
     }
     ++count;
     bytes += operation.what.count * ElementSize(operation.what.type);
-    if (count < kMostAgreed && bytes < threshold_) continue;
+    if (count < kMostOffered && bytes < threshold_) continue;
     complete = true;
     break;
   }
@@ -123,31 +158,32 @@ bool Queue::MayFuse(const Operation& operation) const {
 void Queue::Gather(std::unique_lock<std::mutex>& lock) {
   const Entry& front = *waiting_.front();
   if (!MayFuse(front.operation)) return;
-  work_.wait_until(lock, front.added + cycle_time_, [&] {
-    if (awaited_ || running_ || stopping_ || waiting_.empty()) return true;
+  work_.wait_until(lock, front.operation.added + cycle_time_, [&] {
+    if (awaited_ > 0 || running_ || stopping_ || waiting_.empty()) return true;
     bool complete = false;
     CountReady(complete);
     return complete;
   });
 }
 
-void Queue::RunFront(std::unique_lock<std::mutex>& lock) {
+void Queue::RunFront(std::unique_lock<std::mutex>& lock, bool waits) {
+  constexpr std::chrono::microseconds kFirstPause{500}, kLongestPause{16'000};
   running_ = true;
-  Operation& first = waiting_.front()->operation;
-  const bool fuse = MayFuse(first);
-  bool complete = false;
-  const size_t count = fuse ? CountReady(complete) : 1;
-  std::vector<Operation*> ready;
-  for (size_t i = 0; i < count; ++i) ready.push_back(&waiting_[i]->operation);
-  lock.unlock();
-  if (fuse) {
-    executor_.RunAgreed(ready, threshold_, [this](Operation& operation, const MaybeError& error) {
-      SetDone(operation, error);
-    });
-  } else {
-    SetDone(first, executor_.Run(first, false));
+  added_ = false;
+  const Group* group = waiting_.front()->operation.group;
+  std::vector<Operation*> pending;
+  for (Entry* entry : waiting_) {
+    if (entry->operation.group == group) pending.push_back(&entry->operation);
   }
+  // Another thread may still make what the other ranks have.
+  const bool stuck = waits && !several_call_ && caller_ == std::this_thread::get_id();
+  lock.unlock();
+  const size_t over = executor_.RunAgreed(
+      pending, stuck, threshold_,
+      [this](Operation& operation, const MaybeError& error) { SetDone(operation, error); });
   lock.lock();
+  pause_ =
+      over > 0 ? std::chrono::microseconds(0) : std::clamp(2 * pause_, kFirstPause, kLongestPause);
   running_ = false;
   done_.notify_all();
 }
@@ -157,12 +193,14 @@ void Queue::RunFront(std::unique_lock<std::mutex>& lock) {
 bool Queue::ShouldWake(const Operation& operation) const {
   if (asleep_ || cycle_time_.count() == 0 || !MayFuse(operation)) return true;
   const size_t bytes = operation.what.count * ElementSize(operation.what.type);
-  return bytes > kLargestFused || waiting_.size() + 1 >= kMostAgreed;
+  return bytes > kLargestFused || waiting_.size() + 1 >= kMostOffered;
 }
 
 void Queue::AwaitWork(std::unique_lock<std::mutex>& lock) {
   constexpr int kIdleCycles = 50;  // before the thread sleeps until it is woken
-  const auto has_work = [&] { return stopping_ || (!waiting_.empty() && !awaited_); };
+  const auto has_work = [&] {
+    return (stopping_ && !running_) || (!waiting_.empty() && awaited_ == 0 && !running_);
+  };
   for (int i = 0; i < kIdleCycles && cycle_time_.count() > 0; ++i) {
     if (work_.wait_for(lock, cycle_time_, has_work)) return;
   }
@@ -178,7 +216,12 @@ void Queue::Main() {
     AwaitWork(lock);
     if (waiting_.empty()) return;
     Gather(lock);
-    if (!waiting_.empty() && !awaited_ && !running_) RunFront(lock);
+    if (waiting_.empty() || awaited_ > 0 || running_) continue;
+    if (pause_.count() > 0 && !added_) {
+      Pause(lock);
+    } else {
+      RunFront(lock, false);
+    }
   }
 }
 
@@ -187,6 +230,7 @@ void Queue::SetDone(Operation& operation, const MaybeError& error) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto i = waiting_.begin(); i != waiting_.end(); ++i) {
     if (&(*i)->operation != &operation) continue;
+    keys_.erase({operation.group->id, operation.pending.key});
     (*i)->error = error;
     (*i)->done = true;
     waiting_.erase(i);

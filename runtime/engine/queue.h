@@ -8,18 +8,20 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/engine/executor.h"
 
 namespace dtrain::runtime {
 
-// The asynchronous collectives of this process, in the order in which they were made, and the one
-// thread that runs them, which starts with the first of them. Whoever waits for one runs what is in
-// the queue itself, where that thread is not at it already: handing over would take longer than
-// most collectives. All functions are called by one thread at a time.
+// The asynchronous collectives of this process, and the one thread that runs them, which starts
+// with the first of them. Whoever waits for one runs what is in the queue itself, where nobody else
+// is at it already: handing over would take longer than most collectives. Any thread may call
+// anything but Drain and the destructor, which are for one at a time while nobody adds more.
 class Queue {
  public:
   explicit Queue(Executor& executor) : executor_(executor) {}
@@ -37,7 +39,7 @@ class Queue {
 
   size_t fusion_threshold() const { return threshold_; }
 
-  // Fails only when no thread can be started.
+  // Fails when no thread can be started, or one of the same name and group is in the queue.
   Result<dtrain_handle> Add(Operation operation);
   // Returns when the operation is done, with how it went, and forgets the handle.
   MaybeError Wait(dtrain_handle handle);
@@ -49,20 +51,26 @@ class Queue {
  private:
   struct Entry {
     Operation operation;
-    std::chrono::steady_clock::time_point added;
     bool done = false;
+    bool awaited = false;  // a thread is in Wait for it
     MaybeError error;
   };
 
   void Main();
   void AwaitWork(std::unique_lock<std::mutex>& lock);
   bool ShouldWake(const Operation& operation) const;
+  Result<dtrain_handle> Enter(Operation operation);
+  MaybeError StartThread();
   // Lets the front of the queue wait a little for more that may run with it.
   void Gather(std::unique_lock<std::mutex>& lock);
   // From the front, how many all-reduces of one group, and whether more could still join them.
   size_t CountReady(bool& complete) const;
-  // Runs what is at the front of the queue; `lock` is free meanwhile.
-  void RunFront(std::unique_lock<std::mutex>& lock);
+  // A round for the group at the front of the queue; `lock` is free meanwhile. `waits`: the calling
+  // thread does nothing else before one of them is done.
+  void RunFront(std::unique_lock<std::mutex>& lock, bool waits);
+  // After a round in which no operation was pending on all ranks: until there is another one here,
+  // or for a moment, as another rank may have another one.
+  void Pause(std::unique_lock<std::mutex>& lock);
   bool MayFuse(const Operation& operation) const;
   void SetDone(Operation& operation, const MaybeError& error);
   template <typename IsDone>
@@ -76,11 +84,16 @@ class Queue {
   std::condition_variable work_;  // for the thread: more to do, or no more to wait for
   std::condition_variable done_;  // for who waits: something is done, or nobody runs any more
   std::deque<Entry*> waiting_;    // not done
+  std::set<std::pair<uint32_t, uint64_t>> keys_;  // of these: group and key
   std::unordered_map<dtrain_handle, std::unique_ptr<Entry>> entries_;
   dtrain_handle next_handle_ = 1;
-  bool running_ = false;  // somebody is inside RunFront
-  bool awaited_ = false;  // somebody waits, and runs the queue
-  bool asleep_ = false;   // the thread has to be woken for new work
+  bool running_ = false;                // somebody is inside RunFront
+  int awaited_ = 0;                     // so many wait, and run the queue
+  bool added_ = false;                  // something, since the last round began
+  std::chrono::microseconds pause_{0};  // after rounds without a result; 0 after one with
+  std::thread::id caller_;              // the only thread that has added anything so far
+  bool several_call_ = false;           // or there are several
+  bool asleep_ = false;                 // the thread has to be woken for new work
   bool stopping_ = false;
   std::thread thread_;
 };

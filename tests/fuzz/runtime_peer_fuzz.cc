@@ -6,14 +6,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/boot/bootstrap.h"
 #include "runtime/boot/pmi_client.h"
 #include "runtime/boot/topology.h"
 #include "runtime/engine/backend.h"
-#include "runtime/engine/fusion.h"
+#include "runtime/engine/matching.h"
+#include "runtime/engine/statement.h"
 #include "runtime/nccl/member.h"
 #include "runtime/nccl/wish.h"
 #include "runtime/shm/local_group.h"
@@ -59,7 +62,25 @@ void Offers(std::string_view bytes) {
   auto offer = Things<int32_t>(bytes, kOfferWords);
   offer.resize(kOfferWords, INT32_MAX);
   const Agreement agreement = ReadOffers(offer);
-  DTRAIN_CHECK(!agreement.differs || *agreement.differs < agreement.count);
+  DTRAIN_CHECK(agreement.count <= kMostOffered);
+  DTRAIN_CHECK(!agreement.differs || agreement.count == 0);
+}
+
+// One word chooses the room of a list, the rest are the lists of several ranks.
+void Lists(std::string_view bytes) {
+  const auto words = Things<int64_t>(bytes, 500);
+  if (words.empty()) return;
+  const size_t each = ListWords(static_cast<uint64_t>(words[0]) % 8);
+  std::vector<PendingList> lists;
+  size_t most = 0;
+  for (size_t at = 1; at + each <= words.size(); at += each) {
+    auto list = UnpackList(std::span(words).subspan(at, each));
+    if (!list) continue;
+    most = std::max(most, list->pending.size());
+    lists.push_back(std::move(*list));
+  }
+  const Matches matches = Match(lists);
+  DTRAIN_CHECK(matches.common.size() + matches.differing.size() <= most);
 }
 
 void Members(std::string_view bytes) {
@@ -111,8 +132,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   using namespace dtrain::runtime;  // NOLINT(google-build-using-namespace)
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr void (*kTargets[])(std::string_view) = {Requests, Wishes, Statements, Offers,
-                                                    Members,  Hellos, Mapping,    Launcher};
+  constexpr void (*kTargets[])(std::string_view) = {Requests, Wishes,  Statements, Offers, Members,
+                                                    Hellos,   Mapping, Launcher,   Lists};
   kTargets[data[0] % std::size(kTargets)](bytes);
   return 0;
 }

@@ -7,19 +7,24 @@
  * Buffers    belong to the caller, dense and naturally aligned: host memory, or memory of a GPU
  * when the job runs on NCCL. A blocking call keeps no pointer; an asynchronous one may use its
  *            buffers until its handle is done. Counts are elements, never bytes.
- * Order      Every rank of a group calls the same collectives on it, in the same order, with the
- *            same count, type, operation, root and name. When a rank differs, all fail with
+ * Order      Every rank of a group calls the same blocking collectives on it, in the same order,
+ *            with the same count, type, operation and root. When a rank differs, all fail with
  *            DTRAIN_ERROR_MISMATCH, which names the ranks; nobody gets a wrong result from it. (On
- *            NCCL, finding that out takes DTRAIN_CHECK=1.)
+ *            NCCL, finding that out takes DTRAIN_CHECK=1.) Asynchronous collectives of a group are
+ *            matched by name, those without one by their position among those, so each rank may
+ *            make them in an order of its own. Ranks that mean different things by one name get
+ *            DTRAIN_ERROR_MISMATCH for it, and nothing else suffers.
  * Results    are the same bits on every rank of an all-reduce, and on CPUs from run to run with the
  *            same inputs, ranks and nodes.
- * Threads    One call at a time per process: a call made while another thread is inside one returns
- *            DTRAIN_ERROR_BUSY and does nothing. The rank and size functions, marks,
- *            dtrain_backend, dtrain_last_error, dtrain_status_name and dtrain_version may be called
- *            at any time from any thread.
- * Failure    A call either succeeds or leaves a text in dtrain_last_error(). A collective that
- *            failed closes all connections, so that the other ranks fail at once too; output
- *            buffers are then undefined and only dtrain_finalize is left to call.
+ * Threads    Any thread may call anything. Calls take turns: a second one waits until the first is
+ *            over. dtrain_wait goes on beside other calls, on several threads for different
+ * handles, and dtrain_test never waits. The rank and size functions, marks, dtrain_backend,
+ *            dtrain_last_error, dtrain_status_name and dtrain_version do not take turns.
+ * Failure    A call either succeeds or leaves a text in dtrain_last_error(). A blocking collective
+ *            that failed, or an asynchronous one whose connection broke, closes all connections, so
+ *            that the other ranks fail at once too; output buffers are then undefined and only
+ *            dtrain_finalize is left to call. An asynchronous one that the ranks could not agree on
+ *            has not begun: its buffers are as they were, and the job goes on.
  * Versions   Values and functions are added, never renumbered or removed, within one SONAME.
  */
 #ifndef DTRAIN_DTRAIN_H_
@@ -43,7 +48,7 @@ typedef enum dtrain_status {
   DTRAIN_ERROR_LAUNCHER = 5,         /* the launcher's PMI server refused, or is gone */
   DTRAIN_ERROR_NETWORK = 6,   /* another rank could not be reached, or its connection broke */
   DTRAIN_ERROR_TIMEOUT = 7,   /* the other ranks did not come in time */
-  DTRAIN_ERROR_BUSY = 8,      /* another thread is inside a call */
+  DTRAIN_ERROR_BUSY = 8,      /* not returned any more: calls take turns */
   DTRAIN_ERROR_RESOURCES = 9, /* out of memory, descriptors or threads */
   DTRAIN_ERROR_INTERNAL = 10, /* a fault of libdtrain's own: please report it */
   DTRAIN_ERROR_MISMATCH = 11, /* the ranks do not ask for the same thing */
@@ -173,8 +178,8 @@ typedef struct dtrain_options {
   size_t struct_size;
   uint64_t flags;     /* none defined: 0 */
   dtrain_group group; /* default: all ranks */
-  const char* name;   /* for error texts and the timeline; the same on all ranks, which fail with
-                         DTRAIN_ERROR_MISMATCH where it is not; copied; default none */
+  const char* name;   /* by which the ranks match it, also for error texts and the timeline; not
+                         that of another one in flight on the group; copied; default none */
   void* stream;       /* cudaStream_t that device buffers are used on; default: the legacy stream */
 } dtrain_options;
 
@@ -183,9 +188,14 @@ typedef struct dtrain_options {
 
 /*
  * As the blocking call of the same name, but on options->group, and returning at once: the
- * collective is done when dtrain_wait or dtrain_test says so. `options` may be NULL. Asynchronous
- * and blocking calls keep the order in which they were made; ranks and counts are then the group's.
- * Buffers of calls that are in flight together must not overlap, unless they are only read.
+ * collective is done when dtrain_wait or dtrain_test says so. `options` may be NULL; ranks and
+ * counts are the group's. A blocking call runs after all asynchronous ones before it. Ranks that
+ * share several groups use these in the same order. Buffers of calls that are in flight together
+ * must not overlap, unless they are only read.
+ *
+ * A name that is in flight already: DTRAIN_ERROR_INVALID_ARGUMENT, on this rank alone. When no
+ * collective is pending on all ranks and every rank waits for one, each gets DTRAIN_ERROR_MISMATCH
+ * with who waits for what; else it is DTRAIN_ERROR_TIMEOUT in the end. The job goes on.
  *
  * All-reduces that wait at the same time, with the same type, operation and group, may travel as
  * one (fusion): up to DTRAIN_FUSION_THRESHOLD bytes (or HOROVOD_FUSION_THRESHOLD; default 128 MiB,
@@ -224,10 +234,10 @@ DTRAIN_API dtrain_status dtrain_test(dtrain_handle handle, int* done);
 /*
  * Of a rank that has no more data while others still have some: contributes zeros to the
  * asynchronous all-reduces of all ranks that the others make, until every rank has called it; *last
- * (may be NULL) is then the rank that came last. An average is still over all ranks. Anything else
- * that another rank calls meanwhile, also a minimum, maximum or product, makes both fail with
- * DTRAIN_ERROR_MISMATCH. Calls on groups are not helped: they wait. Needs memory for as many zeros
- * as travel at once, and a fusion threshold that is not 0.
+ * (may be NULL) is then the rank that came last. An average is still over all ranks. Any other
+ * asynchronous call meanwhile, also a minimum, maximum or product, fails on the ranks that make it
+ * with DTRAIN_ERROR_MISMATCH, and the job goes on; a blocking call makes both fail. Calls on groups
+ * are not helped: they wait. Needs memory for as many zeros as travel at once.
  */
 DTRAIN_API dtrain_status dtrain_join(int* last);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -197,44 +198,28 @@ TEST(ApiTest, ErrorTextBelongsToItsThread) {
   });
 }
 
-TEST(ApiTest, SecondThreadIsRefusedWhileTheFirstIsInside) {
-  RanksOptions options;
-  options.environment["DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"] = "40";
-  const auto ends = Ranks::Run(
-      2,
-      [](int rank) {
-        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
-        std::thread other;
-        // Rank 1 enters the barrier only after its call was refused, and rank 0's thread cannot
-        // leave the barrier before that.
-        if (rank == 0) {
-          dtrain_status status = DTRAIN_OK;
-          other = std::thread([] {
-            dtrain_status barrier = DTRAIN_ERROR_BUSY;
-            while (barrier == DTRAIN_ERROR_BUSY) barrier = dtrain_barrier();
-            EXPECT_EQ(barrier, DTRAIN_OK);
-          });
-          while (status != DTRAIN_ERROR_BUSY) {
-            status = dtrain_broadcast(nullptr, 1, DTRAIN_INT32, 0);  // refused either way
-          }
-          EXPECT_THAT(dtrain_last_error(), HasSubstr("another thread"));
-          EXPECT_EQ(dtrain_rank(), 0) << "allowed at any time";
-          send(atoi(getenv("TEST_SOCKET_0")), "x", 1, MSG_NOSIGNAL);
-          other.join();
-        } else {
-          char byte = 0;
-          EXPECT_EQ(recv(atoi(getenv("TEST_SOCKET_1")), &byte, 1, 0), 1);
-          EXPECT_EQ(dtrain_barrier(), DTRAIN_OK);
-        }
-        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
-      },
-      [&] {
-        int pair[2];
-        EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-        options.environment["TEST_SOCKET_0"] = std::to_string(pair[0]);
-        options.environment["TEST_SOCKET_1"] = std::to_string(pair[1]);
-        return options;
-      }());
+// Two blocking calls of two threads, on both ranks: the second waits for its turn.
+TEST(ApiTest, SecondThreadWaitsItsTurn) {
+  const auto ends = Ranks::Run(2, [](int rank) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+    constexpr int kCalls = 200;
+    std::atomic<int> inside{0};
+    const auto calls = [&] {
+      for (int i = 0; i < kCalls; ++i) {
+        int64_t value = 1;
+        EXPECT_EQ(dtrain_allreduce(&value, &value, 1, DTRAIN_INT64, DTRAIN_SUM), DTRAIN_OK)
+            << dtrain_last_error();
+        EXPECT_EQ(value, 2);
+        ++inside;
+      }
+    };
+    std::thread other(calls);
+    calls();
+    other.join();
+    EXPECT_EQ(inside.load(), 2 * kCalls);
+    EXPECT_EQ(dtrain_rank(), rank) << "allowed at any time";
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+  });
   EXPECT_EQ(ends, (std::vector<int>{0, 0}));
 }
 

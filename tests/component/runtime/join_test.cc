@@ -90,23 +90,12 @@ void Refused(int n, dtrain_status (*call)(), const char* text) {
   EXPECT_EQ(Ranks::Run(n, body, Patient()), AllZero(n));
 }
 
-TEST(JoinTest, OnlySumsAndAveragesGoOnWithoutARank) {
-  const auto largest = [] {
-    int32_t one = 1;
-    dtrain_handle handle = 0;
-    const dtrain_status status =
-        dtrain_allreduce_async(&one, &one, 1, DTRAIN_INT32, DTRAIN_MAX, nullptr, &handle);
-    return status != DTRAIN_OK ? status : dtrain_wait(handle);
-  };
-  Refused(3, largest, "rank 0 for dtrain_join, which goes along with sums and averages only");
-}
-
 TEST(JoinTest, AnotherCollectiveMeanwhileFailsOnBothSides) {
   const auto blocking = [] {
     int32_t one = 1;
     return dtrain_allreduce(&one, &one, 1, DTRAIN_INT32, DTRAIN_SUM);
   };
-  Refused(2, blocking, "is how asynchronous all-reduces and dtrain_join begin");
+  Refused(2, blocking, "is how asynchronous collectives and dtrain_join begin");
 }
 
 TEST(JoinTest, TheEndOfAnotherRankIsNoticed) {
@@ -124,17 +113,58 @@ TEST(JoinTest, TheEndOfAnotherRankIsNoticed) {
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 7}));
 }
 
-TEST(JoinTest, NeedsFusion) {
-  RanksOptions options = Patient();
-  options.environment["DTRAIN_FUSION_THRESHOLD"] = "0";
-  const auto body = [](int) {
-    EXPECT_EQ(dtrain_join(nullptr), DTRAIN_ERROR_STATE);
-    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
-    EXPECT_EQ(dtrain_join(nullptr), DTRAIN_ERROR_UNSUPPORTED);
-    EXPECT_THAT(dtrain_last_error(), HasSubstr("DTRAIN_FUSION_THRESHOLD"));
-    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
-  };
-  EXPECT_EQ(Ranks::Run(2, body, options), AllZero(2));
+// Others are told, the rank that has joined stays so, and the job goes on.
+TEST(JoinTest, WhatItCannotGoAlongWithHarmsNothing) {
+  for (const char* threshold : {"1000000", "0"}) {
+    RanksOptions options = Patient();
+    options.environment["DTRAIN_FUSION_THRESHOLD"] = threshold;
+    const auto body = [](int rank) {
+      ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+      if (rank != 0) {
+        int32_t one = 1, all[3] = {};
+        dtrain_handle handle = 0;
+        ASSERT_EQ(dtrain_allreduce_async(&one, &one, 1, DTRAIN_INT32, DTRAIN_MAX, nullptr, &handle),
+                  DTRAIN_OK);
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+        EXPECT_THAT(
+            dtrain_last_error(),
+            HasSubstr("rank 0 for dtrain_join, which goes along with sums and averages only"));
+        ASSERT_EQ(dtrain_allgather_async(&one, all, 1, DTRAIN_INT32, nullptr, &handle), DTRAIN_OK);
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+        ASSERT_EQ(dtrain_allreduce_async(&one, &one, 1, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle),
+                  DTRAIN_OK);
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(one, 2);
+        // Names in different orders, and one that the ranks mean differently, beside it.
+        int32_t a = 1, b = 10;
+        dtrain_handle handles[3] = {};
+        dtrain_options named = DTRAIN_OPTIONS_INIT;
+        for (int i = 0; i < 2; ++i) {
+          const bool first = (i == 0) == (rank == 1);
+          named.name = first ? "a" : "b";
+          int32_t* at = first ? &a : &b;
+          ASSERT_EQ(
+              dtrain_allreduce_async(at, at, 1, DTRAIN_INT32, DTRAIN_SUM, &named, &handles[i]),
+              DTRAIN_OK);
+        }
+        named.name = "c";
+        int32_t c[2] = {};
+        ASSERT_EQ(dtrain_allreduce_async(c, c, static_cast<size_t>(rank), DTRAIN_INT32, DTRAIN_SUM,
+                                         &named, &handles[2]),
+                  DTRAIN_OK);
+        EXPECT_EQ(dtrain_wait(handles[0]), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_wait(handles[1]), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_wait(handles[2]), DTRAIN_ERROR_MISMATCH);
+        EXPECT_EQ(a + b, 22);
+      }
+      EXPECT_EQ(dtrain_join(nullptr), DTRAIN_OK) << dtrain_last_error();
+      int32_t one = 1;
+      EXPECT_EQ(dtrain_allreduce(&one, &one, 1, DTRAIN_INT32, DTRAIN_SUM), DTRAIN_OK);
+      EXPECT_EQ(one, 3);
+      EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+    };
+    EXPECT_EQ(Ranks::Run(3, body, options), AllZero(3));
+  }
 }
 
 }  // namespace

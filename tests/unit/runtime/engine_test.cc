@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -11,6 +13,8 @@
 #include "runtime/engine/backend.h"
 #include "runtime/engine/fusion.h"
 #include "runtime/engine/group.h"
+#include "runtime/engine/matching.h"
+#include "runtime/engine/statement.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -29,47 +33,69 @@ Collective Sum(size_t count, dtrain_type type = DTRAIN_FLOAT32, dtrain_op op = D
   return what;
 }
 
+// As the queue does it: those without a name by their order.
+std::vector<Pending> Made(const std::vector<std::pair<std::string, Collective>>& operations) {
+  std::vector<Pending> pending;
+  uint64_t ordinal = 0;
+  for (const auto& [name, what] : operations) {
+    pending.push_back({KeyOf(name, ordinal), SignatureOf(what)});
+    ordinal += name.empty() ? 1 : 0;
+  }
+  return pending;
+}
+
+std::vector<Pending> Unnamed(const std::vector<Collective>& operations) {
+  std::vector<std::pair<std::string, Collective>> named;
+  for (const Collective& what : operations) named.emplace_back("", what);
+  return Made(named);
+}
+
 // What the ranks' all-reduce makes of their offers.
-std::vector<int32_t> Lowest(const std::vector<std::vector<Collective>>& ready_by_rank) {
-  std::vector<int32_t> lowest = MakeOffer(ready_by_rank[0]);
-  for (const auto& ready : ready_by_rank) {
-    const std::vector<int32_t> offer = MakeOffer(ready);
+std::vector<int32_t> Lowest(const std::vector<std::vector<Pending>>& by_rank) {
+  std::vector<int32_t> lowest = MakeOffer(by_rank[0]);
+  for (const auto& pending : by_rank) {
+    const std::vector<int32_t> offer = MakeOffer(pending);
     for (size_t i = 0; i < offer.size(); ++i) lowest[i] = std::min(lowest[i], offer[i]);
   }
   return lowest;
 }
 
-TEST(AgreementTest, IsOnWhatAllRanksHaveReady) {
-  const std::vector<Collective> three = {Sum(1), Sum(2), Sum(3)};
-  const Agreement agreement = ReadOffers(Lowest({three, {Sum(1), Sum(2)}, three}));
+TEST(OfferTest, AllRanksRunWhatAllHaveReady) {
+  const auto three = Unnamed({Sum(1), Sum(2), Sum(3)});
+  const Agreement agreement = ReadOffers(Lowest({three, Unnamed({Sum(1), Sum(2)}), three}));
   EXPECT_EQ(agreement.count, 2u);
-  EXPECT_EQ(agreement.differs, std::nullopt) << "what is not ready everywhere does not count yet";
+  EXPECT_FALSE(agreement.differs) << "what is not ready everywhere does not count yet";
 }
 
-TEST(AgreementTest, FindsTheFirstOperationThatDiffers) {
-  const std::vector<Collective> one = {Sum(1), Sum(2), Sum(3), Sum(4)};
-  for (const std::vector<Collective>& other :
-       {std::vector<Collective>{Sum(1), Sum(2), Sum(7), Sum(4)},
-        {Sum(1), Sum(2), Sum(3, DTRAIN_INT32), Sum(4)},
-        {Sum(1), Sum(2), Sum(3, DTRAIN_FLOAT32, DTRAIN_MAX), Sum(4)},
-        {Sum(1), Sum(2), Sum(4), Sum(3)}}) {
-    EXPECT_EQ(ReadOffers(Lowest({one, other})).differs, std::optional<size_t>(2));
-    EXPECT_EQ(ReadOffers(Lowest({other, one, one})).differs, std::optional<size_t>(2));
+TEST(OfferTest, EndsBeforeTheFirstOperationThatDiffers) {
+  const auto one = Unnamed({Sum(1), Sum(2), Sum(3), Sum(4)});
+  for (const auto& other :
+       {Unnamed({Sum(1), Sum(2), Sum(7), Sum(4)}), Unnamed({Sum(1), Sum(2), Sum(3, DTRAIN_INT32)}),
+        Unnamed({Sum(1), Sum(2), Sum(3, DTRAIN_FLOAT32, DTRAIN_MAX), Sum(4)}),
+        Unnamed({Sum(1), Sum(2), Sum(4), Sum(3)})}) {
+    EXPECT_EQ(ReadOffers(Lowest({one, other})).count, 2u);
+    EXPECT_EQ(ReadOffers(Lowest({other, one, one})).count, 2u);
+    EXPECT_FALSE(ReadOffers(Lowest({one, other})).differs);
   }
 }
 
-TEST(AgreementTest, TheNameIsPartOfIt) {
-  std::vector<Collective> one(3, Sum(4)), other = one;
-  one[1].name = NameHash("a");
-  other[1].name = NameHash("b");
-  EXPECT_EQ(ReadOffers(Lowest({one, other})).differs, std::optional<size_t>(1));
-  EXPECT_EQ(ReadOffers(Lowest({one, one})).differs, std::nullopt);
-  other[1].name = 0;
-  EXPECT_EQ(ReadOffers(Lowest({one, other})).differs, std::optional<size_t>(1)) << "none";
+TEST(OfferTest, RanksThatBeginDifferentlyMustListWhatTheyHave) {
+  const Agreement agreement =
+      ReadOffers(Lowest({Unnamed({Sum(1)}), Unnamed({Sum(2), Sum(2), Sum(2)})}));
+  EXPECT_TRUE(agreement.differs);
+  EXPECT_EQ(agreement.count, 0u);
+  EXPECT_EQ(agreement.most, 3u) << "as long as the longest list";
 }
 
-TEST(AgreementTest, ARankThatHasJoinedGoesAlongWithTheOthers) {
-  const std::vector<Collective> two = {Sum(1), Sum(2)};
+TEST(OfferTest, TheNameIsPartOfIt) {
+  const auto a = Made({{"a", Sum(4)}}), b = Made({{"b", Sum(4)}}), none = Made({{"", Sum(4)}});
+  EXPECT_TRUE(ReadOffers(Lowest({a, b})).differs);
+  EXPECT_TRUE(ReadOffers(Lowest({a, none})).differs);
+  EXPECT_EQ(ReadOffers(Lowest({a, a})).count, 1u);
+}
+
+TEST(OfferTest, ARankThatHasJoinedGoesAlongWithTheOthers) {
+  const auto two = Unnamed({Sum(1), Sum(2)});
   const auto with_joined = [](std::vector<int32_t> lowest) {
     const std::vector<int32_t> offer = MakeJoinedOffer();
     for (size_t i = 0; i < offer.size(); ++i) lowest[i] = std::min(lowest[i], offer[i]);
@@ -77,17 +103,120 @@ TEST(AgreementTest, ARankThatHasJoinedGoesAlongWithTheOthers) {
   };
   const Agreement agreement = with_joined(Lowest({two, two}));
   EXPECT_EQ(agreement.count, 2u);
-  EXPECT_EQ(agreement.differs, std::nullopt);
   EXPECT_TRUE(agreement.joined);
   EXPECT_FALSE(agreement.all_joined);
-  EXPECT_EQ(with_joined(Lowest({two, {Sum(1), Sum(3)}})).differs, std::optional<size_t>(1));
+  EXPECT_EQ(with_joined(Lowest({two, Unnamed({Sum(1), Sum(3)})})).count, 1u);
+  const Agreement differing = with_joined(Lowest({two, Unnamed({Sum(3)})}));
+  EXPECT_TRUE(differing.differs);
+  EXPECT_EQ(differing.most, 2u);
   EXPECT_TRUE(with_joined(MakeJoinedOffer()).all_joined);
   EXPECT_FALSE(ReadOffers(Lowest({two, two})).joined);
 }
 
-TEST(AgreementTest, TakesNoMoreThanFit) {
-  const std::vector<Collective> many(kMostAgreed + 5, Sum(9));
-  EXPECT_EQ(ReadOffers(Lowest({many, many})).count, kMostAgreed);
+TEST(OfferTest, TakesNoMoreThanFit) {
+  const auto many = Unnamed(std::vector<Collective>(kMostOffered + 5, Sum(9)));
+  EXPECT_EQ(ReadOffers(Lowest({many, many})).count, kMostOffered);
+}
+
+PendingList Stuck(std::vector<Pending> pending) { return {false, true, false, std::move(pending)}; }
+
+PendingList Running(std::vector<Pending> pending) {
+  return {false, false, false, std::move(pending)};
+}
+
+TEST(MatchTest, FindsWhatAllRanksHaveInTheOrderOfTheFirst) {
+  const auto zero = Made({{"c", Sum(3)}, {"a", Sum(1)}, {"b", Sum(2)}});
+  const auto one = Made({{"b", Sum(2)}, {"d", Sum(4)}, {"c", Sum(3)}});
+  const Matches matches = Match({Stuck(zero), Stuck(one)});
+  EXPECT_THAT(matches.common, ElementsAre(KeyOf("c", 0), KeyOf("b", 0)));
+  EXPECT_TRUE(matches.differing.empty());
+  EXPECT_FALSE(matches.hopeless);
+}
+
+TEST(MatchTest, ThoseWithoutANameGoByTheirPositionAmongThose) {
+  const auto zero = Made({{"", Sum(1)}, {"x", Sum(9)}, {"", Sum(2)}});
+  const auto one = Made({{"x", Sum(9)}, {"", Sum(1)}, {"", Sum(2)}});
+  EXPECT_EQ(Match({Stuck(zero), Stuck(one)}).common.size(), 3u);
+}
+
+TEST(MatchTest, TheSameNameForDifferentThingsIsTold) {
+  for (const Collective& other :
+       {Sum(2), Sum(1, DTRAIN_INT32), Sum(1, DTRAIN_FLOAT32, DTRAIN_MAX)}) {
+    const Matches matches = Match(
+        {Stuck(Made({{"a", Sum(1)}, {"b", Sum(5)}})), Stuck(Made({{"b", Sum(5)}, {"a", other}}))});
+    EXPECT_THAT(matches.differing, ElementsAre(KeyOf("a", 0)));
+    EXPECT_THAT(matches.common, ElementsAre(KeyOf("b", 0)));
+  }
+  Collective broadcast = Sum(1);
+  broadcast.kind = Collective::Kind::kBroadcast;
+  EXPECT_THAT(Match({Stuck(Made({{"a", Sum(1)}})), Stuck(Made({{"a", broadcast}}))}).differing,
+              ElementsAre(KeyOf("a", 0)));
+  broadcast.root = 1;
+  Collective from_zero = broadcast;
+  from_zero.root = 0;
+  EXPECT_NE(SignatureOf(broadcast), SignatureOf(from_zero));
+}
+
+TEST(MatchTest, IsHopelessOnlyWhenNoRankCanHaveMore) {
+  const auto a = Made({{"a", Sum(1)}}), b = Made({{"b", Sum(1)}});
+  EXPECT_TRUE(Match({Stuck(a), Stuck(b)}).hopeless);
+  EXPECT_FALSE(Match({Stuck(a), Running(b)}).hopeless);
+  EXPECT_FALSE(Match({Stuck(a), Stuck(a)}).hopeless);
+  const PendingList joined{true, false, false, {}};
+  EXPECT_TRUE(Match({Stuck(a), joined, Stuck(b)}).hopeless);
+  EXPECT_THAT(Match({joined, Stuck(b)}).common, ElementsAre(KeyOf("b", 0)));
+}
+
+TEST(MatchTest, WhatHasWaitedTooLongCountsOnlyWhereNothingElseCanRun) {
+  PendingList late = Running(Made({{"a", Sum(1)}}));
+  late.overdue = true;
+  EXPECT_TRUE(Match({late, Running(Made({{"b", Sum(1)}}))}).overdue);
+  EXPECT_FALSE(Match({late, Running(Made({{"a", Sum(1)}}))}).overdue);
+}
+
+TEST(ListTest, SurvivesTheTripAndRefusesWhatNoRankSays) {
+  PendingList list = Stuck(Made({{"a", Sum(1)}, {"", Sum(2)}}));
+  const std::vector<int64_t> words = PackList(list, 5);
+  EXPECT_EQ(words.size(), ListWords(5));
+  const auto back = UnpackList(words);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_TRUE(back->stuck && !back->joined && !back->overdue);
+  ASSERT_EQ(back->pending.size(), 2u);
+  EXPECT_EQ(back->pending[1].key, list.pending[1].key);
+  EXPECT_EQ(back->pending[1].signature, list.pending[1].signature);
+  for (const int64_t count : {int64_t{-1}, int64_t{6}, INT64_MAX, int64_t{0}}) {
+    std::vector<int64_t> bad = words;
+    bad[1] = count;
+    EXPECT_FALSE(UnpackList(bad).has_value()) << count;
+  }
+  EXPECT_FALSE(UnpackList({}).has_value());
+}
+
+// Whatever the orders, all ranks come to the same verdict, and it is about what all of them have.
+TEST(MatchTest, AnyOrdersLeadToTheSameSet) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int run = 0; run < 300; ++run) {
+    std::vector<PendingList> lists(2 + random() % 3);
+    std::map<uint64_t, size_t> holders;
+    for (PendingList& list : lists) {
+      std::vector<std::pair<std::string, Collective>> made;
+      for (int i = 0; i < 12; ++i) {
+        if (random() % 3 != 0) made.emplace_back("t" + std::to_string(i), Sum(1));
+      }
+      made.emplace_back("always", Sum(1));
+      std::shuffle(made.begin(), made.end(), random);
+      list = Running(Made(made));
+      for (const Pending& pending : list.pending) ++holders[pending.key];
+    }
+    const Matches matches = Match(lists);
+    std::set<uint64_t> common(matches.common.begin(), matches.common.end());
+    EXPECT_EQ(common.size(), matches.common.size());
+    for (const auto& [key, ranks] : holders) {
+      EXPECT_EQ(common.count(key), ranks == lists.size() ? 1u : 0u);
+    }
+  }
 }
 
 TEST(PlanTest, PutsTheSameTypeAndOperationTogetherUpToTheThreshold) {
@@ -98,6 +227,13 @@ TEST(PlanTest, PutsTheSameTypeAndOperationTogetherUpToTheThreshold) {
               ElementsAre(ElementsAre(0, 2, 3), ElementsAre(1), ElementsAre(4), ElementsAre(5)));
   EXPECT_EQ(PlanBatches(agreed, 0).size(), agreed.size());
   EXPECT_EQ(PlanBatches({Sum(0), Sum(0)}, 0).size(), 2) << "nor do empty ones travel together";
+}
+
+TEST(PlanTest, OtherKindsGoAlone) {
+  Collective gather = Sum(1);
+  gather.kind = Collective::Kind::kAllgather;
+  EXPECT_THAT(PlanBatches({Sum(1), gather, gather, Sum(1)}, size_t{1} << 30),
+              ElementsAre(ElementsAre(0, 3), ElementsAre(1), ElementsAre(2)));
 }
 
 TEST(PlanTest, LargeOnesGoAlone) {

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/matching.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+
+namespace dtrain::runtime {
+namespace {
+
+constexpr int32_t kNotReady = std::numeric_limits<int32_t>::max();
+constexpr size_t kHashesAt = 1, kComplementsAt = kHashesAt + kMostOffered;
+constexpr size_t kMostAt = kOfferWords - 2, kJoinedAt = kOfferWords - 1;
+
+constexpr int64_t kJoinedBit = 1, kStuckBit = 2, kOverdueBit = 4;
+
+uint64_t Mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 29);
+}
+
+}  // namespace
+
+uint64_t KeyOf(std::string_view name, uint64_t ordinal) {
+  // Those with and without a name must not meet: one has the highest bit, the other has not.
+  constexpr uint64_t kNamed = uint64_t{1} << 63;
+  if (name.empty()) return ordinal & ~kNamed;
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return Mix(hash, name.size()) | kNamed;
+}
+
+uint64_t SignatureOf(const Collective& what) {
+  uint64_t hash = Mix(0, static_cast<uint64_t>(what.kind));
+  hash = Mix(hash, static_cast<uint64_t>(what.type));
+  hash = Mix(hash, static_cast<uint64_t>(what.op));
+  hash = Mix(hash, static_cast<uint64_t>(what.root));
+  return Mix(hash, what.count);
+}
+
+std::vector<int32_t> MakeOffer(std::span<const Pending> pending) {
+  std::vector<int32_t> offer(kOfferWords, kNotReady);
+  const size_t count = std::min(pending.size(), kMostOffered);
+  offer[0] = static_cast<int32_t>(count);
+  uint64_t hash = 0;
+  for (size_t i = 0; i < count; ++i) {
+    hash = Mix(Mix(hash, pending[i].key), pending[i].signature);
+    // The lowest complement is the complement of the highest: equal ends mean equal hashes.
+    const auto word = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
+    offer[kHashesAt + i] = word;
+    offer[kComplementsAt + i] = ~word;
+  }
+  offer[kMostAt] = ~static_cast<int32_t>(std::min<size_t>(pending.size(), kNotReady - 1));
+  return offer;
+}
+
+std::vector<int32_t> MakeJoinedOffer() {
+  std::vector<int32_t> offer(kOfferWords, kNotReady);
+  offer[kJoinedAt] = 0;
+  return offer;
+}
+
+Agreement ReadOffers(const std::vector<int32_t>& lowest) {
+  Agreement agreement;
+  agreement.joined = lowest[kJoinedAt] == 0;
+  agreement.all_joined = agreement.joined && lowest[0] == kNotReady;
+  if (agreement.all_joined) return agreement;
+  const auto ready = static_cast<size_t>(std::clamp<int32_t>(lowest[0], 0, kMostOffered));
+  while (agreement.count < ready &&
+         lowest[kHashesAt + agreement.count] == ~lowest[kComplementsAt + agreement.count]) {
+    ++agreement.count;
+  }
+  agreement.differs = agreement.count == 0;
+  agreement.most = static_cast<size_t>(std::max(~lowest[kMostAt], 0));
+  return agreement;
+}
+
+std::vector<int64_t> PackList(const PendingList& list, size_t room) {
+  std::vector<int64_t> words(ListWords(std::max(room, list.pending.size())));
+  words[0] = (list.joined ? kJoinedBit : 0) | (list.stuck ? kStuckBit : 0) |
+             (list.overdue ? kOverdueBit : 0);
+  words[1] = static_cast<int64_t>(list.pending.size());
+  for (size_t i = 0; i < list.pending.size(); ++i) {
+    words[2 + 2 * i] = static_cast<int64_t>(list.pending[i].key);
+    words[3 + 2 * i] = static_cast<int64_t>(list.pending[i].signature);
+  }
+  return words;
+}
+
+std::optional<PendingList> UnpackList(std::span<const int64_t> words) {
+  if (words.size() < ListWords(0) || words[0] < 0 || words[1] < 0) return std::nullopt;
+  const auto count = static_cast<uint64_t>(words[1]);
+  if (count > (words.size() - ListWords(0)) / 2) return std::nullopt;
+  PendingList list;
+  list.joined = (words[0] & kJoinedBit) != 0;
+  list.stuck = (words[0] & kStuckBit) != 0;
+  list.overdue = (words[0] & kOverdueBit) != 0;
+  if (list.joined != (count == 0)) return std::nullopt;  // nobody else comes without a collective
+  for (size_t i = 0; i < count; ++i) {
+    list.pending.push_back(
+        {static_cast<uint64_t>(words[2 + 2 * i]), static_cast<uint64_t>(words[3 + 2 * i])});
+  }
+  return list;
+}
+
+Matches Match(const std::vector<PendingList>& lists) {
+  struct Seen {
+    size_t ranks = 0;
+    uint64_t signature = 0;
+    bool differs = false;
+  };
+  std::unordered_map<uint64_t, Seen> all;
+  Matches matches;
+  matches.hopeless = true;
+  const PendingList* first = nullptr;
+  size_t ranks = 0;
+  for (const PendingList& list : lists) {
+    matches.overdue |= list.overdue;
+    if (list.joined) continue;
+    ++ranks;
+    matches.hopeless &= list.stuck;
+    if (first == nullptr) first = &list;
+    for (const Pending& entry : list.pending) {
+      Seen& seen = all[entry.key];
+      seen.differs |= seen.ranks > 0 && seen.signature != entry.signature;
+      seen.signature = entry.signature;
+      ++seen.ranks;
+    }
+  }
+  for (size_t i = 0; first != nullptr && i < first->pending.size(); ++i) {
+    const uint64_t key = first->pending[i].key;
+    const Seen& seen = all[key];
+    if (seen.ranks != ranks) continue;
+    (seen.differs ? matches.differing : matches.common).push_back(key);
+  }
+  const bool any = !matches.common.empty() || !matches.differing.empty();
+  matches.hopeless &= !any;
+  matches.overdue &= !any;
+  return matches;
+}
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/collective.h"
+
+namespace dtrain::runtime {
+
+// Which of the pending collectives all ranks of a group have, in whatever order and at whatever
+// time each of them made them. Pure.
+//
+// Collectives are matched by their key, which stands for the name or, without one, for the position
+// among those without a name. What must then be the same on all ranks is in the signature.
+struct Pending {
+  uint64_t key = 0;
+  uint64_t signature = 0;
+};
+
+// Of the collective called `name`; of the `ordinal`-th of the group's without one when it is empty.
+uint64_t KeyOf(std::string_view name, uint64_t ordinal);
+// Kind, type, operation, root and count.
+uint64_t SignatureOf(const Collective& what);
+
+// ---- The common case: all ranks have made them in the same order ----
+//
+// Each rank offers how many it has, and a hash of the first, the first two, and so on. One
+// all-reduce with MIN over all offers tells everybody how many are ready everywhere, and whether
+// they are the same.
+constexpr size_t kMostOffered = 128;                  // one offer is about at most so many
+constexpr size_t kOfferWords = 3 + 2 * kMostOffered;  // int32
+
+std::vector<int32_t> MakeOffer(std::span<const Pending> pending);
+// Of a rank that is in dtrain_join: it has no operations, and goes along with any.
+std::vector<int32_t> MakeJoinedOffer();
+
+struct Agreement {
+  size_t count = 0;         // from the front, so many are ready and the same on all ranks
+  bool differs = false;     // not even the first is the same: the ranks must list what they have
+  size_t most = 0;          // then: how many the rank with the most has
+  bool joined = false;      // some rank is in dtrain_join
+  bool all_joined = false;  // every rank is: there are no operations
+};
+// From the MIN over all ranks' offers. The same on every rank.
+Agreement ReadOffers(const std::vector<int32_t>& lowest);
+
+// ---- Otherwise: each rank lists what it has pending ----
+
+struct PendingList {
+  bool joined = false;   // in dtrain_join: nothing pending
+  bool stuck = false;    // waits for one of them, and makes no other before that is done
+  bool overdue = false;  // one of them has been pending for the time limit of a collective
+  std::vector<Pending> pending;
+};
+
+// A list as int64 words, padded for `room` entries, at least as many as it has.
+constexpr size_t ListWords(size_t room) { return 2 + 2 * room; }
+std::vector<int64_t> PackList(const PendingList& list, size_t room);
+// nullopt when no rank of this version says so.
+std::optional<PendingList> UnpackList(std::span<const int64_t> words);
+
+struct Matches {
+  std::vector<uint64_t> common;     // to run, as the first rank that has not joined orders them
+  std::vector<uint64_t> differing;  // pending on all ranks, but not as the same thing
+  bool hopeless = false;  // neither, and none can come: every rank waits for one of its own
+  bool overdue = false;   // neither, and some rank has waited for too long
+};
+// `lists` by rank. The same on every rank.
+Matches Match(const std::vector<PendingList>& lists);
+
+}  // namespace dtrain::runtime
