@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """dtrain.run(): a function on the workers of a job, from a program or a notebook."""
 
+import functools
 import json
 import os
 import pickle
@@ -52,11 +53,17 @@ def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, ti
         launch_args=(), **kwargs):
     """Runs fn(*args, **kwargs) on every worker of a new job; returns the results in rank order.
 
+    With `num_proc` it is Horovod's: run(fn, args=(), kwargs=None, num_proc=1, hosts=None,
+    hostfile=None, start_timeout=None, ssh_port=None, output_filename=None, verbose=None,
+    executable=None). Of its other arguments those of elastic jobs are an UnsupportedError; which
+    transport or network to use is dtrain's to find out.
+
     np: ranks; negative: that many on this machine, whatever allocation we are in. Default: all
         slots of the hosts.
     hosts: "node1:4,node2:4" or a list of such words; hostfile: a file of them. Without, this
         machine, or the nodes of the allocation we are in.
-    env: variables for the workers; python: their interpreter (default: this one); timeout: seconds
+    env: variables for the workers; the launcher has them as well, and no command line shows them.
+        python: their interpreter (default: this one); timeout: seconds
         after which the job is ended; launch_args: further flags of `dtrain launch`.
 
     fn, its arguments and results are pickled: with cloudpickle if it is installed, else functions
@@ -66,15 +73,19 @@ def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, ti
     Raises RemoteError when fn does, JobError when the job fails otherwise. KeyboardInterrupt ends
     the job, and is raised when it is over.
     """
+    if "num_proc" in kwargs:
+        return _run_as_horovod(fn, args, np=np, hosts=hosts, hostfile=hostfile, **kwargs)
+    variables = _variables(env)
     contents = {
         "marker": f"\x1edtrain-{secrets.token_hex(16)}",
         "path": [folder or os.getcwd() for folder in sys.path],
         "call": _functions.dumps((fn, args, kwargs)),
     }
-    launch = [_find_dtrain(), "launch", *_flags(np, hosts, hostfile, env, timeout), *launch_args]
+    flags = [*_flags(np, hosts, hostfile, timeout), *(f"-x{name}" for name in variables)]
+    launch = [_find_dtrain(), "launch", *flags, *launch_args]
     worker = ["--stdin", "all", "--", python or sys.executable, "-m", "dtrain._worker"]
     collector = _frames.Collector(contents["marker"])
-    process = _Process(launch, worker, _frames.pack(contents), collector)
+    process = _Process(launch, worker, variables, _frames.pack(contents), collector)
     code = process.run()
     try:
         verdict = json.loads(process.told)
@@ -97,7 +108,53 @@ def _find_dtrain():
     return str(found)
 
 
-def _flags(np, hosts, hostfile, env, timeout):
+def _variables(env):
+    """What the workers get, by name. Names must do for a command line."""
+    variables = {str(name): str(value) for name, value in (env or {}).items()}
+    for name in variables:
+        if not name or "=" in name or "\0" in name:
+            raise _errors.InvalidArgumentError(f"run: env: {name!r} cannot be a variable's name")
+    # So that the workers find this package where it lies.
+    rest = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PACKAGE.parent), rest)))
+    return variables
+
+
+# Horovod's arguments by what becomes of them.
+_NO_ELASTIC_JOB = ("min_num_proc", "max_num_proc", "slots", "reset_limit", "cooldown_range",
+                   "host_discovery_script", "min_np", "max_np")
+_DTRAIN_FINDS_OUT = ("disable_cache", "use_gloo", "use_mpi", "mpi_args", "network_interface",
+                     "network_interfaces", "ssh_identity_file")
+
+
+def _run_as_horovod(fn, positional, *, np, hosts, hostfile, num_proc, args=(), kwargs=None,
+                    start_timeout=None, ssh_port=None, output_filename=None, verbose=None,
+                    executable=None, **others):
+    if positional:
+        raise _errors.InvalidArgumentError("run: with num_proc give args=(...) and kwargs={...}")
+    for name, value in others.items():
+        if name in _NO_ELASTIC_JOB and value is not None:
+            raise _errors.UnsupportedError(f"run({name}=...): for elastic jobs, which run() has not")
+        if name not in _NO_ELASTIC_JOB + _DTRAIN_FINDS_OUT:
+            raise TypeError(f"run() got an unexpected keyword argument {name!r}")
+    flags = []
+    if start_timeout is not None:
+        flags += ["--start-timeout", f"{max(1000, round(start_timeout * 1000))}ms"]
+    if ssh_port is not None:
+        flags += ["--ssh-port", str(ssh_port)]
+    if output_filename is not None:
+        flags += ["--log-dir", str(output_filename)]
+    if verbose:
+        flags += ["--verbose"]
+    ranks = np if np is not None else num_proc
+    # Horovod's default is this machine, which a negative number means here.
+    here = hosts is None and hostfile is None
+    call = functools.partial(fn, *args, **(kwargs or {}))
+    return run(call, np=-ranks if here else ranks, hosts=hosts, hostfile=hostfile,
+               python=executable, launch_args=flags)
+
+
+def _flags(np, hosts, hostfile, timeout):
     if np is not None:
         if int(np) == 0:
             raise _errors.InvalidArgumentError("run: np=0: a job has at least one rank")
@@ -108,19 +165,14 @@ def _flags(np, hosts, hostfile, env, timeout):
         yield from ("--hostfile", str(hostfile))
     if timeout is not None:
         yield from ("--timeout", f"{max(1, round(timeout * 1000))}ms")
-    variables = dict(env or {})
-    # So that the workers find this package where it lies.
-    rest = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PACKAGE.parent), rest)))
-    for name, value in variables.items():
-        yield from ("-x", f"{name}={value}")
 
 
 class _Process:
     """`dtrain launch`: its input, and its output to where this program writes."""
 
-    def __init__(self, launch, worker, data, collector):
-        """`launch` and `worker` are the command, which has room for a flag between them."""
+    def __init__(self, launch, worker, variables, data, collector):
+        """`launch` and `worker` are the command, which has room for a flag between them.
+        `variables`: for the launcher, by name."""
         self.told = b""
         self._data = memoryview(data)
         self._collector = collector
@@ -133,7 +185,7 @@ class _Process:
         self._process = subprocess.Popen(
             tether + command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, start_new_session=True, bufsize=0,
-            pass_fds=[tell],
+            pass_fds=[tell], env={**os.environ, **variables},
         )
         os.close(tell)
         self._told = open(told, "rb", buffering=0)
