@@ -19,13 +19,17 @@ from ._collectives import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
     reducescatter,
     reducescatter_async,
 )
 from ._errors import (
     BusyError,
+    CollectiveError,
     DeviceError,
     Error,
+    HostsUpdatedInterrupt,
     InternalError,
     InvalidArgumentError,
     JobEnvironmentError,
@@ -34,6 +38,7 @@ from ._errors import (
     LibraryError,
     MismatchError,
     NetworkError,
+    OrderError,
     ResourcesError,
     StateError,
     UnsupportedError,
@@ -80,6 +85,8 @@ from ._moves import (
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
     join,
 )
 from ._objects import allgather_object, broadcast_object, broadcast_parameters, metric_average
@@ -91,8 +98,11 @@ from ._process_sets import (
     remove_process_set,
     split,
 )
+from ._timeline import start_timeline, stop_timeline
 from .compression import Compression
 from .sampler import DistributedSampler
+
+HorovodInternalError = CollectiveError
 
 # So that a traceback says dtrain.NetworkError.
 for _name in dir():

@@ -6,7 +6,7 @@ Neither package is imported before the program has handed over something of it.
 
 import sys
 
-from . import _errors
+from . import _errors, _job
 
 # Types of libdtrain by the name that numpy and torch have for them.
 NATIVE = {"int32": 0, "int64": 1, "float16": 2, "bfloat16": 3, "float32": 4, "float64": 5}
@@ -98,10 +98,14 @@ class NumpyArrays:
 
     @staticmethod
     def scale(x, factor):
-        """In place."""
+        """In place, as Horovod computes: float16 in float32; integers in float64, and then what is
+        behind the point is cut off."""
         import numpy as np
 
-        np.multiply(x, factor, out=x, casting="unsafe")
+        if x.dtype == np.float16:
+            x[...] = x.astype(np.float32) * np.float32(factor)
+        else:
+            np.multiply(x, factor, out=x, casting="unsafe")
 
     @staticmethod
     def divide_towards_zero(x, divisor):
@@ -157,7 +161,7 @@ class TorchTensors:
     def reachable(x):
         """As contiguous(), in memory that the job's backend can use."""
         x = TorchTensors.contiguous(x)
-        if x.device.type == "cpu" or (x.is_cuda and _job_backend() == "nccl"):
+        if x.device.type == "cpu" or (x.is_cuda and _job.backend() == "nccl"):
             return x
         return x.cpu()
 
@@ -211,7 +215,12 @@ class TorchTensors:
 
     @staticmethod
     def scale(x, factor):
-        x.mul_(factor) if x.is_floating_point() else x.copy_(x * factor)
+        if not x.is_floating_point():
+            x.copy_(x.double() * factor)
+        elif x.element_size() == 2:
+            x.copy_(x.float() * factor)
+        else:
+            x.mul_(factor)
 
     @staticmethod
     def divide_towards_zero(x, divisor):
@@ -247,12 +256,6 @@ class TorchTensors:
 
 def _torch():
     return sys.modules["torch"]
-
-
-def _job_backend():
-    from . import _job
-
-    return _job.backend()
 
 
 def is_tensor(x):

@@ -6,52 +6,12 @@ dense, to a type that holds all their values (see _arrays), or from a GPU where 
 the CPU backend.
 """
 
-import ctypes
-
-from . import _arrays, _errors, _job
-from ._handles import GroupHandle, Handle
-from ._library import library
+from . import _arrays, _errors
+from ._calls import group_of, issue, pointer
+from ._handles import GroupHandle, claim
 from ._operations import Average, Sum, chosen
 from ._process_sets import global_process_set
 from .compression import Compression
-
-_INT64 = _arrays.NATIVE["int64"]
-# Stands for the memory of arrays without elements, which may have none.
-_nowhere = ctypes.create_string_buffer(64)
-
-
-def pointer(kind, x):
-    return kind.pointer(x) or ctypes.addressof(_nowhere)
-
-
-def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=None, wait=False,
-          agreed=False):
-    """Starts `name` with `arguments`. A Handle, or with `wait` its result. `agreed`: the library
-    shall agree on it with the other ranks first, as it does for all that is asynchronous."""
-    group = (process_set or global_process_set).group()
-    if not _job.is_initialized():
-        raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
-    # Only the asynchronous form takes a name, which the ranks compare.
-    if wait and not agreed and not label and group is None and stream is None:
-        library().call(name, *arguments)
-        return finish()
-    number = library().start(
-        name, arguments, group, label, stream.cuda_stream if stream is not None else None
-    )
-    handle = Handle(number, arrays, finish)
-    return handle.wait() if wait else handle
-
-
-def gather_integers(values, process_set=None):
-    """Every rank's list of integers, which are equally long."""
-    process_set = process_set or global_process_set
-    count, ranks = len(values), process_set.size()
-    mine = (ctypes.c_int64 * count)(*values)
-    everyones = (ctypes.c_int64 * (count * ranks))()
-    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), count, _INT64
-    issue("dtrain_allgather", arguments, None, lambda: None, process_set=process_set, wait=True)
-    return [list(everyones[r * count : (r + 1) * count]) for r in range(ranks)]
-
 
 # ---- Reductions ----
 
@@ -91,10 +51,11 @@ class _Reduction:
         """What was received, with the type and place of `like`."""
         kind, work = self.kind, self.recv
         kind.finish_on_stream(work, self.stream)
-        if self.divide:
+        if self.divide and self.after == 1.0:
             kind.divide_towards_zero(work, self.ranks)
-        if self.after != 1.0:
-            kind.scale(work, self.after)
+        elif self.after != 1.0:
+            # At once, so that an average of integers is rounded once.
+            kind.scale(work, self.after / self.ranks if self.divide else self.after)
         return work if kind.is_like(work, self.like) else kind.cast_like(work, self.like)
 
 
@@ -118,20 +79,17 @@ def _start_allreduce(tensor, name, op, factors, process_set, compression, in_pla
         return result if x is tensor else result[()]
 
     arguments = (*reduction.operands(), kind.count(small), reduction.type, int(reduction.op))
-    # Another rank may be in join(), which goes along with what it is told of.
-    agreed = ranks > 1 and reduction.op in (Sum, Average)
-    return issue(
-        "dtrain_allreduce", arguments, (x, reduction), finish, reduction.stream, name,
-        process_set, wait, agreed,
-    )
+    return issue("dtrain_allreduce", arguments, (x, reduction), finish, reduction.stream, name,
+                 process_set, wait)
 
 
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
-              prescale_factor=1.0, postscale_factor=1.0, process_set=None):
+              prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     """op over all ranks of `tensor`, element by element, in a new tensor; the average by default.
 
     The shape and type are the same on all ranks. Every rank gets the same bits. An average of
-    integers is rounded towards zero. `prescale_factor` multiplies before, `postscale_factor` after.
+    integers is rounded towards zero. `prescale_factor` multiplies before, `postscale_factor` after;
+    products with integers are rounded towards zero, too.
     """
     factors = prescale_factor, postscale_factor
     return _start_allreduce(tensor, name, chosen(op, average), factors, process_set, compression,
@@ -139,7 +97,7 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
 
 
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-               process_set=None):
+               process_set=global_process_set):
     """As allreduce, into `tensor` itself, which is returned."""
     factors = prescale_factor, postscale_factor
     return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
@@ -147,7 +105,7 @@ def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, po
 
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
-                    postscale_factor=1.0, process_set=None):
+                    postscale_factor=1.0, process_set=global_process_set):
     """As allreduce, returning a handle at once. Leave `tensor` alone until it is synchronized."""
     factors = prescale_factor, postscale_factor
     return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
@@ -155,7 +113,7 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
-                     postscale_factor=1.0, process_set=None):
+                     postscale_factor=1.0, process_set=global_process_set):
     """As allreduce_, returning a handle at once."""
     factors = prescale_factor, postscale_factor
     return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
@@ -163,53 +121,63 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
 
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,
-                            postscale_factor=1.0, process_set=None):
+                            postscale_factor=1.0, process_set=global_process_set):
     """allreduce_async of each of a list; the result is a list. libdtrain sends them together."""
-    return _grouped(allreduce_async, tensors, name, average=average, op=op,
-                    prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-                    process_set=process_set)
+    return grouped("dtrain_allreduce", allreduce_async, tensors, name, process_set,
+                   op=chosen(op, average), prescale_factor=prescale_factor,
+                   postscale_factor=postscale_factor)
 
 
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
-                             postscale_factor=1.0, process_set=None):
+                             postscale_factor=1.0, process_set=global_process_set):
     """As grouped_allreduce_async, in place."""
-    return _grouped(allreduce_async_, tensors, name, average=average, op=op,
-                    prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-                    process_set=process_set)
+    return grouped("dtrain_allreduce", allreduce_async_, tensors, name, process_set,
+                   op=chosen(op, average), prescale_factor=prescale_factor,
+                   postscale_factor=postscale_factor)
 
 
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
-                      prescale_factor=1.0, postscale_factor=1.0, process_set=None):
+                      prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     """allreduce of each of a list; returns the list. libdtrain sends them together."""
     packed = [compression.compress(tensor) for tensor in tensors]
-    handle = grouped_allreduce_async([small for small, _ in packed], average, name, op,
-                                     prescale_factor, postscale_factor, process_set)
+    handle = grouped_allreduce_async([small for small, _ in packed], None, name,
+                                     chosen(op, average), prescale_factor, postscale_factor,
+                                     process_set)
     return [compression.decompress(small, context)
             for small, (_, context) in zip(handle.wait(), packed)]
 
 
 def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
-                       postscale_factor=1.0, process_set=None):
+                       postscale_factor=1.0, process_set=global_process_set):
     """As grouped_allreduce, in place."""
-    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor,
-                                    process_set).wait()
+    return grouped_allreduce_async_(tensors, None, name, chosen(op, average), prescale_factor,
+                                    postscale_factor, process_set).wait()
 
 
-def _grouped(start, tensors, name, **options):
-    return GroupHandle([
-        start(tensor, name=f"{name}.{i}" if name else None, **options)
-        for i, tensor in enumerate(tensors)
-    ])
+def grouped(kind, start, tensors, name, process_set, **options):
+    """One handle for `start` of each of a list, which get the names `name`.0 and so on."""
+    tensors = list(tensors)
+    names = [f"{name}.{i}" if name else None for i in range(len(tensors))]
+    for each in names:
+        claim(kind, group_of(process_set), each)  # all can start, or none does
+    return GroupHandle([start(tensor, name=each, process_set=process_set, **options)
+                        for tensor, each in zip(tensors, names)])
 
 
-def reducescatter_async(tensor, name=None, op=None, process_set=None, prescale_factor=1.0,
-                        postscale_factor=1.0, *, _wait=False):
+def _check_rows(tensor):
+    """The shape of what is to be dealt out."""
+    x, kind = _arrays.of(tensor)
+    if not kind.shape(x):
+        raise _errors.InvalidArgumentError("reducescatter of a number: it has no rows to deal out")
+    return kind.shape(x)
+
+
+def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set,
+                        prescale_factor=1.0, postscale_factor=1.0, *, _wait=False):
     """As reducescatter, returning a handle at once."""
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
-    shape = kind.shape(x)
-    if not shape:
-        raise _errors.InvalidArgumentError("reducescatter of a number: it has no rows to deal out")
+    shape = _check_rows(x)
     ranks, me = process_set.size(), process_set.rank()
     least, more = divmod(shape[0], ranks)
     # The first ranks get the rows that are over; the library knows equal blocks only.
@@ -231,11 +199,11 @@ def reducescatter_async(tensor, name=None, op=None, process_set=None, prescale_f
     arguments = (*reduction.operands(), kind.count(reduction.recv), reduction.type,
                  int(reduction.op))
     return issue("dtrain_reduce_scatter", arguments, reduction, finish, reduction.stream, name,
-                  process_set, _wait)
+                 process_set, _wait)
 
 
-def reducescatter(tensor, name=None, op=None, compression=Compression.none, process_set=None,
-                  prescale_factor=1.0, postscale_factor=1.0):
+def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
+                  process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
     """This rank's rows of the reduction of `tensor` over all ranks; the average by default.
 
     The rows are dealt out evenly, in rank order; the first ranks get those that are over.
@@ -244,3 +212,23 @@ def reducescatter(tensor, name=None, op=None, compression=Compression.none, proc
     mine = reducescatter_async(small, name, op, process_set, prescale_factor, postscale_factor,
                                _wait=True)
     return compression.decompress(mine, context)
+
+
+def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set,
+                                prescale_factor=1.0, postscale_factor=1.0):
+    """reducescatter_async of each of a list; the result is a list."""
+    for tensor in tensors:
+        _check_rows(tensor)
+    return grouped("dtrain_reduce_scatter", reducescatter_async, tensors, name, process_set, op=op,
+                   prescale_factor=prescale_factor, postscale_factor=postscale_factor)
+
+
+def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average,
+                          process_set=global_process_set, prescale_factor=1.0,
+                          postscale_factor=1.0):
+    """reducescatter of each of a list; returns the list."""
+    packed = [compression.compress(tensor) for tensor in tensors]
+    handle = grouped_reducescatter_async([small for small, _ in packed], name, op, process_set,
+                                         prescale_factor, postscale_factor)
+    return [compression.decompress(small, context)
+            for small, (_, context) in zip(handle.wait(), packed)]

@@ -8,20 +8,32 @@ class Error(RuntimeError):
     status = "DTRAIN_ERROR"
 
 
+class CollectiveError(Error):
+    """A collective failed, on every rank, or the job broke. Horovod's HorovodInternalError.
+
+    After a MismatchError the job goes on. After any other of its kinds it does not, but may begin
+    again with shutdown() and init(), as elastic.run() does.
+    """
+
+
 class InvalidArgumentError(Error, ValueError):
-    """An array, a rank or another argument that cannot be used."""
+    """An array, a rank or another argument that cannot be used. No other rank is affected."""
 
     status = "DTRAIN_ERROR_INVALID_ARGUMENT"
 
 
-class StateError(Error):
+class StateError(Error, ValueError):
     """Before init(), after shutdown(), or in a forked process."""
 
     status = "DTRAIN_ERROR_STATE"
 
 
-class UnsupportedError(Error):
-    """A data type, operation or function that there is not."""
+class OrderError(StateError, AssertionError):
+    """A call of an optimizer at a time when it would spoil gradients that are on their way."""
+
+
+class UnsupportedError(Error, ValueError):
+    """A data type, operation or function that dtrain does not have."""
 
     status = "DTRAIN_ERROR_UNSUPPORTED"
 
@@ -32,49 +44,49 @@ class JobEnvironmentError(Error):
     status = "DTRAIN_ERROR_ENVIRONMENT"
 
 
-class LauncherError(Error):
+class LauncherError(CollectiveError):
     """The launcher's PMI server refused, or is gone."""
 
     status = "DTRAIN_ERROR_LAUNCHER"
 
 
-class NetworkError(Error, ConnectionError):
+class NetworkError(CollectiveError, ConnectionError):
     """Another rank could not be reached, or its connection broke."""
 
     status = "DTRAIN_ERROR_NETWORK"
 
 
-class JobTimeoutError(Error, TimeoutError):
+class JobTimeoutError(CollectiveError, TimeoutError):
     """The other ranks did not come in time."""
 
     status = "DTRAIN_ERROR_TIMEOUT"
 
 
 class BusyError(Error):
-    """Another thread is inside a call. The package takes turns, so this is other code's call."""
+    """Another thread is inside a call. The package waits its turn; a program rarely sees this."""
 
     status = "DTRAIN_ERROR_BUSY"
 
 
-class ResourcesError(Error):
+class ResourcesError(CollectiveError):
     """Out of memory, descriptors or threads."""
 
     status = "DTRAIN_ERROR_RESOURCES"
 
 
-class InternalError(Error):
+class InternalError(CollectiveError):
     """A fault of libdtrain's own: please report it."""
 
     status = "DTRAIN_ERROR_INTERNAL"
 
 
-class MismatchError(Error):
+class MismatchError(CollectiveError):
     """The ranks do not ask for the same thing; the text names them."""
 
     status = "DTRAIN_ERROR_MISMATCH"
 
 
-class DeviceError(Error):
+class DeviceError(CollectiveError):
     """A GPU, its driver or NCCL."""
 
     status = "DTRAIN_ERROR_DEVICE"
@@ -84,6 +96,17 @@ class LibraryError(Error, ImportError):
     """libdtrain.so was not found, or cannot be loaded."""
 
     status = "DTRAIN_ERROR_LIBRARY"
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The hosts of an elastic job have changed: the training is to begin again with the new ones.
+
+    `skip_sync`: whether the ranks that remain all have the same state, because none was added.
+    """
+
+    def __init__(self, skip_sync=False):
+        super().__init__("the hosts of the job have changed")
+        self.skip_sync = skip_sync
 
 
 # By the numbers of dtrain_status.

@@ -2,34 +2,42 @@
 """Collectives in flight."""
 
 import ctypes
+import threading
+import time
 
-from . import _errors, _job
+from . import _errors, _job, _timeline
 from ._library import library
 
 # Keeps the arrays of every collective in flight alive, also when the program drops its handle.
 _in_flight = {}
+# The named ones, by kind, group and name. A name may be used again when its collective is done.
+_named = {}
 
 
 class Handle:
     """A collective that was started. Give it to synchronize() or poll()."""
 
-    def __init__(self, number, arrays, finish, stream=None):
-        """`finish` makes the result, in the thread that waits for it."""
+    def __init__(self, number, arrays, finish, key=None, span=None):
+        """`finish` makes the result, in the thread that waits for it. `key`: what _named has it by.
+        `span`: its place on the timeline."""
         self._number = number
         self._arrays = arrays
         self._finish = finish
-        self._stream = stream
+        self._key = key
+        self._span = span
         self._failure = None
         self._result = None
-        if number is not None:
-            _in_flight[number] = self
+        _in_flight[number] = self
+        if key is not None:
+            _named[key] = self
 
     def wait(self):
         """The result, when it is there. May be called again."""
-        if self._number is not None:
+        number = self._number
+        if number is not None:
             # Forgotten by the library in any case, unless it did not let us in.
             try:
-                library().call("dtrain_wait", self._number)
+                library().call("dtrain_wait", number)
             except _errors.BusyError:
                 raise
             except _errors.Error as error:
@@ -45,10 +53,11 @@ class Handle:
 
     def done(self):
         """Whether wait() would return at once. A failure is raised by wait()."""
-        if self._number is not None:
+        number = self._number
+        if number is not None:
             done = ctypes.c_int()
             try:
-                library().call("dtrain_test", self._number, ctypes.byref(done))
+                library().call("dtrain_test", number, ctypes.byref(done))
             except _errors.Error as error:
                 self._failure = error
             if self._failure is not None or done.value:
@@ -58,6 +67,69 @@ class Handle:
     def _landed(self):
         _in_flight.pop(self._number, None)
         self._number = None
+        _release(self._key, self)
+        if self._span is not None:
+            self._span.end()
+            self._span = None
+
+
+class StagedHandle:
+    """A collective in two stages: what the first brings decides how the second is called.
+
+    The second stage begins as soon as the first is done, whatever this rank does meanwhile: others
+    may wait for it.
+    """
+
+    def __init__(self, first, begin_second, key=None):
+        """`begin_second`, called with the first one's result, returns the second one's handle."""
+        self._first, self._begin_second, self._second = first, begin_second, None
+        self._failure = None
+        self._turn = threading.Lock()
+        self._key = key
+        if key is not None:
+            _named[key] = self
+
+    def wait(self):
+        """As Handle.wait()."""
+        with self._turn:
+            self._advance()
+        try:
+            if self._failure is not None:
+                raise self._failure
+            return self._second.wait()
+        finally:
+            _release(self._key, self)
+
+    def done(self):
+        """As Handle.done()."""
+        if not self.try_advance():
+            return False
+        done = self._failure is not None or self._second.done()
+        if done:
+            _release(self._key, self)
+        return done
+
+    def try_advance(self):
+        """Begins the second stage if that is possible without waiting; whether it has begun."""
+        if not self._turn.acquire(blocking=False):
+            return False  # another thread waits for the first
+        try:
+            if self._begin_second is not None and self._first.done():
+                self._advance()
+            return self._begin_second is None
+        finally:
+            self._turn.release()
+
+    def _advance(self):
+        if self._begin_second is None:
+            return
+        try:
+            self._second = self._begin_second(self._first.wait())
+        except _errors.BusyError:
+            raise
+        except Exception as error:
+            self._failure = error
+        self._begin_second = self._first = None
 
 
 class GroupHandle:
@@ -67,20 +139,84 @@ class GroupHandle:
         self._handles = handles
 
     def wait(self):
-        return [handle.wait() for handle in self._handles]
+        results, failure = [], None
+        for handle in self._handles:
+            try:
+                results.append(handle.wait())
+            except _errors.Error as error:
+                # The others are waited for, too: their names and arrays are free then.
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return results
 
     def done(self):
         return all([handle.done() for handle in self._handles])
 
 
 def synchronize(handle):
-    """Waits for a collective that was started, and returns its result."""
-    return handle.wait()
+    """Waits for a collective that was started, and returns its result. None for anything else."""
+    return handle.wait() if hasattr(handle, "wait") else None
 
 
 def poll(handle):
     """Whether synchronize(handle) would return at once."""
     return handle.done()
+
+
+def claim(kind, group, name):
+    """The key of a named collective that is about to start; None without a name.
+
+    Raises InvalidArgumentError when this rank has one under the same name in flight.
+    """
+    if not name:
+        return None
+    key = kind, group, name
+    before = _named.get(key)
+    if before is not None and not before.done():
+        raise _errors.InvalidArgumentError(
+            f'{kind[7:]}: "{name}" is in flight already; give another name, or wait for that first'
+        )
+    return key
+
+
+def _release(key, handle):
+    if key is not None and _named.get(key) is handle:
+        del _named[key]
+
+
+# ---- Second stages ----
+
+_staged = []
+_staged_changed = threading.Condition()
+_STEP_SECONDS = 0.0002
+_LONGEST_STEP_SECONDS = 0.005
+
+
+def begin_in_time(handle):
+    """Sees to it that the second stage of `handle` begins when it can. Returns `handle`."""
+    with _staged_changed:
+        if not _staged:
+            threading.Thread(target=_begin_all, name="dtrain stages", daemon=True).start()
+        _staged.append(handle)
+    return handle
+
+
+def _begin_all():
+    """Ends when there are none left. Not one thread each, and no waiting for one after the other:
+    the ranks may start them in different order."""
+    pause = _STEP_SECONDS
+    while True:
+        with _staged_changed:
+            waiting = list(_staged)
+        begun = [handle for handle in waiting if handle.try_advance()]
+        with _staged_changed:
+            for handle in begun:
+                _staged.remove(handle)
+            if not _staged:
+                return
+        pause = _STEP_SECONDS if begun else min(pause * 1.5, _LONGEST_STEP_SECONDS)
+        time.sleep(pause)
 
 
 def _forget():
@@ -89,6 +225,7 @@ def _forget():
     for handle in list(_in_flight.values()):
         handle._failure = failure
         handle._landed()
+    _named.clear()
 
 
 _job.on_shutdown.append(_forget)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import sys
+import time
 
 from . import _errors
 from ._library import Config, library, loaded
@@ -14,12 +15,18 @@ from ._library import Config, library, loaded
 _member_pid = None
 # (node rank, local rank) of every rank.
 _places = []
-# Called with no arguments when a job has begun, before it is left, and when it has ended.
+# Called when a job has begun, with the process_sets of init(); the others with no arguments, before
+# it is left and when it has ended. The modules above this one put themselves there.
 on_init = []
 before_shutdown = []
 on_shutdown = []
+# Grows with each init() and join(): from then on the ranks know as much of each other as at first.
+generation = 0
 _abandoned = False
 _hooked = False
+_INT64 = 1  # DTRAIN_INT64
+# How long the end of the program waits for threads that are in a collective.
+_LAST_WAIT_SECONDS = 10
 
 
 def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None, address=None):
@@ -28,18 +35,25 @@ def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None,
     Does nothing when this process is in the job already. A program that was started without a
     launcher is a job of one rank. After shutdown() it may be called again.
 
-    process_sets: ProcessSet objects to add, the same on all ranks.
+    process_sets: ProcessSet objects to add, the same on all ranks; or "dynamic", which adds none.
+        Sets can be added later in any case.
     timeout, collective_timeout: seconds, for init and shutdown, and for one collective.
     address: numeric address to listen on.
     comm: of Horovod's; only None and all ranks are possible.
+
+    Raises ValueError for bad arguments, CollectiveError when the ranks do not meet.
     """
     global _member_pid, _abandoned
     if is_initialized():
         return
-    if comm not in (None, [], 0):
+    if comm is not None and comm != []:
         raise _errors.UnsupportedError(
             "init(comm=...): a job has all its ranks; use process sets for some of them"
         )
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise _errors.InvalidArgumentError(f"init(process_sets={process_sets!r}): unknown word")
+        process_sets = None
     config = Config(
         ctypes.sizeof(Config),
         0,
@@ -51,17 +65,25 @@ def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None,
     _member_pid = os.getpid()
     _abandoned = False
     _watch_for_the_end()
-    from . import _collectives
-
-    place = [library().get("dtrain_node_rank"), library().get("dtrain_local_rank")]
-    _places[:] = [tuple(other) for other in _collectives.gather_integers(place)]
+    _places[:] = _gather_places()
+    begin_generation()
     for begun in on_init:
-        begun()
-    if process_sets:
-        from . import _process_sets
+        begun(list(process_sets or ()))
 
-        for process_set in process_sets:
-            _process_sets.add_process_set(process_set)
+
+def begin_generation():
+    global generation
+    generation += 1
+
+
+def _gather_places():
+    """(node rank, local rank) of every rank."""
+    place = library().get("dtrain_node_rank"), library().get("dtrain_local_rank")
+    mine = (ctypes.c_int64 * 2)(*place)
+    everyones = (ctypes.c_int64 * (2 * library().get("dtrain_size")))()
+    addresses = ctypes.addressof(mine), ctypes.addressof(everyones)
+    library().call("dtrain_allgather", *addresses, len(mine), _INT64)
+    return list(zip(everyones[::2], everyones[1::2]))
 
 
 def shutdown():
@@ -215,14 +237,14 @@ def _watch_for_the_end():
 def _at_exit():
     if not is_initialized() or _abandoned:
         return
-    turn = loaded().turn
     # A daemon thread may sit in a collective for ever; the process ends without leaving then.
-    if not turn.acquire(timeout=10):
-        return
+    deadline = time.monotonic() + _LAST_WAIT_SECONDS
+    while loaded().others_inside():
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.01)
     try:
         leave()
     except _errors.Error as error:
         # Too late to be raised; the launcher sees a worker that ended without leaving.
         print(f"dtrain: leaving the job failed: {error}", file=sys.stderr)
-    finally:
-        turn.release()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libdtrain.so: where it is, its functions, and taking turns in it.
+"""libdtrain.so: where it is, and its functions.
 
 The library is loaded by the first function that needs it, so that a program that only calls
 dtrain.run() needs none.
@@ -9,6 +9,7 @@ import ctypes
 import os
 import shutil
 import threading
+import time
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from . import _errors
 
 SONAME = "libdtrain.so.0"
 PACKAGE = Path(__file__).resolve().parent
+_BUSY = 8  # DTRAIN_ERROR_BUSY
+_RETRY_SECONDS = 0.0001
 
 
 class Config(Structure):
@@ -92,9 +95,7 @@ class Library:
         # ctypes opens it for itself (RTLD_LOCAL): it meets no symbol of torch's own Gloo.
         self._c = ctypes.CDLL(self.path)
         self._functions = {}
-        # The library admits one call at a time. Reentrant, because a Python signal handler may
-        # run between the two halves of a call.
-        self.turn = threading.RLock()
+        self._inside = set()  # the threads that are in a call, by their idents
 
     def function(self, name):
         found = self._functions.get(name)
@@ -114,12 +115,24 @@ class Library:
 
     def call(self, name, *arguments):
         """Calls a function that returns a status; raises what is not DTRAIN_OK."""
-        function = self.function(name)
-        with self.turn:
+        function, me = self.function(name), threading.get_ident()
+        self._inside.add(me)
+        try:
             status = function(*arguments)
-            if status != 0:
-                text = self.function("dtrain_last_error")().decode(errors="replace")
-                raise _errors.from_status(status, text)
+            while status == _BUSY:
+                # Another thread is in a call that lets nobody else in.
+                time.sleep(_RETRY_SECONDS)
+                status = function(*arguments)
+        finally:
+            self._inside.discard(me)
+        if status != 0:
+            # The text is that of this thread's last call.
+            text = self.function("dtrain_last_error")().decode(errors="replace")
+            raise _errors.from_status(status, text)
+
+    def others_inside(self):
+        """Whether other threads are in a call."""
+        return bool(self._inside - {threading.get_ident()})
 
     def get(self, name, *arguments):
         """Calls a function that may be called at any time."""

@@ -2,10 +2,13 @@
 """The collectives that move values without looking at them: any type that has bytes will do."""
 
 import ctypes
+import operator
 import zlib
 
 from . import _arrays, _errors, _job
-from ._collectives import gather_integers, issue, pointer
+from ._calls import gather_integers, group_of, issue, made_up_name, pointer
+from ._collectives import grouped
+from ._handles import StagedHandle, begin_in_time, claim
 from ._library import library
 from ._process_sets import global_process_set
 
@@ -91,25 +94,25 @@ def _copy(tensor):
     return copy, kind
 
 
-def broadcast(tensor, root_rank, name=None, process_set=None):
+def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     """Rank `root_rank`'s values, in a new tensor; shape and type are the same on all ranks."""
     copy, kind = _copy(tensor)
     return _start_broadcast(copy, kind, root_rank, name, process_set, True, copy)
 
 
-def broadcast_(tensor, root_rank, name=None, process_set=None):
+def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
     """As broadcast, into `tensor` itself, which is returned."""
     kind = _arrays.in_place(tensor)
     return _start_broadcast(tensor, kind, root_rank, name, process_set, True, tensor)
 
 
-def broadcast_async(tensor, root_rank, name=None, process_set=None):
+def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
     """As broadcast, returning a handle at once."""
     copy, kind = _copy(tensor)
     return _start_broadcast(copy, kind, root_rank, name, process_set, False, copy)
 
 
-def broadcast_async_(tensor, root_rank, name=None, process_set=None):
+def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
     """As broadcast_, returning a handle at once."""
     kind = _arrays.in_place(tensor)
     return _start_broadcast(tensor, kind, root_rank, name, process_set, False, tensor)
@@ -118,28 +121,45 @@ def broadcast_async_(tensor, root_rank, name=None, process_set=None):
 # ---- Gathering ----
 
 
-def allgather_async(tensor, name=None, process_set=None, *, _wait=False):
-    """As allgather, returning a handle; the ranks agree on the number of rows before it returns."""
+def _in_two_stages(kind, facts, begin_second, name, process_set, wait):
+    """The ranks tell each other `facts` first; begin_second(everyone's, name) is the collective
+    proper. A StagedHandle, or with `wait` its result."""
+    key = claim("dtrain_" + kind, group_of(process_set), name)
+    name = name or made_up_name(kind, process_set)
+    # Both have names, and of their own: whatever the ranks do meanwhile, they find each other.
+    first = gather_integers(facts, process_set, f"{name}.rows", wait=False, part=True)
+    handle = StagedHandle(first, lambda everyones: begin_second(everyones, name), key)
+    return handle.wait() if wait else begin_in_time(handle)
+
+
+def allgather_async(tensor, name=None, process_set=global_process_set, *, _wait=False):
+    """As allgather, returning a handle at once."""
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
     x = x.reshape(1) if kind.shape(x) == () else x
     dense = _aligned(kind, kind.reachable(x))
-    shape = kind.shape(x)
-    facts = [*_shape_and_type(kind, x), shape[0]]
-    everyones = gather_integers(facts, process_set)
-    _check_alike("allgather", everyones, process_set)
-    rows = [facts[2] for facts in everyones]
-    row_octets = facts[0]
+    facts = [*_shape_and_type(kind, x), kind.shape(x)[0]]
+    stream = kind.stream(dense)
+
+    def gather(everyones, name):
+        _check_alike("allgather", everyones, process_set)
+        return _start_allgather(kind, x, dense, everyones, stream, name, process_set)
+
+    return _in_two_stages("allgather", facts, gather, name, process_set, _wait)
+
+
+def _start_allgather(kind, x, dense, everyones, stream, name, process_set):
+    """`everyones`: bytes of a row, type and number of rows of each rank."""
+    row_octets, rows = everyones[0][0], [facts[2] for facts in everyones]
     elements = max(rows) * row_octets // kind.item_size(x)
     block = _Block(kind, dense, elements)
-    output = kind.empty((sum(rows), *shape[1:]), dense)
+    output = kind.empty((sum(rows), *kind.shape(x)[1:]), dense)
     if block.direct and min(rows) == max(rows):
         send, recv = dense, output
     else:
         block.type, block.count = _INT32, -(-max(rows) * row_octets // 4)
         send = _padded(kind, dense, block.count * 4)
         recv = kind.zero_octets(block.count * 4 * len(rows), dense)
-    stream = kind.stream(send)
 
     def finish():
         kind.finish_on_stream(recv, stream)
@@ -150,12 +170,22 @@ def allgather_async(tensor, name=None, process_set=None, *, _wait=False):
 
     arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
     return issue("dtrain_allgather", arguments, (send, recv), finish, stream, name, process_set,
-                 _wait)
+                 part=True)
 
 
-def allgather(tensor, name=None, process_set=None):
+def allgather(tensor, name=None, process_set=global_process_set):
     """All ranks' rows, in rank order. The number of rows may differ; all else is the same."""
     return allgather_async(tensor, name, process_set, _wait=True)
+
+
+def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
+    """allgather_async of each of a list; the result is a list."""
+    return grouped("dtrain_allgather", allgather_async, tensors, name, process_set)
+
+
+def grouped_allgather(tensors, name=None, process_set=global_process_set):
+    """allgather of each of a list; returns the list."""
+    return grouped_allgather_async(tensors, name, process_set).wait()
 
 
 def _join(kind, blocks, stride, lengths, output):
@@ -166,17 +196,27 @@ def _join(kind, blocks, stride, lengths, output):
         at += length
 
 
-def alltoall_async(tensor, splits=None, name=None, process_set=None, *, _wait=False):
-    """As alltoall, returning a handle; the ranks agree on the rows before it returns."""
+def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set, *, _wait=False):
+    """As alltoall, returning a handle at once."""
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
-    ranks, me = process_set.size(), process_set.rank()
-    mine = _splits(kind.shape(x), splits, ranks)
+    mine = _splits(kind.shape(x), splits, process_set.size())
     dense = _aligned(kind, kind.reachable(x))
     facts = [*_shape_and_type(kind, x), *mine]
-    everyones = gather_integers(facts, process_set)
-    _check_alike("alltoall", everyones, process_set)
-    row_octets = facts[0]
+    stream = kind.stream(dense)
+
+    def deal(everyones, name):
+        _check_alike("alltoall", everyones, process_set)
+        return _start_alltoall(kind, x, dense, everyones, stream, name, process_set,
+                               splits is not None)
+
+    return _in_two_stages("alltoall", facts, deal, name, process_set, _wait)
+
+
+def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_counts):
+    """`everyones`: bytes of a row, type, and rows for each rank, of each rank. `with_counts`: the
+    result is a pair, the second how many rows came from each rank."""
+    ranks, me, row_octets = len(everyones), process_set.rank(), everyones[0][0]
     received = [facts[2 + me] for facts in everyones]
     counts = [count for facts in everyones for count in facts[2:]]
     block = _Block(kind, dense, max(counts) * row_octets // kind.item_size(x))
@@ -187,22 +227,22 @@ def alltoall_async(tensor, splits=None, name=None, process_set=None, *, _wait=Fa
         block.type, block.count = _INT32, -(-max(counts) * row_octets // 4)
         send = kind.zero_octets(block.count * 4 * ranks, dense)
         recv = kind.zero_octets(block.count * 4 * ranks, dense)
-        _spread(kind, dense, [count * row_octets for count in mine], send, block.count * 4)
-    stream = kind.stream(send)
+        lengths = [count * row_octets for count in everyones[me][2:]]
+        _spread(kind, dense, lengths, send, block.count * 4)
 
     def finish():
         kind.finish_on_stream(recv, stream)
         if recv is not output:
             _join(kind, recv, block.count * 4, [count * row_octets for count in received], output)
         result = output if kind.is_like(output, x) else kind.cast_like(output, x)
-        return result if splits is None else (result, kind.integers(received))
+        return (result, kind.integers(received)) if with_counts else result
 
     arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
     return issue("dtrain_alltoall", arguments, (send, recv), finish, stream, name, process_set,
-                 _wait)
+                 part=True)
 
 
-def alltoall(tensor, splits=None, name=None, process_set=None):
+def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
     """Rows for every rank, those for rank 0 first; returns what the ranks have for this one.
 
     splits: how many rows each rank gets; evenly when left out. When given, the result is a pair:
@@ -212,6 +252,7 @@ def alltoall(tensor, splits=None, name=None, process_set=None):
 
 
 def _splits(shape, splits, ranks):
+    """How many rows each rank gets."""
     if not shape:
         raise _errors.InvalidArgumentError("alltoall of a number: it has no rows to deal out")
     if splits is None:
@@ -220,7 +261,12 @@ def _splits(shape, splits, ranks):
                 f"alltoall: {shape[0]} rows cannot be split evenly among {ranks} ranks; give splits"
             )
         return [shape[0] // ranks] * ranks
-    mine = [int(count) for count in splits]
+    try:
+        mine = [operator.index(count) for count in splits]
+    except TypeError:
+        raise _errors.InvalidArgumentError(
+            f"alltoall: splits is a list of whole numbers, not {splits!r}"
+        ) from None
     if len(mine) != ranks or min(mine) < 0 or sum(mine) != shape[0]:
         raise _errors.InvalidArgumentError(
             f"alltoall: splits {mine} do not deal out {shape[0]} rows to {ranks} ranks"
@@ -239,7 +285,7 @@ def _spread(kind, dense, lengths, blocks, stride):
 # ---- Meeting ----
 
 
-def barrier(process_set=None):
+def barrier(process_set=global_process_set):
     """Returns when every rank has called it."""
     issue("dtrain_barrier", (), None, lambda: None, process_set=process_set, wait=True)
 
@@ -257,4 +303,5 @@ def join(device=-1):
         raise _errors.StateError("join: this process is in no job; call dtrain.init() first")
     last = ctypes.c_int(-1)
     library().call("dtrain_join", ctypes.byref(last))
+    _job.begin_generation()
     return last.value

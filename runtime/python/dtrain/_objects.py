@@ -3,10 +3,10 @@
 
 import ctypes
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from . import _arrays, _errors
-from ._collectives import gather_integers, issue
+from ._calls import gather_integers, issue
 from ._handles import GroupHandle
 from ._moves import broadcast_async_
 from ._process_sets import global_process_set
@@ -28,13 +28,17 @@ def _words(length):
     return -(-length // 4)
 
 
-def broadcast_object(obj=None, root_rank=0, name=None, process_set=None):
-    """Rank `root_rank`'s object, on every rank. It is pickled; the other ranks' `obj` is ignored."""
+def broadcast_object(obj=None, root_rank=0, name=None, process_set=global_process_set):
+    """Rank `root_rank`'s object, on every rank. It is pickled; the other ranks' `obj` is ignored.
+
+    root_rank: of the job, also with a process_set. Raises ValueError when it is not in the set.
+    """
     process_set = process_set or global_process_set
     root = process_set.index_of(root_rank)
     is_root = process_set.rank() == root
     data = dumps(obj) if is_root else b""
-    length = gather_integers([len(data)], process_set)[root][0]
+    size = f"{name}.sz" if name else None
+    length = gather_integers([len(data)], process_set, size)[root][0]
     buffer = ctypes.create_string_buffer(data if is_root else b"", _words(length) * 4)
     arguments = ctypes.addressof(buffer), _words(length), _INT32, root
     issue("dtrain_broadcast", arguments, buffer, lambda: None, label=name,
@@ -42,11 +46,12 @@ def broadcast_object(obj=None, root_rank=0, name=None, process_set=None):
     return obj if is_root else pickle.loads(memoryview(buffer)[:length])
 
 
-def allgather_object(obj, name=None, process_set=None):
+def allgather_object(obj, name=None, process_set=global_process_set):
     """The list of all ranks' objects, in rank order. They are pickled."""
     process_set = process_set or global_process_set
     data = dumps(obj)
-    lengths = [other[0] for other in gather_integers([len(data)], process_set)]
+    size = f"{name}.sz" if name else None
+    lengths = [other[0] for other in gather_integers([len(data)], process_set, size)]
     stride = _words(max(lengths)) * 4
     mine = ctypes.create_string_buffer(data, stride)
     everyones = ctypes.create_string_buffer(stride * len(lengths))
@@ -57,7 +62,7 @@ def allgather_object(obj, name=None, process_set=None):
     return [pickle.loads(view[i * stride : i * stride + n]) for i, n in enumerate(lengths)]
 
 
-def metric_average(value, name=None, process_set=None):
+def metric_average(value, name=None, process_set=global_process_set):
     """The average over all ranks of a number, or of each value of a dictionary of numbers.
 
     The keys of a dictionary are the same on all ranks. What can be converted by float() is a
@@ -80,19 +85,24 @@ def _average(values, name, process_set):
     return list(buffer)
 
 
-def broadcast_parameters(params, root_rank=0, process_set=None):
+def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
     """Rank `root_rank`'s values into everyone's parameters, in place.
 
-    params: a dictionary of arrays or tensors (`model.state_dict()`), or a list of pairs
-    (`model.named_parameters()`); the same names on all ranks.
+    params: a dictionary of arrays or tensors (`model.state_dict()`), pairs of name and value
+    (`model.named_parameters()`), or values alone; the same names on all ranks. Raises ValueError
+    for anything else.
     """
-    pairs = sorted(params.items()) if isinstance(params, Mapping) else list(params)
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+    if isinstance(params, Mapping):
+        params = sorted(params.items())
+    elif not isinstance(params, Iterable) or isinstance(params, str):
         raise _errors.InvalidArgumentError(
-            "broadcast_parameters: give a state_dict() or the pairs of named_parameters()"
+            f"broadcast_parameters: a {type(params).__name__} has no parameters: give a "
+            "state_dict(), or the pairs of named_parameters()"
         )
+    pairs = [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
     GroupHandle([
-        broadcast_async_(value, root_rank, name=str(name), process_set=process_set)
+        broadcast_async_(value, root_rank, name=None if name is None else str(name),
+                         process_set=process_set)
         for name, value in pairs
         if value is not None
     ]).wait()

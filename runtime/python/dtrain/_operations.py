@@ -2,6 +2,7 @@
 """The reductions, under Horovod's names."""
 
 import enum
+import warnings
 
 from . import _errors
 
@@ -27,15 +28,18 @@ Adasum = ReduceOp.Adasum
 
 
 def chosen(op, average=None, default=Average):
-    """The operation meant by Horovod's two arguments, of which `average` is the older one."""
+    """The operation meant by Horovod's two arguments. `average`, the older one, brings a
+    DeprecationWarning, and a ValueError when both are given."""
     if average is not None:
         if op is not None:
             raise _errors.InvalidArgumentError("give either `op` or `average`, not both")
+        warnings.warn("`average` is deprecated: use op=Average or op=Sum", DeprecationWarning,
+                      stacklevel=3)
         return Average if average else Sum
     op = default if op is None else op
     if op == Adasum:
-        raise _errors.UnsupportedError("there is no Adasum here; use op=Average or op=Sum")
+        raise _errors.UnsupportedError("dtrain has no Adasum; use op=Average or op=Sum")
     try:
         return ReduceOp(op)
     except ValueError:
-        raise _errors.InvalidArgumentError(f"{op!r} is no operation") from None
+        raise _errors.InvalidArgumentError(f"{op!r} is not a reduction") from None

@@ -2,18 +2,30 @@
 """Process sets: collectives among some of the ranks (groups of libdtrain)."""
 
 import ctypes
+import itertools
+import operator
 
 from . import _errors, _job
+from ._calls import gather_integers
 from ._library import library
 
 
 class ProcessSet:
     """Some of the job's ranks. It can be used once add_process_set() or init() has had it."""
 
+    # Whether all ranks of the job know it, as they do not know the sets of split().
+    _known_to_all = False
+
     def __init__(self, ranks):
-        self.ranks = sorted(int(rank) for rank in ranks)
+        """ranks: numbers within the job, in any order. ValueError when they cannot be a set."""
+        try:
+            self.ranks = sorted(operator.index(rank) for rank in ranks)
+        except TypeError:
+            raise _errors.InvalidArgumentError(
+                f"a process set is made of a list of ranks, not of {ranks!r}"
+            ) from None
         if not self.ranks or len(set(self.ranks)) != len(self.ranks) or self.ranks[0] < 0:
-            raise _errors.InvalidArgumentError(f"no process set: {ranks!r}")
+            raise _errors.InvalidArgumentError(f"{ranks!r} cannot be a process set")
         self.process_set_id = None
         self._group = None
 
@@ -22,11 +34,15 @@ class ProcessSet:
         return _job.rank() in self.ranks
 
     def rank(self):
-        """This rank's number within the set."""
-        return self.index_of(_job.rank())
+        """This rank's number within the set; None before the set was added.
+
+        Raises InvalidArgumentError on a rank that is not in it.
+        """
+        return None if self.process_set_id is None else self.index_of(_job.rank())
 
     def size(self):
-        return len(self.ranks)
+        """How many ranks are in it; None before the set was added."""
+        return None if self.process_set_id is None else len(self.ranks)
 
     def index_of(self, rank):
         """The number within the set of a rank of the job."""
@@ -37,7 +53,7 @@ class ProcessSet:
     def group(self):
         """The dtrain_group to pass on."""
         if self.process_set_id is None:
-            raise _errors.StateError(f"{self} was not added: see add_process_set()")
+            raise _errors.InvalidArgumentError(f"{self} was not added: see add_process_set()")
         if self._group is None:
             raise _errors.InvalidArgumentError(f"rank {_job.rank()} is not in {self}")
         return self._group
@@ -68,6 +84,8 @@ class _Global(ProcessSet):
         return _job.size()
 
     def index_of(self, rank):
+        if not 0 <= rank < _job.size():
+            raise _errors.InvalidArgumentError(f"root: there is no rank {rank} in this job")
         return rank
 
     def group(self):
@@ -78,29 +96,43 @@ class _Global(ProcessSet):
 
 
 global_process_set = _Global()
-_added = []
+# By their numbers, which are never used again within a job.
+_added = {}
+_numbers = itertools.count(1)
+
+
+def _add(process_set, color):
+    """Collective over all ranks. Those that give a `color` of 0 or more are in the set."""
+    group, number = ctypes.c_void_p(), next(_numbers)
+    library().call("dtrain_group_create", color, _job.rank(), ctypes.byref(group))
+    if process_set is None:
+        return
+    process_set._group = group.value
+    process_set.process_set_id = number
+    _added[process_set.process_set_id] = process_set
 
 
 def add_process_set(process_set):
-    """Collective over all ranks: makes `process_set`, a ProcessSet or a list of ranks, usable."""
+    """Collective over all ranks: makes `process_set`, a ProcessSet or a list of ranks, usable.
+
+    At any time in a job. Raises ValueError when a set of these ranks was added before, or has ranks
+    that the job does not have.
+    """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    if process_set.process_set_id is not None:
-        raise _errors.InvalidArgumentError(f"{process_set} was added before")
     if process_set.ranks[-1] >= _job.size():
         raise _errors.InvalidArgumentError(f"{process_set} in a job of {_job.size()} ranks")
-    group = ctypes.c_void_p()
-    color = 0 if process_set.included() else -1
-    library().call("dtrain_group_create", color, _job.rank(), ctypes.byref(group))
-    process_set._group = group.value
-    _added.append(process_set)
-    process_set.process_set_id = len(_added)
+    known = [other.ranks for other in _added.values() if other._known_to_all]
+    if process_set.ranks in (global_process_set.ranks, *known):
+        raise _errors.InvalidArgumentError(f"{process_set}: there is one of these ranks already")
+    _add(process_set, 0 if process_set.included() else -1)
+    process_set._known_to_all = True
     return process_set
 
 
 def remove_process_set(process_set):
     """Collective over the set: frees what it has. True when there was such a set."""
-    if process_set not in _added or process_set.process_set_id is None:
+    if _added.pop(process_set.process_set_id, None) is not process_set:
         return False
     if process_set._group is not None:
         library().call("dtrain_group_free", process_set._group)
@@ -113,27 +145,26 @@ def split(color):
 
     Within it ranks keep their order. A negative color: in none, and None is returned.
     """
-    from . import _collectives
-
     mine = int(color)
-    colors = [other[0] for other in _collectives.gather_integers([mine])]
-    members = [rank for rank, other in enumerate(colors) if other == mine]
-    group = ctypes.c_void_p()
-    library().call("dtrain_group_create", max(mine, -1), _job.rank(), ctypes.byref(group))
-    if mine < 0:
-        return None
-    process_set = ProcessSet(members)
-    process_set._group = group.value
-    _added.append(process_set)
-    process_set.process_set_id = len(_added)
+    colors = [other[0] for other in gather_integers([mine])]
+    process_set = None
+    if mine >= 0:
+        process_set = ProcessSet([rank for rank, other in enumerate(colors) if other == mine])
+    _add(process_set, max(mine, -1))
     return process_set
+
+
+def _begin(process_sets):
+    for process_set in process_sets:
+        add_process_set(process_set)
 
 
 def _forget():
     # dtrain_finalize has freed the groups.
-    for process_set in _added:
+    for process_set in _added.values():
         process_set.process_set_id = process_set._group = None
     _added.clear()
 
 
+_job.on_init.append(_begin)
 _job.on_shutdown.append(_forget)

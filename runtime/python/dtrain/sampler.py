@@ -4,6 +4,8 @@
 import math
 import random
 
+from . import _job
+
 
 class DistributedSampler:
     """The indices of one rank's share of a data set; all shares are equally long.
@@ -19,8 +21,6 @@ class DistributedSampler:
     def __init__(self, dataset, num_replicas=None, rank=None, shuffle=True, seed=0,
                  drop_last=False):
         if num_replicas is None or rank is None:
-            from . import _job
-
             num_replicas = _job.size() if num_replicas is None else num_replicas
             rank = _job.rank() if rank is None else rank
         if not 0 <= rank < num_replicas:

@@ -354,29 +354,11 @@ def test_process_sets_and_gathered_arrays_that_differ(on_ranks):
     on_ranks(4, on_four_ranks)
 
 
-def named_in_different_order():
-    """Of the same size, so that only the names tell them apart."""
-    import numpy as np
-
-    import dtrain
-
-    order = ["layer.a", "layer.b"] if dtrain.rank() == 0 else ["layer.b", "layer.a"]
-    try:
-        handles = [
-            dtrain.allreduce_async(np.full(4, 1.0 if name == "layer.a" else 100.0), name=name,
-                                   op=dtrain.Sum)
-            for name in order
-        ]
-        return "sums", str([handle.wait().tolist() for handle in handles])
-    except dtrain.Error as error:
-        return type(error).__name__, str(error)
-
-
 def on_two_ranks():
     strange_layouts()
     refused()
     allocated()
-    return different_counts()  # after that nothing goes on
+    return different_counts()
 
 
 def test_layouts_memory_and_what_is_refused(on_ranks):
@@ -384,28 +366,3 @@ def test_layouts_memory_and_what_is_refused(on_ranks):
     results = on_ranks(2, on_two_ranks)
     assert all(result for result in results), results
     assert "MismatchError" in [kind for kind, _ in results], results
-
-
-def test_names_in_different_order_are_a_mismatch_on_every_rank(on_ranks):
-    """And not two gradients that are summed with each other."""
-    for kind, text in on_ranks(2, named_in_different_order):
-        assert kind == "MismatchError", text
-        assert 'rank 0 for allreduce sum of 4 float64 "layer.a"; rank 1 for' in text
-        assert '"layer.b"' in text
-
-
-def different_names_at_once():
-    import numpy as np
-
-    import dtrain
-
-    try:
-        return "value", str(dtrain.broadcast(np.zeros(3), 0, name=f"weight{dtrain.rank()}"))
-    except dtrain.Error as error:
-        return type(error).__name__, str(error)
-
-
-def test_a_blocking_call_compares_names_too(on_ranks):
-    for rank, (kind, text) in enumerate(on_ranks(2, different_names_at_once)):
-        assert kind == "MismatchError" and f'"weight{rank}"' in text, text
-        assert "under another name" in text

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting the library's collectives, on addresses and counts.
+
+All of them are asynchronous calls, also those that are waited for at once: the library matches
+these by name, so that ranks may make them in different order, and survives a mismatch.
+"""
+
+import ctypes
+import itertools
+
+from . import _errors, _job, _timeline
+from ._handles import Handle, claim
+from ._library import library
+
+INT64 = 1  # DTRAIN_INT64
+# Stands for the memory of arrays without elements, which may have none.
+_nowhere = ctypes.create_string_buffer(64)
+_unnamed = {}
+
+
+def pointer(kind, x):
+    """The address of `x`, which _arrays has as `kind`."""
+    return kind.pointer(x) or ctypes.addressof(_nowhere)
+
+
+def group_of(process_set):
+    """The dtrain_group of a ProcessSet, for None that of all ranks."""
+    return None if process_set is None else process_set.group()
+
+
+def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=None, wait=False,
+          part=False):
+    """Starts `name` with `arguments`. A Handle, or with `wait` its result.
+
+    arrays: what must live until then. finish: makes the result. label: the name that the ranks know
+    it by. part: it belongs to a larger one, which has the right to the name.
+    """
+    if not _job.is_initialized():
+        raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
+    group = group_of(process_set)
+    key = None if part else claim(name, group, label)
+    span = _timeline.begin(name, label) if _timeline.active else None
+    number = library().start(
+        name, arguments, group, label, stream.cuda_stream if stream is not None else None
+    )
+    if span is not None:
+        span.started()
+    handle = Handle(number, arrays, finish, key, span)
+    return handle.wait() if wait else handle
+
+
+def made_up_name(kind, process_set):
+    """For a collective of several calls that has no name of its own: the same on all ranks that
+    make as many of them on the set, as all must that give no names."""
+    group = group_of(process_set)
+    number = next(_unnamed.setdefault((kind, group), itertools.count()))
+    return f"{kind}.noname.{number}"
+
+
+def gather_integers(values, process_set=None, label=None, wait=True, part=False):
+    """Every rank's list of integers, which are equally long; without `wait` a Handle for it."""
+    count = len(values)
+    ranks = _job.size() if process_set is None else process_set.size()
+    mine = (ctypes.c_int64 * count)(*values)
+    everyones = (ctypes.c_int64 * (count * ranks))()
+    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), count, INT64
+
+    def finish():
+        return [list(everyones[r * count : (r + 1) * count]) for r in range(ranks)]
+
+    return issue("dtrain_allgather", arguments, (mine, everyones), finish, label=label,
+                 process_set=process_set, wait=wait, part=part)
+
+
+_job.on_shutdown.append(_unnamed.clear)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives find each other by kind and name, whatever the order, and a mismatch ends nothing."""
+NEEDS = ("numpy",)
+
+
+def in_any_order():
+    """Started and waited for in an order of the rank's own, also those that take two calls."""
+    import random
+
+    import numpy as np
+
+    import dtrain
+
+    n, me = dtrain.size(), dtrain.rank()
+    for turn in range(20):
+        calls = [
+            (lambda i=i: dtrain.allreduce_async(np.full(7, i + me), op=dtrain.Sum, name=f"r{i}"),
+             np.full(7, n * i + n * (n - 1) // 2))
+            for i in range(4)
+        ] + [
+            (lambda i=i: dtrain.allgather_async(np.full(me + 1, i), name=f"g{i}"),
+             np.full(n * (n + 1) // 2, i))
+            for i in range(4)
+        ] + [
+            (lambda i=i: dtrain.broadcast_async(np.array([me]), i % n, name=f"b{i}"),
+             np.array([i % n]))
+            for i in range(4)
+        ] + [
+            (lambda i=i: dtrain.alltoall_async(np.full(n, i), name=f"a{i}"), np.full(n, i))
+            for i in range(4)
+        ]
+        dice = random.Random(turn * n + me)
+        dice.shuffle(calls)
+        pending = [(start(), right) for start, right in calls]
+        dice.shuffle(pending)
+        for handle, right in pending:
+            assert np.array_equal(handle.wait(), right), (handle.wait(), right)
+
+
+def blocking_calls_beside_pending_ones():
+    """A rank that gathers at once needs the other, which does something else first."""
+    import numpy as np
+
+    import dtrain
+
+    me = dtrain.rank()
+    for _ in range(10):
+        if me == 0:
+            pending = dtrain.allgather_async(np.arange(3), name="gathered")
+            assert dtrain.allreduce(1, op=dtrain.Sum, name="sum") == dtrain.size()
+            got = pending.wait()
+        else:
+            got = dtrain.allgather(np.arange(3), name="gathered")
+            assert dtrain.allreduce(1, op=dtrain.Sum, name="sum") == dtrain.size()
+        assert len(got) == 3 * dtrain.size()
+
+
+def in_two_threads():
+    """Each waits for what the other rank's other thread has not begun yet."""
+    import threading
+    import time
+
+    import numpy as np
+
+    import dtrain
+
+    me, got = dtrain.rank(), {}
+
+    def reduce(name, wait):
+        time.sleep(wait)
+        got[name] = dtrain.allreduce(np.array([me + 1]), op=dtrain.Sum, name=name)[0]
+
+    threads = [threading.Thread(target=reduce, args=(name, 0.2 * ((i + me) % 2)))
+               for i, name in enumerate(["a", "b"])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    total = sum(range(1, dtrain.size() + 1))
+    assert got == {"a": total, "b": total}, got
+
+
+def looked_at():
+    """poll() never waits: not for a rank that comes late either."""
+    import time
+
+    import numpy as np
+
+    import dtrain
+
+    pending, slowest = None, 0.0
+    if dtrain.rank() == 0:
+        pending = [dtrain.allreduce_async(np.ones(3)), dtrain.allgather_async(np.ones(3))]
+        for _ in range(100):
+            for handle in pending:
+                before = time.monotonic()
+                assert not dtrain.poll(handle)
+                slowest = max(slowest, time.monotonic() - before)
+    dtrain.broadcast(np.ones(1), 0, name="go on")
+    if pending is None:
+        pending = [dtrain.allreduce_async(np.ones(3)), dtrain.allgather_async(np.ones(3))]
+    deadline = time.monotonic() + 60
+    while not all([dtrain.poll(handle) for handle in pending]):
+        assert time.monotonic() < deadline
+    assert slowest < 0.5
+
+
+def mismatches():
+    """On every rank, and both the name and the job can be used again."""
+    import numpy as np
+
+    import dtrain
+
+    me = dtrain.rank()
+    odd = me % 2
+    kinds = [np.float32, np.int32]
+    operations = [dtrain.Sum, dtrain.Max]
+    wrong = [
+        lambda **o: dtrain.allreduce(np.zeros(10 + me), **o),
+        lambda **o: dtrain.allreduce(np.zeros(10, kinds[odd]), op=dtrain.Sum, **o),
+        lambda **o: dtrain.allreduce(np.zeros(10), op=operations[odd], **o),
+        lambda **o: dtrain.broadcast(np.zeros(10 + me), 0, **o),
+        lambda **o: dtrain.broadcast(np.zeros(10), odd, **o),
+        lambda **o: dtrain.reducescatter(np.zeros((10 + me, 2)), **o),
+        lambda **o: dtrain.allgather(np.zeros((3, 2 + me)), **o),
+        lambda **o: dtrain.allgather(np.zeros((3, 2), kinds[odd]), **o),
+        lambda **o: dtrain.alltoall(np.zeros((6, 2 + me)), **o),
+    ]
+    for i, call in enumerate(wrong):
+        for options in ({}, {"name": "wrong"}):
+            try:
+                call(**options)
+            except dtrain.HorovodInternalError as error:
+                assert isinstance(error, dtrain.MismatchError), error
+            else:
+                raise AssertionError(f"number {i}: nothing was raised")
+            assert dtrain.allreduce(1, op=dtrain.Sum, name="wrong") == dtrain.size(), i
+
+
+def joined():
+    """What is not possible while a rank is in join() is an error of the others alone."""
+    import numpy as np
+
+    import dtrain
+
+    n, me = dtrain.size(), dtrain.rank()
+    for first in range(n):
+        if me != first:
+            for call in (lambda: dtrain.allgather(np.zeros(3)),
+                         lambda: dtrain.broadcast(np.zeros(3), me),
+                         lambda: dtrain.alltoall(np.zeros(n)),
+                         lambda: dtrain.reducescatter(np.zeros(n))):
+                try:
+                    call()
+                    raise AssertionError("nothing was raised")
+                except dtrain.MismatchError:
+                    pass
+            assert dtrain.allreduce(np.ones(2), op=dtrain.Sum)[0] == n - 1
+        last = dtrain.join()
+        assert last != first and dtrain.allgather_object(last) == [last] * n
+
+
+def test_order_differs_between_ranks(on_ranks):
+    on_ranks(3, in_any_order)
+
+
+def test_pending_collectives_go_on_while_others_are_waited_for(on_ranks):
+    on_ranks(2, blocking_calls_beside_pending_ones)
+
+
+def test_two_threads_wait_for_different_collectives(on_ranks):
+    on_ranks(2, in_two_threads)
+
+
+def test_poll_does_not_wait(on_ranks):
+    on_ranks(2, looked_at)
+
+
+def test_a_mismatch_is_an_error_on_every_rank_and_the_job_goes_on(on_ranks):
+    on_ranks(2, mismatches)
+
+
+def test_what_join_does_not_help_is_an_error_of_the_others(on_ranks):
+    on_ranks(2, joined)
