@@ -54,12 +54,12 @@ def derivatives():
     total = n * (n + 1) / 2
     assert torch.equal(gradient(lambda x: hvd.allreduce(x, op=hvd.Sum)), torch.full((4, 2), total))
     assert torch.equal(gradient(hvd.allreduce), torch.full((4, 2), total / n))
-    assert torch.equal(gradient(hvd.allgather, 2 + me), torch.full((2 + me, 2), total))
+    assert torch.equal(gradient(hvd.allgather, 2 + me), torch.full((2 + me, 2), total / n))
     got = gradient(lambda x: hvd.broadcast(x, 1))
-    assert torch.equal(got, torch.full((4, 2), total if me == 1 else 0.0))
+    assert torch.equal(got, torch.full((4, 2), total / n if me == 1 else 0.0))
     got = gradient(lambda x: hvd.alltoall(x))
     assert got[:, 0].tolist() == [r + 1.0 for r in range(n) for _ in range(4 // n)]
-    got = gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum))
+    got = gradient(hvd.reducescatter)
     assert got[:, 0].tolist() == [r + 1.0 for r in range(n) for _ in range(4 // n)]
 
 
@@ -353,9 +353,11 @@ layers = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(4)])
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layers.parameters(), lr=1.0))
 seen = []
 layers[0].weight.register_hook(lambda gradient: seen.append(len(_handles._in_flight)))
-layers(torch.ones(1, 8)).sum().backward()
-assert seen[0] >= 6, seen
-optimizer.step()
+for step in range(2):  # the order is that of the first step, at whose end they all start
+    optimizer.zero_grad()
+    layers(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+assert seen[0] == 0 and seen[1] >= 6, seen
 assert not _handles._in_flight
 print("overlapped")
 """
@@ -443,22 +445,3 @@ def test_torchs_own_gloo_before_it_and_scripts_as_users_write_them(launch, tmp_p
     assert code == 0, out + err
     for word in ("both", "overlapped", "loss"):
         assert out.count(word) == 2, out + err
-
-
-def named_in_different_order():
-    import torch
-
-    import dtrain
-    import dtrain.torch as hvd
-
-    order = ["layer.a", "layer.b"] if hvd.rank() == 0 else ["layer.b", "layer.a"]
-    try:
-        handles = [hvd.allreduce_async_(torch.ones(1000), name=name) for name in order]
-        return "values", str([float(hvd.synchronize(handle)[0]) for handle in handles])
-    except dtrain.Error as error:
-        return type(error).__name__, str(error)
-
-
-def test_gradients_in_different_order_are_a_mismatch_on_every_rank(on_ranks):
-    for kind, text in on_ranks(2, named_in_different_order):
-        assert kind == "MismatchError" and '"layer.a"' in text and '"layer.b"' in text, text

@@ -7,48 +7,84 @@ import dtrain
 
 
 class _Place:
-    """Stands for a tensor within a state."""
+    """Stands for a tensor within a state: the one with this number."""
 
-    def __init__(self, tensor):
-        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+    def __init__(self, number, tensor):
+        self.number, self.shape, self.dtype = number, tuple(tensor.shape), tensor.dtype
+        self.sparse_dim = tensor.sparse_dim() if tensor.is_sparse else 0
 
 
-def _take_out(value, tensors):
+def _take_out(value, tensors, places):
     """`value` with places instead of tensors, which are appended to `tensors`."""
     if isinstance(value, torch.Tensor):
+        places.append(_Place(len(places), value))
+        value = value.detach().to_dense() if value.is_sparse else value.detach()
         # On the CPU everywhere: load_state_dict() puts it where its parameter is.
-        tensors.append(value.detach().cpu().contiguous())
-        return _Place(value)
+        tensors.append(value.cpu().contiguous())
+        return places[-1]
     if isinstance(value, dict):
-        return {key: _take_out(item, tensors) for key, item in value.items()}
+        return {key: _take_out(item, tensors, places) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_take_out(item, tensors) for item in value)
+        return type(value)(_take_out(item, tensors, places) for item in value)
     return value
 
 
-def _fill_in(value, tensors, make):
-    """The reverse: make(place) is each tensor, also appended to `tensors`."""
+def _fill_in(value, tensors):
+    """The reverse."""
     if isinstance(value, _Place):
-        tensors.append(make(value))
-        return tensors[-1]
+        tensor = tensors[value.number]
+        return tensor.to_sparse(value.sparse_dim) if value.sparse_dim else tensor
     if isinstance(value, dict):
-        return {key: _fill_in(item, tensors, make) for key, item in value.items()}
+        return {key: _fill_in(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_fill_in(item, tensors, make) for item in value)
+        return type(value)(_fill_in(item, tensors) for item in value)
     return value
 
 
-def broadcast_optimizer_state(optimizer, root_rank=0, process_set=None):
-    """Rank `root_rank`'s optimizer state (learning rates and the like, too) into everyone's."""
+def _sparse_parameters(model):
+    """Ids of the parameters that get sparse gradients."""
+    modules = model.modules() if model is not None else ()
+    return {id(p) for m in modules if getattr(m, "sparse", False) for p in m.parameters()}
+
+
+def _make_state(optimizer, model):
+    """The state that a first step makes, with gradients of zeros, which stay: as Horovod does it,
+    but that the parameters keep their values also with weight decay."""
+    sparse = _sparse_parameters(model)
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    for p in parameters:
+        p.grad = torch.zeros_like(p, memory_format=torch.preserve_format)
+        if isinstance(optimizer, torch.optim.SparseAdam) or id(p) in sparse:
+            p.grad = p.grad.to_sparse()
+    values = [p.detach().clone() for p in parameters]
+    # Of the optimizer's own class: that of a DistributedOptimizer would wait for all ranks.
+    getattr(optimizer, "_dtrain_plain_step", lambda: type(optimizer).step(optimizer))()
+    for p, value in zip(parameters, values):
+        p.detach().copy_(value)
+
+
+def broadcast_optimizer_state(optimizer, root_rank=0, model=None,
+                              process_set=dtrain.global_process_set):
+    """Rank `root_rank`'s optimizer state (learning rates and the like, too) into everyone's.
+
+    An optimizer that has taken no step yet is given the state of a first step with gradients of
+    zeros. model: tells which parameters have sparse gradients (embeddings). Raises ValueError for
+    LBFGS, as Horovod does.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise dtrain.InvalidArgumentError("broadcast_optimizer_state: not for torch.optim.LBFGS")
     process_set = process_set or dtrain.global_process_set
-    tensors, skeleton = [], None
+    if not optimizer.state_dict()["state"]:
+        _make_state(optimizer, model)
+    tensors, places, skeleton = [], [], None
     is_root = process_set.rank() == process_set.index_of(root_rank)
     if is_root:
-        skeleton = _take_out(optimizer.state_dict(), tensors)
-    skeleton = dtrain.broadcast_object(skeleton, root_rank, process_set=process_set)
+        skeleton = _take_out(optimizer.state_dict(), tensors, places)
+    skeleton, places = dtrain.broadcast_object((skeleton, places), root_rank,
+                                               process_set=process_set)
     if not is_root:
-        state = _fill_in(skeleton, tensors, lambda p: torch.empty(p.shape, dtype=p.dtype))
+        tensors = [torch.empty(place.shape, dtype=place.dtype) for place in places]
     named = [(f"optimizer.{i}", tensor) for i, tensor in enumerate(tensors)]
     dtrain.broadcast_parameters(named, root_rank, process_set)
     if not is_root:
-        optimizer.load_state_dict(state)
+        optimizer.load_state_dict(_fill_in(skeleton, tensors))

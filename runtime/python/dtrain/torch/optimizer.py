@@ -2,140 +2,17 @@
 """DistributedOptimizer: averages gradients over the ranks while backward() still makes them."""
 
 import contextlib
-import threading
+import os
 import warnings
 
+import torch
+
 import dtrain
-from dtrain import (
-    Average,
-    Compression,
-    InvalidArgumentError,
-    StateError,
-    UnsupportedError,
-    allreduce_async_,
-)
+from dtrain import Average, Compression, InvalidArgumentError, OrderError, StateError
+from dtrain import global_process_set
 from dtrain._operations import chosen
 
-
-class _Gradient:
-    """One parameter's gradient."""
-
-    def __init__(self, parameter, name):
-        self.parameter = parameter
-        self.name = name
-        self.passes = 0  # of backward() that have made it since the last step
-        self.handle = None
-        self.sent = None  # what travels, and what decompress() needs
-
-
-class Reducer:
-    """All-reduces the gradients of some parameters as backward() makes them.
-
-    All ranks must start the all-reduces in the same order, while backward() makes gradients in an
-    order that may differ. So the order is fixed, the reverse of the parameters', which is about
-    that of backward(); a gradient starts when it is there and all before it have been started.
-    libdtrain sends small ones together (DTRAIN_FUSION_THRESHOLD).
-    """
-
-    def __init__(self, compression, passes_per_step, op, predivide, process_set, sparse_as_dense):
-        self._compression = compression
-        self._passes_per_step = passes_per_step
-        self._op = op
-        # Average: divided in two steps, before and after, so that sums of float16 stay small.
-        self._factors = (1.0 / predivide, predivide)
-        self._process_set = process_set
-        self._sparse_as_dense = sparse_as_dense
-        self._order = []
-        self._started = 0  # of _order, since the last step
-        self._hooks = []
-        # Autograd has a thread for each device.
-        self._lock = threading.RLock()
-
-    def add(self, named_parameters):
-        """Parameters, in the order of the model. Before any backward(), or after a step."""
-        new = [_Gradient(parameter, name) for name, parameter in named_parameters]
-        for gradient in new:
-            self._watch(gradient)
-        self._order += reversed(new)
-
-    def _watch(self, gradient):
-        parameter = gradient.parameter
-
-        def made(*_):
-            with self._lock:
-                self._made(gradient)
-
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(made))
-            return
-        # Before PyTorch 2.1: the node that adds to .grad, which lives as long as we hold it.
-        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-        node.register_hook(made)
-        self._hooks.append(node)
-
-    def _made(self, gradient):
-        if gradient.passes == self._passes_per_step:
-            raise StateError(
-                f"the gradient of {gradient.name} was computed more than backward_passes_per_step "
-                f"({self._passes_per_step}) times before step(); raise backward_passes_per_step to "
-                "accumulate gradients locally"
-            )
-        gradient.passes += 1
-        while self._started < len(self._order):
-            first = self._order[self._started]
-            if first.passes < self._passes_per_step:
-                break
-            self._start(first)
-
-    def _start(self, gradient):
-        """Of the first one in order that was not started yet."""
-        parameter = gradient.parameter
-        if parameter.grad is None:
-            # Unused by this rank; others may have used it.
-            parameter.grad = parameter.detach().new_zeros(parameter.shape)
-        if parameter.grad.is_sparse:
-            if not self._sparse_as_dense:
-                raise UnsupportedError(
-                    f"the gradient of {gradient.name} is sparse: give sparse_as_dense=True"
-                )
-            parameter.grad = parameter.grad.to_dense()
-        small, context = self._compression.compress(parameter.grad.detach())
-        before, after = self._factors
-        gradient.sent = small, context
-        gradient.handle = allreduce_async_(
-            small, name=gradient.name, op=self._op, prescale_factor=before,
-            postscale_factor=after, process_set=self._process_set,
-        )
-        self._started += 1
-
-    def in_flight(self):
-        """Whether gradients are on their way."""
-        return self._started > 0
-
-    def finish(self):
-        """Starts the gradients that backward() has not made, and waits for all."""
-        try:
-            while self._started < len(self._order):
-                self._start(self._order[self._started])
-            for gradient in self._order:
-                self._finish(gradient)
-        finally:
-            self.reset()
-
-    def _finish(self, gradient):
-        reduced = gradient.handle.wait()
-        small, context = gradient.sent
-        result = self._compression.decompress(reduced, context)
-        target = gradient.parameter.grad
-        if target is None:
-            gradient.parameter.grad = result
-        elif result.data_ptr() != target.data_ptr():
-            target.detach().copy_(result)
-
-    def reset(self):
-        self._started = 0
-        for gradient in self._order:
-            gradient.passes, gradient.handle, gradient.sent = 0, None, None
+from ._reducer import Reducer
 
 
 class _Distributed:
@@ -170,9 +47,11 @@ class _Distributed:
             return result
         if self._dtrain_should_synchronize:
             if self._dtrain_synchronized:
+                # Programs look for the beginning, which is Horovod's.
                 warnings.warn(
-                    "optimizer.step() reduces the gradients again: after optimizer.synchronize() "
-                    "call it within `with optimizer.skip_synchronize():`",
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). The gradients are reduced twice: call step() within "
+                    "`with optimizer.skip_synchronize():`",
                     stacklevel=2,
                 )
             self.synchronize()
@@ -181,7 +60,7 @@ class _Distributed:
 
     def zero_grad(self, *args, **kwargs):
         if self._dtrain_reducer is not None and self._dtrain_reducer.in_flight():
-            raise StateError(
+            raise OrderError(
                 "optimizer.zero_grad() between loss.backward() and optimizer.step() or "
                 "synchronize(): the gradients are on their way to the other ranks"
             )
@@ -190,22 +69,43 @@ class _Distributed:
     def add_param_group(self, group):
         super().add_param_group(group)
         if self._dtrain_reducer is not None:
-            number = len(self.param_groups) - 1
-            self._dtrain_reducer.add(_named({}, self.param_groups[-1:], number))
+            first = len(self.param_groups) - 1
+            added = _named(self._parameter_names, self.param_groups[first:], first)
+            self._parameter_names.update({parameter: name for name, parameter in added})
+            self._dtrain_reducer.add([pair] for pair in added if pair[1].requires_grad)
+
+    def load_state_dict(self, *args, **kwargs):
+        if self._dtrain_reducer is not None:
+            self._dtrain_reducer.reset()
+        self._dtrain_synchronized = False
+        return super().load_state_dict(*args, **kwargs)
+
+    def set_backward_passes_per_step(self, passes):
+        """How often backward() is called for each step from now on; between two steps."""
+        _check_passes(passes)
+        self.backward_passes_per_step = passes
+        if self._dtrain_reducer is not None:
+            self._dtrain_reducer.passes_per_step = passes
+
+    def _dtrain_plain_step(self):
+        """That of the optimizer's own class, of this rank alone."""
+        return super().step()
 
     def __getstate__(self):
         raise StateError("pickle optimizer.state_dict() instead of a DistributedOptimizer")
 
 
 def _named(names, groups, first=0):
-    """(name, parameter) of all parameters that need a gradient, in order."""
-    for i, group in enumerate(groups, first):
-        for j, parameter in enumerate(group["params"]):
-            if parameter.requires_grad:
-                yield names.get(id(parameter), f"group{i}.parameter{j}"), parameter
+    """(name, parameter) of all parameters, in order; those that have no name get one."""
+    return [
+        (names.get(parameter, f"allreduce.noname.{i}.{j}"), parameter)
+        for i, group in enumerate(groups, first)
+        for j, parameter in enumerate(group["params"])
+    ]
 
 
 def _checked_names(optimizer, named_parameters):
+    """Names by parameter."""
     named = list(named_parameters) if named_parameters is not None else []
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in named):
         raise InvalidArgumentError("named_parameters: give the pairs of model.named_parameters()")
@@ -213,21 +113,51 @@ def _checked_names(optimizer, named_parameters):
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidArgumentError(f"named_parameters: not unique: {', '.join(twice)}")
-    by_id = {id(parameter): str(name) for name, parameter in named}
-    if named:
+    by_parameter = {parameter: str(name) for name, parameter in named}
+    if named_parameters is not None:
         unnamed = sum(
-            id(p) not in by_id for group in optimizer.param_groups for p in group["params"]
+            p not in by_parameter for group in optimizer.param_groups for p in group["params"]
         )
         if unnamed:
             raise InvalidArgumentError(
                 f"named_parameters: {unnamed} of the optimizer's parameters are not among them"
             )
-    return by_id
+    return by_parameter
+
+
+def _check_passes(passes):
+    if passes < 1:
+        raise InvalidArgumentError("backward_passes_per_step is at least 1")
+
+
+def _grouped(named, groups):
+    """`named` in lists of what starts together. groups: None, a number of lists, or lists of
+    parameters."""
+    if groups is None:
+        return [[pair] for pair in named]
+    if not isinstance(groups, (list, tuple)):
+        if not isinstance(groups, int) or groups < 1:
+            raise InvalidArgumentError(f"groups={groups!r}: a positive number, or lists of tensors")
+        least, more = divmod(len(named), groups)
+        ends = [(i + 1) * least + min(i + 1, more) for i in range(groups)]
+        parts = [named[end - least - (i < more) : end] for i, end in enumerate(ends)]
+        return [part for part in parts if part]
+    number = {}
+    for i, group in enumerate(groups):
+        for parameter in group:
+            if not isinstance(parameter, torch.Tensor):
+                raise InvalidArgumentError("groups: lists of tensors, or a positive number")
+            if parameter in number:
+                raise InvalidArgumentError("groups: a parameter is in them twice")
+            number[parameter] = i
+    lists = [[pair for pair in named if number.get(pair[1]) == i] for i in range(len(groups))]
+    return [part for part in lists if part] + [[p] for p in named if p[1] not in number]
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,
                          backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0,
-                         num_groups=0, groups=None, sparse_as_dense=False, process_set=None):
+                         num_groups=0, groups=None, sparse_as_dense=False,
+                         process_set=global_process_set):
     """`optimizer` with a step() that uses the gradients of all ranks; of the same class, with the
     same parameter groups and state.
 
@@ -240,20 +170,29 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         reduced; call step() and zero_grad() once for that many. Nothing is divided by it.
     op: Average or Sum. gradient_predivide_factor: with Average, the part of the division that is
         done before the sum.
-    num_groups, groups: of Horovod's; libdtrain decides itself what travels together.
+    groups: how many groups the gradients are dealt out to, or lists of parameters: those of a group
+        are reduced together, when the last of them is there. Never needed for speed: libdtrain
+        decides itself what travels together. num_groups: the older name for a number of them.
+    sparse_as_dense: sparse gradients are made dense to be reduced, and sparse again. Otherwise all
+        ranks' values are gathered.
 
-    Every rank must take the same number of steps. Wrap the optimizer before learning-rate
-    schedulers are made for it.
+    Raises ValueError for bad arguments, UnsupportedError (one of its kinds) for op=Adasum. Every
+    rank must take the same number of steps, or call join() after its last. Wrap the optimizer
+    before learning-rate schedulers are made for it.
     """
     op = chosen(op)
     if op not in (Average, dtrain.Sum):
         raise InvalidArgumentError(f"DistributedOptimizer: op={op.name}; use Average or Sum")
     if gradient_predivide_factor != 1.0 and op is not Average:
         raise InvalidArgumentError("gradient_predivide_factor needs op=Average")
-    if backward_passes_per_step < 1:
-        raise InvalidArgumentError("backward_passes_per_step is at least 1")
-    process_set = process_set or dtrain.global_process_set
+    _check_passes(backward_passes_per_step)
+    if num_groups != 0:
+        warnings.warn("`num_groups` is deprecated: use `groups`", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    process_set = process_set or global_process_set
     names = _checked_names(optimizer, named_parameters)
+    named = _named(names, optimizer.param_groups)
+    units = _grouped([pair for pair in named if pair[1].requires_grad], groups)
 
     kind = type(optimizer)
     distributed = type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__})
@@ -263,8 +202,15 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     made._dtrain_should_synchronize = True
     made._dtrain_synchronized = False
     made._dtrain_reducer = None
-    if process_set.included() and process_set.size() > 1:
+    made._parameter_names = {parameter: name for name, parameter in named}
+    made.backward_passes_per_step = backward_passes_per_step
+    # The size of an elastic job may change.
+    if process_set.included() and (process_set.size() > 1 or _is_elastic()):
         made._dtrain_reducer = Reducer(compression, backward_passes_per_step, op,
                                        gradient_predivide_factor, process_set, sparse_as_dense)
-        made._dtrain_reducer.add(_named(names, optimizer.param_groups))
+        made._dtrain_reducer.add(units)
     return made
+
+
+def _is_elastic():
+    return os.environ.get("HOROVOD_ELASTIC") == "1"

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reducing the gradients of a DistributedOptimizer while backward() still makes them."""
+
+import threading
+
+import torch
+
+import dtrain
+from dtrain import OrderError, Sum, _job, allreduce_async_
+
+from ._sparse import sparse_allreduce_async
+
+
+class _Gradient:
+    """One parameter's gradient."""
+
+    def __init__(self, parameter, name):
+        self.parameter = parameter
+        self.name = name
+        self.unit = None
+        self.sparse_dim = 0  # of a sparse one: how many dimensions its indices have; else 0
+        self.clear()
+
+    def clear(self):
+        self.passes = 0  # of backward() that have made it since the last step
+        self.wait = None  # returns what is reduced; None before it was started
+        self.context = None  # what decompress() needs
+
+
+class _Unit:
+    """Gradients that start together."""
+
+    def __init__(self, gradients, number):
+        self.gradients = gradients
+        self.number = number  # in the order of the parameters
+        for gradient in gradients:
+            gradient.unit = self
+        self.clear()
+
+    def clear(self):
+        self.missing = len(self.gradients)
+        for gradient in self.gradients:
+            gradient.clear()
+
+
+def _no_values(like, sparse_dim):
+    """A sparse tensor of zeros, whose indices have so many dimensions."""
+    indices = torch.empty(sparse_dim, 0, dtype=torch.int64, device=like.device)
+    values = torch.empty(0, *like.shape[sparse_dim:], dtype=like.dtype, device=like.device)
+    return torch.sparse_coo_tensor(indices, values, like.shape)
+
+
+@torch.no_grad()
+def _assign_sparse(target, result):
+    # Not of target.detach(), which has indices and values of its own from then on.
+    target.zero_().add_(result)
+
+
+class Reducer:
+    """All-reduces the gradients of some parameters as backward() makes them.
+
+    The order in which they start is fixed and the same on all ranks: that in which backward() made
+    them in the first step, on the first rank. A unit starts when it is there and all before it have
+    been started; in the first step all start when that is over. libdtrain sends small ones together
+    (DTRAIN_FUSION_THRESHOLD), and finds more to send together when they come in the same order.
+    """
+
+    def __init__(self, compression, passes_per_step, op, predivide, process_set, sparse_as_dense):
+        self.passes_per_step = passes_per_step
+        self._compression = compression
+        self._op = op
+        # Average: divided in two steps, before and after, so that sums of float16 stay small.
+        self._factors = (1.0 / predivide, predivide)
+        self._process_set = process_set
+        self._sparse_as_dense = sparse_as_dense
+        self._units = []
+        self._order = None  # of _units, when the ranks have agreed on it
+        self._generation = _job.generation
+        self._made = []  # units in the order of this step, before they have
+        self._started = 0  # of _order, since the last step
+        self._hooks = []
+        # Autograd has a thread for each device.
+        self._lock = threading.RLock()
+
+    def add(self, groups):
+        """groups: lists of pairs of name and parameter, in the order of the model; those of a list
+        start together. Before any backward(), or after a step."""
+        for group in groups:
+            gradients = [_Gradient(parameter, name) for name, parameter in group]
+            self._units.append(_Unit(gradients, len(self._units)))
+            for gradient in gradients:
+                self._watch(gradient)
+        self._order = None
+
+    def _watch(self, gradient):
+        parameter, unit, lock = gradient.parameter, gradient.unit, self._lock
+
+        def made(*_):
+            # The only call for a gradient that others hold up.
+            with lock:
+                if gradient.passes == self.passes_per_step:
+                    raise OrderError(
+                        f"the gradient of {gradient.name} was computed more than "
+                        f"backward_passes_per_step ({self.passes_per_step}) times before step(); "
+                        "raise backward_passes_per_step to accumulate gradients locally"
+                    )
+                gradient.passes += 1
+                if gradient.passes < self.passes_per_step:
+                    return
+                unit.missing -= 1
+                if unit.missing:
+                    return
+                order = self._order
+                if order is None or self._generation != _job.generation:
+                    self._order = None
+                    self._made.append(unit)
+                    return
+                while self._started < len(order) and not order[self._started].missing:
+                    self._start(order[self._started])
+
+        if hasattr(parameter, "register_post_accumulate_grad_hook"):
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(made))
+            return
+        # Before PyTorch 2.1: the node that adds to .grad, which lives as long as we hold it.
+        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        node.register_hook(made)
+        self._hooks.append(node)
+
+    def _start(self, unit):
+        """Of the first one in order that was not started yet."""
+        self._started += 1
+        for gradient in unit.gradients:
+            self._start_one(gradient)
+
+    def _start_one(self, gradient):
+        parameter = gradient.parameter
+        if parameter.grad is None:
+            # Unused by this rank; others may have used it.
+            zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            sparse = gradient.sparse_dim
+            parameter.grad = _no_values(parameter, sparse) if sparse else zeros
+        value = parameter.grad.detach()
+        if not value.is_sparse:
+            gradient.sparse_dim = 0
+        elif not self._sparse_as_dense:
+            if value._nnz() == 0 and gradient.sparse_dim:
+                # zero_grad() has made it one whose indices are as those of the last step no more.
+                value = _no_values(parameter, gradient.sparse_dim)
+            gradient.sparse_dim = value.sparse_dim()
+            gradient.wait = sparse_allreduce_async(value, gradient.name, self._op,
+                                                   self._process_set)
+            return
+        else:
+            gradient.sparse_dim = gradient.sparse_dim or value.sparse_dim()
+        if value.is_sparse:
+            value = value.to_dense()
+        small, gradient.context = self._compression.compress(value)
+        before, after = self._factors
+        gradient.wait = allreduce_async_(
+            small, name=gradient.name, op=self._op, prescale_factor=before,
+            postscale_factor=after, process_set=self._process_set,
+        ).wait
+
+    def in_flight(self):
+        """Whether backward() has made gradients since the last step."""
+        return any(g.passes or g.wait for unit in self._units for g in unit.gradients)
+
+    def finish(self):
+        """Starts the gradients that backward() has not made, and waits for all."""
+        try:
+            with self._lock:
+                order = self._agreed_order()
+                while self._started < len(order):
+                    self._start(order[self._started])
+            self._finish_all(order)
+        finally:
+            self.reset()
+
+    def _finish_all(self, order):
+        failure = None
+        for unit in order:
+            for gradient in unit.gradients:
+                try:
+                    self._finish(gradient)
+                except dtrain.Error as error:
+                    # The others are waited for, too: nothing writes to a gradient after that.
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _finish(self, gradient):
+        result = gradient.wait()
+        target = gradient.parameter.grad
+        if gradient.sparse_dim and not self._sparse_as_dense:
+            gradient.sparse_dim = result.sparse_dim()
+            _assign_sparse(target, result)
+            return
+        result = self._compression.decompress(result, gradient.context)
+        if gradient.sparse_dim:
+            # SparseAdam and the like need it as it was.
+            _assign_sparse(target, result.to_sparse(gradient.sparse_dim))
+        elif result.data_ptr() != target.data_ptr():
+            target.detach().copy_(result)
+
+    def _agreed_order(self):
+        """The order in which the units start. Collective in the first step."""
+        if self._generation != _job.generation:
+            self._order, self._generation = None, _job.generation
+        if self._order is None and self._units:
+            positions = self._first_ranks_positions()
+            if not positions.any():
+                # That rank is in join(), and the next step asks again.
+                return self._units[::-1]
+            self._order = sorted(self._units, key=lambda unit: positions[unit.number])
+        return self._order or []
+
+    def _first_ranks_positions(self):
+        positions = torch.zeros(len(self._units), dtype=torch.int64)
+        if self._process_set.rank() == 0:
+            unmade = [unit for unit in reversed(self._units) if unit not in self._made]
+            for position, unit in enumerate(self._made + unmade):
+                positions[unit.number] = position + 1
+        # A sum and no broadcast, because other ranks may be in join().
+        name = f"DistributedOptimizer.order.{self._units[0].gradients[0].name}"
+        return dtrain.allreduce(positions, op=Sum, name=name, process_set=self._process_set)
+
+    def reset(self):
+        """After a step."""
+        with self._lock:
+            self._started = 0
+            self._made = []
+            for unit in self._units:
+                unit.clear()

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic training with PyTorch: state of models, optimizers and samplers. See dtrain.elastic."""
+
+import copy
+import math
+import random
+
+import torch
+
+import dtrain
+from dtrain.elastic import HostsUpdatedInterrupt, ObjectState, State, run
+
+from ._state import broadcast_optimizer_state
+
+__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
+
+
+class ElasticSampler(torch.utils.data.Sampler):
+    """This rank's share of a data set, which can be dealt out anew within an epoch.
+
+    After record_batch() a new share, by load_state_dict() or reset(), has none of the samples that
+    were recorded. Shares are equally long; some samples are in two for that. Put it into the
+    TorchState. Call set_epoch() at the end of each epoch, not at its beginning.
+
+    dataset: anything with a length. shuffle: an order for each epoch, the same on all ranks.
+    """
+
+    def __init__(self, dataset, shuffle=True, seed=0):
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.processed_num = 0
+        self.reset()
+
+    def set_epoch(self, epoch):
+        """Begins an epoch, of which nothing was processed."""
+        self.epoch = epoch
+        self.processed_num = 0
+        self.reset()
+
+    def record_batch(self, batch_idx, batch_size):
+        """Every rank has processed a batch of so many samples."""
+        self.processed_num += batch_size * self.num_replicas
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict):
+        self.epoch = state_dict["epoch"]
+        self.processed_num = state_dict["processed_num"]
+        self.reset()
+
+    def reset(self):
+        """Deals out what was not processed to the ranks that there are now."""
+        self.num_replicas, self.rank = dtrain.size(), dtrain.rank()
+        order = list(range(len(self.dataset)))
+        if self.shuffle:
+            # Python's own, because every rank has the same one.
+            random.Random(self.seed + self.epoch).shuffle(order)
+        self.remaining_indices = order[self.processed_num :]
+        self.num_samples = math.ceil(len(self.remaining_indices) / self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+
+    def __iter__(self):
+        indices = self.remaining_indices
+        if indices:
+            indices = (indices * math.ceil(self.total_size / len(indices)))[: self.total_size]
+        return iter(indices[self.rank :: self.num_replicas])
+
+    def __len__(self):
+        """Samples of this rank."""
+        return self.num_samples
+
+
+class _Handler:
+    """How one kind of attribute is saved, restored and sent: by its state_dict()."""
+
+    def __init__(self, value):
+        self.set_value(value)
+
+    def set_value(self, value):
+        self.value = value
+        self.save()
+
+    def save(self):
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self):
+        # A copy: an optimizer goes on to change what it has loaded.
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def sync(self):
+        self.value.load_state_dict(dtrain.broadcast_object(self.value.state_dict()))
+
+
+class _ModelHandler(_Handler):
+    def sync(self):
+        dtrain.broadcast_parameters(self.value.state_dict(), root_rank=0)
+
+
+class _OptimizerHandler(_Handler):
+    def sync(self):
+        broadcast_optimizer_state(self.value, root_rank=0)
+
+
+_HANDLERS = [
+    (torch.nn.Module, _ModelHandler),
+    (torch.optim.Optimizer, _OptimizerHandler),
+    (ElasticSampler, _Handler),
+]
+
+
+def _handler_of(value):
+    for kind, handler in _HANDLERS:
+        if isinstance(value, kind):
+            return handler(value)
+    return None
+
+
+class TorchState(ObjectState):
+    """Models, optimizers, ElasticSamplers and any other objects, each an attribute.
+
+    model, optimizer, and further ones as keywords. Other objects must be picklable.
+    """
+
+    def __init__(self, model=None, optimizer=None, **kwargs):
+        everything = {"model": model, "optimizer": optimizer, **kwargs}
+        handlers = {name: _handler_of(value) for name, value in everything.items()}
+        self._handlers = {name: handler for name, handler in handlers.items() if handler}
+        for name, handler in self._handlers.items():
+            super().__setattr__(name, handler.value)
+        objects = {name: v for name, v in everything.items() if name not in self._handlers}
+        super().__init__(**objects)
+
+    def save(self):
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self):
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self):
+        for handler in self._handlers.values():
+            handler.sync()
+            handler.save()
+        super().sync()
+
+    def reset(self):
+        for handler in self._handlers.values():
+            if isinstance(handler.value, ElasticSampler):
+                handler.value.reset()
+        super().reset()
+
+    def __setattr__(self, name, value):
+        if name in self.__dict__.get("_handlers", ()):
+            self._handlers[name].set_value(value)
+        super().__setattr__(name, value)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State that is committed, restored and synchronized, and training that begins again."""
+NEEDS = ("torch",)
+
+
+def objects():
+    import dtrain
+    from dtrain import elastic
+
+    me = dtrain.rank()
+    state = elastic.ObjectState(epoch=me, seen=[me])
+    state.sync()
+    assert state.epoch == 0 and state.seen == [0]
+    state.epoch, state.seen = 5, [5]
+    state.commit()
+    state.epoch = 6
+    state.seen.append(6)
+    state.restore()
+    assert state.epoch == 5 and state.seen == [5]
+    own = elastic.ObjectState(bcast_object=lambda value: {"x": 3}, get_rank=lambda: 0, x=1)
+    own.sync()
+    assert own.x == 3
+
+
+def news_of_hosts():
+    import dtrain
+    from dtrain import elastic
+
+    state = elastic.ObjectState(x=1)
+    state.commit()
+    added, removed = elastic.HostUpdateResult.added, elastic.HostUpdateResult.removed
+    for when, what, skip in [(1, removed, True), (2, added, False), (3, removed | added, False)]:
+        # Rank 0 knows; all are interrupted.
+        if dtrain.rank() == 0:
+            state.on_hosts_updated(when, what)
+        try:
+            state.commit()
+            raise AssertionError("nobody was interrupted")
+        except dtrain.HostsUpdatedInterrupt as change:
+            assert change.skip_sync == skip
+        state.check_host_updates()
+
+
+def torch_state():
+    import torch
+
+    import dtrain.torch as hvd
+
+    me = hvd.rank()
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(model.weight, me)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9))
+    sampler = hvd.elastic.ElasticSampler(range(20), shuffle=False)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, batch=me)
+    assert state.model is model and state.optimizer is optimizer and state.batch == me
+    state.sync()
+    assert state.batch == 0 and (model.weight == 0).all()
+    state.commit()
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        sampler.record_batch(0, 3)
+        state.batch += 1
+    assert (model.weight != 0).all() and len(sampler) == 10
+    state.restore()
+    assert state.batch == 0 and (model.weight == 0).all() and sampler.processed_num == 0
+    momentum = [s["momentum_buffer"] for s in optimizer.state_dict()["state"].values()]
+    assert all((m == 0).all() for m in momentum)
+    other = torch.nn.Linear(2, 1)
+    state.model = other
+    torch.nn.init.zeros_(other.weight)
+    state.restore()
+    assert state.model is other and (other.weight != 0).any()
+
+
+def samplers():
+    import dtrain
+    from dtrain.torch.elastic import ElasticSampler
+
+    n = dtrain.size()
+    for length in (0, 1, 11, 12):
+        for shuffle in (False, True):
+            sampler = ElasticSampler(range(length), shuffle=shuffle, seed=3)
+            shares = dtrain.allgather_object(list(sampler))
+            assert {len(share) for share in shares} == {len(sampler)}
+            assert set(sum(shares, [])) == set(range(length))
+            orders = [list(sampler.remaining_indices)]
+            sampler.record_batch(0, 2)
+            again = ElasticSampler(range(length), shuffle=shuffle, seed=3)
+            again.load_state_dict(sampler.state_dict())
+            rest = set(sum(dtrain.allgather_object(list(again)), []))
+            assert rest == set(orders[0][2 * n :]), (rest, orders)
+            again.set_epoch(1)
+            assert len(again.remaining_indices) == length
+            assert length < 10 or (again.remaining_indices != orders[0]) == shuffle
+
+
+def begun_again():
+    """After a change of hosts from where it was; all other exceptions are the caller's."""
+    import dtrain
+    from dtrain import elastic
+
+    resets, calls = [], []
+
+    @elastic.run
+    def train(state, goal, word=None):
+        assert word == "word"
+        calls.append((state.step, state.uncommitted))
+        while state.step < goal:
+            state.step += 1
+            assert dtrain.allreduce(state.step) == state.step
+            if state.step == 3 and len(calls) == 1 and dtrain.rank() == 0:
+                elastic.notify_hosts(1, elastic.HostUpdateResult.added)
+            state.uncommitted = state.step
+            state.commit()
+        return state.step
+
+    state = elastic.ObjectState(step=0, uncommitted=None)
+    state.register_reset_callbacks([lambda: resets.append(dtrain.size())])
+    assert train(state, 5, word="word") == 5
+    assert calls == [(0, None), (3, 3)] and resets == [dtrain.size()], (calls, resets)
+
+    @elastic.run
+    def fails(state):
+        raise KeyError("no such thing")
+
+    try:
+        fails(state)
+        raise AssertionError("the exception was lost")
+    except KeyError:
+        pass
+
+
+def failed_and_begun_again():
+    """From the last commit, on all ranks, also when only one has failed."""
+    import dtrain
+    from dtrain import elastic
+
+    calls = []
+
+    @elastic.run
+    def train(state):
+        calls.append((state.step, state.uncommitted))
+        while state.step < 5:
+            state.step += 1
+            state.uncommitted = state.step
+            if state.step == 3 and len(calls) == 1 and dtrain.rank() == 1:
+                raise dtrain.HorovodInternalError("this rank has lost something")
+            assert dtrain.allreduce(state.step) == state.step
+            state.commit()
+        return state.step
+
+    assert train(elastic.ObjectState(step=0, uncommitted=None)) == 5
+    assert calls == [(0, None), (2, 2)], calls
+
+
+def on_two_ranks():
+    objects()
+    news_of_hosts()
+    torch_state()
+    samplers()
+
+
+def test_state_news_and_samplers(on_ranks):
+    on_ranks(2, on_two_ranks)
+
+
+def test_samplers_and_restarts_of_three_ranks(on_ranks):
+    def both():
+        samplers()
+        begun_again()
+
+    on_ranks(3, both)
+
+
+def test_training_begins_again_after_a_failure(on_ranks):
+    on_ranks(2, failed_and_begun_again)
