@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
@@ -55,10 +56,16 @@ absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Lo
     if (!opened.ok()) return opened.status();
     directory = *std::move(opened);
   }
-  os::UniqueFd terminal;
-  if (user != nullptr && isatty(STDERR_FILENO) != 0) {
-    // Nobody else is to read from ours, or to type into it.
-    terminal.Reset(open("/proc/self/fd/2", O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  // Our log is not another user's to write, to cut or to fill. Its end does not block: a shepherd
+  // goes on when nobody reads.
+  std::pair<os::UniqueFd, os::UniqueFd> words;
+  if (user != nullptr) {
+    auto pipe = os::Pipe();
+    if (!pipe.ok()) return pipe.status();
+    for (const os::UniqueFd* end : {&pipe->first, &pipe->second}) {
+      if (absl::Status set = os::SetNonBlocking(end->get(), true); !set.ok()) return set;
+    }
+    words = *std::move(pipe);
   }
   os::SpawnSpec spec;
   spec.argv = {program, "shepherd"};
@@ -66,7 +73,7 @@ absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Lo
   spec.user = user;
   if (user != nullptr) spec.working_directory = "/";
   spec.cgroup_fd = directory.get();
-  spec.stderr_fd = terminal ? terminal.get() : STDERR_FILENO;
+  spec.stderr_fd = user != nullptr ? words.second.get() : STDERR_FILENO;
   spec.extra_fds = {{sockets->second.get(), kShepherdSocket}};
   if (user == nullptr) {
     auto child = os::Spawn(spec);
@@ -81,6 +88,9 @@ absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Lo
   std::unique_ptr<ShepherdProcess> shepherd(new ShepherdProcess(
       loop, std::move(child), std::move(sockets->first), /*is_child=*/true, cgroup));
   shepherd->beginning_ = std::make_unique<Beginning>(loop, *std::move(pending));
+  shepherd->words_ = std::make_unique<ShepherdWords>(
+      loop, std::move(words.first),
+      absl::StrCat("shepherd ", shepherd->pid(), " of ", Escape(user->name, 64)));
   return shepherd;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "agent/session/shepherd_words.h"
 #include "common/base/clock.h"
 #include "common/loop/frame_channel.h"
 #include "common/os/spawn.h"
@@ -77,6 +78,7 @@ class ShepherdProcess {
   const std::string cgroup_;
   std::unique_ptr<loop::FdWatch> exit_watch_;
   std::unique_ptr<Beginning> beginning_;  // until it runs
+  std::unique_ptr<ShepherdWords> words_;  // of another user's, which we have started
   std::unique_ptr<loop::FrameChannel> channel_;
   OnEvent on_event_;
   OnGone on_gone_;
