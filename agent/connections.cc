@@ -89,6 +89,7 @@ struct Connections::Connection {
   os::UniqueFd watched;
   std::unique_ptr<loop::FdWatch> hangup;
   std::unique_ptr<session::AgentService> service;
+  std::shared_ptr<rpc::Quota> quota;
   std::unique_ptr<rpc::StreamServer> server;
   std::unique_ptr<loop::Timer> silence;
   // At most one of them, which then tells of the end.
@@ -158,6 +159,14 @@ rpc::FrameGuard Connections::GuardFor(const std::string& origin) {
   std::shared_ptr<rpc::Unfinished> shared = known.lock();
   if (shared == nullptr) known = shared = std::make_shared<rpc::Unfinished>(kMostUnfinished);
   return rpc::FrameGuard(std::move(shared));
+}
+
+std::shared_ptr<rpc::Quota> Connections::QuotaFor(const std::string& origin) {
+  std::erase_if(quotas_, [](const auto& each) { return each.second.expired(); });
+  std::weak_ptr<rpc::Quota>& known = quotas_[origin];
+  std::shared_ptr<rpc::Quota> shared = known.lock();
+  if (shared == nullptr) known = shared = std::make_shared<rpc::Quota>();
+  return shared;
 }
 
 // Its place is taken before its account is looked up, which may take a while.
@@ -329,7 +338,9 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
   }
   if (!grpc_) grpc_.emplace();
   rest_.Cancel();
-  connection.server = std::make_unique<rpc::StreamServer>(*connection.service, std::move(stream));
+  connection.quota = QuotaFor(connection.place.of());
+  connection.server = std::make_unique<rpc::StreamServer>(*connection.service, std::move(stream),
+                                                          connection.quota.get());
   connection.silence = std::make_unique<loop::Timer>(loop_);
   CloseWhenSilent(place);
   if (tells_its_end) return;

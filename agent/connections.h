@@ -68,6 +68,8 @@ class Connections {
   void Identify(Pool pool, os::UniqueFd socket, Identified then);
   // Of messages that one of `origin` has begun.
   rpc::FrameGuard GuardFor(const std::string& origin);
+  // Of all that gRPC has in memory for connections of `origin`.
+  std::shared_ptr<rpc::Quota> QuotaFor(const std::string& origin);
   void OnTlsReady(Place place, tls::Ready ready);
   void OnAccount(Place place, tls::Ready ready, const absl::StatusOr<os::Account>& found);
   // What gRPC is to read instead of a unix socket, looked at before; none when that cannot be had.
@@ -89,6 +91,7 @@ class Connections {
   auth::RefusalLog refusals_;
   auth::Places places_;
   std::map<std::string, std::weak_ptr<rpc::Unfinished>> unfinished_;
+  std::map<std::string, std::weak_ptr<rpc::Quota>> quotas_;
   std::optional<rpc::Library> grpc_;  // until a while after the last connection
   loop::Timer rest_{loop_};
   loop::BlockingPool closing_{1};

@@ -55,7 +55,7 @@ TimePoint AgentService::LastCall() const {
   return streams ? loop_.Now() : calls_->last;
 }
 
-grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>* AgentService::Session(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AgentService::Session(
     grpc::CallbackServerContext*) {
   // By value: the call may outlive the connection, and this service with it.
   return session::Session::Stream::New(
@@ -67,54 +67,57 @@ grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>* AgentService::Ses
       });
 }
 
-grpc::ServerWriteReactor<v1::LogChunk>* AgentService::Logs(grpc::CallbackServerContext*,
-                                                           const v1::LogsRequest* request) {
-  return LogRelay::Writer::New(loop_,
-                               [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_,
-                                request = *request](std::shared_ptr<LogRelay::Writer> writer) {
-                                 calls->last = loop.Now();
-                                 calls->NoteLogs(writer);
-                                 sessions.AcceptLogs(request, std::move(writer), peer);
-                               });
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AgentService::Logs(grpc::CallbackServerContext*,
+                                                               const grpc::ByteBuffer* request) {
+  return LogRelay::Writer::New<v1::LogsRequest>(
+      loop_, *request,
+      [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_](
+          std::shared_ptr<LogRelay::Writer> writer, const v1::LogsRequest& asked) {
+        calls->last = loop.Now();
+        calls->NoteLogs(writer);
+        sessions.AcceptLogs(asked, std::move(writer), peer);
+      });
 }
 
 grpc::ServerUnaryReactor* AgentService::NodeStatus(grpc::CallbackServerContext*,
-                                                   const v1::NodeStatusRequest*,
-                                                   v1::NodeReport* report) {
+                                                   const grpc::ByteBuffer* request,
+                                                   grpc::ByteBuffer* report) {
   using Call = rpc::ServerCall<v1::NodeReport>;
-  return Call::New(loop_, report,
-                   [&loop = loop_, &sessions = sessions_, peer = peer_,
-                    calls = calls_](std::shared_ptr<Call> call) {
-                     calls->last = loop.Now();
-                     sessions.ReportNode(peer, "/dtrain.v1.Agent/NodeStatus",
-                                         [call](absl::StatusOr<v1::NodeReport> told) {
-                                           call->Finish(std::move(told));
-                                         });
-                   });
+  return Call::New<v1::NodeStatusRequest>(
+      loop_, *request, report,
+      [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_](
+          std::shared_ptr<Call> call, const v1::NodeStatusRequest&) {
+        calls->last = loop.Now();
+        sessions.ReportNode(
+            peer, "/dtrain.v1.Agent/NodeStatus",
+            [call](absl::StatusOr<v1::NodeReport> told) { call->Finish(std::move(told)); });
+      });
 }
 
 grpc::ServerUnaryReactor* AgentService::ReadLog(grpc::CallbackServerContext*,
-                                                const v1::ReadLogRequest* request,
-                                                v1::LogPiece* piece) {
+                                                const grpc::ByteBuffer* request,
+                                                grpc::ByteBuffer* piece) {
   using Call = rpc::ServerCall<v1::LogPiece>;
-  return Call::New(loop_, piece,
-                   [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_,
-                    request = *request](const std::shared_ptr<Call>& call) {
-                     calls->last = loop.Now();
-                     call->Finish(sessions.ReadLog(peer, "/dtrain.v1.Agent/ReadLog", request));
-                   });
+  return Call::New<v1::ReadLogRequest>(
+      loop_, *request, piece,
+      [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_](
+          const std::shared_ptr<Call>& call, const v1::ReadLogRequest& asked) {
+        calls->last = loop.Now();
+        call->Finish(sessions.ReadLog(peer, "/dtrain.v1.Agent/ReadLog", asked));
+      });
 }
 
 grpc::ServerUnaryReactor* AgentService::StopJob(grpc::CallbackServerContext*,
-                                                const v1::StopJobRequest* request,
-                                                v1::StopJobReply* reply) {
+                                                const grpc::ByteBuffer* request,
+                                                grpc::ByteBuffer* reply) {
   using Call = rpc::ServerCall<v1::StopJobReply>;
-  return Call::New(loop_, reply,
-                   [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_,
-                    request = *request](const std::shared_ptr<Call>& call) {
-                     calls->last = loop.Now();
-                     call->Finish(sessions.StopJob(peer, request));
-                   });
+  return Call::New<v1::StopJobRequest>(
+      loop_, *request, reply,
+      [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_](
+          const std::shared_ptr<Call>& call, const v1::StopJobRequest& asked) {
+        calls->last = loop.Now();
+        call->Finish(sessions.StopJob(peer, asked));
+      });
 }
 
 }  // namespace dtrain::session

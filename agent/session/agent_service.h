@@ -13,10 +13,16 @@
 
 namespace dtrain::session {
 
+// All of its methods take bytes, which common/rpc parses.
+using RawAgent = v1::Agent::WithRawCallbackMethod_Session<
+    v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::WithRawCallbackMethod_NodeStatus<
+        v1::Agent::WithRawCallbackMethod_ReadLog<
+            v1::Agent::WithRawCallbackMethod_StopJob<v1::Agent::Service>>>>>;
+
 // The gRPC face of the agent to one connection, whose peer is known: leads its calls to the
 // sessions. Its gRPC methods run on gRPC's threads and only post; all else is the loop's. A
 // connection has one session at a time, as a launcher needs no more, and each costs a process.
-class AgentService final : public v1::Agent::CallbackService {
+class AgentService final : public RawAgent {
  public:
   // `sessions` outlives the calls. `on_too_many` is called once when the peer goes on opening
   // sessions beside the one it has.
@@ -27,19 +33,19 @@ class AgentService final : public v1::Agent::CallbackService {
   // are a matter of a moment, when they came. A call whose message is yet to come is none.
   TimePoint LastCall() const;
 
-  grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>* Session(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
       grpc::CallbackServerContext* context) override;
-  grpc::ServerWriteReactor<v1::LogChunk>* Logs(grpc::CallbackServerContext* context,
-                                               const v1::LogsRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Logs(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* NodeStatus(grpc::CallbackServerContext* context,
-                                       const v1::NodeStatusRequest* request,
-                                       v1::NodeReport* report) override;
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* report) override;
   grpc::ServerUnaryReactor* ReadLog(grpc::CallbackServerContext* context,
-                                    const v1::ReadLogRequest* request,
-                                    v1::LogPiece* piece) override;
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* piece) override;
   grpc::ServerUnaryReactor* StopJob(grpc::CallbackServerContext* context,
-                                    const v1::StopJobRequest* request,
-                                    v1::StopJobReply* reply) override;
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* reply) override;
 
  private:
   // What the calls have in common; they may outlive the connection, and this service with it.

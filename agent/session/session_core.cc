@@ -27,6 +27,8 @@ constexpr size_t kMostHello = 4096;
 // Of arguments and environment, of which Linux executes 6 MiB at most; and with the ranks' places.
 constexpr size_t kMostWords = 8 << 20;
 constexpr size_t kMostPart = 16 << 20;
+// Each has its output streams and its state here, however few bytes ask for it.
+constexpr int kMostWorkers = 16384;
 // A driver may free the memory of a process that was killed a little after its end. A launcher
 // whose user cancelled gives up three seconds after it asked for KILL.
 constexpr Duration kReleaseLimit = std::chrono::seconds(10);
@@ -67,6 +69,11 @@ bool Legal(State state, Kind kind) {
 }
 
 absl::Status CheckSize(const v1::JobPart& part) {
+  if (part.workers_size() > kMostWorkers) {
+    return absl::ResourceExhaustedError(absl::StrCat(part.workers_size(),
+                                                     " workers on one node; an agent takes ",
+                                                     kMostWorkers, " at most"));
+  }
   size_t words = 0;
   for (const std::string& word : part.argv()) words += word.size() + 1;
   for (const v1::EnvVar& variable : part.env()) {

@@ -23,6 +23,8 @@ constexpr int kMaxMessage = 64 << 20;
 constexpr int kMostToServer = static_cast<int>(kMostMessage);
 // A peer without a call has nothing to say: whoever only holds a connection loses it.
 constexpr int kIdleMs = 30'000;
+// Of one user: some of the longest messages, of which at most one is on its way (Unfinished).
+constexpr size_t kMostOfUser = 128 << 20;
 
 }  // namespace
 
@@ -44,7 +46,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(os::UniqueFd stream) {
   return grpc::CreateCustomInsecureChannelFromFd("dtrain-agent", stream.Release(), args);
 }
 
-StreamServer::StreamServer(grpc::Service& service, os::UniqueFd stream) {
+Quota::Quota() : quota_("user") { quota_.Resize(kMostOfUser); }
+
+StreamServer::StreamServer(grpc::Service& service, os::UniqueFd stream, const Quota* quota) {
   DTRAIN_CHECK(os::SetNonBlocking(stream.get(), true).ok());
   grpc::ServerBuilder builder;
   builder.RegisterService(&service);
@@ -52,6 +56,7 @@ StreamServer::StreamServer(grpc::Service& service, os::UniqueFd stream) {
   builder.SetMaxSendMessageSize(kMaxMessage);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCalls);
+  if (quota != nullptr) builder.SetResourceQuota(quota->get());
   server_ = builder.BuildAndStart();
   DTRAIN_CHECK(server_ != nullptr);
   grpc::AddInsecureChannelFromFd(server_.get(), stream.Release());

@@ -29,11 +29,22 @@ class Library {
 // The client's end. There is no reconnecting: when the stream ends, so does the channel.
 std::shared_ptr<grpc::Channel> MakeChannel(os::UniqueFd stream);
 
+// What gRPC may have in memory for the connections of one user: beyond it their idle ones are
+// closed, then calls of theirs are ended.
+class Quota {
+ public:
+  Quota();
+  const grpc::ResourceQuota& get() const { return quota_; }
+
+ private:
+  grpc::ResourceQuota quota_;
+};
+
 // The server's end: a server without a listening port that serves `service` on this one stream.
-// `service` must outlive it.
+// `service` must outlive it. `quota` may be null: then there is no limit.
 class StreamServer {
  public:
-  StreamServer(grpc::Service& service, os::UniqueFd stream);
+  StreamServer(grpc::Service& service, os::UniqueFd stream, const Quota* quota = nullptr);
   ~StreamServer();
   StreamServer(const StreamServer&) = delete;
   StreamServer& operator=(const StreamServer&) = delete;

@@ -108,6 +108,10 @@ absl::Status FrameGuard::OnData(absl::string_view bytes) {
     if (in_head) {
       message.head.append(piece.data(), piece.size());
       if (fine.ok() && message.head.size() < kMessageHeadBytes) continue;
+      // A thousand times as long when it is unpacked, for which gRPC 1.51 knows no limit.
+      if (fine.ok() && message.head[0] != 0) {
+        fine = absl::ResourceExhaustedError("its message is compressed, as no launcher's is");
+      }
       for (size_t i = 1; i < message.head.size(); ++i) {
         message.left = message.left << 8 | static_cast<uint8_t>(message.head[i]);
       }

@@ -11,12 +11,14 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "common/loop/loop.h"
+#include "common/rpc/bounded_message.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/tsan.h"
 
 // Server ends of streaming calls, for use on the loop thread. gRPC owns the reactor and makes it
 // on a thread of its own; the handler that the service gives is called on the loop with a handle.
-// The handle may be kept as long as one likes: after the call ended it does nothing.
+// The handle may be kept as long as one likes: after the call ended it does nothing. They serve
+// raw methods: what a message asks for is looked at before it is parsed.
 namespace dtrain::rpc {
 
 template <typename In, typename Out>
@@ -27,7 +29,7 @@ class ServerStream {
 
   // For the service method. `accept` runs on the loop with the handle.
   template <typename Accept>
-  static grpc::ServerBidiReactor<In, Out>* New(loop::Loop& loop, Accept accept) {
+  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* New(loop::Loop& loop, Accept accept) {
     auto* call = new Call(loop);
     std::shared_ptr<ServerStream> handle(new ServerStream(call));
     call->handle = handle;
@@ -42,8 +44,8 @@ class ServerStream {
     call_->on_closed = std::move(on_closed);
     if (!std::exchange(call_->started, true)) call_->StartRead(&call_->in);
   }
-  void Send(Out message) {
-    if (call_ != nullptr) call_->Send(std::move(message));
+  void Send(const Out& message) {
+    if (call_ != nullptr) call_->Send(message);
   }
   // After what is queued. The client sees `status`.
   void Finish(absl::Status status) {
@@ -61,11 +63,11 @@ class ServerStream {
   }
 
  private:
-  struct Call final : grpc::ServerBidiReactor<In, Out> {
+  struct Call final : grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
     explicit Call(loop::Loop& l) : loop(l) {}
-    void Send(Out message) {
+    void Send(const Out& message) {
       if (ending || broken) return;
-      queue.push_back(std::move(message));
+      queue.push_back(Serialize(message));
       if (queue.size() == 1) this->StartWrite(&queue.front());
     }
     void End(absl::Status status) {
@@ -77,14 +79,18 @@ class ServerStream {
       finished = true;
       this->Finish(ToGrpc(final_status));
     }
+    // The client's messages are parsed on this thread, one at a time.
     void OnReadDone(bool ok) override {
-      loop.Post([this, ok] {
-        if (!ok) {
+      In message;
+      absl::Status parsed;
+      if (ok) parsed = Parse(in, kMostMessage, &message);
+      in.Clear();
+      loop.Post([this, ok, parsed = std::move(parsed), message = std::move(message)]() mutable {
+        if (!ok || !parsed.ok()) {
+          if (!parsed.ok()) End(std::move(parsed));
           if (on_closed) std::exchange(on_closed, nullptr)();
           return;
         }
-        In message = std::move(in);
-        in = In();
         if (!finished) this->StartRead(&in);
         if (!on_message) return;
         // Start may be called from inside.
@@ -121,8 +127,8 @@ class ServerStream {
     OnMessage on_message;
     OnClosed on_closed;
     loop::Task when_over;
-    In in;
-    std::deque<Out> queue;
+    grpc::ByteBuffer in;
+    std::deque<grpc::ByteBuffer> queue;
     bool started = false;
     bool ending = false;
     bool broken = false;
@@ -138,24 +144,33 @@ class ServerStream {
 template <typename Out>
 class ServerWriter {
  public:
-  template <typename Accept>
-  static grpc::ServerWriteReactor<Out>* New(loop::Loop& loop, Accept accept) {
+  // For the service method, with its question.
+  template <typename In, typename Accept>
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* New(loop::Loop& loop,
+                                                         const grpc::ByteBuffer& question,
+                                                         Accept accept) {
     auto* call = new Call(loop);
     std::shared_ptr<ServerWriter> handle(new ServerWriter(call));
     call->handle = handle;
-    loop.Post([handle, accept]() mutable { accept(handle); });
+    In in;
+    grpc::ByteBuffer bytes(question);  // shares them
+    if (absl::Status parsed = Parse(bytes, kMostQuestion, &in); !parsed.ok()) {
+      loop.Post([handle, parsed] { handle->Finish(parsed); });
+      return call;
+    }
+    loop.Post([handle, accept, in = std::move(in)]() mutable { accept(handle, std::move(in)); });
     return call;
   }
 
   // `taken(ok)` on the loop when the message is with the transport; not ok: the client is gone.
-  void Write(Out message, absl::AnyInvocable<void(bool ok)> taken) {
+  void Write(const Out& message, absl::AnyInvocable<void(bool ok)> taken) {
     // Also after OnCancel has finished the call: gRPC may have freed its end of it, and only the
     // news of that is still on its way to the loop.
     if (call_ == nullptr || call_->finished) {
       taken(false);
       return;
     }
-    call_->out = std::move(message);
+    call_->out = Serialize(message);
     call_->taken = std::move(taken);
     call_->StartWrite(&call_->out);
   }
@@ -167,7 +182,7 @@ class ServerWriter {
   bool gone() const { return call_ == nullptr; }
 
  private:
-  struct Call final : grpc::ServerWriteReactor<Out> {
+  struct Call final : grpc::ServerWriteReactor<grpc::ByteBuffer> {
     explicit Call(loop::Loop& l) : loop(l) {}
     void OnWriteDone(bool ok) override {
       loop.Post([this, ok] { std::exchange(taken, nullptr)(ok); });
@@ -184,7 +199,7 @@ class ServerWriter {
     }
     loop::Loop& loop;
     std::shared_ptr<ServerWriter> handle;
-    Out out;
+    grpc::ByteBuffer out;
     absl::AnyInvocable<void(bool)> taken;
     bool finished = false;
   };

@@ -13,23 +13,32 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
+#include "common/rpc/bounded_message.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/tsan.h"
 
 // Both ends of a call with one question and one answer, for use on the loop thread.
 namespace dtrain::rpc {
 
-// The server's end. gRPC owns the reactor and makes it on a thread of its own; `accept` is called
-// on the loop with a handle, which may be kept as long as one likes.
+// The server's end, of a raw method: its question is looked at before it is parsed. gRPC owns the
+// reactor and makes it on a thread of its own; `accept` is called on the loop with a handle, which
+// may be kept as long as one likes, and the question.
 template <typename Out>
 class ServerCall {
  public:
   // For the service method. `answer` is gRPC's, valid until Finish.
-  template <typename Accept>
-  static grpc::ServerUnaryReactor* New(loop::Loop& loop, Out* answer, Accept accept) {
+  template <typename In, typename Accept>
+  static grpc::ServerUnaryReactor* New(loop::Loop& loop, const grpc::ByteBuffer& question,
+                                       grpc::ByteBuffer* answer, Accept accept) {
     auto* call = new Call(loop, answer);
     std::shared_ptr<ServerCall> handle(new ServerCall(call));
-    loop.Post([handle, accept]() mutable { accept(handle); });
+    In in;
+    grpc::ByteBuffer bytes(question);  // shares them
+    if (absl::Status parsed = Parse(bytes, kMostQuestion, &in); !parsed.ok()) {
+      handle->Finish(parsed);
+      return call;
+    }
+    loop.Post([handle, accept, in = std::move(in)]() mutable { accept(handle, std::move(in)); });
     return call;
   }
   ServerCall(const ServerCall&) = delete;
@@ -40,20 +49,20 @@ class ServerCall {
   void Finish(absl::StatusOr<Out> answer) {
     Call* call = std::exchange(call_, nullptr);
     if (call == nullptr) return;
-    if (answer.ok()) *call->answer = *std::move(answer);
+    if (answer.ok()) *call->answer = Serialize(*answer);
     call->Finish(ToGrpc(answer.status()));
   }
 
  private:
   struct Call final : grpc::ServerUnaryReactor {
-    Call(loop::Loop& l, Out* a) : loop(l), answer(a) {}
+    Call(loop::Loop& l, grpc::ByteBuffer* a) : loop(l), answer(a) {}
     void OnDone() override {
       // Owned by the task: a loop that ends before it frees it, too.
       loop.Post([owned = std::unique_ptr<Call>(this)] {});
       CallbackEnds();
     }
     loop::Loop& loop;
-    Out* const answer;
+    grpc::ByteBuffer* const answer;
   };
   explicit ServerCall(Call* call) : call_(call) {}
   Call* call_;  // null: it was answered

@@ -10,11 +10,13 @@ import socket
 import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from abuse import (ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM,  # noqa: E402
                    SETTINGS, UNARY, Connection, field, frame, hello, message, request)
+from strangers import text  # noqa: E402
 
 WINDOW_UPDATE, INITIAL_WINDOW = 8, 4
 PATIENCE = 100
@@ -149,6 +151,42 @@ def start(place, build, what):
     came = connection.wait(
         lambda: 1 in connection.ended or has_words(connection.heard.get(1, b"")[welcome:]))
     print(connection.ended.get(1, "event") if came else "closed")
+
+
+def one_message(place, method, sent, headers=b""):
+    """A call with this message. Prints how it ended."""
+    connection = connect(place)
+    connection.windows[1] = connection.initial
+    connection.socket.sendall(frame(HEADERS, END_HEADERS, 1,
+                                    request(b"/dtrain.v1.Agent/" + method) + headers))
+    with contextlib.suppress(OSError):
+        if connection.push(1, sent, PATIENCE):
+            connection.socket.sendall(frame(DATA, END_STREAM, 1))
+    print(connection.ended.get(1, "event") if connection.wait(lambda: 1 in connection.ended)
+          else "closed", flush=True)
+
+
+def empties(place, size, count):
+    """Jobs of empty workers, two bytes each, one job after the other."""
+    begun = field(4, b"\x6a\0" * (int(size) // 2 - 8))
+    for _ in range(int(count)):
+        one_message(place, b"Session", message(len(begun), begun))
+
+
+def questions(place, size):
+    """Each call with a question, which is long."""
+    for method in (b"Logs", b"ReadLog", b"StopJob", b"NodeStatus"):
+        asked = field(1, bytes(int(size)).replace(b"\0", b"x"))
+        one_message(place, method, message(len(asked), asked))
+
+
+def bombs(place, size, count):
+    """Messages that are a thousandth as long before they are unpacked."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packed = b"".join(packer.compress(bytes(1 << 20)) for _ in range(int(size) >> 20)) + packer.flush()
+    for _ in range(int(count)):
+        one_message(place, b"Session", b"\1" + message(len(packed), packed)[1:],
+                    b"\0" + text(b"grpc-encoding") + text(b"gzip"))
 
 
 def halves(place, connections, calls, size):

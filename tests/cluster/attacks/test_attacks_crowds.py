@@ -142,6 +142,23 @@ def test_calls_that_are_never_whole(attacked, way):
         assert "unfinished messages have more than" in attacked.agent.log, attacked.agent.log
 
 
+# Few bytes that ask for much memory, before anybody has looked at them.
+@pytest.mark.parametrize("way", ["tls", "unix"])
+@pytest.mark.parametrize("what", ["empties", "questions", "bombs"])
+def test_messages_that_grow_when_they_are_read(attacked, way, what):
+    assert attacked.launch("true", flags=("--bind", "none")).code == 0
+    before = resident_bytes(attacked.agent.pid)
+    words = {"empties": (32 * MIB, 3), "questions": (MIB,), "bombs": (1024 * MIB, 2)}[what]
+    place = SOCKET if way == "unix" else attacked.tls
+    with Peak(attacked.agent.pid) as peak:
+        ends = told(attacked.crowd(what, place, *map(str, words), local=way == "unix"))
+    # Refused: as more than there may be, or as what no launcher does.
+    wanted = {"empties": ["status 8"] * 3, "questions": ["status 8"] * 4, "bombs": ["closed"] * 2}
+    assert ends == wanted[what], (ends, attacked.agent.log)
+    if not hosts.is_sanitized():
+        assert peak.memory - before < 160 * MIB, f"{(peak.memory - before) / MIB:.0f} MiB more"
+
+
 def test_connections_that_say_nothing(attacked):
     """As many as she has addresses for, and as many more on the unix socket."""
     node, head = attacked.node, attacked.node.cluster.head  # noqa: F811

@@ -27,13 +27,14 @@ constexpr Duration kDeadline = std::chrono::seconds(60);
 constexpr int kChunks = 50;
 
 // Sends each heartbeat back, ends at a goodbye; sends `kChunks` of a megabyte as logs.
-class EchoService final : public v1::Agent::CallbackService {
+class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
+                              v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::Service>> {
  public:
   using Stream = ServerStream<v1::SessionRequest, v1::SessionEvent>;
   using Writer = ServerWriter<v1::LogChunk>;
   explicit EchoService(loop::Loop& loop) : loop_(loop) {}
 
-  grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>* Session(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
       grpc::CallbackServerContext*) override {
     return Stream::New(loop_, [this](std::shared_ptr<Stream> stream) {
       stream_ = stream;
@@ -50,12 +51,13 @@ class EchoService final : public v1::Agent::CallbackService {
           });
     });
   }
-  grpc::ServerWriteReactor<v1::LogChunk>* Logs(grpc::CallbackServerContext*,
-                                               const v1::LogsRequest*) override {
-    return Writer::New(loop_, [this](std::shared_ptr<Writer> writer) {
-      writer_ = writer;
-      WriteNext();
-    });
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Logs(grpc::CallbackServerContext*,
+                                                   const grpc::ByteBuffer* request) override {
+    return Writer::New<v1::LogsRequest>(
+        loop_, *request, [this](std::shared_ptr<Writer> writer, const v1::LogsRequest&) {
+          writer_ = writer;
+          WriteNext();
+        });
   }
   bool closed = false;
 

@@ -19,14 +19,16 @@ constexpr Duration kDeadline = std::chrono::seconds(20);
 using Server = ServerCall<v1::StopJobReply>;
 using Client = ClientCall<v1::StopJobRequest, v1::StopJobReply>;
 
-class Service final : public v1::Agent::CallbackService {
+class Service final : public v1::Agent::WithRawCallbackMethod_StopJob<v1::Agent::Service> {
  public:
   Service(loop::Loop& loop, std::function<void(std::shared_ptr<Server>)> answer)
       : loop_(loop), answer_(std::move(answer)) {}
-  grpc::ServerUnaryReactor* StopJob(grpc::CallbackServerContext*, const v1::StopJobRequest*,
-                                    v1::StopJobReply* reply) override {
-    return Server::New(loop_, reply,
-                       [this](std::shared_ptr<Server> call) { answer_(std::move(call)); });
+  grpc::ServerUnaryReactor* StopJob(grpc::CallbackServerContext*, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* reply) override {
+    return Server::New<v1::StopJobRequest>(
+        loop_, *request, reply, [this](std::shared_ptr<Server> call, const v1::StopJobRequest&) {
+          answer_(std::move(call));
+        });
   }
 
  private:
@@ -43,9 +45,9 @@ class UnaryTest : public ::testing::Test {
     server_.emplace(*service_, std::move(pair->first));
     stub_ = v1::Agent::NewStub(MakeChannel(std::move(pair->second)));
   }
-  void Ask(Duration patience = kDeadline) {
+  void Ask(Duration patience = kDeadline, const v1::StopJobRequest& question = {}) {
     client_.emplace(
-        loop_, v1::StopJobRequest(), patience,
+        loop_, question, patience,
         [this](auto* context, auto* request, auto* reply, auto* reactor) {
           stub_->async()->StopJob(context, request, reply, reactor);
         },
@@ -68,6 +70,15 @@ class UnaryTest : public ::testing::Test {
   std::optional<Client> client_;
   std::optional<absl::StatusOr<v1::StopJobReply>> got_;
 };
+
+TEST_F(UnaryTest, AQuestionOfMoreThan64KiBIsRefused) {
+  Serve([](const std::shared_ptr<Server>&) { FAIL() << "it was asked"; });
+  v1::StopJobRequest question;
+  question.set_job_id(std::string(kMostQuestion, 'x'));
+  Ask(kDeadline, question);
+  ASSERT_TRUE(Await([this] { return got_.has_value(); }));
+  EXPECT_EQ(got_->status().code(), absl::StatusCode::kResourceExhausted) << got_->status();
+}
 
 TEST_F(UnaryTest, AnAnswerComesBack) {
   Serve([](const std::shared_ptr<Server>& call) {
