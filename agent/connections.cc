@@ -20,6 +20,7 @@
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/credentials.h"
+#include "common/os/fd.h"
 #include "common/os/heap.h"
 #include "common/rpc/guarded_stream.h"
 
@@ -117,18 +118,29 @@ std::optional<Connections::Ticket> Connections::TakePlace(Pool pool, const std::
   return std::nullopt;
 }
 
-// A flood of strangers makes room itself: the oldest of those who have most goes, and a handshake
-// is a matter of milliseconds.
+// A flood of strangers makes room itself, and a handshake is a matter of milliseconds. Many users may
+// share a source, a login node, with one who floods: so first the oldest goes that has not even
+// begun, and of those that have begun any, as the oldest would always be the slowest, and new ones
+// come as fast as somebody likes.
 std::optional<Connections::Ticket> Connections::TakeHandshake(const std::string& address) {
   const std::string source = SourceOf(address);
   if (const std::string who = places_.WhoIsToYield(Pool::kHandshake, source); !who.empty()) {
-    const auto oldest =
-        std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) {
-          return each->tls != nullptr && !each->shaken && each->place.of() == who;
-        });
-    if (oldest != connections_.end()) {
-      Refuse((*oldest)->origin, "it has not said who it is, and others wait for its place");
-      Close(oldest);
+    std::vector<Place> begun;
+    Place one = connections_.end();
+    for (Place each = connections_.begin(); each != connections_.end(); ++each) {
+      if ((*each)->tls == nullptr || (*each)->shaken || (*each)->place.of() != who) continue;
+      if (!(*each)->tls->heard()) {
+        one = each;
+        break;
+      }
+      begun.push_back(each);
+    }
+    if (one == connections_.end() && !begun.empty()) {
+      one = begun[static_cast<uint8_t>(os::RandomBytes(1)[0]) % begun.size()];
+    }
+    if (one != connections_.end()) {
+      Refuse((*one)->origin, "it has not said who it is, and others wait for its place");
+      Close(one);
     }
   }
   auto ticket = places_.Take(Pool::kHandshake, source);

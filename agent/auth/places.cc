@@ -54,13 +54,15 @@ absl::StatusOr<Places::Ticket> Places::Take(Pool pool, const std::string& of, Ra
 
 std::string Places::WhoIsToYield(Pool pool, const std::string& of) const {
   const Taken& taken = taken_[static_cast<int>(pool)];
+  const auto mine = taken.by.find(of);
+  const size_t of_one = mine == taken.by.end() ? 0 : mine->second;
+  if (of_one >= taken.limit.of_one) return of;
   if (taken.all < taken.limit.all || taken.by.empty()) return "";
   const auto most =
       std::max_element(taken.by.begin(), taken.by.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  const auto mine = taken.by.find(of);
-  const size_t of_one = mine == taken.by.end() ? 0 : mine->second;
-  return of_one < most->second ? most->first : "";
+  if (of_one < most->second) return most->first;
+  return of_one > 0 ? of : "";
 }
 
 }  // namespace dtrain::auth

@@ -71,8 +71,9 @@ class Places {
 
   // RESOURCE_EXHAUSTED with the number of places that are taken.
   absl::StatusOr<Ticket> Take(Pool pool, const std::string& of, Rank rank = Rank::kOrdinary);
-  // Who has the most places of a pool that has none left, and so is to give one to `of`, who has
-  // fewer; empty: there is room, or `of` has its share.
+  // Who is to give a place of the pool to `of`: `of` itself, when it has its share, as its
+  // connections may be of many users; or, where no place is left, who has the most. Empty: there is
+  // room, or nobody has more than `of`, who has none.
   std::string WhoIsToYield(Pool pool, const std::string& of) const;
 
  private:

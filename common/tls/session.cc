@@ -139,6 +139,8 @@ Session::Outcome Session::Handshake() {
   return Outcome::kDone;
 }
 
+bool Session::heard() const { return SSL_get_state(ssl_.get()) != TLS_ST_BEFORE; }
+
 Session::Outcome Session::Read(char* data, size_t size, size_t* done) {
   ERR_clear_error();
   const int result = SSL_read_ex(ssl_.get(), data, size, done);

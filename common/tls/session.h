@@ -39,6 +39,8 @@ class Session {
   // Says that nothing more follows (close_notify). The peer may go on to send.
   Outcome TellEnd();
 
+  // The other side has begun the handshake: its first message was whole.
+  bool heard() const;
   const absl::Status& why() const { return why_; }
   // After the handshake.
   absl::StatusOr<Certificate> Peer() const;

@@ -58,6 +58,8 @@ absl::Status Stream::CheckAgain(const Context& context) const {
   return session_ != nullptr && shaken_ ? session_->CheckAgain(context) : absl::OkStatus();
 }
 
+bool Stream::heard() const { return session_ != nullptr && session_->heard(); }
+
 void Stream::Begin(absl::StatusOr<std::unique_ptr<Session>> session) {
   absl::Status status = session.status();
   status.Update(os::SetNonBlocking(tcp_.get(), true));

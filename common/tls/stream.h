@@ -65,6 +65,9 @@ class Stream {
     inspector_ = std::move(inspector);
   }
 
+  // Of a server: the client has begun the handshake, which who only connects does not.
+  bool heard() const;
+
   // Whether `context` still believes the peer of this connection, which has proven who it is: for
   // when another list of revoked certificates is there. UNAUTHENTICATED if not.
   absl::Status CheckAgain(const Context& context) const;

@@ -7,6 +7,7 @@ import re
 import resource
 import select
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -224,15 +225,26 @@ def halves(place, connections, calls, size):
     print("closed", len(closed), flush=True)
 
 
-def silent(place, sources, count):
-    """So many connections that say nothing, from each of SOURCES (comma-separated; "-": wherever). Who
-    is closed comes again, until standard input ends. Prints "there" when each has tried once."""
+def client_hello():
+    """How TLS begins."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    out = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="agent").do_handshake()
+    return out.read()
+
+
+def silent(place, sources, count, begin=""):
+    """So many connections that say nothing, from each of SOURCES (comma-separated; "-": wherever); with
+    BEGIN, that begin a handshake and no more. Who is closed comes again, until standard input ends.
+    Prints "there" when each has tried once."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     unix = place.startswith("/")
     poll = select.poll()
     poll.register(0, select.POLLIN | select.POLLHUP)
     held = {}
+    first = client_hello()
 
     def come(source):
         each = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
@@ -240,7 +252,12 @@ def silent(place, sources, count):
         with contextlib.suppress(OSError):
             if not unix:
                 each.bind((source, 0))
+            if begin:
+                each.settimeout(1)
             each.connect(place if unix else (place.split(":")[0], int(place.split(":")[1])))
+            if begin:
+                each.sendall(first)
+                each.setblocking(False)
         held[each.fileno()] = (each, source)
         poll.register(each, select.POLLIN | select.POLLRDHUP)
 

@@ -196,3 +196,23 @@ def test_connections_that_say_nothing(attacked):
             assert crowd.wait(20) == 0
             crowd.stdout.close()
             crowd.stderr.close()
+
+
+# She shares a login node, and its address, with who else launches from there.
+@pytest.mark.parametrize("begin", ["", "begin"])
+def test_connections_that_say_nothing_from_the_address_of_others(attacked, begin):
+    address = attacked.node.cluster.head.address
+    crowd = attacked.crowd("silent", attacked.tls, address, "64" if not begin else "24", begin)
+    try:
+        assert crowd.stdout.readline() == "there\n"
+        wait_until(lambda: "others wait for its place" in attacked.agent.log, 20,
+                   lambda: attacked.agent.log)
+        tries = [attacked.launch("echo", "by tls", flags=("--bind", "none")) for _ in range(6)]
+        came = [result.code == 0 and result.out.count("by tls") == 2 for result in tries]
+        # Who begins to speak is no longer the first to go; among those that have begun, chance decides.
+        assert sum(came) >= (2 if begin else 6), (tries, attacked.agent.log)
+    finally:
+        crowd.stdin.close()
+        assert crowd.wait(20) == 0
+        crowd.stdout.close()
+        crowd.stderr.close()

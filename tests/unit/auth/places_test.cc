@@ -90,7 +90,21 @@ TEST_F(PlacesTest, WhoHasMostYieldsToWhoHasFewer) {
   EXPECT_TRUE(Take(Pool::kHandshake, "d"));
   EXPECT_EQ(places_.WhoIsToYield(Pool::kHandshake, "c"), "b");
   EXPECT_EQ(places_.WhoIsToYield(Pool::kHandshake, "a"), "b");
+  EXPECT_EQ(places_.WhoIsToYield(Pool::kHandshake, "b"), "b");
+}
+
+// Its connections may be of many users.
+TEST_F(PlacesTest, WhoHasItsShareYieldsToItself) {
+  EXPECT_TRUE(Take(Pool::kHandshake, "a"));
+  EXPECT_EQ(places_.WhoIsToYield(Pool::kHandshake, "a"), "");
+  EXPECT_TRUE(Take(Pool::kHandshake, "a"));
+  EXPECT_EQ(places_.WhoIsToYield(Pool::kHandshake, "a"), "a");
   EXPECT_EQ(places_.WhoIsToYield(Pool::kHandshake, "b"), "");
+}
+
+TEST_F(PlacesTest, WhereAllHaveOneTheNextOfTheirsTakesItsOwn) {
+  for (const char* of : {"a", "b", "c", "d"}) EXPECT_TRUE(Take(Pool::kHandshake, of));
+  EXPECT_EQ(places_.WhoIsToYield(Pool::kHandshake, "a"), "a");
 }
 
 }  // namespace
