@@ -164,7 +164,9 @@ class Resident {
         log::Warn(absl::StrCat("killing what a dead job has left: ", Describe(leftover)));
       }
       for (const Leftover& leftover : reaped.left) {
-        sessions_.quarantine().Add(leftover.job_id, UserName(leftover.uid), {leftover.process.pid});
+        // For two seconds more: somebody may only make them faster than they are ended.
+        sessions_.quarantine().Kill(loop_.Now(), leftover.job_id, UserName(leftover.uid),
+                                    {leftover.process});
       }
       RemoveCgroups();
       absl::Status listening = Listen();

@@ -2,38 +2,56 @@
 #include "agent/session/quarantine.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
-#include "common/os/process_tree.h"
 
 namespace dtrain::session {
 namespace {
 
 constexpr size_t kMostNamed = 3;
+// For a process that got SIGKILL to end: it gives its memory back first.
+constexpr Duration kBound = std::chrono::seconds(2);
+
+bool Ended(pid_t pid, uint64_t start_time) {
+  const auto process = os::FindProcess(pid);
+  return !process || process->start_time != start_time || process->state == 'Z';
+}
 
 }  // namespace
 
-void Quarantine::Add(const std::string& job_id, const std::string& owner,
-                     const std::vector<pid_t>& pids) {
-  for (pid_t pid : pids) {
-    auto process = os::FindProcess(pid);
-    if (!process || process->state == 'Z') continue;
-    const bool known = std::any_of(stuck_.begin(), stuck_.end(), [&](const Stuck& stuck) {
-      return stuck.pid == pid && stuck.start_time == process->start_time;
-    });
-    if (!known) stuck_.push_back({pid, process->start_time, job_id, owner});
-  }
-  if (std::string why = Why(); !why.empty()) log::Error(why);
+size_t Quarantine::Kill(TimePoint now, const std::string& job_id, const std::string& owner,
+                        const std::vector<os::ProcessInfo>& processes) {
+  const size_t living = os::Kill(processes);
+  Killed(now, job_id, owner, processes);
+  return living;
 }
 
-std::string Quarantine::Why() {
+void Quarantine::Killed(TimePoint now, const std::string& job_id, const std::string& owner,
+                        const std::vector<os::ProcessInfo>& processes) {
+  std::erase_if(stuck_, [](const Stuck& stuck) { return Ended(stuck.pid, stuck.start_time); });
+  for (const os::ProcessInfo& process : processes) {
+    if (process.state == 'Z') continue;
+    const bool known = std::any_of(stuck_.begin(), stuck_.end(), [&](const Stuck& stuck) {
+      return stuck.pid == process.pid && stuck.start_time == process.start_time;
+    });
+    if (known || Ended(process.pid, process.start_time)) continue;
+    stuck_.push_back({process.pid, process.start_time, now, job_id, owner});
+  }
+}
+
+std::string Quarantine::Why(TimePoint now) {
   std::string named;
   size_t count = 0;
-  std::erase_if(stuck_, [&](const Stuck& stuck) {
-    auto process = os::FindProcess(stuck.pid);
+  bool is_new = false;
+  std::erase_if(stuck_, [&](Stuck& stuck) {
+    const auto process = os::FindProcess(stuck.pid);
     if (!process || process->start_time != stuck.start_time || process->state == 'Z') return true;
+    if (now < stuck.killed_at + kBound) return false;
+    is_new = !std::exchange(stuck.told, true) || is_new;
     if (++count <= kMostNamed) {
       absl::StrAppend(&named, named.empty() ? "" : ", ", "pid ", stuck.pid, " of job ",
                       Escape(stuck.job_id, 64), ", user ", stuck.owner, " (state ",
@@ -43,9 +61,12 @@ std::string Quarantine::Why() {
   });
   if (count == 0) return "";
   if (count > kMostNamed) absl::StrAppend(&named, " and ", count - kMostNamed, " more");
-  return absl::StrCat("quarantined: it takes no jobs while SIGKILL does not end ", named,
-                      "; a driver or a network file system holds it, see the kernel log of the "
-                      "node, and reboot it when that stays");
+  std::string why =
+      absl::StrCat("quarantined: it takes no jobs while SIGKILL does not end ", named,
+                   "; a driver or a network file system holds it, see the kernel log of the "
+                   "node, and reboot it when that stays");
+  if (is_new) log::Error(why);
+  return why;
 }
 
 }  // namespace dtrain::session

@@ -3,29 +3,43 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "common/base/clock.h"
+#include "common/os/process_tree.h"
 
 namespace dtrain::session {
 
 // Processes of jobs that SIGKILL does not end. While one of them is there the node takes no jobs:
 // it has what a next job would be given, and what holds it in the kernel, a driver or a file
-// system, would hold the next job's too. Loop thread.
+// system, would hold the next job's too. Nobody is believed that it is so: a process counts when we
+// have sent it SIGKILL ourselves and it is there two seconds later. One that is quickly followed by
+// another of its kind does not. Loop thread.
 class Quarantine {
  public:
-  void Add(const std::string& job_id, const std::string& owner, const std::vector<pid_t>& pids);
+  // SIGKILL to those that are still the processes they were when listed. Returns how many there
+  // were, ended ones not counted.
+  size_t Kill(TimePoint now, const std::string& job_id, const std::string& owner,
+              const std::vector<os::ProcessInfo>& processes);
+  // They have got it now.
+  void Killed(TimePoint now, const std::string& job_id, const std::string& owner,
+              const std::vector<os::ProcessInfo>& processes);
   // Why the node takes no jobs; empty: it does. Forgets those that have ended meanwhile.
-  std::string Why();
+  std::string Why(TimePoint now);
 
  private:
   struct Stuck {
     pid_t pid;
     uint64_t start_time;
+    TimePoint killed_at;
     std::string job_id;
     std::string owner;
+    bool told = false;
   };
-  std::vector<Stuck> stuck_;
+  std::vector<Stuck> stuck_;  // those that got the signal and were not seen to have ended
 };
 
 }  // namespace dtrain::session

@@ -407,10 +407,13 @@ std::vector<uint32_t> Session::Living() const {
   return out;
 }
 
-void Session::NoteUnkillable() {
-  std::vector<pid_t> pids;
-  for (uint32_t pid : Living()) pids.push_back(static_cast<pid_t>(pid));
-  agent_.quarantine.Add(core_.hello().job_id(), owner_.name, pids);
+// Those that are there now. Returns how many there were.
+size_t Session::KillAll() {
+  std::vector<os::ProcessInfo> all;
+  for (uint32_t pid : Living()) {
+    if (auto process = os::FindProcess(static_cast<pid_t>(pid))) all.push_back(*process);
+  }
+  return agent_.quarantine.Kill(loop_.Now(), core_.hello().job_id(), owner_.name, all);
 }
 
 // Of the job's workers, where the shepherd makes it; empty when it cannot, or has no job yet.
@@ -443,7 +446,8 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
     relay_.Finished(event.finished());
     log_waiters_.WakeAll(loop_);
   }
-  if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) NoteUnkillable();
+  // Its word is not enough: it is its user's.
+  if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) KillAll();
   status_.FromShepherd(event);
   Feed(FromShepherd{std::move(event)});
 }
@@ -456,7 +460,7 @@ void Session::KillLeftoversUntilGone(TimePoint deadline) {
   // It may live on, stopped or hanging.
   shepherd_->Kill();
   bool left = !shepherd_->ended();
-  left = os::Kill(JobProcesses()) > 0 || left;
+  left = KillAll() > 0 || left;
   if (const std::string path = CgroupPath(); !path.empty()) {
     os::Cgroup cgroup(path);
     cgroup.Kill();
@@ -465,7 +469,6 @@ void Session::KillLeftoversUntilGone(TimePoint deadline) {
   }
   if (left && loop_.Now() >= deadline) {
     log::Error("a shepherd that was killed, or workers of one, are left: they cannot be killed");
-    NoteUnkillable();
     left = false;
   }
   if (!left) {

@@ -123,7 +123,7 @@ class Session {
   std::string CgroupPath() const;
   std::vector<os::ProcessInfo> JobProcesses() const;
   std::vector<uint32_t> Living() const;
-  void NoteUnkillable();
+  size_t KillAll();
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
   void KillLeftoversUntilGone(TimePoint deadline);
   void Stop(absl::Status status);

@@ -124,7 +124,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   if (absl::Status may = Check(peer, kSessionMethod, nullptr, &hello); !may.ok()) {
     return stream->Finish(std::move(may));
   }
-  if (std::string why = quarantine_.Why(); !why.empty()) {
+  if (std::string why = quarantine_.Why(loop_.Now()); !why.empty()) {
     return stream->Finish(absl::FailedPreconditionError(why));
   }
   RemoveEnded();
@@ -403,22 +403,19 @@ void Sessions::KillRest(Foundling& foundling) {
   for (const os::ProcessInfo& process : processes) {
     foundling.killed.insert(static_cast<uint32_t>(process.pid));
   }
-  left = os::Kill(processes) > 0 || left;
+  if (!path.empty()) {
+    for (pid_t pid : os::Cgroup(path).Processes()) {
+      if (auto process = os::FindProcess(pid)) processes.push_back(*process);
+    }
+  }
+  const std::string owner =
+      foundling.record ? foundling.record->owner() : absl::StrCat(foundling.uid);
+  left = quarantine_.Kill(loop_.Now(), job_id, owner, processes) > 0 || left;
   if (left && loop_.Now() < foundling.give_up_at) {
     foundling.timer.After(kKillPause, [this, &foundling] { KillRest(foundling); });
     return;
   }
-  if (left) {
-    log::Error(absl::StrCat("job ", job_id, ": some of its processes cannot be killed"));
-    std::vector<pid_t> pids;
-    for (const os::ProcessInfo& process : processes) pids.push_back(process.pid);
-    if (!path.empty()) {
-      const std::vector<pid_t> more = os::Cgroup(path).Processes();
-      pids.insert(pids.end(), more.begin(), more.end());
-    }
-    quarantine_.Add(
-        job_id, foundling.record ? foundling.record->owner() : absl::StrCat(foundling.uid), pids);
-  }
+  if (left) log::Error(absl::StrCat("job ", job_id, ": some of its processes cannot be killed"));
   log::Error(absl::StrCat("job ", job_id, ": its shepherd cannot be taken over: ", foundling.why));
   lost_[foundling.key] =
       absl::StrCat("its agent was restarted and could not take the job over: ", foundling.why,

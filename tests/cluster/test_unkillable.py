@@ -86,8 +86,15 @@ def check_quarantined(tls, who):
         if anew:
             tls.agents[1].kill()
             tls.agents[1].start()
-        told = nodes(tls)
-        assert " quarantined " in told.stdout and who in told.stdout, told
+        # It sees for itself for two seconds, whoever says so.
+        told = None
+
+        def quarantined():
+            nonlocal told
+            told = nodes(tls)
+            return " quarantined " in told.stdout and who in told.stdout
+
+        wait_until(quarantined, 10, lambda: told)
         refused = tls.start(*tls.flags(1), "--", "echo", "started").wait(20)
         assert refused.code == 200 and tls.nodes[1].address in refused.err, refused
         assert who in refused.err and "kernel log" in refused.err, refused

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/os/pidfd.h"
+#include "common/os/process_tree.h"
 #include "common/os/spawn.h"
 
 // D7. The kernel's own judgement is in the cluster's test_unkillable.py: here any process will do.
@@ -31,39 +32,71 @@ void End(const os::Child& child) {
   EXPECT_TRUE(os::WaitAndReap(child.pidfd.get()).ok());
 }
 
+constexpr Duration kBound = std::chrono::seconds(2);
+
+os::ProcessInfo InfoOf(const os::Child& child) { return os::FindProcess(child.pid).value(); }
+
 TEST(QuarantineTest, LastsAsLongAsTheProcess) {
   Quarantine quarantine;
-  EXPECT_EQ(quarantine.Why(), "");
+  const TimePoint now = Clock::now();
+  EXPECT_EQ(quarantine.Why(now), "");
   os::Child child = Sleeper();
-  quarantine.Add("job-1", "alice", {child.pid});
-  quarantine.Add("job-1", "alice", {child.pid});
+  quarantine.Killed(now, "job-1", "alice", {InfoOf(child)});
+  quarantine.Killed(now + kBound / 2, "job-1", "alice", {InfoOf(child)});
   const std::string named = absl::StrCat("pid ", child.pid, " of job job-1, user alice (state ");
-  const std::string why = quarantine.Why();
+  const std::string why = quarantine.Why(now + kBound);
   EXPECT_THAT(why, AllOf(HasSubstr(named), HasSubstr("kernel log"), Not(HasSubstr(" more"))));
   EXPECT_EQ(why.find(named), why.rfind(named)) << "told once";
   End(child);
-  EXPECT_EQ(quarantine.Why(), "");
+  EXPECT_EQ(quarantine.Why(now + kBound), "");
+}
+
+TEST(QuarantineTest, AProcessHasTimeToEnd) {
+  Quarantine quarantine;
+  const TimePoint now = Clock::now();
+  os::Child child = Sleeper();
+  quarantine.Killed(now, "job-1", "alice", {InfoOf(child)});
+  EXPECT_EQ(quarantine.Why(now + kBound - std::chrono::milliseconds(1)), "");
+  EXPECT_NE(quarantine.Why(now + kBound), "");
+  End(child);
+}
+
+TEST(QuarantineTest, OneAfterTheOtherIsNone) {
+  Quarantine quarantine;
+  TimePoint now = Clock::now();
+  for (int i = 0; i < 5; ++i) {
+    os::Child child = Sleeper();
+    EXPECT_EQ(quarantine.Kill(now, "job-1", "alice", {InfoOf(child)}), 1);
+    EXPECT_TRUE(os::WaitAndReap(child.pidfd.get()).ok());
+    now += kBound / 2;
+    EXPECT_EQ(quarantine.Why(now), "");
+  }
 }
 
 TEST(QuarantineTest, WhatHasEndedIsNotTakenIn) {
   Quarantine quarantine;
+  const TimePoint now = Clock::now();
   os::Child child = Sleeper();
-  const pid_t pid = child.pid;
+  const os::ProcessInfo info = InfoOf(child);
   End(child);
-  quarantine.Add("job-1", "alice", {pid});
-  EXPECT_EQ(quarantine.Why(), "");
+  quarantine.Killed(now, "job-1", "alice", {info});
+  EXPECT_EQ(quarantine.Why(now + kBound), "");
 }
 
 TEST(QuarantineTest, ManyAreCounted) {
   Quarantine quarantine;
+  const TimePoint now = Clock::now();
   std::vector<os::Child> children;
   for (int i = 0; i < 5; ++i) children.push_back(Sleeper());
-  for (const os::Child& child : children) quarantine.Add("job-1", "alice", {child.pid});
-  EXPECT_THAT(quarantine.Why(), AllOf(HasSubstr(absl::StrCat("pid ", children[2].pid, " ")),
-                                      Not(HasSubstr(absl::StrCat("pid ", children[3].pid, " "))),
-                                      HasSubstr(" and 2 more")));
+  for (const os::Child& child : children) {
+    quarantine.Killed(now, "job-1", "alice", {InfoOf(child)});
+  }
+  EXPECT_THAT(
+      quarantine.Why(now + kBound),
+      AllOf(HasSubstr(absl::StrCat("pid ", children[2].pid, " ")),
+            Not(HasSubstr(absl::StrCat("pid ", children[3].pid, " "))), HasSubstr(" and 2 more")));
   for (const os::Child& child : children) End(child);
-  EXPECT_EQ(quarantine.Why(), "");
+  EXPECT_EQ(quarantine.Why(now + kBound), "");
 }
 
 }  // namespace
