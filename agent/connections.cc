@@ -167,10 +167,18 @@ auth::Places::Rank Connections::RankOf(const tls::Certificate& peer) const {
 
 rpc::FrameGuard Connections::GuardFor(const std::string& origin) {
   std::erase_if(unfinished_, [](const auto& each) { return each.second.expired(); });
-  std::weak_ptr<rpc::Unfinished>& known = unfinished_[origin];
-  std::shared_ptr<rpc::Unfinished> shared = known.lock();
-  if (shared == nullptr) known = shared = std::make_shared<rpc::Unfinished>(kMostUnfinished);
+  std::weak_ptr<rpc::SharedLimit>& known = unfinished_[origin];
+  std::shared_ptr<rpc::SharedLimit> shared = known.lock();
+  if (shared == nullptr) known = shared = std::make_shared<rpc::SharedLimit>(kMostUnfinished);
   return rpc::FrameGuard(std::move(shared));
+}
+
+std::shared_ptr<rpc::SharedLimit> Connections::QueuedFor(const std::string& origin) {
+  std::erase_if(queued_, [](const auto& each) { return each.second.expired(); });
+  std::weak_ptr<rpc::SharedLimit>& known = queued_[origin];
+  std::shared_ptr<rpc::SharedLimit> shared = known.lock();
+  if (shared == nullptr) known = shared = std::make_shared<rpc::SharedLimit>(rpc::kMostQueued);
+  return shared;
 }
 
 std::shared_ptr<rpc::Quota> Connections::QuotaFor(const std::string& origin) {
@@ -339,7 +347,7 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
         if (!*here) return;
         Refuse((*place)->origin, "it opens session after session on one connection");
         Close(place);
-      });
+      }, QueuedFor(connection.place.of()));
   const bool tells_its_end = connection.tls != nullptr || connection.guard != nullptr;
   if (!tells_its_end) {
     connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));

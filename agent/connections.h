@@ -68,6 +68,8 @@ class Connections {
   void Identify(Pool pool, os::UniqueFd socket, Identified then);
   // Of messages that one of `origin` has begun.
   rpc::FrameGuard GuardFor(const std::string& origin);
+  // Of what waits for launchers of `origin`.
+  std::shared_ptr<rpc::SharedLimit> QueuedFor(const std::string& origin);
   // Of all that gRPC has in memory for connections of `origin`.
   std::shared_ptr<rpc::Quota> QuotaFor(const std::string& origin);
   void OnTlsReady(Place place, tls::Ready ready);
@@ -90,7 +92,8 @@ class Connections {
   std::shared_ptr<const tls::Context> tls_;
   auth::RefusalLog refusals_;
   auth::Places places_;
-  std::map<std::string, std::weak_ptr<rpc::Unfinished>> unfinished_;
+  std::map<std::string, std::weak_ptr<rpc::SharedLimit>> unfinished_;
+  std::map<std::string, std::weak_ptr<rpc::SharedLimit>> queued_;
   std::map<std::string, std::weak_ptr<rpc::Quota>> quotas_;
   std::optional<rpc::Library> grpc_;  // until a while after the last connection
   loop::Timer rest_{loop_};

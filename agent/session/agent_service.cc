@@ -41,8 +41,12 @@ struct AgentService::Calls {
 };
 
 AgentService::AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer,
-                           loop::Task on_too_many)
-    : loop_(loop), sessions_(sessions), peer_(std::move(peer)), calls_(std::make_shared<Calls>()) {
+                           loop::Task on_too_many, std::shared_ptr<rpc::SharedLimit> queued)
+    : loop_(loop),
+      sessions_(sessions),
+      peer_(std::move(peer)),
+      queued_(std::move(queued)),
+      calls_(std::make_shared<Calls>()) {
   calls_->last = loop_.Now();
   calls_->on_too_many = std::move(on_too_many);
 }
@@ -56,11 +60,12 @@ TimePoint AgentService::LastCall() const {
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AgentService::Session(
-    grpc::CallbackServerContext*) {
+    grpc::CallbackServerContext* context) {
   // By value: the call may outlive the connection, and this service with it.
   return session::Session::Stream::New(
-      loop_, [&loop = loop_, &sessions = sessions_, peer = peer_,
-              calls = calls_](std::shared_ptr<session::Session::Stream> stream) {
+      loop_, context, queued_,
+      [&loop = loop_, &sessions = sessions_, peer = peer_,
+       calls = calls_](std::shared_ptr<session::Session::Stream> stream) {
         calls->last = loop.Now();
         if (calls->TakeSession(stream)) return sessions.Accept(std::move(stream), peer);
         stream->Finish(absl::ResourceExhaustedError("a connection has one session at a time"));

@@ -25,9 +25,11 @@ using RawAgent = v1::Agent::WithRawCallbackMethod_Session<
 class AgentService final : public RawAgent {
  public:
   // `sessions` outlives the calls. `on_too_many` is called once when the peer goes on opening
-  // sessions beside the one it has.
+  // sessions beside the one it has. `queued`: what may wait for those who share it.
   AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer,
-               loop::Task on_too_many = nullptr);
+               loop::Task on_too_many = nullptr,
+               std::shared_ptr<rpc::SharedLimit> queued =
+                   std::make_shared<rpc::SharedLimit>(rpc::kMostQueued));
 
   // When a call was here last: now, while the session or output streams; for others, whose answers
   // are a matter of a moment, when they came. A call whose message is yet to come is none.
@@ -54,6 +56,7 @@ class AgentService final : public RawAgent {
   loop::Loop& loop_;
   Sessions& sessions_;
   const auth::Identity peer_;
+  const std::shared_ptr<rpc::SharedLimit> queued_;
   const std::shared_ptr<Calls> calls_;
 };
 

@@ -427,7 +427,7 @@ void SessionCore::ReportHeld() {
     failure.set_kind(v1::NodeFailure::KIND_CLEANUP);
     failure.set_exit_code(kExitCleanup);
     failure.set_message(gpu.text);
-    ToLauncher(std::move(up));
+    KeepAndTell(std::move(up));
   }
 }
 
@@ -439,13 +439,13 @@ void SessionCore::EndRelease() {
     return Finish(
         absl::AbortedError("the launcher was not heard from; its workers have been ended"));
   }
-  ToLauncher(finished_);
+  finished_.sequence() == 0 ? KeepAndTell(finished_) : ToLauncher(finished_);
 }
 
 void SessionCore::Warn(std::string message) {
   v1::SessionEvent up;
   up.mutable_warning()->set_message(std::move(message));
-  ToLauncher(std::move(up));
+  KeepAndTell(std::move(up));
 }
 
 // The stream ended. A launcher that may come back is waited for as long as its lease runs.
@@ -518,7 +518,7 @@ void SessionCore::OnLeftoversGone() {
   failure.set_message(absl::StrCat("the shepherd, dtrain's process that owns the workers of this ",
                                    "node, is gone: ", shepherd_end_,
                                    "; its workers have been killed"));
-  ToLauncher(std::move(up));
+  KeepAndTell(std::move(up));
   FinishJob(v1::Finished(), 0);  // no log sizes are known any more
 }
 
@@ -530,7 +530,7 @@ void SessionCore::OnStopAsked(const std::string& message) {
   v1::NodeFailure& failure = *up.mutable_failure();
   failure.set_exit_code(kExitTerminated);
   failure.set_message(message);
-  ToLauncher(std::move(up));
+  KeepAndTell(std::move(up));
   if (state_ == State::kRunning) StopWorkers(hello_.grace_ms(), 0);
 }
 
@@ -582,15 +582,19 @@ void SessionCore::Finish(absl::Status status) {
 
 void SessionCore::ToLauncher(v1::SessionEvent event) {
   last_beat_ = now_;  // any event tells the launcher that we live
-  // The shepherd keeps what it has numbered. Our own words of trouble and the end are kept here.
-  const bool matters = event.has_failure() || event.has_warning() || event.has_finished();
-  if (self_.resumable && event.sequence() == 0 && matters) {
-    event.set_sequence(kOwnSequences + own_.size() + 1);
-    own_.push_back(event);
-  }
   if (away_) return;
   event.set_received(taken_);
   actions_.push_back(SendEvent{std::move(event)});
+}
+
+// The shepherd keeps what it has numbered. Our own words of trouble and the end are kept here; not
+// what it has not numbered, of which it may say as much as it likes.
+void SessionCore::KeepAndTell(v1::SessionEvent event) {
+  if (self_.resumable) {
+    event.set_sequence(kOwnSequences + own_.size() + 1);
+    own_.push_back(event);
+  }
+  ToLauncher(std::move(event));
 }
 
 void SessionCore::ToShepherd(v1::ShepherdRequest request) {

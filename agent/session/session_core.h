@@ -144,6 +144,7 @@ class SessionCore {
   void Warn(std::string message);
   void Finish(absl::Status status);
   void ToLauncher(v1::SessionEvent event);
+  void KeepAndTell(v1::SessionEvent event);
   void ToShepherd(v1::ShepherdRequest request);
 
   const Identity self_;

@@ -22,6 +22,9 @@ constexpr Duration kStartLimit = std::chrono::seconds(5);
 // For a shepherd without workers to notice that its agent has no more for it.
 constexpr Duration kPatience = std::chrono::seconds(10);
 
+// Of requests that it has not read: a launcher waits for its answers. Twice the longest.
+constexpr size_t kMostQueued = 128 << 20;
+
 std::vector<std::string> OwnEnvironment() {
   std::vector<std::string> env;
   for (char** entry = environ; *entry != nullptr; ++entry) env.emplace_back(*entry);
@@ -192,6 +195,12 @@ void ShepherdProcess::Listen(OnEvent on_event, OnGone on_gone) {
 }
 
 absl::Status ShepherdProcess::Send(const v1::ShepherdRequest& request, int fd) {
+  if (channel_->queued_bytes() > kMostQueued && !gone_) {
+    log::Warn(absl::StrCat("kills shepherd ", child_.pid, ": it reads nothing of ",
+                           channel_->queued_bytes(), " bytes"));
+    Kill();
+    return absl::OkStatus();  // its end is told as every other
+  }
   return channel_->Send(request.SerializeAsString(), fd);
 }
 

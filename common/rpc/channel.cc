@@ -23,7 +23,7 @@ constexpr int kMaxMessage = 64 << 20;
 constexpr int kMostToServer = static_cast<int>(kMostMessage);
 // A peer without a call has nothing to say: whoever only holds a connection loses it.
 constexpr int kIdleMs = 30'000;
-// Of one user: some of the longest messages, of which at most one is on its way (Unfinished).
+// Of one user: some of the longest messages, of which at most one is on its way.
 constexpr size_t kMostOfUser = 128 << 20;
 
 }  // namespace

@@ -33,7 +33,7 @@ constexpr size_t kMostResets = 100;
 
 }  // namespace
 
-FrameGuard::FrameGuard(std::shared_ptr<Unfinished> unfinished)
+FrameGuard::FrameGuard(std::shared_ptr<SharedLimit> unfinished)
     : skip_(kPrefaceBytes), unfinished_(std::move(unfinished)) {}
 
 FrameGuard::~FrameGuard() {

@@ -18,11 +18,10 @@ inline constexpr int kMostCalls = 100;
 // The longest message that a server takes: a fence of a large job.
 inline constexpr size_t kMostMessage = 32 << 20;
 
-// What clients have sent of messages that are not whole yet, and gRPC keeps: those of one user
-// share it, however many connections and calls they have.
-class Unfinished {
+// Bytes that many may have together, those of one user, however many connections and calls he has.
+class SharedLimit {
  public:
-  explicit Unfinished(size_t most) : most_(most) {}
+  explicit SharedLimit(size_t most) : most_(most) {}
   // False: there is no room for it.
   bool Add(size_t bytes) {
     if (bytes > most_ - bytes_) return false;
@@ -43,8 +42,9 @@ class Unfinished {
 // peer has acknowledged that number, and messages that are too long, or many and never whole.
 class FrameGuard {
  public:
-  // `unfinished` may be null: then there is no limit to it.
-  explicit FrameGuard(std::shared_ptr<Unfinished> unfinished = nullptr);
+  // `unfinished`: of messages that are not whole yet, which gRPC keeps. May be null: then there is
+  // no limit to it.
+  explicit FrameGuard(std::shared_ptr<SharedLimit> unfinished = nullptr);
   ~FrameGuard();
   FrameGuard(FrameGuard&&) = default;
   FrameGuard& operator=(FrameGuard&&) = delete;
@@ -68,7 +68,7 @@ class FrameGuard {
   uint32_t stream_ = 0;                   // of data_
   bool ends_stream_ = false;              // data_ does
   std::map<uint32_t, Message> messages_;  // that are not whole
-  std::shared_ptr<Unfinished> unfinished_;
+  std::shared_ptr<SharedLimit> unfinished_;
   size_t counted_ = 0;  // in it, by us
   std::string head_;    // as far as it is here
   size_t block_ = 0;    // bytes of the header block that is coming

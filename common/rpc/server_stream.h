@@ -10,6 +10,8 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "common/loop/loop.h"
 #include "common/rpc/bounded_message.h"
 #include "common/rpc/channel.h"
@@ -21,16 +23,23 @@
 // raw methods: what a message asks for is looked at before it is parsed.
 namespace dtrain::rpc {
 
+// What may wait for the launchers of one user: the longest message of a shepherd, and as much again.
+inline constexpr size_t kMostQueued = 128 << 20;
+
 template <typename In, typename Out>
 class ServerStream {
  public:
   using OnMessage = absl::AnyInvocable<void(In)>;
   using OnClosed = absl::AnyInvocable<void()>;  // the client ended its side, or is gone
 
-  // For the service method. `accept` runs on the loop with the handle.
+  // For the service method. `accept` runs on the loop with the handle. `queued`: what may wait for
+  // the client, of those who share it. A call that has more is cancelled, as its client does not
+  // read.
   template <typename Accept>
-  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* New(loop::Loop& loop, Accept accept) {
-    auto* call = new Call(loop);
+  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* New(
+      loop::Loop& loop, grpc::CallbackServerContext* context, std::shared_ptr<SharedLimit> queued,
+      Accept accept) {
+    auto* call = new Call(loop, context, std::move(queued));
     std::shared_ptr<ServerStream> handle(new ServerStream(call));
     call->handle = handle;
     loop.Post([handle, accept]() mutable { accept(handle); });
@@ -64,10 +73,20 @@ class ServerStream {
 
  private:
   struct Call final : grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
-    explicit Call(loop::Loop& l) : loop(l) {}
+    Call(loop::Loop& l, grpc::CallbackServerContext* c, std::shared_ptr<SharedLimit> q)
+        : loop(l), context(c), queued(std::move(q)) {}
+    ~Call() override { Forget(queue.size()); }
     void Send(const Out& message) {
       if (ending || broken) return;
-      queue.push_back(Serialize(message));
+      grpc::ByteBuffer bytes = Serialize(message);
+      if (!queued->Add(bytes.Length())) {
+        broken = true;
+        log::Warn(absl::StrCat("ends a session whose launcher does not read: ", queued->most(),
+                               " bytes wait for those of its user"));
+        context->TryCancel();
+        return;
+      }
+      queue.push_back(std::move(bytes));
       if (queue.size() == 1) this->StartWrite(&queue.front());
     }
     void End(absl::Status status) {
@@ -78,6 +97,12 @@ class ServerStream {
     void FinishCall() {
       finished = true;
       this->Finish(ToGrpc(final_status));
+    }
+    void Forget(size_t count) {
+      for (; count > 0; --count) {
+        queued->Remove(queue.front().Length());
+        queue.pop_front();
+      }
     }
     // The client's messages are parsed on this thread, one at a time.
     void OnReadDone(bool ok) override {
@@ -101,10 +126,10 @@ class ServerStream {
     }
     void OnWriteDone(bool ok) override {
       loop.Post([this, ok] {
-        queue.pop_front();
+        Forget(1);
         if (!ok) {
           broken = true;
-          queue.clear();
+          Forget(queue.size());
         }
         if (!queue.empty()) {
           this->StartWrite(&queue.front());
@@ -123,6 +148,8 @@ class ServerStream {
       CallbackEnds();
     }
     loop::Loop& loop;
+    grpc::CallbackServerContext* const context;  // until OnDone
+    const std::shared_ptr<SharedLimit> queued;
     std::shared_ptr<ServerStream> handle;
     OnMessage on_message;
     OnClosed on_closed;

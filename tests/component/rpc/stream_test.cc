@@ -31,8 +31,8 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
   explicit EchoService(loop::Loop& loop) : loop_(loop) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
-      grpc::CallbackServerContext*) override {
-    return Stream::New(loop_, [this](std::shared_ptr<Stream> stream) {
+      grpc::CallbackServerContext* context) override {
+    return Stream::New(loop_, context, queued, [this](std::shared_ptr<Stream> stream) {
       stream_ = stream;
       stream->Start(
           [this](v1::SessionRequest request) {
@@ -43,6 +43,8 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
             v1::SessionEvent event;
             *event.mutable_heartbeat() = request.heartbeat();
             stream_->Send(event);
+            event.mutable_warning()->set_message(std::string(1 << 20, 'x'));
+            for (int i = 0; i < warnings; ++i) stream_->Send(event);
           },
           [this] {
             closed = true;
@@ -85,6 +87,8 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
   std::atomic<bool> closed = false;
   std::atomic<int> written = 0;
   int log_chunks = 0;
+  int warnings = 0;  // of a megabyte, behind each heartbeat
+  std::shared_ptr<SharedLimit> queued = std::make_shared<SharedLimit>(kMostQueued);
   bool stubborn = false;  // goes on writing when the client is gone
 
  private:
@@ -158,6 +162,40 @@ TEST_F(RpcStream, MessagesArriveInOrderAndTheStatusAtTheEnd) {
   ASSERT_EQ(got.size(), static_cast<size_t>(kCount));
   for (int i = 0; i < kCount; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], i);
   EXPECT_EQ(*end, absl::AbortedError("as asked"));
+}
+
+TEST_F(RpcStream, WhatWaitsForAClientIsBounded) {
+  service_.queued = std::make_shared<SharedLimit>(20 << 20);
+  service_.warnings = 30;
+  std::optional<absl::Status> end;
+  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
+      loop_, SessionCall(), [](const v1::SessionEvent&) {},
+      [&](absl::Status status) {
+        end = status;
+        loop_.Stop();
+      });
+  v1::SessionRequest request;
+  request.mutable_heartbeat();
+  stream.Send(request);
+  Run();
+  EXPECT_EQ(end->code(), absl::StatusCode::kCancelled) << *end;
+  EXPECT_TRUE(service_.queued->Add(20 << 20)) << "it is given back";
+}
+
+TEST_F(RpcStream, AMessageOfTooManyObjectsEndsTheCall) {
+  std::optional<absl::Status> end;
+  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
+      loop_, SessionCall(), [](const v1::SessionEvent&) {},
+      [&](absl::Status status) {
+        end = status;
+        loop_.Stop();
+      });
+  v1::SessionRequest request;
+  for (int i = 0; i < 2'000'000; ++i) request.mutable_start()->add_workers();
+  stream.Send(request);
+  Run();
+  EXPECT_EQ(end->code(), absl::StatusCode::kResourceExhausted) << *end;
+  EXPECT_TRUE(service_.closed);
 }
 
 TEST_F(RpcStream, ABrokenStreamClosesTheCall) {

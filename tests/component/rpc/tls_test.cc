@@ -35,8 +35,8 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
   explicit EchoService(loop::Loop& loop) : loop_(loop) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
-      grpc::CallbackServerContext*) override {
-    return Stream::New(loop_, [this](std::shared_ptr<Stream> stream) {
+      grpc::CallbackServerContext* context) override {
+    return Stream::New(loop_, context, queued_, [this](std::shared_ptr<Stream> stream) {
       stream_ = stream;
       stream->Start(
           [this](v1::SessionRequest request) {
@@ -76,6 +76,7 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
   int written_ = 0;
   std::shared_ptr<Stream> stream_;
   std::shared_ptr<Writer> writer_;
+  const std::shared_ptr<SharedLimit> queued_ = std::make_shared<SharedLimit>(kMostQueued);
 };
 
 class RpcOverTls : public testing::Test {

@@ -173,6 +173,17 @@ TEST_F(LauncherWaitTest, BeforeTheStartItHasItsLease) {
   EXPECT_EQ(core_->state(), State::kEnded);
 }
 
+// It may say as much as it likes.
+TEST_F(ResumeTest, WhatAShepherdHasNotNumberedIsNotKept) {
+  v1::ShepherdEvent warning, failure;
+  warning.mutable_warning()->set_message("x");
+  failure.mutable_failure()->set_message("x");
+  EXPECT_THAT(All<SendEvent>(Hear(warning)), SizeIs(1));
+  core_.OnEvent(now_, LauncherGone{});
+  for (const auto& event : {warning, failure}) EXPECT_THAT(All<SendEvent>(Hear(event)), IsEmpty());
+  EXPECT_THAT(All<SendEvent>(ComeBack(0)), IsEmpty());
+}
+
 TEST_F(ResumeTest, WhoComesBackHearsWhatItMissed) {
   core_.OnEvent(now_, LauncherGone{});
   EXPECT_THAT(All<SendEvent>(Hear(Exit(), 5)), IsEmpty());  // the shepherd keeps it
