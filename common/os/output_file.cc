@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/posix_error.h"
 
 namespace dtrain::os {
@@ -17,10 +19,10 @@ namespace {
 
 constexpr int kMostLinks = 40;  // the kernel's limit
 
-bool MayFollow(const struct stat& folder, const struct stat& link) {
+bool MayFollow(const struct stat& folder, const struct stat& entry) {
   const mode_t shared = S_ISVTX | S_IWOTH;
-  return (folder.st_mode & shared) != shared || link.st_uid == geteuid() ||
-         link.st_uid == folder.st_uid;
+  return (folder.st_mode & shared) != shared || entry.st_uid == geteuid() ||
+         entry.st_uid == folder.st_uid;
 }
 
 // Walks a path, one name at a time.
@@ -124,6 +126,27 @@ class Walk {
 };
 
 }  // namespace
+
+std::optional<int> DescriptorOf(const std::string& path) {
+  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  absl::string_view number = path;
+  int fd = -1;
+  const bool named =
+      absl::ConsumePrefix(&number, "/dev/fd/") || absl::ConsumePrefix(&number, "/proc/self/fd/");
+  if (!named || !absl::SimpleAtoi(number, &fd) || fd < 0) return std::nullopt;
+  return fd;
+}
+
+absl::Status CheckMaker(int folder, int file, absl::string_view what) {
+  struct stat place;
+  struct stat info;
+  if (fstat(folder, &place) != 0 || fstat(file, &info) != 0) return PosixError(errno, what);
+  if (S_ISCHR(info.st_mode) || MayFollow(place, info)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(what, ": it is user ", info.st_uid,
+                   "'s, in a folder that all may write to; remove it, or write elsewhere"));
+}
 
 absl::StatusOr<FilePlace> PlaceOfFile(const std::string& path, absl::string_view what) {
   if (path.empty()) return PosixError(ENOENT, what);

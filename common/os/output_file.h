@@ -3,8 +3,10 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/os/unique_fd.h"
@@ -20,8 +22,16 @@ struct FilePlace {
   std::string name;  // in it, and not a link; may not exist
 };
 
-// `what` as for PosixError, in both.
+// The descriptor of ours that a path names, as /dev/stdout, /dev/fd/5 and /proc/self/fd/5 do. Only
+// these are no files to be found by a walk.
+std::optional<int> DescriptorOf(const std::string& path);
+
+// `what` as for PosixError, in all.
 absl::StatusOr<FilePlace> PlaceOfFile(const std::string& path, absl::string_view what);
+
+// PERMISSION_DENIED: what was opened there is not a device, and somebody else has put it into a
+// folder that all may write to: a FIFO on which he listens, or a file that he can read.
+absl::Status CheckMaker(int folder, int file, absl::string_view what);
 
 // The folder itself, O_PATH. Missing ones are made.
 absl::StatusOr<UniqueFd> MakeFolders(const std::string& path, absl::string_view what);

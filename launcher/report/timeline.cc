@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/collective_name.h"
@@ -96,13 +95,15 @@ bool Timeline::Ready() {
   const std::string what = absl::StrCat("write the timeline ", Escape(path_));
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   os::UniqueFd fd;
-  if (absl::StartsWith(path_, "/dev/") || absl::StartsWith(path_, "/proc/")) {
-    fd.Reset(open(path_.c_str(), kFlags, 0666));
+  if (const auto named = os::DescriptorOf(path_)) {
+    fd.Reset(fcntl(*named, F_DUPFD_CLOEXEC, 3));
   } else {
     const absl::StatusOr<os::FilePlace> place = os::PlaceOfFile(path_, what);
     status_ = place.status();
     if (!status_.ok()) return false;
     fd.Reset(openat(place->folder.get(), place->name.c_str(), kFlags | O_NOFOLLOW, 0666));
+    if (fd) status_ = os::CheckMaker(place->folder.get(), fd.get(), what);
+    if (!status_.ok()) return false;
   }
   if (fd) file_.reset(fdopen(fd.get(), "w"));
   if (file_ == nullptr) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
@@ -24,37 +24,29 @@ absl::Status WriteAll(int fd, absl::string_view text, absl::string_view what) {
   while (!text.empty()) {
     ssize_t n = write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {  // a descriptor that we were given may be so
+      pollfd writable = {fd, POLLOUT, 0};
+      (void)poll(&writable, 1, -1);
+      continue;
+    }
     if (n < 0) return PosixError(errno, what);
     text.remove_prefix(static_cast<size_t>(n));
   }
   return absl::OkStatus();
 }
 
-// Names of descriptors and devices. Opening one does what the user means by it; replacing it by a
-// file would not.
-bool IsNameOfSystem(const std::string& path) {
-  return absl::StartsWith(path, "/dev/") || absl::StartsWith(path, "/proc/");
-}
-
-// `folder` and `path` as for openat.
-absl::Status WriteAsItIs(int folder, const std::string& path, absl::string_view text,
+// What is there already and is not a file: a FIFO or a device.
+absl::Status WriteAsItIs(const os::FilePlace& place, absl::string_view text,
                          absl::string_view what) {
-  // Opening /dev/stdout anew fails when it is a socket.
-  os::UniqueFd fd(path == "/dev/stdout" ? fcntl(1, F_DUPFD_CLOEXEC, 3)
-                  : path == "/dev/stderr"
-                      ? fcntl(2, F_DUPFD_CLOEXEC, 3)
-                      : openat(folder, path.c_str(),
-                               O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC |
-                                   (folder == AT_FDCWD ? 0 : O_NOFOLLOW)));
+  os::UniqueFd fd(openat(place.folder.get(), place.name.c_str(),
+                         O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) {
     int error = errno;
     return PosixError(error, error == ENXIO ? absl::StrCat(what, " (nobody reads it)") : what);
   }
-  if (path != "/dev/stdout" && path != "/dev/stderr") {
-    absl::Status status = os::SetNonBlocking(fd.get(), false);
-    if (!status.ok()) return status;
-  }
-  return WriteAll(fd.get(), text, what);
+  absl::Status status = os::CheckMaker(place.folder.get(), fd.get(), what);
+  if (status.ok()) status = os::SetNonBlocking(fd.get(), false);
+  return status.ok() ? WriteAll(fd.get(), text, what) : status;
 }
 
 // Whether something is there that is not to be replaced by a file: a FIFO, a device, a directory.
@@ -75,16 +67,17 @@ std::string What(absl::string_view flag, const std::string& path) {
 
 absl::Status CheckWritable(absl::string_view flag, const std::string& path) {
   const std::string what = What(flag, path);
-  if (IsNameOfSystem(path)) {
-    struct stat status;
-    return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) ? PosixError(EISDIR, what)
-                                                                       : absl::OkStatus();
+  if (const auto fd = os::DescriptorOf(path)) {
+    return fcntl(*fd, F_GETFD) < 0 ? PosixError(errno, what) : absl::OkStatus();
   }
   const absl::StatusOr<os::FilePlace> place = os::PlaceOfFile(path, what);
   if (!place.ok()) return place.status();
   mode_t mode = 0;
   if (IsSpecial(*place, &mode)) {
-    return S_ISDIR(mode) ? PosixError(EISDIR, what) : absl::OkStatus();
+    if (S_ISDIR(mode)) return PosixError(EISDIR, what);
+    const os::UniqueFd there(
+        openat(place->folder.get(), place->name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    return there ? os::CheckMaker(place->folder.get(), there.get(), what) : absl::OkStatus();
   }
   if (faccessat(place->folder.get(), ".", W_OK | X_OK, 0) != 0) return PosixError(errno, what);
   return absl::OkStatus();
@@ -96,12 +89,13 @@ absl::Status WriteResult(const std::string& path, absl::string_view text) {
 
 absl::Status WriteWhole(absl::string_view flag, const std::string& path, absl::string_view text) {
   const std::string what = What(flag, path);
-  if (IsNameOfSystem(path)) return WriteAsItIs(AT_FDCWD, path, text, what);
+  // Opening it by its name would fail when it is a socket.
+  if (const auto fd = os::DescriptorOf(path)) return WriteAll(*fd, text, what);
   const absl::StatusOr<os::FilePlace> place = os::PlaceOfFile(path, what);
   if (!place.ok()) return place.status();
   const int folder = place->folder.get();
   mode_t mode = 0;
-  if (IsSpecial(*place, &mode)) return WriteAsItIs(folder, place->name, text, what);
+  if (IsSpecial(*place, &mode)) return WriteAsItIs(*place, text, what);
   // The link, if `path` is one, stays.
   const std::string temporary = absl::StrCat(place->name, ".", os::RandomHex(8), ".tmp");
   os::UniqueFd fd(openat(folder, temporary.c_str(),
