@@ -108,7 +108,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
 
 Session::~Session() {
   *alive_ = false;
-  shepherd_->set_patience(std::chrono::milliseconds(core_.hello().grace_ms()) + kPatience);
+  shepherd_->set_patience(core_.grace() + kPatience);
   log_waiters_.WakeAll(loop_);
   agent_.reservations.Release(this);
   if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is going away"));

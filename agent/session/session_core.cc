@@ -90,7 +90,17 @@ absl::Status CheckSize(const v1::JobPart& part) {
       "this node's part of the job has ", all, " bytes; an agent takes ", kMostPart, " at most"));
 }
 
-Duration Grace(const v1::Hello& hello) { return milliseconds(hello.grace_ms()); }
+// What a launcher asks for and we wait, without it, for a shepherd that may never end: it is its
+// user's, and so is the number.
+constexpr Duration kLongestGrace = std::chrono::hours(1);
+
+Duration Grace(const v1::Hello& hello) {
+  return std::min<Duration>(std::chrono::milliseconds(hello.grace_ms()), kLongestGrace);
+}
+uint32_t GraceMs(const v1::Hello& hello) {
+  return static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(Grace(hello)).count());
+}
 Duration Lease(const v1::Hello& hello) { return milliseconds(hello.lease_ms()); }
 
 Duration BeatPeriod(const v1::Hello& hello) { return Lease(hello) / kBeatsPerLease; }
@@ -103,6 +113,7 @@ SessionCore::SessionCore(Identity self, TimePoint now)
 SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& account, uint64_t taken)
     : self_(std::move(self)),
       state_(State::kRunning),
+      started_(true),
       now_(now),
       last_heard_(now),
       last_beat_(now),
@@ -157,6 +168,8 @@ void SessionCore::CreditOwnPause(TimePoint now) {
   }
   now_ = std::max(now_, now);
 }
+
+Duration SessionCore::grace() const { return started_ ? Grace(hello_) : Duration::zero(); }
 
 // When a launcher that says nothing is given up. One that stands still keeps its stream. When that
 // ends it has its lease again to come back, as far as it would have been waited for.
@@ -245,6 +258,7 @@ void SessionCore::Take(const v1::SessionRequest& request) {
         break;
       }
       state_ = State::kRunning;
+      started_ = true;
       gpus_.Start(request.start());
       *down.mutable_start() = request.start();
       ToShepherd(std::move(down));
@@ -484,10 +498,11 @@ void SessionCore::GiveUpLauncher() {
   }
   state_ = State::kOrphaned;
   orphan_until_ = now_ + Grace(hello_) + kOrphanLimit;
-  StopWorkers(hello_.grace_ms(), 0);
+  StopWorkers(GraceMs(hello_), 0);
 }
 
 void SessionCore::StopWorkers(uint32_t grace_ms, uint64_t sequence) {
+  grace_ms = std::min(grace_ms, static_cast<uint32_t>(milliseconds(kLongestGrace).count()));
   const TimePoint by = now_ + milliseconds(grace_ms) + kOrphanLimit;
   answer_by_ = answered_ ? by : std::min(answer_by_, by);
   answered_ = false;
@@ -531,7 +546,7 @@ void SessionCore::OnStopAsked(const std::string& message) {
   failure.set_exit_code(kExitTerminated);
   failure.set_message(message);
   KeepAndTell(std::move(up));
-  if (state_ == State::kRunning) StopWorkers(hello_.grace_ms(), 0);
+  if (state_ == State::kRunning) StopWorkers(GraceMs(hello_), 0);
 }
 
 void SessionCore::OnTick() {

@@ -119,6 +119,8 @@ class SessionCore {
   bool CanResume(const v1::Hello& hello) const;
   // The launcher is not connected and may come back.
   bool away() const { return away_; }
+  // Of the workers, as far as we wait for it: none before there are any.
+  Duration grace() const;
 
  private:
   void CreditOwnPause(TimePoint now);
@@ -149,6 +151,7 @@ class SessionCore {
 
   const Identity self_;
   State state_ = State::kNew;
+  bool started_ = false;  // the shepherd was given its part
   TimePoint now_;
   TimePoint last_heard_;
   TimePoint last_beat_;

@@ -30,8 +30,9 @@ constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
 constexpr Duration kHelloTimeout = std::chrono::seconds(30);
 // A shepherd answers in a millisecond; one that is stopped or hangs is no shepherd any more.
 constexpr Duration kAccountTimeout = std::chrono::seconds(3);
-// Launches of one user that have begun and not come to their start. Each has a process here, for as
-// long as its launcher's lease says, also when the launcher is gone.
+// Launches of one user that have begun and not come to their start, or have left their shepherds,
+// which the user may have stopped. Each has a process here, for as long as its launcher's lease
+// says, also when the launcher is gone.
 constexpr size_t kMostStarting = 128;
 // Of one that is not welcomed yet, as its shepherd does not run.
 constexpr size_t kMostEarlyBytes = 1 << 20;
@@ -132,10 +133,12 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   if (Starting(owner.uid) >= kMostStarting) {
     return stream->Finish(
         absl::ResourceExhaustedError(absl::StrCat(kMostStarting, " launches of ", owner.name,
-                                                  " have begun here and not come to their start")));
+                                                  " have begun here and not come to their start, "
+                                                  "or have ended and left their shepherds")));
   }
   auto shepherd = make_shepherd_(owner, hello);
   if (!shepherd.ok()) return RefuseShepherd(*stream, shepherd.status());
+  (*shepherd)->set_presence(PresenceOf(owner.uid));
   auto opening = openings_.insert(openings_.end(), Opening{stream, owner, *std::move(shepherd)});
   OnEarly(opening, std::move(request));
   stream->Start([this, opening](v1::SessionRequest more) { OnEarly(opening, std::move(more)); },
@@ -241,14 +244,22 @@ bool Sessions::Awaits(absl::FunctionRef<bool(const Owner&)> whose) const {
   });
 }
 
+std::shared_ptr<const bool> Sessions::PresenceOf(uid_t uid) {
+  std::erase_if(presences_, [](const auto& each) { return each.second.use_count() == 1; });
+  std::shared_ptr<const bool>& presence = presences_[uid];
+  if (presence == nullptr) presence = std::make_shared<const bool>(true);
+  return presence;
+}
+
 size_t Sessions::Starting(uid_t uid) const {
+  const auto presence = presences_.find(uid);
+  const size_t shepherds =
+      presence == presences_.end() ? 0 : static_cast<size_t>(presence->second.use_count() - 1);
   const auto running = std::count_if(
       sessions_.begin(), sessions_.end(), [uid](const std::unique_ptr<Session>& session) {
-        return session != nullptr && session->owner().uid == uid && session->starting();
+        return session != nullptr && session->owner().uid == uid && !session->starting();
       });
-  const auto opening = std::count_if(openings_.begin(), openings_.end(),
-                                     [uid](const Opening& each) { return each.owner.uid == uid; });
-  return static_cast<size_t>(running + opening);
+  return shepherds - std::min(shepherds, static_cast<size_t>(running));
 }
 
 Session* Sessions::Find(const std::string& job_id, uint32_t attempt) {
@@ -353,6 +364,7 @@ void Sessions::OnAccount(Foundling& foundling, const v1::Account& account, uint6
   if (account.part().workers_size() == 0) return GiveUp(foundling, "it has no part of the job");
   foundling.timer.Cancel();
   foundling.adopted = true;
+  foundling.shepherd->set_presence(PresenceOf(foundling.record->uid()));
   auto place = sessions_.insert(sessions_.end(), nullptr);
   *place = std::make_unique<Session>(
       Session::Surroundings{loop_, readers_, reservations_, quarantine_, self_, state_directory_},

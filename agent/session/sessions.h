@@ -110,7 +110,10 @@ class Sessions {
   // Whether `peer` may call the method, of `session` (null: of none). Writes the audit.
   absl::Status Check(const auth::Identity& peer, absl::string_view method, const Session* session,
                      const v1::Hello* hello);
-  size_t Starting(uid_t uid) const;  // how many of this user's launches
+  // How many of this user's launches have a process here and no job: they have not come to their
+  // start, or are over, and their shepherds have yet to end.
+  size_t Starting(uid_t uid) const;
+  std::shared_ptr<const bool> PresenceOf(uid_t uid);
   Session* Find(const std::string& job_id, uint32_t attempt);
   // The session that `peer` asks about by `method`, if it may.
   absl::StatusOr<Session*> FindFor(const auth::Identity& peer, absl::string_view method,
@@ -135,6 +138,7 @@ class Sessions {
   absl::AnyInvocable<v1::NodeReport()> about_;
   Visitors visitors_;
   Openings openings_;
+  std::map<uid_t, std::shared_ptr<const bool>> presences_;  // each held by the user's shepherds, too
   std::list<std::unique_ptr<Session>> sessions_;
   std::list<std::unique_ptr<Foundling>> foundlings_;
   // Jobs whose shepherds could not be taken over: why, for their launchers.

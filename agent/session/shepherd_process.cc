@@ -142,9 +142,11 @@ ShepherdProcess::~ShepherdProcess() {
     os::UniqueFd pidfd;
     loop::FdWatch watch;
     loop::Timer patience;
+    std::shared_ptr<const bool> presence;
   };
   exit_watch_.reset();  // a descriptor has one watch at a time
   auto rest = std::make_shared<Rest>(loop_, std::move(child_.pidfd));
+  rest->presence = std::move(presence_);
   rest->watch.OnReadable([rest, is_child = is_child_] {
     rest->patience.Cancel();
     if (is_child) (void)os::TryReap(rest->pidfd.get());

@@ -63,6 +63,8 @@ class ShepherdProcess {
   void Break(std::string why);
   // For how long it may end its workers and itself, once this is destroyed.
   void set_patience(Duration patience) { patience_ = patience; }
+  // Held until its process has ended, also when this is destroyed before.
+  void set_presence(std::shared_ptr<const bool> presence) { presence_ = std::move(presence); }
 
  private:
   ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd socket, bool is_child,
@@ -84,6 +86,7 @@ class ShepherdProcess {
   OnGone on_gone_;
   std::string gone_why_;  // until Listen
   Duration patience_;
+  std::shared_ptr<const bool> presence_;
   bool gone_ = false;
   bool ended_ = false;
   std::string how_ended_;

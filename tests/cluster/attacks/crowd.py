@@ -3,9 +3,11 @@
 crowd.py MODE ARGUMENT...: see the functions. PLACE is the path of a unix socket, or
 ADDRESS:PORT:TLS_DIR."""
 import contextlib
+import os
 import re
 import resource
 import select
+import signal
 import socket
 import ssl
 import sys
@@ -188,6 +190,44 @@ def bombs(place, size, count):
     for _ in range(int(count)):
         one_message(place, b"Session", b"\1" + message(len(packed), packed)[1:],
                     b"\0" + text(b"grpc-encoding") + text(b"gzip"))
+
+
+def shepherds():
+    found = set()
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{entry}").st_uid == os.getuid():
+                line = Path(f"/proc/{entry}/cmdline").read_bytes()
+                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+                if line.endswith(b"\0shepherd\0") and state != "Z":
+                    found.add(int(entry))
+    return found
+
+
+def stopped(place, build, count):
+    """So many launches whose shepherds she stops before they have a job, and which she leaves then. They
+    may have as much time as there is. Prints how many shepherds there were, and how many after a while."""
+    most = 0
+    known = set()
+    for i in range(int(count)):
+        with contextlib.suppress(OSError):
+            connection = connect(place)
+            connection.begin(1, b"Session")
+            first = hello(b"stopped%d" % i, build.encode(), lease=100)
+            inner = first[2:] if first[1] < 128 else first[3:]
+            first = field(1, inner + field(7, 0xffffffff))
+            connection.push(1, message(len(first), first), PATIENCE)
+            connection.wait(lambda: connection.heard.get(1) or 1 in connection.ended)
+            for pid in shepherds() - known:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGSTOP)
+                known.add(pid)
+            connection.socket.close()
+        most = max(most, len(shepherds()))
+    end = time.monotonic() + 40
+    while shepherds() and time.monotonic() < end:
+        time.sleep(0.5)
+    print(most, len(shepherds()), flush=True)
 
 
 def halves(place, connections, calls, size):

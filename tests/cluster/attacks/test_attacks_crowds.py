@@ -216,3 +216,12 @@ def test_connections_that_say_nothing_from_the_address_of_others(attacked, begin
         assert crowd.wait(20) == 0
         crowd.stdout.close()
         crowd.stderr.close()
+
+
+# With a grace of 49 days, which the agent was to wait for them.
+def test_shepherds_that_are_stopped_and_left(attacked):
+    [line] = told(attacked.crowd("stopped", SOCKET, attacked.build, "160", local=True))
+    most, left = map(int, line.split())
+    assert 20 < most <= 129 and left == 0, (line, attacked.agent.log)
+    result = attacked.launch("echo", "fine", flags=("--bind", "none"))
+    assert result.code == 0 and result.out.count("fine") == 2, result

@@ -355,6 +355,22 @@ TEST_F(SessionCoreTest, AShepherdThatAnswersMayTakeItsTime) {
   EXPECT_EQ(core_.state(), State::kReaping);
 }
 
+// The number is the launcher's, and the shepherd its user's.
+TEST_F(SessionCoreTest, NobodyIsWaitedForLongerThanAnHour) {
+  SessionCore core(Identity{1, "b"}, now_);
+  v1::SessionRequest hello = Hello();
+  hello.mutable_hello()->set_grace_ms(0xffffffff);
+  core.OnEvent(now_, Request{hello});
+  EXPECT_EQ(core.grace(), Duration::zero()) << "there is no worker yet";
+  v1::SessionRequest start;
+  start.mutable_start()->set_job_id("job");
+  core.OnEvent(now_, Request{start});
+  EXPECT_EQ(core.grace(), std::chrono::hours(1));
+  core.OnEvent(now_, LauncherGone{});
+  ASSERT_EQ(core.state(), State::kOrphaned);
+  EXPECT_EQ(core.NextDeadline(), now_ + std::chrono::hours(1) + seconds(10));
+}
+
 TEST_F(SessionCoreTest, AShepherdThatDiesWhileOrphanedEndsTheSessionOnceAllIsKilled) {
   Start();
   core_.OnEvent(now_, LauncherGone{});
