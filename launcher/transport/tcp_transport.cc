@@ -6,9 +6,11 @@
 #include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
+#include "common/log/log.h"
 #include "common/os/unique_fd.h"
 #include "common/tls/stream.h"
 #include "launcher/transport/failed_connection.h"
@@ -182,8 +185,15 @@ absl::StatusOr<TcpOptions> UserTcpOptions(std::string directory, uint16_t port) 
                                                    "cluster's certificate authority (dtrain-pki "
                                                    "bundle), or name their folder with --tls-dir"));
   }
-  if (const std::string crl = directory + "/crl.pem"; access(crl.c_str(), F_OK) == 0) {
+  // One that is there and cannot be read is an error: without it nodes whose keys are lost would be
+  // believed again.
+  const std::string crl = directory + "/crl.pem";
+  struct stat info;
+  if (lstat(crl.c_str(), &info) == 0 || errno != ENOENT) {
     options.tls.crl = crl;
+  } else {
+    log::Warn(absl::StrCat("there is no crl.pem in ", Escape(directory),
+                           ": nodes whose certificates were revoked are trusted (docs/pki.md)"));
   }
   if (port != 0) options.port = port;
   return options;
