@@ -49,6 +49,10 @@ constexpr Duration kDrainBound = std::chrono::seconds(5);
 constexpr Duration kDrainPause = std::chrono::milliseconds(10);
 // To make the cgroup of a shepherd anew, when somebody has removed it.
 constexpr int kCgroupTries = 3;
+// What a user may make below the cgroup of one job, all of which the kernel keeps, and the agent
+// walks through at the end.
+constexpr int kMostCgroups = 1000;
+constexpr int kDeepestCgroup = 12;
 
 // What SIGHUP reads again.
 struct Security {
@@ -279,7 +283,9 @@ class Resident {
     auto made =
         os::Cgroup::Make(*parent, session::ShepherdCgroupName(hello.job_id(), hello.attempt()));
     if (!made.ok()) return "";
-    if (absl::Status given = made->GiveTo(account.uid, account.gid); !given.ok()) {
+    absl::Status given = made->Bound(kMostCgroups, kDeepestCgroup);
+    if (given.ok()) given = made->GiveTo(account.uid, account.gid);
+    if (!given.ok()) {
       log::Warn(given.message());
       made->Remove().IgnoreError();
       return "";

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -167,6 +168,19 @@ std::vector<Cgroup> Cgroup::Below(const std::string& parent_path, absl::string_v
     }
   });
   return out;
+}
+
+absl::Status Cgroup::Bound(int descendants, int depth) const {
+  const std::pair<const char*, int> limits[] = {{"cgroup.max.descendants", descendants},
+                                                {"cgroup.max.depth", depth}};
+  for (const auto& [file, most] : limits) {
+    const UniqueFd fd(open(absl::StrCat(path_, "/", file).c_str(), O_WRONLY | O_CLOEXEC));
+    const std::string text = absl::StrCat(most);
+    if (!fd || write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+      return PosixError(errno, absl::StrCat("write ", file, " of the cgroup ", path_));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Cgroup::GiveTo(uid_t uid, gid_t gid) const {

@@ -32,6 +32,8 @@ class Cgroup {
   explicit Cgroup(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
+  // How many cgroups there may be below, and how deep. Its user cannot raise it.
+  absl::Status Bound(int descendants, int depth) const;
   // Lets that user make cgroups below and move processes between them.
   absl::Status GiveTo(uid_t uid, gid_t gid) const;
   // For SpawnSpec::cgroup_fd.
