@@ -2,6 +2,7 @@
 #include "common/os/spawn_child.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/keyctl.h>
 #include <sched.h>
 #include <signal.h>
@@ -79,15 +80,31 @@ DTRAIN_CHILD_CODE void JoinOwnKeyring(ChildPlan* plan) {
   if (errno != ENOSYS && errno != EPERM) Fail(plan, SpawnStage::kKeyring);
 }
 
+DTRAIN_CHILD_CODE void DropCapabilities(ChildPlan* plan) {
+  __user_cap_header_struct header = {};
+  header.version = _LINUX_CAPABILITY_VERSION_3;
+  const __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capset, &header, none) != 0 ||
+      syscall(SYS_prctl, PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0) {
+    Fail(plan, SpawnStage::kUser);
+  }
+}
+
 // Raw calls: they change this process alone, where glibc's would tell the threads of our parent.
 DTRAIN_CHILD_CODE void BecomeUser(ChildPlan* plan, uid_t uid, gid_t gid) {
   HideFromUser(plan);
+  // With fs.suid_dumpable=1 the change of user makes it that user's to look into. Not while it may
+  // do more than that user.
+  if (uid != 0 && syscall(SYS_prctl, PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) {
+    Fail(plan, SpawnStage::kUser);
+  }
   syscall(SYS_umask, kUserUmask);
   if (syscall(SYS_setgroups, plan->group_count, plan->groups) != 0 ||
       syscall(SYS_setresgid, gid, gid, gid) != 0 || syscall(SYS_setresuid, uid, uid, uid) != 0) {
     Fail(plan, SpawnStage::kUser);
   }
   HideFromUser(plan);  // the change made it what fs.suid_dumpable says
+  if (uid != 0) DropCapabilities(plan);
   JoinOwnKeyring(plan);
   if (uid != 0 && syscall(SYS_setresuid, 0, 0, 0) == 0) {
     errno = EPERM;  // it could get back what it gave up
