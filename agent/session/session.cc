@@ -272,7 +272,7 @@ absl::Status Session::WriteRecord(const v1::JobPart& part) {
   record.set_owner(owner_.name);
   record.set_boot_id(os::BootId());
   record.set_shepherd_pid(static_cast<uint32_t>(shepherd_->pid()));
-  record.set_shepherd_start_time(os::StartTime(shepherd_->pid()).value_or(0));
+  record.set_shepherd_start_time(shepherd_->start_time());
   record.set_cgroup(shepherd_->cgroup());
   GpuRelease gpus;
   gpus.Before(gpus_before_);

@@ -13,6 +13,7 @@
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
+#include "common/os/process_tree.h"
 
 namespace dtrain::session {
 namespace {
@@ -108,6 +109,7 @@ ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd
                                  bool is_child, std::string cgroup)
     : loop_(loop),
       child_(std::move(child)),
+      start_time_(os::StartTime(child_.pid).value_or(0)),
       is_child_(is_child),
       cgroup_(std::move(cgroup)),
       exit_watch_(std::make_unique<loop::FdWatch>(loop, child_.pidfd.get())),

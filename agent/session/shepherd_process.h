@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -51,6 +52,8 @@ class ShepherdProcess {
   // RESOURCE_EXHAUSTED: it is too long, and was not sent.
   absl::Status Send(const v1::ShepherdRequest& request, int fd = -1);
   pid_t pid() const { return child_.pid; }
+  // With the pid, names it for good.
+  uint64_t start_time() const { return start_time_; }
   // The cgroup that it is in, where it makes the job's; empty when it has none to itself.
   const std::string& cgroup() const { return cgroup_; }
   // Its process has ended and was reaped.
@@ -76,6 +79,7 @@ class ShepherdProcess {
 
   loop::Loop& loop_;
   os::Child child_;
+  const uint64_t start_time_;  // taken while the pid was its own for sure
   const bool is_child_;
   const std::string cgroup_;
   std::unique_ptr<loop::FdWatch> exit_watch_;
