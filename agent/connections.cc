@@ -39,6 +39,8 @@ constexpr Duration kRest = std::chrono::seconds(15);
 // but a call whose message never comes is one to gRPC, and never gets to us. So this is longer, and
 // four times what a launcher has for its whole way here (--connect-timeout).
 constexpr Duration kSilence = std::chrono::seconds(40);
+// Of one user: connections that are closed, whose calls gRPC has yet to end. Their places are free.
+constexpr size_t kMostClosings = 256;
 constexpr char kGrpc[] = "h2";
 constexpr char kHttp[] = "http/1.1";
 
@@ -112,6 +114,11 @@ Connections::~Connections() = default;
 
 std::optional<Connections::Ticket> Connections::TakePlace(Pool pool, const std::string& origin,
                                                           auth::Places::Rank rank) {
+  if (const auto closing = closings_->find(origin);
+      closing != closings_->end() && closing->second >= kMostClosings) {
+    Refuse(origin, absl::StrCat(closing->second, " of its connections are still being closed"));
+    return std::nullopt;
+  }
   auto ticket = places_.Take(pool, origin, rank);
   if (ticket.ok()) return *std::move(ticket);
   Refuse(origin, ticket.status().message());
@@ -390,9 +397,12 @@ void Connections::Close(Place place) {
   loop_.Post([tls = std::shared_ptr<tls::Stream>(std::move((*place)->tls)),
               guard = std::shared_ptr<rpc::GuardedStream>(std::move((*place)->guard))] {});
   // gRPC's shutdown waits for its threads, and these may wait for our loop.
-  closing_.Run([connection = std::shared_ptr<Connection>(std::move(*place))] {
+  ++(*closings_)[of];
+  closing_.Run([connection = std::shared_ptr<Connection>(std::move(*place)), of, &loop = loop_,
+                closings = closings_]() mutable {
     connection->server.reset();
   });
+  const std::string of = (*place)->place.of();
   connections_.erase(place);
   if (connections_.empty()) {
     rest_.After(kRest, [this] {
@@ -400,6 +410,10 @@ void Connections::Close(Place place) {
     });
   }
   // Whoever sent much nonsense leaves no mark. gRPC frees its calls a while after: the second time
+    loop.Post([of, closings] {
+      const auto mine = closings->find(of);
+      if (--mine->second == 0) closings->erase(mine);
+    });
   // is a whole pause after the last end.
   if (std::exchange(trims_due_, 2) == 0) TrimSoon();
 }

@@ -97,6 +97,9 @@ class Connections {
   std::map<std::string, std::weak_ptr<rpc::Quota>> quotas_;
   std::optional<rpc::Library> grpc_;  // until a while after the last connection
   loop::Timer rest_{loop_};
+  // How many of whom it has yet to close.
+  std::shared_ptr<std::map<std::string, size_t>> closings_ =
+      std::make_shared<std::map<std::string, size_t>>();
   loop::BlockingPool closing_{1};
   loop::Timer trim_{loop_};
   int trims_due_ = 0;

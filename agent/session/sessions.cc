@@ -142,7 +142,11 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   auto opening = openings_.insert(openings_.end(), Opening{stream, owner, *std::move(shepherd)});
   OnEarly(opening, std::move(request));
   stream->Start([this, opening](v1::SessionRequest more) { OnEarly(opening, std::move(more)); },
-                [opening] { opening->closed = true; });
+                [opening] {
+                  opening->closed = true;
+                  // Its connection need not wait for the shepherd.
+                  opening->stream->Finish(absl::CancelledError("the launcher is gone"));
+                });
   opening->shepherd->WhenStarted(
       [this, opening](absl::Status started) { OnShepherdStarted(opening, std::move(started)); });
 }
