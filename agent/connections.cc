@@ -233,7 +233,9 @@ void Connections::AdmitHttp(os::UniqueFd socket) {
       Pool::kLookup, std::move(socket),
       [this](os::UniqueFd known, auth::Identity identity, const Ticket&) {
         const std::string origin = OriginOf(identity);
-        if (!http_->Admit(std::move(known), origin, {}, answers_.HandlerFor(std::move(identity)))) {
+        const bool is_admin = identity.role == auth::Role::kAdmin;
+        if (!http_->Admit(std::move(known), origin, {}, answers_.HandlerFor(std::move(identity)),
+                          is_admin)) {
           Refuse(origin, "too many HTTP connections are here");
         }
       });
@@ -324,10 +326,11 @@ void Connections::OnAccount(Place place, tls::Ready ready,
   // The end of what it is served ends its TLS, which closes the connection.
   (*place)->is_http = true;
   if (!http_->Admit(std::move(ready.plain), origin, std::move((*place)->hosts),
-                    answers_.HandlerFor(*std::move(identity)))) {
+                    answers_.HandlerFor(*std::move(identity)), is_admin)) {
     Refuse(origin, "too many HTTP connections are here");
     Close(place);
   }
+  const bool is_admin = identity->role == auth::Role::kAdmin;
 }
 
 os::UniqueFd Connections::Guard(Place place, os::UniqueFd socket) {

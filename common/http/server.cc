@@ -168,14 +168,14 @@ std::unique_ptr<Server> Server::MakeWithoutDoor(loop::Loop& loop, Limits limits)
 }
 
 bool Server::Admit(os::UniqueFd socket, const std::string& origin, std::vector<std::string> hosts,
-                   AsyncHandler handler, loop::Task on_over) {
+                   AsyncHandler handler, bool is_kept, loop::Task on_over) {
   const auto of_one =
       static_cast<size_t>(std::count_if(shared_->connections.begin(), shared_->connections.end(),
                                         [&](const auto& each) { return each.second == origin; }));
-  if (of_one >= shared_->limits.of_one ||
-      shared_->connections.size() >= shared_->limits.connections) {
-    return false;
-  }
+  const Limits& limits = shared_->limits;
+  const size_t most =
+      limits.connections - (is_kept ? 0 : std::min(limits.kept, limits.connections));
+  if (of_one >= limits.of_one || shared_->connections.size() >= most) return false;
   Error error;
   StreamSocket stream(shared_->loop.context());
   // Of whatever family: nothing asks for it.

@@ -20,7 +20,8 @@ namespace dtrain::http {
 // What strangers may take of us.
 struct Limits {
   size_t connections = 128;                      // more are closed as they come
-  size_t of_one = 32;                            // of them of one origin that Admit was told
+  size_t kept = 8;                               // of them, for those whom Admit calls so
+  size_t of_one = 32;                            // of one origin that Admit was told
   Duration request = std::chrono::seconds(10);   // until a request's header is there, idle included
   Duration response = std::chrono::seconds(30);  // until the peer has taken a piece of an answer
   Duration wrong_token = std::chrono::seconds(1);  // before a wrong token is answered
@@ -62,9 +63,10 @@ class Server {
 
   // False when there are too many, in all or of this origin; the socket is closed then. `hosts`:
   // names and numeric addresses of ours, one of which Host must name; empty: whatever. The handler
-  // is this connection's own; `on_over`, which may be null, is called when it is closed.
+  // is this connection's own; some places are kept for those that `is_kept` says; `on_over`, which
+  // may be null, is called when it is closed.
   bool Admit(os::UniqueFd socket, const std::string& origin, std::vector<std::string> hosts,
-             AsyncHandler handler, loop::Task on_over = nullptr);
+             AsyncHandler handler, bool is_kept = false, loop::Task on_over = nullptr);
 
   // "127.0.0.1:8080", or the path of the socket.
   const std::string& address() const { return address_; }

@@ -18,11 +18,11 @@ class AdmitTest : public HttpTest {
 
   // The client's end; none when it was not let in.
   os::UniqueFd Admit(const std::string& origin, AsyncHandler handler,
-                     std::vector<std::string> hosts = {}) {
+                     std::vector<std::string> hosts = {}, bool is_kept = false) {
     auto pair = os::SocketPair();
     EXPECT_TRUE(pair.ok());
     if (!server_->Admit(std::move(pair->first), origin, std::move(hosts), std::move(handler),
-                        [this] { ++over_; })) {
+                        is_kept, [this] { ++over_; })) {
       return {};
     }
     return std::move(pair->second);
@@ -69,6 +69,28 @@ TEST_F(AdmitTest, OneOriginDoesNotTakeAllTheRoom) {
   first.Reset();
   EXPECT_TRUE(Await([&] { return over_ == 1; }));
   EXPECT_TRUE(Admit("alice", Saying("a")));
+}
+
+class AdmitFewTest : public AdmitTest {
+ protected:
+  AdmitFewTest() {
+    server_ = Server::MakeWithoutDoor(loop_, {.connections = 4, .kept = 2, .of_one = 2});
+  }
+};
+
+TEST_F(AdmitFewTest, SomePlacesAreKept) {
+  std::vector<os::UniqueFd> held;
+  for (const char* of : {"alice", "bob"}) {
+    held.push_back(Admit(of, Saying("x")));
+    EXPECT_TRUE(held.back());
+  }
+  EXPECT_FALSE(Admit("carol", Saying("x")));
+  for (int i = 0; i < 2; ++i) {
+    held.push_back(Admit("root", Saying("for root"), {}, /*is_kept=*/true));
+    ASSERT_TRUE(held.back());
+  }
+  EXPECT_THAT(Ask(held.back()), HasSubstr("for root"));
+  EXPECT_FALSE(Admit("ops", Saying("x"), {}, /*is_kept=*/true));
 }
 
 TEST_F(AdmitTest, AnAnswerMayTakeItsTime) {
