@@ -243,10 +243,15 @@ void Connections::AdmitHttp(os::UniqueFd socket) {
 
 void Connections::SetTls(std::shared_ptr<const tls::Context> context) {
   tls_ = std::move(context);
-  if (tls_ == nullptr) return;
   for (Place place = connections_.begin(); place != connections_.end();) {
     const Place one = place++;
-    if ((*one)->tls == nullptr || !(*one)->shaken) continue;
+    if ((*one)->tls == nullptr) continue;
+    if (tls_ == nullptr) {
+      Refuse((*one)->origin, "this agent takes no TCP connections any more");
+      Close(one);
+      continue;
+    }
+    if (!(*one)->shaken) continue;
     if (const absl::Status still = (*one)->tls->CheckAgain(*tls_); !still.ok()) {
       Refuse((*one)->origin, still.message());
       Close(one);
@@ -325,12 +330,12 @@ void Connections::OnAccount(Place place, tls::Ready ready,
   if (ready.alpn == kGrpc) return Serve(place, *std::move(identity), std::move(ready.plain));
   // The end of what it is served ends its TLS, which closes the connection.
   (*place)->is_http = true;
+  const bool is_admin = identity->role == auth::Role::kAdmin;
   if (!http_->Admit(std::move(ready.plain), origin, std::move((*place)->hosts),
                     answers_.HandlerFor(*std::move(identity)), is_admin)) {
     Refuse(origin, "too many HTTP connections are here");
     Close(place);
   }
-  const bool is_admin = identity->role == auth::Role::kAdmin;
 }
 
 os::UniqueFd Connections::Guard(Place place, os::UniqueFd socket) {
@@ -395,6 +400,7 @@ void Connections::Close(Place place) {
   *(*place)->here = false;
   (*place)->hangup.reset();
   (*place)->silence.reset();
+  const std::string of = (*place)->place.of();
   (*place)->place = Ticket();  // here: places are the loop's, and whoever comes next needs it now
   // Posted: the stream may be calling us.
   loop_.Post([tls = std::shared_ptr<tls::Stream>(std::move((*place)->tls)),
@@ -404,8 +410,11 @@ void Connections::Close(Place place) {
   closing_.Run([connection = std::shared_ptr<Connection>(std::move(*place)), of, &loop = loop_,
                 closings = closings_]() mutable {
     connection->server.reset();
+    loop.Post([of, closings] {
+      const auto mine = closings->find(of);
+      if (--mine->second == 0) closings->erase(mine);
+    });
   });
-  const std::string of = (*place)->place.of();
   connections_.erase(place);
   if (connections_.empty()) {
     rest_.After(kRest, [this] {
@@ -413,10 +422,6 @@ void Connections::Close(Place place) {
     });
   }
   // Whoever sent much nonsense leaves no mark. gRPC frees its calls a while after: the second time
-    loop.Post([of, closings] {
-      const auto mine = closings->find(of);
-      if (--mine->second == 0) closings->erase(mine);
-    });
   // is a whole pause after the last end.
   if (std::exchange(trims_due_, 2) == 0) TrimSoon();
 }

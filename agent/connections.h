@@ -38,7 +38,7 @@ class Connections {
   // For those who come from now on.
   void SetPolicy(auth::Policy policy) { policy_ = std::move(policy); }
   // Ends the connections of those whom it does not believe any more, as their certificates are
-  // revoked, or of an authority that is gone.
+  // revoked, or of an authority that is gone. Null: of all who came over TCP.
   void SetTls(std::shared_ptr<const tls::Context> context);
 
   // A peer on the unix socket: known by the kernel's word.
