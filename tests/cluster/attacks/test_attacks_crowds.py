@@ -19,6 +19,7 @@ from test_tcp import PORT, Tcp
 DTRAIN = hosts.bin_dir() / "dtrain"
 CROWD = hosts.SOURCE_DIR / "tests/cluster/attacks/crowd.py"
 SOCKET = "/run/dtrain-agent/agent.sock"
+HTTP_SOCKET = "/run/dtrain-agent/http.sock"
 TLS = "/root/work/mallory"
 NOBODY = 65534
 
@@ -216,6 +217,34 @@ def test_connections_that_say_nothing_from_the_address_of_others(attacked, begin
         assert crowd.wait(20) == 0
         crowd.stdout.close()
         crowd.stderr.close()
+
+
+# As many users as it takes: each has his share.
+def test_connections_that_say_nothing_over_http(attacked):
+    def become(uid):
+        def inside():
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        return inside
+
+    crowds = [attacked.node.popen(["/usr/bin/python3", "-B", CROWD, "silent", HTTP_SOCKET, "-", "40"],
+                                  before_exec=become(uid), cwd="/", stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+              for uid in (NOBODY, 1, 2, 3, 13)]
+    try:
+        for crowd in crowds:
+            assert crowd.stdout.readline() == "there\n", crowd.stderr.read()
+        wait_until(lambda: "too many HTTP connections" in attacked.agent.log, 20,
+                   lambda: attacked.agent.log)
+        for _ in range(20):
+            assert ask(connect(attacked.agent), "/v1/jobs")[0] == 200, attacked.agent.log
+    finally:
+        for crowd in crowds:
+            crowd.stdin.close()
+            assert crowd.wait(20) == 0
+            crowd.stdout.close()
+            crowd.stderr.close()
 
 
 # With a grace of 49 days, which the agent was to wait for them.
