@@ -14,10 +14,9 @@
 namespace dtrain::session {
 
 // All of its methods take bytes, which common/rpc parses.
-using RawAgent = v1::Agent::WithRawCallbackMethod_Session<
-    v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::WithRawCallbackMethod_NodeStatus<
-        v1::Agent::WithRawCallbackMethod_ReadLog<
-            v1::Agent::WithRawCallbackMethod_StopJob<v1::Agent::Service>>>>>;
+using RawAgent = v1::Agent::WithRawCallbackMethod_Session<v1::Agent::WithRawCallbackMethod_Logs<
+    v1::Agent::WithRawCallbackMethod_NodeStatus<v1::Agent::WithRawCallbackMethod_ReadLog<
+        v1::Agent::WithRawCallbackMethod_StopJob<v1::Agent::Service>>>>>;
 
 // The gRPC face of the agent to one connection, whose peer is known: leads its calls to the
 // sessions. Its gRPC methods run on gRPC's threads and only post; all else is the loop's. A

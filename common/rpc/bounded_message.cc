@@ -102,8 +102,7 @@ absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf:
   const Descriptor& type = *out->GetDescriptor();
   if (bytes.Length() > most_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("a ", type.full_name(), " of ", bytes.Length(),
-                                                     " bytes; ", most_bytes,
-                                                     " are taken at most"));
+                                                     " bytes; ", most_bytes, " are taken at most"));
   }
   const absl::Status malformed =
       absl::InvalidArgumentError(absl::StrCat("these bytes are not a ", type.full_name()));
@@ -113,10 +112,9 @@ absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf:
     auto size = ParsedSize(type, once, kMostParsed);
     if (!size.ok()) return size.status();
     if (*size > kMostParsed) {
-      return absl::ResourceExhaustedError(absl::StrCat("a ", type.full_name(), " of ",
-                                                       bytes.Length(),
-                                                       " bytes that would occupy more than ",
-                                                       kMostParsed, " in memory"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a ", type.full_name(), " of ", bytes.Length(),
+                       " bytes that would occupy more than ", kMostParsed, " in memory"));
     }
   }
   grpc::ProtoBufferReader again(&bytes);

@@ -3,6 +3,7 @@
 
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <cstddef>
 

@@ -23,7 +23,8 @@
 // raw methods: what a message asks for is looked at before it is parsed.
 namespace dtrain::rpc {
 
-// What may wait for the launchers of one user: the longest message of a shepherd, and as much again.
+// What may wait for the launchers of one user: the longest message of a shepherd, and as much
+// again.
 inline constexpr size_t kMostQueued = 128 << 20;
 
 template <typename In, typename Out>
