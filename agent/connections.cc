@@ -125,8 +125,8 @@ std::optional<Connections::Ticket> Connections::TakePlace(Pool pool, const std::
   return std::nullopt;
 }
 
-// A flood of strangers makes room itself, and a handshake is a matter of milliseconds. Many users may
-// share a source, a login node, with one who floods: so first the oldest goes that has not even
+// A flood of strangers makes room itself, and a handshake is a matter of milliseconds. Many users
+// may share a source, a login node, with one who floods: so first the oldest goes that has not even
 // begun, and of those that have begun any, as the oldest would always be the slowest, and new ones
 // come as fast as somebody likes.
 std::optional<Connections::Ticket> Connections::TakeHandshake(const std::string& address) {
@@ -229,16 +229,15 @@ void Connections::AdmitUnix(os::UniqueFd socket) {
 }
 
 void Connections::AdmitHttp(os::UniqueFd socket) {
-  Identify(
-      Pool::kLookup, std::move(socket),
-      [this](os::UniqueFd known, auth::Identity identity, const Ticket&) {
-        const std::string origin = OriginOf(identity);
-        const bool is_admin = identity.role == auth::Role::kAdmin;
-        if (!http_->Admit(std::move(known), origin, {}, answers_.HandlerFor(std::move(identity)),
-                          is_admin)) {
-          Refuse(origin, "too many HTTP connections are here");
-        }
-      });
+  Identify(Pool::kLookup, std::move(socket),
+           [this](os::UniqueFd known, auth::Identity identity, const Ticket&) {
+             const std::string origin = OriginOf(identity);
+             const bool is_admin = identity.role == auth::Role::kAdmin;
+             if (!http_->Admit(std::move(known), origin, {},
+                               answers_.HandlerFor(std::move(identity)), is_admin)) {
+               Refuse(origin, "too many HTTP connections are here");
+             }
+           });
 }
 
 void Connections::SetTls(std::shared_ptr<const tls::Context> context) {
@@ -358,11 +357,13 @@ os::UniqueFd Connections::Guard(Place place, os::UniqueFd socket) {
 void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
   Connection& connection = **place;
   connection.service = std::make_unique<session::AgentService>(
-      loop_, sessions_, std::move(peer), [this, place, here = connection.here] {
+      loop_, sessions_, std::move(peer),
+      [this, place, here = connection.here] {
         if (!*here) return;
         Refuse((*place)->origin, "it opens session after session on one connection");
         Close(place);
-      }, QueuedFor(connection.place.of()));
+      },
+      QueuedFor(connection.place.of()));
   const bool tells_its_end = connection.tls != nullptr || connection.guard != nullptr;
   if (!tells_its_end) {
     connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));

@@ -70,9 +70,8 @@ bool Legal(State state, Kind kind) {
 
 absl::Status CheckSize(const v1::JobPart& part) {
   if (part.workers_size() > kMostWorkers) {
-    return absl::ResourceExhaustedError(absl::StrCat(part.workers_size(),
-                                                     " workers on one node; an agent takes ",
-                                                     kMostWorkers, " at most"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        part.workers_size(), " workers on one node; an agent takes ", kMostWorkers, " at most"));
   }
   size_t words = 0;
   for (const std::string& word : part.argv()) words += word.size() + 1;

@@ -138,7 +138,8 @@ class Sessions {
   absl::AnyInvocable<v1::NodeReport()> about_;
   Visitors visitors_;
   Openings openings_;
-  std::map<uid_t, std::shared_ptr<const bool>> presences_;  // each held by the user's shepherds, too
+  std::map<uid_t, std::shared_ptr<const bool>>
+      presences_;  // each held by the user's shepherds, too
   std::list<std::unique_ptr<Session>> sessions_;
   std::list<std::unique_ptr<Foundling>> foundlings_;
   // Jobs whose shepherds could not be taken over: why, for their launchers.
