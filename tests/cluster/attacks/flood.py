@@ -66,5 +66,6 @@ try:
 except OSError:
     pass  # the agent has had enough
 print(taken, flush=True)
-job.kill()
+job.send_signal(signal.SIGCONT)
+job.terminate()
 job.wait()

@@ -12,7 +12,7 @@ def fill(path, deeper):
     made, why = 0, "none"
     try:
         while made < int(sys.argv[1]):
-            path_of_next = f"{path}/c{os.getpid()}-{made}"
+            path_of_next = f"{path}/{'deep' if deeper else 'wide'}{os.getpid()}-{made}"
             os.mkdir(path_of_next)
             made += 1
             if deeper:
