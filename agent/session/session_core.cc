@@ -501,7 +501,9 @@ void SessionCore::GiveUpLauncher() {
 }
 
 void SessionCore::StopWorkers(uint32_t grace_ms, uint64_t sequence) {
-  grace_ms = std::min(grace_ms, static_cast<uint32_t>(milliseconds(kLongestGrace).count()));
+  grace_ms = std::min(
+      grace_ms,
+      static_cast<uint32_t>(std::chrono::duration_cast<milliseconds>(kLongestGrace).count()));
   const TimePoint by = now_ + milliseconds(grace_ms) + kOrphanLimit;
   answer_by_ = answered_ ? by : std::min(answer_by_, by);
   answered_ = false;
