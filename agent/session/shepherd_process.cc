@@ -200,7 +200,7 @@ void ShepherdProcess::Listen(OnEvent on_event, OnGone on_gone) {
 
 absl::Status ShepherdProcess::Send(const v1::ShepherdRequest& request, int fd) {
   if (channel_->queued_bytes() > kMostQueued && !gone_) {
-    log::Warn(absl::StrCat("kills shepherd ", child_.pid, ": it reads nothing of ",
+    log::Warn(absl::StrCat("killing shepherd ", child_.pid, ": it reads nothing of ",
                            channel_->queued_bytes(), " bytes"));
     Kill();
     return absl::OkStatus();  // its end is told as every other

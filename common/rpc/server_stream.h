@@ -82,7 +82,7 @@ class ServerStream {
       grpc::ByteBuffer bytes = Serialize(message);
       if (!queued->Add(bytes.Length())) {
         broken = true;
-        log::Warn(absl::StrCat("ends a session whose launcher does not read: ", queued->most(),
+        log::Warn(absl::StrCat("ending a session whose launcher does not read: ", queued->most(),
                                " bytes wait for those of its user"));
         context->TryCancel();
         return;
