@@ -21,7 +21,8 @@ absl::Status RecordCrashes(const std::string& path);
 void NoteRequest(absl::string_view method, absl::string_view job, absl::string_view who);
 
 // A core of this process holds tokens, keys and what jobs forward: the soft limit becomes 0, unless
-// the environment has DTRAIN_CORE_DUMPS=1. Programs that it starts inherit that; the hard limit stays.
+// the environment has DTRAIN_CORE_DUMPS=1. Programs that it starts inherit that; the hard limit
+// stays.
 void WriteNoCores();
 
 }  // namespace dtrain::os
