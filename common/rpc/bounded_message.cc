@@ -77,7 +77,8 @@ class Scan {
     }
     size_ += SizeOf(*type) + kObject;
     const auto limit = in_.PushLimit(length);
-    const bool fine = Message(*type, depth + 1);
+    // Bytes that end before it does are not an end to the stream.
+    const bool fine = Message(*type, depth + 1) && (size_ > most_ || in_.BytesUntilLimit() == 0);
     in_.PopLimit(limit);
     return fine;
   }

@@ -12,6 +12,7 @@ namespace {
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kContinuation = 9;
 constexpr uint8_t kAck = 1;
+constexpr size_t kMessageHeadBytes = 5;  // of gRPC: whether it is compressed, and its length
 
 std::string Frame(uint8_t kind, size_t length, uint8_t flags = 0) {
   std::string out;
@@ -19,7 +20,13 @@ std::string Frame(uint8_t kind, size_t length, uint8_t flags = 0) {
   out.push_back(static_cast<char>(kind));
   out.push_back(static_cast<char>(flags));
   out.append(4, '\0');
-  // A payload that looks like resets.
+  // A payload that looks like resets; of data it is one message.
+  if (kind == kData && length > kMessageHeadBytes) {
+    out.push_back('\0');
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      out.push_back(static_cast<char>((length - kMessageHeadBytes) >> shift & 0xff));
+    }
+  }
   while (out.size() < 9 + length) out.append(std::string("\0\0\0\3\0\0\0\0\1", 9));
   out.resize(9 + length);
   return out;
