@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the collectives need to know of numpy arrays and torch tensors, in the same words for both.
+"""What the collectives need to know of numpy arrays, torch tensors and arrays like CuPy's, in the
+same words for all.
 
-Neither package is imported before the program has handed over something of it.
+No such package is imported before the program has handed over something of it.
 """
 
 import sys
 
 from . import _errors, _job
+from ._cuda_arrays import CudaArrays, is_cuda_array
 
 # Types of libdtrain by the name that numpy and torch have for them.
 NATIVE = {"int32": 0, "int64": 1, "float16": 2, "bfloat16": 3, "float32": 4, "float64": 5}
@@ -274,6 +276,8 @@ def of(x):
         return x, TorchTensors
     if is_array(x):
         return x, NumpyArrays
+    if is_cuda_array(x):
+        return x, CudaArrays
     try:
         import numpy as np
     except ImportError:
@@ -290,6 +294,9 @@ def in_place(x):
     if is_array(x):
         NumpyArrays.check_writable(x)
         return NumpyArrays
+    if is_cuda_array(x):
+        CudaArrays.check_writable(x)
+        return CudaArrays
     raise _errors.InvalidArgumentError(
         f"a {type(x).__name__} cannot be changed in place: give a numpy array or a torch tensor"
     )

@@ -329,6 +329,85 @@ def allocated():
     dtrain.init()
 
 
+def fake_cupy():
+    """A module with the little of CuPy that a job on the CPU backend needs; its arrays, which are on
+    no GPU, can be got and set as a whole only."""
+    import sys
+    import types
+
+    import numpy as np
+
+    module = types.ModuleType("fake_cupy")
+
+    class ndarray:
+        __module__ = "fake_cupy"
+
+        def __init__(self, values):
+            self._values = np.array(values)
+            for name in ("shape", "dtype", "size", "flags"):
+                setattr(self, name, getattr(self._values, name))
+
+        @property
+        def __cuda_array_interface__(self):
+            return {"data": (id(self), False), "shape": self.shape, "version": 3}
+
+        def get(self):
+            return self._values.copy()
+
+        def copy(self, order="C"):
+            return ndarray(self._values)
+
+        def astype(self, dtype):
+            return ndarray(self._values.astype(dtype))
+
+        def reshape(self, shape):
+            return ndarray(self._values.reshape(shape))
+
+        def __getitem__(self, rows):
+            return ndarray(self._values[rows])
+
+        def __setitem__(self, where, values):
+            assert where is ... and isinstance(values, ndarray)
+            self._values[...] = values._values
+
+    module.ndarray = ndarray
+    module.asarray = lambda x, dtype=None: x if isinstance(x, ndarray) else ndarray(x)
+    sys.modules["fake_cupy"] = module
+    return module
+
+
+def arrays_on_a_gpu():
+    """As CuPy has them."""
+    import numpy as np
+
+    import dtrain
+
+    cupy, n, me = fake_cupy(), dtrain.size(), dtrain.rank()
+
+    def same(got, right):
+        assert type(got) is cupy.ndarray and got.dtype == right.dtype, got
+        assert np.array_equal(got.get(), right), got.get()
+
+    total = n * (n + 1) // 2
+    for dtype in ("float32", "int32", "int8"):
+        mine = cupy.asarray(np.full((n, 2), me + 1, dtype))
+        whole = np.full((n, 2), total, dtype)
+        same(dtrain.allreduce(mine, op=dtrain.Sum), whole)
+        same(dtrain.allreduce(mine, op=dtrain.Sum, prescale_factor=2.0), whole * 2)
+        same(dtrain.reducescatter(mine, op=dtrain.Sum), whole[:1])
+        gathered = np.repeat(np.arange(1, n + 1).astype(dtype), n * 2).reshape(-1, 2)
+        same(dtrain.allgather(mine), gathered)
+        same(dtrain.alltoall(mine), gathered[::n])
+        same(dtrain.broadcast(mine, 1), np.full((n, 2), 2, dtype))
+        same(mine, np.full((n, 2), me + 1, dtype))
+        assert dtrain.allreduce_(mine, op=dtrain.Sum) is mine
+        same(mine, whole)
+        dtrain.broadcast_(mine, 0)
+    small = dtrain.allreduce(cupy.asarray(np.ones(3, "float32")),
+                             compression=dtrain.Compression.fp16)
+    same(small, np.ones(3, "float32"))
+
+
 # Several in one job: most of the time goes into starting Python and loading numpy.
 
 
@@ -338,6 +417,7 @@ def on_three_ranks():
     deals_out()
     many_at_once()
     unequal_data()
+    arrays_on_a_gpu()
     return objects_and_metrics()
 
 

@@ -273,3 +273,34 @@ def test_a_class_of_the_main_program_is_refused_with_what_to_do():
     function = eval("lambda: OfMain()", {"OfMain": made, "__name__": "__main__"})
     with pytest.raises(Exception, match="install cloudpickle"):
         _functions._Pickler(open(os.devnull, "wb")).dump(function)
+
+
+def test_values_of_variables_are_in_no_command_line(capfd):
+    """Everybody on a host can read those."""
+    def look():
+        import os
+        from pathlib import Path
+
+        lines = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline")
+                 if os.access(file, os.R_OK)]
+        return os.environ["KEY"], os.environ["LINES"], lines
+
+    values = {"KEY": "se" + "cret" * 3, "LINES": "one = 1\ntwo"}
+    for key, text, lines in run(look, np=-2, env=values):
+        assert key == values["KEY"] and text == values["LINES"]
+        assert any(b"-xKEY" in line.split(b"\0") for line in lines)
+        assert not any(key.encode() in line or b"one = 1" in line for line in lines)
+    for name in ("", "A=B"):
+        with pytest.raises(ValueError, match="cannot be a variable's name"):
+            run(look, np=-1, env={name: "x"})
+
+
+def test_with_num_proc_the_arguments_are_horovods():
+    assert run(place, args=(10,), kwargs={"offset": 1}, num_proc=2, start_timeout=60,
+               use_gloo=True) == [(1, 2), (11, 2)]
+    assert run(place, args=[1], num_proc=1, hosts="localhost:2") == [(0, 1)]
+    for kind, wrong in [(ValueError, {"num_proc": 1, "hosts": "localhost"}),
+                        (dtrain.UnsupportedError, {"num_proc": 1, "max_num_proc": 2}),
+                        (TypeError, {"num_proc": 1, "processes": 2})]:
+        with pytest.raises(kind):
+            run(place, *([10] if kind is ValueError else []), **wrong)
