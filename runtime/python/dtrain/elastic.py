@@ -150,6 +150,9 @@ def run(func):
     Before each call state.sync() makes everyone's state that of rank 0. After a CollectiveError the
     state is restored to the last commit; after a HostsUpdatedInterrupt it is kept. Then this rank
     leaves the job and joins it again. All other exceptions are raised.
+
+    Joining again takes that no connection has broken: after the end of a rank, init() raises
+    StateError, and the launcher has to start the job anew.
     """
 
     @functools.wraps(func)

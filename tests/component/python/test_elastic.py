@@ -132,29 +132,6 @@ def begun_again():
         pass
 
 
-def failed_and_begun_again():
-    """From the last commit, on all ranks, also when only one has failed."""
-    import dtrain
-    from dtrain import elastic
-
-    calls = []
-
-    @elastic.run
-    def train(state):
-        calls.append((state.step, state.uncommitted))
-        while state.step < 5:
-            state.step += 1
-            state.uncommitted = state.step
-            if state.step == 3 and len(calls) == 1 and dtrain.rank() == 1:
-                raise dtrain.HorovodInternalError("this rank has lost something")
-            assert dtrain.allreduce(state.step) == state.step
-            state.commit()
-        return state.step
-
-    assert train(elastic.ObjectState(step=0, uncommitted=None)) == 5
-    assert calls == [(0, None), (2, 2)], calls
-
-
 def on_two_ranks():
     objects()
     news_of_hosts()
@@ -172,7 +149,3 @@ def test_samplers_and_restarts_of_three_ranks(on_ranks):
         begun_again()
 
     on_ranks(3, both)
-
-
-def test_training_begins_again_after_a_failure(on_ranks):
-    on_ranks(2, failed_and_begun_again)
