@@ -9,7 +9,7 @@ import ctypes
 import itertools
 
 from . import _errors, _job, _timeline
-from ._handles import Handle, claim
+from ._handles import Handle, claim, hold
 from ._library import library
 
 INT64 = 1  # DTRAIN_INT64
@@ -39,10 +39,16 @@ def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=
         raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
     group = group_of(process_set)
     key = None if part else claim(name, group, label)
+    stream = None if stream is None else stream.cuda_stream
     span = _timeline.begin(name, label) if _timeline.active else None
-    number = library().start(
-        name, arguments, group, label, stream.cuda_stream if stream is not None else None
-    )
+    if wait and span is None:
+        hold(key)
+        try:
+            library().start_and_wait(name, arguments, arrays, group, label, stream)
+        finally:
+            hold(key, False)
+        return finish()
+    number = library().start(name, arguments, group, label, stream)
     if span is not None:
         span.started()
     handle = Handle(number, arrays, finish, key, span)
@@ -52,8 +58,9 @@ def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=
 def made_up_name(kind, process_set):
     """For a collective of several calls that has no name of its own: the same on all ranks that
     make as many of them on the set, as all must that give no names."""
-    group = group_of(process_set)
-    number = next(_unnamed.setdefault((kind, group), itertools.count()))
+    # The set's number and not its group's address, where a later group may be.
+    number = 0 if process_set is None else process_set.process_set_id
+    number = next(_unnamed.setdefault((kind, number), itertools.count()))
     return f"{kind}.noname.{number}"
 
 

@@ -103,7 +103,8 @@ class CudaArrays:
     @staticmethod
     def scale(x, factor):
         """In place, as NumpyArrays.scale()."""
-        wide = "float64" if x.dtype.kind in "iu" else "float32" if x.dtype.itemsize == 2 else x.dtype
+        wide = "float64" if x.dtype.kind in "iu" else x.dtype
+        wide = "float32" if wide == "float16" else wide
         x[...] = (x.astype(wide) * _module(x).asarray(factor, dtype=wide)).astype(x.dtype)
 
     @staticmethod

@@ -10,6 +10,8 @@ from ._library import library
 
 # Keeps the arrays of every collective in flight alive, also when the program drops its handle.
 _in_flight = {}
+# The same of those that have no Handle, by the library's number.
+kept = {}
 # The named ones, by kind, group and name. A name may be used again when its collective is done.
 _named = {}
 
@@ -180,6 +182,24 @@ def claim(kind, group, name):
     return key
 
 
+class _Blocking:
+    """What has the name of a call that some thread waits in."""
+
+    @staticmethod
+    def done():
+        return False
+
+
+def hold(key, held=True):
+    """Takes a claimed name for a call that is waited for, or gives it back."""
+    if key is None:
+        return
+    if held:
+        _named[key] = _Blocking
+    else:
+        _named.pop(key, None)
+
+
 def _release(key, handle):
     if key is not None and _named.get(key) is handle:
         del _named[key]
@@ -226,6 +246,7 @@ def _forget():
         handle._failure = failure
         handle._landed()
     _named.clear()
+    kept.clear()
 
 
 _job.on_shutdown.append(_forget)

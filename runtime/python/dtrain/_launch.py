@@ -134,7 +134,7 @@ def _run_as_horovod(fn, positional, *, np, hosts, hostfile, num_proc, args=(), k
         raise _errors.InvalidArgumentError("run: with num_proc give args=(...) and kwargs={...}")
     for name, value in others.items():
         if name in _NO_ELASTIC_JOB and value is not None:
-            raise _errors.UnsupportedError(f"run({name}=...): for elastic jobs, which run() has not")
+            raise _errors.UnsupportedError(f"run({name}=...): run() has no elastic jobs")
         if name not in _NO_ELASTIC_JOB + _DTRAIN_FINDS_OUT:
             raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     flags = []

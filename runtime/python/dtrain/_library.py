@@ -87,6 +87,12 @@ _OTHERS = {
 }
 
 
+def make_options(group=None, label=None, stream=None):
+    """dtrain_options: of a group, a name and a CUDA stream's address."""
+    encoded = label.encode(errors="replace") if label else None
+    return Options(ctypes.sizeof(Options), 0, group, encoded, stream)
+
+
 class Library:
     """A loaded libdtrain.so."""
 
@@ -96,6 +102,7 @@ class Library:
         self._c = ctypes.CDLL(self.path)
         self._functions = {}
         self._inside = set()  # the threads that are in a call, by their idents
+        self._left_behind = []  # arrays that the library may still use
 
     def function(self, name):
         found = self._functions.get(name)
@@ -125,6 +132,9 @@ class Library:
                 status = function(*arguments)
         finally:
             self._inside.discard(me)
+        self._check(status)
+
+    def _check(self, status):
         if status != 0:
             # The text is that of this thread's last call.
             text = self.function("dtrain_last_error")().decode(errors="replace")
@@ -141,10 +151,36 @@ class Library:
     def start(self, name, arguments, group=None, label=None, stream=None):
         """Starts the asynchronous form of a collective; returns its handle."""
         handle = c_uint64()
-        encoded = label.encode(errors="replace") if label else None
-        options = Options(ctypes.sizeof(Options), 0, group, encoded, stream)
+        options = make_options(group, label, stream)
         self.call(name + "_async", *arguments, byref(options), byref(handle))
         return handle.value
+
+    def start_and_wait(self, name, arguments, arrays, group=None, label=None, stream=None):
+        """Both, with nothing between them: the thread that waits does the work itself when it comes
+        before the library's own, which saves two changes of threads. `arrays` live until then."""
+        start, wait = self.function(name + "_async"), self.function("dtrain_wait")
+        handle, me = c_uint64(), threading.get_ident()
+        options = make_options(group, label, stream)
+        begun = False
+        self._inside.add(me)
+        try:
+            status = start(*arguments, options, handle)
+            while status == _BUSY:
+                time.sleep(_RETRY_SECONDS)
+                status = start(*arguments, options, handle)
+            begun = status == 0
+            if begun:
+                status = wait(handle)
+                while status == _BUSY:
+                    time.sleep(_RETRY_SECONDS)
+                    status = wait(handle)
+            begun = False
+        finally:
+            self._inside.discard(me)
+            if begun:
+                # A signal has raised an exception between the two.
+                self._left_behind.append(arrays)
+        self._check(status)
 
 
 def _beside_dtrain():

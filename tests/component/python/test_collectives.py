@@ -330,8 +330,8 @@ def allocated():
 
 
 def fake_cupy():
-    """A module with the little of CuPy that a job on the CPU backend needs; its arrays, which are on
-    no GPU, can be got and set as a whole only."""
+    """A module with the little of CuPy that a job on the CPU backend needs. Its arrays are on no GPU,
+    and hide their values as if they were."""
     import sys
     import types
 

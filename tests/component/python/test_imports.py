@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the package's files import each other: in one direction only. Read from their text, so that an
-import within a function counts as well."""
+"""How the package's files import each other: in one direction only. Read from their text, so that
+an import within a function counts as well."""
 import ast
 import inspect
 from pathlib import Path
@@ -123,8 +123,8 @@ SIGNATURES = {
     "remove_process_set": "process_set",
 }
 WITHOUT_ARGUMENTS = """rank size local_rank local_size cross_rank cross_size is_homogeneous
-    mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built
-    cuda_built rocm_built""".split()
+    mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built
+    ccl_built cuda_built rocm_built""".split()
 OTHERS = """Average Sum Adasum Min Max Product Compression HorovodInternalError ProcessSet
     global_process_set elastic""".split()
 

@@ -32,11 +32,19 @@ def order_of_the_first_step():
     import torch
 
     import dtrain.torch as hvd
-    from dtrain.torch import _reducer
+    from dtrain._library import library
 
-    started = []
-    real = _reducer.allreduce_async_
-    _reducer.allreduce_async_ = lambda x, name, **o: started.append(name) or real(x, name=name, **o)
+    functions, started = library()._functions, []
+    real = library().function("dtrain_allreduce_async")
+
+    def noted(*arguments):
+        """The name is in the options, which are the last but one."""
+        options = getattr(arguments[-2], "_obj", arguments[-2])
+        if options.name and options.name.startswith(b"w"):
+            started.append(options.name.decode())
+        return real(*arguments)
+
+    functions["dtrain_allreduce_async"] = noted
 
     class Seen(torch.autograd.Function):
         """How many had started when the gradient of this one was made."""
@@ -74,7 +82,7 @@ def order_of_the_first_step():
     hvd.join()
     step([1, 0, 3, 2])
     assert started == ["w1", "w0", "w3", "w2"], started
-    _reducer.allreduce_async_ = real
+    functions["dtrain_allreduce_async"] = real
 
 
 def groups():

@@ -352,13 +352,13 @@ hvd.init()
 layers = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(4)])
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layers.parameters(), lr=1.0))
 seen = []
-layers[0].weight.register_hook(lambda gradient: seen.append(len(_handles._in_flight)))
+layers[0].weight.register_hook(lambda gradient: seen.append(len(_handles.kept)))
 for step in range(2):  # the order is that of the first step, at whose end they all start
     optimizer.zero_grad()
     layers(torch.ones(1, 8)).sum().backward()
     optimizer.step()
 assert seen[0] == 0 and seen[1] >= 6, seen
-assert not _handles._in_flight
+assert not _handles._in_flight and not _handles.kept
 print("overlapped")
 """
 

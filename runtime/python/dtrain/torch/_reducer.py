@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reducing the gradients of a DistributedOptimizer while backward() still makes them."""
 
+import ctypes
 import threading
 
 import torch
 
 import dtrain
-from dtrain import OrderError, Sum, _job, allreduce_async_
+from dtrain import Compression, OrderError, Sum, allreduce_async_
+from dtrain import _arrays, _handles, _job, _timeline
+from dtrain._calls import group_of
+from dtrain._library import library, make_options
 
 from ._sparse import sparse_allreduce_async
 
@@ -18,12 +22,15 @@ class _Gradient:
         self.parameter = parameter
         self.name = name
         self.unit = None
+        self.type = self.dtype = self.options = None  # see Reducer._prepare()
+        self.number = ctypes.c_uint64()
         self.sparse_dim = 0  # of a sparse one: how many dimensions its indices have; else 0
         self.clear()
 
     def clear(self):
         self.passes = 0  # of backward() that have made it since the last step
         self.wait = None  # returns what is reduced; None before it was started
+        self.direct = False  # started by the hook itself
         self.context = None  # what decompress() needs
 
 
@@ -78,6 +85,10 @@ class Reducer:
         self._generation = _job.generation
         self._made = []  # units in the order of this step, before they have
         self._started = 0  # of _order, since the last step
+        # Gradients on the host that go as they are: the hook calls the library itself, because all
+        # that runs for each gradient holds up backward().
+        self._direct = compression is Compression.none and predivide == 1.0
+        self._allreduce = library().function("dtrain_allreduce_async")
         self._hooks = []
         # Autograd has a thread for each device.
         self._lock = threading.RLock()
@@ -96,7 +107,7 @@ class Reducer:
         parameter, unit, lock = gradient.parameter, gradient.unit, self._lock
 
         def made(*_):
-            # The only call for a gradient that others hold up.
+            # The only Python function that is called for a gradient, as long as it is a plain one.
             with lock:
                 if gradient.passes == self.passes_per_step:
                     raise OrderError(
@@ -116,7 +127,22 @@ class Reducer:
                     self._made.append(unit)
                     return
                 while self._started < len(order) and not order[self._started].missing:
-                    self._start(order[self._started])
+                    first = order[self._started]
+                    self._started += 1
+                    for each in first.gradients:
+                        value = each.parameter.grad
+                        # `type` is None where it cannot be direct.
+                        if (each.type is not None and value is not None
+                                and value.dtype is each.dtype and value.layout is torch.strided
+                                and value.is_contiguous() and _timeline.active is None):
+                            place = value.data_ptr()
+                            if self._allreduce(place, place, value.numel(), each.type, self._op,
+                                               each.options, each.number) == 0:
+                                each.direct = True
+                                _handles.kept[each.number.value] = value
+                                continue
+                        # Also when it failed: that tries again, and raises.
+                        self._start_one(each)
 
         if hasattr(parameter, "register_post_accumulate_grad_hook"):
             self._hooks.append(parameter.register_post_accumulate_grad_hook(made))
@@ -125,12 +151,6 @@ class Reducer:
         node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
         node.register_hook(made)
         self._hooks.append(node)
-
-    def _start(self, unit):
-        """Of the first one in order that was not started yet."""
-        self._started += 1
-        for gradient in unit.gradients:
-            self._start_one(gradient)
 
     def _start_one(self, gradient):
         parameter = gradient.parameter
@@ -163,15 +183,17 @@ class Reducer:
 
     def in_flight(self):
         """Whether backward() has made gradients since the last step."""
-        return any(g.passes or g.wait for unit in self._units for g in unit.gradients)
+        return any(g.passes or g.wait or g.direct for unit in self._units for g in unit.gradients)
 
     def finish(self):
         """Starts the gradients that backward() has not made, and waits for all."""
         try:
             with self._lock:
                 order = self._agreed_order()
-                while self._started < len(order):
-                    self._start(order[self._started])
+                for unit in order[self._started :]:
+                    self._started += 1
+                    for gradient in unit.gradients:
+                        self._start_one(gradient)
             self._finish_all(order)
         finally:
             self.reset()
@@ -189,6 +211,13 @@ class Reducer:
             raise failure
 
     def _finish(self, gradient):
+        if gradient.direct:
+            number = gradient.number.value
+            try:
+                library().call("dtrain_wait", number)
+            finally:
+                _handles.kept.pop(number, None)
+            return
         result = gradient.wait()
         target = gradient.parameter.grad
         if gradient.sparse_dim and not self._sparse_as_dense:
@@ -212,7 +241,18 @@ class Reducer:
                 # That rank is in join(), and the next step asks again.
                 return self._units[::-1]
             self._order = sorted(self._units, key=lambda unit: positions[unit.number])
+            for unit in self._units:
+                for gradient in unit.gradients:
+                    self._prepare(gradient)
         return self._order or []
+
+    def _prepare(self, gradient):
+        """For the hook to call the library itself."""
+        parameter = gradient.parameter
+        name = str(parameter.dtype).rpartition(".")[2]
+        if self._direct and parameter.device.type == "cpu" and name in _arrays.FLOATING:
+            gradient.type, gradient.dtype = _arrays.NATIVE[name], parameter.dtype
+            gradient.options = make_options(group_of(self._process_set), gradient.name)
 
     def _first_ranks_positions(self):
         positions = torch.zeros(len(self._units), dtype=torch.int64)
