@@ -142,7 +142,7 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, s
   if (MaybeError error = broken()) return fail_all(error);
   Operation& first = *pending[0];
   Group& group = *first.group;
-  first.number = group.next_number;
+  const uint64_t number = first.number = group.next_number;
   // Rounds that agree on nothing are one wait to those who look from outside.
   const int64_t begin_ns = stalled_since_ns_ != 0 ? stalled_since_ns_ : NowNs();
   page_.Begin(KindOf(first.what), first.number, BytesOf(first.what), group.id, begin_ns);
@@ -160,7 +160,8 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, s
     done(*operation, Locate(*operation, error));
   }
   if (verdict->run.empty()) {
-    if (over > 0) page_.End(first.number, 0, agreeing.wait_ns, agreed_ns);
+    // Who waited for the first one may have taken it away by now.
+    if (over > 0) page_.End(number, 0, agreeing.wait_ns, agreed_ns);
     return over;
   }
   Spent spent;

@@ -175,8 +175,12 @@ void Queue::RunFront(std::unique_lock<std::mutex>& lock, bool waits) {
   for (Entry* entry : waiting_) {
     if (entry->operation.group == group) pending.push_back(&entry->operation);
   }
-  // Another thread may still make what the other ranks have.
-  const bool stuck = waits && !several_call_ && caller_ == std::this_thread::get_id();
+  // Another thread may still make what the other ranks have: one that never made any so far, too.
+  constexpr std::chrono::seconds kDoubt{5};
+  const bool alone = waits && !several_call_ && caller_ == std::this_thread::get_id();
+  const auto now = std::chrono::steady_clock::now();
+  if (pause_.count() == 0) stalled_since_ = now;
+  const bool stuck = alone && now - stalled_since_ > kDoubt;
   lock.unlock();
   const size_t over = executor_.RunAgreed(
       pending, stuck, threshold_,

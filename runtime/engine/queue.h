@@ -91,9 +91,10 @@ class Queue {
   int awaited_ = 0;                     // so many wait, and run the queue
   bool added_ = false;                  // something, since the last round began
   std::chrono::microseconds pause_{0};  // after rounds without a result; 0 after one with
-  std::thread::id caller_;              // the only thread that has added anything so far
-  bool several_call_ = false;           // or there are several
-  bool asleep_ = false;                 // the thread has to be woken for new work
+  std::chrono::steady_clock::time_point stalled_since_;  // while there is a pause
+  std::thread::id caller_;     // the only thread that has added anything so far
+  bool several_call_ = false;  // or there are several
+  bool asleep_ = false;        // the thread has to be woken for new work
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -194,8 +194,9 @@ typedef struct dtrain_options {
  * must not overlap, unless they are only read.
  *
  * A name that is in flight already: DTRAIN_ERROR_INVALID_ARGUMENT, on this rank alone. When no
- * collective is pending on all ranks and every rank waits for one, each gets DTRAIN_ERROR_MISMATCH
- * with who waits for what; else it is DTRAIN_ERROR_TIMEOUT in the end. The job goes on.
+ * collective is pending on all ranks and every rank has waited for one for 5 seconds, each gets
+ * DTRAIN_ERROR_MISMATCH with who waits for what (where several threads of a rank have made some:
+ * DTRAIN_ERROR_TIMEOUT, in the end). The job goes on.
  *
  * All-reduces that wait at the same time, with the same type, operation and group, may travel as
  * one (fusion): up to DTRAIN_FUSION_THRESHOLD bytes (or HOROVOD_FUSION_THRESHOLD; default 128 MiB,

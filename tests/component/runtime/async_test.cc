@@ -478,9 +478,9 @@ TEST(AsyncTest, LongListsInOppositeOrdersMeet) {
   EXPECT_EQ(ends, AllZero(2));
 }
 
-// Ranks that wait for nothing but different things cannot get further: told at once, and no reason
+// Ranks that wait for nothing but different things cannot get further: told soon, and no reason
 // to end the job.
-TEST(AsyncTest, DifferentNamesThatAreWaitedForAreAMismatchAtOnce) {
+TEST(AsyncTest, DifferentNamesThatAreWaitedForAreAMismatchSoon) {
   const auto start = std::chrono::steady_clock::now();
   const auto ends = Ranks::Run(
       3,
