@@ -47,11 +47,12 @@ def _padded(kind, dense, length):
 
 
 def _shape_and_type(kind, x):
-    """What the ranks' arrays must have in common: bytes of a row, and the type."""
+    """What the ranks' arrays must have in common: bytes of a row, and its shape and type."""
     row = 1
     for extent in kind.shape(x)[1:]:
         row *= extent
-    return row * kind.item_size(x), zlib.crc32(kind.type_name(x).encode())
+    what = repr((kind.type_name(x), tuple(map(int, kind.shape(x)[1:]))))
+    return row * kind.item_size(x), zlib.crc32(what.encode())
 
 
 def _check_alike(what, everyones, process_set):
