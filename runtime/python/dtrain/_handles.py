@@ -5,7 +5,7 @@ import ctypes
 import threading
 import time
 
-from . import _errors, _job, _timeline
+from . import _errors, _job
 from ._library import library
 
 # Keeps the arrays of every collective in flight alive, also when the program drops its handle.
