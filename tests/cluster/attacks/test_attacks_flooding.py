@@ -14,7 +14,11 @@ SAID = 700
 def test_what_a_shepherd_says_is_not_kept_without_end(place, alices_job, how):  # noqa: F811
     before = resident_bytes(place.agent.pid)
     with Peak(place.agent.pid) as peak:
-        taken = int(place.attack("flood.py", SAID, how).split()[-1])
+        # The shepherd's own words may come between the attacker's, which ends the job at once.
+        for _ in range(5):
+            taken = int(place.attack("flood.py", SAID, how).split()[-1])
+            if taken > 300:
+                break
     # The socket took more than the agent may have of it: else the attack is none.
     assert taken > 300, taken
     if not hosts.is_sanitized():

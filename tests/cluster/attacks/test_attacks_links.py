@@ -28,6 +28,7 @@ def launch(place, *flags):  # noqa: F811
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
 def test_what_is_planted_gets_nothing(place, alices_job, folder, flag, kind):  # noqa: F811
     path = f"{folder}/out.json"
+    place.node.path(folder).chmod(0o1777)
     victim = place.node.path(VICTIM)
     victim.write_text("precious")
     os.chown(victim, ALICE, ALICE)
