@@ -136,7 +136,7 @@ def start(place, build, what):
     job = b"mallory"
     connection = connect(place)
     connection.begin(1, b"Session")
-    first = hello(job, build.encode(), lease=5000)
+    first = hello(job, build.encode(), lease=20000)  # a busy machine takes seconds to send it
     connection.push(1, message(len(first), first), PATIENCE)
     if not connection.wait(lambda: connection.heard.get(1) or 1 in connection.ended):
         return print("not welcome")
