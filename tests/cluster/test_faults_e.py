@@ -173,7 +173,9 @@ def test_e9_an_upgrade_to_another_build_with_jobs(cluster, agents, way):  # noqa
     assert [ranks(host) for host in cluster.nodes] == before
     result = cluster.launch([*cluster.hosts_flag(1), "--", "sh", "-c", "echo ran"])
     assert result.code == 0 and result.out.count("ran") == cluster.size, result
-    assert all(agent.log.count("/dtrain.v1.Agent/Session") == 2 for agent in agents)
+    # A launcher that gets no answer for a moment may come to its agent more than once: one job, however.
+    for agent in agents:
+        assert len(set(re.findall(r'Agent/Session" job="(\S+)"', agent.log))) == 1, agent.log
     go(cluster)
     ended = launch.wait(30)
     assert ended.code in range(3, 7) and "is lost" not in ended.err, ended
