@@ -36,6 +36,11 @@ class Result:
     def lines(self):
         return self.out.splitlines()
 
+    @property
+    def tells_of_loss(self):
+        """Whether stderr has anything of what is lost; that a silent node will be is a warning only."""
+        return "lost" in self.err.replace("it will be declared lost after", "")
+
 
 class Launch:
     """A command in progress. Its output goes to files, so that it never waits for the test."""

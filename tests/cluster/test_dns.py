@@ -160,7 +160,7 @@ class ByName(Behind):
 
     def check(self, job, timeout=60):
         result = job.wait(timeout)
-        assert result.code == 0 and "is lost" not in result.err, result.err
+        assert result.code == 0 and not result.tells_of_loss, result.err
         for rank in range(2):
             lines = [line for line in result.lines if line.startswith(f"{rank} ")]
             assert lines == [f"{rank} {i:099d}" for i in range(4000)], (rank, len(lines))

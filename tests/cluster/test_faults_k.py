@@ -201,7 +201,7 @@ def test_k6_a_job_that_is_suspended_beyond_the_lease(cluster, request, way):
     result = launch.wait(30)
     for host in cluster.nodes:
         host.path("/run/go").unlink()
-    assert result.code == 0 and "is lost" not in result.err and "suspect" not in result.err, result
+    assert result.code == 0 and not result.tells_of_loss and "suspect" not in result.err, result
     for rank in range(cluster.size):
         lines = [line.split("] ")[1] for line in result.lines if line.startswith(f"[{rank}] ")]
         assert lines == [*(f"line {i}" for i in range(len(lines) - 1)), f"last {len(lines) - 1}"], lines

@@ -100,7 +100,7 @@ def test_jobs_outlive_the_agent(tcp):
     tcp.node.path("/run/go").touch()
     result = started.wait(30)
     tcp.node.path("/run/go").unlink()
-    assert result.code == 6 and "is lost" not in result.err, result
+    assert result.code == 6 and not result.tells_of_loss, result
 
 
 def refused(result, *words):

@@ -16,7 +16,7 @@ using Strings = std::vector<std::string>;
 class ParseTest : public testing::Test {
  protected:
   ParseTest() {
-    surroundings_.working_directory = "/work/here";
+    surroundings_.working_directory = "/home/me/here";
     surroundings_.read = [this](const std::string& path) -> absl::StatusOr<std::string> {
       auto it = files_.find(path);
       if (it == files_.end()) {
@@ -57,7 +57,7 @@ TEST_F(ParseTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(options.job.grace, std::chrono::seconds(5));
   EXPECT_EQ(options.job.time_limit, Duration::zero());
   EXPECT_EQ(options.transport.connect_timeout, std::chrono::seconds(10));
-  EXPECT_EQ(options.job.part.working_directory(), "/work/here");
+  EXPECT_EQ(options.job.part.working_directory(), "/home/me/here");
   EXPECT_EQ(options.job.part.spool_limit_bytes(), 256u << 20);
   EXPECT_EQ(options.job.part.grace_ms(), 5000u);
   EXPECT_FALSE(options.job.part.inherit_agent_env());
@@ -159,7 +159,7 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
   EXPECT_TRUE(part.core_dumps());
   EXPECT_TRUE(part.require_cgroup());
   EXPECT_TRUE(part.inherit_agent_env());
-  EXPECT_EQ(part.working_directory(), "/work/here/sub");
+  EXPECT_EQ(part.working_directory(), "/home/me/here/sub");
   ASSERT_EQ(part.argv_size(), 2);
   EXPECT_EQ(part.argv(1), "-v");
   ASSERT_EQ(part.env_size(), 2);
