@@ -55,7 +55,7 @@ def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, ti
 
     With `num_proc` it is Horovod's: run(fn, args=(), kwargs=None, num_proc=1, hosts=None,
     hostfile=None, start_timeout=None, ssh_port=None, output_filename=None, verbose=None,
-    executable=None). Of its other arguments those of elastic jobs are an UnsupportedError; which
+    executable=None, env=None). Of its other arguments those of elastic jobs are an UnsupportedError; which
     transport or network to use is dtrain's to find out.
 
     np: ranks; negative: that many on this machine, whatever allocation we are in. Default: all
@@ -74,7 +74,8 @@ def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, ti
     the job, and is raised when it is over.
     """
     if "num_proc" in kwargs:
-        return _run_as_horovod(fn, args, np=np, hosts=hosts, hostfile=hostfile, **kwargs)
+        return _run_as_horovod(fn, args, np=np, hosts=hosts, hostfile=hostfile, env=env,
+                               python=python, timeout=timeout, launch_args=launch_args, **kwargs)
     variables = _variables(env)
     contents = {
         "marker": f"\x1edtrain-{secrets.token_hex(16)}",
@@ -127,9 +128,9 @@ _DTRAIN_FINDS_OUT = ("disable_cache", "use_gloo", "use_mpi", "mpi_args", "networ
                      "network_interfaces", "ssh_identity_file")
 
 
-def _run_as_horovod(fn, positional, *, np, hosts, hostfile, num_proc, args=(), kwargs=None,
-                    start_timeout=None, ssh_port=None, output_filename=None, verbose=None,
-                    executable=None, **others):
+def _run_as_horovod(fn, positional, *, np, hosts, hostfile, env, python, timeout, launch_args, num_proc,
+                    args=(), kwargs=None, start_timeout=None, ssh_port=None, output_filename=None,
+                    verbose=None, executable=None, **others):
     if positional:
         raise _errors.InvalidArgumentError("run: with num_proc give args=(...) and kwargs={...}")
     for name, value in others.items():
@@ -137,7 +138,7 @@ def _run_as_horovod(fn, positional, *, np, hosts, hostfile, num_proc, args=(), k
             raise _errors.UnsupportedError(f"run({name}=...): run() has no elastic jobs")
         if name not in _NO_ELASTIC_JOB + _DTRAIN_FINDS_OUT:
             raise TypeError(f"run() got an unexpected keyword argument {name!r}")
-    flags = []
+    flags = [*launch_args]
     if start_timeout is not None:
         flags += ["--start-timeout", f"{max(1000, round(start_timeout * 1000))}ms"]
     if ssh_port is not None:
@@ -150,8 +151,8 @@ def _run_as_horovod(fn, positional, *, np, hosts, hostfile, num_proc, args=(), k
     # Horovod's default is this machine, which a negative number means here.
     here = hosts is None and hostfile is None
     call = functools.partial(fn, *args, **(kwargs or {}))
-    return run(call, np=-ranks if here else ranks, hosts=hosts, hostfile=hostfile,
-               python=executable, launch_args=flags)
+    return run(call, np=-ranks if here else ranks, hosts=hosts, hostfile=hostfile, env=env,
+               python=executable or python, timeout=timeout, launch_args=flags)
 
 
 def _flags(np, hosts, hostfile, timeout):

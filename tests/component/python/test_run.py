@@ -299,6 +299,7 @@ def test_with_num_proc_the_arguments_are_horovods():
     assert run(place, args=(10,), kwargs={"offset": 1}, num_proc=2, start_timeout=60,
                use_gloo=True) == [(1, 2), (11, 2)]
     assert run(place, args=[1], num_proc=1, hosts="localhost:2") == [(0, 1)]
+    assert run(os.getenv, args=["HVD_KEY"], num_proc=1, env={"HVD_KEY": "value"}) == ["value"]
     for kind, wrong in [(ValueError, {"num_proc": 1, "hosts": "localhost"}),
                         (dtrain.UnsupportedError, {"num_proc": 1, "max_num_proc": 2}),
                         (TypeError, {"num_proc": 1, "processes": 2})]:
