@@ -84,7 +84,8 @@ def test_k4_workers_get_term_and_their_grace(cluster, request, way):
     assert len(lines) == 3 and code == "141", (result, err)
     assert "exit code 141" in err, err
     for folder in work[1:]:
-        assert (folder / "told").read_text() == "told\n"
+        wait_until(lambda told=folder / "told": told.exists() and told.read_text() == "told\n", 10,
+                   f"nothing told {folder}")
         (folder / "told").unlink()
     wait_until(lambda: not any(ranks(host) for host in cluster.nodes), 5, "workers are left")
 

@@ -136,7 +136,7 @@ def test_jobs_on_named_hosts(cluster, agents):
     assert [view["on"] for view in seen] == ["node0"], seen
     assert dtrain(cluster.head, "logs", "-H", "node0,node1", "-r1").stdout == "up 1\n"
     told = dtrain(cluster.head, "status", "nosuch", "-H", "node0,node1,node2")
-    assert told.returncode == 1 and "no job nosuch runs on node0, node1" in told.stderr, told
+    assert told.returncode == 1 and "no job nosuch is running on node0, node1" in told.stderr, told
     top = launching.Launch(cluster.head, [DTRAIN, "top", "-H", "node0,node1", seen[0]["id"]])
     top.wait_for(seen[0]["id"], count=2)  # two pages
     # An agent that is started anew is no end of the job.

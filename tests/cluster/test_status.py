@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 
 import jsonschema
@@ -144,8 +145,11 @@ class OnUnixSocket(http.client.HTTPConnection):
 
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
+        # Waits where too many wait to be accepted; a socket with a time-out does not.
+        limit = struct.pack("@ll", self.timeout, 0)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self.sock.connect(self._path)
+        self.sock.settimeout(self.timeout)
 
 
 def open_metrics(connection):
