@@ -98,4 +98,6 @@ function(dtrain_proto folder)
   target_link_libraries(dtrain_proto PUBLIC dtrain_protobuf)
   add_library(dtrain_proto_grpc STATIC ${services})
   target_link_libraries(dtrain_proto_grpc PUBLIC dtrain_proto dtrain_grpc)
+  # protoc gives its tables the same names in each file.
+  set_target_properties(dtrain_proto dtrain_proto_grpc PROPERTIES UNITY_BUILD OFF)
 endfunction()

@@ -13,7 +13,7 @@ namespace {
 // How old an answer may be for who only wants to know, and the first look for anybody.
 constexpr Duration kFresh = std::chrono::seconds(1);
 // A driver that has to wake its GPUs takes a second or two; one that hangs is worth telling of.
-constexpr Duration kPatience = std::chrono::seconds(3);
+constexpr Duration kGpuPatience = std::chrono::seconds(3);
 // For a launch, whose start would fail without them: eight GPUs without persistence mode take up to
 // ten seconds.
 constexpr Duration kLaunchPatience = std::chrono::seconds(20);
@@ -78,7 +78,7 @@ void NodeReaders::Read(Done done) {
 void NodeReaders::ReadStatus(Done done) {
   if (status_.has_value() && loop_.Now() < status_at_ + kFresh) return done(*status_);
   status_waiting_.push_back(std::move(done));
-  if (status_waiting_.size() == 1) patience_.After(kPatience, [this] { GiveUpOnGpus(); });
+  if (status_waiting_.size() == 1) patience_.After(kGpuPatience, [this] { GiveUpOnGpus(); });
   if (std::exchange(status_pending_, true)) return;
   if (first_pending_) {  // it is as good, and a second one may take seconds more
     waiting_.push_back([this](v1::Inventory inventory) {

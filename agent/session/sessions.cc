@@ -27,7 +27,7 @@ namespace {
 constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
 constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
 // A launcher that connected says Hello at once; one that does not is no launcher of ours.
-constexpr Duration kHelloTimeout = std::chrono::seconds(30);
+constexpr Duration kVisitTimeout = std::chrono::seconds(30);
 // A shepherd answers in a millisecond; one that is stopped or hangs is no shepherd any more.
 constexpr Duration kAccountTimeout = std::chrono::seconds(3);
 // Launches of one user that have begun and not come to their start, or have left their shepherds,
@@ -79,7 +79,7 @@ Sessions::~Sessions() = default;
 
 void Sessions::Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer) {
   auto visitor = visitors_.insert(visitors_.end(), {stream, std::make_unique<loop::Timer>(loop_)});
-  visitor->timeout->After(kHelloTimeout, [this, visitor] {
+  visitor->timeout->After(kVisitTimeout, [this, visitor] {
     Dismiss(visitor, absl::DeadlineExceededError("no Hello within 30 s"));
   });
   stream->Start(

@@ -21,7 +21,7 @@ namespace {
 // From the fork to the program: a millisecond, more where the machine is busy.
 constexpr Duration kStartLimit = std::chrono::seconds(5);
 // For a shepherd without workers to notice that its agent has no more for it.
-constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr Duration kEndPatience = std::chrono::seconds(10);
 
 // Of requests that it has not read: a launcher waits for its answers. Twice the longest.
 constexpr size_t kMostQueued = 128 << 20;
@@ -113,7 +113,7 @@ ShepherdProcess::ShepherdProcess(loop::Loop& loop, os::Child child, os::UniqueFd
       is_child_(is_child),
       cgroup_(std::move(cgroup)),
       exit_watch_(std::make_unique<loop::FdWatch>(loop, child_.pidfd.get())),
-      patience_(kPatience) {
+      patience_(kEndPatience) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, std::move(socket),
       [this](absl::string_view frame, os::UniqueFd fd) {

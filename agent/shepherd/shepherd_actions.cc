@@ -33,7 +33,7 @@ constexpr Duration kProgressEvery = std::chrono::seconds(1);
 constexpr Duration kSpansEvery = std::chrono::milliseconds(100);
 constexpr uint32_t kSpansPart = 4;
 constexpr uint32_t kSpansAtOnce = 2048;
-constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
+constexpr v1::StreamKind kLogKinds[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 absl::StatusOr<os::Cgroup> MakeJobCgroup(const v1::JobPart& part) {
   auto parent = os::FindWritableCgroup();
@@ -211,7 +211,7 @@ void Shepherd::ReportUnkillable() {
 bool Shepherd::DrainAll() {
   bool all = true;
   for (auto& worker : workers_) {
-    for (v1::StreamKind kind : kStreams) all &= worker->log(kind).Drain();
+    for (v1::StreamKind kind : kLogKinds) all &= worker->log(kind).Drain();
   }
   return all;
 }
@@ -233,7 +233,7 @@ void Shepherd::Finish() {
   v1::Finished* finished = event.mutable_finished();
   uint64_t lost = 0;
   for (auto& worker : workers_) {
-    for (v1::StreamKind kind : kStreams) {
+    for (v1::StreamKind kind : kLogKinds) {
       LogStream& log = worker->log(kind);
       lost += log.Pending();
       log.Close();

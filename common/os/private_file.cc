@@ -37,7 +37,7 @@ absl::Status Denied(const std::string& path, absl::string_view what, absl::strin
 }
 
 // As the kernel's.
-constexpr int kMostLinks = 40;
+constexpr int kMostLinksFollowed = 40;
 
 bool OwnedByOther(const struct stat& info) { return info.st_uid != 0 && info.st_uid != geteuid(); }
 
@@ -83,7 +83,8 @@ absl::StatusOr<std::string> Walk(const std::string& path) {
       return PosixError(errno, absl::StrCat("look at ", Quoted(at)));
     }
     if (S_ISLNK(info.st_mode)) {
-      if (++links > kMostLinks) return PosixError(ELOOP, absl::StrCat("follow ", Quoted(path)));
+      if (++links > kMostLinksFollowed)
+        return PosixError(ELOOP, absl::StrCat("follow ", Quoted(path)));
       absl::StatusOr<std::string> target = ReadLink(at, info);
       if (!target.ok()) return target;
       ahead = absl::StrCat(*target, "/", ahead);

@@ -13,14 +13,12 @@
 namespace dtrain::bench {
 namespace {
 
-using Json = nlohmann::json;
-
-Json ParseJson(absl::string_view text) {
-  return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+nlohmann::json ParseJson(absl::string_view text) {
+  return nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
 // A finite number that is not negative, else nullopt.
-std::optional<double> Number(const Json& json, const char* key) {
+std::optional<double> Number(const nlohmann::json& json, const char* key) {
   if (!json.is_object()) return std::nullopt;
   const auto it = json.find(key);
   if (it == json.end() || !it->is_number()) return std::nullopt;
@@ -29,7 +27,7 @@ std::optional<double> Number(const Json& json, const char* key) {
   return value;
 }
 
-std::optional<SizeRow> SizeOf(const Json& json) {
+std::optional<SizeRow> SizeOf(const nlohmann::json& json) {
   const auto bytes = Number(json, "bytes");
   const auto time = Number(json, "time_us");
   const auto algorithm = Number(json, "algbw_gbs");
@@ -40,7 +38,7 @@ std::optional<SizeRow> SizeOf(const Json& json) {
                  static_cast<uint64_t>(wrong)};
 }
 
-std::optional<PairRow> PairOf(const Json& json) {
+std::optional<PairRow> PairOf(const nlohmann::json& json) {
   const auto from = Number(json, "from");
   const auto to = Number(json, "to");
   const auto latency = Number(json, "latency_us");
@@ -50,7 +48,7 @@ std::optional<PairRow> PairOf(const Json& json) {
 }
 
 // The object of a line of an array: "[{...},", "{...}]".
-Json ObjectOfLine(absl::string_view line) {
+nlohmann::json ObjectOfLine(absl::string_view line) {
   const size_t begin = line.find('{');
   const size_t end = line.rfind('}');
   if (begin == absl::string_view::npos || end == absl::string_view::npos || end < begin) return {};
@@ -58,24 +56,25 @@ Json ObjectOfLine(absl::string_view line) {
 }
 
 template <typename Row>
-std::vector<Row> ReadRows(absl::string_view text, std::optional<Row> (*row_of)(const Json&)) {
+std::vector<Row> ReadRows(absl::string_view text,
+                          std::optional<Row> (*row_of)(const nlohmann::json&)) {
   std::vector<Row> rows;
-  const auto take = [&](const Json& json) {
+  const auto take = [&](const nlohmann::json& json) {
     if (std::optional<Row> row = row_of(json)) rows.push_back(*row);
   };
-  const Json whole = ParseJson(text);
+  const nlohmann::json whole = ParseJson(text);
   if (whole.is_array()) {
-    for (const Json& json : whole) take(json);
+    for (const nlohmann::json& json : whole) take(json);
     return rows;
   }
   for (const absl::string_view line : absl::StrSplit(text, '\n')) take(ObjectOfLine(line));
   return rows;
 }
 
-double SumOfPhases(const Json& phases, bool running) {
+double SumOfPhases(const nlohmann::json& phases, bool running) {
   double sum = 0;
   if (!phases.is_array()) return sum;
-  for (const Json& phase : phases) {
+  for (const nlohmann::json& phase : phases) {
     const std::string name =
         phase.is_object() && phase.contains("name") && phase["name"].is_string()
             ? phase["name"].get<std::string>()
@@ -86,7 +85,7 @@ double SumOfPhases(const Json& phases, bool running) {
   return sum;
 }
 
-LaunchFacts::Rank RankOf(const Json& json) {
+LaunchFacts::Rank RankOf(const nlohmann::json& json) {
   LaunchFacts::Rank rank;
   if (!json.is_object()) return rank;
   if (const auto host = json.find("host"); host != json.end() && host->is_string()) {
@@ -123,7 +122,7 @@ std::optional<Step> ReadStep(absl::string_view line) {
   Step step;
   step.rank = TakeRank(line);
   if (!absl::ConsumePrefix(&line, "dtrain-step ")) return std::nullopt;
-  const Json json = ParseJson(absl::StripAsciiWhitespace(line));
+  const nlohmann::json json = ParseJson(absl::StripAsciiWhitespace(line));
   const auto seconds = Number(json, "seconds");
   if (!seconds || *seconds <= 0) return std::nullopt;
   step.seconds = *seconds;
@@ -136,7 +135,7 @@ std::optional<Step> ReadStep(absl::string_view line) {
 }
 
 std::optional<LaunchFacts> ReadLaunchFacts(absl::string_view text) {
-  const Json json = ParseJson(text);
+  const nlohmann::json json = ParseJson(text);
   if (!json.is_object()) return std::nullopt;
   LaunchFacts facts;
   if (json.contains("phases")) {
@@ -145,7 +144,7 @@ std::optional<LaunchFacts> ReadLaunchFacts(absl::string_view text) {
   }
   if (json.contains("nodes") && json["nodes"].is_array()) facts.nodes = json["nodes"].size();
   if (json.contains("ranks") && json["ranks"].is_array()) {
-    for (const Json& rank : json["ranks"]) facts.ranks.push_back(RankOf(rank));
+    for (const nlohmann::json& rank : json["ranks"]) facts.ranks.push_back(RankOf(rank));
   }
   return facts;
 }

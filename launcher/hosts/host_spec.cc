@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/hosts/host_name.h"
 #include "launcher/hosts/hostfile.h"
@@ -49,8 +50,6 @@ absl::Status ParseHost(const Source& source, Position at, absl::string_view text
   return absl::OkStatus();
 }
 
-bool IsBlank(char c) { return c == ' ' || c == '\t'; }
-
 }  // namespace
 
 absl::Status CheckUser(const Source& source, Position at, absl::string_view user) {
@@ -85,13 +84,13 @@ std::vector<std::pair<Position, absl::string_view>> SplitHostList(absl::string_v
       char c = text[i];
       if (c == '[') in_brackets = true;
       if (c == ']') in_brackets = false;
-      bool separates = c == ',' || (blanks_separate && IsBlank(c));
+      bool separates = c == ',' || (blanks_separate && absl::ascii_isblank(c));
       if (in_brackets || !separates) continue;
     }
     size_t begin = start;
     size_t end = i;
-    while (begin < end && IsBlank(text[begin])) ++begin;
-    while (end > begin && IsBlank(text[end - 1])) --end;
+    while (begin < end && absl::ascii_isblank(text[begin])) ++begin;
+    while (end > begin && absl::ascii_isblank(text[end - 1])) --end;
     // Between two blanks, or a blank and a comma, nothing was meant to be.
     if (end > begin || !blanks_separate) {
       items.emplace_back(Position{}.Plus(begin), text.substr(begin, end - begin));

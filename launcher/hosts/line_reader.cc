@@ -3,15 +3,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
 
 namespace dtrain::hosts {
-namespace {
-
-bool IsBlank(char c) { return c == ' ' || c == '\t'; }
-
-}  // namespace
-
 LineReader::LineReader(const Source& source, absl::string_view text)
     : source_(source), rest_(absl::StripPrefix(text, "\xEF\xBB\xBF")) {}
 
@@ -56,12 +51,12 @@ void LineReader::StripComments() {
 }
 
 void LineReader::SkipBlanks() {
-  while (!AtEnd() && IsBlank(line_[column_])) ++column_;
+  while (!AtEnd() && absl::ascii_isblank(line_[column_])) ++column_;
 }
 
 absl::string_view LineReader::Take(absl::string_view stops) {
   size_t start = column_;
-  while (!AtEnd() && !IsBlank(line_[column_]) &&
+  while (!AtEnd() && !absl::ascii_isblank(line_[column_]) &&
          stops.find(line_[column_]) == absl::string_view::npos) {
     ++column_;
   }

@@ -11,12 +11,12 @@
 namespace dtrain::job {
 namespace {
 
-constexpr size_t kMostNamed = 8;  // of the ranks that hold the others up
+constexpr size_t kMostLateNamed = 8;  // of the ranks that hold the others up
 
 std::string List(std::vector<std::string> names) {
-  if (names.size() <= kMostNamed) return absl::StrJoin(names, ", ");
-  const size_t more = names.size() - kMostNamed;
-  names.resize(kMostNamed);
+  if (names.size() <= kMostLateNamed) return absl::StrJoin(names, ", ");
+  const size_t more = names.size() - kMostLateNamed;
+  names.resize(kMostLateNamed);
   return absl::StrCat(absl::StrJoin(names, ", "), " and ", more, " more");
 }
 

@@ -28,7 +28,7 @@ constexpr Duration kAbortSettle = std::chrono::milliseconds(300);
 // All nodes of a job meet the same lack within moments.
 constexpr Duration kWarningSettle = std::chrono::milliseconds(200);
 
-constexpr size_t kMostNamed = 8;  // of ranks that do not run
+constexpr size_t kMostHaltedNamed = 8;  // of ranks that do not run
 
 }  // namespace
 
@@ -239,7 +239,7 @@ std::string JobImpl::HaltedRanks() const {
   size_t more = 0;
   for (const RankEnd& end : ranks) {
     if (end.halted_at == kNever) continue;
-    if (texts.size() < kMostNamed) {
+    if (texts.size() < kMostHaltedNamed) {
       texts.push_back(HaltText(end));
     } else {
       ++more;
@@ -255,7 +255,7 @@ void JobImpl::TellHalted() {
   std::vector<std::string> texts;
   for (RankEnd& end : ranks) {
     if (end.halted_at == kNever || now < end.halted_at + options.collective_warning) continue;
-    if (std::exchange(end.halt_told, true) || texts.size() == kMostNamed) continue;
+    if (std::exchange(end.halt_told, true) || texts.size() == kMostHaltedNamed) continue;
     texts.push_back(HaltText(end));
   }
   if (!texts.empty()) WarnUser(absl::StrJoin(texts, ", "));

@@ -12,8 +12,6 @@
 namespace dtrain::report {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMostNumbers = 160;  // bytes of an event without the texts it is given
 
 char* Put(absl::string_view text, char* to) {
@@ -62,7 +60,8 @@ std::string QuotedName(absl::string_view name) {
     return c >= ' ' && c <= '~' && c != '"' && c != '\\';
   });
   if (plain) return absl::StrCat("\"", name, "\"");
-  return Json(std::string(name)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return nlohmann::json(std::string(name))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string TrackText(int pid, int tid) {

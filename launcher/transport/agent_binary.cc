@@ -21,7 +21,7 @@
 namespace dtrain::transport {
 namespace {
 
-constexpr size_t kReadSize = 1 << 20;
+constexpr size_t kChunkSize = 1 << 20;
 
 std::string Beside(const char* name) {
   std::error_code error;
@@ -39,7 +39,7 @@ absl::StatusOr<AgentImage> Load(const std::string& path) {
   }
   std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), EVP_MD_CTX_free);
   DTRAIN_CHECK(hash != nullptr && EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr) == 1);
-  std::vector<char> buffer(kReadSize);
+  std::vector<char> buffer(kChunkSize);
   for (;;) {
     ssize_t n = pread(image.fd.get(), buffer.data(), buffer.size(), static_cast<off_t>(image.size));
     if (n < 0 && errno == EINTR) continue;

@@ -23,7 +23,7 @@ constexpr size_t kPieces = 16;
 // The reader sleeps until so much is there: each wake costs a change of process.
 constexpr size_t kLow = size_t{128} << 10;
 
-int Left(Deadline deadline) {
+int MillisecondsLeft(Deadline deadline) {
   const auto left = std::chrono::ceil<Milliseconds>(deadline - std::chrono::steady_clock::now());
   return static_cast<int>(std::clamp(left, Milliseconds(0), Milliseconds(1000)).count());
 }
@@ -143,7 +143,7 @@ MaybeError Streams::Poll(Deadline deadline) {
     entries.push_back({events == 0 ? -1 : line.fd, static_cast<short>(events), 0});
     if (!line.in.empty()) SetLow(line);
   }
-  if (poll(entries.data(), entries.size(), Left(deadline)) <= 0) return std::nullopt;
+  if (poll(entries.data(), entries.size(), MillisecondsLeft(deadline)) <= 0) return std::nullopt;
   if (entries[0].revents != 0) return Error{DTRAIN_ERROR_NETWORK, "the wait was interrupted"};
   for (size_t node = 0; node < lines_.size(); ++node) {
     Line& line = lines_[node];
@@ -252,7 +252,7 @@ MaybeError Streams::Reach(int peer, const std::vector<NodeEndpoint>& endpoints, 
     return failed(errno);
   }
   pollfd entry{fd, POLLOUT, 0};
-  while (poll(&entry, 1, Left(deadline)) <= 0) {
+  while (poll(&entry, 1, MillisecondsLeft(deadline)) <= 0) {
     if (Over(deadline)) return failed(ETIMEDOUT);
   }
   int number = 0;
@@ -282,7 +282,7 @@ MaybeError Streams::Admit(const std::vector<NodeEndpoint>& endpoints, Deadline d
   while (!Missing().empty() && !error) {
     std::vector<pollfd> entries{{listener_, POLLIN, 0}};
     for (const int fd : strangers) entries.push_back({fd, POLLIN, 0});
-    if (poll(entries.data(), entries.size(), Left(deadline)) > 0) {
+    if (poll(entries.data(), entries.size(), MillisecondsLeft(deadline)) > 0) {
       Welcome(strangers, endpoints);
       const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (fd >= 0) {
