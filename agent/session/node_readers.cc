@@ -40,7 +40,7 @@ Readers NodeReaders::readers() {
       [this](Done done) { Read(std::move(done)); },
       [this](absl::AnyInvocable<void(inventory::GpuReport)> done) { ReadGpus(std::move(done)); },
       [this](Done done) { ReadStatus(std::move(done)); },
-      [this](Done done) { done(inventory::ReadInventory()); }};
+      [](Done done) { done(inventory::ReadInventory()); }};
 }
 
 void NodeReaders::ReadGpus(inventory::GpuLook::Done done) {
