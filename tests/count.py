@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""count.py BUILD [--whole [--but-long] | --write]: counts the tests of each suite after ctest ran in BUILD. A suite is a
-GoogleTest program or a pytest file. It fails when one has no tests; of pytest files those that ran are looked
-at. --whole, for a run of all tests of the release build as root, also compares with tests/counts.txt: each
-suite must be there (--but-long: but for those with the label "long"), and may have no fewer tests. After a change on purpose, --write makes that file again."""
+"""count.py BUILD [--whole [--but-long] | --write]: counts the tests of each suite after ctest ran in BUILD.
+A suite is a GoogleTest program or a pytest file. It fails when one has no tests; of pytest files those that
+ran are looked at. --whole, for a run of all tests of the release build as root, also compares with
+tests/counts.txt: each suite must be there and have at least as many tests. With --but-long, suites labelled
+"long" may be missing. After a change on purpose, --write makes that file again."""
 import collections
 import json
 import re

@@ -83,8 +83,9 @@ absl::StatusOr<std::string> Walk(const std::string& path) {
       return PosixError(errno, absl::StrCat("look at ", Quoted(at)));
     }
     if (S_ISLNK(info.st_mode)) {
-      if (++links > kMostLinksFollowed)
+      if (++links > kMostLinksFollowed) {
         return PosixError(ELOOP, absl::StrCat("follow ", Quoted(path)));
+      }
       absl::StatusOr<std::string> target = ReadLink(at, info);
       if (!target.ok()) return target;
       ahead = absl::StrCat(*target, "/", ahead);

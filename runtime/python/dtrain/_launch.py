@@ -55,8 +55,8 @@ def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, ti
 
     With `num_proc` it is Horovod's: run(fn, args=(), kwargs=None, num_proc=1, hosts=None,
     hostfile=None, start_timeout=None, ssh_port=None, output_filename=None, verbose=None,
-    executable=None, env=None). Of its other arguments those of elastic jobs are an UnsupportedError; which
-    transport or network to use is dtrain's to find out.
+    executable=None, env=None). Of its other arguments those of elastic jobs are an
+    UnsupportedError; which transport or network to use is dtrain's to find out.
 
     np: ranks; negative: that many on this machine, whatever allocation we are in. Default: all
         slots of the hosts.
