@@ -56,10 +56,11 @@ def mistakes(found, wanted=None):
 
 
 def main(build, *flags):
-    listed = json.loads(subprocess.run(
-        ["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, check=True).stdout)
+    # Before ctest lists its tests, which empties the log.
     path = Path(build, "Testing/Temporary/LastTest.log")
     log = path.read_text(errors="replace") if path.exists() else ""
+    listed = json.loads(subprocess.run(
+        ["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, check=True).stdout)
     found = count(listed, log, programs_of(build))
     if flags == ("--write",):
         COUNTS.write_text("".join(f"{suite} {found[suite]}\n" for suite in sorted(found)))

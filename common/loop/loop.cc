@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <boost/asio/post.hpp>
+#include <thread>
 #include <utility>
 
 #include "common/base/check.h"
@@ -26,6 +27,10 @@ bool IsReady(int fd, boost::asio::posix::descriptor_base::wait_type type) {
 
 Loop::Loop() : context_(1), keep_running_(boost::asio::make_work_guard(context_)) {}
 
+Loop::~Loop() {
+  while (posting_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
+}
+
 void Loop::Run() { context_.run(); }
 
 void Loop::Stop() { context_.stop(); }
@@ -39,7 +44,9 @@ Duration Loop::TimeAsleep() {
 }
 
 void Loop::Post(Task task) {
+  posting_.fetch_add(1, std::memory_order_relaxed);
   boost::asio::post(context_, [task = Shared(std::move(task))] { (*task)(); });
+  posting_.fetch_sub(1, std::memory_order_release);
 }
 
 char* Loop::scratch() {

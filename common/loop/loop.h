@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -22,6 +23,7 @@ using Task = absl::AnyInvocable<void()>;
 class Loop {
  public:
   Loop();
+  ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
@@ -46,6 +48,9 @@ class Loop {
   boost::asio::io_context context_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> keep_running_;
   std::unique_ptr<char[]> scratch_;
+  // Posts that have not returned: one wakes the loop after its task can be taken, and that task may
+  // be the last thing before the loop is destroyed.
+  std::atomic<int> posting_ = 0;
 };
 
 // One pending call at a time. Destroying or re-arming it drops the old one. Loop thread.

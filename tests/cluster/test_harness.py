@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts are what they claim to be, and the check for leftovers finds what is left behind."""
+import subprocess
 import sys
 import types
 
@@ -66,7 +67,36 @@ def test_canary(cluster):
     conftest.fail_on_leftovers(before, request)
 
 
-# tests/count.py
+# tests/count.py: with ctest itself
+def test_a_run_without_the_long_tests_is_whole_but_for_those(tmp_path):
+    (tmp_path / "count.py").write_text((hosts.SOURCE_DIR / "tests/count.py").read_text())
+    (tmp_path / "test_two.py").write_text("def test_one(): pass\ndef test_other(): pass\n")
+    (tmp_path / "CMakeLists.txt").write_text(f"""
+        cmake_minimum_required(VERSION 3.25)
+        project(Suites NONE)
+        enable_testing()
+        foreach(name short lengthy)
+          add_test(NAME cluster.${{name}} COMMAND {sys.executable} -m pytest -p no:cacheprovider
+                   ${{CMAKE_SOURCE_DIR}}/test_two.py)
+        endforeach()
+        set_tests_properties(cluster.lengthy PROPERTIES LABELS "cluster;long")
+        """)
+    subprocess.run(["cmake", "-S", tmp_path, "-B", tmp_path / "build"], check=True, capture_output=True)
+
+    def count_after(*selection, before):
+        (tmp_path / "counts.txt").write_text(before)
+        subprocess.run(["ctest", "--test-dir", tmp_path / "build", *selection], check=True, capture_output=True)
+        return subprocess.run(
+            [sys.executable, "-B", tmp_path / "count.py", tmp_path / "build", "--whole", "--but-long"],
+            capture_output=True, text=True).stdout
+    all_there = "cluster.short 2\ncluster.lengthy 2\n"
+    assert count_after("-LE", "long", before=all_there) == "2 tests in 1 suites\n"
+    assert count_after(before=all_there) == "4 tests in 2 suites\n"
+    assert "cluster.short has 0 tests, 2 before" in count_after("-L", "long", before=all_there)
+    assert "cluster.short has 2 tests, 3 before" in count_after(
+        "-LE", "long", before="cluster.short 3\ncluster.lengthy 2\n")
+
+
 def test_suites_that_lost_their_tests_are_found():
     sys.path.insert(0, str(hosts.SOURCE_DIR / "tests"))
     import count

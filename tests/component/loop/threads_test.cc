@@ -9,6 +9,7 @@
 #include <atomic>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "common/os/fd.h"
 
@@ -158,6 +159,19 @@ TEST_F(ThreadsTest, TimerCancelledAfterItsExpiryWasQueuedStaysSilent) {
   end.After(std::chrono::milliseconds(20), [&] { loop_.Stop(); });
   Run();
   EXPECT_FALSE(fired);
+}
+
+// ThreadSanitizer sees the Post that still wakes a loop which its task has stopped.
+TEST(LoopTest, WhatWasPostedMayBeTheLastThingBeforeItsEnd) {
+  for (int i = 0; i < 1000; ++i) {
+    std::thread poster;
+    {
+      Loop loop;
+      poster = std::thread([&loop] { loop.Post([&loop] { loop.Stop(); }); });
+      loop.Run();
+    }
+    poster.join();
+  }
 }
 
 TEST_F(ThreadsTest, SignalsArriveOnTheLoop) {
