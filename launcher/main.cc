@@ -62,6 +62,8 @@ int PrintPlan(const dtrain::cli::LaunchOptions& options) {
 int Launch(dtrain::cli::LaunchOptions options) {
   absl::Status loaded = dtrain::cli::LoadHosts(options, dtrain::cli::ProcessSurroundings());
   if (!loaded.ok()) return UsageError(loaded);
+  absl::Status numbers = dtrain::plan::CheckNumbers(options.hosts, options.job.plan);
+  if (!numbers.ok()) return UsageError(numbers);
   if (DryRunFromTheHostfileAlone(options)) return PrintPlan(options);
   // Never destroyed: gRPC's threads still post the end of calls that were cancelled when the runner
   // went, until the process leaves.

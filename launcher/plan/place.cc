@@ -44,42 +44,6 @@ absl::Status CheckRankfile(const PlanOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& options) {
-  if (options.ranks && *options.ranks == 0) {
-    return absl::InvalidArgumentError("-np 0: a job has at least one rank");
-  }
-  if (options.ranks_per_node && *options.ranks_per_node == 0) {
-    return absl::InvalidArgumentError("--ppn 0: a node runs at least one rank");
-  }
-  if (options.nodes && *options.nodes == 0) {
-    return absl::InvalidArgumentError("-N 0: a job has at least one node");
-  }
-  if (options.gpus_per_rank == 0) {
-    return absl::InvalidArgumentError(
-        "--gpus-per-rank 0: use --gpu-bind none for ranks without GPU");
-  }
-  if (options.nodes && *options.nodes > hosts.entries.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("-N ", *options.nodes, ": the host list has ",
-                                                   Count(hosts.entries.size(), "node")));
-  }
-  if (options.map_by == MapBy::kPerNode && !options.ranks_per_node) {
-    return absl::InvalidArgumentError("--map-by ppr:N:node: N is missing");
-  }
-  const uint64_t product =
-      uint64_t{options.nodes.value_or(1)} * uint64_t{options.ranks_per_node.value_or(1)};
-  if (options.ranks && options.nodes && options.ranks_per_node && *options.ranks != product) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("-np ", *options.ranks, " contradicts ", Count(*options.nodes, "node"),
-                     " (-N) with ", Count(*options.ranks_per_node, "rank"),
-                     " each (--ppn), which is ", product, ": leave one of the three out"));
-  }
-  if (options.ranks.value_or(0) > hosts::kMaxRanks || product > hosts::kMaxRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a job has at most ", hosts::kMaxRanks, " ranks"));
-  }
-  return CheckRankfile(options);
-}
-
 std::string FormatSlots(const hosts::HostList& hosts, const std::vector<Room>& rooms) {
   std::vector<std::string> each;
   for (size_t i = 0; i < rooms.size(); ++i) {
@@ -220,6 +184,42 @@ Plan MakePlan(const hosts::HostList& hosts, const std::vector<Room>& rooms, cons
 }
 
 }  // namespace
+
+absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& options) {
+  if (options.ranks && *options.ranks == 0) {
+    return absl::InvalidArgumentError("-np 0: a job has at least one rank");
+  }
+  if (options.ranks_per_node && *options.ranks_per_node == 0) {
+    return absl::InvalidArgumentError("--ppn 0: a node runs at least one rank");
+  }
+  if (options.nodes && *options.nodes == 0) {
+    return absl::InvalidArgumentError("-N 0: a job has at least one node");
+  }
+  if (options.gpus_per_rank == 0) {
+    return absl::InvalidArgumentError(
+        "--gpus-per-rank 0: use --gpu-bind none for ranks without GPU");
+  }
+  if (options.nodes && *options.nodes > hosts.entries.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("-N ", *options.nodes, ": the host list has ",
+                                                   Count(hosts.entries.size(), "node")));
+  }
+  if (options.map_by == MapBy::kPerNode && !options.ranks_per_node) {
+    return absl::InvalidArgumentError("--map-by ppr:N:node: N is missing");
+  }
+  const uint64_t product =
+      uint64_t{options.nodes.value_or(1)} * uint64_t{options.ranks_per_node.value_or(1)};
+  if (options.ranks && options.nodes && options.ranks_per_node && *options.ranks != product) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-np ", *options.ranks, " contradicts ", Count(*options.nodes, "node"),
+                     " (-N) with ", Count(*options.ranks_per_node, "rank"),
+                     " each (--ppn), which is ", product, ": leave one of the three out"));
+  }
+  if (options.ranks.value_or(0) > hosts::kMaxRanks || product > hosts::kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a job has at most ", hosts::kMaxRanks, " ranks"));
+  }
+  return CheckRankfile(options);
+}
 
 bool NeedsNoInventory(const hosts::HostList& hosts, const PlanOptions& options) {
   const size_t considered = Considered(hosts, options);

@@ -47,6 +47,9 @@ struct Plan {
   std::vector<std::string> warnings;
 };
 
+// Numbers that no answer of a node could make fit. For use before any host is connected to.
+absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& options);
+
 // True when every slot count is known without asking the nodes.
 bool NeedsNoInventory(const hosts::HostList& hosts, const PlanOptions& options);
 

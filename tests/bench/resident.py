@@ -83,7 +83,7 @@ def main():
     growth = [after - before for before, after in zip(taken[0], taken[-1])]
     print()
     checks = [verdict("growth of an agent's private memory, KiB",
-                      max(more.private_kib for more in growth), MEMORY_KIB)]
+                      max(more.written_kib for more in growth), MEMORY_KIB)]
     checks += [verdict(f"growth of an agent's {name}", max(getattr(more, name) for more in growth), 0)
                for name in ("fds", "threads", "files")]
     save(options, {"footprint": [[asdict(one) for one in when] for when in taken], "times": times,

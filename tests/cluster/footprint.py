@@ -9,7 +9,7 @@ import residents
 
 @dataclass
 class Footprint:
-    private_kib: int  # memory that is nobody else's
+    written_kib: int  # memory that it has written to
     fds: int
     threads: int
     files: int  # below its state directory
@@ -18,9 +18,11 @@ class Footprint:
         return Footprint(*(a - b for a, b in zip(astuple(self), astuple(before))))
 
 
-def private_kib(pid):
+def memory_kib(pid, kind):
+    """kind: "Private_Dirty:" is what it has written to; "Private_" has the pages of its program, too, as long as no
+    other process runs it."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return sum(int(line.split()[1]) for line in lines if line.startswith(kind))
 
 
 def node_kib(agent):
@@ -31,13 +33,13 @@ def node_kib(agent):
             ours = line.endswith("/dtrain-agent")
         elif ours and line.startswith("Shared_"):
             program += int(line.split()[1])
-    return program + private_kib(agent.pid)
+    return program + memory_kib(agent.pid, "Private_")
 
 
 def of(agent):
     process = Path(f"/proc/{agent.pid}")
     state = agent.host.path(residents.STATE)
-    return Footprint(private_kib(agent.pid), len(os.listdir(process / "fd")),
+    return Footprint(memory_kib(agent.pid, "Private_Dirty:"), len(os.listdir(process / "fd")),
                      len(os.listdir(process / "task")),
                      sum(len(names) + len(leaves) for _, names, leaves in os.walk(state)))
 

@@ -9,7 +9,6 @@ cgroup tree, home, /tmp and sshd, joined by one bridge. Needs root; touches no f
 """
 import contextlib
 import ctypes
-import functools
 import json
 import os
 import shutil
@@ -22,24 +21,14 @@ import time
 from pathlib import Path
 
 import launching
+from launching import SOURCE_DIR, bin_dir, is_sanitized, patient  # noqa: F401 - others take them from here
 
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 HERE = Path(__file__).resolve().parent
-SOURCE_DIR = HERE.parent.parent
 BASES = Path("/var/tmp")
 PREFIX = "dtrain-test-"
 
 libc = ctypes.CDLL(None, use_errno=True)
-
-
-def bin_dir():
-    return Path(os.environ.get("DTRAIN_BIN_DIR") or SOURCE_DIR / "build/release/bin").resolve()
-
-
-@functools.cache
-def is_sanitized():
-    """Whether the programs are built with AddressSanitizer."""
-    return b"__asan_init" in (bin_dir() / "dtrain-agent").read_bytes()
 
 
 def setns(fd, kind=0):
@@ -166,7 +155,7 @@ class Host:
                              stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
-            out, err = process.communicate(stdin, timeout=timeout)
+            out, err = process.communicate(stdin, timeout=patient(timeout))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running `dtrain launch` on a host and looking at it while it runs."""
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -17,6 +18,23 @@ SANITIZER_OPTIONS = {
     "UBSAN_OPTIONS": f"log_path={SANITIZER_REPORTS}/report:print_stacktrace=1",
     "LSAN_OPTIONS": "exitcode=99",
 }
+
+SOURCE_DIR = Path(__file__).resolve().parent.parent.parent
+
+
+def bin_dir():
+    return Path(os.environ.get("DTRAIN_BIN_DIR") or SOURCE_DIR / "build/release/bin").resolve()
+
+
+@functools.cache
+def is_sanitized():
+    """Whether the programs are built with AddressSanitizer."""
+    return b"__asan_init" in (bin_dir() / "dtrain-agent").read_bytes()
+
+
+def patient(seconds):
+    """How long a test waits for what the release build does within `seconds`."""
+    return seconds * 4 if is_sanitized() else seconds
 
 
 @dataclass
@@ -67,6 +85,7 @@ class Launch:
 
     def wait_for(self, text, timeout=30, stream="out", count=1):
         """Waits until `text` stands `count` times in the output."""
+        timeout = patient(timeout)
         deadline = time.monotonic() + timeout
         while getattr(self, stream).count(text) < count:
             if self.process.poll() is not None and getattr(self, stream).count(text) < count:
@@ -76,6 +95,7 @@ class Launch:
             time.sleep(0.01)
 
     def wait(self, timeout=60):
+        timeout = patient(timeout)
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -112,6 +132,7 @@ def read_all(file):
 
 def wait_until(condition, timeout, what):
     """Waits for an event that nobody announces, with a deadline."""
+    timeout = patient(timeout)
     deadline = time.monotonic() + timeout
     while True:
         value = condition()

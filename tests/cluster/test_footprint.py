@@ -115,7 +115,7 @@ def test_h7_jobs_of_every_end_leave_nothing(cluster):
     wait_until(lambda: more().fds <= 0 and more().files <= 0 and more().threads <= 0, 90,
                lambda: (before, more(), footprint.threads_of_libraries(agent)))
     if not hosts.is_sanitized():
-        wait_until(lambda: more().private_kib < 4 << 10, 60, more)
+        wait_until(lambda: more().written_kib < 4 << 10, 60, more)
     # The launcher's machine: no socket is left of them but of those that were killed, which the next removes.
     assert len(list(cluster.head.path("/run/dtrain").iterdir())) <= 1
     agent.stop()

@@ -187,6 +187,11 @@ def test_dry_run_needs_no_host_when_slots_are_named(cluster):
     assert result.out.count("nowhere1") == 2 and result.out.count("nowhere2") == 2
 
 
+def test_numbers_that_cannot_fit_are_refused_before_any_host_is_asked(cluster):
+    result = cluster.launch(["-N", "3", "-H", "nowhere1,nowhere2", "--", "true"])
+    assert (result.code, result.err) == (2, "dtrain: -N 3: the host list has 2 nodes\n")
+
+
 def test_result_file_tells_how_it_ended(cluster):
     cluster.launch(["--result-json", "/root/work/result.json", *cluster.hosts_flag(1), "--", "sh",
                     "-c", '[ "$RANK" != 1 ] || exit 9; sleep 60'])

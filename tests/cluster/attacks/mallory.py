@@ -10,6 +10,7 @@ import pytest
 
 import hosts
 import residents
+from launching import patient
 
 HERE = Path(__file__).resolve().parent
 DTRAIN = hosts.bin_dir() / "dtrain"
@@ -65,6 +66,7 @@ class Place:
         return self.end_attack(program, self.start_attack(program, *args), timeout)
 
     def end_attack(self, program, process, timeout):
+        timeout = patient(timeout)
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -68,7 +68,7 @@ def test_no_descriptor_leads_to_somebody_else(place, alices_job):  # noqa: F811
 
 def test_nobody_else_writes_the_agents_log(place, alices_job):  # noqa: F811
     before = alices_job.lines()
-    assert place.attack("write_log.py").splitlines()[-1] == "1"
+    assert place.attack("write_log.py").splitlines()[-1] == "done"
     lines = place.agent.log.splitlines()
     assert any("serving on" in line for line in lines), "it was cut"
     forged = [line for line in lines if "forged" in line]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attacking programs share: a job of mallory's own and its processes. They run with python3 -I, so each adds
+this folder to sys.path."""
+import contextlib
+import ctypes
+import os
+import struct
+import subprocess
+import time
+
+PIDFD_OPEN, PIDFD_GETFD = 434, 438
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def start():
+    return subprocess.Popen([os.environ["DTRAIN"], "launch", "--bind", "none", "-np", "1", "--", "sleep", "600"],
+                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def end(job):
+    job.terminate()
+    job.wait()
+
+
+def is_shepherd(line):
+    return line.endswith(b"\0shepherd\0")
+
+
+def is_worker(line):
+    return line == b"sleep\x00600\0"
+
+
+def find(is_it, seconds=30):
+    """The pid of a process of this user's with such a command line; it may still have to start."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{entry}").st_uid == os.getuid():
+                    with open(f"/proc/{entry}/cmdline", "rb") as line:
+                        if is_it(line.read()):
+                            return int(entry)
+        time.sleep(0.02)
+    raise SystemExit(f"no process that {is_it.__name__}")
+
+
+def take(pid, number):
+    """A descriptor of that process's."""
+    fd = libc.syscall(PIDFD_GETFD, libc.syscall(PIDFD_OPEN, pid, 0), number, 0)
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    return fd
+
+
+def varint(value):
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number, content):
+    """A field of a protobuf message: bytes, or a number."""
+    if isinstance(content, int):
+        return varint(number << 3) + varint(content)
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def frame(message):
+    """As a shepherd and its agent send messages to each other."""
+    return struct.pack("<I", len(message)) + message
