@@ -18,7 +18,7 @@ for _ in range(10_000):
     try:
         os.write(fd, FORGED)
     except BlockingIOError:
-        select.select([], [fd], [], 1)
+        select.select([], [fd], [], 0.0005)  # nobody reads more than its share: this line is not written
 with contextlib.suppress(OSError):
     os.ftruncate(fd, 0)
 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as end:
