@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Headers of others that most of our sources include, compiled once per build: a third less work for a
-# build from a cold cache. In the release build only of the tests, so that it shows that every source of
-# a program includes what it uses.
+# Headers of others that most of our sources include, compiled once per build, and several sources compiled
+# as one: much less work for a build from a cold cache. In the release build only for the tests, so
+# that it shows that every source of a program includes what it uses.
 set(DTRAIN_PRECOMPILE "" CACHE STRING
-    "Precompile the headers that most sources include, and compile several sources as one: all, tests or none")
+    "Precompile common headers and compile several sources as one for: all, tests, or nothing (empty)")
+if(NOT DTRAIN_PRECOMPILE MATCHES "^(all|tests)?$")
+  message(FATAL_ERROR "DTRAIN_PRECOMPILE is \"${DTRAIN_PRECOMPILE}\": it must be all, tests or empty")
+endif()
 if(NOT DTRAIN_PRECOMPILE)
   function(dtrain_precompiled)
   endfunction()

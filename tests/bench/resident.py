@@ -82,7 +82,7 @@ def main():
               f"{median(times[1][way]) * 1000:.0f} ms")
     growth = [after - before for before, after in zip(taken[0], taken[-1])]
     print()
-    checks = [verdict("growth of an agent's private memory, KiB",
+    checks = [verdict("growth of the memory that an agent has written to, KiB",
                       max(more.written_kib for more in growth), MEMORY_KIB)]
     checks += [verdict(f"growth of an agent's {name}", max(getattr(more, name) for more in growth), 0)
                for name in ("fds", "threads", "files")]

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import hosts
-from launching import patient
 
 # The pushed agent is kept for the next launch, a half-written one is not; and the folder for status
 # sockets, but none of these.
@@ -129,7 +128,7 @@ class Leftovers:
 
     def wait_for_none(self, seconds):
         """What is still there after `seconds`; returns at once when nothing is."""
-        deadline = time.monotonic() + patient(seconds)
+        deadline = time.monotonic() + seconds
         while True:
             found = self.find()
             if not found or time.monotonic() > deadline:
@@ -155,14 +154,13 @@ class Leftovers:
 
 def wait_until_seen(before, seconds=10):
     """Something is found, and it stays: not the last of an ssh session."""
-    deadline = time.monotonic() + patient(seconds)
+    deadline = time.monotonic() + seconds
     while not before.wait_for_none(1):
         assert time.monotonic() < deadline, "nothing was found"
 
 
 def wait_for_no_processes(cluster, seconds, hosts=None):
     """For bounds that a fault row states: all processes gone within `seconds`."""
-    seconds = patient(seconds)
     deadline = time.monotonic() + seconds
     while True:
         left = [(host.name, *row) for host in hosts or cluster.hosts for row in processes(host)]

@@ -6,7 +6,11 @@ import ctypes
 import os
 import struct
 import subprocess
+import sys
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(__file__)))
+from abuse import field  # noqa: E402, F401 - of a protobuf message
 
 PIDFD_OPEN, PIDFD_GETFD = 434, 438
 
@@ -50,21 +54,6 @@ def take(pid, number):
     fd = libc.syscall(PIDFD_GETFD, libc.syscall(PIDFD_OPEN, pid, 0), number, 0)
     assert fd >= 0, os.strerror(ctypes.get_errno())
     return fd
-
-
-def varint(value):
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
-
-
-def field(number, content):
-    """A field of a protobuf message: bytes, or a number."""
-    if isinstance(content, int):
-        return varint(number << 3) + varint(content)
-    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def frame(message):

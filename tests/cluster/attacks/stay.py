@@ -48,5 +48,5 @@ def respawn(shepherd, worker):
 
 job = own_job.start()
 {"say": say, "respawn": respawn}[sys.argv[1]](own_job.find(own_job.is_shepherd), own_job.find(own_job.is_worker))
-time.sleep(SECONDS)  # the attack goes on, or works
+time.sleep(SECONDS)  # as long as the attack lasts
 own_job.end(job)

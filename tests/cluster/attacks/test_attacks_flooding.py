@@ -24,7 +24,7 @@ def test_what_a_shepherd_says_is_not_kept_without_end(place, alices_job, how):  
     assert taken > 300, taken
     if not hosts.is_sanitized():
         assert peak.memory - before < 280 * MIB, f"{(peak.memory - before) / MIB:.0f} MiB more"
-    # Mallory's job was cut off from its launcher: it ends with its lease.
-    wait_until(lambda: len(place.agent.jobs()) == 1, 40, lambda: place.agent.log)
     result = place.start_launch("--", "echo", "fine", user="alice").wait(30)
     assert result.code == 0, (result, place.agent.log)
+    # Mallory's jobs were cut off from their launchers: they end with their leases.
+    wait_until(lambda: len(place.agent.jobs()) == 1, 40, lambda: place.agent.log)

@@ -136,7 +136,7 @@ class RpcStream : public ::testing::Test {
   bool OnServer(std::function<bool()> task) {
     std::packaged_task<bool()> asked(std::move(task));
     std::future<bool> answer = asked.get_future();
-    server_loop_.Post([&asked] { asked(); });
+    server_loop_.Post([asked = std::move(asked)]() mutable { asked(); });
     return answer.get();
   }
   auto SessionCall() {
