@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""take_descriptors.py LAUNCHES AGENT: as mallory, launches again and again, and takes every descriptor
-that the kernel gives out of each process that the agent makes for her, as soon as it gives any. What
-leads to somebody else is written to stdout; the last line counts what was taken."""
+"""take_descriptors.py PROCESSES AGENT: as mallory, launches until she was early enough for that many of the
+processes that the agent makes for her, and takes every descriptor that the kernel gives out of them, as soon as it
+gives any. What leads to somebody else is written to stdout; the last line counts what was taken."""
 import ctypes
 import fcntl
 import os
@@ -124,12 +124,14 @@ def watch(agent, over):
         last = now
 
 
-def main(launches, agent):
+def main(wanted, agent):
     over = threading.Event()
     watcher = threading.Thread(target=watch, args=(agent, over))
     watcher.start()
     failed = 0
-    for _ in range(launches):
+    for _ in range(20 * wanted):
+        if processes >= wanted:
+            break
         done = subprocess.run([os.environ["DTRAIN"], "launch", "--bind", "none", "-np", "1", "--",
                                "/bin/true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True)
