@@ -7,13 +7,16 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/posix_error.h"
+#include "common/log/log.h"
 #include "common/os/cgroup.h"
 
 namespace dtrain::loop {
@@ -46,9 +49,31 @@ int WriteAll(int fd, absl::string_view bytes, GoOn go_on) {
   return 0;
 }
 
+// Set while this thread starts one of ours, whose refusal is an error of its own.
+thread_local bool starting_ours = false;
+
 }  // namespace
 
+// gRPC goes on without a word when the system refuses it a thread, and then may wait for ever. The
+// linker leads each call of pthread_create in the program here (CMakeLists.txt, --wrap).
+extern "C" {
+int __real_pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                          void* (*start)(void*), void* argument);
+int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                          void* (*start)(void*), void* argument) {
+  static std::atomic<bool> warned = false;
+  const int error = __real_pthread_create(thread, attributes, start, argument);
+  if (error == EAGAIN && !starting_ours && !warned.exchange(true)) {
+    log::Warn(absl::StrCat("a library was refused a thread, as ", os::ReachedProcessLimit(),
+                           " is reached; what needs it may hang: raise the limit"));
+  }
+  return error;
+}
+}
+
 absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocable<void()> body) {
+  starting_ours = true;
+  absl::Cleanup started = [] { starting_ours = false; };
   try {  // the only way it has to say that there is none
     return std::thread([body = std::move(body)]() mutable {
       BlockAllSignals();

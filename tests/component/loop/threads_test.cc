@@ -3,14 +3,19 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "common/log/log.h"
 #include "common/os/fd.h"
 
 namespace dtrain::loop {
@@ -34,6 +39,28 @@ class ThreadsTest : public ::testing::Test {
   }
   Loop loop_;
 };
+
+// H10. In a process of its own: it becomes a user who may have no more of them.
+TEST(RefusedThreadsTest, WhatALibraryIsRefusedIsLoggedOnceAndWhatWeAreIsAnError) {
+  const auto refused = [] {
+    const rlimit none{1, 1};
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(2);
+    if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(3);
+    log::Init("test", log::Level::kWarning);
+    if (StartThread("count", [] {}).ok()) _exit(4);
+    for (int i = 0; i < 2; ++i) {
+      pthread_t thread;
+      if (pthread_create(
+              &thread, nullptr, [](void* p) { return p; }, nullptr) != EAGAIN)
+        _exit(5);
+      std::fputs(i == 0 ? "first\n" : "second\n", stderr);
+    }
+    _exit(0);
+  };
+  EXPECT_EXIT(
+      refused(), ::testing::ExitedWithCode(0),
+      "^[^\n]*a library was refused a thread, as RLIMIT_NPROC \\(1, [^\n]*\nfirst\nsecond\n$");
+}
 
 TEST_F(ThreadsTest, PoolRunsAtMostItsLimitAtATime) {
   std::atomic<int> running = 0;
