@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <utility>
@@ -16,7 +17,8 @@
 namespace dtrain::agent {
 namespace {
 
-constexpr int kBacklog = 128;
+// The system's most, as for the sockets of this node (resident.cc).
+constexpr int kBacklog = SOMAXCONN;
 // After accept failed for lack of descriptors: others may close some.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(200);
 

@@ -27,7 +27,9 @@ namespace dtrain::agent {
 namespace {
 
 constexpr char kSystemDirectory[] = "/run/dtrain-agent";
-constexpr int kBacklog = 128;
+// The system's most: who has too many connections is refused once they are accepted, and keeps
+// nobody else out until then.
+constexpr int kBacklog = SOMAXCONN;
 
 std::string UserDirectory() {
   const char* runtime = getenv("XDG_RUNTIME_DIR");

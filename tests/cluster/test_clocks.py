@@ -68,58 +68,56 @@ def set_clock(host, seconds):
     (work / "new").rename(work / "skew")
 
 
-# A sanitizer's library has to come first.
-if not hosts.is_sanitized():
-    @pytest.mark.parametrize("seconds", [3600, -3600])
-    def test_c10_a_wrong_clock_is_no_silence(make_cluster, seconds):
-        cluster = make_cluster(1)
-        node0 = cluster.nodes[0]
-        node0.cluster = cluster
-        agent = residents.Resident(node0, env=environment(node0, seconds)).start()
-        started = cluster.start_launch(
-            ["--lease", "6s", "-H", "node0:2", "--", "sh", "-c",
-             "echo up; sleep 8; echo later"])
-        started.wait_for("up", count=2)
-        told = node0.run([hosts.bin_dir() / "dtrain", "ps", "--json"])
-        (job,) = json.loads(told.stdout)["on_nodes"]
-        assert 0 <= job["seconds"] < 60, job
-        result = started.wait(40)
-        assert result.code == 0 and result.out.count("later") == 2, result
-        assert not result.tells_of_loss, result
-        agent.stop()
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_c10_a_wrong_clock_is_no_silence(make_cluster, seconds):
+    cluster = make_cluster(1)
+    node0 = cluster.nodes[0]
+    node0.cluster = cluster
+    agent = residents.Resident(node0, env=environment(node0, seconds)).start()
+    started = cluster.start_launch(
+        ["--lease", "6s", "-H", "node0:2", "--", "sh", "-c",
+         "echo up; sleep 8; echo later"])
+    started.wait_for("up", count=2)
+    told = node0.run([hosts.bin_dir() / "dtrain", "ps", "--json"])
+    (job,) = json.loads(told.stdout)["on_nodes"]
+    assert 0 <= job["seconds"] < 60, job
+    result = started.wait(40)
+    assert result.code == 0 and result.out.count("later") == 2, result
+    assert not result.tells_of_loss, result
+    agent.stop()
 
-    # C17: the clocks of a host and of the launcher are set while a job runs, each the other way.
-    @pytest.mark.parametrize("seconds", [3600, -3600])
-    def test_c17_clocks_that_are_set_while_a_job_runs(make_cluster, seconds):
-        cluster = make_cluster(2)
-        for host in (cluster.head, *cluster.nodes):
-            host.cluster = cluster
-        first, second = cluster.nodes
-        agent = residents.Resident(first, env=environment(first, 0)).start()
-        trace = f"{cluster.base}/trace.json"
-        started = cluster.start_launch(
-            ["--lease", "5s", "--timeline", trace, "-H", "node0:1,node1:1", "--", "sh", "-c",
-             "echo up; until [ -e /root/work/go ]; do sleep 0.1; done; echo later"],
-            env=environment(cluster.head, 0))
-        started.wait_for("up", count=2)
-        set_clock(first, seconds)
-        set_clock(cluster.head, -seconds)
-        time.sleep(7)  # longer than the lease
-        for node in (first, second):  # noqa: F402
-            (cluster.work(node) / "go").touch()
-        result = started.wait(40)
-        assert result.code == 0 and result.out.count("later") == 2, result
-        assert not result.tells_of_loss and "heard" not in result.err, result
-        with open(trace, encoding="utf-8") as file:
-            lives = [event for event in json.load(file) if event["name"] == "worker"]
-        assert len(lives) == 2
-        for life in lives:
-            assert -1e5 <= life["ts"] and life["ts"] + life["dur"] <= result.seconds * 1e6 + 1e5, life
-        agent.stop()
+# C17: the clocks of a host and of the launcher are set while a job runs, each the other way.
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_c17_clocks_that_are_set_while_a_job_runs(make_cluster, seconds):
+    cluster = make_cluster(2)
+    for host in (cluster.head, *cluster.nodes):
+        host.cluster = cluster
+    first, second = cluster.nodes
+    agent = residents.Resident(first, env=environment(first, 0)).start()
+    trace = f"{cluster.base}/trace.json"
+    started = cluster.start_launch(
+        ["--lease", "5s", "--timeline", trace, "-H", "node0:1,node1:1", "--", "sh", "-c",
+         "echo up; until [ -e /root/work/go ]; do sleep 0.1; done; echo later"],
+        env=environment(cluster.head, 0))
+    started.wait_for("up", count=2)
+    set_clock(first, seconds)
+    set_clock(cluster.head, -seconds)
+    time.sleep(7)  # longer than the lease
+    for node in (first, second):  # noqa: F402
+        (cluster.work(node) / "go").touch()
+    result = started.wait(40)
+    assert result.code == 0 and result.out.count("later") == 2, result
+    assert not result.tells_of_loss and "heard" not in result.err, result
+    with open(trace, encoding="utf-8") as file:
+        lives = [event for event in json.load(file) if event["name"] == "worker"]
+    assert len(lives) == 2
+    for life in lives:
+        assert -1e5 <= life["ts"] and life["ts"] + life["dur"] <= result.seconds * 1e6 + 1e5, life
+    agent.stop()
 
-    # Certificates are of a time that is yet to come there.
-    def test_c10_a_clock_that_refuses_certificates_is_told(node, tmp_path):  # noqa: F811
-        tcp = Tcp(node, tmp_path)
-        told = node.run([hosts.bin_dir() / "dtrain-agent", "serve", *tcp.agent.flags], check=False,
-                        env=environment(node, -7200))
-        assert told.returncode == 206 and "set the clocks" in told.stderr, told
+# Certificates are of a time that is yet to come there.
+def test_c10_a_clock_that_refuses_certificates_is_told(node, tmp_path):  # noqa: F811
+    tcp = Tcp(node, tmp_path)
+    told = node.run([hosts.bin_dir() / "dtrain-agent", "serve", *tcp.agent.flags], check=False,
+                    env=environment(node, -7200))
+    assert told.returncode == 206 and "set the clocks" in told.stderr, told

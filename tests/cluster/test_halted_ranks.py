@@ -7,7 +7,9 @@ import time
 
 from launching import wait_until
 
-WAITS = ["sh", "-c", 'echo "rank $RANK pid $(cut -d " " -f 1 /proc/self/stat)"; exec sleep 600']
+# Other tests have sleeping ranks at the same time.
+SECONDS = str(10_000_000 + os.getpid())
+WAITS = ["sh", "-c", f'echo "rank $RANK pid $(cut -d " " -f 1 /proc/self/stat)"; exec sleep {SECONDS}']
 
 
 def worker(rank):
@@ -20,7 +22,7 @@ def worker(rank):
                 line = file.read()
         except OSError:
             continue
-        if line == b"sleep\0" + b"600\0" and re.search(rb"(?:^|\0)RANK=%d\0" % rank, environ):
+        if line == f"sleep\0{SECONDS}\0".encode() and re.search(rb"(?:^|\0)RANK=%d\0" % rank, environ):
             return int(pid)
     return None
 
@@ -40,7 +42,7 @@ def test_the_time_limit_tells_which_rank_is_stopped_and_since_when(cluster):
 # The program is below a script, which waits for it.
 def test_ctrl_c_tells_of_a_stopped_program_of_a_script(cluster):
     job = cluster.start_launch(["--grace", "1s", *cluster.hosts_flag(1), "--", "bash", "-c",
-                                'echo "up $$"; sleep 600; true'])
+                                f'echo "up $$"; sleep {SECONDS}; true'])
     job.wait_for("up", count=4)
     pid = wait_until(lambda: worker(3), 10, "rank 3")
     os.kill(pid, signal.SIGSTOP)
