@@ -80,7 +80,6 @@ find_package(CLI11 REQUIRED)
 add_library(dtrain_cli11 INTERFACE)
 target_link_libraries(dtrain_cli11 INTERFACE CLI11::CLI11)
 
-find_package(Gloo REQUIRED)
 find_package(GTest REQUIRED)
 
 find_package(Protobuf REQUIRED)

@@ -63,11 +63,13 @@ void CpuCommunicator::CarryOut() {
 
 // Theirs to this node: its ranks, this leader among them, shall not wait any longer.
 void CpuCommunicator::CarryIn() {
-  const MaybeError error = mesh_->Listen([this](const Leaver& leaver) { Hear(leaver); });
+  const auto hear = [this](const Leaver& leaver) { Hear(leaver); };
+  MaybeError error = mesh_->Listen(hear, Deadline::max());
   if (!error) return;
   // Between collectives others may close their connections in good order.
   while (!mesh_->told() && !leaving_.load() && !running_.load() && !group_->failure()) {
-    group_->AwaitFailure(kLook);
+    MaybeError more = mesh_->Listen(hear, std::chrono::steady_clock::now() + kLook);
+    if (mesh_->told()) error = more;
   }
   if (!leaving_.load()) group_->Fail(*error);
 }
@@ -115,8 +117,6 @@ Descriptor CpuCommunicator::Describe(const Collective& what) const {
 
 MaybeError CpuCommunicator::Run(const Collective& what, std::chrono::milliseconds timeout,
                                 Spent& spent) {
-  std::optional<SigpipeGuard> guard;
-  if (mesh_ != nullptr) guard.emplace();
   const Deadline begin = spent.begin_ns != 0 ? Deadline(std::chrono::nanoseconds(spent.begin_ns))
                                              : std::chrono::steady_clock::now();
   Work work{what, Describe(what), begin + timeout, spent, what.op == DTRAIN_AVG ? size_ : 1};

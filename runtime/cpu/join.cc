@@ -115,29 +115,27 @@ std::optional<Hello> DecodeHello(const std::string& text) {
 struct Offer {
   int fd = -1;
   uint64_t cookie = 0;
-  Mesh::Endpoint endpoint;
+  NodeEndpoint endpoint;
 };
 
 std::string Encode(const Offer& offer) {
-  std::string ports;
-  for (const uint16_t port : offer.endpoint.ports) ports += std::to_string(port) + ",";
-  return Pack({std::to_string(offer.fd), std::to_string(offer.cookie), offer.endpoint.ip, ports});
+  const NodeEndpoint& at = offer.endpoint;
+  return Pack({std::to_string(offer.fd), std::to_string(offer.cookie), at.ip,
+               std::to_string(at.port), std::string(at.token.data(), at.token.size())});
 }
 
 std::optional<Offer> DecodeOffer(const std::string& text) {
-  const auto fields = Unpack(text, 4);
+  const auto fields = Unpack(text, 5);
   if (!fields) return std::nullopt;
   Offer offer;
   offer.fd = NumberOf<int>((*fields)[0]);
   offer.cookie = NumberOf<uint64_t>((*fields)[1]);
-  offer.endpoint.ip = (*fields)[2];
-  std::string_view ports = (*fields)[3];
-  while (!ports.empty()) {
-    const size_t comma = ports.find(',');
-    if (comma == ports.npos) return std::nullopt;
-    offer.endpoint.ports.push_back(NumberOf<uint16_t>(std::string(ports.substr(0, comma))));
-    ports.remove_prefix(comma + 1);
-  }
+  NodeEndpoint& at = offer.endpoint;
+  at.ip = (*fields)[2];
+  at.port = NumberOf<uint16_t>((*fields)[3]);
+  const std::string& token = (*fields)[4];
+  if (token.size() != at.token.size()) return std::nullopt;
+  std::copy(token.begin(), token.end(), at.token.begin());
   return offer;
 }
 
@@ -242,10 +240,10 @@ Result<Join::Outcome> Join::Try(const std::vector<std::string>& nodes) {
   MaybeError attached;
   if (!failed) attached = Attach((*offers)[static_cast<size_t>(leader)], std::move(segment));
   if (!failed && made_->mesh_ != nullptr) {
-    std::vector<Mesh::Endpoint> endpoints;
+    std::vector<NodeEndpoint> endpoints;
     for (const auto& ranks : places.nodes) {
       endpoints.push_back((*offers)[static_cast<size_t>(ranks[0])].endpoint);
-      if (endpoints.back().ports.size() != places.nodes.size()) {
+      if (endpoints.back().port == 0) {
         failed =
             Error{DTRAIN_ERROR_NETWORK, "rank " + std::to_string(ranks[0]) + " could not listen"};
       }
@@ -276,7 +274,7 @@ MaybeError Join::MakeOffer(Offer& offer, SharedMemory& segment) {
   }
   std::vector<int> leaders;
   for (const auto& ranks : places.nodes) leaders.push_back(ranks[0]);
-  auto mesh = Mesh::Make(places.node, leaders, ip, deadline_);
+  auto mesh = Mesh::Make(places.node, leaders, ip);
   if (!mesh.ok()) return mesh.error();
   made_->mesh_ = std::move(*mesh);
   offer.endpoint = made_->mesh_->endpoint();

@@ -3,17 +3,22 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace dtrain::runtime {
 
-// Where the member of a node listens for those of the others.
+// Random bytes that a node's leader publishes to the job alone: a connection that shows them is not
+// a stranger's.
+using Token = std::array<char, 16>;
+
+// Where the leader of a node listens for those of the others.
 struct NodeEndpoint {
-  std::string ip;               // numeric
-  std::vector<uint16_t> ports;  // ports[n] awaits node n, its own number the streams of all
+  std::string ip;     // numeric
+  uint16_t port = 0;  // 0: it could not listen
+  Token token{};
 };
 
 // nullopt when `ip` is not numeric.

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,60 +12,31 @@
 
 #include "runtime/base/communicator.h"
 #include "runtime/base/result.h"
+#include "runtime/net/control.h"
 #include "runtime/net/endpoint.h"
+#include "runtime/net/links.h"
 #include "runtime/net/streams.h"
 
 namespace dtrain::runtime {
 
-class Mesh;
-
-// Memory that messages are sent from and received into; outlived by it, outlives neither the mesh
-// nor what is on its way.
-class MeshBuffer {
- public:
-  ~MeshBuffer();
-
-  // Messages of one pair are matched by tag, and tags in flight must differ. Sending and receiving
-  // only begin here; a message is as long as the sender says, up to what the receiver has room for.
-  MaybeError Send(int peer, uint64_t tag, size_t offset, size_t bytes);
-  MaybeError Receive(int peer, uint64_t tag, size_t offset, size_t bytes);
-  // Waits for all that has begun.
-  MaybeError Await(Deadline deadline);
-
- private:
-  friend class Mesh;
-  struct Gloo;
-  MeshBuffer(Mesh& mesh, std::unique_ptr<Gloo> gloo);
-
-  Mesh& mesh_;
-  std::unique_ptr<Gloo> gloo_;
-  int sends_ = 0;
-  int receives_ = 0;
-};
-
-// Connections between the nodes of a group, one member ("leader") per node. Gloo, whose home this
-// is, carries what is small and the reasons of failures, on a thread of its own; its exceptions end
-// here. What is large goes over streams. One thread at a time, but where it says otherwise.
+// The connections between the nodes of a group, one member ("leader") per node: to each other node
+// one for data and one for the reasons of failures. One thread at a time, but where it says
+// otherwise.
 class Mesh {
  public:
-  using Endpoint = NodeEndpoint;
-
-  // `leaders[n]` is the rank that speaks for node n, for texts. Opens one listening socket per
-  // peer.
+  // `leaders[n]` is the rank that speaks for node n, for texts. Listens on `ip`, numeric.
   static Result<std::unique_ptr<Mesh>> Make(int node, std::vector<int> leaders,
-                                            const std::string& ip, Deadline deadline);
-  ~Mesh();
+                                            const std::string& ip);
 
-  const Endpoint& endpoint() const { return endpoint_; }
+  const NodeEndpoint& endpoint() const { return endpoint_; }
   int node() const { return node_; }
   int nodes() const { return static_cast<int>(leaders_.size()); }
 
-  // Fails, naming the rank, when a connection is refused, is not there after a minute, or has not
-  // begun at the deadline.
-  MaybeError Connect(const std::vector<Endpoint>& endpoints, Deadline deadline);
+  // Fails, naming the rank, when a connection is refused, or is not there after a minute or at the
+  // deadline. All that follows is for a mesh that is connected.
+  MaybeError Connect(const std::vector<NodeEndpoint>& endpoints, Deadline deadline);
 
-  std::unique_ptr<MeshBuffer> Register(void* data, size_t bytes);
-  // Of large messages, as Streams says.
+  // As Streams says.
   void Send(int node, const char* data, size_t bytes, Flight& flight) {
     streams_->Send(node, data, bytes, flight);
   }
@@ -78,55 +49,36 @@ class Mesh {
   void Abort(const Error& reason);
   // Tells the others that a rank of this node leaves. Once; any thread.
   void TellLeaving(const Leaver& leaver);
-  // Waits until another member gives a reason, or is gone, and returns that; nullopt after
-  // StopListening, and after a wait of this process has timed out, which is for others to tell. For
-  // a thread of its own: not all of Gloo's waits end when a connection breaks.
-  // Meanwhile gives `hear` the leaving ranks of other nodes.
-  MaybeError Listen(const std::function<void(const Leaver&)>& hear);
+  // Waits until another member gives a reason, or is gone, and returns that; nullopt when neither
+  // has happened by then, and after StopListening. Each member is gone once. For a thread of its
+  // own. Meanwhile gives `hear` the leaving ranks of other nodes.
+  MaybeError Listen(const std::function<void(const Leaver&)>& hear, Deadline deadline);
   // Whether another member has given a reason. Any thread.
   bool told() { return Notice().has_value(); }
   void StopListening();  // any thread
-  // Closes the connections, after which nothing touches what is registered.
+  // Closes the connections.
   void Close();
   // Ends the wait that goes on, if any, with `reason`, and all later ones. Any thread.
   void Interrupt(const Error& reason);
 
  private:
-  friend class MeshBuffer;
-  class Context;
-
-  Mesh(int node, std::vector<int> leaders);
-  template <typename Call>
-  MaybeError Attempt(Call call);
+  Mesh(int node, std::vector<int> leaders) : node_(node), leaders_(std::move(leaders)) {}
   // The reason of what broke, which another member may have told.
   Error Explain(Error error);
-  // The buffer that is waited for from now on, or null; the reason why there shall be no wait.
-  MaybeError SetAwaited(MeshBuffer* buffer);
   MaybeError Notice();
-  std::vector<int> Lost();  // ranks
-  std::string NameLost();
-  void ExpectNotices();
-  bool TakeLeaver(int peer, Leaver& leaver);
-  bool TakeNotice(int last);
-  size_t LeaverAt(int peer) const;
+  MaybeError Interrupted();
 
   const int node_;
   const std::vector<int> leaders_;
-  Endpoint endpoint_;
-  std::shared_ptr<Context> context_;
+  NodeEndpoint endpoint_;
+  std::unique_ptr<Links> links_;  // until it is connected; then the two below
   std::unique_ptr<Streams> streams_;
-  std::vector<char> notices_;  // one per node, from it, and behind them a LeaverNotice each
-  std::vector<bool> leaver_taken_;
-  std::unique_ptr<MeshBuffer> incoming_;
+  std::unique_ptr<Control> control_;
   std::atomic<bool> stopping_{false};
-  std::mutex wait_mutex_;  // guards the three below
-  MaybeError notice_;
-  MeshBuffer* awaited_ = nullptr;
-  MaybeError interrupted_;
-  std::mutex abort_mutex_;    // Abort and TellLeaving against each other and the end of the mesh
-  std::vector<char> leaver_;  // on its way to the others
-  std::unique_ptr<MeshBuffer> outgoing_;
   std::atomic<bool> aborted_{false};
+  std::mutex mutex_;  // guards the two below
+  MaybeError notice_;
+  MaybeError interrupted_;
 };
 
 }  // namespace dtrain::runtime

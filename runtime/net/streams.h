@@ -13,7 +13,7 @@
 
 #include "runtime/base/communicator.h"
 #include "runtime/base/result.h"
-#include "runtime/net/endpoint.h"
+#include "runtime/net/socket.h"
 
 namespace dtrain::runtime {
 
@@ -27,16 +27,12 @@ struct Flight {
 // outnumber processors. One thread at a time, but where it says otherwise.
 class Streams {
  public:
-  // `leaders[n]` is the rank that speaks for node n, for texts.
-  static Result<std::unique_ptr<Streams>> Make(int node, std::vector<int> leaders,
-                                               const std::string& ip);
-  ~Streams();
+  // `leaders[n]` is the rank that speaks for node n, for texts; `sockets[n]` leads there, and is
+  // none for this node.
+  static Result<std::unique_ptr<Streams>> Make(std::vector<int> leaders,
+                                               std::vector<Socket> sockets);
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
-
-  uint16_t port() const { return port_; }
-  // Fails, naming the rank, when a connection is refused or not there at the deadline.
-  MaybeError Connect(const std::vector<NodeEndpoint>& endpoints, Deadline deadline);
 
   // Messages between two nodes carry no name and no length: both sides must ask for the same ones
   // in the same order. Empty ones are none. What goes wrong shows in Await.
@@ -57,17 +53,12 @@ class Streams {
     Flight* flight;
   };
   struct Line {
-    int fd = -1;
+    Socket socket;
     int low = 1;  // bytes that must have come before the kernel says so
     std::deque<Message> out, in;
   };
 
-  Streams(int node, std::vector<int> leaders) : node_(node), leaders_(std::move(leaders)) {}
-  MaybeError Listen(const std::string& ip);
-  MaybeError Reach(int peer, const std::vector<NodeEndpoint>& endpoints, Deadline deadline);
-  MaybeError Admit(const std::vector<NodeEndpoint>& endpoints, Deadline deadline);
-  void Welcome(std::vector<int>& strangers, const std::vector<NodeEndpoint>& endpoints);
-  std::vector<int> Missing() const;  // ranks
+  explicit Streams(std::vector<int> leaders) : leaders_(std::move(leaders)) {}
   MaybeError Poll(Deadline deadline);
   // What moved, or -1 with errno; 0 when the other side has closed.
   static ssize_t Write(Line& line);
@@ -77,12 +68,9 @@ class Streams {
   Error Lost(size_t node, ssize_t result) const;
   Error Late(const Flight& flight) const;
 
-  const int node_;
   const std::vector<int> leaders_;
   std::vector<Line> lines_;  // by node
-  int listener_ = -1;
-  int interrupt_ = -1;  // an eventfd
-  uint16_t port_ = 0;
+  Socket interrupt_;         // an eventfd
 };
 
 }  // namespace dtrain::runtime

@@ -214,9 +214,7 @@ def scanning(scanner, nodes):
         thread.join()
 
 
-# Gloo's pairs have a port each, and take whoever comes first for their peer: of a reset the rank dies
-# (SIGABRT), of any other stranger it waits in vain for `init`'s time. Our own streams know their peers.
-@pytest.mark.xfail(strict=True, reason="Gloo takes a stranger for its peer")
+# Each leader listens on one port; who does not know its token is turned away.
 def test_c5_ranks_that_wait_for_the_last_one(cluster, scanner, loop):  # noqa: F811
     nodes = cluster.nodes[:3]
     for host in nodes:

@@ -21,7 +21,7 @@ def cuda_built():
 
 
 def gloo_built():
-    """True: the CPU backend uses Gloo between nodes."""
+    """True: there is a backend for CPUs, which is what programs ask with it. It is not Gloo."""
     return True
 
 

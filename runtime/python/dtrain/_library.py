@@ -98,7 +98,7 @@ class Library:
 
     def __init__(self, path):
         self.path = str(path)
-        # ctypes opens it for itself (RTLD_LOCAL): it meets no symbol of torch's own Gloo.
+        # ctypes opens it for itself (RTLD_LOCAL): no other library meets its symbols.
         self._c = ctypes.CDLL(self.path)
         self._functions = {}
         self._inside = set()  # the threads that are in a call, by their idents

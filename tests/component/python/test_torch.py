@@ -421,15 +421,15 @@ print("loss", metric_average(loss.item(), "avg_loss"))
 """
 
 
-def script_with_both_glooes(first, second):
+def script_with_both(first, second):
     load = "dtrain; dtrain.library_version()"
     return BOTH.format(first=first.replace("dtrain", load), second=second.replace("dtrain", load))
 
 
 def test_torchs_own_gloo_in_the_same_process_after_libdtrain(launch, tmp_path):
-    """libdtrain has a Gloo of its own; neither may see the other's."""
+    """Both have connections, threads and a watch on the other ranks; neither may disturb the other's."""
     script = tmp_path / "both.py"
-    script.write_text(script_with_both_glooes("dtrain", "torch"))
+    script.write_text(script_with_both("dtrain", "torch"))
     code, out, err = launch(2, script)
     assert code == 0 and out.count("both") == 2, out + err
 
@@ -439,7 +439,7 @@ def test_torchs_own_gloo_before_it_and_scripts_as_users_write_them(launch, tmp_p
     goes on."""
     horovod = HOROVOD.replace("import horovod.torch as hvd", "import dtrain.torch as hvd")
     script = tmp_path / "scripts.py"
-    texts = [script_with_both_glooes("torch", "dtrain"), OVERLAP, horovod]
+    texts = [script_with_both("torch", "dtrain"), OVERLAP, horovod]
     script.write_text(f"for text in {texts!r}:\n    exec(text, {{}})\n")
     code, out, err = launch(2, script)
     assert code == 0, out + err

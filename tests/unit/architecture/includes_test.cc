@@ -38,7 +38,6 @@ const std::map<std::string, std::string> kLibraries = {
     {"openssl/", "OpenSSL"},
     {"nlohmann/", "nlohmann/json"},
     {"CLI/", "CLI11"},
-    {"gloo/", "Gloo"},
 };
 
 std::vector<std::string> Backticked(const std::string& text) {
