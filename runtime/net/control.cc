@@ -19,9 +19,9 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kLongestText = 1000;
-constexpr Milliseconds kGlance{5};
+constexpr Milliseconds kLookAgain{5};
 
-enum Kind : uint32_t { kFailure = 1, kDeparture = 2 };
+enum Message : uint32_t { kFailure = 1, kDeparture = 2 };
 
 struct Head {
   uint32_t kind;
@@ -30,15 +30,9 @@ struct Head {
   uint32_t bytes;  // of the text that follows
 };
 
-int MillisecondsUntil(Deadline deadline) {
-  const auto left =
-      std::chrono::ceil<Milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
-}
-
 // A machine that lost its power, or its network, sends no end of the connection: asked for after
 // half a minute of silence, and given up after another.
-void KeepAlive(int fd) {
+void WatchForSilence(int fd) {
   const int on = 1, idle = 30, interval = 10, count = 3;
   (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
@@ -46,7 +40,7 @@ void KeepAlive(int fd) {
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
-std::string Clean(std::string text) {
+std::string Readable(std::string text) {
   for (char& c : text) {
     if (c < 0x20 || c > 0x7e) c = '?';
   }
@@ -66,7 +60,7 @@ Result<std::unique_ptr<Control>> Control::Make(std::vector<Socket> sockets) {
     Line& line = control->lines_.emplace_back();
     line.socket = std::move(socket);
     line.open = static_cast<bool>(line.socket);
-    if (line.open) KeepAlive(line.socket.fd());
+    if (line.open) WatchForSilence(line.socket.fd());
   }
   return control;
 }
@@ -132,7 +126,7 @@ bool Control::Take(int node) {
     const bool known = head.value > DTRAIN_OK && head.value <= DTRAIN_ERROR_DEVICE;
     news.kind = News::kFailed;
     news.error = {known ? static_cast<dtrain_status>(head.value) : DTRAIN_ERROR_NETWORK,
-                  Clean(received.substr(sizeof(head), head.bytes))};
+                  Readable(received.substr(sizeof(head), head.bytes))};
   }
   received.erase(0, sizeof(head) + head.bytes);
   news_.push_back(std::move(news));
@@ -173,7 +167,7 @@ void Control::Finish(Deadline deadline) {
   };
   while (std::any_of(lines_.begin(), lines_.end(), on_its_way) &&
          std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(kGlance);
+    std::this_thread::sleep_for(kLookAgain);
   }
   for (const Line& line : lines_) {
     if (line.socket) (void)shutdown(line.socket.fd(), SHUT_WR);

@@ -36,11 +36,6 @@ static_assert(sizeof(Card) == 32, "both sides take it for this long");
 
 Deadline Now() { return std::chrono::steady_clock::now(); }
 
-int MillisecondsUntil(Deadline deadline) {
-  const auto left = std::chrono::ceil<Milliseconds>(deadline - Now());
-  return static_cast<int>(std::clamp(left, Milliseconds(0), Milliseconds(1000)).count());
-}
-
 Socket MakeSocket(const sockaddr_storage& address) {
   return Socket(socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }

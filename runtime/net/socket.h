@@ -3,9 +3,21 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <utility>
 
+#include "runtime/base/communicator.h"
+
 namespace dtrain::runtime {
+
+// For poll: rounded up, an hour at most, 0 when it has passed.
+inline int MillisecondsUntil(Deadline deadline) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 3'600'000));
+}
 
 // Owns the descriptor of a socket, or none (-1).
 class Socket {

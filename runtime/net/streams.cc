@@ -13,17 +13,10 @@
 namespace dtrain::runtime {
 namespace {
 
-using Milliseconds = std::chrono::milliseconds;
-
 // Messages that one system call handles.
 constexpr size_t kPieces = 16;
 // The reader sleeps until so much is there: each wake costs a change of process.
 constexpr size_t kLow = size_t{128} << 10;
-
-int MillisecondsLeft(Deadline deadline) {
-  const auto left = std::chrono::ceil<Milliseconds>(deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp(left, Milliseconds(0), Milliseconds(1000)).count());
-}
 
 bool Over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
 
@@ -144,7 +137,7 @@ MaybeError Streams::Poll(Deadline deadline) {
     entries.push_back({events == 0 ? -1 : line.socket.fd(), static_cast<short>(events), 0});
     if (!line.in.empty()) SetLow(line);
   }
-  if (poll(entries.data(), entries.size(), MillisecondsLeft(deadline)) <= 0) return std::nullopt;
+  if (poll(entries.data(), entries.size(), MillisecondsUntil(deadline)) <= 0) return std::nullopt;
   if (entries[0].revents != 0) return Error{DTRAIN_ERROR_NETWORK, "the wait was interrupted"};
   for (size_t node = 0; node < lines_.size(); ++node) {
     Line& line = lines_[node];
