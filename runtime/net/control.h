@@ -24,8 +24,8 @@ class Control {
     enum Kind { kFailed, kLeaving, kLost };
     Kind kind = kLost;
     int node = -1;
-    Error error;    // kFailed: the reason; kLost: what happened to the connection
-    Leaver leaver;  // kLeaving
+    Error error{DTRAIN_OK, {}};  // kFailed: the reason; kLost: what happened to the connection
+    Leaver leaver;               // kLeaving
   };
 
   // `sockets[n]` leads to node n, and is none for this node.
