@@ -23,6 +23,13 @@ class Bootstrap {
   virtual int size() const = 0;
   // Collective: gives `mine` (any bytes, up to a few KiB) and returns everybody's, by rank.
   virtual Result<std::vector<std::string>> Exchange(const std::string& mine, Deadline deadline) = 0;
+  // The same for a rank that needs only what those in `from` give: of the others it may get "". Who
+  // gives "" costs nothing.
+  virtual Result<std::vector<std::string>> ExchangeSome(const std::string& mine,
+                                                        const std::vector<int>& /*from*/,
+                                                        Deadline deadline) {
+    return Exchange(mine, deadline);
+  }
 };
 
 // A rank that has said that it leaves the job, and how many calls of Run it has made.

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace dtrain::runtime {
@@ -107,15 +108,31 @@ Result<std::vector<std::string>> PmiBootstrap::Exchange(const std::string& mine,
                                                         Deadline deadline) {
   if (MaybeError error = Put(mine, deadline)) return *error;
   if (MaybeError error = pmi_.Barrier(deadline)) return *error;
-  std::vector<std::string> all;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) {
-      all.push_back(mine);
-      continue;
-    }
+  std::vector<int> everybody(static_cast<size_t>(size_));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  return GetAll(mine, everybody, deadline);
+}
+
+Result<std::vector<std::string>> PmiBootstrap::ExchangeSome(const std::string& mine,
+                                                            const std::vector<int>& from,
+                                                            Deadline deadline) {
+  if (!mine.empty()) {
+    if (MaybeError error = Put(mine, deadline)) return *error;
+  }
+  if (MaybeError error = pmi_.Barrier(deadline)) return *error;
+  return GetAll(mine, from, deadline);
+}
+
+Result<std::vector<std::string>> PmiBootstrap::GetAll(const std::string& mine,
+                                                      const std::vector<int>& from,
+                                                      Deadline deadline) {
+  std::vector<std::string> all(static_cast<size_t>(size_));
+  all[static_cast<size_t>(rank_)] = mine;
+  for (const int peer : from) {
+    if (peer == rank_) continue;
     auto bytes = Get(peer, deadline);
     if (!bytes.ok()) return bytes.error();
-    all.push_back(std::move(*bytes));
+    all[static_cast<size_t>(peer)] = std::move(*bytes);
   }
   ++exchanges_;
   return all;

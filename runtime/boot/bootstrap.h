@@ -37,11 +37,16 @@ class PmiBootstrap : public Bootstrap {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Result<std::vector<std::string>> Exchange(const std::string& mine, Deadline deadline) override;
+  Result<std::vector<std::string>> ExchangeSome(const std::string& mine,
+                                                const std::vector<int>& from,
+                                                Deadline deadline) override;
 
  private:
   std::string Key(int rank, size_t piece) const;
   MaybeError Put(const std::string& mine, Deadline deadline);
   Result<std::string> Get(int rank, Deadline deadline);
+  Result<std::vector<std::string>> GetAll(const std::string& mine, const std::vector<int>& from,
+                                          Deadline deadline);
 
   PmiClient& pmi_;
   const int rank_;

@@ -160,7 +160,7 @@ class Join {
   MaybeError Greet();
   Result<Outcome> Try(const std::vector<std::string>& nodes);
   MaybeError MakeOffer(Offer& offer, SharedMemory& segment);
-  Result<std::vector<Offer>> Offers(const Offer& mine);
+  Result<std::vector<Offer>> Offers(const Offer& mine);  // by rank
   MaybeError Attach(const Offer& offer, SharedMemory segment);
   std::vector<SharedMemory> OpenArenas() const;
   bool MayRead() const;
@@ -281,14 +281,21 @@ MaybeError Join::MakeOffer(Offer& offer, SharedMemory& segment) {
   return std::nullopt;
 }
 
+// Of the ranks that this one needs: leaders meet all leaders, the others only their own.
 Result<std::vector<Offer>> Join::Offers(const Offer& mine) {
-  auto texts = bootstrap_.Exchange(Encode(mine), deadline_);
+  const Places& places = made_->places_;
+  std::vector<int> from{places.here()[0]};
+  if (places.leader()) {
+    from.clear();
+    for (const auto& ranks : places.nodes) from.push_back(ranks[0]);
+  }
+  auto texts = bootstrap_.ExchangeSome(places.leader() ? Encode(mine) : "", from, deadline_);
   if (!texts.ok()) return texts.error();
-  std::vector<Offer> offers;
-  for (size_t r = 0; r < texts->size(); ++r) {
-    const auto offer = DecodeOffer((*texts)[r]);
-    if (!offer) return BadRecord(static_cast<int>(r));
-    offers.push_back(*offer);
+  std::vector<Offer> offers(texts->size());
+  for (const int rank : from) {
+    const auto offer = DecodeOffer((*texts)[static_cast<size_t>(rank)]);
+    if (!offer) return BadRecord(rank);
+    offers[static_cast<size_t>(rank)] = *offer;
   }
   return offers;
 }

@@ -2,6 +2,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
+#include <optional>
+#include <regex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -252,6 +256,39 @@ TEST(ApiTest, PlacesFollowTheLaunchersMapping) {
       },
       options);
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 0, 0}));
+}
+
+// What a table holds and what is asked of it must not grow with ranks times ranks: only leaders say
+// where they listen, and only leaders ask all others.
+TEST(ApiTest, OnlyLeadersTellWhereTheyListenAndAskEachOther) {
+  RanksOptions options;
+  options.mapping = "(vector,(0,3,2))";
+  options.environment["DTRAIN_ADDRESS"] = "127.0.0.1";
+  // The third exchange; the key's last numbers are a rank and a piece.
+  const std::regex offer("cmd=(put|get) .*key=dtrain-0\\.2-([0-9]+)-0( .*)?");
+  std::set<std::string> put;
+  std::map<int, std::set<std::string>> asked;
+  options.instead = [&](int rank, const std::string& line) -> std::optional<std::string> {
+    std::smatch found;
+    if (!std::regex_match(line, found, offer)) return std::nullopt;
+    (found[1] == "put" ? put : asked[rank]).insert(found[2]);
+    return std::nullopt;
+  };
+  const auto ends = Ranks::Run(
+      6,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_node_rank(), rank / 2);
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      options);
+  EXPECT_EQ(ends, std::vector<int>(6, 0));
+  using Set = std::set<std::string>;
+  EXPECT_EQ(put, (Set{"0", "2", "4"}));
+  EXPECT_EQ(
+      asked,
+      (std::map<int, Set>{
+          {0, {"2", "4"}}, {1, {"0"}}, {2, {"0", "4"}}, {3, {"2"}}, {4, {"0", "2"}}, {5, {"4"}}}));
 }
 
 TEST(ApiTest, WithoutAMappingRanksOnOneHostAreOneNode) {
