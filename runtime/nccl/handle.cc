@@ -237,7 +237,7 @@ void NcclHandle::RunAbort(const Error& reason) {
   {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kStuckCall, [this] { return calls_ == 0; });
-    comm = std::exchange(comm_, nullptr);
+    comm = ending_ = std::exchange(comm_, nullptr);
   }
   // NCCL allows an abort while another call is stuck.
   const bool done = comm == nullptr || RunBounded(
@@ -257,6 +257,7 @@ void NcclHandle::RunAbort(const Error& reason) {
     _exit(kStalled);
   }
   const std::lock_guard lock(mutex_);
+  ending_ = nullptr;
   aborted_ = true;
   changed_.notify_all();
 }

@@ -98,6 +98,9 @@ class NcclHandle : public Watched, public std::enable_shared_from_this<NcclHandl
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   abi::NcclComm* comm_ = nullptr;
+  // While it is aborted: else a thread that is just beginning may be all that knows of it, which
+  // LeakSanitizer takes for a leak in a process that exits then.
+  abi::NcclComm* ending_ = nullptr;
   MaybeError broken_;
   int calls_ = 0;  // threads inside NCCL
   bool aborting_ = false;
