@@ -240,22 +240,23 @@ void OutputRouter::Finish(loop::Task done) {
   TellFolded();
   fold_timer_.Cancel();
   streams_.clear();
-  auto last = [this, alive = alive_, done = std::move(done)]() mutable {
+  auto written = [this, alive = alive_, done = std::move(done)]() mutable {
     if (!*alive) return;
-    if (files_ == nullptr) {
-      done();
-    } else {
-      files_->WhenIdle(std::move(done));
-    }
+    err_->Finish([this, alive, done = std::move(done)]() mutable {
+      if (!*alive) return;
+      if (out_ == nullptr) {
+        done();
+      } else {
+        out_->Finish(std::move(done));
+      }
+    });
   };
-  err_->Finish([this, alive = alive_, last = std::move(last)]() mutable {
-    if (!*alive) return;
-    if (out_ == nullptr) {
-      last();
-    } else {
-      out_->Finish(std::move(last));
-    }
-  });
+  // The files first: what goes wrong with them is told on stderr.
+  if (files_ == nullptr) {
+    written();
+  } else {
+    files_->WhenIdle(std::move(written));
+  }
 }
 
 }  // namespace dtrain::output
