@@ -17,7 +17,7 @@
 namespace dtrain::agent {
 namespace {
 
-// The system's most, as for the sockets of this node (resident.cc).
+// The system's maximum, as for the sockets of this node (resident.cc).
 constexpr int kBacklog = SOMAXCONN;
 // After accept failed for lack of descriptors: others may close some.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(200);

@@ -27,8 +27,8 @@ namespace dtrain::agent {
 namespace {
 
 constexpr char kSystemDirectory[] = "/run/dtrain-agent";
-// The system's most: who has too many connections is refused once they are accepted, and keeps
-// nobody else out until then.
+// The system's maximum: a user with too many connections is refused only once they are accepted,
+// and must not keep others out until then.
 constexpr int kBacklog = SOMAXCONN;
 
 std::string UserDirectory() {

@@ -19,8 +19,8 @@
 namespace dtrain::loop {
 
 // Starts a thread that no signal interrupts. RESOURCE_EXHAUSTED, with the limit that was reached,
-// where the system gives none; `what` says what it was for: "connect to gpu01". The first thread
-// that a library was refused is a warning in the log.
+// where the system gives none; `what` says what it was for: "connect to gpu01". The first
+// time the system refuses a library a thread is logged as a warning.
 absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocable<void()> body);
 
 // Runs blocking calls (libssh, name resolution) off the loop, at most `threads` at a time, in the

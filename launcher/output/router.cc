@@ -251,7 +251,7 @@ void OutputRouter::Finish(loop::Task done) {
       }
     });
   };
-  // The files first: what goes wrong with them is told on stderr.
+  // The files first, because their errors are reported on stderr.
   if (files_ == nullptr) {
     written();
   } else {

@@ -23,8 +23,8 @@ class Bootstrap {
   virtual int size() const = 0;
   // Collective: gives `mine` (any bytes, up to a few KiB) and returns everybody's, by rank.
   virtual Result<std::vector<std::string>> Exchange(const std::string& mine, Deadline deadline) = 0;
-  // The same for a rank that needs only what those in `from` give: of the others it may get "". Who
-  // gives "" costs nothing.
+  // The same for a rank that needs only what those in `from` give; the entries of others may be
+  // empty. A rank that nobody asks may give "", which costs nothing.
   virtual Result<std::vector<std::string>> ExchangeSome(const std::string& mine,
                                                         const std::vector<int>& /*from*/,
                                                         Deadline deadline) {

@@ -16,8 +16,8 @@
 
 namespace dtrain::runtime {
 
-// One TCP connection to each other node for what is no collective: why a rank there has failed, or
-// that it leaves the job. One thread waits for news; any may tell.
+// One TCP connection to each other node for everything but collectives: why a rank has failed, or
+// that it leaves the job. One thread waits for news; any thread may send it.
 class Control {
  public:
   struct News {
@@ -33,8 +33,8 @@ class Control {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // The next thing that another node tells; nullopt when there is none by then, and after Stop.
-  // Each connection is lost once.
+  // The next news from another node; nullopt at the deadline and after Stop. Each connection is
+  // reported lost once.
   std::optional<News> Await(Deadline deadline);
   void Stop();  // any thread
 
@@ -42,7 +42,8 @@ class Control {
   // have room for it. Any thread.
   void TellFailure(const Error& reason);
   void TellLeaving(const Leaver& leaver);
-  // Waits until the other machines have what was told, and ends the connections. Any thread.
+  // Waits until the other machines have received what was sent, then ends the connections. Any
+  // thread.
   void Finish(Deadline deadline);
   void Shutdown();  // at once; any thread
 

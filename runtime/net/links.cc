@@ -248,7 +248,7 @@ bool Links::Welcome(Socket& socket, const std::vector<NodeEndpoint>& endpoints) 
       peer <= static_cast<size_t>(node_) || peer >= leaders_.size() || card.use >= kUses) {
     return true;
   }
-  // Ours, but for one that has come again as its first connection broke.
+  // One of our nodes. It may replace its own connection: it connects again when the first broke.
   Socket& place = line(static_cast<Use>(card.use), peer);
   const Token& answer = endpoints[peer].token;
   if (send(socket.fd(), answer.data(), answer.size(), MSG_NOSIGNAL) !=

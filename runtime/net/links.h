@@ -44,7 +44,7 @@ class Links {
     Socket socket;
     bool greeted = false;  // it is connected, and our card is sent
     int tries = 0;
-    Deadline again{};  // for the next one, while there is no socket
+    Deadline again{};  // when to try next, while there is no socket
   };
   // Has connected, and has not shown a card yet.
   struct Stranger {

@@ -115,7 +115,7 @@ def test_c17_clocks_that_are_set_while_a_job_runs(make_cluster, seconds):
         assert -1e5 <= life["ts"] and life["ts"] + life["dur"] <= result.seconds * 1e6 + 1e5, life
     agent.stop()
 
-# Certificates are of a time that is yet to come there.
+# To that host the certificates are not valid yet.
 def test_c10_a_clock_that_refuses_certificates_is_told(node, tmp_path):  # noqa: F811
     tcp = Tcp(node, tmp_path)
     told = node.run([hosts.bin_dir() / "dtrain-agent", "serve", *tcp.agent.flags], check=False,

@@ -80,7 +80,7 @@ TEST_F(ControlTest, MessagesInPiecesAreWholeAndTextIsMadePrintable) {
   other.join();
   ASSERT_TRUE(news);
   EXPECT_EQ(news->kind, News::kFailed);
-  EXPECT_EQ(news->error.code, DTRAIN_ERROR_NETWORK) << "there is no such status";
+  EXPECT_EQ(news->error.code, DTRAIN_ERROR_NETWORK) << "99 is not a status";
   EXPECT_EQ(news->error.message, "a??");
 }
 

@@ -80,6 +80,18 @@ class LinksTest : public testing::Test {
     return stranger;
   }
 
+  // The first node is gone, and another process listens at its port.
+  Socket TakePortOfFirst() {
+    ends_[0].reset();
+    const auto address = SocketAddress("127.0.0.1", endpoints_[0].port);
+    Socket other(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int yes = 1;
+    EXPECT_EQ(setsockopt(other.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), 0);
+    EXPECT_EQ(bind(other.fd(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)), 0);
+    EXPECT_EQ(listen(other.fd(), 8), 0);
+    return other;
+  }
+
   static void ExpectClosed(const Socket& stranger) {
     pollfd entry{stranger.fd(), POLLIN, 0};
     EXPECT_EQ(poll(&entry, 1, 20000), 1);
@@ -173,13 +185,7 @@ TEST_F(LinksTest, AFloodOfStrangersKeepsNobodyOut) {
 
 // Its port has become another process's.
 TEST_F(LinksTest, AnotherProcessAtThePortIsNotTakenForARank) {
-  ends_[0].reset();
-  const auto address = SocketAddress("127.0.0.1", endpoints_[0].port);
-  const Socket other(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int yes = 1;
-  ASSERT_EQ(setsockopt(other.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), 0);
-  ASSERT_EQ(bind(other.fd(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)), 0);
-  ASSERT_EQ(listen(other.fd(), 8), 0);
+  const Socket other = TakePortOfFirst();
   std::thread greets([&] {
     const Socket who(accept(other.fd(), nullptr, nullptr));
     EXPECT_EQ(write(who.fd(), "220 mail.example.org ESMTP\r\n", 28), 28);
@@ -196,13 +202,7 @@ TEST_F(LinksTest, AnotherProcessAtThePortIsNotTakenForARank) {
 }
 
 TEST_F(LinksTest, OneWhoClosesEachTimeIsNamedInTheEnd) {
-  ends_[0].reset();
-  const auto address = SocketAddress("127.0.0.1", endpoints_[0].port);
-  const Socket other(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int yes = 1;
-  ASSERT_EQ(setsockopt(other.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), 0);
-  ASSERT_EQ(bind(other.fd(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)), 0);
-  ASSERT_EQ(listen(other.fd(), 8), 0);
+  const Socket other = TakePortOfFirst();
   std::atomic<bool> over{false};
   std::thread closes([&] {
     while (!over.load()) {
