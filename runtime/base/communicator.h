@@ -46,43 +46,32 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Runs `what`, whose count may be 0, to its end. With buffers on a GPU: enqueues it on
-  // what.stream and returns. A rank that asked for something else makes this fail on every rank
-  // with DTRAIN_ERROR_MISMATCH, naming the ranks. After a failure the communicator is broken, and
-  // the other ranks notice at once.
+  // Runs `what`, whose count may be 0, to its end. A rank that asked for something else makes this
+  // fail on every rank with DTRAIN_ERROR_MISMATCH, naming the ranks. After a failure the
+  // communicator is broken, and the other ranks notice at once.
   virtual MaybeError Run(const Collective& what, std::chrono::milliseconds timeout,
                          Spent& spent) = 0;
 
   // Any thread, also while another one is inside Run, which then fails soon with `reason`; so does
   // every other rank of the group.
-  virtual void Abort(const std::string& reason) = 0;
+  virtual void Abort(const Error& reason) = 0;
 
   // This rank leaves the job: it calls Run no more. A rank that is in a Run which this one does not
   // come to, or begins one, fails at once with DTRAIN_ERROR_MISMATCH, and so does this one's
   // failure(). Runs that this rank has made do not suffer.
   virtual void SayLeaving() {}
-  // What has broken the communicator since, on this rank or another.
+  // What has broken the communicator since, on this rank or another. Any thread.
   virtual MaybeError failure() const { return std::nullopt; }
 
-  // Several all-reduces of one type and operation, in one go, where the communicator has its own
-  // way to fuse them (NCCL has; its buffers are on a device, where the engine cannot copy). Else
-  // the engine copies them into one buffer and calls Run.
-  virtual bool HasRunTogether() const { return false; }
-  virtual MaybeError RunTogether(const std::vector<Collective>&, std::chrono::milliseconds,
-                                 Spent&) {
-    return Error{DTRAIN_ERROR_INTERNAL, "this communicator does not fuse"};
-  }
+  // While its ranks are in a collective that goes another way, over a device: the loss of one of
+  // them is a failure then, as it is within Run. Any thread.
+  virtual void SetOccupied(bool /*occupied*/) {}
+  // failure(), and what only shows when one looks. Any thread.
+  virtual MaybeError Look() { return failure(); }
 
-  // Returns when what Run has enqueued on `stream` is done; the blocking calls end with it. Nothing
-  // is left to do where Run itself returns at the end.
-  virtual MaybeError Finish(void* /*stream*/, std::chrono::milliseconds /*timeout*/) {
-    return std::nullopt;
-  }
-
-  // Zeroed memory, aligned to 4096, that Run handles fastest: of the host, or of a device. Not
-  // collective; no Run goes on meanwhile. Null: this communicator has nothing better than plain
-  // memory (which then is what the engine takes, but for a device).
-  virtual Result<void*> Allocate(size_t /*bytes*/, bool /*device*/) { return nullptr; }
+  // Zeroed memory, aligned to 4096, that Run handles fastest. Not collective; no Run goes on
+  // meanwhile. Null: this communicator has nothing better than plain memory.
+  virtual Result<void*> Allocate(size_t /*bytes*/) { return nullptr; }
   // Gives back what Allocate returned.
   virtual MaybeError Free(void* /*memory*/) { return std::nullopt; }
 };

@@ -67,7 +67,8 @@ void CpuCommunicator::CarryIn() {
   MaybeError error = mesh_->Listen(hear, Deadline::max());
   if (!error) return;
   // Between collectives others may close their connections in good order.
-  while (!mesh_->told() && !leaving_.load() && !running_.load() && !group_->failure()) {
+  while (!mesh_->told() && !leaving_.load() && !running_.load() && !occupied_.load() &&
+         !group_->failure()) {
     MaybeError more = mesh_->Listen(hear, std::chrono::steady_clock::now() + kLook);
     if (mesh_->told()) error = more;
   }
@@ -145,10 +146,18 @@ void CpuCommunicator::Break(const Error& error) {
   if (mesh_ != nullptr) mesh_->Abort(*group_->failure());
 }
 
-void CpuCommunicator::Abort(const std::string& reason) { Break({DTRAIN_ERROR_NETWORK, reason}); }
+void CpuCommunicator::Abort(const Error& reason) { Break(reason); }
 
-Result<void*> CpuCommunicator::Allocate(size_t bytes, bool device) {
-  if (device || arena_ == nullptr) return nullptr;
+MaybeError CpuCommunicator::Look() {
+  if (MaybeError error = failure()) return error;
+  const MaybeError lost = occupied_.load() ? group_->CheckProcesses() : std::nullopt;
+  if (!lost) return std::nullopt;
+  Break(*lost);
+  return failure();
+}
+
+Result<void*> CpuCommunicator::Allocate(size_t bytes) {
+  if (arena_ == nullptr) return nullptr;
   if (void* memory = arena_->Alloc(bytes)) return memory;
   return Error{DTRAIN_ERROR_RESOURCES,
                "no room for " + std::to_string(bytes) + " bytes of shared memory"};

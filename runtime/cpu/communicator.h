@@ -45,10 +45,12 @@ class CpuCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   MaybeError Run(const Collective& what, std::chrono::milliseconds timeout, Spent& spent) override;
-  void Abort(const std::string& reason) override;
+  void Abort(const Error& reason) override;
   void SayLeaving() override;
   MaybeError failure() const override { return group_->failure(); }
-  Result<void*> Allocate(size_t bytes, bool device) override;
+  void SetOccupied(bool occupied) override { occupied_.store(occupied); }
+  MaybeError Look() override;
+  Result<void*> Allocate(size_t bytes) override;
   MaybeError Free(void* memory) override;
 
   const std::shared_ptr<Arena>& arena() const { return arena_; }
@@ -77,6 +79,7 @@ class CpuCommunicator : public Communicator {
   std::unique_ptr<Within> within_;
   std::unique_ptr<Across> across_;
   std::atomic<bool> running_{false};  // a collective
+  std::atomic<bool> occupied_{false};
   uint32_t runs_ = 0;
   std::mutex current_mutex_;
   Collective current_;  // while running_; of leaders of several nodes

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/backend.h"
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <utility>
@@ -68,14 +69,21 @@ Result<bool> ChooseNccl(const std::vector<Hello>& hellos) {
                      std::to_string(r) + "; it must be the same everywhere"};
   }
   if (hellos[0].wanted == BackendChoice::kCpu) return false;
-  for (size_t r = 0; r < hellos.size(); ++r) {
-    if (hellos[r].no_nccl.empty()) continue;
-    if (hellos[0].wanted == BackendChoice::kAuto) return false;
-    return Error{DTRAIN_ERROR_DEVICE, "DTRAIN_BACKEND=nccl was asked for, but rank " +
-                                          std::to_string(r) +
-                                          " cannot use NCCL: " + hellos[r].no_nccl};
+  const auto cannot = [](const Hello& hello) { return !hello.no_nccl.empty(); };
+  const auto first = std::find_if(hellos.begin(), hellos.end(), cannot);
+  if (first == hellos.end()) return true;
+  const bool wanted = hellos[0].wanted == BackendChoice::kNccl;
+  if (!wanted && std::all_of(hellos.begin(), hellos.end(), cannot)) return false;
+  const auto can = std::find_if_not(hellos.begin(), hellos.end(), cannot);
+  const std::string rank = "rank " + std::to_string(first - hellos.begin());
+  if (wanted) {
+    return Error{DTRAIN_ERROR_DEVICE, "DTRAIN_BACKEND=nccl was asked for, but " + rank +
+                                          " cannot use NCCL: " + first->no_nccl};
   }
-  return true;
+  return Error{DTRAIN_ERROR_DEVICE,
+               rank + " cannot use NCCL, but rank " + std::to_string(can - hellos.begin()) +
+                   " can: " + first->no_nccl +
+                   ". Mend that, or set DTRAIN_BACKEND=cpu, with which no rank uses GPUs"};
 }
 
 std::string Backend::WhyNotNccl(BackendChoice wanted) {
@@ -85,39 +93,34 @@ std::string Backend::WhyNotNccl(BackendChoice wanted) {
 }
 
 Result<std::unique_ptr<Communicator>> Backend::MakeCpu(Bootstrap& bootstrap, Deadline deadline) {
+  if (bootstrap.size() == 1) return std::unique_ptr<Communicator>();
   auto made = CpuCommunicator::Make(bootstrap, cpu_, deadline);
   if (!made.ok()) return made.error();
   if (cpu_.arena == nullptr) cpu_.arena = (*made)->arena();
   return std::unique_ptr<Communicator>(std::move(*made));
 }
 
-MaybeError Backend::Make(Bootstrap& bootstrap, Deadline deadline,
-                         std::unique_ptr<Communicator>& communicator,
-                         std::unique_ptr<Communicator>& control, bool splits) {
-  if (bootstrap.size() > 1) {
-    auto made = MakeCpu(bootstrap, deadline);
-    if (!made.ok()) return made.error();
-    (use_nccl_ ? control : communicator) = std::move(*made);
-  }
-  if (!use_nccl_) return std::nullopt;
-  auto made = splits ? NcclCommunicator::MakePart(bootstrap, nccl_, deadline)
-                     : NcclCommunicator::Make(bootstrap, nccl_, deadline);
-  if (!made.ok()) {
-    return Error{made.error().code,
-                 made.error().message + " (DTRAIN_BACKEND=cpu does without GPUs)"};
-  }
-  communicator = std::move(*made);
-  return std::nullopt;
+Result<std::unique_ptr<DeviceCommunicator>> Backend::MakeDevice(Bootstrap& bootstrap,
+                                                                Communicator* control,
+                                                                Deadline deadline) {
+  auto made = NcclCommunicator::Make(bootstrap, control, nccl_, on_failure_, deadline);
+  if (made.ok()) return std::unique_ptr<DeviceCommunicator>(std::move(*made));
+  return Error{made.error().code, made.error().message + " (DTRAIN_BACKEND=cpu does without GPUs)"};
 }
 
-bool Backend::Splits(const Communicator& world) const {
-  return use_nccl_ && static_cast<const NcclCommunicator&>(world).CanSplit();
+bool Backend::Splits(const DeviceCommunicator& world) const {
+  return static_cast<const NcclCommunicator&>(world).CanSplit();
 }
 
-MaybeError Backend::Split(Communicator& world, uint32_t color, Communicator* part,
-                          Deadline deadline) {
-  return static_cast<NcclCommunicator&>(world).Split(color, static_cast<NcclCommunicator*>(part),
-                                                     deadline);
+std::unique_ptr<DeviceCommunicator> Backend::Split(DeviceCommunicator& world, const Group& group,
+                                                   Deadline deadline, MaybeError& error) {
+  return static_cast<NcclCommunicator&>(world).Split(static_cast<int>(group.id & 0x7fffffff),
+                                                     group.rank, group.rank, group.size,
+                                                     group.communicator.get(), deadline, error);
+}
+
+MaybeError Backend::Open(DeviceCommunicator& part) {
+  return static_cast<NcclCommunicator&>(part).Open();
 }
 
 }  // namespace dtrain::runtime

@@ -9,6 +9,8 @@
 #include "runtime/base/communicator.h"
 #include "runtime/base/environment.h"
 #include "runtime/cpu/communicator.h"
+#include "runtime/engine/group.h"
+#include "runtime/nccl/nccl_communicator.h"
 #include "runtime/nccl/options.h"
 
 namespace dtrain::runtime {
@@ -25,41 +27,47 @@ std::string EncodeHello(const Hello& hello);
 // False when `text` is not that of this version.
 bool DecodeHello(const std::string& text, Hello& hello);
 
-// Whether the job runs on NCCL; the same on every rank. Fails when NCCL was asked for and some rank
-// cannot use it, or when the ranks were told different things.
+// Whether the job runs on NCCL; the same on every rank. Fails when some rank can use it and another
+// cannot, when NCCL was asked for and any cannot, or when the ranks were told different things.
 Result<bool> ChooseNccl(const std::vector<Hello>& hellos);
 
-// Makes the communicators of one job, all of the same kind.
+// Makes the communicators of one job: those of the CPU, and in a job on GPUs those of NCCL, which
+// agree on things over the former.
 class Backend {
  public:
   // Why NCCL cannot be used in this process; empty when it can. Not asked for: not looked at.
   static std::string WhyNotNccl(BackendChoice wanted);
 
-  Backend(bool use_nccl, CpuOptions cpu, NcclOptions nccl)
-      : use_nccl_(use_nccl), cpu_(std::move(cpu)), nccl_(std::move(nccl)) {}
+  Backend(bool use_nccl, CpuOptions cpu, NcclOptions nccl, NcclCommunicator::OnFailure on_failure)
+      : use_nccl_(use_nccl),
+        cpu_(std::move(cpu)),
+        nccl_(std::move(nccl)),
+        on_failure_(std::move(on_failure)) {}
 
   bool nccl() const { return use_nccl_; }
   const char* name() const { return use_nccl_ ? "nccl" : "cpu"; }
 
-  // Collective over the ranks of `bootstrap`: `communicator`, and `control` too where the first
-  // works on a device. Stay null where one rank needs none. The job's own come before its groups'.
-  // `splits`: for a group, whose communicator is then completed by Split.
-  MaybeError Make(Bootstrap& bootstrap, Deadline deadline,
-                  std::unique_ptr<Communicator>& communicator,
-                  std::unique_ptr<Communicator>& control, bool splits = false);
+  // Collective over the ranks of `bootstrap`; null for one alone. The job's own comes before its
+  // groups'.
+  Result<std::unique_ptr<Communicator>> MakeCpu(Bootstrap& bootstrap, Deadline deadline);
+  // Likewise; `control` is what MakeCpu has made for the same ranks.
+  Result<std::unique_ptr<DeviceCommunicator>> MakeDevice(Bootstrap& bootstrap,
+                                                         Communicator* control, Deadline deadline);
 
-  // Whether the job's own communicator makes those of its groups. The same on every rank.
-  bool Splits(const Communicator& world) const;
-  // Collective over all ranks of the job: completes the `part` (null: in none) of those that give
-  // the same `color`.
-  MaybeError Split(Communicator& world, uint32_t color, Communicator* part, Deadline deadline);
+  // Whether the job's communicator makes those of its groups. The same on every rank.
+  bool Splits(const DeviceCommunicator& world) const;
+  // Collective over all ranks of the job, with nothing in flight: the device of those that give the
+  // same color, which Open completes when all have heard that it went well everywhere. Also of a
+  // failure there is one, to be destroyed by all at the same time.
+  std::unique_ptr<DeviceCommunicator> Split(DeviceCommunicator& world, const Group& group,
+                                            Deadline deadline, MaybeError& error);
+  MaybeError Open(DeviceCommunicator& part);
 
  private:
-  Result<std::unique_ptr<Communicator>> MakeCpu(Bootstrap& bootstrap, Deadline deadline);
-
   const bool use_nccl_;
   CpuOptions cpu_;  // with the arena, once the job's own communicator is made
   const NcclOptions nccl_;
+  const NcclCommunicator::OnFailure on_failure_;
 };
 
 }  // namespace dtrain::runtime

@@ -22,14 +22,6 @@ void RunAlone(const Collective& what) {
   std::memcpy(what.output, what.input, what.count * ElementSize(what.type));
 }
 
-size_t BytesOf(const Collective& what) {
-  return what.kind == Collective::Kind::kBarrier ? 0 : what.count * ElementSize(what.type);
-}
-
-TimelineKind KindOf(const Collective& what) {
-  return static_cast<TimelineKind>(static_cast<uint32_t>(what.kind));
-}
-
 }  // namespace
 
 Executor::~Executor() { FreeBuffer(); }
@@ -40,27 +32,62 @@ MaybeError Executor::broken() const {
   return Error{broken_->code, "the job is broken since an earlier failure: " + broken_->message};
 }
 
-MaybeError Executor::Run(Operation& operation, bool wait_for_device) {
+MaybeError Executor::Run(Operation& operation) {
   if (MaybeError error = broken()) return error;
   Group& group = *operation.group;
   const Collective& what = operation.what;
+  if (operation.on_device()) {
+    if (MaybeError error = PrepareForDevice(operation)) return error;
+  }
   operation.number = group.next_number++;
-  const bool watched = page_.open();
+  const bool watched = progress_.watched();
   const int64_t begin_ns = watched ? NowNs() : 0;
-  page_.Begin(KindOf(what), operation.number, BytesOf(what), group.id, begin_ns);
+  progress_.Begin(KindOf(what), operation.number, BytesOf(what), group.id, begin_ns);
   Spent spent;
   spent.begin_ns = begin_ns;
-  MaybeError error = Transfer(group, what, spent);
-  if (!error && wait_for_device && group.communicator != nullptr) {
-    error = group.communicator->Finish(what.stream, env_.collective_timeout);
-  }
+  MaybeError error =
+      operation.on_device() ? RunOnDevice(operation, spent) : Transfer(group, what, spent);
   if (watched) {
     const int64_t end_ns = NowNs();
-    page_.End(operation.number, 1, spent.wait_ns, end_ns);
-    Record(operation, begin_ns, end_ns, spent);
+    progress_.End(operation.number, 1, spent.wait_ns, end_ns);
+    Progress::Run run = Progress::Describe({&operation}, begin_ns);
+    run.spent = spent;
+    progress_.Record(run, end_ns);
   }
   if (!error) return std::nullopt;
   return Break(operation, std::move(*error));
+}
+
+MaybeError Executor::PrepareForDevice(Operation& operation) const {
+  DeviceCommunicator& device = *operation.group->device;
+  auto direct = device.IsDirect(operation.what);
+  if (!direct.ok()) return direct.error();
+  auto after = device.Record(operation.what.stream);
+  if (!after.ok()) return after.error();
+  operation.direct = *direct;
+  operation.after = std::move(*after);
+  return std::nullopt;
+}
+
+// Returns at the end of the collective.
+MaybeError Executor::RunOnDevice(Operation& operation, Spent& spent) {
+  Group& group = *operation.group;
+  auto direct = negotiator_.AgreeOnCall(group, operation, spent);
+  if (!direct.ok()) return direct.error();
+  const int64_t agreed_ns = NowNs();
+  DeviceCommunicator::Work work;
+  work.all = {operation.what};
+  work.all[0].number = operation.number;
+  work.after = {std::move(operation.after)};
+  work.direct = *direct;
+  auto ticket = group.device->Launch(std::move(work), env_.collective_timeout, nullptr);
+  if (!ticket.ok()) return ticket.error();
+  MaybeError error = group.device->Await(*ticket);
+  if (spent.begin_ns != 0) {
+    spent.negotiate_ns = agreed_ns - spent.begin_ns;
+    spent.transfer_ns = NowNs() - agreed_ns;
+  }
+  return error;
 }
 
 MaybeError Executor::Transfer(Group& group, Collective what, Spent& spent) {
@@ -72,26 +99,34 @@ MaybeError Executor::Transfer(Group& group, Collective what, Spent& spent) {
   return std::nullopt;
 }
 
-void Executor::FillRecord(TimelineRecord& record, uint64_t number, uint64_t bytes,
-                          TimelineKind kind, const Spent& spent) {
-  record.negotiate_ns = spent.negotiate_ns;
-  record.wait_ns = spent.wait_ns;
-  record.transfer_ns = spent.transfer_ns;
-  record.reduce_ns = spent.reduce_ns;
-  record.number = number;
-  record.bytes = bytes;
-  record.kind = static_cast<uint32_t>(kind);
-  record.lane = ThisThreadsLane();
+Result<bool> Executor::Capture(Operation& operation) {
+  if (MaybeError error = broken()) return *error;
+  Group& group = *operation.group;
+  if (!operation.on_device() || !group.device->Capturing(operation.what.stream)) return false;
+  operation.number = group.next_number++;
+  operation.what.number = operation.number;
+  auto ticket = group.device->Capture(operation.what);
+  if (!ticket.ok()) return ticket.error();
+  operation.ticket = *ticket;
+  return true;
 }
 
-void Executor::Record(const Operation& operation, int64_t begin_ns, int64_t end_ns,
-                      const Spent& spent) {
-  if (!page_.has_timeline()) return;
-  TimelineRecord record{};
-  FillRecord(record, operation.number, BytesOf(operation.what), KindOf(operation.what), spent);
-  record.begin_ns = begin_ns;
-  record.end_ns = end_ns;
-  page_.Write(record, operation.name);
+MaybeError Executor::JoinStream(const Operation& operation) {
+  if (operation.ticket == 0) return std::nullopt;
+  MaybeError error = operation.group->device->Join(operation.ticket, operation.what.stream);
+  if (!error) return std::nullopt;
+  return Break(operation, std::move(*error));
+}
+
+MaybeError Executor::AwaitDevice(const Group& group) {
+  if (group.device == nullptr || broken()) return std::nullopt;
+  MaybeError error = group.device->AwaitAll();
+  if (error) SetBroken(*error);
+  return error;
+}
+
+bool Executor::IsOver(const Operation& operation) const {
+  return operation.ticket == 0 || operation.group->device->Done(operation.ticket);
 }
 
 Error Executor::Locate(const Operation& operation, Error error) const {
@@ -130,7 +165,7 @@ void Executor::SetBroken(const Error& error) {
     broken_ = error;
     is_broken_.store(true, std::memory_order_release);
   }
-  groups_.AbortAll(error.message);
+  groups_.AbortAll(error);
 }
 
 size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, size_t threshold,
@@ -145,12 +180,12 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, s
   const uint64_t number = first.number = group.next_number;
   // Rounds that agree on nothing are one wait to those who look from outside.
   const int64_t begin_ns = stalled_since_ns_ != 0 ? stalled_since_ns_ : NowNs();
-  page_.Begin(KindOf(first.what), first.number, BytesOf(first.what), group.id, begin_ns);
+  progress_.Begin(KindOf(first.what), first.number, BytesOf(first.what), group.id, begin_ns);
   Spent agreeing;
   auto verdict = negotiator_.Agree(group, pending, stuck, agreeing);
   const int64_t agreed_ns = NowNs();
   if (!verdict.ok()) {
-    page_.End(first.number, 0, agreeing.wait_ns, agreed_ns);
+    progress_.End(first.number, 0, agreeing.wait_ns, agreed_ns);
     return fail_all(Break(first, verdict.error()));
   }
   const size_t over = verdict->run.size() + verdict->refused.size();
@@ -161,30 +196,36 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, s
   }
   if (verdict->run.empty()) {
     // Who waited for the first one may have taken it away by now.
-    if (over > 0) page_.End(number, 0, agreeing.wait_ns, agreed_ns);
+    if (over > 0) progress_.End(number, 0, agreeing.wait_ns, agreed_ns);
     return over;
   }
   Spent spent;
   spent.negotiate_ns = agreed_ns - begin_ns;
-  RunBatches(verdict->run, threshold, spent, agreeing.wait_ns, begin_ns, done);
+  RunBatches(verdict->run, verdict->direct, threshold, spent, agreeing.wait_ns, begin_ns, done);
   return over;
 }
 
-void Executor::RunBatches(const std::vector<Operation*>& agreed, size_t threshold, Spent spent,
-                          int64_t waited_ns, int64_t begin_ns, const Done& done) {
+void Executor::RunBatches(const std::vector<Operation*>& agreed, bool direct, size_t threshold,
+                          Spent spent, int64_t waited_ns, int64_t begin_ns, const Done& done) {
   Group& group = *agreed[0]->group;
   std::vector<Collective> what;
   for (Operation* operation : agreed) {
     operation->number = group.next_number++;
     what.push_back(operation->what);
   }
-  const bool may_fuse =
-      group.communicator != nullptr && (!group.on_device || group.communicator->HasRunTogether());
+  const bool may_fuse = group.communicator != nullptr || group.device != nullptr;
   for (const std::vector<size_t>& batch : PlanBatches(what, may_fuse ? threshold : 0)) {
     std::vector<Operation*> operations;
     for (const size_t i : batch) operations.push_back(agreed[i]);
     MaybeError error = broken();
-    if (!error) error = RunBatch(operations, spent, waited_ns, begin_ns);
+    Progress::Run run = Progress::Describe(operations, begin_ns);
+    run.spent = spent;
+    run.spent.wait_ns = waited_ns;
+    if (!error) {
+      error = operations[0]->on_device() ? LaunchBatch(operations, direct, std::move(run))
+                                         : RunBatch(operations, std::move(run));
+      if (error) error = Break(*operations[0], std::move(*error));
+    }
     for (Operation* operation : operations) done(*operation, error);
     spent = {};
     waited_ns = 0;
@@ -192,51 +233,46 @@ void Executor::RunBatches(const std::vector<Operation*>& agreed, size_t threshol
   }
 }
 
-// One or several operations as one transfer. `waited_ns` is what was waited for others since
-// `begin_ns` already.
-MaybeError Executor::RunBatch(const std::vector<Operation*>& operations, Spent& spent,
-                              int64_t waited_ns, int64_t begin_ns) {
+// One or several operations as one transfer. What `run` says was waited for others is over already.
+MaybeError Executor::RunBatch(const std::vector<Operation*>& operations, Progress::Run run) {
   const Operation& first = *operations[0];
-  const Operation& last = *operations.back();
-  const bool fused = operations.size() > 1;
-  uint64_t bytes = 0;
-  for (const Operation* operation : operations) bytes += BytesOf(operation->what);
-  page_.Begin(fused ? TimelineKind::kFusion : KindOf(first.what), first.number, bytes,
-              first.group->id, begin_ns);
+  const int64_t waited_ns = std::exchange(run.spent.wait_ns, 0);
+  progress_.Begin(run.kind, first.number, run.bytes, run.group, run.begin_ns);
   std::vector<int64_t> ends;
-  MaybeError error = fused ? RunFused(*first.group, operations, spent, ends)
-                           : Transfer(*first.group, first.what, spent);
+  MaybeError error = operations.size() > 1 ? RunFused(*first.group, operations, run.spent, ends)
+                                           : Transfer(*first.group, first.what, run.spent);
   const int64_t end_ns = NowNs();
-  page_.End(last.number, operations.size(), waited_ns + spent.wait_ns, end_ns);
-  if (!fused) {
-    Record(first, begin_ns, end_ns, spent);
-  } else if (page_.has_timeline() && !error) {
-    TimelineRecord record{};
-    FillRecord(record, first.number, bytes, TimelineKind::kFusion, spent);
-    record.begin_ns = begin_ns;
-    record.end_ns = end_ns;
-    page_.Write(record, std::to_string(operations.size()) + " all-reduces");
-    for (size_t i = 0; i < operations.size(); ++i) {
-      Record(*operations[i], ends[i], ends[i + 1], {});
-    }
+  progress_.End(operations.back()->number, operations.size(), waited_ns + run.spent.wait_ns,
+                end_ns);
+  if (ends.empty() || !error) progress_.Record(run, end_ns, ends);
+  return error;
+}
+
+// In flight afterwards, or done where buffers had to be brought to the device.
+MaybeError Executor::LaunchBatch(const std::vector<Operation*>& operations, bool direct,
+                                 Progress::Run run) {
+  DeviceCommunicator::Work work;
+  work.direct = direct;
+  for (Operation* operation : operations) {
+    work.all.push_back(operation->what);
+    work.all.back().number = operation->number;
+    work.after.push_back(std::move(operation->after));
   }
-  if (!error) return std::nullopt;
-  return Break(first, std::move(*error));
+  const uint64_t id = progress_.Launched(std::move(run));
+  auto ticket = operations[0]->group->device->Launch(
+      std::move(work), env_.collective_timeout,
+      [this, id](int64_t done_ns) { progress_.Landed(id, done_ns); });
+  if (!ticket.ok()) {
+    progress_.Forget(id);
+    return ticket.error();
+  }
+  for (Operation* operation : operations) operation->ticket = *ticket;
+  return std::nullopt;
 }
 
 // `ends`: when the transfer was through, and then when each operation had its result.
 MaybeError Executor::RunFused(Group& group, const std::vector<Operation*>& operations, Spent& spent,
                               std::vector<int64_t>& ends) {
-  if (group.communicator->HasRunTogether()) {
-    std::vector<Collective> parts;
-    for (const Operation* operation : operations) {
-      parts.push_back(operation->what);
-      parts.back().number = group.next_run++;
-    }
-    MaybeError error = group.communicator->RunTogether(parts, env_.collective_timeout, spent);
-    ends.assign(operations.size() + 1, NowNs());
-    return error;
-  }
   size_t count = 0;
   for (const Operation* operation : operations) count += operation->what.count;
   Collective whole = operations[0]->what;
@@ -270,7 +306,7 @@ Result<std::byte*> Executor::Buffer(size_t bytes) {
   Communicator* world = groups_.world().communicator.get();
   FreeBuffer();
   if (world != nullptr) {
-    auto memory = world->Allocate(room, false);
+    auto memory = world->Allocate(room);
     if (memory.ok()) buffer_ = static_cast<std::byte*>(*memory);
   }
   if (buffer_ == nullptr) {

@@ -16,27 +16,38 @@
 #include "runtime/engine/negotiator.h"
 #include "runtime/engine/operation.h"
 #include "runtime/engine/page.h"
+#include "runtime/engine/progress.h"
 
 namespace dtrain::runtime {
 
-// Runs collectives one after another: tells the page, names what failed, and after a failure
-// refuses everything with that first one's text. One thread at a time, but for broken().
+// Runs collectives one after another: agrees on them with the other ranks, names what failed, and
+// after a failure refuses everything with that first one's text. One thread at a time, but for what
+// says otherwise.
 class Executor {
  public:
   Executor(const Environment& env, Groups& groups, ProgressPage& page)
-      : env_(env), groups_(groups), page_(page), negotiator_(env) {}
+      : env_(env), groups_(groups), progress_(page), negotiator_(env) {}
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Returns at the end of the collective; with device buffers and !wait_for_device, when it is
-  // enqueued.
-  MaybeError Run(Operation& operation, bool wait_for_device);
+  // Returns at the end of the collective.
+  MaybeError Run(Operation& operation);
+
+  // Of an operation on a device, in the thread that asks for it: what it comes after, and where its
+  // buffers are. Any thread.
+  MaybeError PrepareForDevice(Operation& operation) const;
+  // Makes it part of the graph that its stream captures; false: there is none.
+  Result<bool> Capture(Operation& operation);
+  // After RunAgreed: what its stream gets from now on comes after it. Any thread.
+  MaybeError JoinStream(const Operation& operation);
+  // After RunAgreed: whether the device has done it. Any thread.
+  bool IsOver(const Operation& operation) const;
 
   // `pending` are all asynchronous operations of one group that this process has, in the order it
   // made them. Agrees with the other ranks on what to run now, runs it, and tells `done` about each
-  // operation that is over. Returns how many are: none when no operation is pending on all ranks
-  // yet. `stuck`: the program makes no other before one of them is done.
+  // operation that is over, or enqueued on a device. Returns how many are: none when no operation
+  // is pending on all ranks yet. `stuck`: the program makes no other before one of them is done.
   using Done = std::function<void(Operation& operation, const MaybeError& error)>;
   size_t RunAgreed(const std::vector<Operation*>& pending, bool stuck, size_t threshold,
                    const Done& done);
@@ -47,6 +58,8 @@ class Executor {
 
   // For failures outside of Run: ends the job's collectives.
   void SetBroken(const Error& error);
+  // Until nothing is in flight there, if it has a device.
+  MaybeError AwaitDevice(const Group& group);
   // Before the communicators go.
   void FreeBuffer();
 
@@ -57,16 +70,14 @@ class Executor {
   // Zeros, as the others run `agreed`.
   MaybeError GoAlong(Group& group, const std::vector<Collective>& agreed, size_t threshold);
   // What all ranks have agreed on.
-  void RunBatches(const std::vector<Operation*>& agreed, size_t threshold, Spent spent,
+  void RunBatches(const std::vector<Operation*>& agreed, bool direct, size_t threshold, Spent spent,
                   int64_t waited_ns, int64_t begin_ns, const Done& done);
-  MaybeError RunBatch(const std::vector<Operation*>& operations, Spent& spent, int64_t waited_ns,
-                      int64_t begin_ns);
+  MaybeError RunBatch(const std::vector<Operation*>& operations, Progress::Run run);
+  MaybeError LaunchBatch(const std::vector<Operation*>& operations, bool direct, Progress::Run run);
   MaybeError RunFused(Group& group, const std::vector<Operation*>& operations, Spent& spent,
                       std::vector<int64_t>& ends);
   MaybeError Transfer(Group& group, Collective what, Spent& spent);
-  static void FillRecord(TimelineRecord& record, uint64_t number, uint64_t bytes, TimelineKind kind,
-                         const Spent& spent);
-  void Record(const Operation& operation, int64_t begin_ns, int64_t end_ns, const Spent& spent);
+  MaybeError RunOnDevice(Operation& operation, Spent& spent);
   // `error` with who was in what.
   Error Locate(const Operation& operation, Error error) const;
   // Locates it, and ends the job's collectives.
@@ -76,7 +87,7 @@ class Executor {
 
   const Environment& env_;
   Groups& groups_;
-  ProgressPage& page_;
+  Progress progress_;
   Negotiator negotiator_;
   int64_t stalled_since_ns_ = 0;  // when the first round began that agreed on nothing; else 0
   std::byte* buffer_ = nullptr;   // from the world's communicator, or plain

@@ -8,11 +8,12 @@
 namespace dtrain::runtime {
 
 Split SplitByColor(const std::vector<int32_t>& table, int rank, uint32_t first_id) {
+  Split split;
   std::set<int32_t> colors;
   for (size_t i = 0; i < table.size(); i += 2) {
     if (table[i] >= 0) colors.insert(table[i]);
+    split.everyone &= table[i] >= 0;
   }
-  Split split;
   split.groups = static_cast<uint32_t>(colors.size());
   const int32_t mine = table[2 * static_cast<size_t>(rank)];
   if (mine < 0) return split;
@@ -56,35 +57,48 @@ int Groups::Read(uint32_t id, const std::function<int(const Group&)>& read) {
   return found == others_.end() ? -1 : read(*found->second);
 }
 
-void Groups::AbortAll(const std::string& reason) {
-  ForEach([&](Group&, Communicator& communicator) { communicator.Abort(reason); });
+void Groups::AbortAll(const Error& reason) {
+  ForEach([&](Group& group) {
+    if (group.communicator != nullptr) group.communicator->Abort(reason);
+    if (group.device != nullptr) group.device->Abort(reason);
+  });
 }
 
 template <typename Use>
 void Groups::ForEach(Use use) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto both = [&](Group& group) {
-    if (group.communicator != nullptr) use(group, *group.communicator);
-    if (group.control != nullptr) use(group, *group.control);
-  };
-  both(world_);
-  for (auto& [id, group] : others_) both(*group);
+  use(world_);
+  for (auto& [id, group] : others_) use(*group);
 }
 
 void Groups::SayLeaving() {
-  ForEach([](Group&, Communicator& communicator) { communicator.SayLeaving(); });
+  ForEach([](Group& group) {
+    if (group.communicator != nullptr) group.communicator->SayLeaving();
+  });
 }
 
 MaybeError Groups::failure() {
   MaybeError first;
-  ForEach([&](Group& group, Communicator& communicator) {
+  ForEach([&](Group& group) {
     if (first) return;
-    first = communicator.failure();
+    if (group.communicator != nullptr) first = group.communicator->failure();
+    if (!first && group.device != nullptr) first = group.device->failure();
     if (first && group.id != 0) {
       first->message = "among the group of ranks " + MembersText(group) + ": " + first->message;
     }
   });
   return first;
+}
+
+MaybeError Groups::AwaitDevices() {
+  std::vector<DeviceCommunicator*> devices;
+  ForEach([&](Group& group) {
+    if (group.device != nullptr) devices.push_back(group.device.get());
+  });
+  for (DeviceCommunicator* device : devices) {
+    if (MaybeError error = device->AwaitAll()) return error;
+  }
+  return std::nullopt;
 }
 
 std::string MembersText(const Group& group) {
@@ -96,11 +110,20 @@ std::string MembersText(const Group& group) {
   return text + (group.members.size() > kMostNamed ? ", ..." : "");
 }
 
+// Their ends wait for threads that may be in AbortAll: not under the lock. The order is the same on
+// all ranks, as NCCL waits for those of the same machine.
 void Groups::Clear() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  others_.clear();
-  world_.communicator.reset();
-  world_.control.reset();
+  std::map<uint32_t, std::unique_ptr<Group>> others;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<DeviceCommunicator> device;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    others.swap(others_);
+    communicator.swap(world_.communicator);
+    device.swap(world_.device);
+  }
+  while (!others.empty()) others.erase(others.begin());
+  device.reset();
 }
 
 }  // namespace dtrain::runtime

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/communicator.h"
+#include "runtime/base/device.h"
 
 namespace dtrain::runtime {
 
@@ -21,15 +22,11 @@ struct Group {
   int size = 1;
   std::vector<int> members;                    // ranks of the job, by rank in the group
   std::unique_ptr<Communicator> communicator;  // none for one rank, where there is nothing to do
-  // Where small agreements go when `communicator` works on a device; else none.
-  std::unique_ptr<Communicator> control;
-  bool on_device = false;    // buffers may be a GPU's: only the communicator can copy them
-  uint64_t next_number = 0;  // of the program's collectives: the same on all members
-  uint64_t next_run = 0;     // of the communicator's
-  uint64_t next_control = 0;
+  // In a job on GPUs: what its collectives run on, but for barriers. Ends before `communicator`.
+  std::unique_ptr<DeviceCommunicator> device;
+  uint64_t next_number = 0;   // of the program's collectives: the same on all members
+  uint64_t next_run = 0;      // of the communicator's
   uint64_t next_unnamed = 0;  // of the asynchronous collectives without a name; the queue's
-
-  Communicator* agreements() { return control != nullptr ? control.get() : communicator.get(); }
 };
 
 // "2, 3": ranks of the job, for texts that speak of those of the group.
@@ -40,6 +37,7 @@ struct Split {
   uint32_t id = 0;           // of this rank's group
   uint32_t groups = 0;       // how many there are in all
   std::vector<int> members;  // empty for a negative color
+  bool everyone = true;      // no rank gave one
 };
 // `table` holds color and key of each rank; `first_id` is the id of the lowest color's group.
 Split SplitByColor(const std::vector<int32_t>& table, int rank, uint32_t first_id);
@@ -60,17 +58,19 @@ class Groups {
   int Read(uint32_t id, const std::function<int(const Group&)>& read);
 
   // Every rank that is in a collective with this one, or will be, fails with `reason`.
-  void AbortAll(const std::string& reason);
+  void AbortAll(const Error& reason);
   // This rank begins no further collective: see Communicator.
   void SayLeaving();
   // Of any of the communicators.
   MaybeError failure();
+  // Returns when nothing is in flight on a device.
+  MaybeError AwaitDevices();
   // Ends all communicators.
   void Clear();
 
  private:
   template <typename Use>
-  void ForEach(Use use);
+  void ForEach(Use use);  // a group
 
   std::mutex mutex_;
   Group world_;

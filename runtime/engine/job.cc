@@ -17,14 +17,18 @@
 namespace dtrain::runtime {
 namespace {
 
+std::string HostName() {
+  char host[HOST_NAME_MAX + 1] = "";
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
 // Two ranks with the same text share a node. Host names alone are not enough: cloned machines keep
 // theirs.
 std::string NodeIdentity() {
-  char host[HOST_NAME_MAX + 1] = "";
-  gethostname(host, sizeof(host) - 1);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return std::string(host) + " " + boot;
+  return HostName() + " " + boot;
 }
 
 Deadline After(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
@@ -49,7 +53,13 @@ Result<std::unique_ptr<Job>> Job::Join(const Environment& env, Launcher& launche
   return *error;
 }
 
+void Job::StopListening() {
+  const std::lock_guard<std::mutex> lock(listener_->mutex);
+  listener_->executor = nullptr;
+}
+
 Job::~Job() {
+  StopListening();
   for (void* memory : plain_) std::free(memory);
 }
 
@@ -121,11 +131,43 @@ MaybeError Job::Meet(class Bootstrap& bootstrap, std::optional<std::vector<int>>
   cpu.address = ip;
   device->local_rank = topology_.local_rank;
   device->node = cpu.node;
-  device->address = std::move(ip);
-  backend_ = std::make_unique<Backend>(*nccl, std::move(cpu), std::move(*device));
+  device->fine_times = page_.has_timeline();
+  return Connect(bootstrap, *nccl, std::move(cpu), std::move(*device), deadline);
+}
+
+// What fails on a device, at any time, is the end of the job's collectives.
+MaybeError Job::Connect(class Bootstrap& bootstrap, bool nccl, CpuOptions cpu, NcclOptions device,
+                        Deadline deadline) {
+  // A GPU that hangs may keep what tells us for longer than the job lives.
+  const auto on_failure = [listener = listener_, rank = env_.rank](const Error& error) {
+    const std::lock_guard<std::mutex> lock(listener->mutex);
+    if (listener->executor == nullptr) return;
+    listener->executor->SetBroken({error.code, "rank " + std::to_string(rank) + " (host " +
+                                                   HostName() + "): " + error.message});
+  };
+  backend_ = std::make_unique<Backend>(nccl, std::move(cpu), std::move(device), on_failure);
   Group& world = groups_.world();
-  world.on_device = *nccl;
-  return backend_->Make(bootstrap, deadline, world.communicator, world.control);
+  auto communicator = backend_->MakeCpu(bootstrap, deadline);
+  if (!communicator.ok()) return communicator.error();
+  world.communicator = std::move(*communicator);
+  return nccl ? ConnectDevice(world, deadline) : std::nullopt;
+}
+
+// All ranks of the job are in here, each for its own group, or for none.
+MaybeError Job::ConnectDevice(Group& group, Deadline deadline) {
+  const auto make = [&](class Bootstrap& bootstrap) -> MaybeError {
+    auto made = backend_->MakeDevice(bootstrap, group.communicator.get(), deadline);
+    if (!made.ok()) return made.error();
+    group.device = std::move(*made);
+    return std::nullopt;
+  };
+  if (env_.size == 1) {
+    SoloBootstrap alone;
+    return group.size > 0 ? make(alone) : std::nullopt;
+  }
+  Group& world = groups_.world();
+  GroupBootstrap bootstrap(*world.communicator, group.members, world.next_run);
+  return bootstrap.Finish(group.size > 0 ? make(bootstrap) : std::nullopt, deadline);
 }
 
 MaybeError Job::Run(const Collective& what) {
@@ -133,11 +175,17 @@ MaybeError Job::Run(const Collective& what) {
   Operation operation;
   operation.group = &groups_.world();
   operation.what = what;
-  return executor_.Run(operation, true);
+  return executor_.Run(operation);
 }
 
 Result<dtrain_handle> Job::Start(Operation operation) {
   if (MaybeError error = executor_.broken()) return *error;
+  if (operation.on_device()) {
+    auto captured = executor_.Capture(operation);
+    if (!captured.ok()) return captured.error();
+    if (*captured) return queue_.AddDone(std::move(operation));
+    if (MaybeError error = executor_.PrepareForDevice(operation)) return *error;
+  }
   return queue_.Add(std::move(operation));
 }
 
@@ -162,16 +210,12 @@ Result<uint32_t> Job::CreateGroup(int color, int key) {
   auto group = std::make_unique<Group>();
   group->id = split.id;
   group->size = static_cast<int>(split.members.size());
-  const bool member = !split.members.empty();
   group->members = split.members;
-  group->on_device = backend_->nccl();
   const Deadline deadline = After(env_.init_timeout);
-  if (env_.size == 1) {
-    SoloBootstrap alone;
-    MaybeError error;
-    if (member) error = backend_->Make(alone, deadline, group->communicator, group->control);
-    if (error) return *error;
-  } else if (MaybeError error = ConnectGroup(*group, deadline)) {
+  if (MaybeError error = ConnectGroup(*group, split.everyone, deadline)) {
+    error->message = "rank " + std::to_string(env_.rank) + " of " + std::to_string(env_.size) +
+                     " could not make the group: " + error->message;
+    if (groups_.failure()) executor_.SetBroken(*error);
     return *error;
   }
   if (split.members.empty()) return uint32_t{0};
@@ -179,30 +223,33 @@ Result<uint32_t> Job::CreateGroup(int color, int key) {
 }
 
 // All ranks of the job are in here, each for its own group.
-MaybeError Job::ConnectGroup(Group& group, Deadline deadline) {
+MaybeError Job::ConnectGroup(Group& group, bool everyone, Deadline deadline) {
   Group& world = groups_.world();
-  uint64_t& runs = world.control != nullptr ? world.next_control : world.next_run;
-  GroupBootstrap bootstrap(*world.agreements(), group.members, runs);
-  group.rank = bootstrap.rank();
-  const bool splits = backend_->Splits(*world.communicator);
+  if (env_.size > 1) {
+    GroupBootstrap bootstrap(*world.communicator, group.members, world.next_run);
+    group.rank = bootstrap.rank();
+    MaybeError error;
+    if (group.size > 0) {
+      auto made = backend_->MakeCpu(bootstrap, deadline);
+      if (made.ok()) group.communicator = std::move(*made);
+      if (!made.ok()) error = made.error();
+    }
+    if (MaybeError failed = bootstrap.Finish(error, deadline)) return failed;
+  }
+  if (!backend_->nccl()) return std::nullopt;
+  // NCCL crashes on a rank that is in no group when its part of the split goes wrong.
+  if (env_.size == 1 || !everyone || !backend_->Splits(*world.device)) {
+    return ConnectDevice(group, deadline);
+  }
+  if (MaybeError error = executor_.AwaitDevice(world)) return error;
   MaybeError error;
-  if (group.size > 0) {
-    error = backend_->Make(bootstrap, deadline, group.communicator, group.control, splits);
-  }
-  error = bootstrap.Finish(error, deadline);
-  bool broken = bootstrap.parent_failed();
-  if (!error && splits) {
-    // The collective that came before this has left nothing in flight.
-    error = backend_->Split(*world.communicator, group.id, group.communicator.get(), deadline);
-    GroupBootstrap all(*world.agreements(), group.members, runs);
-    error = all.Finish(error, deadline);
-    broken = error.has_value();  // NCCL's own of all ranks cannot be used any more
-  }
-  if (!error) return std::nullopt;
-  error->message = "rank " + std::to_string(env_.rank) + " of " + std::to_string(env_.size) +
-                   " could not make the group: " + error->message;
-  if (broken) executor_.SetBroken(*error);
-  return error;
+  group.device = backend_->Split(*world.device, group, deadline, error);
+  GroupBootstrap all(*world.communicator, group.members, world.next_run);
+  error = all.Finish(error, deadline);
+  if (!error) return backend_->Open(*group.device);
+  group.device.reset();
+  if (groups_.failure()) return error;
+  return ConnectDevice(group, deadline);
 }
 
 MaybeError Job::FreeGroup(uint32_t id) {
@@ -213,11 +260,11 @@ MaybeError Job::FreeGroup(uint32_t id) {
   }
   // A rank that closed its connections while another one is still inside the last collective would
   // break it.
-  MaybeError error;
-  if (!executor_.broken()) {
+  MaybeError error = executor_.AwaitDevice(*group);
+  if (!error && !executor_.broken()) {
     Operation barrier;
     barrier.group = group;
-    error = executor_.Run(barrier, true);
+    error = executor_.Run(barrier);
   }
   groups_.Remove(id);
   return error;
@@ -225,17 +272,16 @@ MaybeError Job::FreeGroup(uint32_t id) {
 
 Result<void*> Job::Allocate(size_t bytes, bool device) {
   queue_.Drain();
-  Communicator* world = groups_.world().communicator.get();
-  void* memory = nullptr;
-  if (world != nullptr) {
-    auto own = world->Allocate(bytes, device);
-    if (!own.ok()) return own.error();
-    memory = *own;
-  }
-  if (memory != nullptr) return memory;
+  Group& world = groups_.world();
+  if (device && world.device != nullptr) return world.device->Allocate(bytes);
   if (device) {
     return Error{DTRAIN_ERROR_UNSUPPORTED,
                  "there is no memory of a device in a job whose collectives run on the CPU"};
+  }
+  void* memory = nullptr;
+  if (world.communicator != nullptr && world.device == nullptr) {
+    auto own = world.communicator->Allocate(bytes);
+    if (!own.ok() || *own != nullptr) return own;
   }
   if (posix_memalign(&memory, 4096, std::max<size_t>(bytes, 1)) != 0) {
     return Error{DTRAIN_ERROR_RESOURCES, "no memory for " + std::to_string(bytes) + " bytes"};
@@ -253,8 +299,13 @@ MaybeError Job::Free(void* memory) {
     plain_.erase(found);
     return std::nullopt;
   }
-  Communicator* world = groups_.world().communicator.get();
-  if (world != nullptr) return world->Free(memory);
+  Group& world = groups_.world();
+  if (world.device != nullptr) {
+    // What is in flight may be of this memory.
+    if (MaybeError error = executor_.AwaitDevice(world)) return error;
+    return world.device->Free(memory);
+  }
+  if (world.communicator != nullptr) return world.communicator->Free(memory);
   return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "this memory is not from dtrain_alloc"};
 }
 
@@ -262,15 +313,16 @@ MaybeError Job::Leave() {
   queue_.Drain();
   const Deadline deadline = After(env_.init_timeout);
   const bool with_launcher = env_.pmi_fd >= 0;
-  MaybeError error;
+  MaybeError error = executor_.broken() ? std::nullopt : groups_.AwaitDevices();
   // A rank that closed its connections while another one is still inside the last collective
   // would break it.
-  if (env_.size > 1 && !executor_.broken()) {
+  if (env_.size > 1 && !error && !executor_.broken()) {
     groups_.SayLeaving();
     error = launcher_.pmi->Barrier(deadline, [this] { return groups_.failure(); });
   }
   executor_.FreeBuffer();
   groups_.Clear();
+  StopListening();
   page_.SetJoined(false);
   if (with_launcher) {
     if (!error) error = launcher_.pmi->Finalize(deadline);

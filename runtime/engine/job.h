@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,12 +70,17 @@ class Job {
         launcher_(launcher),
         page_(page),
         executor_(env_, groups_, page),
-        queue_(executor_) {}
+        queue_(executor_) {
+    listener_->executor = &executor_;
+  }
   MaybeError Bootstrap();
   MaybeError Meet(class Bootstrap& bootstrap, std::optional<std::vector<int>> nodes,
                   Deadline deadline);
   MaybeError ConnectPmi(Deadline deadline);
-  MaybeError ConnectGroup(Group& group, Deadline deadline);
+  MaybeError Connect(class Bootstrap& bootstrap, bool nccl, CpuOptions cpu, NcclOptions device,
+                     Deadline deadline);
+  MaybeError ConnectDevice(Group& group, Deadline deadline);
+  MaybeError ConnectGroup(Group& group, bool everyone, Deadline deadline);
 
   Environment env_;
   Launcher& launcher_;
@@ -85,6 +91,13 @@ class Job {
   Executor executor_;
   Queue queue_;
   uint32_t next_group_ = 1;
+  // Who is told that a device has failed.
+  struct Listener {
+    std::mutex mutex;
+    Executor* executor = nullptr;
+  };
+  void StopListening();
+  const std::shared_ptr<Listener> listener_ = std::make_shared<Listener>();
   std::vector<void*> plain_;  // what dtrain_alloc took from no communicator
 };
 

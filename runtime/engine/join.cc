@@ -25,8 +25,7 @@ Result<int> Executor::Join(size_t threshold) {
   Group& group = groups_.world();
   if (group.size == 1) return group.rank;
   // All ranks count these alike, so the higher one came later.
-  int64_t came =
-      static_cast<int64_t>(group.control != nullptr ? group.next_control : group.next_run);
+  auto came = static_cast<int64_t>(group.next_run);
   came = came * group.size + group.rank;
   Operation joining;
   joining.group = &group;
@@ -34,10 +33,10 @@ Result<int> Executor::Join(size_t threshold) {
   for (;;) {
     joining.number = group.next_number;
     const int64_t begin_ns = NowNs();
-    page_.Begin(TimelineKind::kBarrier, joining.number, 0, group.id, begin_ns);
+    progress_.Begin(TimelineKind::kBarrier, joining.number, 0, group.id, begin_ns);
     auto agreed = negotiator_.AgreeAsJoined(group);
     const int64_t end_ns = NowNs();
-    page_.End(joining.number, 0, end_ns - begin_ns, end_ns);
+    progress_.End(joining.number, 0, end_ns - begin_ns, end_ns);
     if (!agreed.ok()) return Break(joining, agreed.error());
     if (agreed->all) break;
     if (agreed->run.empty()) continue;
@@ -80,14 +79,11 @@ MaybeError Executor::GoAlong(Group& group, const std::vector<Collective>& agreed
     all.push_back(&operation);
   }
   MaybeError first;
-  RunBatches(all, threshold, {}, 0, begin_ns, [&](Operation&, const MaybeError& error) {
+  // Zeros are the host's, so that all of it is done on return, on a device as well.
+  RunBatches(all, false, threshold, {}, 0, begin_ns, [&](Operation&, const MaybeError& error) {
     if (error && !first) first = error;
   });
-  if (first || !group.on_device) return first;
-  if (MaybeError error = group.communicator->Finish(nullptr, env_.collective_timeout)) {
-    return Break(operations[0], std::move(*error));
-  }
-  return std::nullopt;
+  return first;
 }
 
 }  // namespace dtrain::runtime

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int32_t kNotReady = std::numeric_limits<int32_t>::max();
 constexpr size_t kHashesAt = 1, kComplementsAt = kHashesAt + kMostOffered;
-constexpr size_t kMostAt = kOfferWords - 2, kJoinedAt = kOfferWords - 1;
+constexpr size_t kMostAt = kOfferWords - 3, kJoinedAt = kOfferWords - 2;
+constexpr size_t kDirectAt = kOfferWords - 1;
 
 constexpr int64_t kJoinedBit = 1, kStuckBit = 2, kOverdueBit = 4;
 
@@ -38,7 +39,7 @@ uint64_t SignatureOf(const Collective& what) {
   return Mix(hash, what.count);
 }
 
-std::vector<int32_t> MakeOffer(std::span<const Pending> pending) {
+std::vector<int32_t> MakeOffer(std::span<const Pending> pending, bool direct) {
   std::vector<int32_t> offer(kOfferWords, kNotReady);
   const size_t count = std::min(pending.size(), kMostOffered);
   offer[0] = static_cast<int32_t>(count);
@@ -51,12 +52,14 @@ std::vector<int32_t> MakeOffer(std::span<const Pending> pending) {
     offer[kComplementsAt + i] = ~word;
   }
   offer[kMostAt] = ~static_cast<int32_t>(std::min<size_t>(pending.size(), kNotReady - 1));
+  offer[kDirectAt] = direct ? 1 : 0;
   return offer;
 }
 
 std::vector<int32_t> MakeJoinedOffer() {
   std::vector<int32_t> offer(kOfferWords, kNotReady);
   offer[kJoinedAt] = 0;
+  offer[kDirectAt] = 0;  // it has zeros, of the host
   return offer;
 }
 
@@ -72,7 +75,20 @@ Agreement ReadOffers(const std::vector<int32_t>& lowest) {
   }
   agreement.differs = agreement.count == 0;
   agreement.most = static_cast<size_t>(std::max(~lowest[kMostAt], 0));
+  agreement.direct = lowest[kDirectAt] == 1;
   return agreement;
+}
+
+std::vector<int32_t> MakeCall(const Pending& pending, bool direct) {
+  const uint64_t hash = Mix(Mix(0, pending.key), pending.signature);
+  const auto high = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
+  const auto low = static_cast<int32_t>(static_cast<uint32_t>(hash));
+  return {high, ~high, low, ~low, direct ? 1 : 0};
+}
+
+std::optional<bool> ReadCalls(const std::vector<int32_t>& lowest) {
+  if (lowest[0] != ~lowest[1] || lowest[2] != ~lowest[3]) return std::nullopt;
+  return lowest[4] == 1;
 }
 
 std::vector<int64_t> PackList(const PendingList& list, size_t room) {

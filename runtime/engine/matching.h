@@ -33,9 +33,10 @@ uint64_t SignatureOf(const Collective& what);
 // all-reduce with MIN over all offers tells everybody how many are ready everywhere, and whether
 // they are the same.
 constexpr size_t kMostOffered = 128;                  // one offer is about at most so many
-constexpr size_t kOfferWords = 3 + 2 * kMostOffered;  // int32
+constexpr size_t kOfferWords = 4 + 2 * kMostOffered;  // int32
 
-std::vector<int32_t> MakeOffer(std::span<const Pending> pending);
+// `direct`: a device can use the buffers of all of them as they are.
+std::vector<int32_t> MakeOffer(std::span<const Pending> pending, bool direct);
 // Of a rank that is in dtrain_join: it has no operations, and goes along with any.
 std::vector<int32_t> MakeJoinedOffer();
 
@@ -43,11 +44,20 @@ struct Agreement {
   size_t count = 0;         // from the front, so many are ready and the same on all ranks
   bool differs = false;     // not even the first is the same: the ranks must list what they have
   size_t most = 0;          // then: how many the rank with the most has
+  bool direct = false;      // all of all ranks are
   bool joined = false;      // some rank is in dtrain_join
   bool all_joined = false;  // every rank is: there are no operations
 };
 // From the MIN over all ranks' offers. The same on every rank.
 Agreement ReadOffers(const std::vector<int32_t>& lowest);
+
+// ---- A blocking collective ----
+//
+// Likewise with MIN, and with so few words that the exchange needs no buffers of its own.
+constexpr size_t kCallWords = 5;  // int32
+std::vector<int32_t> MakeCall(const Pending& pending, bool direct);
+// From the MIN over all ranks'. nullopt: they are not the same; else whether all are direct.
+std::optional<bool> ReadCalls(const std::vector<int32_t>& lowest);
 
 // ---- Otherwise: each rank lists what it has pending ----
 

@@ -56,8 +56,8 @@ Collective Negotiator::Opening() {
 }
 
 MaybeError Negotiator::RunOwn(Group& group, Collective what, Spent& spent) {
-  what.number = group.control != nullptr ? group.next_control++ : group.next_run++;
-  return group.agreements()->Run(what, env_.collective_timeout, spent);
+  what.number = group.next_run++;
+  return group.communicator->Run(what, env_.collective_timeout, spent);
 }
 
 Result<Agreement> Negotiator::ExchangeOffers(Group& group, std::vector<int32_t> offer,
@@ -98,13 +98,18 @@ Result<std::string> Negotiator::ExchangeStatements(Group& group, const Operation
 Result<Negotiator::Verdict> Negotiator::Agree(Group& group, const std::vector<Operation*>& mine,
                                               bool stuck, Spent& spent) {
   Verdict verdict;
+  std::vector<Pending> pending;
+  bool direct = true;
+  for (const Operation* operation : mine) {
+    pending.push_back(operation->pending);
+    direct &= operation->direct;
+  }
   if (group.size == 1) {
     verdict.run = mine;
+    verdict.direct = direct;
     return verdict;
   }
-  std::vector<Pending> pending;
-  for (const Operation* operation : mine) pending.push_back(operation->pending);
-  auto agreement = ExchangeOffers(group, MakeOffer(pending), spent);
+  auto agreement = ExchangeOffers(group, MakeOffer(pending, direct), spent);
   if (!agreement.ok()) return agreement.error();
   if (agreement->differs) {
     auto matched = MatchLists(group, mine, stuck, agreement->most, spent);
@@ -116,6 +121,7 @@ Result<Negotiator::Verdict> Negotiator::Agree(Group& group, const std::vector<Op
   } else {
     verdict.run.assign(mine.begin(), mine.begin() + static_cast<ptrdiff_t>(agreement->count));
   }
+  verdict.direct = agreement->direct;
   if (agreement->joined && !verdict.run.empty()) {
     if (MaybeError error = LeaveOutUnjoinable(group, verdict)) return *error;
   }
@@ -160,6 +166,26 @@ Result<Negotiator::Verdict> Negotiator::GiveUp(Group& group, const std::vector<O
   Verdict verdict;
   for (Operation* operation : mine) verdict.refused.push_back({operation, error});
   return verdict;
+}
+
+Result<bool> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent& spent) {
+  if (group.size == 1) return mine.direct;
+  // Nobody else's call of this number has this key unless it is the same.
+  const Pending pending{mine.number, SignatureOf(mine.what)};
+  std::vector<int32_t> words = MakeCall(pending, mine.direct);
+  Collective what;
+  what.kind = Collective::Kind::kAllreduce;
+  what.count = words.size();
+  what.type = DTRAIN_INT32;
+  what.op = DTRAIN_MIN;
+  what.input = words.data();
+  what.output = words.data();
+  if (MaybeError error = RunOwn(group, what, spent)) return *error;
+  const auto direct = ReadCalls(words);
+  if (direct) return *direct;
+  auto text = ExchangeStatements(group, &mine);
+  if (!text.ok()) return text.error();
+  return Error{DTRAIN_ERROR_MISMATCH, std::move(*text)};
 }
 
 // ---- With ranks that are in dtrain_join ----

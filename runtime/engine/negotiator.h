@@ -27,11 +27,16 @@ class Negotiator {
   struct Verdict {
     std::vector<Operation*> run;   // in this order, which is the same on all ranks
     std::vector<Refusal> refused;  // on every rank that has them; nothing else suffers from it
+    bool direct = false;           // a device can use all buffers of `run`, on every rank
   };
   // `mine`, at least one: all that this rank has pending in `group`, in the order it made them.
   // `stuck`: it makes no other before one of them is done. A failure ends the job's collectives.
   Result<Verdict> Agree(Group& group, const std::vector<Operation*>& mine, bool stuck,
                         Spent& spent);
+
+  // Before a blocking collective that runs elsewhere than over the group's communicator: whether
+  // its buffers are direct on all ranks. Fails on all of them when they ask for different things.
+  Result<bool> AgreeOnCall(Group& group, const Operation& mine, Spent& spent);
 
   struct Joined {
     bool all = false;             // every rank has joined

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <string>
 
+#include "common/page/worker_page.h"
 #include "runtime/base/collective.h"
+#include "runtime/base/device.h"
+#include "runtime/base/types.h"
 #include "runtime/engine/group.h"
 #include "runtime/engine/matching.h"
 
@@ -19,6 +22,24 @@ struct Operation {
   Pending pending;   // of an asynchronous one: by what the other ranks' are found
   std::chrono::steady_clock::time_point added{};
   uint64_t number = 0;  // among those of its group; given by the executor
+
+  // Where the group has a device: what the operation comes after, whether the device can use this
+  // rank's buffers as they are, and by what it is known there once it is enqueued.
+  DeviceCommunicator::Point after;
+  bool direct = true;
+  DeviceCommunicator::Ticket ticket = 0;
+
+  bool on_device() const {
+    return group->device != nullptr && what.kind != Collective::Kind::kBarrier;
+  }
 };
+
+inline uint64_t BytesOf(const Collective& what) {
+  return what.kind == Collective::Kind::kBarrier ? 0 : what.count * ElementSize(what.type);
+}
+
+inline TimelineKind KindOf(const Collective& what) {
+  return static_cast<TimelineKind>(static_cast<uint32_t>(what.kind));
+}
 
 }  // namespace dtrain::runtime

@@ -83,21 +83,35 @@ MaybeError Queue::Wait(dtrain_handle handle) {
   }
   entry.awaited = true;
   RunUntil(lock, [&] { return entry.done; });
-  MaybeError error = std::move(entry.error);
+  const std::unique_ptr<Entry> over = std::move(entries_[handle]);
   entries_.erase(handle);
-  return error;
+  lock.unlock();
+  return over->error ? over->error : executor_.JoinStream(over->operation);
 }
 
 MaybeError Queue::Test(dtrain_handle handle, bool& done) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   done = false;
   const auto found = entries_.find(handle);
   if (found == entries_.end()) return NoSuch(handle);
-  if (!found->second->done || found->second->awaited) return std::nullopt;
+  Entry& entry = *found->second;
+  if (!entry.done || entry.awaited) return std::nullopt;
+  if (!entry.error && !executor_.IsOver(entry.operation)) return std::nullopt;
   done = true;
-  MaybeError error = std::move(found->second->error);
+  const std::unique_ptr<Entry> over = std::move(found->second);
   entries_.erase(found);
-  return error;
+  lock.unlock();
+  return over->error ? over->error : executor_.JoinStream(over->operation);
+}
+
+Result<dtrain_handle> Queue::AddDone(Operation operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto entry = std::make_unique<Entry>();
+  entry->operation = std::move(operation);
+  entry->done = true;
+  const dtrain_handle handle = next_handle_++;
+  entries_.emplace(handle, std::move(entry));
+  return handle;
 }
 
 void Queue::Drain() {

@@ -41,9 +41,13 @@ class Queue {
 
   // Fails when no thread can be started, or one of the same name and group is in the queue.
   Result<dtrain_handle> Add(Operation operation);
-  // Returns when the operation is done, with how it went, and forgets the handle.
+  // Of one that has been enqueued on a device already.
+  Result<dtrain_handle> AddDone(Operation operation);
+  // Returns when the operation is done, or enqueued on a device, where its stream waits for it;
+  // with how it went, and forgets the handle.
   MaybeError Wait(dtrain_handle handle);
-  // Likewise, but at once; `done` tells whether it is, and only then is the handle forgotten.
+  // Likewise, but at once; `done` tells whether it is, also on a device, and only then is the
+  // handle forgotten.
   MaybeError Test(dtrain_handle handle, bool& done);
   // Returns when nothing is left to run, so that the caller may use the executor.
   void Drain();

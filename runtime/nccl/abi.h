@@ -28,7 +28,7 @@ struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = 21403;
-  int blocking = 0;
+  int blocking = 1;
   int unset = INT_MIN;
 };
 static_assert(sizeof(NcclConfig) == 24);
@@ -50,6 +50,7 @@ constexpr int kNcclAvg = 4;
 // ---- CUDA driver ----
 
 constexpr int kCudaSuccess = 0;
+constexpr int kCudaDeinitialized = 4;  // the driver is shutting down with the process
 constexpr int kCudaNotReady = 600;
 
 using CuDevice = int;
@@ -70,8 +71,10 @@ constexpr unsigned kCuEventDisableTiming = 2;
 constexpr unsigned kCuHostPortable = 1;
 constexpr int kCuPointerMemoryType = 2;
 constexpr int kCuPointerIsManaged = 8;
+constexpr int kCuPointerDeviceOrdinal = 9;
 constexpr unsigned kCuMemoryHost = 1;
 constexpr unsigned kCuMemoryDevice = 2;
-constexpr int kCuCaptureThreadLocal = 1;
+constexpr int kCuCaptureRelaxed = 2;
+constexpr int kCuCaptureNone = 0;  // of cuStreamIsCapturing
 
 }  // namespace dtrain::runtime::abi

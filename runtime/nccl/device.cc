@@ -73,6 +73,11 @@ Device::~Device() {
   if (context_ != nullptr) cuda_.primary_release(device_);
 }
 
+void Device::DisturbNoCapture() const {
+  int mode = abi::kCuCaptureRelaxed;
+  if (cuda_.exchange_capture_mode != nullptr) cuda_.exchange_capture_mode(&mode);
+}
+
 Device::Scope::Scope(const Device& device) : cuda_(device.cuda_) {
   abi::CuContext current = nullptr;
   const bool there =

@@ -26,6 +26,9 @@ class Device {
   const std::string& uuid() const { return uuid_; }  // "GPU-5d1c…"; of the slice, if it is one
   const std::string& pci() const { return pci_; }
 
+  // From here on, what the calling thread does spoils no graph that another thread captures.
+  void DisturbNoCapture() const;
+
   // While it lives, the context is the thread's current one.
   class Scope {
    public:

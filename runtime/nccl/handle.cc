@@ -2,31 +2,28 @@
 #include "runtime/nccl/handle.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 #include <utility>
-
-#include "runtime/nccl/bounded.h"
 
 namespace dtrain::runtime {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// A thread of ours inside NCCL leaves as soon as it sees the end; this one is stuck.
-constexpr auto kStuckCall = std::chrono::seconds(1);
-// dtrain's exit code for a collective that stalled.
-constexpr int kStalled = 205;
-constexpr size_t kMostFlights = 64;
+// More would fill NCCL's queues, where a call waits without looking whether it was aborted.
+constexpr size_t kMostFlights = 32;
+// As long as nobody looks that much longer, the machine itself may have stood still.
+constexpr std::chrono::seconds kDoubt{2};
+constexpr DeviceCommunicator::Ticket kInGraph = DeviceCommunicator::Ticket{1} << 63;
 
 // Waits a little longer each time: the first microseconds matter, later the cores of the others.
 class Pause {
  public:
   void operator()() {
-    if (++round_ < 200) {
+    if (++round_ < 50) {
       sched_yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(round_ < 1000 ? 20 : 200));
@@ -37,382 +34,330 @@ class Pause {
   int round_ = 0;
 };
 
-std::string Name(const Collective& what) {
-  return "collective " + std::to_string(what.number) + " (" + Describe(what) + ")";
+int64_t NanosOf(steady_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
 }  // namespace
 
-NcclHandle::NcclHandle(const Libraries& libraries, std::shared_ptr<const Device> device,
-                       std::string me, std::unique_ptr<Alarm> alarm,
-                       std::chrono::milliseconds longest_end)
-    : libraries_(libraries),
-      device_(std::move(device)),
+NcclHandle::NcclHandle(std::shared_ptr<Session> session, std::string me, Communicator* control,
+                       bool fine)
+    : session_(std::move(session)),
       me_(std::move(me)),
-      alarm_(std::move(alarm)),
-      longest_end_(longest_end) {}
+      control_(control),
+      fine_(fine),
+      events_(std::make_shared<EventPool>(session_->libraries().cuda, session_->device())) {}
+
+// ---- Making it ----
 
 MaybeError NcclHandle::Init(const abi::NcclUniqueId& id, int rank, int size, Deadline deadline,
                             const std::string& late) {
-  abi::NcclConfig config;
-  abi::NcclComm* comm = nullptr;
-  int code = libraries_.nccl.init_rank(&comm, size, id, rank, &config);
-  {
-    const std::lock_guard lock(mutex_);
-    comm_ = comm;
-  }
-  if (code != abi::kNcclSuccess && (code != abi::kNcclInProgress || comm == nullptr)) {
-    return Fail({DTRAIN_ERROR_DEVICE, NcclText("ncclCommInitRankConfig", code)});
-  }
-  MaybeError error = Settle("ncclCommInitRankConfig", code, deadline);
-  if (!error) return std::nullopt;
-  if (error->code == DTRAIN_ERROR_TIMEOUT) error->message = late;
-  return Fail(*error);
-}
-
-MaybeError NcclHandle::Adopt(abi::NcclComm* comm, Deadline deadline) {
-  {
-    const std::lock_guard lock(mutex_);
-    comm_ = comm;
-  }
-  MaybeError error = Settle("ncclCommSplit", abi::kNcclInProgress, deadline);
-  if (error) return Fail(*error);
-  return std::nullopt;
-}
-
-Result<abi::NcclComm*> NcclHandle::Split(int color, int key, Deadline deadline) {
-  // NCCL writes there when it is through. Where we have given up it may still do that, so the
-  // place stays for ever then.
-  auto place = std::make_unique<abi::NcclComm*>(nullptr);
-  const auto split = [&](abi::NcclComm* comm) {
-    return libraries_.nccl.split(comm, color, key, place.get(), nullptr);
+  session_->Add(this);
+  const auto place = std::make_shared<abi::NcclComm*>(nullptr);
+  const auto init = [place, id, rank, size, &nccl = session_->libraries().nccl] {
+    abi::NcclConfig config;
+    return nccl.init_rank(place.get(), size, id, rank, &config);
   };
-  if (MaybeError error = Call("ncclCommSplit", split, deadline)) {
-    static_cast<void>(place.release());
+  MaybeError error = session_->Try("ncclCommInitRankConfig", init, deadline, late);
+  // Where the call has not come back, the place is still NCCL's.
+  if (session_->broken()) return session_->broken();
+  const std::lock_guard lock(mutex_);
+  comm_ = *place;  // also of a failure: to be aborted
+  return error;
+}
+
+MaybeError NcclHandle::Split(int color, int key, NcclHandle& part, Deadline deadline) {
+  session_->Add(&part);
+  const auto place = std::make_shared<abi::NcclComm*>(nullptr);
+  const auto split = [place, color, key, comm = Comm(), &nccl = session_->libraries().nccl] {
+    const int code = nccl.split(comm, color, key, place.get(), nullptr);
+    int state = abi::kNcclSuccess;
+    const int asked = code == abi::kNcclSuccess ? nccl.async_error(comm, &state) : code;
+    return asked != abi::kNcclSuccess ? asked : state;
+  };
+  MaybeError error =
+      session_->Try("ncclCommSplit", split, deadline, "ncclCommSplit did not come back in time");
+  if (session_->broken()) return session_->broken();
+  if (!error && *place == nullptr) {
+    error = Error{DTRAIN_ERROR_DEVICE, "ncclCommSplit made no communicator"};
+  }
+  const std::lock_guard lock(part.mutex_);
+  part.comm_ = *place;
+  return error;
+}
+
+// The highest priority reorders only what waits for the GPU, and NCCL waits for other ranks.
+MaybeError NcclHandle::Open() {
+  const CudaApi& cuda = session_->libraries().cuda;
+  const Device::Scope scope(*session_->device());
+  int least = 0, greatest = 0;
+  int code = cuda.stream_priorities(&least, &greatest);
+  if (code == abi::kCudaSuccess) {
+    code = cuda.stream_create(&capturing_, abi::kCuStreamNonBlocking, greatest);
+  }
+  if (code == abi::kCudaSuccess) {
+    code = cuda.stream_create(&stream_, abi::kCuStreamNonBlocking, greatest);
+  }
+  if (code == abi::kCudaSuccess) return std::nullopt;
+  return session_->Fail({DTRAIN_ERROR_DEVICE, "making a stream failed: " + cuda.Text(code)});
+}
+
+abi::NcclComm* NcclHandle::Comm() {
+  const std::lock_guard lock(mutex_);
+  return comm_;
+}
+
+abi::NcclComm* NcclHandle::Take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(comm_, nullptr);
+}
+
+bool NcclHandle::Close() {
+  if (!session_->broken() && sound())
+    static_cast<void>(AwaitAll(steady_clock::now() + session_->longest_end()));
+  const bool ended = session_->Remove(this);
+  SetFlying(false);
+  control_.store(nullptr);
+  if (!ended) {
+    events_->Leave();
+    return false;
+  }
+  const CudaApi& cuda = session_->libraries().cuda;
+  const Device::Scope scope(*session_->device());
+  for (abi::CuStream* stream : {&stream_, &capturing_}) {
+    if (*stream != nullptr) cuda.stream_destroy(std::exchange(*stream, nullptr));
+  }
+  return true;
+}
+
+// ---- Launching ----
+
+int NcclHandle::Enter(Begun& begun, abi::NcclComm* comm, abi::CuStream stream, const CudaApi& cuda,
+                      EventPool& events) {
+  for (const Point& point : begun.issue.after) {
+    if (point == nullptr) continue;
+    const int code = cuda.stream_wait(stream, EventOf(point), 0);
+    if (code == abi::kCudaSuccess) continue;
+    begun.error = Error{DTRAIN_ERROR_DEVICE, "waiting in a stream failed: " + cuda.Text(code)};
+    return abi::kNcclSuccess;
+  }
+  const int code = begun.issue.enqueue(comm, stream);
+  if (code != abi::kNcclSuccess) return code;
+  auto done = events.Record(stream);
+  if (done.ok()) {
+    begun.done = std::move(*done);
+  } else {
+    begun.error = done.error();
+  }
+  return abi::kNcclSuccess;
+}
+
+Result<NcclHandle::Ticket> NcclHandle::Launch(Issue issue) {
+  if (MaybeError error = Reserve()) return *error;
+  const auto begun = std::make_shared<Begun>();
+  begun->issue = std::move(issue);
+  const auto since = steady_clock::now();
+  const auto call = [begun, comm = Comm(), stream = stream_, events = events_,
+                     &cuda = session_->libraries().cuda] {
+    return Enter(*begun, comm, stream, cuda, *events);
+  };
+  if (MaybeError error = session_->Call(begun->issue.name, call, since + begun->issue.timeout)) {
     return *error;
   }
-  if (color >= 0 && *place == nullptr) {
-    return Fail({DTRAIN_ERROR_DEVICE, "ncclCommSplit made no communicator"});
+  if (begun->error) return session_->Fail(*begun->error);
+  Flight flight;
+  flight.ticket = next_.fetch_add(1);
+  flight.done = std::move(begun->done);
+  flight.what = std::move(begun->issue.what);
+  flight.timeout = begun->issue.timeout;
+  flight.since = since;
+  flight.landed = std::move(begun->issue.landed);
+  const Ticket ticket = flight.ticket;
+  {
+    const std::lock_guard lock(mutex_);
+    flights_.push_back(std::move(flight));
+    SetFlying(true);
   }
-  return *place;
+  if (fine_) session_->WakeWatchdog();
+  return ticket;
 }
 
-MaybeError NcclHandle::Call(const char* name, const NcclCall& call, Deadline deadline) {
-  abi::NcclComm* comm = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (broken_) return broken_;
-    comm = comm_;
-    ++calls_;
-  }
-  const int code = call(comm);
-  {
-    const std::lock_guard lock(mutex_);
-    --calls_;
-    changed_.notify_all();
-  }
-  if (code == abi::kNcclSuccess) return std::nullopt;
-  if (MaybeError error = Settle(name, code, deadline)) return Fail(*error);
-  return std::nullopt;
-}
-
-MaybeError NcclHandle::Try(const NcclCall& call) {
-  abi::NcclComm* comm = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (broken_ || comm_ == nullptr) return broken_;
-    comm = comm_;
-    ++calls_;
-  }
-  const int code = call(comm);
+Result<NcclHandle::Ticket> NcclHandle::Capture(Issue issue, abi::CuStream stream) {
+  auto before = events_->Record(stream);
+  if (!before.ok()) return before.error();
+  session_->SetCaptured();
+  Begun begun;
+  begun.issue = std::move(issue);
+  begun.issue.after = {std::move(*before)};
+  abi::NcclComm* const comm = Comm();
+  const auto call = [&] {
+    return Enter(begun, comm, capturing_, session_->libraries().cuda, *events_);
+  };
+  const Deadline deadline = steady_clock::now() + begun.issue.timeout;
+  if (MaybeError error = session_->CallHere(begun.issue.name, call, deadline)) return *error;
+  if (begun.error) return *begun.error;
   const std::lock_guard lock(mutex_);
-  --calls_;
-  changed_.notify_all();
-  if (code == abi::kNcclSuccess) return std::nullopt;
-  return Error{DTRAIN_ERROR_DEVICE, "NCCL refused it"};
+  const Ticket ticket = next_.fetch_add(1) | kInGraph;
+  captured_[ticket] = std::move(begun.done);
+  return ticket;
 }
 
-// Asks until NCCL has finished what it began.
-MaybeError NcclHandle::Settle(const char* name, int code, Deadline deadline) {
-  for (Pause pause; code == abi::kNcclInProgress; pause()) {
+// Other ranks' ends are news while something is in flight.
+void NcclHandle::SetFlying(bool flying) {
+  Communicator* const control = control_.load();
+  if (flying_.exchange(flying) != flying && control != nullptr) control->SetOccupied(flying);
+}
+
+// ---- Landing ----
+
+// The driver may hang: it is not asked under the lock.
+MaybeError NcclHandle::Land() {
+  const CudaApi& cuda = session_->libraries().cuda;
+  for (;;) {
+    Flight front;
     {
       const std::lock_guard lock(mutex_);
-      if (broken_ || comm_ == nullptr) return broken_;
-      const int asked = libraries_.nccl.async_error(comm_, &code);
-      if (asked != abi::kNcclSuccess) code = asked;
+      if (flights_.empty()) return std::nullopt;
+      front = flights_.front();
     }
-    if (code == abi::kNcclInProgress && steady_clock::now() >= deadline) {
-      return Error{DTRAIN_ERROR_TIMEOUT, std::string(name) + " did not get through in time"};
+    const int code = cuda.event_query(EventOf(front.done));
+    const auto now = steady_clock::now();
+    // What was aborted counts as done, and has left anything in its buffers.
+    if (session_->broken() || code == abi::kCudaDeinitialized) return std::nullopt;
+    if (code == abi::kCudaNotReady) {
+      if (now < front.since + front.timeout) return std::nullopt;
+      return Error{DTRAIN_ERROR_TIMEOUT, front.what + " was not done in time on the GPU"};
     }
-  }
-  if (code == abi::kNcclSuccess) return std::nullopt;
-  return Error{code == abi::kNcclRemoteError ? DTRAIN_ERROR_NETWORK : DTRAIN_ERROR_DEVICE,
-               NcclText(name, code)};
-}
-
-// "ncclAllReduce: unhandled system error; NCCL says: ...". NCCL's last error is the only place
-// that has the cause, and is gone after the abort.
-std::string NcclHandle::NcclText(const char* name, int code) {
-  const std::lock_guard lock(mutex_);
-  const char* text = libraries_.nccl.error_string(code);
-  std::string out = std::string(name) + ": " + Printable(text == nullptr ? "" : text);
-  const char* last = aborting_ ? nullptr : libraries_.nccl.last_error(comm_);
-  if (last != nullptr && *last != '\0') out += "; NCCL says: " + Printable(last);
-  return out;
-}
-
-MaybeError NcclHandle::Wait(abi::CuEvent event, Deadline deadline) {
-  for (Pause pause;; pause()) {
-    const int code = libraries_.cuda.event_query(event);
-    // First, because what was aborted counts as done, and has left anything in its buffers.
-    if (MaybeError error = broken()) return Fail(*error);
-    if (code == abi::kCudaSuccess) return std::nullopt;
-    if (code != abi::kCudaNotReady) {
-      return Fail({DTRAIN_ERROR_DEVICE, "the GPU failed: " + libraries_.cuda.Text(code)});
+    if (code != abi::kCudaSuccess) {
+      return Error{DTRAIN_ERROR_DEVICE,
+                   "the GPU failed, at " + front.what + " or before it: " + cuda.Text(code)};
     }
-    if (steady_clock::now() >= deadline) {
-      return Fail({DTRAIN_ERROR_TIMEOUT, "it was not done in time"});
+    {
+      const std::lock_guard lock(mutex_);
+      // Another thread may have seen it, too.
+      if (flights_.empty() || flights_.front().ticket != front.ticket) continue;
+      flights_.pop_front();
+      if (!flights_.empty()) flights_.front().since = std::max(flights_.front().since, now);
+      if (flights_.empty()) SetFlying(false);
+      landed_.store(front.ticket);
     }
+    if (front.landed) front.landed(NanosOf(now));
   }
 }
 
-void NcclHandle::Follow(abi::CuStream stream, const Collective& what,
-                        std::chrono::milliseconds timeout) {
-  const CudaApi& cuda = libraries_.cuda;
-  // What is captured into a graph does not run now, and asking about it would spoil the capture.
-  int capturing = 0;
-  if (cuda.stream_is_capturing != nullptr &&
-      (cuda.stream_is_capturing(stream, &capturing) != abi::kCudaSuccess || capturing != 0)) {
-    return;
+MaybeError NcclHandle::Look() {
+  if (Communicator* const control = control_.load()) {
+    if (MaybeError news = control->Look()) return news;
   }
-  const std::lock_guard lock(mutex_);
-  if (flights_.size() < kMostFlights) {
-    Flight flight;
-    if (!spare_events_.empty()) {
-      flight.event = spare_events_.back();
-      spare_events_.pop_back();
-    } else if (cuda.event_create(&flight.event, abi::kCuEventDisableTiming) != abi::kCudaSuccess) {
-      return;
-    }
-    flights_.push_back(flight);
-  }
-  // With many in flight, the last entry stands for all the later ones.
-  Flight& flight = flights_.back();
-  flight.what = what;
-  flight.timeout = timeout;
-  flight.since = steady_clock::now();
-  cuda.event_record(flight.event, stream);
-}
-
-MaybeError NcclHandle::broken() const {
-  const std::lock_guard lock(mutex_);
-  return broken_;
-}
-
-void NcclHandle::Break(const Error& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (broken_) return;
-    broken_ = reason;
-    aborting_ = true;
-    changed_.notify_all();
-  }
-  Watchdog::Wake();
-  StartAbort();
-}
-
-Error NcclHandle::Fail(const Error& reason) {
-  Break(reason);
-  AwaitAbort();
-  return *broken();
-}
-
-void NcclHandle::StartAbort() {
-  RunDetached([self = shared_from_this()] { self->RunAbort(*self->broken()); });
-}
-
-// The second watchdog: it calls nothing that could hang.
-void NcclHandle::RunAbort(const Error& reason) {
-  abi::NcclComm* comm = nullptr;
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kStuckCall, [this] { return calls_ == 0; });
-    comm = ending_ = std::exchange(comm_, nullptr);
-  }
-  // NCCL allows an abort while another call is stuck.
-  const bool done = comm == nullptr || RunBounded(
-                                           [abort = libraries_.nccl.abort, comm, device = device_] {
-                                             const Device::Scope scope(*device);
-                                             abort(comm);
-                                           },
-                                           longest_end_);
-  if (!done) {
-    std::fprintf(
-        stderr,
-        "dtrain: %s: ncclCommAbort did not end within %.3g s; ending the process with exit "
-        "code %d. The abort was because: %s\n",
-        me_.c_str(), std::chrono::duration<double>(longest_end_).count(), kStalled,
-        reason.message.c_str());
-    std::fflush(stderr);
-    _exit(kStalled);
-  }
-  const std::lock_guard lock(mutex_);
-  ending_ = nullptr;
-  aborted_ = true;
-  changed_.notify_all();
-}
-
-// Bounded, because RunAbort is.
-void NcclHandle::AwaitAbort() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return aborted_; });
-}
-
-void NcclHandle::AddTo(std::vector<pollfd>& entries) {
-  if (alarm_ != nullptr) alarm_->AddTo(entries);
-}
-
-void NcclHandle::Look() {
-  if (alarm_ != nullptr) {
-    if (MaybeError news = alarm_->Check()) Break(*news);
-  }
-  MaybeError error = broken();
-  if (!error) {
-    error = LookForLeavers();
-    if (!error) error = LookAtFlights();
-    if (error) Break(*error);
-  }
-  if (error) Tell(*error);
-}
-
-void NcclHandle::Begin(const Collective& what) {
-  const std::lock_guard lock(mutex_);
-  latest_ = what;
-  begun_ = static_cast<uint32_t>(what.number) + 1;
-}
-
-void NcclHandle::SayLeaving() {
-  {
-    const std::lock_guard lock(mutex_);
-    leaving_ = true;
-  }
-  Watchdog::Wake();
-}
-
-MaybeError NcclHandle::LookForLeavers() {
-  if (alarm_ == nullptr) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  if (leaving_ && !told_leaving_) {
-    told_leaving_ = true;
-    alarm_->TellLeaving(me_, begun_);
-  }
-  if (alarm_->leaver().empty() || static_cast<int32_t>(begun_ - alarm_->leavers_runs()) <= 0) {
-    return std::nullopt;
-  }
-  return Error{DTRAIN_ERROR_MISMATCH,
-               alarm_->leaver() +
-                   " is leaving the job (it has called dtrain_finalize, or its program has ended) "
-                   "while " +
-                   me_ + " is in " + Describe(latest_)};
-}
-
-void NcclHandle::Tell(const Error& reason) {
-  if (raised_ || alarm_ == nullptr) return;
-  raised_ = true;
-  const bool ours = reason.message.rfind("rank ", 0) != 0;
-  alarm_->Raise({reason.code, (ours ? me_ + ": " : "") + reason.message});
-}
-
-MaybeError NcclHandle::LookAtFlights() {
-  const CudaApi& cuda = libraries_.cuda;
   int code = abi::kNcclSuccess;
   {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return std::nullopt;
-    const int asked = libraries_.nccl.async_error(comm_, &code);
+    const NcclApi& nccl = session_->libraries().nccl;
+    const int asked = nccl.async_error(comm_, &code);
     if (asked != abi::kNcclSuccess) code = asked;
+    if (code != abi::kNcclSuccess) {
+      const char* text = nccl.error_string(code);
+      std::string out = "NCCL reports: " + Printable(text == nullptr ? "" : text);
+      const char* said = nccl.last_error(nullptr);
+      if (said != nullptr && *said != '\0') out += "; NCCL says: " + Printable(said);
+      return Error{code == abi::kNcclRemoteError ? DTRAIN_ERROR_NETWORK : DTRAIN_ERROR_DEVICE, out};
+    }
   }
-  if (code != abi::kNcclSuccess && code != abi::kNcclInProgress) {
-    return Error{code == abi::kNcclRemoteError ? DTRAIN_ERROR_NETWORK : DTRAIN_ERROR_DEVICE,
-                 NcclText("NCCL reports", code)};
-  }
-  const Device::Scope scope(*device_);
-  // Another thread may be capturing a graph, which a question about an event would spoil.
-  int mode = abi::kCuCaptureThreadLocal;
-  if (cuda.exchange_capture_mode != nullptr) cuda.exchange_capture_mode(&mode);
-  const std::lock_guard lock(mutex_);
-  while (!flights_.empty()) {
-    Flight& flight = flights_.front();
+  return Land();
+}
+
+template <typename Over>
+MaybeError NcclHandle::Wait(Over over, const std::string& what, Deadline deadline) {
+  const Device::Scope scope(*session_->device());
+  Deadline hangs_until = Deadline::max();
+  for (Pause pause;; pause()) {
+    Result<bool> is_over = over();
+    // First, because what was aborted counts as done.
+    if (MaybeError error = session_->broken()) return session_->Fail(*error);
+    if (!is_over.ok()) return session_->Fail(is_over.error());
+    if (*is_over) return std::nullopt;
     const auto now = steady_clock::now();
-    code = cuda.event_query(flight.event);
-    if (code == abi::kCudaNotReady) {
-      if (now < flight.since + flight.timeout) return std::nullopt;
-      return Error{DTRAIN_ERROR_TIMEOUT, Name(flight.what) + " was not done in time on the GPU"};
+    if (now >= deadline) {
+      return session_->Fail({DTRAIN_ERROR_TIMEOUT, what + " was not done in time on the GPU"});
     }
-    if (code != abi::kCudaSuccess) {
-      return Error{DTRAIN_ERROR_DEVICE,
-                   "the GPU failed, at " + Name(flight.what) + " or before it: " + cuda.Text(code)};
+    if (!session_->WatchdogHangs()) {
+      hangs_until = Deadline::max();
+    } else if (hangs_until == Deadline::max()) {
+      hangs_until = now + kDoubt;
+    } else if (now >= hangs_until) {
+      return session_->Fail(
+          {DTRAIN_ERROR_DEVICE, "the GPU's driver has not answered for ten seconds, at " + what});
     }
-    spare_events_.push_back(flight.event);
-    flights_.pop_front();
-    if (!flights_.empty()) flights_.front().since = std::max(flights_.front().since, now);
   }
-  return std::nullopt;
 }
 
-bool NcclHandle::Close() {
-  Watchdog::Remove(this);
-  bool ended = true;
-  if (broken()) {
-    AwaitAbort();
-  } else {
-    ended = Shutdown();
-  }
-  if (const MaybeError reason = broken()) Tell(*reason);
-  if (alarm_ != nullptr) alarm_->SayGoodbye();
-  if (!ended) return false;
-  const Device::Scope scope(*device_);
-  const std::lock_guard lock(mutex_);
-  for (const Flight& flight : flights_) libraries_.cuda.event_destroy(flight.event);
-  for (const abi::CuEvent event : spare_events_) libraries_.cuda.event_destroy(event);
-  flights_.clear();
-  spare_events_.clear();
-  return true;
+MaybeError NcclHandle::Await(const Point& point, const std::string& what, Deadline deadline) {
+  if (point == nullptr) return std::nullopt;
+  const CudaApi& cuda = session_->libraries().cuda;
+  return Wait(
+      [&]() -> Result<bool> {
+        const int code = cuda.event_query(EventOf(point));
+        if (code == abi::kCudaSuccess) return true;
+        if (code == abi::kCudaNotReady) return false;
+        return Error{DTRAIN_ERROR_DEVICE, "the GPU failed, at " + what + ": " + cuda.Text(code)};
+      },
+      what, deadline);
 }
 
-// Finalising waits for the other ranks and for the work in flight; a peer that does not come, or
-// work that does not end, must not keep this process from leaving.
-bool NcclHandle::Shutdown() {
-  const Deadline deadline = steady_clock::now() + longest_end_;
-  abi::NcclComm* comm = nullptr;
+MaybeError NcclHandle::Await(Ticket ticket, Deadline deadline) {
+  return Wait(
+      [&]() -> Result<bool> {
+        if (!IsOver(ticket)) {
+          if (MaybeError error = Land()) return *error;
+        }
+        return IsOver(ticket);
+      },
+      "a collective", deadline);
+}
+
+MaybeError NcclHandle::AwaitAll(Deadline deadline) { return Await(next_.load() - 1, deadline); }
+
+MaybeError NcclHandle::Reserve() {
+  const Ticket next = next_.load();
+  if (next <= kMostFlights) return session_->broken();
+  const Ticket oldest = next - kMostFlights;
+  if (IsOver(oldest)) return session_->broken();
+  return Await(oldest);
+}
+
+bool NcclHandle::IsOver(Ticket ticket) const {
+  return (ticket & kInGraph) != 0 || ticket <= landed_.load();
+}
+
+bool NcclHandle::Done(Ticket ticket) {
+  if (IsOver(ticket) || session_->broken()) return true;
+  const Device::Scope scope(*session_->device());
+  if (MaybeError error = Land()) session_->Break(*error);
+  return IsOver(ticket) || session_->broken();
+}
+
+MaybeError NcclHandle::Join(Ticket ticket, abi::CuStream stream) {
+  if (MaybeError error = session_->broken()) return session_->Fail(*error);
+  Point done;
   {
     const std::lock_guard lock(mutex_);
-    comm = comm_;
+    const auto captured = captured_.find(ticket);
+    if (captured != captured_.end()) {
+      done = std::move(captured->second);
+      captured_.erase(captured);
+    } else {
+      for (const Flight& flight : flights_) {
+        if (flight.ticket == ticket) done = flight.done;
+      }
+    }
   }
-  if (comm == nullptr) return true;
-  MaybeError error;
-  const NcclApi& nccl = libraries_.nccl;
-  const int code = nccl.finalize(comm);
-  if (code != abi::kNcclSuccess) error = Settle("ncclCommFinalize", code, deadline);
-  if (error) {
-    Fail(*error);
-    return true;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    comm_ = nullptr;
-  }
-  const auto destroy = [&nccl, comm, device = device_] {
-    const Device::Scope scope(*device);
-    nccl.destroy(comm);
-  };
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
-  if (RunBounded(destroy, std::max(left, std::chrono::milliseconds(1)))) return true;
-  std::fprintf(stderr,
-               "dtrain: %s: ncclCommDestroy did not end within %.3g s; the program goes on without "
-               "waiting for it\n",
-               me_.c_str(), std::chrono::duration<double>(longest_end_).count());
-  return false;
+  if (done == nullptr) return std::nullopt;
+  const CudaApi& cuda = session_->libraries().cuda;
+  const Device::Scope scope(*session_->device());
+  const int code = cuda.stream_wait(stream, EventOf(done), 0);
+  if (code == abi::kCudaSuccess) return std::nullopt;
+  return session_->Fail({DTRAIN_ERROR_DEVICE, "waiting in a stream failed: " + cuda.Text(code)});
 }
 
 }  // namespace dtrain::runtime

@@ -1,120 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "runtime/base/communicator.h"
-#include "runtime/nccl/alarm.h"
-#include "runtime/nccl/device.h"
-#include "runtime/nccl/libraries.h"
-#include "runtime/nccl/watchdog.h"
+#include "runtime/base/device.h"
+#include "runtime/nccl/event_pool.h"
+#include "runtime/nccl/session.h"
 
 namespace dtrain::runtime {
 
-// One NCCL communicator, its end, and the operations in flight on it. NCCL is never waited for
-// without a deadline: calls do not block (NCCL's own non-blocking mode) and are asked about until
-// they are through; what breaks the communicator aborts it, and an abort that takes longer than
-// `longest_end` ends the process (M4). Break and Look: any thread; all else one thread at a time.
-class NcclHandle : public Watched, public std::enable_shared_from_this<NcclHandle> {
+// One NCCL communicator, its stream, and what is in flight there: from the call that enqueues it
+// until the event behind it has come. Any thread, but for what begins something: one at a time.
+class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
  public:
-  // `me` is "rank 1 (host b)"; `alarm` may be null; `longest_end` bounds NCCL's abort and destroy.
-  NcclHandle(const Libraries& libraries, std::shared_ptr<const Device> device, std::string me,
-             std::unique_ptr<Alarm> alarm, std::chrono::milliseconds longest_end);
-  ~NcclHandle() override = default;
+  using Point = DeviceCommunicator::Point;
+  using Ticket = DeviceCommunicator::Ticket;
+  using Landed = DeviceCommunicator::Landed;
 
-  // `late` says what to tell when the deadline passes.
+  // `me` is "rank 1 (host b)". `control`, where its ranks agree on things, may be null; its
+  // failures are this one's. `fine`: the ends of collectives are wanted to the millisecond.
+  NcclHandle(std::shared_ptr<Session> session, std::string me, Communicator* control, bool fine);
+  NcclHandle(const NcclHandle&) = delete;
+  NcclHandle& operator=(const NcclHandle&) = delete;
+
+  const std::shared_ptr<Session>& session() const { return session_; }
+  const std::string& me() const { return me_; }
+  abi::CuStream stream() const { return stream_; }
+
   MaybeError Init(const abi::NcclUniqueId& id, int rank, int size, Deadline deadline,
                   const std::string& late);
-
-  // In place of Init: takes what another handle's Split has made.
-  MaybeError Adopt(abi::NcclComm* comm, Deadline deadline);
-
   // NCCL's own way from one communicator to several, which all of its ranks take at the same time,
-  // with nothing in flight. Those with the same `color` come together, ordered by `key`; -1: in
-  // none, null comes back. What goes wrong breaks this communicator.
-  Result<abi::NcclComm*> Split(int color, int key, Deadline deadline);
+  // with nothing in flight. Those with the same `color` come together, ordered by `key`. This one
+  // is as good as before when it fails, unless it says so in failure().
+  MaybeError Split(int color, int key, NcclHandle& part, Deadline deadline);
+  // After one of these has gone well on all ranks. What was never opened ends by an abort.
+  MaybeError Open();
+  bool sound() const { return stream_ != nullptr; }
 
-  // Calls `call`, whose result is NCCL's, and waits until NCCL has taken it up (the operation is
-  // then enqueued, not done). `name` is the function's, for messages.
-  using NcclCall = std::function<int(abi::NcclComm*)>;
-  MaybeError Call(const char* name, const NcclCall& call, Deadline deadline);
+  // An NCCL call that enqueues something on a stream.
+  using Enqueue = std::function<int(abi::NcclComm*, abi::CuStream)>;
+  struct Issue {
+    const char* name = "";  // of NCCL's function
+    Enqueue enqueue;        // owns all that it touches
+    std::vector<Point> after;
+    std::string what;  // "collective 7 (allreduce sum of 4 float32)"
+    std::chrono::milliseconds timeout{0};
+    Landed landed;  // may be null
+  };
+  // Waits while too much is in flight.
+  Result<Ticket> Launch(Issue issue);
+  // Into the graph that `stream` captures.
+  Result<Ticket> Capture(Issue issue, abi::CuStream stream);
 
-  // As Call, but for what may fail without breaking anything.
-  MaybeError Try(const NcclCall& call);
+  // Its failure means that of everything: the event is NCCL's or behind it.
+  MaybeError Await(const Point& point, const std::string& what, Deadline deadline);
+  // The flights have time limits of their own.
+  MaybeError Await(Ticket ticket, Deadline deadline = Deadline::max());
+  MaybeError AwaitAll(Deadline deadline = Deadline::max());
+  bool Done(Ticket ticket);
+  MaybeError Join(Ticket ticket, abi::CuStream stream);
 
-  // Returns when all work before `event` is done.
-  MaybeError Wait(abi::CuEvent event, Deadline deadline);
-  // Lets the watchdog follow the work that `stream` has now. `timeout` counts from when the work
-  // before it was done.
-  void Follow(abi::CuStream stream, const Collective& what, std::chrono::milliseconds timeout);
+  Result<Point> Record(abi::CuStream stream) const { return events_->Record(stream); }
 
-  // From here on, this rank is in the collective `what`: see Communicator::SayLeaving.
-  void Begin(const Collective& what);
-  void SayLeaving();
+  // The session's: what has gone wrong since the last look.
+  MaybeError Look();
+  bool WantsFineLooks() const { return fine_ && flying_.load(); }
+  // The communicator is whoever's calls this from now on.
+  abi::NcclComm* Take();
 
-  // The first reason counts: every call from now on fails with it, and the other ranks are told.
-  void Break(const Error& reason);
-  MaybeError broken() const;
-  // Break, and its reason when that is over.
-  Error Fail(const Error& reason);
-
-  // Ends the communicator, in order when nothing broke it; `longest_end` at most (M11). False
-  // when NCCL still hangs, and who calls it next may hang too.
+  // Ends the communicator, and its stream when that ended in order.
   bool Close();
-
-  void AddTo(std::vector<pollfd>& entries) override;
-  void Look() override;
 
  private:
   struct Flight {
-    abi::CuEvent event = nullptr;
-    Collective what;
+    Ticket ticket = 0;
+    Point done;
+    std::string what;
     std::chrono::milliseconds timeout{0};
     std::chrono::steady_clock::time_point since;
+    Landed landed;
+  };
+  // What the thread that calls NCCL and the one that waits for it share.
+  struct Begun {
+    Issue issue;
+    Point done;
+    MaybeError error;  // of the driver
   };
 
-  MaybeError Settle(const char* name, int code, Deadline deadline);
-  std::string NcclText(const char* name, int code);
-  void StartAbort();
-  void RunAbort(const Error& reason);
-  void AwaitAbort();
-  MaybeError LookAtFlights();
-  MaybeError LookForLeavers();
-  void Tell(const Error& reason);
-  bool Shutdown();
+  static int Enter(Begun& begun, abi::NcclComm* comm, abi::CuStream stream, const CudaApi& cuda,
+                   EventPool& events);
+  MaybeError Reserve();
+  // The flights that are over.
+  MaybeError Land();
+  template <typename Over>
+  MaybeError Wait(Over over, const std::string& what, Deadline deadline);
+  bool IsOver(Ticket ticket) const;
+  abi::NcclComm* Comm();
+  void SetFlying(bool flying);
 
-  const Libraries& libraries_;
-  const std::shared_ptr<const Device> device_;
+  const std::shared_ptr<Session> session_;
   const std::string me_;
-  const std::unique_ptr<Alarm> alarm_;  // the watchdog's, once it watches
-  const std::chrono::milliseconds longest_end_;
+  std::atomic<Communicator*> control_;
+  const bool fine_;
+  const std::shared_ptr<EventPool> events_;
+  abi::CuStream stream_ = nullptr, capturing_ = nullptr;  // the second for graphs
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::mutex mutex_;
   abi::NcclComm* comm_ = nullptr;
-  // While it is aborted: else a thread that is just beginning may be all that knows of it, which
-  // LeakSanitizer takes for a leak in a process that exits then.
-  abi::NcclComm* ending_ = nullptr;
-  MaybeError broken_;
-  int calls_ = 0;  // threads inside NCCL
-  bool aborting_ = false;
-  bool aborted_ = false;
   std::deque<Flight> flights_;
-  std::vector<abi::CuEvent> spare_events_;
-
-  Collective latest_;   // the last that was begun
-  uint32_t begun_ = 0;  // collectives
-  bool leaving_ = false;
-
-  // The watchdog's as well.
-  bool raised_ = false;
-  bool told_leaving_ = false;
+  std::map<Ticket, Point> captured_;
+  std::atomic<Ticket> next_{1};
+  std::atomic<Ticket> landed_{0};  // all up to here are done
+  std::atomic<bool> flying_{false};
 };
 
 }  // namespace dtrain::runtime

@@ -70,7 +70,8 @@ MaybeError LookUp(CudaApi& api, void* library) {
   symbols.Need(api.context_device, "cuCtxGetDevice");
   symbols.Need(api.context_push, "cuCtxPushCurrent_v2");
   symbols.Need(api.context_pop, "cuCtxPopCurrent_v2");
-  symbols.Need(api.stream_create, "cuStreamCreate");
+  symbols.Need(api.stream_priorities, "cuCtxGetStreamPriorityRange");
+  symbols.Need(api.stream_create, "cuStreamCreateWithPriority");
   symbols.Need(api.stream_destroy, "cuStreamDestroy_v2");
   symbols.Need(api.stream_wait, "cuStreamWaitEvent");
   symbols.Need(api.event_create, "cuEventCreate");
@@ -79,7 +80,7 @@ MaybeError LookUp(CudaApi& api, void* library) {
   symbols.Need(api.event_query, "cuEventQuery");
   symbols.Need(api.mem_alloc, "cuMemAlloc_v2");
   symbols.Need(api.mem_free, "cuMemFree_v2");
-  symbols.Need(api.memset8, "cuMemsetD8_v2");
+  symbols.Need(api.memset8, "cuMemsetD8Async");
   symbols.Need(api.host_alloc, "cuMemHostAlloc");
   symbols.Need(api.host_free, "cuMemFreeHost");
   symbols.Need(api.copy_to_device, "cuMemcpyHtoDAsync_v2");
@@ -116,10 +117,6 @@ void LookUpCalls(NcclApi& api, Symbols& symbols) {
   symbols.Need(api.receive, "ncclRecv");
   symbols.Want(api.split, "ncclCommSplit");
   symbols.Want(api.all_to_all, "ncclAlltoAll");
-  symbols.Want(api.mem_alloc, "ncclMemAlloc");
-  symbols.Want(api.mem_free, "ncclMemFree");
-  symbols.Want(api.register_buffer, "ncclCommRegister");
-  symbols.Want(api.deregister_buffer, "ncclCommDeregister");
 }
 
 MaybeError LookUp(NcclApi& api, void* library) {
@@ -138,11 +135,6 @@ MaybeError LookUp(NcclApi& api, void* library) {
   if (!symbols.missing().empty()) {
     return Bad(found + " has no function " + symbols.missing() +
                ": the file is damaged or not NVIDIA's; DTRAIN_NCCL_LIBRARY can name another one");
-  }
-  // Half of the memory functions is none.
-  if (api.mem_free == nullptr || api.deregister_buffer == nullptr ||
-      api.register_buffer == nullptr) {
-    api.mem_alloc = nullptr;
   }
   return std::nullopt;
 }

@@ -18,7 +18,7 @@ struct CudaApi {
   int (*device_count)(int*) = nullptr;
   int (*device_get)(abi::CuDevice*, int) = nullptr;
   int (*device_name)(char*, int, abi::CuDevice) = nullptr;
-  int (*device_uuid)(abi::CuUuid*, abi::CuDevice) = nullptr;
+  int (*device_uuid)(abi::CuUuid*, abi::CuDevice) = nullptr;  // of the slice, if it is one
   int (*device_pci)(char*, int, abi::CuDevice) = nullptr;
   int (*primary_retain)(abi::CuContext*, abi::CuDevice) = nullptr;
   int (*primary_release)(abi::CuDevice) = nullptr;
@@ -26,7 +26,8 @@ struct CudaApi {
   int (*context_device)(abi::CuDevice*) = nullptr;
   int (*context_push)(abi::CuContext) = nullptr;
   int (*context_pop)(abi::CuContext*) = nullptr;
-  int (*stream_create)(abi::CuStream*, unsigned) = nullptr;
+  int (*stream_priorities)(int* least, int* greatest) = nullptr;
+  int (*stream_create)(abi::CuStream*, unsigned, int priority) = nullptr;
   int (*stream_destroy)(abi::CuStream) = nullptr;
   int (*stream_wait)(abi::CuStream, abi::CuEvent, unsigned) = nullptr;
   int (*event_create)(abi::CuEvent*, unsigned) = nullptr;
@@ -35,7 +36,7 @@ struct CudaApi {
   int (*event_query)(abi::CuEvent) = nullptr;
   int (*mem_alloc)(abi::CuDevicePointer*, size_t) = nullptr;
   int (*mem_free)(abi::CuDevicePointer) = nullptr;
-  int (*memset8)(abi::CuDevicePointer, unsigned char, size_t) = nullptr;
+  int (*memset8)(abi::CuDevicePointer, unsigned char, size_t, abi::CuStream) = nullptr;
   int (*host_alloc)(void**, size_t, unsigned) = nullptr;
   int (*host_free)(void*) = nullptr;
   int (*copy_to_device)(abi::CuDevicePointer, const void*, size_t, abi::CuStream) = nullptr;
@@ -80,11 +81,7 @@ struct NcclApi {
   // Null in releases before the one named.
   int (*split)(abi::NcclComm*, int, int, abi::NcclComm**, abi::NcclConfig*) = nullptr;  // 2.18.1
   int (*all_to_all)(const void*, void*, size_t, int, abi::NcclComm*,
-                    abi::CuStream) = nullptr;                               // 2.28.3
-  int (*mem_alloc)(void**, size_t) = nullptr;                               // 2.19.1
-  int (*mem_free)(void*) = nullptr;                                         // 2.19.1
-  int (*register_buffer)(abi::NcclComm*, void*, size_t, void**) = nullptr;  // 2.19.1
-  int (*deregister_buffer)(abi::NcclComm*, void*) = nullptr;                // 2.19.1
+                    abi::CuStream) = nullptr;  // 2.28.3
 };
 
 // "2.28.9".

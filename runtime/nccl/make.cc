@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -16,6 +17,11 @@ namespace dtrain::runtime {
 namespace {
 
 using std::chrono::steady_clock;
+
+// Older ones report the end of a split before it has come.
+constexpr int kSoundSplit = 21901;
+// When one rank's part of a split has gone wrong, that of the others does so soon, or not at all.
+constexpr std::chrono::seconds kOthersFail{3};
 
 std::string HostName() {
   char host[HOST_NAME_MAX + 1] = "";
@@ -66,48 +72,41 @@ std::string LateText(const std::string& me, const std::vector<Member>& members,
          "DTRAIN_NCCL_INIT_SECONDS how long to wait";
 }
 
+// Known to be dangerous, and still used: this rank says so once.
+void WarnOfVersion(int version) {
+  const char* what = nullptr;
+  if (version < 21901) {
+    what =
+        "does not tell of lost connections, or frees what it still uses when it aborts: a lost "
+        "rank may only show when DTRAIN_COLLECTIVE_TIMEOUT_SECONDS is over";
+  } else if (version == 22501) {
+    what = "may hang when it aborts: a rank's failure then ends the others with exit code 205";
+  }
+  if (what == nullptr) return;
+  std::fprintf(stderr,
+               "dtrain: NCCL %s %s; install 2.26 or newer, or name it with "
+               "DTRAIN_NCCL_LIBRARY\n",
+               NcclVersionText(version).c_str(), what);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(Bootstrap& bootstrap,
+                                                                 Communicator* control,
                                                                  const NcclOptions& options,
+                                                                 OnFailure on_failure,
                                                                  Deadline deadline) {
-  std::vector<Member> members;
-  auto made = Gather(bootstrap, options, false, members, deadline);
-  if (!made.ok()) return made;
-  if (MaybeError failed = (*made)->Connect(members, deadline)) return *failed;
-  return made;
-}
-
-Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::MakePart(Bootstrap& bootstrap,
-                                                                     const NcclOptions& options,
-                                                                     Deadline deadline) {
-  std::vector<Member> members;
-  return Gather(bootstrap, options, true, members, deadline);
-}
-
-// Everything but NCCL's own: the ranks know of each other, and watch over each other.
-Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Gather(Bootstrap& bootstrap,
-                                                                   const NcclOptions& options,
-                                                                   bool is_part,
-                                                                   std::vector<Member>& members,
-                                                                   Deadline deadline) {
   Member mine;
   mine.host = HostName();
   mine.node = options.node;
   mine.share_gpu = options.share_gpu;
-  std::unique_ptr<NcclCommunicator> made;
-  auto libraries = LoadLibraries();
-  MaybeError error;
-  if (!libraries.ok()) {
-    error = libraries.error();
-  } else {
-    made.reset(new NcclCommunicator(**libraries, bootstrap.rank(), bootstrap.size(), options));
-    error = made->Prepare(mine, is_part);
-  }
+  std::shared_ptr<Session> session;
+  const MaybeError error = Prepare(options, bootstrap.rank(), mine, session);
   // A rank that cannot take part says so, or the others would wait for it.
   if (error) mine.error = error->message;
   auto records = bootstrap.Exchange(EncodeMember(mine), deadline);
   if (!records.ok()) return records.error();
+  std::vector<Member> members;
   for (size_t r = 0; r < records->size(); ++r) {
     auto member = DecodeMember((*records)[r]);
     if (!member) {
@@ -119,124 +118,116 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Gather(Bootstrap& bo
   }
   if (error) return *error;
   if (MaybeError refused = CheckMembers(members)) return *refused;
-  if (MaybeError failed = made->Meet(members, deadline)) return *failed;
+  if (bootstrap.rank() == 0) WarnOfVersion(session->libraries().nccl.version);
+  session->SetOnFailure(std::move(on_failure));
+  std::unique_ptr<NcclCommunicator> made(
+      new NcclCommunicator(std::move(session), bootstrap.rank(), bootstrap.size(), options));
+  // All have passed the checks, and are about to call NCCL, which waits for ever for who is not.
+  if (auto fence = bootstrap.Exchange("", deadline); !fence.ok()) return fence.error();
+  if (MaybeError failed = made->Connect(members, control, deadline)) return *failed;
   return made;
 }
 
-MaybeError NcclCommunicator::Split(uint32_t color, NcclCommunicator* part, Deadline deadline) {
-  const Deadline end = std::min(deadline, steady_clock::now() + options_.init_timeout);
-  const Device::Scope scope(*device_);
-  auto comm = handle_->Split(part == nullptr ? -1 : static_cast<int>(color),
-                             part == nullptr ? 0 : part->rank_, end);
-  if (!comm.ok()) return comm.error();
-  if (part == nullptr) return std::nullopt;
-  if (MaybeError error = part->handle_->Adopt(*comm, end)) return error;
-  return part->MakeStream();
-}
-
 // What this rank can do alone.
-MaybeError NcclCommunicator::Prepare(Member& mine, bool is_part) {
-  if (options_.share_gpu) PretendOwnHost();
-  auto device = Device::Open(libraries_.cuda, options_.local_rank, options_.device);
-  if (!device.ok()) return device.error();
-  device_ = std::move(*device);
-  mine.uuid = device_->uuid();
-  mine.pci = device_->pci();
-  mine.nccl_version = libraries_.nccl.version;
-  if (rank_ == 0 && !is_part) {
-    const Device::Scope scope(*device_);
-    abi::NcclUniqueId id;
-    const int code = libraries_.nccl.get_unique_id(&id);
-    if (code != abi::kNcclSuccess) {
-      const char* text = libraries_.nccl.last_error(nullptr);
-      return Error{DTRAIN_ERROR_DEVICE,
-                   "ncclGetUniqueId: " + Printable(libraries_.nccl.error_string(code)) +
-                       "; NCCL says: " + Printable(text == nullptr ? "" : text)};
-    }
-    mine.unique_id.assign(id.internal, sizeof(id.internal));
+MaybeError NcclCommunicator::Prepare(const NcclOptions& options, int rank, Member& mine,
+                                     std::shared_ptr<Session>& session) {
+  auto libraries = LoadLibraries();
+  if (!libraries.ok()) return libraries.error();
+  if (options.share_gpu) PretendOwnHost();
+  const auto get = [](const char* name) { return std::getenv(name); };
+  const char* blocking = get("NCCL_COMM_BLOCKING");
+  if (blocking != nullptr && std::strcmp(blocking, "0") == 0) {
+    return Error{DTRAIN_ERROR_ENVIRONMENT,
+                 "NCCL_COMM_BLOCKING=0 makes NCCL's calls non-blocking, which libdtrain does not "
+                 "use: unset it"};
   }
-  if (size_ == 1 || options_.address.empty()) return std::nullopt;
-  auto alarm = Alarm::Listen(options_.address);
-  if (!alarm.ok()) return alarm.error();
-  alarm_ = std::move(*alarm);
-  mine.ip = options_.address;
-  mine.port = alarm_->port();
-  mine.token = alarm_->token();
+  const char* several = get("NCCL_MULTI_RANK_GPU_ENABLE");
+  mine.several_per_gpu = several != nullptr && std::strcmp(several, "1") == 0;
+  mine.settings = NcclSettings(get);
+  auto device = Device::Open((*libraries)->cuda, options.local_rank, options.device);
+  if (!device.ok()) return device.error();
+  mine.uuid = (*device)->uuid();
+  mine.pci = (*device)->pci();
+  const NcclApi& nccl = (*libraries)->nccl;
+  mine.nccl_version = nccl.version;
+  auto joined = Session::Join(**libraries, std::move(*device), options.longest_end);
+  if (!joined.ok()) return joined.error();
+  session = std::move(*joined);
+  if (rank != 0) return std::nullopt;
+  // NCCL's first call may change the environment: it happens here, on the program's thread.
+  const Device::Scope scope(*session->device());
+  abi::NcclUniqueId id;
+  const int code = nccl.get_unique_id(&id);
+  if (code != abi::kNcclSuccess) {
+    const char* text = nccl.last_error(nullptr);
+    return Error{DTRAIN_ERROR_DEVICE, "ncclGetUniqueId: " + Printable(nccl.error_string(code)) +
+                                          "; NCCL says: " + Printable(text == nullptr ? "" : text)};
+  }
+  mine.unique_id.assign(id.internal, sizeof(id.internal));
   return std::nullopt;
 }
 
-// The alarm's connections, and the watch over what comes.
-MaybeError NcclCommunicator::Meet(const std::vector<Member>& members, Deadline deadline) {
+MaybeError NcclCommunicator::Connect(const std::vector<Member>& members, Communicator* control,
+                                     Deadline deadline) {
   for (size_t r = 0; r < members.size(); ++r) {
     names_.push_back(RankAt(static_cast<int>(r), members[r]));
   }
-  const bool all_listen = std::all_of(members.begin(), members.end(),
-                                      [](const Member& member) { return member.port != 0; });
-  if (!all_listen) alarm_.reset();
-  if (alarm_ != nullptr) {
-    const Deadline end = std::min(deadline, steady_clock::now() + options_.init_timeout);
-    if (MaybeError error = alarm_->Connect(rank_, members, end)) return error;
-  }
   const std::string& me = names_[static_cast<size_t>(rank_)];
-  handle_ = std::make_shared<NcclHandle>(libraries_, device_, me, std::move(alarm_),
-                                         options_.longest_end);
-  if (!Watchdog::Add(handle_)) {
-    return Error{DTRAIN_ERROR_RESOURCES, "no thread could be started for NCCL's watchdog"};
-  }
-  return std::nullopt;
-}
-
-MaybeError NcclCommunicator::Connect(const std::vector<Member>& members, Deadline deadline) {
-  const Deadline end = std::min(deadline, steady_clock::now() + options_.init_timeout);
-  const std::string& me = names_[static_cast<size_t>(rank_)];
-  const Device::Scope scope(*device_);
   abi::NcclUniqueId id;
   if (members[0].unique_id.size() != sizeof(id.internal)) {
     return Error{DTRAIN_ERROR_INTERNAL, "rank 0 sent no unique id of NCCL"};
   }
   std::memcpy(id.internal, members[0].unique_id.data(), sizeof(id.internal));
-  if (MaybeError error =
-          handle_->Init(id, rank_, size_, end, LateText(me, members, options_.init_timeout))) {
-    return error;
-  }
-  return MakeStream();
+  handle_ = std::make_shared<NcclHandle>(session_, me, control, options_.fine_times);
+  staging_ = std::make_unique<Staging>(handle_);
+  const auto limit = options_.init_timeout + size_ * options_.init_timeout_per_rank;
+  const Deadline end = std::min(deadline, steady_clock::now() + limit);
+  // The loss of a rank counts from here on.
+  if (control != nullptr) control->SetOccupied(true);
+  MaybeError error = handle_->Init(id, rank_, size_, end, LateText(me, members, limit));
+  if (control != nullptr) control->SetOccupied(false);
+  // The others still wait within NCCL, for ever, unless they are told.
+  if (error && control != nullptr) control->Abort({error->code, me + ": " + error->message});
+  return error ? error : handle_->Open();
 }
 
-MaybeError NcclCommunicator::MakeStream() {
-  const CudaApi& cuda = libraries_.cuda;
-  staging_ = std::make_unique<Staging>(cuda, *handle_);
-  int code = cuda.stream_create(&stream_, abi::kCuStreamNonBlocking);
-  if (code == abi::kCudaSuccess) code = cuda.event_create(&done_, abi::kCuEventDisableTiming);
-  if (code == abi::kCudaSuccess) return std::nullopt;
-  return handle_->Fail({DTRAIN_ERROR_DEVICE, "making a stream failed: " + cuda.Text(code)});
+bool NcclCommunicator::CanSplit() const {
+  const NcclApi& nccl = session_->libraries().nccl;
+  return nccl.split != nullptr && nccl.version >= kSoundSplit;
+}
+
+std::unique_ptr<NcclCommunicator> NcclCommunicator::Split(int color, int key, int rank, int size,
+                                                          Communicator* control, Deadline deadline,
+                                                          MaybeError& error) {
+  std::unique_ptr<NcclCommunicator> part(new NcclCommunicator(session_, rank, size, options_));
+  const std::string& me = names_[static_cast<size_t>(rank_)];
+  part->handle_ = std::make_shared<NcclHandle>(session_, me, control, options_.fine_times);
+  part->staging_ = std::make_unique<Staging>(part->handle_);
+  const auto limit = options_.init_timeout + size_ * options_.init_timeout_per_rank;
+  error =
+      handle_->Split(color, key, *part->handle_, std::min(deadline, steady_clock::now() + limit));
+  if (error) session_->BreakUnlessSettled(*error, kOthersFail);
+  return part;
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (device_ == nullptr) return;
-  bool ended = getpid() == pid_;
-  if (ended && handle_ != nullptr) {
-    const Device::Scope scope(*device_);
-    for (auto& [memory, block] : blocks_) Deregister(block);
-    ended = handle_->Close();
-  }
-  if (!ended) {
+  if (handle_ != nullptr && !handle_->sound()) session_->Settle();
+  if (handle_ == nullptr) return;
+  if (getpid() != pid_ || !handle_->Close()) {
     // A fork has no right to these, and after a call that hangs the next one would hang too.
-    new std::shared_ptr<NcclHandle>(std::move(handle_));
-    new std::shared_ptr<Device>(std::move(device_));
+    new std::shared_ptr<NcclHandle>(handle_);
     static_cast<void>(staging_.release());
-    static_cast<void>(alarm_.release());
     return;
   }
-  const Device::Scope scope(*device_);
-  for (const auto& [memory, block] : blocks_) Release(block);
-  staging_.reset();
-  if (done_ != nullptr) libraries_.cuda.event_destroy(done_);
-  if (stream_ != nullptr) libraries_.cuda.stream_destroy(stream_);
+  const Device::Scope scope(*session_->device());
+  for (const auto& [memory, base] : blocks_) session_->libraries().cuda.mem_free(base);
+  staging_->Free();
 }
 
 std::string NcclCommunicator::Description() const {
-  return "NCCL " + NcclVersionText(libraries_.nccl.version) + " on " + device_->name() + " (" +
-         device_->uuid() + ", " + device_->pci() + ")";
+  const Device& device = *session_->device();
+  return "NCCL " + NcclVersionText(session_->libraries().nccl.version) + " on " + device.name() +
+         " (" + device.uuid() + ", " + device.pci() + ")";
 }
 
 }  // namespace dtrain::runtime

@@ -9,8 +9,8 @@
 namespace dtrain::runtime {
 namespace {
 
-constexpr uint32_t kFormat = 1;
-constexpr int kFirstByUuid = 23000;  // from 2.30 on NCCL tells slices of one GPU apart
+constexpr uint32_t kFormat = 2;
+constexpr int kSeveralPerGpu = 23003;  // from here on NCCL does that when it is asked for
 
 void PutNumber(std::string& out, uint32_t number) {
   out.append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -82,20 +82,40 @@ MaybeError CheckVersions(const std::vector<Member>& members) {
                    ". Install the same one everywhere, or name it with DTRAIN_NCCL_LIBRARY"};
 }
 
+MaybeError CheckSettings(const std::vector<Member>& members) {
+  for (size_t r = 1; r < members.size(); ++r) {
+    if (members[r].settings == members[0].settings) continue;
+    const auto said = [](const Member& member) {
+      std::string text = Printable(member.settings);
+      return text.empty() ? "none of NCCL's settings" : text;
+    };
+    return Error{DTRAIN_ERROR_ENVIRONMENT,
+                 "the ranks have different settings for NCCL, which would hang: " +
+                     said(members[0]) + " on " + RankAt(0, members[0]) + ", " + said(members[r]) +
+                     " on " + RankAt(static_cast<int>(r), members[r]) +
+                     ". Set the same variables everywhere (dtrain launch -x NAME)"};
+  }
+  return std::nullopt;
+}
+
 MaybeError CheckDevices(const std::vector<Member>& members) {
   std::map<std::string, size_t> user_of;
   for (size_t r = 0; r < members.size(); ++r) {
     const Member& member = members[r];
-    const std::string gpu = member.nccl_version >= kFirstByUuid ? member.uuid : member.pci;
-    const auto [first, fresh] = user_of.emplace(member.node + "\n" + gpu, r);
-    if (fresh || (member.share_gpu && members[first->second].share_gpu)) continue;
-    const bool slices = members[first->second].uuid != member.uuid;
+    const auto [first, fresh] = user_of.emplace(member.node + "\n" + member.pci, r);
+    if (fresh) continue;
+    const Member& other = members[first->second];
+    if (member.share_gpu && other.share_gpu) continue;
+    const bool asked = member.several_per_gpu && other.several_per_gpu;
+    if (asked && member.nccl_version >= kSeveralPerGpu) continue;
+    const bool slices = other.uuid != member.uuid;
     return Error{
         DTRAIN_ERROR_DEVICE,
         "rank " + std::to_string(first->second) + " and rank " + std::to_string(r) +
             " would both use " + Printable(member.uuid) + " (" + Printable(member.pci) +
             ") of host " + Printable(member.host) +
-            (slices ? ", as slices of it, which this NCCL cannot do (2.30 can)"
+            (slices ? ", as slices of it, which NCCL does from 2.30.3 on, with "
+                      "NCCL_MULTI_RANK_GPU_ENABLE=1"
                     : ", which NCCL does not support") +
             ": start at most one rank per GPU there, choose with DTRAIN_DEVICE or the program's "
             "own cudaSetDevice before dtrain_init, or set DTRAIN_SHARE_GPU=1 for tests"};
@@ -109,12 +129,11 @@ std::string EncodeMember(const Member& member) {
   std::string out;
   PutNumber(out, kFormat);
   for (const std::string* text : {&member.error, &member.host, &member.node, &member.uuid,
-                                  &member.pci, &member.ip, &member.token, &member.unique_id}) {
+                                  &member.pci, &member.settings, &member.unique_id}) {
     PutText(out, *text);
   }
   PutNumber(out, static_cast<uint32_t>(member.nccl_version));
-  PutNumber(out, member.share_gpu ? 1 : 0);
-  PutNumber(out, member.port);
+  PutNumber(out, (member.share_gpu ? 1u : 0u) | (member.several_per_gpu ? 2u : 0u));
   return out;
 }
 
@@ -123,19 +142,34 @@ std::optional<Member> DecodeMember(std::string_view bytes) {
   if (reader.Number() != kFormat) return std::nullopt;
   Member member;
   for (std::string* text : {&member.error, &member.host, &member.node, &member.uuid, &member.pci,
-                            &member.ip, &member.token, &member.unique_id}) {
+                            &member.settings, &member.unique_id}) {
     *text = reader.Text();
   }
   member.nccl_version = static_cast<int>(reader.Number());
-  member.share_gpu = reader.Number() != 0;
-  member.port = static_cast<uint16_t>(reader.Number());
+  const uint32_t flags = reader.Number();
+  member.share_gpu = (flags & 1) != 0;
+  member.several_per_gpu = (flags & 2) != 0;
   if (!reader.Finished()) return std::nullopt;
   return member;
+}
+
+std::string NcclSettings(const std::function<const char*(const char*)>& get) {
+  std::string settings;
+  for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "NCCL_BUFFSIZE", "NCCL_NTHREADS",
+                           "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
+                           "NCCL_MAX_CTAS", "NCCL_NVLS_ENABLE", "NCCL_CUMEM_ENABLE"}) {
+    const char* value = get(name);
+    if (value != nullptr) {
+      settings += (settings.empty() ? "" : " ") + std::string(name) + "=" + value;
+    }
+  }
+  return settings;
 }
 
 MaybeError CheckMembers(const std::vector<Member>& members) {
   if (MaybeError error = CheckErrors(members)) return error;
   if (MaybeError error = CheckVersions(members)) return error;
+  if (MaybeError error = CheckSettings(members)) return error;
   return CheckDevices(members);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,9 +21,8 @@ struct Member {
   std::string pci;
   int nccl_version = 0;
   bool share_gpu = false;
-  std::string ip;  // where its alarm listens; empty: it has none
-  uint16_t port = 0;
-  std::string token;
+  bool several_per_gpu = false;  // NCCL_MULTI_RANK_GPU_ENABLE=1
+  std::string settings;  // of NCCL's that must be the same everywhere: "NCCL_ALGO=Ring NCCL_NET=IB"
   std::string unique_id;  // of rank 0: the 128 bytes
 };
 
@@ -31,8 +31,12 @@ std::string EncodeMember(const Member& member);
 // nullopt when `bytes` is not such a record.
 std::optional<Member> DecodeMember(std::string_view bytes);
 
+// What of this process's environment NCCL wants to be the same on all ranks, and does not check.
+std::string NcclSettings(const std::function<const char*(const char*)>& get);
+
 // Whether these ranks can form a communicator. The same answer on every rank, as all have the same
-// table: a rank that cannot take part, different NCCL versions, one GPU given to two ranks (M6).
+// table: a rank that cannot take part, different NCCL versions or settings, one GPU given to two
+// ranks (M6).
 MaybeError CheckMembers(const std::vector<Member>& members);
 
 // "rank 3 (host b)".

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+// What an NCCL communicator is asked for, as calls of NCCL.
 #include "runtime/nccl/nccl_communicator.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "runtime/base/types.h"
-#include "runtime/nccl/wish.h"
 
 namespace dtrain::runtime {
 namespace {
 
 using Kind = Collective::Kind;
+using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr size_t kScratch = 256;
-
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+constexpr size_t kAlignment = 4096;
 
 int NcclType(dtrain_type type) {
   switch (type) {
@@ -51,325 +53,359 @@ int NcclOp(dtrain_op op) {
   return abi::kNcclSum;
 }
 
+const char* NameOf(Kind kind) {
+  switch (kind) {
+    case Kind::kAllreduce:
+    case Kind::kBarrier:
+      return "ncclAllReduce";
+    case Kind::kBroadcast:
+      return "ncclBroadcast";
+    case Kind::kAllgather:
+      return "ncclAllGather";
+    case Kind::kReduceScatter:
+      return "ncclReduceScatter";
+    case Kind::kReduce:
+      return "ncclReduce";
+    case Kind::kAlltoall:
+      return "ncclAlltoAll";
+  }
+  return "NCCL";
+}
+
+std::string Numbered(const Collective& what) {
+  return "collective " + std::to_string(what.number) + " (" + Describe(what) + ")";
+}
+
 }  // namespace
 
-MaybeError NcclCommunicator::Run(const Collective& what, std::chrono::milliseconds timeout,
-                                 Spent& spent) {
-  const Device::Scope scope(*device_);
-  const auto begin = steady_clock::now();
-  const Deadline deadline = begin + timeout;
-  enqueued_ = false;
-  handle_->Begin(what);
-  if (options_.check) {
-    if (MaybeError error = Compare(what, deadline)) return error;
-    spent.negotiate_ns = (steady_clock::now() - begin).count();
-  }
-  if (what.kind == Kind::kBarrier) return Barrier(deadline);
-  if (what.count == 0) return handle_->broken();
+// ---- Where the buffers are ----
 
-  const bool in_place = what.kind == Kind::kBroadcast;
-  const bool uses_output = what.kind != Kind::kReduce || rank_ == what.root;
-  const bool host_output = uses_output && !OnGpu(what.output);
-  const bool host_input = in_place ? host_output : !OnGpu(what.input);
-  if (host_input || host_output) return RunStaged(what, host_input, host_output, deadline, spent);
-
-  const Operands operands{in_place ? what.output : what.input, what.output,
-                          static_cast<abi::CuStream>(what.stream)};
-  if (MaybeError error = Enqueue(what, operands, deadline)) return error;
-  handle_->Follow(operands.stream, what, timeout);
-  enqueued_ = true;
-  return std::nullopt;
+bool NcclCommunicator::Reads(const Collective& what) const {
+  if (what.count == 0 || what.kind == Kind::kBarrier) return false;
+  return what.kind != Kind::kBroadcast || rank_ == what.root;
 }
 
-MaybeError NcclCommunicator::Finish(void* stream, std::chrono::milliseconds timeout) {
-  if (!enqueued_) return handle_->broken();
-  const Device::Scope scope(*device_);
-  return AwaitStream(static_cast<abi::CuStream>(stream), steady_clock::now() + timeout);
+bool NcclCommunicator::Writes(const Collective& what) const {
+  if (what.count == 0 || what.kind == Kind::kBarrier) return false;
+  return what.kind != Kind::kReduce || rank_ == what.root;
 }
 
-MaybeError NcclCommunicator::RunTogether(const std::vector<Collective>& all,
-                                         std::chrono::milliseconds timeout, Spent& spent) {
-  const Device::Scope scope(*device_);
-  const auto begin = steady_clock::now();
-  const Deadline deadline = begin + timeout;
-  handle_->Begin(all.back());
-  for (const Collective& what : all) {
-    if (!options_.check) break;
-    if (MaybeError error = Compare(what, deadline)) return error;
-  }
-  std::vector<Operands> operands;
-  if (MaybeError error = Place(all, operands, deadline)) return error;
-  const NcclApi& nccl = libraries_.nccl;
-  const auto grouped = [&](abi::NcclComm* comm) {
-    int code = nccl.group_start();
-    if (code != abi::kNcclSuccess) return code;
-    const auto good = [&] { return code == abi::kNcclSuccess || code == abi::kNcclInProgress; };
-    for (size_t i = 0; i < all.size() && good(); ++i) {
-      if (all[i].count == 0) continue;
-      code = nccl.all_reduce(operands[i].input, operands[i].output, all[i].count,
-                             NcclType(all[i].type), NcclOp(all[i].op), comm, operands[i].stream);
-    }
-    const int ended = nccl.group_end();
-    return good() ? ended : code;
-  };
-  if (MaybeError error = handle_->Call("ncclAllReduce", grouped, deadline)) return error;
-  enqueued_ = false;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].count == 0) continue;
-    if (operands[i].output != all[i].output) {
-      const size_t bytes = all[i].count * ElementSize(all[i].type);
-      if (MaybeError error =
-              staging_->ToHost(all[i].output, static_cast<const char*>(operands[i].output), bytes,
-                               operands[i].stream, deadline)) {
-        return error;
-      }
-    } else {
-      handle_->Follow(operands[i].stream, all[i], timeout);
-      enqueued_ = true;
-    }
-  }
-  spent.transfer_ns = enqueued_ ? 0 : (steady_clock::now() - begin).count();
-  return std::nullopt;
+bool NcclCommunicator::OnGpu(const void* buffer) const {
+  const auto on_device =
+      OnDevice(session_->libraries().cuda, buffer, session_->device()->ordinal());
+  return on_device.ok() && *on_device;
 }
 
-// Where NCCL finds the buffers of several all-reduces: those of the host are brought to the GPU,
-// one place for input and output.
-MaybeError NcclCommunicator::Place(const std::vector<Collective>& all,
-                                   std::vector<Operands>& operands, Deadline deadline) {
-  std::vector<size_t> at;
-  size_t total = kScratch;
-  for (const Collective& what : all) {
-    Operands own{what.input, what.output, static_cast<abi::CuStream>(what.stream)};
-    const bool host_input = what.count > 0 && !OnGpu(what.input);
-    const bool host_output = what.count > 0 && !OnGpu(what.output);
-    if (host_input) own.input = nullptr;
-    if (host_output) own.output = nullptr;
-    if (host_input && host_output) own.stream = stream_;
-    operands.push_back(own);
-    at.push_back(total);
-    if (host_input || host_output) total += RoundUp(what.count * ElementSize(what.type), kScratch);
+// NCCL does not exchange blocks in place.
+Result<bool> NcclCommunicator::IsDirect(const Collective& what) const {
+  if (what.kind == Kind::kAlltoall && what.input == what.output && what.count > 0) return false;
+  bool direct = true;
+  const void* const input = what.kind == Kind::kBroadcast ? what.output : what.input;
+  const void* const buffers[] = {Reads(what) ? input : nullptr,
+                                 Writes(what) ? what.output : nullptr};
+  for (const void* buffer : buffers) {
+    if (buffer == nullptr) continue;
+    const auto on_device =
+        OnDevice(session_->libraries().cuda, buffer, session_->device()->ordinal());
+    if (!on_device.ok()) return on_device.error();
+    direct &= *on_device;
   }
-  for (size_t i = 0; i < all.size(); ++i) {
-    Operands& own = operands[i];
-    if (all[i].count == 0 || (own.input != nullptr && own.output != nullptr)) continue;
-    auto area = staging_->Reserve(total, own.stream);
-    if (!area.ok()) return area.error();
-    char* place = *area + at[i];
-    const bool host_input = own.input == nullptr;
-    if (host_input) own.input = place;
-    if (own.output == nullptr) own.output = place;
-    if (!host_input) continue;
-    const size_t bytes = all[i].count * ElementSize(all[i].type);
-    if (MaybeError error = staging_->ToDevice(place, all[i].input, bytes, own.stream, deadline)) {
-      return error;
-    }
-  }
-  return std::nullopt;
+  return direct;
 }
 
-void NcclCommunicator::Abort(const std::string& reason) {
-  handle_->Break({DTRAIN_ERROR_DEVICE, reason});
-}
+// ---- Calls ----
 
-bool NcclCommunicator::OnGpu(const void* buffer) const { return OnDevice(libraries_.cuda, buffer); }
-
-MaybeError NcclCommunicator::Enqueue(const Collective& what, const Operands& operands,
-                                     Deadline deadline) {
-  const NcclApi& nccl = libraries_.nccl;
-  const int type = NcclType(what.type);
-  const int op = NcclOp(what.op);
-  const auto& [input, output, stream] = operands;
+NcclHandle::Enqueue NcclCommunicator::Enqueue(const Collective& what) const {
+  const NcclApi& nccl = session_->libraries().nccl;
+  const int type = NcclType(what.type), op = NcclOp(what.op);
   switch (what.kind) {
     case Kind::kAllreduce:
-      return handle_->Call(
-          "ncclAllReduce",
-          [&, in = input, out = output, on = stream](abi::NcclComm* comm) {
-            return nccl.all_reduce(in, out, what.count, type, op, comm, on);
-          },
-          deadline);
+      return [what, type, op, &nccl](abi::NcclComm* comm, abi::CuStream stream) {
+        return nccl.all_reduce(what.input, what.output, what.count, type, op, comm, stream);
+      };
     case Kind::kBroadcast:
-      return handle_->Call(
-          "ncclBroadcast",
-          [&, in = input, out = output, on = stream](abi::NcclComm* comm) {
-            return nccl.broadcast(in, out, what.count, type, what.root, comm, on);
-          },
-          deadline);
+      return [what, type, &nccl](abi::NcclComm* comm, abi::CuStream stream) {
+        return nccl.broadcast(what.output, what.output, what.count, type, what.root, comm, stream);
+      };
     case Kind::kAllgather:
-      return handle_->Call(
-          "ncclAllGather",
-          [&, in = input, out = output, on = stream](abi::NcclComm* comm) {
-            return nccl.all_gather(in, out, what.count, type, comm, on);
-          },
-          deadline);
+      return [what, type, &nccl](abi::NcclComm* comm, abi::CuStream stream) {
+        return nccl.all_gather(what.input, what.output, what.count, type, comm, stream);
+      };
     case Kind::kReduceScatter:
-      return handle_->Call(
-          "ncclReduceScatter",
-          [&, in = input, out = output, on = stream](abi::NcclComm* comm) {
-            return nccl.reduce_scatter(in, out, what.count, type, op, comm, on);
-          },
-          deadline);
+      return [what, type, op, &nccl](abi::NcclComm* comm, abi::CuStream stream) {
+        return nccl.reduce_scatter(what.input, what.output, what.count, type, op, comm, stream);
+      };
     case Kind::kReduce:
-      return handle_->Call(
-          "ncclReduce",
-          [&, in = input, out = output, on = stream](abi::NcclComm* comm) {
-            return nccl.reduce(in, out, what.count, type, op, what.root, comm, on);
-          },
-          deadline);
+      return [what, type, op, &nccl](abi::NcclComm* comm, abi::CuStream stream) {
+        return nccl.reduce(what.input, what.output, what.count, type, op, what.root, comm, stream);
+      };
     case Kind::kAlltoall:
-      return EnqueueAlltoall(what, operands, deadline);
+      return EnqueueAlltoall(what);
     case Kind::kBarrier:
       break;
   }
-  return std::nullopt;
+  return [](abi::NcclComm*, abi::CuStream) { return abi::kNcclSuccess; };
 }
 
-MaybeError NcclCommunicator::EnqueueAlltoall(const Collective& what, const Operands& operands,
-                                             Deadline deadline) {
-  const NcclApi& nccl = libraries_.nccl;
+NcclHandle::Enqueue NcclCommunicator::EnqueueAlltoall(const Collective& what) const {
+  const NcclApi& nccl = session_->libraries().nccl;
   const int type = NcclType(what.type);
   const size_t block = what.count * ElementSize(what.type);
-  const size_t bytes = block * static_cast<size_t>(size_);
-  const abi::CuStream stream = operands.stream;
-  const char* from = static_cast<const char*>(operands.input);
-  char* to = static_cast<char*>(operands.output);
-  const bool in_place = operands.input == operands.output;
-  if (in_place) {
-    // A block would be overwritten before it has been sent.
-    auto copy = staging_->Reserve(bytes, stream);
-    if (!copy.ok()) return copy.error();
-    const int code = libraries_.cuda.copy_on_device(
-        reinterpret_cast<uintptr_t>(*copy), reinterpret_cast<uintptr_t>(from), bytes, stream);
-    if (code != abi::kCudaSuccess) {
-      return handle_->Fail(
-          {DTRAIN_ERROR_DEVICE, "copying on the GPU failed: " + libraries_.cuda.Text(code)});
-    }
-    from = *copy;
-  }
-  const auto pairwise = [&](abi::NcclComm* comm) {
+  return [what, type, block, ranks = size_, &nccl](abi::NcclComm* comm, abi::CuStream stream) {
     if (nccl.all_to_all != nullptr) {
-      return nccl.all_to_all(from, to, what.count, type, comm, stream);
+      return nccl.all_to_all(what.input, what.output, what.count, type, comm, stream);
     }
     int code = nccl.group_start();
     if (code != abi::kNcclSuccess) return code;
-    const auto good = [&] { return code == abi::kNcclSuccess || code == abi::kNcclInProgress; };
-    for (int r = 0; r < size_ && good(); ++r) {
-      const size_t at = static_cast<size_t>(r) * block;
-      code = nccl.send(from + at, what.count, type, r, comm, stream);
-      if (good()) code = nccl.receive(to + at, what.count, type, r, comm, stream);
+    const char* from = static_cast<const char*>(what.input);
+    char* to = static_cast<char*>(what.output);
+    for (int r = 0; r < ranks && code == abi::kNcclSuccess; ++r, from += block, to += block) {
+      code = nccl.send(from, what.count, type, r, comm, stream);
+      if (code == abi::kNcclSuccess) code = nccl.receive(to, what.count, type, r, comm, stream);
     }
     const int ended = nccl.group_end();
-    return good() ? ended : code;
+    return code == abi::kNcclSuccess ? ended : code;
   };
-  const char* name = nccl.all_to_all != nullptr ? "ncclAlltoAll" : "ncclSend and ncclRecv";
-  if (MaybeError error = handle_->Call(name, pairwise, deadline)) return error;
-  return in_place ? staging_->Occupy(stream) : std::nullopt;
 }
 
-size_t NcclCommunicator::InputBytes(const Collective& what) const {
-  const size_t block = what.count * ElementSize(what.type);
-  switch (what.kind) {
-    case Kind::kBroadcast:
-      return rank_ == what.root ? block : 0;
-    case Kind::kReduceScatter:
-    case Kind::kAlltoall:
-      return block * static_cast<size_t>(size_);
-    default:
-      return block;
-  }
+NcclHandle::Issue NcclCommunicator::MakeIssue(const Collective& what, milliseconds timeout) const {
+  NcclHandle::Issue issue;
+  issue.name = NameOf(what.kind);
+  issue.enqueue = Enqueue(what);
+  issue.what = Numbered(what);
+  issue.timeout = timeout;
+  return issue;
 }
 
-size_t NcclCommunicator::OutputBytes(const Collective& what) const {
-  const size_t block = what.count * ElementSize(what.type);
-  switch (what.kind) {
-    case Kind::kBroadcast:
-      return rank_ == what.root ? 0 : block;
-    case Kind::kReduce:
-      return rank_ == what.root ? block : 0;
-    case Kind::kAllgather:
-    case Kind::kAlltoall:
-      return block * static_cast<size_t>(size_);
-    default:
-      return block;
-  }
+Result<NcclCommunicator::Ticket> NcclCommunicator::Launch(Work work, milliseconds timeout,
+                                                          Landed landed) {
+  const bool nothing = std::all_of(work.all.begin(), work.all.end(), [](const Collective& what) {
+    return what.count == 0 || what.kind == Kind::kBarrier;
+  });
+  if (!work.direct && !nothing) return LaunchStaged(std::move(work), timeout, std::move(landed));
+  if (work.all.size() > 1) return LaunchTogether(std::move(work), timeout, std::move(landed));
+  NcclHandle::Issue issue = MakeIssue(work.all[0], timeout);
+  if (nothing) issue.enqueue = [](abi::NcclComm*, abi::CuStream) { return abi::kNcclSuccess; };
+  issue.after = std::move(work.after);
+  issue.landed = std::move(landed);
+  return handle_->Launch(std::move(issue));
 }
 
-// The whole buffers go to the GPU and NCCL gets one call, as it would for buffers that are there:
-// a rank cannot know where the others have theirs, and pieces would not match their calls.
-MaybeError NcclCommunicator::RunStaged(const Collective& what, bool host_input, bool host_output,
-                                       Deadline deadline, Spent& spent) {
-  const auto begin = steady_clock::now();
-  const size_t block = what.count * ElementSize(what.type);
-  const size_t in = host_input ? InputBytes(what) : 0;
-  const size_t out = host_output ? OutputBytes(what) : 0;
-  // Where both are the host's, NCCL works in place, which it does for all but alltoall.
-  const size_t mine = block * static_cast<size_t>(rank_);
-  const bool both = host_input && (host_output || what.kind == Kind::kReduce);
-  size_t in_at = 0, out_at = RoundUp(in, kScratch);
-  if (both && what.kind != Kind::kAlltoall) {
-    in_at = what.kind == Kind::kAllgather ? mine : 0;
-    out_at = what.kind == Kind::kReduceScatter ? mine : 0;
-  }
-  const abi::CuStream stream =
-      host_input && host_output ? stream_ : static_cast<abi::CuStream>(what.stream);
-  auto area = staging_->Reserve(std::max({in_at + in, out_at + out, kScratch}), stream);
-  if (!area.ok()) return area.error();
+// All of them are done when the last one is.
+Result<NcclCommunicator::Ticket> NcclCommunicator::LaunchTogether(Work work, milliseconds timeout,
+                                                                  Landed landed) {
+  const NcclApi& nccl = session_->libraries().nccl;
+  NcclHandle::Issue issue = MakeIssue(work.all.back(), timeout);
+  issue.what = std::to_string(work.all.size()) + " all-reduces up to " + issue.what;
+  issue.after = std::move(work.after);
+  issue.landed = std::move(landed);
+  issue.enqueue = [all = std::move(work.all), &nccl](abi::NcclComm* comm, abi::CuStream stream) {
+    int code = nccl.group_start();
+    if (code != abi::kNcclSuccess) return code;
+    for (const Collective& what : all) {
+      if (what.count == 0) continue;
+      code = nccl.all_reduce(what.input, what.output, what.count, NcclType(what.type),
+                             NcclOp(what.op), comm, stream);
+      if (code != abi::kNcclSuccess) break;
+    }
+    const int ended = nccl.group_end();
+    return code == abi::kNcclSuccess ? ended : code;
+  };
+  return handle_->Launch(std::move(issue));
+}
 
-  Operands operands{what.input, what.output, stream};
-  if (host_input) operands.input = *area + in_at;
-  if (host_output) operands.output = *area + out_at;
-  if (what.kind == Kind::kBroadcast) operands.input = operands.output = *area;
-  const bool ignored = what.kind == Kind::kReduce && rank_ != what.root;
-  if (ignored) operands.output = nullptr;
-  if (in > 0) {
-    if (MaybeError error = staging_->ToDevice(
-            *area + in_at, what.input != nullptr ? what.input : what.output, in, stream, deadline))
+// ---- Through memory of the GPU ----
+
+// Each all-reduce, or whatever it is, for itself: this is not the fast way.
+Result<NcclCommunicator::Ticket> NcclCommunicator::LaunchStaged(Work work, milliseconds timeout,
+                                                                Landed landed) {
+  const Device::Scope scope(*session_->device());
+  const CudaApi& cuda = session_->libraries().cuda;
+  const Deadline deadline = steady_clock::now() + timeout;
+  for (const Point& point : work.after) {
+    const int code = point == nullptr ? abi::kCudaSuccess
+                                      : cuda.stream_wait(handle_->stream(), EventOf(point), 0);
+    if (code != abi::kCudaSuccess) {
+      return session_->Fail(
+          {DTRAIN_ERROR_DEVICE, "waiting in a stream failed: " + cuda.Text(code)});
+    }
+  }
+  Ticket last = 0;
+  for (const Collective& what : work.all) {
+    if (what.count == 0 || what.kind == Kind::kBarrier) continue;
+    const bool blocks = what.kind == Kind::kAllgather || what.kind == Kind::kReduceScatter ||
+                        what.kind == Kind::kAlltoall;
+    const size_t ways =
+        (blocks ? static_cast<size_t>(size_) : 1) * (what.kind == Kind::kAlltoall ? 2 : 1);
+    const size_t most = std::max<size_t>(Staging::kBytes / ElementSize(what.type) / ways, 1);
+    auto direct = IsDirect(what);
+    if (!direct.ok()) return session_->Fail(direct.error());
+    // NCCL wants the blocks of one call side by side.
+    *direct = *direct && (!blocks || what.count <= most);
+    for (size_t at = 0; at < what.count; at += most) {
+      const Piece piece{at, std::min(most, what.count - at), deadline};
+      if (MaybeError error = RunPiece(what, piece, *direct, timeout, last)) return *error;
+    }
+  }
+  if (MaybeError error = handle_->Await(last)) return *error;
+  if (landed) {
+    landed(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now().time_since_epoch())
+            .count());
+  }
+  return Ticket{0};
+}
+
+// NCCL works in place in all but alltoall.
+MaybeError NcclCommunicator::RunPiece(const Collective& what, const Piece& piece, bool direct,
+                                      milliseconds timeout, Ticket& ticket) {
+  const size_t element = ElementSize(what.type);
+  const size_t bytes = piece.n * element;
+  Collective part = what;
+  part.count = piece.n;
+  if (direct) {
+    const size_t at = piece.at * element;
+    if (what.input != nullptr) part.input = static_cast<const char*>(what.input) + at;
+    if (what.output != nullptr) part.output = static_cast<char*>(what.output) + at;
+  } else {
+    auto room = staging_->Room();
+    if (!room.ok()) return room.error();
+    const size_t mine = bytes * static_cast<size_t>(rank_);
+    const size_t all = bytes * static_cast<size_t>(size_);
+    char* const input = *room + (what.kind == Kind::kAllgather ? mine : 0);
+    char* const output = *room + (what.kind == Kind::kReduceScatter ? mine
+                                  : what.kind == Kind::kAlltoall    ? all
+                                                                    : 0);
+    part.input = input;
+    part.output = output;
+    if (MaybeError error = BringPiece(what, piece, input)) return error;
+  }
+  auto launched = handle_->Launch(MakeIssue(part, timeout));
+  if (!launched.ok()) return launched.error();
+  ticket = *launched;
+  if (direct) return std::nullopt;
+  return FetchPiece(what, piece, static_cast<const char*>(part.output));
+}
+
+MaybeError NcclCommunicator::BringPiece(const Collective& what, const Piece& piece, char* input) {
+  if (!Reads(what)) return std::nullopt;
+  const size_t element = ElementSize(what.type);
+  const bool blocks = what.kind == Kind::kReduceScatter || what.kind == Kind::kAlltoall;
+  const char* const from =
+      static_cast<const char*>(what.kind == Kind::kBroadcast ? what.output : what.input);
+  for (size_t b = 0; b < (blocks ? static_cast<size_t>(size_) : 1); ++b) {
+    if (MaybeError error = staging_->Bring(input + b * piece.n * element,
+                                           from + (b * what.count + piece.at) * element,
+                                           piece.n * element, piece.deadline)) {
       return error;
+    }
   }
-  if (MaybeError error = Enqueue(what, operands, deadline)) return error;
-  if (out > 0) {
-    if (MaybeError error = staging_->ToHost(what.output, *area + out_at, out, stream, deadline))
+  return std::nullopt;
+}
+
+MaybeError NcclCommunicator::FetchPiece(const Collective& what, const Piece& piece,
+                                        const char* output) {
+  if (!Writes(what) || (what.kind == Kind::kBroadcast && rank_ == what.root)) return std::nullopt;
+  const size_t element = ElementSize(what.type);
+  const bool blocks = what.kind == Kind::kAllgather || what.kind == Kind::kAlltoall;
+  // The output of an all-gather is the whole room, which its input lies in.
+  for (size_t b = 0; b < (blocks ? static_cast<size_t>(size_) : 1); ++b) {
+    if (MaybeError error =
+            staging_->Fetch(static_cast<char*>(what.output) + (b * what.count + piece.at) * element,
+                            output + b * piece.n * element, piece.n * element, piece.deadline)) {
       return error;
-  } else if (MaybeError error = AwaitStream(stream, deadline)) {
+    }
+  }
+  return std::nullopt;
+}
+
+// ---- Streams and graphs ----
+
+Result<NcclCommunicator::Point> NcclCommunicator::Record(void* stream) {
+  return handle_->Record(static_cast<abi::CuStream>(stream));
+}
+
+MaybeError NcclCommunicator::Join(Ticket ticket, void* stream) {
+  return handle_->Join(ticket, static_cast<abi::CuStream>(stream));
+}
+
+bool NcclCommunicator::Capturing(void* stream) const {
+  const CudaApi& cuda = session_->libraries().cuda;
+  if (stream == nullptr || cuda.stream_is_capturing == nullptr) return false;
+  const Device::Scope scope(*session_->device());
+  int capturing = abi::kCuCaptureNone;
+  return cuda.stream_is_capturing(static_cast<abi::CuStream>(stream), &capturing) ==
+             abi::kCudaSuccess &&
+         capturing != abi::kCuCaptureNone;
+}
+
+Result<NcclCommunicator::Ticket> NcclCommunicator::Capture(const Collective& what) {
+  const Device::Scope scope(*session_->device());
+  auto direct = IsDirect(what);
+  if (!direct.ok()) return direct.error();
+  if (!*direct) {
+    return Error{DTRAIN_ERROR_UNSUPPORTED,
+                 "a CUDA graph cannot hold a collective with buffers of the host, nor an alltoall "
+                 "in place"};
+  }
+  return handle_->Capture(MakeIssue(what, options_.init_timeout),
+                          static_cast<abi::CuStream>(what.stream));
+}
+
+// ---- Memory ----
+
+// The plain kind: NCCL's own, and registration, pay only where every rank's buffers have them, and
+// make it hang where one has not.
+Result<void*> NcclCommunicator::Allocate(size_t bytes) {
+  const Device::Scope scope(*session_->device());
+  const CudaApi& cuda = session_->libraries().cuda;
+  if (MaybeError error = session_->broken()) return *error;
+  if (bytes > SIZE_MAX / 2) return Error{DTRAIN_ERROR_RESOURCES, "no GPU has so much memory"};
+  const size_t whole = bytes + kAlignment;
+  abi::CuDevicePointer memory = 0;
+  int code = cuda.mem_alloc(&memory, whole);
+  if (code != abi::kCudaSuccess) {
+    return Error{DTRAIN_ERROR_RESOURCES,
+                 std::to_string(bytes) + " bytes of GPU memory: " + cuda.Text(code)};
+  }
+  code = cuda.memset8(memory, 0, whole, handle_->stream());
+  if (code != abi::kCudaSuccess) {
+    cuda.mem_free(memory);
+    return Error{DTRAIN_ERROR_DEVICE, "clearing GPU memory failed: " + cuda.Text(code)};
+  }
+  auto cleared = handle_->Record(handle_->stream());
+  if (!cleared.ok()) return session_->Fail(cleared.error());
+  if (MaybeError error = handle_->Await(*cleared, "clearing GPU memory",
+                                        steady_clock::now() + options_.init_timeout)) {
+    return *error;
+  }
+  void* const pointer =
+      reinterpret_cast<void*>((memory + kAlignment - 1) / kAlignment * kAlignment);
+  blocks_[pointer] = memory;
+  return pointer;
+}
+
+// The driver waits for the whole GPU before it frees, on the thread that may be left behind.
+MaybeError NcclCommunicator::Free(void* memory) {
+  const auto found = blocks_.find(memory);
+  if (found == blocks_.end()) {
+    return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "this is not memory of dtrain_alloc_device"};
+  }
+  const abi::CuDevicePointer base = found->second;
+  blocks_.erase(found);
+  const auto code = std::make_shared<int>(abi::kCudaSuccess);
+  const CudaApi& cuda = session_->libraries().cuda;
+  const auto free = [code, base, &cuda] {
+    *code = cuda.mem_free(base);
+    return abi::kNcclSuccess;
+  };
+  if (MaybeError error =
+          session_->Try("cuMemFree", free, steady_clock::now() + options_.init_timeout,
+                        "freeing memory of the GPU did not end in time")) {
     return error;
   }
-  spent.transfer_ns = (steady_clock::now() - begin).count();
-  return std::nullopt;
-}
-
-MaybeError NcclCommunicator::AwaitStream(abi::CuStream stream, Deadline deadline) {
-  const int code = libraries_.cuda.event_record(done_, stream);
-  if (code != abi::kCudaSuccess) {
-    return handle_->Fail(
-        {DTRAIN_ERROR_DEVICE, "recording an event failed: " + libraries_.cuda.Text(code)});
-  }
-  return handle_->Wait(done_, deadline);
-}
-
-MaybeError NcclCommunicator::Barrier(Deadline deadline) {
-  auto area = staging_->Reserve(kScratch, stream_);
-  if (!area.ok()) return area.error();
-  Collective token;
-  token.kind = Kind::kAllreduce;
-  token.count = 1;
-  if (MaybeError error = Enqueue(token, {*area, *area, stream_}, deadline)) return error;
-  return AwaitStream(stream_, deadline);
-}
-
-// Every rank tells every other what it is about to do.
-MaybeError NcclCommunicator::Compare(const Collective& what, Deadline deadline) {
-  const Wish mine = MakeWish(what);
-  std::vector<Wish> all(static_cast<size_t>(size_));
-  Collective gather;
-  gather.kind = Kind::kAllgather;
-  gather.count = sizeof(Wish) / ElementSize(DTRAIN_INT64);
-  gather.type = DTRAIN_INT64;
-  gather.input = &mine;
-  gather.output = all.data();
-  Spent ignored;
-  if (MaybeError error = RunStaged(gather, true, true, deadline, ignored)) return error;
-  MaybeError error = CompareWishes(all, names_);
-  if (error) return handle_->Fail(*error);
-  return std::nullopt;
+  if (*code == abi::kCudaSuccess) return std::nullopt;
+  return Error{DTRAIN_ERROR_DEVICE, "freeing GPU memory failed: " + cuda.Text(*code)};
 }
 
 }  // namespace dtrain::runtime

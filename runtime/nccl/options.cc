@@ -27,7 +27,6 @@ MaybeError ReadFlag(const Getter& get, const char* name, bool& value) {
 Result<NcclOptions> ReadNcclOptions(const Getter& get) {
   NcclOptions options;
   if (MaybeError error = ReadFlag(get, "DTRAIN_SHARE_GPU", options.share_gpu)) return *error;
-  if (MaybeError error = ReadFlag(get, "DTRAIN_CHECK", options.check)) return *error;
   const char* text = get("DTRAIN_DEVICE");
   if (text != nullptr && *text != '\0') {
     int number = -1;
@@ -47,6 +46,7 @@ Result<NcclOptions> ReadNcclOptions(const Getter& get) {
       return Bad("DTRAIN_NCCL_INIT_SECONDS", text, "a number of seconds between 0.1 and 86400");
     }
     options.init_timeout = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+    options.init_timeout_per_rank = std::chrono::milliseconds(0);
   }
   return options;
 }

@@ -13,17 +13,19 @@ namespace dtrain::runtime {
 struct NcclOptions {
   int local_rank = 0;
   std::string node;           // tells machines apart: equal for the ranks of one
-  std::string address;        // numeric, reachable from the other ranks; empty: no alarm among them
   bool share_gpu = false;     // DTRAIN_SHARE_GPU=1: several ranks on one GPU, for tests
-  bool check = false;         // DTRAIN_CHECK=1: compare the ranks' calls before each collective
   std::optional<int> device;  // DTRAIN_DEVICE: number of the GPU among those this process sees
-  // DTRAIN_NCCL_INIT_SECONDS. Short: when NCCL has not met by then, a firewall is the reason.
-  std::chrono::milliseconds init_timeout{std::chrono::seconds(60)};
+  // DTRAIN_NCCL_INIT_SECONDS: for NCCL to connect the ranks, once all are there. NCCL gives a
+  // connection up after 60 s and names the address, which says more than that time is over.
+  std::chrono::milliseconds init_timeout{std::chrono::seconds(120)};
+  std::chrono::milliseconds init_timeout_per_rank{50};
+  // Whether the ends of collectives are wanted to the millisecond, for a timeline.
+  bool fine_times = false;
   // For NCCL to abort or destroy a communicator, before it counts as hanging.
   std::chrono::milliseconds longest_end{std::chrono::seconds(10)};
 };
 
-// The variables above; local_rank, node and address are the caller's to fill in.
+// The variables above; local_rank and node are the caller's to fill in.
 Result<NcclOptions> ReadNcclOptions(const std::function<const char*(const char*)>& get);
 
 }  // namespace dtrain::runtime

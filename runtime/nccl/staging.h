@@ -9,46 +9,46 @@
 
 namespace dtrain::runtime {
 
-// Memory on the GPU for buffers that are on the host, and the way there and back through two
-// pinned chunks: while one is filled or emptied, the other one travels. Used by one thread at a
-// time, with the device's context current.
+// Memory on the GPU where collectives meet whose buffers NCCL cannot use as they are, and the way
+// there and back: for the host's through two pinned chunks, of which one is filled or emptied while
+// the other travels. Everything goes over the communicator's stream. One thread at a time.
 class Staging {
  public:
-  Staging(const CudaApi& cuda, NcclHandle& handle) : cuda_(cuda), handle_(handle) {}
-  ~Staging();
+  // Room for one piece of a collective; the same on all ranks, whatever memory their GPUs have.
+  static constexpr size_t kBytes = size_t{64} << 20;
+
+  explicit Staging(std::shared_ptr<NcclHandle> handle) : handle_(std::move(handle)) {}
+  // Call Free first where the driver may be called.
+  ~Staging() = default;
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // At least `bytes` on the GPU, until the next Reserve. `stream` waits for its last user.
-  Result<char*> Reserve(size_t bytes, abi::CuStream stream);
-  // The work that `stream` has now is the memory's last user.
-  MaybeError Occupy(abi::CuStream stream);
+  // kBytes on the GPU. Its users come one after another, in the order of the stream.
+  Result<char*> Room();
+  // To the room; the source has been read on return if it is the host's.
+  MaybeError Bring(char* room, const void* from, size_t bytes, Deadline deadline);
+  // From the room, behind what the stream has; the bytes are there on return if it is the host's.
+  MaybeError Fetch(void* to, const char* room, size_t bytes, Deadline deadline);
 
-  // Enqueues on `stream` what brings `bytes` to the GPU; the host memory has been read on return.
-  MaybeError ToDevice(char* device, const void* host, size_t bytes, abi::CuStream stream,
-                      Deadline deadline);
-  // After the work that `stream` has; the bytes are there on return.
-  MaybeError ToHost(void* host, const char* device, size_t bytes, abi::CuStream stream,
-                    Deadline deadline);
+  void Free();
 
  private:
   struct Chunk {
     void* memory = nullptr;
-    abi::CuEvent free = nullptr;  // the copy from or to it is done
+    NcclHandle::Point busy;  // the copy from or to it
   };
 
   MaybeError Prepare();
   MaybeError Check(const char* what, int code);
+  MaybeError Occupy(Chunk& chunk);
 
-  const CudaApi& cuda_;
-  NcclHandle& handle_;
+  const std::shared_ptr<NcclHandle> handle_;
   Chunk chunks_[2];
   abi::CuDevicePointer memory_ = 0;
-  size_t size_ = 0;
-  abi::CuEvent last_user_ = nullptr;
 };
 
-// Where `pointer` points to. Pinned memory of the host counts as host memory.
-bool OnDevice(const CudaApi& cuda, const void* pointer);
+// Where `pointer` points to. Pinned memory of the host counts as host memory, managed memory as
+// that of every device. Fails for memory of another device than number `ordinal`.
+Result<bool> OnDevice(const CudaApi& cuda, const void* pointer, int ordinal);
 
 }  // namespace dtrain::runtime

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/nccl/watchdog.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
+#include <pthread.h>
 
-#include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
@@ -17,101 +15,72 @@
 namespace dtrain::runtime {
 namespace {
 
-constexpr int kPeriodMs = 100;
-constexpr auto kLongestLook = std::chrono::seconds(10);
+using std::chrono::steady_clock;
 
-struct State {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<std::shared_ptr<Watched>> all;
-  std::thread thread;
-  bool running = false;  // the thread has work or is about to look whether it has
-  bool looking = false;
-  int wake = -1;  // eventfd; without one, waking takes up to a period
-};
-
-// Never destroyed: the thread may run on while the program exits.
-State& TheState() {
-  static State* const state = new State;
-  return *state;
-}
-
-void Loop(State& state) {
-  for (;;) {
-    std::vector<std::shared_ptr<Watched>> all;
-    std::vector<pollfd> entries;
-    {
-      const std::lock_guard lock(state.mutex);
-      all = state.all;
-      if (all.empty()) {
-        state.running = false;
-        state.changed.notify_all();
-        return;
-      }
-      state.looking = true;
-      entries.push_back({state.wake, POLLIN, 0});
-    }
-    for (const auto& watched : all) watched->Look();
-    for (const auto& watched : all) watched->AddTo(entries);
-    all.clear();
-    {
-      const std::lock_guard lock(state.mutex);
-      state.looking = false;
-      state.changed.notify_all();
-    }
-    poll(entries.data(), entries.size(), kPeriodMs);
-    uint64_t ignored = 0;
-    if (entries[0].revents != 0 && read(entries[0].fd, &ignored, sizeof(ignored)) < 0) continue;
-  }
-}
+constexpr std::chrono::seconds kLongestLook{10};
 
 }  // namespace
 
-bool Watchdog::Add(std::shared_ptr<Watched> watched) {
-  State& state = TheState();
-  const std::lock_guard lock(state.mutex);
-  state.all.push_back(std::move(watched));
-  if (state.running) return true;
-  if (state.thread.joinable()) state.thread.join();
-  if (state.wake < 0) state.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+struct Watchdog::State {
+  Look look;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool woken = false, stopping = false, over = false;
+  std::atomic<steady_clock::rep> looked{steady_clock::now().time_since_epoch().count()};
+  std::thread thread;
+
+  void Main() {
+    std::unique_lock lock(mutex);
+    while (!stopping) {
+      lock.unlock();
+      const std::chrono::milliseconds next = look();
+      looked.store(steady_clock::now().time_since_epoch().count());
+      lock.lock();
+      if (next.count() == 0) break;
+      changed.wait_for(lock, next, [this] { return woken || stopping; });
+      woken = false;
+    }
+    look = nullptr;
+    over = true;
+    changed.notify_all();
+  }
+};
+
+std::unique_ptr<Watchdog> Watchdog::Start(Look look) {
+  const auto state = std::make_shared<State>();
+  state->look = std::move(look);
   const AllSignalsBlocked blocked;
   try {
-    state.thread = std::thread([&state] { Loop(state); });
+    state->thread = std::thread([state] { state->Main(); });
   } catch (const std::system_error&) {
-    state.all.pop_back();
-    return false;
+    return nullptr;
   }
-  state.running = true;
-  return true;
+  pthread_setname_np(state->thread.native_handle(), "dtrain-watch");
+  return std::unique_ptr<Watchdog>(new Watchdog(state));
 }
 
-void Watchdog::Remove(const Watched* watched) {
-  State& state = TheState();
-  std::shared_ptr<Watched> kept;  // destroyed after the lock is gone
+Watchdog::~Watchdog() {
+  State& state = *state_;
   std::unique_lock lock(state.mutex);
-  const auto found = std::find_if(state.all.begin(), state.all.end(),
-                                  [&](const auto& entry) { return entry.get() == watched; });
-  if (found != state.all.end()) {
-    kept = std::move(*found);
-    state.all.erase(found);
-  }
-  const bool last = state.all.empty();
+  state.stopping = true;
+  state.changed.notify_all();
+  // The last owner of what is looked after may be a look.
+  const bool inside = state.thread.get_id() == std::this_thread::get_id();
+  const bool over =
+      !inside && state.changed.wait_for(lock, kLongestLook, [&] { return state.over; });
   lock.unlock();
-  Wake();
-  lock.lock();
-  const bool done = state.changed.wait_for(lock, kLongestLook,
-                                           [&] { return last ? !state.running : !state.looking; });
-  if (!last || !done || !state.thread.joinable() || state.running) return;
-  state.thread.join();
-  close(state.wake);
-  state.wake = -1;
+  over ? state.thread.join() : state.thread.detach();
 }
 
 void Watchdog::Wake() {
-  State& state = TheState();
-  const std::lock_guard lock(state.mutex);
-  const uint64_t one = 1;
-  if (state.wake >= 0 && write(state.wake, &one, sizeof(one)) < 0) return;
+  const std::lock_guard lock(state_->mutex);
+  state_->woken = true;
+  state_->changed.notify_all();
+}
+
+bool Watchdog::Hangs() const {
+  const steady_clock::time_point last(steady_clock::duration(state_->looked.load()));
+  return steady_clock::now() - last > kLongestLook;
 }
 
 }  // namespace dtrain::runtime

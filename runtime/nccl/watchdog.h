@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <poll.h>
-
+#include <chrono>
+#include <functional>
 #include <memory>
-#include <vector>
 
 namespace dtrain::runtime {
 
-// Something that the watchdog looks after, on its thread.
-class Watched {
- public:
-  virtual ~Watched() = default;
-  // What may end the wait for the next look, besides the time.
-  virtual void AddTo(std::vector<pollfd>& entries) = 0;
-  virtual void Look() = 0;
-};
-
-// One thread per process, which blocks all signals and looks after everything added ten times a
-// second. It exists while there is something to look after, and does not keep the process from
-// exiting. All functions: any thread.
+// A thread that looks after something ten times a second, and more often when asked to. It blocks
+// all signals and does not keep the process from exiting.
 class Watchdog {
  public:
-  // False: no thread could be had.
-  static bool Add(std::shared_ptr<Watched> watched);
-  // After it, Look is not called and not running; but it does not wait longer than ten seconds for
-  // a Look that hangs in the driver.
-  static void Remove(const Watched* watched);
-  // Look soon.
-  static void Wake();
+  // `look` returns how long the next look may take to come; zero: no more. Null: no thread could be
+  // had.
+  using Look = std::function<std::chrono::milliseconds()>;
+  static std::unique_ptr<Watchdog> Start(Look look);
+  // Waits for a look that is under way, ten seconds at most: then it hangs in the driver, and is
+  // left behind.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // Look soon. Any thread.
+  void Wake();
+  // Whether no look has come to its end for ten seconds. Any thread.
+  bool Hangs() const;
+
+ private:
+  struct State;
+  explicit Watchdog(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  const std::shared_ptr<State> state_;
 };
 
 }  // namespace dtrain::runtime

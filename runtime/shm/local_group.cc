@@ -288,6 +288,10 @@ MaybeError LocalGroup::CheckOthers() const {
     }
   }
   if (MaybeError error = CheckFarLeaver(CollectiveOf(request(mine_)))) return error;
+  return CheckProcesses();
+}
+
+MaybeError LocalGroup::CheckProcesses() const {
   std::vector<pollfd> entries;
   for (const int fd : pidfds_) entries.push_back({fd, POLLIN, 0});
   if (poll(entries.data(), entries.size(), 0) < 0) return std::nullopt;

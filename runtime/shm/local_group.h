@@ -132,6 +132,9 @@ class LocalGroup {
   // Whether that rank does not come to `what`, which this one is in. Any thread.
   MaybeError CheckFarLeaver(const Collective& what) const;
 
+  // Whether one of this node's ranks has ended, or left the group. Any thread.
+  MaybeError CheckProcesses() const;
+
   // Sleeps until Fail was called by anyone, at most `longest`, and at times for no reason.
   void AwaitFailure(std::chrono::milliseconds longest);
 

@@ -18,7 +18,6 @@
 #include "runtime/engine/matching.h"
 #include "runtime/engine/statement.h"
 #include "runtime/nccl/member.h"
-#include "runtime/nccl/wish.h"
 #include "runtime/shm/local_group.h"
 #include "tests/fuzz/expect.h"
 
@@ -46,10 +45,11 @@ void Requests(std::string_view bytes) {
   if (const MaybeError error = CompareRequests(ranks, requests)) ExpectText(error->message);
 }
 
-void Wishes(std::string_view bytes) {
-  const auto wishes = Things<Wish>(bytes, 20);
-  const std::vector<std::string> names(wishes.size(), "rank");
-  if (const MaybeError error = CompareWishes(wishes, names)) ExpectText(error->message);
+void Calls(std::string_view bytes) {
+  auto words = Things<int32_t>(bytes, kCallWords);
+  words.resize(kCallWords);
+  const auto direct = ReadCalls(words);
+  DTRAIN_CHECK(!direct || words[0] == ~words[1]);
 }
 
 void Statements(std::string_view bytes) {
@@ -132,7 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   using namespace dtrain::runtime;  // NOLINT(google-build-using-namespace)
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr void (*kTargets[])(std::string_view) = {Requests, Wishes,  Statements, Offers, Members,
+  constexpr void (*kTargets[])(std::string_view) = {Requests, Calls,   Statements, Offers, Members,
                                                     Hellos,   Mapping, Launcher,   Lists};
   kTargets[data[0] % std::size(kTargets)](bytes);
   return 0;

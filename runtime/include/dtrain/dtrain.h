@@ -9,11 +9,11 @@
  *            buffers until its handle is done. Counts are elements, never bytes.
  * Order      Every rank of a group calls the same blocking collectives on it, in the same order,
  *            with the same count, type, operation and root. When a rank differs, all fail with
- *            DTRAIN_ERROR_MISMATCH, which names the ranks; nobody gets a wrong result from it. (On
- *            NCCL, finding that out takes DTRAIN_CHECK=1.) Asynchronous collectives of a group are
- *            matched by name, those without one by their position among those, so each rank may
- *            make them in an order of its own. Ranks that mean different things by one name get
- *            DTRAIN_ERROR_MISMATCH for it, and nothing else suffers.
+ *            DTRAIN_ERROR_MISMATCH, which names the ranks; nobody gets a wrong result from it.
+ *            Asynchronous collectives of a group are matched by name, those without one by their
+ *            position among those, so each rank may make them in an order of its own. Ranks that
+ *            mean different things by one name get DTRAIN_ERROR_MISMATCH for it, and nothing else
+ *            suffers.
  * Results    are the same bits on every rank of an all-reduce, and on CPUs from run to run with the
  *            same inputs, ranks and nodes.
  * Threads    Any thread may call anything. Calls take turns: a second one waits until the first is
@@ -202,8 +202,10 @@ typedef struct dtrain_options {
  * one (fusion): up to DTRAIN_FUSION_THRESHOLD bytes (or HOROVOD_FUSION_THRESHOLD; default 128 MiB,
  * 0 turns it off), gathered for DTRAIN_CYCLE_TIME milliseconds (or HOROVOD_CYCLE_TIME; default 1).
  *
- * With device buffers the collective is enqueued on options->stream behind what is there; work
- * enqueued there after dtrain_wait sees the result, no host synchronisation is needed.
+ * With device buffers the collective waits for what options->stream has now, and runs beside what
+ * that is given later; work enqueued there after dtrain_wait sees the result, no host
+ * synchronisation is needed. While the stream is being captured into a CUDA graph, the collective
+ * becomes part of the graph, and so does dtrain_wait.
  */
 DTRAIN_API dtrain_status dtrain_barrier_async(const dtrain_options* options, dtrain_handle* handle);
 DTRAIN_API dtrain_status dtrain_allreduce_async(const void* input, void* output, size_t count,
@@ -246,9 +248,8 @@ DTRAIN_API dtrain_status dtrain_join(int* last);
 
 /*
  * `bytes` of zeroed memory, aligned to 4096, that collectives handle fastest: memory that the
- * ranks of the node share, or registered GPU memory (ncclMemAlloc) with dtrain_alloc_device. Not
- * collective, but each waits for the asynchronous calls in flight. Freed by dtrain_free, or by
- * dtrain_finalize.
+ * ranks of the node share, or memory of the GPU with dtrain_alloc_device. Not collective, but each
+ * waits for the asynchronous calls in flight. Freed by dtrain_free, or by dtrain_finalize.
  */
 DTRAIN_API dtrain_status dtrain_alloc(size_t bytes, void** memory);
 DTRAIN_API dtrain_status dtrain_alloc_device(size_t bytes, void** memory);

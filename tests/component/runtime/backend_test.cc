@@ -118,15 +118,16 @@ TEST(BackendChoiceTest, CpuCanBeAskedForWhereThereAreGpus) {
   EXPECT_EQ(ends, (std::vector<int>{0, 0}));
 }
 
-TEST(BackendChoiceTest, OneRankWithoutAGpuMakesItACpuJobForAll) {
+// N9: never a silent fall to CPUs.
+TEST(BackendChoiceTest, OneRankWithoutAGpuIsNamedWithItsReason) {
   const auto ends = Ranks::Run(
       2,
       [](int rank) {
         if (rank == 1) setenv("DTRAIN_CUDA_LIBRARY", "/nonexistent/libcuda.so.1", 1);
-        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
-        EXPECT_STREQ(dtrain_backend(), "cpu");
-        UseHostBuffers(2);
-        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+        EXPECT_EQ(dtrain_init(nullptr), DTRAIN_ERROR_DEVICE);
+        EXPECT_THAT(dtrain_last_error(),
+                    AllOf(HasSubstr("rank 1 cannot use NCCL, but rank 0 can"),
+                          HasSubstr("/nonexistent"), HasSubstr("DTRAIN_BACKEND=cpu")));
       },
       With(FakeEnvironment()));
   EXPECT_EQ(ends, (std::vector<int>{0, 0}));

@@ -238,7 +238,7 @@ TEST(CpuFailureTest, AbortEndsTheWaitOfAllRanksWithItsReason) {
               // Rank 2 never comes; this rank's other thread gives up.
               other = std::thread([&] {
                 poll(nullptr, 0, 10);
-                communicator.Abort("the watchdog says so");
+                communicator.Abort({DTRAIN_ERROR_NETWORK, "the watchdog says so"});
               });
             }
             Spent spent;

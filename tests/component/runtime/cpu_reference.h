@@ -154,7 +154,7 @@ inline void RunCase(CpuCommunicator& communicator, Collective what, Buffers buff
   std::vector<char> plain_in, plain_out;
   const auto make = [&](std::vector<char>& plain, size_t bytes) -> char* {
     if (buffers.arena) {
-      auto memory = communicator.Allocate(bytes + 2 * margin, false);
+      auto memory = communicator.Allocate(bytes + 2 * margin);
       EXPECT_TRUE(memory.ok() && *memory != nullptr);
       return static_cast<char*>(*memory);
     }

@@ -123,7 +123,7 @@ enum class Place { kHost, kGpu };
 // A buffer on the host or the GPU with room for `elements`.
 class Buffer {
  public:
-  Buffer(NcclCommunicator& communicator, const Driver& driver, Place place, size_t bytes)
+  Buffer(GpuGroup& communicator, const Driver& driver, Place place, size_t bytes)
       : driver_(driver), host_(bytes, '\x5a') {
     if (place == Place::kGpu) gpu_ = std::make_unique<GpuBuffer>(communicator, bytes);
     Set(host_);
@@ -158,7 +158,7 @@ struct Case {
   bool in_place = false;
 };
 
-void Check(NcclCommunicator& communicator, const Driver& driver, const Case& test) {
+void Check(GpuGroup& communicator, const Driver& driver, const Case& test) {
   const int rank = communicator.rank(), size = communicator.size();
   const auto n = static_cast<size_t>(size), me = static_cast<size_t>(rank);
   Collective what = test.what;
@@ -346,7 +346,7 @@ TEST(NcclCollectives, FinishWaitsForWhatRunHasEnqueued) {
     what.stream = stream;
     Spent spent;
     ASSERT_FALSE((*made)->Run(what, seconds(20), spent));
-    ASSERT_FALSE((*made)->Finish(stream, seconds(20)));
+    ASSERT_FALSE((*made)->Finish());
     EXPECT_TRUE(driver.Idle(stream));
   });
 }
@@ -383,7 +383,7 @@ TEST(NcclMemory, IsZeroedAlignedAndFreedOnce) {
       auto made = self.Make();
       ASSERT_TRUE(made.ok()) << made.error().message;
       const Driver driver(self.rank);
-      auto memory = (*made)->Allocate(10000, true);
+      auto memory = (*made)->Allocate(10000);
       ASSERT_TRUE(memory.ok()) << memory.error().message;
       EXPECT_EQ(reinterpret_cast<uintptr_t>(*memory) % 4096, 0u);
       EXPECT_TRUE((*made)->OnGpu(*memory));
@@ -393,10 +393,10 @@ TEST(NcclMemory, IsZeroedAlignedAndFreedOnce) {
       EXPECT_EQ(bytes, std::vector<char>(10000, 0));
       EXPECT_FALSE((*made)->Free(*memory));
       EXPECT_TRUE((*made)->Free(*memory));
-      EXPECT_EQ((*made)->Allocate(SIZE_MAX - 5, true).error().code, DTRAIN_ERROR_RESOURCES);
-      EXPECT_EQ((*made)->Allocate(size_t{1} << 40, true).error().code, DTRAIN_ERROR_RESOURCES);
+      EXPECT_EQ((*made)->Allocate(SIZE_MAX - 5).error().code, DTRAIN_ERROR_RESOURCES);
+      EXPECT_EQ((*made)->Allocate(size_t{1} << 40).error().code, DTRAIN_ERROR_RESOURCES);
       // Goes with the communicator.
-      EXPECT_TRUE((*made)->Allocate(1, true).ok());
+      EXPECT_TRUE((*made)->Allocate(1).ok());
     });
   }
 }

@@ -12,11 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/cpu/communicator.h"
 #include "runtime/nccl/nccl_communicator.h"
 #include "tests/component/runtime/ranks.h"
 
@@ -56,7 +58,7 @@ class SharedBootstrap : public Bootstrap {
   }
 
  private:
-  static constexpr int kRounds = 16;
+  static constexpr int kRounds = 64;
   static constexpr int kRanks = 8;
   struct Slot {
     uint32_t size;
@@ -82,6 +84,117 @@ inline std::map<std::string, std::string> FakeEnvironment(const std::string& ncc
           {"DTRAIN_NCCL_LIBRARY", DTRAIN_LIB_DIR "/" + nccl + "/libnccl.so.2"}};
 }
 
+// An NCCL communicator with the one of the CPUs over which its ranks agree, as the engine has them.
+class GpuGroup {
+ public:
+  static Result<std::unique_ptr<GpuGroup>> Make(Bootstrap& bootstrap, const NcclOptions& options,
+                                                Deadline deadline) {
+    std::unique_ptr<GpuGroup> group(new GpuGroup);
+    if (bootstrap.size() > 1) {
+      CpuOptions one_node;
+      one_node.node = "one";
+      auto control = CpuCommunicator::Make(bootstrap, one_node, deadline);
+      if (!control.ok()) return control.error();
+      group->control_ = std::move(*control);
+    }
+    group->told_->control = group->control_.get();
+    const auto failed = [told = group->told_, rank = bootstrap.rank()](const Error& e) {
+      const std::lock_guard lock(told->mutex);
+      if (told->control == nullptr) return;
+      told->control->Abort({e.code, "rank " + std::to_string(rank) + ": " + e.message});
+    };
+    auto device =
+        NcclCommunicator::Make(bootstrap, group->control_.get(), options, failed, deadline);
+    if (!device.ok()) return device.error();
+    group->device_ = std::move(*device);
+    return group;
+  }
+
+  ~GpuGroup() {
+    device_.reset();
+    const std::lock_guard lock(told_->mutex);
+    told_->control = nullptr;
+  }
+
+  int rank() const { return device_->rank(); }
+  int size() const { return device_->size(); }
+  NcclCommunicator& device() { return *device_; }
+
+  // Host buffers: done on return. Others: on the stream.
+  MaybeError Run(const Collective& what, std::chrono::milliseconds timeout, Spent&) {
+    if (what.kind == Collective::Kind::kBarrier) return Control(what, timeout);
+    return RunAll({what}, timeout);
+  }
+  MaybeError RunTogether(const std::vector<Collective>& all, std::chrono::milliseconds timeout,
+                         Spent&) {
+    return RunAll(all, timeout);
+  }
+  MaybeError Finish() { return device_->AwaitAll(); }
+
+  bool OnGpu(const void* buffer) const {
+    Collective what;
+    what.kind = Collective::Kind::kBroadcast;
+    what.count = 1;
+    what.root = -1;
+    what.output = const_cast<void*>(buffer);
+    const auto direct = device_->IsDirect(what);
+    return direct.ok() && *direct;
+  }
+  Result<void*> Allocate(size_t bytes) { return device_->Allocate(bytes); }
+  MaybeError Free(void* memory) { return device_->Free(memory); }
+  void Abort(const std::string& reason) { device_->Abort({DTRAIN_ERROR_DEVICE, reason}); }
+  MaybeError failure() const { return device_->failure(); }
+  std::string Description() const { return device_->Description(); }
+
+ private:
+  GpuGroup() = default;
+  MaybeError Control(Collective what, std::chrono::milliseconds timeout) {
+    if (control_ == nullptr) return std::nullopt;
+    what.number = runs_++;
+    Spent spent;
+    MaybeError error = control_->Run(what, timeout, spent);
+    // What has broken the group, and not how it was noticed here.
+    if (error && device_->failure()) return device_->failure();
+    return error;
+  }
+  MaybeError RunAll(const std::vector<Collective>& all, std::chrono::milliseconds timeout) {
+    DeviceCommunicator::Work work;
+    int32_t direct = 1;
+    for (const Collective& what : all) {
+      auto mine = device_->IsDirect(what);
+      if (!mine.ok()) return mine.error();
+      direct &= *mine ? 1 : 0;
+      auto after = device_->Record(what.stream);
+      if (!after.ok()) return after.error();
+      work.after.push_back(std::move(*after));
+    }
+    Collective agree;
+    agree.kind = Collective::Kind::kAllreduce;
+    agree.op = DTRAIN_MIN;
+    agree.count = 1;
+    agree.input = agree.output = &direct;
+    if (MaybeError error = Control(agree, timeout)) return error;
+    work.all = all;
+    work.direct = direct == 1;
+    auto ticket = device_->Launch(std::move(work), timeout, nullptr);
+    if (!ticket.ok()) return ticket.error();
+    for (const Collective& what : all) {
+      if (MaybeError error = device_->Join(*ticket, what.stream)) return error;
+    }
+    return std::nullopt;
+  }
+
+  // Who hears of a failure, on any thread.
+  struct Told {
+    std::mutex mutex;
+    Communicator* control = nullptr;
+  };
+  const std::shared_ptr<Told> told_ = std::make_shared<Told>();
+  std::unique_ptr<CpuCommunicator> control_;
+  std::unique_ptr<NcclCommunicator> device_;
+  uint64_t runs_ = 0;
+};
+
 // One forked rank's view of an NCCL test.
 struct NcclRank {
   int rank;
@@ -93,18 +206,17 @@ struct NcclRank {
     EXPECT_TRUE(options.ok()) << options.error().message;
     options->local_rank = rank;
     options->node = "one";
-    options->address = "127.0.0.1";
     return *options;
   }
   static Deadline In(int seconds) {
     return std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   }
   // The tests of what hangs do not wait for the usual ten seconds.
-  Result<std::unique_ptr<NcclCommunicator>> Make(
+  Result<std::unique_ptr<GpuGroup>> Make(
       std::chrono::milliseconds longest_end = NcclOptions().longest_end) {
     NcclOptions chosen = options();
     chosen.longest_end = longest_end;
-    return NcclCommunicator::Make(bootstrap, chosen, In(30));
+    return GpuGroup::Make(bootstrap, chosen, In(30));
   }
 };
 
@@ -127,8 +239,8 @@ inline std::vector<int> RunNccl(int n, const std::map<std::string, std::string>&
 // Memory of the GPU that holds what a test put there. The context is made by the communicator.
 class GpuBuffer {
  public:
-  GpuBuffer(NcclCommunicator& communicator, size_t bytes) : communicator_(communicator) {
-    auto memory = communicator.Allocate(bytes, true);
+  GpuBuffer(GpuGroup& communicator, size_t bytes) : communicator_(communicator) {
+    auto memory = communicator.Allocate(bytes);
     EXPECT_TRUE(memory.ok()) << memory.error().message;
     if (memory.ok()) memory_ = *memory;
   }
@@ -142,7 +254,7 @@ class GpuBuffer {
   char* get() const { return static_cast<char*>(memory_); }
 
  private:
-  NcclCommunicator& communicator_;
+  GpuGroup& communicator_;
   void* memory_ = nullptr;
 };
 
@@ -169,7 +281,7 @@ class Driver {
   abi::CuStream NewStream() const {
     const Device::Scope scope(*device_);
     abi::CuStream stream = nullptr;
-    EXPECT_EQ(cuda_.stream_create(&stream, 1), 0);
+    EXPECT_EQ(cuda_.stream_create(&stream, 1, 0), 0);
     return stream;
   }
 

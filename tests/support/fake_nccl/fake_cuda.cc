@@ -280,7 +280,13 @@ EXPORT int cuCtxPopCurrent_v2(void** context) {
   return kOk;
 }
 
-EXPORT int cuStreamCreate(void** stream, unsigned) {
+EXPORT int cuCtxGetStreamPriorityRange(int* a, int* b) {
+  *a = 0;
+  *b = -5;
+  return kOk;
+}
+
+EXPORT int cuStreamCreateWithPriority(void** stream, unsigned, int) {
   if (!HasContext()) return kInvalidContext;
   auto* made = new Stream;
   const std::lock_guard lock(TheDriver().mutex);
@@ -366,9 +372,10 @@ EXPORT int cuMemHostAlloc(void** out, size_t bytes, unsigned) {
 
 EXPORT int cuMemFreeHost(void* memory) { return Free(TheDriver().pinned_memory, memory); }
 
-EXPORT int cuMemsetD8_v2(unsigned long long memory, unsigned char value, size_t bytes) {
+EXPORT int cuMemsetD8Async(unsigned long long memory, unsigned char value, size_t bytes,
+                           void* stream) {
   if (!IsDevice(At<void>(memory), bytes)) return kInvalidValue;
-  std::memset(At<void>(memory), value, bytes);
+  StreamOf(stream).Push([=] { std::memset(At<void>(memory), value, bytes); });
   return kOk;
 }
 

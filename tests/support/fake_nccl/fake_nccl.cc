@@ -79,7 +79,7 @@ void AwaitStart(const Comm* comm) {
   while (comm->starting.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
-void Begin(Comm* comm, const std::function<void()>& work) {
+[[maybe_unused]] void Begin(Comm* comm, const std::function<void()>& work) {
   AwaitStart(comm);
   comm->starting.store(true);
   std::thread([comm, work] {
@@ -187,18 +187,9 @@ int Start(const std::vector<Launch>& launches, Comm* comm) {
       fake_cuda_enqueue(launch.stream, Execute, copy);
     }
   };
-  if (first > 0) {
-    enqueue();
-    return kSuccess;
-  }
-  // The first operation connects the ranks, which takes a while.
-  comm->state.store(kInProgress);
-  Begin(comm, [comm, enqueue] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    enqueue();
-    comm->state.store(kSuccess);
-  });
-  return kInProgress;
+  static_cast<void>(first);
+  enqueue();
+  return kSuccess;
 }
 
 int Enqueue(const Operation& operation, Comm* comm, void* stream) {
@@ -258,7 +249,7 @@ EXPORT int ncclGetUniqueId(UniqueId* id) {
 }
 
 EXPORT int ncclCommInitRankConfig(Comm** out, int size, UniqueId id, int rank, Config* config) {
-  if (config->magic != 0xcafebeef || config->size < 24 || config->blocking != 0) {
+  if (config->magic != 0xcafebeef || config->size < 24) {
     return Fail(kInvalidArgument, "a configuration that the fake does not know");
   }
   int device = 0;
@@ -272,14 +263,10 @@ EXPORT int ncclCommInitRankConfig(Comm** out, int size, UniqueId id, int rank, C
     return Fail(kSystemError, "rank 0 is gone");
   }
   *out = comm;
-  comm->state.store(kInProgress);
   const bool hang = Asked("FAKE_NCCL_HANG_INIT", comm);
-  Begin(comm, [comm, device, hang] {
-    if (hang) return Stall(comm);
-    const bool fine = comm->group->Meet(HostHash(), device);
-    if (!comm->group->stop().load()) comm->state.store(fine ? kSuccess : kInvalidUsage);
-  });
-  return kInProgress;
+  if (hang) Stall(comm);
+  const bool fine = comm->group->Meet(HostHash(), device);
+  return fine ? kSuccess : kInvalidUsage;
 }
 
 EXPORT int ncclCommGetAsyncError(Comm* comm, int* state) {
@@ -288,8 +275,7 @@ EXPORT int ncclCommGetAsyncError(Comm* comm, int* state) {
 }
 
 EXPORT int ncclCommFinalize(Comm* comm) {
-  comm->state.store(kInProgress);
-  if (Asked("FAKE_NCCL_HANG_FINALIZE", comm)) return kInProgress;
+  if (Asked("FAKE_NCCL_HANG_FINALIZE", comm)) Hang();
   AwaitStart(comm);
   comm->state.store(kSuccess);
   return kSuccess;
@@ -396,21 +382,16 @@ EXPORT int ncclCommSplit(Comm* comm, int color, int key, Comm** out, Config* con
   int device = 0;
   if (cuCtxGetDevice(&device) != 0) return Fail(kCudaError, "no context");
   *out = nullptr;
-  comm->state.store(kInProgress);
   const bool hang = Asked("FAKE_NCCL_HANG_SPLIT", comm), fail = Asked("FAKE_NCCL_FAIL_SPLIT", comm);
-  Begin(comm, [=] {
-    if (hang) return Stall(comm);
-    if (fail) return comm->state.store(kSystemError);
-    auto group = comm->group->Split(color, key, HostHash(), device);
-    if (comm->group->stop().load()) return;
-    if (group != nullptr) {
-      auto* part = new Comm;
-      part->group = std::move(group);
-      *out = part;
-    }
-    comm->state.store((*out != nullptr) == (color >= 0) ? kSuccess : kInvalidUsage);
-  });
-  return kInProgress;
+  if (hang) Hang();
+  if (fail) return kSystemError;
+  auto group = comm->group->Split(color, key, HostHash(), device);
+  if (group != nullptr) {
+    auto* part = new Comm;
+    part->group = std::move(group);
+    *out = part;
+  }
+  return kSuccess;
 }
 
 EXPORT int ncclAlltoAll(const void* input, void* output, size_t count, int type, Comm* comm,

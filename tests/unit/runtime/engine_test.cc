@@ -52,9 +52,9 @@ std::vector<Pending> Unnamed(const std::vector<Collective>& operations) {
 
 // What the ranks' all-reduce makes of their offers.
 std::vector<int32_t> Lowest(const std::vector<std::vector<Pending>>& by_rank) {
-  std::vector<int32_t> lowest = MakeOffer(by_rank[0]);
+  std::vector<int32_t> lowest = MakeOffer(by_rank[0], true);
   for (const auto& pending : by_rank) {
-    const std::vector<int32_t> offer = MakeOffer(pending);
+    const std::vector<int32_t> offer = MakeOffer(pending, true);
     for (size_t i = 0; i < offer.size(); ++i) lowest[i] = std::min(lowest[i], offer[i]);
   }
   return lowest;
@@ -65,6 +65,32 @@ TEST(OfferTest, AllRanksRunWhatAllHaveReady) {
   const Agreement agreement = ReadOffers(Lowest({three, Unnamed({Sum(1), Sum(2)}), three}));
   EXPECT_EQ(agreement.count, 2u);
   EXPECT_FALSE(agreement.differs) << "what is not ready everywhere does not count yet";
+}
+
+TEST(OfferTest, IsDirectWhereAllOfAllRanksAre) {
+  const auto one = Unnamed({Sum(1)});
+  for (const bool direct : {true, false}) {
+    std::vector<int32_t> lowest = MakeOffer(one, true);
+    const std::vector<int32_t> other = MakeOffer(one, direct);
+    for (size_t i = 0; i < other.size(); ++i) lowest[i] = std::min(lowest[i], other[i]);
+    EXPECT_EQ(ReadOffers(lowest).direct, direct);
+    const std::vector<int32_t> joined = MakeJoinedOffer();
+    for (size_t i = 0; i < other.size(); ++i) lowest[i] = std::min(lowest[i], joined[i]);
+    EXPECT_FALSE(ReadOffers(lowest).direct) << "its zeros are the host's";
+  }
+}
+
+TEST(CallTest, IsTheSameOrNot) {
+  const auto lowest = [](const Collective& a, bool a_direct, const Collective& b, bool b_direct) {
+    std::vector<int32_t> words = MakeCall({7, SignatureOf(a)}, a_direct);
+    const std::vector<int32_t> others = MakeCall({7, SignatureOf(b)}, b_direct);
+    for (size_t i = 0; i < words.size(); ++i) words[i] = std::min(words[i], others[i]);
+    return ReadCalls(words);
+  };
+  EXPECT_EQ(lowest(Sum(1), true, Sum(1), true), true);
+  EXPECT_EQ(lowest(Sum(1), true, Sum(1), false), false);
+  EXPECT_EQ(lowest(Sum(1), true, Sum(2), true), std::nullopt);
+  EXPECT_EQ(lowest(Sum(1), true, Sum(1, DTRAIN_INT32), true), std::nullopt);
 }
 
 TEST(OfferTest, EndsBeforeTheFirstOperationThatDiffers) {
@@ -352,9 +378,9 @@ TEST(HelloTest, SurvivesTheTrip) {
   }
 }
 
-TEST(BackendTest, IsNcclWhenEveryRankCanAndCpuElse) {
+TEST(BackendTest, IsNcclWhenEveryRankCanAndCpuWhenNoneCan) {
   EXPECT_TRUE(*ChooseNccl(Hellos(BackendChoice::kAuto, {"", ""})));
-  EXPECT_FALSE(*ChooseNccl(Hellos(BackendChoice::kAuto, {"", "no GPU"})));
+  EXPECT_FALSE(*ChooseNccl(Hellos(BackendChoice::kAuto, {"no GPU", "no GPU"})));
   EXPECT_FALSE(*ChooseNccl(Hellos(BackendChoice::kCpu, {"", ""})));
 }
 
@@ -363,6 +389,15 @@ TEST(BackendTest, SaysWhyNcclThatWasAskedForCannotBe) {
   ASSERT_FALSE(choice.ok());
   EXPECT_EQ(choice.error().code, DTRAIN_ERROR_DEVICE);
   EXPECT_THAT(choice.error().message, HasSubstr("rank 2 cannot use NCCL: there is no GPU"));
+}
+
+// N9
+TEST(BackendTest, IsAnErrorThatNamesTheRankWhereOnlySomeCan) {
+  const auto choice = ChooseNccl(Hellos(BackendChoice::kAuto, {"no GPU", "", "no driver"}));
+  ASSERT_FALSE(choice.ok());
+  EXPECT_THAT(choice.error().message,
+              HasSubstr("rank 0 cannot use NCCL, but rank 1 can: no GPU. Mend that, or set "
+                        "DTRAIN_BACKEND=cpu"));
 }
 
 TEST(BackendTest, RanksThatWereToldDifferentThingsAreNamed) {

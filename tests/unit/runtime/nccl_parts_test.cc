@@ -8,7 +8,6 @@
 #include "runtime/nccl/libraries.h"
 #include "runtime/nccl/member.h"
 #include "runtime/nccl/options.h"
-#include "runtime/nccl/wish.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -31,17 +30,16 @@ TEST(NcclMember, SurvivesItsEncoding) {
   Member member = MemberOn("a", "GPU-1", "0000:3b:00.0");
   member.error = "no driver";
   member.share_gpu = true;
-  member.ip = "10.0.0.1";
-  member.port = 65535;
-  member.token = std::string("\0\n\xff", 3);
+  member.several_per_gpu = true;
+  member.settings = std::string("\0\n\xff", 3);
   member.unique_id = std::string(128, '\0');
   const std::string bytes = EncodeMember(member);
   const auto back = DecodeMember(bytes);
   ASSERT_TRUE(back);
   EXPECT_EQ(EncodeMember(*back), bytes);
-  EXPECT_EQ(back->token, member.token);
-  EXPECT_EQ(back->port, member.port);
+  EXPECT_EQ(back->settings, member.settings);
   EXPECT_TRUE(back->share_gpu);
+  EXPECT_TRUE(back->several_per_gpu);
 }
 
 TEST(NcclMember, AnyCutOrAddedByteIsRefused) {
@@ -84,15 +82,35 @@ TEST(NcclMembers, WithOneGpuForTwoAreRefusedUnlessBothShareIt) {
   EXPECT_FALSE(CheckMembers(members));
 }
 
-// M6
-TEST(NcclMembers, OnSlicesOfOneGpuNeedAnNcclThatKnowsThem) {
+// M6, N14: NCCL 2.30 compares addresses at first, later the GPU's UUID, which slices share.
+TEST(NcclMembers, OnSlicesOfOneGpuNeedAnNcclThatWasAskedForIt) {
   std::vector<Member> members = {MemberOn("a", "MIG-1", "0000:3b:00.0"),
                                  MemberOn("a", "MIG-2", "0000:3b:00.0")};
+  members[0].nccl_version = members[1].nccl_version = 23003;
   const MaybeError error = CheckMembers(members);
   ASSERT_TRUE(error);
   EXPECT_TRUE(Contains(error->message, "slices")) << error->message;
-  members[0].nccl_version = members[1].nccl_version = 23001;
+  EXPECT_TRUE(Contains(error->message, "NCCL_MULTI_RANK_GPU_ENABLE=1")) << error->message;
+  members[0].several_per_gpu = true;
+  EXPECT_TRUE(CheckMembers(members));
+  members[1].several_per_gpu = true;
   EXPECT_FALSE(CheckMembers(members));
+  members[0].nccl_version = members[1].nccl_version = 22907;
+  EXPECT_TRUE(CheckMembers(members));
+}
+
+TEST(NcclMembers, WithDifferentSettingsAreRefusedByName) {
+  std::vector<Member> members = {MemberOn("a", "GPU-1", "1"), MemberOn("b", "GPU-2", "1")};
+  members[1].settings = NcclSettings([](const char* name) -> const char* {
+    return std::string(name) == "NCCL_ALGO" ? "Ring" : nullptr;
+  });
+  const MaybeError error = CheckMembers(members);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code, DTRAIN_ERROR_ENVIRONMENT);
+  EXPECT_TRUE(Contains(error->message,
+                       "none of NCCL's settings on rank 0 (host a), NCCL_ALGO=Ring "
+                       "on rank 1 (host b)"))
+      << error->message;
 }
 
 TEST(NcclMembers, WithDifferentNcclsAreRefusedByName) {
@@ -113,52 +131,6 @@ TEST(NcclMembers, ThatCannotTakePartAreNamedFirstAndNotAll) {
   EXPECT_TRUE(Contains(error->message, "; and 5 more ranks")) << error->message;
 }
 
-Collective Sum(size_t count) {
-  Collective what;
-  what.kind = Collective::Kind::kAllreduce;
-  what.count = count;
-  return what;
-}
-
-// M5
-TEST(NcclWishes, ThatDifferAreNamedWithTheirRanks) {
-  Collective broadcast;
-  broadcast.kind = Collective::Kind::kBroadcast;
-  broadcast.count = 4;
-  broadcast.root = 3;
-  const std::vector<Wish> wishes = {MakeWish(Sum(4)), MakeWish(Sum(4)), MakeWish(Sum(5)),
-                                    MakeWish(broadcast)};
-  const MaybeError error = CompareWishes(wishes, {"rank 0", "rank 1", "rank 2 (host b)", "rank 3"});
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code, DTRAIN_ERROR_MISMATCH);
-  EXPECT_EQ(error->message,
-            "the ranks do not ask for the same thing: rank 0, rank 1 ask for allreduce sum of 4 "
-            "int32; rank 2 (host b) asks for allreduce sum of 5 int32; rank 3 asks for broadcast "
-            "from rank 3 of 4 int32");
-}
-
-TEST(NcclWishes, DoNotDifferInWhatTheirKindDoesNotUse) {
-  Collective one = Sum(4), other = Sum(4);
-  one.root = 1;
-  other.number = 7;
-  EXPECT_FALSE(CompareWishes({MakeWish(one), MakeWish(other)}, {"rank 0", "rank 1"}));
-  one.kind = other.kind = Collective::Kind::kAllgather;
-  one.op = DTRAIN_MAX;
-  EXPECT_FALSE(CompareWishes({MakeWish(one), MakeWish(other)}, {"rank 0", "rank 1"}));
-  one.kind = other.kind = Collective::Kind::kBarrier;
-  one.count = 9;
-  one.type = DTRAIN_FLOAT64;
-  EXPECT_FALSE(CompareWishes({MakeWish(one), MakeWish(other)}, {"rank 0", "rank 1"}));
-}
-
-TEST(NcclWishes, OfAnUnknownKindAreSaidToBeSo) {
-  Wish odd;
-  odd.kind = 99;
-  const MaybeError error = CompareWishes({MakeWish(Sum(4)), odd}, {"rank 0", "rank 1"});
-  ASSERT_TRUE(error);
-  EXPECT_TRUE(Contains(error->message, "rank 1 asks for an unknown collective"));
-}
-
 Result<NcclOptions> Read(const std::map<std::string, std::string>& variables) {
   return ReadNcclOptions([&](const char* name) -> const char* {
     const auto found = variables.find(name);
@@ -169,19 +141,17 @@ Result<NcclOptions> Read(const std::map<std::string, std::string>& variables) {
 TEST(NcclOptions, HaveTheDocumentedDefaults) {
   const auto options = *Read({});
   EXPECT_FALSE(options.share_gpu);
-  EXPECT_FALSE(options.check);
   EXPECT_FALSE(options.device);
-  EXPECT_EQ(options.init_timeout, std::chrono::seconds(60));
+  // NCCL itself gives up after 60 s, and knows more about why.
+  EXPECT_EQ(options.init_timeout, std::chrono::seconds(120));
+  EXPECT_EQ(options.init_timeout_per_rank, std::chrono::milliseconds(50));
   EXPECT_EQ(options.longest_end, std::chrono::seconds(10));
 }
 
 TEST(NcclOptions, AreReadFromTheEnvironment) {
-  const auto options = *Read({{"DTRAIN_SHARE_GPU", "1"},
-                              {"DTRAIN_CHECK", "0"},
-                              {"DTRAIN_DEVICE", "3"},
-                              {"DTRAIN_NCCL_INIT_SECONDS", "2.5"}});
+  const auto options = *Read(
+      {{"DTRAIN_SHARE_GPU", "1"}, {"DTRAIN_DEVICE", "3"}, {"DTRAIN_NCCL_INIT_SECONDS", "2.5"}});
   EXPECT_TRUE(options.share_gpu);
-  EXPECT_FALSE(options.check);
   EXPECT_EQ(options.device, 3);
   EXPECT_EQ(options.init_timeout, std::chrono::milliseconds(2500));
 }
@@ -189,7 +159,6 @@ TEST(NcclOptions, AreReadFromTheEnvironment) {
 TEST(NcclOptions, ThatMakeNoSenseAreRefusedWithTheirName) {
   for (const auto& [name, value] :
        std::map<std::string, std::string>{{"DTRAIN_SHARE_GPU", "yes"},
-                                          {"DTRAIN_CHECK", "2"},
                                           {"DTRAIN_DEVICE", "-1"},
                                           {"DTRAIN_NCCL_INIT_SECONDS", "nan"}}) {
     const auto options = Read({{name, value}});

@@ -17,7 +17,7 @@ class _OnGpu:
 
 def alloc(shape, dtype=torch.float32, device="cpu"):
     """A tensor of zeros in memory that collectives handle fastest: that the ranks of a node share,
-    or of the rank's GPU, registered with NCCL (device="cuda", in a job that runs on NCCL).
+    or of the rank's GPU (device="cuda", in a job that runs on NCCL).
 
     The memory lives as long as the tensor or a view of it. shutdown() refuses to go while there are
     any; at the end of the program it goes with the job.

@@ -64,7 +64,7 @@ void CheckAll(NcclRank& self) {
       what.stream = stream;
       MaybeError error = (*made)->Run(what, seconds(60), spent);
       ASSERT_FALSE(error) << error->message;
-      error = (*made)->Finish(stream, seconds(60));
+      error = (*made)->Finish();
       ASSERT_FALSE(error) << error->message;
       std::vector<float> result(count);
       driver.Get(result.data(), output.get(), count * sizeof(float), stream);

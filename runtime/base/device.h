@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/base/collective.h"
+#include "runtime/base/result.h"
+
+namespace dtrain::runtime {
+
+// The collectives of a group on a device, such as a GPU: enqueued there, done later. The ranks have
+// agreed on what they ask for before they come here, and all of them launch the same in the same
+// order. After a failure, of this group's or of another one's in the process, every call fails with
+// the first reason.
+//
+// Launch, Capture, Allocate and Free: one thread at a time; all else: any thread.
+class DeviceCommunicator {
+ public:
+  virtual ~DeviceCommunicator() = default;
+
+  // Whether the device can use the buffers of `what` as they are, those of this rank. Fails for
+  // memory of another device, which nothing can be done with.
+  virtual Result<bool> IsDirect(const Collective& what) const = 0;
+
+  // What a stream has at a certain moment. Null: nothing to wait for.
+  using Point = std::shared_ptr<void>;
+  // What `stream` has now.
+  virtual Result<Point> Record(void* stream) = 0;
+
+  struct Work {
+    std::vector<Collective> all;  // one of any kind, or several all-reduces of one type
+    std::vector<Point> after;     // what they wait for
+    // IsDirect on every rank. Where not, all ranks take the same pieces of a collective through
+    // memory of the device, whatever their own buffers are.
+    bool direct = true;
+  };
+  // Called once when the work is done, with the time of CLOCK_MONOTONIC; never if it fails.
+  using Landed = std::function<void(int64_t done_ns)>;
+  // Names work that was launched: 1, 2, ...; 0 is done.
+  using Ticket = uint64_t;
+  // Enqueues the work behind what was launched before; the time limit counts from when that is
+  // done. Waits while too much is in flight. With !direct the work is done on return.
+  virtual Result<Ticket> Launch(Work work, std::chrono::milliseconds timeout, Landed landed) = 0;
+
+  // Returns when it is done; bounded by the time limits of what is in flight.
+  virtual MaybeError Await(Ticket ticket) = 0;
+  virtual MaybeError AwaitAll() = 0;
+  virtual bool Done(Ticket ticket) = 0;
+  // What `stream` gets from now on runs after it.
+  virtual MaybeError Join(Ticket ticket, void* stream) = 0;
+
+  // Whether what `stream` is given does not run now, but becomes part of a graph.
+  virtual bool Capturing(void* stream) const = 0;
+  // Adds `what` to the graph. Join belongs to the graph, too. All ranks capture, and launch their
+  // graphs, in the same order.
+  virtual Result<Ticket> Capture(const Collective& what) = 0;
+
+  // Zeroed memory of the device, aligned to 4096; and gives it back.
+  virtual Result<void*> Allocate(size_t bytes) = 0;
+  virtual MaybeError Free(void* memory) = 0;
+
+  // Ends the work of all groups of this process, also while another thread waits for some.
+  virtual void Abort(const Error& reason) = 0;
+  // What has failed.
+  virtual MaybeError failure() const = 0;
+};
+
+}  // namespace dtrain::runtime

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/collective.h"
+#include "runtime/engine/operation.h"
+#include "runtime/engine/page.h"
+
+namespace dtrain::runtime {
+
+// What the page and the timeline are told of this process's collectives. The page shows one at a
+// time: of those in flight on a device the oldest, else the one that runs on the host. Any thread.
+class Progress {
+ public:
+  explicit Progress(ProgressPage& page) : page_(page) {}
+
+  // Whether anybody looks.
+  bool watched() const { return page_.open(); }
+
+  // Some operations of one group that run as one.
+  struct Run {
+    TimelineKind kind = TimelineKind::kBarrier;
+    uint32_t group = 0;
+    uint64_t bytes = 0;
+    int64_t begin_ns = 0;
+    Spent spent;
+    uint32_t lane = 0;
+    struct Part {
+      uint64_t number = 0;
+      uint64_t bytes = 0;
+      TimelineKind kind = TimelineKind::kBarrier;
+      std::string name;
+    };
+    std::vector<Part> parts;
+  };
+  static Run Describe(const std::vector<Operation*>& operations, int64_t begin_ns);
+
+  // Around what runs on the host; one thread at a time.
+  void Begin(TimelineKind kind, uint64_t number, uint64_t bytes, uint32_t group, int64_t now_ns);
+  // `number` is the last one that is done now.
+  void End(uint64_t number, uint64_t operations, int64_t wait_ns, int64_t now_ns);
+
+  // Around what runs on a device. Landed with an id that is not there does nothing.
+  uint64_t Launched(Run run);
+  void Landed(uint64_t id, int64_t done_ns);
+  void Forget(uint64_t id);
+
+  // Spans of what is over. `ends`, where given: when the transfer was through, and then when each
+  // part had its result.
+  void Record(const Run& run, int64_t end_ns, const std::vector<int64_t>& ends = {});
+
+ private:
+  struct Shown {
+    TimelineKind kind;
+    uint64_t number;
+    uint64_t bytes;
+    uint32_t group;
+    int64_t begin_ns;
+  };
+  static Shown ShownOf(const Run& run);
+  void Show(const Shown& shown);
+  void ShowCurrent();
+
+  ProgressPage& page_;
+  std::mutex mutex_;
+  std::optional<Shown> host_;
+  std::map<uint64_t, Run> flights_;
+  uint64_t next_ = 1;
+};
+
+}  // namespace dtrain::runtime
