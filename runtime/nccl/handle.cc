@@ -98,7 +98,8 @@ MaybeError NcclHandle::Open() {
   if (code == abi::kCudaSuccess) {
     code = cuda.stream_create(&stream_, abi::kCuStreamNonBlocking, greatest);
   }
-  if (code == abi::kCudaSuccess) return std::nullopt;
+  sound_.store(code == abi::kCudaSuccess);
+  if (sound()) return std::nullopt;
   return session_->Fail({DTRAIN_ERROR_DEVICE, "making a stream failed: " + cuda.Text(code)});
 }
 
@@ -152,10 +153,24 @@ int NcclHandle::Enter(Begun& begun, abi::NcclComm* comm, abi::CuStream stream, c
   return abi::kNcclSuccess;
 }
 
+// The first call of a kind waits within NCCL for the other ranks, so these count from here on.
 Result<NcclHandle::Ticket> NcclHandle::Launch(Issue issue) {
   if (MaybeError error = Reserve()) return *error;
   const auto begun = std::make_shared<Begun>();
   begun->issue = std::move(issue);
+  {
+    const std::lock_guard lock(mutex_);
+    calling_ = true;
+    SetFlying(true);
+  }
+  auto launched = LaunchNext(begun);
+  const std::lock_guard lock(mutex_);
+  calling_ = false;
+  SetFlying(!flights_.empty());
+  return launched;
+}
+
+Result<NcclHandle::Ticket> NcclHandle::LaunchNext(const std::shared_ptr<Begun>& begun) {
   const auto since = steady_clock::now();
   const auto call = [begun, comm = Comm(), stream = stream_, events = events_,
                      &cuda = session_->libraries().cuda] {
@@ -176,7 +191,6 @@ Result<NcclHandle::Ticket> NcclHandle::Launch(Issue issue) {
   {
     const std::lock_guard lock(mutex_);
     flights_.push_back(std::move(flight));
-    SetFlying(true);
   }
   if (fine_) session_->WakeWatchdog();
   return ticket;
@@ -238,7 +252,7 @@ MaybeError NcclHandle::Land() {
       if (flights_.empty() || flights_.front().ticket != front.ticket) continue;
       flights_.pop_front();
       if (!flights_.empty()) flights_.front().since = std::max(flights_.front().since, now);
-      if (flights_.empty()) SetFlying(false);
+      SetFlying(calling_ || !flights_.empty());
       landed_.store(front.ticket);
     }
     if (front.landed) front.landed(NanosOf(now));
@@ -252,7 +266,7 @@ MaybeError NcclHandle::Look() {
   int code = abi::kNcclSuccess;
   {
     const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) return std::nullopt;
+    if (comm_ == nullptr || !sound()) return std::nullopt;
     const NcclApi& nccl = session_->libraries().nccl;
     const int asked = nccl.async_error(comm_, &code);
     if (asked != abi::kNcclSuccess) code = asked;

@@ -44,7 +44,7 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   MaybeError Split(int color, int key, NcclHandle& part, Deadline deadline);
   // After one of these has gone well on all ranks. What was never opened ends by an abort.
   MaybeError Open();
-  bool sound() const { return stream_ != nullptr; }
+  bool sound() const { return sound_.load(); }
 
   // An NCCL call that enqueues something on a stream.
   using Enqueue = std::function<int(abi::NcclComm*, abi::CuStream)>;
@@ -106,6 +106,7 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   bool IsOver(Ticket ticket) const;
   abi::NcclComm* Comm();
   void SetFlying(bool flying);
+  Result<Ticket> LaunchNext(const std::shared_ptr<Begun>& begun);
 
   const std::shared_ptr<Session> session_;
   const std::string me_;
@@ -116,11 +117,13 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
 
   std::mutex mutex_;
   abi::NcclComm* comm_ = nullptr;
+  bool calling_ = false;  // NCCL, to enqueue something
   std::deque<Flight> flights_;
   std::map<Ticket, Point> captured_;
   std::atomic<Ticket> next_{1};
   std::atomic<Ticket> landed_{0};  // all up to here are done
   std::atomic<bool> flying_{false};
+  std::atomic<bool> sound_{false};
 };
 
 }  // namespace dtrain::runtime

@@ -248,6 +248,10 @@ Result<NcclCommunicator::Ticket> NcclCommunicator::LaunchStaged(Work work, milli
     }
   }
   if (MaybeError error = handle_->Await(last)) return *error;
+  // Copies to buffers on the GPU come behind that.
+  auto fetched = handle_->Record(handle_->stream());
+  if (!fetched.ok()) return session_->Fail(fetched.error());
+  if (MaybeError error = handle_->Await(*fetched, "a copy on the GPU", deadline)) return *error;
   if (landed) {
     landed(
         std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now().time_since_epoch())

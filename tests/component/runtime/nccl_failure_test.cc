@@ -111,7 +111,8 @@ TEST(NcclFailure, AnAbortThatHangsEndsTheProcessWithTheReason) {
   environment["FAKE_NCCL_HANG_ABORT"] = "1";
   const auto ends = RunNccl(2, environment,
                             [](NcclRank& self) {
-                              auto made = self.Make(milliseconds(500));
+                              // The other one's abort waits until this one is gone.
+                              auto made = self.Make(milliseconds(self.rank == 1 ? 500 : 10'000));
                               ASSERT_MADE(made);
                               const MaybeError error = SumUntilBroken(**made);
                               EXPECT_EQ(self.rank, 0)
@@ -179,22 +180,22 @@ TEST(NcclFailure, ARankThatDiesBreaksTheOthersAtOnce) {
 
 // M2, N20: NCCL says nothing of it, and the others' kernels wait.
 TEST(NcclFailure, ARankThatDiesIsMissedWhileTheOthersAreOnTheGpu) {
-  const auto ends = RunNccl(3, FakeEnvironment(),
-                            [](NcclRank& self) {
-                              auto made = self.Make();
-                              ASSERT_MADE(made);
-                              auto memory = (*made)->Allocate(4096);
-                              ASSERT_TRUE(memory.ok());
-                              ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
-                              if (self.rank == 2) _exit(7);
-                              ASSERT_TRUE(LaunchSum(**made, *memory, seconds(60)).ok());
-                              const MaybeError error = (*made)->Finish();
-                              ASSERT_TRUE(error);
-                              EXPECT_EQ(error->code, DTRAIN_ERROR_NETWORK);
-                              EXPECT_TRUE(Contains(error->message, "lost the connection to rank 2"))
-                                  << error->message;
-                            },
-                            {{2, 7}});
+  const auto ends = RunNccl(
+      3, FakeEnvironment(),
+      [](NcclRank& self) {
+        auto made = self.Make();
+        ASSERT_MADE(made);
+        auto memory = (*made)->Allocate(4096);
+        ASSERT_TRUE(memory.ok());
+        ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
+        if (self.rank == 2) _exit(7);
+        const auto launched = LaunchSum(**made, *memory, seconds(60));
+        const MaybeError error = launched.ok() ? (*made)->Finish() : launched.error();
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->code, DTRAIN_ERROR_NETWORK);
+        EXPECT_TRUE(Contains(error->message, "lost the connection to rank 2")) << error->message;
+      },
+      {{2, 7}});
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 7}));
 }
 
@@ -251,6 +252,31 @@ TEST(NcclFailure, OneGpuIsSharedWhenThatWasAskedFor) {
   });
 }
 
+// M2: a call that is stuck inside NCCL can only be left, and the process must not end in order.
+TEST(NcclFailure, ARankThatDiesIsMissedWhileTheOthersAreInsideNccl) {
+  testing::internal::CaptureStderr();
+  const auto ends =
+      RunNccl(3, FakeEnvironment(),
+              [](NcclRank& self) {
+                auto made = self.Make();
+                ASSERT_MADE(made);
+                auto memory = (*made)->Allocate(4096);
+                ASSERT_TRUE(memory.ok());
+                ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
+                if (self.rank == 2) _exit(7);
+                const auto launched = LaunchSum(**made, *memory, seconds(60));
+                ASSERT_FALSE(launched.ok());
+                EXPECT_EQ(launched.error().code, DTRAIN_ERROR_NETWORK);
+                EXPECT_TRUE(Contains(launched.error().message, "lost the connection to rank 2"))
+                    << launched.error().message;
+                std::exit(0);
+              },
+              {{0, 205}, {1, 205}, {2, 7}});
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(ends, (std::vector<int>{205, 205, 7}));
+  EXPECT_TRUE(Contains(text, "a call of NCCL has not come back")) << text;
+}
+
 // M7
 TEST(NcclFailure, AnInitialisationThatNeverEndsIsGivenUpWithTheNamesOfBothSides) {
   auto environment = With("FAKE_NCCL_HANG_INIT", "1");
@@ -260,7 +286,7 @@ TEST(NcclFailure, AnInitialisationThatNeverEndsIsGivenUpWithTheNamesOfBothSides)
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.error().code, DTRAIN_ERROR_TIMEOUT);
     for (const char* part : {"within 0.5 s", "still waits", "they meet at rank 0 (host ",
-                             "127.0.0.1:4711", "NCCL_SOCKET_IFNAME"}) {
+                             "127.0.0.1:", "NCCL_SOCKET_IFNAME"}) {
       EXPECT_TRUE(Contains(made.error().message, part)) << made.error().message;
     }
   });

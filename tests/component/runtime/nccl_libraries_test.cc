@@ -58,7 +58,7 @@ TEST(NcclLibraries, SayWhichFunctionIsMissingInWhichVersion) {
 TEST(NcclLibraries, SayThatThereIsNoGpu) {
   auto environment = FakeEnvironment();
   environment["FAKE_CUDA_DEVICES"] = "0";
-  ExpectUnusable(environment, {"no CUDA-capable device (CUDA error 100)"});
+  ExpectUnusable(environment, {"no CUDA-capable device is detected (CUDA error 100)"});
   environment = FakeEnvironment();
   environment["FAKE_CUDA_INIT_ERROR"] = "803";
   ExpectUnusable(environment, {"CUDA error 803"});

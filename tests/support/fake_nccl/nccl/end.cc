@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// How communicators end, and what they say of themselves.
+#include "tests/support/fake_nccl/cuda/fake_cuda.h"
+#include "tests/support/fake_nccl/nccl/group.h"
+#include "tests/support/fake_nccl/nccl/knobs.h"
+
+namespace fake_nccl {
+namespace {
+
+// For ever behind a kernel that does not end, and for each graph that lives.
+void AwaitIdle(ncclComm& comm) {
+  for (Pause pause; comm.line->unfinished() > 0 || comm.line->captured.load() > 0; pause()) {
+    if (comm.line->abort.load()) return;
+  }
+}
+
+// This rank's connections are closed; the others of its machine may still use them.
+void CloseWithOthers(ncclComm& comm) {
+  World* const world = comm.line->world.get();
+  if (world == nullptr) return;
+  world->mine().closed.store(1);
+  for (int r = 0; r < world->size(); ++r) {
+    Entry& other = world->entry(r);
+    if (other.host != world->mine().host) continue;
+    for (Pause pause; other.closed.load() == 0 && world->Lives(r); pause()) {
+    }
+  }
+}
+
+int RunDestroy(ncclComm& comm) {
+  if (Asked("FAKE_NCCL_HANG_DESTROY", comm.rank)) Hang();
+  TheWitness().destroys.fetch_add(1);
+  JoinJob(comm);
+  AwaitIdle(comm);
+  CloseWithOthers(comm);
+  return kSuccess;
+}
+
+int RunAbort(ncclComm& comm) {
+  if (Asked("FAKE_NCCL_HANG_ABORT", comm.rank) || TheProfile().abort_hangs) Hang();
+  TheWitness().aborts.fetch_add(1);
+  // From here on its kernels end, and host threads inside leave.
+  comm.line->abort.store(true);
+  if (TheProfile().abort_joins_job) JoinJob(comm);
+  for (Pause pause; comm.line->captured.load() > 0; pause()) {
+  }
+  // Freeing memory waits for the whole GPU, kernels of other communicators included.
+  fake_cuda_drain(comm.device);
+  CloseWithOthers(comm);
+  return kSuccess;
+}
+
+// Queues within an open group, in the versions that do.
+int End(ncclComm* comm, int (*run)(ncclComm&)) {
+  const auto whole = [comm, run] {
+    int code = kSuccess;
+    {
+      const CommContext context(comm->device);
+      code = run(*comm);
+    }
+    Free(comm);
+    return code;
+  };
+  if (!TheProfile().ends_are_grouped) return whole();
+  BeginGroup();
+  Add(HostTask{comm, true, whole});
+  return EndGroup();
+}
+
+bool Gone(ncclComm* comm) {
+  if (!comm->gone.load()) return false;
+  TheWitness().after_end.fetch_add(1);
+  return true;
+}
+
+}  // namespace
+}  // namespace fake_nccl
+
+using namespace fake_nccl;
+
+FAKE_EXPORT int ncclCommFinalize(ncclComm* comm) {
+  const CommCall call(comm);
+  if (const int code = CheckReady(*comm)) return code;
+  if (comm->finalized) return Fail(kInvalidArgument, "the communicator is finalized already");
+  if (Asked("FAKE_NCCL_HANG_FINALIZE", comm->rank)) Hang();
+  AwaitIdle(*comm);
+  comm->finalized = true;
+  return kSuccess;
+}
+
+FAKE_EXPORT int ncclCommDestroy(ncclComm* comm) {
+  if (Gone(comm)) return kInvalidArgument;
+  {
+    const DeviceCall call(comm->device);
+    const int state = StateOf(*comm);
+    const bool refused =
+        TheProfile().destroy_takes_failed ? state == kInProgress : state != kSuccess;
+    if (refused || comm->destroyed) {
+      // The early return leaves the thread's group open.
+      if (TheProfile().failed_destroy_raises_depth) BeginGroup();
+      return Fail(kInvalidArgument, "the communicator cannot be destroyed");
+    }
+    comm->destroyed = true;
+  }
+  return End(comm, RunDestroy);
+}
+
+FAKE_EXPORT int ncclCommAbort(ncclComm* comm) {
+  if (Gone(comm)) return kInvalidArgument;
+  return End(comm, RunAbort);
+}
+
+FAKE_EXPORT int ncclCommGetAsyncError(ncclComm* comm, int* state) {
+  if (Gone(comm)) return kInvalidArgument;
+  *state = StateOf(*comm);
+  // Without a lock, whoever else asks.
+  if (TheProfile().question_joins_job && *state != kInProgress) JoinJob(*comm);
+  return kSuccess;
+}
