@@ -73,19 +73,16 @@ Device::~Device() {
   if (context_ != nullptr) cuda_.primary_release(device_);
 }
 
-void Device::DisturbNoCapture() const {
-  int mode = abi::kCuCaptureRelaxed;
-  if (cuda_.exchange_capture_mode != nullptr) cuda_.exchange_capture_mode(&mode);
-}
-
 Device::Scope::Scope(const Device& device) : cuda_(device.cuda_) {
   abi::CuContext current = nullptr;
   const bool there =
       cuda_.context_current(&current) == abi::kCudaSuccess && current == device.context_;
   pushed_ = !there && cuda_.context_push(device.context_) == abi::kCudaSuccess;
+  if (cuda_.exchange_capture_mode != nullptr) cuda_.exchange_capture_mode(&mode_);
 }
 
 Device::Scope::~Scope() {
+  if (cuda_.exchange_capture_mode != nullptr) cuda_.exchange_capture_mode(&mode_);
   abi::CuContext popped = nullptr;
   if (pushed_) cuda_.context_pop(&popped);
 }

@@ -26,10 +26,8 @@ class Device {
   const std::string& uuid() const { return uuid_; }  // "GPU-5d1c…"; of the slice, if it is one
   const std::string& pci() const { return pci_; }
 
-  // From here on, what the calling thread does spoils no graph that another thread captures.
-  void DisturbNoCapture() const;
-
-  // While it lives, the context is the thread's current one.
+  // While it lives, the context is the thread's current one, and what the thread does spoils no
+  // graph that is being captured.
   class Scope {
    public:
     explicit Scope(const Device& device);
@@ -40,6 +38,7 @@ class Device {
    private:
     const CudaApi& cuda_;
     bool pushed_ = false;
+    int mode_ = abi::kCuCaptureRelaxed;  // of before
   };
 
  private:

@@ -211,7 +211,7 @@ Result<NcclHandle::Ticket> NcclHandle::Capture(Issue issue, abi::CuStream stream
   if (MaybeError error = session_->CallHere(begun.issue.name, call, deadline)) return *error;
   if (begun.error) return *begun.error;
   const std::lock_guard lock(mutex_);
-  const Ticket ticket = next_.fetch_add(1) | kInGraph;
+  const Ticket ticket = next_captured_++ | kInGraph;
   captured_[ticket] = std::move(begun.done);
   return ticket;
 }

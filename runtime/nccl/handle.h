@@ -120,6 +120,7 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   bool calling_ = false;  // NCCL, to enqueue something
   std::deque<Flight> flights_;
   std::map<Ticket, Point> captured_;
+  Ticket next_captured_ = 1;
   std::atomic<Ticket> next_{1};
   std::atomic<Ticket> landed_{0};  // all up to here are done
   std::atomic<bool> flying_{false};

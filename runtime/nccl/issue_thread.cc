@@ -82,7 +82,6 @@ IssueThread::~IssueThread() {
 
 void IssueThread::Main(State& state) {
   const Device::Scope scope(*state.device);
-  state.device->DisturbNoCapture();
   for (;;) {
     const uint64_t next = state.done.load() + 1;
     Spin([&] { return state.given.load(std::memory_order_acquire) >= next; });

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -82,7 +83,8 @@ void WarnOfVersion(int version) {
   } else if (version == 22501) {
     what = "may hang when it aborts: a rank's failure then ends the others with exit code 205";
   }
-  if (what == nullptr) return;
+  static std::atomic<bool> warned{false};
+  if (what == nullptr || warned.exchange(true)) return;
   std::fprintf(stderr,
                "dtrain: NCCL %s %s; install 2.26 or newer, or name it with "
                "DTRAIN_NCCL_LIBRARY\n",
@@ -153,18 +155,18 @@ MaybeError NcclCommunicator::Prepare(const NcclOptions& options, int rank, Membe
   auto joined = Session::Join(**libraries, std::move(*device), options.longest_end);
   if (!joined.ok()) return joined.error();
   session = std::move(*joined);
+  const bool is_new = session->IsNew();
   if (rank != 0) return std::nullopt;
-  // NCCL's first call may change the environment: it happens here, on the program's thread.
+  const auto id = std::make_shared<abi::NcclUniqueId>();
+  const auto get_id = [id, &nccl] { return nccl.get_unique_id(id.get()); };
+  constexpr char kName[] = "ncclGetUniqueId";
+  const Deadline deadline = steady_clock::now() + options.init_timeout;
   const Device::Scope scope(*session->device());
-  abi::NcclUniqueId id;
-  const int code = nccl.get_unique_id(&id);
-  if (code != abi::kNcclSuccess) {
-    const char* text = nccl.last_error(nullptr);
-    return Error{DTRAIN_ERROR_DEVICE, "ncclGetUniqueId: " + Printable(nccl.error_string(code)) +
-                                          "; NCCL says: " + Printable(text == nullptr ? "" : text)};
-  }
-  mine.unique_id.assign(id.internal, sizeof(id.internal));
-  return std::nullopt;
+  // NCCL's first call may change the environment: it happens on the program's thread.
+  MaybeError error = is_new ? session->CallHere(kName, get_id, deadline)
+                            : session->Try(kName, get_id, deadline, "it did not come back");
+  if (!error) mine.unique_id.assign(id->internal, sizeof(id->internal));
+  return error;
 }
 
 MaybeError NcclCommunicator::Connect(const std::vector<Member>& members, Communicator* control,

@@ -269,8 +269,6 @@ void Session::WakeWatchdog() {
 }
 
 std::chrono::milliseconds Session::Look() {
-  static thread_local bool first = true;
-  if (std::exchange(first, false)) device_->DisturbNoCapture();
   const Device::Scope scope(*device_);
   MaybeError error;
   bool fine = false;

@@ -40,6 +40,9 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::shared_ptr<const Device>& device() const { return device_; }
   std::chrono::milliseconds longest_end() const { return longest_end_; }
 
+  // Whether no communicator has been made before. Asked once.
+  bool IsNew() { return !used_.exchange(true); }
+
   // Who is told of the first failure: on any thread, in no call of this one's.
   void SetOnFailure(std::function<void(const Error&)> tell);
 
@@ -99,6 +102,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool ended_ = false;      // after broken_: the aborts are over
   bool abandoned_ = false;  // a call has not come back
   std::atomic<bool> captured_{false};
+  std::atomic<bool> used_{false};
   std::atomic<bool> spoiled_{false};  // an end hangs, and with it the thread that calls NCCL
   std::function<void(const Error&)> on_failure_;
   MaybeError unsettled_;

@@ -278,6 +278,25 @@ class Driver {
     EXPECT_EQ(cuda_.copy_to_host(host, reinterpret_cast<uintptr_t>(gpu), bytes, stream), 0);
     Await(stream);
   }
+  const Device& device() const { return *device_; }
+  // Not freed.
+  void* Allocate(size_t bytes) const {
+    const Device::Scope scope(*device_);
+    abi::CuDevicePointer memory = 0;
+    EXPECT_EQ(cuda_.mem_alloc(&memory, bytes), 0);
+    return reinterpret_cast<void*>(memory);
+  }
+  void* AllocateOn(int gpu, size_t bytes) const {
+    abi::CuDevice device = 0;
+    abi::CuContext context = nullptr;
+    EXPECT_EQ(cuda_.device_get(&device, gpu), 0);
+    EXPECT_EQ(cuda_.primary_retain(&context, device), 0);
+    EXPECT_EQ(cuda_.context_push(context), 0);
+    abi::CuDevicePointer memory = 0;
+    EXPECT_EQ(cuda_.mem_alloc(&memory, bytes), 0);
+    EXPECT_EQ(cuda_.context_pop(&context), 0);
+    return reinterpret_cast<void*>(memory);
+  }
   abi::CuStream NewStream() const {
     const Device::Scope scope(*device_);
     abi::CuStream stream = nullptr;

@@ -78,7 +78,9 @@ int CheckReady(ncclComm& comm) {
 
 bool Stopped(ncclComm& comm) { return Gone(comm) || comm.line->abort.load(); }
 
+// A communicator that blocks never has one.
 void JoinJob(ncclComm& comm) {
+  if (comm.blocking) return;
   Job* const job = std::exchange(comm.job, nullptr);
   if (job == nullptr) return;
   if (job->joining.fetch_add(1) > 0) TheWitness().joined_twice.fetch_add(1);

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives in CUDA graphs.
+#include <string>
+#include <vector>
+
+#include "tests/component/runtime/nccl_judge.h"
+
+namespace dtrain::runtime {
+namespace {
+
+// The driver's functions for graphs, which the runtime itself does not need.
+struct Graphs {
+  int (*begin)(abi::CuStream, int) = Of<int(abi::CuStream, int)>("cuStreamBeginCapture_v2");
+  int (*end)(abi::CuStream, void**) = Of<int(abi::CuStream, void**)>("cuStreamEndCapture");
+  int (*instantiate)(void**, void*, unsigned long long) =
+      Of<int(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
+  int (*launch)(void*, abi::CuStream) = Of<int(void*, abi::CuStream)>("cuGraphLaunch");
+  int (*destroy)(void*) = Of<int(void*)>("cuGraphDestroy");
+  int (*destroy_executable)(void*) = Of<int(void*)>("cuGraphExecDestroy");
+
+ private:
+  template <typename Function>
+  static Function* Of(const char* name) {
+    return OfFake<Function>("DTRAIN_CUDA_LIBRARY", name);
+  }
+};
+
+constexpr int kGlobal = 0;
+
+// N17: NCCL waits for a graph that lives before it lets go of a communicator.
+TEST(NcclGraphs, HoldCollectivesAndHoldNobodyUpAtTheEnd) {
+  for (const bool lives : {true, false}) {
+    const auto ends = RunJobOf(2, OnNcclOf("fake_nccl"), [&](int rank) {
+      ASSERT_OK(dtrain_init(nullptr));
+      const Driver driver(rank);
+      const Device::Scope scope(driver.device());
+      const Graphs graphs;
+      const abi::CuStream stream = driver.NewStream();
+      void* const memory = driver.Allocate(400);
+      EXPECT_EQ(SumOfOne(1), 2);
+      ASSERT_EQ(graphs.begin(stream, kGlobal), 0);
+      dtrain_options options = DTRAIN_OPTIONS_INIT;
+      options.stream = stream;
+      for (int i = 0; i < 3; ++i) {
+        dtrain_handle handle = 0;
+        ASSERT_OK(dtrain_allreduce_async(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM, &options,
+                                         &handle));
+        ASSERT_OK(dtrain_wait(handle));
+      }
+      void *graph = nullptr, *executable = nullptr;
+      ASSERT_EQ(graphs.end(stream, &graph), 0) << "the capture was spoilt";
+      ASSERT_EQ(graphs.instantiate(&executable, graph, 0), 0);
+      ASSERT_EQ(graphs.destroy(graph), 0);
+      for (int round = 0; round < 10; ++round) {
+        const std::vector<int32_t> mine(100, rank + round);
+        driver.Put(memory, mine.data(), 400, stream);
+        ASSERT_EQ(graphs.launch(executable, stream), 0);
+        std::vector<int32_t> all(100);
+        driver.Get(all.data(), memory, 400, stream);
+        EXPECT_EQ(all, std::vector<int32_t>(100, 4 * (1 + 2 * round)));
+        EXPECT_EQ(SumOfOne(rank), 1);
+      }
+      if (!lives) {
+        ASSERT_EQ(graphs.destroy_executable(executable), 0);
+      }
+      ASSERT_OK(dtrain_finalize());
+      ExpectNoOffence();
+    });
+    EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+  }
+}
+
+TEST(NcclGraphs, RefuseWhatTheyCannotHold) {
+  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    const Device::Scope scope(driver.device());
+    const Graphs graphs;
+    const abi::CuStream stream = driver.NewStream();
+    ASSERT_EQ(graphs.begin(stream, kGlobal), 0);
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.stream = stream;
+    int32_t value = 1;
+    dtrain_handle handle = 0;
+    EXPECT_EQ(
+        dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, &options, &handle),
+        DTRAIN_ERROR_UNSUPPORTED);
+    void* graph = nullptr;
+    ASSERT_EQ(graphs.end(stream, &graph), 0);
+    ASSERT_EQ(graphs.destroy(graph), 0);
+    EXPECT_EQ(SumOfOne(1), 2);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// Threads of ours look at events and free memory meanwhile.
+TEST(NcclGraphs, AreNotSpoiltByCollectivesOfOtherThreads) {
+  RunJobOf(2, OnNcclOf("fake_nccl", {{"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "20"}}), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    const Device::Scope scope(driver.device());
+    const Graphs graphs;
+    const abi::CuStream stream = driver.NewStream(), other = driver.NewStream();
+    void* const memory = driver.Allocate(400);
+    void* const beside = driver.Allocate(400);
+    EXPECT_EQ(SumOfOne(1), 2);
+    dtrain_options on_other = DTRAIN_OPTIONS_INIT;
+    on_other.stream = other;
+    Gate gate(other, driver.device());
+    dtrain_handle handle = 0;
+    ASSERT_OK(
+        dtrain_allreduce_async(beside, beside, 100, DTRAIN_INT32, DTRAIN_SUM, &on_other, &handle));
+    ASSERT_OK(dtrain_barrier());
+    ASSERT_EQ(graphs.begin(stream, kGlobal), 0);
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.stream = stream;
+    dtrain_handle captured = 0;
+    ASSERT_OK(
+        dtrain_allreduce_async(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM, &options, &captured));
+    // The watchdog looks at the first one, several times.
+    gate.Open();
+    const auto end = NcclRank::In(20);
+    for (int done = 0; done == 0 && std::chrono::steady_clock::now() < end;) {
+      std::thread([&] { EXPECT_EQ(dtrain_test(handle, &done), DTRAIN_OK); }).join();
+    }
+    ASSERT_OK(dtrain_wait(captured));
+    void* graph = nullptr;
+    ASSERT_EQ(graphs.end(stream, &graph), 0) << "the capture was spoilt";
+    ASSERT_EQ(graphs.destroy(graph), 0);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::runtime

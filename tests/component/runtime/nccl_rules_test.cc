@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// What NCCL does and forbids, by version, and that a job lives with it. The numbers are those of
+// docs/testing.md.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/component/runtime/nccl_judge.h"
+
+namespace dtrain::runtime {
+namespace {
+
+class NcclRules : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Versions, NcclRules, testing::ValuesIn(NcclVersions()),
+                         [](const auto& version) {
+                           std::string name = version.param == "fake_nccl" ? "fake_nccl_2.28.9"
+                                              : version.param == "fake_nccl_old"
+                                                  ? "fake_nccl_2.14.3"
+                                                  : version.param;
+                           for (char& c : name) c = c == '.' ? '_' : c;
+                           return name.substr(10);
+                         });
+
+// N1, N3, N4, N16, R3
+TEST_P(NcclRules, AJobWithGroupsCommitsNoOffence) {
+  RunJobOf(4, OnNcclOf(GetParam()), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    dtrain_group group = nullptr;
+    ASSERT_OK(dtrain_group_create(rank % 2, 0, &group));
+    // Only one rank has memory of the library's own.
+    void* own = nullptr;
+    ASSERT_OK(dtrain_alloc_device(4000, &own));
+    void* const memory = rank == 0 ? own : driver.Allocate(4000);
+    for (int step = 0; step < 50; ++step) {
+      const std::vector<int32_t> mine(1000, rank + step);
+      driver.Put(memory, mine.data(), 4000);
+      dtrain_options options = DTRAIN_OPTIONS_INIT;
+      options.group = step % 2 == 0 ? nullptr : group;
+      dtrain_handle handle = 0;
+      ASSERT_OK(dtrain_allreduce_async(memory, memory, 1000, DTRAIN_INT32, DTRAIN_SUM, &options,
+                                       &handle));
+      ASSERT_OK(dtrain_wait(handle));
+      std::vector<int32_t> all(1000);
+      driver.Get(all.data(), memory, 4000);
+      const int32_t expected = step % 2 == 0 ? 6 + 4 * step : (rank % 2 == 0 ? 2 : 4) + 2 * step;
+      ASSERT_EQ(all, std::vector<int32_t>(1000, expected));
+      EXPECT_EQ(SumOfOne(rank), 6);
+    }
+    ASSERT_OK(dtrain_group_free(group));
+    ASSERT_OK(dtrain_finalize());
+    EXPECT_EQ(Seen("device_threads"), rank == 0 ? 2 : 1) << "rank 0 makes the unique id itself";
+    ExpectNoOffence();
+  });
+}
+
+// N2, N8: what the stream is given after the call does not wait for the collective, and the
+// collective is not done before it is.
+TEST_P(NcclRules, WorkBesideACollectiveOverlapsIt) {
+  RunJobOf(2, OnNcclOf(GetParam()), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    EXPECT_EQ(SumOfOne(1), 2);
+    const abi::CuStream stream = driver.NewStream();
+    void* const memory = driver.Allocate(400);
+    const std::vector<int32_t> ones(100, 1);
+    driver.Put(memory, ones.data(), 400, stream);
+    Gate gate(stream, driver.device());
+    if (rank == 0) gate.Open();
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.stream = stream;
+    dtrain_handle handle = 0;
+    ASSERT_OK(
+        dtrain_allreduce_async(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM, &options, &handle));
+    // Behind it, both have enqueued theirs.
+    ASSERT_OK(dtrain_barrier());
+    if (rank == 0) {
+      EXPECT_TRUE(driver.Idle(stream)) << "the stream waits for the collective already";
+      int done = 1;
+      ASSERT_OK(dtrain_test(handle, &done));
+      EXPECT_EQ(done, 0);
+    }
+    ASSERT_OK(dtrain_barrier());
+    gate.Open();
+    ASSERT_OK(dtrain_wait(handle));
+    std::vector<int32_t> all(100);
+    driver.Get(all.data(), memory, 400, stream);
+    EXPECT_EQ(all, std::vector<int32_t>(100, 2));
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// N6, N11: all ranks run the same pieces, wherever their buffers are.
+TEST(NcclRulesOf, LargeBuffersOfHostAndGpuMeetInPieces) {
+  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    constexpr size_t kCount = (size_t{20} << 20) + 17;  // 80 MiB and a little, of float32
+    std::vector<float> values(kCount);
+    for (size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(i % 1000 + 1);
+    void* gpu = nullptr;
+    ASSERT_OK(dtrain_alloc_device(kCount * 8, &gpu));
+    driver.Put(gpu, values.data(), kCount * 4);
+    void* const buffer = rank == 0 ? gpu : values.data();
+    ASSERT_OK(dtrain_allreduce(buffer, buffer, kCount, DTRAIN_FLOAT32, DTRAIN_SUM));
+    if (rank == 0) driver.Get(values.data(), gpu, kCount * 4);
+    for (size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(values[i], static_cast<float>(2 * (i % 1000 + 1))) << i;
+    }
+    std::vector<float> both(2 * kCount);
+    void* const output = rank == 1 ? static_cast<void*>(both.data()) : gpu;
+    ASSERT_OK(dtrain_allgather(values.data(), output, kCount, DTRAIN_FLOAT32));
+    if (rank == 0) driver.Get(both.data(), gpu, kCount * 8);
+    for (size_t i = 0; i < 2 * kCount; ++i) ASSERT_EQ(both[i], values[i % kCount]) << i;
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// N7
+TEST(NcclRulesOf, MemoryOfAnotherGpuIsRefusedAndTheJobGoesOn) {
+  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    void* const memory = driver.AllocateOn(5, 400);
+    EXPECT_EQ(dtrain_allreduce(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM),
+              DTRAIN_ERROR_INVALID_ARGUMENT);
+    const std::string text = dtrain_last_error();
+    EXPECT_NE(text.find("memory of GPU 5"), std::string::npos) << text;
+    dtrain_handle handle = 0;
+    EXPECT_EQ(
+        dtrain_allreduce_async(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle),
+        DTRAIN_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(SumOfOne(1), 2);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// N8: nobody waits for it on the host.
+TEST(NcclRulesOf, TheTimeLimitIsThatOfTheGpusWork) {
+  auto environment = OnNcclOf("fake_nccl");
+  environment["DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"] = "1";
+  RunJobOf(2, environment, [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    EXPECT_EQ(SumOfOne(1), 2);
+    void* const memory = driver.Allocate(400);
+    const abi::CuStream stream = driver.NewStream();
+    Gate gate(stream, driver.device());
+    if (rank == 0) gate.Open();
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.stream = stream;
+    options.name = "gradient";
+    dtrain_handle handle = 0;
+    ASSERT_OK(
+        dtrain_allreduce_async(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM, &options, &handle));
+    ASSERT_OK(dtrain_wait(handle));
+    // The gate must be open when the abort waits for the whole GPU.
+    const auto end = NcclRank::In(20);
+    dtrain_status status = DTRAIN_OK;
+    std::thread opens([&] {
+      while (Seen("aborts") == 0 && std::chrono::steady_clock::now() < end)
+        std::this_thread::yield();
+      gate.Open();
+    });
+    while (status == DTRAIN_OK && std::chrono::steady_clock::now() < end) {
+      status = dtrain_barrier();
+    }
+    opens.join();
+    EXPECT_EQ(status, DTRAIN_ERROR_TIMEOUT) << dtrain_last_error();
+    EXPECT_NE(std::strstr(dtrain_last_error(), "(allreduce sum of 100 int32) was not done in time"),
+              nullptr)
+        << dtrain_last_error();
+  });
+}
+
+// N10: the legacy stream is of no concern to ours.
+TEST(NcclRulesOf, MemoryIsZeroWhateverTheLegacyStreamDoes) {
+  RunJobOf(1, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    Gate gate(nullptr, driver.device());
+    void* memory = nullptr;
+    ASSERT_OK(dtrain_alloc_device(4000, &memory));
+    std::vector<char> bytes(4000, 'x');
+    driver.Get(bytes.data(), memory, bytes.size(), driver.NewStream());
+    EXPECT_EQ(bytes, std::vector<char>(4000, 0));
+    gate.Open();
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// N12, N18: a block that is freed is somebody else's at once.
+TEST(NcclRulesOf, MemoryIsFreedWhenTheCollectiveIsThrough) {
+  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    const abi::CuStream stream = driver.NewStream();
+    void* const result = driver.Allocate(4000);
+    for (int step = 0; step < 100; ++step) {
+      void* memory = nullptr;
+      ASSERT_OK(dtrain_alloc_device(4000, &memory));
+      const std::vector<int32_t> mine(1000, rank + step);
+      driver.Put(memory, mine.data(), 4000, stream);
+      dtrain_options options = DTRAIN_OPTIONS_INIT;
+      options.stream = stream;
+      dtrain_handle handle = 0;
+      ASSERT_OK(dtrain_allreduce_async(memory, result, 1000, DTRAIN_INT32, DTRAIN_SUM, &options,
+                                       &handle));
+      ASSERT_OK(dtrain_wait(handle));
+      ASSERT_OK(dtrain_free(memory));
+      std::vector<int32_t> all(1000);
+      driver.Get(all.data(), result, 4000, stream);
+      ASSERT_EQ(all, std::vector<int32_t>(1000, 1 + 2 * step));
+    }
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// N13, T11: NCCL gives up first, and its reason is everybody's.
+TEST(NcclRulesOf, AConnectionThatNcclGivesUpIsNamedOnAllRanks) {
+  RunJobOf(2, OnNcclOf("fake_nccl", {{"FAKE_NCCL_REFUSED", "1"}, {"FAKE_TIME_SCALE", "0.02"}}),
+           [](int) {
+             EXPECT_NE(dtrain_init(nullptr), DTRAIN_OK);
+             EXPECT_NE(std::strstr(dtrain_last_error(), "connect to 127.0.0.1"), nullptr)
+                 << dtrain_last_error();
+             EXPECT_NE(std::strstr(dtrain_last_error(), "rank 1"), nullptr) << dtrain_last_error();
+           });
+}
+
+// N14: every version lets some rank wait for ever.
+TEST(NcclRulesOf, SlicesOfOneGpuAreRefusedOnAllRanks) {
+  for (const char* version : {"fake_nccl", "fake_nccl_2.30.3", "fake_nccl_2.30.7"}) {
+    RunJobOf(2, OnNcclOf(version, {{"FAKE_CUDA_MIG", "1"}}), [](int) {
+      EXPECT_EQ(dtrain_init(nullptr), DTRAIN_ERROR_DEVICE);
+      EXPECT_NE(std::strstr(dtrain_last_error(), "as slices of it"), nullptr)
+          << dtrain_last_error();
+    });
+  }
+  for (const char* version : {"fake_nccl_2.30.3", "fake_nccl_2.30.7"}) {
+    RunJobOf(2, OnNcclOf(version, {{"FAKE_CUDA_MIG", "1"}, {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}}),
+             [](int) {
+               ASSERT_OK(dtrain_init(nullptr));
+               EXPECT_EQ(SumOfOne(1), 2);
+               ASSERT_OK(dtrain_finalize());
+             });
+  }
+}
+
+// N5, N15, N20: two communicators with work that does not end, in every version.
+TEST_P(NcclRules, AFailureEndsAllCommunicatorsTogether) {
+  RunJobOf(2,
+           OnNcclOf(GetParam(), {{"FAKE_NCCL_ASYNC_ERROR", "1:3:6"},
+                                 {"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "2"}}),
+           [](int rank) {
+             ASSERT_OK(dtrain_init(nullptr));
+             const Driver driver(rank);
+             dtrain_group group = nullptr;
+             ASSERT_OK(dtrain_group_create(0, 0, &group));
+             void* const memory = driver.Allocate(800);
+             dtrain_status status = DTRAIN_OK;
+             for (int step = 0; step < 5 && status == DTRAIN_OK; ++step) {
+               for (const dtrain_group where : {dtrain_group{nullptr}, group}) {
+                 dtrain_options options = DTRAIN_OPTIONS_INIT;
+                 options.group = where;
+                 dtrain_handle handle = 0;
+                 char* const at = static_cast<char*>(memory) + (where == nullptr ? 0 : 400);
+                 status = dtrain_allreduce_async(at, at, 100, DTRAIN_INT32, DTRAIN_SUM, &options,
+                                                 &handle);
+                 if (status == DTRAIN_OK) status = dtrain_wait(handle);
+               }
+             }
+             const auto end = NcclRank::In(30);
+             while (status == DTRAIN_OK && std::chrono::steady_clock::now() < end) {
+               status = dtrain_barrier();
+             }
+             EXPECT_NE(status, DTRAIN_OK);
+             EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+             EXPECT_EQ(Seen("aborts"), 2);
+             EXPECT_EQ(Seen("destroys"), 0);
+             ExpectNoOffence();
+           });
+}
+
+// N22: what a part's end leaves behind must not be met by the job's next call.
+TEST(NcclRulesOf, AGroupWhoseSplitFailsEverywhereIsMadeFromNothing) {
+  RunJobOf(2, OnNcclOf("fake_nccl", {{"FAKE_NCCL_FAIL_SPLITS", "1"}}), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    dtrain_group group = nullptr;
+    ASSERT_OK(dtrain_group_create(0, -rank, &group));
+    EXPECT_EQ(dtrain_group_rank(group), 1 - rank);
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.group = group;
+    int32_t value = rank + 1;
+    dtrain_handle handle = 0;
+    ASSERT_OK(
+        dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_PROD, &options, &handle));
+    ASSERT_OK(dtrain_wait(handle));
+    EXPECT_EQ(value, 2);
+    EXPECT_EQ(SumOfOne(1), 2);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// N23
+TEST(NcclRulesOf, ARankWithoutAGroupTakesNoPartInASplit) {
+  RunJobOf(3, OnNcclOf("fake_nccl", {{"FAKE_NCCL_FAIL_SPLITS", "1"}}), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    dtrain_group group = nullptr;
+    ASSERT_OK(dtrain_group_create(rank == 1 ? -1 : 0, 0, &group));
+    EXPECT_EQ(group == nullptr, rank == 1);
+    EXPECT_EQ(SumOfOne(1), 3);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// N24
+TEST_P(NcclRules, AnEnvironmentThatMakesCallsNonBlockingIsRefused) {
+  RunJobOf(2, OnNcclOf(GetParam(), {{"NCCL_COMM_BLOCKING", "0"}}), [](int) {
+    EXPECT_EQ(dtrain_init(nullptr), DTRAIN_ERROR_ENVIRONMENT);
+    EXPECT_NE(std::strstr(dtrain_last_error(), "NCCL_COMM_BLOCKING=0"), nullptr)
+        << dtrain_last_error();
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::runtime
