@@ -55,6 +55,12 @@ Collective Negotiator::Opening() {
   return what;
 }
 
+Collective Negotiator::CallOpening() {
+  Collective what = Opening();
+  what.count = kCallWords;
+  return what;
+}
+
 MaybeError Negotiator::RunOwn(Group& group, Collective what, Spent& spent) {
   what.number = group.next_run++;
   return group.communicator->Run(what, env_.collective_timeout, spent);
@@ -173,11 +179,7 @@ Result<bool> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent&
   // Nobody else's call of this number has this key unless it is the same.
   const Pending pending{mine.number, SignatureOf(mine.what)};
   std::vector<int32_t> words = MakeCall(pending, mine.direct);
-  Collective what;
-  what.kind = Collective::Kind::kAllreduce;
-  what.count = words.size();
-  what.type = DTRAIN_INT32;
-  what.op = DTRAIN_MIN;
+  Collective what = CallOpening();
   what.input = words.data();
   what.output = words.data();
   if (MaybeError error = RunOwn(group, what, spent)) return *error;
