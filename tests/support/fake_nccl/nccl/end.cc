@@ -119,7 +119,7 @@ FAKE_EXPORT int ncclCommAbort(ncclComm* comm) {
   TheWitness().aborts.fetch_add(1);
   // Nobody waits for a thread inside a blocking communicator, even where it happens to leave.
   const bool waits = !comm->blocking && TheProfile().abort_joins_job;
-  if (!waits && comm->inside.load() > 0) TheWitness().ended_inside.fetch_add(1);
+  if (!waits) LookInside(*comm);
   // From here on its kernels end, and host threads inside leave; the rest may have to wait for
   // the end of an open group.
   comm->line->abort.store(true);

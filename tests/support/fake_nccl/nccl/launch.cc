@@ -144,15 +144,13 @@ int Connect(ncclComm& comm, const std::vector<DeviceTask>& tasks) {
   const int pairs = NewPairs(world, tasks);
   if (fresh == 0 && pairs == 0) return kSuccess;
   TheWitness().connects.fetch_add(1);
-  for (unsigned bit = 0; bit < 15; ++bit) {
-    if ((fresh >> bit & 1) == 0) continue;
-    std::atomic<uint32_t>& here = world.shared().connected[bit];
-    here.fetch_add(1);
-    for (Pause pause; here.load() < static_cast<uint32_t>(world.size()); pause()) {
+  world.mine().connected.fetch_or(fresh);
+  for (int r = 0; r < world.size(); ++r) {
+    for (Pause pause; (world.entry(r).connected.load() & fresh) != fresh; pause()) {
       if (Stopped(comm)) return Fail(kInternalError, "aborted while it connected");
     }
-    comm.connected |= 1U << bit;
   }
+  comm.connected |= fresh;
   for (const DeviceTask& task : tasks) {
     if (!task.operation) PairOf(world, task.transfer, true).store(1);
   }
