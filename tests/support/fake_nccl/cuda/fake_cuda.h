@@ -28,4 +28,5 @@ void fake_cuda_drain(int device);
 // Memory that can be taken away at once. NULL: none left.
 void* fake_cuda_map(size_t bytes, int device);
 int fake_cuda_unmap(void* memory);
+int fake_cuda_mapped(const void* pointer, size_t bytes);
 }

@@ -117,3 +117,8 @@ FAKE_EXPORT void* fake_cuda_map(size_t bytes, int device) {
 }
 
 FAKE_EXPORT int fake_cuda_unmap(void* memory) { return fake_cuda::UnmapBlock(memory); }
+
+FAKE_EXPORT int fake_cuda_mapped(const void* pointer, size_t bytes) {
+  const auto block = fake_cuda::FindBlock(pointer, bytes);
+  return block && block->kind == fake_cuda::MemoryKind::kMapped ? 1 : 0;
+}

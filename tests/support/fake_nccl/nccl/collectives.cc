@@ -25,11 +25,13 @@ int Give(ncclComm* comm, const Operation& checked, std::vector<DeviceTask> tasks
   if (comm == nullptr) return Fail(kInvalidArgument, "comm is NULL");
   const CommCall call(comm);
   BeginGroup();
-  const int code = Check(*comm, checked);
+  int code = Check(*comm, checked);
   if (code != kSuccess) {
     Spoil(code);
   } else {
-    for (DeviceTask& task : tasks) Add(std::move(task));
+    for (DeviceTask& task : tasks) {
+      if (code == kSuccess) code = Add(std::move(task));
+    }
   }
   const int ended = EndGroup();
   return code != kSuccess ? code : ended;
@@ -128,10 +130,12 @@ FAKE_EXPORT int ncclMemFree(void* memory) {
   return fake_cuda_unmap(memory) == 0 ? kSuccess : Fail(kInvalidArgument, "not from ncclMemAlloc");
 }
 
-// The list has no lock.
+// The list has no lock. Of memory that is not ncclMemAlloc's it says that it succeeded, registers
+// nothing and leaves the handle alone.
 FAKE_EXPORT int ncclCommRegister(ncclComm* comm, void* buffer, size_t bytes, void** handle) {
   const CommCall call(comm);
   if (const int code = CheckReady(*comm)) return code;
+  if (fake_cuda_mapped(buffer, bytes) == 0) return kSuccess;
   comm->registrations.push_back(
       std::make_unique<ncclComm::Registration>(ncclComm::Registration{In(buffer), bytes}));
   *handle = comm->registrations.back().get();

@@ -88,9 +88,15 @@ void JoinJob(ncclComm& comm) {
   job->Drop();
 }
 
+void LookInside(ncclComm& comm) {
+  if (comm.inside.load() > 0 && !comm.ended_inside.exchange(true)) {
+    TheWitness().ended_inside.fetch_add(1);
+  }
+}
+
 void Free(ncclComm* comm) {
   comm->gone.store(true);
-  if (comm->inside.load() > 0) TheWitness().ended_inside.fetch_add(1);
+  LookInside(*comm);
 #ifdef __SANITIZE_ADDRESS__
   delete comm;
 #endif

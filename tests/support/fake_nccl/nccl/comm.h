@@ -59,6 +59,7 @@ struct ncclComm {
 
   volatile int word = 0;       // unlocked: ThreadSanitizer reports who breaks the rules
   std::atomic<int> inside{0};  // calls and jobs
+  std::atomic<bool> ended_inside{false};
   std::atomic<pid_t> user{0};  // the thread of the call
 };
 
@@ -105,6 +106,8 @@ int CheckReady(ncclComm& comm);
 // For a host thread that waits inside `comm`.
 bool Stopped(ncclComm& comm);
 void JoinJob(ncclComm& comm);
+// Counts that the communicator ends with another thread inside, if one is.
+void LookInside(ncclComm& comm);
 void Free(ncclComm* comm);
 
 [[noreturn]] void Hang();

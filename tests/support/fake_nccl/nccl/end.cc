@@ -7,11 +7,20 @@
 namespace fake_nccl {
 namespace {
 
-// For ever behind a kernel that does not end, and for each graph that lives.
-void AwaitIdle(ncclComm& comm) {
-  for (Pause pause; comm.line->unfinished() > 0 || comm.line->captured.load() > 0; pause()) {
-    if (comm.line->abort.load()) return;
+// For ever behind a kernel that does not end, and for each graph that lives, abort or not.
+int AwaitIdle(ncclComm& comm) {
+  for (Pause pause; comm.line->unfinished() > 0; pause()) {
+    if (fake_cuda_lost(comm.device) != 0) return Fail(kCudaError, "the context is lost");
+    if (comm.line->abort.load()) break;
   }
+  for (Pause pause; comm.line->captured.load() > 0; pause()) {
+  }
+  return kSuccess;
+}
+
+int RunFinalize(ncclComm& comm) {
+  if (Asked("FAKE_NCCL_HANG_FINALIZE", comm.rank)) Hang();
+  return AwaitIdle(comm);
 }
 
 // This rank's connections are closed; the others of its machine may still use them.
@@ -31,22 +40,21 @@ int RunDestroy(ncclComm& comm) {
   if (Asked("FAKE_NCCL_HANG_DESTROY", comm.rank)) Hang();
   TheWitness().destroys.fetch_add(1);
   JoinJob(comm);
-  AwaitIdle(comm);
+  const int code = AwaitIdle(comm);
   CloseWithOthers(comm);
-  return kSuccess;
+  return code;
 }
 
 int RunAbort(ncclComm& comm) {
   if (Asked("FAKE_NCCL_HANG_ABORT", comm.rank) || TheProfile().abort_hangs) Hang();
-  TheWitness().aborts.fetch_add(1);
-  // From here on its kernels end, and host threads inside leave.
-  comm.line->abort.store(true);
   if (TheProfile().abort_joins_job) JoinJob(comm);
   for (Pause pause; comm.line->captured.load() > 0; pause()) {
   }
   // Freeing memory waits for the whole GPU, kernels of other communicators included.
   fake_cuda_drain(comm.device);
-  CloseWithOthers(comm);
+  if (Number("FAKE_NCCL_CLOSES_ALONE", 0) == 0 || TheProfile().version < 22403) {
+    CloseWithOthers(comm);
+  }
   return kSuccess;
 }
 
@@ -82,10 +90,11 @@ FAKE_EXPORT int ncclCommFinalize(ncclComm* comm) {
   const CommCall call(comm);
   if (const int code = CheckReady(*comm)) return code;
   if (comm->finalized) return Fail(kInvalidArgument, "the communicator is finalized already");
-  if (Asked("FAKE_NCCL_HANG_FINALIZE", comm->rank)) Hang();
-  AwaitIdle(*comm);
   comm->finalized = true;
-  return kSuccess;
+  BeginGroup();
+  const int code = Add(HostTask{comm, false, [comm] { return RunFinalize(*comm); }});
+  const int ended = EndGroup();
+  return code != kSuccess ? code : ended;
 }
 
 FAKE_EXPORT int ncclCommDestroy(ncclComm* comm) {
@@ -107,6 +116,13 @@ FAKE_EXPORT int ncclCommDestroy(ncclComm* comm) {
 
 FAKE_EXPORT int ncclCommAbort(ncclComm* comm) {
   if (Gone(comm)) return kInvalidArgument;
+  TheWitness().aborts.fetch_add(1);
+  // Nobody waits for a thread inside a blocking communicator, even where it happens to leave.
+  const bool waits = !comm->blocking && TheProfile().abort_joins_job;
+  if (!waits) LookInside(*comm);
+  // From here on its kernels end, and host threads inside leave; the rest may have to wait for
+  // the end of an open group.
+  comm->line->abort.store(true);
   return End(comm, RunAbort);
 }
 

@@ -14,6 +14,7 @@ namespace {
 struct OfThread {
   int depth = 0;
   int error = kSuccess;
+  std::optional<bool> blocking;  // as all of it must be
   std::vector<HostTask> host;
   std::vector<DeviceTask> device;
 };
@@ -77,6 +78,17 @@ bool NeedsThread(const OfThread& all) {
   return false;
 }
 
+bool Fits(const ncclComm& comm) {
+  if (!group.blocking) group.blocking = comm.blocking;
+  return *group.blocking == comm.blocking;
+}
+
+int RefuseMixture() {
+  return Spoil(Fail(kInvalidArgument,
+                    "Blocking and nonblocking communicators are not allowed in "
+                    "the same group"));
+}
+
 }  // namespace
 
 void BeginGroup() { ++group.depth; }
@@ -86,9 +98,17 @@ int Spoil(int code) {
   return code;
 }
 
-void Add(HostTask task) { group.host.push_back(std::move(task)); }
+int Add(HostTask task) {
+  if (!task.ends && !Fits(*task.comm)) return RefuseMixture();
+  group.host.push_back(std::move(task));
+  return kSuccess;
+}
 
-void Add(DeviceTask task) { group.device.push_back(std::move(task)); }
+int Add(DeviceTask task) {
+  if (!Fits(*task.comm)) return RefuseMixture();
+  group.device.push_back(std::move(task));
+  return kSuccess;
+}
 
 int EndGroup() {
   if (--group.depth > 0) return kSuccess;
@@ -123,6 +143,7 @@ FAKE_EXPORT int ncclGroupEnd() {
   return EndGroup();
 }
 
-FAKE_EXPORT int ncclGroupSimulateEnd(void*) {
-  return fake_nccl::Fail(fake_nccl::kInvalidUsage, "the fake simulates nothing");
+// Under the names of all that the fake does not do.
+FAKE_EXPORT int fake_nccl_refuse() {
+  return fake_nccl::Fail(fake_nccl::kInvalidUsage, "the fake does not do this");
 }

@@ -28,8 +28,9 @@ struct DeviceTask {
 };
 
 void BeginGroup();
-void Add(HostTask task);
-void Add(DeviceTask task);
+// A result code.
+int Add(HostTask task);
+int Add(DeviceTask task);
 // Remembers the group's first error, and returns it.
 int Spoil(int code);
 // At the outermost level runs what was added; the first error drops it all.

@@ -191,10 +191,13 @@ FAKE_EXPORT int ncclCommInitRankConfig(ncclComm** out, int size, UniqueId id, in
   const CommCall call(comm);
   BeginGroup();
   if (!comm->blocking) comm->state.store(kInProgress);
-  Add(HostTask{comm, false, [comm, id] { return Start(*comm, id); }});
+  const int added = Add(HostTask{comm, false, [comm, id] {
+                                   const int code = Start(*comm, id);
+                                   if (comm->blocking && code != kSuccess) comm->state.store(code);
+                                   return code;
+                                 }});
   const int code = EndGroup();
-  if (comm->blocking && code != kSuccess) comm->state.store(code);
-  return code;
+  return added != kSuccess ? added : code;
 }
 
 FAKE_EXPORT int ncclCommInitRank(ncclComm** out, int size, UniqueId id, int rank) {
@@ -208,21 +211,17 @@ FAKE_EXPORT int ncclCommSplit(ncclComm* comm, int color, int key, ncclComm** out
   if (color < -1) return Fail(kInvalidArgument, "no such color");
   const bool blocking = Blocking(config, comm->blocking);
   *out = nullptr;
-  if (comm->blocking) {
-    const CommContext context(comm->device);
-    return RunSplit(*comm, color, key, *out, blocking);
-  }
-  comm->state.store(kInProgress);
   BeginGroup();
-  Add(HostTask{comm, false, [=] {
-                 const CommContext context(comm->device);
-                 ncclComm* part = nullptr;
-                 const int code = RunSplit(*comm, color, key, part, blocking);
-                 *out = part;
-                 return code;
-               }});
-  EndGroup();
-  return kSuccess;
+  const int code = Add(HostTask{comm, false, [=] {
+                                  const CommContext context(comm->device);
+                                  ncclComm* part = nullptr;
+                                  const int result = RunSplit(*comm, color, key, part, blocking);
+                                  *out = part;
+                                  return result;
+                                }});
+  const int ended = EndGroup();
+  if (code != kSuccess) return code;
+  return ended == kInProgress ? kSuccess : ended;
 }
 
 FAKE_EXPORT int ncclCommCount(const ncclComm* comm, int* count) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From calls to kernels on streams.
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -31,10 +33,10 @@ struct Kernel {
   }
 };
 
-// Whether the kernel has been told to end. A peer that died ends nothing: where the proxy is made
-// to notice it, that only says so.
+// Whether the kernel has been told to end, or is lost with its context. A peer that died ends
+// nothing: where the proxy is made to notice it, that only says so.
 bool Told(Line& line) {
-  if (line.abort.load()) return true;
+  if (line.abort.load() || fake_cuda_lost(line.device) != 0) return true;
   static const bool notices = Number("FAKE_NCCL_PROXY_NOTICES", 0) != 0;
   if (!notices || line.proxy_error.load() != kSuccess) return false;
   for (int r = 0; r < line.world->size(); ++r) {
@@ -52,6 +54,8 @@ bool Usable(const Kernel& kernel) {
   for (const Operation& o : kernel.operations) {
     const Extent extent = ExtentOf(o, world.rank(), world.size());
     if (!usable(o.input, extent.input) || !usable(o.output, extent.output)) return false;
+    const auto both = reinterpret_cast<uintptr_t>(o.input) | reinterpret_cast<uintptr_t>(o.output);
+    if (both % ElementSize(o.type) != 0) return false;
   }
   for (const Transfer& t : kernel.transfers) {
     if (!usable(t.from != nullptr ? t.from : t.to, t.bytes)) return false;
@@ -68,11 +72,14 @@ void RunKernel(Kernel& kernel) {
     kernel.turns.pop_front();
   }
   {
+    // What comes before it may have been dropped with the context.
     std::unique_lock lock(line.mutex);
-    line.changed.wait(lock, [&] { return line.finished == turn; });
+    while (line.finished != turn && fake_cuda_lost(line.device) == 0) {
+      line.changed.wait_for(lock, std::chrono::milliseconds(5));
+    }
   }
   const auto stop = [&line] { return Told(line); };
-  if (!stop() && fake_cuda_lost(line.device) == 0) {
+  if (!stop()) {
     if (!Usable(kernel)) {
       fake_cuda_fault(line.device);
     } else if (kernel.stalls) {
@@ -137,15 +144,13 @@ int Connect(ncclComm& comm, const std::vector<DeviceTask>& tasks) {
   const int pairs = NewPairs(world, tasks);
   if (fresh == 0 && pairs == 0) return kSuccess;
   TheWitness().connects.fetch_add(1);
-  for (unsigned bit = 0; bit < 15; ++bit) {
-    if ((fresh >> bit & 1) == 0) continue;
-    std::atomic<uint32_t>& here = world.shared().connected[bit];
-    here.fetch_add(1);
-    for (Pause pause; here.load() < static_cast<uint32_t>(world.size()); pause()) {
+  world.mine().connected.fetch_or(fresh);
+  for (int r = 0; r < world.size(); ++r) {
+    for (Pause pause; (world.entry(r).connected.load() & fresh) != fresh; pause()) {
       if (Stopped(comm)) return Fail(kInternalError, "aborted while it connected");
     }
-    comm.connected |= 1U << bit;
   }
+  comm.connected |= fresh;
   for (const DeviceTask& task : tasks) {
     if (!task.operation) PairOf(world, task.transfer, true).store(1);
   }

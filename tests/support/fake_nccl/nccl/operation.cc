@@ -54,10 +54,10 @@ bool Advance(World& world, Progress& p) {
 }
 
 // Real kernels send while others' data already arrives.
-void SpoilInPlace(const std::vector<Transfer>& transfers) {
+void SpoilInPlace(const World& world, const std::vector<Transfer>& transfers) {
   for (const Transfer& in : transfers) {
     for (const Transfer& out : transfers) {
-      if (in.to == nullptr || out.from == nullptr || in.peer == out.peer) continue;
+      if (in.to == nullptr || out.from == nullptr || in.peer == world.rank()) continue;
       if (in.to < out.from + out.bytes && out.from < in.to + in.bytes) {
         std::memset(in.to, 0xdb, in.bytes);
       }
@@ -156,7 +156,7 @@ void RunTransfers(World& world, const std::vector<Transfer>& transfers, const Wa
       pause();
     }
   }
-  SpoilInPlace(transfers);
+  SpoilInPlace(world, transfers);
 }
 
 }  // namespace fake_nccl

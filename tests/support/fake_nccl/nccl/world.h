@@ -45,6 +45,7 @@ struct Entry {
   Path path;
   std::atomic<uint32_t> met;         // 1: its connections exist
   std::atomic<uint32_t> closed;      // 1: they do not any more
+  std::atomic<uint32_t> connected;   // kinds of collectives that it has begun to use, a bit each
   std::atomic<uint32_t> registered;  // collectives with registered buffers that it has begun
 };
 
@@ -60,7 +61,6 @@ struct Meeting {
 
 struct Shared {
   Meeting host, device;
-  std::atomic<uint32_t> connected[16];                    // ranks, by kind of collective
   std::atomic<uint8_t> pairs[kMostRanks][kMostRanks][2];  // by sender, receiver and which of them
   Entry entries[kMostRanks];
   Mailbox mailboxes[kMostRanks][kMostRanks];
