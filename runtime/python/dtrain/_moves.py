@@ -6,7 +6,15 @@ import operator
 import zlib
 
 from . import _arrays, _errors, _job
-from ._calls import gather_integers, group_of, issue, made_up_name, pointer
+from ._calls import (
+    forget_made_up_names,
+    gather_integers,
+    group_of,
+    issue,
+    made_up_name,
+    pointer,
+    shape_text,
+)
 from ._collectives import grouped
 from ._handles import StagedHandle, begin_in_time, claim
 from ._library import library
@@ -84,8 +92,9 @@ def _start_broadcast(target, kind, root_rank, name, process_set, wait, result):
         return result
 
     arguments = pointer(kind, buffer), block.count, block.type, process_set.index_of(root_rank)
+    shape = shape_text(kind, dense, kind.type_name(dense) in _arrays.NATIVE)
     return issue("dtrain_broadcast", arguments, (target, buffer), finish, stream, name,
-                 process_set, wait)
+                 process_set, wait, shape=shape)
 
 
 def _copy(tensor):
@@ -304,5 +313,6 @@ def join(device=-1):
         raise _errors.StateError("join: this process is in no job; call dtrain.init() first")
     last = ctypes.c_int(-1)
     library().call("dtrain_join", ctypes.byref(last))
+    forget_made_up_names()
     _job.begin_generation()
     return last.value
