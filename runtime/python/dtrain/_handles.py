@@ -149,10 +149,10 @@ class StagedHandle:
 
 
 class GroupHandle:
-    """Several handles as one; its result is the list of theirs."""
+    """Several handles as one; its result is the list of theirs, or what `finish` makes of it."""
 
-    def __init__(self, handles):
-        self._handles = handles
+    def __init__(self, handles, finish=None):
+        self._handles, self._finish = handles, finish
 
     def wait(self):
         results, failure = [], None
@@ -164,7 +164,7 @@ class GroupHandle:
                 failure = failure or error
         if failure is not None:
             raise failure
-        return results
+        return results if self._finish is None else self._finish(results)
 
     def done(self):
         return all([handle.done() for handle in self._handles])

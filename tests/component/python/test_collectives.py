@@ -82,6 +82,50 @@ def moves_like_numpy(dtypes):
             assert got.dtype == dtype and np.array_equal(got, right), what
 
 
+def moved_bytes(call):
+    """The result of call(), and how many bytes of arrays it gave the library to move."""
+    from dtrain import _library
+
+    widths, moved = {0: 4, 1: 8, 2: 2, 3: 2, 4: 4, 5: 8}, []
+    library = _library.library()
+    start = library.start
+
+    def recorded(name, arguments, options):
+        if name == "dtrain_broadcast":
+            moved.append(arguments[1] * widths[arguments[2]])
+        elif not options.name.endswith(b".rows"):
+            moved.append(arguments[2] * widths[arguments[3]])
+        return start(name, arguments, options)
+
+    library.start = recorded
+    try:
+        return call(), sum(moved)
+    finally:
+        del library.start
+
+
+def gathers_unequal_rows():
+    """What the rank with the most rows has is not moved once for each rank."""
+    import numpy as np
+
+    import dtrain
+
+    n, me = dtrain.size(), dtrain.rank()
+    for dtype in ("float32", "float16", "uint8", "complex128", "bool"):
+        for rows in ([90001, 0, 5], [1, 70003, 0], [60001, 60002, 1], [0, 0, 200000]):
+            everyones = [values(dtype, (count, 3), r) for r, count in enumerate(rows)]
+            for turn in range(2):
+                call = [lambda: dtrain.allgather(everyones[me]),
+                        lambda: dtrain.allgather_async(everyones[me], name="u").wait()][turn]
+                got, moved = moved_bytes(call)
+                assert got.dtype == dtype and np.array_equal(got, np.concatenate(everyones)), rows
+                assert moved <= got.nbytes + 4 * n, (rows, moved, got.nbytes)
+    # Nearly equal ones go in one call.
+    got, moved = moved_bytes(lambda: dtrain.allgather(np.full((10 + me, 2), me)))
+    assert got.tolist() == [[r, r] for r in range(n) for _ in range(10 + r)]
+    assert moved == (10 + n - 1) * 2 * 8
+
+
 def deals_out():
     import numpy as np
 
@@ -417,6 +461,7 @@ def arrays_on_a_gpu():
 def on_three_ranks():
     reduce_like_numpy(REDUCED)
     moves_like_numpy(MOVED)
+    gathers_unequal_rows()
     deals_out()
     many_at_once()
     unequal_data()
