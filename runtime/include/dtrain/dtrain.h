@@ -236,6 +236,16 @@ DTRAIN_API dtrain_status dtrain_reduce_async(const void* input, void* output, si
                                              dtrain_type type, dtrain_op op, int root,
                                              const dtrain_options* options, dtrain_handle* handle);
 
+/*
+ * As dtrain_alltoall_async with blocks of different lengths, which lie one after another: counts[r
+ * * size + t] is how many elements rank r has for rank t, for all ranks of the group and the same
+ * on all of them; it is copied. `input` and `output` do not overlap. Not in a job on NCCL.
+ */
+DTRAIN_API dtrain_status dtrain_alltoallv_async(const void* input, void* output,
+                                                const uint64_t* counts, dtrain_type type,
+                                                const dtrain_options* options,
+                                                dtrain_handle* handle);
+
 /* Returns when it is done, with its status, and forgets the handle. */
 DTRAIN_API dtrain_status dtrain_wait(dtrain_handle handle);
 /* *done is 1 when it is done, with its status returned and the handle forgotten; else 0. */

@@ -71,6 +71,7 @@ _CALLS = {
     "dtrain_test": [c_uint64, POINTER(c_int)],
     **_COLLECTIVES,
     **{name + "_async": types + _OPTIONS_AND_HANDLE for name, types in _COLLECTIVES.items()},
+    "dtrain_alltoallv_async": [c_void_p, c_void_p, c_void_p, c_int, *_OPTIONS_AND_HANDLE],
 }
 _OTHERS = {
     "dtrain_rank": ([], c_int),

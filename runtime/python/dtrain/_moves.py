@@ -266,8 +266,17 @@ def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_c
     ranks, me, row_octets = len(everyones), process_set.rank(), everyones[0][0]
     received = [facts[2 + me] for facts in everyones]
     counts = [count for facts in everyones for count in facts[2:]]
-    block = _Block(kind, dense, max(counts) * row_octets // kind.item_size(x))
     output = kind.empty((sum(received), *kind.shape(x)[1:]), dense)
+
+    def result():
+        result = output if kind.is_like(output, x) else kind.cast_like(output, x)
+        return (result, kind.integers(received)) if with_counts else result
+
+    if min(counts) != max(counts) and _job.backend() == "cpu":
+        lengths = [count * row_octets for count in counts]
+        return _start_unequal_blocks(kind, dense, lengths, output, result, stream, name,
+                                     process_set)
+    block = _Block(kind, dense, max(counts) * row_octets // kind.item_size(x))
     if block.direct and min(counts) == max(counts):
         send, recv = dense, output
     else:
@@ -275,19 +284,47 @@ def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_c
         send = kind.zero_octets(block.count * 4 * ranks, dense)
         recv = kind.zero_octets(block.count * 4 * ranks, dense)
         lengths = [count * row_octets for count in everyones[me][2:]]
-        _spread(kind, dense, lengths, send, block.count * 4)
+        _spread(kind, dense, lengths, send, [block.count * 4] * ranks)
 
     def finish():
         kind.finish_on_stream(recv, stream)
         if recv is not output:
             _pack(kind, recv, [block.count * 4] * ranks,
                   [count * row_octets for count in received], output)
-        result = output if kind.is_like(output, x) else kind.cast_like(output, x)
-        return (result, kind.integers(received)) if with_counts else result
+        return result()
 
     arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
     return issue("dtrain_alltoall", arguments, (send, recv), finish, stream, name, process_set,
                  part=True)
+
+
+def _start_unequal_blocks(kind, dense, lengths, output, result, stream, name, process_set):
+    """An alltoall in which nothing is padded to the longest. `lengths`: bytes from each rank for
+    each rank. `result`: what to return when `output` is filled."""
+    ranks, me = process_set.size(), process_set.rank()
+    type_name, send, recv = kind.type_name(dense), dense, output
+    if type_name in _arrays.NATIVE:
+        data_type, width = _arrays.NATIVE[type_name], kind.item_size(dense)
+    else:
+        data_type, width = _INT32, 4
+    counts = [-(-length // width) for length in lengths]
+    sent, got = slice(me * ranks, (me + 1) * ranks), slice(me, None, ranks)
+    padded = any(length % width for length in lengths)
+    if padded:
+        send = kind.zero_octets(sum(counts[sent]) * width, dense)
+        recv = kind.zero_octets(sum(counts[got]) * width, dense)
+        _spread(kind, dense, lengths[sent], send, [count * width for count in counts[sent]])
+
+    def finish():
+        kind.finish_on_stream(recv, stream)
+        if padded:
+            _pack(kind, recv, [count * width for count in counts[got]], lengths[got], output)
+        return result()
+
+    matrix = (ctypes.c_uint64 * len(counts))(*counts)
+    arguments = (pointer(kind, send), pointer(kind, recv), ctypes.addressof(matrix), data_type)
+    return issue("dtrain_alltoallv", arguments, (send, recv, matrix), finish, stream, name,
+                 process_set, part=True)
 
 
 def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
@@ -322,12 +359,12 @@ def _splits(shape, splits, ranks):
     return mine
 
 
-def _spread(kind, dense, lengths, blocks, stride):
+def _spread(kind, dense, lengths, blocks, room):
     """The reverse of _pack."""
-    octets, at = kind.octets(dense), 0
-    for i, length in enumerate(lengths):
-        kind.copy_into(blocks[i * stride : i * stride + length], octets[at : at + length])
-        at += length
+    octets, begin, at = kind.octets(dense), 0, 0
+    for space, length in zip(room, lengths):
+        kind.copy_into(blocks[begin : begin + length], octets[at : at + length])
+        begin, at = begin + space, at + length
 
 
 # ---- Meeting ----
