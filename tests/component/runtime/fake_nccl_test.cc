@@ -288,18 +288,21 @@ TEST(FakeNccl, EachFileHasTheFunctionsAndTextsOfItsVersion) {
       {"fake_nccl_2.26.2", "ncclResetDebugInit"},
       {"fake_nccl", "ncclAlltoAll"},
       {"fake_nccl_2.30.3", "pncclCommGrow"}};
-  std::string before = "fake_nccl_old";
-  for (const auto& [folder, name] : firsts) {
-    for (const bool has : {false, true}) {
-      const std::string file =
-          DTRAIN_LIB_DIR "/" + (has ? std::string(folder) : before) + "/libnccl.so.2";
-      void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-      ASSERT_NE(library, nullptr) << dlerror();
-      EXPECT_EQ(dlsym(library, name) != nullptr, has) << folder << " " << name;
-      dlclose(library);
+  // In a process of its own, which keeps what was opened.
+  RunRanks(1, "fake_nccl_old", [&](Rank&) {
+    std::string before = "fake_nccl_old";
+    for (const auto& [folder, name] : firsts) {
+      for (const bool has : {false, true}) {
+        const std::string file =
+            DTRAIN_LIB_DIR "/" + (has ? std::string(folder) : before) + "/libnccl.so.2";
+        void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+        ASSERT_NE(library, nullptr) << dlerror();
+        EXPECT_EQ(dlsym(library, name) != nullptr, has) << folder << " " << name;
+        dlclose(library);
+      }
+      before = folder;
     }
-    before = folder;
-  }
+  });
 }
 
 }  // namespace
