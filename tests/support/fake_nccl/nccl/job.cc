@@ -15,7 +15,8 @@ struct OfThread {
   void Leave() {
     if (job == nullptr) return;
     if (!job->done.load()) TheWitness().jobs_lost.fetch_add(1);
-    if (!job->done.load() || TheProfile().one_job_per_thread) job->Drop();
+    // A communicator that has not asked since leads to nowhere now.
+    job->Drop();
     job = nullptr;
   }
 };
