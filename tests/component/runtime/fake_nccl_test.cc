@@ -273,7 +273,7 @@ TEST(FakeNccl, TheFirstUseOfAKindWaitsForAllRanksWhereConnectionsAreMadeLate) {
   }
 }
 
-// The real libraries' answers to what needs no GPU are in fake_nccl_real_test.cc.
+// gpu/real_nccl_test.cc compares one with the real library of its version.
 TEST(FakeNccl, EachFileHasTheFunctionsAndTextsOfItsVersion) {
   RunRanks(1, "fake_nccl_old", [](Rank& self) {
     int version = 0;
@@ -288,18 +288,19 @@ TEST(FakeNccl, EachFileHasTheFunctionsAndTextsOfItsVersion) {
       {"fake_nccl_2.26.2", "ncclResetDebugInit"},
       {"fake_nccl", "ncclAlltoAll"},
       {"fake_nccl_2.30.3", "pncclCommGrow"}};
-  std::string before = "fake_nccl_old";
-  for (const auto& [folder, name] : firsts) {
-    for (const bool has : {false, true}) {
-      const std::string file =
-          DTRAIN_LIB_DIR "/" + (has ? std::string(folder) : before) + "/libnccl.so.2";
-      void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-      ASSERT_NE(library, nullptr) << dlerror();
-      EXPECT_EQ(dlsym(library, name) != nullptr, has) << folder << " " << name;
-      dlclose(library);
+  RunRanks(1, "fake_nccl_old", [&](Rank&) {
+    std::string before = "fake_nccl_old";
+    for (const auto& [folder, name] : firsts) {
+      for (const bool has : {false, true}) {
+        const std::string file =
+            DTRAIN_LIB_DIR "/" + (has ? std::string(folder) : before) + "/libnccl.so.2";
+        void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+        ASSERT_NE(library, nullptr) << dlerror();
+        EXPECT_EQ(dlsym(library, name) != nullptr, has) << folder << " " << name;
+      }
+      before = folder;
     }
-    before = folder;
-  }
+  });
 }
 
 }  // namespace
