@@ -113,6 +113,33 @@ Result<Collective> CheckedAlltoall(const Place& place, const void* input, void* 
       Collective::Kind::kAlltoall, 0, input, output, count, type, DTRAIN_SUM, 0, nullptr};
 }
 
+Result<Collective> CheckedAlltoallv(const Place& place, const void* input, void* output,
+                                    const uint64_t* counts, dtrain_type type) {
+  if (counts == nullptr) return Bad("counts is NULL");
+  const auto size = static_cast<size_t>(place.size);
+  const auto rank = static_cast<size_t>(place.rank);
+  const size_t most = *std::max_element(counts, counts + size * size);
+  size_t bytes = 0;
+  if (MaybeError error = CheckElements(most, type, place.size, bytes)) return *error;
+  size_t sent = 0, received = 0;
+  for (size_t r = 0; r < size; ++r) {
+    sent += counts[rank * size + r] * ElementSize(type);
+    received += counts[r * size + rank] * ElementSize(type);
+  }
+  if ((sent > 0 && input == nullptr) || (received > 0 && output == nullptr)) {
+    return Bad("a buffer is NULL although its count is not 0");
+  }
+  const auto in = reinterpret_cast<uintptr_t>(input);
+  const auto out = reinterpret_cast<uintptr_t>(output);
+  if (sent > 0 && received > 0 && in < out + received && out < in + sent) {
+    return Bad("input and output overlap");
+  }
+  Collective what{
+      Collective::Kind::kAlltoall, 0, input, output, most, type, DTRAIN_SUM, 0, nullptr};
+  what.counts = counts;
+  return what;
+}
+
 Result<Collective> CheckedReduce(const Place& place, const void* input, void* output, size_t count,
                                  dtrain_type type, dtrain_op op, int root) {
   size_t bytes = 0;

@@ -23,6 +23,9 @@ Result<Collective> CheckedReduceScatter(const Place& place, const void* input, v
                                         size_t count, dtrain_type type, dtrain_op op);
 Result<Collective> CheckedAlltoall(const Place& place, const void* input, void* output,
                                    size_t count, dtrain_type type);
+// Blocks of different lengths: `counts` are size * size, and stay where they are.
+Result<Collective> CheckedAlltoallv(const Place& place, const void* input, void* output,
+                                    const uint64_t* counts, dtrain_type type);
 Result<Collective> CheckedReduce(const Place& place, const void* input, void* output, size_t count,
                                  dtrain_type type, dtrain_op op, int root);
 

@@ -2,9 +2,12 @@
 // The C boundary: each function checks who calls when and with what, and hands on to the job.
 #include "dtrain/dtrain.h"
 
+#include <cinttypes>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/arguments.h"
 #include "runtime/process.h"
@@ -20,6 +23,18 @@ uint32_t IdOf(dtrain_group group) {
 }
 
 Place PlaceIn(const Group& group) { return {group.rank, group.size}; }
+
+// Stands for all lengths where ranks compare what they ask for.
+std::string LengthsText(const std::vector<uint64_t>& counts) {
+  uint64_t hash = 0;
+  for (const uint64_t count : counts) {
+    hash = (hash ^ count) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  }
+  char text[40];
+  std::snprintf(text, sizeof(text), "unequal blocks #%016" PRIx64, hash);
+  return text;
+}
 
 // `make` returns the checked collective for a place.
 template <typename Make>
@@ -45,7 +60,7 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
                    "dtrain_options.struct_size is wrong, or the structure sets fields that "
                    "libdtrain " DTRAIN_VERSION " does not have; start from DTRAIN_OPTIONS_INIT"};
     }
-    if (options.flags != 0) {
+    if ((options.flags & ~DTRAIN_PART) != 0) {
       return Error{DTRAIN_ERROR_UNSUPPORTED, "dtrain_options.flags has bits that are not defined"};
     }
     Operation operation;
@@ -58,8 +73,22 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
     if (!what.ok()) return what.error();
     operation.what = *what;
     operation.what.stream = options.stream;
+    if (what->counts != nullptr) {
+      if (operation.on_device()) {
+        return Error{DTRAIN_ERROR_UNSUPPORTED, "blocks of different lengths, in a job on NCCL"};
+      }
+      const size_t ranks = static_cast<size_t>(operation.group->size);
+      operation.counts.assign(what->counts, what->counts + ranks * ranks);
+      operation.what.counts = operation.counts.data();
+    }
     if (options.name != nullptr) operation.name = options.name;
     operation.what.name = NameHash(operation.name);
+    operation.part = (options.flags & DTRAIN_PART) != 0;
+    if (options.shape != nullptr) operation.shape = options.shape;
+    if (!operation.counts.empty()) {
+      if (!operation.shape.empty()) operation.shape += ", ";
+      operation.shape += LengthsText(operation.counts);
+    }
     auto started = process.job->Start(std::move(operation));
     if (!started.ok()) return started.error();
     *handle = *started;
@@ -195,6 +224,14 @@ dtrain_status dtrain_alltoall_async(const void* input, void* output, size_t coun
                                     const dtrain_options* options, dtrain_handle* handle) {
   return Asynchronous("dtrain_alltoall_async", options, handle, [&](const Place& place) {
     return CheckedAlltoall(place, input, output, count, type);
+  });
+}
+
+dtrain_status dtrain_alltoallv_async(const void* input, void* output, const uint64_t* counts,
+                                     dtrain_type type, const dtrain_options* options,
+                                     dtrain_handle* handle) {
+  return Asynchronous("dtrain_alltoallv_async", options, handle, [&](const Place& place) {
+    return CheckedAlltoallv(place, input, output, counts, type);
   });
 }
 

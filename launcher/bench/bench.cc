@@ -126,16 +126,16 @@ int Session::Sizes() {
   LaunchFacts facts;
   std::string text;
   // Rows appear as they come: a whole run takes minutes.
-  std::string table = SizeTableHead(options_);
   bool begun = false;
   LaunchWorker(code, facts, text, [&](absl::string_view line) {
     const std::optional<SizeRow> row = ReadSizeLine(line);
     if (!row || options_.json) return;
-    if (!begun) Print(table);
+    if (!begun) Print(SizeTableHead(*row, options_));
     begun = true;
     Print(SizeTableRow(*row, options_));
   });
   const std::vector<SizeRow> rows = ReadSizes(text);
+  std::string table = rows.empty() ? "" : SizeTableHead(rows[0], options_);
   for (const SizeRow& row : rows) table += SizeTableRow(row, options_);
   table += SizeTableEnd(rows, facts);
   if (options_.json) {
@@ -151,8 +151,8 @@ int Session::Sizes() {
     return kFailed;
   }
   const std::string title =
-      absl::StrCat(options_.collective, ", ", Count(facts.ranks.size(), "rank"), " on ",
-                   Count(facts.nodes, "node"));
+      absl::StrCat(options_.collective, rows[0].pipelined ? ", pipelined, " : ", ",
+                   Count(facts.ranks.size(), "rank"), " on ", Count(facts.nodes, "node"));
   return Finish(code, title, SizePlot(rows, title), table);
 }
 

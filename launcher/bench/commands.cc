@@ -83,6 +83,9 @@ std::vector<std::string> WorkerLaunch(const Options& options, const std::string&
   command.insert(command.end(), {"--sizes", absl::StrJoin(options.sizes, ","), "--collective",
                                  options.collective, "--type", options.type, "--op", options.op});
   if (options.sizes_are_default) command.push_back("--fit");
+  if (options.pipelined) {
+    command.push_back(absl::StrCat("--pipelined=", *options.pipelined ? "on" : "off"));
+  }
   if (options.iterations) {
     command.insert(command.end(), {"--iterations", absl::StrCat(*options.iterations)});
   }
@@ -97,7 +100,8 @@ std::vector<std::string> PredictionLaunch(const Options& options, RankCount coun
                                           const std::string& worker, double bytes) {
   // Whole float32 elements.
   const uint64_t size = (static_cast<uint64_t>(bytes) + 3) / 4 * 4;
-  return Build(FlagsAt(options, count), "none", {worker, "--json", "--sizes", absl::StrCat(size)});
+  return Build(FlagsAt(options, count), "none",
+               {worker, "--json", "--pipelined=off", "--sizes", absl::StrCat(size)});
 }
 
 }  // namespace dtrain::bench

@@ -84,6 +84,15 @@ absl::Status SetJson(View value, Options& out) {
   return absl::OkStatus();
 }
 
+absl::Status SetPipelined(View value, Options& out) {
+  out.pipelined = true;
+  if (value.empty()) return absl::OkStatus();
+  const absl::StatusOr<bool> on = cli::ParseBool(value);
+  if (!on.ok()) return on.status();
+  out.pipelined = *on;
+  return absl::OkStatus();
+}
+
 absl::Status SetIterations(View value, Options& out) {
   const absl::StatusOr<uint64_t> n = cli::ParseNumber(value, 1, 1'000'000);
   if (!n.ok()) return n.status();
@@ -123,7 +132,14 @@ std::vector<Flag> AllreduceFlags() {
       Make(
           "--op", kGroup, "OP", "sum (default), avg, min, max or prod",
           [](View v, Options& o) { return Choose(v, kOperations, o.op); }, kOperations),
-      Make("--iterations", kGroup, "N", "timed calls at each size; default: as many as are needed",
+      Make("--pipelined", kGroup, "",
+           "time calls back to back, as nccl-tests does (default on\n"
+           "GPUs); --pipelined=false: one call at a time, after a\n"
+           "barrier (default on CPUs)",
+           SetPipelined),
+      Make("--iterations", kGroup, "N",
+           "timed calls at each size; default: 20 when pipelined,\n"
+           "else as many as are needed",
            SetIterations),
   };
 }

@@ -20,6 +20,13 @@ std::string Lines(const std::vector<Json>& rows) {
   return text + "\n]\n";
 }
 
+void AddTiming(const Timing& timing, const std::string& prefix, Json& json) {
+  json[prefix + "time_us"] = timing.time_us;
+  json[prefix + "algbw_gbs"] = timing.algbw_gbs;
+  json[prefix + "busbw_gbs"] = timing.busbw_gbs;
+  json[prefix + "wrong"] = timing.wrong;
+}
+
 Json Known(double value) { return value > 0 ? Json(value) : Json(nullptr); }
 // There is no infinity in JSON.
 Json Known(const std::optional<double>& value) {
@@ -31,11 +38,12 @@ Json Known(const std::optional<double>& value) {
 std::string SizesJson(const std::vector<SizeRow>& rows) {
   std::vector<Json> all;
   for (const SizeRow& row : rows) {
-    all.push_back({{"bytes", row.bytes},
-                   {"time_us", row.time_us},
-                   {"algbw_gbs", row.algbw_gbs},
-                   {"busbw_gbs", row.busbw_gbs},
-                   {"wrong", row.wrong}});
+    Json json = {{"bytes", row.bytes}};
+    AddTiming(row, "", json);
+    if (row.in_place) AddTiming(*row.in_place, "in_place_", json);
+    json["manner"] = row.pipelined ? "pipelined" : "latency";
+    json["memory"] = row.memory;
+    all.push_back(std::move(json));
   }
   return Lines(all);
 }

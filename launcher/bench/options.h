@@ -35,6 +35,7 @@ struct Options {
   std::string type = "float32";
   std::string op = "sum";
   std::optional<uint32_t> iterations;
+  std::optional<bool> pipelined;  // default: as fits what the job runs on
 
   // scaling
   std::vector<RankCount> counts;

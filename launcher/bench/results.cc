@@ -27,15 +27,32 @@ std::optional<double> Number(const nlohmann::json& json, const char* key) {
   return value;
 }
 
+std::string Text(const nlohmann::json& json, const char* key) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+std::optional<Timing> TimingOf(const nlohmann::json& json, const std::string& prefix) {
+  const auto number = [&](const char* key) { return Number(json, (prefix + key).c_str()); };
+  const auto time = number("time_us");
+  const auto algorithm = number("algbw_gbs");
+  const auto bus = number("busbw_gbs");
+  if (!time || !algorithm || !bus) return std::nullopt;
+  const double wrong = std::min(number("wrong").value_or(0), 1e18);
+  return Timing{*time, *algorithm, *bus, static_cast<uint64_t>(wrong)};
+}
+
 std::optional<SizeRow> SizeOf(const nlohmann::json& json) {
   const auto bytes = Number(json, "bytes");
-  const auto time = Number(json, "time_us");
-  const auto algorithm = Number(json, "algbw_gbs");
-  const auto bus = Number(json, "busbw_gbs");
-  if (!bytes || !time || !algorithm || !bus || *bytes > 1e18) return std::nullopt;
-  const double wrong = std::min(Number(json, "wrong").value_or(0), 1e18);
-  return SizeRow{static_cast<uint64_t>(*bytes), *time, *algorithm, *bus,
-                 static_cast<uint64_t>(wrong)};
+  const auto timing = TimingOf(json, "");
+  if (!bytes || !timing || *bytes > 1e18) return std::nullopt;
+  SizeRow row;
+  static_cast<Timing&>(row) = *timing;
+  row.bytes = static_cast<uint64_t>(*bytes);
+  row.in_place = TimingOf(json, "in_place_");
+  row.pipelined = Text(json, "manner") == "pipelined";
+  row.memory = Text(json, "memory");
+  return row;
 }
 
 std::optional<PairRow> PairOf(const nlohmann::json& json) {

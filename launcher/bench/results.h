@@ -12,13 +12,19 @@
 // not as expected is left out. Pure.
 namespace dtrain::bench {
 
-// One size, medians.
-struct SizeRow {
-  uint64_t bytes = 0;
+struct Timing {
   double time_us = 0;
   double algbw_gbs = 0;
   double busbw_gbs = 0;
   uint64_t wrong = 0;
+};
+
+// One size.
+struct SizeRow : Timing {
+  uint64_t bytes = 0;
+  std::optional<Timing> in_place = std::nullopt;
+  bool pipelined = false;   // means of calls back to back; else medians of single ones
+  std::string memory = "";  // "plain", "shared" or "device"
 };
 
 // Two ranks.

@@ -21,6 +21,17 @@ bool HasOperation(const std::string& collective) {
   return collective == "allreduce" || collective == "reduce" || collective == "reduce_scatter";
 }
 
+std::string MemoryText(const std::string& memory) {
+  if (memory == "device") return " in GPU memory";
+  if (memory == "shared") return " in memory shared within a node";
+  return memory == "plain" ? " in host memory" : "";
+}
+
+std::string TimingCells(const Timing& timing) {
+  return absl::StrFormat(" %12.2f %10.3f %10.3f %8d", timing.time_us, timing.algbw_gbs,
+                         timing.busbw_gbs, timing.wrong);
+}
+
 std::string Milliseconds(double seconds) { return absl::StrFormat("%.2f", seconds * 1e3); }
 
 std::string Share(double part, double whole) {
@@ -77,23 +88,38 @@ std::string PaysLine(const ScalingRow& row) {
 
 }  // namespace
 
-std::string SizeTableHead(const Options& options) {
-  return absl::StrFormat(
-      "# %s%s: medians of the slowest rank's time\n"
-      "# %12s %13s %9s %6s %12s %10s %10s %8s\n"
-      "# %12s %13s %9s %6s %12s %10s %10s %8s\n",
-      options.collective,
+std::string SizeTableHead(const SizeRow& first, const Options& options) {
+  constexpr const char* kFour = " %12s %10s %10s %8s";
+  std::string text = absl::StrCat(
+      "# ", options.collective,
       HasOperation(options.collective) ? absl::StrCat(", ", options.op, " of ", options.type)
                                        : absl::StrCat(" of ", options.type),
-      "size", "count", "type", "op", "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "",
-      "", "(us)", "(GB/s)", "(GB/s)", "");
+      MemoryText(first.memory),
+      first.pipelined ? ", pipelined: mean time of calls back to back, averaged over the ranks\n"
+                      : ", one call at a time: medians of the slowest rank's time\n");
+  if (first.pipelined) {
+    absl::StrAppendFormat(&text, "# %43s %43s %43s\n", "", "out of place", "in place");
+  }
+  const std::string first_line = absl::StrFormat(kFour, "time", "algbw", "busbw", "#wrong");
+  const std::string second_line = absl::StrFormat(kFour, "(us)", "(GB/s)", "(GB/s)", "");
+  absl::StrAppendFormat(&text, "# %12s %13s %9s %6s%s%s\n", "size", "count", "type", "op",
+                        first_line, first.pipelined ? first_line : "");
+  absl::StrAppendFormat(&text, "# %12s %13s %9s %6s%s%s\n", "(B)", "(elements)", "", "",
+                        second_line, first.pipelined ? second_line : "");
+  return text;
 }
 
 std::string SizeTableRow(const SizeRow& row, const Options& options) {
   const char* op = HasOperation(options.collective) ? options.op.c_str() : "-";
-  return absl::StrFormat("  %12d %13d %9s %6s %12.2f %10.3f %10.3f %8d\n", row.bytes,
-                         row.bytes / ElementSize(options.type), options.type, op, row.time_us,
-                         row.algbw_gbs, row.busbw_gbs, row.wrong);
+  std::string in_place;
+  if (row.in_place) {
+    in_place = TimingCells(*row.in_place);
+  } else if (row.pipelined) {
+    in_place = absl::StrFormat(" %12s %10s %10s %8s", "-", "-", "-", "-");
+  }
+  return absl::StrFormat("  %12d %13d %9s %6s%s%s\n", row.bytes,
+                         row.bytes / ElementSize(options.type), options.type, op, TimingCells(row),
+                         in_place);
 }
 
 std::string SizeTableEnd(const std::vector<SizeRow>& rows, const LaunchFacts& facts) {

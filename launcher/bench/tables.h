@@ -11,7 +11,8 @@
 // Results for people, and for programs. Pure.
 namespace dtrain::bench {
 
-std::string SizeTableHead(const Options& options);
+// `first` says how and where the sizes were measured.
+std::string SizeTableHead(const SizeRow& first, const Options& options);
 std::string SizeTableRow(const SizeRow& row, const Options& options);
 std::string SizeTableEnd(const std::vector<SizeRow>& rows, const LaunchFacts& facts);
 std::string SizesJson(const std::vector<SizeRow>& rows);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -33,10 +34,26 @@ double BusFactor(Kind kind) {
   }
 }
 
+double Gigabytes(size_t bytes, double seconds) {
+  return static_cast<double>(bytes) / 1e9 / seconds;
+}
+
+const char* TextOf(Memory memory) {
+  switch (memory) {
+    case Memory::kShared:
+      return "memory shared within a node";
+    case Memory::kDevice:
+      return "GPU memory";
+    default:
+      return "host memory";
+  }
+}
+
 // The table or the array, on rank 0; nothing elsewhere. Lines appear as they are known.
 class Report {
  public:
-  explicit Report(const Options& options) : options_(options), speaks_(dtrain_rank() == 0) {}
+  Report(const Options& options, Memory memory, Manner manner)
+      : options_(options), memory_(memory), manner_(manner), speaks_(dtrain_rank() == 0) {}
 
   void Begin() {
     if (!speaks_) return;
@@ -52,29 +69,38 @@ class Report {
                   "(GB/s)");
       return;
     }
-    std::printf("# dtrain-allreduce %s: %d rank%s, %s, %s of %s\n", dtrain_version(), ranks, many,
-                dtrain_backend(), NameOf(options_.kind), NameOf(options_.type));
-    std::printf("# %11s %13s %8s %6s %12s %9s %9s %7s\n", "size", "count", "type", "op", "time",
-                "algbw", "busbw", "wrong");
-    std::printf("# %11s %13s %8s %6s %12s %9s %9s\n", "(B)", "(elements)", "", "", "(us)", "(GB/s)",
-                "(GB/s)");
+    const bool pipelined = manner_ == Manner::kPipelined;
+    std::printf("# dtrain-allreduce %s: %d rank%s, %s, %s of %s in %s\n", dtrain_version(), ranks,
+                many, dtrain_backend(), NameOf(options_.kind), NameOf(options_.type),
+                TextOf(memory_));
+    std::printf(pipelined ? "# pipelined: the mean of calls back to back, over calls and ranks\n"
+                          : "# one call at a time: medians of the slowest rank's time\n");
+    if (pipelined) std::printf("# %43s%40s%40s\n", "", "out of place", "in place");
+    std::printf("# %11s %13s %8s %6s", "size", "count", "type", "op");
+    for (int i = 0; i < (pipelined ? 2 : 1); ++i) {
+      std::printf(" %12s %9s %9s %7s", "time", "algbw", "busbw", "wrong");
+    }
+    std::printf("\n# %11s %13s %8s %6s", "(B)", "(elements)", "", "");
+    for (int i = 0; i < (pipelined ? 2 : 1); ++i) {
+      std::printf(" %12s %9s %9s %7s", "(us)", "(GB/s)", "(GB/s)", "");
+    }
+    std::printf("\n");
     std::fflush(stdout);
   }
 
   void Add(const Row& row) {
     if (!speaks_) return;
-    const double algorithm = static_cast<double>(row.bytes) / 1e9 / row.seconds;
-    const double bus = algorithm * BusFactor(options_.kind);
     if (options_.json) {
-      std::printf(
-          "%s{\"bytes\": %zu, \"time_us\": %.3f, \"algbw_gbs\": %.6g, \"busbw_gbs\": %.6g, "
-          "\"wrong\": %" PRId64 "}\n",
-          Comma(), row.bytes, row.seconds * 1e6, algorithm, bus, row.wrong);
+      std::printf("%s{\"bytes\": %zu", Comma(), row.bytes);
+      AddJson("", row.bytes, row.timing);
+      if (row.in_place) AddJson("in_place_", row.bytes, *row.in_place);
+      std::printf(", \"manner\": \"%s\", \"memory\": \"%s\"}\n", NameOf(manner_), NameOf(memory_));
     } else {
-      std::printf("  %11zu %13zu %8s %6s %12.2f %9.3f %9.3f %7" PRId64 "\n", row.bytes,
-                  row.bytes / ElementBytes(options_.type), NameOf(options_.type),
-                  Reduces(options_.kind) ? NameOf(options_.op) : "-", row.seconds * 1e6, algorithm,
-                  bus, row.wrong);
+      std::printf("  %11zu %13zu %8s %6s", row.bytes, row.bytes / ElementBytes(options_.type),
+                  NameOf(options_.type), Reduces(options_.kind) ? NameOf(options_.op) : "-");
+      AddCells(row.bytes, row.timing);
+      if (row.in_place) AddCells(row.bytes, *row.in_place);
+      std::printf("\n");
     }
     std::fflush(stdout);
   }
@@ -102,6 +128,20 @@ class Report {
   }
 
  private:
+  void AddJson(const char* prefix, size_t bytes, const Timing& timing) const {
+    const double algorithm = Gigabytes(bytes, timing.seconds);
+    std::printf(
+        ", \"%stime_us\": %.3f, \"%salgbw_gbs\": %.6g, \"%sbusbw_gbs\": %.6g, \"%swrong\": "
+        "%" PRId64,
+        prefix, timing.seconds * 1e6, prefix, algorithm, prefix,
+        algorithm * BusFactor(options_.kind), prefix, timing.wrong);
+  }
+  void AddCells(size_t bytes, const Timing& timing) const {
+    const double algorithm = Gigabytes(bytes, timing.seconds);
+    std::printf(" %12.2f %9.3f %9.3f %7" PRId64, timing.seconds * 1e6, algorithm,
+                algorithm * BusFactor(options_.kind), timing.wrong);
+  }
+
   // At the beginning of a row, so that each has a whole line at once.
   const char* Comma() {
     const bool first = first_;
@@ -110,6 +150,8 @@ class Report {
   }
 
   const Options& options_;
+  const Memory memory_;
+  const Manner manner_;
   const bool speaks_;
   bool first_ = true;
 };
@@ -117,9 +159,23 @@ class Report {
 // kWrong: an element, or the sizes.
 enum class Verdict { kRight, kWrong, kFailed };
 
+bool OnNccl() { return std::strcmp(dtrain_backend(), "nccl") == 0; }
+
 Memory MemoryOf(const Options& options) {
   if (options.memory != Memory::kAuto) return options.memory;
-  return std::strcmp(dtrain_backend(), "nccl") == 0 ? Memory::kDevice : Memory::kPlain;
+  return OnNccl() ? Memory::kDevice : Memory::kPlain;
+}
+
+Manner MannerOf(const Options& options) {
+  if (options.manner != Manner::kAuto) return options.manner;
+  return OnNccl() && !options.in_place ? Manner::kPipelined : Manner::kLatency;
+}
+
+// Calls that travel as one are not what a table of sizes is about. Before dtrain_init.
+void TurnFusionOff() {
+  if (std::getenv("HOROVOD_FUSION_THRESHOLD") == nullptr) {
+    setenv("DTRAIN_FUSION_THRESHOLD", "0", /*overwrite=*/0);
+  }
 }
 
 // Every rank finds the same sizes, on which all agree; none when they may not be left out. False
@@ -162,8 +218,8 @@ Verdict RunSizes(const Options& options, Report& report) {
   int64_t wrong = 0;
   for (const size_t bytes : sizes) {
     Row row;
-    if (!bench.Measure(bytes, row)) return Verdict::kFailed;
-    wrong += row.wrong;
+    if (!bench.Measure(bytes, MannerOf(options), row)) return Verdict::kFailed;
+    wrong += row.timing.wrong + (row.in_place ? row.in_place->wrong : 0);
     report.Add(row);
   }
   report.End(wrong);
@@ -180,7 +236,7 @@ Verdict RunPairs(const Options& options, Report& report) {
 }
 
 Verdict Run(const Options& options) {
-  Report report(options);
+  Report report(options, MemoryOf(options), MannerOf(options));
   if (options.kind == Kind::kPairs) return RunPairs(options, report);
   switch (options.type) {
     case DTRAIN_INT32:
@@ -209,6 +265,7 @@ int Main(int argc, char** argv) {
     std::fputs(kUsage, stdout);
     return 0;
   }
+  TurnFusionOff();
   if (!Ok(dtrain_init(nullptr))) return 1;
   Verdict verdict = Verdict::kFailed;
   try {

@@ -25,22 +25,29 @@ dtrain bench does so, too, and draws the result.
                    p2p: latency and bandwidth from each rank to each other one; pairs take turns,
                    or, with more than 16 ranks, as many at a time as there can be without a rank
                    in two of them
-  --iterations N   timed runs per size (default: as many as fit in 0.2 s, at least 3)
-  --warmup N       runs before them (default 2)
+  --pipelined      time calls back to back, as nccl-tests does (default on NCCL); --pipelined=off:
+                   one call at a time, after a barrier (default on CPUs)
+  --iterations N   timed runs per size (default: 20 pipelined, else as many as fit in 0.2 s, at least 3)
+  --warmup N       runs before them (default: 5 pipelined, else 2)
   --type T         int32, int64, float16, bfloat16, float32 or float64 (default float32)
   --op O           sum, avg, min, max or prod (default sum)
   --alloc M        plain: memory of the process (default on CPUs); shared: dtrain_alloc;
                    device: GPU memory (default on NCCL)
-  --in-place       input and output are the same buffer
+  --in-place       input and output are the same buffer; one call at a time only, because a pipelined
+                   run measures both
   --check on|off   compare every element with the right result (default on)
   --fit            leave out sizes that the machines have no memory for, instead of failing
   --json           an array of objects, one a line, instead of the table
   --help           this text
 
-Rank 0 prints, per size: the median over the timed runs of the slowest rank's time, the algorithm
-bandwidth (size / time), the bus bandwidth (that times 2(n-1)/n for an all-reduce among n ranks,
-which a perfect ring keeps equal to the speed of the links) and the number of wrong elements on all
-ranks. Of an allgather, a reduce_scatter or an alltoall, the size is that of the larger buffer.
+Rank 0 prints, per size: the time, the algorithm bandwidth (size / time), the bus bandwidth (that
+times 2(n-1)/n for an all-reduce among n ranks, which a perfect ring keeps equal to the speed of the
+links) and the number of wrong elements on all ranks. The time is the median over the timed runs of
+the slowest rank's time or, pipelined, the mean over the timed runs and the ranks, out of place and
+in place. Of an allgather, a reduce_scatter or an alltoall, the size is that of the larger buffer.
+
+Small asynchronous all-reduces may travel as one. This program turns that off, unless
+DTRAIN_FUSION_THRESHOLD or HOROVOD_FUSION_THRESHOLD is set.
 
 Exit code: 0, 1 if an element was wrong on any rank or a call failed, 2 for a wrong command line.
 )";
@@ -66,6 +73,10 @@ constexpr std::pair<const char*, Memory> kMemories[] = {{"auto", Memory::kAuto},
                                                         {"plain", Memory::kPlain},
                                                         {"shared", Memory::kShared},
                                                         {"device", Memory::kDevice}};
+constexpr std::pair<const char*, Manner> kPipelined[] = {{"on", Manner::kPipelined},
+                                                         {"off", Manner::kLatency}};
+constexpr std::pair<const char*, Manner> kManners[] = {
+    {"auto", Manner::kAuto}, {"latency", Manner::kLatency}, {"pipelined", Manner::kPipelined}};
 constexpr std::pair<const char*, bool> kSwitch[] = {{"on", true}, {"off", false}};
 
 template <typename T, size_t N>
@@ -135,7 +146,8 @@ std::optional<bool> Set(Options& options, std::string_view name, std::string_vie
   }
   if (name == "--collective") return Choose(value, kKinds, options.kind);
   if (name == "--iterations") return ParseCount(value, 1, options.iterations.emplace(1));
-  if (name == "--warmup") return ParseCount(value, 0, options.warmup);
+  if (name == "--warmup") return ParseCount(value, 0, options.warmup.emplace(0));
+  if (name == "--pipelined") return Choose(value, kPipelined, options.manner);
   if (name == "--type") return Choose(value, kTypes, options.type);
   if (name == "--op") return Choose(value, kOps, options.op);
   if (name == "--alloc") return Choose(value, kMemories, options.memory);
@@ -148,6 +160,10 @@ bool SetSwitch(Options& options, std::string_view name) {
   if (name == "--json") return options.json = true;
   if (name == "--fit") return options.fit = true;
   if (name == "--in-place") return options.in_place = true;
+  if (name == "--pipelined") {
+    options.manner = Manner::kPipelined;
+    return true;
+  }
   return false;
 }
 
@@ -157,6 +173,9 @@ std::optional<std::string> Contradiction(const Options& options) {
   if (options.op == DTRAIN_AVG && integer) return "--op avg needs a float type";
   if (options.in_place && options.kind != Kind::kAllreduce) {
     return "--in-place is for --collective allreduce";
+  }
+  if (options.in_place && options.manner == Manner::kPipelined) {
+    return "--in-place and --pipelined contradict: a pipelined run measures both";
   }
   return std::nullopt;
 }
@@ -200,6 +219,8 @@ std::vector<size_t> SizesOf(const Options& options) {
 }
 
 const char* NameOf(Kind kind) { return Named(kind, kKinds); }
+const char* NameOf(Memory memory) { return Named(memory, kMemories); }
+const char* NameOf(Manner manner) { return Named(manner, kManners); }
 const char* NameOf(dtrain_type type) { return Named(type, kTypes); }
 const char* NameOf(dtrain_op op) { return Named(op, kOps); }
 

@@ -13,6 +13,13 @@ namespace dtrain::allreduce {
 
 enum class Kind { kAllreduce, kBroadcast, kAllgather, kReduceScatter, kAlltoall, kReduce, kPairs };
 
+// How a size is timed.
+enum class Manner {
+  kAuto,      // kPipelined when the job runs on NCCL, else kLatency
+  kLatency,   // a barrier before each call; median of the slowest rank's time
+  kPipelined  // as nccl-tests: calls back to back; mean over calls and ranks
+};
+
 // What the buffers are made of.
 enum class Memory {
   kAuto,    // kDevice when the job runs on NCCL, else kPlain
@@ -27,8 +34,9 @@ struct Options {
   size_t min_bytes = 4;
   size_t max_bytes = size_t{64} << 20;
   size_t factor = 2;              // from one size to the next
-  std::optional<int> iterations;  // timed ones; by default as many as fit in a while
-  int warmup = 2;
+  std::optional<int> iterations;  // timed ones; by default 20, or as many as fit in a while
+  std::optional<int> warmup;      // by default 5 when pipelined, else 2
+  Manner manner = Manner::kAuto;
   dtrain_type type = DTRAIN_FLOAT32;
   dtrain_op op = DTRAIN_SUM;
   Memory memory = Memory::kAuto;
@@ -48,6 +56,8 @@ std::variant<Options, std::string> ParseOptions(int argc, char** argv);
 std::vector<size_t> SizesOf(const Options& options);
 
 const char* NameOf(Kind kind);
+const char* NameOf(Memory memory);
+const char* NameOf(Manner manner);
 const char* NameOf(dtrain_type type);
 const char* NameOf(dtrain_op op);
 size_t ElementBytes(dtrain_type type);

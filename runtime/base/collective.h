@@ -19,7 +19,7 @@ namespace dtrain::runtime {
 //   kBroadcast     -                  count               in place: output is the buffer, from root
 //   kAllgather     count              size * count
 //   kReduceScatter size * count       count               rank r gets block r
-//   kAlltoall      size * count       size * count        block r goes to rank r
+//   kAlltoall      size * count       size * count        block r goes to rank r; see `counts`
 //   kReduce        count              count               output only on root, else may be null
 struct Collective {
   // Numbers are those of TimelineKind (common/page/worker_page.h).
@@ -43,6 +43,9 @@ struct Collective {
   int root = 0;
   void* stream = nullptr;  // a cudaStream_t, for device buffers
   uint32_t name = 0;       // NameHash of the caller's name for it; 0: none
+  // Of an all-to-all whose blocks differ in length, size * size: element [i * size + j] is how many
+  // elements rank i has for rank j. `count` is the most of them. The same on all ranks.
+  const uint64_t* counts = nullptr;
 };
 
 // Where the time of one collective went, nanoseconds. What a communicator cannot tell, or what

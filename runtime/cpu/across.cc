@@ -95,6 +95,10 @@ MaybeError Across::Run(Work& work) {
   const size_t step = ChunkCount(work);
   const bool empty = work.is(Kind::kBarrier) || work.what.count == 0;
   const size_t chunks = empty ? 1 : (work.what.count + step - 1) / step;
+  unequal_.reset();
+  if (work.what.counts != nullptr) {
+    unequal_.emplace(work.what, size_, places_.here()[static_cast<size_t>(places_.local)]);
+  }
   if (MaybeError error = Enter(work)) return error;
   if (places_.local_size() == 1 && TravelsWithGreeting(work)) return RunAlone(work);
   MaybeError error = RunChunks(work, chunks, step);
@@ -228,7 +232,7 @@ void Across::StartMessages(Work& work, const Chunk& chunk) {
     case Kind::kReduceScatter:
     case Kind::kAllgather:
     case Kind::kAlltoall:
-      return StartBlocks(work, chunk);
+      return unequal_ ? StartUnequal(work, chunk) : StartBlocks(work, chunk);
     case Kind::kBarrier:
       return;
   }

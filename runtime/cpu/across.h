@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "runtime/cpu/blocks.h"
 #include "runtime/cpu/inputs.h"
 #include "runtime/cpu/meeting.h"
 #include "runtime/cpu/places.h"
@@ -59,6 +61,12 @@ class Across {
   void TakeGathered(Work& work, const Chunk& chunk);
   void TakeBlocks(Work& work, const Chunk& chunk);
 
+  // An all-to-all whose blocks differ in length, which lie in the lane without gaps: unequal.cc.
+  size_t BytesBetween(const Work& work, const Chunk& chunk, int from, int to) const;
+  void FillUnequal(Work& work, const Chunk& chunk);
+  void StartUnequal(Work& work, const Chunk& chunk);
+  void TakeUnequal(Work& work, const Chunk& chunk);
+
   // By leaders: the first messages of a chunk; what follows once they are there; the end.
   MaybeError Start(Work& work, const Chunk& chunk);
   MaybeError Greet(Work& work, const Chunk& chunk);
@@ -94,6 +102,7 @@ class Across {
   const int nodes_;
   const int size_;
   Inputs inputs_;
+  std::optional<Blocks> unequal_;  // of the current collective, where they differ in length
   std::unique_ptr<Greetings> greetings_;
   Flight flights_[LocalGroup::kLanes];
   uint64_t next_chunk_ = 0;  // of this node; others may have used fewer

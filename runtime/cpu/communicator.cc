@@ -15,12 +15,21 @@ using Kind = Collective::Kind;
 
 constexpr std::chrono::milliseconds kLook{50};
 
-size_t InputBytes(const Collective& what, size_t size) {
+// With blocks of different lengths: elements [first], [first + step] and so on of its counts.
+size_t BytesOfBlocks(const Collective& what, size_t size, size_t first, size_t step) {
+  size_t elements = 0;
+  for (size_t i = 0; i < size; ++i) elements += what.counts[first + i * step];
+  return elements * WidthOf(what.type);
+}
+
+size_t InputBytes(const Collective& what, size_t size, size_t rank) {
+  if (what.counts != nullptr) return BytesOfBlocks(what, size, rank * size, 1);
   const bool blocks = what.kind == Kind::kReduceScatter || what.kind == Kind::kAlltoall;
   return what.count * WidthOf(what.type) * (blocks ? size : 1);
 }
 
-size_t OutputBytes(const Collective& what, size_t size) {
+size_t OutputBytes(const Collective& what, size_t size, size_t rank) {
+  if (what.counts != nullptr) return BytesOfBlocks(what, size, rank, size);
   const bool blocks = what.kind == Kind::kAllgather || what.kind == Kind::kAlltoall;
   return what.count * WidthOf(what.type) * (blocks ? size : 1);
 }
@@ -94,7 +103,7 @@ CpuCommunicator::~CpuCommunicator() {
 }
 
 Descriptor CpuCommunicator::Describe(const Collective& what) const {
-  const auto size = static_cast<size_t>(size_);
+  const auto size = static_cast<size_t>(size_), rank = static_cast<size_t>(rank_);
   Descriptor request{};
   request.number = static_cast<uint32_t>(what.number);
   request.name = what.name;
@@ -107,10 +116,10 @@ Descriptor CpuCommunicator::Describe(const Collective& what) const {
   request.at.output = reinterpret_cast<uint64_t>(what.output);
   request.at.input_at = request.at.output_at = Descriptor::kElsewhere;
   if (arena_ == nullptr) return request;
-  if (const auto at = arena_->Find(what.input, InputBytes(what, size))) {
+  if (const auto at = arena_->Find(what.input, InputBytes(what, size, rank))) {
     request.at.input_at = static_cast<int64_t>(*at);
   }
-  if (const auto at = arena_->Find(what.output, OutputBytes(what, size))) {
+  if (const auto at = arena_->Find(what.output, OutputBytes(what, size, rank))) {
     request.at.output_at = static_cast<int64_t>(*at);
   }
   return request;

@@ -27,7 +27,7 @@ MaybeError Across::Fill(Work& work, const Chunk& chunk) {
            work.input() + chunk.at * work.width(), bytes);
       return std::nullopt;
     case Kind::kAlltoall:
-      FillBlocks(work, chunk);
+      unequal_ ? FillUnequal(work, chunk) : FillBlocks(work, chunk);
       return std::nullopt;
     case Kind::kBarrier:
       return std::nullopt;
@@ -166,7 +166,7 @@ void Across::Take(Work& work, const Chunk& chunk) {
     case Kind::kAllgather:
       return TakeGathered(work, chunk);
     case Kind::kAlltoall:
-      return TakeBlocks(work, chunk);
+      return unequal_ ? TakeUnequal(work, chunk) : TakeBlocks(work, chunk);
     case Kind::kBarrier:
       return;
   }

@@ -78,6 +78,7 @@ MaybeError Within::Staged(Work& work, bool entered) {
   entered_ = entered;
   if (work.is(Kind::kAllreduce)) return StagedAllreduce(work);
   const size_t step = StagedCount(work);
+  const Blocks blocks(work.what, size_, mine_);
   for (size_t at = 0; at < work.what.count; at += step, ++turn_) {
     const size_t n = std::min(step, work.what.count - at);
     MaybeError error;
@@ -92,7 +93,7 @@ MaybeError Within::Staged(Work& work, bool entered) {
         error = StagedReduceScatter(work, at, n);
         break;
       case Kind::kAlltoall:
-        error = StagedAlltoall(work, at, n);
+        error = StagedAlltoall(work, blocks, at, n);
         break;
       case Kind::kReduce:
         error = StagedReduce(work, at, n);
@@ -150,19 +151,14 @@ MaybeError Within::StagedAllgather(Work& work, size_t at, size_t n) {
   return std::nullopt;
 }
 
-void Within::PutBlocks(const Work& work, size_t at, size_t n) {
+MaybeError Within::StagedReduceScatter(Work& work, size_t at, size_t n) {
   const size_t width = work.width();
   for (int i = 0; i < size_; ++i) {
     const auto block = static_cast<size_t>(i);
     Copy(work, Slot(mine_) + block * n * width,
          work.input() + (block * work.what.count + at) * width, n * width);
   }
-}
-
-MaybeError Within::StagedReduceScatter(Work& work, size_t at, size_t n) {
-  PutBlocks(work, at, n);
   if (MaybeError error = Meet(work)) return error;
-  const size_t width = work.width();
   for (int i = 0; i < size_; ++i) {
     from_[static_cast<size_t>(i)] = Slot(i) + static_cast<size_t>(mine_) * n * width;
   }
@@ -170,14 +166,16 @@ MaybeError Within::StagedReduceScatter(Work& work, size_t at, size_t n) {
   return std::nullopt;
 }
 
-MaybeError Within::StagedAlltoall(Work& work, size_t at, size_t n) {
-  PutBlocks(work, at, n);
-  if (MaybeError error = Meet(work)) return error;
+MaybeError Within::StagedAlltoall(Work& work, const Blocks& blocks, size_t at, size_t n) {
   const size_t width = work.width();
   for (int i = 0; i < size_; ++i) {
-    const size_t block = static_cast<size_t>(i) * work.what.count;
-    Copy(work, work.output() + (block + at) * width,
-         Slot(i) + static_cast<size_t>(mine_) * n * width, n * width);
+    Copy(work, Slot(mine_) + static_cast<size_t>(i) * n * width,
+         work.input() + (blocks.InInput(i) + at) * width, blocks.Part(mine_, i, at, n) * width);
+  }
+  if (MaybeError error = Meet(work)) return error;
+  for (int i = 0; i < size_; ++i) {
+    Copy(work, work.output() + (blocks.InOutput(i) + at) * width,
+         Slot(i) + static_cast<size_t>(mine_) * n * width, blocks.Part(i, mine_, at, n) * width);
   }
   return std::nullopt;
 }
@@ -186,7 +184,8 @@ MaybeError Within::StagedAlltoall(Work& work, size_t at, size_t n) {
 
 // What the others may read while this rank is busy must stay as it is until all are done.
 void Within::ShowDirectBuffers(Work& work, bool large) {
-  const bool in_place = work.what.input == work.what.output;
+  // Buffers without elements may be in the same place, too.
+  const bool in_place = work.what.counts == nullptr && work.what.input == work.what.output;
   if (work.is(Kind::kAlltoall) && in_place && !large) {
     work.request.at.input_at = Descriptor::kElsewhere;
   } else if (work.is(Kind::kAlltoall) && in_place) {
@@ -322,8 +321,8 @@ MaybeError Within::DirectReduce(Work& work) {
 }
 
 MaybeError Within::DirectMoves(Work& work) {
-  const size_t bytes = work.bytes();
-  const auto mine = static_cast<size_t>(mine_);
+  const size_t bytes = work.bytes(), width = work.width();
+  const Blocks blocks(work.what, size_, mine_);
   MaybeError error;
   for (int step = 0; step < size_ && !error; ++step) {
     const int i = (mine_ + step) % size_;
@@ -331,7 +330,9 @@ MaybeError Within::DirectMoves(Work& work) {
     if (work.is(Kind::kAllgather)) {
       error = inputs_.CopyInput(work, i, 0, bytes, work.output() + block);
     } else if (work.is(Kind::kAlltoall)) {
-      error = inputs_.CopyInput(work, i, mine * bytes, bytes, work.output() + block);
+      error =
+          inputs_.CopyInput(work, i, blocks.InInputOf(i) * width, blocks.Length(i, mine_) * width,
+                            work.output() + blocks.InOutput(i) * width);
     } else if (i == work.what.root && i != mine_) {
       error = inputs_.CopyOutput(work, i, 0, bytes, work.output());
     }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "runtime/cpu/blocks.h"
 #include "runtime/cpu/inputs.h"
 #include "runtime/cpu/places.h"
 #include "runtime/cpu/work.h"
@@ -30,10 +31,9 @@ class Within {
   MaybeError StagedBroadcast(Work& work, size_t at, size_t n);
   MaybeError StagedAllgather(Work& work, size_t at, size_t n);
   MaybeError StagedReduceScatter(Work& work, size_t at, size_t n);
-  MaybeError StagedAlltoall(Work& work, size_t at, size_t n);
+  MaybeError StagedAlltoall(Work& work, const Blocks& blocks, size_t at, size_t n);
   MaybeError StagedReduce(Work& work, size_t at, size_t n);
   size_t StagedCount(const Work& work) const;
-  void PutBlocks(const Work& work, size_t at, size_t n);
   // Waits for all; the first time in a collective, compares what they ask for too.
   MaybeError Meet(Work& work);
   MaybeError ReduceSlice(Work& work, size_t n);

@@ -39,6 +39,10 @@ const char* ChoiceText(BackendChoice choice) {
   return "?";
 }
 
+std::string NameOf(const Group& group) {
+  return group.id == 0 ? "" : "the group of ranks " + MembersText(group);
+}
+
 }  // namespace
 
 std::string EncodeHello(const Hello& hello) {
@@ -101,9 +105,12 @@ Result<std::unique_ptr<Communicator>> Backend::MakeCpu(Bootstrap& bootstrap, Dea
 }
 
 Result<std::unique_ptr<DeviceCommunicator>> Backend::MakeDevice(Bootstrap& bootstrap,
-                                                                Communicator* control,
+                                                                const Group& group,
                                                                 Deadline deadline) {
-  auto made = NcclCommunicator::Make(bootstrap, control, nccl_, on_failure_, deadline);
+  NcclOptions options = nccl_;
+  options.group = NameOf(group);
+  auto made =
+      NcclCommunicator::Make(bootstrap, group.communicator.get(), options, on_failure_, deadline);
   if (made.ok()) return std::unique_ptr<DeviceCommunicator>(std::move(*made));
   return Error{made.error().code, made.error().message + " (DTRAIN_BACKEND=cpu does without GPUs)"};
 }
@@ -114,9 +121,9 @@ bool Backend::Splits(const DeviceCommunicator& world) const {
 
 std::unique_ptr<DeviceCommunicator> Backend::Split(DeviceCommunicator& world, const Group& group,
                                                    Deadline deadline, MaybeError& error) {
-  return static_cast<NcclCommunicator&>(world).Split(static_cast<int>(group.id & 0x7fffffff),
-                                                     group.rank, group.rank, group.size,
-                                                     group.communicator.get(), deadline, error);
+  return static_cast<NcclCommunicator&>(world).Split(
+      static_cast<int>(group.id & 0x7fffffff), group.rank,
+      {group.rank, group.size, group.communicator.get(), NameOf(group)}, deadline, error);
 }
 
 MaybeError Backend::Open(DeviceCommunicator& part) {

@@ -50,9 +50,9 @@ class Backend {
   // Collective over the ranks of `bootstrap`; null for one alone. The job's own comes before its
   // groups'.
   Result<std::unique_ptr<Communicator>> MakeCpu(Bootstrap& bootstrap, Deadline deadline);
-  // Likewise; `control` is what MakeCpu has made for the same ranks.
-  Result<std::unique_ptr<DeviceCommunicator>> MakeDevice(Bootstrap& bootstrap,
-                                                         Communicator* control, Deadline deadline);
+  // Likewise, for a group that has what MakeCpu made.
+  Result<std::unique_ptr<DeviceCommunicator>> MakeDevice(Bootstrap& bootstrap, const Group& group,
+                                                         Deadline deadline);
 
   // Whether the job's communicator makes those of its groups. The same on every rank.
   bool Splits(const DeviceCommunicator& world) const;

@@ -150,9 +150,12 @@ Error Executor::Break(const Operation& operation, Error error) {
         "; another rank is stopped or late, or waits in another call "
         "(DTRAIN_COLLECTIVE_TIMEOUT_SECONDS sets how long to wait)";
   }
-  const std::string opening = Describe(Negotiator::Opening());
-  if (text.find(opening) != std::string::npos) {
-    text += "; '" + opening + "' is how asynchronous collectives and dtrain_join begin";
+  for (const auto& [opening, who] :
+       {std::pair(Negotiator::Opening(), "asynchronous collectives and dtrain_join begin"),
+        std::pair(Negotiator::CallOpening(), "blocking collectives on GPUs begin")}) {
+    const std::string described = Describe(opening);
+    if (text.find(described) == std::string::npos) continue;
+    text += "; '" + described + "' is how " + who;
   }
   SetBroken(located);
   return located;

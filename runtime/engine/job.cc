@@ -156,7 +156,7 @@ MaybeError Job::Connect(class Bootstrap& bootstrap, bool nccl, CpuOptions cpu, N
 // All ranks of the job are in here, each for its own group, or for none.
 MaybeError Job::ConnectDevice(Group& group, Deadline deadline) {
   const auto make = [&](class Bootstrap& bootstrap) -> MaybeError {
-    auto made = backend_->MakeDevice(bootstrap, group.communicator.get(), deadline);
+    auto made = backend_->MakeDevice(bootstrap, group, deadline);
     if (!made.ok()) return made.error();
     group.device = std::move(*made);
     return std::nullopt;

@@ -20,23 +20,27 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
   return hash ^ (hash >> 29);
 }
 
+uint64_t HashOf(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return Mix(hash, text.size());
+}
+
 }  // namespace
 
 uint64_t KeyOf(std::string_view name, uint64_t ordinal) {
   // Those with and without a name must not meet: one has the highest bit, the other has not.
   constexpr uint64_t kNamed = uint64_t{1} << 63;
   if (name.empty()) return ordinal & ~kNamed;
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return Mix(hash, name.size()) | kNamed;
+  return HashOf(name) | kNamed;
 }
 
-uint64_t SignatureOf(const Collective& what) {
+uint64_t SignatureOf(const Collective& what, std::string_view shape) {
   uint64_t hash = Mix(0, static_cast<uint64_t>(what.kind));
   hash = Mix(hash, static_cast<uint64_t>(what.type));
   hash = Mix(hash, static_cast<uint64_t>(what.op));
   hash = Mix(hash, static_cast<uint64_t>(what.root));
-  return Mix(hash, what.count);
+  return Mix(Mix(hash, what.count), HashOf(shape));
 }
 
 std::vector<int32_t> MakeOffer(std::span<const Pending> pending, bool direct) {

@@ -24,8 +24,8 @@ struct Pending {
 
 // Of the collective called `name`; of the `ordinal`-th of the group's without one when it is empty.
 uint64_t KeyOf(std::string_view name, uint64_t ordinal);
-// Kind, type, operation, root and count.
-uint64_t SignatureOf(const Collective& what);
+// Kind, type, operation, root and count, and the caller's own text on its arrays.
+uint64_t SignatureOf(const Collective& what, std::string_view shape);
 
 // ---- The common case: all ranks have made them in the same order ----
 //

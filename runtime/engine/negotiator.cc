@@ -55,6 +55,12 @@ Collective Negotiator::Opening() {
   return what;
 }
 
+Collective Negotiator::CallOpening() {
+  Collective what = Opening();
+  what.count = kCallWords;
+  return what;
+}
+
 MaybeError Negotiator::RunOwn(Group& group, Collective what, Spent& spent) {
   what.number = group.next_run++;
   return group.communicator->Run(what, env_.collective_timeout, spent);
@@ -89,7 +95,11 @@ Result<Matches> Negotiator::ExchangeLists(Group& group, const PendingList& mine,
 
 Result<std::string> Negotiator::ExchangeStatements(Group& group, const Operation* mine) {
   std::vector<int64_t> words(kStatementWords), all;
-  mine != nullptr ? PackStatement(mine->what, mine->name, words.data()) : PackJoined(words.data());
+  if (mine != nullptr) {
+    PackStatement(mine->what, mine->name, mine->shape, words.data());
+  } else {
+    PackJoined(words.data());
+  }
   Spent spent;
   if (MaybeError error = RunOwn(group, Gather(words, all, group.size), spent)) return *error;
   return DescribeDisagreement(all);
@@ -171,13 +181,9 @@ Result<Negotiator::Verdict> Negotiator::GiveUp(Group& group, const std::vector<O
 Result<bool> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent& spent) {
   if (group.size == 1) return mine.direct;
   // Nobody else's call of this number has this key unless it is the same.
-  const Pending pending{mine.number, SignatureOf(mine.what)};
+  const Pending pending{mine.number, SignatureOf(mine.what, mine.shape)};
   std::vector<int32_t> words = MakeCall(pending, mine.direct);
-  Collective what;
-  what.kind = Collective::Kind::kAllreduce;
-  what.count = words.size();
-  what.type = DTRAIN_INT32;
-  what.op = DTRAIN_MIN;
+  Collective what = CallOpening();
   what.input = words.data();
   what.output = words.data();
   if (MaybeError error = RunOwn(group, what, spent)) return *error;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/page/worker_page.h"
 #include "runtime/base/collective.h"
@@ -18,8 +19,11 @@ namespace dtrain::runtime {
 struct Operation {
   Group* group = nullptr;
   Collective what;
-  std::string name;  // of the program's own, or empty
-  Pending pending;   // of an asynchronous one: by what the other ranks' are found
+  std::string name;              // of the program's own, or empty
+  std::string shape;             // what else must be the same on all ranks, or empty
+  bool part = false;             // DTRAIN_PART
+  std::vector<uint64_t> counts;  // where `what` points to them
+  Pending pending;               // of an asynchronous one: by what the other ranks' are found
   std::chrono::steady_clock::time_point added{};
   uint64_t number = 0;  // among those of its group; given by the executor
 

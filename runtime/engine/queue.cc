@@ -49,7 +49,8 @@ Result<dtrain_handle> Queue::Add(Operation operation) {
   if (MaybeError error = StartThread()) return *error;
   Group& group = *operation.group;
   const bool named = !operation.name.empty();
-  operation.pending = {KeyOf(operation.name, group.next_unnamed), SignatureOf(operation.what)};
+  operation.pending = {KeyOf(operation.name, group.next_unnamed),
+                       SignatureOf(operation.what, operation.shape)};
   if (!keys_.emplace(group.id, operation.pending.key).second) {
     return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
                  "a collective named \"" + Printable(operation.name) +
@@ -57,8 +58,10 @@ Result<dtrain_handle> Queue::Add(Operation operation) {
   }
   if (!named) ++group.next_unnamed;
   operation.added = std::chrono::steady_clock::now();
-  several_call_ |= caller_ != std::thread::id() && caller_ != std::this_thread::get_id();
-  caller_ = std::this_thread::get_id();
+  if (!operation.part) {
+    several_call_ |= caller_ != std::thread::id() && caller_ != std::this_thread::get_id();
+    caller_ = std::this_thread::get_id();
+  }
 
   auto entry = std::make_unique<Entry>();
   entry->operation = std::move(operation);
@@ -152,7 +155,7 @@ size_t Queue::CountReady(bool& complete) const {
   const Group* group = waiting_.front()->operation.group;
   for (const Entry* entry : waiting_) {
     const Operation& operation = entry->operation;
-    if (operation.what.kind != Collective::Kind::kAllreduce || operation.group != group) {
+    if (!MayGather(operation) || operation.group != group) {
       complete = true;  // it has to run behind them
       break;
     }
@@ -165,13 +168,15 @@ size_t Queue::CountReady(bool& complete) const {
   return count;
 }
 
-bool Queue::MayFuse(const Operation& operation) const {
-  return threshold_ > 0 && operation.what.kind == Collective::Kind::kAllreduce;
+// Also where nothing is fused, it pays to agree with the other ranks on several operations at once.
+bool Queue::MayGather(const Operation& operation) const {
+  if (threshold_ == 0 || operation.part) return false;
+  return operation.what.kind == Collective::Kind::kAllreduce || !operation.on_device();
 }
 
 void Queue::Gather(std::unique_lock<std::mutex>& lock) {
   const Entry& front = *waiting_.front();
-  if (!MayFuse(front.operation)) return;
+  if (!MayGather(front.operation)) return;
   work_.wait_until(lock, front.operation.added + cycle_time_, [&] {
     if (awaited_ > 0 || running_ || stopping_ || waiting_.empty()) return true;
     bool complete = false;
@@ -209,7 +214,7 @@ void Queue::RunFront(std::unique_lock<std::mutex>& lock, bool waits) {
 // While calls come, the thread looks once per cycle by itself: waking it for each of them would
 // cost more than most of them do, in particular where the program waits for it right away.
 bool Queue::ShouldWake(const Operation& operation) const {
-  if (asleep_ || cycle_time_.count() == 0 || !MayFuse(operation)) return true;
+  if (asleep_ || cycle_time_.count() == 0 || !MayGather(operation)) return true;
   const size_t bytes = operation.what.count * ElementSize(operation.what.type);
   return bytes > kLargestFused || waiting_.size() + 1 >= kMostOffered;
 }

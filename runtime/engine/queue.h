@@ -67,7 +67,7 @@ class Queue {
   MaybeError StartThread();
   // Lets the front of the queue wait a little for more that may run with it.
   void Gather(std::unique_lock<std::mutex>& lock);
-  // From the front, how many all-reduces of one group, and whether more could still join them.
+  // From the front, how many of one group, and whether more could still join them.
   size_t CountReady(bool& complete) const;
   // A round for the group at the front of the queue; `lock` is free meanwhile. `waits`: the calling
   // thread does nothing else before one of them is done.
@@ -75,7 +75,7 @@ class Queue {
   // After a round in which no operation was pending on all ranks: until there is another one here,
   // or for a moment, as another rank may have another one.
   void Pause(std::unique_lock<std::mutex>& lock);
-  bool MayFuse(const Operation& operation) const;
+  bool MayGather(const Operation& operation) const;
   void SetDone(Operation& operation, const MaybeError& error);
   template <typename IsDone>
   void RunUntil(std::unique_lock<std::mutex>& lock, IsDone is_done);

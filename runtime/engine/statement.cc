@@ -27,13 +27,30 @@ std::string RankList(const std::vector<size_t>& ranks) {
   return text;
 }
 
+void PackText(std::string_view whole, size_t room, int64_t* words) {
+  room *= sizeof(int64_t);
+  std::string text(whole);
+  if (text.size() > room) text = "..." + text.substr(text.size() - room + 3);
+  text.resize(room);
+  std::memcpy(words, text.data(), room);
+}
+
+std::string UnpackText(const int64_t* words, size_t room) {
+  std::string text(reinterpret_cast<const char*>(words), room * sizeof(int64_t));
+  return Printable(text.substr(0, text.find('\0')));
+}
+
 std::string StatementText(const int64_t* words) {
   if (words[0] == kJoined) return "dtrain_join, which goes along with sums and averages only";
-  char name[(kStatementWords - kDescriptionWords) * sizeof(int64_t) + 1] = "";
-  std::memcpy(name, words + kDescriptionWords, sizeof(name) - 1);
   const auto known = UnpackDescription(words);
-  const std::string what = known ? Describe(*known) : "an unknown collective";
-  return name[0] == '\0' ? what : what + " \"" + Printable(name) + "\"";
+  std::string text = known ? Describe(*known) : "an unknown collective";
+  words += kDescriptionWords;
+  const std::string name = UnpackText(words, kNameWords);
+  // Its first word tells shapes apart that were cut.
+  const std::string shape = UnpackText(words + kNameWords + 1, kShapeWords - 1);
+  if (!shape.empty()) text += " of shape " + shape;
+  if (!name.empty()) text += " \"" + name + "\"";
+  return text;
 }
 
 }  // namespace
@@ -65,13 +82,14 @@ std::optional<Collective> UnpackDescription(const int64_t* words) {
 
 void PackJoined(int64_t* words) { std::fill_n(words, kDescriptionWords, kJoined); }
 
-void PackStatement(const Collective& what, std::string_view name, int64_t* words) {
-  constexpr size_t kRoom = (kStatementWords - kDescriptionWords) * sizeof(int64_t);
+void PackStatement(const Collective& what, std::string_view name, std::string_view shape,
+                   int64_t* words) {
   PackDescription(what, words);
-  std::string text(name);
-  if (text.size() > kRoom) text = "..." + text.substr(text.size() - kRoom + 3);
-  text.resize(kRoom);
-  std::memcpy(words + kDescriptionWords, text.data(), kRoom);
+  words += kDescriptionWords;
+  PackText(name, kNameWords, words);
+  words += kNameWords;
+  words[0] = NameHash(shape);
+  PackText(shape, kShapeWords - 1, words + 1);
 }
 
 std::string DescribeDisagreement(const std::vector<int64_t>& statements) {

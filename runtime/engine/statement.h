@@ -22,10 +22,12 @@ std::optional<Collective> UnpackDescription(const int64_t* words);
 // In place of one, by a rank that is in dtrain_join: less than any.
 void PackJoined(int64_t* words);
 
-// A description and the name that the caller gave, to tell who differs. Of a name that is too long,
-// the end.
-constexpr size_t kStatementWords = kDescriptionWords + 16;
-void PackStatement(const Collective& what, std::string_view name, int64_t* words);
+// A description, and the name and the shape that the caller gave, to tell who differs. Of a text
+// that is too long, the end.
+constexpr size_t kNameWords = 16, kShapeWords = 9;
+constexpr size_t kStatementWords = kDescriptionWords + kNameWords + kShapeWords;
+void PackStatement(const Collective& what, std::string_view name, std::string_view shape,
+                   int64_t* words);
 // By rank; one sentence that names ranks and what each of them asked for.
 std::string DescribeDisagreement(const std::vector<int64_t>& statements);
 

@@ -41,10 +41,11 @@ int64_t NanosOf(steady_clock::time_point time) {
 }  // namespace
 
 NcclHandle::NcclHandle(std::shared_ptr<Session> session, std::string me, Communicator* control,
-                       bool fine)
+                       std::string group, bool fine)
     : session_(std::move(session)),
       me_(std::move(me)),
       control_(control),
+      group_(std::move(group)),
       fine_(fine),
       events_(std::make_shared<EventPool>(session_->libraries().cuda, session_->device())) {}
 
@@ -261,7 +262,10 @@ MaybeError NcclHandle::Land() {
 
 MaybeError NcclHandle::Look() {
   if (Communicator* const control = control_.load()) {
-    if (MaybeError news = control->Look()) return news;
+    if (MaybeError news = control->Look()) {
+      if (!group_.empty()) news->message = "among " + group_ + ": " + news->message;
+      return news;
+    }
   }
   int code = abi::kNcclSuccess;
   {

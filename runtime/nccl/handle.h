@@ -28,7 +28,9 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
 
   // `me` is "rank 1 (host b)". `control`, where its ranks agree on things, may be null; its
   // failures are this one's. `fine`: the ends of collectives are wanted to the millisecond.
-  NcclHandle(std::shared_ptr<Session> session, std::string me, Communicator* control, bool fine);
+  // `group` is "the group of ranks 2, 1", by which its texts count them; empty for the job's ranks.
+  NcclHandle(std::shared_ptr<Session> session, std::string me, Communicator* control,
+             std::string group, bool fine);
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
@@ -111,6 +113,7 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   const std::shared_ptr<Session> session_;
   const std::string me_;
   std::atomic<Communicator*> control_;
+  const std::string group_;
   const bool fine_;
   const std::shared_ptr<EventPool> events_;
   abi::CuStream stream_ = nullptr, capturing_ = nullptr;  // the second for graphs

@@ -180,7 +180,8 @@ MaybeError NcclCommunicator::Connect(const std::vector<Member>& members, Communi
     return Error{DTRAIN_ERROR_INTERNAL, "rank 0 sent no unique id of NCCL"};
   }
   std::memcpy(id.internal, members[0].unique_id.data(), sizeof(id.internal));
-  handle_ = std::make_shared<NcclHandle>(session_, me, control, options_.fine_times);
+  handle_ =
+      std::make_shared<NcclHandle>(session_, me, control, options_.group, options_.fine_times);
   staging_ = std::make_unique<Staging>(handle_);
   const auto limit = options_.init_timeout + size_ * options_.init_timeout_per_rank;
   const Deadline end = std::min(deadline, steady_clock::now() + limit);
@@ -198,12 +199,15 @@ bool NcclCommunicator::CanSplit() const {
   return nccl.split != nullptr && nccl.version >= kSoundSplit;
 }
 
-std::unique_ptr<NcclCommunicator> NcclCommunicator::Split(int color, int key, int rank, int size,
-                                                          Communicator* control, Deadline deadline,
-                                                          MaybeError& error) {
-  std::unique_ptr<NcclCommunicator> part(new NcclCommunicator(session_, rank, size, options_));
+std::unique_ptr<NcclCommunicator> NcclCommunicator::Split(int color, int key, const Part& made,
+                                                          Deadline deadline, MaybeError& error) {
+  NcclOptions options = options_;
+  options.group = made.group;
+  std::unique_ptr<NcclCommunicator> part(
+      new NcclCommunicator(session_, made.rank, made.size, options));
   const std::string& me = names_[static_cast<size_t>(rank_)];
-  part->handle_ = std::make_shared<NcclHandle>(session_, me, control, options_.fine_times);
+  part->handle_ =
+      std::make_shared<NcclHandle>(session_, me, made.control, options.group, options_.fine_times);
   part->staging_ = std::make_unique<Staging>(part->handle_);
   const auto limit = options_.init_timeout + size_ * options_.init_timeout_per_rank;
   error =

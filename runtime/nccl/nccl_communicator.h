@@ -37,8 +37,12 @@ class NcclCommunicator : public DeviceCommunicator {
   // Collective over all ranks of this one, with nothing in flight: a part of those that give the
   // same `color`, ordered by `key`. Also of a failure there is a part, which only can be destroyed,
   // on all ranks together; this one is as good as before then, unless it says so in failure().
-  std::unique_ptr<NcclCommunicator> Split(int color, int key, int rank, int size,
-                                          Communicator* control, Deadline deadline,
+  struct Part {
+    int rank = 0, size = 0;
+    Communicator* control = nullptr;
+    std::string group;  // as NcclOptions has it
+  };
+  std::unique_ptr<NcclCommunicator> Split(int color, int key, const Part& made, Deadline deadline,
                                           MaybeError& error);
   // Collective, after all ranks have heard that Split went well on all of them.
   MaybeError Open() { return handle_->Open(); }

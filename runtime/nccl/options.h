@@ -13,6 +13,7 @@ namespace dtrain::runtime {
 struct NcclOptions {
   int local_rank = 0;
   std::string node;           // tells machines apart: equal for the ranks of one
+  std::string group;          // "the group of ranks 2, 1", for texts; empty: all of the job
   bool share_gpu = false;     // DTRAIN_SHARE_GPU=1: several ranks on one GPU, for tests
   std::optional<int> device;  // DTRAIN_DEVICE: number of the GPU among those this process sees
   // DTRAIN_NCCL_INIT_SECONDS: for NCCL to connect the ranks, once all are there. NCCL gives a
@@ -25,7 +26,7 @@ struct NcclOptions {
   std::chrono::milliseconds longest_end{std::chrono::seconds(10)};
 };
 
-// The variables above; local_rank and node are the caller's to fill in.
+// The variables above; local_rank, node and group are the caller's to fill in.
 Result<NcclOptions> ReadNcclOptions(const std::function<const char*(const char*)>& get);
 
 }  // namespace dtrain::runtime

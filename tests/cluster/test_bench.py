@@ -60,13 +60,31 @@ def test_allreduce_as_json_and_as_a_page(cluster):
     rows = json.loads(result.out)
     assert [row["bytes"] for row in rows] == [8, 1 << 20]
     for row in rows:
-        assert set(row) == {"bytes", "time_us", "algbw_gbs", "busbw_gbs", "wrong"}
+        assert set(row) == {"bytes", "time_us", "algbw_gbs", "busbw_gbs", "wrong", "manner", "memory"}
+        assert (row["manner"], row["memory"]) == ("latency", "plain")
         assert row["wrong"] == 0 and row["time_us"] > 0
         # 4 ranks: a ring sends 2 * 3 / 4 of the data.
         assert abs(row["busbw_gbs"] / row["algbw_gbs"] - 1.5) < 0.01
     page = (cluster.work() / "bench.html").read_text()
     assert "4 ranks on 2 nodes" in page and "<script" not in page
     xml.etree.ElementTree.fromstring(page.split("\n", 1)[1])
+
+
+def test_pipelined_over_two_hosts_in_and_out_of_place(cluster):
+    for collective in ("allreduce", "allgather", "reduce_scatter", "alltoall", "broadcast", "reduce"):
+        result = bench(cluster, "allreduce", *cluster.hosts_flag(2, cluster.nodes[:2]), "--pipelined",
+                       "--json", "--sizes", "16,256K", "--collective", collective)
+        assert result.code == 0, result
+        rows = json.loads(result.out)
+        assert [row["bytes"] for row in rows] == [16, 1 << 18], result
+        for row in rows:
+            assert (row["manner"], row["wrong"]) == ("pipelined", 0) and row["time_us"] > 0, result
+            if collective != "alltoall":
+                assert row["in_place_wrong"] == 0 and row["in_place_time_us"] > 0, result
+    result = bench(cluster, "allreduce", *cluster.hosts_flag(2, cluster.nodes[:2]), "--pipelined",
+                   "--sizes", "4K")
+    assert "in host memory, pipelined: mean time" in result.out, result
+    assert len(numbers(result)[0]) == 12, result
 
 
 def test_every_pair_of_hosts_by_name(cluster):

@@ -173,18 +173,24 @@ DTRAIN_API int dtrain_group_size(dtrain_group group);
 /* Every collective of the process in flight has one; never 0. */
 typedef uint64_t dtrain_handle;
 
+/* dtrain_options.flags: one of several collectives that make up one call of the program. It runs as
+ * soon as it can, and the thread that makes it does not count as one of the program's own. */
+#define DTRAIN_PART ((uint64_t)1)
+
 /* Start from DTRAIN_OPTIONS_INIT. Zero or NULL in a field is its default. */
 typedef struct dtrain_options {
   size_t struct_size;
-  uint64_t flags;     /* none defined: 0 */
+  uint64_t flags;     /* DTRAIN_PART or 0 */
   dtrain_group group; /* default: all ranks */
   const char* name;   /* by which the ranks match it, also for error texts and the timeline; not
                          that of another one in flight on the group; copied; default none */
   void* stream;       /* cudaStream_t that device buffers are used on; default: the legacy stream */
+  const char* shape;  /* what the caller knows of its arrays beyond count and type, as "(2, 3)": the
+                         same text on all ranks, or DTRAIN_ERROR_MISMATCH; copied; default none */
 } dtrain_options;
 
 #define DTRAIN_OPTIONS_INIT \
-  { sizeof(dtrain_options), 0, NULL, NULL, NULL }
+  { sizeof(dtrain_options), 0, NULL, NULL, NULL, NULL }
 
 /*
  * As the blocking call of the same name, but on options->group, and returning at once: the
@@ -201,6 +207,7 @@ typedef struct dtrain_options {
  * All-reduces that wait at the same time, with the same type, operation and group, may travel as
  * one (fusion): up to DTRAIN_FUSION_THRESHOLD bytes (or HOROVOD_FUSION_THRESHOLD; default 128 MiB,
  * 0 turns it off), gathered for DTRAIN_CYCLE_TIME milliseconds (or HOROVOD_CYCLE_TIME; default 1).
+ * On CPUs, other collectives that nobody waits for begin that late, too.
  *
  * With device buffers the collective waits for what options->stream has now, and runs beside what
  * that is given later; work enqueued there after dtrain_wait sees the result, no host
@@ -228,6 +235,16 @@ DTRAIN_API dtrain_status dtrain_alltoall_async(const void* input, void* output, 
 DTRAIN_API dtrain_status dtrain_reduce_async(const void* input, void* output, size_t count,
                                              dtrain_type type, dtrain_op op, int root,
                                              const dtrain_options* options, dtrain_handle* handle);
+
+/*
+ * As dtrain_alltoall_async with blocks of different lengths, which lie one after another: counts[r
+ * * size + t] is how many elements rank r has for rank t, for all ranks of the group and the same
+ * on all of them; it is copied. `input` and `output` do not overlap. Not in a job on NCCL.
+ */
+DTRAIN_API dtrain_status dtrain_alltoallv_async(const void* input, void* output,
+                                                const uint64_t* counts, dtrain_type type,
+                                                const dtrain_options* options,
+                                                dtrain_handle* handle);
 
 /* Returns when it is done, with its status, and forgets the handle. */
 DTRAIN_API dtrain_status dtrain_wait(dtrain_handle handle);

@@ -9,8 +9,8 @@ import ctypes
 import itertools
 
 from . import _errors, _job, _timeline
-from ._handles import Handle, claim, hold
-from ._library import library
+from ._handles import Handle, claim, count_wait, hold
+from ._library import library, make_options
 
 INT64 = 1  # DTRAIN_INT64
 # Stands for the memory of arrays without elements, which may have none.
@@ -28,27 +28,37 @@ def group_of(process_set):
     return None if process_set is None else process_set.group()
 
 
+def shape_text(kind, x, native):
+    """What the ranks' arrays must have in common and the library cannot see, in words. `native`:
+    the type of `x` is one that it knows."""
+    shape = str(tuple(map(int, kind.shape(x))))
+    return shape if native else f"{kind.type_name(x)} {shape}"
+
+
 def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=None, wait=False,
-          part=False):
+          part=False, shape=None):
     """Starts `name` with `arguments`. A Handle, or with `wait` its result.
 
     arrays: what must live until then. finish: makes the result. label: the name that the ranks know
-    it by. part: it belongs to a larger one, which has the right to the name.
+    it by. part: it belongs to a larger one, which has the right to the name. shape: see
+    shape_text().
     """
     if not _job.is_initialized():
         raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
     group = group_of(process_set)
     key = None if part else claim(name, group, label)
     stream = None if stream is None else stream.cuda_stream
+    options = make_options(group, label, stream, shape, part)
     span = _timeline.begin(name, label) if _timeline.active else None
     if wait and span is None:
+        count_wait()
         hold(key)
         try:
-            library().start_and_wait(name, arguments, arrays, group, label, stream)
+            library().start_and_wait(name, arguments, arrays, options)
         finally:
             hold(key, False)
         return finish()
-    number = library().start(name, arguments, group, label, stream)
+    number = library().start(name, arguments, options)
     if span is not None:
         span.started()
     handle = Handle(number, arrays, finish, key, span)
@@ -62,6 +72,13 @@ def made_up_name(kind, process_set):
     number = 0 if process_set is None else process_set.process_set_id
     number = next(_unnamed.setdefault((kind, number), itertools.count()))
     return f"{kind}.noname.{number}"
+
+
+def forget_made_up_names():
+    """After a join(): ranks have made as many collectives of all ranks as they had data for."""
+    for kind, number in list(_unnamed):
+        if number == 0:
+            del _unnamed[kind, number]
 
 
 def gather_integers(values, process_set=None, label=None, wait=True, part=False):

@@ -7,7 +7,7 @@ the CPU backend.
 """
 
 from . import _arrays, _errors
-from ._calls import group_of, issue, pointer
+from ._calls import group_of, issue, pointer, shape_text
 from ._handles import GroupHandle, claim
 from ._operations import Average, Sum, chosen
 from ._process_sets import global_process_set
@@ -26,9 +26,10 @@ class _Reduction:
         before, self.after = factors
         name = kind.type_name(x)
         work = kind.reachable(x)
+        self.native = name in _arrays.NATIVE
         if name in _arrays.REDUCED_AS:
             work = kind.cast(work, _arrays.REDUCED_AS[name])
-        elif name not in _arrays.NATIVE:
+        elif not self.native:
             raise _errors.UnsupportedError(f"{op.name} of {name} is not supported")
         shared = kind.pointer(work) == kind.pointer(x)
         if before != 1.0:
@@ -80,7 +81,7 @@ def _start_allreduce(tensor, name, op, factors, process_set, compression, in_pla
 
     arguments = (*reduction.operands(), kind.count(small), reduction.type, int(reduction.op))
     return issue("dtrain_allreduce", arguments, (x, reduction), finish, reduction.stream, name,
-                 process_set, wait)
+                 process_set, wait, shape=shape_text(kind, small, reduction.native))
 
 
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
@@ -199,7 +200,7 @@ def reducescatter_async(tensor, name=None, op=Average, process_set=global_proces
     arguments = (*reduction.operands(), kind.count(reduction.recv), reduction.type,
                  int(reduction.op))
     return issue("dtrain_reduce_scatter", arguments, reduction, finish, reduction.stream, name,
-                 process_set, _wait)
+                 process_set, _wait, shape=shape_text(kind, x, reduction.native))
 
 
 def reducescatter(tensor, name=None, compression=Compression.none, op=Average,

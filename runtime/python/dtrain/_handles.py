@@ -12,8 +12,10 @@ from ._library import library
 _in_flight = {}
 # The same of those that have no Handle, by the library's number.
 kept = {}
-# The named ones, by kind, group and name. A name may be used again when its collective is done.
+# The named ones, by kind, group and name.
 _named = {}
+# Grows with each collective that the program has waited for.
+_waits = 0
 
 
 class Handle:
@@ -29,12 +31,18 @@ class Handle:
         self._span = span
         self._failure = None
         self._result = None
+        self.waits_before = _waits
         _in_flight[number] = self
         if key is not None:
             _named[key] = self
 
     def wait(self):
         """The result, when it is there. May be called again."""
+        count_wait()
+        return self.result()
+
+    def result(self):
+        """As wait(), on behalf of no program."""
         number = self._number
         if number is not None:
             # Forgotten by the library in any case, unless it did not let us in.
@@ -88,13 +96,14 @@ class StagedHandle:
         self._failure = None
         self._turn = threading.Lock()
         self._key = key
+        self.waits_before = _waits
         if key is not None:
             _named[key] = self
 
     def wait(self):
         """As Handle.wait()."""
-        with self._turn:
-            self._advance()
+        count_wait()
+        self.advance()
         try:
             if self._failure is not None:
                 raise self._failure
@@ -111,6 +120,11 @@ class StagedHandle:
             _release(self._key, self)
         return done
 
+    def advance(self):
+        """Begins the second stage, when it can. A failure is raised by wait()."""
+        with self._turn:
+            self._advance()
+
     def try_advance(self):
         """Begins the second stage if that is possible without waiting; whether it has begun."""
         if not self._turn.acquire(blocking=False):
@@ -126,7 +140,7 @@ class StagedHandle:
         if self._begin_second is None:
             return
         try:
-            self._second = self._begin_second(self._first.wait())
+            self._second = self._begin_second(self._first.result())
         except _errors.BusyError:
             raise
         except Exception as error:
@@ -135,10 +149,10 @@ class StagedHandle:
 
 
 class GroupHandle:
-    """Several handles as one; its result is the list of theirs."""
+    """Several handles as one; its result is the list of theirs, or what `finish` makes of it."""
 
-    def __init__(self, handles):
-        self._handles = handles
+    def __init__(self, handles, finish=None):
+        self._handles, self._finish = handles, finish
 
     def wait(self):
         results, failure = [], None
@@ -150,7 +164,7 @@ class GroupHandle:
                 failure = failure or error
         if failure is not None:
             raise failure
-        return results
+        return results if self._finish is None else self._finish(results)
 
     def done(self):
         return all([handle.done() for handle in self._handles])
@@ -166,16 +180,24 @@ def poll(handle):
     return handle.done()
 
 
+def count_wait():
+    """The program waits for a collective, whichever."""
+    global _waits
+    _waits += 1
+
+
 def claim(kind, group, name):
     """The key of a named collective that is about to start; None without a name.
 
-    Raises InvalidArgumentError when this rank has one under the same name in flight.
+    Raises InvalidArgumentError when this rank has one under the same name in flight. One that the
+    program has not waited for counts as such until it waits for any: whether a mistake is noticed
+    must not depend on how fast the ranks are.
     """
     if not name:
         return None
     key = kind, group, name
     before = _named.get(key)
-    if before is not None and not before.done():
+    if before is not None and (before.waits_before == _waits or not before.done()):
         raise _errors.InvalidArgumentError(
             f'{kind[7:]}: "{name}" is in flight already; give another name, or wait for that first'
         )
@@ -184,6 +206,8 @@ def claim(kind, group, name):
 
 class _Blocking:
     """What has the name of a call that some thread waits in."""
+
+    waits_before = -1
 
     @staticmethod
     def done():
@@ -239,6 +263,15 @@ def _begin_all():
         time.sleep(pause)
 
 
+def _begin_the_last():
+    """Other ranks may have begun the second stages of what this one started: it must not leave
+    before it has done so too. dtrain_finalize waits for the second stages themselves."""
+    with _staged_changed:
+        waiting = list(_staged)
+    for handle in waiting:
+        handle.advance()
+
+
 def _forget():
     # dtrain_finalize has forgotten them.
     failure = _errors.StateError("the job was left before this collective was waited for")
@@ -249,4 +282,5 @@ def _forget():
     kept.clear()
 
 
+_job.before_leaving.append(_begin_the_last)
 _job.on_shutdown.append(_forget)

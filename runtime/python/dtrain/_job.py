@@ -15,10 +15,12 @@ from ._library import Config, library, loaded
 _member_pid = None
 # (node rank, local rank) of every rank.
 _places = []
-# Called when a job has begun, with the process_sets of init(); the others with no arguments, before
-# it is left and when it has ended. The modules above this one put themselves there.
+# Called when a job has begun, with the process_sets of init(); the others with no arguments: what
+# may object to shutdown(), what has to be done before the job is left, and when it has ended. The
+# modules above this one put themselves there.
 on_init = []
 before_shutdown = []
+before_leaving = []
 on_shutdown = []
 # Grows with each init() and join(): from then on the ranks know as much of each other as at first.
 generation = 0
@@ -101,6 +103,8 @@ def leave():
     """As shutdown(), of a process that ends."""
     global _member_pid
     try:
+        for finish in before_leaving:
+            finish()
         library().call("dtrain_finalize")
     finally:
         _member_pid = None

@@ -18,6 +18,7 @@ from . import _errors
 SONAME = "libdtrain.so.0"
 PACKAGE = Path(__file__).resolve().parent
 _BUSY = 8  # DTRAIN_ERROR_BUSY
+_PART = 1  # DTRAIN_PART
 _RETRY_SECONDS = 0.0001
 
 
@@ -42,6 +43,7 @@ class Options(Structure):
         ("group", c_void_p),
         ("name", c_char_p),
         ("stream", c_void_p),
+        ("shape", c_char_p),
     ]
 
 
@@ -69,6 +71,7 @@ _CALLS = {
     "dtrain_test": [c_uint64, POINTER(c_int)],
     **_COLLECTIVES,
     **{name + "_async": types + _OPTIONS_AND_HANDLE for name, types in _COLLECTIVES.items()},
+    "dtrain_alltoallv_async": [c_void_p, c_void_p, c_void_p, c_int, *_OPTIONS_AND_HANDLE],
 }
 _OTHERS = {
     "dtrain_rank": ([], c_int),
@@ -87,10 +90,12 @@ _OTHERS = {
 }
 
 
-def make_options(group=None, label=None, stream=None):
-    """dtrain_options: of a group, a name and a CUDA stream's address."""
+def make_options(group=None, label=None, stream=None, shape=None, part=False):
+    """dtrain_options: of a group, a name, a CUDA stream's address, and a text on the arrays.
+    part: one of several collectives that make one for the program."""
     encoded = label.encode(errors="replace") if label else None
-    return Options(ctypes.sizeof(Options), 0, group, encoded, stream)
+    shape = shape.encode() if shape else None
+    return Options(ctypes.sizeof(Options), _PART if part else 0, group, encoded, stream, shape)
 
 
 class Library:
@@ -148,19 +153,17 @@ class Library:
         """Calls a function that may be called at any time."""
         return self.function(name)(*arguments)
 
-    def start(self, name, arguments, group=None, label=None, stream=None):
+    def start(self, name, arguments, options):
         """Starts the asynchronous form of a collective; returns its handle."""
         handle = c_uint64()
-        options = make_options(group, label, stream)
         self.call(name + "_async", *arguments, byref(options), byref(handle))
         return handle.value
 
-    def start_and_wait(self, name, arguments, arrays, group=None, label=None, stream=None):
+    def start_and_wait(self, name, arguments, arrays, options):
         """Both, with nothing between them: the thread that waits does the work itself when it comes
         before the library's own, which saves two changes of threads. `arrays` live until then."""
         start, wait = self.function(name + "_async"), self.function("dtrain_wait")
         handle, me = c_uint64(), threading.get_ident()
-        options = make_options(group, label, stream)
         begun = False
         self._inside.add(me)
         try:

@@ -6,13 +6,24 @@ import operator
 import zlib
 
 from . import _arrays, _errors, _job
-from ._calls import gather_integers, group_of, issue, made_up_name, pointer
+from ._calls import (
+    forget_made_up_names,
+    gather_integers,
+    group_of,
+    issue,
+    made_up_name,
+    pointer,
+    shape_text,
+)
 from ._collectives import grouped
-from ._handles import StagedHandle, begin_in_time, claim
+from ._handles import GroupHandle, StagedHandle, begin_in_time, claim
 from ._library import library
 from ._process_sets import global_process_set
 
 _INT32 = _arrays.NATIVE["int32"]
+# Sending the blocks of different lengths one by one takes as long, for each of them, as moving
+# about so many bytes with all others.
+_WORTH_A_CALL = 32 << 10
 
 
 class _Block:
@@ -84,8 +95,9 @@ def _start_broadcast(target, kind, root_rank, name, process_set, wait, result):
         return result
 
     arguments = pointer(kind, buffer), block.count, block.type, process_set.index_of(root_rank)
+    shape = shape_text(kind, dense, kind.type_name(dense) in _arrays.NATIVE)
     return issue("dtrain_broadcast", arguments, (target, buffer), finish, stream, name,
-                 process_set, wait)
+                 process_set, wait, shape=shape)
 
 
 def _copy(tensor):
@@ -152,6 +164,8 @@ def allgather_async(tensor, name=None, process_set=global_process_set, *, _wait=
 def _start_allgather(kind, x, dense, everyones, stream, name, process_set):
     """`everyones`: bytes of a row, type and number of rows of each rank."""
     row_octets, rows = everyones[0][0], [facts[2] for facts in everyones]
+    if (max(rows) * len(rows) - sum(rows)) * row_octets > _WORTH_A_CALL * len(rows):
+        return _start_unequal(kind, x, dense, row_octets, rows, stream, name, process_set)
     elements = max(rows) * row_octets // kind.item_size(x)
     block = _Block(kind, dense, elements)
     output = kind.empty((sum(rows), *kind.shape(x)[1:]), dense)
@@ -166,12 +180,44 @@ def _start_allgather(kind, x, dense, everyones, stream, name, process_set):
         kind.finish_on_stream(recv, stream)
         if recv is not output:
             lengths = [count * row_octets for count in rows]
-            _join(kind, recv, block.count * 4, lengths, output)
+            _pack(kind, recv, [block.count * 4] * len(rows), lengths, output)
         return output if kind.is_like(output, x) else kind.cast_like(output, x)
 
     arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
     return issue("dtrain_allgather", arguments, (send, recv), finish, stream, name, process_set,
                  part=True)
+
+
+def _start_unequal(kind, x, dense, row_octets, rows, stream, name, process_set):
+    """An allgather in which nothing is padded to the longest: a broadcast from each rank that has
+    rows, to where they belong."""
+    output = kind.empty((sum(rows), *kind.shape(x)[1:]), dense)
+    lengths = [count * row_octets for count in rows]
+    type_name = kind.type_name(dense)
+    native = type_name in _arrays.NATIVE
+    # Others travel as words, which have to lie where words may.
+    room = lengths if native else [-(-length // 4) * 4 for length in lengths]
+    octets = kind.octets(output) if native else kind.zero_octets(sum(room), dense)
+    handles, at = [], 0
+    for rank, (length, space) in enumerate(zip(lengths, room)):
+        part, at = octets[at : at + space], at + space
+        if length == 0:
+            continue
+        if rank == process_set.rank():
+            kind.copy_into(part[:length], kind.octets(dense))
+        count = length // kind.item_size(dense) if native else space // 4
+        arguments = (pointer(kind, part), count, _arrays.NATIVE[type_name] if native else _INT32,
+                     rank)
+        handles.append(issue("dtrain_broadcast", arguments, (octets, output), lambda: None, stream,
+                             f"{name}.{rank}", process_set, part=True))
+
+    def finish(_):
+        kind.finish_on_stream(octets, stream)
+        if not native:
+            _pack(kind, octets, room, lengths, output)
+        return output if kind.is_like(output, x) else kind.cast_like(output, x)
+
+    return GroupHandle(handles, finish)
 
 
 def allgather(tensor, name=None, process_set=global_process_set):
@@ -189,12 +235,12 @@ def grouped_allgather(tensors, name=None, process_set=global_process_set):
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
-def _join(kind, blocks, stride, lengths, output):
-    """Puts the first bytes of each block one after another."""
-    octets, at = kind.octets(output), 0
-    for i, length in enumerate(lengths):
-        kind.copy_into(octets[at : at + length], blocks[i * stride : i * stride + length])
-        at += length
+def _pack(kind, blocks, room, lengths, output):
+    """Puts the first bytes of each block, which has `room`, one after another."""
+    octets, begin, at = kind.octets(output), 0, 0
+    for space, length in zip(room, lengths):
+        kind.copy_into(octets[at : at + length], blocks[begin : begin + length])
+        begin, at = begin + space, at + length
 
 
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set, *, _wait=False):
@@ -220,8 +266,17 @@ def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_c
     ranks, me, row_octets = len(everyones), process_set.rank(), everyones[0][0]
     received = [facts[2 + me] for facts in everyones]
     counts = [count for facts in everyones for count in facts[2:]]
-    block = _Block(kind, dense, max(counts) * row_octets // kind.item_size(x))
     output = kind.empty((sum(received), *kind.shape(x)[1:]), dense)
+
+    def result():
+        result = output if kind.is_like(output, x) else kind.cast_like(output, x)
+        return (result, kind.integers(received)) if with_counts else result
+
+    if min(counts) != max(counts) and _job.backend() == "cpu":
+        lengths = [count * row_octets for count in counts]
+        return _start_unequal_blocks(kind, dense, lengths, output, result, stream, name,
+                                     process_set)
+    block = _Block(kind, dense, max(counts) * row_octets // kind.item_size(x))
     if block.direct and min(counts) == max(counts):
         send, recv = dense, output
     else:
@@ -229,18 +284,47 @@ def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_c
         send = kind.zero_octets(block.count * 4 * ranks, dense)
         recv = kind.zero_octets(block.count * 4 * ranks, dense)
         lengths = [count * row_octets for count in everyones[me][2:]]
-        _spread(kind, dense, lengths, send, block.count * 4)
+        _spread(kind, dense, lengths, send, [block.count * 4] * ranks)
 
     def finish():
         kind.finish_on_stream(recv, stream)
         if recv is not output:
-            _join(kind, recv, block.count * 4, [count * row_octets for count in received], output)
-        result = output if kind.is_like(output, x) else kind.cast_like(output, x)
-        return (result, kind.integers(received)) if with_counts else result
+            _pack(kind, recv, [block.count * 4] * ranks,
+                  [count * row_octets for count in received], output)
+        return result()
 
     arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
     return issue("dtrain_alltoall", arguments, (send, recv), finish, stream, name, process_set,
                  part=True)
+
+
+def _start_unequal_blocks(kind, dense, lengths, output, result, stream, name, process_set):
+    """An alltoall in which nothing is padded to the longest. `lengths`: bytes from each rank for
+    each rank. `result`: what to return when `output` is filled."""
+    ranks, me = process_set.size(), process_set.rank()
+    type_name, send, recv = kind.type_name(dense), dense, output
+    if type_name in _arrays.NATIVE:
+        data_type, width = _arrays.NATIVE[type_name], kind.item_size(dense)
+    else:
+        data_type, width = _INT32, 4
+    counts = [-(-length // width) for length in lengths]
+    sent, got = slice(me * ranks, (me + 1) * ranks), slice(me, None, ranks)
+    padded = any(length % width for length in lengths)
+    if padded:
+        send = kind.zero_octets(sum(counts[sent]) * width, dense)
+        recv = kind.zero_octets(sum(counts[got]) * width, dense)
+        _spread(kind, dense, lengths[sent], send, [count * width for count in counts[sent]])
+
+    def finish():
+        kind.finish_on_stream(recv, stream)
+        if padded:
+            _pack(kind, recv, [count * width for count in counts[got]], lengths[got], output)
+        return result()
+
+    matrix = (ctypes.c_uint64 * len(counts))(*counts)
+    arguments = (pointer(kind, send), pointer(kind, recv), ctypes.addressof(matrix), data_type)
+    return issue("dtrain_alltoallv", arguments, (send, recv, matrix), finish, stream, name,
+                 process_set, part=True)
 
 
 def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
@@ -275,12 +359,12 @@ def _splits(shape, splits, ranks):
     return mine
 
 
-def _spread(kind, dense, lengths, blocks, stride):
-    """The reverse of _join."""
-    octets, at = kind.octets(dense), 0
-    for i, length in enumerate(lengths):
-        kind.copy_into(blocks[i * stride : i * stride + length], octets[at : at + length])
-        at += length
+def _spread(kind, dense, lengths, blocks, room):
+    """The reverse of _pack."""
+    octets, begin, at = kind.octets(dense), 0, 0
+    for space, length in zip(room, lengths):
+        kind.copy_into(blocks[begin : begin + length], octets[at : at + length])
+        begin, at = begin + space, at + length
 
 
 # ---- Meeting ----
@@ -304,5 +388,6 @@ def join(device=-1):
         raise _errors.StateError("join: this process is in no job; call dtrain.init() first")
     last = ctypes.c_int(-1)
     library().call("dtrain_join", ctypes.byref(last))
+    forget_made_up_names()
     _job.begin_generation()
     return last.value

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The collectives on numpy arrays."""
+import ctypes
+
 NEEDS = ("numpy",)
 
 REDUCED = ["bool", "int8", "uint8", "int16", "uint16", "uint32", "int32", "int64", "float16",
@@ -80,6 +82,76 @@ def moves_like_numpy(dtypes):
             got = dtrain.alltoall(blocks[me])
             right = np.concatenate([b[me * rows : (me + 1) * rows] for b in blocks])
             assert got.dtype == dtype and np.array_equal(got, right), what
+
+
+def moved_bytes(call):
+    """The result of call(), and how many bytes of arrays it gave the library to move."""
+    import dtrain
+    from dtrain import _library
+
+    widths, moved = {0: 4, 1: 8, 2: 2, 3: 2, 4: 4, 5: 8}, []
+    library = _library.library()
+    start = library.start
+
+    def recorded(name, arguments, options):
+        if name == "dtrain_broadcast":
+            moved.append(arguments[1] * widths[arguments[2]])
+        elif name == "dtrain_alltoallv":
+            counts = (ctypes.c_uint64 * dtrain.size() ** 2).from_address(arguments[2])
+            mine = counts[dtrain.rank() * dtrain.size() :][: dtrain.size()]
+            moved.append(sum(mine) * widths[arguments[3]])
+        elif not options.name.endswith(b".rows"):
+            moved.append(arguments[2] * widths[arguments[3]])
+        return start(name, arguments, options)
+
+    library.start = recorded
+    try:
+        return call(), sum(moved)
+    finally:
+        del library.start
+
+
+def gathers_unequal_rows():
+    """What the rank with the most rows has is not moved once for each rank."""
+    import numpy as np
+
+    import dtrain
+
+    n, me = dtrain.size(), dtrain.rank()
+    for dtype in ("float32", "float16", "uint8", "complex128", "bool"):
+        for rows in ([90001, 0, 5], [1, 70003, 0], [60001, 60002, 1], [0, 0, 200000]):
+            everyones = [values(dtype, (count, 3), r) for r, count in enumerate(rows)]
+            for turn in range(2):
+                call = [lambda: dtrain.allgather(everyones[me]),
+                        lambda: dtrain.allgather_async(everyones[me], name="u").wait()][turn]
+                got, moved = moved_bytes(call)
+                assert got.dtype == dtype and np.array_equal(got, np.concatenate(everyones)), rows
+                assert moved <= got.nbytes + 4 * n, (rows, moved, got.nbytes)
+    # Nearly equal ones go in one call.
+    got, moved = moved_bytes(lambda: dtrain.allgather(np.full((10 + me, 2), me)))
+    assert got.tolist() == [[r, r] for r in range(n) for _ in range(10 + r)]
+    assert moved == (10 + n - 1) * 2 * 8
+
+
+def deals_unequal_rows():
+    """A rank sends what it has, and not as much to each as the longest part of any rank."""
+    import numpy as np
+
+    import dtrain
+
+    n, me = dtrain.size(), dtrain.rank()
+    random = np.random.default_rng(5)
+    for dtype in ("float32", "float16", "uint8", "complex128", "bool"):
+        for turn in range(6):
+            # Rows from each rank to each: some, or a block much longer than the others.
+            splits = random.integers(0, 9, (n, n))
+            splits[turn % n][(turn + turn // n) % n] = [3, 50000, 400000][turn % 3]
+            everyones = [values(dtype, (splits[r].sum(), 3), r) for r in range(n)]
+            parts = [np.split(rows, np.cumsum(splits[r])[:-1]) for r, rows in enumerate(everyones)]
+            (got, counts), moved = moved_bytes(lambda: dtrain.alltoall(everyones[me], splits[me]))
+            assert got.dtype == dtype and list(counts) == list(splits[:, me])
+            assert np.array_equal(got, np.concatenate([parts[r][me] for r in range(n)])), splits
+            assert moved <= everyones[me].nbytes + 4 * n, (moved, everyones[me].nbytes)
 
 
 def deals_out():
@@ -417,6 +489,8 @@ def arrays_on_a_gpu():
 def on_three_ranks():
     reduce_like_numpy(REDUCED)
     moves_like_numpy(MOVED)
+    gathers_unequal_rows()
+    deals_unequal_rows()
     deals_out()
     many_at_once()
     unequal_data()

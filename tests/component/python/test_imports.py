@@ -2,6 +2,7 @@
 """How the package's files import each other: in one direction only. Read from their text, so that
 an import within a function counts as well."""
 import ast
+import importlib
 import inspect
 from pathlib import Path
 
@@ -156,6 +157,8 @@ def test_the_names_and_signatures_are_horovods():
             right.replace("root_rank=0", "root_rank"), name
     for name in WITHOUT_ARGUMENTS + OTHERS:
         assert hasattr(hvd, name), name
+    ops = importlib.import_module("dtrain.torch.mpi_ops")
+    assert all(getattr(ops, name) is getattr(hvd, name) for name in (*SIGNATURES, "Adasum"))
     assert {"none", "fp16"} <= set(dir(hvd.Compression))
     for name in ("run", "TorchState", "ElasticSampler"):
         assert hasattr(hvd.elastic, name)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives find each other by kind and name, whatever the order, and a mismatch ends nothing."""
+import time
+
 NEEDS = ("numpy",)
 
 
@@ -58,7 +60,6 @@ def blocking_calls_beside_pending_ones():
 def in_two_threads():
     """Each waits for what the other rank's other thread has not begun yet."""
     import threading
-    import time
 
     import numpy as np
 
@@ -82,7 +83,6 @@ def in_two_threads():
 
 def looked_at():
     """poll() never waits: not for a rank that comes late either."""
-    import time
 
     import numpy as np
 
@@ -125,6 +125,13 @@ def mismatches():
         lambda **o: dtrain.allgather(np.zeros((3, 2 + me)), **o),
         lambda **o: dtrain.allgather(np.zeros((3, 2), kinds[odd]), **o),
         lambda **o: dtrain.alltoall(np.zeros((6, 2 + me)), **o),
+        # As many numbers, or bytes.
+        lambda **o: dtrain.allreduce(np.zeros([(2, 6), (3, 4)][odd]), **o),
+        lambda **o: dtrain.allreduce_(np.zeros([(2, 6), (12,)][odd]), **o),
+        lambda **o: dtrain.allreduce(np.zeros(4, [np.int8, np.int32][odd]), op=dtrain.Sum, **o),
+        lambda **o: dtrain.broadcast(np.zeros([(2, 6), (3, 4)][odd]), 0, **o),
+        lambda **o: dtrain.broadcast(np.zeros([4, 1][odd], [np.int8, np.int32][odd]), 0, **o),
+        lambda **o: dtrain.reducescatter(np.zeros([(2, 6), (4, 3)][odd]), **o),
     ]
     for i, call in enumerate(wrong):
         for options in ({}, {"name": "wrong"}):
@@ -137,6 +144,60 @@ def mismatches():
             assert dtrain.allreduce(1, op=dtrain.Sum, name="wrong") == dtrain.size(), i
 
 
+def used_twice():
+    """Whether a name may be used again does not depend on how fast the other ranks are."""
+    import numpy as np
+
+    import dtrain
+
+    n, me = dtrain.size(), dtrain.rank()
+    for start in (lambda: dtrain.allreduce_async(np.ones(n), name="x"),
+                  lambda: dtrain.allgather_async(np.ones(n), name="x"),
+                  lambda: dtrain.alltoall_async(np.ones(n), name="x"),
+                  lambda: dtrain.broadcast_async(np.ones(n), 0, name="x"),
+                  lambda: dtrain.reducescatter_async(np.ones(n), name="x")):
+        for _ in range(10):
+            if me > 0:
+                dtrain.barrier()  # the other rank's is there already
+            start()
+            try:
+                start()
+                raise AssertionError("a name was used twice")
+            except ValueError as error:
+                assert '"x" is in flight' in str(error), error
+            if me == 0:
+                dtrain.barrier()
+            dtrain.barrier()
+            # Never waited for itself, but something was: it may be over.
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    start().wait()
+                    break
+                except ValueError:
+                    assert time.monotonic() < deadline
+
+
+def never_waited_for():
+    """Also what takes two stages, which this rank may have begun and another one not yet."""
+    import numpy as np
+
+    import dtrain
+
+    for turn in range(10):
+        starts = [lambda: dtrain.allgather_async(np.ones(3), name="g"),
+                  lambda: dtrain.alltoall_async(np.ones(4), name="a"),
+                  lambda: dtrain.allreduce_async(np.ones(4), name="r")]
+        if dtrain.rank() == turn % 2:
+            dtrain.barrier()
+        for start in starts:
+            start()
+        if dtrain.rank() != turn % 2:
+            dtrain.barrier()
+        dtrain.shutdown()
+        dtrain.init()
+
+
 def joined():
     """What is not possible while a rank is in join() is an error of the others alone."""
     import numpy as np
@@ -146,15 +207,18 @@ def joined():
     n, me = dtrain.size(), dtrain.rank()
     for first in range(n):
         if me != first:
+            others = ", ".join(str(rank) for rank in range(n) if rank != first)
             for call in (lambda: dtrain.allgather(np.zeros(3)),
-                         lambda: dtrain.broadcast(np.zeros(3), me),
+                         lambda: dtrain.broadcast(np.zeros(3), (first + 1) % n),
                          lambda: dtrain.alltoall(np.zeros(n)),
                          lambda: dtrain.reducescatter(np.zeros(n))):
                 try:
                     call()
                     raise AssertionError("nothing was raised")
-                except dtrain.MismatchError:
-                    pass
+                except dtrain.MismatchError as error:
+                    # The others are of one mind, and it is known at once.
+                    assert f"ranks {others} for" in str(error), error
+                    assert f"rank {first} for dtrain_join" in str(error), error
             assert dtrain.allreduce(np.ones(2), op=dtrain.Sum)[0] == n - 1
         last = dtrain.join()
         assert last != first and dtrain.allgather_object(last) == [last] * n
@@ -181,4 +245,13 @@ def test_a_mismatch_is_an_error_on_every_rank_and_the_job_goes_on(on_ranks):
 
 
 def test_what_join_does_not_help_is_an_error_of_the_others(on_ranks):
-    on_ranks(2, joined)
+    on_ranks(3, joined)
+
+
+def test_a_name_is_in_use_until_the_program_has_waited(on_ranks, monkeypatch):
+    monkeypatch.setenv("DTRAIN_CYCLE_TIME", "0")  # all begins at once
+    on_ranks(2, used_twice)
+
+
+def test_the_job_is_left_with_what_was_started(on_ranks):
+    on_ranks(2, never_waited_for)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
@@ -284,7 +285,7 @@ TEST(AsyncTest, WrongHandlesAndOptionsAreRefusedAndHarmNothing) {
       options.struct_size = 3;
       EXPECT_EQ(dtrain_barrier_async(&options, &handle), bad);
       options = DTRAIN_OPTIONS_INIT;
-      options.flags = 1;
+      options.flags = 2;
       EXPECT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_ERROR_UNSUPPORTED);
       options = DTRAIN_OPTIONS_INIT;
       options.group = reinterpret_cast<dtrain_group>(uintptr_t{77});
@@ -480,12 +481,51 @@ TEST(AsyncTest, LongListsInOppositeOrdersMeet) {
 
 // Ranks that wait for nothing but different things cannot get further: told soon, and no reason
 // to end the job.
+// Arrays of the same length, which only their callers know to be different.
+TEST(AsyncTest, ShapesThatDifferAreAMismatch) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        for (const char* ours : {"(2, 3)", "(3, 2)"}) {
+          float data[6] = {1, 1, 1, 1, 1, 1};
+          dtrain_options options = Named("weight");
+          options.shape = rank == 1 ? "(3, 2)" : ours;
+          dtrain_handle handle = 0;
+          ASSERT_EQ(
+              dtrain_allreduce_async(data, data, 6, DTRAIN_FLOAT32, DTRAIN_SUM, &options, &handle),
+              DTRAIN_OK);
+          if (std::strcmp(ours, "(3, 2)") == 0) {
+            EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
+            EXPECT_EQ(data[5], 3.0f);
+            continue;
+          }
+          EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+          EXPECT_THAT(dtrain_last_error(),
+                      AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 6 float32 of shape (2, 3) "),
+                            HasSubstr("rank 1 for allreduce sum of 6 float32 of shape (3, 2) ")));
+          EXPECT_EQ(data[5], 1.0f) << "what is refused is not touched";
+        }
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      WithEnvironment({}));
+  EXPECT_EQ(ends, AllZero(3));
+}
+
+// The second of the two threads makes a part of what the program has called: it is none of its own.
 TEST(AsyncTest, DifferentNamesThatAreWaitedForAreAMismatchSoon) {
   const auto start = std::chrono::steady_clock::now();
   const auto ends = Ranks::Run(
       3,
       [](int rank) {
         ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        std::thread([] {
+          dtrain_options options = Named("part");
+          options.flags = DTRAIN_PART;
+          dtrain_handle handle = 0;
+          ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK);
+          EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
+        }).join();
         for (int round = 0; round < 2; ++round) {
           float data[4] = {};
           const dtrain_options options = Named(rank == 1 ? "bias" : "weight");
@@ -507,6 +547,48 @@ TEST(AsyncTest, DifferentNamesThatAreWaitedForAreAMismatchSoon) {
   EXPECT_EQ(ends, AllZero(3));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60))
       << "not by a timeout";
+}
+
+TEST(AsyncTest, WhatNobodyWaitsForIsGathered) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        int32_t values[4] = {1, 1, 1, 1};
+        dtrain_handle handles[4];
+        for (int round = 0; round < 2; ++round) {
+          for (int i = 0; i < 4; ++i) {
+            const dtrain_status begun =
+                i % 2 == 0
+                    ? dtrain_broadcast_async(&values[i], 1, DTRAIN_INT32, 0, nullptr, &handles[i])
+                    : dtrain_allreduce_async(&values[i], &values[i], 1, DTRAIN_INT32, DTRAIN_SUM,
+                                             nullptr, &handles[i]);
+            ASSERT_EQ(begun, DTRAIN_OK);
+          }
+          for (const dtrain_handle handle : handles) {
+            int done = 0;
+            EXPECT_EQ(dtrain_test(handle, &done), DTRAIN_OK);
+            EXPECT_EQ(done, 0);
+          }
+          if (round == 0) {
+            for (const dtrain_handle handle : handles) EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
+            continue;
+          }
+          // A part of something larger has been waited for already.
+          dtrain_options options = DTRAIN_OPTIONS_INIT;
+          options.flags = DTRAIN_PART;
+          dtrain_handle part = 0;
+          ASSERT_EQ(dtrain_barrier_async(&options, &part), DTRAIN_OK);
+          for (int done = 0; done == 0;) ASSERT_EQ(dtrain_test(part, &done), DTRAIN_OK);
+          for (const dtrain_handle handle : handles) {
+            for (int done = 0; done == 0;) ASSERT_EQ(dtrain_test(handle, &done), DTRAIN_OK);
+          }
+        }
+        EXPECT_EQ(values[3], 4);
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      WithEnvironment({{"DTRAIN_CYCLE_TIME", "10000"}}));
+  EXPECT_EQ(ends, AllZero(2));
 }
 
 // Who only looks from time to time may still make what the others wait for; but not for ever.

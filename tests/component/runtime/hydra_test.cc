@@ -139,12 +139,50 @@ TEST(AllreduceProgramTest, InPlaceIsRight) {
   EXPECT_THAT(run.out, HasSubstr("every element is right"));
 }
 
+TEST(AllreduceProgramTest, PipelinedIsRightInAndOutOfPlace) {
+  for (const std::string collective :
+       {"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce"}) {
+    const Outcome run =
+        RunProgram(Allreduce(3, {"--pipelined", "--collective", collective, "--sizes=2,1002,64K",
+                                 "--type=bfloat16", "--iterations=4", "--warmup=1"}));
+    EXPECT_EQ(run.end, 0) << collective << ": " << run.err;
+    EXPECT_THAT(run.out, AllOf(HasSubstr("every element is right"), HasSubstr("in host memory"),
+                               HasSubstr("# pipelined: ")));
+  }
+}
+
+TEST(AllreduceProgramTest, OnGpusItIsPipelinedUnlessToldOtherwise) {
+  std::vector<std::string> argv = {"mpiexec.hydra",
+                                   "-n",
+                                   "2",
+                                   "-env",
+                                   "DTRAIN_CUDA_LIBRARY",
+                                   DTRAIN_LIB_DIR "/fake_cuda/libcuda.so.1",
+                                   "-env",
+                                   "DTRAIN_NCCL_LIBRARY",
+                                   DTRAIN_LIB_DIR "/fake_nccl/libnccl.so.2",
+                                   DTRAIN_BIN_DIR "/dtrain-allreduce",
+                                   "--json",
+                                   "--sizes=64K",
+                                   "--iterations=3"};
+  const Outcome run = RunProgram(argv);
+  EXPECT_EQ(run.end, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("\"in_place_wrong\": 0"),
+                             HasSubstr("\"manner\": \"pipelined\", \"memory\": \"device\"")));
+  argv.push_back("--pipelined=off");
+  const Outcome single = RunProgram(argv);
+  EXPECT_EQ(single.end, 0) << single.err;
+  EXPECT_THAT(single.out, AllOf(HasSubstr("\"manner\": \"latency\", \"memory\": \"device\""),
+                                Not(HasSubstr("in_place"))));
+}
+
 TEST(AllreduceProgramTest, JsonIsAnArrayWithALineForEachSize) {
   const Outcome run = RunProgram(Allreduce(2, {"--json", "--sizes", "4,1K", "--iterations=2"}));
   EXPECT_EQ(run.end, 0) << run.err;
   EXPECT_THAT(run.out, testing::MatchesRegex(
                            "\\[\n \\{\"bytes\": 4, \"time_us\": [^,]+, \"algbw_gbs\": [^,]+, "
-                           "\"busbw_gbs\": [^,]+, \"wrong\": 0\\}\n"
+                           "\"busbw_gbs\": [^,]+, \"wrong\": 0, \"manner\": "
+                           "\"latency\", \"memory\": \"plain\"\\}\n"
                            ",\\{\"bytes\": 1024, .*\\}\n\\]\n"));
 }
 
@@ -197,7 +235,9 @@ TEST(AllreduceProgramTest, RefusesAWrongCommandLine) {
                                                        {"--op=avg", "--type=int32"},
                                                        {"--min-bytes", "2M", "--max-bytes", "1M"},
                                                        {"--iterations", "x"},
-                                                       {"--check", "maybe"}};
+                                                       {"--check", "maybe"},
+                                                       {"--pipelined=maybe"},
+                                                       {"--pipelined", "--in-place"}};
   for (const auto& flags : wrong) {
     std::vector<std::string> argv = {DTRAIN_BIN_DIR "/dtrain-allreduce"};
     argv.insert(argv.end(), flags.begin(), flags.end());
@@ -222,9 +262,9 @@ TEST(AllreduceProgramTest, SizesThatDoNotFitIntoMemoryAreRefusedOrLeftOut) {
 TEST(AllreduceProgramTest, HelpNamesEveryOption) {
   const Outcome run = RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--help"});
   EXPECT_EQ(run.end, 0);
-  for (const char* flag :
-       {"--min-bytes", "--max-bytes", "--factor", "--iterations", "--warmup", "--type", "--op",
-        "--check", "--sizes", "--collective", "--alloc", "--in-place", "--json", "--fit"}) {
+  for (const char* flag : {"--min-bytes", "--max-bytes", "--factor", "--iterations", "--warmup",
+                           "--type", "--op", "--check", "--sizes", "--collective", "--alloc",
+                           "--in-place", "--json", "--fit", "--pipelined"}) {
     EXPECT_THAT(run.out, HasSubstr(flag));
   }
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the NCCL backend does when things break, through the fake libraries.
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <chrono>
@@ -275,6 +277,43 @@ TEST(NcclFailure, ARankThatDiesIsMissedWhileTheOthersAreInsideNccl) {
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_EQ(ends, (std::vector<int>{205, 205, 7}));
   EXPECT_TRUE(Contains(text, "a call of NCCL has not come back")) << text;
+}
+
+// T18: NCCL's abort waits for the other ranks of the machine, and one that stands still does not
+// come.
+TEST(NcclFailure, ARankThatStandsStillEndsTheOthersWithTheReason) {
+  testing::internal::CaptureStderr();
+  auto* const pid = static_cast<std::atomic<pid_t>*>(
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const auto ends = RunNccl(2, FakeEnvironment(),
+                            [&](NcclRank& self) {
+                              auto made = self.Make(milliseconds(500));
+                              ASSERT_MADE(made);
+                              auto memory = (*made)->Allocate(4096);
+                              ASSERT_TRUE(memory.ok());
+                              ASSERT_TRUE(LaunchSum(**made, *memory, seconds(60)).ok());
+                              ASSERT_FALSE((*made)->Finish());
+                              if (self.rank == 1) pid->store(getpid());
+                              ASSERT_TRUE(self.bootstrap.Exchange("", NcclRank::In(20)).ok());
+                              if (self.rank == 1) {
+                                raise(SIGSTOP);
+                                return;
+                              }
+                              const pid_t me = getpid();
+                              if (fork() == 0) {
+                                while (getppid() == me)
+                                  std::this_thread::sleep_for(milliseconds(1));
+                                kill(pid->load(), SIGKILL);
+                                _exit(0);
+                              }
+                              ASSERT_TRUE(LaunchSum(**made, *memory, milliseconds(300)).ok());
+                              EXPECT_FALSE((*made)->Finish()) << "it must not get here";
+                            },
+                            {{0, 205}, {1, -SIGKILL}});
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(ends, (std::vector<int>{205, -SIGKILL}));
+  EXPECT_TRUE(Contains(text, "ncclCommAbort did not end within 0.5 s")) << text;
+  EXPECT_TRUE(Contains(text, "(allreduce sum of 8 int32) was not done in time")) << text;
 }
 
 // M7

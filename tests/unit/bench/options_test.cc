@@ -119,6 +119,16 @@ TEST(BenchCommands, TheWorkerGetsItsFlagsAfterTheLaunchs) {
   EXPECT_GT(Find(WorkerLaunch(Good({"allreduce", "-np", "-2"}), "w"), {"--fit"}), 0);
 }
 
+TEST(BenchCommands, TheMannerIsTheWorkersOwnChoiceUnlessTheUserSaysIt) {
+  for (const char* manner : {"--pipelined=on", "--pipelined=off"}) {
+    EXPECT_EQ(Find(WorkerLaunch(Good({"allreduce"}), "w"), {manner}), -1);
+  }
+  EXPECT_NE(Find(WorkerLaunch(Good({"allreduce", "--pipelined"}), "w"), {"--pipelined=on"}), -1);
+  EXPECT_NE(Find(WorkerLaunch(Good({"allreduce", "--pipelined=no"}), "w"), {"--pipelined=off"}),
+            -1);
+  EXPECT_THAT(Error({"allreduce", "--pipelined=perhaps"}), HasSubstr("--pipelined"));
+}
+
 TEST(BenchCommands, PairsAreOneRankANodeUnlessTheUserSaysHowMany) {
   EXPECT_NE(Find(WorkerLaunch(Good({"p2p", "-H", "a,b"}), "w"), {"--ppn", "1"}), -1);
   for (const Strings& given :

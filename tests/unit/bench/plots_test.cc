@@ -79,8 +79,8 @@ std::vector<SizeRow> SomeSizes() {
   std::vector<SizeRow> rows;
   for (uint64_t bytes = 4; bytes <= 1 << 30; bytes *= 2) {
     const double us = 10 + static_cast<double>(bytes) / 1000;
-    rows.push_back({bytes, us, static_cast<double>(bytes) / us / 1e3,
-                    static_cast<double>(bytes) / us / 1e3, 0});
+    const double gbs = static_cast<double>(bytes) / us / 1e3;
+    rows.push_back({{us, gbs, gbs, 0}, bytes});
   }
   return rows;
 }
@@ -130,8 +130,8 @@ TEST(BenchPlots, Sizes) {
 }
 
 TEST(BenchPlots, OneSizeOrNoTimeIsAPlotToo) {
-  ExpectGood("one-size", SizePlot({{4, 10, 0.1, 0, 0}}, "one"), "one");
-  ExpectGood("zero", SizePlot({{4, 0, 0, 0, 0}, {8, 0, 0, 0, 0}}, "none"), "none");
+  ExpectGood("one-size", SizePlot({{{10, 0.1, 0, 0}, 4}}, "one"), "one");
+  ExpectGood("zero", SizePlot({{{0, 0, 0, 0}, 4}, {{0, 0, 0, 0}, 8}}, "none"), "none");
   ExpectGood("empty", SizePlot({}, "empty"), "nothing was measured");
 }
 

@@ -17,6 +17,24 @@ TEST(BenchResults, RowsOfAWholeArray) {
   EXPECT_EQ(rows[1].wrong, 2u);
 }
 
+TEST(BenchResults, APipelinedRowHasTwoPlaces) {
+  const auto row = ReadSizeLine(
+      R"({"bytes": 4, "time_us": 1, "algbw_gbs": 1, "busbw_gbs": 1, "wrong": 0,
+      "in_place_time_us": 2, "in_place_algbw_gbs": 3, "in_place_busbw_gbs": 4, "in_place_wrong": 5,
+      "manner": "pipelined", "memory": "device"})");
+  ASSERT_TRUE(row.has_value());
+  EXPECT_TRUE(row->pipelined);
+  EXPECT_EQ(row->memory, "device");
+  ASSERT_TRUE(row->in_place.has_value());
+  EXPECT_EQ(row->in_place->time_us, 2);
+  EXPECT_EQ(row->in_place->wrong, 5u);
+  const auto odd = ReadSizeLine(
+      R"({"bytes": 4, "time_us": 1, "algbw_gbs": 1, "busbw_gbs": 1, "in_place_time_us": "2",
+      "manner": 7, "memory": []})");
+  ASSERT_TRUE(odd.has_value());
+  EXPECT_FALSE(odd->pipelined || odd->in_place.has_value());
+}
+
 // A worker that died in the middle: its finished sizes count.
 TEST(BenchResults, RowsOfAnArrayThatWasCutOff) {
   const auto rows = ReadSizes(

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <limits>
 #include <sstream>
 
@@ -22,8 +23,9 @@ LaunchFacts Hosts(std::vector<std::string> hosts) {
 
 TEST(BenchTables, SizesLookLikeThoseOfNcclTests) {
   Options options;
-  const std::vector<SizeRow> rows = {{4, 10, 0.4, 0.4, 0}, {1 << 20, 100, 10, 10, 3}};
-  const std::string head = SizeTableHead(options);
+  const std::vector<SizeRow> rows = {SizeRow{{10, 0.4, 0.4, 0}, 4},
+                                     SizeRow{{100, 10, 10, 3}, 1 << 20}};
+  const std::string head = SizeTableHead(rows[0], options);
   EXPECT_THAT(head, HasSubstr("allreduce, sum of float32"));
   EXPECT_THAT(head, HasSubstr("algbw"));
   EXPECT_THAT(head, HasSubstr("#wrong"));
@@ -41,20 +43,53 @@ TEST(BenchTables, SizesLookLikeThoseOfNcclTests) {
             "# 2 ranks on 2 nodes. Avg bus bandwidth: 5.200 GB/s\n");
 }
 
+TEST(BenchTables, APipelinedTableHasBothPlacesAndSaysSo) {
+  SizeRow row{{10, 1, 1.5, 0}, 8};
+  row.pipelined = true;
+  row.memory = "device";
+  row.in_place = Timing{7, 2, 3, 4};
+  const std::string head = SizeTableHead(row, Options());
+  EXPECT_THAT(head, HasSubstr("float32 in GPU memory, pipelined: mean time"));
+  EXPECT_THAT(head, HasSubstr("out of place"));
+  std::istringstream cells(SizeTableRow(row, Options()));
+  std::vector<std::string> words{std::istream_iterator<std::string>(cells), {}};
+  EXPECT_THAT(words, testing::ElementsAre("8", "2", "float32", "sum", "10.00", "1.000", "1.500",
+                                          "0", "7.00", "2.000", "3.000", "4"));
+  const auto again = ReadSizes(SizesJson({row}));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_TRUE(again[0].pipelined);
+  EXPECT_EQ(again[0].memory, "device");
+  ASSERT_TRUE(again[0].in_place.has_value());
+  EXPECT_EQ(again[0].in_place->busbw_gbs, 3);
+  // A collective that cannot work in place.
+  row.in_place.reset();
+  EXPECT_THAT(SizeTableRow(row, Options()), testing::EndsWith(" -\n"));
+}
+
+TEST(BenchTables, TheHeadNamesMannerAndMemory) {
+  SizeRow row{{10, 1, 1.5, 0}, 8};
+  row.memory = "plain";
+  const std::string head = SizeTableHead(row, Options());
+  EXPECT_THAT(head, HasSubstr("in host memory, one call at a time: medians of the slowest"));
+  EXPECT_THAT(head, Not(HasSubstr("in place")));
+}
+
 TEST(BenchTables, CountsAreElementsOfTheType) {
   Options options;
   options.collective = "broadcast";
   options.type = "bfloat16";
-  EXPECT_THAT(SizeTableRow({8, 1, 1, 1, 0}, options), HasSubstr("  4  bfloat16      - "));
+  EXPECT_THAT(SizeTableRow(SizeRow{{1, 1, 1, 0}, 8}, options), HasSubstr("  4  bfloat16      - "));
 }
 
 TEST(BenchTables, JsonIsWhatWasRead) {
-  const std::vector<SizeRow> rows = {{4, 10.5, 0.25, 0.5, 1}};
+  const std::vector<SizeRow> rows = {SizeRow{{10.5, 0.25, 0.5, 1}, 4}};
   const std::string text = SizesJson(rows);
   const auto again = ReadSizes(text);
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].time_us, 10.5);
   EXPECT_EQ(again[0].wrong, 1u);
+  EXPECT_FALSE(again[0].pipelined);
+  EXPECT_FALSE(again[0].in_place.has_value());
   EXPECT_EQ(SizesJson({}), "[\n]\n");
 }
 

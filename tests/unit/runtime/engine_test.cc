@@ -38,7 +38,7 @@ std::vector<Pending> Made(const std::vector<std::pair<std::string, Collective>>&
   std::vector<Pending> pending;
   uint64_t ordinal = 0;
   for (const auto& [name, what] : operations) {
-    pending.push_back({KeyOf(name, ordinal), SignatureOf(what)});
+    pending.push_back({KeyOf(name, ordinal), SignatureOf(what, "")});
     ordinal += name.empty() ? 1 : 0;
   }
   return pending;
@@ -82,8 +82,8 @@ TEST(OfferTest, IsDirectWhereAllOfAllRanksAre) {
 
 TEST(CallTest, IsTheSameOrNot) {
   const auto lowest = [](const Collective& a, bool a_direct, const Collective& b, bool b_direct) {
-    std::vector<int32_t> words = MakeCall({7, SignatureOf(a)}, a_direct);
-    const std::vector<int32_t> others = MakeCall({7, SignatureOf(b)}, b_direct);
+    std::vector<int32_t> words = MakeCall({7, SignatureOf(a, "")}, a_direct);
+    const std::vector<int32_t> others = MakeCall({7, SignatureOf(b, "")}, b_direct);
     for (size_t i = 0; i < words.size(); ++i) words[i] = std::min(words[i], others[i]);
     return ReadCalls(words);
   };
@@ -180,7 +180,9 @@ TEST(MatchTest, TheSameNameForDifferentThingsIsTold) {
   broadcast.root = 1;
   Collective from_zero = broadcast;
   from_zero.root = 0;
-  EXPECT_NE(SignatureOf(broadcast), SignatureOf(from_zero));
+  EXPECT_NE(SignatureOf(broadcast, ""), SignatureOf(from_zero, ""));
+  EXPECT_NE(SignatureOf(broadcast, "(2, 3)"), SignatureOf(broadcast, "(3, 2)"));
+  EXPECT_NE(SignatureOf(broadcast, "(2, 3)"), SignatureOf(broadcast, ""));
 }
 
 TEST(MatchTest, IsHopelessOnlyWhenNoRankCanHaveMore) {
@@ -299,7 +301,7 @@ TEST(DisagreementTest, NamesTheRanksAndWhatTheyAskFor) {
   std::vector<int64_t> all;
   for (const Collective& what : {Sum(10), Sum(11), Sum(10)}) {
     int64_t words[kStatementWords];
-    PackStatement(what, "", words);
+    PackStatement(what, "", "", words);
     all.insert(all.end(), words, words + kStatementWords);
   }
   EXPECT_THAT(DescribeDisagreement(all),
@@ -315,7 +317,7 @@ TEST(DisagreementTest, TellsTheNamesApartAlsoWhereTheyAreTooLongToBeWhole) {
     for (size_t r = 0; r < names.size(); ++r) {
       Collective what = Sum(10);
       what.name = NameHash(names[r]);
-      PackStatement(what, names[r], &all[r * kStatementWords]);
+      PackStatement(what, names[r], "", &all[r * kStatementWords]);
     }
     return DescribeDisagreement(all);
   };
@@ -327,6 +329,23 @@ TEST(DisagreementTest, TellsTheNamesApartAlsoWhereTheyAreTooLongToBeWhole) {
   EXPECT_THAT(
       statements({"a" + end + ".weight", "b" + end + ".weight"}),
       AllOf(HasSubstr("rank 0 for "), HasSubstr("; rank 1 for "), HasSubstr("xxx.weight\"")));
+}
+
+TEST(DisagreementTest, TellsShapesApartAlsoWhereTheyAreTooLongToBeWhole) {
+  const auto statements = [](const std::vector<std::string>& shapes) {
+    std::vector<int64_t> all(shapes.size() * kStatementWords);
+    for (size_t r = 0; r < shapes.size(); ++r) {
+      PackStatement(Sum(6), "w", shapes[r], &all[r * kStatementWords]);
+    }
+    return DescribeDisagreement(all);
+  };
+  EXPECT_THAT(statements({"(2, 3)", "(3, 2)", "(2, 3)", ""}),
+              AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 6 float32 of shape (2, 3) \"w\"; "),
+                    HasSubstr("rank 1 for allreduce sum of 6 float32 of shape (3, 2) \"w\"; "),
+                    EndsWith("rank 3 for allreduce sum of 6 float32 \"w\"")));
+  const std::string end(100, '1');
+  EXPECT_THAT(statements({"(2" + end, "(3" + end}),
+              AllOf(HasSubstr("rank 0 for "), HasSubstr("; rank 1 for ")));
 }
 
 TEST(SplitTest, RanksByKeyThenByRank) {

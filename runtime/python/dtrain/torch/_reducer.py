@@ -9,7 +9,7 @@ import torch
 import dtrain
 from dtrain import Compression, OrderError, Sum, allreduce_async_
 from dtrain import _arrays, _handles, _job, _timeline
-from dtrain._calls import group_of
+from dtrain._calls import group_of, shape_text
 from dtrain._library import library, make_options
 
 from ._sparse import sparse_allreduce_async
@@ -213,6 +213,7 @@ class Reducer:
     def _finish(self, gradient):
         if gradient.direct:
             number = gradient.number.value
+            _handles.count_wait()
             try:
                 library().call("dtrain_wait", number)
             finally:
@@ -252,7 +253,8 @@ class Reducer:
         name = str(parameter.dtype).rpartition(".")[2]
         if self._direct and parameter.device.type == "cpu" and name in _arrays.FLOATING:
             gradient.type, gradient.dtype = _arrays.NATIVE[name], parameter.dtype
-            gradient.options = make_options(group_of(self._process_set), gradient.name)
+            shape = shape_text(_arrays.of(parameter)[1], parameter, True)
+            gradient.options = make_options(group_of(self._process_set), gradient.name, shape=shape)
 
     def _first_ranks_positions(self):
         positions = torch.zeros(len(self._units), dtype=torch.int64)
