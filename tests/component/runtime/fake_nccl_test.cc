@@ -288,6 +288,7 @@ TEST(FakeNccl, EachFileHasTheFunctionsAndTextsOfItsVersion) {
       {"fake_nccl_2.26.2", "ncclResetDebugInit"},
       {"fake_nccl", "ncclAlltoAll"},
       {"fake_nccl_2.30.3", "pncclCommGrow"}};
+  // In a process of its own, which keeps what was opened.
   RunRanks(1, "fake_nccl_old", [&](Rank&) {
     std::string before = "fake_nccl_old";
     for (const auto& [folder, name] : firsts) {

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_worker.py CHECK [N]: one rank of a check with PyTorch on CUDA; prints a line for tools/gpu-check."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+class Report:
+    def __init__(self, part):
+        self.fields = {"part": f"torch {part}", "rank": int(os.environ.get("RANK", 0)), "missed": [], "could_not": []}
+
+    def miss(self, why):
+        if len(self.fields["missed"]) < 10:
+            self.fields["missed"].append(why)
+
+    def print(self):
+        print("gpu-check", json.dumps(self.fields), flush=True)
+
+
+def nccl_files():
+    return sorted({line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()
+                   if "libnccl.so" in line})
+
+
+def expected(torch, start, hvd):
+    """The sum over the ranks of `values` below."""
+    return sum(values(torch, start, rank) for rank in range(hvd.size()))
+
+
+def values(torch, start, rank, count=10_000):
+    return ((torch.arange(count, device="cuda") * 7 + start * 3 + rank * 5) % 23).float()
+
+
+def compare(report, torch, name, found, wanted):
+    if not torch.equal(found, wanted):
+        report.miss(f"{name}: {int((found != wanted).sum())} elements are wrong")
+
+
+def libraries(report, order, hvd=None):
+    """Which NCCL is used when torch is imported before, or after, dtrain has begun."""
+    if order == "before":
+        import torch
+    import dtrain
+    dtrain.init()
+    if order == "after":
+        import torch
+    report.fields.update(order=order, torch=torch.__version__, torch_nccl=str(torch.cuda.nccl.version()),
+                         files=nccl_files())
+    torch.ones(1, device="cuda").sum().item()
+    if len(nccl_files()) != 1:
+        report.miss(f"torch {order} dtrain: {len(nccl_files())} files of NCCL are loaded: {nccl_files()}")
+    dtrain.shutdown()
+
+
+def stream(report, torch, hvd, _):
+    """Calls on torch's current stream, whichever that is."""
+    for name, where in (("default", torch.cuda.current_stream()), ("own", torch.cuda.Stream())):
+        with torch.cuda.stream(where):
+            found = hvd.allreduce(values(torch, 1, hvd.rank()), op=hvd.Sum)
+            compare(report, torch, f"{name} stream", found, expected(torch, 1, hvd))
+
+
+def temporaries(report, torch, hvd, times):
+    """Buffers that the program lets go at once, and whose memory the allocator hands out again."""
+    wrong = 0
+    for step in range(int(times or 500)):
+        handles = []
+        for k in range(4):
+            handles.append(hvd.allreduce_async(values(torch, step + k, hvd.rank()) * 1.0, op=hvd.Sum))
+            torch.full((10_000,), -1e6, device="cuda")  # where the temporary was, if that is free
+        for k, handle in enumerate(handles):
+            found = hvd.synchronize(handle)
+            wrong += not torch.equal(found, expected(torch, step + k, hvd))
+    report.fields["steps"] = int(times or 500)
+    if wrong:
+        report.miss(f"{wrong} results were wrong")
+
+
+def two_streams(report, torch, hvd, _):
+    """A call on one stream, waited for on another one."""
+    one, two = torch.cuda.Stream(), torch.cuda.Stream()
+    for step in range(50):
+        with torch.cuda.stream(one):
+            torch.cuda._sleep(1_000_000)
+            data = values(torch, step, hvd.rank())
+            handle = hvd.allreduce_async_(data, op=hvd.Sum)
+        with torch.cuda.stream(two):
+            hvd.synchronize(handle)
+            copy = data.clone()
+            data.fill_(-1e6)
+        torch.cuda.synchronize()
+        compare(report, torch, f"step {step}", copy, expected(torch, step, hvd))
+
+
+def ordering(report, torch, hvd, _):
+    """The call comes behind a long kernel; its input is overwritten behind it."""
+    for step in range(10):
+        data = torch.full((10_000,), -1e6, device="cuda")
+        torch.cuda._sleep(400_000_000)
+        data.copy_(values(torch, step, hvd.rank()))
+        handle = hvd.allreduce_async(data, op=hvd.Sum)
+        found = hvd.synchronize(handle)
+        data.fill_(-1e6)
+        torch.cuda.synchronize()
+        compare(report, torch, f"step {step}", found, expected(torch, step, hvd))
+
+
+def expandable(report, torch, hvd, _):
+    """Memory of expandable segments; PYTORCH_CUDA_ALLOC_CONF is set in main."""
+    found = hvd.allreduce(values(torch, 3, hvd.rank(), 5_000_000), op=hvd.Sum)
+    wanted = sum(values(torch, 3, rank, 5_000_000) for rank in range(hvd.size()))
+    compare(report, torch, "expandable segments", found, wanted)
+
+
+def overlap(report, torch, hvd, _):
+    """An all-reduce beside matrix products: on its own stream, and at the same time."""
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    data, out = torch.ones(1 << 28, device="cuda"), None
+
+    def compute():
+        b = a
+        for _ in range(20):
+            b = a @ b
+        return b
+
+    def timed(what):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(10):
+            what()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / 10
+
+    def communicate():
+        return hvd.synchronize(hvd.allreduce_async(data, op=hvd.Sum))
+
+    def both():
+        handle = hvd.allreduce_async(data, op=hvd.Sum)
+        compute()
+        return hvd.synchronize(handle)
+
+    for warm in (compute, communicate, both):
+        warm()
+    alone = timed(compute), timed(communicate)
+    together = timed(both)
+    report.fields.update(compute_s=alone[0], allreduce_s=alone[1], both_s=together)
+    if together > 0.8 * sum(alone) and min(alone) > 0.25 * max(alone):
+        report.miss(f"together {together * 1e3:.1f} ms, one after the other {sum(alone) * 1e3:.1f} ms")
+    share, streams = intersection(torch, both)
+    report.fields.update(intersection=share, streams=streams)
+    if share < 0.5:
+        report.miss(f"only {share:.0%} of the all-reduce's time on the GPU is beside computing")
+    del out
+
+
+def intersection(torch, both):
+    """The part of NCCL's and the copies' time during which a kernel of torch's ran, from a trace."""
+    import tempfile
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(5):
+            both()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        profile.export_chrome_trace(f"{folder}/trace.json")
+        events = json.loads(Path(folder, "trace.json").read_text())["traceEvents"]
+    spans = {"ours": [], "theirs": []}
+    streams = {"ours": set(), "theirs": set()}
+    for event in events:
+        if event.get("cat") not in ("kernel", "gpu_memcpy"):
+            continue
+        name = event.get("name", "").lower()
+        whose = "ours" if "nccl" in name or event["cat"] == "gpu_memcpy" else "theirs"
+        spans[whose].append((event["ts"], event["ts"] + event["dur"]))
+        streams[whose].add(str(event.get("args", {}).get("stream")))
+    total = sum(end - begin for begin, end in spans["ours"])
+    both_ran = sum(max(0, min(end, other[1]) - max(begin, other[0]))
+                   for begin, end in spans["ours"] for other in spans["theirs"])
+    return (both_ran / total if total else 0.0), {whose: sorted(which) for whose, which in streams.items()}
+
+
+def main(what, argument=None):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    report = Report(what)
+    try:
+        if what == "libraries":
+            libraries(report, argument)
+        else:
+            if what == "expandable":
+                os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+            import torch
+
+            import dtrain.torch as hvd
+            torch.cuda.set_device(int(os.environ.get("DTRAIN_DEVICE", 0)))
+            torch.zeros(1, device="cuda")
+            hvd.init()
+            CHECKS[what](report, torch, hvd, argument)
+            hvd.shutdown()
+    except Exception as error:
+        report.miss(f"{type(error).__name__}: {error}")
+    report.print()
+
+
+CHECKS = {"stream": stream, "temporaries": temporaries, "two-streams": two_streams, "ordering": ordering,
+          "expandable": expandable, "overlap": overlap}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
