@@ -85,7 +85,7 @@ void JoinJob(ncclComm& comm) {
   if (job == nullptr) return;
   if (job->joining.fetch_add(1) > 0) TheWitness().joined_twice.fetch_add(1);
   job->Join();
-  if (!TheProfile().job_in_thread) job->Drop();  // else it is that thread's
+  job->Drop();
 }
 
 void LookInside(ncclComm& comm) {

@@ -87,6 +87,7 @@ bool Gone(ncclComm* comm) {
 using namespace fake_nccl;
 
 FAKE_EXPORT int ncclCommFinalize(ncclComm* comm) {
+  if (comm == nullptr) return kSuccess;
   const CommCall call(comm);
   if (const int code = CheckReady(*comm)) return code;
   if (comm->finalized) return Fail(kInvalidArgument, "the communicator is finalized already");
@@ -98,6 +99,7 @@ FAKE_EXPORT int ncclCommFinalize(ncclComm* comm) {
 }
 
 FAKE_EXPORT int ncclCommDestroy(ncclComm* comm) {
+  if (comm == nullptr) return kSuccess;
   if (Gone(comm)) return kInvalidArgument;
   {
     const DeviceCall call(comm->device);
@@ -115,6 +117,7 @@ FAKE_EXPORT int ncclCommDestroy(ncclComm* comm) {
 }
 
 FAKE_EXPORT int ncclCommAbort(ncclComm* comm) {
+  if (comm == nullptr) return kSuccess;
   if (Gone(comm)) return kInvalidArgument;
   TheWitness().aborts.fetch_add(1);
   // Nobody waits for a thread inside a blocking communicator, even where it happens to leave.

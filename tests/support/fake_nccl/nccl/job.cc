@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fake_nccl/nccl/job.h"
 
+#include <cstdint>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "tests/support/fake_nccl/nccl/comm.h"
@@ -8,21 +11,44 @@
 namespace fake_nccl {
 namespace {
 
+// Which jobs have not been dropped: who holds one may not be the one who drops it.
+struct Living {
+  std::mutex mutex;
+  std::set<uint64_t> numbers;
+  uint64_t next = 0;
+};
+
+Living& TheLiving() {
+  static auto* const living = new Living;
+  return *living;
+}
+
 // Of versions whose jobs lie in the thread that began them.
 struct OfThread {
   Job* job = nullptr;
+  uint64_t number = 0;
   ~OfThread() { Leave(); }
+  bool Busy() const {
+    const std::lock_guard lock(TheLiving().mutex);
+    return job != nullptr && TheLiving().numbers.count(number) != 0 && !job->done.load();
+  }
   void Leave() {
-    if (job == nullptr) return;
-    if (!job->done.load()) TheWitness().jobs_lost.fetch_add(1);
-    // A communicator that has not asked since leads to nowhere now.
-    job->Drop();
+    if (Busy()) {
+      TheWitness().jobs_lost.fetch_add(1);
+      job->Drop();
+    }
     job = nullptr;
   }
 };
 thread_local OfThread of_thread;
 
 }  // namespace
+
+Job::Job() {
+  const std::lock_guard lock(TheLiving().mutex);
+  number = ++TheLiving().next;
+  TheLiving().numbers.insert(number);
+}
 
 void Job::Start(std::function<void()> work) {
   TheWitness().threads.fetch_add(1);
@@ -37,6 +63,10 @@ void Job::Join() {
 }
 
 void Job::Drop() {
+  {
+    const std::lock_guard lock(TheLiving().mutex);
+    TheLiving().numbers.erase(number);
+  }
   if (thread_.joinable()) thread_.detach();
 #ifdef __SANITIZE_ADDRESS__
   delete this;
@@ -46,13 +76,16 @@ void Job::Drop() {
 int BeginJob(const std::vector<ncclComm*>& comms, std::function<void()> work) {
   const Profile& profile = TheProfile();
   if (profile.job_in_thread) {
-    if (profile.one_job_per_thread && of_thread.job != nullptr && !of_thread.job->done.load()) {
+    if (profile.one_job_per_thread && of_thread.Busy()) {
       return Fail(kInvalidUsage, "a group is already in progress in this thread");
     }
     of_thread.Leave();
   }
   auto* const job = new Job;
-  if (profile.job_in_thread) of_thread.job = job;
+  if (profile.job_in_thread) {
+    of_thread.job = job;
+    of_thread.number = job->number;
+  }
   for (ncclComm* comm : comms) {
     comm->state.store(kInProgress);
     // Before 2.19.1 nothing but the thread leads to it.

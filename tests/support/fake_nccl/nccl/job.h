@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -14,11 +15,13 @@ namespace fake_nccl {
 // that began it and goes with that thread.
 class Job {
  public:
+  Job();
   void Start(std::function<void()> work);
   void Join();
   // Frees it, as NCCL does: with ASan even where the job's thread still writes to it.
   void Drop();
 
+  uint64_t number = 0;  // no other one's
   std::atomic<bool> done{false};
   std::atomic<int> joining{0};
 
