@@ -153,7 +153,7 @@ class Cuda {
     EXPECT_EQ(ToHost(values.data(), from, count * sizeof(T), stream), 0);
     return values;
   }
-  int faults() const { return *Get<int>("fake_cuda_faults"); }
+  int faults() const { return __atomic_load_n(Get<int>("fake_cuda_faults"), __ATOMIC_SEQ_CST); }
 
   static Address Number(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
 

@@ -41,7 +41,9 @@ TEST(FakeNccl, ABlockingInitialisationWaitsForTheLastRank) {
     } else {
       auto init = OnThread(self, [&] { return self.Init(&comm, id); });
       EXPECT_TRUE(init.Hangs());
+#ifndef __SANITIZE_THREAD__  // NCCL writes it without order
       EXPECT_NE(comm, nullptr) << "it is there from the beginning";
+#endif
       self.Meet();
       EXPECT_TRUE(init.Ends());
       EXPECT_EQ(init.code(), 0);
@@ -143,7 +145,9 @@ TEST(FakeNccl, ANonBlockingSplitSucceedsWithNothingAndWritesItsPlaceLater) {
       if (self.rank == 1) self.Meet();
       EXPECT_EQ(self.Split(comm, 0, &part), 0);
       if (self.rank == 0) {
+#ifndef __SANITIZE_THREAD__  // the place is written without order
         EXPECT_EQ(part, nullptr);
+#endif
         EXPECT_EQ(self.State(comm), kInProgressCode) << "of the parent";
         EXPECT_EQ(self.AllReduce(comm, &part, &part, 1, nullptr), kInvalidArgumentCode);
         self.Meet();
@@ -196,26 +200,48 @@ TEST(FakeNccl, ANonBlockingCallCostsAThreadSince2_23) {
   }
 }
 
-#ifndef __SANITIZE_ADDRESS__  // it is a use after free there, as in NCCL
+// Begins an initialisation on a thread that then ends; rank 1 comes later.
+void LeaveAJobBehind(Rank& self, Comm* comm) {
+  const auto id = self.ShareId();
+  if (self.rank == 1) {
+    self.Meet();
+    EXPECT_EQ(self.Init(comm, id, 0), kInProgressCode);
+    return;
+  }
+  std::thread([&] {
+    self.Use(self.rank);
+    EXPECT_EQ(self.Init(comm, id, 0), kInProgressCode);
+  }).join();
+  self.Meet();
+}
+
+#ifdef __SANITIZE_ADDRESS__
+TEST(FakeNccl, AJobWhoseThreadHasLeftIsUsedAfterItWasFreed) {
+  constexpr int kReport = 1;
+  RunRanks(2, "fake_nccl_2.18.6",
+           [](Rank& self) {
+             Comm comm = nullptr;
+             LeaveAJobBehind(self, &comm);
+             EXPECT_EQ(self.Settle(comm), 0);
+             if (self.rank == 0) pause();
+           },
+           {}, {{0, kReport}});
+}
+#else
 TEST(FakeNccl, AThreadThatLeavesBeforeItsJobEndsTakesItAlong) {
   for (const char* folder : {"fake_nccl_2.18.6", "fake_nccl_2.26.2", "fake_nccl"}) {
     RunRanks(2, folder, [&](Rank& self) {
-      const auto id = self.ShareId();
       Comm comm = nullptr;
-      if (self.rank == 1) self.Meet();
-      std::thread([&] {
-        self.Use(self.rank);
-        EXPECT_EQ(self.Init(&comm, id, 0), kInProgressCode);
-      }).join();
-      if (self.rank == 0) {
-        EXPECT_EQ(self.Seen("jobs_lost"), std::string(folder) == "fake_nccl" ? 0 : 1);
-        self.Meet();
-      }
+      LeaveAJobBehind(self, &comm);
+      const bool kept = self.rank == 1 || std::string(folder) == "fake_nccl";
+      EXPECT_EQ(self.Seen("jobs_lost"), kept ? 0 : 1);
       EXPECT_EQ(self.Settle(comm), 0);
     });
   }
 }
+#endif
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(FakeNccl, AnAbortUnderAThreadInsideIsSeen) {
   for (const char* folder : {"fake_nccl_old", "fake_nccl_2.21.5", "fake_nccl_2.30.7"}) {
     RunRanks(2, folder, [](Rank& self) {
@@ -235,7 +261,12 @@ TEST(FakeNccl, AnAbortUnderAThreadInsideIsSeen) {
 #endif
 
 TEST(FakeNccl, ThreadsThatShareACommunicatorOrAGpuAreSeen) {
-  RunRanks(2, "fake_nccl", [](Rank& self) {
+#ifdef __SANITIZE_THREAD__
+  const std::map<int, int> reported = {{0, 66}};
+#else
+  const std::map<int, int> reported;
+#endif
+  const auto share = [](Rank& self) {
     const Comm one = self.Make(), other = self.Make();
     if (self.rank == 0) {
       char* const memory = self.Allocate(4);
@@ -254,7 +285,8 @@ TEST(FakeNccl, ThreadsThatShareACommunicatorOrAGpuAreSeen) {
       EXPECT_EQ(self.Seen("overlaps"), 1);
     }
     self.Meet();
-  });
+  };
+  RunRanks(2, "fake_nccl", share, {}, reported);
 }
 
 TEST(FakeNccl, TheFirstUseOfAKindWaitsForAllRanksWhereConnectionsAreMadeLate) {

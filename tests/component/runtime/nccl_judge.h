@@ -43,7 +43,8 @@ inline void ExpectNoOffence() {
                            "jobs_lost", "joined_twice", "full", "registered"}) {
     EXPECT_EQ(Seen(name), 0) << name;
   }
-  EXPECT_EQ(*OfFake<int>("DTRAIN_CUDA_LIBRARY", "fake_cuda_faults"), 0)
+  EXPECT_EQ(
+      __atomic_load_n(OfFake<int>("DTRAIN_CUDA_LIBRARY", "fake_cuda_faults"), __ATOMIC_SEQ_CST), 0)
       << "memory was used that a kernel must not use";
 }
 

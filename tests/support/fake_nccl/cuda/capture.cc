@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tests/support/fake_nccl/cuda/fake_cuda.h"
+#include "tests/support/fake_nccl/per_thread.h"
 
 namespace fake_cuda {
 namespace {
@@ -19,7 +20,11 @@ Captures& All() {
   return *captures;
 }
 
-thread_local int mode_of_thread = kGlobal;
+int& ModeOfThread() {
+  static const auto* const modes = new fake_nccl::PerThread<int>;
+  return modes->Get();
+}
+static_assert(kGlobal == 0);
 
 // All of these are called with the mutex held.
 std::shared_ptr<Capture> Of(const Stream& stream) {
@@ -94,13 +99,13 @@ void Invalidate(const CapturedPoint& point) {
 }
 
 int Forbidden() {
-  if (mode_of_thread == kRelaxed) return kOk;
+  if (ModeOfThread() == kRelaxed) return kOk;
   const std::lock_guard lock(All().mutex);
   bool found = false;
   for (const auto& capture : All().all) {
     const bool mine = capture->thread == std::this_thread::get_id();
     const bool forbids =
-        mine ? capture->mode != kRelaxed : capture->mode == kGlobal && mode_of_thread == kGlobal;
+        mine ? capture->mode != kRelaxed : capture->mode == kGlobal && ModeOfThread() == kGlobal;
     if (!forbids) continue;
     capture->invalid = true;
     found = true;
@@ -161,6 +166,6 @@ int EndCapture(const Stream& stream, std::shared_ptr<Graph>& graph) {
   return kOk;
 }
 
-int ExchangeMode(int mode) { return std::exchange(mode_of_thread, mode); }
+int ExchangeMode(int mode) { return std::exchange(ModeOfThread(), mode); }
 
 }  // namespace fake_cuda

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/support/fake_nccl/cuda/fake_cuda.h"
+#include "tests/support/fake_nccl/per_thread.h"
 
 // A page that a kernel spoils when it writes where it must not; tests look at it.
 FAKE_EXPORT unsigned char fake_cuda_canary[4096];
@@ -30,8 +31,8 @@ int DeviceCount() {
 }
 
 std::vector<void*>& ContextStack() {
-  thread_local std::vector<void*> stack;
-  return stack;
+  static const auto* const stacks = new fake_nccl::PerThread<std::vector<void*>>;
+  return stacks->Get();
 }
 
 int Enter(Context*& context) {
@@ -48,7 +49,7 @@ void Fault(Context& context) {
   {
     const std::lock_guard lock(TheDriver().mutex);
     std::memset(fake_cuda_canary, 0xdb, sizeof(fake_cuda_canary));
-    ++fake_cuda_faults;
+    __atomic_add_fetch(&fake_cuda_faults, 1, __ATOMIC_SEQ_CST);
   }
   context.sticky.store(kIllegalAddress);
 }

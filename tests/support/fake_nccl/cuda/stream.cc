@@ -6,6 +6,7 @@
 
 #include "tests/support/fake_nccl/cuda/capture.h"
 #include "tests/support/fake_nccl/cuda/fake_cuda.h"
+#include "tests/support/fake_nccl/per_thread.h"
 
 namespace fake_cuda {
 namespace {
@@ -20,8 +21,8 @@ StreamPointer Legacy(Context& context) {
 }
 
 StreamPointer OwnOfThread(Context& context) {
-  thread_local std::map<Context*, StreamPointer> own;
-  StreamPointer& stream = own[&context];
+  static const auto* const all = new fake_nccl::PerThread<std::map<Context*, StreamPointer>>;
+  StreamPointer& stream = all->Get()[&context];
   if (stream == nullptr) {
     stream = std::make_shared<Stream>(context, Stream::Kind::kOrdered, 0);
     TheDriver().streams[stream.get()] = stream;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/support/fake_nccl/nccl/job.h"
+#include "tests/support/fake_nccl/per_thread.h"
 
 namespace fake_nccl {
 namespace {
@@ -18,7 +19,11 @@ struct OfThread {
   std::vector<HostTask> host;
   std::vector<DeviceTask> device;
 };
-thread_local OfThread group;
+
+OfThread& Group() {
+  static const auto* const groups = new PerThread<OfThread>;
+  return groups->Get();
+}
 
 int First(int one, int other) { return one != kSuccess ? one : other; }
 
@@ -79,8 +84,8 @@ bool NeedsThread(const OfThread& all) {
 }
 
 bool Fits(const ncclComm& comm) {
-  if (!group.blocking) group.blocking = comm.blocking;
-  return *group.blocking == comm.blocking;
+  if (!Group().blocking) Group().blocking = comm.blocking;
+  return *Group().blocking == comm.blocking;
 }
 
 int RefuseMixture() {
@@ -91,28 +96,28 @@ int RefuseMixture() {
 
 }  // namespace
 
-void BeginGroup() { ++group.depth; }
+void BeginGroup() { ++Group().depth; }
 
 int Spoil(int code) {
-  group.error = First(group.error, code);
+  Group().error = First(Group().error, code);
   return code;
 }
 
 int Add(HostTask task) {
   if (!task.ends && !Fits(*task.comm)) return RefuseMixture();
-  group.host.push_back(std::move(task));
+  Group().host.push_back(std::move(task));
   return kSuccess;
 }
 
 int Add(DeviceTask task) {
   if (!Fits(*task.comm)) return RefuseMixture();
-  group.device.push_back(std::move(task));
+  Group().device.push_back(std::move(task));
   return kSuccess;
 }
 
 int EndGroup() {
-  if (--group.depth > 0) return kSuccess;
-  const OfThread all = std::exchange(group, {});
+  if (--Group().depth > 0) return kSuccess;
+  const OfThread all = std::exchange(Group(), {});
   if (all.error != kSuccess) return all.error;
   const auto comms = CommsOf(all);
   if (comms.empty()) return kSuccess;
@@ -139,7 +144,7 @@ FAKE_EXPORT int ncclGroupStart() {
 
 FAKE_EXPORT int ncclGroupEnd() {
   using namespace fake_nccl;
-  if (group.depth == 0) return Fail(kInvalidUsage, "ncclGroupEnd: not in a group call.");
+  if (Group().depth == 0) return Fail(kInvalidUsage, "ncclGroupEnd: not in a group call.");
   return EndGroup();
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/support/fake_nccl/nccl/comm.h"
+#include "tests/support/fake_nccl/per_thread.h"
 
 namespace fake_nccl {
 namespace {
@@ -40,7 +41,11 @@ struct OfThread {
     job = nullptr;
   }
 };
-thread_local OfThread of_thread;
+
+OfThread& JobOfThread() {
+  static const auto* const all = new PerThread<OfThread>;
+  return all->Get();
+}
 
 }  // namespace
 
@@ -52,14 +57,15 @@ Job::Job() {
 
 void Job::Start(std::function<void()> work) {
   TheWitness().threads.fetch_add(1);
-  thread_ = std::thread([this, work = std::move(work)] {
+  std::thread([this, work = std::move(work)] {
     work();
     done.store(true);
-  });
+  }).detach();
 }
 
 void Job::Join() {
-  if (thread_.joinable()) thread_.join();
+  for (Pause pause; !done.load(); pause()) {
+  }
 }
 
 void Job::Drop() {
@@ -67,7 +73,6 @@ void Job::Drop() {
     const std::lock_guard lock(TheLiving().mutex);
     TheLiving().numbers.erase(number);
   }
-  if (thread_.joinable()) thread_.detach();
 #ifdef __SANITIZE_ADDRESS__
   delete this;
 #endif
@@ -76,15 +81,15 @@ void Job::Drop() {
 int BeginJob(const std::vector<ncclComm*>& comms, std::function<void()> work) {
   const Profile& profile = TheProfile();
   if (profile.job_in_thread) {
-    if (profile.one_job_per_thread && of_thread.Busy()) {
+    if (profile.one_job_per_thread && JobOfThread().Busy()) {
       return Fail(kInvalidUsage, "a group is already in progress in this thread");
     }
-    of_thread.Leave();
+    JobOfThread().Leave();
   }
   auto* const job = new Job;
   if (profile.job_in_thread) {
-    of_thread.job = job;
-    of_thread.number = job->number;
+    JobOfThread().job = job;
+    JobOfThread().number = job->number;
   }
   for (ncclComm* comm : comms) {
     comm->state.store(kInProgress);

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <thread>
 #include <vector>
 
 struct ncclComm;
@@ -24,9 +23,6 @@ class Job {
   uint64_t number = 0;  // no other one's
   std::atomic<bool> done{false};
   std::atomic<int> joining{0};
-
- private:
-  std::thread thread_;
 };
 
 // Begins it for these communicators. kInProgress, or why not.
