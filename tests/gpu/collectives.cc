@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every collective, type and operation, on every kind of memory, is exact.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
+#include <random>
 
 #include "runtime/allreduce/pattern.h"
 #include "tests/gpu/checks.h"
@@ -185,35 +187,71 @@ class Tester {
   const dtrain_type type_;
 };
 
-template <typename T>
-int RunType(Result& result, dtrain_type type, const std::vector<size_t>& counts,
-            const Place& place) {
+struct Case {
+  const Place* place;
+  dtrain_type type;
+  Kind kind;
+  dtrain_op op;
+  size_t count;
+
+  void Run(Result& result) const {
+    switch (type) {
+      case DTRAIN_INT32:
+        return Tester<int32_t>(result, type).Run(kind, op, count, *place);
+      case DTRAIN_INT64:
+        return Tester<int64_t>(result, type).Run(kind, op, count, *place);
+      case DTRAIN_FLOAT16:
+        return Tester<Float16>(result, type).Run(kind, op, count, *place);
+      case DTRAIN_BFLOAT16:
+        return Tester<Bfloat16>(result, type).Run(kind, op, count, *place);
+      case DTRAIN_FLOAT64:
+        return Tester<double>(result, type).Run(kind, op, count, *place);
+      default:
+        return Tester<float>(result, type).Run(kind, op, count, *place);
+    }
+  }
+};
+
+std::vector<Case> AllCases(const std::vector<Place>& places, const std::vector<size_t>& counts) {
   constexpr size_t kLarge = 100'000;
-  Tester<T> tester(result, type);
-  int calls = 0;
-  for (size_t k = 0; k < kNames.size(); ++k) {
-    const Kind kind = static_cast<Kind>(k);
-    for (int op = DTRAIN_SUM; op <= DTRAIN_PROD; ++op) {
-      if (op != DTRAIN_SUM && !Reduces(kind)) continue;
-      if (op == DTRAIN_AVG && (type == DTRAIN_INT32 || type == DTRAIN_INT64)) continue;
-      for (const size_t count : counts) {
-        if (count > kLarge && op != DTRAIN_SUM)
-          continue;  // what is left is large enough to wait for
-        tester.Run(kind, static_cast<dtrain_op>(op), count, place);
-        ++calls;
+  std::vector<Case> cases;
+  for (const Place& place : places) {
+    for (int type = DTRAIN_INT32; type <= DTRAIN_FLOAT64; ++type) {
+      for (size_t k = 0; k < kNames.size(); ++k) {
+        for (int op = DTRAIN_SUM; op <= DTRAIN_PROD; ++op) {
+          const Kind kind = static_cast<Kind>(k);
+          if (op != DTRAIN_SUM && !Reduces(kind)) continue;
+          if (op == DTRAIN_AVG && (type == DTRAIN_INT32 || type == DTRAIN_INT64)) continue;
+          for (const size_t count : counts) {
+            if (count > kLarge && op != DTRAIN_SUM) continue;  // sums are enough to wait for
+            cases.push_back(
+                {&place, static_cast<dtrain_type>(type), kind, static_cast<dtrain_op>(op), count});
+          }
+        }
       }
     }
   }
-  return calls;
+  return cases;
 }
 
-int RunTypes(Result& result, const std::vector<size_t>& counts, const Place& place) {
-  return RunType<int32_t>(result, DTRAIN_INT32, counts, place) +
-         RunType<int64_t>(result, DTRAIN_INT64, counts, place) +
-         RunType<Float16>(result, DTRAIN_FLOAT16, counts, place) +
-         RunType<Bfloat16>(result, DTRAIN_BFLOAT16, counts, place) +
-         RunType<float>(result, DTRAIN_FLOAT32, counts, place) +
-         RunType<double>(result, DTRAIN_FLOAT64, counts, place);
+// In an order in which any beginning is a sample of all, because ranks that share a GPU may be too
+// slow for all of them in `seconds`. All ranks stop at the same case.
+size_t RunCases(Result& result, std::vector<Case> cases, double seconds) {
+  constexpr size_t kBetweenLooks = 16;
+  std::shuffle(cases.begin(), cases.end(), std::mt19937(1));
+  const auto start = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    cases[i].Run(result);
+    if (i % kBetweenLooks != 0) continue;
+    int32_t over = SecondsSince(start) > seconds ? 1 : 0;
+    MustDtrain(result, dtrain_allreduce(&over, &over, 1, DTRAIN_INT32, DTRAIN_MAX),
+               "whether the time is over");
+    if (over == 0 || i + 1 == cases.size()) continue;
+    result.CouldNot("time for " + std::to_string(i + 1) + " of " + std::to_string(cases.size()) +
+                    " calls only");
+    return i + 1;
+  }
+  return cases.size();
 }
 
 // `many` all-reduces of different sizes in flight at once, which the library may send as one.
@@ -264,7 +302,11 @@ int CheckCollectives(const Arguments& arguments) {
   }
   const size_t bytes = std::max<size_t>(most * static_cast<size_t>(dtrain_size()) * 8, 4096);
   const Handle fresh = gpu.NewStream();
-  int calls = 0;
+  for (const std::string& many : arguments.List("--fused", "")) {
+    RunFused(result, gpu, std::stoul(many), fresh);
+  }
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<Place> places;
   for (const std::string& kind : arguments.List("--memory", "device,host,pinned,managed")) {
     if (kind == "managed" && gpu.api().MemAllocManaged == nullptr) {
       result.CouldNot("managed memory: the driver has no cuMemAllocManaged");
@@ -273,19 +315,20 @@ int CheckCollectives(const Arguments& arguments) {
     // Mixed: ranks with odd numbers have their buffers in the other place.
     const bool other = arguments.Has("--mixed") && dtrain_rank() % 2 == 1;
     const std::string mine = other ? "host" : kind;
-    const auto first = std::make_unique<Block>(result, gpu, mine, bytes);
-    const auto second = std::make_unique<Block>(result, gpu, mine, bytes);
+    for (int i = 0; i < 2; ++i) {
+      blocks.push_back(std::make_unique<Block>(result, gpu, mine, bytes));
+    }
+    const Block* first = blocks[blocks.size() - 2].get();
+    const Block* second = blocks.back().get();
     for (const Handle stream : {fresh, Handle{nullptr}}) {
       for (const bool in_place : {false, true}) {
-        calls += RunTypes(result, counts, {first.get(), second.get(), in_place, stream, mine});
+        places.push_back({first, second, in_place, stream, mine});
       }
     }
   }
-  for (const std::string& many : arguments.List("--fused", "")) {
-    RunFused(result, gpu, std::stoul(many), fresh);
-    ++calls;
-  }
-  result.Number("calls", calls);
+  const size_t calls =
+      RunCases(result, AllCases(places, counts), arguments.Number("--seconds", 600));
+  result.Number("calls", static_cast<double>(calls));
   End(result);
   return result.Print();
 }

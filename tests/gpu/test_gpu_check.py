@@ -3,10 +3,15 @@
 import json
 import os
 import subprocess
+import sys
 import tarfile
+import time
 from pathlib import Path
 
 SOURCE_DIR = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE_DIR / "tools"))
+from gpu_check import processes  # noqa: E402
+
 GPU_CHECK = SOURCE_DIR / "tools/gpu-check"
 ONE_GPU = list(range(1, 17))
 
@@ -39,6 +44,38 @@ def test_a_broken_nccl_is_a_miss(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert checks[4]["verdict"] == "missed"
     assert "missed" in done.stdout
+
+
+def test_what_did_not_run_is_not_met(tmp_path):
+    done, checks = rehearse(tmp_path / "results.json", env={**os.environ, "FAKE_CUDA_DEVICES": "0"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {check["verdict"] for check in checks.values()} == {"could not run"}, done.stdout
+    assert not any("the rest was met" in check["why"] for check in checks.values()), done.stdout
+
+
+def test_with_several_gpus_there_are_more_checks(tmp_path):
+    done, checks = rehearse(tmp_path / "results.json", "--only", "22,26,27",
+                            env={**os.environ, "FAKE_CUDA_DEVICES": "2"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(checks) == [1, 22, 26, 27]
+    assert checks[26]["verdict"] == "met", checks[26]
+    assert any("ratio" in part for part in checks[22]["raw"]), checks[22]
+
+
+def test_a_program_that_hangs_is_ended_with_all_that_it_started():
+    # Neither TERM nor a session of its own helps it.
+    script = "trap '' TERM; setsid sh -c \"trap '' TERM; while :; do sleep 1; done\" & wait; sleep 60"
+    start = time.monotonic()
+    ended = processes.run(["sh", "-c", script], dict(os.environ), 0.5)
+    assert ended.timed_out and time.monotonic() - start < 20
+    assert processes.pids_of_this_run() == []
+
+
+def test_a_program_that_leaves_another_one_behind_does_not(tmp_path):
+    ended = processes.run(["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo 'gpu-check {\"rank\": 0}'"],
+                          dict(os.environ), 30)
+    assert ended.code == 0 and ended.lines() == [{"rank": 0}]
+    assert processes.pids_of_this_run() == []
 
 
 def test_a_bundle_needs_nothing_of_ours(tmp_path):

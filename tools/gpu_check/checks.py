@@ -69,7 +69,7 @@ def libraries(bench):
 
 def collectives_of_one(bench):
     counts = "0,1,1001" if bench.place.rehearse else "0,1,1001,262144"
-    bench.alone(["collectives", "--counts", counts])
+    bench.alone(["collectives", "--counts", counts, "--seconds", "30"])
     bench.torch(["stream"])
 
 
@@ -124,9 +124,11 @@ def raw(bench, name, environments, expected):
 
 def collectives_of_several(bench):
     counts = "1,101" if bench.place.rehearse else "1,1001,131072"
+    # Ranks that share a GPU take turns, some milliseconds each.
     for ranks in (2, 4):
-        bench.job(ranks, ["collectives", "--memory", "device", "--counts", counts, "--fused", "1,2,7,64"])
-    bench.job(2, ["collectives", "--memory", "device,host", "--counts", counts, "--mixed"],
+        bench.job(ranks, ["collectives", "--memory", "device", "--counts", counts, "--fused", "1,2,7,64",
+                          "--seconds", "12"])
+    bench.job(2, ["collectives", "--memory", "device,host", "--counts", counts, "--mixed", "--seconds", "8"],
               name="host memory on one rank, the GPU's on the other")
 
 
@@ -189,7 +191,8 @@ def memcheck(bench):
         tally.skip("compute-sanitizer: not in a rehearsal" if place.rehearse else "no compute-sanitizer")
         return
     tool = [place.sanitizer, "--tool", "memcheck", "--error-exitcode", "99"]
-    runs = [("collectives", [place.gpu_check, "collectives", "--memory", "device", "--counts", "101"])]
+    runs = [("collectives", [place.gpu_check, "collectives", "--memory", "device", "--counts", "101",
+                             "--seconds", "15"])]
     if place.torch is None:
         tally.skip(place.no_torch)
     else:
@@ -262,7 +265,7 @@ def nvml(bench):
     if place.rehearse:
         tally.skip("NVML: not in a rehearsal")
         return
-    words = [place.gpu_check, "collectives", "--memory", "device", "--counts", "1001"]
+    words = [place.gpu_check, "ordering", "--rounds", "30"]  # six seconds
     job = processes.Running(place.launch(1, words), place.env)
     time.sleep(2)  # until it works
     bench.alone(["nvml"], most=10)

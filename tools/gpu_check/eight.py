@@ -20,8 +20,8 @@ def every_size_of_job(bench):
     small = place.rehearse
     for ranks in counts_of_ranks(place):
         counts = "1,101" if small else "1,1001,1048576"
-        bench.job(ranks, ["collectives", "--memory", "device,host", "--counts", counts, "--fused", "1,7,64"],
-                  share=False)
+        bench.job(ranks, ["collectives", "--memory", "device,host", "--counts", counts, "--fused", "1,7,64",
+                          "--seconds", "20"], share=False)
         bench.job(ranks, ["collectives", "--memory", "device,host", "--counts", "101", "--mixed"], share=False,
                   name=f"mixed memory, {ranks} ranks")
         bench.job(ranks, ["groups", "--rounds", "20"], share=False)

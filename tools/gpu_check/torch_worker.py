@@ -48,9 +48,13 @@ def libraries(report, order, hvd=None):
     dtrain.init()
     if order == "after":
         import torch
-    report.fields.update(order=order, torch=torch.__version__, torch_nccl=str(torch.cuda.nccl.version()),
-                         files=nccl_files())
     torch.ones(1, device="cuda").sum().item()
+    report.fields.update(order=order, torch=torch.__version__, torch_nccl=str(torch.cuda.nccl.version()),
+                         files=nccl_files(), backend=dtrain.backend())
+    if dtrain.backend() != "nccl":
+        # Where only torch has one, the loader knows it once torch is there.
+        report.fields["could_not"].append(f"without torch before it, dtrain finds no NCCL: it runs on "
+                                          f"{dtrain.backend()}")
     if len(nccl_files()) != 1:
         report.miss(f"torch {order} dtrain: {len(nccl_files())} files of NCCL are loaded: {nccl_files()}")
     dtrain.shutdown()
@@ -119,13 +123,21 @@ def expandable(report, torch, hvd, _):
 def overlap(report, torch, hvd, _):
     """An all-reduce beside matrix products: on its own stream, and at the same time."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    data, out = torch.ones(1 << 28, device="cuda"), None
+    data = torch.ones(1 << 27, device="cuda")  # 512 MiB: on one rank a copy
+    products = 20
 
     def compute():
         b = a
-        for _ in range(20):
+        for _ in range(products):
             b = a @ b
         return b
+
+    def begin():
+        return [hvd.allreduce_async(data, op=hvd.Sum) for _ in range(8)]
+
+    def end(handles):
+        for handle in handles:
+            hvd.synchronize(handle)
 
     def timed(what):
         torch.cuda.synchronize()
@@ -136,25 +148,26 @@ def overlap(report, torch, hvd, _):
         return (time.perf_counter() - start) / 10
 
     def communicate():
-        return hvd.synchronize(hvd.allreduce_async(data, op=hvd.Sum))
+        end(begin())
 
     def both():
-        handle = hvd.allreduce_async(data, op=hvd.Sum)
+        handles = begin()
         compute()
-        return hvd.synchronize(handle)
+        end(handles)
 
     for warm in (compute, communicate, both):
         warm()
+    # As long as each other, so that there is something to gain.
+    products = max(1, int(products * timed(communicate) / timed(compute)))
     alone = timed(compute), timed(communicate)
     together = timed(both)
     report.fields.update(compute_s=alone[0], allreduce_s=alone[1], both_s=together)
-    if together > 0.8 * sum(alone) and min(alone) > 0.25 * max(alone):
+    if together > 0.8 * sum(alone):
         report.miss(f"together {together * 1e3:.1f} ms, one after the other {sum(alone) * 1e3:.1f} ms")
     share, streams = intersection(torch, both)
     report.fields.update(intersection=share, streams=streams)
     if share < 0.5:
-        report.miss(f"only {share:.0%} of the all-reduce's time on the GPU is beside computing")
-    del out
+        report.miss(f"only {share:.0%} of the all-reduces' time on the GPU is beside computing")
 
 
 def intersection(torch, both):
@@ -197,6 +210,8 @@ def main(what, argument=None):
             torch.cuda.set_device(int(os.environ.get("DTRAIN_DEVICE", 0)))
             torch.zeros(1, device="cuda")
             hvd.init()
+            if hvd.backend() != "nccl":
+                raise RuntimeError(f"the job runs on {hvd.backend()}, not on NCCL")
             CHECKS[what](report, torch, hvd, argument)
             hvd.shutdown()
     except Exception as error:
