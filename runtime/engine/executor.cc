@@ -50,9 +50,11 @@ MaybeError Executor::Run(Operation& operation) {
   if (watched) {
     const int64_t end_ns = NowNs();
     progress_.End(operation.number, 1, spent.wait_ns, end_ns);
-    Progress::Run run = Progress::Describe({&operation}, begin_ns);
-    run.spent = spent;
-    progress_.Record(run, end_ns);
+    if (progress_.has_timeline()) {
+      Progress::Run run = progress_.Describe({&operation}, begin_ns);
+      run.spent = spent;
+      progress_.Record(run, end_ns);
+    }
   }
   if (!error) return std::nullopt;
   return Break(operation, std::move(*error));
@@ -221,7 +223,7 @@ void Executor::RunBatches(const std::vector<Operation*>& agreed, bool direct, si
     std::vector<Operation*> operations;
     for (const size_t i : batch) operations.push_back(agreed[i]);
     MaybeError error = broken();
-    Progress::Run run = Progress::Describe(operations, begin_ns);
+    Progress::Run run = progress_.Describe(operations, begin_ns);
     run.spent = spent;
     run.spent.wait_ns = waited_ns;
     if (!error) {

@@ -56,6 +56,8 @@ class Executor {
   // RunAgreed. Returns the rank that came last.
   Result<int> Join(size_t threshold);
 
+  // Before the first collective of a job that runs on a device.
+  void SetOnDevice() { progress_.SetOnDevice(); }
   // For failures outside of Run: ends the job's collectives.
   void SetBroken(const Error& error);
   // Until nothing is in flight there, if it has a device.

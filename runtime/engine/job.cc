@@ -150,7 +150,9 @@ MaybeError Job::Connect(class Bootstrap& bootstrap, bool nccl, CpuOptions cpu, N
   auto communicator = backend_->MakeCpu(bootstrap, deadline);
   if (!communicator.ok()) return communicator.error();
   world.communicator = std::move(*communicator);
-  return nccl ? ConnectDevice(world, deadline) : std::nullopt;
+  if (!nccl) return std::nullopt;
+  executor_.SetOnDevice();
+  return ConnectDevice(world, deadline);
 }
 
 // All ranks of the job are in here, each for its own group, or for none.

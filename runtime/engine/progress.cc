@@ -25,23 +25,26 @@ TimelineRecord MakeRecord(const Progress::Run& run, uint64_t number, uint64_t by
 
 }  // namespace
 
-Progress::Run Progress::Describe(const std::vector<Operation*>& operations, int64_t begin_ns) {
+Progress::Run Progress::Describe(const std::vector<Operation*>& operations,
+                                 int64_t begin_ns) const {
   Run run;
   run.begin_ns = begin_ns;
   run.lane = ThisThreadsLane();
   run.group = operations[0]->group->id;
+  run.kind = operations.size() > 1 ? TimelineKind::kFusion : KindOf(operations[0]->what);
+  for (const Operation* operation : operations) run.bytes += BytesOf(operation->what);
+  if (!has_timeline() && !on_device_) return run;
   for (const Operation* operation : operations) {
     const uint64_t bytes = BytesOf(operation->what);
     run.parts.push_back({operation->number, bytes, KindOf(operation->what), operation->name});
-    run.bytes += bytes;
   }
-  run.kind = operations.size() > 1 ? TimelineKind::kFusion : run.parts[0].kind;
   return run;
 }
 
 void Progress::Begin(TimelineKind kind, uint64_t number, uint64_t bytes, uint32_t group,
                      int64_t now_ns) {
   if (!watched()) return;
+  if (!on_device_) return page_.Begin(kind, number, bytes, group, now_ns);
   const std::lock_guard lock(mutex_);
   host_ = Shown{kind, number, bytes, group, now_ns};
   if (flights_.empty()) Show(*host_);
@@ -49,6 +52,7 @@ void Progress::Begin(TimelineKind kind, uint64_t number, uint64_t bytes, uint32_
 
 void Progress::End(uint64_t number, uint64_t operations, int64_t wait_ns, int64_t now_ns) {
   if (!watched()) return;
+  if (!on_device_) return page_.End(number, operations, wait_ns, now_ns);
   const std::lock_guard lock(mutex_);
   if (!flights_.empty() && host_) Show(*host_);
   host_.reset();
@@ -93,7 +97,7 @@ void Progress::Forget(uint64_t id) {
 }
 
 void Progress::Record(const Run& run, int64_t end_ns, const std::vector<int64_t>& ends) {
-  if (!page_.has_timeline()) return;
+  if (!has_timeline()) return;
   const bool fused = run.parts.size() > 1;
   if (fused) {
     TimelineRecord record =

@@ -20,8 +20,12 @@ class Progress {
  public:
   explicit Progress(ProgressPage& page) : page_(page) {}
 
-  // Whether anybody looks.
+  // Whether anybody looks, and whether also at what is over.
   bool watched() const { return page_.open(); }
+  bool has_timeline() const { return page_.has_timeline(); }
+  // Before the first collective of a job on a device, whose ends come on any thread. Without one,
+  // nothing here takes a lock: it would be a good part of a small collective's time.
+  void SetOnDevice() { on_device_ = true; }
 
   // Some operations of one group that run as one.
   struct Run {
@@ -39,7 +43,8 @@ class Progress {
     };
     std::vector<Part> parts;
   };
-  static Run Describe(const std::vector<Operation*>& operations, int64_t begin_ns);
+  // Without the parts where nobody will ask for them.
+  Run Describe(const std::vector<Operation*>& operations, int64_t begin_ns) const;
 
   // Around what runs on the host; one thread at a time.
   void Begin(TimelineKind kind, uint64_t number, uint64_t bytes, uint32_t group, int64_t now_ns);
@@ -68,6 +73,7 @@ class Progress {
   void ShowCurrent();
 
   ProgressPage& page_;
+  bool on_device_ = false;
   std::mutex mutex_;
   std::optional<Shown> host_;
   std::map<uint64_t, Run> flights_;

@@ -40,6 +40,24 @@ void RunDetached(const std::function<void()>& body) {
   }
 }
 
+// Each waits for kernels of the others, and all have to be told to end first.
+void AbortBeside(const NcclApi& nccl, const std::vector<abi::NcclComm*>& comms,
+                 const Device& device) {
+  std::vector<std::thread> threads;
+  for (abi::NcclComm* comm : comms) {
+    const auto abort = [&nccl, comm, &device] {
+      const Device::Scope scope(device);
+      nccl.abort(comm);
+    };
+    try {
+      threads.emplace_back(abort);
+    } catch (const std::system_error&) {
+      abort();  // no thread could be had; if it waits for ever, so does the process not
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 void LeaveStuck() {
   std::fprintf(stderr,
                "dtrain: a call of NCCL has not come back, and its thread may use what an orderly "
@@ -215,34 +233,11 @@ bool Session::AbortAll(std::vector<abi::NcclComm*> comms) {
   if (comms.empty()) return true;
   const NcclApi& nccl = libraries_.nccl;
   const bool grouped = nccl.version >= kGroupedAborts || comms.size() == 1;
-  struct Left {
-    std::mutex mutex;
-    std::condition_variable changed;
-    size_t count;
-  };
-  const auto left = std::make_shared<Left>();
-  left->count = comms.size();
-  const auto done = [left](size_t count) {
-    const std::lock_guard lock(left->mutex);
-    left->count -= count;
-    left->changed.notify_all();
-  };
-  const auto body = [comms, grouped, done, &nccl, device = device_] {
-    if (!grouped) {
-      // Each waits for kernels of the others, and all have to be told to end first.
-      for (abi::NcclComm* comm : comms) {
-        RunDetached([comm, done, &nccl, device] {
-          const Device::Scope scope(*device);
-          nccl.abort(comm);
-          done(1);
-        });
-      }
-      return;
-    }
+  const auto body = [comms, grouped, &nccl, device = device_] {
+    if (!grouped) return AbortBeside(nccl, comms, *device);
     if (comms.size() > 1) nccl.group_start();
     for (abi::NcclComm* comm : comms) nccl.abort(comm);
     if (comms.size() > 1) nccl.group_end();
-    done(comms.size());
   };
   const Deadline end = steady_clock::now() + longest_end_;
   const Deadline stuck = steady_clock::now() + kStuckCall;
@@ -252,8 +247,7 @@ bool Session::AbortAll(std::vector<abi::NcclComm*> comms) {
     outcome = issue_->Run(body, end);
   }
   if (outcome == IssueThread::Outcome::kNotBegun) return false;
-  std::unique_lock lock(left->mutex);
-  if (left->changed.wait_until(lock, end, [&] { return left->count == 0; })) return true;
+  if (outcome == IssueThread::Outcome::kDone) return true;
   std::fprintf(stderr,
                "dtrain: ncclCommAbort did not end within %.3g s; ending the process with exit code "
                "%d. The abort was because: %s\n",
