@@ -74,9 +74,6 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
     operation.what = *what;
     operation.what.stream = options.stream;
     if (what->counts != nullptr) {
-      if (operation.on_device()) {
-        return Error{DTRAIN_ERROR_UNSUPPORTED, "blocks of different lengths, in a job on NCCL"};
-      }
       const size_t ranks = static_cast<size_t>(operation.group->size);
       operation.counts.assign(what->counts, what->counts + ranks * ranks);
       operation.what.counts = operation.counts.data();

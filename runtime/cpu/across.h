@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/cpu/blocks.h"
+#include "runtime/base/blocks.h"
 #include "runtime/cpu/inputs.h"
 #include "runtime/cpu/meeting.h"
 #include "runtime/cpu/places.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/cpu/blocks.h"
+#include "runtime/base/blocks.h"
 #include "runtime/cpu/inputs.h"
 #include "runtime/cpu/places.h"
 #include "runtime/cpu/work.h"

@@ -197,15 +197,18 @@ Result<int> Job::AwaitAllJoined() {
 }
 
 Result<uint32_t> Job::CreateGroup(int color, int key) {
+  queue_.Drain();
   const int32_t mine[2] = {std::max(color, -1), key};
   std::vector<int32_t> table(2 * static_cast<size_t>(env_.size));
-  Collective what;
-  what.kind = Collective::Kind::kAllgather;
-  what.input = mine;
-  what.output = table.data();
-  what.count = 2;
-  what.type = DTRAIN_INT32;
-  if (MaybeError error = Run(what)) return *error;
+  Operation exchange;
+  exchange.group = &groups_.world();
+  exchange.on_host = true;
+  exchange.what.kind = Collective::Kind::kAllgather;
+  exchange.what.input = mine;
+  exchange.what.output = table.data();
+  exchange.what.count = 2;
+  exchange.what.type = DTRAIN_INT32;
+  if (MaybeError error = executor_.Run(exchange)) return *error;
   Split split = SplitByColor(table, env_.rank, next_group_);
   next_group_ += split.groups;
 

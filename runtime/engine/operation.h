@@ -33,8 +33,11 @@ struct Operation {
   bool direct = true;
   DeviceCommunicator::Ticket ticket = 0;
 
+  // Small things of the library's own, which have nothing to do on a GPU.
+  bool on_host = false;
+
   bool on_device() const {
-    return group->device != nullptr && what.kind != Collective::Kind::kBarrier;
+    return group->device != nullptr && what.kind != Collective::Kind::kBarrier && !on_host;
   }
 };
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "runtime/base/blocks.h"
 #include "runtime/base/types.h"
 
 namespace dtrain::runtime {
@@ -147,25 +148,42 @@ NcclHandle::Enqueue NcclCommunicator::Enqueue(const Collective& what) const {
   return [](abi::NcclComm*, abi::CuStream) { return abi::kNcclSuccess; };
 }
 
-NcclHandle::Enqueue NcclCommunicator::EnqueueAlltoall(const Collective& what) const {
+NcclHandle::Enqueue NcclCommunicator::EnqueueExchanges(std::vector<Exchange> by_rank,
+                                                       dtrain_type type) const {
   const NcclApi& nccl = session_->libraries().nccl;
-  const int type = NcclType(what.type);
-  const size_t block = what.count * ElementSize(what.type);
-  return [what, type, block, ranks = size_, &nccl](abi::NcclComm* comm, abi::CuStream stream) {
-    if (nccl.all_to_all != nullptr) {
-      return nccl.all_to_all(what.input, what.output, what.count, type, comm, stream);
-    }
+  return [by_rank = std::move(by_rank), number = NcclType(type), &nccl](abi::NcclComm* comm,
+                                                                        abi::CuStream stream) {
     int code = nccl.group_start();
     if (code != abi::kNcclSuccess) return code;
-    const char* from = static_cast<const char*>(what.input);
-    char* to = static_cast<char*>(what.output);
-    for (int r = 0; r < ranks && code == abi::kNcclSuccess; ++r, from += block, to += block) {
-      code = nccl.send(from, what.count, type, r, comm, stream);
-      if (code == abi::kNcclSuccess) code = nccl.receive(to, what.count, type, r, comm, stream);
+    for (int r = 0; r < static_cast<int>(by_rank.size()) && code == abi::kNcclSuccess; ++r) {
+      const Exchange& one = by_rank[static_cast<size_t>(r)];
+      if (one.sent > 0) code = nccl.send(one.from, one.sent, number, r, comm, stream);
+      if (code == abi::kNcclSuccess && one.received > 0) {
+        code = nccl.receive(one.to, one.received, number, r, comm, stream);
+      }
     }
     const int ended = nccl.group_end();
     return code == abi::kNcclSuccess ? ended : code;
   };
+}
+
+NcclHandle::Enqueue NcclCommunicator::EnqueueAlltoall(const Collective& what) const {
+  const NcclApi& nccl = session_->libraries().nccl;
+  if (nccl.all_to_all != nullptr && what.counts == nullptr) {
+    return [what, type = NcclType(what.type), &nccl](abi::NcclComm* comm, abi::CuStream stream) {
+      return nccl.all_to_all(what.input, what.output, what.count, type, comm, stream);
+    };
+  }
+  const size_t element = ElementSize(what.type);
+  const Blocks blocks(what, size_, rank_);
+  std::vector<Exchange> by_rank;
+  for (int r = 0; r < size_; ++r) {
+    by_rank.push_back({static_cast<const char*>(what.input) + blocks.InInput(r) * element,
+                       blocks.Length(rank_, r),
+                       static_cast<char*>(what.output) + blocks.InOutput(r) * element,
+                       blocks.Length(r, rank_)});
+  }
+  return EnqueueExchanges(std::move(by_rank), what.type);
 }
 
 NcclHandle::Issue NcclCommunicator::MakeIssue(const Collective& what, milliseconds timeout) const {
@@ -212,115 +230,6 @@ Result<NcclCommunicator::Ticket> NcclCommunicator::LaunchTogether(Work work, mil
     return code == abi::kNcclSuccess ? ended : code;
   };
   return handle_->Launch(std::move(issue));
-}
-
-// ---- Through memory of the GPU ----
-
-// Each all-reduce, or whatever it is, for itself: this is not the fast way.
-Result<NcclCommunicator::Ticket> NcclCommunicator::LaunchStaged(Work work, milliseconds timeout,
-                                                                Landed landed) {
-  const Device::Scope scope(*session_->device());
-  const CudaApi& cuda = session_->libraries().cuda;
-  const Deadline deadline = steady_clock::now() + timeout;
-  for (const Point& point : work.after) {
-    const int code = point == nullptr ? abi::kCudaSuccess
-                                      : cuda.stream_wait(handle_->stream(), EventOf(point), 0);
-    if (code != abi::kCudaSuccess) {
-      return session_->Fail(
-          {DTRAIN_ERROR_DEVICE, "waiting in a stream failed: " + cuda.Text(code)});
-    }
-  }
-  Ticket last = 0;
-  for (const Collective& what : work.all) {
-    if (what.count == 0 || what.kind == Kind::kBarrier) continue;
-    const bool blocks = what.kind == Kind::kAllgather || what.kind == Kind::kReduceScatter ||
-                        what.kind == Kind::kAlltoall;
-    const size_t ways =
-        (blocks ? static_cast<size_t>(size_) : 1) * (what.kind == Kind::kAlltoall ? 2 : 1);
-    const size_t most = std::max<size_t>(Staging::kBytes / ElementSize(what.type) / ways, 1);
-    auto direct = IsDirect(what);
-    if (!direct.ok()) return session_->Fail(direct.error());
-    // NCCL wants the blocks of one call side by side.
-    *direct = *direct && (!blocks || what.count <= most);
-    for (size_t at = 0; at < what.count; at += most) {
-      const Piece piece{at, std::min(most, what.count - at), deadline};
-      if (MaybeError error = RunPiece(what, piece, *direct, timeout, last)) return *error;
-    }
-  }
-  if (MaybeError error = handle_->Await(last)) return *error;
-  // Copies to buffers on the GPU come behind that.
-  auto fetched = handle_->Record(handle_->stream());
-  if (!fetched.ok()) return session_->Fail(fetched.error());
-  if (MaybeError error = handle_->Await(*fetched, "a copy on the GPU", deadline)) return *error;
-  if (landed) {
-    landed(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now().time_since_epoch())
-            .count());
-  }
-  return Ticket{0};
-}
-
-// NCCL works in place in all but alltoall.
-MaybeError NcclCommunicator::RunPiece(const Collective& what, const Piece& piece, bool direct,
-                                      milliseconds timeout, Ticket& ticket) {
-  const size_t element = ElementSize(what.type);
-  const size_t bytes = piece.n * element;
-  Collective part = what;
-  part.count = piece.n;
-  if (direct) {
-    const size_t at = piece.at * element;
-    if (what.input != nullptr) part.input = static_cast<const char*>(what.input) + at;
-    if (what.output != nullptr) part.output = static_cast<char*>(what.output) + at;
-  } else {
-    auto room = staging_->Room();
-    if (!room.ok()) return room.error();
-    const size_t mine = bytes * static_cast<size_t>(rank_);
-    const size_t all = bytes * static_cast<size_t>(size_);
-    char* const input = *room + (what.kind == Kind::kAllgather ? mine : 0);
-    char* const output = *room + (what.kind == Kind::kReduceScatter ? mine
-                                  : what.kind == Kind::kAlltoall    ? all
-                                                                    : 0);
-    part.input = input;
-    part.output = output;
-    if (MaybeError error = BringPiece(what, piece, input)) return error;
-  }
-  auto launched = handle_->Launch(MakeIssue(part, timeout));
-  if (!launched.ok()) return launched.error();
-  ticket = *launched;
-  if (direct) return std::nullopt;
-  return FetchPiece(what, piece, static_cast<const char*>(part.output));
-}
-
-MaybeError NcclCommunicator::BringPiece(const Collective& what, const Piece& piece, char* input) {
-  if (!Reads(what)) return std::nullopt;
-  const size_t element = ElementSize(what.type);
-  const bool blocks = what.kind == Kind::kReduceScatter || what.kind == Kind::kAlltoall;
-  const char* const from =
-      static_cast<const char*>(what.kind == Kind::kBroadcast ? what.output : what.input);
-  for (size_t b = 0; b < (blocks ? static_cast<size_t>(size_) : 1); ++b) {
-    if (MaybeError error = staging_->Bring(input + b * piece.n * element,
-                                           from + (b * what.count + piece.at) * element,
-                                           piece.n * element, piece.deadline)) {
-      return error;
-    }
-  }
-  return std::nullopt;
-}
-
-MaybeError NcclCommunicator::FetchPiece(const Collective& what, const Piece& piece,
-                                        const char* output) {
-  if (!Writes(what) || (what.kind == Kind::kBroadcast && rank_ == what.root)) return std::nullopt;
-  const size_t element = ElementSize(what.type);
-  const bool blocks = what.kind == Kind::kAllgather || what.kind == Kind::kAlltoall;
-  // The output of an all-gather is the whole room, which its input lies in.
-  for (size_t b = 0; b < (blocks ? static_cast<size_t>(size_) : 1); ++b) {
-    if (MaybeError error =
-            staging_->Fetch(static_cast<char*>(what.output) + (b * what.count + piece.at) * element,
-                            output + b * piece.n * element, piece.n * element, piece.deadline)) {
-      return error;
-    }
-  }
-  return std::nullopt;
 }
 
 // ---- Streams and graphs ----

@@ -87,7 +87,17 @@ class NcclCommunicator : public DeviceCommunicator {
 
   NcclHandle::Issue MakeIssue(const Collective& what, std::chrono::milliseconds timeout) const;
   NcclHandle::Enqueue Enqueue(const Collective& what) const;
+  // What one rank has for another, and the other way round, in elements.
+  struct Exchange {
+    const char* from = nullptr;
+    size_t sent = 0;
+    char* to = nullptr;
+    size_t received = 0;
+  };
+  NcclHandle::Enqueue EnqueueExchanges(std::vector<Exchange> by_rank, dtrain_type type) const;
   NcclHandle::Enqueue EnqueueAlltoall(const Collective& what) const;
+  NcclHandle::Enqueue EnqueuePiece(const Collective& what, const Piece& piece,
+                                   const Collective& part) const;
   Result<Ticket> LaunchTogether(Work work, std::chrono::milliseconds timeout, Landed landed);
   Result<Ticket> LaunchStaged(Work work, std::chrono::milliseconds timeout, Landed landed);
   MaybeError RunPiece(const Collective& what, const Piece& piece, bool direct,

@@ -239,7 +239,7 @@ DTRAIN_API dtrain_status dtrain_reduce_async(const void* input, void* output, si
 /*
  * As dtrain_alltoall_async with blocks of different lengths, which lie one after another: counts[r
  * * size + t] is how many elements rank r has for rank t, for all ranks of the group and the same
- * on all of them; it is copied. `input` and `output` do not overlap. Not in a job on NCCL.
+ * on all of them; it is copied. `input` and `output` do not overlap.
  */
 DTRAIN_API dtrain_status dtrain_alltoallv_async(const void* input, void* output,
                                                 const uint64_t* counts, dtrain_type type,

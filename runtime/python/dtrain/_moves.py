@@ -272,12 +272,12 @@ def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_c
         result = output if kind.is_like(output, x) else kind.cast_like(output, x)
         return (result, kind.integers(received)) if with_counts else result
 
-    if min(counts) != max(counts) and _job.backend() == "cpu":
+    if min(counts) != max(counts):
         lengths = [count * row_octets for count in counts]
         return _start_unequal_blocks(kind, dense, lengths, output, result, stream, name,
                                      process_set)
     block = _Block(kind, dense, max(counts) * row_octets // kind.item_size(x))
-    if block.direct and min(counts) == max(counts):
+    if block.direct:
         send, recv = dense, output
     else:
         block.type, block.count = _INT32, -(-max(counts) * row_octets // 4)

@@ -16,6 +16,13 @@
 
 namespace dtrain::runtime {
 
+// Of tests in which it passes: longer than a collective takes on a busy machine.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr char kShortTimeout[] = "10";
+#else
+constexpr char kShortTimeout[] = "4";
+#endif
+
 // The versions that the fake NCCL plays, by the folders of their files.
 inline const std::vector<std::string>& NcclVersions() {
   static const auto* const versions = new std::vector<std::string>{

@@ -41,7 +41,7 @@ struct Scene {
 
   std::map<std::string, std::string> Environment() const {
     auto environment = OnNcclOf(version);
-    environment["DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"] = "2";
+    environment["DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"] = kShortTimeout;
     environment["DTRAIN_NCCL_INIT_SECONDS"] = "1";
     const std::string who = std::to_string(victim), when = std::to_string(operation);
     if (fault == Fault::kReported || fault == Fault::kUnreported) {

@@ -118,6 +118,45 @@ TEST(NcclRulesOf, LargeBuffersOfHostAndGpuMeetInPieces) {
   });
 }
 
+// Rank r has r + 1 + s elements for rank s; the buffers are on the host, the GPU, or one of each.
+TEST_P(NcclRules, AnAllToAllOfUnequalBlocksMovesWhatIsThere) {
+  RunJobOf(3, OnNcclOf(GetParam()), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    const auto length = [](int from, int to) {
+      return from == 2 && to == 0 ? 0 : static_cast<uint64_t>(1000 * from + 1 + to);
+    };
+    std::vector<uint64_t> counts;
+    for (int r = 0; r < 3; ++r) {
+      for (int s = 0; s < 3; ++s) counts.push_back(length(r, s));
+    }
+    std::vector<int32_t> input, expected;
+    for (int r = 0; r < 3; ++r) {
+      for (uint64_t i = 0; i < length(rank, r); ++i) input.push_back(100 * rank + r);
+      for (uint64_t i = 0; i < length(r, rank); ++i) expected.push_back(100 * r + rank);
+    }
+    for (int places = 0; places < 4; ++places) {
+      std::vector<int32_t> output(expected.size(), -1);
+      void *from = input.data(), *to = output.data();
+      // All on the GPU, all on the host, then another mixture on every rank.
+      const bool gpu_in = places == 0 || (places > 1 && (rank + places) % 2 == 0);
+      const bool gpu_out = places == 0 || (places > 1 && rank == 1);
+      if (gpu_in) {
+        from = driver.Allocate(input.size() * 4);
+        driver.Put(from, input.data(), input.size() * 4);
+      }
+      if (gpu_out) to = driver.Allocate(output.size() * 4);
+      dtrain_handle handle = 0;
+      ASSERT_OK(dtrain_alltoallv_async(from, to, counts.data(), DTRAIN_INT32, nullptr, &handle));
+      ASSERT_OK(dtrain_wait(handle));
+      if (gpu_out) driver.Get(output.data(), to, output.size() * 4);
+      EXPECT_EQ(output, expected) << places;
+    }
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
 // N7
 TEST(NcclRulesOf, MemoryOfAnotherGpuIsRefusedAndTheJobGoesOn) {
   RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
@@ -255,7 +294,7 @@ TEST(NcclRulesOf, SlicesOfOneGpuAreRefusedOnAllRanks) {
 TEST_P(NcclRules, AFailureEndsAllCommunicatorsTogether) {
   RunJobOf(2,
            OnNcclOf(GetParam(), {{"FAKE_NCCL_ASYNC_ERROR", "1:3:6"},
-                                 {"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "2"}}),
+                                 {"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", kShortTimeout}}),
            [](int rank) {
              ASSERT_OK(dtrain_init(nullptr));
              const Driver driver(rank);

@@ -14,6 +14,7 @@
 #include "dtrain/dtrain.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/component/runtime/nccl_judge.h"
 #include "tests/component/runtime/ranks.h"
 
 namespace dtrain::runtime {
@@ -213,6 +214,49 @@ TEST(PageTest, TimelineHasEveryCollectiveAndMark) {
     EXPECT_EQ(by_name[""].kind, static_cast<uint32_t>(TimelineKind::kMark));
     EXPECT_GE(by_name[""].lane, 2u) << "another thread's";
     EXPECT_EQ(page->dropped.load(), 0u);
+  }
+}
+
+// N8: from when it was called until the GPU has done it, with what the program did meanwhile
+// inside.
+TEST(PageTest, ShowsACollectiveOfTheGpuUntilTheGpuHasDoneIt) {
+  Page pages[2] = {Page(256), Page(256)};
+  RunJobOf(2, OnNcclOf("fake_nccl"), [&](int rank) {
+    Page& page = pages[rank];
+    page.Give();
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    EXPECT_EQ(SumOfOne(1), 2);
+    const abi::CuStream stream = driver.NewStream();
+    void* const memory = driver.Allocate(400);
+    Gate gate(stream, driver.device());
+    if (rank == 0) gate.Open();
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.stream = stream;
+    options.name = "gradient";
+    dtrain_handle handle = 0;
+    ASSERT_OK(
+        dtrain_allreduce_async(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM, &options, &handle));
+    ASSERT_OK(dtrain_barrier());
+    dtrain_mark_begin("backward");
+    // The barrier behind it is over, and this is not.
+    EXPECT_GT(page->begin_ns.load(), 0);
+    EXPECT_EQ(page->number.load(), 1u);
+    EXPECT_EQ(page->kind.load(), static_cast<uint32_t>(TimelineKind::kAllreduce));
+    EXPECT_EQ(page->bytes.load(), 400u);
+    dtrain_mark_end();
+    ASSERT_OK(dtrain_barrier());
+    gate.Open();
+    ASSERT_OK(dtrain_wait(handle));
+    ASSERT_OK(dtrain_finalize());
+    EXPECT_EQ(page->begin_ns.load(), 0);
+  });
+  for (Page& page : pages) {
+    std::map<std::string, TimelineRecord> by_name;
+    for (const TimelineRecord& record : page.Take()) by_name[record.name] = record;
+    ASSERT_EQ(by_name.count("gradient"), 1u);
+    EXPECT_LE(by_name["gradient"].begin_ns, by_name["backward"].begin_ns);
+    EXPECT_GE(by_name["gradient"].end_ns, by_name["backward"].end_ns);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/cpu/blocks.h"
+#include "runtime/base/blocks.h"
 
 namespace dtrain::runtime {
 
