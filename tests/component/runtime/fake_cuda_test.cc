@@ -196,7 +196,6 @@ TEST(FakeCuda, APointerSaysWhoseItIs) {
   });
 }
 
-#ifndef __SANITIZE_THREAD__  // it sees that, too
 TEST(FakeCuda, WorkOnMemoryThatIsGoneLosesTheContext) {
   Alone([](const Cuda& cuda) {
     char* const memory = cuda.Allocate(100);
@@ -219,7 +218,6 @@ TEST(FakeCuda, WorkOnMemoryThatIsGoneLosesTheContext) {
     EXPECT_EQ(cuda.Record(event, other), kIllegalAddress);
   });
 }
-#endif
 
 TEST(FakeCuda, AContextCanBeLostAfterSoManyOperations) {
   Alone(
