@@ -37,7 +37,7 @@ class Executor {
   // Of an operation on a device, in the thread that asks for it: what it comes after, and where its
   // buffers are. Any thread.
   MaybeError PrepareForDevice(Operation& operation) const;
-  // Makes it part of the graph that its stream captures; false: there is none.
+  // Makes it part of the graph that its stream captures; false when it captures none.
   Result<bool> Capture(Operation& operation);
   // After RunAgreed: what its stream gets from now on comes after it. Any thread.
   MaybeError JoinStream(const Operation& operation);

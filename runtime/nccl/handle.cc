@@ -115,8 +115,9 @@ abi::NcclComm* NcclHandle::Take() {
 }
 
 bool NcclHandle::Close() {
-  if (!session_->broken() && sound())
+  if (!session_->broken() && sound()) {
     static_cast<void>(AwaitAll(steady_clock::now() + session_->longest_end()));
+  }
   const bool ended = session_->Remove(this);
   SetFlying(false);
   control_.store(nullptr);

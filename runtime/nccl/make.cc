@@ -124,7 +124,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(Bootstrap& boot
   session->SetOnFailure(std::move(on_failure));
   std::unique_ptr<NcclCommunicator> made(
       new NcclCommunicator(std::move(session), bootstrap.rank(), bootstrap.size(), options));
-  // All have passed the checks, and are about to call NCCL, which waits for ever for who is not.
+  // All have passed the checks, and are about to call NCCL, which waits forever for a rank that
+  // does not come.
   if (auto fence = bootstrap.Exchange("", deadline); !fence.ok()) return fence.error();
   if (MaybeError failed = made->Connect(members, control, deadline)) return *failed;
   return made;

@@ -52,7 +52,7 @@ void AbortBeside(const NcclApi& nccl, const std::vector<abi::NcclComm*>& comms,
     try {
       threads.emplace_back(abort);
     } catch (const std::system_error&) {
-      abort();  // no thread could be had; if it waits for ever, so does the process not
+      abort();  // no thread could be had; the caller's deadline ends this if it hangs
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -228,11 +228,12 @@ void Session::End() {
   changed_.notify_all();
 }
 
-// False: a call is stuck inside NCCL, which does not allow to abort what it works on.
+// False: a call is stuck inside NCCL, which does not allow aborting what it works on. That may also
+// be a communicator which is still being made, so the thread is asked even when there are no
+// others.
 bool Session::AbortAll(std::vector<abi::NcclComm*> comms) {
-  if (comms.empty()) return true;
   const NcclApi& nccl = libraries_.nccl;
-  const bool grouped = nccl.version >= kGroupedAborts || comms.size() == 1;
+  const bool grouped = nccl.version >= kGroupedAborts || comms.size() <= 1;
   const auto body = [comms, grouped, &nccl, device = device_] {
     if (!grouped) return AbortBeside(nccl, comms, *device);
     if (comms.size() > 1) nccl.group_start();

@@ -43,7 +43,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Whether no communicator has been made before. Asked once.
   bool IsNew() { return !used_.exchange(true); }
 
-  // Who is told of the first failure: on any thread, in no call of this one's.
+  // `tell` hears of the first failure, once, on any thread, with no lock of ours held.
   void SetOnFailure(std::function<void(const Error&)> tell);
 
   // What NCCL answers to `call`, on its thread; `name` is the function's, for messages. `call` must

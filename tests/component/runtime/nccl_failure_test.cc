@@ -331,6 +331,25 @@ TEST(NcclFailure, AnInitialisationThatNeverEndsIsGivenUpWithTheNamesOfBothSides)
   });
 }
 
+// Its thread is still inside NCCL, whose destructors would run under it.
+TEST(NcclFailure, AProcessWhoseInitialisationIsStuckDoesNotExitInOrder) {
+  auto environment = With("FAKE_NCCL_HANG_INIT", "1");
+  environment["DTRAIN_NCCL_INIT_SECONDS"] = "0.5";
+  testing::internal::CaptureStderr();
+  const auto ends = RunNccl(2, environment,
+                            [](NcclRank& self) {
+                              {
+                                auto made = self.Make();
+                                EXPECT_FALSE(made.ok());
+                              }
+                              std::exit(3);
+                            },
+                            {{0, 205}, {1, 205}});
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(ends, (std::vector<int>{205, 205}));
+  EXPECT_TRUE(Contains(text, "a call of NCCL has not come back")) << text;
+}
+
 // M11
 TEST(NcclFailure, ADestroyThatHangsDoesNotKeepTheProcessFromLeaving) {
   testing::internal::CaptureStderr();
