@@ -57,10 +57,10 @@ bool DecodeHello(const std::string& text, Hello& hello) {
   int wanted = 0;
   if (!ParseNumber(TakeLine(rest), wanted) || wanted < 0 || wanted > 2) return false;
   hello.wanted = static_cast<BackendChoice>(wanted);
-  hello.no_nccl = TakeLine(rest);
+  hello.no_nccl = Printable(TakeLine(rest));
   if (!ParseNumber(TakeLine(rest), hello.fusion_threshold)) return false;
   if (!ParseNumber(TakeLine(rest), hello.cycle_us)) return false;
-  hello.node = rest;
+  hello.node = Printable(rest);
   return true;
 }
 
