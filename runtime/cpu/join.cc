@@ -274,7 +274,7 @@ MaybeError Join::MakeOffer(Offer& offer, SharedMemory& segment) {
   }
   std::vector<int> leaders;
   for (const auto& ranks : places.nodes) leaders.push_back(ranks[0]);
-  auto mesh = Mesh::Make(places.node, leaders, ip);
+  auto mesh = Mesh::Make(places.node, leaders, ip, Crowded());
   if (!mesh.ok()) return mesh.error();
   made_->mesh_ = std::move(*mesh);
   offer.endpoint = made_->mesh_->endpoint();

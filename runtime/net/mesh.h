@@ -25,8 +25,9 @@ namespace dtrain::runtime {
 class Mesh {
  public:
   // `leaders[n]` is the rank that speaks for node n, for texts. Listens on `ip`, numeric.
+  // `crowded` as for Streams.
   static Result<std::unique_ptr<Mesh>> Make(int node, std::vector<int> leaders,
-                                            const std::string& ip);
+                                            const std::string& ip, bool crowded);
 
   const NodeEndpoint& endpoint() const { return endpoint_; }
   int node() const { return node_; }
@@ -62,7 +63,8 @@ class Mesh {
   void Interrupt(const Error& reason);
 
  private:
-  Mesh(int node, std::vector<int> leaders) : node_(node), leaders_(std::move(leaders)) {}
+  Mesh(int node, std::vector<int> leaders, bool crowded)
+      : node_(node), leaders_(std::move(leaders)), crowded_(crowded) {}
   // The reason of what broke, which another member may have told.
   Error Explain(Error error);
   MaybeError Notice();
@@ -70,6 +72,7 @@ class Mesh {
 
   const int node_;
   const std::vector<int> leaders_;
+  const bool crowded_;
   NodeEndpoint endpoint_;
   std::unique_ptr<Links> links_;  // until it is connected; then the two below
   std::unique_ptr<Streams> streams_;

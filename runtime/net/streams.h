@@ -28,9 +28,9 @@ struct Flight {
 class Streams {
  public:
   // `leaders[n]` is the rank that speaks for node n, for texts; `sockets[n]` leads there, and is
-  // none for this node.
+  // none for this node. `crowded`: other ranks need this processor, so that a wait sleeps at once.
   static Result<std::unique_ptr<Streams>> Make(std::vector<int> leaders,
-                                               std::vector<Socket> sockets);
+                                               std::vector<Socket> sockets, bool crowded);
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
 
@@ -58,8 +58,11 @@ class Streams {
     std::deque<Message> out, in;
   };
 
-  explicit Streams(std::vector<int> leaders) : leaders_(std::move(leaders)) {}
+  Streams(std::vector<int> leaders, bool crowded)
+      : leaders_(std::move(leaders)), crowded_(crowded) {}
+  MaybeError Spin(const Flight& flight, Deadline deadline);
   MaybeError Poll(Deadline deadline);
+  MaybeError Move(size_t node, bool reads, bool writes, bool& moved);
   // What moved, or -1 with errno; 0 when the other side has closed.
   static ssize_t Write(Line& line);
   static ssize_t Read(Line& line);
@@ -69,8 +72,10 @@ class Streams {
   Error Late(const Flight& flight) const;
 
   const std::vector<int> leaders_;
+  const bool crowded_;
   std::vector<Line> lines_;  // by node
-  Socket interrupt_;         // an eventfd
+  std::atomic<bool> interrupted_{false};
+  Socket interrupt_;  // an eventfd
 };
 
 }  // namespace dtrain::runtime

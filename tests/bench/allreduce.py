@@ -95,7 +95,9 @@ class Case:
                 return ["mpiexec.hydra", "-n", str(total)]
             return ["mpiexec.hydra", "-launcher", "ssh", "-localhost", self._cluster.head.address,
                     "-iface", "eth0", "-hosts", ",".join(self._nodes), "-ppn", str(self._ranks),
-                    "-n", str(total), "-genv", "SKIP_FINALIZE", "1"]
+                    "-n", str(total), "-genv", "SKIP_FINALIZE", "1",
+                    # One kernel for all hosts: without this it finds shared memory between them.
+                    *(["-genv", "UCX_TLS", "tcp,self"] if self._ranks == 1 else [])]
         where = ["-np", f"-{total}"] if self._local else ["-H", self._with_slots()]
         return [DTRAIN, "launch", "--quiet", "--tag-output", "none", "--oversubscribe", *where,
                 *self._variables(name), "--"]
@@ -199,7 +201,7 @@ def targets(title, middle, sizes):
         elif title == "2 ranks, one host" and size <= 1 << 16:
             wanted.append((size, "Open MPI", ["Open MPI"], 1))
         elif title == "2 hosts x 1 rank":
-            wanted.append((size, "Gloo", ["Gloo"], 1))
+            wanted.append((size, "the best peer", NAMES[1:], 1))
         elif title == "4 hosts x 4 ranks" and size >= 1 << 20:
             wanted.append((size, "the best peer", NAMES[1:], 2))
     checks = []
@@ -207,6 +209,16 @@ def targets(title, middle, sizes):
         value = speed_up(size, names)
         if value is not None:
             checks.append(note(f"{title}, {size} B, x {against}", value, limit))
+    return checks
+
+
+def link_targets(title, runs, links, sizes, ranks):
+    """What part of a connection's rate the largest all-reduces reach, each round against its own."""
+    checks = []
+    for size in (size for size in sizes if size >= 1 << 24):
+        parts = [bus_bandwidth(size, min(seconds for seconds, _ in by_memory([run], size).values()),
+                               ranks) / link for run, link in zip(runs, links)]
+        checks.append(note(f"{title}, {size} B, x one TCP connection", statistics.median(parts), 0.95))
     return checks
 
 
@@ -236,6 +248,9 @@ def main():
                       f"{statistics.median(links):.2f} GB/s each way")
             print()
             numbers["checks"] += targets(title, middle, options.sizes)
+            if nodes * ranks == 2 and links and "dtrain" in results:
+                numbers["checks"] += link_targets(title, results["dtrain"], links, options.sizes,
+                                                  nodes * ranks)
             numbers["cases"][title] = {"runs": results, "link_gbs": links}
     save(options, numbers)
 
