@@ -95,9 +95,7 @@ class Case:
                 return ["mpiexec.hydra", "-n", str(total)]
             return ["mpiexec.hydra", "-launcher", "ssh", "-localhost", self._cluster.head.address,
                     "-iface", "eth0", "-hosts", ",".join(self._nodes), "-ppn", str(self._ranks),
-                    "-n", str(total), "-genv", "SKIP_FINALIZE", "1",
-                    # One kernel for all hosts: without this it finds shared memory between them.
-                    *(["-genv", "UCX_TLS", "tcp,self"] if self._ranks == 1 else [])]
+                    "-n", str(total), "-genv", "SKIP_FINALIZE", "1"]
         where = ["-np", f"-{total}"] if self._local else ["-H", self._with_slots()]
         return [DTRAIN, "launch", "--quiet", "--tag-output", "none", "--oversubscribe", *where,
                 *self._variables(name), "--"]
