@@ -105,13 +105,7 @@ CpuCommunicator::~CpuCommunicator() {
 Descriptor CpuCommunicator::Describe(const Collective& what) const {
   const auto size = static_cast<size_t>(size_), rank = static_cast<size_t>(rank_);
   Descriptor request{};
-  request.number = static_cast<uint32_t>(what.number);
-  request.name = what.name;
-  request.count = what.count;
-  request.kind = static_cast<uint8_t>(what.kind);
-  request.type = static_cast<uint8_t>(what.type);
-  request.op = static_cast<uint8_t>(what.op);
-  request.root = what.root;
+  request.what = OutlineOf(what);
   request.at.input = reinterpret_cast<uint64_t>(what.input);
   request.at.output = reinterpret_cast<uint64_t>(what.output);
   request.at.input_at = request.at.output_at = Descriptor::kElsewhere;
@@ -130,7 +124,7 @@ MaybeError CpuCommunicator::Run(const Collective& what, std::chrono::millisecond
   const Deadline begin = spent.begin_ns != 0 ? Deadline(std::chrono::nanoseconds(spent.begin_ns))
                                              : std::chrono::steady_clock::now();
   Work work{what, Describe(what), begin + timeout, spent, what.op == DTRAIN_AVG ? size_ : 1};
-  runs_ = work.request.number + 1;
+  runs_ = work.request.what.number + 1;
   MaybeError error;
   if (within_ != nullptr) {
     error = within_->Run(work);

@@ -88,7 +88,7 @@ MaybeError Greetings::Compare(const std::vector<int>& nodes) const {
       ranks.push_back(rank);
       requests.push_back(request);
     }
-    same &= SameRequest(request, requests.front());
+    same &= request.what == requests.front().what;
   }
   if (same) return std::nullopt;
   return CompareRequests(ranks, requests);

@@ -102,7 +102,7 @@ Result<std::string> Negotiator::ExchangeStatements(Group& group, const Operation
   }
   Spent spent;
   if (MaybeError error = RunOwn(group, Gather(words, all, group.size), spent)) return *error;
-  return DescribeDisagreement(all);
+  return CompareStatements(all);
 }
 
 Result<Negotiator::Verdict> Negotiator::Agree(Group& group, const std::vector<Operation*>& mine,
@@ -198,10 +198,10 @@ Result<bool> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent&
 
 Result<std::vector<std::optional<Collective>>> Negotiator::ShareWithJoined(
     Group& group, size_t count, const std::vector<Operation*>& mine) {
-  std::vector<int64_t> words(count * kDescriptionWords);
+  std::vector<int64_t> words(count * kOutlineWords);
   for (size_t i = 0; i < count; ++i) {
-    int64_t* const at = &words[i * kDescriptionWords];
-    mine.empty() ? PackJoined(at) : PackDescription(mine[i]->what, at);
+    int64_t* const at = &words[i * kOutlineWords];
+    mine.empty() ? PackJoined(at) : PackOutline(mine[i]->what, at);
   }
   Collective what;
   what.kind = Collective::Kind::kAllreduce;
@@ -214,7 +214,7 @@ Result<std::vector<std::optional<Collective>>> Negotiator::ShareWithJoined(
   if (MaybeError error = RunOwn(group, what, spent)) return *error;
   std::vector<std::optional<Collective>> shared;
   for (size_t i = 0; i < count; ++i) {
-    const auto known = UnpackDescription(&words[i * kDescriptionWords]);
+    const auto known = UnpackOutline(&words[i * kOutlineWords]);
     if (!known) {
       return Error{DTRAIN_ERROR_MISMATCH,
                    "another rank has told of a collective that is not known"};

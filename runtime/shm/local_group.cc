@@ -126,7 +126,7 @@ MaybeError LocalGroup::Enter(const Descriptor& request, Deadline deadline) {
   card.entry.store(entries_, std::memory_order_release);
   if (MaybeError error = AwaitAll(true, entries_, deadline)) return error;
   bool same = true;
-  for (int i = 0; i < size(); ++i) same &= SameRequest(this->request(i), request);
+  for (int i = 0; i < size(); ++i) same &= this->request(i).what == request.what;
   if (same) return std::nullopt;
   std::vector<int> ranks;
   std::vector<Descriptor> requests;
@@ -281,13 +281,14 @@ MaybeError LocalGroup::CheckFarLeaver(const Collective& what) const {
 
 MaybeError LocalGroup::CheckOthers() const {
   const uint64_t steps = control(mine_).steps.load();
+  const Collective own = CollectiveOf(request(mine_).what).value_or(Collective{});
   for (int i = 0; i < size(); ++i) {
     // What it has done is behind it; that it is behind means that it does not come.
     if (control(i).leaving.load() != 0 && control(i).steps.load() < steps) {
-      return LeavingError(member(i).rank, member(mine_).rank, CollectiveOf(request(mine_)));
+      return LeavingError(member(i).rank, member(mine_).rank, own);
     }
   }
-  if (MaybeError error = CheckFarLeaver(CollectiveOf(request(mine_)))) return error;
+  if (MaybeError error = CheckFarLeaver(own)) return error;
   return CheckProcesses();
 }
 

@@ -13,6 +13,7 @@
 
 #include "runtime/base/collective.h"
 #include "runtime/base/communicator.h"
+#include "runtime/base/outline.h"
 #include "runtime/base/result.h"
 #include "runtime/shm/counter.h"
 #include "runtime/shm/memory.h"
@@ -31,24 +32,13 @@ struct Descriptor {
   };
   static constexpr size_t kInlineBytes = sizeof(Buffers);
 
-  uint32_t number;  // wraps around
-  uint32_t name;    // NameHash, 0 for none
-  uint64_t count;
+  Outline what;
   union {
     Buffers at;
     char data[kInlineBytes];  // of an all-reduce that is small enough, the input itself
   };
-  int32_t root;
-  uint8_t kind;
-  uint8_t type;
-  uint8_t op;
 };
 
-Collective CollectiveOf(const Descriptor& descriptor);
-bool SameRequest(const Descriptor& a, const Descriptor& b);
-
-// "rank 3", "rank 1 and rank 2", "rank 1, rank 2 and 7 more".
-std::string NameRanks(const std::vector<int>& ranks);
 // A text that says who asks for what; nullopt when all agree.
 MaybeError CompareRequests(const std::vector<int>& ranks, const std::vector<Descriptor>& requests);
 

@@ -55,7 +55,7 @@ void Calls(std::string_view bytes) {
 void Statements(std::string_view bytes) {
   auto words = Things<int64_t>(bytes, 20 * kStatementWords);
   words.resize((words.size() + kStatementWords - 1) / kStatementWords * kStatementWords);
-  ExpectText(DescribeDisagreement(words));
+  ExpectText(CompareStatements(words));
 }
 
 void Offers(std::string_view bytes) {

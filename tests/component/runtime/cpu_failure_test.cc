@@ -81,8 +81,8 @@ TEST(CpuFailureTest, RanksThatDifferAreNamedOnAllRanks) {
                         AllOf(HasSubstr("do not ask for the same thing: "),
                               HasSubstr(difference.ours), HasSubstr(difference.theirs)));
             if (nodes[3] == 0) {
-              EXPECT_THAT(error.message, AllOf(HasSubstr("rank 0 and rank 2: "),
-                                               HasSubstr("rank 1 and rank 3: ")));
+              EXPECT_THAT(error.message, AllOf(HasSubstr("ranks 0, 2 for "),
+                                               HasSubstr("ranks 1, 3 for ")));
             }
             EXPECT_EQ(MustFail(communicator, what).code, DTRAIN_ERROR_MISMATCH);
           },
@@ -101,8 +101,8 @@ TEST(CpuFailureTest, NodesThatDifferAreNamedOnAllRanks) {
           const Error error = MustFail(communicator, Allreduce(data, 0));
           EXPECT_EQ(error.code, DTRAIN_ERROR_MISMATCH);
           EXPECT_THAT(error.message,
-                      AllOf(HasSubstr("rank 0 and rank 1: allreduce sum of 5 float32"),
-                            HasSubstr("rank 2 and rank 3: allreduce sum of " +
+                      AllOf(HasSubstr("ranks 0, 1 for allreduce sum of 5 float32"),
+                            HasSubstr("ranks 2, 3 for allreduce sum of " +
                                       std::to_string(other) + " float32")));
         },
         false);
@@ -121,7 +121,7 @@ TEST(CpuFailureTest, OneOfManyNodesThatDiffersIsNamedOnAllRanks) {
           const Error error = MustFail(communicator, Allreduce(data, 0));
           EXPECT_EQ(error.code, DTRAIN_ERROR_MISMATCH) << error.message;
           EXPECT_THAT(error.message,
-                      AllOf(HasSubstr("rank 4: allreduce sum of " + std::to_string(other)),
+                      AllOf(HasSubstr("rank 4 for allreduce sum of " + std::to_string(other)),
                             HasSubstr("allreduce sum of 300 float32")));
         },
         false);
@@ -156,8 +156,8 @@ TEST(CpuFailureTest, BroadcastRootsThatDifferAreFound) {
         what.kind = Kind::kBroadcast;
         what.root = communicator.rank();
         EXPECT_THAT(MustFail(communicator, what).message,
-                    AllOf(HasSubstr("rank 0: broadcast from rank 0"),
-                          HasSubstr("rank 2: broadcast from rank 2")));
+                    AllOf(HasSubstr("rank 0 for broadcast from rank 0"),
+                          HasSubstr("rank 2 for broadcast from rank 2")));
       },
       false);
 }

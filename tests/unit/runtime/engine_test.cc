@@ -304,11 +304,11 @@ TEST(DisagreementTest, NamesTheRanksAndWhatTheyAskFor) {
     PackStatement(what, "", "", words);
     all.insert(all.end(), words, words + kStatementWords);
   }
-  EXPECT_THAT(DescribeDisagreement(all),
+  EXPECT_THAT(CompareStatements(all),
               AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
                     HasSubstr("rank 1 for allreduce sum of 11 float32")));
   PackJoined(&all[kStatementWords]);
-  EXPECT_THAT(DescribeDisagreement(all), HasSubstr("rank 1 for dtrain_join"));
+  EXPECT_THAT(CompareStatements(all), HasSubstr("rank 1 for dtrain_join"));
 }
 
 TEST(DisagreementTest, TellsTheNamesApartAlsoWhereTheyAreTooLongToBeWhole) {
@@ -319,7 +319,7 @@ TEST(DisagreementTest, TellsTheNamesApartAlsoWhereTheyAreTooLongToBeWhole) {
       what.name = NameHash(names[r]);
       PackStatement(what, names[r], "", &all[r * kStatementWords]);
     }
-    return DescribeDisagreement(all);
+    return CompareStatements(all);
   };
   EXPECT_THAT(statements({"a", "b", "a", ""}),
               AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32 \"a\"; "),
@@ -337,7 +337,7 @@ TEST(DisagreementTest, TellsShapesApartAlsoWhereTheyAreTooLongToBeWhole) {
     for (size_t r = 0; r < shapes.size(); ++r) {
       PackStatement(Sum(6), "w", shapes[r], &all[r * kStatementWords]);
     }
-    return DescribeDisagreement(all);
+    return CompareStatements(all);
   };
   EXPECT_THAT(statements({"(2, 3)", "(3, 2)", "(2, 3)", ""}),
               AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 6 float32 of shape (2, 3) \"w\"; "),
