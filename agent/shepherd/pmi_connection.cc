@@ -51,6 +51,7 @@ bool PmiConnection::Read() {
   }
   if (n < 0) return false;
   in_.append(buffer, static_cast<size_t>(n));
+  taking_ = true;  // the answers to all lines that are here go out together
   while (socket_) {
     size_t end = in_.find('\n');
     if (end == std::string::npos && in_.size() < kPmiLineMax) break;
@@ -59,13 +60,15 @@ bool PmiConnection::Read() {
     in_.erase(0, end == std::string::npos ? in_.size() : end + 1);
     on_line_(line);
   }
+  taking_ = false;
+  if (!writing_) Write();
   return true;
 }
 
 void PmiConnection::Send(absl::string_view line) {
   if (!socket_) return;
   out_.append(line.data(), line.size());
-  if (!writing_) Write();
+  if (!writing_ && !taking_) Write();
 }
 
 void PmiConnection::Write() {

@@ -39,6 +39,7 @@ class PmiConnection {
   std::string out_;
   bool reading_ = false;
   bool writing_ = false;
+  bool taking_ = false;
 };
 
 }  // namespace dtrain::shepherd

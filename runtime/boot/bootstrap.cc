@@ -74,12 +74,14 @@ MaybeError PmiBootstrap::Put(const std::string& mine, Deadline deadline) {
   return std::nullopt;
 }
 
-Result<std::string> PmiBootstrap::Get(int rank, Deadline deadline) {
+Result<std::string> PmiBootstrap::Get(int rank, const std::optional<std::string>& first,
+                                      Deadline deadline) {
   const std::string where = "rank " + std::to_string(rank) + "'s entry";
   std::string whole;
   size_t wanted = 1;  // known once the first piece is here
   for (size_t piece = 0; whole.size() < wanted; ++piece) {
-    auto value = pmi_.Get(Key(rank, piece), deadline);
+    Result<std::optional<std::string>> value = first;
+    if (piece > 0) value = pmi_.Get(Key(rank, piece), deadline);
     if (!value.ok()) return value.error();
     if (!*value || (**value).empty()) {
       return Error{DTRAIN_ERROR_LAUNCHER,
@@ -128,11 +130,19 @@ Result<std::vector<std::string>> PmiBootstrap::GetAll(const std::string& mine,
                                                       Deadline deadline) {
   std::vector<std::string> all(static_cast<size_t>(size_));
   all[static_cast<size_t>(rank_)] = mine;
+  std::vector<int> others;
+  std::vector<std::string> keys;
   for (const int peer : from) {
     if (peer == rank_) continue;
-    auto bytes = Get(peer, deadline);
+    others.push_back(peer);
+    keys.push_back(Key(peer, 0));
+  }
+  const auto firsts = pmi_.GetAll(keys, deadline);
+  if (!firsts.ok()) return firsts.error();
+  for (size_t i = 0; i < others.size(); ++i) {
+    auto bytes = Get(others[i], (*firsts)[i], deadline);
     if (!bytes.ok()) return bytes.error();
-    all[static_cast<size_t>(peer)] = std::move(*bytes);
+    all[static_cast<size_t>(others[i])] = std::move(*bytes);
   }
   ++exchanges_;
   return all;

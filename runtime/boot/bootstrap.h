@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,7 +45,8 @@ class PmiBootstrap : public Bootstrap {
  private:
   std::string Key(int rank, size_t piece) const;
   MaybeError Put(const std::string& mine, Deadline deadline);
-  Result<std::string> Get(int rank, Deadline deadline);
+  // What a rank has put, whose first piece is there already.
+  Result<std::string> Get(int rank, const std::optional<std::string>& first, Deadline deadline);
   Result<std::vector<std::string>> GetAll(const std::string& mine, const std::vector<int>& from,
                                           Deadline deadline);
 

@@ -21,6 +21,8 @@ constexpr size_t kPutOverhead = 40;
 // Fewer would mean thousands of round trips; no server announces that.
 constexpr size_t kSmallestValueLimit = 64;
 constexpr int64_t kLookMs = 50;
+// Requests under way at a time: they and their answers fit the buffers of both ends.
+constexpr size_t kAhead = 32;
 
 Error Lost(std::string_view request, const std::string& why) {
   return {DTRAIN_ERROR_LAUNCHER, "the launcher's PMI connection failed during '" +
@@ -124,6 +126,31 @@ MaybeError PmiClient::Put(std::string_view key, std::string_view value, Deadline
 Result<std::optional<std::string>> PmiClient::Get(std::string_view key, Deadline deadline) {
   const std::string request = "cmd=get kvsname=" + kvs_name_ + " key=" + std::string(key);
   if (MaybeError error = Send(request, deadline)) return *error;
+  return ReceiveValue(request, deadline);
+}
+
+Result<std::vector<std::optional<std::string>>> PmiClient::GetAll(
+    const std::vector<std::string>& keys, Deadline deadline) {
+  const size_t ahead = can_rejoin_ ? kAhead : 1;
+  std::vector<std::optional<std::string>> values;
+  for (size_t at = 0; at < keys.size(); at += ahead) {
+    const size_t end = std::min(at + ahead, keys.size());
+    std::string requests;
+    for (size_t i = at; i < end; ++i) {
+      requests += "cmd=get kvsname=" + kvs_name_ + " key=" + keys[i] + "\n";
+    }
+    if (MaybeError error = SendBytes(requests, deadline)) return *error;
+    for (size_t i = at; i < end; ++i) {
+      auto value = ReceiveValue("cmd=get", deadline);
+      if (!value.ok()) return value.error();
+      values.push_back(std::move(*value));
+    }
+  }
+  return values;
+}
+
+Result<std::optional<std::string>> PmiClient::ReceiveValue(const std::string& request,
+                                                           Deadline deadline) {
   auto reply = Receive(request, deadline);
   if (!reply.ok()) return reply.error();
   const auto kind = PmiField(*reply, "cmd");
@@ -166,6 +193,10 @@ MaybeError PmiClient::Send(std::string_view line, Deadline deadline) {
   if (bytes.size() > kLongestLine) {
     return Error{DTRAIN_ERROR_INTERNAL, "a PMI line of " + std::to_string(bytes.size()) + " bytes"};
   }
+  return SendBytes(bytes, deadline);
+}
+
+MaybeError PmiClient::SendBytes(std::string_view bytes, Deadline deadline) {
   size_t sent = 0;
   while (sent < bytes.size()) {
     const ssize_t n =
@@ -173,9 +204,9 @@ MaybeError PmiClient::Send(std::string_view line, Deadline deadline) {
     if (n >= 0) {
       sent += static_cast<size_t>(n);
     } else if (errno == EAGAIN) {
-      if (MaybeError error = WaitFor(POLLOUT, line, deadline)) return error;
+      if (MaybeError error = WaitFor(POLLOUT, bytes, deadline)) return error;
     } else if (errno != EINTR) {
-      return Lost(line, strerror(errno));
+      return Lost(bytes, strerror(errno));
     }
   }
   return std::nullopt;
@@ -190,7 +221,7 @@ Result<std::string> PmiClient::Receive(std::string_view request, Deadline deadli
       return line;
     }
     if (received_.size() > kLongestLine) return Lost(request, "a line of more than 1024 bytes");
-    char buffer[kLongestLine];
+    char buffer[size_t{16} << 10];
     const ssize_t n = recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n > 0) {
       received_.append(buffer, static_cast<size_t>(n));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/communicator.h"
 #include "runtime/base/result.h"
@@ -32,6 +33,10 @@ class PmiClient {
   MaybeError Put(std::string_view key, std::string_view value, Deadline deadline);
   // nullopt: no rank has put it.
   Result<std::optional<std::string>> Get(std::string_view key, Deadline deadline);
+  // Likewise for several keys. dtrain's own server gets the next requests before it has answered:
+  // one at a time, most of the time would go into waking each other.
+  Result<std::vector<std::optional<std::string>>> GetAll(const std::vector<std::string>& keys,
+                                                         Deadline deadline);
   // Returns when every rank of the job has called it, or `look`, which it calls now and then,
   // returns an error.
   using Look = std::function<MaybeError()>;
@@ -49,6 +54,8 @@ class PmiClient {
   explicit PmiClient(int fd) : fd_(fd) {}
   MaybeError Greet(Deadline deadline);
   MaybeError Send(std::string_view line, Deadline deadline);
+  MaybeError SendBytes(std::string_view bytes, Deadline deadline);
+  Result<std::optional<std::string>> ReceiveValue(const std::string& request, Deadline deadline);
   Result<std::string> Receive(std::string_view request, Deadline deadline);
   // One request and its reply, which must be of kind `reply` and carry no error code.
   Result<std::string> Ask(const std::string& request, std::string_view reply, Deadline deadline);

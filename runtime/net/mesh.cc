@@ -23,8 +23,8 @@ Deadline In(Milliseconds time) { return std::chrono::steady_clock::now() + time;
 
 }  // namespace
 
-Result<std::unique_ptr<Mesh>> Mesh::Make(int node, std::vector<int> leaders,
-                                         const std::string& ip, bool crowded) {
+Result<std::unique_ptr<Mesh>> Mesh::Make(int node, std::vector<int> leaders, const std::string& ip,
+                                         bool crowded) {
   auto links = Links::Listen(node, leaders, ip);
   if (!links.ok()) return links.error();
   std::unique_ptr<Mesh> mesh(new Mesh(node, std::move(leaders), crowded));

@@ -19,7 +19,7 @@ constexpr size_t kPieces = 16;
 constexpr size_t kLow = size_t{128} << 10;
 // How long to look for bytes before sleeping. A sleep and a wake cost 15 to 40 us on a virtual
 // machine, in which a small message could have gone there and back several times.
-constexpr std::chrono::microseconds kSpin{40};
+constexpr std::chrono::microseconds kSpinForBytes{40};
 
 bool Over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadline; }
 
@@ -155,14 +155,14 @@ MaybeError Streams::Move(size_t node, bool reads, bool writes, bool& moved) {
 // Moves bytes as soon as they can be moved, until none have for a moment.
 MaybeError Streams::Spin(const Flight& flight, Deadline deadline) {
   auto now = std::chrono::steady_clock::now();
-  auto end = std::min(now + kSpin, deadline);
+  auto end = std::min(now + kSpinForBytes, deadline);
   while (flight.open > 0 && now < end && !interrupted_.load(std::memory_order_relaxed)) {
     bool moved = false;
     for (size_t node = 0; node < lines_.size(); ++node) {
       if (MaybeError error = Move(node, true, true, moved)) return error;
     }
     now = std::chrono::steady_clock::now();
-    if (moved) end = std::min(now + kSpin, deadline);
+    if (moved) end = std::min(now + kSpinForBytes, deadline);
   }
   return std::nullopt;
 }

@@ -81,8 +81,8 @@ TEST(CpuFailureTest, RanksThatDifferAreNamedOnAllRanks) {
                         AllOf(HasSubstr("do not ask for the same thing: "),
                               HasSubstr(difference.ours), HasSubstr(difference.theirs)));
             if (nodes[3] == 0) {
-              EXPECT_THAT(error.message, AllOf(HasSubstr("ranks 0, 2 for "),
-                                               HasSubstr("ranks 1, 3 for ")));
+              EXPECT_THAT(error.message,
+                          AllOf(HasSubstr("ranks 0, 2 for "), HasSubstr("ranks 1, 3 for ")));
             }
             EXPECT_EQ(MustFail(communicator, what).code, DTRAIN_ERROR_MISMATCH);
           },
@@ -100,10 +100,9 @@ TEST(CpuFailureTest, NodesThatDifferAreNamedOnAllRanks) {
           std::vector<float> data(communicator.rank() < 2 ? 5 : other);
           const Error error = MustFail(communicator, Allreduce(data, 0));
           EXPECT_EQ(error.code, DTRAIN_ERROR_MISMATCH);
-          EXPECT_THAT(error.message,
-                      AllOf(HasSubstr("ranks 0, 1 for allreduce sum of 5 float32"),
-                            HasSubstr("ranks 2, 3 for allreduce sum of " +
-                                      std::to_string(other) + " float32")));
+          EXPECT_THAT(error.message, AllOf(HasSubstr("ranks 0, 1 for allreduce sum of 5 float32"),
+                                           HasSubstr("ranks 2, 3 for allreduce sum of " +
+                                                     std::to_string(other) + " float32")));
         },
         false);
   }

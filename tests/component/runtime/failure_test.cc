@@ -166,8 +166,9 @@ TEST(FailureTest, RanksThatDisagreeAreNamedAtOnceOnAllRanks) {
           ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
           std::vector<int64_t> data(64);
           EXPECT_EQ(disagree(rank, data.data()), DTRAIN_ERROR_MISMATCH);
-          EXPECT_THAT(dtrain_last_error(), AllOf(HasSubstr("of 2, collective 0"),
-                                                 HasSubstr("rank 0 for "), HasSubstr("rank 1 for ")));
+          EXPECT_THAT(dtrain_last_error(),
+                      AllOf(HasSubstr("of 2, collective 0"), HasSubstr("rank 0 for "),
+                            HasSubstr("rank 1 for ")));
         },
         WithTimeouts("40", "600"));
     EXPECT_EQ(ends, (std::vector<int>{0, 0}));

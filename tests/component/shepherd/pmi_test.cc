@@ -53,6 +53,20 @@ TEST_F(PmiTest, ValuesCrossABarrier) {
   for (auto& [rank, exit] : exits_) EXPECT_FALSE(exit.aborted());
 }
 
+// libdtrain does so, a few dozen at a time.
+TEST_F(PmiTest, RequestsThatComeTogetherAreAnsweredInOrder) {
+  Start(Client(1,
+               "ask \"cmd=put $k key=a value=first\"; ask \"cmd=put $k key=b value=second\"\n"
+               "printf \"cmd=get $k key=a\\ncmd=get $k key=b\\n%.0s\" $(seq 500) >&3 &\n"
+               "head -n 1000 <&3 | uniq -c | awk '{print $1, $NF}' "
+               "| sort | uniq -c | awk '{print $1, $2, $3}'\n"
+               "wait; ask cmd=finalize\n"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(0),
+            "cmd=put_result rc=0 msg=success\ncmd=put_result rc=0 msg=success\n"
+            "500 1 value=first\n500 1 value=second\ncmd=finalize_ack\n");
+}
+
 TEST_F(PmiTest, AnAbortIsToldWithTheExit) {
   Start(Client(2, "[ $PMI_RANK = 1 ] && { echo cmd=abort exitcode=7 >&3; exit 7; }; sleep 600"));
   ASSERT_TRUE(UntilFinished());

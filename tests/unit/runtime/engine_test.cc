@@ -304,9 +304,8 @@ TEST(DisagreementTest, NamesTheRanksAndWhatTheyAskFor) {
     PackStatement(what, "", "", words);
     all.insert(all.end(), words, words + kStatementWords);
   }
-  EXPECT_THAT(CompareStatements(all),
-              AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
-                    HasSubstr("rank 1 for allreduce sum of 11 float32")));
+  EXPECT_THAT(CompareStatements(all), AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
+                                            HasSubstr("rank 1 for allreduce sum of 11 float32")));
   PackJoined(&all[kStatementWords]);
   EXPECT_THAT(CompareStatements(all), HasSubstr("rank 1 for dtrain_join"));
 }
