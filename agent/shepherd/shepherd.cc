@@ -148,7 +148,7 @@ void Shepherd::OnStdin(const v1::StdinData& data) {
 }
 
 void Shepherd::OnAgentLost() {
-  if (core_.state() == State::kFinished) return loop_.Stop();
+  if (core_.state() == State::kFinished) return Exit();
   for (auto& worker : workers_) {
     for (v1::StreamKind kind : kStreams) worker->log(kind).Discard();
   }

@@ -228,7 +228,7 @@ void Shepherd::Drain() {
 void Shepherd::Finish() {
   drain_.Cancel();
   sweeper_.RemoveCgroup();
-  if (line_.lost()) return loop_.Stop();
+  if (line_.lost()) return Exit();
   v1::ShepherdEvent event;
   v1::Finished* finished = event.mutable_finished();
   uint64_t lost = 0;
@@ -253,7 +253,8 @@ void Shepherd::Finish() {
 }
 
 void Shepherd::Exit() {
-  if (line_.kept() != nullptr) {  // OnReleased, OnAgentLost
+  // Given up while there still is an agent, why must reach it.
+  if (line_.kept() != nullptr && !line_.lost()) {  // OnReleased, OnAgentLost
     if (told_to_end_) line_.WaitAtMost(kGoingDownLimit);
     return;
   }
