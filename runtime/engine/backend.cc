@@ -12,7 +12,8 @@
 namespace dtrain::runtime {
 namespace {
 
-constexpr std::string_view kVersion = "dtrain-2";
+// Raised with every change of what ranks tell each other: other builds are refused by name.
+constexpr std::string_view kVersion = "dtrain-3";
 
 // The text up to the next newline, which is removed with it.
 std::string_view TakeLine(std::string_view& text) {

@@ -390,8 +390,8 @@ TEST(HelloTest, SurvivesTheTrip) {
   EXPECT_EQ(back.fusion_threshold, 77u);
   EXPECT_EQ(back.cycle_us, 5);
   EXPECT_EQ(back.node, "a b");
-  for (const char* bad : {"", "dtrain-1\n0\n\n1\n2\nn", "dtrain-2", "dtrain-2\n9\n\n1\n2\nn",
-                          "dtrain-2\n0\n\nx\n2\nn"}) {
+  for (const char* bad : {"", "dtrain-1\n0\n\n1\n2\nn", "dtrain-3", "dtrain-3\n9\n\n1\n2\nn",
+                          "dtrain-3\n0\n\nx\n2\nn"}) {
     EXPECT_FALSE(DecodeHello(bad, back)) << bad;
   }
 }
