@@ -114,7 +114,7 @@ class Case:
         return ["-x", f"STORE={store}", *interface]
 
     def run(self, name, program, sizes):
-        """What rank 0 printed: a row for each size and kind of memory."""
+        """What rank 0 printed: a row for each size, kind of memory and way."""
         argv = self.argv(name, program, sizes)
         process = self._cluster.head.run(argv, timeout=1200, check=False)
         rows = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
@@ -146,22 +146,20 @@ def number(value):
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
-def by_memory(runs, size):
-    """{kind of memory: (seconds, way)} at this size, of several runs the median."""
+def by_kind(runs, size):
+    """{(memory, way): seconds} at this size, of several runs the median."""
     rows = [row for run in runs for row in run if row["bytes"] == size]
-    kinds = dict.fromkeys(row["memory"] for row in rows)
-    return {kind: (statistics.median(row["seconds"] for row in rows if row["memory"] == kind),
-                   statistics.mode(row["way"] for row in rows if row["memory"] == kind))
-            for kind in kinds}
+    kinds = dict.fromkeys((row["memory"], row["way"]) for row in rows)
+    return {kind: statistics.median(row["seconds"] for row in rows
+                                    if (row["memory"], row["way"]) == kind) for kind in kinds}
 
 
 def show(title, results, sizes, ranks, rounds):
     """Times, bus bandwidths and how many times as fast as the best peer we are; each with the
-    memory that is fastest at that size. Then what each kind of memory gives."""
-    kinds = {name: {size: by_memory(runs, size) for size in sizes}
+    memory and way that are fastest at that size. Then what each of them gives."""
+    kinds = {name: {size: by_kind(runs, size) for size in sizes}
              for name, runs in results.items()}
-    middle = {name: {size: min(seconds for seconds, _ in kinds[name][size].values())
-                     for size in sizes} for name in kinds}
+    middle = {name: {size: min(kinds[name][size].values()) for size in sizes} for name in kinds}
     peers = [name for name in middle if name != "dtrain"]
     rows = []
     for size in sizes:
@@ -175,9 +173,9 @@ def show(title, results, sizes, ranks, rounds):
            "x best", "best peer"), rows)
     rows = [(size, name, kind, way, number(seconds * 1e6), number(bus_bandwidth(size, seconds, ranks)))
             for size in sizes for name in middle if len(kinds[name][size]) > 1
-            for kind, (seconds, way) in kinds[name][size].items()]
+            for (kind, way), seconds in kinds[name][size].items()]
     if rows:
-        table("by memory", ("bytes", "library", "memory", "way", "us", "GB/s"), rows)
+        table("by memory and way", ("bytes", "library", "memory", "way", "us", "GB/s"), rows)
     return middle
 
 
@@ -214,8 +212,7 @@ def link_targets(title, runs, links, sizes, ranks):
     """What part of a connection's rate the largest all-reduces reach, each round against its own."""
     checks = []
     for size in (size for size in sizes if size >= 1 << 24):
-        parts = [bus_bandwidth(size, min(seconds for seconds, _ in by_memory([run], size).values()),
-                               ranks) / link for run, link in zip(runs, links)]
+        parts = [bus_bandwidth(size, min(by_kind([run], size).values()), ranks) / link for run, link in zip(runs, links)]
         checks.append(note(f"{title}, {size} B, x one TCP connection", statistics.median(parts), 0.95))
     return checks
 
