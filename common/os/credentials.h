@@ -18,6 +18,10 @@ struct Peer {
 };
 absl::StatusOr<Peer> PeerOf(int socket);
 
+// The user who owns the socket at the other end of a TCP connection over 127.0.0.1, as long as that
+// end has not closed it. NOT_FOUND: it has, or the connection does not come from this machine.
+absl::StatusOr<uid_t> OwnerOfLocalPeer(int socket);
+
 // That process itself, also where its number has become another's since. NOT_FOUND: it has ended;
 // UNIMPLEMENTED: the kernel cannot tell (before Linux 6.5).
 absl::StatusOr<UniqueFd> PidfdOfPeer(int socket);

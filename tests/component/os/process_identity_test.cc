@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // That a process is still the one that was meant.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -32,6 +34,46 @@ TEST(ProcessIdentityTest, OneThatHasEndedIsNotOpened) {
   const uint64_t start = *StartTime(child->pid);
   ASSERT_TRUE(WaitAndReap(child->pidfd.get()).ok());
   EXPECT_TRUE(absl::IsNotFound(OpenProcess(child->pid, start, geteuid()).status()));
+}
+
+// Two ends of a TCP connection over 127.0.0.1: who connected, and what was accepted.
+std::pair<UniqueFd, UniqueFd> ConnectLocally() {
+  UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(at);
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  EXPECT_EQ(bind(listener.get(), address, size), 0);
+  EXPECT_EQ(listen(listener.get(), 1), 0);
+  EXPECT_EQ(getsockname(listener.get(), address, &size), 0);
+  UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(client.get(), address, size), 0);
+  UniqueFd server(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  return {std::move(client), std::move(server)};
+}
+
+TEST(ProcessIdentityTest, ALocalConnectionHasAnOwner) {
+  auto [client, server] = ConnectLocally();
+  const auto owner = OwnerOfLocalPeer(server.get());
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  EXPECT_EQ(*owner, geteuid());
+}
+
+TEST(ProcessIdentityTest, ALocalConnectionOfAnotherUserIsTheirs) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  auto [client, server] = ConnectLocally();
+  ASSERT_EQ(fchown(client.get(), 12345, 12345), 0);  // the kernel goes by the socket's own user
+  const auto owner = OwnerOfLocalPeer(server.get());
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  EXPECT_EQ(*owner, 12345u);
+}
+
+// What is left of a connection belongs to root, by the kernel's table: it must not pass for root's.
+TEST(ProcessIdentityTest, AConnectionThatWasClosedHasNoOwner) {
+  auto [client, server] = ConnectLocally();
+  client.Reset();
+  EXPECT_TRUE(absl::IsNotFound(OwnerOfLocalPeer(server.get()).status()));
 }
 
 TEST(ProcessIdentityTest, ASocketLeadsToWhoListensThere) {
