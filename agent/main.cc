@@ -16,9 +16,11 @@
 #include "agent/bridge.h"
 #include "agent/config.h"
 #include "agent/inventory/gpu_look.h"
+#include "agent/pmix/run_pmix.h"
 #include "agent/reap.h"
 #include "agent/serve.h"
 #include "agent/session/shepherd_process.h"
+#include "agent/shepherd/pmix_gate.h"
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
@@ -34,10 +36,13 @@ constexpr char kUsage[] =
     "       dtrain-agent shepherd                  run one job's workers (socket on fd 3)\n"
     "       dtrain-agent reap [--dry-run]          end what is left of jobs whose shepherd is "
     "gone\n"
+    "       dtrain-agent pmix                      serve PMIx to a job's workers (sockets on fds 3 "
+    "and 4)\n"
     "       dtrain-agent gpus                      look at the GPUs\n"
     "       dtrain-agent version\n"
     "\n"
-    "bridge, shepherd and gpus are started by dtrain itself. A node needs no resident agent:\n"
+    "bridge, shepherd, pmix and gpus are started by dtrain itself. A node needs no resident "
+    "agent:\n"
     "with one, jobs start faster and outlive the agent.\n";
 
 }  // namespace
@@ -63,6 +68,9 @@ int main(int argc, char** argv) {
   }
   if (role == "shepherd" && argc == 2) {
     return dtrain::shepherd::RunShepherd(dtrain::session::kShepherdSocket);
+  }
+  if (role == "pmix" && argc == 2) {
+    return dtrain::pmix::RunPmix(dtrain::shepherd::kPmixChannel, dtrain::shepherd::kPmixListener);
   }
   if (role == "serve" && argc == 3 &&
       (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {

@@ -60,6 +60,17 @@ add_library(dtrain_ssh INTERFACE)
 target_include_directories(dtrain_ssh SYSTEM INTERFACE ${LIBSSH_INCLUDE_DIRS})
 target_link_libraries(dtrain_ssh INTERFACE dl)
 
+# Opened at run time, by agent/pmix. Without its headers an agent serves no PMIx, and says so.
+pkg_check_modules(PMIX pmix)
+add_library(dtrain_pmix INTERFACE)
+if(PMIX_FOUND)
+  target_include_directories(dtrain_pmix SYSTEM INTERFACE ${PMIX_INCLUDE_DIRS})
+  target_compile_definitions(dtrain_pmix INTERFACE DTRAIN_HAS_PMIX)
+else()
+  message(STATUS "no PMIx headers (libpmix-dev): agents will not serve Open MPI programs")
+endif()
+target_link_libraries(dtrain_pmix INTERFACE dl)
+
 find_package(Boost 1.74 REQUIRED)
 add_library(dtrain_asio INTERFACE)
 target_compile_definitions(dtrain_asio INTERFACE BOOST_ASIO_NO_DEPRECATED)

@@ -29,6 +29,7 @@ bool IsKept(const v1::SessionRequest& request) {
     case v1::SessionRequest::kStop:
     case v1::SessionRequest::kStdin:
     case v1::SessionRequest::kFenceRelease:
+    case v1::SessionRequest::kPmix:
       return true;
     default:
       return false;

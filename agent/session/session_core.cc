@@ -53,6 +53,7 @@ bool Legal(State state, Kind kind) {
     case Kind::kSignal:
     case Kind::kStdin:
     case Kind::kFenceRelease:
+    case Kind::kPmix:
     case Kind::kLogTaken:
       // They may cross the last worker's end on the way.
       return state == State::kRunning || state == State::kReaping || state == State::kReleasing ||
@@ -286,6 +287,10 @@ void SessionCore::Take(const v1::SessionRequest& request) {
       *down.mutable_fence_release() = request.fence_release();
       ToShepherd(std::move(down));
       break;
+    case Kind::kPmix:
+      *down.mutable_pmix() = request.pmix();
+      ToShepherd(std::move(down));
+      break;
     case Kind::kHeartbeat:
       break;
     case Kind::kLogTaken:
@@ -361,6 +366,9 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
       break;
     case v1::ShepherdEvent::kFenceEnter:
       *up.mutable_fence_enter() = event.fence_enter();
+      break;
+    case v1::ShepherdEvent::kPmix:
+      *up.mutable_pmix() = event.pmix();
       break;
     case v1::ShepherdEvent::kFailure:
       *up.mutable_failure() = event.failure();

@@ -33,6 +33,7 @@ bool IsKept(Event::KindCase kind) {
     case Event::kExit:
     case Event::kStdinTaken:
     case Event::kFenceEnter:
+    case Event::kPmix:
     case Event::kFinished:
     case Event::kFailure:
     case Event::kWarning:

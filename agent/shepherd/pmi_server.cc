@@ -32,11 +32,6 @@ PmiServer::PmiServer(const v1::JobPart& part)
   for (const v1::WorkerSpec& worker : part.workers()) clients_[worker.rank()] = {};
 }
 
-const int* PmiServer::abort_code(uint32_t rank) const {
-  auto it = clients_.find(rank);
-  return it != clients_.end() && it->second.aborted ? &it->second.abort_code : nullptr;
-}
-
 PmiServer::Actions PmiServer::OnLine(uint32_t rank, absl::string_view line) {
   auto it = clients_.find(rank);
   DTRAIN_CHECK(it != clients_.end());  // connections are made from the same part
@@ -89,9 +84,9 @@ PmiServer::Actions PmiServer::OnRequest(uint32_t rank, Client& client, const Pmi
   }
   if (command == "abort") {
     client.aborted = true;
-    client.abort_code = request.FindInt("exitcode").value_or(1);
     // MPICH 4.0 waits for an answer before it exits, and says so on stderr unless it is this one.
-    return {Reply{rank, FormatPmiLine("", {})}, Abort{rank}};
+    return {Reply{rank, FormatPmiLine("", {})},
+            Abort{rank, request.FindInt("exitcode").value_or(1)}};
   }
   // A name service would be the job's, not the node's.
   for (auto [asked, answer] : {std::pair("publish_name", "publish_result"),

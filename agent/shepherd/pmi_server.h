@@ -31,6 +31,7 @@ class PmiServer {
   // The rank asked for the job's abort, and is to exit by itself.
   struct Abort {
     uint32_t rank;
+    int code;  // for the job to exit with
   };
   using Action = std::variant<Reply, Drop, Abort, v1::FenceEnter>;
   using Actions = std::vector<Action>;
@@ -41,9 +42,6 @@ class PmiServer {
   Actions OnGone(uint32_t rank);
   // All nodes are in. Ignored when it is not the one we wait for.
   Actions OnFenceRelease(const v1::FenceRelease& release);
-
-  // Set when the rank asked for the job's abort.
-  const int* abort_code(uint32_t rank) const;
 
  private:
   struct Client {
@@ -58,7 +56,6 @@ class PmiServer {
     bool last_spawn = true;  // the block that the reply comes after
     std::string spawn_total;
     bool aborted = false;
-    int abort_code = 0;
   };
   Actions OnRequest(uint32_t rank, Client& client, const PmiRequest& request);
   static Action Refuse(Client& client, uint32_t rank, std::string why);

@@ -30,8 +30,9 @@ std::vector<std::string> OwnEnvironment() {
 
 }  // namespace
 
-Shepherd::Shepherd(loop::Loop& loop, os::UniqueFd agent_socket)
+Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socket)
     : loop_(loop),
+      agent_(std::move(agent)),
       agent_env_(OwnEnvironment()),
       sweeper_(loop),
       deadline_(loop),
@@ -82,6 +83,9 @@ void Shepherd::OnRequest(v1::ShepherdRequest request) {
       break;
     case v1::ShepherdRequest::kFenceRelease:
       if (pmi_) Carry(pmi_->OnFenceRelease(request.fence_release()));
+      break;
+    case v1::ShepherdRequest::kPmix:
+      if (pmix_) pmix_->OnDown(request.pmix());
       break;
     case v1::ShepherdRequest::kLogsDelivered: {
       const v1::LogsDelivered& delivered = request.logs_delivered();
@@ -175,7 +179,8 @@ void Shepherd::OnChildren() {
       if (w->pid() == pid && !w->ended()) worker = w.get();
     }
     if (worker == nullptr) {
-      os::ReapQuietly(pid);
+      const bool was_pmix = pmix_ && pmix_->OnChild(pid);
+      if (!was_pmix) os::ReapQuietly(pid);
     } else if (auto status = worker->Reap()) {
       OnWorkerEnded(*worker, *status);
     }
@@ -190,6 +195,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     pmi->ReadRest();
     pmi->Close();
   }
+  if (pmix_) pmix_->ReadEvents();
   if (reported_started_) {
     v1::ShepherdEvent event;
     v1::WorkerExit* exit = event.mutable_exit();
@@ -201,10 +207,10 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     exit->set_unix_nanos(absl::GetCurrentTimeNanos());
     exit->set_monotonic_nanos(std::chrono::nanoseconds(loop_.Now() - started_at_).count());
     exit->set_told_to_stop(core_.stop_asked());
-    if (const int* code = pmi_->abort_code(worker.rank())) {
+    if (const auto abort = aborts_.find(worker.rank()); abort != aborts_.end()) {
       exit->set_aborted(true);
-      exit->set_abort_code(*code);
-      exit->set_abort_unix_nanos(aborts_[worker.rank()].unix_nanos);
+      exit->set_abort_code(abort->second.code);
+      exit->set_abort_unix_nanos(abort->second.unix_nanos);
     }
     // The kernel counts its kills per cgroup: each explains one SIGKILL that was not ours.
     if (status.signal == SIGKILL && !core_.stop_asked() && oom_kills_->Read() > oom_kills_told_) {
@@ -250,11 +256,12 @@ void Shepherd::Do(Action action) {
       break;
     case Action::kKill:
       for (auto& worker : workers_) worker->Signal(SIGKILL);
+      sweeper_.Spare(pmix_ ? pmix_->pid() : 0);
       sweeper_.KillAll();
       break;
     case Action::kSweep:
       // Not from inside the reaping of the last worker.
-      loop_.Post([this] { sweeper_.Sweep([this] { Feed(Swept{}); }); });
+      loop_.Post([this] { Sweep(); });
       break;
     case Action::kReportUnkillable:
       ReportUnkillable();
@@ -296,6 +303,7 @@ void Shepherd::SpawnAll() {
     return;
   }
   ServePmi();
+  ServePmix();
   ReportStarted();
   WatchPages();
   Feed(Spawned{});

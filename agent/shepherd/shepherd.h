@@ -12,6 +12,7 @@
 #include "agent/shepherd/agent_line.h"
 #include "agent/shepherd/pmi_connection.h"
 #include "agent/shepherd/pmi_server.h"
+#include "agent/shepherd/pmix_gate.h"
 #include "agent/shepherd/preflight.h"
 #include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/sweeper.h"
@@ -32,7 +33,8 @@ constexpr Duration kGoingDownLimit = std::chrono::seconds(5);
 // their streams. Stops the loop when all is over. Loop thread.
 class Shepherd {
  public:
-  Shepherd(loop::Loop& loop, os::UniqueFd agent_socket);
+  // `agent`: the program whose other roles it starts.
+  Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socket);
   Shepherd(const Shepherd&) = delete;
   Shepherd& operator=(const Shepherd&) = delete;
 
@@ -58,6 +60,10 @@ class Shepherd {
   void LoseCgroup(const absl::Status& why);
   absl::Status StartWorkers(os::SpawnError* error);
   void ServePmi();
+  absl::Status OpenPmix();
+  void ServePmix();
+  void OnAbortAsked(uint32_t rank, int code);
+  void Sweep();
   void ReportStarted();
   v1::Started StartedWorkers() const;
   void ReportUnkillable();
@@ -83,6 +89,7 @@ class Shepherd {
   Worker* Find(uint32_t rank);
 
   loop::Loop& loop_;
+  const std::string agent_;
   const std::vector<std::string> agent_env_;
   const WorkerLimits limits_;
   ShepherdCore core_;
@@ -101,10 +108,12 @@ class Shepherd {
   std::optional<PmiServer> pmi_;
   std::map<uint32_t, std::unique_ptr<PmiConnection>> pmi_connections_;
   struct Abort {
+    int code;
     int64_t unix_nanos;  // when the rank asked for it
     std::unique_ptr<loop::Timer> timer;
   };
   std::map<uint32_t, Abort> aborts_;  // by rank
+  std::unique_ptr<PmixGate> pmix_;    // null: the job does without
   std::set<std::pair<uint32_t, v1::StreamKind>> grown_;
   std::set<std::pair<uint32_t, v1::StreamKind>> spools_told_;  // an agent has heard of them
   bool grown_posted_ = false;

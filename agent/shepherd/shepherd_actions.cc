@@ -76,8 +76,10 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   auto directories = SpoolDirectories();
   const std::string mark = os::ProcessMark(getpid());
   const WorkerEnv env(part_, agent_env_);
+  if (absl::Status open = OpenPmix(); !open.ok()) return open;
+  const uint16_t pmix = pmix_ ? pmix_->port() : 0;
   for (int i = 0; i < part_.workers_size();) {
-    WorkerSetup setup{part_, env, directories, limits, cgroup_fd_.get(), mark};
+    WorkerSetup setup{part_, env, directories, limits, cgroup_fd_.get(), mark, pmix};
     auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));
@@ -111,18 +113,54 @@ void Shepherd::Carry(PmiServer::Actions actions) {
       Warn(
           absl::StrCat("rank ", drop->rank, " was cut off from PMI (PMI_FD): it sent ", drop->why));
     } else if (auto* abort = std::get_if<PmiServer::Abort>(&action)) {
-      // Its exit is what tells the launcher, so it must come, however often it asks.
-      const uint32_t rank = abort->rank;
-      if (aborts_.count(rank) > 0) continue;
-      auto timer = std::make_unique<loop::Timer>(loop_);
-      timer->After(kAbortLimit, [this, rank] { Find(rank)->Signal(SIGKILL); });
-      aborts_[rank] = {absl::GetCurrentTimeNanos(), std::move(timer)};
+      OnAbortAsked(abort->rank, abort->code);
     } else {
       v1::ShepherdEvent event;
       *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));
       Send(std::move(event));
     }
   }
+}
+
+// The rank's exit is what tells the launcher, so it must come, however often it asks.
+void Shepherd::OnAbortAsked(uint32_t rank, int code) {
+  Worker* const worker = Find(rank);
+  if (worker == nullptr || worker->ended() || aborts_.count(rank) > 0) return;
+  auto timer = std::make_unique<loop::Timer>(loop_);
+  timer->After(kAbortLimit, [worker] { worker->Signal(SIGKILL); });
+  aborts_[rank] = {code, absl::GetCurrentTimeNanos(), std::move(timer)};
+}
+
+absl::Status Shepherd::OpenPmix() {
+  if (!part_.pmix()) return absl::OkStatus();
+  PmixGate::Hooks hooks;
+  hooks.up = [this](v1::PmixUp up) {
+    v1::ShepherdEvent event;
+    *event.mutable_pmix() = std::move(up);
+    Send(std::move(event));
+  };
+  hooks.abort = [this](uint32_t rank, int code) { OnAbortAsked(rank, code); };
+  hooks.failed = [this](std::string why, bool ended) {
+    SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, ended ? kExitAgentLost : kExitRendezvous,
+                            std::move(why)));
+  };
+  auto gate = PmixGate::Open(loop_, agent_, part_, std::move(hooks));
+  if (!gate.ok()) return gate.status();
+  pmix_ = *std::move(gate);
+  return absl::OkStatus();
+}
+
+void Shepherd::ServePmix() {
+  if (!pmix_) return;
+  pmix_->Serve([this] { return WorkerEnv(part_, agent_env_).Of(part_.workers(0), {}); },
+               SpoolDirectories());
+}
+
+// The PMIx server first: it removes what ranks that were killed have left in shared memory.
+void Shepherd::Sweep() {
+  const auto sweep = [this] { sweeper_.Sweep([this] { Feed(Swept{}); }); };
+  if (!pmix_) return sweep();
+  pmix_->End(sweep);
 }
 
 // The agent knows from it which streams there are.

@@ -24,10 +24,16 @@ constexpr int kPasses = 20;
 void Sweeper::KillAll() {
   if (cgroup_) cgroup_->Kill();
   for (int i = 0; i < kPasses; ++i) {
-    const std::vector<os::ProcessInfo> found = os::Descendants(getpid());
+    const std::vector<os::ProcessInfo> found = Doomed();
     os::KillGroups(found);
     if (os::Kill(found) == 0 || cgroup_) return;
   }
+}
+
+std::vector<os::ProcessInfo> Sweeper::Doomed() const {
+  std::vector<os::ProcessInfo> found = os::Descendants(getpid());
+  std::erase_if(found, [this](const os::ProcessInfo& info) { return info.pid == spared_; });
+  return found;
 }
 
 void Sweeper::Sweep(loop::Task done) {

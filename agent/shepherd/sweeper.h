@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/loop/loop.h"
 #include "common/os/cgroup.h"
+#include "common/os/process_tree.h"
 
 namespace dtrain::shepherd {
 
@@ -17,6 +21,8 @@ class Sweeper {
   explicit Sweeper(loop::Loop& loop) : timer_(loop) {}
   void set_cgroup(os::Cgroup cgroup) { cgroup_ = std::move(cgroup); }
 
+  // Not this process, a child of ours that ends by itself; 0: none.
+  void Spare(pid_t pid) { spared_ = pid; }
   // One round of SIGKILL.
   void KillAll();
   // Rounds until nothing is left, then `done`; at once when nothing is.
@@ -31,7 +37,9 @@ class Sweeper {
  private:
   bool AllGone() const;
   void Check();
+  std::vector<os::ProcessInfo> Doomed() const;
   std::optional<os::Cgroup> cgroup_;
+  pid_t spared_ = 0;
   loop::Timer timer_;
   Duration pause_{};
   loop::Task done_;

@@ -28,6 +28,7 @@ struct WorkerSetup {
   const std::vector<std::pair<int, rlimit>>& limits;
   int cgroup_fd;            // of the job, for SpawnSpec; -1: none
   const std::string& mark;  // os::ProcessMark of the shepherd
+  uint16_t pmix;            // the port of the node's PMIx; 0: none
 };
 
 // What a worker's streams tell. Called on the loop.

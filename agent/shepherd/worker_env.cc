@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "agent/shepherd/pmix_gate.h"
 #include "common/base/env_names.h"
 
 namespace dtrain::shepherd {
@@ -96,6 +97,25 @@ void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, const Wor
   env->Set("MPI_LOCALRANKID", worker.local_rank());
   env->Set("MPI_LOCALNRANKS", local_size);
   env->Set("MPIR_CVAR_PMI_VERSION", 1);
+}
+
+// What libpmix's clients, versions 3 to 6, read in place of what its server would have set for
+// them: that is not there yet. The plainest of its stores, as the others need the server's files.
+void SetPmix(const v1::JobPart& part, const v1::WorkerSpec& worker, uint16_t port, Builder* env) {
+  const std::string name = PmixName(part);
+  env->Set("PMIX_NAMESPACE", name);
+  env->Set("PMIX_RANK", worker.rank());
+  const std::string uri =
+      absl::StrCat(name, "-server.", part.node_rank(), ";tcp4://127.0.0.1:", port);
+  for (const char* version : {"", "2", "21", "3", "4", "41"}) {
+    env->Set(absl::StrCat("PMIX_SERVER_URI", version), uri);
+  }
+  env->Set("PMIX_SECURITY_MODE", "native");
+  env->Set("PMIX_GDS_MODULE", "hash");
+  env->Set("PMIX_BFROP_BUFFER_TYPE", "PMIX_BFROP_BUFFER_NON_DESC");
+  env->Set("PMIX_HOSTNAME", part.host());
+  // Open MPI 4 asks for a server only where a launcher is in sight.
+  env->SetIfUnset("OMPI_MCA_schizo", "^orte");
 }
 
 // JAX asks Open MPI's variables for its rank, and recognises Open MPI by this URI. It computes the
@@ -187,6 +207,7 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   Builder env(explicit_, common_);
   SetTorchrun(part_, worker, &env);
   SetMpiLike(part_, worker, ties, &env);
+  if (ties.pmix != 0) SetPmix(part_, worker, ties.pmix, &env);
   if (ties.page >= 0) env.Set("DTRAIN_PAGE_FD", ties.page);
   SetJax(part_, worker, &env);
   SetNetwork(part_, &env);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@ namespace dtrain::shepherd {
 struct WorkerTies {
   int pmi = -1;          // number in the worker of its end of the PMI socket; -1: none
   int page = -1;         // of the memory it shares with the shepherd
+  uint16_t pmix = 0;     // the port of the node's PMIx; 0: none
   std::string shepherd;  // os::ProcessMark of it
 };
 

@@ -29,6 +29,7 @@ enum Kind {
   kExit,
   kStdinTaken,
   kFenceEnter,
+  kPmix,
   kFinishedMsg,
   kFailure,
   kWarning,
@@ -70,6 +71,7 @@ constexpr Row kTable[] = {
     {kExit,        "WorkerExit",   {kIllegal,             kIllegal,             kIllegal,             &I::OnExit,        &I::OnExit,        &I::OnExitStopping}},
     {kStdinTaken,  "StdinTaken",   {kIllegal,             kIllegal,             kIllegal,             kIgnore,           kIgnore,           kIgnore}},
     {kFenceEnter,  "FenceEnter",   {kIllegal,             kIllegal,             kIllegal,             &I::OnFenceEnter,  &I::OnFenceEnter,  kIgnore}},
+    {kPmix,        "PMIx message", {kIllegal,             kIllegal,             kIllegal,             &I::OnPmix,        &I::OnPmix,        kIgnore}},
     {kFinishedMsg, "Finished",     {kIllegal,             kIllegal,             kIllegal,             &I::OnFinished,    &I::OnFinished,    &I::OnFinished}},
     {kFailure,     "NodeFailure",  {&I::OnFailureEarly,   &I::OnFailureEarly,   &I::OnFailureEarly,   &I::OnFailure,     &I::OnFailure,     &I::OnFailureStopping}},
     {kWarning,     "Warning",      {&I::OnWarning,        &I::OnWarning,        &I::OnWarning,        &I::OnWarning,     &I::OnWarning,     &I::OnWarning}},
@@ -126,6 +128,8 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kStdinTaken;
     case v1::SessionEvent::kFenceEnter:
       return kFenceEnter;
+    case v1::SessionEvent::kPmix:
+      return kPmix;
     case v1::SessionEvent::kFinished:
       return kFinishedMsg;
     case v1::SessionEvent::kFailure:
@@ -303,8 +307,9 @@ void JobImpl::CheckDeadlines() {
             .rank = {},
             .signal = 0});
   }
-  if (state == State::kRunning && now >= warn_exit_at) OnEarlyExitTimeout();
+  if (state == State::kRunning && now >= warn_mpi_at) TellMissingFromMpi();
   if (state == State::kRunning && now >= stall_at) OnFenceStalled();
+  if (state == State::kRunning && now >= warn_exit_at) OnEarlyExitTimeout();
   if (state == State::kStopping && now >= kill_at) KillNow();
   if (state == State::kStopping && now >= give_up_at) GiveUp();
   if (state == State::kStopping && now >= cut_logs_at) CutLogs();
@@ -444,7 +449,8 @@ TimePoint JobCore::NextDeadline() const {
   if (impl.state < State::kRunning) next = std::min(next, impl.start_by);
   if (impl.state < State::kStarting) next = std::min(next, impl.settle_at);
   if (impl.state < State::kStopping) next = std::min(next, impl.limit_at);
-  if (impl.state == State::kRunning) next = std::min({next, impl.warn_exit_at, impl.stall_at});
+  if (impl.state == State::kRunning)
+    next = std::min({next, impl.warn_exit_at, impl.warn_mpi_at, impl.stall_at});
   if (impl.state == State::kStopping) {
     next = std::min({next, impl.kill_at, impl.give_up_at, impl.cut_logs_at});
   }

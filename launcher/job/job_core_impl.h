@@ -13,6 +13,7 @@
 #include "rendezvous/address_choice.h"
 #include "rendezvous/barrier_core.h"
 #include "rendezvous/fence_core.h"
+#include "rendezvous/pmix_core.h"
 
 // JobCore's inside; include only from launcher/job/*.cc. Handlers are called from the table in
 // job_core.cc and stand in the file of their part of the life: joining.cc, running.cc, stopping.cc.
@@ -58,6 +59,7 @@ struct JobImpl {
   void OnExit(const Event& event);
   void OnExitStopping(const Event& event);
   void OnFenceEnter(const Event& event);
+  void OnPmix(const Event& event);
   void OnFinished(const Event& event);
   void OnFailureEarly(const Event& event);
   void OnFailure(const Event& event);
@@ -160,6 +162,14 @@ struct JobImpl {
   void OnFenceStalled();
   void Stalled(std::string message);
 
+  // ---- pmix.cc: ranks that are in an MPI world ----
+  void SendPmix(std::vector<rendezvous::PmixCore::Send> sends);
+  bool WaitsForMissingRanks() const;
+  std::vector<std::string> MissingFromMpi(bool ended) const;
+  void PlanMpiStall();
+  std::string MpiStallText() const;
+  void TellMissingFromMpi();
+
   // ---- stopping.cc ----
   void Cancel(Verdict why);
   void Stop(Verdict why);
@@ -216,6 +226,8 @@ struct JobImpl {
   bool ran = false;  // all nodes had started
   std::optional<rendezvous::FenceCore> fence;
   TimePoint fence_since = kNever;
+  std::optional<rendezvous::PmixCore> pmix;  // once a rank has asked for it
+  TimePoint mpi_since = kNever;              // when the first rank had joined
   CollectiveWatch collectives;
   TimePoint warned_of_collective = kNever;  // the one that began then
   size_t ranks_ended = 0;
@@ -249,6 +261,7 @@ struct JobImpl {
   TimePoint give_up_at = kNever;
   TimePoint cut_logs_at = kNever;
   TimePoint warn_exit_at = kNever;
+  TimePoint warn_mpi_at = kNever;
   TimePoint tell_warnings_at = kNever;
   TimePoint stall_at = kNever;
 };

@@ -265,6 +265,7 @@ v1::JobPart JobImpl::PartOf(size_t plan_index) const {
   part.set_node_count(static_cast<uint32_t>(the_plan.nodes.size()));
   part.set_world_size(the_plan.world_size);
   part.set_universe_size(the_plan.universe_size);
+  part.set_pmix(true);
   part.set_host(node.entry.host);
   part.set_process_mapping(the_plan.process_mapping);
   part.set_grace_ms(ToMs(options.grace));

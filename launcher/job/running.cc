@@ -296,7 +296,9 @@ void JobImpl::CheckCollectives() {
 // long that is tolerated. Costs a look at all nodes, but only once a rank has ended.
 void JobImpl::PlanStallCheck() {
   stall_at = kNever;
-  if (!fence->in_progress() || ranks_ended == 0 || options.exit_timeout <= Duration::zero()) return;
+  if (ranks_ended == 0 || options.exit_timeout <= Duration::zero()) return;
+  PlanMpiStall();
+  if (!fence->in_progress()) return;
   for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
     const TimePoint exit = At(NodeOfPlan(i)).first_exit;
     if (fence->has_entered(i) || exit == kNever) continue;
@@ -312,7 +314,9 @@ void JobImpl::OnEarlyExitTimeout() {
       absl::StrCat("rank ", early_exit.value(), " on ", Host(ranks[early_exit.value()].node),
                    " ended with 0 ", FormatSeconds(options.exit_timeout), " ago, ",
                    ranks.size() - ranks_ended, " of ", Count(ranks.size(), "rank"), " still run");
-  if (options.exit_timeout_ends_job) {
+  if (std::string mpi = MpiStallText(); options.exit_timeout_ends_job && !mpi.empty()) {
+    Stalled(std::move(mpi));
+  } else if (options.exit_timeout_ends_job) {
     Stalled(absl::StrCat(text, " (--exit-timeout)"));
   } else {
     WarnUser(std::move(text));
@@ -321,6 +325,7 @@ void JobImpl::OnEarlyExitTimeout() {
 
 void JobImpl::OnFenceStalled() {
   std::vector<std::string> who;
+  if (std::string text = MpiStallText(); !text.empty()) return Stalled(std::move(text));
   for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
     if (fence->has_entered(i)) continue;
     for (const v1::WorkerSpec& worker : the_plan.nodes[i].workers) {
@@ -494,6 +499,7 @@ void JobImpl::OnFinished(const Event& event) {
   node.finished = true;
   views[message.node.value()].waiting_for.clear();
   if (fence) fence->NodeFinished(*node.plan_index);
+  if (pmix) SendPmix(pmix->NodeFinished(*node.plan_index));
   ReleaseIfDone(message.node);
   FinishIfAllGone();
 }

@@ -97,7 +97,7 @@ class ShepherdTest : public ::testing::Test {
       dup2(pair->second.get(), 3);
       syscall(SYS_close_range, 4, ~0U, 0);
       if (prepare) prepare();
-      _exit(RunShepherd(3));
+      _exit(RunShepherd(3, DTRAIN_BIN_DIR "/dtrain-agent"));
     }
     shepherd_pid_ = pid;
     shepherd_ = *os::OpenPidfd(pid);
@@ -271,6 +271,9 @@ class ShepherdTest : public ::testing::Test {
       case v1::ShepherdEvent::kFenceEnter:
         fences_.push_back(event.fence_enter());
         break;
+      case v1::ShepherdEvent::kPmix:
+        pmix_.push_back(event.pmix());
+        break;
       case v1::ShepherdEvent::kLogGrown: {
         Log& log = logs_[{event.log_grown().rank(), event.log_grown().stream()}];
         EXPECT_GE(event.log_grown().size(), log.size);
@@ -327,6 +330,7 @@ class ShepherdTest : public ::testing::Test {
   int log_reports_ = 0;
   std::vector<v1::NodeFailure> failures_;
   std::vector<std::string> warnings_;
+  std::vector<v1::PmixUp> pmix_;
   std::vector<v1::StdinTaken> stdin_taken_;
   std::vector<v1::FenceEnter> fences_;
   // Of shepherds that outlive their agent.

@@ -38,6 +38,7 @@ const std::map<std::string, std::string> kLibraries = {
     {"openssl/", "OpenSSL"},
     {"nlohmann/", "nlohmann/json"},
     {"CLI/", "CLI11"},
+    {"pmix", "PMIx"},
 };
 
 std::vector<std::string> Backticked(const std::string& text) {

@@ -172,6 +172,21 @@ class JobFixture : public testing::Test {
     if (!key.empty()) event.mutable_fence_enter()->add_entries()->set_key(key);
     return Message(node, event);
   }
+  std::vector<Action> Pmix(uint32_t node, v1::PmixUp up) {
+    v1::SessionEvent event;
+    *event.mutable_pmix() = std::move(up);
+    return Message(node, event);
+  }
+  std::vector<Action> JoinMpi(uint32_t node, std::vector<uint32_t> ranks) {
+    v1::PmixUp up;
+    up.mutable_joined()->mutable_ranks()->Add(ranks.begin(), ranks.end());
+    return Pmix(node, up);
+  }
+  std::vector<Action> LeaveMpi(uint32_t node, std::vector<uint32_t> ranks) {
+    v1::PmixUp up;
+    up.mutable_left()->mutable_ranks()->Add(ranks.begin(), ranks.end());
+    return Pmix(node, up);
+  }
   std::vector<Action> Drained(uint32_t node) { return Feed(LogsDrained{NodeId(node)}); }
   std::vector<Action> Closed(uint32_t node, const std::string& why = "reset") {
     return Feed(NodeClosed{NodeId(node), absl::UnavailableError(why)});

@@ -126,6 +126,21 @@ TEST_F(WorkerEnvTest, NothingClaimsAServerThatIsNotThere) {
   }
 }
 
+TEST_F(WorkerEnvTest, OpenMpiFindsPmixWhereItIsServed) {
+  Env env = Build(1, {.pmi = 3, .page = 4, .pmix = 40123, .shepherd = "7:8:boot"});
+  for (const char* name : {"PMIX_SERVER_URI", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21",
+                           "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41"}) {
+    EXPECT_EQ(env[name], "job1-0-server.1;tcp4://127.0.0.1:40123") << name;
+  }
+  Env expected = {{"PMIX_NAMESPACE", "job1-0"},  {"PMIX_RANK", "3"},
+                  {"PMIX_HOSTNAME", "node1"},    {"PMIX_SECURITY_MODE", "native"},
+                  {"PMIX_GDS_MODULE", "hash"},   {"OMPI_MCA_schizo", "^orte"},
+                  {"MPIR_CVAR_PMI_VERSION", "1"}};
+  for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
+  Forward("OMPI_MCA_schizo", "mine");
+  EXPECT_EQ(Build(1, {.pmix = 40123, .shepherd = ""})["OMPI_MCA_schizo"], "mine");
+}
+
 TEST_F(WorkerEnvTest, JaxFindsTheCoordinatorEitherWay) {
   Env env = Build();
   EXPECT_EQ(env["JAX_COORDINATOR_ADDRESS"], "10.0.0.1:61445");

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks in an MPI world by PMIx: what their nodes exchange, and ranks that it waits for.
+#include "job_fixture.h"
+
+namespace dtrain::job {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+v1::PmixUp AskForJob() {
+  v1::PmixUp up;
+  up.mutable_ask();
+  return up;
+}
+
+v1::PmixUp EnterFence(const std::string& data) {
+  v1::PmixUp up;
+  up.mutable_fence()->set_data(data);
+  return up;
+}
+
+class PmixTest : public JobFixture {
+ protected:
+  std::string WarningsText() {
+    std::string all;
+    for (const std::string& text : Warnings()) absl::StrAppend(&all, text, "\n");
+    return all;
+  }
+};
+
+TEST_F(PmixTest, EveryPartServesIt) {
+  Make(2);
+  RunUntil(State::kStarting);
+  for (const v1::SessionRequest& request : SentTo(1)) {
+    EXPECT_TRUE(!request.has_start() || request.start().pmix());
+  }
+  EXPECT_TRUE(Sends(all_, 1, v1::SessionRequest::kStart));
+}
+
+TEST_F(PmixTest, AServerHearsOfAllNodesAndTheirRanks) {
+  Make(2);
+  RunUntil(State::kRunning);
+  const auto sent = SentTo(1, Pmix(1, AskForJob()));
+  ASSERT_EQ(sent.size(), 1u);
+  const v1::PmixJob& job = sent[0].pmix().job();
+  ASSERT_EQ(job.nodes_size(), 2);
+  EXPECT_EQ(job.nodes(0).host(), "node0");
+  EXPECT_THAT(job.nodes(1).ranks(), testing::ElementsAre(2, 3));
+  EXPECT_EQ(job.universe_size(), 4u);
+}
+
+TEST_F(PmixTest, AFenceGoesToAllNodesInOneMessage) {
+  Make(2);
+  RunUntil(State::kRunning);
+  EXPECT_THAT(Pmix(1, EnterFence("b")), IsEmpty());
+  const auto actions = Pmix(0, EnterFence("a"));
+  for (uint32_t node : {0u, 1u}) {
+    const auto sent = SentTo(node, actions);
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].pmix().fence_done().data(), "ab");
+  }
+}
+
+TEST_F(PmixTest, WhatAServerMustNotSayIsItsNodesFault) {
+  Make(2);
+  RunUntil(State::kRunning);
+  JoinMpi(1, {0});
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 203);
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1"), HasSubstr("speaks for rank 0")));
+}
+
+TEST_F(PmixTest, ANodeWhoseRanksHaveEndedTearsAFence) {
+  Make(2);
+  RunUntil(State::kRunning);
+  JoinMpi(0, {0, 1});
+  JoinMpi(1, {2, 3});
+  Pmix(0, EnterFence("a"));
+  Exit(2, 0);
+  Exit(3, 0);
+  const auto sent = SentTo(0, Finished(1));
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].pmix().fence_done().status(), -61);
+}
+
+TEST_F(PmixTest, RanksThatDoNotCallInitAreNamed) {
+  Make(2);
+  RunUntil(State::kRunning);
+  JoinMpi(0, {0});
+  Pass(seconds(5), {0, 1});
+  JoinMpi(1, {3});
+  EXPECT_THAT(WarningsText(), IsEmpty());
+  Pass(seconds(5), {0, 1});
+  EXPECT_THAT(WarningsText(),
+              HasSubstr("2 of 4 ranks have called MPI_Init and wait for the others: rank 1 on "
+                        "node0, rank 2 on node1. Every rank must call it"));
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+TEST_F(PmixTest, RanksThatAllCallItAreNotSpokenOf) {
+  Make(2);
+  RunUntil(State::kRunning);
+  JoinMpi(0, {0, 1});
+  JoinMpi(1, {2, 3});
+  LeaveMpi(0, {0});
+  Pass(seconds(60), {0, 1});
+  EXPECT_THAT(WarningsText(), IsEmpty());
+}
+
+TEST_F(PmixTest, ARankThatUsesItAloneAndHasLeftIsNotSpokenOf) {
+  Make(2);
+  RunUntil(State::kRunning);
+  JoinMpi(0, {0});
+  LeaveMpi(0, {0});
+  Pass(seconds(60), {0, 1});
+  EXPECT_THAT(WarningsText(), Not(HasSubstr("MPI_Init")));
+}
+
+TEST_F(PmixTest, ARankThatHasEndedWithoutInitEndsTheJobThatWaitsForIt) {
+  options_.exit_timeout = seconds(30);
+  Make(2);
+  RunUntil(State::kRunning);
+  Exit(3, 0);
+  Pass(seconds(20), {0, 1});
+  JoinMpi(0, {0, 1});
+  Pass(seconds(29), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Pass(seconds(1), {0, 1});
+  ASSERT_EQ(core_->state(), State::kStopping);
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 205);
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("wait in MPI_Init for rank 3 on node1"),
+                                       HasSubstr("30 s ago (--exit-timeout)")));
+}
+
+TEST_F(PmixTest, AnExitTimeoutThatWasGivenSaysWhatTheyWaitFor) {
+  options_.exit_timeout = seconds(2);
+  options_.exit_timeout_ends_job = true;
+  Make(2);
+  RunUntil(State::kRunning);
+  Exit(1, 0);
+  Pass(milliseconds(500), {0, 1});
+  JoinMpi(0, {0});
+  Pass(seconds(2), {0, 1});
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 205);
+  EXPECT_THAT(verdict().message, HasSubstr("wait in MPI_Init for rank 1 on node0"));
+}
+
+}  // namespace
+}  // namespace dtrain::job
