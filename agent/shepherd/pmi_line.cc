@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -38,6 +39,8 @@ absl::StatusOr<PmiRequest> ParsePmiLine(absl::string_view line) {
   auto bad = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(why, ": \"", Escape(line, 80), "\""));
   };
+  // MPICH from 4.2 on says why it aborts, in any words and to the end of the line.
+  if (absl::StartsWith(line, "cmd=abort ")) line = line.substr(0, line.find(" message="));
   if (line.size() >= kPmiLineMax) return bad("a line of more than 1024 bytes");
   if (!std::all_of(line.begin(), line.end(), IsText)) return bad("a control byte");
   PmiRequest request;

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
 namespace dtrain::shepherd {
 namespace {
 
@@ -25,6 +29,19 @@ TEST(PmiLineTest, ReadsNumbers) {
   EXPECT_EQ(request->FindInt("exitcode"), -7);
   EXPECT_EQ(request->FindInt("other"), std::nullopt);
   EXPECT_EQ(request->FindInt("missing"), std::nullopt);
+}
+
+// As MPICH 4.2 sends it.
+TEST(PmiLineTest, AnAbortSaysWhyInAnyWords) {
+  for (const std::string& message :
+       {std::string("application called MPI_Abort(MPI_COMM_WORLD, 42) - process 1"),
+        std::string("a=b a=b \x01\xff"), std::string(2000, 'x')}) {
+    auto request = ParsePmiLine(absl::StrCat("cmd=abort exitcode=42 message=", message));
+    ASSERT_TRUE(request.ok()) << request.status();
+    EXPECT_EQ(request->command, "abort");
+    EXPECT_EQ(request->FindInt("exitcode"), 42);
+  }
+  EXPECT_FALSE(ParsePmiLine("cmd=put key=k message=two words").ok());
 }
 
 TEST(PmiLineTest, TakesExtraSpacesEmptyValuesAndMcmd) {
