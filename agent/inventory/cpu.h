@@ -10,10 +10,6 @@
 
 namespace dtrain::inventory {
 
-// The cpus this process may run on, sorted: what workers can be pinned to. Empty when the kernel
-// does not tell.
-std::vector<int> AllowedCpus();
-
 // The NUMA nodes that have cpus, by id, with all their cpus, allowed or not. A machine or container
 // that shows none is one node with `allowed`.
 std::vector<v1::NumaNode> ReadNumaNodes(const Roots& roots, const std::vector<int>& allowed);

@@ -27,6 +27,7 @@
 #include "common/base/text.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
+#include "common/os/scheduling.h"
 
 namespace dtrain::inventory {
 namespace {
@@ -85,7 +86,7 @@ void ReadIdentity(const Roots& roots, v1::Inventory& out) {
 }
 
 void ReadProcessors(const Roots& roots, v1::Inventory& out) {
-  std::vector<int> allowed = AllowedCpus();
+  std::vector<int> allowed = os::AllowedCpus();
   if (allowed.empty()) {
     long online = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
     for (int cpu = 0; cpu < online; ++cpu) allowed.push_back(cpu);

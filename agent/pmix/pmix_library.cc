@@ -358,6 +358,7 @@ absl::Status Server::Register(const v1::PmixJob& job) {
   all.Add(PMIX_TMPDIR, start_.directory());
   all.Add(PMIX_NSDIR, start_.directory());
   all.AddYes(PMIX_TDIR_RMCLEAN);
+  if (start_.crowded()) all.AddYes(PMIX_NODE_OVERSUBSCRIBED);
   for (int node = 0; node < job.nodes_size(); ++node) {
     for (int local = 0; local < job.nodes(node).ranks_size(); ++local) {
       InfoList& one = all.AddList(PMIX_PROC_DATA);

@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "agent/shepherd/preflight.h"
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
 #include "common/os/fd.h"
@@ -122,6 +123,7 @@ absl::Status PmixGate::Start() {
   start.set_node_rank(part_.node_rank());
   start.set_host(part_.host());
   start.set_directory(folder_);
+  start.set_crowded(IsCrowded(part_));
   return channel_->Send(request.SerializeAsString());
 }
 

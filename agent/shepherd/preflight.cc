@@ -15,6 +15,7 @@
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "common/os/bounded_look.h"
+#include "common/os/scheduling.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::shepherd {
@@ -73,6 +74,11 @@ std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part) {
       absl::StrCat("the working directory ", Escape(part.working_directory()), " or the program ",
                    Escape(part.argv(0)), " does not answer within ", kFilesAnswer.count(),
                    " s: is its file server down? Another directory can be given with --wdir"));
+}
+
+bool IsCrowded(const v1::JobPart& part) {
+  const size_t processors = os::AllowedCpus().size();
+  return processors > 0 && static_cast<size_t>(part.workers_size()) > processors;
 }
 
 WorkerLimits::WorkerLimits() {

@@ -20,6 +20,9 @@ std::optional<v1::NodeFailure> CheckResources(const v1::JobPart& part);
 // not.
 std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part);
 
+// Whether the part has more workers than this process may use processors.
+bool IsCrowded(const v1::JobPart& part);
+
 // The resource limits of each worker, from ours as they were when the process began.
 class WorkerLimits {
  public:

@@ -78,8 +78,9 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   const WorkerEnv env(part_, agent_env_);
   if (absl::Status open = OpenPmix(); !open.ok()) return open;
   const uint16_t pmix = pmix_ ? pmix_->port() : 0;
+  const bool crowded = IsCrowded(part_);
   for (int i = 0; i < part_.workers_size();) {
-    WorkerSetup setup{part_, env, directories, limits, cgroup_fd_.get(), mark, pmix};
+    WorkerSetup setup{part_, env, directories, limits, cgroup_fd_.get(), mark, pmix, crowded};
     auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));

@@ -81,8 +81,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
 
   os::SpawnSpec run;
   run.argv.assign(setup.part.argv().begin(), setup.part.argv().end());
-  run.env =
-      setup.env.Of(spec, {.pmi = kPmi, .page = kPage, .pmix = setup.pmix, .shepherd = setup.mark});
+  run.env = setup.env.Of(spec, {.pmi = kPmi,
+                                .page = kPage,
+                                .pmix = setup.pmix,
+                                .crowded = setup.crowded,
+                                .shepherd = setup.mark});
   run.working_directory = setup.part.working_directory();
   run.stdin_fd = stdin_reader.get();
   run.stdout_fd = out->writer.get();

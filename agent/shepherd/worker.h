@@ -29,6 +29,7 @@ struct WorkerSetup {
   int cgroup_fd;            // of the job, for SpawnSpec; -1: none
   const std::string& mark;  // os::ProcessMark of the shepherd
   uint16_t pmix;            // the port of the node's PMIx; 0: none
+  bool crowded;             // there are more workers than processors
 };
 
 // What a worker's streams tell. Called on the loop.

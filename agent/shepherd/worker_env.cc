@@ -101,12 +101,13 @@ void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, const Wor
 
 // What libpmix's clients, versions 3 to 6, read in place of what its server would have set for
 // them: that is not there yet. The plainest of its stores, as the others need the server's files.
-void SetPmix(const v1::JobPart& part, const v1::WorkerSpec& worker, uint16_t port, Builder* env) {
+void SetPmix(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
+             Builder* env) {
   const std::string name = PmixName(part);
   env->Set("PMIX_NAMESPACE", name);
   env->Set("PMIX_RANK", worker.rank());
   const std::string uri =
-      absl::StrCat(name, "-server.", part.node_rank(), ";tcp4://127.0.0.1:", port);
+      absl::StrCat(name, "-server.", part.node_rank(), ";tcp4://127.0.0.1:", ties.pmix);
   for (const char* version : {"", "2", "21", "3", "4", "41"}) {
     env->Set(absl::StrCat("PMIX_SERVER_URI", version), uri);
   }
@@ -116,6 +117,8 @@ void SetPmix(const v1::JobPart& part, const v1::WorkerSpec& worker, uint16_t por
   env->Set("PMIX_HOSTNAME", part.host());
   // Open MPI 4 asks for a server only where a launcher is in sight.
   env->SetIfUnset("OMPI_MCA_schizo", "^orte");
+  // Its ranks would keep processors busy, for which others wait, while they wait for those.
+  if (ties.crowded) env->SetIfUnset("OMPI_MCA_mpi_oversubscribe", 1);
 }
 
 // JAX asks Open MPI's variables for its rank, and recognises Open MPI by this URI. It computes the
@@ -207,7 +210,7 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   Builder env(explicit_, common_);
   SetTorchrun(part_, worker, &env);
   SetMpiLike(part_, worker, ties, &env);
-  if (ties.pmix != 0) SetPmix(part_, worker, ties.pmix, &env);
+  if (ties.pmix != 0) SetPmix(part_, worker, ties, &env);
   if (ties.page >= 0) env.Set("DTRAIN_PAGE_FD", ties.page);
   SetJax(part_, worker, &env);
   SetNetwork(part_, &env);

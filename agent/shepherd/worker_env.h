@@ -16,6 +16,7 @@ struct WorkerTies {
   int pmi = -1;          // number in the worker of its end of the PMI socket; -1: none
   int page = -1;         // of the memory it shares with the shepherd
   uint16_t pmix = 0;     // the port of the node's PMIx; 0: none
+  bool crowded = false;  // there are more workers than processors
   std::string shepherd;  // os::ProcessMark of it
 };
 

@@ -3,6 +3,10 @@
 
 #include <sched.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+
 namespace dtrain::os {
 namespace {
 
@@ -18,5 +22,24 @@ void InterruptNobody() {
 }
 
 bool InterruptsNobody() { return interrupts_nobody; }
+
+std::vector<int> AllowedCpus() {
+  constexpr size_t kMostCpus = 65536;  // ParseCpuList's limit as well
+  std::vector<int> cpus;
+  // The kernel refuses, with EINVAL, a set smaller than its own.
+  for (size_t count = 1024; count <= kMostCpus; count *= 2) {
+    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(count),
+                                                         [](cpu_set_t* s) { CPU_FREE(s); });
+    size_t bytes = CPU_ALLOC_SIZE(count);
+    if (sched_getaffinity(0, bytes, set.get()) == 0) {
+      for (size_t cpu = 0; cpu < count; ++cpu) {
+        if (CPU_ISSET_S(cpu, bytes, set.get())) cpus.push_back(static_cast<int>(cpu));
+      }
+      return cpus;
+    }
+    if (errno != EINVAL) break;
+  }
+  return cpus;
+}
 
 }  // namespace dtrain::os

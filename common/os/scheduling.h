@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 // How the system's scheduler treats us beside the work that we start.
 namespace dtrain::os {
 
@@ -13,5 +15,9 @@ namespace dtrain::os {
 void InterruptNobody();
 // Whether it came to that, so that children have to be put back.
 bool InterruptsNobody();
+
+// The cpus this process may run on, sorted: what workers can be pinned to. Empty when the kernel
+// does not tell.
+std::vector<int> AllowedCpus();
 
 }  // namespace dtrain::os

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import hosts
+import residents
 
 # Between hosts that have TCP only, Open MPI 4.1 makes no windows by itself, under mpirun neither.
 WINDOWS = ["-x", "OMPI_MCA_osc=sm,pt2pt"]
@@ -160,6 +161,21 @@ def test_a_server_that_is_killed_ends_the_job_with_its_name(cluster, meet):
         assert name.startswith("vader_segment.node2.")
         cluster.nodes[2].path(f"/dev/shm/{name}").unlink()
     assert nothing_in_memory(cluster)
+
+
+def test_an_mpi_job_outlives_its_agents(cluster, meet):
+    agents = [residents.Resident(host).start() for host in cluster.nodes]
+    try:
+        launch = meet.start(*cluster.hosts_flag(2), count=8)
+        for agent in agents:
+            agent.kill()
+            agent.start()
+        meet.go()
+        result = launch.wait(40)
+        assert result.code == 0 and result.out.count("met") == 8, result
+    finally:
+        for agent in agents:
+            agent.stop()
 
 
 def test_a_stranger_gets_nothing_and_takes_nothing(cluster, meet):

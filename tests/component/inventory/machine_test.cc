@@ -16,6 +16,7 @@
 #include "agent/inventory/inventory.h"
 #include "agent/inventory/network.h"
 #include "common/base/cpulist.h"
+#include "common/os/scheduling.h"
 #include "tests/component/inventory/network_namespace.h"
 #include "tests/component/inventory/tree.h"
 
@@ -28,14 +29,14 @@ using ::testing::HasSubstr;
 TEST(CpuTest, AllowedCpusAreThoseOfTheAffinityMask) {
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
-  std::vector<int> all = AllowedCpus();
+  std::vector<int> all = os::AllowedCpus();
   ASSERT_FALSE(all.empty());
   EXPECT_EQ(all.size(), static_cast<size_t>(CPU_COUNT(&before)));
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(all.back(), &one);
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-  std::vector<int> narrowed = AllowedCpus();
+  std::vector<int> narrowed = os::AllowedCpus();
   ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
   EXPECT_THAT(narrowed, ElementsAre(all.back()));
 }
@@ -150,7 +151,7 @@ TEST(InventoryTest, ItTellsWhatTheMachineIs) {
   EXPECT_FALSE(inventory.kernel().empty());
   EXPECT_EQ(inventory.uid(), getuid());
   EXPECT_EQ(inventory.user() == "root", getuid() == 0);
-  EXPECT_EQ(inventory.allowed_cpus(), FormatCpuList(AllowedCpus()));
+  EXPECT_EQ(inventory.allowed_cpus(), FormatCpuList(os::AllowedCpus()));
   EXPECT_GE(inventory.numa_nodes_size(), 1);
   EXPECT_GT(inventory.memory_bytes(), uint64_t{16} << 20);
   EXPECT_GE(inventory.interfaces_size(), 1);

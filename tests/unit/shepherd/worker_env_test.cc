@@ -137,6 +137,9 @@ TEST_F(WorkerEnvTest, OpenMpiFindsPmixWhereItIsServed) {
                   {"PMIX_GDS_MODULE", "hash"},   {"OMPI_MCA_schizo", "^orte"},
                   {"MPIR_CVAR_PMI_VERSION", "1"}};
   for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
+  EXPECT_THAT(env, Not(Contains(Key("OMPI_MCA_mpi_oversubscribe"))));
+  env = Build(1, {.pmix = 40123, .crowded = true, .shepherd = ""});
+  EXPECT_EQ(env["OMPI_MCA_mpi_oversubscribe"], "1");
   Forward("OMPI_MCA_schizo", "mine");
   EXPECT_EQ(Build(1, {.pmix = 40123, .shepherd = ""})["OMPI_MCA_schizo"], "mine");
 }
