@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "agent/shepherd/pmi2_frame.h"
 #include "agent/shepherd/pmi_line.h"
 #include "common/base/check.h"
 #include "common/os/fd.h"
@@ -19,8 +20,8 @@ constexpr size_t kReadSize = 4096;
 
 }  // namespace
 
-PmiConnection::PmiConnection(loop::Loop& loop, os::UniqueFd socket, OnLine on_line)
-    : loop_(loop), socket_(std::move(socket)), on_line_(std::move(on_line)) {
+PmiConnection::PmiConnection(loop::Loop& loop, os::UniqueFd socket, OnMessage on_message)
+    : loop_(loop), socket_(std::move(socket)), on_message_(std::move(on_message)) {
   DTRAIN_CHECK(os::SetNonBlocking(socket_.get(), true).ok());
   watch_ = std::make_unique<loop::FdWatch>(loop_, socket_.get());
   Arm();
@@ -51,23 +52,29 @@ bool PmiConnection::Read() {
   }
   if (n < 0) return false;
   in_.append(buffer, static_cast<size_t>(n));
-  taking_ = true;  // the answers to all lines that are here go out together
+  taking_ = true;  // the answers to all messages that are here go out together
   while (socket_) {
-    size_t end = in_.find('\n');
-    if (end == std::string::npos && in_.size() < kPmiLineMax) break;
-    // Without a newline in reach it is refused: cut it where the parser sees that.
-    std::string line = in_.substr(0, end == std::string::npos ? kPmiLineMax : end);
-    in_.erase(0, end == std::string::npos ? in_.size() : end + 1);
-    on_line_(line);
+    auto message = Next();
+    if (!message) break;
+    frames_ = on_message_(*message);
   }
   taking_ = false;
   if (!writing_) Write();
   return true;
 }
 
-void PmiConnection::Send(absl::string_view line) {
+std::optional<std::string> PmiConnection::Next() {
+  const size_t size = frames_ ? Pmi2FrameSize(in_) : PmiLineSize(in_);
+  if (size == 0) return std::nullopt;
+  std::string message = in_.substr(0, size);
+  in_.erase(0, size);
+  if (!frames_ && message.back() == '\n') message.pop_back();
+  return message;
+}
+
+void PmiConnection::Send(absl::string_view message) {
   if (!socket_) return;
-  out_.append(line.data(), line.size());
+  out_.append(message.data(), message.size());
   if (!writing_ && !taking_) Write();
 }
 

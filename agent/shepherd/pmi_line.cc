@@ -35,6 +35,12 @@ std::optional<int> PmiRequest::FindInt(absl::string_view key) const {
   return value;
 }
 
+size_t PmiLineSize(absl::string_view bytes) {
+  const size_t end = bytes.find('\n');
+  if (end != absl::string_view::npos) return end + 1;
+  return bytes.size() < kPmiLineMax ? 0 : kPmiLineMax;
+}
+
 absl::StatusOr<PmiRequest> ParsePmiLine(absl::string_view line) {
   auto bad = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(why, ": \"", Escape(line, 80), "\""));
@@ -71,6 +77,10 @@ std::string FormatPmiLine(
   for (const auto& [key, value] : arguments) absl::StrAppend(&line, " ", key, "=", value);
   line += '\n';
   return line;
+}
+
+bool FitsPmiLine(absl::string_view value) {
+  return std::all_of(value.begin(), value.end(), [](char c) { return IsText(c) && c != ' '; });
 }
 
 std::string PmiWord(absl::string_view text, size_t limit) {

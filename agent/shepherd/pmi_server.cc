@@ -12,11 +12,6 @@
 namespace dtrain::shepherd {
 namespace {
 
-// What one node may put between two fences: far above any MPI's need, and fits a frame.
-constexpr size_t kPendingMax = 16 << 20;
-// Of the whole job's values; a program that puts without end must not fill the node's memory.
-constexpr size_t kMostValues = 4 << 20;
-
 // The key by which a client learns that it may greet again after its goodbye.
 constexpr absl::string_view kRejoinKey = "dtrain_rejoin";
 
@@ -27,18 +22,22 @@ constexpr size_t kLongestValue = kPmiLineMax - sizeof("cmd=get_result rc=0 msg=s
 
 PmiServer::PmiServer(const v1::JobPart& part)
     : kvs_name_(PmiWord(absl::StrCat(part.job_id(), "_", part.attempt()), kPmiNameMax - 1)),
+      world_size_(part.world_size()),
       universe_size_(part.universe_size()),
       process_mapping_(part.process_mapping()) {
   for (const v1::WorkerSpec& worker : part.workers()) clients_[worker.rank()] = {};
 }
 
-PmiServer::Actions PmiServer::OnLine(uint32_t rank, absl::string_view line) {
+bool PmiServer::SpeaksFrames(uint32_t rank) const { return clients_.at(rank).frames; }
+
+PmiServer::Actions PmiServer::OnMessage(uint32_t rank, absl::string_view message) {
   auto it = clients_.find(rank);
   DTRAIN_CHECK(it != clients_.end());  // connections are made from the same part
   Client& client = it->second;
   if (client.gone || client.dropped) return {};
-  if (client.spawning) return OnSpawnLine(rank, client, line);
-  auto request = ParsePmiLine(line);
+  if (client.frames) return OnFrame(rank, client, message);
+  if (client.spawning) return OnSpawnLine(rank, client, message);
+  auto request = ParsePmiLine(message);
   if (!request.ok()) return {Refuse(client, rank, std::string(request.status().message()))};
   return OnRequest(rank, client, *request);
 }
@@ -70,18 +69,8 @@ PmiServer::Actions PmiServer::OnRequest(uint32_t rank, Client& client, const Pmi
   }
   if (command == "put") return reply(Put(request));
   if (command == "get") return reply(Get(request));
-  if (command == "barrier_in") {
-    // A rank that aborts tidies up in its exit handlers, where it would wait for all the others.
-    if (client.aborted) return reply(FormatPmiLine("barrier_out", {}));
-    client.waits = true;
-    return MaybeEnter();
-  }
-  if (command == "finalize") {
-    Actions actions = reply(FormatPmiLine("finalize_ack", {}));
-    client.left = true;
-    for (Action& more : MaybeEnter()) actions.push_back(std::move(more));
-    return actions;
-  }
+  if (command == "barrier_in") return EnterFence(rank, client, FormatPmiLine("barrier_out", {}));
+  if (command == "finalize") return Leave(rank, client, FormatPmiLine("finalize_ack", {}));
   if (command == "abort") {
     client.aborted = true;
     // MPICH 4.0 waits for an answer before it exits, and says so on stderr unless it is this one.
@@ -101,6 +90,7 @@ PmiServer::Actions PmiServer::OnRequest(uint32_t rank, Client& client, const Pmi
 
 PmiServer::Action PmiServer::Refuse(Client& client, uint32_t rank, std::string why) {
   client.dropped = true;
+  client.waiting.clear();
   return Drop{rank, std::move(why)};
 }
 
@@ -117,14 +107,41 @@ PmiServer::Actions PmiServer::OnSpawnLine(uint32_t rank, Client& client, absl::s
   return {Reply{rank, FormatPmiLine("spawn_result", {{"rc", "1"}, {"errcodes", "1"}})}};
 }
 
+// The first exchange is by lines in PMI-2, too.
 std::string PmiServer::Init(Client& client, const PmiRequest& request) {
-  bool ours = request.FindInt("pmi_version") == 1;
-  if (ours) {
-    ++client.joins;
-    client.left = false;
+  const auto version = request.FindInt("pmi_version");
+  if (version == 2) {
+    Join(client, true);
+    return FormatPmiLine("response_to_init",
+                         {{"pmi_version", "2"}, {"pmi_subversion", "0"}, {"rc", "0"}});
   }
-  return FormatPmiLine("response_to_init",
-                       {{"pmi_version", "1"}, {"pmi_subversion", "1"}, {"rc", ours ? "0" : "-1"}});
+  if (version == 1) Join(client, false);
+  return FormatPmiLine(
+      "response_to_init",
+      {{"pmi_version", "1"}, {"pmi_subversion", "1"}, {"rc", version == 1 ? "0" : "-1"}});
+}
+
+void PmiServer::Join(Client& client, bool frames) {
+  ++client.joins;
+  client.left = false;
+  client.frames = frames;
+  client.fully_joined = false;
+}
+
+PmiServer::Actions PmiServer::Leave(uint32_t rank, Client& client, std::string answer) {
+  client.left = true;
+  client.frames = false;  // it may greet again, by either version
+  client.waiting.clear();
+  Actions actions{Reply{rank, std::move(answer)}};
+  for (Action& more : MaybeEnter()) actions.push_back(std::move(more));
+  return actions;
+}
+
+PmiServer::Actions PmiServer::EnterFence(uint32_t rank, Client& client, std::string at_release) {
+  // A rank that aborts tidies up in its exit handlers, where it would wait for all the others.
+  if (client.aborted) return {Reply{rank, std::move(at_release)}};
+  client.at_release = std::move(at_release);
+  return MaybeEnter();
 }
 
 std::string PmiServer::Put(const PmiRequest& request) {
@@ -135,16 +152,11 @@ std::string PmiServer::Put(const PmiRequest& request) {
   const std::string* key = request.Find("key");
   const std::string* value = request.Find("value");
   if (name == nullptr || *name != kvs_name_) return result("-1", "unknown_kvsname");
-  if (key == nullptr || key->empty() || key->size() > kPmiKeyMax) return result("-1", "bad_key");
+  if (key == nullptr) return result("-1", "bad_key");
   if (value == nullptr) return result("-1", "no_value");
   if (value->size() > kLongestValue) return result("-1", "value_too_long");
-  if (pending_bytes_ + key->size() + value->size() > kPendingMax || values_.size() > kMostValues) {
-    return result("-1", "no_room");
-  }
-  pending_bytes_ += key->size() + value->size();
-  pending_[*key] = *value;
-  values_[*key] = *value;
-  return result("0", "success");
+  const char* refused = store_.Put(*key, *value);
+  return refused != nullptr ? result("-1", refused) : result("0", "success");
 }
 
 std::string PmiServer::Get(const PmiRequest& request) const {
@@ -159,18 +171,24 @@ std::string PmiServer::Get(const PmiRequest& request) const {
     return FormatPmiLine("get_result", {{"rc", "0"}, {"msg", "success"}, {"value", value}});
   };
   if (*key == kRejoinKey) return found("1");
-  if (*key == "PMI_process_mapping") {
-    if (!process_mapping_.empty()) return found(process_mapping_);
-  } else if (auto it = values_.find(*key); it != values_.end()) {
-    return found(it->second);
+  const std::string* value = Find(*key);
+  if (value == nullptr) return missing(absl::StrCat("key_", *key, "_not_found"));
+  if (value->size() > kLongestValue || !FitsPmiLine(*value)) {
+    return missing("a_PMI-2_value_that_no_line_can_carry");
   }
-  return missing(absl::StrCat("key_", *key, "_not_found"));
+  return found(*value);
+}
+
+const std::string* PmiServer::Find(const std::string& key) const {
+  if (key != "PMI_process_mapping") return store_.Find(key);
+  return process_mapping_.empty() ? nullptr : &process_mapping_;
 }
 
 PmiServer::Actions PmiServer::OnGone(uint32_t rank) {
   auto it = clients_.find(rank);
   DTRAIN_CHECK(it != clients_.end());
   if (std::exchange(it->second.gone, true)) return {};
+  it->second.waiting.clear();
   return MaybeEnter();
 }
 
@@ -189,19 +207,14 @@ PmiServer::Actions PmiServer::MaybeEnter() {
   bool any = false;
   for (const auto& [rank, client] : clients_) {
     if (!IsAwaited(client)) continue;
-    if (!client.waits) return {};
+    if (client.at_release.empty()) return {};
     any = true;
   }
   if (!any) return {};
   entered_ = true;
   v1::FenceEnter enter;
   enter.set_sequence(sequence_);
-  for (auto& [key, value] : std::exchange(pending_, {})) {
-    v1::KeyValue* entry = enter.add_entries();
-    entry->set_key(key);
-    entry->set_value(value);
-  }
-  pending_bytes_ = 0;
+  store_.Take(&enter);
   return {std::move(enter)};
 }
 
@@ -209,11 +222,11 @@ PmiServer::Actions PmiServer::OnFenceRelease(const v1::FenceRelease& release) {
   if (!entered_ || release.sequence() != sequence_) return {};
   entered_ = false;
   ++sequence_;
-  for (const v1::KeyValue& entry : release.entries()) values_[entry.key()] = entry.value();
+  store_.Add(release);
   Actions actions;
   for (auto& [rank, client] : clients_) {
-    if (!std::exchange(client.waits, false) || client.gone) continue;
-    actions.push_back(Reply{rank, FormatPmiLine("barrier_out", {})});
+    std::string message = std::exchange(client.at_release, {});
+    if (!message.empty() && !client.gone) actions.push_back(Reply{rank, std::move(message)});
   }
   return actions;
 }

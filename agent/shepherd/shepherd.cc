@@ -209,7 +209,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     exit->set_told_to_stop(core_.stop_asked());
     if (const auto abort = aborts_.find(worker.rank()); abort != aborts_.end()) {
       exit->set_aborted(true);
-      exit->set_abort_code(abort->second.code);
+      exit->set_abort_code(abort->second.code.value_or(status.signal == 0 ? status.code : 1));
       exit->set_abort_unix_nanos(abort->second.unix_nanos);
     }
     // The kernel counts its kills per cgroup: each explains one SIGKILL that was not ours.

@@ -62,7 +62,7 @@ class Shepherd {
   void ServePmi();
   absl::Status OpenPmix();
   void ServePmix();
-  void OnAbortAsked(uint32_t rank, int code);
+  void OnAbortAsked(uint32_t rank, std::optional<int> code);
   void Sweep();
   void ReportStarted();
   v1::Started StartedWorkers() const;
@@ -108,8 +108,8 @@ class Shepherd {
   std::optional<PmiServer> pmi_;
   std::map<uint32_t, std::unique_ptr<PmiConnection>> pmi_connections_;
   struct Abort {
-    int code;
-    int64_t unix_nanos;  // when the rank asked for it
+    std::optional<int> code;  // nullopt: that of the rank's exit
+    int64_t unix_nanos;       // when the rank asked for it
     std::unique_ptr<loop::Timer> timer;
   };
   std::map<uint32_t, Abort> aborts_;  // by rank

@@ -23,6 +23,8 @@ constexpr Duration kExitLimit = std::chrono::seconds(30);
 // From a worker's PMI abort to its exit. Some do it by themselves; MPICH over UCX never does when
 // its peers live on, and waits to be killed.
 constexpr Duration kAbortLimit = std::chrono::milliseconds(200);
+// The same where the job's code is that of the exit: a busy node must not lose it.
+constexpr Duration kAbortExitLimit = std::chrono::seconds(1);
 constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
 // Reports of growth wait while the agent has this much to read: they add up to one.
 constexpr size_t kChannelBusy = 64 << 10;
@@ -100,15 +102,17 @@ void Shepherd::ServePmi() {
   for (auto& worker : workers_) {
     uint32_t rank = worker->rank();
     pmi_connections_[rank] = std::make_unique<PmiConnection>(
-        loop_, worker->TakePmiSocket(),
-        [this, rank](absl::string_view line) { Carry(pmi_->OnLine(rank, line)); });
+        loop_, worker->TakePmiSocket(), [this, rank](absl::string_view message) {
+          Carry(pmi_->OnMessage(rank, message));
+          return pmi_->SpeaksFrames(rank);
+        });
   }
 }
 
 void Shepherd::Carry(PmiServer::Actions actions) {
   for (PmiServer::Action& action : actions) {
     if (auto* reply = std::get_if<PmiServer::Reply>(&action)) {
-      pmi_connections_[reply->rank]->Send(reply->line);
+      pmi_connections_[reply->rank]->Send(reply->message);
     } else if (auto* drop = std::get_if<PmiServer::Drop>(&action)) {
       pmi_connections_[drop->rank]->Close();
       Warn(
@@ -124,11 +128,11 @@ void Shepherd::Carry(PmiServer::Actions actions) {
 }
 
 // The rank's exit is what tells the launcher, so it must come, however often it asks.
-void Shepherd::OnAbortAsked(uint32_t rank, int code) {
+void Shepherd::OnAbortAsked(uint32_t rank, std::optional<int> code) {
   Worker* const worker = Find(rank);
   if (worker == nullptr || worker->ended() || aborts_.count(rank) > 0) return;
   auto timer = std::make_unique<loop::Timer>(loop_);
-  timer->After(kAbortLimit, [worker] { worker->Signal(SIGKILL); });
+  timer->After(code ? kAbortLimit : kAbortExitLimit, [worker] { worker->Signal(SIGKILL); });
   aborts_[rank] = {code, absl::GetCurrentTimeNanos(), std::move(timer)};
 }
 

@@ -96,7 +96,8 @@ void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, const Wor
   env->Set("PMI_SPAWNED", 0);
   env->Set("MPI_LOCALRANKID", worker.local_rank());
   env->Set("MPI_LOCALNRANKS", local_size);
-  env->Set("MPIR_CVAR_PMI_VERSION", 1);
+  // An MPICH built with both PMI-1 and PMI-2 (4.2 and later) chooses by it.
+  env->SetIfUnset("MPIR_CVAR_PMI_VERSION", 1);
 }
 
 // What libpmix's clients, versions 3 to 6, read in place of what its server would have set for

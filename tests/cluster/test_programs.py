@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real programs, unchanged: PyTorch DDP, MPICH, and libdtrain's own worker, also under Hydra."""
+"""Real programs, unchanged: PyTorch DDP, MPICH, Slurm's PMI-2 client, and libdtrain's own worker,
+also under Hydra."""
 import importlib.util
 import os
 import re
@@ -27,6 +28,15 @@ def mpi(shared_cluster):
                             hosts.HERE / f"programs/{name}.c"], check=True)
         return binary
     return build
+
+
+@pytest.fixture(scope="module")
+def pmi2_exchange(shared_cluster):
+    """programs/pmi2_exchange.c with Slurm's client library, where every host sees it."""
+    binary = shared_cluster.base / "pmi2_exchange"
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-o", binary,
+                    hosts.HERE / "programs/pmi2_exchange.c", "-lpmi2"], check=True)
+    return binary
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="there is no python3-torch")
@@ -77,6 +87,24 @@ def test_mpich_allreduce_with_ranks_dealt_round_robin(cluster, mpi):
 def test_mpich_abort_code_is_the_jobs(cluster, mpi):
     result = cluster.launch([*cluster.hosts_flag(1), "--", mpi("mpi_abort")])
     assert result.code == 42, result
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_slurms_pmi2_client_finds_all_that_pmi2_offers(cluster, pmi2_exchange, nodes):
+    ranks, rounds = 2 * nodes, 5
+    result = cluster.launch([*cluster.hosts_flag(2, cluster.nodes[:nodes]), "--", pmi2_exchange])
+    assert result.code == 0, result
+    for rank in range(ranks):
+        line = (f"rank {rank} of {ranks} got {rounds * (ranks - 1)} values, "
+                f"mapping (vector,(0,{nodes},2))")
+        assert result.out.count(line) == 1, result
+    assert "cut off from PMI" not in result.err, result
+
+
+def test_pmi2_abort_code_is_the_jobs(cluster, pmi2_exchange):
+    result = cluster.launch([*cluster.hosts_flag(1), "--", pmi2_exchange, "abort", "42"])
+    assert result.code == 42, result
+    assert "rank 1" in result.err and "called abort with code 42" in result.err, result
 
 
 def test_dtrain_allreduce_sixteen_ranks_on_four_hosts(cluster):

@@ -26,10 +26,14 @@ class PmiTest : public ShepherdTest {
     *release->mutable_entries() = event.fence_enter().entries();
     Send(request);
   }
-  // Shell functions of a PMI client: `ask LINE` prints the answer.
+  // Shell functions of a PMI client: `ask LINE` prints the answer; PMI-2's `frame BODY` and `body`,
+  // which reads one, too.
   v1::JobPart Client(int workers, const std::string& script) {
     return Shell(workers,
                  "ask() { echo \"$1\" >&$PMI_FD; read -r answer <&3; echo \"$answer\"; }\n"
+                 "body() { n=$(head -c 6 <&3); head -c $n <&3; echo; }\n"
+                 "frame() { printf '%6d%s' ${#1} \"$1\" >&3; body; }\n"
+                 "two='cmd=init pmi_version=2 pmi_subversion=0'\n"
                  "k=kvsname=" +
                      job_id_ + "_0\n" + script);
   }
@@ -103,6 +107,78 @@ TEST_F(PmiTest, GarbageCutsOffItsRankAlone) {
   ASSERT_THAT(warnings_, SizeIs(1));
   EXPECT_THAT(warnings_[0], HasSubstr("rank 0"));
   EXPECT_THAT(Out(1), HasSubstr("cmd=barrier_out\ncmd=finalize_ack\n"));
+}
+
+TEST_F(PmiTest, BothVersionsCrossTheSameFence) {
+  Start(Client(2,
+               "if [ $PMI_RANK = 0 ]; then\n"
+               "ask \"$two\"; frame 'cmd=fullinit;'\n"
+               "frame 'cmd=kvs-put;key=r0;value=v;;0;'; frame 'cmd=kvs-fence;'\n"
+               "frame 'cmd=kvs-get;key=r1;'; frame 'cmd=kvs-fence;'; frame 'cmd=finalize;'\n"
+               "else\n"
+               "ask \"cmd=put $k key=r1 value=v1\"; ask cmd=barrier_in\n"
+               "ask \"cmd=get $k key=r0\"; ask cmd=barrier_in; ask cmd=finalize\n"
+               "fi"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_THAT(fences_, SizeIs(2));
+  EXPECT_EQ(Out(0),
+            "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n"
+            "cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion=0;rank=0;size=2;appnum=0;"
+            "debugged=FALSE;pmiverbose=FALSE;\n"
+            "cmd=kvs-put-response;rc=0;\ncmd=kvs-fence-response;rc=0;\n"
+            "cmd=kvs-get-response;rc=0;found=TRUE;value=v1;\n"
+            "cmd=kvs-fence-response;rc=0;\ncmd=finalize-response;rc=0;\n");
+  EXPECT_EQ(Out(1),
+            "cmd=put_result rc=0 msg=success\ncmd=barrier_out\n"
+            "cmd=get_result rc=0 msg=success value=v;0\ncmd=barrier_out\ncmd=finalize_ack\n");
+  EXPECT_THAT(warnings_, SizeIs(0));
+}
+
+TEST_F(PmiTest, FramesMayComeInPiecesOrTogether) {
+  Start(Client(1,
+               "ask \"$two\"\n"
+               "printf '    13cmd=fullinit;    14cmd=job-getid;' | dd bs=1 status=none >&3\n"
+               "body; body\n"
+               "{ for i in $(seq 100); do printf '14    cmd=job-getid;'; done; } >&3 &\n"
+               "for i in $(seq 100); do body; done | uniq -c | awk '{print $1}'\n"
+               "wait; frame 'cmd=finalize;'\n"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_THAT(Out(0), HasSubstr(absl::StrCat("\ncmd=job-getid-response;rc=0;jobid=", job_id_,
+                                             "_0;\n100\ncmd=finalize-response;rc=0;\n")));
+}
+
+TEST_F(PmiTest, GarbageInsteadOfAFrameCutsOffItsRankAlone) {
+  Start(Client(3,
+               "ask \"$two\"; frame 'cmd=fullinit;'\n"
+               "case $PMI_RANK in\n"
+               "0) printf '   -12cmd=kvs-put;' >&3; cat <&3; exit 0;;\n"
+               "1) printf ' 65536cmd=kvs-put;' >&3; exit 0;;\n"
+               "esac\n"
+               "frame 'cmd=kvs-fence;'; frame 'cmd=finalize;'"));
+  ASSERT_TRUE(UntilFinished());
+  ASSERT_THAT(warnings_, SizeIs(1));
+  EXPECT_THAT(warnings_[0], HasSubstr("rank 0 was cut off from PMI (PMI_FD): it sent a frame whose "
+                                      "length is not a number from 1 to 65536: \"   -12\""));
+  EXPECT_THAT(Out(2), HasSubstr("cmd=kvs-fence-response;rc=0;\ncmd=finalize-response;rc=0;\n"));
+}
+
+TEST_F(PmiTest, AnAbortWithoutACodeTakesThatOfTheExit) {
+  Start(Client(2,
+               "ask \"$two\"\n"
+               "[ $PMI_RANK = 0 ] || { printf '    23cmd=abort;isworld=TRUE;' >&3; exit 7; }\n"
+               "sleep 600"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_TRUE(exits_[1].aborted());
+  EXPECT_EQ(exits_[1].abort_code(), 7);
+  EXPECT_TRUE(exits_[0].told_to_stop());
+}
+
+TEST_F(PmiTest, AnAbortWithoutACodeOrAnExitIsKilled) {
+  Start(Client(1, "ask \"$two\"; printf '    23cmd=abort;isworld=TRUE;' >&3; sleep 600"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_TRUE(exits_[0].aborted());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+  EXPECT_EQ(exits_[0].abort_code(), 1);
 }
 
 TEST_F(PmiTest, AClientThatNeverReadsBlocksNobody) {

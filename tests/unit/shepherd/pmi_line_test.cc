@@ -85,6 +85,21 @@ TEST(PmiLineTest, FormatsInTheGivenOrder) {
   EXPECT_EQ(FormatPmiLine("barrier_out", {}), "cmd=barrier_out\n");
 }
 
+TEST(PmiLineTest, FindsTheFirstLineOfWhatHasCome) {
+  EXPECT_EQ(PmiLineSize(""), 0u);
+  EXPECT_EQ(PmiLineSize("cmd=get_max"), 0u);
+  EXPECT_EQ(PmiLineSize("cmd=a\ncmd=b\n"), 6u);
+  EXPECT_EQ(PmiLineSize(std::string(kPmiLineMax - 1, 'x')), 0u);
+  EXPECT_EQ(PmiLineSize(std::string(5000, 'x')), kPmiLineMax);
+  EXPECT_FALSE(ParsePmiLine(std::string(kPmiLineMax, 'x')).ok());
+}
+
+TEST(PmiLineTest, KnowsWhatALineCanCarry) {
+  EXPECT_TRUE(FitsPmiLine("a=b;c"));
+  EXPECT_TRUE(FitsPmiLine(""));
+  for (absl::string_view value : {"a b", "a\n", "\t", "\x7f"}) EXPECT_FALSE(FitsPmiLine(value));
+}
+
 TEST(PmiLineTest, MakesWordsOfAnything) {
   EXPECT_EQ(PmiWord("my job\n\xff", 100), "my_job__");
   EXPECT_EQ(PmiWord("abcdef", 3), "abc");

@@ -34,11 +34,11 @@ class PmiServerTest : public ::testing::Test {
 
   // The one reply that a line has.
   std::string Ask(uint32_t rank, absl::string_view line) {
-    auto actions = server_.OnLine(rank, line);
+    auto actions = server_.OnMessage(rank, line);
     EXPECT_THAT(actions, SizeIs(1));
     if (actions.size() != 1 || !std::holds_alternative<PmiServer::Reply>(actions[0])) return "";
     EXPECT_EQ(std::get<PmiServer::Reply>(actions[0]).rank, rank);
-    return std::get<PmiServer::Reply>(actions[0]).line;
+    return std::get<PmiServer::Reply>(actions[0]).message;
   }
   static v1::FenceEnter Enter(const PmiServer::Actions& actions) {
     for (const auto& action : actions) {
@@ -51,7 +51,7 @@ class PmiServerTest : public ::testing::Test {
     std::vector<uint32_t> out;
     for (const auto& action : actions) {
       const auto& reply = std::get<PmiServer::Reply>(action);
-      EXPECT_EQ(reply.line, "cmd=barrier_out\n");
+      EXPECT_EQ(reply.message, "cmd=barrier_out\n");
       out.push_back(reply.rank);
     }
     return out;
@@ -83,7 +83,9 @@ TEST_F(PmiServerTest, AnswersTheStart) {
 }
 
 TEST_F(PmiServerTest, RefusesAnotherProtocolVersion) {
-  EXPECT_THAT(Ask(4, "cmd=init pmi_version=2 pmi_subversion=0"), HasSubstr("rc=-1"));
+  EXPECT_EQ(Ask(4, "cmd=init pmi_version=3 pmi_subversion=0"),
+            "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1\n");
+  EXPECT_EQ(Ask(4, "cmd=get_appnum"), "cmd=appnum appnum=0\n");
 }
 
 TEST_F(PmiServerTest, PutsAndGets) {
@@ -101,8 +103,8 @@ TEST_F(PmiServerTest, AnswersTheProcessMapping) {
   v1::JobPart part = Part({0});
   part.clear_process_mapping();
   PmiServer without(part);
-  auto actions = without.OnLine(0, "cmd=get kvsname=my_job_2 key=PMI_process_mapping");
-  EXPECT_THAT(std::get<PmiServer::Reply>(actions[0]).line, HasSubstr("rc=-1"));
+  auto actions = without.OnMessage(0, "cmd=get kvsname=my_job_2 key=PMI_process_mapping");
+  EXPECT_THAT(std::get<PmiServer::Reply>(actions[0]).message, HasSubstr("rc=-1"));
 }
 
 TEST_F(PmiServerTest, RefusesBadPutsAndGetsWithAnAnswer) {
@@ -121,17 +123,17 @@ TEST_F(PmiServerTest, EveryAnswerFitsALine) {
   for (size_t n = 900; n < 1000; ++n) {
     std::string put = absl::StrCat("cmd=put kvsname=j_2 key=k value=", std::string(n, 'v'));
     if (put.size() >= kPmiLineMax) break;
-    (void)server.OnLine(0, put);
-    auto actions = server.OnLine(0, "cmd=get kvsname=j_2 key=k");
-    EXPECT_LE(std::get<PmiServer::Reply>(actions[0]).line.size(), kPmiLineMax);
+    (void)server.OnMessage(0, put);
+    auto actions = server.OnMessage(0, "cmd=get kvsname=j_2 key=k");
+    EXPECT_LE(std::get<PmiServer::Reply>(actions[0]).message.size(), kPmiLineMax);
   }
 }
 
 TEST_F(PmiServerTest, TheLastLocalRankEntersTheFenceWithAllPuts) {
   Ask(4, "cmd=put kvsname=my_job_2 key=a value=1");
   Ask(5, "cmd=put kvsname=my_job_2 key=b value=2");
-  EXPECT_THAT(server_.OnLine(4, "cmd=barrier_in"), IsEmpty());
-  v1::FenceEnter enter = Enter(server_.OnLine(5, "cmd=barrier_in"));
+  EXPECT_THAT(server_.OnMessage(4, "cmd=barrier_in"), IsEmpty());
+  v1::FenceEnter enter = Enter(server_.OnMessage(5, "cmd=barrier_in"));
   EXPECT_EQ(enter.sequence(), 0u);
   ASSERT_EQ(enter.entries_size(), 2);
   EXPECT_EQ(enter.entries(0).key(), "a");
@@ -143,8 +145,8 @@ TEST_F(PmiServerTest, TheLastLocalRankEntersTheFenceWithAllPuts) {
 
   // The next fence carries only what is new.
   Ask(4, "cmd=put kvsname=my_job_2 key=c value=3");
-  EXPECT_THAT(server_.OnLine(5, "cmd=barrier_in"), IsEmpty());
-  enter = Enter(server_.OnLine(4, "cmd=barrier_in"));
+  EXPECT_THAT(server_.OnMessage(5, "cmd=barrier_in"), IsEmpty());
+  enter = Enter(server_.OnMessage(4, "cmd=barrier_in"));
   EXPECT_EQ(enter.sequence(), 1u);
   ASSERT_EQ(enter.entries_size(), 1);
   EXPECT_EQ(enter.entries(0).key(), "c");
@@ -152,15 +154,15 @@ TEST_F(PmiServerTest, TheLastLocalRankEntersTheFenceWithAllPuts) {
 
 TEST_F(PmiServerTest, ReleasesOfAnotherFenceAreIgnored) {
   EXPECT_THAT(server_.OnFenceRelease(Release(0)), IsEmpty());
-  (void)server_.OnLine(4, "cmd=barrier_in");
-  (void)server_.OnLine(5, "cmd=barrier_in");
+  (void)server_.OnMessage(4, "cmd=barrier_in");
+  (void)server_.OnMessage(5, "cmd=barrier_in");
   EXPECT_THAT(server_.OnFenceRelease(Release(1)), IsEmpty());
   EXPECT_THAT(BarrierOut(server_.OnFenceRelease(Release(0))), ElementsAre(4, 5));
   EXPECT_THAT(server_.OnFenceRelease(Release(0)), IsEmpty());
 }
 
 TEST_F(PmiServerTest, ABarrierDoesNotWaitForWhoIsGone) {
-  EXPECT_THAT(server_.OnLine(4, "cmd=barrier_in"), IsEmpty());
+  EXPECT_THAT(server_.OnMessage(4, "cmd=barrier_in"), IsEmpty());
   EXPECT_EQ(Enter(server_.OnGone(5)).sequence(), 0u);
   EXPECT_THAT(server_.OnGone(5), IsEmpty());
   EXPECT_THAT(BarrierOut(server_.OnFenceRelease(Release(0))), ElementsAre(4));
@@ -173,11 +175,12 @@ TEST_F(PmiServerTest, ARankMayJoinAgainAfterItsGoodbyeAndIsToldSo) {
     Ask(rank, "cmd=init pmi_version=1 pmi_subversion=1");
     EXPECT_EQ(Ask(rank, "cmd=finalize"), "cmd=finalize_ack\n");
   }
-  EXPECT_THAT(server_.OnLine(4, "cmd=barrier_in"), IsEmpty()) << "not before it has greeted again";
+  EXPECT_THAT(server_.OnMessage(4, "cmd=barrier_in"), IsEmpty())
+      << "not before it has greeted again";
   EXPECT_THAT(Ask(4, "cmd=init pmi_version=1 pmi_subversion=1"), HasSubstr("rc=0"));
-  EXPECT_THAT(server_.OnLine(4, "cmd=barrier_in"), IsEmpty()) << "rank 5 has yet to come";
+  EXPECT_THAT(server_.OnMessage(4, "cmd=barrier_in"), IsEmpty()) << "rank 5 has yet to come";
   EXPECT_THAT(Ask(5, "cmd=init pmi_version=1 pmi_subversion=1"), HasSubstr("rc=0"));
-  Enter(server_.OnLine(5, "cmd=barrier_in"));
+  Enter(server_.OnMessage(5, "cmd=barrier_in"));
   EXPECT_THAT(BarrierOut(server_.OnFenceRelease(Release(0))), ElementsAre(4, 5));
 }
 
@@ -187,7 +190,7 @@ TEST_F(PmiServerTest, ABarrierAfterJoiningAgainDoesNotWaitForWhoHasEndedInstead)
     Ask(rank, "cmd=finalize");
   }
   Ask(4, "cmd=init pmi_version=1 pmi_subversion=1");
-  EXPECT_THAT(server_.OnLine(4, "cmd=barrier_in"), IsEmpty());
+  EXPECT_THAT(server_.OnMessage(4, "cmd=barrier_in"), IsEmpty());
   Enter(server_.OnGone(5));
 }
 
@@ -197,13 +200,13 @@ TEST_F(PmiServerTest, NothingIsEnteredWhenNobodyIsLeft) {
 }
 
 TEST_F(PmiServerTest, AnAbortIsPassedOnWithItsCode) {
-  auto actions = server_.OnLine(4, "cmd=abort exitcode=7");
+  auto actions = server_.OnMessage(4, "cmd=abort exitcode=7");
   ASSERT_THAT(actions, SizeIs(2));
   EXPECT_EQ(std::get<PmiServer::Abort>(actions[1]).rank, 4u);
   EXPECT_EQ(std::get<PmiServer::Abort>(actions[1]).code, 7);
   // On its way out it is held up by nothing, and takes no part in the others' barrier.
   EXPECT_EQ(Ask(4, "cmd=barrier_in"), "cmd=barrier_out\n");
-  EXPECT_THAT(server_.OnLine(5, "cmd=barrier_in"), IsEmpty());
+  EXPECT_THAT(server_.OnMessage(5, "cmd=barrier_in"), IsEmpty());
 }
 
 TEST_F(PmiServerTest, ThereIsNoNameService) {
@@ -218,25 +221,25 @@ TEST_F(PmiServerTest, ASpawnIsRefusedAfterItsLastLine) {
   for (absl::string_view line :
        {"mcmd=spawn", "nprocs=2", "execname=x", "totspawns=2", "spawnssofar=1", "arg1=a b c",
         "endcmd", "mcmd=spawn", "totspawns=2", "spawnssofar=2"}) {
-    EXPECT_THAT(server_.OnLine(4, line), IsEmpty()) << line;
+    EXPECT_THAT(server_.OnMessage(4, line), IsEmpty()) << line;
   }
   EXPECT_EQ(Ask(4, "endcmd"), "cmd=spawn_result rc=1 errcodes=1\n");
   EXPECT_EQ(Ask(4, "cmd=get_appnum"), "cmd=appnum appnum=0\n");
 }
 
 TEST_F(PmiServerTest, AMalformedLineDropsItsRankAlone) {
-  auto actions = server_.OnLine(4, "GET / HTTP/1.1");
+  auto actions = server_.OnMessage(4, "GET / HTTP/1.1");
   ASSERT_THAT(actions, SizeIs(1));
   EXPECT_EQ(std::get<PmiServer::Drop>(actions[0]).rank, 4u);
-  EXPECT_THAT(server_.OnLine(4, "cmd=get_appnum"), IsEmpty());
+  EXPECT_THAT(server_.OnMessage(4, "cmd=get_appnum"), IsEmpty());
   EXPECT_EQ(Ask(5, "cmd=get_appnum"), "cmd=appnum appnum=0\n");
   // It lives, so the barrier is not complete without it.
-  EXPECT_THAT(server_.OnLine(5, "cmd=barrier_in"), IsEmpty());
+  EXPECT_THAT(server_.OnMessage(5, "cmd=barrier_in"), IsEmpty());
   EXPECT_EQ(Enter(server_.OnGone(4)).sequence(), 0u);
 }
 
 TEST_F(PmiServerTest, AnUnknownCommandDropsItsRank) {
-  auto actions = server_.OnLine(4, "cmd=singinit pmi_version=1");
+  auto actions = server_.OnMessage(4, "cmd=singinit pmi_version=1");
   ASSERT_THAT(actions, SizeIs(1));
   EXPECT_THAT(std::get<PmiServer::Drop>(actions[0]).why, HasSubstr("singinit"));
 }
@@ -276,7 +279,7 @@ TEST(PmiServerRandomTest, BarriersStayTogetherWhateverIsSent) {
         entered = false;
         ++next;
       } else {
-        actions = server.OnLine(random() % 4, lines[random() % lines.size()]);
+        actions = server.OnMessage(random() % 4, lines[random() % lines.size()]);
       }
       for (const auto& action : actions) {
         ASSERT_FALSE(std::holds_alternative<PmiServer::Drop>(action));

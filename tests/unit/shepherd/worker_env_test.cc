@@ -118,6 +118,11 @@ TEST_F(WorkerEnvTest, SetsWhatMpiAndHorovodProgramsRead) {
   EXPECT_THAT(Build(1, {}), Not(AnyOf(Contains(Key("PMI_FD")), Contains(Key("DTRAIN_PAGE_FD")))));
 }
 
+TEST_F(WorkerEnvTest, WhoHasChosenMpichsPmiVersionKeepsIt) {
+  Forward("MPIR_CVAR_PMI_VERSION", "2");
+  EXPECT_THAT(Build(), Contains(Pair("MPIR_CVAR_PMI_VERSION", "2")));
+}
+
 TEST_F(WorkerEnvTest, NothingClaimsAServerThatIsNotThere) {
   Env env = Build();
   for (const char* name : {"HOROVOD_CONTROLLER", "HOROVOD_GLOO_RENDEZVOUS_ADDR",
