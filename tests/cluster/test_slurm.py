@@ -21,7 +21,7 @@ WHERE_TWO_BY_TWO = ["[0] 0 of 4 on node0", "[1] 1 of 4 on node0",
                     "[2] 2 of 4 on node1", "[3] 3 of 4 on node1"]
 OF_A_STEP = re.compile(
     "SLURM_(STEP|TASK|NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|CPU_BIND|CPUS_ON|GPUS_ON|SRUN"
-    "|LAUNCH|TOPOLOGY|UMASK|MPI)|SRUN_|SLURMD_|PMIX_")
+    "|LAUNCH|TOPOLOGY|UMASK|MPI)|SRUN_|SLURMD_|PMIX_MCA_|PMIX_SERVER_TMPDIR")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,9 @@ def test_workers_see_the_job_but_no_step(cluster, slurm, through):
     names = {line.partition("=")[0] for line in result.lines}
     assert result.code == 0 and {"SLURM_JOB_ID", "SLURM_JOB_NODELIST"} <= names, result
     assert sorted(name for name in names if OF_A_STEP.match(name)) == [], result
+    job = next(line for line in result.lines if line.startswith("DTRAIN_JOB_ID=")).partition("=")[2]
+    ours = [line for line in result.lines if re.match(r"PMIX_(NAMESPACE|SERVER_URI)", line)]
+    assert len(ours) == 7 and all(f"={job}-0" in line for line in ours), result
 
 
 def test_a_batch_job_submitted_without_environment(cluster, slurm):
