@@ -20,8 +20,9 @@
 #include "agent/reap.h"
 #include "agent/serve.h"
 #include "agent/session/shepherd_process.h"
-#include "agent/shepherd/pmix_gate.h"
+#include "agent/shepherd/helper.h"
 #include "agent/shepherd/run_shepherd.h"
+#include "agent/stores/run_store.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/os/crash.h"
@@ -38,10 +39,13 @@ constexpr char kUsage[] =
     "gone\n"
     "       dtrain-agent pmix                      serve PMIx to a job's workers (sockets on fds 3 "
     "and 4)\n"
+    "       dtrain-agent store                     serve keys and values to a job's ranks (sockets "
+    "on "
+    "fds 3 and 4)\n"
     "       dtrain-agent gpus                      look at the GPUs\n"
     "       dtrain-agent version\n"
     "\n"
-    "bridge, shepherd, pmix and gpus are started by dtrain itself. A node needs no resident "
+    "bridge, shepherd, pmix, store and gpus are started by dtrain itself. A node needs no resident "
     "agent:\n"
     "with one, jobs start faster and outlive the agent.\n";
 
@@ -70,7 +74,12 @@ int main(int argc, char** argv) {
     return dtrain::shepherd::RunShepherd(dtrain::session::kShepherdSocket);
   }
   if (role == "pmix" && argc == 2) {
-    return dtrain::pmix::RunPmix(dtrain::shepherd::kPmixChannel, dtrain::shepherd::kPmixListener);
+    return dtrain::pmix::RunPmix(dtrain::shepherd::kHelperChannel,
+                                 dtrain::shepherd::kHelperListener);
+  }
+  if (role == "store" && argc == 2) {
+    return dtrain::stores::RunStore(dtrain::shepherd::kHelperChannel,
+                                    dtrain::shepherd::kHelperListener);
   }
   if (role == "serve" && argc == 3 &&
       (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {

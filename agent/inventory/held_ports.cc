@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/inventory/held_ports.h"
 
+#include <sys/socket.h>
+
+#include <cerrno>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/inventory/wildcard_socket.h"
+#include "common/base/posix_error.h"
 #include "common/base/text.h"
 
 namespace dtrain::inventory {
@@ -17,7 +21,7 @@ namespace dtrain::inventory {
 // port number 0, and for the local port of an outgoing connection, any bound port counts as taken,
 // whatever its options: nobody is given a held one by chance. A reuse group for SO_REUSEPORT forms
 // among listeners only, so the holder never takes a connection away from the worker.
-absl::StatusOr<HeldPorts> HeldPorts::Hold(uint32_t count) {
+absl::StatusOr<HeldPorts> HeldPorts::Hold(uint32_t count, uint32_t listening) {
   constexpr uint32_t kMaxPorts = 1024;  // one descriptor each
   if (count > kMaxPorts) {
     return absl::InvalidArgumentError(
@@ -31,10 +35,20 @@ absl::StatusOr<HeldPorts> HeldPorts::Hold(uint32_t count) {
                           absl::StrCat("hold ", Count(count, "port"),
                                        " for the workers: ", socket.status().message()));
     }
+    if (i + listening >= count && listen(socket->fd.get(), SOMAXCONN) != 0) {
+      return PosixError(errno, "listen on a port for the workers");
+    }
     held.ports_.push_back(socket->port);
     held.sockets_.push_back(std::move(socket->fd));
   }
   return held;
+}
+
+int HeldPorts::SocketOf(uint32_t port) const {
+  for (size_t i = 0; i < ports_.size(); ++i) {
+    if (ports_[i] == port) return sockets_[i].get();
+  }
+  return -1;
 }
 
 }  // namespace dtrain::inventory

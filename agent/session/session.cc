@@ -184,7 +184,7 @@ void Session::Do(Action& action) {
   } else if (auto* probe = std::get_if<RunProbe>(&action)) {
     Probe(probe->request);
   } else if (auto* hold = std::get_if<HoldPorts>(&action)) {
-    Hold(hold->count);
+    Hold(*hold);
   } else if (auto* reserve = std::get_if<ReserveShare>(&action)) {
     Reserve(reserve->reserve);
   } else if (std::holds_alternative<SendInventory>(action)) {
@@ -219,7 +219,10 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
     if (!PrepareStart(part)) return DropStart(request.sequence());
     relay_.Expect(part);
   }
-  const absl::Status sent = shepherd_->Send(request);
+  // The ranks' key-value server listens there; it outlives us, as they do.
+  const bool serves = request.has_start() && request.start().has_meeting() && held_ports_;
+  const int held = serves ? held_ports_->SocketOf(request.start().network().rendezvous_port()) : -1;
+  const absl::Status sent = shepherd_->Send(request, held);
   if (sent.ok()) return;
   Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
          absl::StrCat("to the shepherd, dtrain's process that owns the workers: ", sent.message()));
@@ -364,11 +367,11 @@ void Session::Probe(const v1::ProbeRequest& request) {
   });
 }
 
-void Session::Hold(uint32_t count) {
-  auto held = inventory::HeldPorts::Hold(count);
+void Session::Hold(const HoldPorts& hold) {
+  auto held = inventory::HeldPorts::Hold(hold.count, hold.listening);
   if (!held.ok()) {
     return Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
-                  absl::StrCat("reserve ", count, " TCP ports: ", held.status().message()));
+                  absl::StrCat("reserve ", hold.count, " TCP ports: ", held.status().message()));
   }
   held_ports_ = *std::move(held);
   v1::SessionEvent event;

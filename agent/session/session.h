@@ -118,7 +118,7 @@ class Session {
   void ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then);
   void Welcome(const SendWelcome& what);
   void Probe(const v1::ProbeRequest& request);
-  void Hold(uint32_t count);
+  void Hold(const HoldPorts& hold);
   void Look();
   std::string CgroupPath() const;
   std::vector<os::ProcessInfo> JobProcesses() const;

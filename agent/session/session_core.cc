@@ -244,7 +244,7 @@ void SessionCore::Take(const v1::SessionRequest& request) {
       actions_.push_back(RunProbe{request.probe()});
       break;
     case Kind::kHoldPorts:
-      actions_.push_back(HoldPorts{request.hold_ports().count()});
+      actions_.push_back(HoldPorts{request.hold_ports().count(), request.hold_ports().listening()});
       break;
     case Kind::kReserve:
       actions_.push_back(ReserveShare{request.reserve()});

@@ -67,6 +67,7 @@ struct RunProbe {
 };
 struct HoldPorts {
   uint32_t count = 0;
+  uint32_t listening = 0;  // the last of them
 };
 struct ReserveShare {
   v1::Reserve reserve;

@@ -141,7 +141,7 @@ void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
       handlers_.on_released();
       break;
     default:
-      handlers_.on_request(std::move(request));
+      handlers_.on_request(std::move(request), std::move(fd));
   }
 }
 

@@ -20,7 +20,8 @@ namespace dtrain::shepherd {
 class AgentLine {
  public:
   struct Handlers {
-    absl::AnyInvocable<void(v1::ShepherdRequest)> on_request;
+    // With a descriptor, when one came with it.
+    absl::AnyInvocable<void(v1::ShepherdRequest, os::UniqueFd)> on_request;
     absl::AnyInvocable<void()> on_adopted;   // another agent: it knows nothing
     absl::AnyInvocable<void()> on_released;  // the agent has all it wants
     absl::AnyInvocable<void()> on_lost;      // there is no agent, and none will come

@@ -3,10 +3,8 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -17,15 +15,11 @@
 #include "agent/shepherd/preflight.h"
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
-#include "common/os/fd.h"
-#include "common/os/pidfd.h"
 
 namespace dtrain::shepherd {
 namespace {
 
-// For the server to let its library go: 5 ms.
-constexpr Duration kEndPatience = std::chrono::seconds(2);
-// What one that nobody uses may be started again after it has ended.
+// How often a helper that no rank has used is started again.
 constexpr int kMostStarts = 3;
 // What the ranks of a node may put for one fence: far above any MPI's need.
 constexpr size_t kMostData = 16 << 20;
@@ -61,62 +55,35 @@ absl::StatusOr<std::unique_ptr<PmixGate>> PmixGate::Open(loop::Loop& loop, std::
 
 PmixGate::PmixGate(loop::Loop& loop, std::string program, const v1::JobPart& part, Hooks hooks,
                    os::UniqueFd listener, uint16_t port)
-    : loop_(loop),
-      program_(std::move(program)),
-      part_(part),
+    : part_(part),
       hooks_(std::move(hooks)),
-      listener_(std::move(listener)),
       port_(port),
-      watch_(loop, listener_.get()),
-      patience_(loop) {}
-
-PmixGate::~PmixGate() = default;
+      helper_(loop, std::move(program), "pmix", std::move(listener),
+              {[this] { return Begin(); },
+               [this](const absl::Status& why) {
+                 Fail(absl::StrCat("cannot start its PMIx server: ", std::string(why.message())),
+                      /*ended=*/false);
+               },
+               [this](absl::string_view frame) { OnFrame(frame); },
+               [this](const std::string& how) { OnEnded(how); }}) {}
 
 void PmixGate::Serve(Environment env, std::vector<std::string> folders) {
   env_ = std::move(env);
   folders_ = std::move(folders);
-  AwaitClient();
+  helper_.AwaitClient();
 }
 
-// It may be anybody: the server looks.
-void PmixGate::AwaitClient() {
-  watch_.OnReadable([this] {
-    if (failed_ || done_) return;
-    ++starts_;
-    if (absl::Status started = Start(); !started.ok()) {
-      Fail(absl::StrCat("cannot start its PMIx server: ", std::string(started.message())),
-           /*ended=*/false);
-    }
-  });
-}
-
-absl::Status PmixGate::Start() {
-  if (folder_.empty()) {
-    for (const std::string& folder : folders_) {
-      std::string name = absl::StrCat(folder, "/dtrain-pmix-XXXXXX");
-      if (mkdtemp(name.data()) == nullptr) continue;
-      folder_ = std::move(name);
-      break;
-    }
+absl::StatusOr<Helper::Hooks::Beginning> PmixGate::Begin() {
+  ++starts_;
+  for (size_t i = 0; folder_.empty() && i < folders_.size(); ++i) {
+    std::string name = absl::StrCat(folders_[i], "/dtrain-pmix-XXXXXX");
+    if (mkdtemp(name.data()) != nullptr) folder_ = std::move(name);
   }
   if (folder_.empty()) return PosixError(errno, "make a folder for it");
-  auto sockets = os::SocketPair();
-  if (!sockets.ok()) return sockets.status();
-  os::SpawnSpec spec;
-  spec.argv = {program_, "pmix"};
+  Helper::Hooks::Beginning beginning;
   for (std::string& entry : env_()) {
-    if (HelpsToFindLibraries(entry)) spec.env.push_back(std::move(entry));
+    if (HelpsToFindLibraries(entry)) beginning.env.push_back(std::move(entry));
   }
-  spec.working_directory = "/";
-  spec.stderr_fd = STDERR_FILENO;
-  spec.extra_fds = {{sockets->second.get(), kPmixChannel}, {listener_.get(), kPmixListener}};
-  spec.parent_death_signal = SIGKILL;
-  auto child = os::Spawn(spec);
-  if (!child.ok()) return child.status();
-  child_ = *std::move(child);
-  channel_ = std::make_unique<loop::FrameChannel>(
-      loop_, std::move(sockets->first),
-      [this](absl::string_view frame, os::UniqueFd) { OnFrame(frame); }, [](absl::Status) {});
   v1::PmixRequest request;
   v1::PmixStart& start = *request.mutable_start();
   start.set_name(PmixName(part_));
@@ -124,7 +91,8 @@ absl::Status PmixGate::Start() {
   start.set_host(part_.host());
   start.set_directory(folder_);
   start.set_crowded(IsCrowded(part_));
-  return channel_->Send(request.SerializeAsString());
+  beginning.frame = request.SerializeAsString();
+  return beginning;
 }
 
 void PmixGate::OnFrame(absl::string_view frame) {
@@ -150,61 +118,31 @@ void PmixGate::OnFrame(absl::string_view frame) {
   }
 }
 
+void PmixGate::OnEnded(const std::string& how) {
+  if (!used_ && starts_ < kMostStarts) return helper_.AwaitClient();
+  Fail(absl::StrCat("its PMIx server (dtrain-agent pmix) ", how,
+                    ", so its ranks cannot reach the others any more"),
+       /*ended=*/true);
+}
+
 void PmixGate::Fail(std::string why, bool ended) {
-  if (std::exchange(failed_, true) || done_) return;
-  hooks_.failed(std::move(why), ended);
+  if (!std::exchange(failed_, true)) hooks_.failed(std::move(why), ended);
 }
 
 void PmixGate::OnDown(const v1::PmixDown& down) {
-  if (channel_ == nullptr) return;
   v1::PmixRequest request;
   *request.mutable_down() = down;
-  if (absl::Status sent = channel_->Send(request.SerializeAsString()); !sent.ok()) {
+  if (absl::Status sent = helper_.Send(request.SerializeAsString()); !sent.ok()) {
     Fail(absl::StrCat("cannot pass PMIx data on: ", std::string(sent.message())), /*ended=*/false);
   }
 }
 
-void PmixGate::ReadEvents() {
-  if (channel_ != nullptr) channel_->ReadToEnd();
-}
-
-bool PmixGate::OnChild(pid_t pid) {
-  if (!child_ || child_->pid != pid) return false;
-  const auto reaped = os::TryReap(child_->pidfd.get());
-  if (!reaped.ok() || !*reaped) return false;
-  const os::ExitStatus status = **reaped;
-  ReadEvents();
-  child_.reset();
-  channel_.reset();
-  if (done_) {
-    End(std::exchange(done_, nullptr));
-    return true;
-  }
-  if (!used_ && starts_ < kMostStarts) {
-    AwaitClient();
-    return true;
-  }
-  Fail(absl::StrCat("its PMIx server (dtrain-agent pmix) ",
-                    status.signal != 0 ? absl::StrCat("was killed by signal ", status.signal)
-                                       : absl::StrCat("exited with code ", status.code),
-                    ", so its ranks cannot reach the others any more"),
-       /*ended=*/true);
-  return true;
-}
-
 void PmixGate::End(loop::Task done) {
-  if (!child_) {
-    patience_.Cancel();
-    std::error_code ignored;
-    if (!folder_.empty()) std::filesystem::remove_all(std::exchange(folder_, ""), ignored);
-    if (ignored)
-      log::Warn(absl::StrCat("files of the PMIx server stay behind: ", ignored.message()));
-    return done();
-  }
-  done_ = std::move(done);
-  channel_.reset();  // it ends by that
-  patience_.After(kEndPatience, [this] {
-    if (child_) (void)os::SendSignal(child_->pidfd.get(), SIGKILL);
+  helper_.End([this, done = std::move(done)]() mutable {
+    std::error_code error;
+    if (!folder_.empty()) std::filesystem::remove_all(std::exchange(folder_, ""), error);
+    if (error) log::Warn(absl::StrCat("files of the PMIx server stay behind: ", error.message()));
+    done();
   });
 }
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,9 @@ Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socke
       pages_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }),
       line_(loop, std::move(agent_socket),
-            {[this](v1::ShepherdRequest request) { OnRequest(std::move(request)); },
+            {[this](v1::ShepherdRequest request, os::UniqueFd fd) {
+               OnRequest(std::move(request), std::move(fd));
+             },
              [this] { OnAdopted(); }, [this] { OnReleased(); }, [this] { OnAgentLost(); }}) {
   hooks_.log_grown = [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); };
   hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) {
@@ -65,16 +68,17 @@ Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socke
   };
 }
 
-void Shepherd::OnRequest(v1::ShepherdRequest request) {
+void Shepherd::OnRequest(v1::ShepherdRequest request, os::UniqueFd fd) {
   switch (request.kind_case()) {
     case v1::ShepherdRequest::kStart:
-      OnStart(std::move(*request.mutable_start()));
+      OnStart(std::move(*request.mutable_start()), std::move(fd));
       break;
     case v1::ShepherdRequest::kSignal:
       for (auto& worker : workers_) worker->Signal(request.signal().signal());
       break;
     case v1::ShepherdRequest::kStop: {
       Feed(StopAsked{std::chrono::milliseconds(request.stop().grace_ms())});
+      LetEnd();
       Send(v1::ShepherdEvent());  // we have it
       break;
     }
@@ -126,7 +130,7 @@ void Shepherd::OnReleased() {
   line_.End();
 }
 
-void Shepherd::OnStart(v1::JobPart part) {
+void Shepherd::OnStart(v1::JobPart part, os::UniqueFd held) {
   if (core_.state() != State::kWaiting) {
     log::Error("the agent sent a second part");
     return;
@@ -138,6 +142,7 @@ void Shepherd::OnStart(v1::JobPart part) {
     return;
   }
   part_ = std::move(part);
+  held_ = std::move(held);
   Feed(PartArrived{static_cast<size_t>(part_.workers_size()),
                    std::chrono::milliseconds(part_.grace_ms())});
 }
@@ -157,6 +162,7 @@ void Shepherd::OnAgentLost() {
     for (v1::StreamKind kind : kStreams) worker->log(kind).Discard();
   }
   Feed(AgentGone{});
+  LetEnd();
 }
 
 void Shepherd::OnSignal(int signal) {
@@ -165,6 +171,7 @@ void Shepherd::OnSignal(int signal) {
   } else {
     told_to_end_ = true;
     Feed(AgentGone{});
+    LetEnd();
     if (core_.state() == State::kFinished) line_.WaitAtMost(kGoingDownLimit);
   }
 }
@@ -179,8 +186,10 @@ void Shepherd::OnChildren() {
       if (w->pid() == pid && !w->ended()) worker = w.get();
     }
     if (worker == nullptr) {
-      const bool was_pmix = pmix_ && pmix_->OnChild(pid);
-      if (!was_pmix) os::ReapQuietly(pid);
+      const std::vector<Helper*> helpers = Helpers();
+      const bool is_helper = std::any_of(helpers.begin(), helpers.end(),
+                                         [pid](Helper* helper) { return helper->OnChild(pid); });
+      if (!is_helper) os::ReapQuietly(pid);
     } else if (auto status = worker->Reap()) {
       OnWorkerEnded(*worker, *status);
     }
@@ -195,7 +204,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     pmi->ReadRest();
     pmi->Close();
   }
-  if (pmix_) pmix_->ReadEvents();
+  if (pmix_) pmix_->helper().ReadFrames();
   if (reported_started_) {
     v1::ShepherdEvent event;
     v1::WorkerExit* exit = event.mutable_exit();
@@ -226,7 +235,14 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     Send(std::move(event));
     Carry(pmi_->OnGone(worker.rank()));
   }
-  Feed(WorkerEnded{});
+  // Ranks of other nodes may use what is served here: until the launcher says that all is over.
+  last_held_ = core_.live_workers() == 1 && store_ && store_->used() && !core_.stop_asked() &&
+               part_.node_count() > 1;
+  if (!last_held_) Feed(WorkerEnded{});
+}
+
+void Shepherd::LetEnd() {
+  if (std::exchange(last_held_, false)) Feed(WorkerEnded{});
 }
 
 void Shepherd::Feed(const Event& event) {
@@ -256,7 +272,7 @@ void Shepherd::Do(Action action) {
       break;
     case Action::kKill:
       for (auto& worker : workers_) worker->Signal(SIGKILL);
-      sweeper_.Spare(pmix_ ? pmix_->pid() : 0);
+      SpareHelpers();
       sweeper_.KillAll();
       break;
     case Action::kSweep:

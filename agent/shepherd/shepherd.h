@@ -15,6 +15,7 @@
 #include "agent/shepherd/pmix_gate.h"
 #include "agent/shepherd/preflight.h"
 #include "agent/shepherd/shepherd_core.h"
+#include "agent/shepherd/store_gate.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker.h"
 #include "common/loop/loop.h"
@@ -40,16 +41,17 @@ class Shepherd {
 
  private:
   // From outside.
-  void OnRequest(v1::ShepherdRequest request);
+  void OnRequest(v1::ShepherdRequest request, os::UniqueFd fd);
   void OnAdopted();
   void OnReleased();
-  void OnStart(v1::JobPart part);
+  void OnStart(v1::JobPart part, os::UniqueFd held);
   void OnStdin(const v1::StdinData& data);
   void OnAgentLost();
   void OnSignal(int signal);
   void OnChildren();
   void Carry(PmiServer::Actions actions);
   void OnWorkerEnded(Worker& worker, const os::ExitStatus& status);
+  void LetEnd();
   // The core.
   void Feed(const Event& event);
   void Carry(const std::vector<Action>& actions);
@@ -62,6 +64,9 @@ class Shepherd {
   void ServePmi();
   absl::Status OpenPmix();
   void ServePmix();
+  absl::Status OpenStore();
+  std::vector<Helper*> Helpers();
+  void SpareHelpers();
   void OnAbortAsked(uint32_t rank, std::optional<int> code);
   void Sweep();
   void ReportStarted();
@@ -114,6 +119,9 @@ class Shepherd {
   };
   std::map<uint32_t, Abort> aborts_;  // by rank
   std::unique_ptr<PmixGate> pmix_;    // null: the job does without
+  os::UniqueFd held_;                 // for the store, until it is open
+  std::unique_ptr<StoreGate> store_;  // null: another node has it
+  bool last_held_ = false;            // the core has not heard of the last worker's end
   std::set<std::pair<uint32_t, v1::StreamKind>> grown_;
   std::set<std::pair<uint32_t, v1::StreamKind>> spools_told_;  // an agent has heard of them
   bool grown_posted_ = false;

@@ -79,6 +79,7 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   const std::string mark = os::ProcessMark(getpid());
   const WorkerEnv env(part_, agent_env_);
   if (absl::Status open = OpenPmix(); !open.ok()) return open;
+  if (absl::Status open = OpenStore(); !open.ok()) return open;
   const uint16_t pmix = pmix_ ? pmix_->port() : 0;
   const bool crowded = IsCrowded(part_);
   for (int i = 0; i < part_.workers_size();) {
@@ -164,8 +165,39 @@ void Shepherd::ServePmix() {
 // The PMIx server first: it removes what ranks that were killed have left in shared memory.
 void Shepherd::Sweep() {
   const auto sweep = [this] { sweeper_.Sweep([this] { Feed(Swept{}); }); };
-  if (!pmix_) return sweep();
-  pmix_->End(sweep);
+  const auto end_store = [this, sweep] {
+    if (!store_) return sweep();
+    store_->helper().End(sweep);
+  };
+  if (!pmix_) return end_store();
+  pmix_->End(end_store);
+}
+
+absl::Status Shepherd::OpenStore() {
+  if (!part_.has_meeting() || !held_) return absl::OkStatus();
+  StoreGate::Hooks hooks;
+  hooks.failed = [this](std::string why, bool ended) {
+    SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, ended ? kExitAgentLost : kExitRendezvous,
+                            std::move(why)));
+  };
+  hooks.warn = [this](std::string text) { Warn(std::move(text), /*detail=*/true); };
+  auto gate = StoreGate::Open(loop_, agent_, part_, std::move(held_), std::move(hooks));
+  if (!gate.ok()) return gate.status();
+  store_ = *std::move(gate);
+  return absl::OkStatus();
+}
+
+std::vector<Helper*> Shepherd::Helpers() {
+  std::vector<Helper*> all;
+  if (pmix_) all.push_back(&pmix_->helper());
+  if (store_) all.push_back(&store_->helper());
+  return all;
+}
+
+void Shepherd::SpareHelpers() {
+  std::vector<pid_t> pids;
+  for (const Helper* helper : Helpers()) pids.push_back(helper->pid());
+  sweeper_.Spare(std::move(pids));
 }
 
 // The agent knows from it which streams there are.

@@ -32,7 +32,9 @@ void Sweeper::KillAll() {
 
 std::vector<os::ProcessInfo> Sweeper::Doomed() const {
   std::vector<os::ProcessInfo> found = os::Descendants(getpid());
-  std::erase_if(found, [this](const os::ProcessInfo& info) { return info.pid == spared_; });
+  std::erase_if(found, [this](const os::ProcessInfo& info) {
+    return std::find(spared_.begin(), spared_.end(), info.pid) != spared_.end();
+  });
   return found;
 }
 

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/loop/loop.h"
@@ -21,8 +22,8 @@ class Sweeper {
   explicit Sweeper(loop::Loop& loop) : timer_(loop) {}
   void set_cgroup(os::Cgroup cgroup) { cgroup_ = std::move(cgroup); }
 
-  // Not this process, a child of ours that ends by itself; 0: none.
-  void Spare(pid_t pid) { spared_ = pid; }
+  // Not these, children of ours that end by themselves.
+  void Spare(std::vector<pid_t> pids) { spared_ = std::move(pids); }
   // One round of SIGKILL.
   void KillAll();
   // Rounds until nothing is left, then `done`; at once when nothing is.
@@ -39,7 +40,7 @@ class Sweeper {
   void Check();
   std::vector<os::ProcessInfo> Doomed() const;
   std::optional<os::Cgroup> cgroup_;
-  pid_t spared_ = 0;
+  std::vector<pid_t> spared_;
   loop::Timer timer_;
   Duration pause_{};
   loop::Task done_;

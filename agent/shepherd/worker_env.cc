@@ -122,6 +122,18 @@ void SetPmix(const v1::JobPart& part, const v1::WorkerSpec& worker, const Worker
   if (ties.crowded) env->SetIfUnset("OMPI_MCA_mpi_oversubscribe", 1);
 }
 
+// Horovod's C++ client takes an IPv4 address only.
+void SetHorovodGloo(const v1::JobPart& part, Builder* env) {
+  const v1::NodeNetwork& network = part.network();
+  if (network.rendezvous_port() == 0 || absl::StrContains(network.master_address(), ":")) return;
+  env->Set("HOROVOD_GLOO_RENDEZVOUS_ADDR", network.master_address());
+  env->Set("HOROVOD_GLOO_RENDEZVOUS_PORT", network.rendezvous_port());
+  env->SetIfUnset("HOROVOD_CONTROLLER", "gloo");
+  env->SetIfUnset("HOROVOD_CPU_OPERATIONS", "gloo");
+  const std::string& name = network.interface_name();
+  env->SetIfUnset("HOROVOD_GLOO_IFACE", name.empty() ? "lo" : name);
+}
+
 // JAX asks Open MPI's variables for its rank, and recognises Open MPI by this URI. It computes the
 // coordinator's port from the job number as (number / 4096) mod 4096 + 61440; where that can give
 // our port, it does, for programs that take the address from there.
@@ -213,6 +225,7 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   SetMpiLike(part_, worker, ties, &env);
   if (ties.pmix != 0) SetPmix(part_, worker, ties, &env);
   if (ties.page >= 0) env.Set("DTRAIN_PAGE_FD", ties.page);
+  SetHorovodGloo(part_, &env);
   SetJax(part_, worker, &env);
   SetNetwork(part_, &env);
   SetDtrain(part_, worker, ties, &env);

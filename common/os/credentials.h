@@ -18,8 +18,8 @@ struct Peer {
 };
 absl::StatusOr<Peer> PeerOf(int socket);
 
-// The user who owns the socket at the other end of a TCP connection over 127.0.0.1, as long as that
-// end has not closed it. NOT_FOUND: it has, or the connection does not come from this machine.
+// The user who owns the socket at the other end of a TCP connection within this machine, as long as
+// that end has not closed it. NOT_FOUND: it has, or the connection comes from elsewhere.
 absl::StatusOr<uid_t> OwnerOfLocalPeer(int socket);
 
 // That process itself, also where its number has become another's since. NOT_FOUND: it has ended;

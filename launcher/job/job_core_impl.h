@@ -116,6 +116,7 @@ struct JobImpl {
   void StartIfReady();
   void StartAll();
   v1::JobPart PartOf(size_t plan_index) const;
+  v1::Meeting MeetingOfAll() const;
   void StartTimedOut();
 
   // ---- reserving.cc: what several jobs on a node have of it ----
@@ -212,8 +213,8 @@ struct JobImpl {
   std::vector<v1::ProbeRequest> probe_requests;
   std::vector<v1::ProbeReport> probe_reports;
   std::vector<rendezvous::Chosen> addresses;
-  size_t answers_due = 0;                          // nodes with `asked`
-  uint32_t master_port = 0, coordinator_port = 0;  // once they are held
+  size_t answers_due = 0;                                               // nodes with `asked`
+  uint32_t master_port = 0, coordinator_port = 0, rendezvous_port = 0;  // once they are held
 
   // reserving
   size_t reserves_due = 0;      // nodes that owe a Reserved

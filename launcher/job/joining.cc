@@ -3,6 +3,7 @@
 // fails here is told, and everything let go, at once.
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,8 +25,8 @@ constexpr Duration kLongestQuiet = std::chrono::seconds(3);
 // A connect inside one cluster takes well under a millisecond; a lost SYN is sent again after 1 s.
 constexpr uint32_t kProbeTimeoutMs = 2500;
 
-// Master port and JAX coordinator port.
-constexpr uint32_t kPorts = 2;
+// Master port, JAX coordinator port, and that of the ranks' key-value server.
+constexpr uint32_t kPorts = 3;
 
 uint32_t ToMs(Duration duration) {
   const auto ms = std::chrono::duration_cast<milliseconds>(duration).count();
@@ -231,7 +232,9 @@ void JobImpl::HoldPorts() {
   const NodeId node = NodeOfPlan(master);
   At(node).asked = true;
   views[node.value()].waiting_for = "ports for rank 0";
-  SendTo(node).mutable_hold_ports()->set_count(kPorts);
+  v1::HoldPorts& hold = *SendTo(node).mutable_hold_ports();
+  hold.set_count(kPorts);
+  hold.set_listening(1);  // ranks of other nodes may start first
 }
 
 void JobImpl::OnPortsHeld(const Event& event) {
@@ -241,12 +244,14 @@ void JobImpl::OnPortsHeld(const Event& event) {
   node.asked = false;
   const auto& ports = message.event.ports_held().ports();
   const auto usable = [](uint32_t port) { return port > 0 && port < 65536; };
-  if (ports.size() != kPorts || !usable(ports[0]) || !usable(ports[1]) || ports[0] == ports[1]) {
+  const bool differ = std::set<uint32_t>(ports.begin(), ports.end()).size() == kPorts;
+  if (ports.size() != kPorts || !differ || !std::all_of(ports.begin(), ports.end(), usable)) {
     return Violation(message.node, "PortsHeld with wrong ports");
   }
   views[message.node.value()].waiting_for.clear();
   master_port = ports[0];
   coordinator_port = ports[1];
+  rendezvous_port = ports[2];
   StartIfReady();
 }
 
@@ -281,6 +286,21 @@ v1::JobPart JobImpl::PartOf(size_t plan_index) const {
   return part;
 }
 
+// Ranks of other nodes may come from any address of theirs.
+v1::Meeting JobImpl::MeetingOfAll() const {
+  v1::Meeting meeting;
+  for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
+    v1::MeetingNode& node = *meeting.add_nodes();
+    node.set_host(the_plan.nodes[i].entry.host);
+    node.set_ranks(static_cast<uint32_t>(the_plan.nodes[i].workers.size()));
+    if (i == master) continue;
+    for (const v1::Interface& interface : address_nodes[i].inventory->interfaces()) {
+      for (const v1::Address& address : interface.addresses()) node.add_addresses(address.ip());
+    }
+  }
+  return meeting;
+}
+
 void JobImpl::StartAll() {
   Enter(State::kStarting);
   ReleaseIdle();
@@ -295,6 +315,8 @@ void JobImpl::StartAll() {
     part.mutable_network()->set_master_address(addresses[master].ip);
     part.mutable_network()->set_master_port(master_port);
     part.mutable_network()->set_coordinator_port(coordinator_port);
+    part.mutable_network()->set_rendezvous_port(rendezvous_port);
+    if (i == master) *part.mutable_meeting() = MeetingOfAll();
     *SendTo(id).mutable_start() = std::move(part);
     actions.push_back(OpenLogs{id});
   }

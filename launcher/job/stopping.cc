@@ -158,6 +158,9 @@ void JobImpl::BeginStopping() {
     stop.request.mutable_stop()->set_grace_ms(
         options.grace <= Duration::zero() ? 0 : GraceMs(options.grace));
     if (!stop.nodes.empty()) actions.push_back(std::move(stop));
+  } else if (the_plan.nodes.size() > 1 && !At(NodeOfPlan(master)).finished) {
+    // It may have waited, its own ranks gone, for those of others that used its key-value server.
+    SendTo(NodeOfPlan(master)).mutable_stop()->set_grace_ms(GraceMs(options.grace));
   }
   for (uint32_t i = 0; i < nodes.size(); ++i) ReleaseIfDone(NodeId(i));
   FinishIfAllGone();

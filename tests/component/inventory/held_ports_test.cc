@@ -64,6 +64,18 @@ TEST(HeldPortsTest, PortsAreDistinctAndNobodyListensThere) {
   }
 }
 
+TEST(HeldPortsTest, TheLastListenForWhoeverIsGivenThem) {
+  absl::StatusOr<HeldPorts> held = HeldPorts::Hold(3, /*listening=*/1);
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_FALSE(Connects(held->ports()[0]));
+  EXPECT_FALSE(Connects(held->ports()[1]));
+  EXPECT_TRUE(Connects(held->ports()[2]));
+  const int socket = held->SocketOf(held->ports()[2]);
+  const os::UniqueFd client(accept4(socket, nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_GE(client.get(), 0);
+  EXPECT_EQ(held->SocketOf(1), -1);
+}
+
 TEST(HeldPortsTest, AServerWithEitherReuseOptionCanListenAndIsReached) {
   const std::vector<std::vector<int>> kinds = {
       {SO_REUSEADDR}, {SO_REUSEPORT}, {SO_REUSEADDR, SO_REUSEPORT}};

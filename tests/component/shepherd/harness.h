@@ -106,7 +106,8 @@ class ShepherdTest : public ::testing::Test {
     if (!socket_path_.empty()) SendKeepRunning();
     v1::ShepherdRequest request;
     *request.mutable_start() = std::move(part);
-    SendNumbered(request);
+    request.set_sequence(++last_request_);
+    EXPECT_TRUE(channel_->Send(request.SerializeAsString(), held_.get()).ok());
   }
   // To be called before Start: the shepherd outlives us by `lease`.
   void Keep(std::chrono::milliseconds lease) {
@@ -331,6 +332,7 @@ class ShepherdTest : public ::testing::Test {
   std::vector<v1::NodeFailure> failures_;
   std::vector<std::string> warnings_;
   std::vector<v1::PmixUp> pmix_;
+  os::UniqueFd held_;  // goes along with the start
   std::vector<v1::StdinTaken> stdin_taken_;
   std::vector<v1::FenceEnter> fences_;
   // Of shepherds that outlive their agent.

@@ -54,7 +54,7 @@ TEST_F(HappyPathTest, GoesThroughAllStatesAndFinishesOnce) {
   EXPECT_EQ(core_->state(), State::kRunning);
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
   EXPECT_EQ(core_->state(), State::kStopping);
-  EXPECT_FALSE(Sends(all_, 0, Kind::kStop));
+  EXPECT_FALSE(Sends(all_, 1, Kind::kStop));
   Finished(0);
   Finished(1);
   Drained(1);

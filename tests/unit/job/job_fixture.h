@@ -120,7 +120,7 @@ class JobFixture : public testing::Test {
     }
     return Message(node, event);
   }
-  std::vector<Action> PortsHeld(uint32_t node, std::vector<uint32_t> ports = {5001, 5002}) {
+  std::vector<Action> PortsHeld(uint32_t node, std::vector<uint32_t> ports = {5001, 5002, 5003}) {
     v1::SessionEvent event;
     for (uint32_t port : ports) event.mutable_ports_held()->add_ports(port);
     event.mutable_ports_held();

@@ -131,6 +131,35 @@ TEST_F(WorkerEnvTest, NothingClaimsAServerThatIsNotThere) {
   }
 }
 
+TEST_F(WorkerEnvTest, HorovodFindsItsServerAndUsesGloo) {
+  part_.mutable_network()->set_rendezvous_port(5151);
+  Env env = Build();
+  Env expected = {{"HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"},
+                  {"HOROVOD_GLOO_RENDEZVOUS_PORT", "5151"},
+                  {"HOROVOD_CONTROLLER", "gloo"},
+                  {"HOROVOD_CPU_OPERATIONS", "gloo"},
+                  {"HOROVOD_GLOO_IFACE", "eth0"}};
+  for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
+  Forward("HOROVOD_CONTROLLER", "mpi", /*with_x=*/true);
+  Forward("HOROVOD_GLOO_IFACE", "ib0");
+  env = Build();
+  EXPECT_EQ(env["HOROVOD_CONTROLLER"], "mpi");
+  EXPECT_EQ(env["HOROVOD_GLOO_IFACE"], "ib0");
+  part_.mutable_network()->clear_interface_name();
+  part_.mutable_env()->Clear();
+  part_.clear_explicit_env();
+  EXPECT_EQ(Build()["HOROVOD_GLOO_IFACE"], "lo");
+}
+
+// Its client splits the address at the first colon.
+TEST_F(WorkerEnvTest, HorovodIsNotToldOfAnIpv6Address) {
+  part_.mutable_network()->set_rendezvous_port(5151);
+  part_.mutable_network()->set_master_address("fd00::1");
+  Env env = Build();
+  EXPECT_THAT(env, Not(Contains(Key("HOROVOD_GLOO_RENDEZVOUS_ADDR"))));
+  EXPECT_THAT(env, Not(Contains(Key("HOROVOD_CONTROLLER"))));
+}
+
 TEST_F(WorkerEnvTest, OpenMpiFindsPmixWhereItIsServed) {
   Env env = Build(1, {.pmi = 3, .page = 4, .pmix = 40123, .shepherd = "7:8:boot"});
   for (const char* name : {"PMIX_SERVER_URI", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21",

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/store_gate.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/posix_error.h"
+#include "common/base/text.h"
+#include "dtrain/v1/store.pb.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+// How often a server that no rank has used is started again.
+constexpr int kMostStoreStarts = 3;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StoreGate>> StoreGate::Open(loop::Loop& loop, std::string program,
+                                                           const v1::JobPart& part,
+                                                           os::UniqueFd held, Hooks hooks) {
+  if (listen(held.get(), SOMAXCONN) != 0) {
+    return PosixError(errno, "listen on the port for the ranks' key-value server");
+  }
+  auto gate = std::unique_ptr<StoreGate>(
+      new StoreGate(loop, std::move(program), part, std::move(held), std::move(hooks)));
+  gate->helper_.AwaitClient();
+  return gate;
+}
+
+StoreGate::StoreGate(loop::Loop& loop, std::string program, const v1::JobPart& part,
+                     os::UniqueFd listener, Hooks hooks)
+    : part_(part),
+      hooks_(std::move(hooks)),
+      helper_(loop, std::move(program), "store", std::move(listener),
+              {[this] {
+                 ++starts_;
+                 return Begin();
+               },
+               [this](const absl::Status& why) {
+                 hooks_.failed(absl::StrCat("cannot start the key-value server of the ranks: ",
+                                            std::string(why.message())),
+                               /*ended=*/!lost_.empty());
+               },
+               [this](absl::string_view frame) { OnFrame(frame); },
+               [this](const std::string& how) { OnEnded(how); }}) {}
+
+absl::StatusOr<Helper::Hooks::Beginning> StoreGate::Begin() const {
+  if (!lost_.empty()) return absl::UnavailableError(lost_);
+  return Helper::Hooks::Beginning{{}, part_.meeting().SerializeAsString()};
+}
+
+void StoreGate::OnFrame(absl::string_view frame) {
+  v1::StoreEvent event;
+  if (!event.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) return;
+  if (event.used()) used_ = true;
+  if (event.has_refused()) {
+    hooks_.warn(absl::StrCat("the ranks' key-value server refused a connection from ",
+                             Escape(event.refused(), 80),
+                             ", which is not an address of this job's nodes"));
+  }
+}
+
+// What ranks have put there is gone. It may be that nobody wants it any more: they use it when they
+// begin, mostly.
+void StoreGate::OnEnded(const std::string& how) {
+  if (used_) {
+    lost_ = absl::StrCat("the one before (dtrain-agent store) ", how,
+                         ", and what ranks had put there is lost");
+  } else if (starts_ >= kMostStoreStarts) {
+    lost_ = absl::StrCat("it has ended ", starts_, " times; the last ", how);
+  }
+  helper_.AwaitClient();
+}
+
+}  // namespace dtrain::shepherd

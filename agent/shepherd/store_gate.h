@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "agent/shepherd/helper.h"
+#include "common/loop/loop.h"
+#include "common/os/unique_fd.h"
+#include "dtrain/v1/job.pb.h"
+
+namespace dtrain::shepherd {
+
+// The port of rank 0's node at which the ranks of Horovod programs meet, and behind it a helper.
+// Loop thread.
+class StoreGate {
+ public:
+  struct Hooks {
+    // Ranks want the server and cannot have it: what was tried, why it failed, what to do.
+    absl::AnyInvocable<void(std::string why, bool ended)> failed;
+    absl::AnyInvocable<void(std::string text)> warn;
+  };
+  // `held`: bound, as the launcher has asked for it. `program`: of the helper, which is called with
+  // "store". `part` must stay.
+  static absl::StatusOr<std::unique_ptr<StoreGate>> Open(loop::Loop& loop, std::string program,
+                                                         const v1::JobPart& part, os::UniqueFd held,
+                                                         Hooks hooks);
+  Helper& helper() { return helper_; }
+  // Ranks have been there.
+  bool used() const { return used_; }
+
+ private:
+  StoreGate(loop::Loop& loop, std::string program, const v1::JobPart& part, os::UniqueFd listener,
+            Hooks hooks);
+  absl::StatusOr<Helper::Hooks::Beginning> Begin() const;
+  void OnFrame(absl::string_view frame);
+  void OnEnded(const std::string& how);
+
+  const v1::JobPart& part_;
+  Hooks hooks_;
+  bool used_ = false;
+  std::string lost_;  // what became of the server that ranks have used
+  int starts_ = 0;
+  Helper helper_;
+};
+
+}  // namespace dtrain::shepherd

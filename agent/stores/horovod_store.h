@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "dtrain/v1/store.pb.h"
+
+namespace dtrain::stores {
+
+// What Horovod's ranks keep at the server that horovodrun would start for them: values by scope and
+// key, at "/scope/key". Pure.
+//
+// Source: horovod/runner/http/http_server.py and horovod/common/gloo/{gloo_context,http_store}.cc.
+class HorovodStore {
+ public:
+  explicit HorovodStore(const v1::Meeting& meeting);
+
+  struct Reply {
+    int status = 200;
+    std::string body;
+  };
+  // `verb` as in the request; `target` begins with the slash.
+  Reply Handle(absl::string_view verb, absl::string_view target, std::string body);
+
+  // Of all values, with their names.
+  size_t bytes() const { return bytes_; }
+
+ private:
+  using Scope = std::map<std::string, std::string>;
+  Reply Get(const std::string& scope, const std::string& key) const;
+  Reply Put(const std::string& scope, const std::string& key, std::string value);
+  Reply Delete(const std::string& scope, const std::string& key);
+  void Drop(std::map<std::string, Scope>::iterator scope);
+
+  std::map<std::string, Scope> scopes_;
+  // Those that are known from the plan: how many ranks say that they are done with it, and who has.
+  std::map<std::string, uint32_t> sizes_;
+  std::map<std::string, std::set<std::string>> done_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace dtrain::stores

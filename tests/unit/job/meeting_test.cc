@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The key-value server of the ranks, on rank 0's node.
+#include "job_fixture.h"
+
+namespace dtrain::job {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Kind = v1::SessionRequest::KindCase;
+
+class MeetingTest : public JobFixture {
+ protected:
+  v1::JobPart PartOf(uint32_t node) {
+    for (const v1::SessionRequest& request : SentTo(node)) {
+      if (request.has_start()) return request.start();
+    }
+    ADD_FAILURE() << "no start";
+    return {};
+  }
+};
+
+TEST_F(MeetingTest, ItsPortListensBeforeAnythingStartsAndAllNodesAreTold) {
+  Make(2);
+  RunUntil(State::kHolding);
+  for (const v1::SessionRequest& request : SentTo(0)) {
+    if (!request.has_hold_ports()) continue;
+    EXPECT_EQ(request.hold_ports().count(), 3u);
+    EXPECT_EQ(request.hold_ports().listening(), 1u);
+  }
+  PortsHeld(0, {5001, 5002, 5003});
+  EXPECT_EQ(PartOf(0).network().rendezvous_port(), 5003u);
+  EXPECT_EQ(PartOf(1).network().rendezvous_port(), 5003u);
+}
+
+TEST_F(MeetingTest, TheServersNodeKnowsWhoMayCome) {
+  Make(3);
+  RunUntil(State::kRunning);
+  const v1::Meeting meeting = PartOf(0).meeting();
+  ASSERT_EQ(meeting.nodes_size(), 3);
+  EXPECT_EQ(meeting.nodes(0).host(), "node0");
+  EXPECT_EQ(meeting.nodes(1).ranks(), 2u);
+  EXPECT_THAT(meeting.nodes(0).addresses(), IsEmpty());  // its own
+  EXPECT_THAT(meeting.nodes(2).addresses(), ElementsAre("10.0.0.3"));
+  EXPECT_FALSE(PartOf(1).has_meeting());
+}
+
+// Its ranks may have ended before those of others, which it goes on serving.
+TEST_F(MeetingTest, TheServersNodeIsToldThatAllIsOver) {
+  Make(2);
+  RunUntil(State::kRunning);
+  for (const uint32_t rank : {0u, 1u, 2u}) {
+    EXPECT_FALSE(Sends(Exit(rank, 0), 0, Kind::kStop));
+  }
+  const auto last = Exit(3, 0);
+  EXPECT_TRUE(Sends(last, 0, Kind::kStop));
+  EXPECT_FALSE(Sends(last, 1, Kind::kStop));
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 0);
+}
+
+TEST_F(MeetingTest, ANodeThatHasFinishedIsToldNothing) {
+  Make(2);
+  RunUntil(State::kRunning);
+  for (const uint32_t rank : {0u, 1u, 2u}) Exit(rank, 0);
+  Finished(0);
+  EXPECT_FALSE(Sends(Exit(3, 0), 0, Kind::kStop));
+}
+
+}  // namespace
+}  // namespace dtrain::job
