@@ -49,7 +49,7 @@ endfunction()
 dtrain_package(launcher dtrain utils "start distributed training jobs over ssh"
 "dtrain takes a list of hosts to a running job with one command, and its exit
 code tells how the job went. It needs no scheduler, no shared file system and
-nothing on the nodes but an ssh login. PyTorch DDP, MPICH-family MPI and other
+nothing on the nodes but an ssh login. PyTorch DDP, MPI and other
 programs that expect a launcher's environment run unchanged.")
 set(CPACK_DEBIAN_LAUNCHER_PACKAGE_DEPENDS "dtrain-agent ${same}, libdtrain0 ${same}, libssh-4")
 set(CPACK_DEBIAN_LAUNCHER_PACKAGE_RECOMMENDS "openssl")
@@ -63,6 +63,7 @@ start, launches faster, keeps jobs apart and answers for its node. Nothing is
 enabled by installing it."
   CONTROL postinst prerm postrm conffiles)
 set(CPACK_DEBIAN_AGENT_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_AGENT_PACKAGE_SUGGESTS "libpmix2")
 
 dtrain_package(runtime libdtrain0 libs "all-reduce for the workers of a dtrain job"
 "libdtrain adds up gradients, and does other collective operations, within a

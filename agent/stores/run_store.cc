@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kAcceptAtOnce = 64;
 // At a time. Others wait in the listener's queue.
-constexpr size_t kMostSessions = 4096;
+constexpr size_t kMostSessions = 1024;
 constexpr size_t kMostRefusalsTold = 3;
 
 // "10.0.0.1", also of an IPv4 address that came to an IPv6 socket. Empty: neither.

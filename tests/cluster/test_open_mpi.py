@@ -115,6 +115,14 @@ def test_data_on_demand(cluster, program):
     assert result.code == 0 and result.out.count("all sums are right") == 1, result
 
 
+@pytest.mark.parametrize("where, ranks", [("node0:3", 3), ("node0:2,node1:2", 4),
+                                          ("node0:1,node1:2,node2:1,node3:2", 6)])
+def test_a_chainermn_style_program_on_mpi4py(cluster, where, ranks):
+    result = cluster.launch(["--oversubscribe", "-H", where, "--", "/usr/bin/python3", "-B",
+                             hosts.HERE / "programs/chainermn_style.py", ranks])
+    assert result.code == 0 and f"trained on {ranks} ranks" in result.out, result
+
+
 def test_one_rank_alone(cluster, program):
     """Served as well: by itself it would start a daemon of Open MPI's, and leave its files."""
     result = cluster.launch(["-np", 1, "-H", "node0:1", *WINDOWS, "--", program("mpi_world"), 1])
