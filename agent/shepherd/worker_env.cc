@@ -88,7 +88,7 @@ void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, const Wor
   env->Set("OMPI_COMM_WORLD_LOCAL_SIZE", local_size);
   env->Set("OMPI_COMM_WORLD_LOCAL_RANK", worker.local_rank());
   env->Set("OMPI_COMM_WORLD_NODE_RANK", worker.local_rank());
-  env->Set("OMPI_UNIVERSE_SIZE", part.universe_size());
+  // Not OMPI_UNIVERSE_SIZE: an mpirun within the job would take it for a call of its own ranks.
   if (ties.pmi < 0) return;
   env->Set("PMI_FD", ties.pmi);
   env->Set("PMI_RANK", worker.rank());

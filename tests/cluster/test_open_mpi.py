@@ -129,6 +129,12 @@ def test_one_rank_alone(cluster, program):
     assert result.code == 0 and "world 1 is right" in result.out, result
 
 
+def test_an_mpirun_within_the_job_has_its_own_world(cluster, program):
+    result = cluster.launch(["-np", 1, "-H", "node1:1", "--", "mpirun.openmpi", "--allow-run-as-root",
+                             "--oversubscribe", "-np", 3, program("mpi_allreduce")])
+    assert result.code == 0 and result.out.count("all sums are right") == 1, result
+
+
 def test_hosts_named_by_their_addresses(cluster, program):
     where = ",".join(f"{node.address}:1" for node in cluster.nodes)
     result = cluster.launch(["-H", where, *WINDOWS, "--", program("mpi_world"), 4])

@@ -85,7 +85,7 @@ static void ReadJobAttributes(char* mapping, int size) {
   Check(PMI2_Info_GetJobAttr("PMI_process_mapping", mapping, size, &found) == PMI2_SUCCESS && found,
         "no process mapping");
   Check(PMI2_Info_GetJobAttr("universeSize", value, sizeof(value), &found) == PMI2_SUCCESS &&
-            found && atoi(value) == FromEnvironment("OMPI_UNIVERSE_SIZE"),
+            found && atoi(value) == FromEnvironment("PMI_SIZE"),
         "no universe size, or another");
   Check(
       PMI2_Info_GetJobAttr("physTopology", value, sizeof(value), &found) == PMI2_SUCCESS && !found,
