@@ -113,8 +113,7 @@ class FakeAgent final : public v1::Agent::Service {
 
   static v1::SessionEvent Ports() {
     v1::SessionEvent event;
-    event.mutable_ports_held()->add_ports(40001);
-    event.mutable_ports_held()->add_ports(40002);
+    for (uint32_t port : {40001u, 40002u, 40003u}) event.mutable_ports_held()->add_ports(port);
     return event;
   }
 
