@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fake NCCL's collectives: what they do with wrong calls, streams and memory, and how
 // communicators end around them.
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
@@ -361,14 +363,18 @@ TEST(FakeNcclWork, AGraphKeepsItsCommunicatorBusy) {
 // N20
 TEST(FakeNcclWork, ADeadPeerIsNoticedByTheProxyAndTheErrorReportedExceptIn2_18) {
   for (const char* folder : {"fake_nccl_old", "fake_nccl_2.18.6", "fake_nccl"}) {
+    int under_way[2];  // tells rank 1 that rank 0 waits for it
+    ASSERT_EQ(pipe(under_way), 0);
     RunRanks(2, folder,
              [&](Rank& self) {
                const Comm comm = self.Make();
                WarmUp(self, comm);
-               if (self.rank == 1) _exit(7);
+               char byte = 0;
+               if (self.rank == 1) _exit(read(under_way[0], &byte, 1) == 1 ? 7 : 8);
                char* const memory = self.Allocate(4);
                const auto stream = self.MakeStream(fakes::kFree);
                ASSERT_EQ(self.AllReduce(comm, memory, memory, 1, stream), 0);
+               ASSERT_EQ(write(under_way[1], &byte, 1), 1);
                const bool silent = std::string(folder) == "fake_nccl_2.18.6";
                EXPECT_EQ(Becomes([&] { return self.State(comm) == 6; },
                                  std::chrono::milliseconds(silent ? 300 : 20'000)),
@@ -379,6 +385,8 @@ TEST(FakeNcclWork, ADeadPeerIsNoticedByTheProxyAndTheErrorReportedExceptIn2_18) 
                }
              },
              {{"FAKE_NCCL_PROXY_NOTICES", "1"}}, {{1, 7}});
+    close(under_way[0]);
+    close(under_way[1]);
   }
 }
 
