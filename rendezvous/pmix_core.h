@@ -53,7 +53,7 @@ class PmixCore {
   };
   struct Asked {
     size_t by;
-    uint64_t id;  // of who asks
+    uint64_t id;  // the asking node's own
     size_t of;
   };
   absl::StatusOr<std::vector<Send>> OnFence(size_t node, v1::PmixFence fence);
@@ -68,7 +68,7 @@ class PmixCore {
   std::vector<RankState> ranks_;
   std::vector<bool> finished_;  // by node
   std::map<Key, Fence> fences_;
-  std::map<uint64_t, Asked> asked_;  // by the id that the other node was told
+  std::map<uint64_t, Asked> asked_;  // by the id we sent to the other node
   std::vector<size_t> asking_;       // how many of them, by node
   uint64_t next_ = 1;
   size_t joined_ = 0;

@@ -13,8 +13,8 @@ namespace dtrain::pmix {
 // It listens on a port of 127.0.0.1, which every user of the machine can connect to, and believes
 // what a client says of itself. We know who connects to us, so: once this has begun, accept() in
 // this process, libpmix's calls included, closes whatever has connected and returns a connection
-// that was given here, or says that there is none. Connecting to its port then does no more than
-// make it ask.
+// that was given here, or fails with EAGAIN when none is waiting. So a connection to its port only
+// makes libpmix ask.
 class HandOver {
  public:
   // From now on, for the rest of the process. Fails when another library's accept() comes first.

@@ -204,7 +204,9 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     pmi->ReadRest();
     pmi->Close();
   }
-  if (pmix_) pmix_->helper().ReadFrames();
+  // Of an abort, or that a rank has used what is served here: said before it ended, so heard
+  // before.
+  for (Helper* helper : Helpers()) helper->ReadFrames();
   if (reported_started_) {
     v1::ShepherdEvent event;
     v1::WorkerExit* exit = event.mutable_exit();

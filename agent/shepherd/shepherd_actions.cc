@@ -174,7 +174,13 @@ void Shepherd::Sweep() {
 }
 
 absl::Status Shepherd::OpenStore() {
-  if (!part_.has_meeting() || !held_) return absl::OkStatus();
+  if (!part_.has_meeting()) return absl::OkStatus();
+  // Nobody would accept what connects there: ranks would wait for ever.
+  if (!held_) {
+    return absl::InternalError(
+        absl::StrCat("serve keys and values to the ranks: the agent passed no socket for port ",
+                     part_.network().rendezvous_port(), " on (is it out of descriptors?)"));
+  }
   StoreGate::Hooks hooks;
   hooks.failed = [this](std::string why, bool ended) {
     SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, ended ? kExitAgentLost : kExitRendezvous,

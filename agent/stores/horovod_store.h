@@ -38,7 +38,7 @@ class HorovodStore {
   void Drop(std::map<std::string, Scope>::iterator scope);
 
   std::map<std::string, Scope> scopes_;
-  // Those that are known from the plan: how many ranks say that they are done with it, and who has.
+  // For scopes known from the plan: the number of their ranks, and which of them are done.
   std::map<std::string, uint32_t> sizes_;
   std::map<std::string, std::set<std::string>> done_;
   size_t bytes_ = 0;

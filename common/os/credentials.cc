@@ -117,7 +117,7 @@ absl::StatusOr<uid_t> AskForOwner(const sockaddr_storage& theirs, const sockaddr
     return absl::UnavailableError("not found");
   }
   const auto* found = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
-  // A listener is found where there is no connection.
+  // Without such a connection the kernel returns the listener.
   if (found->idiag_state != TCP_ESTABLISHED || found->id.idiag_dport != request.id.idiag_dport) {
     return absl::NotFoundError("no such connection");
   }

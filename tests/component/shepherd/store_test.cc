@@ -87,6 +87,16 @@ TEST_F(ShepherdStoreTest, UnusedItHoldsUpNothing) {
   ASSERT_TRUE(UntilFinished());
 }
 
+TEST_F(ShepherdStoreTest, WithoutTheSocketNothingStarts) {
+  v1::JobPart part = Asking(1, 1, "echo started");
+  held_.Reset();
+  Start(part);
+  ASSERT_TRUE(Until([this] { return !failures_.empty(); }));
+  EXPECT_THAT(failures_[0].message(), HasSubstr("the agent passed no socket for port"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_FALSE(started_.has_value());
+}
+
 TEST_F(ShepherdStoreTest, ALostAgentEndsIt) {
   Start(Asking(1, 1, "ask PUT key hello"));
   ASSERT_TRUE(Until([this] { return exits_.size() == 1; }));
