@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/programs.h"
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "common/os/fd.h"
@@ -85,7 +86,7 @@ absl::Status Runner::PrepareStatus() {
   if (options_.job.dry_run) return absl::OkStatus();
   status::JobIdentity job;
   job.id = options_.job.job_id;
-  job.argv.assign(options_.job.part.argv().begin(), options_.job.part.argv().end());
+  job.argv = CommandWords(options_.job.part);
   job.launcher_pid = getpid();
   job.begin = loop_.Now();
   job.begin_unix_nanos = WallNow();
@@ -130,9 +131,13 @@ absl::Status Runner::PrepareTimeline() {
   // Horovod's own library takes this name for itself: then no worker of ours tells a span, and the
   // file is left to it.
   const bool only_spans = path.empty();
-  for (const v1::EnvVar& var : options_.job.part.env()) {
-    if (only_spans && var.name() == "HOROVOD_TIMELINE") path = var.value();
-  }
+  const auto look = [&](const auto& variables) {
+    for (const v1::EnvVar& var : variables) {
+      if (only_spans && var.name() == "HOROVOD_TIMELINE") path = var.value();
+    }
+  };
+  look(options_.job.part.env());
+  for (const v1::Program& program : options_.job.part.programs()) look(program.env());
   if (path.empty() || path == "DYNAMIC" || options_.job.dry_run) return absl::OkStatus();
   absl::Status writable =
       report::CheckWritable(only_spans ? "HOROVOD_TIMELINE" : "--timeline", path);

@@ -281,6 +281,14 @@ absl::StatusOr<std::string> Server::Generated(pmix_status_t (*generate)(const ch
   return result;
 }
 
+uint32_t CountPrograms(const v1::PmixJob& job) {
+  uint32_t count = 1;
+  for (const v1::PmixNode& node : job.nodes()) {
+    for (const uint32_t program : node.programs()) count = std::max(count, program + 1);
+  }
+  return count;
+}
+
 // The maps alone would do, if names never differed: the sizes and peers are what a client falls
 // back to a world of its own without, silently.
 absl::Status Server::Register(const v1::PmixJob& job) {
@@ -307,7 +315,7 @@ absl::Status Server::Register(const v1::PmixJob& job) {
   all.Add(PMIX_LOCAL_SIZE, static_cast<uint32_t>(here.ranks_size()));
   all.Add(PMIX_LOCAL_PEERS, absl::StrJoin(here.ranks(), ","));
   all.Add(PMIX_NUM_NODES, static_cast<uint32_t>(job.nodes_size()));
-  all.Add(PMIX_JOB_NUM_APPS, uint32_t{1});
+  all.Add(PMIX_JOB_NUM_APPS, CountPrograms(job));
   all.Add(PMIX_JOBID, start_.name());
   all.Add(PMIX_TMPDIR, start_.directory());
   all.Add(PMIX_NSDIR, start_.directory());
@@ -320,7 +328,8 @@ absl::Status Server::Register(const v1::PmixJob& job) {
       one.Add(PMIX_NODEID, static_cast<uint32_t>(node));
       one.Add16(PMIX_LOCAL_RANK, static_cast<uint16_t>(local));
       one.Add16(PMIX_NODE_RANK, static_cast<uint16_t>(local));
-      one.Add(PMIX_APPNUM, uint32_t{0});
+      one.Add(PMIX_APPNUM, local < job.nodes(node).programs_size() ? job.nodes(node).programs(local)
+                                                                   : uint32_t{0});
     }
   }
   const char* name = start_.name().c_str();

@@ -2,9 +2,11 @@
 #include "agent/session/job_status.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "agent/session/reservations.h"
 #include "common/base/cpulist.h"
+#include "common/base/programs.h"
 
 namespace dtrain::session {
 namespace {
@@ -41,7 +43,7 @@ void JobStatus::SetPart(const v1::JobPart& part) {
   job_.set_node_rank(part.node_rank());
   job_.set_node_count(part.node_count());
   job_.set_world_size(part.world_size());
-  *job_.mutable_argv() = part.argv();
+  for (std::string& word : CommandWords(part)) job_.add_argv(std::move(word));
   for (const v1::WorkerSpec& worker : part.workers()) {
     v1::RankOnNode& rank = ranks_[worker.rank()];
     rank.set_rank(worker.rank());

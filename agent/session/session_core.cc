@@ -75,9 +75,15 @@ absl::Status CheckSize(const v1::JobPart& part) {
         part.workers_size(), " workers on one node; an agent takes ", kMostWorkers, " at most"));
   }
   size_t words = 0;
-  for (const std::string& word : part.argv()) words += word.size() + 1;
-  for (const v1::EnvVar& variable : part.env()) {
-    words += variable.name().size() + variable.value().size() + 2;
+  const auto add = [&words](const auto& variables) {
+    for (const v1::EnvVar& variable : variables) {
+      words += variable.name().size() + variable.value().size() + 2;
+    }
+  };
+  add(part.env());
+  for (const v1::Program& program : part.programs()) {
+    for (const std::string& word : program.argv()) words += word.size() + 1;
+    add(program.env());
   }
   if (words > kMostWords) {
     return absl::ResourceExhaustedError(absl::StrCat("arguments and environment have ", words,

@@ -20,29 +20,31 @@ using os::SpawnStage;
 // The kernel takes no single argument or variable above this (MAX_ARG_STRLEN).
 constexpr size_t kLongestString = 128 << 10;
 
-std::string TooBigHint(const v1::JobPart& part) {
+std::string TooBigHint(const v1::JobPart& part, const v1::Program& program) {
   size_t total = 0;
   const v1::EnvVar* longest = nullptr;
-  for (const v1::EnvVar& var : part.env()) {
-    size_t size = var.name().size() + var.value().size() + 2;
-    total += size;
-    if (size > kLongestString &&
-        (longest == nullptr || var.value().size() > longest->value().size())) {
-      longest = &var;
+  for (const auto* vars : {&part.env(), &program.env()}) {
+    for (const v1::EnvVar& var : *vars) {
+      size_t size = var.name().size() + var.value().size() + 2;
+      total += size;
+      if (size > kLongestString &&
+          (longest == nullptr || var.value().size() > longest->value().size())) {
+        longest = &var;
+      }
     }
   }
   if (longest != nullptr) {
     return absl::StrCat("the variable ", Escape(longest->name()), " has ", longest->value().size(),
                         " bytes, and the system takes ", kLongestString, " at most");
   }
-  for (const std::string& argument : part.argv()) total += argument.size() + 1;
+  for (const std::string& argument : program.argv()) total += argument.size() + 1;
   return absl::StrCat("arguments and environment have ", total,
                       " bytes; pass less, for example with --env none and -x");
 }
 
 // People who come from mpirun or a shell forget the interpreter or the "./".
-std::string ProgramHint(const v1::JobPart& part, const os::SpawnError& error) {
-  const std::string& program = part.argv(0);
+std::string ProgramHint(const v1::Program& run, const os::SpawnError& error) {
+  const std::string& program = run.argv(0);
   const bool is_python = absl::EndsWith(program, ".py");
   const std::string interpreted = absl::StrCat("did you mean `python3 ", Escape(program), "`?");
   if (error.error_number == EISDIR) return "it is a directory";
@@ -53,7 +55,7 @@ std::string ProgramHint(const v1::JobPart& part, const os::SpawnError& error) {
   if (program.find('/') == std::string::npos) {
     if (is_python) return interpreted;
     struct stat info {};
-    const std::string here = os::Joined(part.working_directory(), program);
+    const std::string here = os::Joined(run.working_directory(), program);
     if (stat(here.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
       return absl::StrCat("it is in the working directory: did you mean `./", Escape(program),
                           "`?");
@@ -62,10 +64,10 @@ std::string ProgramHint(const v1::JobPart& part, const os::SpawnError& error) {
   return "the program must exist on every node; give its full path or correct PATH";
 }
 
-std::string Hint(const v1::JobPart& part, const os::SpawnError& error) {
+std::string Hint(const v1::JobPart& part, const v1::Program& program, const os::SpawnError& error) {
   switch (error.error_number) {
     case E2BIG:
-      return TooBigHint(part);
+      return TooBigHint(part, program);
     case ETXTBSY:
       return "the file is being written; start the job when that is done";
     case EAGAIN:
@@ -82,7 +84,7 @@ std::string Hint(const v1::JobPart& part, const os::SpawnError& error) {
     case SpawnStage::kWorkingDirectory:
       return "the directory must exist on every node; choose another with --wdir";
     case SpawnStage::kProgram:
-      return ProgramHint(part, error);
+      return ProgramHint(program, error);
     case SpawnStage::kExec:
       return error.error_number == ENOENT ? "install the interpreter, or correct the first line"
                                           : "it must be an executable for this machine";
@@ -105,8 +107,8 @@ v1::NodeFailure MakeFailure(v1::NodeFailure::Kind kind, int exit_code, absl::str
   return failure;
 }
 
-v1::NodeFailure SpawnFailure(const v1::JobPart& part, const os::SpawnError& error,
-                             const absl::Status& status) {
+v1::NodeFailure SpawnFailure(const v1::JobPart& part, const v1::Program& program,
+                             const os::SpawnError& error, const absl::Status& status) {
   int e = error.error_number;
   auto kind = v1::NodeFailure::KIND_SPAWN;
   int exit_code = kExitStartAgents;
@@ -119,7 +121,7 @@ v1::NodeFailure SpawnFailure(const v1::JobPart& part, const os::SpawnError& erro
   } else if (e == EAGAIN || e == ENOMEM || e == EMFILE || e == ENFILE) {
     kind = v1::NodeFailure::KIND_RESOURCES;
   }
-  std::string hint = Hint(part, error);
+  std::string hint = Hint(part, program, error);
   return MakeFailure(
       kind, exit_code,
       absl::StrCat("cannot ", absl::string_view(status.message()), hint.empty() ? "" : "; ", hint),

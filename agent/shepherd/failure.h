@@ -14,7 +14,7 @@ v1::NodeFailure MakeFailure(v1::NodeFailure::Kind kind, int exit_code, absl::str
                             int error_number = 0);
 
 // What a failed spawn means for the job: 127 and 126 as a shell has them, or a lack of resources.
-v1::NodeFailure SpawnFailure(const v1::JobPart& part, const os::SpawnError& error,
-                             const absl::Status& status);
+v1::NodeFailure SpawnFailure(const v1::JobPart& part, const v1::Program& program,
+                             const os::SpawnError& error, const absl::Status& status);
 
 }  // namespace dtrain::shepherd

@@ -104,7 +104,7 @@ PmiServer::Actions PmiServer::Fullinit(uint32_t rank, Client& client, const PmiR
                  {"pmi-subversion", "0"},
                  {"rank", absl::StrCat(rank)},
                  {"size", absl::StrCat(world_size_)},
-                 {"appnum", "0"},
+                 {"appnum", absl::StrCat(client.program)},
                  {"debugged", "FALSE"},
                  {"pmiverbose", "FALSE"}});
 }

@@ -25,7 +25,8 @@ PmiServer::PmiServer(const v1::JobPart& part)
       world_size_(part.world_size()),
       universe_size_(part.universe_size()),
       process_mapping_(part.process_mapping()) {
-  for (const v1::WorkerSpec& worker : part.workers()) clients_[worker.rank()] = {};
+  for (const v1::WorkerSpec& worker : part.workers())
+    clients_[worker.rank()].program = worker.program();
 }
 
 bool PmiServer::SpeaksFrames(uint32_t rank) const { return clients_.at(rank).frames; }
@@ -60,7 +61,8 @@ PmiServer::Actions PmiServer::OnRequest(uint32_t rank, Client& client, const Pmi
                                          {"keylen_max", absl::StrCat(kPmiKeyMax)},
                                          {"vallen_max", absl::StrCat(kPmiValueMax)}}));
   }
-  if (command == "get_appnum") return reply(FormatPmiLine("appnum", {{"appnum", "0"}}));
+  if (command == "get_appnum")
+    return reply(FormatPmiLine("appnum", {{"appnum", absl::StrCat(client.program)}}));
   if (command == "get_my_kvsname") {
     return reply(FormatPmiLine("my_kvsname", {{"kvsname", kvs_name_}}));
   }

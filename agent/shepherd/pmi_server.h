@@ -50,6 +50,7 @@ class PmiServer {
 
  private:
   struct Client {
+    uint32_t program = 0;    // which of the job's it runs
     std::string at_release;  // what it waits for in the fence; empty: it is not in one
     bool gone = false;       // its process has ended
     // Greetings so far, and whether a goodbye followed the last one. libdtrain may join again on

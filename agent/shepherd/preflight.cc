@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/failure.h"
 #include "common/base/exit_code.h"
+#include "common/base/programs.h"
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "common/os/bounded_look.h"
@@ -29,6 +31,17 @@ bool AreAtHand(const std::string& directory, const std::string& program) {
   if (!os::IsAtHand(directory + "/.")) return false;
   if (program.find('/') == std::string::npos) return true;
   return os::IsAtHand(program[0] == '/' ? program : absl::StrCat(directory, "/", program));
+}
+
+bool Answers(const v1::Program& program) {
+  const std::string& directory = program.working_directory();
+  if (AreAtHand(directory.empty() ? "." : directory, program.argv(0))) return true;
+  return os::ReturnsWithin(kFilesAnswer, [&program, &directory] {
+    if (!directory.empty() && chdir(directory.c_str()) != 0) return;
+    char first;
+    os::UniqueFd file(open(program.argv(0).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (file) (void)!read(file.get(), &first, sizeof(first));
+  });
 }
 
 }  // namespace
@@ -60,20 +73,19 @@ std::optional<v1::NodeFailure> CheckResources(const v1::JobPart& part) {
 }
 
 std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part) {
-  const std::string& directory = part.working_directory();
-  if (AreAtHand(directory.empty() ? "." : directory, part.argv(0))) return std::nullopt;
-  const bool answers = os::ReturnsWithin(kFilesAnswer, [&part] {
-    if (!part.working_directory().empty() && chdir(part.working_directory().c_str()) != 0) return;
-    char first;
-    os::UniqueFd program(open(part.argv(0).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (program) (void)!read(program.get(), &first, sizeof(first));
-  });
-  if (answers) return std::nullopt;
-  return MakeFailure(
-      v1::NodeFailure::KIND_SPAWN, kExitStartAgents,
-      absl::StrCat("the working directory ", Escape(part.working_directory()), " or the program ",
-                   Escape(part.argv(0)), " does not answer within ", kFilesAnswer.count(),
-                   " s: is its file server down? Another directory can be given with --wdir"));
+  std::set<uint32_t> here;
+  for (const v1::WorkerSpec& worker : part.workers()) {
+    if (!here.insert(worker.program()).second) continue;
+    const v1::Program& program = ProgramOf(part, worker);
+    if (Answers(program)) continue;
+    return MakeFailure(
+        v1::NodeFailure::KIND_SPAWN, kExitStartAgents,
+        absl::StrCat("the working directory ", Escape(program.working_directory()),
+                     " or the program ", Escape(program.argv(0)), " does not answer within ",
+                     kFilesAnswer.count(),
+                     " s: is its file server down? Another directory can be given with --wdir"));
+  }
+  return std::nullopt;
 }
 
 bool IsCrowded(const v1::JobPart& part) {

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "agent/shepherd/failure.h"
 #include "common/base/exit_code.h"
+#include "common/base/programs.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/pidfd.h"
@@ -135,7 +136,7 @@ void Shepherd::OnStart(v1::JobPart part, os::UniqueFd held) {
     log::Error("the agent sent a second part");
     return;
   }
-  if (part.workers_size() == 0 || part.argv_size() == 0) {
+  if (!HasWork(part)) {
     SendFailure(MakeFailure(v1::NodeFailure::KIND_REFUSED, kExitStartAgents,
                             "the job names no worker or no program for this node"));
     Feed(StopAsked{});
@@ -310,10 +311,11 @@ void Shepherd::SpawnAll() {
     }
   }
   if (!refused && !started.ok()) {
-    refused = error.stage != os::SpawnStage::kNone
-                  ? SpawnFailure(part_, error, started)
-                  : MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
-                                absl::StrCat("cannot ", std::string(started.message())));
+    refused =
+        error.stage != os::SpawnStage::kNone
+            ? SpawnFailure(part_, ProgramOf(part_, part_.workers(workers_.size())), error, started)
+            : MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+                          absl::StrCat("cannot ", std::string(started.message())));
   }
   if (refused) {
     SendFailure(*std::move(refused));

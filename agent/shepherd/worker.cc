@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/cpulist.h"
+#include "common/base/programs.h"
 #include "common/os/fd.h"
 #include "common/os/process_tree.h"
 
@@ -80,13 +81,14 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   }
 
   os::SpawnSpec run;
-  run.argv.assign(setup.part.argv().begin(), setup.part.argv().end());
+  const v1::Program& program = ProgramOf(setup.part, spec);
+  run.argv.assign(program.argv().begin(), program.argv().end());
   run.env = setup.env.Of(spec, {.pmi = kPmi,
                                 .page = kPage,
                                 .pmix = setup.pmix,
                                 .crowded = setup.crowded,
                                 .shepherd = setup.mark});
-  run.working_directory = setup.part.working_directory();
+  run.working_directory = program.working_directory();
   run.stdin_fd = stdin_reader.get();
   run.stdout_fd = out->writer.get();
   run.stderr_fd = err->writer.get();

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "agent/shepherd/pmix_gate.h"
 #include "common/base/env_names.h"
+#include "common/base/programs.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -202,25 +203,30 @@ void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const Work
 }  // namespace
 
 WorkerEnv::WorkerEnv(const v1::JobPart& part, const std::vector<std::string>& agent_env)
-    : part_(part), explicit_(part.explicit_env().begin(), part.explicit_env().end()) {
+    : part_(part) {
+  std::map<std::string, std::string> vars;
   for (const std::string& entry : agent_env) {
     size_t equals = entry.find('=');
     if (equals == 0 || equals == std::string::npos) continue;
     std::string name = entry.substr(0, equals);
-    if (part.inherit_agent_env() || IsHostBound(name)) common_[name] = entry.substr(equals + 1);
+    if (part.inherit_agent_env() || IsHostBound(name)) vars[name] = entry.substr(equals + 1);
   }
+  const std::set<std::string> given(part.explicit_env().begin(), part.explicit_env().end());
   for (const v1::EnvVar& var : part.env()) {
-    bool given = explicit_.count(var.name()) > 0;
-    if (given || !IsHostBound(var.name())) common_[var.name()] = var.value();
+    if (given.contains(var.name()) || !IsHostBound(var.name())) vars[var.name()] = var.value();
   }
-  for (auto it = common_.begin(); it != common_.end();) {
-    bool drop = IsScrubbed(it->first) && explicit_.count(it->first) == 0;
-    it = drop ? common_.erase(it) : std::next(it);
+  std::erase_if(
+      vars, [&](const auto& var) { return IsScrubbed(var.first) && !given.contains(var.first); });
+  for (const v1::Program& program : part.programs()) {
+    Common& common = common_.emplace_back(Common{given, vars});
+    common.given.insert(program.explicit_env().begin(), program.explicit_env().end());
+    for (const v1::EnvVar& var : program.env()) common.vars[var.name()] = var.value();
   }
 }
 
 std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const WorkerTies& ties) const {
-  Builder env(explicit_, common_);
+  const Common& common = common_[worker.program()];
+  Builder env(common.given, common.vars);
   SetTorchrun(part_, worker, &env);
   SetMpiLike(part_, worker, ties, &env);
   if (ties.pmix != 0) SetPmix(part_, worker, ties, &env);
@@ -231,7 +237,8 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   SetDtrain(part_, worker, ties, &env);
   SetGpus(worker, &env);
   env.SetIfUnset("PYTHONUNBUFFERED", 1);
-  if (absl::StartsWith(part_.working_directory(), "/")) env.Set("PWD", part_.working_directory());
+  const std::string& directory = ProgramOf(part_, worker).working_directory();
+  if (absl::StartsWith(directory, "/")) env.Set("PWD", directory);
   return env.Take();
 }
 

@@ -34,9 +34,13 @@ class WorkerEnv {
   std::vector<std::string> Of(const v1::WorkerSpec& worker, const WorkerTies& ties) const;
 
  private:
+  // What all workers of a program have.
+  struct Common {
+    std::set<std::string> given;  // with -x
+    std::map<std::string, std::string> vars;
+  };
   const v1::JobPart& part_;
-  std::set<std::string> explicit_;             // what the user gave with -x
-  std::map<std::string, std::string> common_;  // what all workers have
+  std::vector<Common> common_;  // by program
 };
 
 }  // namespace dtrain::shepherd

@@ -114,6 +114,22 @@ absl::Status SetMapBy(View value, RawLaunch& out) {
       absl::StrCat("\"", Escape(value, 60), "\" is not slot, node or ppr:N:node"));
 }
 
+absl::Status SetPerNode(View value, RawLaunch& out) {
+  plan::PlanOptions& plan = out.options.job.plan;
+  constexpr Choice<plan::PerNode> kCounted[] = {{"gpu", plan::PerNode::kGpus},
+                                                {"cpu", plan::PerNode::kCores},
+                                                {"auto", plan::PerNode::kAuto}};
+  plan.per_node.reset();
+  plan.ranks_per_node.reset();
+  if (!value.empty() && absl::ascii_isalpha(value[0])) {
+    absl::Status known = Choose(value, kCounted, plan.per_node);
+    return known.ok() ? known
+                      : absl::InvalidArgumentError(
+                            absl::StrCat(known.message(), ", nor a number of ranks"));
+  }
+  return Set(value, 1, hosts::kMaxSlots, plan.ranks_per_node);
+}
+
 absl::Status SetNet(View value, RawLaunch& out) {
   bool plain = value.size() <= 64 && std::all_of(value.begin(), value.end(), [](char c) {
                  return absl::ascii_isalnum(c) || absl::StrContains("._:/-@", View(&c, 1));
@@ -181,10 +197,13 @@ std::vector<Flag> HowManyFlags() {
        "number of ranks, also -np N; default: all slots.\n"
        "Negative: that many ranks on this machine (-np -4)",
        SetRanks},
-      {"--ppn,--nproc-per-node,--npernode", kGroup, "N", "ranks per host",
-       [](View v, RawLaunch& o) {
-         return Set(v, 1, hosts::kMaxSlots, o.options.job.plan.ranks_per_node);
-       }},
+      {"--ppn,--nproc-per-node,--npernode",
+       kGroup,
+       "N|gpu|cpu|auto",
+       "ranks per host; gpu: one for each of its GPUs; cpu: for each\n"
+       "core; auto: for each GPU if it has any, else for each core",
+       SetPerNode,
+       {"gpu", "cpu", "auto"}},
       {"--map-by",
        kGroup,
        "HOW",
@@ -197,7 +216,7 @@ std::vector<Flag> HowManyFlags() {
       {"--oversubscribe", kGroup, "", "allow more ranks than slots or GPUs",
        [](View v, RawLaunch& o) { return Set(v, o.options.job.plan.oversubscribe); }},
       {"--gpus-per-rank", kGroup, "N", "GPUs for each rank, default 1",
-       [](View v, RawLaunch& o) { return Set(v, 1, 1024, o.options.job.plan.gpus_per_rank); }},
+       [](View v, RawLaunch& o) { return Set(v, 0, 1024, o.options.job.plan.gpus_per_rank); }},
   };
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/programs.h"
 #include "common/base/text.h"
 #include "launcher/cli/cli11.h"
 #include "launcher/cli/config_line.h"
@@ -14,6 +16,7 @@
 #include "launcher/cli/forwarded_env.h"
 #include "launcher/cli/help.h"
 #include "launcher/cli/options.h"
+#include "launcher/cli/programs.h"
 #include "launcher/cli/words.h"
 
 namespace dtrain::cli {
@@ -239,6 +242,11 @@ absl::Status SetAll(const Mentions& mentions, RawLaunch& raw) {
   }
   plan::PlanOptions& plan = raw.options.job.plan;
   if (raw.per_node) {
+    if (plan.per_node) {
+      return absl::InvalidArgumentError(absl::StrCat("--map-by ppr:", *raw.per_node,
+                                                     ":node and --ppn contradict each other; give "
+                                                     "one of the two"));
+    }
     if (plan.ranks_per_node && *plan.ranks_per_node != *raw.per_node) {
       return absl::InvalidArgumentError(
           absl::StrCat("--map-by ppr:", *raw.per_node, ":node and --ppn ", *plan.ranks_per_node,
@@ -258,38 +266,76 @@ void NoteHostFlag(const Mentions& mentions, LaunchOptions& options) {
   }
 }
 
-absl::Status SetPart(RawLaunch& raw, const std::vector<std::string>& command,
-                     const Surroundings& surroundings) {
-  v1::JobPart& part = raw.options.job.part;
-  ForwardOptions forward{raw.forward_all, raw.exports};
-  for (const std::string& word : command) {
-    part.add_argv(word);
-    forward.argv_bytes += word.size() + 1 + sizeof(char*);
+void Take(ForwardedEnv env, google::protobuf::RepeatedPtrField<v1::EnvVar>& variables,
+          google::protobuf::RepeatedPtrField<std::string>& explicit_names) {
+  for (v1::EnvVar& variable : env.variables) variables.Add()->Swap(&variable);
+  for (std::string& name : env.explicit_names) explicit_names.Add(std::move(name));
+}
+
+absl::StatusOr<std::string> WorkingDirectory(const std::string& dir,
+                                             const Surroundings& surroundings) {
+  if (!dir.empty() && dir[0] == '/') return dir;
+  if (surroundings.working_directory.empty()) {
+    return absl::InvalidArgumentError(
+        "the current directory does not exist any more; give --wdir with a full path");
   }
-  if (!command.empty() && command[0].empty()) {
+  return dir.empty() ? surroundings.working_directory
+                     : absl::StrCat(surroundings.working_directory, "/", dir);
+}
+
+absl::Status AddProgram(const RawProgram& from, bool own_environment,
+                        const Surroundings& surroundings, v1::JobPart& part) {
+  v1::Program& program = *part.add_programs();
+  for (const std::string& word : from.command) program.add_argv(word);
+  if (!from.command.empty() && from.command[0].empty()) {
     return absl::InvalidArgumentError("the command's name is empty");
+  }
+  absl::StatusOr<std::string> dir = WorkingDirectory(from.raw.working_directory, surroundings);
+  if (!dir.ok()) return dir.status();
+  program.set_working_directory(*std::move(dir));
+  if (!own_environment) return absl::OkStatus();
+  absl::StatusOr<ForwardedEnv> env =
+      BuildForwardedEnv(surroundings.environment, {/*all=*/false, from.raw.exports});
+  if (!env.ok()) return env.status();
+  Take(*std::move(env), *program.mutable_env(), *program.mutable_explicit_env());
+  return absl::OkStatus();
+}
+
+// What the programs of a job share, from the first, and each program's own. `shared`: the -x of
+// several programs that belong to none of them.
+absl::Status SetPart(std::vector<RawProgram>& programs, const std::vector<std::string>& shared,
+                     const Surroundings& surroundings) {
+  RawLaunch& raw = programs[0].raw;
+  v1::JobPart& part = raw.options.job.part;
+  const bool several = programs.size() > 1;
+  ForwardOptions forward{raw.forward_all, several ? shared : raw.exports};
+  for (const RawProgram& program : programs) {
+    absl::Status added = AddProgram(program, several, surroundings, part);
+    if (!added.ok()) return added;
+  }
+  for (const std::string& word : CommandWords(part)) {
+    forward.argv_bytes += word.size() + 1 + sizeof(char*);
   }
   absl::StatusOr<ForwardedEnv> env = BuildForwardedEnv(surroundings.environment, forward);
   if (!env.ok()) return env.status();
-  for (v1::EnvVar& variable : env->variables) part.add_env()->Swap(&variable);
-  for (std::string& name : env->explicit_names) part.add_explicit_env(std::move(name));
+  Take(*std::move(env), *part.mutable_env(), *part.mutable_explicit_env());
   part.set_inherit_agent_env(!raw.forward_all);
-
-  std::string dir = raw.working_directory;
-  if (dir.empty() || dir[0] != '/') {
-    if (surroundings.working_directory.empty()) {
-      return absl::InvalidArgumentError(
-          "the current directory does not exist any more; give --wdir with a full path");
-    }
-    dir = dir.empty() ? surroundings.working_directory
-                      : absl::StrCat(surroundings.working_directory, "/", dir);
-  }
-  part.set_working_directory(dir);
   if (part.spool_limit_bytes() == 0) part.set_spool_limit_bytes(kDefaultSpoolBytes);
   auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(raw.options.job.grace);
   // 32 bits of milliseconds are 49 days; nobody waits longer for a TERM.
   part.set_grace_ms(static_cast<uint32_t>(std::min<int64_t>(grace.count(), UINT32_MAX)));
   return absl::OkStatus();
+}
+
+// -x in the configuration file or a variable is for all programs.
+std::vector<std::string> SharedExports(const Mentions& mentions) {
+  std::vector<std::string> shared;
+  for (const Mention& mention : mentions) {
+    if (mention.source != kCommandLine && FlagName(LaunchFlags()[mention.flag]) == "export") {
+      shared.push_back(mention.value);
+    }
+  }
+  return shared;
 }
 
 absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
@@ -305,7 +351,8 @@ absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
   if (!mentions.ok()) return mentions.status();
   absl::Status status = ResolveContradictions(*mentions);
   if (!status.ok()) return status;
-  RawLaunch raw;
+  std::vector<RawProgram> programs(1);
+  RawLaunch& raw = programs.front().raw;
   raw.options.job.stdin_rank = "0";
   status = SetAll(*mentions, raw);
   if (!status.ok()) return status;
@@ -314,10 +361,21 @@ absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
     return absl::InvalidArgumentError(
         "no command to run; write it after the flags: dtrain launch -np 4 python train.py");
   }
-  status = SetPart(raw, words->command, surroundings);
+  programs[0].command = std::move(words->command);
+  absl::StatusOr<std::vector<RawProgram>> further = ParsePrograms(std::move(words->further));
+  if (!further.ok()) return further.status();
+  std::move(further->begin(), further->end(), std::back_inserter(programs));
+  std::vector<std::string> shared;
+  if (programs.size() > 1) {
+    shared = SharedExports(*mentions);  // the weaker sources' came first
+    std::vector<std::string>& own = programs[0].raw.exports;
+    own.erase(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(shared.size()));
+    status = JoinPrograms(programs);
+  }
+  if (status.ok()) status = SetPart(programs, shared, surroundings);
   if (!status.ok()) return status;
   command.kind = Command::Kind::kLaunch;
-  command.launch = std::move(raw.options);
+  command.launch = std::move(programs[0].raw.options);
   return command;
 }
 

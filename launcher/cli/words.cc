@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/cli/words.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
@@ -25,24 +27,21 @@ class Splitter {
       ++next_;
       if (absl::Status status = TakeFlag(word); !status.ok()) return status;
     }
-    words_.command.assign(args_.begin() + static_cast<std::ptrdiff_t>(next_), args_.end());
-    if (absl::Status one = CheckOneProgram(); !one.ok()) return one;
+    TakeCommand();
     return std::move(words_);
   }
 
  private:
-  // mpirun -np 1 a : -np 2 b would become arguments of a.
-  absl::Status CheckOneProgram() const {
-    const std::vector<std::string>& command = words_.command;
-    for (size_t i = 1; !untouched_ && i + 1 < command.size(); ++i) {
-      if (command[i] != ":") continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "several programs in one job (", Escape(command[0], 80), " : ",
-          Escape(command[i + 1], 80),
-          " ...) are not supported: start one program that chooses by its RANK, or put -- before "
-          "the command if ':' is an argument of it"));
+  // A ':' at either end of the command separates nothing.
+  void TakeCommand() {
+    const auto begin = args_.begin() + static_cast<std::ptrdiff_t>(next_);
+    auto end = args_.end();
+    if (!untouched_ && args_.end() - begin > 2) {
+      end = std::find(begin + 1, args_.end() - 1, ":");
+      if (end == args_.end() - 1) end = args_.end();
     }
-    return absl::OkStatus();
+    words_.command.assign(begin, end);
+    if (end != args_.end()) words_.further.assign(end + 1, args_.end());
   }
 
   absl::Status TakeFlag(absl::string_view word) {

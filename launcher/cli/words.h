@@ -15,12 +15,14 @@ struct Words {
   std::vector<std::string> flags;    // "--name" then its value, if it takes one; "--name=VALUE"
                                      // for a switch that was given a value
   std::vector<std::string> command;  // untouched; without the "--" before it
+  std::vector<std::string>
+      further;  // what follows mpirun's ":": flags and command of another program
 };
 
 // Accepts --name VALUE, --name=VALUE, the same with one dash, '_' for '-', -nVALUE, -n VALUE,
-// -n=VALUE and switches run together (-qv). Fails for a flag that does not exist (naming the
-// nearest), for a missing value, and for mpirun's ':' between several programs, unless "--" stands
-// before the command.
+// -n=VALUE and switches run together (-qv). A ':' that stands alone ends the command, unless "--"
+// stands before it. Fails for a flag that does not exist (naming the nearest) and for a missing
+// value.
 absl::StatusOr<Words> SplitWords(const std::vector<Flag>& flags,
                                  const std::vector<std::string>& args);
 

@@ -19,7 +19,10 @@ v1::PmixJob PmixJobOf(const plan::Plan& plan) {
   for (const plan::PlannedNode& node : plan.nodes) {
     v1::PmixNode& out = *job.add_nodes();
     out.set_host(node.entry.host);
-    for (const v1::WorkerSpec& worker : node.workers) out.add_ranks(worker.rank());
+    for (const v1::WorkerSpec& worker : node.workers) {
+      out.add_ranks(worker.rank());
+      out.add_programs(worker.program());
+    }
   }
   return job;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
@@ -9,7 +10,7 @@
 namespace dtrain::plan {
 namespace {
 
-using Row = std::array<std::string, 6>;
+using Row = std::vector<std::string>;
 
 // "GPU-1a2b3c4d": enough of a UUID to tell the GPUs of one node apart.
 std::string Short(const std::string& uuid) { return Escape(uuid.substr(0, 12), 16); }
@@ -27,11 +28,20 @@ std::string FormatGpus(const v1::WorkerSpec& worker) {
   return text;
 }
 
+bool HasSeveralPrograms(const Plan& plan) {
+  return std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const PlannedNode& node) {
+    return std::any_of(node.workers.begin(), node.workers.end(),
+                       [](const v1::WorkerSpec& worker) { return worker.program() > 0; });
+  });
+}
+
 }  // namespace
 
 std::string FormatRankTable(const Plan& plan) {
   std::vector<Row> rows(plan.world_size + 1);
   rows[0] = {"rank", "node", "host", "local", "gpus", "cores"};
+  const bool several = HasSeveralPrograms(plan);
+  if (several) rows[0].insert(rows[0].begin() + 1, "program");
   for (size_t n = 0; n < plan.nodes.size(); ++n) {
     const PlannedNode& node = plan.nodes[n];
     for (const v1::WorkerSpec& worker : node.workers) {
@@ -41,9 +51,11 @@ std::string FormatRankTable(const Plan& plan) {
                                  absl::StrCat(worker.local_rank(), "/", node.workers.size()),
                                  FormatGpus(worker),
                                  worker.cpulist().empty() ? "-" : worker.cpulist()};
+      Row& row = rows[worker.rank() + 1];
+      if (several) row.insert(row.begin() + 1, absl::StrCat(worker.program() + 1));
     }
   }
-  std::array<size_t, 6> width{};
+  std::vector<size_t> width(rows[0].size());
   for (const Row& row : rows) {
     for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
   }

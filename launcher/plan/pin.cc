@@ -31,6 +31,25 @@ std::string FormatGpu(const v1::Gpu& gpu) {
                       Escape(gpu.pci_address(), 32), ")");
 }
 
+uint32_t GpusPerRank(const v1::WorkerSpec& worker, const PlanOptions& options) {
+  return options.programs.empty() ? options.gpus_per_rank
+                                  : options.programs[worker.program()].gpus_per_rank;
+}
+
+uint64_t GpusNeeded(const PlannedNode& node, const PlanOptions& options) {
+  uint64_t needed = 0;
+  for (const v1::WorkerSpec& worker : node.workers) needed += GpusPerRank(worker, options);
+  return needed;
+}
+
+// "2 ranks with 1 GPU each need 2"; of several programs "3 ranks need 5 GPUs".
+std::string FormatNeed(const PlannedNode& node, const PlanOptions& options) {
+  const uint64_t needed = GpusNeeded(node, options);
+  const std::string ranks = Count(node.workers.size(), "rank");
+  if (!options.programs.empty()) return absl::StrCat(ranks, " need ", Count(needed, "GPU"));
+  return absl::StrCat(ranks, " with ", Count(options.gpus_per_rank, "GPU"), " each need ", needed);
+}
+
 // Refuses what the node's GPUs cannot carry.
 absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, size_t usable,
                        const PlanOptions& options) {
@@ -43,13 +62,18 @@ absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, 
         Count(usable, "GPU"), " can be used", cause, ": correct gpus=, or use --gpu-bind none"));
   }
   if (node.entry.gpus && *node.entry.gpus == 0) return absl::OkStatus();
+  const uint64_t needed = GpusNeeded(node, options);
+  if (needed == 0) return absl::OkStatus();
   if (inventory.gpus().empty()) {
-    if (options.gpus_per_rank <= 1) return absl::OkStatus();
+    uint32_t most = 0;
+    for (const v1::WorkerSpec& worker : node.workers) {
+      most = std::max(most, GpusPerRank(worker, options));
+    }
+    if (most <= 1) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        absl::StrCat(node.entry.host, " has no GPU, and a rank needs ", options.gpus_per_rank,
+        absl::StrCat(node.entry.host, " has no GPU, and a rank needs ", most,
                      " (--gpus-per-rank): leave the node out, or use --gpu-bind none"));
   }
-  const uint64_t needed = uint64_t{node.workers.size()} * options.gpus_per_rank;
   if (usable == 0) {
     return absl::FailedPreconditionError(absl::StrCat(node.entry.host,
                                                       ": none of its GPUs can be used", cause,
@@ -57,17 +81,25 @@ absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, 
   }
   if (needed <= usable || options.oversubscribe) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      node.entry.host, ": ", Count(node.workers.size(), "rank"), " with ",
-      Count(options.gpus_per_rank, "GPU"), " each need ", needed, ", but ", usable, " can be used",
-      cause, ": run fewer ranks there, use --oversubscribe to share GPUs, or --gpu-bind none"));
+      node.entry.host, ": ", FormatNeed(node, options), ", but ", usable, " can be used", cause,
+      ": run fewer ranks there, use --oversubscribe to share GPUs, or --gpu-bind none"));
 }
 
-// The positions in the node's list of the GPUs of one worker.
-std::vector<size_t> GpusOfWorker(const v1::WorkerSpec& worker, size_t count,
-                                 const PlanOptions& options) {
+// The positions in the node's list of the GPUs of one worker: those of the workers before it come
+// first.
+std::vector<size_t> GpusOfWorker(const PlannedNode& node, const v1::WorkerSpec& worker,
+                                 size_t count, const PlanOptions& options) {
+  const uint32_t per_rank = GpusPerRank(worker, options);
+  uint64_t begin = uint64_t{worker.local_rank()} * per_rank;
+  if (!options.programs.empty()) {
+    begin = 0;
+    for (uint32_t i = 0; i < worker.local_rank(); ++i) {
+      begin += GpusPerRank(node.workers[i], options);
+    }
+  }
   std::vector<size_t> own;
-  for (uint64_t i = 0; i < std::min<uint64_t>(options.gpus_per_rank, count); ++i) {
-    own.push_back((uint64_t{worker.local_rank()} * options.gpus_per_rank + i) % count);
+  for (uint64_t i = 0; i < std::min<uint64_t>(per_rank, count); ++i) {
+    own.push_back((begin + i) % count);
   }
   return own;
 }
@@ -78,8 +110,8 @@ void BindGpus(PlannedNode& node, const Gpus& gpus, bool has_any, const PlanOptio
     worker.clear_own_gpus();
     worker.set_narrowed_gpus(options.gpu_bind == GpuBind::kRank && !gpus.empty());
     worker.set_set_visible_gpus(options.gpu_bind != GpuBind::kNone && has_any);
-    if (!worker.set_visible_gpus() || gpus.empty()) continue;
-    for (size_t own : GpusOfWorker(worker, gpus.size(), options)) {
+    if (!worker.set_visible_gpus() || gpus.empty() || GpusPerRank(worker, options) == 0) continue;
+    for (size_t own : GpusOfWorker(node, worker, gpus.size(), options)) {
       if (options.gpu_bind == GpuBind::kRank) {
         worker.add_own_gpus(static_cast<uint32_t>(worker.gpu_uuids_size()));
         worker.add_gpu_uuids(gpus[own]->uuid());
@@ -114,7 +146,7 @@ std::set<size_t> UsedGpus(const PlannedNode& node, const Gpus& gpus, const PlanO
   std::set<size_t> used;
   if (gpus.empty()) return used;
   for (const v1::WorkerSpec& worker : node.workers) {
-    for (size_t own : GpusOfWorker(worker, gpus.size(), options)) used.insert(own);
+    for (size_t own : GpusOfWorker(node, worker, gpus.size(), options)) used.insert(own);
   }
   return used;
 }
@@ -205,7 +237,7 @@ bool BindNearGpus(PlannedNode& node, const v1::Inventory& inventory, const Gpus&
   std::map<std::vector<int>, std::vector<v1::WorkerSpec*>> groups;
   for (v1::WorkerSpec& worker : node.workers) {
     std::set<int> near;
-    for (size_t own : GpusOfWorker(worker, gpus.size(), options)) {
+    for (size_t own : GpusOfWorker(node, worker, gpus.size(), options)) {
       const auto list = NearCores(*gpus[own], inventory, cores);
       if (!list.ok()) return false;
       near.insert(list->begin(), list->end());
@@ -282,7 +314,7 @@ absl::Status PinNode(PlannedNode& node, const v1::Inventory& inventory, const Pl
     return status;
   }
   // Where several jobs may be on the node, the workers see no GPU that none of them uses.
-  const uint64_t needed = uint64_t{node.workers.size()} * options.gpus_per_rank;
+  const uint64_t needed = GpusNeeded(node, options);
   if (inventory.reserves() && gpus.size() > needed) gpus.resize(needed);
   const absl::StatusOr<Cores> cores = ReadCores(inventory);
   if (!cores.ok()) {

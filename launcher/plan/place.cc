@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +21,28 @@ using Counts = std::vector<uint32_t>;
 struct Room {
   uint32_t slots = 0;
   uint32_t most = hosts::kMaxRanks;
+  std::optional<uint32_t> per_node;  // --ppn
 };
+
+absl::StatusOr<Room> RoomOf(const hosts::HostEntry& entry, const v1::Inventory* inventory,
+                            const PlanOptions& options, std::vector<std::string>& warnings) {
+  Room room;
+  room.per_node = options.ranks_per_node;
+  if (options.per_node) {
+    const auto ranks = CountPerNode(entry, *inventory, *options.per_node, options);
+    if (!ranks.ok()) return ranks.status();
+    room.per_node = *ranks;
+  }
+  if (options.per_node && !entry.slots) {
+    room.slots = *room.per_node;
+  } else {
+    const auto slots = SlotsOf(entry, inventory, options, warnings);
+    if (!slots.ok()) return slots.status();
+    room.slots = *slots;
+  }
+  if (entry.max_slots) room.most = *entry.max_slots;
+  return room;
+}
 
 size_t Considered(const hosts::HostList& hosts, const PlanOptions& options) {
   return options.nodes ? std::min<size_t>(*options.nodes, hosts.entries.size())
@@ -38,7 +60,7 @@ absl::Status CheckRankfile(const PlanOptions& options) {
                                                    " contradicts the rankfile, ", "which places ",
                                                    Count(options.rankfile.size(), "rank")));
   }
-  if (options.ranks_per_node || options.map_by != MapBy::kSlot) {
+  if (options.ranks_per_node || options.per_node || options.map_by != MapBy::kSlot) {
     return absl::InvalidArgumentError("--ppn and --map-by contradict a rankfile: leave one out");
   }
   return absl::OkStatus();
@@ -68,50 +90,107 @@ bool Extend(const std::vector<Room>& rooms, uint64_t total, Counts& capacity) {
   return true;
 }
 
-// How many ranks each node may take, and how many there are in all.
+// What one program may still take, and where.
+struct Demand {
+  std::optional<uint32_t> ranks;  // none: all there is room for
+  std::vector<bool> allowed;      // by host
+  std::string name;               // "" or "program 2: "
+};
+
+// Room that is left on the hosts where the program may run, raised to what it needs by
+// --oversubscribe. The number of its ranks.
 absl::StatusOr<uint64_t> Fit(const hosts::HostList& hosts, const std::vector<Room>& rooms,
-                             const PlanOptions& options, Counts& capacity) {
-  for (const Room& room : rooms) capacity.push_back(options.ranks_per_node.value_or(room.slots));
-  const uint64_t room = Sum(capacity);
-  const uint64_t total = options.ranks.value_or(room);
+                             const PlanOptions& options, const Demand& demand, Counts& capacity) {
+  std::vector<Room> open = rooms;
+  Counts left = capacity;
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    if (!demand.allowed[i]) open[i].slots = open[i].most = left[i] = 0;
+  }
+  const uint64_t room = Sum(left);
+  const uint64_t total = demand.ranks.value_or(room);
   if (total == 0) return absl::ResourceExhaustedError("no node has room for a rank");
   if (total > hosts::kMaxRanks) {
     return absl::InvalidArgumentError(absl::StrCat(
         Count(total, "rank"), " in all: a job has at most ", hosts::kMaxRanks, "; use -np"));
   }
   if (total <= room) return total;
-  if (options.ranks_per_node) {
+  if (options.ranks_per_node || options.per_node) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "-np ", total, " does not fit on ", Count(rooms.size(), "node"), " with ",
-        Count(*options.ranks_per_node, "rank"), " each (--ppn): add nodes, or raise --ppn"));
+        demand.name, "-np ", total, " does not fit on ", Count(rooms.size(), "node"), " with ",
+        options.per_node ? absl::StrCat(Count(room, "rank"), " in all")
+                         : absl::StrCat(Count(*options.ranks_per_node, "rank"), " each"),
+        " (--ppn): add nodes, or raise --ppn"));
   }
   if (!options.oversubscribe) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("-np ", total, " needs ", total - room, " more than the ", Count(room, "slot"),
-                     " there are (", FormatSlots(hosts, rooms),
-                     "): add hosts or slots, or use --oversubscribe"));
+        absl::StrCat(demand.name, "-np ", total, " needs ", total - room, " more than the ",
+                     Count(room, "slot"), demand.name.empty() ? " there are (" : " left for it (",
+                     FormatSlots(hosts, rooms), "): add hosts or slots, or use --oversubscribe"));
   }
-  if (Extend(rooms, total, capacity)) return total;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("-np ", total, " does not fit, even with --oversubscribe: the host list allows ",
-                   Sum(capacity), " (max_slots)"));
+  if (!Extend(open, total, left)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        demand.name, "-np ", total, " does not fit, even with --oversubscribe: the host list ",
+        "allows ", Sum(left), " (max_slots)"));
+  }
+  for (size_t i = 0; i < rooms.size(); ++i) capacity[i] = std::max(capacity[i], left[i]);
+  return total;
 }
 
-std::vector<uint32_t> Deal(const Counts& capacity, uint64_t total, MapBy map_by) {
-  std::vector<uint32_t> node_of_rank;
-  node_of_rank.reserve(total);
-  if (map_by != MapBy::kNode) {
-    for (uint32_t n = 0; n < capacity.size(); ++n) {
-      for (uint32_t i = 0; i < capacity[n] && node_of_rank.size() < total; ++i) {
-        node_of_rank.push_back(n);
-      }
+// Takes `total` ranks' room and appends where they go.
+void Deal(Counts& capacity, const Demand& demand, uint64_t total, MapBy map_by,
+          std::vector<uint32_t>& node_of_rank) {
+  const size_t end = node_of_rank.size() + total;
+  while (node_of_rank.size() < end) {
+    for (uint32_t n = 0; n < capacity.size() && node_of_rank.size() < end; ++n) {
+      if (!demand.allowed[n]) continue;
+      const uint64_t left = end - node_of_rank.size();
+      const uint64_t most = map_by == MapBy::kNode ? 1 : left;
+      const auto here = static_cast<uint32_t>(std::min<uint64_t>(capacity[n], most));
+      node_of_rank.insert(node_of_rank.end(), here, n);
+      capacity[n] -= here;
     }
-    return node_of_rank;
   }
-  for (uint32_t round = 0; node_of_rank.size() < total; ++round) {
-    for (uint32_t n = 0; n < capacity.size() && node_of_rank.size() < total; ++n) {
-      if (round < capacity[n]) node_of_rank.push_back(n);
+}
+
+absl::StatusOr<std::vector<Demand>> Demands(const hosts::HostList& hosts, size_t considered,
+                                            const PlanOptions& options) {
+  if (options.programs.empty()) {
+    return std::vector<Demand>{{options.ranks, std::vector<bool>(considered, true), ""}};
+  }
+  std::map<std::string, size_t> by_name;
+  for (size_t i = 0; i < considered; ++i) by_name.emplace(hosts.entries[i].host, i);
+  std::vector<Demand> demands;
+  for (const ProgramRanks& program : options.programs) {
+    Demand& demand = demands.emplace_back();
+    demand.ranks = program.ranks;
+    demand.name = absl::StrCat("program ", demands.size(), ": ");
+    demand.allowed.assign(considered, program.hosts.empty());
+    for (const std::string& host : program.hosts) {
+      const auto it = by_name.find(host);
+      if (it == by_name.end()) {
+        return absl::InvalidArgumentError(absl::StrCat(demand.name, "--hosts ", Escape(host),
+                                                       ": it is not among the ",
+                                                       Count(considered, "node"), " of this job"));
+      }
+      demand.allowed[it->second] = true;
     }
+  }
+  return demands;
+}
+
+// The host of each rank.
+absl::StatusOr<std::vector<uint32_t>> DealAll(const hosts::HostList& hosts,
+                                              const std::vector<Room>& rooms,
+                                              const PlanOptions& options) {
+  const auto demands = Demands(hosts, rooms.size(), options);
+  if (!demands.ok()) return demands.status();
+  Counts capacity;
+  for (const Room& room : rooms) capacity.push_back(room.per_node.value_or(room.slots));
+  std::vector<uint32_t> node_of_rank;
+  for (const Demand& demand : *demands) {
+    const auto total = Fit(hosts, rooms, options, demand, capacity);
+    if (!total.ok()) return total.status();
+    Deal(capacity, demand, *total, options.map_by, node_of_rank);
   }
   return node_of_rank;
 }
@@ -150,6 +229,17 @@ absl::Status CheckRoom(const hosts::HostList& hosts, const std::vector<Room>& ro
   return absl::OkStatus();
 }
 
+void NamePrograms(const PlanOptions& options, Plan& plan) {
+  std::vector<uint32_t> program_of_rank;
+  for (uint32_t i = 0; i < options.programs.size(); ++i) {
+    program_of_rank.insert(program_of_rank.end(), options.programs[i].ranks, i);
+  }
+  if (program_of_rank.empty()) return;
+  for (PlannedNode& node : plan.nodes) {
+    for (v1::WorkerSpec& worker : node.workers) worker.set_program(program_of_rank[worker.rank()]);
+  }
+}
+
 Plan MakePlan(const hosts::HostList& hosts, const std::vector<Room>& rooms, const Counts& counts,
               std::vector<uint32_t> node_of_rank, const PlanOptions& options) {
   Plan plan;
@@ -180,6 +270,7 @@ Plan MakePlan(const hosts::HostList& hosts, const std::vector<Room>& rooms, cons
     worker.set_cross_rank(row.cross_rank);
     worker.set_cross_size(row.cross_size);
   }
+  NamePrograms(options, plan);
   return plan;
 }
 
@@ -195,7 +286,7 @@ absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& optio
   if (options.nodes && *options.nodes == 0) {
     return absl::InvalidArgumentError("-N 0: a job has at least one node");
   }
-  if (options.gpus_per_rank == 0) {
+  if (options.gpus_per_rank == 0 && options.programs.empty()) {
     return absl::InvalidArgumentError(
         "--gpus-per-rank 0: use --gpu-bind none for ranks without GPU");
   }
@@ -222,6 +313,7 @@ absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& optio
 }
 
 bool NeedsNoInventory(const hosts::HostList& hosts, const PlanOptions& options) {
+  if (options.per_node) return false;
   const size_t considered = Considered(hosts, options);
   return std::all_of(
       hosts.entries.begin(), hosts.entries.begin() + considered,
@@ -240,24 +332,16 @@ absl::StatusOr<Plan> Place(const hosts::HostList& hosts,
   if (absl::Status status = CheckNumbers(hosts, options); !status.ok()) return status;
   const size_t considered = Considered(hosts, options);
   std::vector<std::string> warnings;
-  std::vector<Room> rooms(considered);
+  std::vector<Room> rooms;
   for (size_t i = 0; i < considered; ++i) {
     const v1::Inventory* inventory = i < inventories.size() ? &inventories[i] : nullptr;
-    const auto slots = SlotsOf(hosts.entries[i], inventory, options, warnings);
-    if (!slots.ok()) return slots.status();
-    rooms[i].slots = *slots;
-    if (hosts.entries[i].max_slots) rooms[i].most = *hosts.entries[i].max_slots;
+    const auto room = RoomOf(hosts.entries[i], inventory, options, warnings);
+    if (!room.ok()) return room.status();
+    rooms.push_back(*room);
   }
-  absl::StatusOr<std::vector<uint32_t>> node_of_rank;
-  if (!options.rankfile.empty()) {
-    node_of_rank = FromRankfile(hosts, considered, options);
-    if (!node_of_rank.ok()) return node_of_rank.status();
-  } else {
-    Counts capacity;
-    const auto total = Fit(hosts, rooms, options, capacity);
-    if (!total.ok()) return total.status();
-    node_of_rank = Deal(capacity, *total, options.map_by);
-  }
+  auto node_of_rank = options.rankfile.empty() ? DealAll(hosts, rooms, options)
+                                               : FromRankfile(hosts, considered, options);
+  if (!node_of_rank.ok()) return node_of_rank.status();
   Counts counts(considered, 0);
   for (uint32_t node : *node_of_rank) ++counts[node];
   if (absl::Status status = CheckRoom(hosts, rooms, counts, options.oversubscribe); !status.ok()) {

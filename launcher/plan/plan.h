@@ -19,15 +19,26 @@ namespace dtrain::plan {
 enum class MapBy { kSlot, kNode, kPerNode };       // --map-by slot | node | ppr:N:node
 enum class GpuBind { kNode, kRank, kNone };        // --gpu-bind
 enum class CpuBind { kGpu, kNuma, kCore, kNone };  // --bind
+enum class PerNode { kGpus, kCores, kAuto };       // --ppn gpu | cpu | auto: GPUs, else cores
+
+// One of several programs. Its ranks come after those of the programs before it.
+struct ProgramRanks {
+  uint32_t ranks = 0;
+  uint32_t gpus_per_rank = 1;      // 0: its ranks see no GPU
+  std::vector<std::string> hosts;  // the only ones it may run on; empty: all
+};
 
 struct PlanOptions {
   std::optional<uint32_t> ranks;           // -np; absent: all slots
   std::optional<uint32_t> ranks_per_node;  // --ppn, also ppr:N:node
+  std::optional<PerNode> per_node;         // the same, counted on each node
   std::optional<uint32_t> nodes;           // -N: the first N nodes of the list
   MapBy map_by = MapBy::kSlot;
   std::vector<hosts::RankPlace> rankfile;  // empty: none
   bool oversubscribe = false;              // more ranks than slots, or than GPUs
-  uint32_t gpus_per_rank = 1;
+  bool cores_are_no_limit = false;  // --ppn may be above the cores of a node without GPUs or slots=
+  uint32_t gpus_per_rank = 1;       // of several programs: the fewest that one with GPUs has
+  std::vector<ProgramRanks> programs;  // of a job with several; empty: one, as said above
   GpuBind gpu_bind = GpuBind::kNode;
   CpuBind cpu_bind = CpuBind::kGpu;
 };

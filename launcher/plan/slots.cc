@@ -10,7 +10,9 @@
 namespace dtrain::plan {
 namespace {
 
-absl::StatusOr<uint32_t> FromCores(const hosts::HostEntry& entry, const v1::Inventory& inventory) {
+absl::StatusOr<uint32_t> FromCores(const hosts::HostEntry& entry, const v1::Inventory& inventory,
+                                   const PlanOptions& options) {
+  if (options.cores_are_no_limit && options.ranks_per_node) return *options.ranks_per_node;
   const absl::StatusOr<std::vector<int>> cpus = ParseCpuList(inventory.allowed_cpus());
   if (cpus.ok() && !cpus->empty()) return static_cast<uint32_t>(cpus->size());
   return absl::FailedPreconditionError(absl::StrCat(
@@ -35,18 +37,18 @@ absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inven
   if (inventory == nullptr) {
     return absl::InternalError(absl::StrCat(entry.host, ": slots are not known"));
   }
-  if (entry.gpus) return FromCores(entry, *inventory);  // gpus=0: a node without any
+  if (entry.gpus) return FromCores(entry, *inventory, options);  // gpus=0: a node without any
   const size_t usable = UsableGpus(entry, *inventory).size();
   if (usable > 0) return FromGpus(entry, usable, options, warnings);
   // A GPU node that lost its GPUs is not a node with many cores.
-  if (options.gpu_bind == GpuBind::kNone) return FromCores(entry, *inventory);
+  if (options.gpu_bind == GpuBind::kNone) return FromCores(entry, *inventory, options);
   std::string why;
   if (!inventory->gpus().empty()) {
     why = FormatFaults(*inventory, /*withheld=*/true);
   } else if (!inventory->gpu_error().empty()) {
     why = Escape(inventory->gpu_error());
   }
-  if (why.empty()) return FromCores(entry, *inventory);
+  if (why.empty()) return FromCores(entry, *inventory, options);
   return absl::FailedPreconditionError(
       absl::StrCat(entry.host, ": none of its GPUs can be used: ", why,
                    "; give it slots= in the host list, or use --gpu-bind none"));
@@ -59,6 +61,24 @@ absl::StatusOr<uint32_t> SlotsOf(const hosts::HostEntry& entry, const v1::Invent
   absl::StatusOr<uint32_t> slots = Uncapped(entry, inventory, options, warnings);
   if (slots.ok() && entry.max_slots) *slots = std::min(*slots, *entry.max_slots);
   return slots;
+}
+
+absl::StatusOr<uint32_t> CountPerNode(const hosts::HostEntry& entry, const v1::Inventory& inventory,
+                                      PerNode what, const PlanOptions& options) {
+  const size_t gpus = UsableGpus(entry, inventory).size();
+  if (what == PerNode::kCores || (what == PerNode::kAuto && gpus == 0)) {
+    return FromCores(entry, inventory, options);
+  }
+  const auto ranks = static_cast<uint32_t>(gpus / std::max(options.gpus_per_rank, 1u));
+  if (ranks > 0) return ranks;
+  const std::string faults = FormatFaults(inventory, /*withheld=*/true);
+  return absl::FailedPreconditionError(
+      absl::StrCat(entry.host, ": --ppn gpu is one rank for each GPU, and ",
+                   gpus > 0 ? absl::StrCat(Count(gpus, "GPU"), " can be used, but a rank needs ",
+                                           options.gpus_per_rank, " (--gpus-per-rank)")
+                            : absl::StrCat("no GPU can be used", faults.empty() ? "" : " (", faults,
+                                           faults.empty() ? "" : ")"),
+                   ": leave the node out, or give a number"));
 }
 
 std::vector<const v1::Gpu*> UsableGpus(const hosts::HostEntry& entry,

@@ -33,13 +33,13 @@ class ProgramFailureTest : public ::testing::Test {
     ASSERT_EQ(chmod((directory_ / name).c_str(), mode), 0);
   }
   std::string MessageFor(const std::string& program, const std::string& path = "/usr/bin:/bin") {
-    v1::JobPart part;
-    part.add_argv(program);
-    part.set_working_directory(directory_.string());
+    v1::Program run;
+    run.add_argv(program);
+    run.set_working_directory(directory_.string());
     os::SpawnError error;
-    auto found = os::FindProgram(program, path, part.working_directory(), &error);
+    auto found = os::FindProgram(program, path, run.working_directory(), &error);
     EXPECT_FALSE(found.ok());
-    return SpawnFailure(part, error, found.status()).message();
+    return SpawnFailure(v1::JobPart(), run, error, found.status()).message();
   }
 
   std::filesystem::path directory_;

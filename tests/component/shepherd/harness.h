@@ -70,7 +70,8 @@ class ShepherdTest : public ::testing::Test {
     part.set_host("here");
     part.set_grace_ms(2000);
     part.set_spool_limit_bytes(4 << 20);
-    for (std::string& a : argv) part.add_argv(std::move(a));
+    v1::Program* program = part.add_programs();
+    for (std::string& a : argv) program->add_argv(std::move(a));
     v1::EnvVar* path = part.add_env();
     path->set_name("PATH");
     path->set_value("/usr/local/bin:/usr/bin:/bin");

@@ -169,7 +169,7 @@ TEST_F(LifecycleTest, ADirectoryIsNotExecutable) {
 // A13
 TEST_F(LifecycleTest, AMissingWorkingDirectoryIsNamedOnce) {
   v1::JobPart part = Part(3, {"true"});
-  part.set_working_directory("/no/such/directory");
+  part.mutable_programs(0)->set_working_directory("/no/such/directory");
   Start(part);
   ASSERT_TRUE(UntilFinished());
   ASSERT_THAT(failures_, SizeIs(1));

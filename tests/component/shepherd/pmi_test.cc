@@ -230,7 +230,7 @@ int main(int argc, char** argv) {
     ASSERT_EQ(system(absl::StrCat("mpicc.mpich -o ", directory, "/t ", directory, "/t.c").c_str()),
               0);
     v1::JobPart part = Part(workers, {directory + "/t"});
-    if (!argument.empty()) part.add_argv(argument);
+    if (!argument.empty()) part.mutable_programs(0)->add_argv(argument);
     part.set_process_mapping(mapping);
     Start(part);
     EXPECT_TRUE(UntilFinished(std::chrono::seconds(60)));

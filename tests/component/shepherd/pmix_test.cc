@@ -76,7 +76,7 @@ class ShepherdPmixTest : public ShepherdTest {
     EXPECT_EQ(system(absl::StrCat("mpicc.openmpi -o ", folder_, "/t ", folder_, "/t.c").c_str()),
               0);
     v1::JobPart part = Served(Part(workers, {folder_ + "/t"}));
-    for (std::string& argument : arguments) part.add_argv(std::move(argument));
+    for (std::string& argument : arguments) part.mutable_programs(0)->add_argv(std::move(argument));
     v1::EnvVar& home = *part.add_env();
     home.set_name("HOME");
     home.set_value(folder_);

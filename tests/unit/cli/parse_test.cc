@@ -57,7 +57,7 @@ TEST_F(ParseTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(options.job.grace, std::chrono::seconds(5));
   EXPECT_EQ(options.job.time_limit, Duration::zero());
   EXPECT_EQ(options.transport.connect_timeout, std::chrono::seconds(10));
-  EXPECT_EQ(options.job.part.working_directory(), "/home/me/here");
+  EXPECT_EQ(options.job.part.programs(0).working_directory(), "/home/me/here");
   EXPECT_EQ(options.job.part.spool_limit_bytes(), 256u << 20);
   EXPECT_EQ(options.job.part.grace_ms(), 5000u);
   EXPECT_FALSE(options.job.part.inherit_agent_env());
@@ -159,9 +159,9 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
   EXPECT_TRUE(part.core_dumps());
   EXPECT_TRUE(part.require_cgroup());
   EXPECT_TRUE(part.inherit_agent_env());
-  EXPECT_EQ(part.working_directory(), "/home/me/here/sub");
-  ASSERT_EQ(part.argv_size(), 2);
-  EXPECT_EQ(part.argv(1), "-v");
+  EXPECT_EQ(part.programs(0).working_directory(), "/home/me/here/sub");
+  ASSERT_EQ(part.programs(0).argv_size(), 2);
+  EXPECT_EQ(part.programs(0).argv(1), "-v");
   ASSERT_EQ(part.env_size(), 2);
   EXPECT_EQ(part.env(0).name(), "A");
   EXPECT_EQ(part.env(1).value(), "s");
@@ -199,7 +199,7 @@ TEST_F(ParseTest, NumbersOutOfRangeNameTheirFlag) {
                                                    {"--ppn", "0"},
                                                    {"--nnodes", "0"},
                                                    {"--nnodes", "-3"},
-                                                   {"--gpus-per-rank", "0"}}) {
+                                                   {"--gpus-per-rank", "-1"}}) {
     EXPECT_THAT(Error({flags[0], flags[1], "x"}),
                 HasSubstr(absl::StrCat(flags[0], ": \"", flags[1], "\" is not")));
   }
@@ -324,10 +324,10 @@ TEST_F(ParseTest, AFlagThatMeansHostsIsRememberedWhenThisCommandHasIt) {
 }
 
 TEST_F(ParseTest, TheWorkingDirectoryIsOursUnlessGiven) {
-  EXPECT_EQ(Launch({"--wdir", "/abs", "x"}).job.part.working_directory(), "/abs");
+  EXPECT_EQ(Launch({"--wdir", "/abs", "x"}).job.part.programs(0).working_directory(), "/abs");
   surroundings_.working_directory = "";
   EXPECT_THAT(Error({"x"}), HasSubstr("give --wdir with a full path"));
-  EXPECT_EQ(Launch({"--wdir", "/abs", "x"}).job.part.working_directory(), "/abs");
+  EXPECT_EQ(Launch({"--wdir", "/abs", "x"}).job.part.programs(0).working_directory(), "/abs");
 }
 
 // A19
@@ -357,6 +357,66 @@ TEST_F(ParseTest, TheHelpShowsTheGroupsInOrder) {
     EXPECT_GT(next, at);
     at = next;
   }
+}
+
+TEST_F(ParseTest, SeveralProgramsAreOneJob) {
+  surroundings_.environment = {"HERE=1", "SECRET=s", "DTRAIN_EXPORT=ALL=1"};
+  const LaunchOptions options =
+      Launch({"-np", "2", "-x", "A=1", "--gpus-per-rank", "0", "ps", "x", ":", "-np", "4", "-x",
+              "B=2", "--wdir", "/data", "--gpus-per-rank=2", "train", "-np", "9"});
+  const plan::PlanOptions& plan = options.job.plan;
+  EXPECT_EQ(plan.ranks, 6u);
+  EXPECT_EQ(plan.gpus_per_rank, 2u);
+  ASSERT_EQ(plan.programs.size(), 2u);
+  EXPECT_EQ(plan.programs[0].ranks, 2u);
+  EXPECT_EQ(plan.programs[0].gpus_per_rank, 0u);
+  EXPECT_EQ(plan.programs[1].gpus_per_rank, 2u);
+  const v1::JobPart& part = options.job.part;
+  ASSERT_EQ(part.programs_size(), 2);
+  EXPECT_EQ(part.programs(0).working_directory(), "/home/me/here");
+  EXPECT_EQ(part.programs(1).working_directory(), "/data");
+  EXPECT_THAT(part.programs(1).argv(), testing::ElementsAre("train", "-np", "9"));
+  ASSERT_EQ(part.programs(0).env_size(), 1);
+  EXPECT_EQ(part.programs(0).env(0).name(), "A");
+  ASSERT_EQ(part.programs(1).env_size(), 1);
+  EXPECT_EQ(part.programs(1).env(0).name(), "B");
+  EXPECT_THAT(part.programs(1).explicit_env(), testing::ElementsAre("B"));
+  EXPECT_THAT(part.explicit_env(), testing::ElementsAre("ALL"));
+}
+
+TEST_F(ParseTest, ProgramsMayHaveHostsOfTheirOwn) {
+  const LaunchOptions options =
+      Launch({"-H", "a:2", "-np", "1", "x", ":", "-np", "2", "-H", "b,c:3", "y"});
+  EXPECT_EQ(options.host_list, "a:2,b,c:3");
+  EXPECT_THAT(options.job.plan.programs[0].hosts, testing::ElementsAre("a"));
+  EXPECT_THAT(options.job.plan.programs[1].hosts, testing::ElementsAre("b", "c"));
+  EXPECT_TRUE(Launch({"-H", "a,b", "-np", "1", "x", ":", "-np", "2", "y"})
+                  .job.plan.programs[0]
+                  .hosts.empty());
+  EXPECT_THAT(Error({"-np", "1", "x", ":", "-np", "2", "-H", "b", "y"}),
+              HasSubstr("give its hosts as well"));
+}
+
+TEST_F(ParseTest, ProgramsWithoutWhatTheyNeedAreRejected) {
+  EXPECT_THAT(Error({"x", ":", "-np", "2", "y"}), HasSubstr("program 1: give the ranks"));
+  EXPECT_THAT(Error({"-np", "1", "x", ":", "y"}), HasSubstr("program 2: give the ranks"));
+  EXPECT_THAT(Error({"-np", "1", "x", ":", "-np", "2"}), HasSubstr("program 2: no command"));
+  EXPECT_THAT(Error({"-np", "-1", "x", ":", "-np", "2", "y"}), HasSubstr("negative"));
+  EXPECT_THAT(Error({"-np", "1", "x", ":", "-np", "0", "y"}), HasSubstr("program 2: --np"));
+  EXPECT_THAT(Error({"-np", "1", "x", ":", "-np", "1", "--lease", "3", "y"}),
+              HasSubstr("before the first program"));
+  EXPECT_THAT(Error({"-np", "1000000", "x", ":", "-np", "1000000", "y"}),
+              HasSubstr("2000000 ranks"));
+}
+
+TEST_F(ParseTest, RanksPerNodeMayBeCountedThere) {
+  EXPECT_EQ(Launch({"--ppn", "gpu", "x"}).job.plan.per_node, plan::PerNode::kGpus);
+  EXPECT_EQ(Launch({"--nproc-per-node=auto", "x"}).job.plan.per_node, plan::PerNode::kAuto);
+  const plan::PlanOptions last = Launch({"--ppn", "cpu", "--ppn", "3", "x"}).job.plan;
+  EXPECT_FALSE(last.per_node);
+  EXPECT_EQ(last.ranks_per_node, 3u);
+  EXPECT_THAT(Error({"--ppn", "xpu", "x"}), HasSubstr("gpu, cpu or auto"));
+  EXPECT_THAT(Error({"--ppn", "gpu", "--map-by", "ppr:2:node", "x"}), HasSubstr("contradict"));
 }
 
 }  // namespace

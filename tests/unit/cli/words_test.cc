@@ -37,10 +37,11 @@ TEST(WordsTest, OneFlagHasManySpellings) {
   EXPECT_EQ(Split({"--oversubscribe=false"}).flags, (Strings{"--oversubscribe=false"}));
 }
 
-TEST(WordsTest, SeveralProgramsAreRejectedAndAColonIsAnArgumentBehindDashes) {
-  EXPECT_NE(Error({"-np", "1", "a", ":", "-np", "1", "b"}).find("several programs"),
-            std::string::npos);
-  EXPECT_NE(Error({"a", "x", ":", "b"}).find("several programs"), std::string::npos);
+TEST(WordsTest, AColonBeginsAnotherProgramUnlessDashesStandBefore) {
+  const Words two = Split({"-np", "1", "a", "x", ":", "-np", "1", "b"});
+  EXPECT_EQ(two.command, (Strings{"a", "x"}));
+  EXPECT_EQ(two.further, (Strings{"-np", "1", "b"}));
+  EXPECT_EQ(Split({"a", ":", "b", ":", "c"}).further, (Strings{"b", ":", "c"}));
   EXPECT_EQ(Split({"--", "a", ":", "b"}).command, (Strings{"a", ":", "b"}));
   EXPECT_EQ(Split({"sh", "-c", ":"}).command, (Strings{"sh", "-c", ":"}));
   EXPECT_EQ(Split({":", "x"}).command, (Strings{":", "x"}));

@@ -73,13 +73,13 @@ TEST_F(HappyPathTest, GoesThroughAllStatesAndFinishesOnce) {
 }
 
 TEST_F(HappyPathTest, EveryNodeGetsItsPart) {
-  options_.part.add_argv("prog");
+  options_.part.add_programs()->add_argv("prog");
   options_.stdin_rank = "1";
   Make(2);
   RunUntil(State::kStarting);
   const v1::JobPart part = PartOf(1);
   EXPECT_EQ(part.job_id(), "j1");
-  EXPECT_EQ(part.argv(0), "prog");
+  EXPECT_EQ(part.programs(0).argv(0), "prog");
   EXPECT_EQ(part.node_rank(), 1u);
   EXPECT_EQ(part.node_count(), 2u);
   EXPECT_EQ(part.world_size(), 4u);

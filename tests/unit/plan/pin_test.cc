@@ -291,5 +291,20 @@ TEST_F(PinTest, TheTableShowsWhatEachRankGets) {
   EXPECT_THAT(FormatRankTable(*PlanAll()), HasSubstr("1/2    GPU-2  2-3"));
 }
 
+TEST_F(PinTest, EachProgramHasGpusOfItsOwn) {
+  AddHost("a", 4);
+  AddGpus(4);
+  options_.programs = {{1, 0, {}}, {1, 1, {}}, {1, 2, {}}};
+  options_.ranks = 3;
+  options_.gpu_bind = GpuBind::kRank;
+  const auto plan = PlanAll();
+  EXPECT_THAT(Gpus(plan, 0), testing::IsEmpty());
+  EXPECT_TRUE(plan->nodes[0].workers[0].set_visible_gpus());
+  EXPECT_EQ(Gpus(plan, 1), std::vector<std::string>{"GPU-1"});
+  EXPECT_EQ(Gpus(plan, 2), (std::vector<std::string>{"GPU-2", "GPU-3"}));
+  options_.programs[2].gpus_per_rank = 4;
+  EXPECT_THAT(Message(PlanAll()), HasSubstr("3 ranks need 5 GPUs, but 4 can be used"));
+}
+
 }  // namespace
 }  // namespace dtrain::plan

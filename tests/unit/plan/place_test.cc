@@ -320,5 +320,65 @@ TEST_F(PlaceTest, AnyPlanThatIsMadeHoldsItsPromises) {
   }
 }
 
+TEST_F(PlaceTest, ProgramsFollowEachOther) {
+  AddHost("a", 2);
+  AddHost("b", 4);
+  options_.programs = {{1, 1, {}}, {4, 1, {}}};
+  options_.ranks = 5;
+  const auto plan = PlaceAll();
+  EXPECT_EQ(Ranks(plan), "a0 a1 b2 b3 b4");
+  EXPECT_EQ(plan->nodes[0].workers[0].program(), 0u);
+  EXPECT_EQ(plan->nodes[0].workers[1].program(), 1u);
+  EXPECT_EQ(plan->nodes[1].workers[2].program(), 1u);
+  options_.map_by = MapBy::kNode;
+  EXPECT_EQ(Ranks(PlaceAll()), "a0 a1 b2 b3 b4");
+  options_.programs[1].ranks = 6;
+  options_.ranks = 7;
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("program 2: -np 6 needs 1 more"));
+  options_.oversubscribe = true;
+  EXPECT_EQ(PlaceAll()->world_size, 7u);
+}
+
+TEST_F(PlaceTest, AProgramStaysOnItsHosts) {
+  AddHost("a", 2);
+  AddHost("b", 2);
+  options_.programs = {{2, 1, {"b"}}, {1, 1, {"a"}}};
+  options_.ranks = 3;
+  EXPECT_EQ(Ranks(PlaceAll()), "a2 b0 b1");
+  options_.programs[0].ranks = 3;
+  options_.ranks = 4;
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("program 1: -np 3 needs 1 more"));
+  options_.oversubscribe = true;
+  EXPECT_EQ(Ranks(PlaceAll()), "a3 b0 b1 b2");
+  options_.programs[0].hosts = {"c"};
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("--hosts c: it is not among"));
+}
+
+TEST_F(PlaceTest, RanksPerNodeAreCountedOnEach) {
+  AddHost("a");
+  AddGpus(4);
+  AddHost("b");
+  options_.per_node = PerNode::kAuto;
+  EXPECT_EQ(Ranks(PlaceAll()), "a0 a1 a2 a3 b4 b5 b6 b7 b8 b9 b10 b11");
+  options_.per_node = PerNode::kCores;
+  EXPECT_EQ(PlaceAll()->world_size, 16u);
+  options_.per_node = PerNode::kGpus;
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("b: --ppn gpu is one rank for each GPU"));
+  hosts_.entries.pop_back();
+  inventories_.pop_back();
+  EXPECT_EQ(PlaceAll()->world_size, 4u);
+  options_.gpus_per_rank = 2;
+  EXPECT_EQ(PlaceAll()->world_size, 2u);
+  EXPECT_FALSE(NeedsNoInventory(hosts_, options_));
+}
+
+TEST_F(PlaceTest, CoresAreNoLimitWhereALauncherKnewNone) {
+  AddHost("a");
+  options_.ranks_per_node = 20;
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("8 slots"));
+  options_.cores_are_no_limit = true;
+  EXPECT_EQ(PlaceAll()->world_size, 20u);
+}
+
 }  // namespace
 }  // namespace dtrain::plan

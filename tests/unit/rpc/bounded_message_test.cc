@@ -39,7 +39,7 @@ TEST(ParsedSizeTest, IsAboutWhatAMessageOccupies) {
   for (int i = 0; i < 1000; ++i) {
     part.add_workers()->add_gpu_uuids(std::string(100, 'x'));
     part.mutable_workers(i)->add_own_gpus(7);
-    part.add_argv("word");
+    part.add_programs()->add_argv("word");
   }
   const auto size = Size(request.SerializeAsString());
   ASSERT_TRUE(size.ok()) << size.status();

@@ -16,7 +16,7 @@ v1::ShepherdRequest Start() {
   part.set_node_rank(1);
   part.set_node_count(2);
   part.set_world_size(4);
-  part.add_argv("python");
+  part.add_programs()->add_argv("python");
   for (uint32_t rank = 2; rank < 4; ++rank) {
     v1::WorkerSpec& worker = *part.add_workers();
     worker.set_rank(rank);

@@ -24,6 +24,7 @@ class WorkerEnvTest : public ::testing::Test {
  protected:
   WorkerEnvTest() {
     part_.set_job_id("job1");
+    part_.add_programs();
     part_.set_attempt(0);
     part_.set_node_rank(1);
     part_.set_node_count(2);
@@ -357,7 +358,7 @@ TEST_F(WorkerEnvTest, ValuesAreByteExact) {
 
 TEST_F(WorkerEnvTest, TheWorkingDirectoryIsPwd) {
   EXPECT_THAT(Build(), Not(Contains(Key("PWD"))));
-  part_.set_working_directory("/data");
+  part_.mutable_programs(0)->set_working_directory("/data");
   EXPECT_EQ(Build()["PWD"], "/data");
 }
 
@@ -372,6 +373,23 @@ TEST(EnvNamesTest, PrefixesMatchOnlyWhereListed) {
   EXPECT_FALSE(IsScrubbed("SLURM_JOB_NODELIST"));
   EXPECT_FALSE(IsScrubbed("RANKS"));
   EXPECT_FALSE(IsScrubbed("OMPI_MCA_btl"));
+}
+
+TEST_F(WorkerEnvTest, ProgramsHaveTheirOwnOnTop) {
+  v1::Program& second = *part_.add_programs();
+  v1::EnvVar& mine = *second.add_env();
+  mine.set_name("MINE");
+  mine.set_value("2");
+  v1::EnvVar& rank = *second.add_env();
+  rank.set_name("RANK");
+  rank.set_value("x");
+  second.add_explicit_env("MINE");
+  second.add_explicit_env("RANK");
+  part_.mutable_workers(1)->set_program(1);
+  EXPECT_EQ(Build(0).count("MINE"), 0u);
+  EXPECT_NE(Build(0)["RANK"], "x");
+  EXPECT_EQ(Build(1)["MINE"], "2");
+  EXPECT_EQ(Build(1)["RANK"], "x");
 }
 
 }  // namespace
