@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/loop/loop.h"
@@ -18,6 +20,7 @@
 #include "common/os/scheduling.h"
 #include "launcher/bench/bench.h"
 #include "launcher/cli/options.h"
+#include "launcher/faces/face.h"
 #include "launcher/plan/plan.h"
 #include "launcher/reference/reference.h"
 #include "launcher/runner.h"
@@ -59,8 +62,13 @@ int PrintPlan(const dtrain::cli::LaunchOptions& options) {
   return dtrain::kExitOk;
 }
 
-int Launch(dtrain::cli::LaunchOptions options) {
+// `translation`: of another launcher's command line; null: it was our own.
+int Launch(dtrain::cli::LaunchOptions options, const dtrain::faces::Translation* translation) {
+  if (translation != nullptr) dtrain::faces::BeforeHosts(*translation, options);
   absl::Status loaded = dtrain::cli::LoadHosts(options, dtrain::cli::ProcessSurroundings());
+  if (loaded.ok() && translation != nullptr) {
+    loaded = dtrain::faces::AfterHosts(*translation, options);
+  }
   if (!loaded.ok()) return UsageError(loaded);
   absl::Status numbers = dtrain::plan::CheckNumbers(options.hosts, options.job.plan);
   if (!numbers.ok()) return UsageError(numbers);
@@ -78,6 +86,33 @@ int Bench(const std::vector<std::string>& args) {
   return dtrain::bench::Run(*options, dtrain::cli::ProcessSurroundings().environment);
 }
 
+int LaunchAs(const dtrain::faces::Face& face, const std::vector<std::string>& args) {
+  if (dtrain::faces::WantsHelp(face, args)) {
+    std::fputs(dtrain::cli::FormatHelp(dtrain::faces::PageOf(face)).c_str(), stdout);
+    return dtrain::kExitOk;
+  }
+  const dtrain::cli::Surroundings surroundings = dtrain::cli::ProcessSurroundings();
+  const auto translation = face.translate(args, surroundings);
+  if (!translation.ok()) {
+    const std::string name(face.name);
+    return UsageError(absl::InvalidArgumentError(absl::StrCat(
+        name, ": ", translation.status().message(), "\nSee dtrain ", name, " --help")));
+  }
+  auto command =
+      dtrain::cli::ParseCommandLine(dtrain::faces::LaunchWords(*translation), surroundings);
+  if (!command.ok()) return UsageError(command.status());
+  return Launch(std::move(command->launch), &*translation);
+}
+
+// A link to us of another launcher's name is that launcher.
+const dtrain::faces::Face* FaceOf(absl::string_view program, std::vector<std::string>& args) {
+  const dtrain::faces::Face* face = dtrain::faces::Find(program.substr(program.rfind('/') + 1));
+  if (face != nullptr || args.empty()) return face;
+  face = dtrain::faces::Find(args[0]);
+  if (face != nullptr) args.erase(args.begin());
+  return face;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -86,7 +121,10 @@ int main(int argc, char** argv) {
   dtrain::log::Init("dtrain", std::getenv("DTRAIN_DEBUG") != nullptr
                                   ? dtrain::log::Level::kDebug
                                   : dtrain::log::Level::kWarning);
-  const std::vector<std::string> args(argv + 1, argv + argc);
+  std::vector<std::string> args(argv + 1, argv + argc);
+  if (const dtrain::faces::Face* face = FaceOf(argv[0], args); face != nullptr) {
+    dtrain::os::Leave(LaunchAs(*face, args));
+  }
   if (!args.empty() && args[0] == "bench") {
     return Bench(std::vector<std::string>(args.begin() + 1, args.end()));
   }
@@ -106,7 +144,7 @@ int main(int argc, char** argv) {
       std::printf("dtrain %s\n", DTRAIN_VERSION);
       return dtrain::kExitOk;
     case Command::Kind::kLaunch:
-      dtrain::os::Leave(Launch(std::move(command->launch)));
+      dtrain::os::Leave(Launch(std::move(command->launch), nullptr));
   }
   return dtrain::kExitUsage;
 }

@@ -11,6 +11,7 @@ Page GeneralPage() {
   page.list_title = "Commands";
   page.list = {
       {"launch", "start a job and wait for it to finish"},
+      {"torchrun", "launch, with the command line of torchrun"},
       {"ps", "list running jobs"},
       {"status", "show a job and its ranks"},
       {"top", "like status, refreshed every second"},

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "launcher/bench/flags.h"
 #include "launcher/cli/help.h"
+#include "launcher/faces/face.h"
 #include "launcher/status/command_options.h"
 
 namespace dtrain::reference {
@@ -69,6 +70,7 @@ cli::Page PageOf(const std::string& word) {
   if (word == "completion") return CompletionPage();
   if (word == "man") return ManPage();
   if (word == "version") return VersionPage();
+  if (const faces::Face* face = faces::Find(word); face != nullptr) return faces::PageOf(*face);
   return status::PageOf(word);
 }
 

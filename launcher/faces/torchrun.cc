@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// torchrun, as of PyTorch 1.13 to 2.9 (torch/distributed/run.py).
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/base/text.h"
+#include "launcher/faces/face.h"
+#include "launcher/hosts/hostfile.h"
+
+namespace dtrain::faces {
+namespace {
+
+using Becomes = FaceFlag::Becomes;
+
+constexpr absl::string_view kRendezvous = "dtrain finds the address and the port itself";
+constexpr absl::string_view kPlugin = "it names a plug-in of torchrun's";
+
+const std::vector<FaceFlag>& TorchrunFlags() {
+  static const auto* flags = new std::vector<FaceFlag>{
+      {"--nnodes", "N|MIN:MAX", Becomes::kOwn, "",
+       "number of nodes, the first of the host list; MIN:MAX: as many as it has, up to MAX"},
+      {"--nproc-per-node", "N|gpu|cpu|auto", Becomes::kFlag, "--ppn",
+       "ranks per node, default 1; counted on each node"},
+      {"--standalone", "", Becomes::kOwn, "", "this machine only"},
+      {"--module,-m", "", Becomes::kOwn, "", "the script is a module: python3 -u -m MODULE"},
+      {"--no-python", "", Becomes::kOwn, "", "the script is a program: run as it is"},
+      {"--run-path", "", Becomes::kOwn, "", "run as a script"},
+      {"--role", "NAME", Becomes::kVariable, "ROLE_NAME"},
+      {"--rdzv-id", "ID", Becomes::kVariable, "TORCHELASTIC_RUN_ID"},
+      {"--rdzv-backend", "NAME", Becomes::kIgnored, kRendezvous},
+      {"--rdzv-endpoint", "HOST:PORT", Becomes::kIgnored, kRendezvous},
+      {"--rdzv-conf", "K=V,...", Becomes::kOwn, "",
+       "join_timeout is --start-timeout; the others are ignored"},
+      {"--master-addr", "ADDRESS", Becomes::kIgnored, kRendezvous},
+      {"--master-port", "PORT", Becomes::kIgnored, kRendezvous},
+      {"--local-addr", "ADDRESS", Becomes::kIgnored, kRendezvous},
+      {"--node-rank", "N", Becomes::kOwn, "", "0 only: one command starts all nodes"},
+      {"--max-restarts", "N", Becomes::kOwn, "", "0 only: workers are not restarted"},
+      {"--monitor-interval", "S", Becomes::kIgnored, ""},
+      {"--start-method", "HOW", Becomes::kIgnored, ""},
+      {"--event-log-handler", "NAME", Becomes::kIgnored, kPlugin},
+      {"--logs-specs", "NAME", Becomes::kRejected, kPlugin},
+      {"--log-dir", "DIR", Becomes::kOwn, "",
+       "files DIR/RUN_ID/attempt_0/RANK/{stdout,stderr}.log, on this machine"},
+      {"--redirects,-r", "WHAT", Becomes::kOwn, "",
+       "output that goes to files only: 0 none, 1 stdout, 2 stderr, 3 both, or 0:3,1:2"},
+      {"--tee,-t", "WHAT", Becomes::kOwn, "",
+       "output that goes to files and, tagged, to the terminal"},
+      {"--local-ranks-filter", "N,N", Becomes::kOwn, "",
+       "local ranks whose output the terminal gets"},
+      {"--numa-binding", "HOW", Becomes::kOwn, "",
+       "node or socket: --bind numa; exclusive or core-complex: --bind core"},
+      {"--signals-to-handle", "LIST", Becomes::kIgnored, ""},
+      {"--shutdown-timeout", "S", Becomes::kFlag, "--grace"},
+      {"--virtual-local-rank", "", Becomes::kOwn, "",
+       "LOCAL_RANK is 0 everywhere, and each rank sees its own GPU only"},
+  };
+  return *flags;
+}
+
+// PET_NPROC_PER_NODE=8, where the command line does not say it.
+void AddVariables(const cli::Surroundings& surroundings, FaceWords& words) {
+  std::vector<Mention> given;
+  for (const FaceFlag& flag : TorchrunFlags()) {
+    const std::string name(NameOf(flag));
+    const std::string variable =
+        absl::StrCat("PET_", absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
+    const std::string value = Variable(surroundings, variable);
+    const bool said = std::any_of(words.mentions.begin(), words.mentions.end(),
+                                  [&](const Mention& each) { return each.flag == &flag; });
+    if (value.empty() || said) continue;
+    if (flag.values.empty() && value == "0") continue;
+    Mention mention{&flag, variable, {}};
+    if (!flag.values.empty()) mention.values.push_back(value);
+    given.push_back(std::move(mention));
+  }
+  words.mentions.insert(words.mentions.begin(), given.begin(), given.end());
+}
+
+absl::Status BadValue(absl::string_view flag, absl::string_view value, absl::string_view wanted) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": \"", Escape(value, 60), "\" is not ", wanted));
+}
+
+absl::Status ChooseNodes(LineBuilder& line, Translation& out) {
+  const bool given = line.HasOurs("hostfile") || line.HasOurs("hosts");
+  const std::string text = line.Value("nnodes");
+  if (text.empty()) {
+    // As torchrun has it, unless hosts are named on this very line.
+    out.this_machine = !given;
+    return absl::OkStatus();
+  }
+  const std::vector<std::string> ends = absl::StrSplit(text, ':');
+  uint32_t fewest = 0, most = 0;
+  if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &fewest) ||
+      !absl::SimpleAtoi(ends.back(), &most) || fewest == 0 || most < fewest ||
+      most > hosts::kMaxHosts) {
+    return BadValue("--nnodes", text, "a number of nodes or MIN:MAX");
+  }
+  if (most == 1 && !given) {
+    out.this_machine = true;
+    return absl::OkStatus();
+  }
+  out.needs_hosts = fewest > 1;
+  out.fewest_nodes = fewest;
+  out.most_nodes = most;
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlace(LineBuilder& line, Translation& out) {
+  if (line.Has("standalone")) {
+    if (out.most_nodes.value_or(1) > 1) {
+      return absl::InvalidArgumentError("--standalone is one node; leave out --nnodes");
+    }
+    out.this_machine = true;
+    out.needs_hosts = false;
+    out.most_nodes.reset();
+    out.fewest_nodes.reset();
+  }
+  uint32_t rank = 0;
+  const std::string node_rank = line.Value("node-rank", "0");
+  if (!absl::SimpleAtoi(node_rank, &rank)) return BadValue("--node-rank", node_rank, "a number");
+  if (rank > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--node-rank ", rank, ": dtrain starts all nodes of a job from one command; run this line ",
+        "once, without --node-rank, and with --hostfile or --hosts"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeRest(LineBuilder& line, Translation& out) {
+  uint32_t restarts = 0;
+  const std::string max_restarts = line.Value("max-restarts", "0");
+  if (!absl::SimpleAtoi(max_restarts, &restarts)) {
+    return BadValue("--max-restarts", max_restarts, "a number");
+  }
+  if (restarts > 0) {
+    line.Note(
+        "--max-restarts ignored: dtrain does not restart workers, and the job ends when one "
+        "fails");
+  }
+  const std::string conf = line.Value("rdzv-conf");
+  for (absl::string_view pair : absl::StrSplit(conf, ',', absl::SkipWhitespace())) {
+    const std::vector<std::string> both = absl::StrSplit(pair, absl::MaxSplits('=', 1));
+    if (both.size() != 2) return BadValue("--rdzv-conf", conf, "KEY=VALUE,...");
+    if (absl::StripAsciiWhitespace(both[0]) == "join_timeout") {
+      line.Flag("--start-timeout", absl::StripAsciiWhitespace(both[1]));
+    }
+  }
+  if (const std::string how = line.Value("numa-binding"); !how.empty()) {
+    const bool numa = how == "node" || how == "socket";
+    if (!numa && how != "exclusive" && how != "core-complex") {
+      return BadValue("--numa-binding", how, "node, socket, exclusive or core-complex");
+    }
+    line.Flag("--bind", numa ? "numa" : "core");
+  }
+  if (line.Has("virtual-local-rank")) {
+    line.Flag("--gpu-bind", "rank");
+    line.Export("LOCAL_RANK", "0");
+  }
+  if (!line.Has("nproc-per-node")) line.Flag("--ppn", "1");
+  out.cores_are_no_limit = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Translation> TranslateTorchrun(const std::vector<std::string>& args,
+                                              const cli::Surroundings& surroundings) {
+  absl::StatusOr<FaceWords> words = SplitFace(TorchrunFlags(), kTorchrun.spelling, args);
+  if (!words.ok()) return words.status();
+  AddVariables(surroundings, *words);
+  Translation out;
+  LineBuilder line(out);
+  absl::Status status = line.Take(*words);
+  if (status.ok()) status = ChooseNodes(line, out);
+  if (status.ok()) status = CheckPlace(line, out);
+  if (status.ok()) status = TakeRest(line, out);
+  if (!status.ok()) return status;
+  auto command =
+      PythonCommand(line.line().command, line.Has("module"), line.Has("no-python"), surroundings);
+  if (!command.ok()) return command.status();
+  line.line().command = WithLocalRank(*command, "${local_rank}");
+  out.programs.push_back(std::move(line.line()));
+  return out;
+}
+
+}  // namespace
+
+const Face kTorchrun = {
+    .name = "torchrun",
+    .usage = "torchrun [FLAGS] [--] SCRIPT [ARGUMENTS...]",
+    .text = "Starts a job as torchrun would, on all its nodes, from one command.\n",
+    .flags = TorchrunFlags,
+    .spelling = {.one_dash = false, .abbreviations = true},
+    .translate = TranslateTorchrun,
+};
+
+}  // namespace dtrain::faces
