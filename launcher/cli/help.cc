@@ -12,6 +12,9 @@ Page GeneralPage() {
   page.list = {
       {"launch", "start a job and wait for it to finish"},
       {"torchrun", "launch, with the command line of torchrun"},
+      {"mpirun", "launch, with the command line of mpirun"},
+      {"mpiexec", "the same"},
+      {"deepspeed", "launch, with the command line of DeepSpeed's launcher"},
       {"ps", "list running jobs"},
       {"status", "show a job and its ranks"},
       {"top", "like status, refreshed every second"},

@@ -29,7 +29,8 @@ std::string Summary(const FaceFlag& flag) {
 }  // namespace
 
 const std::vector<const Face*>& Faces() {
-  static const auto* faces = new std::vector<const Face*>{&kTorchrun};
+  static const auto* faces =
+      new std::vector<const Face*>{&kTorchrun, &kMpirun, &kMpiexec, &kDeepspeed};
   return *faces;
 }
 

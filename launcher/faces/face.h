@@ -27,6 +27,8 @@ struct Face {
 };
 
 extern const Face kTorchrun;
+extern const Face kMpirun, kMpiexec;
+extern const Face kDeepspeed;
 
 // All of them, as the help lists them.
 const std::vector<const Face*>& Faces();

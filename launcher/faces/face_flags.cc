@@ -75,8 +75,7 @@ class Reader {
         if (spelling_.one_dash && absl::StartsWith(name, "--") && name.substr(1) == spelled) {
           return &flag;
         }
-        if (spelling_.one_dash && name.size() > 2 && name[1] != '-' &&
-            absl::StrCat("-", name) == spelled) {
+        if (spelling_.one_dash && name[1] != '-' && absl::StrCat("-", name) == spelled) {
           return &flag;
         }
       }

@@ -170,6 +170,13 @@ std::vector<std::string> WithLocalRank(const std::vector<std::string>& command,
   return {"/bin/sh", "-c", absl::StrCat("exec ", absl::StrJoin(words, " "))};
 }
 
+bool IsSet(const cli::Surroundings& surroundings, absl::string_view name) {
+  const std::vector<std::string>& all = surroundings.environment;
+  return std::any_of(all.begin(), all.end(), [&](const std::string& entry) {
+    return absl::StartsWith(entry, absl::StrCat(name, "="));
+  });
+}
+
 std::string Variable(const cli::Surroundings& surroundings, absl::string_view name) {
   for (const std::string& entry : surroundings.environment) {
     if (absl::StartsWith(entry, name) && entry.size() > name.size() && entry[name.size()] == '=') {

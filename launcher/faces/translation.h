@@ -77,6 +77,8 @@ std::vector<std::string> WithLocalRank(const std::vector<std::string>& command,
 // The variable's value in the launcher's own environment; empty: it has none.
 std::string Variable(const cli::Surroundings& surroundings, absl::string_view name);
 
+bool IsSet(const cli::Surroundings& surroundings, absl::string_view name);
+
 // Words of "python3 -u SCRIPT ...": `module` for -m, `plain` for a program that is its own.
 absl::StatusOr<std::vector<std::string>> PythonCommand(const std::vector<std::string>& command,
                                                        bool module, bool plain,

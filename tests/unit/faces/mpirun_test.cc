@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "launcher/faces/face.h"
+
+namespace dtrain::faces {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class MpirunTest : public ::testing::Test {
+ public:
+  absl::StatusOr<Translation> Translate(const std::vector<std::string>& args) {
+    return kMpirun.translate(args, surroundings_);
+  }
+  absl::StatusOr<Translation> Translate(const std::string& line) {
+    return Translate(std::vector<std::string>(absl::StrSplit(line, ' ', absl::SkipEmpty())));
+  }
+  // Without the words that every line has.
+  std::string Words(const std::string& line) {
+    const auto translation = Translate(line);
+    if (!translation.ok()) return std::string(translation.status().message());
+    return absl::StrJoin(LaunchWords(*translation), " ");
+  }
+
+  cli::Surroundings surroundings_;
+};
+
+TEST_F(MpirunTest, OneDashOrTwo) {
+  for (const char* np : {"-np 4", "--np 4", "-n 4", "-c 4", "--n 4", "--np=4", "-n4"}) {
+    EXPECT_EQ(Words(std::string(np) + " ./a -np 9"), "launch --np 4 --tag-output none -- ./a -np 9")
+        << np;
+  }
+  EXPECT_EQ(Words("-hostfile h --machinefile i ./a"),
+            "launch --hostfile h --hostfile i --tag-output none -- ./a");
+  EXPECT_EQ(Words("-f hosts -ppn 4 ./a"),
+            "launch --hostfile hosts --ppn 4 --tag-output none -- ./a");
+}
+
+TEST_F(MpirunTest, PlacesAndCores) {
+  EXPECT_EQ(Words("-np 64 -N 8 -H a:4,b a"),
+            "launch --np 64 --ppn 8 --hosts a:4,b --tag-output none -- a");
+  EXPECT_EQ(Words("-pernode a"), "launch --ppn 1 --tag-output none -- a");
+  EXPECT_EQ(Words("-bynode a"), "launch --map-by node --tag-output none -- a");
+  EXPECT_EQ(Words("--map-by ppr:2:node:PE=4,OVERSUBSCRIBE a"),
+            "launch --map-by ppr:2:node --oversubscribe --tag-output none -- a");
+  EXPECT_EQ(Words("--map-by node --bind-to socket a"),
+            "launch --map-by node --bind numa --tag-output none -- a");
+  EXPECT_EQ(Words("-bind-to none -map-by slot a"), "launch --bind none --tag-output none -- a");
+  EXPECT_EQ(Words("--bind-to core:overload-allowed a"),
+            "launch --bind core --tag-output none -- a");
+  EXPECT_THAT(Words("--map-by ppr:2:socket a"), HasSubstr("ppr:N:node is the only count"));
+  EXPECT_THAT(Words("--bind-to x a"), HasSubstr("is not none, hwthread"));
+  EXPECT_THAT(Translate("--map-by socket --rank-by slot a")->notes,
+              ElementsAre(HasSubstr("ranks are numbered"), HasSubstr("--map-by socket")));
+}
+
+TEST_F(MpirunTest, VariablesAndParameters) {
+  surroundings_.environment = {"LD_LIBRARY_PATH=/l", "PATH=/bin", "EMPTY="};
+  EXPECT_EQ(Words("-x A=1 -x PATH -x EMPTY -env B 2 -env C=3 -genvlist PATH,NONE a"),
+            "launch --export A=1 --export PATH --export EMPTY --export B=2 --export C=3 "
+            "--export PATH --tag-output none -- a");
+  EXPECT_THAT(Translate("-x NONE a")->notes, ElementsAre(HasSubstr("-x NONE ignored")));
+  EXPECT_EQ(Words("-mca pml ob1 --mca btl ^openib a"),
+            "launch --tag-output none --export OMPI_MCA_pml=ob1 --export OMPI_MCA_btl=^openib -- "
+            "a");
+  EXPECT_EQ(absl::StrJoin(LaunchWords(*Translate(
+                              std::vector<std::string>{"-mca", "plm_rsh_args", "-p 12345", "a"})),
+                          " "),
+            "launch --ssh-port 12345 --tag-output none --export OMPI_MCA_plm_rsh_args=-p 12345 -- "
+            "a");
+  EXPECT_THAT(Words("--mca plm_rsh_args -q a"), HasSubstr("only \"-p PORT\""));
+  EXPECT_EQ(Words("--mca btl_tcp_if_include eth1 a"),
+            "launch --net eth1 --tag-output none --export OMPI_MCA_btl_tcp_if_include=eth1 -- a");
+  EXPECT_THAT(Words("--mca pml"), HasSubstr("--mca needs more: --mca KEY VALUE"));
+}
+
+TEST_F(MpirunTest, SeveralProgramsAreOneJob) {
+  EXPECT_EQ(Words("-np 1 -x A=1 -mca btl tcp a 1 : -np 2 -wdir /d -genv G 1 b : -np 3 c"),
+            "launch --np 1 --export A=1 --tag-output none --export OMPI_MCA_btl=tcp --export G=1 "
+            "a 1 : --np 2 --wdir /d --export OMPI_MCA_btl=tcp --export G=1 b : --np 3 --export "
+            "OMPI_MCA_btl=tcp --export G=1 c");
+  EXPECT_THAT(Words("-np 1 a :"), HasSubstr("no program to run"));
+  EXPECT_THAT(Words(": -np 1 a"), HasSubstr("no program to run"));
+  EXPECT_THAT(Words(""), HasSubstr("no program to run"));
+}
+
+TEST_F(MpirunTest, Output) {
+  EXPECT_EQ(Words("--tag-output --timestamp-output -output-filename d --stdin all -q a"),
+            "launch --timestamps --stdin all --quiet --output d/1/rank.%R/%s --tag-output rank -- "
+            "a");
+  EXPECT_EQ(Words("-l a"), "launch --tag-output rank -- a");
+  EXPECT_EQ(Words("--timeout 60 --report-bindings --do-not-launch a"),
+            "launch --timeout 60 --verbose --dry-run --tag-output none -- a");
+}
+
+TEST_F(MpirunTest, WhatIsOpenMpisOwnIsAcceptedOrRefusedByName) {
+  const auto accepted =
+      Translate("--allow-run-as-root --prefix /opt/ompi --leave-session-attached -personality x a");
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  EXPECT_THAT(accepted->notes, IsEmpty());
+  for (const char* flag : {"--preload-binary", "--enable-recovery", "--xterm", "--debug", "--dvm x",
+                           "--app f", "--ompi-server u", "--preload-files f"}) {
+    EXPECT_THAT(Words(std::string(flag) + " a"), HasSubstr("is not supported: ")) << flag;
+  }
+  EXPECT_THAT(Words("--hostfil x a"), HasSubstr("did you mean --hostfile?"));
+  EXPECT_EQ(Words("--lease 9s --oversubscribe a"),
+            "launch --lease 9s --oversubscribe --tag-output none -- a");
+}
+
+TEST_F(MpirunTest, MpiexecIsTheSame) {
+  EXPECT_EQ(Find("mpiexec")->name, "mpiexec");
+  EXPECT_TRUE(
+      kMpiexec.translate({"-n", "8", "--hostfile", "h", "python", "x.py"}, surroundings_).ok());
+}
+
+}  // namespace
+}  // namespace dtrain::faces
