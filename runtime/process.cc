@@ -40,13 +40,13 @@ MaybeError MayJoin(const Process& process) {
 }
 
 void SetPosition(Position& position, const Job& job) {
-  const Topology& place = job.topology();
+  const Places& places = job.places();
   position.rank = job.rank();
   position.size = job.size();
-  position.local_rank = place.local_rank;
-  position.local_size = place.local_size;
-  position.node_rank = place.node_rank;
-  position.nodes = place.nodes;
+  position.local_rank = places.local;
+  position.local_size = places.local_size();
+  position.node_rank = places.node;
+  position.nodes = places.node_count();
   position.backend = job.backend();
 }
 

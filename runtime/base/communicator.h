@@ -7,30 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/bootstrap.h"
 #include "runtime/base/collective.h"
 #include "runtime/base/result.h"
 
 namespace dtrain::runtime {
-
-using Deadline = std::chrono::steady_clock::time_point;
-
-// How the ranks of a group that have no connection yet tell each other something: the launcher's
-// table for the whole job, the parent communicator for a group made from it.
-class Bootstrap {
- public:
-  virtual ~Bootstrap() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  // Collective: gives `mine` (any bytes, up to a few KiB) and returns everybody's, by rank.
-  virtual Result<std::vector<std::string>> Exchange(const std::string& mine, Deadline deadline) = 0;
-  // The same for a rank that needs only what those in `from` give; the entries of others may be
-  // empty. A rank that nobody asks may give "", which costs nothing.
-  virtual Result<std::vector<std::string>> ExchangeSome(const std::string& mine,
-                                                        const std::vector<int>& /*from*/,
-                                                        Deadline deadline) {
-    return Exchange(mine, deadline);
-  }
-};
 
 // A rank that has said that it leaves the job, and how many calls of Run it has made.
 struct Leaver {

@@ -153,7 +153,6 @@ Result<Environment> ReadEnvironment(const dtrain_config& config, const Getter& g
   env.size = -1;
   if (MaybeError e = ReadInt(get, "PMI_RANK", 0, env.rank)) return *e;
   if (MaybeError e = ReadInt(get, "PMI_SIZE", 1, env.size)) return *e;
-  if (MaybeError e = ReadInt(get, "MPI_LOCALNRANKS", 1, env.local_size)) return *e;
   if (env.rank < 0 || env.size < 0 || env.rank >= env.size) {
     return Error{DTRAIN_ERROR_ENVIRONMENT,
                  "PMI_FD is set, but PMI_RANK and PMI_SIZE do not hold a rank and a larger size; "

@@ -18,7 +18,6 @@ struct Environment {
   int pmi_fd = -1;         // -1: no launcher, a job of one rank
   int rank = 0;            // 0 .. size - 1
   int size = 1;            // at least 1
-  int local_size = 0;      // workers on this node; 0 when the launcher did not say
   std::string address;     // DTRAIN_ADDRESS, or empty
   std::string interfaces;  // GLOO_SOCKET_IFNAME, or empty
   std::chrono::milliseconds init_timeout{std::chrono::seconds(300)};

@@ -5,7 +5,6 @@
 #include <array>
 #include <charconv>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 namespace dtrain::runtime {
@@ -74,9 +73,12 @@ MaybeError PmiBootstrap::Put(const std::string& mine, Deadline deadline) {
   return std::nullopt;
 }
 
-Result<std::string> PmiBootstrap::Get(int rank, const std::optional<std::string>& first,
-                                      Deadline deadline) {
+Result<Result<std::string>> PmiBootstrap::Get(int rank, const std::optional<std::string>& first,
+                                              Deadline deadline) {
   const std::string where = "rank " + std::to_string(rank) + "'s entry";
+  const auto unreadable = [&](const std::string& why) {
+    return Result<std::string>(Error{DTRAIN_ERROR_LAUNCHER, where + why});
+  };
   std::string whole;
   size_t wanted = 1;  // known once the first piece is here
   for (size_t piece = 0; whole.size() < wanted; ++piece) {
@@ -84,10 +86,9 @@ Result<std::string> PmiBootstrap::Get(int rank, const std::optional<std::string>
     if (piece > 0) value = pmi_.Get(Key(rank, piece), deadline);
     if (!value.ok()) return value.error();
     if (!*value || (**value).empty()) {
-      return Error{DTRAIN_ERROR_LAUNCHER,
-                   where +
-                       " is not in the launcher's table after the start-up barrier; does every "
-                       "rank of the job use this version of libdtrain?"};
+      return unreadable(
+          " is not in the launcher's table after the start-up barrier; does every "
+          "rank of the job use this version of libdtrain?");
     }
     whole += **value;
     if (piece > 0) continue;
@@ -95,57 +96,79 @@ Result<std::string> PmiBootstrap::Get(int rank, const std::optional<std::string>
     const auto [rest, error] = std::from_chars(whole.data(), whole.data() + whole.size(), length);
     if (error != std::errc() || rest == whole.data() + whole.size() || *rest != ':' ||
         length > kLongest) {
-      return Error{DTRAIN_ERROR_LAUNCHER, where + " is garbled: " + Printable(whole)};
+      return unreadable(" is garbled: " + Printable(whole));
     }
     wanted = static_cast<size_t>(rest - whole.data()) + 1 + length;
   }
   std::string bytes;
   if (whole.size() != wanted || !DecodeText(whole.substr(whole.find(':') + 1), bytes)) {
-    return Error{DTRAIN_ERROR_LAUNCHER, where + " is garbled: " + Printable(whole)};
+    return unreadable(" is garbled: " + Printable(whole));
   }
-  return bytes;
+  return Result<std::string>(std::move(bytes));
 }
 
-Result<std::vector<std::string>> PmiBootstrap::Exchange(const std::string& mine,
-                                                        Deadline deadline) {
-  if (MaybeError error = Put(mine, deadline)) return *error;
-  if (MaybeError error = pmi_.Barrier(deadline)) return *error;
-  std::vector<int> everybody(static_cast<size_t>(size_));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  return GetAll(mine, everybody, deadline);
+PmiBootstrap::PmiBootstrap(PmiClient& pmi, int rank, int size, int generation)
+    : pmi_(pmi), rank_(rank), size_(size), generation_(generation) {
+  SetNodes(std::vector<int>(static_cast<size_t>(size), 0));
 }
 
-Result<std::vector<std::string>> PmiBootstrap::ExchangeSome(const std::string& mine,
-                                                            const std::vector<int>& from,
-                                                            Deadline deadline) {
+void PmiBootstrap::SetNodes(const std::vector<int>& node_of_rank) {
+  places_ = PlacesOf(rank_, node_of_rank);
+}
+
+Result<std::vector<Result<std::string>>> PmiBootstrap::ExchangeSome(const std::string& mine,
+                                                                    const std::vector<int>& from,
+                                                                    Deadline deadline) {
   if (!mine.empty()) {
     if (MaybeError error = Put(mine, deadline)) return *error;
   }
   if (MaybeError error = pmi_.Barrier(deadline)) return *error;
-  return GetAll(mine, from, deadline);
-}
-
-Result<std::vector<std::string>> PmiBootstrap::GetAll(const std::string& mine,
-                                                      const std::vector<int>& from,
-                                                      Deadline deadline) {
-  std::vector<std::string> all(static_cast<size_t>(size_));
-  all[static_cast<size_t>(rank_)] = mine;
-  std::vector<int> others;
   std::vector<std::string> keys;
-  for (const int peer : from) {
-    if (peer == rank_) continue;
-    others.push_back(peer);
-    keys.push_back(Key(peer, 0));
-  }
+  for (const int peer : from) keys.push_back(Key(peer, 0));
   const auto firsts = pmi_.GetAll(keys, deadline);
   if (!firsts.ok()) return firsts.error();
-  for (size_t i = 0; i < others.size(); ++i) {
-    auto bytes = Get(others[i], (*firsts)[i], deadline);
+  std::vector<Result<std::string>> some;
+  for (size_t i = 0; i < from.size(); ++i) {
+    auto bytes = Get(from[i], (*firsts)[i], deadline);
     if (!bytes.ok()) return bytes.error();
-    all[static_cast<size_t>(others[i])] = std::move(*bytes);
+    some.push_back(std::move(*bytes));
   }
   ++exchanges_;
-  return all;
+  return some;
+}
+
+MaybeError PmiBootstrap::FoldSome(bool gives, const std::vector<int>& from, const Fold& fold,
+                                  Outcome& outcome, Deadline deadline) {
+  auto texts = ExchangeSome(gives ? EncodeOutcome(outcome) : "", from, deadline);
+  if (!texts.ok()) return texts.error();
+  if (from.empty()) return std::nullopt;
+  std::vector<Outcome> outcomes;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Result<std::string>& text = (*texts)[i];
+    if (text.ok()) outcomes.push_back(DecodeOutcome(from[i], *text));
+    if (!text.ok()) outcomes.push_back({from[i], text.error()});
+  }
+  outcome = FoldOutcomes(rank_, outcomes, fold);
+  return std::nullopt;
+}
+
+Result<std::string> PmiBootstrap::Combine(const Result<std::string>& mine, const Fold& fold,
+                                          Deadline deadline) {
+  const std::vector<int> nobody;
+  const bool leader = places_.leader();
+  Outcome outcome{rank_, mine};
+  MaybeError lost;
+  if (places_.largest() > 1) {
+    lost = FoldSome(true, leader ? places_.here() : nobody, fold, outcome, deadline);
+  }
+  if (!lost && places_.node_count() > 1) {
+    lost = FoldSome(leader, rank_ == 0 ? places_.leaders() : nobody, fold, outcome, deadline);
+  }
+  const Fold as_it_is = [](const auto& one) -> Result<std::string> { return one[0].bytes; };
+  if (!lost) lost = FoldSome(rank_ == 0, {0}, as_it_is, outcome, deadline);
+  if (!lost) return outcome.result;
+  // What is known here explains why others have not come.
+  return outcome.result.ok() ? *lost : outcome.result.error();
 }
 
 GroupBootstrap::GroupBootstrap(Communicator& parent, std::vector<int> members, uint64_t& runs)

@@ -71,23 +71,60 @@ std::vector<int> NodesByName(const std::vector<std::string>& name_of_rank) {
   return node_of_rank;
 }
 
-Topology PlaceOf(int rank, const std::vector<int>& node_of_rank) {
-  std::vector<int> seen;  // nodes, in the order of their first ranks
-  const int mine = node_of_rank[static_cast<size_t>(rank)];
-  Topology place;
-  place.local_size = 0;
-  for (size_t r = 0; r < node_of_rank.size(); ++r) {
-    const int node = node_of_rank[r];
-    if (node == mine) {
-      if (static_cast<int>(r) < rank) ++place.local_rank;
-      ++place.local_size;
+// Nodes in a row that follow each other and have as many ranks each are one block.
+std::string FormatProcessMapping(const std::vector<int>& node_of_rank) {
+  std::vector<Block> blocks;
+  for (size_t r = 0; r < node_of_rank.size();) {
+    const size_t first = r;
+    const int node = node_of_rank[first];
+    while (r < node_of_rank.size() && node_of_rank[r] == node) ++r;
+    const auto ranks = static_cast<int>(r - first);
+    if (!blocks.empty() && blocks.back().ranks_per_node == ranks &&
+        blocks.back().first_node + blocks.back().nodes == node) {
+      ++blocks.back().nodes;
+    } else {
+      blocks.push_back({node, 1, ranks});
     }
-    if (std::find(seen.begin(), seen.end(), node) != seen.end()) continue;
-    if (node == mine) place.node_rank = static_cast<int>(seen.size());
-    seen.push_back(node);
   }
-  place.nodes = static_cast<int>(seen.size());
-  return place;
+  std::string text = "(vector";
+  for (const Block& block : blocks) {
+    text += ",(" + std::to_string(block.first_node) + "," + std::to_string(block.nodes) + "," +
+            std::to_string(block.ranks_per_node) + ")";
+  }
+  return text + ")";
+}
+
+Places PlacesOf(int rank, const std::vector<int>& node_of_rank) {
+  Places places;
+  std::map<int, size_t> numbers;
+  for (size_t r = 0; r < node_of_rank.size(); ++r) {
+    const auto [found, added] = numbers.emplace(node_of_rank[r], places.nodes.size());
+    if (added) places.nodes.emplace_back();
+    auto& ranks = places.nodes[found->second];
+    if (static_cast<int>(r) == rank) {
+      places.node = static_cast<int>(found->second);
+      places.local = static_cast<int>(ranks.size());
+    }
+    ranks.push_back(static_cast<int>(r));
+  }
+  int before = 0;
+  for (const auto& ranks : places.nodes) {
+    places.before.push_back(before);
+    before += static_cast<int>(ranks.size());
+  }
+  return places;
+}
+
+std::vector<int> Places::leaders() const {
+  std::vector<int> first;
+  for (const auto& ranks : nodes) first.push_back(ranks[0]);
+  return first;
+}
+
+size_t Places::largest() const {
+  size_t most = 0;
+  for (const auto& ranks : nodes) most = std::max(most, ranks.size());
+  return most;
 }
 
 }  // namespace dtrain::runtime

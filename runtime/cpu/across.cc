@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/cpu/places.h"
+
 namespace dtrain::runtime {
 namespace {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "runtime/base/blocks.h"
+#include "runtime/boot/topology.h"
 #include "runtime/cpu/inputs.h"
 #include "runtime/cpu/meeting.h"
-#include "runtime/cpu/places.h"
 #include "runtime/cpu/work.h"
 #include "runtime/net/mesh.h"
 

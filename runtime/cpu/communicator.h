@@ -6,10 +6,11 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/communicator.h"
+#include "runtime/boot/topology.h"
 #include "runtime/cpu/across.h"
-#include "runtime/cpu/places.h"
 #include "runtime/cpu/within.h"
 #include "runtime/net/mesh.h"
 #include "runtime/shm/arena.h"
@@ -19,8 +20,8 @@
 namespace dtrain::runtime {
 
 struct CpuOptions {
-  // Ranks that give the same text share a node. Empty: told by host name and boot id.
-  std::string node;
+  // Of each rank of the group; the same on all of them.
+  std::vector<int> node_of_rank;
   // Numeric, to listen on for other nodes; only leaders of several nodes need it. Empty: the
   // host's first address that is not loopback.
   std::string address;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/cpu/across.h"
+#include "runtime/cpu/places.h"
 
 namespace dtrain::runtime {
 

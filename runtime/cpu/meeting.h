@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/cpu/places.h"
+#include "runtime/boot/topology.h"
 #include "runtime/cpu/work.h"
 #include "runtime/net/mesh.h"
 

@@ -12,9 +12,6 @@
 namespace dtrain::runtime {
 namespace {
 
-// Raised with every change of what ranks tell each other: other builds are refused by name.
-constexpr std::string_view kVersion = "dtrain-3";
-
 // The text up to the next newline, which is removed with it.
 std::string_view TakeLine(std::string_view& text) {
   const std::string_view line = text.substr(0, text.find('\n'));
@@ -47,22 +44,18 @@ std::string NameOf(const Group& group) {
 }  // namespace
 
 std::string EncodeHello(const Hello& hello) {
-  return std::string(kVersion) + "\n" + std::to_string(static_cast<int>(hello.wanted)) + "\n" +
-         Printable(hello.no_nccl) + "\n" + std::to_string(hello.fusion_threshold) + "\n" +
-         std::to_string(hello.cycle_us) + "\n" + Printable(hello.node);
+  return std::to_string(static_cast<int>(hello.wanted)) + "\n" + Printable(hello.no_nccl) + "\n" +
+         std::to_string(hello.fusion_threshold) + "\n" + std::to_string(hello.cycle_us);
 }
 
 bool DecodeHello(const std::string& text, Hello& hello) {
   std::string_view rest = text;
-  if (TakeLine(rest) != kVersion) return false;
   int wanted = 0;
   if (!ParseNumber(TakeLine(rest), wanted) || wanted < 0 || wanted > 2) return false;
   hello.wanted = static_cast<BackendChoice>(wanted);
   hello.no_nccl = Printable(TakeLine(rest));
   if (!ParseNumber(TakeLine(rest), hello.fusion_threshold)) return false;
-  if (!ParseNumber(TakeLine(rest), hello.cycle_us)) return false;
-  hello.node = Printable(rest);
-  return true;
+  return ParseNumber(rest, hello.cycle_us);
 }
 
 Result<bool> ChooseNccl(const std::vector<Hello>& hellos) {
@@ -97,15 +90,21 @@ std::string Backend::WhyNotNccl(BackendChoice wanted) {
   return NcclUsable(why_not) ? "" : why_not;
 }
 
-Result<std::unique_ptr<Communicator>> Backend::MakeCpu(Bootstrap& bootstrap, Deadline deadline) {
+Result<std::unique_ptr<Communicator>> Backend::MakeCpu(Bootstrap& bootstrap, const Group& group,
+                                                       Deadline deadline) {
   if (bootstrap.size() == 1) return std::unique_ptr<Communicator>();
-  auto made = CpuCommunicator::Make(bootstrap, cpu_, deadline);
+  CpuOptions options = cpu_;
+  options.node_of_rank.clear();
+  for (const int member : group.members) {
+    options.node_of_rank.push_back(cpu_.node_of_rank[static_cast<size_t>(member)]);
+  }
+  auto made = CpuCommunicator::Make(bootstrap, options, deadline);
   if (!made.ok()) return made.error();
   if (cpu_.arena == nullptr) cpu_.arena = (*made)->arena();
   return std::unique_ptr<Communicator>(std::move(*made));
 }
 
-Result<std::unique_ptr<DeviceCommunicator>> Backend::MakeDevice(Bootstrap& bootstrap,
+Result<std::unique_ptr<DeviceCommunicator>> Backend::MakeDevice(FullBootstrap& bootstrap,
                                                                 const Group& group,
                                                                 Deadline deadline) {
   NcclOptions options = nccl_;

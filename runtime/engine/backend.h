@@ -15,16 +15,15 @@
 
 namespace dtrain::runtime {
 
-// What a rank says about itself before anything is connected, so that all decide the same.
+// What a rank says about itself once the CPUs are connected, so that all decide the same.
 struct Hello {
   BackendChoice wanted = BackendChoice::kAuto;
   std::string no_nccl;  // why NCCL cannot be used here; empty: it can
   size_t fusion_threshold = 0;
   int64_t cycle_us = 0;
-  std::string node;  // tells machines apart
 };
 std::string EncodeHello(const Hello& hello);
-// False when `text` is not that of this version.
+// False when `text` is not such.
 bool DecodeHello(const std::string& text, Hello& hello);
 
 // Whether the job runs on NCCL; the same on every rank. Fails when some rank can use it and another
@@ -38,21 +37,22 @@ class Backend {
   // Why NCCL cannot be used in this process; empty when it can. Not asked for: not looked at.
   static std::string WhyNotNccl(BackendChoice wanted);
 
-  Backend(bool use_nccl, CpuOptions cpu, NcclOptions nccl, NcclCommunicator::OnFailure on_failure)
-      : use_nccl_(use_nccl),
-        cpu_(std::move(cpu)),
-        nccl_(std::move(nccl)),
-        on_failure_(std::move(on_failure)) {}
+  // `cpu` has the nodes of all ranks of the job.
+  Backend(CpuOptions cpu, NcclOptions nccl, NcclCommunicator::OnFailure on_failure)
+      : cpu_(std::move(cpu)), nccl_(std::move(nccl)), on_failure_(std::move(on_failure)) {}
 
+  // Once all know that they can: the job runs on NCCL. Else on the CPU.
+  void UseNccl() { use_nccl_ = true; }
   bool nccl() const { return use_nccl_; }
   const char* name() const { return use_nccl_ ? "nccl" : "cpu"; }
 
-  // Collective over the ranks of `bootstrap`; null for one alone. The job's own comes before its
-  // groups'.
-  Result<std::unique_ptr<Communicator>> MakeCpu(Bootstrap& bootstrap, Deadline deadline);
+  // Collective over the ranks of `bootstrap`, who are the members of `group`; null for one alone.
+  // The job's own comes before its groups'.
+  Result<std::unique_ptr<Communicator>> MakeCpu(Bootstrap& bootstrap, const Group& group,
+                                                Deadline deadline);
   // Likewise, for a group that has what MakeCpu made.
-  Result<std::unique_ptr<DeviceCommunicator>> MakeDevice(Bootstrap& bootstrap, const Group& group,
-                                                         Deadline deadline);
+  Result<std::unique_ptr<DeviceCommunicator>> MakeDevice(FullBootstrap& bootstrap,
+                                                         const Group& group, Deadline deadline);
 
   // Whether the job's communicator makes those of its groups. The same on every rank.
   bool Splits(const DeviceCommunicator& world) const;
@@ -64,7 +64,7 @@ class Backend {
   MaybeError Open(DeviceCommunicator& part);
 
  private:
-  const bool use_nccl_;
+  bool use_nccl_ = false;
   CpuOptions cpu_;  // with the arena, once the job's own communicator is made
   const NcclOptions nccl_;
   const NcclCommunicator::OnFailure on_failure_;

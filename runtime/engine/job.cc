@@ -31,6 +31,17 @@ std::string NodeIdentity() {
   return HostName() + " " + boot;
 }
 
+// From the names that all ranks have for their nodes to the numbers of the nodes.
+Result<std::string> NumberNodes(const std::vector<Contribution>& all) {
+  std::vector<std::string> names;
+  for (const Contribution& one : all) {
+    auto name = Unversioned(one.rank, one.bytes);
+    if (!name.ok()) return name.error();
+    names.push_back(std::move(*name));
+  }
+  return FormatProcessMapping(NodesByName(names));
+}
+
 Deadline After(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
 
 }  // namespace
@@ -82,82 +93,103 @@ MaybeError Job::Bootstrap() {
   }
   if (env_.size == 1) {
     SoloBootstrap alone;
-    return Meet(alone, std::vector<int>{0}, deadline);
+    return Meet(alone, {0}, deadline);
   }
-  auto mapping = launcher_.pmi->Get("PMI_process_mapping", deadline);
+  PmiBootstrap bootstrap(*launcher_.pmi, env_.rank, env_.size, launcher_.generation++);
+  auto nodes = FindNodes(bootstrap, deadline);
+  if (!nodes.ok()) return nodes.error();
+  bootstrap.SetNodes(*nodes);
+  return Meet(bootstrap, std::move(*nodes), deadline);
+}
+
+// The launcher knows best who shares a node; else all ranks go by what they say of themselves.
+Result<std::vector<int>> Job::FindNodes(PmiBootstrap& bootstrap, Deadline deadline) {
+  const auto mapping = launcher_.pmi->Get("PMI_process_mapping", deadline);
   if (!mapping.ok()) return mapping.error();
   std::optional<std::vector<int>> nodes;
   if (*mapping) nodes = ParseProcessMapping(**mapping, env_.size);
-  PmiBootstrap bootstrap(*launcher_.pmi, env_.rank, env_.size, launcher_.generation++);
-  return Meet(bootstrap, std::move(nodes), deadline);
+  if (nodes) return *nodes;
+  const auto numbers = bootstrap.Combine(Versioned(NodeIdentity()), NumberNodes, deadline);
+  if (!numbers.ok()) return numbers.error();
+  nodes = ParseProcessMapping(*numbers, env_.size);
+  if (nodes) return *nodes;
+  return Error{DTRAIN_ERROR_LAUNCHER,
+               "what rank 0 published about nodes cannot be read: " + Printable(*numbers)};
 }
 
-MaybeError Job::Meet(class Bootstrap& bootstrap, std::optional<std::vector<int>> nodes,
-                     Deadline deadline) {
-  std::string ip;
+MaybeError Job::Meet(class Bootstrap& bootstrap, std::vector<int> node_of_rank, Deadline deadline) {
+  places_ = PlacesOf(env_.rank, node_of_rank);
+  CpuOptions cpu;
   if (env_.size > 1) {
-    const bool all_local =
-        nodes ? PlaceOf(env_.rank, *nodes).nodes == 1 : env_.local_size == env_.size;
     auto host = ListInterfaceAddresses();
     if (!host.ok()) return host.error();
-    auto chosen = ChooseAddress(env_.address, env_.interfaces, all_local, *host);
+    auto chosen = ChooseAddress(env_.address, env_.interfaces, places_.node_count() == 1, *host);
     if (!chosen.ok()) return chosen.error();
-    ip = std::move(*chosen);
+    cpu.address = std::move(*chosen);
   }
   auto device = ReadNcclOptions([](const char* name) { return std::getenv(name); });
   if (!device.ok()) return device.error();
   const Hello mine{env_.backend, Backend::WhyNotNccl(env_.backend), env_.fusion_threshold,
-                   env_.cycle_time.count(), NodeIdentity()};
-  auto texts = bootstrap.Exchange(EncodeHello(mine), deadline);
-  if (!texts.ok()) return texts.error();
-  std::vector<Hello> hellos(texts->size());
-  std::vector<std::string> names;
-  for (size_t r = 0; r < texts->size(); ++r) {
-    if (!DecodeHello((*texts)[r], hellos[r])) {
-      return Error{
-          DTRAIN_ERROR_LAUNCHER,
-          "rank " + std::to_string(r) +
-              " does not speak as this version of libdtrain does: " + Printable((*texts)[r])};
-    }
-    names.push_back(hellos[r].node);
-  }
-  topology_ = PlaceOf(env_.rank, nodes ? *nodes : NodesByName(names));
-  auto nccl = ChooseNccl(hellos);
-  if (!nccl.ok()) return nccl.error();
-  queue_.SetFusion(hellos[0].fusion_threshold, std::chrono::microseconds(hellos[0].cycle_us));
-  CpuOptions cpu;
-  // The launcher knows best who shares a node; else all ranks go by what they said of themselves.
-  cpu.node = nodes ? "node " + std::to_string((*nodes)[static_cast<size_t>(env_.rank)]) : mine.node;
-  cpu.address = ip;
-  device->local_rank = topology_.local_rank;
-  device->node = cpu.node;
+                   env_.cycle_time.count()};
+  cpu.node_of_rank = std::move(node_of_rank);
+  device->local_rank = places_.local;
+  device->node = "node " + std::to_string(places_.node);
   device->fine_times = page_.has_timeline();
-  return Connect(bootstrap, *nccl, std::move(cpu), std::move(*device), deadline);
-}
-
-// What fails on a device, at any time, is the end of the job's collectives.
-MaybeError Job::Connect(class Bootstrap& bootstrap, bool nccl, CpuOptions cpu, NcclOptions device,
-                        Deadline deadline) {
-  // A GPU that hangs may keep what tells us for longer than the job lives.
+  // A GPU that hangs may keep what tells us for longer than the job lives. What fails on a device,
+  // at any time, is the end of the job's collectives.
   const auto on_failure = [listener = listener_, rank = env_.rank](const Error& error) {
     const std::lock_guard<std::mutex> lock(listener->mutex);
     if (listener->executor == nullptr) return;
     listener->executor->SetBroken({error.code, "rank " + std::to_string(rank) + " (host " +
                                                    HostName() + "): " + error.message});
   };
-  backend_ = std::make_unique<Backend>(nccl, std::move(cpu), std::move(device), on_failure);
+  backend_ = std::make_unique<Backend>(std::move(cpu), std::move(*device), on_failure);
+  return Connect(bootstrap, mine, deadline);
+}
+
+MaybeError Job::Connect(class Bootstrap& bootstrap, const Hello& mine, Deadline deadline) {
   Group& world = groups_.world();
-  auto communicator = backend_->MakeCpu(bootstrap, deadline);
+  auto communicator = backend_->MakeCpu(bootstrap, world, deadline);
   if (!communicator.ok()) return communicator.error();
   world.communicator = std::move(*communicator);
-  if (!nccl) return std::nullopt;
+  if (MaybeError error = AgreeOnBackend(mine, deadline)) return error;
+  if (!backend_->nccl()) return std::nullopt;
   executor_.SetOnDevice();
   return ConnectDevice(world, deadline);
 }
 
+// Over the ranks' own connections, and not through the launcher.
+MaybeError Job::AgreeOnBackend(const Hello& mine, Deadline deadline) {
+  Group& world = groups_.world();
+  Result<std::vector<std::string>> texts = std::vector<std::string>{EncodeHello(mine)};
+  if (env_.size > 1) {
+    GroupBootstrap all(*world.communicator, world.members, world.next_run);
+    texts = all.Exchange(EncodeHello(mine), deadline);
+  }
+  if (!texts.ok()) return texts.error();
+  std::vector<Hello> hellos(texts->size());
+  for (size_t r = 0; r < texts->size(); ++r) {
+    if (DecodeHello((*texts)[r], hellos[r])) continue;
+    return Error{DTRAIN_ERROR_NETWORK, "what rank " + std::to_string(r) +
+                                           " said cannot be read: " + Printable((*texts)[r])};
+  }
+  const auto nccl = ChooseNccl(hellos);
+  if (!nccl.ok()) {
+    // The same for all. A rank that closed its connections while another one is still inside the
+    // exchange would be the failure that this one sees.
+    if (env_.size > 1) {
+      (void)launcher_.pmi->Barrier(deadline, [this] { return groups_.failure(); });
+    }
+    return nccl.error();
+  }
+  if (*nccl) backend_->UseNccl();
+  queue_.SetFusion(hellos[0].fusion_threshold, std::chrono::microseconds(hellos[0].cycle_us));
+  return std::nullopt;
+}
+
 // All ranks of the job are in here, each for its own group, or for none.
 MaybeError Job::ConnectDevice(Group& group, Deadline deadline) {
-  const auto make = [&](class Bootstrap& bootstrap) -> MaybeError {
+  const auto make = [&](FullBootstrap& bootstrap) -> MaybeError {
     auto made = backend_->MakeDevice(bootstrap, group, deadline);
     if (!made.ok()) return made.error();
     group.device = std::move(*made);
@@ -235,7 +267,7 @@ MaybeError Job::ConnectGroup(Group& group, bool everyone, Deadline deadline) {
     group.rank = bootstrap.rank();
     MaybeError error;
     if (group.size > 0) {
-      auto made = backend_->MakeCpu(bootstrap, deadline);
+      auto made = backend_->MakeCpu(bootstrap, group, deadline);
       if (made.ok()) group.communicator = std::move(*made);
       if (!made.ok()) error = made.error();
     }

@@ -39,7 +39,7 @@ class Job {
 
   int rank() const { return env_.rank; }
   int size() const { return env_.size; }
-  const Topology& topology() const { return topology_; }
+  const Places& places() const { return places_; }
   const char* backend() const { return backend_->name(); }
   Groups& groups() { return groups_; }
 
@@ -74,18 +74,18 @@ class Job {
     listener_->executor = &executor_;
   }
   MaybeError Bootstrap();
-  MaybeError Meet(class Bootstrap& bootstrap, std::optional<std::vector<int>> nodes,
-                  Deadline deadline);
   MaybeError ConnectPmi(Deadline deadline);
-  MaybeError Connect(class Bootstrap& bootstrap, bool nccl, CpuOptions cpu, NcclOptions device,
-                     Deadline deadline);
+  Result<std::vector<int>> FindNodes(class PmiBootstrap& bootstrap, Deadline deadline);
+  MaybeError Meet(class Bootstrap& bootstrap, std::vector<int> node_of_rank, Deadline deadline);
+  MaybeError Connect(class Bootstrap& bootstrap, const Hello& mine, Deadline deadline);
+  MaybeError AgreeOnBackend(const Hello& mine, Deadline deadline);
   MaybeError ConnectDevice(Group& group, Deadline deadline);
   MaybeError ConnectGroup(Group& group, bool everyone, Deadline deadline);
 
   Environment env_;
   Launcher& launcher_;
   ProgressPage& page_;
-  Topology topology_;
+  Places places_;
   std::unique_ptr<Backend> backend_;
   Groups groups_;
   Executor executor_;

@@ -93,7 +93,7 @@ void WarnOfVersion(int version) {
 
 }  // namespace
 
-Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(Bootstrap& bootstrap,
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(FullBootstrap& bootstrap,
                                                                  Communicator* control,
                                                                  const NcclOptions& options,
                                                                  OnFailure on_failure,

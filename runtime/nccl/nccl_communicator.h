@@ -28,7 +28,8 @@ class NcclCommunicator : public DeviceCommunicator {
   // Collective over the ranks of `bootstrap`. When a rank cannot take part, or two have the same
   // GPU, all fail and say which. `control`: where these ranks agree on things; null for one alone.
   // It outlives the communicator, which is told to fail when that fails.
-  static Result<std::unique_ptr<NcclCommunicator>> Make(Bootstrap& bootstrap, Communicator* control,
+  static Result<std::unique_ptr<NcclCommunicator>> Make(FullBootstrap& bootstrap,
+                                                        Communicator* control,
                                                         const NcclOptions& options,
                                                         OnFailure on_failure, Deadline deadline);
   // Whether NCCL makes groups from a communicator, which is faster than from nothing. The same on

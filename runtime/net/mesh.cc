@@ -23,11 +23,11 @@ Deadline In(Milliseconds time) { return std::chrono::steady_clock::now() + time;
 
 }  // namespace
 
-Result<std::unique_ptr<Mesh>> Mesh::Make(int node, std::vector<int> leaders, const std::string& ip,
-                                         bool crowded) {
+Result<std::unique_ptr<Mesh>> Mesh::Make(int node, std::vector<int> leaders,
+                                         const std::string& ip) {
   auto links = Links::Listen(node, leaders, ip);
   if (!links.ok()) return links.error();
-  std::unique_ptr<Mesh> mesh(new Mesh(node, std::move(leaders), crowded));
+  std::unique_ptr<Mesh> mesh(new Mesh(node, std::move(leaders)));
   mesh->links_ = std::move(*links);
   mesh->endpoint_ = mesh->links_->endpoint();
   return mesh;
@@ -38,7 +38,7 @@ MaybeError Mesh::Connect(const std::vector<NodeEndpoint>& endpoints, Deadline de
   if (MaybeError error = links->Connect(endpoints, std::min(deadline, In(kConnectPatience)))) {
     return error;
   }
-  auto streams = Streams::Make(leaders_, links->Take(Links::Use::kData), crowded_);
+  auto streams = Streams::Make(leaders_, links->Take(Links::Use::kData));
   if (!streams.ok()) return streams.error();
   auto control = Control::Make(links->Take(Links::Use::kControl));
   if (!control.ok()) return control.error();

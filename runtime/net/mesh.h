@@ -25,9 +25,8 @@ namespace dtrain::runtime {
 class Mesh {
  public:
   // `leaders[n]` is the rank that speaks for node n, for texts. Listens on `ip`, numeric.
-  // `crowded` as for Streams.
   static Result<std::unique_ptr<Mesh>> Make(int node, std::vector<int> leaders,
-                                            const std::string& ip, bool crowded);
+                                            const std::string& ip);
 
   const NodeEndpoint& endpoint() const { return endpoint_; }
   int node() const { return node_; }
@@ -38,6 +37,7 @@ class Mesh {
   MaybeError Connect(const std::vector<NodeEndpoint>& endpoints, Deadline deadline);
 
   // As Streams says.
+  void SetCrowded(bool crowded) { streams_->SetCrowded(crowded); }
   void Send(int node, const char* data, size_t bytes, Flight& flight) {
     streams_->Send(node, data, bytes, flight);
   }
@@ -63,8 +63,7 @@ class Mesh {
   void Interrupt(const Error& reason);
 
  private:
-  Mesh(int node, std::vector<int> leaders, bool crowded)
-      : node_(node), leaders_(std::move(leaders)), crowded_(crowded) {}
+  Mesh(int node, std::vector<int> leaders) : node_(node), leaders_(std::move(leaders)) {}
   // The reason of what broke, which another member may have told.
   Error Explain(Error error);
   MaybeError Notice();
@@ -72,7 +71,6 @@ class Mesh {
 
   const int node_;
   const std::vector<int> leaders_;
-  const bool crowded_;
   NodeEndpoint endpoint_;
   std::unique_ptr<Links> links_;  // until it is connected; then the two below
   std::unique_ptr<Streams> streams_;

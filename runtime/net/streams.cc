@@ -26,8 +26,8 @@ bool Over(Deadline deadline) { return std::chrono::steady_clock::now() >= deadli
 }  // namespace
 
 Result<std::unique_ptr<Streams>> Streams::Make(std::vector<int> leaders,
-                                               std::vector<Socket> sockets, bool crowded) {
-  std::unique_ptr<Streams> streams(new Streams(std::move(leaders), crowded));
+                                               std::vector<Socket> sockets) {
+  std::unique_ptr<Streams> streams(new Streams(std::move(leaders)));
   streams->interrupt_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!streams->interrupt_) {
     return Error{DTRAIN_ERROR_RESOURCES, std::string("cannot make an eventfd: ") +

@@ -28,11 +28,14 @@ struct Flight {
 class Streams {
  public:
   // `leaders[n]` is the rank that speaks for node n, for texts; `sockets[n]` leads there, and is
-  // none for this node. `crowded`: other ranks need this processor, so that a wait sleeps at once.
+  // none for this node.
   static Result<std::unique_ptr<Streams>> Make(std::vector<int> leaders,
-                                               std::vector<Socket> sockets, bool crowded);
+                                               std::vector<Socket> sockets);
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
+
+  // Other ranks need this processor, so that a wait sleeps at once. Before the first Await.
+  void SetCrowded(bool crowded) { crowded_ = crowded; }
 
   // Messages between two nodes carry no name and no length: both sides must ask for the same ones
   // in the same order. Empty ones are none. What goes wrong shows in Await.
@@ -58,8 +61,7 @@ class Streams {
     std::deque<Message> out, in;
   };
 
-  Streams(std::vector<int> leaders, bool crowded)
-      : leaders_(std::move(leaders)), crowded_(crowded) {}
+  explicit Streams(std::vector<int> leaders) : leaders_(std::move(leaders)) {}
   MaybeError Spin(const Flight& flight, Deadline deadline);
   MaybeError Poll(Deadline deadline);
   MaybeError Move(size_t node, bool reads, bool writes, bool& moved);
@@ -72,7 +74,7 @@ class Streams {
   Error Late(const Flight& flight) const;
 
   const std::vector<int> leaders_;
-  const bool crowded_;
+  bool crowded_ = false;
   std::vector<Line> lines_;  // by node
   std::atomic<bool> interrupted_{false};
   Socket interrupt_;  // an eventfd

@@ -77,17 +77,21 @@ uint64_t LocalGroup::CookieOf(const SharedMemory& segment) {
 }
 
 LocalGroup::LocalGroup(SharedMemory segment, size_t lane_bytes, std::vector<Member> members,
-                       int mine, bool crowded)
+                       int mine)
     : segment_(std::move(segment)),
       lane_bytes_(lane_bytes),
       members_(std::move(members)),
-      mine_(mine),
-      crowded_(crowded),
-      patience_(crowded ? Patience{{}, kYieldsWhenCrowded} : Patience{kSpin, 0}) {
+      mine_(mine) {
+  SetCrowded(false);
   for (int i = 0; i < size(); ++i) {
     const bool self = i == mine_;
     pidfds_.push_back(self ? -1 : static_cast<int>(syscall(SYS_pidfd_open, member(i).pid, 0)));
   }
+}
+
+void LocalGroup::SetCrowded(bool crowded) {
+  crowded_ = crowded;
+  patience_ = crowded ? Patience{{}, kYieldsWhenCrowded} : Patience{kSpin, 0};
 }
 
 LocalGroup::~LocalGroup() {

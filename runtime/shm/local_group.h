@@ -70,16 +70,16 @@ class LocalGroup {
 
   // `members` in rank order, `mine` is the index of this process; `segment` was made zeroed by the
   // first of them.
-  LocalGroup(SharedMemory segment, size_t lane_bytes, std::vector<Member> members, int mine,
-             bool crowded);
+  LocalGroup(SharedMemory segment, size_t lane_bytes, std::vector<Member> members, int mine);
   ~LocalGroup();
   LocalGroup(const LocalGroup&) = delete;
   LocalGroup& operator=(const LocalGroup&) = delete;
 
   int size() const { return static_cast<int>(members_.size()); }
   int mine() const { return mine_; }
-  // Whether the ranks of this machine outnumber its processors.
+  // Whether the ranks of this machine outnumber its processors. To be set before the first Enter.
   bool crowded() const { return crowded_; }
+  void SetCrowded(bool crowded);
   const Member& member(int index) const { return members_[static_cast<size_t>(index)]; }
 
   // Waits for all ranks of the node and compares what they ask for. The descriptors of the others
@@ -150,8 +150,8 @@ class LocalGroup {
   const size_t lane_bytes_;
   const std::vector<Member> members_;
   const int mine_;
-  const bool crowded_;
-  const Patience patience_;
+  bool crowded_ = false;
+  Patience patience_;
   std::vector<int> pidfds_;  // -1 for this process
   uint32_t barriers_ = 0;    // that this rank has come to
   uint32_t entries_ = 0;

@@ -14,6 +14,7 @@
 #include "runtime/boot/bootstrap.h"
 #include "runtime/boot/pmi_client.h"
 #include "runtime/boot/topology.h"
+#include "runtime/cpu/card.h"
 #include "runtime/engine/backend.h"
 #include "runtime/engine/matching.h"
 #include "runtime/engine/statement.h"
@@ -98,13 +99,25 @@ void Hellos(std::string_view bytes) {
   if (!chosen.ok()) ExpectText(chosen.error().message);
 }
 
+void Cards(std::string_view bytes) {
+  const std::string text(bytes);
+  for (const std::string& one : {text, Versioned(text)}) {
+    const auto card = DecodeCard(3, one);
+    if (!card.ok()) ExpectText(card.error().message);
+    if (card.ok()) DTRAIN_CHECK(DecodeCard(3, EncodeCard(*card)).ok());
+  }
+  const auto folded = FoldOutcomes(0, {DecodeOutcome(1, text), {2, text}}, FoldStandings(3));
+  if (!folded.result.ok()) ExpectText(folded.result.error().message);
+}
+
 void Mapping(std::string_view bytes) {
   constexpr int kRanks = 100;
   const auto nodes = ParseProcessMapping(bytes, kRanks);
   if (!nodes) return;
   DTRAIN_CHECK(nodes->size() == kRanks);
-  const Topology place = PlaceOf(kRanks - 1, *nodes);
-  DTRAIN_CHECK(place.local_rank < place.local_size && place.node_rank < place.nodes);
+  const Places places = PlacesOf(kRanks - 1, *nodes);
+  DTRAIN_CHECK(places.local < places.local_size() && places.node < places.node_count());
+  DTRAIN_CHECK(ParseProcessMapping(FormatProcessMapping(*nodes), kRanks) == nodes);
 }
 
 // A PMI server that has said it all in advance, and hangs up.
@@ -117,8 +130,8 @@ void Launcher(std::string_view bytes) {
   auto pmi = PmiClient::Connect(pair[1], deadline);
   if (pmi.ok()) {
     PmiBootstrap bootstrap(*pmi, 0, 3, 0);
-    const auto all = bootstrap.Exchange("mine", deadline);
-    if (!all.ok()) ExpectText(all.error().message);
+    const auto folded = bootstrap.Combine(EncodeStanding({}), FoldStandings(3), deadline);
+    if (!folded.ok()) ExpectText(folded.error().message);
   } else {
     ExpectText(pmi.error().message);
   }
@@ -133,7 +146,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace dtrain::runtime;  // NOLINT(google-build-using-namespace)
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   constexpr void (*kTargets[])(std::string_view) = {Requests, Calls,   Statements, Offers, Members,
-                                                    Hellos,   Mapping, Launcher,   Lists};
+                                                    Hellos,   Mapping, Launcher,   Lists,  Cards};
   kTargets[data[0] % std::size(kTargets)](bytes);
   return 0;
 }

@@ -2,9 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <map>
-#include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -255,44 +252,6 @@ TEST(ApiTest, PlacesFollowTheLaunchersMapping) {
       },
       options);
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 0, 0}));
-}
-
-// What a table holds and what is asked of it must not grow with ranks times ranks: only leaders say
-// where they listen, and only leaders ask all others.
-TEST(ApiTest, OnlyLeadersTellWhereTheyListenAndAskEachOther) {
-  RanksOptions options;
-  options.mapping = "(vector,(0,3,2))";
-  options.environment["DTRAIN_ADDRESS"] = "127.0.0.1";
-  // Of the third exchange, the rank that its key names.
-  const auto named = [](const std::string& line) -> std::string {
-    const std::string key = " key=dtrain-0.2-";
-    const size_t at = line.find(key);
-    if (at == line.npos) return "";
-    return line.substr(at + key.size(), line.find('-', at + key.size()) - at - key.size());
-  };
-  std::set<std::string> put;
-  std::map<int, std::set<std::string>> asked;
-  options.instead = [&](int rank, const std::string& line) -> std::optional<std::string> {
-    if (const std::string of = named(line); !of.empty()) {
-      (line.starts_with("cmd=put ") ? put : asked[rank]).insert(of);
-    }
-    return std::nullopt;
-  };
-  const auto ends = Ranks::Run(
-      6,
-      [](int rank) {
-        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
-        EXPECT_EQ(dtrain_node_rank(), rank / 2);
-        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
-      },
-      options);
-  EXPECT_EQ(ends, std::vector<int>(6, 0));
-  using Set = std::set<std::string>;
-  EXPECT_EQ(put, (Set{"0", "2", "4"}));
-  EXPECT_EQ(
-      asked,
-      (std::map<int, Set>{
-          {0, {"2", "4"}}, {1, {"0"}}, {2, {"0", "4"}}, {3, {"2"}}, {4, {"0", "2"}}, {5, {"4"}}}));
 }
 
 TEST(ApiTest, WithoutAMappingRanksOnOneHostAreOneNode) {

@@ -281,7 +281,7 @@ TEST(CpuFailureTest, TenLivesLeaveNoDescriptorAndNoSharedMemory) {
       size_t descriptors = 0;
       for (int life = 0; life < 10; ++life) {
         auto made =
-            CpuCommunicator::Make(bootstrap, OptionsOf(setup, rank), In(std::chrono::seconds(30)));
+            CpuCommunicator::Make(bootstrap, OptionsOf(setup), In(std::chrono::seconds(30)));
         ASSERT_TRUE(made.ok()) << made.error().message;
         std::vector<float> data(50000, 1.0f);
         Spent spent;
@@ -304,10 +304,11 @@ TEST(CpuFailureTest, GroupsWorkBesideTheirJob) {
   SharedTable all(4), left(2), right(2);
   const auto ends = Ranks::Run(4, [&](int rank) {
     TableBootstrap bootstrap(all, rank);
-    CpuOptions options = OptionsOf(setup, rank);
+    CpuOptions options = OptionsOf(setup);
     auto world = CpuCommunicator::Make(bootstrap, options, In(std::chrono::seconds(30)));
     ASSERT_TRUE(world.ok()) << world.error().message;
     options.arena = (*world)->arena();
+    options.node_of_rank = rank % 2 == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
     // Ranks 0 and 2 on different nodes; ranks 3 and 1 too, the other way round.
     TableBootstrap part(rank % 2 == 0 ? left : right, rank % 2 == 0 ? rank / 2 : 1 - rank / 2);
     auto group = CpuCommunicator::Make(part, options, In(std::chrono::seconds(30)));

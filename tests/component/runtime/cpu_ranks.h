@@ -51,7 +51,7 @@ class SharedTable {
   char* entries_;
 };
 
-class TableBootstrap : public Bootstrap {
+class TableBootstrap : public FullBootstrap {
  public:
   TableBootstrap(SharedTable& table, int rank) : table_(table), rank_(rank) {}
   int rank() const override { return rank_; }
@@ -91,9 +91,9 @@ struct CpuSetup {
   int size() const { return static_cast<int>(node.size()); }
 };
 
-inline CpuOptions OptionsOf(const CpuSetup& setup, int rank) {
+inline CpuOptions OptionsOf(const CpuSetup& setup) {
   CpuOptions options;
-  options.node = "node " + std::to_string(setup.node[static_cast<size_t>(rank)]);
+  options.node_of_rank = setup.node;
   options.address = "127.0.0.1";
   options.direct_reads = setup.direct_reads;
   return options;
@@ -116,7 +116,7 @@ inline std::vector<int> RunCpuRanks(const CpuSetup& setup,
       [&](int rank) {
         TableBootstrap bootstrap(table, rank);
         auto made =
-            CpuCommunicator::Make(bootstrap, OptionsOf(setup, rank), In(std::chrono::seconds(30)));
+            CpuCommunicator::Make(bootstrap, OptionsOf(setup), In(std::chrono::seconds(30)));
         ASSERT_TRUE(made.ok()) << made.error().message;
         body(**made);
         if (meet_at_end && !testing::Test::HasFailure()) {

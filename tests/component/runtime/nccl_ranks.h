@@ -25,7 +25,7 @@
 namespace dtrain::runtime {
 
 // How forked ranks tell each other something: memory that the fork shares.
-class SharedBootstrap : public Bootstrap {
+class SharedBootstrap : public FullBootstrap {
  public:
   // Before the fork.
   static void* Reserve() {
@@ -87,12 +87,12 @@ inline std::map<std::string, std::string> FakeEnvironment(const std::string& ncc
 // An NCCL communicator with the one of the CPUs over which its ranks agree, as the engine has them.
 class GpuGroup {
  public:
-  static Result<std::unique_ptr<GpuGroup>> Make(Bootstrap& bootstrap, const NcclOptions& options,
-                                                Deadline deadline) {
+  static Result<std::unique_ptr<GpuGroup>> Make(FullBootstrap& bootstrap,
+                                                const NcclOptions& options, Deadline deadline) {
     std::unique_ptr<GpuGroup> group(new GpuGroup);
     if (bootstrap.size() > 1) {
       CpuOptions one_node;
-      one_node.node = "one";
+      one_node.node_of_rank.assign(static_cast<size_t>(bootstrap.size()), 0);
       auto control = CpuCommunicator::Make(bootstrap, one_node, deadline);
       if (!control.ok()) return control.error();
       group->control_ = std::move(*control);

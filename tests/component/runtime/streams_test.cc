@@ -20,8 +20,9 @@ class StreamsTest : public testing::TestWithParam<bool> {
   void SetUp() override {
     auto sockets = ConnectedPair(Links::Use::kData);
     for (auto& its : sockets) {
-      auto made = Streams::Make({3, 7}, std::move(its), GetParam());
+      auto made = Streams::Make({3, 7}, std::move(its));
       ASSERT_TRUE(made.ok()) << made.error().message;
+      (*made)->SetCrowded(GetParam());
       ends_.push_back(std::move(*made));
     }
   }

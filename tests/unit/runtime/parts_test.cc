@@ -45,12 +45,26 @@ TEST(ProcessMappingTest, RefusesWhatIsNoMapping) {
   }
 }
 
-TEST(TopologyTest, NumbersNodesByFirstAppearance) {
-  const Topology place = PlaceOf(3, {7, 7, 2, 2, 7});
-  EXPECT_EQ(place.node_rank, 1);
-  EXPECT_EQ(place.local_rank, 1);
-  EXPECT_EQ(place.local_size, 2);
-  EXPECT_EQ(place.nodes, 2);
+TEST(ProcessMappingTest, ComesBackFromItsText) {
+  using Nodes = std::vector<int>;
+  EXPECT_EQ(FormatProcessMapping({0, 0, 1, 1, 2, 2}), "(vector,(0,3,2))");
+  for (const Nodes& nodes : {Nodes{0}, Nodes{0, 1}, Nodes{0, 0, 0, 1, 1}, Nodes{0, 1, 0, 1},
+                             Nodes{0, 1, 1, 0, 2}, Nodes{5, 3, 4, 4, 5, 5}}) {
+    EXPECT_EQ(ParseProcessMapping(FormatProcessMapping(nodes), static_cast<int>(nodes.size())),
+              nodes);
+  }
+}
+
+TEST(PlacesTest, NumbersNodesByFirstAppearance) {
+  const Places places = PlacesOf(3, {7, 7, 2, 2, 7});
+  EXPECT_EQ(places.node, 1);
+  EXPECT_EQ(places.local, 1);
+  EXPECT_EQ(places.local_size(), 2);
+  EXPECT_EQ(places.node_count(), 2);
+  EXPECT_EQ(places.leaders(), (std::vector<int>{0, 2}));
+  EXPECT_EQ(places.before, (std::vector<int>{0, 3}));
+  EXPECT_EQ(places.largest(), 3u);
+  EXPECT_FALSE(places.leader());
   EXPECT_EQ(NodesByName({"b", "a", "b"}), (std::vector<int>{0, 1, 0}));
 }
 
@@ -75,13 +89,12 @@ TEST_F(EnvironmentTest, NothingSetIsAJobOfOneRank) {
 }
 
 TEST_F(EnvironmentTest, ReadsTheLaunchersVariables) {
-  variables_ = {{"PMI_FD", "7"}, {"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
+  variables_ = {{"PMI_FD", "7"}, {"PMI_RANK", "3"}, {"PMI_SIZE", "4"}};
   auto env = Read();
   ASSERT_TRUE(env.ok()) << env.error().message;
   EXPECT_EQ(env->pmi_fd, 7);
   EXPECT_EQ(env->rank, 3);
   EXPECT_EQ(env->size, 4);
-  EXPECT_EQ(env->local_size, 2);
 }
 
 TEST_F(EnvironmentTest, ConfigWinsOverVariables) {
