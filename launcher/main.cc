@@ -21,6 +21,7 @@
 #include "launcher/bench/bench.h"
 #include "launcher/cli/options.h"
 #include "launcher/faces/face.h"
+#include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/reference/reference.h"
 #include "launcher/runner.h"
@@ -55,6 +56,10 @@ bool DryRunFromTheHostfileAlone(const dtrain::cli::LaunchOptions& options) {
 int PrintPlan(const dtrain::cli::LaunchOptions& options) {
   auto plan = dtrain::plan::Place(options.hosts, {}, options.job.plan);
   if (!plan.ok()) return UsageError(plan.status());
+  if (options.output.files) {
+    absl::Status names = options.output.files->Check(dtrain::LayoutOf(*plan, "job"));
+    if (!names.ok()) return UsageError(names);
+  }
   for (const std::string& warning : plan->warnings) {
     std::fprintf(stderr, "dtrain: warning: %s\n", warning.c_str());
   }

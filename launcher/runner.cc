@@ -14,6 +14,7 @@
 #include "common/base/check.h"
 #include "common/base/exit_code.h"
 #include "common/os/signals.h"
+#include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/collective_table.h"
 #include "launcher/report/failure_report.h"
@@ -53,7 +54,7 @@ Runner::Runner(loop::Loop& loop, cli::LaunchOptions options)
       ways_(loop, options_.transport, agent_),
       router_(loop, options_.output,
               {[this](absl::Status why) { Feed(job::OutputFailed{std::string(why.message())}); },
-               [this](std::string text) { Warn(text); }}),
+               [this](std::string text) { Warn(absl::StrCat("dtrain: warning: ", text)); }}),
       progress_(
           loop, [this](TimePoint now) { return StatusLine(now); },
           [this](absl::string_view line) { router_.ShowStatus(line); }),
@@ -285,7 +286,7 @@ void Runner::Disconnect(NodeId id) {
 }
 
 void Runner::OnPlan() {
-  router_.SetWorldSize(core_->plan().world_size);
+  router_.SetLayout(LayoutOf(core_->plan(), options_.job.job_id));
   if (status_ != nullptr) status_->logs().SetWorldSize(core_->plan().world_size);
   if (options_.job.dry_run || options_.verbose) {
     std::string table = plan::FormatRankTable(core_->plan());

@@ -15,6 +15,7 @@
 #include "common/base/worker_needs.h"
 #include "common/os/fd.h"
 #include "common/rpc/channel.h"
+#include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/result_json.h"
 #include "launcher/runner.h"
@@ -72,6 +73,11 @@ absl::Status Runner::Prepare() {
   options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
   options_.job.incarnation = os::RandomBytes(16);
   options_.job.probe_token = os::RandomBytes(32);
+  if (options_.output.files) {
+    options_.job.check_plan = [this](const plan::Plan& plan) {
+      return options_.output.files->Check(LayoutOf(plan, options_.job.job_id));
+    };
+  }
   options_.job.time_of_day = [](int64_t unix_nanos) {
     return absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(unix_nanos), absl::LocalTimeZone());
   };

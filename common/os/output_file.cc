@@ -28,7 +28,8 @@ bool MayFollow(const struct stat& folder, const struct stat& entry) {
 // Walks a path, one name at a time.
 class Walk {
  public:
-  Walk(std::string path, absl::string_view what) : rest_(std::move(path)), what_(what) {}
+  Walk(std::string path, absl::string_view what, UniqueFd start = UniqueFd())
+      : rest_(std::move(path)), what_(what), folder_(std::move(start)) {}
 
   absl::StatusOr<FilePlace> ToFile() {
     std::string name;
@@ -156,6 +157,12 @@ absl::StatusOr<FilePlace> PlaceOfFile(const std::string& path, absl::string_view
 absl::StatusOr<UniqueFd> MakeFolders(const std::string& path, absl::string_view what) {
   if (path.empty()) return PosixError(ENOENT, what);
   return Walk(path, what).ToFolder();
+}
+
+absl::StatusOr<UniqueFd> MakeFoldersIn(UniqueFd folder, const std::string& path,
+                                       absl::string_view what) {
+  if (path.empty()) return PosixError(ENOENT, what);
+  return Walk(path, what, std::move(folder)).ToFolder();
 }
 
 }  // namespace dtrain::os

@@ -35,5 +35,8 @@ absl::Status CheckMaker(int folder, int file, absl::string_view what);
 
 // The folder itself, O_PATH. Missing ones are made.
 absl::StatusOr<UniqueFd> MakeFolders(const std::string& path, absl::string_view what);
+// The same from a folder on, when `path` is relative.
+absl::StatusOr<UniqueFd> MakeFoldersIn(UniqueFd folder, const std::string& path,
+                                       absl::string_view what);
 
 }  // namespace dtrain::os

@@ -45,6 +45,8 @@ struct JobOptions {
   Duration collective_warning = std::chrono::seconds(60);
   Duration collective_timeout = Duration::zero();
   bool exit_timeout_ends_job = false;  // the user asked for it: end the job, fence or not
+  // Refuses a plan for a reason that is none of the job's. Null: none is refused.
+  std::function<absl::Status(const plan::Plan&)> check_plan;
   // "14:03:05" where the user is. Null: UTC.
   std::function<std::string(int64_t unix_nanos)> time_of_day;
 };

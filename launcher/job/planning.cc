@@ -57,6 +57,9 @@ absl::StatusOr<plan::Plan> JobImpl::PlanOn(const std::vector<v1::Inventory>& inv
     used.push_back(inventories[node.node.value()]);
   }
   if (absl::Status pinned = plan::Pin(*planned, used, options.plan); !pinned.ok()) return pinned;
+  if (options.check_plan) {
+    if (absl::Status checked = options.check_plan(*planned); !checked.ok()) return checked;
+  }
   return planned;
 }
 

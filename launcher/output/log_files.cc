@@ -19,9 +19,19 @@
 
 namespace dtrain::output {
 
-std::string LogFileName(Rank rank, v1::StreamKind stream) {
-  return absl::StrFormat("rank-%05d.%s", rank.value(),
-                         stream == v1::STREAM_KIND_STDERR ? "err" : "out");
+namespace {
+
+// Folders of the files that are kept open between writes.
+constexpr size_t kMostFolders = 64;
+
+}  // namespace
+
+LogNames NamesInDirectory(std::string folder) {
+  return {"--log-dir", std::move(folder), /*one_stream=*/true,
+          [](Rank rank, v1::StreamKind stream) {
+            return absl::StrFormat("rank-%05d.%s", rank.value(),
+                                   stream == v1::STREAM_KIND_STDERR ? "err" : "out");
+          }};
 }
 
 struct LogFiles::Directory {
@@ -34,6 +44,27 @@ struct LogFiles::Directory {
   std::string path;
   os::UniqueFd fd;
   std::map<std::string, File> started;
+  std::map<std::string, os::UniqueFd> folders;  // some of those below `fd`
+
+  // That of the file `name`; -1 with an error in `status`.
+  int FolderOf(const std::string& name, absl::string_view what, absl::Status& status) {
+    const size_t slash = name.rfind('/');
+    if (slash == std::string::npos) return fd.get();
+    const std::string folder = name.substr(0, slash);
+    if (const auto known = folders.find(folder); known != folders.end()) return known->second.get();
+    os::UniqueFd start(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!start) {
+      status = PosixError(errno, what);
+      return -1;
+    }
+    absl::StatusOr<os::UniqueFd> made = os::MakeFoldersIn(std::move(start), folder, what);
+    if (!made.ok()) {
+      status = made.status();
+      return -1;
+    }
+    if (folders.size() >= kMostFolders) folders.clear();
+    return folders.emplace(folder, *std::move(made)).first->second.get();
+  }
 
   // A file is open only while it is written to: a job may have more streams than we may have
   // descriptors.
@@ -42,15 +73,20 @@ struct LogFiles::Directory {
     const auto known = started.find(name);
     const bool first = known == started.end();
     std::string what = absl::StrCat("write the log file ", Escape(path), "/", name);
+    absl::Status place;
+    const int folder = FolderOf(name, what, place);
+    if (!place.ok()) return place;
     // Non-blocking, because opening someone's FIFO would wait for its reader.
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    os::UniqueFd file(openat(fd.get(), name.c_str(), flags | (first ? O_TRUNC : 0), 0666));
+    const std::string last = name.substr(name.rfind('/') + 1);  // npos + 1 is 0
+    os::UniqueFd file(openat(folder, last.c_str(), flags | (first ? O_TRUNC : 0), 0666));
     if (!file) return PosixError(errno, what);
     struct stat status;
     if (fstat(file.get(), &status) != 0) return PosixError(errno, what);
     if (!S_ISREG(status.st_mode)) {
       return absl::FailedPreconditionError(absl::StrCat(what, ": it is not a regular file"));
     }
+    if (absl::Status own = os::CheckMaker(folder, file.get(), what); !own.ok()) return own;
     const absl::Status changed =
         first ? absl::OkStatus() : Compare(known->second, status, absl::StrCat(path, "/", name));
     // Also of one that cannot be written to: it is not cut the next time.
@@ -76,31 +112,56 @@ struct LogFiles::Directory {
   }
 };
 
-LogFiles::LogFiles(loop::Loop& loop, std::string dir, Callbacks callbacks)
-    : loop_(loop), dir_(std::move(dir)), callbacks_(std::move(callbacks)) {}
+LogFiles::LogFiles(loop::Loop& loop, LogNames names, Callbacks callbacks)
+    : loop_(loop), names_(std::move(names)), callbacks_(std::move(callbacks)) {}
 
 LogFiles::~LogFiles() { *alive_ = false; }
 
 absl::Status LogFiles::Open() {
-  auto folder = os::MakeFolders(dir_, absl::StrCat("--log-dir: make the directory ", Escape(dir_)));
+  const std::string& path = names_.folder;
+  auto folder =
+      os::MakeFolders(path, absl::StrCat(names_.flag, ": make the directory ", Escape(path)));
   if (!folder.ok()) return folder.status();
   auto directory = std::make_shared<Directory>();
-  directory->path = dir_;
+  directory->path = path;
   directory->fd = *std::move(folder);
   if (faccessat(directory->fd.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) {
-    return PosixError(errno, absl::StrCat("--log-dir: make files in ", Escape(dir_)));
+    return PosixError(errno, absl::StrCat(names_.flag, ": make files in ", Escape(path)));
   }
   directory_ = std::move(directory);
   return absl::OkStatus();
 }
 
 void LogFiles::Write(Rank rank, v1::StreamKind stream, absl::string_view bytes) {
+  if (names_.one_stream) return Queue(rank, stream, std::string(bytes));
+  std::string whole;
+  lines_[{rank.value(), stream}].Add(bytes, [&](absl::string_view line, bool ended) {
+    absl::StrAppend(&whole, line, ended ? "\n" : "");
+  });
+  if (!whole.empty()) Queue(rank, stream, std::move(whole));
+}
+
+void LogFiles::FlushLine(const StreamId& id, LineSplitter& line) {
+  line.Flush([&](absl::string_view rest, bool) {
+    Queue(Rank(id.first), static_cast<v1::StreamKind>(id.second), absl::StrCat(rest, "\n"));
+  });
+}
+
+void LogFiles::End(Rank rank, v1::StreamKind stream) {
+  Queue(rank, stream, "");
+  const auto line = lines_.find({rank.value(), stream});
+  if (line == lines_.end()) return;
+  FlushLine(line->first, line->second);
+  lines_.erase(line);
+}
+
+void LogFiles::Queue(Rank rank, v1::StreamKind stream, std::string bytes) {
   if (directory_ == nullptr) return;
   queued_bytes_ += bytes.size();
   ++queued_writes_;
   auto write =
       std::make_shared<loop::Task>([this, alive = alive_, &loop = loop_, directory = directory_,
-                                    name = LogFileName(rank, stream), copy = std::string(bytes)] {
+                                    name = names_.name(rank, stream), copy = std::move(bytes)] {
         absl::Status status = directory->Append(name, copy);
         loop.Post([this, alive, size = copy.size(), status = std::move(status)]() mutable {
           if (*alive) Done(size, std::move(status));
@@ -120,7 +181,9 @@ void LogFiles::Done(size_t bytes, absl::Status status) {
   if (queued_writes_ == 0 && when_idle_) std::exchange(when_idle_, nullptr)();
 }
 
-void LogFiles::WhenIdle(loop::Task task) {
+void LogFiles::Finish(loop::Task task) {
+  for (auto& [id, line] : lines_) FlushLine(id, line);
+  lines_.clear();
   if (queued_writes_ == 0) {
     loop_.Post(std::move(task));
   } else {

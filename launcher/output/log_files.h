@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -12,12 +16,24 @@
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "dtrain/v1/job.pb.h"
+#include "launcher/output/line_splitter.h"
 
 namespace dtrain::output {
 
-// --log-dir: rank-00003.out and rank-00003.err, the bytes as the workers wrote them. Files of an
-// earlier job are overwritten, links are not followed. A thread does the writing, in order, or
-// Write itself where the system gives none. Loop thread.
+// Which files there are.
+struct LogNames {
+  std::string flag;        // what asked for them, for messages
+  std::string folder;      // made by Open
+  bool one_stream = true;  // each stream has a file of its own; false: both of a rank share one
+  std::function<std::string(Rank, v1::StreamKind)> name;  // below `folder`, with folders
+};
+
+// --log-dir: rank-00003.out and rank-00003.err.
+LogNames NamesInDirectory(std::string folder);
+
+// --log-dir and --output: the bytes as the workers wrote them, or whole lines where two streams
+// share a file. Files of an earlier job are overwritten, links are not followed. A thread does the
+// writing, in order, or Write itself where the system gives none. Loop thread.
 class LogFiles {
  public:
   struct Callbacks {
@@ -26,38 +42,41 @@ class LogFiles {
     loop::Task on_progress;  // queued_bytes has become less
   };
 
-  LogFiles(loop::Loop& loop, std::string dir, Callbacks callbacks);
+  LogFiles(loop::Loop& loop, LogNames names, Callbacks callbacks);
   ~LogFiles();  // drops what is not written
   LogFiles(const LogFiles&) = delete;
   LogFiles& operator=(const LogFiles&) = delete;
 
-  // Makes the directory where it is missing. Fails with the path and the cause.
+  // Makes the folder where it is missing. Fails with the path and the cause.
   absl::Status Open();
 
-  // Without bytes it makes sure that the file is there.
   void Write(Rank rank, v1::StreamKind stream, absl::string_view bytes);
+  // The stream is over: its file is there, even if empty, and has its last line.
+  void End(Rank rank, v1::StreamKind stream);
   size_t queued_bytes() const { return queued_bytes_; }
-  // Calls `task` when all that was given is written or has failed; one at a time.
-  void WhenIdle(loop::Task task);
+  // No stream has more. Calls `task` when all that was given is written or has failed.
+  void Finish(loop::Task task);
 
  private:
   struct Directory;
+  using StreamId = std::pair<uint32_t, int>;
+
+  void FlushLine(const StreamId& id, LineSplitter& line);
+  void Queue(Rank rank, v1::StreamKind stream, std::string bytes);
   void Done(size_t bytes, absl::Status status);
 
   loop::Loop& loop_;
-  const std::string dir_;
+  const LogNames names_;
   Callbacks callbacks_;
   size_t queued_bytes_ = 0;
   size_t queued_writes_ = 0;
   bool failed_ = false;   // told
   bool changed_ = false;  // told
   loop::Task when_idle_;
+  std::map<StreamId, LineSplitter> lines_;  // that have not ended, unless one_stream
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::shared_ptr<Directory> directory_;  // after Open the thread's alone
   loop::BlockingPool thread_{1};
 };
-
-// "rank-00003.out"
-std::string LogFileName(Rank rank, v1::StreamKind stream);
 
 }  // namespace dtrain::output

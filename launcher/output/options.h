@@ -4,6 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "launcher/output/file_pattern.h"
+#include "launcher/output/shown.h"
+
 namespace dtrain::output {
 
 enum class Tag { kNone, kRank, kHost };  // --tag-output
@@ -12,8 +15,10 @@ enum class Tag { kNone, kRank, kHost };  // --tag-output
 struct Options {
   std::optional<Tag> tag;  // none: ranks when more than one writes, else nothing
   bool timestamps = false;
-  std::string log_dir;  // empty: no files
-  bool fold = true;     // a traceback that several ranks write is shown once
+  std::string log_dir = {};  // empty: no files
+  bool fold = true;          // a traceback that several ranks write is shown once
+  Shown shown = {};
+  std::optional<FilePattern> files = std::nullopt;  // --output; not together with log_dir
 };
 
 }  // namespace dtrain::output

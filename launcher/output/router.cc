@@ -60,17 +60,38 @@ OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callback
 OutputRouter::~OutputRouter() { *alive_ = false; }
 
 absl::Status OutputRouter::Open() {
-  if (options_.log_dir.empty()) return absl::OkStatus();
+  if (options_.log_dir.empty() && !options_.files) return absl::OkStatus();
+  LogNames names = Names();
   LogFiles::Callbacks callbacks;
-  callbacks.on_error = [this](const absl::Status& why) {
+  callbacks.on_error = [this, flag = names.flag](const absl::Status& why) {
     if (callbacks_.on_warning) {
       callbacks_.on_warning(
-          absl::StrCat(why.message(), "; the log files under --log-dir will not be complete"));
+          absl::StrCat(why.message(), "; the log files (", flag, ") will not be complete"));
     }
   };
   callbacks.on_progress = [this] { CheckRoom(); };
-  files_ = std::make_unique<LogFiles>(loop_, options_.log_dir, std::move(callbacks));
+  files_ = std::make_unique<LogFiles>(loop_, std::move(names), std::move(callbacks));
   return files_->Open();
+}
+
+LogNames OutputRouter::Names() const {
+  if (!options_.files) return NamesInDirectory(options_.log_dir);
+  return {"--output", options_.files->folder(), options_.files->HasStream(),
+          [this](Rank rank, v1::StreamKind stream) {
+            return options_.files->Name(layout_, rank, stream);
+          }};
+}
+
+void OutputRouter::SetLayout(Layout layout) {
+  layout_ = std::move(layout);
+  world_size_ = static_cast<uint32_t>(layout_.ranks.size());
+  const std::string warning = WarningOfRanks(options_.shown, world_size_);
+  if (!warning.empty() && callbacks_.on_warning) callbacks_.on_warning(warning);
+}
+
+bool OutputRouter::Shows(Rank rank, v1::StreamKind kind) const {
+  DTRAIN_CHECK(rank.value() < layout_.ranks.size());
+  return IsShown(options_.shown, rank, layout_.ranks[rank.value()].local_rank, kind);
 }
 
 OutputRouter::Stream& OutputRouter::Find(absl::string_view host, Rank rank, v1::StreamKind kind) {
@@ -104,6 +125,7 @@ void OutputRouter::Deliver(absl::string_view host, Rank rank, v1::StreamKind kin
                            absl::string_view bytes) {
   if (bytes.empty()) return;
   if (files_ != nullptr) files_->Write(rank, kind, bytes);
+  if (!Shows(rank, kind)) return;
   if (PassesThrough(options_, world_size_)) {
     Emit(kind, std::string(bytes));
     return;
@@ -169,7 +191,7 @@ void OutputRouter::FlushStream(const StreamId& id, Stream& stream) {
 }
 
 void OutputRouter::EndOfStream(Rank rank, v1::StreamKind kind) {
-  if (files_ != nullptr) files_->Write(rank, kind, "");
+  if (files_ != nullptr) files_->End(rank, kind);
   auto it = streams_.find(StreamId{rank.value(), kind});
   if (it == streams_.end()) return;
   FlushStream(it->first, it->second);
@@ -255,7 +277,7 @@ void OutputRouter::Finish(loop::Task done) {
   if (files_ == nullptr) {
     written();
   } else {
-    files_->WhenIdle(std::move(written));
+    files_->Finish(std::move(written));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "dtrain/v1/job.pb.h"
+#include "launcher/output/layout.h"
 #include "launcher/output/line_splitter.h"
 #include "launcher/output/options.h"
 #include "launcher/output/traceback_fold.h"
@@ -23,6 +24,7 @@
 namespace dtrain::output {
 
 class LogFiles;
+struct LogNames;
 
 // Brings the workers' output, and what dtrain says itself, to our stdout, stderr and log files.
 // Lines of different ranks never mix, and on a terminal that they share none can do more than fill
@@ -46,10 +48,11 @@ class OutputRouter {
   OutputRouter(const OutputRouter&) = delete;
   OutputRouter& operator=(const OutputRouter&) = delete;
 
-  // Makes --log-dir and proves that files can be made there. Before any worker starts.
+  // Makes the folder of the log files and proves that they can be made there. Before any worker
+  // starts.
   absl::Status Open();
-  // Before the first Deliver: decides whether lines get a tag.
-  void SetWorldSize(uint32_t world_size) { world_size_ = world_size; }
+  // Before the first Deliver: decides whether lines get a tag, which are shown and where they go.
+  void SetLayout(Layout layout);
 
   void Deliver(absl::string_view host, Rank rank, v1::StreamKind stream, absl::string_view bytes);
   // Nothing more will come: a line without an end goes out.
@@ -77,6 +80,8 @@ class OutputRouter {
   };
   using StreamId = std::pair<uint32_t, int>;
 
+  bool Shows(Rank rank, v1::StreamKind kind) const;
+  LogNames Names() const;
   Stream& Find(absl::string_view host, Rank rank, v1::StreamKind kind);
   std::string TimeNow() const;
   bool SharesTerminal(v1::StreamKind kind) const;
@@ -95,6 +100,7 @@ class OutputRouter {
   loop::Loop& loop_;
   const Options options_;
   Callbacks callbacks_;
+  Layout layout_;
   uint32_t world_size_ = 2;
   bool out_is_terminal_ = false;
   bool err_is_terminal_ = false;

@@ -91,5 +91,14 @@ TEST_F(OutputFileTest, MakesFolders) {
               HasSubstr("make it: Not a directory"));
 }
 
+TEST_F(OutputFileTest, MakesFoldersInOneThatIsOpen) {
+  const auto open_own = [&] { return UniqueFd(open(own_.c_str(), O_PATH | O_DIRECTORY)); };
+  ASSERT_TRUE(MakeFoldersIn(open_own(), "a/b", "make it").ok());
+  EXPECT_TRUE(std::filesystem::is_directory(own_ + "/a/b"));
+  ASSERT_TRUE(MakeFoldersIn(open_own(), shared_ + "/c", "make it").ok());
+  EXPECT_TRUE(std::filesystem::is_directory(shared_ + "/c"));
+  EXPECT_FALSE(MakeFoldersIn(open_own(), "", "make it").ok());
+}
+
 }  // namespace
 }  // namespace dtrain::os

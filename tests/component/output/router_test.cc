@@ -4,16 +4,14 @@
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <pty.h>
-#include <signal.h>
 #include <termios.h>
 
 #include <map>
-#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tests/component/output/loop_fixture.h"
+#include "tests/component/output/router_fixture.h"
 #include "tests/support/no_threads.h"
 
 namespace dtrain::output {
@@ -21,39 +19,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::MatchesRegex;
-
-constexpr v1::StreamKind kOut = v1::STREAM_KIND_STDOUT;
-constexpr v1::StreamKind kErr = v1::STREAM_KIND_STDERR;
-
-class RouterTest : public LoopTest {
- protected:
-  RouterTest() : out_(Create("out")), err_(Create("err")) { signal(SIGPIPE, SIG_IGN); }
-
-  void Make(Options options, uint32_t world_size) {
-    Make(std::move(options), world_size, out_.get(), err_.get());
-  }
-  void Make(Options options, uint32_t world_size, int out_fd, int err_fd) {
-    router_.emplace(
-        loop_, std::move(options),
-        OutputRouter::Callbacks{[this](absl::Status why) { failed_ = std::move(why); },
-                                [this](std::string text) { warnings_.push_back(std::move(text)); }},
-        out_fd, err_fd);
-    router_->SetWorldSize(world_size);
-  }
-  void Finish() {
-    bool done = false;
-    router_->Finish([&] { done = true; });
-    RunUntil([&] { return done; });
-  }
-  std::string Out() { return ReadFile(dir_ + "/out"); }
-  std::string Err() { return ReadFile(dir_ + "/err"); }
-
-  os::UniqueFd out_;
-  os::UniqueFd err_;
-  std::optional<absl::Status> failed_;
-  std::vector<std::string> warnings_;
-  std::optional<OutputRouter> router_;
-};
 
 TEST_F(RouterTest, LinesAreTaggedAndStdoutStaysApartFromStderr) {
   Make({}, 2);

@@ -301,6 +301,18 @@ TEST_F(JoiningTest, StdinOfARankThatDoesNotExistIsRefused) {
   EXPECT_THAT(verdict().message, HasSubstr("--stdin 4"));
 }
 
+TEST_F(JoiningTest, APlanThatSomebodyElseRefusesStartsNothing) {
+  options_.check_plan = [](const plan::Plan& plan) {
+    return absl::InvalidArgumentError(absl::StrCat("no room for ", plan.world_size));
+  };
+  Make(2);
+  ConnectAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 2);
+  EXPECT_EQ(verdict().message, "no room for 4");
+  EXPECT_FALSE(Sends(all_, 0, Kind::kProbe));
+}
+
 TEST_F(JoiningTest, ANetThatFitsNoNodeIsRefused) {
   options_.net = "192.168.0.0/16";
   Make(2);
