@@ -2,6 +2,7 @@
 #include "launcher/hosts/host_spec.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -13,44 +14,39 @@ namespace {
 
 constexpr absl::string_view kIpv6Advice = "write host:slots, or [address]:slots for IPv6";
 
-// Fills in pattern and slots from what follows `user@`.
-absl::Status ParseHost(const Source& source, Position at, absl::string_view text, HostSpec& spec) {
+}  // namespace
+
+absl::StatusOr<HostWord> ParseHostWord(const Source& source, Position at, absl::string_view text,
+                                       absl::string_view advice) {
+  HostWord word;
   absl::string_view host = text;
-  absl::string_view tail;  // from the colon on
   bool ipv6 = false;
   size_t close = text.find(']');
   if (!text.empty() && text.front() == '[' && close != absl::string_view::npos &&
       text.substr(0, close).find(':') != absl::string_view::npos) {
     ipv6 = true;
     host = text.substr(1, close - 1);
-    tail = text.substr(close + 1);
-    if (!tail.empty() && tail.front() != ':') {
-      return source.Error(at.Plus(close + 1), "text after an IPv6 address", text, kIpv6Advice);
+    word.tail = text.substr(close + 1);
+    if (!word.tail.empty() && word.tail.front() != ':') {
+      return source.Error(at.Plus(close + 1), "text after an IPv6 address", text, advice);
     }
   } else if (auto colons = std::count(text.begin(), text.end(), ':'); colons == 1) {
     host = text.substr(0, text.find(':'));
-    tail = text.substr(host.size());
+    word.tail = text.substr(host.size());
   } else {
     ipv6 = colons > 1;
   }
 
   if (ipv6) {
-    if (!IsIpv6(host)) return source.Error(at, "not an IPv6 address", text, kIpv6Advice);
-    spec.pattern = HostPattern::Literal(host);
-  } else {
-    auto pattern = HostPattern::Parse(source, at, host);
-    if (!pattern.ok()) return pattern.status();
-    spec.pattern = *std::move(pattern);
+    if (!IsIpv6(host)) return source.Error(at, "not an IPv6 address", text, advice);
+    word.pattern = HostPattern::Literal(host);
+    return word;
   }
-  if (tail.empty()) return absl::OkStatus();
-  auto slots = ParseNumber(source, at.Plus(text.size() - tail.size() + 1), "slots", tail.substr(1),
-                           1, kMaxSlots);
-  if (!slots.ok()) return slots.status();
-  spec.slots = *slots;
-  return absl::OkStatus();
+  auto pattern = HostPattern::Parse(source, at, host);
+  if (!pattern.ok()) return pattern.status();
+  word.pattern = *std::move(pattern);
+  return word;
 }
-
-}  // namespace
 
 absl::Status CheckUser(const Source& source, Position at, absl::string_view user) {
   auto fault = FindUserFault(user);
@@ -69,8 +65,14 @@ absl::StatusOr<HostSpec> ParseHostSpec(const Source& source, Position at, absl::
     spec.user = std::string(word.substr(0, sign));
     host_start = sign + 1;
   }
-  absl::Status status = ParseHost(source, at.Plus(host_start), word.substr(host_start), spec);
-  if (!status.ok()) return status;
+  auto host = ParseHostWord(source, at.Plus(host_start), word.substr(host_start), kIpv6Advice);
+  if (!host.ok()) return host.status();
+  spec.pattern = std::move(host->pattern);
+  if (host->tail.empty()) return spec;
+  auto slots = ParseNumber(source, at.Plus(word.size() - host->tail.size() + 1), "slots",
+                           host->tail.substr(1), 1, kMaxSlots);
+  if (!slots.ok()) return slots.status();
+  spec.slots = *slots;
   return spec;
 }
 

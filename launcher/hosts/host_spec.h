@@ -27,6 +27,15 @@ struct HostSpec {
   Way way = Way::kUnsaid;
 };
 
+// The word `host[:tail]`, or `[address][:tail]` for IPv6; two or more colons without brackets are
+// an IPv6 address. Errors add `advice`.
+struct HostWord {
+  HostPattern pattern;
+  absl::string_view tail;  // from the colon on; empty: none
+};
+absl::StatusOr<HostWord> ParseHostWord(const Source& source, Position at, absl::string_view text,
+                                       absl::string_view advice);
+
 // The word `[user@]host[:slots]`. One colon separates slots; two or more without brackets are an
 // IPv6 address.
 absl::StatusOr<HostSpec> ParseHostSpec(const Source& source, Position at, absl::string_view word);

@@ -24,8 +24,12 @@ struct HostEntry {
   std::optional<uint32_t> slots;  // none: gpus, else the GPUs the node reports, else its cores
   std::optional<uint32_t> max_slots;  // at least slots
   std::optional<uint32_t> gpus;       // GPUs of the node the job may use; 0: none of them
-  Way way = Way::kUnsaid;             // agent=ssh, agent=tcp
-  uint32_t line = 0;                  // of the first mention, both from 1
+  // --include and --exclude, by nvidia-smi's numbers: these alone, in this order (empty: all), and
+  // none of those.
+  std::vector<uint32_t> only_gpus;
+  std::vector<uint32_t> without_gpus;
+  Way way = Way::kUnsaid;  // agent=ssh, agent=tcp
+  uint32_t line = 0;       // of the first mention, both from 1
   uint32_t column = 0;
 };
 

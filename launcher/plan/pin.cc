@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -56,10 +57,15 @@ absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, 
   if (options.gpu_bind == GpuBind::kNone) return absl::OkStatus();
   const std::string faults = FormatFaults(inventory, /*withheld=*/true);
   const std::string cause = faults.empty() ? "" : absl::StrCat(" (", faults, ")");
-  if (node.entry.gpus && *node.entry.gpus > usable) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        node.entry.host, ": the host list says gpus=", *node.entry.gpus, ", but ",
-        Count(usable, "GPU"), " can be used", cause, ": correct gpus=, or use --gpu-bind none"));
+  const std::optional<uint32_t> promised = PromisedGpus(node.entry);
+  if (promised && *promised > usable) {
+    const bool included = !node.entry.only_gpus.empty();
+    return absl::FailedPreconditionError(
+        absl::StrCat(node.entry.host, ": ",
+                     included ? absl::StrCat("--include names ", Count(*promised, "GPU"))
+                              : absl::StrCat("the host list says gpus=", *node.entry.gpus),
+                     ", but ", Count(usable, "GPU"), " can be used", cause,
+                     included ? ": choose others" : ": correct gpus=, or use --gpu-bind none"));
   }
   if (node.entry.gpus && *node.entry.gpus == 0) return absl::OkStatus();
   const uint64_t needed = GpusNeeded(node, options);

@@ -290,6 +290,15 @@ absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& optio
     return absl::InvalidArgumentError(
         "--gpus-per-rank 0: use --gpu-bind none for ranks without GPU");
   }
+  if (options.gpu_bind == GpuBind::kNone) {
+    for (const hosts::HostEntry& entry : hosts.entries) {
+      if (entry.only_gpus.empty() && entry.without_gpus.empty()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry.host,
+                       ": GPUs are chosen (--include, --exclude), and --gpu-bind none leaves them "
+                       "to the program: give one of the two"));
+    }
+  }
   if (options.nodes && *options.nodes > hosts.entries.size()) {
     return absl::InvalidArgumentError(absl::StrCat("-N ", *options.nodes, ": the host list has ",
                                                    Count(hosts.entries.size(), "node")));
@@ -316,8 +325,9 @@ bool NeedsNoInventory(const hosts::HostList& hosts, const PlanOptions& options) 
   if (options.per_node) return false;
   const size_t considered = Considered(hosts, options);
   return std::all_of(
-      hosts.entries.begin(), hosts.entries.begin() + considered,
-      [](const hosts::HostEntry& entry) { return entry.slots || (entry.gpus && *entry.gpus > 0); });
+      hosts.entries.begin(), hosts.entries.begin() + considered, [](const hosts::HostEntry& entry) {
+        return (entry.slots && entry.without_gpus.empty()) || PromisedGpus(entry).value_or(0) > 0;
+      });
 }
 
 hosts::HostList NodesToAsk(const hosts::HostList& hosts, const PlanOptions& options) {

@@ -30,10 +30,39 @@ absl::StatusOr<uint32_t> FromGpus(const hosts::HostEntry& entry, size_t gpus,
   return slots;
 }
 
+bool Contains(const std::vector<uint32_t>& numbers, uint32_t number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
+// Refuses GPUs that --include or --exclude names and the node does not have.
+absl::Status CheckChosen(const hosts::HostEntry& entry, const v1::Inventory& inventory) {
+  std::vector<uint32_t> chosen = entry.only_gpus;
+  chosen.insert(chosen.end(), entry.without_gpus.begin(), entry.without_gpus.end());
+  std::vector<int> numbers;
+  for (const v1::Gpu& gpu : inventory.gpus()) numbers.push_back(static_cast<int>(gpu.index()));
+  std::sort(numbers.begin(), numbers.end());
+  for (uint32_t number : chosen) {
+    if (std::binary_search(numbers.begin(), numbers.end(), static_cast<int>(number))) continue;
+    const std::string why = Escape(inventory.gpu_error());
+    return absl::FailedPreconditionError(
+        absl::StrCat(entry.host, " has no GPU ", number, ", which ",
+                     entry.only_gpus.empty() ? "--exclude" : "--include", " names: it has ",
+                     numbers.empty() ? "none" : absl::StrCat("GPUs ", FormatCpuList(numbers)),
+                     why.empty() ? "" : absl::StrCat(" (", why, ")")));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inventory* inventory,
                                   const PlanOptions& options, std::vector<std::string>& warnings) {
+  const std::optional<uint32_t> promised = PromisedGpus(entry);
+  if (!entry.without_gpus.empty() && (promised || inventory != nullptr)) {
+    const size_t left = promised ? *promised : UsableGpus(entry, *inventory).size();
+    const auto slots = FromGpus(entry, left, options, warnings);
+    return slots.ok() && entry.slots ? std::min(*slots, *entry.slots) : slots;
+  }
   if (entry.slots) return *entry.slots;
-  if (entry.gpus && *entry.gpus > 0) return FromGpus(entry, *entry.gpus, options, warnings);
+  if (promised && *promised > 0) return FromGpus(entry, *promised, options, warnings);
   if (inventory == nullptr) {
     return absl::InternalError(absl::StrCat(entry.host, ": slots are not known"));
   }
@@ -58,6 +87,9 @@ absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inven
 
 absl::StatusOr<uint32_t> SlotsOf(const hosts::HostEntry& entry, const v1::Inventory* inventory,
                                  const PlanOptions& options, std::vector<std::string>& warnings) {
+  if (inventory != nullptr) {
+    if (absl::Status chosen = CheckChosen(entry, *inventory); !chosen.ok()) return chosen;
+  }
   absl::StatusOr<uint32_t> slots = Uncapped(entry, inventory, options, warnings);
   if (slots.ok() && entry.max_slots) *slots = std::min(*slots, *entry.max_slots);
   return slots;
@@ -81,16 +113,34 @@ absl::StatusOr<uint32_t> CountPerNode(const hosts::HostEntry& entry, const v1::I
                    ": leave the node out, or give a number"));
 }
 
+std::optional<uint32_t> PromisedGpus(const hosts::HostEntry& entry) {
+  if (!entry.only_gpus.empty()) return static_cast<uint32_t>(entry.only_gpus.size());
+  if (!entry.gpus) return std::nullopt;
+  return *entry.gpus - static_cast<uint32_t>(entry.without_gpus.size());
+}
+
 std::vector<const v1::Gpu*> UsableGpus(const hosts::HostEntry& entry,
                                        const v1::Inventory& inventory) {
+  const auto healthy = [](const v1::Gpu& gpu) {
+    return gpu.fault().empty() && !gpu.uuid().empty();
+  };
   std::vector<const v1::Gpu*> gpus;
+  for (uint32_t number : entry.only_gpus) {
+    for (const v1::Gpu& gpu : inventory.gpus()) {
+      if (gpu.index() == number && healthy(gpu)) gpus.push_back(&gpu);
+    }
+  }
+  if (!entry.only_gpus.empty()) return gpus;
+  // Those that are left out count among the first `gpus`, whatever their health.
   for (const v1::Gpu& gpu : inventory.gpus()) {
-    if (gpu.fault().empty() && !gpu.uuid().empty()) gpus.push_back(&gpu);
+    if (healthy(gpu) || Contains(entry.without_gpus, gpu.index())) gpus.push_back(&gpu);
   }
   std::stable_sort(gpus.begin(), gpus.end(), [](const v1::Gpu* a, const v1::Gpu* b) {
     return a->pci_address() < b->pci_address();
   });
   if (entry.gpus && gpus.size() > *entry.gpus) gpus.resize(*entry.gpus);
+  std::erase_if(gpus,
+                [&](const v1::Gpu* gpu) { return Contains(entry.without_gpus, gpu->index()); });
   return gpus;
 }
 

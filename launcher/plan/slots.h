@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,11 @@ namespace dtrain::plan {
 absl::StatusOr<uint32_t> SlotsOf(const hosts::HostEntry& entry, const v1::Inventory* inventory,
                                  const PlanOptions& options, std::vector<std::string>& warnings);
 
-// The GPUs this job may use on a node, by PCI address: healthy ones, the first `gpus` when the
-// host list says so.
+// The number of GPUs that the host list and --include name; none: as many as the node has.
+std::optional<uint32_t> PromisedGpus(const hosts::HostEntry& entry);
+
+// The GPUs this job may use on a node: healthy ones, in the order of --include, else by PCI address
+// and the first `gpus` when the host list says so.
 std::vector<const v1::Gpu*> UsableGpus(const hosts::HostEntry& entry,
                                        const v1::Inventory& inventory);
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The value of --hosts, and as a Slurm job's node list and, behind a line feed, its task counts.
+// The value of --hosts and, behind a line feed, of --include and --exclude; the two as a Slurm
+// job's node list and its task counts.
 #include <optional>
 #include <string>
 
 #include "launcher/hosts/allocation.h"
+#include "launcher/hosts/host_filter.h"
 #include "launcher/hosts/hostfile.h"
 #include "tests/fuzz/expect.h"
 
@@ -28,7 +30,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   size_t end = text.find('\n');
   absl::string_view first = text.substr(0, end);
   absl::string_view second = end == absl::string_view::npos ? "" : text.substr(end + 1);
-  ExpectSound(dtrain::hosts::ParseHostList(first));
+  const auto list = dtrain::hosts::ParseHostList(first);
+  ExpectSound(list);
+  if (list.ok()) {
+    ExpectSound(dtrain::hosts::IncludeHosts(*list, second));
+    ExpectSound(dtrain::hosts::ExcludeHosts(*list, second));
+  }
 
   auto environment = [&](const std::string& name) -> std::optional<std::string> {
     if (name == "SLURM_JOB_ID") return "1";
