@@ -15,9 +15,9 @@ namespace {
 using Words = std::vector<std::string>;
 
 // Where hosts are: a run on this machine has no use for them, and launch would call them a mistake.
-constexpr std::array<absl::string_view, 10> kHostFlags = {
-    "hostfile", "hosts",  "rankfile", "nnodes",     "net",
-    "ppn",      "map-by", "rsh",      "ssh-config", "ssh-port"};
+constexpr std::array<absl::string_view, 12> kHostFlags = {
+    "hostfile", "hosts",  "rankfile", "nnodes",     "net",      "include",
+    "ppn",      "map-by", "rsh",      "ssh-config", "ssh-port", "exclude"};
 
 bool Names(const std::string& word, absl::string_view flag) {
   return word == absl::StrCat("--", flag);
@@ -53,7 +53,8 @@ bool SaysHowMany(const Words& flags) {
 Words Build(Words flags, const char* tag, const Words& command) {
   Words words = {"launch"};
   words.insert(words.end(), flags.begin(), flags.end());
-  for (const char* word : {"--tag-output", tag, "--timestamps=false", "--stdin", "none"}) {
+  for (const char* word :
+       {"--tag-output", tag, "--timestamps=false", "--show-ranks", "all", "--stdin", "none"}) {
     words.emplace_back(word);
   }
   words.emplace_back("--result-json");

@@ -39,7 +39,8 @@ constexpr View kTypes[] = {"int32", "int64", "float16", "bfloat16", "float32", "
 constexpr View kOperations[] = {"sum", "avg", "min", "max", "prod"};
 
 // What bench says itself to launch, or reads from it.
-constexpr View kTaken[] = {"dry-run", "result-json", "tag-output", "timestamps", "stdin"};
+constexpr View kTaken[] = {"dry-run",    "result-json", "tag-output", "timestamps",
+                           "show-ranks", "module",      "stdin"};
 
 absl::Status Choose(View value, absl::Span<const View> known, std::string& out) {
   if (std::find(known.begin(), known.end(), value) == known.end()) {

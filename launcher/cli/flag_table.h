@@ -18,7 +18,9 @@ struct RawLaunch {
   LaunchOptions options;
   std::vector<std::string> exports;  // -x
   bool forward_all = true;           // --env
+  std::vector<std::string> env_files;
   std::string working_directory;     // --wdir
+  bool module = false;               // -m: the command is a Python module
   std::optional<uint32_t> per_node;  // --map-by ppr:N:node
   bool help = false;
 };

@@ -27,12 +27,6 @@ const std::set<std::string>& FlagVariables() {
   return *names;
 }
 
-// Plain, because names travel as text, and one that is not UTF-8 would spoil the whole message.
-bool IsPlainName(absl::string_view name) {
-  return !name.empty() && name.size() <= 256 &&
-         std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isgraph(c); });
-}
-
 bool IsForwarded(const std::string& name) {
   return IsPlainName(name) && !IsHostBound(name) && !IsScrubbed(name) &&
          FlagVariables().count(name) == 0;
@@ -94,6 +88,12 @@ absl::Status CheckSize(const Variables& variables, size_t argv_bytes) {
 }
 
 }  // namespace
+
+// One that is not UTF-8 would spoil the whole message.
+bool IsPlainName(absl::string_view name) {
+  return !name.empty() && name.size() <= 256 &&
+         std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isgraph(c); });
+}
 
 std::string FlagVariable(absl::string_view flag) {
   std::string name = absl::StrCat("DTRAIN_", absl::AsciiStrToUpper(flag));

@@ -34,6 +34,9 @@ struct ForwardedEnv {
 absl::StatusOr<ForwardedEnv> BuildForwardedEnv(const std::vector<std::string>& environment,
                                                const ForwardOptions& options);
 
+// Whether a variable can have this name and still travel as text: printable ASCII, not too long.
+bool IsPlainName(absl::string_view name);
+
 // "DTRAIN_START_TIMEOUT" for the flag "start-timeout".
 std::string FlagVariable(absl::string_view flag);
 

@@ -42,10 +42,11 @@ Page LaunchPage() {
   page.usage = "dtrain launch [FLAGS] [--] COMMAND [ARGUMENTS...]";
   page.more =
       "The command begins at the first word that is not a flag, or after --. It is passed on\n"
-      "unchanged, with its own flags.\n";
+      "unchanged, with its own flags. A file that ends in .py and is not executable is run by\n"
+      "python3 -u.\n";
   page.examples =
-      R"(  dtrain launch -np 4 python3 train.py                     4 ranks on this machine
-  dtrain launch --hostfile hosts.txt python3 train.py      as many ranks as there are slots
+      R"(  dtrain launch -np 4 train.py                             4 ranks on this machine
+  dtrain launch --hostfile hosts.txt -m package.train      as many ranks as there are slots
   dtrain launch -H node1:8,node2:8 --ppn 4 ./program       4 ranks on each of two hosts
   dtrain launch --hostfile hosts.txt --dry-run ./program   show what would run where
 )";

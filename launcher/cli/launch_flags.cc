@@ -3,164 +3,13 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "common/base/text.h"
 #include "launcher/cli/flag_table.h"
-#include "launcher/cli/values.h"
+#include "launcher/cli/launch_values.h"
+#include "launcher/cli/set_value.h"
 #include "launcher/hosts/rankfile.h"
 
 namespace dtrain::cli {
 namespace {
-
-using View = absl::string_view;
-
-absl::Status Set(View value, std::string& out) {
-  if (value.empty()) return absl::InvalidArgumentError("it is empty");
-  if (absl::StrContains(value, View("\0", 1))) {
-    return absl::InvalidArgumentError("it holds a NUL byte");
-  }
-  out.assign(value.data(), value.size());
-  return absl::OkStatus();
-}
-
-absl::Status Set(View value, bool& out) {
-  absl::StatusOr<bool> parsed = ParseBool(value);
-  if (!parsed.ok()) return parsed.status();
-  out = *parsed;
-  return absl::OkStatus();
-}
-
-absl::Status Set(View value, Duration min, Duration& out) {
-  absl::StatusOr<Duration> parsed = ParseDuration(value);
-  if (!parsed.ok()) return parsed.status();
-  if (*parsed < min) {
-    auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(min).count();
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", Escape(value, 60), "\" is too short; it must be at least ", ms, "ms"));
-  }
-  out = *parsed;
-  return absl::OkStatus();
-}
-
-template <typename Number>
-absl::Status Set(View value, uint64_t min, uint64_t max, Number& out) {
-  absl::StatusOr<uint64_t> parsed = ParseNumber(value, min, max);
-  if (!parsed.ok()) return parsed.status();
-  out = static_cast<uint32_t>(*parsed);
-  return absl::OkStatus();
-}
-
-template <typename Enum>
-struct Choice {
-  View name;
-  Enum value;
-};
-
-template <typename Enum, size_t n>
-std::vector<View> Names(const Choice<Enum> (&choices)[n]) {
-  std::vector<View> names;
-  for (const Choice<Enum>& choice : choices) names.push_back(choice.name);
-  return names;
-}
-
-template <typename Enum, typename Out, size_t n>
-absl::Status Choose(View value, const Choice<Enum> (&choices)[n], Out& out) {
-  for (const Choice<Enum>& choice : choices) {
-    if (choice.name == value) {
-      out = choice.value;
-      return absl::OkStatus();
-    }
-  }
-  std::vector<View> names = Names(choices);
-  View last = names.back();
-  names.pop_back();
-  return absl::InvalidArgumentError(absl::StrCat("\"", Escape(value, 60), "\" is not ",
-                                                 absl::StrJoin(names, ", "), " or ", last));
-}
-
-absl::Status SetRanks(View value, RawLaunch& out) {
-  bool negative = !value.empty() && value[0] == '-';
-  absl::StatusOr<uint64_t> n = ParseNumber(value.substr(negative ? 1 : 0), 1, hosts::kMaxRanks);
-  if (!n.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", Escape(value, 60), "\" is not a whole number from 1 to ",
-                     hosts::kMaxRanks, ", or -1 and down for that many local ranks"));
-  }
-  out.options.job.plan.ranks = static_cast<uint32_t>(*n);
-  out.options.local = negative;
-  return absl::OkStatus();
-}
-
-absl::Status SetMapBy(View value, RawLaunch& out) {
-  plan::PlanOptions& plan = out.options.job.plan;
-  std::vector<View> parts = absl::StrSplit(value, ':');
-  if (value == "slot" || value == "node") {
-    plan.map_by = value == "slot" ? plan::MapBy::kSlot : plan::MapBy::kNode;
-    out.per_node.reset();
-    return absl::OkStatus();
-  }
-  if (parts.size() == 3 && parts[0] == "ppr" && parts[2] == "node") {
-    uint32_t n = 0;
-    if (absl::Status status = Set(parts[1], 1, hosts::kMaxSlots, n); !status.ok()) return status;
-    plan.map_by = plan::MapBy::kPerNode;
-    out.per_node = n;
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", Escape(value, 60), "\" is not slot, node or ppr:N:node"));
-}
-
-absl::Status SetPerNode(View value, RawLaunch& out) {
-  plan::PlanOptions& plan = out.options.job.plan;
-  constexpr Choice<plan::PerNode> kCounted[] = {{"gpu", plan::PerNode::kGpus},
-                                                {"cpu", plan::PerNode::kCores},
-                                                {"auto", plan::PerNode::kAuto}};
-  plan.per_node.reset();
-  plan.ranks_per_node.reset();
-  if (!value.empty() && absl::ascii_isalpha(value[0])) {
-    absl::Status known = Choose(value, kCounted, plan.per_node);
-    return known.ok() ? known
-                      : absl::InvalidArgumentError(
-                            absl::StrCat(known.message(), ", nor a number of ranks"));
-  }
-  return Set(value, 1, hosts::kMaxSlots, plan.ranks_per_node);
-}
-
-absl::Status SetNet(View value, RawLaunch& out) {
-  bool plain = value.size() <= 64 && std::all_of(value.begin(), value.end(), [](char c) {
-                 return absl::ascii_isalnum(c) || absl::StrContains("._:/-@", View(&c, 1));
-               });
-  if (!plain || value.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", Escape(value, 60), "\" is neither a network such as 10.0.0.0/8 nor an interface"));
-  }
-  return Set(value, out.options.job.net);
-}
-
-absl::Status SetStdin(View value, RawLaunch& out) {
-  if (value != "none" && value != "all") {
-    uint32_t rank = 0;
-    if (!Set(value, 0, hosts::kMaxRanks - 1, rank).ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", Escape(value, 60), "\" is not none, all or a rank"));
-    }
-    out.options.job.stdin_rank = absl::StrCat(rank);
-    return absl::OkStatus();
-  }
-  return Set(value, out.options.job.stdin_rank);
-}
-
-absl::Status SetSpool(View value, RawLaunch& out) {
-  absl::StatusOr<uint64_t> bytes = ParseSize(value);
-  if (!bytes.ok()) return bytes.status();
-  if (*bytes < (1 << 20)) return absl::InvalidArgumentError("it must be at least 1M");
-  out.options.job.part.set_spool_limit_bytes(*bytes);
-  return absl::OkStatus();
-}
 
 constexpr Choice<plan::GpuBind> kGpuBind[] = {
     {"node", plan::GpuBind::kNode}, {"rank", plan::GpuBind::kRank}, {"none", plan::GpuBind::kNone}};
@@ -185,6 +34,10 @@ std::vector<Flag> WhereFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.options.host_list); }},
       {"--nnodes,-N,--nodes", kGroup, "N", "use only the first N hosts",
        [](View v, RawLaunch& o) { return Set(v, 1, hosts::kMaxHosts, o.options.job.plan.nodes); }},
+      {"--include", kGroup, "LIST", "use only these hosts and GPUs of the list: node1:0,2@node2",
+       [](View v, RawLaunch& o) { return Set(v, o.options.include); }},
+      {"--exclude", kGroup, "LIST", "use all but these: node1:3@node3",
+       [](View v, RawLaunch& o) { return Set(v, o.options.exclude); }},
       {"--net", kGroup, "CIDR|NAME", "network or interface that the workers use: --net 10.1.0.0/16",
        SetNet},
   };
@@ -234,11 +87,21 @@ std::vector<Flag> EnvironmentFlags() {
        },
        {},
        true},
+      {"--env-file",
+       kGroup,
+       "FILE",
+       "set the variables of FILE, one NAME=VALUE per line; may be\n"
+       "repeated; -x wins",
+       [](View v, RawLaunch& o) { return Set(v, o.env_files.emplace_back()); },
+       {},
+       true},
       {"--env", kGroup, "all|none",
        "forward the whole environment (default), or only what -x names",
        [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }, Names(kEnv)},
       {"--wdir", kGroup, "DIR", "working directory of the workers; default: the current one",
        [](View v, RawLaunch& o) { return Set(v, o.working_directory); }},
+      {"--module,-m", kGroup, "", "COMMAND is a Python module: run python3 -u -m COMMAND",
+       SetModule},
   };
 }
 
@@ -288,6 +151,16 @@ std::vector<Flag> OutputFlags() {
        }},
       {"--log-dir", kGroup, "DIR", "also write the stdout and stderr of each rank to files in DIR",
        [](View v, RawLaunch& o) { return Set(v, o.options.output.log_dir); }},
+      {"--output", kGroup, "PATTERN",
+       "or name the files: %r rank, %R padded, %l local rank, %n node,\n"
+       "%h host, %j job, %s stream (logs/%h-%r.log)",
+       SetOutput},
+      {"--show-ranks",
+       kGroup,
+       "RANKS",
+       "print only what these ranks write: 0,8-15; default all",
+       SetShownRanks,
+       {"all"}},
       {"--stdin",
        kGroup,
        "WHO",

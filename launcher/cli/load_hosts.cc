@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 #include "launcher/cli/options.h"
 #include "launcher/hosts/allocation.h"
+#include "launcher/hosts/host_filter.h"
 #include "launcher/hosts/rankfile.h"
 
 namespace dtrain::cli {
@@ -34,16 +34,6 @@ void UseThisMachine(LaunchOptions& options) {
   options.local = true;
 }
 
-std::optional<std::string> Lookup(const Surroundings& surroundings, const std::string& name) {
-  for (const std::string& entry : surroundings.environment) {
-    if (absl::StartsWith(entry, name) && entry.size() > name.size() + 1 &&
-        entry[name.size()] == '=') {
-      return entry.substr(name.size() + 1);
-    }
-  }
-  return std::nullopt;
-}
-
 absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings) {
   if (options.local) {
     UseThisMachine(options);
@@ -51,7 +41,11 @@ absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings)
   }
   absl::StatusOr<hosts::HostList> hosts = ReadHosts(options, surroundings);
   if (hosts.ok() && hosts->entries.empty()) {
-    auto env = [&](const std::string& name) { return Lookup(surroundings, name); };
+    auto env = [&](const std::string& name) -> std::optional<std::string> {
+      const auto value = FindVariable(surroundings, name);
+      if (!value || value->empty()) return std::nullopt;
+      return std::string(*value);
+    };
     absl::StatusOr<std::optional<hosts::Allocation>> allocation =
         hosts::DetectAllocation(env, surroundings.read);
     if (!allocation.ok()) return allocation.status();
@@ -71,6 +65,16 @@ absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings)
   }
   if (!hosts.ok()) return hosts.status();
   options.hosts = *std::move(hosts);
+  return absl::OkStatus();
+}
+
+absl::Status ChooseHosts(LaunchOptions& options) {
+  if (options.include.empty() && options.exclude.empty()) return absl::OkStatus();
+  absl::StatusOr<hosts::HostList> chosen =
+      options.include.empty() ? hosts::ExcludeHosts(std::move(options.hosts), options.exclude)
+                              : hosts::IncludeHosts(std::move(options.hosts), options.include);
+  if (!chosen.ok()) return chosen.status();
+  options.hosts = *std::move(chosen);
   return absl::OkStatus();
 }
 
@@ -105,6 +109,7 @@ absl::StatusOr<hosts::HostList> ReadHosts(const LaunchOptions& options,
 
 absl::Status LoadHosts(LaunchOptions& options, const Surroundings& surroundings) {
   absl::Status status = FindHosts(options, surroundings);
+  if (status.ok()) status = ChooseHosts(options);
   if (!status.ok()) return absl::InvalidArgumentError(status.message());
   return LoadRankfile(options, surroundings);
 }

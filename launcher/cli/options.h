@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "launcher/hosts/hostfile.h"
 #include "launcher/job/job_core.h"
@@ -22,6 +24,8 @@ struct LaunchOptions {
   std::string hostfile;
   std::string host_list;
   std::string rankfile;
+  std::string include;
+  std::string exclude;
   bool local = false;     // this machine, no hosts: a negative -np, or nothing else was named
   hosts::HostList hosts;  // valid after LoadHosts, also when local
 
@@ -49,7 +53,14 @@ struct Surroundings {
   std::string working_directory;         // absolute; empty when there is none
   // A file's text; NotFound when there is none, never blocks.
   std::function<absl::StatusOr<std::string>(const std::string& path)> read;
+  // Whether a file is one that the kernel runs by another: executable, and begins with "#!". Null:
+  // none is.
+  std::function<bool(const std::string& path)> is_script;
 };
+
+// The value of a variable in `environment`; none when it is not set.
+std::optional<absl::string_view> FindVariable(const Surroundings& surroundings,
+                                              absl::string_view name);
 
 // Those of this process.
 Surroundings ProcessSurroundings();

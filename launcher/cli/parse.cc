@@ -12,12 +12,14 @@
 #include "common/base/text.h"
 #include "launcher/cli/cli11.h"
 #include "launcher/cli/config_line.h"
+#include "launcher/cli/env_file.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/forwarded_env.h"
 #include "launcher/cli/help.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/programs.h"
 #include "launcher/cli/words.h"
+#include "launcher/cli/worker_command.h"
 
 namespace dtrain::cli {
 namespace {
@@ -42,16 +44,12 @@ absl::Status At(absl::string_view where, const absl::Status& status) {
 }
 
 absl::string_view Variable(const Surroundings& surroundings, absl::string_view name) {
-  for (const std::string& entry : surroundings.environment) {
-    if (absl::StartsWith(entry, name) && entry.size() > name.size() && entry[name.size()] == '=') {
-      return absl::string_view(entry).substr(name.size() + 1);
-    }
-  }
-  return "";
+  return FindVariable(surroundings, name).value_or("");
 }
 
+// -m is a part of the command, and bench, faces and dtrain.run() have commands of their own.
 bool IsCommandLineOnly(absl::string_view name) {
-  return name == "help" || name == "config" || name == "no-config";
+  return name == "help" || name == "config" || name == "no-config" || name == "module";
 }
 
 // Words of a source that has no spelling of its own, in the form SplitWords would give.
@@ -182,8 +180,9 @@ absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& flags,
 // Flags that answer the same question. From one source they contradict each other; otherwise the
 // stronger source's answer makes the weaker's void.
 constexpr absl::string_view kExclusive[][2] = {
-    {"hostfile", "hosts"}, {"rankfile", "ppn"}, {"rankfile", "map-by"}, {"rankfile", "nnodes"},
-    {"rsh", "ssh-config"}, {"rsh", "ssh-port"}, {"rsh", "agent"},       {"verbose", "quiet"}};
+    {"hostfile", "hosts"},  {"rankfile", "ppn"},  {"rankfile", "map-by"}, {"rankfile", "nnodes"},
+    {"rsh", "ssh-config"},  {"rsh", "ssh-port"},  {"rsh", "agent"},       {"verbose", "quiet"},
+    {"include", "exclude"}, {"log-dir", "output"}};
 
 int FindMention(const Mentions& mentions, absl::string_view name) {
   for (size_t i = mentions.size(); i-- > 0;) {
@@ -286,12 +285,14 @@ absl::StatusOr<std::string> WorkingDirectory(const std::string& dir,
 absl::Status AddProgram(const RawProgram& from, bool own_environment,
                         const Surroundings& surroundings, v1::JobPart& part) {
   v1::Program& program = *part.add_programs();
-  for (const std::string& word : from.command) program.add_argv(word);
   if (!from.command.empty() && from.command[0].empty()) {
     return absl::InvalidArgumentError("the command's name is empty");
   }
   absl::StatusOr<std::string> dir = WorkingDirectory(from.raw.working_directory, surroundings);
   if (!dir.ok()) return dir.status();
+  for (std::string& word : WorkerCommand(from.command, from.raw.module, *dir, surroundings)) {
+    program.add_argv(std::move(word));
+  }
   program.set_working_directory(*std::move(dir));
   if (!own_environment) return absl::OkStatus();
   absl::StatusOr<ForwardedEnv> env =
@@ -308,7 +309,12 @@ absl::Status SetPart(std::vector<RawProgram>& programs, const std::vector<std::s
   RawLaunch& raw = programs[0].raw;
   v1::JobPart& part = raw.options.job.part;
   const bool several = programs.size() > 1;
-  ForwardOptions forward{raw.forward_all, several ? shared : raw.exports};
+  absl::StatusOr<std::vector<std::string>> exports = ReadEnvFiles(raw.env_files, surroundings);
+  if (!exports.ok()) return exports.status();
+  // The last of a name counts: -x wins over files, wherever it stands.
+  const std::vector<std::string>& flags = several ? shared : raw.exports;
+  exports->insert(exports->end(), flags.begin(), flags.end());
+  ForwardOptions forward{raw.forward_all, *std::move(exports)};
   for (const RawProgram& program : programs) {
     absl::Status added = AddProgram(program, several, surroundings, part);
     if (!added.ok()) return added;

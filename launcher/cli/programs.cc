@@ -17,7 +17,7 @@ namespace {
 const std::vector<Flag>& ProgramFlags() {
   static const std::vector<Flag>* flags = [] {
     auto* own = new std::vector<Flag>();
-    for (absl::string_view name : {"np", "export", "wdir", "gpus-per-rank", "hosts"}) {
+    for (absl::string_view name : {"np", "export", "wdir", "gpus-per-rank", "hosts", "module"}) {
       own->push_back(LaunchFlags()[FindLong(LaunchFlags(), name)]);
     }
     return own;
@@ -33,11 +33,12 @@ absl::StatusOr<RawProgram> ParseOne(std::vector<std::string>& rest, size_t numbe
   absl::StatusOr<Words> words = SplitWords(ProgramFlags(), rest);
   if (!words.ok()) {
     const bool whole_job = SplitWords(LaunchFlags(), rest).ok();
-    return At(number, absl::StrCat(words.status().message(),
-                                   whole_job ? ". After ':' only -np, -x, --wdir, --gpus-per-rank "
-                                               "and --hosts may stand; give the others before the "
-                                               "first program"
-                                             : ""));
+    return At(number,
+              absl::StrCat(words.status().message(),
+                           whole_job ? ". After ':' only -np, -x, --wdir, --gpus-per-rank, "
+                                       "--hosts and -m may stand; give the others before the "
+                                       "first program"
+                                     : ""));
   }
   absl::StatusOr<std::vector<Given>> given = ParseFlags(ProgramFlags(), words->flags);
   if (!given.ok()) return At(number, given.status().message());

@@ -16,8 +16,8 @@ struct RawProgram {
 };
 
 // The programs after the first, from what follows ':'. They may have flags for the number of ranks,
-// the environment, the working directory, GPUs and hosts; all others are the whole job's and stand
-// before the first.
+// the environment, the working directory, GPUs, hosts and -m; all others are the whole job's and
+// stand before the first.
 absl::StatusOr<std::vector<RawProgram>> ParsePrograms(std::vector<std::string> further);
 
 // Writes down in the first program's options what the whole job needs to know of all of them: who

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
+#include "common/os/unique_fd.h"
 #include "launcher/cli/options.h"
 #include "launcher/hosts/read_hostfile.h"
 
@@ -28,7 +30,29 @@ std::string WorkingDirectory() {
   return result;
 }
 
+bool IsScript(const std::string& path) {
+  // Opening someone's FIFO would wait for its writer.
+  const os::UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  struct stat info;
+  char begin[2] = {};
+  return file && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) &&
+         faccessat(AT_FDCWD, path.c_str(), X_OK, AT_EACCESS) == 0 &&
+         pread(file.get(), begin, sizeof(begin), 0) == sizeof(begin) && begin[0] == '#' &&
+         begin[1] == '!';
+}
+
 }  // namespace
+
+std::optional<absl::string_view> FindVariable(const Surroundings& surroundings,
+                                              absl::string_view name) {
+  for (const std::string& entry : surroundings.environment) {
+    if (entry.size() > name.size() && entry[name.size()] == '=' &&
+        absl::string_view(entry).substr(0, name.size()) == name) {
+      return absl::string_view(entry).substr(name.size() + 1);
+    }
+  }
+  return std::nullopt;
+}
 
 Surroundings ProcessSurroundings() {
   Surroundings surroundings;
@@ -37,6 +61,7 @@ Surroundings ProcessSurroundings() {
   }
   surroundings.working_directory = WorkingDirectory();
   surroundings.read = hosts::ReadHostfile;
+  surroundings.is_script = IsScript;
   return surroundings;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/text.h"
 
 namespace dtrain::cli {
@@ -84,6 +85,22 @@ absl::StatusOr<uint64_t> ParseSize(absl::string_view text) {
     if (factor > 0 && number * factor <= 1e18) return static_cast<uint64_t>(number * factor);
   }
   return Bad(text, "a size such as 1048576, 64K, 256M or 2G");
+}
+
+absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParseRanges(absl::string_view text,
+                                                                       uint32_t max) {
+  std::vector<std::pair<uint32_t, uint32_t>> ranges;
+  for (absl::string_view item : absl::StrSplit(text, ',')) {
+    const size_t dash = item.find('-');
+    const auto from = ParseNumber(item.substr(0, dash), 0, max);
+    const auto to =
+        dash == absl::string_view::npos ? from : ParseNumber(item.substr(dash + 1), 0, max);
+    if (!from.ok() || !to.ok() || *from > *to) {
+      return Bad(item, absl::StrCat("a number such as 8 or a range such as 0-7, up to ", max));
+    }
+    ranges.emplace_back(static_cast<uint32_t>(*from), static_cast<uint32_t>(*to));
+  }
+  return ranges;
 }
 
 absl::StatusOr<bool> ParseBool(absl::string_view text) {

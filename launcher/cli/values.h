@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -18,6 +20,10 @@ absl::StatusOr<Duration> ParseDuration(absl::string_view text);
 
 // Bytes: "4096", "64K", "64KiB", "1.5G"; units are powers of 1024.
 absl::StatusOr<uint64_t> ParseSize(absl::string_view text);
+
+// "0,8-15": numbers and ranges of them, from `min` to `max`.
+absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParseRanges(absl::string_view text,
+                                                                       uint32_t max);
 
 // true, false, yes, no, on, off, 1, 0 in any case.
 absl::StatusOr<bool> ParseBool(absl::string_view text);

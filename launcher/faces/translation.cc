@@ -178,12 +178,7 @@ bool IsSet(const cli::Surroundings& surroundings, absl::string_view name) {
 }
 
 std::string Variable(const cli::Surroundings& surroundings, absl::string_view name) {
-  for (const std::string& entry : surroundings.environment) {
-    if (absl::StartsWith(entry, name) && entry.size() > name.size() && entry[name.size()] == '=') {
-      return entry.substr(name.size() + 1);
-    }
-  }
-  return "";
+  return std::string(cli::FindVariable(surroundings, name).value_or(""));
 }
 
 absl::StatusOr<std::vector<std::string>> PythonCommand(const std::vector<std::string>& command,

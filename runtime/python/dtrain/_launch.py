@@ -84,7 +84,9 @@ def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, ti
     }
     flags = [*_flags(np, hosts, hostfile, timeout), *(f"-x{name}" for name in variables)]
     launch = [_find_dtrain(), "launch", *flags, *launch_args]
-    worker = ["--stdin", "all", "--", python or sys.executable, "-m", "dtrain._worker"]
+    # Whatever the user's configuration says.
+    ours = ["--stdin", "all", "--show-ranks", "all"]
+    worker = [*ours, "--", python or sys.executable, "-m", "dtrain._worker"]
     collector = _frames.Collector(contents["marker"])
     process = _Process(launch, worker, variables, _frames.pack(contents), collector)
     code = process.run()

@@ -29,6 +29,11 @@ def test_results_come_back_in_rank_order(on_ranks):
     assert run(place, 10, offset=1, np=-3) == [(1, 3), (11, 3), (21, 3)]
 
 
+def test_what_the_user_has_set_for_launches_of_his_own_changes_nothing(monkeypatch):
+    monkeypatch.setenv("DTRAIN_SHOW_RANKS", "0")
+    assert run(place, 10, np=-2) == [(0, 2), (10, 2)]
+
+
 def test_functions_that_cannot_be_imported_are_sent(capfd):
     """As a notebook has them; also without cloudpickle."""
     word = "closure"

@@ -119,6 +119,23 @@ TEST(BenchCommands, TheWorkerGetsItsFlagsAfterTheLaunchs) {
   EXPECT_GT(Find(WorkerLaunch(Good({"allreduce", "-np", "-2"}), "w"), {"--fit"}), 0);
 }
 
+// Else a configuration file would hide what bench reads.
+TEST(BenchCommands, WhatBenchReadsDoesNotDependOnTheUsersSettings) {
+  for (const Strings& words :
+       {WorkerLaunch(Good({"allreduce"}), "w"),
+        ScalingLaunch(Good({"scaling", "--np", "2", "x.py"}), RankCount{2, false})}) {
+    EXPECT_GT(Find(words, {"--show-ranks", "all"}), 0);
+  }
+  EXPECT_THAT(Error({"allreduce", "-m"}), HasSubstr("--module cannot be given"));
+  EXPECT_THAT(Error({"allreduce", "--show-ranks", "0"}), HasSubstr("cannot be given"));
+}
+
+TEST(BenchCommands, AChoiceOfHostsIsNotForARunOnThisMachine) {
+  const Options options = Good({"scaling", "--np", "-2,2", "--include", "a:0", "-H", "a", "x"});
+  EXPECT_EQ(Find(ScalingLaunch(options, options.counts[0]), {"--include"}), -1);
+  EXPECT_GT(Find(ScalingLaunch(options, options.counts[1]), {"--include", "a:0"}), 0);
+}
+
 TEST(BenchCommands, TheMannerIsTheWorkersOwnChoiceUnlessTheUserSaysIt) {
   for (const char* manner : {"--pipelined=on", "--pipelined=off"}) {
     EXPECT_EQ(Find(WorkerLaunch(Good({"allreduce"}), "w"), {manner}), -1);

@@ -124,6 +124,32 @@ TEST_F(LoadHostsTest, ARankfileOfAnotherCountContradictsNp) {
   EXPECT_EQ(options_.job.plan.rankfile.size(), 2u);
 }
 
+TEST_F(LoadHostsTest, HostsAndGpusOfTheListAreChosen) {
+  options_.host_list = "a:4,b:4,c:4";
+  options_.include = "c:1,0@a";
+  ASSERT_EQ(Error(), "");
+  ASSERT_EQ(options_.hosts.entries.size(), 2u);
+  EXPECT_EQ(options_.hosts.entries[0].host, "a");
+  EXPECT_THAT(options_.hosts.entries[1].only_gpus, testing::ElementsAre(1, 0));
+  EXPECT_FALSE(options_.hosts.entries[1].slots.has_value());
+  options_.include.clear();
+  options_.exclude = "a@b";
+  ASSERT_EQ(Error(), "");
+  EXPECT_EQ(options_.hosts.entries[0].host, "c");
+  options_.exclude = "d";
+  EXPECT_THAT(Error(), HasSubstr("--exclude, column 1: host is not in the host list: \"d\""));
+}
+
+TEST_F(LoadHostsTest, GpusOfThisMachineAreChosenWithoutAList) {
+  options_.include = "localhost:0,1";
+  ASSERT_EQ(Error(), "");
+  EXPECT_TRUE(options_.local);
+  EXPECT_THAT(options_.hosts.entries[0].only_gpus, testing::ElementsAre(0, 1));
+  options_.include = "other:0";
+  EXPECT_THAT(Error(),
+              HasSubstr("host is not in the host list: \"other\"; its hosts are localhost"));
+}
+
 // `dtrain nodes` and others that launch nothing.
 TEST_F(LoadHostsTest, CommandsThatOnlyAskTakeTheHostsOfEachSource) {
   surroundings_.environment = {"HOME=/home/me", "DTRAIN_AGENT_PORT=1234"};

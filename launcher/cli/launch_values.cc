@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/launch_values.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/text.h"
+#include "launcher/cli/set_value.h"
+#include "launcher/cli/values.h"
+#include "launcher/hosts/rankfile.h"
+
+namespace dtrain::cli {
+
+absl::Status SetRanks(View value, RawLaunch& out) {
+  bool negative = !value.empty() && value[0] == '-';
+  absl::StatusOr<uint64_t> n = ParseNumber(value.substr(negative ? 1 : 0), 1, hosts::kMaxRanks);
+  if (!n.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", Escape(value, 60), "\" is not a whole number from 1 to ",
+                     hosts::kMaxRanks, ", or -1 and down for that many local ranks"));
+  }
+  out.options.job.plan.ranks = static_cast<uint32_t>(*n);
+  out.options.local = negative;
+  return absl::OkStatus();
+}
+
+absl::Status SetMapBy(View value, RawLaunch& out) {
+  plan::PlanOptions& plan = out.options.job.plan;
+  std::vector<View> parts = absl::StrSplit(value, ':');
+  if (value == "slot" || value == "node") {
+    plan.map_by = value == "slot" ? plan::MapBy::kSlot : plan::MapBy::kNode;
+    out.per_node.reset();
+    return absl::OkStatus();
+  }
+  if (parts.size() == 3 && parts[0] == "ppr" && parts[2] == "node") {
+    uint32_t n = 0;
+    if (absl::Status status = Set(parts[1], 1, hosts::kMaxSlots, n); !status.ok()) return status;
+    plan.map_by = plan::MapBy::kPerNode;
+    out.per_node = n;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", Escape(value, 60), "\" is not slot, node or ppr:N:node"));
+}
+
+absl::Status SetPerNode(View value, RawLaunch& out) {
+  plan::PlanOptions& plan = out.options.job.plan;
+  constexpr Choice<plan::PerNode> kCounted[] = {{"gpu", plan::PerNode::kGpus},
+                                                {"cpu", plan::PerNode::kCores},
+                                                {"auto", plan::PerNode::kAuto}};
+  plan.per_node.reset();
+  plan.ranks_per_node.reset();
+  if (!value.empty() && absl::ascii_isalpha(value[0])) {
+    absl::Status known = Choose(value, kCounted, plan.per_node);
+    return known.ok() ? known
+                      : absl::InvalidArgumentError(
+                            absl::StrCat(known.message(), ", nor a number of ranks"));
+  }
+  return Set(value, 1, hosts::kMaxSlots, plan.ranks_per_node);
+}
+
+absl::Status SetModule(View value, RawLaunch& out) {
+  if (ParseBool(value).ok()) return Set(value, out.module);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "it takes no value; write the module where the command begins: -m ", Escape(value, 60)));
+}
+
+absl::Status SetNet(View value, RawLaunch& out) {
+  bool plain = value.size() <= 64 && std::all_of(value.begin(), value.end(), [](char c) {
+                 return absl::ascii_isalnum(c) || absl::StrContains("._:/-@", View(&c, 1));
+               });
+  if (!plain || value.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", Escape(value, 60), "\" is neither a network such as 10.0.0.0/8 nor an interface"));
+  }
+  return Set(value, out.options.job.net);
+}
+
+absl::Status SetOutput(View value, RawLaunch& out) {
+  std::string text;
+  if (absl::Status status = Set(value, text); !status.ok()) return status;
+  absl::StatusOr<output::FilePattern> pattern = output::FilePattern::Parse(text);
+  if (!pattern.ok()) return pattern.status();
+  out.options.output.files = *std::move(pattern);
+  return absl::OkStatus();
+}
+
+absl::Status SetShownRanks(View value, RawLaunch& out) {
+  if (value == "all") {
+    out.options.output.shown.ranks.clear();
+    return absl::OkStatus();
+  }
+  auto ranks = ParseRanges(value, hosts::kMaxRanks - 1);
+  if (!ranks.ok()) return ranks.status();
+  out.options.output.shown.ranks = *std::move(ranks);
+  return absl::OkStatus();
+}
+
+absl::Status SetStdin(View value, RawLaunch& out) {
+  if (value != "none" && value != "all") {
+    uint32_t rank = 0;
+    if (!Set(value, 0, hosts::kMaxRanks - 1, rank).ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", Escape(value, 60), "\" is not none, all or a rank"));
+    }
+    out.options.job.stdin_rank = absl::StrCat(rank);
+    return absl::OkStatus();
+  }
+  return Set(value, out.options.job.stdin_rank);
+}
+
+absl::Status SetSpool(View value, RawLaunch& out) {
+  absl::StatusOr<uint64_t> bytes = ParseSize(value);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes < (1 << 20)) return absl::InvalidArgumentError("it must be at least 1M");
+  out.options.job.part.set_spool_limit_bytes(*bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::cli
