@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "agent/shepherd/contracts.h"
+#include "agent/shepherd/env_builder.h"
 #include "agent/shepherd/pmix_gate.h"
 #include "common/base/env_names.h"
 #include "common/base/programs.h"
@@ -17,33 +19,7 @@
 namespace dtrain::shepherd {
 namespace {
 
-class Builder {
- public:
-  Builder(const std::set<std::string>& explicit_names, std::map<std::string, std::string> vars)
-      : explicit_(explicit_names), vars_(std::move(vars)) {}
-
-  void Set(absl::string_view name, const absl::AlphaNum& value) {
-    std::string key(name);
-    if (explicit_.count(key) == 0) vars_[key] = std::string(value.Piece());
-  }
-  // For what the user may have set in any way.
-  void SetIfUnset(absl::string_view name, const absl::AlphaNum& value) {
-    vars_.try_emplace(std::string(name), std::string(value.Piece()));
-  }
-  bool Has(absl::string_view name) const { return vars_.count(std::string(name)) > 0; }
-
-  std::vector<std::string> Take() const {
-    std::vector<std::string> out;
-    for (const auto& [name, value] : vars_) out.push_back(absl::StrCat(name, "=", value));
-    return out;
-  }
-
- private:
-  const std::set<std::string>& explicit_;
-  std::map<std::string, std::string> vars_;
-};
-
-void SetTorchrun(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* env) {
+void SetTorchrun(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuilder* env) {
   int local_size = part.workers_size();
   env->Set("RANK", worker.rank());
   env->Set("WORLD_SIZE", part.world_size());
@@ -71,12 +47,15 @@ void SetTorchrun(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder*
   if (local_size > 1) env->SetIfUnset("OMP_NUM_THREADS", 1);
 }
 
-void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
-                Builder* env) {
-  int local_size = part.workers_size();
-  env->Set("LOCAL_SIZE", local_size);
+// DeepSpeed's and Horovod's, by the names without a prefix.
+void SetCross(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuilder* env) {
+  env->Set("LOCAL_SIZE", part.workers_size());
   env->Set("CROSS_RANK", worker.cross_rank());
   env->Set("CROSS_SIZE", worker.cross_size());
+}
+
+void SetHorovod(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuilder* env) {
+  int local_size = part.workers_size();
   env->Set("HOROVOD_RANK", worker.rank());
   env->Set("HOROVOD_SIZE", part.world_size());
   env->Set("HOROVOD_LOCAL_RANK", worker.local_rank());
@@ -84,19 +63,28 @@ void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, const Wor
   env->Set("HOROVOD_CROSS_RANK", worker.cross_rank());
   env->Set("HOROVOD_CROSS_SIZE", worker.cross_size());
   env->Set("HOROVOD_HOSTNAME", part.host());
+}
+
+// Open MPI's public names, by which other programs know their rank, too.
+void SetOpenMpi(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuilder* env) {
+  int local_size = part.workers_size();
   env->Set("OMPI_COMM_WORLD_SIZE", part.world_size());
   env->Set("OMPI_COMM_WORLD_RANK", worker.rank());
   env->Set("OMPI_COMM_WORLD_LOCAL_SIZE", local_size);
   env->Set("OMPI_COMM_WORLD_LOCAL_RANK", worker.local_rank());
   env->Set("OMPI_COMM_WORLD_NODE_RANK", worker.local_rank());
   // Not OMPI_UNIVERSE_SIZE: an mpirun within the job would take it for a call of its own ranks.
+}
+
+void SetPmi(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
+            EnvBuilder* env) {
   if (ties.pmi < 0) return;
   env->Set("PMI_FD", ties.pmi);
   env->Set("PMI_RANK", worker.rank());
   env->Set("PMI_SIZE", part.world_size());
   env->Set("PMI_SPAWNED", 0);
   env->Set("MPI_LOCALRANKID", worker.local_rank());
-  env->Set("MPI_LOCALNRANKS", local_size);
+  env->Set("MPI_LOCALNRANKS", part.workers_size());
   // An MPICH built with both PMI-1 and PMI-2 (4.2 and later) chooses by it.
   env->SetIfUnset("MPIR_CVAR_PMI_VERSION", 1);
 }
@@ -104,7 +92,7 @@ void SetMpiLike(const v1::JobPart& part, const v1::WorkerSpec& worker, const Wor
 // What libpmix's clients, versions 3 to 6, read in place of what its server would have set for
 // them: that is not there yet. The plainest of its stores, as the others need the server's files.
 void SetPmix(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
-             Builder* env) {
+             EnvBuilder* env) {
   const std::string name = PmixName(part);
   env->Set("PMIX_NAMESPACE", name);
   env->Set("PMIX_RANK", worker.rank());
@@ -124,7 +112,7 @@ void SetPmix(const v1::JobPart& part, const v1::WorkerSpec& worker, const Worker
 }
 
 // Horovod's C++ client takes an IPv4 address only.
-void SetHorovodGloo(const v1::JobPart& part, Builder* env) {
+void SetHorovodGloo(const v1::JobPart& part, EnvBuilder* env) {
   const v1::NodeNetwork& network = part.network();
   if (network.rendezvous_port() == 0 || absl::StrContains(network.master_address(), ":")) return;
   env->Set("HOROVOD_GLOO_RENDEZVOUS_ADDR", network.master_address());
@@ -150,7 +138,7 @@ std::string HeadNodeUri(const v1::NodeNetwork& network) {
             : absl::StrCat(number, ".0;tcp://", network.master_address(), ":", port);
 }
 
-void SetJax(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* env) {
+void SetJax(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuilder* env) {
   const v1::NodeNetwork& network = part.network();
   if (!network.master_address().empty() && network.coordinator_port() != 0) {
     bool v6 = absl::StrContains(network.master_address(), ":");
@@ -171,13 +159,13 @@ void SetJax(const v1::JobPart& part, const v1::WorkerSpec& worker, Builder* env)
   }
 }
 
-void SetGpus(const v1::WorkerSpec& worker, Builder* env) {
+void SetGpus(const v1::WorkerSpec& worker, EnvBuilder* env) {
   if (!worker.set_visible_gpus()) return;
   env->Set("CUDA_VISIBLE_DEVICES", absl::StrJoin(worker.gpu_uuids(), ","));
   if (worker.own_gpus_size() > 0) env->Set("DTRAIN_DEVICE", worker.own_gpus(0));
 }
 
-void SetNetwork(const v1::JobPart& part, Builder* env) {
+void SetNetwork(const v1::JobPart& part, EnvBuilder* env) {
   const std::string& name = part.network().interface_name();
   if (name.empty()) return;
   env->SetIfUnset("NCCL_SOCKET_IFNAME", absl::StrCat("=", name));  // "=": not a prefix
@@ -186,7 +174,7 @@ void SetNetwork(const v1::JobPart& part, Builder* env) {
 }
 
 void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
-               Builder* env) {
+               EnvBuilder* env) {
   env->Set("DTRAIN_JOB_ID", part.job_id());
   env->Set("DTRAIN_ATTEMPT", part.attempt());
   env->Set("DTRAIN_SHEPHERD", ties.shepherd);
@@ -215,8 +203,11 @@ WorkerEnv::WorkerEnv(const v1::JobPart& part, const std::vector<std::string>& ag
   for (const v1::EnvVar& var : part.env()) {
     if (given.contains(var.name()) || !IsHostBound(var.name())) vars[var.name()] = var.value();
   }
-  std::erase_if(
-      vars, [&](const auto& var) { return IsScrubbed(var.first) && !given.contains(var.first); });
+  std::erase_if(vars, [&](const auto& var) {
+    // A script that finds it waits for the peers that it names.
+    const bool tensorflow = var.first == "TF_CONFIG" && part.world_size() > 1;
+    return (IsScrubbed(var.first) || tensorflow) && !given.contains(var.first);
+  });
   for (const v1::Program& program : part.programs()) {
     Common& common = common_.emplace_back(Common{given, vars});
     common.given.insert(program.explicit_env().begin(), program.explicit_env().end());
@@ -226,14 +217,22 @@ WorkerEnv::WorkerEnv(const v1::JobPart& part, const std::vector<std::string>& ag
 
 std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const WorkerTies& ties) const {
   const Common& common = common_[worker.program()];
-  Builder env(common.given, common.vars);
-  SetTorchrun(part_, worker, &env);
-  SetMpiLike(part_, worker, ties, &env);
-  if (ties.pmix != 0) SetPmix(part_, worker, ties, &env);
-  if (ties.page >= 0) env.Set("DTRAIN_PAGE_FD", ties.page);
-  SetHorovodGloo(part_, &env);
-  SetJax(part_, worker, &env);
-  SetNetwork(part_, &env);
+  EnvBuilder env(common.given, common.vars);
+  const auto has = [this](auto... contracts) { return (HasContract(part_, contracts) || ...); };
+  if (has(v1::CONTRACT_TORCH)) SetTorchrun(part_, worker, &env);
+  if (has(v1::CONTRACT_TORCH, v1::CONTRACT_HOROVOD)) SetCross(part_, worker, &env);
+  if (has(v1::CONTRACT_HOROVOD)) SetHorovod(part_, worker, &env);
+  if (has(v1::CONTRACT_HOROVOD)) SetHorovodGloo(part_, &env);
+  if (has(v1::CONTRACT_MPI, v1::CONTRACT_JAX)) SetOpenMpi(part_, worker, &env);
+  if (has(v1::CONTRACT_MPI, v1::CONTRACT_DTRAIN)) SetPmi(part_, worker, ties, &env);
+  if (has(v1::CONTRACT_MPI) && ties.pmix != 0) SetPmix(part_, worker, ties, &env);
+  if (has(v1::CONTRACT_DTRAIN) && ties.page >= 0) env.Set("DTRAIN_PAGE_FD", ties.page);
+  if (has(v1::CONTRACT_JAX)) SetJax(part_, worker, &env);
+  if (has(v1::CONTRACT_TENSORFLOW)) SetTensorflow(part_, worker, env);
+  if (has(v1::CONTRACT_SLURM)) SetSlurm(part_, worker, env);
+  if (has(v1::CONTRACT_SAGEMAKER)) SetSagemaker(part_, worker, env);
+  if (has(v1::CONTRACT_TORCHRUN_AGENT)) SetTorchrunAgent(part_, env);
+  if (part_.contracts_size() > 0) SetNetwork(part_, &env);
   SetDtrain(part_, worker, ties, &env);
   SetGpus(worker, &env);
   env.SetIfUnset("PYTHONUNBUFFERED", 1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,9 +10,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtrain/v1/job.pb.h"
 #include "launcher/cli/options.h"
 
 namespace dtrain::cli {
+
+// --contract auto
+inline constexpr v1::Contract kUsualContracts[] = {v1::CONTRACT_TORCH, v1::CONTRACT_HOROVOD,
+                                                   v1::CONTRACT_MPI, v1::CONTRACT_JAX,
+                                                   v1::CONTRACT_DTRAIN};
 
 // The values of the flags before they are put together.
 struct RawLaunch {
@@ -22,6 +29,8 @@ struct RawLaunch {
   std::string working_directory;     // --wdir
   bool module = false;               // -m: the command is a Python module
   std::optional<uint32_t> per_node;  // --map-by ppr:N:node
+  std::vector<v1::Contract> contracts{std::begin(kUsualContracts), std::end(kUsualContracts)};
+  std::vector<v1::Contract> emulated;  // --emulate
   bool help = false;
 };
 

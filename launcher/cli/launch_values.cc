@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +16,19 @@
 #include "launcher/cli/set_value.h"
 #include "launcher/cli/values.h"
 #include "launcher/hosts/rankfile.h"
+#include "launcher/plan/tensorflow.h"
 
 namespace dtrain::cli {
+namespace {
+
+constexpr Choice<v1::Contract> kContracts[] = {
+    {"torch", v1::CONTRACT_TORCH},   {"horovod", v1::CONTRACT_HOROVOD},
+    {"mpi", v1::CONTRACT_MPI},       {"jax", v1::CONTRACT_JAX},
+    {"dtrain", v1::CONTRACT_DTRAIN}, {"torchrun-agent", v1::CONTRACT_TORCHRUN_AGENT}};
+constexpr Choice<v1::Contract> kEmulated[] = {{"slurm", v1::CONTRACT_SLURM},
+                                              {"sagemaker", v1::CONTRACT_SAGEMAKER}};
+
+}  // namespace
 
 absl::Status SetRanks(View value, RawLaunch& out) {
   bool negative = !value.empty() && value[0] == '-';
@@ -70,6 +82,40 @@ absl::Status SetModule(View value, RawLaunch& out) {
   if (ParseBool(value).ok()) return Set(value, out.module);
   return absl::InvalidArgumentError(absl::StrCat(
       "it takes no value; write the module where the command begins: -m ", Escape(value, 60)));
+}
+
+absl::Status SetContracts(View value, RawLaunch& out) {
+  std::vector<v1::Contract> chosen;
+  for (const View name : absl::StrSplit(value, ',')) {
+    if (name == "none" && value == name) break;
+    if (name == "auto") {
+      chosen.insert(chosen.end(), std::begin(kUsualContracts), std::end(kUsualContracts));
+      continue;
+    }
+    v1::Contract contract = v1::CONTRACT_UNSPECIFIED;
+    if (absl::Status status = Choose(name, kContracts, contract); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(status.message(), ", nor auto, nor none alone"));
+    }
+    chosen.push_back(contract);
+  }
+  out.contracts = std::move(chosen);
+  return absl::OkStatus();
+}
+
+absl::Status SetEmulation(View value, RawLaunch& out) {
+  out.emulated.clear();
+  for (const View name : absl::StrSplit(value, ',')) {
+    absl::Status status = Choose(name, kEmulated, out.emulated.emplace_back());
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetTensorflow(View value, RawLaunch& out) {
+  absl::StatusOr<std::vector<plan::TensorflowTasks>> layout = plan::ParseTensorflowLayout(value);
+  if (layout.ok()) out.options.job.plan.tensorflow = *std::move(layout);
+  return layout.status();
 }
 
 absl::Status SetNet(View value, RawLaunch& out) {

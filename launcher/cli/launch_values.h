@@ -11,6 +11,9 @@ namespace dtrain::cli {
 absl::Status SetRanks(absl::string_view value, RawLaunch& out);
 absl::Status SetMapBy(absl::string_view value, RawLaunch& out);
 absl::Status SetPerNode(absl::string_view value, RawLaunch& out);
+absl::Status SetContracts(absl::string_view value, RawLaunch& out);
+absl::Status SetEmulation(absl::string_view value, RawLaunch& out);
+absl::Status SetTensorflow(absl::string_view value, RawLaunch& out);
 absl::Status SetModule(absl::string_view value, RawLaunch& out);
 absl::Status SetNet(absl::string_view value, RawLaunch& out);
 absl::Status SetOutput(absl::string_view value, RawLaunch& out);

@@ -326,6 +326,9 @@ absl::Status SetPart(std::vector<RawProgram>& programs, const std::vector<std::s
   if (!env.ok()) return env.status();
   Take(*std::move(env), *part.mutable_env(), *part.mutable_explicit_env());
   part.set_inherit_agent_env(!raw.forward_all);
+  part.mutable_contracts()->Add(raw.contracts.begin(), raw.contracts.end());
+  part.mutable_contracts()->Add(raw.emulated.begin(), raw.emulated.end());
+  if (!raw.options.job.plan.tensorflow.empty()) part.add_contracts(v1::CONTRACT_TENSORFLOW);
   if (part.spool_limit_bytes() == 0) part.set_spool_limit_bytes(kDefaultSpoolBytes);
   auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(raw.options.job.grace);
   // 32 bits of milliseconds are 49 days; nobody waits longer for a TERM.

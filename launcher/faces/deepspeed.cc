@@ -114,8 +114,9 @@ absl::Status ReadVariables(LineBuilder& line, const cli::Surroundings& surroundi
       if (absl::StripAsciiWhitespace(row).empty() || row[0] == '#') continue;
       const size_t equals = row.find('=');
       if (equals == absl::string_view::npos || equals == 0) {
-        return absl::InvalidArgumentError(absl::StrCat(Escape(file), ":", number, ": \"",
-                                                       Escape(row, 60), "\" is not NAME=VALUE"));
+        // Not the line: it may be a secret.
+        return absl::InvalidArgumentError(
+            absl::StrCat(Escape(file), ":", number, ": this line is not NAME=VALUE"));
       }
       line.Export(row.substr(0, equals), row.substr(equals + 1));
     }

@@ -262,7 +262,7 @@ const Face kMpirun = {
 
 const Face kMpiexec = {
     .name = "mpiexec",
-    .usage = kMpirun.usage,
+    .usage = "mpiexec [FLAGS] PROGRAM [ARGUMENTS...] [: [FLAGS] PROGRAM [ARGUMENTS...]]...",
     .text = kMpirun.text,
     .flags = MpirunFlags,
     .spelling = {.one_dash = true},

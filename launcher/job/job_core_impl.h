@@ -113,6 +113,8 @@ struct JobImpl {
   void SendProbes(rendezvous::Candidates probe_these);
   void FinishProbing();
   void HoldPorts();
+  uint32_t PortsOf(size_t plan_index) const;
+  v1::WholeJob Whole() const;
   void StartIfReady();
   void StartAll();
   v1::JobPart PartOf(size_t plan_index) const;
@@ -133,6 +135,7 @@ struct JobImpl {
   bool CheckNodes();
   void WarnOfInventories();
   bool CheckStdinRank();
+  bool CheckTorchrunAgents();
   void Refuse(const absl::Status& status);
 
   // ---- running.cc ----
@@ -214,6 +217,8 @@ struct JobImpl {
   std::vector<v1::ProbeReport> probe_reports;
   std::vector<rendezvous::Chosen> addresses;
   size_t answers_due = 0;                                               // nodes with `asked`
+  std::vector<std::vector<uint32_t>> ports;                             // by plan index
+  size_t ports_due = 0;                                                 // nodes that owe theirs
   uint32_t master_port = 0, coordinator_port = 0, rendezvous_port = 0;  // once they are held
 
   // reserving

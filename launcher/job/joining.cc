@@ -11,6 +11,7 @@
 #include "common/base/text.h"
 #include "launcher/job/job_core_impl.h"
 #include "launcher/plan/free.h"
+#include "launcher/plan/tensorflow.h"
 
 namespace dtrain::job {
 namespace {
@@ -226,15 +227,29 @@ void JobImpl::FinishProbing() {
         .signal = 0});
 }
 
+// Those of rank 0's node that are the job's: for the store, JAX, Horovod. Then one for each rank,
+// where ranks need their own.
+uint32_t JobImpl::PortsOf(size_t plan_index) const {
+  const size_t of_ranks =
+      options.plan.tensorflow.empty() ? 0 : the_plan.nodes[plan_index].workers.size();
+  return static_cast<uint32_t>(of_ranks + (plan_index == master ? kPorts : 0));
+}
+
 void JobImpl::HoldPorts() {
   Enter(State::kHolding);
-  master_port = 0;
-  const NodeId node = NodeOfPlan(master);
-  At(node).asked = true;
-  views[node.value()].waiting_for = "ports for rank 0";
-  v1::HoldPorts& hold = *SendTo(node).mutable_hold_ports();
-  hold.set_count(kPorts);
-  hold.set_listening(1);  // ranks of other nodes may start first
+  ports.assign(the_plan.nodes.size(), {});
+  ports_due = 0;
+  for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
+    const uint32_t count = PortsOf(i);
+    if (count == 0) continue;
+    const NodeId node = NodeOfPlan(i);
+    ++ports_due;
+    At(node).asked = true;
+    views[node.value()].waiting_for = i == master ? "ports for rank 0" : "ports for its ranks";
+    v1::HoldPorts& hold = *SendTo(node).mutable_hold_ports();
+    hold.set_count(count);
+    if (i == master) hold.set_listening(1);  // ranks of other nodes may start first
+  }
 }
 
 void JobImpl::OnPortsHeld(const Event& event) {
@@ -242,21 +257,30 @@ void JobImpl::OnPortsHeld(const Event& event) {
   Node& node = At(message.node);
   if (!node.asked) return Violation(message.node, "PortsHeld unasked");
   node.asked = false;
-  const auto& ports = message.event.ports_held().ports();
+  const size_t index = *node.plan_index;
+  const auto& held = message.event.ports_held().ports();
   const auto usable = [](uint32_t port) { return port > 0 && port < 65536; };
-  const bool differ = std::set<uint32_t>(ports.begin(), ports.end()).size() == kPorts;
-  if (ports.size() != kPorts || !differ || !std::all_of(ports.begin(), ports.end(), usable)) {
+  const auto count = static_cast<int>(PortsOf(index));
+  const bool differ = std::set<uint32_t>(held.begin(), held.end()).size() == PortsOf(index);
+  if (held.size() != count || !differ || !std::all_of(held.begin(), held.end(), usable)) {
     return Violation(message.node, "PortsHeld with wrong ports");
   }
   views[message.node.value()].waiting_for.clear();
-  master_port = ports[0];
-  coordinator_port = ports[1];
-  rendezvous_port = ports[2];
+  std::vector<uint32_t>& mine = ports[index];
+  mine.assign(held.begin(), held.end());
+  if (index == master) {
+    master_port = mine[0];
+    coordinator_port = mine[1];
+    rendezvous_port = mine.back();  // that listens
+    mine.pop_back();
+    mine.erase(mine.begin(), mine.begin() + 2);
+  }
+  --ports_due;
   StartIfReady();
 }
 
 void JobImpl::StartIfReady() {
-  if (state != State::kHolding || master_port == 0 || reserves_due > 0 || !faults.empty()) return;
+  if (state != State::kHolding || ports_due > 0 || reserves_due > 0 || !faults.empty()) return;
   if (refusals.empty()) return StartAll();
   Busy(FaultsText("another job took these GPUs or cores first:", std::exchange(refusals, {})));
 }
@@ -270,7 +294,8 @@ v1::JobPart JobImpl::PartOf(size_t plan_index) const {
   part.set_node_count(static_cast<uint32_t>(the_plan.nodes.size()));
   part.set_world_size(the_plan.world_size);
   part.set_universe_size(the_plan.universe_size);
-  part.set_pmix(true);
+  const auto& contracts = part.contracts();
+  part.set_pmix(std::find(contracts.begin(), contracts.end(), v1::CONTRACT_MPI) != contracts.end());
   part.set_host(node.entry.host);
   part.set_process_mapping(the_plan.process_mapping);
   part.set_grace_ms(ToMs(options.grace));
@@ -301,8 +326,36 @@ v1::Meeting JobImpl::MeetingOfAll() const {
   return meeting;
 }
 
+// Empty unless variables of the workers tell of it: it is as long as the job is wide.
+v1::WholeJob JobImpl::Whole() const {
+  v1::WholeJob whole;
+  const auto needs = [this](v1::Contract contract) {
+    const auto& all = options.part.contracts();
+    return std::find(all.begin(), all.end(), contract) != all.end();
+  };
+  if (needs(v1::CONTRACT_SLURM) || needs(v1::CONTRACT_SAGEMAKER)) {
+    for (const plan::PlannedNode& node : the_plan.nodes) {
+      whole.add_hosts(node.entry.host);
+      whole.add_ranks(static_cast<uint32_t>(node.workers.size()));
+    }
+  }
+  if (!needs(v1::CONTRACT_TENSORFLOW)) return whole;
+  std::vector<std::string> tasks(the_plan.world_size);
+  for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
+    const std::string& ip = addresses[i].ip;
+    const bool v6 = ip.find(':') != std::string::npos;
+    for (const v1::WorkerSpec& worker : the_plan.nodes[i].workers) {
+      tasks[worker.rank()] =
+          absl::StrCat(v6 ? "[" : "", ip, v6 ? "]:" : ":", ports[i][worker.local_rank()]);
+    }
+  }
+  whole.set_tensorflow_cluster(plan::TensorflowCluster(the_plan, tasks));
+  return whole;
+}
+
 void JobImpl::StartAll() {
   Enter(State::kStarting);
+  const v1::WholeJob whole = Whole();
   ReleaseIdle();
   actions.push_back(PlanReady{});
   std::vector<std::string> names;
@@ -317,6 +370,7 @@ void JobImpl::StartAll() {
     part.mutable_network()->set_coordinator_port(coordinator_port);
     part.mutable_network()->set_rendezvous_port(rendezvous_port);
     if (i == master) *part.mutable_meeting() = MeetingOfAll();
+    if (whole.ByteSizeLong() > 0) *part.mutable_whole() = whole;
     *SendTo(id).mutable_start() = std::move(part);
     actions.push_back(OpenLogs{id});
   }

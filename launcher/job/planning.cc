@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the inventories of all nodes to the plan, or to why there is none.
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -31,7 +32,7 @@ void JobImpl::MakePlan() {
   if (!CheckNodes()) return;
   WarnOfInventories();
   for (const std::string& warning : the_plan.warnings) WarnUser(warning);
-  if (!CheckStdinRank()) return;
+  if (!CheckStdinRank() || !CheckTorchrunAgents()) return;
   if (options.dry_run) {
     actions.push_back(PlanReady{});
     succeeded = true;
@@ -154,6 +155,23 @@ bool JobImpl::CheckStdinRank() {
                                                  the_plan.world_size - 1,
                                                  ", and there are \"none\" and \"all\"")));
   return false;
+}
+
+// Where each rank is itself a launcher, several on a node would be as many jobs.
+bool JobImpl::CheckTorchrunAgents() {
+  const auto& contracts = options.part.contracts();
+  if (std::find(contracts.begin(), contracts.end(), v1::CONTRACT_TORCHRUN_AGENT) ==
+      contracts.end()) {
+    return true;
+  }
+  for (const plan::PlannedNode& node : the_plan.nodes) {
+    if (node.workers.size() == 1) continue;
+    Refuse(absl::InvalidArgumentError(absl::StrCat(
+        "--contract torchrun-agent is for one torchrun on each node, and ", node.entry.host,
+        " would run ", Count(node.workers.size(), "rank"), ": use --ppn 1")));
+    return false;
+  }
+  return true;
 }
 
 }  // namespace dtrain::job

@@ -9,6 +9,7 @@
 #include "common/base/text.h"
 #include "launcher/plan/plan.h"
 #include "launcher/plan/slots.h"
+#include "launcher/plan/tensorflow.h"
 #include "rendezvous/barrier_core.h"
 #include "rendezvous/rank_table.h"
 
@@ -358,6 +359,10 @@ absl::StatusOr<Plan> Place(const hosts::HostList& hosts,
     return status;
   }
   Plan plan = MakePlan(hosts, rooms, counts, *std::move(node_of_rank), options);
+  if (!options.tensorflow.empty()) {
+    absl::Status assigned = AssignTensorflow(options.tensorflow, plan);
+    if (!assigned.ok()) return assigned;
+  }
   plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
   return plan;
 }

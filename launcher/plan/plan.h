@@ -28,6 +28,12 @@ struct ProgramRanks {
   std::vector<std::string> hosts;  // the only ones it may run on; empty: all
 };
 
+// --tf-config: a run of ranks that are tasks of one type; no count: the ranks that are left.
+struct TensorflowTasks {
+  std::string type;
+  std::optional<uint32_t> count;
+};
+
 struct PlanOptions {
   std::optional<uint32_t> ranks;           // -np; absent: all slots
   std::optional<uint32_t> ranks_per_node;  // --ppn, also ppr:N:node
@@ -38,7 +44,8 @@ struct PlanOptions {
   bool oversubscribe = false;              // more ranks than slots, or than GPUs
   bool cores_are_no_limit = false;  // --ppn may be above the cores of a node without GPUs or slots=
   uint32_t gpus_per_rank = 1;       // of several programs: the fewest that one with GPUs has
-  std::vector<ProgramRanks> programs;  // of a job with several; empty: one, as said above
+  std::vector<ProgramRanks> programs;       // of a job with several; empty: one, as said above
+  std::vector<TensorflowTasks> tensorflow;  // empty: no TF_CONFIG
   GpuBind gpu_bind = GpuBind::kNode;
   CpuBind cpu_bind = CpuBind::kGpu;
 };

@@ -63,6 +63,10 @@ class ShepherdTest : public ::testing::Test {
 
   v1::JobPart Part(int workers, std::vector<std::string> argv) {
     v1::JobPart part;
+    for (const v1::Contract contract : {v1::CONTRACT_TORCH, v1::CONTRACT_HOROVOD, v1::CONTRACT_MPI,
+                                        v1::CONTRACT_JAX, v1::CONTRACT_DTRAIN}) {
+      part.add_contracts(contract);
+    }
     part.set_job_id(job_id_);
     part.set_node_count(1);
     part.set_world_size(static_cast<uint32_t>(workers));

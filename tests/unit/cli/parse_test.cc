@@ -419,5 +419,28 @@ TEST_F(ParseTest, RanksPerNodeMayBeCountedThere) {
   EXPECT_THAT(Error({"--ppn", "gpu", "--map-by", "ppr:2:node", "x"}), HasSubstr("contradict"));
 }
 
+TEST_F(ParseTest, ContractsAreChosenByName) {
+  const auto contracts = [this](Strings args) {
+    args.push_back("x");
+    std::vector<int> out;
+    const LaunchOptions options = Launch(args);
+    for (const int contract : options.job.part.contracts()) out.push_back(contract);
+    return out;
+  };
+  EXPECT_EQ(contracts({}).size(), 5u);
+  EXPECT_EQ(contracts({"--contract", "auto"}), contracts({}));
+  EXPECT_TRUE(contracts({"--contract", "none"}).empty());
+  EXPECT_EQ(contracts({"--contract", "torch,torchrun-agent"}),
+            (std::vector<int>{v1::CONTRACT_TORCH, v1::CONTRACT_TORCHRUN_AGENT}));
+  EXPECT_EQ(
+      contracts({"--contract=none", "--emulate", "sagemaker,slurm", "--tf-config=worker"}),
+      (std::vector<int>{v1::CONTRACT_SAGEMAKER, v1::CONTRACT_SLURM, v1::CONTRACT_TENSORFLOW}));
+  for (const char* bad : {"x", "", "torch,none", "none,torch", "torch,"}) {
+    EXPECT_THAT(Error({"--contract", bad, "x"}), HasSubstr("--contract: ")) << bad;
+  }
+  EXPECT_THAT(Error({"--emulate", "pbs", "x"}), HasSubstr("is not slurm or sagemaker"));
+  EXPECT_THAT(Error({"--tf-config", "chief:3", "x"}), HasSubstr("--tf-config: there is at most"));
+}
+
 }  // namespace
 }  // namespace dtrain::cli

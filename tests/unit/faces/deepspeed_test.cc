@@ -81,7 +81,7 @@ TEST_F(DeepspeedTest, VariablesComeFromItsFiles) {
             "launch --export PYTHONPATH=/work:/p --export A=1 --export B=x=y  --export A=2 -- "
             "python3 -u t.py");
   files_["/work/.deepspeed_env"] = "A=2\nbad\n";
-  EXPECT_THAT(Words("t.py"), HasSubstr("/work/.deepspeed_env:2: \"bad\" is not NAME=VALUE"));
+  EXPECT_THAT(Words("t.py"), HasSubstr("/work/.deepspeed_env:2: this line is not NAME=VALUE"));
   surroundings_.environment.emplace_back("DS_ENV_FILE=/other");
   files_["/other"] = "C=3";
   EXPECT_THAT(Words("--no_local_rank t.py"), HasSubstr("--export C=3 --"));

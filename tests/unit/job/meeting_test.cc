@@ -67,5 +67,45 @@ TEST_F(MeetingTest, ANodeThatHasFinishedIsToldNothing) {
   EXPECT_FALSE(Sends(Exit(3, 0), 0, Kind::kStop));
 }
 
+TEST_F(MeetingTest, TensorflowsRanksHavePortsOfTheirOwn) {
+  options_.plan.tensorflow = {{"chief", 1}, {"worker", std::nullopt}};
+  options_.part.add_contracts(v1::CONTRACT_TENSORFLOW);
+  Make(2);
+  RunUntil(State::kHolding);
+  EXPECT_EQ(SentTo(1).back().hold_ports().count(), 2u);
+  EXPECT_EQ(SentTo(1).back().hold_ports().listening(), 0u);
+  PortsHeld(1, {6001, 6002});
+  EXPECT_EQ(core_->state(), State::kHolding);
+  PortsHeld(0, {5001, 5002, 7001, 7002, 5003});
+  EXPECT_EQ(PartOf(1).network().master_port(), 5001u);
+  EXPECT_EQ(PartOf(1).network().rendezvous_port(), 5003u);
+  EXPECT_EQ(PartOf(0).whole().tensorflow_cluster(),
+            "{\"chief\": [\"10.0.0.1:7001\"], \"worker\": [\"10.0.0.1:7002\", "
+            "\"10.0.0.2:6001\", \"10.0.0.2:6002\"]}");
+  EXPECT_EQ(PartOf(1).workers(1).tensorflow_type(), "worker");
+  EXPECT_EQ(PartOf(1).workers(1).tensorflow_index(), 2u);
+}
+
+TEST_F(MeetingTest, TheWholeJobIsToldWhereItIsAskedFor) {
+  Make(2);
+  RunUntil(State::kRunning);
+  EXPECT_FALSE(PartOf(0).has_whole());
+  options_.part.add_contracts(v1::CONTRACT_SLURM);
+  all_.clear();
+  Make(2);
+  RunUntil(State::kRunning);
+  EXPECT_THAT(PartOf(1).whole().hosts(), ElementsAre("node0", "node1"));
+  EXPECT_THAT(PartOf(1).whole().ranks(), ElementsAre(2, 2));
+}
+
+TEST_F(MeetingTest, TorchrunsOnNodesAreOneEach) {
+  options_.part.add_contracts(v1::CONTRACT_TORCHRUN_AGENT);
+  Make(2);
+  ConnectAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 2);
+  EXPECT_THAT(verdict().message, testing::HasSubstr("node0 would run 2 ranks: use --ppn 1"));
+}
+
 }  // namespace
 }  // namespace dtrain::job

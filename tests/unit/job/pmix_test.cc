@@ -31,7 +31,12 @@ class PmixTest : public JobFixture {
   }
 };
 
-TEST_F(PmixTest, EveryPartServesIt) {
+TEST_F(PmixTest, EveryPartServesItWhereItIsWanted) {
+  Make(2);
+  RunUntil(State::kStarting);
+  EXPECT_FALSE(SentTo(1).back().start().pmix());
+  options_.part.add_contracts(v1::CONTRACT_MPI);
+  all_.clear();
   Make(2);
   RunUntil(State::kStarting);
   for (const v1::SessionRequest& request : SentTo(1)) {

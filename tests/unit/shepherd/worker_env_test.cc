@@ -25,6 +25,10 @@ class WorkerEnvTest : public ::testing::Test {
   WorkerEnvTest() {
     part_.set_job_id("job1");
     part_.add_programs();
+    for (const v1::Contract contract : {v1::CONTRACT_TORCH, v1::CONTRACT_HOROVOD, v1::CONTRACT_MPI,
+                                        v1::CONTRACT_JAX, v1::CONTRACT_DTRAIN}) {
+      part_.add_contracts(contract);
+    }
     part_.set_attempt(0);
     part_.set_node_rank(1);
     part_.set_node_count(2);
@@ -390,6 +394,82 @@ TEST_F(WorkerEnvTest, ProgramsHaveTheirOwnOnTop) {
   EXPECT_NE(Build(0)["RANK"], "x");
   EXPECT_EQ(Build(1)["MINE"], "2");
   EXPECT_EQ(Build(1)["RANK"], "x");
+}
+
+TEST_F(WorkerEnvTest, OnlyTheContractsThatAreWanted) {
+  part_.clear_contracts();
+  Env none = Build();
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_FD", "HOROVOD_RANK", "LOCAL_SIZE",
+                           "JAX_COORDINATOR_ADDRESS", "NCCL_SOCKET_IFNAME", "PMIX_RANK",
+                           "DTRAIN_PAGE_FD", "MASTER_ADDR"}) {
+    EXPECT_EQ(none.count(name), 0u) << name;
+  }
+  EXPECT_EQ(none["DTRAIN_RANK"], "3");
+  part_.add_contracts(v1::CONTRACT_DTRAIN);
+  Env own = Build();
+  EXPECT_EQ(own["PMI_FD"], "3");
+  EXPECT_EQ(own["DTRAIN_PAGE_FD"], "4");
+  EXPECT_EQ(own.count("OMPI_COMM_WORLD_RANK"), 0u);
+  part_.add_contracts(v1::CONTRACT_TORCH);
+  Env torch = Build();
+  EXPECT_EQ(torch["RANK"], "3");
+  EXPECT_EQ(torch["CROSS_SIZE"], "2");
+  EXPECT_EQ(torch.count("HOROVOD_RANK"), 0u);
+  EXPECT_EQ(torch.count("JAX_COORDINATOR_ADDRESS"), 0u);
+}
+
+TEST_F(WorkerEnvTest, TensorflowsTaskIsTheRanksOwn) {
+  Forward("TF_CONFIG", "an outer launcher's");
+  EXPECT_EQ(Build().count("TF_CONFIG"), 0u);
+  part_.add_contracts(v1::CONTRACT_TENSORFLOW);
+  part_.mutable_whole()->set_tensorflow_cluster("{\"worker\": [\"10.0.0.1:1\"]}");
+  part_.mutable_workers(1)->set_tensorflow_type("worker");
+  part_.mutable_workers(1)->set_tensorflow_index(2);
+  EXPECT_EQ(Build()["TF_CONFIG"],
+            "{\"cluster\": {\"worker\": [\"10.0.0.1:1\"]}, \"task\": {\"type\": \"worker\", "
+            "\"index\": 2}}");
+}
+
+TEST_F(WorkerEnvTest, ATaskOfSlurmsIsImitated) {
+  Forward("SLURM_PROCID", "9");
+  Forward("SLURM_JOB_ID", "77");
+  part_.add_contracts(v1::CONTRACT_SLURM);
+  for (const char* host : {"node0", "node1", "node2"}) part_.mutable_whole()->add_hosts(host);
+  for (const uint32_t ranks : {2, 2, 1}) part_.mutable_whole()->add_ranks(ranks);
+  Env env = Build();
+  EXPECT_EQ(env["SLURM_PROCID"], "3");
+  EXPECT_EQ(env["SLURM_LOCALID"], "1");
+  EXPECT_EQ(env["SLURM_NODEID"], "1");
+  EXPECT_EQ(env["SLURM_NTASKS"], "4");
+  EXPECT_EQ(env["SLURM_STEP_NODELIST"], "node0,node1,node2");
+  EXPECT_EQ(env["SLURM_TASKS_PER_NODE"], "2(x2),1");
+  EXPECT_EQ(env["SLURM_JOB_ID"], "77");
+  part_.clear_env();
+  const int64_t number = std::stoll(Build()["SLURM_JOB_ID"]);
+  EXPECT_GT(number, 0);
+  EXPECT_LT(number, int64_t{1} << 31);
+}
+
+TEST_F(WorkerEnvTest, SagemakersVariablesAreJson) {
+  part_.add_contracts(v1::CONTRACT_SAGEMAKER);
+  for (const char* host : {"node0", "no\"de1"}) part_.mutable_whole()->add_hosts(host);
+  part_.mutable_workers(1)->add_gpu_uuids("GPU-1");
+  Env env = Build();
+  EXPECT_EQ(env["SM_HOSTS"], "[\"node0\", \"no\\\"de1\"]");
+  EXPECT_EQ(env["SM_CURRENT_HOST"], "node1");
+  EXPECT_EQ(env["SM_NUM_GPUS"], "1");
+  EXPECT_EQ(env["SM_TRAINING_ENV"],
+            "{\"hosts\": [\"node0\", \"no\\\"de1\"], \"current_host\": \"node1\", "
+            "\"network_interface_name\": \"eth0\", \"num_gpus\": 1, \"job_name\": \"job1\"}");
+}
+
+TEST_F(WorkerEnvTest, ATorchrunOnEachNodeFindsTheOthers) {
+  part_.add_contracts(v1::CONTRACT_TORCHRUN_AGENT);
+  Env env = Build();
+  EXPECT_EQ(env["PET_NNODES"], "2");
+  EXPECT_EQ(env["PET_NODE_RANK"], "1");
+  EXPECT_EQ(env["PET_MASTER_ADDR"], "10.0.0.1");
+  EXPECT_EQ(env["PET_MASTER_PORT"], "4242");
 }
 
 }  // namespace
