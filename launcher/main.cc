@@ -20,6 +20,7 @@
 #include "common/os/scheduling.h"
 #include "launcher/bench/bench.h"
 #include "launcher/cli/options.h"
+#include "launcher/env/env.h"
 #include "launcher/faces/face.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
@@ -129,6 +130,9 @@ int main(int argc, char** argv) {
   std::vector<std::string> args(argv + 1, argv + argc);
   if (const dtrain::faces::Face* face = FaceOf(argv[0], args); face != nullptr) {
     dtrain::os::Leave(LaunchAs(*face, args));
+  }
+  if (!args.empty() && args[0] == "env") {
+    return dtrain::env::Run({args.begin() + 1, args.end()}, dtrain::cli::ProcessSurroundings());
   }
   if (!args.empty() && args[0] == "bench") {
     return Bench(std::vector<std::string>(args.begin() + 1, args.end()));

@@ -10,13 +10,13 @@
 #include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
-#include "launcher/bench/launches.h"
 #include "launcher/bench/plots.h"
 #include "launcher/bench/results.h"
 #include "launcher/bench/scaling.h"
 #include "launcher/bench/svg.h"
 #include "launcher/bench/tables.h"
 #include "launcher/report/result_json.h"
+#include "launcher/self/launches.h"
 
 namespace dtrain::bench {
 namespace {
@@ -32,18 +32,10 @@ void Complain(absl::string_view text) {
   std::fprintf(stderr, "dtrain: bench: %s\n", std::string(text).c_str());
 }
 
-// This program's file, under the name that a process list then shows.
-std::string Self() {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
-  // Replaced by a newer build while it runs, it is still to be had by the link.
-  return error || !std::filesystem::exists(path, error) ? "/proc/self/exe" : path.string();
-}
-
 class Session {
  public:
   Session(const Options& options, const std::vector<std::string>& environment)
-      : options_(options), environment_(environment), self_(Self()) {
+      : options_(options), environment_(environment), self_(self::OwnPath()) {
     worker_ = options.worker;
     if (worker_.empty()) {
       worker_ = (std::filesystem::path(self_).parent_path() / "dtrain-allreduce").string();
@@ -68,11 +60,11 @@ class Session {
   int Scaling();
 
   // One launch; false when it could not be started or failed: `code` is then what to exit with.
-  bool Launch(const std::vector<std::string>& words, int& code, LaunchEnd& end,
+  bool Launch(const std::vector<std::string>& words, int& code, self::LaunchEnd& end,
               absl::AnyInvocable<void(absl::string_view)> on_line) {
     std::vector<std::string> argv = {self_};
     argv.insert(argv.end(), words.begin(), words.end());
-    absl::StatusOr<LaunchEnd> ended = RunLaunch(argv, environment_, std::move(on_line));
+    absl::StatusOr<self::LaunchEnd> ended = self::RunLaunch(argv, environment_, std::move(on_line));
     if (!ended.ok()) {
       Complain(absl::StrCat("could not start dtrain launch: ", ended.status().message()));
       code = kFailed;
@@ -86,7 +78,7 @@ class Session {
   // The tool's own worker: its text is `text` afterwards.
   bool LaunchWorker(int& code, LaunchFacts& facts, std::string& text,
                     absl::AnyInvocable<void(absl::string_view)> on_line) {
-    LaunchEnd end;
+    self::LaunchEnd end;
     const bool good =
         Launch(WorkerLaunch(options_, worker_), code, end, [&](absl::string_view line) {
           absl::StrAppend(&text, line, "\n");
@@ -179,7 +171,7 @@ int Session::Pairs() {
 
 bool Session::RunOnce(RankCount count, int& code, ScalingRun& run) {
   run.count = count;
-  LaunchEnd end;
+  self::LaunchEnd end;
   const bool good = Launch(ScalingLaunch(options_, count), code, end, [&](absl::string_view line) {
     if (const std::optional<Step> step = ReadStep(line)) {
       run.steps.push_back(*step);
@@ -196,7 +188,7 @@ bool Session::RunOnce(RankCount count, int& code, ScalingRun& run) {
 bool Session::Predict(RankCount count, int& code, ScalingRun& run) {
   const double bytes = BytesPerStep(run);
   if (count.ranks < 2 || bytes < 1) return true;
-  LaunchEnd end;
+  self::LaunchEnd end;
   std::string text;
   const bool good = Launch(PredictionLaunch(options_, count, worker_, bytes), code, end,
                            [&](absl::string_view line) { absl::StrAppend(&text, line, "\n"); });

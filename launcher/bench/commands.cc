@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launcher/bench/bench.h"
-#include "launcher/bench/launches.h"
 #include "launcher/cli/flag_table.h"
+#include "launcher/self/launches.h"
 
 namespace dtrain::bench {
 namespace {
@@ -58,7 +58,7 @@ Words Build(Words flags, const char* tag, const Words& command) {
     words.emplace_back(word);
   }
   words.emplace_back("--result-json");
-  words.push_back(absl::StrCat("/dev/fd/", kResultFd));
+  words.push_back(absl::StrCat("/dev/fd/", self::kResultFd));
   words.emplace_back("--");
   words.insert(words.end(), command.begin(), command.end());
   return words;

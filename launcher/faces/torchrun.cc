@@ -2,6 +2,7 @@
 // torchrun, as of PyTorch 1.13 to 2.9 (torch/distributed/run.py).
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -49,7 +50,7 @@ const std::vector<FaceFlag>& TorchrunFlags() {
       {"--event-log-handler", "NAME", Becomes::kIgnored, kPlugin},
       {"--logs-specs", "NAME", Becomes::kRejected, kPlugin},
       {"--log-dir", "DIR", Becomes::kOwn, "",
-       "files DIR/RUN_ID/attempt_0/RANK/{stdout,stderr}.log, on this machine"},
+       "files DIR/JOB/attempt_0/RANK/{stdout,stderr}.log, on this machine"},
       {"--redirects,-r", "WHAT", Becomes::kOwn, "",
        "output that goes to files only: 0 none, 1 stdout, 2 stderr, 3 both, or 0:3,1:2"},
       {"--tee,-t", "WHAT", Becomes::kOwn, "",
@@ -171,6 +172,73 @@ absl::Status TakeRest(LineBuilder& line, Translation& out) {
   return absl::OkStatus();
 }
 
+// Bits 1 and 2 are stdout and stderr.
+struct Redirection {
+  uint32_t of_all = 0;
+  std::map<uint32_t, uint32_t> of_rank;  // by local rank
+
+  uint32_t Of(uint32_t local_rank) const {
+    const auto own = of_rank.find(local_rank);
+    return own == of_rank.end() ? of_all : own->second;
+  }
+  bool any() const { return of_all != 0 || !of_rank.empty(); }
+};
+
+// "3" or "0:3,1:2"
+absl::StatusOr<Redirection> ParseRedirection(absl::string_view flag, const std::string& text) {
+  Redirection out;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<std::string> both = absl::StrSplit(part, ':');
+    uint32_t rank = 0, bits = 0;
+    const bool fits =
+        absl::SimpleAtoi(both.back(), &bits) && bits <= 3 &&
+        (both.size() == 1 ? text == part : both.size() == 2 && absl::SimpleAtoi(both[0], &rank));
+    if (!fits) return BadValue(flag, text, "0, 1, 2 or 3, or LOCAL_RANK:0 to 3 with commas");
+    (both.size() == 1 ? out.of_all : out.of_rank[rank]) = bits;
+  }
+  return out;
+}
+
+output::Streams StreamsOf(uint32_t bits) {
+  constexpr output::Streams kStreams[] = {output::Streams::kNone, output::Streams::kStdout,
+                                          output::Streams::kStderr, output::Streams::kBoth};
+  return kStreams[bits & 3];
+}
+
+absl::Status TakeOutput(LineBuilder& line, Translation& out) {
+  const auto redirects = ParseRedirection("--redirects", line.Value("redirects", "0"));
+  if (!redirects.ok()) return redirects.status();
+  const auto tee = ParseRedirection("--tee", line.Value("tee", "0"));
+  if (!tee.ok()) return tee.status();
+  const auto shown = [&](uint32_t rank) {
+    return StreamsOf((3 & ~redirects->Of(rank)) | tee->Of(rank));
+  };
+  out.shown.streams = StreamsOf((3 & ~redirects->of_all) | tee->of_all);
+  for (const auto& ranks : {redirects->of_rank, tee->of_rank}) {
+    for (const auto& [rank, bits] : ranks) out.shown.streams_of[rank] = shown(rank);
+  }
+  const std::string filter = line.Value("local-ranks-filter");
+  for (const absl::string_view text : absl::StrSplit(filter, ',', absl::SkipEmpty())) {
+    uint32_t rank = 0;
+    if (!absl::SimpleAtoi(text, &rank)) {
+      return BadValue("--local-ranks-filter", filter, "a list of local ranks");
+    }
+    if (!out.shown.local_ranks) out.shown.local_ranks.emplace();
+    out.shown.local_ranks->insert(rank);
+  }
+  const std::string dir = line.Value("log-dir");
+  const bool files = line.HasOurs("output");
+  if (redirects->any() && dir.empty() && !files) {
+    return absl::InvalidArgumentError("--redirects: give --log-dir DIR, where the output goes");
+  }
+  if (!dir.empty()) {
+    line.Flag("--output",
+              absl::StrCat(absl::StrReplaceAll(dir, {{"%", "%%"}}), "/%j/attempt_0/%r/%s.log"));
+  }
+  if (!line.HasOurs("tag-output")) line.Flag("--tag-output", tee->any() ? "rank" : "none");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Translation> TranslateTorchrun(const std::vector<std::string>& args,
                                               const cli::Surroundings& surroundings) {
   absl::StatusOr<FaceWords> words = SplitFace(TorchrunFlags(), kTorchrun.spelling, args);
@@ -182,6 +250,7 @@ absl::StatusOr<Translation> TranslateTorchrun(const std::vector<std::string>& ar
   if (status.ok()) status = ChooseNodes(line, out);
   if (status.ok()) status = CheckPlace(line, out);
   if (status.ok()) status = TakeRest(line, out);
+  if (status.ok()) status = TakeOutput(line, out);
   if (!status.ok()) return status;
   auto command =
       PythonCommand(line.line().command, line.Has("module"), line.Has("no-python"), surroundings);

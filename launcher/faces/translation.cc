@@ -32,6 +32,9 @@ std::vector<std::string> LaunchWords(const Translation& translation) {
 
 void BeforeHosts(const Translation& translation, cli::LaunchOptions& options) {
   options.job.plan.cores_are_no_limit = translation.cores_are_no_limit;
+  std::vector<std::pair<uint32_t, uint32_t>> ranks = std::move(options.output.shown.ranks);
+  options.output.shown = translation.shown;
+  options.output.shown.ranks = std::move(ranks);
   if (!translation.this_machine) return;
   options.local = true;
   options.hostfile.clear();

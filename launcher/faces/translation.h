@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "launcher/cli/options.h"
 #include "launcher/faces/face_flags.h"
+#include "launcher/output/shown.h"
 
 namespace dtrain::faces {
 
@@ -28,6 +29,7 @@ struct Translation {
   bool cores_are_no_limit = false;
   // MIN:MAX nodes: as many of those there are.
   std::optional<uint32_t> fewest_nodes, most_nodes;
+  output::Shown shown;  // but for its ranks, which --show-ranks names
 };
 
 // The words behind `dtrain`: "launch" and what the programs make of it.

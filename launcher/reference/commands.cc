@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "launcher/bench/flags.h"
 #include "launcher/cli/help.h"
+#include "launcher/env/env.h"
 #include "launcher/faces/face.h"
 #include "launcher/status/command_options.h"
 
@@ -70,6 +71,7 @@ cli::Page PageOf(const std::string& word) {
   if (word == "completion") return CompletionPage();
   if (word == "man") return ManPage();
   if (word == "version") return VersionPage();
+  if (word == "env") return env::EnvPage();
   if (const faces::Face* face = faces::Find(word); face != nullptr) return faces::PageOf(*face);
   return status::PageOf(word);
 }

@@ -69,30 +69,35 @@ TEST_P(CommandLinesTest, MeansWhatItMeansThere) {
 constexpr Row kTorchrunLines[] = {
     // karpathy/nanoGPT
     {"torchrun --standalone --nproc_per_node=8 train.py config/train_gpt2.py",
-     "--ppn 8 -- python3 -u train.py config/train_gpt2.py"},
+     "--ppn 8 --tag-output none -- python3 -u train.py config/train_gpt2.py"},
     {"torchrun --nproc_per_node=8 --nnodes=2 --node_rank=0 --master_addr=123.456.123.456 "
      "--master_port=1234 train.py",
-     "--ppn 8 -- python3 -u train.py"},
+     "--ppn 8 --tag-output none -- python3 -u train.py"},
     {"torchrun --nproc_per_node=8 --nnodes=2 --node_rank=1 --master_addr=123.456.123.456 "
      "--master_port=1234 train.py",
      "dtrain starts all nodes of a job from one command"},
     // pytorch/examples
     {"torchrun --nnodes=1 --nproc_per_node=2 --rdzv_id=101 --rdzv_endpoint=\"localhost:5972\" "
      "example.py",
-     "--ppn 2 --export TORCHELASTIC_RUN_ID=101 -- python3 -u example.py"},
+     "--ppn 2 --export TORCHELASTIC_RUN_ID=101 --tag-output none -- python3 -u example.py"},
     {"torchrun --nnodes 1 --nproc_per_node 4  T5_training.py",
-     "--ppn 4 -- python3 -u T5_training.py"},
+     "--ppn 4 --tag-output none -- python3 -u T5_training.py"},
     // pytorch/torchtitan
     {"torchrun --nnodes 4 --nproc_per_node 8 --rdzv_id 101 --rdzv_backend c10d --rdzv_endpoint "
      "\"node1:29500\" -m torchtitan.train --module llama3 --config llama3_8b",
-     "--ppn 8 --export TORCHELASTIC_RUN_ID=101 -- python3 -u -m torchtitan.train --module llama3 "
+     "--ppn 8 --export TORCHELASTIC_RUN_ID=101 --tag-output none -- python3 -u -m torchtitan.train "
+     "--module llama3 "
      "--config llama3_8b"},
+    {"torchrun --nproc_per_node=8 --rdzv_backend c10d --rdzv_endpoint=\"localhost:0\" "
+     "--virtual-local-rank --local-ranks-filter 0 --role rank --tee 3 -m torchtitan.train --x",
+     "--ppn 8 --export ROLE_NAME=rank --gpu-bind rank --export LOCAL_RANK=0 --tag-output rank -- "
+     "python3 -u -m torchtitan.train --x"},
     // huggingface/accelerate
     {"torchrun --nproc_per_node 2 --nnodes 2 --rdzv_id 2299 --rdzv_backend c10d --rdzv_endpoint "
      "master_node_ip_address:29500 ./nlp_example.py",
-     "--ppn 2 --export TORCHELASTIC_RUN_ID=2299 -- python3 -u ./nlp_example.py"},
+     "--ppn 2 --export TORCHELASTIC_RUN_ID=2299 --tag-output none -- python3 -u ./nlp_example.py"},
     {"torchrun --nproc_per_node=2 --nnodes=1 script.py --arg1",
-     "--ppn 2 -- python3 -u script.py --arg1"},
+     "--ppn 2 --tag-output none -- python3 -u script.py --arg1"},
 };
 INSTANTIATE_TEST_SUITE_P(Torchrun, CommandLinesTest, ::testing::ValuesIn(kTorchrunLines));
 

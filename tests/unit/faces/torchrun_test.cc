@@ -36,9 +36,9 @@ TEST_F(TorchrunTest, OneNodeIsThisMachine) {
   EXPECT_TRUE(one->cores_are_no_limit);
   EXPECT_THAT(one->notes, IsEmpty());
   EXPECT_EQ(absl::StrJoin(LaunchWords(*one), " "),
-            "launch --ppn 8 -- python3 -u train.py config.py --x -m");
-  EXPECT_EQ(Words("train.py"), "launch --ppn 1 -- python3 -u train.py");
-  EXPECT_EQ(Words("-- train.py"), "launch --ppn 1 -- python3 -u train.py");
+            "launch --ppn 8 --tag-output none -- python3 -u train.py config.py --x -m");
+  EXPECT_EQ(Words("train.py"), "launch --ppn 1 --tag-output none -- python3 -u train.py");
+  EXPECT_EQ(Words("-- train.py"), "launch --ppn 1 --tag-output none -- python3 -u train.py");
   EXPECT_TRUE(Translate("--nnodes=1 train.py")->this_machine);
 }
 
@@ -48,7 +48,7 @@ TEST_F(TorchrunTest, HostsOnTheLineAreUsed) {
   EXPECT_FALSE(all->this_machine);
   EXPECT_FALSE(all->most_nodes);
   EXPECT_EQ(absl::StrJoin(LaunchWords(*all), " "),
-            "launch --hostfile hosts --ppn gpu -- python3 -u train.py");
+            "launch --hostfile hosts --ppn gpu --tag-output none -- python3 -u train.py");
   const auto first = Translate("--hosts=a:2,b --nnodes 1 train.py");
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_FALSE(first->this_machine);
@@ -82,13 +82,13 @@ TEST_F(TorchrunTest, NodesAreANumberOrARange) {
 
 TEST_F(TorchrunTest, ModulesAndPrograms) {
   EXPECT_EQ(Words("-m torchtitan.train --module x"),
-            "launch --ppn 1 -- python3 -u -m torchtitan.train --module x");
-  EXPECT_EQ(Words("--no-python ./a.out 1"), "launch --ppn 1 -- ./a.out 1");
-  EXPECT_EQ(Words("--no_python ./a.out 1"), "launch --ppn 1 -- ./a.out 1");
+            "launch --ppn 1 --tag-output none -- python3 -u -m torchtitan.train --module x");
+  EXPECT_EQ(Words("--no-python ./a.out 1"), "launch --ppn 1 --tag-output none -- ./a.out 1");
+  EXPECT_EQ(Words("--no_python ./a.out 1"), "launch --ppn 1 --tag-output none -- ./a.out 1");
   EXPECT_THAT(Words("-m --no-python x"), HasSubstr("needs Python"));
   EXPECT_EQ(Words(""), "no script to run");
   surroundings_.environment = {"PYTHON_EXEC=/opt/py"};
-  EXPECT_EQ(Words("train.py"), "launch --ppn 1 -- /opt/py -u train.py");
+  EXPECT_EQ(Words("train.py"), "launch --ppn 1 --tag-output none -- /opt/py -u train.py");
 }
 
 TEST_F(TorchrunTest, LocalRanksInArgumentsAreFilledInOnTheNode) {
@@ -101,7 +101,8 @@ TEST_F(TorchrunTest, LocalRanksInArgumentsAreFilledInOnTheNode) {
 }
 
 TEST_F(TorchrunTest, AbbreviationsAreArgparses) {
-  EXPECT_EQ(Words("--nproc 2 --rdzv_e h:1 train.py"), "launch --ppn 2 -- python3 -u train.py");
+  EXPECT_EQ(Words("--nproc 2 --rdzv_e h:1 train.py"),
+            "launch --ppn 2 --tag-output none -- python3 -u train.py");
   EXPECT_THAT(Words("--m 1 train.py"), HasSubstr("--m could be"));
   EXPECT_THAT(Words("--nproc-per-nod 1 --zzz train.py"), HasSubstr("unknown flag --zzz"));
   EXPECT_THAT(Words("--nproc-per-node"), HasSubstr("needs a value"));
@@ -114,9 +115,10 @@ TEST_F(TorchrunTest, VariablesSayWhatTheLineDoesNot) {
   const auto line = Translate("--nproc_per_node 3 train.py");
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->most_nodes, 2u);
-  EXPECT_EQ(absl::StrJoin(LaunchWords(*line), " "), "launch --ppn 3 -- python3 -u train.py");
+  EXPECT_EQ(absl::StrJoin(LaunchWords(*line), " "),
+            "launch --ppn 3 --tag-output none -- python3 -u train.py");
   surroundings_.environment.emplace_back("PET_NO_PYTHON=1");
-  EXPECT_EQ(Words("./a"), "launch --ppn 4 -- ./a");
+  EXPECT_EQ(Words("./a"), "launch --ppn 4 --tag-output none -- ./a");
 }
 
 TEST_F(TorchrunTest, WhatHasNoMeaningIsNoted) {
@@ -135,10 +137,35 @@ TEST_F(TorchrunTest, WhatDtrainHasItDoes) {
   EXPECT_EQ(Words("--role worker --rdzv_id 101 --rdzv_conf join_timeout=900,timeout=3 "
                   "--numa-binding=node --shutdown-timeout 9 --virtual-local-rank t.py"),
             "launch --export ROLE_NAME=worker --export TORCHELASTIC_RUN_ID=101 --grace 9 "
-            "--start-timeout 900 --bind numa --gpu-bind rank --export LOCAL_RANK=0 --ppn 1 -- "
+            "--start-timeout 900 --bind numa --gpu-bind rank --export LOCAL_RANK=0 --ppn 1 "
+            "--tag-output none -- "
             "python3 -u t.py");
   EXPECT_EQ(Words("--dry-run --timeout=3h t.py"),
-            "launch --dry-run --timeout=3h --ppn 1 -- python3 -u t.py");
+            "launch --dry-run --timeout=3h --ppn 1 --tag-output none -- python3 -u t.py");
+}
+
+TEST_F(TorchrunTest, OutputGoesWhereItIsSent) {
+  using output::Streams;
+  const auto line = Translate("--log-dir /l%d -r 3 --tee 0:1,1:3 --local-ranks-filter 0,2 t.py");
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(absl::StrJoin(LaunchWords(*line), " "),
+            "launch --ppn 1 --output /l%%d/%j/attempt_0/%r/%s.log --tag-output rank -- python3 -u "
+            "t.py");
+  EXPECT_EQ(line->shown.streams, Streams::kNone);
+  EXPECT_EQ(line->shown.streams_of.at(0), Streams::kStdout);
+  EXPECT_EQ(line->shown.streams_of.at(1), Streams::kBoth);
+  EXPECT_EQ(*line->shown.local_ranks, (std::set<uint32_t>{0, 2}));
+  cli::LaunchOptions options;
+  options.output.shown.ranks = {{3, 4}};
+  BeforeHosts(*line, options);
+  EXPECT_EQ(options.output.shown.ranks.size(), 1u);
+  EXPECT_EQ(options.output.shown.streams, Streams::kNone);
+  EXPECT_EQ(Words("--tag-output host t.py"), "launch --tag-output host --ppn 1 -- python3 -u t.py");
+  EXPECT_THAT(Words("-r 1 t.py"), HasSubstr("give --log-dir"));
+  for (const char* bad : {"4", "x", "1,2", "0:4", "0:1:2", ":1"}) {
+    EXPECT_THAT(Words(std::string("--tee ") + bad + " t.py"), HasSubstr("--tee: ")) << bad;
+  }
+  EXPECT_THAT(Words("--local-ranks-filter x t.py"), HasSubstr("a list of local ranks"));
 }
 
 TEST_F(TorchrunTest, WhatItCannotDoItRefuses) {

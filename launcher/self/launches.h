@@ -8,10 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace dtrain::bench {
+namespace dtrain::self {
 
 // Descriptor on which a launch leaves its result file: --result-json /dev/fd/3.
 inline constexpr int kResultFd = 3;
+
+// This program's file, under the name that a process list then shows.
+std::string OwnPath();
 
 struct LaunchEnd {
   int code = 0;            // its exit code; 128 + n when signal n killed it
@@ -27,4 +30,4 @@ absl::StatusOr<LaunchEnd> RunLaunch(const std::vector<std::string>& argv,
                                     const std::vector<std::string>& environment,
                                     absl::AnyInvocable<void(absl::string_view line)> on_line);
 
-}  // namespace dtrain::bench
+}  // namespace dtrain::self

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/bench/launches.h"
+#include "launcher/self/launches.h"
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <list>
+#include <system_error>
 #include <utility>
 
 #include "common/loop/loop.h"
@@ -15,7 +17,7 @@
 #include "common/os/spawn.h"
 #include "launcher/output/line_splitter.h"
 
-namespace dtrain::bench {
+namespace dtrain::self {
 namespace {
 
 // A result file without end must not take all memory.
@@ -63,6 +65,13 @@ class Source {
 };
 
 }  // namespace
+
+std::string OwnPath() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+  // Replaced by a newer build while it runs, it is still to be had by the link.
+  return error || !std::filesystem::exists(path, error) ? "/proc/self/exe" : path.string();
+}
 
 absl::StatusOr<LaunchEnd> RunLaunch(const std::vector<std::string>& argv,
                                     const std::vector<std::string>& environment,
@@ -118,4 +127,4 @@ absl::StatusOr<LaunchEnd> RunLaunch(const std::vector<std::string>& argv,
   return end;
 }
 
-}  // namespace dtrain::bench
+}  // namespace dtrain::self

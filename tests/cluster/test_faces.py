@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines of other launchers, several programs in one job, and what programs are told only on
+request: each checked inside the program."""
+import importlib.util
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+import hosts
+import launching
+
+PYTHON = "/usr/bin/python3"
+SUM = hosts.HERE / "programs/torch_sum.py"
+TF = hosts.HERE / "programs/tf_cluster.py"
+JAX = hosts.HERE / "programs/jax_detect.py"
+
+needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"),
+                                 reason="there is no python3-torch")
+
+
+def dtrain(cluster, *words, env=None, timeout=120):
+    return launching.Launch(cluster.head, [launching.bin_dir() / "dtrain", *words],
+                            env=env).wait(timeout)
+
+
+def names(cluster, count, slots=""):
+    return ",".join(f"{node.name}{slots}" for node in cluster.nodes[:count])
+
+
+def assert_sums(result, world):
+    assert result.code == 0, result
+    for rank in range(world):
+        assert f"rank {rank} of {world} is right" in result.out, result
+
+
+@needs_torch
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_torchrun(cluster, nodes):
+    result = dtrain(cluster, "torchrun", "--hosts", names(cluster, 4), f"--nnodes={nodes}",
+                    "--nproc_per_node=2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "x:29500",
+                    "--role", "trainer", SUM, 2 * nodes, "${local_rank}")
+    assert_sums(result, 2 * nodes)
+    assert "as trainer on" in result.out and not re.search(r"^\[", result.out, re.M), result
+    assert f"on {cluster.nodes[nodes - 1].name}" in result.out
+    assert "--rdzv_backend, --rdzv_endpoint ignored" in result.err
+
+
+@needs_torch
+def test_torchrun_by_a_link_with_variables_and_files(cluster):
+    folder = cluster.work(cluster.head)
+    link = folder / "torchrun"
+    link.symlink_to(launching.bin_dir() / "dtrain")
+    result = launching.Launch(
+        cluster.head, [link, "--nnodes", "1:9", "--log_dir", "/root/work/logs", "--redirects", "1:3",
+                       "--tee", "0:1", SUM, "4"],
+        env={"PET_NPROC_PER_NODE": "2", "DTRAIN_HOSTS": names(cluster, 2)}).wait(120)
+    assert result.code == 0, result
+    assert "[0] rank 0 of 4 is right" in result.out, result
+    assert "rank 1 of 4" not in result.out and "rank 3 of 4" not in result.out, result
+    written = {path.parent.name: path.read_text() for path in folder.glob("logs/*/attempt_0/*/stdout.log")}
+    assert sorted(written) == ["0", "1", "2", "3"], written
+    assert "rank 3 of 4 is right" in written["3"]
+
+
+@needs_torch
+def test_torchrun_without_hosts_is_this_machine(cluster):
+    result = dtrain(cluster, "torchrun", "--standalone", "--nproc-per-node", "3", SUM, "3")
+    assert_sums(result, 3)
+    assert "on localhost" in result.out
+    refused = dtrain(cluster, "torchrun", "--nnodes", "2", SUM, "2")
+    assert refused.code == 2 and "no hosts are known" in refused.err, refused
+    second = dtrain(cluster, "torchrun", "--nnodes", "2", "--node-rank", "1", SUM, "2")
+    assert second.code == 2 and "run this line once" in second.err, second
+
+
+@pytest.mark.parametrize("face", ["mpirun", "mpiexec"])
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_mpirun_of_open_mpi(cluster, shared_cluster, face, nodes):
+    program = open_mpi(shared_cluster)
+    result = dtrain(cluster, face, "--allow-run-as-root", "-np", 2 * nodes, "-H",
+                    names(cluster, nodes, ":2"), "--oversubscribe", "-mca", "osc", "sm,pt2pt",
+                    "--bind-to", "none", "-x", "LANG", program, 2 * nodes)
+    assert result.code == 0, result
+    assert f"world {2 * nodes} is right" in result.out, result
+
+
+def open_mpi(shared_cluster):
+    binary = shared_cluster.base / "faces-mpi_world"
+    if not binary.exists():
+        subprocess.run(["mpicc.openmpi", "-O1", "-o", binary, hosts.HERE / "programs/mpi_world.c"],
+                       check=True)
+    return binary
+
+
+def test_mpirun_of_several_programs_is_one_world(cluster, shared_cluster):
+    program = open_mpi(shared_cluster)
+    show = 'echo "$OMPI_COMM_WORLD_RANK: $MINE on $DTRAIN_HOST" >&2; exec "$@"'
+    result = dtrain(cluster, "mpirun", "-np", "1", "-H", "node0:4", "-x", "MINE=a", "-mca", "osc",
+                    "sm,pt2pt", "sh", "-c", show, "-", program, "5", ":", "-np", "4", "-H",
+                    "node1:2,node2:2", "-x", "MINE=b", "sh", "-c", show, "-", program, "5")
+    assert result.code == 0, result
+    assert "world 5 is right" in result.out, result
+    seen = sorted(line for line in result.err.splitlines() if re.match(r"\d: ", line))
+    assert seen == ["0: a on node0", "1: b on node1", "2: b on node1", "3: b on node2",
+                    "4: b on node2"], result
+
+
+@needs_torch
+def test_several_programs_are_one_world(cluster):
+    result = cluster.launch([*cluster.hosts_flag(2), "-np", 2, "--wdir", "/tmp", PYTHON, SUM, 7, ":",
+                             "-np", 5, "-x", "ROLE_NAME=late", PYTHON, SUM, 7], timeout=120)
+    assert_sums(result, 7)
+    assert result.out.count("as default") == 2 and result.out.count("as late") == 5, result
+    failed = cluster.launch([*cluster.hosts_flag(2), "-np", 1, "sleep", 60, ":", "-np", 1, "sh", "-c",
+                             "exit 7"])
+    assert failed.code == 7 and "rank 1" in failed.err, failed
+    missing = cluster.launch([*cluster.hosts_flag(2), "-np", 3, "true", ":", "-np", 1, "/no/such"])
+    assert missing.code == 127 and "/no/such" in missing.err, missing
+
+
+@needs_torch
+def test_deepspeed(cluster):
+    file = cluster.hostfile("node0 slots=2\nnode1 slots=1\nnode2 slots=4\n")
+    all_hosts = dtrain(cluster, "deepspeed", "--hostfile", file, SUM, 7)
+    assert_sums(all_hosts, 7)
+    some = dtrain(cluster, "deepspeed", "--hostfile", file, "--num_nodes=2", "--num_gpus", "1", SUM, 2)
+    assert_sums(some, 2)
+    excluded = dtrain(cluster, "deepspeed", "--hostfile", file, "--exclude", "node0@node2",
+                      "--no_local_rank", SUM, 1)
+    assert_sums(excluded, 1)
+    assert "on node1" in excluded.out
+    here = dtrain(cluster, "deepspeed", "--hostfile", "/no/such", "--num_gpus=2", SUM, 2)
+    assert_sums(here, 2)
+    assert "there is no host file /no/such" in here.err, here
+
+
+def test_flags_that_cannot_be_kept_are_named(cluster):
+    for words, name in [(["mpirun", "--preload-binary", "a"], "--preload-binary"),
+                        (["torchrun", "--logs-specs", "x", "a"], "--logs-specs"),
+                        (["deepspeed", "--elastic_training", "a"], "--elastic_training")]:
+        result = dtrain(cluster, *words)
+        assert result.code == 2 and f"{words[0]}: {name} is not supported" in result.err, result
+    unknown = dtrain(cluster, "mpirun", "--hostfle", "x", "a")
+    assert unknown.code == 2 and "did you mean --hostfile?" in unknown.err, unknown
+    page = dtrain(cluster, "torchrun", "--help")
+    assert page.code == 0 and "--nproc-per-node" in page.out, page
+
+
+@pytest.mark.parametrize("layout, types", [
+    ("worker", ["worker"] * 4),
+    ("chief,worker", ["chief"] + ["worker"] * 3),
+    ("ps:1,worker,evaluator", ["ps", "worker", "worker", "evaluator"])])
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_tensorflows_cluster(cluster, layout, types, slots):
+    result = cluster.launch(["-H", names(cluster, 4 // slots, f":{slots}"), "--tf-config", layout, "--",
+                             PYTHON, TF, *types], env={"TF_CONFIG": "{}"})
+    assert result.code == 0, result
+    assert result.out.count("is right") == 4, result
+
+
+@pytest.mark.parametrize("where", ["node0:3", "node0:2,node1:1", "node0,node1,node2,node3"])
+def test_jax_finds_its_coordinator(cluster, where):
+    world = 4 if "node3" in where else 3
+    result = cluster.launch(["-H", where, "-np", world, "--", PYTHON, JAX, world])
+    assert result.code == 0, result
+    assert result.out.count("is right") == world, result
+
+
+def test_contracts_are_what_was_asked_for(cluster):
+    def variables(*flags):
+        result = cluster.launch(["-H", "node0:1,node1:1", "--tag-output", "none", *flags, "--", PYTHON,
+                                 "-c", "import json, os; print(json.dumps(dict(os.environ)))"])
+        assert result.code == 0, result
+        each = [json.loads(line) for line in result.out.splitlines()]
+        return sorted(each, key=lambda env: env["DTRAIN_RANK"])
+
+    none = variables("--contract", "none")[1]
+    theirs = re.compile(r"^(RANK|MASTER_|PMI|OMPI_|HOROVOD_|JAX_|NCCL_|TORCH|LOCAL_|SLURM|PET_)")
+    assert not [name for name in none if theirs.match(name)], none
+    assert none["DTRAIN_WORLD_SIZE"] == "2"
+    slurm = variables("--contract", "torch", "--emulate", "slurm,sagemaker")
+    assert [env["SLURM_PROCID"] for env in slurm] == ["0", "1"]
+    assert slurm[1]["SLURM_STEP_NODELIST"] == "node0,node1" and slurm[1]["SLURM_NODEID"] == "1"
+    assert json.loads(slurm[0]["SM_HOSTS"]) == ["node0", "node1"]
+    assert json.loads(slurm[1]["SM_TRAINING_ENV"])["current_host"] == "node1"
+    assert "OMPI_COMM_WORLD_RANK" not in slurm[0] and slurm[1]["RANK"] == "1"
+    agents = variables("--contract", "auto,torchrun-agent")
+    assert [env["PET_NODE_RANK"] for env in agents] == ["0", "1"]
+    assert agents[1]["PET_MASTER_PORT"] == agents[0]["MASTER_PORT"]
+
+
+@needs_torch
+def test_one_torchrun_on_each_node_is_one_job(cluster):
+    """python3-torch's own torchrun is broken on Python 3.11; its module with redirects is not."""
+    result = cluster.launch(["-H", "node0:1,node1:1", "--contract", "auto,torchrun-agent", "--", PYTHON,
+                             "-m", "torch.distributed.run", "--nproc_per_node", 2, "-r", 1, "-t", 1,
+                             "--log_dir", "/root/work/elastic",
+                             SUM, 4], timeout=240)
+    assert result.code == 0, result
+    for rank in range(4):
+        assert f"rank {rank} of 4 is right" in result.out, result
