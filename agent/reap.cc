@@ -18,6 +18,7 @@
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
+#include "common/os/scratch_folder.h"
 
 namespace dtrain::agent {
 namespace {
@@ -88,6 +89,8 @@ Reaped ReapLeftovers() {
   }
   reaped.left = std::move(rest);
   while (!RemoveCgroups(jobs) && Clock::now() < give_up) (void)poll(nullptr, 0, kPauseMs);
+  const absl::Status removed = os::RemoveDeadScratchFolders(os::ScratchPlaces());
+  if (!removed.ok()) log::Error(absl::StrCat("cannot ", removed.message()));
   return reaped;
 }
 

@@ -70,6 +70,7 @@ void JobStatus::FromShepherd(const v1::ShepherdEvent& event) {
     rank->second.set_ended(true);
     *rank->second.mutable_exit() = event.exit();
     rank->second.mutable_exit()->clear_stderr_tail();
+    rank->second.mutable_exit()->clear_error_file();
   }
   for (const v1::RankProgress& progress : event.progress().ranks()) {
     auto rank = ranks_.find(progress.rank());

@@ -15,6 +15,7 @@
 #include "common/os/cgroup.h"
 #include "common/os/crash.h"
 #include "common/os/process_tree.h"
+#include "common/os/scratch_folder.h"
 
 namespace dtrain::session {
 namespace {
@@ -475,6 +476,9 @@ void Session::KillLeftoversUntilGone(TimePoint deadline) {
     left = false;
   }
   if (!left) {
+    const absl::Status removed = os::RemoveScratchFolders(os::ScratchPlaces(), shepherd_->pid(),
+                                                          shepherd_->start_time(), owner_.uid);
+    if (!removed.ok()) log::Warn(absl::StrCat(Holder(), ": cannot ", removed.message()));
     // Posted: this may run as one of several actions of one event.
     loop_.Post([this, alive = alive_] {
       if (*alive) Feed(LeftoversGone{});

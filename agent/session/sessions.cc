@@ -20,6 +20,7 @@
 #include "common/os/credentials.h"
 #include "common/os/pidfd.h"
 #include "common/os/process_tree.h"
+#include "common/os/scratch_folder.h"
 
 namespace dtrain::session {
 namespace {
@@ -437,6 +438,13 @@ void Sessions::KillRest(Foundling& foundling) {
       absl::StrCat("its agent was restarted and could not take the job over: ", foundling.why,
                    "; the workers have been killed");
   foundling.directory.Remove();
+  if (foundling.record) {
+    const v1::JobRecord& record = *foundling.record;
+    const absl::Status removed =
+        os::RemoveScratchFolders(os::ScratchPlaces(), static_cast<pid_t>(record.shepherd_pid()),
+                                 record.shepherd_start_time(), record.uid());
+    if (!removed.ok()) log::Warn(absl::StrCat("job ", job_id, ": cannot ", removed.message()));
+  }
   if (foundling.record) LookAtGpus(foundling.record->gpus(), foundling.killed);
   Decided(foundling);
 }

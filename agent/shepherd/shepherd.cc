@@ -210,29 +210,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
   for (Helper* helper : Helpers()) helper->ReadFrames();
   if (reported_started_) {
     v1::ShepherdEvent event;
-    v1::WorkerExit* exit = event.mutable_exit();
-    exit->set_rank(worker.rank());
-    exit->set_pid(static_cast<uint32_t>(worker.pid()));
-    exit->set_exit_code(status.code);
-    exit->set_signal(status.signal);
-    exit->set_core_dumped(status.core_dumped);
-    exit->set_unix_nanos(absl::GetCurrentTimeNanos());
-    exit->set_monotonic_nanos(std::chrono::nanoseconds(loop_.Now() - started_at_).count());
-    exit->set_told_to_stop(core_.stop_asked());
-    if (const auto abort = aborts_.find(worker.rank()); abort != aborts_.end()) {
-      exit->set_aborted(true);
-      exit->set_abort_code(abort->second.code.value_or(status.signal == 0 ? status.code : 1));
-      exit->set_abort_unix_nanos(abort->second.unix_nanos);
-    }
-    // The kernel counts its kills per cgroup: each explains one SIGKILL that was not ours.
-    if (status.signal == SIGKILL && !core_.stop_asked() && oom_kills_->Read() > oom_kills_told_) {
-      ++oom_kills_told_;
-      exit->set_out_of_memory(true);
-      exit->set_memory_limit_bytes(oom_kills_->LimitBytes());
-    }
-    if (status.code != 0 || status.signal != 0) {
-      exit->set_stderr_tail(worker.log(v1::STREAM_KIND_STDERR).Tail(kTailLines, kTailBytes));
-    }
+    *event.mutable_exit() = ExitOf(worker, status);
     SendGrown();
     ReportPages();  // its last counters, before the word that it is gone
     Send(std::move(event));
@@ -242,6 +220,35 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
   last_held_ = core_.live_workers() == 1 && store_ && store_->used() && !core_.stop_asked() &&
                part_.node_count() > 1;
   if (!last_held_) Feed(WorkerEnded{});
+}
+
+v1::WorkerExit Shepherd::ExitOf(Worker& worker, const os::ExitStatus& status) {
+  v1::WorkerExit exit;
+  exit.set_rank(worker.rank());
+  exit.set_pid(static_cast<uint32_t>(worker.pid()));
+  exit.set_exit_code(status.code);
+  exit.set_signal(status.signal);
+  exit.set_core_dumped(status.core_dumped);
+  exit.set_unix_nanos(absl::GetCurrentTimeNanos());
+  exit.set_monotonic_nanos(std::chrono::nanoseconds(loop_.Now() - started_at_).count());
+  exit.set_told_to_stop(core_.stop_asked());
+  if (const auto abort = aborts_.find(worker.rank()); abort != aborts_.end()) {
+    exit.set_aborted(true);
+    exit.set_abort_code(abort->second.code.value_or(status.signal == 0 ? status.code : 1));
+    exit.set_abort_unix_nanos(abort->second.unix_nanos);
+  }
+  // The kernel counts its kills per cgroup: each explains one SIGKILL that was not ours.
+  if (status.signal == SIGKILL && !core_.stop_asked() && oom_kills_->Read() > oom_kills_told_) {
+    ++oom_kills_told_;
+    exit.set_out_of_memory(true);
+    exit.set_memory_limit_bytes(oom_kills_->LimitBytes());
+  }
+  if (status.code != 0 || status.signal != 0) {
+    exit.set_stderr_tail(worker.log(v1::STREAM_KIND_STDERR).Tail(kTailLines, kTailBytes));
+    // Of those that were told to end, nobody asks why.
+    if (!core_.stop_asked()) exit.set_error_file(ReadErrorFile(worker.rank()));
+  }
+  return exit;
 }
 
 void Shepherd::LetEnd() {

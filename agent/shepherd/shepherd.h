@@ -20,6 +20,7 @@
 #include "agent/shepherd/worker.h"
 #include "common/loop/loop.h"
 #include "common/os/cgroup.h"
+#include "common/os/scratch_folder.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/job.pb.h"
 #include "dtrain/v1/shepherd.pb.h"
@@ -51,6 +52,7 @@ class Shepherd {
   void OnChildren();
   void Carry(PmiServer::Actions actions);
   void OnWorkerEnded(Worker& worker, const os::ExitStatus& status);
+  v1::WorkerExit ExitOf(Worker& worker, const os::ExitStatus& status);
   void LetEnd();
   // The core.
   void Feed(const Event& event);
@@ -61,6 +63,10 @@ class Shepherd {
   void PrepareCgroup();
   void LoseCgroup(const absl::Status& why);
   absl::Status StartWorkers(os::SpawnError* error);
+  // The folder of the workers' error files.
+  void MakeScratch();
+  std::string ReadErrorFile(uint32_t rank);
+  void RemoveScratch();
   void ServePmi();
   absl::Status OpenPmix();
   void ServePmix();
@@ -106,6 +112,7 @@ class Shepherd {
   std::optional<os::Cgroup> job_cgroup_;
   os::UniqueFd cgroup_fd_;  // of it, in which workers start
   std::string no_cgroup_why_;
+  std::optional<os::ScratchFolder> scratch_;  // absent: none could be made
   std::optional<os::OomKillCounter> oom_kills_;
   uint64_t oom_kills_told_ = 0;
   WorkerHooks hooks_;

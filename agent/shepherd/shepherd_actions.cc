@@ -14,6 +14,7 @@
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/process_tree.h"
+#include "common/os/scratch_folder.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -75,15 +76,18 @@ void Shepherd::LoseCgroup(const absl::Status& why) {
 
 absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   auto limits = limits_.For(part_);
-  auto directories = SpoolDirectories();
+  const auto directories = os::TemporaryDirectories();
   const std::string mark = os::ProcessMark(getpid());
   const WorkerEnv env(part_, agent_env_);
   if (absl::Status open = OpenPmix(); !open.ok()) return open;
   if (absl::Status open = OpenStore(); !open.ok()) return open;
   const uint16_t pmix = pmix_ ? pmix_->port() : 0;
   const bool crowded = IsCrowded(part_);
+  MakeScratch();
+  const std::string scratch = scratch_ ? scratch_->path() : "";
   for (int i = 0; i < part_.workers_size();) {
-    WorkerSetup setup{part_, env, directories, limits, cgroup_fd_.get(), mark, pmix, crowded};
+    WorkerSetup setup{part_, env,     directories, limits, cgroup_fd_.get(),
+                      mark,  scratch, pmix,        crowded};
     auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));
@@ -135,75 +139,6 @@ void Shepherd::OnAbortAsked(uint32_t rank, std::optional<int> code) {
   auto timer = std::make_unique<loop::Timer>(loop_);
   timer->After(code ? kAbortLimit : kAbortExitLimit, [worker] { worker->Signal(SIGKILL); });
   aborts_[rank] = {code, absl::GetCurrentTimeNanos(), std::move(timer)};
-}
-
-absl::Status Shepherd::OpenPmix() {
-  if (!part_.pmix()) return absl::OkStatus();
-  PmixGate::Hooks hooks;
-  hooks.up = [this](v1::PmixUp up) {
-    v1::ShepherdEvent event;
-    *event.mutable_pmix() = std::move(up);
-    Send(std::move(event));
-  };
-  hooks.abort = [this](uint32_t rank, int code) { OnAbortAsked(rank, code); };
-  hooks.failed = [this](std::string why, bool ended) {
-    SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, ended ? kExitAgentLost : kExitRendezvous,
-                            std::move(why)));
-  };
-  auto gate = PmixGate::Open(loop_, agent_, part_, std::move(hooks));
-  if (!gate.ok()) return gate.status();
-  pmix_ = *std::move(gate);
-  return absl::OkStatus();
-}
-
-void Shepherd::ServePmix() {
-  if (!pmix_) return;
-  pmix_->Serve([this] { return WorkerEnv(part_, agent_env_).Of(part_.workers(0), {}); },
-               SpoolDirectories());
-}
-
-// The PMIx server first: it removes what ranks that were killed have left in shared memory.
-void Shepherd::Sweep() {
-  const auto sweep = [this] { sweeper_.Sweep([this] { Feed(Swept{}); }); };
-  const auto end_store = [this, sweep] {
-    if (!store_) return sweep();
-    store_->helper().End(sweep);
-  };
-  if (!pmix_) return end_store();
-  pmix_->End(end_store);
-}
-
-absl::Status Shepherd::OpenStore() {
-  if (!part_.has_meeting()) return absl::OkStatus();
-  // Nobody would accept what connects there: ranks would wait for ever.
-  if (!held_) {
-    return absl::InternalError(
-        absl::StrCat("serve keys and values to the ranks: the agent passed no socket for port ",
-                     part_.network().rendezvous_port(), " on (is it out of descriptors?)"));
-  }
-  StoreGate::Hooks hooks;
-  hooks.failed = [this](std::string why, bool ended) {
-    SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, ended ? kExitAgentLost : kExitRendezvous,
-                            std::move(why)));
-  };
-  hooks.warn = [this](std::string text) { Warn(std::move(text), /*detail=*/true); };
-  auto gate = StoreGate::Open(loop_, agent_, part_, std::move(held_), std::move(hooks));
-  if (!gate.ok()) return gate.status();
-  store_ = *std::move(gate);
-  return absl::OkStatus();
-}
-
-std::vector<Helper*> Shepherd::Helpers() {
-  std::vector<Helper*> all;
-  if (pmix_) all.push_back(&pmix_->helper());
-  if (store_) all.push_back(&store_->helper());
-  return all;
-}
-
-void Shepherd::SpareHelpers() {
-  std::vector<pid_t> pids;
-  for (const Helper* helper : Helpers()) pids.push_back(helper->pid());
-  sweeper_.Spare(std::move(pids));
 }
 
 // The agent knows from it which streams there are.
@@ -309,6 +244,7 @@ void Shepherd::Drain() {
 void Shepherd::Finish() {
   drain_.Cancel();
   sweeper_.RemoveCgroup();
+  RemoveScratch();
   if (line_.lost()) return Exit();
   v1::ShepherdEvent event;
   v1::Finished* finished = event.mutable_finished();

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "common/base/posix_error.h"
 
@@ -45,16 +44,6 @@ void SpoolFile::Reclaim(uint64_t offset, bool scarce) {
   (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(reclaimed_), static_cast<off_t>(end - reclaimed_));
   reclaimed_ = end;
-}
-
-std::vector<std::string> SpoolDirectories() {
-  std::vector<std::string> out;
-  for (const char* name : {"XDG_RUNTIME_DIR", "TMPDIR"}) {
-    const char* value = getenv(name);
-    if (value != nullptr && value[0] == '/') out.emplace_back(value);
-  }
-  out.emplace_back("/tmp");
-  return out;
 }
 
 }  // namespace dtrain::shepherd

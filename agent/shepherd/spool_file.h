@@ -28,7 +28,4 @@ class SpoolFile {
   uint64_t reclaimed_ = 0;
 };
 
-// Where spool files go on this node: $XDG_RUNTIME_DIR, $TMPDIR, /tmp.
-std::vector<std::string> SpoolDirectories();
-
 }  // namespace dtrain::shepherd

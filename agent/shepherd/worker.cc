@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "agent/shepherd/error_file.h"
 #include "common/base/cpulist.h"
 #include "common/base/programs.h"
 #include "common/os/fd.h"
@@ -87,7 +88,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
                                 .page = kPage,
                                 .pmix = setup.pmix,
                                 .crowded = setup.crowded,
-                                .shepherd = setup.mark});
+                                .shepherd = setup.mark,
+                                .error_file = ErrorFilePath(setup.scratch, rank)});
   run.working_directory = program.working_directory();
   run.stdin_fd = stdin_reader.get();
   run.stdout_fd = out->writer.get();

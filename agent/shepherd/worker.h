@@ -26,10 +26,11 @@ struct WorkerSetup {
   const WorkerEnv& env;
   const std::vector<std::string>& spool_directories;
   const std::vector<std::pair<int, rlimit>>& limits;
-  int cgroup_fd;            // of the job, for SpawnSpec; -1: none
-  const std::string& mark;  // os::ProcessMark of the shepherd
-  uint16_t pmix;            // the port of the node's PMIx; 0: none
-  bool crowded;             // there are more workers than processors
+  int cgroup_fd;               // of the job, for SpawnSpec; -1: none
+  const std::string& mark;     // os::ProcessMark of the shepherd
+  const std::string& scratch;  // where it may leave a file; empty: nowhere
+  uint16_t pmix;               // the port of the node's PMIx; 0: none
+  bool crowded;                // there are more workers than processors
 };
 
 // What a worker's streams tell. Called on the loop.

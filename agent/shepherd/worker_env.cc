@@ -220,6 +220,9 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   EnvBuilder env(common.given, common.vars);
   const auto has = [this](auto... contracts) { return (HasContract(part_, contracts) || ...); };
   if (has(v1::CONTRACT_TORCH)) SetTorchrun(part_, worker, &env);
+  if (has(v1::CONTRACT_TORCH, v1::CONTRACT_TORCHRUN_AGENT) && !ties.error_file.empty()) {
+    env.Set("TORCHELASTIC_ERROR_FILE", ties.error_file);
+  }
   if (has(v1::CONTRACT_TORCH, v1::CONTRACT_HOROVOD)) SetCross(part_, worker, &env);
   if (has(v1::CONTRACT_HOROVOD)) SetHorovod(part_, worker, &env);
   if (has(v1::CONTRACT_HOROVOD)) SetHorovodGloo(part_, &env);

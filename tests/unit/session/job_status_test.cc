@@ -43,6 +43,7 @@ v1::ShepherdEvent Exit(uint32_t rank, int code) {
   event.mutable_exit()->set_rank(rank);
   event.mutable_exit()->set_exit_code(code);
   event.mutable_exit()->set_stderr_tail("a secret, perhaps");
+  event.mutable_exit()->set_error_file("a secret, perhaps");
   return event;
 }
 
@@ -79,6 +80,7 @@ TEST(JobStatus, FollowsItsRanks) {
   EXPECT_TRUE(job.ranks(1).ended());
   EXPECT_EQ(job.ranks(1).exit().exit_code(), 7);
   EXPECT_EQ(job.ranks(1).exit().stderr_tail(), "");
+  EXPECT_EQ(job.ranks(1).exit().error_file(), "");
 }
 
 // A shepherd runs as the job's user, who may have put another program in its place.

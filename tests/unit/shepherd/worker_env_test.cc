@@ -93,6 +93,17 @@ TEST_F(WorkerEnvTest, SetsWhatTorchrunSets) {
   EXPECT_THAT(env, Not(Contains(Key("TORCHELASTIC_ERROR_FILE"))));
 }
 
+TEST_F(WorkerEnvTest, AnErrorFileUnlessTheUserNamesOne) {
+  EXPECT_THAT(Build(1, {.error_file = "/run/x/rank3.json"}),
+              Contains(Pair("TORCHELASTIC_ERROR_FILE", "/run/x/rank3.json")));
+  Forward("TORCHELASTIC_ERROR_FILE", "/outer");
+  EXPECT_THAT(Build(1, {.error_file = "/run/x/rank3.json"}),
+              Contains(Pair("TORCHELASTIC_ERROR_FILE", "/run/x/rank3.json")));
+  Forward("TORCHELASTIC_ERROR_FILE", "/mine", true);
+  EXPECT_THAT(Build(1, {.error_file = "/run/x/rank3.json"}),
+              Contains(Pair("TORCHELASTIC_ERROR_FILE", "/mine")));
+}
+
 TEST_F(WorkerEnvTest, SetsWhatMpiAndHorovodProgramsRead) {
   Env env = Build();
   Env expected = {{"LOCAL_SIZE", "2"},

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::os {
+
+// Where files of a job go, the best first: XDG_RUNTIME_DIR, TMPDIR, /tmp.
+std::vector<std::string> TemporaryDirectories();
+
+// The same for small ones: /dev/shm before them, since making a folder on a disk takes as long as
+// starting a worker, and containers that share few folders with their host share that.
+std::vector<std::string> ScratchPlaces();
+
+// A folder of this process in the first place that takes it, for its user only (0700). Its name
+// says which process made it, so that another can remove it when that one was killed.
+class ScratchFolder {
+ public:
+  static absl::StatusOr<ScratchFolder> Make(const std::vector<std::string>& places);
+  ~ScratchFolder() { Remove().IgnoreError(); }
+  ScratchFolder(ScratchFolder&& other) noexcept;
+  ScratchFolder& operator=(ScratchFolder&& other) noexcept;
+
+  // Absolute.
+  const std::string& path() const { return path_; }
+  // The first `limit` bytes of a file in it, which others of the same user may have put there:
+  // never waits, and takes nothing but a regular file of ours. NOT_FOUND: it is not there.
+  absl::StatusOr<std::string> Read(const std::string& name, size_t limit) const;
+  // With all in it. Once; the destructor does it otherwise.
+  absl::Status Remove();
+
+ private:
+  ScratchFolder(std::string path, UniqueFd folder)
+      : path_(std::move(path)), folder_(std::move(folder)) {}
+  std::string path_;  // empty: removed, or moved away
+  UniqueFd folder_;
+};
+
+// Removes the folders that a process, which has ended, made as `owner`. Not those of other users
+// with such a name. May be called as root: follows no links, and leaves what would take long.
+absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t pid,
+                                  uint64_t start_time, uid_t owner);
+// The same of all processes of this PID namespace that have ended: this user's; root: everybody's.
+absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places);
+
+}  // namespace dtrain::os
