@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -13,12 +14,14 @@
 #include "absl/strings/strip.h"
 #include "common/base/text.h"
 #include "launcher/job/outcome.h"
+#include "launcher/report/worker_error.h"
 
 namespace dtrain::report {
 namespace {
 
 constexpr size_t kTailLines = 20;
 constexpr size_t kTailLine = 2000;  // bytes shown of one
+constexpr size_t kHeadLine = 500;   // of an exception's text
 constexpr size_t kNamedSecondaries = 8;
 
 std::string SignalText(int signal) {
@@ -71,15 +74,38 @@ std::string Secondaries(const JobFacts& facts, Rank first) {
   return text;
 }
 
+// A tab and a backslash do no harm, and tracebacks are full of them.
+std::string ShownLine(absl::string_view line, size_t limit) {
+  return absl::StrReplaceAll(Escape(line, limit), {{"\\\\", "\\"}, {"\\t", "\t"}});
+}
+
+// What the worker left in its error file, behind the sentence about its end: the exception, and
+// what explains it unless the end of its stderr does.
+std::string OwnWords(const v1::WorkerExit& exit) {
+  if (exit.error_file().empty()) return "";
+  const auto error = ParseErrorFile(exit.error_file());
+  if (!error.ok()) {
+    return absl::StrCat(" (nothing can be learnt from its TORCHELASTIC_ERROR_FILE: ",
+                        std::string(error.status().message()), ")");
+  }
+  const absl::string_view head = error->message;
+  std::string text = absl::StrCat(": ", ShownLine(head.substr(0, head.find('\n')), kHeadLine));
+  const std::string& more = error->traceback.empty() ? error->message : error->traceback;
+  if (!absl::StrContains(absl::StripSuffix(more, "\n"), '\n')) return text;
+  if (ShowsTraceback(exit.stderr_tail(), more)) return text;
+  return absl::StrCat(text, "\ndtrain: its traceback:\n", FormatTail(more));
+}
+
 std::string WorkerReport(const JobFacts& facts) {
   const job::RankEnd* first = FindRank(facts, facts.verdict.rank);
   if (first == nullptr) {
     return absl::StrCat("dtrain: rank ", facts.verdict.rank.value(), " failed first");
   }
-  std::string text = WhoFailedFirst(facts, *first);
-  std::string tail = FormatTail(first->exit.stderr_tail());
-  if (!tail.empty()) absl::StrAppend(&text, "; the end of its stderr:\n", tail);
-  return text;
+  const std::string words = OwnWords(first->exit);
+  const absl::string_view next = absl::StrContains(words, '\n') ? "\ndtrain: " : "; ";
+  const std::string tail = FormatTail(first->exit.stderr_tail());
+  return absl::StrCat(WhoFailedFirst(facts, *first), words,
+                      tail.empty() ? "" : absl::StrCat(next, "the end of its stderr:\n", tail));
 }
 
 }  // namespace
@@ -105,10 +131,7 @@ std::string FormatTail(absl::string_view tail) {
   for (size_t i = first; i < lines.size(); ++i) {
     absl::string_view line = absl::StripSuffix(lines[i], "\r");
     if (size_t cr = line.rfind('\r'); cr != absl::string_view::npos) line.remove_prefix(cr + 1);
-    // A tab and a backslash do no harm, and tracebacks are full of them.
-    std::string shown =
-        absl::StrReplaceAll(Escape(line, kTailLine), {{"\\\\", "\\"}, {"\\t", "\t"}});
-    absl::StrAppend(&out, out.empty() ? "" : "\n", "  | ", shown);
+    absl::StrAppend(&out, out.empty() ? "" : "\n", "  | ", ShownLine(line, kTailLine));
   }
   return out;
 }

@@ -9,9 +9,9 @@
 
 namespace dtrain::report {
 
-// Why the job ended, for stderr: who failed first and how, its last lines, how many failed after
-// it, the exit code. Several lines, each whole, without a newline at the end; empty after a
-// success. Valid after Finish. Pure.
+// Why the job ended, for stderr: who failed first and how, its exception and its last lines, how
+// many failed after it, the exit code. Several lines, each whole, without a newline at the end;
+// empty after a success. Valid after Finish. Pure.
 std::string FailureReport(const JobFacts& facts);
 
 // "exited with code 7", "was killed by signal 11 (SIGSEGV)", "was killed by the kernel: out of

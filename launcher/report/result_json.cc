@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/job/outcome.h"
+#include "launcher/report/worker_error.h"
 
 namespace dtrain::report {
 namespace {
@@ -75,6 +76,13 @@ Json NodesJson(const JobFacts& facts) {
   return json;
 }
 
+Json ErrorJson(const WorkerError& error) {
+  Json json = {{"message", error.message}};
+  if (!error.traceback.empty()) json["traceback"] = error.traceback;
+  if (error.unix_seconds != 0) json["unix_seconds"] = error.unix_seconds;
+  return json;
+}
+
 Json RankJson(const JobFacts& facts, const job::RankEnd& end) {
   const v1::WorkerExit& exit = end.exit;
   Json json = {{"rank", end.rank.value()},
@@ -103,6 +111,10 @@ Json RankJson(const JobFacts& facts, const job::RankEnd& end) {
   }
   if (exit.core_dumped()) json["core_dumped"] = true;
   if (!exit.stderr_tail().empty()) json["stderr_tail"] = exit.stderr_tail();
+  if (!exit.error_file().empty()) {
+    const auto error = ParseErrorFile(exit.error_file());
+    if (error.ok()) json["error"] = ErrorJson(*error);
+  }
   return json;
 }
 

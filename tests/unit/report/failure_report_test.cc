@@ -78,6 +78,43 @@ TEST_F(FailureReportTest, NamesTheWayOfTheEnd) {
   EXPECT_EQ(DescribeEnd(exit), "called abort with code 3");
 }
 
+constexpr char kErrorFile[] =
+    R"({"message": {"message": "ValueError: \u001b[2Jboom", "extraInfo": {"timestamp": "5",)"
+    R"( "py_callstack": "Traceback (most recent call last):\n  in main\nValueError: boom\n"}}})";
+
+TEST_F(FailureReportTest, AnErrorFileNamesTheExceptionAndItsTraceback) {
+  WorkerFailed(1, 1);
+  End(1).set_exit_code(1);
+  End(1).set_error_file(kErrorFile);
+  End(1).set_stderr_tail("leaving\n");
+  EXPECT_THAT(FailureReport(Facts()), HasSubstr("exited with code 1: ValueError: \\x1b[2Jboom\n"
+                                                "dtrain: its traceback:\n"
+                                                "  | Traceback (most recent call last):\n"
+                                                "  |   in main\n"
+                                                "  | ValueError: boom\n"
+                                                "dtrain: the end of its stderr:\n"
+                                                "  | leaving\n"));
+}
+
+TEST_F(FailureReportTest, ATracebackInTheTailIsNotRepeated) {
+  WorkerFailed(1, 1);
+  End(1).set_exit_code(1);
+  End(1).set_error_file(kErrorFile);
+  End(1).set_stderr_tail("Traceback (most recent call last):\n  in main\nValueError: boom\n");
+  const std::string report = FailureReport(Facts());
+  EXPECT_THAT(report, HasSubstr("ValueError: \\x1b[2Jboom; the end of its stderr:\n"));
+  EXPECT_THAT(report, Not(HasSubstr("its traceback")));
+}
+
+TEST_F(FailureReportTest, AnErrorFileThatSaysNothingIsTold) {
+  WorkerFailed(1, 1);
+  End(1).set_exit_code(1);
+  End(1).set_error_file(std::string(64 << 10, '\0'));
+  EXPECT_THAT(FailureReport(Facts()),
+              HasSubstr("exited with code 1 (nothing can be learnt from its "
+                        "TORCHELASTIC_ERROR_FILE: it is not JSON, or cut short)\n"));
+}
+
 TEST_F(FailureReportTest, SecondariesThatWereNotAllToldAreOnlyCounted) {
   WorkerFailed(1, 1);
   End(1).set_exit_code(1);

@@ -66,6 +66,17 @@ TEST_F(ResultJsonTest, HoldsWarningsAndMemoryLimits) {
   EXPECT_EQ(json["ranks"][1]["memory_limit_bytes"], 1 << 20);
 }
 
+TEST_F(ResultJsonTest, HoldsWhatAnErrorFileSays) {
+  End(0).set_error_file(
+      R"({"message": {"message": "E: \udcff", "extraInfo": {"py_callstack": "T\nE"}}})");
+  End(1).set_error_file(R"({"message": "plain", "timestamp": "12"})");
+  End(2).set_error_file("junk");
+  const nlohmann::json ranks = Parse()["ranks"];
+  EXPECT_FALSE(ranks[0].contains("error"));  // half a character is no JSON
+  EXPECT_EQ(ranks[1]["error"], nlohmann::json({{"message", "plain"}, {"unix_seconds", 12}}));
+  EXPECT_FALSE(ranks[2].contains("error"));
+}
+
 // J3
 TEST_F(ResultJsonTest, StaysValidWhateverAWorkerWrote) {
   End(0).set_stderr_tail(std::string("\xff\xfe\0\"\\\x1b", 6));
