@@ -31,6 +31,8 @@ PmiServer::PmiServer(const v1::JobPart& part)
 
 bool PmiServer::SpeaksFrames(uint32_t rank) const { return clients_.at(rank).frames; }
 
+bool PmiServer::HasJoined(uint32_t rank) const { return clients_.at(rank).joins > 0; }
+
 PmiServer::Actions PmiServer::OnMessage(uint32_t rank, absl::string_view message) {
   auto it = clients_.find(rank);
   DTRAIN_CHECK(it != clients_.end());  // connections are made from the same part

@@ -43,6 +43,8 @@ class PmiServer {
   Actions OnMessage(uint32_t rank, absl::string_view message);
   // What its next message is.
   bool SpeaksFrames(uint32_t rank) const;
+  // Whether it has ever greeted.
+  bool HasJoined(uint32_t rank) const;
   // The worker's process has ended: no fence waits for it.
   Actions OnGone(uint32_t rank);
   // All nodes are in. Ignored when it is not the one we wait for.

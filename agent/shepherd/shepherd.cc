@@ -41,6 +41,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socke
       drain_(loop),
       exit_(loop),
       pages_(loop),
+      mpi_look_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }),
       line_(loop, std::move(agent_socket),
             {[this](v1::ShepherdRequest request, os::UniqueFd fd) {
@@ -211,6 +212,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
   if (reported_started_) {
     v1::ShepherdEvent event;
     *event.mutable_exit() = ExitOf(worker, status);
+    if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) JudgeMpi(worker.rank());
     SendGrown();
     ReportPages();  // its last counters, before the word that it is gone
     Send(std::move(event));
@@ -334,6 +336,7 @@ void Shepherd::SpawnAll() {
   ReportStarted();
   WatchPages();
   Feed(Spawned{});
+  WatchMpi();
 }
 
 }  // namespace dtrain::shepherd

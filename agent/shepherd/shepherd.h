@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agent/shepherd/agent_line.h"
+#include "agent/shepherd/mpi_watch.h"
 #include "agent/shepherd/pmi_connection.h"
 #include "agent/shepherd/pmi_server.h"
 #include "agent/shepherd/pmix_gate.h"
@@ -74,6 +75,15 @@ class Shepherd {
   std::vector<Helper*> Helpers();
   void SpareHelpers();
   void OnAbortAsked(uint32_t rank, std::optional<int> code);
+  // Ranks that are MPI worlds of their own.
+  void WatchMpi();
+  void PlanMpiLook(size_t look);
+  void ExemptFromMpi();
+  void LookForMpi(size_t look, size_t next);
+  bool WantsMpiLook(const Worker& worker);
+  void LookForMpiAt(const Worker& worker);
+  void JudgeMpi(uint32_t rank);
+  void TellMpiSuspects();
   void Sweep();
   void ReportStarted();
   v1::Started StartedWorkers() const;
@@ -126,6 +136,7 @@ class Shepherd {
   };
   std::map<uint32_t, Abort> aborts_;  // by rank
   std::unique_ptr<PmixGate> pmix_;    // null: the job does without
+  std::optional<MpiWatch> mpi_;       // absent: nothing is to be found
   os::UniqueFd held_;                 // for the store, until it is open
   std::unique_ptr<StoreGate> store_;  // null: another node has it
   bool last_held_ = false;            // the core has not heard of the last worker's end
@@ -133,7 +144,7 @@ class Shepherd {
   std::set<std::pair<uint32_t, v1::StreamKind>> spools_told_;  // an agent has heard of them
   bool grown_posted_ = false;
   Sweeper sweeper_;
-  loop::Timer deadline_, drain_, exit_, pages_;
+  loop::Timer deadline_, drain_, exit_, pages_, mpi_look_;
   TimePoint progress_due_{};
   loop::SignalWatch signals_;
   AgentLine line_;

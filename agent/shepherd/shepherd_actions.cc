@@ -262,6 +262,7 @@ void Shepherd::Finish() {
     }
   }
   if (lost > 0) Warn(absl::StrCat("no room for the last ", lost, " bytes of the workers' output"));
+  TellMpiSuspects();
   SendGrown();
   pages_.Cancel();
   ReportPages();

@@ -14,6 +14,9 @@ absl::Status Shepherd::OpenPmix() {
   if (!part_.pmix()) return absl::OkStatus();
   PmixGate::Hooks hooks;
   hooks.up = [this](v1::PmixUp up) {
+    for (const uint32_t rank : up.joined().ranks()) {
+      if (mpi_) mpi_->OnJoined(rank);
+    }
     v1::ShepherdEvent event;
     *event.mutable_pmix() = std::move(up);
     Send(std::move(event));

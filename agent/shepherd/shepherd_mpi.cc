@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks for workers that are MPI programs and cannot find the others.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "agent/shepherd/contracts.h"
+#include "agent/shepherd/failure.h"
+#include "agent/shepherd/shepherd.h"
+#include "common/base/exit_code.h"
+#include "common/os/process_tree.h"
+#include "common/os/unique_fd.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+// After the start of the workers. What ends before the first look costs nothing; programs that
+// import for long get to MPI late.
+constexpr Duration kLooks[] = {std::chrono::milliseconds(100), std::chrono::milliseconds(300),
+                               std::chrono::seconds(1),        std::chrono::seconds(3),
+                               std::chrono::seconds(10),       std::chrono::seconds(30)};
+// Of a worker: itself, and what a script has started.
+constexpr size_t kMostProcesses = 16;
+// A process with many mappings has some thousand lines.
+constexpr size_t kMostMaps = 4 << 20;
+constexpr size_t kMostEnvironment = 256 << 10;
+
+// The beginning; "": it cannot be read, has ended.
+std::string ReadProc(pid_t pid, absl::string_view name, size_t limit) {
+  const os::UniqueFd file(
+      open(absl::StrCat("/proc/", pid, "/", name).c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char part[64 << 10];
+  while (file && text.size() < limit) {
+    const ssize_t n = read(file.get(), part, sizeof(part));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.append(part, static_cast<size_t>(n));
+  }
+  return text;
+}
+
+bool WantsSingletons(const std::vector<std::string>& environment) {
+  return std::find(environment.begin(), environment.end(), "DTRAIN_SINGLETONS=1") !=
+         environment.end();
+}
+
+}  // namespace
+
+void Shepherd::WatchMpi() {
+  if (part_.world_size() < 2 || !HasContract(part_, v1::CONTRACT_MPI)) return;
+  mpi_.emplace(part_.world_size());
+  PlanMpiLook(0);
+}
+
+void Shepherd::PlanMpiLook(size_t look) {
+  if (look == std::size(kLooks) || core_.state() != State::kRunning) return;
+  mpi_look_.At(started_at_ + kLooks[look], [this, look] {
+    if (look == 0) ExemptFromMpi();
+    LookForMpi(look, 0);
+  });
+}
+
+void Shepherd::ExemptFromMpi() {
+  const WorkerEnv env(part_, agent_env_);
+  for (const v1::WorkerSpec& worker : part_.workers()) {
+    if (WantsSingletons(env.Of(worker, {}))) mpi_->Exempt(worker.rank());
+  }
+}
+
+// One worker at a time: between them, others' output and ends are taken.
+void Shepherd::LookForMpi(size_t look, size_t next) {
+  while (next < workers_.size() && !WantsMpiLook(*workers_[next])) ++next;
+  if (next == workers_.size()) {
+    if (std::string text = mpi_->TellAlone(); !text.empty()) Warn(std::move(text));
+    return PlanMpiLook(look + 1);
+  }
+  LookForMpiAt(*workers_[next]);
+  loop_.Post([this, look, next] { LookForMpi(look, next + 1); });
+}
+
+bool Shepherd::WantsMpiLook(const Worker& worker) {
+  if (pmi_->HasJoined(worker.rank())) mpi_->OnJoined(worker.rank());
+  return !worker.ended() && mpi_->WantsLook(worker.rank());
+}
+
+void Shepherd::LookForMpiAt(const Worker& worker) {
+  std::vector<pid_t> todo = {worker.pid()};
+  MpiSigns last;
+  for (size_t i = 0; i < todo.size() && i < kMostProcesses; ++i) {
+    const std::string name = ReadProc(todo[i], "comm", 64);
+    if (IsMpiLauncher(name)) continue;
+    if (name == "orted\n") {
+      last.alone = !last.library.empty() && IsSingletonDaemon(ReadProc(todo[i], "cmdline", 4096));
+      if (last.alone) mpi_->OnLook(worker.rank(), last);
+      continue;
+    }
+    const MpiSigns signs = ReadMpiSigns(ReadProc(todo[i], "maps", kMostMaps),
+                                        ReadProc(todo[i], "environ", kMostEnvironment));
+    if (!signs.library.empty()) last = signs;
+    mpi_->OnLook(worker.rank(), signs);
+    for (const pid_t child : os::ChildrenOfMainThread(todo[i])) todo.push_back(child);
+  }
+}
+
+// Before its end is told, which could be the job's success.
+void Shepherd::JudgeMpi(uint32_t rank) {
+  if (!mpi_) return;
+  if (pmi_->HasJoined(rank)) mpi_->OnJoined(rank);
+  std::string why = mpi_->OnSuccess(rank);
+  if (why.empty()) return;
+  SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, kExitRendezvous, std::move(why)));
+}
+
+void Shepherd::TellMpiSuspects() {
+  mpi_look_.Cancel();
+  const std::string text = mpi_ ? mpi_->TellSuspects() : "";
+  if (!text.empty()) Warn(text);
+}
+
+}  // namespace dtrain::shepherd
