@@ -23,7 +23,7 @@ absl::Status Shepherd::OpenPmix() {
   };
   hooks.abort = [this](uint32_t rank, int code) { OnAbortAsked(rank, code); };
   hooks.failed = [this](std::string why, bool ended) {
-    SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, ended ? kExitAgentLost : kExitRendezvous,
+    SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, ended ? kExitAgentLost : kExitRendezvous,
                             std::move(why)));
   };
   auto gate = PmixGate::Open(loop_, agent_, part_, std::move(hooks));
@@ -61,7 +61,7 @@ absl::Status Shepherd::OpenStore() {
   }
   StoreGate::Hooks hooks;
   hooks.failed = [this](std::string why, bool ended) {
-    SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, ended ? kExitAgentLost : kExitRendezvous,
+    SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, ended ? kExitAgentLost : kExitRendezvous,
                             std::move(why)));
   };
   hooks.warn = [this](std::string text) { Warn(std::move(text), /*detail=*/true); };

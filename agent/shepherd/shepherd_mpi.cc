@@ -116,7 +116,7 @@ void Shepherd::JudgeMpi(uint32_t rank) {
   if (pmi_->HasJoined(rank)) mpi_->OnJoined(rank);
   std::string why = mpi_->OnSuccess(rank);
   if (why.empty()) return;
-  SendFailure(MakeFailure(v1::NodeFailure::KIND_PMIX, kExitRendezvous, std::move(why)));
+  SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, kExitRendezvous, std::move(why)));
 }
 
 void Shepherd::TellMpiSuspects() {

@@ -158,7 +158,7 @@ TEST_F(ShepherdPmixTest, AServerThatIsKilledIsAFailureOfTheNode) {
   ASSERT_NE(server, 0);
   ASSERT_EQ(kill(server, SIGKILL), 0);
   ASSERT_TRUE(Until([this] { return !failures_.empty(); }));
-  EXPECT_EQ(failures_[0].kind(), v1::NodeFailure::KIND_PMIX);
+  EXPECT_EQ(failures_[0].kind(), v1::NodeFailure::KIND_HELPER);
   EXPECT_EQ(failures_[0].exit_code(), 203);
   EXPECT_THAT(failures_[0].message(), HasSubstr("was killed by signal 9"));
   Stop(0);
@@ -189,7 +189,7 @@ TEST_F(ShepherdPmixTest, WithoutTheLibraryTheFailureNamesItAndTheClientIsHeld) {
   path.set_value(folder_);
   Start(part);
   ASSERT_TRUE(Until([this] { return !failures_.empty(); }));
-  EXPECT_EQ(failures_[0].kind(), v1::NodeFailure::KIND_PMIX);
+  EXPECT_EQ(failures_[0].kind(), v1::NodeFailure::KIND_HELPER);
   EXPECT_EQ(failures_[0].exit_code(), 201);
   EXPECT_THAT(failures_[0].message(),
               AllOf(HasSubstr("this node cannot serve it"), HasSubstr("libpmix.so.2"),
