@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/pmix/run_pmix.h"
 
-#include <fcntl.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,7 +18,7 @@
 #include "common/loop/loop.h"
 #include "common/os/credentials.h"
 #include "common/os/fd.h"
-#include "common/os/signals.h"
+#include "common/os/role.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::pmix {
@@ -174,13 +171,7 @@ class Service {
 }  // namespace
 
 int RunPmix(int channel, int listener) {
-  for (const int fd : {channel, listener}) fcntl(fd, F_SETFD, FD_CLOEXEC);
-  os::FailWritesWithoutSignals();
-  prctl(PR_SET_NAME, "dtrain-pmix");
-  rlimit files{};
-  getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &files);
+  os::BeginRole("dtrain-pmix", {channel, listener});
   loop::Loop loop;
   Service service(loop, os::UniqueFd(channel), os::UniqueFd(listener));
   loop.Run();

@@ -58,9 +58,7 @@ void StoreGate::OnFrame(absl::string_view frame) {
   if (!event.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) return;
   if (event.used()) used_ = true;
   if (event.has_refused()) {
-    hooks_.warn(absl::StrCat("the ranks' key-value server refused a connection from ",
-                             Escape(event.refused(), 80),
-                             ", which is not an address of this job's nodes"));
+    hooks_.warn(absl::StrCat("the ranks' key-value server refused ", Escape(event.refused(), 300)));
   }
 }
 

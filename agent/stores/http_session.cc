@@ -14,8 +14,8 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
 constexpr size_t kMostHeader = 8 << 10;
-// A rank puts some hundred bytes. With kMostSessions of run_store.cc it bounds what strangers on
-// the job's other nodes can make us hold.
+// A rank puts some hundred bytes. With most_sessions of horovod_server.h it bounds what strangers
+// on the job's other nodes can make us hold.
 constexpr size_t kMostValue = 256 << 10;
 // For a whole request, and for the client to take the answer and go.
 constexpr Duration kPatience = std::chrono::seconds(3);

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <memory>
 
-#include "absl/functional/any_invocable.h"
 #include "agent/stores/horovod_store.h"
+#include "agent/stores/server.h"
 #include "common/loop/loop.h"
 
 namespace dtrain::stores {
-
-using StreamSocket = boost::asio::generic::stream_protocol::socket;
 
 // One request of a Horovod rank, and its answer: clients make a connection for each. Loop thread.
 class HttpSession : public std::enable_shared_from_this<HttpSession> {
