@@ -42,11 +42,15 @@ constexpr char kUsage[] =
     "       dtrain-agent store                     serve keys and values to a job's ranks (sockets "
     "on "
     "fds 3 and 4)\n"
+    "       dtrain-agent tcpstore                  serve PyTorch's store to a job's ranks (sockets "
+    "on "
+    "fds 3 and 4)\n"
     "       dtrain-agent gpus                      look at the GPUs\n"
     "       dtrain-agent version\n"
     "\n"
-    "bridge, shepherd, pmix, store and gpus are started by dtrain itself. A node needs no resident "
-    "agent:\n"
+    "bridge, shepherd, pmix, store, tcpstore and gpus are started by dtrain itself. A node needs "
+    "no "
+    "resident agent:\n"
     "with one, jobs start faster and outlive the agent.\n";
 
 }  // namespace
@@ -77,8 +81,10 @@ int main(int argc, char** argv) {
     return dtrain::pmix::RunPmix(dtrain::shepherd::kHelperChannel,
                                  dtrain::shepherd::kHelperListener);
   }
-  if (role == "store" && argc == 2) {
-    return dtrain::stores::RunStore(dtrain::shepherd::kHelperChannel,
+  if ((role == "store" || role == "tcpstore") && argc == 2) {
+    using dtrain::stores::Protocol;
+    return dtrain::stores::RunStore(role == "store" ? Protocol::kHorovod : Protocol::kTcpStore,
+                                    dtrain::shepherd::kHelperChannel,
                                     dtrain::shepherd::kHelperListener);
   }
   if (role == "serve" && argc == 3 &&

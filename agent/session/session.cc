@@ -219,15 +219,26 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
     job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
     if (!PrepareStart(part)) return DropStart(request.sequence());
     relay_.Expect(part);
+    if (part.has_meeting()) GiveHeldPorts(part);
   }
-  // The ranks' key-value server listens there; it outlives us, as they do.
-  const bool serves = request.has_start() && request.start().has_meeting() && held_ports_;
-  const int held = serves ? held_ports_->SocketOf(request.start().network().rendezvous_port()) : -1;
-  const absl::Status sent = shepherd_->Send(request, held);
+  const absl::Status sent = shepherd_->Send(request);
   if (sent.ok()) return;
   Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
          absl::StrCat("to the shepherd, dtrain's process that owns the workers: ", sent.message()));
   if (request.has_start()) DropStart(request.sequence());
+}
+
+// The servers of the ranks listen there; they outlive us, as the ranks do. One that does not come
+// is missed by the shepherd, which knows for what.
+void Session::GiveHeldPorts(const v1::JobPart& part) {
+  if (!held_ports_) return;
+  const v1::NodeNetwork& network = part.network();
+  for (const uint32_t port : {network.rendezvous_port(), network.master_port()}) {
+    if (port == network.master_port() && !part.agent_store()) continue;
+    v1::ShepherdRequest held;
+    held.mutable_held_port()->set_port(port);
+    shepherd_->Send(held, held_ports_->SocketOf(port)).IgnoreError();  // some bytes
+  }
 }
 
 // There is no job then. The stop takes the start's number, and ends a shepherd that has no part.

@@ -119,6 +119,7 @@ class Session {
   void Welcome(const SendWelcome& what);
   void Probe(const v1::ProbeRequest& request);
   void Hold(const HoldPorts& hold);
+  void GiveHeldPorts(const v1::JobPart& part);
   void Look();
   std::string CgroupPath() const;
   std::vector<os::ProcessInfo> JobProcesses() const;

@@ -73,7 +73,10 @@ Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socke
 void Shepherd::OnRequest(v1::ShepherdRequest request, os::UniqueFd fd) {
   switch (request.kind_case()) {
     case v1::ShepherdRequest::kStart:
-      OnStart(std::move(*request.mutable_start()), std::move(fd));
+      OnStart(std::move(*request.mutable_start()));
+      break;
+    case v1::ShepherdRequest::kHeldPort:
+      held_[request.held_port().port()] = std::move(fd);
       break;
     case v1::ShepherdRequest::kSignal:
       for (auto& worker : workers_) worker->Signal(request.signal().signal());
@@ -132,7 +135,7 @@ void Shepherd::OnReleased() {
   line_.End();
 }
 
-void Shepherd::OnStart(v1::JobPart part, os::UniqueFd held) {
+void Shepherd::OnStart(v1::JobPart part) {
   if (core_.state() != State::kWaiting) {
     log::Error("the agent sent a second part");
     return;
@@ -144,7 +147,6 @@ void Shepherd::OnStart(v1::JobPart part, os::UniqueFd held) {
     return;
   }
   part_ = std::move(part);
-  held_ = std::move(held);
   Feed(PartArrived{static_cast<size_t>(part_.workers_size()),
                    std::chrono::milliseconds(part_.grace_ms())});
 }
@@ -207,8 +209,11 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     pmi->Close();
   }
   // Of an abort, or that a rank has used what is served here: said before it ended, so heard
-  // before.
-  for (Helper* helper : Helpers()) helper->ReadFrames();
+  // before. A rank may have ended because a helper did, and children are not told in an order.
+  for (Helper* helper : Helpers()) {
+    helper->ReadFrames();
+    if (helper->pid() != 0) (void)helper->OnChild(helper->pid());
+  }
   if (reported_started_) {
     v1::ShepherdEvent event;
     *event.mutable_exit() = ExitOf(worker, status);
@@ -219,8 +224,8 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
     Carry(pmi_->OnGone(worker.rank()));
   }
   // Ranks of other nodes may use what is served here: until the launcher says that all is over.
-  last_held_ = core_.live_workers() == 1 && store_ && store_->used() && !core_.stop_asked() &&
-               part_.node_count() > 1;
+  last_held_ =
+      core_.live_workers() == 1 && StoresUsed() && !core_.stop_asked() && part_.node_count() > 1;
   if (!last_held_) Feed(WorkerEnded{});
 }
 

@@ -46,7 +46,7 @@ class Shepherd {
   void OnRequest(v1::ShepherdRequest request, os::UniqueFd fd);
   void OnAdopted();
   void OnReleased();
-  void OnStart(v1::JobPart part, os::UniqueFd held);
+  void OnStart(v1::JobPart part);
   void OnStdin(const v1::StdinData& data);
   void OnAgentLost();
   void OnSignal(int signal);
@@ -71,7 +71,9 @@ class Shepherd {
   void ServePmi();
   absl::Status OpenPmix();
   void ServePmix();
-  absl::Status OpenStore();
+  absl::Status OpenStores();
+  absl::Status OpenStore(const StoreKind& kind, uint32_t port);
+  bool StoresUsed() const;
   std::vector<Helper*> Helpers();
   void SpareHelpers();
   void OnAbortAsked(uint32_t rank, std::optional<int> code);
@@ -134,12 +136,12 @@ class Shepherd {
     int64_t unix_nanos;       // when the rank asked for it
     std::unique_ptr<loop::Timer> timer;
   };
-  std::map<uint32_t, Abort> aborts_;  // by rank
-  std::unique_ptr<PmixGate> pmix_;    // null: the job does without
-  std::optional<MpiWatch> mpi_;       // absent: nothing is to be found
-  os::UniqueFd held_;                 // for the store, until it is open
-  std::unique_ptr<StoreGate> store_;  // null: another node has it
-  bool last_held_ = false;            // the core has not heard of the last worker's end
+  std::map<uint32_t, Abort> aborts_;                // by rank
+  std::unique_ptr<PmixGate> pmix_;                  // null: the job does without
+  std::optional<MpiWatch> mpi_;                     // absent: nothing is to be found
+  std::map<uint32_t, os::UniqueFd> held_;           // by port: for the stores, until they are open
+  std::vector<std::unique_ptr<StoreGate>> stores_;  // none: another node has them
+  bool last_held_ = false;  // the core has not heard of the last worker's end
   std::set<std::pair<uint32_t, v1::StreamKind>> grown_;
   std::set<std::pair<uint32_t, v1::StreamKind>> spools_told_;  // an agent has heard of them
   bool grown_posted_ = false;

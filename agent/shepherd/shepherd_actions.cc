@@ -80,7 +80,7 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   const std::string mark = os::ProcessMark(getpid());
   const WorkerEnv env(part_, agent_env_);
   if (absl::Status open = OpenPmix(); !open.ok()) return open;
-  if (absl::Status open = OpenStore(); !open.ok()) return open;
+  if (absl::Status open = OpenStores(); !open.ok()) return open;
   const uint16_t pmix = pmix_ ? pmix_->port() : 0;
   const bool crowded = IsCrowded(part_);
   MakeScratch();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The processes that serve PMIx and keys to the workers, from before these start to the end.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,39 +43,54 @@ void Shepherd::ServePmix() {
 
 // The PMIx server first: it removes what ranks that were killed have left in shared memory.
 void Shepherd::Sweep() {
-  const auto sweep = [this] { sweeper_.Sweep([this] { Feed(Swept{}); }); };
-  const auto end_store = [this, sweep] {
-    if (!store_) return sweep();
-    store_->helper().End(sweep);
-  };
-  if (!pmix_) return end_store();
-  pmix_->End(end_store);
+  loop::Task next = [this] { sweeper_.Sweep([this] { Feed(Swept{}); }); };
+  for (const auto& store : stores_) {
+    next = [&helper = store->helper(), next = std::move(next)]() mutable {
+      helper.End(std::move(next));
+    };
+  }
+  if (!pmix_) return next();
+  pmix_->End(std::move(next));
 }
 
-absl::Status Shepherd::OpenStore() {
+absl::Status Shepherd::OpenStores() {
   if (!part_.has_meeting()) return absl::OkStatus();
+  const v1::NodeNetwork& network = part_.network();
+  absl::Status open = OpenStore(kHorovodStore, network.rendezvous_port());
+  if (!open.ok() || !part_.agent_store()) return open;
+  return OpenStore(kTorchStore, network.master_port());
+}
+
+absl::Status Shepherd::OpenStore(const StoreKind& kind, uint32_t port) {
+  os::UniqueFd held = std::move(held_[port]);
   // Nobody would accept what connects there: ranks would wait for ever.
-  if (!held_) {
-    return absl::InternalError(
-        absl::StrCat("serve keys and values to the ranks: the agent passed no socket for port ",
-                     part_.network().rendezvous_port(), " on (is it out of descriptors?)"));
+  if (!held) {
+    return absl::InternalError(absl::StrCat("listen for ", kind.name,
+                                            ": the agent passed no socket for port ", port,
+                                            " (is it out of descriptors?)"));
   }
   StoreGate::Hooks hooks;
   hooks.failed = [this](std::string why, bool ended) {
+    if (core_.stop_asked()) return;  // nobody misses it
     SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, ended ? kExitAgentLost : kExitRendezvous,
                             std::move(why)));
   };
   hooks.warn = [this](std::string text) { Warn(std::move(text), /*detail=*/true); };
-  auto gate = StoreGate::Open(loop_, agent_, part_, std::move(held_), std::move(hooks));
+  auto gate = StoreGate::Open(loop_, agent_, kind, part_, std::move(held), std::move(hooks));
   if (!gate.ok()) return gate.status();
-  store_ = *std::move(gate);
+  stores_.push_back(*std::move(gate));
   return absl::OkStatus();
+}
+
+bool Shepherd::StoresUsed() const {
+  return std::any_of(stores_.begin(), stores_.end(),
+                     [](const auto& store) { return store->used(); });
 }
 
 std::vector<Helper*> Shepherd::Helpers() {
   std::vector<Helper*> all;
   if (pmix_) all.push_back(&pmix_->helper());
-  if (store_) all.push_back(&store_->helper());
+  for (const auto& store : stores_) all.push_back(&store->helper());
   return all;
 }
 

@@ -20,30 +20,32 @@ constexpr int kMostStoreStarts = 3;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StoreGate>> StoreGate::Open(loop::Loop& loop, std::string program,
+                                                           const StoreKind& kind,
                                                            const v1::JobPart& part,
                                                            os::UniqueFd held, Hooks hooks) {
   if (listen(held.get(), SOMAXCONN) != 0) {
-    return PosixError(errno, "listen on the port for the ranks' key-value server");
+    return PosixError(errno, absl::StrCat("listen on the port for ", kind.name));
   }
   auto gate = std::unique_ptr<StoreGate>(
-      new StoreGate(loop, std::move(program), part, std::move(held), std::move(hooks)));
+      new StoreGate(loop, std::move(program), kind, part, std::move(held), std::move(hooks)));
   gate->helper_.AwaitClient();
   return gate;
 }
 
-StoreGate::StoreGate(loop::Loop& loop, std::string program, const v1::JobPart& part,
-                     os::UniqueFd listener, Hooks hooks)
-    : part_(part),
+StoreGate::StoreGate(loop::Loop& loop, std::string program, const StoreKind& kind,
+                     const v1::JobPart& part, os::UniqueFd listener, Hooks hooks)
+    : kind_(kind),
+      part_(part),
       hooks_(std::move(hooks)),
-      helper_(loop, std::move(program), "store", std::move(listener),
+      helper_(loop, std::move(program), kind.role, std::move(listener),
               {[this] {
                  ++starts_;
                  return Begin();
                },
                [this](const absl::Status& why) {
-                 hooks_.failed(absl::StrCat("cannot start the key-value server of the ranks: ",
-                                            std::string(why.message())),
-                               /*ended=*/!lost_.empty());
+                 hooks_.failed(
+                     absl::StrCat("cannot start ", kind_.name, ": ", std::string(why.message())),
+                     /*ended=*/!lost_.empty());
                },
                [this](absl::string_view frame) { OnFrame(frame); },
                [this](const std::string& how) { OnEnded(how); }}) {}
@@ -58,15 +60,22 @@ void StoreGate::OnFrame(absl::string_view frame) {
   if (!event.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) return;
   if (event.used()) used_ = true;
   if (event.has_refused()) {
-    hooks_.warn(absl::StrCat("the ranks' key-value server refused ", Escape(event.refused(), 300)));
+    hooks_.warn(absl::StrCat(kind_.name, " refused ", Escape(event.refused(), 300)));
   }
 }
 
-// What ranks have put there is gone. It may be that nobody wants it any more: they use it when they
-// begin, mostly.
 void StoreGate::OnEnded(const std::string& how) {
+  if (used_ && kind_.is_vital) {
+    return hooks_.failed(
+        absl::StrCat(kind_.name, ", a process of dtrain (dtrain-agent ", kind_.role, "), ", how,
+                     ", and what ranks had put there is lost; was it killed because memory ran "
+                     "out? Without --agent-store, rank 0 serves the store itself"),
+        /*ended=*/true);
+  }
+  // What ranks have put there is gone. It may be that nobody wants it any more: they use it when
+  // they begin, mostly.
   if (used_) {
-    lost_ = absl::StrCat("the one before (dtrain-agent store) ", how,
+    lost_ = absl::StrCat("the one before (dtrain-agent ", kind_.role, ") ", how,
                          ", and what ranks had put there is lost");
   } else if (starts_ >= kMostStoreStarts) {
     lost_ = absl::StrCat("it has ended ", starts_, " times; the last ", how);

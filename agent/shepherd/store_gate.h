@@ -13,8 +13,17 @@
 
 namespace dtrain::shepherd {
 
-// The port of rank 0's node at which the ranks of Horovod programs meet, and behind it a helper.
-// Loop thread.
+// One of the servers at which ranks meet.
+struct StoreKind {
+  const char* role;  // of the helper
+  const char* name;
+  // When it dies, ranks lose their connections, too, and cannot come again: the job has failed.
+  bool is_vital;
+};
+inline constexpr StoreKind kHorovodStore = {"store", "the key-value server of the ranks", false};
+inline constexpr StoreKind kTorchStore = {"tcpstore", "PyTorch's store (--agent-store)", true};
+
+// A port of rank 0's node at which ranks meet, and behind it a helper. Loop thread.
 class StoreGate {
  public:
   struct Hooks {
@@ -22,9 +31,9 @@ class StoreGate {
     absl::AnyInvocable<void(std::string why, bool ended)> failed;
     absl::AnyInvocable<void(std::string text)> warn;
   };
-  // `held`: bound, as the launcher has asked for it. `program`: of the helper, which is called with
-  // "store". `part` must stay.
+  // `held`: bound, as the launcher has asked for it. `program`: of the helper. `part` must stay.
   static absl::StatusOr<std::unique_ptr<StoreGate>> Open(loop::Loop& loop, std::string program,
+                                                         const StoreKind& kind,
                                                          const v1::JobPart& part, os::UniqueFd held,
                                                          Hooks hooks);
   Helper& helper() { return helper_; }
@@ -32,12 +41,13 @@ class StoreGate {
   bool used() const { return used_; }
 
  private:
-  StoreGate(loop::Loop& loop, std::string program, const v1::JobPart& part, os::UniqueFd listener,
-            Hooks hooks);
+  StoreGate(loop::Loop& loop, std::string program, const StoreKind& kind, const v1::JobPart& part,
+            os::UniqueFd listener, Hooks hooks);
   absl::StatusOr<Helper::Hooks::Beginning> Begin() const;
   void OnFrame(absl::string_view frame);
   void OnEnded(const std::string& how);
 
+  const StoreKind& kind_;
   const v1::JobPart& part_;
   Hooks hooks_;
   bool used_ = false;

@@ -38,7 +38,8 @@ void SetTorchrun(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuild
   env->Set("TORCHELASTIC_RESTART_COUNT", part.attempt());
   env->Set("TORCHELASTIC_MAX_RESTARTS", 0);
   env->Set("TORCHELASTIC_RUN_ID", part.job_id());
-  env->Set("TORCHELASTIC_USE_AGENT_STORE", "False");  // rank 0 serves the store itself
+  // Else rank 0 serves the store itself.
+  env->Set("TORCHELASTIC_USE_AGENT_STORE", part.agent_store() ? "True" : "False");
   // One name for torch up to 2.1, one for later; who set either has decided.
   if (!env->Has("NCCL_ASYNC_ERROR_HANDLING") && !env->Has("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     env->Set("NCCL_ASYNC_ERROR_HANDLING", 1);

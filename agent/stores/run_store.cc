@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/stores/horovod_server.h"
+#include "agent/stores/tcp_server.h"
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
 #include "common/os/fd.h"
@@ -40,8 +41,9 @@ size_t FilesForClients() {
 
 class Service {
  public:
-  Service(loop::Loop& loop, os::UniqueFd channel, os::UniqueFd listener)
+  Service(loop::Loop& loop, Protocol protocol, os::UniqueFd channel, os::UniqueFd listener)
       : loop_(loop),
+        protocol_(protocol),
         listener_(std::move(listener)),
         watch_(loop, listener_.get()),
         pause_(loop),
@@ -70,7 +72,11 @@ class Service {
     if (server_ || !meeting.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
       return loop_.Stop();
     }
-    server_ = std::make_unique<HorovodServer>(loop_, meeting, reports_);
+    if (protocol_ == Protocol::kHorovod) {
+      server_ = std::make_unique<HorovodServer>(loop_, meeting, reports_);
+    } else {
+      server_ = std::make_unique<TcpServer>(loop_, reports_);
+    }
     admission_.emplace(meeting);
     most_sessions_ = std::min(server_->most_sessions(), FilesForClients());
     AwaitClients();
@@ -113,6 +119,7 @@ class Service {
   void Tell(const v1::StoreEvent& event) { channel_.Send(event.SerializeAsString()).IgnoreError(); }
 
   loop::Loop& loop_;
+  const Protocol protocol_;
   os::UniqueFd listener_;
   loop::FdWatch watch_;
   loop::Timer pause_;
@@ -129,10 +136,12 @@ class Service {
 
 }  // namespace
 
-int RunStore(int channel, int listener) {
-  os::BeginRole("dtrain-store", {channel, listener});
+int RunStore(Protocol protocol, int channel, int listener) {
+  os::BeginRole(protocol == Protocol::kHorovod ? "dtrain-store" : "dtrain-tcpstore",
+                {channel, listener});
   loop::Loop loop;
-  auto service = std::make_unique<Service>(loop, os::UniqueFd(channel), os::UniqueFd(listener));
+  auto service =
+      std::make_unique<Service>(loop, protocol, os::UniqueFd(channel), os::UniqueFd(listener));
   loop.Run();
   // What clients still do with us ends with the process.
   _exit(0);

@@ -3,8 +3,13 @@
 
 namespace dtrain::stores {
 
-// The key-value server of a job's ranks, until its shepherd closes `channel` (frames: a Meeting in,
+enum class Protocol {
+  kHorovod,   // what horovodrun serves, over HTTP
+  kTcpStore,  // PyTorch's
+};
+
+// A key-value server of a job's ranks, until its shepherd closes `channel` (frames: a Meeting in,
 // StoreEvents out). Ranks come to `listener`. Returns the process's exit code.
-int RunStore(int channel, int listener);
+int RunStore(Protocol protocol, int channel, int listener);
 
 }  // namespace dtrain::stores

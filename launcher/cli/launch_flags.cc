@@ -122,6 +122,15 @@ std::vector<Flag> EnvironmentFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.working_directory); }},
       {"--module,-m", kGroup, "", "COMMAND is a Python module: run python3 -u -m COMMAND",
        SetModule},
+      {"--agent-store", kGroup, "",
+       "serve PyTorch's store at MASTER_PORT from dtrain itself; by\n"
+       "default rank 0 does",
+       [](View v, RawLaunch& o) {
+         bool on = false;
+         absl::Status status = Set(v, on);
+         o.options.job.part.set_agent_store(on);
+         return status;
+       }},
   };
 }
 

@@ -248,7 +248,8 @@ void JobImpl::HoldPorts() {
     views[node.value()].waiting_for = i == master ? "ports for rank 0" : "ports for its ranks";
     v1::HoldPorts& hold = *SendTo(node).mutable_hold_ports();
     hold.set_count(count);
-    if (i == master) hold.set_listening(1);  // ranks of other nodes may start first
+    // Those that we serve: ranks of other nodes may start first.
+    if (i == master) hold.set_listening(options.part.agent_store() ? 2 : 1);
   }
 }
 
@@ -269,11 +270,20 @@ void JobImpl::OnPortsHeld(const Event& event) {
   std::vector<uint32_t>& mine = ports[index];
   mine.assign(held.begin(), held.end());
   if (index == master) {
-    master_port = mine[0];
-    coordinator_port = mine[1];
-    rendezvous_port = mine.back();  // that listens
-    mine.pop_back();
-    mine.erase(mine.begin(), mine.begin() + 2);
+    // The last listen.
+    const auto front = [&mine] {
+      const uint32_t port = mine.front();
+      mine.erase(mine.begin());
+      return port;
+    };
+    const auto back = [&mine] {
+      const uint32_t port = mine.back();
+      mine.pop_back();
+      return port;
+    };
+    rendezvous_port = back();
+    master_port = options.part.agent_store() ? back() : front();
+    coordinator_port = front();
   }
   --ports_due;
   StartIfReady();

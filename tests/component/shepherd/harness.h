@@ -109,10 +109,14 @@ class ShepherdTest : public ::testing::Test {
     pair->second.Reset();
     Listen(std::move(pair->first));
     if (!socket_path_.empty()) SendKeepRunning();
+    for (const auto& [port, socket] : held_) {
+      v1::ShepherdRequest held;
+      held.mutable_held_port()->set_port(port);
+      EXPECT_TRUE(channel_->Send(held.SerializeAsString(), socket.get()).ok());
+    }
     v1::ShepherdRequest request;
     *request.mutable_start() = std::move(part);
-    request.set_sequence(++last_request_);
-    EXPECT_TRUE(channel_->Send(request.SerializeAsString(), held_.get()).ok());
+    SendNumbered(std::move(request));
   }
   // To be called before Start: the shepherd outlives us by `lease`.
   void Keep(std::chrono::milliseconds lease) {
@@ -337,7 +341,7 @@ class ShepherdTest : public ::testing::Test {
   std::vector<v1::NodeFailure> failures_;
   std::vector<std::string> warnings_;
   std::vector<v1::PmixUp> pmix_;
-  os::UniqueFd held_;  // goes along with the start
+  std::map<uint32_t, os::UniqueFd> held_;  // by port: they go before the start
   std::vector<v1::StdinTaken> stdin_taken_;
   std::vector<v1::FenceEnter> fences_;
   // Of shepherds that outlive their agent.

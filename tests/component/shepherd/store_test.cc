@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The key-value server of the ranks, on the node that has it.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
-#include <fstream>
-
-#include "common/os/process_tree.h"
-#include "dtrain/v1/store.pb.h"
-#include "harness.h"
+#include "store_fixture.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -16,48 +9,20 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-class ShepherdStoreTest : public ShepherdTest {
+class ShepherdStoreTest : public StoreFixture {
  protected:
-  // Of a node with `workers` ranks, beside `others` that have one each. In the script, ask VERB KEY
-  // VALUE makes a request and prints what came back.
+  // In the script, ask VERB KEY VALUE makes a request and prints what came back.
   v1::JobPart Asking(int workers, int others, const std::string& script) {
-    held_.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    socklen_t size = sizeof(at);
-    auto* const address = reinterpret_cast<sockaddr*>(&at);
-    EXPECT_EQ(bind(held_.get(), address, size), 0);
-    EXPECT_EQ(listen(held_.get(), 16), 0);
-    EXPECT_EQ(getsockname(held_.get(), address, &size), 0);
-    v1::JobPart part =
-        Part(workers, {"/bin/bash", "-c",
+    return MeetingPart(workers, others,
                        "ask() {\n"
                        "  exec 5<>/dev/tcp/127.0.0.1/$HOROVOD_GLOO_RENDEZVOUS_PORT || return 1\n"
                        "  printf '%s /s/%s HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: "
-                       "%d\\r\\n\\r\\n%s' $1 $2 ${#3} "
-                       "\"$3\" >&5\n"
+                       "%d\\r\\n\\r\\n%s' $1 $2 ${#3} \"$3\" >&5\n"
                        "  cat <&5; exec 5>&-\n"
                        "}\n" +
-                           script});
-    part.set_node_count(static_cast<uint32_t>(1 + others));
-    part.set_world_size(static_cast<uint32_t>(workers + others));
-    part.mutable_network()->set_master_address("127.0.0.1");
-    part.mutable_network()->set_rendezvous_port(ntohs(at.sin_port));
-    for (int i = 0; i <= others; ++i) {
-      v1::MeetingNode& node = *part.mutable_meeting()->add_nodes();
-      node.set_host(absl::StrCat("node", i));
-      node.set_ranks(i == 0 ? static_cast<uint32_t>(workers) : 1);
-    }
-    return part;
+                           script);
   }
-  pid_t ServerPid() const {
-    for (const os::ProcessInfo& info : os::Descendants(shepherd_pid_)) {
-      std::ifstream file(absl::StrCat("/proc/", info.pid, "/comm"));
-      std::string name;
-      if (std::getline(file, name) && name == "dtrain-store") return info.pid;
-    }
-    return 0;
-  }
+  pid_t ServerPid() const { return HelperPid("dtrain-store"); }
 };
 
 TEST_F(ShepherdStoreTest, ARankPutsAndAnotherGets) {
@@ -89,7 +54,7 @@ TEST_F(ShepherdStoreTest, UnusedItHoldsUpNothing) {
 
 TEST_F(ShepherdStoreTest, WithoutTheSocketNothingStarts) {
   v1::JobPart part = Asking(1, 1, "echo started");
-  held_.Reset();
+  held_.clear();
   Start(part);
   ASSERT_TRUE(Until([this] { return !failures_.empty(); }));
   EXPECT_THAT(failures_[0].message(), HasSubstr("the agent passed no socket for port"));
@@ -124,12 +89,7 @@ TEST_F(ShepherdStoreTest, OneThatDiedAfterUseIsAFailureWhenItIsWanted) {
   Start(Asking(1, 1, "ask PUT key hello; read -r x < <(sleep 60)"));
   ASSERT_TRUE(Until([this] { return Out().find("200 OK") != std::string::npos; }));
   ASSERT_EQ(kill(ServerPid(), SIGKILL), 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  at.sin_port = htons(static_cast<uint16_t>(part_.network().rendezvous_port()));
-  const os::UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  const os::UniqueFd client = Connect(part_.network().rendezvous_port());
   ASSERT_TRUE(Until([this] { return !failures_.empty(); }));
   EXPECT_EQ(failures_[0].exit_code(), 203);
   EXPECT_THAT(failures_[0].message(), HasSubstr("was killed by signal 9"));

@@ -123,6 +123,7 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
                             "numa",
                             "--require-cgroup",
                             "--core-dumps",
+                            "--agent-store",
                             "--spool-limit",
                             "1G",
                             "prog",
@@ -157,6 +158,7 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
   EXPECT_EQ(part.grace_ms(), 500u);
   EXPECT_EQ(part.spool_limit_bytes(), 1u << 30);
   EXPECT_TRUE(part.core_dumps());
+  EXPECT_TRUE(part.agent_store());
   EXPECT_TRUE(part.require_cgroup());
   EXPECT_TRUE(part.inherit_agent_env());
   EXPECT_EQ(part.programs(0).working_directory(), "/home/me/here/sub");

@@ -91,6 +91,7 @@ TEST_F(HappyPathTest, EveryNodeGetsItsPart) {
   EXPECT_EQ(part.network().master_address(), "10.0.0.1");
   EXPECT_EQ(part.network().master_port(), 5001u);
   EXPECT_EQ(part.network().coordinator_port(), 5002u);
+  EXPECT_FALSE(part.agent_store());
   ASSERT_EQ(part.workers().size(), 2);
   EXPECT_EQ(part.workers(0).rank(), 2u);
   EXPECT_EQ(part.workers(0).stdin_mode(), v1::STDIN_MODE_NULL);

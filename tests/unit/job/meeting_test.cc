@@ -33,6 +33,23 @@ TEST_F(MeetingTest, ItsPortListensBeforeAnythingStartsAndAllNodesAreTold) {
   EXPECT_EQ(PartOf(1).network().rendezvous_port(), 5003u);
 }
 
+// PyTorch's store is at the port that all know as MASTER_PORT, which then listens, too.
+TEST_F(MeetingTest, AStoreOfTheAgentsListensAtTheMasterPort) {
+  options_.part.set_agent_store(true);
+  Make(2);
+  RunUntil(State::kHolding);
+  for (const v1::SessionRequest& request : SentTo(0)) {
+    if (!request.has_hold_ports()) continue;
+    EXPECT_EQ(request.hold_ports().listening(), 2u);
+  }
+  PortsHeld(0, {5001, 5002, 5003});
+  for (const uint32_t node : {0u, 1u}) {
+    EXPECT_TRUE(PartOf(node).agent_store());
+    EXPECT_EQ(PartOf(node).network().master_port(), 5002u);  // one of the last two
+  }
+  EXPECT_TRUE(PartOf(0).has_meeting());
+}
+
 TEST_F(MeetingTest, TheServersNodeKnowsWhoMayCome) {
   Make(3);
   RunUntil(State::kRunning);

@@ -371,6 +371,15 @@ TEST_F(WorkerEnvTest, ValuesAreByteExact) {
   EXPECT_EQ(env["EMPTY"], "");
 }
 
+TEST_F(WorkerEnvTest, AStoreOfTheAgentsIsWhereRankZeroWouldServeIt) {
+  part_.set_agent_store(true);
+  part_.set_attempt(2);
+  const Env env = Build();
+  EXPECT_EQ(env.at("TORCHELASTIC_USE_AGENT_STORE"), "True");
+  EXPECT_EQ(env.at("MASTER_PORT"), "4242");
+  EXPECT_EQ(env.at("TORCHELASTIC_RESTART_COUNT"), "2");
+}
+
 TEST_F(WorkerEnvTest, TheWorkingDirectoryIsPwd) {
   EXPECT_THAT(Build(), Not(Contains(Key("PWD"))));
   part_.mutable_programs(0)->set_working_directory("/data");
