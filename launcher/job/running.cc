@@ -357,7 +357,15 @@ void JobImpl::OnFailure(const Event& event) {
     node.finished = true;  // nothing was started, and nothing more will be said
     node.drained = true;
   }
-  LateFault(message.node, Printable(failure.message()), FailureExitCode(failure));
+  const bool is_cause = failure.kind() == v1::NodeFailure::KIND_HELPER &&
+                        failure.exit_code() == kExitAgentLost &&
+                        verdict.kind == Verdict::Kind::kWorker && now <= verdict_open_until;
+  if (is_cause) {
+    // A server of the ranks has died. One that was using it may have been heard before.
+    LostFirst(message.node, Printable(failure.message()), FailureExitCode(failure));
+  } else {
+    LateFault(message.node, Printable(failure.message()), FailureExitCode(failure));
+  }
   ReleaseIfDone(message.node);
   FinishIfAllGone();
 }

@@ -124,5 +124,28 @@ TEST_F(MeetingTest, TorchrunsOnNodesAreOneEach) {
   EXPECT_THAT(verdict().message, testing::HasSubstr("node0 would run 2 ranks: use --ppn 1"));
 }
 
+// A rank's word that its connection to the store has ended may be faster.
+TEST_F(MeetingTest, AServerThatHasDiedIsWhyARankFailedAMomentBefore) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Exit(2, 1);
+  Failure(0, v1::NodeFailure::KIND_HELPER, 203, "PyTorch's store was killed by signal 9");
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 203);
+  EXPECT_THAT(verdict().message,
+              testing::HasSubstr("PyTorch's store was killed by signal 9; rank 2 on "
+                                 "node1 failed after that, with exit code 1"));
+}
+
+TEST_F(MeetingTest, AServerThatDiesLaterIsNot) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Exit(2, 1);
+  now_ += std::chrono::seconds(1);
+  Failure(0, v1::NodeFailure::KIND_HELPER, 203, "PyTorch's store was killed by signal 9");
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 1);
+}
+
 }  // namespace
 }  // namespace dtrain::job
