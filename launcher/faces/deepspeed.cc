@@ -16,7 +16,6 @@ namespace {
 
 using Becomes = FaceFlag::Becomes;
 
-constexpr absl::string_view kRendezvous = "dtrain finds the address and the port itself";
 constexpr absl::string_view kLauncher = "hosts are reached by ssh, or by --rsh";
 constexpr absl::string_view kElastic = "a job has the same ranks from its start to its end";
 // Where DeepSpeed looks when it is given none.

@@ -26,6 +26,9 @@ struct FaceFlag {
   absl::string_view help = "";  // what it does here; empty where `to` says it
 };
 
+// Why flags about a rendezvous are ignored.
+inline constexpr absl::string_view kRendezvous = "dtrain finds the address and the port itself";
+
 // How a launcher reads its command line.
 struct Spelling {
   bool one_dash = false;       // -hostfile is --hostfile

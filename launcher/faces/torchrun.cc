@@ -21,7 +21,6 @@ namespace {
 
 using Becomes = FaceFlag::Becomes;
 
-constexpr absl::string_view kRendezvous = "dtrain finds the address and the port itself";
 constexpr absl::string_view kPlugin = "it names a plug-in of torchrun's";
 
 const std::vector<FaceFlag>& TorchrunFlags() {
