@@ -91,6 +91,8 @@ find_package(CLI11 REQUIRED)
 add_library(dtrain_cli11 INTERFACE)
 target_link_libraries(dtrain_cli11 INTERFACE CLI11::CLI11)
 
+dtrain_static(dtrain_yaml yaml-0.1)
+
 find_package(GTest REQUIRED)
 
 find_package(Protobuf REQUIRED)

@@ -39,6 +39,7 @@ const std::map<std::string, std::string> kLibraries = {
     {"nlohmann/", "nlohmann/json"},
     {"CLI/", "CLI11"},
     {"pmix", "PMIx"},
+    {"yaml", "libyaml"},
 };
 
 std::vector<std::string> Backticked(const std::string& text) {
