@@ -29,8 +29,8 @@ std::string Summary(const FaceFlag& flag) {
 }  // namespace
 
 const std::vector<const Face*>& Faces() {
-  static const auto* faces =
-      new std::vector<const Face*>{&kTorchrun, &kMpirun, &kMpiexec, &kDeepspeed};
+  static const auto* faces = new std::vector<const Face*>{&kTorchrun,  &kMpirun,     &kMpiexec,
+                                                          &kDeepspeed, &kHorovodrun};
   return *faces;
 }
 

@@ -26,6 +26,7 @@ struct Face {
                                            const cli::Surroundings& surroundings);
 };
 
+extern const Face kHorovodrun;
 extern const Face kTorchrun;
 extern const Face kMpirun, kMpiexec;
 extern const Face kDeepspeed;

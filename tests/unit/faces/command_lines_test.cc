@@ -101,6 +101,32 @@ constexpr Row kTorchrunLines[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Torchrun, CommandLinesTest, ::testing::ValuesIn(kTorchrunLines));
 
+constexpr Row kHorovodrunLines[] = {
+    // horovod/horovod
+    {"horovodrun -np 16 -H server1:4,server2:4,server3:4,server4:4 python train.py",
+     "--np 16 --hosts server1:4,server2:4,server3:4,server4:4 -- python train.py"},
+    {"horovodrun --gloo -np 2 python train.py", "--np 2 -- python train.py"},
+    {"horovodrun -np 6 -hostfile myhostfile python train.py",
+     "--np 6 --hostfile myhostfile -- python train.py"},
+    {"horovodrun -np 16 -H host1:4,host2:4,host3:4,host4:4 -p 12345 python keras_mnist_advanced.py",
+     "--np 16 --hosts host1:4,host2:4,host3:4,host4:4 --ssh-port 12345 -- python "
+     "keras_mnist_advanced.py"},
+    {"horovodrun -np 4 --autotune --cache-capacity 1024 --no-hierarchical-allgather python "
+     "train.py",
+     "--np 4 --export HOROVOD_CACHE_CAPACITY=1024 --export HOROVOD_HIERARCHICAL_ALLGATHER=0 "
+     "--export HOROVOD_AUTOTUNE=1 -- python train.py"},
+    {"horovodrun -np 4 --timeline-filename /path/to/timeline.json --timeline-mark-cycles python "
+     "train.py",
+     "--np 4 --export HOROVOD_TIMELINE=/path/to/timeline.json --export "
+     "HOROVOD_TIMELINE_MARK_CYCLES=1 -- python train.py"},
+    {"horovodrun -np 8 --host-discovery-script discover_hosts.sh --slots 4 python train.py",
+     "is for elastic jobs"},
+    {"horovodrun -np 8 --blacklist-cooldown-range 10 100 --min-np 4 --max-np 12 "
+     "--host-discovery-script discover_hosts.py python train.py",
+     "is for elastic jobs"},
+};
+INSTANTIATE_TEST_SUITE_P(Horovodrun, CommandLinesTest, ::testing::ValuesIn(kHorovodrunLines));
+
 constexpr Row kDeepspeedLines[] = {
     {"deepspeed --hostfile=myhostfile --no_local_rank client_entry.py --deepspeed "
      "--deepspeed_config ds_config.json",
@@ -162,6 +188,9 @@ TEST(CommandLineTest, DtrainLaunchTakesThem) {
   surroundings.working_directory = "/home/me";
   surroundings.environment = {"LD_LIBRARY_PATH=/lib", "PATH=/bin"};
   surroundings.read = [](const std::string& path) -> absl::StatusOr<std::string> {
+    if (path == "path/to/config/my_config_file.yaml") {
+      return "{distributed_type: MULTI_CPU, num_processes: 4, use_cpu: true}";
+    }
     return absl::NotFoundError(path);
   };
   for (const auto& rows :
