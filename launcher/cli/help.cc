@@ -15,6 +15,7 @@ Page GeneralPage() {
       {"mpirun", "launch, with the command line of mpirun"},
       {"mpiexec", "the same"},
       {"deepspeed", "launch, with the command line of DeepSpeed's launcher"},
+      {"accelerate", "launch, with the command line of accelerate launch"},
       {"horovodrun", "launch, with the command line of horovodrun"},
       {"env", "print the environment that a worker would get, and why"},
       {"ps", "list running jobs"},

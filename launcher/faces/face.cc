@@ -30,7 +30,7 @@ std::string Summary(const FaceFlag& flag) {
 
 const std::vector<const Face*>& Faces() {
   static const auto* faces = new std::vector<const Face*>{&kTorchrun,  &kMpirun,     &kMpiexec,
-                                                          &kDeepspeed, &kHorovodrun};
+                                                          &kDeepspeed, &kAccelerate, &kHorovodrun};
   return *faces;
 }
 
@@ -43,7 +43,9 @@ const Face* Find(absl::string_view name) {
 bool WantsHelp(const Face& face, const std::vector<std::string>& args) {
   std::vector<FaceFlag> flags = face.flags();
   flags.push_back({.names = "--help,-h", .values = ""});
-  const auto words = SplitFace(flags, face.spelling, args);
+  const bool has_verb = !face.verb.empty() && !args.empty() && args[0] == face.verb;
+  const auto words = SplitFace(flags, face.spelling,
+                               std::vector<std::string>(args.begin() + has_verb, args.end()));
   if (!words.ok()) return false;
   return std::any_of(words->mentions.begin(), words->mentions.end(), [](const Mention& mention) {
     return mention.flag != nullptr && NameOf(*mention.flag) == "help";

@@ -21,11 +21,13 @@ struct Face {
   absl::string_view text;   // what is different here
   const std::vector<FaceFlag>& (*flags)();
   Spelling spelling;
+  absl::string_view verb = "";  // "launch" of `accelerate launch`: a word before the flags
   // `args` behind the name. Errors are InvalidArgument.
   absl::StatusOr<Translation> (*translate)(const std::vector<std::string>& args,
                                            const cli::Surroundings& surroundings);
 };
 
+extern const Face kAccelerate;
 extern const Face kHorovodrun;
 extern const Face kTorchrun;
 extern const Face kMpirun, kMpiexec;

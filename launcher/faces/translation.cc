@@ -31,7 +31,11 @@ std::vector<std::string> LaunchWords(const Translation& translation) {
 }
 
 void BeforeHosts(const Translation& translation, cli::LaunchOptions& options) {
-  options.job.plan.cores_are_no_limit = translation.cores_are_no_limit;
+  plan::PlanOptions& plan = options.job.plan;
+  plan.cores_are_no_limit = translation.cores_are_no_limit;
+  if (translation.rank_per_gpu_or_one && !plan.ranks && !plan.ranks_per_node && !plan.per_node) {
+    plan.per_node = plan::PerNode::kGpusOrOne;
+  }
   std::vector<std::pair<uint32_t, uint32_t>> ranks = std::move(options.output.shown.ranks);
   options.output.shown = translation.shown;
   options.output.shown.ranks = std::move(ranks);

@@ -27,6 +27,8 @@ struct Translation {
   bool this_machine = false;       // whatever hosts are known otherwise
   bool needs_hosts = false;        // more nodes than this machine
   bool cores_are_no_limit = false;
+  // A rank for each GPU of a node, or one where it has none, unless something says how many.
+  bool rank_per_gpu_or_one = false;
   // MIN:MAX nodes: as many of those there are.
   std::optional<uint32_t> fewest_nodes, most_nodes;
   output::Shown shown;  // but for its ranks, which --show-ranks names

@@ -19,7 +19,8 @@ namespace dtrain::plan {
 enum class MapBy { kSlot, kNode, kPerNode };       // --map-by slot | node | ppr:N:node
 enum class GpuBind { kNode, kRank, kNone };        // --gpu-bind
 enum class CpuBind { kGpu, kNuma, kCore, kNone };  // --bind
-enum class PerNode { kGpus, kCores, kAuto };       // --ppn gpu | cpu | auto: GPUs, else cores
+// --ppn gpu | cpu | auto: GPUs, else cores; what other launchers default to: GPUs, else one
+enum class PerNode { kGpus, kCores, kAuto, kGpusOrOne };
 
 // One of several programs. Its ranks come after those of the programs before it.
 struct ProgramRanks {

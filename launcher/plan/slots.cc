@@ -101,6 +101,9 @@ absl::StatusOr<uint32_t> CountPerNode(const hosts::HostEntry& entry, const v1::I
   if (what == PerNode::kCores || (what == PerNode::kAuto && gpus == 0)) {
     return FromCores(entry, inventory, options);
   }
+  if (what == PerNode::kGpusOrOne && inventory.gpus().empty() && inventory.gpu_error().empty()) {
+    return 1;
+  }
   const auto ranks = static_cast<uint32_t>(gpus / std::max(options.gpus_per_rank, 1u));
   if (ranks > 0) return ranks;
   const std::string faults = FormatFaults(inventory, /*withheld=*/true);

@@ -55,6 +55,9 @@ TEST_P(CommandLinesTest, MeansWhatItMeansThere) {
   surroundings.environment = {"LD_LIBRARY_PATH=/lib", "PATH=/bin"};
   surroundings.read = [](const std::string& path) -> absl::StatusOr<std::string> {
     if (path == "myhostfile" || path == "/job/hostfile") return "worker-1 slots=4\n";
+    if (path == "path/to/config/my_config_file.yaml") {
+      return "{distributed_type: MULTI_CPU, num_processes: 4, use_cpu: true}";
+    }
     return absl::NotFoundError(path);
   };
   const Row& row = GetParam();
@@ -100,6 +103,48 @@ constexpr Row kTorchrunLines[] = {
      "--ppn 2 --tag-output none -- python3 -u script.py --arg1"},
 };
 INSTANTIATE_TEST_SUITE_P(Torchrun, CommandLinesTest, ::testing::ValuesIn(kTorchrunLines));
+
+constexpr Row kAccelerateLines[] = {
+    // huggingface/accelerate
+    {"accelerate launch --multi_gpu --num_processes 2 examples/nlp_example.py",
+     "--np 2 --export ACCELERATE_MIXED_PRECISION=no --export ACCELERATE_DYNAMO_BACKEND=NO --export "
+     "ACCELERATE_DYNAMO_MODE=default --export ACCELERATE_DYNAMO_USE_FULLGRAPH=False --export "
+     "ACCELERATE_DYNAMO_USE_DYNAMIC=False --export "
+     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=False --export OMP_NUM_THREADS=1 -- python3 -u "
+     "examples/nlp_example.py"},
+    {"accelerate launch --multi_gpu --mixed_precision=fp16 --num_processes=2 script.py --arg1",
+     "--np 2 --export ACCELERATE_MIXED_PRECISION=fp16 --export ACCELERATE_DYNAMO_BACKEND=NO "
+     "--export ACCELERATE_DYNAMO_MODE=default --export ACCELERATE_DYNAMO_USE_FULLGRAPH=False "
+     "--export ACCELERATE_DYNAMO_USE_DYNAMIC=False --export "
+     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=False --export OMP_NUM_THREADS=1 -- python3 -u "
+     "script.py --arg1"},
+    {"accelerate launch --config_file path/to/config/my_config_file.yaml script.py --arg1",
+     "--np 4 --gpu-bind none --export ACCELERATE_USE_CPU=True --export "
+     "ACCELERATE_MIXED_PRECISION=no --export ACCELERATE_DYNAMO_BACKEND=NO --export "
+     "ACCELERATE_DYNAMO_MODE=default --export ACCELERATE_DYNAMO_USE_FULLGRAPH=False --export "
+     "ACCELERATE_DYNAMO_USE_DYNAMIC=False --export "
+     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=False -- python3 -u script.py --arg1"},
+    {"accelerate launch script.py --arg1",
+     "--export ACCELERATE_USE_CPU=False --export ACCELERATE_MIXED_PRECISION=no --export "
+     "ACCELERATE_DYNAMO_BACKEND=NO --export ACCELERATE_DYNAMO_MODE=default --export "
+     "ACCELERATE_DYNAMO_USE_FULLGRAPH=False --export ACCELERATE_DYNAMO_USE_DYNAMIC=False --export "
+     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=False --export OMP_NUM_THREADS=1 -- python3 -u "
+     "script.py --arg1"},
+    {"accelerate launch ../nlp_example.py --mixed_precision fp16 --cpu 0",
+     "--export ACCELERATE_USE_CPU=False --export ACCELERATE_MIXED_PRECISION=no --export "
+     "ACCELERATE_DYNAMO_BACKEND=NO --export ACCELERATE_DYNAMO_MODE=default --export "
+     "ACCELERATE_DYNAMO_USE_FULLGRAPH=False --export ACCELERATE_DYNAMO_USE_DYNAMIC=False --export "
+     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=False --export OMP_NUM_THREADS=1 -- python3 -u "
+     "../nlp_example.py --mixed_precision fp16 --cpu 0"},
+    {"accelerate launch --num_processes 16 --num_machines 4 --rdzv_backend c10d --main_process_ip "
+     "node1 --main_process_port 29500 complete_nlp_example.py",
+     "--ppn 4 --export ACCELERATE_USE_CPU=False --export ACCELERATE_MIXED_PRECISION=no --export "
+     "ACCELERATE_DYNAMO_BACKEND=NO --export ACCELERATE_DYNAMO_MODE=default --export "
+     "ACCELERATE_DYNAMO_USE_FULLGRAPH=False --export ACCELERATE_DYNAMO_USE_DYNAMIC=False --export "
+     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=False --export OMP_NUM_THREADS=1 -- python3 -u "
+     "complete_nlp_example.py"},
+};
+INSTANTIATE_TEST_SUITE_P(Accelerate, CommandLinesTest, ::testing::ValuesIn(kAccelerateLines));
 
 constexpr Row kHorovodrunLines[] = {
     // horovod/horovod

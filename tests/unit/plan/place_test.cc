@@ -372,6 +372,17 @@ TEST_F(PlaceTest, RanksPerNodeAreCountedOnEach) {
   EXPECT_FALSE(NeedsNoInventory(hosts_, options_));
 }
 
+TEST_F(PlaceTest, ARankForEachGpuOrOne) {
+  AddHost("a");
+  AddGpus(4);
+  AddHost("b");
+  options_.per_node = PerNode::kGpusOrOne;
+  EXPECT_EQ(Ranks(PlaceAll()), "a0 a1 a2 a3 b4");
+  // A node that lost its GPUs is not one without.
+  inventories_[1].set_gpu_error("driver hangs");
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("b: --ppn gpu is one rank for each GPU"));
+}
+
 TEST_F(PlaceTest, CoresAreNoLimitWhereALauncherKnewNone) {
   AddHost("a");
   options_.ranks_per_node = 20;
