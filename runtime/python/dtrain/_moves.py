@@ -23,7 +23,7 @@ from ._process_sets import global_process_set
 _INT32 = _arrays.NATIVE["int32"]
 # Sending the blocks of different lengths one by one takes as long, for each of them, as moving
 # about so many bytes with all others.
-_WORTH_A_CALL = 32 << 10
+WORTH_A_CALL = 32 << 10
 
 
 class _Block:
@@ -164,7 +164,7 @@ def allgather_async(tensor, name=None, process_set=global_process_set, *, _wait=
 def _start_allgather(kind, x, dense, everyones, stream, name, process_set):
     """`everyones`: bytes of a row, type and number of rows of each rank."""
     row_octets, rows = everyones[0][0], [facts[2] for facts in everyones]
-    if (max(rows) * len(rows) - sum(rows)) * row_octets > _WORTH_A_CALL * len(rows):
+    if (max(rows) * len(rows) - sum(rows)) * row_octets > WORTH_A_CALL * len(rows):
         return _start_unequal(kind, x, dense, row_octets, rows, stream, name, process_set)
     elements = max(rows) * row_octets // kind.item_size(x)
     block = _Block(kind, dense, elements)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from . import _arrays, _errors
 from ._calls import gather_integers, issue
 from ._handles import GroupHandle
-from ._moves import broadcast_async_
+from ._moves import WORTH_A_CALL, broadcast_async_
 from ._process_sets import global_process_set
 
 _INT32 = _arrays.NATIVE["int32"]
@@ -52,14 +52,37 @@ def allgather_object(obj, name=None, process_set=global_process_set):
     data = dumps(obj)
     size = f"{name}.sz" if name else None
     lengths = [other[0] for other in gather_integers([len(data)], process_set, size)]
-    stride = _words(max(lengths)) * 4
-    mine = ctypes.create_string_buffer(data, stride)
-    everyones = ctypes.create_string_buffer(stride * len(lengths))
-    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), stride // 4, _INT32
+    return [pickle.loads(part) for part in gather_octets(data, lengths, name, process_set)]
+
+
+def gather_octets(data, lengths, name, process_set):
+    """Every rank's bytes, in rank order. `lengths`: of every rank's `data`, known to all."""
+    longest = _words(max(lengths)) * 4
+    if longest * len(lengths) - sum(lengths) > WORTH_A_CALL * len(lengths):
+        return _gather_unequal(data, lengths, name, process_set)
+    mine = ctypes.create_string_buffer(data, longest)
+    everyones = ctypes.create_string_buffer(longest * len(lengths))
+    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), longest // 4, _INT32
     issue("dtrain_allgather", arguments, (mine, everyones), lambda: None, label=name,
           process_set=process_set, wait=True)
     view = memoryview(everyones)
-    return [pickle.loads(view[i * stride : i * stride + n]) for i, n in enumerate(lengths)]
+    return [view[i * longest : i * longest + n] for i, n in enumerate(lengths)]
+
+
+def _gather_unequal(data, lengths, name, process_set):
+    """A broadcast from each rank that has any: nothing is padded to the longest."""
+    parts, handles = [], []
+    for rank, length in enumerate(lengths):
+        mine = data if rank == process_set.rank() else b""
+        buffer = ctypes.create_string_buffer(mine, _words(length) * 4)
+        parts.append(memoryview(buffer)[:length])
+        if length > 0:
+            arguments = ctypes.addressof(buffer), _words(length), _INT32, rank
+            label = f"{name}.{rank}" if name else None
+            handles.append(issue("dtrain_broadcast", arguments, buffer, lambda: None, label=label,
+                                 process_set=process_set))
+    GroupHandle(handles).wait()
+    return parts
 
 
 def metric_average(value, name=None, process_set=global_process_set):

@@ -278,6 +278,10 @@ def objects_and_metrics():
     assert dtrain.broadcast_object({"rank": me, "text": "ä" * 1001}, 1)["rank"] == 1
     assert dtrain.broadcast_object(None, 0) is None
     assert dtrain.allgather_object("x" * me) == ["x" * r for r in range(n)]
+    large = "x" * (1 << 20)  # of one rank only: not padded to the longest
+    for name in (None, "large"):
+        gathered = dtrain.allgather_object(large if me == n - 1 else me, name=name)
+        assert gathered == [*range(n - 1), large]
     assert dtrain.metric_average(me) == (n - 1) / 2
     averages = dtrain.metric_average({"loss": me, "accuracy": 1.0})
     assert averages == {"loss": (n - 1) / 2, "accuracy": 1.0}
