@@ -98,6 +98,7 @@ from ._process_sets import (
     remove_process_set,
     split,
 )
+from ._runner import HorovodRunner, log_to_driver
 from ._timeline import start_timeline, stop_timeline
 from .compression import Compression
 from .sampler import DistributedSampler

@@ -3,7 +3,8 @@
 
 The function goes to every worker's stdin. Results come within the workers' output, so that they
 need no way of their own to us: a worker writes its result to its stdout as lines that begin with a
-marker which only this job knows; all other lines are the program's own output.
+marker which only this job knows; all other lines are the program's own output. So come the texts of
+log_to_driver().
 """
 
 import base64
@@ -18,6 +19,7 @@ _CHUNK = 2880
 _MAGIC = b"dtrain-run-1\n"
 # What the launcher puts before a line: "2026-01-31T12:00:00.123 [3] ", either part or none.
 _TAG = re.compile(rb"(\d{4}-\d\d-\d\dT\S* )?(\[[^\]\s]*\] )?")
+_OF_A_RANK = re.compile(rb"(\d{4}-\d\d-\d\dT\S* )?\[([^\]\s]*:)?\d+\] ")
 
 
 def pack(contents):
@@ -38,60 +40,103 @@ def unpack(stream):
     return pickle.loads(data)
 
 
-def lines(marker, rank, data):
-    """`data` as lines of bytes."""
+def lines(marker, sender, data):
+    """`data` as lines of bytes. `sender`: a rank, whose result it is; or a text's speaker()."""
     for start in range(0, max(1, len(data)), _CHUNK):
         piece = base64.b64encode(data[start : start + _CHUNK]).decode()
-        yield f"{marker} {rank} {start} {len(data)} {piece}\n".encode()
+        yield f"{marker} {sender} {start} {len(data)} {piece}\n".encode()
+
+
+def speaker(rank, process):
+    """Who sends a text to be shown: one process of a rank, which may have forked."""
+    return f"{rank}-{process}"
 
 
 class Collector:
     """Takes the output of a job apart. No I/O."""
 
-    def __init__(self, marker):
+    def __init__(self, marker, quiet=False):
+        """`quiet`: of the program's own output only the texts of log_to_driver() are wanted."""
         self._marker = marker.encode()
+        self.quiet = quiet
         self._rest = b""
         self._pieces = {}
         self.results = {}  # rank: bytes
 
     def feed(self, data):
-        """Returns what is the program's own of it, in whole lines."""
-        self._rest += data
-        end = max(self._rest.rfind(b"\n"), self._rest.rfind(b"\r")) + 1
-        whole, self._rest = self._rest[:end], self._rest[end:]
+        """Returns what is to be shown of it, in whole lines."""
+        whole, self._rest = _cut(self._rest + data)
         return self._own(whole)
 
     def finish(self):
-        """The rest of the program's own output."""
+        """The rest of what is to be shown."""
         rest, self._rest = self._rest, b""
         return self._own(rest)
 
     def _own(self, text):
         if self._marker not in text:
-            return text
+            return b"" if self.quiet else text
         return b"".join(self._line(line) for line in text.splitlines(keepends=True))
 
     def _line(self, line):
         before, found, frame = line.partition(self._marker)
         if not found:
-            return line
-        self._take(frame)
+            return b"" if self.quiet else line
+        tag, text = _TAG.match(before)[0], self._take(frame)
+        shown = b"" if text is None else _with_tag(tag, text)
         # Otherwise the program has begun a line, without ending it.
-        return b"" if _TAG.fullmatch(before) else before + b"\n"
+        return shown if before == tag or self.quiet else before + b"\n" + shown
 
     def _take(self, frame):
+        """Keeps a piece. Returns the text that it completes, else None."""
         try:
-            rank, start, length, piece = frame.split()
+            sender, start, length, piece = frame.split()
             data = base64.b64decode(piece, validate=True)
         except (ValueError, binascii.Error):
             fields = frame.split()
             # An empty result has no fourth field.
             if len(fields) != 3:
-                return
-            (rank, start, length), data = fields, b""
-        rank, start, length = int(rank), int(start), int(length)
-        pieces = self._pieces.setdefault(rank, bytearray())
+                return None
+            (sender, start, length), data = fields, b""
+        start, length = int(start), int(length)
+        pieces = self._pieces.setdefault(sender, bytearray())
         if start == len(pieces):
             pieces += data
-        if len(pieces) == length:
-            self.results[rank] = bytes(pieces)
+        if len(pieces) != length:
+            return None
+        whole = bytes(self._pieces.pop(sender))
+        if not sender.isdigit():
+            return whole
+        self.results[int(sender)] = whole
+        return None
+
+
+class LaunchersLines:
+    """Takes the ranks' lines out of the launcher's stderr, in which each has its rank's tag."""
+
+    def __init__(self):
+        self._rest = b""
+
+    def feed(self, data):
+        """Returns the launcher's own lines."""
+        whole, self._rest = _cut(self._rest + data)
+        return self._own(whole)
+
+    def finish(self):
+        rest, self._rest = self._rest, b""
+        return self._own(rest)
+
+    @staticmethod
+    def _own(text):
+        lines = text.splitlines(keepends=True)
+        return b"".join(line for line in lines if not _OF_A_RANK.match(line))
+
+
+def _cut(data):
+    """Whole lines, and the rest."""
+    end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+    return data[:end], data[end:]
+
+
+def _with_tag(tag, text):
+    return b"".join(tag + line + b"\n" for line in text.splitlines() or [b""])

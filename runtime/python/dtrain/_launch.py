@@ -76,18 +76,27 @@ def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, ti
     if "num_proc" in kwargs:
         return _run_as_horovod(fn, args, np=np, hosts=hosts, hostfile=hostfile, env=env,
                                python=python, timeout=timeout, launch_args=launch_args, **kwargs)
+    return run_call(_functions.dumps((fn, args, kwargs)), np=np, hosts=hosts, hostfile=hostfile,
+                    env=env, python=python, timeout=timeout, launch_args=launch_args)
+
+
+def run_call(call, *, np, hosts, hostfile, env, python, timeout, launch_args, quiet=False):
+    """run() of a pickled (fn, args, kwargs). `quiet`: of the workers' output only the texts of
+    log_to_driver() are shown."""
     variables = _variables(env)
     contents = {
         "marker": f"\x1edtrain-{secrets.token_hex(16)}",
         "path": [folder or os.getcwd() for folder in sys.path],
-        "call": _functions.dumps((fn, args, kwargs)),
+        "call": call,
     }
     flags = [*_flags(np, hosts, hostfile, timeout), *(f"-x{name}" for name in variables)]
     launch = [_find_dtrain(), "launch", *flags, *launch_args]
     # Whatever the user's configuration says.
     ours = ["--stdin", "all", "--show-ranks", "all"]
+    if quiet:
+        ours += ["--tag-output", "rank"]  # tells the workers' lines from the launcher's
     worker = [*ours, "--", python or sys.executable, "-m", "dtrain._worker"]
-    collector = _frames.Collector(contents["marker"])
+    collector = _frames.Collector(contents["marker"], quiet)
     process = _Process(launch, worker, variables, _frames.pack(contents), collector)
     code = process.run()
     try:
@@ -179,6 +188,7 @@ class _Process:
         self.told = b""
         self._data = memoryview(data)
         self._collector = collector
+        self._errors = _frames.LaunchersLines() if collector.quiet else None
         self._selector = selectors.DefaultSelector()
         tether = [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid())]
         # The result file is a pipe, so that nothing is left when this process is killed.
@@ -225,6 +235,8 @@ class _Process:
         if stopped is not None:
             raise stopped
         self._print(sys.stdout, self._collector.finish())
+        if self._errors is not None:
+            self._print(sys.stderr, self._errors.finish())
         return code
 
     def _signal(self, number):
@@ -262,7 +274,7 @@ class _Process:
     def _show_stderr(self, pipe):
         data = self._read(pipe)
         if data:
-            self._print(sys.stderr, data)
+            self._print(sys.stderr, self._errors.feed(data) if self._errors else data)
 
     def _hear(self, pipe):
         self.told += self._read(pipe) or b""

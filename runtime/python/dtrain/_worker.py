@@ -6,7 +6,8 @@ import pickle
 import sys
 import traceback
 
-from . import _errors, _frames, _functions, _job
+from . import _errors, _frames, _functions, _job, _runner
+
 
 def _describe(error):
     """An exception as plain values, for the other side may not have its class."""
@@ -40,14 +41,11 @@ def _call(contents):
         return False, error
 
 
-def _write(descriptor, data):
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def main():
     stdout = os.dup(1)
     contents = _frames.unpack(sys.stdin.buffer)
+    rank = int(os.environ.get("DTRAIN_RANK", "0"))
+    _runner.driver = _runner.Driver(stdout, contents["marker"], rank)
     worked, outcome = _call(contents)
     if worked:
         report = {"result": outcome}
@@ -59,10 +57,8 @@ def main():
             stream.flush()
         except (OSError, ValueError):
             pass
-    rank = int(os.environ.get("DTRAIN_RANK", "0"))
     try:
-        for line in _frames.lines(contents["marker"], rank, pickle.dumps(report, 4)):
-            _write(stdout, line)
+        _runner.driver.send(rank, pickle.dumps(report, 4))
     except OSError:
         sys.stderr.write(report.get("traceback", ""))
         raise

@@ -55,6 +55,10 @@ def snippets():
     return re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
+def starts_a_job(text):
+    return "dtrain.run(" in text or "HorovodRunner(" in text
+
+
 RUN_EACH = """
 for text in {texts!r}:
     exec(compile(text, "snippet", "exec"), {{"__name__": "__main__"}})
@@ -63,7 +67,7 @@ for text in {texts!r}:
 
 def test_every_snippet_of_the_page_for_workers_runs(launch, tmp_path):
     """In one job, each with names of its own: most import torch, which takes seconds."""
-    texts = [text for text in snippets() if "dtrain.run(" not in text]
+    texts = [text for text in snippets() if not starts_a_job(text)]
     script = tmp_path / "snippets.py"
     script.write_text(RUN_EACH.format(texts=texts))
     code, out, err = launch(2, script)
@@ -72,7 +76,7 @@ def test_every_snippet_of_the_page_for_workers_runs(launch, tmp_path):
         assert line in out, out
 
 
-@pytest.mark.parametrize("text", [text for text in snippets() if "dtrain.run(" in text])
+@pytest.mark.parametrize("text", list(filter(starts_a_job, snippets())))
 def test_every_snippet_of_the_page_that_starts_a_job_runs(tmp_path, text):
     script = tmp_path / "snippet.py"
     script.write_text(text)
