@@ -92,6 +92,61 @@ def test_an_exception_on_another_host_comes_back(cluster):
     assert "caught KeyError('not on this host')" in done.stdout
 
 
+RUNNER = """
+def train(np):
+    import os
+    context = dtrain.barrier_context()
+    print("not for the driver")
+    addresses = [info.address for info in context.get_task_infos()]
+    assert addresses[0] == os.environ["MASTER_ADDR"], addresses
+    assert addresses[context.partition_id()] == os.environ["DTRAIN_ADDRESS"], addresses
+    large = ("ä" * (1 << 20)) if context.partition_id() == np else ""
+    assert context.all_gather(large) == ["", "", "", "ä" * (1 << 20)]
+    hosts = context.all_gather(os.environ["DTRAIN_HOST"])
+    context.barrier()
+    dtrain.log_to_driver(f"epoch 1 on {hosts[context.partition_id()]}")
+    return addresses, hosts
+runner = dtrain.HorovodRunner(np=4, hosts="node0:2,node1:2", env=ENV)
+addresses, hosts = runner.run(train, np=3)
+assert hosts == ["node0", "node0", "node1", "node1"], hosts
+print("addresses", *addresses)
+"""
+
+
+def test_horovod_runner_and_the_barrier_context_on_two_hosts(cluster):
+    done = cluster.head.run(program(cluster, RUNNER), env=for_the_head(cluster), timeout=60)
+    node0, node1 = (node.address for node in cluster.nodes[:2])
+    lines = [f"[{rank}] epoch 1 on node{rank // 2}" for rank in range(4)]
+    assert sorted(done.stdout.splitlines()) == [*lines, f"addresses {node0} {node0} {node1} {node1}"]
+
+
+LOST = """
+def train():
+    import os, signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        context = dtrain.barrier_context()
+        if context.partition_id() == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        context.barrier()
+    except dtrain.CollectiveError as error:
+        dtrain.log_to_driver(f"lost: {error}")
+        raise
+try:
+    dtrain.HorovodRunner(np=4, hosts="node0:2,node1:2", env=ENV).run(train)
+except dtrain.JobError as error:
+    print("driver:", error, error.exit_code)
+"""
+
+
+def test_a_rank_of_another_host_that_dies_in_a_barrier_is_named(cluster):
+    done = cluster.head.run(program(cluster, LOST), env=for_the_head(cluster), timeout=60)
+    for rank in range(3):
+        said = re.search(rf"\[{rank}\] lost: (.*)", done.stdout)
+        assert said and "rank 3" in said.group(1), done.stdout
+    assert re.search(r"driver: .*rank 3 on node1 was killed by signal 9 137", done.stdout), done.stdout
+
+
 WAITING = """
 def waits():
     import time

@@ -10,6 +10,7 @@ The names are Horovod's: `import dtrain as hvd`, or for PyTorch `import dtrain.t
 dtrain.run() starts a job from within a program or notebook. docs/python.md has more.
 """
 
+from ._barrier import BarrierTaskContext, BarrierTaskInfo, barrier_context
 from ._collectives import (
     allreduce,
     allreduce_,

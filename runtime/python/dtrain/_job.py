@@ -10,6 +10,7 @@ import time
 
 from . import _errors
 from ._library import Config, library, loaded
+from ._mpi import holder_of_pmi
 
 # Set while this process is in a job; a fork of it is not.
 _member_pid = None
@@ -56,6 +57,13 @@ def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None,
         if process_sets.lower() != "dynamic":
             raise _errors.InvalidArgumentError(f"init(process_sets={process_sets!r}): unknown word")
         process_sets = None
+    holder = holder_of_pmi()
+    if holder is not None:
+        raise _errors.StateError(
+            f"init: this process has called MPI_Init ({holder}), which takes its only PMI "
+            "connection to the launcher: use MPI's own collectives, or Open MPI, which connects by "
+            "PMIx"
+        )
     config = Config(
         ctypes.sizeof(Config),
         0,
