@@ -135,6 +135,12 @@ absl::Status Bootstrap::OnEnd(absl::string_view how, absl::string_view stderr_ta
   if (!last.empty()) absl::StrAppend(&message, ": ", last);
   std::string noise = scanner_.FirstNoiseLine();
   if (!noise.empty()) absl::StrAppend(&message, "; its output begins: \"", noise, "\"");
+  if (last.empty() && noise.empty() && !pushing_ && absl::EndsWith(how, "status 0")) {
+    // A shell that has read nothing.
+    absl::StrAppend(&message,
+                    "; does the command pass on its standard input? kubectl exec and docker exec "
+                    "need -i for that");
+  }
   Fail(absl::UnavailableError(message));
   return error_;
 }

@@ -62,6 +62,15 @@ TEST(Bootstrap, AnEndBeforeTheHandshakeQuotesStderrAndNoise) {
   EXPECT_THAT(message, HasSubstr("its output begins: \"Go away\""));
 }
 
+TEST(Bootstrap, AShellThatReadNothingIsToldFromOneThatFailed) {
+  auto message = [](absl::string_view how, absl::string_view stderr_tail) {
+    return std::string(Bootstrap("x86_64").OnEnd(how, stderr_tail).message());
+  };
+  EXPECT_THAT(message("`kubectl exec n1 --` exited with status 0", ""), HasSubstr("need -i"));
+  EXPECT_THAT(message("`kubectl exec n1 --` exited with status 0", "bye\n"), Not(HasSubstr("-i")));
+  EXPECT_THAT(message("`kubectl exec n1 --` exited with status 1", ""), Not(HasSubstr("-i")));
+}
+
 // B7
 TEST(Bootstrap, TellsWhyAnAgentCannotRunAtAll) {
   EXPECT_THAT(EndMessage("/x/dtrain-agent: /lib/libc.so.6: version `GLIBC_2.36' not found "
