@@ -34,6 +34,13 @@ void UseThisMachine(LaunchOptions& options) {
   options.local = true;
 }
 
+// The allocation's command is the weakest answer to how hosts are reached.
+bool ChoseWay(const LaunchOptions& options) {
+  const transport::WayOptions& ways = options.transport;
+  return !options.host_flag.empty() || !ways.rsh.empty() || ways.tcp || !ways.ssh_config.empty() ||
+         ways.ssh_port != 0;
+}
+
 absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings) {
   if (options.local) {
     UseThisMachine(options);
@@ -61,7 +68,7 @@ absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings)
       return absl::OkStatus();
     }
     hosts = std::move((*allocation)->hosts);
-    if (options.transport.rsh.empty()) options.transport.rsh = (*allocation)->rsh;
+    if (!ChoseWay(options)) options.transport.rsh = (*allocation)->rsh;
   }
   if (!hosts.ok()) return hosts.status();
   options.hosts = *std::move(hosts);
