@@ -6,6 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "launcher/hosts/environment.h"
+#include "launcher/hosts/grid_engine.h"
 #include "launcher/hosts/host_list_builder.h"
 #include "launcher/hosts/host_spec.h"
 #include "launcher/hosts/hostfile_lines.h"
@@ -14,8 +17,6 @@
 
 namespace dtrain::hosts {
 namespace {
-
-std::string Get(const EnvLookup& env, const std::string& name) { return env(name).value_or(""); }
 
 absl::Status MissingData(absl::string_view manager, absl::string_view job_variable,
                          absl::string_view data) {
@@ -40,12 +41,30 @@ absl::StatusOr<HostList> ReadNodeFile(absl::string_view manager, absl::string_vi
   return std::move(builder).Finish();
 }
 
+// A manager's own starter has run this command on several nodes, and the copy with the lowest
+// number cannot be told from a job script: that one launches, the others leave.
+absl::Status RefuseCopy(const EnvLookup& env, absl::string_view starter,
+                        const std::vector<std::string>& numbers, const std::string& lowest) {
+  for (const std::string& name : numbers) {
+    const std::string value = Get(env, name);
+    if (value.empty() || value == lowest) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        starter, " has started this copy of the command (", name, " is ", Escape(value, 20),
+        "), and each copy would start the whole job; run it once, without ", starter,
+        ", in the job script: it starts the ranks on all nodes by itself. (If ", starter,
+        " is not involved, unset ", name, ")"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Allocation> ReadPbs(const EnvLookup& env, const FileReader& read) {
+  absl::Status copy = RefuseCopy(env, "pbsdsh", {"PBS_NODENUM", "PBS_VNODENUM"}, "0");
+  if (!copy.ok()) return copy;
   std::string path = Get(env, "PBS_NODEFILE");
   if (path.empty()) return MissingData("PBS", "PBS_JOBID", "PBS_NODEFILE is not");
   auto hosts = ReadNodeFile("PBS", "PBS_JOBID", "PBS_NODEFILE", path, read);
   if (!hosts.ok()) return hosts.status();
-  // pbs_tmrsh is not documented to forward standard input, which our stream needs.
+  // Not pbs_tmrsh: it passes no standard input, which our stream needs.
   return Allocation{"PBS", *std::move(hosts), ""};
 }
 
@@ -75,6 +94,8 @@ absl::StatusOr<HostList> ParseMcpuHosts(const std::string& text) {
 }
 
 absl::StatusOr<Allocation> ReadLsf(const EnvLookup& env, const FileReader& read) {
+  absl::Status copy = RefuseCopy(env, "blaunch", {"LSF_PM_TASKID"}, "1");
+  if (!copy.ok()) return copy;
   std::string path = Get(env, "LSB_DJOB_HOSTFILE");
   std::string pairs = Get(env, "LSB_MCPU_HOSTS");
   // LSB_HOSTS is not looked at: LSF cuts it short for big jobs.
@@ -101,6 +122,11 @@ absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
   }
   if (!Get(env, "PBS_JOBID").empty()) return Some(ReadPbs(env, read));
   if (!Get(env, "LSB_JOBID").empty()) return Some(ReadLsf(env, read));
+  // JOB_ID alone could be anybody's.
+  if (!Get(env, "SGE_ROOT").empty() && !Get(env, "JOB_ID").empty() &&
+      !Get(env, "PE_HOSTFILE").empty()) {
+    return Some(ReadGridEngine(env, read));
+  }
   return std::optional<Allocation>();
 }
 

@@ -12,7 +12,7 @@ namespace dtrain::hosts {
 
 // The machines a resource manager gave to the job we were started in.
 struct Allocation {
-  std::string manager;  // "Slurm", "PBS" or "LSF"
+  std::string manager;  // "Slurm", "PBS", "LSF" or "Grid Engine"
   HostList hosts;
   std::string rsh;  // a value for --rsh that stays inside the allocation; empty: use ssh
 };
@@ -23,7 +23,8 @@ using EnvLookup = std::function<std::optional<std::string>(const std::string& na
 using FileReader = std::function<absl::StatusOr<std::string>(const std::string& path)>;
 
 // None outside of any allocation. An error when a manager's job id is set but its host list is
-// missing or cannot be read: guessing would put the job on machines that are not ours.
+// missing or cannot be read: guessing would put the job on machines that are not ours. Also an
+// error when the manager has started several copies of our command, in those that must not launch.
 absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
                                                            const FileReader& read);
 

@@ -11,6 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/text.h"
+#include "launcher/hosts/environment.h"
 #include "launcher/hosts/host_list_builder.h"
 #include "launcher/hosts/host_spec.h"
 #include "launcher/hosts/source.h"
@@ -36,19 +38,6 @@ constexpr absl::string_view kRsh =
 // list.
 constexpr char kKindLetters[] =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-";
-
-struct Variable {
-  std::string name;
-  std::string value;
-};
-
-std::optional<Variable> FirstSet(const EnvLookup& env, const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    std::optional<std::string> value = env(name);
-    if (value && !value->empty()) return Variable{name, *std::move(value)};
-  }
-  return std::nullopt;
-}
 
 // Slurm's own reader is narrower than ours (no text behind the last bracket), so whatever it has
 // written is read the same way here; names are never given slots or users.
@@ -154,9 +143,26 @@ std::string GpuFlag(const EnvLookup& env, const std::vector<uint32_t>& slots) {
   return absl::StrCat(" --gpus-per-node=", absl::StrJoin(kind, ":"));
 }
 
+// `srun dtrain launch` in a step of several tasks is as many launchers. SLURM_PROCID alone does not
+// tell: the batch script has it too.
+absl::Status RefuseCopy(const EnvLookup& env) {
+  auto tasks = FirstSet(env, {"SLURM_STEP_NUM_TASKS"});
+  auto own = FirstSet(env, {"SLURM_PROCID"});
+  if (!tasks || !own || tasks->value == "1") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "srun has started ", Escape(tasks->value, 20),
+      " copies of this command, of which this is "
+      "number ",
+      Escape(own->value, 20),
+      ", and each would start the whole job; run it once, "
+      "without srun, in the batch script or the shell of salloc: it starts the ranks on all nodes "
+      "by itself. (In a step: srun -n1. If srun is not involved, unset SLURM_STEP_NUM_TASKS)"));
+}
+
 }  // namespace
 
 absl::StatusOr<Allocation> ReadSlurm(const EnvLookup& env) {
+  if (absl::Status copy = RefuseCopy(env); !copy.ok()) return copy;
   if (FirstSet(env, {"SLURM_HET_SIZE", "SLURM_PACK_SIZE"})) {
     return absl::InvalidArgumentError(
         "inside a heterogeneous Slurm job, whose components dtrain does not join; name the hosts "

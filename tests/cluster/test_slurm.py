@@ -74,6 +74,19 @@ def test_a_launcher_that_is_a_step_of_the_job_itself(cluster, slurm):
     assert result.code == 0 and sorted(result.lines) == WHERE_TWO_BY_TWO, result
 
 
+@pytest.mark.parametrize("command", [["launch"], ["torchrun", "--nnodes", "2", "--no-python"]])
+def test_every_copy_in_a_step_of_several_tasks_refuses(cluster, slurm, command):
+    result = slurm.start([*TWO_BY_TWO, "srun", "-N2", "-n2", DTRAIN, *command, *WHERE]).wait(30)
+    assert result.code == 2 and result.out == "", result
+    assert result.err.count("srun has started 2 copies of this command") == 2, result
+
+
+def test_copies_that_stay_on_their_own_node_are_not_refused(cluster, slurm):
+    result = slurm.start([*TWO_BY_TWO, "srun", "-N2", "-n2", DTRAIN, "launch", "-np", "-1", *WHERE]).wait(30)
+    assert result.code == 0, result
+    assert sorted(result.lines) == ["0 of 1 on node0", "0 of 1 on node1"], result
+
+
 @pytest.mark.parametrize("through", [[], ["srun", "-N1", "-n1"]])
 def test_workers_see_the_job_but_no_step(cluster, slurm, through):
     result = launch(slurm, [*TWO_BY_TWO, *through],

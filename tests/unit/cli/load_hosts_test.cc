@@ -112,6 +112,36 @@ TEST_F(LoadHostsTest, InsideAnAllocationItsHostsAreUsed) {
   EXPECT_EQ(options_.hosts.entries.size(), 1u);
 }
 
+// --agent tcp from the configuration file, or --ssh-port on the command line: the allocation's
+// command would silently win.
+TEST_F(LoadHostsTest, TheAllocationsCommandGivesWayToEveryOtherAnswer) {
+  surroundings_.environment = {"SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=n[1-2]"};
+  auto rsh = [&](auto set) {
+    options_ = LaunchOptions();
+    set(options_);
+    EXPECT_EQ(Error(), "");
+    return options_.transport.rsh;
+  };
+  EXPECT_THAT(rsh([](LaunchOptions&) {}), HasSubstr("srun"));
+  EXPECT_EQ(rsh([](LaunchOptions& o) { o.transport.rsh = "ssh {host}"; }), "ssh {host}");
+  EXPECT_EQ(rsh([](LaunchOptions& o) { o.transport.tcp = true; }), "");
+  EXPECT_EQ(rsh([](LaunchOptions& o) { o.transport.ssh_config = "f"; }), "");
+  EXPECT_EQ(rsh([](LaunchOptions& o) { o.transport.ssh_port = 2222; }), "");
+  EXPECT_EQ(rsh([](LaunchOptions& o) { o.host_flag = "--agent"; }), "");
+}
+
+// `srun dtrain launch` refuses, unless the user says where.
+TEST_F(LoadHostsTest, ACopyInAStepLaunchesOnlyWhatTheUserHasNamed) {
+  surroundings_.environment = {"SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=n[1-2]",
+                               "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=0"};
+  EXPECT_THAT(Error(), HasSubstr("srun has started 2 copies of this command"));
+  options_.local = true;  // -np -2
+  EXPECT_EQ(Error(), "");
+  options_.local = false;
+  options_.host_list = "n1";
+  EXPECT_EQ(Error(), "");
+}
+
 // A9
 TEST_F(LoadHostsTest, ARankfileOfAnotherCountContradictsNp) {
   options_.host_list = "a:2";

@@ -122,6 +122,28 @@ TEST(Slurm, AsksForAllGpusOfANodeWhereTheJobCountedThemByTask) {
   EXPECT_THAT(rsh(env), Not(HasSubstr("--gpus-per-node")));
 }
 
+// `srun dtrain launch` by mistake; each of the copies would start the whole job.
+TEST(Slurm, EveryCopyInAStepOfSeveralTasksRefuses) {
+  Env step = {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_NODELIST", "n[1-2]"}};
+  for (const char* task : {"0", "1", "3"}) {
+    step["SLURM_PROCID"] = task;
+    EXPECT_EQ(
+        Show(Slurm("n[1-2]", step)),
+        absl::StrCat("srun has started 4 copies of this command, of which this is number ", task,
+                     ", and each would start the whole job; run it once, without srun, in the "
+                     "batch script or the shell of salloc: it starts the ranks on all nodes "
+                     "by itself. (In a step: srun -n1. If srun is not involved, unset "
+                     "SLURM_STEP_NUM_TASKS)"));
+  }
+}
+
+TEST(Slurm, ABatchScriptAndAStepOfOneTaskAreNoCopies) {
+  EXPECT_EQ(Show(Slurm("n1", {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})), "Slurm: n1:?");
+  EXPECT_EQ(Show(Slurm("n1", {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}})),
+            "Slurm: n1:?");
+  EXPECT_EQ(Show(Slurm("n1", {{"SLURM_STEP_NUM_TASKS", "4"}})), "Slurm: n1:?");
+}
+
 TEST(Slurm, RefusesAnEnvironmentThatDoesNotFitTogether) {
   EXPECT_EQ(Show({{"SLURM_JOB_ID", "1"}}),
             "SLURM_JOB_ID is set but SLURM_JOB_NODELIST is not, so the hosts of the Slurm job are "
@@ -161,6 +183,22 @@ TEST(Pbs, CountsTheLinesOfTheNodeFile) {
   EXPECT_EQ((*allocation)->rsh, "");
 }
 
+// `pbsdsh dtrain launch`: the copy on the first node cannot be told from the job script, so it
+// alone launches.
+TEST(Pbs, OfTheCopiesThatPbsdshStartsOnlyTheFirstLaunches) {
+  Env env = {{"PBS_JOBID", "17.head"}, {"PBS_NODEFILE", "/f"}};
+  const Env files = {{"/f", "n1\nn2\n"}};
+  env["PBS_NODENUM"] = env["PBS_VNODENUM"] = "0";
+  EXPECT_EQ(Show(env, files), "PBS: n1:1 n2:1");
+  env["PBS_VNODENUM"] = "1";
+  EXPECT_THAT(Show(env, files), HasSubstr("PBS_VNODENUM is 1"));
+  env["PBS_NODENUM"] = "1";
+  EXPECT_EQ(Show(env, files),
+            "pbsdsh has started this copy of the command (PBS_NODENUM is 1), and each copy would "
+            "start the whole job; run it once, without pbsdsh, in the job script: it starts the "
+            "ranks on all nodes by itself. (If pbsdsh is not involved, unset PBS_NODENUM)");
+}
+
 TEST(Pbs, RefusesAMissingOrBadNodeFile) {
   EXPECT_THAT(Show({{"PBS_JOBID", "17"}}), HasSubstr("PBS_JOBID is set but PBS_NODEFILE is not"));
   EXPECT_EQ(Show({{"PBS_JOBID", "17"}, {"PBS_NODEFILE", "/gone"}}),
@@ -180,6 +218,13 @@ TEST(Lsf, ReadsTheHostFileOrThePairs) {
   EXPECT_EQ((*allocation)->rsh, "blaunch {host}");
 }
 
+TEST(Lsf, OfTheCopiesThatBlaunchStartsOnlyTheFirstLaunches) {
+  Env env = {{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h1 1 h2 1"}, {"LSF_PM_TASKID", "1"}};
+  EXPECT_EQ(Show(env), "LSF: h1:1 h2:1");
+  env["LSF_PM_TASKID"] = "2";
+  EXPECT_THAT(Show(env), HasSubstr("blaunch has started this copy of the command (LSF_PM_TASKID"));
+}
+
 TEST(Lsf, RefusesMissingOrBadData) {
   EXPECT_THAT(
       Show({{"LSB_JOBID", "5"}, {"LSB_HOSTS", "a b"}}),
@@ -192,6 +237,35 @@ TEST(Lsf, RefusesMissingOrBadData) {
               HasSubstr("LSB_MCPU_HOSTS, column 4: slots is not a whole number: \"h2\""));
   EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h;1 4"}}),
               HasSubstr("LSB_MCPU_HOSTS, column 2: host name must not hold ';'"));
+}
+
+TEST(GridEngine, ReadsTheFileOfItsParallelEnvironment) {
+  Env env = {{"SGE_ROOT", "/opt/sge"}, {"JOB_ID", "9"}, {"PE_HOSTFILE", "/pe"}};
+  const Env files = {
+      {"/pe", "n1 4 all.q@n1 UNDEFINED\nn2.lan  2\tfast.q@n2 <NULL>\r\n\nn1 1 fast.q@n1 0,1\n"}};
+  EXPECT_EQ(Show(env, files), "Grid Engine: n1:5 n2.lan:2");
+  auto allocation = Detect(env, files);
+  ASSERT_TRUE(allocation.ok());
+  EXPECT_EQ((*allocation)->rsh, "qrsh -inherit -V {host}");
+}
+
+TEST(GridEngine, IsNoneWithoutAParallelEnvironment) {
+  EXPECT_EQ(Show({{"SGE_ROOT", "/opt/sge"}, {"JOB_ID", "9"}}), "none");
+  EXPECT_EQ(Show({{"JOB_ID", "9"}, {"PE_HOSTFILE", "/gone"}}), "none");
+}
+
+TEST(GridEngine, RefusesAMissingOrBadFile) {
+  Env env = {{"SGE_ROOT", "/opt/sge"}, {"JOB_ID", "9"}, {"PE_HOSTFILE", "/pe"}};
+  EXPECT_EQ(Show(env),
+            "PE_HOSTFILE is set but cannot be used (cannot read /pe), so the hosts of the Grid "
+            "Engine job are not known; name them with --hosts or --hostfile, or unset PE_HOSTFILE");
+  EXPECT_THAT(Show(env, {{"/pe", "\n"}}), HasSubstr("no hosts in /pe"));
+  EXPECT_EQ(Show(env, {{"/pe", "n1 1\nn2\n"}}),
+            "/pe:2:1: host without a number of slots: \"n2\"; Grid Engine writes HOST SLOTS QUEUE "
+            "PROCESSORS");
+  EXPECT_THAT(Show(env, {{"/pe", "n1 x q\n"}}), HasSubstr("/pe:1:4: slots is not a whole number"));
+  EXPECT_THAT(Show(env, {{"/pe", "n1;n2 1 q\n"}}), HasSubstr("/pe:1:3: host name must not hold"));
+  EXPECT_THAT(Show(env, {{"/pe", "-oX 1 q\n"}}), HasSubstr("host name starts with '-'"));
 }
 
 }  // namespace
