@@ -19,6 +19,7 @@ constexpr absl::string_view kHostBound[] = {
     "HOSTNAME",
     "INVOCATION_ID",
     "JOURNAL_STREAM",
+    "K_MPI_JOB_ROLE",
     "KRB5CCNAME",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",

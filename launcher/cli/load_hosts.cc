@@ -54,7 +54,7 @@ absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings)
       return std::string(*value);
     };
     absl::StatusOr<std::optional<hosts::Allocation>> allocation =
-        hosts::DetectAllocation(env, surroundings.read);
+        hosts::DetectAllocation(env, surroundings.read, options.job.plan.nodes);
     if (!allocation.ok()) return allocation.status();
     if (!*allocation) {
       if (const std::string& flag = options.host_flag; !flag.empty()) {

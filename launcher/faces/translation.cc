@@ -39,6 +39,8 @@ void BeforeHosts(const Translation& translation, cli::LaunchOptions& options) {
   std::vector<std::pair<uint32_t, uint32_t>> ranks = std::move(options.output.shown.ranks);
   options.output.shown = translation.shown;
   options.output.shown.ranks = std::move(ranks);
+  // In a Kubernetes Indexed Job the hosts follow from it.
+  if (translation.needs_hosts) plan.nodes = translation.fewest_nodes;
   if (!translation.this_machine) return;
   options.local = true;
   options.hostfile.clear();

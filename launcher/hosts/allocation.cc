@@ -12,6 +12,7 @@
 #include "launcher/hosts/host_list_builder.h"
 #include "launcher/hosts/host_spec.h"
 #include "launcher/hosts/hostfile_lines.h"
+#include "launcher/hosts/kubernetes.h"
 #include "launcher/hosts/slurm.h"
 #include "launcher/hosts/source.h"
 
@@ -116,7 +117,8 @@ absl::StatusOr<std::optional<Allocation>> Some(absl::StatusOr<Allocation> alloca
 }  // namespace
 
 absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
-                                                           const FileReader& read) {
+                                                           const FileReader& read,
+                                                           std::optional<uint32_t> nodes) {
   if (!Get(env, "SLURM_JOB_ID").empty() || !Get(env, "SLURM_JOBID").empty()) {
     return Some(ReadSlurm(env));
   }
@@ -127,7 +129,9 @@ absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
       !Get(env, "PE_HOSTFILE").empty()) {
     return Some(ReadGridEngine(env, read));
   }
-  return std::optional<Allocation>();
+  absl::StatusOr<std::optional<Allocation>> mpi_job = ReadMpiJob(env, read);
+  if (!mpi_job.ok() || *mpi_job) return mpi_job;
+  return ReadIndexedJob(env, read, nodes);
 }
 
 }  // namespace dtrain::hosts

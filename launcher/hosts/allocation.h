@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,7 +13,7 @@ namespace dtrain::hosts {
 
 // The machines a resource manager gave to the job we were started in.
 struct Allocation {
-  std::string manager;  // "Slurm", "PBS", "LSF" or "Grid Engine"
+  std::string manager;  // "Slurm", "PBS", "LSF", "Grid Engine", "MPIJob" or "Indexed Job"
   HostList hosts;
   std::string rsh;  // a value for --rsh that stays inside the allocation; empty: use ssh
 };
@@ -25,7 +26,9 @@ using FileReader = std::function<absl::StatusOr<std::string>(const std::string& 
 // None outside of any allocation. An error when a manager's job id is set but its host list is
 // missing or cannot be read: guessing would put the job on machines that are not ours. Also an
 // error when the manager has started several copies of our command, in those that must not launch.
+// `nodes`: how many -N asks for; only in a Kubernetes Indexed Job does the list depend on it.
 absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
-                                                           const FileReader& read);
+                                                           const FileReader& read,
+                                                           std::optional<uint32_t> nodes = {});
 
 }  // namespace dtrain::hosts

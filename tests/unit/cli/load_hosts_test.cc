@@ -142,6 +142,18 @@ TEST_F(LoadHostsTest, ACopyInAStepLaunchesOnlyWhatTheUserHasNamed) {
   EXPECT_EQ(Error(), "");
 }
 
+TEST_F(LoadHostsTest, InAnIndexedJobTheNumberOfNodesMakesTheList) {
+  surroundings_.environment = {"JOB_COMPLETION_INDEX=0", "HOSTNAME=train-0"};
+  files_["/etc/hosts"] = "10.0.0.1 train-0.peers.ml.svc.cluster.local train-0\n";
+  ASSERT_EQ(Error(), "");
+  EXPECT_TRUE(options_.local);
+  options_ = LaunchOptions();
+  options_.job.plan.nodes = 2;
+  ASSERT_EQ(Error(), "");
+  EXPECT_FALSE(options_.local);
+  EXPECT_EQ(options_.hosts.entries.size(), 2u);
+}
+
 // A9
 TEST_F(LoadHostsTest, ARankfileOfAnotherCountContradictsNp) {
   options_.host_list = "a:2";
