@@ -161,11 +161,13 @@ absl::StatusOr<std::optional<Allocation>> ReadIndexedJob(const EnvLookup& env,
   const std::string own = Get(env, "HOSTNAME");
   const std::string pod = own.substr(0, own.find('.'));
   absl::string_view job = pod;
-  if (!absl::ConsumeSuffix(&job, "-0") || job.empty()) {
+  if (!CheckHostName(own).ok() || !absl::ConsumeSuffix(&job, "-0") || job.empty()) {
     return NoNames(absl::StrCat("HOSTNAME is \"", Escape(own, 80), "\", which is not JOB-0"));
   }
   absl::StatusOr<std::string> domain = DomainOf(pod, read);
   if (!domain.ok()) return NoNames(domain.status().message());
+  // Brackets would be a range.
+  if (absl::Status name = CheckHostName(*domain); !name.ok()) return name;
   Source source = Source::OneLine("the pods of the Indexed Job");
   HostSpec spec;
   auto pattern =

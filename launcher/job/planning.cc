@@ -164,6 +164,12 @@ bool JobImpl::CheckTorchrunAgents() {
       contracts.end()) {
     return true;
   }
+  if (options.part.agent_store()) {
+    Refuse(absl::InvalidArgumentError(
+        "--agent-store and --contract torchrun-agent cannot be combined: torchrun on rank 0's host "
+        "serves the store at MASTER_PORT; leave out --agent-store"));
+    return false;
+  }
   for (const plan::PlannedNode& node : the_plan.nodes) {
     if (node.workers.size() == 1) continue;
     Refuse(absl::InvalidArgumentError(absl::StrCat(

@@ -240,7 +240,8 @@ TEST_F(IndexedJobTest, WithoutNamesItSaysWhatToDo) {
   EXPECT_EQ(Shown(2), what + "the pod has no name in a domain" + advice);
   files_.clear();
   EXPECT_EQ(Shown(2), what + "cannot read /etc/hosts" + advice);
-  for (const char* name : {"", "gpu01", "-0", "train-1"}) {
+  for (const char* name :
+       {"", "gpu01", "-0", "train-1", "-oProxyCommand=x-0", "train-0.x;y", "train[0-9]-0"}) {
     env_["HOSTNAME"] = name;
     EXPECT_EQ(Shown(2),
               absl::StrCat(what, "HOSTNAME is \"", name, "\", which is not JOB-0", advice));
@@ -250,6 +251,8 @@ TEST_F(IndexedJobTest, WithoutNamesItSaysWhatToDo) {
 TEST_F(IndexedJobTest, RefusesNamesThatCouldBeMore) {
   files_["/etc/hosts"] = "10.1.2.3 train-0.x;y train-0\n";
   EXPECT_THAT(Shown(2), HasSubstr("host name must not hold ';'"));
+  files_["/etc/hosts"] = "10.1.2.3 train-0.x[0-9] train-0\n";
+  EXPECT_THAT(Shown(2), HasSubstr("host name must not hold '['"));
   files_["/etc/hosts"] = "10.1.2.3 train-0.peers train-0\n";
   EXPECT_THAT(Shown(1000000), HasSubstr("range names too many hosts"));
 }

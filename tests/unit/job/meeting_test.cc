@@ -115,6 +115,17 @@ TEST_F(MeetingTest, TheWholeJobIsToldWhereItIsAskedFor) {
   EXPECT_THAT(PartOf(1).whole().ranks(), ElementsAre(2, 2));
 }
 
+TEST_F(MeetingTest, TorchrunsOnNodesServeTheStoreThemselves) {
+  options_.part.add_contracts(v1::CONTRACT_TORCHRUN_AGENT);
+  options_.part.set_agent_store(true);
+  options_.plan.ranks_per_node = 1;
+  Make(2);
+  ConnectAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 2);
+  EXPECT_THAT(verdict().message, testing::HasSubstr("--agent-store and --contract torchrun-agent"));
+}
+
 TEST_F(MeetingTest, TorchrunsOnNodesAreOneEach) {
   options_.part.add_contracts(v1::CONTRACT_TORCHRUN_AGENT);
   Make(2);
