@@ -9,13 +9,20 @@
 namespace dtrain::cli {
 namespace {
 
+// A longer word has a line of its own.
+constexpr size_t kWidest = 34;
+
 std::string FormatList(const Page& page) {
   size_t width = 0;
-  for (const Page::Entry& entry : page.list) width = std::max(width, entry.word.size());
+  for (const Page::Entry& entry : page.list) {
+    if (entry.word.size() <= kWidest) width = std::max(width, entry.word.size());
+  }
   std::string out = absl::StrCat("\n", page.list_title, ":\n");
   for (const Page::Entry& entry : page.list) {
-    absl::StrAppend(&out, "  ", entry.word, std::string(width + 3 - entry.word.size(), ' '),
-                    entry.summary, "\n");
+    const bool fits = entry.word.size() <= width;
+    absl::StrAppend(&out, "  ", entry.word, fits ? "" : "\n  ",
+                    std::string(width + 3 - (fits ? entry.word.size() : 0), ' '), entry.summary,
+                    "\n");
   }
   return out;
 }

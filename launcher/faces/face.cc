@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace dtrain::faces {
 namespace {
@@ -59,8 +60,9 @@ cli::Page PageOf(const Face& face) {
   page.usage = absl::StrCat("dtrain ", face.usage);
   page.list_title = "Flags, and what becomes of them";
   for (const FaceFlag& flag : face.flags()) {
+    const std::string names = absl::StrReplaceAll(flag.names, {{",", ", "}});
     page.list.push_back(
-        {absl::StrCat(flag.names, flag.values.empty() ? "" : " ", flag.values), Summary(flag)});
+        {absl::StrCat(names, flag.values.empty() ? "" : " ", flag.values), Summary(flag)});
   }
   page.notes =
       "Flags of dtrain launch whose names the launcher does not use (--hostfile, --dry-run, ...) "

@@ -137,6 +137,36 @@ def test_deepspeed(cluster):
     assert "there is no host file /no/such" in here.err, here
 
 
+@needs_torch
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_accelerate_launch(cluster, nodes):
+    config = cluster.work(cluster.head) / "accelerate.yaml"
+    config.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\n"
+                      f"mixed_precision: bf16\nnum_machines: {nodes}\nnum_processes: {2 * nodes}\n")
+    face = ["accelerate", "launch", "--hosts", names(cluster, 4, ":2"), "--config_file",
+            "/root/work/accelerate.yaml", "--mixed_precision", "fp16"]
+    result = dtrain(cluster, *face, SUM, 2 * nodes)
+    assert_sums(result, 2 * nodes)
+    shown = dtrain(cluster, *face, "--no_python", "env")
+    assert shown.code == 0, shown
+    assert shown.out.count("ACCELERATE_MIXED_PRECISION=fp16") == 2 * nodes, shown
+    assert shown.out.lower().count("accelerate_use_cpu=true") == 2 * nodes, shown
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_horovodrun(cluster, nodes):
+    show = 'echo "$HOROVOD_FUSION_THRESHOLD $HOROVOD_CYCLE_TIME"; exec "$@"'
+    result = dtrain(cluster, "horovodrun", "-np", 2 * nodes, "-H", names(cluster, nodes, ":2"),
+                    "--fusion-threshold-mb", "32", "--cycle-time-ms", "3.5", "--output-filename",
+                    "/root/work/out", "sh", "-c", show, "-", PYTHON, "-S",
+                    hosts.HERE / "programs/horovod_rank.py", "1")
+    assert result.code == 0, result
+    assert len(re.findall(rf"met {2 * nodes} ", result.out)) == 2 * nodes, result
+    assert result.out.count("33554432 3.5") == 2 * nodes, result
+    written = cluster.work(cluster.head).glob("out/rank.*/stdout")
+    assert sorted(path.parent.name for path in written) == [f"rank.{n}" for n in range(2 * nodes)]
+
+
 def test_flags_that_cannot_be_kept_are_named(cluster):
     for words, name in [(["mpirun", "--preload-binary", "a"], "--preload-binary"),
                         (["torchrun", "--logs-specs", "x", "a"], "--logs-specs"),

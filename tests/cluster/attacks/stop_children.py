@@ -57,8 +57,11 @@ def main(enough, enough_early, agent):
         if pid is not None and stop(pid):
             stopped += 1
             time.sleep(0.05)  # so that the launcher has said what it has to
-            with open(f"/proc/{pid}/cmdline", "rb") as text:
-                early += b"serve" in text.read().split(b"\0")
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as text:
+                    early += b"serve" in text.read().split(b"\0")
+            except FileNotFoundError:
+                pass  # the agent has killed it already
         launch.kill()
         launch.wait()
     print(f"stopped {stopped}, of these {early} before they ran the shepherd")

@@ -149,12 +149,19 @@ def holders_of_master_port():
     names = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-            if inodes & set(files):
+            if inodes & set(files_of(pid)):
                 names.add(open(f"/proc/{pid}/comm").read().strip())
         except (FileNotFoundError, PermissionError):
             pass  # it has ended, or is another user's
     return names
+
+
+def files_of(pid):
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{fd}")
+        except FileNotFoundError:
+            pass  # it has just been closed
 
 
 def check_who_listens():
