@@ -124,8 +124,10 @@ class YamlReader {
     good_ = yaml_parser_initialize(&parser_) != 0;
     if (!good_) return;
     yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
-                                 text.size());
+    // It takes no null pointer, of an empty text neither.
+    yaml_parser_set_input_string(
+        &parser_, reinterpret_cast<const unsigned char*>(text.empty() ? "" : text.data()),
+        text.size());
   }
   YamlReader(const YamlReader&) = delete;
   YamlReader& operator=(const YamlReader&) = delete;

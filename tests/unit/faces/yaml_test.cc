@@ -28,6 +28,7 @@ std::string Text(const std::string& yaml) {
 TEST(YamlTest, MapsAndListsKeepTheirOrder) {
   EXPECT_EQ(Read("b: 1\na:\n  - x\n  - {c: d}\n"), R"({"b":1,"a":["x",{"c":"d"}]})");
   EXPECT_EQ(Read(""), "null");
+  EXPECT_TRUE(ParseYaml({}, "F").ok());
   EXPECT_EQ(Read("# nothing\n---\n...\n"), "null");
   EXPECT_EQ(Read("1: x\nyes: y\n"), R"({"1":"x","yes":"y"})");
 }
