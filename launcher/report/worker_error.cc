@@ -13,18 +13,16 @@
 namespace dtrain::report {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kEnoughLines = 10;
 
-std::string TextAt(const Json& object, const char* name) {
+std::string TextAt(const nlohmann::json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   const bool is_text = object.is_object() && found != object.end() && found->is_string();
   return is_text ? found->get<std::string>() : "";
 }
 
 // Seconds, as a text or (not by PyTorch so far) a number.
-int64_t TimeAt(const Json& object) {
+int64_t TimeAt(const nlohmann::json& object) {
   if (!object.is_object()) return 0;
   const auto found = object.find("timestamp");
   if (found == object.end()) return 0;
@@ -46,7 +44,7 @@ std::vector<absl::string_view> LinesOf(absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<WorkerError> ParseErrorFile(absl::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError("it is not JSON, or cut short");
   const auto found = json.is_object() ? json.find("message") : json.end();
   if (!json.is_object() || found == json.end()) {
