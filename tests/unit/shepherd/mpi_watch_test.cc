@@ -26,7 +26,7 @@ std::string Maps(std::initializer_list<const char*> files) {
   return text;
 }
 
-const std::string kGiven("PATH=/bin\0PMI_FD=3\0PMIX_NAMESPACE=j-0\0", 40);
+const std::string kGiven("PATH=/bin\0PMI_FD=3\0PMIX_NAMESPACE=j-0\0", 38);
 const std::string kEmptied("PATH=/bin\0", 10);
 constexpr char kOpen[] = "/usr/lib/x86_64-linux-gnu/libmpi.so.40.30.4";
 constexpr char kMpich[] = "/usr/lib/x86_64-linux-gnu/libmpich.so.12.2.2";
