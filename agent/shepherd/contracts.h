@@ -4,8 +4,8 @@
 #include "agent/shepherd/env_builder.h"
 #include "dtrain/v1/job.pb.h"
 
-// What workers are given only where the user asks for it. docs/environment.md has the variables and
-// who reads them. PURE.
+// What workers are given only where the user asks for it. docs/environment.md lists the variables
+// and what reads them. PURE.
 namespace dtrain::shepherd {
 
 bool HasContract(const v1::JobPart& part, v1::Contract contract);

@@ -19,7 +19,7 @@ class WorkerCommandTest : public testing::Test {
     surroundings_.is_script = [this](const std::string& path) { return scripts_.count(path) > 0; };
   }
   Strings Command(Strings words, bool module = false) {
-    return WorkerCommand(std::move(words), module, "/work", surroundings_);
+    return WorkerCommand(std::move(words), module, "/home/me", surroundings_);
   }
 
   Surroundings surroundings_;
@@ -41,9 +41,9 @@ TEST_F(WorkerCommandTest, OtherWordsAreLeftAlone) {
 }
 
 TEST_F(WorkerCommandTest, AScriptThatTheKernelCanRunKeepsTheInterpreterOfItsFirstLine) {
-  scripts_ = {"/work/train.py", "/abs/train.py", "/usr/bin/found.py", "/work/tools/mine.py"};
+  scripts_ = {"/home/me/train.py", "/abs/train.py", "/usr/bin/found.py", "/home/me/tools/mine.py"};
   EXPECT_THAT(Command({"./train.py"}), ElementsAre("python3", "-u", "./train.py"));
-  scripts_.insert("/work/./train.py");
+  scripts_.insert("/home/me/./train.py");
   EXPECT_THAT(Command({"./train.py"}), ElementsAre("./train.py"));
   EXPECT_THAT(Command({"/abs/train.py"}), ElementsAre("/abs/train.py"));
   EXPECT_THAT(Command({"found.py"}), ElementsAre("found.py"));
@@ -52,7 +52,7 @@ TEST_F(WorkerCommandTest, AScriptThatTheKernelCanRunKeepsTheInterpreterOfItsFirs
 
 // PATH, where execvp would look for it, does not have the working directory.
 TEST_F(WorkerCommandTest, AScriptOfTheWorkingDirectoryIsNotFoundByItsBareName) {
-  scripts_ = {"/work/train.py"};
+  scripts_ = {"/home/me/train.py"};
   EXPECT_THAT(Command({"train.py"}), ElementsAre("python3", "-u", "train.py"));
   surroundings_.environment = {};
   scripts_ = {"/usr/bin/train.py"};
@@ -60,7 +60,7 @@ TEST_F(WorkerCommandTest, AScriptOfTheWorkingDirectoryIsNotFoundByItsBareName) {
 }
 
 TEST_F(WorkerCommandTest, AModuleIsRunByName) {
-  scripts_ = {"/work/a.py"};
+  scripts_ = {"/home/me/a.py"};
   EXPECT_THAT(Command({"pkg.train", "--lr", "3"}, /*module=*/true),
               ElementsAre("python3", "-u", "-m", "pkg.train", "--lr", "3"));
   EXPECT_THAT(Command({"./a.py"}, /*module=*/true), ElementsAre("python3", "-u", "-m", "./a.py"));

@@ -73,15 +73,17 @@ TEST_F(DeepspeedTest, HostsAndGpusAreChosen) {
 }
 
 TEST_F(DeepspeedTest, VariablesComeFromItsFiles) {
-  surroundings_.working_directory = "/work";
+  surroundings_.working_directory = "/home/me/project";
   surroundings_.environment.emplace_back("PYTHONPATH=/p");
   files_["/home/me/.deepspeed_env"] = "A=1\n\n# no\nB=x=y \r\n";
-  files_["/work/.deepspeed_env"] = "A=2";
-  EXPECT_EQ(Words("--no_local_rank t.py"),
-            "launch --export PYTHONPATH=/work:/p --export A=1 --export B=x=y  --export A=2 -- "
-            "python3 -u t.py");
-  files_["/work/.deepspeed_env"] = "A=2\nbad\n";
-  EXPECT_THAT(Words("t.py"), HasSubstr("/work/.deepspeed_env:2: this line is not NAME=VALUE"));
+  files_["/home/me/project/.deepspeed_env"] = "A=2";
+  EXPECT_EQ(
+      Words("--no_local_rank t.py"),
+      "launch --export PYTHONPATH=/home/me/project:/p --export A=1 --export B=x=y  --export A=2 -- "
+      "python3 -u t.py");
+  files_["/home/me/project/.deepspeed_env"] = "A=2\nbad\n";
+  EXPECT_THAT(Words("t.py"),
+              HasSubstr("/home/me/project/.deepspeed_env:2: this line is not NAME=VALUE"));
   surroundings_.environment.emplace_back("DS_ENV_FILE=/other");
   files_["/other"] = "C=3";
   EXPECT_THAT(Words("--no_local_rank t.py"), HasSubstr("--export C=3 --"));
