@@ -151,7 +151,18 @@ void LineBuilder::Flag(absl::string_view name, absl::string_view value) {
 
 void LineBuilder::Switch(absl::string_view name) { line_.flags.emplace_back(name); }
 
+bool LineBuilder::IsExported(absl::string_view name) const {
+  const std::string begin = absl::StrCat(name, "=");
+  return std::any_of(words_.mentions.begin(), words_.mentions.end(), [&](const Mention& each) {
+    if (each.flag != nullptr) return false;
+    const std::string& value = each.values.back();
+    return absl::StartsWith(value, begin) ||
+           absl::StartsWith(value, absl::StrCat("--export=", begin));
+  });
+}
+
 void LineBuilder::Export(absl::string_view name, absl::string_view value) {
+  if (IsExported(name)) return;
   Flag("--export", absl::StrCat(name, "=", value));
 }
 

@@ -60,11 +60,14 @@ class LineBuilder {
 
   void Flag(absl::string_view name, absl::string_view value);
   void Switch(absl::string_view name);
+  // Unless --export on this very line sets the variable: that is the user's last word.
   void Export(absl::string_view name, absl::string_view value);
   void Note(absl::string_view text);
   Line& line() { return line_; }
 
  private:
+  bool IsExported(absl::string_view name) const;
+
   Translation& out_;
   FaceWords words_;
   Line line_;

@@ -81,6 +81,8 @@ TEST_F(DeepspeedTest, VariablesComeFromItsFiles) {
       Words("--no_local_rank t.py"),
       "launch --export PYTHONPATH=/home/me/project:/p --export A=1 --export B=x=y  --export A=2 -- "
       "python3 -u t.py");
+  EXPECT_EQ(Words("--export PYTHONPATH=/mine --export=A=3 --no_local_rank t.py"),
+            "launch --export PYTHONPATH=/mine --export=A=3 --export B=x=y  -- python3 -u t.py");
   files_["/home/me/project/.deepspeed_env"] = "A=2\nbad\n";
   EXPECT_THAT(Words("t.py"),
               HasSubstr("/home/me/project/.deepspeed_env:2: this line is not NAME=VALUE"));
