@@ -136,6 +136,8 @@ struct JobImpl {
   void WarnOfInventories();
   bool CheckStdinRank();
   bool CheckTorchrunAgents();
+  void LookForLaunchers();
+  bool HasContract(v1::Contract contract) const;
   void Refuse(const absl::Status& status);
 
   // ---- running.cc ----
@@ -209,7 +211,8 @@ struct JobImpl {
   std::set<std::string> told_texts;  // of those since the start
   bool tell_late_faults = false;     // they are the verdict, whose message is yet to be written
   plan::Plan the_plan;
-  size_t master = 0;  // index in the plan
+  size_t master = 0;             // index in the plan
+  bool torchrun_agents = false;  // the program is a torchrun on each node, and they are one job
   std::vector<rendezvous::AddressNode> address_nodes;
   rendezvous::Candidates candidates;  // all
   rendezvous::Candidates probed;      // of this round

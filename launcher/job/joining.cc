@@ -304,8 +304,8 @@ v1::JobPart JobImpl::PartOf(size_t plan_index) const {
   part.set_node_count(static_cast<uint32_t>(the_plan.nodes.size()));
   part.set_world_size(the_plan.world_size);
   part.set_universe_size(the_plan.universe_size);
-  const auto& contracts = part.contracts();
-  part.set_pmix(std::find(contracts.begin(), contracts.end(), v1::CONTRACT_MPI) != contracts.end());
+  part.set_pmix(HasContract(v1::CONTRACT_MPI));
+  if (torchrun_agents) part.add_contracts(v1::CONTRACT_TORCHRUN_AGENT);
   part.set_host(node.entry.host);
   part.set_process_mapping(the_plan.process_mapping);
   part.set_grace_ms(ToMs(options.grace));
@@ -339,17 +339,13 @@ v1::Meeting JobImpl::MeetingOfAll() const {
 // Empty unless variables of the workers tell of it: it is as long as the job is wide.
 v1::WholeJob JobImpl::Whole() const {
   v1::WholeJob whole;
-  const auto needs = [this](v1::Contract contract) {
-    const auto& all = options.part.contracts();
-    return std::find(all.begin(), all.end(), contract) != all.end();
-  };
-  if (needs(v1::CONTRACT_SLURM) || needs(v1::CONTRACT_SAGEMAKER)) {
+  if (HasContract(v1::CONTRACT_SLURM) || HasContract(v1::CONTRACT_SAGEMAKER)) {
     for (const plan::PlannedNode& node : the_plan.nodes) {
       whole.add_hosts(node.entry.host);
       whole.add_ranks(static_cast<uint32_t>(node.workers.size()));
     }
   }
-  if (!needs(v1::CONTRACT_TENSORFLOW)) return whole;
+  if (!HasContract(v1::CONTRACT_TENSORFLOW)) return whole;
   std::vector<std::string> tasks(the_plan.world_size);
   for (size_t i = 0; i < the_plan.nodes.size(); ++i) {
     const std::string& ip = addresses[i].ip;

@@ -10,6 +10,7 @@
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "launcher/job/job_core_impl.h"
+#include "launcher/job/nested.h"
 #include "launcher/plan/free.h"
 
 namespace dtrain::job {
@@ -33,6 +34,7 @@ void JobImpl::MakePlan() {
   WarnOfInventories();
   for (const std::string& warning : the_plan.warnings) WarnUser(warning);
   if (!CheckStdinRank() || !CheckTorchrunAgents()) return;
+  LookForLaunchers();
   if (options.dry_run) {
     actions.push_back(PlanReady{});
     succeeded = true;
@@ -157,13 +159,14 @@ bool JobImpl::CheckStdinRank() {
   return false;
 }
 
+bool JobImpl::HasContract(v1::Contract contract) const {
+  const auto& all = options.part.contracts();
+  return std::find(all.begin(), all.end(), contract) != all.end();
+}
+
 // Where each rank is itself a launcher, several on a node would be as many jobs.
 bool JobImpl::CheckTorchrunAgents() {
-  const auto& contracts = options.part.contracts();
-  if (std::find(contracts.begin(), contracts.end(), v1::CONTRACT_TORCHRUN_AGENT) ==
-      contracts.end()) {
-    return true;
-  }
+  if (!HasContract(v1::CONTRACT_TORCHRUN_AGENT)) return true;
   if (options.part.agent_store()) {
     Refuse(absl::InvalidArgumentError(
         "--agent-store and --contract torchrun-agent cannot be combined: torchrun on rank 0's host "
@@ -178,6 +181,30 @@ bool JobImpl::CheckTorchrunAgents() {
     return false;
   }
   return true;
+}
+
+// One torchrun on each node becomes one job; of all other launchers that ranks run, each is a job
+// of its own, which is seldom meant.
+void JobImpl::LookForLaunchers() {
+  torchrun_agents = false;
+  if (the_plan.world_size < 2 || HasContract(v1::CONTRACT_TORCHRUN_AGENT)) return;
+  const bool one_each =
+      std::all_of(the_plan.nodes.begin(), the_plan.nodes.end(),
+                  [](const plan::PlannedNode& node) { return node.workers.size() == 1; });
+  for (const v1::Program& program : options.part.programs()) {
+    const std::optional<NestedLauncher> nested = NestedIn(program);
+    if (!nested) continue;
+    if (nested->meets && one_each && options.part.programs_size() == 1 &&
+        HasContract(v1::CONTRACT_TORCH) && !options.part.agent_store()) {
+      torchrun_agents = true;
+      return;
+    }
+    WarnUser(absl::StrCat(nested->name, " starts ranks of its own, and each of the job's ",
+                          Count(the_plan.world_size, "rank"),
+                          " runs it: they will not be one job. For one job, use `dtrain ",
+                          nested->face, " ...` with the same arguments",
+                          nested->meets ? ", or one torchrun on each node (--ppn 1)" : ""));
+  }
 }
 
 }  // namespace dtrain::job

@@ -223,12 +223,19 @@ def test_contracts_are_what_was_asked_for(cluster):
 
 
 @needs_torch
-def test_one_torchrun_on_each_node_is_one_job(cluster):
+@pytest.mark.parametrize("contract", [[], ["--contract", "auto,torchrun-agent"]], ids=["seen", "told"])
+def test_one_torchrun_on_each_node_is_one_job(cluster, contract):
     """python3-torch's own torchrun is broken on Python 3.11; its module with redirects is not."""
-    result = cluster.launch(["-H", "node0:1,node1:1", "--contract", "auto,torchrun-agent", "--", PYTHON,
+    result = cluster.launch(["-H", "node0:1,node1:1", *contract, "--", PYTHON,
                              "-m", "torch.distributed.run", "--nproc_per_node", 2, "-r", 1, "-t", 1,
                              "--log_dir", "/root/work/elastic",
                              SUM, 4], timeout=240)
     assert result.code == 0, result
     for rank in range(4):
         assert f"rank {rank} of 4 is right" in result.out, result
+    assert "will not be one job" not in result.err, result
+
+
+def test_launchers_that_each_rank_runs_are_not_one_job_and_the_user_is_told(cluster):
+    result = cluster.launch(["-H", "node0:1,node1:1", "--", "mpirun", "--version"])
+    assert "use `dtrain mpirun ...` with the same arguments" in result.err, result
