@@ -253,6 +253,10 @@ std::vector<Flag> TimeFlags() {
   return {
       {"--start-timeout", kGroup, "TIME", "time until all workers must run, default 2m",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.start_timeout); }},
+      {"--min-nodes", kGroup, "N",
+       "leave out hosts that cannot be reached, if at least N can;\n"
+       "once N are there, the others have 30s. Default: all hosts",
+       [](View v, RawLaunch& o) { return Set(v, 1, hosts::kMaxHosts, o.options.job.min_nodes); }},
       {"--wait", kGroup, "TIME",
        "wait this long for GPUs and cores held by other jobs (on hosts\n"
        "with a resident agent); default 0: fail at once",

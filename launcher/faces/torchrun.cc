@@ -26,7 +26,8 @@ constexpr absl::string_view kPlugin = "it names a plug-in of torchrun's";
 const std::vector<FaceFlag>& TorchrunFlags() {
   static const auto* flags = new std::vector<FaceFlag>{
       {"--nnodes", "N|MIN:MAX", Becomes::kOwn, "",
-       "number of nodes, the first of the host list; MIN:MAX: as many as it has, up to MAX"},
+       "number of nodes, the first of the host list; MIN:MAX: those that can be reached, up to "
+       "MAX"},
       {"--nproc-per-node", "N|gpu|cpu|auto", Becomes::kFlag, "--ppn",
        "ranks per node, default 1; counted on each node"},
       {"--standalone", "", Becomes::kOwn, "", "this machine only"},

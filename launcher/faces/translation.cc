@@ -62,6 +62,9 @@ absl::Status AfterHosts(const Translation& translation, cli::LaunchOptions& opti
   }
   if (translation.most_nodes && !options.local) {
     options.job.plan.nodes = std::min(*translation.most_nodes, static_cast<uint32_t>(hosts));
+    if (translation.fewest_nodes < translation.most_nodes) {
+      options.job.min_nodes = *translation.fewest_nodes;
+    }
   }
   std::vector<std::string>& warnings = options.hosts.warnings;
   warnings.insert(warnings.end(), translation.notes.begin(), translation.notes.end());

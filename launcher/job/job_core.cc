@@ -296,6 +296,7 @@ void JobImpl::CheckDeadlines() {
   if (now >= tell_warnings_at) TellNodeWarnings();
   if (waiting_for_others && now >= wait_until) WaitTimedOut();
   if (state == State::kConnecting && now >= look_again_at) LookAgain();
+  if (state == State::kConnecting && now >= last_call_at) LastCall();
   if (state < State::kRunning && now >= start_by) StartTimedOut();
   if (state < State::kStarting && now >= settle_at) ConcludeEarlyFaults();
   if (state < State::kStopping && now >= limit_at) {
@@ -443,7 +444,7 @@ TimePoint JobCore::NextDeadline() const {
   if (impl.state == State::kFinished) return kNever;
   TimePoint next = std::min({impl.beat_at, impl.lease_check_at, impl.tell_warnings_at});
   if (impl.state == State::kConnecting) {
-    next = std::min(next, impl.look_again_at);
+    next = std::min({next, impl.look_again_at, impl.last_call_at});
     if (impl.waiting_for_others) next = std::min(next, impl.wait_until);
   }
   if (impl.state < State::kRunning) next = std::min(next, impl.start_by);

@@ -32,6 +32,8 @@ struct JobOptions {
   bool dry_run = false;     // stop after the plan
   std::string probe_token;  // 32 random bytes
   Duration start_timeout = std::chrono::seconds(120);
+  // Hosts that cannot be reached are left out when this many can. Zero: all must be reached.
+  uint32_t min_nodes = 0;
   // --wait: for GPUs and cores that other jobs have; zero: not at all.
   Duration wait = Duration::zero();
   Duration lease = std::chrono::seconds(15);

@@ -27,6 +27,7 @@ struct JobImpl {
   struct Node {
     bool connected = false;  // a session stands, Hello was sent
     bool failed = false;     // before the start: it will not come
+    bool absent = false;     // the job goes on without it
     bool asked = false;      // it owes us an answer in this state
     bool by_stream = false;  // our own machine's agent: its stream's end tells, not its silence
     bool reserved = false;   // what we asked for is ours there, or will be
@@ -121,6 +122,15 @@ struct JobImpl {
   v1::Meeting MeetingOfAll() const;
   void StartTimedOut();
 
+  // ---- absent.cc: --min-nodes
+  bool IsElastic() const { return options.min_nodes > 0; }
+  bool MayLeaveOut(NodeId node);
+  void LeaveOut(NodeId node, std::string why, int exit_code);
+  void TellLeftOut();
+  void PlanLastCall();
+  void LastCall();
+  absl::StatusOr<plan::Plan> PlaceOnPresent(const std::vector<v1::Inventory>& inventories) const;
+
   // ---- reserving.cc: what several jobs on a node have of it ----
   void ReserveAll();
   void Busy(std::string why);
@@ -208,6 +218,7 @@ struct JobImpl {
   rendezvous::BarrierCore barrier;
   size_t failed_early = 0;
   std::vector<Fault> faults;
+  std::vector<Fault> left_out;       // of hosts that the job can do without
   std::set<std::string> told_texts;  // of those since the start
   bool tell_late_faults = false;     // they are the verdict, whose message is yet to be written
   plan::Plan the_plan;
@@ -259,6 +270,7 @@ struct JobImpl {
 
   // deadlines
   TimePoint start_by = kNever;
+  TimePoint last_call_at = kNever;  // hosts that have not joined by then are left out
   TimePoint look_again_at = kNever;
   TimePoint wait_until = kNever;
   TimePoint limit_at = kNever;

@@ -109,8 +109,10 @@ void JobImpl::OnWelcomeAgain(const Event& event) {
 }
 
 void JobImpl::CheckAllDecided() {
-  if (barrier.joined() + failed_early < nodes.size()) return;
+  if (barrier.joined() + failed_early < nodes.size()) return PlanLastCall();
+  last_call_at = kNever;
   if (faults.empty()) {
+    TellLeftOut();
     MakePlan();
   } else {
     ConcludeEarlyFaults();
@@ -122,6 +124,7 @@ void JobImpl::EarlyFault(NodeId id, std::string text, int exit_code) {
   if (node.failed) return;
   node.failed = true;
   if (!views[id.value()].joined) ++failed_early;
+  if (MayLeaveOut(id)) return LeaveOut(id, std::move(text), exit_code);
   views[id.value()].waiting_for.clear();
   faults.push_back({Host(id), std::move(text), exit_code});
   if (settle_by == kNever) settle_by = now + kLongestQuiet;

@@ -53,7 +53,8 @@ void JobImpl::ReleaseIdle() {
 }
 
 absl::StatusOr<plan::Plan> JobImpl::PlanOn(const std::vector<v1::Inventory>& inventories) const {
-  absl::StatusOr<plan::Plan> planned = plan::Place(hosts, inventories, options.plan);
+  absl::StatusOr<plan::Plan> planned =
+      IsElastic() ? PlaceOnPresent(inventories) : plan::Place(hosts, inventories, options.plan);
   if (!planned.ok()) return planned;
   std::vector<v1::Inventory> used;
   for (const plan::PlannedNode& node : planned->nodes) {

@@ -49,6 +49,23 @@ def test_torchrun(cluster, nodes):
 
 
 @needs_torch
+def test_torchrun_starts_on_those_hosts_that_are_there(cluster):
+    hosts = names(cluster, 3) + ",nowhere.invalid"
+    line = ["torchrun", "--hosts", hosts, "--nproc_per_node=2"]
+    cluster.nodes[1].stop_sshd()
+    try:
+        result = dtrain(cluster, *line, "--nnodes=2:4", SUM, 4)
+        refused = dtrain(cluster, *line, "--nnodes=3:4", SUM, 6)
+    finally:
+        cluster.nodes[1].restart_sshd()
+    assert_sums(result, 4)
+    assert re.search(r"^node1 is left out \(--min-nodes 2\): .*refused", result.err, re.M), result
+    assert "nowhere.invalid is left out" in result.err, result
+    assert refused.code == 200 and "of 4 nodes" in refused.err and "nowhere.invalid" in refused.err, refused
+    assert "is right" not in refused.out and "is left out" not in refused.err, refused
+
+
+@needs_torch
 def test_torchrun_by_a_link_with_variables_and_files(cluster):
     folder = cluster.work(cluster.head)
     link = folder / "torchrun"
