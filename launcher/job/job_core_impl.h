@@ -16,11 +16,16 @@
 #include "rendezvous/pmix_core.h"
 
 // JobCore's inside; include only from launcher/job/*.cc. Handlers are called from the table in
-// job_core.cc and stand in the file of their part of the life: joining.cc, running.cc, stopping.cc.
+// job_core.cc and stand in the file of their part of the life: joining.cc, starting.cc,
+// running.cc, stopping.cc and so on.
 namespace dtrain::job {
 
 // Kept for the result file; more than a person reads.
 constexpr size_t kMostWarnings = 1000;
+
+// A failure on one node makes workers of others fail within milliseconds, and their reports may
+// overtake its own. Until this long after the first report the earliest of them counts.
+constexpr Duration kVerdictSettle = std::chrono::milliseconds(100);
 
 struct JobImpl {
   // What we know of a node beside its view.
@@ -79,21 +84,9 @@ struct JobImpl {
 
   // ---- job_core.cc: dispatch, deadlines, small tools ----
   void Dispatch(const Event& event);
-  void CreditOwnPause(TimePoint now);
-  void StoodStill(TimePoint begin, Duration length);
-  bool IsOwnFault() const;
-  bool BlameOwnPause();
-  std::string WithOwnPause(std::string text) const;
   void CheckDeadlines();
-  Duration BeatPeriod() const;
-  void Beat();
-  void CheckLeases();
-  Duration SuspectAfter() const;
-  void CompareClocks(NodeId node, int64_t theirs, int64_t ours);
-  void HeardFrom(NodeId node);
   void Enter(State next);
   void Violation(NodeId node, const std::string& what);
-  std::string Waiting() const;
   Node& At(NodeId node) { return nodes[node.value()]; }
   const std::string& Host(NodeId node) const { return views[node.value()].host; }
   // Hosts are told in the order of the hostfile, whoever spoke first.
@@ -105,7 +98,20 @@ struct JobImpl {
     actions.push_back(Warn{std::move(text), detail});
   }
 
-  // ---- joining.cc: until all have started ----
+  // ---- silence.cc: who is heard of ----
+  void CreditOwnPause(TimePoint now);
+  void StoodStill(TimePoint begin, Duration length);
+  bool IsOwnFault() const;
+  bool BlameOwnPause();
+  std::string WithOwnPause(std::string text) const;
+  Duration BeatPeriod() const;
+  void Beat();
+  void CheckLeases();
+  Duration SuspectAfter() const;
+  void CompareClocks(NodeId node, int64_t theirs, int64_t ours);
+  void HeardFrom(NodeId node);
+
+  // ---- joining.cc: until all have shown what they have and where they can be reached ----
   absl::Status Join(const NodeMessage& message);
   void CheckAllDecided();
   void EarlyFault(NodeId node, std::string text, int exit_code);
@@ -113,6 +119,8 @@ struct JobImpl {
   void StartProbing();
   void SendProbes(rendezvous::Candidates probe_these);
   void FinishProbing();
+
+  // ---- starting.cc: until all have started ----
   void HoldPorts();
   uint32_t PortsOf(size_t plan_index) const;
   v1::WholeJob Whole() const;
@@ -121,6 +129,7 @@ struct JobImpl {
   v1::JobPart PartOf(size_t plan_index) const;
   v1::Meeting MeetingOfAll() const;
   void StartTimedOut();
+  std::string Waiting() const;
 
   // ---- absent.cc: --min-nodes
   bool IsElastic() const { return options.min_nodes > 0; }
@@ -156,15 +165,9 @@ struct JobImpl {
   void ConsiderFirst(const NodeMessage& message);
   std::pair<int64_t, uint32_t> FailureOrder(const NodeMessage& message);
   void CheckAllEnded();
-  void LateFault(NodeId node, std::string text, int exit_code);
-  void AddLateFault(NodeId node, std::string text, int exit_code);
-  void LoseConnection(NodeId node, const std::string& why, int exit_code);
-  void LoseNode(NodeId node, std::string text, int exit_code);
-  void LetGo(NodeId node);
-  bool IsCause(NodeId node);
-  bool IsTold(const std::string& text) const;
-  void LostFirst(NodeId node, std::string text, int exit_code);
   void TellNodeWarnings();
+
+  // ---- watching.cc: what ranks are doing ----
   bool RecordProgress(const NodeMessage& message);
   void NoteHalt(const NodeMessage& message, RankEnd& end);
   void TellHalted();
@@ -177,6 +180,16 @@ struct JobImpl {
   void OnEarlyExitTimeout();
   void OnFenceStalled();
   void Stalled(std::string message);
+
+  // ---- losing.cc: nodes ----
+  void LateFault(NodeId node, std::string text, int exit_code);
+  void AddLateFault(NodeId node, std::string text, int exit_code);
+  void LoseConnection(NodeId node, const std::string& why, int exit_code);
+  void LoseNode(NodeId node, std::string text, int exit_code);
+  void LetGo(NodeId node);
+  bool IsCause(NodeId node);
+  bool IsTold(const std::string& text) const;
+  void LostFirst(NodeId node, std::string text, int exit_code);
 
   // ---- pmix.cc: ranks that are in an MPI world ----
   void SendPmix(std::vector<rendezvous::PmixCore::Send> sends);
@@ -292,6 +305,9 @@ bool HasGivenUsUp(const NodeClosed& closed);
 
 // The message's alternative, which the table has checked.
 inline const NodeMessage& Message(const Event& event) { return std::get<NodeMessage>(event); }
+
+// As messages have it; what they cannot say becomes the nearest that they can.
+uint32_t ToMs(Duration duration);
 
 // `begin + duration` without overflow; never when the duration is zero.
 TimePoint After(TimePoint begin, Duration duration);
