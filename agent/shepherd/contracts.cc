@@ -80,6 +80,11 @@ void SetSlurm(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuilder&
   for (const char* name : {"SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"}) {
     env.Set(name, tasks);
   }
+  // As with --ntasks-per-node, which Lightning insists on.
+  if (const auto& ranks = whole.ranks();
+      !ranks.empty() && std::count(ranks.begin(), ranks.end(), ranks[0]) == ranks.size()) {
+    env.Set("SLURM_NTASKS_PER_NODE", ranks[0]);
+  }
   // Inside an allocation these are its own.
   env.SetIfUnset("SLURM_JOB_ID", NumberOf(part.job_id()));
   env.SetIfUnset("SLURM_JOBID", NumberOf(part.job_id()));

@@ -230,6 +230,7 @@ def test_contracts_are_what_was_asked_for(cluster):
     assert none["DTRAIN_WORLD_SIZE"] == "2"
     slurm = variables("--contract", "torch", "--emulate", "slurm,sagemaker")
     assert [env["SLURM_PROCID"] for env in slurm] == ["0", "1"]
+    assert [env["SLURM_NTASKS_PER_NODE"] for env in slurm] == ["1", "1"]
     assert slurm[1]["SLURM_STEP_NODELIST"] == "node0,node1" and slurm[1]["SLURM_NODEID"] == "1"
     assert json.loads(slurm[0]["SM_HOSTS"]) == ["node0", "node1"]
     assert json.loads(slurm[1]["SM_TRAINING_ENV"])["current_host"] == "node1"

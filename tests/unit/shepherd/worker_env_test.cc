@@ -463,11 +463,23 @@ TEST_F(WorkerEnvTest, ATaskOfSlurmsIsImitated) {
   EXPECT_EQ(env["SLURM_NTASKS"], "4");
   EXPECT_EQ(env["SLURM_STEP_NODELIST"], "node0,node1,node2");
   EXPECT_EQ(env["SLURM_TASKS_PER_NODE"], "2(x2),1");
+  EXPECT_EQ(env.count("SLURM_NTASKS_PER_NODE"), 0u);
   EXPECT_EQ(env["SLURM_JOB_ID"], "77");
   part_.clear_env();
   const int64_t number = std::stoll(Build()["SLURM_JOB_ID"]);
   EXPECT_GT(number, 0);
   EXPECT_LT(number, int64_t{1} << 31);
+}
+
+TEST_F(WorkerEnvTest, SlurmsTasksPerNodeAreTheSameEverywhere) {
+  Forward("SLURM_NTASKS_PER_NODE", "8");
+  EXPECT_EQ(Build().count("SLURM_NTASKS_PER_NODE"), 0u);
+  part_.add_contracts(v1::CONTRACT_SLURM);
+  for (const char* host : {"node0", "node1"}) part_.mutable_whole()->add_hosts(host);
+  for (int node = 0; node < 2; ++node) part_.mutable_whole()->add_ranks(2);
+  Env env = Build();
+  EXPECT_EQ(env["SLURM_NTASKS_PER_NODE"], "2");
+  EXPECT_EQ(env["SLURM_TASKS_PER_NODE"], "2(x2)");
 }
 
 TEST_F(WorkerEnvTest, SagemakersVariablesAreJson) {
