@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 
+#include "common/os/close_range.h"
 #include "common/os/pidfd.h"
 #include "common/os/unique_fd.h"
 
@@ -40,7 +41,7 @@ bool ReturnsWithin(Duration bound, absl::FunctionRef<void()> look) {
   if (child < 0) return true;  // who looks next is told why
   if (child == 0) {
     // It may outlive us, and must not seem to be us to whoever waits for our end.
-    (void)close_range(3, ~0U, 0);
+    CloseRange(3, kEveryDescriptor);
     look();
     _exit(0);
   }

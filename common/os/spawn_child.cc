@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "common/os/close_range.h"
+
 namespace dtrain::os {
 namespace {
 
@@ -54,10 +56,10 @@ DTRAIN_CHILD_CODE void PlaceDescriptors(ChildPlan* plan) {
     if (syscall(SYS_dup3, plan->fds[i], target, report ? O_CLOEXEC : 0) < 0) {
       return Fail(plan, SpawnStage::kDescriptors);
     }
-    if (target > next) syscall(SYS_close_range, next, target - 1, 0);
+    if (target > next) CloseRange(static_cast<unsigned>(next), static_cast<unsigned>(target - 1));
     next = target + 1;
   }
-  if (syscall(SYS_close_range, next, ~0U, 0) != 0) Fail(plan, SpawnStage::kDescriptors);
+  CloseRange(static_cast<unsigned>(next), kEveryDescriptor);
   if (plan->report_fd >= 0) plan->report_fd = plan->targets[plan->fd_count - 1];
 }
 

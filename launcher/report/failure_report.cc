@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/report/failure_report.h"
 
-#include <string.h>
-
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -12,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/signal_name.h"
 #include "common/base/text.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/worker_error.h"
@@ -25,9 +24,9 @@ constexpr size_t kHeadLine = 500;   // of an exception's text
 constexpr size_t kNamedSecondaries = 8;
 
 std::string SignalText(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? absl::StrCat("signal ", signal)
-                         : absl::StrCat("signal ", signal, " (SIG", name, ")");
+  const absl::string_view name = SignalName(signal);
+  return name.empty() ? absl::StrCat("signal ", signal)
+                      : absl::StrCat("signal ", signal, " (", name, ")");
 }
 
 // Why the kernel killed, and what helps.

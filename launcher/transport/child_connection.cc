@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/posix_error.h"
+#include "common/base/signal_name.h"
 
 namespace dtrain::transport {
 namespace {
@@ -23,8 +24,8 @@ constexpr size_t kPushSize = 256 << 10;
 constexpr Duration kLastWords = std::chrono::seconds(1);
 
 std::string SignalText(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
+  const absl::string_view name = SignalName(signal);
+  return name.empty() ? absl::StrCat("signal ", signal) : std::string(name);
 }
 
 }  // namespace

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/base/signal_name.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+
+namespace dtrain {
+namespace {
+
+TEST(SignalName, KnowsAllThatTheSystemKnows) {
+  for (int signal = 0; signal <= SIGRTMAX; ++signal) {
+    const char* name = sigabbrev_np(signal);
+    EXPECT_EQ(SignalName(signal), name == nullptr ? "" : absl::StrCat("SIG", name)) << signal;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain
