@@ -27,6 +27,7 @@
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "common/os/fd.h"
+#include "common/os/kernel.h"
 #include "common/os/leave.h"
 #include "common/os/process_tree.h"
 #include "common/os/signals.h"
@@ -37,6 +38,8 @@ namespace {
 
 // The launcher's transport waits for this line and takes every byte after it for gRPC's.
 constexpr char kReadyLine[] = "DTRAIN-AGENT/1 ready version=" DTRAIN_VERSION "\n";
+// Instead of it; a reason follows.
+constexpr char kKernelLine[] = "DTRAIN-AGENT/1 error code=kernel reason=";
 // For the last message to a launcher that is still there: it closes the stream when it has it.
 constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr char kOwnProgram[] = "/proc/self/exe";
@@ -192,6 +195,11 @@ int RunRelay(os::UniqueFd resident, bool one_socket) {
 
 int RunBridge(bool one_socket, bool resume) {
   os::FailWritesWithoutSignals();
+  if (const std::string old = os::KernelTooOld(); !old.empty()) {
+    (void)WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO,
+                   absl::StrCat(kKernelLine, old, "\n"));
+    return Fail(absl::FailedPreconditionError(old));
+  }
   auto resident = ConnectToResident(/*any_build=*/resume);
   if (!resident.ok()) return Fail(resident.status());
   if (resident->stream) {

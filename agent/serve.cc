@@ -33,6 +33,7 @@
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
 #include "common/os/heap.h"
+#include "common/os/kernel.h"
 #include "common/os/leave.h"
 #include "common/os/private_file.h"
 #include "common/os/process_tree.h"
@@ -341,6 +342,9 @@ int RunServe(const std::vector<std::string>& words) {
   Systemd systemd = Systemd::Take();
   auto config = ParseConfig(words);
   if (!config.ok()) return Fail(config.status(), kExitUsage);
+  if (const std::string old = os::KernelTooOld(); !old.empty()) {
+    return Fail(absl::FailedPreconditionError(old), kExitStartAgents);
+  }
   auto security = ReadSecurity(*config);
   if (!security.ok()) return Fail(security.status(), kExitNotAuthorised);
   auto directory = ResidentDirectory::Hold(

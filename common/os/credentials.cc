@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/posix_error.h"
+#include "common/os/pidfd_stand_in.h"
 
 namespace dtrain::os {
 namespace {
@@ -138,8 +139,12 @@ absl::StatusOr<Peer> PeerOf(int socket) {
 absl::StatusOr<UniqueFd> PidfdOfPeer(int socket) {
   int pidfd = -1;
   socklen_t size = sizeof(pidfd);
-  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &pidfd, &size) == 0) return UniqueFd(pidfd);
-  if (errno == ENOPROTOOPT) {
+  // Where pidfds are forbidden, one could not be used.
+  const bool usable = HasPidfds();
+  if (usable && getsockopt(socket, SOL_SOCKET, kPeerPidfd, &pidfd, &size) == 0) {
+    return UniqueFd(pidfd);
+  }
+  if (!usable || errno == ENOPROTOOPT) {
     return absl::UnimplementedError(
         "this kernel cannot identify a process by its socket (Linux 6.5 can)");
   }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
+#include "common/os/pidfd_stand_in.h"
 
 namespace dtrain::os {
 namespace {
@@ -19,12 +20,15 @@ constexpr auto kWaitPidfd = static_cast<idtype_t>(3);  // P_PIDFD
 
 absl::StatusOr<std::optional<ExitStatus>> Wait(int pidfd, int options) {
   siginfo_t info{};
+  const bool stand_in = !HasPidfds();
+  const int named = stand_in ? ChildOfStandIn(pidfd) : pidfd;
   int rc;
   do {
-    rc = waitid(kWaitPidfd, static_cast<id_t>(pidfd), &info, WEXITED | options);
+    rc = waitid(stand_in ? P_PID : kWaitPidfd, static_cast<id_t>(named), &info, WEXITED | options);
   } while (rc != 0 && errno == EINTR);
   if (rc != 0) return PosixError(errno, "wait for a child process");
   if (info.si_pid == 0) return std::nullopt;
+  if (stand_in) ForgetStandIn(pidfd);
   ExitStatus status;
   if (info.si_code == CLD_EXITED) {
     status.code = info.si_status;
@@ -38,6 +42,7 @@ absl::StatusOr<std::optional<ExitStatus>> Wait(int pidfd, int options) {
 }  // namespace
 
 absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid) {
+  if (!HasPidfds()) return StandInForProcess(pid);
   long fd = syscall(SYS_pidfd_open, pid, 0);  // close-on-exec always
   if (fd < 0)
     return PosixError(errno == ESRCH ? ENOENT : errno, absl::StrCat("open process ", pid));
@@ -45,6 +50,7 @@ absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid) {
 }
 
 absl::Status SendSignal(int pidfd, int signal) {
+  if (!HasPidfds()) return SignalByStandIn(pidfd, signal);
   if (syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0) return absl::OkStatus();
   if (errno == ESRCH) return absl::NotFoundError("the process has ended");
   return PosixError(errno, absl::StrCat("send signal ", signal));

@@ -9,7 +9,8 @@
 #include "absl/status/statusor.h"
 #include "common/os/unique_fd.h"
 
-// Processes by descriptor: unlike a pid, it never comes to mean another process.
+// Processes by descriptor: unlike a pid, it never comes to mean another process. On kernels without
+// pidfds (before Linux 5.4) a pipe takes their place, and SIGCHLD is caught: pidfd_stand_in.h.
 namespace dtrain::os {
 
 struct ExitStatus {

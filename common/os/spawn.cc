@@ -22,6 +22,7 @@
 #include "common/os/fd.h"
 #include "common/os/find_program.h"
 #include "common/os/pidfd.h"
+#include "common/os/pidfd_stand_in.h"
 #include "common/os/scheduling.h"
 #include "common/os/spawn_child.h"
 
@@ -159,8 +160,13 @@ DTRAIN_CHILD_CODE int CloneIntoCgroup(ChildPlan* plan, const Stack& stack, int* 
   return -1;
 }
 
+// The pidfd, or what takes its place.
+UniqueFd Named(pid_t pid, int pidfd, std::pair<UniqueFd, UniqueFd> stand_in) {
+  return stand_in.first ? StandInForChild(pid, std::move(stand_in)) : UniqueFd(pidfd);
+}
+
 // Runs the plan. Fills in `error` and returns an empty child when it failed.
-Child Clone(ChildPlan* plan, SpawnError* error) {
+Child Clone(ChildPlan* plan, std::pair<UniqueFd, UniqueFd> stand_in, SpawnError* error) {
   static thread_local Stack stack;
   int pidfd = -1;
   // A handler of ours must not run in the child: it would act on our memory.
@@ -169,9 +175,10 @@ Child Clone(ChildPlan* plan, SpawnError* error) {
   pthread_sigmask(SIG_BLOCK, &all, &before);
   int pid = -1;
   const bool ready = stack.Make();
-  if (ready && plan->cgroup_fd >= 0) pid = CloneIntoCgroup(plan, stack, &pidfd);
+  const int wanted = stand_in.first ? 0 : CLONE_PIDFD;
+  if (ready && wanted != 0 && plan->cgroup_fd >= 0) pid = CloneIntoCgroup(plan, stack, &pidfd);
   if (ready && pid < 0) {
-    pid = DTRAIN_CLONE(RunChild, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, plan,
+    pid = DTRAIN_CLONE(RunChild, stack.top(), CLONE_VM | CLONE_VFORK | wanted | SIGCHLD, plan,
                        &pidfd);
   }
   int clone_errno = errno;
@@ -180,7 +187,7 @@ Child Clone(ChildPlan* plan, SpawnError* error) {
     *error = {SpawnStage::kFork, clone_errno, ""};
     return {};
   }
-  Child child{pid, UniqueFd(pidfd)};
+  Child child{pid, Named(pid, pidfd, std::move(stand_in))};
   if (plan->failed_stage == SpawnStage::kNone) return child;
   *error = {plan->failed_stage, plan->failed_errno, ""};
   (void)WaitAndReap(child.pidfd.get());
@@ -189,9 +196,9 @@ Child Clone(ChildPlan* plan, SpawnError* error) {
 
 // The same for a child with memory of its own, which nobody waits for. Signals are blocked in it
 // until it has reset them.
-DTRAIN_CHILD_CODE int Fork(ChildPlan* plan, int* pidfd) {
+DTRAIN_CHILD_CODE int Fork(ChildPlan* plan, unsigned long wanted, int* pidfd) {
   long pid = -1;
-  if (plan->cgroup_fd >= 0) {
+  if (wanted != 0 && plan->cgroup_fd >= 0) {
     clone_args args = {};
     args.flags = CLONE_PIDFD | CLONE_INTO_CGROUP;
     args.pidfd = reinterpret_cast<uint64_t>(pidfd);
@@ -202,7 +209,7 @@ DTRAIN_CHILD_CODE int Fork(ChildPlan* plan, int* pidfd) {
     if (pid < 0) plan->in_cgroup = false;
   }
   // Not glibc's: handlers of gRPC's would run in the child.
-  if (pid < 0) pid = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, nullptr, pidfd, nullptr, nullptr);
+  if (pid < 0) pid = syscall(SYS_clone, wanted | SIGCHLD, nullptr, pidfd, nullptr, nullptr);
   if (pid == 0) RunChild(plan);  // does not return
   return static_cast<int>(pid);
 }
@@ -212,6 +219,7 @@ struct Prepared {
   std::string directory;
   std::string path;
   UniqueFd null_fd;
+  std::pair<UniqueFd, UniqueFd> stand_in;  // empty where the kernel has pidfds
   std::vector<std::string> sh;
   std::vector<char*> argv, sh_argv, envp;
   Descriptors descriptors;
@@ -245,6 +253,14 @@ absl::Status Prepare(const SpawnSpec& spec, int report_fd, SpawnError* error, Pr
   if (!out->null_fd) {
     *error = {SpawnStage::kDescriptors, errno, "/dev/null"};
     return PosixError(errno, "open /dev/null");
+  }
+  if (!HasPidfds()) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      *error = {SpawnStage::kDescriptors, errno, ""};
+      return PosixError(errno, "make a pipe");
+    }
+    out->stand_in = {UniqueFd(ends[0]), UniqueFd(ends[1])};
   }
   out->sh = {"/bin/sh", out->path};
   out->sh.insert(out->sh.end(), spec.argv.begin() + 1, spec.argv.end());
@@ -293,7 +309,7 @@ absl::StatusOr<Child> Spawn(const SpawnSpec& spec, SpawnError* error) {
   Prepared prepared;
   absl::Status ready = Prepare(spec, /*report_fd=*/-1, error, &prepared);
   if (!ready.ok()) return ready;
-  Child child = Clone(&prepared.plan, error);
+  Child child = Clone(&prepared.plan, std::move(prepared.stand_in), error);
   if (error->stage == SpawnStage::kNone) return child;
   error->path = error->stage == SpawnStage::kWorkingDirectory ? prepared.directory : prepared.path;
   return Explain(*error, error->path);
@@ -315,12 +331,12 @@ absl::StatusOr<PendingChild> SpawnAs(const SpawnSpec& spec) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
-  const int pid = Fork(&prepared.plan, &pidfd);
+  const int pid = Fork(&prepared.plan, prepared.stand_in.first ? 0 : CLONE_PIDFD, &pidfd);
   const int fork_errno = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) return Explain({SpawnStage::kFork, fork_errno, ""}, prepared.path);
   PendingChild pending;
-  pending.child = {pid, UniqueFd(pidfd)};
+  pending.child = {pid, Named(pid, pidfd, std::move(prepared.stand_in))};
   pending.report = std::move(report->first);
   pending.program = prepared.path;
   pending.directory = prepared.directory;

@@ -20,7 +20,7 @@ struct Advice {
   absl::string_view next_step;
 };
 
-// By the codes of the bootstrap script.
+// By the codes of the bootstrap script, and of the agent (kernel).
 constexpr Advice kAdvice[] = {
     {"nohome",
      "the agent is kept under $XDG_CACHE_HOME or $HOME/.cache: give this user a home directory "
@@ -34,6 +34,7 @@ constexpr Advice kAdvice[] = {
     {"noexec", "set XDG_CACHE_HOME there to a directory from which programs may run"},
     {"notool", "the node needs the usual tools of coreutils and findutils (or busybox)"},
     {"badhash", "the bytes were altered on the way, or the agent was rebuilt meanwhile: try again"},
+    {"kernel", "a container has its host's kernel: update that, or leave this node out"},
     {"short", "the connection broke while the agent was sent: try again"},
 };
 
@@ -60,8 +61,8 @@ std::string CannotRun(absl::string_view stderr_tail) {
   for (absl::string_view library : {"`GLIBC_", "`GLIBCXX_"}) {
     std::string line = LineWith(stderr_tail, library);
     if (!line.empty() && absl::StrContains(line, "not found")) {
-      return absl::StrCat("its C library is older than the one the agent was built for (", line,
-                          "); build dtrain on a system as old as the oldest node");
+      return absl::StrCat("its C library is older than the agent needs (", line,
+                          "); dtrain's released agents need glibc 2.28");
     }
   }
   std::string line = LineWith(stderr_tail, "cannot open shared object file");

@@ -16,6 +16,7 @@ CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWNET = 0x4000000, 0x8000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 MNT_DETACH = 2
+SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 PR_SET_PDEATHSIG = 1
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -31,6 +32,26 @@ def mount(source, target, kind=None, flags=0, data=None):
     encoded = [None if text is None else text.encode() for text in (source, target, kind, data)]
     call(libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]),
          f"mount {kind or ''} {source} on {target}")
+
+
+def enter(image):
+    """Another system takes the place of this machine's. What is written there is kept in memory."""
+    place, root = image["place"], f"{image['place']}/root"
+    os.makedirs(place, exist_ok=True)
+    mount("tmpfs", place, "tmpfs", 0, "mode=0755")
+    for folder in ("changes", "work", "root"):
+        os.mkdir(f"{place}/{folder}")
+    mount("overlay", root, "overlay", 0,
+          f"lowerdir={image['system']},upperdir={place}/changes,workdir={place}/work")
+    for path in ("/proc", "/sys", "/dev"):
+        mount(path, root + path, None, MS_BIND | MS_REC)
+    for path in image["shared"]:
+        os.makedirs(root + path, exist_ok=True)
+        mount(path, root + path, None, MS_BIND)
+    os.chdir(root)
+    call(libc.syscall(SYS_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    call(libc.umount2(b".", MNT_DETACH), "umount of the machine's system")
+    os.chdir("/")
 
 
 def keep_fds(paths, below):
@@ -70,6 +91,8 @@ def main():
          "unshare")
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     socket.sethostname(config["name"])
+    if config["image"]:
+        enter(config["image"])
     for target, source in config["covers"]:
         cover(target, source, config["keep"])
     for target, source in config["files"]:

@@ -103,6 +103,9 @@ class Host:
             "name": name,
             "cgroup": cgroup,
             "cgroup_dir": str(self.cgroup_dir or ""),
+            "image": cluster.image and {
+                "system": str(cluster.image), "place": str(self.base / "image"),
+                "shared": [str(cluster.base), str(SOURCE_DIR), str(bin_dir().parent)]},
             "keep": sorted({str(SOURCE_DIR), str(bin_dir().parent)}),
             "covers": [["/root", str(self.base / "root")], ["/tmp", str(self.base / "tmp")],
                        ["/run", "tmpfs"], ["/dev/shm", "tmpfs"]],
@@ -142,7 +145,8 @@ class Host:
 
         try:
             with children_in_pid_namespace(self._namespaces["pid"]):
-                process = subprocess.Popen([str(arg) for arg in argv], preexec_fn=enter,
+                process = subprocess.Popen([str(arg) for arg in self._cluster.on_kernel(argv)],
+                                           preexec_fn=enter,
                                            env=self._cluster.environment(env), **options)
             self._children.append(process)
             return process
@@ -289,10 +293,15 @@ def new_network_namespace():
 
 class Cluster:
     """`nodes` hosts node0, node1, … and the head. `cgroup`: "v2", "readonly" or "none".
-    `interfaces`: the name of each node's interface, "eth0" unless given."""
+    `interfaces`: the name of each node's interface, "eth0" unless given. `image`: a folder with the
+    system of all hosts, in the place of this machine's. `kernel`: "5.4" or "4.18", all processes on the
+    hosts lack what came later; unless given, $DTRAIN_TEST_KERNEL. `programs`: the folder with dtrain."""
 
-    def __init__(self, nodes, cgroup="v2", interfaces=None):
+    def __init__(self, nodes, cgroup="v2", interfaces=None, image=None, kernel=None, programs=None):
         self.size = nodes
+        self.image = image
+        self.kernel = kernel or os.environ.get("DTRAIN_TEST_KERNEL")
+        self.programs = programs or bin_dir()
         self.cgroup = cgroup
         self.interfaces = interfaces or ["eth0"] * nodes
         self.nodes = []
@@ -406,6 +415,10 @@ class Cluster:
                         "on", "bcast_flood", "on", "learning", "on"], check=True,
                        preexec_fn=lambda: setns(self._fabric, CLONE_NEWNET))
 
+    def on_kernel(self, argv):
+        """The command that runs a program as on the kernel of this cluster."""
+        return [bin_dir() / "old-kernel", self.kernel, *argv] if self.kernel else argv
+
     def environment(self, extra=None):
         base = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                 "HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/bash",
@@ -432,7 +445,7 @@ class Cluster:
         return folder
 
     def start_launch(self, args, **options):
-        return launching.Launch(self.head, [bin_dir() / "dtrain", "launch", *args], **options)
+        return launching.Launch(self.head, [self.programs / "dtrain", "launch", *args], **options)
 
     def launch(self, args, timeout=60, **options):
         return self.start_launch(args, **options).wait(timeout)

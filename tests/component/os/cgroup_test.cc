@@ -181,7 +181,7 @@ TEST(ProcessTreeTest, DescendantsIncludeGrandchildren) {
   EXPECT_GE(Kill(Descendants(getpid())), 2u);
   EXPECT_EQ(WaitAndReap(child->pidfd.get())->signal, SIGKILL);
   pollfd p{grandchild->get(), POLLIN, 0};
-  EXPECT_EQ(poll(&p, 1, 10000), 1);
+  EXPECT_EQ(TEMP_FAILURE_RETRY(poll(&p, 1, 10000)), 1);
 }
 
 // Each process of the chain lives on only in a child it has just made.

@@ -280,7 +280,7 @@ TEST_F(SpawnTest, TheChildDiesWithItsParent) {
   ASSERT_TRUE(SendSignal(pidfd->get(), SIGKILL).ok());
   ASSERT_EQ(WaitAndReap(pidfd->get())->signal, SIGKILL);
   pollfd p{pipe->first.get(), POLLIN, 0};
-  ASSERT_EQ(poll(&p, 1, 10000), 1);
+  ASSERT_EQ(TEMP_FAILURE_RETRY(poll(&p, 1, 10000)), 1);
   EXPECT_EQ(read(pipe->first.get(), buffer, sizeof(buffer)), 0);  // the last writer is gone
 }
 

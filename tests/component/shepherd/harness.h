@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -28,6 +27,7 @@
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
 #include "common/os/cgroup.h"
+#include "common/os/close_range.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "dtrain/v1/shepherd.pb.h"
@@ -100,7 +100,7 @@ class ShepherdTest : public ::testing::Test {
     ASSERT_GE(pid, 0);
     if (pid == 0) {
       dup2(pair->second.get(), 3);
-      syscall(SYS_close_range, 4, ~0U, 0);
+      os::CloseRange(4, os::kEveryDescriptor);
       if (prepare) prepare();
       _exit(RunShepherd(3, DTRAIN_BIN_DIR "/dtrain-agent"));
     }
@@ -222,7 +222,11 @@ class ShepherdTest : public ::testing::Test {
   static bool Gone(int pidfd, Duration limit = kLimit) {
     pollfd p{pidfd, POLLIN, 0};
     auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
-    return poll(&p, 1, static_cast<int>(ms)) == 1;
+    int n;
+    do {
+      n = poll(&p, 1, static_cast<int>(ms));  // SIGCHLD may interrupt it: pidfd_stand_in.h
+    } while (n < 0 && errno == EINTR);
+    return n == 1;
   }
   // Of the workers, to watch them when the shepherd is gone.
   std::vector<os::UniqueFd> WorkerPidfds() {

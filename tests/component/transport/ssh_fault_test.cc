@@ -247,6 +247,15 @@ TEST_F(SshFaultTest, AnAgentThatCannotRunThereSaysWhy) {
   EXPECT_THAT(probe_.error(), HasSubstr("C library is older"));
 }
 
+TEST_F(SshFaultTest, AnAgentOnAKernelThatIsTooOldSaysSo) {
+  Serve();
+  WriteFile(dir_ / "dtrain-agent",
+            "#!/bin/sh\nexec setarch --uname-2.6 " DTRAIN_BIN_DIR "/dtrain-agent \"$@\"\n", 0700);
+  Connect();
+  EXPECT_THAT(probe_.error(), AllOf(HasSubstr("Linux 2.6, dtrain needs 4.18"),
+                                    HasSubstr("a container has its host's kernel")));
+}
+
 // B7
 TEST_F(SshFaultTest, AnAgentForAnotherMachineIsNotSent) {
   Serve();

@@ -48,6 +48,14 @@ TEST(Bootstrap, ErrorsOfTheScriptComeWithTheNextStep) {
   EXPECT_THAT(bootstrap.error().message(), HasSubstr("make room"));
 }
 
+TEST(Bootstrap, AKernelThatIsTooOldIsNamed) {
+  Bootstrap bootstrap("");
+  EXPECT_EQ(
+      bootstrap.OnOutput("DTRAIN-AGENT/1 error code=kernel reason=Linux 4.15, dtrain needs 4.18\n"),
+      Want::kFailed);
+  EXPECT_THAT(bootstrap.error().message(), HasSubstr("Linux 4.15, dtrain needs 4.18; a container"));
+}
+
 std::string EndMessage(absl::string_view stderr_tail, absl::string_view output = "") {
   Bootstrap bootstrap("x86_64");
   bootstrap.OnOutput(output);
