@@ -68,6 +68,7 @@ function(dtrain_program folder)
     target_link_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-s>)
   endif()
   dtrain_own(${ARG_NAME})
+  dtrain_portable(${ARG_NAME} NAME ${ARG_NAME} DEPS ${deps})
 endfunction()
 
 # The wire contract. Generated code is compiled once, without our warnings.

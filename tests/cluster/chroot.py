@@ -36,9 +36,11 @@ def archive():
     return mirrors[0], sorted(parts)
 
 
-def base():
-    """The folder with the clean system; made when there is none."""
-    path = hosts.SOURCE_DIR / "build/roots" / f"{release()}-{zlib.crc32(TOOLS.encode()):08x}"
+def base(name=None, tools=TOOLS):
+    """The folder with a clean system, of this machine's release unless `name` is another; made when
+    there is none."""
+    name = name or release()
+    path = hosts.SOURCE_DIR / "build/roots" / f"{name}-{zlib.crc32(tools.encode()):08x}"
     if path.exists():
         return path
     mirror, parts = archive()
@@ -47,7 +49,7 @@ def base():
     try:
         subprocess.run(
             ["debootstrap", "--variant=minbase", f"--components={','.join(parts)}",
-             f"--include={TOOLS}", release(), made, mirror],
+             f"--include={tools}", name, made, mirror],
             check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True)
         made.rename(path)
