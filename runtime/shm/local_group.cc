@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/shm/local_group.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace dtrain::runtime {
@@ -85,7 +88,11 @@ LocalGroup::LocalGroup(SharedMemory segment, size_t lane_bytes, std::vector<Memb
   SetCrowded(false);
   for (int i = 0; i < size(); ++i) {
     const bool self = i == mine_;
-    pidfds_.push_back(self ? -1 : static_cast<int>(syscall(SYS_pidfd_open, member(i).pid, 0)));
+    const pid_t pid = member(i).pid;
+    pidfds_.push_back(self ? -1 : static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    const bool look = !self && pidfds_.back() < 0 && errno != ESRCH;
+    const std::string folder = "/proc/" + std::to_string(pid);
+    folders_.push_back(look ? open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1);
   }
 }
 
@@ -96,8 +103,10 @@ void LocalGroup::SetCrowded(bool crowded) {
 
 LocalGroup::~LocalGroup() {
   control(mine_).left.store(1);
-  for (const int fd : pidfds_) {
-    if (fd >= 0) close(fd);
+  for (const std::vector<int>* all : {&pidfds_, &folders_}) {
+    for (const int fd : *all) {
+      if (fd >= 0) close(fd);
+    }
   }
 }
 
@@ -302,7 +311,9 @@ MaybeError LocalGroup::CheckProcesses() const {
   if (poll(entries.data(), entries.size(), 0) < 0) return std::nullopt;
   for (int i = 0; i < size(); ++i) {
     const std::string who = "rank " + std::to_string(member(i).rank);
-    if (entries[static_cast<size_t>(i)].revents != 0) {
+    const int folder = folders_[static_cast<size_t>(i)];
+    const bool gone = folder >= 0 && faccessat(folder, "stat", F_OK, 0) != 0;
+    if (gone || entries[static_cast<size_t>(i)].revents != 0) {
       return Error{DTRAIN_ERROR_NETWORK, "lost the connection to " + who + ": its process " +
                                              std::to_string(member(i).pid) +
                                              " on this node has ended"};

@@ -152,8 +152,9 @@ class LocalGroup {
   const int mine_;
   bool crowded_ = false;
   Patience patience_;
-  std::vector<int> pidfds_;  // -1 for this process
-  uint32_t barriers_ = 0;    // that this rank has come to
+  std::vector<int> pidfds_;   // -1 for this process
+  std::vector<int> folders_;  // /proc/PID of others, where the kernel has no pidfds (Linux 5.3)
+  uint32_t barriers_ = 0;     // that this rank has come to
   uint32_t entries_ = 0;
   int64_t waited_ns_ = 0;
 };
