@@ -151,6 +151,11 @@ Result<Collective> CheckedReduce(const Place& place, const void* input, void* ou
   return Collective{Collective::Kind::kReduce, 0, input, output, count, type, op, root, nullptr};
 }
 
+uint32_t IdOf(dtrain_group group) {
+  const auto number = reinterpret_cast<uintptr_t>(group);
+  return number > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(number);
+}
+
 bool CopyKnown(const void* given, void* ours, size_t our_size) {
   constexpr size_t kLargest = 4096;
   const char* bytes = static_cast<const char*>(given);

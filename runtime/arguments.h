@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include "runtime/base/collective.h"
 #include "runtime/base/result.h"
 
 namespace dtrain::runtime {
+
+// A group is its number to the outside: a stale one is found out, whatever it once pointed to.
+uint32_t IdOf(dtrain_group group);
 
 // A rank's place in the group that it calls a collective on.
 struct Place {

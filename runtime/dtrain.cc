@@ -16,12 +16,6 @@ using namespace dtrain::runtime;  // NOLINT(google-build-using-namespace): the C
 
 namespace {
 
-// A group is its number to the outside: a stale one is found out, whatever it once pointed to.
-uint32_t IdOf(dtrain_group group) {
-  const auto number = reinterpret_cast<uintptr_t>(group);
-  return number > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(number);
-}
-
 Place PlaceIn(const Group& group) { return {group.rank, group.size}; }
 
 // Stands for all lengths where ranks compare what they ask for.
@@ -100,22 +94,6 @@ int ReadGroup(dtrain_group group, int (*read)(const Group&)) {
   const std::lock_guard<std::mutex> lock(process.job_mutex);
   if (process.job == nullptr || process.phase.load() != Phase::kJoined) return -1;
   return process.job->groups().Read(IdOf(group), read);
-}
-
-dtrain_status Allocate(const char* name, size_t bytes, bool device, void** memory) {
-  return Call(name, [&](Process& process) -> MaybeError {
-    if (memory == nullptr) return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "memory is NULL"};
-    *memory = nullptr;
-    if (MaybeError error = RequireJoined(process)) return error;
-    if (bytes > SIZE_MAX / 2) {
-      return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
-                   std::to_string(bytes) + " bytes cannot be in memory"};
-    }
-    auto made = process.job->Allocate(bytes, device);
-    if (!made.ok()) return made.error();
-    *memory = *made;
-    return std::nullopt;
-  });
 }
 
 bool HasTimeline(const Process& process) {
@@ -294,20 +272,6 @@ int dtrain_group_rank(dtrain_group group) {
 }
 int dtrain_group_size(dtrain_group group) {
   return ReadGroup(group, [](const Group& found) { return found.size; });
-}
-
-dtrain_status dtrain_alloc(size_t bytes, void** memory) {
-  return Allocate("dtrain_alloc", bytes, false, memory);
-}
-dtrain_status dtrain_alloc_device(size_t bytes, void** memory) {
-  return Allocate("dtrain_alloc_device", bytes, true, memory);
-}
-dtrain_status dtrain_free(void* memory) {
-  return Call("dtrain_free", [&](Process& process) -> MaybeError {
-    if (memory == nullptr) return std::nullopt;
-    if (MaybeError error = RequireJoined(process)) return error;
-    return process.job->Free(memory);
-  });
 }
 
 void dtrain_mark_begin(const char* name) {

@@ -17,7 +17,7 @@ namespace dtrain::runtime {
 // order. After a failure, of this group's or of another one's in the process, every call fails with
 // the first reason.
 //
-// Launch, Capture, Allocate and Free: one thread at a time; all else: any thread.
+// Launch, Capture, and what is about memory: one thread at a time; all else: any thread.
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
@@ -25,6 +25,9 @@ class DeviceCommunicator {
   // Whether the device can use the buffers of `what` as they are, those of this rank. Fails for
   // memory of another device, which nothing can be done with.
   virtual Result<bool> IsDirect(const Collective& what) const = 0;
+  // What `what` uses of registered memory on this rank, as a number that is the same on ranks which
+  // use the same registrations in the same way. 0: nothing.
+  virtual uint64_t RegisteredUse(const Collective& what) const = 0;
 
   // What a stream has at a certain moment. Null: nothing to wait for.
   using Point = std::shared_ptr<void>;
@@ -34,8 +37,8 @@ class DeviceCommunicator {
   struct Work {
     std::vector<Collective> all;  // one of any kind, or several all-reduces of one type
     std::vector<Point> after;     // what they wait for
-    // IsDirect on every rank. Where not, all ranks take the same pieces of a collective through
-    // memory of the device, whatever their own buffers are.
+    // IsDirect on every rank, with the same RegisteredUse. Where not, all ranks take the same
+    // pieces of a collective through memory of the device, whatever their own buffers are.
     bool direct = true;
   };
   // Called once when the work is done, with the time of CLOCK_MONOTONIC; never if it fails.
@@ -59,9 +62,20 @@ class DeviceCommunicator {
   // graphs, in the same order.
   virtual Result<Ticket> Capture(const Collective& what) = 0;
 
-  // Zeroed memory of the device, aligned to 4096; and gives it back.
-  virtual Result<void*> Allocate(size_t bytes) = 0;
+  // Zeroed memory of the device, aligned to 4096; and gives it back, to the communicator that it is
+  // of. `registrable`: of the kind that Register takes, of this and of all other communicators.
+  virtual Result<void*> Allocate(size_t bytes, bool registrable) = 0;
+  // Of memory that is registered nowhere.
   virtual MaybeError Free(void* memory) = 0;
+  // How much was asked for, when registrable memory of this communicator begins there; else 0.
+  virtual size_t RegistrableBytes(const void* memory) const = 0;
+
+  // Lets the ranks work in each other's memory. All ranks call it with the same `bytes` and `id`,
+  // which no other registration of this communicator has, and Deregister at once where another rank
+  // has not got true. False: the device does not do it.
+  virtual Result<bool> Register(void* memory, size_t bytes, uint64_t id) = 0;
+  // When nothing that uses it is in flight. Nothing to do for memory that is not registered.
+  virtual MaybeError Deregister(const void* memory) = 0;
 
   // Ends the work of all groups of this process, also while another thread waits for some.
   virtual void Abort(const Error& reason) = 0;

@@ -67,6 +67,7 @@ MaybeError Executor::PrepareForDevice(Operation& operation) const {
   auto after = device.Record(operation.what.stream);
   if (!after.ok()) return after.error();
   operation.direct = *direct;
+  operation.registered = device.RegisteredUse(operation.what);
   operation.after = std::move(*after);
   return std::nullopt;
 }
@@ -154,7 +155,8 @@ Error Executor::Break(const Operation& operation, Error error) {
   }
   for (const auto& [opening, who] :
        {std::pair(Negotiator::Opening(), "asynchronous collectives and dtrain_join begin"),
-        std::pair(Negotiator::CallOpening(), "blocking collectives on GPUs begin")}) {
+        std::pair(Negotiator::CallOpening(), "blocking collectives on GPUs begin"),
+        std::pair(Negotiator::RegistrationOpening(), "dtrain_register begins")}) {
     const std::string described = Describe(opening);
     if (text.find(described) == std::string::npos) continue;
     text += "; '" + described + "' is how " + who;

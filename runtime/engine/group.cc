@@ -90,13 +90,25 @@ MaybeError Groups::failure() {
   return first;
 }
 
-MaybeError Groups::AwaitDevices() {
+// What is done with them may take its time, and end in AbortAll: not under the lock.
+std::vector<DeviceCommunicator*> Groups::Devices() {
   std::vector<DeviceCommunicator*> devices;
   ForEach([&](Group& group) {
     if (group.device != nullptr) devices.push_back(group.device.get());
   });
-  for (DeviceCommunicator* device : devices) {
+  return devices;
+}
+
+MaybeError Groups::AwaitDevices() {
+  for (DeviceCommunicator* device : Devices()) {
     if (MaybeError error = device->AwaitAll()) return error;
+  }
+  return std::nullopt;
+}
+
+MaybeError Groups::Deregister(const void* memory) {
+  for (DeviceCommunicator* device : Devices()) {
+    if (MaybeError error = device->Deregister(memory)) return error;
   }
   return std::nullopt;
 }

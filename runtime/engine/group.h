@@ -24,9 +24,10 @@ struct Group {
   std::unique_ptr<Communicator> communicator;  // none for one rank, where there is nothing to do
   // In a job on GPUs: what its collectives run on, but for barriers. Ends before `communicator`.
   std::unique_ptr<DeviceCommunicator> device;
-  uint64_t next_number = 0;   // of the program's collectives: the same on all members
-  uint64_t next_run = 0;      // of the communicator's
-  uint64_t next_unnamed = 0;  // of the asynchronous collectives without a name; the queue's
+  uint64_t next_number = 0;    // of the program's collectives: the same on all members
+  uint64_t next_run = 0;       // of the communicator's
+  uint64_t next_unnamed = 0;   // of the asynchronous collectives without a name; the queue's
+  uint64_t registrations = 0;  // that its members have begun
 };
 
 // "2, 3": ranks of the job, for texts that speak of those of the group.
@@ -65,12 +66,15 @@ class Groups {
   MaybeError failure();
   // Returns when nothing is in flight on a device.
   MaybeError AwaitDevices();
+  // With all of them, of memory that nothing in flight uses.
+  MaybeError Deregister(const void* memory);
   // Ends all communicators.
   void Clear();
 
  private:
   template <typename Use>
   void ForEach(Use use);  // a group
+  std::vector<DeviceCommunicator*> Devices();
 
   std::mutex mutex_;
   Group world_;

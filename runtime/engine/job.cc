@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -305,45 +304,6 @@ MaybeError Job::FreeGroup(uint32_t id) {
   }
   groups_.Remove(id);
   return error;
-}
-
-Result<void*> Job::Allocate(size_t bytes, bool device) {
-  queue_.Drain();
-  Group& world = groups_.world();
-  if (device && world.device != nullptr) return world.device->Allocate(bytes);
-  if (device) {
-    return Error{DTRAIN_ERROR_UNSUPPORTED,
-                 "there is no memory of a device in a job whose collectives run on the CPU"};
-  }
-  void* memory = nullptr;
-  if (world.communicator != nullptr && world.device == nullptr) {
-    auto own = world.communicator->Allocate(bytes);
-    if (!own.ok() || *own != nullptr) return own;
-  }
-  if (posix_memalign(&memory, 4096, std::max<size_t>(bytes, 1)) != 0) {
-    return Error{DTRAIN_ERROR_RESOURCES, "no memory for " + std::to_string(bytes) + " bytes"};
-  }
-  std::memset(memory, 0, bytes);
-  plain_.push_back(memory);
-  return memory;
-}
-
-MaybeError Job::Free(void* memory) {
-  queue_.Drain();
-  const auto found = std::find(plain_.begin(), plain_.end(), memory);
-  if (found != plain_.end()) {
-    std::free(memory);
-    plain_.erase(found);
-    return std::nullopt;
-  }
-  Group& world = groups_.world();
-  if (world.device != nullptr) {
-    // What is in flight may be of this memory.
-    if (MaybeError error = executor_.AwaitDevice(world)) return error;
-    return world.device->Free(memory);
-  }
-  if (world.communicator != nullptr) return world.communicator->Free(memory);
-  return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "this memory is not from dtrain_alloc"};
 }
 
 MaybeError Job::Leave() {

@@ -57,8 +57,12 @@ class Job {
   Result<uint32_t> CreateGroup(int color, int key);
   MaybeError FreeGroup(uint32_t id);
 
-  Result<void*> Allocate(size_t bytes, bool device);
+  enum class Memory { kShared, kDevice, kRegistrable };
+  Result<void*> Allocate(size_t bytes, Memory kind);
   MaybeError Free(void* memory);
+  // Collective over the group: whether its collectives use the memory in place from now on.
+  Result<bool> Register(void* memory, uint32_t group);
+  MaybeError Deregister(const void* memory, uint32_t group);
 
   // Waits for the other ranks, unless a collective has failed, and leaves.
   MaybeError Leave();
@@ -81,6 +85,9 @@ class Job {
   MaybeError AgreeOnBackend(const Hello& mine, Deadline deadline);
   MaybeError ConnectDevice(Group& group, Deadline deadline);
   MaybeError ConnectGroup(Group& group, bool everyone, Deadline deadline);
+  // By rank in the group.
+  Result<std::vector<int64_t>> ShareSizes(Group& group, size_t bytes);
+  Result<std::vector<std::string>> ShareOutcomes(Group& group, const std::string& mine);
 
   Environment env_;
   Launcher& launcher_;

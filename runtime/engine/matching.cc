@@ -49,7 +49,7 @@ std::vector<int32_t> MakeOffer(std::span<const Pending> pending, bool direct) {
   offer[0] = static_cast<int32_t>(count);
   uint64_t hash = 0;
   for (size_t i = 0; i < count; ++i) {
-    hash = Mix(Mix(hash, pending[i].key), pending[i].signature);
+    hash = Mix(Mix(Mix(hash, pending[i].key), pending[i].signature), pending[i].registered);
     // The lowest complement is the complement of the highest: equal ends mean equal hashes.
     const auto word = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
     offer[kHashesAt + i] = word;
@@ -87,12 +87,14 @@ std::vector<int32_t> MakeCall(const Pending& pending, bool direct) {
   const uint64_t hash = Mix(Mix(0, pending.key), pending.signature);
   const auto high = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
   const auto low = static_cast<int32_t>(static_cast<uint32_t>(hash));
-  return {high, ~high, low, ~low, direct ? 1 : 0};
+  const uint64_t folded = pending.registered ^ (pending.registered >> 32);
+  const auto registered = static_cast<int32_t>(static_cast<uint32_t>(folded));
+  return {high, ~high, low, ~low, direct ? 1 : 0, registered, ~registered};
 }
 
 std::optional<bool> ReadCalls(const std::vector<int32_t>& lowest) {
   if (lowest[0] != ~lowest[1] || lowest[2] != ~lowest[3]) return std::nullopt;
-  return lowest[4] == 1;
+  return lowest[4] == 1 && lowest[5] == ~lowest[6];
 }
 
 std::vector<int64_t> PackList(const PendingList& list, size_t room) {
@@ -101,8 +103,10 @@ std::vector<int64_t> PackList(const PendingList& list, size_t room) {
              (list.overdue ? kOverdueBit : 0);
   words[1] = static_cast<int64_t>(list.pending.size());
   for (size_t i = 0; i < list.pending.size(); ++i) {
-    words[2 + 2 * i] = static_cast<int64_t>(list.pending[i].key);
-    words[3 + 2 * i] = static_cast<int64_t>(list.pending[i].signature);
+    int64_t* const at = &words[ListWords(i)];
+    at[0] = static_cast<int64_t>(list.pending[i].key);
+    at[1] = static_cast<int64_t>(list.pending[i].signature);
+    at[2] = static_cast<int64_t>(list.pending[i].registered);
   }
   return words;
 }
@@ -110,15 +114,16 @@ std::vector<int64_t> PackList(const PendingList& list, size_t room) {
 std::optional<PendingList> UnpackList(std::span<const int64_t> words) {
   if (words.size() < ListWords(0) || words[0] < 0 || words[1] < 0) return std::nullopt;
   const auto count = static_cast<uint64_t>(words[1]);
-  if (count > (words.size() - ListWords(0)) / 2) return std::nullopt;
+  if (count > (words.size() - ListWords(0)) / 3) return std::nullopt;
   PendingList list;
   list.joined = (words[0] & kJoinedBit) != 0;
   list.stuck = (words[0] & kStuckBit) != 0;
   list.overdue = (words[0] & kOverdueBit) != 0;
   if (list.joined != (count == 0)) return std::nullopt;  // nobody else comes without a collective
   for (size_t i = 0; i < count; ++i) {
+    const int64_t* const at = &words[ListWords(i)];
     list.pending.push_back(
-        {static_cast<uint64_t>(words[2 + 2 * i]), static_cast<uint64_t>(words[3 + 2 * i])});
+        {static_cast<uint64_t>(at[0]), static_cast<uint64_t>(at[1]), static_cast<uint64_t>(at[2])});
   }
   return list;
 }
@@ -126,8 +131,8 @@ std::optional<PendingList> UnpackList(std::span<const int64_t> words) {
 Matches Match(const std::vector<PendingList>& lists) {
   struct Seen {
     size_t ranks = 0;
-    uint64_t signature = 0;
-    bool differs = false;
+    uint64_t signature = 0, registered = 0;
+    bool differs = false, mixed = false;
   };
   std::unordered_map<uint64_t, Seen> all;
   Matches matches;
@@ -143,7 +148,9 @@ Matches Match(const std::vector<PendingList>& lists) {
     for (const Pending& entry : list.pending) {
       Seen& seen = all[entry.key];
       seen.differs |= seen.ranks > 0 && seen.signature != entry.signature;
+      seen.mixed |= seen.ranks > 0 && seen.registered != entry.registered;
       seen.signature = entry.signature;
+      seen.registered = entry.registered;
       ++seen.ranks;
     }
   }
@@ -152,6 +159,7 @@ Matches Match(const std::vector<PendingList>& lists) {
     const Seen& seen = all[key];
     if (seen.ranks != ranks) continue;
     (seen.differs ? matches.differing : matches.common).push_back(key);
+    matches.mixed |= seen.mixed && !seen.differs;
   }
   const bool any = !matches.common.empty() || !matches.differing.empty();
   matches.hopeless &= !any;

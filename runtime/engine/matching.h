@@ -17,9 +17,12 @@ namespace dtrain::runtime {
 //
 // Collectives are matched by their key, which stands for the name or, without one, for the position
 // among those without a name. What must then be the same on all ranks is in the signature.
+//
+// What they use of registered memory need not be: such collectives match, and are `mixed`.
 struct Pending {
   uint64_t key = 0;
   uint64_t signature = 0;
+  uint64_t registered = 0;  // DeviceCommunicator::RegisteredUse
 };
 
 // Of the collective called `name`; of the `ordinal`-th of the group's without one when it is empty.
@@ -44,7 +47,7 @@ struct Agreement {
   size_t count = 0;         // from the front, so many are ready and the same on all ranks
   bool differs = false;     // not even the first is the same: the ranks must list what they have
   size_t most = 0;          // then: how many the rank with the most has
-  bool direct = false;      // all of all ranks are
+  bool direct = false;      // all of all ranks are; of those in `count`, none is mixed
   bool joined = false;      // some rank is in dtrain_join
   bool all_joined = false;  // every rank is: there are no operations
 };
@@ -54,9 +57,10 @@ Agreement ReadOffers(const std::vector<int32_t>& lowest);
 // ---- A blocking collective ----
 //
 // Likewise with MIN, and with so few words that the exchange needs no buffers of its own.
-constexpr size_t kCallWords = 5;  // int32
+constexpr size_t kCallWords = 7;  // int32
 std::vector<int32_t> MakeCall(const Pending& pending, bool direct);
-// From the MIN over all ranks'. nullopt: they are not the same; else whether all are direct.
+// From the MIN over all ranks'. nullopt: they are not the same; else whether all are direct, and
+// not mixed.
 std::optional<bool> ReadCalls(const std::vector<int32_t>& lowest);
 
 // ---- Otherwise: each rank lists what it has pending ----
@@ -69,7 +73,7 @@ struct PendingList {
 };
 
 // A list as int64 words, padded for `room` entries, at least as many as it has.
-constexpr size_t ListWords(size_t room) { return 2 + 2 * room; }
+constexpr size_t ListWords(size_t room) { return 2 + 3 * room; }
 std::vector<int64_t> PackList(const PendingList& list, size_t room);
 // nullopt when no rank of this version says so.
 std::optional<PendingList> UnpackList(std::span<const int64_t> words);
@@ -77,6 +81,7 @@ std::optional<PendingList> UnpackList(std::span<const int64_t> words);
 struct Matches {
   std::vector<uint64_t> common;     // to run, as the first rank that has not joined orders them
   std::vector<uint64_t> differing;  // pending on all ranks, but not as the same thing
+  bool mixed = false;               // one of `common` is
   bool hopeless = false;  // neither, and none can come: every rank waits for one of its own
   bool overdue = false;   // neither, and some rank has waited for too long
 };

@@ -61,6 +61,14 @@ Collective Negotiator::CallOpening() {
   return what;
 }
 
+Collective Negotiator::RegistrationOpening() {
+  Collective what;
+  what.kind = Collective::Kind::kAllgather;
+  what.count = 1;
+  what.type = DTRAIN_INT64;
+  return what;
+}
+
 MaybeError Negotiator::RunOwn(Group& group, Collective what, Spent& spent) {
   what.number = group.next_run++;
   return group.communicator->Run(what, env_.collective_timeout, spent);
@@ -129,9 +137,10 @@ Result<Negotiator::Verdict> Negotiator::Agree(Group& group, const std::vector<Op
     return Error{DTRAIN_ERROR_INTERNAL, "an agreement on " + std::to_string(agreement->count) +
                                             " of " + std::to_string(mine.size()) + " operations"};
   } else {
+    verdict.direct = true;
     verdict.run.assign(mine.begin(), mine.begin() + static_cast<ptrdiff_t>(agreement->count));
   }
-  verdict.direct = agreement->direct;
+  verdict.direct &= agreement->direct;
   if (agreement->joined && !verdict.run.empty()) {
     if (MaybeError error = LeaveOutUnjoinable(group, verdict)) return *error;
   }
@@ -153,6 +162,7 @@ Result<Negotiator::Verdict> Negotiator::MatchLists(Group& group,
   if (matches->hopeless || matches->overdue) return GiveUp(group, mine, !matches->hopeless);
   const auto by_key = ByKey(mine);
   Verdict verdict;
+  verdict.direct = !matches->mixed;
   for (const uint64_t key : matches->differing) {
     Operation* operation = by_key.at(key);
     auto text = ExchangeStatements(group, operation);
@@ -181,7 +191,7 @@ Result<Negotiator::Verdict> Negotiator::GiveUp(Group& group, const std::vector<O
 Result<bool> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent& spent) {
   if (group.size == 1) return mine.direct;
   // Nobody else's call of this number has this key unless it is the same.
-  const Pending pending{mine.number, SignatureOf(mine.what, mine.shape)};
+  const Pending pending{mine.number, SignatureOf(mine.what, mine.shape), mine.registered};
   std::vector<int32_t> words = MakeCall(pending, mine.direct);
   Collective what = CallOpening();
   what.input = words.data();

@@ -47,7 +47,8 @@ class Negotiator {
 
   // With what a round begins: what another call finds there that some rank makes meanwhile.
   static Collective Opening();
-  static Collective CallOpening();  // likewise, of AgreeOnCall
+  static Collective CallOpening();          // likewise, of AgreeOnCall
+  static Collective RegistrationOpening();  // and of Job::Register
 
   // A small collective of the library's own, where agreements go.
   MaybeError RunOwn(Group& group, Collective what, Spent& spent);

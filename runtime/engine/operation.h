@@ -31,6 +31,7 @@ struct Operation {
   // rank's buffers as they are, and by what it is known there once it is enqueued.
   DeviceCommunicator::Point after;
   bool direct = true;
+  uint64_t registered = 0;  // DeviceCommunicator::RegisteredUse
   DeviceCommunicator::Ticket ticket = 0;
 
   // Small things of the library's own, which have nothing to do on a GPU.

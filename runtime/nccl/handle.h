@@ -14,6 +14,7 @@
 #include "runtime/base/communicator.h"
 #include "runtime/base/device.h"
 #include "runtime/nccl/event_pool.h"
+#include "runtime/nccl/registrations.h"
 #include "runtime/nccl/session.h"
 
 namespace dtrain::runtime {
@@ -73,6 +74,14 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
 
   Result<Point> Record(abi::CuStream stream) const { return events_->Record(stream); }
 
+  // With NCCL, which answers with no handle where it does not do it: false then.
+  Result<bool> Register(Registrations::Entry entry, Deadline deadline);
+  // With nothing in flight. Nothing to do for what is not registered.
+  MaybeError Deregister(const void* memory, Deadline deadline);
+  const Registrations& registrations() const { return registrations_; }
+  // The handles are whoever's calls this from now on.
+  std::vector<Registrations::Entry> TakeRegistrations() { return registrations_.TakeAll(); }
+
   // The session's: what has gone wrong since the last look.
   MaybeError Look();
   bool WantsFineLooks() const { return fine_ && flying_.load(); }
@@ -128,6 +137,7 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   std::atomic<Ticket> landed_{0};  // all up to here are done
   std::atomic<bool> flying_{false};
   std::atomic<bool> sound_{false};
+  Registrations registrations_;
 };
 
 }  // namespace dtrain::runtime

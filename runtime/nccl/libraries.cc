@@ -70,6 +70,7 @@ MaybeError LookUp(CudaApi& api, void* library) {
   symbols.Need(api.context_device, "cuCtxGetDevice");
   symbols.Need(api.context_push, "cuCtxPushCurrent_v2");
   symbols.Need(api.context_pop, "cuCtxPopCurrent_v2");
+  symbols.Need(api.context_synchronize, "cuCtxSynchronize");
   symbols.Need(api.stream_priorities, "cuCtxGetStreamPriorityRange");
   symbols.Need(api.stream_create, "cuStreamCreateWithPriority");
   symbols.Need(api.stream_destroy, "cuStreamDestroy_v2");
@@ -117,6 +118,10 @@ void LookUpCalls(NcclApi& api, Symbols& symbols) {
   symbols.Need(api.receive, "ncclRecv");
   symbols.Want(api.split, "ncclCommSplit");
   symbols.Want(api.all_to_all, "ncclAlltoAll");
+  symbols.Want(api.mem_alloc, "ncclMemAlloc");
+  symbols.Want(api.mem_free, "ncclMemFree");
+  symbols.Want(api.comm_register, "ncclCommRegister");
+  symbols.Want(api.comm_deregister, "ncclCommDeregister");
 }
 
 MaybeError LookUp(NcclApi& api, void* library) {

@@ -26,6 +26,7 @@ struct CudaApi {
   int (*context_device)(abi::CuDevice*) = nullptr;
   int (*context_push)(abi::CuContext) = nullptr;
   int (*context_pop)(abi::CuContext*) = nullptr;
+  int (*context_synchronize)() = nullptr;
   int (*stream_priorities)(int* least, int* greatest) = nullptr;
   int (*stream_create)(abi::CuStream*, unsigned, int priority) = nullptr;
   int (*stream_destroy)(abi::CuStream) = nullptr;
@@ -82,6 +83,16 @@ struct NcclApi {
   int (*split)(abi::NcclComm*, int, int, abi::NcclComm**, abi::NcclConfig*) = nullptr;  // 2.18.1
   int (*all_to_all)(const void*, void*, size_t, int, abi::NcclComm*,
                     abi::CuStream) = nullptr;  // 2.28.3
+  // 2.19.1, all four
+  int (*mem_alloc)(void**, size_t) = nullptr;
+  int (*mem_free)(void*) = nullptr;
+  int (*comm_register)(abi::NcclComm*, void*, size_t, void**) = nullptr;
+  int (*comm_deregister)(abi::NcclComm*, void*) = nullptr;
+
+  bool registers() const {
+    return mem_alloc != nullptr && mem_free != nullptr && comm_register != nullptr &&
+           comm_deregister != nullptr;
+  }
 };
 
 // "2.28.9".

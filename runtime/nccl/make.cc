@@ -226,8 +226,8 @@ NcclCommunicator::~NcclCommunicator() {
     static_cast<void>(staging_.release());
     return;
   }
+  GiveBackAll();
   const Device::Scope scope(*session_->device());
-  for (const auto& [memory, base] : blocks_) session_->libraries().cuda.mem_free(base);
   staging_->Free();
 }
 

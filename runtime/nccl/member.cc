@@ -9,7 +9,7 @@
 namespace dtrain::runtime {
 namespace {
 
-constexpr uint32_t kFormat = 2;
+constexpr uint32_t kFormat = 3;
 constexpr int kSeveralPerGpu = 23003;  // from here on NCCL does that when it is asked for
 
 void PutNumber(std::string& out, uint32_t number) {
@@ -155,9 +155,11 @@ std::optional<Member> DecodeMember(std::string_view bytes) {
 
 std::string NcclSettings(const std::function<const char*(const char*)>& get) {
   std::string settings;
-  for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "NCCL_BUFFSIZE", "NCCL_NTHREADS",
-                           "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
-                           "NCCL_MAX_CTAS", "NCCL_NVLS_ENABLE", "NCCL_CUMEM_ENABLE"}) {
+  for (const char* name :
+       {"NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "NCCL_BUFFSIZE", "NCCL_NTHREADS",
+        "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
+        "NCCL_NVLS_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_LOCAL_REGISTER", "NCCL_GRAPH_REGISTER",
+        "NCCL_P2P_USE_CUDA_MEMCPY"}) {
     const char* value = get(name);
     if (value != nullptr) {
       settings += (settings.empty() ? "" : " ") + std::string(name) + "=" + value;

@@ -18,8 +18,6 @@ using Kind = Collective::Kind;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr size_t kAlignment = 4096;
-
 int NcclType(dtrain_type type) {
   switch (type) {
     case DTRAIN_INT32:
@@ -97,9 +95,14 @@ bool NcclCommunicator::OnGpu(const void* buffer) const {
   return on_device.ok() && *on_device;
 }
 
+uint64_t NcclCommunicator::RegisteredUse(const Collective& what) const {
+  return RegisteredIn(what).key;
+}
+
 // NCCL does not exchange blocks in place.
 Result<bool> NcclCommunicator::IsDirect(const Collective& what) const {
   if (what.kind == Kind::kAlltoall && what.input == what.output && what.count > 0) return false;
+  if (!RegisteredIn(what).allowed) return false;
   bool direct = true;
   const void* const input = what.kind == Kind::kBroadcast ? what.output : what.input;
   const void* const buffers[] = {Reads(what) ? input : nullptr,
@@ -256,6 +259,13 @@ Result<NcclCommunicator::Ticket> NcclCommunicator::Capture(const Collective& wha
   const Device::Scope scope(*session_->device());
   auto direct = IsDirect(what);
   if (!direct.ok()) return direct.error();
+  // Nobody asks the other ranks whether theirs are registered, too, and NCCL hangs if not.
+  if (RegisteredIn(what).any) {
+    return Error{DTRAIN_ERROR_UNSUPPORTED,
+                 "a CUDA graph cannot hold a collective with registered buffers: call "
+                 "dtrain_deregister before the capture. NCCL registers what a graph uses by itself "
+                 "(NCCL_GRAPH_REGISTER)"};
+  }
   if (!*direct) {
     return Error{DTRAIN_ERROR_UNSUPPORTED,
                  "a CUDA graph cannot hold a collective with buffers of the host, nor an alltoall "
@@ -263,62 +273,6 @@ Result<NcclCommunicator::Ticket> NcclCommunicator::Capture(const Collective& wha
   }
   return handle_->Capture(MakeIssue(what, options_.init_timeout),
                           static_cast<abi::CuStream>(what.stream));
-}
-
-// ---- Memory ----
-
-// The plain kind: NCCL's own, and registration, pay only where every rank's buffers have them, and
-// make it hang where one has not.
-Result<void*> NcclCommunicator::Allocate(size_t bytes) {
-  const Device::Scope scope(*session_->device());
-  const CudaApi& cuda = session_->libraries().cuda;
-  if (MaybeError error = session_->broken()) return *error;
-  if (bytes > SIZE_MAX / 2) return Error{DTRAIN_ERROR_RESOURCES, "no GPU has so much memory"};
-  const size_t whole = bytes + kAlignment;
-  abi::CuDevicePointer memory = 0;
-  int code = cuda.mem_alloc(&memory, whole);
-  if (code != abi::kCudaSuccess) {
-    return Error{DTRAIN_ERROR_RESOURCES,
-                 std::to_string(bytes) + " bytes of GPU memory: " + cuda.Text(code)};
-  }
-  code = cuda.memset8(memory, 0, whole, handle_->stream());
-  if (code != abi::kCudaSuccess) {
-    cuda.mem_free(memory);
-    return Error{DTRAIN_ERROR_DEVICE, "clearing GPU memory failed: " + cuda.Text(code)};
-  }
-  auto cleared = handle_->Record(handle_->stream());
-  if (!cleared.ok()) return session_->Fail(cleared.error());
-  if (MaybeError error = handle_->Await(*cleared, "clearing GPU memory",
-                                        steady_clock::now() + options_.init_timeout)) {
-    return *error;
-  }
-  void* const pointer =
-      reinterpret_cast<void*>((memory + kAlignment - 1) / kAlignment * kAlignment);
-  blocks_[pointer] = memory;
-  return pointer;
-}
-
-// The driver waits for the whole GPU before it frees, on the thread that may be left behind.
-MaybeError NcclCommunicator::Free(void* memory) {
-  const auto found = blocks_.find(memory);
-  if (found == blocks_.end()) {
-    return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "this is not memory of dtrain_alloc_device"};
-  }
-  const abi::CuDevicePointer base = found->second;
-  blocks_.erase(found);
-  const auto code = std::make_shared<int>(abi::kCudaSuccess);
-  const CudaApi& cuda = session_->libraries().cuda;
-  const auto free = [code, base, &cuda] {
-    *code = cuda.mem_free(base);
-    return abi::kNcclSuccess;
-  };
-  if (MaybeError error =
-          session_->Try("cuMemFree", free, steady_clock::now() + options_.init_timeout,
-                        "freeing memory of the GPU did not end in time")) {
-    return error;
-  }
-  if (*code == abi::kCudaSuccess) return std::nullopt;
-  return Error{DTRAIN_ERROR_DEVICE, "freeing GPU memory failed: " + cuda.Text(*code)};
 }
 
 }  // namespace dtrain::runtime

@@ -54,6 +54,7 @@ class NcclCommunicator : public DeviceCommunicator {
   int size() const { return size_; }
 
   Result<bool> IsDirect(const Collective& what) const override;
+  uint64_t RegisteredUse(const Collective& what) const override;
   Result<Point> Record(void* stream) override;
   Result<Ticket> Launch(Work work, std::chrono::milliseconds timeout, Landed landed) override;
   MaybeError Await(Ticket ticket) override { return handle_->Await(ticket); }
@@ -62,8 +63,11 @@ class NcclCommunicator : public DeviceCommunicator {
   MaybeError Join(Ticket ticket, void* stream) override;
   bool Capturing(void* stream) const override;
   Result<Ticket> Capture(const Collective& what) override;
-  Result<void*> Allocate(size_t bytes) override;
+  Result<void*> Allocate(size_t bytes, bool registrable) override;
   MaybeError Free(void* memory) override;
+  size_t RegistrableBytes(const void* memory) const override;
+  Result<bool> Register(void* memory, size_t bytes, uint64_t id) override;
+  MaybeError Deregister(const void* memory) override;
   void Abort(const Error& reason) override { session_->Break(reason); }
   MaybeError failure() const override { return session_->broken(); }
 
@@ -106,6 +110,21 @@ class NcclCommunicator : public DeviceCommunicator {
   MaybeError BringPiece(const Collective& what, const Piece& piece, char* input);
   MaybeError FetchPiece(const Collective& what, const Piece& piece, const char* output);
   bool OnGpu(const void* buffer) const;
+  Registrations::Use RegisteredIn(const Collective& what) const {
+    return handle_->registrations().UseOf(what, rank_, size_);
+  }
+  void SayCopied(const Collective& what) const;
+  // What Allocate returned.
+  struct Block {
+    abi::CuDevicePointer base = 0;  // where it begins
+    size_t bytes = 0;
+    bool registrable = false;
+    bool of_nccl = false;  // ncclMemAlloc's
+  };
+  Result<Block> TakeBlock(size_t bytes, bool of_nccl);
+  MaybeError GiveBack(const Block& block);
+  MaybeError Clear(const Block& block, size_t bytes);
+  void GiveBackAll();
   bool Reads(const Collective& what) const;   // this rank's input
   bool Writes(const Collective& what) const;  // this rank's output
 
@@ -117,7 +136,7 @@ class NcclCommunicator : public DeviceCommunicator {
   std::vector<std::string> names_;  // of the ranks: "rank 1 (host b)"
   std::shared_ptr<NcclHandle> handle_;
   std::unique_ptr<Staging> staging_;
-  std::map<void*, abi::CuDevicePointer> blocks_;  // what Allocate returned, and where it begins
+  std::map<const void*, Block> blocks_;
 };
 
 }  // namespace dtrain::runtime

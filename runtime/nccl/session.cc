@@ -317,8 +317,14 @@ bool Session::Destroy(NcclHandle* handle) {
     return false;
   }
   const auto answer = std::make_shared<Answer>();
-  const auto body = [answer, comm, &nccl = libraries_.nccl] {
-    answer->code = nccl.finalize(comm);
+  const auto body = [answer, comm, registered = handle->TakeRegistrations(),
+                     &nccl = libraries_.nccl] {
+    for (const Registrations::Entry& entry : registered) {
+      if (answer->code == abi::kNcclSuccess) {
+        answer->code = nccl.comm_deregister(comm, entry.handle);
+      }
+    }
+    if (answer->code == abi::kNcclSuccess) answer->code = nccl.finalize(comm);
     int state = abi::kNcclSuccess;
     if (answer->code == abi::kNcclSuccess) answer->code = nccl.async_error(comm, &state);
     if (answer->code == abi::kNcclSuccess) answer->code = state;

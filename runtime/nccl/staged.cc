@@ -58,8 +58,10 @@ Result<NcclCommunicator::Ticket> NcclCommunicator::LaunchStaged(Work work, milli
     const size_t most = std::max<size_t>(Staging::kBytes / ElementSize(what.type) / ways, 1);
     auto direct = IsDirect(what);
     if (!direct.ok()) return session_->Fail(direct.error());
-    // NCCL wants the blocks of one call side by side.
-    *direct = *direct && (!blocks || what.count <= most);
+    // NCCL wants the blocks of one call side by side, and no memory that is registered here only.
+    const bool registered = RegisteredIn(what).any;
+    if (registered) SayCopied(what);
+    *direct = *direct && !registered && (!blocks || what.count <= most);
     for (size_t at = 0; at < what.count; at += most) {
       const Piece piece{at, std::min(most, what.count - at), deadline};
       if (MaybeError error = RunPiece(what, piece, *direct, timeout, last)) return *error;

@@ -156,19 +156,26 @@ int CheckWhere(const Arguments&) {
   return result.Print();
 }
 
-// Rank 0's buffers are of dtrain_alloc_device, which may register them with NCCL; the others' not.
+// Registered with NCCL on all ranks and used alike, and then in ways that NCCL would hang at.
 int CheckMixedMemory(const Arguments&) {
   Result result("mixed-memory");
   Gpu gpu(result, OrdinalInEnvironment());
   Begin(result);
   const Handle stream = gpu.NewStream();
   void* memory = nullptr;
-  if (dtrain_rank() == 0) {
-    MustDtrain(result, dtrain_alloc_device(kBytes, &memory), "dtrain_alloc_device");
-  } else {
-    memory = Address(gpu.Allocate(kBytes));
+  int registered = 0;
+  MustDtrain(result, dtrain_alloc_registrable(2 * kBytes, &memory), "dtrain_alloc_registrable");
+  MustDtrain(result, dtrain_register(memory, nullptr, &registered), "dtrain_register");
+  result.Text("registered", registered == 1 ? "yes" : "no: NCCL declines");
+  char* const own = static_cast<char*>(memory);
+  void* const plain = Address(gpu.Allocate(kBytes));
+  const bool first = dtrain_rank() == 0;
+  for (int i = 0; i < 20; ++i) {
+    Sum(result, gpu, stream, "registered", own, false);
+    Sum(result, gpu, stream, "registered on rank 0 only", first ? own : plain, false);
+    Sum(result, gpu, stream, "registered, at other offsets", first ? own + kBytes : own, false);
   }
-  for (int i = 0; i < 20; ++i) Sum(result, gpu, stream, "mixed", memory, false);
+  MustDtrain(result, dtrain_free(memory), "dtrain_free");
   End(result);
   return result.Print();
 }

@@ -272,6 +272,30 @@ DTRAIN_API dtrain_status dtrain_alloc(size_t bytes, void** memory);
 DTRAIN_API dtrain_status dtrain_alloc_device(size_t bytes, void** memory);
 DTRAIN_API dtrain_status dtrain_free(void* memory);
 
+/*
+ * Registered memory: NCCL (2.19.1 or newer) lets the GPUs work in the ranks' own buffers, without
+ * copies and with fewer of the GPU's processors (NVLink SHARP, GPUs of a node, RDMA).
+ *
+ * dtrain_alloc_registrable is dtrain_alloc_device for memory that can be registered; on CPUs it is
+ * dtrain_alloc. It takes multiples of 2 MiB and is mapped by all GPUs of the node: for few large
+ * buffers. Do not free it while a stream is being captured.
+ *
+ * dtrain_register is collective over the group (NULL: all ranks): each rank gives the beginning of
+ * such memory, of the same length. *registered (may be NULL) is then 1 on all ranks, or 0 on all
+ * where nothing can be gained: on CPUs, with an older NCCL, or where NCCL has declined. An error is
+ * the same on every rank, and the job goes on. Memory may be registered with several groups.
+ *
+ * A collective works in registered memory in place when all ranks use the same registrations, at
+ * the same offsets. Where they do not, and with dtrain_reduce, it gives the same result by way of
+ * copies, and takes longer. It cannot become part of a CUDA graph.
+ *
+ * dtrain_deregister is not collective; dtrain_free and dtrain_group_free imply it. It waits for the
+ * group's collectives in flight. Nothing to do, and no error, for memory that is not registered.
+ */
+DTRAIN_API dtrain_status dtrain_alloc_registrable(size_t bytes, void** memory);
+DTRAIN_API dtrain_status dtrain_register(void* memory, dtrain_group group, int* registered);
+DTRAIN_API dtrain_status dtrain_deregister(void* memory, dtrain_group group);
+
 /* ---- Timeline ---- */
 
 /*

@@ -29,13 +29,13 @@ def _sweep():
         library().call("dtrain_free", _unused.popleft())
 
 
-def allocate(octets, device=False):
-    """The address of so much zeroed memory; it stays until the owner given to keep() is gone."""
+def allocate(octets, name="dtrain_alloc"):
+    """The address of so much zeroed memory, of one of the library's functions; it stays until the
+    owner given to keep() is gone."""
     if not _job.is_initialized():
         raise _errors.StateError("alloc: this process is in no job; call dtrain.init() first")
     _sweep()
     address = ctypes.c_void_p()
-    name = "dtrain_alloc_device" if device else "dtrain_alloc"
     library().call(name, octets, ctypes.byref(address))
     return address.value
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives in CUDA graphs.
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,9 @@ TEST(NcclGraphs, RefuseWhatTheyCannotHold) {
     const Device::Scope scope(driver.device());
     const Graphs graphs;
     const abi::CuStream stream = driver.NewStream();
+    void* registered = nullptr;
+    ASSERT_OK(dtrain_alloc_registrable(4, &registered));
+    ASSERT_OK(dtrain_register(registered, nullptr, nullptr));
     ASSERT_EQ(graphs.begin(stream, kGlobal), 0);
     dtrain_options options = DTRAIN_OPTIONS_INIT;
     options.stream = stream;
@@ -85,6 +89,11 @@ TEST(NcclGraphs, RefuseWhatTheyCannotHold) {
     EXPECT_EQ(
         dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, &options, &handle),
         DTRAIN_ERROR_UNSUPPORTED);
+    // Nobody would ask the other ranks whether theirs is registered.
+    EXPECT_EQ(dtrain_allreduce_async(registered, registered, 1, DTRAIN_INT32, DTRAIN_SUM, &options,
+                                     &handle),
+              DTRAIN_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::strstr(dtrain_last_error(), "dtrain_deregister"), nullptr);
     void* graph = nullptr;
     ASSERT_EQ(graphs.end(stream, &graph), 0);
     ASSERT_EQ(graphs.destroy(graph), 0);

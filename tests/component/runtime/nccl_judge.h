@@ -46,8 +46,9 @@ inline int Seen(const char* name) {
 
 // What NCCL forbids, or cannot stand, and nobody has done in this process.
 inline void ExpectNoOffence() {
-  for (const char* name : {"overlaps", "device_overlaps", "threads", "ended_inside", "after_end",
-                           "jobs_lost", "joined_twice", "full", "registered"}) {
+  for (const char* name :
+       {"overlaps", "device_overlaps", "threads", "ended_inside", "after_end", "jobs_lost",
+        "joined_twice", "full", "freed_registered", "lost_footing", "ended_registered"}) {
     EXPECT_EQ(Seen(name), 0) << name;
   }
   EXPECT_EQ(

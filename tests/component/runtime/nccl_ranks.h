@@ -140,7 +140,7 @@ class GpuGroup {
     const auto direct = device_->IsDirect(what);
     return direct.ok() && *direct;
   }
-  Result<void*> Allocate(size_t bytes) { return device_->Allocate(bytes); }
+  Result<void*> Allocate(size_t bytes) { return device_->Allocate(bytes, false); }
   MaybeError Free(void* memory) { return device_->Free(memory); }
   void Abort(const std::string& reason) { device_->Abort({DTRAIN_ERROR_DEVICE, reason}); }
   MaybeError failure() const { return device_->failure(); }

@@ -50,6 +50,7 @@ TEST_P(NcclRules, AJobWithGroupsCommitsNoOffence) {
     ASSERT_OK(dtrain_group_free(group));
     ASSERT_OK(dtrain_finalize());
     EXPECT_EQ(Seen("device_threads"), rank == 0 ? 2 : 1) << "rank 0 makes the unique id itself";
+    EXPECT_EQ(Seen("registered"), 0) << "nobody has asked for it";
     ExpectNoOffence();
   });
 }

@@ -93,6 +93,30 @@ TEST(CallTest, IsTheSameOrNot) {
   EXPECT_EQ(lowest(Sum(1), true, Sum(1, DTRAIN_INT32), true), std::nullopt);
 }
 
+// Registered memory that is not used alike: the same collective, by other means.
+TEST(CallTest, IsNotDirectWhereTheRanksUseRegisteredMemoryDifferently) {
+  const auto both = [](uint64_t a, uint64_t b) {
+    std::vector<int32_t> words = MakeCall({7, SignatureOf(Sum(1), ""), a}, true);
+    const std::vector<int32_t> others = MakeCall({7, SignatureOf(Sum(1), ""), b}, true);
+    for (size_t i = 0; i < words.size(); ++i) words[i] = std::min(words[i], others[i]);
+    return ReadCalls(words);
+  };
+  EXPECT_EQ(both(5, 5), true);
+  EXPECT_EQ(both(0, 5), false);
+  EXPECT_EQ(both(6, 5), false);
+  EXPECT_EQ(both(uint64_t{5} << 32, uint64_t{6} << 32), false);
+}
+
+TEST(OfferTest, EndsBeforeTheFirstThatUsesRegisteredMemoryDifferently) {
+  auto one = Unnamed({Sum(1), Sum(2), Sum(3)}), other = one;
+  for (auto* pending : {&one, &other}) (*pending)[0].registered = 5;
+  EXPECT_EQ(ReadOffers(Lowest({one, other})).count, 3u);
+  other[1].registered = 6;
+  EXPECT_EQ(ReadOffers(Lowest({one, other})).count, 1u);
+  other[0].registered = 0;
+  EXPECT_TRUE(ReadOffers(Lowest({one, other})).differs) << "they must list what they have";
+}
+
 TEST(OfferTest, EndsBeforeTheFirstOperationThatDiffers) {
   const auto one = Unnamed({Sum(1), Sum(2), Sum(3), Sum(4)});
   for (const auto& other :
@@ -159,6 +183,18 @@ TEST(MatchTest, FindsWhatAllRanksHaveInTheOrderOfTheFirst) {
   EXPECT_FALSE(matches.hopeless);
 }
 
+TEST(MatchTest, ThoseThatUseRegisteredMemoryDifferentlyMatchAndAreMixed) {
+  auto one = Made({{"a", Sum(1)}, {"b", Sum(2)}}), other = one;
+  EXPECT_FALSE(Match({Stuck(one), Stuck(other)}).mixed);
+  one[1].registered = 7;
+  const Matches matches = Match({Stuck(one), Stuck(other)});
+  EXPECT_EQ(matches.common.size(), 2u);
+  EXPECT_TRUE(matches.differing.empty());
+  EXPECT_TRUE(matches.mixed);
+  other[1].signature += 1;
+  EXPECT_FALSE(Match({Stuck(one), Stuck(other)}).mixed) << "it is not the same, and does not run";
+}
+
 TEST(MatchTest, ThoseWithoutANameGoByTheirPositionAmongThose) {
   const auto zero = Made({{"", Sum(1)}, {"x", Sum(9)}, {"", Sum(2)}});
   const auto one = Made({{"x", Sum(9)}, {"", Sum(1)}, {"", Sum(2)}});
@@ -204,6 +240,7 @@ TEST(MatchTest, WhatHasWaitedTooLongCountsOnlyWhereNothingElseCanRun) {
 
 TEST(ListTest, SurvivesTheTripAndRefusesWhatNoRankSays) {
   PendingList list = Stuck(Made({{"a", Sum(1)}, {"", Sum(2)}}));
+  list.pending[1].registered = 9;
   const std::vector<int64_t> words = PackList(list, 5);
   EXPECT_EQ(words.size(), ListWords(5));
   const auto back = UnpackList(words);
@@ -212,6 +249,7 @@ TEST(ListTest, SurvivesTheTripAndRefusesWhatNoRankSays) {
   ASSERT_EQ(back->pending.size(), 2u);
   EXPECT_EQ(back->pending[1].key, list.pending[1].key);
   EXPECT_EQ(back->pending[1].signature, list.pending[1].signature);
+  EXPECT_EQ(back->pending[1].registered, 9u);
   for (const int64_t count : {int64_t{-1}, int64_t{6}, INT64_MAX, int64_t{0}}) {
     std::vector<int64_t> bad = words;
     bad[1] = count;

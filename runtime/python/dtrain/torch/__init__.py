@@ -19,7 +19,7 @@ from ._autograd import (
     grouped_reducescatter,
     reducescatter,
 )
-from ._memory import alloc
+from ._memory import alloc, deregister, register
 from ._sparse import sparse_allreduce_async
 from ._state import broadcast_optimizer_state
 from ._sync_batch_norm import SyncBatchNorm
@@ -31,6 +31,8 @@ __all__ = [
     "DistributedOptimizer",
     "SyncBatchNorm",
     "broadcast_optimizer_state",
+    "deregister",
     "elastic",
+    "register",
     "sparse_allreduce_async",
 ]

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that communicate, and those for memory.
-#include <algorithm>
-
+// The functions that communicate.
 #include "tests/support/fake_nccl/cuda/fake_cuda.h"
 #include "tests/support/fake_nccl/nccl/group.h"
 
@@ -117,37 +115,4 @@ FAKE_EXPORT int ncclAlltoAll(const void* input, void* output, size_t count, int 
     tasks.push_back(Move(comm, stream, r, nullptr, Out(output) + at, bytes));
   }
   return Give(comm, Any(type, 0), std::move(tasks));
-}
-
-FAKE_EXPORT int ncclMemAlloc(void** memory, size_t bytes) {
-  int device = 0;
-  if (cuCtxGetDevice(&device) != 0) return Fail(kCudaError, "no context");
-  *memory = fake_cuda_map(bytes, device);
-  return *memory == nullptr ? Fail(kCudaError, "out of memory") : kSuccess;
-}
-
-FAKE_EXPORT int ncclMemFree(void* memory) {
-  return fake_cuda_unmap(memory) == 0 ? kSuccess : Fail(kInvalidArgument, "not from ncclMemAlloc");
-}
-
-// The list has no lock. Of memory that is not ncclMemAlloc's it says that it succeeded, registers
-// nothing and leaves the handle alone.
-FAKE_EXPORT int ncclCommRegister(ncclComm* comm, void* buffer, size_t bytes, void** handle) {
-  const CommCall call(comm);
-  if (const int code = CheckReady(*comm)) return code;
-  if (fake_cuda_mapped(buffer, bytes) == 0) return kSuccess;
-  comm->registrations.push_back(
-      std::make_unique<ncclComm::Registration>(ncclComm::Registration{In(buffer), bytes}));
-  *handle = comm->registrations.back().get();
-  return kSuccess;
-}
-
-FAKE_EXPORT int ncclCommDeregister(ncclComm* comm, void* handle) {
-  const CommCall call(comm);
-  auto& all = comm->registrations;
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.get() == handle; });
-  if (found == all.end()) return Fail(kInvalidArgument, "not registered");
-  all.erase(found);
-  return kSuccess;
 }

@@ -96,6 +96,7 @@ void LookInside(ncclComm& comm) {
 
 void Free(ncclComm* comm) {
   comm->gone.store(true);
+  for (const auto& registration : comm->registrations) registration->gone.store(true);
   LookInside(*comm);
 #ifdef __SANITIZE_ADDRESS__
   delete comm;

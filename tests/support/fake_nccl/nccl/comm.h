@@ -11,6 +11,7 @@
 
 #include "tests/support/fake_nccl/nccl/codes.h"
 #include "tests/support/fake_nccl/nccl/profile.h"
+#include "tests/support/fake_nccl/nccl/registration.h"
 #include "tests/support/fake_nccl/nccl/witness.h"
 #include "tests/support/fake_nccl/nccl/world.h"
 
@@ -50,11 +51,7 @@ struct ncclComm {
   bool ready = false, finalized = false, revoked = false, destroyed = false;
   unsigned connected = 0;  // kinds of collectives, a bit each
   int operations = 0;
-  struct Registration {
-    const char* begin;
-    size_t bytes;
-  };
-  std::vector<std::unique_ptr<Registration>> registrations;
+  std::vector<std::shared_ptr<fake_nccl::Registration>> registrations;  // as NCCL's, without a lock
   fake_nccl::Job* job = nullptr;  // the last one of a non-blocking communicator
 
   volatile int word = 0;       // unlocked: ThreadSanitizer reports who breaks the rules

@@ -39,6 +39,7 @@ void CloseWithOthers(ncclComm& comm) {
 int RunDestroy(ncclComm& comm) {
   if (Asked("FAKE_NCCL_HANG_DESTROY", comm.rank)) Hang();
   TheWitness().destroys.fetch_add(1);
+  if (!comm.registrations.empty()) TheWitness().ended_registered.fetch_add(1);
   JoinJob(comm);
   const int code = AwaitIdle(comm);
   CloseWithOthers(comm);

@@ -22,6 +22,7 @@ struct Kernel {
   std::shared_ptr<Line> line;
   std::vector<Operation> operations;
   std::vector<Transfer> transfers;
+  Registered registered;  // of their buffers
   bool captured = false;
   bool stalls = false;  // never ends by itself
 
@@ -42,6 +43,13 @@ bool Told(Line& line) {
   for (int r = 0; r < line.world->size(); ++r) {
     if (!line.world->Lives(r)) line.proxy_error.store(kRemoteError);
   }
+  return false;
+}
+
+bool HasFooting(const Kernel& kernel) {
+  const auto gone = [](const auto& registration) { return registration->gone.load(); };
+  if (std::none_of(kernel.registered.begin(), kernel.registered.end(), gone)) return true;
+  TheWitness().lost_footing.fetch_add(1);
   return false;
 }
 
@@ -80,7 +88,7 @@ void RunKernel(Kernel& kernel) {
   }
   const auto stop = [&line] { return Told(line); };
   if (!stop()) {
-    if (!Usable(kernel)) {
+    if (!HasFooting(kernel) || !Usable(kernel)) {
       fake_cuda_fault(line.device);
     } else if (kernel.stalls) {
       for (Pause pause; !stop(); pause()) {
@@ -88,6 +96,7 @@ void RunKernel(Kernel& kernel) {
     } else {
       for (const Operation& o : kernel.operations) RunCollective(*line.world, o, stop);
       RunTransfers(*line.world, kernel.transfers, stop);
+      if (!stop() && !HasFooting(kernel)) fake_cuda_fault(line.device);
     }
   }
   const std::lock_guard lock(line.mutex);
@@ -158,35 +167,6 @@ int Connect(ncclComm& comm, const std::vector<DeviceTask>& tasks) {
     if (task.operation || task.transfer.peer == world.rank()) continue;
     for (Pause pause; PairOf(world, task.transfer, false).load() == 0; pause()) {
       if (Stopped(comm)) return Fail(kInternalError, "aborted while it connected");
-    }
-  }
-  return kSuccess;
-}
-
-bool Registered(const ncclComm& comm, const char* pointer, size_t bytes) {
-  if (bytes == 0) return true;
-  for (const auto& registration : comm.registrations) {
-    if (registration->begin <= pointer &&
-        pointer + bytes <= registration->begin + registration->bytes) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// Ranks whose buffers are registered tell each other where, and wait for all.
-int ExchangeRegistered(ncclComm& comm, const Operation& o) {
-  World& world = *comm.line->world;
-  const Extent extent = ExtentOf(o, world.rank(), world.size());
-  if (comm.registrations.empty() || !Registered(comm, o.input, extent.input) ||
-      !Registered(comm, o.output, extent.output)) {
-    return kSuccess;
-  }
-  TheWitness().registered.fetch_add(1);
-  const uint32_t mine = world.mine().registered.fetch_add(1) + 1;
-  for (int r = 0; r < world.size(); ++r) {
-    for (Pause pause; world.entry(r).registered.load() < mine; pause()) {
-      if (Stopped(comm)) return Fail(kInternalError, "aborted while it registered");
     }
   }
   return kSuccess;
@@ -292,8 +272,9 @@ int Launch(ncclComm& comm, std::vector<DeviceTask> tasks) {
       continue;
     }
     kernel->operations.push_back(*task.operation);
-    if (const int code = ExchangeRegistered(comm, *task.operation)) return code;
+    if (const int code = ExchangeRegistered(comm, *task.operation, kernel->registered)) return code;
   }
+  if (const int code = ExchangeRegistered(comm, kernel->transfers, kernel->registered)) return code;
   AwaitRoom(comm);
   if (fake_cuda_capturing(tasks[0].stream) != 0) {
     kernel->captured = true;

@@ -30,6 +30,7 @@ Profile Make() {
   p.ends_are_grouped = since(22203);
   p.failed_destroy_raises_depth = since(22403);
   p.destroy_takes_failed = since(22602);
+  p.no_handle_deregisters = since(22304);
   p.long_texts = since(21801);
   p.shared_gpu_allowed = since(23003);
   if (v >= 23003) p.same_gpu = v < 23007 ? SameGpu::kBusIdFirstRankOnly : SameGpu::kUuid;

@@ -24,7 +24,8 @@ struct Profile {
   bool abort_hangs = false;
   bool ends_are_grouped = false;  // destroy and abort queue inside an open group
   bool failed_destroy_raises_depth = false;
-  bool destroy_takes_failed = false;  // refuses only what is in progress
+  bool destroy_takes_failed = false;   // refuses only what is in progress
+  bool no_handle_deregisters = false;  // ncclCommDeregister of NULL is no mistake
   bool long_texts = false;
   bool shared_gpu_allowed = false;  // with NCCL_MULTI_RANK_GPU_ENABLE=1
   SameGpu same_gpu = SameGpu::kBusId;

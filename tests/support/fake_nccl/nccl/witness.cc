@@ -91,6 +91,9 @@ FAKE_EXPORT int fake_nccl_count(const char* name) {
       {"aborts", &w.aborts},
       {"destroys", &w.destroys},
       {"registered", &w.registered},
+      {"freed_registered", &w.freed_registered},
+      {"lost_footing", &w.lost_footing},
+      {"ended_registered", &w.ended_registered},
       {"first_thread_is_main", &w.first_thread_is_main}};
   const auto found = all.find(name);
   return found == all.end() ? -1 : found->second->load();

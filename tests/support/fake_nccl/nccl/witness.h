@@ -21,7 +21,10 @@ struct Witness {
   std::atomic<int> full{0};             // calls that waited for room
   std::atomic<int> aborts{0};
   std::atomic<int> destroys{0};
-  std::atomic<int> registered{0};  // collectives whose buffers are registered
+  std::atomic<int> registered{0};        // collectives whose buffers are registered
+  std::atomic<int> freed_registered{0};  // memory that went while it was registered
+  std::atomic<int> lost_footing{0};      // kernels whose registered buffers went under them
+  std::atomic<int> ended_registered{0};  // communicators destroyed with registered buffers
   std::atomic<int> first_thread_is_main{-1};
 };
 

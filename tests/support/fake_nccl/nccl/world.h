@@ -47,6 +47,7 @@ struct Entry {
   std::atomic<uint32_t> closed;      // 1: they do not any more
   std::atomic<uint32_t> connected;   // kinds of collectives that it has begun to use, a bit each
   std::atomic<uint32_t> registered;  // collectives with registered buffers that it has begun
+  std::atomic<uint32_t> use;         // how it uses them in the last one
 };
 
 struct Mailbox {
