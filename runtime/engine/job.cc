@@ -126,7 +126,8 @@ MaybeError Job::Meet(class Bootstrap& bootstrap, std::vector<int> node_of_rank, 
     if (!chosen.ok()) return chosen.error();
     cpu.address = std::move(*chosen);
   }
-  auto device = ReadNcclOptions([](const char* name) { return std::getenv(name); });
+  auto device =
+      ReadNcclOptions([](const char* name) { return std::getenv(name); }, StartVariables());
   if (!device.ok()) return device.error();
   const Hello mine{env_.backend, Backend::WhyNotNccl(env_.backend), env_.fusion_threshold,
                    env_.cycle_time.count()};

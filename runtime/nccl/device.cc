@@ -25,33 +25,14 @@ std::string UuidText(const abi::CuUuid& uuid) {
 }  // namespace
 
 Result<std::unique_ptr<Device>> Device::Open(const CudaApi& cuda, int local_rank,
-                                             std::optional<int> wanted) {
+                                             std::optional<int> wanted, const Pinning& pinning) {
   const auto bad = [&](const std::string& what, int code) {
     return Error{DTRAIN_ERROR_DEVICE, what + " failed: " + cuda.Text(code)};
   };
-  int count = 0;
-  int code = cuda.device_count(&count);
-  if (code != abi::kCudaSuccess) return bad("counting the GPUs", code);
-  if (count == 0) return Error{DTRAIN_ERROR_DEVICE, "this process sees no GPU"};
-  if (wanted && *wanted >= count) {
-    return Error{DTRAIN_ERROR_ENVIRONMENT, "DTRAIN_DEVICE=" + std::to_string(*wanted) +
-                                               ", but this process sees " + std::to_string(count) +
-                                               " GPUs, numbered from 0"};
-  }
-
   std::unique_ptr<Device> device(new Device(cuda));
-  abi::CuContext current = nullptr;
-  if (cuda.context_current(&current) == abi::kCudaSuccess && current != nullptr &&
-      cuda.context_device(&device->device_) == abi::kCudaSuccess) {
-    device->ordinal_ = device->device_;
-  } else {
-    const int last = last_ordinal.load();
-    device->ordinal_ = last >= 0 ? last : wanted ? *wanted : local_rank % count;
-    code = cuda.device_get(&device->device_, device->ordinal_);
-    if (code != abi::kCudaSuccess)
-      return bad("opening GPU " + std::to_string(device->ordinal_), code);
-  }
+  if (MaybeError error = device->Choose(local_rank, wanted, pinning)) return *error;
   const std::string gpu = "GPU " + std::to_string(device->ordinal_);
+  int code = abi::kCudaSuccess;
   char text[256] = "";
   if (cuda.device_name(text, sizeof(text), device->device_) == abi::kCudaSuccess) {
     device->name_ = Printable(text);
@@ -67,6 +48,40 @@ Result<std::unique_ptr<Device>> Device::Open(const CudaApi& cuda, int local_rank
   if (code != abi::kCudaSuccess) return bad("making a context on " + gpu, code);
   last_ordinal.store(device->ordinal_);
   return device;
+}
+
+MaybeError Device::Choose(int local_rank, std::optional<int> wanted, const Pinning& pinning) {
+  abi::CuContext current = nullptr;
+  if (cuda_.context_current(&current) == abi::kCudaSuccess && current != nullptr &&
+      cuda_.context_device(&device_) == abi::kCudaSuccess) {
+    ordinal_ = device_;
+    return std::nullopt;
+  }
+  int count = 0;
+  int code = cuda_.device_count(&count);
+  if (code != abi::kCudaSuccess) {
+    return Error{DTRAIN_ERROR_DEVICE, "counting the GPUs failed: " + cuda_.Text(code)};
+  }
+  if (count == 0) return Error{DTRAIN_ERROR_DEVICE, "this process sees no GPU"};
+  ordinal_ = last_ordinal.load();
+  const bool look = ordinal_ < 0 && pinning.stands && !pinning.own.empty();
+  for (int i = 0; look && i < count; ++i) {
+    abi::CuUuid uuid{};
+    const bool known = cuda_.device_get(&device_, i) == abi::kCudaSuccess &&
+                       cuda_.device_uuid(&uuid, device_) == abi::kCudaSuccess;
+    if (known && SameGpu(UuidText(uuid), pinning.own)) ordinal_ = i;
+  }
+  if (pinning.renumbered && wanted && *wanted >= count) wanted.reset();
+  if (ordinal_ < 0 && wanted && *wanted >= count) {
+    return Error{DTRAIN_ERROR_ENVIRONMENT, "DTRAIN_DEVICE=" + std::to_string(*wanted) +
+                                               ", but this process sees " + std::to_string(count) +
+                                               " GPUs, numbered from 0"};
+  }
+  if (ordinal_ < 0) ordinal_ = wanted ? *wanted : local_rank % count;
+  code = cuda_.device_get(&device_, ordinal_);
+  if (code == abi::kCudaSuccess) return std::nullopt;
+  return Error{DTRAIN_ERROR_DEVICE,
+               "opening GPU " + std::to_string(ordinal_) + " failed: " + cuda_.Text(code)};
 }
 
 Device::~Device() {

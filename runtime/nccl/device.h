@@ -7,16 +7,19 @@
 
 #include "runtime/base/result.h"
 #include "runtime/nccl/libraries.h"
+#include "runtime/nccl/pinning.h"
 
 namespace dtrain::runtime {
 
 // The GPU of this process, with its primary context, which the program's CUDA runtime shares.
 class Device {
  public:
-  // The one that the calling thread uses already; else the one opened before; else number `wanted`
-  // of those that this process sees; else the one whose number is the local rank.
+  // The one that the calling thread uses already; else the one opened before; else the one that the
+  // launcher gave, where this process sees it; else number `wanted` of those that it sees; else the
+  // one whose number is the local rank.
   static Result<std::unique_ptr<Device>> Open(const CudaApi& cuda, int local_rank,
-                                              std::optional<int> wanted);
+                                              std::optional<int> wanted,
+                                              const Pinning& pinning = {});
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -43,6 +46,7 @@ class Device {
 
  private:
   explicit Device(const CudaApi& cuda) : cuda_(cuda) {}
+  MaybeError Choose(int local_rank, std::optional<int> wanted, const Pinning& pinning);
 
   const CudaApi& cuda_;
   int ordinal_ = 0;

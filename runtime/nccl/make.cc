@@ -91,6 +91,18 @@ void WarnOfVersion(int version) {
                NcclVersionText(version).c_str(), what);
 }
 
+// A program may have reasons of its own; the launcher has chosen the one that is nearest.
+void WarnOfStrays(const std::vector<Member>& members) {
+  static std::atomic<bool> warned{false};
+  const std::string strays = DescribeStrays(members);
+  if (strays.empty() || warned.exchange(true)) return;
+  std::fprintf(stderr,
+               "dtrain: not on the GPUs that the launcher chose: %s. If that is not on purpose, "
+               "leave CUDA_VISIBLE_DEVICES as it is and call cudaSetDevice with the number in "
+               "DTRAIN_DEVICE, or not at all\n",
+               strays.c_str());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(FullBootstrap& bootstrap,
@@ -120,7 +132,10 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(FullBootstrap& 
   }
   if (error) return *error;
   if (MaybeError refused = CheckMembers(members)) return *refused;
-  if (bootstrap.rank() == 0) WarnOfVersion(session->libraries().nccl.version);
+  if (bootstrap.rank() == 0) {
+    WarnOfVersion(session->libraries().nccl.version);
+    WarnOfStrays(members);
+  }
   session->SetOnFailure(std::move(on_failure));
   std::unique_ptr<NcclCommunicator> made(
       new NcclCommunicator(std::move(session), bootstrap.rank(), bootstrap.size(), options));
@@ -147,9 +162,13 @@ MaybeError NcclCommunicator::Prepare(const NcclOptions& options, int rank, Membe
   const char* several = get("NCCL_MULTI_RANK_GPU_ENABLE");
   mine.several_per_gpu = several != nullptr && std::strcmp(several, "1") == 0;
   mine.settings = NcclSettings(get);
-  auto device = Device::Open((*libraries)->cuda, options.local_rank, options.device);
+  const Pinning& pinning = options.pinning;
+  auto device = Device::Open((*libraries)->cuda, options.local_rank, options.device, pinning);
   if (!device.ok()) return device.error();
   mine.uuid = (*device)->uuid();
+  mine.pinned = pinning.own;
+  mine.stray = std::none_of(pinning.visible.begin(), pinning.visible.end(),
+                            [&](const std::string& gpu) { return SameGpu(gpu, mine.uuid); });
   mine.pci = (*device)->pci();
   const NcclApi& nccl = (*libraries)->nccl;
   mine.nccl_version = nccl.version;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "runtime/nccl/libraries.h"
+#include "runtime/nccl/pinning.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -98,27 +99,41 @@ MaybeError CheckSettings(const std::vector<Member>& members) {
   return std::nullopt;
 }
 
+// Why two ranks cannot be on one GPU, and what to do.
+std::string Remedy(const Member& one, const Member& other) {
+  const bool slices = one.uuid != other.uuid && one.pci == other.pci;
+  std::string text = slices ? ", as slices of it, which NCCL does from 2.30.3 on, with "
+                              "NCCL_MULTI_RANK_GPU_ENABLE=1"
+                            : ", which NCCL does not support";
+  if (one.pinned.empty() || other.pinned.empty() || SameGpu(one.pinned, other.pinned)) {
+    return text +
+           ": start at most one rank per GPU there, choose with DTRAIN_DEVICE or the program's own "
+           "cudaSetDevice before dtrain_init, or set DTRAIN_SHARE_GPU=1 for tests";
+  }
+  return text + ". The launcher gave them " + Printable(one.pinned) + " and " +
+         Printable(other.pinned) +
+         ": leave CUDA_VISIBLE_DEVICES as it is, and before dtrain_init call cudaSetDevice "
+         "(torch.cuda.set_device) with the number in DTRAIN_DEVICE, or not at all";
+}
+
+// By its address, which the slices of one share, and by its UUID, should the addresses be written
+// differently.
 MaybeError CheckDevices(const std::vector<Member>& members) {
   std::map<std::string, size_t> user_of;
   for (size_t r = 0; r < members.size(); ++r) {
     const Member& member = members[r];
-    const auto [first, fresh] = user_of.emplace(member.node + "\n" + member.pci, r);
-    if (fresh) continue;
-    const Member& other = members[first->second];
+    const auto [by_address, new_address] = user_of.emplace(member.node + "\npci " + member.pci, r);
+    const auto [by_uuid, new_uuid] = user_of.emplace(member.node + "\nuuid " + member.uuid, r);
+    if (new_address && new_uuid) continue;
+    const size_t first = new_address ? by_uuid->second : by_address->second;
+    const Member& other = members[first];
     if (member.share_gpu && other.share_gpu) continue;
     const bool asked = member.several_per_gpu && other.several_per_gpu;
     if (asked && member.nccl_version >= kSeveralPerGpu) continue;
-    const bool slices = other.uuid != member.uuid;
-    return Error{
-        DTRAIN_ERROR_DEVICE,
-        "rank " + std::to_string(first->second) + " and rank " + std::to_string(r) +
-            " would both use " + Printable(member.uuid) + " (" + Printable(member.pci) +
-            ") of host " + Printable(member.host) +
-            (slices ? ", as slices of it, which NCCL does from 2.30.3 on, with "
-                      "NCCL_MULTI_RANK_GPU_ENABLE=1"
-                    : ", which NCCL does not support") +
-            ": start at most one rank per GPU there, choose with DTRAIN_DEVICE or the program's "
-            "own cudaSetDevice before dtrain_init, or set DTRAIN_SHARE_GPU=1 for tests"};
+    return Error{DTRAIN_ERROR_DEVICE,
+                 "rank " + std::to_string(first) + " and rank " + std::to_string(r) +
+                     " would both use " + Printable(member.uuid) + " (" + Printable(member.pci) +
+                     ") of host " + Printable(member.host) + Remedy(other, member)};
   }
   return std::nullopt;
 }
@@ -128,12 +143,14 @@ MaybeError CheckDevices(const std::vector<Member>& members) {
 std::string EncodeMember(const Member& member) {
   std::string out;
   PutNumber(out, kFormat);
-  for (const std::string* text : {&member.error, &member.host, &member.node, &member.uuid,
-                                  &member.pci, &member.settings, &member.unique_id}) {
+  for (const std::string* text :
+       {&member.error, &member.host, &member.node, &member.uuid, &member.pci, &member.pinned,
+        &member.settings, &member.unique_id}) {
     PutText(out, *text);
   }
   PutNumber(out, static_cast<uint32_t>(member.nccl_version));
-  PutNumber(out, (member.share_gpu ? 1u : 0u) | (member.several_per_gpu ? 2u : 0u));
+  PutNumber(out, (member.share_gpu ? 1u : 0u) | (member.several_per_gpu ? 2u : 0u) |
+                     (member.stray ? 4u : 0u));
   return out;
 }
 
@@ -142,13 +159,14 @@ std::optional<Member> DecodeMember(std::string_view bytes) {
   if (reader.Number() != kFormat) return std::nullopt;
   Member member;
   for (std::string* text : {&member.error, &member.host, &member.node, &member.uuid, &member.pci,
-                            &member.settings, &member.unique_id}) {
+                            &member.pinned, &member.settings, &member.unique_id}) {
     *text = reader.Text();
   }
   member.nccl_version = static_cast<int>(reader.Number());
   const uint32_t flags = reader.Number();
   member.share_gpu = (flags & 1) != 0;
   member.several_per_gpu = (flags & 2) != 0;
+  member.stray = (flags & 4) != 0;
   if (!reader.Finished()) return std::nullopt;
   return member;
 }
@@ -173,6 +191,30 @@ MaybeError CheckMembers(const std::vector<Member>& members) {
   if (MaybeError error = CheckVersions(members)) return error;
   if (MaybeError error = CheckSettings(members)) return error;
   return CheckDevices(members);
+}
+
+std::string DescribeStrays(const std::vector<Member>& members) {
+  constexpr size_t kMostNamed = 4;
+  std::map<std::string, size_t> pinned;  // by node and UUID: whose
+  for (size_t r = 0; r < members.size(); ++r) {
+    if (!members[r].pinned.empty()) pinned.emplace(members[r].node + "\n" + members[r].pinned, r);
+  }
+  std::string text;
+  size_t strays = 0;
+  for (size_t r = 0; r < members.size(); ++r) {
+    const Member& member = members[r];
+    if (member.pinned.empty() || SameGpu(member.pinned, member.uuid)) continue;
+    const auto owner = pinned.find(member.node + "\n" + member.uuid);
+    // One of several that it has for its own.
+    if (!member.stray && owner == pinned.end()) continue;
+    if (++strays > kMostNamed) continue;
+    text += (text.empty() ? "" : "; ") + RankAt(static_cast<int>(r), member) + " uses " +
+            Printable(member.uuid) +
+            (owner == pinned.end() ? "" : ", the one of rank " + std::to_string(owner->second)) +
+            ", and was given " + Printable(member.pinned);
+  }
+  if (strays > kMostNamed) text += "; and " + std::to_string(strays - kMostNamed) + " more ranks";
+  return text;
 }
 
 std::string RankAt(int rank, const Member& member) {

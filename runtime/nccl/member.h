@@ -19,6 +19,8 @@ struct Member {
   std::string node;   // tells machines apart
   std::string uuid;   // of its GPU
   std::string pci;
+  std::string pinned;  // UUID of the GPU that the launcher gave it; empty: not known
+  bool stray = false;  // its GPU is none of those that the launcher made it see
   int nccl_version = 0;
   bool share_gpu = false;
   bool several_per_gpu = false;  // NCCL_MULTI_RANK_GPU_ENABLE=1
@@ -38,6 +40,10 @@ std::string NcclSettings(const std::function<const char*(const char*)>& get);
 // table: a rank that cannot take part, different NCCL versions or settings, one GPU given to two
 // ranks (M6).
 MaybeError CheckMembers(const std::vector<Member>& members);
+
+// Which ranks use another GPU than the launcher gave them, in one sentence; empty: none. That may
+// be what the program wants.
+std::string DescribeStrays(const std::vector<Member>& members);
 
 // "rank 3 (host b)".
 std::string RankAt(int rank, const Member& member);

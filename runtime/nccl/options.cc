@@ -7,14 +7,12 @@
 namespace dtrain::runtime {
 namespace {
 
-using Getter = std::function<const char*(const char*)>;
-
 Error Bad(const char* name, const char* value, const char* expected) {
   return {DTRAIN_ERROR_ENVIRONMENT,
           std::string(name) + "=" + Printable(value) + " is not " + expected};
 }
 
-MaybeError ReadFlag(const Getter& get, const char* name, bool& value) {
+MaybeError ReadFlag(const Variables& get, const char* name, bool& value) {
   const char* text = get(name);
   if (text == nullptr || *text == '\0') return std::nullopt;
   if (std::strcmp(text, "0") != 0 && std::strcmp(text, "1") != 0) return Bad(name, text, "0 or 1");
@@ -24,8 +22,9 @@ MaybeError ReadFlag(const Getter& get, const char* name, bool& value) {
 
 }  // namespace
 
-Result<NcclOptions> ReadNcclOptions(const Getter& get) {
+Result<NcclOptions> ReadNcclOptions(const Variables& get, const Variables& start) {
   NcclOptions options;
+  options.pinning = ReadPinning(start, get);
   if (MaybeError error = ReadFlag(get, "DTRAIN_SHARE_GPU", options.share_gpu)) return *error;
   const char* text = get("DTRAIN_DEVICE");
   if (text != nullptr && *text != '\0') {

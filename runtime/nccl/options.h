@@ -2,11 +2,11 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
 
 #include "runtime/base/result.h"
+#include "runtime/nccl/pinning.h"
 
 namespace dtrain::runtime {
 
@@ -16,6 +16,7 @@ struct NcclOptions {
   std::string group;          // "the group of ranks 2, 1", for texts; empty: all of the job
   bool share_gpu = false;     // DTRAIN_SHARE_GPU=1: several ranks on one GPU, for tests
   std::optional<int> device;  // DTRAIN_DEVICE: number of the GPU among those this process sees
+  Pinning pinning;
   // DTRAIN_NCCL_INIT_SECONDS: for NCCL to connect the ranks, once all are there. NCCL gives a
   // connection up after 60 s and names the address, which says more than that time is over.
   std::chrono::milliseconds init_timeout{std::chrono::seconds(120)};
@@ -26,7 +27,8 @@ struct NcclOptions {
   std::chrono::milliseconds longest_end{std::chrono::seconds(10)};
 };
 
-// The variables above; local_rank, node and group are the caller's to fill in.
-Result<NcclOptions> ReadNcclOptions(const std::function<const char*(const char*)>& get);
+// The variables above; local_rank, node and group are the caller's to fill in. `start`: those that
+// the process began with.
+Result<NcclOptions> ReadNcclOptions(const Variables& get, const Variables& start);
 
 }  // namespace dtrain::runtime

@@ -200,9 +200,10 @@ struct NcclRank {
   int rank;
   int size;
   SharedBootstrap bootstrap;
+  Variables start = VariablesOf("");  // what the launcher gave, for tests of that
 
   NcclOptions options() const {
-    auto options = ReadNcclOptions(getenv);
+    auto options = ReadNcclOptions(getenv, start);
     EXPECT_TRUE(options.ok()) << options.error().message;
     options->local_rank = rank;
     options->node = "one";

@@ -31,6 +31,8 @@ TEST(NcclMember, SurvivesItsEncoding) {
   member.error = "no driver";
   member.share_gpu = true;
   member.several_per_gpu = true;
+  member.stray = true;
+  member.pinned = "GPU-2";
   member.settings = std::string("\0\n\xff", 3);
   member.unique_id = std::string(128, '\0');
   const std::string bytes = EncodeMember(member);
@@ -40,6 +42,8 @@ TEST(NcclMember, SurvivesItsEncoding) {
   EXPECT_EQ(back->settings, member.settings);
   EXPECT_TRUE(back->share_gpu);
   EXPECT_TRUE(back->several_per_gpu);
+  EXPECT_TRUE(back->stray);
+  EXPECT_EQ(back->pinned, "GPU-2");
 }
 
 TEST(NcclMember, AnyCutOrAddedByteIsRefused) {
@@ -80,6 +84,81 @@ TEST(NcclMembers, WithOneGpuForTwoAreRefusedUnlessBothShareIt) {
   EXPECT_TRUE(CheckMembers(members));
   members[0].share_gpu = true;
   EXPECT_FALSE(CheckMembers(members));
+}
+
+TEST(NcclMembers, OnOneGpuByItsUuidAreRefusedWithWhatTheLauncherGaveThem) {
+  std::vector<Member> members = {MemberOn("a", "GPU-1", "0000:3b:00.0"),
+                                 MemberOn("a", "GPU-1", "00000000:3b:00.0")};
+  members[0].pinned = "GPU-1";
+  members[1].pinned = "GPU-2";
+  const MaybeError error = CheckMembers(members);
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(Contains(error->message, "rank 0 and rank 1 would both use GPU-1")) << error->message;
+  EXPECT_TRUE(Contains(error->message, "The launcher gave them GPU-1 and GPU-2")) << error->message;
+  EXPECT_TRUE(Contains(error->message, "cudaSetDevice")) << error->message;
+  members[1].pinned = "GPU-1";
+  EXPECT_FALSE(Contains(CheckMembers(members)->message, "The launcher gave"));
+}
+
+TEST(NcclMembers, OnOtherGpusThanTheLauncherGaveThemAreNamed) {
+  std::vector<Member> members;
+  for (const char* gpu : {"GPU-1", "GPU-2", "GPU-3"}) {
+    members.push_back(MemberOn("a", gpu, gpu));
+    members.back().pinned = gpu;
+  }
+  EXPECT_EQ(DescribeStrays(members), "");
+  // Exchanged, and one that no rank of the job was given.
+  std::swap(members[0].uuid, members[1].uuid);
+  members[2].uuid = "GPU-9";
+  members[2].stray = true;
+  EXPECT_EQ(DescribeStrays(members),
+            "rank 0 (host a) uses GPU-2, the one of rank 1, and was given GPU-1; rank 1 (host a) "
+            "uses GPU-1, the one of rank 0, and was given GPU-2; rank 2 (host a) uses GPU-9, and "
+            "was given GPU-3");
+  // The second of two that it has for its own.
+  members = {MemberOn("a", "GPU-2", "2")};
+  members[0].pinned = "GPU-1";
+  EXPECT_EQ(DescribeStrays(members), "");
+  // Nothing is known without a launcher.
+  members[0].pinned = "";
+  members[0].stray = true;
+  EXPECT_EQ(DescribeStrays(members), "");
+}
+
+Pinning PinningOf(const std::string& start, const std::string& now) {
+  return ReadPinning(VariablesOf(start), VariablesOf(now));
+}
+
+TEST(NcclPinning, IsWhatTheProcessStartedWith) {
+  using namespace std::string_literals;
+  const std::string start = "A=1\0CUDA_VISIBLE_DEVICES=GPU-1,GPU-2,MIG-3\0DTRAIN_DEVICE=1\0"s;
+  const Pinning same = PinningOf(start, start);
+  EXPECT_EQ(same.visible, (std::vector<std::string>{"GPU-1", "GPU-2", "MIG-3"}));
+  EXPECT_EQ(same.own, "GPU-2");
+  EXPECT_TRUE(same.stands);
+  EXPECT_FALSE(same.renumbered);
+  const Pinning narrowed = PinningOf(start, "CUDA_VISIBLE_DEVICES=1\0DTRAIN_DEVICE=1\0"s);
+  EXPECT_EQ(narrowed.own, "GPU-2");
+  EXPECT_TRUE(narrowed.stands && narrowed.renumbered);
+  const Pinning own = PinningOf(start, "CUDA_VISIBLE_DEVICES=1\0DTRAIN_DEVICE=0\0"s);
+  EXPECT_FALSE(own.stands || own.renumbered) << "the program means what it says";
+  // By a script around the program, or by a user who says nothing of UUIDs.
+  const std::string script = "CUDA_VISIBLE_DEVICES=3\0DTRAIN_DEVICE=3\0"s;
+  EXPECT_TRUE(PinningOf(script, script).renumbered);
+  EXPECT_EQ(PinningOf(script, script).own, "");
+  EXPECT_FALSE(PinningOf("DTRAIN_DEVICE=3\0"s, "DTRAIN_DEVICE=3\0"s).renumbered);
+  EXPECT_EQ(PinningOf("CUDA_VISIBLE_DEVICES=GPU-1\0DTRAIN_DEVICE=7\0"s, "").own, "");
+  EXPECT_TRUE(PinningOf("CUDA_VISIBLE_DEVICES=GPU-1,2\0"s, "").visible.empty());
+  EXPECT_TRUE(PinningOf("", "").visible.empty());
+}
+
+TEST(NcclPinning, KnowsAGpuByAnyKindOfItsUuid) {
+  EXPECT_TRUE(SameGpu("GPU-5d1c", "GPU-5d1c"));
+  EXPECT_TRUE(SameGpu("MIG-5d1c", "GPU-5d1c"));
+  EXPECT_TRUE(SameGpu("GPU-5d", "GPU-5d1c"));
+  EXPECT_FALSE(SameGpu("GPU-5d1d", "GPU-5d1c"));
+  EXPECT_FALSE(SameGpu("GPU-", "GPU-5d1c"));
+  EXPECT_FALSE(SameGpu("", "GPU-5d1c"));
 }
 
 // M6, N14: NCCL 2.30 compares addresses at first, later the GPU's UUID, which slices share.
@@ -132,10 +211,12 @@ TEST(NcclMembers, ThatCannotTakePartAreNamedFirstAndNotAll) {
 }
 
 Result<NcclOptions> Read(const std::map<std::string, std::string>& variables) {
-  return ReadNcclOptions([&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
+  return ReadNcclOptions(
+      [&](const char* name) -> const char* {
+        const auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      VariablesOf(""));
 }
 
 TEST(NcclOptions, HaveTheDocumentedDefaults) {

@@ -63,26 +63,28 @@ FAKE_EXPORT int cuDeviceGet(int* device, int ordinal) {
 
 FAKE_EXPORT int cuDeviceGetName(char* name, int size, int device) {
   if (!Known(device)) return kInvalidDevice;
-  snprintf(name, static_cast<size_t>(size), Mig() ? "Fake GPU MIG %d" : "Fake GPU %d", device);
+  snprintf(name, static_cast<size_t>(size), Mig() ? "Fake GPU MIG %d" : "Fake GPU %d",
+           PhysicalOf(device));
   return kOk;
 }
 
 // Of a slice, the GPU's.
 FAKE_EXPORT int cuDeviceGetUuid(unsigned char* uuid, int device) {
   if (!Known(device)) return kInvalidDevice;
-  std::memset(uuid, 0x11 + (Mig() ? 0 : device), 16);
+  std::memset(uuid, 0x11 + (Mig() ? 0 : PhysicalOf(device)), 16);
   return kOk;
 }
 
 FAKE_EXPORT int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
   if (!Known(device)) return kInvalidDevice;
-  std::memset(uuid, (Mig() ? 0x91 : 0x11) + device, 16);
+  std::memset(uuid, (Mig() ? 0x91 : 0x11) + PhysicalOf(device), 16);
   return kOk;
 }
 
 FAKE_EXPORT int cuDeviceGetPCIBusId(char* text, int size, int device) {
   if (!Known(device)) return kInvalidDevice;
-  snprintf(text, static_cast<size_t>(size), "0000:%02X:00.0", 0x10 + (Mig() ? 0 : device));
+  snprintf(text, static_cast<size_t>(size), "0000:%02X:00.0",
+           0x10 + (Mig() ? 0 : PhysicalOf(device)));
   return kOk;
 }
 

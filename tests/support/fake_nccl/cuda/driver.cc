@@ -25,9 +25,45 @@ Driver& TheDriver() {
   return *driver;
 }
 
-int DeviceCount() {
-  const char* text = getenv("FAKE_CUDA_DEVICES");
-  return text == nullptr ? 8 : atoi(text);
+// What CUDA_VISIBLE_DEVICES leaves, by number or UUID, up to the first that is not there. Later
+// changes of the variable have no effect.
+static const std::vector<int>& Visible() {
+  static const auto* const visible = [] {
+    auto* all = new std::vector<int>;
+    const char* text = getenv("FAKE_CUDA_DEVICES");
+    const int count = text == nullptr ? 8 : atoi(text);
+    const char* wanted = getenv("CUDA_VISIBLE_DEVICES");
+    std::string list = wanted == nullptr ? "" : wanted;
+    for (int d = 0; d < count && wanted == nullptr; ++d) all->push_back(d);
+    while (!list.empty()) {
+      const std::string one = list.substr(0, list.find(','));
+      int found = -1;
+      for (int d = 0; d < count; ++d) {
+        const bool named = one.size() > 4 && UuidOf(d).compare(0, one.size(), one) == 0;
+        if (found < 0 && (named || one == std::to_string(d))) found = d;
+      }
+      if (found < 0) break;
+      all->push_back(found);
+      list.erase(0, one.size() + 1);
+    }
+    return all;
+  }();
+  return *visible;
+}
+
+int DeviceCount() { return static_cast<int>(Visible().size()); }
+
+int PhysicalOf(int device) { return Visible()[static_cast<size_t>(device)]; }
+
+std::string UuidOf(int physical) {
+  char byte[3];
+  snprintf(byte, sizeof(byte), "%02x", 0x11 + physical);
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    text += i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+    text += byte;
+  }
+  return text;
 }
 
 std::vector<void*>& ContextStack() {

@@ -38,7 +38,10 @@ struct Driver {
 // Never destroyed: threads of streams may run on while the process exits.
 Driver& TheDriver();
 
-int DeviceCount();
+int DeviceCount();           // that the process sees
+int PhysicalOf(int device);  // which of the machine's it is
+// As nvidia-smi writes it.
+std::string UuidOf(int physical);
 std::vector<void*>& ContextStack();  // this thread's
 // The context that this thread works in. An error code where a call could not go on.
 int Enter(Context*& context);
