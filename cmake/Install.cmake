@@ -19,7 +19,7 @@ install(DIRECTORY ${reference}/man1 TYPE MAN COMPONENT launcher)
 install(DIRECTORY ${reference}/bash-completion ${reference}/zsh ${reference}/fish TYPE DATA
         COMPONENT launcher)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/dtrain COMPONENT launcher
-        FILES_MATCHING PATTERN "*.md" PATTERN man EXCLUDE)
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "benchmarks.json" PATTERN man EXCLUDE)
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/dtrain COMPONENT launcher
         PATTERN "__pycache__" EXCLUDE)
 
