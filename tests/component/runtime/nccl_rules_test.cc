@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What NCCL does and forbids, by version, and that a job lives with it. The numbers are those of
-// docs/testing.md.
+// docs/nccl.md.
 #include <cstring>
 #include <string>
 #include <vector>
