@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program for MPICH and its relatives; dtrain starts it through the same PMI-1 as Hydra does. */
+/* Any MPI program: dtrain starts it by PMIx (Open MPI) or PMI-1 and PMI-2 (MPICH and relatives). */
 #include <mpi.h>
 #include <stdio.h>
 

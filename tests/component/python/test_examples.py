@@ -36,6 +36,30 @@ def test_cnn_with_torch_learns_and_resumes_from_rank_0s_checkpoint(launch, tmp_p
     assert accuracy(out) > 0.85 and "ranks 2 " in out, out
 
 
+def test_allreduce_in_python(launch):
+    code, out, err = launch(2, EXAMPLES / "allreduce.py")
+    assert code == 0 and out.count("sum of all ranks 1") == 2, f"{out}\n{err}"
+
+
+def test_torch_distributed_without_ddp(launch):
+    code, out, err = launch(2, EXAMPLES / "plain_torch.py")
+    assert code == 0 and "ranks 2 error 0.00" in out, f"{out}\n{err}"
+
+
+def test_horovod_script_on_dtrain_torch_under_horovods_name(launch, tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod/__init__.py").touch()
+    (tmp_path / "horovod/torch.py").write_text("from dtrain.torch import *  # noqa: F403\n")
+    code, out, err = launch(2, EXAMPLES / "horovod_torch.py",
+                            env={"PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"})
+    assert code == 0 and "ranks 2 loss 0.00" in out, f"{out}\n{err}"
+
+
+@pytest.mark.parametrize("name", ["accelerate_digits.py", "jax_sum.py", "tensorflow_workers.py"])
+def test_what_cannot_be_run_here_is_valid_python(name):
+    compile((EXAMPLES / name).read_text(), name, "exec")
+
+
 @pytest.mark.parametrize("language,name", [("c", "allreduce.c"), ("c++", "groups.cc")])
 def test_compiled_examples(tmp_path, language, name):
     binary = tmp_path / "example"
