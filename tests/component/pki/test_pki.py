@@ -136,7 +136,7 @@ def test_bad_users_and_commands(authority):
 
 def test_one_certificate_for_a_name(authority):
     must("user", authority, "alice")
-    refused("user", authority, "alice", "--admin", says="already; renew it with")
+    refused("user", authority, "alice", "--admin", says="already has a certificate; renew it with")
     must("node", authority, "alice")
     refused("renew", authority, "alice", says="node:alice or user:alice", code=2)
     must("renew", authority, "user:alice")
@@ -246,9 +246,9 @@ def test_a_token_is_good_once(authority, request_of, tmp_path):
     certificate.write_text(must("sign", authority, stdin=token + "\n" + request_of("gpu02")))
     assert "URI:dtrain:node:gpu02, DNS:gpu02, IP Address:10.0.0.2" in text_of(certificate)
     assert mode(tmp_path / "tls-gpu02/node.key") == 0o600
-    refused("sign", authority, stdin=token + "\n" + request_of("gpu02"), says="used already, on 20")
+    refused("sign", authority, stdin=token + "\n" + request_of("gpu02"), says="already used, on 20")
     must("revoke", authority, "gpu02")
-    refused("sign", authority, stdin=token + "\n" + request_of("gpu02"), says="used already")
+    refused("sign", authority, stdin=token + "\n" + request_of("gpu02"), says="already used")
     refused("bundle", authority, "gpu02", says="no certificate")
 
 
@@ -260,7 +260,7 @@ def test_a_token_is_good_once_for_many_who_come_at_once(authority, request_of, t
     answers = [one.communicate(timeout=120) for one in many]
     assert sorted(one.returncode for one in many) == [0] + [1] * 7
     assert sum("BEGIN CERTIFICATE" in out for out, _ in answers) == 1
-    assert sum("used already" in err for _, err in answers) == 7
+    assert sum("already used" in err for _, err in answers) == 7
     assert len((authority / "index.txt").read_text().splitlines()) == 1
 
 
@@ -289,13 +289,13 @@ def test_an_expired_token(authority, request_of):
 def test_tokens_that_are_none(authority, request_of, tmp_path):
     request = request_of("gpu02")
     refused("sign", authority, stdin="0" * 64 + "\n" + request, says="unknown token")
-    refused("sign", authority, stdin="../../ca.key\n" + request, says="no token")
-    refused("sign", authority, stdin=request, says="no request|no token")
+    refused("sign", authority, stdin="../../ca.key\n" + request, says="not a token")
+    refused("sign", authority, stdin=request, says="no request|not a token")
     refused("sign", authority, stdin="", says="no request")
     refused("sign", authority, stdin="x" * 100000, says="no request")
     refused("sign", authority, "--token", "0" * 64, stdin=request, says="no option", code=2)
     for ttl in ["0", "1y", "31d", "-1", "99999999"]:
-        refused("token", authority, "gpu02", "--ttl", ttl, says="token may wait|--ttl", code=2)
+        refused("token", authority, "gpu02", "--ttl", ttl, says="valid for 30d at most|--ttl", code=2)
     assert list((authority / "tokens").iterdir()) == []
     assert not list(authority.glob("work.*"))
     file = tmp_path / "token"
@@ -335,7 +335,7 @@ def test_join_over_a_remote_shell(authority, tmp_path):
     assert token not in (tmp_path / "argv").read_text()
     other = tmp_path / "other"
     done = run("join", other, "gpu03", "--ca", f"host:{plain}", "--rsh", shell, stdin=token + "\n")
-    assert done.returncode == 1 and "used already" in done.stderr and "gave no certificate" in done.stderr
+    assert done.returncode == 1 and "already used" in done.stderr and "returned no certificate" in done.stderr
     assert [p.name for p in other.iterdir()] == ["node.key"]
     refused("join", tls, "gpu02", "--ca", f"host:{plain}", "--rsh", shell, stdin=token, says="already")
     refused("join", other, "gpu03", "--ca", f"host:{plain}", "--rsh", shell, says="no token on stdin", code=2)
