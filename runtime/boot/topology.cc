@@ -94,6 +94,11 @@ std::string FormatProcessMapping(const std::vector<int>& node_of_rank) {
   return text + ")";
 }
 
+std::vector<int> Places::named(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = name(rank);
+  return ranks;
+}
+
 Places PlacesOf(int rank, const std::vector<int>& node_of_rank) {
   Places places;
   std::map<int, size_t> numbers;

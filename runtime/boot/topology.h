@@ -15,6 +15,7 @@ struct Places {
   std::vector<int> before;              // ranks on earlier nodes, by node
   int node = 0;                         // of this rank
   int local = 0;                        // index of this rank in its node
+  std::vector<int> names;               // the numbers of all ranks in texts; empty: their own
 
   int node_count() const { return static_cast<int>(nodes.size()); }
   const std::vector<int>& here() const { return nodes[static_cast<size_t>(node)]; }
@@ -22,6 +23,8 @@ struct Places {
   int local_size(int n) const { return static_cast<int>(nodes[static_cast<size_t>(n)].size()); }
   bool leader() const { return local == 0; }
   std::vector<int> leaders() const;  // by node
+  int name(int rank) const { return names.empty() ? rank : names[static_cast<size_t>(rank)]; }
+  std::vector<int> named(std::vector<int> ranks) const;
   size_t largest() const;
 };
 

@@ -22,6 +22,8 @@ namespace dtrain::runtime {
 struct CpuOptions {
   // Of each rank of the group; the same on all of them.
   std::vector<int> node_of_rank;
+  // Their numbers in texts, where these are not those of the group: in the job. Likewise.
+  std::vector<int> names;
   // Numeric, to listen on for other nodes; only leaders of several nodes need it. Empty: the
   // host's first address that is not loopback.
   std::string address;

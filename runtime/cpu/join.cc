@@ -108,6 +108,7 @@ Result<std::unique_ptr<CpuCommunicator>> Join::Run() {
 Result<Join::Ending> Join::Try(const std::vector<int>& node_of_rank) {
   Places& places = made_->places_;
   places = PlacesOf(bootstrap_.rank(), node_of_rank);
+  places.names = options_.names;
   made_->group_.reset();
   made_->mesh_.reset();
   RankCard mine;
@@ -148,7 +149,7 @@ MaybeError Join::MakeOffer(RankCard& mine, SharedMemory& segment) {
     if (!chosen.ok()) return chosen.error();
     ip = *chosen;
   }
-  auto mesh = Mesh::Make(places.node, places.leaders(), ip);
+  auto mesh = Mesh::Make(places.node, places.named(places.leaders()), ip);
   if (!mesh.ok()) return mesh.error();
   made_->mesh_ = std::move(*mesh);
   mine.endpoint = made_->mesh_->endpoint();
@@ -183,7 +184,8 @@ MaybeError Join::ConnectNodes() {
     if (!cards_.contains(leader)) return std::nullopt;
     endpoints.push_back(card(leader).endpoint);
     if (endpoints.back().port == 0) {
-      return Error{DTRAIN_ERROR_NETWORK, "rank " + std::to_string(leader) + " could not listen"};
+      return Error{DTRAIN_ERROR_NETWORK,
+                   "rank " + std::to_string(made_->places_.name(leader)) + " could not listen"};
     }
   }
   return made_->mesh_->Connect(endpoints, deadline_);
@@ -204,7 +206,7 @@ MaybeError Join::Attach(SharedMemory segment) {
     }
   }
   std::vector<LocalGroup::Member> members;
-  for (const int rank : places.here()) members.push_back({rank, card(rank).pid});
+  for (const int rank : places.here()) members.push_back({places.name(rank), card(rank).pid});
   made_->group_ = std::make_unique<LocalGroup>(std::move(segment), lanes, members, places.local);
   made_->memory_ = std::make_unique<PeerMemory>(*made_->group_, OpenArenas());
   return std::nullopt;
@@ -253,7 +255,7 @@ Machine Join::ThisMachine() const {
 // another one has failed to join, and what all of them can do.
 Result<Join::Ending> Join::Agree(const MaybeError& attached, const MaybeError& failed,
                                  const MaybeError& unreadable) {
-  const int rank = bootstrap_.rank();
+  const int rank = made_->places_.name(bootstrap_.rank());
   const Machine here = ThisMachine();
   Standing standing;
   standing.attached = !attached && made_->group_ != nullptr;

@@ -70,7 +70,7 @@ MaybeError Greetings::Await(Deadline deadline) {
 MaybeError Greetings::AwaitRequest(int node, Deadline deadline) {
   MaybeError error = mesh_.Await(requests_[static_cast<size_t>(node)], deadline);
   if (error && error->code == DTRAIN_ERROR_TIMEOUT) {
-    const auto& ranks = places_.nodes[static_cast<size_t>(node)];
+    const auto ranks = places_.named(places_.nodes[static_cast<size_t>(node)]);
     error->message = "timed out waiting for " + NameRanks(ranks) + " on another node: " +
                      (ranks.size() == 1 ? "it has not come" : "not all of them have come");
   }
@@ -84,7 +84,7 @@ MaybeError Greetings::Compare(const std::vector<int>& nodes) const {
   for (const int node : nodes) {
     Descriptor request;
     std::memcpy(&request, Letter(node), sizeof(request));
-    for (const int rank : places_.nodes[static_cast<size_t>(node)]) {
+    for (const int rank : places_.named(places_.nodes[static_cast<size_t>(node)])) {
       ranks.push_back(rank);
       requests.push_back(request);
     }

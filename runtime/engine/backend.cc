@@ -95,6 +95,7 @@ Result<std::unique_ptr<Communicator>> Backend::MakeCpu(Bootstrap& bootstrap, con
   if (bootstrap.size() == 1) return std::unique_ptr<Communicator>();
   CpuOptions options = cpu_;
   options.node_of_rank.clear();
+  options.names = group.members;
   for (const int member : group.members) {
     options.node_of_rank.push_back(cpu_.node_of_rank[static_cast<size_t>(member)]);
   }
@@ -109,6 +110,7 @@ Result<std::unique_ptr<DeviceCommunicator>> Backend::MakeDevice(FullBootstrap& b
                                                                 Deadline deadline) {
   NcclOptions options = nccl_;
   options.group = NameOf(group);
+  options.job_rank = group.members[static_cast<size_t>(group.rank)];
   auto made =
       NcclCommunicator::Make(bootstrap, group.communicator.get(), options, on_failure_, deadline);
   if (made.ok()) return std::unique_ptr<DeviceCommunicator>(std::move(*made));

@@ -110,7 +110,7 @@ Result<std::string> Negotiator::ExchangeStatements(Group& group, const Operation
   }
   Spent spent;
   if (MaybeError error = RunOwn(group, Gather(words, all, group.size), spent)) return *error;
-  return CompareStatements(all);
+  return CompareStatements(all, group.members);
 }
 
 Result<Negotiator::Verdict> Negotiator::Agree(Group& group, const std::vector<Operation*>& mine,

@@ -65,7 +65,8 @@ void PackStatement(const Collective& what, std::string_view name, std::string_vi
   PackText(shape, kShapeWords - 1, words + 1);
 }
 
-std::string CompareStatements(const std::vector<int64_t>& statements) {
+std::string CompareStatements(const std::vector<int64_t>& statements,
+                              const std::vector<int>& names) {
   // Ranks with the same statement; the same text may stand for two names that were cut.
   std::vector<const int64_t*> different;
   std::vector<Party> parties;
@@ -79,7 +80,7 @@ std::string CompareStatements(const std::vector<int64_t>& statements) {
       different.push_back(words);
       parties.push_back({{}, StatementText(words)});
     }
-    parties[at].ranks.push_back(static_cast<int>(r));
+    parties[at].ranks.push_back(names.empty() ? static_cast<int>(r) : names[r]);
   }
   return DescribeDisagreement(parties);
 }

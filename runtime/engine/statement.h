@@ -28,7 +28,9 @@ constexpr size_t kNameWords = 16, kShapeWords = 9;
 constexpr size_t kStatementWords = kOutlineWords + kNameWords + kShapeWords;
 void PackStatement(const Collective& what, std::string_view name, std::string_view shape,
                    int64_t* words);
-// By rank; the sentence that names the ranks and what each of them asked for.
-std::string CompareStatements(const std::vector<int64_t>& statements);
+// By rank; the sentence that names the ranks and what each of them asked for. `names`: their
+// numbers in the job, where these are others.
+std::string CompareStatements(const std::vector<int64_t>& statements,
+                              const std::vector<int>& names = {});
 
 }  // namespace dtrain::runtime

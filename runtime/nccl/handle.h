@@ -29,7 +29,7 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
 
   // `me` is "rank 1 (host b)". `control`, where its ranks agree on things, may be null; its
   // failures are this one's. `fine`: the ends of collectives are wanted to the millisecond.
-  // `group` is "the group of ranks 2, 1", by which its texts count them; empty for the job's ranks.
+  // `group` is "the group of ranks 2, 1", for texts; empty for the job's ranks.
   NcclHandle(std::shared_ptr<Session> session, std::string me, Communicator* control,
              std::string group, bool fine);
   NcclHandle(const NcclHandle&) = delete;

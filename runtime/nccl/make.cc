@@ -111,6 +111,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(FullBootstrap& 
                                                                  OnFailure on_failure,
                                                                  Deadline deadline) {
   Member mine;
+  mine.job_rank = options.job_rank;
   mine.host = HostName();
   mine.node = options.node;
   mine.share_gpu = options.share_gpu;

@@ -49,6 +49,10 @@ class Reader {
   bool good_ = true;
 };
 
+int NumberOf(size_t rank, const Member& member) {
+  return member.job_rank >= 0 ? member.job_rank : static_cast<int>(rank);
+}
+
 MaybeError CheckErrors(const std::vector<Member>& members) {
   std::string text;
   int shown = 0, more = 0;
@@ -130,10 +134,11 @@ MaybeError CheckDevices(const std::vector<Member>& members) {
     if (member.share_gpu && other.share_gpu) continue;
     const bool asked = member.several_per_gpu && other.several_per_gpu;
     if (asked && member.nccl_version >= kSeveralPerGpu) continue;
-    return Error{DTRAIN_ERROR_DEVICE,
-                 "rank " + std::to_string(first) + " and rank " + std::to_string(r) +
-                     " would both use " + Printable(member.uuid) + " (" + Printable(member.pci) +
-                     ") of host " + Printable(member.host) + Remedy(other, member)};
+    return Error{DTRAIN_ERROR_DEVICE, "rank " + std::to_string(NumberOf(first, other)) +
+                                          " and rank " + std::to_string(NumberOf(r, member)) +
+                                          " would both use " + Printable(member.uuid) + " (" +
+                                          Printable(member.pci) + ") of host " +
+                                          Printable(member.host) + Remedy(other, member)};
   }
   return std::nullopt;
 }
@@ -149,6 +154,7 @@ std::string EncodeMember(const Member& member) {
     PutText(out, *text);
   }
   PutNumber(out, static_cast<uint32_t>(member.nccl_version));
+  PutNumber(out, static_cast<uint32_t>(member.job_rank));
   PutNumber(out, (member.share_gpu ? 1u : 0u) | (member.several_per_gpu ? 2u : 0u) |
                      (member.stray ? 4u : 0u));
   return out;
@@ -163,6 +169,7 @@ std::optional<Member> DecodeMember(std::string_view bytes) {
     *text = reader.Text();
   }
   member.nccl_version = static_cast<int>(reader.Number());
+  member.job_rank = static_cast<int>(reader.Number());
   const uint32_t flags = reader.Number();
   member.share_gpu = (flags & 1) != 0;
   member.several_per_gpu = (flags & 2) != 0;
@@ -210,7 +217,10 @@ std::string DescribeStrays(const std::vector<Member>& members) {
     if (++strays > kMostNamed) continue;
     text += (text.empty() ? "" : "; ") + RankAt(static_cast<int>(r), member) + " uses " +
             Printable(member.uuid) +
-            (owner == pinned.end() ? "" : ", the one of rank " + std::to_string(owner->second)) +
+            (owner == pinned.end()
+                 ? ""
+                 : ", the one of rank " +
+                       std::to_string(NumberOf(owner->second, members[owner->second]))) +
             ", and was given " + Printable(member.pinned);
   }
   if (strays > kMostNamed) text += "; and " + std::to_string(strays - kMostNamed) + " more ranks";
@@ -218,7 +228,7 @@ std::string DescribeStrays(const std::vector<Member>& members) {
 }
 
 std::string RankAt(int rank, const Member& member) {
-  return "rank " + std::to_string(rank) +
+  return "rank " + std::to_string(NumberOf(static_cast<size_t>(rank), member)) +
          (member.host.empty() ? "" : " (host " + Printable(member.host) + ")");
 }
 

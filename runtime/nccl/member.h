@@ -15,6 +15,7 @@ namespace dtrain::runtime {
 // What a rank tells the others before the communicator is made.
 struct Member {
   std::string error;  // why this rank cannot take part; the rest may then be empty
+  int job_rank = -1;  // its number in texts; -1: that of the communicator
   std::string host;   // its name, for messages
   std::string node;   // tells machines apart
   std::string uuid;   // of its GPU
@@ -45,7 +46,7 @@ MaybeError CheckMembers(const std::vector<Member>& members);
 // be what the program wants.
 std::string DescribeStrays(const std::vector<Member>& members);
 
-// "rank 3 (host b)".
+// "rank 3 (host b)", of the communicator's rank `rank`.
 std::string RankAt(int rank, const Member& member);
 
 }  // namespace dtrain::runtime

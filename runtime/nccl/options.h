@@ -12,6 +12,7 @@ namespace dtrain::runtime {
 
 struct NcclOptions {
   int local_rank = 0;
+  int job_rank = -1;          // its number in the job, for texts; -1: that of the communicator
   std::string node;           // tells machines apart: equal for the ranks of one
   std::string group;          // "the group of ranks 2, 1", for texts; empty: all of the job
   bool share_gpu = false;     // DTRAIN_SHARE_GPU=1: several ranks on one GPU, for tests

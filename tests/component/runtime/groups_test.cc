@@ -159,9 +159,34 @@ TEST(GroupsTest, RankThatLeavesWhileItsGroupNeedsItIsNamed) {
           EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
         }
         EXPECT_THAT(dtrain_last_error(), AllOf(HasSubstr("group of ranks 2, 3"),
-                                               HasSubstr("rank 1 is leaving the job")));
+                                               HasSubstr("rank 3 is leaving the job")));
       },
       Patient("600"));
+}
+
+TEST(GroupsTest, RanksThatDifferAreNamedByTheirNumbersInTheJob) {
+  Ranks::Run(
+      4,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_group pair = nullptr;
+        ASSERT_EQ(dtrain_group_create(rank % 2, -rank, &pair), DTRAIN_OK);
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.group = pair;
+        options.name = "gradient";
+        std::vector<int32_t> values(8, 1);
+        dtrain_handle handle = 0;
+        ASSERT_EQ(dtrain_allreduce_async(values.data(), values.data(), rank < 2 ? 4 : 8,
+                                         DTRAIN_INT32, DTRAIN_SUM, &options, &handle),
+                  DTRAIN_OK);
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+        const std::string low = std::to_string(rank % 2), high = std::to_string(rank % 2 + 2);
+        EXPECT_THAT(dtrain_last_error(),
+                    AllOf(HasSubstr("rank " + low + " for allreduce sum of 4 int32"),
+                          HasSubstr("rank " + high + " for allreduce sum of 8 int32")));
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+      },
+      Patient());
 }
 
 // M2: who waits in another group of the broken job fails at once as well.

@@ -344,6 +344,8 @@ TEST(DisagreementTest, NamesTheRanksAndWhatTheyAskFor) {
   }
   EXPECT_THAT(CompareStatements(all), AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
                                             HasSubstr("rank 1 for allreduce sum of 11 float32")));
+  EXPECT_THAT(CompareStatements(all, {7, 4, 9}),
+              AllOf(HasSubstr("ranks 7, 9 for "), HasSubstr("rank 4 for ")));
   PackJoined(&all[kStatementWords]);
   EXPECT_THAT(CompareStatements(all), HasSubstr("rank 1 for dtrain_join"));
 }
