@@ -71,13 +71,14 @@ MaybeError Device::Choose(int local_rank, std::optional<int> wanted, const Pinni
                        cuda_.device_uuid(&uuid, device_) == abi::kCudaSuccess;
     if (known && SameGpu(UuidText(uuid), pinning.own)) ordinal_ = i;
   }
-  if (pinning.renumbered && wanted && *wanted >= count) wanted.reset();
-  if (ordinal_ < 0 && wanted && *wanted >= count) {
-    return Error{DTRAIN_ERROR_ENVIRONMENT, "DTRAIN_DEVICE=" + std::to_string(*wanted) +
+  int number = wanted.value_or(-1);
+  if (pinning.renumbered && number >= count) number = -1;
+  if (ordinal_ < 0 && number >= count) {
+    return Error{DTRAIN_ERROR_ENVIRONMENT, "DTRAIN_DEVICE=" + std::to_string(number) +
                                                ", but this process sees " + std::to_string(count) +
                                                " GPUs, numbered from 0"};
   }
-  if (ordinal_ < 0) ordinal_ = wanted ? *wanted : local_rank % count;
+  if (ordinal_ < 0) ordinal_ = number >= 0 ? number : local_rank % count;
   code = cuda_.device_get(&device_, ordinal_);
   if (code == abi::kCudaSuccess) return std::nullopt;
   return Error{DTRAIN_ERROR_DEVICE,
