@@ -196,8 +196,7 @@ int RunRelay(os::UniqueFd resident, bool one_socket) {
 int RunBridge(bool one_socket, bool resume) {
   os::FailWritesWithoutSignals();
   if (const std::string old = os::KernelTooOld(); !old.empty()) {
-    (void)WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO,
-                   absl::StrCat(kKernelLine, old, "\n"));
+    (void)WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, absl::StrCat(kKernelLine, old, "\n"));
     return Fail(absl::FailedPreconditionError(old));
   }
   auto resident = ConnectToResident(/*any_build=*/resume);

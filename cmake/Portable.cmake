@@ -102,11 +102,12 @@ add_custom_target(dtrain_stubs DEPENDS ${DTRAIN_STUB_FILES})
 add_dependencies(dtrain_stubs dtrain_portable_shim)
 add_custom_target(portable)
 
-# dtrain_portable(TARGET [SHARED] NAME file [OBJECTS target] DEPS ...): the program or library TARGET again,
-# as target portable_TARGET and file portable/bin/NAME or portable/lib/libNAME.so. OBJECTS: the target that
-# has its objects, if that is another.
+# dtrain_portable(TARGET [SHARED] NAME file [OBJECTS target] [EXPORTS map] DEPS ...): the program or library
+# TARGET again, as target portable_TARGET and file portable/bin/NAME or portable/lib/libNAME.so. OBJECTS: the
+# target that has its objects, if that is another. EXPORTS: a version script, else it exports what its own
+# objects do.
 function(dtrain_portable target)
-  cmake_parse_arguments(ARG "SHARED" "NAME;OBJECTS" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "SHARED" "NAME;OBJECTS;EXPORTS" "DEPS" ${ARGN})
   set(copy portable_${target})
   set(objects $<TARGET_OBJECTS:${target}>)
   if(ARG_SHARED)
@@ -122,8 +123,14 @@ function(dtrain_portable target)
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/portable/lib)
   target_link_libraries(${copy} PRIVATE ${ARG_DEPS})
   target_link_options(${copy} PRIVATE -B${DTRAIN_STUBS}/ -L${DTRAIN_STUBS} -static-libstdc++ -static-libgcc
-                      -Wl,--exclude-libs,ALL -Wl,--build-id=sha1)
-  set_property(TARGET ${copy} APPEND PROPERTY LINK_DEPENDS ${list} $<TARGET_FILE:dtrain_portable_shim>)
+                      -Wl,--build-id=sha1)
+  if(ARG_EXPORTS)
+    target_link_options(${copy} PRIVATE -Wl,--version-script=${ARG_EXPORTS})
+  else()
+    target_link_options(${copy} PRIVATE -Wl,--exclude-libs,ALL)
+  endif()
+  set_property(TARGET ${copy} APPEND PROPERTY
+               LINK_DEPENDS ${list} ${ARG_EXPORTS} $<TARGET_FILE:dtrain_portable_shim>)
   add_dependencies(${copy} dtrain_stubs)
   # What a debugger finds by the build id, or by the name, apart.
   set(debug ${CMAKE_BINARY_DIR}/portable/debug)
@@ -134,3 +141,19 @@ function(dtrain_portable target)
             $<TARGET_FILE:${copy}>)
   add_dependencies(portable ${copy})
 endfunction()
+
+# libssh for systems that have none: a library of its own, which anyone may replace (LGPL), with the OpenSSL
+# and zlib that it needs inside. launcher/transport/libssh.cc opens it when there is no other.
+find_library(DTRAIN_LIBSSH_ARCHIVE libssh.a)
+if(DTRAIN_LIBSSH_ARCHIVE)
+  add_library(dtrain_libssh OBJECT EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/common/portable/ssh/gssapi.c)
+  dtrain_own(dtrain_libssh)
+  dtrain_portable(dtrain_libssh SHARED NAME dtrain-ssh OBJECTS dtrain_libssh
+    EXPORTS ${CMAKE_SOURCE_DIR}/common/portable/ssh/libdtrain-ssh.map
+    DEPS -Wl,--whole-archive ${DTRAIN_LIBSSH_ARCHIVE} -Wl,--no-whole-archive
+         "-Wl,-Bstatic -lcrypto -lz -Wl,-Bdynamic")
+  set_target_properties(portable_dtrain_libssh PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/portable/lib/dtrain)
+else()
+  message(STATUS "no libssh.a (libssh-dev): target `portable` makes no libdtrain-ssh.so")
+endif()

@@ -36,15 +36,19 @@ absl::StatusOr<std::unique_ptr<CommandTransport>> CommandTransport::Make(loop::L
                                                                          AgentBinary& agent) {
   auto words = SplitWords(command);
   if (!words.ok()) return words.status();
-  return std::unique_ptr<CommandTransport>(new CommandTransport(loop, std::move(*words), agent));
+  return std::make_unique<CommandTransport>(
+      loop,
+      [words = *std::move(words)](const Target& target) {
+        return ExpandWords(words, target, OwnUser());
+      },
+      agent);
 }
 
-CommandTransport::CommandTransport(loop::Loop& loop, std::vector<std::string> words,
-                                   AgentBinary& agent)
+CommandTransport::CommandTransport(loop::Loop& loop, Words words, AgentBinary& agent)
     : loop_(loop), words_(std::move(words)), agent_(agent), reaper_(loop) {}
 
 std::unique_ptr<Connection> CommandTransport::Connect(const Target& target, Callbacks callbacks) {
-  auto words = ExpandWords(words_, target, OwnUser());
+  auto words = words_(target);
   if (!words.ok()) {
     return std::make_unique<FailedConnection>(loop_, words.status(), std::move(callbacks));
   }

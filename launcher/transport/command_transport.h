@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,10 @@ namespace dtrain::transport {
 // its stdin and stdout here. Trust is that command's. Loop thread.
 class CommandTransport : public Transport {
  public:
+  // The words of the command for a target, without the last.
+  using Words = std::function<absl::StatusOr<std::vector<std::string>>(const Target& target)>;
+  CommandTransport(loop::Loop& loop, Words words, AgentBinary& agent);
+
   // `command`: the template, see words.h. `agent` outlives the transport.
   static absl::StatusOr<std::unique_ptr<CommandTransport>> Make(loop::Loop& loop,
                                                                 absl::string_view command,
@@ -24,9 +29,8 @@ class CommandTransport : public Transport {
   std::unique_ptr<Connection> Connect(const Target& target, Callbacks callbacks) override;
 
  private:
-  CommandTransport(loop::Loop& loop, std::vector<std::string> words, AgentBinary& agent);
   loop::Loop& loop_;
-  const std::vector<std::string> words_;
+  const Words words_;
   AgentBinary& agent_;
   ChildReaper reaper_;
 };

@@ -7,13 +7,22 @@
 #include <libssh/callbacks.h>
 #include <libssh/libssh.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <mutex>
+#include <string>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/text.h"
 
 namespace {
 
 constexpr char kLibrary[] = "libssh.so.4";
+// Comes with portable builds, beside the program.
+constexpr char kOwnLibrary[] = "../lib/dtrain/libdtrain-ssh.so";
+// A file to open instead of either.
+constexpr char kVariable[] = "DTRAIN_LIBSSH";
 
 }  // namespace
 
@@ -80,23 +89,43 @@ DTRAIN_LIBSSH_FUNCTIONS(DTRAIN_FORWARD)
 namespace dtrain::transport {
 namespace {
 
-absl::Status Load() {
-  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  const char* missing = kLibrary;
+// Takes the functions of one library. Empty, or what is wrong with it.
+std::string LoadFrom(const std::string& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   bool all = library != nullptr;
-#define DTRAIN_LOAD(result, name, parameters, arguments)                          \
-  if (all) {                                                                      \
-    missing = #name;                                                              \
-    loaded_##name = reinterpret_cast<decltype(&::name)>(dlsym(library, missing)); \
-    all = loaded_##name != nullptr;                                               \
+#define DTRAIN_LOAD(result, name, parameters, arguments)                        \
+  if (all) {                                                                    \
+    loaded_##name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name)); \
+    all = loaded_##name != nullptr;                                             \
   }
   DTRAIN_LIBSSH_FUNCTIONS(DTRAIN_LOAD)
 #undef DTRAIN_LOAD
-  if (all) return absl::OkStatus();
+  if (all) return "";
   const char* why = dlerror();
-  return absl::FailedPreconditionError(
-      absl::StrCat("load libssh: ", why != nullptr ? why : missing,
-                   "; install it (libssh-4 in Debian and Ubuntu), or use --rsh 'ssh {host}'"));
+  return why != nullptr ? why : file;
+}
+
+std::string OwnLibrary() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto file = self.parent_path() / kOwnLibrary;
+  return !error && std::filesystem::exists(file, error) ? file.string() : "";
+}
+
+absl::Status Load() {
+  const char* chosen = std::getenv(kVariable);
+  const bool is_chosen = chosen != nullptr && *chosen != '\0';
+  const std::string why = LoadFrom(is_chosen ? chosen : kLibrary);
+  if (why.empty()) return absl::OkStatus();
+  if (is_chosen) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("load libssh from ", Escape(chosen), " (", kVariable, "): ", why));
+  }
+  const std::string own = OwnLibrary();
+  const std::string why_not_own = own.empty() ? "" : LoadFrom(own);
+  if (!own.empty() && why_not_own.empty()) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("load libssh: ", why, own.empty() ? "" : "; ", why_not_own));
 }
 
 }  // namespace

@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log/log.h"
 #include "launcher/transport/command_transport.h"
+#include "launcher/transport/libssh.h"
 #include "launcher/transport/local_transport.h"
 #include "launcher/transport/ssh_transport.h"
 #include "launcher/transport/tcp_transport.h"
+#include "launcher/transport/words.h"
 
 namespace dtrain::transport {
 namespace {
@@ -79,6 +82,19 @@ Transport& Ways::For(const hosts::HostEntry& entry) {
   if (IsOwnChild(entry)) {
     if (local_ == nullptr) local_ = std::make_unique<LocalTransport>(loop_, agent_.path());
     return *local_;
+  }
+  if (ssh_ == nullptr && absl::IsNotFound(LoadLibssh())) {
+    log::Warn(
+        absl::StrCat(LoadLibssh().message(),
+                     "; using OpenSSH's ssh instead, as with --rsh 'ssh {host}'. Install libssh "
+                     "(libssh-4 in Debian and Ubuntu) for what docs/transports.md says of ssh"));
+    ssh_ = std::make_unique<CommandTransport>(
+        loop_,
+        [this](const Target& target) {
+          return OpenSshWords(target, options_.ssh_config, options_.ssh_port,
+                              options_.connect_timeout, options_.silence);
+        },
+        agent_);
   }
   if (ssh_ == nullptr) {
     SshOptions ssh;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/transport/words.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -73,6 +76,26 @@ absl::StatusOr<std::vector<std::string>> ExpandWords(const std::vector<std::stri
   }
   if (!host) out.push_back(target.host);
   return out;
+}
+
+std::vector<std::string> OpenSshWords(const Target& target, const std::string& config_file,
+                                      uint16_t port, Duration connect_timeout, Duration silence) {
+  const auto seconds = [](Duration time) {
+    return std::max<int64_t>(std::chrono::ceil<std::chrono::seconds>(time).count(), 1);
+  };
+  constexpr int kQuestions = 3;
+  std::vector<std::string> words = {
+      "ssh", "-T",
+      "-o",  "BatchMode=yes",
+      "-o",  absl::StrCat("ConnectTimeout=", seconds(connect_timeout)),
+      "-o",  absl::StrCat("ServerAliveInterval=", seconds(silence / kQuestions)),
+      "-o",  absl::StrCat("ServerAliveCountMax=", kQuestions)};
+  if (!config_file.empty()) words.insert(words.end(), {"-F", config_file});
+  if (target.port != 0) port = target.port;
+  if (port != 0) words.insert(words.end(), {"-p", absl::StrCat(port)});
+  if (!target.user.empty()) words.insert(words.end(), {"-l", target.user});
+  words.insert(words.end(), {"--", target.host});
+  return words;
 }
 
 }  // namespace dtrain::transport

@@ -73,6 +73,18 @@ def test_an_ordinary_build_says_what_is_missing(cluster):
     assert "dtrain's released agents need glibc 2.28" in result.err, result
 
 
+def test_without_libssh_our_own_is_used_and_then_openssh(cluster):
+    library = Path("/usr/lib/x86_64-linux-gnu/libssh.so.4")
+    cluster.head.run(["mount", "--bind", "/dev/null", library])
+    result = cluster.launch([*cluster.hosts_flag(1), "--", "echo", "ran"])
+    assert result.code == 0 and result.out.count("ran") == 2 and result.err == "", result
+    cluster.head.run(["mount", "--bind", "/dev/null", PORTABLE / "lib/dtrain/libdtrain-ssh.so"])
+    result = cluster.launch([*cluster.hosts_flag(1), "--", "echo", "ran"])
+    assert result.code == 0 and result.out.count("ran") == 2, result
+    (line,) = result.err.splitlines()
+    assert "load libssh: " in line and "using OpenSSH's ssh instead" in line, result
+
+
 def test_libdtrain_sums_over_both_nodes(cluster):
     result = cluster.launch([*cluster.hosts_flag(2), "--", PORTABLE / "bin/dtrain-allreduce",
                              "--sizes", "4K,1M", "--iterations", "3", "--json"])

@@ -436,13 +436,20 @@ def test_b3_a_jump_host_that_vanishes_after_the_login(cluster, kept_ssh_files):
     leftovers.wait_for_no_processes(cluster, 30)
 
 
-def test_without_libssh_other_ways_lead_on(make_cluster):
+def test_without_libssh_openssh_is_used(make_cluster):
     cluster = make_cluster(1)
+    chosen = {"DTRAIN_LIBSSH": "/no/such/library"}
+    fails(cluster, ["-H", "node0:1", *HELLO], "node0", "load libssh from /no/such/library", env=chosen)
     (library,) = {line.split()[-1] for line in cluster.head.run(["ldconfig", "-p"]).stdout.splitlines()
                   if line.split()[0] == "libssh.so.4"}
     cluster.head.run(["mount", "--bind", "/dev/null", os.path.realpath(library)])
-    fails(cluster, ["-H", "node0:1", *HELLO], "node0", "load libssh", "libssh-4", "--rsh")
-    works(cluster, ["--rsh", "ssh {host}", "-H", "node0:1", *HELLO])
+    result = works(cluster, ["-H", "root@node0:1", *HELLO])
+    (line,) = result.err.splitlines()
+    assert "load libssh: " in line and "using OpenSSH's ssh instead" in line, result
+    for words in (["--rsh", "ssh {host}", "-H", "node0:1"], ["-np", "2"]):
+        assert "libssh" not in works(cluster, [*words, *HELLO]).err
+    cluster.nodes[0].stop_sshd()
+    fails(cluster, ["-H", "node0:1", *HELLO], "node0", "status 255", "Connection refused")
     works(cluster, ["-np", "2", *HELLO])
 
 

@@ -7,8 +7,11 @@
 namespace dtrain::transport {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(SplitWords, QuotesAsAShellDoes) {
   EXPECT_THAT(SplitWords("ssh  -o 'A B' \"c \\\"d\\n\" e\\ f g''h").value(),
@@ -49,6 +52,18 @@ TEST(ExpandWords, RefusesWhatTheCommandCannotCarry) {
               HasSubstr("{user}"));
   EXPECT_THAT(ExpandWords({"ssh", "{host}"}, {"n1", "", 23}, "me").status().message(),
               HasSubstr("{port}"));
+}
+
+TEST(OpenSshWords, SayWhatTheLibraryWouldBeTold) {
+  using std::chrono::seconds;
+  EXPECT_THAT(OpenSshWords({"n1", "", 0}, "", 0, seconds(10), seconds(15)),
+              ElementsAre("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
+                          "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "--", "n1"));
+  const auto words = OpenSshWords({"n1", "ann", 0}, "./config", 2222, seconds(10), seconds(1));
+  EXPECT_THAT(words, testing::IsSupersetOf({"-F", "./config", "-p", "2222", "-l", "ann"}));
+  EXPECT_THAT(words, Contains("ServerAliveInterval=1"));
+  EXPECT_THAT(OpenSshWords({"n1", "", 22}, "", 2222, seconds(10), seconds(15)),
+              AllOf(Contains("22"), Not(Contains("2222"))));
 }
 
 }  // namespace
