@@ -15,9 +15,6 @@
 namespace dtrain::os {
 namespace {
 
-// Newer than the glibc headers we build against.
-constexpr auto kWaitPidfd = static_cast<idtype_t>(3);  // P_PIDFD
-
 absl::StatusOr<std::optional<ExitStatus>> Wait(int pidfd, int options) {
   siginfo_t info{};
   const bool stand_in = !HasPidfds();

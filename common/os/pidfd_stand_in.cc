@@ -28,7 +28,6 @@
 namespace dtrain::os {
 namespace {
 
-constexpr auto kWaitPidfd = static_cast<idtype_t>(3);  // P_PIDFD
 // How often a process that is not a child is looked at.
 constexpr long kLookNanos = 100'000'000;
 
@@ -173,7 +172,7 @@ ino_t InodeOf(int fd) {
   return fd >= 0 && fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode) ? info.st_ino : 0;
 }
 
-void Add(Watched watched) {
+void Watch(Watched watched) {
   Table& table = TheTable();
   const SignalsBlocked blocked;
   const Held held(table);
@@ -234,7 +233,7 @@ bool HasPidfds() {
 
 UniqueFd StandInForChild(pid_t pid, std::pair<UniqueFd, UniqueFd> pipe) {
   const ino_t inode = InodeOf(pipe.first.get());
-  Add({inode, pid, /*child=*/true, std::move(pipe.second), UniqueFd()});
+  Watch({inode, pid, /*child=*/true, std::move(pipe.second), UniqueFd()});
   return std::move(pipe.first);
 }
 
@@ -246,7 +245,7 @@ absl::StatusOr<UniqueFd> StandInForProcess(pid_t pid) {
   UniqueFd process(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!process) return PosixError(errno, absl::StrCat("open process ", pid));
   const ino_t inode = InodeOf(pipe->first.get());
-  Add({inode, pid, /*child=*/false, std::move(pipe->second), std::move(process)});
+  Watch({inode, pid, /*child=*/false, std::move(pipe->second), std::move(process)});
   return std::move(pipe->first);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/wait.h>
 
 #include <utility>
 
@@ -14,6 +15,8 @@
 // this catches it and calls whatever handler was there before; for a process that is not a child a
 // timer sends SIGCHLD ten times a second. Of the files of this folder only.
 namespace dtrain::os {
+
+inline constexpr auto kWaitPidfd = static_cast<idtype_t>(3);  // P_PIDFD of newer headers
 
 // Whether there are pidfds, and this process may use them: older container runtimes forbid it.
 bool HasPidfds();
