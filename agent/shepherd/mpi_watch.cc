@@ -47,6 +47,7 @@ MpiSigns ReadMpiSigns(absl::string_view maps, absl::string_view environment) {
   MpiSigns signs;
   bool open_mpi = false;
   bool singleton = false;  // Open MPI 4's module for it, which those that are launched drop
+  bool segment = false;    // shared memory that Open MPI 5 opens in MPI_Init, alone or not
   bool transport = false;  // what MPICH's like open in MPI_Init
   for (const absl::string_view line : absl::StrSplit(maps, '\n')) {
     const size_t path = line.find('/');
@@ -60,6 +61,7 @@ MpiSigns ReadMpiSigns(absl::string_view maps, absl::string_view environment) {
       if (IsVersionOf(file, library)) signs.library = std::string(library);
     }
     singleton = singleton || file == "mca_ess_singleton.so";
+    segment = segment || absl::StartsWith(file, "sm_segment.");
     transport = transport || absl::StartsWith(file, "ucx_shm_posix_") ||
                 absl::StartsWith(file, "Intel_MPI_");
   }
@@ -70,7 +72,7 @@ MpiSigns ReadMpiSigns(absl::string_view maps, absl::string_view environment) {
     }
   }
   if (signs.library.empty()) return signs;
-  signs.alone = open_mpi ? singleton : transport && signs.cut_off;
+  signs.alone = (open_mpi && singleton) || ((open_mpi ? segment : transport) && signs.cut_off);
   return signs;
 }
 

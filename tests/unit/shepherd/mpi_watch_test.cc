@@ -59,6 +59,15 @@ TEST(MpiSignsTest, OpenMpiIsAloneWithItsModuleForThat) {
   EXPECT_TRUE(ReadMpiSigns(Maps({kSingleton, kOpen}), kGiven).alone);
 }
 
+TEST(MpiSignsTest, OpenMpi5IsAloneWhenItsSharedMemoryIsOpenAndNobodyCanBeReached) {
+  constexpr char kSegment[] = "/dev/shm/sm_segment.node0.0.bc8a0000.0";
+  EXPECT_FALSE(ReadMpiSigns(Maps({kOpen}), kEmptied).alone);
+  EXPECT_FALSE(ReadMpiSigns(Maps({kSegment}), kEmptied).alone);
+  EXPECT_FALSE(ReadMpiSigns(Maps({kMpich, kSegment}), kEmptied).alone);
+  EXPECT_FALSE(ReadMpiSigns(Maps({kOpen, kSegment}), kGiven).alone);
+  EXPECT_TRUE(ReadMpiSigns(Maps({kOpen, kSegment}), kEmptied).alone);
+}
+
 // UCX may be somebody else's; with the variables, MPI_Init would have joined.
 TEST(MpiSignsTest, MpichIsAloneWhenItsTransportIsOpenAndNobodyCanBeReached) {
   constexpr char kUcx[] = "/dev/shm/ucx_shm_posix_52849cab (deleted)";
