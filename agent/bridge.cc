@@ -127,7 +127,8 @@ class Bridge {
     farewell_.After(out_.has_value() ? kFarewell : Duration::zero(), [this] { loop_.Stop(); });
   }
   absl::StatusOr<std::unique_ptr<session::ShepherdProcess>> TakeShepherd() {
-    if (shepherd_ == nullptr) return absl::FailedPreconditionError("this agent had its job");
+    if (shepherd_ == nullptr)
+      return absl::FailedPreconditionError("this agent has already run its one job");
     return std::move(shepherd_);
   }
 

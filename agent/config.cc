@@ -27,8 +27,8 @@ std::unique_ptr<CLI::App> Define(Config& config) {
   app->allow_config_extras(CLI::config_extras_mode::error);
   app->add_option(
       "--state-dir", config.state_directory,
-      "directory of the socket and of the records of jobs; on a file system that a reboot "
-      "empties. Default /run/dtrain-agent, or $XDG_RUNTIME_DIR/dtrain-agent for users");
+      "directory for the socket and the job records, on a file system that is cleared at boot. "
+      "Default /run/dtrain-agent, or $XDG_RUNTIME_DIR/dtrain-agent for users");
   app->add_option("--listen", config.listen,
                   "ADDRESS:PORT for launchers on other machines, which must present a certificate. "
                   "Default none: then launchers connect over ssh");
@@ -45,12 +45,12 @@ std::unique_ptr<CLI::App> Define(Config& config) {
                   "the list of revoked certificates. Default: crl.pem beside the authority's "
                   "certificate. It must exist, unless this is none");
   app->add_option("--account-map", config.account_map,
-                  "a file of lines `certificate = account`, for names that differ");
-  app->add_flag("--allow-root", config.allow_root, "certificates may lead to the account of root");
+                  "a file of `certificate = account` lines, for names that differ");
+  app->add_flag("--allow-root", config.allow_root, "allow certificates that map to root");
   app->add_option(
          "--launcher-wait", config.launcher_wait_s,
-         "TIME (90s, 10m, 2h) for which a job goes on beyond the lease of a launcher that is "
-         "connected and says nothing, as one that is stopped. Default 0: its lease ends it")
+         "TIME (90s, 10m, 2h) for which a job continues after the lease while its launcher is "
+         "connected but silent, for example stopped. Default 0: the job ends with the lease")
       ->transform(
           CLI::AsNumberWithUnit(std::map<std::string, uint32_t>{{"s", 1}, {"m", 60}, {"h", 3600}}))
       ->check(CLI::Range(uint32_t{0}, kMostLauncherWait));

@@ -146,7 +146,8 @@ std::optional<Connections::Ticket> Connections::TakeHandshake(const std::string&
       one = begun[static_cast<uint8_t>(os::RandomBytes(1)[0]) % begun.size()];
     }
     if (one != connections_.end()) {
-      Refuse((*one)->origin, "it has not said who it is, and others wait for its place");
+      Refuse((*one)->origin,
+             "it has not identified itself, and others are waiting for a connection");
       Close(one);
     }
   }
@@ -246,7 +247,7 @@ void Connections::SetTls(std::shared_ptr<const tls::Context> context) {
     const Place one = place++;
     if ((*one)->tls == nullptr) continue;
     if (tls_ == nullptr) {
-      Refuse((*one)->origin, "this agent takes no TCP connections any more");
+      Refuse((*one)->origin, "this agent no longer accepts TCP connections");
       Close(one);
       continue;
     }
@@ -360,7 +361,7 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
       loop_, sessions_, std::move(peer),
       [this, place, here = connection.here] {
         if (!*here) return;
-        Refuse((*place)->origin, "it opens session after session on one connection");
+        Refuse((*place)->origin, "it opens one session after another on one connection");
         Close(place);
       },
       QueuedFor(connection.place.of()));
@@ -368,7 +369,7 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
   if (!tells_its_end) {
     connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));
     if (!connection.watched) {
-      Refuse(connection.origin, "no file descriptor is left (RLIMIT_NOFILE)");
+      Refuse(connection.origin, "out of file descriptors (RLIMIT_NOFILE)");
       return Close(place);
     }
   }
@@ -389,7 +390,7 @@ void Connections::CloseWhenSilent(Place place) {
   if (loop_.Now() < until) {
     return (*place)->silence->At(until, [this, place] { CloseWhenSilent(place); });
   }
-  Refuse((*place)->origin, "no complete call came over its connection for 40 s");
+  Refuse((*place)->origin, "no complete call arrived on its connection for 40 s");
   Close(place);
 }
 

@@ -45,7 +45,7 @@ constexpr char kUsage[] =
     "       dtrain-agent tcpstore                  serve PyTorch's store to a job's ranks (sockets "
     "on "
     "fds 3 and 4)\n"
-    "       dtrain-agent gpus                      look at the GPUs\n"
+    "       dtrain-agent gpus                      query the GPUs\n"
     "       dtrain-agent version\n"
     "\n"
     "bridge, shepherd, pmix, store, tcpstore and gpus are started by dtrain itself. A node needs "

@@ -109,7 +109,7 @@ int RunReap(bool dry_run) {
   if (reaped.left.empty()) return kExitOk;
   log::Error(absl::StrCat(
       reaped.left.size(), " of them cannot be ended: they wait in the kernel for a ",
-      "device or a file system, see ps -o pid,stat,wchan; reboot the node when ", "they stay"));
+      "device or a file system, see ps -o pid,stat,wchan; reboot the node if ", "they stay"));
   return kExitCleanup;
 }
 

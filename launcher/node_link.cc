@@ -235,7 +235,7 @@ void NodeLink::Overflow() {
   overflow_.At(loop_.Now(), [this] {
     handlers_.on_closed(absl::ResourceExhaustedError(absl::StrCat(
         "its agent has not acknowledged the last ", outbox_.kept().size(),
-        " messages, and no more are kept for it; this is a fault of dtrain: please report it")));
+        " messages, and no more are kept for it; this is a bug in dtrain: please report it")));
   });
 }
 

@@ -157,7 +157,8 @@ Proofs Evaluate(const std::vector<AddressNode>& nodes,
 
 absl::Status Unreachable(const std::vector<AddressNode>& nodes, const Candidates& candidates,
                          const std::vector<size_t>& bad, const Proofs& proofs) {
-  std::string text = absl::StrCat("no address that all others reach on ", nodes[bad[0]].host);
+  std::string text =
+      absl::StrCat("no address that all other nodes can reach on ", nodes[bad[0]].host);
   for (size_t i = 1; i < bad.size() && i < kMaxNodesShown; ++i) {
     absl::StrAppend(&text, ", ", nodes[bad[i]].host);
   }

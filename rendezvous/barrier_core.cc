@@ -18,17 +18,17 @@ absl::Status BarrierCore::CheckKey(const JoinKey& key) const {
   if (key.job_id != key_.job_id) {
     return absl::PermissionDeniedError(absl::StrCat(
         "refused: the agent reached there belongs to job \"", Escape(key.job_id, 64),
-        "\", this is job ", Escape(key_.job_id, 64), "; look where the way to this host leads"));
+        "\", this is job ", Escape(key_.job_id, 64), "; check what this name resolves to"));
   }
   if (key.incarnation != key_.incarnation) {
     return absl::PermissionDeniedError(
         absl::StrCat("refused: the agent reached there answers another launcher of job ",
-                     Escape(key_.job_id, 64), "; look where the way to this host leads"));
+                     Escape(key_.job_id, 64), "; check what this name resolves to"));
   }
   if (key.attempt != key_.attempt) {
     return absl::FailedPreconditionError(
         absl::StrCat("refused: its agent joins attempt ", key.attempt,
-                     ", which is not the present one (", key_.attempt, "): stale epoch"));
+                     ", which is not the current one (", key_.attempt, "): stale epoch"));
   }
   return absl::OkStatus();
 }
@@ -43,10 +43,11 @@ absl::Status BarrierCore::Join(NodeId node, const JoinKey& key, const Machine& m
   if (member.joined) {
     if (member.machine == machine) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        "refused: it joined again as another machine: it was restarted, or its name moved");
+        "refused: it joined again as another machine: it was restarted, or its name now leads "
+        "elsewhere");
   }
   if (complete()) {
-    return absl::FailedPreconditionError("refused: it comes after the start");
+    return absl::FailedPreconditionError("refused: the job has already started");
   }
   // Network namespaces have the same number on many machines: without a boot id nothing can be
   // said.

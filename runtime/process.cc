@@ -27,7 +27,7 @@ MaybeError MayJoin(const Process& process) {
     case Phase::kJoined:
       return State("it was called before in this process, and dtrain_finalize was not");
     case Phase::kFailed:
-      return State("it has failed before in this process, and once is all");
+      return State("it has already failed in this process, and cannot be tried again");
     case Phase::kBroken:
       return State("a collective of this process has failed, after which it cannot join again");
     case Phase::kLeft:

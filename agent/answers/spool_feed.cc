@@ -25,7 +25,7 @@ std::string SpoolFeed::Next(size_t limit) {
   ended_ = piece->ended() && request_.offset() >= piece->size();
   std::string data = std::move(*piece->mutable_data());
   if (std::exchange(begun_, true) && missed > 0) {
-    data = absl::StrCat("[dtrain: ", missed, " bytes are not kept any more]\n", data);
+    data = absl::StrCat("[dtrain: ", missed, " bytes are no longer available]\n", data);
   }
   return data;
 }

@@ -52,7 +52,7 @@ absl::StatusOr<Identity> IdentityOfCertificate(const CertificateFacts& certifica
   if (!role.has_value() || certificate.name.empty()) {
     return absl::PermissionDeniedError(
         absl::StrCat("the certificate of ", Escape(certificate.kind), " ", Escape(certificate.name),
-                     " (", peer, ") is not a person's: use one made with dtrain-pki user"));
+                     " (", peer, ") is not a user's: use one made with dtrain-pki user"));
   }
   Identity out;
   out.role = *role;
@@ -60,7 +60,7 @@ absl::StatusOr<Identity> IdentityOfCertificate(const CertificateFacts& certifica
   out.proof = absl::StrCat("certificate ", certificate.serial);
   out.peer = std::string(peer);
   if (*role == Role::kObserver) {
-    out.no_account = "observers may only look";
+    out.no_account = "observers have read-only access";
     return out;
   }
   const std::string name = policy.accounts.AccountFor(certificate.name);

@@ -73,7 +73,7 @@ void GpuLook::Read() {
   }
   v1::Inventory told;
   if (n != 0 || bytes_.empty() || !told.ParseFromString(bytes_)) {
-    return Fail("the look at them ended early: NVML may have crashed; try nvidia-smi");
+    return Fail("the query ended early: NVML may have crashed; try nvidia-smi");
   }
   GpuReport report;
   report.gpus = {told.gpus().begin(), told.gpus().end()};

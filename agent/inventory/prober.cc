@@ -148,7 +148,7 @@ bool Prober::Start(int target_index) {
   (*it)->timer.After(timeout_, [this, it] {
     Fail(it, absl::StrCat(Where(request_.targets((*it)->target)), ": no answer within ",
                           std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count(),
-                          " ms", (*it)->connected ? " after the connection stood" : ""));
+                          " ms", (*it)->connected ? " after connecting" : ""));
   });
   (*it)->watch.OnWritable([this, it] { OnConnected(it); });
   return true;

@@ -365,7 +365,7 @@ absl::StatusOr<uint16_t> Server::Port() const {
   }
   free(variables);
   if (port == 0 || port > 65535) {
-    return absl::InternalError(absl::StrCat(kLibrary, " does not tell where its server listens"));
+    return absl::InternalError(absl::StrCat(kLibrary, " does not report where its server listens"));
   }
   return static_cast<uint16_t>(port);
 }
@@ -379,7 +379,7 @@ void Answer(const Waiting& waiting, int32_t status, const std::string& data) {
 
 void Server::FenceDone(const v1::PmixFenceDone& done) {
   const auto it = fences_.find({done.ranks().begin(), done.ranks().end()});
-  if (it == fences_.end()) return log::Error("a PMIx fence ends that was not begun");
+  if (it == fences_.end()) return log::Error("a PMIx fence ended that was never begun");
   const Waiting waiting = it->second;
   fences_.erase(it);
   Answer(waiting, done.status(), done.data());
@@ -400,7 +400,7 @@ void Server::Wanted(const v1::PmixWanted& wanted) {
 
 void Server::Found(const v1::PmixFound& found) {
   const auto it = asked_.find(found.id());
-  if (it == asked_.end()) return log::Error("an answer to a PMIx question that was not asked");
+  if (it == asked_.end()) return log::Error("an answer to a PMIx request that was never made");
   const Waiting waiting = it->second;
   asked_.erase(it);
   Answer(waiting, found.status(), found.data());

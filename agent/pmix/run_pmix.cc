@@ -44,7 +44,7 @@ class Service {
   void OnFrame(absl::string_view frame) {
     v1::PmixRequest request;
     if (!request.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
-      return Fail("its PMIx server was sent what it cannot read");
+      return Fail("its PMIx server was sent an unreadable message");
     }
     if (request.has_start()) {
       start_ = std::move(*request.mutable_start());

@@ -64,7 +64,7 @@ std::string Quarantine::Why(TimePoint now) {
   std::string why =
       absl::StrCat("quarantined: it takes no jobs while SIGKILL does not end ", named,
                    "; a driver or a network file system holds it, see the kernel log of the "
-                   "node, and reboot it when that stays");
+                   "node, and reboot it if that persists");
   if (is_new) log::Error(why);
   return why;
 }

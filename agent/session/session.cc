@@ -112,7 +112,7 @@ Session::~Session() {
   shepherd_->set_patience(core_.grace() + kPatience);
   log_waiters_.WakeAll(loop_);
   agent_.reservations.Release(this);
-  if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is going away"));
+  if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is shutting down"));
 }
 
 void Session::Listen(std::shared_ptr<Stream> stream) {

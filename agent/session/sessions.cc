@@ -132,10 +132,10 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   RemoveEnded();
   const Owner owner{peer.account->uid, peer.account->name};
   if (Starting(owner.uid) >= kMostStarting) {
-    return stream->Finish(
-        absl::ResourceExhaustedError(absl::StrCat(kMostStarting, " launches of ", owner.name,
-                                                  " have begun here and not come to their start, "
-                                                  "or have ended and left their shepherds")));
+    return stream->Finish(absl::ResourceExhaustedError(
+        absl::StrCat(kMostStarting, " launches of ", owner.name,
+                     " are still starting here, "
+                     "or have ended but left their shepherds behind")));
   }
   auto shepherd = make_shepherd_(owner, hello);
   if (!shepherd.ok()) return RefuseShepherd(*stream, shepherd.status());

@@ -99,7 +99,7 @@ void AgentLine::Overflow() {
   failure.set_message(absl::StrCat(
       "the launcher has not acknowledged the last ", outbox_.kept().size(),
       " messages of this node, and no more are kept for it; its workers are being ended. This is "
-      "a fault of dtrain: please report it"));
+      "a bug in dtrain: please report it"));
   log::Error(failure.message());
   Send(std::move(event));
   loop_.Post([this] { Lose(); });

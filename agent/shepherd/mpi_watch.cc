@@ -24,8 +24,8 @@ constexpr absl::string_view kMpichLike[] = {"libmpich.so.12", "libmpi.so.12", "l
 constexpr absl::string_view kRemedy =
     "It cannot find the others without the variables that dtrain sets for it (PMI_*, PMIX_*): pass "
     "the environment on, e.g. `env NAME=VALUE program` in place of `env -i program`, `apptainer "
-    "exec` without --cleanenv, `sudo -E`; or give -x DTRAIN_SINGLETONS=1 if each rank shall "
-    "compute alone";
+    "exec` without --cleanenv, `sudo -E`; or give -x DTRAIN_SINGLETONS=1 if each rank is "
+    "meant to compute alone";
 
 bool IsVersionOf(absl::string_view file, absl::string_view library) {
   return file == library || (absl::ConsumePrefix(&file, library) && absl::StartsWith(file, "."));

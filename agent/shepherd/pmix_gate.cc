@@ -98,7 +98,7 @@ absl::StatusOr<Helper::Hooks::Beginning> PmixGate::Begin() {
 void PmixGate::OnFrame(absl::string_view frame) {
   v1::PmixEvent event;
   if (!event.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
-    return Fail("its PMIx server says what cannot be read", /*ended=*/true);
+    return Fail("its PMIx server sent an unreadable message", /*ended=*/true);
   }
   switch (event.kind_case()) {
     case v1::PmixEvent::kUp:

@@ -83,7 +83,7 @@ std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part) {
         absl::StrCat("the working directory ", Escape(program.working_directory()),
                      " or the program ", Escape(program.argv(0)), " does not answer within ",
                      kFilesAnswer.count(),
-                     " s: is its file server down? Another directory can be given with --wdir"));
+                     " s: is its file server down? Choose another directory with --wdir"));
   }
   return std::nullopt;
 }

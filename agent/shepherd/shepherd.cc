@@ -58,9 +58,10 @@ Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socke
                        " has reached the limit of file sizes: ", std::string(why.message()),
                        "; raise the limit (ulimit -f) where dtrain or its agent is started")));
     }
-    Warn(absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
-                      "; the worker is held up, nothing is lost, and it goes on when there is room "
-                      "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
+    Warn(absl::StrCat(
+        "the output of rank ", rank, " waits: ", std::string(why.message()),
+        "; the worker is blocked, nothing is lost, and it continues when there is room "
+        "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
   };
   hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
     v1::ShepherdEvent event;

@@ -70,7 +70,7 @@ void Shepherd::LoseCgroup(const absl::Status& why) {
   no_cgroup_why_ =
       absl::StrCat("workers get no cgroup of their own (", std::string(why.message()), ")");
   if (part_.require_cgroup()) return;
-  Warn(absl::StrCat(no_cgroup_why_, "; their process groups and descendants are followed instead"),
+  Warn(absl::StrCat(no_cgroup_why_, "; their process groups and descendants are tracked instead"),
        /*detail=*/true);
 }
 
@@ -218,7 +218,7 @@ void Shepherd::ReportUnkillable() {
   if (who.empty()) return;  // they went at the last moment
   SendFailure(MakeFailure(
       v1::NodeFailure::KIND_CLEANUP, kExitCleanup,
-      absl::StrCat("could not end what the job left: ", who, " still there ",
+      absl::StrCat("could not end leftover processes of the job: ", who, " still there ",
                    std::chrono::duration_cast<std::chrono::seconds>(kUnkillableAfter).count(),
                    " s after SIGKILL; a driver or a network file system holds it, the node may "
                    "need a reboot")));

@@ -75,7 +75,7 @@ void StoreGate::OnEnded(const std::string& how) {
   // What ranks have put there is gone. It may be that nobody wants it any more: they use it when
   // they begin, mostly.
   if (used_) {
-    lost_ = absl::StrCat("the one before (dtrain-agent ", kind_.role, ") ", how,
+    lost_ = absl::StrCat("the previous one (dtrain-agent ", kind_.role, ") ", how,
                          ", and what ranks had put there is lost");
   } else if (starts_ >= kMostStoreStarts) {
     lost_ = absl::StrCat("it has ended ", starts_, " times; the last ", how);

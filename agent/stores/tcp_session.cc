@@ -79,7 +79,7 @@ void TcpSession::Take(absl::string_view bytes) {
 void TcpSession::Send(absl::string_view bytes) {
   if (closed_) return;
   if (out_.size() - sent_ + bytes.size() > kMostWaiting) {
-    return Close(absl::ResourceExhaustedError("it does not read what is sent to it"));
+    return Close(absl::ResourceExhaustedError("it does not read its replies"));
   }
   out_.append(bytes.data(), bytes.size());
   if (taking_) return;

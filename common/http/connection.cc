@@ -131,7 +131,7 @@ std::optional<Response> Connection::Refuse(const Target& target) {
     return ErrorResponse(401, "send the token: Authorization: Bearer TOKEN");
   }
   if (request.method() != bhttp::verb::get && request.method() != bhttp::verb::head) {
-    return ErrorResponse(405, "only GET and HEAD are answered");
+    return ErrorResponse(405, "only GET and HEAD are supported");
   }
   return std::nullopt;
 }

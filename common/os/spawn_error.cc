@@ -35,9 +35,9 @@ absl::Status Explain(const SpawnError& error, absl::string_view subject) {
     case SpawnStage::kAffinity:
       return PosixError(e, "bind a new process to its cpus");
     case SpawnStage::kScheduling:
-      return PosixError(e, "have a new process scheduled as usual");
+      return PosixError(e, "reset the scheduling policy of a new process");
     case SpawnStage::kUser:
-      return PosixError(e, "make a new process another user's");
+      return PosixError(e, "switch a new process to its user");
     case SpawnStage::kKeyring:
       return PosixError(e, "give a new process a session keyring of its own");
     case SpawnStage::kLimits:

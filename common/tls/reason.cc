@@ -66,7 +66,7 @@ std::string Describe(int error, const X509* x509, const Certificate& certificate
       return absl::StrCat("is for ", NamesOf(certificate), ", not for \"", Escape(expected),
                           "\": give it that name too (dtrain-pki node --dns or --ip)");
     case X509_V_ERR_INVALID_PURPOSE:
-      return "may not be used at this end: agents use node certificates, launchers those of users";
+      return "has the wrong role: agents need a node certificate, launchers a user certificate";
     case X509_V_ERR_CRL_HAS_EXPIRED:
       return "cannot be checked: crl.pem here has expired, get the current one";
     case X509_V_ERR_CRL_NOT_YET_VALID:
@@ -76,7 +76,7 @@ std::string Describe(int error, const X509* x509, const Certificate& certificate
     case X509_V_ERR_UNABLE_TO_GET_CRL:
       return "cannot be checked: crl.pem here comes from another authority";
     case X509_V_ERR_APPLICATION_VERIFICATION:
-      return "does not say what its holder is: make it with dtrain-pki";
+      return "does not state a role: make it with dtrain-pki";
     default:
       return absl::StrCat("was refused: ", X509_verify_cert_error_string(error));
   }
@@ -98,7 +98,7 @@ std::string AlertText(int alert) {
     case SSL_AD_ACCESS_DENIED:
       return "it refused our certificate: access denied";
     case SSL_AD_HANDSHAKE_FAILURE:
-      return "it refused the handshake: no method in common, or no certificate shown";
+      return "it refused the handshake: no common cipher, or no certificate presented";
     case TLS13_AD_CERTIFICATE_REQUIRED:
       return "it asks for a certificate";
     case SSL_AD_PROTOCOL_VERSION:
@@ -118,7 +118,7 @@ std::string ReasonText(int reason) {
   }
   switch (reason) {
     case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
-      return "it showed no certificate";
+      return "it presented no certificate";
     case SSL_R_WRONG_VERSION_NUMBER:
     case SSL_R_HTTP_REQUEST:
     case SSL_R_HTTPS_PROXY_REQUEST:

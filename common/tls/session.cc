@@ -162,7 +162,7 @@ Session::Outcome Session::TellEnd() {
 
 absl::StatusOr<Certificate> Session::Peer() const {
   const X509* x509 = SSL_get0_peer_certificate(ssl_.get());
-  if (x509 == nullptr) return absl::UnauthenticatedError("it showed no certificate");
+  if (x509 == nullptr) return absl::UnauthenticatedError("it presented no certificate");
   return ReadCertificate(x509);
 }
 

@@ -22,22 +22,22 @@ struct Family {
 constexpr Family kOfNode[] = {
     {"dtrain_node_load", "Load of the last minute.", "load"},
     {"dtrain_node_memory_bytes", "Memory of the node.", "memory_bytes"},
-    {"dtrain_node_memory_available_bytes", "Of it, what programs could have.",
+    {"dtrain_node_memory_available_bytes", "Memory available to programs.",
      "memory_available_bytes"},
     {"dtrain_node_cores", "Cores that jobs may use.", "cores"},
-    {"dtrain_node_cores_free", "Of them, those that no job has.", "free_cores"},
-    {"dtrain_agent_connections", "Connections that the agent has.", "connections"},
-    {"dtrain_agent_last_crash_timestamp_seconds", "When an agent crashed there, if one has.",
+    {"dtrain_node_cores_free", "Cores that no job holds.", "free_cores"},
+    {"dtrain_agent_connections", "Open connections of the agent.", "connections"},
+    {"dtrain_agent_last_crash_timestamp_seconds", "Time of the agent's last crash on this node.",
      "last_crash_unix_s"},
 };
 
 // Most GPUs do not tell all of it.
 constexpr Family kOfGpu[] = {
     {"dtrain_gpu_memory_bytes", "Memory of a GPU.", "memory_total_bytes"},
-    {"dtrain_gpu_memory_used_bytes", "Of it, what is in use.", "memory_used_bytes"},
-    {"dtrain_gpu_utilisation_percent", "How busy a GPU is.", "utilisation_percent"},
-    {"dtrain_gpu_temperature_celsius", "How hot it is.", "temperature_celsius"},
-    {"dtrain_gpu_uncorrected_ecc_errors", "Errors of its memory since the driver was loaded.",
+    {"dtrain_gpu_memory_used_bytes", "GPU memory in use.", "memory_used_bytes"},
+    {"dtrain_gpu_utilisation_percent", "GPU utilisation.", "utilisation_percent"},
+    {"dtrain_gpu_temperature_celsius", "GPU temperature.", "temperature_celsius"},
+    {"dtrain_gpu_uncorrected_ecc_errors", "Uncorrected ECC errors since the driver was loaded.",
      "uncorrected_ecc_errors"},
     {"dtrain_gpu_last_xid", "Last error (Xid) that the driver logged since the agent started.",
      "last_xid"},
@@ -64,7 +64,7 @@ void AddFlags(std::string& out, const std::string& host, const Json& node, const
 }
 
 void AddJobs(std::string& out, const std::string& host, const Json& node) {
-  AddFamily(out, "dtrain_node_job_state", "gauge", "1 for the state that a job is in here.");
+  AddFamily(out, "dtrain_node_job_state", "gauge", "1 for the state of a job on this node.");
   for (const Json& job : node["jobs"]) {
     absl::StrAppend(&out, "dtrain_node_job_state{", host, ",job=\"",
                     Label(job["id"].get<std::string>()), "\",owner=\"",
@@ -84,7 +84,7 @@ std::string NodeMetrics(const v1::NodeReport& report, const std::string& host, b
     if (node.contains(family.key)) AddSample(out, family.name, label, node[family.key]);
   }
   AddFamily(out, "dtrain_node_quarantined", "gauge",
-            "1: it takes no jobs, as a process of one cannot be ended.");
+            "1 if the node takes no jobs because a job's process cannot be killed.");
   AddSample(out, "dtrain_node_quarantined", label, node.contains("quarantine") ? 1 : 0);
   for (const Family& family : kOfGpu) {
     AddFamily(out, family.name, "gauge", family.help);
@@ -94,8 +94,8 @@ std::string NodeMetrics(const v1::NodeReport& report, const std::string& host, b
       }
     }
   }
-  AddFlags(out, label, node, "dtrain_gpu_usable", "0: it has a fault.", "fault");
-  AddFlags(out, label, node, "dtrain_gpu_free", "0: a job has it, or it is not given out.",
+  AddFlags(out, label, node, "dtrain_gpu_usable", "0 if the GPU has a fault.", "fault");
+  AddFlags(out, label, node, "dtrain_gpu_free", "0 if a job holds the GPU or it is withheld.",
            "withheld");
   AddJobs(out, label, node);
   return openmetrics ? out + "# EOF\n" : out;

@@ -77,7 +77,7 @@ cli::Page EnvPage() {
   cli::Page page;
   page.command = "dtrain env";
   page.text =
-      "Prints exactly what a worker would find in its environment, in groups by where it comes "
+      "Prints the environment that a worker would get, grouped by where each variable comes "
       "from.\n";
   page.usage = "dtrain env [--rank R] [FLAGS OF dtrain launch] [--] [COMMAND]";
   page.more =
@@ -88,7 +88,7 @@ cli::Page EnvPage() {
   dtrain env --hostfile hosts.txt --rank 9 --contract torch
 )";
   page.flags = {RankFlag(), {"--help,-h", "Flags", "", "print this help", nullptr}};
-  page.notes = "All flags of dtrain launch are taken as well.\n";
+  page.notes = "All flags of dtrain launch work too.\n";
   page.operand = cli::Page::Operand::kProgram;
   return page;
 }

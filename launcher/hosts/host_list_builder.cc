@@ -56,7 +56,7 @@ absl::Status HostListBuilder::AddHost(const HostSpec& spec, std::string host) {
   seen.max_slots += spec.max_slots ? *spec.max_slots : slots.value_or(1);
   seen.has_max = seen.has_max || spec.max_slots.has_value();
   if (seen.given_slots + seen.without_slots > kMaxSlots || seen.max_slots > kMaxSlots) {
-    return source_.Error(spec.at, "slots of one host add up to too many", entry.host,
+    return source_.Error(spec.at, "too many slots for one host", entry.host,
                          absl::StrCat("one host has at most ", kMaxSlots, " slots"));
   }
   return absl::OkStatus();

@@ -24,8 +24,8 @@ std::optional<NameFault> FindFault(absl::string_view kind, absl::string_view tex
     bool ok = absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-' ||
               extra.find(c) != absl::string_view::npos;
     if (!ok) {
-      return NameFault{i,
-                       absl::StrCat(kind, " must not hold '", EscapeAscii(text.substr(i, 1)), "'")};
+      return NameFault{
+          i, absl::StrCat(kind, " must not contain '", EscapeAscii(text.substr(i, 1)), "'")};
     }
   }
   if (text.size() > max_length) {
@@ -61,7 +61,8 @@ std::optional<NameFault> FindHostNameFault(absl::string_view host, size_t max_le
   if (auto fault = FindFault("host name", host, "", max_length)) return fault;
   if (host.front() == '.') return NameFault{0, "host name starts with '.'"};
   size_t empty_label = host.find("..");
-  if (empty_label != absl::string_view::npos) return NameFault{empty_label, "host name holds '..'"};
+  if (empty_label != absl::string_view::npos)
+    return NameFault{empty_label, "host name contains '..'"};
   return std::nullopt;
 }
 

@@ -41,7 +41,8 @@ absl::StatusOr<HostPattern::Range> HostPattern::ParseRange(const Source& source,
   absl::string_view low = text.substr(0, dash);
   absl::string_view high = dash == absl::string_view::npos ? low : text.substr(dash + 1);
   if (text.find('/') != absl::string_view::npos) {
-    return source.Error(at, "steps in ranges are not known", text, "list the numbers instead");
+    return source.Error(at, "ranges with steps are not supported", text,
+                        "list the numbers instead");
   }
   if (!AllDigits(low) || !AllDigits(high)) {
     return source.Error(at, "not a range of numbers", text, kRangeAdvice);

@@ -47,7 +47,7 @@ absl::StatusOr<std::string> RshOfKubexec(const FileReader& read) {
   auto failed = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(
         "OMPI_MCA_plm_rsh_agent is ", path, ", but ", why,
-        ", so how to reach the pods is not known; give --rsh 'kubectl exec -i {host} --'"));
+        ", so dtrain does not know how to reach the pods; give --rsh 'kubectl exec -i {host} --'"));
   };
   absl::StatusOr<std::string> text = read(path);
   if (!text.ok()) return failed(text.status().message());
@@ -112,14 +112,15 @@ absl::StatusOr<std::string> DomainOf(const std::string& pod, const FileReader& r
       if (absl::StartsWith(words[i], pod + ".")) return words[i].substr(pod.size() + 1);
     }
   }
-  return absl::InvalidArgumentError("the pod has no name in a domain");
+  return absl::InvalidArgumentError("the pod has no domain name");
 }
 
 absl::Status NotTheLeader(absl::string_view index, uint32_t nodes) {
   return absl::InvalidArgumentError(absl::StrCat(
       "this is the pod with JOB_COMPLETION_INDEX ", Escape(index, 20), " of a job on ", nodes,
-      " nodes, and only the pod with index 0 launches it; run in this one what lets that pod in: "
-      "sshd, or dtrain-agent serve --listen with certificates (docs/schedulers.md)"));
+      " nodes, and only the pod with index 0 launches it; in this one, run something that lets "
+      "that "
+      "pod in: sshd, or dtrain-agent serve --listen with certificates (docs/schedulers.md)"));
 }
 
 absl::Status NoNames(absl::string_view why) {

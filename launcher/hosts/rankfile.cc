@@ -17,7 +17,7 @@ constexpr absl::string_view kLineAdvice = "write lines like rank 0=host slot=0-3
 
 absl::StatusOr<std::string> ParseCpus(const Source& source, Position at, absl::string_view text) {
   if (text.find(':') != absl::string_view::npos) {
-    return source.Error(at, "socket:core pairs are not known", text,
+    return source.Error(at, "socket:core pairs are not supported", text,
                         "write cpus as the kernel numbers them, 0-3,8");
   }
   // ParseCpuList skips white space around it, and would take a lone CR for an empty list.

@@ -77,7 +77,7 @@ std::string SettingAdvice(absl::string_view key) {
     }
   }
   if (!nearest.empty()) return absl::StrCat("did you mean ", nearest, "=?");
-  return "known are slots=, max_slots=, port=, user=, gpus= and agent=";
+  return "known keys are slots=, max_slots=, port=, user=, gpus= and agent=";
 }
 
 }  // namespace dtrain::hosts

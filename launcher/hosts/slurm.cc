@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseCounts(const Variable& variable, size
     if (!count.ok()) return count.status();
     if (counts.size() + times > nodes) {
       return source.Error(at, absl::StrCat("counts for more than the ", nodes, " nodes"), item,
-                          "this is not the environment of one Slurm job");
+                          "these variables are not those of one Slurm job");
     }
     counts.insert(counts.end(), times, *count);
     at = at.Plus(item.size() + 1);
@@ -94,7 +94,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseCounts(const Variable& variable, size
   if (counts.size() < nodes) {
     return source.Error({},
                         absl::StrCat("counts for only ", counts.size(), " of ", nodes, " nodes"),
-                        variable.value, "this is not the environment of one Slurm job");
+                        variable.value, "these variables are not those of one Slurm job");
   }
   return counts;
 }

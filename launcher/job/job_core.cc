@@ -272,7 +272,7 @@ v1::SessionRequest& JobImpl::SendTo(NodeId node) {
 
 void JobImpl::Violation(NodeId node, const std::string& what) {
   std::string text = absl::StrCat("its agent sent ", what, " in state ", StateName(state),
-                                  ", which is a fault of dtrain: please report it");
+                                  ", which is a bug in dtrain: please report it");
   if (state < State::kStarting) {
     EarlyFault(node, std::move(text), kExitRendezvous);
   } else {

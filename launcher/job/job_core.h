@@ -186,11 +186,11 @@ struct PhaseTime {
 struct NodeView {
   std::string host;
   bool joined = false;
-  bool gone = false;              // disconnected or lost
-  bool suspect = false;           // nothing was heard from it for some time, less than the lease
-  std::string waiting_for;        // what it does now, while not yet done with the phase
-  v1::Inventory inventory;        // valid when joined
-  int64_t clock_ahead_nanos = 0;  // of ours, as far as known
+  bool gone = false;                       // disconnected or lost
+  bool suspect = false;                    // no message from it for some time, less than the lease
+  std::string waiting_for;                 // what it does now, while not yet done with the phase
+  v1::Inventory inventory;                 // valid when joined
+  int64_t clock_ahead_nanos = 0;           // of ours, as far as known
   int64_t clock_ahead_at_start_nanos = 0;  // the same, but for how often it has been set since
 };
 

@@ -121,7 +121,7 @@ bool JobImpl::CheckNodes() {
                         kExitStartAgents});
     } else if (too_low(inventory.processes_limit(), ProcessesFor(workers))) {
       faults.push_back({node.entry.host,
-                        absl::StrCat(Count(workers, "worker"), " are too many, as the limit is ",
+                        absl::StrCat(Count(workers, "worker"), " exceed the limit of ",
                                      inventory.processes_limit(),
                                      " processes; raise it (ulimit -u), or place fewer there"),
                         kExitStartAgents});

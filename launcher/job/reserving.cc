@@ -56,7 +56,8 @@ void JobImpl::Busy(std::string why) {
   }
   if (wait_until == kNever) wait_until = After(now, options.wait);
   waiting_for_others = true;
-  for (NodeView& view : views) view.waiting_for = view.gone ? "" : "what other jobs have";
+  for (NodeView& view : views)
+    view.waiting_for = view.gone ? "" : "GPUs or cores that other jobs hold";
   start_by = kNever;
   look_again_at = now + kLookPause;
   if (busy == why) return;

@@ -60,7 +60,7 @@ bool JobImpl::BlameOwnPause() {
   Stop({.kind = Verdict::Kind::kNode,
         .exit_code = kExitNodeLost,
         .message =
-            absl::StrCat("this launcher stood still for ", FormatSeconds(still), kStoodStillHow,
+            absl::StrCat("this launcher did not run for ", FormatSeconds(still), kStoodStillHow,
                          ", and nodes end a job's workers when its launcher is silent for ",
                          FormatSeconds(options.lease), "; --lease TIME lets them wait longer"),
         .rank = {},
@@ -71,7 +71,7 @@ bool JobImpl::BlameOwnPause() {
 // Of a node that may have been lost by our fault, but has not said so.
 std::string JobImpl::WithOwnPause(std::string text) const {
   if (!still_blamed && IsOwnFault()) {
-    absl::StrAppend(&text, "; this launcher had stood still for ", FormatSeconds(still),
+    absl::StrAppend(&text, "; this launcher had not run for ", FormatSeconds(still),
                     kStoodStillHow);
   }
   return text;
@@ -126,13 +126,12 @@ void JobImpl::CheckLeases() {
         continue;
       }
       if (!std::exchange(views[i].suspect, true)) {
-        WarnUser(absl::StrCat(Host(NodeId(i)), ": nothing was heard from it for ",
-                              FormatSeconds(now - nodes[i].last_heard),
-                              nodes[i].by_stream
-                                  ? "; its agent runs on this machine, and is stopped or gets no "
-                                    "CPU: the job continues when it does"
-                                  : absl::StrCat("; it will be declared lost after ",
-                                                 FormatSeconds(options.lease), " (--lease)")));
+        WarnUser(absl::StrCat(
+            Host(NodeId(i)), ": no message from it for ", FormatSeconds(now - nodes[i].last_heard),
+            nodes[i].by_stream ? "; its agent runs on this machine, and is stopped or gets no "
+                                 "CPU: the job continues when it does"
+                               : absl::StrCat("; it will be declared lost after ",
+                                              FormatSeconds(options.lease), " (--lease)")));
         nodes[i].dial_at = now;
       }
       if (now >= nodes[i].dial_at) {
@@ -143,7 +142,7 @@ void JobImpl::CheckLeases() {
       continue;
     }
     std::string why =
-        absl::StrCat("nothing was heard from it for ", FormatSeconds(now - nodes[i].last_heard));
+        absl::StrCat("no message from it for ", FormatSeconds(now - nodes[i].last_heard));
     if (state < State::kStarting) {
       EarlyFault(NodeId(i), WithOwnPause(std::move(why)), kExitNodeLost);
     } else {

@@ -194,8 +194,8 @@ void JobImpl::GiveUp() {
     if (views[i].gone || nodes[i].finished) continue;
     cleanup_faults.push_back(
         {Host(NodeId(i)),
-         absl::StrCat("the end of its workers was not reported ", FormatSeconds(now - killed_at),
-                      " after KILL; look there for what is left"),
+         absl::StrCat("it has not reported the end of its workers ", FormatSeconds(now - killed_at),
+                      " after KILL; check that host for leftover processes"),
          kExitCleanup});
     views[i].gone = true;
     actions.push_back(Disconnect{NodeId(i)});
@@ -212,7 +212,7 @@ void JobImpl::CutLogs() {
     Release(NodeId(i));
   }
   if (!cut.empty()) {
-    WarnUser(absl::StrCat("the last output of ", rendezvous::FormatHosts(cut), " was not awaited"));
+    WarnUser(absl::StrCat("did not wait for the last output of ", rendezvous::FormatHosts(cut)));
   }
   FinishIfAllGone();
 }
@@ -250,7 +250,7 @@ void JobImpl::FinishJob() {
     // Whatever ended the job: that something may be left is what the user must act on.
     if (verdict.kind == Verdict::Kind::kNone) verdict.kind = Verdict::Kind::kNode;
     if (!verdict.message.empty()) verdict.message += "\n";
-    verdict.message += FaultsText("the workers may not all be gone:", cleanup_faults);
+    verdict.message += FaultsText("some workers may still be running:", cleanup_faults);
     verdict.exit_code = kExitCleanup;
   }
   Enter(State::kFinished);

@@ -41,7 +41,7 @@ absl::StatusOr<FilePattern> FilePattern::Parse(absl::string_view text) {
     }
     if (++i == text.size() || !absl::StrContains(kLetters, text[i])) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", Escape(text.substr(i - 1, 2)), "\" stands for nothing; ", kAdvice));
+          absl::StrCat("\"", Escape(text.substr(i - 1, 2)), "\" is not a placeholder; ", kAdvice));
     }
     pattern.pieces_.push_back({text[i], ""});
     pattern.pieces_.push_back({0, ""});

@@ -107,8 +107,9 @@ struct LogFiles::Directory {
     if (found.st_dev == left.device && found.st_ino == left.inode && found.st_size >= left.size) {
       return absl::OkStatus();
     }
-    return absl::DataLossError(absl::StrCat("somebody has removed, renamed or cut the log file ",
-                                            Escape(file), ": what follows is at its end"));
+    return absl::DataLossError(absl::StrCat("the log file ", Escape(file),
+                                            " was removed, renamed or "
+                                            "truncated: output continues at its end"));
   }
 };
 

@@ -351,7 +351,7 @@ absl::Status Pin(Plan& plan, const std::vector<v1::Inventory>& inventories,
         absl::StrCat(first_without,
                      without_gpus == 1 ? std::string(" has")
                                        : absl::StrCat(" and ", without_gpus - 1, " more have"),
-                     " no GPU, the other nodes do"));
+                     " no GPU, but the other nodes do"));
   }
   return absl::OkStatus();
 }

@@ -61,7 +61,7 @@ absl::StatusOr<std::string> Answer(const std::vector<std::string>& args, const R
     if (!script.empty()) return std::string(script);
   }
   return absl::InvalidArgumentError(args[0] == "man" ? "one page at a time"
-                                                     : "say for which shell: bash, zsh or fish");
+                                                     : "name a shell: bash, zsh or fish");
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ std::string SignalText(int signal) {
 // Why the kernel killed, and what helps.
 std::string MemoryLimit(const v1::WorkerExit& exit) {
   if (exit.memory_limit_bytes() == 0) {
-    return " (no cgroup limits it, the node's memory was used up: use less, or fewer ranks there)";
+    return " (it has no cgroup limit; the node ran out of memory: use less, or place fewer ranks "
+           "there)";
   }
   const double mib = static_cast<double>(exit.memory_limit_bytes()) / (1 << 20);
   return absl::StrFormat(" (the limit of its cgroup is %.0f MiB: raise it, or use less)", mib);
@@ -84,7 +85,7 @@ std::string OwnWords(const v1::WorkerExit& exit) {
   if (exit.error_file().empty()) return "";
   const auto error = ParseErrorFile(exit.error_file());
   if (!error.ok()) {
-    return absl::StrCat(" (nothing can be learnt from its TORCHELASTIC_ERROR_FILE: ",
+    return absl::StrCat(" (its TORCHELASTIC_ERROR_FILE cannot be used: ",
                         std::string(error.status().message()), ")");
   }
   const absl::string_view head = error->message;

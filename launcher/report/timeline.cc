@@ -284,7 +284,7 @@ absl::Status Timeline::Lack() const {
   if (!unreadable_.empty()) {
     return absl::DataLossError(absl::StrCat("the timeline ", Escape(path_), " lacks spans of ",
                                             absl::StrJoin(unreadable_, ", "),
-                                            ": what came from there cannot be read"));
+                                            ": their data cannot be read"));
   }
   uint64_t lost = 0;
   for (const auto& [rank, count] : dropped_) lost += count;

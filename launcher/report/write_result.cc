@@ -42,7 +42,8 @@ absl::Status WriteAsItIs(const os::FilePlace& place, absl::string_view text,
                          O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) {
     int error = errno;
-    return PosixError(error, error == ENXIO ? absl::StrCat(what, " (nobody reads it)") : what);
+    return PosixError(error,
+                      error == ENXIO ? absl::StrCat(what, " (no process is reading it)") : what);
   }
   absl::Status status = os::CheckMaker(place.folder.get(), fd.get(), what);
   if (status.ok()) status = os::SetNonBlocking(fd.get(), false);

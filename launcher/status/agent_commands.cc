@@ -36,7 +36,7 @@ absl::Status OnHost(const std::string& host, const absl::Status& why) {
 }
 
 absl::Status HasGone(const std::string& host) {
-  return absl::UnavailableError(absl::StrCat(host, ": no resident agent answers there any more"));
+  return absl::UnavailableError(absl::StrCat(host, ": the resident agent there no longer answers"));
 }
 
 }  // namespace
@@ -100,7 +100,8 @@ int AgentCommands::Nodes() {
       if (!quarantine.empty()) {
         node["why"] = quarantine;
       } else if (!resident) {
-        node["why"] = "no resident agent of this build runs there; the node was read without one";
+        node["why"] =
+            "no resident agent of this build runs there; the node was queried without one";
       }
       node.update(view::NodeView(*answers_[i], agents_->host(i)));
     }
@@ -128,7 +129,7 @@ absl::StatusOr<AgentJob> AgentCommands::Find() {
   if (found.size() == 1) return std::move(found[0]);
   if (found.size() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("several jobs run, say which one: ", absl::StrJoin(ids, ", ")));
+        absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(ids, ", ")));
   }
   TellSilent();
   std::vector<std::string> asked;

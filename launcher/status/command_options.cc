@@ -22,20 +22,21 @@ struct Description {
 
 constexpr Description kDescriptions[] = {
     {"ps", "dtrain ps [-H HOSTS] [--json]",
-     "Lists the jobs that this user has launched on this machine, and what jobs run on hosts that\n"
-     "have resident agents, on this machine when no hosts are named."},
+     "Lists the jobs that you have launched on this machine, and the jobs that the resident "
+     "agents\n"
+     "of the named hosts report; without hosts, those of this machine."},
     {"status", "dtrain status [-H HOSTS] [--json] [JOB]",
      "Shows a job: its phase, its nodes, and what each rank does."},
     {"top", "dtrain top [-H HOSTS] [JOB]",
-     "Shows a job like status, again every second, until it ends."},
+     "Shows a job as status does, refreshed every second, until it ends."},
     {"logs", "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [--json] [-H HOSTS] [JOB]",
-     "Prints what a rank has written lately. A launcher keeps up to 1 MiB of each rank and\n"
-     "stream; dtrain launch --log-dir keeps all."},
+     "Prints the recent output of a rank. A launcher keeps up to 1 MiB of each rank and\n"
+     "stream; dtrain launch --log-dir keeps everything."},
     {"stop", "dtrain stop [--json] [-H HOSTS] [JOB]",
-     "Ends a job as Ctrl-C does where it was launched, and waits until nothing of it is left."},
+     "Ends a job, as Ctrl-C does where it was launched, and waits until nothing of it is left."},
     {"nodes", "dtrain nodes [--hostfile FILE | -H HOSTS] [--json]",
-     "Shows nodes: whether their resident agents answer, which cores and GPUs are free, how the\n"
-     "GPUs are, and which jobs have them. Without hosts, this machine."},
+     "Shows nodes: whether their resident agents answer, which cores and GPUs are free, the\n"
+     "state of the GPUs, and the jobs that hold them. Without hosts, this machine."},
 };
 
 const Description& Describe(absl::string_view command) {
@@ -49,11 +50,11 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
   constexpr absl::string_view kGroup = "Flags";
   std::vector<cli::Flag> flags;
   if (command != "top") {
-    flags.push_back({"--json", kGroup, "", "for programs to read", Ignore});
+    flags.push_back({"--json", kGroup, "", "print JSON", Ignore});
   }
   if (command == "logs") {
-    flags.push_back({"--follow,-f", kGroup, "", "go on until the job ends", Ignore});
-    flags.push_back({"--rank,-r", kGroup, "RANK", "of this rank, default 0", Ignore});
+    flags.push_back({"--follow,-f", kGroup, "", "follow the output until the job ends", Ignore});
+    flags.push_back({"--rank,-r", kGroup, "RANK", "the rank to show, default 0", Ignore});
     flags.push_back(
         {"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore, {"stdout", "stderr"}});
   }
@@ -117,16 +118,16 @@ absl::Status Read(const std::vector<cli::Flag>& flags, std::vector<std::string> 
 
 absl::string_view NotesOn(absl::string_view command) {
   if (command == "nodes") {
-    return R"(All hosts are asked at once, by ssh or over TCP with TLS as in dtrain launch, and each has
---connect-timeout for its answer. "no agent": the host was reached, and no resident agent of this
-build runs there. "quarantined": SIGKILL does not end a process of a job there, and it takes no jobs
-until it does. The exit code is 0 when all have answered, 200 when not.
+    return R"(All hosts are queried at once, by ssh or over TCP with TLS as in dtrain launch, and each has
+--connect-timeout to answer. "no agent": the host was reached, but no resident agent of this build
+runs there. "quarantined": SIGKILL does not end a process of a job there, and the host takes no jobs
+until that process has ended. The exit code is 0 if all hosts answered, otherwise 200.
 )";
   }
-  return R"(JOB is an id of dtrain ps, or how it begins; it can be left out when one job runs. The launcher of
-the job is asked when it runs on this machine, over a socket that only this user and root can use;
-else the resident agents of the hosts that are named, or of this machine. They answer to the job's
-owner and to admins.
+  return R"(JOB is an id as dtrain ps shows it, or its first characters; leave it out if only one job is
+running. If the job was launched on this machine, its launcher answers, over a socket that only this
+user and root can use; otherwise the resident agents of the named hosts, or of this machine. They
+answer to the job's owner and to admins.
 )";
 }
 

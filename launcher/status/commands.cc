@@ -66,14 +66,14 @@ absl::StatusOr<LiveJob> FindJob(const std::string& name) {
   }
   if (found.size() == 1) return found[0];
   if (found.empty() && name.empty()) {
-    return absl::NotFoundError("this user runs no job on this machine");
+    return absl::NotFoundError("you have no job running on this machine");
   }
   if (found.empty()) {
-    return absl::NotFoundError(absl::StrCat("this user runs no job ", Escape(name, 80),
+    return absl::NotFoundError(absl::StrCat("you have no job ", Escape(name, 80),
                                             " on this machine; dtrain ps lists them"));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("several jobs run, say which one: ", absl::StrJoin(ids, ", ")));
+      absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(ids, ", ")));
 }
 
 // Jobs on the hosts that were named, or on this machine, but for those of `known`.

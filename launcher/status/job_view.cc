@@ -138,14 +138,13 @@ std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, T
   view::AddFamily(out, "dtrain_job_age_seconds", "gauge", "Time since the launch.");
   absl::StrAppendFormat(&out, "dtrain_job_age_seconds{%s} %.3f\n", id, ToSeconds(now - job.begin));
   const Counts counts = CountRanks(facts);
-  view::AddFamily(out, "dtrain_job_ranks", "gauge", "Ranks by what they do.");
+  view::AddFamily(out, "dtrain_job_ranks", "gauge", "Ranks by state.");
   for (const auto& [state, n] : {std::pair<const char*, size_t>{"waiting", counts.waiting},
                                  {"running", counts.running},
                                  {"ended", counts.ended}}) {
     absl::StrAppend(&out, "dtrain_job_ranks{", id, ",state=\"", state, "\"} ", n, "\n");
   }
-  view::AddFamily(out, "dtrain_job_nodes", "gauge",
-                  "Nodes that have joined the job and are not gone.");
+  view::AddFamily(out, "dtrain_job_nodes", "gauge", "Nodes that have joined and are connected.");
   size_t nodes = 0;
   for (const job::NodeView& node : facts.nodes) nodes += node.joined && !node.gone ? 1 : 0;
   absl::StrAppend(&out, "dtrain_job_nodes{", id, "} ", nodes, "\n");
@@ -157,13 +156,13 @@ std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, T
     double (*value)(const Progress&);
   };
   constexpr Family kFamilies[] = {
-      {"dtrain_rank_collectives", "Collectives of libdtrain that a rank has done.",
+      {"dtrain_rank_collectives", "Collectives of libdtrain that a rank has completed.",
        [](const Progress& p) { return static_cast<double>(p.operations()); }},
-      {"dtrain_rank_collective_bytes", "Bytes that went through them.",
+      {"dtrain_rank_collective_bytes", "Bytes processed by them.",
        [](const Progress& p) { return static_cast<double>(p.total_bytes()); }},
-      {"dtrain_rank_collective_busy_seconds", "Time a rank was inside them.",
+      {"dtrain_rank_collective_busy_seconds", "Time spent in them.",
        [](const Progress& p) { return static_cast<double>(p.busy_nanos()) / 1e9; }},
-      {"dtrain_rank_collective_wait_seconds", "Time of it that a rank waited for the last one.",
+      {"dtrain_rank_collective_wait_seconds", "Part of that time spent waiting for the last rank.",
        [](const Progress& p) { return static_cast<double>(p.wait_nanos()) / 1e9; }}};
   for (const Family& family : kFamilies) {
     view::AddFamily(out, absl::StrCat(family.name, openmetrics ? "" : "_total"), "counter",

@@ -23,7 +23,7 @@ absl::StatusOr<LogReading::Step> LogReading::OnPiece(v1::LogPiece piece) {
   // What is gone before the first byte that is shown was never promised.
   if (begun_ && piece.offset() > asked) {
     step.text =
-        absl::StrCat("[dtrain: ", piece.offset() - asked, " bytes are not kept any more]\n");
+        absl::StrCat("[dtrain: ", piece.offset() - asked, " bytes are no longer available]\n");
   }
   begun_ = true;
   const uint64_t end = std::max(asked, piece.offset() + piece.data().size());

@@ -25,7 +25,7 @@ class LogTails::TailFeed : public http::Feed {
     std::string out;
     if (offset_ < stream_.range.begin) {
       out = absl::StrCat("\n[dtrain: ", stream_.range.begin - offset_,
-                         " bytes are not kept any more]\n");
+                         " bytes are no longer available]\n");
       offset_ = stream_.range.begin;
     }
     const std::string more = Read(stream_, offset_, limit);

@@ -29,11 +29,11 @@ constexpr Advice kAdvice[] = {
     {"readonly",
      "set XDG_CACHE_HOME there to a directory on a file system that can be written and executed"},
     {"nospace",
-     "make room there (the agent needs about 20 MB), or set XDG_CACHE_HOME there to a "
+     "free some space there (the agent needs about 20 MB), or set XDG_CACHE_HOME there to a "
      "directory that has some"},
     {"noexec", "set XDG_CACHE_HOME there to a directory from which programs may run"},
     {"notool", "the node needs the usual tools of coreutils and findutils (or busybox)"},
-    {"badhash", "the bytes were altered on the way, or the agent was rebuilt meanwhile: try again"},
+    {"badhash", "the agent was altered in transit, or rebuilt in the meantime: try again"},
     {"kernel", "a container has its host's kernel: update that, or leave this node out"},
     {"short", "the connection broke while the agent was sent: try again"},
 };
@@ -70,7 +70,7 @@ std::string CannotRun(absl::string_view stderr_tail) {
   line = LineWith(stderr_tail, "xec format error");
   if (line.empty()) line = LineWith(stderr_tail, "cannot execute binary file");
   if (!line.empty()) {
-    return absl::StrCat("the agent was built for another kind of machine (", line, ")");
+    return absl::StrCat("the agent was built for another architecture (", line, ")");
   }
   line = LineWith(stderr_tail, "dtrain-agent: Permission denied");
   if (!line.empty()) {
@@ -105,7 +105,7 @@ Bootstrap::Want Bootstrap::OnOutput(absl::string_view bytes) {
   if (line.word == "error") return Fail(RemoteError(line));
   if (line.word == "need") return OnNeed();
   return Fail(absl::FailedPreconditionError(
-      absl::StrCat("the remote side answered with an unknown word: ", Escape(line.word))));
+      absl::StrCat("the remote side gave an unknown answer: ", Escape(line.word))));
 }
 
 Bootstrap::Want Bootstrap::OnNeed() {

@@ -84,8 +84,8 @@ HandshakeScanner::State HandshakeScanner::Scan() {
       at = scanned_;
     }
     if (at > kMaxNoise) {
-      return Fail(
-          absl::StrCat("more than ", kMaxNoise >> 10, " KiB came before any answer of an agent"));
+      return Fail(absl::StrCat("more than ", kMaxNoise >> 10,
+                               " KiB of output came before any answer from an agent"));
     }
     scanned_ = at;
     if (at > 0 && all[at - 1] != '\n') {
@@ -106,7 +106,7 @@ HandshakeScanner::State HandshakeScanner::Scan() {
     if (version && *version != kHandshakeVersion) {
       return Fail(absl::StrCat("the agent there speaks version ", *version,
                                " of the handshake and this dtrain speaks ", kHandshakeVersion,
-                               "; use the agent and the dtrain of one release"));
+                               "; use an agent and a dtrain of the same release"));
     }
     if (!parsed) {
       ++scanned_;
@@ -114,8 +114,9 @@ HandshakeScanner::State HandshakeScanner::Scan() {
     }
     if (terminal) {
       return Fail(
-          "a terminal stands between here and the agent (its line ends with CR LF), which would "
-          "alter the data; start the command without one (ssh -T, docker exec without -t)");
+          "there is a terminal between dtrain and the agent (its line ends with CR LF), which "
+          "would "
+          "corrupt the data; run the command without one (ssh -T, docker exec without -t)");
     }
     line_ = std::move(*parsed);
     rest_ = std::string(text.substr(end + 1));

@@ -66,7 +66,7 @@ bool Settle(ssh_session session, int rc, Attempt* attempt) {
   }
   if (rc == SSH_AUTH_PARTIAL) {
     attempt->fatal = absl::PermissionDeniedError(
-        "the server wants a second factor after the key, which needs somebody to ask");
+        "the server asks for a second factor after the key, and dtrain never prompts");
     return true;
   }
   if (rc != SSH_AUTH_ERROR || ssh_is_connected(session)) return false;
@@ -148,11 +148,12 @@ absl::Status UnknownKey(ssh_session session, const SshSettings& settings,
 }
 
 absl::Status ChangedKey(ssh_session session, const SshSettings& settings, const std::string& file) {
-  return absl::UnauthenticatedError(absl::StrCat(
-      "the host key of ", Escape(KnownName(settings)), " has changed: it is ", Fingerprint(session),
-      " now and another one in ", Escape(file),
-      ". Somebody may be answering in its place. If the machine was reinstalled: ssh-keygen -f ",
-      Escape(file), " -R '", Escape(KnownName(settings)), "'"));
+  return absl::UnauthenticatedError(
+      absl::StrCat("the host key of ", Escape(KnownName(settings)), " has changed: it is ",
+                   Fingerprint(session), " now and another one in ", Escape(file),
+                   ". Another machine may be answering in its place. If the machine was "
+                   "reinstalled: ssh-keygen -f ",
+                   Escape(file), " -R '", Escape(KnownName(settings)), "'"));
 }
 
 // As OpenSSH does: an entry without a port is good for every port of the host.

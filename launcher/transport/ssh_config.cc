@@ -76,7 +76,7 @@ absl::Status Append(int fd, std::string* out, bool* open) {
   ssize_t n = read(fd, buffer, sizeof(buffer));
   if (n > 0) out->append(buffer, static_cast<size_t>(n));
   *open = n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
-  if (out->size() > kMaxDump) return absl::ResourceExhaustedError("ssh -G prints without end");
+  if (out->size() > kMaxDump) return absl::ResourceExhaustedError("ssh -G printed too much");
   return absl::OkStatus();
 }
 

@@ -40,7 +40,7 @@ absl::Status SetList(ssh_session session, ssh_options_e option, absl::string_vie
   }
   return absl::FailedPreconditionError(
       absl::StrCat("the ssh configuration's ", keyword, " allows only ", Escape(names),
-                   ", of which libssh knows none; use --rsh 'ssh {host}'"));
+                   ", none of which libssh supports; use --rsh 'ssh {host}'"));
 }
 
 std::vector<std::string> Expand(const std::vector<std::string>& files, const TokenValues& tokens) {
@@ -72,8 +72,8 @@ std::string SshSession::Error() const { return Escape(ssh_get_error(session_), 3
 
 std::string SshSession::Loss() const {
   return jump_.empty() ? Error()
-                       : absl::StrCat("it leads through ", Escape(jump_),
-                                      " (ProxyJump), look at that host first");
+                       : absl::StrCat("it is reached through ", Escape(jump_),
+                                      " (ProxyJump): check that host first");
 }
 
 absl::Status SshSession::Configure(const SshSettings& settings, Duration timeout) {
@@ -87,7 +87,7 @@ absl::Status SshSession::Configure(const SshSettings& settings, Duration timeout
   if (ssh_options_set(session_, SSH_OPTIONS_HOST, name.c_str()) != SSH_OK ||
       ssh_options_set(session_, SSH_OPTIONS_USER, settings.user.c_str()) != SSH_OK) {
     return absl::InvalidArgumentError(
-        absl::StrCat("libssh refuses the host or user name: ", Error()));
+        absl::StrCat("libssh rejects the host or user name: ", Error()));
   }
   unsigned int port = alias ? 22 : settings.port;
   bool no = false;

@@ -35,7 +35,8 @@ absl::StatusOr<std::vector<std::string>> SplitWords(absl::string_view text) {
     } else if (quote == '\0' && (c == '\'' || c == '"')) {
       quote = c;
     } else if (c == '\\' && quote != '\'') {
-      if (++i == text.size()) return absl::InvalidArgumentError("a backslash ends the command");
+      if (++i == text.size())
+        return absl::InvalidArgumentError("the command ends with a backslash");
       // Between double quotes a backslash quotes only what is special there.
       if (quote == '"' && !absl::StrContains("\"\\$`", text[i])) words.back() += '\\';
       words.back() += text[i];

@@ -195,7 +195,7 @@ bool FindSizes(const Options& options, std::vector<size_t>& sizes) {
   if (!options.fit) sizes.clear();
   if (dtrain_rank() != 0) return true;
   std::fprintf(stderr, "dtrain-allreduce: %s%s\n", trouble.c_str(),
-               options.fit ? "; left out" : "; smaller --sizes help");
+               options.fit ? "; left out" : "; use smaller --sizes");
   return true;
 }
 
@@ -272,7 +272,7 @@ int Main(int argc, char** argv) {
     verdict = Run(options);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr,
-                 "dtrain-allreduce: rank %d: no memory for the buffers; smaller sizes help\n",
+                 "dtrain-allreduce: rank %d: no memory for the buffers; use smaller sizes\n",
                  dtrain_rank());
   }
   // A failed rank leaves without a goodbye, so that the launcher stops the others. Wrong elements

@@ -175,7 +175,7 @@ std::optional<std::string> Contradiction(const Options& options) {
     return "--in-place is for --collective allreduce";
   }
   if (options.in_place && options.manner == Manner::kPipelined) {
-    return "--in-place and --pipelined contradict: a pipelined run measures both";
+    return "--in-place and --pipelined cannot be combined: a pipelined run measures both";
   }
   return std::nullopt;
 }

@@ -114,12 +114,13 @@ MaybeError RefuseForeignLauncher(const Getter& get) {
     int size = 1;
     if (MaybeError error = ReadInt(get, name, 1, size)) return error;
     if (size == 1) continue;
-    return Error{DTRAIN_ERROR_ENVIRONMENT,
-                 std::string(name) + "=" + std::to_string(size) +
-                     " says that this is one of several workers, but PMI_FD is not set, so the "
-                     "others cannot be met; start the job with 'dtrain launch' or 'mpiexec.hydra', "
-                     "or unset " +
-                     name + " to run alone"};
+    return Error{
+        DTRAIN_ERROR_ENVIRONMENT,
+        std::string(name) + "=" + std::to_string(size) +
+            " says that this is one of several workers, but PMI_FD is not set, so the "
+            "others cannot be found; start the job with 'dtrain launch' or 'mpiexec.hydra', "
+            "or unset " +
+            name + " to run alone"};
   }
   return std::nullopt;
 }

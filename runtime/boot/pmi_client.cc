@@ -242,7 +242,7 @@ MaybeError PmiClient::WaitFor(short events, std::string_view what, Deadline dead
     if (left.count() <= 0) {
       const bool barrier = what.starts_with("cmd=barrier_in");
       return Error{DTRAIN_ERROR_TIMEOUT, barrier
-                                             ? "not every rank has come to the barrier"
+                                             ? "not every rank has reached the barrier"
                                              : "the launcher did not answer '" +
                                                    Printable(what.substr(0, what.find(' '))) + "'"};
     }

@@ -72,7 +72,7 @@ MaybeError Greetings::AwaitRequest(int node, Deadline deadline) {
   if (error && error->code == DTRAIN_ERROR_TIMEOUT) {
     const auto ranks = places_.named(places_.nodes[static_cast<size_t>(node)]);
     error->message = "timed out waiting for " + NameRanks(ranks) + " on another node: " +
-                     (ranks.size() == 1 ? "it has not come" : "not all of them have come");
+                     (ranks.size() == 1 ? "it has not arrived" : "not all of them have arrived");
   }
   return error;
 }

@@ -75,13 +75,13 @@ Result<bool> ChooseNccl(const std::vector<Hello>& hellos) {
   const auto can = std::find_if_not(hellos.begin(), hellos.end(), cannot);
   const std::string rank = "rank " + std::to_string(first - hellos.begin());
   if (wanted) {
-    return Error{DTRAIN_ERROR_DEVICE, "DTRAIN_BACKEND=nccl was asked for, but " + rank +
-                                          " cannot use NCCL: " + first->no_nccl};
+    return Error{DTRAIN_ERROR_DEVICE,
+                 "DTRAIN_BACKEND=nccl is set, but " + rank + " cannot use NCCL: " + first->no_nccl};
   }
   return Error{DTRAIN_ERROR_DEVICE,
                rank + " cannot use NCCL, but rank " + std::to_string(can - hellos.begin()) +
                    " can: " + first->no_nccl +
-                   ". Mend that, or set DTRAIN_BACKEND=cpu, with which no rank uses GPUs"};
+                   ". Fix that, or set DTRAIN_BACKEND=cpu, so that no rank uses GPUs"};
 }
 
 std::string Backend::WhyNotNccl(BackendChoice wanted) {

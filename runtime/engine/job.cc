@@ -332,7 +332,7 @@ MaybeError Job::Leave() {
   if (!error) return std::nullopt;
   return Error{error->code, "rank " + std::to_string(env_.rank) + " of " +
                                 std::to_string(env_.size) +
-                                " could not leave the job in order: " + error->message};
+                                " could not leave the job cleanly: " + error->message};
 }
 
 }  // namespace dtrain::runtime

@@ -45,7 +45,7 @@ Result<void*> Job::Allocate(size_t bytes, Memory kind) {
   }
   if (kind == Memory::kDevice) {
     return Error{DTRAIN_ERROR_UNSUPPORTED,
-                 "there is no memory of a device in a job whose collectives run on the CPU"};
+                 "there is no device memory in a job whose collectives run on the CPU"};
   }
   void* memory = nullptr;
   if (world.communicator != nullptr && world.device == nullptr) {

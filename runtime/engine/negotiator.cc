@@ -40,7 +40,7 @@ std::unordered_map<uint64_t, Operation*> ByKey(const std::vector<Operation*>& op
 
 Error NotOfThisVersion(size_t rank) {
   return {DTRAIN_ERROR_INTERNAL, "rank " + std::to_string(rank) +
-                                     " lists its collectives in a way that is not known; do all "
+                                     " lists its collectives in an unknown format; do all "
                                      "ranks use the same version of libdtrain?"};
 }
 
@@ -226,8 +226,7 @@ Result<std::vector<std::optional<Collective>>> Negotiator::ShareWithJoined(
   for (size_t i = 0; i < count; ++i) {
     const auto known = UnpackOutline(&words[i * kOutlineWords]);
     if (!known) {
-      return Error{DTRAIN_ERROR_MISMATCH,
-                   "another rank has told of a collective that is not known"};
+      return Error{DTRAIN_ERROR_MISMATCH, "another rank announced an unknown collective"};
     }
     shared.push_back(MayBeJoined(*known) ? known : std::nullopt);
   }

@@ -16,7 +16,7 @@ namespace {
 
 Error NoSuch(dtrain_handle handle) {
   return {DTRAIN_ERROR_INVALID_ARGUMENT, "there is no handle " + std::to_string(handle) +
-                                             ": it was never given, or has been waited for"};
+                                             ": it never existed, or has already been waited for"};
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ std::string UnpackText(const int64_t* words, size_t room) {
 }
 
 std::string StatementText(const int64_t* words) {
-  if (words[0] == kJoined) return "dtrain_join, which goes along with sums and averages only";
+  if (words[0] == kJoined) return "dtrain_join, which works with sums and averages only";
   Outline outline;
   std::memcpy(&outline, words, sizeof(outline));
   std::string text = Describe(outline);

@@ -62,7 +62,7 @@ MaybeError Device::Choose(int local_rank, std::optional<int> wanted, const Pinni
   if (code != abi::kCudaSuccess) {
     return Error{DTRAIN_ERROR_DEVICE, "counting the GPUs failed: " + cuda_.Text(code)};
   }
-  if (count == 0) return Error{DTRAIN_ERROR_DEVICE, "this process sees no GPU"};
+  if (count == 0) return Error{DTRAIN_ERROR_DEVICE, "no GPU is visible to this process"};
   ordinal_ = last_ordinal.load();
   const bool look = ordinal_ < 0 && pinning.stands && !pinning.own.empty();
   for (int i = 0; look && i < count; ++i) {

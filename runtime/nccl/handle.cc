@@ -77,7 +77,7 @@ MaybeError NcclHandle::Split(int color, int key, NcclHandle& part, Deadline dead
     return asked != abi::kNcclSuccess ? asked : state;
   };
   MaybeError error =
-      session_->Try("ncclCommSplit", split, deadline, "ncclCommSplit did not come back in time");
+      session_->Try("ncclCommSplit", split, deadline, "ncclCommSplit did not return in time");
   if (session_->broken()) return session_->broken();
   if (!error && *place == nullptr) {
     error = Error{DTRAIN_ERROR_DEVICE, "ncclCommSplit made no communicator"};

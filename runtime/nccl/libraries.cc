@@ -128,7 +128,7 @@ MaybeError LookUp(NcclApi& api, void* library) {
   Symbols symbols(library);
   symbols.Need(api.get_version, "ncclGetVersion");
   if (api.get_version == nullptr || api.get_version(&api.version) != abi::kNcclSuccess) {
-    return Bad(Printable(api.file) + " does not tell its version (ncclGetVersion): is it NCCL?");
+    return Bad(Printable(api.file) + " does not report its version (ncclGetVersion): is it NCCL?");
   }
   LookUpCalls(api, symbols);
   const std::string found =

@@ -69,8 +69,8 @@ std::string LateText(const std::string& me, const std::vector<Member>& members,
          " still waits, and they meet at " + RankAt(0, members[0]) +
          (point.empty() ? "" : ", address " + point) +
          ". Is a firewall between the hosts, or does NCCL use the wrong network "
-         "(NCCL_SOCKET_IFNAME chooses it)? NCCL_DEBUG=INFO says what it tries, "
-         "DTRAIN_NCCL_INIT_SECONDS how long to wait";
+         "(NCCL_SOCKET_IFNAME chooses it)? NCCL_DEBUG=INFO shows what it tries; "
+         "DTRAIN_NCCL_INIT_SECONDS sets how long to wait";
 }
 
 // Known to be dangerous, and still used: this rank says so once.
@@ -78,7 +78,7 @@ void WarnOfVersion(int version) {
   const char* what = nullptr;
   if (version < 21901) {
     what =
-        "does not tell of lost connections, or frees what it still uses when it aborts: a lost "
+        "does not report lost connections, or frees what it still uses when it aborts: a lost "
         "rank may only show when DTRAIN_COLLECTIVE_TIMEOUT_SECONDS is over";
   } else if (version == 22501) {
     what = "may hang when it aborts: a rank's failure then ends the others with exit code 205";
@@ -185,7 +185,7 @@ MaybeError NcclCommunicator::Prepare(const NcclOptions& options, int rank, Membe
   const Device::Scope scope(*session->device());
   // NCCL's first call may change the environment: it happens on the program's thread.
   MaybeError error = is_new ? session->CallHere(kName, get_id, deadline)
-                            : session->Try(kName, get_id, deadline, "it did not come back");
+                            : session->Try(kName, get_id, deadline, "it did not return");
   if (!error) mine.unique_id.assign(id->internal, sizeof(id->internal));
   return error;
 }

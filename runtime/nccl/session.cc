@@ -140,7 +140,7 @@ MaybeError Session::Try(const char* name, NcclCall call, Deadline deadline,
 
 MaybeError Session::Call(const char* name, NcclCall call, Deadline deadline) {
   MaybeError error =
-      Try(name, std::move(call), deadline, std::string(name) + " did not come back in time");
+      Try(name, std::move(call), deadline, std::string(name) + " did not return in time");
   if (error) return Fail(*error);
   return std::nullopt;
 }

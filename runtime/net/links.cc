@@ -163,8 +163,8 @@ Error Links::Failed(const Outgoing& line, const std::vector<NodeEndpoint>& endpo
                                     " at " + Printable(endpoint.ip) + " port " +
                                     std::to_string(endpoint.port) + " from " + endpoint_.ip + ": " +
                                     why +
-                                    "; is that process still running, and may these two addresses "
-                                    "talk to each other?"};
+                                    "; is that process still running, and can these two addresses "
+                                    "reach each other?"};
 }
 
 MaybeError Links::Begin(Outgoing& line, const std::vector<NodeEndpoint>& endpoints) {
@@ -205,7 +205,7 @@ MaybeError Links::Advance(Outgoing& line, const std::vector<NodeEndpoint>& endpo
     if (Later(n)) return std::nullopt;
     if (n > 0) {
       if (n != static_cast<ssize_t>(answer.size()) || !Same(answer, endpoint_.token)) {
-        return Failed(line, endpoints, "a process that is not of this job answered");
+        return Failed(line, endpoints, "a process of another job answered");
       }
       SetLow(fd, 1);
       this->line(line.use, line.peer) = std::move(line.socket);
@@ -274,8 +274,8 @@ Error Links::Late(const std::vector<NodeEndpoint>& endpoints) const {
     if (peer < lines.size()) break;
   }
   return {DTRAIN_ERROR_TIMEOUT, "rank " + std::to_string(leaders_[peer]) +
-                                    " has not connected; is that process still running, and may "
-                                    "the addresses of these two talk to each other?"};
+                                    " has not connected; is that process still running, and can "
+                                    "the addresses of these two reach each other?"};
 }
 
 }  // namespace dtrain::runtime

@@ -409,7 +409,7 @@ def test_b16_the_jump_host_dies(cluster, kept_ssh_files, way):
         assert len(result.err.splitlines()) <= 6, result
     else:
         (line,) = [line for line in result.err.splitlines() if "node1, node2, node3: " in line]
-        assert "leads through node0 (ProxyJump)" in line, result
+        assert "is reached through node0 (ProxyJump)" in line, result
     leftovers.wait_for_no_processes(cluster, 30)
 
 

@@ -65,7 +65,7 @@ def test_a_node_whose_agent_is_stopped_is_suspect_and_no_more(cluster, request, 
         os.kill(pid, signal.SIGSTOP)
     since = time.monotonic()
     try:
-        job.wait_for("node1: nothing was heard from it for ", stream="err", timeout=60)
+        job.wait_for("node1: no message from it for ", stream="err", timeout=60)
         assert states(cluster) == ["joined", "suspect", "joined", "joined"], job.err
         time.sleep(max(0, since + 10 - time.monotonic()))  # the fault is that long
     finally:
@@ -264,7 +264,7 @@ def test_g3_a_launcher_killed_behind_a_silent_connection(behind):
         job.wait_for("up\n", count=2)
         [proxy] = [pid for pid, _, line in leftovers.processes(behind.node) if "cutting.py" in line]
         os.kill(proxy, signal.SIGUSR1)
-        job.wait_for("nothing was heard from it for ", stream="err", timeout=30)
+        job.wait_for("no message from it for ", stream="err", timeout=30)
         job.signal(signal.SIGKILL)
         assert job.wait(10).code == -signal.SIGKILL
         wait_until(lambda: not behind.tcp.agent.jobs(), 30, lambda: behind.tcp.agent.log)

@@ -319,7 +319,7 @@ def test_h2_too_few_processes_for_a_user(node):  # noqa: F811
     running = node.cluster.start_launch(alice(1, "sh", "-c", "echo up; read line; echo went on $line"),
                                         stdin=subprocess.PIPE)
     running.wait_for("up")
-    for np, why in ((40, "limit is 12 processes"), (9, "limit of processes is reached")):
+    for np, why in ((40, "limit of 12 processes"), (9, "limit of processes is reached")):
         refused = node.cluster.launch(alice(np, "echo", "started"))
         assert refused.code == 200 and "node0" in refused.err, refused
         assert why in refused.err and "started" not in refused.out, refused

@@ -53,7 +53,7 @@ def test_i1_no_method_answers_without_a_certificate(tcp):  # noqa: F811
     methods = [*methods_of_proto(), *(f"GET {path}" for path in routes())]
     assert len(methods) >= 5 + 8, methods
     assert stranger(tcp, *methods) == ["closed"] * len(methods)
-    assert "it showed no certificate" in tcp.agent.log, tcp.agent.log
+    assert "it presented no certificate" in tcp.agent.log, tcp.agent.log
     assert "audit: allowed" not in tcp.agent.log, tcp.agent.log
 
 
@@ -129,7 +129,7 @@ NOW = (PAST[0], FUTURE[0])
 @pytest.mark.parametrize("when,role,usage,words", [
     (PAST, "user", "clientAuth", "expired on 2021-01-01"),
     (FUTURE, "user", "clientAuth", "is valid only from 2090-01-01"),
-    (NOW, "user", "serverAuth", "may not be used at this end")])
+    (NOW, "user", "serverAuth", "has the wrong role")])
 def test_i5_i17_certificates_of_another_time_or_purpose(tcp, when, role, usage, words):  # noqa: F811
     Odd(tcp.authority, "alice", role, *when, usage).put(tcp.node.cluster.head.path(TLS))
     assert stranger(tcp, "/dtrain.v1.Agent/NodeStatus", **OWN) == ["closed"]

@@ -138,7 +138,7 @@ def test_a_server_that_dies_is_told_when_it_is_wanted_again(cluster, late):
     late.touch()
     result = launch.wait(30)
     assert result.code == 203, result
-    assert re.search(r"node0: cannot start the key-value server of the ranks: the one before \(dtrain-agent "
+    assert re.search(r"node0: cannot start the key-value server of the ranks: the previous one \(dtrain-agent "
                      r"store\) was killed by signal 9, and what ranks had put there is lost", result.err), result
 
 

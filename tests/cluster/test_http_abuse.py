@@ -281,7 +281,7 @@ def test_i10_a_reader_of_a_launcher_who_pauses(cluster):
     finally:
         for path in (go, end):
             path.unlink(missing_ok=True)
-    notice = rb"\n\[dtrain: (\d+) bytes are not kept any more\]\n"
+    notice = rb"\n\[dtrain: (\d+) bytes are no longer available\]\n"
     missed = sum(map(int, re.findall(notice, said)))
     kept = len(re.sub(notice, b"", said))
     assert missed > 0 and missed + kept == WRITTEN + len("\nwritten\nend\n"), (missed, kept)

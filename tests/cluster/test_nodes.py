@@ -218,7 +218,7 @@ def test_logs_are_followed_to_the_end(cluster, agents):
     assert told.code == 0, told
     whole = "first\n" + "".join(f"{n}\n" for n in range(1, 100001)) + "no newline"
     # The job may be over, and its output gone with it, before all of it was asked for.
-    assert whole.startswith(told.out) or "bytes are not kept any more]" in told.out, told
+    assert whole.startswith(told.out) or "bytes are no longer available]" in told.out, told
 
 
 GPUS = """driver 535.1

@@ -76,7 +76,7 @@ def test_logs_are_told_and_followed_to_the_end(cluster):
     assert told.code == 0, told
     # All of it, or, had the follower been too slow, a line that says how much is missing.
     expected = "up\n" + "".join(f"{n}\n" for n in range(1, 200001)) + "no newline"
-    assert told.out == expected or "bytes are not kept any more]" in told.out, told
+    assert told.out == expected or "bytes are no longer available]" in told.out, told
     assert told.out.endswith("200000\nno newline"), told
     assert errors.wait(20).out == "first\nlast\n"
 
@@ -107,7 +107,7 @@ def test_mistakes_are_told(cluster, job):
     second = cluster.start_launch(["-np", "-1", "--grace", "1s", "--", *LIVE])
     second.wait_for("up")
     told = dtrain(cluster, "status")
-    assert told.returncode == 2 and "several jobs run, say which one: dtrain-" in told.stderr, told
+    assert told.returncode == 2 and "several jobs are running; name one of them: dtrain-" in told.stderr, told
     second.signal(signal.SIGTERM)
     second.wait(20)
 

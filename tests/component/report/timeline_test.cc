@@ -186,10 +186,9 @@ TEST_F(TimelineTest, WhatIsNoSpansIsToldWithItsHost) {
   long_name.set_rank(1);
   Add({1, std::string(41, 'a')}, long_name);
   Tell("node6", 0, long_name);
-  EXPECT_THAT(
-      std::string(timeline_->Finish(Facts(), At(5)).message()),
-      HasSubstr("trace.json lacks spans of node2, node3, node4, node5, node6: what came from "
-                "there cannot be read"));
+  EXPECT_THAT(std::string(timeline_->Finish(Facts(), At(5)).message()),
+              HasSubstr("trace.json lacks spans of node2, node3, node4, node5, node6: their data "
+                        "cannot be read"));
   EXPECT_EQ(Events().front()["args"]["number"], 4);
 }
 

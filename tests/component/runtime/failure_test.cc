@@ -224,7 +224,7 @@ TEST_P(LeavingTest, WhileOthersAreInACollectiveFailsAllAtOnce) {
           const auto& all = leaving.leavers;
           if (std::find(all.begin(), all.end(), rank) != all.end()) {
             EXPECT_EQ(dtrain_finalize(), DTRAIN_ERROR_MISMATCH);
-            EXPECT_THAT(dtrain_last_error(), HasSubstr("could not leave the job in order"));
+            EXPECT_THAT(dtrain_last_error(), HasSubstr("could not leave the job cleanly"));
           } else {
             EXPECT_EQ(reduce(), DTRAIN_ERROR_MISMATCH);
             EXPECT_THAT(dtrain_last_error(), HasSubstr("collective 1 (allreduce sum of "));

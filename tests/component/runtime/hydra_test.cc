@@ -251,7 +251,7 @@ TEST(AllreduceProgramTest, SizesThatDoNotFitIntoMemoryAreRefusedOrLeftOut) {
   const Outcome refused = RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--sizes", "4,900G"});
   EXPECT_EQ(refused.end, 1);
   EXPECT_THAT(refused.err, HasSubstr("no memory for 966367641600 bytes"));
-  EXPECT_THAT(refused.err, HasSubstr("smaller --sizes help"));
+  EXPECT_THAT(refused.err, HasSubstr("use smaller --sizes"));
   const Outcome fit =
       RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--sizes", "4,900G", "--json", "--fit"});
   EXPECT_EQ(fit.end, 0) << fit.err;

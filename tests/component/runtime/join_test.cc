@@ -126,9 +126,8 @@ TEST(JoinTest, WhatItCannotGoAlongWithHarmsNothing) {
         ASSERT_EQ(dtrain_allreduce_async(&one, &one, 1, DTRAIN_INT32, DTRAIN_MAX, nullptr, &handle),
                   DTRAIN_OK);
         EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
-        EXPECT_THAT(
-            dtrain_last_error(),
-            HasSubstr("rank 0 for dtrain_join, which goes along with sums and averages only"));
+        EXPECT_THAT(dtrain_last_error(),
+                    HasSubstr("rank 0 for dtrain_join, which works with sums and averages only"));
         ASSERT_EQ(dtrain_allgather_async(&one, all, 1, DTRAIN_INT32, nullptr, &handle), DTRAIN_OK);
         EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
         ASSERT_EQ(dtrain_allreduce_async(&one, &one, 1, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle),

@@ -198,7 +198,7 @@ TEST_F(LinksTest, AnotherProcessAtThePortIsNotTakenForARank) {
   EXPECT_EQ(error->code, DTRAIN_ERROR_NETWORK);
   EXPECT_THAT(error->message,
               testing::AllOf(HasSubstr("cannot connect to rank 3 at 127.0.0.1 port "),
-                             HasSubstr("a process that is not of this job answered")));
+                             HasSubstr("a process of another job answered")));
 }
 
 TEST_F(LinksTest, OneWhoClosesEachTimeIsNamedInTheEnd) {

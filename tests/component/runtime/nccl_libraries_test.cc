@@ -50,7 +50,7 @@ TEST(NcclLibraries, SayWhichFunctionIsMissingInWhichVersion) {
   // Something that is no NCCL at all.
   auto environment = FakeEnvironment();
   environment["DTRAIN_NCCL_LIBRARY"] = environment["DTRAIN_CUDA_LIBRARY"];
-  ExpectUnusable(environment, {"does not tell its version"});
+  ExpectUnusable(environment, {"does not report its version"});
   environment["DTRAIN_CUDA_LIBRARY"] = "libm.so.6";
   ExpectUnusable(environment, {"has no function cuInit, "});
 }

@@ -216,7 +216,7 @@ TEST_F(TorchStoreTest, AClientThatDoesNotReadTheNewsThatItAskedForIsClosed) {
     ASSERT_TRUE(Say(good, SetTo("/k", std::string(8 << 20, 'x')) + AddOne("/n")));
     ASSERT_EQ(Hear(good, 8), Number64(i));
   }
-  EXPECT_TRUE(Warned("it does not read what is sent to it"));
+  EXPECT_TRUE(Warned("it does not read its replies"));
   EXPECT_LT(ServerMemory(), (size_t{200} << 20) + kInstrumented);
   EndIt();
 }

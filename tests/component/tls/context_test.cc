@@ -55,7 +55,7 @@ TEST_F(ContextTest, PeopleAskAndDoNotServe) {
   const auto context = Context::Load(Side::kClient, files);
   ASSERT_TRUE(context.ok()) << context.status();
   EXPECT_EQ((*context)->own().kind, Kind::kAdmin);
-  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("agents use node certificates"));
+  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("agents need a node certificate"));
 }
 
 TEST_F(ContextTest, AKeyThatOthersCanRead) {

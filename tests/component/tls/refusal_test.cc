@@ -48,7 +48,7 @@ TEST_F(RefusalTest, AServerThatSpeaksNoTls) {
 
 TEST_F(RefusalTest, NoCertificate) {
   ServeOpenSsl(NodeContext(), Files{});
-  EXPECT_EQ(server_.why(), "it showed no certificate");
+  EXPECT_EQ(server_.why(), "it presented no certificate");
   EXPECT_EQ(server_.closed->code(), absl::StatusCode::kUnauthenticated);
   EXPECT_TRUE(Await([&] {
     return Contents(log()).find("alert certificate required") != std::string::npos;
@@ -92,7 +92,7 @@ TEST_F(RefusalTest, ACertificateThatIsNotYetValid) {
 
 TEST_F(RefusalTest, ACertificateThatDoesNotSayWhoseItIs) {
   ServeOpenSsl(NodeContext(), lab_.Odd("mute", kLongAgo, kLater, "DNS:mute"));
-  EXPECT_THAT(server_.why(), HasSubstr("(mute) does not say what its holder is"));
+  EXPECT_THAT(server_.why(), HasSubstr("(mute) does not state a role"));
 }
 
 TEST_F(RefusalTest, ANameWithANulInIt) {
@@ -100,7 +100,7 @@ TEST_F(RefusalTest, ANameWithANulInIt) {
   ServeOpenSsl(NodeContext(),
                lab_.Odd("nul", kLongAgo, kLater,
                         "DER:30:12:86:10:64:74:72:61:69:6e:3a:61:64:6d:69:6e:3a:61:00:62"));
-  EXPECT_THAT(server_.why(), HasSubstr("(nul) does not say what its holder is"));
+  EXPECT_THAT(server_.why(), HasSubstr("(nul) does not state a role"));
 }
 
 TEST_F(RefusalTest, ARevokedCertificate) {
@@ -208,7 +208,7 @@ TEST_F(RefusalTest, AUserWhoPosesAsANode) {
   EXPECT_THAT(
       client_.why(),
       HasSubstr(
-          "may not be used at this end: agents use node certificates, launchers those of users"));
+          "has the wrong role: agents need a node certificate, launchers a user certificate"));
 }
 
 TEST_F(RefusalTest, AServerWithoutOurProtocol) {

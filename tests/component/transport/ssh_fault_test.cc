@@ -269,7 +269,7 @@ TEST_F(SshFaultTest, AnAgentForAnotherMachineIsNotSent) {
   transport_.reset();
   agent_.reset();
   Connect();
-  EXPECT_THAT(probe_.error(), HasSubstr("built for another kind of machine"));
+  EXPECT_THAT(probe_.error(), HasSubstr("built for another architecture"));
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ Identity Person(Role role, const std::string& name, std::optional<uint32_t> uid)
   if (uid.has_value()) {
     out.account = Account{name, *uid, *uid};
   } else {
-    out.no_account = role == Role::kObserver ? "observers may only look" : "there is no account";
+    out.no_account =
+        role == Role::kObserver ? "observers have read-only access" : "there is no account";
   }
   return out;
 }
@@ -114,7 +115,7 @@ TEST(Authorise, ADenialSaysWhoAskedForWhatAndWhoseItIs) {
             "account");
   EXPECT_THAT(std::string(Authorise(kObserver, "/dtrain.v1.Agent/Session", nullptr).message()),
               HasSubstr("observer mon (certificate 1A2B, 10.0.0.7) may not launch on this node: "
-                        "observers may only look"));
+                        "observers have read-only access"));
 }
 
 // Names are no rights: who has the owner's name and another account does not own the job.

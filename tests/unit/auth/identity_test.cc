@@ -53,7 +53,7 @@ TEST(CertificateIdentity, NodesAndUnknownKindsAreNobody) {
   for (const char* kind : {"node", "", "root", "ADMIN"}) {
     const auto identity = IdentityOfCertificate({kind, "alice", "1"}, "10.0.0.7", {}, Find);
     EXPECT_EQ(identity.status().code(), absl::StatusCode::kPermissionDenied) << kind;
-    EXPECT_THAT(std::string(identity.status().message()), HasSubstr("is not a person's"));
+    EXPECT_THAT(std::string(identity.status().message()), HasSubstr("is not a user's"));
   }
   EXPECT_FALSE(IdentityOfCertificate({"user", "", "1"}, "10.0.0.7", {}, Find).ok());
 }

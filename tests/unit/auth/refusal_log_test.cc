@@ -29,9 +29,10 @@ TEST(RefusalLog, OncePerPeerAndMinute) {
   EXPECT_EQ(log.Line(kStart + seconds(1), "10.0.0.7", "it does not speak TLS"), std::nullopt);
   EXPECT_EQ(log.Line(kStart + seconds(59), "10.0.0.7", "another reason"), std::nullopt);
   EXPECT_NE(log.Line(kStart + seconds(59), "10.0.0.8", "it does not speak TLS"), std::nullopt);
-  EXPECT_THAT(log.Line(kStart + minutes(1), "10.0.0.7", "it showed no certificate"),
-              Optional(std::string("refused 10.0.0.7: it showed no certificate (and 2 more of it "
-                                   "since the last line)")));
+  EXPECT_THAT(
+      log.Line(kStart + minutes(1), "10.0.0.7", "it presented no certificate"),
+      Optional(std::string("refused 10.0.0.7: it presented no certificate (and 2 more of it "
+                           "since the last line)")));
   EXPECT_THAT(log.Line(kStart + minutes(5), "10.0.0.7", "x"),
               Optional(std::string("refused 10.0.0.7: x")));
 }

@@ -145,7 +145,7 @@ TEST_F(PlainFlagsTest, FilesAreNamedByAPatternOrADirectory) {
   ASSERT_TRUE(o.output.files.has_value());
   EXPECT_EQ(o.output.files->text(), "logs/%h-%r.log");
   EXPECT_EQ(o.output.files->folder(), "logs");
-  EXPECT_THAT(Error({"--output", "%q", "x"}), HasSubstr("--output: \"%q\" stands for nothing"));
+  EXPECT_THAT(Error({"--output", "%q", "x"}), HasSubstr("--output: \"%q\" is not a placeholder"));
   EXPECT_THAT(Error({"--output", "logs/", "x"}), HasSubstr("names a directory"));
   EXPECT_THAT(Error({"--output", "%r", "--log-dir", "d", "x"}),
               HasSubstr("--log-dir and --output contradict each other"));

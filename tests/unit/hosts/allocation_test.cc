@@ -150,10 +150,10 @@ TEST(Slurm, RefusesAnEnvironmentThatDoesNotFitTogether) {
             "not known; name them with --hosts or --hostfile, or unset SLURM_JOB_ID");
   EXPECT_EQ(Show(Slurm("n[1-4]", {{"SLURM_TASKS_PER_NODE", "2(x3)"}})),
             "SLURM_TASKS_PER_NODE, column 1: counts for only 3 of 4 nodes: \"2(x3)\"; "
-            "this is not the environment of one Slurm job");
+            "these variables are not those of one Slurm job");
   EXPECT_EQ(Show(Slurm("n[1-4]", {{"SLURM_TASKS_PER_NODE", "1,2(x4)"}})),
             "SLURM_TASKS_PER_NODE, column 3: counts for more than the 4 nodes: \"2(x4)\"; "
-            "this is not the environment of one Slurm job");
+            "these variables are not those of one Slurm job");
   EXPECT_THAT(Show(Slurm("a", {{"SLURM_HET_SIZE", "2"}})), HasSubstr("heterogeneous Slurm job"));
   for (const char* bad : {"x", "2(x", "2(x)", "2(x0)", "2(3)", "2(x1)x", "0", "-1", "2,", ",2",
                           "2(x99999999999)", "65536"}) {
@@ -169,8 +169,8 @@ TEST(Slurm, RefusesBadLists) {
               HasSubstr("SLURM_JOB_NODELIST, column 5: range names too many hosts"));
   EXPECT_THAT(Show(Slurm("n[1-60000],m[1-60000]")), HasSubstr("column 12: too many hosts"));
   EXPECT_THAT(Show(Slurm("a,-oX")), HasSubstr("column 3: host name starts with '-'"));
-  EXPECT_THAT(Show(Slurm("a:4")), HasSubstr("column 2: host name must not hold ':'"));
-  EXPECT_THAT(Show(Slurm("u@a")), HasSubstr("column 2: host name must not hold '@'"));
+  EXPECT_THAT(Show(Slurm("a:4")), HasSubstr("column 2: host name must not contain ':'"));
+  EXPECT_THAT(Show(Slurm("u@a")), HasSubstr("column 2: host name must not contain '@'"));
   EXPECT_EQ(Show(Slurm(" , ")), "no hosts in SLURM_JOB_NODELIST; name at least one");
 }
 
@@ -206,7 +206,7 @@ TEST(Pbs, RefusesAMissingOrBadNodeFile) {
             "the PBS job are not known; name them with --hosts or --hostfile, or unset PBS_JOBID");
   Env env = {{"PBS_JOBID", "17"}, {"PBS_NODEFILE", "/f"}};
   EXPECT_THAT(Show(env, {{"/f", ""}}), HasSubstr("no hosts in /f"));
-  EXPECT_THAT(Show(env, {{"/f", "a\nb;c\n"}}), HasSubstr("/f:2:2: host name must not hold ';'"));
+  EXPECT_THAT(Show(env, {{"/f", "a\nb;c\n"}}), HasSubstr("/f:2:2: host name must not contain ';'"));
 }
 
 TEST(Lsf, ReadsTheHostFileOrThePairs) {
@@ -236,7 +236,7 @@ TEST(Lsf, RefusesMissingOrBadData) {
   EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h1 h2"}}),
               HasSubstr("LSB_MCPU_HOSTS, column 4: slots is not a whole number: \"h2\""));
   EXPECT_THAT(Show({{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "h;1 4"}}),
-              HasSubstr("LSB_MCPU_HOSTS, column 2: host name must not hold ';'"));
+              HasSubstr("LSB_MCPU_HOSTS, column 2: host name must not contain ';'"));
 }
 
 TEST(GridEngine, ReadsTheFileOfItsParallelEnvironment) {
@@ -264,7 +264,7 @@ TEST(GridEngine, RefusesAMissingOrBadFile) {
             "/pe:2:1: host without a number of slots: \"n2\"; Grid Engine writes HOST SLOTS QUEUE "
             "PROCESSORS");
   EXPECT_THAT(Show(env, {{"/pe", "n1 x q\n"}}), HasSubstr("/pe:1:4: slots is not a whole number"));
-  EXPECT_THAT(Show(env, {{"/pe", "n1;n2 1 q\n"}}), HasSubstr("/pe:1:3: host name must not hold"));
+  EXPECT_THAT(Show(env, {{"/pe", "n1;n2 1 q\n"}}), HasSubstr("/pe:1:3: host name must not contain"));
   EXPECT_THAT(Show(env, {{"/pe", "-oX 1 q\n"}}), HasSubstr("host name starts with '-'"));
 }
 

@@ -52,7 +52,7 @@ TEST(HostList, ErrorsNameFlagAndColumn) {
   EXPECT_THAT(Parse("a,,b"), HasSubstr("--hosts, column 3: host name is empty"));
   EXPECT_THAT(Parse("a,"), HasSubstr("--hosts, column 3: host name is empty"));
   EXPECT_THAT(Parse(","), HasSubstr("--hosts, column 1: host name is empty"));
-  EXPECT_THAT(Parse("a slots=4"), HasSubstr("--hosts, column 2: host name must not hold ' '"));
+  EXPECT_THAT(Parse("a slots=4"), HasSubstr("--hosts, column 2: host name must not contain ' '"));
   EXPECT_THAT(Parse("a,b[1-2,c"), HasSubstr("--hosts, column 4: '[' without ']'"));
   EXPECT_THAT(Parse("a,x:1:2"), HasSubstr("--hosts, column 3: not an IPv6 address"));
   EXPECT_THAT(Parse("u@a,v@a"),

@@ -33,7 +33,7 @@ TEST(HostName, ThatLooksLikeAnOptionIsRefused) {
 TEST(HostName, WithADangerousCharacterIsRefusedWhereItStands) {
   for (char c : std::string("'`\"$\\;&<>|(){},!*?~^%+=\x01\x1b\x7f\v\f\r")) {
     std::string error = Error(absl::StrCat("ok\nab", std::string(1, c), "cd"));
-    EXPECT_THAT(error, HasSubstr("F:2:3: host name must not hold '")) << static_cast<int>(c);
+    EXPECT_THAT(error, HasSubstr("F:2:3: host name must not contain '")) << static_cast<int>(c);
     EXPECT_THAT(error, Not(HasSubstr("\x1b")));
   }
   for (char c : std::string("'`\"$\\;&<>|(){},!*?~^%=/[]:\x01\x1b\x7f")) {
@@ -41,27 +41,27 @@ TEST(HostName, WithADangerousCharacterIsRefusedWhereItStands) {
                 HasSubstr("F:2:3: user name"))
         << c;
     std::string error = Error(absl::StrCat("host user=ab", std::string(1, c), "cd"));
-    EXPECT_THAT(error, HasSubstr("F:1:13: user name must not hold '")) << c;
+    EXPECT_THAT(error, HasSubstr("F:1:13: user name must not contain '")) << c;
   }
   EXPECT_EQ(Error("a;rm"),
-            "F:1:2: host name must not hold ';': \"a;rm\"; "
+            "F:1:2: host name must not contain ';': \"a;rm\"; "
             "use letters, digits, '.', '_' and '-', not '-' or '.' first");
-  EXPECT_THAT(Error("$(id)"), HasSubstr("F:1:1: host name must not hold '$'"));
+  EXPECT_THAT(Error("$(id)"), HasSubstr("F:1:1: host name must not contain '$'"));
 }
 
 // A4
 TEST(HostName, WithNulEscapeOrLookAlikeIsShownEscaped) {
   EXPECT_THAT(Error(std::string("a\0b", 3)),
-              HasSubstr("F:1:2: host name must not hold '\\x00': \"a\\x00b\""));
+              HasSubstr("F:1:2: host name must not contain '\\x00': \"a\\x00b\""));
   EXPECT_THAT(Error("n\x1b]0;x\x07"),
-              HasSubstr("host name must not hold '\\x1b': \"n\\x1b]0;x\\x07\""));
+              HasSubstr("host name must not contain '\\x1b': \"n\\x1b]0;x\\x07\""));
   // Cyrillic o
   EXPECT_THAT(Error("n\xD0\xBE"
                     "de1"),
-              HasSubstr("F:1:2: host name must not hold '\\xd0': \"n\\xd0\\xbede1\""));
-  EXPECT_THAT(Error("ro\xD0\xBEt@n"), HasSubstr("F:1:3: user name must not hold '\\xd0'"));
+              HasSubstr("F:1:2: host name must not contain '\\xd0': \"n\\xd0\\xbede1\""));
+  EXPECT_THAT(Error("ro\xD0\xBEt@n"), HasSubstr("F:1:3: user name must not contain '\\xd0'"));
   // A no-break space is no blank.
-  EXPECT_THAT(Error("a\xC2\xA0slots=4"), HasSubstr("F:1:2: host name must not hold '\\xc2'"));
+  EXPECT_THAT(Error("a\xC2\xA0slots=4"), HasSubstr("F:1:2: host name must not contain '\\xc2'"));
 }
 
 // A3, A4: each in a file and in a list.
@@ -106,7 +106,7 @@ TEST(HostName, WithoutCharactersIsRefused) {
 TEST(HostName, WithEmptyLabelsIsRefused) {
   EXPECT_THAT(Error(".."), HasSubstr("F:1:1: host name starts with '.'"));
   EXPECT_THAT(Error(".ssh"), HasSubstr("F:1:1: host name starts with '.'"));
-  EXPECT_THAT(Error("a..b"), HasSubstr("F:1:2: host name holds '..'"));
+  EXPECT_THAT(Error("a..b"), HasSubstr("F:1:2: host name contains '..'"));
   EXPECT_EQ(Error("a.b."), "");
 }
 
@@ -135,7 +135,7 @@ TEST(CheckHostName, FollowsTheSameRules) {
     EXPECT_FALSE(CheckHostName(bad).ok()) << bad;
   }
   EXPECT_EQ(CheckHostName("a b").message(),
-            "host name must not hold ' ': \"a b\"; "
+            "host name must not contain ' ': \"a b\"; "
             "use letters, digits, '.', '_' and '-', not '-' or '.' first");
 }
 

@@ -185,16 +185,16 @@ TEST(Hostfile, RefusesBadLinesWithLineColumnAndText) {
        "write one host a line, then key=value such as slots=4"},
       {"a sockets=2",
        "hosts:1:3: unknown key: \"sockets\"; "
-       "known are slots=, max_slots=, port=, user=, gpus= and agent="},
+       "known keys are slots=, max_slots=, port=, user=, gpus= and agent="},
       {"a binding=user:0",
        "hosts:1:3: unknown key: \"binding\"; "
-       "known are slots=, max_slots=, port=, user=, gpus= and agent="},
+       "known keys are slots=, max_slots=, port=, user=, gpus= and agent="},
       {"a agent=grpc",
        "hosts:1:9: agent is neither ssh nor tcp: \"grpc\"; "
        "write agent=tcp for a resident agent with TLS"},
       {"a =4",
        "hosts:1:3: unknown key: \"\"; "
-       "known are slots=, max_slots=, port=, user=, gpus= and agent="},
+       "known keys are slots=, max_slots=, port=, user=, gpus= and agent="},
       {"a b",
        "hosts:1:3: not a setting: \"b\"; "
        "write one host a line, then key=value such as slots=4"},
@@ -221,7 +221,7 @@ TEST(Hostfile, RefusesBadLinesWithLineColumnAndText) {
        "hosts:2:1: host has gpus 2 here, but gpus 1 before (first named on line 1): \"a\"; "
        "make all mentions of a host agree"},
       {"a:65535\na:1",
-       "hosts:2:1: slots of one host add up to too many: \"a\"; "
+       "hosts:2:1: too many slots for one host: \"a\"; "
        "one host has at most 65535 slots"},
       {"a:1:2",
        "hosts:1:1: not an IPv6 address: \"a:1:2\"; "
@@ -303,7 +303,7 @@ TEST(Hostfile, RefusesBadRanges) {
        "hosts:1:2: '[' without ']': \"n[1-2\"; "
        "write ranges like node[1-4,7] or node[01-16]"},
       {"n1-2]",
-       "hosts:1:5: host name must not hold ']': \"n1-2]\"; "
+       "hosts:1:5: host name must not contain ']': \"n1-2]\"; "
        "use letters, digits, '.', '_' and '-', not '-' or '.' first"},
       {"n[]",
        "hosts:1:3: not a range of numbers: \"\"; "
@@ -321,7 +321,7 @@ TEST(Hostfile, RefusesBadRanges) {
        "hosts:1:3: not a range of numbers: \"[1\"; "
        "write ranges like node[1-4,7] or node[01-16]"},
       {"n[0-10/2]",
-       "hosts:1:3: steps in ranges are not known: \"0-10/2\"; "
+       "hosts:1:3: ranges with steps are not supported: \"0-10/2\"; "
        "list the numbers instead"},
       {"n[0000000000000000001-2]",
        "hosts:1:3: number too long in a range: \"0000000000000000001-2\"; use at most 18 digits"},
@@ -329,7 +329,7 @@ TEST(Hostfile, RefusesBadRanges) {
        "hosts:1:1: host name starts with '-': \"-[1-2]\"; "
        "use letters, digits, '.', '_' and '-', not '-' or '.' first"},
       {"n[1-2];x",
-       "hosts:1:7: host name must not hold ';': \"n[1-2];x\"; "
+       "hosts:1:7: host name must not contain ';': \"n[1-2];x\"; "
        "use letters, digits, '.', '_' and '-', not '-' or '.' first"},
   };
   for (const Row& row : rows) EXPECT_EQ(Parse(row.text), row.expected) << row.text;

@@ -125,7 +125,7 @@ TEST_F(MpiJobTest, IsAnErrorWithoutItsHostfile) {
       "this is the launcher pod of an MPIJob, but cannot read /etc/mpi/hostfile, so its hosts "
       "are not known; name them with --hosts or --hostfile, or unset K_MPI_JOB_ROLE");
   files_["/etc/mpi/hostfile"] = "a\nb;c slots=1\n";
-  EXPECT_THAT(Shown(), HasSubstr("/etc/mpi/hostfile:2:2: host name must not hold ';'"));
+  EXPECT_THAT(Shown(), HasSubstr("/etc/mpi/hostfile:2:2: host name must not contain ';'"));
 }
 
 TEST_F(MpiJobTest, IsNoneInAWorkerPod) {
@@ -166,10 +166,11 @@ TEST_F(OldMpiJobTest, RefusesAScriptThatIsAnother) {
   for (const char* script : {"", "kubectl exec", "kubectl exec --", "kubectl exec $1 -- sh",
                              "ssh exec ${POD_NAME} -- sh", "exec ${POD_NAME} -- kubectl"}) {
     files_["/etc/mpi/kubexec.sh"] = script;
-    EXPECT_EQ(Rsh(),
-              "OMPI_MCA_plm_rsh_agent is /etc/mpi/kubexec.sh, but it does not call kubectl exec as "
-              "the MPI operator's script does, so how to reach the pods is not known; give --rsh "
-              "'kubectl exec -i {host} --'")
+    EXPECT_EQ(
+        Rsh(),
+        "OMPI_MCA_plm_rsh_agent is /etc/mpi/kubexec.sh, but it does not call kubectl exec as "
+        "the MPI operator's script does, so dtrain does not know how to reach the pods; give --rsh "
+        "'kubectl exec -i {host} --'")
         << script;
   }
   files_.erase("/etc/mpi/kubexec.sh");
@@ -211,7 +212,8 @@ TEST_F(IndexedJobTest, TheOtherPodsRefuse) {
   EXPECT_EQ(
       Shown(3),
       "this is the pod with JOB_COMPLETION_INDEX 2 of a job on 3 nodes, and only the pod with "
-      "index 0 launches it; run in this one what lets that pod in: sshd, or dtrain-agent "
+      "index 0 launches it; in this one, run something that lets that pod in: sshd, or "
+      "dtrain-agent "
       "serve --listen with certificates (docs/schedulers.md)");
   env_["JOB_COMPLETION_INDEX"] = "\x1b[31m";
   EXPECT_THAT(Shown(3), Not(HasSubstr("\x1b")));
@@ -237,7 +239,7 @@ TEST_F(IndexedJobTest, WithoutNamesItSaysWhatToDo) {
       "--hosts";
   const std::string what = "-N in an Indexed Job: the names of its pods are not known: ";
   files_["/etc/hosts"] = "10.244.1.7\ttrain-0\n#10.244.1.7 train-0.peers train-0\n";
-  EXPECT_EQ(Shown(2), what + "the pod has no name in a domain" + advice);
+  EXPECT_EQ(Shown(2), what + "the pod has no domain name" + advice);
   files_.clear();
   EXPECT_EQ(Shown(2), what + "cannot read /etc/hosts" + advice);
   for (const char* name :
@@ -250,9 +252,9 @@ TEST_F(IndexedJobTest, WithoutNamesItSaysWhatToDo) {
 
 TEST_F(IndexedJobTest, RefusesNamesThatCouldBeMore) {
   files_["/etc/hosts"] = "10.1.2.3 train-0.x;y train-0\n";
-  EXPECT_THAT(Shown(2), HasSubstr("host name must not hold ';'"));
+  EXPECT_THAT(Shown(2), HasSubstr("host name must not contain ';'"));
   files_["/etc/hosts"] = "10.1.2.3 train-0.x[0-9] train-0\n";
-  EXPECT_THAT(Shown(2), HasSubstr("host name must not hold '['"));
+  EXPECT_THAT(Shown(2), HasSubstr("host name must not contain '['"));
   files_["/etc/hosts"] = "10.1.2.3 train-0.peers train-0\n";
   EXPECT_THAT(Shown(1000000), HasSubstr("range names too many hosts"));
 }

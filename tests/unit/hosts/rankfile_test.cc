@@ -59,8 +59,8 @@ TEST(Rankfile, RefusesBadLinesWithLineAndColumn) {
   EXPECT_THAT(Parse("rank"), HasSubstr("rank has no value"));
   EXPECT_THAT(Parse("rank 0 a"), HasSubstr("ranks:1:6: rank has no host"));
   EXPECT_THAT(Parse("rank 0="), HasSubstr("ranks:1:8: host name is empty"));
-  EXPECT_THAT(Parse("rank 0=+n1"), HasSubstr("ranks:1:8: host name must not hold '+'"));
-  EXPECT_THAT(Parse("rank 0=u@a"), HasSubstr("ranks:1:9: host name must not hold '@'"));
+  EXPECT_THAT(Parse("rank 0=+n1"), HasSubstr("ranks:1:8: host name must not contain '+'"));
+  EXPECT_THAT(Parse("rank 0=u@a"), HasSubstr("ranks:1:9: host name must not contain '@'"));
   EXPECT_THAT(Parse("rank 0=-x"), HasSubstr("ranks:1:8: host name starts with '-'"));
   EXPECT_THAT(Parse("rank 0=a cpus=1"),
               HasSubstr("ranks:1:10: unknown setting of a rank: \"cpus\""));
@@ -68,7 +68,7 @@ TEST(Rankfile, RefusesBadLinesWithLineAndColumn) {
   EXPECT_THAT(Parse("rank 0=a slot="), HasSubstr("ranks:1:15: slot has no value"));
   EXPECT_THAT(Parse("rank 0=a slot=x"), HasSubstr("ranks:1:15: not a list of cpus: \"x\""));
   EXPECT_THAT(Parse("rank 0=a slot=1:0-2"),
-              HasSubstr("ranks:1:15: socket:core pairs are not known"));
+              HasSubstr("ranks:1:15: socket:core pairs are not supported"));
   EXPECT_THAT(Parse("rank 0=a slot=\r\r"), HasSubstr("ranks:1:15: not a list of cpus: \"\\r\""));
   EXPECT_THAT(Parse("rank 0=a slot=+1"), HasSubstr("ranks:1:15: not a list of cpus: \"+1\""));
   EXPECT_THAT(Parse("rank 0=a slot=1 x"), HasSubstr("ranks:1:17: text after the cpus of a rank"));

@@ -218,9 +218,9 @@ TEST_F(JoiningTest, AWelcomeOfAnotherMachineIsAFault) {
   EXPECT_EQ(core_->state(), State::kStopping);
   EndAll();
   EXPECT_EQ(verdict().exit_code, 203);
-  EXPECT_EQ(
-      verdict().message,
-      "node0: refused: it joined again as another machine: it was restarted, or its name moved");
+  EXPECT_EQ(verdict().message,
+            "node0: refused: it joined again as another machine: it was restarted, or its name now "
+            "leads elsewhere");
 }
 
 // A6
@@ -267,7 +267,7 @@ TEST_F(JoiningTest, LimitsThatAreTooLowAreToldBeforeAnythingStarts) {
   };
   const std::vector<Case> cases = {
       {[](auto& i) { i.set_open_files_limit(51); }, "52 open files, and the limit is 51"},
-      {[](auto& i) { i.set_processes_limit(3); }, "limit is 3 processes"},
+      {[](auto& i) { i.set_processes_limit(3); }, "limit of 3 processes"},
       {[](auto& i) { i.set_cgroup_writable(false); }, "--require-cgroup"},
   };
   options_.part.set_require_cgroup(true);
@@ -407,7 +407,7 @@ TEST_F(JoiningTest, ANodeThatFallsSilentBeforeItJoinsIsLost) {
   Pass(seconds(3), {0});
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
-  EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1: nothing was heard"), HasSubstr("5 s")));
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1: no message"), HasSubstr("5 s")));
 }
 
 // An inventory may take long, its driver hangs for example: the agent says meanwhile that it lives.

@@ -415,10 +415,10 @@ TEST_F(RunningTest, ALostConnectionIsALostNodeAndTheRestIsStopped) {
 TEST_F(RunningTest, NodesThatAreLostByTheSameCauseAreToldTogether) {
   Make(4);
   RunUntil(State::kRunning);
-  Closed(2, "it leads through gate");
+  Closed(2, "it is reached through gate");
   ASSERT_EQ(core_->state(), State::kStopping);
   Pass(seconds(1), {0, 1, 3});
-  Closed(3, "it leads through gate");
+  Closed(3, "it is reached through gate");
   Closed(1, "its own");
   Finished(0);
   Drained(0);
@@ -586,7 +586,7 @@ TEST_F(RunningTest, APauseBeyondTheLeaseIsToldAsOurs) {
   Feed(NodeClosed{NodeId(2), own_word});
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
-  EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for 37 s "));
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 37 s "));
   EXPECT_THAT(verdict().message, Not(HasSubstr("\n")));
   EXPECT_THAT(Warnings(), IsEmpty());
 }
@@ -603,8 +603,8 @@ TEST_F(RunningTest, ANodeThatIsLostAfterAPauseIsNamedWithThePause) {
   EndNode0();
   EXPECT_EQ(verdict().exit_code, 202);
   EXPECT_THAT(verdict().message,
-              StartsWith("node1: the connection to its agent is lost: nothing "));
-  EXPECT_THAT(verdict().message, HasSubstr("; this launcher had stood still for 9"));
+              StartsWith("node1: the connection to its agent is lost: no message "));
+  EXPECT_THAT(verdict().message, HasSubstr("; this launcher had not run for 9"));
 }
 
 TEST_F(RunningTest, AMachineThatWasStartedAnewDuringAPauseIsNamed) {
@@ -630,10 +630,10 @@ TEST_F(RunningTest, ANodeThatDiedDuringAPauseHasALine) {
   Finished(0);
   Drained(0);
   Pass(seconds(20));
-  EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for 37 s "));
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 37 s "));
   EXPECT_THAT(Warnings(),
               testing::Contains(StartsWith("node1: the connection to its agent is lost: "
-                                           "nothing was heard from it for 15")));
+                                           "no message from it for 15")));
 }
 
 // Our own node's ranks fail when those of the others are gone, and may be heard of first.
@@ -651,7 +651,7 @@ TEST_F(RunningTest, ARankThatFailsByOurPauseIsNotItsCause) {
   Exit(effect);
   EXPECT_EQ(verdict().kind, Verdict::Kind::kWorker);
   Exit(cause);
-  EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for "));
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for "));
   EXPECT_EQ(verdict().exit_code, 202);
 }
 
@@ -664,7 +664,7 @@ TEST_F(RunningTest, ASleepIsToldAsOurs) {
   Feed(Slept{seconds(3600)});
   EXPECT_EQ(core_->state(), State::kRunning);
   Feed(NodeClosed{NodeId(1), absl::NotFoundError("this agent has no such job (any more)")});
-  EXPECT_THAT(verdict().message, StartsWith("this launcher stood still for 3600 s "));
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 3600 s "));
   EXPECT_EQ(verdict().exit_code, 202);
 }
 
@@ -695,8 +695,8 @@ TEST_F(RunningTest, TheAgentOfOurOwnMachineIsNotLostBySilence) {
   Started(1);
   Pass(seconds(120), {1});
   EXPECT_EQ(core_->state(), State::kRunning);
-  EXPECT_THAT(Warnings(), testing::ElementsAre(
-                              HasSubstr("node0: nothing was heard from it for 6 s; its agent")));
+  EXPECT_THAT(Warnings(),
+              testing::ElementsAre(HasSubstr("node0: no message from it for 6 s; its agent")));
   Closed(0, "killed");
   EXPECT_EQ(core_->state(), State::kStopping);
   EXPECT_EQ(verdict().exit_code, 202);

@@ -66,9 +66,9 @@ TEST(FilePatternTest, WhetherStreamsHaveFilesOfTheirOwn) {
 }
 
 TEST(FilePatternTest, WhatStandsForNothingIsAMistake) {
-  EXPECT_THAT(ParseError("%x.log"), HasSubstr("\"%x\" stands for nothing; use %r (rank)"));
-  EXPECT_THAT(ParseError("a%"), HasSubstr("\"%\" stands for nothing"));
-  EXPECT_THAT(ParseError("%05r"), HasSubstr("\"%0\" stands for nothing"));
+  EXPECT_THAT(ParseError("%x.log"), HasSubstr("\"%x\" is not a placeholder; use %r (rank)"));
+  EXPECT_THAT(ParseError("a%"), HasSubstr("\"%\" is not a placeholder"));
+  EXPECT_THAT(ParseError("%05r"), HasSubstr("\"%0\" is not a placeholder"));
   EXPECT_THAT(ParseError("%\x1b"), Not(HasSubstr("\x1b")));
 }
 

@@ -63,8 +63,8 @@ TEST_F(FailureReportTest, NamesTheWayOfTheEnd) {
   EXPECT_EQ(DescribeEnd(exit), "was killed by signal 9 (SIGKILL)");
   exit.set_out_of_memory(true);
   EXPECT_EQ(DescribeEnd(exit),
-            "was killed by the kernel: out of memory (no cgroup limits it, the node's memory was "
-            "used up: use less, or fewer ranks there)");
+            "was killed by the kernel: out of memory (it has no cgroup limit; the node ran out "
+            "of memory: use less, or place fewer ranks there)");
   exit.set_memory_limit_bytes(64 << 20);  // D15
   EXPECT_EQ(DescribeEnd(exit),
             "was killed by the kernel: out of memory (the limit of its cgroup is 64 MiB: raise it, "
@@ -111,8 +111,8 @@ TEST_F(FailureReportTest, AnErrorFileThatSaysNothingIsTold) {
   End(1).set_exit_code(1);
   End(1).set_error_file(std::string(64 << 10, '\0'));
   EXPECT_THAT(FailureReport(Facts()),
-              HasSubstr("exited with code 1 (nothing can be learnt from its "
-                        "TORCHELASTIC_ERROR_FILE: it is not JSON, or cut short)\n"));
+              HasSubstr("exited with code 1 (its TORCHELASTIC_ERROR_FILE cannot "
+                        "be used: it is not JSON, or cut short)\n"));
 }
 
 TEST_F(FailureReportTest, SecondariesThatWereNotAllToldAreOnlyCounted) {

@@ -452,7 +452,7 @@ TEST(BackendTest, IsAnErrorThatNamesTheRankWhereOnlySomeCan) {
   const auto choice = ChooseNccl(Hellos(BackendChoice::kAuto, {"no GPU", "", "no driver"}));
   ASSERT_FALSE(choice.ok());
   EXPECT_THAT(choice.error().message,
-              HasSubstr("rank 0 cannot use NCCL, but rank 1 can: no GPU. Mend that, or set "
+              HasSubstr("rank 0 cannot use NCCL, but rank 1 can: no GPU. Fix that, or set "
                         "DTRAIN_BACKEND=cpu"));
 }
 

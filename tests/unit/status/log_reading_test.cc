@@ -54,7 +54,7 @@ TEST(LogReading, WithoutFollowingItEndsWhereTheOutputDid) {
 TEST(LogReading, WhatIsGoneIsCountedOnceReadingHasBegun) {
   Reading r(true);
   r.Shows(Piece(4, "e", 6), "e", Then::kAsk, 5);
-  r.Shows(Piece(9, "j", 10), "[dtrain: 4 bytes are not kept any more]\nj", Then::kPause, 10);
+  r.Shows(Piece(9, "j", 10), "[dtrain: 4 bytes are no longer available]\nj", Then::kPause, 10);
 }
 
 // The agent was started anew, and has yet to hear how much there is.

@@ -89,8 +89,8 @@ TEST(LogTailsTest, ASlowFollowerIsToldHowMuchItMissed) {
   std::unique_ptr<http::Feed> feed = logs.Follow(Rank(0), kOut, 0);
   logs.Append(Rank(0), kOut, std::string(3 << 20, 'x'));
   const uint64_t missed = logs.range(Rank(0), kOut).begin;
-  EXPECT_THAT(feed->Next(1000),
-              StartsWith("\n[dtrain: " + std::to_string(missed) + " bytes are not kept any more]"));
+  EXPECT_THAT(feed->Next(1000), StartsWith("\n[dtrain: " + std::to_string(missed) +
+                                           " bytes are no longer available]"));
   EXPECT_THAT(feed->Next(1000), StartsWith("xxx"));
 }
 

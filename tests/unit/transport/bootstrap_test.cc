@@ -45,7 +45,7 @@ TEST(Bootstrap, ErrorsOfTheScriptComeWithTheNextStep) {
   EXPECT_EQ(bootstrap.OnOutput("DTRAIN-AGENT/1 error code=nospace reason=write /x\033: No space\n"),
             Want::kFailed);
   EXPECT_THAT(bootstrap.error().message(), HasSubstr("write /x\\x1b: No space"));
-  EXPECT_THAT(bootstrap.error().message(), HasSubstr("make room"));
+  EXPECT_THAT(bootstrap.error().message(), HasSubstr("free some space"));
 }
 
 TEST(Bootstrap, AKernelThatIsTooOldIsNamed) {
@@ -85,7 +85,7 @@ TEST(Bootstrap, TellsWhyAnAgentCannotRunAtAll) {
                          "(required by /x/dtrain-agent)\n"),
               HasSubstr("C library is older"));
   EXPECT_THAT(EndMessage("sh: 1: exec: /x/dtrain-agent: Exec format error\n"),
-              HasSubstr("another kind of machine"));
+              HasSubstr("another architecture"));
   EXPECT_THAT(EndMessage("sh: exec: line 9: /x/dtrain-agent: not found\n"), HasSubstr("musl"));
   EXPECT_THAT(EndMessage("sh: 20: exec: /x/dtrain-agent: Permission denied\n"),
               HasSubstr("without exec permission"));
