@@ -98,9 +98,9 @@ def test_stop_ends_the_job_and_waits_for_it(cluster, flags):
 
 
 def test_mistakes_are_told(cluster, job):
-    for args, text in ((["status", "nosuch"], "runs no job nosuch on this machine"),
+    for args, text in ((["status", "nosuch"], "have no job nosuch on this machine"),
                        (["logs", "--rank", "4"], "the job has no such rank"),
-                       (["stop", "nosuch"], "runs no job nosuch")):
+                       (["stop", "nosuch"], "have no job nosuch")):
         told = dtrain(cluster, *args)
         assert told.returncode == 1 and text in told.stderr, told
     assert dtrain(cluster, "logs", "--rank", "x").returncode == 2
