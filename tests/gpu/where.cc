@@ -166,7 +166,7 @@ int CheckMixedMemory(const Arguments&) {
   int registered = 0;
   MustDtrain(result, dtrain_alloc_registrable(2 * kBytes, &memory), "dtrain_alloc_registrable");
   MustDtrain(result, dtrain_register(memory, nullptr, &registered), "dtrain_register");
-  result.Text("registered", registered == 1 ? "yes" : "no: NCCL declines");
+  result.Text("NCCL registers", registered == 1 ? "yes" : "no: NCCL declines");
   char* const own = static_cast<char*>(memory);
   void* const plain = Address(gpu.Allocate(kBytes));
   const bool first = dtrain_rank() == 0;

@@ -313,6 +313,11 @@ def allocated():
         del row, other
         assert hvd.alloc((2, 1000), dtype).data_ptr() == place
     assert hvd.alloc((0, 3)).shape == (0, 3)
+    # On CPUs there is nothing to register, and programs need not know.
+    whole = hvd.alloc(8, registered=True)
+    assert hvd.register(whole) is False
+    assert (hvd.allreduce(whole + 1, op=hvd.Sum) == n).all()
+    hvd.deregister(whole)
 
 
 # Several in one job, because each import of torch takes seconds.

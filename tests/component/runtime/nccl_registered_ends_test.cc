@@ -105,8 +105,10 @@ TEST(NcclRegisteredOf, WhatOneRankCannotRegisterIsRegisteredOnNone) {
         } else {
           EXPECT_EQ(status, DTRAIN_OK) << dtrain_last_error();
         }
+        testing::internal::CaptureStderr();
         ExpectSum(driver, own, own, rank, 1, true);
         ExpectSum(driver, own, own, rank, 2, false);
+        EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "nothing is copied";
         EXPECT_EQ(Seen("registered"), 0);
         ASSERT_OK(dtrain_free(own));
         ASSERT_OK(dtrain_finalize());

@@ -48,6 +48,11 @@ def alloc(shape, dtype=torch.float32, device="cpu", registered=False):
     return made
 
 
+def _beginning(tensor):
+    # Of its memory; untyped_storage() came with PyTorch 2.
+    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+
+
 def register(tensor, process_set=global_process_set):
     """Collective over the process set: lets NCCL's collectives work in the memory of `tensor`, made
     by alloc(..., device="cuda", registered=...), without copies. All ranks give memory of one length.
@@ -57,12 +62,11 @@ def register(tensor, process_set=global_process_set):
     the same way give the same results, but take longer.
     """
     registered = ctypes.c_int()
-    address = tensor.untyped_storage().data_ptr()
-    library().call("dtrain_register", address, process_set.group(), ctypes.byref(registered))
+    group = process_set.group()
+    library().call("dtrain_register", _beginning(tensor), group, ctypes.byref(registered))
     return registered.value == 1
 
 
 def deregister(tensor, process_set=global_process_set):
     """Ends what register() began; not collective. Memory that goes is deregistered by itself."""
-    address = tensor.untyped_storage().data_ptr()
-    library().call("dtrain_deregister", address, process_set.group())
+    library().call("dtrain_deregister", _beginning(tensor), process_set.group())
