@@ -63,6 +63,7 @@ TEST(Registrations, AreUsedAlikeInPlaceByEveryRank) {
   const auto gathered = one.UseOf(Kind::kAllgather, one.a, one.a, n, 0).key;
   EXPECT_EQ(two.UseOf(Kind::kAllgather, two.a + block, two.a, n, 1).key, gathered);
   EXPECT_NE(two.UseOf(Kind::kAllgather, two.a, two.a + block, n, 1).key, gathered);
+  EXPECT_NE(two.UseOf(Kind::kAllgather, two.a + 3000, two.a, n, 1).key, gathered);
   const auto scattered = one.UseOf(Kind::kReduceScatter, one.a, one.a, n, 0).key;
   EXPECT_EQ(two.UseOf(Kind::kReduceScatter, two.a, two.a + block, n, 1).key, scattered);
   // The input does not count where NCCL has another one in all ranks' stead.
