@@ -78,9 +78,9 @@ dtrain_stub(libc.so.6 libc.so.6)
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/portable/*.c)
 list(FILTER sources EXCLUDE REGEX "/start.c$")
-add_library(dtrain_portable_shim STATIC ${sources})
+add_library(dtrain_portable_shim STATIC EXCLUDE_FROM_ALL ${sources})
 # start.c runs before there is anything that a stack protector could use.
-add_library(dtrain_portable_start OBJECT ${CMAKE_SOURCE_DIR}/common/portable/start.c)
+add_library(dtrain_portable_start OBJECT EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/common/portable/start.c)
 target_compile_options(dtrain_portable_start PRIVATE -fno-stack-protector)
 foreach(target dtrain_portable_shim dtrain_portable_start)
   target_compile_options(${target} PRIVATE -O2 -fvisibility=hidden)
