@@ -364,6 +364,9 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
       gpus_.Started(event.started());
       *up.mutable_started() = event.started();
       break;
+    case v1::ShepherdEvent::kPreparing:
+      *up.mutable_preparing() = event.preparing();
+      break;
     case v1::ShepherdEvent::kExit:
       *up.mutable_exit() = event.exit();
       break;

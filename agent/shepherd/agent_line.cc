@@ -29,6 +29,7 @@ constexpr int kLooksPerLease = 20;
 // What a launcher must hear of exactly once. The rest is a state that the next one replaces.
 bool IsKept(Event::KindCase kind) {
   switch (kind) {
+    case Event::kPreparing:
     case Event::kStarted:
     case Event::kExit:
     case Event::kStdinTaken:

@@ -25,6 +25,7 @@ enum Kind {
   kPortsHeld,
   kReserved,
   kInventory,
+  kPreparing,
   kStarted,
   kExit,
   kStdinTaken,
@@ -67,6 +68,7 @@ constexpr Row kTable[] = {
     {kPortsHeld,   "PortsHeld",    {kIllegal,             kIllegal,             &I::OnPortsHeld,      kIllegal,          kIllegal,          kIllegal}},
     {kReserved,    "Reserved",     {&I::OnReserved,       &I::OnReserved,       &I::OnReserved,       kIllegal,          kIllegal,          kIgnore}},
     {kInventory,   "Inventory",    {&I::OnInventory,      kIllegal,             kIllegal,             kIllegal,          kIllegal,          kIgnore}},
+    {kPreparing,   "Preparing",    {kIllegal,             kIllegal,             kIllegal,             &I::OnPreparing,   kIllegal,          kIgnore}},
     {kStarted,     "Started",      {kIllegal,             kIllegal,             kIllegal,             &I::OnStarted,     kIllegal,          kIgnore}},
     {kExit,        "WorkerExit",   {kIllegal,             kIllegal,             kIllegal,             &I::OnExit,        &I::OnExit,        &I::OnExitStopping}},
     {kStdinTaken,  "StdinTaken",   {kIllegal,             kIllegal,             kIllegal,             kIgnore,           kIgnore,           kIgnore}},
@@ -111,6 +113,8 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kReserved;
     case v1::SessionEvent::kInventory:
       return kInventory;
+    case v1::SessionEvent::kPreparing:
+      return kPreparing;
     case v1::SessionEvent::kStarted:
       return kStarted;
     case v1::SessionEvent::kExit:

@@ -37,6 +37,7 @@ struct JobImpl {
     bool by_stream = false;  // our own machine's agent: its stream's end tells, not its silence
     bool reserved = false;   // what we asked for is ours there, or will be
     bool start_sent = false;
+    bool preparing = false;  // before it starts, for as long as that takes
     bool started = false;
     bool finished = false;  // no worker lives there
     bool drained = false;
@@ -61,6 +62,7 @@ struct JobImpl {
   void OnReserved(const Event& event);
   void OnInventory(const Event& event);
   void OnPortsHeld(const Event& event);
+  void OnPreparing(const Event& event);
   void OnStarted(const Event& event);
   void OnExit(const Event& event);
   void OnExitStopping(const Event& event);
@@ -130,6 +132,7 @@ struct JobImpl {
   v1::Meeting MeetingOfAll() const;
   void StartTimedOut();
   std::string Waiting() const;
+  void SetPreparing(NodeId node, bool preparing);
 
   // ---- absent.cc: --min-nodes
   bool IsElastic() const { return options.min_nodes > 0; }
@@ -245,6 +248,7 @@ struct JobImpl {
   std::vector<rendezvous::Chosen> addresses;
   size_t answers_due = 0;                                               // nodes with `asked`
   std::vector<std::vector<uint32_t>> ports;                             // by plan index
+  size_t preparing = 0;                                                 // nodes that do
   size_t ports_due = 0;                                                 // nodes that owe theirs
   uint32_t master_port = 0, coordinator_port = 0, rendezvous_port = 0;  // once they are held
 

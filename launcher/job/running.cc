@@ -40,6 +40,7 @@ void JobImpl::OnStarted(const Event& event) {
   }
   for (const v1::WorkerStarted& worker : started.workers()) ranks[worker.rank()].pid = worker.pid();
   node.started = true;
+  SetPreparing(message.node, false);
   views[message.node.value()].waiting_for.clear();
   const bool all = std::all_of(the_plan.nodes.begin(), the_plan.nodes.end(),
                                [this](const auto& each) { return At(each.node).started; });

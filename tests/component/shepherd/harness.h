@@ -273,6 +273,9 @@ class ShepherdTest : public ::testing::Test {
       case v1::ShepherdEvent::kLogOpened:
         logs_[{event.log_opened().rank(), event.log_opened().stream()}].spool = std::move(fd);
         break;
+      case v1::ShepherdEvent::kPreparing:
+        preparing_.push_back(event.preparing().what());
+        break;
       case v1::ShepherdEvent::kStarted:
         started_ = event.started();
         break;
@@ -344,6 +347,7 @@ class ShepherdTest : public ::testing::Test {
   int log_reports_ = 0;
   std::vector<v1::NodeFailure> failures_;
   std::vector<std::string> warnings_;
+  std::vector<std::string> preparing_;
   std::vector<v1::PmixUp> pmix_;
   std::map<uint32_t, os::UniqueFd> held_;  // by port: they go before the start
   std::vector<v1::StdinTaken> stdin_taken_;

@@ -35,6 +35,7 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
   const std::map<std::string, Set> messages = {
       {"probe_report", [](auto& e) { e.mutable_probe_report(); }},
       {"ports_held", [](auto& e) { e.mutable_ports_held(); }},
+      {"preparing", [](auto& e) { e.mutable_preparing(); }},
       {"started", [](auto& e) { e.mutable_started(); }},
       {"exit", [](auto& e) { e.mutable_exit()->set_rank(2); }},
       {"stdin_taken", [](auto& e) { e.mutable_stdin_taken(); }},
@@ -50,7 +51,8 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {State::kConnecting, {"warning", "heartbeat"}},
       {State::kProbing, {"probe_report", "warning", "heartbeat"}},
       {State::kHolding, {"warning", "heartbeat"}},
-      {State::kStarting, {"started", "exit", "stdin_taken", "fence_enter", "warning", "heartbeat"}},
+      {State::kStarting,
+       {"preparing", "started", "exit", "stdin_taken", "fence_enter", "warning", "heartbeat"}},
       {State::kRunning, {"exit", "stdin_taken", "fence_enter", "warning", "heartbeat"}},
   };
   for (const auto& [state, allowed] : legal) {
@@ -70,6 +72,7 @@ TEST_F(TableTest, WhileStoppingNothingANodeSendsChangesTheVerdict) {
       [](auto& e) { e.mutable_welcome(); },
       [](auto& e) { e.mutable_probe_report(); },
       [](auto& e) { e.mutable_ports_held(); },
+      [](auto& e) { e.mutable_preparing(); },
       [](auto& e) { e.mutable_started(); },
       [](auto& e) { e.mutable_stdin_taken(); },
       [](auto& e) { e.mutable_fence_enter(); },
