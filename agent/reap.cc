@@ -24,6 +24,8 @@ namespace dtrain::agent {
 namespace {
 
 constexpr char kMark[] = "DTRAIN_SHEPHERD";
+// Of a worker in a container that a shepherd has started: where its pid means something.
+constexpr char kMarksNamespace[] = "DTRAIN_PID_NAMESPACE";
 constexpr Duration kBound = std::chrono::seconds(2);
 constexpr int kPauseMs = 5;
 
@@ -53,7 +55,7 @@ std::string UserName(uid_t uid) {
 std::vector<Leftover> FindLeftovers() {
   std::vector<Leftover> out;
   std::map<std::string, bool> lives;  // by mark
-  for (const os::MarkedProcess& process : os::FindByVariable(kMark)) {
+  for (const os::MarkedProcess& process : os::FindByVariable(kMark, kMarksNamespace)) {
     if (process.info.state == 'Z' || process.info.pid == getpid()) continue;
     if (geteuid() != 0 && process.uid != geteuid()) continue;
     const std::string mark = os::VariableOf(process.environment, kMark);

@@ -95,6 +95,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
   directory_ = std::move(directory);
   const v1::JobPart& part = account.part();
   job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+  containers_ = containers::RemovablesOf(part);
   relay_.Expect(part);
   if (absl::Status claimed = Claim(ShareOf(part)); !claimed.ok()) {
     log::Error(absl::StrCat(Holder(), " runs on, but: ", claimed.message()));
@@ -202,7 +203,7 @@ void Session::Do(Action& action) {
   } else if (std::holds_alternative<LookAtGpus>(action)) {
     Look();
   } else if (std::holds_alternative<KillLeftovers>(action)) {
-    KillLeftoversUntilGone(loop_.Now() + kLeftoversBound);
+    EndLeftovers();
   } else if (auto* end = std::get_if<End>(&action)) {
     Stop(std::move(end->status));
   }
@@ -217,6 +218,7 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
   if (request.has_start()) {
     const v1::JobPart& part = request.start();
     job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+    containers_ = containers::RemovablesOf(part);
     if (!PrepareStart(part)) return DropStart(request.sequence());
     relay_.Expect(part);
     if (part.has_meeting()) GiveHeldPorts(part);
@@ -465,6 +467,14 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
   if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) KillAll();
   status_.FromShepherd(event);
   Feed(FromShepherd{std::move(event)});
+}
+
+void Session::EndLeftovers() {
+  if (containers_.empty()) return KillLeftoversUntilGone(loop_.Now() + kLeftoversBound);
+  // Removing containers takes the help of the processes that watch them.
+  shepherd_->Kill();
+  KillMarked();
+  RemoveContainers([this] { KillLeftoversUntilGone(loop_.Now() + kLeftoversBound); });
 }
 
 // The shepherd's death signal takes its direct children; what these had started is in their cgroup,

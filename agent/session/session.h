@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "agent/containers/removal.h"
 #include "agent/inventory/held_ports.h"
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/probe.h"
@@ -127,6 +128,9 @@ class Session {
   size_t KillAll();
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
   void KillLeftoversUntilGone(TimePoint deadline);
+  void EndLeftovers();
+  void KillMarked();
+  void RemoveContainers(loop::Task then);
   void Stop(absl::Status status);
   void Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message);
 
@@ -146,7 +150,9 @@ class Session {
   LogRelay relay_;
   LogWaiters log_waiters_;
   std::unique_ptr<ShepherdProcess> shepherd_;
-  std::string job_cgroup_;  // name, once a part was given to the shepherd
+  std::string job_cgroup_;                         // name, once a part was given to the shepherd
+  std::vector<containers::Removable> containers_;  // likewise
+  std::unique_ptr<containers::Removal> removal_;
   loop::Timer deadline_;
   loop::Timer leftovers_;
   std::shared_ptr<bool> alive_;

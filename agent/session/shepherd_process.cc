@@ -91,6 +91,7 @@ absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Lo
   os::Child child = std::move(pending->child);
   std::unique_ptr<ShepherdProcess> shepherd(new ShepherdProcess(
       loop, std::move(child), std::move(sockets->first), /*is_child=*/true, cgroup));
+  shepherd->user_ = *user;
   shepherd->beginning_ = std::make_unique<Beginning>(loop, *std::move(pending));
   shepherd->words_ = std::make_unique<ShepherdWords>(
       loop, std::move(words.first),

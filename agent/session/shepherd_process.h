@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -52,6 +53,8 @@ class ShepherdProcess {
   // RESOURCE_EXHAUSTED: it is too long, and was not sent.
   absl::Status Send(const v1::ShepherdRequest& request, int fd = -1);
   pid_t pid() const { return child_.pid; }
+  // Whom it runs as; null: as ourselves, or not known, as it was adopted.
+  const os::Account* user() const { return user_ ? &*user_ : nullptr; }
   // With the pid, names it for good.
   uint64_t start_time() const { return start_time_; }
   // The cgroup that it is in, where it makes the job's; empty when it has none to itself.
@@ -79,6 +82,7 @@ class ShepherdProcess {
 
   loop::Loop& loop_;
   os::Child child_;
+  std::optional<os::Account> user_;
   const uint64_t start_time_;  // taken while the pid was its own for sure
   const bool is_child_;
   const std::string cgroup_;

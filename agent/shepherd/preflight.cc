@@ -35,6 +35,11 @@ bool AreAtHand(const std::string& directory, const std::string& program) {
 
 bool Answers(const v1::Program& program) {
   const std::string& directory = program.working_directory();
+  if (program.has_container()) {
+    // The program is not in the node's files.
+    return os::IsAtHand(directory + "/.") ||
+           os::ReturnsWithin(kFilesAnswer, [&directory] { (void)access(directory.c_str(), F_OK); });
+  }
   if (AreAtHand(directory.empty() ? "." : directory, program.argv(0))) return true;
   return os::ReturnsWithin(kFilesAnswer, [&program, &directory] {
     if (!directory.empty() && chdir(directory.c_str()) != 0) return;

@@ -149,7 +149,7 @@ void Shepherd::OnStart(v1::JobPart part) {
   }
   part_ = std::move(part);
   Feed(PartArrived{static_cast<size_t>(part_.workers_size()),
-                   std::chrono::milliseconds(part_.grace_ms())});
+                   std::chrono::milliseconds(part_.grace_ms()), WorkerContainers::Needed(part_)});
 }
 
 void Shepherd::OnStdin(const v1::StdinData& data) {
@@ -191,6 +191,7 @@ void Shepherd::OnChildren() {
       if (w->pid() == pid && !w->ended()) worker = w.get();
     }
     if (worker == nullptr) {
+      if (containers_ && containers_->OnChild(pid)) continue;
       const std::vector<Helper*> helpers = Helpers();
       const bool is_helper = std::any_of(helpers.begin(), helpers.end(),
                                          [pid](Helper* helper) { return helper->OnChild(pid); });
@@ -202,9 +203,10 @@ void Shepherd::OnChildren() {
   loop_.Post([this] { OnChildren(); });
 }
 
-void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
+void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   // What it wrote last is already in the pipes.
   for (v1::StreamKind kind : kStreams) (void)worker.log(kind).Drain();
+  const os::ExitStatus status = EndOf(worker, of_process);
   if (auto& pmi = pmi_connections_[worker.rank()]) {
     pmi->ReadRest();
     pmi->Close();
@@ -228,6 +230,17 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& status) {
   last_held_ =
       core_.live_workers() == 1 && StoresUsed() && !core_.stop_asked() && part_.node_count() > 1;
   if (!last_held_) Feed(WorkerEnded{});
+}
+
+// Of one in a container the runtime's client was reaped.
+os::ExitStatus Shepherd::EndOf(Worker& worker, const os::ExitStatus& of_process) {
+  if (!containers_) return of_process;
+  if (!core_.stop_asked()) {
+    auto failure = containers_->WhyNotStarted(
+        worker.spec(), of_process, worker.log(v1::STREAM_KIND_STDERR).Tail(kTailLines, kTailBytes));
+    if (failure) SendFailure(*std::move(failure));
+  }
+  return containers_->Ended(worker.spec(), of_process);
 }
 
 v1::WorkerExit Shepherd::ExitOf(Worker& worker, const os::ExitStatus& status) {
@@ -279,6 +292,9 @@ void Shepherd::Carry(const std::vector<Action>& actions) {
 
 void Shepherd::Do(Action action) {
   switch (action) {
+    case Action::kPrepare:
+      PrepareContainers();
+      break;
     case Action::kSpawn:
       SpawnAll();
       break;
@@ -291,7 +307,7 @@ void Shepherd::Do(Action action) {
     case Action::kKill:
       for (auto& worker : workers_) worker->Signal(SIGKILL);
       SpareHelpers();
-      sweeper_.KillAll();
+      KillAll();
       break;
     case Action::kSweep:
       // Not from inside the reaping of the last worker.

@@ -19,6 +19,7 @@
 #include "agent/shepherd/store_gate.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker.h"
+#include "agent/shepherd/worker_containers.h"
 #include "common/loop/loop.h"
 #include "common/os/cgroup.h"
 #include "common/os/scratch_folder.h"
@@ -53,6 +54,7 @@ class Shepherd {
   void OnChildren();
   void Carry(PmiServer::Actions actions);
   void OnWorkerEnded(Worker& worker, const os::ExitStatus& status);
+  os::ExitStatus EndOf(Worker& worker, const os::ExitStatus& of_process);
   v1::WorkerExit ExitOf(Worker& worker, const os::ExitStatus& status);
   void LetEnd();
   // The core.
@@ -60,6 +62,7 @@ class Shepherd {
   void Carry(const std::vector<Action>& actions);
   void Do(Action action);
   // Actions.
+  void PrepareContainers();
   void SpawnAll();
   void PrepareCgroup();
   void LoseCgroup(const absl::Status& why);
@@ -87,6 +90,8 @@ class Shepherd {
   void JudgeMpi(uint32_t rank);
   void TellMpiSuspects();
   void Sweep();
+  void KillAll();  // now
+  void SweepContainers();
   void ReportStarted();
   v1::Started StartedWorkers() const;
   void ReportUnkillable();
@@ -128,6 +133,7 @@ class Shepherd {
   std::optional<os::OomKillCounter> oom_kills_;
   uint64_t oom_kills_told_ = 0;
   WorkerHooks hooks_;
+  std::optional<WorkerContainers> containers_;  // absent: no worker runs in one
   std::vector<std::unique_ptr<Worker>> workers_;
   std::optional<PmiServer> pmi_;
   std::map<uint32_t, std::unique_ptr<PmiConnection>> pmi_connections_;

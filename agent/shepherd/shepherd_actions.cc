@@ -78,6 +78,7 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   auto limits = limits_.For(part_);
   const auto directories = os::TemporaryDirectories();
   const std::string mark = os::ProcessMark(getpid());
+  const std::string pid_namespace = os::PidNamespace();
   const WorkerEnv env(part_, agent_env_);
   if (absl::Status open = OpenPmix(); !open.ok()) return open;
   if (absl::Status open = OpenStores(); !open.ok()) return open;
@@ -86,8 +87,17 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   MakeScratch();
   const std::string scratch = scratch_ ? scratch_->path() : "";
   for (int i = 0; i < part_.workers_size();) {
-    WorkerSetup setup{part_, env,     directories, limits, cgroup_fd_.get(),
-                      mark,  scratch, pmix,        crowded};
+    WorkerSetup setup{part_,
+                      env,
+                      directories,
+                      limits,
+                      cgroup_fd_.get(),
+                      mark,
+                      pid_namespace,
+                      scratch,
+                      pmix,
+                      crowded,
+                      containers_ ? &*containers_ : nullptr};
     auto worker = Worker::Start(loop_, setup, part_.workers(i), hooks_, error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));

@@ -13,6 +13,8 @@ namespace {
 // Events with their conditions already decided, so that the table alone tells what happens.
 enum class Input {
   kPart,
+  kPartToPrepare,
+  kPrepared,
   kSpawned,
   kSpawnFailed,       // others run
   kSpawnFailedFirst,  // none runs
@@ -41,9 +43,15 @@ using S = State;
 const std::vector<Row>& Table() {
   static const auto* table = new std::vector<Row>{
       {S::kWaiting, I::kPart, S::kStarting, {A::kSpawn}},
+      {S::kWaiting, I::kPartToPrepare, S::kPreparing, {A::kPrepare}},
       {S::kWaiting, I::kStop, S::kFinished, {A::kFinish}},
       {S::kWaiting, I::kStopNow, S::kFinished, {A::kFinish}},
       {S::kWaiting, I::kAgentGone, S::kFinished, {A::kFinish}},
+
+      {S::kPreparing, I::kPrepared, S::kStarting, {A::kSpawn}},
+      {S::kPreparing, I::kSpawnFailedFirst, S::kSweeping, {A::kSweep}},
+      {S::kPreparing, I::kStop, S::kSweeping, {A::kSweep}},
+      {S::kPreparing, I::kStopNow, S::kSweeping, {A::kSweep}},
 
       {S::kStarting, I::kSpawned, S::kRunning, {}},
       {S::kStarting, I::kSpawnFailed, S::kKilling, {A::kKill}},
@@ -99,7 +107,8 @@ struct Decide {
   size_t live;
   Duration own_grace;
   Input Stop(Duration grace) const { return grace > Duration::zero() ? I::kStop : I::kStopNow; }
-  Input operator()(const PartArrived&) const { return I::kPart; }
+  Input operator()(const PartArrived& e) const { return e.prepare ? I::kPartToPrepare : I::kPart; }
+  Input operator()(const Prepared&) const { return I::kPrepared; }
   Input operator()(const Spawned&) const { return I::kSpawned; }
   Input operator()(const SpawnFailed& e) const {
     return e.running > 0 ? I::kSpawnFailed : I::kSpawnFailedFirst;
@@ -116,8 +125,9 @@ struct Decide {
 }  // namespace
 
 absl::string_view StateName(State state) {
-  static constexpr absl::string_view kNames[] = {"waiting", "starting", "running",  "stopping",
-                                                 "killing", "sweeping", "draining", "finished"};
+  static constexpr absl::string_view kNames[] = {"waiting",  "preparing", "starting",
+                                                 "running",  "stopping",  "killing",
+                                                 "sweeping", "draining",  "finished"};
   return kNames[static_cast<size_t>(state)];
 }
 

@@ -17,8 +17,9 @@ inline constexpr Duration kUnkillableAfter = std::chrono::seconds(60);
 inline constexpr Duration kDrainLimit = std::chrono::seconds(60);
 
 enum class State {
-  kWaiting,   // for the job part
-  kStarting,  // spawning
+  kWaiting,    // for the job part
+  kPreparing,  // what workers need is not on the node yet: images of containers
+  kStarting,   // spawning
   kRunning,
   kStopping,  // SIGTERM was sent, the grace runs
   kKilling,   // SIGKILL was sent, workers still to be reaped
@@ -31,7 +32,9 @@ absl::string_view StateName(State state);
 struct PartArrived {
   size_t workers = 0;
   Duration grace{};  // for a stop that nobody asked for: the agent is gone
+  bool prepare = false;
 };
+struct Prepared {};
 struct Spawned {};
 struct SpawnFailed {
   size_t running = 0;  // workers that had been started before
@@ -43,10 +46,11 @@ struct AgentGone {};  // or a signal that ends the shepherd
 struct WorkerEnded {};
 struct Swept {};
 struct Drained {};
-using Event = std::variant<PartArrived, Spawned, SpawnFailed, StopAsked, AgentGone, WorkerEnded,
-                           Swept, Drained>;
+using Event = std::variant<PartArrived, Prepared, Spawned, SpawnFailed, StopAsked, AgentGone,
+                           WorkerEnded, Swept, Drained>;
 
 enum class Action {
+  kPrepare,  // tell Prepared, or SpawnFailed
   kSpawn,
   kTerminate,  // SIGTERM to the workers
   kKill,       // SIGKILL to all that lives

@@ -43,7 +43,7 @@ void Shepherd::ServePmix() {
 
 // The PMIx server first: it removes what ranks that were killed have left in shared memory.
 void Shepherd::Sweep() {
-  loop::Task next = [this] { sweeper_.Sweep([this] { Feed(Swept{}); }); };
+  loop::Task next = [this] { SweepContainers(); };
   for (const auto& store : stores_) {
     next = [&helper = store->helper(), next = std::move(next)]() mutable {
       helper.End(std::move(next));

@@ -30,6 +30,18 @@ void Sweeper::KillAll() {
   }
 }
 
+void Sweeper::KillElsewhere() {
+  const std::string here = os::PidNamespace();
+  for (int i = 0; i < kPasses; ++i) {
+    std::vector<os::ProcessInfo> found = Doomed();
+    std::erase_if(found, [&here](const os::ProcessInfo& info) {
+      const std::string there = os::PidNamespace(info.pid);
+      return there.empty() || there == here;
+    });
+    if (os::Kill(found) == 0) return;
+  }
+}
+
 std::vector<os::ProcessInfo> Sweeper::Doomed() const {
   std::vector<os::ProcessInfo> found = os::Descendants(getpid());
   std::erase_if(found, [this](const os::ProcessInfo& info) {

@@ -26,6 +26,8 @@ class Sweeper {
   void Spare(std::vector<pid_t> pids) { spared_ = std::move(pids); }
   // One round of SIGKILL.
   void KillAll();
+  // The same for those in other PID namespaces than ours, and no more: in containers.
+  void KillElsewhere();
   // Rounds until nothing is left, then `done`; at once when nothing is.
   void Sweep(loop::Task done);
   // A child was reaped: looks again.

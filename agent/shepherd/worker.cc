@@ -21,6 +21,7 @@ namespace {
 // Numbers of its descriptors.
 constexpr int kPmi = 3;
 constexpr int kPage = 4;
+constexpr int kVariables = 5;  // of a container's client
 constexpr uint64_t kDefaultSpool = 64 << 20;
 // Large pipes mean few turns for who writes much. What an unprivileged user has in pipes is
 // limited (64 MiB in all, usually), beyond which new ones shrink to a page: the workers' own too.
@@ -83,22 +84,32 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
 
   os::SpawnSpec run;
   const v1::Program& program = ProgramOf(setup.part, spec);
+  const containers::Chosen* container =
+      setup.containers != nullptr ? setup.containers->Of(spec.program()) : nullptr;
+  const bool inherits = container == nullptr || containers::CarriesDescriptors(container->runtime);
   run.argv.assign(program.argv().begin(), program.argv().end());
-  run.env = setup.env.Of(spec, {.pmi = kPmi,
-                                .page = kPage,
+  run.env = setup.env.Of(spec, {.pmi = inherits ? kPmi : -1,
+                                .page = inherits ? kPage : -1,
                                 .pmix = setup.pmix,
                                 .crowded = setup.crowded,
                                 .shepherd = setup.mark,
+                                .pid_namespace = setup.pid_namespace,
                                 .error_file = ErrorFilePath(setup.scratch, rank)});
   run.working_directory = program.working_directory();
   run.stdin_fd = stdin_reader.get();
   run.stdout_fd = out->writer.get();
   run.stderr_fd = err->writer.get();
-  run.extra_fds = {{pmi->second.get(), kPmi}, {page_fd.get(), kPage}};
+  if (inherits) run.extra_fds = {{pmi->second.get(), kPmi}, {page_fd.get(), kPage}};
   run.parent_death_signal = SIGKILL;
   run.cgroup_fd = setup.cgroup_fd;
   run.cpus = *std::move(cpus);
   run.limits = setup.limits;
+  os::UniqueFd variables;
+  if (container != nullptr) {
+    auto file = setup.containers->Wrap(spec, setup.scratch, kVariables, &run);
+    if (!file.ok()) return file.status();
+    variables = *std::move(file);
+  }
   auto child = os::Spawn(run, error);
   if (!child.ok()) return child.status();
 

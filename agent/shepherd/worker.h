@@ -12,6 +12,7 @@
 #include "agent/shepherd/log_stream.h"
 #include "agent/shepherd/page.h"
 #include "agent/shepherd/stdin_feeder.h"
+#include "agent/shepherd/worker_containers.h"
 #include "agent/shepherd/worker_env.h"
 #include "common/loop/loop.h"
 #include "common/os/pidfd.h"
@@ -26,11 +27,13 @@ struct WorkerSetup {
   const WorkerEnv& env;
   const std::vector<std::string>& spool_directories;
   const std::vector<std::pair<int, rlimit>>& limits;
-  int cgroup_fd;               // of the job, for SpawnSpec; -1: none
-  const std::string& mark;     // os::ProcessMark of the shepherd
-  const std::string& scratch;  // where it may leave a file; empty: nowhere
-  uint16_t pmix;               // the port of the node's PMIx; 0: none
-  bool crowded;                // there are more workers than processors
+  int cgroup_fd;                       // of the job, for SpawnSpec; -1: none
+  const std::string& mark;             // os::ProcessMark of the shepherd
+  const std::string& pid_namespace;    // os::PidNamespace
+  const std::string& scratch;          // where it may leave a file; empty: nowhere
+  uint16_t pmix;                       // the port of the node's PMIx; 0: none
+  bool crowded;                        // there are more workers than processors
+  const WorkerContainers* containers;  // null: none runs in one
 };
 
 // What a worker's streams tell. Called on the loop.
@@ -49,6 +52,7 @@ class Worker {
                                                        WorkerHooks& hooks, os::SpawnError* error);
 
   uint32_t rank() const { return spec_.rank(); }
+  const v1::WorkerSpec& spec() const { return spec_; }
   pid_t pid() const { return child_.pid; }
   bool ended() const { return ended_; }
   LogStream& log(v1::StreamKind kind) {

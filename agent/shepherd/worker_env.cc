@@ -179,6 +179,7 @@ void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const Work
   env->Set("DTRAIN_JOB_ID", part.job_id());
   env->Set("DTRAIN_ATTEMPT", part.attempt());
   env->Set("DTRAIN_SHEPHERD", ties.shepherd);
+  env->Set("DTRAIN_PID_NAMESPACE", ties.pid_namespace);
   env->Set("DTRAIN_RANK", worker.rank());
   env->Set("DTRAIN_WORLD_SIZE", part.world_size());
   env->Set("DTRAIN_LOCAL_RANK", worker.local_rank());

@@ -13,12 +13,13 @@ namespace dtrain::shepherd {
 
 // What ties a worker to its shepherd.
 struct WorkerTies {
-  int pmi = -1;              // number in the worker of its end of the PMI socket; -1: none
-  int page = -1;             // of the memory it shares with the shepherd
-  uint16_t pmix = 0;         // the port of the node's PMIx; 0: none
-  bool crowded = false;      // there are more workers than processors
-  std::string shepherd{};    // os::ProcessMark of it
-  std::string error_file{};  // where PyTorch writes why it fails; empty: nowhere
+  int pmi = -1;                 // number in the worker of its end of the PMI socket; -1: none
+  int page = -1;                // of the memory it shares with the shepherd
+  uint16_t pmix = 0;            // the port of the node's PMIx; 0: none
+  bool crowded = false;         // there are more workers than processors
+  std::string shepherd{};       // os::ProcessMark of it
+  std::string pid_namespace{};  // in which that names a process
+  std::string error_file{};     // where PyTorch writes why it fails; empty: nowhere
 };
 
 // The environments of a job's workers on one node. PURE.

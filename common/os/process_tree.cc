@@ -126,20 +126,22 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
   return out;
 }
 
-std::vector<MarkedProcess> FindByVariable(const std::string& name) {
+std::vector<MarkedProcess> FindByVariable(const std::string& name,
+                                          const std::string& namespace_variable) {
   std::vector<MarkedProcess> out;
-  struct stat own {};
-  if (stat("/proc/self/ns/pid", &own) != 0) return out;
+  const std::string own = PidNamespace();
+  if (own.empty()) return out;
   ForEachProcess([&](pid_t pid) {
     const std::string directory = absl::StrCat("/proc/", pid);
-    struct stat owner {
-    }, space{};
+    struct stat owner {};
     const auto first = FindProcess(pid);
     if (!first || stat(directory.c_str(), &owner) != 0) return;
     auto environment = ReadSmallFile(directory + "/environ", 4 << 20);
     if (!environment.ok() || VariableOf(*environment, name).empty()) return;
-    // Of a container, pids mean nothing here.
-    if (stat((directory + "/ns/pid").c_str(), &space) != 0 || space.st_ino != own.st_ino) return;
+    // In another PID namespace what it says of pids means nothing here, unless it says whose it is.
+    const std::string there = PidNamespace(pid);
+    if (there.empty()) return;
+    if (there != own && VariableOf(*environment, namespace_variable) != own) return;
     const auto found = FindProcess(pid);
     if (found && found->start_time == first->start_time) {
       out.push_back({*found, owner.st_uid, *std::move(environment)});
@@ -155,6 +157,12 @@ std::string VariableOf(const std::string& environment, const std::string& name) 
     }
   }
   return "";
+}
+
+std::string PidNamespace(pid_t pid) {
+  struct stat info {};
+  const std::string path = absl::StrCat("/proc/", pid == 0 ? getpid() : pid, "/ns/pid");
+  return stat(path.c_str(), &info) == 0 ? absl::StrCat(info.st_ino) : "";
 }
 
 std::string ProcessMark(pid_t pid) {

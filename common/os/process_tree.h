@@ -50,11 +50,17 @@ struct MarkedProcess {
   uid_t uid = 0;
   std::string environment;  // "NAME=value", each with a NUL behind it
 };
-// Processes of this PID namespace that have a variable of that name. Those whose environment we
-// may not read are not found.
-std::vector<MarkedProcess> FindByVariable(const std::string& name);
+// Processes of this PID namespace that have a variable of that name, and those of others whose
+// variable `namespace_variable` has the number of this one. Those whose environment we may not read
+// are not found.
+std::vector<MarkedProcess> FindByVariable(const std::string& name,
+                                          const std::string& namespace_variable);
 // The variable's value in an `environment`; empty: there is none.
 std::string VariableOf(const std::string& environment, const std::string& name);
+
+// Names the PID namespace that a process is in (0: this one); empty: there is none, or it is not
+// ours to know.
+std::string PidNamespace(pid_t pid = 0);
 
 // Names a process for good: "PID:START_TIME:BOOT_ID".
 std::string ProcessMark(pid_t pid);

@@ -78,6 +78,27 @@ TEST_F(CoreTest, APartIsSpawned) {
   EXPECT_EQ(core_.live_workers(), 2u);
 }
 
+TEST_F(CoreTest, APartMayHaveToBePreparedFirst) {
+  EXPECT_THAT(On(PartArrived{2, seconds(5), /*prepare=*/true}), ElementsAre(A::kPrepare));
+  EXPECT_EQ(core_.state(), State::kPreparing);
+  EXPECT_EQ(core_.NextDeadline(), kNever);
+  EXPECT_THAT(On(Prepared{}), ElementsAre(A::kSpawn));
+  EXPECT_EQ(core_.state(), State::kStarting);
+  EXPECT_TRUE(Refused(Prepared{}));
+}
+
+TEST_F(CoreTest, APreparationEndsWithAFailureAStopOrTheAgent) {
+  for (const Event& event :
+       std::vector<Event>{SpawnFailed{0}, StopAsked{seconds(1)}, StopAsked{}, AgentGone{}}) {
+    core_ = {};
+    On(PartArrived{2, seconds(5), /*prepare=*/true});
+    EXPECT_THAT(On(event), ElementsAre(A::kSweep));
+    EXPECT_EQ(core_.state(), State::kSweeping);
+    EXPECT_TRUE(core_.stop_asked());
+    EXPECT_TRUE(Refused(Prepared{}));
+  }
+}
+
 TEST_F(CoreTest, APartWithoutWorkersIsRefused) { EXPECT_TRUE(Refused(PartArrived{0, seconds(5)})); }
 
 TEST_F(CoreTest, ASecondPartIsRefused) {

@@ -54,7 +54,8 @@ class WorkerEnvTest : public ::testing::Test {
     var->set_value(value);
     if (with_x) part_.add_explicit_env(name);
   }
-  Env Build(int worker = 1, WorkerTies ties = {.pmi = 3, .page = 4, .shepherd = "7:8:boot"}) {
+  Env Build(int worker = 1,
+            WorkerTies ties = {.pmi = 3, .page = 4, .shepherd = "7:8:boot", .pid_namespace = "9"}) {
     Env out;
     for (const std::string& entry : WorkerEnv(part_, agent_).Of(part_.workers(worker), ties)) {
       size_t equals = entry.find('=');
@@ -358,7 +359,7 @@ TEST_F(WorkerEnvTest, SetsOurOwn) {
                   {"DTRAIN_LOCAL_SIZE", "2"},      {"DTRAIN_NODE_RANK", "1"},
                   {"DTRAIN_NODE_COUNT", "2"},      {"DTRAIN_ADDRESS", "10.0.0.2"},
                   {"DTRAIN_HOST", "node1"},        {"TORCHELASTIC_RESTART_COUNT", "2"},
-                  {"PYTHONUNBUFFERED", "1"}};
+                  {"PYTHONUNBUFFERED", "1"},       {"DTRAIN_PID_NAMESPACE", "9"}};
   for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
 }
 

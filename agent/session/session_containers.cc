@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Containers that a shepherd, which was killed, has left.
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "agent/session/session.h"
+#include "common/log/log.h"
+#include "common/os/account.h"
+#include "common/os/process_tree.h"
+
+namespace dtrain::session {
+namespace {
+
+std::vector<std::string> OwnEnvironment() {
+  std::vector<std::string> env;
+  for (char** entry = environ; *entry != nullptr; ++entry) env.emplace_back(*entry);
+  return env;
+}
+
+}  // namespace
+
+// What runs in containers, but not the runtimes' own processes.
+void Session::KillMarked() {
+  (void)os::Kill(os::FindByEnvironment(owner_.uid,
+                                       {absl::StrCat("DTRAIN_JOB_ID=", core_.hello().job_id()),
+                                        absl::StrCat("DTRAIN_ATTEMPT=", core_.hello().attempt())}));
+}
+
+// What their clients would have done, and after them the shepherd.
+void Session::RemoveContainers(loop::Task then) {
+  const os::Account* const user = shepherd_->user();
+  if (user == nullptr && owner_.uid != geteuid()) {
+    log::Warn(absl::StrCat(Holder(), ": its containers may be left, and an agent that was started ",
+                           "after it does not remove them: see podman ps -a, docker ps -a"));
+    return then();
+  }
+  removal_ = std::make_unique<containers::Removal>(
+      loop_, std::exchange(containers_, {}),
+      user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment(), user,
+      [this, then = std::move(then)](const std::string& why) mutable {
+        if (!why.empty()) {
+          log::Warn(absl::StrCat(Holder(), ": ", why));
+          v1::SessionEvent event;
+          event.mutable_warning()->set_message(why);
+          Send(std::move(event));
+        }
+        then();  // may destroy us
+      });
+}
+
+}  // namespace dtrain::session
