@@ -25,6 +25,7 @@
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/reference/reference.h"
+#include "launcher/report/containers.h"
 #include "launcher/runner.h"
 #include "launcher/status/commands.h"
 
@@ -65,6 +66,7 @@ int PrintPlan(const dtrain::cli::LaunchOptions& options) {
     std::fprintf(stderr, "dtrain: warning: %s\n", warning.c_str());
   }
   std::fputs(dtrain::plan::FormatRankTable(*plan).c_str(), stdout);
+  std::fputs(dtrain::report::ContainerLines(options.job.part).c_str(), stdout);
   return dtrain::kExitOk;
 }
 

@@ -17,6 +17,7 @@
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/collective_table.h"
+#include "launcher/report/containers.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/report/progress.h"
 #include "launcher/report/result_json.h"
@@ -290,6 +291,7 @@ void Runner::OnPlan() {
   if (status_ != nullptr) status_->logs().SetWorldSize(core_->plan().world_size);
   if (options_.job.dry_run || options_.verbose) {
     std::string table = plan::FormatRankTable(core_->plan());
+    absl::StrAppend(&table, report::ContainerLines(options_.job.part));
     if (options_.job.dry_run) {
       std::fputs(table.c_str(), stdout);
     } else {

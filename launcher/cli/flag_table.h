@@ -27,6 +27,7 @@ struct RawLaunch {
   bool forward_all = true;           // --env
   std::vector<std::string> env_files;
   std::string working_directory;     // --wdir
+  v1::Container container;           // --container…; without an image: none
   bool module = false;               // -m: the command is a Python module
   std::optional<uint32_t> per_node;  // --map-by ppr:N:node
   std::vector<v1::Contract> contracts{std::begin(kUsualContracts), std::end(kUsualContracts)};

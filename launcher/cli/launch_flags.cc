@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "launcher/cli/container_flags.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/launch_values.h"
 #include "launcher/cli/set_value.h"
@@ -293,8 +294,8 @@ const std::vector<Flag>& LaunchFlags() {
   static const std::vector<Flag>* flags = [] {
     auto* all = new std::vector<Flag>();
     for (const std::vector<Flag>& group :
-         {WhereFlags(), HowManyFlags(), EnvironmentFlags(), SshFlags(), OutputFlags(),
-          BindingFlags(), TimeFlags()}) {
+         {WhereFlags(), HowManyFlags(), EnvironmentFlags(), ContainerFlags(), SshFlags(),
+          OutputFlags(), BindingFlags(), TimeFlags()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     all->push_back({"--config", "Other", "FILE",

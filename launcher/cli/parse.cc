@@ -294,6 +294,7 @@ absl::Status AddProgram(const RawProgram& from, bool own_environment,
     program.add_argv(std::move(word));
   }
   program.set_working_directory(*std::move(dir));
+  if (!from.raw.container.image().empty()) *program.mutable_container() = from.raw.container;
   if (!own_environment) return absl::OkStatus();
   absl::StatusOr<ForwardedEnv> env =
       BuildForwardedEnv(surroundings.environment, {/*all=*/false, from.raw.exports});
@@ -347,6 +348,18 @@ std::vector<std::string> SharedExports(const Mentions& mentions) {
   return shared;
 }
 
+// What the command line says of containers, or all else.
+v1::Container ContainerOf(const Mentions& mentions, bool command_line) {
+  RawLaunch raw;
+  for (const Mention& mention : mentions) {
+    const Flag& flag = LaunchFlags()[mention.flag];
+    if ((mention.source == kCommandLine) != command_line) continue;
+    if (!absl::StartsWith(FlagName(flag), "container")) continue;
+    flag.set(mention.value, raw).IgnoreError();  // SetAll has told
+  }
+  return std::move(raw.container);
+}
+
 absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
                                     const Surroundings& surroundings) {
   absl::StatusOr<Words> words = SplitWords(LaunchFlags(), args);
@@ -374,6 +387,9 @@ absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
   absl::StatusOr<std::vector<RawProgram>> further = ParsePrograms(std::move(words->further));
   if (!further.ok()) return further.status();
   std::move(further->begin(), further->end(), std::back_inserter(programs));
+  programs[0].raw.container = ContainerOf(*mentions, /*command_line=*/true);
+  status = JoinContainers(ContainerOf(*mentions, /*command_line=*/false), programs);
+  if (!status.ok()) return status;
   std::vector<std::string> shared;
   if (programs.size() > 1) {
     shared = SharedExports(*mentions);  // the weaker sources' came first

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 #include "launcher/cli/cli11.h"
+#include "launcher/cli/container_flags.h"
 #include "launcher/cli/words.h"
 
 namespace dtrain::cli {
@@ -17,7 +18,9 @@ namespace {
 const std::vector<Flag>& ProgramFlags() {
   static const std::vector<Flag>* flags = [] {
     auto* own = new std::vector<Flag>();
-    for (absl::string_view name : {"np", "export", "wdir", "gpus-per-rank", "hosts", "module"}) {
+    for (absl::string_view name :
+         {"np", "export", "wdir", "gpus-per-rank", "hosts", "module", "container",
+          "container-runtime", "container-mount", "container-option"}) {
       own->push_back(LaunchFlags()[FindLong(LaunchFlags(), name)]);
     }
     return own;
@@ -36,8 +39,8 @@ absl::StatusOr<RawProgram> ParseOne(std::vector<std::string>& rest, size_t numbe
     return At(number,
               absl::StrCat(words.status().message(),
                            whole_job ? ". After ':' only -np, -x, --wdir, --gpus-per-rank, "
-                                       "--hosts and -m may stand; give the others before the "
-                                       "first program"
+                                       "--hosts, -m and --container with its kin may stand; "
+                                       "give the others before the first program"
                                      : ""));
   }
   absl::StatusOr<std::vector<Given>> given = ParseFlags(ProgramFlags(), words->flags);
@@ -116,6 +119,19 @@ absl::StatusOr<std::vector<RawProgram>> ParsePrograms(std::vector<std::string> f
     programs.push_back(*std::move(program));
   }
   return programs;
+}
+
+absl::Status JoinContainers(const v1::Container& shared, std::vector<RawProgram>& programs) {
+  for (size_t i = 0; i < programs.size(); ++i) {
+    v1::Container& own = programs[i].raw.container;
+    v1::Container all = shared;
+    all.MergeFrom(own);
+    if (all.runtime() == "auto") all.clear_runtime();
+    const absl::Status status = all.image().empty() ? CheckHasImage(own) : absl::OkStatus();
+    if (!status.ok()) return programs.size() > 1 ? At(i + 1, status.message()) : status;
+    own = std::move(all);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status JoinPrograms(std::vector<RawProgram>& programs) {

@@ -16,9 +16,13 @@ struct RawProgram {
 };
 
 // The programs after the first, from what follows ':'. They may have flags for the number of ranks,
-// the environment, the working directory, GPUs, hosts and -m; all others are the whole job's and
-// stand before the first.
+// the environment, the working directory, GPUs, hosts, containers and -m; all others are the whole
+// job's and stand before the first.
 absl::StatusOr<std::vector<RawProgram>> ParsePrograms(std::vector<std::string> further);
+
+// --container…: what each program has of its own on top of `shared`, which is for all, and whose
+// mounts and options wait for a launch with an image.
+absl::Status JoinContainers(const v1::Container& shared, std::vector<RawProgram>& programs);
 
 // Writes down in the first program's options what the whole job needs to know of all of them: who
 // has how many ranks, and the hosts.
