@@ -72,7 +72,8 @@ TEST_F(WriteResultTest, AFifoGetsTheTextAndIsNotReplaced) {
 
 TEST_F(WriteResultTest, AFifoNobodyReadsIsAnErrorAndNoWait) {
   ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
-  EXPECT_THAT(std::string(WriteResult(file_, "text").message()), HasSubstr("no process is reading it"));
+  EXPECT_THAT(std::string(WriteResult(file_, "text").message()),
+              HasSubstr("no process is reading it"));
 }
 
 TEST_F(WriteResultTest, DevicesAreNeverReplaced) {

@@ -61,7 +61,8 @@ TEST_F(CacheFaultTest, AMountWithoutExecPermissionIsFoundBeforeTheAgentIsSent) {
 
 TEST_F(CacheFaultTest, NoSpace) {
   ConnectOnMount("size=64k");
-  EXPECT_THAT(probe_.error(), AllOf(HasSubstr("No space left on device"), HasSubstr("free some space")));
+  EXPECT_THAT(probe_.error(),
+              AllOf(HasSubstr("No space left on device"), HasSubstr("free some space")));
 }
 
 TEST_F(CacheFaultTest, AToolIsMissing) {

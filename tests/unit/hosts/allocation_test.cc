@@ -264,7 +264,8 @@ TEST(GridEngine, RefusesAMissingOrBadFile) {
             "/pe:2:1: host without a number of slots: \"n2\"; Grid Engine writes HOST SLOTS QUEUE "
             "PROCESSORS");
   EXPECT_THAT(Show(env, {{"/pe", "n1 x q\n"}}), HasSubstr("/pe:1:4: slots is not a whole number"));
-  EXPECT_THAT(Show(env, {{"/pe", "n1;n2 1 q\n"}}), HasSubstr("/pe:1:3: host name must not contain"));
+  EXPECT_THAT(Show(env, {{"/pe", "n1;n2 1 q\n"}}),
+              HasSubstr("/pe:1:3: host name must not contain"));
   EXPECT_THAT(Show(env, {{"/pe", "-oX 1 q\n"}}), HasSubstr("host name starts with '-'"));
 }
 
