@@ -100,6 +100,7 @@ class Server : public PmixLibrary {
     served.module.fence_nb = OnFence;
     served.module.direct_modex = OnModex;
     served.module.job_control = OnJobControl;
+    served.module.group = OnGroup;
     InfoList options;
     options.Add(PMIX_SERVER_NSPACE, absl::StrCat(start_.name(), "-server"));
     options.AddRank(PMIX_SERVER_RANK, start_.node_rank());
@@ -142,6 +143,9 @@ class Server : public PmixLibrary {
                                pmix_modex_cbfunc_t done, void* cookie);
   static pmix_status_t OnJobControl(const pmix_proc_t*, const pmix_proc_t*, size_t,
                                     const pmix_info_t*, size_t, pmix_info_cbfunc_t, void*);
+  static pmix_status_t OnGroup(pmix_group_operation_t, char*, const pmix_proc_t*, size_t,
+                               const pmix_info_t* infos, size_t info_count, pmix_info_cbfunc_t done,
+                               void* cookie);
   static void OnWantedFound(pmix_status_t status, char* data, size_t bytes, void* cookie);
 
   // Of many ranks that do so together, one message.
@@ -239,6 +243,20 @@ pmix_status_t Server::OnModex(const pmix_proc_t* proc, const pmix_info_t*, size_
 pmix_status_t Server::OnJobControl(const pmix_proc_t*, const pmix_proc_t*, size_t,
                                    const pmix_info_t*, size_t, pmix_info_cbfunc_t, void*) {
   return PMIX_ERR_NOT_SUPPORTED;
+}
+
+// Groups within the node are the library's own affair. Others are refused, and by the callback: to
+// an error that is returned here, libpmix 5 answers the last of the node's ranks alone.
+pmix_status_t Server::OnGroup(pmix_group_operation_t, char*, const pmix_proc_t*, size_t,
+                              const pmix_info_t* infos, size_t info_count, pmix_info_cbfunc_t done,
+                              void* cookie) {
+  for (size_t i = 0; i < info_count; ++i) {
+    if (std::strcmp(infos[i].key, PMIX_GROUP_LOCAL_ONLY) == 0) return PMIX_OPERATION_SUCCEEDED;
+  }
+  the_server->loop_.Post([done, cookie] {
+    if (done != nullptr) done(PMIX_ERR_NOT_SUPPORTED, nullptr, 0, cookie, nullptr, nullptr);
+  });
+  return PMIX_SUCCESS;
 }
 
 void Server::OnWantedFound(pmix_status_t status, char* data, size_t bytes, void* cookie) {

@@ -123,6 +123,20 @@ def test_a_chainermn_style_program_on_mpi4py(cluster, where, ranks):
     assert result.code == 0 and f"trained on {ranks} ranks" in result.out, result
 
 
+@pytest.mark.parametrize("where, ranks", [("node0:2", 2), ("node0:2,node1:2", 4)])
+def test_a_group_is_refused_to_every_rank(cluster, where, ranks):
+    """By itself libpmix 5 leaves all but the last rank of a node without an answer; 4 does not."""
+    binary = cluster.base / "pmix-group"
+    if not binary.exists():
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "pmix"], check=True,
+                               stdout=subprocess.PIPE, text=True).stdout.split()
+        subprocess.run(["gcc", "-O1", "-o", binary, hosts.HERE / "programs/pmix_group.c", *flags],
+                       check=True)
+    result = cluster.launch(["-H", where, "--", binary], timeout=30)
+    assert result.code == 0, result
+    assert result.out.count("refused\n") == ranks and result.out.count("met\n") == ranks, result
+
+
 def test_one_rank_alone(cluster, program):
     """Served as well: by itself it would start a daemon of Open MPI's, and leave its files."""
     result = cluster.launch(["-np", 1, "-H", "node0:1", *WINDOWS, "--", program("mpi_world"), 1])
