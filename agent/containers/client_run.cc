@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -18,7 +19,7 @@ namespace dtrain::containers {
 namespace {
 
 constexpr size_t kKeptBytes = 4096;
-constexpr size_t kToldLines = 4;
+constexpr size_t kToldLines = 2;
 
 }  // namespace
 
@@ -124,6 +125,8 @@ std::string Describe(const std::vector<std::string>& argv, const ClientRun::End&
                         : absl::StrCat("exited with code ", end.status.code);
   std::vector<std::string> lines =
       absl::StrSplit(end.output, absl::ByAnyChar("\r\n"), absl::SkipWhitespace());
+  // Podman's log says the same of each try, before its last word.
+  std::erase_if(lines, [](const std::string& line) { return absl::StartsWith(line, "time="); });
   const size_t first = lines.size() > kToldLines ? lines.size() - kToldLines : 0;
   std::vector<std::string> told;
   for (size_t i = first; i < lines.size(); ++i) told.push_back(Escape(lines[i], 400));

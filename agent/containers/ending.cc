@@ -44,7 +44,8 @@ int CodeFor(absl::string_view why, int client_code) {
   if (client_code == kExitNotFound) return kExitNotFound;
   const bool of_program = absl::StrContains(why, "exec") || absl::StrContains(why, "stat ");
   if (missing && of_program) return kExitNotFound;
-  return client_code == kExitNotExecutable && of_program ? kExitNotExecutable : kExitStartAgents;
+  const bool denied = absl::StrContains(why, "ermission denied");
+  return of_program && denied ? kExitNotExecutable : kExitStartAgents;
 }
 
 }  // namespace

@@ -160,4 +160,10 @@ std::vector<std::string> GpuVariables(Runtime runtime, const std::vector<std::st
           "NVIDIA_DRIVER_CAPABILITIES=compute,utility"};
 }
 
+std::vector<std::string> NamespaceVariables(Runtime runtime) {
+  if (runtime != Runtime::kPodman) return {};
+  // Open MPI (opal/shmem) takes a segment whose creator has its own pid for its own, and crashes.
+  return {"OMPI_MCA_btl=^vader,sm"};
+}
+
 }  // namespace dtrain::containers

@@ -34,4 +34,7 @@ std::vector<std::string> ClientEnvironment(const std::vector<std::string>& node)
 // Variables by which the runtime itself learns of the GPUs, for the worker's environment.
 std::vector<std::string> GpuVariables(Runtime runtime, const std::vector<std::string>& uuids);
 
+// For ranks that all have the same pid, each in a PID namespace of its own, unless set.
+std::vector<std::string> NamespaceVariables(Runtime runtime);
+
 }  // namespace dtrain::containers

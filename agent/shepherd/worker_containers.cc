@@ -55,9 +55,10 @@ std::optional<v1::NodeFailure> CheckMounts(const v1::Container& container) {
     }
     if (Exists(source)) continue;
     const int reason = errno;
-    return StartFailure(absl::StrCat(
-        "cannot mount ", Escape(source), " into the container (--container-mount): ",
-        std::string(PosixError(reason, "find it").message()), "; it must be there on every node"));
+    const absl::Status why = PosixError(
+        reason, absl::StrCat("mount ", Escape(source), " into the container (--container-mount)"));
+    return StartFailure(
+        absl::StrCat("cannot ", std::string(why.message()), "; it must be there on every node"));
   }
   return std::nullopt;
 }
@@ -203,6 +204,13 @@ absl::StatusOr<os::UniqueFd> WorkerContainers::Wrap(const v1::WorkerSpec& worker
   std::vector<std::string> variables = run->env;
   for (std::string& each : containers::GpuVariables(chosen.runtime, what.gpu_uuids)) {
     variables.push_back(std::move(each));
+  }
+  for (std::string& each : containers::NamespaceVariables(chosen.runtime)) {
+    const std::string name = each.substr(0, each.find('=') + 1);
+    const bool set = std::any_of(run->env.begin(), run->env.end(), [&name](const auto& entry) {
+      return absl::StartsWith(entry, name);
+    });
+    if (!set) variables.push_back(std::move(each));
   }
   auto carried = containers::Carry(chosen, variables, node_env_, given);
   if (!carried.ok()) return carried.status();

@@ -20,7 +20,7 @@ runroot = "{FOLDER}/run"
 APPLETS = ("cat", "env", "grep", "hostname", "id", "kill", "ls", "ps", "pwd", "readlink", "sh", "sleep", "true")
 # With these the image has the programs of this machine.
 MACHINE = [word for folder in ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf",
-                               "/etc/ld.so.conf.d", str(hosts.SOURCE_DIR))
+                               "/etc/ld.so.conf.d", str(hosts.SOURCE_DIR), str(hosts.bin_dir().parent))
            for word in ("--container-mount", f"{folder}:{folder}:ro")]
 
 

@@ -99,7 +99,8 @@ TEST_F(ContainersTest, EachRankRunsInOneOfItsOwnWithItsVariablesByName) {
   ASSERT_THAT(runs, SizeIs(2));
   for (const std::string& run : runs) {
     EXPECT_THAT(run, AllOf(HasSubstr(" --env RANK "), HasSubstr(" --env TOKEN "),
-                           HasSubstr(" --env PMI_FD "), HasSubstr(" --preserve-fds 2 "),
+                           HasSubstr(" --env PMI_FD "), HasSubstr(" --env OMPI_MCA_btl "),
+                           HasSubstr(" --preserve-fds 2 "),
                            HasSubstr(absl::StrCat(" --workdir ", directory_, " ")),
                            HasSubstr(" -v /tmp:/data:ro "), HasSubstr(" --memory=1g img /bin/sh"),
                            Not(HasSubstr("secret")), Not(HasSubstr("--env HOME"))));

@@ -31,7 +31,11 @@ TEST(ContainerEnding, WhoseFailureItIsShowsInTheLastLine) {
   const Case cases[] = {
       {Runtime::kPodman, 1, "ERROR (catatonit:2): failed to exec pid1: No such file or directory\n",
        127},
-      {Runtime::kPodman, 1, "ERROR (catatonit:2): failed to exec pid1: Permission denied\n", 200},
+      {Runtime::kPodman, 1, "ERROR (catatonit:2): failed to exec pid1: Permission denied\n", 126},
+      {Runtime::kPodman, 126,
+       "Error: crun: open executable: Permission denied: OCI permission "
+       "denied\n",
+       126},
       {Runtime::kPodman, 127,
        "Error: crun: executable file `nosuch` not found in $PATH: No such file or directory: OCI "
        "runtime attempted to invoke a command that was not found\n",
