@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
+#include "common/os/environment.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 
@@ -17,12 +18,6 @@ namespace dtrain::inventory {
 namespace {
 
 constexpr size_t kMostBytes = 16 << 20;  // a thousand GPUs with their processes have less
-
-std::vector<std::string> OwnEnvironment() {
-  std::vector<std::string> out;
-  for (char** entry = environ; *entry != nullptr; ++entry) out.emplace_back(*entry);
-  return out;
-}
 
 }  // namespace
 
@@ -38,7 +33,7 @@ GpuLook::GpuLook(loop::Loop& loop, const std::string& program, Duration patience
   // It has nothing of ours but that pipe: what cannot be killed would keep an ssh session open.
   os::SpawnSpec spec;
   spec.argv = {program, "gpus"};
-  spec.env = OwnEnvironment();
+  spec.env = os::OwnEnvironment();
   spec.stdout_fd = pipe->second.get();
   spec.parent_death_signal = SIGKILL;
   auto child = os::Spawn(spec);

@@ -10,19 +10,10 @@
 #include "agent/session/session.h"
 #include "common/log/log.h"
 #include "common/os/account.h"
+#include "common/os/environment.h"
 #include "common/os/process_tree.h"
 
 namespace dtrain::session {
-namespace {
-
-std::vector<std::string> OwnEnvironment() {
-  std::vector<std::string> env;
-  for (char** entry = environ; *entry != nullptr; ++entry) env.emplace_back(*entry);
-  return env;
-}
-
-}  // namespace
-
 // What runs in containers, but not the runtimes' own processes.
 void Session::KillMarked() {
   (void)os::Kill(os::FindByEnvironment(owner_.uid,
@@ -40,7 +31,7 @@ void Session::RemoveContainers(loop::Task then) {
   }
   removal_ = std::make_unique<containers::Removal>(
       loop_, std::exchange(containers_, {}),
-      user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment(), user,
+      user != nullptr ? os::LoginEnvironment(*user) : os::OwnEnvironment(), user,
       [this, then = std::move(then)](const std::string& why) mutable {
         if (!why.empty()) {
           log::Warn(absl::StrCat(Holder(), ": ", why));

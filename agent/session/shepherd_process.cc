@@ -11,6 +11,7 @@
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
+#include "common/os/environment.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "common/os/process_tree.h"
@@ -25,12 +26,6 @@ constexpr Duration kEndPatience = std::chrono::seconds(10);
 
 // Of requests that it has not read: a launcher waits for its answers. Twice the longest.
 constexpr size_t kMostQueued = 128 << 20;
-
-std::vector<std::string> OwnEnvironment() {
-  std::vector<std::string> env;
-  for (char** entry = environ; *entry != nullptr; ++entry) env.emplace_back(*entry);
-  return env;
-}
 
 std::string Describe(const os::ExitStatus& status) {
   return status.signal != 0 ? absl::StrCat("killed by signal ", status.signal)
@@ -73,7 +68,7 @@ absl::StatusOr<std::unique_ptr<ShepherdProcess>> ShepherdProcess::Start(loop::Lo
   }
   os::SpawnSpec spec;
   spec.argv = {program, "shepherd"};
-  spec.env = user != nullptr ? os::LoginEnvironment(*user) : OwnEnvironment();
+  spec.env = user != nullptr ? os::LoginEnvironment(*user) : os::OwnEnvironment();
   spec.user = user;
   if (user != nullptr) spec.working_directory = "/";
   spec.cgroup_fd = directory.get();

@@ -14,6 +14,7 @@
 #include "common/base/programs.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
+#include "common/os/environment.h"
 #include "common/os/pidfd.h"
 
 namespace dtrain::shepherd {
@@ -24,18 +25,12 @@ constexpr size_t kTailLines = 20;
 constexpr size_t kTailBytes = 8 << 10;
 constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
-std::vector<std::string> OwnEnvironment() {
-  std::vector<std::string> out;
-  for (char** entry = environ; *entry != nullptr; ++entry) out.emplace_back(*entry);
-  return out;
-}
-
 }  // namespace
 
 Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socket)
     : loop_(loop),
       agent_(std::move(agent)),
-      agent_env_(OwnEnvironment()),
+      agent_env_(os::OwnEnvironment()),
       sweeper_(loop),
       deadline_(loop),
       drain_(loop),

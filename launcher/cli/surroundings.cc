@@ -5,11 +5,10 @@
 
 #include <cstdlib>
 
+#include "common/os/environment.h"
 #include "common/os/unique_fd.h"
 #include "launcher/cli/options.h"
 #include "launcher/hosts/read_hostfile.h"
-
-extern char** environ;
 
 namespace dtrain::cli {
 namespace {
@@ -56,9 +55,7 @@ std::optional<absl::string_view> FindVariable(const Surroundings& surroundings,
 
 Surroundings ProcessSurroundings() {
   Surroundings surroundings;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    surroundings.environment.emplace_back(*entry);
-  }
+  surroundings.environment = os::OwnEnvironment();
   surroundings.working_directory = WorkingDirectory();
   surroundings.read = hosts::ReadHostfile;
   surroundings.is_script = IsScript;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "common/os/environment.h"
 #include "common/os/fd.h"
 
 namespace dtrain::transport {
@@ -28,12 +29,6 @@ bool WaitForEnd(int pidfd, Duration limit) {
   }
 }
 
-std::vector<std::string> OurEnvironment() {
-  std::vector<std::string> env;
-  for (char** e = environ; *e != nullptr; ++e) env.emplace_back(*e);
-  return env;
-}
-
 }  // namespace
 
 absl::StatusOr<Child> StartChild(std::vector<std::string> argv, bool stdout_apart) {
@@ -45,7 +40,7 @@ absl::StatusOr<Child> StartChild(std::vector<std::string> argv, bool stdout_apar
   if (absl::Status s = os::SetNonBlocking(error->first.get(), true); !s.ok()) return s;
   os::SpawnSpec spec;
   spec.argv = std::move(argv);
-  spec.env = OurEnvironment();
+  spec.env = os::OwnEnvironment();
   spec.stdin_fd = stream->second.get();
   spec.stdout_fd = stdout_apart ? error->second.get() : stream->second.get();
   spec.stderr_fd = error->second.get();
