@@ -214,6 +214,17 @@ DTRAIN_CHILD_CODE int Fork(ChildPlan* plan, unsigned long wanted, int* pidfd) {
   return static_cast<int>(pid);
 }
 
+// Moves a child that was not made in its cgroup, as it does itself a moment later: so a cgroup that
+// was removed meanwhile is told at once on every kernel, and the caller can make it again. An
+// errno, or 0.
+int MoveIntoCgroup(const ChildPlan& plan, pid_t pid) {
+  if (plan.cgroup_fd < 0 || plan.in_cgroup) return 0;
+  const UniqueFd procs(openat(plan.cgroup_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC));
+  const std::string number = std::to_string(pid);
+  if (procs && write(procs.get(), number.data(), number.size()) > 0) return 0;
+  return errno == ESRCH ? 0 : errno;  // it has ended, and its report tells why
+}
+
 // All that a child's plan points to.
 struct Prepared {
   std::string directory;
@@ -337,6 +348,11 @@ absl::StatusOr<PendingChild> SpawnAs(const SpawnSpec& spec) {
   if (pid < 0) return Explain({SpawnStage::kFork, fork_errno, ""}, prepared.path);
   PendingChild pending;
   pending.child = {pid, Named(pid, pidfd, std::move(prepared.stand_in))};
+  if (const int why = MoveIntoCgroup(prepared.plan, pid); why != 0) {
+    (void)SendSignal(pending.child.pidfd.get(), SIGKILL);
+    (void)WaitAndReap(pending.child.pidfd.get());
+    return Explain({SpawnStage::kCgroup, why, ""}, "");
+  }
   pending.report = std::move(report->first);
   pending.program = prepared.path;
   pending.directory = prepared.directory;
