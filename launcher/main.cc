@@ -79,6 +79,11 @@ int Launch(dtrain::cli::LaunchOptions options, const dtrain::faces::Translation*
   }
   if (!loaded.ok()) return UsageError(loaded);
   absl::Status numbers = dtrain::plan::CheckNumbers(options.hosts, options.job.plan);
+  if (numbers.ok() && options.job.min_nodes > options.hosts.entries.size()) {
+    numbers = absl::InvalidArgumentError(absl::StrCat(
+        "--min-nodes ", options.job.min_nodes, ": the host list has ", options.hosts.entries.size(),
+        options.hosts.entries.size() == 1 ? " host" : " hosts"));
+  }
   if (!numbers.ok()) return UsageError(numbers);
   if (DryRunFromTheHostfileAlone(options)) return PrintPlan(options);
   // Never destroyed: gRPC's threads still post the end of calls that were cancelled when the runner

@@ -92,7 +92,7 @@ absl::StatusOr<Chosen> Choose(const v1::Container& container, const FindExecutab
   std::string more;
   const bool any = container.runtime().empty() && looked_for.size() > 2;
   if (any && !find(kEnroot.program).empty()) {
-    more = absl::StrCat("; it has enroot, but for this image that cannot be used: ",
+    more = absl::StrCat("; it has enroot, which cannot run this image: ",
                         WhatItRuns(Runtime::kEnroot));
   }
   return absl::NotFoundError(absl::StrCat(

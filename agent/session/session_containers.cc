@@ -14,6 +14,7 @@
 #include "common/os/process_tree.h"
 
 namespace dtrain::session {
+
 // What runs in containers, but not the runtimes' own processes.
 void Session::KillMarked() {
   (void)os::Kill(os::FindByEnvironment(owner_.uid,

@@ -83,7 +83,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// 0: it has ended and waits for us; ECHILD: it is no child, or was reaped; EAGAIN: it runs.
+// 0: it has ended and has not been reaped; ECHILD: not a child of ours, or reaped; EAGAIN: it runs.
 int StateOfChild(pid_t pid) {
   siginfo_t info;
   info.si_pid = 0;

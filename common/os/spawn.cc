@@ -215,7 +215,7 @@ DTRAIN_CHILD_CODE int Fork(ChildPlan* plan, unsigned long wanted, int* pidfd) {
 }
 
 // Moves a child that was not made in its cgroup, as it does itself a moment later: so a cgroup that
-// was removed meanwhile is told at once on every kernel, and the caller can make it again. An
+// was removed meanwhile is reported at once on every kernel, and the caller can make it again. An
 // errno, or 0.
 int MoveIntoCgroup(const ChildPlan& plan, pid_t pid) {
   if (plan.cgroup_fd < 0 || plan.in_cgroup) return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --min-nodes: a job on those of its hosts that are there. Which ones is settled before anything
-// starts; from then on the job is all of them or nothing.
+// --min-nodes: a job on those of its hosts that can be reached. Which ones is settled before
+// anything starts; from then on it is all of them or nothing.
 #include <algorithm>
 #include <utility>
 
@@ -17,13 +17,9 @@ constexpr Duration kLastCall = std::chrono::seconds(30);
 
 }  // namespace
 
-bool JobImpl::MayLeaveOut(NodeId id) {
-  if (!IsElastic() || views[id.value()].joined) return false;
-  if (nodes.size() - failed_early >= options.min_nodes) return true;
-  // All that failed are why there is no job.
-  faults.insert(faults.end(), left_out.begin(), left_out.end());
-  left_out.clear();
-  return false;
+bool JobImpl::MayLeaveOut(NodeId id) const {
+  return IsElastic() && !views[id.value()].joined &&
+         nodes.size() - failed_early >= options.min_nodes;
 }
 
 void JobImpl::LeaveOut(NodeId id, std::string why, int exit_code) {

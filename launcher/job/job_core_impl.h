@@ -136,7 +136,7 @@ struct JobImpl {
 
   // ---- absent.cc: --min-nodes
   bool IsElastic() const { return options.min_nodes > 0; }
-  bool MayLeaveOut(NodeId node);
+  bool MayLeaveOut(NodeId node) const;
   void LeaveOut(NodeId node, std::string why, int exit_code);
   void TellLeftOut();
   void PlanLastCall();

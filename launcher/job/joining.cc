@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the first connection until all nodes are known to reach each other: nothing runs yet, so
-// whatever fails here is told, and everything let go, at once.
+// a failure is reported at once, and every node released.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -122,6 +122,9 @@ void JobImpl::EarlyFault(NodeId id, std::string text, int exit_code) {
 }
 
 void JobImpl::ConcludeEarlyFaults() {
+  // There is no job for them to be left out of.
+  faults.insert(faults.end(), left_out.begin(), left_out.end());
+  left_out.clear();
   const std::string of = absl::StrCat(faults.size(), " of ", Count(nodes.size(), "node"));
   const std::string heading = failed_early > 0
                                   ? absl::StrCat("could not start the agents on ", of, ":")

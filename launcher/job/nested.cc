@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace dtrain::job {
 namespace {
@@ -35,23 +36,17 @@ Words Command(const v1::Program& program) {
   return words;
 }
 
-// The value of a flag, which PyTorch's launchers write with '-' or '_'; empty: not given. What
-// stands after the script is the script's.
-std::optional<std::string> Flag(const Words& words, absl::string_view name) {
-  for (size_t i = 1; i < words.size() && !absl::EndsWith(words[i], ".py"); ++i) {
-    if (!absl::StartsWith(words[i], "--")) continue;
-    const size_t equals = words[i].find('=');
-    const std::string given = absl::StrReplaceAll(words[i].substr(2, equals - 2), {{"_", "-"}});
-    if (given != name) continue;
-    if (equals != absl::string_view::npos) return std::string(words[i].substr(equals + 1));
-    return i + 1 < words.size() ? std::string(words[i + 1]) : std::string();
-  }
-  return std::nullopt;
-}
-
+// Whether one of these flags is given, which PyTorch's launchers write with '-' or '_'. What stands
+// after the script is the script's.
 bool HasAny(const Words& words, std::initializer_list<absl::string_view> flags) {
-  return std::any_of(flags.begin(), flags.end(),
-                     [&words](absl::string_view flag) { return Flag(words, flag).has_value(); });
+  for (size_t i = 1; i < words.size() && !absl::EndsWith(words[i], ".py"); ++i) {
+    absl::string_view word = words[i];
+    if (!absl::ConsumePrefix(&word, "--")) continue;
+    const absl::string_view name = word.substr(0, word.find('='));
+    const std::string given = absl::StrReplaceAll(name, {{"_", "-"}});
+    if (std::find(flags.begin(), flags.end(), given) != flags.end()) return true;
+  }
+  return false;
 }
 
 }  // namespace

@@ -100,5 +100,16 @@ TEST_F(AbsentTest, OneThatHadComeIsMissed) {
   EXPECT_THAT(verdict().message, HasSubstr("node1: reset"));
 }
 
+TEST_F(AbsentTest, WhatFailsAfterItHadComeIsToldWithThoseThatNeverCame) {
+  MakeElastic(4, 1);
+  Come(0);
+  Closed(2, "no route to host");
+  Come(1);
+  Closed(1, "reset");
+  Pass(seconds(4), {0});
+  ASSERT_TRUE(finished_);
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1: reset"), HasSubstr("node2: no route")));
+}
+
 }  // namespace
 }  // namespace dtrain::job
