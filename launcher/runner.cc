@@ -111,10 +111,8 @@ void Runner::Connect(NodeId id) {
   handlers.on_logs = [this, id](v1::LogChunk chunk) { OnLogs(id, chunk); };
   handlers.on_logs_end = [this, id](absl::Status status) {
     if (status.ok()) {
-      // Lines without an end go out now, not at the end of the job.
-      for (const v1::LogEnd& end : nodes_[id.value()]->finished.logs()) {
-        if (IsOn(id, end.rank())) router_.EndOfStream(Rank(end.rank()), end.stream());
-      }
+      nodes_[id.value()]->logs_ended = true;
+      EndStreams(id);
       Feed(job::LogsDrained{id});
     } else if (!absl::IsUnavailable(status)) {
       // When it is, the whole stream broke, and on_closed comes with the reason.
@@ -124,6 +122,15 @@ void Runner::Connect(NodeId id) {
   nodes_[id.value()]->link = std::make_unique<NodeLink>(
       loop_, ways_.For(entry), transport::Target{entry.host, entry.user, entry.port},
       std::move(handlers));
+}
+
+// Lines without an end go out as soon as a node has no more, not at the end of the job.
+void Runner::EndStreams(NodeId id) {
+  const Node& node = *nodes_[id.value()];
+  if (!node.logs_ended) return;
+  for (const v1::LogEnd& end : node.finished.logs()) {
+    if (IsOn(id, end.rank())) router_.EndOfStream(Rank(end.rank()), end.stream());
+  }
 }
 
 // Actions may lead to further events at once; these wait until the actions are done.
@@ -206,7 +213,10 @@ void Runner::OnMessage(NodeId id, v1::SessionEvent event) {
     stdin_->Taken(Rank(event.stdin_taken().rank()), event.stdin_taken().closed());
   }
   if (event.has_exit() && stdin_ != nullptr) stdin_->RankEnded(Rank(event.exit().rank()));
-  if (event.has_finished()) nodes_[id.value()]->finished = event.finished();
+  if (event.has_finished()) {
+    nodes_[id.value()]->finished = event.finished();
+    EndStreams(id);
+  }
   if (event.has_started() && status_ != nullptr) {
     for (const v1::WorkerStarted& worker : event.started().workers()) {
       if (IsOn(id, worker.rank())) status_->WorkerStarted(worker.rank(), worker.pid());
@@ -320,6 +330,7 @@ void Runner::OnFinish() {
     deadline_.Cancel();
     progress_.Stop();
     stdin_.reset();
+    router_.FlushLines();  // the report stays the last
     if (std::string text = report::FailureReport(Facts()); !text.empty()) router_.Say(text);
     if (exit_code_ == kExitCleanup || exit_code_ == kExitAgentLost) {
       for (const std::string& detail : details_) Warn(detail);

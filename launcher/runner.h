@@ -40,6 +40,7 @@ class Runner {
   struct Node {
     std::unique_ptr<NodeLink> link;  // null: not connected, or no more
     v1::Finished finished;           // once it came
+    bool logs_ended = false;         // they may do so before it comes
     bool said_goodbye = false;
     bool disconnecting = false;
     loop::Timer goodbye_timer;
@@ -60,6 +61,7 @@ class Runner {
   void OnMessage(NodeId id, v1::SessionEvent event);
   bool IsOn(NodeId id, uint32_t rank) const;
   void OnLogs(NodeId id, const v1::LogChunk& chunk);
+  void EndStreams(NodeId id);
   void OnLogsFault(NodeId id, absl::string_view why);
   void OnSignal(int signal);
   void Disconnect(NodeId id);

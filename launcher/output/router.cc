@@ -256,12 +256,16 @@ void OutputRouter::ShowStatus(absl::string_view line) {
   status_.assign(line.data(), line.size());
 }
 
-void OutputRouter::Finish(loop::Task done) {
-  ShowStatus("");
+void OutputRouter::FlushLines() {
   for (auto& [id, stream] : streams_) FlushStream(id, stream);
   TellFolded();
   fold_timer_.Cancel();
   streams_.clear();
+}
+
+void OutputRouter::Finish(loop::Task done) {
+  ShowStatus("");
+  FlushLines();
   auto written = [this, alive = alive_, done = std::move(done)]() mutable {
     if (!*alive) return;
     err_->Finish([this, alive, done = std::move(done)]() mutable {

@@ -69,7 +69,10 @@ class OutputRouter {
   void ShowStatus(absl::string_view line);
   bool is_terminal() const { return err_is_terminal_; }
 
-  // All lines without an end go out, and `done` is called when everything is written or has
+  // Lines without an end and tracebacks that are held back go out: what is said next comes after
+  // all that was delivered.
+  void FlushLines();
+  // FlushLines, and `done` is called when everything is written or has
   // failed. It is not called while a terminal or pipe takes nothing.
   void Finish(loop::Task done);
 

@@ -47,6 +47,16 @@ TEST_F(RouterTest, ATracebackOfSeveralRanksIsShownOnceBeforeOurWords) {
                                 "shows them all)\ndtrain: rank 0 failed\n"));
 }
 
+TEST_F(RouterTest, WhatIsSaidAfterAFlushComesAfterHeldLines) {
+  Make({}, 2);
+  router_->Deliver("a", Rank(0), kErr, kTraceback);
+  router_->Deliver("a", Rank(1), kErr, "no end");
+  router_->FlushLines();
+  router_->Say("the report");
+  Finish();
+  EXPECT_EQ(Err(), absl::StrCat(kFirstTraceback, "[1] no end\nthe report\n"));
+}
+
 TEST_F(RouterTest, ATracebackIsShownWhileItsRankGoesOn) {
   Make({}, 2);
   router_->Deliver("a", Rank(0), kErr, kTraceback);
