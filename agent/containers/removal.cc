@@ -20,11 +20,13 @@ namespace {
 // A container takes some tenths of a second; a daemon may be down.
 constexpr Duration kLimit = std::chrono::seconds(20);
 
-// Docker's way to say that there is nothing to do.
+// Docker's ways to say that there is nothing to do: its daemon removes a container by itself, after
+// its client has exited.
 bool OnlyMissing(const std::string& output) {
   std::vector<std::string> lines = absl::StrSplit(output, '\n', absl::SkipWhitespace());
   return std::all_of(lines.begin(), lines.end(), [](const std::string& line) {
-    return absl::StrContains(line, "No such container") || absl::StartsWith(line, "dtrain-");
+    return absl::StrContains(line, "No such container") ||
+           absl::StrContains(line, "is already in progress") || absl::StartsWith(line, "dtrain-");
   });
 }
 

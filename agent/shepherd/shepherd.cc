@@ -235,7 +235,7 @@ os::ExitStatus Shepherd::EndOf(Worker& worker, const os::ExitStatus& of_process)
         worker.spec(), of_process, worker.log(v1::STREAM_KIND_STDERR).Tail(kTailLines, kTailBytes));
     if (failure) SendFailure(*std::move(failure));
   }
-  return containers_->Ended(worker.spec(), of_process);
+  return containers_->Ended(worker.spec(), of_process, core_.stop_asked());
 }
 
 v1::WorkerExit Shepherd::ExitOf(Worker& worker, const os::ExitStatus& status) {

@@ -44,12 +44,12 @@ void Shepherd::KillAll() {
   }
 }
 
-// No client is left. What those that were killed have left is removed with the monitors' help, and
+// No client is left. What they may have left is removed with the monitors' help, and
 // then all that is still there is killed: they, and what only has their name.
 void Shepherd::SweepContainers() {
   loop::Task sweep = [this] { sweeper_.Sweep([this] { Feed(Swept{}); }); };
   if (!containers_) return sweep();
-  if (containers_->any_killed()) KillAll();
+  if (containers_->may_be_left()) KillAll();
   containers_->Remove([this, sweep = std::move(sweep)](std::string why) mutable {
     if (!why.empty()) {
       SendFailure(MakeFailure(v1::NodeFailure::KIND_CLEANUP, kExitCleanup, why));

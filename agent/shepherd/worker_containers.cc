@@ -258,9 +258,11 @@ absl::StatusOr<os::UniqueFd> WorkerContainers::Wrap(const v1::WorkerSpec& worker
   return file;
 }
 
-os::ExitStatus WorkerContainers::Ended(const v1::WorkerSpec& worker, const os::ExitStatus& client) {
+os::ExitStatus WorkerContainers::Ended(const v1::WorkerSpec& worker, const os::ExitStatus& client,
+                                       bool told_to_stop) {
   if (Of(worker.program()) == nullptr) return client;
-  if (client.signal != 0) killed_.push_back(worker.rank());
+  // Podman's, told to stop while it sets a container up, exits with 0 and leaves it.
+  if (client.signal != 0 || client.code != 0 || told_to_stop) unsure_.push_back(worker.rank());
   return containers::ProgramStatus(client);
 }
 
@@ -288,7 +290,7 @@ bool WorkerContainers::has_monitors() const {
 }
 
 void WorkerContainers::Remove(containers::Removal::Done done) {
-  auto left = containers::RemovablesOf(part_, &killed_);
+  auto left = containers::RemovablesOf(part_, &unsure_);
   if (left.empty()) return done("");
   removal_ = std::make_unique<containers::Removal>(loop_, std::move(left), node_env_, nullptr,
                                                    std::move(done));

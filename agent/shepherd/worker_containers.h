@@ -53,7 +53,8 @@ class WorkerContainers {
                                     int file_fd, os::SpawnSpec* run) const;
 
   // How the worker ended, by how its client did.
-  os::ExitStatus Ended(const v1::WorkerSpec& worker, const os::ExitStatus& client);
+  os::ExitStatus Ended(const v1::WorkerSpec& worker, const os::ExitStatus& client,
+                       bool told_to_stop);
   // If it did not even begin, what that means for the job: once.
   std::optional<v1::NodeFailure> WhyNotStarted(const v1::WorkerSpec& worker,
                                                const os::ExitStatus& client,
@@ -61,8 +62,9 @@ class WorkerContainers {
 
   // Processes beside a container end its records when it ends.
   bool has_monitors() const;
-  bool any_killed() const { return !killed_.empty(); }
-  // Removes those whose clients were killed. `why`: as for containers::Removal.
+  bool may_be_left() const { return !unsure_.empty(); }
+  // Removes those whose clients were killed, failed or were told to stop: they may have left them.
+  // `why`: as for containers::Removal.
   void Remove(containers::Removal::Done done);
 
   // Its own children that run: 0, or one.
@@ -89,7 +91,7 @@ class WorkerContainers {
   Prepared prepared_;
   bool told_ = false;  // that it prepares
   std::unique_ptr<containers::ClientRun> run_;
-  std::vector<uint32_t> killed_;  // ranks
+  std::vector<uint32_t> unsure_;  // ranks
   std::unique_ptr<containers::Removal> removal_;
   bool failed_ = false;
 };

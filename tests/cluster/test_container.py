@@ -289,6 +289,16 @@ def test_kill_9_of_the_launcher(cluster):
 
 
 @pytest.mark.bound(30)
+@pytest.mark.parametrize("program", ["podman run ", "/conmon ", "crun "])
+def test_a_stop_while_a_container_is_set_up(cluster, program):
+    for _ in range(3):
+        launch = cluster.start_launch([*HOSTS, *IN, "--", "sleep", "1000"])
+        wait_until(lambda: pids_of(cluster.nodes[0], program), 30, program)
+        launch.signal(signal.SIGTERM)
+        assert launch.wait(40).code == 143
+
+
+@pytest.mark.bound(30)
 def test_kill_9_of_an_agent(cluster):
     launch = start_sleepers(cluster, "--grace", "300ms")
     for pid in pids_of(cluster.nodes[1], "dtrain-agent bridge"):

@@ -108,7 +108,6 @@ TEST_F(ContainersTest, EachRankRunsInOneOfItsOwnWithItsVariablesByName) {
   }
   EXPECT_THAT(runs, Contains(HasSubstr(Name(0))));
   EXPECT_THAT(runs, Contains(HasSubstr(Name(1))));
-  EXPECT_THAT(Calls("rm"), IsEmpty()) << "the clients have ended by themselves";
 }
 
 TEST_F(ContainersTest, AnImageIsFetchedOnceBeforeAnyRankStarts) {
@@ -217,7 +216,23 @@ TEST_F(ContainersTest, ASignalInsideIsTheRanks) {
   Go(InContainers(1, "kill -SEGV $$"));
   ASSERT_TRUE(UntilFinished());
   EXPECT_EQ(exits_[0].signal(), SIGSEGV);
+}
+
+TEST_F(ContainersTest, AClientThatSucceedsRemovesItsContainerItself) {
+  Fake("podman", {{"run", kRunsIt}});
+  Go(InContainers(2, "exit 0"));
+  ASSERT_TRUE(UntilFinished());
   EXPECT_THAT(Calls("rm"), IsEmpty());
+}
+
+// Podman's does so if it is told before it passes signals on; the container stays.
+TEST_F(ContainersTest, TheContainerOfAClientThatGaveUpIsRemoved) {
+  Fake("podman", {{"run", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done"}});
+  Go(InContainers(1, "exit 0"));
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(60);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_THAT(Calls("rm"), ElementsAre(StartsWith(absl::StrCat("rm --force --ignore ", Name(0)))));
 }
 
 TEST_F(ContainersTest, TheContainersOfKilledClientsAreRemoved) {
