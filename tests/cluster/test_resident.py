@@ -56,10 +56,11 @@ def stat_of(pid):
 
 
 def ranks(host):
-    """Of the processes of workers, those that the shepherds started themselves."""
+    """Of the processes of workers, those that the shepherds started themselves. A shepherd forks besides to
+    look at files that may hang, always on old kernels: such a child has its parent's command line."""
     parents = [str(pid) for pid in shepherds(host)]
     return sorted(identity(pid) for pid, _, line in leftovers.processes(host)
-                  if "agent" not in line and stat_of(pid)[1] in parents)
+                  if "agent" not in line and not line.endswith(" shepherd") and stat_of(pid)[1] in parents)
 
 
 def shepherds(host):
