@@ -21,6 +21,13 @@
 #include <string>
 #include <thread>
 
+// What Ubuntu 24.04's headers call. This machine's glibc need not have them; the shim does.
+extern "C" {
+__attribute__((weak)) long __isoc23_strtol(const char*, char**, int);
+__attribute__((weak)) unsigned long long __isoc23_strtoull(const char*, char**, int);
+__attribute__((weak)) int __isoc23_sscanf(const char*, const char*, ...);
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -98,6 +105,17 @@ bool Loads() {
   return library != nullptr && dlsym(library, "ns_name_ntop") != nullptr && dlclose(library) == 0;
 }
 
+bool ReadsNumbers() {
+  if (__isoc23_strtol == nullptr || __isoc23_strtoull == nullptr || __isoc23_sscanf == nullptr) {
+    return false;
+  }
+  char* end = nullptr;
+  int a = 0, b = 0;
+  return __isoc23_strtol("-12x", &end, 10) == -12 && *end == 'x' &&
+         __isoc23_strtoull("0xffffffffffffffff", nullptr, 0) == ~0ULL &&
+         __isoc23_sscanf("3 4", "%d %d", &a, &b) == 2 && a == 3 && b == 4;
+}
+
 }  // namespace
 
 int main() {
@@ -112,6 +130,7 @@ int main() {
   Expect(SeesFiles(), "stat and its like do not work");
   Expect(Loads(), "dlopen does not work");
   Expect(getpwuid(0) != nullptr, "the name service does not know root");
+  Expect(ReadsNumbers(), "the C23 names of strtol and its like do not work");
   std::random_device random;
   Expect(random() != random() || random() != random(), "random numbers are equal");
   volatile double two = 2, ten = 10;
