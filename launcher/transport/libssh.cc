@@ -90,9 +90,17 @@ namespace dtrain::transport {
 namespace {
 
 // Takes the functions of one library. Empty, or what is wrong with it.
-std::string LoadFrom(const std::string& file) {
+std::string LoadFrom(const std::string& file, bool any_version = false) {
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   bool all = library != nullptr;
+  // Before 0.10 it reads known_hosts with strtok: of connections that are made at the same time one
+  // in 500 finds its host key unknown (libssh's commit 196fe369).
+  const auto version =
+      all ? reinterpret_cast<decltype(&::ssh_version)>(dlsym(library, "ssh_version")) : nullptr;
+  if (version != nullptr && !any_version && version(SSH_VERSION_INT(0, 10, 0)) == nullptr) {
+    return absl::StrCat(file, " is version ", version(0), ", and before 0.10 libssh cannot make ",
+                        "several connections at once");
+  }
 #define DTRAIN_LOAD(result, name, parameters, arguments)                        \
   if (all) {                                                                    \
     loaded_##name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name)); \
@@ -115,7 +123,7 @@ std::string OwnLibrary() {
 absl::Status Load() {
   const char* chosen = std::getenv(kVariable);
   const bool is_chosen = chosen != nullptr && *chosen != '\0';
-  const std::string why = LoadFrom(is_chosen ? chosen : kLibrary);
+  const std::string why = is_chosen ? LoadFrom(chosen, /*any_version=*/true) : LoadFrom(kLibrary);
   if (why.empty()) return absl::OkStatus();
   if (is_chosen) {
     return absl::InvalidArgumentError(

@@ -294,12 +294,12 @@ def new_network_namespace():
 class Cluster:
     """`nodes` hosts node0, node1, … and the head. `cgroup`: "v2", "readonly" or "none".
     `interfaces`: the name of each node's interface, "eth0" unless given. `image`: a folder with the
-    system of all hosts, in the place of this machine's. `kernel`: "5.4" or "4.18", all processes on the
-    hosts lack what came later; unless given, $DTRAIN_TEST_KERNEL. `programs`: the folder with dtrain."""
+    system of all hosts, in the place of this machine's; unless given, $DTRAIN_TEST_IMAGE. `kernel`: "5.4" or
+    "4.18", all processes on the hosts lack what came later; unless given, $DTRAIN_TEST_KERNEL. `programs`: the folder with dtrain."""
 
     def __init__(self, nodes, cgroup="v2", interfaces=None, image=None, kernel=None, programs=None):
         self.size = nodes
-        self.image = image
+        self.image = image or os.environ.get("DTRAIN_TEST_IMAGE")
         self.kernel = kernel or os.environ.get("DTRAIN_TEST_KERNEL")
         self.programs = programs or bin_dir()
         self.cgroup = cgroup
@@ -417,7 +417,12 @@ class Cluster:
 
     def on_kernel(self, argv):
         """The command that runs a program as on the kernel of this cluster."""
-        return [bin_dir() / "old-kernel", self.kernel, *argv] if self.kernel else argv
+        if not self.kernel:
+            return argv
+        # Beside portable programs there is none: it runs on this machine.
+        places = [bin_dir(), bin_dir().parent.parent / "bin"]
+        program = next(place / "old-kernel" for place in places if (place / "old-kernel").exists())
+        return [program, self.kernel, *argv]
 
     def environment(self, extra=None):
         base = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
