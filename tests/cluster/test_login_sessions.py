@@ -138,7 +138,8 @@ def test_b18_a_job_outlives_other_sessions(logins, user):
         check_lines(job.wait(30))
 
 
-# The job ends with its session, wherever that is ended, and nothing of it is left.
+# The job ends with its session, wherever that is ended, and nothing of it is left but, where its shepherd was
+# killed with it, an empty folder in /tmp that the next job's agent removes.
 @pytest.mark.parametrize("user", ["alice", "root"])
 @pytest.mark.parametrize("end", ["interrupt", "launcher killed", "session killed"])
 @pytest.mark.launcher_killed
@@ -161,6 +162,9 @@ def test_b18_nothing_is_left_of_a_job_whose_session_ends(logins, user, end):
     wait_until(lambda: end == "session killed" or not sessions(logins), 10, lambda: sessions(logins))
     for name in sessions(logins):
         hosts.remove_cgroup_tree(logins.cgroup_dir / name)
+    if end != "interrupt":
+        assert start(logins, user, "true").wait(30).code == 0
+        wait_until(lambda: not sessions(logins), 10, lambda: sessions(logins))
 
 
 # With a resident agent workers are in its groups, not in the session's: it may end and the job goes on.
