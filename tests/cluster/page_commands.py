@@ -10,10 +10,11 @@ from pathlib import Path
 
 BLOCK = re.compile(r"(?:^<!-- (?P<note>[^\n]*) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$",
                    re.DOTALL | re.MULTILINE)
-# Lines in which these alone differ are the same: ids of jobs, numbers other than exit codes, folders, and
+# Lines in which these alone differ are the same: ids of jobs, serial numbers, numbers other than exit codes, folders, and
 # the widths of columns.
-VARYING = [(re.compile(r"dtrain-[0-9a-f]{12}"), "JOB"), (re.compile(r"(?<![\d.])(?<!code )(?<!gpu)\d+(\.\d+)?"), "0"),
-           (re.compile(r"/\S*/tutorial\b"), "DIR"), (re.compile(r" +"), " ")]
+VARYING = [(re.compile(r"dtrain-[0-9a-f]{12}"), "JOB"), (re.compile(r"\b[0-9A-F]{40}\b"), "SERIAL"),
+           (re.compile(r"(?<![\d.])(?<!code )(?<!gpu)\d+(\.\d+)?"), "0"),
+           (re.compile(r"/\S*/(tutorial|dtrain-ca)\b"), "DIR"), (re.compile(r" +"), " ")]
 
 Command = collections.namedtuple("Command", "text output")
 Step = collections.namedtuple("Step", "file commands reason text")
@@ -40,6 +41,18 @@ def steps_of(page):
         elif kind == "console":
             reason = note[len("not run: "):] if note.startswith("not run: ") else None
             yield Step(None, commands_of(text), reason, text)
+
+
+def unmarked(page):
+    """Blocks that may have commands, and are neither run nor say why not."""
+    for match in BLOCK.finditer(Path(page).read_text()):
+        note, kind, text = match["note"] or "", match["kind"], match["text"]
+        if note.startswith("file: ") or re.fullmatch(r"not run: .{10,}", note):
+            continue
+        # Output, and programs, which have tests of their own.
+        if kind == "console" and not note or kind in ("text", "python") and not text.startswith("$ "):
+            continue
+        yield f"{kind}: {note} {text}"
 
 
 def plain(line):

@@ -1,68 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reader who types what README and the tutorial say sees what they say."""
 import importlib.util
-import shlex
-import uuid
+import re
 
 import pytest
 
 import hosts
 import page_commands
+import podman
+import readers
+import slurm
 
 ROOT = hosts.SOURCE_DIR
-ALIASES = {"gpu01": 0, "gpu02": 1}
+NO_TORCH = None if importlib.util.find_spec("torch") else "there is no python3-torch"
+NO_SLURM = f"there is no {slurm.missing_programs()[0]}" if slurm.missing_programs() else None
+# The pages with commands to type: who types them, and why that may be impossible here.
+PAGES = {"README.md": (readers.ssh_alone, None),
+         "examples/README.md": (readers.in_the_repository, NO_TORCH),
+         "docs/bench.md": (readers.in_the_repository, None),
+         "docs/coming-from.md": (readers.ssh_alone, None),
+         "docs/containers.md": (readers.with_podman, podman.missing()),
+         "docs/operations.md": (readers.with_certificates, None),
+         "docs/pki.md": (readers.with_agents, None),
+         "docs/schedulers.md": (readers.with_slurm, NO_SLURM),
+         "docs/tutorial.md": (readers.ssh_alone, NO_TORCH)}
+# None of their commands can be run on the test's hosts, or they have none.
+NOTHING_TO_TYPE = ["docs/frameworks.md", "docs/gpu.md", "docs/install.md"]
 
 
-@pytest.fixture
-def reader(make_cluster):
-    """Two hosts under the names that the pages use, and scp to them."""
-    cluster = make_cluster(2)
-    config = cluster.head.base / "root/.ssh/config"
-    for alias, index in ALIASES.items():
-        node = cluster.nodes[index]
-        with config.open("a") as file:
-            file.write(f"Host {alias}\n  HostName {node.address}\n  HostKeyAlias {node.name}\n")
-        node.restart_sshd("Subsystem sftp internal-sftp\n")
-    return cluster
-
-
-def run_as_one_shell(cluster, steps):
-    """[(command, its output)] of all steps that can be run, in one shell, in /root/work of the head."""
-    mark = uuid.uuid4().hex
-    script, ran = [], []
-    for step in steps:
-        if step.file:
-            script.append(f"printf %s {shlex.quote(step.text)} >/root/work/{step.file}")
-            continue
-        for command in step.commands if not step.reason else ():
-            # The exit code of each is there for the next one to ask for.
-            script.append(f"{{ {command.text}\n}} 2>&1; code=$?; printf '\\n{mark}\\n'; (exit $code)")
-            ran.append(command)
-    cluster.work()
-    done = cluster.head.run(["bash", "-c", "\n".join(script)], timeout=240, check=False, cwd="/root/work",
-                            env={"PATH": f"{hosts.bin_dir()}:/usr/sbin:/usr/bin:/sbin:/bin"})
-    outputs = done.stdout.split(f"\n{mark}\n")
-    assert len(outputs) == len(ran) + 1, f"{done.stdout}\n{done.stderr}"
-    return list(zip(ran, outputs))
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="there is no python3-torch")
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
-def test_commands_print_what_the_page_says(reader, page):
-    steps = list(page_commands.steps_of(ROOT / page))
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_print_what_the_page_says(make_cluster, page):
+    reader, why_not = PAGES[page]
+    if why_not:
+        pytest.skip(why_not)
+    with reader(make_cluster) as typing:
+        typed = typing.type(list(page_commands.steps_of(ROOT / page)))
     wrong = []
-    for command, output in run_as_one_shell(reader, steps):
-        printed = output.splitlines()
-        for line in page_commands.missing(command.output, printed):
+    for command, output in typed:
+        for line in page_commands.missing(command.output, output.splitlines()):
             wrong.append(f"$ {command.text}\n  {line}\n  printed: {output}")
+    assert typed and not wrong, "\n".join(wrong)
+
+
+def test_every_page_to_follow_is_here():
+    """Those that the map calls tutorial or how-to."""
+    text = (ROOT / "docs/README.md").read_text().split("## Reference")[0]
+    named = {f"docs/{page}".replace("docs/../", "") for page in re.findall(r"\]\((\S+?\.md)\)", text)}
+    assert named | {"README.md"} == {*PAGES, *NOTHING_TO_TYPE}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTHING_TO_TYPE])
+def test_each_block_is_run_or_says_why_not(page):
+    wrong = list(page_commands.unmarked(ROOT / page))
     assert not wrong, "\n".join(wrong)
+    steps = list(page_commands.steps_of(ROOT / page))
+    assert any(step.commands and not step.reason for step in steps) == (page in PAGES)
 
 
-def test_each_block_that_is_not_run_says_why():
-    for page in ("README.md", "docs/tutorial.md"):
-        steps = [step for step in page_commands.steps_of(ROOT / page) if not step.file]
-        assert any(not step.reason for step in steps), page
-        assert all(step.reason is None or len(step.reason) > 10 for step in steps), page
+def test_a_block_that_nobody_runs_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nls\n```\n```text\n$ ls\n```\n<!-- not run: no -->\n```console\n$ ls\n```\n"
+                    "<!-- not run: needs a GPU -->\n```console\n$ ls\n```\n```python\n1\n```\n")
+    assert [line.split(":")[0] for line in page_commands.unmarked(page)] == ["sh", "text", "console"]
 
 
 def test_a_line_that_the_page_does_not_have_is_found():
