@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libdtrain: collective operations for the workers of one job. Plain C.
+ * libdtrain: collective operations for the workers of one job, in plain C.
  *
- * Bootstrap  The launcher hands each worker a PMI-1 socket (`dtrain launch`, `mpiexec.hydra`,
+ * Bootstrap  The launcher gives each worker a PMI-1 socket (`dtrain launch`, `mpiexec.hydra`,
  *            Flux). A program that was started without one is a job of one rank.
- * Buffers    belong to the caller, dense and naturally aligned: host memory, or memory of a GPU
- * when the job runs on NCCL. A blocking call keeps no pointer; an asynchronous one may use its
- *            buffers until its handle is done. Counts are elements, never bytes.
- * Order      Every rank of a group calls the same blocking collectives on it, in the same order,
- *            with the same count, type, operation and root. When a rank differs, all fail with
- *            DTRAIN_ERROR_MISMATCH, which names the ranks; nobody gets a wrong result from it.
- *            Asynchronous collectives of a group are matched by name, those without one by their
- *            position among those, so each rank may make them in an order of its own. Ranks that
- *            mean different things by one name get DTRAIN_ERROR_MISMATCH for it, and nothing else
- *            suffers.
- * Results    are the same bits on every rank of an all-reduce, and on CPUs from run to run with the
- *            same inputs, ranks and nodes.
- * Threads    Any thread may call anything. Calls take turns: a second one waits until the first is
- *            over. dtrain_wait goes on beside other calls, on several threads for different
- * handles, and dtrain_test never waits. The rank and size functions, marks, dtrain_backend,
- *            dtrain_last_error, dtrain_status_name and dtrain_version do not take turns.
- * Failure    A call either succeeds or leaves a text in dtrain_last_error(). A blocking collective
- *            that failed, or an asynchronous one whose connection broke, closes all connections, so
- *            that the other ranks fail at once too; output buffers are then undefined and only
- *            dtrain_finalize is left to call. An asynchronous one that the ranks could not agree on
- *            has not begun: its buffers are as they were, and the job goes on.
- * Versions   Values and functions are added, never renumbered or removed, within one SONAME.
+ * Buffers    belong to the caller and are dense and naturally aligned: host memory, or GPU
+ *            memory if the job runs on NCCL. A blocking call keeps no pointer; an asynchronous
+ *            one may use its buffers until its handle is done. Counts are elements, never bytes.
+ * Order      Every rank of a group makes the same blocking calls on it, in the same order, with
+ *            the same count, type, operation and root. If a rank differs, all fail with
+ *            DTRAIN_ERROR_MISMATCH, which names the ranks; no rank gets a wrong result.
+ *            Asynchronous collectives of a group are matched by name, and unnamed ones by their
+ *            position among the unnamed, so ranks may make them in different orders. If ranks
+ *            mean different things by one name, that collective fails with
+ *            DTRAIN_ERROR_MISMATCH, and nothing else is affected.
+ * Results    of an all-reduce are the same bits on every rank, and on CPUs also from run to run
+ *            with the same inputs, ranks and nodes.
+ * Threads    Any thread may call anything. Calls take turns: a second one waits until the first
+ *            has returned. dtrain_wait does not block other calls, and several threads may wait
+ *            for different handles; dtrain_test never waits. The rank and size functions, marks,
+ *            dtrain_backend, dtrain_last_error, dtrain_status_name and dtrain_version do not
+ *            take turns.
+ * Failure    A call either succeeds or leaves a message in dtrain_last_error(). If a blocking
+ *            collective fails, or the connection of an asynchronous one breaks, all connections
+ *            are closed, so that the other ranks fail at once, too; output buffers are then
+ *            undefined, and only dtrain_finalize is left to call. An asynchronous collective
+ *            that the ranks could not agree on has not begun: its buffers are unchanged, and the
+ *            job goes on.
+ * Versions   Within one SONAME, values and functions are added, never renumbered or removed.
  */
 #ifndef DTRAIN_DTRAIN_H_
 #define DTRAIN_DTRAIN_H_
@@ -43,16 +45,16 @@ typedef enum dtrain_status {
   DTRAIN_OK = 0,
   DTRAIN_ERROR_INVALID_ARGUMENT = 1, /* NULL, negative root, overlapping buffers, unknown value */
   DTRAIN_ERROR_STATE = 2,            /* before dtrain_init, twice, after dtrain_finalize, forked */
-  DTRAIN_ERROR_UNSUPPORTED = 3,      /* a combination that there is not, as avg of integers */
-  DTRAIN_ERROR_ENVIRONMENT = 4,      /* an environment variable or the launcher's socket is bad */
-  DTRAIN_ERROR_LAUNCHER = 5,         /* the launcher's PMI server refused, or is gone */
-  DTRAIN_ERROR_NETWORK = 6,   /* another rank could not be reached, or its connection broke */
-  DTRAIN_ERROR_TIMEOUT = 7,   /* the other ranks did not come in time */
-  DTRAIN_ERROR_BUSY = 8,      /* not returned any more: calls take turns */
-  DTRAIN_ERROR_RESOURCES = 9, /* out of memory, descriptors or threads */
-  DTRAIN_ERROR_INTERNAL = 10, /* a fault of libdtrain's own: please report it */
-  DTRAIN_ERROR_MISMATCH = 11, /* the ranks do not ask for the same thing */
-  DTRAIN_ERROR_DEVICE = 12    /* a GPU, its driver or NCCL */
+  DTRAIN_ERROR_UNSUPPORTED = 3,      /* an unsupported combination, such as avg of integers */
+  DTRAIN_ERROR_ENVIRONMENT = 4, /* an environment variable or the launcher's socket is invalid */
+  DTRAIN_ERROR_LAUNCHER = 5,    /* the launcher's PMI server refused, or has gone away */
+  DTRAIN_ERROR_NETWORK = 6,     /* another rank could not be reached, or its connection broke */
+  DTRAIN_ERROR_TIMEOUT = 7,     /* the other ranks did not arrive in time */
+  DTRAIN_ERROR_BUSY = 8,        /* no longer returned: calls take turns */
+  DTRAIN_ERROR_RESOURCES = 9,   /* out of memory, descriptors or threads */
+  DTRAIN_ERROR_INTERNAL = 10,   /* a bug in libdtrain: please report it */
+  DTRAIN_ERROR_MISMATCH = 11,   /* the ranks ask for different things */
+  DTRAIN_ERROR_DEVICE = 12      /* a GPU, its driver or NCCL */
 } dtrain_status;
 
 typedef enum dtrain_type {
@@ -74,9 +76,9 @@ typedef enum dtrain_op {
 } dtrain_op;
 
 /*
- * What a program may choose instead of the environment. Start from DTRAIN_CONFIG_INIT, so that a
- * program built against this header works with a later library that has more fields. Zero or NULL
- * in a field means: as the environment says, else the default.
+ * Settings that take precedence over the environment. Start from DTRAIN_CONFIG_INIT, so that a
+ * program built against this header works with a later library that has more fields. A field that
+ * is zero or NULL means: as the environment says, else the default.
  */
 typedef struct dtrain_config {
   size_t struct_size;            /* sizeof(dtrain_config), filled in by DTRAIN_CONFIG_INIT */
@@ -91,27 +93,27 @@ typedef struct dtrain_config {
 
 /*
  * Joins the job: meets the other ranks through the launcher and connects to all of them.
- * Collective; not again after a failure. After dtrain_finalize it may be called again where the
- * launcher permits it (`dtrain launch` does). `config` may be NULL. Threads that the library starts
- * block all signals.
+ * Collective. Cannot be repeated after a failure, but after dtrain_finalize it can, if the launcher
+ * allows it (`dtrain launch` does). `config` may be NULL. Threads that the library starts block all
+ * signals.
  */
 DTRAIN_API dtrain_status dtrain_init(const dtrain_config* config);
 
 /*
- * Leaves the job: waits until every rank has called it, closes the connections and tells the
- * launcher. A rank that is in a collective meanwhile, or begins one, fails at once with
- * DTRAIN_ERROR_MISMATCH, which names the rank that leaves, and so does this call. After a failed
- * collective it does not wait. A process that exits without it counts as failed for the launcher.
+ * Leaves the job: waits until every rank has called it, closes the connections and informs the
+ * launcher. If a rank is in a collective meanwhile, or begins one, that collective and this call
+ * fail at once with DTRAIN_ERROR_MISMATCH, which names the rank that leaves. After a failed
+ * collective it does not wait. The launcher takes a process that exits without it for failed.
  */
 DTRAIN_API dtrain_status dtrain_finalize(void);
 
-/* Between dtrain_init and dtrain_finalize; outside of that, -1. */
+/* -1 before dtrain_init and after dtrain_finalize. */
 DTRAIN_API int dtrain_rank(void);       /* 0 .. dtrain_size() - 1 */
 DTRAIN_API int dtrain_size(void);       /* workers in the job */
 DTRAIN_API int dtrain_local_rank(void); /* 0 .. dtrain_local_size() - 1, on this node */
 DTRAIN_API int dtrain_local_size(void); /* workers on this node */
 DTRAIN_API int dtrain_node_rank(void);  /* 0 .. nodes - 1, in the order of their first ranks */
-DTRAIN_API int dtrain_node_count(void); /* nodes of the job */
+DTRAIN_API int dtrain_node_count(void); /* nodes in the job */
 
 /* Returns when every rank has called it. */
 DTRAIN_API dtrain_status dtrain_barrier(void);
@@ -128,8 +130,8 @@ DTRAIN_API dtrain_status dtrain_allreduce(const void* input, void* output, size_
 DTRAIN_API dtrain_status dtrain_broadcast(void* buffer, size_t count, dtrain_type type, int root);
 
 /*
- * Every rank gives `count` elements; `output`, dtrain_size() * count elements long, gets them in
- * rank order. In place: input == output + dtrain_rank() * count elements.
+ * Every rank contributes `count` elements; `output`, dtrain_size() * count elements long, gets them
+ * in rank order. In place: input == output + dtrain_rank() * count elements.
  */
 DTRAIN_API dtrain_status dtrain_allgather(const void* input, void* output, size_t count,
                                           dtrain_type type);
@@ -143,13 +145,13 @@ DTRAIN_API dtrain_status dtrain_reduce_scatter(const void* input, void* output, 
                                                dtrain_type type, dtrain_op op);
 
 /*
- * Block r of `input` goes to rank r, whose output gets it as block dtrain_rank(). Both are
- * dtrain_size() * count elements long. In place: input == output.
+ * Block r of `input` goes to rank r, which gets it as block dtrain_rank() of its output. Both
+ * buffers are dtrain_size() * count elements long. In place: input == output.
  */
 DTRAIN_API dtrain_status dtrain_alltoall(const void* input, void* output, size_t count,
                                          dtrain_type type);
 
-/* As dtrain_allreduce, but only rank `root` gets the result; elsewhere `output` may be NULL. */
+/* Like dtrain_allreduce, but only rank `root` gets the result; elsewhere `output` may be NULL. */
 DTRAIN_API dtrain_status dtrain_reduce(const void* input, void* output, size_t count,
                                        dtrain_type type, dtrain_op op, int root);
 
@@ -159,59 +161,59 @@ DTRAIN_API dtrain_status dtrain_reduce(const void* input, void* output, size_t c
 typedef struct dtrain_group_state* dtrain_group;
 
 /*
- * Collective over all ranks of the job: ranks that give the same `color` form a group, ranked by
- * `key`, then by dtrain_rank(). A negative color: in no group, *group is NULL. Free it with
- * dtrain_group_free (collective over the group) or leave it to dtrain_finalize.
+ * Collective over all ranks of the job: ranks that pass the same `color` form a group, ranked by
+ * `key`, then by dtrain_rank(). With a negative color the rank is in no group, and *group is NULL.
+ * Free it with dtrain_group_free (collective over the group) or leave that to dtrain_finalize.
  */
 DTRAIN_API dtrain_status dtrain_group_create(int color, int key, dtrain_group* group);
 DTRAIN_API dtrain_status dtrain_group_free(dtrain_group group);
-DTRAIN_API int dtrain_group_rank(dtrain_group group); /* in the group; -1: no such group */
+DTRAIN_API int dtrain_group_rank(dtrain_group group); /* in the group, or -1: no such group */
 DTRAIN_API int dtrain_group_size(dtrain_group group);
 
 /* ---- Asynchronous calls ---- */
 
-/* Every collective of the process in flight has one; never 0. */
+/* Identifies a collective of this process in flight; never 0. */
 typedef uint64_t dtrain_handle;
 
-/* dtrain_options.flags: one of several collectives that make up one call of the program. It runs as
- * soon as it can, and the thread that makes it does not count as one of the program's own. */
+/* For dtrain_options.flags: this is one of several collectives that make up one call of the
+ * program. It runs as soon as it can, and its thread does not count as one of the program's own. */
 #define DTRAIN_PART ((uint64_t)1)
 
-/* Start from DTRAIN_OPTIONS_INIT. Zero or NULL in a field is its default. */
+/* Start from DTRAIN_OPTIONS_INIT. A field that is zero or NULL has its default. */
 typedef struct dtrain_options {
   size_t struct_size;
   uint64_t flags;     /* DTRAIN_PART or 0 */
   dtrain_group group; /* default: all ranks */
-  const char* name;   /* by which the ranks match it, also for error texts and the timeline; not
-                         that of another one in flight on the group; copied; default none */
+  const char* name;   /* matches it between ranks, and appears in errors and the timeline; must
+                         differ from others in flight on the group; copied; default none */
   void* stream;       /* cudaStream_t that device buffers are used on; default: the legacy stream */
-  const char* shape;  /* what the caller knows of its arrays beyond count and type, as "(2, 3)": the
-                         same text on all ranks, or DTRAIN_ERROR_MISMATCH; copied; default none */
+  const char* shape;  /* describes the arrays beyond count and type, such as "(2, 3)": must be the
+                         same on all ranks, or DTRAIN_ERROR_MISMATCH; copied; default none */
 } dtrain_options;
 
 #define DTRAIN_OPTIONS_INIT \
   { sizeof(dtrain_options), 0, NULL, NULL, NULL, NULL }
 
 /*
- * As the blocking call of the same name, but on options->group, and returning at once: the
+ * Like the blocking call of the same name, but on options->group, and they return at once: the
  * collective is done when dtrain_wait or dtrain_test says so. `options` may be NULL; ranks and
- * counts are the group's. A blocking call runs after all asynchronous ones before it. Ranks that
- * share several groups use these in the same order. Buffers of calls that are in flight together
- * must not overlap, unless they are only read.
+ * counts are the group's. A blocking call runs after all asynchronous ones made before it. Ranks
+ * that share several groups must use these in the same order. Buffers of calls that are in flight
+ * at the same time must not overlap, unless they are only read.
  *
- * A name that is in flight already: DTRAIN_ERROR_INVALID_ARGUMENT, on this rank alone. When no
+ * A name that is already in flight is DTRAIN_ERROR_INVALID_ARGUMENT, on this rank alone. If no
  * collective is pending on all ranks and every rank has waited for one for 5 seconds, each gets
- * DTRAIN_ERROR_MISMATCH with who waits for what (where several threads of a rank have made some:
- * DTRAIN_ERROR_TIMEOUT, in the end). The job goes on.
+ * DTRAIN_ERROR_MISMATCH, which says who waits for what (if several threads of a rank have made
+ * some: DTRAIN_ERROR_TIMEOUT, in the end). The job goes on.
  *
- * All-reduces that wait at the same time, with the same type, operation and group, may travel as
- * one (fusion): up to DTRAIN_FUSION_THRESHOLD bytes (or HOROVOD_FUSION_THRESHOLD; default 128 MiB,
- * 0 turns it off), gathered for DTRAIN_CYCLE_TIME milliseconds (or HOROVOD_CYCLE_TIME; default 1).
- * On CPUs, other collectives that nobody waits for begin that late, too.
+ * All-reduces that are pending at the same time, with the same type, operation and group, may
+ * travel as one (fusion): up to DTRAIN_FUSION_THRESHOLD bytes (or HOROVOD_FUSION_THRESHOLD; default
+ * 128 MiB, 0 turns it off), gathered for DTRAIN_CYCLE_TIME milliseconds (or HOROVOD_CYCLE_TIME;
+ * default 1). On CPUs, other collectives that no thread waits for are delayed as long.
  *
- * With device buffers the collective waits for what options->stream has now, and runs beside what
- * that is given later; work enqueued there after dtrain_wait sees the result, no host
- * synchronisation is needed. While the stream is being captured into a CUDA graph, the collective
+ * With device buffers the collective waits for the work that options->stream has now, and runs
+ * concurrently with what is enqueued there later; work enqueued after dtrain_wait sees the result,
+ * without synchronising the host. If the stream is being captured into a CUDA graph, the collective
  * becomes part of the graph, and so does dtrain_wait.
  */
 DTRAIN_API dtrain_status dtrain_barrier_async(const dtrain_options* options, dtrain_handle* handle);
@@ -237,36 +239,39 @@ DTRAIN_API dtrain_status dtrain_reduce_async(const void* input, void* output, si
                                              const dtrain_options* options, dtrain_handle* handle);
 
 /*
- * As dtrain_alltoall_async with blocks of different lengths, which lie one after another: counts[r
- * * size + t] is how many elements rank r has for rank t, for all ranks of the group and the same
- * on all of them; it is copied. `input` and `output` do not overlap.
+ * Like dtrain_alltoall_async, with blocks of different lengths, one after another. Element
+ * r * size + t of `counts` is the number of elements that rank r has for rank t, for all ranks of
+ * the group; it must be the same on all of them, and is copied. `input` and `output` must not
+ * overlap.
  */
 DTRAIN_API dtrain_status dtrain_alltoallv_async(const void* input, void* output,
                                                 const uint64_t* counts, dtrain_type type,
                                                 const dtrain_options* options,
                                                 dtrain_handle* handle);
 
-/* Returns when it is done, with its status, and forgets the handle. */
+/* Returns when the collective is done, with its status. The handle is then invalid. */
 DTRAIN_API dtrain_status dtrain_wait(dtrain_handle handle);
-/* *done is 1 when it is done, with its status returned and the handle forgotten; else 0. */
+/* Sets *done to 1 and does the same if the collective is done; otherwise sets it to 0. */
 DTRAIN_API dtrain_status dtrain_test(dtrain_handle handle, int* done);
 
 /*
- * Of a rank that has no more data while others still have some: contributes zeros to the
- * asynchronous all-reduces of all ranks that the others make, until every rank has called it; *last
- * (may be NULL) is then the rank that came last. An average is still over all ranks. Any other
- * asynchronous call meanwhile, also a minimum, maximum or product, fails on the ranks that make it
- * with DTRAIN_ERROR_MISMATCH, and the job goes on; a blocking call makes both fail. Calls on groups
- * are not helped: they wait. Needs memory for as many zeros as travel at once.
+ * For a rank that has no more data while others still have some: contributes zeros to the
+ * asynchronous all-reduces over all ranks that the others make, until every rank has called it;
+ * *last (may be NULL) is then the rank that called it last. An average is still over all ranks. Any
+ * other asynchronous call meanwhile, including a minimum, maximum or product, fails with
+ * DTRAIN_ERROR_MISMATCH on the ranks that make it, and the job goes on; a blocking call makes both
+ * fail. Calls on groups are not served: they wait. Needs memory for as many zeros as travel at
+ * once.
  */
 DTRAIN_API dtrain_status dtrain_join(int* last);
 
-/* ---- Memory that the other ranks reach without a copy ---- */
+/* ---- Memory that other ranks access without a copy ---- */
 
 /*
- * `bytes` of zeroed memory, aligned to 4096, that collectives handle fastest: memory that the
- * ranks of the node share, or memory of the GPU with dtrain_alloc_device. Not collective, but each
- * waits for the asynchronous calls in flight. Freed by dtrain_free, or by dtrain_finalize.
+ * Allocates `bytes` of zeroed memory, aligned to 4096, that collectives handle fastest: memory that
+ * the ranks of the node share, or with dtrain_alloc_device memory of the GPU. Not collective, but
+ * waits for the asynchronous calls in flight. Free it with dtrain_free, or leave it to
+ * dtrain_finalize.
  */
 DTRAIN_API dtrain_status dtrain_alloc(size_t bytes, void** memory);
 DTRAIN_API dtrain_status dtrain_alloc_device(size_t bytes, void** memory);
@@ -277,20 +282,20 @@ DTRAIN_API dtrain_status dtrain_free(void* memory);
  * copies and with fewer of the GPU's processors (NVLink SHARP, GPUs of a node, RDMA).
  *
  * dtrain_alloc_registrable is dtrain_alloc_device for memory that can be registered; on CPUs it is
- * dtrain_alloc. It takes multiples of 2 MiB and is mapped by all GPUs of the node: for few large
- * buffers. Do not free it while a stream is being captured.
+ * dtrain_alloc. Such memory is rounded up to 2 MiB and mapped by all GPUs of the node, so use it
+ * for a few large buffers. Do not free it while a stream is being captured.
  *
- * dtrain_register is collective over the group (NULL: all ranks): each rank gives the beginning of
- * such memory, of the same length. *registered (may be NULL) is then 1 on all ranks, or 0 on all
- * where nothing can be gained: on CPUs, with an older NCCL, or where NCCL has declined. An error is
+ * dtrain_register is collective over the group (NULL: all ranks): each rank passes the beginning of
+ * such memory, of the same length. *registered (may be NULL) is then 1 on all ranks, or 0 on all if
+ * there is nothing to gain: on CPUs, with an older NCCL, or if NCCL has declined. An error is
  * the same on every rank, and the job goes on. Memory may be registered with several groups.
  *
- * A collective works in registered memory in place when all ranks use the same registrations, at
- * the same offsets. Where they do not, and with dtrain_reduce, it gives the same result by way of
- * copies, and takes longer. It cannot become part of a CUDA graph.
+ * NCCL works directly in registered memory if all ranks use the same registrations, at the same
+ * offsets. If they do not, and with dtrain_reduce, the collective copies: the result is the same,
+ * but it takes longer. A collective in registered memory cannot become part of a CUDA graph.
  *
  * dtrain_deregister is not collective; dtrain_free and dtrain_group_free imply it. It waits for the
- * group's collectives in flight. Nothing to do, and no error, for memory that is not registered.
+ * group's collectives in flight. For memory that is not registered it does nothing and succeeds.
  */
 DTRAIN_API dtrain_status dtrain_alloc_registrable(size_t bytes, void** memory);
 DTRAIN_API dtrain_status dtrain_register(void* memory, dtrain_group group, int* registered);
@@ -300,17 +305,17 @@ DTRAIN_API dtrain_status dtrain_deregister(void* memory, dtrain_group group);
 
 /*
  * A span of the program's own on the job's timeline (dtrain launch --timeline), from begin to end;
- * spans of one thread nest. `name` is cut after 39 bytes. Cheap, and nothing without a timeline.
+ * spans of one thread nest. `name` is cut after 39 bytes. Cheap; does nothing without a timeline.
  */
 DTRAIN_API void dtrain_mark_begin(const char* name);
 DTRAIN_API void dtrain_mark_end(void);
 
-/* "cpu" or "nccl": what carries the collectives of this job; "none" outside of one. */
+/* "cpu" or "nccl": what carries the collectives of this job; "none" outside a job. */
 DTRAIN_API const char* dtrain_backend(void);
 
 /*
- * Why the last failed call of this thread failed: one line in English, valid until this thread's
- * next call into the library; "" when none has failed. Never NULL.
+ * Why this thread's last failed call failed: one line in English, valid until this thread's
+ * next call into the library; "" if none has failed. Never NULL.
  */
 DTRAIN_API const char* dtrain_last_error(void);
 
