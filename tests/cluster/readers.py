@@ -165,6 +165,6 @@ def in_the_repository(make_cluster):
     (work / "build").mkdir()
     os.symlink(hosts.bin_dir().parent, work / "build/release")
     # Gloo without a launcher looks for the machine by its name, which the hosts of the tests cannot resolve.
-    reader.variables.update(GLOO_SOCKET_IFNAME="lo", PYTHONPATH=f"{WORK}/runtime/python",
+    reader.variables.update(GLOO_SOCKET_IFNAME="lo", HOME=f"{WORK}/home", PYTHONPATH=f"{WORK}/runtime/python",
                             DTRAIN_LIBRARY=str(hosts.bin_dir().parent / "lib/libdtrain.so.0"))
     yield reader

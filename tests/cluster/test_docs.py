@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader who types what README and the tutorial say sees what they say."""
+"""A reader who types what README, the tutorial and the how-to guides say sees what they say."""
 import importlib.util
 import re
+import shutil
 
 import pytest
 
@@ -9,23 +10,31 @@ import hosts
 import page_commands
 import podman
 import readers
-import slurm
 
 ROOT = hosts.SOURCE_DIR
-NO_TORCH = None if importlib.util.find_spec("torch") else "there is no python3-torch"
-NO_SLURM = f"there is no {slurm.missing_programs()[0]}" if slurm.missing_programs() else None
+
+
+def absent(*names):
+    """Why a page cannot be followed here: the first of these programs, files or modules that there is not."""
+    for name in names:
+        if not shutil.which(name) and not importlib.util.find_spec(name.partition(".")[0]):
+            return f"there is no {name}"
+    return None
+
+
 # The pages with commands to type: who types them, and why that may be impossible here.
 PAGES = {"README.md": (readers.ssh_alone, None),
-         "examples/README.md": (readers.in_the_repository, NO_TORCH),
-         "docs/bench.md": (readers.in_the_repository, None),
+         "examples/README.md": (readers.in_the_repository, absent("torch", "sklearn", "mpiexec.hydra")),
+         "docs/bench.md": (readers.in_the_repository, absent("numpy")),
          "docs/coming-from.md": (readers.ssh_alone, None),
          "docs/containers.md": (readers.with_podman, podman.missing()),
-         "docs/operations.md": (readers.with_certificates, None),
+         "docs/frameworks.md": (readers.in_the_repository, absent("mpicc.openmpi")),
+         "docs/operations.md": (readers.with_certificates, absent("curl")),
          "docs/pki.md": (readers.with_agents, None),
-         "docs/schedulers.md": (readers.with_slurm, NO_SLURM),
-         "docs/tutorial.md": (readers.ssh_alone, NO_TORCH)}
-# None of their commands can be run on the test's hosts, or they have none.
-NOTHING_TO_TYPE = ["docs/frameworks.md", "docs/gpu.md", "docs/install.md"]
+         "docs/schedulers.md": (readers.with_slurm, absent("salloc", "slurmctld", "munged")),
+         "docs/tutorial.md": (readers.ssh_alone, absent("torch"))}
+# None of their commands can be run on the hosts of the tests.
+NOTHING_TO_TYPE = ["docs/gpu.md", "docs/install.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
