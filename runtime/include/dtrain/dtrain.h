@@ -282,8 +282,8 @@ DTRAIN_API dtrain_status dtrain_free(void* memory);
  * copies and with fewer of the GPU's processors (NVLink SHARP, GPUs of a node, RDMA).
  *
  * dtrain_alloc_registrable is dtrain_alloc_device for memory that can be registered; on CPUs it is
- * dtrain_alloc. Such memory is rounded up to 2 MiB and mapped by all GPUs of the node, so use it
- * for a few large buffers. Do not free it while a stream is being captured.
+ * dtrain_alloc. It takes whole multiples of 2 MiB and is mapped by all GPUs of the node, so use
+ * it for a few large buffers. Do not free it while a stream is being captured.
  *
  * dtrain_register is collective over the group (NULL: all ranks): each rank passes the beginning of
  * such memory, of the same length. *registered (may be NULL) is then 1 on all ranks, or 0 on all if
