@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder in which a job's workers may leave why they failed.
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/error_file.h"
 #include "agent/shepherd/shepherd.h"
@@ -31,8 +33,12 @@ std::string Shepherd::ReadErrorFile(uint32_t rank) {
 
 void Shepherd::RemoveScratch() {
   if (!scratch_) return;
-  const absl::Status removed = scratch_->Remove();
+  const std::string place = scratch_->path().substr(0, scratch_->path().rfind('/'));
+  absl::Status removed = scratch_->Remove();
   scratch_.reset();
+  // And those of shepherds that were killed with their agent, as with a login session. Elsewhere a
+  // file server may be down.
+  removed.Update(os::RemoveDeadScratchFolders({place}));
   if (!removed.ok()) Warn(absl::StrCat("cannot ", std::string(removed.message())));
 }
 
