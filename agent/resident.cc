@@ -94,9 +94,9 @@ absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return PosixError(errno, absl::StrCat("lock ", lock_path));
     auto holder = os::ReadSmallFile(lock_path);
-    return absl::AlreadyExistsError(
-        absl::StrCat("another agent serves from ", path, holder.ok() ? ", process " + *holder : "",
-                     ": there is one per node (and user); stop it, or give another --state-dir"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "another agent serves from ", path, holder.ok() ? ", process " + *holder : "",
+        ": only one may run per node (and user); stop it, or choose another --state-dir"));
   }
   const std::string pid = absl::StrCat(getpid());
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {

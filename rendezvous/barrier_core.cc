@@ -17,17 +17,17 @@ BarrierCore::BarrierCore(JoinKey key, std::vector<std::string> hosts) : key_(std
 absl::Status BarrierCore::CheckKey(const JoinKey& key) const {
   if (key.job_id != key_.job_id) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "refused: the agent reached there belongs to job \"", Escape(key.job_id, 64),
+        "rejected: the agent at this address belongs to job \"", Escape(key.job_id, 64),
         "\", this is job ", Escape(key_.job_id, 64), "; check what this name resolves to"));
   }
   if (key.incarnation != key_.incarnation) {
     return absl::PermissionDeniedError(
-        absl::StrCat("refused: the agent reached there answers another launcher of job ",
+        absl::StrCat("rejected: the agent at this address serves another launcher of job ",
                      Escape(key_.job_id, 64), "; check what this name resolves to"));
   }
   if (key.attempt != key_.attempt) {
     return absl::FailedPreconditionError(
-        absl::StrCat("refused: its agent joins attempt ", key.attempt,
+        absl::StrCat("rejected: its agent joins attempt ", key.attempt,
                      ", which is not the current one (", key_.attempt, "): stale epoch"));
   }
   return absl::OkStatus();
@@ -43,11 +43,11 @@ absl::Status BarrierCore::Join(NodeId node, const JoinKey& key, const Machine& m
   if (member.joined) {
     if (member.machine == machine) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        "refused: it joined again as another machine: it was restarted, or its name now leads "
+        "rejected: it rejoined as a different machine: it was rebooted, or its name now resolves "
         "elsewhere");
   }
   if (complete()) {
-    return absl::FailedPreconditionError("refused: the job has already started");
+    return absl::FailedPreconditionError("rejected: the job has already started");
   }
   // Network namespaces have the same number on many machines: without a boot id nothing can be
   // said.

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<size_t>> PmixCore::NodesOf(const Key& key) const {
   const bool ascending =
       std::adjacent_find(key.begin(), key.end(), std::greater_equal<>()) == key.end();
   if (!ascending || key.size() == ranks_.size()) {
-    return absl::InvalidArgumentError("a fence whose ranks are not told as they should be");
+    return absl::InvalidArgumentError("a fence with an invalid list of ranks");
   }
   std::vector<size_t> nodes;
   for (const uint32_t rank : key) {
@@ -173,7 +173,7 @@ absl::StatusOr<std::vector<PmixCore::Send>> PmixCore::OnWanted(size_t node,
 absl::StatusOr<std::vector<PmixCore::Send>> PmixCore::OnFound(size_t node, v1::PmixFound found) {
   const auto it = asked_.find(found.id());
   if (it == asked_.end() || it->second.of != node) {
-    return absl::FailedPreconditionError("an answer that nobody waits for");
+    return absl::FailedPreconditionError("an answer to a request that was never made");
   }
   const Asked asked = it->second;
   asked_.erase(it);

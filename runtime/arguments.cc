@@ -15,7 +15,7 @@ Error Bad(std::string message) { return {DTRAIN_ERROR_INVALID_ARGUMENT, std::mov
 // Sets `bytes` to the size of `count` elements, which must fit `copies` times into memory.
 MaybeError CheckElements(size_t count, dtrain_type type, int copies, size_t& bytes) {
   if (TypeName(type) == nullptr) {
-    return Bad("there is no type number " + std::to_string(static_cast<int>(type)));
+    return Bad("unknown type " + std::to_string(static_cast<int>(type)));
   }
   const size_t element = ElementSize(type);
   if (element == 0) {
@@ -23,7 +23,7 @@ MaybeError CheckElements(size_t count, dtrain_type type, int copies, size_t& byt
                  std::string("type ") + TypeName(type) + " is not supported yet"};
   }
   if (count > SIZE_MAX / 2 / element / static_cast<size_t>(copies)) {
-    return Bad("a count of " + std::to_string(count) + " elements cannot be in memory");
+    return Bad("a count of " + std::to_string(count) + " elements do not fit in memory");
   }
   bytes = count * element;
   return std::nullopt;
@@ -31,7 +31,7 @@ MaybeError CheckElements(size_t count, dtrain_type type, int copies, size_t& byt
 
 MaybeError CheckOp(dtrain_type type, dtrain_op op) {
   if (OpName(op) == nullptr) {
-    return Bad("there is no operation number " + std::to_string(static_cast<int>(op)));
+    return Bad("unknown operation " + std::to_string(static_cast<int>(op)));
   }
   if (op != DTRAIN_AVG || (type != DTRAIN_INT32 && type != DTRAIN_INT64)) return std::nullopt;
   return Error{DTRAIN_ERROR_UNSUPPORTED,

@@ -61,7 +61,7 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
     operation.group = process.job->groups().Find(IdOf(options.group));
     if (operation.group == nullptr) {
       return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
-                   "dtrain_options.group is no group of this job, or was freed"};
+                   "dtrain_options.group is not a group of this job, or has been freed"};
     }
     auto what = make(PlaceIn(*operation.group));
     if (!what.ok()) return what.error();

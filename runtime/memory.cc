@@ -18,7 +18,7 @@ dtrain_status Allocate(const char* name, size_t bytes, Job::Memory kind, void** 
     if (MaybeError error = RequireJoined(process)) return error;
     if (bytes > SIZE_MAX / 2) {
       return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
-                   std::to_string(bytes) + " bytes cannot be in memory"};
+                   std::to_string(bytes) + " bytes do not fit in memory"};
     }
     auto made = process.job->Allocate(bytes, kind);
     if (!made.ok()) return made.error();

@@ -108,7 +108,7 @@ absl::Status Authorise(const Identity& identity, absl::string_view method, const
   const Rule* rule = Find(method);
   if (rule == nullptr) {
     return absl::PermissionDeniedError(
-        absl::StrCat(Describe(identity), " may not call ", Escape(method), ": nobody may"));
+        absl::StrCat(Describe(identity), " may not call ", Escape(method), ": no one may"));
   }
   if (May(identity, rule->right, job)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(Describe(identity), " may not ", rule->doing,

@@ -317,7 +317,7 @@ absl::Status Server::Register(const v1::PmixJob& job) {
     size_ += static_cast<uint32_t>(node.ranks_size());
   }
   if (static_cast<int>(start_.node_rank()) >= job.nodes_size()) {
-    return absl::InvalidArgumentError("the job that the launcher told has no such node");
+    return absl::InvalidArgumentError("the launcher's description of the job has no such node");
   }
   auto nodes = Generated(functions_.generate_regex, absl::StrJoin(hosts, ","));
   if (!nodes.ok()) return nodes.status();

@@ -114,7 +114,7 @@ void Reservations::Mark(Key session, v1::Inventory& inventory) {
   std::map<std::string, std::string> withheld;
   for (const Withheld& each : withheld_) {
     for (const HeldGpu& gpu : each.gpus.FindHeld()) {
-      withheld[gpu.uuid] = absl::StrCat("not given out after ", each.holder, ": ", gpu.text);
+      withheld[gpu.uuid] = absl::StrCat("withheld after ", each.holder, ": ", gpu.text);
     }
   }
   for (const auto& [other, holding] : holdings_) {

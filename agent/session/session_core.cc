@@ -582,7 +582,7 @@ void SessionCore::OnTick() {
     return;
   }
   if (state_ == State::kRunning && now_ >= answer_by_) {
-    if (!answered_) return OnShepherdGone("it did not answer when it was told to end its workers");
+    if (!answered_) return OnShepherdGone("it did not answer the request to end its workers");
     StopWorkers(stop_grace_ms_, 0);  // which it does already, and answers again
     answer_by_ = now_ + kOrphanLimit;
   }

@@ -180,7 +180,7 @@ absl::Status TcpStore::Add(Client from, const std::string& key, int64_t delta) {
     const std::optional<int64_t> number = Decimal(place->second);
     if (!number || __builtin_add_overflow(*number, delta, &sum)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "it sent ADD of ", delta, " to a value that is no number or becomes too large"));
+          "it sent ADD of ", delta, " to a value that is not a number, or would become too large"));
     }
   }
   if (absl::Status put = Put(key, absl::StrCat(sum)); !put.ok()) return put;
@@ -272,7 +272,7 @@ absl::Status TcpStore::Barrier(Client from, const std::string& key, int64_t size
     const std::optional<int64_t> number = Decimal(place->second);
     if (!number || __builtin_add_overflow(*number, 1, &count)) {
       return absl::InvalidArgumentError(
-          "it sent BARRIER on a value that is no number or too large");
+          "it sent BARRIER on a value that is not a number, or is too large");
     }
   }
   const std::string text = absl::StrCat(count);

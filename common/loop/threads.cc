@@ -64,8 +64,8 @@ int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
   static std::atomic<bool> warned = false;
   const int error = __real_pthread_create(thread, attributes, start, argument);
   if (error == EAGAIN && !starting_ours && !warned.exchange(true)) {
-    log::Warn(absl::StrCat("a library was refused a thread, as ", os::ReachedProcessLimit(),
-                           " is reached; what needs it may hang: raise the limit"));
+    log::Warn(absl::StrCat("a library could not start a thread because ", os::ReachedProcessLimit(),
+                           " is reached, and may hang: raise the limit"));
   }
   return error;
 }

@@ -88,15 +88,15 @@ std::string AlertText(int alert) {
     case SSL_AD_BAD_CERTIFICATE:
     case SSL_AD_UNSUPPORTED_CERTIFICATE:
     case SSL_AD_CERTIFICATE_UNKNOWN:
-      return "it refused our certificate";
+      return "it rejected our certificate";
     case SSL_AD_CERTIFICATE_REVOKED:
-      return "it refused our certificate: it was revoked";
+      return "it rejected our certificate: it has been revoked";
     case SSL_AD_CERTIFICATE_EXPIRED:
-      return "it refused our certificate: it has expired, or is not yet valid by the clock there";
+      return "it rejected our certificate: it has expired, or is not yet valid by the clock there";
     case SSL_AD_UNKNOWN_CA:
-      return "it refused our certificate: it trusts another authority";
+      return "it rejected our certificate: it trusts another authority";
     case SSL_AD_ACCESS_DENIED:
-      return "it refused our certificate: access denied";
+      return "it rejected our certificate: access denied";
     case SSL_AD_HANDSHAKE_FAILURE:
       return "it refused the handshake: no common cipher, or no certificate presented";
     case TLS13_AD_CERTIFICATE_REQUIRED:

@@ -154,7 +154,7 @@ std::vector<Flag> ScalingFlags() {
            SetCounts),
       Make("--batch", kGroup, "N",
            "samples of one rank in one step, where the marked lines\n"
-           "do not say",
+           "do not give it",
            SetBatch),
   };
 }
@@ -168,12 +168,12 @@ std::vector<Flag> FlagsOf(Tool tool) {
                                                        : std::vector<Flag>();
   flags.push_back(Make("--json", kGroup, "", "print JSON instead of a table", SetJson));
   flags.push_back(Make("--plot", kGroup, "FILE",
-                       "also draw the result: a page of its own for a browser,\n"
+                       "also plot the result in one self-contained file,\n"
                        "FILE.html or FILE.svg",
                        SetPlot));
   flags.push_back(Make("--worker", kGroup, "PATH",
-                       "dtrain-allreduce on the hosts; default: as beside dtrain\n"
-                       "on this machine",
+                       "dtrain-allreduce on the hosts; default: the path\n"
+                       "of the one beside dtrain here",
                        SetWorker));
   flags.push_back(Make("--help,-h", kGroup, "", "print this help",
                        [](View, Options&) { return absl::OkStatus(); }));
@@ -193,7 +193,7 @@ bool IsTaken(View name) {
 cli::Page GeneralPage() {
   cli::Page page;
   page.command = "dtrain bench";
-  page.text = "Measures what a job's communication costs, and what more ranks bring.\n";
+  page.text = "Measures what a job's communication costs, and what more ranks gain.\n";
   page.usage = "dtrain bench TOOL [FLAGS] [FLAGS OF dtrain launch]";
   page.list_title = "Tools";
   page.list = {
@@ -231,8 +231,8 @@ with less than half of the median bandwidth.
     case Tool::kScaling:
       page.command = "dtrain bench scaling";
       page.text =
-          R"(Runs a command at several numbers of ranks, and tells what more ranks brought and what they
-spent their time on. Steps are told from lines that the workers print:
+          R"(Runs a command at several numbers of ranks, and shows what more ranks gain and where the time
+goes. Steps are recognised by lines that the workers print:
 
   dtrain-step {"seconds": 0.118, "compute": 0.097, "allreduce": 0.015, "optimiser": 0.006,
                "samples": 64, "bytes": 102228384}
@@ -248,8 +248,8 @@ on one line each; all but "seconds" may be left out.
           : absl::StrCat(page.command, " [FLAGS] [FLAGS OF dtrain launch]");
   page.flags = ShownFlags(FlagsOf(tool));
   page.notes =
-      R"(All flags of dtrain launch say where and how the ranks run; see dtrain launch --help. The exit code
-is that of the launch that failed; 0 when all went well.
+      R"(The flags of dtrain launch set where and how the ranks run; see dtrain launch --help. The exit code
+is 0, or that of the launch that failed.
 )";
   return page;
 }

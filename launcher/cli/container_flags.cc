@@ -76,7 +76,7 @@ std::vector<Flag> ContainerFlags() {
   constexpr View kGroup = "Containers";
   return {
       {"--container", kGroup, "IMAGE",
-       "run the workers in a container of IMAGE, with what the node has:\n"
+       "run each worker in a container of IMAGE, with the node's\n"
        "podman, docker, apptainer or enroot",
        SetImage},
       {"--container-runtime", kGroup, "WHAT", "auto (default), podman, docker, apptainer or enroot",

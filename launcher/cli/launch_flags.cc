@@ -102,7 +102,7 @@ std::vector<Flag> EnvironmentFlags() {
       {"--contract",
        kGroup,
        "LIST",
-       "whose variables the workers get: auto (default), none, or some of\n"
+       "which launchers' variables the workers get: auto (default), none, or some of\n"
        "torch, horovod, mpi, jax, dtrain and torchrun-agent",
        SetContracts,
        {"auto", "none", "torch", "horovod", "mpi", "jax", "dtrain", "torchrun-agent"}},

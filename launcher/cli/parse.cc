@@ -276,7 +276,7 @@ absl::StatusOr<std::string> WorkingDirectory(const std::string& dir,
   if (!dir.empty() && dir[0] == '/') return dir;
   if (surroundings.working_directory.empty()) {
     return absl::InvalidArgumentError(
-        "the current directory does not exist any more; give --wdir with a full path");
+        "the current directory no longer exists; give --wdir with a full path");
   }
   return dir.empty() ? surroundings.working_directory
                      : absl::StrCat(surroundings.working_directory, "/", dir);

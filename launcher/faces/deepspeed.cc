@@ -17,7 +17,7 @@ namespace {
 using Becomes = FaceFlag::Becomes;
 
 constexpr absl::string_view kLauncher = "hosts are reached by ssh, or by --rsh";
-constexpr absl::string_view kElastic = "a job has the same ranks from its start to its end";
+constexpr absl::string_view kElastic = "a dtrain job cannot change its ranks";
 // Where DeepSpeed looks when it is given none.
 constexpr absl::string_view kHostfile = "/job/hostfile";
 

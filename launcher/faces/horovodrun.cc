@@ -22,7 +22,7 @@ namespace {
 using Becomes = FaceFlag::Becomes;
 
 constexpr absl::string_view kOnlyElastic =
-    "it is for elastic jobs, and the ranks of a dtrain job stay the same to its end; name the "
+    "it is for elastic jobs, and a dtrain job cannot change its ranks; name the "
     "hosts with -H or --hostfile";
 constexpr absl::string_view kNoMpirunArgs =
     "dtrain starts the ranks itself, without an mpirun to give them to; --bind and --map-by are "

@@ -47,10 +47,11 @@ void JobImpl::LastCall() {
   last_call_at = kNever;
   for (uint32_t i = 0; i < nodes.size(); ++i) {
     if (views[i].joined || nodes[i].failed) continue;
-    EarlyFault(NodeId(i),
-               absl::StrCat("it was not there ", FormatSeconds(kLastCall),
-                            " after enough others were; waiting for ", views[i].waiting_for),
-               kExitRendezvous);
+    EarlyFault(
+        NodeId(i),
+        absl::StrCat("it had not joined ", FormatSeconds(kLastCall),
+                     " after enough other hosts had; it was waiting for ", views[i].waiting_for),
+        kExitRendezvous);
   }
 }
 

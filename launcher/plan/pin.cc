@@ -140,8 +140,8 @@ std::string FormatOwnerless(const v1::Gpu& gpu) {
   if (gpu.memory_used_bytes() < owned + kOwnerless) return "";
   return absl::StrFormat(
       "%s has %.1f GiB in use by no visible process: by one in another container, or by one that "
-      "died and whose memory the driver still holds. Ranks there have that much less; if nobody "
-      "uses it, reset it (nvidia-smi --gpu-reset -i %u) or leave it out with "
+      "died and whose memory the driver still holds. Ranks there have that much less; if no one "
+      "uses that GPU, reset it (nvidia-smi --gpu-reset -i %u) or leave it out with "
       "CUDA_VISIBLE_DEVICES",
       FormatGpu(gpu), static_cast<double>(gpu.memory_used_bytes() - owned) / (1 << 30),
       gpu.index());

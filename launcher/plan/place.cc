@@ -296,8 +296,8 @@ absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& optio
       if (entry.only_gpus.empty() && entry.without_gpus.empty()) continue;
       return absl::InvalidArgumentError(
           absl::StrCat(entry.host,
-                       ": GPUs are chosen (--include, --exclude), and --gpu-bind none leaves them "
-                       "to the program: give one of the two"));
+                       ": --include and --exclude choose GPUs, but --gpu-bind none leaves them to "
+                       "the program: use only one of the two"));
     }
   }
   if (options.nodes && *options.nodes > hosts.entries.size()) {

@@ -290,8 +290,8 @@ absl::Status Timeline::Lack() const {
   for (const auto& [rank, count] : dropped_) lost += count;
   if (lost == 0) return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrCat("the timeline ", Escape(path_), " lacks ", lost,
-                   " spans that the workers made faster than they could be taken (see "
+      absl::StrCat("the timeline ", Escape(path_), " is missing ", lost,
+                   " spans, which the workers produced faster than dtrain could collect them (see "
                    "dropped_spans)"));
 }
 

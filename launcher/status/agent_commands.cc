@@ -136,7 +136,7 @@ absl::StatusOr<AgentJob> AgentCommands::Find() {
   for (const Told& one : told_) asked.push_back(one.host);
   return absl::NotFoundError(absl::StrCat(
       name.empty() ? "no job is running" : absl::StrCat("no job ", Escape(name, 80), " is running"),
-      asked.empty() ? ": no resident agent has answered"
+      asked.empty() ? ", and no resident agent answered"
                     : absl::StrCat(" on ", absl::StrJoin(asked, ", "))));
 }
 

@@ -33,7 +33,7 @@ constexpr Description kDescriptions[] = {
      "Prints the recent output of a rank. A launcher keeps up to 1 MiB of each rank and\n"
      "stream; dtrain launch --log-dir keeps everything."},
     {"stop", "dtrain stop [--json] [-H HOSTS] [JOB]",
-     "Ends a job, as Ctrl-C does where it was launched, and waits until nothing of it is left."},
+     "Ends a job, as Ctrl-C would where it was launched, and waits until all of it is gone."},
     {"nodes", "dtrain nodes [--hostfile FILE | -H HOSTS] [--json]",
      "Shows nodes: whether their resident agents answer, which cores and GPUs are free, the\n"
      "state of the GPUs, and the jobs that hold them. Without hosts, this machine."},

@@ -142,7 +142,7 @@ absl::Status UnknownKey(ssh_session session, const SshSettings& settings,
                         const std::vector<std::string>& files, const std::string& file) {
   return absl::UnauthenticatedError(
       absl::StrCat("the host key ", Fingerprint(session), " of ", Escape(KnownName(settings)),
-                   " is not in ", Escape(absl::StrJoin(files, " or "), 400),
+                   " is in no known_hosts file (", Escape(absl::StrJoin(files, ", "), 400), ")",
                    "; connect once with ssh and check it, or add it with: ssh-keyscan -p ",
                    settings.port, " ", Escape(settings.host_name), " >> ", Escape(file)));
 }

@@ -84,10 +84,10 @@ Transport& Ways::For(const hosts::HostEntry& entry) {
     return *local_;
   }
   if (ssh_ == nullptr && absl::IsNotFound(LoadLibssh())) {
-    log::Warn(
-        absl::StrCat(LoadLibssh().message(),
-                     "; using OpenSSH's ssh instead, as with --rsh 'ssh {host}'. Install libssh "
-                     "(libssh-4 in Debian and Ubuntu) for what docs/transports.md says of ssh"));
+    log::Warn(absl::StrCat(
+        LoadLibssh().message(),
+        "; using OpenSSH's ssh instead, as with --rsh 'ssh {host}'. Install libssh "
+        "(libssh-4 in Debian and Ubuntu) to get what docs/transports.md describes of ssh"));
     ssh_ = std::make_unique<CommandTransport>(
         loop_,
         [this](const Target& target) {

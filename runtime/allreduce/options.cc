@@ -23,8 +23,7 @@ dtrain bench does so, too, and draws the result.
   --factor N       each size is N times the one before (default 2)
   --collective C   allreduce (default), broadcast, allgather, reduce_scatter, alltoall, reduce, or
                    p2p: latency and bandwidth from each rank to each other one; pairs take turns,
-                   or, with more than 16 ranks, as many at a time as there can be without a rank
-                   in two of them
+                   or, with more than 16 ranks, as many disjoint pairs as possible at a time
   --pipelined      time calls back to back, as nccl-tests does (default on NCCL); --pipelined=off:
                    one call at a time, after a barrier (default on CPUs)
   --iterations N   timed runs per size (default: 20 pipelined, else as many as fit in 0.2 s, at least 3)
@@ -36,7 +35,7 @@ dtrain bench does so, too, and draws the result.
   --in-place       input and output are the same buffer; one call at a time only, because a pipelined
                    run measures both
   --check on|off   compare every element with the right result (default on)
-  --fit            leave out sizes that the machines have no memory for, instead of failing
+  --fit            skip sizes for which the machines lack memory, instead of failing
   --json           an array of objects, one a line, instead of the table
   --help           this text
 
@@ -201,7 +200,7 @@ std::variant<Options, std::string> ParseOptions(int argc, char** argv) {
       value = argv[i + 1];
     }
     const auto good = Set(options, name, value);
-    if (!good) return "there is no option '" + std::string(name) + "'";
+    if (!good) return "unknown option '" + std::string(name) + "'";
     if (!*good) return "'" + std::string(value) + "' is not a value of " + std::string(name);
     if (!joined) ++i;
   }

@@ -68,8 +68,8 @@ std::string LateText(const std::string& me, const std::vector<Member>& members,
          seconds.substr(0, seconds.find('.') + 2) + " s: " + me +
          " still waits, and they meet at " + RankAt(0, members[0]) +
          (point.empty() ? "" : ", address " + point) +
-         ". Is a firewall between the hosts, or does NCCL use the wrong network "
-         "(NCCL_SOCKET_IFNAME chooses it)? NCCL_DEBUG=INFO shows what it tries; "
+         ". Check for a firewall between the hosts, or choose NCCL's network with "
+         "NCCL_SOCKET_IFNAME. NCCL_DEBUG=INFO shows what it tries; "
          "DTRAIN_NCCL_INIT_SECONDS sets how long to wait";
 }
 
@@ -79,7 +79,7 @@ void WarnOfVersion(int version) {
   if (version < 21901) {
     what =
         "does not report lost connections, or frees what it still uses when it aborts: a lost "
-        "rank may only show when DTRAIN_COLLECTIVE_TIMEOUT_SECONDS is over";
+        "rank may go unnoticed until DTRAIN_COLLECTIVE_TIMEOUT_SECONDS has passed";
   } else if (version == 22501) {
     what = "may hang when it aborts: a rank's failure then ends the others with exit code 205";
   }

@@ -113,7 +113,7 @@ bool Control::Take(int node) {
   if (received.size() < sizeof(head)) return false;
   std::memcpy(&head, received.data(), sizeof(head));
   if ((head.kind != kFailure && head.kind != kDeparture) || head.bytes > kLongestText) {
-    Lose(node, "what it says cannot be read");
+    Lose(node, "it sent an invalid message");
     return false;
   }
   if (received.size() < sizeof(head) + head.bytes) return false;

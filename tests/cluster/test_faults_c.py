@@ -114,7 +114,7 @@ def test_c3_node_of_an_earlier_attempt_is_refused(cluster):
     result = cluster.launch([*fake_rsh(cluster, "attempt=7"), "-H", "node0:1,fake:1", *STARTED],
                             timeout=20)
     assert result.code == 201 and "started" not in result.out, result
-    assert "fake: refused: its agent joins attempt 7" in result.err and "stale" in result.err, result
+    assert "fake: rejected: its agent joins attempt 7" in result.err and "stale" in result.err, result
     assert "node0:" not in result.err, result
 
 
@@ -132,7 +132,7 @@ def test_c4_agent_of_another_job_is_refused_and_that_job_is_not_touched(cluster,
     result = cluster.launch([*fake_rsh(cluster, word.format(job=job)), "-H", "node0:1,fake:1",
                              *STARTED], timeout=20)
     assert result.code == 201 and "started" not in result.out, result
-    assert "fake: refused: the agent reached there" in result.err, result
+    assert "fake: rejected: the agent at this address" in result.err, result
     assert job in result.err or "{job}" not in word, result
     for node in cluster.nodes[:2]:
         (cluster.work(node) / "end").touch()
@@ -167,7 +167,7 @@ def test_c8_the_launcher_dies_before_the_barrier_is_complete(cluster):
 def test_c9_late_joiner_is_refused_by_name(cluster):
     result = cluster.launch([*fake_rsh(cluster, "again=1"), "-H", "fake:1", *STARTED], timeout=20)
     assert result.code in (201, 203), result
-    assert "fake: refused: it joined again as another machine" in result.err, result
+    assert "fake: rejected: it rejoined as a different machine" in result.err, result
 
 
 # C4: an agent speaks for the workers of its own host, and tells each byte once.

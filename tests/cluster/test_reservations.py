@@ -185,7 +185,7 @@ def test_d14_a_gpu_whose_memory_is_held_is_not_given_out(serve):
                            "echo got $CUDA_VISIBLE_DEVICES."])
     assert seen.code == 0 and "got GPU-1." in seen.out, seen
     refused = cluster.launch(["-np", "4", *names(cluster), "--", "true"])
-    assert refused.code == 200 and "not given out after job" in refused.err, refused
+    assert refused.code == 200 and "withheld after job" in refused.err, refused
     describe(work, GPUS)
     result = cluster.launch(["-np", "4", *names(cluster), "--", "true"])
     assert result.code == 0, result
@@ -228,7 +228,7 @@ def test_d14_a_gpu_is_withheld_however_the_job_ends(serve, end):
     for _ in range(2):
         refused = cluster.launch(["-np", "4", *names(cluster), "--", "true"])
         assert refused.code == 200, refused
-        assert f"not given out after job {job}" in refused.err, refused
+        assert f"withheld after job {job}" in refused.err, refused
         agent.kill()
         agent.start()
     describe(cluster.work(cluster.nodes[0]), GPUS)

@@ -57,9 +57,9 @@ TEST(RefusedThreadsTest, WhatALibraryIsRefusedIsLoggedOnceAndWhatWeAreIsAnError)
     }
     _exit(0);
   };
-  EXPECT_EXIT(
-      refused(), ::testing::ExitedWithCode(0),
-      "^[^\n]*a library was refused a thread, as RLIMIT_NPROC \\(1, [^\n]*\nfirst\nsecond\n$");
+  EXPECT_EXIT(refused(), ::testing::ExitedWithCode(0),
+              "^[^\n]*a library could not start a thread because RLIMIT_NPROC \\(1, "
+              "[^\n]*\nfirst\nsecond\n$");
 }
 
 TEST_F(ThreadsTest, PoolRunsAtMostItsLimitAtATime) {

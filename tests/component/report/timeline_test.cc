@@ -222,7 +222,7 @@ TEST_F(TimelineTest, DroppedSpansAreTold) {
   Tell("node2", 0, spans);
   End(2);
   EXPECT_THAT(std::string(timeline_->Finish(Facts(), At(5)).message()),
-              HasSubstr("lacks 77 spans"));
+              HasSubstr("is missing 77 spans"));
   EXPECT_EQ(Events().back()["args"]["dropped_spans"], 77);
 }
 

@@ -236,7 +236,7 @@ TEST_F(RpcOverTls, ARefusedLauncherLearnsWhy) {
   ASSERT_TRUE(Await([&] { return end.has_value() && launcher_closed_.has_value(); }));
   EXPECT_EQ(end->code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(launcher_closed_->code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(launcher_closed_->message(), "it refused our certificate: it was revoked");
+  EXPECT_EQ(launcher_closed_->message(), "it rejected our certificate: it has been revoked");
   ASSERT_TRUE(Await([&] { return agent_closed_.has_value(); }));
   EXPECT_THAT(std::string(agent_closed_->message()), HasSubstr("(alice) was revoked"));
   EXPECT_FALSE(server_.has_value());

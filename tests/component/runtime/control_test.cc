@@ -90,7 +90,7 @@ TEST_F(ControlTest, WhatCannotBeReadIsALoss) {
   const auto news = Next();
   ASSERT_TRUE(news);
   EXPECT_EQ(news->kind, News::kLost);
-  EXPECT_EQ(news->error.message, "what it says cannot be read");
+  EXPECT_EQ(news->error.message, "it sent an invalid message");
   // Nothing more is read from there.
   const uint32_t again[4] = {1, 1, 0, 0};
   ASSERT_EQ(send(raw_, again, sizeof(again), MSG_NOSIGNAL), 16);

@@ -70,7 +70,7 @@ TEST_F(RefusalTest, AServerOfAnotherAuthority) {
   Join(*Load(Side::kClient, other.User("alice")), *NodeContext());
   ASSERT_TRUE(BothClosed());
   EXPECT_THAT(client_.why(), HasSubstr("its certificate (gpu01) was issued by another authority"));
-  EXPECT_EQ(server_.why(), "it refused our certificate: it trusts another authority");
+  EXPECT_EQ(server_.why(), "it rejected our certificate: it trusts another authority");
 }
 
 TEST_F(RefusalTest, AnExpiredCertificate) {
@@ -112,7 +112,7 @@ TEST_F(RefusalTest, ARevokedCertificate) {
   Join(*asker, *Load(Side::kServer, node));
   ASSERT_TRUE(BothClosed());
   EXPECT_THAT(server_.why(), HasSubstr("its certificate (alice) was revoked (serial number "));
-  EXPECT_EQ(client_.why(), "it refused our certificate: it was revoked");
+  EXPECT_EQ(client_.why(), "it rejected our certificate: it has been revoked");
   EXPECT_EQ(client_.closed->code(), absl::StatusCode::kUnauthenticated);
 }
 
@@ -187,7 +187,7 @@ TEST_F(RefusalTest, AServerOfAnotherName) {
     EXPECT_EQ(client_.why(),
               absl::StrCat("its certificate (gpu01) is for gpu01, 127.0.0.1, not for \"", name,
                            "\": give it that name too (dtrain-pki node --dns or --ip)"));
-    EXPECT_THAT(server_.why(), HasSubstr("it refused our certificate"));
+    EXPECT_THAT(server_.why(), HasSubstr("it rejected our certificate"));
     EXPECT_FALSE(client_.ready);
     EXPECT_FALSE(server_.ready);
   }

@@ -48,10 +48,10 @@ TEST_F(SshFaultTest, AnUnknownHostKeyIsRefusedWithTheNextStep) {
   Connect();
   ASSERT_TRUE(probe_.failed);
   EXPECT_EQ(probe_.failed->code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_THAT(
-      probe_.error(),
-      AllOf(HasSubstr("SHA256:"), HasSubstr("is not in " + (server_->dir() / "known_hosts")),
-            HasSubstr(absl::StrCat("ssh-keyscan -p ", server_->port(), " 127.0.0.1"))));
+  EXPECT_THAT(probe_.error(),
+              AllOf(HasSubstr("SHA256:"),
+                    HasSubstr("is in no known_hosts file (" + (server_->dir() / "known_hosts")),
+                    HasSubstr(absl::StrCat("ssh-keyscan -p ", server_->port(), " 127.0.0.1"))));
   EXPECT_EQ(ReadAll(server_->dir() / "known_hosts"), "");
 }
 

@@ -87,7 +87,7 @@ TEST(Authorise, WhatIsNotInTheTableNobodyMay) {
     for (const Identity* who : {&kAdmin, &kAlice, &kObserver}) {
       const absl::Status status = Authorise(*who, method, &kAlices);
       EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << method;
-      EXPECT_THAT(std::string(status.message()), HasSubstr("nobody may"));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("no one may"));
     }
     EXPECT_FALSE(AuthoriseStranger(method).ok());
   }

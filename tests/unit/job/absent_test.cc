@@ -73,8 +73,8 @@ TEST_F(AbsentTest, OthersHaveThirtySecondsOnceEnoughAreThere) {
   Pass(seconds(2), {0, 2});
   EXPECT_EQ(core_->state(), State::kProbing);
   EXPECT_THAT(Warnings(),
-              ElementsAre(HasSubstr("node1 is left out (--min-nodes 2): it was not there "
-                                    "30 s after enough others were; waiting for")));
+              ElementsAre(HasSubstr("node1 is left out (--min-nodes 2): it had not joined "
+                                    "30 s after enough other hosts had; it was waiting for")));
 }
 
 TEST_F(AbsentTest, TheFirstOfThoseThatAreThereTakePart) {

@@ -96,7 +96,7 @@ TEST_F(JoiningTest, AnAgentOfAnotherLaunchIsRefused) {
       }
       ASSERT_TRUE(finished_);
       EXPECT_EQ(verdict().exit_code, state < State::kStarting ? 201 : 203);
-      EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1: refused"), HasSubstr(text)));
+      EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1: rejected"), HasSubstr(text)));
     }
   }
 }
@@ -219,8 +219,8 @@ TEST_F(JoiningTest, AWelcomeOfAnotherMachineIsAFault) {
   EndAll();
   EXPECT_EQ(verdict().exit_code, 203);
   EXPECT_EQ(verdict().message,
-            "node0: refused: it joined again as another machine: it was restarted, or its name now "
-            "leads elsewhere");
+            "node0: rejected: it rejoined as a different machine: it was rebooted, or its name now "
+            "resolves elsewhere");
 }
 
 // A6

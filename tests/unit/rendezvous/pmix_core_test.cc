@@ -147,9 +147,9 @@ TEST_F(PmixCoreTest, ANodeThatFinishesTearsTheFencesThatWaitForIt) {
 TEST_F(PmixCoreTest, FencesThatAServerMustNotEnter) {
   EXPECT_THAT(Refused(0, FenceOf({6}, "")), HasSubstr("rank 6"));
   EXPECT_THAT(Refused(0, FenceOf({2, 3}, "")), HasSubstr("without a rank of its own"));
-  EXPECT_THAT(Refused(0, FenceOf({1, 0}, "")), HasSubstr("not told as they should be"));
-  EXPECT_THAT(Refused(0, FenceOf({0, 0}, "")), HasSubstr("not told as they should be"));
-  EXPECT_THAT(Refused(0, FenceOf({0, 1, 2, 3, 4, 5}, "")), HasSubstr("not told as they should be"));
+  EXPECT_THAT(Refused(0, FenceOf({1, 0}, "")), HasSubstr("invalid list of ranks"));
+  EXPECT_THAT(Refused(0, FenceOf({0, 0}, "")), HasSubstr("invalid list of ranks"));
+  EXPECT_THAT(Refused(0, FenceOf({0, 1, 2, 3, 4, 5}, "")), HasSubstr("invalid list of ranks"));
   Say(0, FenceOf({}, ""));
   EXPECT_THAT(Refused(0, FenceOf({}, "")), HasSubstr("in already"));
   Say(0, FenceOf({0, 2}, ""));
@@ -173,8 +173,8 @@ TEST_F(PmixCoreTest, WhatARankHasPutIsFetchedFromItsNode) {
   EXPECT_EQ(found[0].down.found().id(), 7u);
   EXPECT_EQ(found[0].down.found().data(), "data");
   EXPECT_EQ(found[0].down.found().status(), -1);
-  EXPECT_THAT(Refused(2, FoundOf(second, "")), HasSubstr("nobody waits for"));
-  EXPECT_THAT(Refused(1, FoundOf(first, "")), HasSubstr("nobody waits for"));
+  EXPECT_THAT(Refused(2, FoundOf(second, "")), HasSubstr("never made"));
+  EXPECT_THAT(Refused(1, FoundOf(first, "")), HasSubstr("never made"));
   EXPECT_THAT(Say(2, FoundOf(first, "x")), SizeIs(1));
 }
 

@@ -89,7 +89,7 @@ TEST_F(ReservationsTest, AGpuThatIsNotFreeIsNotGivenOut) {
 
   EXPECT_THAT(Reserve(b_, {"GPU-0"}).message(),
               AllOf(HasSubstr("after job a of alice"), HasSubstr("9000 MiB")));
-  EXPECT_THAT(Marked(b_, 9000).gpus(0).withheld(), HasSubstr("not given out after job a of alice"));
+  EXPECT_THAT(Marked(b_, 9000).gpus(0).withheld(), HasSubstr("withheld after job a of alice"));
   EXPECT_TRUE(Reserve(b_, {"GPU-1"}).ok());
   // Without a look nothing is known.
   v1::Inventory blind;

@@ -320,7 +320,7 @@ TEST_F(SessionCoreTest, AShepherdThatDoesNotAnswerAStopIsKilled) {
   actions = core_.OnEvent(now_, LeftoversGone{});
   ASSERT_NE(Find<SendEvent>(actions), nullptr);
   EXPECT_THAT(Find<SendEvent>(actions)->event.failure().message(),
-              ::testing::HasSubstr("did not answer when it was told to end its workers"));
+              ::testing::HasSubstr("did not answer the request to end its workers"));
 }
 
 // D7: a worker that cannot be killed is its shepherd's to tell of, which takes it a minute.

@@ -268,7 +268,7 @@ TEST_P(TcpStoreValidatedTest, ABarrierLetsAllGoWhenTheLastHasCome) {
   EXPECT_EQ(Ask(3, Number(kBarrier) + Str("/b") + B64(3)), Byte(0));  // it is over
   Ask(1, Number(kSet) + Str("/b") + Str("x"));
   EXPECT_THAT(Say(1, Number(kBarrier) + Str("/b") + B64(3)).message(),
-              HasSubstr("BARRIER on a value that is no number"));
+              HasSubstr("BARRIER on a value that is not a number"));
 }
 
 TEST_P(TcpStoreValidatedTest, WhatIsListedOrQueuedHasAnEnd) {
