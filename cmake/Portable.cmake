@@ -101,6 +101,8 @@ file(GENERATE OUTPUT ${DTRAIN_STUBS}/libc.so CONTENT
 add_custom_target(dtrain_stubs DEPENDS ${DTRAIN_STUB_FILES})
 add_dependencies(dtrain_stubs dtrain_portable_shim)
 add_custom_target(portable)
+# What of which archive is inside, for tools/package's list of third parties.
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/portable/maps)
 
 # dtrain_portable(TARGET [SHARED] NAME file [OBJECTS target] [EXPORTS map] DEPS ...): the program or library
 # TARGET again, as target portable_TARGET and file portable/bin/NAME or portable/lib/libNAME.so. OBJECTS: the
@@ -123,7 +125,7 @@ function(dtrain_portable target)
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/portable/lib)
   target_link_libraries(${copy} PRIVATE ${ARG_DEPS})
   target_link_options(${copy} PRIVATE -B${DTRAIN_STUBS}/ -L${DTRAIN_STUBS} -static-libstdc++ -static-libgcc
-                      -Wl,--build-id=sha1)
+                      -Wl,--build-id=sha1 -Wl,-Map=${CMAKE_BINARY_DIR}/portable/maps/${target}.map)
   if(ARG_EXPORTS)
     target_link_options(${copy} PRIVATE -Wl,--version-script=${ARG_EXPORTS})
   else()

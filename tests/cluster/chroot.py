@@ -91,12 +91,13 @@ class Chroot:
     FIRST = "echo ready; while :; do sleep 1000 & wait; done"
     NAMESPACES = ("--mount", "--pid", "--uts", "--ipc")
 
-    def __init__(self, place):
+    def __init__(self, place, system=None):
+        """`system`: the folder with it; this machine's release unless given."""
         self._root = f"{place}/root"
         self._holder = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *self._entry(), "unshare", *self.NAMESPACES,
              "--fork", "--kill-child", "--propagation", "private", "sh", "-c",
-             self.MOUNT + self.FIRST, "sh", place, base()],
+             self.MOUNT + self.FIRST, "sh", place, system or base()],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         if self._holder.stdout.readline() != "ready\n":
             self.close()

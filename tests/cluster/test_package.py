@@ -21,11 +21,12 @@ OF_THE_SYSTEM = re.compile(
 def built():
     """The packages of this build."""
     build = hosts.bin_dir().parent
-    done = subprocess.run([hosts.SOURCE_DIR / "tools/package", "--no-build"], capture_output=True,
-                          text=True, stdin=subprocess.DEVNULL,
-                          env={**chroot.os.environ, "DTRAIN_PRESET": build.name})
-    assert done.returncode == 0, done.stdout + done.stderr
-    files = list((build / "packages").glob("*.deb"))
+    for command in (["cmake", "--build", build, "-j2", "--target", "portable", "dtrain_reference"],
+                    [hosts.SOURCE_DIR / "tools/package", "--no-build", "--only", "deb", "--build", build,
+                     "--out", build / "debs"]):
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, done.stdout + done.stderr
+    files = list((build / "debs").glob("*.deb"))
     assert len(files) == len(PACKAGES)
     return files
 
@@ -129,7 +130,6 @@ def test_the_python_package_works(system):
     version = "import importlib.metadata as m; print(m.version('dtrain'))"
     assert system.run(f'python3 -c "{version}"') == system.run(
         "dpkg-query -W -f '${Version}' python3-dtrain | sed 's/-.*//'; echo")
-    assert list(system.path("/usr/share/python-wheels").glob("dtrain-*.whl"))
 
 
 def test_installing_enables_and_starts_nothing(system):

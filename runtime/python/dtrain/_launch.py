@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from . import _errors, _frames, _functions
-from ._library import PACKAGE
+from ._library import PACKAGE, installed_in
 
 # The job ends with the process that called run(), also when that is killed: the launcher is told
 # by a SIGTERM then. The signal is asked for in a process of its own and kept by exec.
@@ -107,9 +107,13 @@ def run_call(call, *, np, hosts, hostfile, env, python, timeout, launch_args, qu
 
 
 def _find_dtrain():
-    """The dtrain to run: DTRAIN_BIN, else PATH, else what was built in the sources around us."""
+    """The dtrain to run: DTRAIN_BIN, else what came with this package, else PATH, else what was built in
+    the sources around us."""
     chosen = os.environ.get("DTRAIN_BIN")
-    found = chosen or shutil.which("dtrain")
+    found = chosen
+    if not found and installed_in():
+        found = shutil.which("dtrain", path=installed_in() / "bin")  # also where PATH lacks it, as in notebooks
+    found = found or shutil.which("dtrain")
     if not found:
         built = list((PACKAGE.parents[2] / "build").glob("*/bin/dtrain"))
         built.sort(key=lambda path: (path.parts[-3] == "release", path.stat().st_mtime))

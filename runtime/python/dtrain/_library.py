@@ -189,6 +189,19 @@ class Library:
         self._check(status)
 
 
+def installed_in():
+    """The folder that a wheel was installed into, with bin and lib of its own: an environment, or ~/.local.
+    None: this package lies elsewhere."""
+    # <folder>/lib/python3.11/site-packages/dtrain
+    found = PACKAGE.parents[3] if len(PACKAGE.parents) > 3 else None
+    return found if PACKAGE.parent.name in ("site-packages", "dist-packages") else None
+
+
+def _from_wheel():
+    if installed_in():
+        yield installed_in() / "lib" / SONAME
+
+
 def _beside_dtrain():
     """The lib folder of the dtrain that would be run."""
     program = os.environ.get("DTRAIN_BIN") or shutil.which("dtrain")
@@ -210,7 +223,7 @@ def candidates():
     if chosen:
         return [chosen]
     files = [PACKAGE / SONAME, PACKAGE / "lib" / SONAME, PACKAGE / "libdtrain.so"]
-    files += [*_in_build_folder(), *_beside_dtrain()]
+    files += [*_from_wheel(), *_in_build_folder(), *_beside_dtrain()]
     return [str(path) for path in files if path.exists()] + [SONAME]
 
 
