@@ -44,6 +44,15 @@ function(dtrain_folder folder)
   endif()
 endfunction()
 
+# <folder>/commit.h for the target: which commit is built.
+function(dtrain_commit target folder)
+  set(header ${CMAKE_BINARY_DIR}/gen/${folder}/commit.h)
+  add_custom_target(${target}_commit BYPRODUCTS ${header} VERBATIM
+    COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_SOURCE_DIR} -DOUT=${header} -P ${CMAKE_SOURCE_DIR}/cmake/Commit.cmake)
+  target_include_directories(${target} PRIVATE ${CMAKE_BINARY_DIR}/gen)
+  add_dependencies(${target} ${target}_commit)
+endfunction()
+
 # dtrain_program(launcher NAME dtrain [STATIC] DEPS ...): the folder's own sources, main.cc among
 # them, as a program. STATIC leaves only glibc dynamic.
 function(dtrain_program folder)

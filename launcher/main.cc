@@ -28,6 +28,7 @@
 #include "launcher/report/containers.h"
 #include "launcher/runner.h"
 #include "launcher/status/commands.h"
+#include "launcher/version/version.h"
 
 namespace {
 
@@ -117,6 +118,11 @@ int LaunchAs(const dtrain::faces::Face& face, const std::vector<std::string>& ar
   return Launch(std::move(command->launch), &*translation);
 }
 
+bool WantsAllVersions(const std::vector<std::string>& args) {
+  return args.size() == 2 && (args[0] == "version" || args[0] == "--version" || args[0] == "-V") &&
+         (args[1] == "--verbose" || args[1] == "-v");
+}
+
 // A link to us of another launcher's name is that launcher.
 const dtrain::faces::Face* FaceOf(absl::string_view program, std::vector<std::string>& args) {
   const dtrain::faces::Face* face = dtrain::faces::Find(program.substr(program.rfind('/') + 1));
@@ -149,6 +155,10 @@ int main(int argc, char** argv) {
   }
   if (!args.empty() && dtrain::reference::IsCommand(args[0])) {
     return dtrain::reference::RunCommand(args, {DTRAIN_VERSION, DTRAIN_DATE});
+  }
+  if (WantsAllVersions(args)) {
+    std::fputs(dtrain::version::Describe(DTRAIN_VERSION).c_str(), stdout);
+    return dtrain::kExitOk;
   }
   auto command = dtrain::cli::ParseCommandLine(args, dtrain::cli::ProcessSurroundings());
   if (!command.ok()) return UsageError(command.status());

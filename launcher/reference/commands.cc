@@ -51,7 +51,10 @@ cli::Page VersionPage() {
   cli::Page page;
   page.command = "dtrain version";
   page.text = "Prints the version.\n";
-  page.usage = "dtrain version";
+  page.usage = "dtrain version [--verbose]";
+  page.flags = {{"--verbose,-v", "Flags", "",
+                 "also print the build, the libraries inside, and the libssh and agent in use",
+                 nullptr}};
   return page;
 }
 
