@@ -21,6 +21,13 @@ RPM = "rpm --force-debian"
 OF_THE_SYSTEM = re.compile(r"/(var/(cache|log|lib/(apt|dpkg|rpm))|etc/ld\.so\.cache|root/\.rpmdb)(/|$)")
 FIRST_JOB = ("dtrain launch -np 4 -- python3 -c "
              "'import os; print(\"rank\", os.environ[\"RANK\"], \"of\", os.environ[\"WORLD_SIZE\"])'")
+SIZES = """\
+import dtrain
+def size():
+    dtrain.init()
+    return dtrain.size()
+print(dtrain.run(size, np=2))
+"""
 
 
 def package(out, *flags):
@@ -87,10 +94,7 @@ def test_installed_used_renewed_and_removed(system, form):
     if form in ("wheel", "deb"):
         python = f"{path.rstrip(':') or '/usr/bin'}/python3"
         # Without the environment's PATH, as notebooks are started.
-        program = "import dtrain; print(dtrain.run(lambda: (dtrain.init(), dtrain.size())[1], np=2))"
-        Path(system.path("/tmp/job.py")).write_text(program.replace("lambda: (dtrain.init(), dtrain.size())[1]", "f")
-                                                    .replace("import dtrain;", "import dtrain\n"
-                                                             "def f():\n  dtrain.init()\n  return dtrain.size()\n"))
+        system.path("/tmp/job.py").write_text(SIZES)
         assert system.run(f"PYTHONDONTWRITEBYTECODE=1 {python} /tmp/job.py") == "[2, 2]\n"
 
     job = subprocess.Popen(**system.command(
