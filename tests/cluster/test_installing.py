@@ -2,11 +2,14 @@
 """What tools/package makes, installed into empty systems with one command, used there, renewed while a job
 runs, and removed: nothing is left."""
 import hashlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,27 @@ def test_the_same_files_give_the_same_bytes(released, tmp_path):
         assert str(hosts.SOURCE_DIR).encode() not in file.read_bytes()
     for name in ("dtrain", "dtrain-agent", "dtrain-allreduce"):
         assert str(hosts.SOURCE_DIR).encode() not in (BUILD / "portable/bin" / name).read_bytes()
+
+
+def test_third_parties_are_those_that_the_program_names(released):
+    with tarfile.open(*released.glob("*-linux-x86_64.tar.gz")) as archive:
+        files = {name.partition("/third-party/")[2]: archive.extractfile(name).read()
+                 for name in archive.getnames()
+                 if re.search(r"/third-party/.*(json|copyright|NOTICE|LGPL-2\.1)$", name)}
+    listed = json.loads(files["dtrain-0.1.0-x86_64.spdx.json"])
+    versions = {one["name"]: one["versionInfo"] for one in listed["packages"]}
+    said = subprocess.run([BUILD / "portable/bin/dtrain", "version", "--verbose"], capture_output=True, text=True,
+                          check=True).stdout
+    names = {"absl": "abseil", "Boost": "boost1.74", "CLI11": "cli11", "fmt": "fmtlib", "gRPC": "grpc",
+             "libstdc++": "gcc-12", "nlohmann/json": "nlohmann-json3", "Protobuf": "protobuf", "OpenSSL": "openssl"}
+    inside = said.partition("Inside:\n")[2].partition("On this machine")[0]
+    for name, version in (line.split() for line in inside.splitlines()):
+        assert re.match(rf"(\d+:)?{re.escape(version)}", versions[names.get(name, name)]), (name, version, versions)
+    assert all(f"{name}.copyright" in files for name in set(versions) - {"dtrain"})
+    assert b"snapshot.debian.org/package/libssh/" in files["NOTICE"] and files["common-licenses/LGPL-2.1"]
+    with zipfile.ZipFile(*released.glob("*.whl")) as wheel:
+        licences = {name.partition("/licenses/third-party/")[2]: wheel.read(name) for name in wheel.namelist()}
+    assert files == {name: licences[name] for name in files}
 
 
 @pytest.fixture

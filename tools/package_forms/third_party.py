@@ -14,6 +14,7 @@ LICENCES = {
     "abseil": "Apache-2.0",
     "boost1.74": "BSL-1.0",
     "c-ares": "MIT",
+    "cross-toolchain-base": "LGPL-2.1-or-later",  # glibc for another machine
     "cli11": "BSD-3-Clause",
     "fmtlib": "MIT",
     "gcc": "GPL-3.0-or-later WITH GCC-exception-3.1",
@@ -47,11 +48,12 @@ class PackagingError(Exception):
     pass
 
 
-def _host_path(path, machine):
-    """The name of a file in this system: archives of another machine lie in a folder of their own."""
+def _host_paths(path, machine):
+    """Names that a file may have in this system: those of another machine lie in a folder of their own,
+    unpacked from packages whose like for this machine is installed."""
     found = re.search(r"/usr/.*", path)
     path = found.group() if found else path
-    return path.replace(f"/{machine}-linux-gnu/", "/x86_64-linux-gnu/")
+    return [path, path.replace(f"/{machine}-linux-gnu/", "/x86_64-linux-gnu/")]
 
 
 class Debian:
@@ -61,7 +63,7 @@ class Debian:
         self._owners = {}
         for file in Path("/var/lib/dpkg/info").glob("*.list"):
             for path in file.read_text(errors="replace").splitlines():
-                if path.startswith(("/usr/include/", "/usr/lib/", "/lib/", "/usr/share/include/")):
+                if path.startswith(("/usr/", "/lib/")) and not path.startswith("/usr/share/"):
                     self._owners[path.removeprefix("/usr")] = file.stem
         lines = subprocess.run(
             ["dpkg-query", "-W", "-f", "${binary:Package}\t${source:Package}\t${source:Version}\n"],
@@ -69,11 +71,11 @@ class Debian:
         self._sources = {name: (source, version)
                          for name, source, version in (line.split("\t") for line in lines)}
 
-    def package(self, path):
-        found = self._owners.get(path.removeprefix("/usr"))
-        if found is None:
-            raise PackagingError(f"{path} is linked in, and no package of this system has it")
-        return found
+    def package(self, paths):
+        for path in paths:
+            if path.removeprefix("/usr") in self._owners:
+                return self._owners[path.removeprefix("/usr")]
+        raise PackagingError(f"{paths[0]} is linked in, and no package of this system has it")
 
     def source(self, package):
         return self._sources.get(package) or self._sources[package.partition(":")[0]]
@@ -90,13 +92,18 @@ def _linked(portable, name):
     return {str(Path(path).resolve()) for path in paths if "/usr/" in path}
 
 
-def _included(build):
-    """The headers of the system that the objects of our programs were compiled with."""
-    done = subprocess.run(["ninja", "-C", build, "-t", "deps"], check=True, capture_output=True, text=True)
+def _ninja(build, *words):
+    return subprocess.run(["ninja", "-C", build, "-t", *words], check=True, capture_output=True,
+                          text=True).stdout.splitlines()
+
+
+def _included(build, files):
+    """The headers of the system that the objects of these files were compiled with."""
+    objects = {line for line in _ninja(build, "inputs", *files) if line.endswith(".o")}
     headers, wanted = set(), False
-    for line in done.stdout.splitlines():
+    for line in _ninja(build, "deps"):
         if line[:1] not in (" ", ""):
-            wanted = not line.startswith("tests/")
+            wanted = line.partition(":")[0] in objects
         elif wanted and "/usr/" in line:
             headers.add(str(Path(line.strip()).resolve()))
     if not headers:
@@ -113,7 +120,7 @@ def _find(portable, machine, files):
     debian, found, inside = Debian(), {}, {}
 
     def add(path):
-        package = debian.package(_host_path(path, machine))
+        package = debian.package(_host_paths(path, machine))
         source = debian.source(package)
         entry = found.setdefault(source, {"packages": set(), "archives": set()})
         entry["packages"].add(package)
@@ -124,7 +131,7 @@ def _find(portable, machine, files):
             source, entry = add(path)
             entry["archives"].add(Path(path).name)
             inside.setdefault(file, set()).add(source)
-    for path in _included(portable.parent):
+    for path in _included(portable.parent, [str(file.relative_to(portable.parent)) for file in files]):
         add(path)
     return {source: entry for source, entry in found.items() if source[0] not in INTERFACES}, inside
 
