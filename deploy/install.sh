@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs dtrain from its tarball for one user, or with --prefix for all; no root, no Python. A version lies in
-# a folder of its own, PREFIX/lib/dtrain-releases/VERSION.XXXXXX, and `current` beside it is the one in use: it
+# a folder of its own, PREFIX/lib/dtrain-releases/new.XXXXXX, and `current` beside it leads to the one in use: it
 # is switched in one step, once a job has run from the new folder. PREFIX/bin and the others have links.
 set -eu
 umask 022

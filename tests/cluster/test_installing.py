@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tools/package makes, installed into empty systems with one command, used there, renewed while a job
 runs, and removed: nothing is left."""
+import functools
 import hashlib
+import http.server
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 
@@ -211,6 +214,23 @@ def test_install_refuses_and_leaves_nothing(place, tmp_path, wrong, message):
     assert done.returncode == 1 and message in done.stderr, done
     left = [file for file in prefix.rglob("*") if not file.is_dir()] if prefix.exists() else []
     assert left == ([prefix / "bin/dtrain"] if wrong == "others" else [])
+
+
+def test_install_downloads(place, tmp_path):
+    """With the checksum from beside the tarball."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=place)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/dtrain-0.1.0-linux-x86_64.tar.gz"
+            prefix = tmp_path / "prefix"
+            done = install(place, "--from", url, prefix=prefix)
+            assert done.returncode == 0 and f"installed dtrain 0.1.0 in {prefix}" in done.stdout, done
+            done = install(place, "--from", url.replace("dtrain-0", "other-0"), prefix=tmp_path / "none")
+            assert done.returncode == 1 and f"cannot download http://127.0.0.1:{server.server_port}/other" in done.stderr
+            assert not (tmp_path / "none").exists()
+        finally:
+            server.shutdown()
 
 
 def test_install_killed_at_any_step_is_mended_by_the_next(place, tmp_path):
