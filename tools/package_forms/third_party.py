@@ -105,7 +105,7 @@ def _included(build, files):
         if line[:1] not in (" ", ""):
             wanted = line.partition(":")[0] in objects
         elif wanted and "/usr/" in line:
-            headers.add(str(Path(line.strip()).resolve()))
+            headers.add(str((build / line.strip()).resolve()))
     if not headers:
         raise PackagingError(f"ninja knows no headers of {build}: build it here first")
     return headers

@@ -52,7 +52,7 @@ def write(pure, portable, machine, version, work, out, epoch):
         files[f"{data}/scripts/{name}"] = ((portable / "bin" / name).read_bytes(), True)
     files[f"{data}/data/lib/libdtrain.so.0"] = ((portable / "lib/libdtrain.so.0").read_bytes(), False)
     for file in [*(portable / "lib/dtrain").glob("*.so"), *(work / "agents").iterdir()]:
-        files[f"{data}/data/lib/dtrain/{file.name}"] = (file.read_bytes(), file.suffix != ".so")
+        files[f"{data}/data/lib/dtrain/{file.name}"] = (file.read_bytes(), False)
     files[f"{info}/licenses/LICENSE"] = ((Path(__file__).parents[2] / "LICENSE").read_bytes(), False)
     for file in (work / "third-party").rglob("*"):
         if file.is_file():
