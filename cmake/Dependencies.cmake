@@ -92,6 +92,7 @@ add_library(dtrain_cli11 INTERFACE)
 target_link_libraries(dtrain_cli11 INTERFACE CLI11::CLI11)
 
 dtrain_static(dtrain_yaml yaml-0.1)
+dtrain_static(dtrain_zlib zlib)
 
 find_package(GTest REQUIRED)
 

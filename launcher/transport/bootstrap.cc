@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/transport/bootstrap.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -35,6 +36,7 @@ constexpr Advice kAdvice[] = {
     {"notool", "the node needs the usual tools of coreutils and findutils (or busybox)"},
     {"badhash", "the agent was altered in transit, or rebuilt in the meantime: try again"},
     {"kernel", "a container has its host's kernel: update that, or leave this node out"},
+    {"unpack", "the agent was altered in transit, or the connection broke: try again"},
     {"short", "the connection broke while the agent was sent: try again"},
 };
 
@@ -109,15 +111,20 @@ Bootstrap::Want Bootstrap::OnOutput(absl::string_view bytes) {
 }
 
 Bootstrap::Want Bootstrap::OnNeed() {
-  std::string machine(scanner_.line().Field("machine"));
+  const std::string machine(scanner_.line().Field("machine"));
   if (pushing_) {
     return Fail(absl::FailedPreconditionError("the remote side asked for the agent twice"));
   }
-  if (!machine_.empty() && machine != machine_) {
-    return Fail(absl::FailedPreconditionError(
-        absl::StrCat("the node is a ", Escape(machine), " machine and this agent was built for ",
-                     machine_, "; use a dtrain built for ", Escape(machine))));
+  const auto found = std::find(machines_.begin(), machines_.end(), machine);
+  const bool any = machines_.size() == 1 && machines_[0].empty();
+  if (found == machines_.end() && !any) {
+    return Fail(absl::FailedPreconditionError(absl::StrCat(
+        "the node is a machine of kind ", Escape(machine), " and this dtrain has an agent for ",
+        absl::StrJoin(machines_, " and "), " only; use a dtrain that has one for ", Escape(machine),
+        " (../lib/dtrain/agent-", Escape(machine), " from the program)")));
   }
+  wanted_ = any ? 0 : static_cast<size_t>(found - machines_.begin());
+  has_gzip_ = scanner_.line().Field("gzip") == "yes";
   pushing_ = true;
   scanner_ = HandshakeScanner();
   return Want::kPush;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "launcher/transport/agent_binary.h"
 #include "launcher/transport/handshake.h"
 
 // How an agent comes to run on a node where nothing of ours is installed. The remote command is
@@ -17,10 +19,11 @@ namespace dtrain::transport {
 
 inline constexpr char kRemoteShell[] = "/bin/sh";
 
-// What to write to the remote shell: it runs the agent of that content from the node's cache, or
-// asks for it by a `need` line, reads exactly `size` bytes, checks the hash, puts it there and
-// runs it. `resume`: Target's.
-std::string BootstrapScript(absl::string_view sha256, uint64_t size, bool resume);
+// What to write to the remote shell: it runs the agent for its machine from the node's cache, or
+// asks for it by a `need` line. Then it reads a line that says in which form the agent comes and
+// how many bytes that is (AgentPush), reads exactly those, checks the hash of what they give, puts
+// it there and runs it. `resume`: Target's.
+std::string BootstrapScript(const AgentImages& images, bool resume);
 
 // Follows the remote side from the script to gRPC. Pure.
 class Bootstrap {
@@ -32,10 +35,13 @@ class Bootstrap {
     kFailed,  // error() says why
   };
 
-  // `machine`: what the agent was built for, empty when not known.
-  explicit Bootstrap(std::string machine) : machine_(std::move(machine)) {}
+  // `machines`: what there are agents for; one alone may be empty, not known.
+  explicit Bootstrap(std::vector<std::string> machines) : machines_(std::move(machines)) {}
 
   Want OnOutput(absl::string_view bytes);
+  // After kPush: which of the agents, and whether the node can unpack it.
+  size_t wanted() const { return wanted_; }
+  bool has_gzip() const { return has_gzip_; }
   std::string TakeRest() { return scanner_.TakeRest(); }
   // The stream ended before kReady: `how` it did ("`ssh node3` exited with status 255"), and the
   // last of the remote stderr.
@@ -45,7 +51,9 @@ class Bootstrap {
  private:
   Want OnNeed();
   Want Fail(absl::Status error);
-  const std::string machine_;
+  const std::vector<std::string> machines_;
+  size_t wanted_ = 0;
+  bool has_gzip_ = false;
   HandshakeScanner scanner_;
   bool pushing_ = false;
   absl::Status error_;

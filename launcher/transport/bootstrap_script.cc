@@ -16,6 +16,10 @@ namespace {
 // A launcher that goes away while it sends closes our stdout too; SIGPIPE is ignored so that the
 // file that came half is still removed.
 //
+// Its words: "--resume" or "-", and for each image machine, hash, size and dynamic loader. Where
+// the loader of one image alone exists it is that one's machine: so nodes that have the agent start
+// no uname.
+//
 // The trial file shows a mount without exec permission before megabytes are sent. `true >file`
 // renews the time by which unused agents are removed; a redirection that fails must not end the
 // shell, as it would with the special builtin `:`.
@@ -44,7 +48,25 @@ run() {
   echo
   exec "$agent" bridge $resume
 }
-hash=$1 size=$2 resume=$3 new=
+resume=$1 new= machine=
+shift
+[ "$resume" != - ] || resume=
+if [ $# -gt 4 ]; then
+  images=$* found=
+  while [ $# -ge 4 ]; do
+    [ ! -e "$4" ] || found="$found $1 $2 $3 $4"
+    shift 4
+  done
+  set -- $found
+  if [ $# -ne 4 ]; then
+    machine=$(uname -m) || fail notool "no uname in PATH ($PATH)"
+    set -- $images
+    while [ $# -gt 0 ] && [ "$1" != "$machine" ]; do shift 4; done
+    [ $# -gt 0 ] || { say "need machine=$machine"; exit 1; }
+  fi
+  machine=$1
+fi
+hash=$2 size=$3
 if [ -n "$XDG_CACHE_HOME" ]; then base=$XDG_CACHE_HOME/dtrain
 elif [ -n "$HOME" ]; then base=$HOME/.cache/dtrain
 else fail nohome "neither HOME nor XDG_CACHE_HOME is set"; fi
@@ -67,8 +89,16 @@ err=$( { printf '#!/bin/sh\nexit 0\n' >"$new.try"; } 2>&1) || why "write to $dir
 err=$(LC_ALL=C chmod 700 "$new.try" 2>&1) || why "chmod $new.try" "$err" denied
 err=$(LC_ALL=C "$new.try" 2>&1) || fail noexec "$dir is on a file system mounted without exec permission ($err)"
 rm -f "$new.try"
-say "need machine=$(uname -m)"
-err=$(LC_ALL=C head -c "$size" 2>&1 >"$new") || why "write $new" "$err" write
+gzip=no
+if command -v gzip >/dev/null 2>&1; then gzip=yes; fi
+say "need machine=${machine:-$(uname -m)} gzip=$gzip"
+form= bytes=
+IFS=' ' read -r form bytes
+if [ "$form" = gzip ]; then
+  err=$( { head -c "$bytes" | LC_ALL=C gzip -dc; } 2>&1 >"$new") || why "unpack the agent to $new" "$err" unpack
+else
+  err=$(LC_ALL=C head -c "${bytes:-0}" 2>&1 >"$new") || why "write $new" "$err" write
+fi
 got=$(wc -c <"$new")
 [ "$got" -eq "$size" ] || fail short "got $got of $size bytes of the agent"
 sum=$(sha256sum <"$new")
@@ -86,8 +116,13 @@ run
 
 }  // namespace
 
-std::string BootstrapScript(absl::string_view sha256, uint64_t size, bool resume) {
-  return absl::StrCat(kScript, "dtrain ", sha256, " ", size, resume ? " --resume" : "", "\n");
+std::string BootstrapScript(const AgentImages& images, bool resume) {
+  std::string call = absl::StrCat(kScript, "dtrain ", resume ? "--resume" : "-");
+  for (const AgentImage& image : images) {
+    absl::StrAppend(&call, " ", image.machine.empty() ? "-" : image.machine, " ", image.sha256, " ",
+                    image.size, " ", image.loader.empty() ? "-" : image.loader);
+  }
+  return call + "\n";
 }
 
 }  // namespace dtrain::transport

@@ -66,7 +66,7 @@ void ChildConnection::Start() {
   error_ = std::make_unique<TailReader>(loop_, std::move(child->error), [this, alive = alive_] {
     if (*alive) EndOfHandshake();
   });
-  bootstrap_.emplace("");
+  bootstrap_.emplace(std::vector<std::string>{""});
   stream_watch_ = std::make_unique<loop::FdWatch>(loop_, stream_.get());
   exit_watch_ = std::make_unique<loop::FdWatch>(loop_, child_.pidfd.get());
   exit_watch_->OnReadable([this] { OnExit(); });
@@ -75,16 +75,18 @@ void ChildConnection::Start() {
     stream_watch_->OnReadable([this] { OnReadable(); });
     return;
   }
-  spec_.agent->WhenLoaded([this, alive = alive_](const AgentBinary::Result& image) {
-    if (*alive) OnImage(image);
+  spec_.agent->WhenLoaded([this, alive = alive_](const AgentBinary::Result& images) {
+    if (*alive) OnImages(images);
   });
 }
 
-void ChildConnection::OnImage(const AgentBinary::Result& image) {
-  if (!image.ok()) return Fail(image.status());
-  image_ = &*image;
-  bootstrap_.emplace(image_->machine);
-  unwritten_ = BootstrapScript(image_->sha256, image_->size, spec_.resume);
+void ChildConnection::OnImages(const AgentBinary::Result& images) {
+  if (!images.ok()) return Fail(images.status());
+  images_ = &*images;
+  std::vector<std::string> machines;
+  for (const AgentImage& image : *images_) machines.push_back(image.machine);
+  bootstrap_.emplace(std::move(machines));
+  unwritten_ = BootstrapScript(*images_, spec_.resume);
   stream_watch_->OnReadable([this] { OnReadable(); });
   OnWritable();
 }
@@ -115,14 +117,7 @@ bool ChildConnection::OnBytes(absl::string_view bytes) {
     case Bootstrap::Want::kMore:
       return true;
     case Bootstrap::Want::kPush:
-      if (image_ == nullptr) {
-        Fail(absl::InternalError("the agent on this machine asked to be sent"));
-        return false;
-      }
-      if (!SetPhase(Phase::kPushingAgent)) return false;
-      pushing_ = true;
-      OnWritable();
-      return true;
+      return StartPush();
     case Bootstrap::Want::kReady:
       Ready();
       return false;
@@ -133,11 +128,32 @@ bool ChildConnection::OnBytes(absl::string_view bytes) {
   return false;
 }
 
+bool ChildConnection::StartPush() {
+  if (images_ == nullptr) {
+    Fail(absl::InternalError("the agent on this machine asked to be sent"));
+    return false;
+  }
+  if (!SetPhase(Phase::kPushingAgent)) return false;
+  const AgentImage& image = (*images_)[bootstrap_->wanted()];
+  const auto start = [this, &image](bool packed) {
+    push_.emplace(image, packed);
+    OnWritable();
+  };
+  if (!bootstrap_->has_gzip()) {
+    start(false);
+    return true;
+  }
+  spec_.agent->WhenPacked(image, [start, this, alive = alive_] {
+    if (*alive && stream_watch_ != nullptr) start(true);
+  });
+  return true;
+}
+
 // Writes the script, or the agent after it, one piece a turn of the loop: a reader as fast as we
 // are would otherwise keep the other nodes waiting until the whole agent is there. A broken pipe is
 // no failure yet: the other side may have said why, which is still to be read.
 void ChildConnection::OnWritable() {
-  if (unwritten_.empty() && pushing_) Push();
+  if (unwritten_.empty() && push_) Push();
   while (!unwritten_.empty()) {
     ssize_t n = send(stream_.get(), unwritten_.data(), unwritten_.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
@@ -146,27 +162,20 @@ void ChildConnection::OnWritable() {
       return;
     }
     if (n < 0) {
-      pushing_ = false;
+      push_.reset();
       unwritten_.clear();
       return;
     }
     unwritten_.erase(0, static_cast<size_t>(n));
   }
-  if (pushing_) stream_watch_->OnWritable([this] { OnWritable(); });
+  if (push_) stream_watch_->OnWritable([this] { OnWritable(); });
 }
 
-// The next piece of the agent. A file that became shorter than what was hashed is cut short here;
-// the other side counts and says so.
 void ChildConnection::Push() {
-  unwritten_.resize(kPushSize);
-  ssize_t n =
-      pread(image_->fd.get(), unwritten_.data(), unwritten_.size(), static_cast<off_t>(pushed_));
-  unwritten_.resize(n > 0 ? static_cast<size_t>(n) : 0);
-  pushed_ += unwritten_.size();
-  if (n <= 0) {
-    pushing_ = false;
-    if (pushed_ < image_->size) shutdown(stream_.get(), SHUT_WR);
-  }
+  unwritten_ = push_->Next(kPushSize);
+  if (!unwritten_.empty()) return;
+  if (!push_->complete()) shutdown(stream_.get(), SHUT_WR);
+  push_.reset();
 }
 
 void ChildConnection::OnStreamEnd() {

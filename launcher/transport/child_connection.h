@@ -32,7 +32,8 @@ class ChildConnection : public Connection {
 
  private:
   void Start();
-  void OnImage(const AgentBinary::Result& image);
+  void OnImages(const AgentBinary::Result& images);
+  bool StartPush();  // false: no more is to be read, and this may be gone
   void OnReadable();
   bool OnBytes(absl::string_view bytes);
   void OnWritable();
@@ -59,10 +60,9 @@ class ChildConnection : public Connection {
   loop::Timer end_timer_;
 
   std::optional<Bootstrap> bootstrap_;  // during the handshake
-  const AgentImage* image_ = nullptr;
-  std::string unwritten_;  // of the script or the agent
-  uint64_t pushed_ = 0;    // read from the image
-  bool pushing_ = false;
+  const AgentImages* images_ = nullptr;
+  std::string unwritten_;          // of the script or the agent
+  std::optional<AgentPush> push_;  // while it is sent
   bool stream_ended_ = false;
   bool ending_ = false;  // end_timer_ runs
   std::optional<os::ExitStatus> exit_;

@@ -29,15 +29,21 @@ constexpr Duration kFarewell = std::chrono::milliseconds(500);
 // Between the end of the output and that of the channel: for the exit status to arrive.
 constexpr std::chrono::milliseconds kLastWords(1000);
 
+std::vector<std::string> Machines(const AgentImages& images) {
+  std::vector<std::string> machines;
+  for (const AgentImage& image : images) machines.push_back(image.machine);
+  return machines;
+}
+
 }  // namespace
 
-SshPump::SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImage& image,
+SshPump::SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImages& images,
                  bool resume)
     : link_(std::move(link)),
       session_(session),
-      image_(image),
+      images_(images),
       resume_(resume),
-      bootstrap_(image.machine) {}
+      bootstrap_(Machines(images)) {}
 
 SshPump::~SshPump() {
   if (event_ != nullptr) ssh_event_free(event_);
@@ -107,7 +113,7 @@ absl::Status SshPump::OpenChannel() {
     return absl::ResourceExhaustedError("no memory for an ssh session");
   }
   ssh_set_blocking(session, 0);
-  outgoing_ = BootstrapScript(image_.sha256, image_.size, resume_);
+  outgoing_ = BootstrapScript(images_, resume_);
   return absl::OkStatus();
 }
 
@@ -167,8 +173,8 @@ absl::Status SshPump::OnOutput() {
     case Bootstrap::Want::kMore:
       return absl::OkStatus();
     case Bootstrap::Want::kPush:
-      pushing_ = true;
       SshLink::Post(link_, [](SshEvents& events) { events.OnPhase(Phase::kPushingAgent); });
+      push_.emplace(images_[bootstrap_.wanted()], bootstrap_.has_gzip());
       return absl::OkStatus();
     case Bootstrap::Want::kFailed:
       return bootstrap_.error();
@@ -195,16 +201,11 @@ absl::Status SshPump::HandOver() {
 }
 
 void SshPump::FillOutgoing() {
-  if (!outgoing_.empty() || !pushing_) return;
-  outgoing_.resize(kPiece);
-  ssize_t n =
-      pread(image_.fd.get(), outgoing_.data(), outgoing_.size(), static_cast<off_t>(pushed_));
-  outgoing_.resize(n > 0 ? static_cast<size_t>(n) : 0);
-  pushed_ += outgoing_.size();
-  if (n > 0) return;
-  pushing_ = false;
-  // A file cut short since it was hashed: the other side counts, and says so.
-  if (pushed_ < image_.size) ssh_channel_send_eof(channel_);
+  if (!outgoing_.empty() || !push_) return;
+  outgoing_ = push_->Next(kPiece);
+  if (!outgoing_.empty()) return;
+  if (!push_->complete()) ssh_channel_send_eof(channel_);
+  push_.reset();
 }
 
 void SshPump::SendOutgoing() {

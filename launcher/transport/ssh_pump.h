@@ -4,6 +4,7 @@
 #include <libssh/callbacks.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "launcher/transport/agent_binary.h"
@@ -19,7 +20,8 @@ namespace dtrain::transport {
 class SshPump {
  public:
   // `resume`: Target's.
-  SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImage& image, bool resume);
+  SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImages& images,
+          bool resume);
   ~SshPump();
   SshPump(const SshPump&) = delete;
   SshPump& operator=(const SshPump&) = delete;
@@ -53,7 +55,7 @@ class SshPump {
 
   const std::shared_ptr<SshLink> link_;
   SshSession& session_;
-  const AgentImage& image_;
+  const AgentImages& images_;
   const bool resume_;
   ssh_channel channel_ = nullptr;
   ssh_event event_ = nullptr;
@@ -62,8 +64,7 @@ class SshPump {
 
   Bootstrap bootstrap_;
   bool ready_ = false;
-  bool pushing_ = false;
-  uint64_t pushed_ = 0;
+  std::optional<AgentPush> push_;  // while it is sent
 
   os::UniqueFd local_;        // our end of the pair, once ready
   bool local_ended_ = false;  // nothing more comes from it

@@ -158,11 +158,11 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
           });
         } else {
           SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kStartingAgent); });
-          const AgentBinary::Result& image = agent.Wait();
-          if (image.ok()) {
-            SshPump(link, **session, *image, target.resume).Run();
+          const AgentBinary::Result& images = agent.Wait();
+          if (images.ok()) {
+            SshPump(link, **session, *images, target.resume).Run();
           } else {
-            SshLink::Post(link, [told = Unshared(image.status())](SshEvents& events) mutable {
+            SshLink::Post(link, [told = Unshared(images.status())](SshEvents& events) mutable {
               events.OnFailed(std::move(told));
             });
           }

@@ -92,7 +92,7 @@ TEST_F(CacheFaultTest, AHalfSentAgentIsRemovedWhenTheLauncherGoesAway) {
   transport_ =
       std::move(*CommandTransport::Make(loop_, "env XDG_CACHE_HOME=" + (dir_ / "cache"), *agent_));
   probe_.connection = transport_->Connect({"NODE=1", "", 0}, probe_.callbacks());
-  std::string cache = dir_ / "cache/dtrain/agent-" + agent_->Wait()->sha256;
+  std::string cache = dir_ / "cache/dtrain/agent-" + agent_->Wait()->front().sha256;
   auto files = [&] {
     std::error_code none;
     std::filesystem::directory_iterator it(cache, none), end;
@@ -109,7 +109,7 @@ TEST_F(CacheFaultTest, ADamagedAgentInTheCacheIsReplaced) {
   Connect(command);
   ASSERT_TRUE(probe_.stream) << probe_.error();
   std::string agent =
-      absl::StrCat(dir_ / "cache/dtrain/agent-", agent_->Wait()->sha256, "/dtrain-agent");
+      absl::StrCat(dir_ / "cache/dtrain/agent-", agent_->Wait()->front().sha256, "/dtrain-agent");
   probe_ = Probe();
   transport_.reset();
   std::filesystem::resize_file(agent, 0);

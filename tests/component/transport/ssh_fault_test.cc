@@ -262,7 +262,7 @@ TEST_F(SshFaultTest, AnAgentForAnotherMachineIsNotSent) {
   WriteFile(dir_ / "dtrain-agent",
             std::string("\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\3\0\267\0", 20) + Blob(1000), 0700);
   Connect();
-  EXPECT_THAT(probe_.error(), HasSubstr("this agent was built for aarch64"));
+  EXPECT_THAT(probe_.error(), HasSubstr("has an agent for aarch64 only"));
   // The same, for a file whose header does not tell.
   WriteFile(dir_ / "dtrain-agent", std::string("\177ELF\2\1\1\0", 8) + Blob(1000), 0700);
   probe_ = Probe();

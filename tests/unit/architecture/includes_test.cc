@@ -40,6 +40,7 @@ const std::map<std::string, std::string> kLibraries = {
     {"CLI/", "CLI11"},
     {"pmix", "PMIx"},
     {"yaml", "libyaml"},
+    {"zlib.h", "zlib"},
 };
 
 std::vector<std::string> Backticked(const std::string& text) {

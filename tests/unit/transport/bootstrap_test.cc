@@ -15,33 +15,33 @@ using testing::HasSubstr;
 using testing::Not;
 
 TEST(Bootstrap, AnAgentThatIsThereIsReadyAtOnce) {
-  Bootstrap bootstrap("x86_64");
+  Bootstrap bootstrap({"x86_64"});
   EXPECT_EQ(bootstrap.OnOutput("hello\n"), Want::kMore);
   EXPECT_EQ(bootstrap.OnOutput("\nDTRAIN-AGENT/1 ready\ngrpc"), Want::kReady);
   EXPECT_EQ(bootstrap.TakeRest(), "grpc");
 }
 
 TEST(Bootstrap, AMissingAgentIsPushedOnce) {
-  Bootstrap bootstrap("x86_64");
+  Bootstrap bootstrap({"x86_64"});
   EXPECT_EQ(bootstrap.OnOutput("\nDTRAIN-AGENT/1 need machine=x86_64\n"), Want::kPush);
   EXPECT_EQ(bootstrap.OnOutput("DTRAIN-AGENT/1 ready\n"), Want::kReady);
 
-  Bootstrap twice("x86_64");
+  Bootstrap twice({"x86_64"});
   twice.OnOutput("DTRAIN-AGENT/1 need machine=x86_64\n");
   EXPECT_EQ(twice.OnOutput("DTRAIN-AGENT/1 need machine=x86_64\n"), Want::kFailed);
 }
 
 // B7
 TEST(Bootstrap, AnotherKindOfMachineIsNamedBeforeAnythingIsSent) {
-  Bootstrap bootstrap("x86_64");
+  Bootstrap bootstrap({"x86_64"});
   EXPECT_EQ(bootstrap.OnOutput("DTRAIN-AGENT/1 need machine=aarch64\n"), Want::kFailed);
-  EXPECT_THAT(bootstrap.error().message(), HasSubstr("aarch64 machine"));
-  EXPECT_THAT(bootstrap.error().message(), HasSubstr("built for x86_64"));
+  EXPECT_THAT(bootstrap.error().message(), HasSubstr("of kind aarch64"));
+  EXPECT_THAT(bootstrap.error().message(), HasSubstr("an agent for x86_64 only"));
 }
 
 // B12
 TEST(Bootstrap, ErrorsOfTheScriptComeWithTheNextStep) {
-  Bootstrap bootstrap("");
+  Bootstrap bootstrap({""});
   EXPECT_EQ(bootstrap.OnOutput("DTRAIN-AGENT/1 error code=nospace reason=write /x\033: No space\n"),
             Want::kFailed);
   EXPECT_THAT(bootstrap.error().message(), HasSubstr("write /x\\x1b: No space"));
@@ -49,7 +49,7 @@ TEST(Bootstrap, ErrorsOfTheScriptComeWithTheNextStep) {
 }
 
 TEST(Bootstrap, AKernelThatIsTooOldIsNamed) {
-  Bootstrap bootstrap("");
+  Bootstrap bootstrap({""});
   EXPECT_EQ(
       bootstrap.OnOutput("DTRAIN-AGENT/1 error code=kernel reason=Linux 4.15, dtrain needs 4.18\n"),
       Want::kFailed);
@@ -57,7 +57,7 @@ TEST(Bootstrap, AKernelThatIsTooOldIsNamed) {
 }
 
 std::string EndMessage(absl::string_view stderr_tail, absl::string_view output = "") {
-  Bootstrap bootstrap("x86_64");
+  Bootstrap bootstrap({"x86_64"});
   bootstrap.OnOutput(output);
   return std::string(bootstrap.OnEnd("`ssh n1` exited with status 255", stderr_tail).message());
 }
@@ -72,7 +72,7 @@ TEST(Bootstrap, AnEndBeforeTheHandshakeQuotesStderrAndNoise) {
 
 TEST(Bootstrap, AShellThatReadNothingIsToldFromOneThatFailed) {
   auto message = [](absl::string_view how, absl::string_view stderr_tail) {
-    return std::string(Bootstrap("x86_64").OnEnd(how, stderr_tail).message());
+    return std::string(Bootstrap({"x86_64"}).OnEnd(how, stderr_tail).message());
   };
   EXPECT_THAT(message("`kubectl exec n1 --` exited with status 0", ""), HasSubstr("need -i"));
   EXPECT_THAT(message("`kubectl exec n1 --` exited with status 0", "bye\n"), Not(HasSubstr("-i")));
@@ -94,11 +94,37 @@ TEST(Bootstrap, TellsWhyAnAgentCannotRunAtAll) {
 
 TEST(Bootstrap, TheRemoteCommandCarriesNoData) {
   EXPECT_STREQ(kRemoteShell, "/bin/sh");
-  std::string script = BootstrapScript(std::string(64, 'a'), 1234, /*resume=*/false);
+  AgentImages images(2);
+  images[0].sha256 = std::string(64, 'a');
+  images[0].size = 1234;
+  images[0].machine = "x86_64";
+  images[0].loader = "/lib64/ld.so";
+  images[1].sha256 = std::string(64, 'b');
+  std::string script = BootstrapScript(images, /*resume=*/false);
   EXPECT_THAT(script, testing::StartsWith("\n"));
-  EXPECT_THAT(script, testing::EndsWith("\ndtrain " + std::string(64, 'a') + " 1234\n"));
-  script = BootstrapScript(std::string(64, 'a'), 1234, /*resume=*/true);
-  EXPECT_THAT(script, testing::EndsWith(" 1234 --resume\n"));
+  EXPECT_THAT(script, testing::EndsWith("\ndtrain - x86_64 " + images[0].sha256 +
+                                        " 1234 /lib64/ld.so - " + images[1].sha256 + " 0 -\n"));
+  images.pop_back();
+  script = BootstrapScript(images, /*resume=*/true);
+  EXPECT_THAT(script, testing::EndsWith("\ndtrain --resume x86_64 " + images[0].sha256 +
+                                        " 1234 /lib64/ld.so\n"));
+}
+
+TEST(Bootstrap, ANodeGetsTheAgentOfItsMachinePackedIfItCanUnpack) {
+  Bootstrap bootstrap({"x86_64", "aarch64"});
+  EXPECT_EQ(bootstrap.OnOutput("\nDTRAIN-AGENT/1 need machine=aarch64 gzip=yes\n"), Want::kPush);
+  EXPECT_EQ(bootstrap.wanted(), 1u);
+  EXPECT_TRUE(bootstrap.has_gzip());
+
+  Bootstrap bare({"x86_64", "aarch64"});
+  EXPECT_EQ(bare.OnOutput("\nDTRAIN-AGENT/1 need machine=x86_64 gzip=no\n"), Want::kPush);
+  EXPECT_EQ(bare.wanted(), 0u);
+  EXPECT_FALSE(bare.has_gzip());
+
+  // Of a machine that is not known.
+  Bootstrap any({""});
+  EXPECT_EQ(any.OnOutput("\nDTRAIN-AGENT/1 need machine=riscv64 gzip=yes\n"), Want::kPush);
+  EXPECT_EQ(any.wanted(), 0u);
 }
 
 TEST(LastLines, KeepsTheLastThatSaySomething) {
@@ -113,6 +139,26 @@ TEST(ElfMachine, ReadsTheHeader) {
   EXPECT_EQ(ElfMachine(header), "x86_64");
   EXPECT_EQ(ElfMachine("#!/bin/sh\nexec cat # long enough"), "");
   EXPECT_EQ(ElfMachine(header.substr(0, 19)), "");
+}
+
+TEST(ElfLoader, IsReadFromTheProgramHeaders) {
+  std::string file(120, '\0');
+  file.replace(0, 7, "\177ELF\2\1\1", 7);
+  file[18] = 62;
+  file[32] = 64;  // e_phoff
+  file[54] = 56;  // e_phentsize
+  file[56] = 1;   // e_phnum
+  file[64] = 3;   // PT_INTERP
+  file[72] = 120;
+  file[96] = 13;
+  const std::string whole = file + std::string("/lib64/ld.so\0", 13);
+  EXPECT_EQ(ElfLoader(whole), "/lib64/ld.so");
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_EQ(ElfLoader(absl::string_view(whole).substr(0, size)), "") << size;
+  }
+  EXPECT_EQ(ElfLoader(file + std::string("/lib $(x).so\0", 13)), "");  // no word of a script
+  file[64] = 1;
+  EXPECT_EQ(ElfLoader(file), "");
 }
 
 // B15
