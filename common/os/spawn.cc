@@ -128,7 +128,7 @@ struct CpuSet {
 // for which the kernel first waits until every core was seen elsewhere (RCU): 5 to 15 ms after a
 // while without such moves, and 0.2 ms each.
 DTRAIN_CHILD_CODE int CloneIntoCgroup(ChildPlan* plan, const Stack& stack, int* pidfd) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
   clone_args args = {};
   args.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | CLONE_INTO_CGROUP;
   args.pidfd = reinterpret_cast<uint64_t>(pidfd);
@@ -139,6 +139,7 @@ DTRAIN_CHILD_CODE int CloneIntoCgroup(ChildPlan* plan, const Stack& stack, int* 
   plan->in_cgroup = true;
   // glibc has no function for this call. The child returns from it on a stack of its own, where it
   // finds none of our frames: so it must not return to here.
+#if defined(__x86_64__)
   int64_t result = SYS_clone3;
   asm volatile(
       "syscall\n\t"
@@ -151,6 +152,21 @@ DTRAIN_CHILD_CODE int CloneIntoCgroup(ChildPlan* plan, const Stack& stack, int* 
       : "+a"(result)
       : "D"(&args), "S"(sizeof(args)), [child] "r"(&RunChild), [plan] "r"(plan)
       : "rcx", "r11", "cc", "memory");
+#else
+  register int64_t number asm("x8") = SYS_clone3;
+  register int64_t result asm("x0") = reinterpret_cast<int64_t>(&args);
+  register size_t size asm("x1") = sizeof(args);
+  asm volatile(
+      "svc #0\n\t"
+      "cbnz x0, 1f\n\t"
+      "mov x0, %[plan]\n\t"
+      "blr %[child]\n\t"
+      "brk #1000\n"
+      "1:"
+      : "+r"(result)
+      : "r"(number), "r"(size), [child] "r"(&RunChild), [plan] "r"(plan)
+      : "cc", "memory");
+#endif
   if (result >= 0) return static_cast<int>(result);
 #else
   (void)stack;

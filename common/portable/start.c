@@ -51,6 +51,22 @@ __asm__(
     "  call Begin\n"
     "  hlt\n"
     "  .cfi_endproc\n");
+#elif defined(__aarch64__)
+// The psABI: x0 has the loader's function, sp the arguments; x29 and x30 mark the outermost frame.
+__asm__(
+    ".globl _start\n"
+    ".type _start, %function\n"
+    "_start:\n"
+    "  .cfi_startproc\n"
+    "  .cfi_undefined x30\n"
+    "  hint #34\n"  // bti c, where the processor has it
+    "  mov x29, #0\n"
+    "  mov x30, #0\n"
+    "  mov x1, x0\n"
+    "  mov x0, sp\n"
+    "  bl Begin\n"
+    "  brk #1000\n"
+    "  .cfi_endproc\n");
 #else
 #error "no start file for this machine"
 #endif

@@ -4,10 +4,14 @@
 #define _GNU_SOURCE
 #include <sys/stat.h>
 
-#if !defined(__x86_64__)
+// The version of struct stat that the kernel of this machine fills in.
+#if defined(__x86_64__)
+enum { kVersion = 1 };
+#elif defined(__aarch64__)
+enum { kVersion = 0 };
+#else
 #error "which version of struct stat does this machine have?"
 #endif
-enum { kVersion = 1 };
 
 int __xstat(int version, const char* path, struct stat* info);
 int __lxstat(int version, const char* path, struct stat* info);

@@ -23,6 +23,9 @@ void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  // `yield` does nothing on most of these processors; this waits for some ten cycles.
+  asm volatile("isb" ::: "memory");
 #endif
 }
 
