@@ -29,6 +29,9 @@ namespace {
 constexpr size_t kChunkSize = 1 << 20;
 // zlib's fastest: 15.5 MB become 7.0 in 0.19 s; its default takes 0.56 s for 6.4.
 constexpr int kPackLevel = 1;
+// Packing and unpacking take 0.3 s, and save 8.5 MB a node: at 1 Gbit/s, 0.07 s of the launcher's
+// link.
+constexpr int kPlainPushes = 3;
 constexpr int kGzip = 15 + 16;  // deflateInit2's windowBits: the largest window, with gzip's header
 // Machines for which a launcher may have an agent besides its own.
 constexpr const char* kMachines[] = {"x86_64", "aarch64"};
@@ -111,6 +114,8 @@ const std::string& AgentImage::Packed() const {
   std::call_once(pack_->once, [this] { pack_->bytes = PackFile(*this); });
   return pack_->bytes;
 }
+
+bool AgentImage::IsWorthPacking() const { return ++pack_->pushes > kPlainPushes; }
 
 std::string ElfLoader(absl::string_view bytes) {
   if (ElfMachine(bytes).empty()) return "";

@@ -31,9 +31,13 @@ struct AgentImage {
   // The same bytes as gzip has them, made on the first call: a fifth of a second of CPU. Any thread
   // but the loop's. Empty when the file is no longer what was hashed.
   const std::string& Packed() const;
+  // Asked once before each push, from any thread: whether to send it packed. Not the first few:
+  // one node has the whole agent from a fast network before it is packed and unpacked.
+  bool IsWorthPacking() const;
 
  private:
   struct Pack {
+    std::atomic<int> pushes{0};
     std::once_flag once;
     std::string bytes;
   };

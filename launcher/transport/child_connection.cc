@@ -139,7 +139,7 @@ bool ChildConnection::StartPush() {
     push_.emplace(image, packed);
     OnWritable();
   };
-  if (!bootstrap_->has_gzip()) {
+  if (!bootstrap_->has_gzip() || !image.IsWorthPacking()) {
     start(false);
     return true;
   }

@@ -172,10 +172,12 @@ absl::Status SshPump::OnOutput() {
   switch (bootstrap_.OnOutput(bytes)) {
     case Bootstrap::Want::kMore:
       return absl::OkStatus();
-    case Bootstrap::Want::kPush:
+    case Bootstrap::Want::kPush: {
       SshLink::Post(link_, [](SshEvents& events) { events.OnPhase(Phase::kPushingAgent); });
-      push_.emplace(images_[bootstrap_.wanted()], bootstrap_.has_gzip());
+      const AgentImage& image = images_[bootstrap_.wanted()];
+      push_.emplace(image, bootstrap_.has_gzip() && image.IsWorthPacking());
       return absl::OkStatus();
+    }
     case Bootstrap::Want::kFailed:
       return bootstrap_.error();
     case Bootstrap::Want::kReady:

@@ -139,6 +139,22 @@ TEST_F(AgentImagesTest, AnAgentUnderTheNameOfAnotherMachineIsRejected) {
   EXPECT_THAT(probe_.error(), HasSubstr("for another machine (unknown) than its name says"));
 }
 
+TEST_F(AgentImagesTest, FromTheFourthPushOnTheAgentIsPacked) {
+  WriteFile(dir_ / "bin/dtrain-agent", EchoAgent() + "#" + Blob(1 << 20), 0700);
+  WriteFile(dir_ / "tools/gzip",
+            "#!/bin/sh\necho >>" + (dir_ / "unpacked") + "\nexec /bin/gzip \"$@\"\n", 0700);
+  const AgentImages& images = Load();
+  for (int push = 1; push <= 5; ++push) {
+    std::filesystem::remove_all(dir_ / "cache");
+    Connect();
+    ASSERT_TRUE(probe_.stream) << probe_.error();
+    EXPECT_TRUE(ReadAll(Cached(images[0])) == ReadAll(images[0].path));
+    EXPECT_EQ(ReadAll(dir_ / "unpacked").size(), push > 3 ? push - 3u : 0u);
+    probe_ = Probe();
+    transport_.reset();
+  }
+}
+
 // A node's shell and what it was told to do.
 class ScriptTest : public AgentImagesTest {
  protected:
