@@ -98,8 +98,11 @@ std::string LoadFrom(const std::string& file, bool any_version = false) {
   const auto version =
       all ? reinterpret_cast<decltype(&::ssh_version)>(dlsym(library, "ssh_version")) : nullptr;
   if (version != nullptr && !any_version && version(SSH_VERSION_INT(0, 10, 0)) == nullptr) {
-    return absl::StrCat(file, " is version ", version(0), ", and before 0.10 libssh cannot make ",
-                        "several connections at once");
+    const std::string why =
+        absl::StrCat(file, " is version ", version(0), ", and before 0.10 libssh cannot make ",
+                     "several connections at once");
+    dlclose(library);
+    return why;
   }
 #define DTRAIN_LOAD(result, name, parameters, arguments)                        \
   if (all) {                                                                    \

@@ -87,6 +87,8 @@ def test_without_libssh_our_own_is_used_and_then_openssh(cluster):
 
 # Debian 11's: of connections at the same time one in 500 found its host key unknown.
 def test_a_libssh_before_0_10_is_not_used(cluster):
+    told = cluster.head.run([PORTABLE / "bin/dtrain", "version", "--verbose"]).stdout
+    assert "0.10." in told and "lib/dtrain/libdtrain-ssh.so" in told, told
     cluster.head.run(["mount", "--bind", "/dev/null", PORTABLE / "lib/dtrain/libdtrain-ssh.so"])
     result = cluster.launch([*cluster.hosts_flag(1), "--", "echo", "ran"])
     assert result.code == 0 and result.out.count("ran") == 2, result
