@@ -55,9 +55,9 @@ class AgentImagesTest : public TransportTest {
   }
   std::string Path() const { return dir_ / "tools:/usr/bin:/bin"; }
   void Connect() {
+    probe_ = Probe();  // its connection is of the transport
     transport_ = std::move(*CommandTransport::Make(
         loop_, "env PATH=" + Path() + " XDG_CACHE_HOME=" + (dir_ / "cache"), *agent_));
-    probe_ = Probe();
     probe_.connection = transport_->Connect({"NODE=1", "", 0}, probe_.callbacks());
     ASSERT_TRUE(Await([&] { return probe_.done(); }));
   }
