@@ -254,6 +254,10 @@ def test_term_reaches_the_program(cluster):
     launch = cluster.start_launch([*HOSTS, *IN, "--", "sh", "-c",
                                    "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"])
     launch.wait_for("] up", count=4)
+    # A program runs before its client passes signals on, which it does once it has written down that it runs.
+    for host in cluster.nodes:
+        wait_until(lambda: [" Up " in line for line in podman.containers(host)] == [True, True], 30,  # noqa: B023
+                   lambda: podman.containers(host))  # noqa: B023
     launch.signal(signal.SIGTERM)
     result = launch.wait(30)
     assert result.code == 143 and result.out.count("bye") == 4, result
