@@ -91,7 +91,8 @@ Reaped ReapLeftovers() {
   }
   reaped.left = std::move(rest);
   while (!RemoveCgroups(jobs) && Clock::now() < give_up) (void)poll(nullptr, 0, kPauseMs);
-  const absl::Status removed = os::RemoveDeadScratchFolders(os::ScratchPlaces());
+  const absl::Status removed =
+      os::RemoveDeadScratchFolders(os::ScratchPlaces(), /*of_all_users=*/true);
   if (!removed.ok()) log::Error(absl::StrCat("cannot ", removed.message()));
   return reaped;
 }

@@ -36,9 +36,9 @@ void Shepherd::RemoveScratch() {
   const std::string place = scratch_->path().substr(0, scratch_->path().rfind('/'));
   absl::Status removed = scratch_->Remove();
   scratch_.reset();
-  // And those of shepherds that were killed with their agent, as with a login session. Elsewhere a
-  // file server may be down.
-  removed.Update(os::RemoveDeadScratchFolders({place}));
+  // And those of the user's shepherds that were killed with their agent, as with a login session.
+  // Elsewhere a file server may be down, and what others left would hold up this job's end.
+  removed.Update(os::RemoveDeadScratchFolders({place}, /*of_all_users=*/false));
   if (!removed.ok()) Warn(absl::StrCat("cannot ", std::string(removed.message())));
 }
 

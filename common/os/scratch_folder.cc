@@ -210,10 +210,11 @@ absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t 
   });
 }
 
-absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places) {
+absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users) {
   const uint64_t here = OwnPidNamespace();
   return RemoveFolders(places, [&](const Maker& maker, uid_t owner) {
-    return maker.pid_namespace == here && (owner == geteuid() || geteuid() == 0) &&
+    return maker.pid_namespace == here &&
+           (owner == geteuid() || (of_all_users && geteuid() == 0)) &&
            StartTime(maker.pid) != maker.start_time;
   });
 }

@@ -51,7 +51,8 @@ class ScratchFolder {
 // with such a name. May be called as root: follows no links, and leaves what would take long.
 absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t pid,
                                   uint64_t start_time, uid_t owner);
-// The same of all processes of this PID namespace that have ended: this user's; root: everybody's.
-absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places);
+// The same of all processes of this PID namespace that have ended: this user's, and with
+// `of_all_users` everybody's, if we are root. Others may have left very many.
+absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users);
 
 }  // namespace dtrain::os

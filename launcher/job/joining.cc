@@ -122,7 +122,7 @@ void JobImpl::EarlyFault(NodeId id, std::string text, int exit_code) {
 }
 
 void JobImpl::ConcludeEarlyFaults() {
-  // There is no job for them to be left out of.
+  // If the job never starts, nobody was left out of it.
   faults.insert(faults.end(), left_out.begin(), left_out.end());
   left_out.clear();
   const std::string of = absl::StrCat(faults.size(), " of ", Count(nodes.size(), "node"));

@@ -419,7 +419,7 @@ class Cluster:
         """The command that runs a program as on the kernel of this cluster."""
         if not self.kernel:
             return argv
-        # Beside portable programs there is none: it runs on this machine.
+        # Portable builds have no copy of it, because it runs on this machine.
         places = [bin_dir(), bin_dir().parent.parent / "bin"]
         program = next(place / "old-kernel" for place in places if (place / "old-kernel").exists())
         return [program, self.kernel, *argv]

@@ -2,8 +2,8 @@
 """The cross-built programs under QEMU's user emulation, with the C library of Debian 11; and a job of nodes
 of both machines. Needs what docs/transports.md names for cross-building, and the build of preset aarch64.
 
-QEMU 7.2 knows no CLONE_PIDFD: launches run as on Linux 4.18, where dtrain does without. Programs are told
-to be QEMU's in a user namespace of their own, which leaves the machine as it is (Linux 6.7)."""
+QEMU 7.2 does not support CLONE_PIDFD, so launches run as on Linux 4.18, where dtrain does not need it.
+Programs are told to be QEMU's in a user namespace of their own, which leaves the machine as it is (Linux 6.7)."""
 import os
 import platform
 import shutil

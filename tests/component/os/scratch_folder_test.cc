@@ -180,10 +180,23 @@ TEST_F(ScratchFolderTest, WhatDeadProcessesLeftIsFound) {
   const std::string foreign =
       absl::StrCat(runtime_, "/dtrain-", pid, "-", start_time, "-1234567-aaaaaa");
   std::filesystem::create_directories(foreign);
-  EXPECT_TRUE(RemoveDeadScratchFolders(places_).ok());
+  EXPECT_TRUE(RemoveDeadScratchFolders(places_, /*of_all_users=*/true).ok());
   EXPECT_FALSE(Exists(left));
   EXPECT_TRUE(Exists(ours->path()));
   EXPECT_TRUE(Exists(foreign));
+}
+
+// Anybody may make them, in any number, where root's shepherds make theirs.
+TEST_F(ScratchFolderTest, WhatDeadProcessesOfOthersLeftIsOnlyForWhoAsksForIt) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  pid_t pid = 0;
+  uint64_t start_time = 0;
+  const std::string left = OfOneThatWasKilled(&pid, &start_time);
+  ASSERT_EQ(chown(left.c_str(), 65534, 65534), 0);
+  EXPECT_TRUE(RemoveDeadScratchFolders(places_, /*of_all_users=*/false).ok());
+  EXPECT_TRUE(Exists(left));
+  EXPECT_TRUE(RemoveDeadScratchFolders(places_, /*of_all_users=*/true).ok());
+  EXPECT_FALSE(Exists(left));
 }
 
 // It would hold up the agent, which has other jobs to look after.
