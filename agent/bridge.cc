@@ -18,7 +18,7 @@
 #include "agent/resident.h"
 #include "agent/session/agent_service.h"
 #include "agent/session/node_readers.h"
-#include "agent/session/shepherd_process.h"
+#include "agent/spawn/own_spawner.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
@@ -57,17 +57,14 @@ bool WriteAll(int fd, absl::string_view bytes) {
 // Members in start order, so that they stop in reverse.
 class Bridge {
  public:
-  Bridge(std::unique_ptr<session::ShepherdProcess> shepherd, loop::Loop& loop, std::string notice)
+  Bridge(std::unique_ptr<spawn::OneSpawner> spawner, loop::Loop& loop, std::string notice)
       : loop_(loop),
         readers_(loop),
-        shepherd_(std::move(shepherd)),
-        sessions_(
-            loop,
-            session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/false,
-                              std::move(notice)},
-            /*state_directory=*/"",
-            [this](const session::Owner&, const v1::Hello&) { return TakeShepherd(); },
-            readers_.readers(), [this] { Leave(); }),
+        spawner_(std::move(spawner)),
+        sessions_(loop,
+                  session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/false,
+                                    std::move(notice)},
+                  /*state_directory=*/"", *spawner_, readers_.readers(), [this] { Leave(); }),
         service_(loop, sessions_, OwnIdentity("its agent")),
         farewell_(loop) {
     sessions_.SetAbout(AboutNode);
@@ -107,7 +104,7 @@ class Bridge {
   // end in time; then we leave. The launcher sees the end of the stream now.
   void HangUp() {
     if (!sessions_.busy()) {
-      if (shepherd_ != nullptr) shepherd_->Kill();  // it has no workers
+      spawner_->KillUnused();
       return loop_.Stop();
     }
     shutdown(near_end_ ? near_end_.get() : STDIN_FILENO, SHUT_RDWR);
@@ -126,15 +123,10 @@ class Bridge {
   void Leave() {
     farewell_.After(out_.has_value() ? kFarewell : Duration::zero(), [this] { loop_.Stop(); });
   }
-  absl::StatusOr<std::unique_ptr<session::ShepherdProcess>> TakeShepherd() {
-    if (shepherd_ == nullptr)
-      return absl::FailedPreconditionError("this agent has already run its one job");
-    return std::move(shepherd_);
-  }
 
   loop::Loop& loop_;
   session::NodeReaders readers_;
-  std::unique_ptr<session::ShepherdProcess> shepherd_;
+  const std::unique_ptr<spawn::OneSpawner> spawner_;
   session::Sessions sessions_;
   session::AgentService service_;
   loop::Timer farewell_;
@@ -212,9 +204,9 @@ int RunBridge(bool one_socket, bool resume) {
   if (!subreaper.ok()) log::Warn(subreaper.message());
   loop::Loop loop;
   // Before gRPC starts its threads, and while the launcher is still on its way.
-  auto shepherd = session::ShepherdProcess::Start(loop, kOwnProgram);
-  if (!shepherd.ok()) return Fail(shepherd.status());
-  Bridge bridge(*std::move(shepherd), loop, BypassNotice(*resident));
+  auto spawner = spawn::OneSpawner::Start(loop, kOwnProgram);
+  if (!spawner.ok()) return Fail(spawner.status());
+  Bridge bridge(*std::move(spawner), loop, BypassNotice(*resident));
   if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {
     return Fail(PosixError(errno, "greet the launcher"));
   }

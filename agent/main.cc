@@ -19,9 +19,9 @@
 #include "agent/pmix/run_pmix.h"
 #include "agent/reap.h"
 #include "agent/serve.h"
-#include "agent/session/shepherd_process.h"
 #include "agent/shepherd/helper.h"
 #include "agent/shepherd/run_shepherd.h"
+#include "agent/spawn/spawner.h"
 #include "agent/stores/run_store.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
     }
   }
   if (role == "shepherd" && argc == 2) {
-    return dtrain::shepherd::RunShepherd(dtrain::session::kShepherdSocket);
+    return dtrain::shepherd::RunShepherd(dtrain::spawn::kShepherdSocket);
   }
   if (role == "pmix" && argc == 2) {
     return dtrain::pmix::RunPmix(dtrain::shepherd::kHelperChannel,

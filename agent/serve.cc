@@ -22,6 +22,7 @@
 #include "agent/resident.h"
 #include "agent/session/node_readers.h"
 #include "agent/session/sessions.h"
+#include "agent/spawn/own_spawner.h"
 #include "agent/systemd.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
@@ -48,12 +49,6 @@ constexpr char kNoRevocation[] = "none";
 // For launches that have begun, when the agent is told to go; well within a lease.
 constexpr Duration kDrainBound = std::chrono::seconds(5);
 constexpr Duration kDrainPause = std::chrono::milliseconds(10);
-// To make the cgroup of a shepherd anew, when somebody has removed it.
-constexpr int kCgroupTries = 3;
-// What a user may make below the cgroup of one job, all of which the kernel keeps, and the agent
-// walks through at the end.
-constexpr int kMostCgroups = 1000;
-constexpr int kDeepestCgroup = 12;
 
 // What SIGHUP reads again.
 struct Security {
@@ -120,15 +115,12 @@ class Resident {
         listen_(config.listen),
         status_listen_(config.status_listen),
         readers_(loop),
-        sessions_(
-            loop,
-            session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true,
-                              /*notice=*/"", std::chrono::seconds(config.launcher_wait_s)},
-            directory_.path(),
-            [this](const session::Owner& owner, const v1::Hello& hello) {
-              return StartShepherd(owner, hello);
-            },
-            readers_.readers(), [this] { RemoveCgroups(); }),
+        spawner_(loop, kOwnProgram,
+                 [this](uid_t uid) { return connections_.accounts().Known(uid); }),
+        sessions_(loop,
+                  session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true,
+                                    /*notice=*/"", std::chrono::seconds(config.launcher_wait_s)},
+                  directory_.path(), spawner_, readers_.readers(), [this] { spawner_.Sweep(); }),
         answers_(HostName(), sessions_),
         connections_(loop, sessions_, answers_) {
     sessions_.SetAbout([this] { return About(); });
@@ -170,10 +162,10 @@ class Resident {
       }
       for (const Leftover& leftover : reaped.left) {
         // For two seconds more: somebody may only make them faster than they are ended.
-        sessions_.quarantine().Kill(loop_.Now(), leftover.job_id, UserName(leftover.uid),
-                                    {leftover.process});
+        spawner_.quarantine().Kill(loop_.Now(), leftover.job_id, UserName(leftover.uid),
+                                   {leftover.process});
       }
-      RemoveCgroups();
+      spawner_.Sweep();
       absl::Status listening = Listen();
       if (listening.ok()) {
         systemd_.Notify("READY=1");
@@ -256,57 +248,6 @@ class Resident {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<session::ShepherdProcess>> StartShepherd(
-      const session::Owner& owner, const v1::Hello& hello) {
-    auto account = connections_.accounts().Known(owner.uid);
-    if (!account.ok()) return account.status();
-    const os::Account* user = geteuid() == 0 ? &*account : nullptr;
-    std::string cgroup = MakeCgroup(*account, hello);
-    auto shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, user, cgroup);
-    // Another agent beside us that tidies up takes it for a leftover while nobody is in it.
-    for (int i = 0; i < kCgroupTries && absl::IsNotFound(shepherd.status()) && !cgroup.empty();
-         ++i) {
-      cgroup = MakeCgroup(*account, hello);
-      shepherd = session::ShepherdProcess::Start(loop_, kOwnProgram, user, cgroup);
-    }
-    if (!shepherd.ok()) {
-      RemoveCgroups();
-      return shepherd;
-    }
-    os::ResetOomScore((*shepherd)->pid());
-    return shepherd;
-  }
-
-  // For the shepherd and its workers; empty when there can be none, of which the shepherd warns.
-  std::string MakeCgroup(const os::Account& account, const v1::Hello& hello) {
-    auto parent = os::FindWritableCgroup();
-    if (!parent.ok() || !session::IsPlainJobId(hello.job_id())) return "";
-    auto made =
-        os::Cgroup::Make(*parent, session::ShepherdCgroupName(hello.job_id(), hello.attempt()));
-    if (!made.ok()) return "";
-    absl::Status given = made->Bound(kMostCgroups, kDeepestCgroup);
-    if (given.ok()) given = made->GiveTo(account.uid, account.gid);
-    if (!given.ok()) {
-      log::Warn(given.message());
-      made->Remove().IgnoreError();
-      return "";
-    }
-    return made->path();
-  }
-
-  // Those that are empty. A shepherd leaves its own a moment after its session ended.
-  void RemoveCgroups() {
-    auto parent = os::FindWritableCgroup();
-    if (!parent.ok()) return;
-    bool left = false;
-    for (const os::Cgroup& cgroup : os::Cgroup::Below(*parent, session::kShepherdCgroupPrefix)) {
-      if (cgroup.Populated() || !cgroup.Remove().ok()) left = true;
-    }
-    if (left && !sessions_.busy()) {
-      sweep_.After(std::chrono::milliseconds(100), [this] { RemoveCgroups(); });
-    }
-  }
-
   loop::Loop& loop_;
   Systemd systemd_;
   const std::optional<Crash> last_crash_;
@@ -315,6 +256,7 @@ class Resident {
   const std::string status_listen_;
   const int64_t started_unix_nanos_ = absl::GetCurrentTimeNanos();
   session::NodeReaders readers_;
+  spawn::OwnSpawner spawner_;
   session::Sessions sessions_;
   answers::NodeAnswers answers_;
   Connections connections_;
@@ -322,7 +264,6 @@ class Resident {
   std::optional<Door> http_unix_;
   std::optional<Door> tcp_;
   std::optional<Door> unix_;
-  loop::Timer sweep_{loop_};
   loop::Timer alive_{loop_};
   TimePoint drain_until_;
   absl::AnyInvocable<void()> drained_;

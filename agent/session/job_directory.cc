@@ -8,16 +8,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <utility>
 
-#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "agent/session/state_file.h"
+#include "agent/spawn/job_id.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
 #include "common/os/private_file.h"
@@ -27,7 +28,6 @@ namespace {
 
 constexpr char kSocket[] = "shepherd.sock";
 constexpr char kRecord[] = "record";
-constexpr size_t kLongestId = 64;
 
 std::string JobsPath(const std::string& state) { return absl::StrCat(state, "/jobs"); }
 
@@ -57,19 +57,23 @@ absl::StatusOr<os::UniqueFd> Bind(const std::string& directory) {
 
 }  // namespace
 
-bool IsPlainJobId(absl::string_view job_id) {
-  const auto plain = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_'; };
-  return !job_id.empty() && job_id.size() <= kLongestId &&
-         std::all_of(job_id.begin(), job_id.end(), plain);
+std::string JobDirectory::job_id() const {
+  const std::string name = path_.substr(path_.rfind('/') + 1);
+  return name.substr(0, name.find('.'));
 }
 
-std::string ShepherdCgroupName(const std::string& job_id, uint32_t attempt) {
-  return absl::StrCat(kShepherdCgroupPrefix, job_id, ".", attempt);
+uint32_t JobDirectory::attempt() const {
+  const std::string name = path_.substr(path_.rfind('/') + 1);
+  uint32_t attempt = 0;
+  if (const size_t dot = name.find('.'); dot != std::string::npos) {
+    (void)absl::SimpleAtoi(absl::string_view(name).substr(dot + 1), &attempt);
+  }
+  return attempt;
 }
 
 absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const std::string& job_id,
                                                 uint32_t attempt) {
-  if (!IsPlainJobId(job_id)) {
+  if (!spawn::IsPlainJobId(job_id)) {
     return absl::InvalidArgumentError("a job id may hold letters, digits, '-' and '_' only");
   }
   JobDirectory directory(absl::StrCat(JobsPath(state), "/", job_id, ".", attempt));
@@ -107,7 +111,7 @@ absl::StatusOr<v1::JobRecord> JobDirectory::Read() const {
   auto bytes = os::ReadPrivateFile(path);
   if (!bytes.ok()) return bytes.status();
   v1::JobRecord record;
-  if (!record.ParseFromString(*bytes) || !IsPlainJobId(record.job_id()) ||
+  if (!record.ParseFromString(*bytes) || !spawn::IsPlainJobId(record.job_id()) ||
       record.boot_id().empty()) {
     return absl::DataLossError(absl::StrCat(path, " is damaged"));
   }

@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/state.pb.h"
 
@@ -25,6 +24,9 @@ class JobDirectory {
   static std::vector<JobDirectory> List(const std::string& state);
 
   const std::string& path() const { return path_; }
+  // Of the job, by the folder's name.
+  std::string job_id() const;
+  uint32_t attempt() const;
   // Of a new one, once, for the shepherd to listen on.
   os::UniqueFd TakeSocket() { return std::move(bound_); }
   absl::Status Write(const v1::JobRecord& record) const;
@@ -39,12 +41,5 @@ class JobDirectory {
   std::string path_;
   os::UniqueFd bound_;
 };
-
-// The cgroup that a resident agent makes for one job's shepherd, with the workers' below it.
-inline constexpr absl::string_view kShepherdCgroupPrefix = "dtrain-shepherd-";
-std::string ShepherdCgroupName(const std::string& job_id, uint32_t attempt);
-
-// Whether a job's id can be part of a file name, as all that dtrain makes can.
-bool IsPlainJobId(absl::string_view job_id);
 
 }  // namespace dtrain::session

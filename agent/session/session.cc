@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/session.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,16 +10,12 @@
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
-#include "common/os/cgroup.h"
 #include "common/os/crash.h"
 #include "common/os/process_tree.h"
-#include "common/os/scratch_folder.h"
 
 namespace dtrain::session {
 namespace {
 
-constexpr Duration kLeftoversPause = std::chrono::milliseconds(5);
-constexpr Duration kLeftoversBound = std::chrono::seconds(2);
 // For a shepherd that has no session any more to end, beyond the grace of its workers.
 constexpr Duration kPatience = std::chrono::seconds(10);
 
@@ -45,7 +39,7 @@ absl::string_view KindOf(const google::protobuf::Message& message) {
 }  // namespace
 
 Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
-                 std::unique_ptr<ShepherdProcess> shepherd, loop::Task on_ended)
+                 std::unique_ptr<ShepherdChannel> shepherd, loop::Task on_ended)
     : agent_(std::move(surroundings)),
       loop_(agent_.loop),
       owner_(owner),
@@ -73,12 +67,11 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
           }),
       shepherd_(std::move(shepherd)),
       deadline_(loop_),
-      leftovers_(loop_),
       alive_(std::make_shared<bool>(true)) {
   ListenToShepherd();
 }
 
-Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
+Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
                  std::shared_ptr<Stream> stream, loop::Task on_ended)
     : Session(surroundings, owner, SessionCore(surroundings.self, surroundings.loop.Now()),
               std::move(shepherd), std::move(on_ended)) {
@@ -86,7 +79,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
   Feed(Tick{});
 }
 
-Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
+Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
                  const v1::Account& account, uint64_t taken, JobDirectory directory,
                  loop::Task on_ended)
     : Session(surroundings, owner,
@@ -94,7 +87,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
               std::move(shepherd), std::move(on_ended)) {
   directory_ = std::move(directory);
   const v1::JobPart& part = account.part();
-  job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+  shepherd_->processes().SetPart(part.job_id(), part.attempt(), part.node_rank());
   containers_ = containers::RemovablesOf(part);
   relay_.Expect(part);
   if (absl::Status claimed = Claim(ShareOf(part)); !claimed.ok()) {
@@ -110,7 +103,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
 
 Session::~Session() {
   *alive_ = false;
-  shepherd_->set_patience(core_.grace() + kPatience);
+  shepherd_->processes().set_patience(core_.grace() + kPatience);
   log_waiters_.WakeAll(loop_);
   agent_.reservations.Release(this);
   if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is shutting down"));
@@ -217,7 +210,7 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
   status_.ToShepherd(request);
   if (request.has_start()) {
     const v1::JobPart& part = request.start();
-    job_cgroup_ = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
+    shepherd_->processes().SetPart(part.job_id(), part.attempt(), part.node_rank());
     containers_ = containers::RemovablesOf(part);
     if (!PrepareStart(part)) return DropStart(request.sequence());
     relay_.Expect(part);
@@ -285,12 +278,8 @@ absl::Status Session::WriteRecord(const v1::JobPart& part) {
   record.set_job_id(part.job_id());
   record.set_attempt(part.attempt());
   record.set_node_rank(part.node_rank());
-  record.set_uid(owner_.uid);
-  record.set_owner(owner_.name);
   record.set_boot_id(os::BootId());
-  record.set_shepherd_pid(static_cast<uint32_t>(shepherd_->pid()));
-  record.set_shepherd_start_time(shepherd_->start_time());
-  record.set_cgroup(shepherd_->cgroup());
+  shepherd_->processes().Save(record);
   GpuRelease gpus;
   gpus.Before(gpus_before_);
   gpus.Start(part);
@@ -345,8 +334,8 @@ void Session::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
   auto& read = core_.hello().no_gpus() ? agent_.readers.without_gpus : agent_.readers.inventory;
   read([this, alive = alive_, then = std::move(then)](v1::Inventory inventory) mutable {
     if (!*alive) return;
-    for (std::string& warning :
-         inventory::WarningsOf(inventory::ReadLockedMemory({}, shepherd_->pid()))) {
+    for (std::string& warning : inventory::WarningsOf(
+             inventory::ReadLockedMemory({}, shepherd_->processes().shepherd_pid()))) {
       inventory.add_warnings(std::move(warning));
     }
     if (agent_.self.resumable) {
@@ -395,50 +384,10 @@ void Session::Hold(const HoldPorts& hold) {
 
 void Session::Look() {
   agent_.readers.gpus([this, alive = alive_](inventory::GpuReport report) {
-    if (*alive) Feed(GpusSeen{std::move(report.gpus), std::move(report.error), Living()});
+    if (*alive)
+      Feed(GpusSeen{std::move(report.gpus), std::move(report.error),
+                    shepherd_->processes().Living()});
   });
-}
-
-// What the job has started on this node, the shepherd not counted. An agent that serves one job
-// only has all of it below itself, as what the shepherd left comes to it.
-std::vector<os::ProcessInfo> Session::JobProcesses() const {
-  std::vector<os::ProcessInfo> out;
-  if (agent_.self.resumable) {
-    out = os::FindByEnvironment(owner_.uid,
-                                {absl::StrCat("DTRAIN_JOB_ID=", core_.hello().job_id()),
-                                 absl::StrCat("DTRAIN_ATTEMPT=", core_.hello().attempt())});
-  } else {
-    out = os::Descendants(getpid());
-  }
-  if (shepherd_->ended()) return out;  // its pid may be another's
-  std::erase_if(out, [this](const os::ProcessInfo& info) { return info.pid == shepherd_->pid(); });
-  return out;
-}
-
-std::vector<uint32_t> Session::Living() const {
-  std::vector<uint32_t> out;
-  for (const os::ProcessInfo& info : JobProcesses()) out.push_back(static_cast<uint32_t>(info.pid));
-  if (const std::string cgroup = CgroupPath(); !cgroup.empty()) {
-    for (pid_t pid : os::Cgroup(cgroup).Processes()) out.push_back(static_cast<uint32_t>(pid));
-  }
-  return out;
-}
-
-// Those that are there now. Returns how many there were.
-size_t Session::KillAll() {
-  std::vector<os::ProcessInfo> all;
-  for (uint32_t pid : Living()) {
-    if (auto process = os::FindProcess(static_cast<pid_t>(pid))) all.push_back(*process);
-  }
-  return agent_.quarantine.Kill(loop_.Now(), core_.hello().job_id(), owner_.name, all);
-}
-
-// Of the job's workers, where the shepherd makes it; empty when it cannot, or has no job yet.
-std::string Session::CgroupPath() const {
-  if (job_cgroup_.empty()) return "";
-  if (!shepherd_->cgroup().empty()) return absl::StrCat(shepherd_->cgroup(), "/", job_cgroup_);
-  auto parent = os::FindWritableCgroup();
-  return parent.ok() ? absl::StrCat(*parent, "/", job_cgroup_) : "";
 }
 
 void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
@@ -464,49 +413,25 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
     log_waiters_.WakeAll(loop_);
   }
   // Its word is not enough: it is its user's.
-  if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) KillAll();
+  if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) {
+    shepherd_->processes().KillLiving();
+  }
   status_.FromShepherd(event);
   Feed(FromShepherd{std::move(event)});
 }
 
 void Session::EndLeftovers() {
-  if (containers_.empty()) return KillLeftoversUntilGone(loop_.Now() + kLeftoversBound);
+  if (containers_.empty()) return EndAll();
   // Removing containers takes the help of the processes that watch them.
-  shepherd_->Kill();
-  KillMarked();
-  RemoveContainers([this] { KillLeftoversUntilGone(loop_.Now() + kLeftoversBound); });
+  shepherd_->processes().KillShepherd();
+  shepherd_->processes().KillMarked();
+  RemoveContainers([this] { EndAll(); });
 }
 
-// The shepherd's death signal takes its direct children; what these had started is in their cgroup,
-// or has become our own descendant.
-void Session::KillLeftoversUntilGone(TimePoint deadline) {
+void Session::EndAll() {
   relay_.Finished(v1::Finished());
   log_waiters_.WakeAll(loop_);
-  // It may live on, stopped or hanging.
-  shepherd_->Kill();
-  bool left = !shepherd_->ended();
-  left = KillAll() > 0 || left;
-  if (const std::string path = CgroupPath(); !path.empty()) {
-    os::Cgroup cgroup(path);
-    cgroup.Kill();
-    left = left || cgroup.Populated();
-    if (!left) cgroup.Remove().IgnoreError();  // also when none was made
-  }
-  if (left && loop_.Now() >= deadline) {
-    log::Error("a shepherd that was killed, or workers of one, are left: they cannot be killed");
-    left = false;
-  }
-  if (!left) {
-    const absl::Status removed = os::RemoveScratchFolders(os::ScratchPlaces(), shepherd_->pid(),
-                                                          shepherd_->start_time(), owner_.uid);
-    if (!removed.ok()) log::Warn(absl::StrCat(Holder(), ": cannot ", removed.message()));
-    // Posted: this may run as one of several actions of one event.
-    loop_.Post([this, alive = alive_] {
-      if (*alive) Feed(LeftoversGone{});
-    });
-    return;
-  }
-  leftovers_.After(kLeftoversPause, [this, deadline] { KillLeftoversUntilGone(deadline); });
+  shepherd_->processes().EndAll([this] { Feed(LeftoversGone{}); });
 }
 
 void Session::Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message) {

@@ -17,12 +17,10 @@
 #include "agent/session/job_status.h"
 #include "agent/session/log_relay.h"
 #include "agent/session/log_waiters.h"
-#include "agent/session/quarantine.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_core.h"
-#include "agent/session/shepherd_process.h"
+#include "agent/session/shepherd_channel.h"
 #include "common/loop/loop.h"
-#include "common/os/process_tree.h"
 #include "common/rpc/server_stream.h"
 
 namespace dtrain::session {
@@ -42,11 +40,7 @@ struct Readers {
   ReadInventory without_gpus;
 };
 
-// Whose a session is: the user that its workers run as.
-struct Owner {
-  uid_t uid = 0;
-  std::string name;
-};
+using spawn::Owner;
 
 // One launcher's session: carries out what SessionCore decides. Loop thread.
 class Session {
@@ -57,16 +51,15 @@ class Session {
     loop::Loop& loop;
     Readers& readers;
     Reservations& reservations;
-    Quarantine& quarantine;
     Identity self;
     std::string state_directory;  // when self.resumable
   };
 
   // `on_ended` destroys the session. Once.
-  Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
+  Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
           std::shared_ptr<Stream> stream, loop::Task on_ended);
   // Of a job that an agent before us has started.
-  Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdProcess> shepherd,
+  Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
           const v1::Account& account, uint64_t taken, JobDirectory directory, loop::Task on_ended);
   ~Session();
   Session(const Session&) = delete;
@@ -102,7 +95,7 @@ class Session {
 
  private:
   Session(Surroundings surroundings, Owner owner, SessionCore core,
-          std::unique_ptr<ShepherdProcess> shepherd, loop::Task on_ended);
+          std::unique_ptr<ShepherdChannel> shepherd, loop::Task on_ended);
   void Listen(std::shared_ptr<Stream> stream);
   void ListenToShepherd();
   void Feed(const Event& event);
@@ -122,14 +115,9 @@ class Session {
   void Hold(const HoldPorts& hold);
   void GiveHeldPorts(const v1::JobPart& part);
   void Look();
-  std::string CgroupPath() const;
-  std::vector<os::ProcessInfo> JobProcesses() const;
-  std::vector<uint32_t> Living() const;
-  size_t KillAll();
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
-  void KillLeftoversUntilGone(TimePoint deadline);
   void EndLeftovers();
-  void KillMarked();
+  void EndAll();
   void RemoveContainers(loop::Task then);
   void Stop(absl::Status status);
   void Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message);
@@ -149,12 +137,10 @@ class Session {
   std::optional<inventory::HeldPorts> held_ports_;
   LogRelay relay_;
   LogWaiters log_waiters_;
-  std::unique_ptr<ShepherdProcess> shepherd_;
-  std::string job_cgroup_;                         // name, once a part was given to the shepherd
-  std::vector<containers::Removable> containers_;  // likewise
+  std::unique_ptr<ShepherdChannel> shepherd_;
+  std::vector<containers::Removable> containers_;  // once a part was given to the shepherd
   std::unique_ptr<containers::Removal> removal_;
   loop::Timer deadline_;
-  loop::Timer leftovers_;
   std::shared_ptr<bool> alive_;
 };
 

@@ -11,20 +11,12 @@
 #include "common/log/log.h"
 #include "common/os/account.h"
 #include "common/os/environment.h"
-#include "common/os/process_tree.h"
 
 namespace dtrain::session {
 
-// What runs in containers, but not the runtimes' own processes.
-void Session::KillMarked() {
-  (void)os::Kill(os::FindByEnvironment(owner_.uid,
-                                       {absl::StrCat("DTRAIN_JOB_ID=", core_.hello().job_id()),
-                                        absl::StrCat("DTRAIN_ATTEMPT=", core_.hello().attempt())}));
-}
-
 // What their clients would have done, and after them the shepherd.
 void Session::RemoveContainers(loop::Task then) {
-  const os::Account* const user = shepherd_->user();
+  const os::Account* const user = shepherd_->processes().account();
   if (user == nullptr && owner_.uid != geteuid()) {
     log::Warn(absl::StrCat(Holder(), ": its containers may be left, and an agent that was started ",
                            "after it does not remove them: see podman ps -a, docker ps -a"));

@@ -1,26 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/sessions.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <optional>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "agent/auth/authorise.h"
 #include "agent/session/withheld_gpus.h"
 #include "common/log/log.h"
-#include "common/os/cgroup.h"
 #include "common/os/crash.h"
-#include "common/os/credentials.h"
-#include "common/os/pidfd.h"
-#include "common/os/process_tree.h"
-#include "common/os/scratch_folder.h"
 
 namespace dtrain::session {
 namespace {
@@ -29,48 +18,21 @@ constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
 constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
 // A launcher that connected says Hello at once; one that does not is no launcher of ours.
 constexpr Duration kVisitTimeout = std::chrono::seconds(30);
-// A shepherd answers in a millisecond; one that is stopped or hangs is no shepherd any more.
-constexpr Duration kAccountTimeout = std::chrono::seconds(3);
 // Launches of one user that have begun and not come to their start, or have left their shepherds,
 // which the user may have stopped. Each has a process here, for as long as its launcher's lease
 // says, also when the launcher is gone.
 constexpr size_t kMostStarting = 128;
 // Of one that is not welcomed yet, as its shepherd does not run.
 constexpr size_t kMostEarlyBytes = 1 << 20;
-constexpr Duration kKillBound = std::chrono::seconds(2);
-constexpr Duration kKillPause = std::chrono::milliseconds(5);
-
-std::pair<std::string, uint32_t> KeyOf(const JobDirectory& directory) {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(directory.path().substr(directory.path().rfind('/') + 1), '.');
-  uint32_t attempt = 0;
-  (void)absl::SimpleAtoi(parts.second, &attempt);
-  return {parts.first, attempt};
-}
 
 }  // namespace
 
-struct Sessions::Foundling {
-  Foundling(loop::Loop& loop, JobDirectory where) : directory(std::move(where)), timer(loop) {}
-  JobDirectory directory;
-  std::optional<v1::JobRecord> record;
-  std::set<uint32_t> killed;  // pids
-  os::UniqueFd listener;      // pidfd of who answers there, where the kernel can tell
-  uid_t uid = 0;              // whose job it is
-  std::unique_ptr<ShepherdProcess> shepherd;
-  loop::Timer timer;
-  std::pair<std::string, uint32_t> key;  // job and attempt, by the directory's name
-  bool adopted = false;
-  std::string why;  // it was given up
-  TimePoint give_up_at;
-};
-
 Sessions::Sessions(loop::Loop& loop, Identity self, std::string state_directory,
-                   MakeShepherd make_shepherd, Readers readers, loop::Task on_session_ended)
+                   spawn::Spawner& spawner, Readers readers, loop::Task on_session_ended)
     : loop_(loop),
       self_(std::move(self)),
       state_directory_(std::move(state_directory)),
-      make_shepherd_(std::move(make_shepherd)),
+      spawner_(spawner),
       readers_(std::move(readers)),
       on_session_ended_(std::move(on_session_ended)) {}
 
@@ -126,7 +88,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   if (absl::Status may = Check(peer, kSessionMethod, nullptr, &hello); !may.ok()) {
     return stream->Finish(std::move(may));
   }
-  if (std::string why = quarantine_.Why(loop_.Now()); !why.empty()) {
+  if (std::string why = spawner_.quarantine().Why(loop_.Now()); !why.empty()) {
     return stream->Finish(absl::FailedPreconditionError(why));
   }
   RemoveEnded();
@@ -137,10 +99,10 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
                      " are still starting here, "
                      "or have ended but left their shepherds behind")));
   }
-  auto shepherd = make_shepherd_(owner, hello);
-  if (!shepherd.ok()) return RefuseShepherd(*stream, shepherd.status());
-  (*shepherd)->set_presence(PresenceOf(owner.uid));
-  auto opening = openings_.insert(openings_.end(), Opening{stream, owner, *std::move(shepherd)});
+  auto processes = spawner_.Spawn(owner, hello.job_id(), hello.attempt());
+  if (!processes.ok()) return RefuseShepherd(*stream, processes.status());
+  (*processes)->set_presence(PresenceOf(owner.uid));
+  auto opening = openings_.insert(openings_.end(), Opening{stream, owner, *std::move(processes)});
   OnEarly(opening, std::move(request));
   stream->Start([this, opening](v1::SessionRequest more) { OnEarly(opening, std::move(more)); },
                 [opening] {
@@ -148,7 +110,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
                   // Its connection need not wait for the shepherd.
                   opening->stream->Finish(absl::CancelledError("the launcher is gone"));
                 });
-  opening->shepherd->WhenStarted(
+  opening->processes->WhenStarted(
       [this, opening](absl::Status started) { OnShepherdStarted(opening, std::move(started)); });
 }
 
@@ -175,8 +137,8 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
   auto place = sessions_.insert(sessions_.end(), nullptr);
   auto alive = std::make_shared<bool>(true);
   *place = std::make_unique<Session>(
-      Session::Surroundings{loop_, readers_, reservations_, quarantine_, self_, state_directory_},
-      opened.owner, std::move(opened.shepherd), stream, [this, place, stream, alive] {
+      Around(), opened.owner, std::make_unique<ShepherdChannel>(loop_, std::move(opened.processes)),
+      stream, [this, place, stream, alive] {
         *alive = false;
         sessions_.erase(place);
         stream->WhenOver([this] { on_session_ended_(); });
@@ -201,8 +163,7 @@ void Sessions::RefuseShepherd(Session::Stream& stream, const absl::Status& why) 
 void Sessions::RemoveEnded() {
   if (!self_.resumable) return;
   for (const JobDirectory& directory : JobDirectory::List(state_directory_)) {
-    const auto [job_id, attempt] = KeyOf(directory);
-    if (Find(job_id, attempt) == nullptr) directory.Remove();
+    if (Find(directory.job_id(), directory.attempt()) == nullptr) directory.Remove();
   }
 }
 
@@ -305,7 +266,7 @@ absl::Status Sessions::Check(const auth::Identity& peer, absl::string_view metho
 
 // ---- what an agent before us has left -------------------------------------------------------
 
-void Sessions::AdoptAll(OnAdopted done) {
+void Sessions::AdoptAll(absl::AnyInvocable<void(absl::Status)> done) {
   auto withheld = ReadWithheld(state_directory_);
   if (withheld.ok()) {
     reservations_.Withhold(*withheld);
@@ -315,138 +276,33 @@ void Sessions::AdoptAll(OnAdopted done) {
   } else {
     return done(withheld.status());
   }
-  std::vector<std::pair<JobDirectory, absl::StatusOr<v1::JobRecord>>> found;
-  for (JobDirectory& directory : JobDirectory::List(state_directory_)) {
-    auto record = directory.Read();
-    const absl::Status& read = record.status();
-    if (!read.ok() && !absl::IsNotFound(read) && !absl::IsDataLoss(read)) return done(read);
-    found.emplace_back(std::move(directory), std::move(record));
+  const auto shared = std::make_shared<absl::AnyInvocable<void(absl::Status)>>(std::move(done));
+  Adoption::Handlers handlers;
+  handlers.on_job = [this](Adoption::Job job) { OnAdopted(std::move(job)); };
+  handlers.on_lost = [this](const Adoption::Lost& lost) {
+    lost_[{lost.job_id, lost.attempt}] = lost.why;
+    if (lost.record) LookAtGpus(lost.record->gpus(), lost.killed);
+  };
+  handlers.on_decided = [this, shared] {
+    // It is on the stack.
+    loop_.Post([adoption = std::shared_ptr<Adoption>(std::move(adoption_))] {});
+    (*shared)(absl::OkStatus());
+  };
+  adoption_ = std::make_unique<Adoption>(loop_, spawner_, std::move(handlers));
+  if (absl::Status begun = adoption_->Begin(state_directory_); !begun.ok()) {
+    adoption_.reset();
+    (*shared)(std::move(begun));
   }
-  adopted_ = std::move(done);
-  for (auto& [directory, record] : found) Look(std::move(directory), std::move(record));
-  if (foundlings_.empty() && adopted_) std::exchange(adopted_, nullptr)(absl::OkStatus());
 }
 
-void Sessions::Look(JobDirectory directory, absl::StatusOr<v1::JobRecord> record) {
-  if (record.ok() && record->boot_id() != os::BootId()) {
-    log::Warn(absl::StrCat("job ", record->job_id(), ": the machine was rebooted since"));
-    directory.Remove();  // nothing else of it is left
-    return;
-  }
-  foundlings_.push_back(std::make_unique<Foundling>(loop_, std::move(directory)));
-  Foundling& foundling = *foundlings_.back();
-  foundling.key = KeyOf(foundling.directory);
-  foundling.uid = record.ok() ? record->uid() : geteuid();
-  if (record.ok()) foundling.record = *std::move(record);
-  auto socket = foundling.directory.Connect();
-  if (!socket.ok()) return GiveUp(foundling, std::string(socket.status().message()));
-  auto peer = os::PeerOf(socket->get());
-  if (!peer.ok()) return GiveUp(foundling, std::string(peer.status().message()));
-  if (!foundling.record) foundling.uid = peer->uid;
-  // Only this leads to the listener for sure: its pid may be another process's by now.
-  auto listener = os::PidfdOfPeer(socket->get());
-  if (listener.ok() && peer->uid == foundling.uid) foundling.listener = *std::move(listener);
-  if (!foundling.record) return GiveUp(foundling, "the agent's record of it is missing or damaged");
-  const v1::JobRecord& known = *foundling.record;
-  if (peer->pid != static_cast<pid_t>(known.shepherd_pid()) || peer->uid != known.uid()) {
-    return GiveUp(foundling, "another process answers in its place");
-  }
-  auto pidfd = os::OpenProcess(peer->pid, known.shepherd_start_time(), known.uid());
-  if (!pidfd.ok()) return GiveUp(foundling, std::string(pidfd.status().message()));
-  foundling.shepherd = ShepherdProcess::Adopt(loop_, os::Child{peer->pid, *std::move(pidfd)},
-                                              *std::move(socket), foundling.record->cgroup());
-  foundling.shepherd->Listen(
-      [this, &foundling](v1::ShepherdEvent event, os::UniqueFd) {
-        if (event.has_account()) OnAccount(foundling, event.account(), event.received());
-      },
-      [this, &foundling](const std::string& why) { GiveUp(foundling, why); });
-  foundling.timer.After(kAccountTimeout,
-                        [this, &foundling] { GiveUp(foundling, "it does not answer"); });
-}
-
-void Sessions::OnAccount(Foundling& foundling, const v1::Account& account, uint64_t taken) {
-  if (foundling.adopted || !foundling.why.empty()) return;
-  if (account.part().workers_size() == 0) return GiveUp(foundling, "it has no part of the job");
-  foundling.timer.Cancel();
-  foundling.adopted = true;
-  foundling.shepherd->set_presence(PresenceOf(foundling.record->uid()));
+void Sessions::OnAdopted(Adoption::Job job) {
+  job.shepherd->processes().set_presence(PresenceOf(job.owner.uid));
   auto place = sessions_.insert(sessions_.end(), nullptr);
-  *place = std::make_unique<Session>(
-      Session::Surroundings{loop_, readers_, reservations_, quarantine_, self_, state_directory_},
-      Owner{foundling.record->uid(), foundling.record->owner()}, std::move(foundling.shepherd),
-      account, taken, std::move(foundling.directory), [this, place] {
-        sessions_.erase(place);
-        on_session_ended_();
-      });
-  log::Info(absl::StrCat("job ", account.part().job_id(), ": taken over from the previous agent, ",
-                         account.part().workers_size(), " workers"));
-  Decided(foundling);
-}
-
-// First the workers, then the word about it.
-void Sessions::GiveUp(Foundling& foundling, const std::string& why) {
-  if (foundling.adopted || !foundling.why.empty()) return;
-  foundling.why = why;
-  foundling.give_up_at = loop_.Now() + kKillBound;
-  KillRest(foundling);
-}
-
-void Sessions::KillRest(Foundling& foundling) {
-  const auto& [job_id, attempt] = foundling.key;
-  std::vector<os::ProcessInfo> processes = os::FindByEnvironment(
-      foundling.uid,
-      {absl::StrCat("DTRAIN_JOB_ID=", job_id), absl::StrCat("DTRAIN_ATTEMPT=", attempt)});
-  if (foundling.record) {
-    const auto pid = static_cast<pid_t>(foundling.record->shepherd_pid());
-    const uint64_t start = foundling.record->shepherd_start_time();
-    if (os::OpenProcess(pid, start, foundling.record->uid()).ok()) {
-      processes.push_back({pid, start, '?'});
-    }
-  }
-  if (foundling.listener) (void)os::SendSignal(foundling.listener.get(), SIGKILL);
-  bool left = false;
-  std::string path;
-  if (foundling.record) {
-    path = foundling.record->cgroup();
-  } else if (auto parent = os::FindWritableCgroup(); parent.ok()) {
-    path = absl::StrCat(*parent, "/", ShepherdCgroupName(job_id, attempt));
-  }
-  if (!path.empty()) {
-    os::Cgroup cgroup(path);  // with the shepherd in it
-    cgroup.Kill();
-    left = cgroup.Populated();
-    if (!left) cgroup.Remove().IgnoreError();  // also when none was made
-  }
-  for (const os::ProcessInfo& process : processes) {
-    foundling.killed.insert(static_cast<uint32_t>(process.pid));
-  }
-  if (!path.empty()) {
-    for (pid_t pid : os::Cgroup(path).Processes()) {
-      if (auto process = os::FindProcess(pid)) processes.push_back(*process);
-    }
-  }
-  const std::string owner =
-      foundling.record ? foundling.record->owner() : absl::StrCat(foundling.uid);
-  left = quarantine_.Kill(loop_.Now(), job_id, owner, processes) > 0 || left;
-  if (left && loop_.Now() < foundling.give_up_at) {
-    foundling.timer.After(kKillPause, [this, &foundling] { KillRest(foundling); });
-    return;
-  }
-  if (left) log::Error(absl::StrCat("job ", job_id, ": some of its processes cannot be killed"));
-  log::Error(absl::StrCat("job ", job_id, ": its shepherd cannot be taken over: ", foundling.why));
-  lost_[foundling.key] =
-      absl::StrCat("its agent was restarted and could not take the job over: ", foundling.why,
-                   "; the workers have been killed");
-  foundling.directory.Remove();
-  if (foundling.record) {
-    const v1::JobRecord& record = *foundling.record;
-    const absl::Status removed =
-        os::RemoveScratchFolders(os::ScratchPlaces(), static_cast<pid_t>(record.shepherd_pid()),
-                                 record.shepherd_start_time(), record.uid());
-    if (!removed.ok()) log::Warn(absl::StrCat("job ", job_id, ": cannot ", removed.message()));
-  }
-  if (foundling.record) LookAtGpus(foundling.record->gpus(), foundling.killed);
-  Decided(foundling);
+  *place = std::make_unique<Session>(Around(), job.owner, std::move(job.shepherd), job.account,
+                                     job.taken, std::move(job.directory), [this, place] {
+                                       sessions_.erase(place);
+                                       on_session_ended_();
+                                     });
 }
 
 // What a job that was not taken over had. Whoever launches next looks after us.
@@ -461,12 +317,8 @@ void Sessions::LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& kille
       });
 }
 
-void Sessions::Decided(Foundling& foundling) {
-  // Posted: its own callbacks are on the stack.
-  loop_.Post([this, &foundling] {
-    foundlings_.remove_if([&](const auto& each) { return each.get() == &foundling; });
-    if (foundlings_.empty() && adopted_) std::exchange(adopted_, nullptr)(absl::OkStatus());
-  });
+Session::Surroundings Sessions::Around() {
+  return {loop_, readers_, reservations_, self_, state_directory_};
 }
 
 }  // namespace dtrain::session

@@ -16,10 +16,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "agent/auth/identity.h"
-#include "agent/session/job_directory.h"
-#include "agent/session/quarantine.h"
+#include "agent/session/adoption.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session.h"
+#include "agent/spawn/spawner.h"
 #include "common/loop/loop.h"
 #include "common/rpc/server_stream.h"
 
@@ -30,19 +30,15 @@ namespace dtrain::session {
 // jobs that an agent before it has left running. Loop thread.
 class Sessions {
  public:
-  using MakeShepherd = absl::AnyInvocable<absl::StatusOr<std::unique_ptr<ShepherdProcess>>(
-      const Owner&, const v1::Hello&)>;
-
   // `state_directory`: of a resident agent, exists; empty: sessions end with their stream.
   // `on_session_ended` is called, on the loop, when a session is gone and its last word is sent.
-  Sessions(loop::Loop& loop, Identity self, std::string state_directory, MakeShepherd make_shepherd,
+  Sessions(loop::Loop& loop, Identity self, std::string state_directory, spawn::Spawner& spawner,
            Readers readers, loop::Task on_session_ended);
   ~Sessions();
 
   // Takes over what an agent before us has left, and calls `done` when that is decided for all.
   // Fails, and has touched none of it, when a record cannot be read now: the job may be well.
-  using OnAdopted = absl::AnyInvocable<void(absl::Status)>;
-  void AdoptAll(OnAdopted done);
+  void AdoptAll(absl::AnyInvocable<void(absl::Status)> done);
 
   // `peer`: who asks. What it may not is refused.
   void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer);
@@ -70,7 +66,6 @@ class Sessions {
                                        const v1::ReadLogRequest& request);
   absl::StatusOr<v1::StopJobReply> StopJob(const auth::Identity& peer,
                                            const v1::StopJobRequest& request);
-  Quarantine& quarantine() { return quarantine_; }
   // What ReportNode tells of the agent itself: all but inventory and jobs. Without it nobody calls
   // ReportNode's agent resident: it tells no time of its start.
   void SetAbout(absl::AnyInvocable<v1::NodeReport()> about) { about_ = std::move(about); }
@@ -85,14 +80,12 @@ class Sessions {
   struct Opening {
     std::shared_ptr<Session::Stream> stream;
     Owner owner;
-    std::unique_ptr<ShepherdProcess> shepherd;
+    std::unique_ptr<spawn::Processes> processes;
     std::vector<v1::SessionRequest> requests = {};
     size_t bytes = 0;  // of these
     bool closed = false;
     std::vector<loop::Task> then = {};  // who came for its session
   };
-  // A shepherd that was connected to and has yet to give its account.
-  struct Foundling;
   using Visitors = std::list<Visitor>;
   using Openings = std::list<Opening>;
 
@@ -120,20 +113,16 @@ class Sessions {
                                    const std::string& job_id, uint32_t attempt);
   std::vector<v1::JobOnNode> JobsFor(const auth::Identity& peer) const;
   loop::Task WhenEnded(std::list<std::unique_ptr<Session>>::iterator session);
-  void Look(JobDirectory directory, absl::StatusOr<v1::JobRecord> record);
-  void OnAccount(Foundling& foundling, const v1::Account& account, uint64_t taken);
-  void GiveUp(Foundling& foundling, const std::string& why);
-  void KillRest(Foundling& foundling);
+  Session::Surroundings Around();
+  void OnAdopted(Adoption::Job job);
   void LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& killed);
-  void Decided(Foundling& foundling);
 
   loop::Loop& loop_;
   const Identity self_;
   const std::string state_directory_;
-  MakeShepherd make_shepherd_;
+  spawn::Spawner& spawner_;
   Readers readers_;
   Reservations reservations_;
-  Quarantine quarantine_;
   loop::Task on_session_ended_;
   absl::AnyInvocable<v1::NodeReport()> about_;
   Visitors visitors_;
@@ -141,10 +130,9 @@ class Sessions {
   std::map<uid_t, std::shared_ptr<const bool>>
       presences_;  // each held by the user's shepherds, too
   std::list<std::unique_ptr<Session>> sessions_;
-  std::list<std::unique_ptr<Foundling>> foundlings_;
+  std::unique_ptr<Adoption> adoption_;  // until all is decided
   // Jobs whose shepherds could not be taken over: why, for their launchers.
   std::map<std::pair<std::string, uint32_t>, std::string> lost_;
-  OnAdopted adopted_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -43,7 +43,7 @@ void Sessions::ReportNode(const auth::Identity& peer, absl::string_view method,
     v1::NodeReport report;
     if (about_ != nullptr) report = about_();
     report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
-    report.set_quarantine(quarantine_.Why(loop_.Now()));
+    report.set_quarantine(spawner_.quarantine().Why(loop_.Now()));
     // A resident agent's own privileges are not its users'.
     for (std::string& warning :
          inventory::WarningsOf(inventory::ReadLockedMemory({}, 0, /*of_users=*/self_.resumable))) {

@@ -10,6 +10,7 @@
 
 #include "agent/session/job_directory.h"
 #include "agent/session/withheld_gpus.h"
+#include "agent/spawn/job_id.h"
 #include "common/os/unique_fd.h"
 #include "tests/fuzz/expect.h"
 
@@ -52,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto jobs = dtrain::session::JobDirectory::List(folder.path());
   DTRAIN_CHECK(jobs.size() == 1);
   const auto record = jobs.front().Read();
-  DTRAIN_CHECK(!record.ok() || dtrain::session::IsPlainJobId(record->job_id()));
+  DTRAIN_CHECK(!record.ok() || dtrain::spawn::IsPlainJobId(record->job_id()));
   const auto withheld = dtrain::session::ReadWithheld(folder.path());
   if (!withheld.ok()) dtrain::fuzz::ExpectPrintable(withheld.status());
   return 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/session/shepherd_words.h"
+#include "agent/spawn/shepherd_words.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 #include "common/base/text.h"
 #include "common/log/log.h"
 
-namespace dtrain::session {
+namespace dtrain::spawn {
 namespace {
 
 // A shepherd has something to say when it is in trouble: a line or two.
@@ -77,4 +77,4 @@ void ShepherdWords::Write(absl::string_view line) {
   log::Warn(absl::StrCat(author_, ": ", Escape(line, kMostOfLine)));
 }
 
-}  // namespace dtrain::session
+}  // namespace dtrain::spawn

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/session/quarantine.h"
+#include "agent/spawn/quarantine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "common/os/spawn.h"
 
 // D7. The kernel's own judgement is in the cluster's test_unkillable.py: here any process will do.
-namespace dtrain::session {
+namespace dtrain::spawn {
 namespace {
 
 using ::testing::AllOf;
@@ -100,4 +100,4 @@ TEST(QuarantineTest, ManyAreCounted) {
 }
 
 }  // namespace
-}  // namespace dtrain::session
+}  // namespace dtrain::spawn

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/session/shepherd_process.h"
+#include "agent/spawn/own_processes.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@
 #include "tests/component/inventory/tree.h"
 
 // How it speaks with a shepherd is in tests/component/shepherd; here no program ever runs.
-namespace dtrain::session {
+namespace dtrain::spawn {
 namespace {
 
 constexpr Duration kPatience = std::chrono::seconds(20);
@@ -39,10 +39,12 @@ class HeldUpTest : public ::testing::Test {
     std::ofstream(cgroup_->path() + "/cgroup.freeze") << "1" << std::flush;
     auto user = os::FindAccount("daemon");
     ASSERT_TRUE(user.ok()) << user.status();
-    auto shepherd = ShepherdProcess::Start(loop_, "/bin/true", &*user, cgroup_->path());
-    ASSERT_TRUE(shepherd.ok()) << shepherd.status();
-    shepherd_ = *std::move(shepherd);
-    pid_ = shepherd_->pid();
+    auto processes =
+        OwnProcesses::Start({loop_, quarantine_, Reach::kMarked}, {user->uid, "daemon"},
+                            "/bin/true", &*user, cgroup_->path());
+    ASSERT_TRUE(processes.ok()) << processes.status();
+    processes_ = *std::move(processes);
+    pid_ = processes_->shepherd_pid();
   }
   void TearDown() override {
     if (cgroup_) {
@@ -64,43 +66,48 @@ class HeldUpTest : public ::testing::Test {
 
   loop::Loop loop_;
   std::optional<os::Cgroup> cgroup_;
-  std::unique_ptr<ShepherdProcess> shepherd_;
+  Quarantine quarantine_;
+  std::unique_ptr<OwnProcesses> processes_;
   pid_t pid_ = 0;
 };
 
 TEST_F(HeldUpTest, OneThatTakesTooLongIsKilledAndNoZombie) {
   absl::Status told;
-  shepherd_->WhenStarted([&](absl::Status status) {
+  processes_->WhenStarted([&](absl::Status status) {
     told = std::move(status);
-    shepherd_.reset();
+    processes_.reset();
   });
   RunUntilReaped();
   EXPECT_TRUE(absl::IsDeadlineExceeded(told)) << told;
-  EXPECT_EQ(shepherd_, nullptr);
+  EXPECT_EQ(processes_, nullptr);
 }
 
 TEST_F(HeldUpTest, OneThatNobodyWaitsForAnyMoreIsKilledAndNoZombie) {
-  shepherd_->WhenStarted([](absl::Status) { FAIL() << "nobody is there to be told"; });
-  shepherd_->set_patience(std::chrono::milliseconds(50));
-  shepherd_.reset();
+  processes_->WhenStarted([](absl::Status) { FAIL() << "nobody is there to be told"; });
+  processes_->set_patience(std::chrono::milliseconds(50));
+  processes_.reset();
   RunUntilReaped();
 }
 
 // H1: an agent that has used up its open files lets go of a shepherd that does not end by itself.
-TEST(ShepherdProcessTest, OneThatStaysIsKilledAndReapedWithoutAFreeDescriptor) {
+TEST(OwnProcessesTest, OneThatStaysIsKilledAndReapedWithoutAFreeDescriptor) {
   const inventory::Tree tree;
   tree.Write("stays", "#!/bin/sh\nexec sleep 600\n");
   chmod(tree.path("stays").c_str(), 0700);
   loop::Loop loop;
-  auto shepherd = ShepherdProcess::Start(loop, tree.path("stays"));
-  ASSERT_TRUE(shepherd.ok()) << shepherd.status();
-  const pid_t pid = (*shepherd)->pid();
-  (*shepherd)->set_patience(std::chrono::milliseconds(100));
+  Quarantine quarantine;
+  auto processes = OwnProcesses::Start({loop, quarantine, Reach::kBelow}, {geteuid(), "me"},
+                                       tree.path("stays"), nullptr, "");
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  const pid_t pid = (*processes)->shepherd_pid();
+  // As the end of its channel.
+  (void)(*processes)->TakeSocket();
+  (*processes)->set_patience(std::chrono::milliseconds(100));
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none = {0, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  shepherd->reset();
+  processes->reset();
   loop::Timer look(loop);
   const TimePoint deadline = loop.Now() + std::chrono::seconds(20);
   absl::AnyInvocable<void()> check = [&] {
@@ -122,4 +129,4 @@ TEST(ShepherdProcessTest, OneThatStaysIsKilledAndReapedWithoutAFreeDescriptor) {
 }
 
 }  // namespace
-}  // namespace dtrain::session
+}  // namespace dtrain::spawn

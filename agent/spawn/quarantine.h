@@ -11,7 +11,7 @@
 #include "common/base/clock.h"
 #include "common/os/process_tree.h"
 
-namespace dtrain::session {
+namespace dtrain::spawn {
 
 // Processes of jobs that SIGKILL does not end. While one of them is there the node takes no jobs:
 // it has what a next job would be given, and what holds it in the kernel, a driver or a file
@@ -42,4 +42,4 @@ class Quarantine {
   std::vector<Stuck> stuck_;  // those that got the signal and were not seen to have ended
 };
 
-}  // namespace dtrain::session
+}  // namespace dtrain::spawn

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/session/quarantine.h"
+#include "agent/spawn/quarantine.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +9,7 @@
 #include "common/base/text.h"
 #include "common/log/log.h"
 
-namespace dtrain::session {
+namespace dtrain::spawn {
 namespace {
 
 constexpr size_t kMostNamed = 3;
@@ -69,4 +69,4 @@ std::string Quarantine::Why(TimePoint now) {
   return why;
 }
 
-}  // namespace dtrain::session
+}  // namespace dtrain::spawn

@@ -8,7 +8,7 @@
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 
-namespace dtrain::session {
+namespace dtrain::spawn {
 
 // Copies what a shepherd of another user writes to its stderr into our log: a line at a time,
 // escaped, with its author's name, and no more than a few lines a minute. The log itself is not
@@ -40,4 +40,4 @@ class ShepherdWords {
   bool ended_ = false;
 };
 
-}  // namespace dtrain::session
+}  // namespace dtrain::spawn

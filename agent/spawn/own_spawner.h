@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/spawn/own_processes.h"
+#include "agent/spawn/spawner.h"
+#include "common/loop/loop.h"
+#include "common/os/account.h"
+
+namespace dtrain::spawn {
+
+// Starts shepherds as children of this process: as ourselves or, where we are root, as whoever it
+// is. Each has a cgroup of its own where we may make one.
+class OwnSpawner final : public Spawner {
+ public:
+  // Who the user of this uid is, who is connected.
+  using FindAccount = absl::AnyInvocable<absl::StatusOr<os::Account>(uid_t)>;
+
+  // `program`: run as `<program> shepherd`.
+  OwnSpawner(loop::Loop& loop, std::string program, FindAccount find_account);
+
+  absl::StatusOr<std::unique_ptr<Processes>> Spawn(const Owner& owner, const std::string& job_id,
+                                                   uint32_t attempt) override;
+  Found Adopt(Trace trace) override;
+  void Sweep() override;
+
+ private:
+  std::string MakeCgroup(const os::Account& account, const std::string& job_id, uint32_t attempt);
+
+  const OwnProcesses::Surroundings around_;
+  const std::string program_;
+  FindAccount find_account_;
+  loop::Timer sweep_;
+};
+
+// For an agent of one job, which starts its shepherd before it knows that job, and before gRPC has
+// started threads.
+class OneSpawner final : public Spawner {
+ public:
+  static absl::StatusOr<std::unique_ptr<OneSpawner>> Start(loop::Loop& loop,
+                                                           const std::string& program);
+  // FAILED_PRECONDITION: it was handed out.
+  absl::StatusOr<std::unique_ptr<Processes>> Spawn(const Owner& owner, const std::string& job_id,
+                                                   uint32_t attempt) override;
+  Found Adopt(Trace trace) override;
+  void Sweep() override {}
+  // Kills it, unless it was handed out: it has no workers.
+  void KillUnused();
+
+ private:
+  OneSpawner() = default;
+  std::unique_ptr<OwnProcesses> one_;
+};
+
+}  // namespace dtrain::spawn

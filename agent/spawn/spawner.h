@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "agent/spawn/processes.h"
+#include "agent/spawn/quarantine.h"
+#include "common/os/unique_fd.h"
+#include "dtrain/v1/state.pb.h"
+
+namespace dtrain::spawn {
+
+// Where a shepherd finds its end of the socket.
+inline constexpr int kShepherdSocket = 3;
+
+// Starts shepherds for users, and finds those again that an agent before us has started. Everything
+// an agent does to the processes of jobs goes by this and by what it hands out. Loop thread.
+class Spawner {
+ public:
+  Spawner() = default;
+  Spawner(const Spawner&) = delete;
+  Spawner& operator=(const Spawner&) = delete;
+  virtual ~Spawner() = default;
+
+  // A shepherd without a job yet, so that its start overlaps the launcher's.
+  virtual absl::StatusOr<std::unique_ptr<Processes>> Spawn(const Owner& owner,
+                                                           const std::string& job_id,
+                                                           uint32_t attempt) = 0;
+
+  // What is known of a job that an agent before us has started.
+  struct Trace {
+    std::string job_id;
+    uint32_t attempt = 0;
+    std::optional<v1::JobRecord> record;  // absent: missing or damaged
+    os::UniqueFd socket;                  // to who listens in the shepherd's place; empty: nobody
+  };
+  struct Found {
+    std::unique_ptr<Processes> processes;
+    Owner owner;
+    std::string why_not;  // it cannot be taken over, only ended; empty: it can
+  };
+  virtual Found Adopt(Trace trace) = 0;
+
+  // Removes what jobs that have ended have left of their cgroups.
+  virtual void Sweep() = 0;
+
+  Quarantine& quarantine() { return quarantine_; }
+
+ private:
+  Quarantine quarantine_;
+};
+
+}  // namespace dtrain::spawn
