@@ -10,6 +10,7 @@
 namespace dtrain {
 namespace {
 
+constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
 // gRPC may see the end of the stream before the transport has learned why it ended (the exit code
 // and last words of an ssh process). So long we wait for the better message.
 constexpr Duration kReasonWait = std::chrono::milliseconds(200);
@@ -22,8 +23,8 @@ constexpr Duration kBootPatience = std::chrono::seconds(3);
 constexpr uint64_t kReportEvery = 1 << 20;
 
 // Requests that must arrive, and once. Others are states, or only count while connected.
-bool IsKept(const v1::SessionRequest& request) {
-  switch (request.kind_case()) {
+bool IsKept(v1::SessionRequest::KindCase kind) {
+  switch (kind) {
     case v1::SessionRequest::kStart:
     case v1::SessionRequest::kSignal:
     case v1::SessionRequest::kStop:
@@ -115,7 +116,7 @@ void NodeLink::Open(os::UniqueFd stream) {
   channel_ = rpc::MakeChannel(std::move(stream));
   stub_ = v1::Agent::NewStub(channel_);
   session_.emplace(
-      loop_, [this](auto* context, auto* reactor) { stub_->async()->Session(context, reactor); },
+      loop_, channel_, kSessionMethod,
       [this](v1::SessionEvent event) { OnEvent(std::move(event)); },
       [this](absl::Status status) { Closed(std::move(status)); });
   if (!resuming_) return handlers_.on_connected();
@@ -124,7 +125,7 @@ void NodeLink::Open(os::UniqueFd stream) {
   hello = hello_;
   hello.set_resume(true);
   hello.set_received(inbox_.last());
-  session_->Send(std::move(request));
+  session_->Send(request);
 }
 
 void NodeLink::OnEvent(v1::SessionEvent event) {
@@ -145,7 +146,7 @@ void NodeLink::OnEvent(v1::SessionEvent event) {
 void NodeLink::OnResumed(const v1::Welcome& welcome) {
   resuming_ = false;
   outbox_.Acknowledge(welcome.received());
-  for (const v1::SessionRequest& request : outbox_.kept()) session_->Send(request);
+  for (const Kept& kept : outbox_.kept()) Write(kept.bytes, kept.number);
   // It may not know what we have said last.
   for (auto& [key, progress] : log_progress_) {
     progress.reported = 0;
@@ -215,17 +216,28 @@ void NodeLink::Lost(absl::Status why) {
   });
 }
 
-void NodeLink::Send(v1::SessionRequest request) {
+void NodeLink::Send(const v1::SessionRequest& request) {
   if (request.has_hello()) hello_ = request.hello();
-  if (request.has_heartbeat() && resumable_) {
+  Send(SharedRequest(request));
+}
+
+void NodeLink::Send(const SharedRequest& request) {
+  if (request.kind_ == v1::SessionRequest::kHeartbeat && resumable_) {
     for (auto& [key, progress] : log_progress_) ReportTaken(key, progress);
   }
-  request.set_received(inbox_.last());
-  if (resumable_ && IsKept(request)) {
+  uint64_t sequence = 0;
+  if (resumable_ && IsKept(request.kind_)) {
     if (outbox_.full()) return Overflow();
-    request = outbox_.Add(std::move(request));
+    sequence = outbox_.Add({request.bytes_}).sequence();
   }
-  if (session_.has_value() && !resuming_) session_->Send(std::move(request));
+  if (session_.has_value() && !resuming_) Write(request.bytes_, sequence);
+}
+
+void NodeLink::Write(const rpc::SharedMessage& bytes, uint64_t sequence) {
+  v1::SessionRequest own;
+  own.set_sequence(sequence);
+  own.set_received(inbox_.last());
+  session_->Send(bytes, own);
 }
 
 // Workers that take their stdin and enter fences acknowledge with that, so this is no slow worker.
@@ -293,7 +305,7 @@ void NodeLink::ReportTaken(const LogKey& key, LogProgress& progress) {
   taken.set_rank(key.first);
   taken.set_stream(key.second);
   taken.set_offset(progress.taken);
-  session_->Send(std::move(request));
+  session_->Send(request);
 }
 
 void NodeLink::NextLogs() {

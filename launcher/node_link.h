@@ -14,11 +14,25 @@
 #include "common/base/outbox.h"
 #include "common/loop/loop.h"
 #include "common/rpc/client_stream.h"
+#include "common/rpc/shared_message.h"
 #include "common/rpc/unary.h"
 #include "dtrain/v1/agent.grpc.pb.h"
 #include "launcher/transport/transport.h"
 
 namespace dtrain {
+
+// A request whose bytes exist once, however many agents it is for.
+class SharedRequest {
+ public:
+  // Without `sequence` and `received`, which are each link's own.
+  explicit SharedRequest(const v1::SessionRequest& request)
+      : kind_(request.kind_case()), bytes_(request) {}
+
+ private:
+  friend class NodeLink;
+  v1::SessionRequest::KindCase kind_;
+  rpc::SharedMessage bytes_;
+};
 
 // The launcher's line to one agent: a transport's byte stream, gRPC on it, the Session and Logs
 // calls on that. Destroying it ends all of them. When the stream breaks and the agent is one whose
@@ -43,7 +57,8 @@ class NodeLink {
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  void Send(v1::SessionRequest request);
+  void Send(const v1::SessionRequest& request);
+  void Send(const SharedRequest& request);
   void OpenLogs(const std::string& job_id, uint32_t attempt);
   void NextLogs();
   // For when nothing is heard: another connection, beside the one that there is, which takes its
@@ -53,6 +68,14 @@ class NodeLink {
 
  private:
   using LogKey = std::pair<uint32_t, v1::StreamKind>;
+  // One that is kept until it is acknowledged.
+  struct Kept {
+    rpc::SharedMessage bytes;
+    uint64_t number = 0;
+    uint64_t sequence() const { return number; }
+    void set_sequence(uint64_t value) { number = value; }
+    size_t ByteSizeLong() const { return bytes.size(); }
+  };
   struct LogProgress {
     uint64_t taken = 0;     // handed over up to here
     uint64_t reported = 0;  // of which the agent knows
@@ -68,6 +91,7 @@ class NodeLink {
   void OnLogChunk(v1::LogChunk chunk);
   void OpenLogStream();
   void ReportTaken(const LogKey& key, LogProgress& progress);
+  void Write(const rpc::SharedMessage& bytes, uint64_t sequence);
   void Closed(absl::Status status);
   void Lost(absl::Status why);
   void AskForBoot(absl::Status gone);
@@ -92,7 +116,7 @@ class NodeLink {
   std::string boot_id_;     // of the machine that welcomed us
   bool resumable_ = false;  // the agent said so, and workers may run there
   bool resuming_ = false;   // connected again or about to be, not welcomed yet
-  Outbox<v1::SessionRequest> outbox_;
+  Outbox<Kept> outbox_;
   Inbox inbox_;
   Inbox own_inbox_;  // of what the agent itself says, not the shepherd
   std::optional<v1::LogsRequest> logs_request_;

@@ -184,10 +184,11 @@ void Runner::Do(job::Action& action) {
   if (auto* send = std::get_if<job::Send>(&action)) {
     Node& node = *nodes_[send->node.value()];
     node.said_goodbye = node.said_goodbye || send->request.has_goodbye();
-    if (node.link != nullptr) node.link->Send(std::move(send->request));
+    if (node.link != nullptr) node.link->Send(send->request);
   } else if (auto* many = std::get_if<job::SendMany>(&action)) {
+    const SharedRequest request(many->request);
     for (NodeId id : many->nodes) {
-      if (nodes_[id.value()]->link != nullptr) nodes_[id.value()]->link->Send(many->request);
+      if (nodes_[id.value()]->link != nullptr) nodes_[id.value()]->link->Send(request);
     }
   } else if (auto* logs = std::get_if<job::OpenLogs>(&action)) {
     nodes_[logs->node.value()]->link->OpenLogs(options_.job.job_id, options_.job.attempt);

@@ -99,7 +99,8 @@ absl::StatusOr<size_t> ParsedSize(const Descriptor& type,
   return scan.size();
 }
 
-absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf::Message* out) {
+absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf::Message* out,
+                   size_t most_parsed) {
   const Descriptor& type = *out->GetDescriptor();
   if (bytes.Length() > most_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("a ", type.full_name(), " of ", bytes.Length(),
@@ -110,12 +111,12 @@ absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf:
   if (bytes.Valid()) {
     grpc::ProtoBufferReader once(&bytes);
     if (!once.status().ok()) return malformed;
-    auto size = ParsedSize(type, once, kMostParsed);
+    auto size = ParsedSize(type, once, most_parsed);
     if (!size.ok()) return size.status();
-    if (*size > kMostParsed) {
+    if (*size > most_parsed) {
       return absl::ResourceExhaustedError(
           absl::StrCat("a ", type.full_name(), " of ", bytes.Length(),
-                       " bytes that would occupy more than ", kMostParsed, " in memory"));
+                       " bytes that would occupy more than ", most_parsed, " in memory"));
     }
   }
   grpc::ProtoBufferReader again(&bytes);

@@ -21,6 +21,8 @@ inline constexpr size_t kMostQuestion = 64 << 10;
 // What the objects of one message may occupy. The longest fence with keys and values of a few words
 // has half of it.
 inline constexpr size_t kMostParsed = 128 << 20;
+// What an agent says to its launcher: the values of a fence that one node has put in.
+inline constexpr size_t kMostToClient = 64 << 20;
 
 // About how many bytes the objects of a message of `type` will occupy beside `type` itself; stops
 // counting above `most`. INVALID_ARGUMENT: it cannot be parsed.
@@ -28,8 +30,9 @@ absl::StatusOr<size_t> ParsedSize(const google::protobuf::Descriptor& type,
                                   google::protobuf::io::ZeroCopyInputStream& bytes, size_t most);
 
 // RESOURCE_EXHAUSTED: it has more than `most_bytes`, or its objects would have more than
-// kMostParsed. INVALID_ARGUMENT: it is not such a message.
-absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf::Message* out);
+// `most_parsed`. INVALID_ARGUMENT: it is not such a message.
+absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf::Message* out,
+                   size_t most_parsed = kMostParsed);
 
 template <typename Message>
 grpc::ByteBuffer Serialize(const Message& message) {

@@ -12,14 +12,14 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/os/fd.h"
+#include "common/rpc/bounded_message.h"
 #include "common/rpc/frame_guard.h"
 #include "common/rpc/tsan.h"
 
 namespace dtrain::rpc {
 namespace {
 
-// What a server says: the values of a fence that one node has put in.
-constexpr int kMaxMessage = 64 << 20;
+constexpr int kMostFromServer = static_cast<int>(kMostToClient);
 constexpr int kMostToServer = static_cast<int>(kMostMessage);
 // A peer without a call has nothing to say: whoever only holds a connection loses it.
 constexpr int kIdleMs = 30'000;
@@ -39,7 +39,7 @@ Library::~Library() { grpc_shutdown(); }
 std::shared_ptr<grpc::Channel> MakeChannel(os::UniqueFd stream) {
   DTRAIN_CHECK(os::SetNonBlocking(stream.get(), true).ok());
   grpc::ChannelArguments args;
-  args.SetMaxReceiveMessageSize(kMaxMessage);
+  args.SetMaxReceiveMessageSize(kMostFromServer);
   args.SetMaxSendMessageSize(kMostToServer);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -53,7 +53,7 @@ StreamServer::StreamServer(grpc::Service& service, os::UniqueFd stream, const Qu
   grpc::ServerBuilder builder;
   builder.RegisterService(&service);
   builder.SetMaxReceiveMessageSize(kMostToServer);
-  builder.SetMaxSendMessageSize(kMaxMessage);
+  builder.SetMaxSendMessageSize(kMostFromServer);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCalls);
   if (quota != nullptr) builder.SetResourceQuota(quota->get());

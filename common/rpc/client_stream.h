@@ -1,48 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "common/loop/loop.h"
+#include "common/rpc/bounded_message.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/shared_message.h"
 
 // Client ends of streaming calls, for use on the loop thread. gRPC's threads only move a message
 // and post it. Destroying an object cancels its call; no callback comes after that.
 namespace dtrain::rpc {
 
-// A bidirectional stream. Messages are sent in order; received ones come one by one.
+// A bidirectional stream. Messages are sent in order; received ones come one by one. What is sent
+// may be shared with other streams.
 template <typename Out, typename In>
 class ClientStream {
  public:
   using OnMessage = absl::AnyInvocable<void(In)>;
   using OnClosed = absl::AnyInvocable<void(absl::Status)>;
-  // Starts the call: [&](auto* context, auto* reactor) { stub->async()->Session(context, reactor);
-  // }
-  template <typename StartCall>
-  ClientStream(loop::Loop& loop, StartCall start_call, OnMessage on_message, OnClosed on_closed)
+  // `method`: "/dtrain.v1.Agent/Session".
+  ClientStream(loop::Loop& loop, const std::shared_ptr<grpc::Channel>& channel,
+               const std::string& method, OnMessage on_message, OnClosed on_closed)
       : call_(new Call(loop, std::move(on_message), std::move(on_closed))) {
-    start_call(&call_->context, call_);
+    grpc::GenericStub(channel).PrepareBidiStreamingCall(&call_->context, method, {}, call_);
     call_->Begin();
   }
   ~ClientStream() { call_->Abandon(); }
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
 
-  void Send(Out message) { call_->Send(std::move(message)); }
+  void Send(const Out& message) { call_->Send(Serialize(message)); }
+  // `shared` is an Out; `more` has the fields that are this stream's alone.
+  void Send(const SharedMessage& shared, const Out& more) { call_->Send(shared.With(more)); }
   // Nothing more will be sent; the peer sees the end after what is queued.
   void SendEnd() { call_->SendEnd(); }
 
  private:
   // Deletes itself on the loop when gRPC is done with it. All fields belong to the loop thread;
   // `in` and the front of `queue` are lent to gRPC while a read or write is on.
-  struct Call final : grpc::ClientBidiReactor<Out, In> {
+  struct Call final : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
     Call(loop::Loop& l, OnMessage m, OnClosed c)
         : loop(l), on_message(std::move(m)), on_closed(std::move(c)) {}
 
@@ -51,7 +57,7 @@ class ClientStream {
       this->StartRead(&in);
       this->StartCall();
     }
-    void Send(Out message) {
+    void Send(grpc::ByteBuffer message) {
       if (ended || finishing) return;
       queue.push_back(std::move(message));
       if (queue.size() == 1) this->StartWrite(&queue.front());
@@ -70,8 +76,19 @@ class ClientStream {
         context.TryCancel();
       }
     }
+    // Messages are parsed on this thread, one at a time.
     void OnReadDone(bool ok) override {
-      loop.Post([this, ok] { AfterRead(ok); });
+      In message;
+      absl::Status parsed;
+      if (ok) parsed = Parse(in, kMostToClient, &message, 2 * kMostParsed);
+      in.Clear();
+      loop.Post([this, ok, parsed = std::move(parsed), message = std::move(message)]() mutable {
+        if (!parsed.ok()) {
+          nonsense = std::move(parsed);
+          context.TryCancel();
+        }
+        AfterRead(ok && nonsense.ok(), std::move(message));
+      });
     }
     void OnWriteDone(bool ok) override {
       loop.Post([this, ok] { AfterWrite(ok); });
@@ -79,15 +96,13 @@ class ClientStream {
     void OnDone(const grpc::Status& status) override {
       loop.Post([this, status] { AfterDone(status); });
     }
-    void AfterRead(bool ok) {
+    void AfterRead(bool ok, In message) {
       if (!ok) {
         // No read or write is started from here on, so gRPC may finish the call.
         finishing = true;
         this->RemoveHold();
         return;
       }
-      In message = std::move(in);
-      in = In();
       this->StartRead(&in);
       if (on_message) on_message(std::move(message));
     }
@@ -106,15 +121,18 @@ class ClientStream {
         delete this;
         return;
       }
-      if (on_closed) std::exchange(on_closed, nullptr)(FromGrpc(status));
+      if (on_closed) {
+        std::exchange(on_closed, nullptr)(nonsense.ok() ? FromGrpc(status) : nonsense);
+      }
     }
 
     loop::Loop& loop;
     grpc::ClientContext context;
     OnMessage on_message;
     OnClosed on_closed;
-    In in;
-    std::deque<Out> queue;
+    grpc::ByteBuffer in;
+    absl::Status nonsense;  // what the server sent was no message
+    std::deque<grpc::ByteBuffer> queue;
     bool ended = false;
     bool finishing = false;
     bool abandoned = false;

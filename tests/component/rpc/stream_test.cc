@@ -5,8 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,9 +26,28 @@ namespace dtrain::rpc {
 namespace {
 
 constexpr Duration kDeadline = std::chrono::seconds(20);
+constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
 // A few of them are all that gRPC and the socket take ahead of the reader. Under ThreadSanitizer a
 // megabyte takes 50 ms.
 constexpr size_t kChunk = 256 << 10;
+
+// Sends bytes that are no message, until the client goes.
+class Babbler final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  Babbler() { StartWrite(&bytes_); }
+  void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+  void OnDone() override { delete this; }
+
+ private:
+  const grpc::Slice slice_{"\xff\xff\xff"};
+  const grpc::ByteBuffer bytes_{&slice_, 1};
+};
+
+size_t ResidentBytes() {
+  size_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
 
 // Answers each heartbeat with a heartbeat of the same number; sends `log_chunks` of kChunk.
 class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
@@ -38,6 +59,7 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
       grpc::CallbackServerContext* context) override {
+    if (nonsense) return new Babbler();
     return Stream::New(loop_, context, queued, [this](std::shared_ptr<Stream> stream) {
       stream_ = stream;
       stream->Start(
@@ -48,6 +70,7 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
             }
             v1::SessionEvent event;
             *event.mutable_heartbeat() = request.heartbeat();
+            event.set_received(request.received());
             stream_->Send(event);
             if (warnings == 0) return;
             event.mutable_warning()->set_message(std::string(1 << 20, 'x'));
@@ -96,6 +119,7 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
   int log_chunks = 0;
   int warnings = 0;  // of a megabyte, behind each heartbeat
   std::shared_ptr<SharedLimit> queued = std::make_shared<SharedLimit>(kMostQueued);
+  bool nonsense = false;  // sends what is no message
   bool stubborn = false;  // goes on writing when the client is gone
 
  private:
@@ -139,9 +163,6 @@ class RpcStream : public ::testing::Test {
     server_loop_.Post([asked = std::move(asked)]() mutable { asked(); });
     return answer.get();
   }
-  auto SessionCall() {
-    return [this](auto* context, auto* reactor) { stub_->async()->Session(context, reactor); };
-  }
 
   loop::Loop server_loop_;
   loop::Loop loop_;
@@ -159,7 +180,8 @@ TEST_F(RpcStream, MessagesArriveInOrderAndTheStatusAtTheEnd) {
   std::vector<int64_t> got;
   std::optional<absl::Status> end;
   ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, SessionCall(), [&](v1::SessionEvent e) { got.push_back(e.heartbeat().unix_nanos()); },
+      loop_, channel_, kSessionMethod,
+      [&](v1::SessionEvent e) { got.push_back(e.heartbeat().unix_nanos()); },
       [&](absl::Status status) {
         end = status;
         loop_.Stop();
@@ -183,7 +205,7 @@ TEST_F(RpcStream, WhatWaitsForAClientIsBounded) {
   service_.warnings = 30;
   std::optional<absl::Status> end;
   ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, SessionCall(), [](const v1::SessionEvent&) {},
+      loop_, channel_, kSessionMethod, [](const v1::SessionEvent&) {},
       [&](absl::Status status) {
         end = status;
         loop_.Stop();
@@ -205,7 +227,7 @@ TEST_F(RpcStream, WhatWaitsForAClientIsBounded) {
 TEST_F(RpcStream, AMessageOfTooManyObjectsEndsTheCall) {
   std::optional<absl::Status> end;
   ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, SessionCall(), [](const v1::SessionEvent&) {},
+      loop_, channel_, kSessionMethod, [](const v1::SessionEvent&) {},
       [&](absl::Status status) {
         end = status;
         loop_.Stop();
@@ -221,10 +243,92 @@ TEST_F(RpcStream, AMessageOfTooManyObjectsEndsTheCall) {
   EXPECT_TRUE(service_.closed);
 }
 
+TEST_F(RpcStream, AMessageIsTheSharedPartAndTheStreamsOwn) {
+  v1::SessionRequest request;
+  request.mutable_heartbeat()->set_unix_nanos(7);
+  const SharedMessage shared(request);
+  std::vector<int64_t> got;
+  std::vector<uint64_t> received;
+  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
+      loop_, channel_, kSessionMethod,
+      [&](v1::SessionEvent event) {
+        got.push_back(event.heartbeat().unix_nanos());
+        received.push_back(event.received());
+        if (got.size() == 2) loop_.Stop();
+      },
+      [](absl::Status) {});
+  for (const uint64_t number : {41, 42}) {
+    v1::SessionRequest own;
+    own.set_received(number);
+    stream.Send(shared, own);
+  }
+  Run();
+  EXPECT_EQ(got, (std::vector<int64_t>{7, 7}));
+  EXPECT_EQ(received, (std::vector<uint64_t>{41, 42}));
+}
+
+// A fence of many nodes goes to all of them: what waits for slow ones must not be there once each.
+TEST_F(RpcStream, WhatManyStreamsSendExistsOnce) {
+  constexpr int kStreams = 200;
+  constexpr size_t kBytes = 4 << 20;
+  struct One {
+    os::UniqueFd far_end;
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<ClientStream<v1::SessionRequest, v1::SessionEvent>> stream;
+  };
+  std::vector<One> all;
+  for (int i = 0; i < kStreams; ++i) {
+    auto pair = os::SocketPair();
+    ASSERT_TRUE(pair.ok()) << pair.status();
+    One one;
+    one.far_end = std::move(pair->first);  // nobody reads there
+    one.channel = MakeChannel(std::move(pair->second));
+    one.stream = std::make_unique<ClientStream<v1::SessionRequest, v1::SessionEvent>>(
+        loop_, one.channel, kSessionMethod, [](v1::SessionEvent) {}, [](absl::Status) {});
+    all.push_back(std::move(one));
+  }
+  const size_t before = ResidentBytes();
+  v1::SessionRequest request;
+  request.mutable_stdin()->set_data(std::string(kBytes, 'x'));
+  {
+    const SharedMessage shared(request);
+    for (One& one : all) one.stream->Send(shared, {});
+  }
+  // By the time this arrives gRPC has had all of them.
+  v1::SessionRequest beat;
+  beat.mutable_heartbeat();
+  ClientStream<v1::SessionRequest, v1::SessionEvent> other(
+      loop_, channel_, kSessionMethod, [&](v1::SessionEvent) { loop_.Stop(); },
+      [](absl::Status) {});
+  other.Send(beat);
+  Run();
+  EXPECT_LT(ResidentBytes(), before + 100 * (size_t{1} << 20))
+      << kStreams << " copies would have " << kStreams * kBytes;
+}
+
+// An agent that has been taken over may send anything.
+TEST_F(RpcStream, NonsenseFromTheServerEndsTheCall) {
+  service_.nonsense = true;
+  std::optional<absl::Status> end;
+  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
+      loop_, channel_, kSessionMethod, [](const v1::SessionEvent&) {},
+      [&](absl::Status status) {
+        end = status;
+        loop_.Stop();
+      });
+  v1::SessionRequest request;
+  request.mutable_heartbeat();
+  stream.Send(request);
+  Run();
+  EXPECT_EQ(end->code(), absl::StatusCode::kInvalidArgument) << *end;
+  EXPECT_THAT(std::string(end->message()), testing::HasSubstr("SessionEvent"));
+}
+
 TEST_F(RpcStream, ABrokenStreamClosesTheCall) {
   std::optional<absl::Status> end;
   ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, SessionCall(), [&](v1::SessionEvent) { shutdown(raw_client_fd_, SHUT_RDWR); },
+      loop_, channel_, kSessionMethod,
+      [&](v1::SessionEvent) { shutdown(raw_client_fd_, SHUT_RDWR); },
       [&](absl::Status status) {
         end = status;
         loop_.Stop();
@@ -244,7 +348,7 @@ TEST_F(RpcStream, AReaderThatDoesNotAskHoldsTheWriterBackAndControlFlowsOn) {
   std::optional<ClientReader<v1::LogChunk>> reader;
   int beats = 0;
   ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, SessionCall(),
+      loop_, channel_, kSessionMethod,
       [&](v1::SessionEvent) {
         if (++beats < 100) {
           v1::SessionRequest request;
@@ -284,7 +388,8 @@ TEST_F(RpcStream, AReaderThatDoesNotAskHoldsTheWriterBackAndControlFlowsOn) {
 TEST_F(RpcStream, DestroyingTheClientEndsTheCallOnTheServer) {
   {
     ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-        loop_, SessionCall(), [&](v1::SessionEvent) { loop_.Stop(); }, [](absl::Status) {});
+        loop_, channel_, kSessionMethod, [&](v1::SessionEvent) { loop_.Stop(); },
+        [](absl::Status) {});
     v1::SessionRequest request;
     request.mutable_heartbeat();
     stream.Send(request);

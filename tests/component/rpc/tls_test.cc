@@ -24,6 +24,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr Duration kDeadline = std::chrono::seconds(60);
+constexpr char kSessionOverTls[] = "/dtrain.v1.Agent/Session";
 constexpr int kChunks = 50;
 
 // Sends each heartbeat back, ends at a goodbye; sends `kChunks` of a megabyte as logs.
@@ -138,9 +139,6 @@ class RpcOverTls : public testing::Test {
                               [this](absl::Status why) { launcher_closed_ = std::move(why); }});
     ASSERT_TRUE(Await([&] { return stub_ != nullptr || launcher_closed_.has_value(); }));
   }
-  auto SessionCall() {
-    return [this](auto* context, auto* reactor) { stub_->async()->Session(context, reactor); };
-  }
 
   tls::TemporaryDirectory directory_;
   tls::Authority lab_{directory_.path()};
@@ -166,7 +164,7 @@ TEST_F(RpcOverTls, ControlAndLogsFlowAndTheEndIsAnEnd) {
   std::optional<ClientReader<v1::LogChunk>> logs;
   v1::LogsRequest logs_request;
   session.emplace(
-      loop_, SessionCall(),
+      loop_, channel_, kSessionOverTls,
       [&](v1::SessionEvent event) { EXPECT_EQ(event.heartbeat().unix_nanos(), beats++); },
       [&](absl::Status status) { session_end = std::move(status); });
   logs.emplace(
@@ -206,7 +204,7 @@ TEST_F(RpcOverTls, ACutConnectionEndsTheCallsOnBothSides) {
   ASSERT_NE(stub_, nullptr) << *launcher_closed_;
   std::optional<absl::Status> end;
   ClientStream<v1::SessionRequest, v1::SessionEvent> session(
-      loop_, SessionCall(), [&](v1::SessionEvent) { shutdown(agent_tcp_, SHUT_RDWR); },
+      loop_, channel_, kSessionOverTls, [&](v1::SessionEvent) { shutdown(agent_tcp_, SHUT_RDWR); },
       [&](absl::Status status) { end = std::move(status); });
   v1::SessionRequest request;
   request.mutable_heartbeat();
@@ -231,7 +229,7 @@ TEST_F(RpcOverTls, ARefusedLauncherLearnsWhy) {
   ASSERT_NE(stub_, nullptr) << *launcher_closed_;
   std::optional<absl::Status> end;
   ClientStream<v1::SessionRequest, v1::SessionEvent> session(
-      loop_, SessionCall(), [](v1::SessionEvent) {},
+      loop_, channel_, kSessionOverTls, [](v1::SessionEvent) {},
       [&](absl::Status status) { end = std::move(status); });
   ASSERT_TRUE(Await([&] { return end.has_value() && launcher_closed_.has_value(); }));
   EXPECT_EQ(end->code(), absl::StatusCode::kUnavailable);
