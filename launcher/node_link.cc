@@ -14,9 +14,10 @@ constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
 // gRPC may see the end of the stream before the transport has learned why it ended (the exit code
 // and last words of an ssh process). So long we wait for the better message.
 constexpr Duration kReasonWait = std::chrono::milliseconds(200);
-// An agent that is started anew is back in about a second. The first try comes at once: a
-// connection may break without the agent.
-constexpr Duration kRetry = std::chrono::milliseconds(250);
+// A connection that has stood for so long since the last try has not failed by that: the first try
+// after its end comes at once, as it may break without the agent. An agent that is started anew is
+// back in about a second.
+constexpr Duration kStood = std::chrono::seconds(5);
 // For an answer that an agent has at hand; a driver that hangs may take a second of it.
 constexpr Duration kBootPatience = std::chrono::seconds(3);
 // The agent hears at least this often how far its logs are taken: its spool may then shrink.
@@ -39,10 +40,11 @@ bool IsKept(v1::SessionRequest::KindCase kind) {
 
 }  // namespace
 
-NodeLink::NodeLink(loop::Loop& loop, transport::Transport& transport,
+NodeLink::NodeLink(loop::Loop& loop, transport::Transport& transport, transport::Redials& redials,
                    const transport::Target& target, Handlers handlers)
     : loop_(loop),
       transport_(transport),
+      redials_(redials),
       target_(target),
       handlers_(std::move(handlers)),
       reason_wait_(loop),
@@ -75,6 +77,8 @@ void NodeLink::Connect() {
 void NodeLink::DialAnew() {
   if (!MayResume() || (spare_ != nullptr && spare_answered_)) return;
   DropSpare();
+  spare_place_ = redials_.TryEnter();
+  if (!spare_place_) return;
   transport::Callbacks callbacks;
   callbacks.on_phase = [this](transport::Phase phase) {
     spare_answered_ = spare_answered_ || phase != transport::Phase::kConnecting;
@@ -85,6 +89,7 @@ void NodeLink::DialAnew() {
     retry_.Cancel();
     boot_asked_.reset();
     connection_ = std::move(spare_);
+    place_ = std::move(spare_place_);
     resuming_ = true;
     Open(std::move(stream));
   };
@@ -100,6 +105,7 @@ void NodeLink::DialAnew() {
 void NodeLink::DropSpare() {
   drop_spare_.Cancel();
   spare_.reset();
+  spare_place_ = {};
   spare_answered_ = false;
 }
 
@@ -145,6 +151,7 @@ void NodeLink::OnEvent(v1::SessionEvent event) {
 
 void NodeLink::OnResumed(const v1::Welcome& welcome) {
   resuming_ = false;
+  place_ = {};
   outbox_.Acknowledge(welcome.received());
   for (const Kept& kept : outbox_.kept()) Write(kept.bytes, kept.number);
   // It may not know what we have said last.
@@ -207,12 +214,17 @@ void NodeLink::Lost(absl::Status why) {
     return;
   }
   resuming_ = true;
-  const TimePoint next = std::max(loop_.Now(), lost_at_ + kRetry);
+  place_ = {};
+  const TimePoint now = loop_.Now();
+  tries_ = now > lost_at_ + kStood ? 0 : tries_ + 1;
+  const TimePoint next = now + redials_.Pause(tries_);
   lost_at_ = next;
   // Posted at least: this is called by what is destroyed here.
   retry_.At(next, [this] {
-    DropStream();
-    Connect();
+    place_ = redials_.Enter([this] {
+      DropStream();
+      Connect();
+    });
   });
 }
 

@@ -17,6 +17,7 @@
 #include "common/rpc/shared_message.h"
 #include "common/rpc/unary.h"
 #include "dtrain/v1/agent.grpc.pb.h"
+#include "launcher/transport/redials.h"
 #include "launcher/transport/transport.h"
 
 namespace dtrain {
@@ -51,8 +52,9 @@ class NodeLink {
     absl::AnyInvocable<void(absl::Status)> on_logs_end;  // OK: all of them were delivered
   };
 
-  NodeLink(loop::Loop& loop, transport::Transport& transport, const transport::Target& target,
-           Handlers handlers);
+  // `redials`: of all links of the launch; outlives it.
+  NodeLink(loop::Loop& loop, transport::Transport& transport, transport::Redials& redials,
+           const transport::Target& target, Handlers handlers);
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
@@ -99,6 +101,7 @@ class NodeLink {
 
   loop::Loop& loop_;
   transport::Transport& transport_;
+  transport::Redials& redials_;
   const transport::Target target_;
   Handlers handlers_;
   std::unique_ptr<transport::Connection> connection_;
@@ -122,9 +125,12 @@ class NodeLink {
   std::optional<v1::LogsRequest> logs_request_;
   std::map<LogKey, LogProgress> log_progress_;
   bool logs_over_ = false;
-  int unanswered_ = 0;         // chunks handed over and not taken yet
-  bool reader_waits_ = false;  // one of them is the open stream's
-  TimePoint lost_at_;          // the last time
+  int unanswered_ = 0;                     // chunks handed over and not taken yet
+  bool reader_waits_ = false;              // one of them is the open stream's
+  TimePoint lost_at_;                      // the last time
+  int tries_ = 0;                          // to resume that have failed in a row
+  transport::Redials::Place place_;        // of the try that waits or is under way
+  transport::Redials::Place spare_place_;  // of DialAnew's
   loop::Timer retry_;
   loop::Timer drop_spare_;
   bool overflowed_ = false;

@@ -53,6 +53,7 @@ Runner::Runner(loop::Loop& loop, cli::LaunchOptions options)
       options_(std::move(options)),
       agent_(loop),
       ways_(loop, options_.transport, agent_),
+      redials_(loop),
       router_(loop, options_.output,
               {[this](absl::Status why) { Feed(job::OutputFailed{std::string(why.message())}); },
                [this](std::string text) { Warn(absl::StrCat("dtrain: warning: ", text)); }}),
@@ -120,7 +121,7 @@ void Runner::Connect(NodeId id) {
     }
   };
   nodes_[id.value()]->link = std::make_unique<NodeLink>(
-      loop_, ways_.For(entry), transport::Target{entry.host, entry.user, entry.port},
+      loop_, ways_.For(entry), redials_, transport::Target{entry.host, entry.user, entry.port},
       std::move(handlers));
 }
 

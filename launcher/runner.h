@@ -21,6 +21,7 @@
 #include "launcher/report/timeline.h"
 #include "launcher/status/status_server.h"
 #include "launcher/transport/agent_binary.h"
+#include "launcher/transport/redials.h"
 #include "launcher/transport/ways.h"
 
 namespace dtrain {
@@ -79,6 +80,7 @@ class Runner {
   cli::LaunchOptions options_;
   transport::AgentBinary agent_;
   transport::Ways ways_;
+  transport::Redials redials_;
   output::OutputRouter router_;
   std::unique_ptr<output::StdinSource> stdin_;  // null: nobody wants it
   std::unique_ptr<report::Timeline> timeline_;  // null: nobody wants one
