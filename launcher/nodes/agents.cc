@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/nodes/agents.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -60,7 +61,8 @@ struct Agents::Node {
 Agents::Agents(const transport::WayOptions& options)
     : loop_(ProcessLoop()),
       connect_timeout_(options.connect_timeout),
-      agent_(loop_),
+      // Nodes that wait for one that is stuck have to answer in time all the same.
+      agent_(loop_, "", std::min(transport::PushOrder::kLongestWait, connect_timeout_ / 2)),
       ways_(loop_, options, agent_) {}
 
 Agents::~Agents() = default;

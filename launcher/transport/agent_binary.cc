@@ -156,8 +156,10 @@ std::string ElfMachine(absl::string_view bytes) {
   }
 }
 
-AgentBinary::AgentBinary(loop::Loop& loop, std::string path)
-    : loop_(loop), path_(path.empty() ? Beside("dtrain-agent") : std::move(path)) {}
+AgentBinary::AgentBinary(loop::Loop& loop, std::string path, Duration longest_wait)
+    : loop_(loop),
+      path_(path.empty() ? Beside("dtrain-agent") : std::move(path)),
+      order_(longest_wait) {}
 
 void AgentBinary::StartLoading() {
   if (started_) return;

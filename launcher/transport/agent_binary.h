@@ -16,6 +16,7 @@
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "common/os/unique_fd.h"
+#include "launcher/transport/push_order.h"
 
 namespace dtrain::transport {
 
@@ -59,7 +60,9 @@ class AgentBinary {
   using Result = absl::StatusOr<AgentImages>;
   // `path` empty: dtrain-agent beside the running program. Those for other machines are
   // ../lib/dtrain/agent-MACHINE from there, where they exist.
-  explicit AgentBinary(loop::Loop& loop, std::string path = "");
+  // `longest_wait`: PushOrder's.
+  explicit AgentBinary(loop::Loop& loop, std::string path = "",
+                       Duration longest_wait = PushOrder::kLongestWait);
   AgentBinary(const AgentBinary&) = delete;
   AgentBinary& operator=(const AgentBinary&) = delete;
 
@@ -72,6 +75,8 @@ class AgentBinary {
   const Result& Wait() const { return future_.get(); }
   // Loop thread: calls back on the loop when image.Packed() has its answer, never from inside.
   void WhenPacked(const AgentImage& image, loop::Task done);
+  // Any thread: which nodes are sent an agent, and which wait.
+  PushOrder& order() { return order_; }
 
  private:
   void LoadOne(size_t index);
@@ -79,6 +84,7 @@ class AgentBinary {
   loop::Loop& loop_;
   const std::string path_;
   bool started_ = false;
+  PushOrder order_;
   std::vector<std::string> paths_;
   std::vector<absl::StatusOr<AgentImage>> loaded_;  // each written by the thread that loads it
   std::atomic<size_t> missing_{0};

@@ -16,6 +16,9 @@
 namespace dtrain::transport {
 namespace {
 
+// The script's names of homes have 24 digits; this is for whatever else a node may say.
+constexpr size_t kLongestHome = 64;
+
 struct Advice {
   absl::string_view code;
   absl::string_view next_step;
@@ -125,9 +128,15 @@ Bootstrap::Want Bootstrap::OnNeed() {
   }
   wanted_ = any ? 0 : static_cast<size_t>(found - machines_.begin());
   has_gzip_ = scanner_.line().Field("gzip") == "yes";
+  home_ = std::string(scanner_.line().Field("home").substr(0, kLongestHome));
   pushing_ = true;
   scanner_ = HandshakeScanner();
   return Want::kPush;
+}
+
+std::string Bootstrap::LookAgain() {
+  pushing_ = false;
+  return "look\n";
 }
 
 absl::Status Bootstrap::OnEnd(absl::string_view how, absl::string_view stderr_tail) {
@@ -138,7 +147,8 @@ absl::Status Bootstrap::OnEnd(absl::string_view how, absl::string_view stderr_ta
     return error_;
   }
   std::string message =
-      absl::StrCat(how, pushing_ ? " after the agent was sent" : "", " before an agent answered");
+      absl::StrCat(how, " before an agent answered",
+                   pushing_ ? ", and after the node had asked to be sent one" : "");
   std::string last = LastLines(stderr_tail);
   if (!last.empty()) absl::StrAppend(&message, ": ", last);
   std::string noise = scanner_.FirstNoiseLine();

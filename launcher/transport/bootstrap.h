@@ -22,7 +22,7 @@ inline constexpr char kRemoteShell[] = "/bin/sh";
 // What to write to the remote shell: it runs the agent for its machine from the node's cache, or
 // asks for it by a `need` line. Then it reads a line that says in which form the agent comes and
 // how many bytes that is (AgentPush), reads exactly those, checks the hash of what they give, puts
-// it there and runs it. `resume`: Target's.
+// it there and runs it. If the line is `look`, it begins again. `resume`: Target's.
 std::string BootstrapScript(const AgentImages& images, bool resume);
 
 // Follows the remote side from the script to gRPC. Pure.
@@ -42,6 +42,11 @@ class Bootstrap {
   // After kPush: which of the agents, and whether the node can unpack it.
   size_t wanted() const { return wanted_; }
   bool has_gzip() const { return has_gzip_; }
+  // The name that the node gives its home, the same on all nodes that share it; empty if unknown.
+  const std::string& home() const { return home_; }
+  // After kPush, instead of an agent: what to write to make the node look into its cache again. It
+  // may then ask for the agent again.
+  std::string LookAgain();
   std::string TakeRest() { return scanner_.TakeRest(); }
   // The stream ended before kReady: `how` it did ("`ssh node3` exited with status 255"), and the
   // last of the remote stderr.
@@ -54,6 +59,7 @@ class Bootstrap {
   const std::vector<std::string> machines_;
   size_t wanted_ = 0;
   bool has_gzip_ = false;
+  std::string home_;
   HandshakeScanner scanner_;
   bool pushing_ = false;
   absl::Status error_;

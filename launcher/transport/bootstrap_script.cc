@@ -23,6 +23,13 @@ namespace {
 // The trial file shows a mount without exec permission before megabytes are sent. `true >file`
 // renews the time by which unused agents are removed; a redirection that fails must not end the
 // shell, as it would with the special builtin `:`.
+//
+// The file `home` holds a random name, by which the launcher sees which nodes share this cache. It
+// appears by a link, which only one of several nodes can make, and so is whole. Anything else of
+// that name (a FIFO would block us) is left alone, and a name that is not ours is not sent.
+//
+// Before it looks again it changes the directory: so an NFS client drops what it had remembered of
+// it, above all that there was no agent.
 constexpr char kScript[] = R"sh(
 dtrain() {
 mask=$(umask)
@@ -71,29 +78,46 @@ if [ -n "$XDG_CACHE_HOME" ]; then base=$XDG_CACHE_HOME/dtrain
 elif [ -n "$HOME" ]; then base=$HOME/.cache/dtrain
 else fail nohome "neither HOME nor XDG_CACHE_HOME is set"; fi
 dir=$base/agent-$hash agent=$base/agent-$hash/dtrain-agent
-if [ -x "$agent" ] && [ -O "$agent" ] && [ "$(wc -c <"$agent")" -eq "$size" ]; then
+look() {
+  [ -x "$agent" ] && [ -O "$agent" ] && [ "$(wc -c <"$agent")" -eq "$size" ] || return
   { true >"$dir/used"; } 2>/dev/null
   run
-fi
+}
+look
 err=$(LC_ALL=C mkdir -p "$dir" 2>&1) || why "make directory $dir" "$err" nohome
 [ -O "$dir" ] && [ -d "$dir" ] || fail denied "$dir does not belong to this user"
 err=$(LC_ALL=C chmod 700 "$base" "$dir" 2>&1) || why "chmod $dir" "$err" denied
 for tool in head wc mv rm tr find sha256sum uname; do
   command -v "$tool" >/dev/null 2>&1 || fail notool "no $tool in PATH ($PATH)"
 done
-new=$dir/new-$$-$(LC_ALL=C tr -dc a-f0-9 </dev/urandom | head -c 12)
+random=$(LC_ALL=C tr -dc a-f0-9 </dev/urandom | head -c 24)
+new=$dir/new-$$-$random
 trap 'rm -f "$new" "$new.try"' EXIT
 trap 'exit 1' HUP INT TERM
 trap '' PIPE
 err=$( { printf '#!/bin/sh\nexit 0\n' >"$new.try"; } 2>&1) || why "write to $dir" "$err" write
 err=$(LC_ALL=C chmod 700 "$new.try" 2>&1) || why "chmod $new.try" "$err" denied
 err=$(LC_ALL=C "$new.try" 2>&1) || fail noexec "$dir is on a file system mounted without exec permission ($err)"
+home=
+if [ -n "$random" ] && [ ! -e "$base/home" ] && [ ! -L "$base/home" ]; then
+  { rm -f "$new.try"; echo "$random" >"$new.try" && ln "$new.try" "$base/home"; } 2>/dev/null
+fi
+if [ -f "$base/home" ] && [ -O "$base/home" ]; then
+  home=$(head -c 24 2>/dev/null <"$base/home")
+  case $home in *[!a-f0-9]*) home= ;; esac
+  [ ${#home} -eq 24 ] || home=
+fi
 rm -f "$new.try"
 gzip=no
 if command -v gzip >/dev/null 2>&1; then gzip=yes; fi
-say "need machine=${machine:-$(uname -m)} gzip=$gzip"
-form= bytes=
-IFS=' ' read -r form bytes
+while :; do
+  say "need machine=${machine:-$(uname -m)} gzip=$gzip${home:+ home=$home}"
+  form= bytes=
+  IFS=' ' read -r form bytes
+  [ "$form" = look ] || break
+  { true >"$new.try"; rm -f "$new.try"; } 2>/dev/null
+  look
+done
 if [ "$form" = gzip ]; then
   err=$( { head -c "$bytes" | LC_ALL=C gzip -dc; } 2>&1 >"$new") || why "unpack the agent to $new" "$err" unpack
 else

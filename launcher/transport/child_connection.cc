@@ -36,7 +36,8 @@ ChildConnection::ChildConnection(loop::Loop& loop, ChildReaper& reaper, ChildSpe
       reaper_(reaper),
       spec_(std::move(spec)),
       callbacks_(std::move(callbacks)),
-      end_timer_(loop) {
+      end_timer_(loop),
+      turn_timer_(loop) {
   loop_.Post([this, alive = alive_] {
     if (*alive) Start();
   });
@@ -64,7 +65,7 @@ void ChildConnection::Start() {
   child_ = std::move(child->process);
   stream_ = std::move(child->stream);
   error_ = std::make_unique<TailReader>(loop_, std::move(child->error), [this, alive = alive_] {
-    if (*alive) EndOfHandshake();
+    if (*alive) OnEnd();
   });
   bootstrap_.emplace(std::vector<std::string>{""});
   stream_watch_ = std::make_unique<loop::FdWatch>(loop_, stream_.get());
@@ -117,7 +118,7 @@ bool ChildConnection::OnBytes(absl::string_view bytes) {
     case Bootstrap::Want::kMore:
       return true;
     case Bootstrap::Want::kPush:
-      return StartPush();
+      return OnNeed();
     case Bootstrap::Want::kReady:
       Ready();
       return false;
@@ -128,25 +129,50 @@ bool ChildConnection::OnBytes(absl::string_view bytes) {
   return false;
 }
 
-bool ChildConnection::StartPush() {
+bool ChildConnection::OnNeed() {
   if (images_ == nullptr) {
     Fail(absl::InternalError("the agent on this machine asked to be sent"));
     return false;
   }
+  if (ticket_) {  // it has looked again
+    StartPush();
+    return true;
+  }
   if (!SetPhase(Phase::kPushingAgent)) return false;
+  const AgentImage& image = (*images_)[bootstrap_->wanted()];
+  ticket_ = spec_.agent->order().Ask(bootstrap_->home(), image.sha256);
+  if (ticket_->wait_fd() < 0) {
+    StartPush();
+    return true;
+  }
+  turn_watch_ = std::make_unique<loop::FdWatch>(loop_, ticket_->wait_fd());
+  turn_watch_->OnReadable([this] {
+    StopWaiting();
+    unwritten_ += bootstrap_->LookAgain();
+    OnWritable();
+  });
+  turn_timer_.After(spec_.agent->order().longest_wait(), [this] {
+    StopWaiting();
+    StartPush();
+  });
+  return true;
+}
+
+void ChildConnection::StopWaiting() {
+  turn_watch_.reset();
+  turn_timer_.Cancel();
+}
+
+void ChildConnection::StartPush() {
   const AgentImage& image = (*images_)[bootstrap_->wanted()];
   const auto start = [this, &image](bool packed) {
     push_.emplace(image, packed);
     OnWritable();
   };
-  if (!bootstrap_->has_gzip() || !image.IsWorthPacking()) {
-    start(false);
-    return true;
-  }
+  if (!bootstrap_->has_gzip() || !image.IsWorthPacking()) return start(false);
   spec_.agent->WhenPacked(image, [start, this, alive = alive_] {
     if (*alive && stream_watch_ != nullptr) start(true);
   });
-  return true;
 }
 
 // Writes the script, or the agent after it, one piece a turn of the loop: a reader as fast as we
@@ -181,7 +207,8 @@ void ChildConnection::Push() {
 void ChildConnection::OnStreamEnd() {
   stream_ended_ = true;
   stream_watch_.reset();
-  EndOfHandshake();
+  StopWaiting();  // nothing can be written any more
+  OnEnd();
 }
 
 void ChildConnection::OnExit() {
@@ -191,11 +218,11 @@ void ChildConnection::OnExit() {
   exit_watch_.reset();
   child_.pidfd.Reset();
   exit_ = status.ok() && status->has_value() ? **status : os::ExitStatus{};
-  EndOfHandshake();
+  OnEnd();
 }
 
 // Called by each of the three ends: of the stream, of the child, of its stderr.
-void ChildConnection::EndOfHandshake() {
+void ChildConnection::OnEnd() {
   if (!bootstrap_) return;
   auto fail = [this] { Fail(bootstrap_->OnEnd(HowItEnded(), error_->text())); };
   if (stream_ended_ && exit_ && error_->ended()) return fail();
@@ -207,19 +234,24 @@ void ChildConnection::EndOfHandshake() {
 void ChildConnection::Ready() {
   int copy = fcntl(stream_.get(), F_DUPFD_CLOEXEC, 3);
   if (copy < 0) return Fail(PosixError(errno, "duplicate a descriptor"));
-  stream_watch_.reset();
-  end_timer_.Cancel();
-  bootstrap_.reset();
+  if (ticket_) ticket_->SetArrived();
+  EndHandshake();
   os::UniqueFd stream(std::exchange(stream_, os::UniqueFd(copy)).Release());
   auto on_ready = std::move(callbacks_.on_ready);
   callbacks_ = {};
   on_ready(std::move(stream));
 }
 
-void ChildConnection::Fail(absl::Status status) {
+void ChildConnection::EndHandshake() {
   stream_watch_.reset();
   end_timer_.Cancel();
+  StopWaiting();
+  ticket_.reset();
   bootstrap_.reset();
+}
+
+void ChildConnection::Fail(absl::Status status) {
+  EndHandshake();
   stream_.Reset();
   auto on_failed = std::move(callbacks_.on_failed);
   callbacks_ = {};

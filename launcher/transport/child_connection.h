@@ -33,14 +33,17 @@ class ChildConnection : public Connection {
  private:
   void Start();
   void OnImages(const AgentBinary::Result& images);
-  bool StartPush();  // false: no more is to be read, and this may be gone
+  bool OnNeed();       // false: no more is to be read, and this may be gone
+  void StopWaiting();  // for another node that is sent the agent
+  void StartPush();
   void OnReadable();
   bool OnBytes(absl::string_view bytes);
   void OnWritable();
   void Push();
   void OnStreamEnd();
   void OnExit();
-  void EndOfHandshake();
+  void OnEnd();
+  void EndHandshake();
   void Ready();
   void Fail(absl::Status status);
   bool SetPhase(Phase phase);  // false: the callback destroyed this
@@ -61,7 +64,10 @@ class ChildConnection : public Connection {
 
   std::optional<Bootstrap> bootstrap_;  // during the handshake
   const AgentImages* images_ = nullptr;
-  std::string unwritten_;          // of the script or the agent
+  std::string unwritten_;                      // of the script or the agent
+  std::optional<PushOrder::Ticket> ticket_;    // from its `need` line to the end of the handshake
+  std::unique_ptr<loop::FdWatch> turn_watch_;  // of the ticket, while it waits
+  loop::Timer turn_timer_;
   std::optional<AgentPush> push_;  // while it is sent
   bool stream_ended_ = false;
   bool ending_ = false;  // end_timer_ runs

@@ -14,7 +14,7 @@ namespace dtrain::transport {
 // The line, at the beginning of a line, by which a remote side says that it is ours and how far it
 // is:
 //   DTRAIN-AGENT/1 ready [key=value...]     gRPC follows the line feed
-//   DTRAIN-AGENT/1 need machine=x86_64 gzip=yes   no agent of this build there: send it
+//   DTRAIN-AGENT/1 need machine=x86_64 gzip=yes [home=NAME]   no agent of this build there: send it
 //   DTRAIN-AGENT/1 error code=nospace reason=text to the end of the line
 inline constexpr absl::string_view kHandshakeTag = "DTRAIN-AGENT/";
 inline constexpr int kHandshakeVersion = 1;

@@ -38,10 +38,11 @@ std::vector<std::string> Machines(const AgentImages& images) {
 }  // namespace
 
 SshPump::SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImages& images,
-                 bool resume)
+                 PushOrder& order, bool resume)
     : link_(std::move(link)),
       session_(session),
       images_(images),
+      order_(order),
       resume_(resume),
       bootstrap_(Machines(images)) {}
 
@@ -120,6 +121,7 @@ absl::Status SshPump::OpenChannel() {
 void SshPump::Run() {
   absl::Status status = OpenChannel();
   if (status.ok()) status = Carry();
+  ticket_.reset();
   // Before the other end is told by an end of file, so that whoever sees it finds the reason.
   if (ready_) {
     SshLink::Post(link_, [told = Unshared(status)](SshEvents& events) mutable {
@@ -172,12 +174,9 @@ absl::Status SshPump::OnOutput() {
   switch (bootstrap_.OnOutput(bytes)) {
     case Bootstrap::Want::kMore:
       return absl::OkStatus();
-    case Bootstrap::Want::kPush: {
-      SshLink::Post(link_, [](SshEvents& events) { events.OnPhase(Phase::kPushingAgent); });
-      const AgentImage& image = images_[bootstrap_.wanted()];
-      push_.emplace(image, bootstrap_.has_gzip() && image.IsWorthPacking());
+    case Bootstrap::Want::kPush:
+      OnNeed();
       return absl::OkStatus();
-    }
     case Bootstrap::Want::kFailed:
       return bootstrap_.error();
     case Bootstrap::Want::kReady:
@@ -186,7 +185,22 @@ absl::Status SshPump::OnOutput() {
   return absl::OkStatus();
 }
 
+void SshPump::OnNeed() {
+  if (ticket_) return StartPush();  // it has looked again
+  ticket_ = order_.Ask(bootstrap_.home(), images_[bootstrap_.wanted()].sha256);
+  SshLink::Post(link_, [](SshEvents& events) { events.OnPhase(Phase::kPushingAgent); });
+  if (ticket_->wait_fd() < 0) return StartPush();
+  wait_until_ = Clock::now() + order_.longest_wait();
+}
+
+void SshPump::StartPush() {
+  const AgentImage& image = images_[bootstrap_.wanted()];
+  push_.emplace(image, bootstrap_.has_gzip() && image.IsWorthPacking());
+}
+
 absl::Status SshPump::HandOver() {
+  if (ticket_) ticket_->SetArrived();
+  ticket_.reset();
   AllowSilence(link_->socket());
   auto pair = os::SocketPair();
   if (!pair.ok()) return pair.status();
@@ -261,18 +275,34 @@ bool SshPump::Wait() {
   if (outgoing_.empty()) local_events |= POLLIN;
   if (!received_.empty()) local_events |= POLLOUT;
   Proxy* proxy = session_.proxy();
-  pollfd p[4] = {{alive_ ? session_.socket_fd() : -1, ssh_events, 0},
+  const bool waiting = wait_until_ != kNever;
+  pollfd p[5] = {{alive_ ? session_.socket_fd() : -1, ssh_events, 0},
                  // Not when nothing is asked: a closed end would be told over and over.
                  {local_events == 0 || local_ended_ ? -1 : local_.get(), local_events, 0},
                  // A connection that is ready and given up ends by its local end.
                  {ready_ ? -1 : link_->cancel_fd(), POLLIN, 0},
-                 {proxy != nullptr ? proxy->error_fd() : -1, POLLIN, 0}};
+                 {proxy != nullptr ? proxy->error_fd() : -1, POLLIN, 0},
+                 {waiting ? ticket_->wait_fd() : -1, POLLIN, 0}};
   bool last_words = ending_ && !ChannelOver();
-  int n = poll(p, 4, last_words ? static_cast<int>(kLastWords.count()) : -1);
+  int timeout = -1;
+  if (last_words) {
+    timeout = static_cast<int>(kLastWords.count());
+  } else if (waiting) {
+    const Duration left = std::max(wait_until_ - Clock::now(), Duration());
+    timeout = static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
+  }
+  int n = poll(p, 5, timeout);
   if (n < 0 && errno != EINTR) return false;
   // Something that was left running there may hold the channel open for ever.
   if (n == 0 && last_words) channel_ended_ = true;
   if (p[3].revents != 0) proxy->ReadError();
+  if (p[4].revents != 0) {
+    wait_until_ = kNever;
+    outgoing_ += bootstrap_.LookAgain();
+  } else if (waiting && Clock::now() >= wait_until_) {
+    wait_until_ = kNever;
+    StartPush();
+  }
   return p[2].revents == 0;
 }
 

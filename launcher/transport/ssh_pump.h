@@ -21,7 +21,7 @@ class SshPump {
  public:
   // `resume`: Target's.
   SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImages& images,
-          bool resume);
+          PushOrder& order, bool resume);
   ~SshPump();
   SshPump(const SshPump&) = delete;
   SshPump& operator=(const SshPump&) = delete;
@@ -36,6 +36,8 @@ class SshPump {
   absl::Status OnOutput();  // takes received_ while the handshake lasts
   absl::Status HandOver();
   void DriveSession();  // all that has arrived and all that can be sent
+  void OnNeed();
+  void StartPush();
   void FillOutgoing();
   void SendOutgoing();
   void WriteLocal();
@@ -56,6 +58,7 @@ class SshPump {
   const std::shared_ptr<SshLink> link_;
   SshSession& session_;
   const AgentImages& images_;
+  PushOrder& order_;
   const bool resume_;
   ssh_channel channel_ = nullptr;
   ssh_event event_ = nullptr;
@@ -64,7 +67,9 @@ class SshPump {
 
   Bootstrap bootstrap_;
   bool ready_ = false;
-  std::optional<AgentPush> push_;  // while it is sent
+  std::optional<PushOrder::Ticket> ticket_;  // from its `need` line until the agent answers
+  TimePoint wait_until_ = kNever;            // for another node that is sent the agent
+  std::optional<AgentPush> push_;            // while it is sent
 
   os::UniqueFd local_;        // our end of the pair, once ready
   bool local_ended_ = false;  // nothing more comes from it

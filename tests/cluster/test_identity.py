@@ -62,9 +62,9 @@ def as_alice():
     os.setresuid(UID, UID, UID)
 
 
-def no_file_but_the_agent(node):
+def no_file_but_the_agent(node):  # and the name of the home
     names = [path.name for path in node.path("/home/alice").rglob("*") if not path.is_dir()]
-    assert set(names) <= {"dtrain-agent", "used"}, names
+    assert set(names) <= {"dtrain-agent", "used", "home"}, names
 
 
 def test_d16_workers_have_the_rights_of_the_ssh_user_and_no_more(node):

@@ -3,8 +3,6 @@
 // here, with a uname that says what the test wants.
 #include <cstring>
 
-#include "launcher/transport/bootstrap.h"
-#include "launcher/transport/child.h"
 #include "launcher/transport/command_transport.h"
 #include "tests/component/transport/harness.h"
 
@@ -153,112 +151,6 @@ TEST_F(AgentImagesTest, FromTheFourthPushOnTheAgentIsPacked) {
     probe_ = Probe();
     transport_.reset();
   }
-}
-
-// A node's shell and what it was told to do.
-class ScriptTest : public AgentImagesTest {
- protected:
-  // Until its `need` line. `path`: of its programs.
-  std::string Start(const std::string& path) {
-    WriteFile(dir_ / "bin/dtrain-agent", EchoAgent() + "#" + std::string(100000, 'x'), 0700);
-    const AgentImages& images = Load();
-    auto child = StartChild(
-        {"/usr/bin/env", "PATH=" + path, "XDG_CACHE_HOME=" + (dir_ / "cache"), "/bin/sh"},
-        /*stdout_apart=*/false);
-    EXPECT_TRUE(child.ok()) << child.status();
-    child_ = *std::move(child);
-    Send(BootstrapScript(images, /*resume=*/false));
-    return ReadTo("need ");
-  }
-  void Send(absl::string_view bytes) {
-    while (!bytes.empty()) {
-      pollfd p{child_.stream.get(), POLLOUT, 0};
-      ASSERT_EQ(poll(&p, 1, 10000), 1);
-      ssize_t n = send(child_.stream.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      ASSERT_GT(n, 0);
-      bytes.remove_prefix(static_cast<size_t>(n));
-    }
-  }
-  // The line with `what`; empty when it does not come.
-  std::string ReadTo(const std::string& what) {
-    const TimePoint deadline = Clock::now() + kDeadline;
-    while (Clock::now() < deadline) {
-      const size_t at = got_.find(what), end = got_.find('\n', at);
-      if (at != std::string::npos && end != std::string::npos) return got_.substr(at, end - at);
-      pollfd p{child_.stream.get(), POLLIN, 0};
-      poll(&p, 1, 1000);
-      char buffer[4096];
-      ssize_t n = recv(child_.stream.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-      if (n == 0) return "";
-      if (n > 0) got_.append(buffer, static_cast<size_t>(n));
-    }
-    return "";
-  }
-  size_t FilesInCache() {
-    size_t files = 0;
-    for (auto& entry : std::filesystem::recursive_directory_iterator(dir_ / "cache")) {
-      if (entry.is_regular_file()) ++files;
-    }
-    return files;
-  }
-  std::string All(bool packed) {
-    AgentPush push(agent_->Wait()->front(), packed);
-    std::string all;
-    for (std::string piece; !(piece = push.Next(4096)).empty();) all += piece;
-    EXPECT_TRUE(push.complete());
-    return all;
-  }
-
-  Child child_;
-  std::string got_;
-};
-
-TEST_F(ScriptTest, TheAgentIsSentPackedWhereThereIsGzip) {
-  EXPECT_THAT(Start("/usr/bin:/bin"), HasSubstr(" gzip=yes"));
-  const std::string all = All(/*packed=*/true);
-  EXPECT_THAT(all.substr(0, 5), "gzip ");
-  EXPECT_LT(all.size(), 2000u);  // of 100,000
-  Send(all);
-  EXPECT_THAT(ReadTo("ready"), HasSubstr("ready")) << got_;
-  EXPECT_TRUE(ReadAll(Cached(agent_->Wait()->front())) == ReadAll(dir_ / "bin/dtrain-agent"));
-}
-
-TEST_F(ScriptTest, AndAsItIsWhereThereIsNone) {
-  for (const char* tool :
-       {"mkdir", "chmod", "tr", "head", "wc", "mv", "rm", "uname", "find", "sha256sum", "cat"}) {
-    std::filesystem::create_symlink(std::string("/usr/bin/") + tool, dir_ / "tools/" + tool);
-  }
-  EXPECT_THAT(Start(dir_ / "tools"), HasSubstr(" gzip=no"));
-  Send(All(/*packed=*/false));
-  EXPECT_THAT(ReadTo("ready"), HasSubstr("ready")) << got_;
-}
-
-TEST_F(ScriptTest, APackedAgentThatIsCutShortLeavesNothing) {
-  Start("/usr/bin:/bin");
-  const std::string all = All(/*packed=*/true);
-  Send(all.substr(0, all.size() - 20));
-  shutdown(child_.stream.get(), SHUT_WR);
-  EXPECT_THAT(ReadTo("error "), AllOf(HasSubstr("code=unpack"), HasSubstr("unexpected end")));
-  EXPECT_TRUE(Ends(child_.stream.get()));
-  EXPECT_EQ(FilesInCache(), 0u);
-}
-
-TEST_F(ScriptTest, APackedAgentThatWasAlteredLeavesNothing) {
-  Start("/usr/bin:/bin");
-  std::string all = All(/*packed=*/true);
-  all[all.size() - 6] ^= 1;  // its checksum
-  Send(all);
-  EXPECT_THAT(ReadTo("error "), AllOf(HasSubstr("code=unpack"), HasSubstr("crc error")));
-  EXPECT_TRUE(Ends(child_.stream.get()));
-  EXPECT_EQ(FilesInCache(), 0u);
-}
-
-TEST_F(ScriptTest, ALauncherThatSendsNothingLeavesNothing) {
-  Start("/usr/bin:/bin");
-  shutdown(child_.stream.get(), SHUT_WR);
-  EXPECT_THAT(ReadTo("error "), HasSubstr("code=short"));
-  EXPECT_TRUE(Ends(child_.stream.get()));
-  EXPECT_EQ(FilesInCache(), 0u);
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ TEST_F(CommandTransportTest, PushesTheAgentOnceAndThenFindsIt) {
       EXPECT_EQ(entry.status().permissions(), std::filesystem::perms::owner_all) << entry.path();
     }
   }
-  EXPECT_EQ(files, 2u);  // the agent, and the time it was used
+  EXPECT_EQ(files, 3u);  // the agent, the time it was used, and the name of the home
 }
 
 // B5

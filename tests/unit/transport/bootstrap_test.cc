@@ -127,6 +127,43 @@ TEST(Bootstrap, ANodeGetsTheAgentOfItsMachinePackedIfItCanUnpack) {
   EXPECT_EQ(any.wanted(), 0u);
 }
 
+TEST(Bootstrap, ANodeMayBeToldToLookAgainAndAskOnceMore) {
+  const std::string need = "\nDTRAIN-AGENT/1 need machine=x86_64 gzip=yes home=0123456789abcdef\n";
+  Bootstrap found({"x86_64"});
+  EXPECT_EQ(found.OnOutput(need), Want::kPush);
+  EXPECT_EQ(found.home(), "0123456789abcdef");
+  EXPECT_EQ(found.LookAgain(), "look\n");
+  EXPECT_EQ(found.OnOutput("\nDTRAIN-AGENT/1 ready\ngrpc"), Want::kReady);
+  EXPECT_EQ(found.TakeRest(), "grpc");
+
+  Bootstrap lacks({"x86_64"});
+  EXPECT_EQ(lacks.OnOutput(need), Want::kPush);
+  lacks.LookAgain();
+  EXPECT_EQ(lacks.OnOutput(need), Want::kPush);
+  EXPECT_EQ(lacks.OnOutput(need), Want::kFailed);
+  EXPECT_THAT(lacks.error().message(), HasSubstr("asked for the agent twice"));
+}
+
+TEST(Bootstrap, TheNameOfAHomeIsWhateverTheNodeSays) {
+  auto home = [](const std::string& fields) {
+    Bootstrap bootstrap({"x86_64"});
+    EXPECT_EQ(bootstrap.OnOutput("DTRAIN-AGENT/1 need machine=x86_64 " + fields + "\n"),
+              Want::kPush);
+    return bootstrap.home();
+  };
+  EXPECT_EQ(home("gzip=yes"), "");
+  EXPECT_EQ(home("home="), "");
+  EXPECT_EQ(home("home=../x=\033 gzip=yes"), "../x=\033");
+  EXPECT_EQ(home("home=" + std::string(3000, 'x')), std::string(64, 'x'));
+}
+
+TEST(Bootstrap, AnEndAfterTheAgentWasAskedForSaysSo) {
+  EXPECT_THAT(
+      EndMessage("killed", "\nDTRAIN-AGENT/1 need machine=x86_64\n"),
+      HasSubstr("status 255 before an agent answered, and after the node had asked to be sent "
+                "one: killed"));
+}
+
 TEST(LastLines, KeepsTheLastThatSaySomething) {
   EXPECT_EQ(LastLines("a\n\nb\r\nc \n\td\n\n"), "b; c; d");
   EXPECT_EQ(LastLines("\n \n"), "");
