@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <list>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,6 +45,16 @@ const char* PhaseText(transport::Phase phase) {
       return "copy of the agent";
   }
   return "";
+}
+
+// Whose event it is, if one node's.
+std::optional<NodeId> NodeOfEvent(const job::Event& event) {
+  return std::visit(
+      [](const auto& each) -> std::optional<NodeId> {
+        if constexpr (requires { each.node; }) return each.node;
+        return std::nullopt;
+      },
+      event);
 }
 
 }  // namespace
@@ -148,13 +159,14 @@ void Runner::Feed(job::Event event) {
     events_.pop_front();
     TimePoint now = loop_.Now();
     if (timeline_ != nullptr) Trace(next, now);
+    const std::optional<NodeId> of = NodeOfEvent(next);
     const job::State before = core_->state();
     for (job::Action& action : core_->OnEvent(now, std::move(next))) Do(action);
     if (timeline_ != nullptr && before < job::State::kStarting &&
         core_->state() == job::State::kStarting) {
       for (uint32_t i = 0; i < nodes_.size(); ++i) TraceNode(NodeId(i), "wait for all", now);
     }
-    slowest_.Observe(Facts(), now);
+    slowest_.Observe(Facts(), of, now);
   }
   feeding_ = false;
   if (!options_.quiet) progress_.Update();
@@ -285,7 +297,7 @@ void Runner::OnSignal(int signal) {
 void Runner::Disconnect(NodeId id) {
   Node& node = *nodes_[id.value()];
   bool wait = node.link != nullptr && node.said_goodbye && !node.disconnecting;
-  node.disconnecting = true;
+  if (!std::exchange(node.disconnecting, true) && node.link != nullptr) ++leaving_;
   if (wait) {
     node.goodbye_timer.After(kGoodbyeWait, [this, id] { Disconnect(id); });
     return;
@@ -293,7 +305,9 @@ void Runner::Disconnect(NodeId id) {
   node.goodbye_timer.Cancel();
   // Posted, because this may be called by the link itself.
   loop_.Post([this, link = std::move(node.link)]() mutable {
+    if (link == nullptr) return;
     link.reset();
+    --leaving_;
     if (finishing_) OnFinish();
   });
 }
@@ -342,9 +356,7 @@ void Runner::OnFinish() {
       if (std::string table = report::CollectiveTable(Facts()); !table.empty()) router_.Say(table);
     }
   }
-  for (const std::unique_ptr<Node>& node : nodes_) {
-    if (node->link != nullptr && node->disconnecting) return;
-  }
+  if (leaving_ > 0) return;
   if (timeline_ != nullptr) {
     absl::Status written = timeline_->Finish(Facts(), loop_.Now());
     if (!written.ok()) Warn(absl::StrCat("dtrain: ", written.message()));

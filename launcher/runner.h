@@ -93,6 +93,7 @@ class Runner {
   loop::Timer leave_timer_;
   std::deque<job::Event> events_;  // that came while actions were being carried out
   bool feeding_ = false;
+  size_t leaving_ = 0;  // connections that are being ended
   const TimePoint begin_ = Clock::now();
   const int64_t begin_unix_nanos_ = absl::GetCurrentTimeNanos();
   Duration asleep_ = loop::Loop::TimeAsleep();  // when last looked at

@@ -73,7 +73,14 @@ std::string ProgressLine(const JobFacts& facts, TimePoint now, size_t width) {
   return line;
 }
 
-void SlowestNodes::Observe(const JobFacts& facts, TimePoint now) {
+void SlowestNodes::Look(const JobFacts& facts, size_t node, TimePoint now) {
+  const bool waiting = IsWaiting(facts.state, facts.nodes[node]);
+  if (was_waiting_[node] && !waiting) phases_[facts.state] = {facts.nodes[node].host, now};
+  was_waiting_[node] = waiting;
+}
+
+void SlowestNodes::Observe(const JobFacts& facts, std::optional<NodeId> of, TimePoint now) {
+  const bool is_new = facts.state != state_ || was_waiting_.size() != facts.nodes.size();
   if (facts.state != state_) {
     // Those still waiting when the phase ended were what it waited for.
     for (size_t i = 0; i < was_waiting_.size() && i < facts.nodes.size(); ++i) {
@@ -84,11 +91,11 @@ void SlowestNodes::Observe(const JobFacts& facts, TimePoint now) {
   }
   if (facts.state >= job::State::kRunning) return;
   was_waiting_.resize(facts.nodes.size());
-  for (size_t i = 0; i < facts.nodes.size(); ++i) {
-    bool waiting = IsWaiting(facts.state, facts.nodes[i]);
-    if (was_waiting_[i] && !waiting) phases_[facts.state] = {facts.nodes[i].host, now};
-    was_waiting_[i] = waiting;
+  if (!is_new) {
+    if (of && of->value() < facts.nodes.size()) Look(facts, of->value(), now);
+    return;
   }
+  for (size_t i = 0; i < facts.nodes.size(); ++i) Look(facts, i, now);
 }
 
 std::string PhaseTable(const JobFacts& facts, const SlowestNodes& slowest, TimePoint now) {

@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
+#include "common/base/ids.h"
 #include "common/loop/loop.h"
 #include "launcher/report/facts.h"
 
@@ -21,8 +24,9 @@ std::string ProgressLine(const JobFacts& facts, TimePoint now, size_t width);
 // Which node each phase waited for longest. Pure.
 class SlowestNodes {
  public:
-  // After every event, until the workers run.
-  void Observe(const JobFacts& facts, TimePoint now);
+  // After every event, until the workers run. `of`: the node that it was of, if of one: what the
+  // others do has not changed, unless the phase has.
+  void Observe(const JobFacts& facts, std::optional<NodeId> of, TimePoint now);
 
   struct Slowest {
     std::string host;
@@ -32,6 +36,7 @@ class SlowestNodes {
 
  private:
   job::State state_ = job::State::kConnecting;
+  void Look(const JobFacts& facts, size_t node, TimePoint now);
   std::vector<bool> was_waiting_;
   std::map<job::State, Slowest> phases_;
 };

@@ -64,19 +64,19 @@ TEST_F(ProgressTest, TheTableNamesTheSlowestNodeOfAPhase) {
   SlowestNodes slowest;
   Phase(State::kConnecting, 0);
   nodes_[0].joined = nodes_[1].joined = false;
-  slowest.Observe(Facts(), At(0));
+  slowest.Observe(Facts(), std::nullopt, At(0));
   nodes_[1].joined = true;
-  slowest.Observe(Facts(), At(100));
+  slowest.Observe(Facts(), NodeId(1), At(100));
   nodes_[0].joined = true;
   phases_.back().end = At(250);
   Phase(State::kProbing, 250);
   nodes_[1].waiting_for = "probes";
-  slowest.Observe(Facts(), At(250));
+  slowest.Observe(Facts(), NodeId(0), At(250));
   nodes_[1].waiting_for = "";
-  slowest.Observe(Facts(), At(300));
+  slowest.Observe(Facts(), NodeId(1), At(300));
   phases_.back().end = At(300);
   Phase(State::kRunning, 300);
-  slowest.Observe(Facts(), At(300));
+  slowest.Observe(Facts(), NodeId(1), At(300));
   EXPECT_EQ(PhaseTable(Facts(), slowest, At(1300)),
             "phase                time  slowest node\n"
             "connect            0.25 s  node1 (0.25 s)\n"

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a launch costs may grow with its nodes, not faster.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tests/sim/scenarios.h"
+
+namespace dtrain::sim {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kFew = 16;  // only that it works
+constexpr int kRepeats = 1;
+constexpr bool kMeasures = false;
+#else
+constexpr size_t kFew = 500;
+constexpr int kRepeats = 5;
+constexpr bool kMeasures = true;
+#endif
+
+class Complexity : public testing::TestWithParam<size_t> {
+ protected:
+  static const Scenario& scenario() { return Scenarios()[GetParam()]; }
+  static Duration Work(const Bill& bill) {
+    return bill.launcher_cpu + (scenario().grows_on_nodes ? Duration::zero() : bill.nodes_cpu);
+  }
+};
+
+TEST_P(Complexity, FourTimesTheNodesAreAtMostFiveTimesTheWork) {
+  const Bill few = scenario().run(kFew), many = scenario().run(4 * kFew);
+  EXPECT_LE(many.messages, 4 * few.messages + few.messages / 10);
+  EXPECT_LE(many.bytes_made, 5 * few.bytes_made);
+  EXPECT_LE(many.bytes_in, 5 * few.bytes_in);
+  if (!kMeasures) return;
+  // The processor's time of this thread, not the clock's, and the least of some tries: others on
+  // this machine only ever add to it. The two are measured in turns.
+  Duration least_few = Work(few), least_many = Work(many);
+  for (int i = 0; i < kRepeats && least_many > 5 * least_few; ++i) {
+    least_few = std::min(least_few, Work(scenario().run(kFew)));
+    least_many = std::min(least_many, Work(scenario().run(4 * kFew)));
+  }
+  EXPECT_LE(least_many.count(), 5 * least_few.count())
+      << scenario().what << ": " << least_few.count() / 1000 << " us for " << kFew << " nodes, "
+      << least_many.count() / 1000 << " us for " << 4 * kFew;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, Complexity, testing::Range(size_t{0}, Scenarios().size()),
+                         [](const testing::TestParamInfo<size_t>& info) {
+                           return Scenarios()[info.param].name;
+                         });
+
+}  // namespace
+}  // namespace dtrain::sim
