@@ -22,6 +22,8 @@ elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 # Paths in messages are relative to the repository, and ccache hits across checkouts.
+# What belongs to the loop's thread is checked where it is called (common/loop/loop.h).
+add_compile_definitions($<$<CONFIG:Debug>:DTRAIN_CHECKS_THREADS>)
 add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -fno-omit-frame-pointer)
 
 if(DTRAIN_SANITIZE)

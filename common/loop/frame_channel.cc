@@ -41,6 +41,7 @@ FrameChannel::FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, On
 FrameChannel::~FrameChannel() { *alive_ = false; }
 
 absl::Status FrameChannel::Send(absl::string_view frame, int fd) {
+  DTRAIN_ON_THREAD(loop_);
   if (frame.size() > kMaxFrame) {
     return absl::ResourceExhaustedError(absl::StrCat("a message has ", frame.size(), " bytes; ",
                                                      kMaxFrame, " can be passed on at most"));

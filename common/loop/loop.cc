@@ -31,7 +31,16 @@ Loop::~Loop() {
   while (posting_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
 }
 
-void Loop::Run() { context_.run(); }
+void Loop::Run() {
+  turned_by_ = std::this_thread::get_id();
+  context_.run();
+  turned_by_ = std::thread::id();
+}
+
+bool Loop::OnThread() const {
+  const std::thread::id turned_by = turned_by_;
+  return turned_by == std::thread::id() || turned_by == std::this_thread::get_id();
+}
 
 void Loop::Stop() { context_.stop(); }
 
@@ -50,6 +59,7 @@ void Loop::Post(Task task) {
 }
 
 char* Loop::scratch() {
+  DTRAIN_ON_THREAD(*this);
   if (scratch_ == nullptr) scratch_ = std::make_unique_for_overwrite<char[]>(kScratchBytes);
   return scratch_.get();
 }
@@ -59,6 +69,7 @@ Timer::Timer(Loop& loop) : loop_(loop), timer_(loop.context()) {}
 Timer::~Timer() { Cancel(); }
 
 void Timer::At(TimePoint when, Task task) {
+  DTRAIN_ON_THREAD(loop_);
   Cancel();
   if (when == kNever) return;
   alive_ = std::make_shared<bool>(true);
@@ -73,19 +84,22 @@ void Timer::After(Duration delay, Task task) { At(loop_.Now() + delay, std::move
 
 void Timer::Cancel() {
   if (alive_ == nullptr) return;
+  DTRAIN_ON_THREAD(loop_);
   *alive_ = false;
   alive_.reset();
   timer_.cancel();
 }
 
 FdWatch::FdWatch(Loop& loop, int fd)
-    : descriptor_(loop.context()), alive_(std::make_shared<bool>(true)) {
+    : loop_(loop), descriptor_(loop.context()), alive_(std::make_shared<bool>(true)) {
+  DTRAIN_ON_THREAD(loop_);
   boost::system::error_code error;
   descriptor_.assign(fd, error);
   DTRAIN_CHECK(!error);
 }
 
 FdWatch::~FdWatch() {
+  DTRAIN_ON_THREAD(loop_);
   *alive_ = false;
   descriptor_.release();
 }
@@ -93,6 +107,7 @@ FdWatch::~FdWatch() {
 // Asio uses its entry for a descriptor again for the next one, and news of the first that epoll has
 // told of in the same round then comes to the second. So we ask the kernel before we tell.
 void FdWatch::Wait(WaitType type, std::shared_ptr<Task> task) {
+  DTRAIN_ON_THREAD(loop_);
   descriptor_.async_wait(type, [this, type, alive = alive_,
                                 task = std::move(task)](boost::system::error_code error) mutable {
     if (!*alive || error == boost::asio::error::operation_aborted) return;

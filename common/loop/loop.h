@@ -9,10 +9,19 @@
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
+#include <thread>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
+
+// What belongs to the loop's thread says so where it is called. Debug builds check it.
+#ifdef DTRAIN_CHECKS_THREADS
+#define DTRAIN_ON_THREAD(loop) DTRAIN_CHECK((loop).OnThread())
+#else
+#define DTRAIN_ON_THREAD(loop) static_cast<void>(loop)
+#endif
 
 namespace dtrain::loop {
 
@@ -34,6 +43,8 @@ class Loop {
   // Any thread. Tasks of one thread run in the order they were posted.
   void Post(Task task);
   TimePoint Now() const { return Clock::now(); }
+  // Whether this is the thread that turns the loop, or none does now. Any thread.
+  bool OnThread() const;
   // How long this machine has been asleep since it was started, of which Now() knows nothing.
   static Duration TimeAsleep();
 
@@ -51,6 +62,7 @@ class Loop {
   // Posts that have not returned: one wakes the loop after its task can be taken, and that task may
   // be the last thing before the loop is destroyed.
   std::atomic<int> posting_ = 0;
+  std::atomic<std::thread::id> turned_by_ = std::thread::id();
 };
 
 // One pending call at a time. Destroying or re-arming it drops the old one. Loop thread.
@@ -88,6 +100,7 @@ class FdWatch {
  private:
   using WaitType = boost::asio::posix::descriptor_base::wait_type;
   void Wait(WaitType type, std::shared_ptr<Task> task);
+  Loop& loop_;
   boost::asio::posix::stream_descriptor descriptor_;
   std::shared_ptr<bool> alive_;
 };

@@ -58,6 +58,7 @@ class ClientStream {
       this->StartCall();
     }
     void Send(grpc::ByteBuffer message) {
+      DTRAIN_ON_THREAD(loop);
       if (ended || finishing) return;
       queue.push_back(std::move(message));
       if (queue.size() == 1) this->StartWrite(&queue.front());

@@ -78,6 +78,7 @@ class ServerStream {
         : loop(l), context(c), queued(std::move(q)) {}
     ~Call() override { Forget(queue.size()); }
     void Send(const Out& message) {
+      DTRAIN_ON_THREAD(loop);
       if (ending || broken) return;
       grpc::ByteBuffer bytes = Serialize(message);
       if (!queued->Add(bytes.Length())) {
