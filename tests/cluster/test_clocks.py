@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """C10: hosts whose clocks are wrong. A resident agent is told another time by a library that it
 preloads, as nothing else gives one process a clock of its own. (How times of other clocks are put on
-ours is a unit test, job/running_test.cc.)"""
+ours is a unit test, job/failures_test.cc.)"""
 import json
 import subprocess
 import time

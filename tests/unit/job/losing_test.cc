@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes that a running job loses.
+#include "tests/unit/job/job_fixture.h"
+
+namespace dtrain::job {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using Kind = v1::SessionRequest::KindCase;
+
+class LosingTest : public JobFixture {};
+
+TEST_F(LosingTest, ALostConnectionIsALostNodeAndTheRestIsStopped) {
+  Make(2);
+  RunUntil(State::kRunning);
+  const auto actions = Closed(1, "Connection reset by peer");
+  EXPECT_TRUE(Sends(actions, 0, Kind::kStop));
+  EXPECT_FALSE(Sends(actions, 1, Kind::kStop));
+  Finished(0);
+  Drained(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message,
+              AllOf(HasSubstr("node1"), HasSubstr("Connection reset by peer"), HasSubstr("20 s")));
+}
+
+// B16: a host in between is gone; some see it later than others.
+TEST_F(LosingTest, NodesThatAreLostByTheSameCauseAreToldTogether) {
+  Make(4);
+  RunUntil(State::kRunning);
+  Closed(2, "it is reached through gate");
+  ASSERT_EQ(core_->state(), State::kStopping);
+  Pass(seconds(1), {0, 1, 3});
+  Closed(3, "it is reached through gate");
+  Closed(1, "its own");
+  Finished(0);
+  Drained(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("node2, node3: "), Not(HasSubstr("node1"))));
+  EXPECT_THAT(core_->warnings(), ElementsAre(AllOf(HasSubstr("node1"), HasSubstr("its own"))));
+}
+
+// Its neighbours' connections break when it ends its workers, before we give it up.
+TEST_F(LosingTest, ANodeThatFellSilentBeforeAFailureIsItsCause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(milliseconds(14500), {0});
+  Exit(0, 3);
+  ASSERT_EQ(core_->state(), State::kStopping);
+  Exit(1, 0, 15);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(1), {});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kNode);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message,
+              AllOf(HasSubstr("node1"), HasSubstr("rank 0 on node0"), HasSubstr("exit code 3")));
+}
+
+// The other way round the failure counts.
+TEST_F(LosingTest, ANodeThatFallsSilentAfterAFailureIsNotItsCause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(1));
+  Beat(1);
+  Exit(0, 3);
+  Exit(1, 0, 15);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(16), {});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 3);
+}
+
+TEST_F(LosingTest, OutputThatIsLostWithItsNodeIsTold) {
+  Make(2);
+  RunUntil(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Finished(0);
+  Drained(0);
+  Finished(1);
+  Closed(1, "cut");
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, HasSubstr("not all of their output"));
+}
+
+// E4: its agent came back and could not take the job over.
+TEST_F(LosingTest, AnAgentWithoutTheJobIsAShepherdLost) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Feed(NodeClosed{NodeId(1), absl::NotFoundError("the workers have been killed")});
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 203);
+  EXPECT_EQ(verdict().message, "node1: the workers have been killed");
+}
+
+// E12
+TEST_F(LosingTest, AMachineThatWasStartedAnewIsANodeLost) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Feed(NodeClosed{NodeId(1), absl::NotFoundError("the machine was rebooted"),
+                  /*unknown_host=*/false, /*not_authorised=*/false, /*started_anew=*/true});
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_EQ(verdict().message, "node1: the machine was rebooted");
+}
+
+TEST_F(LosingTest, FailuresOfNodesHaveTheirCodes) {
+  struct Case {
+    v1::NodeFailure::Kind kind;
+    int given;
+    int code;
+  };
+  for (const Case& c : {Case{v1::NodeFailure::KIND_SHEPHERD_LOST, 0, 203},
+                        {v1::NodeFailure::KIND_STATE, 0, 207},
+                        {v1::NodeFailure::KIND_CLEANUP, 0, 204},
+                        {v1::NodeFailure::KIND_RESOURCES, 0, 200},
+                        {v1::NodeFailure::KIND_SPAWN, 0, 126},
+                        {v1::NodeFailure::KIND_SPAWN, 127, 127},
+                        {v1::NodeFailure::KIND_STATE, 4000, 207}}) {
+    finished_ = false;
+    all_.clear();
+    Make(2);
+    RunUntil(State::kRunning);
+    Failure(1, c.kind, c.given, "why");
+    EndAll();
+    ASSERT_TRUE(finished_);
+    EXPECT_EQ(verdict().exit_code, c.code);
+    EXPECT_EQ(verdict().message, "node1: why");
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::job

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes that are not heard from, and pauses of this launcher itself.
+#include "tests/unit/job/job_fixture.h"
+
+namespace dtrain::job {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+using Kind = v1::SessionRequest::KindCase;
+
+class SilenceTest : public JobFixture {
+ protected:
+  // The node that is left, after the other was lost: the job is over then.
+  void EndNode0() {
+    Exit(0, 0, SIGTERM, /*told=*/true);
+    Exit(1, 0, SIGTERM, /*told=*/true);
+    Finished(0);
+    Drained(0);
+    Pass(seconds(20));
+    ASSERT_TRUE(finished_);
+  }
+};
+
+// G1: silence is noticed when the lease is over, not later.
+TEST_F(SilenceTest, ASilentNodeIsLostAfterTheLease) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(milliseconds(14999), {0});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  const size_t before = all_.size();
+  Pass(milliseconds(1), {0});
+  ASSERT_EQ(core_->state(), State::kStopping);
+  const std::vector<Action> fresh(all_.begin() + before, all_.end());
+  EXPECT_TRUE(Disconnects(fresh, 1));
+  EXPECT_TRUE(Sends(fresh, 0, Kind::kStop));
+  Finished(0);
+  Drained(0);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1"), HasSubstr("15 s")));
+}
+
+// C11: first a word, and another one when it was a false alarm.
+TEST_F(SilenceTest, ASilentNodeIsSuspectFirst) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(milliseconds(5999), {0});
+  EXPECT_FALSE(core_->nodes()[1].suspect);
+  Pass(milliseconds(1), {0});
+  EXPECT_TRUE(core_->nodes()[1].suspect);
+  EXPECT_FALSE(core_->nodes()[0].suspect);
+  EXPECT_THAT(core_->warnings(),
+              ElementsAre(AllOf(HasSubstr("node1"), HasSubstr("6 s"), HasSubstr("15 s"))));
+  Pass(seconds(4), {0});
+  EXPECT_EQ(core_->warnings().size(), 1U);
+  Beat(1);
+  EXPECT_FALSE(core_->nodes()[1].suspect);
+  EXPECT_THAT(core_->warnings().back(),
+              AllOf(HasSubstr("node1"), HasSubstr("again"), HasSubstr("10 s")));
+  Pass(milliseconds(6100), {0});
+  EXPECT_TRUE(core_->nodes()[1].suspect);
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+// While it is suspect another way to it is looked for, again and again.
+TEST_F(SilenceTest, ASuspectNodeIsDialedAnew) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(milliseconds(5999), {0});
+  EXPECT_EQ(DialedAnew(), std::vector<uint32_t>());
+  Pass(milliseconds(1), {0});
+  EXPECT_EQ(DialedAnew(), std::vector<uint32_t>({1}));
+  Pass(milliseconds(3000), {0});
+  EXPECT_EQ(DialedAnew(), std::vector<uint32_t>({1, 1, 1}));
+  Beat(1);
+  Pass(milliseconds(5999), {0});
+  EXPECT_EQ(DialedAnew().size(), 3U);
+  Pass(milliseconds(1), {0});
+  EXPECT_EQ(DialedAnew().size(), 4U);
+}
+
+// C11, K6: our own pause is nobody's silence. Before and after it each node has its lease.
+TEST_F(SilenceTest, OurOwnPauseLosesNobody) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(5), {0, 1});  // both were heard two seconds ago
+  now_ += seconds(60);
+  Feed(Tick{});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Pass(seconds(10), {0});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Pass(seconds(3), {0});
+  EXPECT_EQ(core_->state(), State::kStopping);
+}
+
+// A process that gets the CPU for a moment now and then. Only what it has of its time counts, so
+// that a node that is gone is lost after a while all the same.
+TEST_F(SilenceTest, ManyShortPausesDoNotCountEither) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(core_->state(), State::kRunning) << i;
+    now_ = core_->NextDeadline() + seconds(4);
+    Feed(Tick{});
+  }
+  EXPECT_GT(now_ - start_, seconds(16));
+  for (int i = 0; i < 20 && core_->state() == State::kRunning; ++i) {
+    now_ = core_->NextDeadline() + seconds(4);
+    Feed(Tick{});
+  }
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// A busy machine's lateness is no pause.
+TEST_F(SilenceTest, ALittleLatenessCounts) {
+  options_.lease = seconds(15);
+  Make(1);
+  RunUntil(State::kRunning);
+  while (core_->state() == State::kRunning && now_ < start_ + seconds(30)) {
+    now_ = core_->NextDeadline() + milliseconds(500);
+    Feed(Tick{});
+  }
+  EXPECT_LE(now_ - start_, seconds(17));
+}
+
+// K11: nodes ended the job as we were stopped for longer than the lease. That is one line.
+TEST_F(SilenceTest, APauseBeyondTheLeaseIsToldAsOurs) {
+  options_.lease = seconds(15);
+  Make(3);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1, 2});
+  now_ += seconds(40);
+  Exit(0, 0, SIGTERM, /*told=*/true);
+  EXPECT_EQ(core_->state(), State::kStopping);
+  Exit(2, 0, SIGTERM, /*told=*/true);
+  const absl::Status own_word = absl::AbortedError("the launcher was not heard from");
+  Closed(0, "reset");
+  Pass(seconds(1), {1, 2});
+  Feed(NodeClosed{NodeId(1), own_word});
+  Feed(NodeClosed{NodeId(2), own_word});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 37 s "));
+  EXPECT_THAT(verdict().message, Not(HasSubstr("\n")));
+  EXPECT_THAT(Warnings(), IsEmpty());
+}
+
+// That we stood still, too, does not take the blame from a node that does not say so.
+TEST_F(SilenceTest, ANodeThatIsLostAfterAPauseIsNamedWithThePause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1});
+  now_ += seconds(12);
+  Beat(0);
+  Pass(seconds(16), {0});
+  EndNode0();
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message,
+              StartsWith("node1: the connection to its agent is lost: no message "));
+  EXPECT_THAT(verdict().message, HasSubstr("; this launcher had not run for 9"));
+}
+
+TEST_F(SilenceTest, AMachineThatWasStartedAnewDuringAPauseIsNamed) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  now_ += seconds(40);
+  NodeClosed anew{NodeId(1), absl::NotFoundError("the machine was started anew")};
+  anew.started_anew = true;
+  Feed(anew);
+  EndNode0();
+  EXPECT_THAT(verdict().message, StartsWith("node1: the machine was started anew"));
+}
+
+TEST_F(SilenceTest, ANodeThatDiedDuringAPauseHasALine) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1});
+  now_ += seconds(40);
+  Exit(0, 0, SIGTERM, /*told=*/true);
+  Exit(1, 0, SIGTERM, /*told=*/true);
+  Finished(0);
+  Drained(0);
+  Pass(seconds(20));
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 37 s "));
+  EXPECT_THAT(Warnings(),
+              testing::Contains(StartsWith("node1: the connection to its agent is lost: "
+                                           "no message from it for 15")));
+}
+
+// Our own node's ranks fail when those of the others are gone, and may be heard of first.
+TEST_F(SilenceTest, ARankThatFailsByOurPauseIsNotItsCause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1});
+  const int64_t wall = kEpoch + (now_ - start_).count();
+  now_ += seconds(40);
+  v1::WorkerExit effect = ExitOf(0, 1);
+  effect.set_unix_nanos(wall + 16'000'000'000);
+  v1::WorkerExit cause = ExitOf(2, 0, SIGTERM, /*told=*/true);
+  cause.set_unix_nanos(wall + 15'000'000'000);
+  Exit(effect);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kWorker);
+  Exit(cause);
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for "));
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// A sleep of the machine, that its monotonic clock knows nothing of.
+TEST_F(SilenceTest, ASleepIsToldAsOurs) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(1), {0, 1});
+  Feed(Slept{seconds(3600)});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Feed(NodeClosed{NodeId(1), absl::NotFoundError("this agent has no such job (any more)")});
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 3600 s "));
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+TEST_F(SilenceTest, AShortPauseIsNoCause) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(seconds(3), {0, 1});
+  now_ += seconds(8);
+  Closed(1, "reset by peer");
+  EndNode0();
+  EXPECT_THAT(verdict().message, HasSubstr("node1: the connection to its agent is lost: reset"));
+}
+
+// 30: the agent on our own machine is watched by its process: its stream ends when it does.
+TEST_F(SilenceTest, TheAgentOfOurOwnMachineIsNotLostBySilence) {
+  options_.lease = seconds(15);
+  Make(2);
+  Feed(NodeConnected{NodeId(0), /*same_machine=*/true});
+  Feed(NodeConnected{NodeId(1)});
+  EXPECT_TRUE(SentTo(0)[0].hello().same_machine());
+  EXPECT_FALSE(SentTo(1)[0].hello().same_machine());
+  Welcome(0);
+  Welcome(1);
+  ProbeAll();
+  PortsHeld(0);
+  Started(0);
+  Started(1);
+  Pass(seconds(120), {1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  EXPECT_THAT(Warnings(),
+              testing::ElementsAre(HasSubstr("node0: no message from it for 6 s; its agent")));
+  Closed(0, "killed");
+  EXPECT_EQ(core_->state(), State::kStopping);
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// Nobody's child: a resident agent, which a relay of ours leads to.
+TEST_F(SilenceTest, AResidentAgentOfOurOwnMachineHasALease) {
+  options_.lease = seconds(15);
+  Make(1);
+  Feed(NodeConnected{NodeId(0), /*same_machine=*/true});
+  v1::SessionEvent event;
+  FillWelcome(Inventory(0), *event.mutable_welcome());
+  event.mutable_welcome()->set_resumable(true);
+  Message(0, event);
+  PortsHeld(0);
+  Started(0);
+  ASSERT_EQ(core_->state(), State::kRunning);
+  Pass(seconds(20), {});
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// Pauses that are past are no excuse for a node that dies later.
+TEST_F(SilenceTest, PausesOfLongAgoAreForgotten) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kRunning);
+  for (int i = 0; i < 50; ++i) {
+    Pass(seconds(10), {0, 1});
+    now_ = core_->NextDeadline() + seconds(2);
+    for (uint32_t node : {0, 1}) Beat(node);
+  }
+  Closed(1, "reset");
+  EndNode0();
+  EXPECT_THAT(verdict().message, HasSubstr("node1: the connection to its agent is lost: reset"));
+}
+
+}  // namespace
+}  // namespace dtrain::job
