@@ -28,38 +28,35 @@ void CollectiveWatch::OnProgress(TimePoint now, const v1::RankProgress& progress
   const bool same = entry.known && entry.since != kNever && progress.inside() &&
                     entry.last.number() == progress.number() &&
                     entry.last.group() == progress.group();
-  entry.known = progress.joined();
   entry.last = progress;
-  if (!progress.inside()) {
-    entry.since = kNever;
-  } else if (!same) {
-    // A worker may claim to be in there since before time began.
-    entry.since = now - std::chrono::nanoseconds(
-                            std::clamp<int64_t>(progress.inside_nanos(), 0, int64_t{1} << 60));
-  }
+  // A worker may claim to be in there since before time began.
+  const auto inside =
+      std::chrono::nanoseconds(std::clamp<int64_t>(progress.inside_nanos(), 0, int64_t{1} << 60));
+  const TimePoint since = !progress.inside() ? kNever : same ? entry.since : now - inside;
+  Set(progress.rank(), progress.joined(), since);
 }
 
 void CollectiveWatch::OnEnded(uint32_t rank) {
-  if (rank < ranks_.size()) ranks_[rank] = {};
+  if (rank >= ranks_.size()) return;
+  Set(rank, /*known=*/false, kNever);
+  ranks_[rank].last.Clear();
 }
 
-const CollectiveWatch::Entry* CollectiveWatch::Oldest() const {
-  const Entry* oldest = nullptr;
-  for (const Entry& entry : ranks_) {
-    if (!entry.known || entry.since == kNever) continue;
-    if (oldest == nullptr || entry.since < oldest->since) oldest = &entry;
-  }
-  return oldest;
+void CollectiveWatch::Set(uint32_t rank, bool known, TimePoint since) {
+  Entry& entry = ranks_[rank];
+  if (entry.known && entry.since != kNever) inside_.erase({entry.since, rank});
+  entry.known = known;
+  entry.since = since;
+  if (known && since != kNever) inside_.emplace(since, rank);
 }
 
 TimePoint CollectiveWatch::oldest() const {
-  const Entry* entry = Oldest();
-  return entry == nullptr ? kNever : entry->since;
+  return inside_.empty() ? kNever : inside_.begin()->first;
 }
 
 std::string CollectiveWatch::Explain(TimePoint now, const Name& name) const {
-  const Entry* oldest = Oldest();
-  if (oldest == nullptr) return "";
+  if (inside_.empty()) return "";
+  const Entry* oldest = &ranks_[inside_.begin()->second];
   const v1::RankProgress& last = oldest->last;
   std::string text = absl::StrCat(
       name(last.rank()), " has been inside collective ", last.number(),

@@ -4,8 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -34,10 +35,13 @@ class CollectiveWatch {
     TimePoint since = kNever;  // inside its collective
     v1::RankProgress last;
   };
-  const Entry* Oldest() const;
+  void Set(uint32_t rank, bool known, TimePoint since);
   std::string Culprits(const Entry& oldest, const Name& name) const;
 
   std::vector<Entry> ranks_;
+  // Those that are inside one, known and by since when: a job's nodes tell of all ranks each
+  // second.
+  std::set<std::pair<TimePoint, uint32_t>> inside_;
 };
 
 }  // namespace dtrain::job

@@ -2,20 +2,111 @@
 #include "launcher/job/job_core.h"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <map>
+#include <optional>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
-#include "launcher/job/job_core_impl.h"
+#include "launcher/job/cancels.h"
+#include "launcher/job/cluster.h"
+#include "launcher/job/early_faults.h"
+#include "launcher/job/hold_phase.h"
+#include "launcher/job/join_phase.h"
+#include "launcher/job/lease_watch.h"
+#include "launcher/job/losses.h"
+#include "launcher/job/mpi_watch.h"
+#include "launcher/job/node_warnings.h"
+#include "launcher/job/out.h"
+#include "launcher/job/own_pauses.h"
+#include "launcher/job/plan_phase.h"
+#include "launcher/job/probe_phase.h"
+#include "launcher/job/rank_table.h"
+#include "launcher/job/rank_watch.h"
+#include "launcher/job/reserve_phase.h"
+#include "launcher/job/run_phase.h"
+#include "launcher/job/stall_watch.h"
+#include "launcher/job/start_limit.h"
+#include "launcher/job/start_phase.h"
+#include "launcher/job/stop_phase.h"
+#include "launcher/job/verdicts.h"
 
 namespace dtrain::job {
+
+// The parts of JobCore, each built on those above it.
+struct JobPhases {
+  JobPhases(hosts::HostList hosts, JobOptions options, TimePoint now)
+      : cluster(std::move(hosts), std::move(options), now) {}
+
+  Cluster cluster;
+  Out out;
+  RankTable ranks{cluster};
+  LeaseWatch lease_watch{cluster, out};
+  NodeWarnings warnings{cluster, out};
+  Verdicts verdicts{cluster, ranks};
+  StopPhase stop{cluster, out, verdicts, warnings};
+  OwnPauses own_pauses{cluster, stop};
+  Losses losses{cluster, out, ranks, lease_watch, stop, own_pauses};
+  RankWatch rank_watch{cluster, out, ranks, lease_watch, stop};
+  Cancels cancels{cluster, out, rank_watch, stop};
+  MpiWatch mpi_watch{cluster, out, ranks};
+  StallWatch stall_watch{cluster, out, ranks, mpi_watch, rank_watch};
+  RunPhase run{
+      cluster, ranks, lease_watch, stop, own_pauses, losses, {rank_watch, mpi_watch, stall_watch}};
+  EarlyFaults early_faults{cluster, out, stop};
+  StartLimit start_limit{cluster, early_faults, stop};
+  StartPhase start{cluster, out, ranks, stop, start_limit, stall_watch, run};
+  ReservePhase reserve{cluster, out, early_faults, start_limit, stop};
+  HoldPhase hold{cluster, out, early_faults, reserve, start};
+  ProbePhase probe{cluster, out, early_faults, stop, hold};
+  PlanPhase plan{cluster, out, ranks, early_faults, stop, reserve, probe};
+  JoinPhase join{cluster, out, lease_watch, stop, own_pauses, early_faults, losses, plan};
+
+  // By its type, for the table.
+  template <typename Phase>
+  Phase& Get() {
+    return std::get<Phase&>(std::tie(warnings, stop, own_pauses, losses, rank_watch, cancels,
+                                     stall_watch, run, start, hold, probe, plan, join));
+  }
+  // Those with a deadline of their own, in the order in which they are called when several are due;
+  // LeaseWatch comes before them.
+  auto Timed() {
+    return std::tie(warnings, reserve, join, start_limit, early_faults, cancels, mpi_watch,
+                    stall_watch, stop);
+  }
+
+  void Dispatch(const Event& event);
+  void CheckDeadlines();
+  void Violation(NodeId node, absl::string_view what);
+};
+
 namespace {
 
-using I = JobImpl;
-using Handler = void (I::*)(const Event&);
+// An error: what a node must not say.
+using Handler = absl::Status (*)(JobPhases&, const Event&);
+
+template <typename T>
+struct PhaseOf;
+template <typename Phase, typename Result>
+struct PhaseOf<Result (Phase::*)(const Event&)> {
+  using Type = Phase;
+};
+
+// A cell of the table: a phase and its handler.
+template <auto kMethod>
+absl::Status On(JobPhases& phases, const Event& event) {
+  auto& phase = phases.Get<typename PhaseOf<decltype(kMethod)>::Type>();
+  if constexpr (std::is_void_v<decltype((phase.*kMethod)(event))>) {
+    (phase.*kMethod)(event);
+    return absl::OkStatus();
+  } else {
+    return (phase.*kMethod)(event);
+  }
+}
+
+absl::Status Ignore(JobPhases&, const Event&) { return absl::OkStatus(); }
 
 enum Kind {
   kPhase,
@@ -53,43 +144,46 @@ struct Row {
   Handler in[6];  // kConnecting .. kStopping; nothing is taken in kFinished
 };
 
-constexpr Handler kIgnore = &I::Ignore;
+constexpr Handler kIgnore = &Ignore;
 // What a node must not send in that state. It is told as that node's fault; in kStopping, where
 // the end is decided, it is dropped.
 constexpr Handler kIllegal = nullptr;
 
 // clang-format off
 constexpr Row kTable[] = {
-    //                              connecting            probing               holding               starting           running            stopping
-    {kPhase,       "",             {&I::OnPhase,          kIgnore,              kIgnore,              kIgnore,           kIgnore,           kIgnore}},
-    {kConnected,   "",             {&I::OnConnected,      kIgnore,              kIgnore,              kIgnore,           kIgnore,           kIgnore}},
-    {kWelcome,     "Welcome",      {&I::OnWelcome,        &I::OnWelcomeAgain,   &I::OnWelcomeAgain,   &I::OnWelcomeAgain, &I::OnWelcomeAgain, kIgnore}},
-    {kProbeReport, "ProbeReport",  {kIllegal,             &I::OnProbeReport,    kIllegal,             kIllegal,          kIllegal,          kIllegal}},
-    {kPortsHeld,   "PortsHeld",    {kIllegal,             kIllegal,             &I::OnPortsHeld,      kIllegal,          kIllegal,          kIllegal}},
-    {kReserved,    "Reserved",     {&I::OnReserved,       &I::OnReserved,       &I::OnReserved,       kIllegal,          kIllegal,          kIgnore}},
-    {kInventory,   "Inventory",    {&I::OnInventory,      kIllegal,             kIllegal,             kIllegal,          kIllegal,          kIgnore}},
-    {kPreparing,   "Preparing",    {kIllegal,             kIllegal,             kIllegal,             &I::OnPreparing,   kIllegal,          kIgnore}},
-    {kStarted,     "Started",      {kIllegal,             kIllegal,             kIllegal,             &I::OnStarted,     kIllegal,          kIgnore}},
-    {kExit,        "WorkerExit",   {kIllegal,             kIllegal,             kIllegal,             &I::OnExit,        &I::OnExit,        &I::OnExitStopping}},
-    {kStdinTaken,  "StdinTaken",   {kIllegal,             kIllegal,             kIllegal,             kIgnore,           kIgnore,           kIgnore}},
-    {kFenceEnter,  "FenceEnter",   {kIllegal,             kIllegal,             kIllegal,             &I::OnFenceEnter,  &I::OnFenceEnter,  kIgnore}},
-    {kPmix,        "PMIx message", {kIllegal,             kIllegal,             kIllegal,             &I::OnPmix,        &I::OnPmix,        kIgnore}},
-    {kFinishedMsg, "Finished",     {kIllegal,             kIllegal,             kIllegal,             &I::OnFinished,    &I::OnFinished,    &I::OnFinished}},
-    {kFailure,     "NodeFailure",  {&I::OnFailureEarly,   &I::OnFailureEarly,   &I::OnFailureEarly,   &I::OnFailure,     &I::OnFailure,     &I::OnFailureStopping}},
-    {kWarning,     "Warning",      {&I::OnWarning,        &I::OnWarning,        &I::OnWarning,        &I::OnWarning,     &I::OnWarning,     &I::OnWarning}},
-    {kHeartbeat,   "Heartbeat",    {kIgnore,              kIgnore,              kIgnore,              kIgnore,           kIgnore,           kIgnore}},
-    {kProgress,    "Progress",     {kIllegal,             kIllegal,             kIllegal,             &I::OnProgress,    &I::OnProgress,    &I::OnLastProgress}},
+    //                              connecting                    probing                         holding                         starting                        running                         stopping
+    {kPhase,         "",           {On<&JoinPhase::OnPhase>,      kIgnore,                        kIgnore,                        kIgnore,                        kIgnore,                        kIgnore}},
+    {kConnected,     "",           {On<&JoinPhase::OnConnected>,  kIgnore,                        kIgnore,                        kIgnore,                        kIgnore,                        kIgnore}},
+    {kWelcome,       "Welcome",    {On<&JoinPhase::OnWelcome>,    On<&JoinPhase::OnWelcomeAgain>, On<&JoinPhase::OnWelcomeAgain>, On<&JoinPhase::OnWelcomeAgain>, On<&JoinPhase::OnWelcomeAgain>, kIgnore}},
+    {kProbeReport,   "ProbeReport",
+                                   {kIllegal,                     On<&ProbePhase::OnProbeReport>, kIllegal,                       kIllegal,                       kIllegal,                       kIllegal}},
+    {kPortsHeld,     "PortsHeld",  {kIllegal,                     kIllegal,                       On<&HoldPhase::OnPortsHeld>,    kIllegal,                       kIllegal,                       kIllegal}},
+    {kReserved,      "Reserved",   {On<&HoldPhase::OnReserved>,   On<&HoldPhase::OnReserved>,     On<&HoldPhase::OnReserved>,     kIllegal,                       kIllegal,                       kIgnore}},
+    {kInventory,     "Inventory",  {On<&PlanPhase::OnInventory>,  kIllegal,                       kIllegal,                       kIllegal,                       kIllegal,                       kIgnore}},
+    {kPreparing,     "Preparing",  {kIllegal,                     kIllegal,                       kIllegal,                       On<&StartPhase::OnPreparing>,   kIllegal,                       kIgnore}},
+    {kStarted,       "Started",    {kIllegal,                     kIllegal,                       kIllegal,                       On<&StartPhase::OnStarted>,     kIllegal,                       kIgnore}},
+    {kExit,          "WorkerExit", {kIllegal,                     kIllegal,                       kIllegal,                       On<&RunPhase::OnExit>,          On<&RunPhase::OnExit>,          On<&RunPhase::OnExitStopping>}},
+    {kStdinTaken,    "StdinTaken", {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        kIgnore}},
+    {kFenceEnter,    "FenceEnter", {kIllegal,                     kIllegal,                       kIllegal,                       On<&StallWatch::OnFenceEnter>,  On<&StallWatch::OnFenceEnter>,  kIgnore}},
+    {kPmix,          "PMIx message",
+                                   {kIllegal,                     kIllegal,                       kIllegal,                       On<&StallWatch::OnPmix>,        On<&StallWatch::OnPmix>,        kIgnore}},
+    {kFinishedMsg,   "Finished",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&RunPhase::OnFinished>,      On<&RunPhase::OnFinished>,      On<&RunPhase::OnFinished>}},
+    {kFailure,       "NodeFailure",
+                                   {On<&JoinPhase::OnFailure>,    On<&JoinPhase::OnFailure>,      On<&JoinPhase::OnFailure>,      On<&Losses::OnFailure>,         On<&Losses::OnFailure>,         On<&Losses::OnFailure>}},
+    {kWarning,       "Warning",    {On<&NodeWarnings::OnWarning>, On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>}},
+    {kHeartbeat,     "Heartbeat",  {kIgnore,                      kIgnore,                        kIgnore,                        kIgnore,                        kIgnore,                        kIgnore}},
+    {kProgress,      "Progress",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&RankWatch::OnProgress>,     On<&RankWatch::OnProgress>,     On<&RankWatch::OnLastProgress>}},
     // The timeline is written by who feeds us.
-    {kSpans,       "Spans",        {kIllegal,             kIllegal,             kIllegal,             kIgnore,           kIgnore,           kIgnore}},
-    {kUnknown,     "an empty or unknown message",
-                                   {kIllegal,             kIllegal,             kIllegal,             kIllegal,          kIllegal,          kIllegal}},
-    {kClosed,      "",             {&I::OnClosedEarly,    &I::OnClosedEarly,    &I::OnClosedEarly,    &I::OnClosed,      &I::OnClosed,      &I::OnClosed}},
-    {kDrained,     "",             {kIgnore,              kIgnore,              kIgnore,              &I::OnDrained,     &I::OnDrained,     &I::OnDrained}},
-    {kSignal,      "",             {&I::OnSignal,         &I::OnSignal,         &I::OnSignal,         &I::OnSignal,      &I::OnSignal,      &I::OnSignalStopping}},
-    {kOutputFailed, "",            {&I::OnOutputFailed,   &I::OnOutputFailed,   &I::OnOutputFailed,   &I::OnOutputFailed, &I::OnOutputFailed, &I::OnOutputFailedStopping}},
-    {kSlept,       "",             {&I::OnSlept,          &I::OnSlept,          &I::OnSlept,          &I::OnSlept,       &I::OnSlept,       &I::OnSlept}},
+    {kSpans,         "Spans",      {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        kIgnore}},
+    {kUnknown,       "an empty or unknown message",
+                                   {kIllegal,                     kIllegal,                       kIllegal,                       kIllegal,                       kIllegal,                       kIllegal}},
+    {kClosed,        "",           {On<&JoinPhase::OnClosed>,     On<&JoinPhase::OnClosed>,       On<&JoinPhase::OnClosed>,       On<&Losses::OnClosed>,          On<&Losses::OnClosed>,          On<&Losses::OnClosed>}},
+    {kDrained,       "",           {kIgnore,                      kIgnore,                        kIgnore,                        On<&StopPhase::OnDrained>,      On<&StopPhase::OnDrained>,      On<&StopPhase::OnDrained>}},
+    {kSignal,        "",           {On<&Cancels::OnSignal>,       On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignalStopping>}},
+    {kOutputFailed,  "",           {On<&Cancels::OnOutputFailed>, On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>}},
+    {kSlept,         "",           {On<&OwnPauses::OnSlept>,      On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>}},
     // Deadlines are looked at after every event, so a Tick itself does nothing.
-    {kTick,        "",             {kIgnore,              kIgnore,              kIgnore,              kIgnore,           kIgnore,           kIgnore}},
+    {kTick,          "",           {kIgnore,                      kIgnore,                        kIgnore,                        kIgnore,                        kIgnore,                        kIgnore}},
 };
 // clang-format on
 
@@ -160,12 +254,6 @@ Source SourceOf(const Event& event) {
   return {};
 }
 
-std::vector<std::string> HostNames(const hosts::HostList& hosts) {
-  std::vector<std::string> names;
-  for (const hosts::HostEntry& entry : hosts.entries) names.push_back(entry.host);
-  return names;
-}
-
 }  // namespace
 
 const char* StateName(State state) {
@@ -188,159 +276,81 @@ const char* StateName(State state) {
   return "?";
 }
 
-uint32_t ToMs(Duration duration) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  return static_cast<uint32_t>(std::clamp<int64_t>(ms, 0, UINT32_MAX));
-}
-
-TimePoint After(TimePoint begin, Duration duration) {
-  if (duration <= Duration::zero()) return kNever;
-  return duration < kNever - begin ? begin + duration : kNever;
-}
-
-JobImpl::JobImpl(hosts::HostList host_list, JobOptions job_options, TimePoint begin)
-    : hosts(std::move(host_list)),
-      options(std::move(job_options)),
-      now(begin),
-      views(hosts.entries.size()),
-      nodes(hosts.entries.size()),
-      phases({{State::kConnecting, begin, kNever}}),
-      key{options.job_id, options.attempt, options.incarnation},
-      barrier(key, HostNames(hosts)),
-      start_by(After(begin, options.start_timeout)),
-      limit_at(After(begin, options.time_limit)),
-      beat_at(begin + BeatPeriod()) {
-  for (size_t i = 0; i < views.size(); ++i) {
-    views[i].host = hosts.entries[i].host;
-    views[i].waiting_for = "connection";
-  }
-}
-
-void JobImpl::Dispatch(const Event& event) {
+void JobPhases::Dispatch(const Event& event) {
   const Source source = SourceOf(event);
   if (source.node) {
-    if (source.node->value() >= nodes.size() || views[source.node->value()].gone) return;
-    if (const auto* message = std::get_if<NodeMessage>(&event)) {
-      HeardFrom(*source.node);
-      if (message->event.has_heartbeat()) {
-        CompareClocks(*source.node, message->event.heartbeat().unix_nanos(),
-                      message->received_unix_nanos);
-      }
-    }
+    if (source.node->value() >= cluster.size() || cluster.view(*source.node).gone) return;
+    if (const auto* message = std::get_if<NodeMessage>(&event)) lease_watch.OnMessage(*message);
   }
   const Row& row = kTable[source.kind];
-  const Handler handler = row.in[static_cast<size_t>(state)];
-  if (handler != kIllegal) {
-    (this->*handler)(event);
-  } else if (state != State::kStopping) {
-    Violation(*source.node, row.name);
+  const Handler handler = row.in[static_cast<size_t>(cluster.state())];
+  if (handler == kIllegal) {
+    if (cluster.state() != State::kStopping) Violation(*source.node, row.name);
+  } else if (const absl::Status status = handler(*this, event); !status.ok()) {
+    Violation(*source.node, status.message());
   }
 }
 
-void JobImpl::CheckDeadlines() {
-  if (now >= beat_at) Beat();
-  if (now >= lease_check_at) CheckLeases();
-  if (now >= tell_warnings_at) TellNodeWarnings();
-  if (waiting_for_others && now >= wait_until) WaitTimedOut();
-  if (state == State::kConnecting && now >= look_again_at) LookAgain();
-  if (state == State::kConnecting && now >= last_call_at) LastCall();
-  if (state < State::kRunning && now >= start_by) StartTimedOut();
-  if (state < State::kStarting && now >= settle_at) ConcludeEarlyFaults();
-  if (state < State::kStopping && now >= limit_at) {
-    Cancel({.kind = Verdict::Kind::kTimeLimit,
-            .exit_code = kExitTimeLimit,
-            .message =
-                absl::StrCat("the time limit of ", FormatSeconds(options.time_limit),
-                             " was reached", state == State::kRunning ? "; " + WhereTheyAre() : ""),
-            .rank = {},
-            .signal = 0});
-  }
-  if (state == State::kRunning && now >= warn_mpi_at) TellMissingFromMpi();
-  if (state == State::kRunning && now >= stall_at) OnFenceStalled();
-  if (state == State::kRunning && now >= warn_exit_at) OnEarlyExitTimeout();
-  if (state == State::kStopping && now >= kill_at) KillNow();
-  if (state == State::kStopping && now >= give_up_at) GiveUp();
-  if (state == State::kStopping && now >= cut_logs_at) CutLogs();
+void JobPhases::CheckDeadlines() {
+  lease_watch.OnDeadline([this](NodeId node, std::string why) {
+    if (cluster.state() < State::kStarting) {
+      join.OnSilent(node, std::move(why));
+    } else {
+      losses.OnSilent(node, why);
+    }
+  });
+  std::apply([](auto&... phase) { (phase.OnDeadline(), ...); }, Timed());
 }
 
-void JobImpl::Enter(State next) {
-  phases.back().end = now;
-  phases.push_back({next, now, next == State::kFinished ? now : kNever});
-  state = next;
-}
-
-v1::SessionRequest& JobImpl::SendTo(NodeId node) {
-  actions.push_back(Send{node, {}});
-  return std::get<Send>(actions.back()).request;
-}
-
-void JobImpl::Violation(NodeId node, const std::string& what) {
+void JobPhases::Violation(NodeId node, absl::string_view what) {
+  const State state = cluster.state();
   std::string text = absl::StrCat("its agent sent ", what, " in state ", StateName(state),
                                   ", which is a bug in dtrain: please report it");
   if (state < State::kStarting) {
-    EarlyFault(node, std::move(text), kExitRendezvous);
+    join.Fault(node, std::move(text), kExitRendezvous);
   } else {
-    LateFault(node, std::move(text), state == State::kStarting ? kExitRendezvous : kExitAgentLost);
+    losses.Fault(node, std::move(text),
+                 state == State::kStarting ? kExitRendezvous : kExitAgentLost);
   }
 }
 
-std::string JobImpl::FaultsText(const std::string& heading, std::vector<Fault> of) const {
-  std::map<absl::string_view, size_t> place;
-  for (size_t i = 0; i < hosts.entries.size(); ++i) place.emplace(hosts.entries[i].host, i);
-  auto place_of = [&](const Fault& fault) {
-    const auto found = place.find(fault.host);
-    return found == place.end() ? hosts.entries.size() : found->second;
-  };
-  std::stable_sort(of.begin(), of.end(),
-                   [&](const Fault& a, const Fault& b) { return place_of(a) < place_of(b); });
-  return FormatFaults(heading, of);
-}
-
 JobCore::JobCore(hosts::HostList hosts, JobOptions options, TimePoint now)
-    : impl_(std::make_unique<JobImpl>(std::move(hosts), std::move(options), now)) {}
+    : phases_(std::make_unique<JobPhases>(std::move(hosts), std::move(options), now)) {}
 
 JobCore::~JobCore() = default;
 
 std::vector<Action> JobCore::OnEvent(TimePoint now, Event event) {
-  JobImpl& impl = *impl_;
-  if (impl.state == State::kFinished) return {};
-  impl.CreditOwnPause(now);
-  impl.Dispatch(event);
-  if (impl.state != State::kFinished) impl.CheckDeadlines();
-  return std::exchange(impl.actions, {});
+  JobPhases& p = *phases_;
+  if (state() == State::kFinished) return {};
+  if (const Duration pause = p.lease_watch.CreditOwnPause(now); pause > Duration::zero()) {
+    p.start_limit.Credit(pause);
+    p.own_pauses.StoodStill(p.cluster.now() - pause, pause);
+  }
+  p.Dispatch(event);
+  if (state() != State::kFinished) p.CheckDeadlines();
+  return p.out.Take();
 }
 
 TimePoint JobCore::NextDeadline() const {
-  const JobImpl& impl = *impl_;
-  if (impl.state == State::kFinished) return kNever;
-  TimePoint next = std::min({impl.beat_at, impl.lease_check_at, impl.tell_warnings_at});
-  if (impl.state == State::kConnecting) {
-    next = std::min({next, impl.look_again_at, impl.last_call_at});
-    if (impl.waiting_for_others) next = std::min(next, impl.wait_until);
-  }
-  if (impl.state < State::kRunning) next = std::min(next, impl.start_by);
-  if (impl.state < State::kStarting) next = std::min(next, impl.settle_at);
-  if (impl.state < State::kStopping) next = std::min(next, impl.limit_at);
-  if (impl.state == State::kRunning)
-    next = std::min({next, impl.warn_exit_at, impl.warn_mpi_at, impl.stall_at});
-  if (impl.state == State::kStopping) {
-    next = std::min({next, impl.kill_at, impl.give_up_at, impl.cut_logs_at});
-  }
-  return next;
+  if (state() == State::kFinished) return kNever;
+  return std::apply(
+      [this](const auto&... phase) {
+        return std::min({phases_->lease_watch.NextDeadline(), phase.NextDeadline()...});
+      },
+      phases_->Timed());
 }
 
-State JobCore::state() const { return impl_->state; }
-const std::vector<NodeView>& JobCore::nodes() const { return impl_->views; }
-const plan::Plan& JobCore::plan() const { return impl_->the_plan; }
-const std::vector<PhaseTime>& JobCore::phases() const { return impl_->phases; }
-const std::vector<RankEnd>& JobCore::ranks() const { return impl_->ranks; }
-const Verdict& JobCore::verdict() const { return impl_->verdict; }
-
-const std::vector<std::string>& JobCore::warnings() const { return impl_->warnings; }
+State JobCore::state() const { return phases_->cluster.state(); }
+const std::vector<NodeView>& JobCore::nodes() const { return phases_->cluster.views(); }
+const plan::Plan& JobCore::plan() const { return phases_->cluster.plan(); }
+const std::vector<PhaseTime>& JobCore::phases() const { return phases_->cluster.phases(); }
+const std::vector<RankEnd>& JobCore::ranks() const { return phases_->ranks.all(); }
+const Verdict& JobCore::verdict() const { return phases_->verdicts.verdict(); }
+const std::vector<std::string>& JobCore::warnings() const { return phases_->out.warnings(); }
 
 size_t JobCore::secondary_deaths() const {
-  const bool first_is_worker = impl_->verdict.kind == Verdict::Kind::kWorker;
-  return impl_->ranks_failed - (first_is_worker ? 1 : 0);
+  const bool first_is_worker = verdict().kind == Verdict::Kind::kWorker;
+  return phases_->ranks.failed() - (first_is_worker ? 1 : 0);
 }
 
 }  // namespace dtrain::job

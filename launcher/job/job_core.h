@@ -194,7 +194,7 @@ struct NodeView {
   int64_t clock_ahead_at_start_nanos = 0;  // the same, but for how often it has been set since
 };
 
-struct JobImpl;
+struct JobPhases;
 
 class JobCore {
  public:
@@ -215,7 +215,7 @@ class JobCore {
   const std::vector<std::string>& warnings() const;  // given so far, up to a thousand
 
  private:
-  std::unique_ptr<JobImpl> impl_;
+  std::unique_ptr<JobPhases> phases_;
 };
 
 }  // namespace dtrain::job

@@ -3,20 +3,15 @@
 
 #include <algorithm>
 #include <csignal>
-#include <map>
-#include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
-#include "rendezvous/barrier_core.h"
 
 namespace dtrain::job {
 namespace {
 
-constexpr size_t kMaxLines = 32;   // of one message
 constexpr size_t kMaxText = 4000;  // of one node's part of it
 
 // No message is that late: its node would have been given up. So its clock was set.
@@ -101,34 +96,6 @@ std::string Printable(absl::string_view text) {
     out += text[end] == '\\' ? "\\" : "\n      ";
     begin = end + 1;
   }
-}
-
-int EarlyExitCode(const std::vector<Fault>& faults) {
-  const auto other = std::find_if(faults.begin(), faults.end(),
-                                  [](const Fault& fault) { return fault.exit_code != kExitUsage; });
-  return other == faults.end() ? kExitUsage : other->exit_code;
-}
-
-std::string FormatFaults(const std::string& heading, const std::vector<Fault>& faults) {
-  std::map<std::string, std::vector<std::string>> hosts_of;
-  std::set<std::pair<absl::string_view, absl::string_view>> seen;
-  std::vector<std::string> texts;  // in order of arrival
-  for (const Fault& fault : faults) {
-    std::vector<std::string>& hosts = hosts_of[fault.text];
-    if (hosts.empty()) texts.push_back(fault.text);
-    if (seen.emplace(fault.text, fault.host).second) hosts.push_back(fault.host);
-  }
-  if (texts.size() == 1) {
-    return absl::StrCat(rendezvous::FormatHosts(hosts_of[texts[0]]), ": ", texts[0]);
-  }
-  std::string message = heading;
-  for (size_t i = 0; i < texts.size() && i < kMaxLines; ++i) {
-    absl::StrAppend(&message, "\n  ", rendezvous::FormatHosts(hosts_of[texts[i]]), ": ", texts[i]);
-  }
-  if (texts.size() > kMaxLines) {
-    absl::StrAppend(&message, "\n  and ", texts.size() - kMaxLines, " more");
-  }
-  return message;
 }
 
 void NodeClock::Add(int64_t node_unix_nanos, int64_t our_unix_nanos) {

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "dtrain/v1/job.pb.h"
@@ -32,20 +31,6 @@ std::string FormatSeconds(std::chrono::nanoseconds duration);
 // backslashes alone, as such messages hold text that is escaped already, and keeps line ends, with
 // an indentation that no line of ours has.
 std::string Printable(absl::string_view text);
-
-// One node's trouble. Several with the same text are told once.
-struct Fault {
-  std::string host;
-  std::string text;  // without host
-  int exit_code = 0;
-};
-
-// Of faults, at least one, before the start: the code of the first that is no mistake of the user
-// (kExitUsage), which says nothing while there is another cause; kExitUsage when all are.
-int EarlyExitCode(const std::vector<Fault>& faults);
-
-// "node1: text", or a heading and a line per text: "  node1, node2: text".
-std::string FormatFaults(const std::string& heading, const std::vector<Fault>& faults);
 
 // How far a node's clock is ahead of ours, from when its messages were sent and received. The true
 // offset is the largest seen: a message is never received before it is sent. Only the last few

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/cancels.h"
+
+#include <csignal>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain::job {
+namespace {
+
+Verdict SignalVerdict(int signal, std::string message) {
+  return {.kind = Verdict::Kind::kSignal,
+          .exit_code = kExitSignalBase + signal,
+          .message = std::move(message),
+          .rank = {},
+          .signal = signal};
+}
+
+bool IsCancel(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
+
+}  // namespace
+
+Cancels::Cancels(const Cluster& cluster, Out& out, const RankWatch& rank_watch, StopPhase& stop)
+    : cluster_(cluster),
+      out_(out),
+      rank_watch_(rank_watch),
+      stop_(stop),
+      limit_at_(After(cluster.now(), cluster.options().time_limit)) {}
+
+void Cancels::OnSignal(const Event& event) {
+  const int signal = std::get<UserSignal>(event).signal;
+  if (IsCancel(signal)) {
+    ++count_;
+    // Often because it does not go on.
+    const std::string halted = cluster_.state() == State::kRunning ? rank_watch_.HaltedRanks() : "";
+    stop_.Cancel(SignalVerdict(
+        signal, absl::StrCat("ended by ", SignalName(signal), halted.empty() ? "" : "; ", halted)));
+  } else if (signal == SIGPIPE) {
+    stop_.OutputGone(SignalVerdict(SIGPIPE, "dtrain's output was closed (SIGPIPE)"));
+  } else if (signal == SIGUSR1 || signal == SIGUSR2) {
+    PassOn(signal);
+  }
+}
+
+void Cancels::PassOn(int signal) {
+  if (cluster_.state() != State::kRunning) {
+    return out_.Warn(absl::StrCat(SignalName(signal), " is ignored: no worker is running yet"));
+  }
+  v1::SessionRequest request;
+  request.mutable_signal()->set_signal(signal);
+  out_.SendToMany(cluster_.PlannedWithWork(), std::move(request));
+}
+
+// The first Ctrl-C of a job that already ends for another reason says that its output is not
+// awaited for ever; one more, that its workers need no grace.
+void Cancels::OnSignalStopping(const Event& event) {
+  const int signal = std::get<UserSignal>(event).signal;
+  if (signal == SIGPIPE || (IsCancel(signal) && count_ == 0)) return OnSignal(event);
+  if (!IsCancel(signal)) return;
+  ++count_;
+  if (signal == SIGINT) stop_.KillNow();
+}
+
+void Cancels::OnOutputFailed(const Event& event) {
+  stop_.OutputGone(SignalVerdict(
+      SIGPIPE, absl::StrCat("the output cannot be written: ", std::get<OutputFailed>(event).why)));
+}
+
+TimePoint Cancels::NextDeadline() const {
+  return cluster_.state() < State::kStopping ? limit_at_ : kNever;
+}
+
+void Cancels::OnDeadline() {
+  if (cluster_.now() < NextDeadline()) return;
+  const std::string where =
+      cluster_.state() == State::kRunning ? absl::StrCat("; ", rank_watch_.WhereTheyAre()) : "";
+  stop_.Cancel(
+      {.kind = Verdict::Kind::kTimeLimit,
+       .exit_code = kExitTimeLimit,
+       .message = absl::StrCat("the time limit of ", FormatSeconds(cluster_.options().time_limit),
+                               " was reached", where),
+       .rank = {},
+       .signal = 0});
+}
+
+}  // namespace dtrain::job

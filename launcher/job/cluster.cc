@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/cluster.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace dtrain::job {
+
+Cluster::Cluster(hosts::HostList hosts, JobOptions options, TimePoint begin)
+    : hosts_(std::move(hosts)),
+      options_(std::move(options)),
+      now_(begin),
+      views_(hosts_.entries.size()),
+      nodes_(hosts_.entries.size()),
+      phases_({{State::kConnecting, begin, kNever}}),
+      with_work_(nodes_.size()) {
+  for (size_t i = 0; i < views_.size(); ++i) {
+    views_[i].host = hosts_.entries[i].host;
+    views_[i].waiting_for = "connection";
+  }
+}
+
+std::vector<NodeId> Cluster::PlannedWithWork() const {
+  std::vector<NodeId> there;
+  for (const plan::PlannedNode& each : plan_.nodes) {
+    if (has_work(each.node)) there.push_back(each.node);
+  }
+  return there;
+}
+
+void Cluster::Advance(TimePoint now) { now_ = std::max(now_, now); }
+
+void Cluster::Enter(State next) {
+  phases_.back().end = now_;
+  phases_.push_back({next, now_, next == State::kFinished ? now_ : kNever});
+}
+
+void Cluster::SetInventory(NodeId node, v1::Inventory inventory) {
+  views_[node.value()].joined = true;
+  views_[node.value()].inventory = std::move(inventory);
+}
+
+void Cluster::SetWaitingFor(NodeId node, std::string what) {
+  views_[node.value()].waiting_for = std::move(what);
+}
+
+void Cluster::SetClock(NodeId node, int64_t ahead_nanos, int64_t ahead_at_start_nanos) {
+  views_[node.value()].clock_ahead_nanos = ahead_nanos;
+  views_[node.value()].clock_ahead_at_start_nanos = ahead_at_start_nanos;
+}
+
+void Cluster::SetPlan(plan::Plan plan) {
+  plan_ = std::move(plan);
+  for (Node& node : nodes_) node.plan_index.reset();
+  for (uint32_t i = 0; i < plan_.nodes.size(); ++i) {
+    At(plan_.nodes[i].node).plan_index = i;
+    for (const v1::WorkerSpec& worker : plan_.nodes[i].workers) {
+      if (worker.rank() == 0) master_ = i;
+    }
+  }
+}
+
+void Cluster::SetEnded(NodeId node) {
+  if (has_work(node)) --with_work_;
+  At(node).ended = true;
+}
+
+void Cluster::SetGone(NodeId node) {
+  NodeView& view = views_[node.value()];
+  view.waiting_for.clear();
+  if (view.gone) return;
+  if (has_work(node)) --with_work_;
+  view.gone = true;
+  ++gone_;
+}
+
+uint32_t ToMs(Duration duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  return static_cast<uint32_t>(std::clamp<int64_t>(ms, 0, UINT32_MAX));
+}
+
+TimePoint After(TimePoint begin, Duration duration) {
+  if (duration <= Duration::zero()) return kNever;
+  return duration < kNever - begin ? begin + duration : kNever;
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/job/job_core.h"
+
+namespace dtrain::job {
+
+// The launch as all its phases see it: what was asked for, what time it is, in which state the job
+// is, its nodes and its plan. Phases read it; each of the methods that change it says for whom.
+class Cluster {
+ public:
+  struct Node {
+    bool connected = false;  // a session stands, Hello was sent
+    bool told_to_start = false;
+    bool started = false;
+    bool ended = false;  // no worker lives there
+    std::optional<uint32_t> plan_index;
+  };
+
+  Cluster(hosts::HostList hosts, JobOptions options, TimePoint begin);
+
+  const hosts::HostList& hosts() const { return hosts_; }
+  const JobOptions& options() const { return options_; }
+  TimePoint now() const { return now_; }
+  State state() const { return phases_.back().state; }
+  const std::vector<PhaseTime>& phases() const { return phases_; }
+  uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
+  const std::vector<NodeView>& views() const { return views_; }
+  const NodeView& view(NodeId node) const { return views_[node.value()]; }
+  const Node& node(NodeId node) const { return nodes_[node.value()]; }
+  const std::string& host(NodeId node) const { return views_[node.value()].host; }
+  // Of the plan, which exists from kProbing on, or once a dry run has it.
+  const plan::Plan& plan() const { return plan_; }
+  NodeId planned(size_t plan_index) const { return plan_.nodes[plan_index].node; }
+  size_t master() const { return master_; }     // rank 0's node, as an index of the plan
+  std::vector<NodeId> PlannedWithWork() const;  // those of the plan where workers may live
+  bool has_work(NodeId node) const { return !view(node).gone && !this->node(node).ended; }
+  bool any_has_work() const { return with_work_ > 0; }
+  bool all_gone() const { return gone_ == nodes_.size(); }
+
+  // For JobCore. Time does not go back.
+  void Advance(TimePoint now);
+  // For the phase that begins, or ends, with it.
+  void Enter(State next);
+  // For JoinPhase.
+  void SetConnected(NodeId node, bool connected) { At(node).connected = connected; }
+  // For JoinPhase and ReservePhase: the first, and what is free by now.
+  void SetInventory(NodeId node, v1::Inventory inventory);
+  // For whoever asks a node for something. "": for nothing more.
+  void SetWaitingFor(NodeId node, std::string what);
+  // For LeaseWatch.
+  void SetSuspect(NodeId node, bool suspect) { views_[node.value()].suspect = suspect; }
+  void SetClock(NodeId node, int64_t ahead_nanos, int64_t ahead_at_start_nanos);
+  // For PlanPhase.
+  void SetPlan(plan::Plan plan);
+  // For StartPhase.
+  void SetToldToStart(NodeId node) { At(node).told_to_start = true; }
+  void SetStarted(NodeId node) { At(node).started = true; }
+  // For RunPhase and StopPhase.
+  void SetEnded(NodeId node);
+  void SetGone(NodeId node);
+
+ private:
+  Node& At(NodeId node) { return nodes_[node.value()]; }
+
+  const hosts::HostList hosts_;
+  const JobOptions options_;
+  TimePoint now_;
+  std::vector<NodeView> views_;
+  std::vector<Node> nodes_;
+  std::vector<PhaseTime> phases_;
+  plan::Plan plan_;
+  size_t master_ = 0;
+  size_t gone_ = 0;
+  size_t with_work_;
+};
+
+// `begin + duration` without overflow; never when the duration is zero.
+TimePoint After(TimePoint begin, Duration duration);
+
+// As messages have it; what they cannot say becomes the nearest that they can.
+uint32_t ToMs(Duration duration);
+
+// The message's alternative, which the table has checked.
+inline const NodeMessage& Message(const Event& event) { return std::get<NodeMessage>(event); }
+
+}  // namespace dtrain::job

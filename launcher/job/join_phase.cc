@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/join_phase.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain::job {
+namespace {
+
+// What torchrun's rendezvous grants to those that come after the least number.
+constexpr Duration kLastCall = std::chrono::seconds(30);
+
+std::vector<std::string> HostNames(const hosts::HostList& hosts) {
+  std::vector<std::string> names;
+  for (const hosts::HostEntry& entry : hosts.entries) names.push_back(entry.host);
+  return names;
+}
+
+}  // namespace
+
+JoinPhase::JoinPhase(Cluster& cluster, Out& out, LeaseWatch& lease_watch, StopPhase& stop,
+                     OwnPauses& own_pauses, EarlyFaults& early_faults, Losses& losses,
+                     PlanPhase& plan)
+    : cluster_(cluster),
+      out_(out),
+      lease_watch_(lease_watch),
+      stop_(stop),
+      own_pauses_(own_pauses),
+      early_faults_(early_faults),
+      losses_(losses),
+      plan_(plan),
+      barrier_({cluster.options().job_id, cluster.options().attempt, cluster.options().incarnation},
+               HostNames(cluster.hosts())) {}
+
+void JoinPhase::OnPhase(const Event& event) {
+  const auto& phase = std::get<NodePhase>(event);
+  cluster_.SetWaitingFor(phase.node, phase.waiting_for);
+}
+
+void JoinPhase::OnConnected(const Event& event) {
+  const auto& connected = std::get<NodeConnected>(event);
+  const NodeId id = connected.node;
+  if (cluster_.node(id).connected || early_faults_.has_failed(id)) return;
+  cluster_.SetConnected(id, true);
+  cluster_.SetWaitingFor(id, "its inventory");
+  // It says that it lives from the Hello on, also while it takes its inventory.
+  lease_watch_.Watch(id, connected.same_machine);
+  SayHello(id, connected.same_machine);
+}
+
+void JoinPhase::SayHello(NodeId id, bool same_machine) {
+  const JobOptions& options = cluster_.options();
+  v1::Hello& hello = *out_.SendTo(id).mutable_hello();
+  hello.set_protocol(options.protocol);
+  hello.set_build(options.build);
+  hello.set_job_id(options.job_id);
+  hello.set_attempt(options.attempt);
+  hello.set_incarnation(options.incarnation);
+  hello.set_lease_ms(ToMs(options.lease));
+  hello.set_grace_ms(ToMs(options.grace));
+  hello.set_probe_token(options.probe_token);
+  hello.set_same_machine(same_machine);
+  // Without a number of slots the GPUs give it, whether they are used or not.
+  const hosts::HostEntry& entry = cluster_.hosts().entries[id.value()];
+  hello.set_no_gpus(options.plan.gpu_bind == plan::GpuBind::kNone && (entry.slots || entry.gpus));
+}
+
+absl::Status JoinPhase::Join(const NodeMessage& message) {
+  const v1::Welcome& welcome = message.event.welcome();
+  const v1::Inventory& inventory = welcome.inventory();
+  return barrier_.Join(message.node, {welcome.job_id(), welcome.attempt(), welcome.incarnation()},
+                       {inventory.boot_id(), inventory.network_namespace()});
+}
+
+absl::Status JoinPhase::OnWelcome(const Event& event) {
+  const NodeMessage& message = Message(event);
+  const NodeId id = message.node;
+  if (!cluster_.node(id).connected) {
+    return absl::InvalidArgumentError("Welcome without a Hello");
+  }
+  if (early_faults_.has_failed(id)) return absl::OkStatus();
+  const absl::Status joined = Join(message);
+  if (absl::IsAlreadyExists(joined)) {
+    plan_.Refuse(joined);
+  } else if (!joined.ok()) {
+    Fault(id, std::string(joined.message()), kExitRendezvous);
+  } else if (!cluster_.view(id).joined) {
+    cluster_.SetInventory(id, message.event.welcome().inventory());
+    cluster_.SetWaitingFor(id, "");
+    lease_watch_.OnWelcome(message);
+    CheckAllDecided();
+  }
+  return absl::OkStatus();
+}
+
+// A reply that was thought lost. Only the same machine may repeat it.
+void JoinPhase::OnWelcomeAgain(const Event& event) {
+  const NodeMessage& message = Message(event);
+  const absl::Status again = Join(message);
+  if (again.ok()) return;
+  std::string text = Printable(again.message());
+  if (cluster_.state() < State::kStarting) {
+    Fault(message.node, std::move(text), kExitRendezvous);
+  } else {
+    losses_.Fault(message.node, std::move(text),
+                  cluster_.state() == State::kStarting ? kExitRendezvous : kExitAgentLost);
+  }
+}
+
+void JoinPhase::CheckAllDecided() {
+  if (barrier_.joined() + early_faults_.never_joined() < cluster_.size()) {
+    const bool enough = IsElastic() && barrier_.joined() >= cluster_.options().min_nodes;
+    if (enough && last_call_at_ == kNever) last_call_at_ = cluster_.now() + kLastCall;
+    return;
+  }
+  last_call_at_ = kNever;
+  if (early_faults_.any()) return early_faults_.Conclude();
+  early_faults_.TellLeftOut();
+  plan_.Begin();
+}
+
+bool JoinPhase::MayLeaveOut(NodeId id) const {
+  return IsElastic() && !cluster_.view(id).joined &&
+         cluster_.size() - early_faults_.never_joined() >= cluster_.options().min_nodes;
+}
+
+void JoinPhase::Fault(NodeId id, std::string text, int exit_code) {
+  if (early_faults_.has_failed(id)) return;
+  lease_watch_.Forget(id);
+  early_faults_.SetFailed(id);
+  if (MayLeaveOut(id)) {
+    early_faults_.LeaveOut(id, std::move(text), exit_code);
+    stop_.LetGo(id);
+    return CheckAllDecided();
+  }
+  cluster_.SetWaitingFor(id, "");
+  early_faults_.Add(id, std::move(text), exit_code);
+  if (cluster_.state() == State::kConnecting) CheckAllDecided();
+}
+
+void JoinPhase::OnClosed(const Event& event) {
+  const auto& closed = std::get<NodeClosed>(event);
+  cluster_.SetConnected(closed.node, false);
+  const bool joined = cluster_.view(closed.node).joined;
+  if (joined && HasGivenUsUp(closed) && own_pauses_.Blame()) return;
+  std::string text(closed.why.message());
+  if (text.empty()) text = "its agent ended the session before the job started";
+  if (joined) text = own_pauses_.WithThem(std::move(text));
+  int exit_code = closed.unknown_host ? kExitUsage : kExitStartAgents;
+  if (closed.not_authorised) exit_code = kExitNotAuthorised;
+  Fault(closed.node, Printable(text), exit_code);
+}
+
+void JoinPhase::OnFailure(const Event& event) {
+  const v1::NodeFailure& failure = Message(event).event.failure();
+  Fault(Message(event).node, Printable(failure.message()), FailureExitCode(failure));
+}
+
+void JoinPhase::OnSilent(NodeId node, std::string why) {
+  Fault(node, own_pauses_.WithThem(std::move(why)), kExitNodeLost);
+}
+
+TimePoint JoinPhase::NextDeadline() const {
+  return cluster_.state() == State::kConnecting ? last_call_at_ : kNever;
+}
+
+void JoinPhase::OnDeadline() {
+  if (cluster_.now() >= NextDeadline()) LastCall();
+}
+
+// There are enough, and the rest has had its time.
+void JoinPhase::LastCall() {
+  last_call_at_ = kNever;
+  for (uint32_t i = 0; i < cluster_.size(); ++i) {
+    const NodeView& view = cluster_.view(NodeId(i));
+    if (view.joined || early_faults_.has_failed(NodeId(i))) continue;
+    Fault(NodeId(i),
+          absl::StrCat("it had not joined ", FormatSeconds(kLastCall),
+                       " after enough other hosts had; it was waiting for ", view.waiting_for),
+          kExitRendezvous);
+  }
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "launcher/job/cluster.h"
+#include "launcher/job/early_faults.h"
+#include "launcher/job/lease_watch.h"
+#include "launcher/job/losses.h"
+#include "launcher/job/out.h"
+#include "launcher/job/own_pauses.h"
+#include "launcher/job/plan_phase.h"
+#include "launcher/job/stop_phase.h"
+#include "rendezvous/barrier_core.h"
+
+namespace dtrain::job {
+
+// From the first connection until all nodes have shown what they have, or, with --min-nodes, those
+// that can be reached. Nothing runs yet: what fails is reported at once, and every node let go.
+class JoinPhase {
+ public:
+  JoinPhase(Cluster& cluster, Out& out, LeaseWatch& lease_watch, StopPhase& stop,
+            OwnPauses& own_pauses, EarlyFaults& early_faults, Losses& losses, PlanPhase& plan);
+
+  void OnPhase(const Event& event);
+  void OnConnected(const Event& event);
+  absl::Status OnWelcome(const Event& event);
+  void OnWelcomeAgain(const Event& event);
+  // Until the word to start.
+  void OnClosed(const Event& event);
+  void OnFailure(const Event& event);
+  void OnSilent(NodeId node, std::string why);
+  void Fault(NodeId node, std::string text, int exit_code);
+
+  TimePoint NextDeadline() const;
+  void OnDeadline();
+
+ private:
+  absl::Status Join(const NodeMessage& message);
+  void SayHello(NodeId node, bool same_machine);
+  bool IsElastic() const { return cluster_.options().min_nodes > 0; }
+  bool MayLeaveOut(NodeId node) const;
+  void CheckAllDecided();
+  void LastCall();
+
+  Cluster& cluster_;
+  Out& out_;
+  LeaseWatch& lease_watch_;
+  StopPhase& stop_;
+  OwnPauses& own_pauses_;
+  EarlyFaults& early_faults_;
+  Losses& losses_;
+  PlanPhase& plan_;
+  rendezvous::BarrierCore barrier_;
+  TimePoint last_call_at_ = kNever;  // hosts that have not joined by then are left out
+};
+
+}  // namespace dtrain::job

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/lease_watch.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/own_pause.h"
+
+namespace dtrain::job {
+namespace {
+
+// A beat may be late and the one after it lost before the other side gives up.
+constexpr int kBeatsPerLease = 5;
+// Silence that is worth a word: two beats of the usual lease. Never longer than that part of a
+// shorter one.
+constexpr Duration kSuspectAfter = std::chrono::seconds(6);
+constexpr Duration kDialEvery = std::chrono::milliseconds(1500);
+
+}  // namespace
+
+Duration BeatPeriod(const JobOptions& options) {
+  return std::max<Duration>(options.lease / kBeatsPerLease, std::chrono::milliseconds(1));
+}
+
+LeaseWatch::LeaseWatch(Cluster& cluster, Out& out)
+    : cluster_(cluster),
+      out_(out),
+      nodes_(cluster.size()),
+      beat_at_(cluster.now() + BeatPeriod(cluster.options())) {}
+
+void LeaseWatch::Watch(NodeId id, bool same_machine) {
+  Node& node = nodes_[id.value()];
+  node.watched = true;
+  node.by_stream = same_machine;
+  node.last_heard = cluster_.now();
+  due_.emplace(SuspectAt(node), id);
+}
+
+void LeaseWatch::Forget(NodeId id) { nodes_[id.value()].watched = false; }
+
+void LeaseWatch::OnMessage(const NodeMessage& message) {
+  Node& node = nodes_[message.node.value()];
+  const TimePoint now = cluster_.now();
+  if (cluster_.view(message.node).suspect) {
+    cluster_.SetSuspect(message.node, false);
+    out_.Warn(absl::StrCat(cluster_.host(message.node), ": heard from again after ",
+                           FormatSeconds(now - node.last_heard)));
+  }
+  node.last_heard = now;
+  if (!message.event.has_heartbeat()) return;
+  CompareClocks(message, message.event.heartbeat().unix_nanos());
+}
+
+void LeaseWatch::OnWelcome(const NodeMessage& message) {
+  const v1::Welcome& welcome = message.event.welcome();
+  // A resident agent is nobody's child; only a relay to it is.
+  if (welcome.resumable()) nodes_[message.node.value()].by_stream = false;
+  CompareClocks(message, welcome.inventory().clock_unix_nanos());
+}
+
+void LeaseWatch::CompareClocks(const NodeMessage& message, int64_t theirs) {
+  NodeClock& clock = nodes_[message.node.value()].clock;
+  clock.Add(theirs, message.received_unix_nanos);
+  cluster_.SetClock(message.node, clock.ahead_nanos(), clock.ahead_at_start_nanos());
+}
+
+int64_t LeaseWatch::ToOurs(NodeId node, int64_t unix_nanos, int64_t received_unix_nanos) const {
+  return nodes_[node.value()].clock.ToOurs(unix_nanos, received_unix_nanos);
+}
+
+Duration LeaseWatch::CreditOwnPause(TimePoint now) {
+  const Duration pause =
+      OwnPause(cluster_.now(), beat_at_, now, BeatPeriod(cluster_.options()) / 4);
+  cluster_.Advance(now);
+  if (pause == Duration::zero()) return pause;
+  for (Node& node : nodes_) node.last_heard += pause;
+  return pause;
+}
+
+TimePoint LeaseWatch::NextDeadline() const {
+  return due_.empty() ? beat_at_ : std::min(beat_at_, due_.top().first);
+}
+
+void LeaseWatch::OnDeadline(const Silent& silent) {
+  if (cluster_.now() >= beat_at_) Beat();
+  CheckDue(silent);
+}
+
+void LeaseWatch::Beat() {
+  beat_at_ = cluster_.now() + BeatPeriod(cluster_.options());
+  std::vector<NodeId> nodes;
+  for (uint32_t i = 0; i < cluster_.size(); ++i) {
+    const NodeId id(i);
+    if (cluster_.node(id).connected && !cluster_.view(id).gone) nodes.push_back(id);
+  }
+  v1::SessionRequest beat;
+  beat.mutable_heartbeat();
+  out_.SendToMany(std::move(nodes), std::move(beat));
+}
+
+TimePoint LeaseWatch::SuspectAt(const Node& node) const {
+  return node.last_heard + std::min<Duration>(kSuspectAfter, 2 * BeatPeriod(cluster_.options()));
+}
+
+void LeaseWatch::CheckDue(const Silent& silent) {
+  std::vector<NodeId> due;
+  for (; !due_.empty() && due_.top().first <= cluster_.now(); due_.pop()) {
+    due.push_back(due_.top().second);
+  }
+  std::sort(due.begin(), due.end());  // they are told in this order
+  for (const NodeId id : due) Check(id, silent);
+}
+
+void LeaseWatch::Check(NodeId id, const Silent& silent) {
+  Node& node = nodes_[id.value()];
+  if (!node.watched || cluster_.view(id).gone || cluster_.state() == State::kFinished) return;
+  const TimePoint now = cluster_.now();
+  const TimePoint end = node.by_stream ? kNever : After(node.last_heard, cluster_.options().lease);
+  if (now >= end) {
+    silent(id, absl::StrCat("no message from it for ", FormatSeconds(now - node.last_heard)));
+    return;
+  }
+  if (now < SuspectAt(node)) {
+    due_.emplace(SuspectAt(node), id);
+    return;
+  }
+  if (!cluster_.view(id).suspect) Suspect(id);
+  if (now >= node.dial_at) {
+    out_.Add(DialAnew{id});
+    node.dial_at = now + kDialEvery;
+  }
+  due_.emplace(std::min(end, node.dial_at), id);
+}
+
+void LeaseWatch::Suspect(NodeId id) {
+  Node& node = nodes_[id.value()];
+  cluster_.SetSuspect(id, true);
+  node.dial_at = cluster_.now();
+  const std::string then =
+      node.by_stream ? "its agent runs on this machine, and is stopped or gets no CPU: the job "
+                       "continues when it does"
+                     : absl::StrCat("it will be declared lost after ",
+                                    FormatSeconds(cluster_.options().lease), " (--lease)");
+  out_.Warn(absl::StrCat(cluster_.host(id), ": no message from it for ",
+                         FormatSeconds(cluster_.now() - node.last_heard), "; ", then));
+}
+
+}  // namespace dtrain::job

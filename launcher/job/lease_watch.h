@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/job/cluster.h"
+#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain::job {
+
+// How often each side says that it lives.
+Duration BeatPeriod(const JobOptions& options);
+
+// Who is heard from, and who hears from us: beats, suspects, leases, and the clocks that come with
+// the beats.
+class LeaseWatch {
+ public:
+  // Of a node whose lease is over. It must be gone or forgotten then.
+  using Silent = std::function<void(NodeId node, std::string why)>;
+
+  LeaseWatch(Cluster& cluster, Out& out);
+
+  // From now on it is expected to be heard from. `same_machine`: it is our own child, so that its
+  // stream's end tells, not its silence.
+  void Watch(NodeId node, bool same_machine);
+  void Forget(NodeId node);
+  void OnMessage(const NodeMessage& message);  // any
+  void OnWelcome(const NodeMessage& message);
+
+  // For how long we did not run until `now`, which the cluster is told. A beat that is due long
+  // since shows that, and the nodes' words may still wait to be read: it is nobody's silence.
+  Duration CreditOwnPause(TimePoint now);
+
+  TimePoint NextDeadline() const;
+  void OnDeadline(const Silent& silent);
+
+  TimePoint last_heard(NodeId node) const { return nodes_[node.value()].last_heard; }
+  // A time of that node's clock on ours, not after `received` (0: unknown).
+  int64_t ToOurs(NodeId node, int64_t unix_nanos, int64_t received_unix_nanos) const;
+
+ private:
+  struct Node {
+    bool watched = false;
+    bool by_stream = false;
+    TimePoint last_heard;
+    TimePoint dial_at;  // anew, while it is suspect
+    NodeClock clock;
+  };
+  void Beat();
+  void CompareClocks(const NodeMessage& message, int64_t theirs);
+  TimePoint SuspectAt(const Node& node) const;
+  void CheckDue(const Silent& silent);
+  void Check(NodeId node, const Silent& silent);
+  void Suspect(NodeId node);
+
+  Cluster& cluster_;
+  Out& out_;
+  std::vector<Node> nodes_;
+  TimePoint beat_at_;
+  // One entry for each node that is watched, never later than when it is to be looked at: a
+  // message of it moves nothing here.
+  using Due = std::pair<TimePoint, NodeId>;
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+};
+
+}  // namespace dtrain::job

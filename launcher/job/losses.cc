@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/losses.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain::job {
+
+bool HasGivenUsUp(const NodeClosed& closed) {
+  return absl::IsAborted(closed.why) || (absl::IsNotFound(closed.why) && !closed.started_anew);
+}
+
+void Losses::OnClosed(const Event& event) {
+  const auto& closed = std::get<NodeClosed>(event);
+  std::string why(closed.why.message());
+  if (why.empty()) why = "its agent ended the session";
+  if (HasGivenUsUp(closed) && own_pauses_.Blame()) {
+    stop_.OnLost(closed.node);
+    return stop_.FinishIfAllGone();
+  }
+  if (absl::IsNotFound(closed.why)) {
+    // An agent that came back without the job: its shepherd and workers are gone.
+    return Lose(closed.node, Printable(why), closed.started_anew ? kExitNodeLost : kExitAgentLost);
+  }
+  int exit_code = cluster_.state() == State::kStarting ? kExitStartAgents : kExitNodeLost;
+  if (closed.not_authorised) exit_code = kExitNotAuthorised;
+  LoseConnection(closed.node, Printable(why), exit_code);
+}
+
+void Losses::OnSilent(NodeId node, const std::string& why) {
+  LoseConnection(node, why, kExitNodeLost);
+}
+
+void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code) {
+  const JobOptions& options = cluster_.options();
+  std::string text = absl::StrCat("the connection to its agent is lost: ", why);
+  if (cluster_.node(node).ended) {
+    absl::StrAppend(&text, "; its workers had ended, but not all of their output has arrived");
+  } else {
+    absl::StrAppend(&text, "; it ends its workers by itself within ",
+                    FormatSeconds(options.lease + options.grace));
+  }
+  Lose(node, std::move(text), exit_code);
+}
+
+// A job that is being stopped goes on with the other nodes.
+void Losses::Lose(NodeId node, std::string text, int exit_code) {
+  stop_.OnLost(node);
+  const bool told = stop_.verdicts().is_own_pause() && ranks_.told_to_end(node);
+  if (!told) {
+    text = own_pauses_.WithThem(std::move(text));
+    Cause cause = Cause::Fault(node, text, exit_code);
+    if (ranks_.living_on(node) > 0) cause.silent_since = lease_watch_.last_heard(node);
+    if (stop_.Stop(std::move(cause)) == Verdicts::Taken::kNot) {
+      out_.Warn(absl::StrCat(cluster_.host(node), ": ", text));
+    }
+  }
+  stop_.FinishIfAllGone();
+}
+
+void Losses::OnFailure(const Event& event) {
+  const NodeMessage& message = Message(event);
+  const v1::NodeFailure& failure = message.event.failure();
+  std::string text = Printable(failure.message());
+  if (cluster_.state() == State::kStopping && failure.kind() == v1::NodeFailure::KIND_CLEANUP) {
+    return stop_.OnCleanupFailed(message.node, std::move(text));
+  }
+  Cause cause = FaultOf(message.node, std::move(text), FailureExitCode(failure));
+  cause.served_ranks =
+      failure.kind() == v1::NodeFailure::KIND_HELPER && failure.exit_code() == kExitAgentLost;
+  const bool refused =
+      failure.kind() == v1::NodeFailure::KIND_REFUSED && !cluster_.node(message.node).started;
+  if (refused) stop_.OnRefused(message.node);
+  stop_.Stop(std::move(cause));
+  if (refused) stop_.OnEnded(message.node);
+}
+
+void Losses::OnEndedUnasked(NodeId node) {
+  if (own_pauses_.Blame()) return;
+  Fault(node,
+        "its agent ended the workers without being asked to: it had not heard from this launcher, "
+        "or was itself stopped",
+        kExitNodeLost);
+}
+
+void Losses::Fault(NodeId node, std::string text, int exit_code) {
+  stop_.Stop(FaultOf(node, std::move(text), exit_code));
+}
+
+Cause Losses::FaultOf(NodeId node, std::string text, int exit_code) const {
+  Cause cause = Cause::Fault(node, std::move(text), exit_code);
+  cause.same_start = cluster_.node(node).told_to_start && !cluster_.node(node).started;
+  return cause;
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "launcher/job/cluster.h"
+#include "launcher/job/lease_watch.h"
+#include "launcher/job/out.h"
+#include "launcher/job/own_pauses.h"
+#include "launcher/job/rank_table.h"
+#include "launcher/job/stop_phase.h"
+
+namespace dtrain::job {
+
+// The agent's own word: it has let a silent launcher go, or does not know of the job any more.
+bool HasGivenUsUp(const NodeClosed& closed);
+
+// Nodes of a job that was started, which fail or are heard from no more. Before that, JoinPhase has
+// them.
+class Losses {
+ public:
+  Losses(const Cluster& cluster, Out& out, const RankTable& ranks, const LeaseWatch& lease_watch,
+         StopPhase& stop, OwnPauses& own_pauses)
+      : cluster_(cluster),
+        out_(out),
+        ranks_(ranks),
+        lease_watch_(lease_watch),
+        stop_(stop),
+        own_pauses_(own_pauses) {}
+
+  void OnClosed(const Event& event);
+  void OnFailure(const Event& event);
+  void OnSilent(NodeId node, const std::string& why);
+  // Its agent has ended a worker, and we have not asked for it.
+  void OnEndedUnasked(NodeId node);
+  // Anything else that is wrong with it.
+  void Fault(NodeId node, std::string text, int exit_code);
+
+ private:
+  void LoseConnection(NodeId node, const std::string& why, int exit_code);
+  void Lose(NodeId node, std::string text, int exit_code);
+  Cause FaultOf(NodeId node, std::string text, int exit_code) const;
+
+  const Cluster& cluster_;
+  Out& out_;
+  const RankTable& ranks_;
+  const LeaseWatch& lease_watch_;
+  StopPhase& stop_;
+  OwnPauses& own_pauses_;
+};
+
+}  // namespace dtrain::job

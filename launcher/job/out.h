@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/job/job_core.h"
+
+namespace dtrain::job {
+
+// What the phases want done, until JobCore hands it out.
+class Out {
+ public:
+  void Add(Action action) { actions_.push_back(std::move(action)); }
+  // To be filled in before anything else is asked for.
+  v1::SessionRequest& SendTo(NodeId node);
+  void SendToMany(std::vector<NodeId> nodes, v1::SessionRequest request);  // to none: nothing
+  void Warn(std::string text, bool detail = false);
+
+  std::vector<Action> Take() { return std::exchange(actions_, {}); }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  std::vector<Action> actions_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace dtrain::job

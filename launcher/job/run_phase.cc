@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/run_phase.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain::job {
+namespace {
+
+// Of the job's end, which we have not asked for yet.
+bool IsToldToStop(const v1::WorkerExit& exit) { return exit.told_to_stop() && !exit.aborted(); }
+
+}  // namespace
+
+void RunPhase::Begin() {
+  cluster_.Enter(State::kRunning);
+  CheckAllEnded();
+}
+
+void RunPhase::CheckAllEnded() {
+  if (cluster_.state() == State::kRunning && ranks_.ended() == ranks_.size()) stop_.Succeed();
+}
+
+// False when it was not a word about a living worker of that node.
+bool RunPhase::Record(const NodeMessage& message) {
+  const v1::WorkerExit& exit = message.event.exit();
+  const int64_t ended =
+      lease_watch_.ToOurs(message.node, exit.unix_nanos(), message.received_unix_nanos);
+  if (!ranks_.SetEnd(message.node, exit, ended)) return false;
+  watches_.ranks.OnEnded(exit.rank());
+  watches_.mpi.OnRankEnded(exit.rank());
+  return true;
+}
+
+absl::Status RunPhase::OnExit(const Event& event) {
+  const NodeMessage& message = Message(event);
+  const v1::WorkerExit& exit = message.event.exit();
+  if (!Record(message)) {
+    return absl::InvalidArgumentError(absl::StrCat("WorkerExit of rank ", exit.rank()));
+  }
+  if (!HasFailed(exit)) {
+    watches_.stalls.OnExit(exit.rank());
+    CheckAllEnded();
+  } else if (IsToldToStop(exit)) {
+    // Not by us: the agent acted on its own lease, or somebody ended the agent.
+    losses_.OnEndedUnasked(message.node);
+  } else {
+    stop_.Stop(Cause::Failure(OrderOf(message), exit));
+  }
+  return absl::OkStatus();
+}
+
+void RunPhase::OnExitStopping(const Event& event) {
+  const NodeMessage& message = Message(event);
+  const v1::WorkerExit& exit = message.event.exit();
+  if (!Record(message) || !HasFailed(exit)) return;
+  if (!IsToldToStop(exit)) {
+    stop_.Stop(Cause::Failure(OrderOf(message), exit));
+  } else if (own_pauses_.MayHaveEndedTheJob()) {
+    own_pauses_.BlameForRank(OrderOf(message));
+  }
+}
+
+// By when it happened. A worker that was struck down closes its connections before it can be
+// reaped, and its neighbours may exit with an error of their own before that: within moments the
+// one that was killed or crashed is the cause. SIGABRT is not such an end: libraries abort when
+// they lose their peers. An abort happened when it was asked for.
+FailureOrder RunPhase::OrderOf(const NodeMessage& message) const {
+  const v1::WorkerExit& exit = message.event.exit();
+  const auto ours = [&](int64_t unix_nanos) {
+    return lease_watch_.ToOurs(message.node, unix_nanos, message.received_unix_nanos);
+  };
+  if (exit.aborted()) return {ours(exit.abort_unix_nanos()), exit.rank()};
+  constexpr int kHard[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+  const bool hard = !exit.told_to_stop() &&
+                    std::find(std::begin(kHard), std::end(kHard), exit.signal()) != std::end(kHard);
+  const int64_t when = ours(exit.unix_nanos());
+  return {hard ? when - std::chrono::nanoseconds(kVerdictSettle).count() : when, exit.rank()};
+}
+
+absl::Status RunPhase::OnFinished(const Event& event) {
+  const NodeId id = Message(event).node;
+  const Cluster::Node& node = cluster_.node(id);
+  const bool stopping = cluster_.state() == State::kStopping;
+  const bool early = !stopping && (ranks_.living_on(id) > 0 || !node.started);
+  if (node.ended || early) {
+    if (stopping) return absl::OkStatus();
+    return absl::InvalidArgumentError("Finished with workers left");
+  }
+  cluster_.SetEnded(id);
+  cluster_.SetWaitingFor(id, "");
+  watches_.stalls.OnNodeEnded(id);
+  stop_.OnEnded(id);
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/status/status.h"
+#include "launcher/job/cluster.h"
+#include "launcher/job/lease_watch.h"
+#include "launcher/job/losses.h"
+#include "launcher/job/mpi_watch.h"
+#include "launcher/job/own_pauses.h"
+#include "launcher/job/rank_table.h"
+#include "launcher/job/rank_watch.h"
+#include "launcher/job/stall_watch.h"
+#include "launcher/job/stop_phase.h"
+
+namespace dtrain::job {
+
+// While workers live: who ended how, who failed first, and when all have ended. What they are doing
+// is RankWatch's, what becomes of nodes is Losses'.
+class RunPhase {
+ public:
+  // The watches that are told of each end.
+  struct Watches {
+    RankWatch& ranks;
+    MpiWatch& mpi;
+    StallWatch& stalls;
+  };
+  RunPhase(Cluster& cluster, RankTable& ranks, const LeaseWatch& lease_watch, StopPhase& stop,
+           OwnPauses& own_pauses, Losses& losses, Watches watches)
+      : cluster_(cluster),
+        ranks_(ranks),
+        lease_watch_(lease_watch),
+        stop_(stop),
+        own_pauses_(own_pauses),
+        losses_(losses),
+        watches_(watches) {}
+
+  void Begin();  // all nodes have started
+  absl::Status OnExit(const Event& event);
+  void OnExitStopping(const Event& event);
+  absl::Status OnFinished(const Event& event);
+
+ private:
+  bool Record(const NodeMessage& message);
+  FailureOrder OrderOf(const NodeMessage& message) const;
+  void CheckAllEnded();
+
+  Cluster& cluster_;
+  RankTable& ranks_;
+  const LeaseWatch& lease_watch_;
+  StopPhase& stop_;
+  OwnPauses& own_pauses_;
+  Losses& losses_;
+  Watches watches_;
+};
+
+}  // namespace dtrain::job

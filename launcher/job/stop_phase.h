@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/job/cluster.h"
+#include "launcher/job/node_warnings.h"
+#include "launcher/job/out.h"
+#include "launcher/job/verdicts.h"
+
+namespace dtrain::job {
+
+// The way down: TERM, grace, KILL, the last bytes of the logs, and the end, which always comes.
+//
+// A node runs until its Finished: it has ended then (no worker lives there, and its GPUs are free).
+// It is done when its output is through too and it was let go, or lost when its connection is. The
+// end is when each is done or lost.
+//
+//   input                    | when               | does
+//   -------------------------|--------------------|----------------------------------------------
+//   Stop(cause)              | nothing runs yet   | lets go of all nodes; the end
+//                            | starting, running  | Stop{grace} to those that run; kill_at =
+//                            |                    | now + grace + 1 s; give_up_at = kill_at + 125 s
+//                            | stopping           | offered to Verdicts
+//   Succeed()                | running            | as above, but Stop goes only to rank 0's node,
+//                            |                    | which may still serve other nodes' ranks
+//   Cancel(verdict): first   | any                | Stop; give_up_at <= (kill_at or now) + 3 s;
+//   signal, time limit       |                    | cut_logs_at = any runs ? give_up_at : now + 1 s
+//   OutputGone(verdict)      | any                | Cancel; nobody's output is awaited any more
+//   KillNow(): second Ctrl-C | stopping           | Stop{0} to those that run;
+//                            |                    | cut_logs_at = any runs ? give_up_at : now
+//   kill_at                  | any runs           | Stop{0} to them; give_up_at <=
+//                            |                    | now + (cancelled ? 3 : 125) s
+//   OnCleanupFailed(node)    | stopping           | 204 noted; give_up_at <= now + 5 s
+//   give_up_at               | any runs           | 204 "end not reported"; they are lost
+//   OnEnded(node)            | it runs            | it has ended
+//   OnDrained(node), or      | it has ended       | Goodbye, Disconnect; it is done
+//   OutputGone               |                    |
+//   cut_logs_at              | it has ended       | "did not wait for its last output"; it is done
+//   OnLost(node)             | not done           | it is lost; the caller offers why
+//   the last is done or lost | stopping           | node warnings are told; success if there is no
+//                            |                    | verdict; Finish
+//
+// A deadline is set once and then only falls; one that has come does not come again.
+class StopPhase {
+ public:
+  StopPhase(Cluster& cluster, Out& out, Verdicts& verdicts, NodeWarnings& warnings)
+      : cluster_(cluster),
+        out_(out),
+        verdicts_(verdicts),
+        warnings_(warnings),
+        drained_(cluster.size()) {}
+
+  const Verdicts& verdicts() const { return verdicts_; }
+
+  Verdicts::Taken Stop(Cause why);
+  void Stop(Verdict why) { Stop(Cause::Other(std::move(why))); }
+  void Succeed();
+  void Cancel(Verdict why);
+  void OutputGone(Verdict why);
+  void KillNow();
+
+  void OnCleanupFailed(NodeId node, std::string why);
+  void OnRefused(NodeId node);  // nothing was started there, and nothing more will be said
+  void OnEnded(NodeId node);
+  void OnDrained(const Event& event);
+  // It is lost. What that means is offered next, and only then the end is looked for.
+  void OnLost(NodeId node);
+  void FinishIfAllGone();
+  // One that the job does without.
+  void LetGo(NodeId node);
+
+  TimePoint NextDeadline() const;
+  void OnDeadline();
+
+ private:
+  void Begin();
+  void SendStop();
+  void Kill();
+  void GiveUp();
+  void CutLogs();
+  void LetGoIfDone(NodeId node);
+  void LetGoOfAllDone();
+  void Finish();
+
+  Cluster& cluster_;
+  Out& out_;
+  Verdicts& verdicts_;
+  NodeWarnings& warnings_;
+  std::vector<bool> drained_;  // by node
+  bool succeeded_ = false;     // all ranks ended with 0
+  bool cancelled_ = false;     // nobody wants the rest of the logs at any price
+  bool output_gone_ = false;
+  TimePoint killed_at_ = kNever;
+  TimePoint kill_at_ = kNever;
+  TimePoint give_up_at_ = kNever;
+  TimePoint cut_logs_at_ = kNever;
+};
+
+}  // namespace dtrain::job
