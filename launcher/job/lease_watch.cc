@@ -34,20 +34,21 @@ void LeaseWatch::Watch(NodeId id, bool same_machine) {
   node.watched = true;
   node.by_stream = same_machine;
   node.last_heard = cluster_.now();
-  due_.emplace(SuspectAt(node), id);
+  LookAt(id, SuspectAt(node));
 }
 
 void LeaseWatch::Forget(NodeId id) { nodes_[id.value()].watched = false; }
 
 void LeaseWatch::OnMessage(const NodeMessage& message) {
   Node& node = nodes_[message.node.value()];
-  const TimePoint now = cluster_.now();
+  const Duration silence = cluster_.now() - node.last_heard;
+  node.last_heard = cluster_.now();
   if (cluster_.view(message.node).suspect) {
     cluster_.SetSuspect(message.node, false);
+    LookAt(message.node, SuspectAt(node));
     out_.Warn(absl::StrCat(cluster_.host(message.node), ": heard from again after ",
-                           FormatSeconds(now - node.last_heard)));
+                           FormatSeconds(silence)));
   }
-  node.last_heard = now;
   if (!message.event.has_heartbeat()) return;
   CompareClocks(message, message.event.heartbeat().unix_nanos());
 }
@@ -103,12 +104,19 @@ TimePoint LeaseWatch::SuspectAt(const Node& node) const {
   return node.last_heard + std::min<Duration>(kSuspectAfter, 2 * BeatPeriod(cluster_.options()));
 }
 
+void LeaseWatch::LookAt(NodeId id, TimePoint when) {
+  nodes_[id.value()].due = when;
+  due_.emplace(when, id);
+}
+
 void LeaseWatch::CheckDue(const Silent& silent) {
   std::vector<NodeId> due;
   for (; !due_.empty() && due_.top().first <= cluster_.now(); due_.pop()) {
-    due.push_back(due_.top().second);
+    const auto [when, id] = due_.top();
+    if (nodes_[id.value()].due == when) due.push_back(id);
   }
   std::sort(due.begin(), due.end());  // they are told in this order
+  due.erase(std::unique(due.begin(), due.end()), due.end());
   for (const NodeId id : due) Check(id, silent);
 }
 
@@ -122,7 +130,7 @@ void LeaseWatch::Check(NodeId id, const Silent& silent) {
     return;
   }
   if (now < SuspectAt(node)) {
-    due_.emplace(SuspectAt(node), id);
+    LookAt(id, SuspectAt(node));
     return;
   }
   if (!cluster_.view(id).suspect) Suspect(id);
@@ -130,7 +138,7 @@ void LeaseWatch::Check(NodeId id, const Silent& silent) {
     out_.Add(DialAnew{id});
     node.dial_at = now + kDialEvery;
   }
-  due_.emplace(std::min(end, node.dial_at), id);
+  LookAt(id, std::min(end, node.dial_at));
 }
 
 void LeaseWatch::Suspect(NodeId id) {

@@ -50,11 +50,13 @@ class LeaseWatch {
     bool by_stream = false;
     TimePoint last_heard;
     TimePoint dial_at;  // anew, while it is suspect
+    TimePoint due;      // of its entry that counts
     NodeClock clock;
   };
   void Beat();
   void CompareClocks(const NodeMessage& message, int64_t theirs);
   TimePoint SuspectAt(const Node& node) const;
+  void LookAt(NodeId node, TimePoint when);
   void CheckDue(const Silent& silent);
   void Check(NodeId node, const Silent& silent);
   void Suspect(NodeId node);
@@ -63,8 +65,8 @@ class LeaseWatch {
   Out& out_;
   std::vector<Node> nodes_;
   TimePoint beat_at_;
-  // One entry for each node that is watched, never later than when it is to be looked at: a
-  // message of it moves nothing here.
+  // When to look at which node: never too late, and too early where it was heard since, so that a
+  // message moves nothing here. Of a node's entries that with its `due` counts.
   using Due = std::pair<TimePoint, NodeId>;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
 };

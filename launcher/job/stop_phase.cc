@@ -39,23 +39,20 @@ v1::SessionRequest StopRequest(uint32_t grace_ms) {
 
 Verdicts::Taken StopPhase::Stop(Cause why) {
   const Verdicts::Taken taken = verdicts_.Offer(std::move(why));
-  if (cluster_.state() < State::kStarting) {
-    for (uint32_t i = 0; i < cluster_.size(); ++i) LetGo(NodeId(i));
-    Finish();
-  } else if (cluster_.state() < State::kStopping) {
-    Begin();
-  }
+  if (cluster_.state() < State::kStopping) Begin();
   return taken;
 }
 
 void StopPhase::Succeed() {
   succeeded_ = true;
-  if (cluster_.state() >= State::kStarting) return Begin();
-  for (uint32_t i = 0; i < cluster_.size(); ++i) LetGo(NodeId(i));
-  Finish();
+  Begin();
 }
 
 void StopPhase::Begin() {
+  if (cluster_.state() < State::kStarting) {
+    for (uint32_t i = 0; i < cluster_.size(); ++i) LetGo(NodeId(i));
+    return Finish();
+  }
   cluster_.Enter(State::kStopping);
   // After a success the workers are gone already; what they left behind has the same time to go.
   kill_at_ = cluster_.now() + cluster_.options().grace + kKillMargin;
@@ -104,9 +101,7 @@ void StopPhase::Kill() {
   kill_at_ = kNever;
   if (!cluster_.any_has_work()) return;
   std::vector<NodeId> nodes = cluster_.PlannedWithWork();
-  for (const NodeId node : nodes) {
-    cluster_.SetWaitingFor(node, "its workers to end after KILL");
-  }
+  for (const NodeId node : nodes) cluster_.SetWaitingFor(node, "its workers to end after KILL");
   killed_at_ = cluster_.now();
   give_up_at_ = std::min(give_up_at_, killed_at_ + (cancelled_ ? kGiveUpCancelled : kGiveUp));
   out_.SendToMany(std::move(nodes), StopRequest(0));
@@ -114,10 +109,10 @@ void StopPhase::Kill() {
 
 void StopPhase::GiveUp() {
   give_up_at_ = kNever;
-  const std::string when =
-      killed_at_ == kNever
-          ? ""
-          : absl::StrCat(" ", FormatSeconds(cluster_.now() - killed_at_), " after KILL");
+  std::string when;
+  if (killed_at_ != kNever) {
+    when = absl::StrCat(" ", FormatSeconds(cluster_.now() - killed_at_), " after KILL");
+  }
   for (const NodeId node : cluster_.PlannedWithWork()) {
     verdicts_.AddLeftBehind(node, absl::StrCat("it has not reported the end of its workers", when,
                                                "; check that host for leftover processes"));

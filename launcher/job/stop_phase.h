@@ -13,9 +13,8 @@ namespace dtrain::job {
 
 // The way down: TERM, grace, KILL, the last bytes of the logs, and the end, which always comes.
 //
-// A node runs until its Finished: it has ended then (no worker lives there, and its GPUs are free).
-// It is done when its output is through too and it was let go, or lost when its connection is. The
-// end is when each is done or lost.
+// A node runs until its Finished; then it has ended: no worker lives there, and its GPUs are free.
+// It is done once its output is through and it was let go, and lost when its connection is.
 //
 //   input                    | when               | does
 //   -------------------------|--------------------|----------------------------------------------
@@ -23,8 +22,7 @@ namespace dtrain::job {
 //                            | starting, running  | Stop{grace} to those that run; kill_at =
 //                            |                    | now + grace + 1 s; give_up_at = kill_at + 125 s
 //                            | stopping           | offered to Verdicts
-//   Succeed()                | running            | as above, but Stop goes only to rank 0's node,
-//                            |                    | which may still serve other nodes' ranks
+//   Succeed()                | running            | as above, Stop only to rank 0's node
 //   Cancel(verdict): first   | any                | Stop; give_up_at <= (kill_at or now) + 3 s;
 //   signal, time limit       |                    | cut_logs_at = any runs ? give_up_at : now + 1 s
 //   OutputGone(verdict)      | any                | Cancel; nobody's output is awaited any more
@@ -35,12 +33,10 @@ namespace dtrain::job {
 //   OnCleanupFailed(node)    | stopping           | 204 noted; give_up_at <= now + 5 s
 //   give_up_at               | any runs           | 204 "end not reported"; they are lost
 //   OnEnded(node)            | it runs            | it has ended
-//   OnDrained(node), or      | it has ended       | Goodbye, Disconnect; it is done
-//   OutputGone               |                    |
+//   OnDrained or OutputGone  | it has ended       | Goodbye, Disconnect; it is done
 //   cut_logs_at              | it has ended       | "did not wait for its last output"; it is done
 //   OnLost(node)             | not done           | it is lost; the caller offers why
-//   the last is done or lost | stopping           | node warnings are told; success if there is no
-//                            |                    | verdict; Finish
+//   the last is done or lost | stopping           | warnings; success if no verdict stands; Finish
 //
 // A deadline is set once and then only falls; one that has come does not come again.
 class StopPhase {
@@ -92,10 +88,8 @@ class StopPhase {
   bool succeeded_ = false;     // all ranks ended with 0
   bool cancelled_ = false;     // nobody wants the rest of the logs at any price
   bool output_gone_ = false;
-  TimePoint killed_at_ = kNever;
-  TimePoint kill_at_ = kNever;
-  TimePoint give_up_at_ = kNever;
-  TimePoint cut_logs_at_ = kNever;
+  TimePoint kill_at_ = kNever, killed_at_ = kNever;
+  TimePoint give_up_at_ = kNever, cut_logs_at_ = kNever;
 };
 
 }  // namespace dtrain::job

@@ -182,6 +182,36 @@ TEST_F(SilenceTest, AMachineThatWasStartedAnewDuringAPauseIsNamed) {
   EXPECT_THAT(verdict().message, StartsWith("node1: the machine was started anew"));
 }
 
+// What goes wrong on other nodes as the job ends is not the reason.
+TEST_F(SilenceTest, AFailureToStartAfterAPauseIsNotTheReason) {
+  options_.lease = seconds(15);
+  Make(2);
+  RunUntil(State::kStarting);
+  Pass(seconds(3), {0, 1});
+  now_ += seconds(40);
+  Feed(NodeClosed{NodeId(1), absl::AbortedError("the launcher was not heard from")});
+  Failure(0, v1::NodeFailure::KIND_STATE, 207, "disk");
+  Finished(0);
+  Drained(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 37 s "));
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+// Suspect nodes of a short lease, whose next look is due after they could be suspect again.
+TEST_F(SilenceTest, ANodeThatWasHeardFromAgainIsSuspectAgainInTime) {
+  options_.lease = seconds(3);
+  Make(2);
+  RunUntil(State::kRunning);
+  Pass(milliseconds(1200), {0});
+  ASSERT_TRUE(core_->nodes()[1].suspect);
+  Beat(1);
+  Pass(milliseconds(1199), {0});
+  EXPECT_FALSE(core_->nodes()[1].suspect);
+  Pass(milliseconds(1), {0});
+  EXPECT_TRUE(core_->nodes()[1].suspect);
+}
+
 TEST_F(SilenceTest, ANodeThatDiedDuringAPauseHasALine) {
   options_.lease = seconds(15);
   Make(2);

@@ -136,6 +136,67 @@ TEST_F(StoppingTest, AfterAFailedCleanupTheRestIsNotAwaitedForLong) {
   Pass(seconds(5), {1});
   ASSERT_TRUE(finished_);
   EXPECT_THAT(verdict().message, HasSubstr("pid 77"));
+  // Nothing was killed before that.
+  EXPECT_THAT(verdict().message, HasSubstr("not reported the end of its workers; check"));
+}
+
+// Neither more bad news nor a cancel puts the end off.
+TEST_F(StoppingTest, TheEndOnlyComesNearer) {
+  Reset(State::kRunning);
+  Exit(0, 3);
+  const TimePoint begin = now_;
+  Failure(1, v1::NodeFailure::KIND_CLEANUP, 204, "pid 77 cannot be ended");
+  Pass(seconds(3), {0, 1});
+  Failure(1, v1::NodeFailure::KIND_CLEANUP, 204, "pid 78 cannot be ended");
+  Signal(SIGINT);
+  Signal(SIGINT);
+  Pass(seconds(60), {0, 1});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(core_->phases().back().begin - begin, seconds(5));
+}
+
+TEST_F(StoppingTest, OutputThatIsThroughBeforeTheWorkersEndIsNotAwaitedAgain) {
+  Reset(State::kRunning);
+  Exit(0, 3);
+  EXPECT_TRUE(Drained(1).empty());
+  const auto actions = Finished(1);
+  EXPECT_TRUE(Sends(actions, 1, Kind::kGoodbye));
+  EXPECT_TRUE(Disconnects(actions, 1));
+  Finished(0);
+  EXPECT_FALSE(finished_);
+  Drained(0);
+  EXPECT_TRUE(finished_);
+}
+
+// As its process may serve ranks of the others, whose end it has not seen.
+TEST_F(StoppingTest, AfterASuccessOnlyRank0sNodeIsToldToStop) {
+  Reset(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  ASSERT_EQ(core_->state(), State::kStopping);
+  EXPECT_TRUE(Sends(all_, 0, Kind::kStop));
+  EXPECT_FALSE(Sends(all_, 1, Kind::kStop));
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 0);
+}
+
+// While workers of one node may live, the output of another is awaited for as long as they are.
+TEST_F(StoppingTest, ACancelledJobCutsOutputWhenItGivesUpOnTheRest) {
+  options_.grace = seconds(5);
+  for (bool kill : {false, true}) {
+    SCOPED_TRACE(kill);
+    Reset(State::kRunning);
+    Signal(SIGINT);
+    if (kill) Signal(SIGINT);
+    const Duration end = kill ? seconds(3) : options_.grace + seconds(1) + seconds(3);
+    Finished(0);
+    Pass(end - milliseconds(1), {0, 1});
+    EXPECT_FALSE(Disconnects(all_, 0));
+    Pass(milliseconds(1), {0, 1});
+    ASSERT_TRUE(finished_);
+    EXPECT_THAT(Warnings(), Contains(HasSubstr("output of node0")));
+    EXPECT_THAT(verdict().message, HasSubstr("node1: it has not reported the end"));
+    EXPECT_EQ(verdict().exit_code, 204);
+  }
 }
 
 // K8: who cancelled is not kept waiting.
