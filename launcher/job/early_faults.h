@@ -24,8 +24,7 @@ class EarlyFaults {
   size_t never_joined() const { return never_joined_; }  // of those that failed
   std::string Text(const std::string& heading) const { return faults_.Text(heading, cluster_); }
 
-  // Each node fails once, and then for the job or only for itself.
-  void SetFailed(NodeId node);
+  void SetFailed(NodeId node);  // once for each; one of the next two follows
   void Add(NodeId node, std::string text, int exit_code);
   void LeaveOut(NodeId node, std::string text, int exit_code);
   void TellLeftOut();

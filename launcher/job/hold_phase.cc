@@ -2,6 +2,7 @@
 #include "launcher/job/hold_phase.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 

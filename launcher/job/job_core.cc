@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/exit_code.h"
 #include "launcher/job/cancels.h"
 #include "launcher/job/cluster.h"

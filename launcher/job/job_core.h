@@ -154,7 +154,6 @@ struct RankEnd {
   // Of a process that does not run, as its node said last (progress.process_state).
   TimePoint halted_at = kNever;   // when we first heard of it
   int64_t halted_unix_nanos = 0;  // when its node saw it first, on our clock
-  bool halt_told = false;
 };
 
 // The one thing that ended the job, for the report.

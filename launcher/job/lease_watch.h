@@ -26,15 +26,16 @@ class LeaseWatch {
 
   LeaseWatch(Cluster& cluster, Out& out);
 
-  // From now on it is expected to be heard from. `same_machine`: it is our own child, so that its
-  // stream's end tells, not its silence.
+  // It is expected to send something from now on. `same_machine`: its agent is our own child, so
+  // that the end of its stream counts, not its silence.
   void Watch(NodeId node, bool same_machine);
   void Forget(NodeId node);
   void OnMessage(const NodeMessage& message);  // any
   void OnWelcome(const NodeMessage& message);
 
-  // For how long we did not run until `now`, which the cluster is told. A beat that is due long
-  // since shows that, and the nodes' words may still wait to be read: it is nobody's silence.
+  // Moves the cluster's time to `now`, and returns for how long this process did not run before
+  // that, as an overdue beat shows. Messages may still wait to be read, so that time is nobody's
+  // silence.
   Duration CreditOwnPause(TimePoint now);
 
   TimePoint NextDeadline() const;

@@ -15,8 +15,7 @@ namespace dtrain::job {
 // The agent's own word: it has let a silent launcher go, or does not know of the job any more.
 bool HasGivenUsUp(const NodeClosed& closed);
 
-// Nodes of a job that was started, which fail or are heard from no more. Before that, JoinPhase has
-// them.
+// Nodes that fail, or are lost, once the job was told to start. Until then they are JoinPhase's.
 class Losses {
  public:
   Losses(const Cluster& cluster, Out& out, const RankTable& ranks, const LeaseWatch& lease_watch,
@@ -31,7 +30,7 @@ class Losses {
   void OnClosed(const Event& event);
   void OnFailure(const Event& event);
   void OnSilent(NodeId node, const std::string& why);
-  // Its agent has ended a worker, and we have not asked for it.
+  // Its agent has ended a worker without being asked to.
   void OnEndedUnasked(NodeId node);
   // Anything else that is wrong with it.
   void Fault(NodeId node, std::string text, int exit_code);

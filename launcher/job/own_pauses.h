@@ -22,7 +22,8 @@ class OwnPauses {
   // After word from a node that it has ended its workers, or let us go, because we were silent.
   // True: it is lost by our fault, as told already, or now.
   bool Blame();
-  // The same of one rank. What others did after that they did because of it.
+  // The same where a rank was told to stop by its agent. It also replaces a failure that was
+  // reported before, but happened after that.
   void BlameForRank(FailureOrder order);
   // Of a node that may have been lost by our fault, but has not said so.
   std::string WithThem(std::string text) const;

@@ -2,6 +2,8 @@
 #include "launcher/job/probe_phase.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "common/base/exit_code.h"
@@ -29,7 +31,7 @@ void ProbePhase::Begin() {
 }
 
 void ProbePhase::NoAddress(const absl::Status& why) {
-  const bool by_user = absl::IsInvalidArgument(why) && cluster_.state() == State::kConnecting;
+  const bool by_user = absl::IsInvalidArgument(why);  // --net
   stop_.Stop({.kind = by_user ? Verdict::Kind::kRefused : Verdict::Kind::kNode,
               .exit_code = by_user ? kExitUsage : kExitRendezvous,
               .message = std::string(why.message()),

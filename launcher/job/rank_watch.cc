@@ -43,7 +43,6 @@ absl::Status RankWatch::OnProgress(const Event& event) {
 // The counters of workers that are being ended are still worth having.
 void RankWatch::OnLastProgress(const Event& event) { (void)Record(Message(event)); }
 
-// RankTable has forgotten by itself that it did not run, but not since when.
 void RankWatch::OnEnded(uint32_t rank) { collectives_.OnEnded(rank); }
 
 // A process that does not run since its node first saw it so.
