@@ -141,6 +141,18 @@ TEST_F(PmixTest, ARankThatHasEndedWithoutInitEndsTheJobThatWaitsForIt) {
                                        HasSubstr("30 s ago (--exit-timeout)")));
 }
 
+// Its call is reported by the PMIx server, its end by the shepherd.
+TEST_F(PmixTest, ARankWhoseInitIsReportedAfterItsEndIsNotMissing) {
+  options_.exit_timeout = seconds(30);
+  Make(2);
+  RunUntil(State::kRunning);
+  JoinMpi(0, {0, 1});
+  Exit(3, 0);
+  JoinMpi(1, {3});
+  Pass(seconds(60), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
 TEST_F(PmixTest, AnExitTimeoutThatWasGivenSaysWhatTheyWaitFor) {
   options_.exit_timeout = seconds(2);
   options_.exit_timeout_ends_job = true;

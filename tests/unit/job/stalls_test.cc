@@ -44,6 +44,25 @@ TEST_F(StallsTest, AFenceThatWaitsForAnEndedRankEndsTheJob) {
   EXPECT_THAT(verdict().message, AllOf(HasSubstr("rank 3 on node1"), HasSubstr("fence 0")));
 }
 
+// That it has entered one fence says nothing of the next.
+TEST_F(StallsTest, AFenceAfterOneThatWasReleasedWaitsForAnEndedRank) {
+  options_.exit_timeout = seconds(30);
+  Make(2);
+  RunUntil(State::kRunning);
+  Exit(3, 0);
+  Fence(1, 0);
+  EXPECT_TRUE(Sends(Fence(0, 0), 1, v1::SessionRequest::kFenceRelease));
+  Pass(seconds(60), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Fence(0, 1);
+  Pass(seconds(29), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Pass(seconds(1), {0, 1});
+  ASSERT_EQ(core_->state(), State::kStopping);
+  EndAll();
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("rank 3 on node1"), HasSubstr("fence 1")));
+}
+
 // D3: the user asked for it.
 TEST_F(StallsTest, AnExitTimeoutThatWasGivenEndsTheJobWithoutAnyFence) {
   options_.exit_timeout = seconds(2);
