@@ -201,17 +201,18 @@ absl::Status LinkCore::Open(TimePoint now, const Party& peer) {
   if (peer.epoch == 0) return Lose(State::kLost, absl::DataLossError("the peer has no epoch"));
   const bool knows_us = peer.of == options_.epoch;
   const bool knows_another = peer.of != 0 && !knows_us;
-  const bool is_another = peer_epoch_ != 0 && (peer.epoch != peer_epoch_ || knows_another);
+  // One that we know, and that has not heard of us yet, may still know who was here before.
+  const bool met = acked_ > 0 || received_ > 0;
+  const bool is_another = peer_epoch_ != 0 && (peer.epoch != peer_epoch_ || (knows_another && met));
   if (is_another && options_.forgets) {
     LetGo();
     state_ = State::kIdle;
     return absl::AbortedError("the peer is another than before");
   }
-  // One that has never been here and knows another of our kind has the place of that to forget.
   if (is_another || (knows_another && !options_.forgets)) {
     return Lose(State::kLost, absl::DataLossError("the peer is another than before"));
   }
-  const uint64_t taken = knows_us || peer_epoch_ != 0 ? peer.received : 0;
+  const uint64_t taken = knows_us ? peer.received : 0;
   if (taken < acked_ || taken > given_ || (peer.of == 0 && peer.received != 0)) {
     return Lose(State::kLost, absl::DataLossError(absl::StrCat(
                                   "the peer claims to have ", peer.received, " frames where ",

@@ -206,9 +206,21 @@ TEST_F(LinkTable, DownOpenByAnotherPeerForgetsOrIsLost) {
   GoTo(State::kDown);
   ExpectBroken(Open(0, kSuccessor));
 }
+TEST_F(LinkTable, DownOpenByAPeerThatHasNotHeardOfUsYetSendsAllAgain) {
+  options_.forgets = true;
+  Make();
+  ASSERT_TRUE(core_->Send(Bytes(1)).ok());
+  ASSERT_TRUE(core_->Open(now_, {kPeer, kSuccessor, 7}).ok());
+  EXPECT_EQ(GivenSequences(), Sequences{1});
+  core_->Close();  // before our answer came
+  ASSERT_TRUE(core_->Open(now_, {kPeer, kSuccessor, 7}).ok());
+  EXPECT_EQ(GivenSequences(), Sequences{1});
+}
 TEST_F(LinkTable, DownOpenByAPeerThatHasMetAnotherOfUsForgetsOrIsLost) {
   options_.forgets = true;
-  GoTo(State::kDown);
+  GoTo(State::kUp);
+  ASSERT_TRUE(Take(Bare(1)).ok());
+  core_->Close();
   EXPECT_EQ(core_->Open(now_, {kPeer, kSuccessor, 0}).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(core_->state(), State::kIdle);
   options_.forgets = false;
