@@ -73,7 +73,7 @@ class LinkCoreFixture : public ::testing::Test {
   void GoTo(State state) {
     Make();
     if (state == State::kFull) {
-      while (core_->Send(Bytes(100)).ok()) continue;
+      for (int i = 0; i < 100 && core_->Send(Bytes(100)).ok(); ++i) continue;
     } else {
       ASSERT_TRUE(core_->Send(Bytes(1)).ok());
     }
