@@ -88,6 +88,8 @@ class LinkCore {
   // not be lost of that is sent again with the new one, or counted. INVALID_ARGUMENT: it has more
   // than kMostUnkept or has no bytes. FAILED_PRECONDITION: kFull or kLost.
   absl::StatusOr<std::optional<SharedBytes>> SendUnkept(size_t kind, SharedBytes message);
+  // Whether one of that kind has not been sent yet.
+  bool waits(size_t kind) const { return slots_[kind].message.has_value(); }
   // How much more can be kept: who reads from elsewhere to send it here stops before that is 0.
   size_t room() const;
 

@@ -243,7 +243,9 @@ TEST_F(LinkRules, TheNewestOfAKindReplacesTheOlder) {
   auto replaced = core_->SendUnkept(2, SharedBytes("new"));
   ASSERT_TRUE(replaced.ok() && replaced->has_value());
   EXPECT_EQ((*replaced)->view(), "old");
+  EXPECT_TRUE(core_->waits(1) && core_->waits(2) && !core_->waits(0));
   EXPECT_EQ(core_->Next(now_)->payload.view(), "new");  // in its place
+  EXPECT_FALSE(core_->waits(2));
   EXPECT_EQ(core_->Next(now_)->payload.view(), "other");
   EXPECT_FALSE(core_->Next(now_));
 }
