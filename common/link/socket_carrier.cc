@@ -39,12 +39,12 @@ void LimitKernelQueue(int socket) {
 
 }  // namespace
 
-SocketCarrier::SocketCarrier(loop::Loop& loop, os::UniqueFd socket, Handlers handlers)
+SocketCarrier::SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers)
     : loop_(loop),
       socket_(std::move(socket)),
       watch_(loop, socket_.get()),
       again_(loop),
-      handlers_(std::move(handlers)),
+      handlers_(std::make_shared<CarrierHandlers>(std::move(handlers))),
       alive_(std::make_shared<bool>(true)) {
   DTRAIN_CHECK(os::SetNonBlocking(socket_.get(), true).ok());
   LimitKernelQueue(socket_.get());
@@ -62,7 +62,7 @@ void SocketCarrier::Pump() {
 
 void SocketCarrier::Fill() {
   while (queued_ < kMostQueued) {
-    std::optional<Frame> frame = handlers_.next();
+    std::optional<Frame> frame = handlers_->next();
     if (!frame) return;
     queued_ += frame->wire_size();
     out_.push_back({EncodeHeader(frame->header), std::move(frame->payload)});
@@ -171,6 +171,7 @@ bool SocketCarrier::ReadOnce() {
 // False: the carrier has closed or is no more.
 bool SocketCarrier::DeliverSome() {
   const std::shared_ptr<bool> alive = alive_;
+  const std::shared_ptr<CarrierHandlers> handlers = handlers_;
   more_in_ = false;
   for (int i = 0; i < kFramesPerTurn; ++i) {
     absl::StatusOr<std::optional<Frame>> frame = in_.Next();
@@ -179,7 +180,7 @@ bool SocketCarrier::DeliverSome() {
       return false;
     }
     if (!frame->has_value()) return true;
-    handlers_.on_frame(std::move(**frame));
+    handlers->on_frame(std::move(**frame));
     if (!*alive || closed_) return false;
   }
   more_in_ = true;
@@ -191,8 +192,8 @@ void SocketCarrier::Close(absl::Status why) {
   out_.clear();
   queued_ = 0;
   again_.Cancel();
-  auto on_closed = std::move(handlers_.on_closed);
-  on_closed(std::move(why));
+  const std::shared_ptr<CarrierHandlers> handlers = handlers_;
+  handlers->on_closed(std::move(why));
 }
 
 }  // namespace dtrain::link

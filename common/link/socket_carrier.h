@@ -5,11 +5,9 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <optional>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
+#include "common/link/carrier.h"
 #include "common/link/frame.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
@@ -22,22 +20,16 @@ namespace dtrain::link {
 // sends one is broken. Loop thread.
 //
 // The peer is not trusted: an invalid frame, a descriptor, half a frame at the end or an error
-// closes the carrier with one call of on_closed, which may come from Pump's callers' next task, but
-// never from inside Pump.
+// closes the carrier. on_closed says OK when the stream ended in an orderly way, and is never
+// called from inside Pump.
 class SocketCarrier {
  public:
-  struct Handlers {
-    absl::AnyInvocable<std::optional<Frame>()> next;  // as LinkCore::Next, of all channels
-    absl::AnyInvocable<void(Frame)> on_frame;
-    // OK: the peer has ended the stream in an orderly way. DATA_LOSS: it broke a rule.
-    absl::AnyInvocable<void(absl::Status)> on_closed;
-  };
   static constexpr size_t kMostQueued = 32 << 10;
   // Of one peer in one turn of the loop: others have theirs.
   static constexpr size_t kBytesPerTurn = 64 << 10;
   static constexpr int kFramesPerTurn = 64;
 
-  SocketCarrier(loop::Loop& loop, os::UniqueFd socket, Handlers handlers);
+  SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers);
   ~SocketCarrier();
   SocketCarrier(const SocketCarrier&) = delete;
   SocketCarrier& operator=(const SocketCarrier&) = delete;
@@ -68,7 +60,8 @@ class SocketCarrier {
   os::UniqueFd socket_;
   loop::FdWatch watch_;
   loop::Timer again_;
-  Handlers handlers_;
+  // One of them that destroys the carrier still runs to its end.
+  const std::shared_ptr<CarrierHandlers> handlers_;
   bool closed_ = false;
   bool waiting_to_write_ = false;
   bool broken_ = false;  // the socket takes nothing; the reading side tells

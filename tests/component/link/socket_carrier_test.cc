@@ -69,20 +69,20 @@ class SocketCarrierTest : public ::testing::Test {
   }
   void MakeRight() {
     right_.emplace(loop_, std::move(right_fd_),
-                   SocketCarrier::Handlers{[this]() -> std::optional<Frame> {
-                                             if (next_) return next_();
-                                             return std::nullopt;
-                                           },
-                                           [this](Frame frame) {
-                                             frames_.emplace_back(frame.payload.view());
-                                             if (on_frame_) on_frame_();
-                                             if (frames_.size() == stop_after_) loop_.Stop();
-                                           },
-                                           [this](absl::Status why) {
-                                             EXPECT_FALSE(closed_.has_value());
-                                             closed_ = std::move(why);
-                                             loop_.Stop();
-                                           }});
+                   CarrierHandlers{[this]() -> std::optional<Frame> {
+                                     if (next_) return next_();
+                                     return std::nullopt;
+                                   },
+                                   [this](Frame frame) {
+                                     frames_.emplace_back(frame.payload.view());
+                                     if (on_frame_) on_frame_();
+                                     if (frames_.size() == stop_after_) loop_.Stop();
+                                   },
+                                   [this](absl::Status why) {
+                                     EXPECT_FALSE(closed_.has_value());
+                                     closed_ = std::move(why);
+                                     loop_.Stop();
+                                   }});
   }
   void Run() {
     loop::Timer deadline(loop_);
@@ -99,7 +99,7 @@ class SocketCarrierTest : public ::testing::Test {
     ASSERT_EQ(write(left_fd_.get(), bytes.data(), bytes.size()),
               static_cast<ssize_t>(bytes.size()));
   }
-  SocketCarrier::Handlers From(std::deque<Frame>& frames) {
+  CarrierHandlers From(std::deque<Frame>& frames) {
     return {[&frames]() -> std::optional<Frame> {
               if (frames.empty()) return std::nullopt;
               Frame frame = std::move(frames.front());

@@ -65,15 +65,15 @@ class Peer {
     closed_ = std::promise<void>();
     absl::Status opened = core_->Open(loop_.Now(), party);
     if (!opened.ok()) return opened;
-    carrier_ = std::make_unique<SocketCarrier>(
-        loop_, std::move(socket),
-        SocketCarrier::Handlers{[this] { return core_->Next(loop_.Now()); },
-                                [this](Frame frame) { OnFrame(frame); },
-                                [this](absl::Status) {
-                                  core_->Close();
-                                  tick_.Cancel();
-                                  closed_.set_value();
-                                }});
+    carrier_ =
+        std::make_unique<SocketCarrier>(loop_, std::move(socket),
+                                        CarrierHandlers{[this] { return core_->Next(loop_.Now()); },
+                                                        [this](Frame frame) { OnFrame(frame); },
+                                                        [this](absl::Status) {
+                                                          core_->Close();
+                                                          tick_.Cancel();
+                                                          closed_.set_value();
+                                                        }});
     Pump();
     return opened;
   }

@@ -336,7 +336,7 @@ TEST_F(LinkModel, ABreakAtEachByte) {
   };
   size_t all = 0;
   for (size_t first = 0; first <= all; ++first) {
-    for (size_t second = 0; second <= all; second += 1 + second / 8) {
+    for (size_t second = 0; second <= all; second += 1 + second / 3) {
       checked_.clear();
       Begin(1, false);
       for (size_t size : {0, 7, 25, 10, 31}) {

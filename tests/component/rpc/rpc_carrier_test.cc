@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// A link over gRPC: both ends on loops of their own, over socket pairs that break.
+#include "common/rpc/rpc_carrier.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/link/link_core.h"
+#include "common/os/fd.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/client_stream.h"
+#include "common/rpc/server_stream.h"
+#include "dtrain/v1/agent.grpc.pb.h"
+
+namespace dtrain::rpc {
+namespace {
+
+using link::Frame;
+using link::LinkCore;
+using link::SharedBytes;
+
+constexpr Duration kCarrierDeadline = std::chrono::seconds(60);
+constexpr char kMethod[] = "/dtrain.v1.Agent/Session";
+
+// One end of a conversation. On its loop.
+struct Talker {
+  Talker(loop::Loop& l, uint64_t epoch, const link::Caps& out, const link::Caps& in, uint32_t seed)
+      : loop(l), random(seed), tick(l) {
+    LinkCore::Options options;
+    options.epoch = epoch;
+    options.out = out;
+    options.in = in;
+    core.emplace(options);
+  }
+  uint32_t Pick(uint32_t below) {
+    return std::uniform_int_distribution<uint32_t>(0, below - 1)(random);
+  }
+  void Say(int messages) {
+    for (int i = 0; i < messages; ++i) {
+      std::string text = absl::StrCat(sent.size(), ":");
+      text.resize(text.size() + Pick(Pick(10) == 0 ? 300'000 : 1000), 'x');
+      ASSERT_TRUE(core->Send(SharedBytes(text)).ok());
+      sent.push_back(std::move(text));
+      ASSERT_TRUE(core->SendUnkept(0, SharedBytes("state")).ok());
+    }
+  }
+  link::CarrierHandlers Handlers() {
+    return {[this] { return core->Next(loop.Now()); }, [this](Frame f) { OnFrame(f); },
+            [this](absl::Status status) {
+              core->Close();
+              tick.Cancel();
+              if (on_closed) on_closed(std::move(status));
+            }};
+  }
+  void OnFrame(const Frame& frame) {
+    auto message = core->OnFrame(loop.Now(), frame);
+    ASSERT_TRUE(message.ok()) << message.status();
+    if (frame.header.keep && message->has_value()) got.emplace_back((*message)->view());
+    tick.At(core->NextDeadline(), [this] { pump(); });
+    if (on_message) on_message();
+  }
+
+  loop::Loop& loop;
+  std::mt19937 random;
+  loop::Timer tick;
+  std::optional<LinkCore> core;
+  std::function<void()> pump;
+  std::function<void()> on_message;
+  std::function<void(absl::Status)> on_closed;
+  std::vector<std::string> sent;
+  std::vector<std::string> got;
+};
+
+class LinkService final : public v1::Agent::WithRawCallbackMethod_Session<v1::Agent::Service> {
+ public:
+  explicit LinkService(loop::Loop& loop) : loop_(loop) {}
+  ServerCarrier::Reactor* Session(grpc::CallbackServerContext*) override {
+    return ServerCarrier::New(
+        loop_, [this](std::shared_ptr<ServerCarrier> carrier) { accept(std::move(carrier)); });
+  }
+  std::function<void(std::shared_ptr<ServerCarrier>)> accept;
+
+ private:
+  loop::Loop& loop_;
+};
+
+class RpcCarrierTest : public ::testing::Test {
+ protected:
+  RpcCarrierTest() : service_(server_loop_) {
+    server_thread_ = std::thread([this] { server_loop_.Run(); });
+    Connect();
+  }
+  ~RpcCarrierTest() override {
+    client_.reset();
+    channel_.reset();
+    server_.reset();
+    server_loop_.Post([this] { server_loop_.Stop(); });
+    server_thread_.join();
+  }
+  void Connect() {
+    auto pair = os::SocketPair();
+    ASSERT_TRUE(pair.ok());
+    channel_.reset();
+    server_.reset();
+    server_.emplace(service_, std::move(pair->first));
+    raw_client_fd_ = pair->second.get();
+    channel_ = MakeChannel(std::move(pair->second));
+  }
+  void Run() {
+    loop::Timer deadline(loop_);
+    bool late = false;
+    deadline.After(kCarrierDeadline, [&] {
+      late = true;
+      loop_.Stop();
+    });
+    loop_.context().restart();
+    loop_.Run();
+    ASSERT_FALSE(late);
+  }
+  template <typename Result>
+  Result OnServer(std::function<Result()> task) {
+    std::promise<Result> done;
+    server_loop_.Post([&] { done.set_value(task()); });
+    return done.get_future().get();
+  }
+  // Frames that the server gets, and the end of its carrier.
+  struct Heard {
+    std::shared_ptr<ServerCarrier> carrier;
+    std::vector<std::string> frames;
+    std::optional<absl::Status> closed;
+  };
+  void ListenOnServer() {
+    service_.accept = [this](std::shared_ptr<ServerCarrier> carrier) {
+      heard_.carrier = carrier;
+      carrier->Start({[]() -> std::optional<Frame> { return std::nullopt; },
+                      [this](Frame frame) { heard_.frames.emplace_back(frame.payload.view()); },
+                      [this](absl::Status status) {
+                        EXPECT_FALSE(heard_.closed.has_value());
+                        heard_.closed = std::move(status);
+                        heard_.carrier->Finish(absl::OkStatus());
+                      }});
+    };
+  }
+  absl::Status ClosedOnServer() {
+    const TimePoint until = Clock::now() + kCarrierDeadline;
+    while (Clock::now() < until) {
+      auto closed = OnServer<std::optional<absl::Status>>([&] { return heard_.closed; });
+      if (closed) return *closed;
+      std::this_thread::yield();
+    }
+    return absl::DeadlineExceededError("the server's end was not closed");
+  }
+
+  loop::Loop server_loop_;
+  loop::Loop loop_;
+  LinkService service_;
+  std::optional<StreamServer> server_;
+  std::thread server_thread_;
+  int raw_client_fd_ = -1;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::optional<ClientCarrier> client_;
+  Heard heard_;  // the server loop's
+};
+
+TEST(RpcFrameTest, APayloadIsNotCopiedAndHeldUntilItIsSent) {
+  auto owner = std::make_shared<const std::string>(100'000, 'x');
+  std::weak_ptr<const std::string> watch = owner;
+  Frame frame;
+  frame.payload = SharedBytes(owner, *owner, owner->size()).Sub(10, 50'000);
+  frame.header.size = 50'000;
+  const char* const begin = frame.payload.view().data();
+  owner.reset();
+  grpc::ByteBuffer bytes = ToBytes(frame);
+  frame = Frame();
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(bytes.Dump(&slices).ok());
+  ASSERT_EQ(slices.size(), 2u);
+  EXPECT_EQ(slices[0].size(), link::kHeaderBytes);
+  EXPECT_EQ(reinterpret_cast<const char*>(slices[1].begin()), begin);
+  slices.clear();
+  EXPECT_FALSE(watch.expired());
+  bytes.Clear();
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(RpcFrameTest, WhatIsWrittenIsRead) {
+  for (size_t size : {size_t{0}, size_t{1}, size_t{50'000}, link::kMostPayload}) {
+    Frame frame;
+    frame.payload = SharedBytes(std::string(size, 'x'));
+    frame.header.size = static_cast<uint32_t>(size);
+    frame.header.keep = true;
+    frame.header.sequence = 7;
+    frame.header.ack = 9;
+    auto read = ToFrame(ToBytes(frame));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->header.sequence, 7u);
+    EXPECT_EQ(read->header.ack, 9u);
+    EXPECT_TRUE(read->payload.view() == frame.payload.view());
+  }
+}
+
+TEST(RpcFrameTest, OtherBytesAreRefused) {
+  EXPECT_FALSE(ToFrame(grpc::ByteBuffer()).ok());
+  for (size_t size : {size_t{0}, size_t{1}, size_t{23}, size_t{100}, size_t{2} << 20}) {
+    const grpc::Slice slice(std::string(size, 'x'));
+    EXPECT_FALSE(ToFrame(grpc::ByteBuffer(&slice, 1)).ok()) << size;
+  }
+}
+
+TEST_F(RpcCarrierTest, EachMessageArrivesOnceThroughManyBreaks) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Talker here(loop_, 1, link::kToShepherd, link::kToLauncher, seed);
+  Talker there(server_loop_, 2, link::kToLauncher, link::kToShepherd, seed + 1);
+  std::shared_ptr<ServerCarrier> carrier;
+  link::Party of_here;
+  there.pump = [&] {
+    if (carrier != nullptr) carrier->Pump();
+  };
+  there.on_closed = [&](const absl::Status&) { carrier->Finish(absl::OkStatus()); };
+  service_.accept = [&](std::shared_ptr<ServerCarrier> accepted) {
+    carrier = std::move(accepted);
+    ASSERT_TRUE(there.core->Open(server_loop_.Now(), of_here).ok());
+    carrier->Start(there.Handlers());
+    there.tick.At(there.core->NextDeadline(), [&] { there.pump(); });
+  };
+  here.pump = [&] {
+    if (client_) client_->Pump();
+  };
+  loop::Timer cut(loop_);
+  for (int connection = 0; connection <= 30 && !HasFatalFailure(); ++connection) {
+    const bool last = connection == 30;
+    Connect();
+    here.Say(20);
+    of_here = here.core->Owed();
+    const auto of_there = OnServer<link::Party>([&] {
+      there.Say(20);
+      // The end of the call may still be on its way here.
+      carrier.reset();
+      there.core->Close();
+      return there.core->Owed();
+    });
+    ASSERT_TRUE(here.core->Open(loop_.Now(), of_there).ok());
+    here.on_closed = [&](const absl::Status& status) {
+      EXPECT_FALSE(last) << status;
+      loop_.Stop();
+    };
+    const size_t expected = static_cast<size_t>(20 * (connection + 1));
+    size_t frames_left = here.Pick(60);
+    here.on_message = [&] {
+      if (last) {
+        if (here.got.size() == expected && here.core->kept_bytes() == 0) loop_.Stop();
+      } else if (frames_left-- == 0) {
+        shutdown(raw_client_fd_, SHUT_RDWR);
+      }
+    };
+    if (!last) {
+      cut.After(std::chrono::milliseconds(here.Pick(30)),
+                [&] { shutdown(raw_client_fd_, SHUT_RDWR); });
+    }
+    client_.emplace(loop_, channel_, kMethod, here.Handlers());
+    client_->Pump();
+    Run();
+    cut.Cancel();
+    client_.reset();
+    if (last) break;
+  }
+  const auto [got, sent] = OnServer<std::pair<std::vector<std::string>, std::vector<std::string>>>(
+      [&] { return std::make_pair(there.got, there.sent); });
+  EXPECT_TRUE(here.got == sent);
+  EXPECT_TRUE(got == here.sent);
+  server_.reset();
+  OnServer<bool>([&] {
+    carrier.reset();
+    there.tick.Cancel();
+    return true;
+  });
+}
+
+TEST_F(RpcCarrierTest, AnInvalidFrameFromTheClientEndsTheCall) {
+  ListenOnServer();
+  grpc::GenericStub stub(channel_);
+  std::optional<absl::Status> end;
+  ClientStream<grpc::ByteBuffer, grpc::ByteBuffer> raw(
+      loop_,
+      [&](grpc::ClientContext* context, auto* reactor) {
+        stub.PrepareBidiStreamingCall(context, kMethod, {}, reactor);
+      },
+      [](const grpc::ByteBuffer&) {},
+      [&](absl::Status status) {
+        end = std::move(status);
+        loop_.Stop();
+      });
+  Frame fine;
+  fine.payload = SharedBytes("fine");
+  fine.header.size = 4;
+  raw.Send(ToBytes(fine));
+  const grpc::Slice slice(std::string(30, 'x'));
+  raw.Send(grpc::ByteBuffer(&slice, 1));
+  raw.Send(ToBytes(fine));
+  Run();
+  EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
+  EXPECT_EQ(ClosedOnServer().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(OnServer<size_t>([&] { return heard_.frames.size(); }), 1u);
+}
+
+TEST_F(RpcCarrierTest, TheServersWordIsTheEndAndItsFramesComeBefore) {
+  service_.accept = [&](std::shared_ptr<ServerCarrier> carrier) {
+    heard_.carrier = carrier;
+    auto left = std::make_shared<int>(3);
+    carrier->Start({[this, left]() -> std::optional<Frame> {
+                      if (--*left < 0) {
+                        heard_.carrier->Finish(absl::AbortedError("as asked"));
+                        return std::nullopt;
+                      }
+                      Frame frame;
+                      frame.payload = SharedBytes(std::string(50'000, 'x'));
+                      frame.header.size = 50'000;
+                      return frame;
+                    },
+                    [](Frame) {}, [](absl::Status) {}});
+  };
+  size_t frames = 0;
+  std::optional<absl::Status> end;
+  client_.emplace(loop_, channel_, kMethod,
+                  link::CarrierHandlers{[]() -> std::optional<Frame> { return std::nullopt; },
+                                        [&](Frame) { ++frames; },
+                                        [&](absl::Status status) {
+                                          end = std::move(status);
+                                          loop_.Stop();
+                                        }});
+  Run();
+  EXPECT_EQ(frames, 3u);
+  EXPECT_EQ(*end, absl::AbortedError("as asked"));
+}
+
+// What answers is not the agent of this build.
+class ProtobufService final : public v1::Agent::WithRawCallbackMethod_Session<v1::Agent::Service> {
+ public:
+  using Stream = ServerStream<v1::SessionRequest, v1::SessionEvent>;
+  explicit ProtobufService(loop::Loop& loop) : loop_(loop) {}
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
+      grpc::CallbackServerContext* context) override {
+    return Stream::New(
+        loop_, context, std::make_shared<SharedLimit>(1 << 20), [](std::shared_ptr<Stream> stream) {
+          stream->Start([](v1::SessionRequest) {}, [stream] { stream->Finish(absl::OkStatus()); });
+          v1::SessionEvent event;
+          event.mutable_warning()->set_message("not a frame, as anybody can see");
+          stream->Send(event);
+        });
+  }
+
+ private:
+  loop::Loop& loop_;
+};
+
+TEST_F(RpcCarrierTest, AnInvalidFrameFromTheServerClosesTheClient) {
+  ProtobufService service(server_loop_);
+  auto pair = os::SocketPair();
+  ASSERT_TRUE(pair.ok());
+  std::optional<StreamServer> server;
+  server.emplace(service, std::move(pair->first));
+  auto channel = MakeChannel(std::move(pair->second));
+  std::optional<absl::Status> end;
+  client_.emplace(loop_, channel, kMethod,
+                  link::CarrierHandlers{[]() -> std::optional<Frame> { return std::nullopt; },
+                                        [](Frame) { ADD_FAILURE(); },
+                                        [&](absl::Status status) {
+                                          end = std::move(status);
+                                          loop_.Stop();
+                                        }});
+  Run();
+  EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
+  client_.reset();
+  channel.reset();
+  server.reset();
+}
+
+TEST_F(RpcCarrierTest, DestroyingTheClientClosesTheServer) {
+  ListenOnServer();
+  std::optional<Frame> one = Frame();
+  client_.emplace(loop_, channel_, kMethod,
+                  link::CarrierHandlers{[&] { return std::exchange(one, std::nullopt); },
+                                        [](Frame) {}, [](absl::Status) { ADD_FAILURE(); }});
+  client_->Pump();
+  const TimePoint until = Clock::now() + kCarrierDeadline;
+  while (OnServer<bool>([&] { return heard_.frames.empty(); }) && Clock::now() < until) {
+    std::this_thread::yield();
+  }
+  client_.reset();
+  EXPECT_TRUE(ClosedOnServer().ok());
+}
+
+}  // namespace
+}  // namespace dtrain::rpc
