@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -267,6 +268,21 @@ TEST_F(SocketCarrierTest, APeerThatSendsMuchLeavesTheLoopToOthers) {
   Run();
   EXPECT_EQ(frames_.size(), 5000u);
   EXPECT_LE(most, 2u * SocketCarrier::kFramesPerTurn);
+}
+
+TEST_F(SocketCarrierTest, WhatAFrameCallsForIsSentWithoutBeingAskedFor) {
+  std::optional<Frame> answer;
+  next_ = [&] { return std::exchange(answer, std::nullopt); };
+  on_frame_ = [&] { answer = FrameOf("answer"); };
+  MakeRight();
+  WriteRaw(WireOf(FrameOf("question")));
+  loop::FdWatch watch(loop_, left_fd_.get());
+  watch.OnReadable([&] { loop_.Stop(); });
+  Run();
+  char bytes[100];
+  const ssize_t n = read(left_fd_.get(), bytes, sizeof(bytes));
+  EXPECT_EQ(std::string(bytes, static_cast<size_t>(std::max<ssize_t>(n, 0))),
+            WireOf(FrameOf("answer")));
 }
 
 TEST_F(SocketCarrierTest, ItMayBeDestroyedByWhatItCalls) {
