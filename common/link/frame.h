@@ -84,6 +84,8 @@ class Assembler {
   absl::StatusOr<std::optional<SharedBytes>> Take(const SharedBytes& piece, bool more);
   void Clear();
   size_t bytes() const { return message_.size(); }
+  // The next piece continues a message.
+  bool begun() const { return begun_; }
 
  private:
   const size_t most_;

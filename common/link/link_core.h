@@ -110,6 +110,8 @@ class LinkCore {
   void Close();
   // For the peer's Open. Between Close and Open only: before, frames may be on their way.
   Party Owed() const;
+  // Whether the peer will go on within a message: who reads along must know.
+  bool within_message() const { return assembler_.begun(); }
 
   State state() const { return state_; }
   const absl::Status& why() const { return why_; }  // of kLost and kFull
