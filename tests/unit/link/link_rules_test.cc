@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a peer must not do, and what happens at each cap.
+#include <algorithm>
 #include <set>
 
 #include "tests/unit/link/link_core_fixture.h"
@@ -231,6 +232,38 @@ TEST_F(LinkRules, ARepetitionIsAcknowledgedAgain) {
   EXPECT_EQ(core_->NextDeadline(), kNever) << "the peer was told with Owed";
   ASSERT_TRUE(Take(Kept(1, "a")).ok());
   EXPECT_EQ(core_->NextDeadline(), now_ + kAckDelay);
+}
+// Nobody beats, and time stands still: acks come with nothing but the messages themselves.
+TEST_F(LinkRules, AMillionEventsKeepNoMoreThanTheWindow) {
+  LinkCore::Options options;
+  options.epoch = 1;
+  options.out = kToLauncher;
+  options.in = kToShepherd;
+  LinkCore shepherd(options);
+  options.epoch = 2;
+  std::swap(options.out, options.in);
+  LinkCore launcher(options);
+  ASSERT_TRUE(shepherd.Open({}, {2, 0, 0}).ok());
+  ASSERT_TRUE(launcher.Open({}, {1, 0, 0}).ok());
+  const SharedBytes event(std::string(50, 'e'));
+  size_t most = 0, taken = 0, acks = 0;
+  for (int i = 0; i < 1'000'000; ++i) {
+    ASSERT_TRUE(shepherd.Send(event).ok());
+    most = std::max(most, shepherd.kept_bytes());
+    std::optional<Frame> frame = shepherd.Next({});
+    ASSERT_TRUE(frame);
+    auto message = launcher.OnFrame({}, *frame);
+    ASSERT_TRUE(message.ok()) << message.status();
+    taken += message->has_value();
+    while (std::optional<Frame> ack = launcher.Next({})) {
+      ASSERT_TRUE(shepherd.OnFrame({}, *ack).ok());
+      ++acks;
+    }
+  }
+  EXPECT_EQ(taken, 1'000'000u);
+  EXPECT_EQ(acks, 1'000'000u / kAckFrames);
+  EXPECT_LE(most, kToLauncher.window);
+  EXPECT_LE(most, (kAckFrames + 1) * (event.size() + kKeepingOverhead));
 }
 
 // ---- unkept frames
