@@ -127,10 +127,7 @@ Bill Interrupt(size_t nodes) {
 
 Bill Wait(size_t nodes) {
   Shape shape = Of(nodes);
-  shape.options = [](job::JobOptions& options) {
-    options.wait = std::chrono::hours(1);
-    options.plan.gpus_per_rank = 1;
-  };
+  shape.options = [](job::JobOptions& options) { options.wait = std::chrono::hours(1); };
   Simulation simulation(shape);
   simulation.RefuseReservations(3);
   DTRAIN_CHECK(simulation.Run());
@@ -149,7 +146,7 @@ const std::vector<Scenario>& Scenarios() {
       {"texts", "all connections break, each with a text of its own", ManyTexts},
       {"unreachable", "no node can be reached, each for a reason of its own", Unreachable},
       {"progress", "five times, every rank is told of", Progress},
-      {"fence", "a fence with a value of 150 bytes of each rank", Fence, true},
+      {"fence", "a fence with a value of 150 bytes of each rank", Fence, 250, true},
       {"suspects", "all nodes are silent for ten seconds", Suspects},
       {"interrupt", "Ctrl-C while all run", Interrupt},
       {"wait", "every node refuses three times what is to be reserved", Wait},

@@ -15,6 +15,7 @@ struct Scenario {
   std::string name;
   std::string what;
   Bill (*run)(size_t nodes);
+  size_t few = 1000;            // nodes that are enough to measure
   bool grows_on_nodes = false;  // what each node gets has something of all
 };
 

@@ -138,9 +138,9 @@ int64_t Simulation::Wall(TimePoint at) const { return kEpoch + (at - start_).cou
 // ---- the launcher ------------------------------------------------------------------------------
 
 void Simulation::Connect(size_t index) {
-  // One after the other: a handshake is work of the launcher's loop.
-  launcher_free_ = std::max(launcher_free_, now_) + shape_.costs.connect;
-  At(launcher_free_ + shape_.costs.agent_start, [this, index] {
+  // One after the other, and what is said meanwhile comes between.
+  dials_free_ = std::max(dials_free_, now_) + shape_.costs.connect;
+  At(dials_free_ + shape_.costs.agent_start, [this, index] {
     const NodeId id(static_cast<uint32_t>(index));
     if (const auto why = unreachable_ ? unreachable_(index) : std::nullopt) {
       return Feed(job::NodeClosed{id, absl::UnavailableError(*why)});

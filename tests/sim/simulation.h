@@ -125,6 +125,7 @@ class Simulation {
   const TimePoint start_{std::chrono::seconds(1000)};
   TimePoint now_ = start_;
   TimePoint launcher_free_ = start_;  // when its loop has done what it had
+  TimePoint dials_free_ = start_;     // when it has made the connections that were begun
   TimePoint silent_until_ = start_;
   std::priority_queue<Later> queue_;
   uint64_t order_ = 0;
