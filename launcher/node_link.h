@@ -28,6 +28,9 @@ class SharedRequest {
   // Without `sequence` and `received`, which are each link's own.
   explicit SharedRequest(const v1::SessionRequest& request)
       : kind_(request.kind_case()), bytes_(request) {}
+  // `common` merged with `own`, of the same kind.
+  SharedRequest(const SharedRequest& common, const v1::SessionRequest& own)
+      : kind_(common.kind_), bytes_(common.bytes_.And(own)) {}
 
  private:
   friend class NodeLink;

@@ -197,7 +197,13 @@ void Runner::Do(job::Action& action) {
   if (auto* send = std::get_if<job::Send>(&action)) {
     Node& node = *nodes_[send->node.value()];
     node.said_goodbye = node.said_goodbye || send->request.has_goodbye();
-    if (node.link != nullptr) node.link->Send(send->request);
+    if (node.link == nullptr) return;
+    if (send->common == nullptr) return node.link->Send(send->request);
+    if (send->common != common_) {
+      common_ = send->common;
+      common_bytes_.emplace(*common_);
+    }
+    node.link->Send(SharedRequest(*common_bytes_, send->request));
   } else if (auto* many = std::get_if<job::SendMany>(&action)) {
     const SharedRequest request(many->request);
     for (NodeId id : many->nodes) {

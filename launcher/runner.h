@@ -93,6 +93,9 @@ class Runner {
   loop::Timer leave_timer_;
   std::deque<job::Event> events_;  // that came while actions were being carried out
   bool feeding_ = false;
+  // The last that several requests have in common.
+  std::shared_ptr<const v1::SessionRequest> common_;
+  std::optional<SharedRequest> common_bytes_;
   size_t leaving_ = 0;  // connections that are being ended
   const TimePoint begin_ = Clock::now();
   const int64_t begin_unix_nanos_ = absl::GetCurrentTimeNanos();

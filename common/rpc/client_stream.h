@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
@@ -22,7 +23,7 @@
 namespace dtrain::rpc {
 
 // A bidirectional stream. Messages are sent in order; received ones come one by one. What is sent
-// may be shared with other streams.
+// may be shared with other streams. Of bytes, they are what is sent and received.
 template <typename Out, typename In>
 class ClientStream {
  public:
@@ -41,7 +42,7 @@ class ClientStream {
 
   void Send(const Out& message) { call_->Send(Serialize(message)); }
   // `shared` is an Out; `more` has the fields that are this stream's alone.
-  void Send(const SharedMessage& shared, const Out& more) { call_->Send(shared.With(more)); }
+  void Send(const SharedMessage& shared, const Out& more) { call_->Send(shared.And(more).Bytes()); }
   // Nothing more will be sent; the peer sees the end after what is queued.
   void SendEnd() { call_->SendEnd(); }
 
@@ -81,7 +82,11 @@ class ClientStream {
     void OnReadDone(bool ok) override {
       In message;
       absl::Status parsed;
-      if (ok) parsed = Parse(in, kMostToClient, &message, 2 * kMostParsed);
+      if constexpr (std::is_same_v<In, grpc::ByteBuffer>) {
+        if (ok) message.Swap(&in);
+      } else if (ok) {
+        parsed = Parse(in, kMostToClient, &message, 2 * kMostParsed);
+      }
       in.Clear();
       loop.Post([this, ok, parsed = std::move(parsed), message = std::move(message)]() mutable {
         if (!parsed.ok()) {

@@ -19,12 +19,20 @@ grpc::Slice BytesOf(const google::protobuf::Message& message) {
 
 }  // namespace
 
-SharedMessage::SharedMessage(const google::protobuf::Message& message) : bytes_(BytesOf(message)) {}
+SharedMessage::SharedMessage(const google::protobuf::Message& message)
+    : slices_({BytesOf(message)}) {}
+
+size_t SharedMessage::size() const {
+  size_t size = 0;
+  for (const grpc::Slice& slice : slices_) size += slice.size();
+  return size;
+}
 
 // Protobuf's encoding of two messages, one behind the other, is that of the two merged.
-grpc::ByteBuffer SharedMessage::With(const google::protobuf::Message& more) const {
-  const grpc::Slice slices[] = {bytes_, BytesOf(more)};
-  return {slices, 2};
+SharedMessage SharedMessage::And(const google::protobuf::Message& more) const {
+  SharedMessage both = *this;
+  both.slices_.push_back(BytesOf(more));
+  return both;
 }
 
 }  // namespace dtrain::rpc

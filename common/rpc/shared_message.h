@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
+#include <vector>
 
 namespace dtrain::rpc {
 
@@ -15,13 +16,14 @@ class SharedMessage {
   SharedMessage() = default;
   explicit SharedMessage(const google::protobuf::Message& message);
 
-  size_t size() const { return bytes_.size(); }
-  // The message with the fields of `more`, of the same type, which are this stream's alone. A field
-  // that both have is as `more` has it; a repeated one has the elements of both.
-  grpc::ByteBuffer With(const google::protobuf::Message& more) const;
+  size_t size() const;
+  // The message merged with `more`, of the same type: a field that both have is as `more` has it, a
+  // repeated one has the elements of both, one that is a message is merged likewise.
+  SharedMessage And(const google::protobuf::Message& more) const;
+  grpc::ByteBuffer Bytes() const { return {slices_.data(), slices_.size()}; }
 
  private:
-  grpc::Slice bytes_;
+  std::vector<grpc::Slice> slices_;
 };
 
 }  // namespace dtrain::rpc

@@ -99,9 +99,12 @@ using Event = std::variant<NodePhase, NodeConnected, NodeMessage, NodeClosed, Lo
                            UserSignal, OutputFailed, Slept, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
+// With `common`, which may be large and is the same object for several nodes, the request is that
+// one merged with this.
 struct Send {
   NodeId node;
   v1::SessionRequest request;
+  std::shared_ptr<const v1::SessionRequest> common = nullptr;
 };
 struct SendMany {
   std::vector<NodeId> nodes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,9 @@ class Out {
   void Add(Action action) { actions_.push_back(std::move(action)); }
   // To be filled in before anything else is asked for.
   v1::SessionRequest& SendTo(NodeId node);
+  void Add(NodeId node, v1::SessionRequest own, std::shared_ptr<const v1::SessionRequest> common) {
+    actions_.emplace_back(Send{node, std::move(own), std::move(common)});
+  }
   void SendToMany(std::vector<NodeId> nodes, v1::SessionRequest request);  // to none: nothing
   void Warn(std::string text, bool detail = false);
 

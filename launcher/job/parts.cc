@@ -12,29 +12,42 @@
 namespace dtrain::job {
 
 PartMaker::PartMaker(const Cluster& cluster, MeetingPoints points)
-    : cluster_(cluster),
-      points_(std::move(points)),
-      torchrun_agents_(FindLaunchers(cluster.options(), cluster.plan()).torchrun_agents),
-      whole_(Whole()),
-      has_whole_(whole_.ByteSizeLong() > 0) {}
+    : cluster_(cluster), points_(std::move(points)) {}
 
-v1::JobPart PartMaker::Make(size_t plan_index) const {
+v1::JobPart PartMaker::Common() const {
   const JobOptions& options = cluster_.options();
   const plan::Plan& plan = cluster_.plan();
-  const plan::PlannedNode& node = plan.nodes[plan_index];
   v1::JobPart part = options.part;
   part.set_job_id(options.job_id);
   part.set_attempt(options.attempt);
-  part.set_node_rank(static_cast<uint32_t>(plan_index));
   part.set_node_count(static_cast<uint32_t>(plan.nodes.size()));
   part.set_world_size(plan.world_size);
   part.set_universe_size(plan.universe_size);
   part.set_pmix(HasContract(options, v1::CONTRACT_MPI));
-  if (torchrun_agents_) part.add_contracts(v1::CONTRACT_TORCHRUN_AGENT);
-  part.set_host(node.entry.host);
+  // The program is a torchrun on each node, and they are one job.
+  if (FindLaunchers(options, plan).torchrun_agents) {
+    part.add_contracts(v1::CONTRACT_TORCHRUN_AGENT);
+  }
   part.set_process_mapping(plan.process_mapping);
   part.set_grace_ms(ToMs(options.grace));
   part.set_shares_cores(plan::MayShareCores(options.plan));
+  part.mutable_network()->set_master_address(points_.addresses[cluster_.master()].ip);
+  part.mutable_network()->set_master_port(points_.master_port);
+  part.mutable_network()->set_coordinator_port(points_.coordinator_port);
+  part.mutable_network()->set_rendezvous_port(points_.rendezvous_port);
+  // Empty unless variables of the workers tell of it.
+  if (v1::WholeJob whole = Whole(); whole.ByteSizeLong() > 0) {
+    *part.mutable_whole() = std::move(whole);
+  }
+  return part;
+}
+
+v1::JobPart PartMaker::OwnOf(size_t plan_index) const {
+  const JobOptions& options = cluster_.options();
+  const plan::PlannedNode& node = cluster_.plan().nodes[plan_index];
+  v1::JobPart part;
+  part.set_node_rank(static_cast<uint32_t>(plan_index));
+  part.set_host(node.entry.host);
   for (const v1::WorkerSpec& spec : node.workers) {
     v1::WorkerSpec& worker = *part.add_workers();
     worker = spec;
@@ -43,12 +56,7 @@ v1::JobPart PartMaker::Make(size_t plan_index) const {
   }
   part.mutable_network()->set_address(points_.addresses[plan_index].ip);
   part.mutable_network()->set_interface_name(points_.addresses[plan_index].interface_name);
-  part.mutable_network()->set_master_address(points_.addresses[cluster_.master()].ip);
-  part.mutable_network()->set_master_port(points_.master_port);
-  part.mutable_network()->set_coordinator_port(points_.coordinator_port);
-  part.mutable_network()->set_rendezvous_port(points_.rendezvous_port);
   if (plan_index == cluster_.master()) *part.mutable_meeting() = MeetingOfAll();
-  if (has_whole_) *part.mutable_whole() = whole_;
   return part;
 }
 

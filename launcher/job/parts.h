@@ -19,12 +19,13 @@ struct MeetingPoints {
   uint32_t rendezvous_port = 0;
 };
 
-// What each node is told to start. PURE.
+// What each node is told to start: what all have in common, merged with what is its own. PURE.
 class PartMaker {
  public:
   PartMaker(const Cluster& cluster, MeetingPoints points);
 
-  v1::JobPart Make(size_t plan_index) const;
+  v1::JobPart Common() const;
+  v1::JobPart OwnOf(size_t plan_index) const;
 
  private:
   v1::Meeting MeetingOfAll() const;
@@ -32,9 +33,6 @@ class PartMaker {
 
   const Cluster& cluster_;
   const MeetingPoints points_;
-  const bool torchrun_agents_;  // the program is a torchrun on each node, and they are one job
-  const v1::WholeJob whole_;    // empty unless variables of the workers tell of it
-  const bool has_whole_;
 };
 
 }  // namespace dtrain::job

@@ -19,13 +19,17 @@ void LetGoOfIdle(const Cluster& cluster, StopPhase& stop) {
 void StartPhase::Begin(MeetingPoints points) {
   cluster_.Enter(State::kStarting);
   const PartMaker parts(cluster_, std::move(points));
+  auto common = std::make_shared<v1::SessionRequest>();
+  *common->mutable_start() = parts.Common();
   LetGoOfIdle(cluster_, stop_);
   out_.Add(PlanReady{});
   for (size_t i = 0; i < cluster_.plan().nodes.size(); ++i) {
     const NodeId node = cluster_.planned(i);
     cluster_.SetToldToStart(node);
     cluster_.SetWaitingFor(node, "its workers to start");
-    *out_.SendTo(node).mutable_start() = parts.Make(i);
+    v1::SessionRequest own;
+    *own.mutable_start() = parts.OwnOf(i);
+    out_.Add(node, std::move(own), common);
     out_.Add(OpenLogs{node});
   }
   stall_watch_.Begin();

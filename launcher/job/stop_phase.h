@@ -38,7 +38,6 @@ namespace dtrain::job {
 //   cut_logs_at              | it has ended       | "did not wait for its last output"; it is done
 //   OnLost(node)             | not done           | it is lost; the caller offers why
 //   the last is done or lost | stopping           | warnings; success if no verdict stands; Finish
-//
 // A deadline is set once and then only falls; one that has come does not come again.
 class StopPhase {
  public:
@@ -50,7 +49,6 @@ class StopPhase {
         drained_(cluster.size()) {}
 
   const Verdicts& verdicts() const { return verdicts_; }
-
   Verdicts::Taken Stop(Cause why);
   void Stop(Verdict why) { Stop(Cause::Other(std::move(why))); }
   void Succeed();

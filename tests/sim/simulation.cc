@@ -164,9 +164,13 @@ void Simulation::Feed(job::Event event) {
 
 void Simulation::Do(job::Action& action) {
   if (auto* send = std::get_if<job::Send>(&action)) {
-    Deliver({send->node}, std::make_shared<session::Request>(std::move(send->request)));
+    auto whole = std::make_shared<session::Request>();
+    if (send->common != nullptr) whole->request = *send->common;
+    whole->request.MergeFrom(send->request);
+    Deliver({send->node}, std::move(whole), send->request.ByteSizeLong());
   } else if (auto* many = std::get_if<job::SendMany>(&action)) {
-    Deliver(many->nodes, std::make_shared<session::Request>(std::move(many->request)));
+    const size_t bytes = many->request.ByteSizeLong();
+    Deliver(many->nodes, std::make_shared<session::Request>(std::move(many->request)), bytes);
   } else if (const auto* logs = std::get_if<job::OpenLogs>(&action)) {
     nodes_[logs->node.value()]->logs_open = true;
   } else if (const auto* disconnect = std::get_if<job::Disconnect>(&action)) {
@@ -180,9 +184,10 @@ void Simulation::Do(job::Action& action) {
   }
 }
 
-void Simulation::Deliver(const std::vector<NodeId>& to, std::shared_ptr<session::Request> what) {
+void Simulation::Deliver(const std::vector<NodeId>& to, std::shared_ptr<session::Request> what,
+                         size_t made) {
   const size_t bytes = what->request.ByteSizeLong();
-  bill_.bytes_made += bytes;
+  bill_.bytes_made += made;
   bill_.largest_message = std::max(bill_.largest_message, bytes);
   for (const NodeId id : to) {
     const size_t index = id.value();

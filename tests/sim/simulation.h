@@ -45,7 +45,7 @@ struct Bill {
   Duration nodes_cpu{};     // in SessionCore and ShepherdCore, of all nodes
   size_t messages = 0;      // both ways
   size_t bytes_out = 0;     // of the launcher, a message to many once for each
-  size_t bytes_made = 0;    // the same, a message to many once
+  size_t bytes_made = 0;    // the same, without what several messages share
   size_t bytes_in = 0;
   size_t largest_message = 0;
   Duration simulated{};
@@ -107,7 +107,8 @@ class Simulation {
   void At(TimePoint at, std::function<void()> task);
   void Feed(job::Event event);
   void Do(job::Action& action);
-  void Deliver(const std::vector<NodeId>& to, std::shared_ptr<session::Request> what);
+  // `made`: bytes of it that are for these alone.
+  void Deliver(const std::vector<NodeId>& to, std::shared_ptr<session::Request> what, size_t made);
   void Connect(size_t index);
   void Hear(size_t index, v1::SessionEvent event);
   void FeedSession(size_t index, const session::Event& event);

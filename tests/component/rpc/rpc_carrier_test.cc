@@ -247,14 +247,9 @@ TEST_F(RpcCarrierTest, EachMessageArrivesOnceThroughManyBreaks) {
 
 TEST_F(RpcCarrierTest, AnInvalidFrameFromTheClientEndsTheCall) {
   ListenOnServer();
-  grpc::GenericStub stub(channel_);
   std::optional<absl::Status> end;
   ClientStream<grpc::ByteBuffer, grpc::ByteBuffer> raw(
-      loop_,
-      [&](grpc::ClientContext* context, auto* reactor) {
-        stub.PrepareBidiStreamingCall(context, kMethod, {}, reactor);
-      },
-      [](const grpc::ByteBuffer&) {},
+      loop_, channel_, kMethod, [](const grpc::ByteBuffer&) {},
       [&](absl::Status status) {
         end = std::move(status);
         loop_.Stop();

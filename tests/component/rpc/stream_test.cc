@@ -267,6 +267,25 @@ TEST_F(RpcStream, AMessageIsTheSharedPartAndTheStreamsOwn) {
   EXPECT_EQ(received, (std::vector<uint64_t>{41, 42}));
 }
 
+// A start has what all nodes have in common, and what is one's own, in the same field.
+TEST_F(RpcStream, MessagesWithinAreMergedAsObjectsAre) {
+  v1::SessionRequest common, own;
+  common.mutable_start()->set_job_id("j");
+  common.mutable_start()->add_env()->set_name("A");
+  common.mutable_start()->mutable_network()->set_master_port(7);
+  own.mutable_start()->set_node_rank(3);
+  own.mutable_start()->add_workers()->set_rank(24);
+  own.mutable_start()->mutable_network()->set_address("10.0.0.4");
+  grpc::ByteBuffer bytes = SharedMessage(common).And(own).Bytes();
+  v1::SessionRequest parsed;
+  ASSERT_TRUE(Parse(bytes, kMostMessage, &parsed).ok());
+  v1::SessionRequest expected = common;
+  expected.MergeFrom(own);
+  EXPECT_EQ(parsed.SerializeAsString(), expected.SerializeAsString());
+  EXPECT_EQ(parsed.start().network().master_port(), 7u);
+  EXPECT_EQ(SharedMessage(common).And(own).size(), expected.ByteSizeLong() + 4);
+}
+
 // A fence of many nodes goes to all of them: what waits for slow ones must not be there once each.
 TEST_F(RpcStream, WhatManyStreamsSendExistsOnce) {
   constexpr int kStreams = 200;

@@ -235,7 +235,7 @@ class JobFixture : public testing::Test {
     std::vector<v1::SessionRequest> sent;
     for (const Action& action : actions) {
       if (const auto* send = std::get_if<Send>(&action); send && send->node == NodeId(node)) {
-        sent.push_back(send->request);
+        sent.push_back(Whole(*send));
       }
       if (const auto* many = std::get_if<SendMany>(&action)) {
         for (NodeId each : many->nodes) {
@@ -244,6 +244,12 @@ class JobFixture : public testing::Test {
       }
     }
     return sent;
+  }
+  static v1::SessionRequest Whole(const Send& send) {
+    v1::SessionRequest request;
+    if (send.common != nullptr) request = *send.common;
+    request.MergeFrom(send.request);
+    return request;
   }
   static bool Sends(const std::vector<Action>& actions, uint32_t node,
                     v1::SessionRequest::KindCase kind) {

@@ -74,7 +74,7 @@ class RandomTest : public JobFixture {
   }
 
   void Check(const Action& action) {
-    if (const auto* send = std::get_if<Send>(&action)) return CheckSend(send->node, send->request);
+    if (const auto* send = std::get_if<Send>(&action)) return CheckSend(send->node, Whole(*send));
     if (const auto* many = std::get_if<SendMany>(&action)) {
       ASSERT_FALSE(many->nodes.empty());
       for (NodeId node : many->nodes) CheckSend(node, many->request);

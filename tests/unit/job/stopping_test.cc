@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // However a job ends: within bounds, once, and with the truth.
-#include "absl/strings/str_split.h"
-#include "common/base/exit_code.h"
 #include "tests/unit/job/job_fixture.h"
 
 namespace dtrain::job {
@@ -402,32 +400,6 @@ TEST_F(StoppingTest, TheEndAlwaysComes) {
     EXPECT_EQ(verdict().exit_code, state >= State::kStarting ? 204 : 143);
     EXPECT_LE(core_->phases().back().begin - cancelled, seconds(5 + 4));
   }
-}
-
-// What once took seconds for a thousand: each late fault sorted all of them again, with a search of
-// the hostfile per comparison, to write the message again. It is written once, when all have gone.
-TEST_F(StoppingTest, ThousandsOfNodesThatGoTogetherAreToldOnceInTheirOrder) {
-  constexpr uint32_t kNodes = 3000;
-  Make(kNodes, 1);
-  RunUntil(State::kRunning);
-  std::string written;
-  int writings = 0;
-  for (uint32_t node = kNodes; node-- > 0;) {
-    Closed(node, node % 2 == 0 ? "reset" : "timed out");
-    if (verdict().message == written) continue;
-    written = verdict().message;
-    ++writings;
-  }
-  EXPECT_EQ(writings, 1);
-  ASSERT_TRUE(finished_);
-  EXPECT_EQ(verdict().kind, Verdict::Kind::kNode);
-  EXPECT_EQ(verdict().exit_code, kExitNodeLost);
-  const std::vector<std::string> lines = absl::StrSplit(verdict().message, '\n');
-  ASSERT_THAT(lines, testing::SizeIs(3)) << verdict().message;
-  EXPECT_EQ(lines[0], "several nodes failed:");
-  EXPECT_THAT(lines[1], testing::StartsWith("  node0, node2, node4"));
-  EXPECT_THAT(lines[1], testing::HasSubstr(" more: the connection to its agent is lost: reset"));
-  EXPECT_THAT(lines[2], testing::StartsWith("  node1, node3, node5"));
 }
 
 }  // namespace
