@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 const fs::path kRoot = DTRAIN_SOURCE_DIR;
-const char* const kTops[] = {"common", "rendezvous", "launcher", "agent", "runtime"};
+const char* const kTops[] = {"common", "rendezvous", "launcher", "agent", "spawner", "runtime"};
 
 struct Row {
   std::set<std::string> ours;

@@ -1,0 +1,522 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spawner/server.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "spawner/cgroups.h"
+#include "spawner/starter.h"
+
+namespace dtrain::spawner {
+namespace {
+
+constexpr int kPacketsAtOnce = 64;
+constexpr size_t kMostDying = 64;
+constexpr int kAuditsPerSecond = 50;
+
+std::string Told(const Name& name) {
+  return name.uid == UINT32_MAX ? Format("job %s.%u", name.job, name.attempt)
+                                : Format("job %s.%u of uid %u", name.job, name.attempt, name.uid);
+}
+
+// Which a plain folder of a job has: UID.JOB.ATTEMPT
+bool ParseFolder(const std::string& folder, Name* name) {
+  const size_t first = folder.find('.'), last = folder.rfind('.');
+  if (first == folder.npos || first == last) return false;
+  const std::string job = folder.substr(first + 1, last - first - 1);
+  name->uid = static_cast<uint32_t>(strtoul(folder.c_str(), nullptr, 10));
+  name->attempt = static_cast<uint32_t>(strtoul(folder.c_str() + last + 1, nullptr, 10));
+  return IsPlainJob(job) && Put(job, name->job) &&
+         Format("%u.%s.%u", name->uid, name->job, name->attempt) == folder;
+}
+
+void RemoveFolder(const std::string& path) {
+  for (const char* file : {"/link.sock", "/lease", ""}) {
+    if (*file != '\0') unlink((path + file).c_str());
+  }
+  if (rmdir(path.c_str()) != 0 && errno != ENOENT) Log(Because("remove " + path));
+}
+
+// At `folder`, only for root and that group. Its path may be too long for an address.
+Fd ListenIn(const std::string& folder, gid_t group) {
+  const Fd directory(open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  Fd link(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  Put(Format("/proc/self/fd/%d/link.sock", directory.get()), address.sun_path);
+  const std::string path = folder + "/link.sock";
+  if (!directory || !link ||
+      bind(link.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      chown(path.c_str(), 0, group) != 0 || chmod(path.c_str(), 0660) != 0 ||
+      listen(link.get(), 16) != 0) {
+    return Fd();
+  }
+  return link;
+}
+
+}  // namespace
+
+Server::Server(Options options, Fd listener)
+    : options_(std::move(options)), listener_(std::move(listener)), core_(options_.patience) {}
+
+void Server::Adopt() {
+  const Time now = std::chrono::steady_clock::now();
+  const std::string folders = options_.run_dir + "/jobs";
+  std::vector<std::string> known;
+  for (const std::string& folder : Folders(folders)) {
+    Name name;
+    if (!ParseFolder(folder, &name) || access(CgroupOf(options_.jobs, name).c_str(), F_OK) != 0) {
+      RemoveFolder(folders + "/" + folder);
+      continue;
+    }
+    unsigned lease = 0, grace = 0;
+    if (sscanf(ReadFile(folders + "/" + folder + "/lease", 64).c_str(), "%u %u", &lease, &grace) !=
+        2) {
+      Log(Told(name) + ": its lease is lost");
+    }
+    const uint64_t number = core_.Adopt(now, name, Ms(lease), Ms(grace));
+    running_[number].events =
+        Fd(open((CgroupOf(options_.jobs, name) + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
+    Log(Told(name) + ": taken over");
+    Look(now, number);
+    known.push_back(CgroupOf(options_.jobs, name));
+  }
+  for (const std::string& user : Folders(options_.jobs)) {
+    for (const std::string& job : Folders(options_.jobs + "/" + user)) {
+      Name name;
+      const std::string path = options_.jobs + "/" + user + "/" + job;
+      if (std::find(known.begin(), known.end(), path) != known.end()) continue;
+      // Without its folder nobody can reach it.
+      if (ParseFolder(user.substr(1) + "." + job, &name)) {
+        const uint64_t number = core_.Adopt(now, name, Ms(0), Ms(0));
+        running_[number].events = Fd(open((path + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
+        Log(Told(name) + ": its folder is lost");
+        core_.OnKill(now, name);
+      }
+    }
+  }
+}
+
+void Server::Run() {
+  for (;;) Poll();
+}
+
+void Server::Poll() {
+  using std::chrono::steady_clock;
+  core_.OnTick(steady_clock::now());
+  for (auto actions = core_.TakeActions(); !actions.empty(); actions = core_.TakeActions()) {
+    for (const SpawnerCore::Action& action : actions) Carry(steady_clock::now(), action);
+  }
+  std::vector<pollfd> fds = {{listener_.get(), POLLIN, 0}, {agent_.get(), POLLIN, 0}};
+  for (const Fd& pidfd : dying_) fds.push_back({pidfd.get(), POLLIN, 0});
+  const size_t first = fds.size();
+  for (const auto& [number, job] : running_) {
+    fds.push_back({job.asker.pipe(), POLLIN, 0});
+    fds.push_back({job.report.get(), POLLIN, 0});
+    fds.push_back({job.reaped ? -1 : job.shepherd.get(), POLLIN, 0});
+    fds.push_back({job.events.get(), POLLPRI, 0});
+  }
+  int wait = -1;
+  if (const auto next = core_.NextDeadline()) {
+    const auto left = std::chrono::ceil<Ms>(*next - steady_clock::now()).count();
+    wait = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+  }
+  if (poll(fds.data(), fds.size(), wait) <= 0) return;
+  const Time now = steady_clock::now();
+  std::vector<uint64_t> numbers;
+  for (const auto& entry : running_) numbers.push_back(entry.first);
+  // What is due to one agent is never sent to the next.
+  if (fds[1].revents != 0) {
+    Receive(now);
+  } else if (fds[0].revents != 0) {
+    Accept();
+  }
+  int code, signal;
+  dying_.erase(std::remove_if(dying_.begin(), dying_.end(),
+                              [&](const Fd& pidfd) { return Reap(pidfd, &code, &signal); }),
+               dying_.end());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    Running& job = running_.at(numbers[i]);  // until kGone is carried out
+    const pollfd* const ready = &fds[first + 4 * i];
+    if (ready[0].revents != 0) {
+      if (const auto account = job.asker.Read()) OnAnswer(now, numbers[i], *account);
+    }
+    if (ready[1].revents != 0) {
+      StartReport report;
+      const ssize_t n = read(job.report.get(), &report, sizeof(report));
+      if (n == sizeof(report)) {
+        errno = report.error;
+        core_.OnFailed(now, numbers[i], report.stage, report.error,
+                       Because("start " + options_.shepherd));
+      } else if (n == 0) {
+        core_.OnStarted(now, numbers[i]);
+      }
+      if (n >= 0) job.report = Fd();
+      Look(now, numbers[i]);
+    }
+    if (ready[2].revents != 0) job.reaped = Reap(job.shepherd, &job.code, &job.signal);
+    if (ready[3].revents != 0) Look(now, numbers[i]);
+  }
+}
+
+void Server::Look(Time now, uint64_t number) {
+  const Running& job = running_.at(number);
+  const bool populated = IsPopulated(job.events);  // which also makes poll wait for a change
+  if (!job.report && !populated) core_.OnEmpty(now, number);
+}
+
+void Server::Accept() {
+  Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (!fd || getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+  if (peer.uid != options_.agent_uid || agent_) {
+    return Audit(std::chrono::steady_clock::now(),
+                 Format("a connection of uid %u: %s", peer.uid,
+                        agent_ ? "there is one" : "it is not the agent"));
+  }
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kUnread, sizeof(kUnread));
+  agent_ = std::move(fd);
+  core_.OnPermitted();
+  core_.OnAlive(std::chrono::steady_clock::now());
+  Log("the agent is connected");
+}
+
+void Server::Receive(Time now) {
+  for (int i = 0; i < kPacketsAtOnce && agent_; ++i) {
+    char packet[kLongestPacket];
+    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
+    iovec part = {packet, sizeof(packet)};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t n = recvmsg(agent_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    std::vector<Fd> fds;
+    for (cmsghdr* at = CMSG_FIRSTHDR(&message); n >= 0 && at != nullptr;
+         at = CMSG_NXTHDR(&message, at)) {
+      if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
+      for (size_t j = 0; j < (at->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++j) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(at) + j * sizeof(int), sizeof(int));
+        fds.emplace_back(fd);
+      }
+    }
+    if (n <= 0) {
+      Disconnect("the agent's connection has ended");
+    } else if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      Refuse(0, Stage::kRequest, EMSGSIZE, "longer than a packet, or too many descriptors", true);
+    } else {
+      OnPacket(now, {packet, static_cast<size_t>(n)}, std::move(fds));
+    }
+  }
+}
+
+void Server::Disconnect(const std::string& why) {
+  Log(why);
+  agent_ = Fd();
+  core_.OnDisconnected(std::chrono::steady_clock::now());
+}
+
+void Server::OnPacket(Time now, std::string_view packet, std::vector<Fd> fds) {
+  Request request;
+  const std::string wrong = Parse(packet, fds.size(), &request);
+  Header done = {kVersion, Type::kDone, request.header.tag};
+  if (!wrong.empty()) return Refuse(done.tag, Stage::kRequest, EPROTO, wrong, true);
+  switch (request.header.type) {
+    case Type::kSpawn:
+      return OnSpawn(now, request.spawn, fds);
+    case Type::kKill:
+      core_.OnPermitted();
+      if (core_.OnKill(now, request.kill.name)) return Send(done);
+      return Refuse(done.tag, Stage::kUnknown, ESRCH, "there is no " + Told(request.kill.name));
+    case Type::kAlive:
+      core_.OnPermitted();
+      core_.OnAlive(now);
+      return Send(done);
+    default:
+      core_.OnPermitted();
+      return SendJobs(now, done.tag);
+  }
+}
+
+void Server::OnSpawn(Time now, const SpawnRequest& request, const std::vector<Fd>& fds) {
+  const uint32_t tag = request.header.tag;
+  uid_t uid = UINT32_MAX;
+  uint64_t cookie = 0;
+  std::string who = request.account;
+  if (request.proof == Proof::kConnection) {
+    std::string why;
+    bool breach = true;
+    uid = Prove(fds[0].get(), &cookie, &why, &breach);
+    if (uid == UINT32_MAX) return Refuse(tag, Stage::kProof, EACCES, why, breach);
+    who = Format("uid %u", uid);
+  } else if (!options_.policy.trust_agent_tls) {
+    return Refuse(tag, Stage::kPolicy, EACCES, "trust-agent-tls is no");
+  }
+  core_.OnPermitted();
+  if (dying_.size() >= kMostDying) return Refuse(tag, Stage::kBusy, EAGAIN, "64 look-ups hang");
+  const std::string why = core_.OnSpawn(now, request, uid, who);
+  if (!why.empty()) return Refuse(tag, Stage::kBusy, EAGAIN, why);
+  if (cookie != 0) used_[next_used_++ % used_.size()] = cookie;
+}
+
+uid_t Server::Prove(int fd, uint64_t* cookie, std::string* why, bool* breach) const {
+  const auto option = [&](int name, auto* value) {
+    socklen_t size = sizeof(*value);
+    return getsockopt(fd, SOL_SOCKET, name, value, &size) == 0 && size == sizeof(*value);
+  };
+  int domain = 0, type = 0;
+  ucred peer = {};
+  sockaddr_un own, other;
+  socklen_t own_size = sizeof(own), other_size = sizeof(other);
+  const bool is_stream = option(SO_DOMAIN, &domain) && domain == AF_UNIX &&
+                         option(SO_TYPE, &type) && type == SOCK_STREAM;
+  pollfd state{fd, POLLRDHUP, 0};
+  if (!is_stream || !option(SO_COOKIE, cookie) || !option(SO_PEERCRED, &peer)) {
+    *why = "the descriptor is not a unix stream";
+  } else if (std::find(used_.begin(), used_.end(), *cookie) != used_.end()) {
+    *why = "the connection has started a job before";
+  } else if (poll(&state, 1, 0) != 0) {
+    *breach = false;
+    *why = "who was connected has gone";
+  } else if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+             own_size <= sizeof(sa_family_t) ||
+             getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) != 0 ||
+             other_size > sizeof(sa_family_t)) {
+    // The other end of a socket that listens has that one's name, and a socket pair has none.
+    *why = "the descriptor is not an accepted connection";
+  } else {
+    return peer.uid;
+  }
+  return UINT32_MAX;
+}
+
+void Server::OnAnswer(Time now, uint64_t number, const Account& account) {
+  Running& running = running_.at(number);
+  dying_.push_back(running.asker.TakePidfd());
+  running.asker = Asker();
+  const auto job = core_.jobs().find(number);
+  if (job == core_.jobs().end()) return;
+  running.account = std::make_unique<Account>(account);
+  Asked asked{options_.agent_uid, job->second.name.uid, job->second.who, false,
+              ReadFile("/etc/shells", 1 << 16)};
+  asked.nologin = access("/etc/nologin", F_OK) == 0 || access("/run/nologin", F_OK) == 0;
+  errno = account.error;
+  if (account.error != 0) {
+    return core_.OnFailed(now, number, Stage::kAccount, account.error,
+                          Because("look up " + job->second.who));
+  }
+  const std::string why = Decide(options_.policy, account, asked);
+  if (!why.empty()) return core_.OnFailed(now, number, Stage::kPolicy, EACCES, why);
+  core_.OnAccount(now, number, account.uid);
+}
+
+std::string Server::Prepare(const SpawnerCore::Job& job, Running* running) {
+  const std::string folder = FolderOf(job.name), cgroup = CgroupOf(options_.jobs, job.name);
+  if (mkdir(folder.c_str(), 0700) != 0) return Because("make " + folder);
+  if (!WriteFile(folder + "/lease", Format("%u %u\n", static_cast<unsigned>(job.lease.count()),
+                                           static_cast<unsigned>(job.grace.count()))) ||
+      chown(folder.c_str(), 0, options_.agent_gid) != 0 || chmod(folder.c_str(), 0710) != 0) {
+    return Because("write to " + folder);
+  }
+  const Fd link = ListenIn(folder, options_.agent_gid);
+  if (!link) return Because("listen in " + folder);
+  const Fd lease = MakeLease(job);
+  auto [reader, writer] = Pipe(O_NONBLOCK);
+  if (!lease || !reader) return Because("make the descriptors of a shepherd");
+  if (!MakeCgroup(cgroup, job.name.uid, running->account->gid))
+    return Because("make the cgroup " + cgroup);
+  running->events = Fd(open((cgroup + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd into(open((cgroup + "/shepherd").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!running->events || !into) return Because("open the cgroup " + cgroup);
+  const Start start{*running->account, options_.shepherd, into.get(),    writer.get(),
+                    link.get(),        lease.get(),       options_.files};
+  if (!StartShepherd(start, &running->shepherd, &running->report))
+    return Because("fork into " + cgroup);
+  running->words = std::move(reader);
+  return "";
+}
+
+Fd Server::MakeLease(const SpawnerCore::Job& job) const {
+  const std::string text =
+      Format("job %s\nattempt %u\nlease_ms %lld\ngrace_ms %lld\nagent_uid %u\nagent_gid %u\n",
+             job.name.job, job.name.attempt, static_cast<long long>(job.lease.count()),
+             static_cast<long long>(job.grace.count()), options_.agent_uid, options_.agent_gid);
+  Fd fd(memfd_create("dtrain-lease", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const bool done =
+      write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      lseek(fd.get(), 0, SEEK_SET) == 0 &&
+      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
+  return done ? std::move(fd) : Fd();
+}
+
+void Server::Carry(Time now, const SpawnerCore::Action& action) {
+  using Action = SpawnerCore::Action;
+  const Name& name = action.job.name;
+  const uint64_t number = action.job.number;
+  const std::string cgroup = CgroupOf(options_.jobs, name);
+  Running& running = running_[number];
+  switch (action.kind) {
+    case Action::kAsk:
+      if (!running.asker.Start(name.uid, action.job.who, options_.policy.allow_groups)) {
+        core_.OnFailed(now, number, Stage::kPrepare, errno, Because("fork"));
+      }
+      break;
+    case Action::kDropAsker:
+      if (Fd pidfd = running.asker.TakePidfd()) {
+        KillChild(pidfd);
+        dying_.push_back(std::move(pidfd));
+      }
+      break;
+    case Action::kStart: {
+      const std::string why = Prepare(action.job, &running);
+      if (!why.empty()) core_.OnFailed(now, number, Stage::kPrepare, errno, why);
+      break;
+    }
+    case Action::kRefuse:
+      Refuse(action.job.tag, action.stage, action.error, Told(name) + ": " + action.words);
+      break;
+    case Action::kSpawned: {
+      Spawned answer;
+      answer.header.tag = action.job.tag;
+      answer.name = name;
+      Put(running.account->name, answer.account);
+      running.account.reset();
+      PutPaths(name, answer.link, answer.cgroup);
+      Log(Told(name) + ": runs");
+      Send(answer, {running.shepherd.get(), running.words.get()});
+      running.words = Fd();
+      Look(now, number);
+      break;
+    }
+    case Action::kKill:
+      if (!KillCgroup(cgroup) && errno != ENOENT && action.job.since + SpawnerCore::kAgain > now) {
+        Log(Because("kill " + cgroup));
+      }
+      running.report = Fd();
+      Look(now, number);
+      break;
+    case Action::kRemove:
+      if (RemoveCgroup(cgroup)) {
+        RemoveFolder(FolderOf(name));
+        core_.OnRemoved(now, number);
+      }
+      break;
+    case Action::kUnkillable: {
+      Unkillable event;
+      event.name = name;
+      for (const uint32_t pid : PidsIn(cgroup)) event.pids[event.count++] = pid;
+      Log(Told(name) +
+          Format(": %u processes outlive SIGKILL, pid %u first", event.count, event.pids[0]));
+      Send(event);
+      break;
+    }
+    case Action::kEnded: {
+      if (!running.reaped && running.shepherd) {
+        running.reaped = Reap(running.shepherd, &running.code, &running.signal);
+      }
+      Ended event;
+      event.name = name;
+      event.exit_code = running.code;
+      event.signal = running.signal;
+      Log(Told(name) + Format(": has ended; its shepherd with code %d, signal %d", running.code,
+                              running.signal));
+      Send(event);
+      break;
+    }
+    case Action::kGone:
+      if (running.shepherd && !running.reaped) dying_.push_back(std::move(running.shepherd));
+      running_.erase(number);
+      break;
+  }
+}
+
+void Server::SendJobs(Time now, uint32_t tag) {
+  Jobs answer;
+  answer.header.tag = tag;
+  const auto send = [&] {
+    Send(&answer, offsetof(Jobs, entries) + answer.count * sizeof(JobEntry));
+    answer.count = 0;
+  };
+  for (const auto& [number, job] : core_.jobs()) {
+    if (answer.count == kMostEntries) {
+      answer.more = 1;
+      send();
+    }
+    JobEntry& entry = answer.entries[answer.count++] = JobEntry();
+    entry.name = job.name;
+    entry.state = job.state;
+    entry.lease_ms = static_cast<uint32_t>(job.lease.count());
+    entry.grace_ms = static_cast<uint32_t>(job.grace.count());
+    entry.since_ms = static_cast<uint64_t>(std::chrono::duration_cast<Ms>(now - job.since).count());
+    PutPaths(job.name, entry.link, entry.cgroup);
+  }
+  answer.more = 0;
+  send();
+}
+
+void Server::Send(const void* packet, size_t size, std::vector<int> fds) {
+  if (!agent_) return;
+  iovec part = {const_cast<void*>(packet), size};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  if (sendmsg(agent_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return;
+  Disconnect(Because("write to the agent, whose connection ends"));
+}
+
+void Server::Refuse(uint32_t tag, Stage stage, int error, const std::string& words, bool breach) {
+  Refused answer;
+  answer.header.tag = tag;
+  answer.stage = stage;
+  answer.error = error;
+  Put(Escape(words), answer.words);
+  Audit(std::chrono::steady_clock::now(),
+        Format("stage %u, ", static_cast<unsigned>(stage)) + answer.words);
+  Send(answer);
+  if (breach && core_.OnBreach() && agent_)
+    Disconnect("the agent breaks the rules; its connection ends");
+}
+
+void Server::Audit(Time now, const std::string& line) {
+  if (now >= audited_since_ + std::chrono::seconds(1)) {
+    if (audited_ > kAuditsPerSecond)
+      Log(Format("audit: refused %d more", audited_ - kAuditsPerSecond));
+    audited_since_ = now;
+    audited_ = 0;
+  }
+  if (++audited_ <= kAuditsPerSecond) Log("audit: refused: " + line);
+}
+
+std::string Server::FolderOf(const Name& name) const {
+  return options_.run_dir + Format("/jobs/%u.%s.%u", name.uid, name.job, name.attempt);
+}
+
+void Server::PutPaths(const Name& name, char (&link)[kPathSize], char (&cgroup)[kPathSize]) const {
+  Put(FolderOf(name) + "/link.sock", link);
+  Put(CgroupOf(options_.jobs, name), cgroup);
+}
+
+}  // namespace dtrain::spawner

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spawner/asker.h"
+#include "spawner/children.h"
+#include "spawner/core.h"
+#include "spawner/policy.h"
+#include "spawner/protocol.h"
+
+namespace dtrain::spawner {
+
+struct Options {
+  std::string run_dir = "/run/dtrain-spawner", config, agent_user = "dtrain", shepherd;
+  Ms patience = SpawnerCore::kPatience;
+  Policy policy;
+  uid_t agent_uid = 0;
+  gid_t agent_gid = 0;
+  rlimit files{};    // for jobs
+  std::string jobs;  // the cgroup
+};
+
+// The one loop: the agent's connection, askers, starters, cgroups. It waits in poll alone.
+class Server {
+ public:
+  Server(Options options, Fd listener);
+  // Jobs of a spawner before this one.
+  void Adopt();
+  [[noreturn]] void Run();
+
+ private:
+  struct Running {  // what a job has here; each may be missing
+    Asker asker;
+    std::unique_ptr<Account> account;  // until it runs
+    Fd shepherd, report, words, events;
+    bool reaped = false;
+    int code = -1, signal = 0;
+  };
+
+  void Poll();
+  void Accept();
+  void Receive(Time now);
+  void Disconnect(const std::string& why);
+  void OnPacket(Time now, std::string_view packet, std::vector<Fd> fds);
+  void OnSpawn(Time now, const SpawnRequest& request, const std::vector<Fd>& fds);
+  // Who is connected; UINT32_MAX: `why` and `breach` say what is wrong.
+  uid_t Prove(int fd, uint64_t* cookie, std::string* why, bool* breach) const;
+  void OnAnswer(Time now, uint64_t number, const Account& account);
+  std::string Prepare(const SpawnerCore::Job& job, Running* running);
+  Fd MakeLease(const SpawnerCore::Job& job) const;
+  void Carry(Time now, const SpawnerCore::Action& action);
+  void Look(Time now, uint64_t number);  // whether anything of it runs
+  void SendJobs(Time now, uint32_t tag);
+  void Send(const void* packet, size_t size, std::vector<int> fds = {});
+  template <typename Packet>
+  void Send(const Packet& packet, std::vector<int> fds = {}) {
+    Send(&packet, sizeof(packet), std::move(fds));
+  }
+  void Refuse(uint32_t tag, Stage stage, int error, const std::string& words, bool breach = false);
+  void Audit(Time now, const std::string& line);
+  std::string FolderOf(const Name& name) const;
+  void PutPaths(const Name& name, char (&link)[kPathSize], char (&cgroup)[kPathSize]) const;
+
+  const Options options_;
+  const Fd listener_;
+  SpawnerCore core_;
+  Fd agent_;
+  std::map<uint64_t, Running> running_;
+  std::vector<Fd> dying_;              // killed, not reaped
+  std::array<uint64_t, 4096> used_{};  // cookies of connections that have started a job, a ring
+  size_t next_used_ = 0;
+  Time audited_since_;
+  int audited_ = 0;
+};
+
+}  // namespace dtrain::spawner
