@@ -8,8 +8,8 @@
 // come in between. A request has exactly the size of its struct. Text is padded with zero bytes, of
 // which there is at least one. What breaks these rules is refused as Stage::kRequest, and
 // kMostBreaches of them in a row end the connection, as do an empty packet and an agent that leaves
-// kUnread bytes unread. Jobs outlive connections: a new agent learns of them by List. What ended
-// meanwhile it sees only by their absence.
+// hundreds of KiB of answers unread. Jobs outlive connections: a new agent learns of them by List.
+// What ended meanwhile it sees only by their absence.
 //
 // A job's shepherd finds: fds 0 and 1, /dev/null; 2, a pipe (non-blocking) whose other end the
 // agent has; 3, link.sock, listening, to which only root and the agent's group can connect, and
@@ -30,7 +30,6 @@ namespace dtrain::spawner {
 inline constexpr uint16_t kVersion = 1;
 inline constexpr size_t kLongestPacket = 16 << 10;
 inline constexpr int kMostBreaches = 16;
-inline constexpr int kUnread = 1 << 20;
 inline constexpr uint32_t kLongestTime = 7u * 24 * 3600 * 1000;  // ms, of leases and graces
 
 enum class Type : uint16_t {

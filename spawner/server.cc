@@ -20,6 +20,7 @@ namespace dtrain::spawner {
 namespace {
 
 constexpr int kPacketsAtOnce = 64;
+constexpr int kUnread = 1 << 20;  // of answers; the kernel may allow less: net.core.wmem_max
 constexpr size_t kMostDying = 64;
 constexpr int kAuditsPerSecond = 50;
 
@@ -184,7 +185,7 @@ void Server::Accept() {
                  Format("a connection of uid %u: %s", peer.uid,
                         agent_ ? "there is one" : "it is not the agent"));
   }
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kUnread, sizeof(kUnread));
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kUnread, sizeof(kUnread));
   agent_ = std::move(fd);
   core_.OnPermitted();
   core_.OnAlive(std::chrono::steady_clock::now());

@@ -50,6 +50,20 @@ def test_the_unit_of_a_user(verify):
     assert verify(UNITS / "user/dtrain-agent.service", manager="--user") == ""
 
 
+def test_the_unit_of_a_spawner(verify):
+    unit = UNITS / "dtrain-spawner.service"
+    assert verify(unit) == ""
+    found = settings(unit)
+    for wanted in ("KillMode=process", "Delegate=yes", "RuntimeDirectoryPreserve=yes", "OOMPolicy=continue",
+                   "Restart=always", "StartLimitIntervalSec=0", "NoNewPrivileges=yes"):
+        assert wanted.split("=") in found
+    for name, _ in found:
+        assert not name.startswith(NOT_FOR_WORKERS), name
+    done = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--threshold=76", unit],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_mistake_would_be_found(verify):
     wrong = verify(UNITS / "dtrain-agent.service",
                    change=lambda text: text.replace("KillMode=", "KilMode="))

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -254,7 +256,8 @@ class SpawnerFixture : public ::testing::Test {
       if (absl::ConsumePrefix(&line, "0::"))
         *parent = std::string(absl::StripSuffix(*parent, line));
     }
-    auto made = os::Cgroup::Make(*parent, absl::StrCat("dtrain-test-", getpid(), base_.substr(20)));
+    auto made =
+        os::Cgroup::Make(*parent, absl::StrCat("spawner-test-", getpid(), base_.substr(20)));
     ASSERT_TRUE(made.ok()) << made.status();
     cgroup_.emplace(*made);
     ASSERT_EQ(access((cgroup_->path() + "/cgroup.kill").c_str(), F_OK), 0) << "needs Linux 5.14";
@@ -322,8 +325,15 @@ class SpawnerFixture : public ::testing::Test {
     std::ofstream("/proc/self/oom_score_adj") << "-500" << std::flush;
     if (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount(etc.c_str(), "/etc", "", MS_BIND, nullptr) != 0 ||
-        (!unmounted.empty() && umount2(unmounted.c_str(), MNT_DETACH) != 0) || dup2(log, 2) != 2) {
+        (!unmounted.empty() && umount2(unmounted.c_str(), MNT_DETACH) != 0) || dup2(log, 1) != 1 ||
+        dup2(log, 2) != 2 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
       _exit(99);
+    }
+    // What the unit leaves it.
+    for (int capability = 0; prctl(PR_CAPBSET_READ, capability) >= 0; ++capability) {
+      const bool kept = capability == CAP_SETUID || capability == CAP_SETGID ||
+                        capability == CAP_CHOWN || capability == CAP_DAC_OVERRIDE;
+      if (!kept && prctl(PR_CAPBSET_DROP, capability) != 0) _exit(97);
     }
     putenv(const_cast<char*>(notify.c_str()));
     unsetenv("LANG");

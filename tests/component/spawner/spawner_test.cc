@@ -172,7 +172,7 @@ TEST_F(SpawnerTest, DaemonsInCgroupsOfTheirOwnAreGoneAfterKill) {
 
   EXPECT_EQ(shepherd.Do("daemons 50"), std::string(50, 'y') + "\n");
   const os::Cgroup job(spawned.cgroup);
-  EXPECT_EQ(job.Processes().size(), 51u);
+  EXPECT_GE(job.Processes().size(), 51u);
   std::vector<UniqueFd> daemons;
   for (const pid_t pid : job.Processes()) daemons.push_back(*os::OpenPidfd(pid));
   agent.Ask(Kill(spawned.name));
@@ -203,6 +203,7 @@ TEST_F(SpawnerTest, JobsOutliveASpawnerThatIsKilled) {
   request.attempt = 4'294'967'295u;
   Packet packet = agent.Ask(request);
   const Spawned spawned = packet.As<Spawned>();
+  ASSERT_EQ(packet.fds.size(), 2u);
   KillSpawner();
   EXPECT_EQ(agent.ReadAnswer().bytes, "");
   // What lost its cgroup, or its folder.
@@ -241,6 +242,7 @@ TEST_F(SpawnerTest, JobsOfASilentAgentEnd) {
   request.grace_ms = 0;
   Packet packet = agent.Ask(request);
   packet.As<Spawned>();
+  ASSERT_EQ(packet.fds.size(), 2u);
   using std::chrono::steady_clock;
   // For longer than that it speaks.
   for (const auto until = steady_clock::now() + std::chrono::seconds(2);
