@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 
 #include "spawner/protocol.h"
@@ -48,6 +49,24 @@ TEST(PolicyTest, ConfigurationIsRead) {
   EXPECT_EQ(usual.min_uid, 1000u);
   EXPECT_FALSE(usual.allow_root);
   EXPECT_TRUE(usual.trust_agent_tls);
+}
+
+// Its lines, as they are once their # is removed.
+TEST(PolicyTest, TheExampleIsTheUsualConfiguration) {
+  std::ifstream in(DTRAIN_SOURCE_DIR "/deploy/systemd/spawner.conf");
+  std::string text;
+  int keys = 0;
+  for (std::string line; std::getline(in, line);) {
+    const bool key = line.find(" = ") != line.npos && line[1] != ' ';
+    text += (key ? line.substr(1) : line) + "\n";
+    keys += key;
+  }
+  EXPECT_EQ(keys, 5);
+  Policy policy;
+  EXPECT_EQ(ParsePolicy(text, &policy), "");
+  EXPECT_EQ(policy.min_uid, Policy().min_uid);
+  EXPECT_EQ(policy.allow_root, Policy().allow_root);
+  EXPECT_EQ(policy.trust_agent_tls, Policy().trust_agent_tls);
 }
 
 TEST(PolicyTest, AMistakeIsToldWithItsLine) {

@@ -7,11 +7,11 @@
 #include <regex>
 #include <string>
 
-namespace dtrain::spawner {
+namespace dtrain {
 namespace {
 
 // Lines that are neither empty nor comments.
-constexpr int kMostLines = 1800;
+constexpr int kMostSpawnerLines = 1800;
 
 TEST(SpawnerSourceTest, IsSmallAndUsesNothing) {
   static const std::regex kNothing(R"(^\s*(//.*)?$)");
@@ -30,10 +30,10 @@ TEST(SpawnerSourceTest, IsSmallAndUsesNothing) {
     }
   }
   EXPECT_GT(files, 10);
-  EXPECT_LE(lines, kMostLines);
+  EXPECT_LE(lines, kMostSpawnerLines);
   EXPECT_TRUE(std::regex_search("  kill(pid, 9);", kForbidden)) << "the check sees what it is for";
   RecordProperty("lines", lines);
 }
 
 }  // namespace
-}  // namespace dtrain::spawner
+}  // namespace dtrain
