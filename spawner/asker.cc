@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,10 +48,12 @@ bool Asker::Start(uid_t uid, const std::string& name,
   if (!reader) return false;
   const int made = Fork(-1, &pidfd_);
   if (made == 0) {
+    // If it hangs, nothing of the spawner's is held by that.
+    if (dup2(writer.get(), 3) != 3 || syscall(SYS_close_range, 4, ~0U, 0) != 0) _exit(1);
     // Smaller than the pipe.
     static Account account;
     LookUp(uid, name, allow_groups, &account);
-    _exit(write(writer.get(), &account, sizeof(account)) == sizeof(account) ? 0 : 1);
+    _exit(write(3, &account, sizeof(account)) == sizeof(account) ? 0 : 1);
   }
   pipe_ = std::move(reader);
   return made > 0;

@@ -133,6 +133,7 @@ int Main(int argc, char** argv) {
     options.shepherd = std::string(own, strrchr(own, '/')) + "/dtrain-shepherd";
   }
   if (getrlimit(RLIMIT_NOFILE, &options.files) != 0) Die(Because("read RLIMIT_NOFILE"));
+  if (options.files.rlim_max < 4096) Die("RLIMIT_NOFILE must be at least 4096");
   rlimit files = {options.files.rlim_max, options.files.rlim_max};
   if (setrlimit(RLIMIT_NOFILE, &files) != 0) Die(Because("raise RLIMIT_NOFILE"));
   MakeFolder(options.run_dir, 0711, 0);

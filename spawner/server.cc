@@ -113,8 +113,11 @@ void Server::Run() {
 
 void Server::Poll() {
   using std::chrono::steady_clock;
-  core_.OnTick(steady_clock::now());
-  for (auto actions = core_.TakeActions(); !actions.empty(); actions = core_.TakeActions()) {
+  for (;;) {
+    if (!broken_.empty()) Disconnect();
+    core_.OnTick(steady_clock::now());
+    const std::vector<SpawnerCore::Action> actions = core_.TakeActions();
+    if (actions.empty() && broken_.empty()) break;
     for (const SpawnerCore::Action& action : actions) Carry(steady_clock::now(), action);
   }
   std::vector<pollfd> fds = {{listener_.get(), POLLIN, 0}, {agent_.get(), POLLIN, 0}};
@@ -193,7 +196,7 @@ void Server::Accept() {
 }
 
 void Server::Receive(Time now) {
-  for (int i = 0; i < kPacketsAtOnce && agent_; ++i) {
+  for (int i = 0; i < kPacketsAtOnce && broken_.empty(); ++i) {
     char packet[kLongestPacket];
     alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
     iovec part = {packet, sizeof(packet)};
@@ -215,7 +218,7 @@ void Server::Receive(Time now) {
       }
     }
     if (n <= 0) {
-      Disconnect("the agent's connection has ended");
+      broken_ = "the agent's connection has ended";
     } else if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
       Refuse(0, Stage::kRequest, EMSGSIZE, "longer than a packet, or too many descriptors", true);
     } else {
@@ -224,8 +227,8 @@ void Server::Receive(Time now) {
   }
 }
 
-void Server::Disconnect(const std::string& why) {
-  Log(why);
+void Server::Disconnect() {
+  Log(std::exchange(broken_, ""));
   agent_ = Fd();
   core_.OnDisconnected(std::chrono::steady_clock::now());
 }
@@ -469,7 +472,7 @@ void Server::SendJobs(Time now, uint32_t tag) {
 }
 
 void Server::Send(const void* packet, size_t size, std::vector<int> fds) {
-  if (!agent_) return;
+  if (!agent_ || !broken_.empty()) return;
   iovec part = {const_cast<void*>(packet), size};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message = {};
@@ -485,7 +488,7 @@ void Server::Send(const void* packet, size_t size, std::vector<int> fds) {
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
   }
   if (sendmsg(agent_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return;
-  Disconnect(Because("write to the agent, whose connection ends"));
+  broken_ = Because("write to the agent, whose connection ends");
 }
 
 void Server::Refuse(uint32_t tag, Stage stage, int error, const std::string& words, bool breach) {
@@ -497,8 +500,7 @@ void Server::Refuse(uint32_t tag, Stage stage, int error, const std::string& wor
   Audit(std::chrono::steady_clock::now(),
         Format("stage %u, ", static_cast<unsigned>(stage)) + answer.words);
   Send(answer);
-  if (breach && core_.OnBreach() && agent_)
-    Disconnect("the agent breaks the rules; its connection ends");
+  if (breach && core_.OnBreach()) broken_ = "the agent breaks the rules; its connection ends";
 }
 
 void Server::Audit(Time now, const std::string& line) {

@@ -49,7 +49,7 @@ class Server {
   void Poll();
   void Accept();
   void Receive(Time now);
-  void Disconnect(const std::string& why);
+  void Disconnect();
   void OnPacket(Time now, std::string_view packet, std::vector<Fd> fds);
   void OnSpawn(Time now, const SpawnRequest& request, const std::vector<Fd>& fds);
   // Who is connected; UINT32_MAX: `why` and `breach` say what is wrong.
@@ -74,6 +74,7 @@ class Server {
   const Fd listener_;
   SpawnerCore core_;
   Fd agent_;
+  std::string broken_;  // why its connection is about to end; empty: it is not
   std::map<uint64_t, Running> running_;
   std::vector<Fd> dying_;              // killed, not reaped
   std::array<uint64_t, 4096> used_{};  // cookies of connections that have started a job, a ring

@@ -195,6 +195,10 @@ TEST_F(AttackTest, AHundredThousandRequests) {
 TEST_F(AttackTest, AnswersThatNobodyReadsAreNotKept) {
   const int64_t memory = Status("VmRSS");
   const Header list{kVersion, Type::kList, 1};
+  // Also while jobs are being started, which end with the connection.
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(agent_.Send(ByAccount(absl::StrCat("j", i), "system")));
+  }
   // Until its end is noticed.
   int sent = 0;
   while (sent < 200'000 && send(agent_.fd(), &list, sizeof(list), MSG_NOSIGNAL) > 0) ++sent;
