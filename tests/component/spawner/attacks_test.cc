@@ -32,8 +32,7 @@ class AttackTest : public SpawnerFixture {
     agent_ = Agent();
     EXPECT_TRUE(agent_.List().empty());
     agent_ = AgentEnd();
-    for (int i = 0; i < 200 && Descriptors() > before_; ++i) poll(nullptr, 0, 10);
-    EXPECT_EQ(Descriptors(), before_);
+    EXPECT_EQ(SettledDescriptors(before_), before_);
     const int64_t turns = Status("voluntary_ctxt_switches");
     EXPECT_FALSE(IsReadable(pidfd_.get(), 300)) << "it has ended\n" << Log();
     EXPECT_LE(Status("voluntary_ctxt_switches"), turns + 1) << "it is idle";

@@ -440,6 +440,11 @@ class SpawnerFixture : public ::testing::Test {
     }
     return count;
   }
+  // Once there are so many, or after a while.
+  size_t SettledDescriptors(size_t wanted) const {
+    for (int i = 0; i < 500 && Descriptors() != wanted; ++i) poll(nullptr, 0, 10);
+    return Descriptors();
+  }
   // A number of /proc/PID/status.
   int64_t Status(const std::string& word) const {
     const std::string text = FileText(absl::StrCat("/proc/", pid_, "/status"));

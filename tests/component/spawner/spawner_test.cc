@@ -233,6 +233,35 @@ TEST_F(SpawnerTest, JobsOutliveASpawnerThatIsKilled) {
   EXPECT_TRUE(agent.List().empty());
 }
 
+TEST_F(SpawnerTest, ALookUpThatHangsHoldsNobodyUp) {
+  Start();
+  AgentEnd agent = Agent();
+  const size_t before = Descriptors();
+  // Whoever opens it waits for a writer.
+  const std::string passwd = base_ + "/etc/passwd";
+  ASSERT_EQ(rename(passwd.c_str(), (base_ + "/passwd").c_str()), 0);
+  ASSERT_EQ(mkfifo(passwd.c_str(), 0644), 0);
+  std::vector<UniqueFd> clients;
+  for (int i = 0; i < 6; ++i) {
+    auto [accepted, client] = UserConnection(users_.at("alice"));
+    ASSERT_TRUE(agent.Send(ByConnection(absl::StrCat("j", i)), {accepted.get()}));
+    clients.push_back(std::move(client));
+  }
+  const std::vector<JobEntry> jobs = agent.List();
+  ASSERT_EQ(jobs.size(), 6u);
+  EXPECT_EQ(SettledDescriptors(before + 2 * 4), before + 2 * 4) << "four look-ups";
+  for (const JobEntry& job : jobs) {
+    EXPECT_EQ(job.state, State::kAsking);
+    ASSERT_TRUE(agent.Send(Kill(job.name)));
+    EXPECT_EQ(agent.ReadAnswer().header().type, Type::kDone);
+    EXPECT_EQ(agent.ReadAnswer().As<Refused>().stage, Stage::kKilled);
+  }
+  EXPECT_TRUE(agent.List().empty());
+  ASSERT_EQ(rename((base_ + "/passwd").c_str(), passwd.c_str()), 0);
+  agent.Ask(ByAccount("a", "alice")).As<Spawned>();
+  EXPECT_EQ(SettledDescriptors(before + 2), before + 2) << "those of a job that runs";
+}
+
 // A lease of 0.2 s and a patience of 1 s.
 TEST_F(SpawnerTest, JobsOfASilentAgentEnd) {
   Start({"--patience", "1"});
@@ -321,7 +350,7 @@ TEST_F(SpawnerTest, StartsOneAfterTheOther) {
          ms[ms.size() / 2], ms[ms.size() * 99 / 100], static_cast<long long>(Status("VmRSS")),
          static_cast<long long>(Status("RssAnon")));
   EXPECT_TRUE(agent.List().empty());
-  EXPECT_LE(Descriptors(), before + 1) << "but for the pidfd of one that is to be reaped";
+  EXPECT_EQ(SettledDescriptors(before), before);
 }
 
 }  // namespace
