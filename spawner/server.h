@@ -29,6 +29,9 @@ struct Options {
   std::string jobs;  // the cgroup
 };
 
+// Of a job, for messages.
+std::string Told(const Name& name);
+
 // The one loop: the agent's connection, askers, starters, cgroups. It waits in poll alone.
 class Server {
  public:
