@@ -44,8 +44,10 @@ INSTANTIATE_TEST_SUITE_P(, LeftoversTest, ::testing::Bool(), [](const auto& info
 // D5
 TEST_P(LeftoversTest, ADaemonOfAWorkerIsKilled) {
   Run(Shell(1,
-            "setsid sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 600 >&- 2>&- <&- 3>&-\" &'; "
-            "read -r x; sleep 0.05; exit 0"));
+            "export D=$(mktemp -d); "
+            "setsid sh -c 'setsid sh -c "
+            "\"echo \\$\\$; : >\\$D/there; exec sleep 600 >&- 2>&- <&- 3>&-\" &'; "
+            "until [ -e $D/there ]; do sleep 0.01; done; rm -r $D; exit 0"));
   ASSERT_TRUE(UntilStarted());
   ASSERT_TRUE(UntilFinished());
   ASSERT_GT(atoi(Out().c_str()), 1);
