@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/cli/mentions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/text.h"
+#include "launcher/cli/cli11.h"
+#include "launcher/cli/config_line.h"
+#include "launcher/cli/flag_table.h"
+#include "launcher/cli/forwarded_env.h"
+#include "launcher/cli/help.h"
+#include "launcher/cli/words.h"
+
+namespace dtrain::cli {
+namespace {
+
+absl::string_view Variable(const Surroundings& surroundings, absl::string_view name) {
+  return FindVariable(surroundings, name).value_or("");
+}
+
+// -m is a part of the command, and bench, faces and dtrain.run() have commands of their own.
+bool IsCommandLineOnly(absl::string_view name) {
+  return name == "help" || name == "config" || name == "no-config" || name == "module";
+}
+
+// Words of a source that has no spelling of its own, in the form SplitWords would give.
+void Append(const Flag& flag, const std::string& value, std::vector<std::string>& words) {
+  std::string name = absl::StrCat("--", FlagName(flag));
+  if (flag.value.empty()) {
+    words.push_back(absl::StrCat(name, "=", value));
+  } else {
+    words.push_back(std::move(name));
+    words.push_back(value);
+  }
+}
+
+struct ConfigFile {
+  const std::string& path;
+  const std::string& text;
+
+  // "/home/me/.config/dtrain/config.toml:3"
+  std::string PlaceOf(absl::string_view key) const {
+    const size_t line = LineOfKey(text, key);
+    return absl::StrCat(Escape(path), line == 0 ? "" : absl::StrCat(":", line));
+  }
+};
+
+// `file`: of kConfig, else null.
+absl::Status Collect(Source source, const std::vector<std::string>& words, const ConfigFile* file,
+                     Mentions& mentions) {
+  absl::StatusOr<std::vector<Given>> given = ParseFlags(LaunchFlags(), words);
+  if (!given.ok()) return file != nullptr ? At(Escape(file->path), given.status()) : given.status();
+  for (Given& one : *given) {
+    absl::string_view name = FlagName(LaunchFlags()[one.flag]);
+    std::string where = source == kConfig        ? absl::StrCat(name, " in ", file->PlaceOf(name))
+                        : source == kEnvironment ? FlagVariable(name)
+                                                 : absl::StrCat("--", name);
+    mentions.push_back({source, one.flag, std::move(one.value), std::move(where)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CollectConfig(const std::string& path, const std::string& text, Mentions& mentions) {
+  absl::StatusOr<std::vector<ConfigValue>> values = ParseConfig(text);
+  if (!values.ok()) return At(Escape(path), values.status());
+  const ConfigFile file{path, text};
+  std::vector<std::string> words;
+  for (const ConfigValue& value : *values) {
+    // Other commands will have sections of their own.
+    if (value.section != "launch" && !value.section.empty()) continue;
+    int flag = FindLong(LaunchFlags(), value.key);
+    if (flag < 0 || IsCommandLineOnly(value.key)) {
+      std::string nearest = Nearest(value.key, LongNames(LaunchFlags()));
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.PlaceOf(value.key), ": unknown key ", Escape(value.key, 80),
+                       nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+    }
+    // A list is one mention for each value, or one value with commas, as in hosts = ["a", "b"].
+    if (LaunchFlags()[flag].repeats) {
+      for (const std::string& each : value.values) Append(LaunchFlags()[flag], each, words);
+    } else {
+      Append(LaunchFlags()[flag], absl::StrJoin(value.values, ","), words);
+    }
+  }
+  return Collect(kConfig, words, &file, mentions);
+}
+
+absl::Status CollectEnvironment(const Surroundings& surroundings, Mentions& mentions) {
+  std::vector<std::string> words;
+  for (const Flag& flag : LaunchFlags()) {
+    absl::string_view name = FlagName(flag);
+    absl::string_view value = Variable(surroundings, FlagVariable(name));
+    if (value.empty() || IsCommandLineOnly(name)) continue;
+    if (!flag.repeats) {
+      Append(flag, std::string(value), words);
+      continue;
+    }
+    for (absl::string_view part : absl::StrSplit(value, ',')) {
+      Append(flag, std::string(part), words);
+    }
+  }
+  return Collect(kEnvironment, words, nullptr, mentions);
+}
+
+struct ConfigChoice {
+  std::string path;
+  bool must_exist = false;
+};
+
+ConfigChoice ChooseConfig(const Mentions& command_line, const Surroundings& surroundings) {
+  for (const Mention& mention : command_line) {
+    absl::string_view name = FlagName(LaunchFlags()[mention.flag]);
+    if (name == "no-config" && mention.value == "true") return {};
+    if (name == "config") return {mention.value, true};
+  }
+  if (absl::string_view path = Variable(surroundings, "DTRAIN_CONFIG"); !path.empty()) {
+    return {std::string(path), true};
+  }
+  if (absl::string_view dir = Variable(surroundings, "XDG_CONFIG_HOME"); !dir.empty()) {
+    return {absl::StrCat(dir, "/dtrain/config.toml"), false};
+  }
+  if (absl::string_view home = Variable(surroundings, "HOME"); !home.empty()) {
+    return {absl::StrCat(home, "/.config/dtrain/config.toml"), false};
+  }
+  return {};
+}
+
+constexpr absl::string_view kExclusive[][2] = {
+    {"hostfile", "hosts"},  {"rankfile", "ppn"},  {"rankfile", "map-by"}, {"rankfile", "nnodes"},
+    {"rsh", "ssh-config"},  {"rsh", "ssh-port"},  {"rsh", "agent"},       {"verbose", "quiet"},
+    {"include", "exclude"}, {"log-dir", "output"}};
+
+void Drop(Mentions& mentions, absl::string_view name) {
+  mentions.erase(std::remove_if(mentions.begin(), mentions.end(),
+                                [&](const Mention& mention) {
+                                  return FlagName(LaunchFlags()[mention.flag]) == name;
+                                }),
+                 mentions.end());
+}
+
+absl::Status ResolvePair(Mentions& mentions, absl::string_view one, absl::string_view other,
+                         absl::string_view why) {
+  int a = FindMention(mentions, one);
+  int b = FindMention(mentions, other);
+  if (a < 0 || b < 0) return absl::OkStatus();
+  Source source_a = mentions[a].source;
+  Source source_b = mentions[b].source;
+  if (source_a == source_b) {
+    return absl::InvalidArgumentError(absl::StrCat(mentions[a].where, " and ", mentions[b].where,
+                                                   " contradict each other; ", why));
+  }
+  Drop(mentions, source_a < source_b ? one : other);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status At(absl::string_view where, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat(where, ": ", status.message()));
+}
+
+absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& words,
+                                    const Surroundings& surroundings) {
+  Mentions command_line;
+  absl::Status status = Collect(kCommandLine, words, nullptr, command_line);
+  if (!status.ok()) return status;
+  Mentions all;
+  ConfigChoice config = ChooseConfig(command_line, surroundings);
+  if (!config.path.empty()) {
+    absl::StatusOr<std::string> text = surroundings.read(config.path);
+    if (text.ok()) {
+      status = CollectConfig(config.path, *text, all);
+    } else if (config.must_exist || !absl::IsNotFound(text.status())) {
+      status = At("configuration file", text.status());
+    }
+    if (!status.ok()) return status;
+  }
+  status = CollectEnvironment(surroundings, all);
+  if (!status.ok()) return status;
+  all.insert(all.end(), command_line.begin(), command_line.end());
+  return all;
+}
+
+int FindMention(const Mentions& mentions, absl::string_view name) {
+  for (size_t i = mentions.size(); i-- > 0;) {
+    if (FlagName(LaunchFlags()[mentions[i].flag]) == name && mentions[i].value != "false") {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+absl::Status ResolveContradictions(Mentions& mentions) {
+  for (const auto& pair : kExclusive) {
+    absl::Status status = ResolvePair(mentions, pair[0], pair[1], "give one of the two");
+    if (!status.ok()) return status;
+  }
+  int ranks = FindMention(mentions, "np");
+  if (ranks < 0 || mentions[ranks].value.empty() || mentions[ranks].value[0] != '-') {
+    return absl::OkStatus();
+  }
+  for (absl::string_view other :
+       {"hostfile", "hosts", "rankfile", "nnodes", "rsh", "ssh-config", "ssh-port", "agent"}) {
+    absl::Status status =
+        ResolvePair(mentions, "np", other, "a negative number of ranks means this machine only");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::cli
