@@ -170,7 +170,8 @@ void Simulation::Do(job::Action& action) {
     Deliver({send->node}, std::move(whole), send->request.ByteSizeLong());
   } else if (auto* many = std::get_if<job::SendMany>(&action)) {
     const size_t bytes = many->request.ByteSizeLong();
-    Deliver(many->nodes, std::make_shared<session::Request>(std::move(many->request)), bytes);
+    Deliver(many->nodes,
+            std::make_shared<session::Request>(session::Request{std::move(many->request)}), bytes);
   } else if (const auto* logs = std::get_if<job::OpenLogs>(&action)) {
     nodes_[logs->node.value()]->logs_open = true;
   } else if (const auto* disconnect = std::get_if<job::Disconnect>(&action)) {
