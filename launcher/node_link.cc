@@ -18,6 +18,8 @@ constexpr Duration kReasonWait = std::chrono::milliseconds(200);
 // after its end comes at once, as it may break without the agent. An agent that is started anew is
 // back in about a second.
 constexpr Duration kStood = std::chrono::seconds(5);
+// At least: with a short lease the pauses between tries must not outlast it.
+constexpr int kTriesPerLease = 8;
 // For an answer that an agent has at hand; a driver that hangs may take a second of it.
 constexpr Duration kBootPatience = std::chrono::seconds(3);
 // The agent hears at least this often how far its logs are taken: its spool may then shrink.
@@ -76,9 +78,11 @@ void NodeLink::Connect() {
 
 void NodeLink::DialAnew() {
   if (!MayResume() || (spare_ != nullptr && spare_answered_)) return;
+  // Without room for another, the one under way goes on.
+  transport::Redials::Place place = redials_.TryEnter();
+  if (!place) return;
   DropSpare();
-  spare_place_ = redials_.TryEnter();
-  if (!spare_place_) return;
+  spare_place_ = std::move(place);
   transport::Callbacks callbacks;
   callbacks.on_phase = [this](transport::Phase phase) {
     spare_answered_ = spare_answered_ || phase != transport::Phase::kConnecting;
@@ -217,7 +221,7 @@ void NodeLink::Lost(absl::Status why) {
   place_ = {};
   const TimePoint now = loop_.Now();
   tries_ = now > lost_at_ + kStood ? 0 : tries_ + 1;
-  const TimePoint next = now + redials_.Pause(tries_);
+  const TimePoint next = now + redials_.Pause(tries_, Lease() / kTriesPerLease);
   lost_at_ = next;
   // Posted at least: this is called by what is destroyed here.
   retry_.At(next, [this] {

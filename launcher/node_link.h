@@ -86,6 +86,7 @@ class NodeLink {
     uint64_t reported = 0;  // of which the agent knows
   };
 
+  Duration Lease() const { return std::chrono::milliseconds(hello_.lease_ms()); }
   bool MayResume() const { return resumable_ && outbox_.last() != 0; }
   void Connect();
   void Open(os::UniqueFd stream);

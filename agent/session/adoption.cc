@@ -12,7 +12,7 @@
 namespace dtrain::session {
 namespace {
 
-// A shepherd answers in a millisecond; one that is stopped or hangs is no shepherd any more.
+// A shepherd answers within a millisecond; one that takes this long is stopped or hangs.
 constexpr Duration kAccountTimeout = std::chrono::seconds(3);
 
 }  // namespace

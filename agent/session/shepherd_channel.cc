@@ -55,7 +55,7 @@ absl::Status ShepherdChannel::Send(const v1::ShepherdRequest& request, int fd) {
     log::Warn(absl::StrCat("killing shepherd ", processes_->shepherd_pid(),
                            ": it reads nothing of ", channel_->queued_bytes(), " bytes"));
     processes_->KillShepherd();
-    return absl::OkStatus();  // its end is told as every other
+    return absl::OkStatus();  // OnGone reports its end, as usual
   }
   return channel_->Send(request.SerializeAsString(), fd);
 }

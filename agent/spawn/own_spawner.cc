@@ -16,7 +16,7 @@
 namespace dtrain::spawn {
 namespace {
 
-// To make the cgroup of a shepherd anew, when somebody has removed it.
+// How often to make a shepherd's cgroup again if something has removed it.
 constexpr int kCgroupTries = 3;
 // What a user may make below the cgroup of one job, all of which the kernel keeps, and we walk
 // through at the end.

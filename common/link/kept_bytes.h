@@ -20,7 +20,7 @@ class KeptBytes {
   KeptBytes(const KeptBytes&) = delete;
   KeptBytes& operator=(const KeptBytes&) = delete;
 
-  // False: there is no room, and nothing has changed.
+  // False: it does not fit, and nothing has changed.
   [[nodiscard]] bool Add(const SharedBytes& message);
   void Remove(const SharedBytes& message);
   size_t bytes() const { return bytes_; }

@@ -159,7 +159,8 @@ absl::StatusOr<std::optional<SharedBytes>> LinkCore::OnFrame(TimePoint now, cons
   return message;
 }
 
-// A new connection may begin with what was seen; from then on there is no gap and no repetition.
+// A new connection may begin with messages seen before; after that, gaps and repetitions are
+// errors.
 absl::Status LinkCore::CheckKept(const Frame& frame) const {
   const uint64_t sequence = frame.header.sequence;
   const bool follows = next_on_wire_ == 0 ? sequence - 1 <= received_ : sequence == next_on_wire_;
@@ -225,7 +226,7 @@ absl::Status LinkCore::Open(TimePoint now, const Party& peer) {
   next_on_wire_ = 0;
   owed_frames_ = 0;
   owed_bytes_ = 0;
-  ack_at_ = kNever;  // the peer was told with Owed
+  ack_at_ = kNever;  // Owed has told the peer
   unkept_run_ = 0;
   given_at_ = now;
   heard_ = now;

@@ -90,7 +90,7 @@ class LinkCore {
   absl::StatusOr<std::optional<SharedBytes>> SendUnkept(size_t kind, SharedBytes message);
   // Whether one of that kind has not been sent yet.
   bool waits(size_t kind) const { return slots_[kind].message.has_value(); }
-  // How much more can be kept: who reads from elsewhere to send it here stops before that is 0.
+  // How much more can be kept. A caller that relays input stops reading before this reaches 0.
   size_t room() const;
 
   // What is to be written next, if anything; asked again after each frame, Send, OnFrame and Open,
@@ -106,11 +106,11 @@ class LinkCore {
   // is forgotten, and Open may be called again once what it must know is in Send. DATA_LOSS,
   // FAILED_PRECONDITION: kLost, kFull.
   absl::Status Open(TimePoint now, const Party& peer);
-  // There is no connection any more; nothing that was read from it must be passed to OnFrame.
+  // The connection is gone. Do not pass anything else read from it to OnFrame.
   void Close();
   // For the peer's Open. Between Close and Open only: before, frames may be on their way.
   Party Owed() const;
-  // Whether the peer will go on within a message: who reads along must know.
+  // Whether the peer's next frame continues a message, which an agent that reads along must know.
   bool within_message() const { return assembler_.begun(); }
 
   State state() const { return state_; }

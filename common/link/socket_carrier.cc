@@ -142,7 +142,7 @@ void SocketCarrier::ReadToEnd() {
   }
 }
 
-// False: nothing is there now, or the carrier has closed or is no more.
+// False: nothing to read now, or the carrier was closed or destroyed.
 bool SocketCarrier::ReadOnce() {
   static_assert(kBytesPerTurn <= loop::Loop::kScratchBytes);
   iovec iov{loop_.scratch(), kBytesPerTurn};
@@ -168,7 +168,7 @@ bool SocketCarrier::ReadOnce() {
   return DeliverSome();
 }
 
-// False: the carrier has closed or is no more.
+// False: the carrier was closed or destroyed.
 bool SocketCarrier::DeliverSome() {
   const std::shared_ptr<bool> alive = alive_;
   const std::shared_ptr<CarrierHandlers> handlers = handlers_;

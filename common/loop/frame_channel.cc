@@ -169,7 +169,7 @@ void FrameChannel::TakeDescriptors(const msghdr& message) {
   }
 }
 
-// False when the channel closed, or is no more.
+// False: the channel was closed or destroyed.
 bool FrameChannel::ParseFrames() {
   std::shared_ptr<bool> alive = alive_;
   size_t at = 0;

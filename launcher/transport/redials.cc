@@ -43,11 +43,11 @@ Redials::Place Redials::TryEnter() {
   return Enter(nullptr);
 }
 
-Duration Redials::Pause(int failed) {
+Duration Redials::Pause(int failed, Duration longest) {
   if (failed <= 0) return Duration::zero();
   Duration pause = kFirstPause;
   for (int i = 1; i < failed && pause < kLongestPause; ++i) pause *= 2;
-  pause = std::min(pause, kLongestPause);
+  pause = std::min({pause, longest, kLongestPause});
   const int64_t half = (pause / 2).count();
   return Duration(half + std::uniform_int_distribution<int64_t>(0, half)(random_));
 }

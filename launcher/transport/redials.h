@@ -22,8 +22,7 @@ class Redials {
   // not count: it may be to a machine that is gone.
   static constexpr size_t kMost = 64;
   static constexpr Duration kLongestTry = std::chrono::seconds(1);
-  // The pause before the first try after a failed one, and the longest. A lease, which a try must
-  // not miss, is seldom under five seconds.
+  // The pause before the first try after a failed one, and the longest.
   static constexpr Duration kFirstPause = std::chrono::milliseconds(250);
   static constexpr Duration kLongestPause = std::chrono::seconds(2);
 
@@ -39,9 +38,9 @@ class Redials {
   // A place at once; empty: there is no room.
   Place TryEnter();
 
-  // Before the next try, when so many in a row have failed: a half to the whole of a pause that
-  // doubles each time. 0 tries: none.
-  Duration Pause(int failed);
+  // Before the next try, when so many in a row have failed: half to all of a pause that doubles
+  // each time, up to `longest` or kLongestPause. 0 tries: none.
+  Duration Pause(int failed, Duration longest = kLongestPause);
 
  private:
   struct Try {

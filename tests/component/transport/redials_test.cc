@@ -116,6 +116,11 @@ TEST(RedialsTest, PausesGrowAndDiffer) {
     EXPECT_GT(seen.size(), 40u);
     whole = std::min<Duration>(whole * 2, Redials::kLongestPause);
   }
+  // A lease of a second must see several tries.
+  const Duration limit = std::chrono::milliseconds(125);
+  for (int failed = 1; failed < 10; ++failed) {
+    EXPECT_THAT(redials.Pause(failed, limit), AllOf(Ge(limit / 2), Le(limit)));
+  }
 }
 
 }  // namespace
