@@ -74,9 +74,9 @@ TEST(RedialsTest, WhoGivesUpIsNotCalledAndHoldsNoPlace) {
 TEST(RedialsTest, ATryThatHangsHoldsNobodyUpForLong) {
   loop::Loop loop;
   Redials redials(loop, 1);
+  const TimePoint begin = loop.Now();
   std::vector<Redials::Place> hang;
   for (size_t i = 0; i < Redials::kMost; ++i) hang.push_back(redials.Enter([] {}));
-  const TimePoint begin = loop.Now();
   TimePoint in;
   const Redials::Place other = redials.Enter([&] {
     in = loop.Now();
