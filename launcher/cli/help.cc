@@ -3,41 +3,6 @@
 
 namespace dtrain::cli {
 
-Page GeneralPage() {
-  Page page;
-  page.command = "dtrain";
-  page.text = "dtrain runs a program on many machines as one job.\n";
-  page.usage = "dtrain COMMAND ...";
-  page.list_title = "Commands";
-  page.list = {
-      {"launch", "start a job and wait for it to finish"},
-      {"torchrun", "launch, with the command line of torchrun"},
-      {"mpirun", "launch, with the command line of mpirun"},
-      {"mpiexec", "the same"},
-      {"deepspeed", "launch, with the command line of DeepSpeed's launcher"},
-      {"accelerate", "launch, with the command line of accelerate launch"},
-      {"horovodrun", "launch, with the command line of horovodrun"},
-      {"env", "print the environment that a worker would get, and why"},
-      {"ps", "list running jobs"},
-      {"status", "show a job and its ranks"},
-      {"top", "like status, refreshed every second"},
-      {"logs", "print recent output of a rank; -f follows it"},
-      {"stop", "end a job"},
-      {"nodes", "show hosts: their cores, GPUs and jobs"},
-      {"bench", "measure communication and scaling"},
-      {"completion", "print a completion script for your shell"},
-      {"man", "print a manual page"},
-      {"version", "print the version"},
-  };
-  page.examples = R"(  dtrain launch -np 4 python3 train.py
-  dtrain launch --hostfile hosts.txt python3 train.py
-  dtrain launch -H node1:8,node2:8 -x NCCL_DEBUG=INFO python3 train.py
-)";
-  page.notes = "Run dtrain COMMAND --help for the flags of a command.\n";
-  page.operand = Page::Operand::kListed;
-  return page;
-}
-
 Page LaunchPage() {
   Page page;
   page.command = "dtrain launch";

@@ -5,7 +5,6 @@
 
 namespace dtrain::cli {
 
-Page GeneralPage();  // dtrain
-Page LaunchPage();   // dtrain launch
+Page LaunchPage();  // dtrain launch
 
 }  // namespace dtrain::cli

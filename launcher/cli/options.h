@@ -41,10 +41,8 @@ struct LaunchOptions {
 };
 
 struct Command {
-  enum class Kind { kLaunch, kVersion, kHelp };
-  Kind kind = Kind::kHelp;
-  std::string help;      // kHelp: to be printed on stdout
-  LaunchOptions launch;  // kLaunch
+  std::string help;  // not empty: to be printed on stdout, and nothing else
+  LaunchOptions launch;
 };
 
 // What the command line may depend on besides itself.
@@ -65,11 +63,11 @@ std::optional<absl::string_view> FindVariable(const Surroundings& surroundings,
 // Those of this process.
 Surroundings ProcessSurroundings();
 
-// `args` without the program's name. Flags come from the configuration file, then DTRAIN_<FLAG>
+// `args` begin with "launch". Flags come from the configuration file, then DTRAIN_<FLAG>
 // variables, then the command line; the later wins. Every error is InvalidArgument, one or two
 // lines, and leads to exit code 2.
-absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& args,
-                                         const Surroundings& surroundings);
+absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
+                                    const Surroundings& surroundings);
 
 // The hosts, not read yet, and the ways to them, for commands that launch nothing. `words`:
 // mentions of HostFlags() on the command line, as SplitWords gives them; the other sources are

@@ -152,8 +152,8 @@ v1::Container ContainerOf(const Mentions& mentions, bool command_line) {
   return std::move(raw.container);
 }
 
-absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
-                                    const Surroundings& surroundings) {
+absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
+                                   const Surroundings& surroundings) {
   absl::StatusOr<Words> words = SplitWords(LaunchFlags(), args);
   if (!words.ok()) return words.status();
   Command command;
@@ -191,7 +191,6 @@ absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
   }
   if (status.ok()) status = SetPart(programs, shared, surroundings);
   if (!status.ok()) return status;
-  command.kind = Command::Kind::kLaunch;
   command.launch = std::move(programs[0].raw.options);
   return command;
 }
@@ -214,31 +213,11 @@ absl::StatusOr<LaunchOptions> ParseHosts(const std::vector<std::string>& words,
   return std::move(raw.options);
 }
 
-absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& args,
-                                         const Surroundings& surroundings) {
-  Command command;
-  if (args.empty()) return absl::InvalidArgumentError("no command given. See dtrain --help");
-  const std::string& name = args[0];
-  if (name == "launch") {
-    absl::StatusOr<Command> launch =
-        ParseLaunch(std::vector<std::string>(args.begin() + 1, args.end()), surroundings);
-    if (launch.ok()) return launch;
-    return absl::InvalidArgumentError(absl::StrCat(launch.status().message(), "\n", kSeeLaunch));
-  }
-  if (name == "--help" || name == "-h" || name == "help") {
-    command.help = FormatHelp(GeneralPage());
-    return command;
-  }
-  if (name == "version" || name == "--version" || name == "-V") {
-    command.kind = Command::Kind::kVersion;
-    return command;
-  }
-  std::vector<std::string> known = {"help", "--help", "--version"};
-  for (const Page::Entry& entry : GeneralPage().list) known.push_back(entry.word);
-  std::string nearest = Nearest(name, known);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown command ", Escape(name, 80),
-      nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"), "\nSee dtrain --help"));
+absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
+                                    const Surroundings& surroundings) {
+  absl::StatusOr<Command> launch = ParseFlags({args.begin() + 1, args.end()}, surroundings);
+  if (launch.ok()) return launch;
+  return absl::InvalidArgumentError(absl::StrCat(launch.status().message(), "\n", kSeeLaunch));
 }
 
 }  // namespace dtrain::cli

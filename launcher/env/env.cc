@@ -107,7 +107,7 @@ int Run(const std::vector<std::string>& args, const cli::Surroundings& surroundi
   }
   words.push_back(request->rank);
   words.insert(words.end(), request->programs.begin(), request->programs.end());
-  const absl::StatusOr<cli::Command> command = cli::ParseCommandLine(words, surroundings);
+  const absl::StatusOr<cli::Command> command = cli::ParseLaunch(words, surroundings);
   if (!command.ok()) return UsageError(command.status());
 
   words.insert(words.begin(), self::OwnPath());

@@ -17,8 +17,16 @@ struct Command {
   std::vector<cli::Flag> accepts;  // the page's flags, and those it passes on to launch
 };
 
-// All of them, dtrain itself first. Pure.
-std::vector<Command> Commands();
+Command CommandOf(cli::Page page, absl::string_view summary);
+
+// Gives the page of `man` the names of all pages.
+void ListPages(std::vector<Command>& commands);
+
+// The flag that each command has.
+cli::Flag HelpFlag();
+
+cli::Page CompletionPage();
+cli::Page ManPage();
 
 // The one with this name; nullptr: there is none.
 const Command* Find(const std::vector<Command>& commands, absl::string_view name);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
-#include "launcher/reference/commands.h"
 #include "launcher/reference/complete.h"
 #include "launcher/reference/man.h"
 #include "launcher/reference/scripts.h"
@@ -46,8 +45,8 @@ std::string PageNames(const std::vector<Command>& commands) {
   return out;
 }
 
-absl::StatusOr<std::string> Answer(const std::vector<std::string>& args, const Release& release) {
-  const std::vector<Command> commands = Commands();
+absl::StatusOr<std::string> Answer(const std::vector<Command>& commands,
+                                   const std::vector<std::string>& args, const Release& release) {
   if (args.size() > 2 && args[0] == "completion" && args[1] == "words") {
     return AnswerShell(commands, {args.begin() + 2, args.end()});
   }
@@ -66,10 +65,9 @@ absl::StatusOr<std::string> Answer(const std::vector<std::string>& args, const R
 
 }  // namespace
 
-bool IsCommand(absl::string_view word) { return word == "completion" || word == "man"; }
-
-int RunCommand(const std::vector<std::string>& args, const Release& release) {
-  const absl::StatusOr<std::string> answer = Answer(args, release);
+int RunCommand(const std::vector<Command>& commands, const std::vector<std::string>& args,
+               const Release& release) {
+  const absl::StatusOr<std::string> answer = Answer(commands, args, release);
   if (!answer.ok()) {
     std::fprintf(stderr, "dtrain: %s: %s\n", args[0].c_str(),
                  std::string(answer.status().message()).c_str());

@@ -242,11 +242,6 @@ int Nodes(const CommandOptions& options) {
 
 }  // namespace
 
-bool IsCommand(absl::string_view word) {
-  return word == "ps" || word == "status" || word == "logs" || word == "stop" || word == "top" ||
-         word == "nodes";
-}
-
 int RunCommand(const std::vector<std::string>& args) {
   absl::StatusOr<CommandOptions> options = ParseCommand(args);
   if (!options.ok()) {

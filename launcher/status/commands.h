@@ -4,14 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-
 // dtrain ps, status, logs, stop, top: ask the launchers of this user's jobs on this machine, or the
 // agents of nodes; dtrain nodes asks these.
 namespace dtrain::status {
-
-bool IsCommand(absl::string_view word);
 
 // `args` begins with the command. Prints to stdout and stderr and returns the exit code.
 int RunCommand(const std::vector<std::string>& args);

@@ -21,7 +21,7 @@ class ContainerFlagsTest : public ::testing::Test {
   }
   absl::StatusOr<Command> Parse(std::vector<std::string> args) {
     args.insert(args.begin(), "launch");
-    return ParseCommandLine(args, surroundings_);
+    return ParseLaunch(args, surroundings_);
   }
   v1::Program Program(std::vector<std::string> args, int which = 0) {
     absl::StatusOr<Command> command = Parse(std::move(args));

@@ -29,13 +29,13 @@ class PlainFlagsTest : public testing::Test {
   }
   LaunchOptions Launch(Strings args) {
     args.insert(args.begin(), "launch");
-    absl::StatusOr<Command> command = ParseCommandLine(args, surroundings_);
+    absl::StatusOr<Command> command = ParseLaunch(args, surroundings_);
     EXPECT_TRUE(command.ok()) << command.status();
     return command.ok() ? command->launch : LaunchOptions();
   }
   std::string Error(Strings args) {
     args.insert(args.begin(), "launch");
-    absl::StatusOr<Command> command = ParseCommandLine(args, surroundings_);
+    absl::StatusOr<Command> command = ParseLaunch(args, surroundings_);
     return command.ok() ? "" : std::string(command.status().message());
   }
   Strings Words(Strings args) {

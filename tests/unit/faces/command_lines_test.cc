@@ -246,7 +246,7 @@ TEST(CommandLineTest, DtrainLaunchTakesThem) {
       words.erase(words.begin());
       const auto translation = face.translate(words, surroundings);
       if (!translation.ok()) continue;
-      const auto command = cli::ParseCommandLine(LaunchWords(*translation), surroundings);
+      const auto command = cli::ParseLaunch(LaunchWords(*translation), surroundings);
       EXPECT_TRUE(command.ok()) << row.line << ": " << command.status();
     }
   }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "launcher/subcommands/subcommands.h"
 
 namespace dtrain::reference {
 namespace {
@@ -21,7 +22,7 @@ using Kind = Completion::Kind;
 using Strings = std::vector<std::string>;
 
 const std::vector<Command>& All() {
-  static const auto* commands = new std::vector<Command>(Commands());
+  static const auto* commands = new std::vector<Command>(subcommands::Reference());
   return *commands;
 }
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "launcher/cli/help.h"
+#include "launcher/subcommands/subcommands.h"
 
 namespace dtrain::reference {
 namespace {
@@ -19,11 +19,11 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 std::string Man(const Command& command) {
-  return FormatManPage(Commands(), command, {"1.2.3", "2026-11-30"});
+  return FormatManPage(subcommands::Reference(), command, {"1.2.3", "2026-11-30"});
 }
 
 TEST(ManPage, NamesEveryFlagByEachOfItsNamesAndItsHelp) {
-  for (const Command& command : Commands()) {
+  for (const Command& command : subcommands::Reference()) {
     const std::string page = absl::StrReplaceAll(
         Man(command), {{"\\-", "-"}, {"\\(dq", "\""}, {"\\(aq", "'"}, {"\\(ti", "~"}});
     for (const cli::Flag& flag : command.page.flags) {
@@ -37,14 +37,17 @@ TEST(ManPage, NamesEveryFlagByEachOfItsNamesAndItsHelp) {
 
 TEST(ManPage, EveryCommandIsInTheGeneralHelpAndHasOnePage) {
   std::set<std::string> pages;
-  for (const Command& command : Commands()) {
+  for (const Command& command : subcommands::Reference()) {
     EXPECT_TRUE(pages.insert(ManPageName(command)).second) << command.name;
     EXPECT_FALSE(command.summary.empty()) << command.name;
     EXPECT_THAT(command.page.usage, StartsWith(command.page.command));
     EXPECT_THAT(cli::FormatHelp(command.page), HasSubstr("Usage: dtrain"));
   }
-  for (const cli::Page::Entry& entry : cli::GeneralPage().list) {
-    EXPECT_EQ(pages.count("dtrain-" + entry.word), 1u) << entry.word;
+  const std::string help = cli::FormatHelp(subcommands::Reference()[0].page);
+  for (const subcommands::Subcommand& entry : subcommands::All()) {
+    EXPECT_EQ(pages.count(absl::StrCat("dtrain-", entry.name)), 1u) << entry.name;
+    EXPECT_THAT(help, HasSubstr(absl::StrCat("\n  ", entry.name, " ")));
+    EXPECT_THAT(help, HasSubstr(absl::StrCat(entry.summary, "\n")));
   }
 }
 

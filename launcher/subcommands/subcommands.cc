@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/subcommands/subcommands.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+#include "launcher/bench/bench.h"
+#include "launcher/bench/flags.h"
+#include "launcher/cli/flag_table.h"
+#include "launcher/cli/help.h"
+#include "launcher/env/env.h"
+#include "launcher/faces/face.h"
+#include "launcher/reference/reference.h"
+#include "launcher/status/command_options.h"
+#include "launcher/status/commands.h"
+#include "launcher/version/version.h"
+
+namespace dtrain::subcommands {
+namespace {
+
+using Args = std::vector<std::string>;
+
+int UsageError(const absl::Status& status) {
+  std::fprintf(stderr, "dtrain: %s\n", std::string(status.message()).c_str());
+  return kExitUsage;
+}
+
+int Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return kExitOk;
+}
+
+Args Behind(const Args& args) { return {args.begin() + 1, args.end()}; }
+
+int Launch(const Program& program, const Args& args) {
+  absl::StatusOr<cli::Command> command = cli::ParseLaunch(args, cli::ProcessSurroundings());
+  if (!command.ok()) return UsageError(command.status());
+  if (!command->help.empty()) return Print(command->help);
+  return program.launch(std::move(command->launch), nullptr);
+}
+
+int LaunchAs(const Program& program, const Args& args) {
+  const faces::Face& face = *faces::Find(args[0]);
+  if (faces::WantsHelp(face, Behind(args))) return Print(cli::FormatHelp(faces::PageOf(face)));
+  const cli::Surroundings surroundings = cli::ProcessSurroundings();
+  const auto translation = face.translate(Behind(args), surroundings);
+  if (!translation.ok()) {
+    return UsageError(absl::InvalidArgumentError(absl::StrCat(
+        args[0], ": ", translation.status().message(), "\nSee dtrain ", args[0], " --help")));
+  }
+  auto command = cli::ParseLaunch(faces::LaunchWords(*translation), surroundings);
+  if (!command.ok()) return UsageError(command.status());
+  return program.launch(std::move(command->launch), &*translation);
+}
+
+int Env(const Program&, const Args& args) {
+  return env::Run(Behind(args), cli::ProcessSurroundings());
+}
+
+int Status(const Program&, const Args& args) { return status::RunCommand(args); }
+
+int Bench(const Program&, const Args& args) {
+  const auto options = bench::Parse(Behind(args));
+  if (!options.ok()) return UsageError(options.status());
+  return bench::Run(*options, cli::ProcessSurroundings().environment);
+}
+
+int Describe(const Program& program, const Args& args) {
+  return reference::RunCommand(Reference(), args, program.release);
+}
+
+cli::Page VersionPage(absl::string_view) {
+  cli::Page page;
+  page.command = "dtrain version";
+  page.text = "Prints the version.\n";
+  page.usage = "dtrain version [--verbose]";
+  page.flags = {
+      {"--verbose,-v", "Flags", "",
+       "also print the build, the libraries inside, and the libssh and agent in use", nullptr},
+      reference::HelpFlag()};
+  return page;
+}
+
+int Version(const Program& program, const Args& args) {
+  const std::string version(program.release.version);
+  if (args.size() == 1) return Print(absl::StrCat("dtrain ", version, "\n"));
+  if (args.size() == 2 && (args[1] == "--verbose" || args[1] == "-v")) {
+    return Print(version::Describe(version));
+  }
+  if (args.size() == 2 && (args[1] == "--help" || args[1] == "-h")) {
+    return Print(cli::FormatHelp(VersionPage("")));
+  }
+  const std::string& odd = args[1][0] == '-' && args.size() > 2 ? args[2] : args[1];
+  return UsageError(absl::InvalidArgumentError(
+      absl::StrCat("version: unexpected ", Escape(odd, 60), "\nSee dtrain version --help")));
+}
+
+cli::Page LaunchPage(absl::string_view) { return cli::LaunchPage(); }
+cli::Page FacePage(absl::string_view name) { return faces::PageOf(*faces::Find(name)); }
+cli::Page EnvPage(absl::string_view) { return env::EnvPage(); }
+cli::Page BenchPage(absl::string_view) { return bench::GeneralPage(); }
+cli::Page CompletionPage(absl::string_view) { return reference::CompletionPage(); }
+cli::Page ManPage(absl::string_view) { return reference::ManPage(); }
+
+constexpr Subcommand kAll[] = {
+    {"launch", "start a job and wait for it to finish", LaunchPage, Launch},
+    {"torchrun", "launch, with the command line of torchrun", FacePage, LaunchAs},
+    {"mpirun", "launch, with the command line of mpirun", FacePage, LaunchAs},
+    {"mpiexec", "the same", FacePage, LaunchAs},
+    {"deepspeed", "launch, with the command line of DeepSpeed's launcher", FacePage, LaunchAs},
+    {"accelerate", "launch, with the command line of accelerate launch", FacePage, LaunchAs},
+    {"horovodrun", "launch, with the command line of horovodrun", FacePage, LaunchAs},
+    {"env", "print the environment that a worker would get, and why", EnvPage, Env},
+    {"ps", "list running jobs", status::PageOf, Status},
+    {"status", "show a job and its ranks", status::PageOf, Status},
+    {"top", "like status, refreshed every second", status::PageOf, Status},
+    {"logs", "print recent output of a rank; -f follows it", status::PageOf, Status},
+    {"stop", "end a job", status::PageOf, Status},
+    {"nodes", "show hosts: their cores, GPUs and jobs", status::PageOf, Status},
+    {"bench", "measure communication and scaling", BenchPage, Bench},
+    {"completion", "print a completion script for your shell", CompletionPage, Describe},
+    {"man", "print a manual page", ManPage, Describe},
+    {"version", "print the version", VersionPage, Version},
+};
+
+cli::Page GeneralPage() {
+  cli::Page page;
+  page.command = "dtrain";
+  page.text = "dtrain runs a program on many machines as one job.\n";
+  page.usage = "dtrain COMMAND ...";
+  page.list_title = "Commands";
+  for (const Subcommand& entry : kAll) {
+    page.list.push_back({std::string(entry.name), std::string(entry.summary)});
+  }
+  page.examples = R"(  dtrain launch -np 4 python3 train.py
+  dtrain launch --hostfile hosts.txt python3 train.py
+  dtrain launch -H node1:8,node2:8 -x NCCL_DEBUG=INFO python3 train.py
+)";
+  page.notes = "Run dtrain COMMAND --help for the flags of a command.\n";
+  page.operand = cli::Page::Operand::kListed;
+  return page;
+}
+
+void AddBenchTools(std::vector<reference::Command>& commands) {
+  const std::vector<cli::Page::Entry> tools = bench::GeneralPage().list;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    reference::Command command =
+        reference::CommandOf(bench::PageOf(static_cast<bench::Tool>(i)), tools[i].summary);
+    const std::vector<cli::Flag> own = command.accepts;
+    for (const cli::Flag& flag : cli::LaunchFlags()) {
+      const absl::string_view name = cli::FlagName(flag);
+      if (!bench::IsTaken(name) && cli::FindLong(own, name) < 0) command.accepts.push_back(flag);
+    }
+    commands.push_back(std::move(command));
+  }
+}
+
+const Subcommand* Find(absl::string_view name) {
+  const auto* it = std::find_if(std::begin(kAll), std::end(kAll),
+                                [&](const Subcommand& entry) { return entry.name == name; });
+  return it == std::end(kAll) ? nullptr : it;
+}
+
+int Unknown(const std::string& name) {
+  std::vector<std::string> known = {"help", "--help", "--version"};
+  for (const Subcommand& entry : kAll) known.emplace_back(entry.name);
+  const std::string nearest = cli::Nearest(name, known);
+  return UsageError(absl::InvalidArgumentError(
+      absl::StrCat("unknown command ", Escape(name, 80),
+                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"),
+                   "\nSee dtrain --help")));
+}
+
+}  // namespace
+
+absl::Span<const Subcommand> All() { return kAll; }
+
+std::vector<reference::Command> Reference() {
+  std::vector<reference::Command> commands;
+  commands.push_back(
+      reference::CommandOf(GeneralPage(), "run a program on many machines as one job"));
+  commands[0].accepts = {reference::HelpFlag(),
+                         {"--version,-V", "Flags", "", "print the version", nullptr}};
+  for (const Subcommand& entry : kAll) {
+    commands.push_back(reference::CommandOf(entry.page(entry.name), entry.summary));
+    if (entry.run == Bench) AddBenchTools(commands);
+  }
+  reference::ListPages(commands);
+  return commands;
+}
+
+int Run(const Program& program, const std::vector<std::string>& args) {
+  if (args.empty()) {
+    return UsageError(absl::InvalidArgumentError("no command given. See dtrain --help"));
+  }
+  const std::string& name = args[0];
+  if (name == "--help" || name == "-h" || name == "help") {
+    return Print(cli::FormatHelp(GeneralPage()));
+  }
+  if (name == "--version" || name == "-V") return Version(program, args);
+  const Subcommand* command = Find(name);
+  return command == nullptr ? Unknown(name) : command->run(program, args);
+}
+
+}  // namespace dtrain::subcommands
