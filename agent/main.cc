@@ -16,13 +16,9 @@
 #include "agent/bridge.h"
 #include "agent/config.h"
 #include "agent/inventory/gpu_look.h"
-#include "agent/pmix/run_pmix.h"
 #include "agent/reap.h"
+#include "agent/roles/job_roles.h"
 #include "agent/serve.h"
-#include "agent/shepherd/helper.h"
-#include "agent/shepherd/run_shepherd.h"
-#include "agent/spawn/spawner.h"
-#include "agent/stores/run_store.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/os/crash.h"
@@ -74,18 +70,8 @@ int main(int argc, char** argv) {
       return dtrain::agent::RunBridge(one_socket, resume);
     }
   }
-  if (role == "shepherd" && argc == 2) {
-    return dtrain::shepherd::RunShepherd(dtrain::spawn::kShepherdSocket);
-  }
-  if (role == "pmix" && argc == 2) {
-    return dtrain::pmix::RunPmix(dtrain::shepherd::kHelperChannel,
-                                 dtrain::shepherd::kHelperListener);
-  }
-  if ((role == "store" || role == "tcpstore") && argc == 2) {
-    using dtrain::stores::Protocol;
-    return dtrain::stores::RunStore(role == "store" ? Protocol::kHorovod : Protocol::kTcpStore,
-                                    dtrain::shepherd::kHelperChannel,
-                                    dtrain::shepherd::kHelperListener);
+  if (const std::optional<int> code = dtrain::roles::RunJobRole({argv + 1, argv + argc})) {
+    return *code;
   }
   if (role == "serve" && argc == 3 &&
       (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 const fs::path kRoot = DTRAIN_SOURCE_DIR;
-const char* const kTops[] = {"common", "rendezvous", "launcher", "agent", "spawner", "runtime"};
+const char* const kTops[] = {"common",   "rendezvous", "launcher", "agent",
+                             "shepherd", "spawner",    "runtime"};
 
 struct Row {
   std::set<std::string> ours;

@@ -14,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 const fs::path kRoot = DTRAIN_SOURCE_DIR;
-const char* const kTops[] = {"common", "rendezvous", "launcher", "agent", "spawner", "runtime"};
+const char* const kTops[] = {"common",   "rendezvous", "launcher", "agent",
+                             "shepherd", "spawner",    "runtime"};
 
 // Calls that take a number, and how many of them a file may have.
 const std::map<std::string, int> kAllowed = {
