@@ -10,14 +10,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "spawner/pam.h"
 #include "spawner/protocol.h"
 
 namespace dtrain::spawner {
 namespace {
 
-// The rest of step S7 comes here: PAM's account phase, by name.
-void LookUp(uid_t uid, const std::string& name, const std::vector<std::string>& allow_groups,
-            Account* out) {
+void LookUp(uid_t uid, const std::string& name, const Policy& policy, Account* out) {
   errno = 0;
   const passwd* entry = uid != UINT32_MAX ? getpwuid(uid) : getpwnam(name.c_str());
   if (entry == nullptr) {
@@ -34,16 +33,17 @@ void LookUp(uid_t uid, const std::string& name, const std::vector<std::string>& 
   int count = Account::kMostGroups;
   if (getgrouplist(out->name, out->gid, out->groups, &count) < 0) out->error = E2BIG;
   out->group_count = static_cast<uint32_t>(count);
-  for (const std::string& group : allow_groups) {
+  for (const std::string& group : policy.allow_groups) {
     const struct group* found = getgrnam(group.c_str());
     if (found != nullptr) out->allowed[out->allowed_count++] = found->gr_gid;
   }
+  if (!policy.pam) return;
+  (void)Put(AskPam(out->name), out->refused);  // cut off at worst
 }
 
 }  // namespace
 
-bool Asker::Start(uid_t uid, const std::string& name,
-                  const std::vector<std::string>& allow_groups) {
+bool Asker::Start(uid_t uid, const std::string& name, const Policy& policy) {
   auto [reader, writer] = Pipe(O_NONBLOCK);
   if (!reader) return false;
   const int made = Fork(-1, &pidfd_);
@@ -52,7 +52,7 @@ bool Asker::Start(uid_t uid, const std::string& name,
     if (dup2(writer.get(), 3) != 3 || syscall(SYS_close_range, 4, ~0U, 0) != 0) _exit(1);
     // Smaller than the pipe.
     static Account account;
-    LookUp(uid, name, allow_groups, &account);
+    LookUp(uid, name, policy, &account);
     _exit(write(3, &account, sizeof(account)) == sizeof(account) ? 0 : 1);
   }
   pipe_ = std::move(reader);
@@ -75,6 +75,7 @@ std::optional<Account> Asker::Read() {
                      memchr(account.name, 0, sizeof(account.name)) &&
                      memchr(account.home, 0, sizeof(account.home)) &&
                      memchr(account.shell, 0, sizeof(account.shell)) &&
+                     memchr(account.refused, 0, sizeof(account.refused)) &&
                      IsPlainAccount(account.name);
   if (!sound && account.error == 0) account.error = EBADMSG;
   return account;

@@ -51,7 +51,9 @@ bool Set(Policy* policy, std::string_view key, std::string_view value) {
   if (key == "allow-groups") return ParseNames(value, &policy->allow_groups);
   if (key == "deny-users") return ParseNames(value, &policy->deny_users);
   if (key == "allow-root") return ParseBool(value, &policy->allow_root);
-  return key == "trust-agent-tls" && ParseBool(value, &policy->trust_agent_tls);
+  if (key == "trust-agent-tls") return ParseBool(value, &policy->trust_agent_tls);
+  policy->pam = value == "account";
+  return key == "pam" && (policy->pam || value == "off");
 }
 
 }  // namespace
@@ -96,6 +98,10 @@ std::string Decide(const Policy& policy, const Account& account, const Asked& as
                                            account.shell) == allowed_shells.end()) {
     return Format("the shell of %s, %s, is not in /etc/shells", name.c_str(),
                   Escape(account.shell).c_str());
+  }
+  if (account.refused[0] != '\0') {
+    return Format("PAM (service dtrain) refuses %s: %s", name.c_str(),
+                  Escape(account.refused).c_str());
   }
   if (policy.allow_groups.empty()) return "";
   const gid_t* const end = account.groups + account.group_count;

@@ -20,6 +20,7 @@ struct Account {
   gid_t groups[kMostGroups] = {};
   gid_t allowed[kMostAllowed] = {};  // of Policy::allow_groups
   char name[64] = {}, home[512] = {}, shell[256] = {};
+  char refused[256] = {};  // by PAM; empty: it was not, or was not asked
 };
 
 // spawner.conf: `key = value` lines.
@@ -29,6 +30,7 @@ struct Policy {
   std::vector<std::string> deny_users;
   bool allow_root = false;  // to a root that is connected
   bool trust_agent_tls = true;
+  bool pam = true;  // its account phase
 };
 
 // Returns what is wrong, with the line's number.

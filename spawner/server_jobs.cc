@@ -166,7 +166,7 @@ void Server::Carry(Time now, const SpawnerCore::Action& action) {
   Running& running = running_[number];
   switch (action.kind) {
     case Action::kAsk:
-      if (!running.asker.Start(name.uid, action.job.who, options_.policy.allow_groups)) {
+      if (!running.asker.Start(name.uid, action.job.who, options_.policy)) {
         core_.OnFailed(now, number, Stage::kPrepare, errno, Because("fork"));
       }
       break;

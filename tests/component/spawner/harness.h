@@ -273,7 +273,10 @@ class SpawnerFixture : public ::testing::Test {
     Write("etc/passwd", passwd);
     Write("etc/group", group);
     Write("etc/shells", "# shells\n/bin/sh\n");
-    Write("etc/nsswitch.conf", "passwd: files\ngroup: files\n");
+    Write("etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\n");
+    std::filesystem::create_directories(base_ + "/etc/pam.d");
+    Write("etc/pam.d/dtrain", "account required pam_permit.so\n");
+    Write("etc/pam.d/other", "account required pam_deny.so\n");
     users_socket_ = ListenAt(base_ + "/users.sock", SOCK_STREAM);
     // As it is installed: nobody can read it.
     shepherd_ = base_ + "/dtrain-shepherd";

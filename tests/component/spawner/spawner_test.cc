@@ -122,6 +122,36 @@ TEST_F(SpawnerTest, WhoMayNotIsRefusedWithTheReason) {
   EXPECT_EQ(agent.List().size(), 1u);
 }
 
+TEST_F(SpawnerTest, PamRefusesWithItsReason) {
+  Start();
+  AgentEnd agent = Agent();
+  Write("etc/pam.d/dtrain", "account required pam_deny.so\n");
+  Refused refused = agent.AskAndBeRefused(ByAccount("a", "alice"));
+  EXPECT_EQ(refused.stage, Stage::kPolicy);
+  EXPECT_THAT(refused.words, HasSubstr("PAM (service dtrain) refuses alice: "));
+  EXPECT_THAT(Log(), HasSubstr(refused.words));
+  // As chage -E leaves it; mallory's has not expired.
+  Write("etc/shadow", "alice:*:19000:0:99999:7::100:\nmallory:*:19000:0:99999:7:::\n");
+  Write("etc/pam.d/dtrain", "account required pam_unix.so\n");
+  EXPECT_THAT(agent.AskAndBeRefused(ByAccount("a", "alice")).words, HasSubstr("has expired"));
+  EXPECT_STREQ(agent.Ask(ByAccount("a", "mallory")).As<Spawned>().account, "mallory");
+  // A module that wants to talk finds nobody.
+  Write("etc/pam.d/dtrain", "account required pam_echo.so says\naccount required pam_deny.so\n");
+  EXPECT_THAT(agent.AskAndBeRefused(ByAccount("a", "alice")).words, HasSubstr("says; "));
+  // Without the service's file "other" decides.
+  std::filesystem::remove(base_ + "/etc/pam.d/dtrain");
+  EXPECT_THAT(agent.AskAndBeRefused(ByAccount("a", "alice")).words, HasSubstr("PAM"));
+  EXPECT_EQ(agent.List().size(), 1u);
+}
+
+TEST_F(SpawnerTest, PamIsNotAskedWhenItIsOff) {
+  Configure("pam = off\n");
+  Write("etc/pam.d/dtrain", "account required pam_deny.so\n");
+  Start();
+  AgentEnd agent = Agent();
+  EXPECT_STREQ(agent.Ask(ByAccount("a", "alice")).As<Spawned>().account, "alice");
+}
+
 TEST_F(SpawnerTest, RootNeedsPermissionAndAConnection) {
   Configure("allow-root = yes\ntrust-agent-tls = no\n");
   Start();

@@ -36,7 +36,7 @@ TEST(PolicyTest, ConfigurationIsRead) {
   Policy policy;
   EXPECT_EQ(
       ParsePolicy("# comment\n\n min-uid = 500 \nallow-groups = gpu, \"ml\"\ndeny-users=bob eve\n"
-                  "allow-root = yes\ntrust-agent-tls = no",
+                  "allow-root = yes\ntrust-agent-tls = no\npam = off",
                   &policy),
       "");
   EXPECT_EQ(policy.min_uid, 500u);
@@ -44,11 +44,13 @@ TEST(PolicyTest, ConfigurationIsRead) {
   EXPECT_THAT(policy.deny_users, ElementsAre("bob", "eve"));
   EXPECT_TRUE(policy.allow_root);
   EXPECT_FALSE(policy.trust_agent_tls);
+  EXPECT_FALSE(policy.pam);
   Policy usual;
   EXPECT_EQ(ParsePolicy("", &usual), "");
   EXPECT_EQ(usual.min_uid, 1000u);
   EXPECT_FALSE(usual.allow_root);
   EXPECT_TRUE(usual.trust_agent_tls);
+  EXPECT_TRUE(usual.pam);
 }
 
 // Its lines, as they are once their # is removed.
@@ -61,18 +63,19 @@ TEST(PolicyTest, TheExampleIsTheUsualConfiguration) {
     text += (key ? line.substr(1) : line) + "\n";
     keys += key;
   }
-  EXPECT_EQ(keys, 5);
+  EXPECT_EQ(keys, 6);
   Policy policy;
   EXPECT_EQ(ParsePolicy(text, &policy), "");
   EXPECT_EQ(policy.min_uid, Policy().min_uid);
   EXPECT_EQ(policy.allow_root, Policy().allow_root);
   EXPECT_EQ(policy.trust_agent_tls, Policy().trust_agent_tls);
+  EXPECT_EQ(policy.pam, Policy().pam);
 }
 
 TEST(PolicyTest, AMistakeIsToldWithItsLine) {
   for (const char* line : {"min_uid = 5", "min-uid = 0", "min-uid = -1", "min-uid = 99999999999",
                            "min-uid =", "min-uid", "allow-root = maybe",
-                           "allow-groups =", "deny-users = a/b", "pam = account"}) {
+                           "allow-groups =", "deny-users = a/b", "pam = yes", "pam ="}) {
     Policy policy;
     EXPECT_THAT(ParsePolicy(std::string("allow-root = no\n") + line, &policy),
                 HasSubstr("line 2: "))
@@ -124,6 +127,13 @@ TEST(PolicyTest, ShellsAndNologin) {
   asked = Connected(kUser);
   asked.shells = "";
   EXPECT_THAT(Decide({}, Person("a", kUser), asked), HasSubstr("not in /etc/shells"));
+}
+
+TEST(PolicyTest, WhatPamSays) {
+  Account person = Person("alice", kUser);
+  Put("expired\x1b[2J", person.refused);
+  EXPECT_EQ(Decide({}, person, Connected(kUser)),
+            "PAM (service dtrain) refuses alice: expired\\x1b[2J");
 }
 
 TEST(PolicyTest, GroupsAndDeniedUsers) {
