@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 namespace dtrain::spawner {
@@ -19,6 +20,7 @@ constexpr char kMount[] = "/sys/fs/cgroup";
 // What a user may make below a job's cgroup, all of which the kernel keeps.
 constexpr char kMostCgroups[] = "1000";
 constexpr char kDeepestCgroup[] = "12";
+constexpr char kOwn[] = "/spawner";
 constexpr int kDeepest = 16;        // and no deeper do we look
 constexpr int kRemovedAtOnce = 64;  // for the loop's sake
 
@@ -60,7 +62,7 @@ bool Remove(const std::string& path, int depth, int* left) {
 
 }  // namespace
 
-std::string PrepareCgroups(std::string* jobs) {
+std::string PrepareCgroups(std::string* jobs, bool* leaf) {
   const std::string mount = MountPoint();
   if (mount.empty()) return "cgroup v2 is not mounted, and without it jobs cannot be killed";
   const std::string own = ReadFile("/proc/self/cgroup", 1 << 16);
@@ -70,15 +72,16 @@ std::string PrepareCgroups(std::string* jobs) {
   std::string path = own.substr(at, own.find('\n', at) - at);
   path = path == "/" ? mount : mount + path;
   if (access(path.c_str(), F_OK) != 0) path = mount;  // a container's own part of the tree
+  *leaf = path.ends_with(kOwn);
+  if (*leaf) path.resize(path.size() - strlen(kOwn));
   *jobs = path + "/jobs";
-  if ((!Make(path + "/spawner") && errno != EEXIST) || (!Make(*jobs) && errno != EEXIST)) {
+  if ((!Make(path + kOwn) && errno != EEXIST) || (!Make(*jobs) && errno != EEXIST)) {
     return Because("make cgroups in " + path);
   }
   if (access((*jobs + "/cgroup.kill").c_str(), W_OK) != 0) {
     return Because(*jobs + "/cgroup.kill, which is there since Linux 5.14");
   }
-  if (!WriteFile(path + "/spawner/cgroup.procs", "0"))
-    return Because("move to " + path + "/spawner");
+  if (!WriteFile(path + kOwn + "/cgroup.procs", "0")) return Because("move to " + path + kOwn);
   return "";
 }
 

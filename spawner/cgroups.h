@@ -13,9 +13,9 @@
 namespace dtrain::spawner {
 
 // Finds this process's cgroup, of version 2, moves it into `spawner` below, as what has controllers
-// for its children must have no processes, and makes `jobs`, whose path it sets. Returns why that
-// cannot be.
-std::string PrepareCgroups(std::string* jobs);
+// for its children must have no processes, and makes `jobs`, whose path it sets. `leaf`: it was in
+// `spawner` from its start, and so will be the next one. Returns why that cannot be.
+std::string PrepareCgroups(std::string* jobs, bool* leaf);
 
 // JOBS/uUID/JOB.ATTEMPT
 std::string CgroupOf(const std::string& jobs, const Name& name);

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "spawner/cgroups.h"
+#include "spawner/limits.h"
 #include "spawner/server.h"
 
 namespace dtrain::spawner {
@@ -142,8 +143,14 @@ int Main(int argc, char** argv) {
       open((options.run_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     Die(Because("another spawner has " + options.run_dir));
-  const std::string why = PrepareCgroups(&options.jobs);
+  bool leaf = false;
+  const std::string why = PrepareCgroups(&options.jobs, &leaf);
   if (!why.empty()) Die(why);
+  const std::string missing = LimitJobs(options.jobs, leaf);
+  if (!missing.empty()) {
+    const std::string words = "jobs' memory and processes are not limited: " + missing;
+    options.policy.limits.required ? Die(words + ", and require-limits = yes") : Log(words);
+  }
   if (options.jobs.size() > 256 || options.run_dir.size() > 256)
     Die("the path of the cgroup or --run-dir is too long");
   Fd listener = Listen(options);

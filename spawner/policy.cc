@@ -51,6 +51,8 @@ bool Set(Policy* policy, std::string_view key, std::string_view value) {
   if (key == "allow-groups") return ParseNames(value, &policy->allow_groups);
   if (key == "deny-users") return ParseNames(value, &policy->deny_users);
   if (key == "allow-root") return ParseBool(value, &policy->allow_root);
+  if (key == "require-limits") return ParseBool(value, &policy->limits.required);
+  if (key == "job-memory") return ParseSize(std::string(value), &policy->limits.job_memory);
   if (key == "trust-agent-tls") return ParseBool(value, &policy->trust_agent_tls);
   policy->pam = value == "account";
   return key == "pam" && (policy->pam || value == "off");

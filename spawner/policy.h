@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "spawner/limits.h"
+
 namespace dtrain::spawner {
 
 // An asker's answer, as it is written to the pipe.
@@ -31,6 +33,7 @@ struct Policy {
   bool allow_root = false;  // to a root that is connected
   bool trust_agent_tls = true;
   bool pam = true;  // its account phase
+  Limits limits;
 };
 
 // Returns what is wrong, with the line's number.

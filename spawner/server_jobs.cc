@@ -132,7 +132,8 @@ std::string Server::Prepare(const SpawnerCore::Job& job, Running* running) {
   const Fd lease = MakeLease(job);
   auto [reader, writer] = Pipe(O_NONBLOCK);
   if (!lease || !reader) return Because("make the descriptors of a shepherd");
-  if (!MakeCgroup(cgroup, job.name.uid, running->account->gid))
+  if (!MakeCgroup(cgroup, job.name.uid, running->account->gid) ||
+      !LimitJob(cgroup, options_.policy.limits))
     return Because("make the cgroup " + cgroup);
   running->events = Fd(open((cgroup + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
   const Fd into(open((cgroup + "/shepherd").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

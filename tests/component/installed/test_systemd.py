@@ -52,7 +52,8 @@ def test_the_unit_of_a_user(verify):
 
 def test_the_unit_of_a_spawner(verify):
     unit = UNITS / "dtrain-spawner.service"
-    assert verify(unit) == ""
+    # Which systemd before 254 does not know, and ignores.
+    assert verify(unit, change=lambda text: text.replace("DelegateSubgroup=spawner\n", "")) == ""
     found = settings(unit)
     for wanted in ("KillMode=process", "Delegate=yes", "RuntimeDirectoryPreserve=yes", "OOMPolicy=continue",
                    "Restart=always", "StartLimitIntervalSec=0", "NoNewPrivileges=yes"):

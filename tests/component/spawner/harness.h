@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -324,7 +325,9 @@ class SpawnerFixture : public ::testing::Test {
     argv.push_back(nullptr);
     const std::string etc = base_ + "/etc", notify = "NOTIFY_SOCKET=" + base_ + "/notify";
     const int log = open((base_ + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    std::ofstream(cgroup_->path() + "/cgroup.procs") << "0" << std::flush;
+    const std::string own = cgroup_->path() + (leaf_ ? "/spawner" : "");
+    std::filesystem::create_directories(own);
+    std::ofstream(own + "/cgroup.procs") << "0" << std::flush;
     std::ofstream("/proc/self/oom_score_adj") << "-500" << std::flush;
     if (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount(etc.c_str(), "/etc", "", MS_BIND, nullptr) != 0 ||
@@ -474,6 +477,7 @@ class SpawnerFixture : public ::testing::Test {
   std::optional<os::Cgroup> cgroup_;
   UniqueFd users_socket_, pidfd_;
   pid_t pid_ = 0;
+  bool leaf_ = true;  // as systemd 254 starts it
 };
 
 }  // namespace dtrain::spawner

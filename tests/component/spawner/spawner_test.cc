@@ -292,6 +292,50 @@ TEST_F(SpawnerTest, ALookUpThatHangsHoldsNobodyUp) {
   EXPECT_EQ(SettledDescriptors(before + 2), before + 2) << "those of a job that runs";
 }
 
+TEST_F(SpawnerTest, JobsAreLimitedWhereTheKernelLimitsCgroups) {
+  const std::string has = FileText(cgroup_->path() + "/cgroup.controllers");
+  Configure("require-limits = yes\njob-memory = 1G\n");
+  if (has.find("memory") == has.npos || has.find("pids") == has.npos) {
+    Fork({});
+    EXPECT_EQ(WaitForEnd(), 1);
+    EXPECT_THAT(Log(), HasSubstr("are not limited: no controller of cgroups"));
+    EXPECT_THAT(Log(), HasSubstr("and require-limits = yes"));
+    Configure("");
+    Start();
+    AgentEnd agent = Agent();
+    EXPECT_STREQ(agent.Ask(ByAccount("a", "alice")).As<Spawned>().account, "alice");
+    return;
+  }
+  Start();
+  AgentEnd agent = Agent();
+  const std::string job = agent.Ask(ByAccount("a", "alice")).As<Spawned>().cgroup;
+  const std::string user = job.substr(0, job.rfind('/'));
+  const std::string jobs = user.substr(0, user.rfind('/'));
+  EXPECT_EQ(FileText(job + "/pids.max"), "32768\n");
+  EXPECT_EQ(FileText(user + "/pids.max"), "65536\n");
+  EXPECT_EQ(FileText(job + "/memory.max"), "1073741824\n");
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  EXPECT_LE(atol(FileText(jobs + "/memory.max").c_str()), pages * page - (long{2} << 30));
+  for (const char* limit : {"/memory.max", "/pids.max", "/cgroup.subtree_control"}) {
+    const As as(users_.at("alice"));
+    EXPECT_NE(faccessat(AT_FDCWD, (job + limit).c_str(), W_OK, AT_EACCESS), 0) << limit;
+  }
+}
+
+// Older systemd starts the next spawner where no process may be once there are controllers below.
+TEST_F(SpawnerTest, NothingIsLimitedWhereThatWouldBarTheNextSpawner) {
+  leaf_ = false;
+  Start();
+  EXPECT_THAT(Log(), HasSubstr("are not limited: this was not started in a cgroup named spawner"));
+  AgentEnd agent = Agent();
+  agent.Ask(ByAccount("a", "alice")).As<Spawned>();
+  EXPECT_EQ(absl::StripAsciiWhitespace(FileText(cgroup_->path() + "/cgroup.subtree_control")), "");
+  KillSpawner();
+  Start();
+  agent = Agent();
+  EXPECT_EQ(agent.List().size(), 1u);
+}
+
 // A lease of 0.2 s and a patience of 1 s.
 TEST_F(SpawnerTest, JobsOfASilentAgentEnd) {
   Start({"--patience", "1"});

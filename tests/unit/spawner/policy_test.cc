@@ -36,7 +36,8 @@ TEST(PolicyTest, ConfigurationIsRead) {
   Policy policy;
   EXPECT_EQ(
       ParsePolicy("# comment\n\n min-uid = 500 \nallow-groups = gpu, \"ml\"\ndeny-users=bob eve\n"
-                  "allow-root = yes\ntrust-agent-tls = no\npam = off",
+                  "allow-root = yes\ntrust-agent-tls = no\npam = off\n"
+                  "job-memory = 64G\nrequire-limits = yes",
                   &policy),
       "");
   EXPECT_EQ(policy.min_uid, 500u);
@@ -45,12 +46,16 @@ TEST(PolicyTest, ConfigurationIsRead) {
   EXPECT_TRUE(policy.allow_root);
   EXPECT_FALSE(policy.trust_agent_tls);
   EXPECT_FALSE(policy.pam);
+  EXPECT_EQ(policy.limits.job_memory, uint64_t{64} << 30);
+  EXPECT_TRUE(policy.limits.required);
   Policy usual;
   EXPECT_EQ(ParsePolicy("", &usual), "");
   EXPECT_EQ(usual.min_uid, 1000u);
   EXPECT_FALSE(usual.allow_root);
   EXPECT_TRUE(usual.trust_agent_tls);
   EXPECT_TRUE(usual.pam);
+  EXPECT_EQ(usual.limits.job_memory, 0u);
+  EXPECT_FALSE(usual.limits.required);
 }
 
 // Its lines, as they are once their # is removed.
@@ -63,7 +68,7 @@ TEST(PolicyTest, TheExampleIsTheUsualConfiguration) {
     text += (key ? line.substr(1) : line) + "\n";
     keys += key;
   }
-  EXPECT_EQ(keys, 6);
+  EXPECT_EQ(keys, 8);
   Policy policy;
   EXPECT_EQ(ParsePolicy(text, &policy), "");
   EXPECT_EQ(policy.min_uid, Policy().min_uid);
@@ -73,9 +78,11 @@ TEST(PolicyTest, TheExampleIsTheUsualConfiguration) {
 }
 
 TEST(PolicyTest, AMistakeIsToldWithItsLine) {
-  for (const char* line : {"min_uid = 5", "min-uid = 0", "min-uid = -1", "min-uid = 99999999999",
-                           "min-uid =", "min-uid", "allow-root = maybe",
-                           "allow-groups =", "deny-users = a/b", "pam = yes", "pam ="}) {
+  for (const char* line :
+       {"min_uid = 5", "min-uid = 0", "min-uid = -1", "min-uid = 99999999999",
+        "min-uid =", "min-uid", "allow-root = maybe", "allow-groups =", "deny-users = a/b",
+        "pam = yes", "pam =", "job-memory = 0", "job-memory = 1GB", "job-memory = -1",
+        "job-memory = 99999999T", "job-memory = G", "require-limits = 1"}) {
     Policy policy;
     EXPECT_THAT(ParsePolicy(std::string("allow-root = no\n") + line, &policy),
                 HasSubstr("line 2: "))
@@ -149,6 +156,22 @@ TEST(PolicyTest, GroupsAndDeniedUsers) {
   EXPECT_EQ(Decide(policy, person, Connected(kUser)), "");
   policy.deny_users = {"alice"};
   EXPECT_THAT(Decide(policy, person, Connected(kUser)), HasSubstr("deny-users"));
+}
+
+TEST(LimitsTest, SizesAreRead) {
+  uint64_t size = 0;
+  EXPECT_TRUE(ParseSize("4096", &size));
+  EXPECT_EQ(size, 4096u);
+  EXPECT_TRUE(ParseSize("3K", &size));
+  EXPECT_EQ(size, 3u << 10);
+  EXPECT_TRUE(ParseSize("512M", &size));
+  EXPECT_EQ(size, 512u << 20);
+  EXPECT_TRUE(ParseSize("2T", &size));
+  EXPECT_EQ(size, uint64_t{2} << 40);
+  for (const char* odd : {"", "K", "1k", "1.5G", "+1", " 1", "1MM", "0", "0G",
+                          "1152921504606846976", "1048576T", "9999999999999999"}) {
+    EXPECT_FALSE(ParseSize(odd, &size)) << odd;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spawner/limits.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "spawner/cgroups.h"
+
+namespace dtrain::spawner {
+namespace {
+
+constexpr uint64_t kLeast = uint64_t{2} << 30;  // for everything but jobs
+
+std::string Parent(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+// One by one: what is not there does not keep the other from being given.
+void GiveToChildren(const std::string& path) {
+  for (const char* controller : {"+memory", "+pids"})
+    (void)WriteFile(path + "/cgroup.subtree_control", controller);
+}
+
+// True also without its controller.
+bool Limit(const std::string& file, uint64_t value) {
+  return access(file.c_str(), F_OK) != 0 || WriteFile(file, std::to_string(value));
+}
+
+}  // namespace
+
+std::string LimitJobs(const std::string& jobs, bool leaf) {
+  if (!leaf) {
+    return "this was not started in a cgroup named spawner (DelegateSubgroup=, systemd 254)";
+  }
+  GiveToChildren(Parent(jobs));
+  GiveToChildren(jobs);
+  const uint64_t all =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t kept = std::max(kLeast, all / 100 * 3);
+  std::string missing;
+  // A machine of less than 4 GiB needs what it has.
+  const bool memory = access((jobs + "/memory.max").c_str(), F_OK) == 0 &&
+                      (all < 2 * kLeast || Limit(jobs + "/memory.max", all - kept));
+  if (!memory) missing = " memory";
+  if (access((jobs + "/pids.max").c_str(), F_OK) != 0) missing += " pids";
+  return missing.empty() ? "" : "no controller of cgroups of version 2 here for" + missing;
+}
+
+bool LimitJob(const std::string& path, const Limits& limits) {
+  const std::string user = Parent(path);
+  GiveToChildren(user);
+  return Limit(user + "/pids.max", Limits::kProcessesOfUser) &&
+         Limit(path + "/pids.max", Limits::kProcessesOfJob) &&
+         (limits.job_memory == 0 || Limit(path + "/memory.max", limits.job_memory));
+}
+
+bool ParseSize(const std::string& text, uint64_t* out) {
+  char* end = nullptr;
+  if (text.empty() || text[0] < '0' || text[0] > '9' || text.size() > 15) return false;
+  const uint64_t number = strtoull(text.c_str(), &end, 10);
+  static constexpr char kUnits[] = "KMGT";
+  const char* const unit = *end == '\0' ? nullptr : strchr(kUnits, *end);
+  if (*end != '\0' && (unit == nullptr || end[1] != '\0')) return false;
+  const int shift = unit == nullptr ? 0 : 10 * static_cast<int>(unit - kUnits + 1);
+  return number > 0 && number < (uint64_t{1} << 60) >> shift && (*out = number << shift) > 0;
+}
+
+}  // namespace dtrain::spawner
