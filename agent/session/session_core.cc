@@ -130,6 +130,11 @@ SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& accoun
   gpus_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
   gpus_.Start(account.part());
   gpus_.Started(account.started());
+  if (!account.finished()) return;
+  // The launcher may have heard so, and nobody else hears it again; it waits for Released.
+  state_ = State::kReleasing;
+  look_at_ = now;
+  release_until_ = now + kReleaseLimit;
 }
 
 bool SessionCore::CanResume(const v1::Hello& hello) const {
@@ -350,8 +355,10 @@ void SessionCore::OnResumed(const v1::Hello& hello) {
     ToShepherd(std::move(down));
   }
   for (const v1::SessionEvent& event : own_) ToLauncher(event);
+  if (state_ != State::kReleasing && state_ != State::kFinished) return;
   // Of a shepherd that has died meanwhile the last word is here alone.
-  if (state_ == State::kFinished && finished_.sequence() > 0) ToLauncher(finished_);
+  if (finished_.sequence() > 0) ToLauncher(finished_);
+  if (state_ == State::kFinished) TellReleased();
 }
 
 void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
@@ -399,8 +406,9 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
         Release();
       } else if (state_ == State::kRunning) {
         FinishJob(event.finished(), event.sequence());
-      } else if (state_ == State::kFinished) {
+      } else if (state_ == State::kReleasing || state_ == State::kFinished) {
         *up.mutable_finished() = event.finished();  // said again to a launcher that came back
+        finished_ = up;
         ToLauncher(std::move(up));
       }
       return;
@@ -413,6 +421,7 @@ void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
 void SessionCore::FinishJob(const v1::Finished& finished, uint64_t sequence) {
   *finished_.mutable_finished() = finished;
   finished_.set_sequence(sequence);
+  sequence == 0 ? KeepAndTell(finished_) : ToLauncher(finished_);
   Release();
 }
 
@@ -469,7 +478,14 @@ void SessionCore::EndRelease() {
     return Finish(
         absl::AbortedError("the launcher was not heard from; its workers have been ended"));
   }
-  finished_.sequence() == 0 ? KeepAndTell(finished_) : ToLauncher(finished_);
+  TellReleased();
+}
+
+// Without a number: it is a state, which the agent after us may have to tell as well.
+void SessionCore::TellReleased() {
+  v1::SessionEvent up;
+  up.mutable_released();
+  ToLauncher(std::move(up));
 }
 
 void SessionCore::Warn(std::string message) {
@@ -592,6 +608,7 @@ void SessionCore::OnTick() {
   }
   if (state_ == State::kReleasing && now_ >= look_at_) {
     look_at_ = kNever;
+    if (!gpus_.watched()) return EndRelease();
     if (!std::exchange(looking_, true)) actions_.push_back(LookAtGpus{});
   }
   if (launcher_gone_ || now_ < last_beat_ + BeatPeriod(hello_)) return;

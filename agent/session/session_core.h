@@ -92,8 +92,8 @@ using Action = std::variant<SendEvent, SendShepherd, SendWelcome, RunProbe, Hold
 // lease_ms of silence, stops them within the grace, and so does the shepherd's death; a shepherd
 // that does not, or that is told to stop them and says nothing, is killed. Time in which this
 // process does not run is no silence, nor is a launcher on this machine silent whose stream stands:
-// it is stopped or starved. The launcher hears of the last worker's end once its GPUs are free too,
-// or have not become it in ten seconds.
+// it is stopped or starved. The launcher hears of the last worker's end at once, and then, with
+// Released, that its GPUs are free too, or have not become it in ten seconds.
 class SessionCore {
  public:
   enum class State {
@@ -109,7 +109,7 @@ class SessionCore {
 
   SessionCore(Identity self, TimePoint now);
   // Of a job that an agent before us has started; its launcher is yet to come back. `taken`: the
-  // last request that the shepherd has.
+  // last request that the shepherd has. Tick it: what its agent waited for is looked at again.
   SessionCore(Identity self, TimePoint now, const v1::Account& account, uint64_t taken);
 
   std::vector<Action> OnEvent(TimePoint now, const Event& event);
@@ -148,6 +148,7 @@ class SessionCore {
   void Finish(absl::Status status);
   void ToLauncher(v1::SessionEvent event);
   void KeepAndTell(v1::SessionEvent event);
+  void TellReleased();
   void ToShepherd(v1::ShepherdRequest request);
 
   const Identity self_;
@@ -169,7 +170,7 @@ class SessionCore {
   TimePoint answer_by_ = kNever;
   bool answered_ = true;
   uint32_t stop_grace_ms_ = 0;  // what it was told last
-  v1::SessionEvent finished_;   // held back
+  v1::SessionEvent finished_;   // the shepherd's, which may die before the launcher has it
   // Of sessions that outlive their stream.
   bool away_ = false;  // the launcher; it may come back
   TimePoint away_since_;

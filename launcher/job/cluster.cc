@@ -14,7 +14,7 @@ Cluster::Cluster(hosts::HostList hosts, JobOptions options, TimePoint begin)
       views_(hosts_.entries.size()),
       nodes_(hosts_.entries.size()),
       phases_({{State::kConnecting, begin, kNever}}),
-      with_work_(nodes_.size()) {
+      held_(nodes_.size()) {
   for (size_t i = 0; i < views_.size(); ++i) {
     views_[i].host = hosts_.entries[i].host;
     views_[i].waiting_for = "connection";
@@ -27,6 +27,14 @@ std::vector<NodeId> Cluster::PlannedWithWork() const {
     if (has_work(each.node)) there.push_back(each.node);
   }
   return there;
+}
+
+std::vector<NodeId> Cluster::PlannedHeld() const {
+  std::vector<NodeId> held;
+  for (const plan::PlannedNode& each : plan_.nodes) {
+    if (is_held(each.node)) held.push_back(each.node);
+  }
+  return held;
 }
 
 void Cluster::Advance(TimePoint now) { now_ = std::max(now_, now); }
@@ -62,15 +70,22 @@ void Cluster::SetPlan(plan::Plan plan) {
 }
 
 void Cluster::SetEnded(NodeId node) {
-  if (has_work(node)) --with_work_;
+  const bool was_held = is_held(node);
   At(node).ended = true;
+  if (was_held && !is_held(node)) --held_;
+}
+
+void Cluster::SetReleased(NodeId node) {
+  const bool was_held = is_held(node);
+  At(node).released = true;
+  if (was_held && !is_held(node)) --held_;
 }
 
 void Cluster::SetGone(NodeId node) {
   NodeView& view = views_[node.value()];
   view.waiting_for.clear();
   if (view.gone) return;
-  if (has_work(node)) --with_work_;
+  if (is_held(node)) --held_;
   view.gone = true;
   ++gone_;
 }

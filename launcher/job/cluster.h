@@ -19,7 +19,8 @@ class Cluster {
     bool connected = false;  // a session stands, Hello was sent
     bool told_to_start = false;
     bool started = false;
-    bool ended = false;  // no worker lives there
+    bool ended = false;     // no worker lives there
+    bool released = false;  // nor has the job anything else there
     std::optional<uint32_t> plan_index;
   };
 
@@ -41,7 +42,10 @@ class Cluster {
   size_t master() const { return master_; }     // rank 0's node, as an index of the plan
   std::vector<NodeId> PlannedWithWork() const;  // those of the plan where workers may live
   bool has_work(NodeId node) const { return !view(node).gone && !this->node(node).ended; }
-  bool any_has_work() const { return with_work_ > 0; }
+  // Those of the plan that others may not have yet: their workers may live, or their GPUs be held.
+  std::vector<NodeId> PlannedHeld() const;
+  bool is_held(NodeId node) const { return !view(node).gone && !is_free(this->node(node)); }
+  bool any_held() const { return held_ > 0; }
   bool all_gone() const { return gone_ == nodes_.size(); }
 
   // For JobCore. Time does not go back.
@@ -64,9 +68,11 @@ class Cluster {
   void SetStarted(NodeId node) { At(node).started = true; }
   // For RunPhase and StopPhase.
   void SetEnded(NodeId node);
+  void SetReleased(NodeId node);
   void SetGone(NodeId node);
 
  private:
+  static bool is_free(const Node& node) { return node.ended && node.released; }
   Node& At(NodeId node) { return nodes_[node.value()]; }
 
   const hosts::HostList hosts_;
@@ -78,7 +84,7 @@ class Cluster {
   plan::Plan plan_;
   size_t master_ = 0;
   size_t gone_ = 0;
-  size_t with_work_;
+  size_t held_;
 };
 
 // `begin + duration` without overflow; never when the duration is zero.

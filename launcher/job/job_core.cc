@@ -124,6 +124,7 @@ enum Kind {
   kFenceEnter,
   kPmix,
   kFinishedMsg,
+  kReleased,
   kFailure,
   kWarning,
   kHeartbeat,
@@ -169,6 +170,8 @@ constexpr Row kTable[] = {
     {kPmix,          "PMIx message",
                                    {kIllegal,                     kIllegal,                       kIllegal,                       On<&StallWatch::OnPmix>,        On<&StallWatch::OnPmix>,        kIgnore}},
     {kFinishedMsg,   "Finished",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&RunPhase::OnFinished>,      On<&RunPhase::OnFinished>,      On<&RunPhase::OnFinished>}},
+    // It may overtake all that the shepherd says, when the launcher comes back to the agent.
+    {kReleased,      "Released",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&StopPhase::OnReleased>,     On<&StopPhase::OnReleased>,     On<&StopPhase::OnReleased>}},
     {kFailure,       "NodeFailure",
                                    {On<&JoinPhase::OnFailure>,    On<&JoinPhase::OnFailure>,      On<&JoinPhase::OnFailure>,      On<&Losses::OnFailure>,         On<&Losses::OnFailure>,         On<&Losses::OnFailure>}},
     {kWarning,       "Warning",    {On<&NodeWarnings::OnWarning>, On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>}},
@@ -222,6 +225,8 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kPmix;
     case v1::SessionEvent::kFinished:
       return kFinishedMsg;
+    case v1::SessionEvent::kReleased:
+      return kReleased;
     case v1::SessionEvent::kFailure:
       return kFailure;
     case v1::SessionEvent::kWarning:

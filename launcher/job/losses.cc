@@ -38,7 +38,9 @@ void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code) 
   const JobOptions& options = cluster_.options();
   std::string text = absl::StrCat("the connection to its agent is lost: ", why);
   if (cluster_.node(node).ended) {
-    absl::StrAppend(&text, "; its workers had ended, but not all of their output has arrived");
+    absl::StrAppend(&text, "; its workers had ended, but ",
+                    cluster_.node(node).released ? "not all of their output has arrived"
+                                                 : "it has not reported that their GPUs are free");
   } else {
     absl::StrAppend(&text, "; it ends its workers by itself within ",
                     FormatSeconds(options.lease + options.grace));

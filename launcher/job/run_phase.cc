@@ -93,7 +93,7 @@ absl::Status RunPhase::OnFinished(const Event& event) {
     return absl::InvalidArgumentError("Finished with workers left");
   }
   cluster_.SetEnded(id);
-  cluster_.SetWaitingFor(id, "");
+  cluster_.SetWaitingFor(id, node.released ? "" : "its GPUs to be free");
   watches_.stalls.OnNodeEnded(id);
   stop_.OnEnded(id);
   return absl::OkStatus();

@@ -83,7 +83,7 @@ void StopPhase::Cancel(Verdict why) {
   const TimePoint now = cluster_.now();
   give_up_at_ = std::min(give_up_at_, (kill_at_ == kNever ? now : kill_at_) + kGiveUpCancelled);
   if (cut_logs_at_ != kNever) return;
-  cut_logs_at_ = cluster_.any_has_work() ? give_up_at_ : now + kLastOutput;
+  cut_logs_at_ = cluster_.any_held() ? give_up_at_ : now + kLastOutput;
 }
 
 void StopPhase::OutputGone(Verdict why) {
@@ -94,14 +94,16 @@ void StopPhase::OutputGone(Verdict why) {
 
 void StopPhase::KillNow() {
   Kill();
-  cut_logs_at_ = cluster_.any_has_work() ? give_up_at_ : cluster_.now();
+  cut_logs_at_ = cluster_.any_held() ? give_up_at_ : cluster_.now();
 }
 
 void StopPhase::Kill() {
   kill_at_ = kNever;
-  if (!cluster_.any_has_work()) return;
-  std::vector<NodeId> nodes = cluster_.PlannedWithWork();
-  for (const NodeId node : nodes) cluster_.SetWaitingFor(node, "its workers to end after KILL");
+  if (!cluster_.any_held()) return;
+  std::vector<NodeId> nodes = cluster_.PlannedHeld();
+  for (const NodeId node : nodes) {
+    if (cluster_.has_work(node)) cluster_.SetWaitingFor(node, "its workers to end after KILL");
+  }
   killed_at_ = cluster_.now();
   give_up_at_ = std::min(give_up_at_, killed_at_ + (cancelled_ ? kGiveUpCancelled : kGiveUp));
   out_.SendToMany(std::move(nodes), StopRequest(0));
@@ -113,9 +115,14 @@ void StopPhase::GiveUp() {
   if (killed_at_ != kNever) {
     when = absl::StrCat(" ", FormatSeconds(cluster_.now() - killed_at_), " after KILL");
   }
-  for (const NodeId node : cluster_.PlannedWithWork()) {
-    verdicts_.AddLeftBehind(node, absl::StrCat("it has not reported the end of its workers", when,
-                                               "; check that host for leftover processes"));
+  for (const NodeId node : cluster_.PlannedHeld()) {
+    verdicts_.AddLeftBehind(
+        node, cluster_.has_work(node)
+                  ? absl::StrCat("it has not reported the end of its workers", when,
+                                 "; check that host for leftover processes")
+                  : absl::StrCat("its workers have ended, but it has not reported that their GPUs "
+                                 "are free",
+                                 when, "; check that host with nvidia-smi"));
     OnLost(node);
   }
   FinishIfAllGone();
@@ -143,12 +150,27 @@ void StopPhase::OnCleanupFailed(NodeId node, std::string why) {
 
 void StopPhase::OnRefused(NodeId node) {
   cluster_.SetEnded(node);
+  cluster_.SetReleased(node);
   drained_[node.value()] = true;
 }
 
 void StopPhase::OnEnded(NodeId node) {
   LetGoIfDone(node);
   FinishIfAllGone();
+}
+
+// The agent's word, not the shepherd's: when a launcher comes back, either may come first. An agent
+// tells each that comes back, so it may come twice.
+absl::Status StopPhase::OnReleased(const Event& event) {
+  const NodeId node = Message(event).node;
+  if (!cluster_.node(node).told_to_start) {
+    if (cluster_.state() == State::kStopping) return absl::OkStatus();
+    return absl::InvalidArgumentError("Released without a start");
+  }
+  cluster_.SetReleased(node);
+  if (cluster_.node(node).ended) cluster_.SetWaitingFor(node, "");
+  OnEnded(node);
+  return absl::OkStatus();
 }
 
 void StopPhase::OnDrained(const Event& event) {
@@ -170,7 +192,7 @@ void StopPhase::LetGo(NodeId node) {
 }
 
 void StopPhase::LetGoIfDone(NodeId node) {
-  if (cluster_.node(node).ended && (drained_[node.value()] || output_gone_)) LetGo(node);
+  if (!cluster_.is_held(node) && (drained_[node.value()] || output_gone_)) LetGo(node);
 }
 
 void StopPhase::LetGoOfAllDone() {

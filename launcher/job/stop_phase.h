@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/node_warnings.h"
 #include "launcher/job/out.h"
@@ -14,8 +15,9 @@ namespace dtrain::job {
 
 // The way down: TERM, grace, KILL, the last bytes of the logs, and the end, which always comes.
 //
-// A node runs until its Finished; then it has ended: no worker lives there, and its GPUs are free.
-// It is done once its output is through and it was let go, and lost when its connection is.
+// A node runs until its Finished: then it has ended, no worker lives there. With Released it is
+// free: others may have its GPUs. It is done once its output is through, too, and it was let go; it
+// is lost when its connection is.
 //
 //   input                    | when               | does
 //   -------------------------|--------------------|----------------------------------------------
@@ -25,16 +27,18 @@ namespace dtrain::job {
 //                            | stopping           | offered to Verdicts
 //   Succeed()                | running            | as above, Stop only to rank 0's node
 //   Cancel(verdict): first   | any                | Stop; give_up_at <= (kill_at or now) + 3 s;
-//   signal, time limit       |                    | cut_logs_at = any runs ? give_up_at : now + 1 s
+//   signal, time limit       |                    | cut_logs_at = all free ? now + 1 s : give_up_at
 //   OutputGone(verdict)      | any                | Cancel; nobody's output is awaited any more
-//   KillNow(): second Ctrl-C | stopping           | Stop{0} to those that run;
-//                            |                    | cut_logs_at = any runs ? give_up_at : now
-//   kill_at                  | any runs           | Stop{0} to them; give_up_at <=
+//   KillNow(): second Ctrl-C | stopping           | as kill_at; cut_logs_at = all free ? now :
+//                            |                    | give_up_at
+//   kill_at                  | any is not free    | Stop{0} to them, which also shortens the wait
+//                            |                    | for GPUs; give_up_at <=
 //                            |                    | now + (cancelled ? 3 : 125) s
 //   OnCleanupFailed(node)    | stopping           | 204 noted; give_up_at <= now + 5 s
-//   give_up_at               | any runs           | 204 "end not reported"; they are lost
+//   give_up_at               | any is not free    | 204 "end not reported"; they are lost
 //   OnEnded(node)            | it runs            | it has ended
-//   OnDrained or OutputGone  | it has ended       | Goodbye, Disconnect; it is done
+//   OnReleased(node)         | it has ended       | it is free; before it has ended: kept
+//   OnDrained or OutputGone  | it is free         | Goodbye, Disconnect; it is done
 //   cut_logs_at              | it has ended       | "did not wait for its last output"; it is done
 //   OnLost(node)             | not done           | it is lost; the caller offers why
 //   the last is done or lost | stopping           | warnings; success if no verdict stands; Finish
@@ -59,6 +63,7 @@ class StopPhase {
   void OnCleanupFailed(NodeId node, std::string why);
   void OnRefused(NodeId node);  // nothing was started there, and nothing more will be said
   void OnEnded(NodeId node);
+  absl::Status OnReleased(const Event& event);
   void OnDrained(const Event& event);
   // It is lost. What that means is offered next, and only then the end is looked for.
   void OnLost(NodeId node);

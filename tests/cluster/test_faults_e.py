@@ -95,12 +95,15 @@ def test_e6_the_last_rpc_is_told(cluster, crashing):
     victim.start()
 
 
-HELLO = b"\x08\x01\x12\x050.1.0"  # protocol 1, a build of five characters
+HELLO = b"\x08\x02\x12\x050.1.0"  # protocol 2, a build of five characters
+
+
+OTHER = b"\x08\x01\x12\x050.1.0"
 
 
 # E9: refused before anything starts, both named; nothing else is disturbed.
-@pytest.mark.parametrize("what, other", [("build 0.0.9", b"\x08\x01\x12\x050.0.9"),
-                                         ("protocol 2", b"\x08\x02\x12\x050.1.0")])
+@pytest.mark.parametrize("what, other", [("build 0.0.9", b"\x08\x02\x12\x050.0.9"),
+                                         ("protocol 1", OTHER)])
 def test_e9_a_launcher_of_another_release(cluster, agents, what, other):  # noqa: F811
     running = start_counting(cluster)
     work = cluster.work()
@@ -109,7 +112,7 @@ def test_e9_a_launcher_of_another_release(cluster, agents, what, other):  # noqa
     result = cluster.launch(["--rsh", "/usr/bin/python3 /root/work/older.py {host}", "--bind", "none",
                              *cluster.hosts_flag(1), "--", "echo", "started"])
     assert result.code == 200, result
-    for words in ("this agent is build 0.1.0 with protocol 1", what, "same release", "node"):
+    for words in ("this agent is build 0.1.0 with protocol 2", what, "same release", "node"):
         assert words in result.err, result
     assert "started" not in result.out, result
     go(cluster)

@@ -7,6 +7,7 @@ import pytest
 
 import hosts
 import launching
+import residents
 
 FREE = "driver 535.1\nreads /root/work/reads\ngpu uuid=GPU-5d1c pci=00000000:3B:00.0 used=1048576\n"
 GIB = 1 << 30
@@ -58,6 +59,27 @@ def test_d14_memory_that_is_freed_in_time_is_waited_for(gpu_cluster):
     assert result.code == 0, result
     assert "GPU" not in result.err, result
     assert result_of(gpu_cluster)["warnings"] == []
+
+
+# E7: its launcher has heard of the workers' end from one agent, and hears the rest from the next.
+def test_d14_an_agent_that_is_restarted_meanwhile_goes_on_looking(gpu_cluster):
+    library = hosts.bin_dir().parent / "lib/fake_nvml/libnvidia-ml.so.1"
+    agent = residents.Resident(gpu_cluster.nodes[0], env={
+        "FAKE_NVML": "/root/work/nvml", "DTRAIN_NVML_LIBRARY": str(library)}).start()
+    try:
+        launch = gpu_cluster.start_launch([*LAUNCH, *holding(f"process $$ {3 * GIB}")])
+        launching.wait_until(lambda: reads(gpu_cluster) >= 4, 10, "the GPU was not looked at again")
+        agent.kill()
+        agent.start()
+        assert "taken over" in agent.log, agent.log
+        seen = reads(gpu_cluster)
+        launching.wait_until(lambda: reads(gpu_cluster) > seen, 10, agent.log)
+        assert launch.process.poll() is None
+        describe(gpu_cluster, FREE)
+        result = launch.wait(20)
+        assert result.code == 0 and "GPU" not in result.err, (result, agent.log)
+    finally:
+        agent.stop()
 
 
 def test_d14_memory_held_by_a_worker_is_a_failed_cleanup(gpu_cluster):

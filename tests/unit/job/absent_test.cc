@@ -43,7 +43,7 @@ TEST_F(AbsentTest, AHostThatCannotBeReachedIsLeftOut) {
   EXPECT_EQ(core_->state(), State::kRunning);
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
   for (const uint32_t node : {0u, 2u}) {
-    Finished(node);
+    Over(node);
     Drained(node);
   }
   ASSERT_TRUE(finished_);

@@ -274,7 +274,7 @@ TEST_F(FailuresTest, AnExitOfAForeignRankIsAFault) {
 TEST_F(FailuresTest, FinishedWithLivingWorkersIsAFault) {
   Make(2);
   RunUntil(State::kRunning);
-  Finished(1);
+  Over(1);
   EXPECT_EQ(core_->state(), State::kStopping);
 }
 

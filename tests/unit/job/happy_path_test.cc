@@ -55,8 +55,8 @@ TEST_F(HappyPathTest, GoesThroughAllStatesAndFinishesOnce) {
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
   EXPECT_EQ(core_->state(), State::kStopping);
   EXPECT_FALSE(Sends(all_, 1, Kind::kStop));
-  Finished(0);
-  Finished(1);
+  Over(0);
+  Over(1);
   Drained(1);
   EXPECT_FALSE(finished_);
   const auto last = Drained(0);
@@ -139,12 +139,12 @@ TEST_F(HappyPathTest, ANodeThatIsDoneEarlyIsLetGoEarly) {
   RunUntil(State::kRunning);
   Exit(2, 0);
   Exit(3, 0);
-  Finished(1);
+  Over(1);
   EXPECT_TRUE(Disconnects(Drained(1), 1));
   EXPECT_EQ(core_->state(), State::kRunning);
   Exit(0, 0);
   Exit(1, 0);
-  Finished(0);
+  Over(0);
   Drained(0);
   EXPECT_EQ(verdict().kind, Verdict::Kind::kSuccess);
 }
@@ -155,14 +155,14 @@ TEST_F(HappyPathTest, AShortJobMayEndOnOneNodeBeforeItBeganOnAnother) {
   Started(0);
   Exit(0, 0);
   Exit(1, 0);
-  Finished(0);
+  Over(0);
   Drained(0);
   EXPECT_EQ(core_->state(), State::kStarting);
   Exit(2, 0);
   Exit(3, 0);
   Started(1);
   EXPECT_EQ(core_->state(), State::kStopping);
-  Finished(1);
+  Over(1);
   Drained(1);
   EXPECT_TRUE(finished_);
   EXPECT_EQ(verdict().kind, Verdict::Kind::kSuccess);

@@ -158,6 +158,18 @@ class JobFixture : public testing::Test {
     event.mutable_finished();
     return Message(node, event);
   }
+  std::vector<Action> Released(uint32_t node) {
+    v1::SessionEvent event;
+    event.mutable_released();
+    return Message(node, event);
+  }
+  // No worker is left, and the GPUs are free.
+  std::vector<Action> Over(uint32_t node) {
+    std::vector<Action> actions = Finished(node);
+    if (finished_) return actions;
+    for (Action& action : Released(node)) actions.push_back(std::move(action));
+    return actions;
+  }
   std::vector<Action> Failure(uint32_t node, v1::NodeFailure::Kind kind, int exit_code,
                               const std::string& text) {
     v1::SessionEvent event;
@@ -222,7 +234,7 @@ class JobFixture : public testing::Test {
   // Every node says that nothing is left, and its logs are through.
   void EndAll() {
     for (uint32_t i = 0; i < Size(); ++i) {
-      Finished(i);
+      Over(i);
       Drained(i);
     }
   }

@@ -21,7 +21,7 @@ TEST_F(LosingTest, ALostConnectionIsALostNodeAndTheRestIsStopped) {
   const auto actions = Closed(1, "Connection reset by peer");
   EXPECT_TRUE(Sends(actions, 0, Kind::kStop));
   EXPECT_FALSE(Sends(actions, 1, Kind::kStop));
-  Finished(0);
+  Over(0);
   Drained(0);
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
@@ -38,7 +38,7 @@ TEST_F(LosingTest, NodesThatAreLostByTheSameCauseAreToldTogether) {
   Pass(seconds(1), {0, 1, 3});
   Closed(3, "it is reached through gate");
   Closed(1, "its own");
-  Finished(0);
+  Over(0);
   Drained(0);
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
@@ -55,7 +55,7 @@ TEST_F(LosingTest, ANodeThatFellSilentBeforeAFailureIsItsCause) {
   Exit(0, 3);
   ASSERT_EQ(core_->state(), State::kStopping);
   Exit(1, 0, 15);
-  Finished(0);
+  Over(0);
   Drained(0);
   Pass(seconds(1), {});
   ASSERT_TRUE(finished_);
@@ -74,7 +74,7 @@ TEST_F(LosingTest, ANodeThatFallsSilentAfterAFailureIsNotItsCause) {
   Beat(1);
   Exit(0, 3);
   Exit(1, 0, 15);
-  Finished(0);
+  Over(0);
   Drained(0);
   Pass(seconds(16), {});
   ASSERT_TRUE(finished_);
@@ -85,9 +85,9 @@ TEST_F(LosingTest, OutputThatIsLostWithItsNodeIsTold) {
   Make(2);
   RunUntil(State::kRunning);
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
-  Finished(0);
+  Over(0);
   Drained(0);
-  Finished(1);
+  Over(1);
   Closed(1, "cut");
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);

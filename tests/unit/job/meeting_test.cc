@@ -80,7 +80,7 @@ TEST_F(MeetingTest, ANodeThatHasFinishedIsToldNothing) {
   Make(2);
   RunUntil(State::kRunning);
   for (const uint32_t rank : {0u, 1u, 2u}) Exit(rank, 0);
-  Finished(0);
+  Over(0);
   EXPECT_FALSE(Sends(Exit(3, 0), 0, Kind::kStop));
 }
 

@@ -86,7 +86,7 @@ TEST_F(PmixTest, ANodeWhoseRanksHaveEndedTearsAFence) {
   Pmix(0, EnterFence("a"));
   Exit(2, 0);
   Exit(3, 0);
-  const auto sent = SentTo(0, Finished(1));
+  const auto sent = SentTo(0, Over(1));
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].pmix().fence_done().status(), -61);
 }

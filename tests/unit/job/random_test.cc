@@ -22,6 +22,7 @@ class RandomTest : public JobFixture {
     bool disconnected = false;
     bool logs_open = false;
     bool finished = false;
+    bool released = false;
     bool drained = false;
     int probes_due = 0;
     int ports_due = 0;
@@ -120,7 +121,9 @@ class RandomTest : public JobFixture {
       for (const RankEnd& end : core_->ranks()) {
         ASSERT_TRUE(end.ended && !HasFailed(end.exit) && clean_.contains(end.rank.value()));
       }
-      for (const Model& model : models_) ASSERT_TRUE(!model.start_seen || model.drained);
+      for (const Model& model : models_) {
+        ASSERT_TRUE(!model.start_seen || (model.drained && model.finished && model.released));
+      }
     }
     if (v.kind == Verdict::Kind::kWorker) {
       const RankEnd& end = core_->ranks().at(v.rank.value());
@@ -154,6 +157,12 @@ class RandomTest : public JobFixture {
     if (model.ports_due > 0) {
       --model.ports_due;
       return Absorb(PortsHeld(n));
+    }
+    // It may overtake all that the shepherd says.
+    if (model.start_seen && !model.released && (model.finished || Chance(0.02))) {
+      model.released = true;
+      event.mutable_released();
+      return Say(n, event);
     }
     if (!model.start_seen || model.finished) {
       if (!model.finished || model.drained) return Say(n, Heartbeat());
@@ -192,7 +201,7 @@ class RandomTest : public JobFixture {
   void Wild() {
     const uint32_t n = Pick(static_cast<uint32_t>(models_.size()) + 1);
     v1::SessionEvent event;
-    switch (Pick(13)) {
+    switch (Pick(14)) {
       case 0:
         event.mutable_probe_report();
         break;
@@ -225,6 +234,9 @@ class RandomTest : public JobFixture {
         return Step(LogsDrained{NodeId(n)});
       case 10:
         return Step(OutputFailed{"gone"});
+      case 11:
+        event.mutable_released();
+        break;
       default:
         if (n < models_.size()) lost_.insert(&models_[n]);
         return Step(NodeClosed{NodeId(n), absl::UnavailableError("cut")});
@@ -234,6 +246,9 @@ class RandomTest : public JobFixture {
     }
     // Its lies count as its own words.
     if (event.has_finished() && n < models_.size()) models_[n].finished = true;
+    if (event.has_released() && n < models_.size() && models_[n].start_seen) {
+      models_[n].released = true;
+    }
     Say(n, event);
   }
 
@@ -284,7 +299,7 @@ class RandomTest : public JobFixture {
         std::max(now_, core_->phases().back().begin + options_.grace + seconds(126));
     PassWithBeats(end);
     for (size_t n = 0; n < models_.size() && !finished_; ++n) {
-      ASSERT_TRUE(core_->nodes()[n].gone || models_[n].finished) << n;
+      ASSERT_TRUE(core_->nodes()[n].gone || (models_[n].finished && models_[n].released)) << n;
     }
     now_ = std::max(now_, end);
     ++long_stops_;

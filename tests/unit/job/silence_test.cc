@@ -19,7 +19,7 @@ class SilenceTest : public JobFixture {
   void EndNode0() {
     Exit(0, 0, SIGTERM, /*told=*/true);
     Exit(1, 0, SIGTERM, /*told=*/true);
-    Finished(0);
+    Over(0);
     Drained(0);
     Pass(seconds(20));
     ASSERT_TRUE(finished_);
@@ -39,7 +39,7 @@ TEST_F(SilenceTest, ASilentNodeIsLostAfterTheLease) {
   const std::vector<Action> fresh(all_.begin() + before, all_.end());
   EXPECT_TRUE(Disconnects(fresh, 1));
   EXPECT_TRUE(Sends(fresh, 0, Kind::kStop));
-  Finished(0);
+  Over(0);
   Drained(0);
   EXPECT_EQ(verdict().exit_code, 202);
   EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1"), HasSubstr("15 s")));
@@ -191,7 +191,7 @@ TEST_F(SilenceTest, AFailureToStartAfterAPauseIsNotTheReason) {
   now_ += seconds(40);
   Feed(NodeClosed{NodeId(1), absl::AbortedError("the launcher was not heard from")});
   Failure(0, v1::NodeFailure::KIND_STATE, 207, "disk");
-  Finished(0);
+  Over(0);
   Drained(0);
   ASSERT_TRUE(finished_);
   EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 37 s "));
@@ -220,7 +220,7 @@ TEST_F(SilenceTest, ANodeThatDiedDuringAPauseHasALine) {
   now_ += seconds(40);
   Exit(0, 0, SIGTERM, /*told=*/true);
   Exit(1, 0, SIGTERM, /*told=*/true);
-  Finished(0);
+  Over(0);
   Drained(0);
   Pass(seconds(20));
   EXPECT_THAT(verdict().message, StartsWith("this launcher did not run for 37 s "));

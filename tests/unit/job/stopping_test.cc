@@ -97,7 +97,7 @@ TEST_F(StoppingTest, WhoDoesNotEndIsKilledAndThenTold) {
   Reset(State::kRunning);
   Exit(0, 3);
   Exit(1, 0, SIGTERM, true);
-  Finished(0);
+  Over(0);
   Drained(0);
   Pass(milliseconds(5999), {1});
   const size_t before = all_.size();
@@ -128,7 +128,7 @@ TEST_F(StoppingTest, AFailedCleanupIsToldWhateverEndedTheJob) {
 TEST_F(StoppingTest, AfterAFailedCleanupTheRestIsNotAwaitedForLong) {
   Reset(State::kRunning);
   Exit(0, 3);
-  Finished(0);
+  Over(0);
   Drained(0);
   Failure(1, v1::NodeFailure::KIND_CLEANUP, 204, "pid 77 cannot be ended");
   Pass(seconds(5), {1});
@@ -157,13 +157,139 @@ TEST_F(StoppingTest, OutputThatIsThroughBeforeTheWorkersEndIsNotAwaitedAgain) {
   Reset(State::kRunning);
   Exit(0, 3);
   EXPECT_TRUE(Drained(1).empty());
-  const auto actions = Finished(1);
+  const auto actions = Over(1);
   EXPECT_TRUE(Sends(actions, 1, Kind::kGoodbye));
   EXPECT_TRUE(Disconnects(actions, 1));
-  Finished(0);
+  Over(0);
   EXPECT_FALSE(finished_);
   Drained(0);
   EXPECT_TRUE(finished_);
+}
+
+// The agent's GPUs may be held for a while after its workers' end; a launch after this one wants
+// them.
+TEST_F(StoppingTest, ANodeIsDoneWhenItHasEndedAndIsFree) {
+  for (bool drained_first : {true, false}) {
+    Reset(State::kRunning);
+    Exit(0, 3);
+    if (drained_first) Drained(1);
+    EXPECT_TRUE(Finished(1).empty());
+    EXPECT_EQ(core_->nodes()[1].waiting_for, "its GPUs to be free");
+    if (!drained_first) {
+      EXPECT_TRUE(Drained(1).empty());
+    }
+    const auto actions = Released(1);
+    EXPECT_TRUE(Sends(actions, 1, Kind::kGoodbye));
+    EXPECT_TRUE(Disconnects(actions, 1));
+    Over(0);
+    Drained(0);
+    ASSERT_TRUE(finished_);
+    EXPECT_EQ(verdict().exit_code, 3);
+  }
+}
+
+// When a launcher comes back, what the agent says overtakes what the shepherd says again.
+TEST_F(StoppingTest, AReleaseBeforeTheEndIsKept) {
+  for (State state : {State::kStarting, State::kRunning, State::kStopping}) {
+    SCOPED_TRACE(StateName(state));
+    Reset(state);
+    EXPECT_TRUE(Released(1).empty());
+    EXPECT_EQ(core_->state(), state);
+    if (state == State::kStarting) {
+      Started(0);
+      Started(1);
+    }
+    for (uint32_t rank : {2, 3}) Exit(rank, 0);
+    EXPECT_TRUE(Drained(1).empty());
+    EXPECT_TRUE(Disconnects(Finished(1), 1));
+    EXPECT_EQ(core_->nodes()[1].waiting_for, "");
+    for (uint32_t rank : {0, 1}) Exit(rank, 0);
+    Over(0);
+    Drained(0);
+    ASSERT_TRUE(finished_);
+    EXPECT_EQ(verdict().exit_code, state == State::kStopping ? 1 : 0);
+  }
+}
+
+// Each launcher that comes back is told.
+TEST_F(StoppingTest, ASecondReleaseIsNoNews) {
+  Reset(State::kRunning);
+  Exit(2, 0);
+  Exit(3, 0);
+  Over(1);
+  EXPECT_TRUE(Released(1).empty());
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+TEST_F(StoppingTest, ANodeThatNeverSaysReleasedIsGivenUp) {
+  options_.grace = seconds(5);
+  Reset(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Over(0);
+  Drained(0);
+  Finished(1);
+  Drained(1);
+  const size_t before = all_.size();
+  Pass(seconds(6), {1});
+  const std::vector<Action> fresh(all_.begin() + before, all_.end());
+  ASSERT_TRUE(Sends(fresh, 1, Kind::kStop)) << "its agent waits for GPUs no longer than 2 s then";
+  Pass(seconds(125) - milliseconds(1), {1});
+  EXPECT_FALSE(finished_);
+  Pass(milliseconds(1), {1});
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 204);
+  EXPECT_THAT(verdict().message, HasSubstr("node1: its workers have ended, but it has not reported "
+                                           "that their GPUs are free"));
+  EXPECT_TRUE(Disconnects(all_, 1));
+}
+
+TEST_F(StoppingTest, ACancelledJobWaitsForGpusOnlyUntilItGivesUp) {
+  for (bool kill : {false, true}) {
+    SCOPED_TRACE(kill);
+    options_.grace = seconds(5);
+    Reset(State::kRunning);
+    Signal(SIGINT);
+    for (uint32_t i = 0; i < 2; ++i) {
+      Finished(i);
+      Drained(i);
+    }
+    if (kill) {
+      EXPECT_TRUE(Sends(Signal(SIGINT), 1, Kind::kStop));
+    }
+    Released(0);
+    const TimePoint last = now_;
+    Pass(seconds(60), {1});
+    ASSERT_TRUE(finished_);
+    EXPECT_EQ(core_->phases().back().begin - last, kill ? seconds(3) : seconds(9));
+    EXPECT_EQ(verdict().exit_code, 204);
+  }
+}
+
+TEST_F(StoppingTest, AGpuThatIsHeldEndsTheWaitForIt) {
+  Reset(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Over(0);
+  Drained(0);
+  Finished(1);
+  Drained(1);
+  Failure(1, v1::NodeFailure::KIND_CLEANUP, 204, "GPU 0 is held by pid 77");
+  EXPECT_FALSE(finished_);
+  Released(1);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 204);
+  EXPECT_EQ(verdict().message, "node1: GPU 0 is held by pid 77");
+}
+
+TEST_F(StoppingTest, ANodeLostBeforeItIsFreeIsNamedForThat) {
+  Reset(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Finished(1);
+  Closed(1, "cut");
+  Over(0);
+  Drained(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, HasSubstr("has not reported that their GPUs are free"));
 }
 
 // As its process may serve ranks of the others, whose end it has not seen.
@@ -186,7 +312,7 @@ TEST_F(StoppingTest, ACancelledJobCutsOutputWhenItGivesUpOnTheRest) {
     Signal(SIGINT);
     if (kill) Signal(SIGINT);
     const Duration end = kill ? seconds(3) : options_.grace + seconds(1) + seconds(3);
-    Finished(0);
+    Over(0);
     Pass(end - milliseconds(1), {0, 1});
     EXPECT_FALSE(Disconnects(all_, 0));
     Pass(milliseconds(1), {0, 1});
@@ -224,7 +350,7 @@ TEST_F(StoppingTest, ANodeThatHangsAfterACancelIsGivenUpWithinTheGraceAndFiveSec
     Reset(State::kRunning);
     Signal(SIGINT);
     const TimePoint cancelled = now_;
-    Finished(0);
+    Over(0);
     Drained(0);
     Pass(grace + milliseconds(3999), {});
     EXPECT_FALSE(finished_);
@@ -243,7 +369,7 @@ TEST_F(StoppingTest, ANodeLostAfterACancelEndsTheWaitForIt) {
   options_.lease = seconds(3);
   Reset(State::kRunning);
   Signal(SIGINT);
-  Finished(0);
+  Over(0);
   Drained(0);
   Pass(seconds(3));
   ASSERT_TRUE(finished_);
@@ -257,7 +383,7 @@ TEST_F(StoppingTest, ANodeLostWhileStoppingIsWarnedOfAndTheRestGoesOn) {
   Closed(1, "cut");
   EXPECT_THAT(Warnings(), Contains(AllOf(HasSubstr("node1"), HasSubstr("cut"))));
   EXPECT_FALSE(finished_);
-  Finished(0);
+  Over(0);
   Drained(0);
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 3);
@@ -267,7 +393,7 @@ TEST_F(StoppingTest, ANodeSilentWhileStoppingIsLetGo) {
   options_.lease = seconds(4);
   Reset(State::kRunning);
   Exit(0, 3);
-  Finished(0);
+  Over(0);
   Drained(0);
   Pass(seconds(4));
   ASSERT_TRUE(finished_);
@@ -279,7 +405,7 @@ TEST_F(StoppingTest, AfterASuccessANodeThatIsLostIsAnError) {
   Reset(State::kRunning);
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
   Closed(1, "cut");
-  Finished(0);
+  Over(0);
   Drained(0);
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 202);
@@ -299,8 +425,8 @@ TEST_F(StoppingTest, WhatASuccessLeavesBehindIsKilled) {
 TEST_F(StoppingTest, OutputIsAwaitedUntilTheUserCancels) {
   Reset(State::kRunning);
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
-  Finished(0);
-  Finished(1);
+  Over(0);
+  Over(1);
   Drained(0);
   Pass(seconds(3600), {1});
   EXPECT_FALSE(finished_);
@@ -315,8 +441,8 @@ TEST_F(StoppingTest, OutputIsAwaitedUntilTheUserCancels) {
 TEST_F(StoppingTest, ASecondInterruptAwaitsNoOutput) {
   Reset(State::kRunning);
   Exit(0, 3);
-  Finished(0);
-  Finished(1);
+  Over(0);
+  Over(1);
   Signal(SIGINT);
   EXPECT_FALSE(finished_);
   Signal(SIGINT);
@@ -336,8 +462,8 @@ TEST_F(StoppingTest, OutputThatCannotBeWrittenEndsTheJobAndIsNotAwaited) {
         Feed(OutputFailed{"No space left on device"});
       }
       if (state >= State::kStarting) {
-        Finished(0);
-        Finished(1);
+        Over(0);
+        Over(1);
       }
       ASSERT_TRUE(finished_);
       EXPECT_EQ(verdict().exit_code, state == State::kStopping ? 1 : 141);
@@ -373,7 +499,7 @@ TEST_F(StoppingTest, TheFirstVerdictStands) {
   Exit(0, 9);
   Failure(1, v1::NodeFailure::KIND_STATE, 207, "disk");
   Closed(1);
-  Finished(0);
+  Over(0);
   Drained(0);
   ASSERT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, 143);

@@ -41,6 +41,7 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {"stdin_taken", [](auto& e) { e.mutable_stdin_taken(); }},
       {"fence_enter", [](auto& e) { e.mutable_fence_enter(); }},
       {"finished", [](auto& e) { e.mutable_finished(); }},
+      {"released", [](auto& e) { e.mutable_released(); }},
       {"failure", [](auto& e) { e.mutable_failure(); }},
       {"warning", [](auto& e) { e.mutable_warning(); }},
       {"heartbeat", [](auto& e) { e.mutable_heartbeat(); }},
@@ -52,8 +53,9 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {State::kProbing, {"probe_report", "warning", "heartbeat"}},
       {State::kHolding, {"warning", "heartbeat"}},
       {State::kStarting,
-       {"preparing", "started", "exit", "stdin_taken", "fence_enter", "warning", "heartbeat"}},
-      {State::kRunning, {"exit", "stdin_taken", "fence_enter", "warning", "heartbeat"}},
+       {"preparing", "started", "exit", "stdin_taken", "fence_enter", "released", "warning",
+        "heartbeat"}},
+      {State::kRunning, {"exit", "stdin_taken", "fence_enter", "released", "warning", "heartbeat"}},
   };
   for (const auto& [state, allowed] : legal) {
     for (const auto& [name, set] : messages) {
@@ -76,6 +78,7 @@ TEST_F(TableTest, WhileStoppingNothingANodeSendsChangesTheVerdict) {
       [](auto& e) { e.mutable_started(); },
       [](auto& e) { e.mutable_stdin_taken(); },
       [](auto& e) { e.mutable_fence_enter(); },
+      [](auto& e) { e.mutable_released(); },
       [](auto& e) { e.mutable_exit()->set_rank(99); },
       [](auto&) {},
   };

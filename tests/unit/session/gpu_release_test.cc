@@ -127,7 +127,7 @@ TEST(GpuReleaseTest, AWorkersPidThatMeansAnotherProcessIsNotOurs) {
 
 class ReleasingTest : public ::testing::Test {
  protected:
-  void Run(int lease_ms = 60'000) {
+  void Run(int lease_ms = 60'000, bool gpus = true) {
     v1::SessionRequest hello;
     hello.mutable_hello()->set_protocol(1);
     hello.mutable_hello()->set_build("b");
@@ -137,6 +137,7 @@ class ReleasingTest : public ::testing::Test {
     Feed(GpusSeen{{MakeGpu(0)}, "", {}});
     v1::SessionRequest start;
     *start.mutable_start() = Part();
+    if (!gpus) start.mutable_start()->mutable_workers(0)->clear_gpu_uuids();
     Feed(Request{start});
     v1::ShepherdEvent started;
     *started.mutable_started() = Started();
@@ -168,9 +169,7 @@ class ReleasingTest : public ::testing::Test {
     }
     now_ = until;
   }
-  const v1::SessionEvent* FinishedEvent() const {
-    return !sent_.empty() && sent_.back().has_finished() ? &sent_.back() : nullptr;
-  }
+  bool IsReleased() const { return !sent_.empty() && sent_.back().has_released(); }
 
   TimePoint now_{seconds(1000)};
   std::optional<SessionCore> core_{std::in_place, Identity{1, "b"}, now_};
@@ -182,15 +181,33 @@ class ReleasingTest : public ::testing::Test {
   v1::Gpu seen_ = With(MakeGpu(900), kWorker, 900, "");
 };
 
+TEST_F(ReleasingTest, TheEndIsToldAtOnceAsTheShepherdSaidIt) {
+  Run();
+  WorkersEnd();
+  ASSERT_EQ(sent_.size(), 2u) << "Started, Finished";
+  EXPECT_EQ(sent_[1].finished().logs(0).size(), 17u);
+  EXPECT_FALSE(given_back_) << "its GPUs may be in use";
+}
+
+TEST_F(ReleasingTest, AJobWithoutGpusIsReleasedAtOnce) {
+  Run(60'000, /*gpus=*/false);
+  WorkersEnd();
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_TRUE(sent_[1].has_finished());
+  EXPECT_TRUE(sent_[2].has_released());
+  EXPECT_TRUE(given_back_);
+  EXPECT_EQ(looks_, 0);
+}
+
 TEST_F(ReleasingTest, AFreeGpuCostsOneLook) {
   Run();
   WorkersEnd();
   EXPECT_EQ(looks_, 1);
   EXPECT_EQ(core_->state(), SessionCore::State::kReleasing);
-  EXPECT_EQ(FinishedEvent(), nullptr);
+  EXPECT_FALSE(IsReleased());
   Feed(GpusSeen{{MakeGpu(0)}, "", {}});
-  ASSERT_NE(FinishedEvent(), nullptr);
-  EXPECT_EQ(FinishedEvent()->finished().logs(0).size(), 17u) << "what the shepherd said";
+  ASSERT_TRUE(IsReleased());
+  EXPECT_TRUE(given_back_) << "others may have it before the launcher starts another job";
   EXPECT_EQ(core_->state(), SessionCore::State::kFinished);
 }
 
@@ -200,12 +217,12 @@ TEST_F(ReleasingTest, AGpuThatGetsFreeInTimeIsNoNews) {
   Feed(GpusSeen{{seen_}, "", {}});
   answered_ = 1;
   Pass(now_ + seconds(9));
-  EXPECT_EQ(FinishedEvent(), nullptr);
+  EXPECT_FALSE(IsReleased());
   EXPECT_GT(looks_, 10);
   seen_ = MakeGpu(0);
   Pass(now_ + milliseconds(500));
-  ASSERT_NE(FinishedEvent(), nullptr);
-  EXPECT_EQ(sent_.size(), 2u) << "Started, Finished";
+  ASSERT_TRUE(IsReleased());
+  EXPECT_EQ(sent_.size(), 3u) << "Started, Finished, Released";
 }
 
 TEST_F(ReleasingTest, AfterTenSecondsAProcessOfOursIsAFailedCleanup) {
@@ -214,10 +231,10 @@ TEST_F(ReleasingTest, AfterTenSecondsAProcessOfOursIsAFailedCleanup) {
   Feed(GpusSeen{{seen_}, "", {}});
   answered_ = 1;
   Pass(now_ + seconds(10));
-  ASSERT_NE(FinishedEvent(), nullptr);
-  ASSERT_EQ(sent_.size(), 3u);
-  EXPECT_EQ(sent_[1].failure().kind(), v1::NodeFailure::KIND_CLEANUP);
-  EXPECT_EQ(sent_[1].failure().exit_code(), kExitCleanup);
+  ASSERT_TRUE(IsReleased());
+  ASSERT_EQ(sent_.size(), 4u);
+  EXPECT_EQ(sent_[2].failure().kind(), v1::NodeFailure::KIND_CLEANUP);
+  EXPECT_EQ(sent_[2].failure().exit_code(), kExitCleanup);
 }
 
 TEST_F(ReleasingTest, AfterTenSecondsMemoryOfNobodyIsAWarning) {
@@ -227,9 +244,9 @@ TEST_F(ReleasingTest, AfterTenSecondsMemoryOfNobodyIsAWarning) {
   Feed(GpusSeen{{seen_}, "", {}});
   answered_ = 1;
   Pass(now_ + seconds(10));
-  ASSERT_NE(FinishedEvent(), nullptr);
-  ASSERT_EQ(sent_.size(), 3u);
-  EXPECT_THAT(sent_[1].warning().message(), HasSubstr("900 MiB"));
+  ASSERT_TRUE(IsReleased());
+  ASSERT_EQ(sent_.size(), 4u);
+  EXPECT_THAT(sent_[2].warning().message(), HasSubstr("900 MiB"));
 }
 
 TEST_F(ReleasingTest, ADriverThatHangsIsWaitedForNoLonger) {
@@ -237,19 +254,19 @@ TEST_F(ReleasingTest, ADriverThatHangsIsWaitedForNoLonger) {
   answers_ = false;
   WorkersEnd();
   Pass(now_ + seconds(10));
-  ASSERT_NE(FinishedEvent(), nullptr);
+  ASSERT_TRUE(IsReleased());
   EXPECT_EQ(looks_, 1) << "the pool has one thread, and that hangs";
-  EXPECT_THAT(sent_[1].warning().message(), HasSubstr("did not answer"));
+  EXPECT_THAT(sent_[2].warning().message(), HasSubstr("did not answer"));
   Feed(GpusSeen{{seen_}, "", {}});  // after all
-  EXPECT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_.size(), 4u);
 }
 
 TEST_F(ReleasingTest, ALibraryThatFailsIsSaid) {
   Run();
   WorkersEnd();
   Feed(GpusSeen{{}, "fell off the bus", {}});
-  ASSERT_NE(FinishedEvent(), nullptr);
-  EXPECT_THAT(sent_[1].warning().message(), HasSubstr("fell off the bus"));
+  ASSERT_TRUE(IsReleased());
+  EXPECT_THAT(sent_[2].warning().message(), HasSubstr("fell off the bus"));
 }
 
 TEST_F(ReleasingTest, AKillShortensTheWait) {
@@ -261,7 +278,7 @@ TEST_F(ReleasingTest, AKillShortensTheWait) {
   kill.mutable_stop();
   Feed(Request{kill});
   Pass(now_ + seconds(2));
-  EXPECT_NE(FinishedEvent(), nullptr);
+  EXPECT_TRUE(IsReleased());
 }
 
 TEST_F(ReleasingTest, TheLeaseGoesOnWhileItWaits) {
@@ -278,9 +295,9 @@ TEST_F(ReleasingTest, ADeadShepherdsGpusAreLookedAtToo) {
   Feed(ShepherdGone{"killed"});
   Feed(LeftoversGone{});
   EXPECT_EQ(looks_, 1);
-  EXPECT_EQ(FinishedEvent(), nullptr);
+  EXPECT_FALSE(IsReleased());
   Feed(GpusSeen{{MakeGpu(0)}, "", {}});
-  EXPECT_NE(FinishedEvent(), nullptr);
+  EXPECT_TRUE(IsReleased());
 }
 
 // Of a resident agent, whose GPUs others want once a launcher has gone.
@@ -327,6 +344,94 @@ TEST_F(ResidentReleasingTest, ALauncherThatVanishesMeanwhileChangesNothing) {
   EXPECT_TRUE(ended_);
   ASSERT_TRUE(given_back_);
   EXPECT_FALSE(given_back_->held());
+}
+
+// It has heard of the end, and its GPUs are still looked at.
+TEST_F(ResidentReleasingTest, ALauncherThatComesBackMeanwhileHearsOfTheEndAgainAndThenOfTheRest) {
+  Run();
+  v1::ShepherdEvent end;
+  end.mutable_finished();
+  end.set_sequence(2);
+  Feed(FromShepherd{end});
+  Feed(GpusSeen{{seen_}, "", {}});
+  answered_ = 1;
+  Feed(LauncherGone{});
+  sent_.clear();
+  v1::Hello back;
+  back.set_job_id("job");
+  back.set_protocol(1);
+  ASSERT_TRUE(core_->CanResume(back));
+  Feed(Resumed{back});
+  Feed(FromShepherd{end});  // asked for by the Replay; it may have died instead
+  ASSERT_EQ(sent_.size(), 2u);
+  for (const v1::SessionEvent& event : sent_) {
+    EXPECT_TRUE(event.has_finished());
+    EXPECT_EQ(event.sequence(), 2u) << "the launcher drops the second";
+  }
+  seen_ = MakeGpu(0);
+  Pass(now_ + seconds(1));
+  EXPECT_EQ(sent_.size(), 3u);
+  EXPECT_TRUE(IsReleased());
+}
+
+// An agent that is restarted between the two words has the second one to say.
+class AdoptedReleasingTest : public ReleasingTest {
+ protected:
+  void Adopt(bool gpus) {
+    v1::Account account;
+    account.mutable_kept()->mutable_hello()->set_job_id("job");
+    account.mutable_kept()->mutable_hello()->set_protocol(1);
+    account.mutable_kept()->mutable_hello()->set_lease_ms(60'000);
+    if (gpus) *account.mutable_kept()->add_gpus_before() = MakeGpu(0);
+    *account.mutable_part() = Part();
+    *account.mutable_started() = Started();
+    account.set_finished(true);
+    core_.emplace(Identity{1, "b", true}, now_, account, /*taken=*/1);
+    Feed(Tick{});
+  }
+  void ComeBack() {
+    v1::Hello back;
+    back.set_job_id("job");
+    back.set_protocol(1);
+    ASSERT_TRUE(core_->CanResume(back));
+    Feed(Resumed{back});
+  }
+};
+
+TEST_F(AdoptedReleasingTest, ItLooksAtTheGpus) {
+  Adopt(/*gpus=*/true);
+  EXPECT_EQ(looks_, 1);
+  EXPECT_FALSE(given_back_);
+  ComeBack();
+  EXPECT_THAT(sent_, SizeIs(0)) << "not before they are free";
+  Feed(GpusSeen{{MakeGpu(0)}, "", {}});
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_TRUE(IsReleased());
+  EXPECT_TRUE(given_back_);
+}
+
+TEST_F(AdoptedReleasingTest, WithoutGpusThereIsNothingToLookAt) {
+  Adopt(/*gpus=*/false);
+  EXPECT_EQ(looks_, 0);
+  EXPECT_EQ(core_->state(), SessionCore::State::kFinished);
+  ComeBack();
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_TRUE(IsReleased());
+}
+
+TEST_F(AdoptedReleasingTest, WhatTheShepherdSaysAgainOutlivesIt) {
+  Adopt(/*gpus=*/false);
+  v1::ShepherdEvent again;
+  again.mutable_finished();
+  again.set_sequence(7);
+  Feed(FromShepherd{again});
+  EXPECT_THAT(sent_, SizeIs(0)) << "nobody is there";
+  Feed(ShepherdGone{"killed"});
+  ComeBack();
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[0].sequence(), 7u);
+  EXPECT_TRUE(sent_[0].has_finished());
+  EXPECT_TRUE(IsReleased());
 }
 
 TEST_F(ResidentReleasingTest, ALauncherThatDoesNotWaitLeavesWhatWasSeen) {

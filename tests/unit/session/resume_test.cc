@@ -275,11 +275,15 @@ TEST_F(ResumeTest, AMillionMessagesWithoutAHeartbeatAreAcknowledged) {
 
 TEST_F(ResumeTest, TheEndIsToldAgainToWhoMissedIt) {
   const auto first = All<SendEvent>(Hear(Finished(), 9));
-  ASSERT_THAT(first, SizeIs(1));
+  ASSERT_THAT(first, SizeIs(2));
   EXPECT_EQ(first[0].event.sequence(), 9u);
+  EXPECT_TRUE(first[1].event.has_released());
   core_.OnEvent(now_, LauncherGone{});
   EXPECT_EQ(core_.state(), State::kFinished);
-  ComeBack(8);
+  const auto back = All<SendEvent>(ComeBack(8));
+  ASSERT_THAT(back, SizeIs(2));
+  EXPECT_EQ(back[0].event.sequence(), 9u);
+  EXPECT_TRUE(back[1].event.has_released());
   EXPECT_EQ(All<SendEvent>(Hear(Finished(), 9)).at(0).event.sequence(), 9u);
   v1::SessionRequest goodbye;
   goodbye.mutable_goodbye();
@@ -293,23 +297,26 @@ TEST_F(ResumeTest, ADeadShepherdIsToldToWhoComesBack) {
   core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
   EXPECT_THAT(All<SendEvent>(core_.OnEvent(now_, LeftoversGone{})), IsEmpty());
   const auto up = All<SendEvent>(ComeBack(0));
-  ASSERT_THAT(up, SizeIs(2));
+  ASSERT_THAT(up, SizeIs(3));
   EXPECT_EQ(up[0].event.failure().kind(), v1::NodeFailure::KIND_SHEPHERD_LOST);
   EXPECT_TRUE(up[1].event.has_finished());
+  EXPECT_TRUE(up[2].event.has_released());
 }
 
 // The stream may break before it has carried them.
 TEST_F(ResumeTest, OwnWordsAreSaidToEveryoneWhoComesBack) {
   core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
   const auto told = All<SendEvent>(core_.OnEvent(now_, LeftoversGone{}));
-  ASSERT_THAT(told, SizeIs(2));
+  ASSERT_THAT(told, SizeIs(3));
   EXPECT_GT(told[0].event.sequence(), uint64_t{1} << 62);
   for (int i = 0; i < 2; ++i) {
     core_.OnEvent(now_, LauncherGone{});
     const auto again = All<SendEvent>(ComeBack(0));
-    ASSERT_THAT(again, SizeIs(2)) << i;
+    ASSERT_THAT(again, SizeIs(3)) << i;
     EXPECT_EQ(again[0].event.sequence(), told[0].event.sequence());
     EXPECT_TRUE(again[1].event.has_finished());
+    EXPECT_TRUE(again[2].event.has_released());
+    EXPECT_EQ(again[2].event.sequence(), 0u) << "an agent after this one tells it, too";
   }
 }
 
