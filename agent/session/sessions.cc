@@ -190,6 +190,12 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     }
     if (session->CanResume(hello)) return session->Resume(std::move(stream), hello);
   }
+  if (hello.protocol() != self_.protocol) {
+    return stream->Finish(absl::NotFoundError(absl::StrCat(
+        "this agent speaks protocol ", self_.protocol, ", the launcher protocol ", hello.protocol(),
+        ": it was upgraded while the job ran, and ends the workers when the launcher's lease is "
+        "over; upgrade agents across protocols when no job is running")));
+  }
   auto lost = lost_.find({hello.job_id(), hello.attempt()});
   stream->Finish(absl::NotFoundError(
       lost != lost_.end()

@@ -121,6 +121,24 @@ def test_e9_a_launcher_of_another_release(cluster, agents, what, other):  # noqa
     check_lines(ended, cluster.size)
 
 
+# E9: an upgrade across protocols under a job, as the agent sees it. Its release notes warn of it.
+def test_e9_an_agent_that_was_upgraded_to_another_protocol(cluster, agents):  # noqa: F811
+    work = cluster.work()
+    shutil.copy(hosts.SOURCE_DIR / "tests/cluster/older.py", work)
+    (work / "older").write_text(f"{HELLO.hex()} {HELLO.hex()}")
+    running = start_counting(cluster, "--rsh", "/usr/bin/python3 /root/work/older.py {host}",
+                             "--lease", "5s", "--bind", "none")
+    agents[1].kill()
+    (work / "older").write_text(f"{HELLO.hex()} {OTHER.hex()}")
+    agents[1].start()
+    result = running.wait(30)
+    assert result.code == 203, result
+    for words in ("node1: ", "this agent speaks protocol 2, the launcher protocol 1", "upgraded"):
+        assert words in result.err, result
+    wait_until(lambda: not agents[1].jobs(), 20, lambda: agents[1].log)
+    assert not workers(agents[1].host)
+
+
 # E9: a resident agent of another build is left alone: launches by ssh bring their own.
 def test_e9_a_resident_agent_of_another_build(cluster, agents):  # noqa: F811
     build = agents[0].host.path(f"{residents.STATE}/build")
