@@ -141,6 +141,9 @@ class FakeAgent final : public v1::Agent::Service {
     v1::SessionEvent finished;
     finished.mutable_finished();
     stream.Write(finished);
+    v1::SessionEvent released;
+    released.mutable_released();
+    stream.Write(released);
     EndLogs();
   }
 
