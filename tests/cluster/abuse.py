@@ -187,8 +187,11 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
+PROTOCOL = 2  # kProtocolVersion of common/rpc
+
+
 def hello(job, build, lease=2000):
-    return field(1, field(1, 1) + field(2, build) + field(3, job) + field(5, bytes(16)) +
+    return field(1, field(1, PROTOCOL) + field(2, build) + field(3, job) + field(5, bytes(16)) +
                  field(6, lease))
 
 
