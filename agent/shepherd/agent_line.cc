@@ -69,6 +69,20 @@ AgentLine::AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers)
   Attach(std::move(socket));
 }
 
+AgentLine::AgentLine(loop::Loop& loop, Door door, Handlers handlers)
+    : loop_(loop),
+      handlers_(std::move(handlers)),
+      agent_uid_(door.agent_uid),
+      has_door_(true),
+      first_lease_(door.lease),
+      listening_(std::move(door.listening)),
+      lease_(loop),
+      alone_since_(loop.Now()) {
+  accept_ = std::make_unique<loop::FdWatch>(loop_, listening_.get());
+  AwaitAgent();
+  AwaitLease();
+}
+
 void AgentLine::Attach(os::UniqueFd socket) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop_, std::move(socket),
@@ -147,6 +161,10 @@ void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
 }
 
 void AgentLine::Keep(v1::KeepRunning keep, os::UniqueFd bound) {
+  if (has_door_) {
+    kept_ = std::move(keep);
+    return;
+  }
   // The agent has bound it; who calls listen() is whom the next agent will see as its peer.
   if (!bound || listen(bound.get(), 1) != 0) {
     log::Error(absl::StrCat("cannot wait for another agent: ", PosixErrorText(errno)));
@@ -167,7 +185,7 @@ void AgentLine::Accept() {
   AwaitAgent();
   if (!socket) return;
   auto peer = os::PeerOf(socket.get());
-  if (!peer.ok() || (peer->uid != 0 && peer->uid != geteuid())) {
+  if (!peer.ok() || !MayAttach(peer->uid)) {
     log::Warn("a process of another user tried to pose as the agent");
     return;
   }
@@ -175,7 +193,11 @@ void AgentLine::Accept() {
   lease_.Cancel();
   Attach(std::move(socket));
   if (on_drained_) std::exchange(on_drained_, nullptr)();  // what was queued is gone
-  handlers_.on_adopted();
+  if (kept_) handlers_.on_adopted();
+}
+
+bool AgentLine::MayAttach(uid_t uid) const {
+  return agent_uid_ ? uid == *agent_uid_ : uid == 0 || uid == geteuid();
 }
 
 void AgentLine::OnClosed() {
@@ -190,11 +212,12 @@ void AgentLine::WaitAtMost(Duration limit) {
   if (limit_) return;
   limit_ = limit;
   limited_since_ = loop_.Now();
-  if (kept_ && channel_ == nullptr && !lost_) AwaitLease();
+  if ((kept_ || has_door_) && channel_ == nullptr && !lost_) AwaitLease();
 }
 
 void AgentLine::AwaitLease() {
-  const Duration lease = std::chrono::milliseconds(kept_->hello().lease_ms());
+  const Duration lease =
+      kept_ ? Duration(std::chrono::milliseconds(kept_->hello().lease_ms())) : first_lease_;
   TimePoint end = alone_since_ + lease;
   if (limit_) end = std::min(end, std::max(alone_since_, limited_since_) + *limit_);
   const TimePoint begin = loop_.Now();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <optional>
 
 #include "absl/functional/any_invocable.h"
+#include "common/base/clock.h"
 #include "common/base/outbox.h"
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
@@ -27,7 +30,15 @@ class AgentLine {
     absl::AnyInvocable<void()> on_lost;      // there is no agent, and none will come
   };
 
+  // Where agents come to a shepherd that was started by somebody else than its agent.
+  struct Door {
+    os::UniqueFd listening;
+    uid_t agent_uid = 0;  // others are turned away
+    Duration lease;       // for the first one
+  };
+
   AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers);
+  AgentLine(loop::Loop& loop, Door door, Handlers handlers);
   AgentLine(const AgentLine&) = delete;
   AgentLine& operator=(const AgentLine&) = delete;
 
@@ -51,6 +62,7 @@ class AgentLine {
   void Write(const v1::ShepherdEvent& event, int fd = -1);
   void OnFrame(absl::string_view frame, os::UniqueFd fd);
   void Keep(v1::KeepRunning keep, os::UniqueFd bound);
+  bool MayAttach(uid_t uid) const;
   void AwaitAgent();
   void Accept();
   void OnClosed();
@@ -61,6 +73,9 @@ class AgentLine {
   loop::Loop& loop_;
   Handlers handlers_;
   std::optional<v1::KeepRunning> kept_;
+  std::optional<uid_t> agent_uid_;  // absent: root, or whoever we are
+  bool has_door_ = false;           // from the start
+  Duration first_lease_ = Duration::zero();
   Outbox<v1::ShepherdEvent> outbox_;
   Inbox inbox_;
   os::UniqueFd listening_;

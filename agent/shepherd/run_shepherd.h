@@ -9,6 +9,9 @@ namespace dtrain::shepherd {
 // `socket_fd` (which it takes over), runs the workers, and returns the process's exit code when
 // none of them is left. `agent` is the agent's program, for other roles that a job may need. Must
 // be called in a process that has one thread, from that thread: the workers die with it.
+//
+// Where `socket_fd` listens, dtrain-spawner has started this: the agent comes there, and the next
+// descriptor says who that is (order.h).
 int RunShepherd(int socket_fd, std::string agent = "/proc/self/exe");
 
 }  // namespace dtrain::shepherd

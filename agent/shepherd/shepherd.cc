@@ -27,10 +27,11 @@ constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_S
 
 }  // namespace
 
-Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socket)
+Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
     : loop_(loop),
-      agent_(std::move(agent)),
+      agent_(std::move(program)),
       agent_env_(os::OwnEnvironment()),
+      has_workers_cgroup_(std::holds_alternative<AgentLine::Door>(agent)),
       sweeper_(loop),
       deadline_(loop),
       drain_(loop),
@@ -38,11 +39,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socke
       pages_(loop),
       mpi_look_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }),
-      line_(loop, std::move(agent_socket),
-            {[this](v1::ShepherdRequest request, os::UniqueFd fd) {
-               OnRequest(std::move(request), std::move(fd));
-             },
-             [this] { OnAdopted(); }, [this] { OnReleased(); }, [this] { OnAgentLost(); }}) {
+      line_(MakeLine(std::move(agent))) {
   hooks_.log_grown = [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); };
   hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) {
     if (absl::IsOutOfRange(why)) {
@@ -64,6 +61,18 @@ Shepherd::Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socke
     event.mutable_stdin_taken()->set_closed(closed);
     Send(std::move(event));
   };
+}
+
+AgentLine Shepherd::MakeLine(Agent agent) {
+  AgentLine::Handlers handlers{[this](v1::ShepherdRequest request, os::UniqueFd fd) {
+                                 OnRequest(std::move(request), std::move(fd));
+                               },
+                               [this] { OnAdopted(); }, [this] { OnReleased(); },
+                               [this] { OnAgentLost(); }};
+  if (auto* door = std::get_if<AgentLine::Door>(&agent)) {
+    return {loop_, std::move(*door), std::move(handlers)};
+  }
+  return {loop_, std::get<os::UniqueFd>(std::move(agent)), std::move(handlers)};
 }
 
 void Shepherd::OnRequest(v1::ShepherdRequest request, os::UniqueFd fd) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "agent/shepherd/agent_line.h"
@@ -37,12 +38,15 @@ constexpr Duration kGoingDownLimit = std::chrono::seconds(5);
 // their streams. Stops the loop when all is over. Loop thread.
 class Shepherd {
  public:
-  // `agent`: the program whose other roles it starts.
-  Shepherd(loop::Loop& loop, std::string agent, os::UniqueFd agent_socket);
+  // A socket to the agent, or where it will come. Behind a door our cgroup, too, was made for us.
+  using Agent = std::variant<os::UniqueFd, AgentLine::Door>;
+  // `program`: of the agent, whose other roles it starts.
+  Shepherd(loop::Loop& loop, std::string program, Agent agent);
   Shepherd(const Shepherd&) = delete;
   Shepherd& operator=(const Shepherd&) = delete;
 
  private:
+  AgentLine MakeLine(Agent agent);
   // From outside.
   void OnRequest(v1::ShepherdRequest request, os::UniqueFd fd);
   void OnAdopted();
@@ -120,6 +124,7 @@ class Shepherd {
   const std::string agent_;
   const std::vector<std::string> agent_env_;
   const WorkerLimits limits_;
+  const bool has_workers_cgroup_;
   ShepherdCore core_;
   v1::JobPart part_;
   v1::Spans spans_;  // of TakeSpans: its memory is used again

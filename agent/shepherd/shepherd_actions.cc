@@ -36,10 +36,13 @@ constexpr Duration kProgressEvery = std::chrono::seconds(1);
 constexpr Duration kSpansEvery = std::chrono::milliseconds(100);
 constexpr uint32_t kSpansPart = 4;
 constexpr uint32_t kSpansAtOnce = 2048;
+// As dtrain-spawner makes it.
+constexpr char kWorkersCgroup[] = "workers";
 constexpr v1::StreamKind kLogKinds[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
-absl::StatusOr<os::Cgroup> MakeJobCgroup(const v1::JobPart& part) {
-  auto parent = os::FindWritableCgroup();
+absl::StatusOr<os::Cgroup> MakeJobCgroup(const v1::JobPart& part, bool has_workers_cgroup) {
+  auto parent =
+      has_workers_cgroup ? os::FindWritableSibling(kWorkersCgroup) : os::FindWritableCgroup();
   if (!parent.ok()) return parent.status();
   std::string name = os::JobCgroupName(part.job_id(), part.attempt(), part.node_rank());
   auto made = os::Cgroup::Make(*parent, name);
@@ -54,7 +57,7 @@ absl::StatusOr<os::Cgroup> MakeJobCgroup(const v1::JobPart& part) {
 }  // namespace
 
 void Shepherd::PrepareCgroup() {
-  auto cgroup = MakeJobCgroup(part_);
+  auto cgroup = MakeJobCgroup(part_, has_workers_cgroup_);
   if (!cgroup.ok()) return LoseCgroup(cgroup.status());
   job_cgroup_ = *std::move(cgroup);
   sweeper_.set_cgroup(*job_cgroup_);

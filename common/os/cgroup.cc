@@ -144,6 +144,17 @@ absl::StatusOr<std::string> FindWritableCgroup() {
   return path;
 }
 
+absl::StatusOr<std::string> FindWritableSibling(absl::string_view name) {
+  auto own = OwnDirectory("");
+  if (!own.ok()) return own;
+  const std::string parent = own->substr(0, own->rfind('/'));
+  std::string path = absl::StrCat(parent, "/", name);
+  for (const std::string& needed : {path, path + "/cgroup.procs", parent + "/cgroup.procs"}) {
+    if (access(needed.c_str(), W_OK) != 0) return PosixError(errno, absl::StrCat("write ", needed));
+  }
+  return path;
+}
+
 std::string JobCgroupName(absl::string_view job_id, uint32_t attempt, uint32_t node_rank) {
   std::string name = "dtrain-";
   for (char c : job_id) {

@@ -17,6 +17,8 @@ namespace dtrain::os {
 
 // This process's directory in the cgroup v2 hierarchy, when children can be made in it.
 absl::StatusOr<std::string> FindWritableCgroup();
+// The same of the one beside it of that name, to which processes can be moved from here.
+absl::StatusOr<std::string> FindWritableSibling(absl::string_view name);
 
 // The name of the cgroup that holds the workers of one job on one node, under that directory. Who
 // survives a shepherd that was killed finds it by this.
