@@ -66,13 +66,10 @@ void Adoption::Look(JobDirectory directory, std::optional<v1::JobRecord> record)
   foundling.job_id = foundling.directory.job_id();
   foundling.attempt = foundling.directory.attempt();
   foundling.record = std::move(record);
-  auto socket = foundling.directory.Connect();
-  spawn::Spawner::Trace trace{foundling.job_id, foundling.attempt, foundling.record, {}};
-  if (socket.ok()) trace.socket = *std::move(socket);
-  spawn::Spawner::Found found = spawner_.Adopt(std::move(trace));
+  spawn::Spawner::Found found = spawner_.Adopt(
+      {foundling.job_id, foundling.attempt, foundling.record, foundling.directory.Connect()});
   foundling.owner = std::move(found.owner);
   foundling.processes = std::move(found.processes);
-  if (!socket.ok()) return GiveUp(foundling, std::string(socket.status().message()));
   if (!found.why_not.empty()) return GiveUp(foundling, found.why_not);
   foundling.shepherd = std::make_unique<ShepherdChannel>(loop_, std::move(foundling.processes));
   foundling.shepherd->Listen(

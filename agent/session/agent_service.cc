@@ -41,11 +41,13 @@ struct AgentService::Calls {
 };
 
 AgentService::AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer,
-                           loop::Task on_too_many, std::shared_ptr<rpc::SharedLimit> queued)
+                           loop::Task on_too_many, std::shared_ptr<rpc::SharedLimit> queued,
+                           std::optional<spawn::Connected> connected)
     : loop_(loop),
       sessions_(sessions),
       peer_(std::move(peer)),
       queued_(std::move(queued)),
+      connected_(std::move(connected)),
       calls_(std::make_shared<Calls>()) {
   calls_->last = loop_.Now();
   calls_->on_too_many = std::move(on_too_many);
@@ -64,10 +66,12 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AgentService::Sessi
   // By value: the call may outlive the connection, and this service with it.
   return session::Session::Stream::New(
       loop_, context, queued_,
-      [&loop = loop_, &sessions = sessions_, peer = peer_,
+      [&loop = loop_, &sessions = sessions_, peer = peer_, connected = connected_,
        calls = calls_](std::shared_ptr<session::Session::Stream> stream) {
         calls->last = loop.Now();
-        if (calls->TakeSession(stream)) return sessions.Accept(std::move(stream), peer);
+        if (calls->TakeSession(stream)) {
+          return sessions.Accept(std::move(stream), peer, connected);
+        }
         stream->Finish(absl::ResourceExhaustedError("a connection has one session at a time"));
       });
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,11 +25,13 @@ using RawAgent = v1::Agent::WithRawCallbackMethod_Session<v1::Agent::WithRawCall
 class AgentService final : public RawAgent {
  public:
   // `sessions` outlives the calls. `on_too_many` is called once when the peer goes on opening
-  // sessions beside the one it has. `queued`: what may wait for those who share it.
+  // sessions beside the one it has. `queued`: what may wait for those who share it. `connected`:
+  // the connection, of a peer on this machine.
   AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer,
                loop::Task on_too_many = nullptr,
                std::shared_ptr<rpc::SharedLimit> queued =
-                   std::make_shared<rpc::SharedLimit>(rpc::kMostQueued));
+                   std::make_shared<rpc::SharedLimit>(rpc::kMostQueued),
+               std::optional<spawn::Connected> connected = {});
 
   // When a call was here last: now, while the session or output streams; for others, whose answers
   // are a matter of a moment, when they came. A call whose message is yet to come is none.
@@ -56,6 +59,7 @@ class AgentService final : public RawAgent {
   Sessions& sessions_;
   const auth::Identity peer_;
   const std::shared_ptr<rpc::SharedLimit> queued_;
+  const std::optional<spawn::Connected> connected_;
   const std::shared_ptr<Calls> calls_;
 };
 

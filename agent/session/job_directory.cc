@@ -72,7 +72,7 @@ uint32_t JobDirectory::attempt() const {
 }
 
 absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const std::string& job_id,
-                                                uint32_t attempt) {
+                                                uint32_t attempt, bool with_socket) {
   if (!spawn::IsPlainJobId(job_id)) {
     return absl::InvalidArgumentError("a job id may hold letters, digits, '-' and '_' only");
   }
@@ -80,6 +80,7 @@ absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const 
   if (mkdir(directory.path_.c_str(), 0700) != 0) {
     return PosixError(errno, absl::StrCat("make ", directory.path_));
   }
+  if (!with_socket) return directory;
   auto bound = Bind(directory.path_);
   if (!bound.ok()) {
     directory.Remove();

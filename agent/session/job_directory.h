@@ -17,9 +17,10 @@ namespace dtrain::session {
 // system that a reboot empties, and only its owner may enter it.
 class JobDirectory {
  public:
-  // Makes it, with a bound socket. ALREADY_EXISTS: this agent runs that job and attempt already.
+  // Makes it, with a bound socket, unless its shepherd has one already. ALREADY_EXISTS: this agent
+  // runs that job and attempt already.
   static absl::StatusOr<JobDirectory> Make(const std::string& state, const std::string& job_id,
-                                           uint32_t attempt);
+                                           uint32_t attempt, bool with_socket = true);
   // Those that are there: of jobs that run, or that a reboot or a crash has left.
   static std::vector<JobDirectory> List(const std::string& state);
 

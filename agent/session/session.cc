@@ -266,7 +266,8 @@ bool Session::PrepareStart(const v1::JobPart& part) {
   for (v1::Gpu& gpu : gpus_before_) {
     *keep.mutable_keep_running()->add_gpus_before() = std::move(gpu);
   }
-  const absl::Status sent = shepherd_->Send(keep, directory_->TakeSocket().get());
+  const os::UniqueFd socket = directory_->TakeSocket();
+  const absl::Status sent = shepherd_->Send(keep, socket.get());
   if (!sent.ok()) {
     Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents, std::string(sent.message()));
   }
@@ -304,7 +305,8 @@ void Session::Welcome(const SendWelcome& what) {
   }
   if (agent_.self.resumable) {
     auto made =
-        JobDirectory::Make(agent_.state_directory, core_.hello().job_id(), core_.hello().attempt());
+        JobDirectory::Make(agent_.state_directory, core_.hello().job_id(), core_.hello().attempt(),
+                           /*with_socket=*/!shepherd_->processes().is_prepared());
     if (!made.ok()) {
       return Refuse(v1::NodeFailure::KIND_STATE, kExitState, std::string(made.status().message()));
     }
@@ -338,6 +340,7 @@ void Session::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
              inventory::ReadLockedMemory({}, shepherd_->processes().shepherd_pid()))) {
       inventory.add_warnings(std::move(warning));
     }
+    if (shepherd_->processes().is_prepared()) inventory.set_cgroup_writable(true);
     if (agent_.self.resumable) {
       Mark(agent_.reservations, agent_.state_directory, this, inventory);
     }

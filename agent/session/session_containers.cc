@@ -19,7 +19,8 @@ void Session::RemoveContainers(loop::Task then) {
   const os::Account* const user = shepherd_->processes().account();
   if (user == nullptr && owner_.uid != geteuid()) {
     log::Warn(absl::StrCat(Holder(), ": its containers may be left, and an agent that was started ",
-                           "after it does not remove them: see podman ps -a, docker ps -a"));
+                           "after it, or is not root, does not remove them: see podman ps -a, ",
+                           "docker ps -a as its user"));
     return then();
   }
   removal_ = std::make_unique<containers::Removal>(

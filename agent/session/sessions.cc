@@ -40,14 +40,15 @@ Sessions::~Sessions() = default;
 
 // ---- streams ------------------------------------------------------------------------------
 
-void Sessions::Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer) {
+void Sessions::Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
+                      std::optional<spawn::Connected> connected) {
   auto visitor = visitors_.insert(visitors_.end(), {stream, std::make_unique<loop::Timer>(loop_)});
   visitor->timeout->After(kVisitTimeout, [this, visitor] {
     Dismiss(visitor, absl::DeadlineExceededError("no Hello within 30 s"));
   });
   stream->Start(
-      [this, visitor, peer](v1::SessionRequest request) {
-        OnFirst(visitor, peer, std::move(request));
+      [this, visitor, peer, connected = std::move(connected)](v1::SessionRequest request) {
+        OnFirst(visitor, peer, connected, std::move(request));
       },
       [this, visitor] { Dismiss(visitor, absl::CancelledError("the launcher is gone")); });
 }
@@ -67,17 +68,17 @@ void Sessions::Dismiss(Visitors::iterator visitor, absl::Status why) {
 }
 
 void Sessions::OnFirst(Visitors::iterator visitor, const auth::Identity& peer,
-                       v1::SessionRequest request) {
+                       std::optional<spawn::Connected> connected, v1::SessionRequest request) {
   std::shared_ptr<Session::Stream> stream = Release(visitor);
   if (request.hello().resume()) {
     Resume(std::move(stream), peer, request.hello());
   } else {
-    Open(std::move(stream), peer, std::move(request));
+    Open(std::move(stream), peer, std::move(connected), std::move(request));
   }
 }
 
 void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
-                    v1::SessionRequest request) {
+                    std::optional<spawn::Connected> connected, v1::SessionRequest request) {
   const v1::Hello& hello = request.hello();
   // Who says that another's job is his own is told so before anything of that name is made.
   if (const Session* there = Find(hello.job_id(), hello.attempt()); there != nullptr) {
@@ -99,7 +100,8 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
                      " are still starting here, "
                      "or have ended but left their shepherds behind")));
   }
-  auto processes = spawner_.Spawn(owner, hello.job_id(), hello.attempt());
+  auto processes = spawner_.Spawn({owner, hello.job_id(), hello.attempt(), hello.lease_ms(),
+                                   hello.grace_ms(), std::move(connected)});
   if (!processes.ok()) return RefuseShepherd(*stream, processes.status());
   (*processes)->set_presence(PresenceOf(owner.uid));
   auto opening = openings_.insert(openings_.end(), Opening{stream, owner, *std::move(processes)});
@@ -152,8 +154,10 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
 
 void Sessions::RefuseShepherd(Session::Stream& stream, const absl::Status& why) {
   // If the agent itself lacks a right, the caller was not refused.
-  const absl::StatusCode code =
+  absl::StatusCode code =
       absl::IsPermissionDenied(why) ? absl::StatusCode::kFailedPrecondition : why.code();
+  // The node's policy, which is not the agent's, does so.
+  if (absl::IsUnauthenticated(why)) code = absl::StatusCode::kPermissionDenied;
   const std::string text = absl::StrCat("start the shepherd: ", why.message());
   log::Error(text);
   stream.Finish(absl::Status(code, text));
@@ -295,10 +299,12 @@ void Sessions::AdoptAll(absl::AnyInvocable<void(absl::Status)> done) {
     (*shared)(absl::OkStatus());
   };
   adoption_ = std::make_unique<Adoption>(loop_, spawner_, std::move(handlers));
-  if (absl::Status begun = adoption_->Begin(state_directory_); !begun.ok()) {
+  spawner_.WhenReady([this, shared](absl::Status begun) {
+    if (begun.ok()) begun = adoption_->Begin(state_directory_);
+    if (begun.ok()) return;
     adoption_.reset();
     (*shared)(std::move(begun));
-  }
+  });
 }
 
 void Sessions::OnAdopted(Adoption::Job job) {

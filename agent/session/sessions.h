@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -40,8 +41,9 @@ class Sessions {
   // Fails, and has touched none of it, when a record cannot be read now: the job may be well.
   void AdoptAll(absl::AnyInvocable<void(absl::Status)> done);
 
-  // `peer`: who asks. What it may not is refused.
-  void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer);
+  // `peer`: who asks. What it may not is refused. `connected`: by what, when the kernel knows.
+  void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
+              std::optional<spawn::Connected> connected = {});
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
                   const auth::Identity& peer);
   // A launcher of such an owner is not connected and may come back.
@@ -91,9 +93,10 @@ class Sessions {
 
   std::shared_ptr<Session::Stream> Release(Visitors::iterator visitor);
   void Dismiss(Visitors::iterator visitor, absl::Status why);
-  void OnFirst(Visitors::iterator visitor, const auth::Identity& peer, v1::SessionRequest request);
+  void OnFirst(Visitors::iterator visitor, const auth::Identity& peer,
+               std::optional<spawn::Connected> connected, v1::SessionRequest request);
   void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
-            v1::SessionRequest request);
+            std::optional<spawn::Connected> connected, v1::SessionRequest request);
   void OnEarly(Openings::iterator opening, v1::SessionRequest request);
   void OnShepherdStarted(Openings::iterator opening, absl::Status started);
   void RefuseShepherd(Session::Stream& stream, const absl::Status& why);

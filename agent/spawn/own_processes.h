@@ -57,6 +57,7 @@ class OwnProcesses final : public Processes {
   void SetOwner(const Owner& owner) { owner_ = owner; }
 
   os::UniqueFd TakeSocket() override { return std::move(socket_); }
+  bool is_prepared() const override { return false; }
   void WhenStarted(OnStarted done) override;
   void WhenShepherdEnded(OnEnded done) override;
   bool shepherd_ended() const override { return ended_; }

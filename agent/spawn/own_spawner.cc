@@ -37,17 +37,16 @@ OwnSpawner::OwnSpawner(loop::Loop& loop, std::string program, FindAccount find_a
       find_account_(std::move(find_account)),
       sweep_(loop) {}
 
-absl::StatusOr<std::unique_ptr<Processes>> OwnSpawner::Spawn(const Owner& owner,
-                                                             const std::string& job_id,
-                                                             uint32_t attempt) {
+absl::StatusOr<std::unique_ptr<Processes>> OwnSpawner::Spawn(Order order) {
+  const Owner& owner = order.owner;
   auto account = find_account_(owner.uid);
   if (!account.ok()) return account.status();
   const os::Account* const user = geteuid() == 0 ? &*account : nullptr;
-  std::string cgroup = MakeCgroup(*account, job_id, attempt);
+  std::string cgroup = MakeCgroup(*account, order.job_id, order.attempt);
   auto made = OwnProcesses::Start(around_, owner, program_, user, cgroup);
   // Another agent beside us that tidies up takes it for a leftover while nobody is in it.
   for (int i = 0; i < kCgroupTries && absl::IsNotFound(made.status()) && !cgroup.empty(); ++i) {
-    cgroup = MakeCgroup(*account, job_id, attempt);
+    cgroup = MakeCgroup(*account, order.job_id, order.attempt);
     made = OwnProcesses::Start(around_, owner, program_, user, cgroup);
   }
   if (!made.ok()) {
@@ -78,8 +77,10 @@ std::string OwnSpawner::MakeCgroup(const os::Account& account, const std::string
 Spawner::Found OwnSpawner::Adopt(Trace trace) {
   Found found;
   OwnProcesses::Remains remains;
-  const auto peer = trace.socket ? os::PeerOf(trace.socket.get())
-                                 : absl::StatusOr<os::Peer>(absl::NotFoundError(""));
+  os::UniqueFd socket;
+  if (trace.socket.ok()) socket = *std::move(trace.socket);
+  const auto peer =
+      socket ? os::PeerOf(socket.get()) : absl::StatusOr<os::Peer>(absl::NotFoundError(""));
   if (trace.record) {
     found.owner = {trace.record->uid(), trace.record->owner()};
     remains.cgroup = trace.record->cgroup();
@@ -93,9 +94,9 @@ Spawner::Found OwnSpawner::Adopt(Trace trace) {
   }
   if (peer.ok()) {
     // Only this leads to the listener for sure: its pid may be another process's by now.
-    auto listener = os::PidfdOfPeer(trace.socket.get());
+    auto listener = os::PidfdOfPeer(socket.get());
     if (listener.ok() && peer->uid == found.owner.uid) remains.in_its_place = *std::move(listener);
-  } else if (trace.socket) {
+  } else if (socket) {
     found.why_not = std::string(peer.status().message());
   }
   if (trace.record) {
@@ -111,7 +112,8 @@ Spawner::Found OwnSpawner::Adopt(Trace trace) {
       found.why_not = std::string(pidfd.status().message());
     }
   }
-  remains.socket = std::move(trace.socket);
+  if (!trace.socket.ok()) found.why_not = std::string(trace.socket.status().message());
+  remains.socket = std::move(socket);
   found.processes =
       OwnProcesses::Adopt(around_, found.owner, trace.job_id, trace.attempt, std::move(remains));
   return found;
@@ -139,11 +141,10 @@ absl::StatusOr<std::unique_ptr<OneSpawner>> OneSpawner::Start(loop::Loop& loop,
   return spawner;
 }
 
-absl::StatusOr<std::unique_ptr<Processes>> OneSpawner::Spawn(const Owner& owner, const std::string&,
-                                                             uint32_t) {
+absl::StatusOr<std::unique_ptr<Processes>> OneSpawner::Spawn(Order order) {
   if (one_ == nullptr)
     return absl::FailedPreconditionError("this agent has already run its one job");
-  one_->SetOwner(owner);
+  one_->SetOwner(order.owner);
   return std::move(one_);
 }
 

@@ -26,8 +26,7 @@ class OwnSpawner final : public Spawner {
   // `program`: run as `<program> shepherd`.
   OwnSpawner(loop::Loop& loop, std::string program, FindAccount find_account);
 
-  absl::StatusOr<std::unique_ptr<Processes>> Spawn(const Owner& owner, const std::string& job_id,
-                                                   uint32_t attempt) override;
+  absl::StatusOr<std::unique_ptr<Processes>> Spawn(Order order) override;
   Found Adopt(Trace trace) override;
   void Sweep() override;
 
@@ -47,8 +46,7 @@ class OneSpawner final : public Spawner {
   static absl::StatusOr<std::unique_ptr<OneSpawner>> Start(loop::Loop& loop,
                                                            const std::string& program);
   // FAILED_PRECONDITION: it was handed out.
-  absl::StatusOr<std::unique_ptr<Processes>> Spawn(const Owner& owner, const std::string& job_id,
-                                                   uint32_t attempt) override;
+  absl::StatusOr<std::unique_ptr<Processes>> Spawn(Order order) override;
   Found Adopt(Trace trace) override;
   void Sweep() override {}
   // Kills it, unless it was handed out: it has no workers.

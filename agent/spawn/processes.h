@@ -40,15 +40,18 @@ class Processes {
   Processes& operator=(const Processes&) = delete;
   virtual ~Processes() = default;
 
-  // Connected to the shepherd. Once.
+  // Connected to the shepherd, once WhenStarted has told that it runs. Once.
   virtual os::UniqueFd TakeSocket() = 0;
+  // Its socket for agents after us listens already, and its workers have a cgroup: it needs neither
+  // from us.
+  virtual bool is_prepared() const = 0;
   // Tells once whether the shepherd runs: at once as ourselves; for another user, who may hold its
   // start up, later, and for no longer than a few seconds. If it does not run, destroy this.
   virtual void WhenStarted(OnStarted done) = 0;
   // Tells once that the shepherd's process has ended, and how: "killed by signal 9".
   virtual void WhenShepherdEnded(OnEnded done) = 0;
   virtual bool shepherd_ended() const = 0;
-  // To look it up in /proc; another process may have it once the shepherd has ended.
+  // To look it up in /proc; another process may have it once the shepherd has ended. 0: not known.
   virtual pid_t shepherd_pid() const = 0;
   // Whom it runs as; null: as ourselves, or not known, as an agent before us has started it.
   virtual const os::Account* account() const = 0;

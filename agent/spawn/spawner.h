@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "agent/spawn/processes.h"
 #include "agent/spawn/quarantine.h"
@@ -17,6 +19,25 @@ namespace dtrain::spawn {
 // Where a shepherd finds its end of the socket.
 inline constexpr int kShepherdSocket = 3;
 
+// A launcher's connection, by which the kernel shows who is at its other end. It shows it for one
+// order.
+struct Accepted {
+  os::UniqueFd socket;
+  bool used = false;
+};
+// Gone once it is closed.
+using Connected = std::weak_ptr<Accepted>;
+
+// What a shepherd is started for.
+struct Order {
+  Owner owner;
+  std::string job_id;
+  uint32_t attempt = 0;
+  uint32_t lease_ms = 0, grace_ms = 0;
+  // Of a launcher of this machine; absent: it has shown a certificate, or is known otherwise.
+  std::optional<Connected> connected = {};
+};
+
 // Starts shepherds for users, and finds those again that an agent before us has started. Everything
 // an agent does to the processes of jobs goes by this and by what it hands out. Loop thread.
 class Spawner {
@@ -27,16 +48,18 @@ class Spawner {
   virtual ~Spawner() = default;
 
   // A shepherd without a job yet, so that its start overlaps the launcher's.
-  virtual absl::StatusOr<std::unique_ptr<Processes>> Spawn(const Owner& owner,
-                                                           const std::string& job_id,
-                                                           uint32_t attempt) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Processes>> Spawn(Order order) = 0;
+
+  // Calls `done` when it can tell in Adopt what runs; an error: it will not in a reasonable time.
+  virtual void WhenReady(absl::AnyInvocable<void(absl::Status)> done) { done(absl::OkStatus()); }
 
   // What is known of a job that an agent before us has started.
   struct Trace {
     std::string job_id;
     uint32_t attempt = 0;
     std::optional<v1::JobRecord> record;  // absent: missing or damaged
-    os::UniqueFd socket;                  // to who listens in the shepherd's place; empty: nobody
+    // To who listens where we have told the shepherd to; an error: nobody does.
+    absl::StatusOr<os::UniqueFd> socket;
   };
   struct Found {
     std::unique_ptr<Processes> processes;

@@ -231,7 +231,7 @@ TEST_F(EndingTest, ASweepTakesEmptyCgroupsOnly) {
   MakeSpawner(Program(/*marked=*/false));
   std::promise<absl::Status> started;
   OnLoop([&] {
-    auto used = spawner_->Spawn({geteuid(), "me"}, job_, 3);
+    auto used = spawner_->Spawn({{geteuid(), "me"}, job_, 3});
     ASSERT_TRUE(used.ok()) << used.status();
     processes_ = *std::move(used);
     processes_->WhenStarted([&](absl::Status status) { started.set_value(std::move(status)); });
@@ -252,10 +252,10 @@ TEST_F(EndingTest, AnAgentOfOneJobHandsItsShepherdOutOnce) {
     auto made = OneSpawner::Start(loop_, Program(/*marked=*/false));
     ASSERT_TRUE(made.ok()) << made.status();
     spawner_ = *std::move(made);
-    auto first = spawner_->Spawn({geteuid(), "me"}, job_, 3);
+    auto first = spawner_->Spawn({{geteuid(), "me"}, job_, 3});
     ASSERT_TRUE(first.ok()) << first.status();
     processes_ = *std::move(first);
-    EXPECT_TRUE(absl::IsFailedPrecondition(spawner_->Spawn({geteuid(), "me"}, job_, 4).status()));
+    EXPECT_TRUE(absl::IsFailedPrecondition(spawner_->Spawn({{geteuid(), "me"}, job_, 4}).status()));
   });
   const pid_t left = PidIn("left");
   OnLoop([&] { processes_->SetPart(job_, 3, 1); });
