@@ -46,6 +46,10 @@ std::unique_ptr<CLI::App> Define(Config& config) {
                   "certificate. It must exist, unless this is none");
   app->add_option("--account-map", config.account_map,
                   "a file of `certificate = account` lines, for names that differ");
+  app->add_option("--spawner", config.spawner,
+                  "agent.sock of dtrain-spawner, usually /run/dtrain-spawner/agent.sock, which "
+                  "starts and kills the jobs of all users, so that this agent needs no privilege "
+                  "and must not be root. Default none: it does so itself");
   app->add_flag("--allow-root", config.allow_root, "allow certificates that map to root");
   app->add_option(
          "--launcher-wait", config.launcher_wait_s,

@@ -18,6 +18,7 @@ struct Config {
   tls::Files tls;
   std::string account_map;  // a file; empty: certificates' names are accounts
   bool allow_root = false;
+  std::string spawner;           // agent.sock of dtrain-spawner; empty: none, jobs are our own
   uint32_t launcher_wait_s = 0;  // beyond its lease, for a launcher that stands still
 };
 

@@ -89,6 +89,8 @@ struct Connections::Connection {
   std::vector<std::string> hosts;               // by which an HTTP client may have called us
   // False once it is closed: its stream may still have a word.
   std::shared_ptr<bool> here = std::make_shared<bool>(true);
+  // Of a unix socket, the same one: it holds that open, so it goes when this is closed.
+  std::shared_ptr<spawn::Accepted> accepted;
   os::UniqueFd watched;
   std::unique_ptr<loop::FdWatch> hangup;
   std::unique_ptr<session::AgentService> service;
@@ -223,6 +225,14 @@ void Connections::AdmitUnix(os::UniqueFd socket) {
              auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
              (*place)->origin = OriginOf(identity);
              (*place)->place = std::move(ticket);
+             if (policy_.for_all) {
+               (*place)->accepted = std::make_shared<spawn::Accepted>(
+                   os::UniqueFd(fcntl(known.get(), F_DUPFD_CLOEXEC, 0)));
+               if (!(*place)->accepted->socket) {
+                 Refuse((*place)->origin, "out of file descriptors (RLIMIT_NOFILE)");
+                 return Close(place);
+               }
+             }
              // Who may end the agent need not wear it out.
              if (identity.role != auth::Role::kAdmin) known = Guard(place, std::move(known));
              known ? Serve(place, std::move(identity), std::move(known)) : Close(place);
@@ -364,7 +374,9 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
         Refuse((*place)->origin, "it opens one session after another on one connection");
         Close(place);
       },
-      QueuedFor(connection.place.of()));
+      QueuedFor(connection.place.of()),
+      connection.accepted != nullptr ? std::make_optional<spawn::Connected>(connection.accepted)
+                                     : std::nullopt);
   const bool tells_its_end = connection.tls != nullptr || connection.guard != nullptr;
   if (!tells_its_end) {
     connection.watched.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 0));
@@ -402,6 +414,7 @@ void Connections::Close(Place place) {
   *(*place)->here = false;
   (*place)->hangup.reset();
   (*place)->silence.reset();
+  (*place)->accepted.reset();
   const std::string of = (*place)->place.of();
   (*place)->place = Ticket();  // here: places are the loop's, and whoever comes next needs it now
   // Posted: the stream may be calling us.

@@ -75,7 +75,9 @@ int TakeHash(dl_phdr_info* info, size_t, void* out) {
 
 }  // namespace
 
-std::string DefaultStateDirectory() { return geteuid() == 0 ? kSystemDirectory : UserDirectory(); }
+std::string DefaultStateDirectory(bool for_all) {
+  return for_all ? kSystemDirectory : UserDirectory();
+}
 
 std::string BuildId() {
   std::string hash;
@@ -83,8 +85,8 @@ std::string BuildId() {
   return absl::StrCat(DTRAIN_VERSION, " ", hash, "\n");
 }
 
-absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
-  const mode_t mode = geteuid() == 0 ? 0755 : 0700;
+absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path, bool for_all) {
+  const mode_t mode = for_all ? 0755 : 0700;
   if (absl::Status made = os::MakeOwnDirectory(path, mode, 0755); !made.ok()) return made;
   const std::string lock_path = path + "/lock";
   const absl::Status is_ours = os::CheckPrivateFile(lock_path);
@@ -104,7 +106,7 @@ absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path) {
   }
   // Users may pass through to sockets that are theirs; what is in a job's folder is not for others.
   if (absl::Status made = os::MakeOwnDirectory(path + "/jobs", 0700, 0700); !made.ok()) return made;
-  return ResidentDirectory(std::move(path), std::move(lock));
+  return ResidentDirectory(std::move(path), std::move(lock), for_all);
 }
 
 absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueFd> given) {
@@ -136,7 +138,7 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_p
     return PosixError(errno, absl::StrCat("make ", name->sun_path));
   }
   // Whoever connects is known by the kernel's word, not by the mode.
-  if (chmod(name->sun_path, geteuid() == 0 ? 0666 : 0600) != 0 || listen(fd.get(), kBacklog) != 0) {
+  if (chmod(name->sun_path, for_all_ ? 0666 : 0600) != 0 || listen(fd.get(), kBacklog) != 0) {
     return PosixError(errno, absl::StrCat("listen on ", name->sun_path));
   }
   return fd;

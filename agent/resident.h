@@ -11,8 +11,8 @@
 namespace dtrain::agent {
 
 // Of a resident agent of this user: $XDG_RUNTIME_DIR/dtrain-agent or /run/user/UID/dtrain-agent;
-// for root /run/dtrain-agent. All of them are on file systems that a reboot empties.
-std::string DefaultStateDirectory();
+// of one for all users /run/dtrain-agent. All of them are on file systems that a reboot empties.
+std::string DefaultStateDirectory(bool for_all);
 
 // What this very program is: its version and the hash that the linker has put into it.
 std::string BuildId();
@@ -21,9 +21,9 @@ std::string BuildId();
 // `agent.sock`, `http.sock`, `build`, and `jobs/`, where each job has a folder.
 class ResidentDirectory {
  public:
-  // Makes it, mode 0755 for root (users reach the socket in it) and 0700 else. ALREADY_EXISTS:
-  // another agent has it.
-  static absl::StatusOr<ResidentDirectory> Hold(std::string path);
+  // Makes it, mode 0755 when users reach the sockets in it, 0700 else. ALREADY_EXISTS: another
+  // agent has it.
+  static absl::StatusOr<ResidentDirectory> Hold(std::string path, bool for_all);
 
   const std::string& path() const { return path_; }
   std::string socket_path() const { return path_ + "/agent.sock"; }
@@ -40,10 +40,11 @@ class ResidentDirectory {
 
  private:
   absl::StatusOr<os::UniqueFd> Bind(const std::string& socket_path) const;
-  ResidentDirectory(std::string path, os::UniqueFd lock)
-      : path_(std::move(path)), lock_(std::move(lock)) {}
+  ResidentDirectory(std::string path, os::UniqueFd lock, bool for_all)
+      : path_(std::move(path)), lock_(std::move(lock)), for_all_(for_all) {}
   std::string path_;
   os::UniqueFd lock_;
+  bool for_all_ = false;
   bool bound_ = false;  // the socket of Listen is ours
 };
 

@@ -23,6 +23,7 @@
 #include "agent/session/node_readers.h"
 #include "agent/session/sessions.h"
 #include "agent/spawn/own_spawner.h"
+#include "agent/spawn/remote_spawner.h"
 #include "agent/systemd.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
@@ -115,12 +116,12 @@ class Resident {
         listen_(config.listen),
         status_listen_(config.status_listen),
         readers_(loop),
-        spawner_(loop, kOwnProgram,
-                 [this](uid_t uid) { return connections_.accounts().Known(uid); }),
+        is_remote_(!config.spawner.empty()),
+        spawner_(MakeSpawner(config)),
         sessions_(loop,
                   session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true,
                                     /*notice=*/"", std::chrono::seconds(config.launcher_wait_s)},
-                  directory_.path(), spawner_, readers_.readers(), [this] { spawner_.Sweep(); }),
+                  directory_.path(), *spawner_, readers_.readers(), [this] { spawner_->Sweep(); }),
         answers_(HostName(), sessions_),
         connections_(loop, sessions_, answers_) {
     sessions_.SetAbout([this] { return About(); });
@@ -128,6 +129,7 @@ class Resident {
   }
 
   void Use(Security security) {
+    security.policy.for_all = is_remote_;
     connections_.SetPolicy(std::move(security.policy));
     connections_.SetTls(std::move(security.tls));
   }
@@ -155,17 +157,18 @@ class Resident {
   void Start(absl::AnyInvocable<void(absl::Status)> done) {
     sessions_.AdoptAll([this, done = std::move(done)](absl::Status adopted) mutable {
       if (!adopted.ok()) return done(std::move(adopted));
-      // Of jobs of which no agent knows, as those that came by ssh without a resident one.
-      const Reaped reaped = ReapLeftovers();
+      // Of jobs of which no agent knows, as those that came by ssh without a resident one. Of users
+      // other than ours only root can.
+      const Reaped reaped = is_remote_ ? Reaped() : ReapLeftovers();
       for (const Leftover& leftover : reaped.found) {
         log::Warn(absl::StrCat("killing what a dead job has left: ", Describe(leftover)));
       }
       for (const Leftover& leftover : reaped.left) {
         // For two seconds more: somebody may only make them faster than they are ended.
-        spawner_.quarantine().Kill(loop_.Now(), leftover.job_id, UserName(leftover.uid),
-                                   {leftover.process});
+        spawner_->quarantine().Kill(loop_.Now(), leftover.job_id, UserName(leftover.uid),
+                                    {leftover.process});
       }
-      spawner_.Sweep();
+      spawner_->Sweep();
       absl::Status listening = Listen();
       if (listening.ok()) {
         systemd_.Notify("READY=1");
@@ -176,6 +179,12 @@ class Resident {
   }
 
  private:
+  std::unique_ptr<spawn::Spawner> MakeSpawner(const Config& config) {
+    if (is_remote_) return std::make_unique<spawn::RemoteSpawner>(loop_, config.spawner);
+    return std::make_unique<spawn::OwnSpawner>(
+        loop_, kOwnProgram, [this](uid_t uid) { return connections_.accounts().Known(uid); });
+  }
+
   // While the loop turns.
   void KeepAlive() {
     if (systemd_.watchdog == Duration::zero()) return;
@@ -256,7 +265,8 @@ class Resident {
   const std::string status_listen_;
   const int64_t started_unix_nanos_ = absl::GetCurrentTimeNanos();
   session::NodeReaders readers_;
-  spawn::OwnSpawner spawner_;
+  const bool is_remote_;  // jobs are dtrain-spawner's
+  const std::unique_ptr<spawn::Spawner> spawner_;
   session::Sessions sessions_;
   answers::NodeAnswers answers_;
   Connections connections_;
@@ -288,8 +298,19 @@ int RunServe(const std::vector<std::string>& words) {
   }
   auto security = ReadSecurity(*config);
   if (!security.ok()) return Fail(security.status(), kExitNotAuthorised);
+  const bool is_root = geteuid() == 0;
+  if (!config->spawner.empty() && is_root) {
+    return Fail(
+        absl::InvalidArgumentError(
+            "--spawner: this agent is root, and dtrain-spawner is there so that it need not "
+            "be: run it as the user that dtrain-spawner serves (--agent-user), or without "
+            "--spawner"),
+        kExitUsage);
+  }
+  const bool for_all = is_root || !config->spawner.empty();
   auto directory = ResidentDirectory::Hold(
-      config->state_directory.empty() ? DefaultStateDirectory() : config->state_directory);
+      config->state_directory.empty() ? DefaultStateDirectory(for_all) : config->state_directory,
+      for_all);
   if (!directory.ok()) return Fail(directory.status(), kExitState);
   std::optional<Crash> last_crash = WatchForCrashes(directory->path());
   loop::Loop loop;

@@ -22,9 +22,11 @@ std::optional<Role> RoleOf(absl::string_view kind) {
   return std::nullopt;
 }
 
+bool ServesAll(const Policy& policy) { return policy.agent_uid == 0 || policy.for_all; }
+
 // Why workers cannot be started as this account; empty: they can.
 std::string WhyNot(const Account& account, const Policy& policy) {
-  if (policy.agent_uid != 0 && account.uid != policy.agent_uid) {
+  if (!ServesAll(policy) && account.uid != policy.agent_uid) {
     return absl::StrCat("this agent runs as user id ", policy.agent_uid,
                         " and starts workers only as that user, not as ", Escape(account.name));
   }
@@ -79,7 +81,7 @@ absl::StatusOr<Identity> IdentityOfCertificate(const CertificateFacts& certifica
 absl::StatusOr<Identity> IdentityOfUnixPeer(const UnixPeer& peer, absl::string_view account_name,
                                             const Policy& policy) {
   const bool own = peer.uid == policy.agent_uid;
-  if (policy.agent_uid != 0 && !own && peer.uid != 0) {
+  if (!ServesAll(policy) && !own && peer.uid != 0) {
     return absl::PermissionDeniedError(absl::StrCat("this agent is user id ", policy.agent_uid,
                                                     "'s; user id ", peer.uid, " (process ",
                                                     peer.pid, ") is refused"));
@@ -89,7 +91,7 @@ absl::StatusOr<Identity> IdentityOfUnixPeer(const UnixPeer& peer, absl::string_v
   out.name = account_name.empty() ? absl::StrCat(peer.uid) : std::string(account_name);
   out.proof = "unix socket";
   out.peer = absl::StrCat("process ", peer.pid);
-  if (policy.agent_uid != 0 && !own) {
+  if (!ServesAll(policy) && !own) {
     out.no_account = absl::StrCat("this agent runs as user id ", policy.agent_uid,
                                   " and starts workers only as that user, not as root");
   } else if (account_name.empty()) {

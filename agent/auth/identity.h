@@ -52,6 +52,7 @@ struct UnixPeer {
 // Of the agent.
 struct Policy {
   uint32_t agent_uid = 0;   // 0: it can start workers as anybody
+  bool for_all = false;     // somebody else does that for it, whoever it is (dtrain-spawner)
   bool allow_root = false;  // a certificate may lead to the account with uid 0
   AccountMap accounts;
 };
@@ -65,7 +66,8 @@ absl::StatusOr<Identity> IdentityOfCertificate(const CertificateFacts& certifica
                                                FindAccount find);
 
 // Who sits at the other end of the agent's unix socket: root is admin, and so is the account that
-// an unprivileged agent runs as; others are users of an agent of root, and refused by any other.
+// an unprivileged agent runs as; others are users of an agent that serves all, and refused by any
+// other.
 // `account_name`: of the peer's uid, empty when it has none. An account of root is given to root,
 // with or without allow_root, as root can start anything anyway.
 absl::StatusOr<Identity> IdentityOfUnixPeer(const UnixPeer& peer, absl::string_view account_name,

@@ -134,6 +134,20 @@ TEST(UnixIdentity, OfAnUnprivilegedAgent) {
   EXPECT_FALSE(root->account.has_value());
 }
 
+// Its jobs are dtrain-spawner's, which decides whom it starts.
+TEST(UnixIdentity, AnAgentOfItsOwnUserMayServeAll) {
+  Policy policy;
+  policy.agent_uid = 990;
+  policy.for_all = true;
+  const auto alice = IdentityOfUnixPeer({1001, 100, 43}, "alice", policy);
+  ASSERT_TRUE(alice.ok()) << alice.status();
+  EXPECT_EQ(alice->role, Role::kUser);
+  EXPECT_EQ(alice->account->uid, 1001u);
+  EXPECT_TRUE(IdentityOfUnixPeer({0, 0, 44}, "root", policy)->account.has_value());
+  EXPECT_EQ(Of({"user", "alice", "1"}, policy).account->uid, 1001u);
+  EXPECT_FALSE(Of({"user", "root", "1"}, policy).account.has_value()) << "without --allow-root";
+}
+
 TEST(AccountMap, Parses) {
   const auto map = AccountMap::Parse("# who is who\n\n alice = asmith  # was ann\r\nbob=bob2\n");
   ASSERT_TRUE(map.ok()) << map.status();
