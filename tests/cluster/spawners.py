@@ -53,7 +53,7 @@ class Spawner:
         self.process = None
         self._log = tempfile.TemporaryFile()
         program = host.path(SHEPHERD)
-        shutil.copyfile(hosts.bin_dir() / "dtrain-agent", program)
+        shutil.copyfile(hosts.bin_dir() / "dtrain-shepherd", program)
         program.chmod(0o711)  # as it is to be installed: nobody can read it
 
     def start(self):

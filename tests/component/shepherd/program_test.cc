@@ -93,7 +93,7 @@ TEST_F(ShepherdProgramTest, ItsUsersOtherProcessesCannotTakeItsDescriptors) {
   StartProgram(0711, Shell(1, "sleep 1000"));
   ASSERT_TRUE(UntilStarted());
   EXPECT_EQ(LookAtItsSocket(), EACCES);
-  EXPECT_EQ(TakeItsSocket(), EPERM);
+  EXPECT_THAT(TakeItsSocket(), testing::AnyOf(EPERM, ENOSYS)) << "Linux before 5.6 has no way";
   Stop(0);
   EXPECT_TRUE(UntilFinished());
 }
