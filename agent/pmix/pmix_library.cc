@@ -23,6 +23,7 @@
 #include "agent/pmix/info_list.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
+#include "common/os/account.h"
 
 namespace dtrain::pmix {
 namespace {
@@ -107,6 +108,10 @@ class Server : public PmixLibrary {
     options.Add(PMIX_SERVER_TMPDIR, start_.directory());
     options.Add(PMIX_SYSTEM_TMPDIR, start_.directory());
     options.Add(PMIX_HOSTNAME, start_.host());
+    // For a user whom NSS does not know, as in many containers, it would read the home of nobody.
+    if (std::getenv("HOME") == nullptr && !os::FindAccount(geteuid()).ok()) {
+      setenv("HOME", start_.directory().c_str(), 1);
+    }
     const pmix_status_t status = functions_.init(&served.module, options.data(), options.size());
     if (status != PMIX_SUCCESS) return Failed("PMIx_server_init", status);
     running_ = true;
