@@ -7,10 +7,11 @@
 
 namespace dtrain::roles {
 
-// What runs as a job's user, and is told by the descriptors that it is started with what to do:
-// "shepherd", and the helpers "pmix", "store" and "tcpstore", which a shepherd starts from the
-// program that it is itself. Any program with these roles can be a shepherd's. `words` are the
-// program's, without its name. Returns the exit code; none: they name no such role.
+// The processes that run as a job's user: "shepherd", and its helpers "pmix", "store" and
+// "tcpstore". A shepherd starts a helper by running its own program in that role, so a program that
+// has one of these roles needs all of them. Each gets its work through inherited descriptors.
+// `words`: the command line without the program's name. Returns the exit code, or nothing if
+// `words` is not one of these roles.
 std::optional<int> RunJobRole(const std::vector<std::string>& words);
 
 }  // namespace dtrain::roles

@@ -41,7 +41,8 @@ class Sessions {
   // Fails, and has touched none of it, when a record cannot be read now: the job may be well.
   void AdoptAll(absl::AnyInvocable<void(absl::Status)> done);
 
-  // `peer`: who asks. What it may not is refused. `connected`: by what, when the kernel knows.
+  // `peer`: the caller; what it is not allowed to do is refused. `connected`: its unix connection,
+  // which proves to a spawner who it is; empty over TLS.
   void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
               std::optional<spawn::Connected> connected = {});
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,

@@ -111,7 +111,7 @@ void RemoteSpawner::Kill(const Job& job) {
   connection_->Kill(job->key, [this, job](absl::StatusOr<SpawnerConnection::Answer> answer) {
     if (!answer.ok() || job->stage != RemoteJob::Stage::kRuns) return;
     if (std::holds_alternative<SpawnerDone>(answer->word)) return OnKilled(job);
-    // Its end was told to an agent's connection before this one.
+    // The spawner reported its end on an earlier connection.
     Gone(job, "its process has ended");
   });
 }

@@ -90,13 +90,12 @@ cli::Page VersionPage(absl::string_view) {
 int Version(const Program& program, const Args& args) {
   const std::string version(program.release.version);
   if (args.size() == 1) return Print(absl::StrCat("dtrain ", version, "\n"));
-  if (args.size() == 2 && (args[1] == "--verbose" || args[1] == "-v")) {
-    return Print(version::Describe(version));
-  }
+  const bool is_verbose = args[1] == "--verbose" || args[1] == "-v";
+  if (args.size() == 2 && is_verbose) return Print(version::Describe(version));
   if (args.size() == 2 && (args[1] == "--help" || args[1] == "-h")) {
     return Print(cli::FormatHelp(VersionPage("")));
   }
-  const std::string& odd = args[1][0] == '-' && args.size() > 2 ? args[2] : args[1];
+  const std::string& odd = is_verbose ? args[2] : args[1];
   return UsageError(absl::InvalidArgumentError(
       absl::StrCat("version: unexpected ", Escape(odd, 60), "\nSee dtrain version --help")));
 }

@@ -135,7 +135,7 @@ TEST_F(RemoteSpawnerTest, AConnectionStartsOneJobAndOnlyWhileItIsThere) {
   EXPECT_THAT(std::string(agent_->Start(left).message()), HasSubstr("has gone"));
 }
 
-// What a user can do to his own connection is no breach of the agent's.
+// Whatever a user does to his own connection, the spawner must not count it as the agent's breach.
 TEST_F(RemoteSpawnerTest, UsersCannotMakeTheAgentBreakTheRules) {
   const os::UniqueFd client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un name = {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's side before a program of root's that is no dtrain-spawner, or one that is broken.
+// RemoteSpawner against a program of root's that is not dtrain-spawner, or a broken one.
 #include "common/os/fd.h"
 #include "tests/component/spawner/remote_fixture.h"
 
@@ -246,7 +246,8 @@ TEST_F(UnkindSpawnerTest, NobodyButRootIsBelieved) {
   {
     listening = spawner::ListenAt(path, SOCK_SEQPACKET);
     const spawner::As other(12345);
-    ASSERT_EQ(listen(listening.get(), 8), 0);  // who calls it is the peer
+    ASSERT_EQ(listen(listening.get(), 8),
+              0);  // the kernel reports the process that called listen() as the peer
   }
   auto made = SpawnerConnection::Open(agent_.loop_, path, nullptr, nullptr);
   EXPECT_TRUE(absl::IsPermissionDenied(made.status())) << made.status();

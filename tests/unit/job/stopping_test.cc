@@ -211,7 +211,7 @@ TEST_F(StoppingTest, AReleaseBeforeTheEndIsKept) {
   }
 }
 
-// Each launcher that comes back is told.
+// An agent repeats Released to every launcher that reconnects.
 TEST_F(StoppingTest, ASecondReleaseIsNoNews) {
   Reset(State::kRunning);
   Exit(2, 0);

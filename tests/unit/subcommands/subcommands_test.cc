@@ -98,6 +98,11 @@ TEST(Subcommands, Version) {
   }
 }
 
+TEST(Subcommands, VersionNamesTheWordThatIsWrong) {
+  EXPECT_THAT(RunWords({"version", "-v", "now"}).err, HasSubstr("unexpected now\n"));
+  EXPECT_THAT(RunWords({"version", "--now", "-v"}).err, HasSubstr("unexpected --now\n"));
+}
+
 TEST(Subcommands, LaunchesAreHandedToTheProgram) {
   Ran ran = RunWords({"launch", "-np", "3", "true"});
   EXPECT_EQ(ran.code, 42);
