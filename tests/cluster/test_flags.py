@@ -138,7 +138,7 @@ def test_hosts_that_are_left_out_are_not_contacted(cluster):
         result = launch_ok(cluster, ["--hostfile", hostfile, *choice, "--", "sh", "-c", "echo $RANK $(hostname)"])
         assert sorted(result.lines) == ["[0] 0 node0", "[1] 1 node0", "[2] 2 node1", "[3] 3 node1"]
     result = launch_ok(cluster, ["--hostfile", hostfile, "--exclude", "nowhere", "-N", 1, "--", "hostname"])
-    assert result.lines == ["[0] node0", "[1] node0"]
+    assert sorted(result.lines) == ["[0] node0", "[1] node0"]
     result = cluster.launch(["--hostfile", hostfile, "--include", "node7", "--", "true"])
     assert result.code == 2 and 'host is not in the host list: "node7"' in result.err, result
 
