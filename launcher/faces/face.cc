@@ -30,8 +30,8 @@ std::string Summary(const FaceFlag& flag) {
 }  // namespace
 
 const std::vector<const Face*>& Faces() {
-  static const auto* faces = new std::vector<const Face*>{&kTorchrun,  &kMpirun,     &kMpiexec,
-                                                          &kDeepspeed, &kAccelerate, &kHorovodrun};
+  static const auto* faces = new std::vector<const Face*>{
+      &kTorchrun, &kMpirun, &kMpiexec, &kDeepspeed, &kAccelerate, &kFabric, &kHorovodrun};
   return *faces;
 }
 

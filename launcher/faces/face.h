@@ -32,6 +32,7 @@ extern const Face kHorovodrun;
 extern const Face kTorchrun;
 extern const Face kMpirun, kMpiexec;
 extern const Face kDeepspeed;
+extern const Face kFabric;
 
 // All of them, as the help lists them.
 const std::vector<const Face*>& Faces();

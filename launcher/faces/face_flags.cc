@@ -44,11 +44,31 @@ class Reader {
       ++next_;
       if (absl::Status status = TakeFlag(word); !status.ok()) return status;
     }
-    words_.command.assign(args_.begin() + static_cast<std::ptrdiff_t>(next_), args_.end());
+    if (spelling_.behind_script) {
+      if (absl::Status status = TakeFlagsBehindScript(); !status.ok()) return status;
+    }
+    words_.command.insert(words_.command.end(), args_.begin() + static_cast<std::ptrdiff_t>(next_),
+                          args_.end());
     return std::move(words_);
   }
 
  private:
+  // Up to a "--" or the end.
+  absl::Status TakeFlagsBehindScript() {
+    while (next_ < args_.size()) {
+      const std::string& word = args_[next_++];
+      if (word == "--" && !words_.command.empty()) break;
+      const bool is_ours = absl::StartsWith(word, "--") && !words_.command.empty() &&
+                           Exact(Dashed(word.substr(0, word.find('=')))) != nullptr;
+      if (!is_ours) {
+        words_.command.push_back(word);
+      } else if (absl::Status status = TakeFlag(word); !status.ok()) {
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status TakeFlag(const std::string& word) {
     const size_t equals = word.find('=');
     const std::string spelled = word.substr(0, equals);

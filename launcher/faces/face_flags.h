@@ -33,6 +33,7 @@ inline constexpr absl::string_view kRendezvous = "dtrain finds the address and t
 struct Spelling {
   bool one_dash = false;       // -hostfile is --hostfile
   bool abbreviations = false;  // --nproc is --nproc-per-node
+  bool behind_script = false;  // its own flags may stand there, too; what it lacks is the script's
 };
 
 struct Mention {
@@ -49,8 +50,8 @@ struct FaceWords {
 // "nnodes" of "--nnodes,--n": a flag's name in messages and in Find.
 absl::string_view NameOf(const FaceFlag& flag);
 
-// Flags end at the first word that is none, or behind "--". A flag that the launcher does not have
-// and dtrain launch does is dtrain's, under its long name.
+// Flags end at the first word that is none, or behind "--"; `behind_script` goes on. A flag that
+// the launcher does not have and dtrain launch does is dtrain's, under its long name.
 absl::StatusOr<FaceWords> SplitFace(const std::vector<FaceFlag>& flags, Spelling spelling,
                                     const std::vector<std::string>& args);
 

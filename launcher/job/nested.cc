@@ -66,6 +66,10 @@ std::optional<NestedLauncher> NestedIn(const v1::Program& program) {
     if (HasAny(words, {"machine-rank"})) return std::nullopt;
     return NestedLauncher{"accelerate launch", "accelerate launch"};
   }
+  if (name == "fabric" && words.size() > 1 && words[1] == "run") {
+    if (HasAny(words, {"node-rank", "main-address"})) return std::nullopt;
+    return NestedLauncher{"fabric run", "fabric run"};
+  }
   for (const absl::string_view known : {"mpirun", "mpiexec", "horovodrun", "deepspeed"}) {
     if (name == known) return NestedLauncher{std::string(known), std::string(known)};
   }

@@ -114,6 +114,7 @@ constexpr Subcommand kAll[] = {
     {"mpiexec", "the same", FacePage, LaunchAs},
     {"deepspeed", "launch, with the command line of DeepSpeed's launcher", FacePage, LaunchAs},
     {"accelerate", "launch, with the command line of accelerate launch", FacePage, LaunchAs},
+    {"fabric", "launch, with the command line of Lightning's fabric run", FacePage, LaunchAs},
     {"horovodrun", "launch, with the command line of horovodrun", FacePage, LaunchAs},
     {"env", "print the environment that a worker would get, and why", EnvPage, Env},
     {"ps", "list running jobs", status::PageOf, Status},

@@ -170,6 +170,22 @@ def test_accelerate_launch(cluster, nodes):
     assert shown.out.lower().count("accelerate_use_cpu=true") == 2 * nodes, shown
 
 
+@needs_torch
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_fabric_run(cluster, nodes):
+    face = ["fabric", "run", "--hosts", names(cluster, 4), f"--num_nodes={nodes}"]
+    result = dtrain(cluster, *face, SUM, "--accelerator", "cpu", 2 * nodes, "--devices=2")
+    assert_sums(result, 2 * nodes)
+    assert f"on {cluster.nodes[nodes - 1].name}" in result.out
+    told = cluster.work(cluster.head) / "told.py"
+    told.write_text("import os\nprint(sorted(v for v in os.environ.items() if v[0].startswith('LT_')))\n")
+    told.chmod(0o644)
+    told = dtrain(cluster, "fabric", "run", "/root/work/told.py", "--strategy", "ddp", "--devices", 2)
+    assert told.code == 0, told
+    assert told.lines == [str([("LT_CLI_USED", "1"), ("LT_DEVICES", "2"), ("LT_NUM_NODES", "1"),
+                               ("LT_STRATEGY", "ddp")])] * 2, told
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_horovodrun(cluster, nodes):
     show = 'echo "$HOROVOD_FUSION_THRESHOLD $HOROVOD_CYCLE_TIME"; exec "$@"'

@@ -195,6 +195,18 @@ constexpr Row kDeepspeedLines[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Deepspeed, CommandLinesTest, ::testing::ValuesIn(kDeepspeedLines));
 
+constexpr Row kFabricLines[] = {
+    // Lightning-AI/pytorch-lightning, examples/fabric
+    {"fabric run train_fabric.py --devices 2 --strategy ddp --accelerator cpu",
+     "--export LT_CLI_USED=1 --export LT_STRATEGY=ddp --export LT_ACCELERATOR=cpu --export "
+     "LT_NUM_NODES=1 --gpu-bind none --ppn 2 --export LT_DEVICES=2 --tag-output none -- python3 -u "
+     "train_fabric.py"},
+    {"fabric run --devices=3 train_fabric_decoupled.py --num-envs 4 --cuda",
+     "--export LT_CLI_USED=1 --export LT_NUM_NODES=1 --ppn 3 --export LT_DEVICES=3 --tag-output "
+     "none -- python3 -u train_fabric_decoupled.py --num-envs 4 --cuda"},
+};
+INSTANTIATE_TEST_SUITE_P(Fabric, CommandLinesTest, ::testing::ValuesIn(kFabricLines));
+
 constexpr Row kMpirunLines[] = {
     // huggingface/accelerate, Intel's mpirun
     {"mpirun -f hostfile -n 16 -ppn 4 accelerate launch examples/nlp_example.py",
@@ -238,8 +250,8 @@ TEST(CommandLineTest, DtrainLaunchTakesThem) {
     }
     return absl::NotFoundError(path);
   };
-  for (const auto& rows :
-       {absl::MakeConstSpan(kTorchrunLines), absl::MakeConstSpan(kMpirunLines)}) {
+  for (const auto& rows : {absl::MakeConstSpan(kTorchrunLines), absl::MakeConstSpan(kFabricLines),
+                           absl::MakeConstSpan(kMpirunLines)}) {
     for (const Row& row : rows) {
       std::vector<std::string> words = ShellWords(row.line);
       const Face& face = *Find(words[0]);
