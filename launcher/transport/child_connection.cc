@@ -151,11 +151,17 @@ bool ChildConnection::OnNeed() {
     unwritten_ += bootstrap_->LookAgain();
     OnWritable();
   });
-  turn_timer_.After(spec_.agent->order().longest_wait(), [this] {
-    StopWaiting();
-    StartPush();
-  });
+  turn_timer_.After(spec_.agent->order().longest_wait(), [this] { OnWaitedLong(); });
   return true;
+}
+
+void ChildConnection::OnWaitedLong() {
+  if (!ticket_->TakeTurn(loop_.Now())) {
+    turn_timer_.After(spec_.agent->order().next_wait(), [this] { OnWaitedLong(); });
+    return;
+  }
+  StopWaiting();
+  StartPush();
 }
 
 void ChildConnection::StopWaiting() {

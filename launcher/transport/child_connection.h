@@ -33,7 +33,8 @@ class ChildConnection : public Connection {
  private:
   void Start();
   void OnImages(const AgentBinary::Result& images);
-  bool OnNeed();       // false: no more is to be read, and this may be gone
+  bool OnNeed();  // false: no more is to be read, and this may be gone
+  void OnWaitedLong();
   void StopWaiting();  // for another node that is sent the agent
   void StartPush();
   void OnReadable();

@@ -299,9 +299,10 @@ bool SshPump::Wait() {
   if (p[4].revents != 0) {
     wait_until_ = kNever;
     outgoing_ += bootstrap_.LookAgain();
-  } else if (waiting && Clock::now() >= wait_until_) {
-    wait_until_ = kNever;
-    StartPush();
+  } else if (const TimePoint now = Clock::now(); waiting && now >= wait_until_) {
+    const bool is_our_turn = ticket_->TakeTurn(now);
+    wait_until_ = is_our_turn ? kNever : now + order_.next_wait();
+    if (is_our_turn) StartPush();
   }
   return p[2].revents == 0;
 }
