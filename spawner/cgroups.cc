@@ -21,6 +21,8 @@ constexpr char kMount[] = "/sys/fs/cgroup";
 constexpr char kMostCgroups[] = "1000";
 constexpr char kDeepestCgroup[] = "12";
 constexpr char kOwn[] = "/spawner";
+constexpr char kControl[] =
+    "/.control";                    // where systemd starts what is not the unit's main process
 constexpr int kDeepest = 16;        // and no deeper do we look
 constexpr int kRemovedAtOnce = 64;  // for the loop's sake
 
@@ -62,7 +64,7 @@ bool Remove(const std::string& path, int depth, int* left) {
 
 }  // namespace
 
-std::string PrepareCgroups(std::string* jobs, bool* leaf) {
+std::string FindCgroup(std::string* out, bool* leaf) {
   const std::string mount = MountPoint();
   if (mount.empty()) return "cgroup v2 is not mounted, and without it jobs cannot be killed";
   const std::string own = ReadFile("/proc/self/cgroup", 1 << 16);
@@ -73,13 +75,18 @@ std::string PrepareCgroups(std::string* jobs, bool* leaf) {
   path = path == "/" ? mount : mount + path;
   if (access(path.c_str(), F_OK) != 0) path = mount;  // a container's own part of the tree
   *leaf = path.ends_with(kOwn);
-  if (*leaf) path.resize(path.size() - strlen(kOwn));
-  *jobs = path + "/jobs";
-  if ((!Make(path + kOwn) && errno != EEXIST) || (!Make(*jobs) && errno != EEXIST)) {
+  if (*leaf || path.ends_with(kControl)) path.resize(path.rfind('/'));
+  *out = path;
+  return "";
+}
+
+std::string PrepareCgroups(const std::string& path) {
+  const std::string jobs = path + "/jobs";
+  if ((!Make(path + kOwn) && errno != EEXIST) || (!Make(jobs) && errno != EEXIST)) {
     return Because("make cgroups in " + path);
   }
-  if (access((*jobs + "/cgroup.kill").c_str(), W_OK) != 0) {
-    return Because(*jobs + "/cgroup.kill, which is there since Linux 5.14");
+  if (access((jobs + "/cgroup.kill").c_str(), W_OK) != 0) {
+    return Because(jobs + "/cgroup.kill, which is there since Linux 5.14");
   }
   if (!WriteFile(path + kOwn + "/cgroup.procs", "0")) return Because("move to " + path + kOwn);
   return "";

@@ -12,10 +12,12 @@
 
 namespace dtrain::spawner {
 
-// Finds this process's cgroup, of version 2, moves it into `spawner` below, as what has controllers
-// for its children must have no processes, and makes `jobs`, whose path it sets. `leaf`: it was in
-// `spawner` from its start, and so will be the next one. Returns why that cannot be.
-std::string PrepareCgroups(std::string* jobs, bool* leaf);
+// The cgroup, of version 2, that is the unit's: where this process is, or, if systemd started it in
+// a leaf below, above that. `leaf`: it did, and so it will the next one. Returns why there is none.
+std::string FindCgroup(std::string* path, bool* leaf);
+// Moves this process to `spawner` below `path`, as what has controllers for its children must have
+// no processes, and makes `jobs` there. Returns why that cannot be.
+std::string PrepareCgroups(const std::string& path);
 
 // JOBS/uUID/JOB.ATTEMPT
 std::string CgroupOf(const std::string& jobs, const Name& name);

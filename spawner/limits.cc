@@ -17,9 +17,10 @@ constexpr uint64_t kLeast = uint64_t{2} << 30;  // for everything but jobs
 std::string Parent(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 // One by one: what is not there does not keep the other from being given.
-void GiveToChildren(const std::string& path) {
-  for (const char* controller : {"+memory", "+pids"})
-    (void)WriteFile(path + "/cgroup.subtree_control", controller);
+bool GiveToChildren(const std::string& path, const char* memory = "+memory",
+                    const char* pids = "+pids") {
+  const std::string file = path + "/cgroup.subtree_control";
+  return static_cast<int>(WriteFile(file, memory)) + static_cast<int>(WriteFile(file, pids)) == 2;
 }
 
 // True also without its controller.
@@ -29,10 +30,15 @@ bool Limit(const std::string& file, uint64_t value) {
 
 }  // namespace
 
-std::string LimitJobs(const std::string& jobs, bool leaf) {
-  if (!leaf) {
-    return "this was not started in a cgroup named spawner (DelegateSubgroup=, systemd 254)";
+bool StopLimiting(const std::string& jobs) {
+  for (const std::string& user : Folders(jobs)) {
+    if (!GiveToChildren(jobs + "/" + user, "-memory", "-pids")) return false;
   }
+  return GiveToChildren(jobs, "-memory", "-pids") &&
+         GiveToChildren(Parent(jobs), "-memory", "-pids");
+}
+
+std::string LimitJobs(const std::string& jobs) {
   GiveToChildren(Parent(jobs));
   GiveToChildren(jobs);
   const uint64_t all =

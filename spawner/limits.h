@@ -16,10 +16,13 @@ struct Limits {
 };
 
 // Lets the cgroup `jobs`, and what is below, have the controllers, and leaves 2 GiB or 3 % of the
-// memory, whichever is more, to everything else. `leaf`: as PrepareCgroups says; else nothing can
-// be limited, as no process may be started in a cgroup whose children have controllers, so that
-// there would be no next spawner. Returns what is missing.
-std::string LimitJobs(const std::string& jobs, bool leaf);
+// memory, whichever is more, to everything else. As no process may be started in a cgroup whose
+// children have controllers, there would be no next spawner, unless it is started in a leaf of its
+// own or StopLimiting comes before it. Returns what is missing.
+std::string LimitJobs(const std::string& jobs);
+// Takes the controllers away again from `jobs` and what is below, and with them all limits. False:
+// errno says why.
+bool StopLimiting(const std::string& jobs);
 // Of a job's cgroup, jobs/uUID/JOB.ATTEMPT, and its user's. False: errno says why.
 bool LimitJob(const std::string& path, const Limits& limits);
 

@@ -27,22 +27,34 @@ constexpr char kConfig[] = "/etc/dtrain/spawner.conf";
 constexpr char kHelp[] =
     "Usage: dtrain-spawner [--run-dir DIR] [--config FILE] [--agent-user NAME] [--shepherd "
     "PROGRAM]\n"
-    "                      [--patience SECONDS]\n"
+    "                      [--patience SECONDS] [--limit | --unlimit]\n"
     "Starts and kills the jobs of users for dtrain-agent. Needs root, cgroup v2 and Linux 5.14.\n"
     "  --patience  how long the agent may be silent beyond a job's lease and grace, and how long "
     "a\n"
-    "              killed job may take until it is reported (60)\n";
+    "              killed job may take until it is reported (60)\n"
+    "  --limit     limit jobs, though that keeps systemd before 254 from starting this again\n"
+    "  --unlimit   take the limits away: what ExecStopPost= does for it\n";
 
 [[noreturn]] void Die(const std::string& why) {
   Log("cannot start: " + why);
   exit(1);
 }
 
+[[noreturn]] void Unlimit() {
+  std::string path;
+  bool leaf = false;
+  const std::string why = FindCgroup(&path, &leaf);
+  if (!why.empty()) Die(why);
+  if (!StopLimiting(path + "/jobs")) Die(Because("take the limits of " + path + "/jobs away"));
+  exit(0);
+}
+
 Options ParseFlags(int argc, char** argv) {
   static const option kFlags[] = {{"run-dir", 1, nullptr, 'r'},    {"config", 1, nullptr, 'c'},
                                   {"agent-user", 1, nullptr, 'a'}, {"shepherd", 1, nullptr, 's'},
                                   {"patience", 1, nullptr, 'p'},   {"help", 0, nullptr, 'h'},
-                                  {"version", 0, nullptr, 'v'},    {}};
+                                  {"version", 0, nullptr, 'v'},    {"limit", 0, nullptr, 'l'},
+                                  {"unlimit", 0, nullptr, 'u'},    {}};
   Options options;
   for (int flag; (flag = getopt_long(argc, argv, "", kFlags, nullptr)) != -1;) {
     if (flag == 'r') options.run_dir = optarg;
@@ -50,6 +62,8 @@ Options ParseFlags(int argc, char** argv) {
     if (flag == 'a') options.agent_user = optarg;
     if (flag == 's') options.shepherd = optarg;
     if (flag == 'p') options.patience = std::chrono::seconds(atoi(optarg));
+    if (flag == 'l') options.limit = true;
+    if (flag == 'u') Unlimit();
     if (flag == 'h' || flag == 'v') {
       fputs(flag == 'h' ? kHelp : "dtrain-spawner " DTRAIN_VERSION "\n", stdout);
       exit(0);
@@ -144,9 +158,12 @@ int Main(int argc, char** argv) {
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     Die(Because("another spawner has " + options.run_dir));
   bool leaf = false;
-  const std::string why = PrepareCgroups(&options.jobs, &leaf);
+  std::string unit, why = FindCgroup(&unit, &leaf);
+  if (why.empty()) why = PrepareCgroups(unit);
   if (!why.empty()) Die(why);
-  const std::string missing = LimitJobs(options.jobs, leaf);
+  options.jobs = unit + "/jobs";
+  const std::string missing = leaf || options.limit ? LimitJobs(options.jobs)
+                                                    : "neither --limit nor a cgroup named spawner";
   if (!missing.empty()) {
     const std::string words = "jobs' memory and processes are not limited: " + missing;
     options.policy.limits.required ? Die(words + ", and require-limits = yes") : Log(words);

@@ -22,6 +22,7 @@ namespace dtrain::spawner {
 struct Options {
   std::string run_dir = "/run/dtrain-spawner", config, agent_user = "dtrain", shepherd;
   Ms patience = SpawnerCore::kPatience;
+  bool limit = false;  // StopLimiting comes before the next one
   Policy policy;
   uid_t agent_uid = 0;
   gid_t agent_gid = 0;

@@ -79,6 +79,9 @@ void Server::Adopt() {
     const uint64_t number = core_.Adopt(now, name, Ms(lease), Ms(grace));
     running_[number].events =
         Fd(open((CgroupOf(options_.jobs, name) + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
+    if (!LimitJob(CgroupOf(options_.jobs, name), options_.policy.limits)) {
+      Log(Because(Told(name) + ": limit it again"));
+    }
     Log(Told(name) + ": taken over");
     Look(now, number);
     known.push_back(CgroupOf(options_.jobs, name));

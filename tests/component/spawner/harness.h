@@ -325,7 +325,7 @@ class SpawnerFixture : public ::testing::Test {
     argv.push_back(nullptr);
     const std::string etc = base_ + "/etc", notify = "NOTIFY_SOCKET=" + base_ + "/notify";
     const int log = open((base_ + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    const std::string own = cgroup_->path() + (leaf_ ? "/spawner" : "");
+    const std::string own = cgroup_->path() + start_in_;
     std::filesystem::create_directories(own);
     std::ofstream(own + "/cgroup.procs") << "0" << std::flush;
     std::ofstream("/proc/self/oom_score_adj") << "-500" << std::flush;
@@ -477,7 +477,7 @@ class SpawnerFixture : public ::testing::Test {
   std::optional<os::Cgroup> cgroup_;
   UniqueFd users_socket_, pidfd_;
   pid_t pid_ = 0;
-  bool leaf_ = true;  // as systemd 254 starts it
+  std::string start_in_ = "/spawner";  // as systemd 254 does; older: "", in the unit's own cgroup
 };
 
 }  // namespace dtrain::spawner

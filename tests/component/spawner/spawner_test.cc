@@ -324,9 +324,9 @@ TEST_F(SpawnerTest, JobsAreLimitedWhereTheKernelLimitsCgroups) {
 
 // Older systemd starts the next spawner where no process may be once there are controllers below.
 TEST_F(SpawnerTest, NothingIsLimitedWhereThatWouldBarTheNextSpawner) {
-  leaf_ = false;
+  start_in_ = "";
   Start();
-  EXPECT_THAT(Log(), HasSubstr("are not limited: this was not started in a cgroup named spawner"));
+  EXPECT_THAT(Log(), HasSubstr("are not limited: neither --limit nor a cgroup named spawner"));
   AgentEnd agent = Agent();
   agent.Ask(ByAccount("a", "alice")).As<Spawned>();
   EXPECT_EQ(absl::StripAsciiWhitespace(FileText(cgroup_->path() + "/cgroup.subtree_control")), "");
@@ -334,6 +334,35 @@ TEST_F(SpawnerTest, NothingIsLimitedWhereThatWouldBarTheNextSpawner) {
   Start();
   agent = Agent();
   EXPECT_EQ(agent.List().size(), 1u);
+}
+
+// ExecStopPost= comes between them, in a cgroup beside the spawner's.
+TEST_F(SpawnerTest, LimitsAreTakenAwayForTheNextSpawnerWhichSetsThemAgain) {
+  start_in_ = "";
+  Configure("job-memory = 1G\n");
+  Start({"--limit"});
+  AgentEnd agent = Agent();
+  const std::string job = agent.Ask(ByAccount("a", "alice")).As<Spawned>().cgroup;
+  const std::string limits[] = {job + "/pids.max", job + "/memory.max"};
+  const std::string given = FileText(cgroup_->path() + "/cgroup.subtree_control");
+  for (int i = 0; i < 2; ++i) {
+    KillSpawner();
+    start_in_ = "/.control";
+    Fork({"--unlimit"});
+    EXPECT_EQ(WaitForEnd(), 0) << Log();
+    EXPECT_EQ(rmdir((cgroup_->path() + start_in_).c_str()), 0) << "as systemd does";
+    start_in_ = "";
+    for (const std::string& path : {cgroup_->path(), cgroup_->path() + "/jobs"}) {
+      EXPECT_EQ(absl::StripAsciiWhitespace(FileText(path + "/cgroup.subtree_control")), "");
+    }
+    Start({"--limit"});
+    agent = Agent();
+    EXPECT_EQ(agent.List().size(), 1u);
+    EXPECT_EQ(FileText(cgroup_->path() + "/cgroup.subtree_control"), given);
+    if (given.find("pids") == given.npos || given.find("memory") == given.npos) continue;
+    EXPECT_EQ(FileText(limits[0]), "32768\n");
+    EXPECT_EQ(FileText(limits[1]), "1073741824\n");
+  }
 }
 
 // A lease of 0.2 s and a patience of 1 s.
