@@ -145,6 +145,16 @@ bool WriteFile(const std::string& path, std::string_view text) {
   return fd && write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
+std::string ReadRootsFile(const std::string& path, std::string* why) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    *why = Because("read " + path);
+  } else if (!S_ISREG(info.st_mode) || info.st_uid != 0 || (info.st_mode & 022) != 0) {
+    *why = path + " must be a file of root's that nobody else can write";
+  }
+  return why->empty() ? ReadFile(path, 1 << 20) : "";
+}
+
 std::string ReadFile(const std::string& path, size_t most) {
   std::string out;
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));

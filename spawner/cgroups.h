@@ -37,5 +37,7 @@ std::vector<std::string> Folders(const std::string& path);
 // False: errno says why.
 bool WriteFile(const std::string& path, std::string_view text);
 std::string ReadFile(const std::string& path, size_t most);
+// Of root's, which nobody else can write; else `why`.
+std::string ReadRootsFile(const std::string& path, std::string* why);
 
 }  // namespace dtrain::spawner

@@ -79,15 +79,11 @@ Options ParseFlags(int argc, char** argv) {
 
 void ReadPolicy(Options* options) {
   const std::string& path = options->config.empty() ? kConfig : options->config;
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) {
-    if (errno == ENOENT && options->config.empty()) return;
-    Die(Because("read " + path));
-  }
-  if (!S_ISREG(info.st_mode) || info.st_uid != 0 || (info.st_mode & 022) != 0) {
-    Die(path + " must be a file of root's that nobody else can write");
-  }
-  const std::string wrong = ParsePolicy(ReadFile(path, 1 << 20), &options->policy);
+  if (options->config.empty() && access(path.c_str(), F_OK) != 0 && errno == ENOENT) return;
+  std::string wrong;
+  const std::string text = ReadRootsFile(path, &wrong);
+  if (!wrong.empty()) Die(wrong);
+  wrong = ParsePolicy(text, &options->policy);
   if (!wrong.empty()) Die(path + ": " + wrong);
 }
 

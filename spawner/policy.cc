@@ -54,8 +54,18 @@ bool Set(Policy* policy, std::string_view key, std::string_view value) {
   if (key == "require-limits") return ParseBool(value, &policy->limits.required);
   if (key == "job-memory") return ParseSize(std::string(value), &policy->limits.job_memory);
   if (key == "trust-agent-tls") return ParseBool(value, &policy->trust_agent_tls);
+  if (key == "map") return (policy->strict_map = value == "strict") || value == "names";
   policy->pam = value == "account";
   return key == "pam" && (policy->pam || value == "off");
+}
+
+bool IsMapped(std::string_view accounts, const std::string& account) {
+  const std::vector<std::string> lines = Split(accounts, "\n");
+  return std::any_of(lines.begin(), lines.end(), [&](std::string_view line) {
+    line = line.substr(0, line.find('#'));
+    const size_t equals = line.find('=');
+    return equals != line.npos && Trim(line.substr(equals + 1)) == account;
+  });
 }
 
 }  // namespace
@@ -92,6 +102,9 @@ std::string Decide(const Policy& policy, const Account& account, const Asked& as
   }
   if (account.uid < policy.min_uid) {
     return Format("%s has uid %u, below min-uid %u", name.c_str(), account.uid, policy.min_uid);
+  }
+  if (policy.strict_map && asked.peer == UINT32_MAX && !IsMapped(asked.accounts, account.name)) {
+    return Format("/etc/dtrain/accounts does not name %s, and map = strict", name.c_str());
   }
   if (asked.nologin) return "logins are disabled by /etc/nologin or /run/nologin";
   const auto& shells = asked.shells;

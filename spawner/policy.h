@@ -32,7 +32,8 @@ struct Policy {
   std::vector<std::string> deny_users;
   bool allow_root = false;  // to a root that is connected
   bool trust_agent_tls = true;
-  bool pam = true;  // its account phase
+  bool strict_map = false;  // by the agent's word, only accounts that the file of accounts names
+  bool pam = true;          // its account phase
   Limits limits;
 };
 
@@ -46,6 +47,7 @@ struct Asked {
   std::string account;      // without a peer: who it is by the agent's word
   bool nologin = false;     // /etc/nologin or /run/nologin is there
   std::string shells;       // /etc/shells
+  std::string accounts{};   // /etc/dtrain/accounts, for strict_map: lines NAME = ACCOUNT
 };
 
 // Returns why this account may not start jobs.

@@ -117,7 +117,11 @@ void Server::OnAnswer(Time now, uint64_t number, const Account& account) {
     return core_.OnFailed(now, number, Stage::kAccount, account.error,
                           Because("look up " + job->second.who));
   }
-  const std::string why = Decide(options_.policy, account, asked);
+  std::string why;
+  if (options_.policy.strict_map && asked.peer == UINT32_MAX) {
+    asked.accounts = ReadRootsFile("/etc/dtrain/accounts", &why);
+  }
+  if (why.empty()) why = Decide(options_.policy, account, asked);
   if (!why.empty()) return core_.OnFailed(now, number, Stage::kPolicy, EACCES, why);
   core_.OnAccount(now, number, account.uid);
 }

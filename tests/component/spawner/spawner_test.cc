@@ -336,6 +336,21 @@ TEST_F(SpawnerTest, NothingIsLimitedWhereThatWouldBarTheNextSpawner) {
   EXPECT_EQ(agent.List().size(), 1u);
 }
 
+TEST_F(SpawnerTest, WithAStrictMapTheAgentsWordIsGoodForAccountsThatAreNamed) {
+  Configure("map = strict\n");
+  Start();
+  AgentEnd agent = Agent();
+  const auto refused = [&] { return agent.Ask(ByAccount("a", "alice")).As<Refused>(); };
+  EXPECT_THAT(refused().words, HasSubstr("read /etc/dtrain/accounts"));
+  Write("etc/dtrain/accounts", "bob.b = bob\n");
+  EXPECT_THAT(refused().words, HasSubstr("/etc/dtrain/accounts does not name alice"));
+  Write("etc/dtrain/accounts", "alice.a = alice\n");
+  ASSERT_EQ(chown((base_ + "/etc/dtrain/accounts").c_str(), users_.at("dtrain"), 0), 0);
+  EXPECT_THAT(refused().words, HasSubstr("must be a file of root's"));
+  ASSERT_EQ(chown((base_ + "/etc/dtrain/accounts").c_str(), 0, 0), 0);
+  EXPECT_STREQ(agent.Ask(ByAccount("a", "alice")).As<Spawned>().account, "alice");
+}
+
 // ExecStopPost= comes between them, in a cgroup beside the spawner's.
 TEST_F(SpawnerTest, LimitsAreTakenAwayForTheNextSpawnerWhichSetsThemAgain) {
   start_in_ = "";

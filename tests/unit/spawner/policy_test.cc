@@ -37,7 +37,7 @@ TEST(PolicyTest, ConfigurationIsRead) {
   EXPECT_EQ(
       ParsePolicy("# comment\n\n min-uid = 500 \nallow-groups = gpu, \"ml\"\ndeny-users=bob eve\n"
                   "allow-root = yes\ntrust-agent-tls = no\npam = off\n"
-                  "job-memory = 64G\nrequire-limits = yes",
+                  "job-memory = 64G\nrequire-limits = yes\nmap = strict",
                   &policy),
       "");
   EXPECT_EQ(policy.min_uid, 500u);
@@ -46,6 +46,7 @@ TEST(PolicyTest, ConfigurationIsRead) {
   EXPECT_TRUE(policy.allow_root);
   EXPECT_FALSE(policy.trust_agent_tls);
   EXPECT_FALSE(policy.pam);
+  EXPECT_TRUE(policy.strict_map);
   EXPECT_EQ(policy.limits.job_memory, uint64_t{64} << 30);
   EXPECT_TRUE(policy.limits.required);
   Policy usual;
@@ -54,6 +55,7 @@ TEST(PolicyTest, ConfigurationIsRead) {
   EXPECT_FALSE(usual.allow_root);
   EXPECT_TRUE(usual.trust_agent_tls);
   EXPECT_TRUE(usual.pam);
+  EXPECT_FALSE(usual.strict_map);
   EXPECT_EQ(usual.limits.job_memory, 0u);
   EXPECT_FALSE(usual.limits.required);
 }
@@ -68,21 +70,22 @@ TEST(PolicyTest, TheExampleIsTheUsualConfiguration) {
     text += (key ? line.substr(1) : line) + "\n";
     keys += key;
   }
-  EXPECT_EQ(keys, 8);
+  EXPECT_EQ(keys, 9);
   Policy policy;
   EXPECT_EQ(ParsePolicy(text, &policy), "");
   EXPECT_EQ(policy.min_uid, Policy().min_uid);
   EXPECT_EQ(policy.allow_root, Policy().allow_root);
   EXPECT_EQ(policy.trust_agent_tls, Policy().trust_agent_tls);
   EXPECT_EQ(policy.pam, Policy().pam);
+  EXPECT_EQ(policy.strict_map, Policy().strict_map);
 }
 
 TEST(PolicyTest, AMistakeIsToldWithItsLine) {
   for (const char* line :
        {"min_uid = 5", "min-uid = 0", "min-uid = -1", "min-uid = 99999999999",
         "min-uid =", "min-uid", "allow-root = maybe", "allow-groups =", "deny-users = a/b",
-        "pam = yes", "pam =", "job-memory = 0", "job-memory = 1GB", "job-memory = -1",
-        "job-memory = 99999999T", "job-memory = G", "require-limits = 1"}) {
+        "pam = yes", "pam =", "map = yes", "map =", "job-memory = 0", "job-memory = 1GB",
+        "job-memory = -1", "job-memory = 99999999T", "job-memory = G", "require-limits = 1"}) {
     Policy policy;
     EXPECT_THAT(ParsePolicy(std::string("allow-root = no\n") + line, &policy),
                 HasSubstr("line 2: "))
@@ -95,6 +98,26 @@ TEST(PolicyTest, AMistakeIsToldWithItsLine) {
 TEST(PolicyTest, AUserMay) {
   EXPECT_EQ(Decide({}, Person("alice", kUser), Connected(kUser)), "");
   EXPECT_EQ(Decide({}, Person("alice", kUser), Named("alice")), "");
+}
+
+TEST(PolicyTest, ByTheAgentsWordOnlyAccountsThatAreNamed) {
+  Policy strict;
+  strict.strict_map = true;
+  Asked asked = Named("alice");
+  EXPECT_EQ(Decide(strict, Person("alice", kUser), Connected(kUser)), "") << "the kernel's word";
+  for (const char* accounts : {"", "alice\n", "alice = bob\n", "# x = alice\n", "x # = alice\n",
+                               "x = alice2\n", "x = al ice\n"}) {
+    asked.accounts = accounts;
+    EXPECT_THAT(Decide(strict, Person("alice", kUser), asked),
+                HasSubstr("/etc/dtrain/accounts does not name alice"))
+        << accounts;
+    EXPECT_EQ(Decide({}, Person("alice", kUser), asked), "");
+  }
+  for (const char* accounts :
+       {"alice.smith = alice  # x", "b = bob\n\n  a=alice \n", "a = \"alice\""}) {
+    asked.accounts = accounts;
+    EXPECT_EQ(Decide(strict, Person("alice", kUser), asked), "") << accounts;
+  }
 }
 
 TEST(PolicyTest, AnswersAboutAnotherAreNotTaken) {
