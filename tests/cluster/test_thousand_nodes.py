@@ -22,7 +22,8 @@ class Crowd:
                                            str(entries), str(size)], stdout=subprocess.PIPE, bufsize=0)
         self.wait_for("listening")
         text = "".join(f"fake{i:04} slots={RANKS}\n" for i in range(NODES))
-        self.flags = ["--rsh", f"{hosts.bin_dir()}/crowd-join /root/work/crowd", "--hostfile",
+        # One process that answers for a thousand nodes is slower than they would be.
+        self.flags = ["--lease", "60", "--rsh", f"{hosts.bin_dir()}/crowd-join /root/work/crowd", "--hostfile",
                       cluster.hostfile(text, "thousand"), "--", "true"]
 
     def wait_for(self, word, launch=None):
