@@ -27,6 +27,8 @@ namespace dtrain::agent {
 namespace {
 
 constexpr char kSystemDirectory[] = "/run/dtrain-agent";
+// Where systemd listens for the system's agent: in a folder of root's.
+constexpr char kSystemSocket[] = "/run/dtrain/agent.sock";
 // The system's maximum: a user with too many connections is refused only once they are accepted,
 // and must not keep others out until then.
 constexpr int kBacklog = SOMAXCONN;
@@ -73,6 +75,16 @@ int TakeHash(dl_phdr_info* info, size_t, void* out) {
   return 1;  // only the program itself, which comes first
 }
 
+absl::StatusOr<os::UniqueFd> ConnectTo(const std::string& path) {
+  auto name = Name(path);
+  if (!name.ok()) return name.status();
+  os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {
+    return PosixError(errno, absl::StrCat("connect to ", Escape(path)));
+  }
+  return fd;
+}
+
 }  // namespace
 
 std::string DefaultStateDirectory(bool for_all) {
@@ -111,7 +123,7 @@ absl::StatusOr<ResidentDirectory> ResidentDirectory::Hold(std::string path, bool
 
 absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueFd> given) {
   bound_ = !given;
-  absl::StatusOr<os::UniqueFd> fd = given ? *std::move(given) : Bind(socket_path());
+  absl::StatusOr<os::UniqueFd> fd = ListenAt(socket_path(), std::move(given));
   if (!fd.ok()) return fd;
   const std::string build = path_ + "/build";
   os::UniqueFd file(open((build + ".new").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -121,6 +133,22 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueF
     return PosixError(errno, absl::StrCat("write ", build));
   }
   return fd;
+}
+
+absl::StatusOr<os::UniqueFd> ResidentDirectory::ListenAt(const std::string& path,
+                                                         std::optional<os::UniqueFd> given) const {
+  if (!given) return Bind(path);
+  sockaddr_un bound{};
+  socklen_t size = sizeof(bound) - 1;  // so that the path ends
+  if (getsockname(given->get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+    return PosixError(errno, "look where systemd listens");
+  }
+  if (path == bound.sun_path) return *std::move(given);
+  if ((unlink(path.c_str()) != 0 && errno != ENOENT) ||
+      symlink(bound.sun_path, path.c_str()) != 0) {
+    return PosixError(errno, absl::StrCat("make ", path, " a link to ", bound.sun_path));
+  }
+  return *std::move(given);
 }
 
 void ResidentDirectory::Leave() const {
@@ -155,20 +183,18 @@ absl::StatusOr<FoundResident> ConnectToResident(bool any_build) {
     // To do without an agent that may be there would share the node's GPUs with its jobs.
     if (!build.ok()) return build.status();
     const bool same = *build == BuildId();
-    auto name = Name(directory + "/agent.sock");
-    if (!name.ok()) continue;
-    os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {
+    auto fd = absl::StatusOr<os::UniqueFd>(absl::NotFoundError(""));
+    if (directory == kSystemDirectory) fd = ConnectTo(kSystemSocket);
+    if (!fd.ok()) fd = ConnectTo(directory + "/agent.sock");
+    if (!fd.ok()) {
       // Without a socket it has left in order, and no job of its own.
-      if (same && errno != ENOENT && found.silence.empty()) {
-        const absl::Status why =
-            PosixError(errno, absl::StrCat("connect to ", Escape(directory), "/agent.sock"));
-        found.silence = std::string(why.message());
+      if (same && !absl::IsNotFound(fd.status()) && found.silence.empty()) {
+        found.silence = std::string(fd.status().message());
       }
       continue;
     }
-    if (same) return FoundResident{std::move(fd), "", ""};
-    if (any_build && !found.stream) found.stream = std::move(fd);
+    if (same) return FoundResident{*std::move(fd), "", ""};
+    if (any_build && !found.stream) found.stream = *std::move(fd);
     if (!any_build && found.other_build.empty()) found.other_build = *build;
   }
   return found;

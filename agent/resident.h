@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/os/unique_fd.h"
@@ -32,13 +33,18 @@ class ResidentDirectory {
   // An agent that leaves no job behind takes the socket of Listen away, unless it is systemd's:
   // who finds one that is not listened at takes us for one that is restarted, or has died.
   void Leave() const;
-  // A listening socket under http_path.
-  absl::StatusOr<os::UniqueFd> ListenHttp() const { return Bind(http_path()); }
-  // A listening socket under socket_path: the one that systemd has given, else one in place of what
-  // a killed agent has left there. Says which build serves there.
+  // A listening socket that is found under http_path.
+  absl::StatusOr<os::UniqueFd> ListenHttp(std::optional<os::UniqueFd> given) const {
+    return ListenAt(http_path(), std::move(given));
+  }
+  // A listening socket that is found under socket_path. Says which build serves there.
   absl::StatusOr<os::UniqueFd> Listen(std::optional<os::UniqueFd> given);
 
  private:
+  // The one that systemd has given, to which `path` then leads, else one in place of what a killed
+  // agent has left there.
+  absl::StatusOr<os::UniqueFd> ListenAt(const std::string& path,
+                                        std::optional<os::UniqueFd> given) const;
   absl::StatusOr<os::UniqueFd> Bind(const std::string& socket_path) const;
   ResidentDirectory(std::string path, os::UniqueFd lock, bool for_all)
       : path_(std::move(path)), lock_(std::move(lock)), for_all_(for_all) {}

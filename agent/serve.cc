@@ -231,7 +231,7 @@ class Resident {
   }
 
   absl::Status ListenHttp() {
-    auto listening = directory_.ListenHttp();
+    auto listening = directory_.ListenHttp(std::move(systemd_.http_fd));
     if (!listening.ok()) return listening.status();
     http_unix_.emplace(loop_, *std::move(listening), [this](os::UniqueFd socket, const auto&) {
       connections_.AdmitHttp(std::move(socket));

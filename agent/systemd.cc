@@ -12,12 +12,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 
 namespace dtrain::agent {
 namespace {
 
 constexpr int kFirstFd = 3;
+constexpr int kMostFds = 2;
 
 std::string TakeVariable(const char* name) {
   const char* value = getenv(name);
@@ -29,6 +31,15 @@ std::string TakeVariable(const char* name) {
 bool ForUs(const std::string& pid) {
   int number = 0;
   return absl::SimpleAtoi(pid, &number) && number == getpid();
+}
+
+// The path that a listening socket is bound to; empty for one of another family.
+std::string PathOf(int fd) {
+  sockaddr_un name{};
+  socklen_t size = sizeof(name);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return "";
+  if (name.sun_family != AF_UNIX || size <= offsetof(sockaddr_un, sun_path)) return "";
+  return {name.sun_path, strnlen(name.sun_path, size - offsetof(sockaddr_un, sun_path))};
 }
 
 }  // namespace
@@ -45,10 +56,12 @@ Systemd Systemd::Take() {
   const std::string count = TakeVariable("LISTEN_FDS");
   const std::string pid = TakeVariable("LISTEN_PID");
   (void)TakeVariable("LISTEN_FDNAMES");
-  if (count == "1" && ForUs(pid)) {
-    (void)fcntl(kFirstFd, F_SETFD, FD_CLOEXEC);
-    (void)fcntl(kFirstFd, F_SETFL, fcntl(kFirstFd, F_GETFL) | O_NONBLOCK);
-    given.fd.emplace(kFirstFd);
+  int sockets = 0;
+  if (!absl::SimpleAtoi(count, &sockets) || sockets > kMostFds || !ForUs(pid)) return given;
+  for (int fd = kFirstFd; fd < kFirstFd + sockets; ++fd) {
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    (absl::EndsWith(PathOf(fd), "/http.sock") ? given.http_fd : given.fd).emplace(fd);
   }
   return given;
 }

@@ -14,9 +14,10 @@ namespace dtrain::agent {
 // What systemd gave this process when it started it. Taken once: the variables are gone afterwards,
 // so that no shepherd inherits them.
 struct Systemd {
-  std::string notify_socket;       // empty: nobody wants to know
-  Duration watchdog = {};          // between two signs of life; zero: none is due
-  std::optional<os::UniqueFd> fd;  // the one socket we were activated with
+  std::string notify_socket;            // empty: nobody wants to know
+  Duration watchdog = {};               // between two signs of life; zero: none is due
+  std::optional<os::UniqueFd> fd;       // agent.sock, when systemd listens there for us
+  std::optional<os::UniqueFd> http_fd;  // http.sock, likewise
 
   static Systemd Take();
   // "READY=1", "STOPPING=1", "WATCHDOG=1", "STATUS=..." Errors are ignored: it is only news.

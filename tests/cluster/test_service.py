@@ -2,6 +2,7 @@
 """`dtrain-agent serve` as a service, by systemd's protocols without systemd: who is told that it lives, and
 the socket that it is given. Under a real systemd it is in test_package.py."""
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -137,32 +138,41 @@ def test_nobody_inherits_the_managers_variables(cluster, managers):
     end(agent)
 
 
-# Makes the socket as systemd does, and begins with the agent when somebody has come.
+# Makes the sockets as systemd does, and begins with the agent when somebody has come.
 ACTIVATE = """#!/usr/bin/python3 -I
 import os, select, socket, sys
-os.makedirs("{state}", mode=0o755)
-listener = socket.socket(socket.AF_UNIX)
-listener.bind("{state}/agent.sock")
-listener.listen(16)
-select.select([listener], [], [])
-if listener.fileno() != 3:
-    os.dup2(listener.fileno(), 3)
-os.set_inheritable(3, True)
-os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()), LISTEN_FDNAMES="agent.sock")
+paths = {paths}
+os.makedirs(os.path.dirname(paths[0]), mode=0o755)
+listeners = [socket.socket(socket.AF_UNIX) for _ in paths]
+for listener, path in zip(listeners, paths):
+    listener.bind(path)
+    listener.listen(16)
+select.select(listeners, [], [])
+for number, listener in enumerate(listeners, 3):
+    assert listener.fileno() == number
+    os.set_inheritable(number, True)
+os.environ.update(LISTEN_FDS=str(len(paths)), LISTEN_PID=str(os.getpid()), LISTEN_FDNAMES="any")
 os.execv("{agent}", ["{agent}", *sys.argv[1:]])
 """
 
 
-def test_who_came_before_the_agent_is_served(cluster):
+HTTP = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+        "s.sendall(b'GET /v1/node HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n'); print(s.recv(999).decode())")
+
+
+# In the agent's own folder, and as its unit has it.
+@pytest.mark.parametrize("paths", [[f"{residents.STATE}/agent.sock"],
+                                   ["/run/dtrain/agent.sock", "/run/dtrain/http.sock"]])
+def test_who_came_before_the_agent_is_served(cluster, paths):
     node = cluster.nodes[0]
     script = cluster.work(node) / "activate"
-    script.write_text(ACTIVATE.format(state=residents.STATE, agent=hosts.bin_dir() / "dtrain-agent"))
+    script.write_text(ACTIVATE.format(paths=paths, agent=hosts.bin_dir() / "dtrain-agent"))
     script.chmod(0o755)
     agent = residents.Resident(node)
     agent.program = "/root/work/activate"
     starting = threading.Thread(target=agent.start)
     starting.start()
-    path = node.path(f"{residents.STATE}/agent.sock")
+    path = node.path(paths[0])
 
     def come():
         early = socket.socket(socket.AF_UNIX)
@@ -182,4 +192,11 @@ def test_who_came_before_the_agent_is_served(cluster):
     result = cluster.launch(["-H", "node0:1", "--", "true"])
     assert result.code == 0 and path.is_socket(), result
     assert not agent.ended() and "serving on" in agent.log
+    assert agent.log.count('audit: allowed who="admin:root"') == 1, agent.log
+    # Older launchers and monitors look in the agent's folder.
+    for listener in paths if len(paths) == 2 else []:
+        assert os.readlink(node.path(f"{residents.STATE}/{os.path.basename(listener)}")) == listener
+    asked = node.run(["/usr/bin/python3", "-c", HTTP, f"{residents.STATE}/http.sock"])
+    assert asked.stdout.startswith("HTTP/1.0 200 "), asked
     end(agent)
+    shutil.rmtree(node.path("/run/dtrain"), ignore_errors=True)
