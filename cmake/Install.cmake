@@ -13,6 +13,10 @@ add_custom_command(
 add_custom_target(dtrain_reference ALL DEPENDS ${reference}/written)
 
 install(TARGETS dtrain dtrain-allreduce dtrain-agent)
+install(TARGETS dtrain-spawner DESTINATION libexec/dtrain)
+# Its user must not be able to read it (docs/adr/0030).
+install(TARGETS dtrain-shepherd DESTINATION libexec/dtrain
+        PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE)
 install(TARGETS dtrain_runtime LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 set(DTRAIN_SOURCE_DIR ${CMAKE_SOURCE_DIR})
 include(InstallFiles)

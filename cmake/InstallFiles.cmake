@@ -14,16 +14,18 @@ install(DIRECTORY ${DTRAIN_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DATA
         PATTERN "__pycache__" EXCLUDE)
 
 install(DIRECTORY ${reference}/man8 TYPE MAN COMPONENT agent)
-# The units name the agent by its full path, known only when it is installed.
-install(FILES ${DTRAIN_SOURCE_DIR}/deploy/systemd/dtrain-agent.service ${DTRAIN_SOURCE_DIR}/deploy/systemd/dtrain-agent.socket
-        DESTINATION lib/systemd/system COMPONENT agent)
-install(FILES ${DTRAIN_SOURCE_DIR}/deploy/systemd/user/dtrain-agent.service
-        DESTINATION lib/systemd/user COMPONENT agent)
+set(systemd ${DTRAIN_SOURCE_DIR}/deploy/systemd)
+install(PROGRAMS ${systemd}/setup DESTINATION libexec/dtrain COMPONENT agent)
+install(FILES ${systemd}/sysusers.conf DESTINATION lib/sysusers.d RENAME dtrain.conf COMPONENT agent)
+# The units name the programs by their full path, known only when they are installed.
+install(FILES ${systemd}/dtrain-agent.service ${systemd}/dtrain-agent.socket ${systemd}/dtrain-agent-root.service
+        ${systemd}/dtrain-spawner.service DESTINATION lib/systemd/system COMPONENT agent)
+install(FILES ${systemd}/user/dtrain-agent.service DESTINATION lib/systemd/user COMPONENT agent)
 install(CODE [[
-  foreach(unit system user)
-    set(unit $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib/systemd/${unit}/dtrain-agent.service)
+  foreach(unit system/dtrain-agent system/dtrain-agent-root system/dtrain-spawner user/dtrain-agent)
+    set(unit $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib/systemd/${unit}.service)
     file(READ ${unit} text)
-    string(REPLACE "=/usr/bin/" "=${CMAKE_INSTALL_PREFIX}/bin/" text "${text}")
+    string(REGEX REPLACE "/usr/(bin|libexec)/dtrain" "${CMAKE_INSTALL_PREFIX}/\\1/dtrain" text "${text}")
     file(WRITE ${unit} "${text}")
   endforeach()]] COMPONENT agent)
 

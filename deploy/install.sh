@@ -137,14 +137,14 @@ gzip -dc <"$tarball" | tar -xf - --no-same-owner --strip-components=1 -C "$tree"
 rm -rf "$new/download"
 "$tree/bin/dtrain" launch -np 2 -- true 9>&- || fail "a test job failed (dtrain launch -np 2 -- true), so nothing was changed"
 
-# What the prefix gets: links to the tree, and units, which name the agent by its full path.
-(cd "$tree" && find bin share/man share/bash-completion share/zsh share/fish lib/libdtrain.so* lib/pkgconfig -type f -o -type l) \
+units="dtrain-agent.service dtrain-agent.socket dtrain-agent-root.service dtrain-spawner.service"
+# What the prefix gets: links to the tree, and units, which name the programs by their full paths.
+(cd "$tree" && find bin libexec lib/sysusers.d share/man share/bash-completion share/zsh share/fish lib/libdtrain.so* lib/pkgconfig -type f -o -type l) \
   | LC_ALL=C sort >"$new/links"
 (cd "$tree" && find include/dtrain -type f) >>"$new/links"
 {
   cat "$new/links"
-  echo lib/systemd/system/dtrain-agent.service
-  echo lib/systemd/system/dtrain-agent.socket
+  for unit in $units; do echo "lib/systemd/system/$unit"; done
   echo share/systemd/user/dtrain-agent.service
 } >"$new/manifest"
 touch "$manifest"
@@ -171,11 +171,10 @@ while IFS= read -r file; do
 done <"$new/links"
 place_unit() {
   mkdir -p "$prefix/$(dirname "$2")"
-  sed "s|=/usr/bin/|=$prefix/bin/|" "$tree/$1" >"$prefix/$2.dtrain-new"
+  sed "s#/usr/bin/dtrain#$prefix/bin/dtrain#g; s#/usr/libexec/dtrain#$prefix/libexec/dtrain#g" "$tree/$1" >"$prefix/$2.dtrain-new"
   mv -f "$prefix/$2.dtrain-new" "$prefix/$2"
 }
-place_unit lib/systemd/system/dtrain-agent.service lib/systemd/system/dtrain-agent.service
-place_unit lib/systemd/system/dtrain-agent.socket lib/systemd/system/dtrain-agent.socket
+for unit in $units; do place_unit "lib/systemd/system/$unit" "lib/systemd/system/$unit"; done
 place_unit lib/systemd/user/dtrain-agent.service share/systemd/user/dtrain-agent.service
 # What an older version had, and older versions themselves. Jobs that run have their files open.
 remove_listed "$manifest" "$new/manifest"

@@ -31,7 +31,8 @@ def pack(folder, out, name, epoch):
         member.uid = member.gid = 0
         member.uname = member.gname = ""
         member.mtime = epoch
-        member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+        program = member.mode & (0o755 if member.mode & 0o044 else 0o711)  # one that nobody may read stays so
+        member.mode = 0o755 if member.isdir() else program if member.mode & 0o100 else 0o644
         return member
 
     path = out / f"{name}.tar.gz"

@@ -160,6 +160,7 @@ def write(portable, machine, version, created, out):
     """Fills the folder `out` for the files of `portable`."""
     # By the names of their targets.
     files = {portable / "bin/dtrain": "dtrain", portable / "bin/dtrain-agent": "dtrain-agent",
+             portable / "bin/dtrain-spawner": "dtrain-spawner", portable / "bin/dtrain-shepherd": "dtrain-shepherd",
              portable / "bin/dtrain-allreduce": "dtrain-allreduce",
              portable / f"lib/libdtrain.so.{version}": "dtrain_runtime",
              portable / "lib/dtrain/libdtrain-ssh.so": "dtrain_libssh"}
