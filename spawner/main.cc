@@ -156,7 +156,11 @@ int Main(int argc, char** argv) {
   bool leaf = false;
   std::string unit, why = FindCgroup(&unit, &leaf);
   if (why.empty()) why = PrepareCgroups(unit);
-  if (!why.empty()) Die(why);
+  if (!why.empty()) {
+    Die(why +
+        "; on a node without cgroup v2 and Linux 5.14 enable dtrain-agent-root instead of "
+        "dtrain-agent");
+  }
   options.jobs = unit + "/jobs";
   const std::string missing = leaf || options.limit ? LimitJobs(options.jobs)
                                                     : "neither --limit nor a cgroup named spawner";

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A resident agent without privilege, whose jobs dtrain-spawner starts (ADR 30)."""
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 import leftovers
 import spawners
-from certificates import Authority, agent_flags
+from certificates import PKI, Authority, agent_flags
 from launching import wait_until
 from test_resident import shepherds, workers
 
@@ -237,6 +238,15 @@ def test_what_a_shepherd_says_on_stderr_is_named_in_the_agents_log(cluster):
     launch.wait(20)
     wait_until(lambda: "of alice: (10 lines more)" in cluster.agent.log, 10, lambda: cluster.agent.log)
     assert cluster.agent.log.count("of alice: E0000 forged\\x1b[2J") == 20, cluster.agent.log
+
+
+def test_the_key_of_a_node_is_for_its_agent_alone(cluster):
+    node = cluster.nodes[0]
+    assert "REQUEST" in node.run([PKI, "csr", "/run/tls", "node0"]).stdout
+    stat = ["stat", "-c", "%u %g %a", "/run/tls/node.key", "/run/tls"]
+    uid = spawners.USERS["dtrain"]
+    assert node.run(stat).stdout == f"{uid} {uid} 400\n0 {uid} 710\n"
+    shutil.rmtree(node.path("/run/tls"))
 
 
 def test_an_agent_of_root_has_no_use_for_it(cluster):

@@ -61,6 +61,7 @@ def test_a_flag_is_shown_as_it_is_typed(dtrain, tmp_path):
 @pytest.mark.parametrize("program, page", [
     (BIN_DIR / "dtrain-allreduce", "dtrain-allreduce.1"),
     (BIN_DIR / "dtrain-agent", "dtrain-agent.8"),
+    (BIN_DIR / "dtrain-spawner", "dtrain-spawner.8"),
     (SOURCE_DIR / "deploy/pki/dtrain-pki", "dtrain-pki.1")])
 def test_a_page_written_by_hand_has_all_words_of_the_usage(program, page):
     done = subprocess.run([program, "--help"], capture_output=True, text=True)
