@@ -152,6 +152,10 @@ std::string BypassNotice(const FoundResident& found) {
   if (!found.silence.empty()) {
     why = absl::StrCat("does not answer (", found.silence, ")");
     what_to_do = "see its log, and launch again when it runs";
+  } else if (found.refuses_root) {
+    why = "runs no jobs of root's";
+    what_to_do =
+        "launch as another user, or say allow-root = yes in /etc/dtrain/spawner.conf there";
   } else if (!found.other_build.empty()) {
     why = absl::StrCat("is build ", ShortBuild(found.other_build), " and this dtrain is build ",
                        ShortBuild(BuildId()));
@@ -186,13 +190,14 @@ int RunRelay(os::UniqueFd resident, bool one_socket) {
   os::Leave(kExitOk);
 }
 
-int RunBridge(bool one_socket, bool resume) {
+int RunBridge(bool one_socket, BridgePurpose purpose) {
   os::FailWritesWithoutSignals();
   if (const std::string old = os::KernelTooOld(); !old.empty()) {
     (void)WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, absl::StrCat(kKernelLine, old, "\n"));
     return Fail(absl::FailedPreconditionError(old));
   }
-  auto resident = ConnectToResident(/*any_build=*/resume);
+  auto resident = ConnectToResident(/*any_build=*/purpose == BridgePurpose::kResume,
+                                    /*for_launch=*/purpose == BridgePurpose::kLaunch);
   if (!resident.ok()) return Fail(resident.status());
   if (resident->stream) {
     if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {

@@ -65,9 +65,12 @@ int main(int argc, char** argv) {
   }
   if (role == "bridge") {
     const std::set<std::string> flags(argv + 2, argv + argc);
-    const bool one_socket = flags.count("--socket") > 0, resume = flags.count("--resume") > 0;
-    if (flags.size() == size_t{one_socket} + size_t{resume}) {
-      return dtrain::agent::RunBridge(one_socket, resume);
+    using Purpose = dtrain::agent::BridgePurpose;
+    const bool one_socket = flags.count("--socket") > 0;
+    const bool resume = flags.count("--resume") > 0, ask = flags.count("--ask") > 0;
+    if (flags.size() == size_t{one_socket} + size_t{resume} + size_t{ask} && !(resume && ask)) {
+      return dtrain::agent::RunBridge(
+          one_socket, resume ? Purpose::kResume : (ask ? Purpose::kAsk : Purpose::kLaunch));
     }
   }
   if (const std::optional<int> code = dtrain::roles::RunJobRole({argv + 1, argv + argc})) {

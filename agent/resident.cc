@@ -18,6 +18,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "agent/spawn/spawner_policy.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/fd.h"
@@ -73,6 +74,14 @@ int TakeHash(dl_phdr_info* info, size_t, void* out) {
     }
   }
   return 1;  // only the program itself, which comes first
+}
+
+// Whether we are root, and the agent that has written this file is not: then its spawner decides,
+// by a file that is for root to read.
+bool RefusesRoot(const std::string& build_path) {
+  struct stat info {};
+  return geteuid() == 0 && stat(build_path.c_str(), &info) == 0 && info.st_uid != 0 &&
+         !spawn::AllowsRoot();
 }
 
 absl::StatusOr<os::UniqueFd> ConnectTo(const std::string& path) {
@@ -172,7 +181,7 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_p
   return fd;
 }
 
-absl::StatusOr<FoundResident> ConnectToResident(bool any_build) {
+absl::StatusOr<FoundResident> ConnectToResident(bool any_build, bool for_launch) {
   std::vector<std::string> candidates = {UserDirectory(), kSystemDirectory};
   if (const char* named = getenv("DTRAIN_AGENT_STATE"); named != nullptr) candidates = {named};
   FoundResident found;
@@ -193,7 +202,11 @@ absl::StatusOr<FoundResident> ConnectToResident(bool any_build) {
       }
       continue;
     }
-    if (same) return FoundResident{*std::move(fd), "", ""};
+    if (same && for_launch && RefusesRoot(build_path)) {
+      found.refuses_root = true;
+      continue;
+    }
+    if (same) return FoundResident{*std::move(fd), "", "", false};
     if (any_build && !found.stream) found.stream = *std::move(fd);
     if (!any_build && found.other_build.empty()) found.other_build = *build;
   }

@@ -58,12 +58,13 @@ struct FoundResident {
   os::UniqueFd stream;      // empty: no usable one was found
   std::string other_build;  // BuildId of one that runs here and that we may not use
   std::string silence;  // of one of this build that has not left in order: why it cannot be used
+  bool refuses_root = false;  // one of this build runs here, but no jobs of ours, who are root
 };
 
 // A connection to the resident agent of this node, the user's own or else the system's, when there
 // is one of this very build; DTRAIN_AGENT_STATE names the directory of another one, and "none" of
-// none. `any_build`: rather one of this build, but else another one. Fails when it cannot be told
-// whether there is one.
-absl::StatusOr<FoundResident> ConnectToResident(bool any_build);
+// none. `any_build`: rather one of this build, but else another one. `for_launch`: only one that
+// runs our jobs. Fails when it cannot be told whether there is one.
+absl::StatusOr<FoundResident> ConnectToResident(bool any_build, bool for_launch);
 
 }  // namespace dtrain::agent

@@ -100,9 +100,9 @@ void Agents::Connect(Node& node) {
     node.lost = node.reached && !transport::IsNotAuthorised(why);
     if (node.on_ready) std::exchange(node.on_ready, nullptr)(std::move(why));
   };
-  node.connection =
-      ways_.For(node.entry)
-          .Connect({node.entry.host, node.entry.user, node.entry.port}, std::move(callbacks));
+  transport::Target target = {node.entry.host, node.entry.user, node.entry.port};
+  target.asks = true;
+  node.connection = ways_.For(node.entry).Connect(target, std::move(callbacks));
 }
 
 absl::Status Agents::TookTooLong(absl::string_view what) const {

@@ -22,8 +22,8 @@ inline constexpr char kRemoteShell[] = "/bin/sh";
 // What to write to the remote shell: it runs the agent for its machine from the node's cache, or
 // asks for it by a `need` line. Then it reads a line that says in which form the agent comes and
 // how many bytes that is (AgentPush), reads exactly those, checks the hash of what they give, puts
-// it there and runs it. If the line is `look`, it begins again. `resume`: Target's.
-std::string BootstrapScript(const AgentImages& images, bool resume);
+// it there and runs it. If the line is `look`, it begins again. `bridge_flag`: BridgeFlag().
+std::string BootstrapScript(const AgentImages& images, const std::string& bridge_flag);
 
 // Follows the remote side from the script to gRPC. Pure.
 class Bootstrap {

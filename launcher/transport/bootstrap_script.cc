@@ -16,9 +16,9 @@ namespace {
 // A launcher that goes away while it sends closes our stdout too; SIGPIPE is ignored so that the
 // file that came half is still removed.
 //
-// Its words: "--resume" or "-", and for each image machine, hash, size and dynamic loader. Where
-// the loader of one image alone exists it is that one's machine: so nodes that have the agent start
-// no uname.
+// Its words: a flag of bridge or "-", and for each image machine, hash, size and dynamic loader.
+// Where the loader of one image alone exists it is that one's machine: so nodes that have the agent
+// start no uname.
 //
 // The trial file shows a mount without exec permission before megabytes are sent. `true >file`
 // renews the time by which unused agents are removed; a redirection that fails must not end the
@@ -53,11 +53,11 @@ run() {
   trap - EXIT HUP INT TERM PIPE
   umask "$mask"
   echo
-  exec "$agent" bridge $resume
+  exec "$agent" bridge $flag
 }
-resume=$1 new= machine=
+flag=$1 new= machine=
 shift
-[ "$resume" != - ] || resume=
+[ "$flag" != - ] || flag=
 if [ $# -gt 4 ]; then
   images=$* found=
   while [ $# -ge 4 ]; do
@@ -140,8 +140,8 @@ run
 
 }  // namespace
 
-std::string BootstrapScript(const AgentImages& images, bool resume) {
-  std::string call = absl::StrCat(kScript, "dtrain ", resume ? "--resume" : "-");
+std::string BootstrapScript(const AgentImages& images, const std::string& bridge_flag) {
+  std::string call = absl::StrCat(kScript, "dtrain ", bridge_flag.empty() ? "-" : bridge_flag);
   for (const AgentImage& image : images) {
     absl::StrAppend(&call, " ", image.machine.empty() ? "-" : image.machine, " ", image.sha256, " ",
                     image.size, " ", image.loader.empty() ? "-" : image.loader);

@@ -87,7 +87,7 @@ void ChildConnection::OnImages(const AgentBinary::Result& images) {
   std::vector<std::string> machines;
   for (const AgentImage& image : *images_) machines.push_back(image.machine);
   bootstrap_.emplace(std::move(machines));
-  unwritten_ = BootstrapScript(*images_, spec_.resume);
+  unwritten_ = BootstrapScript(*images_, spec_.bridge_flag);
   stream_watch_->OnReadable([this] { OnReadable(); });
   OnWritable();
 }

@@ -18,7 +18,7 @@ struct ChildSpec {
   std::vector<std::string> argv;
   std::string shown;             // for messages: "ssh node3"
   AgentBinary* agent = nullptr;  // null: the child is the agent; else it runs a shell
-  bool resume = false;           // Target's, for an agent that a shell runs
+  std::string bridge_flag;       // BridgeFlag(), for an agent that a shell runs
   EndPolicy end;
 };
 

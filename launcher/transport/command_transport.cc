@@ -58,7 +58,7 @@ std::unique_ptr<Connection> CommandTransport::Connect(const Target& target, Call
   spec.argv = std::move(*words);
   spec.argv.push_back(kRemoteShell);
   spec.agent = &agent_;
-  spec.resume = target.resume;
+  spec.bridge_flag = BridgeFlag(target);
   spec.end = kEnd;
   return std::make_unique<ChildConnection>(loop_, reaper_, std::move(spec), std::move(callbacks));
 }

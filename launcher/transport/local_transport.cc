@@ -20,7 +20,7 @@ LocalTransport::LocalTransport(loop::Loop& loop, std::string agent_path)
 std::unique_ptr<Connection> LocalTransport::Connect(const Target& target, Callbacks callbacks) {
   ChildSpec spec;
   spec.argv = {agent_path_, "bridge", "--socket"};
-  if (target.resume) spec.argv.push_back("--resume");
+  if (std::string flag = BridgeFlag(target); !flag.empty()) spec.argv.push_back(std::move(flag));
   spec.shown = Escape(agent_path_);
   spec.end = kEnd;
   return std::make_unique<ChildConnection>(loop_, reaper_, std::move(spec), std::move(callbacks));

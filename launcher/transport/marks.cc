@@ -17,6 +17,11 @@ absl::Status Marked(absl::Status status, absl::string_view mark) {
 
 }  // namespace
 
+std::string BridgeFlag(const Target& target) {
+  if (target.resume) return "--resume";
+  return target.asks ? "--ask" : "";
+}
+
 absl::Status UnknownHostError(absl::string_view message) {
   return Marked(absl::NotFoundError(message), kUnknownHost);
 }

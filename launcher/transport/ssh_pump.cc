@@ -38,12 +38,12 @@ std::vector<std::string> Machines(const AgentImages& images) {
 }  // namespace
 
 SshPump::SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImages& images,
-                 PushOrder& order, bool resume)
+                 PushOrder& order, std::string bridge_flag)
     : link_(std::move(link)),
       session_(session),
       images_(images),
       order_(order),
-      resume_(resume),
+      bridge_flag_(std::move(bridge_flag)),
       bootstrap_(Machines(images)) {}
 
 SshPump::~SshPump() {
@@ -114,7 +114,7 @@ absl::Status SshPump::OpenChannel() {
     return absl::ResourceExhaustedError("no memory for an ssh session");
   }
   ssh_set_blocking(session, 0);
-  outgoing_ = BootstrapScript(images_, resume_);
+  outgoing_ = BootstrapScript(images_, bridge_flag_);
   return absl::OkStatus();
 }
 

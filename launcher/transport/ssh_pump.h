@@ -19,9 +19,9 @@ namespace dtrain::transport {
 // session.
 class SshPump {
  public:
-  // `resume`: Target's.
+  // `bridge_flag`: BridgeFlag().
   SshPump(std::shared_ptr<SshLink> link, SshSession& session, const AgentImages& images,
-          PushOrder& order, bool resume);
+          PushOrder& order, std::string bridge_flag);
   ~SshPump();
   SshPump(const SshPump&) = delete;
   SshPump& operator=(const SshPump&) = delete;
@@ -59,7 +59,7 @@ class SshPump {
   SshSession& session_;
   const AgentImages& images_;
   PushOrder& order_;
-  const bool resume_;
+  const std::string bridge_flag_;
   ssh_channel channel_ = nullptr;
   ssh_event event_ = nullptr;
   ssh_channel_callbacks_struct callbacks_ = {};

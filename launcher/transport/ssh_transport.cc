@@ -160,7 +160,7 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
           SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kStartingAgent); });
           const AgentBinary::Result& images = agent.Wait();
           if (images.ok()) {
-            SshPump(link, **session, *images, agent.order(), target.resume).Run();
+            SshPump(link, **session, *images, agent.order(), BridgeFlag(target)).Run();
           } else {
             SshLink::Post(link, [told = Unshared(images.status())](SshEvents& events) mutable {
               events.OnFailed(std::move(told));

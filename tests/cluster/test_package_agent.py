@@ -57,19 +57,24 @@ def test_the_agent_is_dtrain_and_workers_are_their_user(booted):
     wait_until(lambda: "configuration and certificates were reloaded" in journal(booted), 20, lambda: journal(booted))
 
 
-def test_root_and_system_users_are_refused_unless_allowed(booted):
+def test_who_may_run_jobs(booted):
     booted.run("systemctl start dtrain-agent")
     agent(booted)
-    for user, why in (("root:root", "root needs allow-root = yes"), ("daemon:daemon", "below min-uid 1000")):
-        job = launch(booted, "-np 1 -- id -un", user=user)
-        assert why in end(job) and job.returncode == 206
+    job = launch(booted, "-np 1 -- id -un", user="daemon:daemon")
+    assert "below min-uid 1000" in end(job) and job.returncode == 206
+    # Root needs nobody: its own bridge starts the job. Its questions go to the agent.
+    job = launch(booted, "-np 1 -- tail -n 1 /proc/self/cgroup", user="root:root")
+    out = end(job)
+    assert job.returncode == 0 and "runs no jobs of root's, so the job runs without it" in out, out
+    assert "dtrain-spawner" not in out and '"resident": true' in booted.run("dtrain nodes --json")
     booted.run("usermod --expiredate 1 alice")
     job = launch(booted, "-np 1 -- true")
     assert "PAM (service dtrain) refuses alice" in end(job) and job.returncode == 206
     booted.run("usermod --expiredate '' alice; echo 'allow-root = yes' >>/etc/dtrain/spawner.conf;"
                " systemctl restart dtrain-spawner")
     for user in ("root", "alice"):
-        assert end(launch(booted, "-np 1 -- id -un", user=f"{user}:{user}")) == f"{user}\n"
+        out = end(launch(booted, "-np 1 -- sh -c 'id -un; tail -n 1 /proc/self/cgroup'", user=f"{user}:{user}"))
+        assert out.startswith(f"{user}\n0::/system.slice/dtrain-spawner.service/"), out
 
 
 def test_jobs_go_on_while_agent_and_spawner_are_upgraded_or_killed(booted):

@@ -75,8 +75,9 @@ class ScriptTest : public TransportTest {
   const AgentImage& image() const { return agent_->Wait()->front(); }
   std::unique_ptr<NodeShell> Start(const std::string& path = kTools,
                                    std::vector<std::string> shell = {"/bin/sh"}) {
-    return std::make_unique<NodeShell>(
-        std::move(shell), BootstrapScript(*agent_->Wait(), /*resume=*/false), path, dir_ / "cache");
+    return std::make_unique<NodeShell>(std::move(shell),
+                                       BootstrapScript(*agent_->Wait(), /*bridge_flag=*/""), path,
+                                       dir_ / "cache");
   }
   // All tools that the script must have, and no more.
   std::string FewTools() {

@@ -6,6 +6,7 @@
 
 #include "launcher/transport/agent_binary.h"
 #include "launcher/transport/tail.h"
+#include "launcher/transport/transport.h"
 
 namespace dtrain::transport {
 namespace {
@@ -100,12 +101,18 @@ TEST(Bootstrap, TheRemoteCommandCarriesNoData) {
   images[0].machine = "x86_64";
   images[0].loader = "/lib64/ld.so";
   images[1].sha256 = std::string(64, 'b');
-  std::string script = BootstrapScript(images, /*resume=*/false);
+  std::string script = BootstrapScript(images, /*bridge_flag=*/"");
   EXPECT_THAT(script, testing::StartsWith("\n"));
   EXPECT_THAT(script, testing::EndsWith("\ndtrain - x86_64 " + images[0].sha256 +
                                         " 1234 /lib64/ld.so - " + images[1].sha256 + " 0 -\n"));
   images.pop_back();
-  script = BootstrapScript(images, /*resume=*/true);
+  EXPECT_EQ(BridgeFlag({}), "");
+  Target target;
+  target.asks = true;
+  EXPECT_EQ(BridgeFlag(target), "--ask");
+  target.resume = true;
+  EXPECT_EQ(BridgeFlag(target), "--resume");
+  script = BootstrapScript(images, BridgeFlag(target));
   EXPECT_THAT(script, testing::EndsWith("\ndtrain --resume x86_64 " + images[0].sha256 +
                                         " 1234 /lib64/ld.so\n"));
 }
