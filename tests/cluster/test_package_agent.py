@@ -57,6 +57,20 @@ def test_the_agent_is_dtrain_and_workers_are_their_user(booted):
     wait_until(lambda: "configuration and certificates were reloaded" in journal(booted), 20, lambda: journal(booted))
 
 
+def test_the_agent_sees_gpus_from_where_it_is_shut_in(booted):
+    library = hosts.bin_dir().parent / "portable/lib/libnvidia-ml.so"  # a stand-in for the driver's
+    shutil.copy(library, booted.path("/usr/local/lib"))
+    booted.path("/usr/local/lib/nvml").write_text("driver 535.1\ngpu uuid=GPU-0 pci=00000000:3B:00.0\n")
+    booted.run("mkdir /etc/systemd/system/dtrain-agent.service.d")
+    booted.path("/etc/systemd/system/dtrain-agent.service.d/nvml.conf").write_text(
+        "[Service]\nEnvironment=FAKE_NVML=/usr/local/lib/nvml DTRAIN_NVML_LIBRARY=/usr/local/lib/libnvidia-ml.so\n")
+    booted.run("systemctl daemon-reload; systemctl start dtrain-agent")
+    agent(booted)
+    assert "GPU-0" in booted.run("dtrain nodes --json", user="alice:alice")
+    out = end(launch(booted, "-np 1 -- printenv CUDA_VISIBLE_DEVICES"))
+    assert out == "GPU-0\n", out
+
+
 def test_who_may_run_jobs(booted):
     booted.run("systemctl start dtrain-agent")
     agent(booted)
