@@ -79,7 +79,8 @@ def test_constructors_exceptions_and_old_functions_work(enter):
 
 def test_the_check_sees_what_is_not_portable(enter):
     tool = hosts.SOURCE_DIR / "tools/check-portable"
-    done = run([tool, PORTABLE / "bin/dtrain", PORTABLE / "bin/dtrain-agent", PORTABLE / "lib/libdtrain.so.0",
+    programs = [PORTABLE / f"bin/dtrain{name}" for name in ("", "-agent", "-spawner", "-shepherd")]
+    done = run([tool, *programs, PORTABLE / "lib/libdtrain.so.0",
                 PORTABLE / "lib/dtrain/libdtrain-ssh.so"])
     assert done.returncode == 0, done
     done = run([tool, BUILD / "bin/unit_base"])
