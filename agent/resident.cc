@@ -29,7 +29,7 @@ namespace {
 
 constexpr char kSystemDirectory[] = "/run/dtrain-agent";
 // Where systemd listens for the system's agent: in a folder of root's.
-constexpr char kSystemSocket[] = "/run/dtrain/agent.sock";
+constexpr char kSystemSocket[] = "/run/dtrain-sockets/agent.sock";
 // The system's maximum: a user with too many connections is refused only once they are accepted,
 // and must not keep others out until then.
 constexpr int kBacklog = SOMAXCONN;

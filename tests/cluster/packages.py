@@ -19,10 +19,10 @@ OF_THE_SYSTEM = re.compile(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The packages of this build."""
+    """The .debs of this build; install.sh, the tarball and SHA256SUMS are beside them."""
     build, out = hosts.bin_dir().parent, tmp_path_factory.mktemp("built") / "debs"
     for command in (["cmake", "--build", build, "-j2", "--target", "portable", "dtrain_reference"],
-                    [hosts.SOURCE_DIR / "tools/package", "--no-build", "--only", "deb", "--build", build,
+                    [hosts.SOURCE_DIR / "tools/package", "--no-build", "--only", "deb,tar", "--build", build,
                      "--out", out]):
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done.stdout + done.stderr

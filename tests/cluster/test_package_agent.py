@@ -33,13 +33,14 @@ def journal(tree):
 
 
 def test_the_agent_is_dtrain_and_workers_are_their_user(booted):
+    booted.run("dtrain launch -np 1 -- true")  # root's launchers have a folder in /run, too, and others none in it
     booted.run("systemctl enable --now dtrain-agent")
     status = booted.run(f"cat /proc/{agent(booted)}/status")
     uid = booted.run("id -u dtrain").strip()
     assert f"\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n" in status and f"\nCapEff:\t{SYSLOG}\n" in status
     assert f"\nCapBnd:\t{SYSLOG}\n" in status and "\nNoNewPrivs:\t1\n" in status and "\nSeccomp:\t2\n" in status
-    owner = booted.run("stat -c '%U %a' /run/dtrain /run/dtrain-spawner /run/dtrain-spawner/agent.sock /run/dtrain-agent"
-                       " /usr/libexec/dtrain/dtrain-shepherd").splitlines()
+    owner = booted.run("stat -c '%U %a' /run/dtrain-sockets /run/dtrain-spawner /run/dtrain-spawner/agent.sock"
+                       " /run/dtrain-agent /usr/libexec/dtrain/dtrain-shepherd").splitlines()
     assert owner == ["root 755", "root 711", "dtrain 600", "dtrain 755", "root 711"]
 
     out = end(launch(booted, "-np 2 -- sh -c 'id -un; tail -n 1 /proc/self/cgroup; grep -E ^Seccomp:.0 /proc/self/status;"
@@ -188,6 +189,29 @@ def test_a_port_below_1024_needs_a_word_in_the_unit(booted, tmp_path):
     assert sorted(by_tls(booted).splitlines()) == ["[0] alice", "[1] alice"]
 
 
+def test_an_agent_from_the_tarball(built, clean):  # noqa: F811
+    for file in [*built[0].parent.glob("*linux-x86_64.tar.gz"), *built[0].parent.glob("[iS]*")]:
+        shutil.copy(file, clean.path("/run"))
+    setup = "/usr/local/libexec/dtrain/setup"
+    clean.run(f"sh /run/install.sh --prefix /usr/local && {setup} user && install -d /etc/dtrain &&"
+              " touch /etc/dtrain/agent.conf && systemctl daemon-reload && systemctl enable --now dtrain-agent")
+    first = agent(clean)
+    assert clean.run("stat -Lc %a /usr/local/libexec/dtrain/dtrain-shepherd") == "711\n"
+    path = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    job, before = start_workers(clean, "-- sh -c 'tail -n 1 /proc/self/cgroup; exec a-worker'", **path)
+    try:
+        clean.run(f"{setup} upgrade")
+        assert agent(clean) != first and workers(clean) == before
+    finally:
+        out = end(job, "the end\n")
+    assert job.returncode == 0 and out.count("dtrain-spawner.service/jobs") == 2 and "[1] the end\n" in out, out
+    clean.run(f"sh /run/install.sh --prefix /usr/local && {setup} upgrade")
+    agent(clean)
+    assert end(launch(clean, "-np 1 -- id -un", **path)) == "alice\n"
+    clean.run(f"{setup} stop && sh /run/install.sh --prefix /usr/local --uninstall")
+    assert processes(clean) == [] and clean.run("find /usr/local /etc/systemd -name '*dtrain*'") == ""
+
+
 # ---- From an agent that was root's ----
 
 @pytest.fixture(scope="module")
@@ -202,7 +226,7 @@ def of_root(built, tmp_path_factory):  # noqa: F811
         re.sub(r"(?m)^(Conflicts|After=dtrain|ExecStartPre).*\n", "", text) + "Also=dtrain-agent.socket\n")
     socket = units / "dtrain-agent.socket"
     socket.write_text(re.sub(r"(?m)^ListenStream=.*http.sock\n", "", socket.read_text())
-                      .replace("=/run/dtrain/", "=/run/dtrain-agent/"))
+                      .replace("=/run/dtrain-sockets/", "=/run/dtrain-agent/"))
     for path in ("usr/libexec", "usr/lib/sysusers.d", "etc/pam.d"):
         shutil.rmtree(tree / path)
     for path in ("etc/dtrain/spawner.conf", "DEBIAN/postinst", "DEBIAN/prerm", "DEBIAN/postrm", "DEBIAN/md5sums"):
@@ -284,4 +308,4 @@ def test_where_the_spawner_cannot_work_it_says_what_to_do(booted):
     booted.run("systemctl disable --now dtrain-agent dtrain-agent.socket; systemctl enable --now dtrain-agent-root")
     agent(booted, "dtrain-agent-root")
     assert end(launch(booted, "-np 1 -- id -un")) == "alice\n"
-    assert booted.run("stat -c %U /run/dtrain-agent/agent.sock; ls -d /run/dtrain/agent.sock || true") == "root\n"
+    assert booted.run("stat -c %U /run/dtrain-agent/agent.sock; ls -d /run/dtrain-sockets/agent.sock || true") == "root\n"

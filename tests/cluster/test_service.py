@@ -162,7 +162,7 @@ HTTP = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.ar
 
 # In the agent's own folder, and as its unit has it.
 @pytest.mark.parametrize("paths", [[f"{residents.STATE}/agent.sock"],
-                                   ["/run/dtrain/agent.sock", "/run/dtrain/http.sock"]])
+                                   ["/run/dtrain-sockets/agent.sock", "/run/dtrain-sockets/http.sock"]])
 def test_who_came_before_the_agent_is_served(cluster, paths):
     node = cluster.nodes[0]
     script = cluster.work(node) / "activate"
@@ -199,4 +199,4 @@ def test_who_came_before_the_agent_is_served(cluster, paths):
     asked = node.run(["/usr/bin/python3", "-c", HTTP, f"{residents.STATE}/http.sock"])
     assert asked.stdout.startswith("HTTP/1.0 200 "), asked
     end(agent)
-    shutil.rmtree(node.path("/run/dtrain"), ignore_errors=True)
+    shutil.rmtree(node.path("/run/dtrain-sockets"), ignore_errors=True)

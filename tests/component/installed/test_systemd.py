@@ -114,5 +114,5 @@ def test_the_sockets_are_in_a_folder_of_no_service():
     service = dict(settings(UNITS / "dtrain-agent.service"))
     socket = settings(UNITS / "dtrain-agent.socket")
     assert [value for name, value in socket if name == "ListenStream"] == [
-        "/run/dtrain/agent.sock", "/run/dtrain/http.sock"]
+        "/run/dtrain-sockets/agent.sock", "/run/dtrain-sockets/http.sock"]
     assert service["RuntimeDirectory"] == "dtrain-agent" and dict(socket)["SocketMode"] == "0666"
