@@ -24,10 +24,8 @@ def verify(tmp_path):
     def run(*files, manager="--system", change=lambda text: text):
         paths = []
         for file in files:
-            # Systemd before 254 does not know the last, and ignores it.
             text = (change(file.read_text()).replace("/usr/libexec/dtrain/setup", f"{UNITS}/setup")
-                    .replace("/usr/libexec/dtrain/", f"{BIN_DIR}/").replace("/usr/bin/", f"{BIN_DIR}/")
-                    .replace("DelegateSubgroup=spawner\n", ""))
+                    .replace("/usr/libexec/dtrain/", f"{BIN_DIR}/").replace("/usr/bin/", f"{BIN_DIR}/"))
             paths.append(tmp_path / file.name)
             paths[-1].write_text(text)
         done = subprocess.run(
@@ -77,6 +75,9 @@ def test_the_unit_of_a_spawner(verify):
     for wanted in ("KillMode=process", "Delegate=yes", "RuntimeDirectoryPreserve=yes", "OOMPolicy=continue",
                    "Restart=always", "StartLimitIntervalSec=0", "NoNewPrivileges=yes"):
         assert wanted.split("=") in found
+    # Without the second it could not be restarted under the first.
+    given = dict(found)
+    assert given["ExecStart"].endswith(" --limit") and given["ExecStopPost"].endswith(" --unlimit")
     for name, _ in found:
         assert not name.startswith(NOT_FOR_WORKERS), name
     assert exposure(unit, 76) == ""
