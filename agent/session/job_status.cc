@@ -34,7 +34,7 @@ v1::JobOnNode::State StateOf(State state, bool away, bool stopping) {
 
 }  // namespace
 
-void JobStatus::ToShepherd(const v1::ShepherdRequest& request) {
+void JobStatus::ToShepherd(const v1::SessionRequest& request) {
   if (request.has_start()) SetPart(request.start());
   if (request.has_stop()) stopping_ = true;
 }
@@ -62,7 +62,7 @@ void JobStatus::SetStarted(const v1::Started& started) {
   }
 }
 
-void JobStatus::FromShepherd(const v1::ShepherdEvent& event) {
+void JobStatus::FromShepherd(const v1::SessionEvent& event) {
   if (event.has_started()) SetStarted(event.started());
   if (event.has_exit()) {
     auto rank = ranks_.find(event.exit().rank());

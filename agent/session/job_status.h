@@ -16,8 +16,8 @@ namespace dtrain::session {
 // its shepherd say to each other. Pure.
 class JobStatus {
  public:
-  void ToShepherd(const v1::ShepherdRequest& request);
-  void FromShepherd(const v1::ShepherdEvent& event);
+  void ToShepherd(const v1::SessionRequest& request);
+  void FromShepherd(const v1::SessionEvent& event);
   // Of a shepherd that was taken over: who of its workers `lives` of those that it started. The
   // ends of the others were told to an agent before us, unless they are told again.
   void Adopt(const v1::Account& account, const std::vector<uint32_t>& living);

@@ -52,7 +52,7 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
             // A launcher that may come back says itself how far it has come.
             if (agent_.self.resumable) return;
             v1::ShepherdRequest request;
-            v1::LogsDelivered& delivered = *request.mutable_logs_delivered();
+            v1::LogPosition& delivered = *request.mutable_job()->mutable_log_taken();
             delivered.set_rank(rank);
             delivered.set_stream(kind);
             delivered.set_offset(offset);
@@ -160,7 +160,10 @@ void Session::Feed(const Event& event) {
 void Session::Note(const Event& event) const {
   const google::protobuf::Message* message = nullptr;
   if (const auto* request = std::get_if<Request>(&event)) message = &request->request;
-  if (const auto* told = std::get_if<FromShepherd>(&event)) message = &told->event;
+  if (const auto* told = std::get_if<FromShepherd>(&event)) {
+    message = &told->event;
+    if (told->event.has_job()) message = &told->event.job();
+  }
   if (message == nullptr) return;
   os::NoteRequest(KindOf(*message), core_.hello().job_id(), owner_.name);
 }
@@ -207,9 +210,9 @@ void Session::Send(v1::SessionEvent event) {
 }
 
 void Session::ToShepherd(v1::ShepherdRequest& request) {
-  status_.ToShepherd(request);
-  if (request.has_start()) {
-    const v1::JobPart& part = request.start();
+  status_.ToShepherd(request.job());
+  if (request.job().has_start()) {
+    const v1::JobPart& part = request.job().start();
     shepherd_->processes().SetPart(part.job_id(), part.attempt(), part.node_rank());
     containers_ = containers::RemovablesOf(part);
     if (!PrepareStart(part)) return DropStart(request.sequence());
@@ -220,7 +223,7 @@ void Session::ToShepherd(v1::ShepherdRequest& request) {
   if (sent.ok()) return;
   Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
          absl::StrCat("to the shepherd, dtrain's process that owns the workers: ", sent.message()));
-  if (request.has_start()) DropStart(request.sequence());
+  if (request.job().has_start()) DropStart(request.sequence());
 }
 
 // The servers of the ranks listen there; they outlive us, as the ranks do. One that does not come
@@ -240,7 +243,7 @@ void Session::GiveHeldPorts(const v1::JobPart& part) {
 void Session::DropStart(uint64_t sequence) {
   v1::ShepherdRequest stop;
   stop.set_sequence(sequence);
-  stop.mutable_stop();
+  stop.mutable_job()->mutable_stop();
   shepherd_->Send(stop).IgnoreError();  // some bytes
 }
 
@@ -406,20 +409,21 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
     log_waiters_.WakeAll(loop_);
     return;
   }
-  if (event.has_started()) {
-    relay_.Started(event.started());
+  const v1::SessionEvent& job = event.job();
+  if (job.has_started()) {
+    relay_.Started(job.started());
     // No probe can come any more, and a worker may want any port.
     probe_listener_.reset();
   }
-  if (event.has_finished()) {
-    relay_.Finished(event.finished());
+  if (job.has_finished()) {
+    relay_.Finished(job.finished());
     log_waiters_.WakeAll(loop_);
   }
   // Its word is not enough: it is its user's.
-  if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) {
+  if (job.failure().kind() == v1::NodeFailure::KIND_CLEANUP) {
     shepherd_->processes().KillLiving();
   }
-  status_.FromShepherd(event);
+  status_.FromShepherd(job);
   Feed(FromShepherd{std::move(event)});
 }
 

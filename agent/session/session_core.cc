@@ -245,8 +245,6 @@ void SessionCore::Take(const v1::SessionRequest& request) {
                                                       " in state ", static_cast<int>(state_))));
     return;
   }
-  v1::ShepherdRequest down;
-  down.set_sequence(request.sequence());
   switch (request.kind_case()) {
     case Kind::kHello:
       OnHello(request.hello());
@@ -271,16 +269,14 @@ void SessionCore::Take(const v1::SessionRequest& request) {
       state_ = State::kRunning;
       started_ = true;
       gpus_.Start(request.start());
-      *down.mutable_start() = request.start();
-      ToShepherd(std::move(down));
+      PassOn(request);
       break;
     case Kind::kSignal:
       if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
         Finish(absl::InvalidArgumentError(absl::StrCat("no signal has the number ", signal)));
         break;
       }
-      *down.mutable_signal() = request.signal();
-      ToShepherd(std::move(down));
+      PassOn(request);
       break;
     case Kind::kStop:
       // Nothing to stop before a start; the launcher says goodbye next.
@@ -291,24 +287,12 @@ void SessionCore::Take(const v1::SessionRequest& request) {
       if (state_ == State::kRunning) StopWorkers(request.stop().grace_ms(), request.sequence());
       break;
     case Kind::kStdin:
-      *down.mutable_stdin() = request.stdin();
-      ToShepherd(std::move(down));
-      break;
     case Kind::kFenceRelease:
-      *down.mutable_fence_release() = request.fence_release();
-      ToShepherd(std::move(down));
-      break;
     case Kind::kPmix:
-      *down.mutable_pmix() = request.pmix();
-      ToShepherd(std::move(down));
+    case Kind::kLogTaken:
+      PassOn(request);
       break;
     case Kind::kHeartbeat:
-      break;
-    case Kind::kLogTaken:
-      down.mutable_logs_delivered()->set_rank(request.log_taken().rank());
-      down.mutable_logs_delivered()->set_stream(request.log_taken().stream());
-      down.mutable_logs_delivered()->set_offset(request.log_taken().offset());
-      ToShepherd(std::move(down));
       break;
     case Kind::kGoodbye:
       if (state_ == State::kRunning || state_ == State::kReaping) {
@@ -322,6 +306,13 @@ void SessionCore::Take(const v1::SessionRequest& request) {
     case Kind::KIND_NOT_SET:
       break;
   }
+}
+
+void SessionCore::PassOn(const v1::SessionRequest& request) {
+  v1::ShepherdRequest down;
+  down.set_sequence(request.sequence());
+  *down.mutable_job() = request;
+  ToShepherd(std::move(down));
 }
 
 void SessionCore::OnHello(const v1::Hello& hello) {
@@ -364,56 +355,38 @@ void SessionCore::OnResumed(const v1::Hello& hello) {
 void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
   answered_ = true;
   taken_ = std::max(taken_, event.received());
-  v1::SessionEvent up;
+  if (!event.has_job()) return;  // the relay's
+  v1::SessionEvent up = event.job();
   up.set_sequence(event.sequence());
-  switch (event.kind_case()) {
-    case v1::ShepherdEvent::kStarted:
-      gpus_.Started(event.started());
-      *up.mutable_started() = event.started();
+  switch (up.kind_case()) {
+    case v1::SessionEvent::kStarted:
+      gpus_.Started(up.started());
       break;
-    case v1::ShepherdEvent::kPreparing:
-      *up.mutable_preparing() = event.preparing();
+    case v1::SessionEvent::kPreparing:
+    case v1::SessionEvent::kExit:
+    case v1::SessionEvent::kStdinTaken:
+    case v1::SessionEvent::kFenceEnter:
+    case v1::SessionEvent::kPmix:
+    case v1::SessionEvent::kFailure:
+    case v1::SessionEvent::kWarning:
       break;
-    case v1::ShepherdEvent::kExit:
-      *up.mutable_exit() = event.exit();
-      break;
-    case v1::ShepherdEvent::kStdinTaken:
-      *up.mutable_stdin_taken() = event.stdin_taken();
-      break;
-    case v1::ShepherdEvent::kFenceEnter:
-      *up.mutable_fence_enter() = event.fence_enter();
-      break;
-    case v1::ShepherdEvent::kPmix:
-      *up.mutable_pmix() = event.pmix();
-      break;
-    case v1::ShepherdEvent::kFailure:
-      *up.mutable_failure() = event.failure();
-      break;
-    case v1::ShepherdEvent::kWarning:
-      *up.mutable_warning() = event.warning();
-      break;
-    case v1::ShepherdEvent::kProgress:
-      if (RunsUnheard()) return;
-      *up.mutable_progress() = event.progress();
-      break;
-    case v1::ShepherdEvent::kSpans:
+    case v1::SessionEvent::kProgress:
+    case v1::SessionEvent::kSpans:
       if (RunsUnheard()) return;  // there may be any number
-      up.set_spans(event.spans());
       break;
-    case v1::ShepherdEvent::kFinished:
+    case v1::SessionEvent::kFinished:
       if (state_ == State::kOrphaned) {
         launcher_gone_ = true;
         Release();
       } else if (state_ == State::kRunning) {
-        FinishJob(event.finished(), event.sequence());
+        FinishJob(up.finished(), event.sequence());
       } else if (state_ == State::kReleasing || state_ == State::kFinished) {
-        *up.mutable_finished() = event.finished();  // said again to a launcher that came back
-        finished_ = up;
+        finished_ = up;  // said again to a launcher that came back
         ToLauncher(std::move(up));
       }
       return;
     default:
-      return;  // log_opened and log_grown are the relay's
+      return;  // what only an agent may say
   }
   ToLauncher(std::move(up));
 }
@@ -543,7 +516,7 @@ void SessionCore::StopWorkers(uint32_t grace_ms, uint64_t sequence) {
   stop_grace_ms_ = grace_ms;
   v1::ShepherdRequest stop;
   stop.set_sequence(sequence);
-  stop.mutable_stop()->set_grace_ms(grace_ms);
+  stop.mutable_job()->mutable_stop()->set_grace_ms(grace_ms);
   ToShepherd(std::move(stop));
 }
 

@@ -129,6 +129,7 @@ class SessionCore {
   TimePoint LeaseEnd() const;
   void OnRequest(const v1::SessionRequest& request);
   void Take(const v1::SessionRequest& request);
+  void PassOn(const v1::SessionRequest& request);
   void OnHello(const v1::Hello& hello);
   void OnShepherd(const v1::ShepherdEvent& event);
   void OnResumed(const v1::Hello& hello);

@@ -26,28 +26,10 @@ using Event = v1::ShepherdEvent;
 // How often the time is looked at during a lease, so that a pause of our own is seen as one.
 constexpr int kLooksPerLease = 20;
 
-// What a launcher must hear of exactly once. The rest is a state that the next one replaces.
-bool IsKept(Event::KindCase kind) {
-  switch (kind) {
-    case Event::kPreparing:
-    case Event::kStarted:
-    case Event::kExit:
-    case Event::kStdinTaken:
-    case Event::kFenceEnter:
-    case Event::kPmix:
-    case Event::kFinished:
-    case Event::kFailure:
-    case Event::kWarning:
-      return true;
-    case Event::kLogOpened:
-    case Event::kLogGrown:
-    case Event::kProgress:
-    case Event::kSpans:
-    case Event::kAccount:
-    case Event::KIND_NOT_SET:
-      return false;
-  }
-  return false;
+// What a launcher must hear of exactly once. The rest is a state that the next one replaces, or the
+// agent's.
+bool IsKept(const Event& event) {
+  return event.has_job() && !event.job().has_progress() && !event.job().has_spans();
 }
 
 // Its number and what it acknowledges come on top.
@@ -55,7 +37,7 @@ constexpr size_t kMostEvent = loop::FrameChannel::kMaxFrame - 64;
 
 Event TooLong(size_t bytes) {
   Event event;
-  *event.mutable_failure() = MakeFailure(
+  *event.mutable_job()->mutable_failure() = MakeFailure(
       v1::NodeFailure::KIND_RESOURCES, kExitState,
       absl::StrCat("the workers of this node have put ", bytes, " bytes into one message; ",
                    kMostEvent, " can be passed on at most"));
@@ -92,7 +74,7 @@ void AgentLine::Attach(os::UniqueFd socket) {
 
 void AgentLine::Send(Event event, int fd) {
   if (const size_t bytes = event.ByteSizeLong(); bytes > kMostEvent) event = TooLong(bytes);
-  if (kept_ && IsKept(event.kind_case())) {
+  if (kept_ && IsKept(event)) {
     if (outbox_.full()) Overflow();
     if (!overflowed_) event = outbox_.Add(std::move(event));
   }
@@ -109,7 +91,7 @@ void AgentLine::Write(const Event& event, int fd) {
 void AgentLine::Overflow() {
   if (std::exchange(overflowed_, true)) return;
   Event event;
-  v1::NodeFailure& failure = *event.mutable_failure();
+  v1::NodeFailure& failure = *event.mutable_job()->mutable_failure();
   failure.set_exit_code(kExitAgentLost);
   failure.set_message(absl::StrCat(
       "the launcher has not acknowledged the last ", outbox_.kept().size(),
@@ -155,8 +137,14 @@ void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
     case v1::ShepherdRequest::kRelease:
       handlers_.on_released();
       break;
-    default:
-      handlers_.on_request(std::move(request), std::move(fd));
+    case v1::ShepherdRequest::kHeldPort:
+      handlers_.on_held_port(request.held_port().port(), std::move(fd));
+      break;
+    case v1::ShepherdRequest::kJob:
+      handlers_.on_request(std::move(*request.mutable_job()));
+      break;
+    case v1::ShepherdRequest::KIND_NOT_SET:
+      break;  // an acknowledgement
   }
 }
 

@@ -23,8 +23,8 @@ namespace dtrain::shepherd {
 class AgentLine {
  public:
   struct Handlers {
-    // With a descriptor, when one came with it.
-    absl::AnyInvocable<void(v1::ShepherdRequest, os::UniqueFd)> on_request;
+    absl::AnyInvocable<void(v1::SessionRequest)> on_request;  // of the job
+    absl::AnyInvocable<void(uint32_t port, os::UniqueFd socket)> on_held_port;
     absl::AnyInvocable<void()> on_adopted;   // another agent: it knows nothing
     absl::AnyInvocable<void()> on_released;  // the agent has all it wants
     absl::AnyInvocable<void()> on_lost;      // there is no agent, and none will come

@@ -56,7 +56,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
         "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
   };
   hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
-    v1::ShepherdEvent event;
+    v1::SessionEvent event;
     event.mutable_stdin_taken()->set_rank(rank);
     event.mutable_stdin_taken()->set_closed(closed);
     Send(std::move(event));
@@ -64,54 +64,54 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
 }
 
 AgentLine Shepherd::MakeLine(Agent agent) {
-  AgentLine::Handlers handlers{[this](v1::ShepherdRequest request, os::UniqueFd fd) {
-                                 OnRequest(std::move(request), std::move(fd));
-                               },
-                               [this] { OnAdopted(); }, [this] { OnReleased(); },
-                               [this] { OnAgentLost(); }};
+  AgentLine::Handlers handlers{
+      [this](v1::SessionRequest request) { OnRequest(std::move(request)); },
+      [this](uint32_t port, os::UniqueFd socket) { held_[port] = std::move(socket); },
+      [this] { OnAdopted(); }, [this] { OnReleased(); }, [this] { OnAgentLost(); }};
   if (auto* door = std::get_if<AgentLine::Door>(&agent)) {
     return {loop_, std::move(*door), std::move(handlers)};
   }
   return {loop_, std::get<os::UniqueFd>(std::move(agent)), std::move(handlers)};
 }
 
-void Shepherd::OnRequest(v1::ShepherdRequest request, os::UniqueFd fd) {
+void Shepherd::Send(v1::SessionEvent event) {
+  v1::ShepherdEvent up;
+  *up.mutable_job() = std::move(event);
+  Send(std::move(up));
+}
+
+void Shepherd::OnRequest(v1::SessionRequest request) {
   switch (request.kind_case()) {
-    case v1::ShepherdRequest::kStart:
+    case v1::SessionRequest::kStart:
       OnStart(std::move(*request.mutable_start()));
       break;
-    case v1::ShepherdRequest::kHeldPort:
-      held_[request.held_port().port()] = std::move(fd);
-      break;
-    case v1::ShepherdRequest::kSignal:
+    case v1::SessionRequest::kSignal:
       for (auto& worker : workers_) worker->Signal(request.signal().signal());
       break;
-    case v1::ShepherdRequest::kStop: {
+    case v1::SessionRequest::kStop: {
       Feed(StopAsked{std::chrono::milliseconds(request.stop().grace_ms())});
       LetEnd();
       Send(v1::ShepherdEvent());  // we have it
       break;
     }
-    case v1::ShepherdRequest::kStdin:
+    case v1::SessionRequest::kStdin:
       OnStdin(request.stdin());
       break;
-    case v1::ShepherdRequest::kFenceRelease:
+    case v1::SessionRequest::kFenceRelease:
       if (pmi_) Carry(pmi_->OnFenceRelease(request.fence_release()));
       break;
-    case v1::ShepherdRequest::kPmix:
+    case v1::SessionRequest::kPmix:
       if (pmix_) pmix_->OnDown(request.pmix());
       break;
-    case v1::ShepherdRequest::kLogsDelivered: {
-      const v1::LogsDelivered& delivered = request.logs_delivered();
+    case v1::SessionRequest::kLogTaken: {
+      const v1::LogPosition& delivered = request.log_taken();
       Worker* worker = Find(delivered.rank());
       if (worker != nullptr) worker->log(delivered.stream()).Delivered(delivered.offset());
       break;
     }
-    case v1::ShepherdRequest::kKeepRunning:
-    case v1::ShepherdRequest::kReplay:
-    case v1::ShepherdRequest::kRelease:
-    case v1::ShepherdRequest::KIND_NOT_SET:
-      break;
+    default:
+      log::Error(absl::StrCat("the agent passed on what is not for a shepherd: request ",
+                              static_cast<int>(request.kind_case())));
   }
 }
 
@@ -222,7 +222,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     if (helper->pid() != 0) (void)helper->OnChild(helper->pid());
   }
   if (reported_started_) {
-    v1::ShepherdEvent event;
+    v1::SessionEvent event;
     *event.mutable_exit() = ExitOf(worker, status);
     if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) JudgeMpi(worker.rank());
     SendGrown();

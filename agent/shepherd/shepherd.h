@@ -48,7 +48,7 @@ class Shepherd {
  private:
   AgentLine MakeLine(Agent agent);
   // From outside.
-  void OnRequest(v1::ShepherdRequest request, os::UniqueFd fd);
+  void OnRequest(v1::SessionRequest request);
   void OnAdopted();
   void OnReleased();
   void OnStart(v1::JobPart part);
@@ -111,6 +111,7 @@ class Shepherd {
   // Of those that wait now, until fewer than `least` do.
   void TakeSpans(Worker& worker, uint64_t least);
   // To the agent.
+  void Send(v1::SessionEvent event);
   void Send(v1::ShepherdEvent event, int fd = -1) { line_.Send(std::move(event), fd); }
   void SendFailure(v1::NodeFailure failure);
   void Warn(std::string message, bool detail = false);

@@ -138,7 +138,7 @@ void Shepherd::Carry(PmiServer::Actions actions) {
     } else if (auto* abort = std::get_if<PmiServer::Abort>(&action)) {
       OnAbortAsked(abort->rank, abort->code);
     } else {
-      v1::ShepherdEvent event;
+      v1::SessionEvent event;
       *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));
       Send(std::move(event));
     }
@@ -156,7 +156,7 @@ void Shepherd::OnAbortAsked(uint32_t rank, std::optional<int> code) {
 
 // The agent knows from it which streams there are.
 void Shepherd::ReportStarted() {
-  v1::ShepherdEvent event;
+  v1::SessionEvent event;
   *event.mutable_started() = StartedWorkers();
   Send(std::move(event));
   reported_started_ = true;
@@ -187,7 +187,7 @@ void Shepherd::WatchPages() {
 }
 
 void Shepherd::ReportPages() {
-  v1::ShepherdEvent event;
+  v1::SessionEvent event;
   for (auto& worker : workers_) {
     TakeSpans(*worker, 1);
     if (worker->progress_told()) continue;
@@ -220,7 +220,7 @@ void Shepherd::TakeSpans(Worker& worker, uint64_t least) {
     spans_.set_rank(worker.rank());
     if (!worker.page().TakeSpans(kSpansAtOnce, spans_)) return;
     left -= std::min<uint64_t>(left, static_cast<uint64_t>(spans_.kind_size()));
-    v1::ShepherdEvent event;
+    v1::SessionEvent event;
     event.set_spans(spans_.SerializeAsString());
     Send(std::move(event));
   }
@@ -259,7 +259,7 @@ void Shepherd::Finish() {
   sweeper_.RemoveCgroup();
   RemoveScratch();
   if (line_.lost()) return Exit();
-  v1::ShepherdEvent event;
+  v1::SessionEvent event;
   v1::Finished* finished = event.mutable_finished();
   uint64_t lost = 0;
   for (auto& worker : workers_) {
@@ -295,13 +295,13 @@ void Shepherd::Exit() {
 }
 
 void Shepherd::SendFailure(v1::NodeFailure failure) {
-  v1::ShepherdEvent event;
+  v1::SessionEvent event;
   *event.mutable_failure() = std::move(failure);
   Send(std::move(event));
 }
 
 void Shepherd::Warn(std::string message, bool detail) {
-  v1::ShepherdEvent event;
+  v1::SessionEvent event;
   event.mutable_warning()->set_detail(detail);
   event.mutable_warning()->set_message(std::move(message));
   Send(std::move(event));

@@ -63,7 +63,7 @@ def test_e6_an_agent_that_crashes(cluster, crashing):
     job = victim.jobs()[0].partition(".")[0]
     told = crash(victim)
     assert re.fullmatch(r"dtrain-agent, process \d+, died of SIGSEGV; its last request was dtrain\.v1"
-                        rf"\.(SessionRequest|ShepherdEvent)\.\w+ of job {job} for root\n", told), told
+                        rf"\.(SessionRequest|SessionEvent|ShepherdEvent)\.\w+ of job {job} for root\n", told), told
     assert told in victim.log
     victim.start()
     assert f"there was a crash: {told.strip()}" in victim.log, victim.log

@@ -45,8 +45,8 @@ class Job {
     switch (step.what & 7) {
       case 0:
         return Parsed<dtrain::v1::ShepherdRequest>(step, [this](auto m) {
-          status_.ToShepherd(m);
-          relay_.Expect(m.start());
+          status_.ToShepherd(m.job());
+          relay_.Expect(m.job().start());
         });
       case 1:
         return Parsed<dtrain::v1::ShepherdEvent>(step, [this](auto m) { FromShepherd(m); });
@@ -73,8 +73,8 @@ class Job {
   }
   // As Session does.
   void FromShepherd(const dtrain::v1::ShepherdEvent& event) {
-    status_.FromShepherd(event);
-    if (event.has_started()) relay_.Started(event.started());
+    status_.FromShepherd(event.job());
+    if (event.job().has_started()) relay_.Started(event.job().started());
     if (event.has_log_opened()) {
       relay_.Opened(event.log_opened().rank(), event.log_opened().stream(), MakeSpool(), geteuid())
           .IgnoreError();  // as many ranks are not there
@@ -82,7 +82,7 @@ class Job {
     if (event.has_log_grown()) {
       relay_.Grown(event.log_grown().rank(), event.log_grown().stream(), event.log_grown().size());
     }
-    if (event.has_finished()) relay_.Finished(event.finished());
+    if (event.job().has_finished()) relay_.Finished(event.job().finished());
   }
   void ReadLog(const dtrain::v1::ReadLogRequest& request) {
     const auto piece =

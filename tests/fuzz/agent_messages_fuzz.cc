@@ -81,9 +81,9 @@ class Agent {
         reservations_.Reserve(this, "job j of alice", *std::move(share)).IgnoreError();
       }
     } else if (const auto* down = std::get_if<SendShepherd>(&action)) {
-      if (!down->request.has_start()) return;
+      if (!down->request.job().has_start()) return;
       // Asked for by another, so that there is something to refuse.
-      if (auto share = ShareOf(down->request.start()); share.ok()) {
+      if (auto share = ShareOf(down->request.job().start()); share.ok()) {
         reservations_.Reserve(&core_, "job k of bob", *std::move(share)).IgnoreError();
       }
     } else if (const auto* give = std::get_if<GiveBack>(&action)) {

@@ -336,16 +336,16 @@ void Simulation::DoSession(size_t index, session::Action& action) {
 
 void Simulation::ToShepherd(size_t index, const v1::ShepherdRequest& request) {
   Node& node = *nodes_[index];
-  if (request.has_start()) {
-    for (const v1::WorkerSpec& worker : request.start().workers()) {
+  if (request.job().has_start()) {
+    for (const v1::WorkerSpec& worker : request.job().start().workers()) {
       node.living.push_back(worker.rank());
       node.pids[worker.rank()] = 10000 + worker.rank();
     }
-    FeedShepherd(
-        index, shepherd::PartArrived{node.living.size(), milliseconds(request.start().grace_ms())});
-  } else if (request.has_stop()) {
+    FeedShepherd(index, shepherd::PartArrived{node.living.size(),
+                                              milliseconds(request.job().start().grace_ms())});
+  } else if (request.job().has_stop()) {
     FromShepherd(index, {});  // an acknowledgement
-    FeedShepherd(index, shepherd::StopAsked{milliseconds(request.stop().grace_ms())});
+    FeedShepherd(index, shepherd::StopAsked{milliseconds(request.job().stop().grace_ms())});
   }
 }
 
@@ -367,7 +367,7 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
           Node& its = *nodes_[index];
           v1::ShepherdEvent started;
           for (uint32_t rank : its.living) {
-            v1::WorkerStarted& worker = *started.mutable_started()->add_workers();
+            v1::WorkerStarted& worker = *started.mutable_job()->mutable_started()->add_workers();
             worker.set_rank(rank);
             worker.set_pid(its.pids[rank]);
             if (forever_) continue;
@@ -396,7 +396,7 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
         break;
       case shepherd::Action::kFinish: {
         v1::ShepherdEvent finished;
-        finished.mutable_finished();
+        finished.mutable_job()->mutable_finished();
         FromShepherd(index, std::move(finished));
         break;
       }
@@ -420,7 +420,7 @@ void Simulation::EndWorker(size_t index, uint32_t rank, int code, int signal) {
   if (found == node.living.end()) return;
   node.living.erase(found);
   v1::ShepherdEvent event;
-  v1::WorkerExit& exit = *event.mutable_exit();
+  v1::WorkerExit& exit = *event.mutable_job()->mutable_exit();
   exit.set_rank(rank);
   exit.set_pid(node.pids[rank]);
   exit.set_exit_code(code);
@@ -447,7 +447,7 @@ void Simulation::SayProgress() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     v1::ShepherdEvent event;
     for (uint32_t rank : nodes_[i]->living) {
-      v1::RankProgress& progress = *event.mutable_progress()->add_ranks();
+      v1::RankProgress& progress = *event.mutable_job()->mutable_progress()->add_ranks();
       progress.set_rank(rank);
       progress.set_joined(true);
       progress.set_inside(true);
@@ -462,7 +462,7 @@ void Simulation::SayProgress() {
 void Simulation::EnterFence(uint32_t sequence, size_t value_bytes) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     v1::ShepherdEvent event;
-    v1::FenceEnter& enter = *event.mutable_fence_enter();
+    v1::FenceEnter& enter = *event.mutable_job()->mutable_fence_enter();
     enter.set_sequence(sequence);
     for (uint32_t rank : nodes_[i]->living) {
       v1::KeyValue& entry = *enter.add_entries();

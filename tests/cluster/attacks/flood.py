@@ -21,7 +21,7 @@ own_job.find(own_job.is_worker)
 fd = own_job.take(shepherd, 3)
 if how == "unread":
     job.send_signal(signal.SIGSTOP)
-warning = own_job.frame(own_job.field(9, own_job.field(1, b"x" * MIB)))
+warning = own_job.frame(own_job.field(15, own_job.field(10, own_job.field(1, b"x" * MIB))))
 taken = 0
 end = time.monotonic() + PATIENCE
 try:

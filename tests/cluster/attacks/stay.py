@@ -33,7 +33,7 @@ def variables_of(pid):
 def say(shepherd, _):
     """A ShepherdEvent with a NodeFailure of KIND_CLEANUP."""
     failure = own_job.field(1, 5) + own_job.field(2, b"it cannot be killed") + own_job.field(3, 204)
-    os.write(own_job.take(shepherd, 3), own_job.frame(own_job.field(8, failure)))
+    os.write(own_job.take(shepherd, 3), own_job.frame(own_job.field(15, own_job.field(9, failure))))
     print("said", flush=True)
 
 

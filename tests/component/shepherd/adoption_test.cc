@@ -174,7 +174,7 @@ TEST_F(AdoptionTest, ARequestThatComesTwiceIsCarriedOutOnce) {
   part.mutable_workers(0)->set_stdin_mode(v1::STDIN_MODE_PIPE);
   Start(part);
   ASSERT_TRUE(UntilStarted());
-  v1::ShepherdRequest request;
+  v1::SessionRequest request;
   request.mutable_stdin()->set_data("once\n");
   SendNumbered(request);
   ASSERT_TRUE(Until([&] { return Out() == "once\n"; }));
@@ -203,7 +203,7 @@ TEST_F(AdoptionTest, AFenceEnteredWhileNoAgentIsThereIsSaidToTheNext) {
   ASSERT_TRUE(Adopt());
   Replay(inbox_.last());
   ASSERT_TRUE(Until([&] { return !fences_.empty(); }));
-  v1::ShepherdRequest release;
+  v1::SessionRequest release;
   release.mutable_fence_release()->set_sequence(fences_[0].sequence());
   SendNumbered(release);
   ASSERT_TRUE(Until([&] { return finished_; }));

@@ -50,7 +50,7 @@ class DoorTest : public ShepherdTest {
     keep.mutable_keep_running()->mutable_hello()->set_job_id(job_id_);
     keep.mutable_keep_running()->mutable_hello()->set_lease_ms(60000);
     Send(keep);
-    v1::ShepherdRequest start;
+    v1::SessionRequest start;
     *start.mutable_start() = std::move(part);
     SendNumbered(std::move(start));
   }

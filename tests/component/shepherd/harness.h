@@ -114,7 +114,7 @@ class ShepherdTest : public ::testing::Test {
       held.mutable_held_port()->set_port(port);
       EXPECT_TRUE(channel_->Send(held.SerializeAsString(), socket.get()).ok());
     }
-    v1::ShepherdRequest request;
+    v1::SessionRequest request;
     *request.mutable_start() = std::move(part);
     SendNumbered(std::move(request));
   }
@@ -158,7 +158,9 @@ class ShepherdTest : public ::testing::Test {
     Send(request);
   }
   // As the launcher's requests are.
-  void SendNumbered(v1::ShepherdRequest request) {
+  void SendNumbered(v1::SessionRequest job) {
+    v1::ShepherdRequest request;
+    *request.mutable_job() = std::move(job);
     request.set_sequence(++last_request_);
     Send(request);
   }
@@ -178,23 +180,28 @@ class ShepherdTest : public ::testing::Test {
   void Send(const v1::ShepherdRequest& request) {
     EXPECT_TRUE(channel_->Send(request.SerializeAsString()).ok());
   }
-  void Stop(uint32_t grace_ms) {
+  void Send(v1::SessionRequest job) {
     v1::ShepherdRequest request;
+    *request.mutable_job() = std::move(job);
+    Send(request);
+  }
+  void Stop(uint32_t grace_ms) {
+    v1::SessionRequest request;
     request.mutable_stop()->set_grace_ms(grace_ms);
     Send(request);
   }
   void Stdin(uint32_t rank, const std::string& data, bool end) {
-    v1::ShepherdRequest request;
+    v1::SessionRequest request;
     request.mutable_stdin()->set_rank(rank);
     request.mutable_stdin()->set_data(data);
     request.mutable_stdin()->set_end(end);
     Send(request);
   }
   void Deliver(uint32_t rank, v1::StreamKind kind, uint64_t offset) {
-    v1::ShepherdRequest request;
-    request.mutable_logs_delivered()->set_rank(rank);
-    request.mutable_logs_delivered()->set_stream(kind);
-    request.mutable_logs_delivered()->set_offset(offset);
+    v1::SessionRequest request;
+    request.mutable_log_taken()->set_rank(rank);
+    request.mutable_log_taken()->set_stream(kind);
+    request.mutable_log_taken()->set_offset(offset);
     Send(request);
   }
 
@@ -273,24 +280,6 @@ class ShepherdTest : public ::testing::Test {
       case v1::ShepherdEvent::kLogOpened:
         logs_[{event.log_opened().rank(), event.log_opened().stream()}].spool = std::move(fd);
         break;
-      case v1::ShepherdEvent::kPreparing:
-        preparing_.push_back(event.preparing().what());
-        break;
-      case v1::ShepherdEvent::kStarted:
-        started_ = event.started();
-        break;
-      case v1::ShepherdEvent::kExit:
-        exits_[event.exit().rank()] = event.exit();
-        break;
-      case v1::ShepherdEvent::kStdinTaken:
-        stdin_taken_.push_back(event.stdin_taken());
-        break;
-      case v1::ShepherdEvent::kFenceEnter:
-        fences_.push_back(event.fence_enter());
-        break;
-      case v1::ShepherdEvent::kPmix:
-        pmix_.push_back(event.pmix());
-        break;
       case v1::ShepherdEvent::kLogGrown: {
         Log& log = logs_[{event.log_grown().rank(), event.log_grown().stream()}];
         EXPECT_GE(event.log_grown().size(), log.size);
@@ -298,23 +287,55 @@ class ShepherdTest : public ::testing::Test {
         ++log_reports_;
         break;
       }
-      case v1::ShepherdEvent::kFinished:
+      case v1::ShepherdEvent::kAccount:
+        account_ = event.account();
+        break;
+      case v1::ShepherdEvent::kJob:
+        OnJobEvent(event.job());
+        break;
+      case v1::ShepherdEvent::KIND_NOT_SET:
+        break;  // a Stop has arrived
+    }
+    OnEvent(event);
+  }
+
+  void OnJobEvent(const v1::SessionEvent& event) {
+    switch (event.kind_case()) {
+      case v1::SessionEvent::kPreparing:
+        preparing_.push_back(event.preparing().what());
+        break;
+      case v1::SessionEvent::kStarted:
+        started_ = event.started();
+        break;
+      case v1::SessionEvent::kExit:
+        exits_[event.exit().rank()] = event.exit();
+        break;
+      case v1::SessionEvent::kStdinTaken:
+        stdin_taken_.push_back(event.stdin_taken());
+        break;
+      case v1::SessionEvent::kFenceEnter:
+        fences_.push_back(event.fence_enter());
+        break;
+      case v1::SessionEvent::kPmix:
+        pmix_.push_back(event.pmix());
+        break;
+      case v1::SessionEvent::kFinished:
         finished_ = true;
         for (const v1::LogEnd& end : event.finished().logs()) {
           logs_[{end.rank(), end.stream()}].end = end.size();
           EXPECT_EQ((logs_[{end.rank(), end.stream()}].size), end.size());
         }
         break;
-      case v1::ShepherdEvent::kFailure:
+      case v1::SessionEvent::kFailure:
         failures_.push_back(event.failure());
         break;
-      case v1::ShepherdEvent::kWarning:
+      case v1::SessionEvent::kWarning:
         warnings_.push_back(event.warning().message());
         break;
-      case v1::ShepherdEvent::kProgress:
+      case v1::SessionEvent::kProgress:
         for (const auto& progress : event.progress().ranks()) progress_[progress.rank()] = progress;
         break;
-      case v1::ShepherdEvent::kSpans: {
+      case v1::SessionEvent::kSpans: {
         v1::Spans spans;
         ASSERT_TRUE(spans.ParseFromString(event.spans()));
         const std::string names = spans_[spans.rank()].names() + spans.names();
@@ -322,13 +343,9 @@ class ShepherdTest : public ::testing::Test {
         spans_[spans.rank()].set_names(names);
         break;
       }
-      case v1::ShepherdEvent::kAccount:
-        account_ = event.account();
-        break;
-      case v1::ShepherdEvent::KIND_NOT_SET:
-        break;  // a Stop has arrived
+      default:
+        ADD_FAILURE() << "not a shepherd's to say: " << event.ShortDebugString();
     }
-    OnEvent(event);
   }
 
   loop::Loop loop_;

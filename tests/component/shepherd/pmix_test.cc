@@ -91,9 +91,10 @@ class ShepherdPmixTest : public ShepherdTest {
     return 0;
   }
 
-  void OnEvent(const v1::ShepherdEvent& event) override {
+  void OnEvent(const v1::ShepherdEvent& up) override {
+    const v1::SessionEvent& event = up.job();
     if (!event.has_pmix() || !answer_) return;
-    v1::ShepherdRequest request;
+    v1::SessionRequest request;
     v1::PmixDown& down = *request.mutable_pmix();
     if (event.pmix().has_ask()) {
       v1::PmixNode& node = *down.mutable_job()->add_nodes();

@@ -140,12 +140,12 @@ class ReleasingTest : public ::testing::Test {
     if (!gpus) start.mutable_start()->mutable_workers(0)->clear_gpu_uuids();
     Feed(Request{start});
     v1::ShepherdEvent started;
-    *started.mutable_started() = Started();
+    *started.mutable_job()->mutable_started() = Started();
     Feed(FromShepherd{started});
   }
   void WorkersEnd() {
     v1::ShepherdEvent event;
-    event.mutable_finished()->add_logs()->set_size(17);
+    event.mutable_job()->mutable_finished()->add_logs()->set_size(17);
     Feed(FromShepherd{event});
   }
   void Feed(const Event& event) {
@@ -350,7 +350,7 @@ TEST_F(ResidentReleasingTest, ALauncherThatVanishesMeanwhileChangesNothing) {
 TEST_F(ResidentReleasingTest, ALauncherThatComesBackMeanwhileHearsOfTheEndAgainAndThenOfTheRest) {
   Run();
   v1::ShepherdEvent end;
-  end.mutable_finished();
+  end.mutable_job()->mutable_finished();
   end.set_sequence(2);
   Feed(FromShepherd{end});
   Feed(GpusSeen{{seen_}, "", {}});
@@ -422,7 +422,7 @@ TEST_F(AdoptedReleasingTest, WithoutGpusThereIsNothingToLookAt) {
 TEST_F(AdoptedReleasingTest, WhatTheShepherdSaysAgainOutlivesIt) {
   Adopt(/*gpus=*/false);
   v1::ShepherdEvent again;
-  again.mutable_finished();
+  again.mutable_job()->mutable_finished();
   again.set_sequence(7);
   Feed(FromShepherd{again});
   EXPECT_THAT(sent_, SizeIs(0)) << "nobody is there";

@@ -10,8 +10,8 @@ namespace {
 using State = SessionCore::State;
 using ::testing::ElementsAre;
 
-v1::ShepherdRequest Start() {
-  v1::ShepherdRequest request;
+v1::SessionRequest Start() {
+  v1::SessionRequest request;
   v1::JobPart& part = *request.mutable_start();
   part.set_node_rank(1);
   part.set_node_count(2);
@@ -28,8 +28,8 @@ v1::ShepherdRequest Start() {
   return request;
 }
 
-v1::ShepherdEvent Started() {
-  v1::ShepherdEvent event;
+v1::SessionEvent Started() {
+  v1::SessionEvent event;
   for (uint32_t rank = 2; rank < 4; ++rank) {
     v1::WorkerStarted& worker = *event.mutable_started()->add_workers();
     worker.set_rank(rank);
@@ -38,8 +38,8 @@ v1::ShepherdEvent Started() {
   return event;
 }
 
-v1::ShepherdEvent Exit(uint32_t rank, int code) {
-  v1::ShepherdEvent event;
+v1::SessionEvent Exit(uint32_t rank, int code) {
+  v1::SessionEvent event;
   event.mutable_exit()->set_rank(rank);
   event.mutable_exit()->set_exit_code(code);
   event.mutable_exit()->set_stderr_tail("a secret, perhaps");
@@ -68,7 +68,7 @@ TEST(JobStatus, FollowsItsRanks) {
   status.ToShepherd(Start());
   status.FromShepherd(Started());
   status.FromShepherd(Exit(3, 7));
-  v1::ShepherdEvent progress;
+  v1::SessionEvent progress;
   v1::RankProgress& of_two = *progress.mutable_progress()->add_ranks();
   of_two.set_rank(2);
   of_two.set_operations(5);
@@ -88,11 +88,11 @@ TEST(JobStatus, RanksThatAreNotOfTheJobAreNotBelieved) {
   JobStatus status;
   status.ToShepherd(Start());
   status.FromShepherd(Exit(9, 0));
-  v1::ShepherdEvent event;
+  v1::SessionEvent event;
   event.mutable_started()->add_workers()->set_rank(9);
   event.mutable_progress()->add_ranks()->set_rank(9);
   status.FromShepherd(event);
-  v1::ShepherdRequest odd = Start();
+  v1::SessionRequest odd = Start();
   odd.mutable_start()->mutable_workers(0)->set_cpulist("x");
   status.ToShepherd(odd);
   const v1::JobOnNode job = status.View(State::kRunning, false);
@@ -103,7 +103,7 @@ TEST(JobStatus, RanksThatAreNotOfTheJobAreNotBelieved) {
 
 TEST(JobStatus, AJobThatSharesItsCoresHoldsNone) {
   JobStatus status;
-  v1::ShepherdRequest request = Start();
+  v1::SessionRequest request = Start();
   request.mutable_start()->set_shares_cores(true);
   status.ToShepherd(request);
   EXPECT_EQ(status.View(State::kRunning, false).cpulist(), "");
@@ -119,7 +119,7 @@ TEST(JobStatus, StatesAreThoseOfTheSession) {
   EXPECT_EQ(status.View(State::kReaping, false).state(), v1::JobOnNode::STATE_ENDING);
   EXPECT_EQ(status.View(State::kReleasing, false).state(), v1::JobOnNode::STATE_FINISHED);
   EXPECT_EQ(status.View(State::kFinished, true).state(), v1::JobOnNode::STATE_FINISHED);
-  v1::ShepherdRequest stop;
+  v1::SessionRequest stop;
   stop.mutable_stop();
   status.ToShepherd(stop);
   EXPECT_EQ(status.View(State::kRunning, false).state(), v1::JobOnNode::STATE_ENDING);

@@ -75,12 +75,12 @@ class ResumeTest : public ::testing::Test {
   }
   static v1::ShepherdEvent Exit() {
     v1::ShepherdEvent event;
-    event.mutable_exit()->set_exit_code(3);
+    event.mutable_job()->mutable_exit()->set_exit_code(3);
     return event;
   }
   static v1::ShepherdEvent Finished() {
     v1::ShepherdEvent event;
-    event.mutable_finished();
+    event.mutable_job()->mutable_finished();
     return event;
   }
 
@@ -98,7 +98,7 @@ TEST_F(ResumeTest, TheLeaseEndsTheWorkers) {
   core_.OnEvent(now_, LauncherGone{});
   const auto sent = All<SendShepherd>(Wait(core_, now_, seconds(10)));
   ASSERT_THAT(sent, SizeIs(1));
-  EXPECT_TRUE(sent[0].request.has_stop());
+  EXPECT_TRUE(sent[0].request.job().has_stop());
   EXPECT_EQ(core_.state(), State::kOrphaned);
   EXPECT_FALSE(core_.CanResume(Hello().hello()));
   const auto last = Hear(Finished(), 2);
@@ -121,7 +121,7 @@ class LauncherWaitTest : public ResumeTest {
   }
   static v1::ShepherdEvent Progress() {
     v1::ShepherdEvent event;
-    event.mutable_progress();
+    event.mutable_job()->mutable_progress();
     return event;
   }
   std::optional<SessionCore> core_;
@@ -176,8 +176,8 @@ TEST_F(LauncherWaitTest, BeforeTheStartItHasItsLease) {
 // It may say as much as it likes.
 TEST_F(ResumeTest, WhatAShepherdHasNotNumberedIsNotKept) {
   v1::ShepherdEvent warning, failure;
-  warning.mutable_warning()->set_message("x");
-  failure.mutable_failure()->set_message("x");
+  warning.mutable_job()->mutable_warning()->set_message("x");
+  failure.mutable_job()->mutable_failure()->set_message("x");
   EXPECT_THAT(All<SendEvent>(Hear(warning)), SizeIs(1));
   core_.OnEvent(now_, LauncherGone{});
   for (const auto& event : {warning, failure}) EXPECT_THAT(All<SendEvent>(Hear(event)), IsEmpty());
@@ -260,7 +260,7 @@ TEST_F(ResumeTest, AMillionMessagesWithoutAHeartbeatAreAcknowledged) {
       of_launcher.Take(down.request.sequence());
     }
     v1::ShepherdEvent taken;
-    taken.mutable_stdin_taken();
+    taken.mutable_job()->mutable_stdin_taken();
     taken = shepherd.Add(std::move(taken));
     taken.set_received(of_launcher.last());
     for (const auto& up : All<SendEvent>(core_.OnEvent(now_, FromShepherd{taken}))) {
@@ -379,7 +379,7 @@ TEST_F(ResumeTest, AnAdoptedJobWaitsForItsLauncher) {
   SessionCore core(Identity{1, "b", true}, now_, account, /*taken=*/3);
   EXPECT_EQ(core.state(), State::kRunning);
   EXPECT_TRUE(core.CanResume(Hello().hello()));
-  EXPECT_TRUE(All<SendShepherd>(Wait(core, now_, seconds(10))).at(0).request.has_stop());
+  EXPECT_TRUE(All<SendShepherd>(Wait(core, now_, seconds(10))).at(0).request.job().has_stop());
 }
 
 // Somebody with the right to it ends a job. Its launcher must know before it sees workers end.
@@ -389,7 +389,7 @@ TEST_F(ResumeTest, AStopByAnotherIsToldBeforeItIsDone) {
   const v1::NodeFailure& failure = std::get<SendEvent>(actions[0]).event.failure();
   EXPECT_EQ(failure.message(), "stopped by alice");
   EXPECT_EQ(failure.exit_code(), 143);
-  EXPECT_TRUE(std::get<SendShepherd>(actions[1]).request.has_stop());
+  EXPECT_TRUE(std::get<SendShepherd>(actions[1]).request.job().has_stop());
   EXPECT_EQ(std::get<SendShepherd>(actions[1]).request.sequence(), 0u);
 }
 

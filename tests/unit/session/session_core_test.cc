@@ -48,7 +48,7 @@ class SessionCoreTest : public ::testing::Test {
   }
   static v1::ShepherdEvent Finished() {
     v1::ShepherdEvent event;
-    event.mutable_finished();
+    event.mutable_job()->mutable_finished();
     return event;
   }
 
@@ -139,7 +139,7 @@ TEST_F(SessionCoreTest, SilenceForALeaseStopsTheWorkersWithTheGrace) {  // F2, G
       EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
     } else {
       ASSERT_NE(Find<SendShepherd>(actions), nullptr);
-      EXPECT_EQ(Find<SendShepherd>(actions)->request.stop().grace_ms(), 5000u);
+      EXPECT_EQ(Find<SendShepherd>(actions)->request.job().stop().grace_ms(), 5000u);
     }
   }
   EXPECT_EQ(core_.state(), State::kOrphaned);
@@ -241,7 +241,7 @@ TEST_F(SessionCoreTest, GoodbyeWhileWorkersRunEndsThemFirst) {
   auto actions = Ask(bye);
   EXPECT_EQ(Find<End>(actions), nullptr);
   ASSERT_NE(Find<SendShepherd>(actions), nullptr);
-  EXPECT_TRUE(Find<SendShepherd>(actions)->request.has_stop());
+  EXPECT_TRUE(Find<SendShepherd>(actions)->request.job().has_stop());
 }
 
 TEST_F(SessionCoreTest, ADeadShepherdIsReportedAndItsLeftoversKilled) {  // E11
@@ -339,7 +339,7 @@ TEST_F(SessionCoreTest, AShepherdThatAnswersMayTakeItsTime) {
     Ask(beat);
     for (const Action& action : core_.OnEvent(now_, Tick{})) {
       const auto* down = std::get_if<SendShepherd>(&action);
-      if (down == nullptr || !down->request.has_stop()) continue;
+      if (down == nullptr || !down->request.job().has_stop()) continue;
       ++asked;
       EXPECT_EQ(down->request.sequence(), 0u);
       Hear(acknowledged);
@@ -422,7 +422,7 @@ TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
           actions = core.OnEvent(now, LauncherGone{});
           break;
         case 6:
-          event.mutable_exit();
+          event.mutable_job()->mutable_exit();
           actions = core.OnEvent(now, FromShepherd{event});
           break;
         case 7:
@@ -448,7 +448,7 @@ TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
       ASSERT_TRUE(ends == 0 || actions.empty());
       for (const Action& action : actions) {
         if (const auto* down = std::get_if<SendShepherd>(&action)) {
-          starts += down->request.has_start() ? 1 : 0;
+          starts += down->request.job().has_start() ? 1 : 0;
         }
         ends += std::holds_alternative<End>(action) ? 1 : 0;
       }
