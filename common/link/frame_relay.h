@@ -54,6 +54,8 @@ class FrameRelay {
   // What goes to that end next. Not before the front end was told of OnAttached.
   std::optional<Frame> NextTo(From end);
   size_t queued_bytes(From to) const { return LineTo(to).bytes; }
+  // Of a message that is not whole yet.
+  size_t unfinished_bytes(From from) const { return LineTo(Other(from)).message.bytes(); }
 
  private:
   // One direction.
@@ -71,6 +73,7 @@ class FrameRelay {
     size_t unkept = 0;  // of what is not kept, for which newer ones come
   };
 
+  static From Other(From end) { return end == From::kFront ? From::kBack : From::kFront; }
   Line& LineFrom(From from) { return from == From::kFront ? forth_ : back_; }
   const Line& LineTo(From to) const { return to == From::kFront ? back_ : forth_; }
   static absl::Status Know(Line& line, const RelayedParty& taker);

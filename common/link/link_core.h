@@ -24,7 +24,7 @@ struct Caps {
   size_t piece = kPieceBytes;
 };
 inline constexpr Caps kToShepherd{32 << 20, 4 << 20, 64 << 20};
-inline constexpr Caps kToLauncher{4 << 20, 4 << 20, 16 << 20};
+inline constexpr Caps kToLauncher{4 << 20, 4 << 20, 64 << 20};
 inline constexpr Caps kOfAgent{256 << 10, 256 << 10, 1 << 20};  // channel 0, each way
 inline constexpr size_t kKeptPerLaunch = 256 << 20;             // of a launcher's KeptBytes
 
@@ -88,6 +88,8 @@ class LinkCore {
   // not be lost of that is sent again with the new one, or counted. INVALID_ARGUMENT: it has more
   // than kMostUnkept or has no bytes. FAILED_PRECONDITION: kFull or kLost.
   absl::StatusOr<std::optional<SharedBytes>> SendUnkept(size_t kind, SharedBytes message);
+  // It does not count any more, if it has not been sent yet.
+  void Withdraw(size_t kind) { slots_[kind].message.reset(); }
   // Whether one of that kind has not been sent yet.
   bool waits(size_t kind) const { return slots_[kind].message.has_value(); }
   // How much more can be kept. A caller that relays input stops reading before this reaches 0.

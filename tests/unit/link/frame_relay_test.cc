@@ -63,6 +63,17 @@ class FrameRelayTest : public ::testing::Test {
   FrameRelay relay_{kForth, kBack};
 };
 
+TEST_F(FrameRelayTest, CountsWhatIsNotWholeYet) {
+  Meet();
+  EXPECT_EQ(relay_.unfinished_bytes(From::kFront), 0u);
+  Put(From::kFront, RelayedFrame(1, "0123456789", true));
+  Put(From::kFront, RelayedFrame(2, "0123456789", true));
+  EXPECT_EQ(relay_.unfinished_bytes(From::kFront), 20u);
+  EXPECT_EQ(relay_.unfinished_bytes(From::kBack), 0u);
+  Put(From::kFront, RelayedFrame(3, "x"));
+  EXPECT_EQ(relay_.unfinished_bytes(From::kFront), 0u);
+}
+
 TEST_F(FrameRelayTest, FramesPassAsTheyAreAndMessagesAreRead) {
   Meet();
   EXPECT_EQ(Put(From::kFront, RelayedFrame(1, "be", true)), "-");

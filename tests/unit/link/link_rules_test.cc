@@ -289,6 +289,15 @@ TEST_F(LinkRules, TheNewestOfAKindWaitsForAConnection) {
   ASSERT_TRUE(Open().ok());
   EXPECT_EQ(core_->Next(now_)->payload.view(), "new");
 }
+TEST_F(LinkRules, WhatIsWithdrawnIsNotSent) {
+  GoTo(State::kDown);
+  ASSERT_TRUE(core_->SendUnkept(0, SharedBytes("of the last connection")).ok());
+  core_->Withdraw(0);
+  EXPECT_FALSE(core_->waits(0));
+  ASSERT_TRUE(Open().ok());
+  while (auto frame = core_->Next(now_)) EXPECT_TRUE(frame->header.keep);
+  core_->Withdraw(0);  // nothing
+}
 TEST_F(LinkRules, UnkeptFramesHaveASize) {
   GoTo(State::kUp);
   EXPECT_TRUE(core_->SendUnkept(0, Bytes(kMostUnkept)).ok());
