@@ -183,11 +183,11 @@ rpc::FrameGuard Connections::GuardFor(const std::string& origin) {
   return rpc::FrameGuard(std::move(shared));
 }
 
-std::shared_ptr<rpc::SharedLimit> Connections::QueuedFor(const std::string& origin) {
-  std::erase_if(queued_, [](const auto& each) { return each.second.expired(); });
-  std::weak_ptr<rpc::SharedLimit>& known = queued_[origin];
+std::shared_ptr<rpc::SharedLimit> Connections::HeldFor(const std::string& origin) {
+  std::erase_if(held_, [](const auto& each) { return each.second.expired(); });
+  std::weak_ptr<rpc::SharedLimit>& known = held_[origin];
   std::shared_ptr<rpc::SharedLimit> shared = known.lock();
-  if (shared == nullptr) known = shared = std::make_shared<rpc::SharedLimit>(rpc::kMostQueued);
+  if (shared == nullptr) known = shared = std::make_shared<rpc::SharedLimit>(rpc::kMostHeld);
   return shared;
 }
 
@@ -374,7 +374,7 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
         Refuse((*place)->origin, "it opens one session after another on one connection");
         Close(place);
       },
-      QueuedFor(connection.place.of()),
+      HeldFor(connection.place.of()),
       connection.accepted != nullptr ? std::make_optional<spawn::Connected>(connection.accepted)
                                      : std::nullopt);
   const bool tells_its_end = connection.tls != nullptr || connection.guard != nullptr;

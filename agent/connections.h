@@ -69,7 +69,7 @@ class Connections {
   // Of messages that one of `origin` has begun.
   rpc::FrameGuard GuardFor(const std::string& origin);
   // Of what waits for launchers of `origin`.
-  std::shared_ptr<rpc::SharedLimit> QueuedFor(const std::string& origin);
+  std::shared_ptr<rpc::SharedLimit> HeldFor(const std::string& origin);
   // Of all that gRPC has in memory for connections of `origin`.
   std::shared_ptr<rpc::Quota> QuotaFor(const std::string& origin);
   void OnTlsReady(Place place, tls::Ready ready);
@@ -93,7 +93,7 @@ class Connections {
   auth::RefusalLog refusals_;
   auth::Places places_;
   std::map<std::string, std::weak_ptr<rpc::SharedLimit>> unfinished_;
-  std::map<std::string, std::weak_ptr<rpc::SharedLimit>> queued_;
+  std::map<std::string, std::weak_ptr<rpc::SharedLimit>> held_;
   std::map<std::string, std::weak_ptr<rpc::Quota>> quotas_;
   std::optional<rpc::Library> grpc_;  // until a while after the last connection
   loop::Timer rest_{loop_};

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/link/party.h"
 
 namespace dtrain {
 namespace {
 
-constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
 // gRPC may see the end of the stream before the transport has learned why it ended (the exit code
 // and last words of an ssh process). So long we wait for the better message.
 constexpr Duration kReasonWait = std::chrono::milliseconds(200);
@@ -25,34 +25,34 @@ constexpr Duration kBootPatience = std::chrono::seconds(3);
 // The agent hears at least this often how far its logs are taken: its spool may then shrink.
 constexpr uint64_t kReportEvery = 1 << 20;
 
-// Requests that must arrive, and once. Others are states, or only count while connected.
-bool IsKept(v1::SessionRequest::KindCase kind) {
-  switch (kind) {
-    case v1::SessionRequest::kStart:
-    case v1::SessionRequest::kSignal:
-    case v1::SessionRequest::kStop:
-    case v1::SessionRequest::kStdin:
-    case v1::SessionRequest::kFenceRelease:
-    case v1::SessionRequest::kPmix:
-      return true;
-    default:
-      return false;
-  }
+link::LinkCore::Options OptionsOf(link::Channel channel, link::KeptBytes& kept) {
+  const bool job = channel == link::Channel::kJob;
+  link::LinkCore::Options options;
+  options.channel = channel;
+  options.epoch = link::RandomEpoch();
+  options.out = job ? link::kToShepherd : link::kOfAgent;
+  options.in = job ? link::kToLauncher : link::kOfAgent;
+  options.forgets = !job;  // agents come and go
+  options.budget = &kept;
+  return options;
 }
 
 }  // namespace
 
 NodeLink::NodeLink(loop::Loop& loop, transport::Transport& transport, transport::Redials& redials,
-                   const transport::Target& target, Handlers handlers)
+                   link::KeptBytes& kept, const transport::Target& target, Handlers handlers)
     : loop_(loop),
       transport_(transport),
       redials_(redials),
       target_(target),
       handlers_(std::move(handlers)),
       reason_wait_(loop),
+      due_(loop),
       retry_(loop),
       drop_spare_(loop),
-      overflow_(loop) {
+      give_up_(loop) {
+  agent_.emplace(OptionsOf(link::Channel::kAgent, kept));
+  job_.emplace(OptionsOf(link::Channel::kJob, kept));
   Connect();
 }
 
@@ -119,54 +119,23 @@ void NodeLink::DropStream() {
   stub_.reset();
   channel_.reset();
   connection_.reset();
+  due_.Cancel();
+  if (agent_) agent_->Close();
+  if (job_) job_->Close();
 }
 
 void NodeLink::Open(os::UniqueFd stream) {
   if (!grpc_) grpc_.emplace();
   channel_ = rpc::MakeChannel(std::move(stream));
   stub_ = v1::Agent::NewStub(channel_);
-  session_.emplace(
-      loop_, channel_, kSessionMethod,
-      [this](v1::SessionEvent event) { OnEvent(std::move(event)); },
-      [this](absl::Status status) { Closed(std::move(status)); });
-  if (!resuming_) return handlers_.on_connected();
-  v1::SessionRequest request;
-  v1::Hello& hello = *request.mutable_hello();
-  hello = hello_;
-  hello.set_resume(true);
-  hello.set_received(inbox_.last());
-  session_->Send(request);
-}
-
-void NodeLink::OnEvent(v1::SessionEvent event) {
-  DropSpare();
-  outbox_.Acknowledge(event.received());
-  const bool own = event.sequence() > kOwnSequences;
-  if (own ? !own_inbox_.Take(event.sequence() - kOwnSequences) : !inbox_.Take(event.sequence())) {
-    return;
-  }
-  if (event.has_welcome()) {
-    if (event.welcome().resumed()) return OnResumed(event.welcome());
-    resumable_ = event.welcome().resumable();
-    boot_id_ = event.welcome().inventory().boot_id();
-  }
-  handlers_.on_event(std::move(event));
-}
-
-void NodeLink::OnResumed(const v1::Welcome& welcome) {
-  resuming_ = false;
-  place_ = {};
-  outbox_.Acknowledge(welcome.received());
-  for (const Kept& kept : outbox_.kept()) Write(kept.bytes, kept.number);
-  // It may not know what we have said last.
-  for (auto& [key, progress] : log_progress_) {
-    progress.reported = 0;
-    ReportTaken(key, progress);
-  }
-  if (logs_request_ && !logs_over_) OpenLogStream();
+  resuming_ ? Greet() : handlers_.on_connected();
 }
 
 void NodeLink::Closed(absl::Status status) {
+  if (given_up_) return;
+  due_.Cancel();
+  agent_->Close();
+  job_->Close();
   if (absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status)) {
     return handlers_.on_closed(transport::NotAuthorisedError(status.message()));
   }
@@ -213,6 +182,7 @@ void NodeLink::AskForBoot(absl::Status gone) {
 
 void NodeLink::Lost(absl::Status why) {
   // A certificate that was revoked does not become good again while we try.
+  if (given_up_) return;
   if (!MayResume() || transport::IsNotAuthorised(why)) {
     handlers_.on_closed(std::move(why));
     return;
@@ -229,41 +199,6 @@ void NodeLink::Lost(absl::Status why) {
       DropStream();
       Connect();
     });
-  });
-}
-
-void NodeLink::Send(const v1::SessionRequest& request) {
-  if (request.has_hello()) hello_ = request.hello();
-  Send(SharedRequest(request));
-}
-
-void NodeLink::Send(const SharedRequest& request) {
-  if (request.kind_ == v1::SessionRequest::kHeartbeat && resumable_) {
-    for (auto& [key, progress] : log_progress_) ReportTaken(key, progress);
-  }
-  uint64_t sequence = 0;
-  if (resumable_ && IsKept(request.kind_)) {
-    if (outbox_.full()) return Overflow();
-    sequence = outbox_.Add({request.bytes_}).sequence();
-  }
-  if (session_.has_value() && !resuming_) Write(request.bytes_, sequence);
-}
-
-void NodeLink::Write(const rpc::SharedMessage& bytes, uint64_t sequence) {
-  v1::SessionRequest own;
-  own.set_sequence(sequence);
-  own.set_received(inbox_.last());
-  session_->Send(bytes, own);
-}
-
-// Workers that take their stdin and enter fences acknowledge with that, so this is no slow worker.
-void NodeLink::Overflow() {
-  if (std::exchange(overflowed_, true)) return;
-  // Posted: the caller may be in the middle of something.
-  overflow_.At(loop_.Now(), [this] {
-    handlers_.on_closed(absl::ResourceExhaustedError(absl::StrCat(
-        "its agent has not acknowledged the last ", outbox_.kept().size(),
-        " messages, and no more are kept for it; this is a bug in dtrain: please report it")));
   });
 }
 
@@ -307,21 +242,10 @@ void NodeLink::OnLogChunk(v1::LogChunk chunk) {
                      " on where byte ", progress.taken, " was next")));
   }
   progress.taken += chunk.data().size();
-  if (resumable_ && progress.taken - progress.reported >= kReportEvery) ReportTaken(key, progress);
+  if (progress.taken - progress.reported >= kReportEvery) ReportTaken();
   ++unanswered_;
   reader_waits_ = true;
   handlers_.on_logs(std::move(chunk));
-}
-
-void NodeLink::ReportTaken(const LogKey& key, LogProgress& progress) {
-  if (progress.taken == progress.reported || resuming_) return;
-  progress.reported = progress.taken;
-  v1::SessionRequest request;
-  v1::LogPosition& taken = *request.mutable_log_taken();
-  taken.set_rank(key.first);
-  taken.set_stream(key.second);
-  taken.set_offset(progress.taken);
-  session_->Send(request);
 }
 
 void NodeLink::NextLogs() {

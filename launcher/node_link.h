@@ -11,10 +11,12 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "common/base/clock.h"
-#include "common/base/outbox.h"
+#include "common/link/kept_bytes.h"
+#include "common/link/link_core.h"
+#include "common/link/shared_bytes.h"
 #include "common/loop/loop.h"
 #include "common/rpc/client_stream.h"
-#include "common/rpc/shared_message.h"
+#include "common/rpc/rpc_carrier.h"
 #include "common/rpc/unary.h"
 #include "dtrain/v1/agent.grpc.pb.h"
 #include "launcher/transport/redials.h"
@@ -25,28 +27,25 @@ namespace dtrain {
 // A request whose bytes exist once, however many agents it is for.
 class SharedRequest {
  public:
-  // Without `sequence` and `received`, which are each link's own.
   explicit SharedRequest(const v1::SessionRequest& request)
-      : kind_(request.kind_case()), bytes_(request) {}
-  // `common` merged with `own`, of the same kind.
-  SharedRequest(const SharedRequest& common, const v1::SessionRequest& own)
-      : kind_(common.kind_), bytes_(common.bytes_.And(own)) {}
+      : kind_(request.kind_case()), bytes_(request.SerializeAsString()) {}
 
  private:
   friend class NodeLink;
   v1::SessionRequest::KindCase kind_;
-  rpc::SharedMessage bytes_;
+  link::SharedBytes bytes_;
 };
 
-// The launcher's line to one agent: a transport's byte stream, gRPC on it, the Session and Logs
-// calls on that. Destroying it ends all of them. When the stream breaks and the agent is one whose
-// sessions outlive that, it connects again, for as long as it is not destroyed; whoever uses it
-// sees nothing but silence, and each message and log byte once. Loop thread.
+// The launcher's line to one agent, and to the shepherd behind it: a transport's byte stream, gRPC
+// on it, the Session and Logs calls on that. Destroying it ends all of them. When the stream breaks
+// and the agent is one whose sessions outlive that, it connects again, for as long as it is not
+// destroyed; whoever uses it sees nothing but silence, and each message and log byte once. Loop
+// thread.
 class NodeLink {
  public:
   struct Handlers {
     absl::AnyInvocable<void(transport::Phase)> on_phase;
-    absl::AnyInvocable<void()> on_connected;  // Send may be called from now on
+    absl::AnyInvocable<void()> on_connected;  // SayHello may be called
     absl::AnyInvocable<void(v1::SessionEvent)> on_event;
     // The session is over, or never was. Once, and nothing after it. OK: the agent said so.
     absl::AnyInvocable<void(absl::Status)> on_closed;
@@ -55,15 +54,22 @@ class NodeLink {
     absl::AnyInvocable<void(absl::Status)> on_logs_end;  // OK: all of them were delivered
   };
 
-  // `redials`: of all links of the launch; outlives it.
+  // `redials`, `kept`: of all links of the launch; outlive it.
   NodeLink(loop::Loop& loop, transport::Transport& transport, transport::Redials& redials,
-           const transport::Target& target, Handlers handlers);
+           link::KeptBytes& kept, const transport::Target& target, Handlers handlers);
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  void Send(const v1::SessionRequest& request);
-  void Send(const SharedRequest& request);
+  // Begins the session, on the connection that stands; once.
+  void SayHello(const v1::Hello& hello);
+  // UNAVAILABLE: there is no room in `kept`, and nothing has changed. What else goes wrong,
+  // on_closed tells.
+  absl::Status Send(const SharedRequest& request);
+  // What its agent and shepherd have not acknowledged.
+  size_t kept_bytes() const { return kept_bytes_of(agent_) + kept_bytes_of(job_); }
+  // Ends it, and lets go of what it keeps. on_closed tells why, later.
+  void GiveUp(absl::Status why);
   void OpenLogs(const std::string& job_id, uint32_t attempt);
   void NextLogs();
   // For when nothing is heard: another connection, beside the one that there is, which takes its
@@ -73,35 +79,33 @@ class NodeLink {
 
  private:
   using LogKey = std::pair<uint32_t, v1::StreamKind>;
-  // One that is kept until it is acknowledged.
-  struct Kept {
-    rpc::SharedMessage bytes;
-    uint64_t number = 0;
-    uint64_t sequence() const { return number; }
-    void set_sequence(uint64_t value) { number = value; }
-    size_t ByteSizeLong() const { return bytes.size(); }
-  };
   struct LogProgress {
     uint64_t taken = 0;     // handed over up to here
     uint64_t reported = 0;  // of which the agent knows
   };
 
   Duration Lease() const { return std::chrono::milliseconds(hello_.lease_ms()); }
-  bool MayResume() const { return resumable_ && outbox_.last() != 0; }
+  static size_t kept_bytes_of(const std::optional<link::LinkCore>& core) {
+    return core ? core->kept_bytes() : 0;
+  }
+  bool MayResume() const { return resumable_ && job_ && job_->last() != 0; }
   void Connect();
   void Open(os::UniqueFd stream);
   void DropStream();
   void DropSpare();
-  void OnEvent(v1::SessionEvent event);
-  void OnResumed(const v1::Welcome& welcome);
+  void Greet();
+  void OnOpened(grpc::ByteBuffer bytes);
+  std::optional<link::Frame> Next();
+  void Pump();
+  void OnFrame(const link::Frame& frame);
+  void OnEvent(link::Channel channel, v1::SessionEvent event);
+  void OnAttached(const v1::Party& shepherd);
   void OnLogChunk(v1::LogChunk chunk);
   void OpenLogStream();
-  void ReportTaken(const LogKey& key, LogProgress& progress);
-  void Write(const rpc::SharedMessage& bytes, uint64_t sequence);
+  void ReportTaken();
   void Closed(absl::Status status);
   void Lost(absl::Status why);
   void AskForBoot(absl::Status gone);
-  void Overflow();
 
   loop::Loop& loop_;
   transport::Transport& transport_;
@@ -114,7 +118,7 @@ class NodeLink {
   std::optional<rpc::Library> grpc_;              // from the first stream on
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Agent::Stub> stub_;
-  std::optional<rpc::ClientStream<v1::SessionRequest, v1::SessionEvent>> session_;
+  std::optional<rpc::ClientCarrier> session_;
   std::optional<rpc::ClientReader<v1::LogChunk>> logs_;
   std::optional<rpc::ClientCall<v1::NodeStatusRequest, v1::NodeReport>> boot_asked_;
   loop::Timer reason_wait_;
@@ -123,9 +127,12 @@ class NodeLink {
   std::string boot_id_;     // of the machine that welcomed us
   bool resumable_ = false;  // the agent said so, and workers may run there
   bool resuming_ = false;   // connected again or about to be, not welcomed yet
-  Outbox<Kept> outbox_;
-  Inbox inbox_;
-  Inbox own_inbox_;  // of what the agent itself says, not the shepherd
+  // Until it was given up.
+  std::optional<link::LinkCore> agent_;  // channel 0
+  std::optional<link::LinkCore> job_;    // channel 1
+  loop::Timer due_;
+  bool leaving_ = false;   // Goodbye was said
+  bool finished_ = false;  // of which an agent says again what its shepherd may have said
   std::optional<v1::LogsRequest> logs_request_;
   std::map<LogKey, LogProgress> log_progress_;
   bool logs_over_ = false;
@@ -137,8 +144,8 @@ class NodeLink {
   transport::Redials::Place spare_place_;  // of DialAnew's
   loop::Timer retry_;
   loop::Timer drop_spare_;
-  bool overflowed_ = false;
-  loop::Timer overflow_;
+  bool given_up_ = false;
+  loop::Timer give_up_;
 };
 
 }  // namespace dtrain

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <list>
@@ -132,8 +133,8 @@ void Runner::Connect(NodeId id) {
     }
   };
   nodes_[id.value()]->link = std::make_unique<NodeLink>(
-      loop_, ways_.For(entry), redials_, transport::Target{entry.host, entry.user, entry.port},
-      std::move(handlers));
+      loop_, ways_.For(entry), redials_, kept_,
+      transport::Target{entry.host, entry.user, entry.port}, std::move(handlers));
 }
 
 // Lines without an end go out as soon as a node has no more, not at the end of the job.
@@ -191,41 +192,6 @@ void Runner::Trace(const job::Event& event, TimePoint now) {
 
 void Runner::TraceNode(NodeId id, absl::string_view part, TimePoint now) {
   timeline_->NodeReached(id, core_->nodes()[id.value()].host, part, now);
-}
-
-void Runner::Do(job::Action& action) {
-  if (auto* send = std::get_if<job::Send>(&action)) {
-    Node& node = *nodes_[send->node.value()];
-    node.said_goodbye = node.said_goodbye || send->request.has_goodbye();
-    if (node.link == nullptr) return;
-    if (send->common == nullptr) return node.link->Send(send->request);
-    if (send->common != common_) {
-      common_ = send->common;
-      common_bytes_.emplace(*common_);
-    }
-    node.link->Send(SharedRequest(*common_bytes_, send->request));
-  } else if (auto* many = std::get_if<job::SendMany>(&action)) {
-    const SharedRequest request(many->request);
-    for (NodeId id : many->nodes) {
-      if (nodes_[id.value()]->link != nullptr) nodes_[id.value()]->link->Send(request);
-    }
-  } else if (auto* logs = std::get_if<job::OpenLogs>(&action)) {
-    nodes_[logs->node.value()]->link->OpenLogs(options_.job.job_id, options_.job.attempt);
-  } else if (auto* disconnect = std::get_if<job::Disconnect>(&action)) {
-    Disconnect(disconnect->node);
-  } else if (auto* dial = std::get_if<job::DialAnew>(&action)) {
-    if (nodes_[dial->node.value()]->link != nullptr) nodes_[dial->node.value()]->link->DialAnew();
-  } else if (auto* warn = std::get_if<job::Warn>(&action)) {
-    if (warn->detail && !options_.verbose) {
-      details_.push_back(std::move(warn->text));
-    } else {
-      Warn(warn->text);
-    }
-  } else if (std::holds_alternative<job::PlanReady>(action)) {
-    OnPlan();
-  } else if (std::holds_alternative<job::Finish>(action)) {
-    OnFinish();
-  }
 }
 
 void Runner::OnMessage(NodeId id, v1::SessionEvent event) {

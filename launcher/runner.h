@@ -57,6 +57,7 @@ class Runner {
 
   void Feed(job::Event event);
   void Do(job::Action& action);
+  void ToNode(NodeId id, const SharedRequest& request);
   void Trace(const job::Event& event, TimePoint now);
   void TraceNode(NodeId id, absl::string_view part, TimePoint now);
   void OnMessage(NodeId id, v1::SessionEvent event);
@@ -81,6 +82,7 @@ class Runner {
   transport::AgentBinary agent_;
   transport::Ways ways_;
   transport::Redials redials_;
+  link::KeptBytes kept_{link::kKeptPerLaunch};
   output::OutputRouter router_;
   std::unique_ptr<output::StdinSource> stdin_;  // null: nobody wants it
   std::unique_ptr<report::Timeline> timeline_;  // null: nobody wants one

@@ -122,8 +122,7 @@ absl::Status Runner::PrepareStdin() {
         message.set_rank(rank.value());
         message.set_data(data.data(), data.size());
         message.set_end(end);
-        Node& node = *nodes_[NodeOf(rank).value()];
-        if (node.link != nullptr) node.link->Send(std::move(request));
+        ToNode(NodeOf(rank), SharedRequest(request));
       });
   absl::Status opened = stdin_->Open();
   if (opened.ok()) return opened;

@@ -72,17 +72,17 @@ void Adoption::Look(JobDirectory directory, std::optional<v1::JobRecord> record)
   foundling.processes = std::move(found.processes);
   if (!found.why_not.empty()) return GiveUp(foundling, found.why_not);
   foundling.shepherd = std::make_unique<ShepherdChannel>(loop_, std::move(foundling.processes));
-  foundling.shepherd->Listen(
-      [this, &foundling](v1::ShepherdEvent event, os::UniqueFd) {
-        if (!event.has_account()) return;
-        OnAccount(foundling, std::move(*event.mutable_account()), event.received());
-      },
-      [this, &foundling](const std::string& why) { GiveUp(foundling, why); });
+  ShepherdChannel::Handlers handlers;
+  handlers.on_event = [this, &foundling](v1::ShepherdEvent event, os::UniqueFd) {
+    if (event.has_account()) OnAccount(foundling, std::move(*event.mutable_account()));
+  };
+  handlers.on_gone = [this, &foundling](const std::string& why) { GiveUp(foundling, why); };
+  foundling.shepherd->Listen(std::move(handlers));
   foundling.timer.After(kAccountTimeout,
                         [this, &foundling] { GiveUp(foundling, "it does not answer"); });
 }
 
-void Adoption::OnAccount(Foundling& foundling, v1::Account account, uint64_t taken) {
+void Adoption::OnAccount(Foundling& foundling, v1::Account account) {
   if (foundling.adopted || !foundling.why.empty()) return;
   if (account.part().workers_size() == 0) return GiveUp(foundling, "it has no part of the job");
   foundling.timer.Cancel();
@@ -90,7 +90,7 @@ void Adoption::OnAccount(Foundling& foundling, v1::Account account, uint64_t tak
   log::Info(absl::StrCat("job ", account.part().job_id(), ": taken over from the previous agent, ",
                          account.part().workers_size(), " workers"));
   handlers_.on_job({std::move(foundling.directory), foundling.owner, std::move(foundling.shepherd),
-                    std::move(account), taken});
+                    std::move(account)});
   Decided(foundling);
 }
 

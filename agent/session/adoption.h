@@ -29,7 +29,6 @@ class Adoption {
     spawn::Owner owner;
     std::unique_ptr<ShepherdChannel> shepherd;
     v1::Account account;
-    uint64_t taken = 0;  // the last of the launcher's requests that it has
   };
   struct Lost {
     std::string job_id;
@@ -53,7 +52,7 @@ class Adoption {
  private:
   struct Foundling;
   void Look(JobDirectory directory, std::optional<v1::JobRecord> record);
-  void OnAccount(Foundling& foundling, v1::Account account, uint64_t taken);
+  void OnAccount(Foundling& foundling, v1::Account account);
   void GiveUp(Foundling& foundling, const std::string& why);
   void OnEnded(Foundling& foundling);
   void Decided(Foundling& foundling);

@@ -25,12 +25,10 @@ using RawAgent = v1::Agent::WithRawCallbackMethod_Session<v1::Agent::WithRawCall
 class AgentService final : public RawAgent {
  public:
   // `sessions` outlives the calls. `on_too_many` is called once when the peer goes on opening
-  // sessions beside the one it has. `queued`: what may wait for those who share it. `connected`:
+  // sessions beside the one it has. `held`: as ServerCarrier has it. `connected`:
   // the connection, of a peer on this machine.
   AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer,
-               loop::Task on_too_many = nullptr,
-               std::shared_ptr<rpc::SharedLimit> queued =
-                   std::make_shared<rpc::SharedLimit>(rpc::kMostQueued),
+               loop::Task on_too_many = nullptr, std::shared_ptr<rpc::SharedLimit> held = nullptr,
                std::optional<spawn::Connected> connected = {});
 
   // When a call was here last: now, while the session or output streams; for others, whose answers
@@ -58,7 +56,7 @@ class AgentService final : public RawAgent {
   loop::Loop& loop_;
   Sessions& sessions_;
   const auth::Identity peer_;
-  const std::shared_ptr<rpc::SharedLimit> queued_;
+  const std::shared_ptr<rpc::SharedLimit> held_;
   const std::optional<spawn::Connected> connected_;
   const std::shared_ptr<Calls> calls_;
 };

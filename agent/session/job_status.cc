@@ -34,11 +34,6 @@ v1::JobOnNode::State StateOf(State state, bool away, bool stopping) {
 
 }  // namespace
 
-void JobStatus::ToShepherd(const v1::SessionRequest& request) {
-  if (request.has_start()) SetPart(request.start());
-  if (request.has_stop()) stopping_ = true;
-}
-
 void JobStatus::SetPart(const v1::JobPart& part) {
   job_.set_node_rank(part.node_rank());
   job_.set_node_count(part.node_count());

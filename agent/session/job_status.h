@@ -16,7 +16,8 @@ namespace dtrain::session {
 // its shepherd say to each other. Pure.
 class JobStatus {
  public:
-  void ToShepherd(const v1::SessionRequest& request);
+  void SetPart(const v1::JobPart& part);
+  void SetStopping() { stopping_ = true; }
   void FromShepherd(const v1::SessionEvent& event);
   // Of a shepherd that was taken over: who of its workers `lives` of those that it started. The
   // ends of the others were told to an agent before us, unless they are told again.
@@ -26,7 +27,6 @@ class JobStatus {
   v1::JobOnNode View(SessionCore::State state, bool away) const;
 
  private:
-  void SetPart(const v1::JobPart& part);
   void SetStarted(const v1::Started& started);
 
   v1::JobOnNode job_;  // what does not change after the start

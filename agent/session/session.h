@@ -20,8 +20,9 @@
 #include "agent/session/reservations.h"
 #include "agent/session/session_core.h"
 #include "agent/session/shepherd_channel.h"
+#include "common/link/link_core.h"
 #include "common/loop/loop.h"
-#include "common/rpc/server_stream.h"
+#include "common/rpc/rpc_carrier.h"
 
 namespace dtrain::session {
 
@@ -45,7 +46,7 @@ using spawn::Owner;
 // One launcher's session: carries out what SessionCore decides. Loop thread.
 class Session {
  public:
-  using Stream = rpc::ServerStream<v1::SessionRequest, v1::SessionEvent>;
+  using Stream = rpc::ServerCarrier;
   // What a session has of its agent. References outlive it.
   struct Surroundings {
     loop::Loop& loop;
@@ -60,13 +61,13 @@ class Session {
           std::shared_ptr<Stream> stream, loop::Task on_ended);
   // Of a job that an agent before us has started.
   Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
-          const v1::Account& account, uint64_t taken, JobDirectory directory, loop::Task on_ended);
+          const v1::Account& account, JobDirectory directory, loop::Task on_ended);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The stream's first message, when somebody else has read it.
-  void Take(v1::SessionRequest request) { Feed(Request{std::move(request)}); }
+  // The stream's first message, which somebody else has read.
+  void Begin(const v1::Hello& hello);
   // The stream ended before it was handed over.
   void OnStreamClosed();
   bool CanResume(const v1::Hello& hello) const { return core_.CanResume(hello); }
@@ -96,26 +97,40 @@ class Session {
  private:
   Session(Surroundings surroundings, Owner owner, SessionCore core,
           std::unique_ptr<ShepherdChannel> shepherd, loop::Task on_ended);
+  // The launcher.
   void Listen(std::shared_ptr<Stream> stream);
+  void Open();
+  void OnAttached(const v1::Party& shepherd);
+  std::optional<link::Frame> NextToLauncher();
+  void OnFrame(link::Frame frame);
+  absl::Status OnAgentFrame(const link::Frame& frame);
+  absl::Status OnJobFrame(link::Frame frame);
+  absl::Status CountUnfinished();
+  void Send(const v1::SessionEvent& event);
+  void PumpLauncher();
+  void BreakLauncher(absl::Status why);
+  // The shepherd.
   void ListenToShepherd();
+  void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
+  void OnRead(v1::SessionEvent event);
+  void ToShepherd(const v1::ShepherdRequest& request);
+  // The core.
   void Feed(const Event& event);
   void Note(const Event& event) const;
   void Do(Action& action);
-  void Send(v1::SessionEvent event);
-  void ToShepherd(v1::ShepherdRequest& request);
-  bool PrepareStart(const v1::JobPart& part);  // false: it was refused
-  void DropStart(uint64_t sequence);
+  void Prepare(const v1::JobPart& part);
+  bool PrepareAgent(const v1::JobPart& part);  // false: it was refused
+  void DropStart();
   absl::Status Claim(absl::StatusOr<Share> share);
   absl::Status WriteRecord(const v1::JobPart& part);
   std::string Holder() const;
   void Reserve(const v1::Reserve& reserve);
   void ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then);
-  void Welcome(const SendWelcome& what);
+  void Welcome();
   void Probe(const v1::ProbeRequest& request);
   void Hold(const HoldPorts& hold);
   void GiveHeldPorts(const v1::JobPart& part);
   void Look();
-  void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
   void EndLeftovers();
   void EndAll();
   void RemoveContainers(loop::Task then);
@@ -128,10 +143,16 @@ class Session {
   const int64_t since_unix_nanos_;
   SessionCore core_;
   JobStatus status_;
-  std::shared_ptr<Stream> stream_;  // null: its launcher is yet to come back
   loop::Task on_ended_;
-  std::optional<JobDirectory> directory_;  // when resumable, from the Hello on
-  std::vector<v1::Gpu> gpus_before_;       // until the start
+  std::shared_ptr<Stream> stream_;  // null: its launcher is yet to come back
+  v1::Hello greeting_;              // of that stream
+  link::LinkCore link_;             // channel 0
+  loop::Timer link_due_;
+  std::shared_ptr<rpc::SharedLimit> held_;  // of all launchers of its user; null: no limit
+  size_t unfinished_ = 0;                   // in it, by us
+  bool dropped_ = false;                    // the start was: the shepherd gets nothing any more
+  std::optional<JobDirectory> directory_;   // when resumable, from the Hello on
+  std::vector<v1::Gpu> gpus_before_;        // until the start
   std::unique_ptr<inventory::ProbeListener> probe_listener_;
   std::unique_ptr<inventory::Prober> prober_;
   std::optional<inventory::HeldPorts> held_ports_;

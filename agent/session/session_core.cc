@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
-#include "common/base/outbox.h"
 #include "common/base/own_pause.h"
 #include "common/base/text.h"
 
@@ -48,13 +47,14 @@ bool Legal(State state, Kind kind) {
     case Kind::kHoldPorts:
     case Kind::kReserve:
     case Kind::kLookAgain:
+    case Kind::kCommon:
     case Kind::kStart:
       return state == State::kJoined;
     case Kind::kSignal:
     case Kind::kStdin:
     case Kind::kFenceRelease:
     case Kind::kPmix:
-    case Kind::kLogTaken:
+    case Kind::kLogsTaken:
       // They may cross the last worker's end on the way.
       return state == State::kRunning || state == State::kReaping || state == State::kReleasing ||
              state == State::kFinished;
@@ -116,7 +116,7 @@ Duration BeatPeriod(const v1::Hello& hello) { return Lease(hello) / kBeatsPerLea
 SessionCore::SessionCore(Identity self, TimePoint now)
     : self_(std::move(self)), now_(now), last_heard_(now), last_beat_(now) {}
 
-SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& account, uint64_t taken)
+SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& account)
     : self_(std::move(self)),
       state_(State::kRunning),
       started_(true),
@@ -125,8 +125,7 @@ SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& accoun
       last_beat_(now),
       hello_(account.kept().hello()),
       away_(true),
-      away_since_(now),
-      taken_(taken) {
+      away_since_(now) {
   gpus_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
   gpus_.Start(account.part());
   gpus_.Started(account.started());
@@ -151,12 +150,20 @@ std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
   if (state_ == State::kEnded) return {};
   if (const auto* request = std::get_if<Request>(&event)) {
     OnRequest(request->request);
+  } else if (std::holds_alternative<Heard>(event)) {
+    if (state_ != State::kOrphaned && !launcher_gone_) last_heard_ = now_;
   } else if (std::holds_alternative<LauncherGone>(event)) {
     OnLauncherGone();
+  } else if (const auto* broke = std::get_if<LauncherBroke>(&event)) {
+    Finish(broke->why);
   } else if (const auto* shepherd = std::get_if<FromShepherd>(&event)) {
-    OnShepherd(shepherd->event);
-  } else if (const auto* resumed = std::get_if<Resumed>(&event)) {
-    OnResumed(resumed->hello);
+    if (shepherd->event.has_started()) gpus_.Started(shepherd->event.started());
+  } else if (std::holds_alternative<ShepherdAnswers>(event)) {
+    answered_ = true;
+  } else if (const auto* ended = std::get_if<JobEnded>(&event)) {
+    OnJobEnded(ended->finished);
+  } else if (std::holds_alternative<Resumed>(event)) {
+    OnResumed();
   } else if (const auto* gone = std::get_if<ShepherdGone>(&event)) {
     OnShepherdGone(gone->why);
   } else if (std::holds_alternative<LeftoversGone>(event)) {
@@ -193,11 +200,6 @@ TimePoint SessionCore::LeaseEnd() const {
   return away_ ? std::max(end, std::min(away_since_ + Lease(hello_), last)) : last;
 }
 
-// Beyond the lease of a launcher that may be silent for hours: what piles up then is not sent.
-bool SessionCore::RunsUnheard() const {
-  return self_.launcher_wait > Duration::zero() && now_ > last_heard_ + Lease(hello_);
-}
-
 TimePoint SessionCore::NextDeadline() const {
   TimePoint next = std::min(LeaseEnd(), last_beat_ + BeatPeriod(hello_));
   switch (state_) {
@@ -226,19 +228,6 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
   // A launcher that was given up is not listened to again: its workers are being ended.
   if (state_ == State::kOrphaned || launcher_gone_) return;
   last_heard_ = now_;
-  acknowledged_ = std::max(acknowledged_, request.received());
-  Take(request);
-  // The shepherd keeps what is not acknowledged.
-  if (acknowledged_ > passed_on_ && state_ != State::kEnded) ToShepherd({});
-}
-
-void SessionCore::Take(const v1::SessionRequest& request) {
-  // A launcher that came back says again what it does not know to have arrived.
-  if (request.sequence() > 0 && request.sequence() <= taken_) return;
-  if (request.has_start() && request.sequence() > 0 && state_ != State::kNew &&
-      state_ != State::kJoined) {
-    return;  // the shepherd has it, and has not said so yet
-  }
   if (!Legal(state_, request.kind_case())) {
     Finish(absl::FailedPreconditionError(absl::StrCat("the agent cannot take request ",
                                                       static_cast<int>(request.kind_case()),
@@ -261,22 +250,16 @@ void SessionCore::Take(const v1::SessionRequest& request) {
     case Kind::kLookAgain:
       actions_.push_back(SendInventory{});
       break;
+    case Kind::kCommon:
+      common_ = request.common();
+      break;
     case Kind::kStart:
-      if (absl::Status fits = CheckSize(request.start()); !fits.ok()) {
-        Finish(std::move(fits));
-        break;
-      }
-      state_ = State::kRunning;
-      started_ = true;
-      gpus_.Start(request.start());
-      PassOn(request);
+      OnStart(request.start());
       break;
     case Kind::kSignal:
       if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
         Finish(absl::InvalidArgumentError(absl::StrCat("no signal has the number ", signal)));
-        break;
       }
-      PassOn(request);
       break;
     case Kind::kStop:
       // Nothing to stop before a start; the launcher says goodbye next.
@@ -284,14 +267,13 @@ void SessionCore::Take(const v1::SessionRequest& request) {
         hurried_ = true;
         release_until_ = std::min(release_until_, now_ + kReleaseLimitHurried);
       }
-      if (state_ == State::kRunning) StopWorkers(request.stop().grace_ms(), request.sequence());
+      if (state_ == State::kRunning) AwaitAnswer(request.stop().grace_ms());
       break;
     case Kind::kStdin:
     case Kind::kFenceRelease:
     case Kind::kPmix:
-    case Kind::kLogTaken:
-      PassOn(request);
-      break;
+    case Kind::kLogsTaken:
+      break;  // the shepherd's
     case Kind::kHeartbeat:
       break;
     case Kind::kGoodbye:
@@ -308,11 +290,14 @@ void SessionCore::Take(const v1::SessionRequest& request) {
   }
 }
 
-void SessionCore::PassOn(const v1::SessionRequest& request) {
-  v1::ShepherdRequest down;
-  down.set_sequence(request.sequence());
-  *down.mutable_job() = request;
-  ToShepherd(std::move(down));
+void SessionCore::OnStart(const v1::JobPart& part) {
+  v1::JobPart whole = std::exchange(common_, {});
+  whole.MergeFrom(part);
+  if (absl::Status fits = CheckSize(whole); !fits.ok()) return Finish(std::move(fits));
+  state_ = State::kRunning;
+  started_ = true;
+  gpus_.Start(whole);
+  actions_.push_back(PrepareStart{std::move(whole)});
 }
 
 void SessionCore::OnHello(const v1::Hello& hello) {
@@ -330,72 +315,32 @@ void SessionCore::OnHello(const v1::Hello& hello) {
     return;
   }
   hello_ = hello;
+  // Of this connection alone.
+  hello_.clear_agent();
+  hello_.clear_job();
   state_ = State::kJoined;
+  actions_.push_back(OpenChannels{});
   if (!self_.notice.empty()) Warn(self_.notice);
-  actions_.push_back(SendWelcome{/*resumed=*/false, 0});
+  actions_.push_back(SendWelcome{});
 }
 
-void SessionCore::OnResumed(const v1::Hello& hello) {
+void SessionCore::OnResumed() {
   away_ = false;
   last_heard_ = now_;
-  acknowledged_ = std::max(acknowledged_, hello.received());
-  actions_.push_back(SendWelcome{/*resumed=*/true, taken_});
-  if (state_ != State::kReaping && state_ != State::kJoined) {
-    v1::ShepherdRequest down;
-    down.mutable_replay()->set_after(hello.received());
-    ToShepherd(std::move(down));
-  }
-  for (const v1::SessionEvent& event : own_) ToLauncher(event);
-  if (state_ != State::kReleasing && state_ != State::kFinished) return;
-  // Of a shepherd that has died meanwhile the last word is here alone.
-  if (finished_.sequence() > 0) ToLauncher(finished_);
-  if (state_ == State::kFinished) TellReleased();
+  actions_.push_back(OpenChannels{});
 }
 
-void SessionCore::OnShepherd(const v1::ShepherdEvent& event) {
+void SessionCore::OnJobEnded(const v1::Finished& finished) {
   answered_ = true;
-  taken_ = std::max(taken_, event.received());
-  if (!event.has_job()) return;  // the relay's
-  v1::SessionEvent up = event.job();
-  up.set_sequence(event.sequence());
-  switch (up.kind_case()) {
-    case v1::SessionEvent::kStarted:
-      gpus_.Started(up.started());
-      break;
-    case v1::SessionEvent::kPreparing:
-    case v1::SessionEvent::kExit:
-    case v1::SessionEvent::kStdinTaken:
-    case v1::SessionEvent::kFenceEnter:
-    case v1::SessionEvent::kPmix:
-    case v1::SessionEvent::kFailure:
-    case v1::SessionEvent::kWarning:
-      break;
-    case v1::SessionEvent::kProgress:
-    case v1::SessionEvent::kSpans:
-      if (RunsUnheard()) return;  // there may be any number
-      break;
-    case v1::SessionEvent::kFinished:
-      if (state_ == State::kOrphaned) {
-        launcher_gone_ = true;
-        Release();
-      } else if (state_ == State::kRunning) {
-        FinishJob(up.finished(), event.sequence());
-      } else if (state_ == State::kReleasing || state_ == State::kFinished) {
-        finished_ = up;  // said again to a launcher that came back
-        ToLauncher(std::move(up));
-      }
-      return;
-    default:
-      return;  // what only an agent may say
+  if (state_ == State::kOrphaned) {
+    launcher_gone_ = true;
+    Release();
+  } else if (state_ == State::kRunning) {
+    finished_ = finished;
+    Release();
+  } else if (state_ == State::kReleasing || state_ == State::kFinished) {
+    finished_ = finished;  // said again to an agent that has adopted it
   }
-  ToLauncher(std::move(up));
-}
-
-void SessionCore::FinishJob(const v1::Finished& finished, uint64_t sequence) {
-  *finished_.mutable_finished() = finished;
-  finished_.set_sequence(sequence);
-  sequence == 0 ? KeepAndTell(finished_) : ToLauncher(finished_);
-  Release();
 }
 
 // Also without a launcher: a resident agent has others who want these GPUs.
@@ -439,7 +384,7 @@ void SessionCore::ReportHeld() {
     failure.set_kind(v1::NodeFailure::KIND_CLEANUP);
     failure.set_exit_code(kExitCleanup);
     failure.set_message(gpu.text);
-    KeepAndTell(std::move(up));
+    ToLauncher(std::move(up));
   }
 }
 
@@ -451,11 +396,6 @@ void SessionCore::EndRelease() {
     return Finish(
         absl::AbortedError("the launcher was not heard from; its workers have been ended"));
   }
-  TellReleased();
-}
-
-// Without a number: it is a state, which the agent after us may have to tell as well.
-void SessionCore::TellReleased() {
   v1::SessionEvent up;
   up.mutable_released();
   ToLauncher(std::move(up));
@@ -464,7 +404,7 @@ void SessionCore::TellReleased() {
 void SessionCore::Warn(std::string message) {
   v1::SessionEvent up;
   up.mutable_warning()->set_message(std::move(message));
-  KeepAndTell(std::move(up));
+  ToLauncher(std::move(up));
 }
 
 // The stream ended. A launcher that may come back is waited for as long as its lease runs.
@@ -503,10 +443,11 @@ void SessionCore::GiveUpLauncher() {
   }
   state_ = State::kOrphaned;
   orphan_until_ = now_ + Grace(hello_) + kOrphanLimit;
-  StopWorkers(GraceMs(hello_), 0);
+  EndWorkers(GraceMs(hello_));
 }
 
-void SessionCore::StopWorkers(uint32_t grace_ms, uint64_t sequence) {
+// The shepherd was told to end its workers.
+void SessionCore::AwaitAnswer(uint32_t grace_ms) {
   grace_ms = std::min(
       grace_ms,
       static_cast<uint32_t>(std::chrono::duration_cast<milliseconds>(kLongestGrace).count()));
@@ -514,15 +455,22 @@ void SessionCore::StopWorkers(uint32_t grace_ms, uint64_t sequence) {
   answer_by_ = answered_ ? by : std::min(answer_by_, by);
   answered_ = false;
   stop_grace_ms_ = grace_ms;
-  v1::ShepherdRequest stop;
-  stop.set_sequence(sequence);
-  stop.mutable_job()->mutable_stop()->set_grace_ms(grace_ms);
-  ToShepherd(std::move(stop));
+}
+
+void SessionCore::EndWorkers(uint32_t grace_ms) {
+  AwaitAnswer(grace_ms);
+  v1::ShepherdRequest request;
+  request.mutable_end_job()->set_grace_ms(stop_grace_ms_);
+  actions_.push_back(SendShepherd{std::move(request)});
 }
 
 void SessionCore::OnShepherdGone(const std::string& why) {
-  const bool expected = state_ == State::kFinished || state_ == State::kReleasing;
-  if (expected || state_ == State::kReaping) return;
+  if (std::exchange(shepherd_gone_, true)) return;
+  if (state_ == State::kFinished || state_ == State::kReleasing) {
+    // The launcher may be away, or still to read it.
+    if (self_.resumable && !launcher_gone_) TellFinished();
+    return;
+  }
   launcher_gone_ = state_ == State::kOrphaned;
   shepherd_end_ = why;
   state_ = State::kReaping;
@@ -540,8 +488,16 @@ void SessionCore::OnLeftoversGone() {
   failure.set_message(absl::StrCat("the shepherd, dtrain's process that owns the workers of this ",
                                    "node, is gone: ", shepherd_end_,
                                    "; its workers have been killed"));
-  KeepAndTell(std::move(up));
-  FinishJob(v1::Finished(), 0);  // no log sizes are known any more
+  ToLauncher(std::move(up));
+  TellFinished();  // no log sizes are known any more
+  Release();
+}
+
+// Once the shepherd does not say so, or may not have.
+void SessionCore::TellFinished() {
+  v1::SessionEvent up;
+  *up.mutable_finished() = finished_;
+  ToLauncher(std::move(up));
 }
 
 // The launcher, to whom a node's failure is the end of its job, stops the other nodes. It must hear
@@ -552,8 +508,8 @@ void SessionCore::OnStopAsked(const std::string& message) {
   v1::NodeFailure& failure = *up.mutable_failure();
   failure.set_exit_code(kExitTerminated);
   failure.set_message(message);
-  KeepAndTell(std::move(up));
-  if (state_ == State::kRunning) StopWorkers(GraceMs(hello_), 0);
+  ToLauncher(std::move(up));
+  if (state_ == State::kRunning) EndWorkers(GraceMs(hello_));
 }
 
 void SessionCore::OnTick() {
@@ -572,7 +528,7 @@ void SessionCore::OnTick() {
   }
   if (state_ == State::kRunning && now_ >= answer_by_) {
     if (!answered_) return OnShepherdGone("it did not answer the request to end its workers");
-    StopWorkers(stop_grace_ms_, 0);  // which it does already, and answers again
+    EndWorkers(stop_grace_ms_);  // which it does already, and answers again
     answer_by_ = now_ + kOrphanLimit;
   }
   if (state_ == State::kReleasing && now_ >= release_until_) {
@@ -585,9 +541,11 @@ void SessionCore::OnTick() {
     if (!std::exchange(looking_, true)) actions_.push_back(LookAtGpus{});
   }
   if (launcher_gone_ || now_ < last_beat_ + BeatPeriod(hello_)) return;
+  last_beat_ = now_;
+  if (away_) return;
   v1::SessionEvent up;
   up.mutable_heartbeat();
-  ToLauncher(std::move(up));
+  actions_.push_back(SendEvent{std::move(up)});
 }
 
 void SessionCore::Finish(absl::Status status) {
@@ -597,33 +555,15 @@ void SessionCore::Finish(absl::Status status) {
   if (self_.resumable && lives) {
     v1::ShepherdRequest release;
     release.mutable_release();
-    ToShepherd(std::move(release));
+    actions_.push_back(SendShepherd{std::move(release)});
   }
   state_ = State::kEnded;
   actions_.push_back(End{std::move(status)});
 }
 
 void SessionCore::ToLauncher(v1::SessionEvent event) {
-  last_beat_ = now_;  // any event tells the launcher that we live
-  if (away_) return;
-  event.set_received(taken_);
+  if (!away_) last_beat_ = now_;  // any event tells the launcher that we live
   actions_.push_back(SendEvent{std::move(event)});
-}
-
-// The shepherd keeps what it has numbered. Our own words of trouble and the end are kept here; not
-// what it has not numbered, of which it may say as much as it likes.
-void SessionCore::KeepAndTell(v1::SessionEvent event) {
-  if (self_.resumable) {
-    event.set_sequence(kOwnSequences + own_.size() + 1);
-    own_.push_back(event);
-  }
-  ToLauncher(std::move(event));
-}
-
-void SessionCore::ToShepherd(v1::ShepherdRequest request) {
-  request.set_acknowledged(acknowledged_);
-  passed_on_ = acknowledged_;
-  actions_.push_back(SendShepherd{std::move(request)});
 }
 
 }  // namespace dtrain::session

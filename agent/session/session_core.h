@@ -27,13 +27,22 @@ struct Identity {
 struct Request {
   v1::SessionRequest request;
 };
+struct Heard {};         // some frame of the launcher, without a message
 struct LauncherGone {};  // its stream ended
+struct LauncherBroke {
+  absl::Status why;
+};  // it did what no launcher of ours does
 struct Resumed {
   v1::Hello hello;
 };  // it is back on another stream; only when CanResume
+// What the shepherd said to the launcher, read on the way.
 struct FromShepherd {
-  v1::ShepherdEvent event;
+  v1::SessionEvent event;
 };
+struct ShepherdAnswers {};  // it lives: a frame or a word of it has come
+struct JobEnded {
+  v1::Finished finished;
+};  // so it says: no worker is left
 struct ShepherdGone {
   std::string why;
 };                        // its socket closed or its process ended
@@ -48,19 +57,24 @@ struct StopAsked {
 };               // somebody other than the launcher ends the job: who, for the launcher's report
 struct Tick {};  // a deadline may have passed
 
-using Event = std::variant<Request, LauncherGone, Resumed, FromShepherd, ShepherdGone,
-                           LeftoversGone, GpusSeen, StopAsked, Tick>;
+using Event =
+    std::variant<Request, Heard, LauncherGone, LauncherBroke, Resumed, FromShepherd,
+                 ShepherdAnswers, JobEnded, ShepherdGone, LeftoversGone, GpusSeen, StopAsked, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
+// To the launcher, on channel 0: at once, or when it is back.
 struct SendEvent {
   v1::SessionEvent event;
 };
 struct SendShepherd {
   v1::ShepherdRequest request;
 };
-struct SendWelcome {  // with the inventory, which takes I/O to read, unless resumed
-  bool resumed = false;
-  uint64_t received = 0;
+struct OpenChannels {};  // with the launcher that has said Hello, again or for the first time
+struct SendWelcome {};   // with the inventory, which takes I/O to read
+// What the shepherd needs of us before it is given its part. The part itself passes with the
+// frames.
+struct PrepareStart {
+  v1::JobPart part;
 };
 struct RunProbe {
   v1::ProbeRequest request;
@@ -83,8 +97,9 @@ struct End {
   absl::Status status;
 };  // finish the stream; nothing comes after it
 
-using Action = std::variant<SendEvent, SendShepherd, SendWelcome, RunProbe, HoldPorts, ReserveShare,
-                            SendInventory, GiveBack, KillLeftovers, LookAtGpus, End>;
+using Action =
+    std::variant<SendEvent, SendShepherd, OpenChannels, SendWelcome, PrepareStart, RunProbe,
+                 HoldPorts, ReserveShare, SendInventory, GiveBack, KillLeftovers, LookAtGpus, End>;
 
 // One launcher's hold on this node, from its Hello to the last worker's end. Pure.
 //
@@ -92,8 +107,8 @@ using Action = std::variant<SendEvent, SendShepherd, SendWelcome, RunProbe, Hold
 // lease_ms of silence, stops them within the grace, and so does the shepherd's death; a shepherd
 // that does not, or that is told to stop them and says nothing, is killed. Time in which this
 // process does not run is no silence, nor is a launcher on this machine silent whose stream stands:
-// it is stopped or starved. The launcher hears of the last worker's end at once, and then, with
-// Released, that its GPUs are free too, or have not become it in ten seconds.
+// it is stopped or starved. The launcher hears of the last worker's end from the shepherd, and
+// then, with Released, that its GPUs are free too, or have not become it in ten seconds.
 class SessionCore {
  public:
   enum class State {
@@ -108,9 +123,9 @@ class SessionCore {
   };
 
   SessionCore(Identity self, TimePoint now);
-  // Of a job that an agent before us has started; its launcher is yet to come back. `taken`: the
-  // last request that the shepherd has. Tick it: what its agent waited for is looked at again.
-  SessionCore(Identity self, TimePoint now, const v1::Account& account, uint64_t taken);
+  // Of a job that an agent before us has started; its launcher is yet to come back. Tick it: what
+  // its agent waited for is looked at again.
+  SessionCore(Identity self, TimePoint now, const v1::Account& account);
 
   std::vector<Action> OnEvent(TimePoint now, const Event& event);
   TimePoint NextDeadline() const;
@@ -118,6 +133,11 @@ class SessionCore {
   const v1::Hello& hello() const { return hello_; }  // valid after kNew
   // The launcher whose session this is comes back, and there is one to come back to.
   bool CanResume(const v1::Hello& hello) const;
+  // Whether what the launcher says to the shepherd is passed on.
+  bool passes() const {
+    return state_ == State::kJoined || state_ == State::kRunning || state_ == State::kReleasing ||
+           state_ == State::kFinished;
+  }
   // The launcher is not connected and may come back.
   bool away() const { return away_; }
   // Of the workers, as far as we wait for it: none before there are any.
@@ -125,32 +145,28 @@ class SessionCore {
 
  private:
   void CreditOwnPause(TimePoint now);
-  bool RunsUnheard() const;
   TimePoint LeaseEnd() const;
   void OnRequest(const v1::SessionRequest& request);
-  void Take(const v1::SessionRequest& request);
-  void PassOn(const v1::SessionRequest& request);
   void OnHello(const v1::Hello& hello);
-  void OnShepherd(const v1::ShepherdEvent& event);
-  void OnResumed(const v1::Hello& hello);
+  void OnStart(const v1::JobPart& part);
+  void OnJobEnded(const v1::Finished& finished);
+  void OnResumed();
   void OnLauncherGone();
   void GiveUpLauncher();
-  void StopWorkers(uint32_t grace_ms, uint64_t sequence);
+  void AwaitAnswer(uint32_t grace_ms);
+  void EndWorkers(uint32_t grace_ms);
   void OnShepherdGone(const std::string& why);
   void OnLeftoversGone();
   void OnGpusSeen(const GpusSeen& seen);
   void OnStopAsked(const std::string& message);
   void OnTick();
-  void FinishJob(const v1::Finished& finished, uint64_t sequence);
+  void TellFinished();
   void Release();
   void EndRelease();
   void ReportHeld();
   void Warn(std::string message);
   void Finish(absl::Status status);
   void ToLauncher(v1::SessionEvent event);
-  void KeepAndTell(v1::SessionEvent event);
-  void TellReleased();
-  void ToShepherd(v1::ShepherdRequest request);
 
   const Identity self_;
   State state_ = State::kNew;
@@ -171,14 +187,12 @@ class SessionCore {
   TimePoint answer_by_ = kNever;
   bool answered_ = true;
   uint32_t stop_grace_ms_ = 0;  // what it was told last
-  v1::SessionEvent finished_;   // the shepherd's, which may die before the launcher has it
+  v1::JobPart common_;          // of the start to come
+  v1::Finished finished_;       // the shepherd's, which may die before the launcher has it
+  bool shepherd_gone_ = false;
   // Of sessions that outlive their stream.
   bool away_ = false;  // the launcher; it may come back
   TimePoint away_since_;
-  std::vector<v1::SessionEvent> own_;  // said by us, not by the shepherd, for when it does
-  uint64_t acknowledged_ = 0;          // events that it has
-  uint64_t passed_on_ = 0;             // of which the shepherd knows
-  uint64_t taken_ = 0;                 // requests that the shepherd has
   std::vector<Action> actions_;
 };
 

@@ -10,6 +10,7 @@
 #include "agent/session/withheld_gpus.h"
 #include "common/log/log.h"
 #include "common/os/crash.h"
+#include "common/rpc/bounded_message.h"
 
 namespace dtrain::session {
 namespace {
@@ -22,8 +23,6 @@ constexpr Duration kVisitTimeout = std::chrono::seconds(30);
 // which the user may have stopped. Each has a process here, for as long as its launcher's lease
 // says, also when the launcher is gone.
 constexpr size_t kMostStarting = 128;
-// Of one that is not welcomed yet, as its shepherd does not run.
-constexpr size_t kMostEarlyBytes = 1 << 20;
 
 }  // namespace
 
@@ -46,17 +45,21 @@ void Sessions::Accept(std::shared_ptr<Session::Stream> stream, const auth::Ident
   visitor->timeout->After(kVisitTimeout, [this, visitor] {
     Dismiss(visitor, absl::DeadlineExceededError("no Hello within 30 s"));
   });
+  link::CarrierHandlers handlers;
+  handlers.on_closed = [this, visitor](const absl::Status&) {
+    Dismiss(visitor, absl::CancelledError("the launcher is gone"));
+  };
+  stream->Listen(std::move(handlers));
   stream->Start(
-      [this, visitor, peer, connected = std::move(connected)](v1::SessionRequest request) {
-        OnFirst(visitor, peer, connected, std::move(request));
-      },
-      [this, visitor] { Dismiss(visitor, absl::CancelledError("the launcher is gone")); });
+      [this, visitor, peer, connected = std::move(connected)](grpc::ByteBuffer first) mutable {
+        OnFirst(visitor, peer, std::move(connected), std::move(first));
+      });
 }
 
 // Its stream is nobody's from now on.
 std::shared_ptr<Session::Stream> Sessions::Release(Visitors::iterator visitor) {
   std::shared_ptr<Session::Stream> stream = std::move(visitor->stream);
-  stream->Start([](const v1::SessionRequest&) {}, [] {});
+  stream->Listen({});
   visitors_.erase(visitor);
   return stream;
 }
@@ -68,18 +71,23 @@ void Sessions::Dismiss(Visitors::iterator visitor, absl::Status why) {
 }
 
 void Sessions::OnFirst(Visitors::iterator visitor, const auth::Identity& peer,
-                       std::optional<spawn::Connected> connected, v1::SessionRequest request) {
+                       std::optional<spawn::Connected> connected, grpc::ByteBuffer first) {
+  v1::SessionRequest request;
+  absl::Status parsed = rpc::Parse(first, rpc::kMostQuestion, &request);
+  if (parsed.ok() && !request.has_hello()) {
+    parsed = absl::FailedPreconditionError("the first message of a session must be a Hello");
+  }
+  if (!parsed.ok()) return Dismiss(visitor, std::move(parsed));
   std::shared_ptr<Session::Stream> stream = Release(visitor);
   if (request.hello().resume()) {
     Resume(std::move(stream), peer, request.hello());
   } else {
-    Open(std::move(stream), peer, std::move(connected), std::move(request));
+    Open(std::move(stream), peer, std::move(connected), request.hello());
   }
 }
 
 void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
-                    std::optional<spawn::Connected> connected, v1::SessionRequest request) {
-  const v1::Hello& hello = request.hello();
+                    std::optional<spawn::Connected> connected, const v1::Hello& hello) {
   // Who says that another's job is his own is told so before anything of that name is made.
   if (const Session* there = Find(hello.job_id(), hello.attempt()); there != nullptr) {
     if (absl::Status may = Check(peer, kSessionMethod, there, &hello); !may.ok()) {
@@ -104,35 +112,27 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
                                    hello.grace_ms(), std::move(connected)});
   if (!processes.ok()) return RefuseShepherd(*stream, processes.status());
   (*processes)->set_presence(PresenceOf(owner.uid));
-  auto opening = openings_.insert(openings_.end(), Opening{stream, owner, *std::move(processes)});
-  OnEarly(opening, std::move(request));
-  stream->Start([this, opening](v1::SessionRequest more) { OnEarly(opening, std::move(more)); },
-                [opening] {
-                  opening->closed = true;
-                  // Its connection need not wait for the shepherd.
-                  opening->stream->Finish(absl::CancelledError("the launcher is gone"));
-                });
+  auto opening =
+      openings_.insert(openings_.end(), Opening{stream, hello, owner, *std::move(processes)});
+  link::CarrierHandlers handlers;
+  handlers.on_closed = [opening](absl::Status why) {
+    opening->closed = true;
+    // Its connection need not wait for the shepherd.
+    if (why.ok()) why = absl::CancelledError("the launcher is gone");
+    opening->stream->Finish(std::move(why));
+  };
+  stream->Listen(std::move(handlers));
   opening->processes->WhenStarted(
       [this, opening](absl::Status started) { OnShepherdStarted(opening, std::move(started)); });
-}
-
-// A launcher waits for its Welcome; another one must not have us keep whatever it sends.
-void Sessions::OnEarly(Openings::iterator opening, v1::SessionRequest request) {
-  if (opening->bytes > kMostEarlyBytes) return;
-  opening->bytes += request.ByteSizeLong();
-  opening->requests.push_back(std::move(request));
-  if (opening->bytes <= kMostEarlyBytes) return;
-  opening->requests.clear();
-  opening->stream->Finish(absl::ResourceExhaustedError("more than 1 MiB before the Welcome"));
 }
 
 void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status started) {
   Opening opened = std::move(*opening);
   openings_.erase(opening);
   const std::shared_ptr<Session::Stream> stream = opened.stream;
-  if (!started.ok() || opened.requests.empty()) {
-    stream->Start([](const v1::SessionRequest&) {}, [] {});
-    if (!started.ok()) RefuseShepherd(*stream, started);
+  if (!started.ok()) {
+    stream->Listen({});
+    RefuseShepherd(*stream, started);
     for (loop::Task& task : opened.then) task();
     return stream->WhenOver([this] { on_session_ended_(); });
   }
@@ -145,9 +145,7 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
         sessions_.erase(place);
         stream->WhenOver([this] { on_session_ended_(); });
       });
-  for (v1::SessionRequest& request : opened.requests) {
-    if (*alive) (*place)->Take(std::move(request));
-  }
+  (*place)->Begin(opened.hello);
   if (*alive && opened.closed) (*place)->OnStreamClosed();
   for (loop::Task& task : opened.then) task();
 }
@@ -179,7 +177,7 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     return;
   }
   for (Opening& opening : openings_) {
-    const v1::Hello& first = opening.requests.empty() ? hello : opening.requests[0].hello();
+    const v1::Hello& first = opening.hello;
     if (!peer.account || opening.owner.uid != peer.account->uid ||
         first.job_id() != hello.job_id() || first.attempt() != hello.attempt()) {
       continue;
@@ -311,7 +309,7 @@ void Sessions::OnAdopted(Adoption::Job job) {
   job.shepherd->processes().set_presence(PresenceOf(job.owner.uid));
   auto place = sessions_.insert(sessions_.end(), nullptr);
   *place = std::make_unique<Session>(Around(), job.owner, std::move(job.shepherd), job.account,
-                                     job.taken, std::move(job.directory), [this, place] {
+                                     std::move(job.directory), [this, place] {
                                        sessions_.erase(place);
                                        on_session_ended_();
                                      });

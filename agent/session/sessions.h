@@ -22,7 +22,6 @@
 #include "agent/session/session.h"
 #include "agent/spawn/spawner.h"
 #include "common/loop/loop.h"
-#include "common/rpc/server_stream.h"
 
 namespace dtrain::session {
 
@@ -79,13 +78,12 @@ class Sessions {
     std::shared_ptr<Session::Stream> stream;
     std::unique_ptr<loop::Timer> timeout;
   };
-  // A launch whose shepherd does not run yet, with what its launcher has said meanwhile.
+  // A launch whose shepherd does not run yet. Its launcher waits for the answer to its Hello.
   struct Opening {
     std::shared_ptr<Session::Stream> stream;
+    v1::Hello hello;
     Owner owner;
     std::unique_ptr<spawn::Processes> processes;
-    std::vector<v1::SessionRequest> requests = {};
-    size_t bytes = 0;  // of these
     bool closed = false;
     std::vector<loop::Task> then = {};  // who came for its session
   };
@@ -95,10 +93,9 @@ class Sessions {
   std::shared_ptr<Session::Stream> Release(Visitors::iterator visitor);
   void Dismiss(Visitors::iterator visitor, absl::Status why);
   void OnFirst(Visitors::iterator visitor, const auth::Identity& peer,
-               std::optional<spawn::Connected> connected, v1::SessionRequest request);
+               std::optional<spawn::Connected> connected, grpc::ByteBuffer first);
   void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
-            std::optional<spawn::Connected> connected, v1::SessionRequest request);
-  void OnEarly(Openings::iterator opening, v1::SessionRequest request);
+            std::optional<spawn::Connected> connected, const v1::Hello& hello);
   void OnShepherdStarted(Openings::iterator opening, absl::Status started);
   void RefuseShepherd(Session::Stream& stream, const absl::Status& why);
   void RemoveEnded();

@@ -1,63 +1,163 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/shepherd_channel.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/link/party.h"
 #include "common/log/log.h"
+#include "common/os/fd.h"
+#include "common/rpc/bounded_message.h"
 
 namespace dtrain::session {
 namespace {
 
-// Of requests that it has not read: a launcher waits for its answers. Twice the longest.
-constexpr size_t kMostQueued = 128 << 20;
+using From = link::FrameRelay::From;
+
+// Of our own requests that it has not read: all of them are short, and few.
+constexpr size_t kMostQueued = 4 << 20;
+
+// From the end of its frames to that of its process.
+constexpr Duration kEndPatience = std::chrono::milliseconds(500);
+
+link::RelayedParty Relayed(const v1::Party& party) {
+  return {link::FromProto(party), party.within_message()};
+}
 
 }  // namespace
 
 ShepherdChannel::ShepherdChannel(loop::Loop& loop, std::unique_ptr<spawn::Processes> processes)
-    : processes_(std::move(processes)) {
+    : loop_(loop),
+      processes_(std::move(processes)),
+      relay_(link::kToShepherd, link::kToLauncher),
+      broken_(loop) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, processes_->TakeSocket(),
-      [this](absl::string_view frame, os::UniqueFd fd) { OnFrame(frame, std::move(fd)); },
+      [this](absl::string_view message, os::UniqueFd fd) { OnMessage(message, std::move(fd)); },
       [this](absl::Status why) {
         // An orderly end of file means that the process ends; that then tells how.
         if (!why.ok()) Gone(std::string(why.message()));
       });
-  processes_->WhenShepherdEnded([this](std::string how) {
-    // What it said last is still in the socket and must be heard before its end is acted upon.
-    const std::weak_ptr<bool> alive = alive_;
-    channel_->ReadToEnd();
-    if (!alive.expired()) Gone(std::move(how));
-  });
+  processes_->WhenShepherdEnded([this](std::string how) { OnProcessEnded(std::move(how)); });
 }
 
-void ShepherdChannel::OnFrame(absl::string_view frame, os::UniqueFd fd) {
+ShepherdChannel::~ShepherdChannel() { *alive_ = false; }
+
+// What it said last is still in the sockets and must be heard before its end is acted upon.
+void ShepherdChannel::OnProcessEnded(std::string how) {
+  const std::shared_ptr<bool> alive = alive_;
+  channel_->ReadToEnd();
+  if (*alive && carrier_ != nullptr) carrier_->ReadToEnd();
+  if (*alive) Gone(std::move(how));
+}
+
+void ShepherdChannel::OnMessage(absl::string_view message, os::UniqueFd fd) {
   v1::ShepherdEvent event;
-  if (!event.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
+  if (!event.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
     return Gone("it sent a message that cannot be read");
   }
-  if (!on_event_) return;
-  // It may name others to listen from inside.
-  OnEvent on_event = std::exchange(on_event_, nullptr);
-  const std::weak_ptr<bool> alive = alive_;
-  on_event(std::move(event), std::move(fd));
-  if (!alive.expired() && !on_event_) on_event_ = std::move(on_event);
+  if (event.has_attached()) return OnAttached(event.attached());
+  const std::shared_ptr<Handlers> handlers = handlers_;
+  if (handlers->on_event) handlers->on_event(std::move(event), std::move(fd));
 }
 
-void ShepherdChannel::Listen(OnEvent on_event, OnGone on_gone) {
-  on_event_ = std::move(on_event);
-  on_gone_ = std::move(on_gone);
-  if (gone_) std::exchange(on_gone_, nullptr)(gone_why_);
+void ShepherdChannel::OnAttached(const v1::Party& shepherd) {
+  const absl::StatusOr<bool> last = relay_.OnAttached(Relayed(shepherd));
+  if (!last.ok()) return Break(std::string(last.status().message()));
+  const std::shared_ptr<Handlers> handlers = handlers_;
+  if (*last && handlers->on_attached) handlers->on_attached(shepherd);
+}
+
+void ShepherdChannel::Listen(Handlers handlers) {
+  handlers_ = std::make_shared<Handlers>(std::move(handlers));
+  if (gone_) std::exchange(handlers_->on_gone, nullptr)(gone_why_);
 }
 
 absl::Status ShepherdChannel::Send(const v1::ShepherdRequest& request, int fd) {
-  if (channel_->queued_bytes() > kMostQueued && !gone_) {
+  if (gone_) return absl::OkStatus();
+  if (channel_->queued_bytes() > kMostQueued) {
     log::Warn(absl::StrCat("killing shepherd ", processes_->shepherd_pid(),
                            ": it reads nothing of ", channel_->queued_bytes(), " bytes"));
     processes_->KillShepherd();
-    return absl::OkStatus();  // OnGone reports its end, as usual
+    return absl::OkStatus();  // on_gone reports its end, as usual
   }
-  return channel_->Send(request.SerializeAsString(), fd);
+  const absl::Status sent = channel_->Send(request.SerializeAsString(), fd);
+  // Frames wait for it.
+  if (channel_->queued_bytes() > 0) {
+    channel_->OnDrained([this] {
+      if (carrier_ != nullptr) carrier_->Pump();
+    });
+  }
+  return sent;
+}
+
+absl::Status ShepherdChannel::Attach(const v1::Party& launcher) {
+  if (gone_) return absl::OkStatus();
+  if (absl::Status known = relay_.Attach(Relayed(launcher)); !known.ok()) return known;
+  auto pair = os::SocketPair();
+  if (!pair.ok()) return pair.status();
+  // A new one each time: what was under way for another connection of the launcher goes with the
+  // old one, and is sent again as far as it is needed.
+  carrier_ = std::make_unique<link::SocketCarrier>(
+      loop_, std::move(pair->first),
+      link::CarrierHandlers{[this]() -> std::optional<link::Frame> {
+                              // What was told beside them comes first.
+                              if (channel_->queued_bytes() > 0) return std::nullopt;
+                              return relay_.NextTo(From::kBack);
+                            },
+                            [this](link::Frame frame) { OnFrame(std::move(frame)); },
+                            [this](const absl::Status& why) { OnCarrierClosed(why); }});
+  v1::ShepherdRequest request;
+  *request.mutable_attach()->mutable_launcher() = launcher;
+  return Send(request, pair->second.get());
+}
+
+// Its process may have ended within a frame; that then tells how.
+void ShepherdChannel::OnCarrierClosed(const absl::Status& why) {
+  if (why.ok()) return;
+  broken_.After(kEndPatience, [this, text = std::string(why.message())] { Break(text); });
+}
+
+void ShepherdChannel::Detach() { relay_.Detach(); }
+
+absl::StatusOr<std::optional<v1::SessionRequest>> ShepherdChannel::Read(const link::Frame& frame) {
+  auto message = relay_.Read(From::kFront, frame);
+  if (!message.ok()) return message.status();
+  if (!message->has_value()) return std::nullopt;
+  v1::SessionRequest request;
+  if (absl::Status parsed = rpc::Parse((*message)->view(), &request); !parsed.ok()) return parsed;
+  return request;
+}
+
+absl::Status ShepherdChannel::Pass(link::Frame frame) {
+  if (gone_) return absl::OkStatus();
+  if (absl::Status passed = relay_.Pass(From::kFront, std::move(frame)); !passed.ok()) {
+    return passed;
+  }
+  carrier_->Pump();
+  return absl::OkStatus();
+}
+
+void ShepherdChannel::OnFrame(link::Frame frame) {
+  const std::shared_ptr<bool> alive = alive_;
+  // It was answered before.
+  if (!relay_.attached()) channel_->ReadToEnd();
+  if (!*alive || gone_) return;
+  auto message = relay_.Read(From::kBack, frame);
+  if (!message.ok()) return Break(std::string(message.status().message()));
+  const std::shared_ptr<Handlers> handlers = handlers_;
+  if (message->has_value()) {
+    v1::SessionEvent event;
+    absl::Status parsed = rpc::Parse((*message)->view(), &event);
+    if (!parsed.ok()) return Break(std::string(parsed.message()));
+    if (handlers->on_read) handlers->on_read(std::move(event));
+    if (!*alive) return;
+  }
+  if (absl::Status passed = relay_.Pass(From::kBack, std::move(frame)); !passed.ok()) {
+    return Break(std::string(passed.message()));
+  }
+  if (handlers->on_frame) handlers->on_frame();
 }
 
 void ShepherdChannel::Break(std::string why) {
@@ -68,8 +168,10 @@ void ShepherdChannel::Break(std::string why) {
 
 void ShepherdChannel::Gone(std::string why) {
   if (std::exchange(gone_, true)) return;
+  broken_.Cancel();
   gone_why_ = std::move(why);
-  if (on_gone_) std::exchange(on_gone_, nullptr)(gone_why_);
+  const std::shared_ptr<Handlers> handlers = handlers_;
+  if (handlers->on_gone) std::exchange(handlers->on_gone, nullptr)(gone_why_);
 }
 
 }  // namespace dtrain::session

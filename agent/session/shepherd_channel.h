@@ -2,46 +2,86 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "agent/spawn/processes.h"
+#include "common/link/frame_relay.h"
+#include "common/link/socket_carrier.h"
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
+#include "dtrain/v1/agent.pb.h"
 #include "dtrain/v1/shepherd.pb.h"
 
 namespace dtrain::session {
 
-// The agent's end of one shepherd: speaks to it, notices its end. With it goes what runs of its job
-// here. Loop thread.
+// The agent's end of one shepherd: speaks to it, notices its end, and passes on what it and the
+// launcher say to each other. With it goes what runs of its job here. Loop thread.
 class ShepherdChannel {
  public:
-  using OnEvent = absl::AnyInvocable<void(v1::ShepherdEvent event, os::UniqueFd fd)>;
-  using OnGone = absl::AnyInvocable<void(std::string why)>;
+  struct Handlers {
+    absl::AnyInvocable<void(v1::ShepherdEvent event, os::UniqueFd fd)> on_event;
+    // The answer to Attach: from now on frames pass. What it says of itself is for the launcher,
+    // before any of them.
+    absl::AnyInvocable<void(const v1::Party& shepherd)> on_attached;
+    // What it said to the launcher, read on the way; once, though frames may come again.
+    absl::AnyInvocable<void(v1::SessionEvent event)> on_read;
+    // A frame of it has come; there may be a next one for the launcher.
+    absl::AnyInvocable<void()> on_frame;
+    absl::AnyInvocable<void(std::string why)> on_gone;
+  };
 
   ShepherdChannel(loop::Loop& loop, std::unique_ptr<spawn::Processes> processes);
+  ~ShepherdChannel();
   ShepherdChannel(const ShepherdChannel&) = delete;
   ShepherdChannel& operator=(const ShepherdChannel&) = delete;
 
   spawn::Processes& processes() { return *processes_; }
   const spawn::Processes& processes() const { return *processes_; }
   // From now on events are handed over; what came before is kept for it. Again: to others.
-  void Listen(OnEvent on_event, OnGone on_gone);
+  void Listen(Handlers handlers);
   // RESOURCE_EXHAUSTED: it is too long, and was not sent.
   absl::Status Send(const v1::ShepherdRequest& request, int fd = -1);
   // Kills it: it did what no shepherd of ours does. Its listener hears that it is gone.
   void Break(std::string why);
 
+  // A launcher has come, perhaps before the one before it was seen to go. Nothing happens where the
+  // shepherd is gone. DATA_LOSS: it claims what nobody has sent.
+  absl::Status Attach(const v1::Party& launcher);
+  // It is gone. What the shepherd says is read all the same.
+  void Detach();
+  // Of a launcher that was attached: the message that its frame completes. Errors are its own.
+  absl::StatusOr<std::optional<v1::SessionRequest>> Read(const link::Frame& frame);
+  absl::Status Pass(link::Frame frame);
+  std::optional<link::Frame> NextToLauncher() {
+    return relay_.NextTo(link::FrameRelay::From::kFront);
+  }
+  // Of what the launcher is in the middle of saying.
+  size_t unfinished_bytes() const {
+    return relay_.unfinished_bytes(link::FrameRelay::From::kFront);
+  }
+  bool gone() const { return gone_; }
+
  private:
-  void OnFrame(absl::string_view frame, os::UniqueFd fd);
+  void OnMessage(absl::string_view message, os::UniqueFd fd);
+  void OnAttached(const v1::Party& shepherd);
+  void OnFrame(link::Frame frame);
+  void OnCarrierClosed(const absl::Status& why);
+  void OnProcessEnded(std::string how);
   void Gone(std::string why);
 
+  loop::Loop& loop_;
   // Destroyed after the channel, whose end tells the shepherd to end.
   const std::unique_ptr<spawn::Processes> processes_;
   std::unique_ptr<loop::FrameChannel> channel_;
-  OnEvent on_event_;
-  OnGone on_gone_;
+  link::FrameRelay relay_;
+  std::unique_ptr<link::SocketCarrier> carrier_;  // of the last Attach
+  loop::Timer broken_;
+  // Others may be named while one of them runs.
+  std::shared_ptr<Handlers> handlers_ = std::make_shared<Handlers>();
   std::string gone_why_;  // until Listen
   bool gone_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

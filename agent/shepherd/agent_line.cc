@@ -11,8 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/shepherd/failure.h"
-#include "common/base/exit_code.h"
 #include "common/base/own_pause.h"
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
@@ -21,34 +19,17 @@
 namespace dtrain::shepherd {
 namespace {
 
-using Event = v1::ShepherdEvent;
-
 // How often the time is looked at during a lease, so that a pause of our own is seen as one.
 constexpr int kLooksPerLease = 20;
-
-// What a launcher must hear of exactly once. The rest is a state that the next one replaces, or the
-// agent's.
-bool IsKept(const Event& event) {
-  return event.has_job() && !event.job().has_progress() && !event.job().has_spans();
-}
-
-// Its number and what it acknowledges come on top.
-constexpr size_t kMostEvent = loop::FrameChannel::kMaxFrame - 64;
-
-Event TooLong(size_t bytes) {
-  Event event;
-  *event.mutable_job()->mutable_failure() = MakeFailure(
-      v1::NodeFailure::KIND_RESOURCES, kExitState,
-      absl::StrCat("the workers of this node have put ", bytes, " bytes into one message; ",
-                   kMostEvent, " can be passed on at most"));
-  return event;
-}
 
 }  // namespace
 
 AgentLine::AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers)
-    : loop_(loop), handlers_(std::move(handlers)), lease_(loop) {
-  Attach(std::move(socket));
+    : loop_(loop),
+      handlers_(std::move(handlers)),
+      lease_(loop),
+      launcher_(loop, LauncherHandlers()) {
+  Connect(std::move(socket));
 }
 
 AgentLine::AgentLine(loop::Loop& loop, Door door, Handlers handlers)
@@ -59,60 +40,81 @@ AgentLine::AgentLine(loop::Loop& loop, Door door, Handlers handlers)
       first_lease_(door.lease),
       listening_(std::move(door.listening)),
       lease_(loop),
-      alone_since_(loop.Now()) {
+      alone_since_(loop.Now()),
+      launcher_(loop, LauncherHandlers()) {
   accept_ = std::make_unique<loop::FdWatch>(loop_, listening_.get());
   AwaitAgent();
   AwaitLease();
 }
 
-void AgentLine::Attach(os::UniqueFd socket) {
+LauncherLine::Handlers AgentLine::LauncherHandlers() {
+  LauncherLine::Handlers handlers;
+  handlers.on_request = [this](v1::SessionRequest request) {
+    handlers_.on_request(std::move(request));
+  };
+  handlers.on_broken = [this](const std::string& why) {
+    v1::ShepherdEvent event;
+    event.set_broken(why);
+    Tell(event);
+    Lose();
+  };
+  handlers.may_send = [this] { return queued_bytes() == 0; };
+  handlers.before_start = [this] {
+    if (channel_ != nullptr) channel_->ReadToEnd();
+  };
+  // Posted: whoever waits for it may destroy what says so.
+  handlers.on_said = [this] {
+    if (!on_said_) return;
+    loop_.Post([this, alive = alive_] {
+      if (*alive) CheckSaid();
+    });
+  };
+  return handlers;
+}
+
+void AgentLine::Connect(os::UniqueFd socket) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop_, std::move(socket),
       [this](absl::string_view frame, os::UniqueFd fd) { OnFrame(frame, std::move(fd)); },
       [this](const absl::Status&) { OnClosed(); });
 }
 
-void AgentLine::Send(Event event, int fd) {
-  if (const size_t bytes = event.ByteSizeLong(); bytes > kMostEvent) event = TooLong(bytes);
-  if (kept_ && IsKept(event)) {
-    if (outbox_.full()) Overflow();
-    if (!overflowed_) event = outbox_.Add(std::move(event));
-  }
-  event.set_received(inbox_.last());
-  if (channel_ != nullptr) Write(event, fd);
-}
-
-void AgentLine::Write(const Event& event, int fd) {
+void AgentLine::Tell(const v1::ShepherdEvent& event, int fd) {
+  if (channel_ == nullptr) return;
   const absl::Status sent = channel_->Send(event.SerializeAsString(), fd);
   if (!sent.ok()) log::Error(absl::StrCat("to the agent: ", sent.message()));
+  if (channel_->queued_bytes() > 0) AwaitDrained();
 }
 
-// Nobody could be told all of it again. What comes from now on is said once.
-void AgentLine::Overflow() {
-  if (std::exchange(overflowed_, true)) return;
-  Event event;
-  v1::NodeFailure& failure = *event.mutable_job()->mutable_failure();
-  failure.set_exit_code(kExitAgentLost);
-  failure.set_message(absl::StrCat(
-      "the launcher has not acknowledged the last ", outbox_.kept().size(),
-      " messages of this node, and no more are kept for it; its workers are being ended. This is "
-      "a bug in dtrain: please report it"));
-  log::Error(failure.message());
-  Send(std::move(event));
-  loop_.Post([this] { Lose(); });
+// Also for the launcher's line, which waits for it.
+void AgentLine::AwaitDrained() {
+  channel_->OnDrained([this] { Drained(); });
+}
+
+void AgentLine::Drained() {
+  if (on_drained_) std::exchange(on_drained_, nullptr)();
+  launcher_.Pump();
+  CheckSaid();
 }
 
 void AgentLine::OnDrained(loop::Task task) {
   on_drained_ = std::move(task);
-  if (channel_ == nullptr || channel_->queued_bytes() == 0) {
-    loop_.Post([this] {
-      if (on_drained_) std::exchange(on_drained_, nullptr)();
-    });
-    return;
-  }
-  channel_->OnDrained([this] {
-    if (on_drained_) std::exchange(on_drained_, nullptr)();
+  if (queued_bytes() > 0) return;
+  loop_.Post([this, alive = alive_] {
+    if (*alive && on_drained_) std::exchange(on_drained_, nullptr)();
   });
+}
+
+void AgentLine::WhenSaid(loop::Task task) {
+  on_said_ = std::move(task);
+  CheckSaid();
+}
+
+void AgentLine::CheckSaid() {
+  if (!on_said_) return;
+  if (channel_ == nullptr || (queued_bytes() == 0 && launcher_.said())) {
+    std::exchange(on_said_, nullptr)();
+  }
 }
 
 void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
@@ -121,18 +123,19 @@ void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
     log::Error("the agent sent an invalid message");
     return;
   }
-  outbox_.Acknowledge(request.acknowledged());
-  if (!inbox_.Take(request.sequence())) return;
   switch (request.kind_case()) {
     case v1::ShepherdRequest::kKeepRunning:
       Keep(std::move(*request.mutable_keep_running()), std::move(fd));
       break;
-    case v1::ShepherdRequest::kReplay:
-      for (const Event& event : outbox_.kept()) {
-        if (event.sequence() > request.replay().after()) {
-          Write(event);
-        }
-      }
+    case v1::ShepherdRequest::kAttach:
+      Attach(request.attach(), std::move(fd));
+      break;
+    case v1::ShepherdRequest::kEndJob:
+      handlers_.on_end_job(std::chrono::milliseconds(request.end_job().grace_ms()));
+      Tell({});  // we have it
+      break;
+    case v1::ShepherdRequest::kLogTaken:
+      handlers_.on_log_taken(request.log_taken());
       break;
     case v1::ShepherdRequest::kRelease:
       handlers_.on_released();
@@ -140,12 +143,21 @@ void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
     case v1::ShepherdRequest::kHeldPort:
       handlers_.on_held_port(request.held_port().port(), std::move(fd));
       break;
-    case v1::ShepherdRequest::kJob:
-      handlers_.on_request(std::move(*request.mutable_job()));
-      break;
     case v1::ShepherdRequest::KIND_NOT_SET:
-      break;  // an acknowledgement
+      log::Error("the agent sent an invalid message");
+      break;
   }
+}
+
+void AgentLine::Attach(const v1::Attach& attach, os::UniqueFd socket) {
+  if (!socket) {
+    log::Error("the agent sent an invalid message");
+    return;
+  }
+  v1::ShepherdEvent event;
+  *event.mutable_attached() = launcher_.Attach(std::move(socket), attach.launcher());
+  Tell(event);
+  launcher_.Pump();
 }
 
 void AgentLine::Keep(v1::KeepRunning keep, os::UniqueFd bound) {
@@ -179,7 +191,8 @@ void AgentLine::Accept() {
   }
   // One agent at a time, as its lock sees to: the one before is gone or about to be.
   lease_.Cancel();
-  Attach(std::move(socket));
+  launcher_.Detach();
+  Connect(std::move(socket));
   if (on_drained_) std::exchange(on_drained_, nullptr)();  // what was queued is gone
   if (kept_) handlers_.on_adopted();
 }
@@ -190,7 +203,9 @@ bool AgentLine::MayAttach(uid_t uid) const {
 
 void AgentLine::OnClosed() {
   channel_.reset();
+  launcher_.Detach();
   if (on_drained_) std::exchange(on_drained_, nullptr)();
+  CheckSaid();
   if (!kept_) return Lose();
   alone_since_ = loop_.Now();
   AwaitLease();

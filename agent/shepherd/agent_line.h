@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "absl/functional/any_invocable.h"
+#include "agent/shepherd/launcher_line.h"
 #include "common/base/clock.h"
-#include "common/base/outbox.h"
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
@@ -16,14 +16,15 @@
 
 namespace dtrain::shepherd {
 
-// The shepherd's line to its agent. After KeepRunning it outlives agents: when one goes, the next
-// may connect within the launcher's lease, of which only time counts in which this process runs;
-// what was said and not acknowledged is said again when asked for, and each request of the launcher
-// is handed over once. Loop thread.
+// The shepherd's line to its agent, and through it to the launcher. After KeepRunning it outlives
+// agents: when one goes, the next may connect within the launcher's lease, of which only time
+// counts in which this process runs. Loop thread.
 class AgentLine {
  public:
   struct Handlers {
-    absl::AnyInvocable<void(v1::SessionRequest)> on_request;  // of the job
+    absl::AnyInvocable<void(v1::SessionRequest)> on_request;        // of the launcher
+    absl::AnyInvocable<void(Duration grace)> on_end_job;            // the agent's own word
+    absl::AnyInvocable<void(const v1::LogPosition&)> on_log_taken;  // likewise
     absl::AnyInvocable<void(uint32_t port, os::UniqueFd socket)> on_held_port;
     absl::AnyInvocable<void()> on_adopted;   // another agent: it knows nothing
     absl::AnyInvocable<void()> on_released;  // the agent has all it wants
@@ -39,15 +40,19 @@ class AgentLine {
 
   AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers);
   AgentLine(loop::Loop& loop, Door door, Handlers handlers);
+  ~AgentLine() { *alive_ = false; }
   AgentLine(const AgentLine&) = delete;
   AgentLine& operator=(const AgentLine&) = delete;
 
-  void Send(v1::ShepherdEvent event, int fd = -1);
-  bool attached() const { return channel_ != nullptr; }
+  // To the agent. Lost while there is none.
+  void Tell(const v1::ShepherdEvent& event, int fd = -1);
+  LauncherLine& launcher() { return launcher_; }
   // Bytes that wait for the agent to read them; 0 while there is none.
   size_t queued_bytes() const { return channel_ != nullptr ? channel_->queued_bytes() : 0; }
   // Calls `task` when they are written, or lost with the agent.
   void OnDrained(loop::Task task);
+  // Calls `task` when agent and launcher have been sent all, or there is no agent.
+  void WhenSaid(loop::Task task);
   // What KeepRunning said; null: this line ends with its agent.
   const v1::KeepRunning* kept() const { return kept_ ? &*kept_ : nullptr; }
   bool lost() const { return lost_; }
@@ -58,8 +63,12 @@ class AgentLine {
   void End() { Lose(); }
 
  private:
-  void Attach(os::UniqueFd socket);
-  void Write(const v1::ShepherdEvent& event, int fd = -1);
+  LauncherLine::Handlers LauncherHandlers();
+  void Connect(os::UniqueFd socket);
+  void Attach(const v1::Attach& attach, os::UniqueFd socket);
+  void AwaitDrained();
+  void Drained();
+  void CheckSaid();
   void OnFrame(absl::string_view frame, os::UniqueFd fd);
   void Keep(v1::KeepRunning keep, os::UniqueFd bound);
   bool MayAttach(uid_t uid) const;
@@ -68,7 +77,6 @@ class AgentLine {
   void OnClosed();
   void AwaitLease();
   void Lose();
-  void Overflow();
 
   loop::Loop& loop_;
   Handlers handlers_;
@@ -76,18 +84,17 @@ class AgentLine {
   std::optional<uid_t> agent_uid_;  // absent: root, or whoever we are
   bool has_door_ = false;           // from the start
   Duration first_lease_ = Duration::zero();
-  Outbox<v1::ShepherdEvent> outbox_;
-  Inbox inbox_;
   os::UniqueFd listening_;
   std::unique_ptr<loop::FdWatch> accept_;
   loop::Timer lease_;
   TimePoint alone_since_{};        // while there is no agent
   std::optional<Duration> limit_;  // of WaitAtMost
   TimePoint limited_since_{};
-  loop::Task on_drained_;
+  loop::Task on_drained_, on_said_;
   bool lost_ = false;
-  bool overflowed_ = false;
+  LauncherLine launcher_;
   std::unique_ptr<loop::FrameChannel> channel_;  // null: no agent
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace dtrain::shepherd

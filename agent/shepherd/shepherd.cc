@@ -23,6 +23,9 @@ namespace {
 constexpr int kReapAtOnce = 100;
 constexpr size_t kTailLines = 20;
 constexpr size_t kTailBytes = 8 << 10;
+// While the launcher is away, the exits of very many workers come without their last words rather
+// than not at all.
+constexpr size_t kLittleRoom = 8 << 20;
 constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 }  // namespace
@@ -59,41 +62,44 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
     v1::SessionEvent event;
     event.mutable_stdin_taken()->set_rank(rank);
     event.mutable_stdin_taken()->set_closed(closed);
-    Send(std::move(event));
+    Send(event);
   };
 }
 
 AgentLine Shepherd::MakeLine(Agent agent) {
   AgentLine::Handlers handlers{
       [this](v1::SessionRequest request) { OnRequest(std::move(request)); },
+      [this](Duration grace) {
+        Feed(StopAsked{grace});
+        LetEnd();
+      },
+      [this](const v1::LogPosition& taken) { OnLogTaken(taken); },
       [this](uint32_t port, os::UniqueFd socket) { held_[port] = std::move(socket); },
-      [this] { OnAdopted(); }, [this] { OnReleased(); }, [this] { OnAgentLost(); }};
+      [this] { OnAdopted(); },
+      [this] { OnReleased(); },
+      [this] { OnAgentLost(); }};
   if (auto* door = std::get_if<AgentLine::Door>(&agent)) {
     return {loop_, std::move(*door), std::move(handlers)};
   }
   return {loop_, std::get<os::UniqueFd>(std::move(agent)), std::move(handlers)};
 }
 
-void Shepherd::Send(v1::SessionEvent event) {
-  v1::ShepherdEvent up;
-  *up.mutable_job() = std::move(event);
-  Send(std::move(up));
-}
-
 void Shepherd::OnRequest(v1::SessionRequest request) {
   switch (request.kind_case()) {
+    case v1::SessionRequest::kCommon:
+      common_ = std::move(*request.mutable_common());
+      break;
     case v1::SessionRequest::kStart:
-      OnStart(std::move(*request.mutable_start()));
+      common_.MergeFrom(request.start());
+      OnStart(std::exchange(common_, {}));
       break;
     case v1::SessionRequest::kSignal:
       for (auto& worker : workers_) worker->Signal(request.signal().signal());
       break;
-    case v1::SessionRequest::kStop: {
+    case v1::SessionRequest::kStop:
       Feed(StopAsked{std::chrono::milliseconds(request.stop().grace_ms())});
       LetEnd();
-      Send(v1::ShepherdEvent());  // we have it
       break;
-    }
     case v1::SessionRequest::kStdin:
       OnStdin(request.stdin());
       break;
@@ -103,20 +109,21 @@ void Shepherd::OnRequest(v1::SessionRequest request) {
     case v1::SessionRequest::kPmix:
       if (pmix_) pmix_->OnDown(request.pmix());
       break;
-    case v1::SessionRequest::kLogTaken: {
-      const v1::LogPosition& delivered = request.log_taken();
-      Worker* worker = Find(delivered.rank());
-      if (worker != nullptr) worker->log(delivered.stream()).Delivered(delivered.offset());
+    case v1::SessionRequest::kLogsTaken:
+      for (const v1::LogPosition& taken : request.logs_taken().streams()) OnLogTaken(taken);
       break;
-    }
     default:
       log::Error(absl::StrCat("the agent passed on what is not for a shepherd: request ",
                               static_cast<int>(request.kind_case())));
   }
 }
 
-// What an agent knows that was there from the start, and how far all is now. What the launcher has
-// not heard yet comes when it asks for a replay.
+void Shepherd::OnLogTaken(const v1::LogPosition& taken) {
+  Worker* worker = Find(taken.rank());
+  if (worker != nullptr) worker->log(taken.stream()).Delivered(taken.offset());
+}
+
+// What an agent knows that was there from the start, and how far all is now.
 void Shepherd::OnAdopted() {
   v1::ShepherdEvent event;
   v1::Account& account = *event.mutable_account();
@@ -125,14 +132,16 @@ void Shepherd::OnAdopted() {
   account.mutable_part()->clear_env();
   account.set_finished(core_.state() == State::kFinished);
   if (reported_started_) *account.mutable_started() = StartedWorkers();
-  Send(std::move(event));
-  if (!reported_started_) return;
-  for (auto& worker : workers_) {
-    for (v1::StreamKind kind : kStreams) {
-      SendOpened(*worker, kind);
-      SendSize(*worker, kind);
+  line_.Tell(event);
+  if (reported_started_) {
+    for (auto& worker : workers_) {
+      for (v1::StreamKind kind : kStreams) {
+        SendOpened(*worker, kind);
+        SendSize(*worker, kind);
+      }
     }
   }
+  if (core_.state() == State::kFinished) TellEnded();
 }
 
 void Shepherd::OnReleased() {
@@ -227,7 +236,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) JudgeMpi(worker.rank());
     SendGrown();
     ReportPages();  // its last counters, before the word that it is gone
-    Send(std::move(event));
+    Send(event);
     Carry(pmi_->OnGone(worker.rank()));
   }
   // Ranks of other nodes may use what is served here: until the launcher says that all is over.
@@ -268,7 +277,7 @@ v1::WorkerExit Shepherd::ExitOf(Worker& worker, const os::ExitStatus& status) {
     exit.set_out_of_memory(true);
     exit.set_memory_limit_bytes(oom_kills_->LimitBytes());
   }
-  if (status.code != 0 || status.signal != 0) {
+  if ((status.code != 0 || status.signal != 0) && line_.launcher().room() > kLittleRoom) {
     exit.set_stderr_tail(worker.log(v1::STREAM_KIND_STDERR).Tail(kTailLines, kTailBytes));
     // Of those that were told to end, nobody asks why.
     if (!core_.stop_asked()) exit.set_error_file(ReadErrorFile(worker.rank()));

@@ -49,6 +49,7 @@ class Shepherd {
   AgentLine MakeLine(Agent agent);
   // From outside.
   void OnRequest(v1::SessionRequest request);
+  void OnLogTaken(const v1::LogPosition& taken);
   void OnAdopted();
   void OnReleased();
   void OnStart(v1::JobPart part);
@@ -102,6 +103,7 @@ class Shepherd {
   void Drain();
   bool DrainAll();
   void Finish();
+  void TellEnded();
   void Exit();
   void WatchPages();
   // Progress and spans of all workers.
@@ -110,9 +112,8 @@ class Shepherd {
   void TakeManySpans();
   // Of those that wait now, until fewer than `least` do.
   void TakeSpans(Worker& worker, uint64_t least);
-  // To the agent.
-  void Send(v1::SessionEvent event);
-  void Send(v1::ShepherdEvent event, int fd = -1) { line_.Send(std::move(event), fd); }
+  // To the launcher.
+  void Send(const v1::SessionEvent& event) { line_.launcher().Send(event); }
   void SendFailure(v1::NodeFailure failure);
   void Warn(std::string message, bool detail = false);
   void MarkGrown(uint32_t rank, v1::StreamKind kind);
@@ -127,8 +128,10 @@ class Shepherd {
   const WorkerLimits limits_;
   const bool has_workers_cgroup_;
   ShepherdCore core_;
+  v1::JobPart common_;  // of the start that is to come
   v1::JobPart part_;
-  v1::Spans spans_;  // of TakeSpans: its memory is used again
+  v1::Finished ended_;  // once finished
+  v1::Spans spans_;     // of TakeSpans: its memory is used again
   TimePoint started_at_{};
   bool reported_started_ = false;
   bool told_to_end_ = false;  // by a signal, as the system does when it goes down

@@ -35,7 +35,9 @@ constexpr size_t kChannelBusy = 64 << 10;
 constexpr Duration kProgressEvery = std::chrono::seconds(1);
 constexpr Duration kSpansEvery = std::chrono::milliseconds(100);
 constexpr uint32_t kSpansPart = 4;
-constexpr uint32_t kSpansAtOnce = 2048;
+constexpr uint32_t kSpansAtOnce = 768;  // what mostly fits into a message that is not kept
+// Spans leave so much for what matters more.
+constexpr size_t kSpansRoom = 16 << 20;
 // As dtrain-spawner makes it.
 constexpr char kWorkersCgroup[] = "workers";
 constexpr v1::StreamKind kLogKinds[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
@@ -140,7 +142,7 @@ void Shepherd::Carry(PmiServer::Actions actions) {
     } else {
       v1::SessionEvent event;
       *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));
-      Send(std::move(event));
+      Send(event);
     }
   }
 }
@@ -158,7 +160,7 @@ void Shepherd::OnAbortAsked(uint32_t rank, std::optional<int> code) {
 void Shepherd::ReportStarted() {
   v1::SessionEvent event;
   *event.mutable_started() = StartedWorkers();
-  Send(std::move(event));
+  Send(event);
   reported_started_ = true;
 }
 
@@ -187,7 +189,7 @@ void Shepherd::WatchPages() {
 }
 
 void Shepherd::ReportPages() {
-  v1::SessionEvent event;
+  v1::SessionEvent now, last;  // the last of a rank must arrive
   for (auto& worker : workers_) {
     TakeSpans(*worker, 1);
     if (worker->progress_told()) continue;
@@ -197,10 +199,14 @@ void Shepherd::ReportPages() {
     if (!progress && !of_note) continue;
     if (!progress) progress = std::move(state);
     progress->set_rank(worker->rank());
+    v1::SessionEvent& event = worker->ended() ? last : now;
     *event.mutable_progress()->add_ranks() = *std::move(progress);
     if (worker->ended()) worker->set_progress_told();
   }
-  if (event.has_progress()) Send(std::move(event));
+  if (last.has_progress()) Send(last);
+  if (now.has_progress() && !line_.launcher().waits(LauncherLine::kProgress)) {
+    line_.launcher().SendState(LauncherLine::kProgress, now);
+  }
 }
 
 void Shepherd::TakeManySpans() {
@@ -210,19 +216,24 @@ void Shepherd::TakeManySpans() {
 }
 
 void Shepherd::TakeSpans(Worker& worker, uint64_t least) {
+  LauncherLine& launcher = line_.launcher();
   // What a worker adds meanwhile waits for the next time: it may add without an end.
   uint64_t left = std::min<uint64_t>(worker.page().spans(), part_.timeline_records());
-  // No agent, or a launcher that reads slowly: the worker's ring fills and counts what it drops. Of
-  // one that has ended nobody would count them, and there is no more than its ring.
-  while (left >= least && line_.attached() &&
-         (worker.ended() || line_.queued_bytes() < kChannelBusy)) {
+  // No launcher, or one that reads slowly: the worker's ring fills and counts what it drops. Of a
+  // worker that has ended nobody would count them.
+  while (left >= least && launcher.attached() && launcher.room() > kSpansRoom &&
+         (worker.ended() || !launcher.waits(LauncherLine::kSpans))) {
     spans_.Clear();
     spans_.set_rank(worker.rank());
     if (!worker.page().TakeSpans(kSpansAtOnce, spans_)) return;
     left -= std::min<uint64_t>(left, static_cast<uint64_t>(spans_.kind_size()));
     v1::SessionEvent event;
     event.set_spans(spans_.SerializeAsString());
-    Send(std::move(event));
+    if (worker.ended()) {
+      Send(event);
+    } else {
+      launcher.SendState(LauncherLine::kSpans, event);
+    }
   }
 }
 
@@ -279,8 +290,17 @@ void Shepherd::Finish() {
   SendGrown();
   pages_.Cancel();
   ReportPages();
-  Send(std::move(event));
+  Send(event);
+  ended_ = std::move(*finished);
+  TellEnded();
   Exit();
+}
+
+// Behind the sizes of the logs.
+void Shepherd::TellEnded() {
+  v1::ShepherdEvent event;
+  *event.mutable_ended() = ended_;
+  line_.Tell(event);
 }
 
 void Shepherd::Exit() {
@@ -289,22 +309,21 @@ void Shepherd::Exit() {
     if (told_to_end_) line_.WaitAtMost(kGoingDownLimit);
     return;
   }
-  if (line_.queued_bytes() == 0) return loop_.Stop();
-  line_.OnDrained([this] { loop_.Stop(); });
+  line_.WhenSaid([this] { loop_.Stop(); });
   exit_.After(kExitLimit, [this] { loop_.Stop(); });
 }
 
 void Shepherd::SendFailure(v1::NodeFailure failure) {
   v1::SessionEvent event;
   *event.mutable_failure() = std::move(failure);
-  Send(std::move(event));
+  Send(event);
 }
 
 void Shepherd::Warn(std::string message, bool detail) {
   v1::SessionEvent event;
   event.mutable_warning()->set_detail(detail);
   event.mutable_warning()->set_message(std::move(message));
-  Send(std::move(event));
+  Send(event);
 }
 
 void Shepherd::MarkGrown(uint32_t rank, v1::StreamKind kind) {
@@ -332,7 +351,7 @@ void Shepherd::SendOpened(Worker& worker, v1::StreamKind kind) {
   v1::ShepherdEvent event;
   event.mutable_log_opened()->set_rank(worker.rank());
   event.mutable_log_opened()->set_stream(kind);
-  Send(std::move(event), spool);
+  line_.Tell(event, spool);
 }
 
 void Shepherd::SendSize(Worker& worker, v1::StreamKind kind) {
@@ -342,7 +361,7 @@ void Shepherd::SendSize(Worker& worker, v1::StreamKind kind) {
   event.mutable_log_grown()->set_rank(worker.rank());
   event.mutable_log_grown()->set_stream(kind);
   event.mutable_log_grown()->set_size(worker.log(kind).size());
-  Send(std::move(event));
+  line_.Tell(event);
 }
 
 Worker* Shepherd::Find(uint32_t rank) {

@@ -15,7 +15,7 @@ void Shepherd::PrepareContainers() {
   hooks.preparing = [this](std::string what) {
     v1::SessionEvent event;
     event.mutable_preparing()->set_what(std::move(what));
-    Send(std::move(event));
+    Send(event);
   };
   hooks.detail = [this](std::string text) { Warn(std::move(text), /*detail=*/true); };
   containers_.emplace(loop_, part_, agent_env_, std::move(hooks));

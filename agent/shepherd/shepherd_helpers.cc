@@ -20,7 +20,7 @@ absl::Status Shepherd::OpenPmix() {
     }
     v1::SessionEvent event;
     *event.mutable_pmix() = std::move(up);
-    Send(std::move(event));
+    Send(event);
   };
   hooks.abort = [this](uint32_t rank, int code) { OnAbortAsked(rank, code); };
   hooks.failed = [this](std::string why, bool ended) {

@@ -3,6 +3,7 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include <cstdint>
@@ -99,6 +100,24 @@ absl::StatusOr<size_t> ParsedSize(const Descriptor& type,
   return scan.size();
 }
 
+namespace {
+
+absl::Status Malformed(const Descriptor& type) {
+  return absl::InvalidArgumentError(absl::StrCat("these bytes are not a ", type.full_name()));
+}
+
+absl::Status CheckParsed(const Descriptor& type, google::protobuf::io::ZeroCopyInputStream& bytes,
+                         size_t length, size_t most_parsed) {
+  auto size = ParsedSize(type, bytes, most_parsed);
+  if (!size.ok()) return size.status();
+  if (*size <= most_parsed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("a ", type.full_name(), " of ", length,
+                                                   " bytes that would occupy more than ",
+                                                   most_parsed, " in memory"));
+}
+
+}  // namespace
+
 absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf::Message* out,
                    size_t most_parsed) {
   const Descriptor& type = *out->GetDescriptor();
@@ -106,22 +125,24 @@ absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf:
     return absl::ResourceExhaustedError(absl::StrCat("a ", type.full_name(), " of ", bytes.Length(),
                                                      " bytes; ", most_bytes, " are taken at most"));
   }
-  const absl::Status malformed =
-      absl::InvalidArgumentError(absl::StrCat("these bytes are not a ", type.full_name()));
   if (bytes.Valid()) {
     grpc::ProtoBufferReader once(&bytes);
-    if (!once.status().ok()) return malformed;
-    auto size = ParsedSize(type, once, most_parsed);
-    if (!size.ok()) return size.status();
-    if (*size > most_parsed) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("a ", type.full_name(), " of ", bytes.Length(),
-                       " bytes that would occupy more than ", most_parsed, " in memory"));
-    }
+    if (!once.status().ok()) return Malformed(type);
+    absl::Status fits = CheckParsed(type, once, bytes.Length(), most_parsed);
+    if (!fits.ok()) return fits;
   }
   grpc::ProtoBufferReader again(&bytes);
-  if (!again.status().ok() || !out->ParseFromZeroCopyStream(&again)) return malformed;
+  if (!again.status().ok() || !out->ParseFromZeroCopyStream(&again)) return Malformed(type);
   return absl::OkStatus();
+}
+
+absl::Status Parse(absl::string_view bytes, google::protobuf::Message* out, size_t most_parsed) {
+  const Descriptor& type = *out->GetDescriptor();
+  const int length = static_cast<int>(bytes.size());
+  google::protobuf::io::ArrayInputStream once(bytes.data(), length);
+  absl::Status fits = CheckParsed(type, once, bytes.size(), most_parsed);
+  if (!fits.ok()) return fits;
+  return out->ParseFromArray(bytes.data(), length) ? absl::OkStatus() : Malformed(type);
 }
 
 }  // namespace dtrain::rpc

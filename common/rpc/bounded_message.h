@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/check.h"
 #include "common/rpc/frame_guard.h"
 
@@ -32,6 +33,10 @@ absl::StatusOr<size_t> ParsedSize(const google::protobuf::Descriptor& type,
 // RESOURCE_EXHAUSTED: it has more than `most_bytes`, or its objects would have more than
 // `most_parsed`. INVALID_ARGUMENT: it is not such a message.
 absl::Status Parse(grpc::ByteBuffer& bytes, size_t most_bytes, google::protobuf::Message* out,
+                   size_t most_parsed = kMostParsed);
+
+// Of bytes that somebody else has counted.
+absl::Status Parse(absl::string_view bytes, google::protobuf::Message* out,
                    size_t most_parsed = kMostParsed);
 
 template <typename Message>

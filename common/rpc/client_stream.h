@@ -16,14 +16,13 @@
 #include "common/loop/loop.h"
 #include "common/rpc/bounded_message.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/shared_message.h"
 
 // Client ends of streaming calls, for use on the loop thread. gRPC's threads only move a message
 // and post it. Destroying an object cancels its call; no callback comes after that.
 namespace dtrain::rpc {
 
-// A bidirectional stream. Messages are sent in order; received ones come one by one. What is sent
-// may be shared with other streams. Of bytes, they are what is sent and received.
+// A bidirectional stream. Messages are sent in order; received ones come one by one. Of
+// bytes, they are what is sent and received.
 template <typename Out, typename In>
 class ClientStream {
  public:
@@ -41,8 +40,6 @@ class ClientStream {
   ClientStream& operator=(const ClientStream&) = delete;
 
   void Send(const Out& message) { call_->Send(Serialize(message)); }
-  // `shared` is an Out; `more` has the fields that are this stream's alone.
-  void Send(const SharedMessage& shared, const Out& more) { call_->Send(shared.And(more).Bytes()); }
   // Nothing more will be sent; the peer sees the end after what is queued.
   void SendEnd() { call_->SendEnd(); }
 

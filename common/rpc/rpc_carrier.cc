@@ -16,44 +16,69 @@
 namespace dtrain::rpc {
 namespace {
 
+// What was read: the first message as it is, each later one as a frame.
+struct Incoming {
+  bool ok = false;
+  bool is_greeting = false;
+  grpc::ByteBuffer greeting;
+  absl::StatusOr<link::Frame> frame = absl::CancelledError("");
+};
+
 // What both ends do alike. gRPC's threads only decode a header and post; `in` and `out` are lent to
 // gRPC while a read or write is on.
 template <typename Reactor>
 struct FrameCall : Reactor {
   explicit FrameCall(loop::Loop& l) : loop(l) {}
 
-  void Pump() {
-    if (writing || over || !handlers.next) return;
-    std::optional<link::Frame> frame = handlers.next();
-    if (!frame) return;
-    out = ToBytes(*frame);
+  void Write(const grpc::ByteBuffer& bytes) {
+    out = bytes;
     writing = true;
     this->StartWrite(&out);
   }
+  void Pump() {
+    if (writing || over || !greeted || !handlers->next) return;
+    if (std::optional<link::Frame> frame = handlers->next()) Write(ToBytes(*frame));
+  }
   // False: nothing more is to be read.
-  bool Deliver(absl::StatusOr<link::Frame> frame) {
+  bool Deliver(Incoming incoming) {
     if (over) return false;
-    if (!frame.ok()) {
-      Broken(frame.status());
+    if (incoming.is_greeting) {
+      std::exchange(on_greeting, nullptr)(std::move(incoming.greeting));
+      return !over;
+    }
+    if (!incoming.frame.ok()) {
+      Broken(incoming.frame.status());
       return false;
     }
-    handlers.on_frame(*std::move(frame));
+    if (!greeted) {
+      Broken(absl::DataLossError("a frame came before the greeting was answered"));
+      return false;
+    }
+    const std::shared_ptr<link::CarrierHandlers> current = handlers;
+    if (current->on_frame) current->on_frame(*std::move(incoming.frame));
     return !over;
   }
-  // Nobody is asked or told anything from now on. The handlers stay: one of them may have called.
+  // Nobody is asked or told anything from now on.
   void Silence() { over = true; }
   void Close(absl::Status why) {
-    if (!std::exchange(over, true) && handlers.on_closed) handlers.on_closed(std::move(why));
+    const std::shared_ptr<link::CarrierHandlers> current = handlers;
+    if (!std::exchange(over, true) && current->on_closed) current->on_closed(std::move(why));
   }
   virtual void Broken(absl::Status why) = 0;
-  virtual void AfterRead(bool ok, absl::StatusOr<link::Frame> frame) = 0;
+  virtual void AfterRead(Incoming incoming) = 0;
   virtual void AfterWrite(bool ok) = 0;
 
   void OnReadDone(bool ok) override {
-    absl::StatusOr<link::Frame> frame = absl::CancelledError("");
-    if (ok) frame = ToFrame(in);
+    Incoming incoming;
+    incoming.ok = ok;
+    if (ok && !std::exchange(heard_greeting, true)) {
+      incoming.is_greeting = true;
+      incoming.greeting.Swap(&in);
+    } else if (ok) {
+      incoming.frame = ToFrame(in);
+    }
     in.Clear();
-    loop.Post([this, ok, frame = std::move(frame)]() mutable { AfterRead(ok, std::move(frame)); });
+    loop.Post([this, incoming = std::move(incoming)]() mutable { AfterRead(std::move(incoming)); });
   }
   void OnWriteDone(bool ok) override {
     loop.Post([this, ok] {
@@ -64,9 +89,13 @@ struct FrameCall : Reactor {
   }
 
   loop::Loop& loop;
-  link::CarrierHandlers handlers;
+  OnGreeting on_greeting;
+  // Others may be named while one of them runs.
+  std::shared_ptr<link::CarrierHandlers> handlers = std::make_shared<link::CarrierHandlers>();
   grpc::ByteBuffer in;
   grpc::ByteBuffer out;
+  bool heard_greeting = false;  // gRPC's, of one read after the other
+  bool greeted = false;         // our greeting is on its way
   bool writing = false;
   bool over = false;
 };
@@ -103,14 +132,17 @@ struct ClientCarrier::Call final
   Call(loop::Loop& l, const std::shared_ptr<grpc::Channel>& channel, std::string m)
       : FrameCall(l), method(std::move(m)), stub(channel) {}
 
-  void Begin() {
+  void Begin(const grpc::ByteBuffer& greeting) {
     stub.PrepareBidiStreamingCall(&context, method, grpc::StubOptions(), this);
     AddHold();  // the loop starts operations from outside the reactor
     StartRead(&in);
+    greeted = true;
+    Write(greeting);
     StartCall();
   }
-  void AfterRead(bool ok, absl::StatusOr<link::Frame> frame) override {
-    if (ok && Deliver(std::move(frame))) {
+  void AfterRead(Incoming incoming) override {
+    const bool ok = incoming.ok;
+    if (ok && Deliver(std::move(incoming))) {
       StartRead(&in);
       Pump();
       return;
@@ -153,10 +185,12 @@ struct ClientCarrier::Call final
 };
 
 ClientCarrier::ClientCarrier(loop::Loop& loop, const std::shared_ptr<grpc::Channel>& channel,
-                             const std::string& method, link::CarrierHandlers handlers)
+                             const std::string& method, const grpc::ByteBuffer& greeting,
+                             OnGreeting on_greeting, link::CarrierHandlers handlers)
     : call_(new Call(loop, channel, method)) {
-  call_->handlers = std::move(handlers);
-  call_->Begin();
+  call_->on_greeting = std::move(on_greeting);
+  *call_->handlers = std::move(handlers);
+  call_->Begin(greeting);
 }
 
 ClientCarrier::~ClientCarrier() { call_->Abandon(); }
@@ -169,9 +203,9 @@ struct ServerCarrier::Call final
     : FrameCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
   explicit Call(loop::Loop& l) : FrameCall(l) {}
 
-  void AfterRead(bool ok, absl::StatusOr<link::Frame> frame) override {
-    if (!ok) return Close(absl::OkStatus());
-    if (!Deliver(std::move(frame))) return;
+  void AfterRead(Incoming incoming) override {
+    if (!incoming.ok) return Close(absl::OkStatus());
+    if (!Deliver(std::move(incoming))) return;
     StartRead(&in);
     Pump();
   }
@@ -203,12 +237,14 @@ struct ServerCarrier::Call final
     loop.Post([this] {
       handle->call_ = nullptr;
       Close(absl::OkStatus());
+      if (when_over) std::exchange(when_over, nullptr)();
       delete this;
     });
     CallbackEnds();
   }
 
   std::shared_ptr<ServerCarrier> handle;
+  loop::Task when_over;
   bool started = false;
   bool broken = false;
   bool ending = false;
@@ -216,24 +252,43 @@ struct ServerCarrier::Call final
   absl::Status final_status;
 };
 
-ServerCarrier::Reactor* ServerCarrier::New(loop::Loop& loop, Accept accept) {
+ServerCarrier::Reactor* ServerCarrier::New(loop::Loop& loop, Accept accept,
+                                           std::shared_ptr<SharedLimit> held) {
   auto* call = new Call(loop);
-  std::shared_ptr<ServerCarrier> handle(new ServerCarrier(call));
+  std::shared_ptr<ServerCarrier> handle(new ServerCarrier(call, std::move(held)));
   call->handle = handle;
   loop.Post([handle, accept = std::move(accept)]() mutable { accept(handle); });
   return call;
 }
 
-void ServerCarrier::Start(link::CarrierHandlers handlers) {
+void ServerCarrier::Start(OnGreeting on_greeting) {
   if (call_ == nullptr || call_->over) return;
   DTRAIN_CHECK(!std::exchange(call_->started, true));
-  call_->handlers = std::move(handlers);
+  call_->on_greeting = std::move(on_greeting);
   call_->StartRead(&call_->in);
-  call_->Pump();
+}
+
+void ServerCarrier::Listen(link::CarrierHandlers handlers) {
+  if (call_ == nullptr) return;
+  call_->handlers = std::make_shared<link::CarrierHandlers>(std::move(handlers));
+}
+
+void ServerCarrier::Greet(const grpc::ByteBuffer& greeting) {
+  if (call_ == nullptr || call_->over || call_->broken) return;
+  DTRAIN_CHECK(!std::exchange(call_->greeted, true));
+  call_->Write(greeting);
 }
 
 void ServerCarrier::Pump() {
   if (call_ != nullptr && !call_->broken) call_->Pump();
+}
+
+void ServerCarrier::WhenOver(loop::Task task) {
+  if (call_ == nullptr) {
+    task();
+  } else {
+    call_->when_over = std::move(task);
+  }
 }
 
 void ServerCarrier::Finish(absl::Status status) {

@@ -237,6 +237,8 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kProgress;
     case v1::SessionEvent::kSpans:
       return kSpans;
+    case v1::SessionEvent::kOpened:  // of the connection, not of the job
+    case v1::SessionEvent::kAttached:
     case v1::SessionEvent::KIND_NOT_SET:
       return kUnknown;
   }

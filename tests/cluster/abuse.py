@@ -187,12 +187,27 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-PROTOCOL = 2  # kProtocolVersion of common/rpc
+PROTOCOL = 3  # kProtocolVersion of common/rpc
+EPOCH = field(1, 7)  # of a Party, of both channels
+JOB = 1  # the channel to the shepherd
+ATTACHED = b"\xba\x01"  # how the event begins that opens it
 
 
 def hello(job, build, lease=2000):
     return field(1, field(1, PROTOCOL) + field(2, build) + field(3, job) + field(5, bytes(16)) +
-                 field(6, lease))
+                 field(6, lease) + field(13, EPOCH) + field(14, EPOCH))
+
+
+def link_frame(payload, sequence=0, more=False, ack=0, channel=JOB):
+    """As common/link/frame.h has it; without a sequence it is not kept."""
+    return struct.pack("<IBBHQQ", len(payload), channel, bool(sequence) + 2 * more, 0, sequence, ack) + payload
+
+
+def kept(sequence, payload, piece=1 << 16):
+    """The messages of gRPC that one message makes, the first of this sequence."""
+    pieces = [payload[at:at + piece] for at in range(0, len(payload), piece)]
+    frames = [link_frame(each, sequence + i, i + 1 < len(pieces)) for i, each in enumerate(pieces)]
+    return b"".join(message(len(each), each) for each in frames)
 
 
 def begun(connect, acknowledged=True):
@@ -253,21 +268,23 @@ def stubborn(connect):
     part = (field(1, job) + field(4, 1) + field(5, 1) + field(6, 1) + field(7, b"here") +
             field(8, b"/usr/bin/touch") + field(8, b"/tmp/evil") + field(9, b"/tmp") +
             field(13, field(1, 0)) + field(14, field(1, b"127.0.0.1")))
-    first, start = hello(job, BUILD), field(4, part) + field(20, 1)
-    connection.send(call(1, message(len(first), first) + message(len(start), start)))
+    first = hello(job, BUILD)
+    connection.send(call(1, message(len(first), first)))
     # What it says, until it says goodbye to who does not answer.
     connection.socket.settimeout(5)
-    said = b""
+    said, begun = b"", False
     try:
         while (head := connection.read(9)) is not None:
             payload = connection.read(int.from_bytes(head[:3], "big"))
             if head[3] == DATA:
                 said += payload
-            if b"no folder" in said:
+            if ATTACHED in said and not begun:
+                begun = connection.send(frame(DATA, 0, 1, kept(1, field(4, part))))
+            if begun and b"no folder" in said:
                 break
     except TimeoutError:
         pass
-    print("refused" if b"no folder" in said else said.hex())
+    print("refused" if begun and b"no folder" in said else said.hex())
 
 
 def signals(connect):
@@ -278,17 +295,22 @@ def signals(connect):
         part = (field(1, job) + field(4, 1) + field(5, 1) + field(6, 1) + field(7, b"here") +
                 field(8, b"/bin/sleep") + field(8, b"600") + field(9, b"/") + field(13, field(1, 0)) +
                 field(14, field(1, b"127.0.0.1")) + field(17, 1000))
-        asked = b"".join(message(len(each), each) for each in (
-            hello(job, BUILD), field(4, part) + field(20, 1), field(5, field(1, number)) + field(20, 2)))
-        connection.send(call(1, asked))
+        first = hello(job, BUILD)
+        asked = kept(1, field(4, part)) + kept(2, field(5, field(1, number)))
+        connection.send(call(1, message(len(first), first)))
         connection.socket.settimeout(10)
-        said = b"taken"
+        said, heard = b"taken", b""
         try:
             while (head := connection.read(9)) is not None:
                 payload = connection.read(int.from_bytes(head[:3], "big"))
                 if head[3] == HEADERS and head[4] & END_STREAM:
                     said = payload
                     break
+                if head[3] == DATA:
+                    heard += payload
+                if ATTACHED in heard and asked:
+                    connection.send(frame(DATA, 0, 1, asked))
+                    asked = b""
         except TimeoutError:
             pass
         named = str(number - (number >> 63 << 64)).encode()  # an int32

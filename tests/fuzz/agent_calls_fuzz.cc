@@ -44,9 +44,11 @@ class Job {
   void Do(const Script::Step& step) {
     switch (step.what & 7) {
       case 0:
-        return Parsed<dtrain::v1::ShepherdRequest>(step, [this](auto m) {
-          status_.ToShepherd(m.job());
-          relay_.Expect(m.job().start());
+        return Parsed<dtrain::v1::SessionRequest>(step, [this](auto m) {
+          if (m.has_stop()) status_.SetStopping();
+          if (!m.has_start()) return;
+          status_.SetPart(m.start());
+          relay_.Expect(m.start());
         });
       case 1:
         return Parsed<dtrain::v1::ShepherdEvent>(step, [this](auto m) { FromShepherd(m); });
@@ -58,6 +60,8 @@ class Job {
         return Parsed<dtrain::v1::StopJobRequest>(step, [this](auto m) { StopJob(m); });
       case 5:
         return Parsed<dtrain::v1::LogsRequest>(step, [this](auto m) { relay_.Attach(nullptr, m); });
+      case 7:
+        return Parsed<dtrain::v1::SessionEvent>(step, [this](auto m) { Read(m); });
       default:
         return Parsed<dtrain::v1::NodeReport>(step, [this](auto m) { NodeStatus(std::move(m)); });
     }
@@ -73,8 +77,6 @@ class Job {
   }
   // As Session does.
   void FromShepherd(const dtrain::v1::ShepherdEvent& event) {
-    status_.FromShepherd(event.job());
-    if (event.job().has_started()) relay_.Started(event.job().started());
     if (event.has_log_opened()) {
       relay_.Opened(event.log_opened().rank(), event.log_opened().stream(), MakeSpool(), geteuid())
           .IgnoreError();  // as many ranks are not there
@@ -82,7 +84,11 @@ class Job {
     if (event.has_log_grown()) {
       relay_.Grown(event.log_grown().rank(), event.log_grown().stream(), event.log_grown().size());
     }
-    if (event.job().has_finished()) relay_.Finished(event.job().finished());
+    if (event.has_ended()) relay_.Finished(event.ended());
+  }
+  void Read(const dtrain::v1::SessionEvent& event) {
+    status_.FromShepherd(event);
+    if (event.has_started()) relay_.Started(event.started());
   }
   void ReadLog(const dtrain::v1::ReadLogRequest& request) {
     const auto piece =

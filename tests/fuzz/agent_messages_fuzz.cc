@@ -40,7 +40,7 @@ class Agent {
       case 0:
         return Parsed<dtrain::v1::SessionRequest>(step, [this](auto m) { Feed(Request{m}); });
       case 1:
-        return Parsed<dtrain::v1::ShepherdEvent>(step, [this](auto m) { Feed(FromShepherd{m}); });
+        return Parsed<dtrain::v1::SessionEvent>(step, [this](auto m) { Feed(FromShepherd{m}); });
       case 2:
         return Parsed<dtrain::v1::Hello>(step, [this](auto m) {
           if (core_.CanResume(m)) Feed(Resumed{m});
@@ -61,6 +61,12 @@ class Agent {
         *request.mutable_hello() = ValidHello();
         return Feed(Request{request});
       }
+      case 8:
+        return Parsed<dtrain::v1::Finished>(step, [this](auto m) { Feed(JobEnded{m}); });
+      case 9:
+        return Feed(ShepherdAnswers{});
+      case 10:
+        return Feed(LauncherBroke{absl::DataLossError("a gap")});
       default:
         now_ = std::max(now_, std::min(core_.NextDeadline(), now_ + std::chrono::hours(1)));
         return Feed(Tick{});
@@ -80,10 +86,9 @@ class Agent {
       if (auto share = ShareOf(reserve->reserve); share.ok()) {
         reservations_.Reserve(this, "job j of alice", *std::move(share)).IgnoreError();
       }
-    } else if (const auto* down = std::get_if<SendShepherd>(&action)) {
-      if (!down->request.job().has_start()) return;
+    } else if (const auto* start = std::get_if<PrepareStart>(&action)) {
       // Asked for by another, so that there is something to refuse.
-      if (auto share = ShareOf(down->request.job().start()); share.ok()) {
+      if (auto share = ShareOf(start->part); share.ok()) {
         reservations_.Reserve(&core_, "job k of bob", *std::move(share)).IgnoreError();
       }
     } else if (const auto* give = std::get_if<GiveBack>(&action)) {
@@ -109,7 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool adopted =
       step.what == 'a' &&
       account.ParseFromArray(step.message.data(), static_cast<int>(step.message.size()));
-  Agent agent(adopted ? SessionCore(self, start, account, 0) : SessionCore(self, start));
+  Agent agent(adopted ? SessionCore(self, start, account) : SessionCore(self, start));
   while (script.Next(step)) agent.Do(step);
   return 0;
 }

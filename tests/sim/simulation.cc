@@ -59,7 +59,6 @@ struct Simulation::Node {
   uint64_t timer = 0;      // which of its timers counts
   std::vector<uint32_t> living;
   std::map<uint32_t, uint32_t> pids;
-  uint64_t sequence = 0;  // of what its shepherd says
   bool logs_open = false;
   bool logs_told = false;
   bool finished_told = false;
@@ -196,8 +195,11 @@ void Simulation::Deliver(const std::vector<NodeId>& to, std::shared_ptr<session:
     bill_.bytes_out += bytes;
     launcher_free_ = std::max(launcher_free_, now_) + shape_.costs.launcher_message;
     if (!nodes_[index]->connected) continue;
-    At(std::max(launcher_free_, silent_until_) + shape_.costs.latency,
-       [this, index, what] { FeedSession(index, *what); });
+    At(std::max(launcher_free_, silent_until_) + shape_.costs.latency, [this, index, what] {
+      FeedSession(index, *what);
+      const Node& node = *nodes_[index];
+      if (!node.over && node.session.passes()) ToShepherd(index, what->request);
+    });
   }
 }
 
@@ -274,8 +276,7 @@ void Simulation::ArmSession(size_t index) {
 void Simulation::DoSession(size_t index, session::Action& action) {
   Node& node = *nodes_[index];
   const auto say = [&](v1::SessionEvent event, Duration after = {}) {
-    At(std::max(now_ + after, silent_until_) + shape_.costs.latency,
-       [this, index, event = std::move(event)]() mutable { Hear(index, std::move(event)); });
+    Say(index, std::move(event), after);
   };
   if (auto* send = std::get_if<session::SendEvent>(&action)) {
     if (send->event.has_heartbeat()) {
@@ -322,7 +323,9 @@ void Simulation::DoSession(size_t index, session::Action& action) {
     *event.mutable_inventory() = InventoryOf(index);
     say(std::move(event));
   } else if (auto* down = std::get_if<session::SendShepherd>(&action)) {
-    ToShepherd(index, down->request);
+    if (!down->request.has_end_job()) return;
+    FeedSession(index, session::ShepherdAnswers{});
+    FeedShepherd(index, shepherd::StopAsked{milliseconds(down->request.end_job().grace_ms())});
   } else if (std::holds_alternative<session::LookAtGpus>(action)) {
     At(now_ + milliseconds(1), [this, index] { FeedSession(index, session::GpusSeen{}); });
   } else if (std::holds_alternative<session::KillLeftovers>(action)) {
@@ -334,18 +337,23 @@ void Simulation::DoSession(size_t index, session::Action& action) {
   }
 }
 
-void Simulation::ToShepherd(size_t index, const v1::ShepherdRequest& request) {
+void Simulation::Say(size_t index, v1::SessionEvent event, Duration after) {
+  At(std::max(now_ + after, silent_until_) + shape_.costs.latency,
+     [this, index, event = std::move(event)]() mutable { Hear(index, std::move(event)); });
+}
+
+void Simulation::ToShepherd(size_t index, const v1::SessionRequest& request) {
   Node& node = *nodes_[index];
-  if (request.job().has_start()) {
-    for (const v1::WorkerSpec& worker : request.job().start().workers()) {
+  if (request.has_start()) {
+    for (const v1::WorkerSpec& worker : request.start().workers()) {
       node.living.push_back(worker.rank());
       node.pids[worker.rank()] = 10000 + worker.rank();
     }
-    FeedShepherd(index, shepherd::PartArrived{node.living.size(),
-                                              milliseconds(request.job().start().grace_ms())});
-  } else if (request.job().has_stop()) {
-    FromShepherd(index, {});  // an acknowledgement
-    FeedShepherd(index, shepherd::StopAsked{milliseconds(request.job().stop().grace_ms())});
+    FeedShepherd(
+        index, shepherd::PartArrived{node.living.size(), milliseconds(request.start().grace_ms())});
+  } else if (request.has_stop()) {
+    FeedSession(index, session::ShepherdAnswers{});  // an acknowledgement
+    FeedShepherd(index, shepherd::StopAsked{milliseconds(request.stop().grace_ms())});
   }
 }
 
@@ -365,9 +373,9 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
       case shepherd::Action::kSpawn:
         At(now_ + shape_.costs.spawn, [this, index] {
           Node& its = *nodes_[index];
-          v1::ShepherdEvent started;
+          v1::SessionEvent started;
           for (uint32_t rank : its.living) {
-            v1::WorkerStarted& worker = *started.mutable_job()->mutable_started()->add_workers();
+            v1::WorkerStarted& worker = *started.mutable_started()->add_workers();
             worker.set_rank(rank);
             worker.set_pid(its.pids[rank]);
             if (forever_) continue;
@@ -395,9 +403,10 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
         At(now_, [this, index] { FeedShepherd(index, shepherd::Drained{}); });
         break;
       case shepherd::Action::kFinish: {
-        v1::ShepherdEvent finished;
-        finished.mutable_job()->mutable_finished();
+        v1::SessionEvent finished;
+        finished.mutable_finished();
         FromShepherd(index, std::move(finished));
+        FeedSession(index, session::JobEnded{});
         break;
       }
       case shepherd::Action::kPrepare:
@@ -407,11 +416,11 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
   }
 }
 
-void Simulation::FromShepherd(size_t index, v1::ShepherdEvent event) {
-  if (event.kind_case() != v1::ShepherdEvent::KIND_NOT_SET) {
-    event.set_sequence(++nodes_[index]->sequence);
-  }
-  FeedSession(index, session::FromShepherd{std::move(event)});
+// The agent reads it on the way.
+void Simulation::FromShepherd(size_t index, v1::SessionEvent event) {
+  FeedSession(index, session::ShepherdAnswers{});
+  FeedSession(index, session::FromShepherd{event});
+  Say(index, std::move(event));
 }
 
 void Simulation::EndWorker(size_t index, uint32_t rank, int code, int signal) {
@@ -419,8 +428,8 @@ void Simulation::EndWorker(size_t index, uint32_t rank, int code, int signal) {
   const auto found = std::find(node.living.begin(), node.living.end(), rank);
   if (found == node.living.end()) return;
   node.living.erase(found);
-  v1::ShepherdEvent event;
-  v1::WorkerExit& exit = *event.mutable_job()->mutable_exit();
+  v1::SessionEvent event;
+  v1::WorkerExit& exit = *event.mutable_exit();
   exit.set_rank(rank);
   exit.set_pid(node.pids[rank]);
   exit.set_exit_code(code);
@@ -445,9 +454,9 @@ void Simulation::Signal(int signal) { Feed(job::UserSignal{signal}); }
 
 void Simulation::SayProgress() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    v1::ShepherdEvent event;
+    v1::SessionEvent event;
     for (uint32_t rank : nodes_[i]->living) {
-      v1::RankProgress& progress = *event.mutable_job()->mutable_progress()->add_ranks();
+      v1::RankProgress& progress = *event.mutable_progress()->add_ranks();
       progress.set_rank(rank);
       progress.set_joined(true);
       progress.set_inside(true);
@@ -455,14 +464,14 @@ void Simulation::SayProgress() {
       progress.set_operations(progress.number());
       progress.set_inside_nanos(1'000'000);
     }
-    FeedSession(i, session::FromShepherd{std::move(event)});
+    FromShepherd(i, std::move(event));
   }
 }
 
 void Simulation::EnterFence(uint32_t sequence, size_t value_bytes) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    v1::ShepherdEvent event;
-    v1::FenceEnter& enter = *event.mutable_job()->mutable_fence_enter();
+    v1::SessionEvent event;
+    v1::FenceEnter& enter = *event.mutable_fence_enter();
     enter.set_sequence(sequence);
     for (uint32_t rank : nodes_[i]->living) {
       v1::KeyValue& entry = *enter.add_entries();

@@ -110,13 +110,14 @@ class Simulation {
   // `made`: bytes of it that are for these alone.
   void Deliver(const std::vector<NodeId>& to, std::shared_ptr<session::Request> what, size_t made);
   void Connect(size_t index);
+  void Say(size_t index, v1::SessionEvent event, Duration after = {});
   void Hear(size_t index, v1::SessionEvent event);
   void FeedSession(size_t index, const session::Event& event);
   void DoSession(size_t index, session::Action& action);
-  void ToShepherd(size_t index, const v1::ShepherdRequest& request);
+  void ToShepherd(size_t index, const v1::SessionRequest& request);
   void FeedShepherd(size_t index, const shepherd::Event& event);
   void DoShepherd(size_t index, const std::vector<shepherd::Action>& actions);
-  void FromShepherd(size_t index, v1::ShepherdEvent event);
+  void FromShepherd(size_t index, v1::SessionEvent event);
   void EndWorker(size_t index, uint32_t rank, int code, int signal);
   void ArmSession(size_t index);
   v1::Inventory InventoryOf(size_t index) const;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flood.py MIB HOW: as mallory, takes the socket of her shepherd and says on it so many warnings of a
-megabyte, without numbers. HOW: "read", or "unread" when her launcher is stopped meanwhile. Prints how
-many were taken."""
+"""flood.py MIB HOW: as mallory, takes the socket of her shepherd to its launcher and says on it so many
+megabytes of warnings, as states, of which there may be any number. HOW: "read", or "unread" when her
+launcher is stopped meanwhile. Prints how many megabytes were taken."""
 import os
 import select
 import signal
@@ -11,17 +11,18 @@ import time
 sys.path.insert(0, os.path.dirname(__file__))
 import own_job  # noqa: E402
 
-MIB = 1 << 20
+EACH = 32 << 10
+PER_MIB = (1 << 20) // EACH
 PATIENCE = 60
 
 count, how = int(sys.argv[1]), sys.argv[2]
 job = own_job.start()
 shepherd = own_job.find(own_job.is_shepherd)
 own_job.find(own_job.is_worker)
-fd = own_job.take(shepherd, 3)
+fd = own_job.take_link(shepherd)
 if how == "unread":
     job.send_signal(signal.SIGSTOP)
-warning = own_job.frame(own_job.field(15, own_job.field(10, own_job.field(1, b"x" * MIB))))
+warning = own_job.said(own_job.field(10, own_job.field(1, b"x" * EACH))) * PER_MIB
 taken = 0
 end = time.monotonic() + PATIENCE
 try:

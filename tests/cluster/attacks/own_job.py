@@ -4,13 +4,14 @@ this folder to sys.path."""
 import contextlib
 import ctypes
 import os
+import socket
 import struct
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(__file__)))
-from abuse import field  # noqa: E402, F401 - of a protobuf message
+from abuse import field, link_frame  # noqa: E402, F401 - of a protobuf message
 
 PIDFD_OPEN, PIDFD_GETFD = 434, 438
 
@@ -56,6 +57,18 @@ def take(pid, number):
     return fd
 
 
-def frame(message):
-    """As a shepherd and its agent send messages to each other."""
-    return struct.pack("<I", len(message)) + message
+def take_link(shepherd):
+    """The socket on which it speaks to its launcher: the agent, which is root's, has made it."""
+    for number in sorted(int(each) for each in os.listdir(f"/proc/{shepherd}/fd")):
+        if number > 3 and os.readlink(f"/proc/{shepherd}/fd/{number}").startswith("socket:"):
+            with socket.socket(fileno=take(shepherd, number)) as each:
+                peer = struct.unpack("3i", each.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                if each.family == socket.AF_UNIX and peer[1] == 0:
+                    return each.detach()
+    raise SystemExit("no socket to the launcher")
+
+
+def said(event):
+    """A frame as the shepherd sends it that has taken the start and what it has in common with others,
+    and which it does not keep."""
+    return link_frame(event, ack=2)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """stay.py HOW: as mallory, wants an agent to believe that SIGKILL does not end her processes.
-  say      the socket of her shepherd says so, of a job that runs
+  say      the socket of her shepherd to its launcher says so, of a job that runs
   respawn  her shepherd is killed, and what looks like a process of its job makes another one and ends,
            all the time, for some seconds, outside of all cgroups of the job
 Prints what it did."""
@@ -31,9 +31,9 @@ def variables_of(pid):
 
 
 def say(shepherd, _):
-    """A ShepherdEvent with a NodeFailure of KIND_CLEANUP."""
+    """A NodeFailure of KIND_CLEANUP."""
     failure = own_job.field(1, 5) + own_job.field(2, b"it cannot be killed") + own_job.field(3, 204)
-    os.write(own_job.take(shepherd, 3), own_job.frame(own_job.field(15, own_job.field(9, failure))))
+    os.write(own_job.take_link(shepherd), own_job.said(own_job.field(9, failure)))
     print("said", flush=True)
 
 

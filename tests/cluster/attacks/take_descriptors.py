@@ -17,6 +17,7 @@ FDS = 64
 
 libc = ctypes.CDLL(None, use_errno=True)
 sockets = {}  # inode: the process that it was first seen in
+links = {}  # process: the descriptor of its stream to the launcher
 taken = 0
 processes = 0
 
@@ -50,8 +51,10 @@ def complaint(pid, number, fd):
             uid = struct.unpack("3i", own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         if sockets.setdefault(about.st_ino, pid) != pid:
             return f"{target}, which process {sockets[about.st_ino]} has, too: a way to others"
-        # Her own shepherd speaks with the agent over a stream; that is hers.
-        if uid not in (os.getuid(), -1) and (number != 3 or kind != socket.SOCK_STREAM):
+        # Her own shepherd speaks with the agent over one stream, and through it with the launcher over
+        # another; those are hers.
+        hers = kind == socket.SOCK_STREAM and (number == 3 or links.setdefault(pid, number) == number)
+        if uid not in (os.getuid(), -1) and not hers:
             return f"{target}, of type {kind}, whose other end is user {uid}'s"
         return None
     if target.startswith("anon_inode:[pidfd]"):

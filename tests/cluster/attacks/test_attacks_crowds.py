@@ -86,7 +86,7 @@ def test_a_job_of_many_bytes(attacked, what):
     pid = attacked.agent.pid
     [end] = told(attacked.crowd("start", SOCKET, attacked.build, str(what), local=True))
     # So many variables are few bytes: it is told by their worker, which the system does not start.
-    wanted = {"x100000": "event", 64 * MIB - 100: "closed", 64 * MIB + 1: "closed"}.get(what, "status 8")
+    wanted = {"x100000": "event", 64 * MIB - 100: "status 15", 64 * MIB + 1: "status 15"}.get(what, "status 8")
     assert end == wanted, (end, attacked.agent.log)
     assert not attacked.agent.ended() and attacked.agent.pid == pid, attacked.agent.log
     result = attacked.launch("echo", "fine", flags=("--bind", "none"))

@@ -8,68 +8,79 @@
 //   again=1                    once its workers run, it joins again, as another machine
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <mutex>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "common/loop/loop.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/rpc_carrier.h"
+#include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.grpc.pb.h"
+#include "tests/cluster/programs/fake_link.h"
 
 namespace dtrain {
 namespace {
 
-class FakeAgent final : public v1::Agent::Service {
+using Service = v1::Agent::WithRawCallbackMethod_Session<
+    v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::Service>>;
+
+// Also what it would have a shepherd for.
+class FakeAgent final : public Service {
  public:
-  explicit FakeAgent(std::map<std::string, std::string> words) : words_(std::move(words)) {}
+  FakeAgent(loop::Loop& loop, std::map<std::string, std::string> words)
+      : loop_(loop), words_(std::move(words)) {}
 
-  grpc::Status Session(
-      grpc::ServerContext*,
-      grpc::ServerReaderWriter<v1::SessionEvent, v1::SessionRequest>* stream) override {
-    v1::SessionRequest request;
-    while (stream->Read(&request) && !request.has_goodbye()) {
-      if (request.has_hello()) {
-        hello_ = request.hello();
-        stream->Write(Welcome(hello_, Word("boot", "boot")));
-      }
-      if (request.has_probe()) stream->Write(AllReached(request.probe()));
-      if (request.has_hold_ports()) stream->Write(Ports());
-      if (request.has_start()) Start(request.start(), *stream);
-      if (request.has_stop()) Stop(*stream);
-    }
-    EndLogs();
-    std::lock_guard<std::mutex> lock(mutex_);
-    over_ = true;
-    changed_.notify_all();
-    return grpc::Status::OK;
+  rpc::ServerCarrier::Reactor* Session(grpc::CallbackServerContext*) override {
+    return rpc::ServerCarrier::New(loop_, [this](std::shared_ptr<rpc::ServerCarrier> stream) {
+      stream_ = std::move(stream);
+      link_.emplace(
+          loop_, stream_,
+          FakeLink::Handlers{[this](const v1::Hello& hello) {
+                               hello_ = hello;
+                               link_->SayAsAgent(Welcome(hello, Word("boot", "boot")));
+                             },
+                             [this](const v1::SessionRequest& request) { OnRequest(request); },
+                             [this] { loop_.Stop(); }});
+    });
   }
-
-  grpc::Status Logs(grpc::ServerContext*, const v1::LogsRequest*,
-                    grpc::ServerWriter<v1::LogChunk>* writer) override {
-    v1::LogChunk chunk;
-    unsigned rank = 0, stream = 0, offset = 0;
-    if (std::sscanf(Word("output", "").c_str(), "%u:%u:%u", &rank, &stream, &offset) == 3) {
-      chunk.set_rank(rank);
-      chunk.set_stream(static_cast<v1::StreamKind>(stream));
-      chunk.set_offset(offset);
-      chunk.set_data("a lie\n");
-      writer->Write(chunk);
-      writer->Write(chunk);
-    }
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return ended_; });
-    return grpc::Status::OK;
-  }
-
-  void WaitForEnd() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return over_; });
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Logs(grpc::CallbackServerContext*,
+                                                   const grpc::ByteBuffer* request) override {
+    return Writer::New<v1::LogsRequest>(
+        loop_, *request, [this](std::shared_ptr<Writer> writer, const v1::LogsRequest&) {
+          logs_ = std::move(writer);
+          unsigned rank = 0, stream = 0, offset = 0;
+          if (std::sscanf(Word("output", "").c_str(), "%u:%u:%u", &rank, &stream, &offset) == 3) {
+            chunk_.set_rank(rank);
+            chunk_.set_stream(static_cast<v1::StreamKind>(stream));
+            chunk_.set_offset(offset);
+            chunk_.set_data("a lie\n");
+            logs_->Write(chunk_, [this](bool ok) {
+              if (ok) logs_->Write(chunk_, [](bool) {});
+            });
+          }
+          if (ended_) EndLogs();
+        });
   }
 
  private:
-  using Stream = grpc::ServerReaderWriter<v1::SessionEvent, v1::SessionRequest>;
+  using Writer = rpc::ServerWriter<v1::LogChunk>;
+
+  void OnRequest(const v1::SessionRequest& request) {
+    if (request.has_probe()) link_->SayAsAgent(AllReached(request.probe()));
+    if (request.has_hold_ports()) link_->SayAsAgent(Ports());
+    if (request.has_start()) Start(request.start());
+    if (request.has_stop()) Stop();
+    if (request.has_goodbye()) {
+      EndLogs();
+      stream_->Finish(absl::OkStatus());
+      stream_->WhenOver([this] { loop_.Stop(); });
+    }
+  }
 
   std::string Word(const std::string& name, const std::string& otherwise) const {
     const auto it = words_.find(name);
@@ -117,49 +128,50 @@ class FakeAgent final : public v1::Agent::Service {
     return event;
   }
 
-  void Start(const v1::JobPart& part, Stream& stream) {
+  void Start(const v1::JobPart& part) {
     part_ = part;
     v1::SessionEvent event;
-    for (const v1::WorkerSpec& worker : part.workers()) {
+    for (const v1::WorkerSpec& worker : part_.workers()) {
       v1::WorkerStarted& started = *event.mutable_started()->add_workers();
       started.set_rank(worker.rank());
       started.set_pid(1000 + worker.rank());
     }
-    stream.Write(event);
-    if (!Word("again", "").empty()) stream.Write(Welcome(hello_, "another boot"));
+    link_->SayAsShepherd(event);
+    if (!Word("again", "").empty()) link_->SayAsAgent(Welcome(hello_, "another boot"));
   }
 
-  void Stop(Stream& stream) {
+  void Stop() {
     for (const v1::WorkerSpec& worker : part_.workers()) {
       v1::SessionEvent event;
       event.mutable_exit()->set_rank(worker.rank());
       event.mutable_exit()->set_signal(15);
       event.mutable_exit()->set_told_to_stop(true);
-      stream.Write(event);
+      link_->SayAsShepherd(event);
     }
     part_.clear_workers();
     v1::SessionEvent finished;
     finished.mutable_finished();
-    stream.Write(finished);
+    link_->SayAsShepherd(finished);
     v1::SessionEvent released;
     released.mutable_released();
-    stream.Write(released);
+    link_->SayAsAgent(released);
     EndLogs();
   }
 
   void EndLogs() {
-    std::lock_guard<std::mutex> lock(mutex_);
     ended_ = true;
-    changed_.notify_all();
+    if (logs_ != nullptr) logs_->Finish(absl::OkStatus());
   }
 
+  loop::Loop& loop_;
   const std::map<std::string, std::string> words_;
+  std::shared_ptr<rpc::ServerCarrier> stream_;
+  std::shared_ptr<Writer> logs_;
+  std::optional<FakeLink> link_;
   v1::Hello hello_;
   v1::JobPart part_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  v1::LogChunk chunk_;
   bool ended_ = false;  // nothing more to tell of its workers
-  bool over_ = false;   // the launcher is gone
 };
 
 // The launcher's script for a shell, which ends with its call of `dtrain`. Nothing follows it until
@@ -191,10 +203,11 @@ int main(int argc, char** argv) {
   constexpr char kReady[] = "DTRAIN-AGENT/1 ready\n";
   if (!dtrain::ReadScript()) return 1;
   if (write(STDIN_FILENO, kReady, sizeof(kReady) - 1) < 0) return 1;
-  dtrain::FakeAgent agent(std::move(words));
+  dtrain::loop::Loop loop;
+  dtrain::FakeAgent agent(loop, std::move(words));
   dtrain::rpc::StreamServer server(agent, dtrain::os::UniqueFd(dup(STDIN_FILENO)));
   // The launcher ends us by closing the stream; what it leaves to us is no longer than this.
   alarm(60);
-  agent.WaitForEnd();
+  loop.Run();
   _exit(0);
 }

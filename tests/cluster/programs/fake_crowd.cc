@@ -26,13 +26,14 @@
 #include "common/loop/loop.h"
 #include "common/os/fd.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/rpc_carrier.h"
 #include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.grpc.pb.h"
+#include "tests/cluster/programs/fake_link.h"
 
 namespace dtrain {
 namespace {
 
-using Stream = rpc::ServerStream<v1::SessionRequest, v1::SessionEvent>;
 using Writer = rpc::ServerWriter<v1::LogChunk>;
 using RawAgent = v1::Agent::WithRawCallbackMethod_Session<
     v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::Service>>;
@@ -52,24 +53,26 @@ class Crowd;
 
 class Node {
  public:
-  Node(Crowd& crowd, size_t number, std::shared_ptr<Stream> stream)
-      : crowd_(crowd), number_(number), stream_(std::move(stream)) {}
-  void OnRequest(const v1::SessionRequest& request);
+  Node(loop::Loop& loop, Crowd& crowd, size_t number, std::shared_ptr<rpc::ServerCarrier> stream)
+      : crowd_(crowd),
+        number_(number),
+        link_(loop, stream,
+              {[this](const v1::Hello& hello) { Join(hello); },
+               [this](const v1::SessionRequest& request) { OnRequest(request); },
+               [stream] { stream->Finish(absl::OkStatus()); }}) {}
   void EnterFence();
 
  private:
+  void OnRequest(const v1::SessionRequest& request);
   void Join(const v1::Hello& hello);
   void Probe(const v1::ProbeRequest& request);
   void Start(const v1::JobPart& part);
   void OnRelease(const v1::FenceRelease& release);
   void EndWorkers(int signal);
-  void Send(v1::SessionEvent event);
 
   Crowd& crowd_;
   const size_t number_;
-  const std::shared_ptr<Stream> stream_;
-  uint64_t sent_ = 0;      // kept events
-  uint64_t received_ = 0;  // kept requests
+  FakeLink link_;
   std::vector<uint32_t> ranks_;
   size_t entries_ = 0;
 };
@@ -78,13 +81,9 @@ class Crowd final : public RawAgent {
  public:
   Crowd(loop::Loop& loop, Fence fence) : loop_(loop), fence_(fence) {}
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
-      grpc::CallbackServerContext* context) override {
-    return Stream::New(loop_, context, queued_, [this](std::shared_ptr<Stream> stream) {
-      auto node = std::make_unique<Node>(*this, nodes_.size(), stream);
-      stream->Start([&node = *node](const v1::SessionRequest& request) { node.OnRequest(request); },
-                    [stream] { stream->Finish(absl::OkStatus()); });
-      nodes_.push_back(std::move(node));
+  rpc::ServerCarrier::Reactor* Session(grpc::CallbackServerContext*) override {
+    return rpc::ServerCarrier::New(loop_, [this](std::shared_ptr<rpc::ServerCarrier> stream) {
+      nodes_.push_back(std::make_unique<Node>(loop_, *this, nodes_.size(), std::move(stream)));
     });
   }
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Logs(grpc::CallbackServerContext*,
@@ -121,36 +120,21 @@ class Crowd final : public RawAgent {
 
   loop::Loop& loop_;
   const Fence fence_;
-  const std::shared_ptr<rpc::SharedLimit> queued_ =
-      std::make_shared<rpc::SharedLimit>(size_t{1} << 40);
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::shared_ptr<Writer>> logs_;
   size_t started_ = 0, released_ = 0, finished_ = 0;
 };
 
-void Node::Send(v1::SessionEvent event) {
-  if (!event.has_welcome() && !event.has_heartbeat()) {
-    const bool is_kept =
-        event.has_started() || event.has_exit() || event.has_fence_enter() || event.has_finished();
-    if (is_kept) event.set_sequence(++sent_);
-  }
-  event.set_received(received_);
-  stream_->Send(event);
-}
-
 void Node::OnRequest(const v1::SessionRequest& request) {
-  if (request.sequence() != 0) received_ = request.sequence();
   v1::SessionEvent event;
   switch (request.kind_case()) {
-    case v1::SessionRequest::kHello:
-      return Join(request.hello());
     case v1::SessionRequest::kProbe:
       return Probe(request.probe());
     case v1::SessionRequest::kHoldPorts:
       for (uint32_t i = 0; i < request.hold_ports().count(); ++i) {
         event.mutable_ports_held()->add_ports(40001 + i);
       }
-      return Send(std::move(event));
+      return link_.SayAsAgent(event);
     case v1::SessionRequest::kStart:
       return Start(request.start());
     case v1::SessionRequest::kFenceRelease:
@@ -158,8 +142,7 @@ void Node::OnRequest(const v1::SessionRequest& request) {
     case v1::SessionRequest::kStop:
       return EndWorkers(15);
     case v1::SessionRequest::kHeartbeat:
-      event.mutable_heartbeat();
-      return Send(std::move(event));
+      return link_.Beat();
     default:
       return;
   }
@@ -185,7 +168,7 @@ void Node::Join(const v1::Hello& hello) {
   v1::Address& address = *eth0.add_addresses();
   address.set_ip(absl::StrCat("10.88.", number_ / 250, ".", 1 + number_ % 250));
   address.set_prefix_length(16);
-  Send(std::move(event));
+  link_.SayAsAgent(event);
 }
 
 void Node::Probe(const v1::ProbeRequest& request) {
@@ -197,7 +180,7 @@ void Node::Probe(const v1::ProbeRequest& request) {
     outcome.set_ip(target.ip());
     outcome.set_reached(true);
   }
-  Send(std::move(event));
+  link_.SayAsAgent(event);
 }
 
 void Node::Start(const v1::JobPart& part) {
@@ -208,7 +191,7 @@ void Node::Start(const v1::JobPart& part) {
     started.set_rank(worker.rank());
     started.set_pid(1000 + worker.rank());
   }
-  Send(std::move(event));
+  link_.SayAsShepherd(event);
   crowd_.OnStarted();
 }
 
@@ -220,7 +203,7 @@ void Node::EnterFence() {
     entry.set_key(absl::StrCat("node-", number_, "-", i));
     entry.set_value(std::string(crowd_.fence().bytes, 'v'));
   }
-  Send(std::move(event));
+  link_.SayAsShepherd(event);
 }
 
 void Node::OnRelease(const v1::FenceRelease& release) {
@@ -237,14 +220,14 @@ void Node::EndWorkers(int signal) {
     event.mutable_exit()->set_rank(rank);
     event.mutable_exit()->set_signal(signal);
     event.mutable_exit()->set_told_to_stop(signal != 0);
-    Send(std::move(event));
+    link_.SayAsShepherd(event);
   }
   ranks_.clear();
   v1::SessionEvent finished, released;
   finished.mutable_finished();
-  Send(std::move(finished));
+  link_.SayAsShepherd(finished);
   released.mutable_released();
-  Send(std::move(released));
+  link_.SayAsAgent(released);
   crowd_.OnFinished();
 }
 

@@ -5,8 +5,10 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -34,6 +36,22 @@ using link::SharedBytes;
 
 constexpr Duration kCarrierDeadline = std::chrono::seconds(60);
 constexpr char kMethod[] = "/dtrain.v1.Agent/Session";
+
+grpc::ByteBuffer Words(const std::string& text) {
+  const grpc::Slice slice(text);
+  return grpc::ByteBuffer(&slice, 1);
+}
+std::string TextOf(const grpc::ByteBuffer& bytes) {
+  grpc::Slice slice;
+  EXPECT_TRUE(bytes.DumpToSingleSlice(&slice).ok());
+  return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
+}
+
+size_t ResidentBytes() {
+  size_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
 
 // One end of a conversation. On its loop.
 struct Talker {
@@ -139,20 +157,31 @@ class RpcCarrierTest : public ::testing::Test {
   // Frames that the server gets, and the end of its carrier.
   struct Heard {
     std::shared_ptr<ServerCarrier> carrier;
+    std::string greeting;
     std::vector<std::string> frames;
     std::optional<absl::Status> closed;
   };
   void ListenOnServer() {
     service_.accept = [this](std::shared_ptr<ServerCarrier> carrier) {
       heard_.carrier = carrier;
-      carrier->Start({[]() -> std::optional<Frame> { return std::nullopt; },
-                      [this](Frame frame) { heard_.frames.emplace_back(frame.payload.view()); },
-                      [this](absl::Status status) {
-                        EXPECT_FALSE(heard_.closed.has_value());
-                        heard_.closed = std::move(status);
-                        heard_.carrier->Finish(absl::OkStatus());
-                      }});
+      carrier->Listen({[]() -> std::optional<Frame> { return std::nullopt; },
+                       [this](Frame frame) { heard_.frames.emplace_back(frame.payload.view()); },
+                       [this](absl::Status status) {
+                         EXPECT_FALSE(heard_.closed.has_value());
+                         heard_.closed = std::move(status);
+                         heard_.carrier->Finish(absl::OkStatus());
+                       }});
+      carrier->Start([this](const grpc::ByteBuffer& greeting) {
+        heard_.greeting = TextOf(greeting);
+        if (greets_) heard_.carrier->Greet(Words("greetings"));
+      });
     };
+  }
+  void Open(link::CarrierHandlers handlers) {
+    client_.emplace(
+        loop_, channel_, kMethod, Words("good day"),
+        [this](const grpc::ByteBuffer& greeting) { greeting_ = TextOf(greeting); },
+        std::move(handlers));
   }
   absl::Status ClosedOnServer() {
     const TimePoint until = Clock::now() + kCarrierDeadline;
@@ -172,6 +201,8 @@ class RpcCarrierTest : public ::testing::Test {
   int raw_client_fd_ = -1;
   std::shared_ptr<grpc::Channel> channel_;
   std::optional<ClientCarrier> client_;
+  std::string greeting_;  // the server's
+  bool greets_ = true;
   Heard heard_;  // the server loop's
 };
 
@@ -189,7 +220,8 @@ TEST_F(RpcCarrierTest, EachMessageArrivesOnceThroughManyBreaks) {
   service_.accept = [&](std::shared_ptr<ServerCarrier> accepted) {
     carrier = std::move(accepted);
     ASSERT_TRUE(there.core->Open(server_loop_.Now(), of_here).ok());
-    carrier->Start(there.Handlers());
+    carrier->Listen(there.Handlers());
+    carrier->Start([&](const grpc::ByteBuffer&) { carrier->Greet(Words("greetings")); });
     there.tick.At(there.core->NextDeadline(), [&] { there.pump(); });
   };
   here.pump = [&] {
@@ -226,7 +258,7 @@ TEST_F(RpcCarrierTest, EachMessageArrivesOnceThroughManyBreaks) {
       cut.After(std::chrono::milliseconds(here.Pick(30)),
                 [&] { shutdown(raw_client_fd_, SHUT_RDWR); });
     }
-    client_.emplace(loop_, channel_, kMethod, here.Handlers());
+    Open(here.Handlers());
     client_->Pump();
     Run();
     cut.Cancel();
@@ -257,9 +289,9 @@ TEST_F(RpcCarrierTest, AnInvalidFrameFromTheClientEndsTheCall) {
   Frame fine;
   fine.payload = SharedBytes("fine");
   fine.header.size = 4;
+  raw.Send(Words("good day"));
   raw.Send(ToBytes(fine));
-  const grpc::Slice slice(std::string(30, 'x'));
-  raw.Send(grpc::ByteBuffer(&slice, 1));
+  raw.Send(Words(std::string(30, 'x')));
   raw.Send(ToBytes(fine));
   Run();
   EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
@@ -267,88 +299,148 @@ TEST_F(RpcCarrierTest, AnInvalidFrameFromTheClientEndsTheCall) {
   EXPECT_EQ(OnServer<size_t>([&] { return heard_.frames.size(); }), 1u);
 }
 
+TEST_F(RpcCarrierTest, AFrameBeforeTheGreetingIsAnsweredEndsTheCall) {
+  greets_ = false;
+  ListenOnServer();
+  std::optional<absl::Status> end;
+  ClientStream<grpc::ByteBuffer, grpc::ByteBuffer> raw(
+      loop_, channel_, kMethod, [](const grpc::ByteBuffer&) {},
+      [&](absl::Status status) {
+        end = std::move(status);
+        loop_.Stop();
+      });
+  raw.Send(Words("good day"));
+  raw.Send(ToBytes(Frame()));
+  Run();
+  EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
+  EXPECT_EQ(OnServer<std::string>([&] { return heard_.greeting; }), "good day");
+  EXPECT_EQ(OnServer<size_t>([&] { return heard_.frames.size(); }), 0u);
+}
+
 TEST_F(RpcCarrierTest, TheServersWordIsTheEndAndItsFramesComeBefore) {
   service_.accept = [&](std::shared_ptr<ServerCarrier> carrier) {
     heard_.carrier = carrier;
     auto left = std::make_shared<int>(3);
-    carrier->Start({[this, left]() -> std::optional<Frame> {
-                      if (--*left < 0) {
-                        heard_.carrier->Finish(absl::AbortedError("as asked"));
-                        return std::nullopt;
-                      }
-                      Frame frame;
-                      frame.payload = SharedBytes(std::string(50'000, 'x'));
-                      frame.header.size = 50'000;
-                      return frame;
-                    },
-                    [](Frame) {}, [](absl::Status) {}});
+    carrier->Listen({[this, left]() -> std::optional<Frame> {
+                       if (--*left < 0) {
+                         heard_.carrier->Finish(absl::AbortedError("as asked"));
+                         return std::nullopt;
+                       }
+                       Frame frame;
+                       frame.payload = SharedBytes(std::string(50'000, 'x'));
+                       frame.header.size = 50'000;
+                       return frame;
+                     },
+                     [](Frame) {}, [](absl::Status) {}});
+    carrier->Start([this](const grpc::ByteBuffer&) { heard_.carrier->Greet(Words("greetings")); });
   };
   size_t frames = 0;
   std::optional<absl::Status> end;
-  client_.emplace(loop_, channel_, kMethod,
-                  link::CarrierHandlers{[]() -> std::optional<Frame> { return std::nullopt; },
-                                        [&](Frame) { ++frames; },
-                                        [&](absl::Status status) {
-                                          end = std::move(status);
-                                          loop_.Stop();
-                                        }});
+  Open(link::CarrierHandlers{[]() -> std::optional<Frame> { return std::nullopt; },
+                             [&](Frame) { ++frames; },
+                             [&](absl::Status status) {
+                               end = std::move(status);
+                               loop_.Stop();
+                             }});
   Run();
+  EXPECT_EQ(greeting_, "greetings");
   EXPECT_EQ(frames, 3u);
   EXPECT_EQ(*end, absl::AbortedError("as asked"));
 }
 
 // What answers is not the agent of this build.
-class ProtobufService final : public v1::Agent::WithRawCallbackMethod_Session<v1::Agent::Service> {
+class OtherService final : public v1::Agent::WithRawCallbackMethod_Session<v1::Agent::Service> {
  public:
-  using Stream = ServerStream<v1::SessionRequest, v1::SessionEvent>;
-  explicit ProtobufService(loop::Loop& loop) : loop_(loop) {}
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
-      grpc::CallbackServerContext* context) override {
-    return Stream::New(
-        loop_, context, std::make_shared<SharedLimit>(1 << 20), [](std::shared_ptr<Stream> stream) {
-          stream->Start([](v1::SessionRequest) {}, [stream] { stream->Finish(absl::OkStatus()); });
-          v1::SessionEvent event;
-          event.mutable_warning()->set_message("not a frame, as anybody can see");
-          stream->Send(event);
-        });
-  }
-
- private:
-  loop::Loop& loop_;
+  struct Call final : grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+    Call() { StartWrite(&out); }
+    void OnWriteDone(bool ok) override {
+      if (ok && ++written < 2) return StartWrite(&out);
+      StartRead(&in);
+    }
+    void OnReadDone(bool ok) override { ok ? StartRead(&in) : Finish(grpc::Status::OK); }
+    void OnDone() override { delete this; }
+    grpc::ByteBuffer in;
+    grpc::ByteBuffer out = Words("not a frame, as anybody can see");
+    int written = 0;
+  };
+  ServerCarrier::Reactor* Session(grpc::CallbackServerContext*) override { return new Call; }
 };
 
 TEST_F(RpcCarrierTest, AnInvalidFrameFromTheServerClosesTheClient) {
-  ProtobufService service(server_loop_);
+  OtherService service;
   auto pair = os::SocketPair();
   ASSERT_TRUE(pair.ok());
   std::optional<StreamServer> server;
   server.emplace(service, std::move(pair->first));
-  auto channel = MakeChannel(std::move(pair->second));
+  channel_ = MakeChannel(std::move(pair->second));
   std::optional<absl::Status> end;
-  client_.emplace(loop_, channel, kMethod,
-                  link::CarrierHandlers{[]() -> std::optional<Frame> { return std::nullopt; },
-                                        [](Frame) { ADD_FAILURE(); },
-                                        [&](absl::Status status) {
-                                          end = std::move(status);
-                                          loop_.Stop();
-                                        }});
+  Open(link::CarrierHandlers{[]() -> std::optional<Frame> { return std::nullopt; },
+                             [](Frame) { ADD_FAILURE(); },
+                             [&](absl::Status status) {
+                               end = std::move(status);
+                               loop_.Stop();
+                             }});
   Run();
+  EXPECT_EQ(greeting_, "not a frame, as anybody can see");
   EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
   client_.reset();
-  channel.reset();
+  channel_.reset();
   server.reset();
+}
+
+// A fence of many nodes goes to all of them: what waits for slow ones must not be there once each.
+TEST_F(RpcCarrierTest, WhatManyCallsSendExistsOnce) {
+  constexpr int kCalls = 200;
+  constexpr size_t kBytes = 4 << 20;
+  const SharedBytes shared(std::string(kBytes, 'x'));
+  struct One {
+    os::UniqueFd far_end;  // nobody reads there
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<ClientCarrier> carrier;
+    size_t sent = 0;
+  };
+  std::vector<std::unique_ptr<One>> all;
+  const size_t before = ResidentBytes();
+  for (int i = 0; i < kCalls; ++i) {
+    auto pair = os::SocketPair();
+    ASSERT_TRUE(pair.ok()) << pair.status();
+    auto one = std::make_unique<One>();
+    one->far_end = std::move(pair->first);
+    one->channel = MakeChannel(std::move(pair->second));
+    const auto next = [&shared, its = one.get()]() -> std::optional<Frame> {
+      if (its->sent == kBytes) return std::nullopt;
+      Frame frame{{}, shared.Sub(its->sent, link::kPieceBytes)};
+      frame.header.size = link::kPieceBytes;
+      its->sent += link::kPieceBytes;
+      return frame;
+    };
+    one->carrier = std::make_unique<ClientCarrier>(
+        loop_, one->channel, kMethod, Words("good day"), [](const grpc::ByteBuffer&) {},
+        link::CarrierHandlers{next, [](Frame) {}, [](absl::Status) {}});
+    all.push_back(std::move(one));
+  }
+  // By the time this is answered gRPC has had what it takes of all of them.
+  ListenOnServer();
+  client_.emplace(
+      loop_, channel_, kMethod, Words("good day"),
+      [this](const grpc::ByteBuffer&) { loop_.Stop(); },
+      link::CarrierHandlers{[]() -> std::optional<Frame> { return std::nullopt; }, [](Frame) {},
+                            [](absl::Status) {}});
+  Run();
+  EXPECT_LT(ResidentBytes(), before + 100 * (size_t{1} << 20))
+      << kCalls << " copies would have " << kCalls * kBytes;
 }
 
 TEST_F(RpcCarrierTest, DestroyingTheClientClosesTheServer) {
   ListenOnServer();
   std::optional<Frame> one = Frame();
-  client_.emplace(loop_, channel_, kMethod,
-                  link::CarrierHandlers{[&] { return std::exchange(one, std::nullopt); },
-                                        [](Frame) {}, [](absl::Status) { ADD_FAILURE(); }});
-  client_->Pump();
+  Open(link::CarrierHandlers{[&] { return std::exchange(one, std::nullopt); }, [](Frame) {},
+                             [](absl::Status) { ADD_FAILURE(); }});
   const TimePoint until = Clock::now() + kCarrierDeadline;
-  while (OnServer<bool>([&] { return heard_.frames.empty(); }) && Clock::now() < until) {
-    std::this_thread::yield();
+  while (OnServer<bool>([&] { return heard_.frames.empty(); })) {
+    ASSERT_LT(Clock::now(), until);
+    loop_.context().restart();
+    loop_.context().poll();
   }
   client_.reset();
   EXPECT_TRUE(ClosedOnServer().ok());

@@ -43,12 +43,6 @@ class Babbler final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   const grpc::ByteBuffer bytes_{&slice_, 1};
 };
 
-size_t ResidentBytes() {
-  size_t all = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> all >> resident;
-  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
-
 // Answers each heartbeat with a heartbeat of the same number; sends `log_chunks` of kChunk.
 class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
                               v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::Service>> {
@@ -70,7 +64,6 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
             }
             v1::SessionEvent event;
             *event.mutable_heartbeat() = request.heartbeat();
-            event.set_received(request.received());
             stream_->Send(event);
             if (warnings == 0) return;
             event.mutable_warning()->set_message(std::string(1 << 20, 'x'));
@@ -241,88 +234,6 @@ TEST_F(RpcStream, AMessageOfTooManyObjectsEndsTheCall) {
   const TimePoint until = Clock::now() + kDeadline;
   while (!service_.closed && Clock::now() < until) std::this_thread::yield();
   EXPECT_TRUE(service_.closed);
-}
-
-TEST_F(RpcStream, AMessageIsTheSharedPartAndTheStreamsOwn) {
-  v1::SessionRequest request;
-  request.mutable_heartbeat()->set_unix_nanos(7);
-  const SharedMessage shared(request);
-  std::vector<int64_t> got;
-  std::vector<uint64_t> received;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, channel_, kSessionMethod,
-      [&](v1::SessionEvent event) {
-        got.push_back(event.heartbeat().unix_nanos());
-        received.push_back(event.received());
-        if (got.size() == 2) loop_.Stop();
-      },
-      [](absl::Status) {});
-  for (const uint64_t number : {41, 42}) {
-    v1::SessionRequest own;
-    own.set_received(number);
-    stream.Send(shared, own);
-  }
-  Run();
-  EXPECT_EQ(got, (std::vector<int64_t>{7, 7}));
-  EXPECT_EQ(received, (std::vector<uint64_t>{41, 42}));
-}
-
-// A start has what all nodes have in common, and what is one's own, in the same field.
-TEST_F(RpcStream, MessagesWithinAreMergedAsObjectsAre) {
-  v1::SessionRequest common, own;
-  common.mutable_start()->set_job_id("j");
-  common.mutable_start()->add_env()->set_name("A");
-  common.mutable_start()->mutable_network()->set_master_port(7);
-  own.mutable_start()->set_node_rank(3);
-  own.mutable_start()->add_workers()->set_rank(24);
-  own.mutable_start()->mutable_network()->set_address("10.0.0.4");
-  grpc::ByteBuffer bytes = SharedMessage(common).And(own).Bytes();
-  v1::SessionRequest parsed;
-  ASSERT_TRUE(Parse(bytes, kMostMessage, &parsed).ok());
-  v1::SessionRequest expected = common;
-  expected.MergeFrom(own);
-  EXPECT_EQ(parsed.SerializeAsString(), expected.SerializeAsString());
-  EXPECT_EQ(parsed.start().network().master_port(), 7u);
-  EXPECT_EQ(SharedMessage(common).And(own).size(), expected.ByteSizeLong() + 4);
-}
-
-// A fence of many nodes goes to all of them: what waits for slow ones must not be there once each.
-TEST_F(RpcStream, WhatManyStreamsSendExistsOnce) {
-  constexpr int kStreams = 200;
-  constexpr size_t kBytes = 4 << 20;
-  struct One {
-    os::UniqueFd far_end;
-    std::shared_ptr<grpc::Channel> channel;
-    std::unique_ptr<ClientStream<v1::SessionRequest, v1::SessionEvent>> stream;
-  };
-  std::vector<One> all;
-  for (int i = 0; i < kStreams; ++i) {
-    auto pair = os::SocketPair();
-    ASSERT_TRUE(pair.ok()) << pair.status();
-    One one;
-    one.far_end = std::move(pair->first);  // nobody reads there
-    one.channel = MakeChannel(std::move(pair->second));
-    one.stream = std::make_unique<ClientStream<v1::SessionRequest, v1::SessionEvent>>(
-        loop_, one.channel, kSessionMethod, [](v1::SessionEvent) {}, [](absl::Status) {});
-    all.push_back(std::move(one));
-  }
-  const size_t before = ResidentBytes();
-  v1::SessionRequest request;
-  request.mutable_stdin()->set_data(std::string(kBytes, 'x'));
-  {
-    const SharedMessage shared(request);
-    for (One& one : all) one.stream->Send(shared, {});
-  }
-  // By the time this arrives gRPC has had all of them.
-  v1::SessionRequest beat;
-  beat.mutable_heartbeat();
-  ClientStream<v1::SessionRequest, v1::SessionEvent> other(
-      loop_, channel_, kSessionMethod, [&](v1::SessionEvent) { loop_.Stop(); },
-      [](absl::Status) {});
-  other.Send(beat);
-  Run();
-  EXPECT_LT(ResidentBytes(), before + 100 * (size_t{1} << 20))
-      << kStreams << " copies would have " << kStreams * kBytes;
 }
 
 // An agent that has been taken over may send anything.

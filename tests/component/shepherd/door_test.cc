@@ -50,9 +50,10 @@ class DoorTest : public ShepherdTest {
     keep.mutable_keep_running()->mutable_hello()->set_job_id(job_id_);
     keep.mutable_keep_running()->mutable_hello()->set_lease_ms(60000);
     Send(keep);
+    AttachLauncher();
     v1::SessionRequest start;
     *start.mutable_start() = std::move(part);
-    SendNumbered(std::move(start));
+    Send(start);
   }
 };
 

@@ -23,7 +23,9 @@
 #include "absl/strings/str_format.h"
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/clock.h"
-#include "common/base/outbox.h"
+#include "common/link/link_core.h"
+#include "common/link/party.h"
+#include "common/link/socket_carrier.h"
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
 #include "common/os/cgroup.h"
@@ -36,7 +38,7 @@ namespace dtrain::shepherd {
 
 inline constexpr auto kLimit = std::chrono::seconds(20);
 
-// Plays the agent to a real shepherd in a process of its own.
+// Plays the agent and the launcher to a real shepherd in a process of its own.
 class ShepherdTest : public ::testing::Test {
  protected:
   struct Log {
@@ -46,8 +48,16 @@ class ShepherdTest : public ::testing::Test {
   };
   using LogKey = std::pair<uint32_t, v1::StreamKind>;
 
+  ShepherdTest() {
+    link::LinkCore::Options options;
+    options.epoch = link::RandomEpoch();
+    options.out = link::kToShepherd;
+    options.in = link::kToLauncher;
+    launcher_.emplace(options);
+  }
   ~ShepherdTest() override {
     channel_.reset();
+    carrier_.reset();
     if (!socket_path_.empty()) (void)unlink(socket_path_.c_str());
     if (shepherd_) {
       (void)os::SendSignal(shepherd_.get(), SIGKILL);
@@ -114,9 +124,44 @@ class ShepherdTest : public ::testing::Test {
       held.mutable_held_port()->set_port(port);
       EXPECT_TRUE(channel_->Send(held.SerializeAsString(), socket.get()).ok());
     }
+    AttachLauncher();
     v1::SessionRequest request;
     *request.mutable_start() = std::move(part);
-    SendNumbered(std::move(request));
+    Send(request);
+  }
+  // A launcher comes, or comes again, to the agent.
+  void AttachLauncher() {
+    auto pair = os::SocketPair();
+    ASSERT_TRUE(pair.ok());
+    carrier_.reset();
+    launcher_->Close();
+    ++asked_;
+    v1::ShepherdRequest request;
+    *request.mutable_attach()->mutable_launcher() = link::OwedBy(*launcher_);
+    carrier_ = std::make_unique<link::SocketCarrier>(
+        loop_, std::move(pair->first),
+        link::CarrierHandlers{[this]() -> std::optional<link::Frame> {
+                                if (channel_->queued_bytes() > 0) return std::nullopt;
+                                auto frame = launcher_->Next(loop_.Now());
+                                if (frame && !acknowledges_) frame->header.ack = 0;
+                                return frame;
+                              },
+                              [this](const link::Frame& frame) { OnLauncherFrame(frame); },
+                              [](const absl::Status&) {}});
+    EXPECT_TRUE(channel_->Send(request.SerializeAsString(), pair->second.get()).ok());
+  }
+  void OnLauncherFrame(const link::Frame& frame) {
+    if (launcher_->state() != link::LinkCore::State::kUp) channel_->ReadToEnd();  // attached
+    if (hears_ && !hears_()) return;
+    auto message = launcher_->OnFrame(loop_.Now(), frame);
+    ASSERT_TRUE(message.ok()) << message.status();
+    link_due_.At(launcher_->NextDeadline(), [this] { carrier_->Pump(); });
+    if (!message->has_value()) return;
+    v1::SessionEvent event;
+    ASSERT_TRUE(event.ParseFromString(std::string((*message)->view())));
+    EXPECT_FALSE(finished_said_) << "after Finished: " << event.ShortDebugString();
+    OnJobEvent(event);
+    OnEvent(event);
   }
   // To be called before Start: the shepherd outlives us by `lease`.
   void Keep(std::chrono::milliseconds lease) {
@@ -136,32 +181,26 @@ class ShepherdTest : public ::testing::Test {
   // The agent dies.
   void Leave() {
     channel_.reset();
+    carrier_.reset();
+    launcher_->Close();
+    asked_ = answered_ = 0;
     logs_.clear();
+    ended_ = false;
   }
-  // The next agent comes.
+  // The next agent comes, and the launcher to it.
   bool Adopt() {
     os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un name = SocketName();
     if (connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)) != 0) return false;
     account_.reset();
     Listen(std::move(fd));
-    return Until([this] { return account_.has_value(); });
-  }
-  void Replay(uint64_t after) {
-    v1::ShepherdRequest request;
-    request.mutable_replay()->set_after(after);
-    Send(request);
+    if (!Until([this] { return account_.has_value(); })) return false;
+    AttachLauncher();
+    return true;
   }
   void Release() {
     v1::ShepherdRequest request;
     request.mutable_release();
-    Send(request);
-  }
-  // As the launcher's requests are.
-  void SendNumbered(v1::SessionRequest job) {
-    v1::ShepherdRequest request;
-    *request.mutable_job() = std::move(job);
-    request.set_sequence(++last_request_);
     Send(request);
   }
   sockaddr_un SocketName() const {
@@ -180,10 +219,9 @@ class ShepherdTest : public ::testing::Test {
   void Send(const v1::ShepherdRequest& request) {
     EXPECT_TRUE(channel_->Send(request.SerializeAsString()).ok());
   }
-  void Send(v1::SessionRequest job) {
-    v1::ShepherdRequest request;
-    *request.mutable_job() = std::move(job);
-    Send(request);
+  void Send(const v1::SessionRequest& request) {
+    EXPECT_TRUE(launcher_->Send(link::SharedBytes(request.SerializeAsString())).ok());
+    carrier_->Pump();
   }
   void Stop(uint32_t grace_ms) {
     v1::SessionRequest request;
@@ -198,7 +236,7 @@ class ShepherdTest : public ::testing::Test {
     Send(request);
   }
   void Deliver(uint32_t rank, v1::StreamKind kind, uint64_t offset) {
-    v1::SessionRequest request;
+    v1::ShepherdRequest request;
     request.mutable_log_taken()->set_rank(rank);
     request.mutable_log_taken()->set_stream(kind);
     request.mutable_log_taken()->set_offset(offset);
@@ -266,16 +304,13 @@ class ShepherdTest : public ::testing::Test {
     return parent.ok() ? absl::StrCat(*parent, "/", os::JobCgroupName(job_id_, 0, 0)) : "";
   }
 
-  virtual void OnEvent(const v1::ShepherdEvent&) {}
+  virtual void OnEvent(const v1::SessionEvent&) {}
+  virtual void OnGrown(const v1::LogGrown&) {}
 
   void OnFrame(absl::string_view frame, os::UniqueFd fd) {
     v1::ShepherdEvent event;
     ASSERT_TRUE(event.ParseFromArray(frame.data(), static_cast<int>(frame.size())));
-    if (event.sequence() > 0) {
-      EXPECT_FALSE(socket_path_.empty()) << "nobody would acknowledge it";
-      if (!inbox_.Take(event.sequence())) return;
-    }
-    EXPECT_FALSE(finished_) << "after Finished: " << event.ShortDebugString();
+    EXPECT_FALSE(ended_ && !event.has_attached()) << "after the end: " << event.ShortDebugString();
     switch (event.kind_case()) {
       case v1::ShepherdEvent::kLogOpened:
         logs_[{event.log_opened().rank(), event.log_opened().stream()}].spool = std::move(fd);
@@ -285,18 +320,32 @@ class ShepherdTest : public ::testing::Test {
         EXPECT_GE(event.log_grown().size(), log.size);
         log.size = event.log_grown().size();
         ++log_reports_;
+        OnGrown(event.log_grown());
         break;
       }
       case v1::ShepherdEvent::kAccount:
         account_ = event.account();
         break;
-      case v1::ShepherdEvent::kJob:
-        OnJobEvent(event.job());
+      case v1::ShepherdEvent::kAttached:
+        if (++answered_ < asked_) break;  // of a connection that was replaced
+        ASSERT_TRUE(launcher_->Open(loop_.Now(), link::FromProto(event.attached())).ok());
+        carrier_->Pump();
+        break;
+      case v1::ShepherdEvent::kEnded:
+        ended_ = true;
+        finished_ = finished_said_;
+        for (const v1::LogEnd& end : event.ended().logs()) {
+          logs_[{end.rank(), end.stream()}].end = end.size();
+          EXPECT_EQ((logs_[{end.rank(), end.stream()}].size), end.size());
+        }
+        break;
+      case v1::ShepherdEvent::kBroken:
+        broken_ = event.broken();
         break;
       case v1::ShepherdEvent::KIND_NOT_SET:
-        break;  // a Stop has arrived
+        ++answers_;
+        break;
     }
-    OnEvent(event);
   }
 
   void OnJobEvent(const v1::SessionEvent& event) {
@@ -320,11 +369,8 @@ class ShepherdTest : public ::testing::Test {
         pmix_.push_back(event.pmix());
         break;
       case v1::SessionEvent::kFinished:
-        finished_ = true;
-        for (const v1::LogEnd& end : event.finished().logs()) {
-          logs_[{end.rank(), end.stream()}].end = end.size();
-          EXPECT_EQ((logs_[{end.rank(), end.stream()}].size), end.size());
-        }
+        finished_said_ = true;
+        finished_ = ended_;
         break;
       case v1::SessionEvent::kFailure:
         failures_.push_back(event.failure());
@@ -350,12 +396,24 @@ class ShepherdTest : public ::testing::Test {
 
   loop::Loop loop_;
   std::unique_ptr<loop::FrameChannel> channel_;
+  // The launcher's end.
+  std::optional<link::LinkCore> launcher_;
+  std::unique_ptr<link::SocketCarrier> carrier_;
+  loop::Timer link_due_{loop_};
+  std::function<bool()> hears_;  // null: always
+  bool acknowledges_ = true;
+  int asked_ = 0;  // to attach it, and answered
+  int answered_ = 0;
   const std::string job_id_ = "test-" + os::RandomHex(6);
   v1::JobPart part_;
   os::UniqueFd shepherd_;
   pid_t shepherd_pid_ = 0;
   bool closed_ = false;
-  bool finished_ = false;
+  bool ended_ = false;          // so says the shepherd to its agent
+  bool finished_said_ = false;  // and to its launcher
+  bool finished_ = false;       // both
+  std::string broken_;
+  int answers_ = 0;  // to EndJob
   std::optional<v1::Started> started_;
   std::map<uint32_t, v1::WorkerExit> exits_;
   std::map<LogKey, Log> logs_;
@@ -373,8 +431,6 @@ class ShepherdTest : public ::testing::Test {
   std::chrono::milliseconds lease_{};
   std::string socket_path_;  // empty: it does not
   std::optional<v1::Account> account_;
-  Inbox inbox_;
-  uint64_t last_request_ = 0;
 };
 
 }  // namespace dtrain::shepherd

@@ -13,12 +13,10 @@ using ::testing::SizeIs;
 class LogsTest : public ShepherdTest {
  protected:
   // An agent that delivers whatever comes, as fast as it comes, and keeps no bytes.
-  void OnEvent(const v1::ShepherdEvent& event) override {
-    if (event.kind_case() == v1::ShepherdEvent::kLogGrown && deliver_) {
-      const v1::LogGrown& grown = event.log_grown();
-      Check(grown);
-      Deliver(grown.rank(), grown.stream(), grown.size());
-    }
+  void OnGrown(const v1::LogGrown& grown) override {
+    if (!deliver_) return;
+    Check(grown);
+    Deliver(grown.rank(), grown.stream(), grown.size());
   }
   virtual void Check(const v1::LogGrown& grown) {
     uint64_t& seen = checked_[grown.rank()];

@@ -14,8 +14,7 @@ using ::testing::SizeIs;
 // Plays the launcher of a job on one node: releases each fence with what was put.
 class PmiTest : public ShepherdTest {
  protected:
-  void OnEvent(const v1::ShepherdEvent& up) override {
-    const v1::SessionEvent& event = up.job();
+  void OnEvent(const v1::SessionEvent& event) override {
     if (event.kind_case() == v1::SessionEvent::kExit &&
         (event.exit().exit_code() != 0 || event.exit().aborted())) {
       Stop(0);

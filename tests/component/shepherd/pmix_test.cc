@@ -91,8 +91,7 @@ class ShepherdPmixTest : public ShepherdTest {
     return 0;
   }
 
-  void OnEvent(const v1::ShepherdEvent& up) override {
-    const v1::SessionEvent& event = up.job();
+  void OnEvent(const v1::SessionEvent& event) override {
     if (!event.has_pmix() || !answer_) return;
     v1::SessionRequest request;
     v1::PmixDown& down = *request.mutable_pmix();
@@ -107,7 +106,7 @@ class ShepherdPmixTest : public ShepherdTest {
     } else {
       return;
     }
-    SendNumbered(std::move(request));
+    Send(request);
   }
   bool HasJoined(uint32_t rank) const {
     return std::any_of(pmix_.begin(), pmix_.end(), [rank](const v1::PmixUp& up) {

@@ -78,5 +78,17 @@ TEST(ParsedSizeTest, WhatIsNoMessageIsRefused) {
   }
 }
 
+TEST(ParseTest, BytesThatSomebodyElseHasCounted) {
+  v1::SessionRequest request, parsed;
+  request.mutable_hello()->set_job_id("job");
+  ASSERT_TRUE(Parse(absl::string_view(request.SerializeAsString()), &parsed).ok());
+  EXPECT_EQ(parsed.hello().job_id(), "job");
+  EXPECT_TRUE(absl::IsInvalidArgument(Parse(absl::string_view("\xff\xff"), &parsed)));
+  for (int i = 0; i < 1000; ++i) request.mutable_start()->add_workers();
+  const std::string many = request.SerializeAsString();
+  EXPECT_TRUE(Parse(absl::string_view(many), &parsed).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Parse(absl::string_view(many), &parsed, 10'000)));
+}
+
 }  // namespace
 }  // namespace dtrain::rpc

@@ -139,14 +139,14 @@ class ReleasingTest : public ::testing::Test {
     *start.mutable_start() = Part();
     if (!gpus) start.mutable_start()->mutable_workers(0)->clear_gpu_uuids();
     Feed(Request{start});
-    v1::ShepherdEvent started;
-    *started.mutable_job()->mutable_started() = Started();
+    v1::SessionEvent started;
+    *started.mutable_started() = Started();
     Feed(FromShepherd{started});
   }
   void WorkersEnd() {
-    v1::ShepherdEvent event;
-    event.mutable_job()->mutable_finished()->add_logs()->set_size(17);
-    Feed(FromShepherd{event});
+    JobEnded event;
+    event.finished.add_logs()->set_size(17);
+    Feed(event);
   }
   void Feed(const Event& event) {
     for (Action& action : core_->OnEvent(now_, event)) {
@@ -181,20 +181,18 @@ class ReleasingTest : public ::testing::Test {
   v1::Gpu seen_ = With(MakeGpu(900), kWorker, 900, "");
 };
 
-TEST_F(ReleasingTest, TheEndIsToldAtOnceAsTheShepherdSaidIt) {
+TEST_F(ReleasingTest, TheEndIsTheShepherdsToTell) {
   Run();
   WorkersEnd();
-  ASSERT_EQ(sent_.size(), 2u) << "Started, Finished";
-  EXPECT_EQ(sent_[1].finished().logs(0).size(), 17u);
+  EXPECT_TRUE(sent_.empty());
   EXPECT_FALSE(given_back_) << "its GPUs may be in use";
 }
 
 TEST_F(ReleasingTest, AJobWithoutGpusIsReleasedAtOnce) {
   Run(60'000, /*gpus=*/false);
   WorkersEnd();
-  ASSERT_EQ(sent_.size(), 3u);
-  EXPECT_TRUE(sent_[1].has_finished());
-  EXPECT_TRUE(sent_[2].has_released());
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_TRUE(sent_[0].has_released());
   EXPECT_TRUE(given_back_);
   EXPECT_EQ(looks_, 0);
 }
@@ -222,7 +220,7 @@ TEST_F(ReleasingTest, AGpuThatGetsFreeInTimeIsNoNews) {
   seen_ = MakeGpu(0);
   Pass(now_ + milliseconds(500));
   ASSERT_TRUE(IsReleased());
-  EXPECT_EQ(sent_.size(), 3u) << "Started, Finished, Released";
+  EXPECT_EQ(sent_.size(), 1u) << "Released";
 }
 
 TEST_F(ReleasingTest, AfterTenSecondsAProcessOfOursIsAFailedCleanup) {
@@ -232,9 +230,9 @@ TEST_F(ReleasingTest, AfterTenSecondsAProcessOfOursIsAFailedCleanup) {
   answered_ = 1;
   Pass(now_ + seconds(10));
   ASSERT_TRUE(IsReleased());
-  ASSERT_EQ(sent_.size(), 4u);
-  EXPECT_EQ(sent_[2].failure().kind(), v1::NodeFailure::KIND_CLEANUP);
-  EXPECT_EQ(sent_[2].failure().exit_code(), kExitCleanup);
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_EQ(sent_[0].failure().kind(), v1::NodeFailure::KIND_CLEANUP);
+  EXPECT_EQ(sent_[0].failure().exit_code(), kExitCleanup);
 }
 
 TEST_F(ReleasingTest, AfterTenSecondsMemoryOfNobodyIsAWarning) {
@@ -245,8 +243,8 @@ TEST_F(ReleasingTest, AfterTenSecondsMemoryOfNobodyIsAWarning) {
   answered_ = 1;
   Pass(now_ + seconds(10));
   ASSERT_TRUE(IsReleased());
-  ASSERT_EQ(sent_.size(), 4u);
-  EXPECT_THAT(sent_[2].warning().message(), HasSubstr("900 MiB"));
+  ASSERT_EQ(sent_.size(), 2u);
+  EXPECT_THAT(sent_[0].warning().message(), HasSubstr("900 MiB"));
 }
 
 TEST_F(ReleasingTest, ADriverThatHangsIsWaitedForNoLonger) {
@@ -256,9 +254,9 @@ TEST_F(ReleasingTest, ADriverThatHangsIsWaitedForNoLonger) {
   Pass(now_ + seconds(10));
   ASSERT_TRUE(IsReleased());
   EXPECT_EQ(looks_, 1) << "the pool has one thread, and that hangs";
-  EXPECT_THAT(sent_[2].warning().message(), HasSubstr("did not answer"));
+  EXPECT_THAT(sent_[0].warning().message(), HasSubstr("did not answer"));
   Feed(GpusSeen{{seen_}, "", {}});  // after all
-  EXPECT_EQ(sent_.size(), 4u);
+  EXPECT_EQ(sent_.size(), 2u);
 }
 
 TEST_F(ReleasingTest, ALibraryThatFailsIsSaid) {
@@ -266,7 +264,7 @@ TEST_F(ReleasingTest, ALibraryThatFailsIsSaid) {
   WorkersEnd();
   Feed(GpusSeen{{}, "fell off the bus", {}});
   ASSERT_TRUE(IsReleased());
-  EXPECT_THAT(sent_[2].warning().message(), HasSubstr("fell off the bus"));
+  EXPECT_THAT(sent_[0].warning().message(), HasSubstr("fell off the bus"));
 }
 
 TEST_F(ReleasingTest, AKillShortensTheWait) {
@@ -346,32 +344,34 @@ TEST_F(ResidentReleasingTest, ALauncherThatVanishesMeanwhileChangesNothing) {
   EXPECT_FALSE(given_back_->held());
 }
 
-// It has heard of the end, and its GPUs are still looked at.
-TEST_F(ResidentReleasingTest, ALauncherThatComesBackMeanwhileHearsOfTheEndAgainAndThenOfTheRest) {
+// Its GPUs are still looked at.
+TEST_F(ResidentReleasingTest, ALauncherThatComesBackMeanwhileHearsTheRest) {
   Run();
-  v1::ShepherdEvent end;
-  end.mutable_job()->mutable_finished();
-  end.set_sequence(2);
-  Feed(FromShepherd{end});
+  WorkersEnd();
   Feed(GpusSeen{{seen_}, "", {}});
   answered_ = 1;
   Feed(LauncherGone{});
-  sent_.clear();
   v1::Hello back;
   back.set_job_id("job");
   back.set_protocol(1);
   ASSERT_TRUE(core_->CanResume(back));
   Feed(Resumed{back});
-  Feed(FromShepherd{end});  // asked for by the Replay; it may have died instead
-  ASSERT_EQ(sent_.size(), 2u);
-  for (const v1::SessionEvent& event : sent_) {
-    EXPECT_TRUE(event.has_finished());
-    EXPECT_EQ(event.sequence(), 2u) << "the launcher drops the second";
-  }
+  EXPECT_TRUE(sent_.empty());
   seen_ = MakeGpu(0);
   Pass(now_ + seconds(1));
-  EXPECT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_.size(), 1u);
   EXPECT_TRUE(IsReleased());
+}
+
+// Its last word may not have reached the launcher, who drops the second.
+TEST_F(ResidentReleasingTest, TheEndOfAShepherdThatHasDiedIsTold) {
+  Run();
+  WorkersEnd();
+  Feed(ShepherdGone{"killed"});
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].finished().logs(0).size(), 17u);
+  Feed(ShepherdGone{"killed"});
+  EXPECT_EQ(sent_.size(), 1u);
 }
 
 // An agent that is restarted between the two words has the second one to say.
@@ -386,7 +386,7 @@ class AdoptedReleasingTest : public ReleasingTest {
     *account.mutable_part() = Part();
     *account.mutable_started() = Started();
     account.set_finished(true);
-    core_.emplace(Identity{1, "b", true}, now_, account, /*taken=*/1);
+    core_.emplace(Identity{1, "b", true}, now_, account);
     Feed(Tick{});
   }
   void ComeBack() {
@@ -421,17 +421,11 @@ TEST_F(AdoptedReleasingTest, WithoutGpusThereIsNothingToLookAt) {
 
 TEST_F(AdoptedReleasingTest, WhatTheShepherdSaysAgainOutlivesIt) {
   Adopt(/*gpus=*/false);
-  v1::ShepherdEvent again;
-  again.mutable_job()->mutable_finished();
-  again.set_sequence(7);
-  Feed(FromShepherd{again});
-  EXPECT_THAT(sent_, SizeIs(0)) << "nobody is there";
+  WorkersEnd();
+  ASSERT_EQ(sent_.size(), 1u) << "Released";
   Feed(ShepherdGone{"killed"});
-  ComeBack();
   ASSERT_EQ(sent_.size(), 2u);
-  EXPECT_EQ(sent_[0].sequence(), 7u);
-  EXPECT_TRUE(sent_[0].has_finished());
-  EXPECT_TRUE(IsReleased());
+  EXPECT_EQ(sent_[1].finished().logs(0).size(), 17u);
 }
 
 TEST_F(ResidentReleasingTest, ALauncherThatDoesNotWaitLeavesWhatWasSeen) {

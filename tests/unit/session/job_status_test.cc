@@ -10,9 +10,8 @@ namespace {
 using State = SessionCore::State;
 using ::testing::ElementsAre;
 
-v1::SessionRequest Start() {
-  v1::SessionRequest request;
-  v1::JobPart& part = *request.mutable_start();
+v1::JobPart Start() {
+  v1::JobPart part;
   part.set_node_rank(1);
   part.set_node_count(2);
   part.set_world_size(4);
@@ -25,7 +24,7 @@ v1::SessionRequest Start() {
     worker.set_set_visible_gpus(true);
     worker.add_gpu_uuids(rank == 2 ? "GPU-a" : "GPU-b");
   }
-  return request;
+  return part;
 }
 
 v1::SessionEvent Started() {
@@ -49,7 +48,7 @@ v1::SessionEvent Exit(uint32_t rank, int code) {
 
 TEST(JobStatus, TellsWhatTheJobHasHere) {
   JobStatus status;
-  status.ToShepherd(Start());
+  status.SetPart(Start());
   const v1::JobOnNode job = status.View(State::kRunning, false);
   EXPECT_EQ(job.node_rank(), 1u);
   EXPECT_EQ(job.node_count(), 2u);
@@ -65,7 +64,7 @@ TEST(JobStatus, TellsWhatTheJobHasHere) {
 
 TEST(JobStatus, FollowsItsRanks) {
   JobStatus status;
-  status.ToShepherd(Start());
+  status.SetPart(Start());
   status.FromShepherd(Started());
   status.FromShepherd(Exit(3, 7));
   v1::SessionEvent progress;
@@ -86,15 +85,15 @@ TEST(JobStatus, FollowsItsRanks) {
 // A shepherd runs as the job's user, who may have put another program in its place.
 TEST(JobStatus, RanksThatAreNotOfTheJobAreNotBelieved) {
   JobStatus status;
-  status.ToShepherd(Start());
+  status.SetPart(Start());
   status.FromShepherd(Exit(9, 0));
   v1::SessionEvent event;
   event.mutable_started()->add_workers()->set_rank(9);
   event.mutable_progress()->add_ranks()->set_rank(9);
   status.FromShepherd(event);
-  v1::SessionRequest odd = Start();
-  odd.mutable_start()->mutable_workers(0)->set_cpulist("x");
-  status.ToShepherd(odd);
+  v1::JobPart odd = Start();
+  odd.mutable_workers(0)->set_cpulist("x");
+  status.SetPart(odd);
   const v1::JobOnNode job = status.View(State::kRunning, false);
   EXPECT_EQ(job.ranks_size(), 2);
   EXPECT_THAT(job.gpu_uuids(), ElementsAre("GPU-a", "GPU-b"));
@@ -103,25 +102,23 @@ TEST(JobStatus, RanksThatAreNotOfTheJobAreNotBelieved) {
 
 TEST(JobStatus, AJobThatSharesItsCoresHoldsNone) {
   JobStatus status;
-  v1::SessionRequest request = Start();
-  request.mutable_start()->set_shares_cores(true);
-  status.ToShepherd(request);
+  v1::JobPart part = Start();
+  part.set_shares_cores(true);
+  status.SetPart(part);
   EXPECT_EQ(status.View(State::kRunning, false).cpulist(), "");
 }
 
 TEST(JobStatus, StatesAreThoseOfTheSession) {
   JobStatus status;
   EXPECT_EQ(status.View(State::kJoined, false).state(), v1::JobOnNode::STATE_JOINING);
-  status.ToShepherd(Start());
+  status.SetPart(Start());
   EXPECT_EQ(status.View(State::kRunning, false).state(), v1::JobOnNode::STATE_RUNNING);
   EXPECT_EQ(status.View(State::kRunning, true).state(), v1::JobOnNode::STATE_AWAY);
   EXPECT_EQ(status.View(State::kOrphaned, true).state(), v1::JobOnNode::STATE_ENDING);
   EXPECT_EQ(status.View(State::kReaping, false).state(), v1::JobOnNode::STATE_ENDING);
   EXPECT_EQ(status.View(State::kReleasing, false).state(), v1::JobOnNode::STATE_FINISHED);
   EXPECT_EQ(status.View(State::kFinished, true).state(), v1::JobOnNode::STATE_FINISHED);
-  v1::SessionRequest stop;
-  stop.mutable_stop();
-  status.ToShepherd(stop);
+  status.SetStopping();
   EXPECT_EQ(status.View(State::kRunning, false).state(), v1::JobOnNode::STATE_ENDING);
 }
 
@@ -129,7 +126,7 @@ TEST(JobStatus, StatesAreThoseOfTheSession) {
 TEST(JobStatus, AJobThatWasTakenOver) {
   JobStatus status;
   v1::Account account;
-  *account.mutable_part() = Start().start();
+  *account.mutable_part() = Start();
   *account.mutable_started() = Started().started();
   status.Adopt(account, {102});
   v1::JobOnNode job = status.View(State::kRunning, true);

@@ -3,11 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "agent/session/session_core.h"
-#include "common/base/outbox.h"
 
 namespace dtrain::session {
 namespace {
@@ -45,9 +43,7 @@ class ResumeTest : public ::testing::Test {
     Ask(Hello());
     v1::SessionRequest start;
     start.mutable_start()->set_job_id("job");
-    start.set_sequence(1);
-    const auto sent = All<SendShepherd>(Ask(start));
-    EXPECT_EQ(sent.at(0).request.sequence(), 1u);
+    EXPECT_THAT(All<PrepareStart>(Ask(start)), SizeIs(1));
   }
   static v1::SessionRequest Hello() {
     v1::SessionRequest request;
@@ -62,26 +58,11 @@ class ResumeTest : public ::testing::Test {
   std::vector<Action> Ask(const v1::SessionRequest& request) {
     return core_.OnEvent(now_, Request{request});
   }
-  std::vector<Action> Hear(v1::ShepherdEvent event, uint64_t sequence = 0) {
-    event.set_sequence(sequence);
-    return core_.OnEvent(now_, FromShepherd{event});
-  }
-  std::vector<Action> ComeBack(uint64_t received) {
+  std::vector<Action> ComeBack() {
     v1::Hello hello = Hello().hello();
     hello.set_resume(true);
-    hello.set_received(received);
     EXPECT_TRUE(core_.CanResume(hello));
     return core_.OnEvent(now_, Resumed{hello});
-  }
-  static v1::ShepherdEvent Exit() {
-    v1::ShepherdEvent event;
-    event.mutable_job()->mutable_exit()->set_exit_code(3);
-    return event;
-  }
-  static v1::ShepherdEvent Finished() {
-    v1::ShepherdEvent event;
-    event.mutable_job()->mutable_finished();
-    return event;
   }
 
   TimePoint now_{seconds(1000)};
@@ -98,10 +79,10 @@ TEST_F(ResumeTest, TheLeaseEndsTheWorkers) {
   core_.OnEvent(now_, LauncherGone{});
   const auto sent = All<SendShepherd>(Wait(core_, now_, seconds(10)));
   ASSERT_THAT(sent, SizeIs(1));
-  EXPECT_TRUE(sent[0].request.job().has_stop());
+  EXPECT_TRUE(sent[0].request.has_end_job());
   EXPECT_EQ(core_.state(), State::kOrphaned);
   EXPECT_FALSE(core_.CanResume(Hello().hello()));
-  const auto last = Hear(Finished(), 2);
+  const auto last = core_.OnEvent(now_, JobEnded{});
   EXPECT_TRUE(All<SendShepherd>(last).at(0).request.has_release());
   EXPECT_THAT(All<End>(last), SizeIs(1));
 }
@@ -115,14 +96,8 @@ class LauncherWaitTest : public ResumeTest {
   void Run() {
     v1::SessionRequest start;
     start.mutable_start()->set_job_id("job");
-    start.set_sequence(1);
     core_->OnEvent(now_, Request{Hello()});
     core_->OnEvent(now_, Request{start});
-  }
-  static v1::ShepherdEvent Progress() {
-    v1::ShepherdEvent event;
-    event.mutable_job()->mutable_progress();
-    return event;
   }
   std::optional<SessionCore> core_;
 };
@@ -130,16 +105,11 @@ class LauncherWaitTest : public ResumeTest {
 TEST_F(LauncherWaitTest, AJobGoesOnAndItsLauncherToo) {
   Run();
   Wait(*core_, now_, seconds(9));
-  EXPECT_THAT(All<SendEvent>(core_->OnEvent(now_, FromShepherd{Progress()})), SizeIs(1));
   Wait(*core_, now_, seconds(590));
   EXPECT_EQ(core_->state(), State::kRunning);
-  // What is only a state does not pile up meanwhile.
-  EXPECT_THAT(All<SendEvent>(core_->OnEvent(now_, FromShepherd{Progress()})), IsEmpty());
-  EXPECT_THAT(All<SendEvent>(core_->OnEvent(now_, FromShepherd{Exit()})), SizeIs(1));
   v1::SessionRequest beat;
   beat.mutable_heartbeat();
   core_->OnEvent(now_, Request{beat});
-  EXPECT_THAT(All<SendEvent>(core_->OnEvent(now_, FromShepherd{Progress()})), SizeIs(1));
   Wait(*core_, now_, seconds(609));
   EXPECT_EQ(core_->state(), State::kRunning);
   Wait(*core_, now_, seconds(2));
@@ -173,118 +143,32 @@ TEST_F(LauncherWaitTest, BeforeTheStartItHasItsLease) {
   EXPECT_EQ(core_->state(), State::kEnded);
 }
 
-// It may say as much as it likes.
-TEST_F(ResumeTest, WhatAShepherdHasNotNumberedIsNotKept) {
-  v1::ShepherdEvent warning, failure;
-  warning.mutable_job()->mutable_warning()->set_message("x");
-  failure.mutable_job()->mutable_failure()->set_message("x");
-  EXPECT_THAT(All<SendEvent>(Hear(warning)), SizeIs(1));
+TEST_F(ResumeTest, WhoComesBackGoesOnWhereItWas) {
   core_.OnEvent(now_, LauncherGone{});
-  for (const auto& event : {warning, failure}) EXPECT_THAT(All<SendEvent>(Hear(event)), IsEmpty());
-  EXPECT_THAT(All<SendEvent>(ComeBack(0)), IsEmpty());
-}
-
-TEST_F(ResumeTest, WhoComesBackHearsWhatItMissed) {
-  core_.OnEvent(now_, LauncherGone{});
-  EXPECT_THAT(All<SendEvent>(Hear(Exit(), 5)), IsEmpty());  // the shepherd keeps it
-  const auto actions = ComeBack(4);
-  ASSERT_THAT(All<SendWelcome>(actions), SizeIs(1));
-  EXPECT_TRUE(All<SendWelcome>(actions)[0].resumed);
-  const auto down = All<SendShepherd>(actions);
-  ASSERT_THAT(down, SizeIs(1));
-  EXPECT_EQ(down[0].request.replay().after(), 4u);
-  EXPECT_EQ(down[0].request.acknowledged(), 4u);
-  const auto up = All<SendEvent>(Hear(Exit(), 5));
-  ASSERT_THAT(up, SizeIs(1));
-  EXPECT_EQ(up[0].event.sequence(), 5u);
+  EXPECT_TRUE(core_.away());
+  const auto actions = ComeBack();
+  ASSERT_THAT(actions, SizeIs(1)) << "the channels know what is to be said again";
+  EXPECT_TRUE(std::holds_alternative<OpenChannels>(actions[0]));
+  EXPECT_FALSE(core_.away());
   EXPECT_THAT(All<SendShepherd>(Wait(core_, now_, seconds(9))), IsEmpty());  // it began anew
 }
 
-TEST_F(ResumeTest, TheWelcomeTellsHowFarTheShepherdIs) {
-  v1::ShepherdEvent event = Exit();
-  event.set_received(7);
-  Hear(event, 1);
+TEST_F(ResumeTest, NoBeatsForALauncherThatIsAway) {
   core_.OnEvent(now_, LauncherGone{});
-  EXPECT_EQ(All<SendWelcome>(ComeBack(1)).at(0).received, 7u);
+  for (int i = 0; i < 4; ++i) EXPECT_THAT(Wait(core_, now_, seconds(2)), IsEmpty());
+  ComeBack();
+  const auto beats = All<SendEvent>(Wait(core_, now_, seconds(2)));
+  ASSERT_THAT(beats, SizeIs(1));
+  EXPECT_TRUE(beats[0].event.has_heartbeat());
 }
 
-TEST_F(ResumeTest, WhatTheShepherdHasIsNotGivenToItAgain) {
-  v1::ShepherdEvent event = Exit();
-  event.set_received(2);
-  Hear(event, 1);
+TEST_F(ResumeTest, TheEndIsToldThoughNobodyIsThere) {
   core_.OnEvent(now_, LauncherGone{});
-  ComeBack(1);
-  v1::SessionRequest again;
-  again.mutable_start()->set_job_id("job");
-  again.set_sequence(1);
-  EXPECT_THAT(Ask(again), IsEmpty());
-  again.mutable_stop();
-  again.set_sequence(3);
-  EXPECT_THAT(All<SendShepherd>(Ask(again)), SizeIs(1));
-}
-
-TEST_F(ResumeTest, AStartThatComesAgainBeforeTheShepherdAnsweredIsNoError) {
-  core_.OnEvent(now_, LauncherGone{});
-  ComeBack(0);
-  v1::SessionRequest again;
-  again.mutable_start()->set_job_id("job");
-  again.set_sequence(1);
-  EXPECT_THAT(Ask(again), IsEmpty());
-  EXPECT_EQ(core_.state(), State::kRunning);
-}
-
-TEST_F(ResumeTest, AcknowledgementsGoDown) {
-  v1::SessionRequest beat;
-  beat.mutable_heartbeat();
-  beat.set_received(6);
-  EXPECT_EQ(All<SendShepherd>(Ask(beat)).at(0).request.acknowledged(), 6u);
-  EXPECT_THAT(All<SendShepherd>(Ask(beat)), IsEmpty());  // nothing new
-}
-
-// Chunks of stdin and their answers leave no gap for a heartbeat. Neither end may keep them for
-// one.
-TEST_F(ResumeTest, AMillionMessagesWithoutAHeartbeatAreAcknowledged) {
-  Outbox<v1::SessionRequest> launcher;
-  Inbox of_launcher;  // the shepherd's
-  Outbox<v1::ShepherdEvent> shepherd;
-  Inbox of_shepherd;  // the launcher's
-  launcher.Add({});   // the start
-  ASSERT_TRUE(of_launcher.Take(1));
-  size_t most = 0;
-  for (int i = 0; i < 500'000; ++i) {
-    v1::SessionRequest chunk;
-    chunk.mutable_stdin();
-    chunk.set_received(of_shepherd.last());
-    for (const auto& down : All<SendShepherd>(Ask(launcher.Add(std::move(chunk))))) {
-      shepherd.Acknowledge(down.request.acknowledged());
-      of_launcher.Take(down.request.sequence());
-    }
-    v1::ShepherdEvent taken;
-    taken.mutable_job()->mutable_stdin_taken();
-    taken = shepherd.Add(std::move(taken));
-    taken.set_received(of_launcher.last());
-    for (const auto& up : All<SendEvent>(core_.OnEvent(now_, FromShepherd{taken}))) {
-      ASSERT_FALSE(up.event.has_heartbeat());
-      launcher.Acknowledge(up.event.received());
-      of_shepherd.Take(up.event.sequence());
-    }
-    most = std::max({most, launcher.kept().size(), shepherd.kept().size()});
-  }
-  EXPECT_LE(most, 2u);
-}
-
-TEST_F(ResumeTest, TheEndIsToldAgainToWhoMissedIt) {
-  const auto first = All<SendEvent>(Hear(Finished(), 9));
-  ASSERT_THAT(first, SizeIs(2));
-  EXPECT_EQ(first[0].event.sequence(), 9u);
-  EXPECT_TRUE(first[1].event.has_released());
-  core_.OnEvent(now_, LauncherGone{});
+  const auto told = All<SendEvent>(core_.OnEvent(now_, JobEnded{}));
+  ASSERT_THAT(told, SizeIs(1)) << "the channel keeps it";
+  EXPECT_TRUE(told[0].event.has_released());
   EXPECT_EQ(core_.state(), State::kFinished);
-  const auto back = All<SendEvent>(ComeBack(8));
-  ASSERT_THAT(back, SizeIs(2));
-  EXPECT_EQ(back[0].event.sequence(), 9u);
-  EXPECT_TRUE(back[1].event.has_released());
-  EXPECT_EQ(All<SendEvent>(Hear(Finished(), 9)).at(0).event.sequence(), 9u);
+  ComeBack();
   v1::SessionRequest goodbye;
   goodbye.mutable_goodbye();
   const auto last = Ask(goodbye);
@@ -292,32 +176,15 @@ TEST_F(ResumeTest, TheEndIsToldAgainToWhoMissedIt) {
   EXPECT_THAT(All<End>(last), SizeIs(1));
 }
 
-TEST_F(ResumeTest, ADeadShepherdIsToldToWhoComesBack) {
+TEST_F(ResumeTest, ADeadShepherdIsToldThoughNobodyIsThere) {
   core_.OnEvent(now_, LauncherGone{});
   core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
-  EXPECT_THAT(All<SendEvent>(core_.OnEvent(now_, LeftoversGone{})), IsEmpty());
-  const auto up = All<SendEvent>(ComeBack(0));
+  const auto up = All<SendEvent>(core_.OnEvent(now_, LeftoversGone{}));
   ASSERT_THAT(up, SizeIs(3));
   EXPECT_EQ(up[0].event.failure().kind(), v1::NodeFailure::KIND_SHEPHERD_LOST);
   EXPECT_TRUE(up[1].event.has_finished());
   EXPECT_TRUE(up[2].event.has_released());
-}
-
-// The stream may break before it has carried them.
-TEST_F(ResumeTest, OwnWordsAreSaidToEveryoneWhoComesBack) {
-  core_.OnEvent(now_, ShepherdGone{"killed by signal 9"});
-  const auto told = All<SendEvent>(core_.OnEvent(now_, LeftoversGone{}));
-  ASSERT_THAT(told, SizeIs(3));
-  EXPECT_GT(told[0].event.sequence(), uint64_t{1} << 62);
-  for (int i = 0; i < 2; ++i) {
-    core_.OnEvent(now_, LauncherGone{});
-    const auto again = All<SendEvent>(ComeBack(0));
-    ASSERT_THAT(again, SizeIs(3)) << i;
-    EXPECT_EQ(again[0].event.sequence(), told[0].event.sequence());
-    EXPECT_TRUE(again[1].event.has_finished());
-    EXPECT_TRUE(again[2].event.has_released());
-    EXPECT_EQ(again[2].event.sequence(), 0u) << "an agent after this one tells it, too";
-  }
+  EXPECT_THAT(All<SendEvent>(ComeBack()), IsEmpty());
 }
 
 // Nothing of a session that ended early may run on without an agent.
@@ -354,12 +221,11 @@ TEST_F(ResumeTest, BeforeTheStartTheLauncherMayComeBackToo) {
   Wait(core, now_, seconds(9));
   ASSERT_TRUE(core.CanResume(Hello().hello()));
   const auto actions = core.OnEvent(now_, Resumed{Hello().hello()});
-  EXPECT_TRUE(All<SendWelcome>(actions).at(0).resumed);
-  EXPECT_THAT(All<SendShepherd>(actions), IsEmpty()) << "a shepherd without a part has no words";
+  EXPECT_THAT(All<OpenChannels>(actions), SizeIs(1));
+  EXPECT_THAT(All<SendWelcome>(actions), IsEmpty());
   v1::SessionRequest start;
   start.mutable_start()->set_job_id("job");
-  start.set_sequence(1);
-  EXPECT_THAT(All<SendShepherd>(core.OnEvent(now_, Request{start})), SizeIs(1));
+  EXPECT_THAT(All<PrepareStart>(core.OnEvent(now_, Request{start})), SizeIs(1));
   EXPECT_EQ(core.state(), State::kRunning);
 }
 
@@ -376,10 +242,10 @@ TEST_F(ResumeTest, AnAdoptedJobWaitsForItsLauncher) {
   v1::Account account;
   *account.mutable_kept()->mutable_hello() = Hello().hello();
   account.mutable_part()->set_job_id("job");
-  SessionCore core(Identity{1, "b", true}, now_, account, /*taken=*/3);
+  SessionCore core(Identity{1, "b", true}, now_, account);
   EXPECT_EQ(core.state(), State::kRunning);
   EXPECT_TRUE(core.CanResume(Hello().hello()));
-  EXPECT_TRUE(All<SendShepherd>(Wait(core, now_, seconds(10))).at(0).request.job().has_stop());
+  EXPECT_TRUE(All<SendShepherd>(Wait(core, now_, seconds(10))).at(0).request.has_end_job());
 }
 
 // Somebody with the right to it ends a job. Its launcher must know before it sees workers end.
@@ -389,24 +255,21 @@ TEST_F(ResumeTest, AStopByAnotherIsToldBeforeItIsDone) {
   const v1::NodeFailure& failure = std::get<SendEvent>(actions[0]).event.failure();
   EXPECT_EQ(failure.message(), "stopped by alice");
   EXPECT_EQ(failure.exit_code(), 143);
-  EXPECT_TRUE(std::get<SendShepherd>(actions[1]).request.job().has_stop());
-  EXPECT_EQ(std::get<SendShepherd>(actions[1]).request.sequence(), 0u);
+  EXPECT_TRUE(std::get<SendShepherd>(actions[1]).request.has_end_job());
 }
 
 TEST_F(ResumeTest, ALauncherThatWasAwayHearsWhoStoppedItsJob) {
   core_.OnEvent(now_, LauncherGone{});
   EXPECT_TRUE(core_.away());
   const std::vector<Action> actions = core_.OnEvent(now_, StopAsked{"stopped by alice"});
-  EXPECT_THAT(All<SendEvent>(actions), IsEmpty());
   EXPECT_THAT(All<SendShepherd>(actions), SizeIs(1));
-  const std::vector<SendEvent> told = All<SendEvent>(ComeBack(0));
-  ASSERT_THAT(told, SizeIs(1));
+  const std::vector<SendEvent> told = All<SendEvent>(actions);
+  ASSERT_THAT(told, SizeIs(1)) << "the channel keeps it";
   EXPECT_EQ(told[0].event.failure().message(), "stopped by alice");
-  EXPECT_FALSE(core_.away());
 }
 
 TEST_F(ResumeTest, AJobThatIsOverIsNotStopped) {
-  Hear(Finished(), 1);
+  core_.OnEvent(now_, JobEnded{});
   EXPECT_EQ(core_.state(), State::kFinished);
   EXPECT_THAT(core_.OnEvent(now_, StopAsked{"late"}), IsEmpty());
 }

@@ -26,9 +26,7 @@ class SessionCoreTest : public ::testing::Test {
   std::vector<Action> Ask(const v1::SessionRequest& request) {
     return core_.OnEvent(now_, Request{request});
   }
-  std::vector<Action> Hear(const v1::ShepherdEvent& event) {
-    return core_.OnEvent(now_, FromShepherd{event});
-  }
+  std::vector<Action> HearTheEnd() { return core_.OnEvent(now_, JobEnded{}); }
   static v1::SessionRequest Hello() {
     v1::SessionRequest request;
     v1::Hello& hello = *request.mutable_hello();
@@ -44,12 +42,7 @@ class SessionCoreTest : public ::testing::Test {
     Join();
     v1::SessionRequest request;
     request.mutable_start()->set_job_id("job");
-    ASSERT_NE(Find<SendShepherd>(Ask(request)), nullptr);
-  }
-  static v1::ShepherdEvent Finished() {
-    v1::ShepherdEvent event;
-    event.mutable_job()->mutable_finished();
-    return event;
+    ASSERT_NE(Find<PrepareStart>(Ask(request)), nullptr);
   }
 
   TimePoint now_{seconds(1000)};
@@ -57,7 +50,10 @@ class SessionCoreTest : public ::testing::Test {
 };
 
 TEST_F(SessionCoreTest, HelloIsWelcomed) {
-  EXPECT_NE(Find<SendWelcome>(Ask(Hello())), nullptr);
+  const auto actions = Ask(Hello());
+  ASSERT_FALSE(actions.empty());
+  EXPECT_TRUE(std::holds_alternative<OpenChannels>(actions[0])) << "before anything is said";
+  EXPECT_NE(Find<SendWelcome>(actions), nullptr);
   EXPECT_EQ(core_.state(), State::kJoined);
 }
 
@@ -102,7 +98,7 @@ TEST_F(SessionCoreTest, ASecondStartEndsTheSession) {  // O2: no rank twice
   request.mutable_start();
   auto actions = Ask(request);
   EXPECT_NE(Find<End>(actions), nullptr);
-  EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
+  EXPECT_EQ(Find<PrepareStart>(actions), nullptr);
 }
 
 TEST_F(SessionCoreTest, ASignalThatThereIsNoneOfEndsTheSession) {  // K5
@@ -139,7 +135,7 @@ TEST_F(SessionCoreTest, SilenceForALeaseStopsTheWorkersWithTheGrace) {  // F2, G
       EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
     } else {
       ASSERT_NE(Find<SendShepherd>(actions), nullptr);
-      EXPECT_EQ(Find<SendShepherd>(actions)->request.job().stop().grace_ms(), 5000u);
+      EXPECT_EQ(Find<SendShepherd>(actions)->request.end_job().grace_ms(), 5000u);
     }
   }
   EXPECT_EQ(core_.state(), State::kOrphaned);
@@ -168,7 +164,7 @@ TEST_F(SessionCoreTest, OurOwnPauseIsNotTheLaunchersSilence) {
 TEST_F(SessionCoreTest, APauseIsCreditedOnce) {
   Start();
   now_ += seconds(60);
-  for (int i = 0; i < 100; ++i) Hear(v1::ShepherdEvent());
+  for (int i = 0; i < 100; ++i) core_.OnEvent(now_, ShepherdAnswers{});
   EXPECT_LE(core_.NextDeadline(), now_ + seconds(10));
   core_.OnEvent(now_, Tick{});
   for (int i = 0; i < 5; ++i) {
@@ -215,7 +211,7 @@ TEST_F(SessionCoreTest, ALauncherThatComesBackAfterItsLeaseIsNotHeard) {  // G3
   beat.mutable_heartbeat();
   EXPECT_TRUE(Ask(beat).empty());
   EXPECT_EQ(core_.state(), State::kOrphaned);
-  EXPECT_NE(Find<End>(Hear(Finished())), nullptr);
+  EXPECT_NE(Find<End>(HearTheEnd()), nullptr);
 }
 
 TEST_F(SessionCoreTest, LauncherGoneWithNothingRunningEndsAtOnce) {
@@ -225,7 +221,7 @@ TEST_F(SessionCoreTest, LauncherGoneWithNothingRunningEndsAtOnce) {
 
 TEST_F(SessionCoreTest, GoodbyeAfterFinishedEndsInOrder) {
   Start();
-  Hear(Finished());
+  HearTheEnd();
   EXPECT_EQ(core_.state(), State::kFinished);
   v1::SessionRequest bye;
   bye.mutable_goodbye();
@@ -241,7 +237,7 @@ TEST_F(SessionCoreTest, GoodbyeWhileWorkersRunEndsThemFirst) {
   auto actions = Ask(bye);
   EXPECT_EQ(Find<End>(actions), nullptr);
   ASSERT_NE(Find<SendShepherd>(actions), nullptr);
-  EXPECT_TRUE(Find<SendShepherd>(actions)->request.job().has_stop());
+  EXPECT_TRUE(Find<SendShepherd>(actions)->request.has_end_job());
 }
 
 TEST_F(SessionCoreTest, ADeadShepherdIsReportedAndItsLeftoversKilled) {  // E11
@@ -331,18 +327,16 @@ TEST_F(SessionCoreTest, AShepherdThatAnswersMayTakeItsTime) {
   Ask(stop);
   v1::SessionRequest beat;
   beat.mutable_heartbeat();
-  const v1::ShepherdEvent acknowledged;
-  Hear(acknowledged);
+  core_.OnEvent(now_, ShepherdAnswers{});
   int asked = 0;
   for (int i = 0; i < 120; ++i) {
     now_ += seconds(1);
     Ask(beat);
     for (const Action& action : core_.OnEvent(now_, Tick{})) {
       const auto* down = std::get_if<SendShepherd>(&action);
-      if (down == nullptr || !down->request.job().has_stop()) continue;
+      if (down == nullptr || !down->request.has_end_job()) continue;
       ++asked;
-      EXPECT_EQ(down->request.sequence(), 0u);
-      Hear(acknowledged);
+      core_.OnEvent(now_, ShepherdAnswers{});
     }
     ASSERT_EQ(core_.state(), State::kRunning);
   }
@@ -380,8 +374,59 @@ TEST_F(SessionCoreTest, AShepherdThatDiesWhileOrphanedEndsTheSessionOnceAllIsKil
 
 TEST_F(SessionCoreTest, AShepherdThatEndsAfterItsWorkIsNoNews) {
   Start();
-  Hear(Finished());
+  HearTheEnd();
   EXPECT_TRUE(core_.OnEvent(now_, ShepherdGone{"exited with code 0"}).empty());
+}
+
+TEST_F(SessionCoreTest, WhatTheStartsHaveInCommonIsMergedIntoIt) {
+  Join();
+  v1::SessionRequest common, own;
+  common.mutable_common()->set_job_id("job");
+  common.mutable_common()->add_env()->set_name("A");
+  own.mutable_start()->set_node_rank(3);
+  EXPECT_TRUE(Ask(common).empty());
+  const auto actions = Ask(own);
+  ASSERT_NE(Find<PrepareStart>(actions), nullptr);
+  const v1::JobPart& part = Find<PrepareStart>(actions)->part;
+  EXPECT_EQ(part.job_id(), "job");
+  EXPECT_EQ(part.env_size(), 1);
+  EXPECT_EQ(part.node_rank(), 3u);
+}
+
+TEST_F(SessionCoreTest, WhatIsTooMuchTogetherIsRefused) {
+  Join();
+  v1::SessionRequest common, own;
+  common.mutable_common()->add_env()->set_value(std::string(5 << 20, 'x'));
+  own.mutable_start()->add_env()->set_value(std::string(5 << 20, 'x'));
+  Ask(common);
+  const auto actions = Ask(own);
+  ASSERT_NE(Find<End>(actions), nullptr);
+  EXPECT_EQ(Find<End>(actions)->status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+// A long message comes in many frames.
+TEST_F(SessionCoreTest, AnyFrameRenewsTheLease) {
+  Start();
+  now_ += seconds(9);
+  core_.OnEvent(now_, Heard{});
+  now_ += seconds(9);
+  EXPECT_EQ(Find<SendShepherd>(core_.OnEvent(now_, Tick{})), nullptr);
+  EXPECT_EQ(core_.state(), State::kRunning);
+}
+
+TEST_F(SessionCoreTest, ALauncherThatBreaksARuleLosesItsSession) {
+  Start();
+  const auto actions = core_.OnEvent(now_, LauncherBroke{absl::DataLossError("a gap")});
+  ASSERT_NE(Find<End>(actions), nullptr);
+  EXPECT_EQ(Find<End>(actions)->status.message(), "a gap");
+}
+
+TEST_F(SessionCoreTest, NothingPassesToAShepherdThatIsToEnd) {
+  EXPECT_FALSE(core_.passes());
+  Start();
+  EXPECT_TRUE(core_.passes());
+  core_.OnEvent(now_, LauncherGone{});
+  EXPECT_FALSE(core_.passes());
 }
 
 TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
@@ -396,8 +441,8 @@ TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
       now += milliseconds(random() % 4000);
       std::vector<Action> actions;
       v1::SessionRequest request;
-      v1::ShepherdEvent event;
-      switch (random() % 12) {
+      v1::SessionEvent event;
+      switch (random() % 14) {
         case 0:
           actions = core.OnEvent(now, Request{Hello()});
           break;
@@ -422,11 +467,18 @@ TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
           actions = core.OnEvent(now, LauncherGone{});
           break;
         case 6:
-          event.mutable_job()->mutable_exit();
+          event.mutable_exit();
           actions = core.OnEvent(now, FromShepherd{event});
           break;
         case 7:
-          actions = core.OnEvent(now, FromShepherd{Finished()});
+          actions = core.OnEvent(now, JobEnded{});
+          break;
+        case 11:
+          actions = core.OnEvent(now, ShepherdAnswers{});
+          break;
+        case 12:
+          if (random() % 8 > 0) break;
+          actions = core.OnEvent(now, LauncherBroke{absl::DataLossError("x")});
           break;
         case 8:
           actions = core.OnEvent(now, ShepherdGone{"x"});
@@ -447,9 +499,7 @@ TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
       }
       ASSERT_TRUE(ends == 0 || actions.empty());
       for (const Action& action : actions) {
-        if (const auto* down = std::get_if<SendShepherd>(&action)) {
-          starts += down->request.job().has_start() ? 1 : 0;
-        }
+        starts += std::holds_alternative<PrepareStart>(action) ? 1 : 0;
         ends += std::holds_alternative<End>(action) ? 1 : 0;
       }
       ASSERT_LE(starts, 1);

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/launcher_line.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/shepherd/failure.h"
+#include "common/base/check.h"
+#include "common/base/exit_code.h"
+#include "common/link/party.h"
+#include "common/log/log.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+link::LinkCore::Options CoreOptions() {
+  link::LinkCore::Options options;
+  options.channel = link::Channel::kJob;
+  options.epoch = link::RandomEpoch();
+  options.out = link::kToLauncher;
+  options.in = link::kToShepherd;
+  return options;
+}
+
+v1::SessionEvent TooLong(const absl::Status& why) {
+  v1::SessionEvent event;
+  *event.mutable_failure() = MakeFailure(
+      v1::NodeFailure::KIND_RESOURCES, kExitState,
+      absl::StrCat("what the workers of this node have put into one message cannot be passed on: ",
+                   why.message()));
+  return event;
+}
+
+}  // namespace
+
+LauncherLine::LauncherLine(loop::Loop& loop, Handlers handlers)
+    : loop_(loop), handlers_(std::move(handlers)), core_(CoreOptions()), due_(loop) {}
+
+LauncherLine::~LauncherLine() { *alive_ = false; }
+
+v1::Party LauncherLine::Attach(os::UniqueFd socket, const v1::Party& peer) {
+  Detach();
+  v1::Party ours = link::OwedBy(core_);
+  if (absl::Status open = core_.Open(loop_.Now(), link::FromProto(peer)); !open.ok()) {
+    Broken(open);
+    return ours;
+  }
+  carrier_ = std::make_unique<link::SocketCarrier>(
+      loop_, std::move(socket),
+      link::CarrierHandlers{[this] { return Next(); },
+                            [this](const link::Frame& frame) { OnFrame(frame); },
+                            // The agent lets go of it, or its end is told elsewhere.
+                            [this](const absl::Status&) {
+                              core_.Close();
+                              handlers_.on_said();
+                            }});
+  return ours;
+}
+
+void LauncherLine::Detach() {
+  carrier_.reset();
+  core_.Close();
+  due_.Cancel();
+}
+
+std::optional<link::Frame> LauncherLine::Next() {
+  if (!handlers_.may_send()) return std::nullopt;
+  std::optional<link::Frame> frame = core_.Next(loop_.Now());
+  if (!frame && said()) handlers_.on_said();
+  return frame;
+}
+
+void LauncherLine::Pump() {
+  if (carrier_ != nullptr) carrier_->Pump();
+}
+
+void LauncherLine::OnFrame(const link::Frame& frame) {
+  auto message = core_.OnFrame(loop_.Now(), frame);
+  // Once: a socket that takes nothing then asks by itself when it does.
+  due_.At(core_.NextDeadline(), [this] { Pump(); });
+  if (!message.ok()) return Broken(message.status());
+  if (!message->has_value()) return;
+  v1::SessionRequest request;
+  const absl::string_view bytes = (*message)->view();
+  if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Broken(absl::DataLossError("the launcher sent a message that cannot be read"));
+  }
+  if (request.has_start()) handlers_.before_start();
+  handlers_.on_request(std::move(request));
+}
+
+void LauncherLine::Send(const v1::SessionEvent& event) {
+  absl::Status sent = core_.Send(link::SharedBytes(event.SerializeAsString()));
+  if (absl::IsInvalidArgument(sent)) {
+    sent = core_.Send(link::SharedBytes(TooLong(sent).SerializeAsString()));
+  }
+  if (!sent.ok()) return Broken(sent);
+  Pump();
+}
+
+void LauncherLine::SendState(State state, const v1::SessionEvent& event) {
+  std::string bytes = event.SerializeAsString();
+  if (bytes.size() > link::kMostUnkept) {
+    Send(event);
+    long_[state] = core_.last();
+    return;
+  }
+  if (auto sent = core_.SendUnkept(state, link::SharedBytes(std::move(bytes))); !sent.ok()) {
+    return Broken(sent.status());
+  }
+  Pump();
+}
+
+bool LauncherLine::said() const {
+  if (carrier_ == nullptr || !attached()) return true;
+  return core_.given() == core_.last() && carrier_->queued_bytes() == 0;
+}
+
+// Posted: the caller may be in the middle of something, or the carrier.
+void LauncherLine::Broken(const absl::Status& why) {
+  if (std::exchange(broken_, true)) return;
+  const std::string text =
+      absl::StrCat("its conversation with the launcher has ended: ", why.message());
+  log::Error(text);
+  loop_.Post([this, alive = alive_, text] {
+    if (!*alive) return;
+    Detach();
+    handlers_.on_broken(text);
+  });
+}
+
+}  // namespace dtrain::shepherd

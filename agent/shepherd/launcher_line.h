@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "common/link/link_core.h"
+#include "common/link/socket_carrier.h"
+#include "common/loop/loop.h"
+#include "common/os/unique_fd.h"
+#include "dtrain/v1/agent.pb.h"
+
+namespace dtrain::shepherd {
+
+// The shepherd's end of its conversation with the launcher, over the sockets that agents bring,
+// one after the other: what is said arrives once and in order, as long as both live. Loop thread.
+class LauncherLine {
+ public:
+  struct Handlers {
+    absl::AnyInvocable<void(v1::SessionRequest)> on_request;
+    // Nothing can be said any more, as what was said was not acknowledged, or the launcher broke a
+    // rule. Once, on the loop.
+    absl::AnyInvocable<void(std::string why)> on_broken;
+    // What was said to the agent is on its way: only then may what follows from it go.
+    absl::AnyInvocable<bool()> may_send;
+    // Before a start: what the agent has said first is to be heard first.
+    absl::AnyInvocable<void()> before_start;
+    // All has been said, or there is nobody to hear it.
+    absl::AnyInvocable<void()> on_said;
+  };
+  // What is a state, of which the newest counts.
+  enum State : size_t { kProgress = 0, kSpans = 1 };
+
+  LauncherLine(loop::Loop& loop, Handlers handlers);
+  ~LauncherLine();
+  LauncherLine(const LauncherLine&) = delete;
+  LauncherLine& operator=(const LauncherLine&) = delete;
+
+  // The launcher is `peer`, at the other end of `socket`. Returns what it is to be told of us,
+  // before the next call of Pump.
+  v1::Party Attach(os::UniqueFd socket, const v1::Party& peer);
+  // Its agent is gone.
+  void Detach();
+  bool attached() const { return core_.state() == link::LinkCore::State::kUp; }
+
+  // Kept until the launcher has it.
+  void Send(const v1::SessionEvent& event);
+  // Not kept, unless it is too long for that; for when nothing of the kind waits.
+  void SendState(State state, const v1::SessionEvent& event);
+  bool waits(State state) const { return core_.waits(state) || core_.acked() < long_[state]; }
+  size_t room() const { return core_.room(); }
+  // All of it is with the socket.
+  bool said() const;
+  void Pump();
+
+ private:
+  std::optional<link::Frame> Next();
+  void OnFrame(const link::Frame& frame);
+  void Broken(const absl::Status& why);
+
+  loop::Loop& loop_;
+  Handlers handlers_;
+  link::LinkCore core_;
+  std::unique_ptr<link::SocketCarrier> carrier_;
+  loop::Timer due_;
+  std::array<uint64_t, 2> long_{};  // of each state the last that was kept
+  bool broken_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace dtrain::shepherd
