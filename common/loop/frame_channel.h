@@ -24,8 +24,8 @@ namespace dtrain::loop {
 // call of on_closed.
 class FrameChannel {
  public:
-  // Above the longest message that an agent takes from a launcher (rpc::kMostMessage), with the
-  // little that passing it on adds.
+  // Above the longest message, the part of a job that a shepherd gives an account of to an agent
+  // that adopts it.
   static constexpr size_t kMaxFrame = 64 << 20;
 
   using OnFrame = absl::AnyInvocable<void(absl::string_view frame, os::UniqueFd fd)>;

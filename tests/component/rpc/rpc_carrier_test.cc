@@ -2,7 +2,6 @@
 // A link over gRPC: both ends on loops of their own, over socket pairs that break.
 #include "common/rpc/rpc_carrier.h"
 
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,9 +22,8 @@
 #include "common/link/link_core.h"
 #include "common/os/fd.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/client_stream.h"
-#include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.grpc.pb.h"
+#include "tests/component/rpc/echo.h"
 
 namespace dtrain::rpc {
 namespace {
@@ -37,10 +35,6 @@ using link::SharedBytes;
 constexpr Duration kCarrierDeadline = std::chrono::seconds(60);
 constexpr char kMethod[] = "/dtrain.v1.Agent/Session";
 
-grpc::ByteBuffer Words(const std::string& text) {
-  const grpc::Slice slice(text);
-  return grpc::ByteBuffer(&slice, 1);
-}
 std::string TextOf(const grpc::ByteBuffer& bytes) {
   grpc::Slice slice;
   EXPECT_TRUE(bytes.DumpToSingleSlice(&slice).ok());
@@ -280,19 +274,21 @@ TEST_F(RpcCarrierTest, EachMessageArrivesOnceThroughManyBreaks) {
 TEST_F(RpcCarrierTest, AnInvalidFrameFromTheClientEndsTheCall) {
   ListenOnServer();
   std::optional<absl::Status> end;
-  ClientStream<grpc::ByteBuffer, grpc::ByteBuffer> raw(
-      loop_, channel_, kMethod, [](const grpc::ByteBuffer&) {},
-      [&](absl::Status status) {
-        end = std::move(status);
-        loop_.Stop();
-      });
   Frame fine;
   fine.payload = SharedBytes("fine");
   fine.header.size = 4;
-  raw.Send(Words("good day"));
-  raw.Send(ToBytes(fine));
-  raw.Send(Words(std::string(30, 'x')));
-  raw.Send(ToBytes(fine));
+  std::vector<Frame> frames(3, fine);
+  frames[1].header.channel = static_cast<link::Channel>(9);
+  size_t given = 0;
+  Open({[&]() -> std::optional<Frame> {
+          if (given == frames.size()) return std::nullopt;
+          return frames[given++];
+        },
+        [](Frame) {},
+        [&](absl::Status status) {
+          end = std::move(status);
+          loop_.Stop();
+        }});
   Run();
   EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
   EXPECT_EQ(ClosedOnServer().code(), absl::StatusCode::kDataLoss);
@@ -303,14 +299,12 @@ TEST_F(RpcCarrierTest, AFrameBeforeTheGreetingIsAnsweredEndsTheCall) {
   greets_ = false;
   ListenOnServer();
   std::optional<absl::Status> end;
-  ClientStream<grpc::ByteBuffer, grpc::ByteBuffer> raw(
-      loop_, channel_, kMethod, [](const grpc::ByteBuffer&) {},
-      [&](absl::Status status) {
-        end = std::move(status);
-        loop_.Stop();
-      });
-  raw.Send(Words("good day"));
-  raw.Send(ToBytes(Frame()));
+  std::optional<Frame> one = Frame();
+  Open({[&] { return std::exchange(one, std::nullopt); }, [](Frame) {},
+        [&](absl::Status status) {
+          end = std::move(status);
+          loop_.Stop();
+        }});
   Run();
   EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
   EXPECT_EQ(OnServer<std::string>([&] { return heard_.greeting; }), "good day");

@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // gRPC over a socket pair, both ends on loops of their own.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <fstream>
-#include <functional>
-#include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "common/loop/loop.h"
 #include "common/os/fd.h"
@@ -21,59 +15,25 @@
 #include "common/rpc/client_stream.h"
 #include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.grpc.pb.h"
+#include "tests/component/rpc/echo.h"
 
 namespace dtrain::rpc {
 namespace {
 
 constexpr Duration kDeadline = std::chrono::seconds(20);
-constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
 // A few of them are all that gRPC and the socket take ahead of the reader. Under ThreadSanitizer a
 // megabyte takes 50 ms.
 constexpr size_t kChunk = 256 << 10;
 
-// Sends bytes that are no message, until the client goes.
-class Babbler final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
- public:
-  Babbler() { StartWrite(&bytes_); }
-  void OnCancel() override { Finish(grpc::Status::CANCELLED); }
-  void OnDone() override { delete this; }
-
- private:
-  const grpc::Slice slice_{"\xff\xff\xff"};
-  const grpc::ByteBuffer bytes_{&slice_, 1};
-};
-
-// Answers each heartbeat with a heartbeat of the same number; sends `log_chunks` of kChunk.
+// Sends back what it hears; sends `log_chunks` of kChunk.
 class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
                               v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::Service>> {
  public:
-  using Stream = ServerStream<v1::SessionRequest, v1::SessionEvent>;
   using Writer = ServerWriter<v1::LogChunk>;
   explicit EchoService(loop::Loop& loop) : loop_(loop) {}
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
-      grpc::CallbackServerContext* context) override {
-    if (nonsense) return new Babbler();
-    return Stream::New(loop_, context, queued, [this](std::shared_ptr<Stream> stream) {
-      stream_ = stream;
-      stream->Start(
-          [this](v1::SessionRequest request) {
-            if (request.has_goodbye()) {
-              stream_->Finish(absl::AbortedError("as asked"));
-              return;
-            }
-            v1::SessionEvent event;
-            *event.mutable_heartbeat() = request.heartbeat();
-            stream_->Send(event);
-            if (warnings == 0) return;
-            event.mutable_warning()->set_message(std::string(1 << 20, 'x'));
-            for (int i = 0; i < warnings; ++i) stream_->Send(event);
-          },
-          [this] {
-            closed = true;
-            stream_->Finish(absl::OkStatus());
-          });
-    });
+  ServerCarrier::Reactor* Session(grpc::CallbackServerContext*) override {
+    return EchoCall::New(loop_, absl::AbortedError("as asked"), [this] { closed = true; });
   }
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Logs(grpc::CallbackServerContext*,
                                                    const grpc::ByteBuffer* request) override {
@@ -110,14 +70,10 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
   std::atomic<bool> closed = false;
   std::atomic<int> written = 0;
   int log_chunks = 0;
-  int warnings = 0;  // of a megabyte, behind each heartbeat
-  std::shared_ptr<SharedLimit> queued = std::make_shared<SharedLimit>(kMostQueued);
-  bool nonsense = false;  // sends what is no message
   bool stubborn = false;  // goes on writing when the client is gone
 
  private:
   loop::Loop& loop_;
-  std::shared_ptr<Stream> stream_;
   std::shared_ptr<Writer> writer_;
 };
 
@@ -149,14 +105,6 @@ class RpcStream : public ::testing::Test {
     loop_.Run();
     ASSERT_FALSE(timed_out_);
   }
-  // What `task` returns on the server's loop.
-  bool OnServer(std::function<bool()> task) {
-    std::packaged_task<bool()> asked(std::move(task));
-    std::future<bool> answer = asked.get_future();
-    server_loop_.Post([asked = std::move(asked)]() mutable { asked(); });
-    return answer.get();
-  }
-
   loop::Loop server_loop_;
   loop::Loop loop_;
   EchoService service_;
@@ -170,102 +118,34 @@ class RpcStream : public ::testing::Test {
 
 TEST_F(RpcStream, MessagesArriveInOrderAndTheStatusAtTheEnd) {
   constexpr int kCount = 1000;
-  std::vector<int64_t> got;
+  int got = 0;
   std::optional<absl::Status> end;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, channel_, kSessionMethod,
-      [&](v1::SessionEvent e) { got.push_back(e.heartbeat().unix_nanos()); },
+  std::optional<Chat> chat;
+  chat.emplace(
+      loop_, channel_,
+      [&](const std::string& text) {
+        EXPECT_EQ(text, std::to_string(got));
+        if (++got == kCount) chat->Say("bye");
+      },
       [&](absl::Status status) {
         end = status;
         loop_.Stop();
       });
-  for (int i = 0; i < kCount; ++i) {
-    v1::SessionRequest request;
-    request.mutable_heartbeat()->set_unix_nanos(i);
-    stream.Send(request);
-  }
-  v1::SessionRequest bye;
-  bye.mutable_goodbye();
-  stream.Send(bye);
+  for (int i = 0; i < kCount; ++i) chat->Say(std::to_string(i));
   Run();
-  ASSERT_EQ(got.size(), static_cast<size_t>(kCount));
-  for (int i = 0; i < kCount; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], i);
+  EXPECT_EQ(got, kCount);
   EXPECT_EQ(*end, absl::AbortedError("as asked"));
-}
-
-TEST_F(RpcStream, WhatWaitsForAClientIsBounded) {
-  service_.queued = std::make_shared<SharedLimit>(20 << 20);
-  service_.warnings = 30;
-  std::optional<absl::Status> end;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, channel_, kSessionMethod, [](const v1::SessionEvent&) {},
-      [&](absl::Status status) {
-        end = status;
-        loop_.Stop();
-      });
-  v1::SessionRequest request;
-  request.mutable_heartbeat();
-  stream.Send(request);
-  Run();
-  EXPECT_EQ(end->code(), absl::StatusCode::kCancelled) << *end;
-  // The server's end may come after the client's.
-  const TimePoint until = Clock::now() + kDeadline;
-  bool free = false;
-  while (!free && Clock::now() < until) {
-    free = OnServer([this] { return service_.queued->Add(20 << 20); });
-  }
-  EXPECT_TRUE(free) << "it is given back";
-}
-
-TEST_F(RpcStream, AMessageOfTooManyObjectsEndsTheCall) {
-  std::optional<absl::Status> end;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, channel_, kSessionMethod, [](const v1::SessionEvent&) {},
-      [&](absl::Status status) {
-        end = status;
-        loop_.Stop();
-      });
-  v1::SessionRequest request;
-  for (int i = 0; i < 1'200'000; ++i) request.mutable_start()->add_workers();
-  stream.Send(request);
-  Run();
-  EXPECT_EQ(end->code(), absl::StatusCode::kResourceExhausted) << *end;
-  // The server's end may come after the client's.
-  const TimePoint until = Clock::now() + kDeadline;
-  while (!service_.closed && Clock::now() < until) std::this_thread::yield();
-  EXPECT_TRUE(service_.closed);
-}
-
-// An agent that has been taken over may send anything.
-TEST_F(RpcStream, NonsenseFromTheServerEndsTheCall) {
-  service_.nonsense = true;
-  std::optional<absl::Status> end;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, channel_, kSessionMethod, [](const v1::SessionEvent&) {},
-      [&](absl::Status status) {
-        end = status;
-        loop_.Stop();
-      });
-  v1::SessionRequest request;
-  request.mutable_heartbeat();
-  stream.Send(request);
-  Run();
-  EXPECT_EQ(end->code(), absl::StatusCode::kInvalidArgument) << *end;
-  EXPECT_THAT(std::string(end->message()), testing::HasSubstr("SessionEvent"));
 }
 
 TEST_F(RpcStream, ABrokenStreamClosesTheCall) {
   std::optional<absl::Status> end;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, channel_, kSessionMethod,
-      [&](v1::SessionEvent) { shutdown(raw_client_fd_, SHUT_RDWR); },
+  Chat chat(
+      loop_, channel_, [&](const std::string&) { shutdown(raw_client_fd_, SHUT_RDWR); },
       [&](absl::Status status) {
         end = status;
         loop_.Stop();
       });
-  v1::SessionRequest request;
-  request.mutable_heartbeat();
-  stream.Send(request);
+  chat.Say("break");
   Run();
   EXPECT_EQ(end->code(), absl::StatusCode::kUnavailable);
 }
@@ -277,15 +157,11 @@ TEST_F(RpcStream, AReaderThatDoesNotAskHoldsTheWriterBackAndControlFlowsOn) {
   v1::LogsRequest logs_request;
   std::optional<ClientReader<v1::LogChunk>> reader;
   int beats = 0;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-      loop_, channel_, kSessionMethod,
-      [&](v1::SessionEvent) {
-        if (++beats < 100) {
-          v1::SessionRequest request;
-          request.mutable_heartbeat();
-          stream.Send(request);
-          return;
-        }
+  std::optional<Chat> chat;
+  chat.emplace(
+      loop_, channel_,
+      [&](const std::string&) {
+        if (++beats < 100) return chat->Say("beat");
         // A hundred round trips later the unread logs have not run ahead.
         EXPECT_EQ(chunks, 1);
         EXPECT_LT(service_.written, 100);
@@ -298,13 +174,7 @@ TEST_F(RpcStream, AReaderThatDoesNotAskHoldsTheWriterBackAndControlFlowsOn) {
       [&](v1::LogChunk chunk) {
         EXPECT_EQ(chunk.offset(), static_cast<uint64_t>(chunks));
         ++chunks;
-        if (chunks == 1) {
-          v1::SessionRequest request;
-          request.mutable_heartbeat();
-          stream.Send(request);
-        } else {
-          reader->Next();
-        }
+        chunks == 1 ? chat->Say("beat") : reader->Next();
       },
       [&](absl::Status status) {
         end = status;
@@ -317,12 +187,9 @@ TEST_F(RpcStream, AReaderThatDoesNotAskHoldsTheWriterBackAndControlFlowsOn) {
 
 TEST_F(RpcStream, DestroyingTheClientEndsTheCallOnTheServer) {
   {
-    ClientStream<v1::SessionRequest, v1::SessionEvent> stream(
-        loop_, channel_, kSessionMethod, [&](v1::SessionEvent) { loop_.Stop(); },
-        [](absl::Status) {});
-    v1::SessionRequest request;
-    request.mutable_heartbeat();
-    stream.Send(request);
+    Chat chat(
+        loop_, channel_, [&](const std::string&) { loop_.Stop(); }, [](const absl::Status&) {});
+    chat.Say("here");
     Run();
   }
   auto until = Clock::now() + kDeadline;

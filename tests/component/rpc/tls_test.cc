@@ -16,6 +16,7 @@
 #include "common/rpc/server_stream.h"
 #include "common/tls/stream.h"
 #include "dtrain/v1/agent.grpc.pb.h"
+#include "tests/component/rpc/echo.h"
 #include "tests/component/tls/authority.h"
 
 namespace dtrain::rpc {
@@ -24,33 +25,17 @@ namespace {
 using testing::HasSubstr;
 
 constexpr Duration kDeadline = std::chrono::seconds(60);
-constexpr char kSessionOverTls[] = "/dtrain.v1.Agent/Session";
 constexpr int kChunks = 50;
 
-// Sends each heartbeat back, ends at a goodbye; sends `kChunks` of a megabyte as logs.
+// Sends back what it hears, ends at "bye"; sends `kChunks` of a megabyte as logs.
 class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
                               v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::Service>> {
  public:
-  using Stream = ServerStream<v1::SessionRequest, v1::SessionEvent>;
   using Writer = ServerWriter<v1::LogChunk>;
   explicit EchoService(loop::Loop& loop) : loop_(loop) {}
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
-      grpc::CallbackServerContext* context) override {
-    return Stream::New(loop_, context, queued_, [this](std::shared_ptr<Stream> stream) {
-      stream_ = stream;
-      stream->Start(
-          [this](v1::SessionRequest request) {
-            if (request.has_goodbye()) return stream_->Finish(absl::OkStatus());
-            v1::SessionEvent event;
-            *event.mutable_heartbeat() = request.heartbeat();
-            stream_->Send(event);
-          },
-          [this] {
-            closed = true;
-            stream_->Finish(absl::OkStatus());
-          });
-    });
+  ServerCarrier::Reactor* Session(grpc::CallbackServerContext*) override {
+    return EchoCall::New(loop_, absl::OkStatus(), [this] { closed = true; });
   }
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Logs(grpc::CallbackServerContext*,
                                                    const grpc::ByteBuffer* request) override {
@@ -75,9 +60,7 @@ class EchoService final : public v1::Agent::WithRawCallbackMethod_Session<
 
   loop::Loop& loop_;
   int written_ = 0;
-  std::shared_ptr<Stream> stream_;
   std::shared_ptr<Writer> writer_;
-  const std::shared_ptr<SharedLimit> queued_ = std::make_shared<SharedLimit>(kMostQueued);
 };
 
 class RpcOverTls : public testing::Test {
@@ -160,12 +143,11 @@ TEST_F(RpcOverTls, ControlAndLogsFlowAndTheEndIsAnEnd) {
   int64_t beats = 0;
   int chunks = 0;
   std::optional<absl::Status> session_end, logs_end;
-  std::optional<ClientStream<v1::SessionRequest, v1::SessionEvent>> session;
+  std::optional<Chat> session;
   std::optional<ClientReader<v1::LogChunk>> logs;
   v1::LogsRequest logs_request;
   session.emplace(
-      loop_, channel_, kSessionOverTls,
-      [&](v1::SessionEvent event) { EXPECT_EQ(event.heartbeat().unix_nanos(), beats++); },
+      loop_, channel_, [&](const std::string& text) { EXPECT_EQ(text, std::to_string(beats++)); },
       [&](absl::Status status) { session_end = std::move(status); });
   logs.emplace(
       loop_,
@@ -175,18 +157,12 @@ TEST_F(RpcOverTls, ControlAndLogsFlowAndTheEndIsAnEnd) {
         logs->Next();
       },
       [&](absl::Status status) { logs_end = std::move(status); });
-  for (int i = 0; i < 1000; ++i) {
-    v1::SessionRequest request;
-    request.mutable_heartbeat()->set_unix_nanos(i);
-    session->Send(request);
-  }
+  for (int i = 0; i < 1000; ++i) session->Say(std::to_string(i));
   ASSERT_TRUE(Await([&] { return beats == 1000 && logs_end.has_value(); }))
       << beats << " " << chunks;
   EXPECT_TRUE(logs_end->ok()) << *logs_end;
   EXPECT_EQ(chunks, kChunks);
-  v1::SessionRequest bye;
-  bye.mutable_goodbye();
-  session->Send(bye);
+  session->Say("bye");
   ASSERT_TRUE(Await([&] { return session_end.has_value(); }));
   EXPECT_TRUE(session_end->ok()) << *session_end;
   session.reset();
@@ -203,12 +179,10 @@ TEST_F(RpcOverTls, ACutConnectionEndsTheCallsOnBothSides) {
   Connect(lab_.Node("gpu01"), lab_.User("alice"));
   ASSERT_NE(stub_, nullptr) << *launcher_closed_;
   std::optional<absl::Status> end;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> session(
-      loop_, channel_, kSessionOverTls, [&](v1::SessionEvent) { shutdown(agent_tcp_, SHUT_RDWR); },
+  Chat session(
+      loop_, channel_, [&](const std::string&) { shutdown(agent_tcp_, SHUT_RDWR); },
       [&](absl::Status status) { end = std::move(status); });
-  v1::SessionRequest request;
-  request.mutable_heartbeat();
-  session.Send(request);
+  session.Say("break");
   ASSERT_TRUE(Await([&] { return end.has_value() && service_.closed; }));
   EXPECT_EQ(end->code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(Await([&] { return agent_closed_.has_value() && launcher_closed_.has_value(); }));
@@ -228,8 +202,8 @@ TEST_F(RpcOverTls, ARefusedLauncherLearnsWhy) {
   Connect(agent, {lab_.ca(), copy + "/user.crt", copy + "/user.key", ""});
   ASSERT_NE(stub_, nullptr) << *launcher_closed_;
   std::optional<absl::Status> end;
-  ClientStream<v1::SessionRequest, v1::SessionEvent> session(
-      loop_, channel_, kSessionOverTls, [](v1::SessionEvent) {},
+  Chat session(
+      loop_, channel_, [](const std::string&) {},
       [&](absl::Status status) { end = std::move(status); });
   ASSERT_TRUE(Await([&] { return end.has_value() && launcher_closed_.has_value(); }));
   EXPECT_EQ(end->code(), absl::StatusCode::kUnavailable);
