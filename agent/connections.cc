@@ -227,7 +227,7 @@ void Connections::AdmitUnix(os::UniqueFd socket) {
              (*place)->place = std::move(ticket);
              if (policy_.for_all) {
                (*place)->accepted = std::make_shared<spawn::Accepted>(
-                   os::UniqueFd(fcntl(known.get(), F_DUPFD_CLOEXEC, 0)));
+                   spawn::Accepted{os::UniqueFd(fcntl(known.get(), F_DUPFD_CLOEXEC, 0))});
                if (!(*place)->accepted->socket) {
                  Refuse((*place)->origin, "out of file descriptors (RLIMIT_NOFILE)");
                  return Close(place);

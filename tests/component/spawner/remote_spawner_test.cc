@@ -30,7 +30,7 @@ class RemoteSpawnerTest : public spawner::SpawnerFixture {
   // Of a launcher that is connected as `user`.
   Order By(const std::string& user, const std::string& job) {
     auto [accepted, client] = UserConnection(users_.at(user));
-    accepted_ = std::make_shared<Accepted>(std::move(accepted));
+    accepted_ = std::make_shared<Accepted>(Accepted{std::move(accepted)});
     client_ = std::move(client);
     Order order = Of(user, job);
     order.connected = accepted_;
@@ -144,7 +144,7 @@ TEST_F(RemoteSpawnerTest, UsersCannotMakeTheAgentBreakTheRules) {
       << "a name of the kernel's";
   ASSERT_TRUE(spawner::ConnectTo(client.get(), base_ + "/users.sock"));
   accepted_ = std::make_shared<Accepted>(
-      os::UniqueFd(accept4(users_socket_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+      Accepted{os::UniqueFd(accept4(users_socket_.get(), nullptr, nullptr, SOCK_CLOEXEC))});
   Order order = Of("alice", "j");
   order.connected = accepted_;
   for (int i = 0; i < 2 * spawner::kMostBreaches; ++i) {
