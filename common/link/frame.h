@@ -27,7 +27,7 @@ namespace dtrain::link {
 inline constexpr size_t kHeaderBytes = 24;
 inline constexpr size_t kMostPayload = 1 << 20;
 // Longer messages go in pieces of this size: what is more urgent waits for one of them at most.
-inline constexpr size_t kPieceBytes = 64 << 10;
+inline constexpr size_t kPieceBytes = 256 << 10;
 
 enum class Channel : uint8_t {
   kAgent = 0,  // launcher and agent

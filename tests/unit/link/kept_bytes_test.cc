@@ -66,7 +66,7 @@ TEST(KeptBytesTest, AMessageToAThousandNodesIsKeptOnce) {
     while (link->Next({})) ++pieces;
   }
   EXPECT_EQ(kept.bytes(), all);
-  EXPECT_EQ(pieces, 1000u * 64);  // a window each
+  EXPECT_EQ(pieces, 1000u * ((4u << 20) / kPieceBytes));  // a window each
   links.resize(1);
   EXPECT_EQ(kept.bytes(), (32 << 20) + kKeepingOverhead);
   EXPECT_FALSE(watch.expired());
