@@ -19,7 +19,7 @@ namespace {
 constexpr Duration kPatience = std::chrono::seconds(10);
 
 // Of why a shepherd cannot go on.
-constexpr size_t kMostWords = 400;
+constexpr size_t kMostOfWhy = 400;
 
 link::LinkCore::Options LinkOptions() {
   link::LinkCore::Options options;
@@ -231,7 +231,7 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
       Feed(JobEnded{std::move(*event.mutable_ended())});
       break;
     case v1::ShepherdEvent::kBroken:
-      shepherd_->Break(Escape(event.broken(), kMostWords));
+      shepherd_->Break(Escape(event.broken(), kMostOfWhy));
       break;
     case v1::ShepherdEvent::KIND_NOT_SET:
       Feed(ShepherdAnswers{});

@@ -10,22 +10,22 @@
 namespace dtrain::session {
 namespace {
 
-using Kind = v1::SessionRequest::KindCase;
+using RequestKind = v1::SessionRequest::KindCase;
 
 // Of what is not kept on channel 0.
 constexpr size_t kBeat = 0;
 constexpr size_t kAttached = 1;
 
-link::Channel ChannelOf(Kind kind) {
+link::Channel ChannelOf(RequestKind kind) {
   switch (kind) {
-    case Kind::kCommon:
-    case Kind::kStart:
-    case Kind::kSignal:
-    case Kind::kStop:
-    case Kind::kStdin:
-    case Kind::kFenceRelease:
-    case Kind::kPmix:
-    case Kind::kLogsTaken:
+    case RequestKind::kCommon:
+    case RequestKind::kStart:
+    case RequestKind::kSignal:
+    case RequestKind::kStop:
+    case RequestKind::kStdin:
+    case RequestKind::kFenceRelease:
+    case RequestKind::kPmix:
+    case RequestKind::kLogsTaken:
       return link::Channel::kJob;
     default:
       return link::Channel::kAgent;
