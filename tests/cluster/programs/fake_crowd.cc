@@ -8,37 +8,32 @@
 //   started    all workers
 //   released   all nodes have been told the values of all nodes
 #include <grpcpp/server_posix.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/link/link_core.h"
-#include "common/link/party.h"
 #include "common/loop/loop.h"
 #include "common/os/fd.h"
-#include "common/rpc/bounded_message.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/rpc_carrier.h"
 #include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.grpc.pb.h"
+#include "tests/cluster/programs/fake_link.h"
 
 namespace dtrain {
 namespace {
 
-using Stream = rpc::ServerCarrier;
 using Writer = rpc::ServerWriter<v1::LogChunk>;
 using RawAgent = v1::Agent::WithRawCallbackMethod_Session<
     v1::Agent::WithRawCallbackMethod_Logs<v1::Agent::Service>>;
@@ -58,27 +53,26 @@ class Crowd;
 
 class Node {
  public:
-  Node(Crowd& crowd, loop::Loop& loop, size_t number, std::shared_ptr<Stream> stream);
+  Node(loop::Loop& loop, Crowd& crowd, size_t number, std::shared_ptr<rpc::ServerCarrier> stream)
+      : crowd_(crowd),
+        number_(number),
+        link_(loop, stream,
+              {[this](const v1::Hello& hello) { Join(hello); },
+               [this](const v1::SessionRequest& request) { OnRequest(request); },
+               [stream] { stream->Finish(absl::OkStatus()); }}) {}
   void EnterFence();
 
  private:
-  void OnHello(grpc::ByteBuffer bytes);
-  std::optional<link::Frame> Next();
-  void OnFrame(const link::Frame& frame);
   void OnRequest(const v1::SessionRequest& request);
-  void Welcome(const v1::Hello& hello);
+  void Join(const v1::Hello& hello);
   void Probe(const v1::ProbeRequest& request);
   void Start(const v1::JobPart& part);
   void OnRelease(const v1::FenceRelease& release);
   void EndWorkers(int signal);
-  void Say(link::LinkCore& core, const v1::SessionEvent& event);
 
   Crowd& crowd_;
-  loop::Loop& loop_;
   const size_t number_;
-  const std::shared_ptr<Stream> stream_;
-  std::optional<link::LinkCore> agent_, shepherd_;
-  loop::Timer due_;
+  FakeLink link_;
   std::vector<uint32_t> ranks_;
   size_t entries_ = 0;
 };
@@ -87,9 +81,9 @@ class Crowd final : public RawAgent {
  public:
   Crowd(loop::Loop& loop, Fence fence) : loop_(loop), fence_(fence) {}
 
-  Stream::Reactor* Session(grpc::CallbackServerContext*) override {
-    return Stream::New(loop_, [this](std::shared_ptr<Stream> stream) {
-      nodes_.push_back(std::make_unique<Node>(*this, loop_, nodes_.size(), std::move(stream)));
+  rpc::ServerCarrier::Reactor* Session(grpc::CallbackServerContext*) override {
+    return rpc::ServerCarrier::New(loop_, [this](std::shared_ptr<rpc::ServerCarrier> stream) {
+      nodes_.push_back(std::make_unique<Node>(loop_, *this, nodes_.size(), std::move(stream)));
     });
   }
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Logs(grpc::CallbackServerContext*,
@@ -131,68 +125,6 @@ class Crowd final : public RawAgent {
   size_t started_ = 0, released_ = 0, finished_ = 0;
 };
 
-link::LinkCore::Options EndOf(link::Channel channel, const link::Caps& out, const link::Caps& in) {
-  link::LinkCore::Options options;
-  options.channel = channel;
-  options.epoch = 1;
-  options.out = out;
-  options.in = in;
-  return options;
-}
-
-void Must(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "fake-crowd: %s\n", status.ToString().c_str());
-  _exit(1);
-}
-
-Node::Node(Crowd& crowd, loop::Loop& loop, size_t number, std::shared_ptr<Stream> stream)
-    : crowd_(crowd), loop_(loop), number_(number), stream_(std::move(stream)), due_(loop) {
-  agent_.emplace(EndOf(link::Channel::kAgent, link::kOfAgent, link::kOfAgent));
-  shepherd_.emplace(EndOf(link::Channel::kJob, link::kToLauncher, link::kToShepherd));
-  stream_->Listen({[this] { return Next(); }, [this](const link::Frame& f) { OnFrame(f); },
-                   [this](const absl::Status&) { due_.Cancel(); }});
-  stream_->Start([this](grpc::ByteBuffer bytes) { OnHello(std::move(bytes)); });
-}
-
-void Node::OnHello(grpc::ByteBuffer bytes) {
-  v1::SessionRequest request;
-  Must(rpc::Parse(bytes, rpc::kMostQuestion, &request));
-  v1::SessionEvent opened, attached;
-  *opened.mutable_opened()->mutable_agent() = link::OwedBy(*agent_);
-  *attached.mutable_attached() = link::OwedBy(*shepherd_);
-  Must(agent_->Open(loop_.Now(), link::FromProto(request.hello().agent())));
-  Must(shepherd_->Open(loop_.Now(), link::FromProto(request.hello().job())));
-  stream_->Greet(rpc::Serialize(opened));
-  Must(agent_->SendUnkept(0, link::SharedBytes(attached.SerializeAsString())).status());
-  Welcome(request.hello());
-}
-
-std::optional<link::Frame> Node::Next() {
-  auto frame = agent_->Next(loop_.Now());
-  return frame ? std::move(frame) : shepherd_->Next(loop_.Now());
-}
-
-void Node::OnFrame(const link::Frame& frame) {
-  link::LinkCore& core = frame.header.channel == link::Channel::kJob ? *shepherd_ : *agent_;
-  auto message = core.OnFrame(loop_.Now(), frame);
-  Must(message.status());
-  v1::SessionRequest request;
-  if (message->has_value()) {
-    const auto bytes = (*message)->view();
-    DTRAIN_CHECK(request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
-    message->reset();  // 4 MB, of a thousand nodes
-    OnRequest(request);
-  }
-  stream_->Pump();
-  due_.At(std::min(agent_->NextDeadline(), shepherd_->NextDeadline()), [this] { stream_->Pump(); });
-}
-
-void Node::Say(link::LinkCore& core, const v1::SessionEvent& event) {
-  Must(core.Send(link::SharedBytes(event.SerializeAsString())));
-  stream_->Pump();
-}
-
 void Node::OnRequest(const v1::SessionRequest& request) {
   v1::SessionEvent event;
   switch (request.kind_case()) {
@@ -202,7 +134,7 @@ void Node::OnRequest(const v1::SessionRequest& request) {
       for (uint32_t i = 0; i < request.hold_ports().count(); ++i) {
         event.mutable_ports_held()->add_ports(40001 + i);
       }
-      return Say(*agent_, event);
+      return link_.SayAsAgent(event);
     case v1::SessionRequest::kStart:
       return Start(request.start());
     case v1::SessionRequest::kFenceRelease:
@@ -210,16 +142,13 @@ void Node::OnRequest(const v1::SessionRequest& request) {
     case v1::SessionRequest::kStop:
       return EndWorkers(15);
     case v1::SessionRequest::kHeartbeat:
-      event.mutable_heartbeat();
-      return Must(agent_->SendUnkept(1, link::SharedBytes(event.SerializeAsString())).status());
-    case v1::SessionRequest::kGoodbye:
-      return stream_->Finish(absl::OkStatus());
+      return link_.Beat();
     default:
       return;
   }
 }
 
-void Node::Welcome(const v1::Hello& hello) {
+void Node::Join(const v1::Hello& hello) {
   v1::SessionEvent event;
   v1::Welcome& welcome = *event.mutable_welcome();
   welcome.set_job_id(hello.job_id());
@@ -239,7 +168,7 @@ void Node::Welcome(const v1::Hello& hello) {
   v1::Address& address = *eth0.add_addresses();
   address.set_ip(absl::StrCat("10.88.", number_ / 250, ".", 1 + number_ % 250));
   address.set_prefix_length(16);
-  Say(*agent_, event);
+  link_.SayAsAgent(event);
 }
 
 void Node::Probe(const v1::ProbeRequest& request) {
@@ -251,7 +180,7 @@ void Node::Probe(const v1::ProbeRequest& request) {
     outcome.set_ip(target.ip());
     outcome.set_reached(true);
   }
-  Say(*agent_, event);
+  link_.SayAsAgent(event);
 }
 
 void Node::Start(const v1::JobPart& part) {
@@ -262,7 +191,7 @@ void Node::Start(const v1::JobPart& part) {
     started.set_rank(worker.rank());
     started.set_pid(1000 + worker.rank());
   }
-  Say(*shepherd_, event);
+  link_.SayAsShepherd(event);
   crowd_.OnStarted();
 }
 
@@ -274,7 +203,7 @@ void Node::EnterFence() {
     entry.set_key(absl::StrCat("node-", number_, "-", i));
     entry.set_value(std::string(crowd_.fence().bytes, 'v'));
   }
-  Say(*shepherd_, event);
+  link_.SayAsShepherd(event);
 }
 
 void Node::OnRelease(const v1::FenceRelease& release) {
@@ -291,14 +220,14 @@ void Node::EndWorkers(int signal) {
     event.mutable_exit()->set_rank(rank);
     event.mutable_exit()->set_signal(signal);
     event.mutable_exit()->set_told_to_stop(signal != 0);
-    Say(*shepherd_, event);
+    link_.SayAsShepherd(event);
   }
   ranks_.clear();
   v1::SessionEvent finished, released;
   finished.mutable_finished();
-  Say(*shepherd_, finished);
+  link_.SayAsShepherd(finished);
   released.mutable_released();
-  Say(*agent_, released);
+  link_.SayAsAgent(released);
   crowd_.OnFinished();
 }
 
