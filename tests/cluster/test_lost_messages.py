@@ -67,4 +67,4 @@ def test_g8_each_message_is_lost_once(lossy, direction):
         number += 1
     print(f"{direction}: {number - 1} messages, {rode_through} ridden through, {failed} told")
     # Without a loss there is none to tell, and there is something to lose.
-    assert result.code == 0 and rode_through >= 3 and failed <= 6, (rode_through, failed)
+    assert result.code == 0 and rode_through >= 3 and failed <= 4, (rode_through, failed)
