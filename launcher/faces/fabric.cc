@@ -34,11 +34,6 @@ const std::vector<FaceFlag>& FabricFlags() {
   return *flags;
 }
 
-absl::Status BadValue(absl::string_view flag, absl::string_view value, absl::string_view wanted) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": \"", Escape(value, 60), "\" is not ", wanted));
-}
-
 absl::Status ChooseAccelerator(LineBuilder& line) {
   const std::string name = line.Value("accelerator");
   if (name.empty()) return absl::OkStatus();

@@ -86,11 +86,6 @@ void AddVariables(const cli::Surroundings& surroundings, FaceWords& words) {
   words.mentions.insert(words.mentions.begin(), given.begin(), given.end());
 }
 
-absl::Status BadValue(absl::string_view flag, absl::string_view value, absl::string_view wanted) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": \"", Escape(value, 60), "\" is not ", wanted));
-}
-
 absl::Status ChooseNodes(LineBuilder& line, Translation& out) {
   const bool given = line.HasOurs("hostfile") || line.HasOurs("hosts");
   const std::string text = line.Value("nnodes");

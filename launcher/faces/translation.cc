@@ -173,6 +173,11 @@ void LineBuilder::Note(absl::string_view text) {
   out_.notes.push_back(absl::StrCat("dtrain: ", text));
 }
 
+absl::Status BadValue(absl::string_view flag, absl::string_view value, absl::string_view wanted) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": \"", Escape(value, 60), "\" is not ", wanted));
+}
+
 std::string ShellWord(absl::string_view word) {
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
 }

@@ -73,6 +73,9 @@ class LineBuilder {
   Line line_;
 };
 
+// "--nnodes: "x" is not a number of nodes".
+absl::Status BadValue(absl::string_view flag, absl::string_view value, absl::string_view wanted);
+
 // As a shell would read it as one word.
 std::string ShellWord(absl::string_view word);
 
