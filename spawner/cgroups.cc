@@ -21,8 +21,8 @@ constexpr char kMount[] = "/sys/fs/cgroup";
 constexpr char kMostCgroups[] = "1000";
 constexpr char kDeepestCgroup[] = "12";
 constexpr char kOwn[] = "/spawner";
-constexpr char kControl[] =
-    "/.control";                    // where systemd starts what is not the unit's main process
+// Where systemd starts what is not the unit's main process.
+constexpr char kControl[] = "/.control";
 constexpr int kDeepest = 16;        // and no deeper do we look
 constexpr int kRemovedAtOnce = 64;  // for the loop's sake
 

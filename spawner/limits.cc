@@ -16,8 +16,8 @@ constexpr uint64_t kLeast = uint64_t{2} << 30;  // for everything but jobs
 
 std::string Parent(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-// One by one: what is not there does not keep the other from being given.
-bool GiveToChildren(const std::string& path, const char* memory = "+memory",
+// One by one: what is not there does not keep the other from being given, or taken away ("-pids").
+bool SetForChildren(const std::string& path, const char* memory = "+memory",
                     const char* pids = "+pids") {
   const std::string file = path + "/cgroup.subtree_control";
   return static_cast<int>(WriteFile(file, memory)) + static_cast<int>(WriteFile(file, pids)) == 2;
@@ -32,15 +32,15 @@ bool Limit(const std::string& file, uint64_t value) {
 
 bool StopLimiting(const std::string& jobs) {
   for (const std::string& user : Folders(jobs)) {
-    if (!GiveToChildren(jobs + "/" + user, "-memory", "-pids")) return false;
+    if (!SetForChildren(jobs + "/" + user, "-memory", "-pids")) return false;
   }
-  return GiveToChildren(jobs, "-memory", "-pids") &&
-         GiveToChildren(Parent(jobs), "-memory", "-pids");
+  return SetForChildren(jobs, "-memory", "-pids") &&
+         SetForChildren(Parent(jobs), "-memory", "-pids");
 }
 
 std::string LimitJobs(const std::string& jobs) {
-  GiveToChildren(Parent(jobs));
-  GiveToChildren(jobs);
+  SetForChildren(Parent(jobs));
+  SetForChildren(jobs);
   const uint64_t all =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t kept = std::max(kLeast, all / 100 * 3);
@@ -55,7 +55,7 @@ std::string LimitJobs(const std::string& jobs) {
 
 bool LimitJob(const std::string& path, const Limits& limits) {
   const std::string user = Parent(path);
-  GiveToChildren(user);
+  SetForChildren(user);
   return Limit(user + "/pids.max", Limits::kProcessesOfUser) &&
          Limit(path + "/pids.max", Limits::kProcessesOfJob) &&
          (limits.job_memory == 0 || Limit(path + "/memory.max", limits.job_memory));
