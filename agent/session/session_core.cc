@@ -446,7 +446,7 @@ void SessionCore::GiveUpLauncher() {
   EndWorkers(GraceMs(hello_));
 }
 
-// The shepherd was told to end its workers.
+// The shepherd has been asked to end its workers.
 void SessionCore::AwaitAnswer(uint32_t grace_ms) {
   grace_ms = std::min(
       grace_ms,

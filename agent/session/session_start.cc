@@ -34,7 +34,7 @@ void Session::GiveHeldPorts(const v1::JobPart& part) {
   }
 }
 
-// There is no job then, and a shepherd that has no part ends.
+// Then there is no job: a shepherd without a part exits.
 void Session::DropStart() {
   dropped_ = true;
   v1::ShepherdRequest request;
@@ -46,7 +46,7 @@ void Session::DropStart() {
 bool Session::PrepareAgent(const v1::JobPart& part) {
   if (!directory_.has_value()) {
     if (!agent_.self.resumable) return true;
-    // Its launcher was told, and goes on all the same.
+    // Its launcher has been told, yet carries on.
     Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, "the job has no folder on this node");
     return false;
   }

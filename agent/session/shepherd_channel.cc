@@ -102,7 +102,7 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher) {
   carrier_ = std::make_unique<link::SocketCarrier>(
       loop_, std::move(pair->first),
       link::CarrierHandlers{[this]() -> std::optional<link::Frame> {
-                              // What was told beside them comes first.
+                              // What came on the other socket comes first.
                               if (channel_->queued_bytes() > 0) return std::nullopt;
                               return relay_.NextTo(From::kBack);
                             },

@@ -44,7 +44,7 @@ class AgentLine {
   AgentLine(const AgentLine&) = delete;
   AgentLine& operator=(const AgentLine&) = delete;
 
-  // To the agent. Lost while there is none.
+  // To the agent; dropped while none is connected.
   void Tell(const v1::ShepherdEvent& event, int fd = -1);
   LauncherLine& launcher() { return launcher_; }
   // Bytes that wait for the agent to read them; 0 while there is none.

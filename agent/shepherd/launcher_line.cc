@@ -49,7 +49,7 @@ v1::Party LauncherLine::Attach(os::UniqueFd socket, const v1::Party& peer) {
       loop_, std::move(socket),
       link::CarrierHandlers{[this] { return Next(); },
                             [this](const link::Frame& frame) { OnFrame(frame); },
-                            // The agent lets go of it, or its end is told elsewhere.
+                            // The agent let go of it; if the agent is gone, AgentLine says so.
                             [this](const absl::Status&) {
                               core_.Close();
                               handlers_.on_said();

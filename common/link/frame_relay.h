@@ -51,7 +51,7 @@ class FrameRelay {
   // … and on it goes, if it may. DATA_LOSS: an end that is not attached has sent it, or more than
   // the window.
   absl::Status Pass(From from, Frame frame);
-  // What goes to that end next. Not before the front end was told of OnAttached.
+  // The next frame for that end. Not before the front end has heard of OnAttached.
   std::optional<Frame> NextTo(From end);
   size_t queued_bytes(From to) const { return LineTo(to).bytes; }
   // Of a message that is not whole yet.
