@@ -119,9 +119,9 @@ TEST_F(TorchStoreTest, RanksAreToldOfItAndUnusedItCostsNothing) {
   Start(
       Serving(1, 1, "echo $TORCHELASTIC_USE_AGENT_STORE $MASTER_PORT $TORCHELASTIC_RESTART_COUNT"));
   ASSERT_TRUE(Until([this] { return exits_.size() == 1; }));
-  EXPECT_EQ(Out(), absl::StrCat("True ", part_.network().master_port(), " 0\n"));
   EXPECT_EQ(ServerPid(), 0);
   ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), absl::StrCat("True ", part_.network().master_port(), " 0\n"));
 }
 
 TEST_F(TorchStoreTest, ItGoesOnUntilTheLauncherSaysThatAllIsOver) {

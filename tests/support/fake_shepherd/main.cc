@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -106,7 +107,10 @@ std::string Daemons(int count) {
   int ready[2];
   if (pipe(ready) != 0) return "no pipe";
   for (int i = 0; i < count; ++i) {
-    if (fork() != 0) continue;
+    if (const pid_t middle = fork(); middle != 0) {
+      (void)waitpid(middle, nullptr, 0);
+      continue;
+    }
     setsid();
     for (int s = 1; s < NSIG; ++s) signal(s, SIG_IGN);
     const std::string own = Workers() + "/d" + std::to_string(i);
