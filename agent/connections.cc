@@ -183,14 +183,6 @@ rpc::FrameGuard Connections::GuardFor(const std::string& origin) {
   return rpc::FrameGuard(std::move(shared));
 }
 
-std::shared_ptr<rpc::SharedLimit> Connections::HeldFor(const std::string& origin) {
-  std::erase_if(held_, [](const auto& each) { return each.second.expired(); });
-  std::weak_ptr<rpc::SharedLimit>& known = held_[origin];
-  std::shared_ptr<rpc::SharedLimit> shared = known.lock();
-  if (shared == nullptr) known = shared = std::make_shared<rpc::SharedLimit>(rpc::kMostHeld);
-  return shared;
-}
-
 std::shared_ptr<rpc::Quota> Connections::QuotaFor(const std::string& origin) {
   std::erase_if(quotas_, [](const auto& each) { return each.second.expired(); });
   std::weak_ptr<rpc::Quota>& known = quotas_[origin];
@@ -374,7 +366,6 @@ void Connections::Serve(Place place, auth::Identity peer, os::UniqueFd stream) {
         Refuse((*place)->origin, "it opens one session after another on one connection");
         Close(place);
       },
-      HeldFor(connection.place.of()),
       connection.accepted != nullptr ? std::make_optional<spawn::Connected>(connection.accepted)
                                      : std::nullopt);
   const bool tells_its_end = connection.tls != nullptr || connection.guard != nullptr;

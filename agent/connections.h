@@ -68,8 +68,6 @@ class Connections {
   void Identify(Pool pool, os::UniqueFd socket, Identified then);
   // Of messages that one of `origin` has begun.
   rpc::FrameGuard GuardFor(const std::string& origin);
-  // Of what waits for launchers of `origin`.
-  std::shared_ptr<rpc::SharedLimit> HeldFor(const std::string& origin);
   // Of all that gRPC has in memory for connections of `origin`.
   std::shared_ptr<rpc::Quota> QuotaFor(const std::string& origin);
   void OnTlsReady(Place place, tls::Ready ready);
@@ -93,7 +91,6 @@ class Connections {
   auth::RefusalLog refusals_;
   auth::Places places_;
   std::map<std::string, std::weak_ptr<rpc::SharedLimit>> unfinished_;
-  std::map<std::string, std::weak_ptr<rpc::SharedLimit>> held_;
   std::map<std::string, std::weak_ptr<rpc::Quota>> quotas_;
   std::optional<rpc::Library> grpc_;  // until a while after the last connection
   loop::Timer rest_{loop_};

@@ -46,7 +46,8 @@ class NodeLink {
   struct Handlers {
     absl::AnyInvocable<void(transport::Phase)> on_phase;
     absl::AnyInvocable<void()> on_connected;  // SayHello may be called
-    absl::AnyInvocable<void(v1::SessionEvent)> on_event;
+    // `of_shepherd`: it said so, not the agent.
+    absl::AnyInvocable<void(v1::SessionEvent, bool of_shepherd)> on_event;
     // The session is over, or never was. Once, and nothing after it. OK: the agent said so.
     absl::AnyInvocable<void(absl::Status)> on_closed;
     // Take it, then call NextLogs when there is room for more.

@@ -12,8 +12,9 @@ namespace dtrain {
 namespace {
 
 constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
-// Beats, and positions of logs: states that the next one replaces.
-constexpr size_t kNewest = 0;
+// States that the next one replaces: positions of logs, and beats.
+constexpr size_t kPositions = 0;
+constexpr size_t kBeat = 1;
 // Some twenty bytes each: what fits into a message that is not kept.
 constexpr int kMostPositions = 2000;
 
@@ -45,6 +46,7 @@ bool IsOfShepherd(v1::SessionEvent::KindCase kind) {
     case v1::SessionEvent::kSpans:
     case v1::SessionEvent::kFailure:
     case v1::SessionEvent::kWarning:
+    case v1::SessionEvent::kHeartbeat:
     case v1::SessionEvent::kFinished:
       return true;
     default:
@@ -153,7 +155,7 @@ void NodeLink::OnEvent(link::Channel channel, v1::SessionEvent event) {
     resumable_ = event.welcome().resumable();
     boot_id_ = event.welcome().inventory().boot_id();
   }
-  handlers_.on_event(std::move(event));
+  handlers_.on_event(std::move(event), channel == link::Channel::kJob);
 }
 
 absl::Status NodeLink::Send(const SharedRequest& request) {
@@ -161,7 +163,8 @@ absl::Status NodeLink::Send(const SharedRequest& request) {
   absl::Status sent;
   if (request.kind_ == v1::SessionRequest::kHeartbeat) {
     ReportTaken();
-    sent = agent_->SendUnkept(kNewest, request.bytes_).status();
+    sent = agent_->SendUnkept(kBeat, request.bytes_).status();
+    if (sent.ok()) sent = job_->SendUnkept(kBeat, request.bytes_).status();
   } else {
     leaving_ = leaving_ || request.kind_ == v1::SessionRequest::kGoodbye;
     sent = (ChannelOf(request.kind_) == link::Channel::kJob ? job_ : agent_)->Send(request.bytes_);
@@ -192,7 +195,7 @@ void NodeLink::GiveUp(absl::Status why) {
 
 // All that has changed. While the last report waits for the connection there is no other.
 void NodeLink::ReportTaken() {
-  if (!resumable_ || !job_ || job_->waits(kNewest)) return;
+  if (!resumable_ || !job_ || job_->waits(kPositions)) return;
   v1::SessionRequest request;
   v1::LogPositions& taken = *request.mutable_logs_taken();
   for (auto& [key, progress] : log_progress_) {
@@ -205,7 +208,7 @@ void NodeLink::ReportTaken() {
     position.set_offset(progress.taken);
   }
   if (taken.streams_size() == 0) return;
-  auto sent = job_->SendUnkept(kNewest, link::SharedBytes(request.SerializeAsString()));
+  auto sent = job_->SendUnkept(kPositions, link::SharedBytes(request.SerializeAsString()));
   if (!sent.ok()) return GiveUp(sent.status());
   Pump();
 }

@@ -109,7 +109,9 @@ void Runner::Connect(NodeId id) {
   handlers.on_connected = [this, id, own = ways_.IsOwnChild(entry)] {
     Feed(job::NodeConnected{id, own});
   };
-  handlers.on_event = [this, id](v1::SessionEvent event) { OnMessage(id, std::move(event)); };
+  handlers.on_event = [this, id](v1::SessionEvent event, bool of_shepherd) {
+    OnMessage(id, std::move(event), of_shepherd);
+  };
   handlers.on_closed = [this, id](absl::Status why) {
     Node& node = *nodes_[id.value()];
     if (node.disconnecting) {
@@ -194,7 +196,7 @@ void Runner::TraceNode(NodeId id, absl::string_view part, TimePoint now) {
   timeline_->NodeReached(id, core_->nodes()[id.value()].host, part, now);
 }
 
-void Runner::OnMessage(NodeId id, v1::SessionEvent event) {
+void Runner::OnMessage(NodeId id, v1::SessionEvent event, bool of_shepherd) {
   if (event.has_stdin_taken() && stdin_ != nullptr) {
     stdin_->Taken(Rank(event.stdin_taken().rank()), event.stdin_taken().closed());
   }
@@ -208,7 +210,7 @@ void Runner::OnMessage(NodeId id, v1::SessionEvent event) {
       if (IsOn(id, worker.rank())) status_->WorkerStarted(worker.rank(), worker.pid());
     }
   }
-  Feed(job::NodeMessage{id, std::move(event), WallNow()});
+  Feed(job::NodeMessage{id, std::move(event), WallNow(), of_shepherd});
   if (core_->state() == job::State::kRunning && stdin_ != nullptr &&
       !std::exchange(stdin_started_, true)) {
     stdin_->Start(options_.job.stdin_rank, core_->plan().world_size);

@@ -60,7 +60,7 @@ class Runner {
   void ToNode(NodeId id, const SharedRequest& request);
   void Trace(const job::Event& event, TimePoint now);
   void TraceNode(NodeId id, absl::string_view part, TimePoint now);
-  void OnMessage(NodeId id, v1::SessionEvent event);
+  void OnMessage(NodeId id, v1::SessionEvent event, bool of_shepherd);
   bool IsOn(NodeId id, uint32_t rank) const;
   void OnLogs(NodeId id, const v1::LogChunk& chunk);
   void EndStreams(NodeId id);

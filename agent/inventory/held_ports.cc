@@ -28,6 +28,7 @@ absl::StatusOr<HeldPorts> HeldPorts::Hold(uint32_t count, uint32_t listening) {
         absl::StrCat("hold ", count, " ports: the limit is ", kMaxPorts));
   }
   HeldPorts held;
+  held.listening_ = std::min(listening, count);
   for (uint32_t i = 0; i < count; ++i) {
     absl::StatusOr<BoundSocket> socket = BindWildcard(/*reuse=*/true);
     if (!socket.ok()) {

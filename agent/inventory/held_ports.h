@@ -20,11 +20,14 @@ class HeldPorts {
   static absl::StatusOr<HeldPorts> Hold(uint32_t count, uint32_t listening = 0);
 
   const std::vector<uint16_t>& ports() const { return ports_; }
+  // Those of them that listen.
+  std::vector<uint16_t> listening() const { return {ports_.end() - listening_, ports_.end()}; }
   // That holds this port; -1: none does. Who has a copy may listen on it.
   int SocketOf(uint32_t port) const;
 
  private:
   std::vector<uint16_t> ports_;
+  uint32_t listening_ = 0;
   std::vector<os::UniqueFd> sockets_;
 };
 

@@ -84,13 +84,14 @@ void Adoption::Look(JobDirectory directory, std::optional<v1::JobRecord> record)
 
 void Adoption::OnAccount(Foundling& foundling, v1::Account account) {
   if (foundling.adopted || !foundling.why.empty()) return;
-  if (account.part().workers_size() == 0) return GiveUp(foundling, "it has no part of the job");
+  const v1::JobOnNode& job = account.report().job();
+  if (job.ranks_size() == 0) return GiveUp(foundling, "it has no part of the job");
   foundling.timer.Cancel();
   foundling.adopted = true;
-  log::Info(absl::StrCat("job ", account.part().job_id(), ": taken over from the previous agent, ",
-                         account.part().workers_size(), " workers"));
+  log::Info(absl::StrCat("job ", foundling.job_id, ": taken over from the previous agent, ",
+                         job.ranks_size(), " workers"));
   handlers_.on_job({std::move(foundling.directory), foundling.owner, std::move(foundling.shepherd),
-                    std::move(account)});
+                    std::move(account), foundling.record.value_or(v1::JobRecord())});
   Decided(foundling);
 }
 

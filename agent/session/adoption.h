@@ -29,6 +29,7 @@ class Adoption {
     spawn::Owner owner;
     std::unique_ptr<ShepherdChannel> shepherd;
     v1::Account account;
+    v1::JobRecord record;  // empty: it cannot be read any more
   };
   struct Lost {
     std::string job_id;

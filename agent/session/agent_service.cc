@@ -41,12 +41,10 @@ struct AgentService::Calls {
 };
 
 AgentService::AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer,
-                           loop::Task on_too_many, std::shared_ptr<rpc::SharedLimit> held,
-                           std::optional<spawn::Connected> connected)
+                           loop::Task on_too_many, std::optional<spawn::Connected> connected)
     : loop_(loop),
       sessions_(sessions),
       peer_(std::move(peer)),
-      held_(std::move(held)),
       connected_(std::move(connected)),
       calls_(std::make_shared<Calls>()) {
   calls_->last = loop_.Now();
@@ -65,16 +63,14 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AgentService::Sessi
     grpc::CallbackServerContext*) {
   // By value: the call may outlive the connection, and this service with it.
   return session::Session::Stream::New(
-      loop_,
-      [&loop = loop_, &sessions = sessions_, peer = peer_, connected = connected_,
-       calls = calls_](std::shared_ptr<session::Session::Stream> stream) {
+      loop_, [&loop = loop_, &sessions = sessions_, peer = peer_, connected = connected_,
+              calls = calls_](std::shared_ptr<session::Session::Stream> stream) {
         calls->last = loop.Now();
         if (calls->TakeSession(stream)) {
           return sessions.Accept(std::move(stream), peer, connected);
         }
         stream->Finish(absl::ResourceExhaustedError("a connection has one session at a time"));
-      },
-      held_);
+      });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* AgentService::Logs(grpc::CallbackServerContext*,

@@ -25,11 +25,10 @@ using RawAgent = v1::Agent::WithRawCallbackMethod_Session<v1::Agent::WithRawCall
 class AgentService final : public RawAgent {
  public:
   // `sessions` outlives the calls. `on_too_many` is called once when the peer goes on opening
-  // sessions beside the one it has. `held`: as ServerCarrier has it. `connected`:
-  // the connection, of a peer on this machine.
+  // sessions beside the one it has. `connected`: the connection, of a
+  // peer on this machine.
   AgentService(loop::Loop& loop, Sessions& sessions, auth::Identity peer,
-               loop::Task on_too_many = nullptr, std::shared_ptr<rpc::SharedLimit> held = nullptr,
-               std::optional<spawn::Connected> connected = {});
+               loop::Task on_too_many = nullptr, std::optional<spawn::Connected> connected = {});
 
   // When a call was here last: now, while the session or output streams; for others, whose answers
   // are a matter of a moment, when they came. A call whose message is yet to come is none.
@@ -56,7 +55,6 @@ class AgentService final : public RawAgent {
   loop::Loop& loop_;
   Sessions& sessions_;
   const auth::Identity peer_;
-  const std::shared_ptr<rpc::SharedLimit> held_;
   const std::optional<spawn::Connected> connected_;
   const std::shared_ptr<Calls> calls_;
 };

@@ -73,15 +73,8 @@ v1::GpuUse GpuRelease::Save() const {
 
 void GpuRelease::Before(const std::vector<v1::Gpu>& gpus) { before_ = gpus; }
 
-void GpuRelease::Start(const v1::JobPart& part) {
-  for (const v1::WorkerSpec& worker : part.workers()) {
-    if (!worker.set_visible_gpus()) continue;
-    for (const std::string& uuid : worker.gpu_uuids()) uuids_.insert(uuid);
-  }
-}
-
-void GpuRelease::Started(const v1::Started& started) {
-  for (const v1::WorkerStarted& worker : started.workers()) workers_.insert(worker.pid());
+void GpuRelease::Started(const std::set<uint32_t>& workers) {
+  workers_.insert(workers.begin(), workers.end());
 }
 
 void GpuRelease::After(const std::vector<v1::Gpu>& gpus, const std::vector<uint32_t>& living) {

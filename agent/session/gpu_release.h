@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "dtrain/v1/job.pb.h"
 #include "dtrain/v1/node.pb.h"
 #include "dtrain/v1/state.pb.h"
 
@@ -29,8 +29,9 @@ class GpuRelease {
   v1::GpuUse Save() const;
 
   void Before(const std::vector<v1::Gpu>& gpus);
-  void Start(const v1::JobPart& part);
-  void Started(const v1::Started& started);
+  // Which the job has; those it was said to have before do not count.
+  void Given(std::set<std::string> uuids) { uuids_ = std::move(uuids); }
+  void Started(const std::set<uint32_t>& workers);  // their pids
   // `living`: pids of the job's processes that are still there.
   void After(const std::vector<v1::Gpu>& gpus, const std::vector<uint32_t>& living);
 

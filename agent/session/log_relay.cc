@@ -67,14 +67,12 @@ LogRelay::~LogRelay() {
   if (writer_ != nullptr) writer_->Finish(absl::CancelledError("the session ended"));
 }
 
-void LogRelay::Expect(const v1::JobPart& part) {
-  for (const v1::WorkerSpec& worker : part.workers()) ranks_.insert(worker.rank());
-}
-
-void LogRelay::Started(const v1::Started& started) {
-  for (const v1::WorkerStarted& worker : started.workers()) {
+void LogRelay::Expect(const v1::Report& report) {
+  for (const v1::RankOnNode& rank : report.job().ranks()) {
+    ranks_.insert(rank.rank());
+    if (rank.pid() == 0) continue;
     for (v1::StreamKind kind : {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR}) {
-      if (ranks_.contains(worker.rank())) Add({worker.rank(), kind});
+      Add({rank.rank(), kind});
     }
   }
 }

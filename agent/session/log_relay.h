@@ -18,7 +18,7 @@
 #include "common/os/unique_fd.h"
 #include "common/rpc/server_stream.h"
 #include "dtrain/v1/agent.pb.h"
-#include "dtrain/v1/job.pb.h"
+#include "dtrain/v1/shepherd.pb.h"
 
 namespace dtrain::session {
 
@@ -39,9 +39,7 @@ class LogRelay {
   LogRelay& operator=(const LogRelay&) = delete;
 
   // The workers of this node, the only ones that may have output. Called before all that follows.
-  void Expect(const v1::JobPart& part);
-  // The workers' streams, which have no spool yet.
-  void Started(const v1::Started& started);
+  void Expect(const v1::Report& report);
   // A stream has its spool; with an empty one it only is there. What its user's shepherd, which
   // may be anything, cannot have made of a file of `owner`'s is refused: INVALID_ARGUMENT.
   absl::Status Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool, uid_t owner);

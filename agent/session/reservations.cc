@@ -41,18 +41,6 @@ absl::StatusOr<Share> ShareOf(const v1::Reserve& reserve) {
   return share;
 }
 
-absl::StatusOr<Share> ShareOf(const v1::JobPart& part) {
-  Share share;
-  for (const v1::WorkerSpec& worker : part.workers()) {
-    if (worker.set_visible_gpus()) {
-      share.gpus.insert(worker.gpu_uuids().begin(), worker.gpu_uuids().end());
-    }
-    if (part.shares_cores()) continue;
-    if (absl::Status added = AddCores(worker.cpulist(), share.cores); !added.ok()) return added;
-  }
-  return share;
-}
-
 absl::Status Reservations::Reserve(Key session, const std::string& holder, Share share) {
   std::vector<std::string> held;
   for (const auto& [other, holding] : holdings_) {

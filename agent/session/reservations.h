@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "agent/session/gpu_release.h"
 #include "dtrain/v1/agent.pb.h"
-#include "dtrain/v1/job.pb.h"
 #include "dtrain/v1/node.pb.h"
 #include "dtrain/v1/state.pb.h"
 
@@ -25,7 +24,6 @@ struct Share {
 
 // INVALID_ARGUMENT: no list of cores.
 absl::StatusOr<Share> ShareOf(const v1::Reserve& reserve);
-absl::StatusOr<Share> ShareOf(const v1::JobPart& part);
 
 // The books of one agent: who has which GPUs and cores, and which GPUs are not given out because
 // what used them last still holds their memory. Pure.

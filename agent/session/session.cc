@@ -32,10 +32,28 @@ link::LinkCore::Options LinkOptions() {
   return options;
 }
 
-std::vector<uint32_t> LivingOf(const v1::Started& started) {
-  std::vector<uint32_t> out;
-  for (const v1::WorkerStarted& worker : started.workers()) {
-    if (os::StartTime(static_cast<pid_t>(worker.pid()))) out.push_back(worker.pid());
+// By the shepherd's own word, which counts for its own report and for what its end leaves.
+Reported ReportedBy(const v1::Report& report) {
+  Reported out;
+  out.gpus = {report.job().gpu_uuids().begin(), report.job().gpu_uuids().end()};
+  for (const v1::RankOnNode& rank : report.job().ranks()) {
+    if (rank.pid() != 0) out.workers.insert(rank.pid());
+  }
+  return out;
+}
+
+// Of a job that another agent has started. What it has reserved that agent wrote down; without the
+// record its shepherd's word keeps others away, at worst from more than it has.
+Reported ReportedBy(const v1::Report& report, const v1::JobRecord& record) {
+  Reported out = ReportedBy(report);
+  if (!record.boot_id().empty()) out.gpus = {record.gpu_uuids().begin(), record.gpu_uuids().end()};
+  return out;
+}
+
+std::vector<containers::Removable> RemovablesOf(const v1::Report& report) {
+  std::vector<containers::Removable> out;
+  for (const v1::LeftContainers& left : report.containers()) {
+    out.push_back({left.container(), {left.names().begin(), left.names().end()}});
   }
   return out;
 }
@@ -95,24 +113,28 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
 }
 
 Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
-                 const v1::Account& account, JobDirectory directory, loop::Task on_ended)
-    : Session(surroundings, owner, SessionCore(surroundings.self, surroundings.loop.Now(), account),
+                 v1::Account account, const v1::JobRecord& record, JobDirectory directory,
+                 loop::Task on_ended)
+    : Session(surroundings, owner,
+              SessionCore(surroundings.self, surroundings.loop.Now(), account,
+                          ReportedBy(account.report(), record)),
               std::move(shepherd), std::move(on_ended)) {
   directory_ = std::move(directory);
-  const v1::JobPart& part = account.part();
-  shepherd_->processes().SetPart(part.job_id(), part.attempt(), part.node_rank());
-  containers_ = containers::RemovablesOf(part);
-  relay_.Expect(part);
-  if (absl::Status claimed = Claim(ShareOf(part)); !claimed.ok()) {
+  const bool recorded = !record.boot_id().empty();
+  v1::Reserve& reserved = reserved_.emplace();
+  const v1::JobOnNode& job = account.report().job();
+  *reserved.mutable_gpu_uuids() = recorded ? record.gpu_uuids() : job.gpu_uuids();
+  reserved.set_cpulist(recorded ? record.cpulist() : job.cpulist());
+  reserved.set_node_rank(recorded ? record.node_rank() : job.node_rank());
+  if (absl::Status claimed = Claim(ShareOf(reserved)); !claimed.ok()) {
     log::Error(absl::StrCat(Holder(), " runs on, but: ", claimed.message()));
   }
-  status_.Adopt(account, LivingOf(account.started()));
+  OnReport(std::move(*account.mutable_report()));
   Feed(Tick{});
 }
 
 Session::~Session() {
   *alive_ = false;
-  if (held_ != nullptr) held_->Remove(unfinished_);
   shepherd_->processes().set_patience(core_.grace() + kPatience);
   log_waiters_.WakeAll(loop_);
   agent_.reservations.Release(this);
@@ -134,7 +156,6 @@ void Session::Feed(const Event& event) {
 void Session::Note(const Event& event) const {
   const google::protobuf::Message* message = nullptr;
   if (const auto* request = std::get_if<Request>(&event)) message = &request->request;
-  if (const auto* told = std::get_if<FromShepherd>(&event)) message = &told->event;
   if (message == nullptr) return;
   os::NoteRequest(KindOf(*message), core_.hello().job_id(), owner_.name);
 }
@@ -152,8 +173,8 @@ void Session::Do(Action& action) {
     Open();
   } else if (std::holds_alternative<SendWelcome>(action)) {
     Welcome();
-  } else if (auto* start = std::get_if<PrepareStart>(&action)) {
-    Prepare(start->part);
+  } else if (std::holds_alternative<PrepareStart>(action)) {
+    Prepare();
   } else if (auto* probe = std::get_if<RunProbe>(&action)) {
     Probe(probe->request);
   } else if (auto* hold = std::get_if<HoldPorts>(&action)) {
@@ -199,7 +220,6 @@ void Session::ListenToShepherd() {
     OnShepherdEvent(std::move(event), std::move(fd));
   };
   handlers.on_attached = [this](const v1::Party& shepherd) { OnAttached(shepherd); };
-  handlers.on_read = [this](v1::SessionEvent event) { OnRead(std::move(event)); };
   handlers.on_frame = [this] {
     PumpLauncher();
     Feed(ShepherdAnswers{});
@@ -225,6 +245,9 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
       log_waiters_.WakeAll(loop_);
       break;
     }
+    case v1::ShepherdEvent::kReport:
+      OnReport(std::move(*event.mutable_report()));
+      break;
     case v1::ShepherdEvent::kEnded:
       relay_.Finished(event.ended());
       log_waiters_.WakeAll(loop_);
@@ -242,18 +265,15 @@ void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
   }
 }
 
-void Session::OnRead(v1::SessionEvent event) {
-  if (event.has_started()) {
-    relay_.Started(event.started());
-    // No probe can come any more, and a worker may want any port.
-    probe_listener_.reset();
-  }
+void Session::OnReport(v1::Report report) {
+  shepherd_->processes().SetPart(core_.hello().job_id(), core_.hello().attempt(),
+                                 report.job().node_rank());
+  containers_ = RemovablesOf(report);
+  relay_.Expect(report);
   // Its word is not enough: it is its user's.
-  if (event.failure().kind() == v1::NodeFailure::KIND_CLEANUP) {
-    shepherd_->processes().KillLiving();
-  }
-  status_.FromShepherd(event);
-  Feed(FromShepherd{std::move(event)});
+  if (report.unkillable()) shepherd_->processes().KillLiving();
+  Feed(ReportedBy(report));
+  status_.Set(std::move(*report.mutable_job()));
 }
 
 void Session::EndLeftovers() {

@@ -61,7 +61,8 @@ class Session {
           std::shared_ptr<Stream> stream, loop::Task on_ended);
   // Of a job that an agent before us has started.
   Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
-          const v1::Account& account, JobDirectory directory, loop::Task on_ended);
+          v1::Account account, const v1::JobRecord& record, JobDirectory directory,
+          loop::Task on_ended);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -105,31 +106,30 @@ class Session {
   void OnFrame(link::Frame frame);
   absl::Status OnAgentFrame(const link::Frame& frame);
   absl::Status OnJobFrame(link::Frame frame);
-  absl::Status CountUnfinished();
   void Send(const v1::SessionEvent& event);
   void PumpLauncher();
   void BreakLauncher(absl::Status why);
   // The shepherd.
   void ListenToShepherd();
   void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
-  void OnRead(v1::SessionEvent event);
+  void OnReport(v1::Report report);
   void ToShepherd(const v1::ShepherdRequest& request);
   // The core.
   void Feed(const Event& event);
   void Note(const Event& event) const;
   void Do(Action& action);
-  void Prepare(const v1::JobPart& part);
-  bool PrepareAgent(const v1::JobPart& part);  // false: it was refused
+  void Prepare();
+  bool PrepareAgent();  // false: it was refused
   void DropStart();
   absl::Status Claim(absl::StatusOr<Share> share);
-  absl::Status WriteRecord(const v1::JobPart& part);
+  absl::Status WriteRecord();
   std::string Holder() const;
   void Reserve(const v1::Reserve& reserve);
   void ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then);
   void Welcome();
   void Probe(const v1::ProbeRequest& request);
   void Hold(const HoldPorts& hold);
-  void GiveHeldPorts(const v1::JobPart& part);
+  void GiveHeldPorts();
   void Look();
   void EndLeftovers();
   void EndAll();
@@ -148,18 +148,17 @@ class Session {
   v1::Hello greeting_;              // of that stream
   link::LinkCore link_;             // channel 0
   loop::Timer link_due_;
-  std::shared_ptr<rpc::SharedLimit> held_;  // of all launchers of its user; null: no limit
-  size_t unfinished_ = 0;                   // in it, by us
-  bool dropped_ = false;                    // the start was: the shepherd gets nothing any more
-  std::optional<JobDirectory> directory_;   // when resumable, from the Hello on
-  std::vector<v1::Gpu> gpus_before_;        // until the start
+  bool dropped_ = false;                   // the start was: the shepherd gets nothing any more
+  std::optional<JobDirectory> directory_;  // when resumable, from the Hello on
+  std::vector<v1::Gpu> gpus_before_;       // until the start
+  std::optional<v1::Reserve> reserved_;    // what is
   std::unique_ptr<inventory::ProbeListener> probe_listener_;
   std::unique_ptr<inventory::Prober> prober_;
   std::optional<inventory::HeldPorts> held_ports_;
   LogRelay relay_;
   LogWaiters log_waiters_;
   std::unique_ptr<ShepherdChannel> shepherd_;
-  std::vector<containers::Removable> containers_;  // once a part was given to the shepherd
+  std::vector<containers::Removable> containers_;  // as its shepherd has reported
   std::unique_ptr<containers::Removal> removal_;
   loop::Timer deadline_;
   std::shared_ptr<bool> alive_;

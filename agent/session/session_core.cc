@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/session_core.h"
 
-#include <csignal>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,11 +23,6 @@ constexpr int kBeatsPerLease = 5;
 constexpr uint32_t kMinLeaseMs = 100;
 // Ids and tokens; the shepherd keeps it for agents after us.
 constexpr size_t kMostHello = 4096;
-// Of arguments and environment, of which Linux executes 6 MiB at most; and with the ranks' places.
-constexpr size_t kMostWords = 8 << 20;
-constexpr size_t kMostPart = 16 << 20;
-// Each has its output streams and its state here, however few bytes ask for it.
-constexpr int kMostWorkers = 16384;
 // A driver may free the memory of a process that was killed a little after its end. A launcher
 // whose user cancelled gives up three seconds after it asked for KILL.
 constexpr Duration kReleaseLimit = std::chrono::seconds(10);
@@ -47,53 +42,15 @@ bool Legal(State state, Kind kind) {
     case Kind::kHoldPorts:
     case Kind::kReserve:
     case Kind::kLookAgain:
-    case Kind::kCommon:
-    case Kind::kStart:
       return state == State::kJoined;
-    case Kind::kSignal:
-    case Kind::kStdin:
-    case Kind::kFenceRelease:
-    case Kind::kPmix:
-    case Kind::kLogsTaken:
-      // They may cross the last worker's end on the way.
-      return state == State::kRunning || state == State::kReaping || state == State::kReleasing ||
-             state == State::kFinished;
-    case Kind::kStop:
+    case Kind::kEndJob:
     case Kind::kHeartbeat:
     case Kind::kGoodbye:
       return state == State::kJoined || state == State::kRunning || state == State::kReaping ||
              state == State::kReleasing || state == State::kFinished;
-    case Kind::KIND_NOT_SET:
+    default:  // the shepherd's
       return false;
   }
-  return false;
-}
-
-absl::Status CheckSize(const v1::JobPart& part) {
-  if (part.workers_size() > kMostWorkers) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        part.workers_size(), " workers on one node; an agent takes ", kMostWorkers, " at most"));
-  }
-  size_t words = 0;
-  const auto add = [&words](const auto& variables) {
-    for (const v1::EnvVar& variable : variables) {
-      words += variable.name().size() + variable.value().size() + 2;
-    }
-  };
-  add(part.env());
-  for (const v1::Program& program : part.programs()) {
-    for (const std::string& word : program.argv()) words += word.size() + 1;
-    add(program.env());
-  }
-  if (words > kMostWords) {
-    return absl::ResourceExhaustedError(absl::StrCat("arguments and environment have ", words,
-                                                     " bytes; an agent takes ", kMostWords,
-                                                     " at most"));
-  }
-  const size_t all = part.ByteSizeLong();
-  if (all <= kMostPart) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "this node's part of the job has ", all, " bytes; an agent takes ", kMostPart, " at most"));
 }
 
 // What a launcher asks for and we wait, without it, for a shepherd that may never end: it is its
@@ -108,6 +65,10 @@ uint32_t GraceMs(const v1::Hello& hello) {
       std::chrono::duration_cast<std::chrono::milliseconds>(Grace(hello)).count());
 }
 Duration Lease(const v1::Hello& hello) { return milliseconds(hello.lease_ms()); }
+// When an unanswered question counts as silence; kNever: there is none.
+TimePoint SilentAt(TimePoint asked_at, const v1::Hello& hello) {
+  return asked_at == kNever ? kNever : asked_at + Lease(hello);
+}
 
 Duration BeatPeriod(const v1::Hello& hello) { return Lease(hello) / kBeatsPerLease; }
 
@@ -116,7 +77,8 @@ Duration BeatPeriod(const v1::Hello& hello) { return Lease(hello) / kBeatsPerLea
 SessionCore::SessionCore(Identity self, TimePoint now)
     : self_(std::move(self)), now_(now), last_heard_(now), last_beat_(now) {}
 
-SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& account)
+SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& account,
+                         Reported reported)
     : self_(std::move(self)),
       state_(State::kRunning),
       started_(true),
@@ -127,8 +89,8 @@ SessionCore::SessionCore(Identity self, TimePoint now, const v1::Account& accoun
       away_(true),
       away_since_(now) {
   gpus_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
-  gpus_.Start(account.part());
-  gpus_.Started(account.started());
+  gpus_.Given(std::move(reported.gpus));
+  gpus_.Started(reported.workers);
   if (!account.finished()) return;
   // The launcher may have heard so, and nobody else hears it again; it waits for Released.
   state_ = State::kReleasing;
@@ -156,10 +118,13 @@ std::vector<Action> SessionCore::OnEvent(TimePoint now, const Event& event) {
     OnLauncherGone();
   } else if (const auto* broke = std::get_if<LauncherBroke>(&event)) {
     Finish(broke->why);
-  } else if (const auto* shepherd = std::get_if<FromShepherd>(&event)) {
-    if (shepherd->event.has_started()) gpus_.Started(shepherd->event.started());
+  } else if (const auto* frame = std::get_if<JobFrame>(&event)) {
+    OnJobFrame(*frame);
+  } else if (const auto* reported = std::get_if<Reported>(&event)) {
+    OnReported(*reported);
   } else if (std::holds_alternative<ShepherdAnswers>(event)) {
     answered_ = true;
+    asked_at_ = kNever;
   } else if (const auto* ended = std::get_if<JobEnded>(&event)) {
     OnJobEnded(ended->finished);
   } else if (std::holds_alternative<Resumed>(event)) {
@@ -183,17 +148,21 @@ void SessionCore::CreditOwnPause(TimePoint now) {
     const Duration pause = OwnPause(now_, NextDeadline(), now, BeatPeriod(hello_) / 4);
     last_heard_ += pause;
     if (answer_by_ != kNever) answer_by_ += pause;
+    if (asked_at_ != kNever) asked_at_ += pause;
   }
   now_ = std::max(now_, now);
 }
 
 Duration SessionCore::grace() const { return started_ ? Grace(hello_) : Duration::zero(); }
 
+Duration SessionCore::most_silence() const {
+  return counts_silence() ? Lease(hello_) + self_.launcher_wait : Duration::zero();
+}
+
 // When a launcher that says nothing is given up. One that stands still keeps its stream. When that
 // ends it has its lease again to come back, as far as it would have been waited for.
 TimePoint SessionCore::LeaseEnd() const {
-  const bool by_stream = hello_.same_machine() && !self_.resumable;
-  if (by_stream) return kNever;
+  if (!counts_silence()) return kNever;
   const TimePoint end = last_heard_ + Lease(hello_);
   if (state_ == State::kJoined) return end;  // what it has reserved is for others
   const TimePoint last = end + self_.launcher_wait;
@@ -206,7 +175,7 @@ TimePoint SessionCore::NextDeadline() const {
     case State::kNew:
       return last_heard_ + kHelloTimeout;
     case State::kRunning:
-      return std::min(next, answer_by_);
+      return std::min({next, answer_by_, SilentAt(asked_at_, hello_)});
     case State::kJoined:
     case State::kFinished:
       break;
@@ -245,35 +214,17 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
       actions_.push_back(HoldPorts{request.hold_ports().count(), request.hold_ports().listening()});
       break;
     case Kind::kReserve:
+      gpus_.Given({request.reserve().gpu_uuids().begin(), request.reserve().gpu_uuids().end()});
       actions_.push_back(ReserveShare{request.reserve()});
       break;
     case Kind::kLookAgain:
       actions_.push_back(SendInventory{});
       break;
-    case Kind::kCommon:
-      common_ = request.common();
+    case Kind::kEndJob:
+      hurried_ = true;
+      release_until_ = std::min(release_until_, now_ + kReleaseLimitHurried);
+      if (state_ == State::kRunning) EndWorkers(request.end_job().grace_ms());
       break;
-    case Kind::kStart:
-      OnStart(request.start());
-      break;
-    case Kind::kSignal:
-      if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
-        Finish(absl::InvalidArgumentError(absl::StrCat("no signal has the number ", signal)));
-      }
-      break;
-    case Kind::kStop:
-      // Nothing to stop before a start; the launcher says goodbye next.
-      if (request.stop().grace_ms() == 0) {
-        hurried_ = true;
-        release_until_ = std::min(release_until_, now_ + kReleaseLimitHurried);
-      }
-      if (state_ == State::kRunning) AwaitAnswer(request.stop().grace_ms());
-      break;
-    case Kind::kStdin:
-    case Kind::kFenceRelease:
-    case Kind::kPmix:
-    case Kind::kLogsTaken:
-      break;  // the shepherd's
     case Kind::kHeartbeat:
       break;
     case Kind::kGoodbye:
@@ -285,19 +236,25 @@ void SessionCore::OnRequest(const v1::SessionRequest& request) {
       if (state_ == State::kReleasing) actions_.push_back(GiveBack{gpus_});
       Finish(absl::OkStatus());
       break;
-    case Kind::KIND_NOT_SET:
+    default:
       break;
   }
 }
 
-void SessionCore::OnStart(const v1::JobPart& part) {
-  v1::JobPart whole = std::exchange(common_, {});
-  whole.MergeFrom(part);
-  if (absl::Status fits = CheckSize(whole); !fits.ok()) return Finish(std::move(fits));
+// A launcher that was given up is not listened to again: its workers are being ended.
+void SessionCore::OnJobFrame(const JobFrame& frame) {
+  if (state_ == State::kOrphaned || launcher_gone_) return;
+  last_heard_ = now_;
+  if (frame.asks) asked_at_ = std::min(asked_at_, now_);
+  if (state_ != State::kJoined || !frame.kept) return;
   state_ = State::kRunning;
   started_ = true;
-  gpus_.Start(whole);
-  actions_.push_back(PrepareStart{std::move(whole)});
+  actions_.push_back(PrepareStart{});
+}
+
+void SessionCore::OnReported(const Reported& reported) {
+  if (!self_.resumable) gpus_.Given(reported.gpus);
+  gpus_.Started(reported.workers);
 }
 
 void SessionCore::OnHello(const v1::Hello& hello) {
@@ -416,6 +373,7 @@ void SessionCore::OnLauncherGone() {
   if (self_.resumable && runs) {
     away_ = true;
     away_since_ = now_;
+    asked_at_ = kNever;
   } else {
     GiveUpLauncher();
   }
@@ -525,6 +483,10 @@ void SessionCore::OnTick() {
   if (!launcher_gone_ && now_ >= LeaseEnd()) {
     GiveUpLauncher();
     return;
+  }
+  if (state_ == State::kRunning && now_ >= SilentAt(asked_at_, hello_)) {
+    asked_at_ = kNever;
+    EndWorkers(0);  // or it ends itself, ten seconds later
   }
   if (state_ == State::kRunning && now_ >= answer_by_) {
     if (!answered_) return OnShepherdGone("it did not answer the request to end its workers");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -27,7 +28,12 @@ struct Identity {
 struct Request {
   v1::SessionRequest request;
 };
-struct Heard {};         // some frame of the launcher, without a message
+struct Heard {};  // some frame of the launcher, without a message
+// One of its frames for the shepherd. The first that is kept begins the job here.
+struct JobFrame {
+  bool kept = false;
+  bool asks = false;  // it has something in it, which a shepherd that lives answers within a second
+};
 struct LauncherGone {};  // its stream ended
 struct LauncherBroke {
   absl::Status why;
@@ -35,9 +41,10 @@ struct LauncherBroke {
 struct Resumed {
   v1::Hello hello;
 };  // it is back on another stream; only when CanResume
-// What the shepherd said to the launcher, read on the way.
-struct FromShepherd {
-  v1::SessionEvent event;
+// By the shepherd: which GPUs and processes are its workers'.
+struct Reported {
+  std::set<std::string> gpus;  // by uuid; where nothing is reserved, as that is what counts
+  std::set<uint32_t> workers;  // pids
 };
 struct ShepherdAnswers {};  // it lives: a frame or a word of it has come
 struct JobEnded {
@@ -58,7 +65,7 @@ struct StopAsked {
 struct Tick {};  // a deadline may have passed
 
 using Event =
-    std::variant<Request, Heard, LauncherGone, LauncherBroke, Resumed, FromShepherd,
+    std::variant<Request, Heard, JobFrame, LauncherGone, LauncherBroke, Resumed, Reported,
                  ShepherdAnswers, JobEnded, ShepherdGone, LeftoversGone, GpusSeen, StopAsked, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
@@ -71,11 +78,8 @@ struct SendShepherd {
 };
 struct OpenChannels {};  // with the launcher that has said Hello, again or for the first time
 struct SendWelcome {};   // with the inventory, which takes I/O to read
-// What the shepherd needs of us before it is given its part. The part itself passes with the
-// frames.
-struct PrepareStart {
-  v1::JobPart part;
-};
+// What the shepherd needs of us before it is given its part, which comes with the frames.
+struct PrepareStart {};
 struct RunProbe {
   v1::ProbeRequest request;
 };
@@ -105,7 +109,7 @@ using Action =
 //
 // Its one promise: workers live no longer than their launcher is heard from. The stream's end, or
 // lease_ms of silence, stops them within the grace, and so does the shepherd's death; a shepherd
-// that does not, or that is told to stop them and says nothing, is killed. Time in which this
+// that does not, or that says nothing to what it is asked, is killed. Time in which this
 // process does not run is no silence, nor is a launcher on this machine silent whose stream stands:
 // it is stopped or starved. The launcher hears of the last worker's end from the shepherd, and
 // then, with Released, that its GPUs are free too, or have not become it in ten seconds.
@@ -125,7 +129,7 @@ class SessionCore {
   SessionCore(Identity self, TimePoint now);
   // Of a job that an agent before us has started; its launcher is yet to come back. Tick it: what
   // its agent waited for is looked at again.
-  SessionCore(Identity self, TimePoint now, const v1::Account& account);
+  SessionCore(Identity self, TimePoint now, const v1::Account& account, Reported reported);
 
   std::vector<Action> OnEvent(TimePoint now, const Event& event);
   TimePoint NextDeadline() const;
@@ -138,6 +142,8 @@ class SessionCore {
     return state_ == State::kJoined || state_ == State::kRunning || state_ == State::kReleasing ||
            state_ == State::kFinished;
   }
+  // Of a connected launcher, before it is given up; zero: its silence does not count.
+  Duration most_silence() const;
   // The launcher is not connected and may come back.
   bool away() const { return away_; }
   // Of the workers, as far as we wait for it: none before there are any.
@@ -145,10 +151,12 @@ class SessionCore {
 
  private:
   void CreditOwnPause(TimePoint now);
+  bool counts_silence() const { return self_.resumable || !hello_.same_machine(); }
   TimePoint LeaseEnd() const;
   void OnRequest(const v1::SessionRequest& request);
   void OnHello(const v1::Hello& hello);
-  void OnStart(const v1::JobPart& part);
+  void OnJobFrame(const JobFrame& frame);
+  void OnReported(const Reported& reported);
   void OnJobEnded(const v1::Finished& finished);
   void OnResumed();
   void OnLauncherGone();
@@ -183,11 +191,11 @@ class SessionCore {
   TimePoint look_at_ = kNever;
   TimePoint release_until_ = kNever;
   TimePoint orphan_until_ = kNever;  // while kOrphaned
+  TimePoint asked_at_ = kNever;      // by the launcher, and its shepherd has not answered yet
   // Of a shepherd that was told to stop its workers, while kRunning.
   TimePoint answer_by_ = kNever;
   bool answered_ = true;
   uint32_t stop_grace_ms_ = 0;  // what it was told last
-  v1::JobPart common_;          // of the start to come
   v1::Finished finished_;       // the shepherd's, which may die before the launcher has it
   bool shepherd_gone_ = false;
   // Of sessions that outlive their stream.

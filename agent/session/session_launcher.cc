@@ -10,33 +10,9 @@
 namespace dtrain::session {
 namespace {
 
-using RequestKind = v1::SessionRequest::KindCase;
-
 // Of what is not kept on channel 0.
 constexpr size_t kBeat = 0;
 constexpr size_t kAttached = 1;
-
-link::Channel ChannelOf(RequestKind kind) {
-  switch (kind) {
-    case RequestKind::kCommon:
-    case RequestKind::kStart:
-    case RequestKind::kSignal:
-    case RequestKind::kStop:
-    case RequestKind::kStdin:
-    case RequestKind::kFenceRelease:
-    case RequestKind::kPmix:
-    case RequestKind::kLogsTaken:
-      return link::Channel::kJob;
-    default:
-      return link::Channel::kAgent;
-  }
-}
-
-absl::Status CheckChannel(const v1::SessionRequest& request, link::Channel channel) {
-  if (ChannelOf(request.kind_case()) == channel) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("request ", static_cast<int>(request.kind_case()),
-                                                 " came on channel ", static_cast<int>(channel)));
-}
 
 }  // namespace
 
@@ -57,8 +33,6 @@ void Session::Listen(std::shared_ptr<Stream> stream) {
   if (stream_ != nullptr)
     stream_->Finish(absl::UnavailableError("this session has another stream now"));
   stream_ = std::move(stream);
-  if (held_ != nullptr) held_->Remove(std::exchange(unfinished_, 0));
-  held_ = stream_->held();
   // Of a stream that was replaced nothing counts any more.
   const std::weak_ptr<Stream> from = stream_;
   auto current = [this, alive = alive_, from] { return *alive && from.lock() == stream_; };
@@ -99,7 +73,7 @@ void Session::Open() {
   absl::Status open = link_.Open(loop_.Now(), link::FromProto(greeting_.agent()));
   if (open.ok()) {
     if (stream_ != nullptr) stream_->Greet(rpc::Serialize(event));
-    open = shepherd_->Attach(greeting_.job());
+    open = shepherd_->Attach(greeting_.job(), core_.most_silence());
   }
   if (!open.ok()) BreakLauncher(std::move(open));
 }
@@ -151,39 +125,15 @@ absl::Status Session::OnAgentFrame(const link::Frame& frame) {
   }
   v1::SessionRequest request;
   if (absl::Status parsed = rpc::Parse((*message)->view(), &request); !parsed.ok()) return parsed;
-  if (absl::Status fits = CheckChannel(request, link::Channel::kAgent); !fits.ok()) return fits;
   Feed(Request{std::move(request)});
   return absl::OkStatus();
 }
 
-// Read first: of a start that cannot be, the shepherd must not get the last piece.
 absl::Status Session::OnJobFrame(link::Frame frame) {
-  auto request = shepherd_->Read(frame);
-  if (!request.ok()) return request.status();
-  if (absl::Status fits = CountUnfinished(); !fits.ok()) return fits;
   const std::shared_ptr<bool> alive = alive_;
-  if (request->has_value()) {
-    if (absl::Status fits = CheckChannel(**request, link::Channel::kJob); !fits.ok()) return fits;
-    if ((*request)->has_stop()) status_.SetStopping();
-    Feed(Request{*std::move(*request)});
-  } else {
-    Feed(Heard{});
-  }
+  Feed(JobFrame{frame.header.keep, frame.header.keep || frame.payload.size() > 0});
   if (!*alive || dropped_ || !core_.passes()) return absl::OkStatus();
   return shepherd_->Pass(std::move(frame));
-}
-
-absl::Status Session::CountUnfinished() {
-  if (held_ == nullptr) return absl::OkStatus();
-  held_->Remove(std::exchange(unfinished_, 0));
-  const size_t bytes = shepherd_->unfinished_bytes();
-  if (!held_->Add(bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat("more than ", held_->most(), " bytes of ",
-                                                     owner_.name,
-                                                     "'s launches are still to be completed here"));
-  }
-  unfinished_ = bytes;
-  return absl::OkStatus();
 }
 
 void Session::Send(const v1::SessionEvent& event) {

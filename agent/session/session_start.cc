@@ -12,22 +12,18 @@
 
 namespace dtrain::session {
 
-void Session::Prepare(const v1::JobPart& part) {
-  status_.SetPart(part);
-  shepherd_->processes().SetPart(part.job_id(), part.attempt(), part.node_rank());
-  containers_ = containers::RemovablesOf(part);
-  if (!PrepareAgent(part)) return DropStart();
-  relay_.Expect(part);
-  if (part.has_meeting()) GiveHeldPorts(part);
+void Session::Prepare() {
+  if (!PrepareAgent()) return DropStart();
+  GiveHeldPorts();
+  // No probe can come any more, and a worker may want any port.
+  probe_listener_.reset();
 }
 
 // The servers of the ranks listen there; they outlive us, as the ranks do. One that does not come
 // is missed by the shepherd, which knows for what.
-void Session::GiveHeldPorts(const v1::JobPart& part) {
+void Session::GiveHeldPorts() {
   if (!held_ports_) return;
-  const v1::NodeNetwork& network = part.network();
-  for (const uint32_t port : {network.rendezvous_port(), network.master_port()}) {
-    if (port == network.master_port() && !part.agent_store()) continue;
+  for (const uint32_t port : held_ports_->listening()) {
     v1::ShepherdRequest held;
     held.mutable_held_port()->set_port(port);
     shepherd_->Send(held, held_ports_->SocketOf(port)).IgnoreError();  // some bytes
@@ -43,19 +39,19 @@ void Session::DropStart() {
 }
 
 // What a resident agent does first: an agent after it must be able to answer for the job.
-bool Session::PrepareAgent(const v1::JobPart& part) {
+bool Session::PrepareAgent() {
   if (!directory_.has_value()) {
     if (!agent_.self.resumable) return true;
     // Its launcher has been told, yet carries on.
     Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, "the job has no folder on this node");
     return false;
   }
-  // It was reserved, if the launcher is one of ours.
-  if (absl::Status claimed = Claim(ShareOf(part)); !claimed.ok()) {
-    Refuse(v1::NodeFailure::KIND_REFUSED, kExitStartAgents, std::string(claimed.message()));
+  if (!reserved_) {
+    Refuse(v1::NodeFailure::KIND_REFUSED, kExitStartAgents,
+           "the job begins without having reserved what it uses on this node");
     return false;
   }
-  if (absl::Status written = WriteRecord(part); !written.ok()) {
+  if (absl::Status written = WriteRecord(); !written.ok()) {
     Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, std::string(written.message()));
     return false;
   }
@@ -72,16 +68,18 @@ bool Session::PrepareAgent(const v1::JobPart& part) {
   return sent.ok();
 }
 
-absl::Status Session::WriteRecord(const v1::JobPart& part) {
+absl::Status Session::WriteRecord() {
   v1::JobRecord record;
-  record.set_job_id(part.job_id());
-  record.set_attempt(part.attempt());
-  record.set_node_rank(part.node_rank());
+  record.set_job_id(core_.hello().job_id());
+  record.set_attempt(core_.hello().attempt());
+  record.set_node_rank(reserved_->node_rank());
   record.set_boot_id(os::BootId());
   shepherd_->processes().Save(record);
+  *record.mutable_gpu_uuids() = reserved_->gpu_uuids();
+  record.set_cpulist(reserved_->cpulist());
   GpuRelease gpus;
   gpus.Before(gpus_before_);
-  gpus.Start(part);
+  gpus.Given({reserved_->gpu_uuids().begin(), reserved_->gpu_uuids().end()});
   if (gpus.watched()) {
     *record.mutable_gpus() = gpus.Save();
     record.mutable_gpus()->set_holder(Holder());
@@ -152,6 +150,8 @@ absl::Status Session::Claim(absl::StatusOr<Share> share) {
 
 void Session::Reserve(const v1::Reserve& reserve) {
   const absl::Status claimed = Claim(ShareOf(reserve));
+  reserved_.reset();
+  if (claimed.ok()) reserved_ = reserve;
   v1::SessionEvent event;
   event.mutable_reserved()->set_refused(std::string(claimed.message()));
   Send(event);

@@ -308,8 +308,9 @@ void Sessions::AdoptAll(absl::AnyInvocable<void(absl::Status)> done) {
 void Sessions::OnAdopted(Adoption::Job job) {
   job.shepherd->processes().set_presence(PresenceOf(job.owner.uid));
   auto place = sessions_.insert(sessions_.end(), nullptr);
-  *place = std::make_unique<Session>(Around(), job.owner, std::move(job.shepherd), job.account,
-                                     std::move(job.directory), [this, place] {
+  *place = std::make_unique<Session>(Around(), job.owner, std::move(job.shepherd),
+                                     std::move(job.account), job.record, std::move(job.directory),
+                                     [this, place] {
                                        sessions_.erase(place);
                                        on_session_ended_();
                                      });

@@ -8,7 +8,6 @@
 #include "common/link/party.h"
 #include "common/log/log.h"
 #include "common/os/fd.h"
-#include "common/rpc/bounded_message.h"
 
 namespace dtrain::session {
 namespace {
@@ -21,16 +20,12 @@ constexpr size_t kMostQueued = 4 << 20;
 // From the end of its frames to that of its process.
 constexpr Duration kEndPatience = std::chrono::milliseconds(500);
 
-link::RelayedParty Relayed(const v1::Party& party) {
-  return {link::FromProto(party), party.within_message()};
-}
-
 }  // namespace
 
 ShepherdChannel::ShepherdChannel(loop::Loop& loop, std::unique_ptr<spawn::Processes> processes)
     : loop_(loop),
       processes_(std::move(processes)),
-      relay_(link::kToShepherd, link::kToLauncher),
+      relay_(link::Channel::kJob, link::kToShepherd, link::kToLauncher),
       broken_(loop) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, processes_->TakeSocket(),
@@ -63,7 +58,7 @@ void ShepherdChannel::OnMessage(absl::string_view message, os::UniqueFd fd) {
 }
 
 void ShepherdChannel::OnAttached(const v1::Party& shepherd) {
-  const absl::StatusOr<bool> last = relay_.OnAttached(Relayed(shepherd));
+  const absl::StatusOr<bool> last = relay_.OnAttached();
   if (!last.ok()) return Break(std::string(last.status().message()));
   const std::shared_ptr<Handlers> handlers = handlers_;
   if (*last && handlers->on_attached) handlers->on_attached(shepherd);
@@ -92,9 +87,9 @@ absl::Status ShepherdChannel::Send(const v1::ShepherdRequest& request, int fd) {
   return sent;
 }
 
-absl::Status ShepherdChannel::Attach(const v1::Party& launcher) {
+absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_silence) {
   if (gone_) return absl::OkStatus();
-  if (absl::Status known = relay_.Attach(Relayed(launcher)); !known.ok()) return known;
+  relay_.Attach();
   auto pair = os::SocketPair();
   if (!pair.ok()) return pair.status();
   // A new one each time: what was under way for another connection of the launcher goes with the
@@ -110,6 +105,8 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher) {
                             [this](const absl::Status& why) { OnCarrierClosed(why); }});
   v1::ShepherdRequest request;
   *request.mutable_attach()->mutable_launcher() = launcher;
+  request.mutable_attach()->set_silence_ms(static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(most_silence).count()));
   return Send(request, pair->second.get());
 }
 
@@ -121,15 +118,6 @@ void ShepherdChannel::OnCarrierClosed(const absl::Status& why) {
 
 void ShepherdChannel::Detach() { relay_.Detach(); }
 
-absl::StatusOr<std::optional<v1::SessionRequest>> ShepherdChannel::Read(const link::Frame& frame) {
-  auto message = relay_.Read(From::kFront, frame);
-  if (!message.ok()) return message.status();
-  if (!message->has_value()) return std::nullopt;
-  v1::SessionRequest request;
-  if (absl::Status parsed = rpc::Parse((*message)->view(), &request); !parsed.ok()) return parsed;
-  return request;
-}
-
 absl::Status ShepherdChannel::Pass(link::Frame frame) {
   if (gone_) return absl::OkStatus();
   if (absl::Status passed = relay_.Pass(From::kFront, std::move(frame)); !passed.ok()) {
@@ -139,24 +127,15 @@ absl::Status ShepherdChannel::Pass(link::Frame frame) {
   return absl::OkStatus();
 }
 
+// What it told us came before it.
 void ShepherdChannel::OnFrame(link::Frame frame) {
   const std::shared_ptr<bool> alive = alive_;
-  // It was answered before.
-  if (!relay_.attached()) channel_->ReadToEnd();
+  channel_->ReadToEnd();
   if (!*alive || gone_) return;
-  auto message = relay_.Read(From::kBack, frame);
-  if (!message.ok()) return Break(std::string(message.status().message()));
-  const std::shared_ptr<Handlers> handlers = handlers_;
-  if (message->has_value()) {
-    v1::SessionEvent event;
-    absl::Status parsed = rpc::Parse((*message)->view(), &event);
-    if (!parsed.ok()) return Break(std::string(parsed.message()));
-    if (handlers->on_read) handlers->on_read(std::move(event));
-    if (!*alive) return;
-  }
   if (absl::Status passed = relay_.Pass(From::kBack, std::move(frame)); !passed.ok()) {
     return Break(std::string(passed.message()));
   }
+  const std::shared_ptr<Handlers> handlers = handlers_;
   if (handlers->on_frame) handlers->on_frame();
 }
 

@@ -27,8 +27,6 @@ class ShepherdChannel {
     // The answer to Attach: from now on frames pass. What it says of itself is for the launcher,
     // before any of them.
     absl::AnyInvocable<void(const v1::Party& shepherd)> on_attached;
-    // What it said to the launcher, read on the way; once, though frames may come again.
-    absl::AnyInvocable<void(v1::SessionEvent event)> on_read;
     // A frame of it has come; there may be a next one for the launcher.
     absl::AnyInvocable<void()> on_frame;
     absl::AnyInvocable<void(std::string why)> on_gone;
@@ -49,19 +47,15 @@ class ShepherdChannel {
   void Break(std::string why);
 
   // A launcher has come, perhaps before the one before it was seen to go. Nothing happens where the
-  // shepherd is gone. DATA_LOSS: it claims what nobody has sent.
-  absl::Status Attach(const v1::Party& launcher);
-  // It is gone. What the shepherd says is read all the same.
+  // shepherd is gone. `most_silence`: of the launcher, after which the shepherd ends the workers;
+  // zero: its silence does not count.
+  absl::Status Attach(const v1::Party& launcher, Duration most_silence);
+  // It is gone.
   void Detach();
-  // Of a launcher that was attached: the message that its frame completes. Errors are its own.
-  absl::StatusOr<std::optional<v1::SessionRequest>> Read(const link::Frame& frame);
+  // A frame of a launcher that was attached. Errors are its own.
   absl::Status Pass(link::Frame frame);
   std::optional<link::Frame> NextToLauncher() {
     return relay_.NextTo(link::FrameRelay::From::kFront);
-  }
-  // Of what the launcher is in the middle of saying.
-  size_t unfinished_bytes() const {
-    return relay_.unfinished_bytes(link::FrameRelay::From::kFront);
   }
   bool gone() const { return gone_; }
 

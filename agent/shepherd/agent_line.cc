@@ -62,6 +62,7 @@ LauncherLine::Handlers AgentLine::LauncherHandlers() {
   handlers.before_start = [this] {
     if (channel_ != nullptr) channel_->ReadToEnd();
   };
+  handlers.on_silent = [this](Duration silence) { handlers_.on_silent(silence); };
   // Posted: whoever waits for it may destroy what says so.
   handlers.on_said = [this] {
     if (!on_said_) return;
@@ -155,7 +156,8 @@ void AgentLine::Attach(const v1::Attach& attach, os::UniqueFd socket) {
     return;
   }
   v1::ShepherdEvent event;
-  *event.mutable_attached() = launcher_.Attach(std::move(socket), attach.launcher());
+  *event.mutable_attached() = launcher_.Attach(std::move(socket), attach.launcher(),
+                                               std::chrono::milliseconds(attach.silence_ms()));
   Tell(event);
   launcher_.Pump();
 }

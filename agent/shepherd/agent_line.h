@@ -23,6 +23,7 @@ class AgentLine {
  public:
   struct Handlers {
     absl::AnyInvocable<void(v1::SessionRequest)> on_request;        // of the launcher
+    absl::AnyInvocable<void(Duration silence)> on_silent;           // the launcher is
     absl::AnyInvocable<void(Duration grace)> on_end_job;            // the agent's own word
     absl::AnyInvocable<void(const v1::LogPosition&)> on_log_taken;  // likewise
     absl::AnyInvocable<void(uint32_t port, os::UniqueFd socket)> on_held_port;

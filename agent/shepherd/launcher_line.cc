@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/launcher_line.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/failure.h"
 #include "common/base/check.h"
 #include "common/base/exit_code.h"
+#include "common/base/own_pause.h"
 #include "common/link/party.h"
 #include "common/log/log.h"
 
 namespace dtrain::shepherd {
 namespace {
+
+// The part of a silence that may pass before we are called, on a busy machine.
+constexpr int kTolerance = 20;
 
 link::LinkCore::Options CoreOptions() {
   link::LinkCore::Options options;
@@ -34,11 +39,15 @@ v1::SessionEvent TooLong(const absl::Status& why) {
 }  // namespace
 
 LauncherLine::LauncherLine(loop::Loop& loop, Handlers handlers)
-    : loop_(loop), handlers_(std::move(handlers)), core_(CoreOptions()), due_(loop) {}
+    : loop_(loop),
+      handlers_(std::move(handlers)),
+      core_(CoreOptions()),
+      due_(loop),
+      silence_(loop) {}
 
 LauncherLine::~LauncherLine() { *alive_ = false; }
 
-v1::Party LauncherLine::Attach(os::UniqueFd socket, const v1::Party& peer) {
+v1::Party LauncherLine::Attach(os::UniqueFd socket, const v1::Party& peer, Duration most_silence) {
   Detach();
   v1::Party ours = link::OwedBy(core_);
   if (absl::Status open = core_.Open(loop_.Now(), link::FromProto(peer)); !open.ok()) {
@@ -51,16 +60,37 @@ v1::Party LauncherLine::Attach(os::UniqueFd socket, const v1::Party& peer) {
                             [this](const link::Frame& frame) { OnFrame(frame); },
                             // The agent let go of it; if the agent is gone, AgentLine says so.
                             [this](const absl::Status&) {
-                              core_.Close();
+                              Closed();
                               handlers_.on_said();
                             }});
+  most_silence_ = most_silence;
+  WatchSilence();
   return ours;
 }
 
 void LauncherLine::Detach() {
   carrier_.reset();
+  Closed();
+}
+
+void LauncherLine::Closed() {
+  if (attached()) excused_ = loop_.Now();
   core_.Close();
   due_.Cancel();
+}
+
+void LauncherLine::WatchSilence() {
+  if (most_silence_ == Duration::zero()) return silence_.Cancel();
+  const TimePoint due = std::max(core_.last_heard(), excused_) + most_silence_;
+  silence_.At(due, [this, due] {
+    const TimePoint now = loop_.Now();
+    // We did not run: what it has said meanwhile is still to be read.
+    if (OwnPause(due, due, now, most_silence_ / kTolerance) > Duration::zero()) {
+      excused_ = now - most_silence_ + most_silence_ / kTolerance;
+    }
+    if (now < std::max(core_.last_heard(), excused_) + most_silence_) return WatchSilence();
+    handlers_.on_silent(most_silence_);
+  });
 }
 
 std::optional<link::Frame> LauncherLine::Next() {

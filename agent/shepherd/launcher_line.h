@@ -33,18 +33,22 @@ class LauncherLine {
     absl::AnyInvocable<void()> before_start;
     // All has been said, or there is nobody to hear it.
     absl::AnyInvocable<void()> on_said;
+    // It has said nothing for as long as it may, through whatever agent. Once.
+    absl::AnyInvocable<void(Duration silence)> on_silent;
   };
   // What is a state, of which the newest counts.
-  enum State : size_t { kProgress = 0, kSpans = 1 };
+  enum State : size_t { kProgress = 0, kSpans = 1, kBeat = 2 };
 
   LauncherLine(loop::Loop& loop, Handlers handlers);
   ~LauncherLine();
   LauncherLine(const LauncherLine&) = delete;
   LauncherLine& operator=(const LauncherLine&) = delete;
 
-  // The launcher is `peer`, at the other end of `socket`. Returns what it is to be told of us,
-  // before the next call of Pump.
-  v1::Party Attach(os::UniqueFd socket, const v1::Party& peer);
+  // The launcher is `peer`, at the other end of `socket`, and may be silent for `most_silence`
+  // (zero: for ever); that long again where its connection has ended, to come back. Time in which
+  // this process does not run does not count. Returns what it is to be told of us, before the next
+  // call of Pump.
+  v1::Party Attach(os::UniqueFd socket, const v1::Party& peer, Duration most_silence);
   // Its agent is gone.
   void Detach();
   bool attached() const { return core_.state() == link::LinkCore::State::kUp; }
@@ -63,13 +67,18 @@ class LauncherLine {
   std::optional<link::Frame> Next();
   void OnFrame(const link::Frame& frame);
   void Broken(const absl::Status& why);
+  void Closed();
+  void WatchSilence();
 
   loop::Loop& loop_;
   Handlers handlers_;
   link::LinkCore core_;
   std::unique_ptr<link::SocketCarrier> carrier_;
   loop::Timer due_;
-  std::array<uint64_t, 2> long_{};  // of each state the last that was kept
+  std::array<uint64_t, 3> long_{};  // of each state the last that was kept
+  Duration most_silence_ = Duration::zero();
+  TimePoint excused_{};  // as if it had been heard then
+  loop::Timer silence_;
   bool broken_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -41,6 +41,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       exit_(loop),
       pages_(loop),
       mpi_look_(loop),
+      report_due_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }),
       line_(MakeLine(std::move(agent))) {
   hooks_.log_grown = [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); };
@@ -69,6 +70,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
 AgentLine Shepherd::MakeLine(Agent agent) {
   AgentLine::Handlers handlers{
       [this](v1::SessionRequest request) { OnRequest(std::move(request)); },
+      [this](Duration silence) { OnSilent(silence); },
       [this](Duration grace) {
         Feed(StopAsked{grace});
         LetEnd();
@@ -109,6 +111,12 @@ void Shepherd::OnRequest(v1::SessionRequest request) {
     case v1::SessionRequest::kPmix:
       if (pmix_) pmix_->OnDown(request.pmix());
       break;
+    case v1::SessionRequest::kHeartbeat: {
+      v1::SessionEvent event;
+      event.mutable_heartbeat();
+      line_.launcher().SendState(LauncherLine::kBeat, event);
+      break;
+    }
     case v1::SessionRequest::kLogsTaken:
       for (const v1::LogPosition& taken : request.logs_taken().streams()) OnLogTaken(taken);
       break;
@@ -128,10 +136,8 @@ void Shepherd::OnAdopted() {
   v1::ShepherdEvent event;
   v1::Account& account = *event.mutable_account();
   *account.mutable_kept() = *line_.kept();
-  *account.mutable_part() = part_;
-  account.mutable_part()->clear_env();
+  *account.mutable_report() = report_.report();
   account.set_finished(core_.state() == State::kFinished);
-  if (reported_started_) *account.mutable_started() = StartedWorkers();
   line_.Tell(event);
   if (reported_started_) {
     for (auto& worker : workers_) {
@@ -161,6 +167,8 @@ void Shepherd::OnStart(v1::JobPart part) {
     return;
   }
   part_ = std::move(part);
+  report_.Begin(part_);
+  Report();
   Feed(PartArrived{static_cast<size_t>(part_.workers_size()),
                    std::chrono::milliseconds(part_.grace_ms()), WorkerContainers::Needed(part_)});
 }
@@ -172,6 +180,15 @@ void Shepherd::OnStdin(const v1::StdinData& data) {
   } else {
     hooks_.stdin_taken(data.rank(), true);
   }
+}
+
+// It may be gone, or its agent stand still. The agent, if it runs, knows that as well.
+void Shepherd::OnSilent(Duration silence) {
+  log::Warn(absl::StrCat("job ", part_.job_id(), ": nothing was heard of the launcher for ",
+                         std::chrono::duration_cast<std::chrono::milliseconds>(silence).count(),
+                         " ms, its workers are ended"));
+  Feed(StopAsked{std::chrono::milliseconds(part_.grace_ms())});
+  LetEnd();
 }
 
 void Shepherd::OnAgentLost() {
@@ -236,6 +253,8 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) JudgeMpi(worker.rank());
     SendGrown();
     ReportPages();  // its last counters, before the word that it is gone
+    report_.OnExit(event.exit());
+    ReportLater();
     Send(event);
     Carry(pmi_->OnGone(worker.rank()));
   }
@@ -294,6 +313,10 @@ void Shepherd::Feed(const Event& event) {
   if (!actions.ok()) {
     log::Error(std::string(actions.status().message()));
     return;
+  }
+  if (core_.stop_asked() && report_.report().job().state() == v1::JobOnNode::STATE_RUNNING) {
+    report_.SetEnding();
+    ReportLater();
   }
   Carry(*actions);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/shepherd/agent_line.h"
+#include "agent/shepherd/job_report.h"
 #include "agent/shepherd/mpi_watch.h"
 #include "agent/shepherd/pmi_connection.h"
 #include "agent/shepherd/pmi_server.h"
@@ -54,6 +55,7 @@ class Shepherd {
   void OnReleased();
   void OnStart(v1::JobPart part);
   void OnStdin(const v1::StdinData& data);
+  void OnSilent(Duration silence);
   void OnAgentLost();
   void OnSignal(int signal);
   void OnChildren();
@@ -112,6 +114,9 @@ class Shepherd {
   void TakeManySpans();
   // Of those that wait now, until fewer than `least` do.
   void TakeSpans(Worker& worker, uint64_t least);
+  // To the agent: at once, or what has changed, when a second is over since the last time.
+  void Report();
+  void ReportLater();
   // To the launcher.
   void Send(const v1::SessionEvent& event) { line_.launcher().Send(event); }
   void SendFailure(v1::NodeFailure failure);
@@ -130,6 +135,8 @@ class Shepherd {
   ShepherdCore core_;
   v1::JobPart common_;  // of the start that is to come
   v1::JobPart part_;
+  JobReport report_;
+  TimePoint reported_at_{};
   v1::Finished ended_;  // once finished
   v1::Spans spans_;     // of TakeSpans: its memory is used again
   TimePoint started_at_{};
@@ -161,7 +168,7 @@ class Shepherd {
   std::set<std::pair<uint32_t, v1::StreamKind>> spools_told_;  // an agent has heard of them
   bool grown_posted_ = false;
   Sweeper sweeper_;
-  loop::Timer deadline_, drain_, exit_, pages_, mpi_look_;
+  loop::Timer deadline_, drain_, exit_, pages_, mpi_look_, report_due_;
   TimePoint progress_due_{};
   loop::SignalWatch signals_;
   AgentLine line_;

@@ -27,6 +27,7 @@ constexpr Duration kAbortLimit = std::chrono::milliseconds(200);
 // The same where the job's code is that of the exit: a busy node must not lose it.
 constexpr Duration kAbortExitLimit = std::chrono::seconds(1);
 constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
+constexpr Duration kReportEvery = std::chrono::seconds(1);
 // Reports of growth wait while the agent has this much to read: they add up to one.
 constexpr size_t kChannelBusy = 64 << 10;
 // How often the workers' pages are read. A timeline's rings, which must not run full, are looked at
@@ -156,12 +157,30 @@ void Shepherd::OnAbortAsked(uint32_t rank, std::optional<int> code) {
   aborts_[rank] = {code, absl::GetCurrentTimeNanos(), std::move(timer)};
 }
 
-// The agent knows from it which streams there are.
+// First to the agent, which learns from it which streams there are.
 void Shepherd::ReportStarted() {
   v1::SessionEvent event;
   *event.mutable_started() = StartedWorkers();
+  report_.OnStarted(event.started());
+  Report();
   Send(event);
   reported_started_ = true;
+}
+
+void Shepherd::Report() {
+  report_due_.Cancel();
+  reported_at_ = loop_.Now();
+  report_.SetTold();
+  v1::ShepherdEvent event;
+  *event.mutable_report() = report_.report();
+  line_.Tell(event);
+}
+
+void Shepherd::ReportLater() {
+  if (!report_.changed()) return;
+  report_due_.At(reported_at_ + kReportEvery, [this] {
+    if (report_.changed()) Report();
+  });
 }
 
 v1::Started Shepherd::StartedWorkers() const {
@@ -199,10 +218,12 @@ void Shepherd::ReportPages() {
     if (!progress && !of_note) continue;
     if (!progress) progress = std::move(state);
     progress->set_rank(worker->rank());
+    report_.OnProgress(*progress);
     v1::SessionEvent& event = worker->ended() ? last : now;
     *event.mutable_progress()->add_ranks() = *std::move(progress);
     if (worker->ended()) worker->set_progress_told();
   }
+  ReportLater();
   if (last.has_progress()) Send(last);
   if (now.has_progress() && !line_.launcher().waits(LauncherLine::kProgress)) {
     line_.launcher().SendState(LauncherLine::kProgress, now);
@@ -240,6 +261,8 @@ void Shepherd::TakeSpans(Worker& worker, uint64_t least) {
 void Shepherd::ReportUnkillable() {
   std::string who = sweeper_.GiveUp();
   if (who.empty()) return;  // they went at the last moment
+  report_.SetUnkillable();
+  Report();
   SendFailure(MakeFailure(
       v1::NodeFailure::KIND_CLEANUP, kExitCleanup,
       absl::StrCat("could not end leftover processes of the job: ", who, " still there ",
@@ -290,6 +313,7 @@ void Shepherd::Finish() {
   SendGrown();
   pages_.Cancel();
   ReportPages();
+  if (report_.changed()) Report();
   Send(event);
   ended_ = std::move(*finished);
   TellEnded();

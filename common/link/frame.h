@@ -85,7 +85,6 @@ class Assembler {
   void Clear();
   size_t bytes() const { return message_.size(); }
   // The next piece continues a message.
-  bool begun() const { return begun_; }
 
  private:
   const size_t most_;

@@ -14,18 +14,18 @@ constexpr size_t kMostUnkeptQueued = kKinds * (kHeaderBytes + kMostUnkept);
 
 }  // namespace
 
-FrameRelay::FrameRelay(const Caps& front, const Caps& back) : forth_(front), back_(back) {}
-
-absl::Status FrameRelay::Attach(const RelayedParty& front) {
-  if (absl::Status known = Know(back_, front); !known.ok()) return known;
-  Detach();
-  ++asked_;
-  return absl::OkStatus();
+FrameRelay::FrameRelay(Channel channel, const Caps& front, const Caps& back) : channel_(channel) {
+  forth_.window = front.window;
+  back_.window = back.window;
 }
 
-absl::StatusOr<bool> FrameRelay::OnAttached(const RelayedParty& back) {
+void FrameRelay::Attach() {
+  Detach();
+  ++asked_;
+}
+
+absl::StatusOr<bool> FrameRelay::OnAttached() {
   if (answered_ == asked_) return absl::DataLossError("it answered what was not asked");
-  if (absl::Status known = Know(forth_, back); !known.ok()) return known;
   // An earlier one: that front end has gone, or another has taken its place.
   if (++answered_ < asked_) return false;
   attached_ = true;
@@ -38,47 +38,12 @@ void FrameRelay::Detach() {
   Drop(back_);
 }
 
-// The other end goes on behind what `taker` has. All of that came through here, but for what did
-// before our time.
-absl::Status FrameRelay::Know(Line& line, const RelayedParty& taker) {
-  const uint64_t received = taker.party.received;
-  if (!line.known) {
-    line.known = true;
-    line.last = received;
-    line.skips = taker.within_message;
-  } else if (received > line.last) {
-    return absl::DataLossError(
-        absl::StrCat("it claims to have ", received, " frames where ", line.last, " were sent"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::optional<SharedBytes>> FrameRelay::Read(From from, const Frame& frame) {
-  Line& line = LineFrom(from);
-  if (!line.known) return absl::DataLossError("a frame came before it was asked for");
-  if (!frame.header.keep) {
-    if (frame.payload.size() > kMostUnkept) {
-      return absl::DataLossError(
-          absl::StrCat("a frame that is not kept has ", frame.payload.size(), " bytes"));
-    }
-    if (frame.payload.size() == 0) return std::nullopt;
-    return frame.payload;
-  }
-  const uint64_t sequence = frame.header.sequence;
-  if (sequence <= line.last) return std::nullopt;  // sent again
-  if (sequence != line.last + 1) {
-    return absl::DataLossError(
-        absl::StrCat("frame ", sequence, " came where ", line.last + 1, " was next"));
-  }
-  line.last = sequence;
-  if (line.skips) {
-    line.skips = frame.header.more;
-    return std::nullopt;
-  }
-  return line.message.Take(frame.payload, frame.header.more);
-}
-
 absl::Status FrameRelay::Pass(From from, Frame frame) {
+  if (frame.header.channel != channel_) {
+    return absl::DataLossError(absl::StrCat("a frame of channel ",
+                                            static_cast<int>(frame.header.channel),
+                                            " came for channel ", static_cast<int>(channel_)));
+  }
   if (!attached_) {
     // It goes on with a front end that it has not seen go.
     if (from == From::kBack) return absl::OkStatus();
@@ -88,12 +53,16 @@ absl::Status FrameRelay::Pass(From from, Frame frame) {
   const size_t bytes = frame.wire_size();
   if (frame.header.keep) {
     // As the other end would find, only that it might never get to see it.
-    if (line.bytes - line.unkept + bytes > line.caps.window + kHeaderBytes + kMostPayload) {
+    if (line.bytes - line.unkept + bytes > line.window + kHeaderBytes + kMostPayload) {
       return absl::DataLossError(
-          absl::StrCat("more than ", line.caps.window, " bytes came that were not acknowledged"));
+          absl::StrCat("more than ", line.window, " bytes came that were not acknowledged"));
     }
   } else {
-    // Nor does a bare acknowledgement need the one before it.
+    if (frame.payload.size() > kMostUnkept) {
+      return absl::DataLossError(
+          absl::StrCat("a frame that is not kept has ", frame.payload.size(), " bytes"));
+    }
+    // A bare acknowledgement makes the one before it needless.
     if (frame.payload.size() == 0 && !line.queue.empty() && !line.queue.back().header.keep &&
         line.queue.back().payload.size() == 0) {
       line.queue.back() = std::move(frame);

@@ -112,8 +112,6 @@ class LinkCore {
   void Close();
   // For the peer's Open. Between Close and Open only: before, frames may be on their way.
   Party Owed() const;
-  // Whether the peer's next frame continues a message, which an agent that reads along must know.
-  bool within_message() const { return assembler_.begun(); }
 
   State state() const { return state_; }
   const absl::Status& why() const { return why_; }  // of kLost and kFull

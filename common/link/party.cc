@@ -17,17 +17,16 @@ uint64_t RandomEpoch() {
   return epoch;
 }
 
-v1::Party ToProto(const Party& party, bool within_message) {
+v1::Party ToProto(const Party& party) {
   v1::Party out;
   out.set_epoch(party.epoch);
   out.set_of(party.of);
   out.set_received(party.received);
-  out.set_within_message(within_message);
   return out;
 }
 
 Party FromProto(const v1::Party& party) { return {party.epoch(), party.of(), party.received()}; }
 
-v1::Party OwedBy(const LinkCore& core) { return ToProto(core.Owed(), core.within_message()); }
+v1::Party OwedBy(const LinkCore& core) { return ToProto(core.Owed()); }
 
 }  // namespace dtrain::link

@@ -252,10 +252,9 @@ struct ServerCarrier::Call final
   absl::Status final_status;
 };
 
-ServerCarrier::Reactor* ServerCarrier::New(loop::Loop& loop, Accept accept,
-                                           std::shared_ptr<SharedLimit> held) {
+ServerCarrier::Reactor* ServerCarrier::New(loop::Loop& loop, Accept accept) {
   auto* call = new Call(loop);
-  std::shared_ptr<ServerCarrier> handle(new ServerCarrier(call, std::move(held)));
+  std::shared_ptr<ServerCarrier> handle(new ServerCarrier(call));
   call->handle = handle;
   loop.Post([handle, accept = std::move(accept)]() mutable { accept(handle); });
   return call;

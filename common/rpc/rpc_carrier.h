@@ -25,9 +25,6 @@ grpc::ByteBuffer ToBytes(const link::Frame& frame);
 // DATA_LOSS as link::DecodeFrame. The payload is a view of what gRPC has received.
 absl::StatusOr<link::Frame> ToFrame(const grpc::ByteBuffer& bytes);
 
-// What may be held for the launchers of one user: messages of which pieces are still to come.
-inline constexpr size_t kMostHeld = 128 << 20;
-
 // The other side's first message. Once.
 using OnGreeting = absl::AnyInvocable<void(grpc::ByteBuffer)>;
 
@@ -56,10 +53,8 @@ class ServerCarrier {
  public:
   using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
   using Accept = absl::AnyInvocable<void(std::shared_ptr<ServerCarrier>)>;
-  // For the service method. `accept` is called on the loop. `held`: for those who use it, of all
-  // who share it; may be null.
-  static Reactor* New(loop::Loop& loop, Accept accept, std::shared_ptr<SharedLimit> held = nullptr);
-  const std::shared_ptr<SharedLimit>& held() const { return held_; }
+  // For the service method. `accept` is called on the loop.
+  static Reactor* New(loop::Loop& loop, Accept accept);
 
   // Begins to read; once. No frame may come before Greet has answered.
   void Start(OnGreeting on_greeting);
@@ -77,10 +72,8 @@ class ServerCarrier {
 
  private:
   struct Call;
-  ServerCarrier(Call* call, std::shared_ptr<SharedLimit> held)
-      : call_(call), held_(std::move(held)) {}
+  explicit ServerCarrier(Call* call) : call_(call) {}
   Call* call_;  // null after the call ended
-  const std::shared_ptr<SharedLimit> held_;
 };
 
 }  // namespace dtrain::rpc

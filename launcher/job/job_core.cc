@@ -300,13 +300,15 @@ void JobPhases::Dispatch(const Event& event) {
 }
 
 void JobPhases::CheckDeadlines() {
-  lease_watch.OnDeadline([this](NodeId node, std::string why) {
-    if (cluster.state() < State::kStarting) {
-      join.OnSilent(node, std::move(why));
-    } else {
-      losses.OnSilent(node, why);
-    }
-  });
+  lease_watch.OnDeadline(
+      [this](NodeId node, std::string why) {
+        if (cluster.state() < State::kStarting) {
+          join.OnSilent(node, std::move(why));
+        } else {
+          losses.OnSilent(node, why);
+        }
+      },
+      [this](NodeId node, Duration silence) { losses.OnShepherdSilent(node, silence); });
   std::apply([](auto&... phase) { (phase.OnDeadline(), ...); }, Timed());
 }
 

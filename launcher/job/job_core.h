@@ -69,6 +69,7 @@ struct NodeMessage {
   NodeId node;
   v1::SessionEvent event;
   int64_t received_unix_nanos = 0;
+  bool of_shepherd = false;  // else the agent's own word
 };
 // The connection could not be made, or ended.
 struct NodeClosed {

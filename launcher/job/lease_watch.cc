@@ -43,13 +43,14 @@ void LeaseWatch::OnMessage(const NodeMessage& message) {
   Node& node = nodes_[message.node.value()];
   const Duration silence = cluster_.now() - node.last_heard;
   node.last_heard = cluster_.now();
+  if (message.of_shepherd) node.asked_at = kNever;
   if (cluster_.view(message.node).suspect) {
     cluster_.SetSuspect(message.node, false);
     LookAt(message.node, SuspectAt(node));
     out_.Warn(absl::StrCat(cluster_.host(message.node), ": heard from again after ",
                            FormatSeconds(silence)));
   }
-  if (!message.event.has_heartbeat()) return;
+  if (!message.event.has_heartbeat() || message.of_shepherd) return;
   CompareClocks(message, message.event.heartbeat().unix_nanos());
 }
 
@@ -75,7 +76,10 @@ Duration LeaseWatch::CreditOwnPause(TimePoint now) {
       OwnPause(cluster_.now(), beat_at_, now, BeatPeriod(cluster_.options()) / 4);
   cluster_.Advance(now);
   if (pause == Duration::zero()) return pause;
-  for (Node& node : nodes_) node.last_heard += pause;
+  for (Node& node : nodes_) {
+    node.last_heard += pause;
+    if (node.asked_at != kNever) node.asked_at += pause;
+  }
   return pause;
 }
 
@@ -83,9 +87,9 @@ TimePoint LeaseWatch::NextDeadline() const {
   return due_.empty() ? beat_at_ : std::min(beat_at_, due_.top().first);
 }
 
-void LeaseWatch::OnDeadline(const Silent& silent) {
+void LeaseWatch::OnDeadline(const Silent& silent, const ShepherdSilent& shepherd_silent) {
   if (cluster_.now() >= beat_at_) Beat();
-  CheckDue(silent);
+  CheckDue(silent, shepherd_silent);
 }
 
 void LeaseWatch::Beat() {
@@ -93,7 +97,10 @@ void LeaseWatch::Beat() {
   std::vector<NodeId> nodes;
   for (uint32_t i = 0; i < cluster_.size(); ++i) {
     const NodeId id(i);
-    if (cluster_.node(id).connected && !cluster_.view(id).gone) nodes.push_back(id);
+    if (!cluster_.node(id).connected || cluster_.view(id).gone) continue;
+    nodes.push_back(id);
+    if (!cluster_.node(id).told_to_start || cluster_.node(id).ended) continue;
+    nodes_[i].asked_at = std::min(nodes_[i].asked_at, cluster_.now());
   }
   v1::SessionRequest beat;
   beat.mutable_heartbeat();
@@ -104,12 +111,16 @@ TimePoint LeaseWatch::SuspectAt(const Node& node) const {
   return node.last_heard + std::min<Duration>(kSuspectAfter, 2 * BeatPeriod(cluster_.options()));
 }
 
+TimePoint LeaseWatch::ShepherdSilentAt(const Node& node) const {
+  return node.asked_at == kNever ? kNever : After(node.asked_at, cluster_.options().lease);
+}
+
 void LeaseWatch::LookAt(NodeId id, TimePoint when) {
   nodes_[id.value()].due = when;
   due_.emplace(when, id);
 }
 
-void LeaseWatch::CheckDue(const Silent& silent) {
+void LeaseWatch::CheckDue(const Silent& silent, const ShepherdSilent& shepherd_silent) {
   std::vector<NodeId> due;
   for (; !due_.empty() && due_.top().first <= cluster_.now(); due_.pop()) {
     const auto [when, id] = due_.top();
@@ -117,10 +128,10 @@ void LeaseWatch::CheckDue(const Silent& silent) {
   }
   std::sort(due.begin(), due.end());  // they are told in this order
   due.erase(std::unique(due.begin(), due.end()), due.end());
-  for (const NodeId id : due) Check(id, silent);
+  for (const NodeId id : due) Check(id, silent, shepherd_silent);
 }
 
-void LeaseWatch::Check(NodeId id, const Silent& silent) {
+void LeaseWatch::Check(NodeId id, const Silent& silent, const ShepherdSilent& shepherd_silent) {
   Node& node = nodes_[id.value()];
   if (!node.watched || cluster_.view(id).gone || cluster_.state() == State::kFinished) return;
   const TimePoint now = cluster_.now();
@@ -130,7 +141,11 @@ void LeaseWatch::Check(NodeId id, const Silent& silent) {
     return;
   }
   if (now < SuspectAt(node)) {
-    LookAt(id, SuspectAt(node));
+    if (now >= ShepherdSilentAt(node)) {
+      const Duration silence = now - std::exchange(node.asked_at, kNever);
+      if (!cluster_.node(id).ended) shepherd_silent(id, silence);
+    }
+    LookAt(id, std::min(SuspectAt(node), ShepherdSilentAt(node)));
     return;
   }
   if (!cluster_.view(id).suspect) Suspect(id);

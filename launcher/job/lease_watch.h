@@ -23,6 +23,8 @@ class LeaseWatch {
  public:
   // Of a node whose lease is over. It must be gone or forgotten then.
   using Silent = std::function<void(NodeId node, std::string why)>;
+  // Of one whose agent is heard, but not its shepherd, for so long.
+  using ShepherdSilent = std::function<void(NodeId node, Duration silence)>;
 
   LeaseWatch(Cluster& cluster, Out& out);
 
@@ -39,7 +41,7 @@ class LeaseWatch {
   Duration CreditOwnPause(TimePoint now);
 
   TimePoint NextDeadline() const;
-  void OnDeadline(const Silent& silent);
+  void OnDeadline(const Silent& silent, const ShepherdSilent& shepherd_silent);
 
   TimePoint last_heard(NodeId node) const { return nodes_[node.value()].last_heard; }
   // A time of that node's clock on ours, not after `received` (0: unknown).
@@ -50,16 +52,18 @@ class LeaseWatch {
     bool watched = false;
     bool by_stream = false;
     TimePoint last_heard;
-    TimePoint dial_at;  // anew, while it is suspect
-    TimePoint due;      // of its entry that counts
+    TimePoint dial_at;            // anew, while it is suspect
+    TimePoint asked_at = kNever;  // by a beat that its shepherd has not answered yet
+    TimePoint due;                // of its entry that counts
     NodeClock clock;
   };
   void Beat();
   void CompareClocks(const NodeMessage& message, int64_t theirs);
   TimePoint SuspectAt(const Node& node) const;
+  TimePoint ShepherdSilentAt(const Node& node) const;
   void LookAt(NodeId node, TimePoint when);
-  void CheckDue(const Silent& silent);
-  void Check(NodeId node, const Silent& silent);
+  void CheckDue(const Silent& silent, const ShepherdSilent& shepherd_silent);
+  void Check(NodeId node, const Silent& silent, const ShepherdSilent& shepherd_silent);
   void Suspect(NodeId node);
 
   Cluster& cluster_;

@@ -34,6 +34,15 @@ void Losses::OnSilent(NodeId node, const std::string& why) {
   LoseConnection(node, why, kExitNodeLost);
 }
 
+void Losses::OnShepherdSilent(NodeId node, Duration silence) {
+  Fault(node,
+        absl::StrCat("the shepherd, dtrain's process that owns the workers of this node, has said ",
+                     "nothing for ", FormatSeconds(silence),
+                     " while its agent answers: it was stopped, or hangs; its agent kills it and "
+                     "the workers"),
+        kExitAgentLost);
+}
+
 void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code) {
   const JobOptions& options = cluster_.options();
   std::string text = absl::StrCat("the connection to its agent is lost: ", why);

@@ -30,6 +30,7 @@ class Losses {
   void OnClosed(const Event& event);
   void OnFailure(const Event& event);
   void OnSilent(NodeId node, const std::string& why);
+  void OnShepherdSilent(NodeId node, Duration silence);
   // Its agent has ended a worker without being asked to.
   void OnEndedUnasked(NodeId node);
   // Anything else that is wrong with it.

@@ -29,7 +29,9 @@ Verdict NotFree(std::string message) {
 void ReservePhase::Begin() {
   for (const plan::PlannedNode& node : cluster_.plan().nodes) {
     if (!cluster_.view(node.node).inventory.reserves()) continue;
-    *out_.SendTo(node.node).mutable_reserve() = plan::ReserveFor(node, cluster_.options().plan);
+    v1::Reserve& reserve = *out_.SendTo(node.node).mutable_reserve();
+    reserve = plan::ReserveFor(node, cluster_.options().plan);
+    reserve.set_node_rank(static_cast<uint32_t>(&node - cluster_.plan().nodes.data()));
     reserved_[node.node.value()] = true;
     ++due_;
   }

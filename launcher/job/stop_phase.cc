@@ -21,6 +21,8 @@ constexpr Duration kGiveUpCancelled = std::chrono::seconds(3);
 // Else the shepherd's own word is awaited, which names the process: it gives workers that cannot
 // be killed 60 s, and log streams that somebody keeps open 60 s more.
 constexpr Duration kGiveUp = std::chrono::seconds(125);
+// For a shepherd that was told to kill at once, before its agent does.
+constexpr uint32_t kLastGraceMs = 1000;
 // After the shepherd has said that something cannot be killed: for the rest of its logs.
 constexpr Duration kGiveUpAfterCleanupFailed = std::chrono::seconds(5);
 // For output that is on its way when a job is cancelled whose workers have all ended.
@@ -106,7 +108,11 @@ void StopPhase::Kill() {
   }
   killed_at_ = cluster_.now();
   give_up_at_ = std::min(give_up_at_, killed_at_ + (cancelled_ ? kGiveUpCancelled : kGiveUp));
-  out_.SendToMany(std::move(nodes), StopRequest(0));
+  out_.SendToMany(nodes, StopRequest(0));
+  // Its agent, too: the shepherd may not hear it.
+  v1::SessionRequest end;
+  end.mutable_end_job()->set_grace_ms(kLastGraceMs);
+  out_.SendToMany(std::move(nodes), std::move(end));
 }
 
 void StopPhase::GiveUp() {

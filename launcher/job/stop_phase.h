@@ -31,9 +31,9 @@ namespace dtrain::job {
 //   OutputGone(verdict)      | any                | Cancel; nobody's output is awaited any more
 //   KillNow(): second Ctrl-C | stopping           | as kill_at; cut_logs_at = all free ? now :
 //                            |                    | give_up_at
-//   kill_at                  | any is not free    | Stop{0} to them, which also shortens the wait
-//                            |                    | for GPUs; give_up_at <=
-//                            |                    | now + (cancelled ? 3 : 125) s
+//   kill_at                  | any is not free    | Stop{0} to them, EndJob{1 s} to their agents,
+//                            |                    | which also shortens the wait for GPUs;
+//                            |                    | give_up_at <= now + (cancelled ? 3 : 125) s
 //   OnCleanupFailed(node)    | stopping           | 204 noted; give_up_at <= now + 5 s
 //   give_up_at               | any is not free    | 204 "end not reported"; they are lost
 //   OnEnded(node)            | it runs            | it has ended

@@ -44,16 +44,11 @@ class Job {
   void Do(const Script::Step& step) {
     switch (step.what & 7) {
       case 0:
-        return Parsed<dtrain::v1::SessionRequest>(step, [this](auto m) {
-          if (m.has_stop()) status_.SetStopping();
-          if (!m.has_start()) return;
-          status_.SetPart(m.start());
-          relay_.Expect(m.start());
-        });
+        return status_.SetStopping();
       case 1:
         return Parsed<dtrain::v1::ShepherdEvent>(step, [this](auto m) { FromShepherd(m); });
       case 2:
-        return Parsed<dtrain::v1::Account>(step, [this](auto m) { status_.Adopt(m, {1, 2, 3}); });
+        return Parsed<dtrain::v1::Account>(step, [this](auto m) { Report(m.report()); });
       case 3:
         return Parsed<dtrain::v1::ReadLogRequest>(step, [this](auto m) { ReadLog(m); });
       case 4:
@@ -61,7 +56,7 @@ class Job {
       case 5:
         return Parsed<dtrain::v1::LogsRequest>(step, [this](auto m) { relay_.Attach(nullptr, m); });
       case 7:
-        return Parsed<dtrain::v1::SessionEvent>(step, [this](auto m) { Read(m); });
+        return Parsed<dtrain::v1::Report>(step, [this](auto m) { Report(m); });
       default:
         return Parsed<dtrain::v1::NodeReport>(step, [this](auto m) { NodeStatus(std::move(m)); });
     }
@@ -86,9 +81,9 @@ class Job {
     }
     if (event.has_ended()) relay_.Finished(event.ended());
   }
-  void Read(const dtrain::v1::SessionEvent& event) {
-    status_.FromShepherd(event);
-    if (event.has_started()) relay_.Started(event.started());
+  void Report(const dtrain::v1::Report& report) {
+    relay_.Expect(report);
+    status_.Set(report.job());
   }
   void ReadLog(const dtrain::v1::ReadLogRequest& request) {
     const auto piece =

@@ -40,7 +40,7 @@ class Agent {
       case 0:
         return Parsed<dtrain::v1::SessionRequest>(step, [this](auto m) { Feed(Request{m}); });
       case 1:
-        return Parsed<dtrain::v1::SessionEvent>(step, [this](auto m) { Feed(FromShepherd{m}); });
+        return Feed(JobFrame{step.message.size() % 2 == 0, true});
       case 2:
         return Parsed<dtrain::v1::Hello>(step, [this](auto m) {
           if (core_.CanResume(m)) Feed(Resumed{m});
@@ -84,11 +84,8 @@ class Agent {
   void Carry(const Action& action) {
     if (const auto* reserve = std::get_if<ReserveShare>(&action)) {
       if (auto share = ShareOf(reserve->reserve); share.ok()) {
-        reservations_.Reserve(this, "job j of alice", *std::move(share)).IgnoreError();
-      }
-    } else if (const auto* start = std::get_if<PrepareStart>(&action)) {
-      // Asked for by another, so that there is something to refuse.
-      if (auto share = ShareOf(start->part); share.ok()) {
+        reservations_.Reserve(this, "job j of alice", *share).IgnoreError();
+        // Asked for by another, so that there is something to refuse.
         reservations_.Reserve(&core_, "job k of bob", *std::move(share)).IgnoreError();
       }
     } else if (const auto* give = std::get_if<GiveBack>(&action)) {
@@ -114,7 +111,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool adopted =
       step.what == 'a' &&
       account.ParseFromArray(step.message.data(), static_cast<int>(step.message.size()));
-  Agent agent(adopted ? SessionCore(self, start, account) : SessionCore(self, start));
+  Agent agent(adopted ? SessionCore(self, start, account, {{"GPU-0"}, {17}})
+                      : SessionCore(self, start));
   while (script.Next(step)) agent.Do(step);
   return 0;
 }

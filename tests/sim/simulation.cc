@@ -149,6 +149,15 @@ void Simulation::Connect(size_t index) {
   });
 }
 
+namespace {
+
+bool IsForShepherd(const v1::SessionRequest& request) {
+  return request.has_start() || request.has_stop() || request.has_signal() || request.has_stdin() ||
+         request.has_fence_release() || request.has_pmix();
+}
+
+}  // namespace
+
 void Simulation::Feed(job::Event event) {
   if (finished_) return;
   std::vector<job::Action> actions;
@@ -191,26 +200,29 @@ void Simulation::Deliver(const std::vector<NodeId>& to, std::shared_ptr<session:
   bill_.largest_message = std::max(bill_.largest_message, bytes);
   for (const NodeId id : to) {
     const size_t index = id.value();
-    ++bill_.messages;
+    if (!what->request.has_heartbeat()) ++bill_.messages;
     bill_.bytes_out += bytes;
     launcher_free_ = std::max(launcher_free_, now_) + shape_.costs.launcher_message;
     if (!nodes_[index]->connected) continue;
     At(std::max(launcher_free_, silent_until_) + shape_.costs.latency, [this, index, what] {
-      FeedSession(index, *what);
+      if (!IsForShepherd(what->request)) FeedSession(index, *what);
+      if (!IsForShepherd(what->request) && !what->request.has_heartbeat()) return;
+      const bool kept = !what->request.has_heartbeat();
+      FeedSession(index, session::JobFrame{kept, true});
       const Node& node = *nodes_[index];
       if (!node.over && node.session.passes()) ToShepherd(index, what->request);
     });
   }
 }
 
-void Simulation::Hear(size_t index, v1::SessionEvent event) {
+void Simulation::Hear(size_t index, v1::SessionEvent event, bool of_shepherd) {
   const NodeId id(static_cast<uint32_t>(index));
   Node& node = *nodes_[index];
   if (!node.connected) return;
-  ++bill_.messages;
+  if (!event.has_heartbeat()) ++bill_.messages;
   bill_.bytes_in += event.ByteSizeLong();
   const bool finished = event.has_finished();
-  Feed(job::NodeMessage{id, std::move(event), Wall(now_)});
+  Feed(job::NodeMessage{id, std::move(event), Wall(now_), of_shepherd});
   node.finished_told = node.finished_told || finished;
   if (node.finished_told && node.logs_open && !std::exchange(node.logs_told, true)) {
     Feed(job::LogsDrained{id});
@@ -337,9 +349,11 @@ void Simulation::DoSession(size_t index, session::Action& action) {
   }
 }
 
-void Simulation::Say(size_t index, v1::SessionEvent event, Duration after) {
+void Simulation::Say(size_t index, v1::SessionEvent event, Duration after, bool of_shepherd) {
   At(std::max(now_ + after, silent_until_) + shape_.costs.latency,
-     [this, index, event = std::move(event)]() mutable { Hear(index, std::move(event)); });
+     [this, index, of_shepherd, event = std::move(event)]() mutable {
+       Hear(index, std::move(event), of_shepherd);
+     });
 }
 
 void Simulation::ToShepherd(size_t index, const v1::SessionRequest& request) {
@@ -351,6 +365,10 @@ void Simulation::ToShepherd(size_t index, const v1::SessionRequest& request) {
     }
     FeedShepherd(
         index, shepherd::PartArrived{node.living.size(), milliseconds(request.start().grace_ms())});
+  } else if (request.has_heartbeat()) {
+    v1::SessionEvent event;
+    event.mutable_heartbeat();
+    FromShepherd(index, std::move(event));
   } else if (request.has_stop()) {
     FeedSession(index, session::ShepherdAnswers{});  // an acknowledgement
     FeedShepherd(index, shepherd::StopAsked{milliseconds(request.stop().grace_ms())});
@@ -416,11 +434,9 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
   }
 }
 
-// The agent reads it on the way.
 void Simulation::FromShepherd(size_t index, v1::SessionEvent event) {
   FeedSession(index, session::ShepherdAnswers{});
-  FeedSession(index, session::FromShepherd{event});
-  Say(index, std::move(event));
+  Say(index, std::move(event), {}, /*of_shepherd=*/true);
 }
 
 void Simulation::EndWorker(size_t index, uint32_t rank, int code, int signal) {

@@ -43,7 +43,7 @@ struct Shape {
 struct Bill {
   Duration launcher_cpu{};  // in JobCore and what observes it
   Duration nodes_cpu{};     // in SessionCore and ShepherdCore, of all nodes
-  size_t messages = 0;      // both ways
+  size_t messages = 0;      // both ways, but for beats: of these time makes more, not nodes
   size_t bytes_out = 0;     // of the launcher, a message to many once for each
   size_t bytes_made = 0;    // the same, without what several messages share
   size_t bytes_in = 0;
@@ -110,8 +110,8 @@ class Simulation {
   // `made`: bytes of it that are for these alone.
   void Deliver(const std::vector<NodeId>& to, std::shared_ptr<session::Request> what, size_t made);
   void Connect(size_t index);
-  void Say(size_t index, v1::SessionEvent event, Duration after = {});
-  void Hear(size_t index, v1::SessionEvent event);
+  void Say(size_t index, v1::SessionEvent event, Duration after = {}, bool of_shepherd = false);
+  void Hear(size_t index, v1::SessionEvent event, bool of_shepherd);
   void FeedSession(size_t index, const session::Event& event);
   void DoSession(size_t index, session::Action& action);
   void ToShepherd(size_t index, const v1::SessionRequest& request);

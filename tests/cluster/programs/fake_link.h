@@ -80,12 +80,18 @@ class FakeLink {
     Must(message.status());
     due_.At(std::min(agent_->NextDeadline(), shepherd_->NextDeadline()),
             [this] { stream_->Pump(); });
-    if (message->has_value()) OnMessage((*message)->view());
+    if (message->has_value()) OnMessage(job, (*message)->view());
     stream_->Pump();
   }
-  void OnMessage(absl::string_view bytes) {
+  void OnMessage(bool job, absl::string_view bytes) {
     v1::SessionRequest request;
     Must(rpc::Parse(bytes, &request));
+    if (job && request.has_heartbeat()) {
+      v1::SessionEvent event;
+      event.mutable_heartbeat();
+      Must(shepherd_->SendUnkept(0, link::SharedBytes(event.SerializeAsString())).status());
+      return;
+    }
     if (request.has_common()) {
       common_ = std::move(*request.mutable_common());
       return;

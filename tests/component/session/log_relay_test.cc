@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -17,15 +18,22 @@ namespace {
 constexpr auto kOut = v1::STREAM_KIND_STDOUT;
 constexpr uint64_t kMiB = 1 << 20;
 
+v1::Report ReportOf(std::vector<uint32_t> ranks, uint32_t pid = 0) {
+  v1::Report report;
+  for (const uint32_t rank : ranks) {
+    v1::RankOnNode& place = *report.mutable_job()->add_ranks();
+    place.set_rank(rank);
+    place.set_pid(pid);
+  }
+  return report;
+}
+
 class ReadTest : public ::testing::Test {
  protected:
   ReadTest() {
     spool_.Reset(open(::testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     EXPECT_TRUE(spool_);
-    v1::JobPart part;
-    part.add_workers()->set_rank(3);
-    part.add_workers()->set_rank(4);
-    relay_.Expect(part);
+    relay_.Expect(ReportOf({3, 4}));
     EXPECT_TRUE(Open(3, Copy()).ok());
   }
   os::UniqueFd Copy() { return os::UniqueFd(fcntl(spool_.get(), F_DUPFD_CLOEXEC, 0)); }
@@ -75,19 +83,13 @@ TEST_F(ReadTest, WhatNoShepherdOfOursSendsIsRefused) {
   EXPECT_FALSE(Open(4, os::UniqueFd(pipes[0]), v1::STREAM_KIND_STDERR).ok());
   EXPECT_EQ(relay_.Opened(4, v1::STREAM_KIND_STDERR, Copy(), geteuid() + 1).message(),
             "the file for output of rank 4 is not one to read from: it is another user's");
-  v1::Started started;
-  started.add_workers()->set_rank(6);
-  relay_.Started(started);
   EXPECT_TRUE(absl::IsNotFound(relay_.Read(6, kOut, 0, kMiB).status()));
 }
 
 // A stream has a file from its first byte on.
 TEST_F(ReadTest, OfASilentStreamThereIsNothingYet) {
-  v1::Started started;
-  started.add_workers()->set_rank(4);
-  started.add_workers()->set_rank(3);
   EXPECT_TRUE(absl::IsNotFound(relay_.Read(4, kOut, 0, kMiB).status()));
-  relay_.Started(started);
+  relay_.Expect(ReportOf({4, 3}, 17));
   Write("the one that has a file keeps it");
   EXPECT_EQ(Read(4).data(), "one that has a file keeps it");
   auto piece = relay_.Read(4, kOut, 0, kMiB);

@@ -67,7 +67,8 @@ TEST_F(DoorTest, TheAgentComesGivesWorkAndMayComeAgain) {
   ASSERT_TRUE(Until([&] { return Out(0) == "before\n"; }));
   Leave();
   ASSERT_TRUE(Adopt());
-  EXPECT_EQ(account_->part().job_id(), job_id_);
+  ASSERT_EQ(account_->report().job().ranks_size(), 1);
+  EXPECT_EQ(account_->report().job().ranks(0).pid(), started_->workers(0).pid());
   Stdin(0, "after\n", true);
   ASSERT_TRUE(Until([&] { return finished_; }));
   EXPECT_EQ(exits_[0].exit_code(), 5);

@@ -138,6 +138,7 @@ class ShepherdTest : public ::testing::Test {
     ++asked_;
     v1::ShepherdRequest request;
     *request.mutable_attach()->mutable_launcher() = link::OwedBy(*launcher_);
+    request.mutable_attach()->set_silence_ms(static_cast<uint32_t>(most_silence_.count()));
     carrier_ = std::make_unique<link::SocketCarrier>(
         loop_, std::move(pair->first),
         link::CarrierHandlers{[this]() -> std::optional<link::Frame> {
@@ -339,6 +340,9 @@ class ShepherdTest : public ::testing::Test {
           EXPECT_EQ((logs_[{end.rank(), end.stream()}].size), end.size());
         }
         break;
+      case v1::ShepherdEvent::kReport:
+        report_ = event.report();
+        break;
       case v1::ShepherdEvent::kBroken:
         broken_ = event.broken();
         break;
@@ -355,6 +359,9 @@ class ShepherdTest : public ::testing::Test {
         break;
       case v1::SessionEvent::kStarted:
         started_ = event.started();
+        break;
+      case v1::SessionEvent::kHeartbeat:
+        ++beats_;
         break;
       case v1::SessionEvent::kExit:
         exits_[event.exit().rank()] = event.exit();
@@ -414,6 +421,9 @@ class ShepherdTest : public ::testing::Test {
   bool finished_ = false;       // both
   std::string broken_;
   int answers_ = 0;  // to EndJob
+  int beats_ = 0;    // that answer ours
+  std::chrono::milliseconds most_silence_{0};
+  v1::Report report_;
   std::optional<v1::Started> started_;
   std::map<uint32_t, v1::WorkerExit> exits_;
   std::map<LogKey, Log> logs_;

@@ -39,6 +39,10 @@ TEST_F(LifecycleTest, RunsWorkersAndTellsTheirOutputAndExit) {
   EXPECT_EQ(Out(1), "out 1\n");
   EXPECT_EQ(Err(1), "err 1\n");
   EXPECT_THAT(logs_, SizeIs(4));
+  ASSERT_THAT(report_.job().ranks(), SizeIs(2)) << "as the agent sees it";
+  EXPECT_EQ(report_.job().ranks(1).pid(), exits_[1].pid());
+  EXPECT_EQ(report_.job().ranks(1).exit().exit_code(), 1);
+  EXPECT_EQ(report_.job().ranks(1).exit().stderr_tail(), "");
   for (auto& [key, log] : logs_) EXPECT_TRUE(log.end.has_value());
   EXPECT_NE(access(CgroupPath().c_str(), F_OK), 0) << "the cgroup was left behind";
 }

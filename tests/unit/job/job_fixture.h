@@ -52,9 +52,9 @@ class JobFixture : public testing::Test {
     }
     return fresh;
   }
-  std::vector<Action> Message(uint32_t node, v1::SessionEvent event) {
+  std::vector<Action> Message(uint32_t node, v1::SessionEvent event, bool of_shepherd = false) {
     const int64_t wall = kEpoch + (now_ - start_).count();
-    return Feed(NodeMessage{NodeId(node), std::move(event), wall});
+    return Feed(NodeMessage{NodeId(node), std::move(event), wall, of_shepherd});
   }
   // Moves the clock by `duration`, with a Tick at every deadline on the way, and a sign of life
   // of the nodes in `alive` before each.
@@ -69,6 +69,12 @@ class JobFixture : public testing::Test {
     now_ = std::max(now_, end);
   }
   void Beat(uint32_t node) {
+    BeatOfAgent(node);
+    v1::SessionEvent event;
+    event.mutable_heartbeat();
+    Message(node, event, /*of_shepherd=*/true);
+  }
+  void BeatOfAgent(uint32_t node) {
     v1::SessionEvent event;
     event.mutable_heartbeat();
     Message(node, event);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes that are not heard from, and pauses of this launcher itself.
+#include "common/base/exit_code.h"
 #include "tests/unit/job/job_fixture.h"
 
 namespace dtrain::job {
@@ -324,6 +325,92 @@ TEST_F(SilenceTest, PausesOfLongAgoAreForgotten) {
   Closed(1, "reset");
   EndNode0();
   EXPECT_THAT(verdict().message, HasSubstr("node1: the connection to its agent is lost: reset"));
+}
+
+// 5.3: a shepherd that is stopped, or hangs, behind an agent that speaks.
+class ShepherdSilenceTest : public SilenceTest {
+ protected:
+  ShepherdSilenceTest() {
+    options_.lease = seconds(15);
+    Make(2);
+  }
+  // Node 0 is well; of node 1 the agent is.
+  void PassWithoutShepherd(Duration duration) {
+    for (const TimePoint end = now_ + duration; now_ < end && !finished_;) {
+      Beat(0);
+      BeatOfAgent(1);
+      Pass(std::min<Duration>(seconds(1), end - now_));
+    }
+  }
+};
+
+TEST_F(ShepherdSilenceTest, ItIsNamedAfterTheLeaseAndTheAgentIsNotLost) {
+  RunUntil(State::kRunning);
+  PassWithoutShepherd(seconds(15));
+  EXPECT_EQ(core_->state(), State::kRunning);
+  const size_t before = all_.size();
+  PassWithoutShepherd(seconds(5));
+  ASSERT_EQ(core_->state(), State::kStopping);
+  const std::vector<Action> fresh(all_.begin() + static_cast<ptrdiff_t>(before), all_.end());
+  EXPECT_FALSE(Disconnects(fresh, 1)) << "its agent is to end the workers";
+  for (uint32_t node = 0; node < 2; ++node) {
+    Failure(node, v1::NodeFailure::KIND_UNSPECIFIED, 1, "later");
+    Over(node);
+    Drained(node);
+  }
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(core_->verdict().exit_code, kExitAgentLost);
+  EXPECT_THAT(core_->verdict().message,
+              AllOf(HasSubstr("node1"), HasSubstr("has said nothing for 1"),
+                    HasSubstr("while its agent answers")));
+}
+
+TEST_F(ShepherdSilenceTest, OneThatAnswersBeatsIsWell) {
+  RunUntil(State::kRunning);
+  Pass(seconds(120), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+TEST_F(ShepherdSilenceTest, AnyWordOfItIsOne) {
+  RunUntil(State::kRunning);
+  for (int i = 0; i < 10; ++i) {
+    PassWithoutShepherd(seconds(12));
+    v1::SessionEvent event;
+    event.mutable_progress();
+    Message(1, event, /*of_shepherd=*/true);
+  }
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+// When its workers have ended it may go, too.
+TEST_F(ShepherdSilenceTest, OneThatHasFinishedOwesNothing) {
+  RunUntil(State::kRunning);
+  Exit(2, 0);
+  Exit(3, 0);
+  Finished(1);
+  PassWithoutShepherd(seconds(25));
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+// Both are silent: it is the node.
+TEST_F(ShepherdSilenceTest, ASilentAgentIsTheFault) {
+  RunUntil(State::kRunning);
+  Pass(seconds(16), {0});
+  ASSERT_EQ(core_->state(), State::kStopping);
+  EndNode0();
+  EXPECT_EQ(core_->verdict().exit_code, kExitNodeLost);
+}
+
+TEST_F(ShepherdSilenceTest, OurOwnPauseIsNotItsSilence) {
+  RunUntil(State::kRunning);
+  PassWithoutShepherd(seconds(5));
+  now_ += seconds(60);
+  Feed(Tick{});
+  Beat(0);
+  Beat(1);
+  Feed(Tick{});
+  Pass(seconds(20), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
 }
 
 }  // namespace

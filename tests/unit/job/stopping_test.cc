@@ -56,8 +56,9 @@ TEST_F(StoppingTest, ASecondInterruptKillsNow) {
   Reset(State::kRunning);
   Signal(SIGINT);
   const auto actions = Signal(SIGINT);
-  ASSERT_EQ(SentTo(1, actions).size(), 1u);
+  ASSERT_EQ(SentTo(1, actions).size(), 2u) << "the shepherd, and its agent should that not hear";
   EXPECT_EQ(SentTo(1, actions)[0].stop().grace_ms(), 0u);
+  EXPECT_EQ(SentTo(1, actions)[1].end_job().grace_ms(), 1000u);
   EndAll();
   EXPECT_EQ(verdict().exit_code, 130);
 }
@@ -105,7 +106,9 @@ TEST_F(StoppingTest, WhoDoesNotEndIsKilledAndThenTold) {
   const std::vector<Action> fresh(all_.begin() + before, all_.end());
   ASSERT_TRUE(Sends(fresh, 1, Kind::kStop));
   EXPECT_FALSE(Sends(fresh, 0, Kind::kStop));
-  EXPECT_EQ(SentTo(1, fresh).back().stop().grace_ms(), 0u);
+  ASSERT_GE(SentTo(1, fresh).size(), 2u);
+  EXPECT_EQ(SentTo(1, fresh).rbegin()[1].stop().grace_ms(), 0u);
+  EXPECT_TRUE(SentTo(1, fresh).back().has_end_job());
   Pass(milliseconds(124999), {1});
   EXPECT_FALSE(finished_);
   Pass(milliseconds(1), {1});

@@ -9,7 +9,6 @@
 #include <deque>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -39,19 +38,14 @@ Frame RelayedFrame(uint64_t sequence, std::string text, bool more = false) {
 
 class FrameRelayTest : public ::testing::Test {
  protected:
-  void Meet(uint64_t front = 0, uint64_t back = 0, bool front_within = false,
-            bool back_within = false) {
-    ASSERT_TRUE(relay_.Attach({{1, 2, front}, front_within}).ok());
-    auto last = relay_.OnAttached({{2, 1, back}, back_within});
+  void Meet() {
+    relay_.Attach();
+    auto last = relay_.OnAttached();
     ASSERT_TRUE(last.ok() && *last);
   }
-  // What was read of it, and that it was let pass.
-  std::string Put(From from, const Frame& frame) {
-    auto read = relay_.Read(from, frame);
-    EXPECT_TRUE(read.ok()) << read.status();
+  void Put(From from, const Frame& frame) {
     const absl::Status passed = relay_.Pass(from, frame);
     EXPECT_TRUE(passed.ok()) << passed;
-    return read.ok() && read->has_value() ? std::string((*read)->view()) : "-";
   }
   std::vector<std::string> Taken(From end) {
     std::vector<std::string> out;
@@ -60,109 +54,73 @@ class FrameRelayTest : public ::testing::Test {
   }
   using Texts = std::vector<std::string>;
 
-  FrameRelay relay_{kForth, kBack};
+  FrameRelay relay_{Channel::kJob, kForth, kBack};
 };
 
-TEST_F(FrameRelayTest, CountsWhatIsNotWholeYet) {
+TEST_F(FrameRelayTest, FramesPassAsTheyAre) {
   Meet();
-  EXPECT_EQ(relay_.unfinished_bytes(From::kFront), 0u);
-  Put(From::kFront, RelayedFrame(1, "0123456789", true));
-  Put(From::kFront, RelayedFrame(2, "0123456789", true));
-  EXPECT_EQ(relay_.unfinished_bytes(From::kFront), 20u);
-  EXPECT_EQ(relay_.unfinished_bytes(From::kBack), 0u);
-  Put(From::kFront, RelayedFrame(3, "x"));
-  EXPECT_EQ(relay_.unfinished_bytes(From::kFront), 0u);
-}
-
-TEST_F(FrameRelayTest, FramesPassAsTheyAreAndMessagesAreRead) {
-  Meet();
-  EXPECT_EQ(Put(From::kFront, RelayedFrame(1, "be", true)), "-");
-  EXPECT_EQ(Put(From::kFront, RelayedFrame(0, "state")), "state");
-  EXPECT_EQ(Put(From::kFront, RelayedFrame(2, "gin")), "begin");
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(1, "yes")), "yes");
+  Put(From::kFront, RelayedFrame(1, "be", true));
+  Put(From::kFront, RelayedFrame(0, "state"));
+  Put(From::kFront, RelayedFrame(2, "gin"));
+  Put(From::kBack, RelayedFrame(7, "yes"));
   EXPECT_EQ(Taken(From::kBack), (Texts{"be", "state", "gin"}));
-  EXPECT_EQ(Taken(From::kFront), Texts{"yes"});
+  auto frame = relay_.NextTo(From::kFront);
+  ASSERT_TRUE(frame.has_value());
+  EXPECT_EQ(frame->header.sequence, 7u);
+  EXPECT_EQ(frame->payload.view(), "yes");
   EXPECT_EQ(relay_.queued_bytes(From::kBack), 0u);
 }
 
 TEST_F(FrameRelayTest, NothingComesBeforeTheEndsHaveMet) {
-  EXPECT_FALSE(relay_.Read(From::kBack, RelayedFrame(1, "x")).ok()) << "nobody has asked for it";
-  EXPECT_FALSE(relay_.OnAttached({{2, 1, 0}}).ok()) << "nor for that";
-  ASSERT_TRUE(relay_.Attach({{1, 0, 0}}).ok());
+  EXPECT_FALSE(relay_.OnAttached().ok()) << "nobody has asked for it";
+  relay_.Attach();
   EXPECT_FALSE(relay_.attached());
-  EXPECT_FALSE(relay_.Read(From::kFront, RelayedFrame(1, "x")).ok());
   EXPECT_FALSE(relay_.Pass(From::kFront, RelayedFrame(1, "x")).ok());
-  ASSERT_TRUE(*relay_.OnAttached({{2, 1, 0}}));
+  ASSERT_TRUE(*relay_.OnAttached());
   EXPECT_TRUE(relay_.attached());
-  EXPECT_FALSE(relay_.OnAttached({{2, 1, 0}}).ok()) << "twice";
+  EXPECT_FALSE(relay_.OnAttached().ok()) << "twice";
 }
 
-// The back end does not know that the front end is gone, and its word is wanted all the same.
-TEST_F(FrameRelayTest, WithoutAFrontEndFramesAreReadAndDropped) {
+// A shepherd has no word in what the agent says.
+TEST_F(FrameRelayTest, NobodySpeaksOnAnothersChannel) {
+  Meet();
+  Frame frame = RelayedFrame(1, "x");
+  frame.header.channel = Channel::kAgent;
+  EXPECT_TRUE(absl::IsDataLoss(relay_.Pass(From::kBack, frame)));
+  EXPECT_TRUE(absl::IsDataLoss(relay_.Pass(From::kFront, frame)));
+}
+
+// The back end does not know that the front end is gone.
+TEST_F(FrameRelayTest, WithoutAFrontEndFramesAreDropped) {
   Meet();
   Put(From::kBack, RelayedFrame(1, "one"));
   relay_.Detach();
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(2, "two")), "two");
+  Put(From::kBack, RelayedFrame(2, "two"));
   EXPECT_EQ(Taken(From::kFront), Texts{});
-  // It has nothing of them, and gets both; they are read once.
-  Meet(/*front=*/0);
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(1, "one")), "-");
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(2, "two")), "-");
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(3, "three")), "three");
-  EXPECT_EQ(Taken(From::kFront), (Texts{"one", "two", "three"}));
+  // It has nothing of them, and gets both.
+  Meet();
+  Put(From::kBack, RelayedFrame(1, "one"));
+  Put(From::kBack, RelayedFrame(2, "two"));
+  EXPECT_EQ(Taken(From::kFront), (Texts{"one", "two"}));
 }
 
 TEST_F(FrameRelayTest, WhatTheBackEndSentBeforeItsLastAnswerIsForNobody) {
-  ASSERT_TRUE(relay_.Attach({{1, 0, 0}}).ok());
-  ASSERT_TRUE(relay_.Attach({{1, 0, 0}}).ok());  // another connection
-  ASSERT_FALSE(*relay_.OnAttached({{2, 1, 0}}));
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(1, "early")), "early");
-  ASSERT_TRUE(*relay_.OnAttached({{2, 1, 0}}));
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(1, "early")), "-");
-  EXPECT_EQ(Taken(From::kFront), Texts{"early"});
+  relay_.Attach();
+  relay_.Attach();  // another connection
+  ASSERT_FALSE(*relay_.OnAttached());
+  Put(From::kBack, RelayedFrame(1, "early"));
+  ASSERT_TRUE(*relay_.OnAttached());
+  Put(From::kBack, RelayedFrame(1, "again"));
+  EXPECT_EQ(Taken(From::kFront), Texts{"again"});
 }
 
 TEST_F(FrameRelayTest, WhatWaitedForAnotherConnectionIsDropped) {
   Meet();
   Put(From::kFront, RelayedFrame(1, "a", true));
   Put(From::kBack, RelayedFrame(1, "b"));
-  Meet(/*front=*/0, /*back=*/0);
+  Meet();
   EXPECT_EQ(Taken(From::kFront), Texts{});
   EXPECT_EQ(Taken(From::kBack), Texts{});
-  // A message that was read half is read on, however far the front end goes back.
-  EXPECT_EQ(Put(From::kFront, RelayedFrame(1, "a", true)), "-");
-  EXPECT_EQ(Put(From::kFront, RelayedFrame(2, "z")), "az");
-  EXPECT_EQ(Taken(From::kBack), (Texts{"a", "z"}));
-}
-
-TEST_F(FrameRelayTest, OfAMessageThatBeganBeforeUsTheRestIsPassedOnUnread) {
-  Meet(/*front=*/7, /*back=*/3, /*front_within=*/true, /*back_within=*/true);
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(8, "id", true)), "-");
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(9, "dle")), "-");
-  EXPECT_EQ(Put(From::kBack, RelayedFrame(10, "next")), "next");
-  EXPECT_EQ(Put(From::kFront, RelayedFrame(4, "end")), "-");
-  EXPECT_EQ(Put(From::kFront, RelayedFrame(5, "next")), "next");
-  EXPECT_EQ(Taken(From::kFront), (Texts{"id", "dle", "next"}));
-}
-
-TEST_F(FrameRelayTest, GapsAndFalseClaimsAreErrors) {
-  Meet();
-  EXPECT_FALSE(relay_.Read(From::kBack, RelayedFrame(2, "x")).ok());
-  Put(From::kBack, RelayedFrame(1, "x"));
-  EXPECT_FALSE(relay_.Attach({{1, 2, 2}}).ok()) << "it cannot have the second";
-  ASSERT_TRUE(relay_.Attach({{1, 2, 1}}).ok());
-  EXPECT_FALSE(relay_.OnAttached({{2, 1, 1}}).ok()) << "nothing was sent to it";
-  EXPECT_FALSE(relay_.Read(From::kBack, RelayedFrame(0, std::string(kMostUnkept + 1, 'x'))).ok());
-}
-
-TEST_F(FrameRelayTest, NoMessageIsLongerThanItsEndMaySend) {
-  Meet();
-  uint64_t sequence = 0;
-  for (size_t sent = 0; sent + 10 <= kBack.message; sent += 10) {
-    ASSERT_TRUE(
-        relay_.Read(From::kBack, RelayedFrame(++sequence, std::string(10, 'x'), true)).ok());
-  }
-  EXPECT_FALSE(relay_.Read(From::kBack, RelayedFrame(++sequence, "x", true)).ok());
 }
 
 // A launcher that reads nothing, and a shepherd that heeds no window.
@@ -182,12 +140,15 @@ TEST_F(FrameRelayTest, OfWhatIsNotKeptTheNewestStay) {
   for (const std::string& text : Taken(From::kFront)) firsts += text[0];
   EXPECT_EQ(firsts, "kwxyz");
   EXPECT_EQ(relay_.queued_bytes(From::kFront), 0u);
+  EXPECT_TRUE(absl::IsDataLoss(
+      relay_.Pass(From::kBack, RelayedFrame(0, std::string(kMostUnkept + 1, 'x')))));
 }
 
 TEST_F(FrameRelayTest, ABareAcknowledgementReplacesTheOneBeforeIt) {
   Meet();
   for (uint64_t ack = 1; ack <= 1000; ++ack) {
     Frame bare;
+    bare.header.channel = Channel::kJob;
     bare.header.ack = ack;
     Put(From::kBack, bare);
   }
@@ -200,7 +161,7 @@ TEST_F(FrameRelayTest, ABareAcknowledgementReplacesTheOneBeforeIt) {
 // What is on its way: a frame, or the words by which the ends meet: Hello and Attach up to the back
 // end, Attached and Welcome down from it.
 struct Words {
-  RelayedParty party;
+  Party party;
 };
 using Item = std::variant<Frame, Words>;
 
@@ -214,6 +175,7 @@ class RelayModel : public ::testing::Test {
  protected:
   static LinkCore::Options OptionsOf(uint64_t epoch, const Caps& out, const Caps& in) {
     LinkCore::Options options;
+    options.channel = Channel::kJob;
     options.epoch = epoch;
     options.out = out;
     options.in = in;
@@ -223,7 +185,6 @@ class RelayModel : public ::testing::Test {
   uint32_t Pick(uint32_t below) {
     return std::uniform_int_distribution<uint32_t>(0, below - 1)(random_);
   }
-  static RelayedParty PartyOf(const LinkCore& core) { return {core.Owed(), core.within_message()}; }
 
   void SendSome(RelayedEnd& end, const Caps& caps) {
     if (end.core.room() < caps.message) return;
@@ -260,17 +221,9 @@ class RelayModel : public ::testing::Test {
     ASSERT_TRUE(message.ok()) << message.status();
     if (frame.header.keep && message->has_value()) end.got.emplace_back((*message)->view());
   }
-  // What the one between reads is what is sent, each at most once in its life.
-  void RelayFrom(From from, Frame frame, const RelayedEnd& end, std::set<std::string>& read) {
-    auto message = relay_->Read(from, frame);
-    ASSERT_TRUE(message.ok()) << message.status();
-    if (message->has_value() && frame.header.keep) {
-      const std::string text((*message)->view());
-      ASSERT_EQ(end.sent.at(std::stoul(text)), text);
-      ASSERT_TRUE(read.insert(text).second) << text;
-      ++messages_read_;
-    }
-    ASSERT_TRUE(relay_->Pass(from, std::move(frame)).ok());
+  void RelayFrom(From from, Frame frame) {
+    const absl::Status passed = relay_->Pass(from, std::move(frame));
+    ASSERT_TRUE(passed.ok()) << passed;
   }
 
   // One item arrives somewhere.
@@ -281,21 +234,21 @@ class RelayModel : public ::testing::Test {
     const auto* words = std::get_if<Words>(&item);
     if (&queue == &front_out_) {
       if (words == nullptr) {
-        return RelayFrom(From::kFront, std::get<Frame>(std::move(item)), *front_, read_forth_);
+        return RelayFrom(From::kFront, std::get<Frame>(std::move(item)));
       }
-      ASSERT_TRUE(relay_->Attach(words->party).ok());
+      relay_->Attach();
       attached_ = connection_;
       back_in_.push_back(*words);
     } else if (&queue == &back_in_) {
       if (words == nullptr) return TakeAt(*back_, std::get<Frame>(item));
       back_->core.Close();
-      back_out_.push_back(Words{PartyOf(back_->core)});
-      ASSERT_TRUE(back_->core.Open(now_, words->party.party).ok());
+      back_out_.push_back(Words{back_->core.Owed()});
+      ASSERT_TRUE(back_->core.Open(now_, words->party).ok());
     } else if (&queue == &back_out_) {
       if (words == nullptr) {
-        return RelayFrom(From::kBack, std::get<Frame>(std::move(item)), *back_, read_back_);
+        return RelayFrom(From::kBack, std::get<Frame>(std::move(item)));
       }
-      auto last = relay_->OnAttached(words->party);
+      auto last = relay_->OnAttached();
       ASSERT_TRUE(last.ok()) << last.status();
       if (*last && connected_ && attached_ == connection_) {
         front_linked_ = true;
@@ -303,7 +256,7 @@ class RelayModel : public ::testing::Test {
       }
     } else {
       if (words == nullptr) return TakeAt(*front_, std::get<Frame>(item));
-      ASSERT_TRUE(front_->core.Open(now_, words->party.party).ok());
+      ASSERT_TRUE(front_->core.Open(now_, words->party).ok());
     }
   }
 
@@ -319,7 +272,7 @@ class RelayModel : public ::testing::Test {
     if (connected_ || !relay_) return;
     connected_ = true;
     ++connection_;
-    front_out_.push_back(Words{PartyOf(front_->core)});
+    front_out_.push_back(Words{front_->core.Owed()});
   }
   void Die() {
     Cut(false);
@@ -327,8 +280,6 @@ class RelayModel : public ::testing::Test {
     back_in_.clear();
     back_out_.clear();
     back_->core.Close();
-    read_forth_.clear();
-    read_back_.clear();
     ++lives_;
   }
   void Step() {
@@ -346,7 +297,7 @@ class RelayModel : public ::testing::Test {
     }
     if (choice < 980) return Cut(Pick(2) == 0);
     if (choice < 996) {
-      if (!relay_) relay_.emplace(kForth, kBack);
+      if (!relay_) relay_.emplace(Channel::kJob, kForth, kBack);
       return Connect();
     }
     if (Pick(3) == 0) Die();
@@ -366,7 +317,7 @@ class RelayModel : public ::testing::Test {
     }
   }
   void Drain() {
-    if (!relay_) relay_.emplace(kForth, kBack);
+    if (!relay_) relay_.emplace(Channel::kJob, kForth, kBack);
     Connect();
     for (int i = 0; i < 4000; ++i) {
       PumpAll();
@@ -383,10 +334,8 @@ class RelayModel : public ::testing::Test {
     random_.seed(seed);
     front_.emplace(OptionsOf(1, kForth, kBack));
     back_.emplace(OptionsOf(2, kBack, kForth));
-    relay_.emplace(kForth, kBack);
+    relay_.emplace(Channel::kJob, kForth, kBack);
     for (auto* queue : {&front_out_, &front_in_, &back_out_, &back_in_}) queue->clear();
-    read_forth_.clear();
-    read_back_.clear();
     connected_ = front_linked_ = false;
     for (int i = 0; i < steps && !HasFatalFailure(); ++i) {
       Step();
@@ -405,9 +354,7 @@ class RelayModel : public ::testing::Test {
   int connection_ = 0;
   int attached_ = 0;           // the last that the one between has heard of
   bool front_linked_ = false;  // … and was told
-  std::set<std::string> read_forth_, read_back_;
   int lives_ = 0;
-  int messages_read_ = 0;
 };
 
 TEST_F(RelayModel, AConversationSurvivesBreaksAndDeaths) {
@@ -415,8 +362,6 @@ TEST_F(RelayModel, AConversationSurvivesBreaksAndDeaths) {
   EXPECT_GT(front_->sent.size(), 1000u);
   EXPECT_GT(back_->sent.size(), 1000u);
   EXPECT_GT(lives_, 50);
-  EXPECT_GT(messages_read_, 1000);
-  RecordProperty("read", messages_read_);
   RecordProperty("sent", static_cast<int>(front_->sent.size() + back_->sent.size()));
   RecordProperty("lives", lives_);
 }

@@ -249,18 +249,15 @@ TEST_F(LinkTable, CloseIsDownFromUpAndNothingElse) {
 }
 TEST_F(LinkTable, AMessageInPiecesGoesOnAfterAClose) {
   GoTo(State::kUp);
-  EXPECT_FALSE(core_->within_message());
   ASSERT_TRUE(Take(Kept(1, "0123456789", true)).ok());
   core_->Close();
   EXPECT_EQ(core_->Owed().epoch, kUs);
-  EXPECT_TRUE(core_->within_message());
   EXPECT_EQ(core_->Owed().of, kPeer);
   EXPECT_EQ(core_->Owed().received, 1u);
   ASSERT_TRUE(core_->Open(now_, {kPeer, kUs, 0}).ok());
   auto whole = Take(Kept(2, "ab"));
   ASSERT_TRUE(whole.ok() && whole->has_value());
   EXPECT_EQ((*whole)->view(), "0123456789ab");
-  EXPECT_FALSE(core_->within_message());
 }
 
 // ---- time

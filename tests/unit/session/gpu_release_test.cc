@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <set>
+#include <string>
 
 #include "agent/session/session_core.h"
 #include "common/base/exit_code.h"
@@ -40,27 +42,14 @@ v1::Gpu With(v1::Gpu gpu, uint32_t pid, uint64_t mib, const std::string& name) {
   return gpu;
 }
 
-v1::JobPart Part(const std::string& uuid = "GPU-0") {
-  v1::JobPart part;
-  part.set_job_id("job");
-  v1::WorkerSpec* worker = part.add_workers();
-  worker->set_set_visible_gpus(true);
-  worker->add_gpu_uuids(uuid);
-  return part;
-}
-
-v1::Started Started() {
-  v1::Started started;
-  started.add_workers()->set_pid(kWorker);
-  return started;
-}
+const std::set<std::string> kGiven = {"GPU-0"};
 
 std::vector<HeldGpu> HeldAfter(const v1::Gpu& before, const v1::Gpu& after,
                                const std::vector<uint32_t>& living = {}) {
   GpuRelease release;
   release.Before({before, MakeGpu(0, 1)});
-  release.Start(Part());
-  release.Started(Started());
+  release.Given(kGiven);
+  release.Started({kWorker});
   EXPECT_TRUE(release.watched());
   release.After({after, MakeGpu(70'000, 1)}, living);
   return release.FindHeld();
@@ -75,12 +64,11 @@ TEST(GpuReleaseTest, AGpuAsItWasIsFree) {
 TEST(GpuReleaseTest, AGpuOfNoWorkerIsNotLookedAt) {
   GpuRelease release;
   release.Before({MakeGpu(0)});
-  v1::JobPart part = Part();
-  part.mutable_workers(0)->set_set_visible_gpus(false);  // --gpu-bind none
-  release.Start(part);
+  release.Given(kGiven);
+  release.Given({});  // --gpu-bind none
   EXPECT_FALSE(release.watched());
   release = GpuRelease();
-  release.Start(Part());
+  release.Given(kGiven);
   EXPECT_FALSE(release.watched()) << "nobody knows how it was";
 }
 
@@ -135,13 +123,13 @@ class ReleasingTest : public ::testing::Test {
     hello.mutable_hello()->set_lease_ms(static_cast<uint32_t>(lease_ms));
     Feed(Request{hello});
     Feed(GpusSeen{{MakeGpu(0)}, "", {}});
-    v1::SessionRequest start;
-    *start.mutable_start() = Part();
-    if (!gpus) start.mutable_start()->mutable_workers(0)->clear_gpu_uuids();
-    Feed(Request{start});
-    v1::SessionEvent started;
-    *started.mutable_started() = Started();
-    Feed(FromShepherd{started});
+    v1::SessionRequest reserve;
+    reserve.mutable_reserve();
+    if (gpus) reserve.mutable_reserve()->add_gpu_uuids("GPU-0");
+    Feed(Request{reserve});
+    Feed(JobFrame{true, true});
+    Feed(ShepherdAnswers{});
+    Feed(Reported{gpus ? kGiven : std::set<std::string>(), {kWorker}});
   }
   void WorkersEnd() {
     JobEnded event;
@@ -273,7 +261,7 @@ TEST_F(ReleasingTest, AKillShortensTheWait) {
   Feed(GpusSeen{{seen_}, "", {}});
   answered_ = 1;
   v1::SessionRequest kill;
-  kill.mutable_stop();
+  kill.mutable_end_job();
   Feed(Request{kill});
   Pass(now_ + seconds(2));
   EXPECT_TRUE(IsReleased());
@@ -383,10 +371,8 @@ class AdoptedReleasingTest : public ReleasingTest {
     account.mutable_kept()->mutable_hello()->set_protocol(1);
     account.mutable_kept()->mutable_hello()->set_lease_ms(60'000);
     if (gpus) *account.mutable_kept()->add_gpus_before() = MakeGpu(0);
-    *account.mutable_part() = Part();
-    *account.mutable_started() = Started();
     account.set_finished(true);
-    core_.emplace(Identity{1, "b", true}, now_, account);
+    core_.emplace(Identity{1, "b", true}, now_, account, Reported{kGiven, {kWorker}});
     Feed(Tick{});
   }
   void ComeBack() {

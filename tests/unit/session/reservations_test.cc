@@ -78,12 +78,9 @@ TEST_F(ReservationsTest, MarksWhatOthersHave) {
 // D14: memory that is still held keeps the GPU out of use until a look finds it free.
 TEST_F(ReservationsTest, AGpuThatIsNotFreeIsNotGivenOut) {
   const v1::Inventory before = TwoGpus(), after = TwoGpus(9000);
-  v1::JobPart part;
-  part.add_workers()->set_set_visible_gpus(true);
-  part.mutable_workers(0)->add_gpu_uuids("GPU-0");
   GpuRelease release;
   release.Before({before.gpus().begin(), before.gpus().end()});
-  release.Start(part);
+  release.Given({"GPU-0"});
   release.After({after.gpus().begin(), after.gpus().end()}, {});
   books_.Withhold("job a of alice", release);
 
@@ -99,24 +96,14 @@ TEST_F(ReservationsTest, AGpuThatIsNotFreeIsNotGivenOut) {
   EXPECT_TRUE(Reserve(b_, {"GPU-0"}).ok());
 }
 
-TEST_F(ReservationsTest, ReadsWhatAJobUses) {
-  v1::JobPart part;
-  for (int i = 0; i < 2; ++i) {
-    v1::WorkerSpec& worker = *part.add_workers();
-    worker.set_set_visible_gpus(i == 0);
-    worker.add_gpu_uuids("GPU-" + std::to_string(i));
-    worker.set_cpulist(i == 0 ? "0-1" : "5");
-  }
-  auto share = ShareOf(part);
+TEST_F(ReservationsTest, ReadsWhatALauncherAsksFor) {
+  v1::Reserve reserve;
+  reserve.add_gpu_uuids("GPU-0");
+  reserve.set_cpulist("0-1,5");
+  auto share = ShareOf(reserve);
   ASSERT_TRUE(share.ok());
   EXPECT_EQ(share->gpus, std::set<std::string>{"GPU-0"});
   EXPECT_EQ(share->cores, (std::set<int>{0, 1, 5}));
-  part.set_shares_cores(true);
-  EXPECT_THAT(ShareOf(part)->cores, IsEmpty());
-  part.set_shares_cores(false);
-  part.mutable_workers(0)->set_cpulist("3-1");
-  EXPECT_FALSE(ShareOf(part).ok());
-  v1::Reserve reserve;
   reserve.set_cpulist("all");
   EXPECT_FALSE(ShareOf(reserve).ok());
 }

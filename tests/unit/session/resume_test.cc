@@ -41,9 +41,7 @@ class ResumeTest : public ::testing::Test {
  protected:
   ResumeTest() {
     Ask(Hello());
-    v1::SessionRequest start;
-    start.mutable_start()->set_job_id("job");
-    EXPECT_THAT(All<PrepareStart>(Ask(start)), SizeIs(1));
+    EXPECT_THAT(All<PrepareStart>(core_.OnEvent(now_, JobFrame{true, false})), SizeIs(1));
   }
   static v1::SessionRequest Hello() {
     v1::SessionRequest request;
@@ -94,10 +92,8 @@ class LauncherWaitTest : public ResumeTest {
     core_.emplace(Identity{1, "b", /*resumable=*/true, "", seconds(600)}, now_);
   }
   void Run() {
-    v1::SessionRequest start;
-    start.mutable_start()->set_job_id("job");
     core_->OnEvent(now_, Request{Hello()});
-    core_->OnEvent(now_, Request{start});
+    core_->OnEvent(now_, JobFrame{true, false});
   }
   std::optional<SessionCore> core_;
 };
@@ -223,9 +219,7 @@ TEST_F(ResumeTest, BeforeTheStartTheLauncherMayComeBackToo) {
   const auto actions = core.OnEvent(now_, Resumed{Hello().hello()});
   EXPECT_THAT(All<OpenChannels>(actions), SizeIs(1));
   EXPECT_THAT(All<SendWelcome>(actions), IsEmpty());
-  v1::SessionRequest start;
-  start.mutable_start()->set_job_id("job");
-  EXPECT_THAT(All<PrepareStart>(core.OnEvent(now_, Request{start})), SizeIs(1));
+  EXPECT_THAT(All<PrepareStart>(core.OnEvent(now_, JobFrame{true, true})), SizeIs(1));
   EXPECT_EQ(core.state(), State::kRunning);
 }
 
@@ -241,11 +235,29 @@ TEST_F(ResumeTest, BeforeTheStartTheLauncherIsAwaitedForItsLease) {
 TEST_F(ResumeTest, AnAdoptedJobWaitsForItsLauncher) {
   v1::Account account;
   *account.mutable_kept()->mutable_hello() = Hello().hello();
-  account.mutable_part()->set_job_id("job");
-  SessionCore core(Identity{1, "b", true}, now_, account);
+  SessionCore core(Identity{1, "b", true}, now_, account, {});
   EXPECT_EQ(core.state(), State::kRunning);
   EXPECT_TRUE(core.CanResume(Hello().hello()));
   EXPECT_TRUE(All<SendShepherd>(Wait(core, now_, seconds(10))).at(0).request.has_end_job());
+}
+
+// It is not to be asked while nobody hears its answers.
+TEST_F(ResumeTest, AShepherdOwesNoAnswerToALauncherThatIsAway) {
+  core_.OnEvent(now_, JobFrame{false, true});
+  Wait(core_, now_, seconds(5));
+  core_.OnEvent(now_, LauncherGone{});
+  Wait(core_, now_, seconds(4));
+  ComeBack();
+  EXPECT_THAT(All<SendShepherd>(Wait(core_, now_, seconds(9))), IsEmpty());
+}
+
+TEST_F(ResumeTest, AShepherdIsToldHowLongItsLauncherMayBeSilent) {
+  EXPECT_EQ(core_.most_silence(), seconds(10));
+  SessionCore child(Identity{1, "b"}, now_);
+  v1::SessionRequest hello = Hello();
+  hello.mutable_hello()->set_same_machine(true);
+  child.OnEvent(now_, Request{hello});
+  EXPECT_EQ(child.most_silence(), Duration::zero()) << "its stream counts";
 }
 
 // Somebody with the right to it ends a job. Its launcher must know before it sees workers end.

@@ -40,9 +40,13 @@ class SessionCoreTest : public ::testing::Test {
   void Join() { Ask(Hello()); }
   void Start() {
     Join();
-    v1::SessionRequest request;
-    request.mutable_start()->set_job_id("job");
-    ASSERT_NE(Find<PrepareStart>(Ask(request)), nullptr);
+    ASSERT_NE(Find<PrepareStart>(BeginJob(core_)), nullptr);
+  }
+  // The launcher's first frame for the shepherd, and that it lives.
+  std::vector<Action> BeginJob(SessionCore& core) {
+    auto actions = core.OnEvent(now_, JobFrame{true, true});
+    core.OnEvent(now_, ShepherdAnswers{});
+    return actions;
   }
 
   TimePoint now_{seconds(1000)};
@@ -88,27 +92,24 @@ TEST_F(SessionCoreTest, AHelloWithoutLeaseOrJobIsRefused) {
 
 TEST_F(SessionCoreTest, RequestsBeforeHelloEndTheSession) {
   v1::SessionRequest request;
-  request.mutable_start();
+  request.mutable_look_again();
   EXPECT_NE(Find<End>(Ask(request)), nullptr);
 }
 
-TEST_F(SessionCoreTest, ASecondStartEndsTheSession) {  // O2: no rank twice
+TEST_F(SessionCoreTest, WhatIsTheShepherdsEndsTheSessionOnTheAgentsChannel) {
   Start();
   v1::SessionRequest request;
-  request.mutable_start();
-  auto actions = Ask(request);
-  EXPECT_NE(Find<End>(actions), nullptr);
-  EXPECT_EQ(Find<PrepareStart>(actions), nullptr);
+  request.mutable_stop();
+  EXPECT_NE(Find<End>(Ask(request)), nullptr);
 }
 
-TEST_F(SessionCoreTest, ASignalThatThereIsNoneOfEndsTheSession) {  // K5
-  Start();
-  v1::SessionRequest request;
-  request.mutable_signal()->set_signal(99);
-  const auto actions = Ask(request);
-  EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
-  ASSERT_NE(Find<End>(actions), nullptr);
-  EXPECT_EQ(Find<End>(actions)->status.message(), "no signal has the number 99");
+TEST_F(SessionCoreTest, TheJobBeginsOnceWithTheFirstFrameThatIsKept) {  // O2: no rank twice
+  Join();
+  EXPECT_TRUE(core_.OnEvent(now_, JobFrame{false, true}).empty()) << "a beat";
+  EXPECT_EQ(core_.state(), State::kJoined);
+  EXPECT_NE(Find<PrepareStart>(BeginJob(core_)), nullptr);
+  EXPECT_EQ(core_.state(), State::kRunning);
+  EXPECT_TRUE(core_.OnEvent(now_, JobFrame{true, true}).empty());
 }
 
 TEST_F(SessionCoreTest, NoHelloWithinThirtySecondsEndsIt) {
@@ -179,9 +180,7 @@ TEST_F(SessionCoreTest, ALauncherOnThisMachineIsWatchedByItsStream) {
   v1::SessionRequest hello = Hello();
   hello.mutable_hello()->set_same_machine(true);
   Ask(hello);
-  v1::SessionRequest start;
-  start.mutable_start()->set_job_id("job");
-  Ask(start);
+  BeginJob(core_);
   int beats = 0;
   for (const TimePoint end = now_ + seconds(120); now_ < end;) {
     now_ = core_.NextDeadline();
@@ -272,9 +271,7 @@ TEST_F(SessionCoreTest, AnOrphanedShepherdThatDoesNotFinishIsKilledAfterItsGrace
     v1::SessionRequest hello = Hello();
     hello.mutable_hello()->set_grace_ms(row.grace_ms);
     core.OnEvent(now_, Request{hello});
-    v1::SessionRequest start;
-    start.mutable_start()->set_job_id("job");
-    core.OnEvent(now_, Request{start});
+    BeginJob(core);
     if (row.launcher_is_silent) {
       // Once asked for, and at once: time in which we did not run would not count.
       const TimePoint silent = now_ + seconds(10);
@@ -302,7 +299,7 @@ TEST_F(SessionCoreTest, AnOrphanedShepherdThatDoesNotFinishIsKilledAfterItsGrace
 TEST_F(SessionCoreTest, AShepherdThatDoesNotAnswerAStopIsKilled) {
   Start();
   v1::SessionRequest stop;
-  stop.mutable_stop()->set_grace_ms(5'000);
+  stop.mutable_end_job()->set_grace_ms(5'000);
   Ask(stop);
   v1::SessionRequest beat;
   beat.mutable_heartbeat();
@@ -323,7 +320,7 @@ TEST_F(SessionCoreTest, AShepherdThatDoesNotAnswerAStopIsKilled) {
 TEST_F(SessionCoreTest, AShepherdThatAnswersMayTakeItsTime) {
   Start();
   v1::SessionRequest stop;
-  stop.mutable_stop()->set_grace_ms(5'000);
+  stop.mutable_end_job()->set_grace_ms(5'000);
   Ask(stop);
   v1::SessionRequest beat;
   beat.mutable_heartbeat();
@@ -356,9 +353,7 @@ TEST_F(SessionCoreTest, NobodyIsWaitedForLongerThanAnHour) {
   hello.mutable_hello()->set_grace_ms(0xffffffff);
   core.OnEvent(now_, Request{hello});
   EXPECT_EQ(core.grace(), Duration::zero()) << "there is no worker yet";
-  v1::SessionRequest start;
-  start.mutable_start()->set_job_id("job");
-  core.OnEvent(now_, Request{start});
+  BeginJob(core);
   EXPECT_EQ(core.grace(), std::chrono::hours(1));
   core.OnEvent(now_, LauncherGone{});
   ASSERT_EQ(core.state(), State::kOrphaned);
@@ -378,30 +373,34 @@ TEST_F(SessionCoreTest, AShepherdThatEndsAfterItsWorkIsNoNews) {
   EXPECT_TRUE(core_.OnEvent(now_, ShepherdGone{"exited with code 0"}).empty());
 }
 
-TEST_F(SessionCoreTest, WhatTheStartsHaveInCommonIsMergedIntoIt) {
-  Join();
-  v1::SessionRequest common, own;
-  common.mutable_common()->set_job_id("job");
-  common.mutable_common()->add_env()->set_name("A");
-  own.mutable_start()->set_node_rank(3);
-  EXPECT_TRUE(Ask(common).empty());
-  const auto actions = Ask(own);
-  ASSERT_NE(Find<PrepareStart>(actions), nullptr);
-  const v1::JobPart& part = Find<PrepareStart>(actions)->part;
-  EXPECT_EQ(part.job_id(), "job");
-  EXPECT_EQ(part.env_size(), 1);
-  EXPECT_EQ(part.node_rank(), 3u);
+// 5.3: stopped, or it hangs. Its launcher and its agent see it; nobody waits for it.
+TEST_F(SessionCoreTest, AShepherdThatAnswersNothingForALeaseIsKilledWithItsWorkers) {
+  Start();
+  std::vector<Action> actions;
+  const TimePoint asked = now_;
+  while (core_.state() == State::kRunning && now_ < asked + seconds(60)) {
+    core_.OnEvent(now_, JobFrame{false, true});
+    if (now_ == asked + seconds(10)) {
+      ASSERT_NE(Find<SendShepherd>(actions), nullptr);
+      EXPECT_EQ(Find<SendShepherd>(actions)->request.end_job().grace_ms(), 0u);
+    } else {
+      EXPECT_EQ(Find<SendShepherd>(actions), nullptr);
+    }
+    now_ += seconds(1);
+    actions = core_.OnEvent(now_, Tick{});
+  }
+  EXPECT_EQ(now_, asked + seconds(20));
+  EXPECT_NE(Find<KillLeftovers>(actions), nullptr);
 }
 
-TEST_F(SessionCoreTest, WhatIsTooMuchTogetherIsRefused) {
-  Join();
-  v1::SessionRequest common, own;
-  common.mutable_common()->add_env()->set_value(std::string(5 << 20, 'x'));
-  own.mutable_start()->add_env()->set_value(std::string(5 << 20, 'x'));
-  Ask(common);
-  const auto actions = Ask(own);
-  ASSERT_NE(Find<End>(actions), nullptr);
-  EXPECT_EQ(Find<End>(actions)->status.code(), absl::StatusCode::kResourceExhausted);
+TEST_F(SessionCoreTest, AShepherdThatAnswersNowAndThenIsLeftAlone) {
+  Start();
+  for (int i = 0; i < 100; ++i) {
+    core_.OnEvent(now_, JobFrame{false, true});
+    if (i % 9 == 0) core_.OnEvent(now_, ShepherdAnswers{});
+    now_ += seconds(1);
+    ASSERT_EQ(Find<SendShepherd>(core_.OnEvent(now_, Tick{})), nullptr);
+  }
 }
 
 // A long message comes in many frames.
@@ -409,6 +408,8 @@ TEST_F(SessionCoreTest, AnyFrameRenewsTheLease) {
   Start();
   now_ += seconds(9);
   core_.OnEvent(now_, Heard{});
+  now_ += seconds(9);
+  core_.OnEvent(now_, JobFrame{true, false});
   now_ += seconds(9);
   EXPECT_EQ(Find<SendShepherd>(core_.OnEvent(now_, Tick{})), nullptr);
   EXPECT_EQ(core_.state(), State::kRunning);
@@ -441,15 +442,12 @@ TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
       now += milliseconds(random() % 4000);
       std::vector<Action> actions;
       v1::SessionRequest request;
-      v1::SessionEvent event;
       switch (random() % 14) {
         case 0:
           actions = core.OnEvent(now, Request{Hello()});
           break;
         case 1:
-          request.mutable_start()->add_workers()->set_set_visible_gpus(true);
-          request.mutable_start()->mutable_workers(0)->add_gpu_uuids("GPU-0");
-          actions = core.OnEvent(now, Request{request});
+          actions = core.OnEvent(now, JobFrame{random() % 2 == 0, true});
           break;
         case 2:
           request.mutable_goodbye();
@@ -460,15 +458,14 @@ TEST_F(SessionCoreTest, RandomEventsNeverStartTwiceAndEndOnce) {
           actions = core.OnEvent(now, Request{request});
           break;
         case 4:
-          request.mutable_stop();
+          request.mutable_end_job();
           actions = core.OnEvent(now, Request{request});
           break;
         case 5:
           actions = core.OnEvent(now, LauncherGone{});
           break;
         case 6:
-          event.mutable_exit();
-          actions = core.OnEvent(now, FromShepherd{event});
+          actions = core.OnEvent(now, Reported{{"GPU-0"}, {4711}});
           break;
         case 7:
           actions = core.OnEvent(now, JobEnded{});
