@@ -30,10 +30,7 @@ ShepherdChannel::ShepherdChannel(loop::Loop& loop, std::unique_ptr<spawn::Proces
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, processes_->TakeSocket(),
       [this](absl::string_view message, os::UniqueFd fd) { OnMessage(message, std::move(fd)); },
-      [this](absl::Status why) {
-        // An orderly end of file means that the process ends; that then tells how.
-        if (!why.ok()) Gone(std::string(why.message()));
-      });
+      [this](const absl::Status& why) { OnSocketClosed(why); });
   processes_->WhenShepherdEnded([this](std::string how) { OnProcessEnded(std::move(how)); });
 }
 
@@ -102,7 +99,7 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_si
                               return relay_.NextTo(From::kBack);
                             },
                             [this](link::Frame frame) { OnFrame(std::move(frame)); },
-                            [this](const absl::Status& why) { OnCarrierClosed(why); }});
+                            [this](const absl::Status& why) { OnSocketClosed(why); }});
   v1::ShepherdRequest request;
   *request.mutable_attach()->mutable_launcher() = launcher;
   request.mutable_attach()->set_silence_ms(static_cast<uint32_t>(
@@ -110,8 +107,9 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_si
   return Send(request, pair->second.get());
 }
 
-// Its process may have ended within a frame; that then tells how.
-void ShepherdChannel::OnCarrierClosed(const absl::Status& why) {
+// Mostly the process ends, which then tells how. It may do so within a frame, or before it has read
+// all that we sent, which is an error here; what it said on the other socket is still to be heard.
+void ShepherdChannel::OnSocketClosed(const absl::Status& why) {
   if (why.ok()) return;
   broken_.After(kEndPatience, [this, text = std::string(why.message())] { Break(text); });
 }

@@ -63,7 +63,7 @@ class ShepherdChannel {
   void OnMessage(absl::string_view message, os::UniqueFd fd);
   void OnAttached(const v1::Party& shepherd);
   void OnFrame(link::Frame frame);
-  void OnCarrierClosed(const absl::Status& why);
+  void OnSocketClosed(const absl::Status& why);
   void OnProcessEnded(std::string how);
   void Gone(std::string why);
 

@@ -351,6 +351,34 @@ TEST_F(ShepherdChannelTest, HalfAFrameAtTheEndOfTheProcessIsNoFault) {
   EXPECT_FALSE(processes_->was_killed);
 }
 
+// It does not read what comes when it has ended. Its end is seen on one socket before its last word
+// on the other.
+TEST_F(ShepherdChannelTest, OneThatLeavesWordsOfOursUnreadIsHeardToItsEnd) {
+  StartShepherd();
+  Attach();
+  ASSERT_TRUE(Until([&] { return attached_; }));
+  ASSERT_TRUE(shepherd_.Send(Exit(6)).ok());
+  ASSERT_TRUE(channel_->Send(v1::ShepherdRequest()).ok());  // closing then resets the connection
+  shepherd_channel_.reset();
+  link_->Pump();
+  ASSERT_TRUE(Until([&] { return !heard_.empty(); }));
+  EXPECT_THAT(heard_, ElementsAre(6));
+  EXPECT_EQ(gone_, "");
+  processes_->ended("exited with code 0");
+  EXPECT_EQ(gone_, "exited with code 0");
+  EXPECT_FALSE(processes_->was_killed);
+}
+
+TEST_F(ShepherdChannelTest, OneThatClosesItsSocketAndLivesOnIsKilled) {
+  StartShepherd();
+  Attach();
+  ASSERT_TRUE(Until([&] { return attached_; }));
+  ASSERT_TRUE(channel_->Send(v1::ShepherdRequest()).ok());
+  shepherd_channel_.reset();
+  ASSERT_TRUE(Until([&] { return !gone_.empty(); }));
+  EXPECT_TRUE(processes_->was_killed);
+}
+
 // What it said last is heard before its end is.
 TEST_F(ShepherdChannelTest, WhatWasSaidBeforeTheEndIsHeard) {
   StartShepherd();
