@@ -237,7 +237,7 @@ void NodeLink::OnLogChunk(v1::LogChunk chunk) {
   LogProgress& progress = log_progress_[key];
   if (chunk.offset() != progress.taken) {
     logs_over_ = true;
-    return handlers_.on_logs_end(absl::DataLossError(
+    return handlers_.on_logs_end(absl::InternalError(
         absl::StrCat("its agent sent output of rank ", chunk.rank(), " from byte ", chunk.offset(),
                      " on where byte ", progress.taken, " was next")));
   }

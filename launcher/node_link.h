@@ -51,7 +51,8 @@ class NodeLink {
     absl::AnyInvocable<void(absl::Status)> on_closed;
     // Take it, then call NextLogs when there is room for more.
     absl::AnyInvocable<void(v1::LogChunk)> on_logs;
-    absl::AnyInvocable<void(absl::Status)> on_logs_end;  // OK: all of them were delivered
+    // OK: all of them were delivered. DATA_LOSS: all that there is; some is lost.
+    absl::AnyInvocable<void(absl::Status)> on_logs_end;
   };
 
   // `redials`, `kept`: of all links of the launch; outlive it.

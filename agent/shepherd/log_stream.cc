@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
@@ -183,6 +184,18 @@ void LogStream::Close() {
   watch_.reset();
   retry_.Cancel();
   pipe_.Reset();
+}
+
+absl::StatusOr<size_t> LogStream::Read(uint64_t offset, char* out, size_t room) const {
+  constexpr absl::string_view kWhat = "read the log spool";
+  ssize_t n;
+  do {
+    n = pread(spool_->fd(), out, room, static_cast<off_t>(offset));
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return PosixError(errno, kWhat);
+  // No file of ours can be.
+  if (n == 0) return absl::DataLossError(absl::StrCat(kWhat, ": it is too short"));
+  return static_cast<size_t>(n);
 }
 
 std::string LogStream::Tail(size_t lines, size_t bytes) const {

@@ -35,12 +35,14 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       agent_(std::move(program)),
       agent_env_(os::OwnEnvironment()),
       has_workers_cgroup_(std::holds_alternative<AgentLine::Door>(agent)),
+      feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
       sweeper_(loop),
       deadline_(loop),
       drain_(loop),
       exit_(loop),
       pages_(loop),
       mpi_look_(loop),
+      sizes_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }),
       line_(MakeLine(std::move(agent))) {
   hooks_.log_grown = [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); };
@@ -73,7 +75,9 @@ AgentLine Shepherd::MakeLine(Agent agent) {
         Feed(StopAsked{grace});
         LetEnd();
       },
-      [this](const v1::LogPosition& taken) { OnLogTaken(taken); },
+      [this](v1::ReadLogs request, os::UniqueFd socket) {
+        feed_.Serve(std::move(request), std::move(socket));
+      },
       [this](uint32_t port, os::UniqueFd socket) { held_[port] = std::move(socket); },
       [this] { OnAdopted(); },
       [this] { OnReleased(); },
@@ -118,11 +122,6 @@ void Shepherd::OnRequest(v1::SessionRequest request) {
   }
 }
 
-void Shepherd::OnLogTaken(const v1::LogPosition& taken) {
-  Worker* worker = Find(taken.rank());
-  if (worker != nullptr) worker->log(taken.stream()).Delivered(taken.offset());
-}
-
 // What an agent knows that was there from the start, and how far all is now.
 void Shepherd::OnAdopted() {
   v1::ShepherdEvent event;
@@ -133,14 +132,7 @@ void Shepherd::OnAdopted() {
   account.set_finished(core_.state() == State::kFinished);
   if (reported_started_) *account.mutable_started() = StartedWorkers();
   line_.Tell(event);
-  if (reported_started_) {
-    for (auto& worker : workers_) {
-      for (v1::StreamKind kind : kStreams) {
-        SendOpened(*worker, kind);
-        SendSize(*worker, kind);
-      }
-    }
-  }
+  ReportAllSizes();
   if (core_.state() == State::kFinished) TellEnded();
 }
 

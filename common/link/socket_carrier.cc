@@ -19,19 +19,18 @@ namespace {
 
 // Two for each frame.
 constexpr size_t kMostPieces = 32;
-// What the kernel holds is also what an urgent frame waits for. It counts twice what it is given.
-constexpr int kKernelQueue = 64 << 10;
 
-void LimitKernelQueue(int socket) {
+// The kernel counts twice what it is given.
+void LimitKernelQueue(int socket, int bytes) {
   int family = 0;
   socklen_t size = sizeof(family);
   if (getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &size) != 0) return;
   // Best effort: without them frames wait longer behind others, and nothing else changes.
   if (family == AF_UNIX) {
-    (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kKernelQueue, sizeof(kKernelQueue));
+    (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
   } else {
     // Not the send buffer: TCP needs that for what is on its way.
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kKernelQueue, sizeof(kKernelQueue));
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof(bytes));
     const int on = 1;
     (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
@@ -39,7 +38,8 @@ void LimitKernelQueue(int socket) {
 
 }  // namespace
 
-SocketCarrier::SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers)
+SocketCarrier::SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers,
+                             int kernel_queue)
     : loop_(loop),
       socket_(std::move(socket)),
       watch_(loop, socket_.get()),
@@ -47,7 +47,7 @@ SocketCarrier::SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandl
       handlers_(std::make_shared<CarrierHandlers>(std::move(handlers))),
       alive_(std::make_shared<bool>(true)) {
   DTRAIN_CHECK(os::SetNonBlocking(socket_.get(), true).ok());
-  LimitKernelQueue(socket_.get());
+  LimitKernelQueue(socket_.get(), kernel_queue);
   watch_.OnReadable([this] { Turn(); });
 }
 

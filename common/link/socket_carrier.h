@@ -29,7 +29,11 @@ class SocketCarrier {
   static constexpr size_t kBytesPerTurn = 64 << 10;
   static constexpr int kFramesPerTurn = 64;
 
-  SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers);
+  // What the kernel holds is also what an urgent frame waits for.
+  static constexpr int kKernelQueue = 64 << 10;
+
+  SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers,
+                int kernel_queue = kKernelQueue);
   ~SocketCarrier();
   SocketCarrier(const SocketCarrier&) = delete;
   SocketCarrier& operator=(const SocketCarrier&) = delete;

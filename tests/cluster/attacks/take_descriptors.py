@@ -17,7 +17,7 @@ FDS = 64
 
 libc = ctypes.CDLL(None, use_errno=True)
 sockets = {}  # inode: the process that it was first seen in
-links = {}  # process: the descriptor of its stream to the launcher
+links = {}  # process: the descriptors of its streams to the launcher, and to its reader
 taken = 0
 processes = 0
 
@@ -51,9 +51,12 @@ def complaint(pid, number, fd):
             uid = struct.unpack("3i", own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         if sockets.setdefault(about.st_ino, pid) != pid:
             return f"{target}, which process {sockets[about.st_ino]} has, too: a way to others"
-        # Her own shepherd speaks with the agent over one stream, and through it with the launcher over
-        # another; those are hers.
-        hers = kind == socket.SOCK_STREAM and (number == 3 or links.setdefault(pid, number) == number)
+        # Her own shepherd speaks with the agent over one stream, through it with the launcher over
+        # another, and sends output over a third; those are hers.
+        numbers = links.setdefault(pid, set())
+        if kind == socket.SOCK_STREAM and number != 3 and len(numbers) < 2:
+            numbers.add(number)
+        hers = kind == socket.SOCK_STREAM and (number == 3 or number in numbers)
         if uid not in (os.getuid(), -1) and not hers:
             return f"{target}, of type {kind}, whose other end is user {uid}'s"
         return None
