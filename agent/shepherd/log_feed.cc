@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "agent/shepherd/log_socket.h"
 #include "common/link/log_frame.h"
-#include "common/link/socket_carrier.h"
+#include "common/log/log.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -17,8 +17,6 @@ namespace {
 // A disk that fails may do so for a moment. When the job is over nobody waits for it for long.
 constexpr Duration kRetryRead = std::chrono::milliseconds(100);
 constexpr Duration kReadAtEnd = std::chrono::seconds(10);
-// A frame should fit: fewer and longer writes. More than this only root gets without asking.
-constexpr int kKernelQueue = 208 << 10;
 // Of the reason for which output is lost.
 constexpr size_t kMostOfWhy = 1 << 10;
 
@@ -44,7 +42,7 @@ struct LogFeed::Reader {
   std::deque<std::pair<Key, uint64_t>> on_way;  // ends of pieces that are not taken, if they count
   bool end_sent = false;
   std::string lost;
-  std::unique_ptr<link::SocketCarrier> carrier;
+  std::unique_ptr<LogSocket> socket;
 };
 
 LogFeed::LogFeed(loop::Loop& loop, OnStuck on_stuck)
@@ -62,7 +60,7 @@ void LogFeed::Grown(const Key& key) {
 }
 
 void LogFeed::Pump() {
-  for (Reader& reader : readers_) reader.carrier->Pump();
+  for (Reader& reader : readers_) reader.socket->Pump();
 }
 
 void LogFeed::End() {
@@ -79,16 +77,19 @@ void LogFeed::Serve(v1::ReadLogs request, os::UniqueFd socket) {
   reader.request = std::move(request);
   reader.left =
       reader.request.limit() > 0 ? reader.request.limit() : std::numeric_limits<uint64_t>::max();
-  link::CarrierHandlers handlers;
-  handlers.next = [this, &reader] { return NextFor(reader); };
-  handlers.on_frame = [this, &reader](const link::Frame& frame) {
-    OnAck(reader, frame.header.ack);
-  };
-  handlers.on_closed = [this, place](const absl::Status&) { readers_.erase(place); };
-  reader.carrier = std::make_unique<link::SocketCarrier>(loop_, std::move(socket),
-                                                         std::move(handlers), kKernelQueue);
+  LogSocket::Handlers handlers;
+  handlers.next = [this, &reader] { return SendNext(reader); };
+  handlers.on_ack = [this, &reader](uint64_t frames) { OnAck(reader, frames); };
+  handlers.on_closed = [this, place] { readers_.erase(place); };
+  auto made = LogSocket::Make(loop_, std::move(socket), std::move(handlers));
+  if (!made.ok()) {
+    log::Error(absl::StrCat("serve a reader of output: ", made.status().message()));
+    readers_.erase(place);
+    return;
+  }
+  reader.socket = *std::move(made);
   for (const auto& [key, stream] : streams_) Begin(reader, key);
-  reader.carrier->Pump();
+  reader.socket->Pump();
 }
 
 void LogFeed::WhenAllDelivered(loop::Task task) {
@@ -97,10 +98,11 @@ void LogFeed::WhenAllDelivered(loop::Task task) {
 }
 
 void LogFeed::CheckDelivered() {
+  if (on_all_delivered_ == nullptr) return;
   const bool all = std::all_of(streams_.begin(), streams_.end(), [](const auto& each) {
     return each.second->delivered() >= each.second->size();
   });
-  if (all && on_all_delivered_ != nullptr) std::exchange(on_all_delivered_, nullptr)();
+  if (all) std::exchange(on_all_delivered_, nullptr)();
 }
 
 void LogFeed::Begin(Reader& reader, const Key& key) {
@@ -123,49 +125,43 @@ void LogFeed::Enqueue(Reader& reader, const Key& key) {
   reader.ready.push_back(key);
 }
 
-std::optional<link::Frame> LogFeed::NextFor(Reader& reader) {
-  if (reader.end_sent || reader.sent - reader.taken >= link::kLogWindow) return std::nullopt;
+// False: there is nothing to send now.
+bool LogFeed::SendNext(Reader& reader) {
+  if (reader.end_sent || reader.sent - reader.taken >= link::kLogWindow) return false;
   // One that cannot be read is queued again, behind the others.
   for (size_t tries = reader.ready.size(); tries > 0 && reader.left > 0; --tries) {
     const Key key = reader.ready.front();
     reader.ready.pop_front();
     reader.places[key].queued = false;
-    if (auto frame = PieceFor(reader, key)) return frame;
+    if (SendPiece(reader, key)) return true;
   }
-  if (IsAtEnd(reader)) return EndFor(reader);
-  return std::nullopt;
+  if (!IsAtEnd(reader)) return false;
+  SendEnd(reader);
+  return true;
 }
 
-std::optional<link::Frame> LogFeed::PieceFor(Reader& reader, const Key& key) {
-  LogStream& stream = *streams_[key];
+bool LogFeed::SendPiece(Reader& reader, const Key& key) {
+  const LogStream& stream = *streams_[key];
   uint64_t& next = reader.places[key].next;
   const uint64_t offset = std::max(next, stream.kept_from());
+  const size_t room = std::min({uint64_t{link::kMostLogData}, stream.size() - offset, reader.left});
+  const absl::StatusOr<size_t> n = reader.socket->Load(stream, offset, room);
+  if (!n.ok()) {
+    OnUnreadable(reader, key, n.status());
+    return false;
+  }
   v1::LogHead head;
   head.mutable_at()->set_rank(key.first);
   head.mutable_at()->set_stream(key.second);
   head.mutable_at()->set_offset(offset);
-  const std::string before = link::EncodeLogHead(head);
-  const size_t room = std::min({uint64_t{link::kMostLogData}, stream.size() - offset, reader.left});
-  const std::shared_ptr<char[]> bytes =
-      std::make_shared_for_overwrite<char[]>(before.size() + room);
-  std::memcpy(bytes.get(), before.data(), before.size());
-  const absl::StatusOr<size_t> n = stream.Read(offset, bytes.get() + before.size(), room);
-  if (!n.ok()) {
-    OnUnreadable(reader, key, n.status());
-    return std::nullopt;
-  }
+  reader.socket->Send(head);
   give_up_at_ = kNever;
   next = offset + *n;
   if (reader.request.limit() > 0) reader.left -= *n;
   Enqueue(reader, key);
   ++reader.sent;
   if (reader.request.reclaim()) reader.on_way.emplace_back(key, next);
-  const size_t size = before.size() + *n;
-  link::Frame frame;
-  frame.header.channel = link::Channel::kLogs;
-  frame.header.size = static_cast<uint32_t>(size);
-  frame.payload = link::SharedBytes(bytes, absl::string_view(bytes.get(), size), size);
-  return frame;
+  return true;
 }
 
 // Of a piece that was asked for there is all that can be read now.
@@ -174,7 +170,7 @@ bool LogFeed::IsAtEnd(const Reader& reader) const {
   return ended_ && reader.ready.empty();
 }
 
-link::Frame LogFeed::EndFor(Reader& reader) {
+void LogFeed::SendEnd(Reader& reader) {
   reader.end_sent = true;
   v1::LogHead head;
   v1::LogsEnd& end = *head.mutable_end();
@@ -184,11 +180,7 @@ link::Frame LogFeed::EndFor(Reader& reader) {
   }
   end.set_ended(ended_);
   end.set_lost(reader.lost.substr(0, kMostOfWhy));
-  link::Frame frame;
-  frame.header.channel = link::Channel::kLogs;
-  frame.payload = link::SharedBytes(link::EncodeLogHead(head));
-  frame.header.size = static_cast<uint32_t>(frame.payload.size());
-  return frame;
+  reader.socket->Send(head);
 }
 
 void LogFeed::OnAck(Reader& reader, uint64_t frames) {

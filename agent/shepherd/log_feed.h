@@ -5,14 +5,12 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "agent/shepherd/log_stream.h"
-#include "common/link/frame.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/shepherd.pb.h"
@@ -50,10 +48,10 @@ class LogFeed {
 
   void Begin(Reader& reader, const Key& key);
   void Enqueue(Reader& reader, const Key& key);
-  std::optional<link::Frame> NextFor(Reader& reader);
-  std::optional<link::Frame> PieceFor(Reader& reader, const Key& key);
+  bool SendNext(Reader& reader);
+  bool SendPiece(Reader& reader, const Key& key);
   bool IsAtEnd(const Reader& reader) const;
-  link::Frame EndFor(Reader& reader);
+  void SendEnd(Reader& reader);
   void OnAck(Reader& reader, uint64_t frames);
   void OnUnreadable(Reader& reader, const Key& key, const absl::Status& why);
   void CheckDelivered();

@@ -54,8 +54,9 @@ class LogStream {
   uint64_t delivered() const { return delivered_; }
   // What was before it is not in the spool any more.
   uint64_t kept_from() const { return spool_ ? spool_->kept_from() : 0; }
-  // Up to `room` bytes, one at least, from `offset` on, which is below size().
-  absl::StatusOr<size_t> Read(uint64_t offset, char* out, size_t room) const;
+  // Moves up to `room` bytes, one at least, from `offset` on, which is below size(), into a pipe
+  // that is empty; without a copy, where the file system can do that.
+  absl::StatusOr<size_t> MoveTo(int pipe, uint64_t offset, size_t room) const;
   // The last lines, for the report on a failure.
   std::string Tail(size_t lines, size_t bytes) const;
 

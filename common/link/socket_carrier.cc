@@ -19,18 +19,19 @@ namespace {
 
 // Two for each frame.
 constexpr size_t kMostPieces = 32;
+// What the kernel holds is also what an urgent frame waits for. It counts twice what it is given.
+constexpr int kKernelQueue = 64 << 10;
 
-// The kernel counts twice what it is given.
-void LimitKernelQueue(int socket, int bytes) {
+void LimitKernelQueue(int socket) {
   int family = 0;
   socklen_t size = sizeof(family);
   if (getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &size) != 0) return;
   // Best effort: without them frames wait longer behind others, and nothing else changes.
   if (family == AF_UNIX) {
-    (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+    (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kKernelQueue, sizeof(kKernelQueue));
   } else {
     // Not the send buffer: TCP needs that for what is on its way.
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof(bytes));
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kKernelQueue, sizeof(kKernelQueue));
     const int on = 1;
     (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
@@ -38,8 +39,7 @@ void LimitKernelQueue(int socket, int bytes) {
 
 }  // namespace
 
-SocketCarrier::SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers,
-                             int kernel_queue)
+SocketCarrier::SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers)
     : loop_(loop),
       socket_(std::move(socket)),
       watch_(loop, socket_.get()),
@@ -47,7 +47,7 @@ SocketCarrier::SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandl
       handlers_(std::make_shared<CarrierHandlers>(std::move(handlers))),
       alive_(std::make_shared<bool>(true)) {
   DTRAIN_CHECK(os::SetNonBlocking(socket_.get(), true).ok());
-  LimitKernelQueue(socket_.get(), kernel_queue);
+  LimitKernelQueue(socket_.get());
   watch_.OnReadable([this] { Turn(); });
 }
 

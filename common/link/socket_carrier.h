@@ -29,11 +29,7 @@ class SocketCarrier {
   static constexpr size_t kBytesPerTurn = 64 << 10;
   static constexpr int kFramesPerTurn = 64;
 
-  // What the kernel holds is also what an urgent frame waits for.
-  static constexpr int kKernelQueue = 64 << 10;
-
-  SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers,
-                int kernel_queue = kKernelQueue);
+  SocketCarrier(loop::Loop& loop, os::UniqueFd socket, CarrierHandlers handlers);
   ~SocketCarrier();
   SocketCarrier(const SocketCarrier&) = delete;
   SocketCarrier& operator=(const SocketCarrier&) = delete;

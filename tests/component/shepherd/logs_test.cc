@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <filesystem>
 
@@ -79,6 +83,31 @@ TEST_F(LogsTest, ABurstBeforeTheExitArrivesWhole) {
   ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
   for (uint32_t rank : {0u, 1u}) {
     EXPECT_EQ((logs_[{rank, v1::STREAM_KIND_STDOUT}].size), 100000000u);
+  }
+}
+
+// Nor may the file system or the kernel be able to.
+void ForbidSplice() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_splice, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program = {sizeof(filter) / sizeof(*filter), filter};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    _exit(99);
+  }
+}
+
+TEST_F(LogsTest, WithoutSpliceTheSameArrives) {
+  pattern_ = "0123456789abcdefghijklmnopqrstuvwxyz\n";
+  keeps_bytes_ = false;
+  Start(Shell(2, "yes 0123456789abcdefghijklmnopqrstuvwxyz | head -c 10000000"), ForbidSplice);
+  ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
+  for (uint32_t rank : {0u, 1u}) {
+    EXPECT_EQ((logs_[{rank, v1::STREAM_KIND_STDOUT}].size), 10000000u);
   }
 }
 
