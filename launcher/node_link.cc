@@ -202,10 +202,11 @@ void NodeLink::Lost(absl::Status why) {
   });
 }
 
-void NodeLink::OpenLogs(const std::string& job_id, uint32_t attempt) {
+void NodeLink::OpenLogs(const std::string& job_id, uint32_t attempt, uint32_t most_data) {
   logs_request_.emplace();
   logs_request_->set_job_id(job_id);
   logs_request_->set_attempt(attempt);
+  logs_request_->set_most_data(most_data);
   OpenLogStream();
 }
 
@@ -237,7 +238,7 @@ void NodeLink::OnLogChunk(v1::LogChunk chunk) {
   LogProgress& progress = log_progress_[key];
   if (chunk.offset() != progress.taken) {
     logs_over_ = true;
-    return handlers_.on_logs_end(absl::DataLossError(
+    return handlers_.on_logs_end(absl::InternalError(
         absl::StrCat("its agent sent output of rank ", chunk.rank(), " from byte ", chunk.offset(),
                      " on where byte ", progress.taken, " was next")));
   }

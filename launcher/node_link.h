@@ -52,7 +52,8 @@ class NodeLink {
     absl::AnyInvocable<void(absl::Status)> on_closed;
     // Take it, then call NextLogs when there is room for more.
     absl::AnyInvocable<void(v1::LogChunk)> on_logs;
-    absl::AnyInvocable<void(absl::Status)> on_logs_end;  // OK: all of them were delivered
+    // OK: all of them were delivered. DATA_LOSS: all that there is; some is lost.
+    absl::AnyInvocable<void(absl::Status)> on_logs_end;
   };
 
   // `redials`, `kept`: of all links of the launch; outlive it.
@@ -71,7 +72,8 @@ class NodeLink {
   size_t kept_bytes() const { return kept_bytes_of(agent_) + kept_bytes_of(job_); }
   // Ends it, and lets go of what it keeps. on_closed tells why, later.
   void GiveUp(absl::Status why);
-  void OpenLogs(const std::string& job_id, uint32_t attempt);
+  // `most_data`: bytes of a chunk.
+  void OpenLogs(const std::string& job_id, uint32_t attempt, uint32_t most_data);
   void NextLogs();
   // For when nothing is heard: another connection, beside the one that there is, which takes its
   // place if it stands before anything is heard. Called again it looks for one more, unless the

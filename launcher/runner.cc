@@ -16,6 +16,7 @@
 #include "common/base/check.h"
 #include "common/base/exit_code.h"
 #include "common/os/signals.h"
+#include "launcher/job/outcome.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/collective_table.h"
@@ -129,6 +130,10 @@ void Runner::Connect(NodeId id) {
       nodes_[id.value()]->logs_ended = true;
       EndStreams(id);
       Feed(job::LogsDrained{id});
+    } else if (absl::IsDataLoss(status)) {
+      job::NodeClosed closed{id, std::move(status)};
+      closed.output_lost = true;
+      Feed(std::move(closed));
     } else if (!absl::IsUnavailable(status)) {
       // When it is, the whole stream broke, and on_closed comes with the reason.
       OnLogsFault(id, status.message());
@@ -229,6 +234,10 @@ bool Runner::IsOn(NodeId id, uint32_t rank) const {
 }
 
 void Runner::OnLogs(NodeId id, const v1::LogChunk& chunk) {
+  if (!chunk.lost().empty()) {
+    Warn(absl::StrCat(core_->nodes()[id.value()].host, ": ", job::Printable(chunk.lost())));
+    return nodes_[id.value()]->link->NextLogs();
+  }
   if (!IsOn(id, chunk.rank()) ||
       (chunk.stream() != v1::STREAM_KIND_STDOUT && chunk.stream() != v1::STREAM_KIND_STDERR)) {
     return OnLogsFault(id, absl::StrCat("its agent sent output ", chunk.stream(), " of rank ",

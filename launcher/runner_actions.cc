@@ -8,6 +8,18 @@
 #include "launcher/runner.h"
 
 namespace dtrain {
+namespace {
+
+// When nobody takes the output each link holds a piece of it: together so much at most, or the
+// least that is worth a message.
+constexpr size_t kMostOfAllLinks = 4 << 20;
+constexpr size_t kLeastOfOne = 16 << 10;
+
+uint32_t MostLogData(size_t nodes) {
+  return static_cast<uint32_t>(std::max(kMostOfAllLinks / std::max(nodes, size_t{1}), kLeastOfOne));
+}
+
+}  // namespace
 
 void Runner::Do(job::Action& action) {
   if (auto* send = std::get_if<job::Send>(&action)) {
@@ -31,7 +43,8 @@ void Runner::Do(job::Action& action) {
     const SharedRequest request(many->request);
     for (NodeId id : many->nodes) ToNode(id, request);
   } else if (auto* logs = std::get_if<job::OpenLogs>(&action)) {
-    nodes_[logs->node.value()]->link->OpenLogs(options_.job.job_id, options_.job.attempt);
+    nodes_[logs->node.value()]->link->OpenLogs(options_.job.job_id, options_.job.attempt,
+                                               MostLogData(nodes_.size()));
   } else if (auto* disconnect = std::get_if<job::Disconnect>(&action)) {
     Disconnect(disconnect->node);
   } else if (auto* dial = std::get_if<job::DialAnew>(&action)) {

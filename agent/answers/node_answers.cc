@@ -25,6 +25,8 @@ http::Response Refusal(const absl::Status& status) {
   if (absl::IsPermissionDenied(status)) code = 403;
   if (absl::IsNotFound(status)) code = 404;
   if (absl::IsInvalidArgument(status)) code = 400;
+  if (absl::IsResourceExhausted(status)) code = 429;
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) code = 503;
   return http::ErrorResponse(code, status.message());
 }
 
@@ -50,7 +52,9 @@ void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
     }
     return reply(http::JsonResponse({{"jobs", std::move(list)}}));
   }
-  if (absl::StartsWith(route, "GET /v1/jobs/")) return reply(AnswerJob(peer, route, target));
+  if (absl::StartsWith(route, "GET /v1/jobs/")) {
+    return AnswerJob(peer, route, target, std::move(reply));
+  }
   const bool open = http::WantsOpenMetrics(target);
   sessions_.ReportNode(
       peer, route,
@@ -65,36 +69,36 @@ void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
       });
 }
 
-http::Response NodeAnswers::AnswerJob(const auth::Identity& peer, absl::string_view route,
-                                      const http::Target& target) {
+void NodeAnswers::AnswerJob(const auth::Identity& peer, absl::string_view route,
+                            const http::Target& target, http::Reply reply) {
   // "", "v1", "jobs", ID, "ranks", RANK, "log"
   const std::vector<std::string> parts = absl::StrSplit(target.path, '/');
   const auto job = sessions_.DescribeJob(peer, route, parts[3]);
-  if (!job.ok()) return Refusal(job.status());
+  if (!job.ok()) return reply(Refusal(job.status()));
   if (parts.size() == 4) {
-    return http::JsonResponse(view::JobView(*job, host_, absl::GetCurrentTimeNanos()));
+    return reply(http::JsonResponse(view::JobView(*job, host_, absl::GetCurrentTimeNanos())));
   }
   if (parts.size() == 5) {
     Json list = Json::array();
     for (const v1::RankOnNode& rank : job->ranks()) list.push_back(view::RankView(rank, host_));
-    return http::JsonResponse({{"ranks", std::move(list)}});
+    return reply(http::JsonResponse({{"ranks", std::move(list)}}));
   }
   uint32_t number = 0;
   const auto is_it = [&](const v1::RankOnNode& rank) { return rank.rank() == number; };
   const bool is_number = absl::SimpleAtoi(parts[5], &number);
   const auto rank = std::find_if(job->ranks().begin(), job->ranks().end(), is_it);
   if (!is_number || rank == job->ranks().end()) {
-    return http::ErrorResponse(404, "the job has no such rank on this node");
+    return reply(http::ErrorResponse(404, "the job has no such rank on this node"));
   }
-  if (parts.size() == 6) return http::JsonResponse(view::RankView(*rank, host_));
-  return AnswerLog(peer, route, *job, number, target);
+  if (parts.size() == 6) return reply(http::JsonResponse(view::RankView(*rank, host_)));
+  AnswerLog(peer, route, *job, number, target, std::move(reply));
 }
 
-http::Response NodeAnswers::AnswerLog(const auth::Identity& peer, absl::string_view route,
-                                      const v1::JobOnNode& job, uint32_t rank,
-                                      const http::Target& target) {
+void NodeAnswers::AnswerLog(const auth::Identity& peer, absl::string_view route,
+                            const v1::JobOnNode& job, uint32_t rank, const http::Target& target,
+                            http::Reply reply) {
   const auto query = http::ParseLogQuery(target);
-  if (!query.ok()) return Refusal(query.status());
+  if (!query.ok()) return reply(Refusal(query.status()));
   v1::ReadLogRequest request;
   request.set_job_id(job.job_id());
   request.set_attempt(job.attempt());
@@ -104,23 +108,24 @@ http::Response NodeAnswers::AnswerLog(const auth::Identity& peer, absl::string_v
   http::Response response;
   response.content_type = "application/octet-stream";
   if (query->follow) {
-    response.feed = std::make_unique<SpoolFeed>(sessions_, peer, request);
-    return response;
+    auto feed = SpoolFeed::Open(sessions_, peer, route, request);
+    if (!feed.ok()) return reply(Refusal(feed.status()));
+    response.feed = *std::move(feed);
+    return reply(std::move(response));
   }
-  // A piece is smaller than a page may be.
-  while (response.body.size() < query->limit) {
-    request.set_limit(static_cast<uint32_t>(query->limit - response.body.size()));
-    const auto piece = sessions_.ReadLog(peer, route, request);
-    if (!piece.ok()) return Refusal(piece.status());
-    if (query->offset && piece->offset() > request.offset()) {
-      return http::ErrorResponse(410,
-                                 absl::StrCat("only bytes from ", piece->offset(), " on are kept"));
-    }
-    if (piece->data().empty()) break;
-    response.body += piece->data();
-    request.set_offset(piece->offset() + piece->data().size());
-  }
-  return response;
+  request.set_limit(static_cast<uint32_t>(query->limit));
+  sessions_.ReadLog(
+      peer, route, request,
+      [response = std::move(response), offset = query->offset,
+       reply = std::move(reply)](absl::StatusOr<v1::LogPiece> piece) mutable {
+        if (!piece.ok()) return reply(Refusal(piece.status()));
+        if (offset && piece->offset() > *offset) {
+          return reply(http::ErrorResponse(
+              410, absl::StrCat("only bytes from ", piece->offset(), " on are kept")));
+        }
+        response.body = std::move(*piece->mutable_data());
+        reply(std::move(response));
+      });
 }
 
 }  // namespace dtrain::answers

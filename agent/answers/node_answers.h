@@ -23,10 +23,10 @@ class NodeAnswers {
 
  private:
   void Answer(const auth::Identity& peer, const http::Target& target, http::Reply reply);
-  http::Response AnswerJob(const auth::Identity& peer, absl::string_view route,
-                           const http::Target& target);
-  http::Response AnswerLog(const auth::Identity& peer, absl::string_view route,
-                           const v1::JobOnNode& job, uint32_t rank, const http::Target& target);
+  void AnswerJob(const auth::Identity& peer, absl::string_view route, const http::Target& target,
+                 http::Reply reply);
+  void AnswerLog(const auth::Identity& peer, absl::string_view route, const v1::JobOnNode& job,
+                 uint32_t rank, const http::Target& target, http::Reply reply);
 
   const std::string host_;
   session::Sessions& sessions_;

@@ -73,7 +73,7 @@ void Adoption::Look(JobDirectory directory, std::optional<v1::JobRecord> record)
   if (!found.why_not.empty()) return GiveUp(foundling, found.why_not);
   foundling.shepherd = std::make_unique<ShepherdChannel>(loop_, std::move(foundling.processes));
   ShepherdChannel::Handlers handlers;
-  handlers.on_event = [this, &foundling](v1::ShepherdEvent event, os::UniqueFd) {
+  handlers.on_event = [this, &foundling](v1::ShepherdEvent event) {
     if (event.has_account()) OnAccount(foundling, std::move(*event.mutable_account()));
   };
   handlers.on_gone = [this, &foundling](const std::string& why) { GiveUp(foundling, why); };

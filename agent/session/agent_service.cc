@@ -11,6 +11,8 @@ namespace {
 
 // Sessions that were refused for another one on their connection.
 constexpr size_t kMostRefused = 16;
+// Of a piece of output: well below what gRPC takes for one message.
+constexpr uint32_t kMostRead = 1 << 20;
 
 }  // namespace
 
@@ -107,9 +109,12 @@ grpc::ServerUnaryReactor* AgentService::ReadLog(grpc::CallbackServerContext*,
   return Call::New<v1::ReadLogRequest>(
       loop_, *request, piece,
       [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_](
-          const std::shared_ptr<Call>& call, const v1::ReadLogRequest& asked) {
+          std::shared_ptr<Call> call, v1::ReadLogRequest asked) {
         calls->last = loop.Now();
-        call->Finish(sessions.ReadLog(peer, "/dtrain.v1.Agent/ReadLog", asked));
+        asked.set_limit(std::min(asked.limit(), kMostRead));
+        sessions.ReadLog(
+            peer, "/dtrain.v1.Agent/ReadLog", asked,
+            [call](absl::StatusOr<v1::LogPiece> piece) { call->Finish(std::move(piece)); });
       });
 }
 

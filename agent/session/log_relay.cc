@@ -1,253 +1,280 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/log_relay.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <string>
+#include <chrono>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/posix_error.h"
+#include "common/base/text.h"
 #include "common/log/log.h"
-#include "common/os/file_system.h"
+#include "common/rpc/shared_slice.h"
 
 namespace dtrain::session {
 namespace {
 
-// Large enough that the cost per message is nothing beside the copies, small enough that a few of
-// them on their way do not matter.
-constexpr size_t kChunk = 512 << 10;
-// How often the shepherd hears of progress while a stream flows.
-constexpr uint64_t kReportEvery = 1 << 20;
-// A disk that fails may do so for a moment. When the job is over nobody waits for it for long.
-constexpr Duration kRetryRead = std::chrono::milliseconds(100);
-constexpr Duration kReadAtEnd = std::chrono::seconds(10);
-// Of a piece for others than the launcher: well below what gRPC takes for one message.
-constexpr uint64_t kMostRead = 1 << 20;
+// A shepherd answers at once; one that does not is stopped or hangs.
+constexpr Duration kReadTimeout = std::chrono::seconds(10);
+// Of why output is lost.
+constexpr size_t kMostOfWhy = 600;
 
-// What the launcher has is punched out of the file. Nobody goes by the file's own position, which
-// this moves.
-uint64_t FirstKept(int spool, uint64_t offset, uint64_t size) {
-  const off_t data = lseek(spool, static_cast<off_t>(offset), SEEK_DATA);
-  if (data < 0) return errno == ENXIO ? size : offset;
-  return std::min(static_cast<uint64_t>(data), size);
-}
-
-// To read from it must wait for nobody: a file system that a program of the user's answers for
-// could hold us, and with us all jobs of the node. Whether it is one we learn without asking it.
-absl::Status CheckSpool(int spool, uid_t owner) {
-  auto type = os::FileSystemOf(spool);
-  if (!type.ok()) return type.status();
-  if (absl::StartsWith(*type, "fuse") && owner != geteuid()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "it is on a ", *type, " file system; set TMPDIR to a folder of this machine's disks"));
-  }
-  struct stat st {};
-  if (fstat(spool, &st) != 0) return PosixError(errno, "fstat");
-  if (!S_ISREG(st.st_mode)) return absl::InvalidArgumentError("it is not a regular file");
-  if (st.st_uid != owner) return absl::InvalidArgumentError("it is another user's");
-  return absl::OkStatus();
+std::string After(uint32_t rank, uint64_t offset) {
+  return absl::StrCat("output of rank ", rank, " after byte ", offset);
 }
 
 }  // namespace
 
-LogRelay::LogRelay(loop::Loop& loop, OnDelivered on_delivered, OnStuck on_stuck)
-    : loop_(loop),
-      on_delivered_(std::move(on_delivered)),
-      on_stuck_(std::move(on_stuck)),
-      retry_(loop),
-      alive_(std::make_shared<bool>(true)) {}
+// Of a piece that was asked for.
+struct LogRelay::Reading {
+  explicit Reading(loop::Loop& loop) : timer(loop) {}
+  void Finish(absl::StatusOr<v1::LogPiece> answer) {
+    if (done != nullptr) std::exchange(done, nullptr)(std::move(answer));
+  }
+  // False: it is too much.
+  bool Take(const v1::LogPosition& at, const link::SharedBytes& data) {
+    std::string& bytes = *piece.mutable_data();
+    // Some of it was dropped meanwhile.
+    if (at.offset() != piece.offset() + bytes.size()) bytes.clear();
+    if (bytes.empty()) piece.set_offset(at.offset());
+    if (data.size() > limit - bytes.size()) return false;
+    bytes.append(data.view().data(), data.size());
+    return true;
+  }
+  std::shared_ptr<LogSource> source;
+  v1::LogPiece piece;
+  size_t limit = 0;
+  OnRead done;
+  loop::Timer timer;
+};
+
+LogRelay::LogRelay(loop::Loop& loop, bool reclaim, Handlers handlers)
+    : loop_(loop), reclaim_(reclaim), handlers_(std::move(handlers)) {}
 
 LogRelay::~LogRelay() {
   *alive_ = false;
   if (writer_ != nullptr) writer_->Finish(absl::CancelledError("the session ended"));
-}
-
-void LogRelay::Expect(const v1::Report& report) {
-  for (const v1::RankOnNode& rank : report.job().ranks()) {
-    ranks_.insert(rank.rank());
-    if (rank.pid() == 0) continue;
-    for (v1::StreamKind kind : {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR}) {
-      Add({rank.rank(), kind});
+  for (const auto& each : std::exchange(others_, {})) {
+    if (const auto source = each.lock()) {
+      source->End(absl::UnavailableError("the job is over, and its output is gone"));
     }
   }
 }
 
-absl::Status LogRelay::Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool,
-                              uid_t owner) {
-  if (!ranks_.contains(rank) ||
-      (stream != v1::STREAM_KIND_STDOUT && stream != v1::STREAM_KIND_STDERR)) {
-    return absl::InvalidArgumentError(absl::StrCat("it reported output ", stream, " of rank ", rank,
-                                                   ", which is not on this node"));
+void LogRelay::Reported(const v1::Report& report) {
+  for (const v1::RankOnNode& rank : report.job().ranks()) {
+    ranks_.insert(rank.rank());
+    started_ = started_ || rank.pid() != 0;
+    const auto grow = [&](v1::StreamKind stream, uint64_t bytes) {
+      uint64_t& size = sizes_[{rank.rank(), stream}];
+      size = std::max(size, bytes);
+    };
+    grow(v1::STREAM_KIND_STDOUT, rank.stdout_bytes());
+    grow(v1::STREAM_KIND_STDERR, rank.stderr_bytes());
   }
-  Stream& place = Add({rank, stream});
-  if (!spool) return absl::OkStatus();
-  if (place.spool) {
-    return absl::InvalidArgumentError(absl::StrCat("it opened output of rank ", rank, " twice"));
+}
+
+absl::Status LogRelay::Known(uint32_t rank, v1::StreamKind stream) const {
+  if (ranks_.contains(rank) &&
+      (stream == v1::STREAM_KIND_STDOUT || stream == v1::STREAM_KIND_STDERR)) {
+    return absl::OkStatus();
   }
-  if (absl::Status fault = CheckSpool(spool.get(), owner); !fault.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("the file for output of rank ", rank,
-                                                   " is not one to read from: ", fault.message()));
+  return absl::InvalidArgumentError(absl::StrCat("it reported output ", stream, " of rank ", rank,
+                                                 ", which is not on this node"));
+}
+
+absl::Status LogRelay::Finished(const v1::Finished& finished) {
+  finished_ = true;
+  for (const v1::LogEnd& end : finished.logs()) {
+    if (absl::Status known = Known(end.rank(), end.stream()); !known.ok()) return known;
+    sizes_[{end.rank(), end.stream()}] = end.size();
   }
-  place.spool = std::move(spool);
   return absl::OkStatus();
 }
 
-LogRelay::Stream& LogRelay::Add(const Key& key) {
-  auto [place, is_new] = streams_.try_emplace(key);
-  if (is_new) place->second.sent = From(key);
-  return place->second;
+uint64_t LogRelay::size(uint32_t rank, v1::StreamKind stream) const {
+  const auto it = sizes_.find({rank, stream});
+  return it == sizes_.end() ? 0 : it->second;
 }
 
-uint64_t LogRelay::From(const Key& key) const {
-  auto it = from_.find(key);
-  return it != from_.end() ? it->second : 0;
-}
-
-void LogRelay::Grown(uint32_t rank, v1::StreamKind stream, uint64_t size) {
-  auto it = streams_.find({rank, stream});
-  if (it == streams_.end()) return;
-  it->second.size = std::max(it->second.size, size);
-  Enqueue(it->first, it->second);
-  SendNext();
-}
-
-void LogRelay::Finished(const v1::Finished& finished) {
-  finished_ = true;
-  std::map<Key, uint64_t> ends;
-  for (const v1::LogEnd& end : finished.logs()) ends[{end.rank(), end.stream()}] = end.size();
-  for (auto& [key, stream] : streams_) {
-    auto end = ends.find(key);
-    struct stat st {};
-    if (end != ends.end()) {
-      stream.size = end->second;
-    } else if (fstat(stream.spool.get(), &st) == 0) {
-      stream.size = std::max(stream.size, static_cast<uint64_t>(st.st_size));
-    }
-    Enqueue(key, stream);
-  }
-  SendNext();
-}
+// ---- the launcher's reader --------------------------------------------------------------------
 
 void LogRelay::Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& request) {
   if (writer_ != nullptr) writer_->Finish(absl::AbortedError("these logs have another reader now"));
+  source_.reset();
   writer_ = std::move(writer);
   ++reader_;
-  writing_ = false;
-  ready_.clear();
-  from_.clear();
+  sent_.clear();
+  v1::ReadLogs ask;
+  ask.set_reclaim(reclaim_);
+  ask.set_most_data(request.most_data());
+  *ask.mutable_from() = request.from();
   for (const v1::LogPosition& position : request.from()) {
-    from_[{position.rank(), position.stream()}] = position.offset();
+    sent_[{position.rank(), position.stream()}] = position.offset();
   }
-  for (auto& [key, stream] : streams_) {
-    stream.sent = From(key);
-    stream.queued = false;
-    Enqueue(key, stream);
+  LogSource::Handlers handlers;
+  handlers.on_piece = [this](const v1::LogPosition& at, const link::SharedBytes& data) {
+    Forward(at, data);
+  };
+  handlers.on_over = [this](const absl::StatusOr<v1::LogsEnd>& how) { EndLauncher(how); };
+  absl::StatusOr<std::shared_ptr<LogSource>> source = Open(ask, std::move(handlers));
+  if (!source.ok() && !absl::IsUnavailable(source.status())) {
+    return writer_->Finish(source.status());
   }
-  SendNext();
+  if (!source.ok()) return EndLauncher(source.status());
+  source_ = *std::move(source);
+  source_->Next();
 }
 
-absl::StatusOr<v1::LogPiece> LogRelay::Read(uint32_t rank, v1::StreamKind kind, uint64_t offset,
-                                            size_t limit) const {
-  auto it = streams_.find({rank, kind});
-  if (it == streams_.end()) return absl::NotFoundError("there is no such output on this node");
-  const Stream& stream = it->second;
-  v1::LogPiece piece;
-  piece.set_size(stream.size);
-  piece.set_ended(finished_);
-  if (!stream.spool) return piece;  // nothing was written yet
-  offset = std::min(offset, stream.size);
-  std::string& bytes = *piece.mutable_data();
-  ssize_t n;
-  do {
-    offset = FirstKept(stream.spool.get(), offset, stream.size);
-    bytes.resize(std::min<uint64_t>({limit, kMostRead, stream.size - offset}));
-    n = pread(stream.spool.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    // Again when it was punched out meanwhile, from the front on.
-  } while ((n < 0 && errno == EINTR) ||
-           (n > 0 && FirstKept(stream.spool.get(), offset, stream.size) != offset));
-  if (n < 0) return PosixError(errno, "read the log spool");
-  bytes.resize(static_cast<size_t>(n));
-  piece.set_offset(offset);
-  return piece;
-}
-
-uint64_t LogRelay::size(uint32_t rank, v1::StreamKind stream) const {
-  auto it = streams_.find({rank, stream});
-  return it == streams_.end() ? 0 : it->second.size;
-}
-
-void LogRelay::Enqueue(const Key& key, Stream& stream) {
-  if (stream.queued || stream.sent >= stream.size) return;
-  stream.queued = true;
-  ready_.push_back(key);
-}
-
-void LogRelay::SendNext() {
-  if (writing_ || writer_ == nullptr) return;
-  if (ready_.empty()) {
-    if (finished_) writer_->Finish(absl::OkStatus());
-    return;
-  }
-  Key key = ready_.front();
-  ready_.pop_front();
-  Stream& stream = streams_[key];
-  stream.queued = false;
-
+// Rank and offset are the launcher's to judge, who knows what comes next.
+void LogRelay::Forward(const v1::LogPosition& at, const link::SharedBytes& data) {
+  if (Known(at.rank(), at.stream()).ok())
+    sent_[{at.rank(), at.stream()}] = at.offset() + data.size();
   v1::LogChunk chunk;
-  chunk.set_rank(key.first);
-  chunk.set_stream(key.second);
-  chunk.set_offset(stream.sent);
-  std::string& data = *chunk.mutable_data();
-  data.resize(std::min<uint64_t>(kChunk, stream.size - stream.sent));
-  ssize_t n;
-  do {
-    n = pread(stream.spool.get(), data.data(), data.size(), static_cast<off_t>(stream.sent));
-  } while (n < 0 && errno == EINTR);
-  if (n <= 0) {
-    return Unreadable(key, stream, n < 0 ? errno : 0);
+  chunk.set_rank(at.rank());
+  chunk.set_stream(at.stream());
+  chunk.set_offset(at.offset());
+  writer_->WriteBytes(rpc::SerializeWith(chunk, v1::LogChunk::kDataFieldNumber, data),
+                      [this, alive = alive_, reader = reader_](bool ok) {
+                        if (*alive) Taken(reader, ok);
+                      });
+}
+
+void LogRelay::Taken(uint64_t reader, bool ok) {
+  if (reader != reader_ || source_ == nullptr) return;
+  if (ok) return source_->Next();
+  // Its launcher is gone, and has not acknowledged it.
+  source_.reset();
+}
+
+void LogRelay::EndLauncher(const absl::StatusOr<v1::LogsEnd>& how) {
+  std::string lost = how.ok() ? Escape(how->lost(), kMostOfWhy) : Lost();
+  if (!lost.empty()) log::Error(lost);
+  if (lost.empty()) {
+    writer_->Finish(absl::OkStatus());
+  } else if (finished_) {
+    // The workers may have done well: what is lost must not look like all there was.
+    writer_->Finish(absl::DataLossError(lost));
+  } else {
+    // The node has failed, and why is on its way to the launcher.
+    v1::LogChunk chunk;
+    chunk.set_lost(std::move(lost));
+    writer_->Write(chunk, [writer = writer_](bool) { writer->Finish(absl::OkStatus()); });
   }
-  give_up_at_.reset();
-  data.resize(static_cast<size_t>(n));
-  uint64_t end = stream.sent + static_cast<uint64_t>(n);
-  stream.sent = end;
-  writing_ = true;
-  writer_->Write(std::move(chunk), [this, alive = alive_, key, end, reader = reader_](bool ok) {
-    if (!*alive || reader != reader_) return;
-    writing_ = false;
-    if (ok) Taken(key, end);
+}
+
+// By what the shepherd has said; empty: nothing is.
+std::string LogRelay::Lost() const {
+  std::string first;
+  uint64_t bytes = 0;
+  std::set<uint32_t> ranks;
+  for (const auto& [key, size] : sizes_) {
+    const auto it = sent_.find(key);
+    const uint64_t sent = it == sent_.end() ? 0 : it->second;
+    if (sent >= size) continue;
+    if (first.empty()) first = After(key.first, sent);
+    bytes += size - sent;
+    ranks.insert(key.first);
+  }
+  if (!first.empty()) {
+    if (ranks.size() > 1) absl::StrAppend(&first, " and of ", ranks.size() - 1, " other ranks");
+    return absl::StrCat(first, " is lost: its shepherd, the process that kept it, was killed (",
+                        finished_ ? "" : "at least ", bytes, " bytes)");
+  }
+  if (finished_ || !started_) return "";
+  return "what the ranks wrote last may be lost: their shepherd, the process that kept it, was "
+         "killed";
+}
+
+// ---- others -------------------------------------------------------------------------------------
+
+absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::Open(const v1::ReadLogs& request,
+                                                          LogSource::Handlers handlers) {
+  absl::StatusOr<os::UniqueFd> socket = handlers_.ask(request);
+  if (!socket.ok()) return socket.status();
+  LogSource::Handlers checked;
+  checked.on_piece = std::move(handlers.on_piece);
+  checked.on_over = [this, alive = alive_, on_over = std::move(handlers.on_over)](
+                        absl::StatusOr<v1::LogsEnd> how) mutable {
+    std::string broken = absl::IsDataLoss(how.status()) ? std::string(how.status().message()) : "";
+    on_over(std::move(how));
+    if (*alive && !broken.empty()) handlers_.on_broken(std::move(broken));
+  };
+  return std::make_shared<LogSource>(loop_, *std::move(socket), std::move(checked));
+}
+
+absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::OpenForOthers(const v1::ReadLogs& request,
+                                                                   LogSource::Handlers handlers) {
+  if (!Known(request.one().rank(), request.one().stream()).ok()) {
+    return absl::NotFoundError("there is no such output on this node");
+  }
+  std::erase_if(others_, [](const auto& each) { return each.expired(); });
+  if (others_.size() >= kMostOthers) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this job's output has ", kMostOthers,
+                     " readers on this node beside its launcher, which is the limit; end one of "
+                     "them, or try again"));
+  }
+  auto source = Open(request, std::move(handlers));
+  if (source.ok()) others_.push_back(*source);
+  return source;
+}
+
+absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::Follow(const v1::ReadLogRequest& request,
+                                                            LogSource::Handlers handlers) {
+  v1::ReadLogs ask;
+  ask.mutable_one()->set_rank(request.rank());
+  ask.mutable_one()->set_stream(request.stream());
+  ask.mutable_one()->set_offset(request.offset());
+  return OpenForOthers(ask, std::move(handlers));
+}
+
+void LogRelay::Read(const v1::ReadLogRequest& request, OnRead done) {
+  auto reading = std::make_shared<Reading>(loop_);
+  reading->limit = std::max<size_t>(request.limit(), 1);  // 0 is no limit to the shepherd
+  reading->piece.set_offset(request.offset());
+  v1::ReadLogs ask;
+  ask.mutable_one()->set_rank(request.rank());
+  ask.mutable_one()->set_stream(request.stream());
+  ask.mutable_one()->set_offset(request.offset());
+  ask.set_limit(reading->limit);
+  const auto end = [this, alive = alive_,
+                    key = std::weak_ptr<Reading>(reading)](absl::StatusOr<v1::LogPiece> answer) {
+    const std::shared_ptr<Reading> kept = key.lock();
+    if (kept == nullptr) return;
+    if (*alive) readings_.remove(kept);
+    kept->Finish(std::move(answer));
+  };
+  Reading* const raw = reading.get();
+  LogSource::Handlers handlers;
+  handlers.on_piece = [this, raw, end](const v1::LogPosition& at, const link::SharedBytes& data) {
+    if (!raw->Take(at, data)) {
+      const auto alive = alive_;
+      end(absl::UnavailableError("the shepherd sent more than it was asked for"));
+      if (*alive) handlers_.on_broken("it sent more output than it was asked for");
+      return;
+    }
+    raw->source->Next();
+  };
+  handlers.on_over = [raw, end,
+                      sizes_only = request.limit() == 0](absl::StatusOr<v1::LogsEnd> how) {
+    if (!how.ok()) return end(absl::Status(how.status()));
+    if (!how->lost().empty()) return end(absl::DataLossError(Escape(how->lost(), kMostOfWhy)));
+    v1::LogPiece& piece = raw->piece;
+    piece.set_size(how->size());
+    piece.set_ended(how->ended());
+    if (sizes_only) piece.clear_data();
+    if (piece.data().empty()) piece.set_offset(std::min(piece.offset(), how->size()));
+    end(std::move(piece));
+  };
+  absl::StatusOr<std::shared_ptr<LogSource>> source = OpenForOthers(ask, std::move(handlers));
+  if (!source.ok()) return done(source.status());
+  reading->source = *std::move(source);
+  reading->done = std::move(done);
+  reading->timer.After(kReadTimeout, [end] {
+    end(absl::DeadlineExceededError("the job's shepherd does not answer: it is stopped, or hangs"));
   });
-}
-
-// `error`: 0 when the file is shorter than was said, which no file of ours can be.
-void LogRelay::Unreadable(const Key& key, Stream& stream, int error) {
-  const std::string why =
-      absl::StrCat("read the log spool: ", error == 0 ? "it is too short" : PosixErrorText(error));
-  if (finished_ && !give_up_at_) give_up_at_ = loop_.Now() + kReadAtEnd;
-  if (error == 0 || (give_up_at_ && loop_.Now() >= *give_up_at_)) {
-    // The launcher sees the gap, because the session ends without this stream's bytes.
-    log::Error(absl::StrCat("output of rank ", key.first, " is lost: ", why));
-    writer_->Finish(absl::DataLossError(why));
-    stream.size = stream.sent;
-    return;
-  }
-  if (!std::exchange(told_stuck_, true)) on_stuck_(key.first, why);
-  Enqueue(key, stream);
-  retry_.After(kRetryRead, [this] { SendNext(); });
-}
-
-void LogRelay::Taken(const Key& key, uint64_t offset) {
-  Stream& stream = streams_[key];
-  Enqueue(key, stream);
-  if (offset - stream.reported >= kReportEvery || !stream.queued) {
-    stream.reported = offset;
-    on_delivered_(key.first, key.second, offset);
-  }
-  SendNext();
+  readings_.push_back(reading);
+  reading->source->Next();
 }
 
 }  // namespace dtrain::session

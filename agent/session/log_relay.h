@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/types.h>
-
+#include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "agent/session/log_source.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 #include "common/rpc/server_stream.h"
@@ -22,72 +22,76 @@
 
 namespace dtrain::session {
 
-// Carries the log streams of one job from the shepherd's spool files to the launcher: each stream
-// in order and once, the streams in turn, one chunk on its way at a time. The spool is the queue,
-// so a launcher that reads slowly costs no memory here. Loop thread.
+// Carries the output of one job from its shepherd to those who read it: the launcher, and up to
+// kMostOthers others. Each has a socket to the shepherd and one chunk in memory, which is not
+// parsed on its way. Loop thread.
 class LogRelay {
  public:
+  static constexpr size_t kMostOthers = 16;
   using Writer = rpc::ServerWriter<v1::LogChunk>;
-  // The launcher's transport has taken everything of the stream before `offset`.
-  using OnDelivered = absl::AnyInvocable<void(uint32_t rank, v1::StreamKind, uint64_t offset)>;
-  // A spool cannot be read; once. It goes on by itself when it can, while others do.
-  using OnStuck = absl::AnyInvocable<void(uint32_t rank, const std::string& why)>;
+  using OnRead = absl::AnyInvocable<void(absl::StatusOr<v1::LogPiece>)>;
+  struct Handlers {
+    // Asks the shepherd; the socket that it answers on. UNAVAILABLE: it is gone.
+    absl::AnyInvocable<absl::StatusOr<os::UniqueFd>(const v1::ReadLogs&)> ask;
+    // It did what no shepherd of ours does. May destroy this.
+    absl::AnyInvocable<void(std::string why)> on_broken;
+  };
 
-  LogRelay(loop::Loop& loop, OnDelivered on_delivered, OnStuck on_stuck);
+  // `reclaim`: the shepherd need not keep what the launcher's transport has taken.
+  LogRelay(loop::Loop& loop, bool reclaim, Handlers handlers);
   ~LogRelay();
   LogRelay(const LogRelay&) = delete;
   LogRelay& operator=(const LogRelay&) = delete;
 
-  // The workers of this node, the only ones that may have output. Called before all that follows.
-  void Expect(const v1::Report& report);
-  // A stream has its spool; with an empty one it only is there. What its user's shepherd, which
-  // may be anything, cannot have made of a file of `owner`'s is refused: INVALID_ARGUMENT.
-  absl::Status Opened(uint32_t rank, v1::StreamKind stream, os::UniqueFd spool, uid_t owner);
-  void Grown(uint32_t rank, v1::StreamKind stream, uint64_t size);
-  // No stream grows any more. One that `finished` does not name (the shepherd died) ends where
-  // its file does.
-  void Finished(const v1::Finished& finished);
-  // A reader, from the positions that it names. It takes the place of the one before.
+  // As the shepherd says: which workers there are, the only ones that may have output, and how much
+  // they have written.
+  void Reported(const v1::Report& report);
+  // INVALID_ARGUMENT: it names ranks that are not on this node.
+  absl::Status Finished(const v1::Finished& finished);
+  uint64_t size(uint32_t rank, v1::StreamKind stream) const;
+
+  // The launcher's reader, from the positions that it names. It takes the place of the one before.
   void Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& request);
 
-  // For others than the launcher: a piece from `offset` on, or from the first byte after it that
-  // the spool still has. Nothing of what the launcher gets changes. NOT_FOUND: no such stream.
-  absl::StatusOr<v1::LogPiece> Read(uint32_t rank, v1::StreamKind stream, uint64_t offset,
-                                    size_t limit) const;
-  // Written so far; 0 for a stream that is not there.
-  uint64_t size(uint32_t rank, v1::StreamKind stream) const;
+  // For others: a piece from `offset` on, or from the first byte after it that the spool still has.
+  // Nothing of what the launcher gets changes. NOT_FOUND: no such stream.
+  void Read(const v1::ReadLogRequest& request, OnRead done);
+  // A stream from there on as it grows, until it is over. RESOURCE_EXHAUSTED: too many read
+  // already.
+  absl::StatusOr<std::shared_ptr<LogSource>> Follow(const v1::ReadLogRequest& request,
+                                                    LogSource::Handlers handlers);
 
  private:
   using Key = std::pair<uint32_t, v1::StreamKind>;
-  struct Stream {
-    os::UniqueFd spool;
-    uint64_t size = 0;  // as far as known to be written
-    uint64_t sent = 0;
-    uint64_t reported = 0;  // last offset given to on_delivered_
-    bool queued = false;
-  };
-  Stream& Add(const Key& key);
-  uint64_t From(const Key& key) const;
-  void Enqueue(const Key& key, Stream& stream);
-  void SendNext();
-  void Unreadable(const Key& key, Stream& stream, int error);
-  void Taken(const Key& key, uint64_t offset);
+  struct Reading;
+
+  absl::Status Known(uint32_t rank, v1::StreamKind stream) const;
+  absl::StatusOr<std::shared_ptr<LogSource>> Open(const v1::ReadLogs& request,
+                                                  LogSource::Handlers handlers);
+  absl::StatusOr<std::shared_ptr<LogSource>> OpenForOthers(const v1::ReadLogs& request,
+                                                           LogSource::Handlers handlers);
+  void Forward(const v1::LogPosition& at, const link::SharedBytes& data);
+  void Taken(uint64_t reader, bool ok);
+  void EndLauncher(const absl::StatusOr<v1::LogsEnd>& how);
+  void Drop(std::string lost);
+  std::string Lost() const;
 
   loop::Loop& loop_;
-  OnDelivered on_delivered_;
-  OnStuck on_stuck_;
-  std::set<uint32_t> ranks_;  // that may have streams
-  std::map<Key, Stream> streams_;
-  std::map<Key, uint64_t> from_;  // where the reader began
-  std::deque<Key> ready_;         // streams with unsent bytes
-  std::shared_ptr<Writer> writer_;
-  uint64_t reader_ = 0;  // the how many-th
-  bool writing_ = false;
+  const bool reclaim_;
+  Handlers handlers_;
+  std::set<uint32_t> ranks_;  // that may have output
+  bool started_ = false;
   bool finished_ = false;
-  bool told_stuck_ = false;
-  std::optional<TimePoint> give_up_at_;  // once finished, as long as nothing can be read
-  loop::Timer retry_;
-  std::shared_ptr<bool> alive_;
+  std::map<Key, uint64_t> sizes_;  // as last heard
+  // The launcher's reader.
+  std::shared_ptr<Writer> writer_;
+  std::shared_ptr<LogSource> source_;
+  std::map<Key, uint64_t> sent_;  // where it is
+  uint64_t reader_ = 0;           // the how many-th
+  // Others'.
+  std::vector<std::weak_ptr<LogSource>> others_;
+  std::list<std::shared_ptr<Reading>> readings_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace dtrain::session

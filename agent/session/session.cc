@@ -79,25 +79,8 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
       on_ended_(std::move(on_ended)),
       link_(LinkOptions()),
       link_due_(loop_),
-      relay_(
-          loop_,
-          [this](uint32_t rank, v1::StreamKind kind, uint64_t offset) {
-            // A launcher that may come back says itself how far it has come.
-            if (agent_.self.resumable) return;
-            v1::ShepherdRequest request;
-            v1::LogPosition& delivered = *request.mutable_log_taken();
-            delivered.set_rank(rank);
-            delivered.set_stream(kind);
-            delivered.set_offset(offset);
-            shepherd_->Send(request).IgnoreError();  // some bytes
-          },
-          [this](uint32_t rank, const std::string& why) {
-            v1::SessionEvent event;
-            event.mutable_warning()->set_message(
-                absl::StrCat("the output of rank ", rank, " waits: ", why,
-                             "; nothing is lost if it can be read again"));
-            Send(event);
-          }),
+      // A launcher that may come back says itself how far it has come.
+      relay_(loop_, /*reclaim=*/!agent_.self.resumable, LogHandlers()),
       shepherd_(std::move(shepherd)),
       deadline_(loop_),
       alive_(std::make_shared<bool>(true)) {
@@ -136,7 +119,6 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
 Session::~Session() {
   *alive_ = false;
   shepherd_->processes().set_patience(core_.grace() + kPatience);
-  log_waiters_.WakeAll(loop_);
   agent_.reservations.Release(this);
   if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is shutting down"));
 }
@@ -216,9 +198,7 @@ void Session::Look() {
 
 void Session::ListenToShepherd() {
   ShepherdChannel::Handlers handlers;
-  handlers.on_event = [this](v1::ShepherdEvent event, os::UniqueFd fd) {
-    OnShepherdEvent(std::move(event), std::move(fd));
-  };
+  handlers.on_event = [this](v1::ShepherdEvent event) { OnShepherdEvent(std::move(event)); };
   handlers.on_attached = [this](const v1::Party& shepherd) { OnAttached(shepherd); };
   handlers.on_frame = [this] {
     PumpLauncher();
@@ -231,26 +211,22 @@ void Session::ListenToShepherd() {
   shepherd_->Listen(std::move(handlers));
 }
 
-void Session::OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd) {
+LogRelay::Handlers Session::LogHandlers() {
+  LogRelay::Handlers handlers;
+  handlers.ask = [this](const v1::ReadLogs& request) { return shepherd_->ReadLogs(request); };
+  handlers.on_broken = [this](std::string why) { shepherd_->Break(std::move(why)); };
+  return handlers;
+}
+
+void Session::OnShepherdEvent(v1::ShepherdEvent event) {
   switch (event.kind_case()) {
-    case v1::ShepherdEvent::kLogOpened: {
-      const absl::Status opened = relay_.Opened(
-          event.log_opened().rank(), event.log_opened().stream(), std::move(fd), owner_.uid);
-      if (!opened.ok()) shepherd_->Break(std::string(opened.message()));
-      break;
-    }
-    case v1::ShepherdEvent::kLogGrown: {
-      const v1::LogGrown& grown = event.log_grown();
-      relay_.Grown(grown.rank(), grown.stream(), grown.size());
-      log_waiters_.WakeAll(loop_);
-      break;
-    }
     case v1::ShepherdEvent::kReport:
       OnReport(std::move(*event.mutable_report()));
       break;
     case v1::ShepherdEvent::kEnded:
-      relay_.Finished(event.ended());
-      log_waiters_.WakeAll(loop_);
+      if (absl::Status valid = relay_.Finished(event.ended()); !valid.ok()) {
+        return shepherd_->Break(std::string(valid.message()));
+      }
       Feed(JobEnded{std::move(*event.mutable_ended())});
       break;
     case v1::ShepherdEvent::kBroken:
@@ -269,7 +245,7 @@ void Session::OnReport(v1::Report report) {
   shepherd_->processes().SetPart(core_.hello().job_id(), core_.hello().attempt(),
                                  report.job().node_rank());
   containers_ = RemovablesOf(report);
-  relay_.Expect(report);
+  relay_.Reported(report);
   // Its word is not enough: it is its user's.
   if (report.unkillable()) shepherd_->processes().KillLiving();
   Feed(ReportedBy(report));
@@ -285,8 +261,6 @@ void Session::EndLeftovers() {
 }
 
 void Session::EndAll() {
-  relay_.Finished(v1::Finished());
-  log_waiters_.WakeAll(loop_);
   shepherd_->processes().EndAll([this] { Feed(LeftoversGone{}); });
 }
 

@@ -16,7 +16,6 @@
 #include "agent/session/job_directory.h"
 #include "agent/session/job_status.h"
 #include "agent/session/log_relay.h"
-#include "agent/session/log_waiters.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_core.h"
 #include "agent/session/shepherd_channel.h"
@@ -89,9 +88,7 @@ class Session {
 
   // For others than the launcher.
   v1::JobOnNode Describe() const;
-  const LogRelay& logs() const { return relay_; }
-  // Once, on the loop, when an output stream has grown, nothing more comes, or this ends.
-  void WhenLogsGrow(std::weak_ptr<loop::Task> task) { log_waiters_.Add(std::move(task)); }
+  LogRelay& logs() { return relay_; }
   // Ends the job as its launcher would, who is told the message. False: it is over already.
   bool StopBy(std::string message);
 
@@ -111,7 +108,8 @@ class Session {
   void BreakLauncher(absl::Status why);
   // The shepherd.
   void ListenToShepherd();
-  void OnShepherdEvent(v1::ShepherdEvent event, os::UniqueFd fd);
+  LogRelay::Handlers LogHandlers();
+  void OnShepherdEvent(v1::ShepherdEvent event);
   void OnReport(v1::Report report);
   void ToShepherd(const v1::ShepherdRequest& request);
   // The core.
@@ -156,7 +154,6 @@ class Session {
   std::unique_ptr<inventory::Prober> prober_;
   std::optional<inventory::HeldPorts> held_ports_;
   LogRelay relay_;
-  LogWaiters log_waiters_;
   std::unique_ptr<ShepherdChannel> shepherd_;
   std::vector<containers::Removable> containers_;  // as its shepherd has reported
   std::unique_ptr<containers::Removal> removal_;

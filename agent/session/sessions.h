@@ -61,11 +61,13 @@ class Sessions {
   // The last attempt of the job. NOT_FOUND only for who may know.
   absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
                                             const std::string& job_id);
-  // Calls `task` on the loop when some output of the job has grown, or nothing more comes; at once
-  // when there is no such job.
-  void WhenLogsGrow(const std::string& job_id, uint32_t attempt, std::weak_ptr<loop::Task> task);
-  absl::StatusOr<v1::LogPiece> ReadLog(const auth::Identity& peer, absl::string_view method,
-                                       const v1::ReadLogRequest& request);
+  void ReadLog(const auth::Identity& peer, absl::string_view method,
+               const v1::ReadLogRequest& request, LogRelay::OnRead done);
+  // As LogRelay::Follow. Ends with the session.
+  absl::StatusOr<std::shared_ptr<LogSource>> FollowLog(const auth::Identity& peer,
+                                                       absl::string_view method,
+                                                       const v1::ReadLogRequest& request,
+                                                       LogSource::Handlers handlers);
   absl::StatusOr<v1::StopJobReply> StopJob(const auth::Identity& peer,
                                            const v1::StopJobRequest& request);
   // What ReportNode tells of the agent itself: all but inventory and jobs. Without it nobody calls

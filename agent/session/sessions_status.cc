@@ -87,13 +87,6 @@ absl::StatusOr<v1::JobOnNode> Sessions::DescribeJob(const auth::Identity& peer,
   return (*session)->Describe();
 }
 
-void Sessions::WhenLogsGrow(const std::string& job_id, uint32_t attempt,
-                            std::weak_ptr<loop::Task> task) {
-  Session* session = Find(job_id, attempt);
-  if (session == nullptr) return LogWaiters::Wake(loop_, std::move(task));
-  session->WhenLogsGrow(std::move(task));
-}
-
 absl::StatusOr<Session*> Sessions::FindFor(const auth::Identity& peer, absl::string_view method,
                                            const std::string& job_id, uint32_t attempt) {
   Session* session = Find(job_id, attempt);
@@ -102,12 +95,20 @@ absl::StatusOr<Session*> Sessions::FindFor(const auth::Identity& peer, absl::str
   return session;
 }
 
-absl::StatusOr<v1::LogPiece> Sessions::ReadLog(const auth::Identity& peer, absl::string_view method,
-                                               const v1::ReadLogRequest& request) {
+void Sessions::ReadLog(const auth::Identity& peer, absl::string_view method,
+                       const v1::ReadLogRequest& request, LogRelay::OnRead done) {
+  auto session = FindFor(peer, method, request.job_id(), request.attempt());
+  if (!session.ok()) return done(session.status());
+  (*session)->logs().Read(request, std::move(done));
+}
+
+absl::StatusOr<std::shared_ptr<LogSource>> Sessions::FollowLog(const auth::Identity& peer,
+                                                               absl::string_view method,
+                                                               const v1::ReadLogRequest& request,
+                                                               LogSource::Handlers handlers) {
   auto session = FindFor(peer, method, request.job_id(), request.attempt());
   if (!session.ok()) return session.status();
-  return (*session)->logs().Read(request.rank(), request.stream(), request.offset(),
-                                 request.limit());
+  return (*session)->logs().Follow(request, std::move(handlers));
 }
 
 absl::StatusOr<v1::StopJobReply> Sessions::StopJob(const auth::Identity& peer,

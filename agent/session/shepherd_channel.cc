@@ -16,6 +16,8 @@ using From = link::FrameRelay::From;
 
 // Of our own requests that it has not read: all of them are short, and few.
 constexpr size_t kMostQueued = 4 << 20;
+// Of them those with a socket, which is ours until it is sent.
+constexpr size_t kMostQueuedSockets = 64;
 
 // From the end of its frames to that of its process.
 constexpr Duration kEndPatience = std::chrono::milliseconds(500);
@@ -29,8 +31,9 @@ ShepherdChannel::ShepherdChannel(loop::Loop& loop, std::unique_ptr<spawn::Proces
       broken_(loop) {
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, processes_->TakeSocket(),
-      [this](absl::string_view message, os::UniqueFd fd) { OnMessage(message, std::move(fd)); },
-      [this](const absl::Status& why) { OnSocketClosed(why); });
+      [this](absl::string_view message, const os::UniqueFd&) { OnMessage(message); },
+      [this](const absl::Status& why) { OnClosed(why); },
+      loop::FrameChannel::Descriptors::kRefused);
   processes_->WhenShepherdEnded([this](std::string how) { OnProcessEnded(std::move(how)); });
 }
 
@@ -44,14 +47,14 @@ void ShepherdChannel::OnProcessEnded(std::string how) {
   if (*alive) Gone(std::move(how));
 }
 
-void ShepherdChannel::OnMessage(absl::string_view message, os::UniqueFd fd) {
+void ShepherdChannel::OnMessage(absl::string_view message) {
   v1::ShepherdEvent event;
   if (!event.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
     return Gone("it sent a message that cannot be read");
   }
   if (event.has_attached()) return OnAttached(event.attached());
   const std::shared_ptr<Handlers> handlers = handlers_;
-  if (handlers->on_event) handlers->on_event(std::move(event), std::move(fd));
+  if (handlers->on_event) handlers->on_event(std::move(event));
 }
 
 void ShepherdChannel::OnAttached(const v1::Party& shepherd) {
@@ -68,7 +71,8 @@ void ShepherdChannel::Listen(Handlers handlers) {
 
 absl::Status ShepherdChannel::Send(const v1::ShepherdRequest& request, int fd) {
   if (gone_) return absl::OkStatus();
-  if (channel_->queued_bytes() > kMostQueued) {
+  if (channel_->queued_bytes() > kMostQueued ||
+      channel_->queued_descriptors() > kMostQueuedSockets) {
     log::Warn(absl::StrCat("killing shepherd ", processes_->shepherd_pid(),
                            ": it reads nothing of ", channel_->queued_bytes(), " bytes"));
     processes_->KillShepherd();
@@ -82,6 +86,16 @@ absl::Status ShepherdChannel::Send(const v1::ShepherdRequest& request, int fd) {
     });
   }
   return sent;
+}
+
+absl::StatusOr<os::UniqueFd> ShepherdChannel::ReadLogs(const v1::ReadLogs& request) {
+  if (gone_) return absl::UnavailableError(absl::StrCat("the shepherd is gone: ", gone_why_));
+  auto pair = os::SocketPair();
+  if (!pair.ok()) return pair.status();
+  v1::ShepherdRequest ask;
+  *ask.mutable_read_logs() = request;
+  if (absl::Status sent = Send(ask, pair->second.get()); !sent.ok()) return sent;
+  return std::move(pair->first);
 }
 
 absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_silence) {
@@ -99,7 +113,7 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_si
                               return relay_.NextTo(From::kBack);
                             },
                             [this](link::Frame frame) { OnFrame(std::move(frame)); },
-                            [this](const absl::Status& why) { OnSocketClosed(why); }});
+                            [this](const absl::Status& why) { OnClosed(why); }});
   v1::ShepherdRequest request;
   *request.mutable_attach()->mutable_launcher() = launcher;
   request.mutable_attach()->set_silence_ms(static_cast<uint32_t>(
@@ -109,7 +123,7 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_si
 
 // Mostly the process ends, which then tells how. It may do so within a frame, or before it has read
 // all that we sent, which is an error here; what it said on the other socket is still to be heard.
-void ShepherdChannel::OnSocketClosed(const absl::Status& why) {
+void ShepherdChannel::OnClosed(const absl::Status& why) {
   if (why.ok()) return;
   broken_.After(kEndPatience, [this, text = std::string(why.message())] { Break(text); });
 }

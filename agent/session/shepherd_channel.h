@@ -19,11 +19,12 @@
 namespace dtrain::session {
 
 // The agent's end of one shepherd: speaks to it, notices its end, and passes on what it and the
-// launcher say to each other. With it goes what runs of its job here. Loop thread.
+// launcher say to each other. No descriptor is taken from it: it is its user's, and may be
+// anything. With it goes what runs of its job here. Loop thread.
 class ShepherdChannel {
  public:
   struct Handlers {
-    absl::AnyInvocable<void(v1::ShepherdEvent event, os::UniqueFd fd)> on_event;
+    absl::AnyInvocable<void(v1::ShepherdEvent event)> on_event;
     // The answer to Attach: from now on frames pass. What it says of itself is for the launcher,
     // before any of them.
     absl::AnyInvocable<void(const v1::Party& shepherd)> on_attached;
@@ -43,6 +44,8 @@ class ShepherdChannel {
   void Listen(Handlers handlers);
   // RESOURCE_EXHAUSTED: it is too long, and was not sent.
   absl::Status Send(const v1::ShepherdRequest& request, int fd = -1);
+  // Asks for output; the socket on which it comes. UNAVAILABLE: the shepherd is gone.
+  absl::StatusOr<os::UniqueFd> ReadLogs(const v1::ReadLogs& request);
   // Kills it: it did what no shepherd of ours does. Its listener hears that it is gone.
   void Break(std::string why);
 
@@ -60,10 +63,10 @@ class ShepherdChannel {
   bool gone() const { return gone_; }
 
  private:
-  void OnMessage(absl::string_view message, os::UniqueFd fd);
+  void OnMessage(absl::string_view message);
   void OnAttached(const v1::Party& shepherd);
   void OnFrame(link::Frame frame);
-  void OnSocketClosed(const absl::Status& why);
+  void OnClosed(const absl::Status& why);
   void OnProcessEnded(std::string how);
   void Gone(std::string why);
 

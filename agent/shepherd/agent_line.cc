@@ -80,9 +80,9 @@ void AgentLine::Connect(os::UniqueFd socket) {
       [this](const absl::Status&) { OnClosed(); });
 }
 
-void AgentLine::Tell(const v1::ShepherdEvent& event, int fd) {
+void AgentLine::Tell(const v1::ShepherdEvent& event) {
   if (channel_ == nullptr) return;
-  const absl::Status sent = channel_->Send(event.SerializeAsString(), fd);
+  const absl::Status sent = channel_->Send(event.SerializeAsString());
   if (!sent.ok()) log::Error(absl::StrCat("to the agent: ", sent.message()));
   if (channel_->queued_bytes() > 0) AwaitDrained();
 }
@@ -93,17 +93,8 @@ void AgentLine::AwaitDrained() {
 }
 
 void AgentLine::Drained() {
-  if (on_drained_) std::exchange(on_drained_, nullptr)();
   launcher_.Pump();
   CheckSaid();
-}
-
-void AgentLine::OnDrained(loop::Task task) {
-  on_drained_ = std::move(task);
-  if (queued_bytes() > 0) return;
-  loop_.Post([this, alive = alive_] {
-    if (*alive && on_drained_) std::exchange(on_drained_, nullptr)();
-  });
 }
 
 void AgentLine::WhenSaid(loop::Task task) {
@@ -135,8 +126,9 @@ void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
       handlers_.on_end_job(std::chrono::milliseconds(request.end_job().grace_ms()));
       Tell({});  // we have it
       break;
-    case v1::ShepherdRequest::kLogTaken:
-      handlers_.on_log_taken(request.log_taken());
+    case v1::ShepherdRequest::kReadLogs:
+      if (!fd) return log::Error("the agent sent an invalid message");
+      handlers_.on_read_logs(std::move(*request.mutable_read_logs()), std::move(fd));
       break;
     case v1::ShepherdRequest::kRelease:
       handlers_.on_released();
@@ -195,7 +187,6 @@ void AgentLine::Accept() {
   lease_.Cancel();
   launcher_.Detach();
   Connect(std::move(socket));
-  if (on_drained_) std::exchange(on_drained_, nullptr)();  // what was queued is gone
   if (kept_) handlers_.on_adopted();
 }
 
@@ -206,7 +197,6 @@ bool AgentLine::MayAttach(uid_t uid) const {
 void AgentLine::OnClosed() {
   channel_.reset();
   launcher_.Detach();
-  if (on_drained_) std::exchange(on_drained_, nullptr)();
   CheckSaid();
   if (!kept_) return Lose();
   alone_since_ = loop_.Now();

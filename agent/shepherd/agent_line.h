@@ -22,10 +22,10 @@ namespace dtrain::shepherd {
 class AgentLine {
  public:
   struct Handlers {
-    absl::AnyInvocable<void(v1::SessionRequest)> on_request;        // of the launcher
-    absl::AnyInvocable<void(Duration silence)> on_silent;           // the launcher is
-    absl::AnyInvocable<void(Duration grace)> on_end_job;            // the agent's own word
-    absl::AnyInvocable<void(const v1::LogPosition&)> on_log_taken;  // likewise
+    absl::AnyInvocable<void(v1::SessionRequest)> on_request;  // of the launcher
+    absl::AnyInvocable<void(Duration silence)> on_silent;     // the launcher is
+    absl::AnyInvocable<void(Duration grace)> on_end_job;      // the agent's own word
+    absl::AnyInvocable<void(v1::ReadLogs, os::UniqueFd socket)> on_read_logs;
     absl::AnyInvocable<void(uint32_t port, os::UniqueFd socket)> on_held_port;
     absl::AnyInvocable<void()> on_adopted;   // another agent: it knows nothing
     absl::AnyInvocable<void()> on_released;  // the agent has all it wants
@@ -46,12 +46,10 @@ class AgentLine {
   AgentLine& operator=(const AgentLine&) = delete;
 
   // To the agent; dropped while none is connected.
-  void Tell(const v1::ShepherdEvent& event, int fd = -1);
+  void Tell(const v1::ShepherdEvent& event);
   LauncherLine& launcher() { return launcher_; }
   // Bytes that wait for the agent to read them; 0 while there is none.
   size_t queued_bytes() const { return channel_ != nullptr ? channel_->queued_bytes() : 0; }
-  // Calls `task` when they are written, or lost with the agent.
-  void OnDrained(loop::Task task);
   // Calls `task` when agent and launcher have been sent all, or there is no agent.
   void WhenSaid(loop::Task task);
   // What KeepRunning said; null: this line ends with its agent.
@@ -91,7 +89,7 @@ class AgentLine {
   TimePoint alone_since_{};        // while there is no agent
   std::optional<Duration> limit_;  // of WaitAtMost
   TimePoint limited_since_{};
-  loop::Task on_drained_, on_said_;
+  loop::Task on_said_;
   bool lost_ = false;
   LauncherLine launcher_;
   std::unique_ptr<loop::FrameChannel> channel_;  // null: no agent

@@ -85,6 +85,17 @@ void JobReport::OnProgress(const v1::RankProgress& progress) {
   *rank->mutable_progress() = progress;
 }
 
+void JobReport::OnSize(uint32_t number, v1::StreamKind stream, uint64_t bytes) {
+  v1::RankOnNode* const rank = Find(number);
+  if (rank == nullptr) return;
+  changed_ = true;
+  if (stream == v1::STREAM_KIND_STDOUT) {
+    rank->set_stdout_bytes(bytes);
+  } else {
+    rank->set_stderr_bytes(bytes);
+  }
+}
+
 void JobReport::SetEnding() {
   changed_ = true;
   report_.mutable_job()->set_state(v1::JobOnNode::STATE_ENDING);

@@ -17,6 +17,7 @@ class JobReport {
   void OnStarted(const v1::Started& started);
   void OnExit(const v1::WorkerExit& exit);
   void OnProgress(const v1::RankProgress& progress);
+  void OnSize(uint32_t rank, v1::StreamKind stream, uint64_t bytes);
   void SetEnding();
   void SetUnkillable();
 

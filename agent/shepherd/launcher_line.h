@@ -59,6 +59,8 @@ class LauncherLine {
   void SendState(State state, const v1::SessionEvent& event);
   bool waits(State state) const { return core_.waits(state) || core_.acked() < long_[state]; }
   size_t room() const { return core_.room(); }
+  // It has asked for what no launcher of ours does.
+  void Break(const std::string& why) { Broken(absl::InvalidArgumentError(why)); }
   // All of it is with the socket.
   bool said() const;
   void Pump();

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
@@ -21,6 +22,7 @@ constexpr size_t kMoveSize = 1 << 20;  // also the largest that a pipe may be
 // lines gather in the pipe and costs a reader nothing that it could notice.
 constexpr size_t kSmallRead = 64 << 10;
 constexpr Duration kGather = std::chrono::milliseconds(1);
+constexpr size_t kSmallestPipe = 4 << 10;
 constexpr Duration kRetrySpool = std::chrono::milliseconds(100);
 // Not given back even when delivered: Tail may want it.
 constexpr uint64_t kKeep = 64 << 10;
@@ -183,6 +185,24 @@ void LogStream::Close() {
   watch_.reset();
   retry_.Cancel();
   pipe_.Reset();
+}
+
+absl::StatusOr<size_t> LogStream::MoveTo(int pipe, uint64_t offset, size_t room) const {
+  constexpr absl::string_view kWhat = "read the log spool";
+  auto at = static_cast<off64_t>(offset);
+  ssize_t n;
+  do {
+    n = splice(spool_->fd(), &at, pipe, nullptr, room, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && (errno == EINVAL || errno == ENOSYS)) {
+    // A pipe takes so much, whatever its owner's quota.
+    n = pread(spool_->fd(), loop_.scratch(), std::min(room, kSmallestPipe), at);
+    if (n > 0) n = write(pipe, loop_.scratch(), static_cast<size_t>(n));
+  }
+  if (n < 0) return PosixError(errno, kWhat);
+  // No file of ours can be.
+  if (n == 0) return absl::DataLossError(absl::StrCat(kWhat, ": it is too short"));
+  return static_cast<size_t>(n);
 }
 
 std::string LogStream::Tail(size_t lines, size_t bytes) const {

@@ -9,6 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "agent/shepherd/spool_file.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
@@ -50,8 +51,12 @@ class LogStream {
   void Close();
 
   uint64_t size() const { return size_; }
-  // -1 as long as nothing was written.
-  int spool_fd() const { return spool_ ? spool_->fd() : -1; }
+  uint64_t delivered() const { return delivered_; }
+  // What was before it is not in the spool any more.
+  uint64_t kept_from() const { return spool_ ? spool_->kept_from() : 0; }
+  // Moves up to `room` bytes, one at least, from `offset` on, which is below size(), into a pipe
+  // that is empty; without a copy, where the file system can do that.
+  absl::StatusOr<size_t> MoveTo(int pipe, uint64_t offset, size_t room) const;
   // The last lines, for the report on a failure.
   std::string Tail(size_t lines, size_t bytes) const;
 

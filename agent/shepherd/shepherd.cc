@@ -35,6 +35,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       agent_(std::move(program)),
       agent_env_(os::OwnEnvironment()),
       has_workers_cgroup_(std::holds_alternative<AgentLine::Door>(agent)),
+      feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
       sweeper_(loop),
       deadline_(loop),
       drain_(loop),
@@ -75,7 +76,9 @@ AgentLine Shepherd::MakeLine(Agent agent) {
         Feed(StopAsked{grace});
         LetEnd();
       },
-      [this](const v1::LogPosition& taken) { OnLogTaken(taken); },
+      [this](v1::ReadLogs request, os::UniqueFd socket) {
+        feed_.Serve(std::move(request), std::move(socket));
+      },
       [this](uint32_t port, os::UniqueFd socket) { held_[port] = std::move(socket); },
       [this] { OnAdopted(); },
       [this] { OnReleased(); },
@@ -96,6 +99,9 @@ void Shepherd::OnRequest(v1::SessionRequest request) {
       OnStart(std::exchange(common_, {}));
       break;
     case v1::SessionRequest::kSignal:
+      if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
+        return line_.launcher().Break(absl::StrCat("no signal has the number ", signal));
+      }
       for (auto& worker : workers_) worker->Signal(request.signal().signal());
       break;
     case v1::SessionRequest::kStop:
@@ -126,11 +132,6 @@ void Shepherd::OnRequest(v1::SessionRequest request) {
   }
 }
 
-void Shepherd::OnLogTaken(const v1::LogPosition& taken) {
-  Worker* worker = Find(taken.rank());
-  if (worker != nullptr) worker->log(taken.stream()).Delivered(taken.offset());
-}
-
 // What an agent knows that was there from the start, and how far all is now.
 void Shepherd::OnAdopted() {
   v1::ShepherdEvent event;
@@ -139,14 +140,6 @@ void Shepherd::OnAdopted() {
   *account.mutable_report() = report_.report();
   account.set_finished(core_.state() == State::kFinished);
   line_.Tell(event);
-  if (reported_started_) {
-    for (auto& worker : workers_) {
-      for (v1::StreamKind kind : kStreams) {
-        SendOpened(*worker, kind);
-        SendSize(*worker, kind);
-      }
-    }
-  }
   if (core_.state() == State::kFinished) TellEnded();
 }
 

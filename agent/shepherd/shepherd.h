@@ -12,6 +12,7 @@
 
 #include "agent/shepherd/agent_line.h"
 #include "agent/shepherd/job_report.h"
+#include "agent/shepherd/log_feed.h"
 #include "agent/shepherd/mpi_watch.h"
 #include "agent/shepherd/pmi_connection.h"
 #include "agent/shepherd/pmi_server.h"
@@ -57,6 +58,7 @@ class Shepherd {
   void OnStdin(const v1::StdinData& data);
   void OnSilent(Duration silence);
   void OnAgentLost();
+  void OnUnreadable(uint32_t rank, const absl::Status& why);
   void OnSignal(int signal);
   void OnChildren();
   void Carry(PmiServer::Actions actions);
@@ -107,6 +109,7 @@ class Shepherd {
   void Finish();
   void TellEnded();
   void Exit();
+  void ExitOnceSaid();
   void WatchPages();
   // Progress and spans of all workers.
   void ReportPages();
@@ -123,8 +126,7 @@ class Shepherd {
   void Warn(std::string message, bool detail = false);
   void MarkGrown(uint32_t rank, v1::StreamKind kind);
   void SendGrown();  // all there is, now
-  void SendOpened(Worker& worker, v1::StreamKind kind);
-  void SendSize(Worker& worker, v1::StreamKind kind);
+  void FeedLogs();   // to their readers, from now on
   Worker* Find(uint32_t rank);
 
   loop::Loop& loop_;
@@ -164,8 +166,8 @@ class Shepherd {
   std::map<uint32_t, os::UniqueFd> held_;           // by port: for the stores, until they are open
   std::vector<std::unique_ptr<StoreGate>> stores_;  // none: another node has them
   bool last_held_ = false;  // the core has not heard of the last worker's end
-  std::set<std::pair<uint32_t, v1::StreamKind>> grown_;
-  std::set<std::pair<uint32_t, v1::StreamKind>> spools_told_;  // an agent has heard of them
+  LogFeed feed_;
+  std::set<LogFeed::Key> grown_;
   bool grown_posted_ = false;
   Sweeper sweeper_;
   loop::Timer deadline_, drain_, exit_, pages_, mpi_look_, report_due_;

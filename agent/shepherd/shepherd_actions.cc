@@ -157,7 +157,6 @@ void Shepherd::OnAbortAsked(uint32_t rank, std::optional<int> code) {
   aborts_[rank] = {code, absl::GetCurrentTimeNanos(), std::move(timer)};
 }
 
-// First to the agent, which learns from it which streams there are.
 void Shepherd::ReportStarted() {
   v1::SessionEvent event;
   *event.mutable_started() = StartedWorkers();
@@ -165,6 +164,7 @@ void Shepherd::ReportStarted() {
   Report();
   Send(event);
   reported_started_ = true;
+  FeedLogs();
 }
 
 void Shepherd::Report() {
@@ -317,10 +317,10 @@ void Shepherd::Finish() {
   Send(event);
   ended_ = std::move(*finished);
   TellEnded();
+  feed_.End();
   Exit();
 }
 
-// Behind the sizes of the logs.
 void Shepherd::TellEnded() {
   v1::ShepherdEvent event;
   *event.mutable_ended() = ended_;
@@ -328,11 +328,17 @@ void Shepherd::TellEnded() {
 }
 
 void Shepherd::Exit() {
-  // Given up while there still is an agent, why must reach it.
   if (line_.kept() != nullptr && !line_.lost()) {  // OnReleased, OnAgentLost
     if (told_to_end_) line_.WaitAtMost(kGoingDownLimit);
     return;
   }
+  // Output is here and nowhere else. It waits for as long as there is an agent to read it.
+  if (!line_.lost()) return feed_.WhenAllDelivered([this] { ExitOnceSaid(); });
+  // Given up while there still is an agent, why must reach it.
+  ExitOnceSaid();
+}
+
+void Shepherd::ExitOnceSaid() {
   line_.WhenSaid([this] { loop_.Stop(); });
   exit_.After(kExitLimit, [this] { loop_.Stop(); });
 }
@@ -348,44 +354,6 @@ void Shepherd::Warn(std::string message, bool detail) {
   event.mutable_warning()->set_detail(detail);
   event.mutable_warning()->set_message(std::move(message));
   Send(event);
-}
-
-void Shepherd::MarkGrown(uint32_t rank, v1::StreamKind kind) {
-  grown_.emplace(rank, kind);
-  if (std::exchange(grown_posted_, true)) return;
-  if (line_.queued_bytes() > kChannelBusy) {
-    line_.OnDrained([this] { SendGrown(); });
-  } else {
-    loop_.Post([this] { SendGrown(); });
-  }
-}
-
-void Shepherd::SendGrown() {
-  grown_posted_ = false;
-  if (!reported_started_) return;  // ReportStarted is still to come, or never will
-  for (auto [rank, kind] : std::exchange(grown_, {})) {
-    Worker* worker = Find(rank);
-    if (worker != nullptr) SendSize(*worker, kind);
-  }
-}
-
-void Shepherd::SendOpened(Worker& worker, v1::StreamKind kind) {
-  const int spool = worker.log(kind).spool_fd();
-  if (spool >= 0) spools_told_.emplace(worker.rank(), kind);
-  v1::ShepherdEvent event;
-  event.mutable_log_opened()->set_rank(worker.rank());
-  event.mutable_log_opened()->set_stream(kind);
-  line_.Tell(event, spool);
-}
-
-void Shepherd::SendSize(Worker& worker, v1::StreamKind kind) {
-  const bool has_spool = worker.log(kind).spool_fd() >= 0;
-  if (has_spool && !spools_told_.contains({worker.rank(), kind})) SendOpened(worker, kind);
-  v1::ShepherdEvent event;
-  event.mutable_log_grown()->set_rank(worker.rank());
-  event.mutable_log_grown()->set_stream(kind);
-  event.mutable_log_grown()->set_size(worker.log(kind).size());
-  line_.Tell(event);
 }
 
 Worker* Shepherd::Find(uint32_t rank) {

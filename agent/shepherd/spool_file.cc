@@ -41,8 +41,10 @@ void SpoolFile::Reclaim(uint64_t offset, bool scarce) {
   const uint64_t end = offset / step * step;
   if (end <= reclaimed_) return;
   // Where holes are not supported the file only takes more room.
-  (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(reclaimed_), static_cast<off_t>(end - reclaimed_));
+  if (fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(reclaimed_), static_cast<off_t>(end - reclaimed_)) == 0) {
+    kept_from_ = end;
+  }
   reclaimed_ = end;
 }
 

@@ -10,8 +10,8 @@
 
 namespace dtrain::shepherd {
 
-// A file without a name that holds one log stream until the launcher has it. It is gone with the
-// last descriptor, however the processes end.
+// A file without a name that holds one log stream until the launcher has it. It is gone with its
+// only descriptor, however the process ends.
 class SpoolFile {
  public:
   // In the first of the directories that takes it, else in memory.
@@ -21,11 +21,14 @@ class SpoolFile {
   // Gives back the space before `offset`, in big steps, or small ones where space is `scarce`: the
   // file keeps its length and offsets.
   void Reclaim(uint64_t offset, bool scarce);
+  // All before it was given back.
+  uint64_t kept_from() const { return kept_from_; }
 
  private:
   explicit SpoolFile(os::UniqueFd fd) : fd_(std::move(fd)) {}
   os::UniqueFd fd_;
-  uint64_t reclaimed_ = 0;
+  uint64_t reclaimed_ = 0;  // or tried to be
+  uint64_t kept_from_ = 0;
 };
 
 }  // namespace dtrain::shepherd

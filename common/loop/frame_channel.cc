@@ -27,12 +27,14 @@ uint32_t LoadLength(const char* p) {
 
 }  // namespace
 
-FrameChannel::FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, OnClosed on_closed)
+FrameChannel::FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, OnClosed on_closed,
+                           Descriptors from_peer)
     : loop_(loop),
       socket_(std::move(socket)),
       watch_(loop, socket_.get()),
       on_frame_(std::move(on_frame)),
       on_closed_(std::move(on_closed)),
+      from_peer_(from_peer),
       alive_(std::make_shared<bool>(true)) {
   DTRAIN_CHECK(os::SetNonBlocking(socket_.get(), true).ok());
   watch_.OnReadable([this] { Read(); });
@@ -52,7 +54,10 @@ absl::Status FrameChannel::Send(absl::string_view frame, int fd) {
   out.bytes.reserve(kHeader + frame.size());
   for (int i = 0; i < 4; ++i) out.bytes.push_back(static_cast<char>(length >> (8 * i)));
   out.bytes.append(frame.data(), frame.size());
-  if (fd >= 0) out.fd.Reset(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (fd >= 0) {
+    out.fd.Reset(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    ++queued_descriptors_;
+  }
   queued_bytes_ += out.bytes.size();
   out_.push_back(std::move(out));
   if (!writing_) Write();
@@ -97,13 +102,15 @@ void FrameChannel::Write() {
     if (n < 0) {
       // The reading side learns of it too, and reports it from there: a Send must not call back.
       out_.clear();
-      queued_bytes_ = 0;
+      queued_bytes_ = queued_descriptors_ = 0;
       shutdown(socket_.get(), SHUT_RDWR);
       return;
     }
     front.written += static_cast<size_t>(n);
     queued_bytes_ -= static_cast<size_t>(n);
-    if (front.written == front.bytes.size()) out_.pop_front();
+    if (front.written < front.bytes.size()) continue;
+    if (front.fd) --queued_descriptors_;
+    out_.pop_front();
   }
   if (on_drained_) std::exchange(on_drained_, nullptr)();
 }
@@ -126,8 +133,10 @@ bool FrameChannel::ReadOnce() {
   message.msg_iov = &iov;
   message.msg_iovlen = 1;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 16)];
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  if (from_peer_ == Descriptors::kTaken) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+  }
   ssize_t n = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (n < 0) {
     if (errno == EINTR) return true;
@@ -138,7 +147,9 @@ bool FrameChannel::ReadOnce() {
   }
   TakeDescriptors(message);
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    Close(absl::DataLossError("more descriptors from the peer than a message may carry"));
+    Close(absl::DataLossError(from_peer_ == Descriptors::kTaken
+                                  ? "more descriptors from the peer than a message may carry"
+                                  : "a descriptor from the peer, which may not send any"));
     return false;
   }
   if (n == 0) {
@@ -201,7 +212,7 @@ bool FrameChannel::ParseFrames() {
 void FrameChannel::Close(absl::Status why) {
   if (std::exchange(closed_, true)) return;
   out_.clear();
-  queued_bytes_ = 0;
+  queued_bytes_ = queued_descriptors_ = 0;
   OnClosed on_closed = std::move(on_closed_);
   on_closed(std::move(why));
 }

@@ -30,8 +30,11 @@ class FrameChannel {
 
   using OnFrame = absl::AnyInvocable<void(absl::string_view frame, os::UniqueFd fd)>;
   using OnClosed = absl::AnyInvocable<void(absl::Status why)>;  // OK: orderly end of file
+  // Whether the peer may send any. Where it may not, the kernel drops those that it sends.
+  enum class Descriptors { kTaken, kRefused };
 
-  FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, OnClosed on_closed);
+  FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, OnClosed on_closed,
+               Descriptors from_peer = Descriptors::kTaken);
   ~FrameChannel();
   FrameChannel(const FrameChannel&) = delete;
   FrameChannel& operator=(const FrameChannel&) = delete;
@@ -41,6 +44,8 @@ class FrameChannel {
   absl::Status Send(absl::string_view frame, int fd = -1);
   // Bytes that wait to be written: what a sender of much data paces itself by.
   size_t queued_bytes() const { return queued_bytes_; }
+  // Frames among them that carry a descriptor.
+  size_t queued_descriptors() const { return queued_descriptors_; }
   // Called, once, when queued_bytes falls to zero again.
   void OnDrained(Task task);
   // Writes what it can without waiting, for a process about to exit.
@@ -67,12 +72,14 @@ class FrameChannel {
   FdWatch watch_;
   OnFrame on_frame_;
   OnClosed on_closed_;
+  const Descriptors from_peer_;
   bool closed_ = false;
   bool writing_ = false;
   std::string in_;
   std::deque<os::UniqueFd> in_fds_;
   std::deque<Outgoing> out_;
   size_t queued_bytes_ = 0;
+  size_t queued_descriptors_ = 0;
   Task on_drained_;
   std::shared_ptr<bool> alive_;
 };

@@ -11,6 +11,7 @@
 #include "common/base/check.h"
 #include "common/link/shared_bytes.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/shared_slice.h"
 #include "common/rpc/tsan.h"
 
 namespace dtrain::rpc {
@@ -106,10 +107,7 @@ grpc::ByteBuffer ToBytes(const link::Frame& frame) {
   const auto header = link::EncodeHeader(frame.header);
   grpc::Slice slices[2] = {grpc::Slice(header.data(), header.size()), grpc::Slice()};
   if (frame.payload.size() == 0) return grpc::ByteBuffer(slices, 1);
-  auto* owner = new link::SharedBytes(frame.payload);
-  slices[1] = grpc::Slice(
-      const_cast<char*>(owner->view().data()), owner->size(),
-      [](void* held) { delete static_cast<link::SharedBytes*>(held); }, owner);
+  slices[1] = ToSlice(frame.payload);
   return grpc::ByteBuffer(slices, 2);
 }
 

@@ -45,13 +45,17 @@ class ServerWriter {
 
   // `taken(ok)` on the loop when the message is with the transport; not ok: the client is gone.
   void Write(const Out& message, absl::AnyInvocable<void(bool ok)> taken) {
+    WriteBytes(Serialize(message), std::move(taken));
+  }
+  // The same of a message that somebody else has serialized.
+  void WriteBytes(grpc::ByteBuffer message, absl::AnyInvocable<void(bool ok)> taken) {
     // Also after OnCancel has finished the call: gRPC may have freed its end of it, and only the
     // news of that is still on its way to the loop.
     if (call_ == nullptr || call_->finished) {
       taken(false);
       return;
     }
-    call_->out = Serialize(message);
+    call_->out = std::move(message);
     call_->taken = std::move(taken);
     call_->StartWrite(&call_->out);
   }

@@ -78,6 +78,7 @@ struct NodeClosed {
   bool unknown_host = false;    // no connection, as no such name exists
   bool not_authorised = false;  // one side does not let the other in
   bool started_anew = false;    // the machine, with nothing of the job
+  bool output_lost = false;     // of its workers, which have ended; `why` says what of it
 };
 // Every log byte up to each LogEnd has been delivered. Due once after each OpenLogs, after the
 // node's Finished (at once when that names no log), unless NodeClosed comes instead.

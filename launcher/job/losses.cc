@@ -27,7 +27,7 @@ void Losses::OnClosed(const Event& event) {
   }
   int exit_code = cluster_.state() == State::kStarting ? kExitStartAgents : kExitNodeLost;
   if (closed.not_authorised) exit_code = kExitNotAuthorised;
-  LoseConnection(closed.node, Printable(why), exit_code);
+  LoseConnection(closed.node, Printable(why), exit_code, closed.output_lost);
 }
 
 void Losses::OnSilent(NodeId node, const std::string& why) {
@@ -43,9 +43,9 @@ void Losses::OnShepherdSilent(NodeId node, Duration silence) {
         kExitAgentLost);
 }
 
-void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code) {
+void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code, bool output_lost) {
   const JobOptions& options = cluster_.options();
-  std::string text = absl::StrCat("the connection to its agent is lost: ", why);
+  std::string text = absl::StrCat(output_lost ? "" : "the connection to its agent is lost: ", why);
   if (cluster_.node(node).ended) {
     absl::StrAppend(&text, "; its workers had ended, but ",
                     cluster_.node(node).released ? "not all of their output has arrived"

@@ -37,7 +37,7 @@ class Losses {
   void Fault(NodeId node, std::string text, int exit_code);
 
  private:
-  void LoseConnection(NodeId node, const std::string& why, int exit_code);
+  void LoseConnection(NodeId node, const std::string& why, int exit_code, bool output_lost = false);
   void Lose(NodeId node, std::string text, int exit_code);
   Cause FaultOf(NodeId node, std::string text, int exit_code) const;
 

@@ -210,6 +210,11 @@ def kept(sequence, payload, piece=1 << 16):
     return b"".join(message(len(each), each) for each in frames)
 
 
+# What a job uses: nothing. Without it none begins.
+_RESERVE = link_frame(field(12, b""), sequence=1, channel=0)
+RESERVE = message(len(_RESERVE), _RESERVE)
+
+
 def begun(connect, acknowledged=True):
     """I12: ten thousand calls at a time, half of them with a Hello; from one who has read how many he
     may have, and from one who reads nothing."""
@@ -293,19 +298,17 @@ def signals(connect):
         connection = connect().start()
         job = b"dtrain-signal-%d" % number
         part = (field(1, job) + field(4, 1) + field(5, 1) + field(6, 1) + field(7, b"here") +
-                field(8, b"/bin/sleep") + field(8, b"600") + field(9, b"/") + field(13, field(1, 0)) +
+                field(24, field(1, b"/bin/sleep") + field(1, b"600") + field(2, b"/")) + field(13, field(1, 0)) +
                 field(14, field(1, b"127.0.0.1")) + field(17, 1000))
         first = hello(job, BUILD)
-        asked = kept(1, field(4, part)) + kept(2, field(5, field(1, number)))
+        asked = RESERVE + kept(1, field(4, part)) + kept(2, field(5, field(1, number)))
         connection.send(call(1, message(len(first), first)))
         connection.socket.settimeout(10)
-        said, heard = b"taken", b""
+        heard = b""
+        refusal = b"no signal has the number " + str(number - (number >> 63 << 64)).encode()  # an int32
         try:
-            while (head := connection.read(9)) is not None:
+            while refusal not in heard and (head := connection.read(9)) is not None:
                 payload = connection.read(int.from_bytes(head[:3], "big"))
-                if head[3] == HEADERS and head[4] & END_STREAM:
-                    said = payload
-                    break
                 if head[3] == DATA:
                     heard += payload
                 if ATTACHED in heard and asked:
@@ -313,8 +316,7 @@ def signals(connect):
                     asked = b""
         except TimeoutError:
             pass
-        named = str(number - (number >> 63 << 64)).encode()  # an int32
-        print("refused" if b"no signal" in said and named in said else said.hex())
+        print("refused" if refusal in heard else heard.hex())
         connection.socket.close()
 
 

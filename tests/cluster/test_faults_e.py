@@ -62,8 +62,8 @@ def test_e6_an_agent_that_crashes(cluster, crashing):
     before = ranks(victim.host)
     job = victim.jobs()[0].partition(".")[0]
     told = crash(victim)
-    assert re.fullmatch(r"dtrain-agent, process \d+, died of SIGSEGV; its last request was dtrain\.v1"
-                        rf"\.(SessionRequest|SessionEvent)\.\w+ of job {job} for root\n", told), told
+    assert re.fullmatch(r"dtrain-agent, process \d+, died of SIGSEGV; its last request was "
+                        rf"(dtrain\.v1\.SessionRequest\.\w+|/dtrain\.v1\.Agent/\w+) of job {job} for root\n", told), told
     assert told in victim.log
     victim.start()
     assert f"there was a crash: {told.strip()}" in victim.log, victim.log

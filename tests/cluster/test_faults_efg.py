@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of groups E, F and G: processes of ours that are killed, and networks that break."""
 import contextlib
+import json
 import os
 import signal
 
 import pytest
 
+import hosts
 import leftovers
 from launching import wait_until
 from test_faults_d import ESCAPED, python
@@ -44,6 +46,52 @@ def test_e5_shepherd_killed(cluster):
     result = launch.wait(20)
     assert result.code == 203 and "node2" in result.err, result
     leftovers.wait_for_no_processes(cluster, 5)
+
+
+# E5: what it had kept for a launcher that reads slowly is lost with it. That is told, and from where on.
+@pytest.mark.parametrize("end", ["while its worker runs", "when its worker has ended"])
+def test_e5_the_output_of_a_shepherd_that_is_killed(cluster, end):
+    size = 24 << 20
+    node = cluster.nodes[2]
+    # Its agent hears of sizes once a second.
+    rest = "; sleep 2; touch /run/reported; exec sleep 600" if "runs" in end else ""
+    readable, writable = os.pipe()
+    launch = cluster.start_launch(
+        ["--grace", "1s", "--spool-limit", "64M", "--tag-output", "none", "-H", "node2:1", "--", "sh", "-c",
+         f"head -c {size} /dev/zero; touch /run/written{rest}"], stdout=writable)
+    os.close(writable)
+    written = node.path("/run/written")
+    wait_until(written.exists, 30, "the worker waits for the reader")
+    written.unlink()
+    (shepherd,) = ours(node, "shepherd")
+    if rest:
+        reported = node.path("/run/reported")
+        wait_until(reported.exists, 10, "the sizes are reported")
+        reported.unlink()
+    else:
+        # Which follows within a moment.
+        wait_until(lambda: state_of_job(cluster) == "stopping" and is_asleep(shepherd), 10, "it has finished")
+    os.kill(shepherd, signal.SIGKILL)
+    count = 0
+    with os.fdopen(readable, "rb") as reader:
+        while piece := reader.read(1 << 20):
+            count += len(piece)
+    result = launch.wait(30)
+    assert result.code == (203 if rest else 202), result
+    assert 0 < count < size, count
+    assert f"node2: output of rank 0 after byte {count} is lost: its shepherd" in result.err, (count, result.err)
+    assert ("is gone: killed by signal 9" in result.err) == bool(rest), result.err
+    leftovers.wait_for_no_processes(cluster, 5)
+
+
+def state_of_job(cluster):
+    told = cluster.head.run([hosts.bin_dir() / "dtrain", "status", "--json"]).stdout
+    return json.loads(told)["job"]["state"]
+
+
+def is_asleep(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as text:
+        return text.read().rpartition(")")[2].split()[0] == "S"
 
 
 # E5: a shepherd that is stopped cannot end its workers. Its agent does, long before the launcher's 131 s.

@@ -97,7 +97,12 @@ def test_answers_are_as_the_api_says(agent, job):
 
 # kill -9: the socket is there again, and the job with it.
 def test_the_next_agent_answers(agent, job):
-    before = json.loads(ask(connect(agent), f"/v1/jobs/{job}/ranks")[2])
+    def ranks():
+        return json.loads(ask(connect(agent), f"/v1/jobs/{job}/ranks")[2])
+
+    # Shepherds report sizes once a second.
+    wait_until(lambda: all(rank["log"]["stderr"]["end"] for rank in ranks()["ranks"]), 10, ranks)
+    before = ranks()
     agent.kill()
     with pytest.raises(OSError):
         ask(connect(agent), "/healthz")

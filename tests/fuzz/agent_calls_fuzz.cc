@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that any peer may make of an agent (NodeStatus, ReadLog, StopJob, Logs), about a job whose
 // launcher and shepherd say what they like.
-#include <sys/mman.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <string>
@@ -13,6 +12,7 @@
 #include "agent/session/log_relay.h"
 #include "agent/session/session_core.h"
 #include "agent/session/sessions.h"
+#include "common/os/fd.h"
 #include "common/view/node_metrics.h"
 #include "tests/fuzz/expect.h"
 #include "tests/fuzz/messages.h"
@@ -22,24 +22,15 @@ namespace {
 using namespace dtrain::session;  // NOLINT: everything here is about it
 using dtrain::fuzz::Script;
 
-constexpr size_t kSpoolBytes = 4096;
-
-// A spool whose first half was punched out, as what the launcher has is.
-dtrain::os::UniqueFd MakeSpool() {
-  dtrain::os::UniqueFd spool(memfd_create("spool", MFD_CLOEXEC));
-  const std::string half(kSpoolBytes, 'o');
-  const auto written = pwrite(spool.get(), half.data(), half.size(), kSpoolBytes);
-  DTRAIN_CHECK(written == static_cast<ssize_t>(half.size()));
-  return spool;
-}
-
 // A session without its processes: what is told of it to others than its launcher.
 class Job {
  public:
   Job()
-      : relay_(
-            loop_, [](uint32_t, dtrain::v1::StreamKind, uint64_t) {},
-            [](uint32_t, const std::string&) {}) {}
+      : relay_(loop_, /*reclaim=*/true,
+               {[this](const dtrain::v1::ReadLogs&) { return Ask(); },
+                [](const std::string& why) {
+                  dtrain::fuzz::ExpectPrintable(absl::DataLossError(why));
+                }}) {}
 
   void Do(const Script::Step& step) {
     switch (step.what & 7) {
@@ -54,7 +45,8 @@ class Job {
       case 4:
         return Parsed<dtrain::v1::StopJobRequest>(step, [this](auto m) { StopJob(m); });
       case 5:
-        return Parsed<dtrain::v1::LogsRequest>(step, [this](auto m) { relay_.Attach(nullptr, m); });
+        output_ = std::string(step.message);
+        return;
       case 7:
         return Parsed<dtrain::v1::Report>(step, [this](auto m) { Report(m); });
       default:
@@ -72,27 +64,29 @@ class Job {
   }
   // As Session does.
   void FromShepherd(const dtrain::v1::ShepherdEvent& event) {
-    if (event.has_log_opened()) {
-      relay_.Opened(event.log_opened().rank(), event.log_opened().stream(), MakeSpool(), geteuid())
-          .IgnoreError();  // as many ranks are not there
-    }
-    if (event.has_log_grown()) {
-      relay_.Grown(event.log_grown().rank(), event.log_grown().stream(), event.log_grown().size());
-    }
-    if (event.has_ended()) relay_.Finished(event.ended());
+    if (event.has_report()) Report(event.report());
+    if (event.has_ended()) relay_.Finished(event.ended()).IgnoreError();
+  }
+  // The shepherd sends what the script says, and ends.
+  absl::StatusOr<dtrain::os::UniqueFd> Ask() {
+    auto pair = dtrain::os::SocketPair();
+    if (!pair.ok()) return pair.status();
+    // What does not fit is as if it had not been sent.
+    (void)!send(pair->second.get(), output_.data(), output_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return std::move(pair->first);
   }
   void Report(const dtrain::v1::Report& report) {
-    relay_.Expect(report);
+    relay_.Reported(report);
     status_.Set(report.job());
   }
   void ReadLog(const dtrain::v1::ReadLogRequest& request) {
-    const auto piece =
-        relay_.Read(request.rank(), request.stream(), request.offset(), request.limit());
-    if (!piece.ok()) return dtrain::fuzz::ExpectPrintable(piece.status());
-    DTRAIN_CHECK(piece->data().size() <= request.limit());
-    DTRAIN_CHECK(piece->data().empty() || piece->offset() >= request.offset());
-    DTRAIN_CHECK(piece->offset() + piece->data().size() <= piece->size());
-    for (char c : piece->data()) DTRAIN_CHECK(c == 'o');  // nothing of what is punched out
+    bool answered = false;
+    relay_.Read(request, [&](const absl::StatusOr<dtrain::v1::LogPiece>& piece) {
+      answered = true;
+      if (!piece.ok()) return dtrain::fuzz::ExpectPrintable(piece.status());
+      DTRAIN_CHECK(piece->data().size() <= std::max<size_t>(request.limit(), 1));
+    });
+    while (!answered) loop_.context().run_one();
   }
   void StopJob(const dtrain::v1::StopJobRequest& request) {
     const dtrain::auth::Job job{request.job_id(), "bob", 7};
@@ -117,6 +111,7 @@ class Job {
   JobStatus status_;
   dtrain::loop::Loop loop_;
   LogRelay relay_;
+  std::string output_;
 };
 
 }  // namespace

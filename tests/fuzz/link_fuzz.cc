@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/link/link_core.h"
+#include "common/link/log_frame.h"
 #include "tests/fuzz/expect.h"
 
 namespace {
@@ -42,6 +43,12 @@ class Link {
     Check();
   }
   void Take(const Frame& frame) {
+    if (auto output = dtrain::link::DecodeLogFrame(frame); !output.ok()) {
+      dtrain::fuzz::ExpectPrintable(output.status());
+    } else {
+      DTRAIN_CHECK(output->data.size() <= dtrain::link::kMostLogData);
+      DTRAIN_CHECK(output->head.has_at() == (output->data.size() > 0));
+    }
     const State before = core_.state();
     const uint64_t received = core_.received();
     auto message = core_.OnFrame(now_, frame);

@@ -17,8 +17,8 @@ import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from abuse import (ACK, ATTACHED, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM,  # noqa: E402
-                   SETTINGS, UNARY, Connection, field, frame, hello, kept, message, request)
+from abuse import (ACK, ATTACHED, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RESERVE,  # noqa: E402
+                   RST_STREAM, SETTINGS, UNARY, Connection, field, frame, hello, kept, message, request)
 from strangers import text  # noqa: E402
 
 WINDOW_UPDATE, INITIAL_WINDOW = 8, 4
@@ -141,7 +141,7 @@ def start(place, build, what):
     if not connection.wait(lambda: ATTACHED in connection.heard.get(1, b"") or 1 in connection.ended):
         return print("not welcome")
     part = (field(1, job) + field(4, 1) + field(5, 1) + field(6, 1) + field(7, b"here") +
-            field(8, b"/bin/true") + field(9, b"/tmp") + 40 * WORKER + field(14, field(1, b"127.0.0.1")))
+            field(24, field(1, b"/bin/true") + field(2, b"/tmp")) + 40 * WORKER + field(14, field(1, b"127.0.0.1")))
     if what.startswith("x"):
         part += b"".join(field(10, field(1, b"V%06d" % i) + field(2, b"x")) for i in range(int(what[1:])))
     else:
@@ -149,7 +149,7 @@ def start(place, build, what):
         part += field(10, field(1, b"BIG") + field(2, bytes(left).replace(b"\0", b"x")))
     welcome = len(connection.heard.get(1, b""))
     with contextlib.suppress(OSError):
-        connection.push(1, kept(1, field(4, part)), PATIENCE)
+        connection.push(1, RESERVE + kept(1, field(4, part)), PATIENCE)
     came = connection.wait(
         lambda: 1 in connection.ended or has_words(connection.heard.get(1, b"")[welcome:]))
     print(connection.ended.get(1, "event") if came else "closed")

@@ -17,7 +17,7 @@ FDS = 64
 
 libc = ctypes.CDLL(None, use_errno=True)
 sockets = {}  # inode: the process that it was first seen in
-links = {}  # process: the descriptor of its stream to the launcher
+streams = {}  # process: its streams to the agent, the launcher and the launcher's reader, as inodes
 taken = 0
 processes = 0
 
@@ -41,7 +41,7 @@ def may_open(fd, target):
     return target.startswith("/") and os.access(target, os.W_OK if writes else os.R_OK)
 
 
-def complaint(pid, number, fd):
+def complaint(pid, fd):
     """What is wrong with having it, if anything."""
     about = os.fstat(fd)
     target = os.readlink(f"/proc/self/fd/{fd}")
@@ -51,10 +51,14 @@ def complaint(pid, number, fd):
             uid = struct.unpack("3i", own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         if sockets.setdefault(about.st_ino, pid) != pid:
             return f"{target}, which process {sockets[about.st_ino]} has, too: a way to others"
-        # Her own shepherd speaks with the agent over one stream, and through it with the launcher over
-        # another; those are hers.
-        hers = kind == socket.SOCK_STREAM and (number == 3 or links.setdefault(pid, number) == number)
-        if uid not in (os.getuid(), -1) and not hers:
+        if uid in (os.getuid(), -1):
+            return None
+        # Her own shepherd speaks with the agent over one stream, through it with the launcher over
+        # another, and sends output over a third; those are hers.
+        seen = streams.setdefault(pid, set())
+        if kind == socket.SOCK_STREAM and len(seen) < 3:
+            seen.add(about.st_ino)
+        if about.st_ino not in seen:
             return f"{target}, of type {kind}, whose other end is user {uid}'s"
         return None
     if target.startswith("anon_inode:[pidfd]"):
@@ -96,7 +100,7 @@ def look(pid, agent, end):
                 if not mine and (number, os.fstat(fd).st_ino) not in seen:
                     seen.add((number, os.fstat(fd).st_ino))
                     taken += 1
-                    why = complaint(pid, number, fd)
+                    why = complaint(pid, fd)
                     if why:
                         print(f"process {pid}, descriptor {number}: {why}", flush=True)
             except OSError:

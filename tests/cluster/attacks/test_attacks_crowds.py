@@ -80,14 +80,13 @@ def told(process, timeout=200):
     return out.split("\n")[:-1]
 
 
-# Its part is longer when it is passed on than as it came; and what no agent takes at all.
+# The agent reads none of it. Her shepherd takes 32 MiB; what is longer breaks the link, and what it can take
+# the system does not start: she is told, and nobody else notices.
 @pytest.mark.parametrize("what", [64 * MIB - 100, 64 * MIB + 1, 32 * MIB, 8 * MIB + 1000, "x100000"])
 def test_a_job_of_many_bytes(attacked, what):
     pid = attacked.agent.pid
     [end] = told(attacked.crowd("start", SOCKET, attacked.build, str(what), local=True))
-    # So many variables are few bytes: it is told by their worker, which the system does not start.
-    wanted = {"x100000": "event", 64 * MIB - 100: "status 15", 64 * MIB + 1: "status 15"}.get(what, "status 8")
-    assert end == wanted, (end, attacked.agent.log)
+    assert end == "event", (end, attacked.agent.log)
     assert not attacked.agent.ended() and attacked.agent.pid == pid, attacked.agent.log
     result = attacked.launch("echo", "fine", flags=("--bind", "none"))
     assert result.code == 0 and result.out.count("fine") == 2, result

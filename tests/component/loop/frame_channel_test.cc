@@ -168,6 +168,48 @@ TEST_F(FrameChannelTest, DescriptorsThatBelongToNoFrameAreRefused) {
   }
 }
 
+// Nor do they stay open here.
+TEST_F(FrameChannelTest, WhereNoneMayComeOneIsRefused) {
+  auto pair = os::SocketPair();
+  ASSERT_TRUE(pair.ok());
+  auto watched = os::Pipe();
+  ASSERT_TRUE(watched.ok());
+  int frames = 0;
+  std::optional<absl::Status> closed;
+  FrameChannel right(
+      loop_, std::move(pair->second), [&](absl::string_view, const os::UniqueFd&) { ++frames; },
+      [&](absl::Status why) {
+        closed = std::move(why);
+        loop_.Stop();
+      },
+      FrameChannel::Descriptors::kRefused);
+  FrameChannel left(
+      loop_, std::move(pair->first), [](absl::string_view, const os::UniqueFd&) {},
+      [](const absl::Status&) {});
+  EXPECT_TRUE(left.Send("without").ok());
+  EXPECT_TRUE(left.Send("with", watched->second.get()).ok());
+  watched->second.Reset();
+  Run();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_TRUE(absl::IsDataLoss(*closed)) << *closed;
+  EXPECT_LE(frames, 1);
+  char byte;
+  EXPECT_EQ(read(watched->first.get(), &byte, 1), 0) << "somebody still has the other end";
+}
+
+TEST_F(FrameChannelTest, DescriptorsThatWaitAreCounted) {
+  FrameChannel left(
+      loop_, std::move(left_fd_), [](absl::string_view, const os::UniqueFd&) {},
+      [](const absl::Status&) {});
+  const std::string large(4 << 20, 'x');
+  EXPECT_TRUE(left.Send(large).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(left.Send("with", STDERR_FILENO).ok());
+  EXPECT_EQ(left.queued_descriptors(), 3u);
+  stop_after_ = 4;
+  Run();
+  EXPECT_EQ(left.queued_descriptors(), 0u);
+}
+
 TEST_F(FrameChannelTest, ReadToEndHandsOverWhatADeadPeerSaidLast) {
   WriteRaw(absl::string_view("\x03\0\0\0one\x03\0\0\0two", 14));
   left_fd_.Reset();

@@ -90,7 +90,7 @@ class ShepherdChannelTest : public ::testing::Test {
     shepherd_fd_ = std::move(pair->second);
     channel_.emplace(loop_, std::move(processes));
     ShepherdChannel::Handlers handlers;
-    handlers.on_event = [this](const v1::ShepherdEvent& event, os::UniqueFd) {
+    handlers.on_event = [this](const v1::ShepherdEvent& event) {
       events_.push_back(event.kind_case());
     };
     handlers.on_attached = [this](const v1::Party& shepherd) {
@@ -336,6 +336,35 @@ TEST_F(ShepherdChannelTest, OneThatClaimsWhatNobodyHasSentIsKilled) {
   ASSERT_TRUE(Until([&] { return !gone_.empty(); }));
   EXPECT_TRUE(processes_->was_killed);
   EXPECT_THAT(gone_, HasSubstr("answered what was not asked"));
+}
+
+// What it sends might be any file or device, and cost the agent a read that never returns.
+TEST_F(ShepherdChannelTest, OneThatSendsADescriptorIsKilled) {
+  StartShepherd();
+  v1::ShepherdEvent event;
+  event.mutable_report();
+  ASSERT_TRUE(shepherd_channel_->Send(event.SerializeAsString(), STDERR_FILENO).ok());
+  ASSERT_TRUE(Until([&] { return !gone_.empty(); }));
+  EXPECT_TRUE(processes_->was_killed);
+  EXPECT_THAT(gone_, HasSubstr("descriptor"));
+  EXPECT_TRUE(events_.empty());
+}
+
+TEST_F(ShepherdChannelTest, ItIsAskedForOutputOverASocket) {
+  StartShepherd();
+  auto socket = channel_->ReadLogs({});
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  ASSERT_TRUE(Until([&] { return requests_ == 1; }));
+  processes_->ended("killed by signal 9");
+  EXPECT_TRUE(absl::IsUnavailable(channel_->ReadLogs({}).status()));
+}
+
+// The sockets that it does not take are ours meanwhile.
+TEST_F(ShepherdChannelTest, OneThatIsStoppedIsNotAskedForEver) {
+  for (int i = 0; i < 2000 && !processes_->was_killed; ++i) {
+    ASSERT_TRUE(channel_->ReadLogs({}).ok());
+  }
+  EXPECT_TRUE(processes_->was_killed);
 }
 
 // A process that is killed may end within a frame. How it ended is what is told.

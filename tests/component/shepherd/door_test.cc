@@ -51,6 +51,7 @@ class DoorTest : public ShepherdTest {
     keep.mutable_keep_running()->mutable_hello()->set_lease_ms(60000);
     Send(keep);
     AttachLauncher();
+    ReadLogs();
     v1::SessionRequest start;
     *start.mutable_start() = std::move(part);
     Send(start);

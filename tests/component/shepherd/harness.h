@@ -24,6 +24,7 @@
 #include "agent/shepherd/run_shepherd.h"
 #include "common/base/clock.h"
 #include "common/link/link_core.h"
+#include "common/link/log_frame.h"
 #include "common/link/party.h"
 #include "common/link/socket_carrier.h"
 #include "common/loop/frame_channel.h"
@@ -42,9 +43,18 @@ inline constexpr auto kLimit = std::chrono::seconds(20);
 class ShepherdTest : public ::testing::Test {
  protected:
   struct Log {
-    os::UniqueFd spool;
-    uint64_t size = 0;
+    std::string bytes;  // unless they are only counted
+    uint64_t size = 0;  // that came
     std::optional<uint64_t> end;
+  };
+  // One end of a socket on which output comes.
+  struct LogReader {
+    std::unique_ptr<link::SocketCarrier> carrier;
+    uint64_t came = 0;  // frames
+    uint64_t acked = 0;
+    uint64_t said = 0;
+    std::optional<v1::LogsEnd> end;
+    bool closed = false;
   };
   using LogKey = std::pair<uint32_t, v1::StreamKind>;
 
@@ -125,6 +135,7 @@ class ShepherdTest : public ::testing::Test {
       EXPECT_TRUE(channel_->Send(held.SerializeAsString(), socket.get()).ok());
     }
     AttachLauncher();
+    ReadLogs();
     v1::SessionRequest request;
     *request.mutable_start() = std::move(part);
     Send(request);
@@ -164,6 +175,69 @@ class ShepherdTest : public ::testing::Test {
     OnJobEvent(event);
     OnEvent(event);
   }
+  // The launcher's reader comes, or comes again, from where it was.
+  void ReadLogs() {
+    v1::ReadLogs ask;
+    ask.set_reclaim(true);
+    for (const auto& [key, log] : logs_) {
+      v1::LogPosition& from = *ask.add_from();
+      from.set_rank(key.first);
+      from.set_stream(key.second);
+      from.set_offset(log.size);
+    }
+    log_reader_ = ReadLogs(ask, [this](const v1::LogPosition& at, absl::string_view data) {
+      Log& log = logs_[{at.rank(), at.stream()}];
+      EXPECT_EQ(at.offset(), log.size);
+      log.size += data.size();
+      if (keeps_bytes_) log.bytes.append(data.data(), data.size());
+      ++log_frames_;
+      OnLog(at, data);
+    });
+  }
+  // Frames are acknowledged as they come while `takes_logs_`.
+  std::unique_ptr<LogReader> ReadLogs(
+      const v1::ReadLogs& ask,
+      std::function<void(const v1::LogPosition&, absl::string_view)> on_piece) {
+    auto pair = os::SocketPair();
+    EXPECT_TRUE(pair.ok());
+    auto reader = std::make_unique<LogReader>();
+    LogReader* const raw = reader.get();
+    link::CarrierHandlers handlers;
+    handlers.next = [raw]() -> std::optional<link::Frame> {
+      if (raw->said == raw->acked) return std::nullopt;
+      return link::LogAck(raw->said = raw->acked);
+    };
+    handlers.on_frame = [this, raw, on_piece](const link::Frame& frame) {
+      EXPECT_FALSE(raw->end.has_value()) << "after the end";
+      auto decoded = link::DecodeLogFrame(frame);
+      ASSERT_TRUE(decoded.ok()) << decoded.status();
+      ++raw->came;
+      EXPECT_LE(raw->came - raw->acked, link::kLogWindow);
+      if (decoded->head.has_end()) {
+        raw->end = decoded->head.end();
+        return CheckFinished();
+      }
+      on_piece(decoded->head.at(), decoded->data.view());
+      if (takes_logs_) raw->acked = raw->came;
+    };
+    handlers.on_closed = [raw](const absl::Status&) { raw->closed = true; };
+    raw->carrier =
+        std::make_unique<link::SocketCarrier>(loop_, std::move(pair->first), std::move(handlers));
+    v1::ShepherdRequest request;
+    *request.mutable_read_logs() = ask;
+    EXPECT_TRUE(channel_->Send(request.SerializeAsString(), pair->second.get()).ok());
+    return reader;
+  }
+  // Both sides were told, and all output is here if it is taken.
+  void CheckFinished() {
+    const bool read = !takes_logs_ || (log_reader_ != nullptr && log_reader_->end);
+    finished_ = ended_ && finished_said_ && read;
+  }
+  // All that has come.
+  void TakeLogs() {
+    log_reader_->acked = log_reader_->came;
+    log_reader_->carrier->Pump();
+  }
   // To be called before Start: the shepherd outlives us by `lease`.
   void Keep(std::chrono::milliseconds lease) {
     lease_ = lease;
@@ -185,7 +259,7 @@ class ShepherdTest : public ::testing::Test {
     carrier_.reset();
     launcher_->Close();
     asked_ = answered_ = 0;
-    logs_.clear();
+    log_reader_.reset();
     ended_ = false;
   }
   // The next agent comes, and the launcher to it.
@@ -197,6 +271,7 @@ class ShepherdTest : public ::testing::Test {
     Listen(std::move(fd));
     if (!Until([this] { return account_.has_value(); })) return false;
     AttachLauncher();
+    ReadLogs();
     return true;
   }
   void Release() {
@@ -213,7 +288,7 @@ class ShepherdTest : public ::testing::Test {
   void Listen(os::UniqueFd fd) {
     channel_ = std::make_unique<loop::FrameChannel>(
         loop_, std::move(fd),
-        [this](absl::string_view frame, os::UniqueFd with) { OnFrame(frame, std::move(with)); },
+        [this](absl::string_view frame, const os::UniqueFd& with) { OnFrame(frame, with); },
         [this](const absl::Status&) { closed_ = true; });
   }
 
@@ -236,14 +311,6 @@ class ShepherdTest : public ::testing::Test {
     request.mutable_stdin()->set_end(end);
     Send(request);
   }
-  void Deliver(uint32_t rank, v1::StreamKind kind, uint64_t offset) {
-    v1::ShepherdRequest request;
-    request.mutable_log_taken()->set_rank(rank);
-    request.mutable_log_taken()->set_stream(kind);
-    request.mutable_log_taken()->set_offset(offset);
-    Send(request);
-  }
-
   // Runs the loop until it holds. False when it does not within the limit.
   bool Until(const std::function<bool()>& holds, Duration limit = kLimit) {
     TimePoint end = Clock::now() + limit;
@@ -284,19 +351,7 @@ class ShepherdTest : public ::testing::Test {
     return out;
   }
 
-  std::string Read(uint32_t rank, v1::StreamKind kind) {
-    Log& log = logs_[{rank, kind}];
-    std::string out(log.size, '\0');
-    size_t done = 0;
-    while (done < out.size()) {
-      ssize_t n =
-          pread(log.spool.get(), out.data() + done, out.size() - done, static_cast<off_t>(done));
-      if (n <= 0) break;
-      done += static_cast<size_t>(n);
-    }
-    out.resize(done);
-    return out;
-  }
+  std::string Read(uint32_t rank, v1::StreamKind kind) { return logs_[{rank, kind}].bytes; }
   std::string Out(uint32_t rank = 0) { return Read(rank, v1::STREAM_KIND_STDOUT); }
   std::string Err(uint32_t rank = 0) { return Read(rank, v1::STREAM_KIND_STDERR); }
 
@@ -306,24 +361,14 @@ class ShepherdTest : public ::testing::Test {
   }
 
   virtual void OnEvent(const v1::SessionEvent&) {}
-  virtual void OnGrown(const v1::LogGrown&) {}
+  virtual void OnLog(const v1::LogPosition&, absl::string_view) {}
 
-  void OnFrame(absl::string_view frame, os::UniqueFd fd) {
+  void OnFrame(absl::string_view frame, const os::UniqueFd& fd) {
+    EXPECT_FALSE(fd);
     v1::ShepherdEvent event;
     ASSERT_TRUE(event.ParseFromArray(frame.data(), static_cast<int>(frame.size())));
     EXPECT_FALSE(ended_ && !event.has_attached()) << "after the end: " << event.ShortDebugString();
     switch (event.kind_case()) {
-      case v1::ShepherdEvent::kLogOpened:
-        logs_[{event.log_opened().rank(), event.log_opened().stream()}].spool = std::move(fd);
-        break;
-      case v1::ShepherdEvent::kLogGrown: {
-        Log& log = logs_[{event.log_grown().rank(), event.log_grown().stream()}];
-        EXPECT_GE(event.log_grown().size(), log.size);
-        log.size = event.log_grown().size();
-        ++log_reports_;
-        OnGrown(event.log_grown());
-        break;
-      }
       case v1::ShepherdEvent::kAccount:
         account_ = event.account();
         break;
@@ -334,14 +379,22 @@ class ShepherdTest : public ::testing::Test {
         break;
       case v1::ShepherdEvent::kEnded:
         ended_ = true;
-        finished_ = finished_said_;
+        CheckFinished();
         for (const v1::LogEnd& end : event.ended().logs()) {
           logs_[{end.rank(), end.stream()}].end = end.size();
-          EXPECT_EQ((logs_[{end.rank(), end.stream()}].size), end.size());
         }
         break;
       case v1::ShepherdEvent::kReport:
+        ++reports_;
         report_ = event.report();
+        for (const v1::RankOnNode& rank : report_.job().ranks()) {
+          for (auto [stream, bytes] : {std::pair(v1::STREAM_KIND_STDOUT, rank.stdout_bytes()),
+                                       std::pair(v1::STREAM_KIND_STDERR, rank.stderr_bytes())}) {
+            uint64_t& size = sizes_[{rank.rank(), stream}];
+            EXPECT_GE(bytes, size);
+            size = bytes;
+          }
+        }
         break;
       case v1::ShepherdEvent::kBroken:
         broken_ = event.broken();
@@ -377,7 +430,7 @@ class ShepherdTest : public ::testing::Test {
         break;
       case v1::SessionEvent::kFinished:
         finished_said_ = true;
-        finished_ = ended_;
+        CheckFinished();
         break;
       case v1::SessionEvent::kFailure:
         failures_.push_back(event.failure());
@@ -418,7 +471,7 @@ class ShepherdTest : public ::testing::Test {
   bool closed_ = false;
   bool ended_ = false;          // so says the shepherd to its agent
   bool finished_said_ = false;  // and to its launcher
-  bool finished_ = false;       // both
+  bool finished_ = false;       // CheckFinished
   std::string broken_;
   int answers_ = 0;  // to EndJob
   int beats_ = 0;    // that answer ours
@@ -427,9 +480,14 @@ class ShepherdTest : public ::testing::Test {
   std::optional<v1::Started> started_;
   std::map<uint32_t, v1::WorkerExit> exits_;
   std::map<LogKey, Log> logs_;
+  std::map<LogKey, uint64_t> sizes_;  // as reported
+  std::unique_ptr<LogReader> log_reader_;
+  bool takes_logs_ = true;
+  bool keeps_bytes_ = true;
+  int log_frames_ = 0;
   std::map<uint32_t, v1::RankProgress> progress_;
   std::map<uint32_t, v1::Spans> spans_;
-  int log_reports_ = 0;
+  int reports_ = 0;
   std::vector<v1::NodeFailure> failures_;
   std::vector<std::string> warnings_;
   std::vector<std::string> preparing_;

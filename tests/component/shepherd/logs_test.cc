@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <filesystem>
 
 #include "tests/component/shepherd/harness.h"
 
@@ -12,27 +18,36 @@ using ::testing::SizeIs;
 
 class LogsTest : public ShepherdTest {
  protected:
-  // An agent that delivers whatever comes, as fast as it comes, and keeps no bytes.
-  void OnGrown(const v1::LogGrown& grown) override {
-    if (!deliver_) return;
-    Check(grown);
-    Deliver(grown.rank(), grown.stream(), grown.size());
-  }
-  virtual void Check(const v1::LogGrown& grown) {
-    uint64_t& seen = checked_[grown.rank()];
-    if (pattern_.empty() || grown.stream() != v1::STREAM_KIND_STDOUT) return;
-    std::string bytes(grown.size() - seen, '\0');
-    int fd = logs_[{grown.rank(), grown.stream()}].spool.get();
-    ASSERT_EQ(pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(seen)),
-              static_cast<ssize_t>(bytes.size()));
+  void OnLog(const v1::LogPosition& at, absl::string_view bytes) override {
+    if (pattern_.empty() || at.stream() != v1::STREAM_KIND_STDOUT) return;
     for (size_t i = 0; i < bytes.size(); i += 4093) {  // not a multiple of the pattern
-      ASSERT_EQ(bytes[i], pattern_[(seen + i) % pattern_.size()]) << "at " << seen + i;
+      ASSERT_EQ(bytes[i], pattern_[(at.offset() + i) % pattern_.size()]) << at.offset() + i;
     }
-    seen = grown.size();
   }
-  bool deliver_ = true;
+  // Descriptors of files without a name that the shepherd has: how many, and the room they take.
+  std::pair<int, int64_t> Spools() const {
+    int count = 0;
+    int64_t room = 0;
+    const std::string folder = absl::StrCat("/proc/", shepherd_pid_, "/fd");
+    for (const auto& each : std::filesystem::directory_iterator(folder)) {
+      std::error_code gone;
+      const std::string name = std::filesystem::read_symlink(each.path(), gone).string();
+      struct stat info;
+      if (name.find("(deleted)") == name.npos || stat(each.path().c_str(), &info) != 0) continue;
+      ++count;
+      room += info.st_blocks * 512;
+    }
+    return {count, room};
+  }
+  v1::ReadLogs One(uint32_t rank, uint64_t offset, uint64_t limit = 0) {
+    v1::ReadLogs ask;
+    ask.mutable_one()->set_rank(rank);
+    ask.mutable_one()->set_stream(v1::STREAM_KIND_STDOUT);
+    ask.mutable_one()->set_offset(offset);
+    ask.set_limit(limit);
+    return ask;
+  }
   std::string pattern_;
-  std::map<uint32_t, uint64_t> checked_;
 };
 
 // J7
@@ -52,75 +67,214 @@ TEST_F(LogsTest, AnyBytesArriveExactly) {
 
 // A file is a good part of what starting a rank costs.
 TEST_F(LogsTest, OnlyAStreamThatIsWrittenToHasAFile) {
-  Start(Shell(2, "[ $DTRAIN_RANK = 0 ] || echo mine >&2"));
+  v1::JobPart part = Shell(2, "[ $DTRAIN_RANK = 0 ] || echo mine >&2; exec sleep 600");
+  Start(part);
+  ASSERT_TRUE(Until([&] { return Err(1) == "mine\n"; }));
+  EXPECT_EQ(Spools().first, 1);
+  Stop(0);
   ASSERT_TRUE(UntilFinished());
-  EXPECT_FALSE((logs_[{0, v1::STREAM_KIND_STDOUT}].spool));
-  EXPECT_FALSE((logs_[{0, v1::STREAM_KIND_STDERR}].spool));
-  EXPECT_FALSE((logs_[{1, v1::STREAM_KIND_STDOUT}].spool));
-  EXPECT_TRUE((logs_[{1, v1::STREAM_KIND_STDERR}].spool));
-  EXPECT_EQ(Err(1), "mine\n");
 }
 
 // J9
 TEST_F(LogsTest, ABurstBeforeTheExitArrivesWhole) {
   pattern_ = "0123456789abcdefghijklmnopqrstuvwxyz\n";
+  keeps_bytes_ = false;
   Start(Shell(2, "yes 0123456789abcdefghijklmnopqrstuvwxyz | head -c 100000000"));
   ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
   for (uint32_t rank : {0u, 1u}) {
     EXPECT_EQ((logs_[{rank, v1::STREAM_KIND_STDOUT}].size), 100000000u);
-    EXPECT_EQ(checked_[rank], 100000000u);
+  }
+}
+
+// Nor may the file system or the kernel be able to.
+void ForbidSplice() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_splice, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program = {sizeof(filter) / sizeof(*filter), filter};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    _exit(99);
+  }
+}
+
+TEST_F(LogsTest, WithoutSpliceTheSameArrives) {
+  pattern_ = "0123456789abcdefghijklmnopqrstuvwxyz\n";
+  keeps_bytes_ = false;
+  Start(Shell(2, "yes 0123456789abcdefghijklmnopqrstuvwxyz | head -c 10000000"), ForbidSplice);
+  ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
+  for (uint32_t rank : {0u, 1u}) {
+    EXPECT_EQ((logs_[{rank, v1::STREAM_KIND_STDOUT}].size), 10000000u);
   }
 }
 
 // J1, J2
 TEST_F(LogsTest, DeliveredOutputTakesNoRoom) {
-  Start(Shell(1, "head -c 200000000 /dev/zero; printf end"));
-  ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
+  keeps_bytes_ = false;
+  Start(Shell(1, "head -c 200000000 /dev/zero; printf end; exec sleep 600"));
   Log& log = logs_[{0, v1::STREAM_KIND_STDOUT}];
-  EXPECT_EQ(log.size, 200000003u);
-  struct stat info;
-  ASSERT_EQ(fstat(log.spool.get(), &info), 0);
-  EXPECT_LT(info.st_blocks * 512, 16 << 20);
+  ASSERT_TRUE(Until([&] { return log.size == 200000003; }, std::chrono::seconds(60)));
+  // The last word that it was taken is on its way.
+  ASSERT_TRUE(Until([&] { return Spools().second < 16 << 20; }));
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
 }
 
 // J1, J5
 TEST_F(LogsTest, AWorkerIsHeldUpWhenNobodyTakesItsOutput) {
-  deliver_ = false;
+  keeps_bytes_ = takes_logs_ = false;
   v1::JobPart part = Shell(1, "head -c 40000000 /dev/zero; echo done >&2");
   part.set_spool_limit_bytes(1 << 20);
   Start(part);
   Log& log = logs_[{0, v1::STREAM_KIND_STDOUT}];
-  ASSERT_TRUE(Until([&] { return log.size >= 1 << 20; }));
+  ASSERT_TRUE(Until([&] { return log_reader_->came == link::kLogWindow; }));
   // It is in the middle: what it may still write is a pipe, and what one turn moves.
-  uint64_t delivered = 0;
+  uint64_t taken = 0;
   while (!finished_) {
-    EXPECT_LE(log.size, delivered + (3 << 20));
-    EXPECT_TRUE(Err().empty() || log.size >= 40000000 - (1 << 20));
-    delivered = log.size;
-    Deliver(0, v1::STREAM_KIND_STDOUT, delivered);
-    ASSERT_TRUE(Until([&] { return finished_ || log.size > delivered; }));
+    const uint64_t seen = log.size;
+    EXPECT_LE((sizes_[{0, v1::STREAM_KIND_STDOUT}]), taken + (3 << 20));
+    EXPECT_TRUE((logs_[{0, v1::STREAM_KIND_STDERR}].size) == 0 || seen >= 40000000 - (1 << 20));
+    taken = log.size;
+    TakeLogs();
+    ASSERT_TRUE(Until([&] { return finished_ || log.size > seen; }));
   }
+  takes_logs_ = true;
+  CheckFinished();  // all of it may be here
+  TakeLogs();
+  ASSERT_TRUE(UntilFinished());
   EXPECT_EQ(log.size, 40000000u);
-  EXPECT_EQ(Err(), "done\n");
+  EXPECT_EQ((logs_[{0, v1::STREAM_KIND_STDERR}].size), 5u);
 }
 
 TEST_F(LogsTest, AHeldUpWorkerCanBeStopped) {
-  deliver_ = false;
+  takes_logs_ = false;
   v1::JobPart part = Shell(1, "exec cat /dev/zero");
   part.set_spool_limit_bytes(1 << 20);
   Start(part);
-  ASSERT_TRUE(Until([&] { return logs_[LogKey(0, v1::STREAM_KIND_STDOUT)].size >= 1 << 20; }));
+  ASSERT_TRUE(Until([&] { return (sizes_[{0, v1::STREAM_KIND_STDOUT}]) >= 1 << 20; }));
   Stop(60000);
-  ASSERT_TRUE(UntilFinished());
+  ASSERT_TRUE(Until([&] { return finished_; }));
   EXPECT_EQ(exits_[0].signal(), SIGTERM);
 }
 
+// Output is nowhere else: a slow reader may take it after the end.
+TEST_F(LogsTest, TheShepherdStaysUntilItsOutputIsTaken) {
+  takes_logs_ = false;
+  Start(Shell(1, "head -c 3000000 /dev/zero | tr '\\0' x"));
+  ASSERT_TRUE(Until([&] { return finished_ && log_reader_->came == link::kLogWindow; }));
+  EXPECT_FALSE(Gone(shepherd_.get(), std::chrono::milliseconds(300)));
+  takes_logs_ = true;
+  finished_ = false;
+  TakeLogs();
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), std::string(3000000, 'x'));
+  EXPECT_TRUE(log_reader_->end->ended());
+  EXPECT_EQ(log_reader_->end->lost(), "");
+}
+
+TEST_F(LogsTest, TheShepherdDoesNotStayWithoutAnAgent) {
+  takes_logs_ = false;
+  Start(Shell(1, "head -c 3000000 /dev/zero"));
+  ASSERT_TRUE(Until([&] { return finished_; }));
+  channel_.reset();
+  EXPECT_TRUE(ShepherdExited());
+}
+
+// What was on its way for the reader before is sent again to the one after it.
+TEST_F(LogsTest, AReaderThatComesAgainGoesOnWhereItWas) {
+  v1::JobPart part = Shell(1, "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done");
+  Start(part);
+  for (int i = 0; i < 20; ++i) {
+    const int before = log_frames_;
+    ASSERT_TRUE(Until([&] { return log_frames_ > before || log_reader_->end; }));
+    ReadLogs();
+  }
+  ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
+  std::string all;
+  for (int i = 0; i < 20000; ++i) absl::StrAppend(&all, "line ", i, "\n");
+  EXPECT_EQ(Out(), all);
+}
+
+TEST_F(LogsTest, APieceIsWhatWasAskedFor) {
+  Start(Shell(1, "printf hello; exec sleep 600"));
+  ASSERT_TRUE(Until([&] { return Out() == "hello"; }));
+  const auto read = [this](uint32_t rank, uint64_t offset, uint64_t limit) {
+    std::string piece;
+    auto reader = ReadLogs(One(rank, offset, limit), [&](const auto& at, absl::string_view data) {
+      EXPECT_EQ(at.offset(), offset + piece.size());
+      piece.append(data.data(), data.size());
+    });
+    EXPECT_TRUE(Until([&] { return reader->end.has_value(); }));
+    EXPECT_FALSE(reader->end->ended());
+    EXPECT_EQ(reader->end->size(), rank == 0 ? 5u : 0u);
+    return piece;
+  };
+  EXPECT_EQ(read(0, 0, 100), "hello");
+  EXPECT_EQ(read(0, 1, 3), "ell");
+  EXPECT_EQ(read(0, 5, 10), "");
+  EXPECT_EQ(read(0, ~uint64_t{0}, 10), "");
+  EXPECT_EQ(read(7, 0, 10), "") << "of a rank that is not here";
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+}
+
+// Below what the launcher has, which is not kept, the offset moves up. A reader beside the launcher
+// holds up nobody.
+TEST_F(LogsTest, OtherReadersGetWhatIsKept) {
+  keeps_bytes_ = false;
+  v1::JobPart part = Shell(1, "head -c 40000000 /dev/zero; printf end; exec sleep 600");
+  part.set_spool_limit_bytes(1 << 20);
+  Start(part);
+  ASSERT_TRUE(Until([&] { return logs_[LogKey(0, v1::STREAM_KIND_STDOUT)].size == 40000003; }));
+  ASSERT_TRUE(Until([&] { return Spools().second < 8 << 20; }));
+  uint64_t first = 0, next = 0;
+  std::string tail;
+  auto reader = ReadLogs(One(0, 100), [&](const auto& at, absl::string_view data) {
+    if (first == 0) first = next = at.offset();
+    EXPECT_EQ(at.offset(), next);
+    next += data.size();
+    tail = std::string(data.substr(data.size() - 3));
+  });
+  ASSERT_TRUE(Until([&] { return next == 40000003; }));
+  EXPECT_GE(first, 32u << 20);
+  EXPECT_EQ(tail, "end");
+  EXPECT_FALSE(reader->end.has_value());
+  Stop(0);
+  ASSERT_TRUE(Until([&] { return reader->end.has_value(); }));
+  EXPECT_TRUE(reader->end->ended());
+  EXPECT_EQ(reader->end->size(), 40000003u);
+  ASSERT_TRUE(UntilFinished());
+}
+
+// Of the streams each gets its turn.
+TEST_F(LogsTest, ALongStreamDoesNotHoldUpAnother) {
+  takes_logs_ = keeps_bytes_ = false;
+  v1::JobPart part = Shell(1, "head -c 30000000 /dev/zero; echo other >&2; exec sleep 600");
+  part.set_spool_limit_bytes(64 << 20);
+  Start(part);
+  ASSERT_TRUE(Until([&] { return (sizes_[{0, v1::STREAM_KIND_STDERR}]) == 6; }));
+  while (logs_[LogKey(0, v1::STREAM_KIND_STDERR)].size == 0) {
+    const uint64_t came = log_reader_->came;
+    ASSERT_LE(came, 4 * link::kLogWindow);
+    TakeLogs();
+    ASSERT_TRUE(Until([&] { return log_reader_->came > came; }));
+  }
+  takes_logs_ = true;
+  TakeLogs();
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+}
+
 // J9
-TEST_F(LogsTest, ManySmallWritesAreReportedInFew) {
+TEST_F(LogsTest, ManySmallWritesComeInFewFrames) {
   Start(Shell(1, "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done"));
   ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
   EXPECT_THAT(Out(), HasSubstr("line 19999\n"));
-  EXPECT_LT(log_reports_, 5000);
+  EXPECT_LT(log_frames_, 5000);
+  EXPECT_LT(reports_, 60);
 }
 
 TEST_F(LogsTest, TheReportOfAFailureHasTheLastLinesOfStderr) {
@@ -146,7 +300,6 @@ TEST_F(LogsTest, AFullDiskHoldsTheWorkerUpAndLosesNothing) {
   ASSERT_EQ(mount("none", directory.c_str(), "tmpfs", 0, "size=6m"), 0);
   std::string filler = directory + "/filler";
   ASSERT_EQ(system(absl::StrCat("head -c 5m /dev/zero > ", filler).c_str()), 0);
-  deliver_ = false;
   v1::JobPart part = Shell(1, "head -c 3000000 /dev/zero; echo done >&2");
   Start(part, [&] { setenv("XDG_RUNTIME_DIR", directory.c_str(), 1); });
   EXPECT_TRUE(Until([&] { return !warnings_.empty(); }));
@@ -156,7 +309,6 @@ TEST_F(LogsTest, AFullDiskHoldsTheWorkerUpAndLosesNothing) {
   EXPECT_EQ((logs_[{0, v1::STREAM_KIND_STDOUT}].size), 3000000u);
   EXPECT_EQ(Err(), "done\n");
   EXPECT_THAT(warnings_, SizeIs(1));
-  logs_.clear();
   EXPECT_EQ(umount(directory.c_str()), 0);
   rmdir(directory.c_str());
 }

@@ -94,6 +94,23 @@ TEST_F(LosingTest, OutputThatIsLostWithItsNodeIsTold) {
   EXPECT_THAT(verdict().message, HasSubstr("not all of their output"));
 }
 
+// H6: no connection is lost then, and nothing may pass for all of the output.
+TEST_F(LosingTest, OutputThatIsLostAfterTheEndIsTheNodesFault) {
+  Make(2);
+  RunUntil(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Over(0);
+  Drained(0);
+  Over(1);
+  NodeClosed closed{NodeId(1), absl::DataLossError("output of rank 1 after byte 7 is lost: EIO")};
+  closed.output_lost = true;
+  Feed(std::move(closed));
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_THAT(verdict().message, HasSubstr("node1: output of rank 1 after byte 7 is lost: EIO"));
+  EXPECT_THAT(verdict().message, HasSubstr("not all of their output"));
+}
+
 // E4: its agent came back and could not take the job over.
 TEST_F(LosingTest, AnAgentWithoutTheJobIsAShepherdLost) {
   Make(2);

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/log_source.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/posix_error.h"
+#include "common/os/fd.h"
+
+namespace dtrain::session {
+namespace {
+
+// In one turn of the loop: others have theirs.
+constexpr int kReadsPerTurn = 8;
+constexpr size_t kMostPayload = 2 + link::kMostLogHead + link::kMostLogData;
+
+}  // namespace
+
+LogSource::LogSource(loop::Loop& loop, os::UniqueFd socket, Handlers handlers)
+    : socket_(std::move(socket)),
+      watch_(loop, socket_.get()),
+      handlers_(std::make_shared<Handlers>(std::move(handlers))) {
+  DTRAIN_CHECK(os::SetNonBlocking(socket_.get(), true).ok());
+}
+
+LogSource::~LogSource() { *alive_ = false; }
+
+void LogSource::Next() {
+  if (over_) return;
+  if (std::exchange(owes_ack_, false)) {
+    const auto ack = link::EncodeHeader(link::LogAck(++taken_).header);
+    // A shepherd reads them all, and few are on their way. One that is gone may have left more to
+    // read.
+    const ssize_t n = send(socket_.get(), ack.data(), ack.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n != static_cast<ssize_t>(ack.size()) && errno != EPIPE && errno != ECONNRESET) {
+      // The watch tells: this is called from the middle of many things.
+      stuck_ = true;
+      shutdown(socket_.get(), SHUT_RDWR);
+    }
+  }
+  wanted_ = true;
+  Await();
+}
+
+void LogSource::Await() {
+  watch_.OnReadable([this] { Turn(); });
+}
+
+void LogSource::Turn() {
+  const std::shared_ptr<bool> alive = alive_;
+  for (int i = 0; i < kReadsPerTurn; ++i) {
+    if (!ReadSome()) break;
+    if (!*alive || over_ || !wanted_) return;
+  }
+  if (*alive && !over_ && wanted_) Await();
+}
+
+// False: there is nothing to read now.
+bool LogSource::ReadSome() {
+  char* const into = header_ ? payload_.get() : header_bytes_.data();
+  const size_t size = header_ ? header_->size : header_bytes_.size();
+  iovec iov{into + filled_, size - filled_};
+  msghdr message{};  // without room for descriptors
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  const ssize_t n = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  if (n < 0) {
+    if (errno == EINTR) return true;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
+    Over(absl::UnavailableError(PosixError(errno, "read output from the shepherd").message()));
+    return true;
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    Over(absl::DataLossError("it sent a descriptor with output"));
+    return true;
+  }
+  if (n == 0) {
+    Over(stuck_ ? absl::DataLossError("it does not read what acknowledges its output")
+                : absl::UnavailableError("the shepherd has ended"));
+    return true;
+  }
+  filled_ += static_cast<size_t>(n);
+  if (filled_ < size) return true;
+  filled_ = 0;
+  if (header_) {
+    TakeFrame();
+  } else if (absl::Status valid = TakeHeader(); !valid.ok()) {
+    Over(std::move(valid));
+  }
+  return true;
+}
+
+absl::Status LogSource::TakeHeader() {
+  absl::StatusOr<link::Header> header =
+      link::DecodeHeader(absl::string_view(header_bytes_.data(), header_bytes_.size()));
+  if (!header.ok()) return header.status();
+  // Before there is room for it. One without a payload has no head either.
+  if (header->size > kMostPayload || header->size == 0) {
+    return absl::DataLossError(
+        absl::StrCat("invalid frame of output: it has ", header->size, " bytes"));
+  }
+  payload_ = std::make_shared_for_overwrite<char[]>(header->size);
+  header_ = *header;
+  return absl::OkStatus();
+}
+
+void LogSource::TakeFrame() {
+  link::Frame frame;
+  frame.header = *std::exchange(header_, std::nullopt);
+  const size_t size = frame.header.size;
+  const absl::string_view view(payload_.get(), size);
+  frame.payload = link::SharedBytes(std::exchange(payload_, nullptr), view, size);
+  absl::StatusOr<link::LogFrame> decoded = link::DecodeLogFrame(frame);
+  if (!decoded.ok()) return Over(decoded.status());
+  if (decoded->head.has_end()) return Over(std::move(*decoded->head.mutable_end()));
+  wanted_ = false;
+  owes_ack_ = true;
+  const std::shared_ptr<Handlers> handlers = handlers_;
+  handlers->on_piece(decoded->head.at(), std::move(decoded->data));
+}
+
+void LogSource::Over(absl::StatusOr<v1::LogsEnd> how) {
+  if (std::exchange(over_, true)) return;
+  const std::shared_ptr<Handlers> handlers = handlers_;
+  handlers->on_over(std::move(how));
+}
+
+}  // namespace dtrain::session
