@@ -25,7 +25,8 @@ PAM = "account required pam_unix.so\n"
 
 
 class Guarded(Place):
-    def __init__(self, cluster, folder, spawner_flags=()):
+    def __init__(self, cluster, folder, **spawner):
+        """`spawner`: of spawners.Spawner."""
         self.cluster = cluster
         self.node = cluster.nodes[0]
         self.ids = UIDS
@@ -37,7 +38,7 @@ class Guarded(Place):
             if user != "dtrain":
                 authority.user(user)
                 authority.bundle(f"user:{user}", cluster.work() / user)
-        self.spawner = spawners.Spawner(self.node, ["--patience", "5", *spawner_flags])
+        self.spawner = spawners.Spawner(self.node, ["--patience", "5"], **spawner)
         self.agent = spawners.make_agent(self.node, agent_flags(PORT, "/home/dtrain/tls"))
 
     def etc(self, name):
@@ -83,9 +84,14 @@ class Guarded(Place):
         """With a lease that lets a job wait until the agent is back."""
         return super().start_launch("--lease", "60s", *args, **options)
 
+    def start_by_tls(self, user, *command, slots=1):
+        """By ssh a bridge serves the launch itself if the agent is slow."""
+        return self.cluster.start_launch(
+            ["--agent", "tcp", "--tls-dir", f"/root/work/{user}", "--wdir", "/", "--bind", "none", "--grace", "1s",
+             "-H", f"{self.node.address}:{slots}", "--", *command])
+
     def launch_by_tls(self, user, *command):
-        return self.cluster.launch(["--agent", "tcp", "--tls-dir", f"/root/work/{user}", "--wdir", "/", "--bind",
-                                    "none", "-H", f"{self.node.address}:1", "--", *command])
+        return self.start_by_tls(user, *command).wait()
 
     def launch_there(self, user, *command, **options):
         """By a process of that user's on the node, at the agent's unix socket. Returns it with its output."""
