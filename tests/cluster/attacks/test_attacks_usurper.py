@@ -109,13 +109,15 @@ def attack(place):
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == "listening\n", process.communicate()
     connected = list(clients(place))
-    told = {}
-    for line in place.end_attack("usurp.py", process, 240).splitlines():
-        told.update(json.loads(line))
-    for client in connected:
-        client.communicate()
-        assert client.returncode == 0
-    return told
+    try:
+        told = {}
+        for line in place.end_attack("usurp.py", process, 240).splitlines():
+            told.update(json.loads(line))
+        return told
+    finally:
+        for client in connected:
+            client.communicate()
+            assert client.returncode == 0
 
 
 def check_refused(told, log):
