@@ -14,13 +14,17 @@ GO, STARTS = "/tmp/go", "/tmp/starts"
 JOB = "KILLS_JOB"
 # What a launch that did not come to its start ends with: not reached, not ready in time, lost, its agent ended.
 DISTURBED = {200, 201, 202, 203}
-# Leaves a mark, then says a line each 10 ms and meets the others in a fence each 50 ms. Rank 0 says there whether
+# Leaves a mark and a process of its own session, which only the job's end ends. Then it says a line each 10 ms and meets the others in a fence each 50 ms. Rank 0 says there whether
 # they go on, so all say the same number of lines; what comes back must be of this fence. Then 30 lines more.
 COUNT = f"""
 import os, select, signal, sys, time
 rank, pmi = int(os.environ["RANK"]), int(os.environ["PMI_FD"])
 with open("{STARTS}", "a") as starts:
     starts.write(f"{{os.environ['{JOB}']}} {{rank}}\\n")
+if os.fork() == 0:
+    os.setsid()
+    os.dup2(os.open("/dev/null", os.O_RDWR), 1)
+    os.execv("/bin/sleep", ["sleep", "600"])
 ended = []
 signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
 count = 0
