@@ -101,21 +101,23 @@ std::string Decide(const Policy& policy, const Account& account, const Asked& as
                : "root needs allow-root = yes and a connection of root's";
   }
   if (account.uid < policy.min_uid) {
-    return Format("%s has uid %u, below min-uid %u", name.c_str(), account.uid, policy.min_uid);
+    return Format("%s has uid %u, below min-uid %u: lower min-uid to admit system users",
+                  name.c_str(), account.uid, policy.min_uid);
   }
   if (policy.strict_map && asked.peer == UINT32_MAX && !IsMapped(asked.accounts, account.name)) {
-    return Format("/etc/dtrain/accounts does not name %s, and map = strict", name.c_str());
+    return Format("/etc/dtrain/accounts does not name %s, and map = strict: add a line NAME = %s",
+                  name.c_str(), name.c_str());
   }
   if (asked.nologin) return "logins are disabled by /etc/nologin or /run/nologin";
   const auto& shells = asked.shells;
   const std::vector<std::string> allowed_shells = Split(shells, "\n");
   if (account.shell[0] != '/' || std::find(allowed_shells.begin(), allowed_shells.end(),
                                            account.shell) == allowed_shells.end()) {
-    return Format("the shell of %s, %s, is not in /etc/shells", name.c_str(),
+    return Format("the shell of %s, %s, is not in /etc/shells: change it with chsh", name.c_str(),
                   Escape(account.shell).c_str());
   }
   if (account.refused[0] != '\0') {
-    return Format("PAM (service dtrain) refuses %s: %s", name.c_str(),
+    return Format("PAM (service dtrain) refuses %s: %s: see /etc/pam.d/dtrain", name.c_str(),
                   Escape(account.refused).c_str());
   }
   if (policy.allow_groups.empty()) return "";
@@ -123,7 +125,7 @@ std::string Decide(const Policy& policy, const Account& account, const Asked& as
   const bool in =
       std::any_of(account.allowed, account.allowed + account.allowed_count,
                   [&](gid_t gid) { return std::find(account.groups, end, gid) != end; });
-  return in ? "" : Format("%s is in none of allow-groups", name.c_str());
+  return in ? "" : Format("%s is in none of allow-groups: add it to one of them", name.c_str());
 }
 
 }  // namespace dtrain::spawner

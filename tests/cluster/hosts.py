@@ -92,6 +92,7 @@ class Host:
         self._children = []
         self._cluster = cluster
         self.cgroup_dir = cluster.cgroup_root / name if cluster.cgroup_root else None
+        self.start_in = self.cgroup_dir  # the cgroup of new processes
         for folder in ("root/.ssh", f"tmp/{launching.SANITIZER_FOLDER}"):
             (self.base / folder).mkdir(parents=True, mode=0o700)
         (self.base / "tmp").chmod(0o1777)
@@ -129,7 +130,7 @@ class Host:
         """A process on this host, a direct child of the test process: signals reach it."""
         procs = None
         if self.cgroup_dir:
-            procs = os.open(self.cgroup_dir / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            procs = os.open(self.start_in / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
         def enter():
             if procs is not None:

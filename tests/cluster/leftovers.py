@@ -13,13 +13,13 @@ import hosts
 KEPT = re.compile(r"/root/\.cache(/dtrain(/home|/agent-[0-9a-f]+(/(dtrain-agent|used))?)?)?|/run/dtrain")
 SSH_PORTS = (22, 2222)
 # Mounted into every host, also when it lies below a watched folder (a bind mount of the same file
-# system is none to os.path.ismount).
+# system is none to is_mount).
 CHECKOUT = str(Path(__file__).resolve().parents[2])
 WATCHED = ("/tmp", "/root", "/run", "/dev/shm")
-# The test's own files, what ssh and Python keep, and what sanitizers write (looked at apart).
+# The test's own files, what ssh, mount and Python keep, and what sanitizers write (looked at apart).
 IGNORED = re.compile(r"/root/(work|\.ssh|\.python_history|\.cache/(matplotlib|mesa_shader_cache))(/|$)"
-                     r"|/tmp/sanitizer(/|$)"
-                     r"|/tmp/crun\.\w{6}$")  # crun's own, of one that was killed
+                     r"|/run/mount(/|$)|/tmp/sanitizer(/|$)"
+                     r"|/tmp/crun\.\w{6}$|/run/libpod/exits/\w+$")  # crun's and podman's own, of those that were killed
 
 
 def processes(host):
@@ -52,16 +52,22 @@ def environment_of(pid):
         return b""
 
 
+def is_mount(folder, name):
+    """Not os.path.ismount, which resolves /proc/PID/root to this machine's own root."""
+    try:
+        return os.lstat(f"{folder}/{name}").st_dev != os.lstat(folder).st_dev
+    except FileNotFoundError:
+        return False
+
+
 def files(host):
     """Paths below the watched folders, as the host sees them."""
     found = set()
     for top in WATCHED:
         root = host.path(top)
-        device = None
         for folder, names, leaves in os.walk(root):
             here = top + folder[len(str(root)):]
-            device = device or os.stat(folder).st_dev
-            names[:] = [name for name in names if not os.path.ismount(f"{folder}/{name}")
+            names[:] = [name for name in names if not is_mount(folder, name)
                         and f"{here}/{name}" != CHECKOUT
                         and not IGNORED.match(f"{here}/{name}")]
             for name in names + leaves:

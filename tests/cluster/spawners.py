@@ -47,9 +47,11 @@ def become(user):
 class Spawner:
     """`dtrain-spawner` on one host. It can be killed and started again."""
 
-    def __init__(self, host, flags=()):
+    def __init__(self, host, flags=(), unit="."):
+        """`unit`: the cgroup, below the host's, in which it makes those of jobs."""
         self.host = host
         self.flags = list(flags)
+        self._unit = unit
         self.process = None
         self._log = tempfile.TemporaryFile()
         program = host.path(SHEPHERD)
@@ -60,11 +62,21 @@ class Spawner:
         lines = self.log.count("serves uid")
         self.process = self.host.popen(
             [hosts.bin_dir() / "dtrain-spawner", "--run-dir", RUN, "--shepherd", SHEPHERD, *self.flags],
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True,
+            before_exec=self._enter_unit)
         launching.wait_until(lambda: self.log.count("serves uid") > lines or self.process.poll() is not None, 20,
                              lambda: self.log)
         assert self.process.poll() is None, self.log
         return self
+
+    def _enter_unit(self):
+        """As systemd would start it. A unit that has controllers for its children takes no process itself."""
+        if self._unit != ".":
+            Path(f"/sys/fs/cgroup/{self._unit}/spawner/cgroup.procs").write_text("0")
+
+    @property
+    def cgroup(self):
+        return self.host.cgroup_dir / self._unit
 
     @property
     def log(self):
@@ -77,14 +89,14 @@ class Spawner:
     def jobs(self):
         """What it has of jobs: folders and cgroups."""
         left = list(self.host.path(f"{RUN}/jobs").glob("*"))
-        return left + list((self.host.cgroup_dir / "jobs").glob("*/*/"))
+        return left + list((self.cgroup / "jobs").glob("*/*/"))
 
     def stop(self):
         launching.wait_until(lambda: not self.jobs(), 10, lambda: f"{self.jobs()}\n{self.log}")
         self.kill()
         with contextlib.suppress(FileNotFoundError):
-            hosts.remove_cgroup_tree(self.host.cgroup_dir / "jobs")
-            hosts.remove_cgroup_tree(self.host.cgroup_dir / "spawner")
+            hosts.remove_cgroup_tree(self.cgroup / "jobs")
+            hosts.remove_cgroup_tree(self.cgroup / "spawner")
         shutil.rmtree(self.host.path(RUN))
         self.host.path(SHEPHERD).unlink()
 

@@ -17,6 +17,8 @@ LEAVE = {
     "cgroup": "mkdir -p /sys/fs/cgroup/dtrain-x",
     "file": "touch /tmp/dtrain-x",
     "directory": "mkdir -p /root/.dtrain-x",
+    "directory in /run": "mkdir -p /run/dtrain-x/y",
+    "directory in shared memory": "mkdir /dev/shm/dtrain-x",
     "shared memory": "touch /dev/shm/dtrain-x",
     "half-written agent": "mkdir -p ~/.cache/dtrain/agent-ab && touch ~/.cache/dtrain/agent-ab/new-1",
     "port": "python3 -c 'import socket, time; s = socket.create_server((\"\", 4444)); time.sleep(300)'"
@@ -24,7 +26,7 @@ LEAVE = {
     "unix socket": "python3 -c 'import socket, time; s = socket.socket(socket.AF_UNIX);"
                    " s.bind(\"/tmp/dtrain-s\"); time.sleep(300)' >/dev/null 2>&1 </dev/null &",
 }
-CLEAN = ("rm -rf /tmp/dtrain-* /root/.dtrain-x /dev/shm/dtrain-x ~/.cache/dtrain/agent-ab;"
+CLEAN = ("rm -rf /tmp/dtrain-* /root/.dtrain-x /run/dtrain-x /dev/shm/dtrain-x ~/.cache/dtrain/agent-ab;"
          " rmdir /sys/fs/cgroup/dtrain-x 2>/dev/null || true")
 
 

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -242,6 +243,7 @@ def test_a_bad_status_listen_is_refused(cluster):
         told = cluster.nodes[0].run([hosts.bin_dir() / "dtrain-agent", "serve", "--status-listen",
                                      value], check=False)
         assert told.returncode == 2 and "--status-listen" in told.stderr, told
+    shutil.rmtree(cluster.nodes[0].path(residents.STATE))
 
 
 def test_elsewhere_only_with_a_certificate(tcp):  # noqa: F811

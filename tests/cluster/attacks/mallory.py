@@ -29,6 +29,7 @@ class Place:
         """`options`: of the agent, as before_exec."""
         self.cluster = cluster
         self.node = cluster.nodes[0]
+        self.ids = IDS
         self.agent = residents.Resident(self.node, **options)
 
     def add_users(self):
@@ -48,9 +49,9 @@ class Place:
     def popen(self, argv, user="mallory", **options):
         """A program of that user's on the node, as after a login."""
         def become():
-            os.setgroups([IDS[user]])
-            os.setresgid(*[IDS[user]] * 3)
-            os.setresuid(*[IDS[user]] * 3)
+            os.setgroups([self.ids[user]])
+            os.setresgid(*[self.ids[user]] * 3)
+            os.setresuid(*[self.ids[user]] * 3)
 
         env = {"HOME": f"/home/{user}", "USER": user, "LOGNAME": user,
                "XDG_RUNTIME_DIR": f"/home/{user}/run", "DTRAIN": str(DTRAIN)}
@@ -89,7 +90,7 @@ class Place:
                 if os.stat(f"/proc/{entry}/ns/pid").st_ino != self.node.pid_namespace:
                     continue
                 status = Path(f"/proc/{entry}/status").read_text()
-                if re.search(rf"^Uid:\t{IDS[user]}\t", status, re.M):
+                if re.search(rf"^Uid:\t{self.ids[user]}\t", status, re.M):
                     line = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
                     found[int(entry)] = line.decode(errors="replace").strip()
             except OSError:

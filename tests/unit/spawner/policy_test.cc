@@ -163,7 +163,7 @@ TEST(PolicyTest, WhatPamSays) {
   Account person = Person("alice", kUser);
   Put("expired\x1b[2J", person.refused);
   EXPECT_EQ(Decide({}, person, Connected(kUser)),
-            "PAM (service dtrain) refuses alice: expired\\x1b[2J");
+            "PAM (service dtrain) refuses alice: expired\\x1b[2J: see /etc/pam.d/dtrain");
 }
 
 TEST(PolicyTest, GroupsAndDeniedUsers) {
