@@ -177,9 +177,9 @@ void Shepherd::OnStdin(const v1::StdinData& data) {
 
 // It may be gone, or its agent stand still. The agent, if it runs, knows that as well.
 void Shepherd::OnSilent(Duration silence) {
-  log::Warn(absl::StrCat("job ", part_.job_id(), ": nothing was heard of the launcher for ",
+  log::Warn(absl::StrCat("nothing was heard of the launcher for ",
                          std::chrono::duration_cast<std::chrono::milliseconds>(silence).count(),
-                         " ms, its workers are ended"));
+                         " ms; the workers are ended"));
   Feed(StopAsked{std::chrono::milliseconds(part_.grace_ms())});
   LetEnd();
 }

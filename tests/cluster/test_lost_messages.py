@@ -15,7 +15,7 @@ WORKER = ("read line; echo \"got $line\"; mkdir /root/work/once.$DTRAIN_RANK || 
           "echo \"last $DTRAIN_RANK\"")
 # Beats, a fifth of the lease apart, are messages too, and those before the start would make more of them the
 # longer it takes on a loaded machine.
-LAUNCH = [*RSH, "--lease", "30s", "--stdin", "all", "--bind", "none", "-H", "node0:2", "--", "sh",
+LAUNCH = [*RSH, "--lease", "15s", "--stdin", "all", "--bind", "none", "-H", "node0:2", "--", "sh",
           "-c", WORKER]
 
 
@@ -45,6 +45,11 @@ def lose(cluster, direction, number, args):
     return result, starts, was_lost
 
 
+# What is said before the start, of which a loss is told: Hello, Reserve and HoldPorts; Opened, attached, Welcome,
+# Reserved and PortsHeld. gRPC may put two of them into one frame, and an acknowledgement into another.
+BEFORE_THE_START = {"up": 4, "down": 5}
+
+
 # G8, and C2: also the answer alone is lost, when the agent has acted.
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_g8_each_message_is_lost_once(lossy, direction):
@@ -65,8 +70,8 @@ def test_g8_each_message_is_lost_once(lossy, direction):
             assert result.code in (200, 202) and "node0" in result.err, note
             assert not starts, note
             failed += 1
-        residents.launching.wait_until(lambda: not agent.jobs(), 20, lambda: agent.log)
+        residents.launching.wait_until(lambda: not agent.jobs(), 40, lambda: agent.log)
         number += 1
     print(f"{direction}: {number - 1} messages, {rode_through} ridden through, {failed} told")
     # Without a loss there is none to tell, and there is something to lose.
-    assert result.code == 0 and rode_through >= 3 and failed <= 4, (rode_through, failed)
+    assert result.code == 0 and rode_through >= 3 and failed <= BEFORE_THE_START[direction], (rode_through, failed)

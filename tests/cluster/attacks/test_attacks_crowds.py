@@ -80,13 +80,13 @@ def told(process, timeout=200):
     return out.split("\n")[:-1]
 
 
-# The agent reads none of it. Her shepherd takes 32 MiB; what is longer breaks the link, and what it can take
-# the system does not start: she is told, and nobody else notices.
+# The agent reads none of it. She heeds no window, which the agent may see first (DATA_LOSS), or her shepherd
+# finds it too long, or the system does not start it: she is told, and nobody else notices.
 @pytest.mark.parametrize("what", [64 * MIB - 100, 64 * MIB + 1, 32 * MIB, 8 * MIB + 1000, "x100000"])
 def test_a_job_of_many_bytes(attacked, what):
     pid = attacked.agent.pid
     [end] = told(attacked.crowd("start", SOCKET, attacked.build, str(what), local=True))
-    assert end == "event", (end, attacked.agent.log)
+    assert end in ("event", "status 15"), (end, attacked.agent.log)
     assert not attacked.agent.ended() and attacked.agent.pid == pid, attacked.agent.log
     result = attacked.launch("echo", "fine", flags=("--bind", "none"))
     assert result.code == 0 and result.out.count("fine") == 2, result
