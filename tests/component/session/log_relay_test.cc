@@ -5,8 +5,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,16 +75,19 @@ class LogRelayTest : public ::testing::Test {
   }
   ~LogRelayTest() override {
     relay_.reset();
-    // The calls end on gRPC's threads, which post to the loop.
-    loop_.context().poll();
+    // The calls end on gRPC's threads, which post to the loop: it must outlive them.
+    EXPECT_TRUE(Until([this] {
+      return std::all_of(launchers_.begin(), launchers_.end(),
+                         [](const Launcher& launcher) { return launcher.end.has_value(); });
+    }));
+    launchers_.clear();
     channel_.reset();
     stub_.reset();
     server_.reset();
     loop_.context().poll();
   }
-  std::unique_ptr<Launcher> Attach(uint64_t from = 0) {
-    auto launcher = std::make_unique<Launcher>();
-    Launcher* const raw = launcher.get();
+  Launcher* Attach(uint64_t from = 0) {
+    Launcher* const raw = &launchers_.emplace_back();
     v1::LogPosition& position = *raw->request.add_from();
     position.set_rank(3);
     position.set_stream(kOut);
@@ -101,7 +106,7 @@ class LogRelayTest : public ::testing::Test {
         [raw](absl::Status end) { raw->end = std::move(end); });
     const size_t before = sockets_.size();
     EXPECT_TRUE(Until([&] { return sockets_.size() > before || !shepherd_lives_; }));
-    return launcher;
+    return raw;
   }
   void Size(uint64_t size) {
     report_.mutable_job()->mutable_ranks(0)->set_stdout_bytes(size);
@@ -138,6 +143,7 @@ class LogRelayTest : public ::testing::Test {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Agent::Stub> stub_;
   bool shepherd_lives_ = true;
+  std::list<Launcher> launchers_;
   v1::Report report_;
   uint32_t most_data_ = 0;
   std::vector<v1::ReadLogs> asked_;
@@ -235,7 +241,7 @@ TEST_F(LogRelayTest, WhatTheShepherdCannotReadIsAFault) {
 }
 
 TEST_F(LogRelayTest, AShepherdThatBreaksARuleIsReported) {
-  const auto launcher = Attach();
+  Attach();
   sockets_[0].Send(LogShepherd::FrameOf("xx", link::Channel::kJob));
   ASSERT_TRUE(Until([&] { return !broken_.empty(); }));
   EXPECT_THAT(broken_, HasSubstr("another channel"));
@@ -256,7 +262,7 @@ TEST_F(LogRelayTest, TheEndOfOutputThatIsNotHereIsRefused) {
 // Many launchers' links share what may wait.
 TEST_F(LogRelayTest, HowMuchAtOnceIsTheLaunchersToSay) {
   most_data_ = 17;
-  const auto launcher = Attach();
+  Attach();
   EXPECT_EQ(asked_[0].most_data(), 17u);
 }
 

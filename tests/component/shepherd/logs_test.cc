@@ -187,12 +187,17 @@ TEST_F(LogsTest, TheShepherdDoesNotStayWithoutAnAgent) {
 TEST_F(LogsTest, AReaderThatComesAgainGoesOnWhereItWas) {
   v1::JobPart part = Shell(1, "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done");
   Start(part);
+  // Once all is taken the shepherd ends, and answers nobody else.
+  const auto is_over = [this] { return log_reader_->end || log_reader_->closed; };
   for (int i = 0; i < 20; ++i) {
     const int before = log_frames_;
-    ASSERT_TRUE(Until([&] { return log_frames_ > before || log_reader_->end; }));
+    ASSERT_TRUE(Until([&] { return log_frames_ > before || is_over(); }));
+    if (is_over()) break;
     ReadLogs();
   }
-  ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
+  ASSERT_TRUE(
+      Until([&] { return ended_ && finished_said_ && is_over(); }, std::chrono::seconds(60)));
+  ASSERT_TRUE(ShepherdExited());
   std::string all;
   for (int i = 0; i < 20000; ++i) absl::StrAppend(&all, "line ", i, "\n");
   EXPECT_EQ(Out(), all);
