@@ -8,6 +8,7 @@
 #include "common/link/party.h"
 #include "common/log/log.h"
 #include "common/os/fd.h"
+#include "common/rpc/bounded_message.h"
 
 namespace dtrain::session {
 namespace {
@@ -18,6 +19,11 @@ using From = link::FrameRelay::From;
 constexpr size_t kMostQueued = 4 << 20;
 // Of them those with a socket, which is ours until it is sent.
 constexpr size_t kMostQueuedSockets = 64;
+
+// Of a message of its own, as it comes and as it is kept: a report on 16,384 ranks fits. It is its
+// user's, and could fill the memory of all.
+constexpr size_t kMostMessage = 4 << 20;
+constexpr size_t kMostParsed = 32 << 20;
 
 // From the end of its frames to that of its process.
 constexpr Duration kEndPatience = std::chrono::milliseconds(500);
@@ -49,8 +55,12 @@ void ShepherdChannel::OnProcessEnded(std::string how) {
 
 void ShepherdChannel::OnMessage(absl::string_view message) {
   v1::ShepherdEvent event;
-  if (!event.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
-    return Gone("it sent a message that cannot be read");
+  if (message.size() > kMostMessage) {
+    return Break(absl::StrCat("it sent a message of ", message.size(), " bytes; an agent takes ",
+                              kMostMessage, " at most"));
+  }
+  if (absl::Status parsed = rpc::Parse(message, &event, kMostParsed); !parsed.ok()) {
+    return Break(absl::StrCat("it sent a message that cannot be read: ", parsed.message()));
   }
   if (event.has_attached()) return OnAttached(event.attached());
   const std::shared_ptr<Handlers> handlers = handlers_;

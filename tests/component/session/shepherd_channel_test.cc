@@ -350,6 +350,30 @@ TEST_F(ShepherdChannelTest, OneThatSendsADescriptorIsKilled) {
   EXPECT_TRUE(events_.empty());
 }
 
+// What it says of itself the agent keeps, beside all other jobs'.
+TEST_F(ShepherdChannelTest, OneThatReportsWithoutMeasureIsKilled) {
+  StartShepherd();
+  v1::ShepherdEvent event;
+  event.mutable_report()->mutable_job()->add_argv(std::string(5 << 20, 'x'));
+  ASSERT_TRUE(shepherd_channel_->Send(event.SerializeAsString()).ok());
+  ASSERT_TRUE(Until([&] { return !gone_.empty(); }));
+  EXPECT_TRUE(processes_->was_killed);
+  EXPECT_THAT(gone_, HasSubstr("an agent takes 4194304 at most"));
+  EXPECT_TRUE(events_.empty());
+}
+
+// Two bytes each, and a hundred times that in memory.
+TEST_F(ShepherdChannelTest, OneWhoseReportUnfoldsIsKilled) {
+  StartShepherd();
+  v1::ShepherdEvent event;
+  for (int i = 0; i < 500'000; ++i) event.mutable_report()->mutable_job()->add_ranks();
+  ASSERT_TRUE(shepherd_channel_->Send(event.SerializeAsString()).ok());
+  ASSERT_TRUE(Until([&] { return !gone_.empty(); }));
+  EXPECT_TRUE(processes_->was_killed);
+  EXPECT_THAT(gone_, HasSubstr("cannot be read"));
+  EXPECT_TRUE(events_.empty());
+}
+
 TEST_F(ShepherdChannelTest, ItIsAskedForOutputOverASocket) {
   StartShepherd();
   auto socket = channel_->ReadLogs({});
