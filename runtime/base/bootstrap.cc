@@ -68,7 +68,7 @@ Outcome DecodeOutcome(int rank, const std::string& text) {
   if (rest.starts_with(kError)) {
     rest.remove_prefix(1);
     if (TakeNumber(rest, ':', from) && from >= 0 && TakeNumber(rest, ':', code) &&
-        code > DTRAIN_OK && code <= DTRAIN_ERROR_DEVICE) {
+        code > DTRAIN_OK && code <= DTRAIN_ERROR_DEVICE && !rest.empty()) {
       return {from, Error{static_cast<dtrain_status>(code), WithoutControlBytes(rest)}};
     }
   }

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -43,6 +44,19 @@ struct RanksOptions {
 inline RanksOptions Ending(std::map<int, int> ends, RanksOptions options = {}) {
   options.ends = std::move(ends);
   return options;
+}
+
+// The files of /dev/shm that this process maps. Shared memory of ours has no name there, so that
+// nothing is left of it however its processes end; and the folder is everybody's, so that what
+// comes and goes in it says nothing about us.
+inline std::vector<std::string> NamedSharedMemory() {
+  std::vector<std::string> named;
+  std::ifstream maps("/proc/self/maps");
+  EXPECT_TRUE(maps.is_open());
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/dev/shm/") != line.npos) named.push_back(line);
+  }
+  return named;
 }
 
 // How many expectations have failed in a rank, where this process sees it: also of one that is then
