@@ -128,8 +128,8 @@ TEST(OutcomeTest, TheErrorOfTheLowestRankCounts) {
 }
 
 TEST(OutcomeTest, WhatIsNoneIsAnErrorThatNamesItsRank) {
-  for (const char* text : {"", "x", "E", "E1", "E1:2", "E-1:2:x", "E1:0:x", "E1:99:x", "E1:x:x",
-                           "E3:9:"}) {
+  for (const char* text :
+       {"", "x", "E", "E1", "E1:2", "E-1:2:x", "E1:0:x", "E1:99:x", "E1:x:x", "E3:9:"}) {
     const Outcome outcome = DecodeOutcome(5, text);
     ASSERT_FALSE(outcome.result.ok()) << text;
     EXPECT_EQ(outcome.rank, 5);
