@@ -24,16 +24,27 @@
 
 namespace dtrain {
 
-// A request whose bytes exist once, however many agents it is for.
+// A request whose bytes exist once, however many agents or shepherds it is for.
 class SharedRequest {
  public:
   explicit SharedRequest(const v1::SessionRequest& request)
-      : kind_(request.kind_case()), bytes_(request.SerializeAsString()) {}
+      : channel_(link::Channel::kAgent),
+        is_last_(request.has_goodbye()),
+        bytes_(request.SerializeAsString()) {}
+  explicit SharedRequest(const v1::JobRequest& request)
+      : channel_(link::Channel::kJob), bytes_(request.SerializeAsString()) {}
 
  private:
   friend class NodeLink;
-  v1::SessionRequest::KindCase kind_;
+  link::Channel channel_;
+  bool is_last_ = false;
   link::SharedBytes bytes_;
+};
+
+// A heartbeat for an agent and its shepherd.
+struct SharedBeat {
+  SharedBeat();
+  link::SharedBytes to_agent, to_shepherd;
 };
 
 // The launcher's line to one agent, and to the shepherd behind it: a transport's byte stream, gRPC
@@ -45,9 +56,9 @@ class NodeLink {
  public:
   struct Handlers {
     absl::AnyInvocable<void(transport::Phase)> on_phase;
-    absl::AnyInvocable<void()> on_connected;  // SayHello may be called
-    // `of_shepherd`: it said so, not the agent.
-    absl::AnyInvocable<void(v1::SessionEvent, bool of_shepherd)> on_event;
+    absl::AnyInvocable<void()> on_connected;              // SayHello may be called
+    absl::AnyInvocable<void(v1::SessionEvent)> on_event;  // its agent says
+    absl::AnyInvocable<void(v1::JobEvent)> on_job_event;  // its shepherd says
     // The session is over, or never was. Once, and nothing after it. OK: the agent said so.
     absl::AnyInvocable<void(absl::Status)> on_closed;
     // Take it, then call NextLogs when there is room for more.
@@ -68,6 +79,7 @@ class NodeLink {
   // UNAVAILABLE: there is no room in `kept`, and nothing has changed. What else goes wrong,
   // on_closed tells.
   absl::Status Send(const SharedRequest& request);
+  void Beat(const SharedBeat& beat);
   // What its agent and shepherd have not acknowledged.
   size_t kept_bytes() const { return kept_bytes_of(agent_) + kept_bytes_of(job_); }
   // Ends it, and lets go of what it keeps. on_closed tells why, later.
@@ -101,7 +113,8 @@ class NodeLink {
   std::optional<link::Frame> Next();
   void Pump();
   void OnFrame(const link::Frame& frame);
-  void OnEvent(link::Channel channel, v1::SessionEvent event);
+  void OnAgentEvent(v1::SessionEvent event);
+  void OnJobEvent(v1::JobEvent event);
   void OnAttached(const v1::Party& shepherd);
   void OnLogChunk(v1::LogChunk chunk);
   void OpenLogStream();

@@ -18,43 +18,16 @@ constexpr size_t kBeat = 1;
 // Some twenty bytes each: what fits into a message that is not kept.
 constexpr int kMostPositions = 2000;
 
-link::Channel ChannelOf(v1::SessionRequest::KindCase kind) {
-  switch (kind) {
-    case v1::SessionRequest::kCommon:
-    case v1::SessionRequest::kStart:
-    case v1::SessionRequest::kSignal:
-    case v1::SessionRequest::kStop:
-    case v1::SessionRequest::kStdin:
-    case v1::SessionRequest::kFenceRelease:
-    case v1::SessionRequest::kPmix:
-      return link::Channel::kJob;
-    default:
-      return link::Channel::kAgent;
-  }
-}
-
-// What a shepherd may say: it is its user's, and not the agent.
-bool IsOfShepherd(v1::SessionEvent::KindCase kind) {
-  switch (kind) {
-    case v1::SessionEvent::kPreparing:
-    case v1::SessionEvent::kStarted:
-    case v1::SessionEvent::kExit:
-    case v1::SessionEvent::kStdinTaken:
-    case v1::SessionEvent::kFenceEnter:
-    case v1::SessionEvent::kPmix:
-    case v1::SessionEvent::kProgress:
-    case v1::SessionEvent::kSpans:
-    case v1::SessionEvent::kFailure:
-    case v1::SessionEvent::kWarning:
-    case v1::SessionEvent::kHeartbeat:
-    case v1::SessionEvent::kFinished:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
+
+SharedBeat::SharedBeat() {
+  v1::SessionRequest agent;
+  agent.mutable_heartbeat();
+  to_agent = link::SharedBytes(agent.SerializeAsString());
+  v1::JobRequest shepherd;
+  shepherd.mutable_heartbeat();
+  to_shepherd = link::SharedBytes(shepherd.SerializeAsString());
+}
 
 void NodeLink::SayHello(const v1::Hello& hello) {
   hello_ = hello;
@@ -136,46 +109,56 @@ void NodeLink::OnFrame(const link::Frame& frame) {
   // Once: a call that takes nothing then asks by itself when it does.
   due_.At(std::min(agent_->NextDeadline(), job_->NextDeadline()), [this] { Pump(); });
   if (!message->has_value()) return;
-  v1::SessionEvent event;
-  if (absl::Status parsed = rpc::Parse((*message)->view(), &event); !parsed.ok()) {
-    return GiveUp(absl::DataLossError(
-        absl::StrCat("its agent sent what cannot be read: ", parsed.message())));
+  v1::SessionEvent said;
+  v1::JobEvent job_said;
+  const bool of_job = channel == link::Channel::kJob;
+  const absl::Status parsed =
+      of_job ? rpc::Parse((*message)->view(), &job_said) : rpc::Parse((*message)->view(), &said);
+  if (!parsed.ok()) {
+    return GiveUp(absl::DataLossError(absl::StrCat(
+        of_job ? "its shepherd" : "its agent", " sent what cannot be read: ", parsed.message())));
   }
-  OnEvent(channel, std::move(event));
+  of_job ? OnJobEvent(std::move(job_said)) : OnAgentEvent(std::move(said));
 }
 
-void NodeLink::OnEvent(link::Channel channel, v1::SessionEvent event) {
-  if (channel == link::Channel::kJob && !IsOfShepherd(event.kind_case())) {
-    return GiveUp(absl::DataLossError(absl::StrCat(
-        "its shepherd said what only an agent may: event ", static_cast<int>(event.kind_case()))));
-  }
+void NodeLink::OnAgentEvent(v1::SessionEvent event) {
   if (event.has_attached()) return OnAttached(event.attached());
   if (event.has_finished() && std::exchange(finished_, true)) return;
   if (event.has_welcome()) {
     resumable_ = event.welcome().resumable();
     boot_id_ = event.welcome().inventory().boot_id();
   }
-  handlers_.on_event(std::move(event), channel == link::Channel::kJob);
+  handlers_.on_event(std::move(event));
+}
+
+void NodeLink::OnJobEvent(v1::JobEvent event) {
+  if (event.has_finished() && std::exchange(finished_, true)) return;
+  handlers_.on_job_event(std::move(event));
 }
 
 absl::Status NodeLink::Send(const SharedRequest& request) {
   if (!agent_) return absl::OkStatus();
-  absl::Status sent;
-  if (request.kind_ == v1::SessionRequest::kHeartbeat) {
-    ReportTaken();
-    sent = agent_->SendUnkept(kBeat, request.bytes_).status();
-    if (sent.ok()) sent = job_->SendUnkept(kBeat, request.bytes_).status();
-  } else {
-    leaving_ = leaving_ || request.kind_ == v1::SessionRequest::kGoodbye;
-    sent = (ChannelOf(request.kind_) == link::Channel::kJob ? job_ : agent_)->Send(request.bytes_);
-  }
+  leaving_ = leaving_ || request.is_last_;
+  const bool to_job = request.channel_ == link::Channel::kJob;
+  const absl::Status sent = (to_job ? job_ : agent_)->Send(request.bytes_);
   if (absl::IsUnavailable(sent)) return sent;
   if (sent.ok()) {
     Pump();
   } else {
-    GiveUp(absl::ResourceExhaustedError(absl::StrCat("to its agent: ", sent.message())));
+    GiveUp(absl::ResourceExhaustedError(
+        absl::StrCat("to its ", to_job ? "shepherd" : "agent", ": ", sent.message())));
   }
   return absl::OkStatus();
+}
+
+void NodeLink::Beat(const SharedBeat& beat) {
+  if (!agent_) return;
+  ReportTaken();
+  if (!agent_) return;
+  absl::Status sent = agent_->SendUnkept(kBeat, beat.to_agent).status();
+  if (sent.ok()) sent = job_->SendUnkept(kBeat, beat.to_shepherd).status();
+  if (!sent.ok()) return GiveUp(std::move(sent));
+  Pump();
 }
 
 void NodeLink::GiveUp(absl::Status why) {
@@ -196,7 +179,7 @@ void NodeLink::GiveUp(absl::Status why) {
 // All that has changed. While the last report waits for the connection there is no other.
 void NodeLink::ReportTaken() {
   if (!resumable_ || !job_ || job_->waits(kPositions)) return;
-  v1::SessionRequest request;
+  v1::JobRequest request;
   v1::LogPositions& taken = *request.mutable_logs_taken();
   for (auto& [key, progress] : log_progress_) {
     if (progress.taken == progress.reported) continue;

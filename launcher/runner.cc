@@ -110,9 +110,11 @@ void Runner::Connect(NodeId id) {
   handlers.on_connected = [this, id, own = ways_.IsOwnChild(entry)] {
     Feed(job::NodeConnected{id, own});
   };
-  handlers.on_event = [this, id](v1::SessionEvent event, bool of_shepherd) {
-    OnMessage(id, std::move(event), of_shepherd);
+  handlers.on_event = [this, id](v1::SessionEvent event) {
+    if (event.has_finished()) OnFinished(id, event.finished());
+    Feed(job::AgentMessage{id, std::move(event), WallNow()});
   };
+  handlers.on_job_event = [this, id](v1::JobEvent event) { OnJobEvent(id, std::move(event)); };
   handlers.on_closed = [this, id](absl::Status why) {
     Node& node = *nodes_[id.value()];
     if (node.disconnecting) {
@@ -186,10 +188,13 @@ void Runner::Trace(const job::Event& event, TimePoint now) {
   if (const auto* connected = std::get_if<job::NodeConnected>(&event)) {
     TraceNode(connected->node, "connect", now);
   }
-  const auto* message = std::get_if<job::NodeMessage>(&event);
+  if (const auto* agent = std::get_if<job::AgentMessage>(&event)) {
+    if (agent->event.has_welcome()) TraceNode(agent->node, "look at the node", now);
+    if (agent->event.has_finished()) TraceNode(agent->node, "run", now);
+  }
+  const auto* message = std::get_if<job::ShepherdMessage>(&event);
   if (message == nullptr) return;
   const job::NodeView& node = core_->nodes()[message->node.value()];
-  if (message->event.has_welcome()) TraceNode(message->node, "look at the node", now);
   if (message->event.has_started()) TraceNode(message->node, "start workers", now);
   if (message->event.has_finished()) TraceNode(message->node, "run", now);
   if (message->event.has_spans()) {
@@ -201,21 +206,23 @@ void Runner::TraceNode(NodeId id, absl::string_view part, TimePoint now) {
   timeline_->NodeReached(id, core_->nodes()[id.value()].host, part, now);
 }
 
-void Runner::OnMessage(NodeId id, v1::SessionEvent event, bool of_shepherd) {
+void Runner::OnFinished(NodeId id, const v1::Finished& finished) {
+  nodes_[id.value()]->finished = finished;
+  EndStreams(id);
+}
+
+void Runner::OnJobEvent(NodeId id, v1::JobEvent event) {
   if (event.has_stdin_taken() && stdin_ != nullptr) {
     stdin_->Taken(Rank(event.stdin_taken().rank()), event.stdin_taken().closed());
   }
   if (event.has_exit() && stdin_ != nullptr) stdin_->RankEnded(Rank(event.exit().rank()));
-  if (event.has_finished()) {
-    nodes_[id.value()]->finished = event.finished();
-    EndStreams(id);
-  }
+  if (event.has_finished()) OnFinished(id, event.finished());
   if (event.has_started() && status_ != nullptr) {
     for (const v1::WorkerStarted& worker : event.started().workers()) {
       if (IsOn(id, worker.rank())) status_->WorkerStarted(worker.rank(), worker.pid());
     }
   }
-  Feed(job::NodeMessage{id, std::move(event), WallNow(), of_shepherd});
+  Feed(job::ShepherdMessage{id, std::move(event), WallNow()});
   if (core_->state() == job::State::kRunning && stdin_ != nullptr &&
       !std::exchange(stdin_started_, true)) {
     stdin_->Start(options_.job.stdin_rank, core_->plan().world_size);

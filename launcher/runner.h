@@ -58,9 +58,11 @@ class Runner {
   void Feed(job::Event event);
   void Do(job::Action& action);
   void ToNode(NodeId id, const SharedRequest& request);
+  const SharedRequest& CommonBytes(const std::shared_ptr<const v1::JobPart>& common);
   void Trace(const job::Event& event, TimePoint now);
   void TraceNode(NodeId id, absl::string_view part, TimePoint now);
-  void OnMessage(NodeId id, v1::SessionEvent event, bool of_shepherd);
+  void OnJobEvent(NodeId id, v1::JobEvent event);
+  void OnFinished(NodeId id, const v1::Finished& finished);
   bool IsOn(NodeId id, uint32_t rank) const;
   void OnLogs(NodeId id, const v1::LogChunk& chunk);
   void EndStreams(NodeId id);
@@ -96,8 +98,9 @@ class Runner {
   std::deque<job::Event> events_;  // that came while actions were being carried out
   bool feeding_ = false;
   // The last that several requests have in common.
-  std::shared_ptr<const v1::SessionRequest> common_;
+  std::shared_ptr<const v1::JobPart> common_;
   std::optional<SharedRequest> common_bytes_;
+  const SharedBeat beat_;
   size_t leaving_ = 0;  // connections that are being ended
   const TimePoint begin_ = Clock::now();
   const int64_t begin_unix_nanos_ = absl::GetCurrentTimeNanos();

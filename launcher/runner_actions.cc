@@ -22,26 +22,27 @@ uint32_t MostLogData(size_t nodes) {
 }  // namespace
 
 void Runner::Do(job::Action& action) {
-  if (auto* send = std::get_if<job::Send>(&action)) {
+  if (auto* send = std::get_if<job::ToAgent>(&action)) {
     Node& node = *nodes_[send->node.value()];
     node.said_goodbye = node.said_goodbye || send->request.has_goodbye();
     if (send->request.has_hello()) {
       if (node.link != nullptr) node.link->SayHello(send->request.hello());
       return;
     }
-    if (send->common != nullptr) {
-      if (send->common != common_) {
-        common_ = send->common;
-        v1::SessionRequest request;
-        *request.mutable_common() = common_->start();
-        common_bytes_.emplace(request);
-      }
-      ToNode(send->node, *common_bytes_);
-    }
     ToNode(send->node, SharedRequest(send->request));
-  } else if (auto* many = std::get_if<job::SendMany>(&action)) {
-    const SharedRequest request(many->request);
-    for (NodeId id : many->nodes) ToNode(id, request);
+  } else if (auto* agents = std::get_if<job::ToAgents>(&action)) {
+    const SharedRequest request(agents->request);
+    for (NodeId id : agents->nodes) ToNode(id, request);
+  } else if (auto* start = std::get_if<job::ToShepherd>(&action)) {
+    if (start->common != nullptr) ToNode(start->node, CommonBytes(start->common));
+    ToNode(start->node, SharedRequest(start->request));
+  } else if (auto* shepherds = std::get_if<job::ToShepherds>(&action)) {
+    const SharedRequest request(shepherds->request);
+    for (NodeId id : shepherds->nodes) ToNode(id, request);
+  } else if (auto* beat = std::get_if<job::Beat>(&action)) {
+    for (NodeId id : beat->nodes) {
+      if (nodes_[id.value()]->link != nullptr) nodes_[id.value()]->link->Beat(beat_);
+    }
   } else if (auto* logs = std::get_if<job::OpenLogs>(&action)) {
     nodes_[logs->node.value()]->link->OpenLogs(options_.job.job_id, options_.job.attempt,
                                                MostLogData(nodes_.size()));
@@ -60,6 +61,16 @@ void Runner::Do(job::Action& action) {
   } else if (std::holds_alternative<job::Finish>(action)) {
     OnFinish();
   }
+}
+
+const SharedRequest& Runner::CommonBytes(const std::shared_ptr<const v1::JobPart>& common) {
+  if (common != common_) {
+    common_ = common;
+    v1::JobRequest request;
+    *request.mutable_common() = *common;
+    common_bytes_.emplace(request);
+  }
+  return *common_bytes_;
 }
 
 // What is kept for all nodes has a limit. When it is reached, the node for which most is kept is

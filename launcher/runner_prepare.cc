@@ -117,7 +117,7 @@ absl::Status Runner::PrepareStdin() {
   if (options_.job.dry_run || options_.job.stdin_rank == "none") return absl::OkStatus();
   stdin_ = std::make_unique<output::StdinSource>(
       loop_, [this](Rank rank, absl::string_view data, bool end) {
-        v1::SessionRequest request;
+        v1::JobRequest request;
         v1::StdinData& message = *request.mutable_stdin();
         message.set_rank(rank.value());
         message.set_data(data.data(), data.size());

@@ -49,7 +49,7 @@ AgentLine::AgentLine(loop::Loop& loop, Door door, Handlers handlers)
 
 LauncherLine::Handlers AgentLine::LauncherHandlers() {
   LauncherLine::Handlers handlers;
-  handlers.on_request = [this](v1::SessionRequest request) {
+  handlers.on_request = [this](v1::JobRequest request) {
     handlers_.on_request(std::move(request));
   };
   handlers.on_broken = [this](const std::string& why) {

@@ -22,9 +22,9 @@ namespace dtrain::shepherd {
 class AgentLine {
  public:
   struct Handlers {
-    absl::AnyInvocable<void(v1::SessionRequest)> on_request;  // of the launcher
-    absl::AnyInvocable<void(Duration silence)> on_silent;     // the launcher is
-    absl::AnyInvocable<void(Duration grace)> on_end_job;      // the agent's own word
+    absl::AnyInvocable<void(v1::JobRequest)> on_request;   // of the launcher
+    absl::AnyInvocable<void(Duration silence)> on_silent;  // the launcher is
+    absl::AnyInvocable<void(Duration grace)> on_end_job;   // the agent's own word
     absl::AnyInvocable<void(v1::ReadLogs, os::UniqueFd socket)> on_read_logs;
     absl::AnyInvocable<void(uint32_t port, os::UniqueFd socket)> on_held_port;
     absl::AnyInvocable<void()> on_adopted;   // another agent: it knows nothing

@@ -27,8 +27,8 @@ link::LinkCore::Options CoreOptions() {
   return options;
 }
 
-v1::SessionEvent TooLong(const absl::Status& why) {
-  v1::SessionEvent event;
+v1::JobEvent TooLong(const absl::Status& why) {
+  v1::JobEvent event;
   *event.mutable_failure() = MakeFailure(
       v1::NodeFailure::KIND_RESOURCES, kExitState,
       absl::StrCat("what the workers of this node have put into one message cannot be passed on: ",
@@ -110,7 +110,7 @@ void LauncherLine::OnFrame(const link::Frame& frame) {
   due_.At(core_.NextDeadline(), [this] { Pump(); });
   if (!message.ok()) return Broken(message.status());
   if (!message->has_value()) return;
-  v1::SessionRequest request;
+  v1::JobRequest request;
   const absl::string_view bytes = (*message)->view();
   if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Broken(absl::DataLossError("the launcher sent a message that cannot be read"));
@@ -119,7 +119,7 @@ void LauncherLine::OnFrame(const link::Frame& frame) {
   handlers_.on_request(std::move(request));
 }
 
-void LauncherLine::Send(const v1::SessionEvent& event) {
+void LauncherLine::Send(const v1::JobEvent& event) {
   absl::Status sent = core_.Send(link::SharedBytes(event.SerializeAsString()));
   if (absl::IsInvalidArgument(sent)) {
     sent = core_.Send(link::SharedBytes(TooLong(sent).SerializeAsString()));
@@ -128,7 +128,7 @@ void LauncherLine::Send(const v1::SessionEvent& event) {
   Pump();
 }
 
-void LauncherLine::SendState(State state, const v1::SessionEvent& event) {
+void LauncherLine::SendState(State state, const v1::JobEvent& event) {
   std::string bytes = event.SerializeAsString();
   if (bytes.size() > link::kMostUnkept) {
     Send(event);

@@ -23,7 +23,7 @@ namespace dtrain::shepherd {
 class LauncherLine {
  public:
   struct Handlers {
-    absl::AnyInvocable<void(v1::SessionRequest)> on_request;
+    absl::AnyInvocable<void(v1::JobRequest)> on_request;
     // Nothing can be said any more, as what was said was not acknowledged, or the launcher broke a
     // rule. Once, on the loop.
     absl::AnyInvocable<void(std::string why)> on_broken;
@@ -54,9 +54,9 @@ class LauncherLine {
   bool attached() const { return core_.state() == link::LinkCore::State::kUp; }
 
   // Kept until the launcher has it.
-  void Send(const v1::SessionEvent& event);
+  void Send(const v1::JobEvent& event);
   // Not kept, unless it is too long for that; for when nothing of the kind waits.
-  void SendState(State state, const v1::SessionEvent& event);
+  void SendState(State state, const v1::JobEvent& event);
   bool waits(State state) const { return core_.waits(state) || core_.acked() < long_[state]; }
   size_t room() const { return core_.room(); }
   // It has asked for what no launcher of ours does.

@@ -61,7 +61,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
         "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
   };
   hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_stdin_taken()->set_rank(rank);
     event.mutable_stdin_taken()->set_closed(closed);
     Send(event);
@@ -70,7 +70,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
 
 AgentLine Shepherd::MakeLine(Agent agent) {
   AgentLine::Handlers handlers{
-      [this](v1::SessionRequest request) { OnRequest(std::move(request)); },
+      [this](v1::JobRequest request) { OnRequest(std::move(request)); },
       [this](Duration silence) { OnSilent(silence); },
       [this](Duration grace) {
         Feed(StopAsked{grace});
@@ -89,41 +89,41 @@ AgentLine Shepherd::MakeLine(Agent agent) {
   return {loop_, std::get<os::UniqueFd>(std::move(agent)), std::move(handlers)};
 }
 
-void Shepherd::OnRequest(v1::SessionRequest request) {
+void Shepherd::OnRequest(v1::JobRequest request) {
   switch (request.kind_case()) {
-    case v1::SessionRequest::kCommon:
+    case v1::JobRequest::kCommon:
       common_ = std::move(*request.mutable_common());
       break;
-    case v1::SessionRequest::kStart:
+    case v1::JobRequest::kStart:
       common_.MergeFrom(request.start());
       OnStart(std::exchange(common_, {}));
       break;
-    case v1::SessionRequest::kSignal:
+    case v1::JobRequest::kSignal:
       if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
         return line_.launcher().Break(absl::StrCat("no signal has the number ", signal));
       }
       for (auto& worker : workers_) worker->Signal(request.signal().signal());
       break;
-    case v1::SessionRequest::kStop:
+    case v1::JobRequest::kStop:
       Feed(StopAsked{std::chrono::milliseconds(request.stop().grace_ms())});
       LetEnd();
       break;
-    case v1::SessionRequest::kStdin:
+    case v1::JobRequest::kStdin:
       OnStdin(request.stdin());
       break;
-    case v1::SessionRequest::kFenceRelease:
+    case v1::JobRequest::kFenceRelease:
       if (pmi_) Carry(pmi_->OnFenceRelease(request.fence_release()));
       break;
-    case v1::SessionRequest::kPmix:
+    case v1::JobRequest::kPmix:
       if (pmix_) pmix_->OnDown(request.pmix());
       break;
-    case v1::SessionRequest::kHeartbeat: {
-      v1::SessionEvent event;
+    case v1::JobRequest::kHeartbeat: {
+      v1::JobEvent event;
       event.mutable_heartbeat();
       line_.launcher().SendState(LauncherLine::kBeat, event);
       break;
     }
-    case v1::SessionRequest::kLogsTaken:
+    case v1::JobRequest::kLogsTaken:
       for (const v1::LogPosition& taken : request.logs_taken().streams()) OnLogTaken(taken);
       break;
     default:
@@ -241,7 +241,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     if (helper->pid() != 0) (void)helper->OnChild(helper->pid());
   }
   if (reported_started_) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     *event.mutable_exit() = ExitOf(worker, status);
     if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) JudgeMpi(worker.rank());
     SendGrown();

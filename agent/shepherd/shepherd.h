@@ -50,7 +50,7 @@ class Shepherd {
  private:
   AgentLine MakeLine(Agent agent);
   // From outside.
-  void OnRequest(v1::SessionRequest request);
+  void OnRequest(v1::JobRequest request);
   void OnLogTaken(const v1::LogPosition& taken);
   void OnAdopted();
   void OnReleased();
@@ -121,7 +121,7 @@ class Shepherd {
   void Report();
   void ReportLater();
   // To the launcher.
-  void Send(const v1::SessionEvent& event) { line_.launcher().Send(event); }
+  void Send(const v1::JobEvent& event) { line_.launcher().Send(event); }
   void SendFailure(v1::NodeFailure failure);
   void Warn(std::string message, bool detail = false);
   void MarkGrown(uint32_t rank, v1::StreamKind kind);

@@ -141,7 +141,7 @@ void Shepherd::Carry(PmiServer::Actions actions) {
     } else if (auto* abort = std::get_if<PmiServer::Abort>(&action)) {
       OnAbortAsked(abort->rank, abort->code);
     } else {
-      v1::SessionEvent event;
+      v1::JobEvent event;
       *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));
       Send(event);
     }
@@ -158,7 +158,7 @@ void Shepherd::OnAbortAsked(uint32_t rank, std::optional<int> code) {
 }
 
 void Shepherd::ReportStarted() {
-  v1::SessionEvent event;
+  v1::JobEvent event;
   *event.mutable_started() = StartedWorkers();
   report_.OnStarted(event.started());
   Report();
@@ -208,7 +208,7 @@ void Shepherd::WatchPages() {
 }
 
 void Shepherd::ReportPages() {
-  v1::SessionEvent now, last;  // the last of a rank must arrive
+  v1::JobEvent now, last;  // the last of a rank must arrive
   for (auto& worker : workers_) {
     TakeSpans(*worker, 1);
     if (worker->progress_told()) continue;
@@ -219,7 +219,7 @@ void Shepherd::ReportPages() {
     if (!progress) progress = std::move(state);
     progress->set_rank(worker->rank());
     report_.OnProgress(*progress);
-    v1::SessionEvent& event = worker->ended() ? last : now;
+    v1::JobEvent& event = worker->ended() ? last : now;
     *event.mutable_progress()->add_ranks() = *std::move(progress);
     if (worker->ended()) worker->set_progress_told();
   }
@@ -248,7 +248,7 @@ void Shepherd::TakeSpans(Worker& worker, uint64_t least) {
     spans_.set_rank(worker.rank());
     if (!worker.page().TakeSpans(kSpansAtOnce, spans_)) return;
     left -= std::min<uint64_t>(left, static_cast<uint64_t>(spans_.kind_size()));
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.set_spans(spans_.SerializeAsString());
     if (worker.ended()) {
       Send(event);
@@ -293,7 +293,7 @@ void Shepherd::Finish() {
   sweeper_.RemoveCgroup();
   RemoveScratch();
   if (line_.lost()) return Exit();
-  v1::SessionEvent event;
+  v1::JobEvent event;
   v1::Finished* finished = event.mutable_finished();
   uint64_t lost = 0;
   for (auto& worker : workers_) {
@@ -344,13 +344,13 @@ void Shepherd::ExitOnceSaid() {
 }
 
 void Shepherd::SendFailure(v1::NodeFailure failure) {
-  v1::SessionEvent event;
+  v1::JobEvent event;
   *event.mutable_failure() = std::move(failure);
   Send(event);
 }
 
 void Shepherd::Warn(std::string message, bool detail) {
-  v1::SessionEvent event;
+  v1::JobEvent event;
   event.mutable_warning()->set_detail(detail);
   event.mutable_warning()->set_message(std::move(message));
   Send(event);

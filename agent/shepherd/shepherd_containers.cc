@@ -13,7 +13,7 @@ namespace dtrain::shepherd {
 void Shepherd::PrepareContainers() {
   WorkerContainers::Hooks hooks;
   hooks.preparing = [this](std::string what) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_preparing()->set_what(std::move(what));
     Send(event);
   };

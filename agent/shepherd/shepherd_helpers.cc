@@ -18,7 +18,7 @@ absl::Status Shepherd::OpenPmix() {
     for (const uint32_t rank : up.joined().ranks()) {
       if (mpi_) mpi_->OnJoined(rank);
     }
-    v1::SessionEvent event;
+    v1::JobEvent event;
     *event.mutable_pmix() = std::move(up);
     Send(event);
   };

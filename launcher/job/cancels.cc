@@ -50,9 +50,9 @@ void Cancels::PassOn(int signal) {
   if (cluster_.state() != State::kRunning) {
     return out_.Warn(absl::StrCat(SignalName(signal), " is ignored: no worker is running yet"));
   }
-  v1::SessionRequest request;
+  v1::JobRequest request;
   request.mutable_signal()->set_signal(signal);
-  out_.SendToMany(cluster_.PlannedWithWork(), std::move(request));
+  out_.ToShepherds(cluster_.PlannedWithWork(), std::move(request));
 }
 
 // The first Ctrl-C of a job that already ends for another reason says that its output is not

@@ -100,4 +100,19 @@ TimePoint After(TimePoint begin, Duration duration) {
   return duration < kNever - begin ? begin + duration : kNever;
 }
 
+NodeId SenderOf(const Event& event) {
+  const auto* agent = std::get_if<AgentMessage>(&event);
+  return agent != nullptr ? agent->node : OfShepherd(event).node;
+}
+
+const v1::NodeFailure& FailureOf(const Event& event) {
+  const auto* agent = std::get_if<AgentMessage>(&event);
+  return agent != nullptr ? agent->event.failure() : OfShepherd(event).event.failure();
+}
+
+const v1::Warning& WarningOf(const Event& event) {
+  const auto* agent = std::get_if<AgentMessage>(&event);
+  return agent != nullptr ? agent->event.warning() : OfShepherd(event).event.warning();
+}
+
 }  // namespace dtrain::job

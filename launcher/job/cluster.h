@@ -93,7 +93,14 @@ TimePoint After(TimePoint begin, Duration duration);
 // As messages have it; what they cannot say becomes the nearest that they can.
 uint32_t ToMs(Duration duration);
 
-// The message's alternative, which the table has checked.
-inline const NodeMessage& Message(const Event& event) { return std::get<NodeMessage>(event); }
+// Whose message it is the table has checked.
+inline const AgentMessage& OfAgent(const Event& event) { return std::get<AgentMessage>(event); }
+inline const ShepherdMessage& OfShepherd(const Event& event) {
+  return std::get<ShepherdMessage>(event);
+}
+// What either may say.
+NodeId SenderOf(const Event& event);
+const v1::NodeFailure& FailureOf(const Event& event);
+const v1::Warning& WarningOf(const Event& event);
 
 }  // namespace dtrain::job

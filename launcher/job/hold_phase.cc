@@ -38,7 +38,7 @@ void HoldPhase::Begin(std::vector<rendezvous::Chosen> addresses) {
     asked_[i] = true;
     cluster_.SetWaitingFor(cluster_.planned(i),
                            is_master ? "ports for rank 0" : "ports for its ranks");
-    v1::HoldPorts& hold = *out_.SendTo(cluster_.planned(i)).mutable_hold_ports();
+    v1::HoldPorts& hold = *out_.ToAgent(cluster_.planned(i)).mutable_hold_ports();
     hold.set_count(count);
     // Those that we serve: ranks of other nodes may start first.
     if (is_master) hold.set_listening(cluster_.options().part.agent_store() ? 2 : 1);
@@ -46,7 +46,7 @@ void HoldPhase::Begin(std::vector<rendezvous::Chosen> addresses) {
 }
 
 absl::Status HoldPhase::OnPortsHeld(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const AgentMessage& message = OfAgent(event);
   const std::optional<uint32_t> index = cluster_.node(message.node).plan_index;
   if (!index || !asked_[*index]) return absl::InvalidArgumentError("PortsHeld unasked");
   asked_[*index] = false;
@@ -83,7 +83,7 @@ void HoldPhase::TakeOursOf(std::vector<uint32_t>& held) {
 }
 
 absl::Status HoldPhase::OnReserved(const Event& event) {
-  if (absl::Status status = reserve_.OnReserved(Message(event)); !status.ok()) return status;
+  if (absl::Status status = reserve_.OnReserved(OfAgent(event)); !status.ok()) return status;
   StartIfReady();
   return absl::OkStatus();
 }

@@ -211,18 +211,6 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kReserved;
     case v1::SessionEvent::kInventory:
       return kInventory;
-    case v1::SessionEvent::kPreparing:
-      return kPreparing;
-    case v1::SessionEvent::kStarted:
-      return kStarted;
-    case v1::SessionEvent::kExit:
-      return kExit;
-    case v1::SessionEvent::kStdinTaken:
-      return kStdinTaken;
-    case v1::SessionEvent::kFenceEnter:
-      return kFenceEnter;
-    case v1::SessionEvent::kPmix:
-      return kPmix;
     case v1::SessionEvent::kFinished:
       return kFinishedMsg;
     case v1::SessionEvent::kReleased:
@@ -233,13 +221,41 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kWarning;
     case v1::SessionEvent::kHeartbeat:
       return kHeartbeat;
-    case v1::SessionEvent::kProgress:
-      return kProgress;
-    case v1::SessionEvent::kSpans:
-      return kSpans;
     case v1::SessionEvent::kOpened:  // of the connection, not of the job
     case v1::SessionEvent::kAttached:
     case v1::SessionEvent::KIND_NOT_SET:
+      return kUnknown;
+  }
+  return kUnknown;
+}
+
+Kind KindOf(const v1::JobEvent& message) {
+  switch (message.kind_case()) {
+    case v1::JobEvent::kPreparing:
+      return kPreparing;
+    case v1::JobEvent::kStarted:
+      return kStarted;
+    case v1::JobEvent::kExit:
+      return kExit;
+    case v1::JobEvent::kStdinTaken:
+      return kStdinTaken;
+    case v1::JobEvent::kFenceEnter:
+      return kFenceEnter;
+    case v1::JobEvent::kPmix:
+      return kPmix;
+    case v1::JobEvent::kFinished:
+      return kFinishedMsg;
+    case v1::JobEvent::kFailure:
+      return kFailure;
+    case v1::JobEvent::kWarning:
+      return kWarning;
+    case v1::JobEvent::kHeartbeat:
+      return kHeartbeat;
+    case v1::JobEvent::kProgress:
+      return kProgress;
+    case v1::JobEvent::kSpans:
+      return kSpans;
+    case v1::JobEvent::KIND_NOT_SET:
       return kUnknown;
   }
   return kUnknown;
@@ -253,7 +269,8 @@ struct Source {
 Source SourceOf(const Event& event) {
   if (const auto* e = std::get_if<NodePhase>(&event)) return {kPhase, e->node};
   if (const auto* e = std::get_if<NodeConnected>(&event)) return {kConnected, e->node};
-  if (const auto* e = std::get_if<NodeMessage>(&event)) return {KindOf(e->event), e->node};
+  if (const auto* e = std::get_if<AgentMessage>(&event)) return {KindOf(e->event), e->node};
+  if (const auto* e = std::get_if<ShepherdMessage>(&event)) return {KindOf(e->event), e->node};
   if (const auto* e = std::get_if<NodeClosed>(&event)) return {kClosed, e->node};
   if (const auto* e = std::get_if<LogsDrained>(&event)) return {kDrained, e->node};
   if (std::holds_alternative<UserSignal>(event)) return {kSignal, std::nullopt};
@@ -288,7 +305,10 @@ void JobPhases::Dispatch(const Event& event) {
   const Source source = SourceOf(event);
   if (source.node) {
     if (source.node->value() >= cluster.size() || cluster.view(*source.node).gone) return;
-    if (const auto* message = std::get_if<NodeMessage>(&event)) lease_watch.OnMessage(*message);
+    if (const auto* agent = std::get_if<AgentMessage>(&event)) lease_watch.OnMessage(*agent);
+    if (const auto* shepherd = std::get_if<ShepherdMessage>(&event)) {
+      lease_watch.OnMessage(*shepherd);
+    }
   }
   const Row& row = kTable[source.kind];
   const Handler handler = row.in[static_cast<size_t>(cluster.state())];

@@ -65,11 +65,15 @@ struct NodeConnected {
   bool same_machine = false;
 };
 // `received_unix_nanos` is our own wall clock, to compare the clocks of the nodes; 0: not known.
-struct NodeMessage {
+struct AgentMessage {
   NodeId node;
   v1::SessionEvent event;
   int64_t received_unix_nanos = 0;
-  bool of_shepherd = false;  // else the agent's own word
+};
+struct ShepherdMessage {
+  NodeId node;
+  v1::JobEvent event;
+  int64_t received_unix_nanos = 0;
 };
 // The connection could not be made, or ended.
 struct NodeClosed {
@@ -97,21 +101,33 @@ struct Slept {
 };
 struct Tick {};  // a deadline may have passed
 
-using Event = std::variant<NodePhase, NodeConnected, NodeMessage, NodeClosed, LogsDrained,
-                           UserSignal, OutputFailed, Slept, Tick>;
+using Event = std::variant<NodePhase, NodeConnected, AgentMessage, ShepherdMessage, NodeClosed,
+                           LogsDrained, UserSignal, OutputFailed, Slept, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
-// With `common`, which may be large and is the same object for several nodes, the request is that
-// one merged with this.
-struct Send {
+struct ToAgent {
   NodeId node;
   v1::SessionRequest request;
-  std::shared_ptr<const v1::SessionRequest> common = nullptr;
 };
-struct SendMany {
+struct ToAgents {
   std::vector<NodeId> nodes;
   v1::SessionRequest request;
+};
+// A start is `common`, which may be large and is the same object for several nodes, merged with
+// this.
+struct ToShepherd {
+  NodeId node;
+  v1::JobRequest request;
+  std::shared_ptr<const v1::JobPart> common = nullptr;
+};
+struct ToShepherds {
+  std::vector<NodeId> nodes;
+  v1::JobRequest request;
 };  // may be large
+// A sign of life, to agents and shepherds; the shepherds answer.
+struct Beat {
+  std::vector<NodeId> nodes;
+};
 struct OpenLogs {
   NodeId node;
 };  // start the Logs stream of this node
@@ -133,8 +149,8 @@ struct Warn {
 struct PlanReady {};  // plan() is valid from now on
 struct Finish {};     // result() is valid; nothing comes after it
 
-using Action =
-    std::variant<Send, SendMany, OpenLogs, Disconnect, DialAnew, Warn, PlanReady, Finish>;
+using Action = std::variant<ToAgent, ToAgents, ToShepherd, ToShepherds, Beat, OpenLogs, Disconnect,
+                            DialAnew, Warn, PlanReady, Finish>;
 
 // ---- what it tells ------------------------------------------------------------------------
 enum class State {

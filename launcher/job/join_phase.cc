@@ -55,7 +55,7 @@ void JoinPhase::OnConnected(const Event& event) {
 
 void JoinPhase::SayHello(NodeId id, bool same_machine) {
   const JobOptions& options = cluster_.options();
-  v1::Hello& hello = *out_.SendTo(id).mutable_hello();
+  v1::Hello& hello = *out_.ToAgent(id).mutable_hello();
   hello.set_protocol(options.protocol);
   hello.set_build(options.build);
   hello.set_job_id(options.job_id);
@@ -70,7 +70,7 @@ void JoinPhase::SayHello(NodeId id, bool same_machine) {
   hello.set_no_gpus(options.plan.gpu_bind == plan::GpuBind::kNone && (entry.slots || entry.gpus));
 }
 
-absl::Status JoinPhase::Join(const NodeMessage& message) {
+absl::Status JoinPhase::Join(const AgentMessage& message) {
   const v1::Welcome& welcome = message.event.welcome();
   const v1::Inventory& inventory = welcome.inventory();
   return barrier_.Join(message.node, {welcome.job_id(), welcome.attempt(), welcome.incarnation()},
@@ -78,7 +78,7 @@ absl::Status JoinPhase::Join(const NodeMessage& message) {
 }
 
 absl::Status JoinPhase::OnWelcome(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const AgentMessage& message = OfAgent(event);
   const NodeId id = message.node;
   if (!cluster_.node(id).connected) {
     return absl::InvalidArgumentError("Welcome without a Hello");
@@ -100,7 +100,7 @@ absl::Status JoinPhase::OnWelcome(const Event& event) {
 
 // A reply that was thought lost. Only the same machine may repeat it.
 void JoinPhase::OnWelcomeAgain(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const AgentMessage& message = OfAgent(event);
   const absl::Status again = Join(message);
   if (again.ok()) return;
   std::string text = Printable(again.message());
@@ -157,8 +157,8 @@ void JoinPhase::OnClosed(const Event& event) {
 }
 
 void JoinPhase::OnFailure(const Event& event) {
-  const v1::NodeFailure& failure = Message(event).event.failure();
-  Fault(Message(event).node, Printable(failure.message()), FailureExitCode(failure));
+  const v1::NodeFailure& failure = FailureOf(event);
+  Fault(SenderOf(event), Printable(failure.message()), FailureExitCode(failure));
 }
 
 void JoinPhase::OnSilent(NodeId node, std::string why) {

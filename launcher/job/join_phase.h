@@ -37,7 +37,7 @@ class JoinPhase {
   void OnDeadline();
 
  private:
-  absl::Status Join(const NodeMessage& message);
+  absl::Status Join(const AgentMessage& message);
   void SayHello(NodeId node, bool same_machine);
   bool IsElastic() const { return cluster_.options().min_nodes > 0; }
   bool MayLeaveOut(NodeId node) const;

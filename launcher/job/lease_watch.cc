@@ -39,29 +39,35 @@ void LeaseWatch::Watch(NodeId id, bool same_machine) {
 
 void LeaseWatch::Forget(NodeId id) { nodes_[id.value()].watched = false; }
 
-void LeaseWatch::OnMessage(const NodeMessage& message) {
-  Node& node = nodes_[message.node.value()];
-  const Duration silence = cluster_.now() - node.last_heard;
-  node.last_heard = cluster_.now();
-  if (message.of_shepherd) node.asked_at = kNever;
-  if (cluster_.view(message.node).suspect) {
-    cluster_.SetSuspect(message.node, false);
-    LookAt(message.node, SuspectAt(node));
-    out_.Warn(absl::StrCat(cluster_.host(message.node), ": heard from again after ",
-                           FormatSeconds(silence)));
-  }
-  if (!message.event.has_heartbeat() || message.of_shepherd) return;
+void LeaseWatch::OnMessage(const AgentMessage& message) {
+  Hear(message.node);
+  if (!message.event.has_heartbeat()) return;
   CompareClocks(message, message.event.heartbeat().unix_nanos());
 }
 
-void LeaseWatch::OnWelcome(const NodeMessage& message) {
+void LeaseWatch::OnMessage(const ShepherdMessage& message) {
+  Hear(message.node);
+  nodes_[message.node.value()].asked_at = kNever;
+}
+
+void LeaseWatch::Hear(NodeId id) {
+  Node& node = nodes_[id.value()];
+  const Duration silence = cluster_.now() - node.last_heard;
+  node.last_heard = cluster_.now();
+  if (!cluster_.view(id).suspect) return;
+  cluster_.SetSuspect(id, false);
+  LookAt(id, SuspectAt(node));
+  out_.Warn(absl::StrCat(cluster_.host(id), ": heard from again after ", FormatSeconds(silence)));
+}
+
+void LeaseWatch::OnWelcome(const AgentMessage& message) {
   const v1::Welcome& welcome = message.event.welcome();
   // A resident agent is nobody's child; only a relay to it is.
   if (welcome.resumable()) nodes_[message.node.value()].by_stream = false;
   CompareClocks(message, welcome.inventory().clock_unix_nanos());
 }
 
-void LeaseWatch::CompareClocks(const NodeMessage& message, int64_t theirs) {
+void LeaseWatch::CompareClocks(const AgentMessage& message, int64_t theirs) {
   NodeClock& clock = nodes_[message.node.value()].clock;
   clock.Add(theirs, message.received_unix_nanos);
   cluster_.SetClock(message.node, clock.ahead_nanos(), clock.ahead_at_start_nanos());
@@ -102,9 +108,7 @@ void LeaseWatch::Beat() {
     if (!cluster_.node(id).told_to_start || cluster_.node(id).ended) continue;
     nodes_[i].asked_at = std::min(nodes_[i].asked_at, cluster_.now());
   }
-  v1::SessionRequest beat;
-  beat.mutable_heartbeat();
-  out_.SendToMany(std::move(nodes), std::move(beat));
+  if (!nodes.empty()) out_.Add(job::Beat{std::move(nodes)});
 }
 
 TimePoint LeaseWatch::SuspectAt(const Node& node) const {

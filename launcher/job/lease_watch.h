@@ -32,8 +32,9 @@ class LeaseWatch {
   // that the end of its stream counts, not its silence.
   void Watch(NodeId node, bool same_machine);
   void Forget(NodeId node);
-  void OnMessage(const NodeMessage& message);  // any
-  void OnWelcome(const NodeMessage& message);
+  void OnMessage(const AgentMessage& message);  // any
+  void OnMessage(const ShepherdMessage& message);
+  void OnWelcome(const AgentMessage& message);
 
   // Moves the cluster's time to `now`, and returns for how long this process did not run before
   // that, as an overdue beat shows. Messages may still wait to be read, so that time is nobody's
@@ -58,7 +59,8 @@ class LeaseWatch {
     NodeClock clock;
   };
   void Beat();
-  void CompareClocks(const NodeMessage& message, int64_t theirs);
+  void Hear(NodeId id);
+  void CompareClocks(const AgentMessage& message, int64_t theirs);
   TimePoint SuspectAt(const Node& node) const;
   TimePoint ShepherdSilentAt(const Node& node) const;
   void LookAt(NodeId node, TimePoint when);

@@ -73,20 +73,20 @@ void Losses::Lose(NodeId node, std::string text, int exit_code) {
 }
 
 void Losses::OnFailure(const Event& event) {
-  const NodeMessage& message = Message(event);
-  const v1::NodeFailure& failure = message.event.failure();
+  const NodeId node = SenderOf(event);
+  const v1::NodeFailure& failure = FailureOf(event);
   std::string text = Printable(failure.message());
   if (cluster_.state() == State::kStopping && failure.kind() == v1::NodeFailure::KIND_CLEANUP) {
-    return stop_.OnCleanupFailed(message.node, std::move(text));
+    return stop_.OnCleanupFailed(node, std::move(text));
   }
-  Cause cause = FaultOf(message.node, std::move(text), FailureExitCode(failure));
+  Cause cause = FaultOf(node, std::move(text), FailureExitCode(failure));
   cause.served_ranks =
       failure.kind() == v1::NodeFailure::KIND_HELPER && failure.exit_code() == kExitAgentLost;
   const bool refused =
-      failure.kind() == v1::NodeFailure::KIND_REFUSED && !cluster_.node(message.node).started;
-  if (refused) stop_.OnRefused(message.node);
+      failure.kind() == v1::NodeFailure::KIND_REFUSED && !cluster_.node(node).started;
+  if (refused) stop_.OnRefused(node);
   stop_.Stop(std::move(cause));
-  if (refused) stop_.OnEnded(message.node);
+  if (refused) stop_.OnEnded(node);
 }
 
 void Losses::OnEndedUnasked(NodeId node) {

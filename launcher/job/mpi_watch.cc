@@ -31,7 +31,7 @@ v1::PmixJob PmixJobOf(const plan::Plan& plan) {
 }  // namespace
 
 absl::Status MpiWatch::OnPmix(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const ShepherdMessage& message = OfShepherd(event);
   const v1::PmixUp& up = message.event.pmix();
   if (!pmix_) Begin();
   auto sends = pmix_->OnUp(*cluster_.node(message.node).plan_index, up);
@@ -86,9 +86,9 @@ void MpiWatch::SendAll(std::vector<rendezvous::PmixCore::Send> sends) {
     for (const size_t index : send.nodes) {
       if (cluster_.has_work(cluster_.planned(index))) nodes.push_back(cluster_.planned(index));
     }
-    v1::SessionRequest request;
+    v1::JobRequest request;
     *request.mutable_pmix() = std::move(send.down);
-    out_.SendToMany(std::move(nodes), std::move(request));
+    out_.ToShepherds(std::move(nodes), std::move(request));
   }
 }
 

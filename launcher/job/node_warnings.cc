@@ -17,10 +17,10 @@ constexpr Duration kWarningSettle = std::chrono::milliseconds(200);
 }  // namespace
 
 void NodeWarnings::OnWarning(const Event& event) {
-  const NodeMessage& message = Message(event);
-  std::string text = Printable(message.event.warning().message());
-  if (message.event.warning().detail()) details_.insert(text);
-  waiting_.emplace_back(message.node, std::move(text));
+  const v1::Warning& warning = WarningOf(event);
+  std::string text = Printable(warning.message());
+  if (warning.detail()) details_.insert(text);
+  waiting_.emplace_back(SenderOf(event), std::move(text));
   if (tell_at_ == kNever) tell_at_ = cluster_.now() + kWarningSettle;
 }
 

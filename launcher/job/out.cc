@@ -9,14 +9,24 @@ constexpr size_t kMostWarnings = 1000;
 
 }  // namespace
 
-v1::SessionRequest& Out::SendTo(NodeId node) {
-  actions_.emplace_back(Send{node, {}});
-  return std::get<Send>(actions_.back()).request;
+v1::SessionRequest& Out::ToAgent(NodeId node) {
+  actions_.emplace_back(job::ToAgent{node, {}});
+  return std::get<job::ToAgent>(actions_.back()).request;
 }
 
-void Out::SendToMany(std::vector<NodeId> nodes, v1::SessionRequest request) {
+v1::JobRequest& Out::ToShepherd(NodeId node, std::shared_ptr<const v1::JobPart> common) {
+  actions_.emplace_back(job::ToShepherd{node, {}, std::move(common)});
+  return std::get<job::ToShepherd>(actions_.back()).request;
+}
+
+void Out::ToAgents(std::vector<NodeId> nodes, v1::SessionRequest request) {
   if (nodes.empty()) return;
-  actions_.emplace_back(SendMany{std::move(nodes), std::move(request)});
+  actions_.emplace_back(job::ToAgents{std::move(nodes), std::move(request)});
+}
+
+void Out::ToShepherds(std::vector<NodeId> nodes, v1::JobRequest request) {
+  if (nodes.empty()) return;
+  actions_.emplace_back(job::ToShepherds{std::move(nodes), std::move(request)});
 }
 
 void Out::Warn(std::string text, bool detail) {

@@ -15,11 +15,11 @@ class Out {
  public:
   void Add(Action action) { actions_.push_back(std::move(action)); }
   // To be filled in before anything else is asked for.
-  v1::SessionRequest& SendTo(NodeId node);
-  void Add(NodeId node, v1::SessionRequest own, std::shared_ptr<const v1::SessionRequest> common) {
-    actions_.emplace_back(Send{node, std::move(own), std::move(common)});
-  }
-  void SendToMany(std::vector<NodeId> nodes, v1::SessionRequest request);  // to none: nothing
+  v1::SessionRequest& ToAgent(NodeId node);
+  v1::JobRequest& ToShepherd(NodeId node, std::shared_ptr<const v1::JobPart> common = nullptr);
+  // To none: nothing.
+  void ToAgents(std::vector<NodeId> nodes, v1::SessionRequest request);
+  void ToShepherds(std::vector<NodeId> nodes, v1::JobRequest request);
   void Warn(std::string text, bool detail = false);
 
   std::vector<Action> Take() { return std::exchange(actions_, {}); }

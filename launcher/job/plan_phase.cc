@@ -40,7 +40,7 @@ void PlanPhase::Begin() {
 }
 
 absl::Status PlanPhase::OnInventory(const Event& event) {
-  if (absl::Status status = reserve_.OnInventory(Message(event)); !status.ok()) return status;
+  if (absl::Status status = reserve_.OnInventory(OfAgent(event)); !status.ok()) return status;
   if (reserve_.all_looked() && !early_faults_.any()) Begin();
   return absl::OkStatus();
 }

@@ -51,13 +51,13 @@ void ProbePhase::Send(rendezvous::Candidates probed) {
     ++due_;
     asked_[i] = true;
     cluster_.SetWaitingFor(cluster_.planned(i), "connections to the other nodes");
-    *out_.SendTo(cluster_.planned(i)).mutable_probe() = requests_[i];
+    *out_.ToAgent(cluster_.planned(i)).mutable_probe() = requests_[i];
   }
   if (due_ == 0) Finish();
 }
 
 absl::Status ProbePhase::OnProbeReport(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const AgentMessage& message = OfAgent(event);
   const std::optional<uint32_t> index = cluster_.node(message.node).plan_index;
   if (!index || !asked_[*index]) return absl::InvalidArgumentError("ProbeReport unasked");
   asked_[*index] = false;

@@ -20,7 +20,7 @@ constexpr size_t kMostHaltedNamed = 8;  // of ranks that do not run
 }  // namespace
 
 // False when it names a rank of another node.
-bool RankWatch::Record(const NodeMessage& message) {
+bool RankWatch::Record(const ShepherdMessage& message) {
   for (const v1::RankProgress& progress : message.event.progress().ranks()) {
     if (!ranks_.IsOf(progress.rank(), message.node)) return false;
     ranks_.SetProgress(progress);
@@ -32,7 +32,7 @@ bool RankWatch::Record(const NodeMessage& message) {
 }
 
 absl::Status RankWatch::OnProgress(const Event& event) {
-  if (!Record(Message(event))) {
+  if (!Record(OfShepherd(event))) {
     return absl::InvalidArgumentError("Progress of another node's rank");
   }
   CheckCollectives();
@@ -41,12 +41,12 @@ absl::Status RankWatch::OnProgress(const Event& event) {
 }
 
 // The counters of workers that are being ended are still worth having.
-void RankWatch::OnLastProgress(const Event& event) { (void)Record(Message(event)); }
+void RankWatch::OnLastProgress(const Event& event) { (void)Record(OfShepherd(event)); }
 
 void RankWatch::OnEnded(uint32_t rank) { collectives_.OnEnded(rank); }
 
 // A process that does not run since its node first saw it so.
-void RankWatch::NoteHalt(const NodeMessage& message, const v1::RankProgress& progress) {
+void RankWatch::NoteHalt(const ShepherdMessage& message, const v1::RankProgress& progress) {
   const uint32_t rank = progress.rank();
   TimePoint since = ranks_.at(rank).halted_at;
   if (progress.process_state() == 0) {

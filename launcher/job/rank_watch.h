@@ -36,8 +36,8 @@ class RankWatch {
   void Stalled(std::string message);
 
  private:
-  bool Record(const NodeMessage& message);
-  void NoteHalt(const NodeMessage& message, const v1::RankProgress& progress);
+  bool Record(const ShepherdMessage& message);
+  void NoteHalt(const ShepherdMessage& message, const v1::RankProgress& progress);
   void TellHalted();
   std::string HaltText(const RankEnd& end) const;
   std::string CollectiveText() const;

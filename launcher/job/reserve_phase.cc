@@ -29,7 +29,7 @@ Verdict NotFree(std::string message) {
 void ReservePhase::Begin() {
   for (const plan::PlannedNode& node : cluster_.plan().nodes) {
     if (!cluster_.view(node.node).inventory.reserves()) continue;
-    v1::Reserve& reserve = *out_.SendTo(node.node).mutable_reserve();
+    v1::Reserve& reserve = *out_.ToAgent(node.node).mutable_reserve();
     reserve = plan::ReserveFor(node, cluster_.options().plan);
     reserve.set_node_rank(static_cast<uint32_t>(&node - cluster_.plan().nodes.data()));
     reserved_[node.node.value()] = true;
@@ -37,7 +37,7 @@ void ReservePhase::Begin() {
   }
 }
 
-absl::Status ReservePhase::OnReserved(const NodeMessage& message) {
+absl::Status ReservePhase::OnReserved(const AgentMessage& message) {
   if (due_ == 0) return absl::InvalidArgumentError("Reserved unasked");
   --due_;
   const std::string& refused = message.event.reserved().refused();
@@ -68,7 +68,7 @@ void ReservePhase::Busy(std::string why) {
     if (!reserved_[i]) continue;
     reserved_[i] = false;
     if (gone) continue;
-    out_.SendTo(node).mutable_reserve();
+    out_.ToAgent(node).mutable_reserve();
     ++due_;
   }
   const TimePoint now = cluster_.now();
@@ -90,12 +90,12 @@ void ReservePhase::LookAgain() {
   for (uint32_t i = 0; i < cluster_.size(); ++i) {
     const NodeView& view = cluster_.view(NodeId(i));
     if (view.gone || !view.inventory.reserves()) continue;
-    out_.SendTo(NodeId(i)).mutable_look_again();
+    out_.ToAgent(NodeId(i)).mutable_look_again();
     ++looks_due_;
   }
 }
 
-absl::Status ReservePhase::OnInventory(const NodeMessage& message) {
+absl::Status ReservePhase::OnInventory(const AgentMessage& message) {
   if (looks_due_ == 0) return absl::InvalidArgumentError("Inventory unasked");
   --looks_due_;
   const v1::Inventory& before = cluster_.view(message.node).inventory;

@@ -29,7 +29,7 @@ class ReservePhase {
         reserved_(cluster.size()) {}
 
   void Begin();  // answered while addresses are proven
-  absl::Status OnReserved(const NodeMessage& message);
+  absl::Status OnReserved(const AgentMessage& message);
   bool all_answered() const { return due_ == 0; }
   // Once all have answered: whether others were faster. If so that is dealt with.
   bool IsRefused();
@@ -37,7 +37,7 @@ class ReservePhase {
   // Other jobs have what we need: the launch ends, or waits in kConnecting until all was looked at
   // again and a plan is found.
   void Busy(std::string why);
-  absl::Status OnInventory(const NodeMessage& message);
+  absl::Status OnInventory(const AgentMessage& message);
   bool all_looked() const { return looks_due_ == 0; }
   void StopWaiting();  // a plan was found
 

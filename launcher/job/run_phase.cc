@@ -27,7 +27,7 @@ void RunPhase::CheckAllEnded() {
 }
 
 // False when it was not a word about a living worker of that node.
-bool RunPhase::Record(const NodeMessage& message) {
+bool RunPhase::Record(const ShepherdMessage& message) {
   const v1::WorkerExit& exit = message.event.exit();
   const int64_t ended =
       lease_watch_.ToOurs(message.node, exit.unix_nanos(), message.received_unix_nanos);
@@ -38,7 +38,7 @@ bool RunPhase::Record(const NodeMessage& message) {
 }
 
 absl::Status RunPhase::OnExit(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const ShepherdMessage& message = OfShepherd(event);
   const v1::WorkerExit& exit = message.event.exit();
   if (!Record(message)) {
     return absl::InvalidArgumentError(absl::StrCat("WorkerExit of rank ", exit.rank()));
@@ -56,7 +56,7 @@ absl::Status RunPhase::OnExit(const Event& event) {
 }
 
 void RunPhase::OnExitStopping(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const ShepherdMessage& message = OfShepherd(event);
   const v1::WorkerExit& exit = message.event.exit();
   if (!Record(message) || !HasFailed(exit)) return;
   if (!IsToldToStop(exit)) {
@@ -70,7 +70,7 @@ void RunPhase::OnExitStopping(const Event& event) {
 // reaped, and its neighbours may exit with an error of their own before that: within moments the
 // one that was killed or crashed is the cause. SIGABRT is not such an end: libraries abort when
 // they lose their peers. An abort happened when it was asked for.
-FailureOrder RunPhase::OrderOf(const NodeMessage& message) const {
+FailureOrder RunPhase::OrderOf(const ShepherdMessage& message) const {
   const v1::WorkerExit& exit = message.event.exit();
   const auto ours = [&](int64_t unix_nanos) {
     return lease_watch_.ToOurs(message.node, unix_nanos, message.received_unix_nanos);
@@ -84,7 +84,7 @@ FailureOrder RunPhase::OrderOf(const NodeMessage& message) const {
 }
 
 absl::Status RunPhase::OnFinished(const Event& event) {
-  const NodeId id = Message(event).node;
+  const NodeId id = SenderOf(event);
   const Cluster::Node& node = cluster_.node(id);
   const bool stopping = cluster_.state() == State::kStopping;
   const bool early = !stopping && (ranks_.living_on(id) > 0 || !node.started);

@@ -40,8 +40,8 @@ class RunPhase {
   absl::Status OnFinished(const Event& event);
 
  private:
-  bool Record(const NodeMessage& message);
-  FailureOrder OrderOf(const NodeMessage& message) const;
+  bool Record(const ShepherdMessage& message);
+  FailureOrder OrderOf(const ShepherdMessage& message) const;
   void CheckAllEnded();
 
   Cluster& cluster_;

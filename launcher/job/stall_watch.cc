@@ -22,14 +22,14 @@ void StallWatch::Begin() {
 }
 
 absl::Status StallWatch::OnFenceEnter(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const ShepherdMessage& message = OfShepherd(event);
   absl::StatusOr<std::optional<v1::FenceRelease>> release =
       fence_->Enter(*cluster_.node(message.node).plan_index, message.event.fence_enter());
   if (!release.ok()) return release.status();
   if (*release) {
-    v1::SessionRequest request;
+    v1::JobRequest request;
     *request.mutable_fence_release() = **std::move(release);
-    out_.SendToMany(cluster_.PlannedWithWork(), std::move(request));
+    out_.ToShepherds(cluster_.PlannedWithWork(), std::move(request));
     fence_since_ = kNever;
     unentered_ = 0;
   } else if (fence_since_ == kNever) {

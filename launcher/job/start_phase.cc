@@ -19,17 +19,14 @@ void LetGoOfIdle(const Cluster& cluster, StopPhase& stop) {
 void StartPhase::Begin(MeetingPoints points) {
   cluster_.Enter(State::kStarting);
   const PartMaker parts(cluster_, std::move(points));
-  auto common = std::make_shared<v1::SessionRequest>();
-  *common->mutable_start() = parts.Common();
+  const auto common = std::make_shared<const v1::JobPart>(parts.Common());
   LetGoOfIdle(cluster_, stop_);
   out_.Add(PlanReady{});
   for (size_t i = 0; i < cluster_.plan().nodes.size(); ++i) {
     const NodeId node = cluster_.planned(i);
     cluster_.SetToldToStart(node);
     cluster_.SetWaitingFor(node, "its workers to start");
-    v1::SessionRequest own;
-    *own.mutable_start() = parts.OwnOf(i);
-    out_.Add(node, std::move(own), common);
+    *out_.ToShepherd(node, common).mutable_start() = parts.OwnOf(i);
     out_.Add(OpenLogs{node});
   }
   stall_watch_.Begin();
@@ -49,7 +46,7 @@ void StartPhase::SetPreparing(NodeId node, bool is_preparing) {
 }
 
 absl::Status StartPhase::OnPreparing(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const ShepherdMessage& message = OfShepherd(event);
   if (cluster_.node(message.node).started) {
     return absl::InvalidArgumentError("Preparing when it had started");
   }
@@ -60,7 +57,7 @@ absl::Status StartPhase::OnPreparing(const Event& event) {
 }
 
 absl::Status StartPhase::OnStarted(const Event& event) {
-  const NodeMessage& message = Message(event);
+  const ShepherdMessage& message = OfShepherd(event);
   const v1::Started& started = message.event.started();
   if (cluster_.node(message.node).started) return absl::InvalidArgumentError("Started twice");
   std::set<uint32_t> seen;

@@ -31,8 +31,8 @@ constexpr Duration kLastOutput = std::chrono::seconds(1);
 // Zero means KILL at once, which is not always what is meant.
 uint32_t AtLeastOneMs(Duration grace) { return std::max<uint32_t>(ToMs(grace), 1); }
 
-v1::SessionRequest StopRequest(uint32_t grace_ms) {
-  v1::SessionRequest request;
+v1::JobRequest StopRequest(uint32_t grace_ms) {
+  v1::JobRequest request;
   request.mutable_stop()->set_grace_ms(grace_ms);
   return request;
 }
@@ -69,13 +69,13 @@ void StopPhase::SendStop() {
     // It may have waited, its own ranks gone, for those of others that used its key-value server.
     const NodeId master = cluster_.planned(cluster_.master());
     if (cluster_.plan().nodes.size() == 1 || !cluster_.has_work(master)) return;
-    out_.SendTo(master) = StopRequest(AtLeastOneMs(grace));
+    out_.ToShepherd(master) = StopRequest(AtLeastOneMs(grace));
     return;
   }
   std::vector<NodeId> nodes = cluster_.PlannedWithWork();
   for (const NodeId node : nodes) cluster_.SetWaitingFor(node, "its workers to end");
-  out_.SendToMany(std::move(nodes),
-                  StopRequest(grace <= Duration::zero() ? 0 : AtLeastOneMs(grace)));
+  out_.ToShepherds(std::move(nodes),
+                   StopRequest(grace <= Duration::zero() ? 0 : AtLeastOneMs(grace)));
 }
 
 void StopPhase::Cancel(Verdict why) {
@@ -108,11 +108,11 @@ void StopPhase::Kill() {
   }
   killed_at_ = cluster_.now();
   give_up_at_ = std::min(give_up_at_, killed_at_ + (cancelled_ ? kGiveUpCancelled : kGiveUp));
-  out_.SendToMany(nodes, StopRequest(0));
+  out_.ToShepherds(nodes, StopRequest(0));
   // Its agent, too: the shepherd may not hear it.
   v1::SessionRequest end;
   end.mutable_end_job()->set_grace_ms(kLastGraceMs);
-  out_.SendToMany(std::move(nodes), std::move(end));
+  out_.ToAgents(std::move(nodes), std::move(end));
 }
 
 void StopPhase::GiveUp() {
@@ -168,7 +168,7 @@ void StopPhase::OnEnded(NodeId node) {
 // The agent's word, not the shepherd's: when a launcher comes back, either may come first. An agent
 // tells each that comes back, so it may come twice.
 absl::Status StopPhase::OnReleased(const Event& event) {
-  const NodeId node = Message(event).node;
+  const NodeId node = OfAgent(event).node;
   if (!cluster_.node(node).told_to_start) {
     if (cluster_.state() == State::kStopping) return absl::OkStatus();
     return absl::InvalidArgumentError("Released without a start");
@@ -193,7 +193,7 @@ void StopPhase::OnLost(NodeId node) {
 void StopPhase::LetGo(NodeId node) {
   if (cluster_.view(node).gone) return;
   // Also to one that has refused: a resident agent would keep its session for us.
-  if (cluster_.node(node).connected) out_.SendTo(node).mutable_goodbye();
+  if (cluster_.node(node).connected) out_.ToAgent(node).mutable_goodbye();
   OnLost(node);
 }
 

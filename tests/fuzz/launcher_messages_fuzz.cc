@@ -63,16 +63,22 @@ class Launch {
       default:
         break;
     }
-    NodeMessage message{node, {}, 1'700'000'000'000'000'000};
-    if (!message.event.ParseFromArray(step.message.data(), static_cast<int>(step.message.size()))) {
-      return;
-    }
+    constexpr int64_t kWall = 1'700'000'000'000'000'000;
+    const int size = static_cast<int>(step.message.size());
+    ShepherdMessage shepherd{node, {}, kWall};
+    AgentMessage agent{node, {}, kWall};
+    if (!shepherd.event.ParseFromArray(step.message.data(), size)) return;
+    if (!agent.event.ParseFromArray(step.message.data(), size)) return;
+    // What both may say, either does.
+    const bool is_agents = agent.event.kind_case() != dtrain::v1::SessionEvent::KIND_NOT_SET;
+    const bool is_shepherds = shepherd.event.kind_case() != dtrain::v1::JobEvent::KIND_NOT_SET;
+    if (is_shepherds && (!is_agents || (step.what & 2) != 0)) return Feed(std::move(shepherd));
     // One that would be refused for its words alone says nothing of what comes behind.
-    if (message.event.has_welcome()) {
-      message.event.mutable_welcome()->set_job_id("j");
-      message.event.mutable_welcome()->set_incarnation(std::string(16, 'i'));
+    if (agent.event.has_welcome()) {
+      agent.event.mutable_welcome()->set_job_id("j");
+      agent.event.mutable_welcome()->set_incarnation(std::string(16, 'i'));
     }
-    Feed(std::move(message));
+    Feed(std::move(agent));
   }
 
  private:

@@ -153,15 +153,6 @@ void Simulation::Connect(size_t index) {
   });
 }
 
-namespace {
-
-bool IsForShepherd(const v1::SessionRequest& request) {
-  return request.has_start() || request.has_stop() || request.has_signal() || request.has_stdin() ||
-         request.has_fence_release() || request.has_pmix();
-}
-
-}  // namespace
-
 void Simulation::Feed(job::Event event) {
   if (finished_) return;
   std::vector<job::Action> actions;
@@ -175,15 +166,21 @@ void Simulation::Feed(job::Event event) {
 }
 
 void Simulation::Do(job::Action& action) {
-  if (auto* send = std::get_if<job::Send>(&action)) {
-    auto whole = std::make_shared<session::Request>();
-    if (send->common != nullptr) whole->request = *send->common;
-    whole->request.MergeFrom(send->request);
-    Deliver({send->node}, std::move(whole), send->request.ByteSizeLong());
-  } else if (auto* many = std::get_if<job::SendMany>(&action)) {
-    const size_t bytes = many->request.ByteSizeLong();
-    Deliver(many->nodes,
-            std::make_shared<session::Request>(session::Request{std::move(many->request)}), bytes);
+  if (auto* agent = std::get_if<job::ToAgent>(&action)) {
+    DeliverToAgents({agent->node}, std::move(agent->request));
+  } else if (auto* agents = std::get_if<job::ToAgents>(&action)) {
+    DeliverToAgents(agents->nodes, std::move(agents->request));
+  } else if (auto* shepherd = std::get_if<job::ToShepherd>(&action)) {
+    auto whole = std::make_shared<v1::JobRequest>();
+    if (shepherd->common != nullptr) *whole->mutable_start() = *shepherd->common;
+    whole->MergeFrom(shepherd->request);
+    DeliverToShepherds({shepherd->node}, std::move(whole), shepherd->request.ByteSizeLong());
+  } else if (auto* shepherds = std::get_if<job::ToShepherds>(&action)) {
+    const size_t bytes = shepherds->request.ByteSizeLong();
+    DeliverToShepherds(shepherds->nodes,
+                       std::make_shared<v1::JobRequest>(std::move(shepherds->request)), bytes);
+  } else if (auto* beat = std::get_if<job::Beat>(&action)) {
+    DeliverBeat(beat->nodes);
   } else if (const auto* logs = std::get_if<job::OpenLogs>(&action)) {
     nodes_[logs->node.value()]->logs_open = true;
   } else if (const auto* disconnect = std::get_if<job::Disconnect>(&action)) {
@@ -197,40 +194,84 @@ void Simulation::Do(job::Action& action) {
   }
 }
 
-void Simulation::Deliver(const std::vector<NodeId>& to, std::shared_ptr<session::Request> what,
-                         size_t made) {
-  const size_t bytes = what->request.ByteSizeLong();
+void Simulation::Deliver(const std::vector<NodeId>& to, size_t bytes, size_t made,
+                         const std::function<void(size_t)>& arrive) {
   bill_.bytes_made += made;
   bill_.largest_message = std::max(bill_.largest_message, bytes);
   for (const NodeId id : to) {
     const size_t index = id.value();
-    if (!what->request.has_heartbeat()) ++bill_.messages;
     bill_.bytes_out += bytes;
     launcher_free_ = std::max(launcher_free_, now_) + shape_.costs.launcher_message;
     if (!nodes_[index]->connected) continue;
-    At(std::max(launcher_free_, silent_until_) + shape_.costs.latency, [this, index, what] {
-      if (!IsForShepherd(what->request)) FeedSession(index, *what);
-      if (!IsForShepherd(what->request) && !what->request.has_heartbeat()) return;
-      const bool kept = !what->request.has_heartbeat();
-      FeedSession(index, session::JobFrame{kept, true});
-      const Node& node = *nodes_[index];
-      if (!node.over && node.session.passes()) ToShepherd(index, what->request);
-    });
+    At(std::max(launcher_free_, silent_until_) + shape_.costs.latency,
+       [index, arrive] { arrive(index); });
   }
 }
 
-void Simulation::Hear(size_t index, v1::SessionEvent event, bool of_shepherd) {
+void Simulation::DeliverToAgents(const std::vector<NodeId>& to, v1::SessionRequest request) {
+  const size_t bytes = request.ByteSizeLong();
+  auto what = std::make_shared<const session::Request>(session::Request{std::move(request)});
+  bill_.messages += to.size();
+  Deliver(to, bytes, bytes, [this, what](size_t index) { FeedSession(index, *what); });
+}
+
+void Simulation::DeliverToShepherds(const std::vector<NodeId>& to,
+                                    const std::shared_ptr<const v1::JobRequest>& request,
+                                    size_t made) {
+  bill_.messages += to.size();
+  Deliver(to, request->ByteSizeLong(), made, [this, request](size_t index) {
+    FeedSession(index, session::JobFrame{/*kept=*/true, /*asks=*/true});
+    const Node& node = *nodes_[index];
+    if (!node.over && node.session.passes()) ToShepherd(index, *request);
+  });
+}
+
+void Simulation::DeliverBeat(const std::vector<NodeId>& to) {
+  session::Request request;
+  request.request.mutable_heartbeat();
+  const size_t bytes = request.request.ByteSizeLong();
+  auto what = std::make_shared<const session::Request>(std::move(request));
+  Deliver(to, bytes, bytes, [this, what](size_t index) {
+    FeedSession(index, *what);
+    FeedSession(index, session::JobFrame{/*kept=*/false, /*asks=*/true});
+    const Node& node = *nodes_[index];
+    if (node.over || !node.session.passes()) return;
+    v1::JobEvent event;
+    event.mutable_heartbeat();
+    FromShepherd(index, std::move(event));
+  });
+}
+
+namespace {
+
+job::Event Said(NodeId node, v1::SessionEvent event, int64_t wall) {
+  return job::AgentMessage{node, std::move(event), wall};
+}
+job::Event Said(NodeId node, v1::JobEvent event, int64_t wall) {
+  return job::ShepherdMessage{node, std::move(event), wall};
+}
+
+}  // namespace
+
+template <typename Event>
+void Simulation::Hear(size_t index, Event event) {
   const NodeId id(static_cast<uint32_t>(index));
   Node& node = *nodes_[index];
   if (!node.connected) return;
   if (!event.has_heartbeat()) ++bill_.messages;
   bill_.bytes_in += event.ByteSizeLong();
   const bool finished = event.has_finished();
-  Feed(job::NodeMessage{id, std::move(event), Wall(now_), of_shepherd});
+  Feed(Said(id, std::move(event), Wall(now_)));
   node.finished_told = node.finished_told || finished;
   if (node.finished_told && node.logs_open && !std::exchange(node.logs_told, true)) {
     Feed(job::LogsDrained{id});
   }
+}
+
+template <typename Event>
+void Simulation::Say(size_t index, Event event, Duration after) {
+  At(std::max(now_ + after, silent_until_) + shape_.costs.latency,
+     [this, index, event = std::move(event)]() mutable { Hear(index, std::move(event)); });
 }
 
 // ---- a node ------------------------------------------------------------------------------------
@@ -353,14 +394,7 @@ void Simulation::DoSession(size_t index, session::Action& action) {
   }
 }
 
-void Simulation::Say(size_t index, v1::SessionEvent event, Duration after, bool of_shepherd) {
-  At(std::max(now_ + after, silent_until_) + shape_.costs.latency,
-     [this, index, of_shepherd, event = std::move(event)]() mutable {
-       Hear(index, std::move(event), of_shepherd);
-     });
-}
-
-void Simulation::ToShepherd(size_t index, const v1::SessionRequest& request) {
+void Simulation::ToShepherd(size_t index, const v1::JobRequest& request) {
   Node& node = *nodes_[index];
   if (request.has_start()) {
     for (const v1::WorkerSpec& worker : request.start().workers()) {
@@ -369,10 +403,6 @@ void Simulation::ToShepherd(size_t index, const v1::SessionRequest& request) {
     }
     FeedShepherd(
         index, shepherd::PartArrived{node.living.size(), milliseconds(request.start().grace_ms())});
-  } else if (request.has_heartbeat()) {
-    v1::SessionEvent event;
-    event.mutable_heartbeat();
-    FromShepherd(index, std::move(event));
   } else if (request.has_stop()) {
     FeedSession(index, session::ShepherdAnswers{});  // an acknowledgement
     FeedShepherd(index, shepherd::StopAsked{milliseconds(request.stop().grace_ms())});
@@ -395,7 +425,7 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
       case shepherd::Action::kSpawn:
         At(now_ + shape_.costs.spawn, [this, index] {
           Node& its = *nodes_[index];
-          v1::SessionEvent started;
+          v1::JobEvent started;
           for (uint32_t rank : its.living) {
             v1::WorkerStarted& worker = *started.mutable_started()->add_workers();
             worker.set_rank(rank);
@@ -425,7 +455,7 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
         At(now_, [this, index] { FeedShepherd(index, shepherd::Drained{}); });
         break;
       case shepherd::Action::kFinish: {
-        v1::SessionEvent finished;
+        v1::JobEvent finished;
         finished.mutable_finished();
         FromShepherd(index, std::move(finished));
         FeedSession(index, session::JobEnded{});
@@ -438,9 +468,9 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
   }
 }
 
-void Simulation::FromShepherd(size_t index, v1::SessionEvent event) {
+void Simulation::FromShepherd(size_t index, v1::JobEvent event) {
   FeedSession(index, session::ShepherdAnswers{});
-  Say(index, std::move(event), {}, /*of_shepherd=*/true);
+  Say(index, std::move(event));
 }
 
 void Simulation::EndWorker(size_t index, uint32_t rank, int code, int signal) {
@@ -448,7 +478,7 @@ void Simulation::EndWorker(size_t index, uint32_t rank, int code, int signal) {
   const auto found = std::find(node.living.begin(), node.living.end(), rank);
   if (found == node.living.end()) return;
   node.living.erase(found);
-  v1::SessionEvent event;
+  v1::JobEvent event;
   v1::WorkerExit& exit = *event.mutable_exit();
   exit.set_rank(rank);
   exit.set_pid(node.pids[rank]);
@@ -474,7 +504,7 @@ void Simulation::Signal(int signal) { Feed(job::UserSignal{signal}); }
 
 void Simulation::SayProgress() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     for (uint32_t rank : nodes_[i]->living) {
       v1::RankProgress& progress = *event.mutable_progress()->add_ranks();
       progress.set_rank(rank);
@@ -490,7 +520,7 @@ void Simulation::SayProgress() {
 
 void Simulation::EnterFence(uint32_t sequence, size_t value_bytes) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     v1::FenceEnter& enter = *event.mutable_fence_enter();
     enter.set_sequence(sequence);
     for (uint32_t rank : nodes_[i]->living) {

@@ -107,17 +107,24 @@ class Simulation {
   void At(TimePoint at, std::function<void()> task);
   void Feed(job::Event event);
   void Do(job::Action& action);
-  // `made`: bytes of it that are for these alone.
-  void Deliver(const std::vector<NodeId>& to, std::shared_ptr<session::Request> what, size_t made);
+  // A message of so many bytes, of which `made` are for these alone.
+  void Deliver(const std::vector<NodeId>& to, size_t bytes, size_t made,
+               const std::function<void(size_t index)>& arrive);
+  void DeliverToAgents(const std::vector<NodeId>& to, v1::SessionRequest request);
+  void DeliverToShepherds(const std::vector<NodeId>& to,
+                          const std::shared_ptr<const v1::JobRequest>& request, size_t made);
+  void DeliverBeat(const std::vector<NodeId>& to);
   void Connect(size_t index);
-  void Say(size_t index, v1::SessionEvent event, Duration after = {}, bool of_shepherd = false);
-  void Hear(size_t index, v1::SessionEvent event, bool of_shepherd);
+  template <typename Event>
+  void Say(size_t index, Event event, Duration after = {});
+  template <typename Event>
+  void Hear(size_t index, Event event);
   void FeedSession(size_t index, const session::Event& event);
   void DoSession(size_t index, session::Action& action);
-  void ToShepherd(size_t index, const v1::SessionRequest& request);
+  void ToShepherd(size_t index, const v1::JobRequest& request);
   void FeedShepherd(size_t index, const shepherd::Event& event);
   void DoShepherd(size_t index, const std::vector<shepherd::Action>& actions);
-  void FromShepherd(size_t index, v1::SessionEvent event);
+  void FromShepherd(size_t index, v1::JobEvent event);
   void EndWorker(size_t index, uint32_t rank, int code, int signal);
   void ArmSession(size_t index);
   v1::Inventory InventoryOf(size_t index) const;

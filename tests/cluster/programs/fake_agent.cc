@@ -45,6 +45,10 @@ class FakeAgent final : public Service {
                                link_->SayAsAgent(Welcome(hello, Word("boot", "boot")));
                              },
                              [this](const v1::SessionRequest& request) { OnRequest(request); },
+                             [this](const v1::JobRequest& request) {
+                               if (request.has_start()) Start(request.start());
+                               if (request.has_stop()) Stop();
+                             },
                              [this] { loop_.Stop(); }});
     });
   }
@@ -73,8 +77,6 @@ class FakeAgent final : public Service {
   void OnRequest(const v1::SessionRequest& request) {
     if (request.has_probe()) link_->SayAsAgent(AllReached(request.probe()));
     if (request.has_hold_ports()) link_->SayAsAgent(Ports());
-    if (request.has_start()) Start(request.start());
-    if (request.has_stop()) Stop();
     if (request.has_goodbye()) {
       EndLogs();
       stream_->Finish(absl::OkStatus());
@@ -130,7 +132,7 @@ class FakeAgent final : public Service {
 
   void Start(const v1::JobPart& part) {
     part_ = part;
-    v1::SessionEvent event;
+    v1::JobEvent event;
     for (const v1::WorkerSpec& worker : part_.workers()) {
       v1::WorkerStarted& started = *event.mutable_started()->add_workers();
       started.set_rank(worker.rank());
@@ -142,14 +144,14 @@ class FakeAgent final : public Service {
 
   void Stop() {
     for (const v1::WorkerSpec& worker : part_.workers()) {
-      v1::SessionEvent event;
+      v1::JobEvent event;
       event.mutable_exit()->set_rank(worker.rank());
       event.mutable_exit()->set_signal(15);
       event.mutable_exit()->set_told_to_stop(true);
       link_->SayAsShepherd(event);
     }
     part_.clear_workers();
-    v1::SessionEvent finished;
+    v1::JobEvent finished;
     finished.mutable_finished();
     link_->SayAsShepherd(finished);
     v1::SessionEvent released;

@@ -59,11 +59,13 @@ class Node {
         link_(loop, stream,
               {[this](const v1::Hello& hello) { Join(hello); },
                [this](const v1::SessionRequest& request) { OnRequest(request); },
+               [this](const v1::JobRequest& request) { OnJobRequest(request); },
                [stream] { stream->Finish(absl::OkStatus()); }}) {}
   void EnterFence();
 
  private:
   void OnRequest(const v1::SessionRequest& request);
+  void OnJobRequest(const v1::JobRequest& request);
   void Join(const v1::Hello& hello);
   void Probe(const v1::ProbeRequest& request);
   void Start(const v1::JobPart& part);
@@ -135,14 +137,21 @@ void Node::OnRequest(const v1::SessionRequest& request) {
         event.mutable_ports_held()->add_ports(40001 + i);
       }
       return link_.SayAsAgent(event);
-    case v1::SessionRequest::kStart:
-      return Start(request.start());
-    case v1::SessionRequest::kFenceRelease:
-      return OnRelease(request.fence_release());
-    case v1::SessionRequest::kStop:
-      return EndWorkers(15);
     case v1::SessionRequest::kHeartbeat:
       return link_.Beat();
+    default:
+      return;
+  }
+}
+
+void Node::OnJobRequest(const v1::JobRequest& request) {
+  switch (request.kind_case()) {
+    case v1::JobRequest::kStart:
+      return Start(request.start());
+    case v1::JobRequest::kFenceRelease:
+      return OnRelease(request.fence_release());
+    case v1::JobRequest::kStop:
+      return EndWorkers(15);
     default:
       return;
   }
@@ -184,7 +193,7 @@ void Node::Probe(const v1::ProbeRequest& request) {
 }
 
 void Node::Start(const v1::JobPart& part) {
-  v1::SessionEvent event;
+  v1::JobEvent event;
   for (const v1::WorkerSpec& worker : part.workers()) {
     ranks_.push_back(worker.rank());
     v1::WorkerStarted& started = *event.mutable_started()->add_workers();
@@ -196,7 +205,7 @@ void Node::Start(const v1::JobPart& part) {
 }
 
 void Node::EnterFence() {
-  v1::SessionEvent event;
+  v1::JobEvent event;
   event.mutable_fence_enter()->set_sequence(0);
   for (size_t i = 0; i < crowd_.fence().entries; ++i) {
     v1::KeyValue& entry = *event.mutable_fence_enter()->add_entries();
@@ -216,14 +225,15 @@ void Node::OnRelease(const v1::FenceRelease& release) {
 void Node::EndWorkers(int signal) {
   if (ranks_.empty()) return;
   for (const uint32_t rank : ranks_) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_exit()->set_rank(rank);
     event.mutable_exit()->set_signal(signal);
     event.mutable_exit()->set_told_to_stop(signal != 0);
     link_.SayAsShepherd(event);
   }
   ranks_.clear();
-  v1::SessionEvent finished, released;
+  v1::JobEvent finished;
+  v1::SessionEvent released;
   finished.mutable_finished();
   link_.SayAsShepherd(finished);
   released.mutable_released();

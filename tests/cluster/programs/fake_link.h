@@ -25,7 +25,9 @@ class FakeLink {
  public:
   struct Handlers {
     std::function<void(const v1::Hello&)> on_hello;
-    std::function<void(const v1::SessionRequest&)> on_request;  // a start with what is common
+    std::function<void(const v1::SessionRequest&)> on_request;  // of the agent
+    // Of the shepherd: a start with what is common.
+    std::function<void(const v1::JobRequest&)> on_job_request;
     std::function<void()> on_closed;
   };
 
@@ -49,7 +51,7 @@ class FakeLink {
 
   // As the agent: on_hello is the first to say something.
   void SayAsAgent(const v1::SessionEvent& event) { Say(*agent_, event); }
-  void SayAsShepherd(const v1::SessionEvent& event) { Say(*shepherd_, event); }
+  void SayAsShepherd(const v1::JobEvent& event) { Say(*shepherd_, event); }
   void Beat() {
     v1::SessionEvent event;
     event.mutable_heartbeat();
@@ -80,14 +82,22 @@ class FakeLink {
     Must(message.status());
     due_.At(std::min(agent_->NextDeadline(), shepherd_->NextDeadline()),
             [this] { stream_->Pump(); });
-    if (message->has_value()) OnMessage(job, (*message)->view());
+    if (message->has_value()) {
+      const absl::string_view bytes = (*message)->view();
+      job ? OnJobMessage(bytes) : OnAgentMessage(bytes);
+    }
     stream_->Pump();
   }
-  void OnMessage(bool job, absl::string_view bytes) {
+  void OnAgentMessage(absl::string_view bytes) {
     v1::SessionRequest request;
     Must(rpc::Parse(bytes, &request));
-    if (job && request.has_heartbeat()) {
-      v1::SessionEvent event;
+    handlers_.on_request(request);
+  }
+  void OnJobMessage(absl::string_view bytes) {
+    v1::JobRequest request;
+    Must(rpc::Parse(bytes, &request));
+    if (request.has_heartbeat()) {
+      v1::JobEvent event;
       event.mutable_heartbeat();
       Must(shepherd_->SendUnkept(0, link::SharedBytes(event.SerializeAsString())).status());
       return;
@@ -100,9 +110,9 @@ class FakeLink {
       common_.MergeFrom(request.start());
       *request.mutable_start() = std::exchange(common_, {});
     }
-    handlers_.on_request(request);
+    handlers_.on_job_request(request);
   }
-  void Say(link::LinkCore& core, const v1::SessionEvent& event) {
+  void Say(link::LinkCore& core, const google::protobuf::MessageLite& event) {
     Must(core.Send(link::SharedBytes(event.SerializeAsString())));
     stream_->Pump();
   }

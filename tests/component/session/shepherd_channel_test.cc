@@ -70,12 +70,12 @@ LinkCore::Options OptionsOf(bool launcher) {
 }
 
 SharedBytes Exit(uint32_t rank) {
-  v1::SessionEvent event;
+  v1::JobEvent event;
   event.mutable_exit()->set_rank(rank);
   return SharedBytes(event.SerializeAsString());
 }
 SharedBytes Signal(int number) {
-  v1::SessionRequest request;
+  v1::JobRequest request;
   request.mutable_signal()->set_signal(number);
   return SharedBytes(request.SerializeAsString());
 }
@@ -113,7 +113,7 @@ class ShepherdChannelTest : public ::testing::Test {
       auto message = launcher_.OnFrame(loop_.Now(), *frame);
       ASSERT_TRUE(message.ok()) << message.status();
       if (!message->has_value()) continue;
-      v1::SessionEvent event;
+      v1::JobEvent event;
       ASSERT_TRUE(event.ParseFromString(std::string((*message)->view())));
       heard_.push_back(static_cast<int>(event.exit().rank()));
     }
@@ -164,7 +164,7 @@ class ShepherdChannelTest : public ::testing::Test {
     auto message = shepherd_.OnFrame(loop_.Now(), frame);
     ASSERT_TRUE(message.ok()) << message.status();
     if (!message->has_value()) return;
-    v1::SessionRequest request;
+    v1::JobRequest request;
     ASSERT_TRUE(request.ParseFromString(std::string((*message)->view())));
     signals_.push_back(request.signal().signal());
     requests_when_heard_ = requests_;

@@ -208,7 +208,7 @@ TEST_F(AdoptionTest, AFenceEnteredWhileNoAgentIsThereIsSaidToTheNext) {
   Go();
   ASSERT_TRUE(Adopt());
   ASSERT_TRUE(Until([&] { return !fences_.empty(); }));
-  v1::SessionRequest release;
+  v1::JobRequest release;
   release.mutable_fence_release()->set_sequence(fences_[0].sequence());
   Send(release);
   ASSERT_TRUE(Until([&] { return finished_; }));

@@ -52,7 +52,7 @@ class DoorTest : public ShepherdTest {
     Send(keep);
     AttachLauncher();
     ReadLogs();
-    v1::SessionRequest start;
+    v1::JobRequest start;
     *start.mutable_start() = std::move(part);
     Send(start);
   }

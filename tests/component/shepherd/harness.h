@@ -136,7 +136,7 @@ class ShepherdTest : public ::testing::Test {
     }
     AttachLauncher();
     ReadLogs();
-    v1::SessionRequest request;
+    v1::JobRequest request;
     *request.mutable_start() = std::move(part);
     Send(request);
   }
@@ -169,7 +169,7 @@ class ShepherdTest : public ::testing::Test {
     ASSERT_TRUE(message.ok()) << message.status();
     link_due_.At(launcher_->NextDeadline(), [this] { carrier_->Pump(); });
     if (!message->has_value()) return;
-    v1::SessionEvent event;
+    v1::JobEvent event;
     ASSERT_TRUE(event.ParseFromString(std::string((*message)->view())));
     EXPECT_FALSE(finished_said_) << "after Finished: " << event.ShortDebugString();
     OnJobEvent(event);
@@ -295,17 +295,17 @@ class ShepherdTest : public ::testing::Test {
   void Send(const v1::ShepherdRequest& request) {
     EXPECT_TRUE(channel_->Send(request.SerializeAsString()).ok());
   }
-  void Send(const v1::SessionRequest& request) {
+  void Send(const v1::JobRequest& request) {
     EXPECT_TRUE(launcher_->Send(link::SharedBytes(request.SerializeAsString())).ok());
     carrier_->Pump();
   }
   void Stop(uint32_t grace_ms) {
-    v1::SessionRequest request;
+    v1::JobRequest request;
     request.mutable_stop()->set_grace_ms(grace_ms);
     Send(request);
   }
   void Stdin(uint32_t rank, const std::string& data, bool end) {
-    v1::SessionRequest request;
+    v1::JobRequest request;
     request.mutable_stdin()->set_rank(rank);
     request.mutable_stdin()->set_data(data);
     request.mutable_stdin()->set_end(end);
@@ -360,7 +360,7 @@ class ShepherdTest : public ::testing::Test {
     return parent.ok() ? absl::StrCat(*parent, "/", os::JobCgroupName(job_id_, 0, 0)) : "";
   }
 
-  virtual void OnEvent(const v1::SessionEvent&) {}
+  virtual void OnEvent(const v1::JobEvent&) {}
   virtual void OnLog(const v1::LogPosition&, absl::string_view) {}
 
   void OnFrame(absl::string_view frame, const os::UniqueFd& fd) {
@@ -405,43 +405,43 @@ class ShepherdTest : public ::testing::Test {
     }
   }
 
-  void OnJobEvent(const v1::SessionEvent& event) {
+  void OnJobEvent(const v1::JobEvent& event) {
     switch (event.kind_case()) {
-      case v1::SessionEvent::kPreparing:
+      case v1::JobEvent::kPreparing:
         preparing_.push_back(event.preparing().what());
         break;
-      case v1::SessionEvent::kStarted:
+      case v1::JobEvent::kStarted:
         started_ = event.started();
         break;
-      case v1::SessionEvent::kHeartbeat:
+      case v1::JobEvent::kHeartbeat:
         ++beats_;
         break;
-      case v1::SessionEvent::kExit:
+      case v1::JobEvent::kExit:
         exits_[event.exit().rank()] = event.exit();
         break;
-      case v1::SessionEvent::kStdinTaken:
+      case v1::JobEvent::kStdinTaken:
         stdin_taken_.push_back(event.stdin_taken());
         break;
-      case v1::SessionEvent::kFenceEnter:
+      case v1::JobEvent::kFenceEnter:
         fences_.push_back(event.fence_enter());
         break;
-      case v1::SessionEvent::kPmix:
+      case v1::JobEvent::kPmix:
         pmix_.push_back(event.pmix());
         break;
-      case v1::SessionEvent::kFinished:
+      case v1::JobEvent::kFinished:
         finished_said_ = true;
         CheckFinished();
         break;
-      case v1::SessionEvent::kFailure:
+      case v1::JobEvent::kFailure:
         failures_.push_back(event.failure());
         break;
-      case v1::SessionEvent::kWarning:
+      case v1::JobEvent::kWarning:
         warnings_.push_back(event.warning().message());
         break;
-      case v1::SessionEvent::kProgress:
+      case v1::JobEvent::kProgress:
         for (const auto& progress : event.progress().ranks()) progress_[progress.rank()] = progress;
         break;
-      case v1::SessionEvent::kSpans: {
+      case v1::JobEvent::kSpans: {
         v1::Spans spans;
         ASSERT_TRUE(spans.ParseFromString(event.spans()));
         const std::string names = spans_[spans.rank()].names() + spans.names();

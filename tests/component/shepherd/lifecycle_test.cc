@@ -97,7 +97,7 @@ TEST_F(LifecycleTest, OneWorkersFailureLeavesTheOthersAlone) {
 TEST_F(LifecycleTest, SignalsReachEachWorkersGroup) {
   Start(Shell(2, "trap 'echo usr1; exit 0' USR1; echo ready; while :; do sleep 0.02; done"));
   ASSERT_TRUE(Until([&] { return Out(0) == "ready\n" && Out(1) == "ready\n"; }));
-  v1::SessionRequest request;
+  v1::JobRequest request;
   request.mutable_signal()->set_signal(SIGUSR1);
   Send(request);
   ASSERT_TRUE(UntilFinished());

@@ -14,13 +14,13 @@ using ::testing::SizeIs;
 // Plays the launcher of a job on one node: releases each fence with what was put.
 class PmiTest : public ShepherdTest {
  protected:
-  void OnEvent(const v1::SessionEvent& event) override {
-    if (event.kind_case() == v1::SessionEvent::kExit &&
+  void OnEvent(const v1::JobEvent& event) override {
+    if (event.kind_case() == v1::JobEvent::kExit &&
         (event.exit().exit_code() != 0 || event.exit().aborted())) {
       Stop(0);
     }
-    if (event.kind_case() != v1::SessionEvent::kFenceEnter || !release_) return;
-    v1::SessionRequest request;
+    if (event.kind_case() != v1::JobEvent::kFenceEnter || !release_) return;
+    v1::JobRequest request;
     v1::FenceRelease* release = request.mutable_fence_release();
     release->set_sequence(event.fence_enter().sequence());
     *release->mutable_entries() = event.fence_enter().entries();

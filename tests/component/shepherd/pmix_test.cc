@@ -91,9 +91,9 @@ class ShepherdPmixTest : public ShepherdTest {
     return 0;
   }
 
-  void OnEvent(const v1::SessionEvent& event) override {
+  void OnEvent(const v1::JobEvent& event) override {
     if (!event.has_pmix() || !answer_) return;
-    v1::SessionRequest request;
+    v1::JobRequest request;
     v1::PmixDown& down = *request.mutable_pmix();
     if (event.pmix().has_ask()) {
       v1::PmixNode& node = *down.mutable_job()->add_nodes();

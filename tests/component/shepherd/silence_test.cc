@@ -15,7 +15,7 @@ class SilenceTest : public ShepherdTest {
     ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
   }
   void Beat() {
-    v1::SessionRequest beat;
+    v1::JobRequest beat;
     beat.mutable_heartbeat();
     ASSERT_TRUE(launcher_->SendUnkept(0, link::SharedBytes(beat.SerializeAsString())).ok());
     carrier_->Pump();

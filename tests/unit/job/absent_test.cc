@@ -37,7 +37,7 @@ TEST_F(AbsentTest, AHostThatCannotBeReachedIsLeftOut) {
   EXPECT_EQ(PartOf(2).node_rank(), 1u);
   EXPECT_EQ(PartOf(2).node_count(), 2u);
   EXPECT_EQ(PartOf(2).world_size(), 4u);
-  EXPECT_FALSE(Sends(all_, 1, v1::SessionRequest::kStart));
+  EXPECT_FALSE(Sends(all_, 1, v1::JobRequest::kStart));
   Started(0);
   Started(2);
   EXPECT_EQ(core_->state(), State::kRunning);

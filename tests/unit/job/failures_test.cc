@@ -6,7 +6,6 @@ namespace dtrain::job {
 namespace {
 
 using testing::HasSubstr;
-using Kind = v1::SessionRequest::KindCase;
 
 class FailuresTest : public JobFixture {};
 
@@ -16,8 +15,8 @@ TEST_F(FailuresTest, TheFirstFailureStopsAllAndGivesItsCode) {
   RunUntil(State::kRunning);
   const auto actions = Exit(2, 7);
   for (uint32_t i = 0; i < 2; ++i) {
-    ASSERT_TRUE(Sends(actions, i, Kind::kStop)) << i;
-    EXPECT_EQ(SentTo(i, actions)[0].stop().grace_ms(), 5000u);
+    ASSERT_TRUE(Sends(actions, i, v1::JobRequest::kStop)) << i;
+    EXPECT_EQ(JobSentTo(i, actions)[0].stop().grace_ms(), 5000u);
   }
   for (uint32_t rank : {0, 1, 3}) Exit(rank, 0, SIGTERM, true);
   EndAll();
@@ -254,7 +253,7 @@ TEST_F(FailuresTest, AnExitOfAForeignRankIsAFault) {
     all_.clear();
     Make(2);
     RunUntil(State::kRunning);
-    v1::SessionEvent event;
+    v1::JobEvent event;
     *event.mutable_exit() = ExitOf(rank, 0);
     Message(0, event);
     EndAll();

@@ -54,7 +54,7 @@ TEST_F(HappyPathTest, GoesThroughAllStatesAndFinishesOnce) {
   EXPECT_EQ(core_->state(), State::kRunning);
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
   EXPECT_EQ(core_->state(), State::kStopping);
-  EXPECT_FALSE(Sends(all_, 1, Kind::kStop));
+  EXPECT_FALSE(Sends(all_, 1, v1::JobRequest::kStop));
   Over(0);
   Over(1);
   Drained(1);
@@ -175,7 +175,7 @@ TEST_F(HappyPathTest, BothSidesHearABeatFiveTimesALease) {
   all_.clear();
   Pass(seconds(10), {0});
   int beats = 0;
-  for (const v1::SessionRequest& request : SentTo(0)) beats += request.has_heartbeat();
+  for (const Action& action : all_) beats += std::holds_alternative<job::Beat>(action) ? 1 : 0;
   EXPECT_EQ(beats, 5);
 }
 
@@ -185,7 +185,7 @@ TEST_F(HappyPathTest, AFenceIsReleasedToAllWhenAllHaveEntered) {
   EXPECT_TRUE(Fence(1, 0, "b").empty());
   const auto actions = Fence(0, 0, "a");
   for (uint32_t node : {0, 1}) {
-    const auto sent = SentTo(node, actions);
+    const auto sent = JobSentTo(node, actions);
     ASSERT_EQ(sent.size(), 1u);
     ASSERT_EQ(sent[0].fence_release().entries().size(), 2);
     EXPECT_EQ(sent[0].fence_release().entries(0).key(), "a");

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <utility>
@@ -52,9 +53,13 @@ class JobFixture : public testing::Test {
     }
     return fresh;
   }
-  std::vector<Action> Message(uint32_t node, v1::SessionEvent event, bool of_shepherd = false) {
-    const int64_t wall = kEpoch + (now_ - start_).count();
-    return Feed(NodeMessage{NodeId(node), std::move(event), wall, of_shepherd});
+  // Its agent says so.
+  std::vector<Action> Message(uint32_t node, v1::SessionEvent event) {
+    return Feed(AgentMessage{NodeId(node), std::move(event), kEpoch + (now_ - start_).count()});
+  }
+  // Its shepherd does.
+  std::vector<Action> Message(uint32_t node, v1::JobEvent event) {
+    return Feed(ShepherdMessage{NodeId(node), std::move(event), kEpoch + (now_ - start_).count()});
   }
   // Moves the clock by `duration`, with a Tick at every deadline on the way, and a sign of life
   // of the nodes in `alive` before each.
@@ -70,9 +75,9 @@ class JobFixture : public testing::Test {
   }
   void Beat(uint32_t node) {
     BeatOfAgent(node);
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_heartbeat();
-    Message(node, event, /*of_shepherd=*/true);
+    Message(node, event);
   }
   void BeatOfAgent(uint32_t node) {
     v1::SessionEvent event;
@@ -133,7 +138,7 @@ class JobFixture : public testing::Test {
     return Message(node, event);
   }
   std::vector<Action> Started(uint32_t node) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_started();
     for (const RankEnd& end : core_->ranks()) {
       if (end.node != NodeId(node)) continue;
@@ -152,7 +157,7 @@ class JobFixture : public testing::Test {
   std::vector<Action> Exit(v1::WorkerExit exit) {
     if (exit.unix_nanos() == 0) exit.set_unix_nanos(kEpoch + (now_ - start_).count());
     const uint32_t node = core_->ranks().at(exit.rank()).node.value();
-    v1::SessionEvent event;
+    v1::JobEvent event;
     *event.mutable_exit() = std::move(exit);
     return Message(node, event);
   }
@@ -160,7 +165,7 @@ class JobFixture : public testing::Test {
     return Exit(ExitOf(rank, code, signal, told));
   }
   std::vector<Action> Finished(uint32_t node) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_finished();
     return Message(node, event);
   }
@@ -185,13 +190,13 @@ class JobFixture : public testing::Test {
     return Message(node, event);
   }
   std::vector<Action> Fence(uint32_t node, uint32_t sequence, const std::string& key = "") {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_fence_enter()->set_sequence(sequence);
     if (!key.empty()) event.mutable_fence_enter()->add_entries()->set_key(key);
     return Message(node, event);
   }
   std::vector<Action> Pmix(uint32_t node, v1::PmixUp up) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     *event.mutable_pmix() = std::move(up);
     return Message(node, event);
   }
@@ -252,29 +257,47 @@ class JobFixture : public testing::Test {
   static std::vector<v1::SessionRequest> SentTo(uint32_t node, const std::vector<Action>& actions) {
     std::vector<v1::SessionRequest> sent;
     for (const Action& action : actions) {
-      if (const auto* send = std::get_if<Send>(&action); send && send->node == NodeId(node)) {
-        sent.push_back(Whole(*send));
+      if (const auto* one = std::get_if<ToAgent>(&action); one && one->node == NodeId(node)) {
+        sent.push_back(one->request);
       }
-      if (const auto* many = std::get_if<SendMany>(&action)) {
-        for (NodeId each : many->nodes) {
-          if (each == NodeId(node)) sent.push_back(many->request);
-        }
-      }
+      const auto* many = std::get_if<ToAgents>(&action);
+      if (many && IsAmong(node, many->nodes)) sent.push_back(many->request);
     }
     return sent;
   }
-  static v1::SessionRequest Whole(const Send& send) {
-    v1::SessionRequest request;
-    if (send.common != nullptr) request = *send.common;
+  std::vector<v1::JobRequest> JobSentTo(uint32_t node) const { return JobSentTo(node, all_); }
+  static std::vector<v1::JobRequest> JobSentTo(uint32_t node, const std::vector<Action>& actions) {
+    std::vector<v1::JobRequest> sent;
+    for (const Action& action : actions) {
+      if (const auto* one = std::get_if<ToShepherd>(&action); one && one->node == NodeId(node)) {
+        sent.push_back(Whole(*one));
+      }
+      const auto* many = std::get_if<ToShepherds>(&action);
+      if (many && IsAmong(node, many->nodes)) sent.push_back(many->request);
+    }
+    return sent;
+  }
+  static bool IsAmong(uint32_t node, const std::vector<NodeId>& nodes) {
+    return std::find(nodes.begin(), nodes.end(), NodeId(node)) != nodes.end();
+  }
+  // As it is where `common` has been merged with it.
+  static v1::JobRequest Whole(const ToShepherd& send) {
+    v1::JobRequest request;
+    if (send.common != nullptr) *request.mutable_start() = *send.common;
     request.MergeFrom(send.request);
     return request;
   }
   static bool Sends(const std::vector<Action>& actions, uint32_t node,
                     v1::SessionRequest::KindCase kind) {
-    for (const v1::SessionRequest& request : SentTo(node, actions)) {
-      if (request.kind_case() == kind) return true;
-    }
-    return false;
+    const auto sent = SentTo(node, actions);
+    return std::any_of(sent.begin(), sent.end(),
+                       [kind](const auto& request) { return request.kind_case() == kind; });
+  }
+  static bool Sends(const std::vector<Action>& actions, uint32_t node,
+                    v1::JobRequest::KindCase kind) {
+    const auto sent = JobSentTo(node, actions);
+    return std::any_of(sent.begin(), sent.end(),
+                       [kind](const auto& request) { return request.kind_case() == kind; });
   }
   static bool Disconnects(const std::vector<Action>& actions, uint32_t node) {
     for (const Action& action : actions) {
@@ -298,7 +321,7 @@ class JobFixture : public testing::Test {
     return texts;
   }
   v1::JobPart PartOf(uint32_t node) const {
-    for (const v1::SessionRequest& request : SentTo(node)) {
+    for (const v1::JobRequest& request : JobSentTo(node)) {
       if (request.has_start()) return request.start();
     }
     ADD_FAILURE() << "no Start was sent to node " << node;

@@ -15,7 +15,7 @@ using Kind = v1::SessionRequest::KindCase;
 class JoiningTest : public JobFixture {
  public:
   void ExpectNothingStarted() {
-    for (uint32_t i = 0; i < Size(); ++i) EXPECT_FALSE(Sends(all_, i, Kind::kStart)) << i;
+    for (uint32_t i = 0; i < Size(); ++i) EXPECT_FALSE(Sends(all_, i, v1::JobRequest::kStart)) << i;
   }
 };
 
@@ -454,7 +454,7 @@ TEST_F(JoiningTest, StartedForAForeignOrRepeatedRankIsAFault) {
     all_.clear();
     Make(2);
     RunUntil(State::kStarting);
-    v1::SessionEvent event;
+    v1::JobEvent event;
     for (uint32_t rank : ranks) event.mutable_started()->add_workers()->set_rank(rank);
     Message(0, event);
     EXPECT_EQ(core_->state(), State::kStopping);
@@ -468,7 +468,7 @@ TEST_F(JoiningTest, ACommandThatIsNotThereIsToldOnceForAllNodes) {
   Make(3);
   RunUntil(State::kStarting);
   const auto actions = Failure(0, v1::NodeFailure::KIND_SPAWN, 127, "prog: not found");
-  for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(Sends(actions, i, Kind::kStop)) << i;
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(Sends(actions, i, v1::JobRequest::kStop)) << i;
   Failure(1, v1::NodeFailure::KIND_SPAWN, 127, "prog: not found");
   Failure(2, v1::NodeFailure::KIND_SPAWN, 127, "prog: not found");
   EndAll();

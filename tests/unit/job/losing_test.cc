@@ -11,7 +11,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
-using Kind = v1::SessionRequest::KindCase;
 
 class LosingTest : public JobFixture {};
 
@@ -19,8 +18,8 @@ TEST_F(LosingTest, ALostConnectionIsALostNodeAndTheRestIsStopped) {
   Make(2);
   RunUntil(State::kRunning);
   const auto actions = Closed(1, "Connection reset by peer");
-  EXPECT_TRUE(Sends(actions, 0, Kind::kStop));
-  EXPECT_FALSE(Sends(actions, 1, Kind::kStop));
+  EXPECT_TRUE(Sends(actions, 0, v1::JobRequest::kStop));
+  EXPECT_FALSE(Sends(actions, 1, v1::JobRequest::kStop));
   Over(0);
   Drained(0);
   ASSERT_TRUE(finished_);

@@ -7,12 +7,11 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-using Kind = v1::SessionRequest::KindCase;
 
 class MeetingTest : public JobFixture {
  protected:
   v1::JobPart PartOf(uint32_t node) {
-    for (const v1::SessionRequest& request : SentTo(node)) {
+    for (const v1::JobRequest& request : JobSentTo(node)) {
       if (request.has_start()) return request.start();
     }
     ADD_FAILURE() << "no start";
@@ -67,11 +66,11 @@ TEST_F(MeetingTest, TheServersNodeIsToldThatAllIsOver) {
   Make(2);
   RunUntil(State::kRunning);
   for (const uint32_t rank : {0u, 1u, 2u}) {
-    EXPECT_FALSE(Sends(Exit(rank, 0), 0, Kind::kStop));
+    EXPECT_FALSE(Sends(Exit(rank, 0), 0, v1::JobRequest::kStop));
   }
   const auto last = Exit(3, 0);
-  EXPECT_TRUE(Sends(last, 0, Kind::kStop));
-  EXPECT_FALSE(Sends(last, 1, Kind::kStop));
+  EXPECT_TRUE(Sends(last, 0, v1::JobRequest::kStop));
+  EXPECT_FALSE(Sends(last, 1, v1::JobRequest::kStop));
   EndAll();
   EXPECT_EQ(verdict().exit_code, 0);
 }
@@ -81,7 +80,7 @@ TEST_F(MeetingTest, ANodeThatHasFinishedIsToldNothing) {
   RunUntil(State::kRunning);
   for (const uint32_t rank : {0u, 1u, 2u}) Exit(rank, 0);
   Over(0);
-  EXPECT_FALSE(Sends(Exit(3, 0), 0, Kind::kStop));
+  EXPECT_FALSE(Sends(Exit(3, 0), 0, v1::JobRequest::kStop));
 }
 
 TEST_F(MeetingTest, TensorflowsRanksHavePortsOfTheirOwn) {

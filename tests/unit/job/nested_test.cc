@@ -71,7 +71,7 @@ class NestedTest : public JobFixture {
     RunUntil(State::kRunning);
   }
   std::vector<int> Contracts(uint32_t node) {
-    for (const v1::SessionRequest& request : SentTo(node)) {
+    for (const v1::JobRequest& request : JobSentTo(node)) {
       if (!request.has_start()) continue;
       return {request.start().contracts().begin(), request.start().contracts().end()};
     }

@@ -34,21 +34,21 @@ class PmixTest : public JobFixture {
 TEST_F(PmixTest, EveryPartServesItWhereItIsWanted) {
   Make(2);
   RunUntil(State::kStarting);
-  EXPECT_FALSE(SentTo(1).back().start().pmix());
+  EXPECT_FALSE(JobSentTo(1).back().start().pmix());
   options_.part.add_contracts(v1::CONTRACT_MPI);
   all_.clear();
   Make(2);
   RunUntil(State::kStarting);
-  for (const v1::SessionRequest& request : SentTo(1)) {
+  for (const v1::JobRequest& request : JobSentTo(1)) {
     EXPECT_TRUE(!request.has_start() || request.start().pmix());
   }
-  EXPECT_TRUE(Sends(all_, 1, v1::SessionRequest::kStart));
+  EXPECT_TRUE(Sends(all_, 1, v1::JobRequest::kStart));
 }
 
 TEST_F(PmixTest, AServerHearsOfAllNodesAndTheirRanks) {
   Make(2);
   RunUntil(State::kRunning);
-  const auto sent = SentTo(1, Pmix(1, AskForJob()));
+  const auto sent = JobSentTo(1, Pmix(1, AskForJob()));
   ASSERT_EQ(sent.size(), 1u);
   const v1::PmixJob& job = sent[0].pmix().job();
   ASSERT_EQ(job.nodes_size(), 2);
@@ -63,7 +63,7 @@ TEST_F(PmixTest, AFenceGoesToAllNodesInOneMessage) {
   EXPECT_THAT(Pmix(1, EnterFence("b")), IsEmpty());
   const auto actions = Pmix(0, EnterFence("a"));
   for (uint32_t node : {0u, 1u}) {
-    const auto sent = SentTo(node, actions);
+    const auto sent = JobSentTo(node, actions);
     ASSERT_EQ(sent.size(), 1u);
     EXPECT_EQ(sent[0].pmix().fence_done().data(), "ab");
   }
@@ -86,7 +86,7 @@ TEST_F(PmixTest, ANodeWhoseRanksHaveEndedTearsAFence) {
   Pmix(0, EnterFence("a"));
   Exit(2, 0);
   Exit(3, 0);
-  const auto sent = SentTo(0, Over(1));
+  const auto sent = JobSentTo(0, Over(1));
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].pmix().fence_done().status(), -61);
 }

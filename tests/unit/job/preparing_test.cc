@@ -15,7 +15,7 @@ class PreparingTest : public JobFixture {
     RunUntil(State::kStarting);
   }
   void Preparing(uint32_t node, const std::string& what) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_preparing()->set_what(what);
     Message(node, event);
   }

@@ -55,7 +55,7 @@ class RandomTest : public JobFixture {
 
   // Feeds one event and checks what comes back.
   void Step(Event event) {
-    const auto* message = std::get_if<NodeMessage>(&event);
+    const auto* message = std::get_if<ShepherdMessage>(&event);
     if (message != nullptr && message->event.has_exit() && message->event.exit().rank() < 64) {
       const v1::WorkerExit& exit = message->event.exit();
       if (!HasFailed(exit)) clean_.insert(exit.rank());
@@ -71,14 +71,26 @@ class RandomTest : public JobFixture {
     }
   }
   void Say(uint32_t node, v1::SessionEvent event) {
-    Step(NodeMessage{NodeId(node), std::move(event), kEpoch + (now_ - start_).count()});
+    Step(AgentMessage{NodeId(node), std::move(event), kEpoch + (now_ - start_).count()});
+  }
+  void Say(uint32_t node, v1::JobEvent event) {
+    Step(ShepherdMessage{NodeId(node), std::move(event), kEpoch + (now_ - start_).count()});
   }
 
   void Check(const Action& action) {
-    if (const auto* send = std::get_if<Send>(&action)) return CheckSend(send->node, Whole(*send));
-    if (const auto* many = std::get_if<SendMany>(&action)) {
-      ASSERT_FALSE(many->nodes.empty());
-      for (NodeId node : many->nodes) CheckSend(node, many->request);
+    if (const auto* agent = std::get_if<ToAgent>(&action)) {
+      CheckSend(agent->node, agent->request);
+    } else if (const auto* agents = std::get_if<ToAgents>(&action)) {
+      ASSERT_FALSE(agents->nodes.empty());
+      for (NodeId node : agents->nodes) CheckSend(node, agents->request);
+    } else if (const auto* shepherd = std::get_if<ToShepherd>(&action)) {
+      CheckSend(shepherd->node, Whole(*shepherd));
+    } else if (const auto* shepherds = std::get_if<ToShepherds>(&action)) {
+      ASSERT_FALSE(shepherds->nodes.empty());
+      for (NodeId node : shepherds->nodes) CheckSend(node, shepherds->request);
+    } else if (const auto* beat = std::get_if<job::Beat>(&action)) {
+      ASSERT_FALSE(beat->nodes.empty());
+      for (NodeId node : beat->nodes) CheckSend(node, v1::SessionRequest());
     } else if (const auto* logs = std::get_if<OpenLogs>(&action)) {
       Model& model = models_.at(logs->node.value());
       ASSERT_TRUE(model.start_seen && !model.logs_open);
@@ -98,6 +110,11 @@ class RandomTest : public JobFixture {
     ASSERT_TRUE(model.connected) << request.ShortDebugString();
     if (request.has_probe()) ++model.probes_due;
     if (request.has_hold_ports()) ++model.ports_due;
+  }
+  void CheckSend(NodeId node, const v1::JobRequest& request) {
+    Model& model = models_.at(node.value());
+    ASSERT_FALSE(model.disconnected) << request.ShortDebugString();
+    ASSERT_TRUE(model.connected) << request.ShortDebugString();
     if (request.has_stop()) {
       ASSERT_TRUE(model.start_seen);
       model.stop_seen = true;
@@ -172,12 +189,13 @@ class RandomTest : public JobFixture {
     if (core_->state() == State::kStarting) return Absorb(Started(n));
     if (!model.living.empty()) return EndWorker(n);
     model.finished = true;
-    event.mutable_finished();
-    Say(n, event);
+    v1::JobEvent end;
+    end.mutable_finished();
+    Say(n, end);
   }
   void EndWorker(uint32_t n) {
     Model& model = models_[n];
-    v1::SessionEvent event;
+    v1::JobEvent event;
     *event.mutable_exit() = Chance(0.05) && !model.stop_seen
                                 ? ExitOf(model.living.back(), Pick(256))
                             : model.stop_seen ? ExitOf(model.living.back(), 0, SIGTERM, true)
@@ -201,6 +219,7 @@ class RandomTest : public JobFixture {
   void Wild() {
     const uint32_t n = Pick(static_cast<uint32_t>(models_.size()) + 1);
     v1::SessionEvent event;
+    v1::JobEvent job;
     switch (Pick(14)) {
       case 0:
         event.mutable_probe_report();
@@ -209,22 +228,22 @@ class RandomTest : public JobFixture {
         event.mutable_ports_held()->add_ports(Pick(70000));
         break;
       case 2:
-        event.mutable_started()->add_workers()->set_rank(Pick(8));
+        job.mutable_started()->add_workers()->set_rank(Pick(8));
         break;
       case 3:
-        *event.mutable_exit() = ExitOf(Pick(8), Pick(3), Pick(3), Chance(0.3));
+        *job.mutable_exit() = ExitOf(Pick(8), Pick(3), Pick(3), Chance(0.3));
         break;
       case 4:
-        event.mutable_fence_enter()->set_sequence(Pick(3));
+        job.mutable_fence_enter()->set_sequence(Pick(3));
         break;
       case 5:
-        event.mutable_finished();
+        Chance(0.5) ? event.mutable_finished() : job.mutable_finished();
         break;
       case 6:
-        event.mutable_failure()->set_message("why");
+        (Chance(0.5) ? event.mutable_failure() : job.mutable_failure())->set_message("why");
         break;
       case 7:
-        event.mutable_warning();
+        Chance(0.5) ? event.mutable_warning() : job.mutable_warning();
         break;
       case 8:
         event.mutable_welcome();
@@ -245,10 +264,12 @@ class RandomTest : public JobFixture {
       models_[n].welcomed = true;  // a join of a nameless machine
     }
     // Its lies count as its own words.
-    if (event.has_finished() && n < models_.size()) models_[n].finished = true;
+    const bool finished = event.has_finished() || job.has_finished();
+    if (finished && n < models_.size()) models_[n].finished = true;
     if (event.has_released() && n < models_.size() && models_[n].start_seen) {
       models_[n].released = true;
     }
+    if (job.kind_case() != v1::JobEvent::KIND_NOT_SET) return Say(n, job);
     Say(n, event);
   }
 

@@ -12,7 +12,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
-using Kind = v1::SessionRequest::KindCase;
 
 class SilenceTest : public JobFixture {
  protected:
@@ -39,7 +38,7 @@ TEST_F(SilenceTest, ASilentNodeIsLostAfterTheLease) {
   ASSERT_EQ(core_->state(), State::kStopping);
   const std::vector<Action> fresh(all_.begin() + before, all_.end());
   EXPECT_TRUE(Disconnects(fresh, 1));
-  EXPECT_TRUE(Sends(fresh, 0, Kind::kStop));
+  EXPECT_TRUE(Sends(fresh, 0, v1::JobRequest::kStop));
   Over(0);
   Drained(0);
   EXPECT_EQ(verdict().exit_code, 202);
@@ -375,9 +374,9 @@ TEST_F(ShepherdSilenceTest, AnyWordOfItIsOne) {
   RunUntil(State::kRunning);
   for (int i = 0; i < 10; ++i) {
     PassWithoutShepherd(seconds(12));
-    v1::SessionEvent event;
+    v1::JobEvent event;
     event.mutable_progress();
-    Message(1, event, /*of_shepherd=*/true);
+    Message(1, event);
   }
   EXPECT_EQ(core_->state(), State::kRunning);
 }

@@ -51,7 +51,7 @@ TEST_F(StallsTest, AFenceAfterOneThatWasReleasedWaitsForAnEndedRank) {
   RunUntil(State::kRunning);
   Exit(3, 0);
   Fence(1, 0);
-  EXPECT_TRUE(Sends(Fence(0, 0), 1, v1::SessionRequest::kFenceRelease));
+  EXPECT_TRUE(Sends(Fence(0, 0), 1, v1::JobRequest::kFenceRelease));
   Pass(seconds(60), {0, 1});
   EXPECT_EQ(core_->state(), State::kRunning);
   Fence(0, 1);

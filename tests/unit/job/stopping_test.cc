@@ -34,8 +34,8 @@ TEST_F(StoppingTest, ACancelEndsTheJobInEveryState) {
       Signal(signal);
       if (state >= State::kStarting) {
         EXPECT_FALSE(finished_);
-        EXPECT_TRUE(Sends(all_, 0, Kind::kStop));
-        EXPECT_TRUE(Sends(all_, 1, Kind::kStop));
+        EXPECT_TRUE(Sends(all_, 0, v1::JobRequest::kStop));
+        EXPECT_TRUE(Sends(all_, 1, v1::JobRequest::kStop));
         EndAll();
       }
       ASSERT_TRUE(finished_);
@@ -56,9 +56,10 @@ TEST_F(StoppingTest, ASecondInterruptKillsNow) {
   Reset(State::kRunning);
   Signal(SIGINT);
   const auto actions = Signal(SIGINT);
-  ASSERT_EQ(SentTo(1, actions).size(), 2u) << "the shepherd, and its agent should that not hear";
-  EXPECT_EQ(SentTo(1, actions)[0].stop().grace_ms(), 0u);
-  EXPECT_EQ(SentTo(1, actions)[1].end_job().grace_ms(), 1000u);
+  ASSERT_EQ(JobSentTo(1, actions).size(), 1u);
+  EXPECT_EQ(JobSentTo(1, actions)[0].stop().grace_ms(), 0u);
+  ASSERT_EQ(SentTo(1, actions).size(), 1u) << "its agent, should the shepherd not hear";
+  EXPECT_EQ(SentTo(1, actions)[0].end_job().grace_ms(), 1000u);
   EndAll();
   EXPECT_EQ(verdict().exit_code, 130);
 }
@@ -66,7 +67,7 @@ TEST_F(StoppingTest, ASecondInterruptKillsNow) {
 TEST_F(StoppingTest, AnInterruptAfterATermKillsNow) {
   Reset(State::kRunning);
   Signal(SIGTERM);
-  EXPECT_TRUE(Sends(Signal(SIGINT), 0, Kind::kStop));
+  EXPECT_TRUE(Sends(Signal(SIGINT), 0, v1::JobRequest::kStop));
   EndAll();
   EXPECT_EQ(verdict().exit_code, 143);
 }
@@ -83,8 +84,7 @@ TEST_F(StoppingTest, ATermEveryTenMillisecondsChangesNothing) {
       Signal(SIGTERM);
     }
     for (size_t i = after_first; i < all_.size(); ++i) {
-      const auto* many = std::get_if<SendMany>(&all_[i]);
-      EXPECT_TRUE(many != nullptr && many->request.has_heartbeat());
+      EXPECT_TRUE(std::holds_alternative<job::Beat>(all_[i]));
     }
     EndAll();
     EXPECT_TRUE(finished_);
@@ -104,10 +104,11 @@ TEST_F(StoppingTest, WhoDoesNotEndIsKilledAndThenTold) {
   const size_t before = all_.size();
   Pass(milliseconds(1), {1});
   const std::vector<Action> fresh(all_.begin() + before, all_.end());
-  ASSERT_TRUE(Sends(fresh, 1, Kind::kStop));
-  EXPECT_FALSE(Sends(fresh, 0, Kind::kStop));
-  ASSERT_GE(SentTo(1, fresh).size(), 2u);
-  EXPECT_EQ(SentTo(1, fresh).rbegin()[1].stop().grace_ms(), 0u);
+  ASSERT_TRUE(Sends(fresh, 1, v1::JobRequest::kStop));
+  EXPECT_FALSE(Sends(fresh, 0, v1::JobRequest::kStop));
+  ASSERT_FALSE(JobSentTo(1, fresh).empty());
+  EXPECT_EQ(JobSentTo(1, fresh).back().stop().grace_ms(), 0u);
+  ASSERT_FALSE(SentTo(1, fresh).empty());
   EXPECT_TRUE(SentTo(1, fresh).back().has_end_job());
   Pass(milliseconds(124999), {1});
   EXPECT_FALSE(finished_);
@@ -235,7 +236,8 @@ TEST_F(StoppingTest, ANodeThatNeverSaysReleasedIsGivenUp) {
   const size_t before = all_.size();
   Pass(seconds(6), {1});
   const std::vector<Action> fresh(all_.begin() + before, all_.end());
-  ASSERT_TRUE(Sends(fresh, 1, Kind::kStop)) << "its agent waits for GPUs no longer than 2 s then";
+  ASSERT_TRUE(Sends(fresh, 1, v1::JobRequest::kStop))
+      << "its agent waits for GPUs no longer than 2 s then";
   Pass(seconds(125) - milliseconds(1), {1});
   EXPECT_FALSE(finished_);
   Pass(milliseconds(1), {1});
@@ -257,7 +259,7 @@ TEST_F(StoppingTest, ACancelledJobWaitsForGpusOnlyUntilItGivesUp) {
       Drained(i);
     }
     if (kill) {
-      EXPECT_TRUE(Sends(Signal(SIGINT), 1, Kind::kStop));
+      EXPECT_TRUE(Sends(Signal(SIGINT), 1, v1::JobRequest::kStop));
     }
     Released(0);
     const TimePoint last = now_;
@@ -300,8 +302,8 @@ TEST_F(StoppingTest, AfterASuccessOnlyRank0sNodeIsToldToStop) {
   Reset(State::kRunning);
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
   ASSERT_EQ(core_->state(), State::kStopping);
-  EXPECT_TRUE(Sends(all_, 0, Kind::kStop));
-  EXPECT_FALSE(Sends(all_, 1, Kind::kStop));
+  EXPECT_TRUE(Sends(all_, 0, v1::JobRequest::kStop));
+  EXPECT_FALSE(Sends(all_, 1, v1::JobRequest::kStop));
   EndAll();
   EXPECT_EQ(verdict().exit_code, 0);
 }
@@ -419,7 +421,7 @@ TEST_F(StoppingTest, WhatASuccessLeavesBehindIsKilled) {
   Reset(State::kRunning);
   for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
   Pass(seconds(2), {0, 1});
-  EXPECT_TRUE(Sends(all_, 0, Kind::kStop));
+  EXPECT_TRUE(Sends(all_, 0, v1::JobRequest::kStop));
   EndAll();
   EXPECT_EQ(verdict().exit_code, 0);
 }
@@ -513,7 +515,7 @@ TEST_F(StoppingTest, AGraceOfZeroKillsAtOnce) {
   options_.grace = Duration::zero();
   Reset(State::kRunning);
   const auto actions = Exit(0, 3);
-  EXPECT_EQ(SentTo(1, actions)[0].stop().grace_ms(), 0u);
+  EXPECT_EQ(JobSentTo(1, actions)[0].stop().grace_ms(), 0u);
 }
 
 // With agents that never answer, the end still comes.

@@ -29,64 +29,84 @@ class TableTest : public JobFixture {
   }
 };
 
-using Set = std::function<void(v1::SessionEvent&)>;
+using Said = std::variant<v1::SessionEvent, v1::JobEvent>;
+
+template <typename Set>
+Said Agent(Set set) {
+  v1::SessionEvent event;
+  set(event);
+  return event;
+}
+template <typename Set>
+Said Shepherd(Set set) {
+  v1::JobEvent event;
+  set(event);
+  return event;
+}
 
 TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
-  const std::map<std::string, Set> messages = {
-      {"probe_report", [](auto& e) { e.mutable_probe_report(); }},
-      {"ports_held", [](auto& e) { e.mutable_ports_held(); }},
-      {"preparing", [](auto& e) { e.mutable_preparing(); }},
-      {"started", [](auto& e) { e.mutable_started(); }},
-      {"exit", [](auto& e) { e.mutable_exit()->set_rank(2); }},
-      {"stdin_taken", [](auto& e) { e.mutable_stdin_taken(); }},
-      {"fence_enter", [](auto& e) { e.mutable_fence_enter(); }},
-      {"finished", [](auto& e) { e.mutable_finished(); }},
-      {"released", [](auto& e) { e.mutable_released(); }},
-      {"failure", [](auto& e) { e.mutable_failure(); }},
-      {"warning", [](auto& e) { e.mutable_warning(); }},
-      {"heartbeat", [](auto& e) { e.mutable_heartbeat(); }},
-      {"nothing", [](auto&) {}},
+  const std::map<std::string, Said> messages = {
+      {"probe_report", Agent([](auto& e) { e.mutable_probe_report(); })},
+      {"ports_held", Agent([](auto& e) { e.mutable_ports_held(); })},
+      {"preparing", Shepherd([](auto& e) { e.mutable_preparing(); })},
+      {"started", Shepherd([](auto& e) { e.mutable_started(); })},
+      {"exit", Shepherd([](auto& e) { e.mutable_exit()->set_rank(2); })},
+      {"stdin_taken", Shepherd([](auto& e) { e.mutable_stdin_taken(); })},
+      {"fence_enter", Shepherd([](auto& e) { e.mutable_fence_enter(); })},
+      {"finished", Shepherd([](auto& e) { e.mutable_finished(); })},
+      {"released", Agent([](auto& e) { e.mutable_released(); })},
+      {"failure", Shepherd([](auto& e) { e.mutable_failure(); })},
+      {"warning", Shepherd([](auto& e) { e.mutable_warning(); })},
+      {"heartbeat", Shepherd([](auto& e) { e.mutable_heartbeat(); })},
+      {"nothing", Agent([](auto&) {})},
+      {"agent's finished", Agent([](auto& e) { e.mutable_finished(); })},
+      {"agent's failure", Agent([](auto& e) { e.mutable_failure(); })},
+      {"agent's warning", Agent([](auto& e) { e.mutable_warning(); })},
+      {"agent's heartbeat", Agent([](auto& e) { e.mutable_heartbeat(); })},
+      {"agent's opened", Agent([](auto& e) { e.mutable_opened(); })},
+      {"agent's attached", Agent([](auto& e) { e.mutable_attached(); })},
+      {"shepherd's nothing", Shepherd([](auto&) {})},
   };
   // Of node 1, which does not hold the ports.
   const std::map<State, std::set<std::string>> legal = {
-      {State::kConnecting, {"warning", "heartbeat"}},
-      {State::kProbing, {"probe_report", "warning", "heartbeat"}},
-      {State::kHolding, {"warning", "heartbeat"}},
+      {State::kConnecting, {"warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
+      {State::kProbing,
+       {"probe_report", "warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
+      {State::kHolding, {"warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
       {State::kStarting,
        {"preparing", "started", "exit", "stdin_taken", "fence_enter", "released", "warning",
-        "heartbeat"}},
-      {State::kRunning, {"exit", "stdin_taken", "fence_enter", "released", "warning", "heartbeat"}},
+        "heartbeat", "agent's warning", "agent's heartbeat"}},
+      {State::kRunning,
+       {"exit", "stdin_taken", "fence_enter", "released", "warning", "heartbeat", "agent's warning",
+        "agent's heartbeat"}},
   };
   for (const auto& [state, allowed] : legal) {
-    for (const auto& [name, set] : messages) {
+    for (const auto& [name, said] : messages) {
       SCOPED_TRACE(absl::StrCat(name, " in ", StateName(state)));
       Reset(state);
-      v1::SessionEvent event;
-      set(event);
-      Message(1, event);
+      std::visit([this](const auto& event) { Message(1, event); }, said);
       EXPECT_EQ(IsTold(), !allowed.contains(name)) << verdict().message;
     }
   }
 }
 
 TEST_F(TableTest, WhileStoppingNothingANodeSendsChangesTheVerdict) {
-  const std::vector<Set> messages = {
-      [](auto& e) { e.mutable_welcome(); },
-      [](auto& e) { e.mutable_probe_report(); },
-      [](auto& e) { e.mutable_ports_held(); },
-      [](auto& e) { e.mutable_preparing(); },
-      [](auto& e) { e.mutable_started(); },
-      [](auto& e) { e.mutable_stdin_taken(); },
-      [](auto& e) { e.mutable_fence_enter(); },
-      [](auto& e) { e.mutable_released(); },
-      [](auto& e) { e.mutable_exit()->set_rank(99); },
-      [](auto&) {},
+  const std::vector<Said> messages = {
+      Agent([](auto& e) { e.mutable_welcome(); }),
+      Agent([](auto& e) { e.mutable_probe_report(); }),
+      Agent([](auto& e) { e.mutable_ports_held(); }),
+      Shepherd([](auto& e) { e.mutable_preparing(); }),
+      Shepherd([](auto& e) { e.mutable_started(); }),
+      Shepherd([](auto& e) { e.mutable_stdin_taken(); }),
+      Shepherd([](auto& e) { e.mutable_fence_enter(); }),
+      Agent([](auto& e) { e.mutable_released(); }),
+      Shepherd([](auto& e) { e.mutable_exit()->set_rank(99); }),
+      Agent([](auto&) {}),
+      Shepherd([](auto&) {}),
   };
   Reset(State::kStopping);
-  for (const Set& set : messages) {
-    v1::SessionEvent event;
-    set(event);
-    EXPECT_TRUE(Message(1, event).empty());
+  for (const Said& said : messages) {
+    EXPECT_TRUE(std::visit([this](const auto& event) { return Message(1, event); }, said).empty());
   }
   EndAll();
   EXPECT_EQ(verdict().kind, Verdict::Kind::kWorker);

@@ -16,8 +16,8 @@ TEST_F(WarningsTest, UserSignalsReachEveryNode) {
   RunUntil(State::kRunning);
   const auto actions = Signal(SIGUSR2);
   for (uint32_t i = 0; i < 2; ++i) {
-    ASSERT_EQ(SentTo(i, actions).size(), 1u);
-    EXPECT_EQ(SentTo(i, actions)[0].signal().signal(), SIGUSR2);
+    ASSERT_EQ(JobSentTo(i, actions).size(), 1u);
+    EXPECT_EQ(JobSentTo(i, actions)[0].signal().signal(), SIGUSR2);
   }
   EXPECT_EQ(core_->state(), State::kRunning);
 }

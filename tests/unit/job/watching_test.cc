@@ -17,7 +17,7 @@ class HaltedTest : public JobFixture {
     RunUntil(State::kHolding);
     PortsHeld(0);
     for (uint32_t node : {0, 1}) {
-      v1::SessionEvent event;
+      v1::JobEvent event;
       for (uint32_t i = 0; i < 2; ++i) {
         v1::WorkerStarted& worker = *event.mutable_started()->add_workers();
         worker.set_rank(2 * node + i);
@@ -28,7 +28,7 @@ class HaltedTest : public JobFixture {
     ASSERT_EQ(core_->state(), State::kRunning);
   }
   void Look(char state) {
-    v1::SessionEvent event;
+    v1::JobEvent event;
     v1::RankProgress& progress = *event.mutable_progress()->add_ranks();
     progress.set_rank(3);
     progress.set_process_state(static_cast<uint32_t>(state));
@@ -94,7 +94,7 @@ TEST_F(HaltedTest, AStallOfAMinuteIsSaidOnceWhileTheJobRuns) {
 TEST_F(HaltedTest, TheTimeLimitTellsWhatTheOthersWaitIn) {
   options_.time_limit = seconds(20);
   Run();
-  v1::SessionEvent event;
+  v1::JobEvent event;
   for (uint32_t rank : {0, 1}) {
     v1::RankProgress& progress = *event.mutable_progress()->add_ranks();
     progress.set_rank(rank);
@@ -112,8 +112,8 @@ TEST_F(HaltedTest, TheTimeLimitTellsWhatTheOthersWaitIn) {
                         "inside collective 7 (allreduce"));
 }
 
-v1::SessionEvent InsideCollective(uint32_t rank, uint64_t number, bool inside) {
-  v1::SessionEvent event;
+v1::JobEvent InsideCollective(uint32_t rank, uint64_t number, bool inside) {
+  v1::JobEvent event;
   v1::RankProgress& progress = *event.mutable_progress()->add_ranks();
   progress.set_rank(rank);
   progress.set_joined(true);

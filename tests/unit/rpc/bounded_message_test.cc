@@ -15,7 +15,7 @@ constexpr size_t kMost = 1 << 20;
 
 absl::StatusOr<size_t> Size(const std::string& bytes, size_t most = kMost) {
   google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()));
-  return ParsedSize(*v1::SessionRequest::descriptor(), in, most);
+  return ParsedSize(*v1::JobRequest::descriptor(), in, most);
 }
 
 std::string Field(int number, const std::string& bytes) {
@@ -34,7 +34,7 @@ std::string Times(size_t n, const std::string& text) {
 }
 
 TEST(ParsedSizeTest, IsAboutWhatAMessageOccupies) {
-  v1::SessionRequest request;
+  v1::JobRequest request;
   v1::JobPart& part = *request.mutable_start();
   for (int i = 0; i < 1000; ++i) {
     part.add_workers()->add_gpu_uuids(std::string(100, 'x'));
@@ -79,10 +79,10 @@ TEST(ParsedSizeTest, WhatIsNoMessageIsRefused) {
 }
 
 TEST(ParseTest, BytesThatSomebodyElseHasCounted) {
-  v1::SessionRequest request, parsed;
-  request.mutable_hello()->set_job_id("job");
+  v1::JobRequest request, parsed;
+  request.mutable_start()->set_job_id("job");
   ASSERT_TRUE(Parse(absl::string_view(request.SerializeAsString()), &parsed).ok());
-  EXPECT_EQ(parsed.hello().job_id(), "job");
+  EXPECT_EQ(parsed.start().job_id(), "job");
   EXPECT_TRUE(absl::IsInvalidArgument(Parse(absl::string_view("\xff\xff"), &parsed)));
   for (int i = 0; i < 1000; ++i) request.mutable_start()->add_workers();
   const std::string many = request.SerializeAsString();

@@ -98,8 +98,10 @@ TEST_F(SessionCoreTest, RequestsBeforeHelloEndTheSession) {
 
 TEST_F(SessionCoreTest, WhatIsTheShepherdsEndsTheSessionOnTheAgentsChannel) {
   Start();
+  v1::JobRequest stop;
+  stop.mutable_stop();
   v1::SessionRequest request;
-  request.mutable_stop();
+  ASSERT_TRUE(request.ParseFromString(stop.SerializeAsString()));
   EXPECT_NE(Find<End>(Ask(request)), nullptr);
 }
 
