@@ -42,19 +42,19 @@ absl::Status CheckOpenFiles(size_t nodes) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 // Its threads and tables take some milliseconds, beside the certificates here or the first host's
 // answer. Never let go: nobody waits for the end of its threads, as the process leaves by _exit.
-void Runner::StartGrpc() {
-  beside_.Run([] {
+void StartGrpc(loop::BlockingPool& beside) {
+  beside.Run([] {
     alignas(rpc::Library) static std::byte room[sizeof(rpc::Library)];
     new (room) rpc::Library();
   });
 }
 
+}  // namespace
+
 absl::Status Runner::Prepare() {
-  StartGrpc();
+  StartGrpc(beside_);
   absl::Status opened = router_.Open();
   if (!opened.ok()) return opened;
   if (!options_.result_json.empty()) {
@@ -83,9 +83,10 @@ absl::Status Runner::Prepare() {
   };
   absl::Status reachable = ways_.Prepare(hosts, options_.local);
   if (!reachable.ok()) return reachable;
-  for (size_t i = 0; i < hosts.entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
   core_ = std::make_unique<job::JobCore>(std::move(hosts), options_.job, loop_.Now());
-  return PrepareStatus();
+  absl::Status status = PrepareStatus();
+  node_output_.emplace(*core_, router_, status_ != nullptr ? &status_->logs() : nullptr);
+  return status;
 }
 
 absl::Status Runner::PrepareStatus() {
@@ -122,7 +123,7 @@ absl::Status Runner::PrepareStdin() {
         message.set_rank(rank.value());
         message.set_data(data.data(), data.size());
         message.set_end(end);
-        ToNode(NodeOf(rank), SharedRequest(request));
+        links_.SendTo(core_->ranks()[rank.value()].node, request);
       });
   absl::Status opened = stdin_->Open();
   if (opened.ok()) return opened;

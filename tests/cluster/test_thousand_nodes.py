@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One launcher and the agents of a thousand nodes, which are one process (programs/fake_crowd.cc): what the
 launcher needs for them. How long it takes is printed (pytest -s)."""
+import json
 import re
 import select
 import signal
@@ -10,6 +11,7 @@ import time
 import pytest
 
 import hosts
+import launching
 
 NODES, RANKS = 1000, 8
 
@@ -48,6 +50,14 @@ def crowd(cluster):
         each.kill()
 
 
+def wait_until_running(cluster):
+    """The crowd has said that all have started; the launcher may still have to read it."""
+    def phase():
+        told = cluster.head.run([hosts.bin_dir() / "dtrain", "status", "--json"], check=False)
+        return told.returncode == 0 and json.loads(told.stdout)["job"]["phase"]
+    launching.wait_until(lambda: phase() == "run", 60, phase)
+
+
 def peak_mib(pid):
     with open(f"/proc/{pid}/status") as status:
         return int(re.search(r"^VmHWM:\s+(\d+) kB", status.read(), re.M).group(1)) / 1024
@@ -72,6 +82,7 @@ def test_a_thousand_nodes_that_are_lost_at_once_are_one_report(cluster, crowd):
     nodes = crowd(entries=0, size=0)
     launch = cluster.start_launch(nodes.flags)
     nodes.wait_for("started", launch)
+    wait_until_running(cluster)
     begin = time.monotonic()
     nodes.kill()
     result = launch.wait(60)

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/node_output.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace dtrain {
+
+NodeOutput::NodeOutput(const job::JobCore& core, output::OutputRouter& router,
+                       status::LogTails* tails)
+    : core_(core), router_(router), tails_(tails), nodes_(core.nodes().size()) {}
+
+bool NodeOutput::IsOn(NodeId id, uint32_t rank) const {
+  const std::vector<job::RankEnd>& ranks = core_.ranks();
+  return rank < ranks.size() && ranks[rank].node == id;
+}
+
+absl::Status NodeOutput::Deliver(NodeId id, const v1::LogChunk& chunk) {
+  if (!IsOn(id, chunk.rank()) ||
+      (chunk.stream() != v1::STREAM_KIND_STDOUT && chunk.stream() != v1::STREAM_KIND_STDERR)) {
+    return absl::DataLossError(absl::StrCat("its agent sent output ", chunk.stream(), " of rank ",
+                                            chunk.rank(), ", which is not there"));
+  }
+  router_.Deliver(core_.nodes()[id.value()].host, Rank(chunk.rank()), chunk.stream(), chunk.data());
+  if (tails_ != nullptr) tails_->Append(Rank(chunk.rank()), chunk.stream(), chunk.data());
+  return absl::OkStatus();
+}
+
+void NodeOutput::OnFinished(NodeId id, v1::Finished finished) {
+  nodes_[id.value()].finished = std::move(finished);
+  EndStreams(id);
+}
+
+void NodeOutput::OnDelivered(NodeId id) {
+  nodes_[id.value()].delivered = true;
+  EndStreams(id);
+}
+
+// Lines without an end go out as soon as a node has no more, not at the end of the job.
+void NodeOutput::EndStreams(NodeId id) {
+  const Node& node = nodes_[id.value()];
+  if (!node.delivered) return;
+  for (const v1::LogEnd& end : node.finished.logs()) {
+    if (IsOn(id, end.rank())) router_.EndOfStream(Rank(end.rank()), end.stream());
+  }
+}
+
+}  // namespace dtrain

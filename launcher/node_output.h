@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "dtrain/v1/agent.pb.h"
+#include "launcher/job/job_core.h"
+#include "launcher/output/router.h"
+#include "launcher/status/log_tails.h"
+
+namespace dtrain {
+
+// What the workers of a launch write, from the nodes to the router, and to the tails that are kept
+// for queries. Loop thread.
+class NodeOutput {
+ public:
+  // All outlive it; `tails` null: nobody can ask.
+  NodeOutput(const job::JobCore& core, output::OutputRouter& router, status::LogTails* tails);
+
+  // An agent speaks for the workers of its own node.
+  bool IsOn(NodeId id, uint32_t rank) const;
+  // An error: it is no output of a worker there.
+  absl::Status Deliver(NodeId id, const v1::LogChunk& chunk);
+  // Its workers have ended, their streams so long.
+  void OnFinished(NodeId id, v1::Finished finished);
+  // Every byte is here; perhaps before it is known that the workers have ended.
+  void OnDelivered(NodeId id);
+
+ private:
+  struct Node {
+    v1::Finished finished;
+    bool delivered = false;
+  };
+
+  void EndStreams(NodeId id);
+
+  const job::JobCore& core_;
+  output::OutputRouter& router_;
+  status::LogTails* const tails_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace dtrain
