@@ -209,7 +209,8 @@ int RunBridge(bool one_socket, BridgePurpose purpose) {
   if (!subreaper.ok()) log::Warn(subreaper.message());
   loop::Loop loop;
   // Before gRPC starts its threads, and while the launcher is still on its way.
-  auto spawner = spawn::OneSpawner::Start(loop, kOwnProgram);
+  auto spawner = purpose == BridgePurpose::kAsk ? spawn::OneSpawner::Empty()
+                                                : spawn::OneSpawner::Start(loop, kOwnProgram);
   if (!spawner.ok()) return Fail(spawner.status());
   Bridge bridge(*std::move(spawner), loop, BypassNotice(*resident));
   if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {

@@ -141,9 +141,15 @@ absl::StatusOr<std::unique_ptr<OneSpawner>> OneSpawner::Start(loop::Loop& loop,
   return spawner;
 }
 
+std::unique_ptr<OneSpawner> OneSpawner::Empty() {
+  return std::unique_ptr<OneSpawner>(new OneSpawner());
+}
+
 absl::StatusOr<std::unique_ptr<Processes>> OneSpawner::Spawn(Order order) {
-  if (one_ == nullptr)
-    return absl::FailedPreconditionError("this agent has already run its one job");
+  if (one_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "this agent has already run its one job, or was started to answer questions");
+  }
   one_->SetOwner(order.owner);
   return std::move(one_);
 }

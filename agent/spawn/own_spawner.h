@@ -45,7 +45,9 @@ class OneSpawner final : public Spawner {
  public:
   static absl::StatusOr<std::unique_ptr<OneSpawner>> Start(loop::Loop& loop,
                                                            const std::string& program);
-  // FAILED_PRECONDITION: it was handed out.
+  // Has none, for an agent that only answers questions.
+  static std::unique_ptr<OneSpawner> Empty();
+  // FAILED_PRECONDITION: it was handed out, or there is none.
   absl::StatusOr<std::unique_ptr<Processes>> Spawn(Order order) override;
   Found Adopt(Trace trace) override;
   void Sweep() override {}

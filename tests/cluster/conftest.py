@@ -84,7 +84,7 @@ def fail_on_leftovers(left, request):
     found = left.wait_for_none(seconds)
     if found and request.node.get_closest_marker("launcher_killed"):
         left.remove_dead_sockets()
-        found = left.find()
+        found = left.wait_for_none(seconds)
     if found:
         left.remove()
         pytest.fail(f"left behind {seconds} s after the test:\n" + "\n".join(found), pytrace=False)

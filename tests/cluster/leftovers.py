@@ -35,7 +35,7 @@ def processes(host):
         try:
             if os.stat(f"/proc/{entry}/ns/pid").st_ino != namespace or pid == host.pid:
                 continue
-            state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+            state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
             name = Path(f"/proc/{entry}/comm").read_text().strip()
             words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -43,7 +43,8 @@ def processes(host):
         if host.sshd and pid == host.sshd.pid:
             continue
         line = b" ".join(words).decode(errors="replace").strip()
-        found.append((pid, state, line or f"[{name}]"))
+        unreaped = f" of {parent}, process 1 is {host.pid}" if state == "Z" else ""
+        found.append((pid, state, line or f"[{name}]{unreaped}"))
     return found
 
 

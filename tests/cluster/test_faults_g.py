@@ -258,6 +258,7 @@ def test_g3_a_silent_connection_is_gone_around(behind):
 
 
 # G3, with the launcher killed while it dials anew: nobody tells the node, which ends the job by itself.
+@pytest.mark.launcher_killed
 def test_g3_a_launcher_killed_behind_a_silent_connection(behind):
     with behind.cutting("swallow"):
         job = behind.start("sh", "-c", "echo up; exec sleep 600", flags=("--lease", "9s"))
