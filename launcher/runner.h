@@ -39,7 +39,6 @@ class Runner {
 
  private:
   absl::Status Prepare();
-  absl::Status PrepareTimeline();
   absl::Status PrepareStatus();
   absl::Status PrepareStdin();
   NodeLinks::Handlers LinkHandlers();

@@ -51,6 +51,29 @@ void StartGrpc(loop::BlockingPool& beside) {
   });
 }
 
+// Null: nobody wants one.
+absl::StatusOr<std::unique_ptr<report::Timeline>> MakeTimeline(cli::LaunchOptions& options,
+                                                               TimePoint begin,
+                                                               int64_t begin_unix_nanos) {
+  std::string path = options.timeline;
+  // Horovod's own library takes this name for itself: then no worker of ours tells a span, and the
+  // file is left to it.
+  const bool only_spans = path.empty();
+  const auto look = [&](const auto& variables) {
+    for (const v1::EnvVar& var : variables) {
+      if (only_spans && var.name() == "HOROVOD_TIMELINE") path = var.value();
+    }
+  };
+  look(options.job.part.env());
+  for (const v1::Program& program : options.job.part.programs()) look(program.env());
+  if (path.empty() || path == "DYNAMIC" || options.job.dry_run) return nullptr;
+  absl::Status writable =
+      report::CheckWritable(only_spans ? "HOROVOD_TIMELINE" : "--timeline", path);
+  if (!writable.ok()) return writable;
+  options.job.part.set_timeline_records(kTimelineRecords);
+  return std::make_unique<report::Timeline>(std::move(path), only_spans, begin, begin_unix_nanos);
+}
+
 }  // namespace
 
 absl::Status Runner::Prepare() {
@@ -61,8 +84,9 @@ absl::Status Runner::Prepare() {
     absl::Status writable = report::CheckWritable("--result-json", options_.result_json);
     if (!writable.ok()) return writable;
   }
-  absl::Status timeline = PrepareTimeline();
-  if (!timeline.ok()) return timeline;
+  auto timeline = MakeTimeline(options_, begin_, begin_unix_nanos_);
+  if (!timeline.ok()) return timeline.status();
+  timeline_ = *std::move(timeline);
   absl::Status input = PrepareStdin();
   if (!input.ok()) return input;
   hosts::HostList hosts = plan::NodesToAsk(options_.hosts, options_.job.plan);
@@ -130,28 +154,6 @@ absl::Status Runner::PrepareStdin() {
   return absl::Status(
       opened.code(),
       absl::StrCat("cannot ", opened.message(), "; raise that limit, or launch with --stdin none"));
-}
-
-absl::Status Runner::PrepareTimeline() {
-  std::string path = options_.timeline;
-  // Horovod's own library takes this name for itself: then no worker of ours tells a span, and the
-  // file is left to it.
-  const bool only_spans = path.empty();
-  const auto look = [&](const auto& variables) {
-    for (const v1::EnvVar& var : variables) {
-      if (only_spans && var.name() == "HOROVOD_TIMELINE") path = var.value();
-    }
-  };
-  look(options_.job.part.env());
-  for (const v1::Program& program : options_.job.part.programs()) look(program.env());
-  if (path.empty() || path == "DYNAMIC" || options_.job.dry_run) return absl::OkStatus();
-  absl::Status writable =
-      report::CheckWritable(only_spans ? "HOROVOD_TIMELINE" : "--timeline", path);
-  if (!writable.ok()) return writable;
-  timeline_ =
-      std::make_unique<report::Timeline>(std::move(path), only_spans, begin_, begin_unix_nanos_);
-  options_.job.part.set_timeline_records(kTimelineRecords);
-  return absl::OkStatus();
 }
 
 }  // namespace dtrain
