@@ -178,6 +178,8 @@ void Session::Do(Action& action) {
     Look();
   } else if (std::holds_alternative<KillLeftovers>(action)) {
     EndLeftovers();
+  } else if (std::holds_alternative<SkipContainers>(action)) {
+    StopRemoval();
   } else if (auto* end = std::get_if<End>(&action)) {
     Stop(std::move(end->status));
   }

@@ -132,6 +132,8 @@ class Session {
   void EndLeftovers();
   void EndAll();
   void RemoveContainers(loop::Task then);
+  void StopRemoval();
+  void WarnOfContainers(const std::string& what);
   void Stop(absl::Status status);
   void Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message);
 

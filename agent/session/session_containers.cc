@@ -27,14 +27,27 @@ void Session::RemoveContainers(loop::Task then) {
       loop_, std::exchange(containers_, {}),
       user != nullptr ? os::LoginEnvironment(*user) : os::OwnEnvironment(), user,
       [this, then = std::move(then)](const std::string& why) mutable {
-        if (!why.empty()) {
-          log::Warn(absl::StrCat(Holder(), ": ", why));
-          v1::SessionEvent event;
-          event.mutable_warning()->set_message(why);
-          Send(std::move(event));
-        }
+        removal_.reset();
+        if (!why.empty()) WarnOfContainers(why);
         then();  // may destroy us
       });
+}
+
+// Its commands die with it.
+void Session::StopRemoval() {
+  if (removal_ == nullptr) return;  // no container is waited for
+  removal_.reset();
+  WarnOfContainers(
+      "containers of the job may be left: their runtime has not removed them within a minute; see "
+      "podman ps -a, docker ps -a on the node");
+  EndAll();
+}
+
+void Session::WarnOfContainers(const std::string& what) {
+  log::Warn(absl::StrCat(Holder(), ": ", what));
+  v1::SessionEvent event;
+  event.mutable_warning()->set_message(what);
+  Send(event);
 }
 
 }  // namespace dtrain::session

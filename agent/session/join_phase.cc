@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/join_phase.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+
+namespace dtrain::session {
+namespace {
+
+constexpr uint32_t kMinLeaseMs = 100;
+// Ids and tokens; the shepherd keeps it for agents after us.
+constexpr size_t kMostHello = 4096;
+
+}  // namespace
+
+void JoinPhase::OnHello(const Request& request) {
+  const v1::Hello& hello = request.request.hello();
+  const Identity& self = life_.self();
+  if (hello.protocol() != self.protocol || hello.build() != self.build) {
+    return life_.Finish(absl::FailedPreconditionError(
+        absl::StrCat("this agent is build ", self.build, " with protocol ", self.protocol,
+                     ", the launcher wants build ", Escape(hello.build()), " with protocol ",
+                     hello.protocol(), ": start both from the same release")));
+  }
+  if (hello.job_id().empty() || hello.lease_ms() < kMinLeaseMs ||
+      hello.ByteSizeLong() > kMostHello) {
+    return life_.Finish(absl::InvalidArgumentError(
+        "a Hello without a job id, with a lease below 100 ms, or of more than 4096 bytes"));
+  }
+  life_.Join(hello);
+  life_.Do(OpenChannels{});
+  if (!self.notice.empty()) lease_.Warn(self.notice);
+  life_.Do(SendWelcome{});
+}
+
+void JoinPhase::OnNoHello() { life_.Finish(absl::DeadlineExceededError("no Hello within 30 s")); }
+
+void JoinPhase::OnProbe(const Request& request) { life_.Do(RunProbe{request.request.probe()}); }
+
+void JoinPhase::OnHoldPorts(const Request& request) {
+  const v1::HoldPorts& hold = request.request.hold_ports();
+  life_.Do(HoldPorts{hold.count(), hold.listening()});
+}
+
+void JoinPhase::OnReserve(const Request& request) {
+  const v1::Reserve& reserve = request.request.reserve();
+  release_.Given({reserve.gpu_uuids().begin(), reserve.gpu_uuids().end()});
+  life_.Do(ReserveShare{reserve});
+}
+
+void JoinPhase::OnJobFrame(const JobFrame& frame) {
+  shepherd_.OnJobFrame(frame);
+  if (!frame.kept) return;
+  life_.Start();
+  life_.Do(PrepareStart{});
+}
+
+}  // namespace dtrain::session

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/session/launcher_lease.h"
+#include "agent/session/life.h"
+#include "agent/session/release_phase.h"
+#include "agent/session/shepherd_watch.h"
+
+namespace dtrain::session {
+
+// Until the job begins here: the launcher's Hello, and what it asks of the node. Pure.
+class JoinPhase {
+ public:
+  JoinPhase(Life& life, LauncherLease& lease, ShepherdWatch& shepherd, ReleasePhase& release)
+      : life_(life), lease_(lease), shepherd_(shepherd), release_(release) {}
+
+  void OnHello(const Request& request);
+  void OnNoHello();
+  void OnProbe(const Request& request);
+  void OnHoldPorts(const Request& request);
+  void OnReserve(const Request& request);
+  void OnLookAgain() { life_.Do(SendInventory{}); }
+  // The first that is kept begins the job.
+  void OnJobFrame(const JobFrame& frame);
+
+ private:
+  Life& life_;
+  LauncherLease& lease_;
+  ShepherdWatch& shepherd_;
+  ReleasePhase& release_;
+};
+
+}  // namespace dtrain::session

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/launcher_lease.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/base/exit_code.h"
+
+namespace dtrain::session {
+namespace {
+
+// A launcher that connected says Hello at once; one that does not is no launcher of ours.
+constexpr Duration kHelloTimeout = std::chrono::seconds(30);
+// One may be late, and one lost behind it, before the other side gives up.
+constexpr int kBeatsPerLease = 5;
+
+}  // namespace
+
+void LauncherLease::OnAway() {
+  away_ = true;
+  away_since_ = life_.now();
+}
+
+// The channels know what must be sent again.
+void LauncherLease::OnResumed() {
+  away_ = false;
+  life_.Do(OpenChannels{});
+}
+
+void LauncherLease::Tell(v1::SessionEvent event) {
+  if (!away_) last_beat_ = life_.now();
+  life_.Do(SendEvent{std::move(event)});
+}
+
+void LauncherLease::Warn(std::string message) {
+  v1::SessionEvent up;
+  up.mutable_warning()->set_message(std::move(message));
+  Tell(std::move(up));
+}
+
+void LauncherLease::Fail(v1::NodeFailure::Kind kind, int exit_code, std::string message) {
+  v1::SessionEvent up;
+  v1::NodeFailure& failure = *up.mutable_failure();
+  failure.set_kind(kind);
+  failure.set_exit_code(exit_code);
+  failure.set_message(std::move(message));
+  Tell(std::move(up));
+}
+
+// The launcher, to which a node's failure is the end of its job, stops the other nodes.
+void LauncherLease::OnStopAsked(const StopAsked& stop) {
+  Fail(v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, stop.message);
+}
+
+void LauncherLease::Beat() {
+  last_beat_ = life_.now();
+  if (away_) return;
+  v1::SessionEvent up;
+  up.mutable_heartbeat();
+  life_.Do(SendEvent{std::move(up)});
+}
+
+Duration LauncherLease::most_silence() const {
+  return counts_silence() ? life_.lease() + life_.self().launcher_wait : Duration::zero();
+}
+
+TimePoint LauncherLease::HelloDue() const { return last_heard_ + kHelloTimeout; }
+
+TimePoint LauncherLease::JoinEnd() const {
+  return counts_silence() ? last_heard_ + life_.lease() : kNever;
+}
+
+// One that stands still keeps its stream. When that ends it has its lease again to come back, as
+// far as it would have been waited for.
+TimePoint LauncherLease::End() const {
+  if (given_up_ || !counts_silence()) return kNever;
+  const TimePoint end = last_heard_ + life_.lease();
+  const TimePoint last = end + life_.self().launcher_wait;
+  return away_ ? std::max(end, std::min(away_since_ + life_.lease(), last)) : last;
+}
+
+TimePoint LauncherLease::BeatAt() const { return given_up_ ? kNever : last_beat_ + beat_period(); }
+
+Duration LauncherLease::beat_period() const { return life_.lease() / kBeatsPerLease; }
+
+}  // namespace dtrain::session

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "agent/session/life.h"
+#include "common/base/clock.h"
+
+namespace dtrain::session {
+
+// What goes between a session and its launcher: when that is lost, and that it hears from us five
+// times a lease. Of a launcher on this machine the stream counts, not the silence: it is stopped or
+// starved. Pure.
+class LauncherLease {
+ public:
+  explicit LauncherLease(Life& life)
+      : life_(life), last_heard_(life.now()), last_beat_(life.now()) {}
+
+  // Some word or frame of it.
+  void OnHeard() { last_heard_ = life_.now(); }
+  // Its stream has ended; it may come back.
+  void OnAway();
+  void OnResumed();
+  // For good: nothing it says counts any more.
+  void GiveUp() { given_up_ = true; }
+  // For how long we did not run, which is nobody's silence.
+  void Credit(Duration pause) { last_heard_ += pause; }
+
+  // On channel 0. Any event tells the launcher that we live.
+  void Tell(v1::SessionEvent event);
+  void Warn(std::string message);
+  void Fail(v1::NodeFailure::Kind kind, int exit_code, std::string message);
+  void OnStopAsked(const StopAsked& stop);
+  void Beat();
+
+  bool away() const { return away_; }
+  bool given_up() const { return given_up_; }
+  // Of a connected launcher, before it is given up; zero: its silence does not count.
+  Duration most_silence() const;
+
+  // Deadlines; kNever: none.
+  TimePoint HelloDue() const;
+  TimePoint JoinEnd() const;  // before the start: what it has reserved others may want
+  TimePoint End() const;
+  TimePoint BeatAt() const;
+  Duration beat_period() const;
+
+ private:
+  bool counts_silence() const { return life_.self().resumable || !life_.hello().same_machine(); }
+
+  Life& life_;
+  TimePoint last_heard_;
+  TimePoint last_beat_;
+  bool away_ = false;
+  TimePoint away_since_;
+  bool given_up_ = false;
+};
+
+}  // namespace dtrain::session
