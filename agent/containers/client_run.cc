@@ -57,7 +57,8 @@ absl::StatusOr<std::unique_ptr<ClientRun>> ClientRun::Start(loop::Loop& loop, co
 }
 
 ClientRun::ClientRun(loop::Loop& loop, os::Child child, os::UniqueFd output, Done done)
-    : child_(std::move(child)),
+    : loop_(loop),
+      child_(std::move(child)),
       output_(std::move(output)),
       done_(std::move(done)),
       exit_watch_(std::make_unique<loop::FdWatch>(loop, child_.pidfd.get())),
@@ -67,8 +68,18 @@ ClientRun::ClientRun(loop::Loop& loop, os::Child child, os::UniqueFd output, Don
   WatchOutput();
 }
 
+// One that was killed ends when the kernel lets it, and must be reaped then.
 ClientRun::~ClientRun() {
-  if (!ended_) (void)os::SendSignal(child_.pidfd.get(), SIGKILL);
+  if (ended_) return;
+  (void)os::SendSignal(child_.pidfd.get(), SIGKILL);
+  struct Rest {
+    Rest(loop::Loop& loop, os::UniqueFd fd) : pidfd(std::move(fd)), watch(loop, pidfd.get()) {}
+    os::UniqueFd pidfd;
+    loop::FdWatch watch;
+  };
+  exit_watch_.reset();  // a descriptor has one watch at a time
+  auto rest = std::make_shared<Rest>(loop_, std::move(child_.pidfd));
+  rest->watch.OnReadable([rest] { (void)os::TryReap(rest->pidfd.get()); });
 }
 
 void ClientRun::Watch() {

@@ -52,6 +52,7 @@ class ClientRun {
   bool ReadOutput();
   void Reap();
 
+  loop::Loop& loop_;
   os::Child child_;
   os::UniqueFd output_;
   std::optional<os::PendingChild> pending_;  // of another user's

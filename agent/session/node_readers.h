@@ -9,7 +9,7 @@
 #include "agent/inventory/gpu_looks.h"
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/xid_watch.h"
-#include "agent/session/session.h"
+#include "agent/session/surroundings.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 

@@ -1,62 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/session.h"
 
+#include <chrono>
 #include <utility>
+#include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "agent/session/withheld_gpus.h"
-#include "common/base/text.h"
-#include "common/link/party.h"
-#include "common/log/log.h"
 #include "common/os/crash.h"
-#include "common/os/process_tree.h"
 
 namespace dtrain::session {
 namespace {
 
 // For a shepherd that has no session any more to end, beyond the grace of its workers.
 constexpr Duration kPatience = std::chrono::seconds(10);
-
-// Of why a shepherd cannot go on.
-constexpr size_t kMostOfWhy = 400;
-
-link::LinkCore::Options LinkOptions() {
-  link::LinkCore::Options options;
-  options.channel = link::Channel::kAgent;
-  options.epoch = link::RandomEpoch();
-  options.out = link::kOfAgent;
-  options.in = link::kOfAgent;
-  // What the launcher knows of an agent before us is nothing that it has of us.
-  options.forgets = true;
-  return options;
-}
-
-// By the shepherd's own word, which counts for its own report and for what its end leaves.
-Reported ReportedBy(const v1::Report& report) {
-  Reported out;
-  out.gpus = {report.job().gpu_uuids().begin(), report.job().gpu_uuids().end()};
-  for (const v1::RankOnNode& rank : report.job().ranks()) {
-    if (rank.pid() != 0) out.workers.insert(rank.pid());
-  }
-  return out;
-}
-
-// Of a job that another agent has started. What it has reserved that agent wrote down; without the
-// record its shepherd's word keeps others away, at worst from more than it has.
-Reported ReportedBy(const v1::Report& report, const v1::JobRecord& record) {
-  Reported out = ReportedBy(report);
-  if (!record.boot_id().empty()) out.gpus = {record.gpu_uuids().begin(), record.gpu_uuids().end()};
-  return out;
-}
-
-std::vector<containers::Removable> RemovablesOf(const v1::Report& report) {
-  std::vector<containers::Removable> out;
-  for (const v1::LeftContainers& left : report.containers()) {
-    out.push_back({left.container(), {left.names().begin(), left.names().end()}});
-  }
-  return out;
-}
 
 // Which of a message's alternatives it is: "dtrain.v1.SessionRequest.start".
 absl::string_view KindOf(const google::protobuf::Message& message) {
@@ -67,66 +23,148 @@ absl::string_view KindOf(const google::protobuf::Message& message) {
   return kind != nullptr ? absl::string_view(kind->full_name()) : type.full_name();
 }
 
+template <typename... Each>
+struct Overload : Each... {
+  using Each::operator()...;
+};
+
 }  // namespace
 
 Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
                  std::unique_ptr<ShepherdChannel> shepherd, loop::Task on_ended)
     : agent_(std::move(surroundings)),
-      loop_(agent_.loop),
-      owner_(owner),
+      owner_(std::move(owner)),
       since_unix_nanos_(absl::GetCurrentTimeNanos()),
       core_(std::move(core)),
       on_ended_(std::move(on_ended)),
-      link_(LinkOptions()),
-      link_due_(loop_),
-      // A launcher that may come back says itself how far it has come.
-      relay_(loop_, /*reclaim=*/!agent_.self.resumable, LogHandlers()),
+      holdings_(agent_, owner_.name, core_.hello()),
       shepherd_(std::move(shepherd)),
-      deadline_(loop_),
-      alive_(std::make_shared<bool>(true)) {
-  ListenToShepherd();
+      job_(
+          agent_, core_.hello(), owner_.uid, *shepherd_,
+          [this](const Event& event) { Feed(event); },
+          [this](const std::string& what) { Warn(what); }),
+      joining_(agent_, core_.hello(), holdings_, *shepherd_,
+               {[this](const v1::SessionEvent& event) { launcher_.Send(event); },
+                [this](std::vector<v1::Gpu> gpus) {
+                  Feed(GpusSeen{std::move(gpus), "", {}});
+                }}),
+      launcher_(agent_.loop, LauncherHandlers()),
+      deadline_(agent_.loop) {
+  shepherd_->Listen(ShepherdHandlers());
 }
 
 Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
                  std::shared_ptr<Stream> stream, loop::Task on_ended)
-    : Session(surroundings, owner, SessionCore(surroundings.self, surroundings.loop.Now()),
-              std::move(shepherd), std::move(on_ended)) {
-  Listen(std::move(stream));
+    : Session(surroundings, std::move(owner),
+              SessionCore(surroundings.self, surroundings.loop.Now()), std::move(shepherd),
+              std::move(on_ended)) {
+  launcher_.Listen(std::move(stream));
   Feed(Tick{});
 }
 
 Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<ShepherdChannel> shepherd,
                  v1::Account account, const v1::JobRecord& record, JobDirectory directory,
                  loop::Task on_ended)
-    : Session(surroundings, owner,
+    : Session(surroundings, std::move(owner),
               SessionCore(surroundings.self, surroundings.loop.Now(), account,
                           ReportedBy(account.report(), record)),
               std::move(shepherd), std::move(on_ended)) {
-  directory_ = std::move(directory);
-  const bool recorded = !record.boot_id().empty();
-  v1::Reserve& reserved = reserved_.emplace();
-  const v1::JobOnNode& job = account.report().job();
-  *reserved.mutable_gpu_uuids() = recorded ? record.gpu_uuids() : job.gpu_uuids();
-  reserved.set_cpulist(recorded ? record.cpulist() : job.cpulist());
-  reserved.set_node_rank(recorded ? record.node_rank() : job.node_rank());
-  if (absl::Status claimed = Claim(ShareOf(reserved)); !claimed.ok()) {
-    log::Error(absl::StrCat(Holder(), " runs on, but: ", claimed.message()));
-  }
-  OnReport(std::move(*account.mutable_report()));
+  holdings_.Adopt(std::move(directory), ReservedBy(account.report(), record));
+  job_.OnReport(std::move(*account.mutable_report()));
   Feed(Tick{});
 }
 
 Session::~Session() {
   *alive_ = false;
   shepherd_->processes().set_patience(core_.grace() + kPatience);
-  agent_.reservations.Release(this);
-  if (stream_ != nullptr) stream_->Finish(absl::CancelledError("the agent is shutting down"));
 }
 
+// ---- what is heard ------------------------------------------------------------------------
+
+void Session::Begin(const v1::Hello& hello) {
+  launcher_.Greet(hello);
+  v1::SessionRequest request;
+  *request.mutable_hello() = hello;
+  OnRequest(request);
+}
+
+void Session::Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello) {
+  launcher_.Greet(hello);
+  launcher_.Listen(std::move(stream));
+  Feed(Resumed{hello});
+}
+
+LauncherStream::Handlers Session::LauncherHandlers() {
+  LauncherStream::Handlers handlers;
+  handlers.on_request = [this](const v1::SessionRequest& request) { OnRequest(request); };
+  handlers.on_heard = [this] { Feed(Heard{}); };
+  handlers.on_job_frame = [this](link::Frame frame) { return OnJobFrame(std::move(frame)); };
+  handlers.next_job_frame = [this] { return shepherd_->NextToLauncher(); };
+  handlers.job_frames_first = [this] { return shepherd_->gone(); };
+  handlers.on_closed = [this] { OnStreamClosed(); };
+  handlers.on_broke = [this](absl::Status why) { Feed(LauncherBroke{std::move(why)}); };
+  return handlers;
+}
+
+void Session::OnStreamClosed() {
+  const std::shared_ptr<bool> alive = alive_;
+  launcher_.Close();
+  shepherd_->Detach();
+  Feed(LauncherGone{});
+  // The call is over, or its connection could not be.
+  if (!*alive || !agent_.self.resumable) return;
+  launcher_.Finish(absl::CancelledError("the launcher is gone"));
+}
+
+void Session::OnRequest(const v1::SessionRequest& request) {
+  // For who looks for the reason of a crash.
+  os::NoteRequest(KindOf(request), core_.hello().job_id(), owner_.name);
+  Feed(Request{request});
+}
+
+absl::Status Session::OnJobFrame(link::Frame frame) {
+  const std::shared_ptr<bool> alive = alive_;
+  Feed(JobFrame{frame.header.keep, frame.header.keep || frame.payload.size() > 0});
+  if (!*alive || dropped_ || !core_.passes()) return absl::OkStatus();
+  return shepherd_->Pass(std::move(frame));
+}
+
+ShepherdChannel::Handlers Session::ShepherdHandlers() {
+  ShepherdChannel::Handlers handlers;
+  handlers.on_event = [this](v1::ShepherdEvent event) { job_.OnEvent(std::move(event)); };
+  handlers.on_attached = [this](const v1::Party& end) { launcher_.SendAttached(end); };
+  handlers.on_frame = [this] {
+    launcher_.Pump();
+    Feed(ShepherdAnswers{});
+  };
+  handlers.on_gone = [this](std::string why) {
+    launcher_.Pump();
+    Feed(ShepherdGone{std::move(why)});
+  };
+  return handlers;
+}
+
+v1::JobOnNode Session::Describe() const {
+  v1::JobOnNode job = job_.Describe(core_.state(), core_.away());
+  job.set_job_id(core_.hello().job_id());
+  job.set_attempt(core_.hello().attempt());
+  job.set_owner(owner_.name);
+  job.set_uid(owner_.uid);
+  job.set_since_unix_nanos(since_unix_nanos_);
+  return job;
+}
+
+bool Session::StopBy(std::string message) {
+  const bool runs = core_.state() <= SessionState::kRunning;
+  Feed(StopAsked{std::move(message)});
+  return runs;
+}
+
+// ---- what the core decides ----------------------------------------------------------------
+
 void Session::Feed(const Event& event) {
-  Note(event);
-  std::shared_ptr<bool> alive = alive_;
-  std::vector<Action> actions = core_.OnEvent(loop_.Now(), event);
+  const std::shared_ptr<bool> alive = alive_;
+  std::vector<Action> actions = core_.OnEvent(agent_.loop.Now(), event);
   for (Action& action : actions) {
     Do(action);
     if (!*alive) return;
@@ -134,152 +172,72 @@ void Session::Feed(const Event& event) {
   deadline_.At(core_.NextDeadline(), [this] { Feed(Tick{}); });
 }
 
-// For who looks for the reason of a crash.
-void Session::Note(const Event& event) const {
-  const google::protobuf::Message* message = nullptr;
-  if (const auto* request = std::get_if<Request>(&event)) message = &request->request;
-  if (message == nullptr) return;
-  os::NoteRequest(KindOf(*message), core_.hello().job_id(), owner_.name);
+void Session::Do(Action& action) {
+  const Overload carry_out{
+      [this](SendEvent& up) { ToLauncher(up.event); },
+      [this](SendShepherd& down) { ToShepherd(down.request); },
+      [this](OpenChannels&) { Open(); },
+      [this](PrepareStart&) { Prepare(); },
+      [this](LookAtGpus&) { Look(); },
+      [this](GiveBack& give) { holdings_.GiveBack(give.gpus); },
+      [this](KillLeftovers&) {
+        job_.leftovers().End(holdings_.Holder(), [this] { Feed(LeftoversGone{}); });
+      },
+      [this](SkipContainers&) { job_.leftovers().SkipContainers(); },
+      [this](End& end) { Stop(std::move(end.status)); },
+      [this](auto& before_the_start) { joining_.Do(before_the_start); },
+  };
+  std::visit(carry_out, action);
 }
 
-void Session::Do(Action& action) {
-  if (auto* send = std::get_if<SendEvent>(&action)) {
-    // The launcher compares our clocks by it.
-    if (send->event.has_heartbeat()) {
-      send->event.mutable_heartbeat()->set_unix_nanos(absl::GetCurrentTimeNanos());
-    }
-    Send(send->event);
-  } else if (auto* down = std::get_if<SendShepherd>(&action)) {
-    ToShepherd(down->request);
-  } else if (std::holds_alternative<OpenChannels>(action)) {
-    Open();
-  } else if (std::holds_alternative<SendWelcome>(action)) {
-    Welcome();
-  } else if (std::holds_alternative<PrepareStart>(action)) {
-    Prepare();
-  } else if (auto* probe = std::get_if<RunProbe>(&action)) {
-    Probe(probe->request);
-  } else if (auto* hold = std::get_if<HoldPorts>(&action)) {
-    Hold(*hold);
-  } else if (auto* reserve = std::get_if<ReserveShare>(&action)) {
-    Reserve(reserve->reserve);
-  } else if (std::holds_alternative<SendInventory>(action)) {
-    ReadInventory([this](v1::Inventory inventory) {
-      v1::SessionEvent event;
-      *event.mutable_inventory() = std::move(inventory);
-      Send(event);
-    });
-  } else if (auto* give = std::get_if<GiveBack>(&action)) {
-    agent_.reservations.Release(this);
-    if (agent_.self.resumable) {
-      Withhold(agent_.reservations, agent_.state_directory, Holder(), give->gpus);
-    }
-  } else if (std::holds_alternative<LookAtGpus>(action)) {
-    Look();
-  } else if (std::holds_alternative<KillLeftovers>(action)) {
-    EndLeftovers();
-  } else if (std::holds_alternative<SkipContainers>(action)) {
-    StopRemoval();
-  } else if (auto* end = std::get_if<End>(&action)) {
-    Stop(std::move(end->status));
-  }
+// Channel 0 at once: it must not wait for a shepherd that is stopped.
+void Session::Open() {
+  absl::Status open = launcher_.Open();
+  if (open.ok()) open = shepherd_->Attach(launcher_.greeting().job(), core_.most_silence());
+  if (!open.ok()) Feed(LauncherBroke{std::move(open)});
+}
+
+void Session::Prepare() {
+  if (joining_.Prepare()) return;
+  // Then there is no job: a shepherd without a part exits.
+  dropped_ = true;
+  v1::ShepherdRequest request;
+  request.mutable_end_job();
+  ToShepherd(request);
 }
 
 void Session::ToShepherd(const v1::ShepherdRequest& request) {
-  if (request.has_end_job()) status_.SetStopping();
+  if (request.has_end_job()) job_.SetStopping();
   shepherd_->Send(request).IgnoreError();  // some bytes
 }
 
 void Session::Look() {
   agent_.readers.gpus([this, alive = alive_](inventory::GpuReport report) {
-    if (*alive)
-      Feed(GpusSeen{std::move(report.gpus), std::move(report.error),
-                    shepherd_->processes().Living()});
+    if (!*alive) return;
+    const std::vector<uint32_t> ours = shepherd_->processes().Living();
+    Feed(GpusSeen{std::move(report.gpus), std::move(report.error), ours});
   });
 }
 
-void Session::ListenToShepherd() {
-  ShepherdChannel::Handlers handlers;
-  handlers.on_event = [this](v1::ShepherdEvent event) { OnShepherdEvent(std::move(event)); };
-  handlers.on_attached = [this](const v1::Party& shepherd) { OnAttached(shepherd); };
-  handlers.on_frame = [this] {
-    PumpLauncher();
-    Feed(ShepherdAnswers{});
-  };
-  handlers.on_gone = [this](std::string why) {
-    PumpLauncher();
-    Feed(ShepherdGone{std::move(why)});
-  };
-  shepherd_->Listen(std::move(handlers));
-}
-
-LogRelay::Handlers Session::LogHandlers() {
-  LogRelay::Handlers handlers;
-  handlers.ask = [this](const v1::ReadLogs& request) { return shepherd_->ReadLogs(request); };
-  handlers.on_broken = [this](std::string why) { shepherd_->Break(std::move(why)); };
-  return handlers;
-}
-
-void Session::OnShepherdEvent(v1::ShepherdEvent event) {
-  switch (event.kind_case()) {
-    case v1::ShepherdEvent::kReport:
-      OnReport(std::move(*event.mutable_report()));
-      break;
-    case v1::ShepherdEvent::kEnded:
-      if (absl::Status valid = relay_.Finished(event.ended()); !valid.ok()) {
-        return shepherd_->Break(std::string(valid.message()));
-      }
-      Feed(JobEnded{std::move(*event.mutable_ended())});
-      break;
-    case v1::ShepherdEvent::kBroken:
-      shepherd_->Break(Escape(event.broken(), kMostOfWhy));
-      break;
-    case v1::ShepherdEvent::KIND_NOT_SET:
-      Feed(ShepherdAnswers{});
-      break;
-    case v1::ShepherdEvent::kAccount:   // to those who adopt it
-    case v1::ShepherdEvent::kAttached:  // the channel's
-      break;
+void Session::ToLauncher(v1::SessionEvent& event) {
+  // The launcher compares our clocks by it.
+  if (event.has_heartbeat()) {
+    event.mutable_heartbeat()->set_unix_nanos(absl::GetCurrentTimeNanos());
   }
+  launcher_.Send(event);
 }
 
-void Session::OnReport(v1::Report report) {
-  shepherd_->processes().SetPart(core_.hello().job_id(), core_.hello().attempt(),
-                                 report.job().node_rank());
-  containers_ = RemovablesOf(report);
-  relay_.Reported(report);
-  // Its word is not enough: it is its user's.
-  if (report.unkillable()) shepherd_->processes().KillLiving();
-  Feed(ReportedBy(report));
-  status_.Set(std::move(*report.mutable_job()));
-}
-
-void Session::EndLeftovers() {
-  if (containers_.empty()) return EndAll();
-  // Removing containers takes the help of the processes that watch them.
-  shepherd_->processes().KillShepherd();
-  shepherd_->processes().KillMarked();
-  RemoveContainers([this] { EndAll(); });
-}
-
-void Session::EndAll() {
-  shepherd_->processes().EndAll([this] { Feed(LeftoversGone{}); });
-}
-
-void Session::Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message) {
+void Session::Warn(const std::string& message) {
   v1::SessionEvent event;
-  v1::NodeFailure& failure = *event.mutable_failure();
-  failure.set_kind(kind);
-  failure.set_exit_code(exit_code);
-  failure.set_message(std::move(message));
-  Send(event);
+  event.mutable_warning()->set_message(message);
+  launcher_.Send(event);
 }
 
 void Session::Stop(absl::Status status) {
   deadline_.Cancel();
   // First: when the launcher hears of it and ends, nothing is left here.
-  if (directory_.has_value()) directory_->Remove();
-  if (stream_ != nullptr) stream_->Finish(std::move(status));
+  holdings_.RemoveDirectory();
+  launcher_.Finish(std::move(status));
   // The owner destroys us in here.
   std::exchange(on_ended_, nullptr)();
 }

@@ -328,7 +328,7 @@ void Sessions::LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& kille
       });
 }
 
-Session::Surroundings Sessions::Around() {
+Surroundings Sessions::Around() {
   return {loop_, readers_, reservations_, self_, state_directory_};
 }
 

@@ -116,7 +116,7 @@ class Sessions {
                                    const std::string& job_id, uint32_t attempt);
   std::vector<v1::JobOnNode> JobsFor(const auth::Identity& peer) const;
   loop::Task WhenEnded(std::list<std::unique_ptr<Session>>::iterator session);
-  Session::Surroundings Around();
+  Surroundings Around();
   void OnAdopted(Adoption::Job job);
   void LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& killed);
 

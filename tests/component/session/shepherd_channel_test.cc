@@ -21,6 +21,7 @@
 #include "common/link/link_core.h"
 #include "common/link/party.h"
 #include "common/os/fd.h"
+#include "tests/component/session/no_processes.h"
 
 namespace dtrain::session {
 namespace {
@@ -30,36 +31,6 @@ using link::LinkCore;
 using link::SharedBytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// What is not there.
-class NoProcesses final : public spawn::Processes {
- public:
-  explicit NoProcesses(os::UniqueFd socket) : socket_(std::move(socket)) {}
-  os::UniqueFd TakeSocket() override { return std::move(socket_); }
-  bool is_prepared() const override { return false; }
-  void WhenStarted(OnStarted done) override { done(absl::OkStatus()); }
-  void WhenShepherdEnded(OnEnded done) override { ended = std::move(done); }
-  bool shepherd_ended() const override { return false; }
-  pid_t shepherd_pid() const override { return 0; }
-  const os::Account* account() const override { return nullptr; }
-  void SetPart(const std::string&, uint32_t, uint32_t) override {}
-  void Save(v1::JobRecord&) const override {}
-  std::vector<uint32_t> Living() const override { return {}; }
-  void KillShepherd() override { was_killed = true; }
-  void KillLiving() override {}
-  void KillMarked() override {}
-  void EndAll(loop::Task done) override { done(); }
-  const std::set<uint32_t>& killed() const override { return pids_; }
-  void set_patience(Duration) override {}
-  void set_presence(std::shared_ptr<const bool>) override {}
-
-  OnEnded ended;
-  bool was_killed = false;
-
- private:
-  os::UniqueFd socket_;
-  std::set<uint32_t> pids_;
-};
 
 LinkCore::Options OptionsOf(bool launcher) {
   LinkCore::Options options;

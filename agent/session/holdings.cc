@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/holdings.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/session/withheld_gpus.h"
+#include "common/base/text.h"
+#include "common/log/log.h"
+#include "common/os/process_tree.h"
+
+namespace dtrain::session {
+
+std::string Holdings::Holder() const {
+  return absl::StrCat("job ", Escape(hello_.job_id(), 64), " of ", Escape(owner_, 64));
+}
+
+absl::Status Holdings::MakeDirectory(bool with_socket) {
+  auto made =
+      JobDirectory::Make(agent_.state_directory, hello_.job_id(), hello_.attempt(), with_socket);
+  if (!made.ok()) return made.status();
+  directory_ = *std::move(made);
+  return absl::OkStatus();
+}
+
+void Holdings::Adopt(JobDirectory directory, v1::Reserve reserved) {
+  directory_ = std::move(directory);
+  if (absl::Status claimed = Reserve(reserved); !claimed.ok()) {
+    log::Error(absl::StrCat(Holder(), " runs on, but: ", claimed.message()));
+  }
+  reserved_ = std::move(reserved);
+}
+
+absl::Status Holdings::Reserve(const v1::Reserve& reserve) {
+  reserved_.reset();
+  absl::StatusOr<Share> share = ShareOf(reserve);
+  if (!share.ok()) return share.status();
+  absl::Status claimed = agent_.reservations.Reserve(this, Holder(), *std::move(share));
+  if (claimed.ok()) reserved_ = reserve;
+  return claimed;
+}
+
+void Holdings::Mark(v1::Inventory& inventory) {
+  if (!agent_.self.resumable) return;
+  session::Mark(agent_.reservations, agent_.state_directory, this, inventory);
+}
+
+absl::Status Holdings::WriteRecord(const spawn::Processes& processes,
+                                   const std::vector<v1::Gpu>& gpus_before) {
+  v1::JobRecord record;
+  record.set_job_id(hello_.job_id());
+  record.set_attempt(hello_.attempt());
+  record.set_node_rank(reserved_->node_rank());
+  record.set_boot_id(os::BootId());
+  processes.Save(record);
+  *record.mutable_gpu_uuids() = reserved_->gpu_uuids();
+  record.set_cpulist(reserved_->cpulist());
+  GpuRelease gpus;
+  gpus.Before(gpus_before);
+  gpus.Given({reserved_->gpu_uuids().begin(), reserved_->gpu_uuids().end()});
+  if (gpus.watched()) {
+    *record.mutable_gpus() = gpus.Save();
+    record.mutable_gpus()->set_holder(Holder());
+  }
+  return directory_->Write(record);
+}
+
+void Holdings::GiveBack(const GpuRelease& gpus) {
+  agent_.reservations.Release(this);
+  if (agent_.self.resumable) {
+    Withhold(agent_.reservations, agent_.state_directory, Holder(), gpus);
+  }
+}
+
+void Holdings::RemoveDirectory() {
+  if (directory_.has_value()) directory_->Remove();
+}
+
+}  // namespace dtrain::session

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/session/gpu_release.h"
+#include "agent/session/job_directory.h"
+#include "agent/session/surroundings.h"
+
+namespace dtrain::session {
+
+// What one job has of this node: its share in the agent's books, until this is destroyed, and, of a
+// resident agent, its folder with the record of it. Loop thread.
+class Holdings {
+ public:
+  // `hello`: outlives this, and is empty until the launcher has said it.
+  Holdings(const Surroundings& agent, std::string owner, const v1::Hello& hello)
+      : agent_(agent), owner_(std::move(owner)), hello_(hello) {}
+  ~Holdings() { agent_.reservations.Release(this); }
+  Holdings(const Holdings&) = delete;
+  Holdings& operator=(const Holdings&) = delete;
+
+  // "job dtrain-1f of alice".
+  std::string Holder() const;
+
+  absl::Status MakeDirectory(bool with_socket);
+  // Of a job that an agent before us has started.
+  void Adopt(JobDirectory directory, v1::Reserve reserved);
+  // Takes the place of what it had. An error: something of it is held.
+  absl::Status Reserve(const v1::Reserve& reserve);
+  // Writes into an inventory what others have.
+  void Mark(v1::Inventory& inventory);
+
+  bool has_directory() const { return directory_.has_value(); }
+  bool has_reserved() const { return reserved_.has_value(); }
+  // For an agent after us, which must be able to answer for the job.
+  absl::Status WriteRecord(const spawn::Processes& processes,
+                           const std::vector<v1::Gpu>& gpus_before);
+  // For its shepherd to listen on, once.
+  os::UniqueFd TakeSocket() { return directory_->TakeSocket(); }
+
+  // No process of the job is left. GPUs that are not free nobody gets.
+  void GiveBack(const GpuRelease& gpus);
+  void RemoveDirectory();
+
+ private:
+  const Surroundings& agent_;
+  const std::string owner_;
+  const v1::Hello& hello_;
+  std::optional<JobDirectory> directory_;
+  std::optional<v1::Reserve> reserved_;
+};
+
+}  // namespace dtrain::session

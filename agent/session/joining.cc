@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/joining.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/inventory/limits.h"
+#include "common/base/exit_code.h"
+
+namespace dtrain::session {
+
+void Joining::Do(const SendWelcome&) {
+  v1::SessionEvent event;
+  v1::Welcome& welcome = *event.mutable_welcome();
+  welcome.set_job_id(hello_.job_id());
+  welcome.set_attempt(hello_.attempt());
+  welcome.set_incarnation(hello_.incarnation());
+  welcome.set_resumable(agent_.self.resumable);
+  if (agent_.self.resumable) {
+    const absl::Status made =
+        holdings_.MakeDirectory(/*with_socket=*/!shepherd_.processes().is_prepared());
+    if (!made.ok()) {
+      return Refuse(v1::NodeFailure::KIND_STATE, kExitState, std::string(made.message()));
+    }
+  }
+  auto listener = inventory::ProbeListener::Make(agent_.loop, hello_.probe_token());
+  if (!listener.ok()) {
+    return Refuse(
+        v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+        absl::StrCat("open a port for reachability probes: ", listener.status().message()));
+  }
+  probe_listener_ = *std::move(listener);
+  ReadInventory([this, event = std::move(event)](v1::Inventory inventory) mutable {
+    // A launcher that did not wait for it, and started, needs no Welcome any more.
+    if (probe_listener_ == nullptr) return;
+    gpus_before_ = {inventory.gpus().begin(), inventory.gpus().end()};
+    handlers_.on_gpus(gpus_before_);
+    inventory.set_probe_port(probe_listener_->port());
+    inventory.set_probe_reply(probe_listener_->reply());
+    *event.mutable_welcome()->mutable_inventory() = std::move(inventory);
+    handlers_.tell(event);
+  });
+}
+
+void Joining::Do(const SendInventory&) {
+  ReadInventory([this](v1::Inventory inventory) {
+    v1::SessionEvent event;
+    *event.mutable_inventory() = std::move(inventory);
+    handlers_.tell(event);
+  });
+}
+
+// For as long as we live.
+void Joining::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
+  auto& read = hello_.no_gpus() ? agent_.readers.without_gpus : agent_.readers.inventory;
+  read([this, alive = alive_, then = std::move(then)](v1::Inventory inventory) mutable {
+    if (!*alive) return;
+    for (std::string& warning : inventory::WarningsOf(
+             inventory::ReadLockedMemory({}, shepherd_.processes().shepherd_pid()))) {
+      inventory.add_warnings(std::move(warning));
+    }
+    if (shepherd_.processes().is_prepared()) inventory.set_cgroup_writable(true);
+    holdings_.Mark(inventory);
+    then(std::move(inventory));
+  });
+}
+
+void Joining::Do(const RunProbe& probe) {
+  prober_ = std::make_unique<inventory::Prober>(agent_.loop, probe.request,
+                                                [this](v1::ProbeReport report) {
+                                                  v1::SessionEvent event;
+                                                  *event.mutable_probe_report() = std::move(report);
+                                                  handlers_.tell(event);
+                                                  prober_.reset();
+                                                });
+}
+
+void Joining::Do(const HoldPorts& hold) {
+  auto held = inventory::HeldPorts::Hold(hold.count, hold.listening);
+  if (!held.ok()) {
+    return Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+                  absl::StrCat("reserve ", hold.count, " TCP ports: ", held.status().message()));
+  }
+  held_ports_ = *std::move(held);
+  v1::SessionEvent event;
+  for (uint16_t port : held_ports_->ports()) event.mutable_ports_held()->add_ports(port);
+  handlers_.tell(event);
+}
+
+void Joining::Do(const ReserveShare& reserve) {
+  v1::SessionEvent event;
+  event.mutable_reserved()->set_refused(std::string(holdings_.Reserve(reserve.reserve).message()));
+  handlers_.tell(event);
+}
+
+bool Joining::Prepare() {
+  if (agent_.self.resumable && !PrepareResident()) return false;
+  GiveHeldPorts();
+  // No probe can come any more, and a worker may want any port.
+  probe_listener_.reset();
+  return true;
+}
+
+// An agent after us must be able to answer for the job.
+bool Joining::PrepareResident() {
+  if (!holdings_.has_directory()) {
+    // Its launcher has been told, yet carries on.
+    Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, "the job has no folder on this node");
+    return false;
+  }
+  if (!holdings_.has_reserved()) {
+    Refuse(v1::NodeFailure::KIND_REFUSED, kExitStartAgents,
+           "the job begins without having reserved what it uses on this node");
+    return false;
+  }
+  const absl::Status written = holdings_.WriteRecord(shepherd_.processes(), gpus_before_);
+  if (!written.ok()) {
+    Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, std::string(written.message()));
+    return false;
+  }
+  v1::ShepherdRequest keep;
+  *keep.mutable_keep_running()->mutable_hello() = hello_;
+  for (v1::Gpu& gpu : gpus_before_) {
+    *keep.mutable_keep_running()->add_gpus_before() = std::move(gpu);
+  }
+  const os::UniqueFd socket = holdings_.TakeSocket();
+  const absl::Status sent = shepherd_.Send(keep, socket.get());
+  if (!sent.ok()) {
+    Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents, std::string(sent.message()));
+  }
+  return sent.ok();
+}
+
+// The servers of the ranks listen there; they outlive us, as the ranks do. One that does not come
+// is missed by the shepherd, which knows for what.
+void Joining::GiveHeldPorts() {
+  if (!held_ports_) return;
+  for (const uint32_t port : held_ports_->listening()) {
+    v1::ShepherdRequest held;
+    held.mutable_held_port()->set_port(port);
+    shepherd_.Send(held, held_ports_->SocketOf(port)).IgnoreError();  // some bytes
+  }
+}
+
+void Joining::Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message) {
+  v1::SessionEvent event;
+  v1::NodeFailure& failure = *event.mutable_failure();
+  failure.set_kind(kind);
+  failure.set_exit_code(exit_code);
+  failure.set_message(std::move(message));
+  handlers_.tell(event);
+}
+
+}  // namespace dtrain::session

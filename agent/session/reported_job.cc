@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/reported_job.h"
+
+#include <utility>
+
+#include "common/base/text.h"
+
+namespace dtrain::session {
+namespace {
+
+// Of why a shepherd cannot go on.
+constexpr size_t kMostOfWhy = 400;
+
+bool IsWritten(const v1::JobRecord& record) { return !record.boot_id().empty(); }
+
+}  // namespace
+
+Reported ReportedBy(const v1::Report& report) {
+  Reported out;
+  out.gpus = {report.job().gpu_uuids().begin(), report.job().gpu_uuids().end()};
+  for (const v1::RankOnNode& rank : report.job().ranks()) {
+    if (rank.pid() != 0) out.workers.insert(rank.pid());
+  }
+  return out;
+}
+
+Reported ReportedBy(const v1::Report& report, const v1::JobRecord& record) {
+  Reported out = ReportedBy(report);
+  if (IsWritten(record)) out.gpus = {record.gpu_uuids().begin(), record.gpu_uuids().end()};
+  return out;
+}
+
+v1::Reserve ReservedBy(const v1::Report& report, const v1::JobRecord& record) {
+  const bool recorded = IsWritten(record);
+  const v1::JobOnNode& job = report.job();
+  v1::Reserve out;
+  *out.mutable_gpu_uuids() = recorded ? record.gpu_uuids() : job.gpu_uuids();
+  out.set_cpulist(recorded ? record.cpulist() : job.cpulist());
+  out.set_node_rank(recorded ? record.node_rank() : job.node_rank());
+  return out;
+}
+
+ReportedJob::ReportedJob(const Surroundings& agent, const v1::Hello& hello, uid_t owner,
+                         ShepherdChannel& shepherd, Feed feed, Leftovers::Warn warn)
+    : hello_(hello),
+      shepherd_(shepherd),
+      feed_(std::move(feed)),
+      // A launcher that may come back says itself how far it has come.
+      relay_(agent.loop, /*reclaim=*/!agent.self.resumable, LogHandlers()),
+      leftovers_(agent.loop, shepherd.processes(), owner, std::move(warn)) {}
+
+LogRelay::Handlers ReportedJob::LogHandlers() {
+  LogRelay::Handlers handlers;
+  handlers.ask = [this](const v1::ReadLogs& request) { return shepherd_.ReadLogs(request); };
+  handlers.on_broken = [this](std::string why) { shepherd_.Break(std::move(why)); };
+  return handlers;
+}
+
+void ReportedJob::OnEvent(v1::ShepherdEvent event) {
+  const Feed feed = feed_;
+  switch (event.kind_case()) {
+    case v1::ShepherdEvent::kReport:
+      OnReport(std::move(*event.mutable_report()));
+      break;
+    case v1::ShepherdEvent::kEnded:
+      if (absl::Status valid = relay_.Finished(event.ended()); !valid.ok()) {
+        return shepherd_.Break(std::string(valid.message()));
+      }
+      feed(JobEnded{std::move(*event.mutable_ended())});
+      break;
+    case v1::ShepherdEvent::kBroken:
+      shepherd_.Break(Escape(event.broken(), kMostOfWhy));
+      break;
+    case v1::ShepherdEvent::KIND_NOT_SET:
+      feed(ShepherdAnswers{});
+      break;
+    case v1::ShepherdEvent::kAccount:   // to those who adopt it
+    case v1::ShepherdEvent::kAttached:  // the channel's
+      break;
+  }
+}
+
+void ReportedJob::OnReport(v1::Report report) {
+  shepherd_.processes().SetPart(hello_.job_id(), hello_.attempt(), report.job().node_rank());
+  leftovers_.OnReport(report);
+  relay_.Reported(report);
+  // Its word is not enough: it is its user's.
+  if (report.unkillable()) shepherd_.processes().KillLiving();
+  const Reported reported = ReportedBy(report);
+  status_.Set(std::move(*report.mutable_job()));
+  const Feed feed = feed_;
+  feed(reported);
+}
+
+v1::JobOnNode ReportedJob::Describe(SessionState state, bool away) const {
+  v1::JobOnNode job = status_.View(state, away);
+  for (v1::RankOnNode& rank : *job.mutable_ranks()) {
+    rank.set_stdout_bytes(relay_.size(rank.rank(), v1::STREAM_KIND_STDOUT));
+    rank.set_stderr_bytes(relay_.size(rank.rank(), v1::STREAM_KIND_STDERR));
+  }
+  return job;
+}
+
+}  // namespace dtrain::session

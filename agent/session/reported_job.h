@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "agent/session/job_status.h"
+#include "agent/session/leftovers.h"
+#include "agent/session/log_relay.h"
+#include "agent/session/session_events.h"
+#include "agent/session/shepherd_channel.h"
+#include "agent/session/surroundings.h"
+#include "dtrain/v1/state.pb.h"
+
+namespace dtrain::session {
+
+// By the shepherd's own word, which counts for its own report and for what its end leaves.
+Reported ReportedBy(const v1::Report& report);
+// Of a job that another agent has started. What it has reserved that agent wrote down; without the
+// record its shepherd's word keeps others away, at worst from more than it has.
+Reported ReportedBy(const v1::Report& report, const v1::JobRecord& record);
+v1::Reserve ReservedBy(const v1::Report& report, const v1::JobRecord& record);
+
+// A job as its shepherd tells of it: its status, its output, and what it leaves behind. Loop
+// thread.
+class ReportedJob {
+ public:
+  // Hands over what it means for the session, which may destroy this.
+  using Feed = std::function<void(const Event& event)>;
+  // `hello`: outlives this, and is empty until the launcher has said it.
+  ReportedJob(const Surroundings& agent, const v1::Hello& hello, uid_t owner,
+              ShepherdChannel& shepherd, Feed feed, Leftovers::Warn warn);
+
+  void OnEvent(v1::ShepherdEvent event);
+  void OnReport(v1::Report report);
+  void SetStopping() { status_.SetStopping(); }
+
+  // All but whose job it is, and since when.
+  v1::JobOnNode Describe(SessionState state, bool away) const;
+  LogRelay& logs() { return relay_; }
+  Leftovers& leftovers() { return leftovers_; }
+
+ private:
+  LogRelay::Handlers LogHandlers();
+
+  const v1::Hello& hello_;
+  ShepherdChannel& shepherd_;
+  const Feed feed_;
+  JobStatus status_;
+  LogRelay relay_;
+  Leftovers leftovers_;
+};
+
+}  // namespace dtrain::session

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "agent/inventory/nvml.h"
+#include "agent/session/reservations.h"
+#include "agent/session/session_events.h"
+#include "agent/spawn/processes.h"
+#include "common/loop/loop.h"
+#include "dtrain/v1/node.pb.h"
+
+namespace dtrain::session {
+
+using spawn::Owner;
+
+// Reads this node's inventory, all but the probe fields, and hands it over on the loop: at once
+// or, where GPUs must be asked, later.
+using ReadInventory = absl::AnyInvocable<void(absl::AnyInvocable<void(v1::Inventory)>)>;
+// Looks at the GPUs again; hands over on the loop what is seen, or that a driver hangs.
+using ReadGpus = absl::AnyInvocable<void(absl::AnyInvocable<void(inventory::GpuReport)>)>;
+struct Readers {
+  ReadInventory inventory;
+  ReadGpus gpus;
+  // For callers that only want to know: what was read within the last second serves as well, and
+  // without an answer of the driver it comes without GPUs.
+  ReadInventory status;
+  // For a job that has no use for GPUs: at once, without them.
+  ReadInventory without_gpus;
+};
+
+// What a session has of its agent. References outlive it.
+struct Surroundings {
+  loop::Loop& loop;
+  Readers& readers;
+  Reservations& reservations;
+  Identity self;
+  std::string state_directory;  // when self.resumable
+};
+
+}  // namespace dtrain::session
