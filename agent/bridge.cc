@@ -67,7 +67,7 @@ class Bridge {
                   /*state_directory=*/"", *spawner_, readers_.readers(), [this] { Leave(); }),
         service_(loop, sessions_, OwnIdentity("its agent")),
         farewell_(loop) {
-    sessions_.SetAbout(AboutNode);
+    sessions_.inquiries().SetAbout(AboutNode);
   }
 
   // The stream is one socket, our stdin. gRPC works on a duplicate; the original tells when a

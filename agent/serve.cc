@@ -122,9 +122,9 @@ class Resident {
                   session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/true,
                                     /*notice=*/"", std::chrono::seconds(config.launcher_wait_s)},
                   directory_.path(), *spawner_, readers_.readers(), [this] { spawner_->Sweep(); }),
-        answers_(HostName(), sessions_),
+        answers_(HostName(), sessions_.inquiries()),
         connections_(loop, sessions_, answers_) {
-    sessions_.SetAbout([this] { return About(); });
+    sessions_.inquiries().SetAbout([this] { return About(); });
     Use(std::move(security));
   }
 

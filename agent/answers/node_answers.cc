@@ -44,7 +44,7 @@ void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
   if (route.empty()) return reply(http::ErrorResponse(404, "no such path"));
   if (route == "GET /healthz") return reply(http::JsonResponse({{"status", "ok"}}));
   if (route == "GET /v1/jobs") {
-    const auto jobs = sessions_.ListJobs(peer, route);
+    const auto jobs = inquiries_.ListJobs(peer, route);
     if (!jobs.ok()) return reply(Refusal(jobs.status()));
     Json list = Json::array();
     for (const v1::JobOnNode& job : *jobs) {
@@ -56,7 +56,7 @@ void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
     return AnswerJob(peer, route, target, std::move(reply));
   }
   const bool open = http::WantsOpenMetrics(target);
-  sessions_.ReportNode(
+  inquiries_.ReportNode(
       peer, route,
       [this, route, open, reply = std::move(reply)](absl::StatusOr<v1::NodeReport> report) mutable {
         if (!report.ok()) return reply(Refusal(report.status()));
@@ -73,7 +73,7 @@ void NodeAnswers::AnswerJob(const auth::Identity& peer, absl::string_view route,
                             const http::Target& target, http::Reply reply) {
   // "", "v1", "jobs", ID, "ranks", RANK, "log"
   const std::vector<std::string> parts = absl::StrSplit(target.path, '/');
-  const auto job = sessions_.DescribeJob(peer, route, parts[3]);
+  const auto job = inquiries_.DescribeJob(peer, route, parts[3]);
   if (!job.ok()) return reply(Refusal(job.status()));
   if (parts.size() == 4) {
     return reply(http::JsonResponse(view::JobView(*job, host_, absl::GetCurrentTimeNanos())));
@@ -108,13 +108,13 @@ void NodeAnswers::AnswerLog(const auth::Identity& peer, absl::string_view route,
   http::Response response;
   response.content_type = "application/octet-stream";
   if (query->follow) {
-    auto feed = SpoolFeed::Open(sessions_, peer, route, request);
+    auto feed = SpoolFeed::Open(inquiries_, peer, route, request);
     if (!feed.ok()) return reply(Refusal(feed.status()));
     response.feed = *std::move(feed);
     return reply(std::move(response));
   }
   request.set_limit(static_cast<uint32_t>(query->limit));
-  sessions_.ReadLog(
+  inquiries_.ReadLog(
       peer, route, request,
       [response = std::move(response), offset = query->offset,
        reply = std::move(reply)](absl::StatusOr<v1::LogPiece> piece) mutable {

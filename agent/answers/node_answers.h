@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "agent/auth/identity.h"
-#include "agent/session/sessions.h"
+#include "agent/session/inquiries.h"
 #include "common/http/message.h"
 
 namespace dtrain::answers {
@@ -14,9 +14,9 @@ namespace dtrain::answers {
 // a launcher's, and are refused by the same rules as gRPC's. Only reads. Loop thread.
 class NodeAnswers {
  public:
-  // `host`: what the node calls itself. `sessions` outlives it.
-  NodeAnswers(std::string host, session::Sessions& sessions)
-      : host_(std::move(host)), sessions_(sessions) {}
+  // `host`: what the node calls itself. `inquiries` outlives it.
+  NodeAnswers(std::string host, session::Inquiries& inquiries)
+      : host_(std::move(host)), inquiries_(inquiries) {}
 
   // For a connection of `peer`. Outlives neither this nor its replies.
   http::AsyncHandler HandlerFor(auth::Identity peer);
@@ -29,7 +29,7 @@ class NodeAnswers {
                  uint32_t rank, const http::Target& target, http::Reply reply);
 
   const std::string host_;
-  session::Sessions& sessions_;
+  session::Inquiries& inquiries_;
 };
 
 }  // namespace dtrain::answers

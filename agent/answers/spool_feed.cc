@@ -8,7 +8,7 @@
 
 namespace dtrain::answers {
 
-absl::StatusOr<std::unique_ptr<SpoolFeed>> SpoolFeed::Open(session::Sessions& sessions,
+absl::StatusOr<std::unique_ptr<SpoolFeed>> SpoolFeed::Open(session::Inquiries& inquiries,
                                                            const auth::Identity& peer,
                                                            absl::string_view route,
                                                            const v1::ReadLogRequest& request) {
@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<SpoolFeed>> SpoolFeed::Open(session::Sessions& se
     raw->over_ = true;
     raw->Wake();
   };
-  auto source = sessions.FollowLog(peer, route, request, std::move(handlers));
+  auto source = inquiries.FollowLog(peer, route, request, std::move(handlers));
   if (!source.ok()) return source.status();
   feed->source_ = *std::move(source);
   feed->source_->Next();

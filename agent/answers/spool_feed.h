@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "agent/auth/identity.h"
-#include "agent/session/sessions.h"
+#include "agent/session/inquiries.h"
 #include "common/http/message.h"
 
 namespace dtrain::answers {
@@ -18,7 +18,7 @@ namespace dtrain::answers {
 class SpoolFeed final : public http::Feed {
  public:
   // `route`: whose rule says who may.
-  static absl::StatusOr<std::unique_ptr<SpoolFeed>> Open(session::Sessions& sessions,
+  static absl::StatusOr<std::unique_ptr<SpoolFeed>> Open(session::Inquiries& inquiries,
                                                          const auth::Identity& peer,
                                                          absl::string_view route,
                                                          const v1::ReadLogRequest& request);

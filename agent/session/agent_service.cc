@@ -96,7 +96,7 @@ grpc::ServerUnaryReactor* AgentService::NodeStatus(grpc::CallbackServerContext*,
       [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_](
           std::shared_ptr<Call> call, const v1::NodeStatusRequest&) {
         calls->last = loop.Now();
-        sessions.ReportNode(
+        sessions.inquiries().ReportNode(
             peer, "/dtrain.v1.Agent/NodeStatus",
             [call](absl::StatusOr<v1::NodeReport> told) { call->Finish(std::move(told)); });
       });
@@ -112,7 +112,7 @@ grpc::ServerUnaryReactor* AgentService::ReadLog(grpc::CallbackServerContext*,
           std::shared_ptr<Call> call, v1::ReadLogRequest asked) {
         calls->last = loop.Now();
         asked.set_limit(std::min(asked.limit(), kMostRead));
-        sessions.ReadLog(
+        sessions.inquiries().ReadLog(
             peer, "/dtrain.v1.Agent/ReadLog", asked,
             [call](absl::StatusOr<v1::LogPiece> piece) { call->Finish(std::move(piece)); });
       });
@@ -127,7 +127,7 @@ grpc::ServerUnaryReactor* AgentService::StopJob(grpc::CallbackServerContext*,
       [&loop = loop_, &sessions = sessions_, peer = peer_, calls = calls_](
           const std::shared_ptr<Call>& call, const v1::StopJobRequest& asked) {
         calls->last = loop.Now();
-        call->Finish(sessions.StopJob(peer, asked));
+        call->Finish(sessions.inquiries().StopJob(peer, asked));
       });
 }
 

@@ -2,23 +2,17 @@
 #include "agent/session/sessions.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "agent/auth/authorise.h"
 #include "agent/session/withheld_gpus.h"
 #include "common/log/log.h"
-#include "common/os/crash.h"
-#include "common/rpc/bounded_message.h"
 
 namespace dtrain::session {
 namespace {
 
 constexpr char kSessionMethod[] = "/dtrain.v1.Agent/Session";
 constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
-// A launcher that connected says Hello at once; one that does not is no launcher of ours.
-constexpr Duration kVisitTimeout = std::chrono::seconds(30);
 // Launches of one user that have begun and not come to their start, or have left their shepherds,
 // which the user may have stopped. Each has a process here, for as long as its launcher's lease
 // says, also when the launcher is gone.
@@ -33,68 +27,31 @@ Sessions::Sessions(loop::Loop& loop, Identity self, std::string state_directory,
       state_directory_(std::move(state_directory)),
       spawner_(spawner),
       readers_(std::move(readers)),
-      on_session_ended_(std::move(on_session_ended)) {}
+      on_session_ended_(std::move(on_session_ended)),
+      roster_(self_.resumable),
+      inquiries_(Around(), spawner_.quarantine(), roster_),
+      visitors_(
+          loop_,
+          [this](std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
+                 std::optional<spawn::Connected> connected, const v1::Hello& hello) {
+            if (hello.resume()) return Resume(std::move(stream), peer, hello);
+            Open(std::move(stream), peer, std::move(connected), hello);
+          },
+          [this] { on_session_ended_(); }) {}
 
 Sessions::~Sessions() = default;
 
 // ---- streams ------------------------------------------------------------------------------
 
-void Sessions::Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
-                      std::optional<spawn::Connected> connected) {
-  auto visitor = visitors_.insert(visitors_.end(), {stream, std::make_unique<loop::Timer>(loop_)});
-  visitor->timeout->After(kVisitTimeout, [this, visitor] {
-    Dismiss(visitor, absl::DeadlineExceededError("no Hello within 30 s"));
-  });
-  link::CarrierHandlers handlers;
-  handlers.on_closed = [this, visitor](const absl::Status&) {
-    Dismiss(visitor, absl::CancelledError("the launcher is gone"));
-  };
-  stream->Listen(std::move(handlers));
-  stream->Start(
-      [this, visitor, peer, connected = std::move(connected)](grpc::ByteBuffer first) mutable {
-        OnFirst(visitor, peer, std::move(connected), std::move(first));
-      });
-}
-
-// Its stream is nobody's from now on.
-std::shared_ptr<Session::Stream> Sessions::Release(Visitors::iterator visitor) {
-  std::shared_ptr<Session::Stream> stream = std::move(visitor->stream);
-  stream->Listen({});
-  visitors_.erase(visitor);
-  return stream;
-}
-
-void Sessions::Dismiss(Visitors::iterator visitor, absl::Status why) {
-  std::shared_ptr<Session::Stream> stream = Release(visitor);
-  stream->Finish(std::move(why));
-  stream->WhenOver([this] { on_session_ended_(); });
-}
-
-void Sessions::OnFirst(Visitors::iterator visitor, const auth::Identity& peer,
-                       std::optional<spawn::Connected> connected, grpc::ByteBuffer first) {
-  v1::SessionRequest request;
-  absl::Status parsed = rpc::Parse(first, rpc::kMostQuestion, &request);
-  if (parsed.ok() && !request.has_hello()) {
-    parsed = absl::FailedPreconditionError("the first message of a session must be a Hello");
-  }
-  if (!parsed.ok()) return Dismiss(visitor, std::move(parsed));
-  std::shared_ptr<Session::Stream> stream = Release(visitor);
-  if (request.hello().resume()) {
-    Resume(std::move(stream), peer, request.hello());
-  } else {
-    Open(std::move(stream), peer, std::move(connected), request.hello());
-  }
-}
-
 void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
                     std::optional<spawn::Connected> connected, const v1::Hello& hello) {
   // Who says that another's job is his own is told so before anything of that name is made.
-  if (const Session* there = Find(hello.job_id(), hello.attempt()); there != nullptr) {
-    if (absl::Status may = Check(peer, kSessionMethod, there, &hello); !may.ok()) {
+  if (const Session* there = roster_.Find(hello.job_id(), hello.attempt()); there != nullptr) {
+    if (absl::Status may = roster_.Check(peer, kSessionMethod, there, &hello); !may.ok()) {
       return stream->Finish(std::move(may));
     }
   }
-  if (absl::Status may = Check(peer, kSessionMethod, nullptr, &hello); !may.ok()) {
+  if (absl::Status may = roster_.Check(peer, kSessionMethod, nullptr, &hello); !may.ok()) {
     return stream->Finish(std::move(may));
   }
   if (std::string why = spawner_.quarantine().Why(loop_.Now()); !why.empty()) {
@@ -136,13 +93,13 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
     for (loop::Task& task : opened.then) task();
     return stream->WhenOver([this] { on_session_ended_(); });
   }
-  auto place = sessions_.insert(sessions_.end(), nullptr);
+  auto place = roster_.AddPlace();
   auto alive = std::make_shared<bool>(true);
   *place = std::make_unique<Session>(
       Around(), opened.owner, std::make_unique<ShepherdChannel>(loop_, std::move(opened.processes)),
       stream, [this, place, stream, alive] {
         *alive = false;
-        sessions_.erase(place);
+        roster_.Remove(place);
         stream->WhenOver([this] { on_session_ended_(); });
       });
   (*place)->Begin(opened.hello);
@@ -165,7 +122,7 @@ void Sessions::RefuseShepherd(Session::Stream& stream, const absl::Status& why) 
 void Sessions::RemoveEnded() {
   if (!self_.resumable) return;
   for (const JobDirectory& directory : JobDirectory::List(state_directory_)) {
-    if (Find(directory.job_id(), directory.attempt()) == nullptr) directory.Remove();
+    if (roster_.Find(directory.job_id(), directory.attempt()) == nullptr) directory.Remove();
   }
 }
 
@@ -185,9 +142,9 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     opening.then.push_back([this, stream, peer, hello] { Resume(stream, peer, hello); });
     return;
   }
-  Session* session = Find(hello.job_id(), hello.attempt());
+  Session* session = roster_.Find(hello.job_id(), hello.attempt());
   if (session != nullptr) {
-    if (absl::Status may = Check(peer, kSessionMethod, session, &hello); !may.ok()) {
+    if (absl::Status may = roster_.Check(peer, kSessionMethod, session, &hello); !may.ok()) {
       return stream->Finish(std::move(may));
     }
     if (session->CanResume(hello)) return session->Resume(std::move(stream), hello);
@@ -208,12 +165,12 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
 
 bool Sessions::starting() const {
   return !visitors_.empty() || !openings_.empty() ||
-         std::any_of(sessions_.begin(), sessions_.end(),
+         std::any_of(roster_.all().begin(), roster_.all().end(),
                      [](const auto& session) { return session != nullptr && session->starting(); });
 }
 
 bool Sessions::Awaits(absl::FunctionRef<bool(const Owner&)> whose) const {
-  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+  return std::any_of(roster_.all().begin(), roster_.all().end(), [&](const auto& session) {
     return session != nullptr && session->away() && whose(session->owner());
   });
 }
@@ -230,46 +187,20 @@ size_t Sessions::Starting(uid_t uid) const {
   const size_t shepherds =
       presence == presences_.end() ? 0 : static_cast<size_t>(presence->second.use_count() - 1);
   const auto running = std::count_if(
-      sessions_.begin(), sessions_.end(), [uid](const std::unique_ptr<Session>& session) {
+      roster_.all().begin(), roster_.all().end(), [uid](const std::unique_ptr<Session>& session) {
         return session != nullptr && session->owner().uid == uid && !session->starting();
       });
   return shepherds - std::min(shepherds, static_cast<size_t>(running));
 }
 
-Session* Sessions::Find(const std::string& job_id, uint32_t attempt) {
-  for (const auto& session : sessions_) {
-    if (session != nullptr && session->hello().job_id() == job_id &&
-        session->hello().attempt() == attempt) {
-      return session.get();
-    }
-  }
-  return nullptr;
-}
-
 void Sessions::AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
                           const auth::Identity& peer) {
-  Session* session = Find(request.job_id(), request.attempt());
+  Session* session = roster_.Find(request.job_id(), request.attempt());
   if (session == nullptr) return writer->Finish(absl::NotFoundError("no session of this job"));
-  if (absl::Status may = Check(peer, kLogsMethod, session, nullptr); !may.ok()) {
+  if (absl::Status may = roster_.Check(peer, kLogsMethod, session, nullptr); !may.ok()) {
     return writer->Finish(std::move(may));
   }
   session->AttachLogs(std::move(writer), request);
-}
-
-absl::Status Sessions::Check(const auth::Identity& peer, absl::string_view method,
-                             const Session* session, const v1::Hello* hello) {
-  std::optional<auth::Job> job;
-  if (session != nullptr) {
-    job = {session->hello().job_id(), session->owner().name, session->owner().uid};
-  }
-  os::NoteRequest(method, job ? job->id : hello != nullptr ? hello->job_id() : "", peer.name);
-  absl::Status may = auth::Authorise(peer, method, job ? &*job : nullptr);
-  // An agent on a byte stream has its one launcher, and answers to nobody else.
-  if (self_.resumable && (hello != nullptr || !may.ok())) {
-    if (!job && hello != nullptr) job = {hello->job_id(), peer.name, 0};
-    log::Info(auth::AuditLine(peer, method, job ? &*job : nullptr, may));
-  }
-  return may;
 }
 
 // ---- what an agent before us has left -------------------------------------------------------
@@ -307,11 +238,11 @@ void Sessions::AdoptAll(absl::AnyInvocable<void(absl::Status)> done) {
 
 void Sessions::OnAdopted(Adoption::Job job) {
   job.shepherd->processes().set_presence(PresenceOf(job.owner.uid));
-  auto place = sessions_.insert(sessions_.end(), nullptr);
+  auto place = roster_.AddPlace();
   *place = std::make_unique<Session>(Around(), job.owner, std::move(job.shepherd),
                                      std::move(job.account), job.record, std::move(job.directory),
                                      [this, place] {
-                                       sessions_.erase(place);
+                                       roster_.Remove(place);
                                        on_session_ended_();
                                      });
 }

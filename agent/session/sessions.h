@@ -18,8 +18,11 @@
 #include "absl/status/statusor.h"
 #include "agent/auth/identity.h"
 #include "agent/session/adoption.h"
+#include "agent/session/inquiries.h"
 #include "agent/session/reservations.h"
+#include "agent/session/roster.h"
 #include "agent/session/session.h"
+#include "agent/session/visitors.h"
 #include "agent/spawn/spawner.h"
 #include "common/loop/loop.h"
 
@@ -43,43 +46,21 @@ class Sessions {
   // `peer`: the caller; what it is not allowed to do is refused. `connected`: its unix connection,
   // which proves to a spawner who it is; empty over TLS.
   void Accept(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
-              std::optional<spawn::Connected> connected = {});
+              std::optional<spawn::Connected> connected = {}) {
+    visitors_.Accept(std::move(stream), peer, std::move(connected));
+  }
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
                   const auth::Identity& peer);
   // A launcher of such an owner is not connected and may come back.
   bool Awaits(absl::FunctionRef<bool(const Owner&)> whose) const;
   // A launch has begun here, and has not come to its start.
   bool starting() const;
-  bool busy() const { return !sessions_.empty() || !openings_.empty() || !visitors_.empty(); }
+  bool busy() const { return !roster_.all().empty() || !openings_.empty() || !visitors_.empty(); }
 
-  // For who asks about the node and its jobs. `peer` gets to know of them what it may, as the rules
-  // of `method` are, and is refused the rest; jobs of others it sees only in name.
-  void ReportNode(const auth::Identity& peer, absl::string_view method,
-                  absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
-  absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
-                                                      absl::string_view method);
-  // The last attempt of the job. NOT_FOUND only for who may know.
-  absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
-                                            const std::string& job_id);
-  void ReadLog(const auth::Identity& peer, absl::string_view method,
-               const v1::ReadLogRequest& request, LogRelay::OnRead done);
-  // As LogRelay::Follow. Ends with the session.
-  absl::StatusOr<std::shared_ptr<LogSource>> FollowLog(const auth::Identity& peer,
-                                                       absl::string_view method,
-                                                       const v1::ReadLogRequest& request,
-                                                       LogSource::Handlers handlers);
-  absl::StatusOr<v1::StopJobReply> StopJob(const auth::Identity& peer,
-                                           const v1::StopJobRequest& request);
-  // What ReportNode tells of the agent itself: all but inventory and jobs. Without it nobody calls
-  // ReportNode's agent resident: it tells no time of its start.
-  void SetAbout(absl::AnyInvocable<v1::NodeReport()> about) { about_ = std::move(about); }
+  // For callers that are no launchers.
+  Inquiries& inquiries() { return inquiries_; }
 
  private:
-  // A stream that has not said Hello yet.
-  struct Visitor {
-    std::shared_ptr<Session::Stream> stream;
-    std::unique_ptr<loop::Timer> timeout;
-  };
   // A launch whose shepherd does not run yet. Its launcher waits for the answer to its Hello.
   struct Opening {
     std::shared_ptr<Session::Stream> stream;
@@ -89,13 +70,8 @@ class Sessions {
     bool closed = false;
     std::vector<loop::Task> then = {};  // who came for its session
   };
-  using Visitors = std::list<Visitor>;
   using Openings = std::list<Opening>;
 
-  std::shared_ptr<Session::Stream> Release(Visitors::iterator visitor);
-  void Dismiss(Visitors::iterator visitor, absl::Status why);
-  void OnFirst(Visitors::iterator visitor, const auth::Identity& peer,
-               std::optional<spawn::Connected> connected, grpc::ByteBuffer first);
   void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
             std::optional<spawn::Connected> connected, const v1::Hello& hello);
   void OnShepherdStarted(Openings::iterator opening, absl::Status started);
@@ -103,19 +79,10 @@ class Sessions {
   void RemoveEnded();
   void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
               const v1::Hello& hello);
-  // Whether `peer` may call the method, of `session` (null: of none). Writes the audit.
-  absl::Status Check(const auth::Identity& peer, absl::string_view method, const Session* session,
-                     const v1::Hello* hello);
   // How many of this user's launches have a process here and no job: they have not come to their
   // start, or are over, and their shepherds have yet to end.
   size_t Starting(uid_t uid) const;
   std::shared_ptr<const bool> PresenceOf(uid_t uid);
-  Session* Find(const std::string& job_id, uint32_t attempt);
-  // The session that `peer` asks about by `method`, if it may.
-  absl::StatusOr<Session*> FindFor(const auth::Identity& peer, absl::string_view method,
-                                   const std::string& job_id, uint32_t attempt);
-  std::vector<v1::JobOnNode> JobsFor(const auth::Identity& peer) const;
-  loop::Task WhenEnded(std::list<std::unique_ptr<Session>>::iterator session);
   Surroundings Around();
   void OnAdopted(Adoption::Job job);
   void LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& killed);
@@ -127,12 +94,12 @@ class Sessions {
   Readers readers_;
   Reservations reservations_;
   loop::Task on_session_ended_;
-  absl::AnyInvocable<v1::NodeReport()> about_;
+  Roster roster_;
+  Inquiries inquiries_;
   Visitors visitors_;
   Openings openings_;
   std::map<uid_t, std::shared_ptr<const bool>>
-      presences_;  // each held by the user's shepherds, too
-  std::list<std::unique_ptr<Session>> sessions_;
+      presences_;                       // each held by the user's shepherds, too
   std::unique_ptr<Adoption> adoption_;  // until all is decided
   // Jobs whose shepherds could not be taken over: why, for their launchers.
   std::map<std::pair<std::string, uint32_t>, std::string> lost_;

@@ -45,8 +45,8 @@ class LeftoversTest : public ::testing::Test {
   // `rm`: what podman does to remove containers.
   void Podman(const std::string& rm) {
     const std::string path = absl::StrCat(folder_, "/podman");
-    std::ofstream(path) << "#!/bin/sh\necho $$ >" << folder_ << "/pid.new && mv " << folder_
-                        << "/pid.new " << folder_ << "/pid\necho \"$@\" >>" << folder_ << "/calls\n"
+    std::ofstream(path) << "#!/bin/sh\necho \"$@\" >>" << folder_ << "/calls\necho $$ >" << folder_
+                        << "/pid.new && mv " << folder_ << "/pid.new " << folder_ << "/pid\n"
                         << rm << "\n";
     chmod(path.c_str(), 0755);
   }

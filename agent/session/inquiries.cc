@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/session/inquiries.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/auth/authorise.h"
+#include "agent/inventory/limits.h"
+#include "agent/session/withheld_gpus.h"
+#include "common/log/log.h"
+
+namespace dtrain::session {
+namespace {
+
+constexpr char kStopMethod[] = "/dtrain.v1.Agent/StopJob";
+// Whose rule says who may see a job in whole.
+constexpr char kSeeMethod[] = "GET /v1/jobs/{id}";
+
+// What anyone may know: that somebody has GPUs and cores here.
+v1::JobOnNode InName(v1::JobOnNode job) {
+  job.clear_argv();
+  job.clear_ranks();
+  job.clear_node_rank();
+  job.clear_node_count();
+  job.clear_world_size();
+  return job;
+}
+
+}  // namespace
+
+void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
+                           absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done) {
+  if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) {
+    return done(std::move(may));
+  }
+  agent_.readers.status([this, peer, done = std::move(done)](v1::Inventory inventory) mutable {
+    v1::NodeReport report;
+    if (about_ != nullptr) report = about_();
+    report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
+    report.set_quarantine(quarantine_.Why(agent_.loop.Now()));
+    // A resident agent's own privileges are not its users'.
+    for (std::string& warning : inventory::WarningsOf(
+             inventory::ReadLockedMemory({}, 0, /*of_users=*/agent_.self.resumable))) {
+      inventory.add_warnings(std::move(warning));
+    }
+    if (agent_.self.resumable)
+      Mark(agent_.reservations, agent_.state_directory, /*session=*/nullptr, inventory);
+    *report.mutable_inventory() = std::move(inventory);
+    for (v1::JobOnNode& job : JobsFor(peer)) *report.add_jobs() = std::move(job);
+    done(std::move(report));
+  });
+}
+
+std::vector<v1::JobOnNode> Inquiries::JobsFor(const auth::Identity& peer) const {
+  std::vector<v1::JobOnNode> out;
+  for (const auto& session : roster_.all()) {
+    if (session == nullptr || session->hello().job_id().empty()) continue;
+    const auth::Job job = JobOf(*session);
+    const bool may = auth::Authorise(peer, kSeeMethod, &job).ok();
+    out.push_back(may ? session->Describe() : InName(session->Describe()));
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<v1::JobOnNode>> Inquiries::ListJobs(const auth::Identity& peer,
+                                                               absl::string_view method) {
+  if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) return may;
+  return JobsFor(peer);
+}
+
+absl::StatusOr<v1::JobOnNode> Inquiries::DescribeJob(const auth::Identity& peer,
+                                                     absl::string_view method,
+                                                     const std::string& job_id) {
+  uint32_t attempt = 0;
+  for (const auto& session : roster_.all()) {
+    if (session != nullptr && session->hello().job_id() == job_id) {
+      attempt = std::max(attempt, session->hello().attempt());
+    }
+  }
+  auto session = roster_.FindFor(peer, method, job_id, attempt);
+  if (!session.ok()) return session.status();
+  return (*session)->Describe();
+}
+
+void Inquiries::ReadLog(const auth::Identity& peer, absl::string_view method,
+                        const v1::ReadLogRequest& request, LogRelay::OnRead done) {
+  auto session = roster_.FindFor(peer, method, request.job_id(), request.attempt());
+  if (!session.ok()) return done(session.status());
+  (*session)->logs().Read(request, std::move(done));
+}
+
+absl::StatusOr<std::shared_ptr<LogSource>> Inquiries::FollowLog(const auth::Identity& peer,
+                                                                absl::string_view method,
+                                                                const v1::ReadLogRequest& request,
+                                                                LogSource::Handlers handlers) {
+  auto session = roster_.FindFor(peer, method, request.job_id(), request.attempt());
+  if (!session.ok()) return session.status();
+  return (*session)->logs().Follow(request, std::move(handlers));
+}
+
+absl::StatusOr<v1::StopJobReply> Inquiries::StopJob(const auth::Identity& peer,
+                                                    const v1::StopJobRequest& request) {
+  auto session = roster_.FindFor(peer, kStopMethod, request.job_id(), request.attempt());
+  if (!session.ok()) return session.status();
+  const auth::Job job = JobOf(**session);
+  log::Info(auth::AuditLine(peer, kStopMethod, &job, absl::OkStatus()));
+  v1::StopJobReply reply;
+  reply.set_was_running(
+      (*session)->StopBy(absl::StrCat("the job was stopped here by ", auth::Describe(peer))));
+  return reply;
+}
+
+}  // namespace dtrain::session

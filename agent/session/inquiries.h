@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "agent/auth/identity.h"
+#include "agent/session/log_relay.h"
+#include "agent/session/log_source.h"
+#include "agent/session/roster.h"
+#include "agent/session/surroundings.h"
+#include "agent/spawn/quarantine.h"
+
+namespace dtrain::session {
+
+// Answers callers other than launchers about the node and its jobs, and ends a job for them.
+// `peer` gets to know of them what it may, as the rules of `method` are, and is refused the rest.
+// Loop thread.
+class Inquiries {
+ public:
+  Inquiries(Surroundings agent, spawn::Quarantine& quarantine, Roster& roster)
+      : agent_(std::move(agent)), quarantine_(quarantine), roster_(roster) {}
+
+  // Jobs of others it sees only in name.
+  void ReportNode(const auth::Identity& peer, absl::string_view method,
+                  absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
+  absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
+                                                      absl::string_view method);
+  // The last attempt of the job. NOT_FOUND only for who may know.
+  absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
+                                            const std::string& job_id);
+  void ReadLog(const auth::Identity& peer, absl::string_view method,
+               const v1::ReadLogRequest& request, LogRelay::OnRead done);
+  // As LogRelay::Follow. Ends with the session.
+  absl::StatusOr<std::shared_ptr<LogSource>> FollowLog(const auth::Identity& peer,
+                                                       absl::string_view method,
+                                                       const v1::ReadLogRequest& request,
+                                                       LogSource::Handlers handlers);
+  absl::StatusOr<v1::StopJobReply> StopJob(const auth::Identity& peer,
+                                           const v1::StopJobRequest& request);
+  // What ReportNode tells of the agent itself: all but inventory and jobs. Without it nobody calls
+  // ReportNode's agent resident: it tells no time of its start.
+  void SetAbout(absl::AnyInvocable<v1::NodeReport()> about) { about_ = std::move(about); }
+
+ private:
+  std::vector<v1::JobOnNode> JobsFor(const auth::Identity& peer) const;
+
+  const Surroundings agent_;
+  spawn::Quarantine& quarantine_;
+  Roster& roster_;
+  absl::AnyInvocable<v1::NodeReport()> about_;
+};
+
+}  // namespace dtrain::session
