@@ -44,7 +44,8 @@ AgentLine::AgentLine(loop::Loop& loop, Door door, Handlers handlers)
       launcher_(loop, LauncherHandlers()) {
   accept_ = std::make_unique<loop::FdWatch>(loop_, listening_.get());
   AwaitAgent();
-  AwaitLease();
+  // Not from here, however short the lease is: what hears of its end is still being made.
+  lease_.After(Duration::zero(), [this] { AwaitLease(); });
 }
 
 LauncherLine::Handlers AgentLine::LauncherHandlers() {

@@ -55,6 +55,9 @@ class LauncherLine {
 
   // Kept until the launcher has it.
   void Send(const v1::JobEvent& event);
+  void SendFailure(v1::NodeFailure failure);
+  // `detail`: of interest only when the job fails, or with --verbose.
+  void Warn(std::string message, bool detail = false);
   // Not kept, unless it is too long for that; for when nothing of the kind waits.
   void SendState(State state, const v1::JobEvent& event);
   bool waits(State state) const { return core_.waits(state) || core_.acked() < long_[state]; }

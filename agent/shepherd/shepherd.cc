@@ -21,11 +21,6 @@ namespace dtrain::shepherd {
 namespace {
 
 constexpr int kReapAtOnce = 100;
-constexpr size_t kTailLines = 20;
-constexpr size_t kTailBytes = 8 << 10;
-// While the launcher is away, the exits of very many workers come without their last words rather
-// than not at all.
-constexpr size_t kLittleRoom = 8 << 20;
 constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 }  // namespace
@@ -34,38 +29,24 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
     : loop_(loop),
       agent_(std::move(program)),
       agent_env_(os::OwnEnvironment()),
-      has_workers_cgroup_(std::holds_alternative<AgentLine::Door>(agent)),
-      feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
+      is_behind_door_(std::holds_alternative<AgentLine::Door>(agent)),
+      line_(MakeLine(std::move(agent))),
+      launcher_(line_.launcher()),
+      report_(loop, line_),
       sweeper_(loop),
+      cgroup_(part_, is_behind_door_, sweeper_, launcher_),
+      scratch_(launcher_),
+      workers_(loop, launcher_,
+               [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); }),
+      aborts_(loop, workers_),
+      exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
+      feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
       deadline_(loop),
       drain_(loop),
       exit_(loop),
       pages_(loop),
       mpi_look_(loop),
-      report_due_(loop),
-      signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }),
-      line_(MakeLine(std::move(agent))) {
-  hooks_.log_grown = [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); };
-  hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) {
-    if (absl::IsOutOfRange(why)) {
-      // The worker would wait for ever, and with -q nobody would know.
-      return SendFailure(MakeFailure(
-          v1::NodeFailure::KIND_STATE, kExitState,
-          absl::StrCat("the output of rank ", rank,
-                       " has reached the limit of file sizes: ", std::string(why.message()),
-                       "; raise the limit (ulimit -f) where dtrain or its agent is started")));
-    }
-    Warn(absl::StrCat(
-        "the output of rank ", rank, " waits: ", std::string(why.message()),
-        "; the worker is blocked, nothing is lost, and it continues when there is room "
-        "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
-  };
-  hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
-    v1::JobEvent event;
-    event.mutable_stdin_taken()->set_rank(rank);
-    event.mutable_stdin_taken()->set_closed(closed);
-    Send(event);
-  };
+      signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
 }
 
 AgentLine Shepherd::MakeLine(Agent agent) {
@@ -100,16 +81,16 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       break;
     case v1::JobRequest::kSignal:
       if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
-        return line_.launcher().Break(absl::StrCat("no signal has the number ", signal));
+        return launcher_.Break(absl::StrCat("no signal has the number ", signal));
       }
-      for (auto& worker : workers_) worker->Signal(request.signal().signal());
+      workers_.Signal(request.signal().signal());
       break;
     case v1::JobRequest::kStop:
       Feed(StopAsked{std::chrono::milliseconds(request.stop().grace_ms())});
       LetEnd();
       break;
     case v1::JobRequest::kStdin:
-      OnStdin(request.stdin());
+      workers_.TakeStdin(request.stdin());
       break;
     case v1::JobRequest::kFenceRelease:
       if (pmi_) Carry(pmi_->OnFenceRelease(request.fence_release()));
@@ -120,7 +101,7 @@ void Shepherd::OnRequest(v1::JobRequest request) {
     case v1::JobRequest::kHeartbeat: {
       v1::JobEvent event;
       event.mutable_heartbeat();
-      line_.launcher().SendState(LauncherLine::kBeat, event);
+      launcher_.SendState(LauncherLine::kBeat, event);
       break;
     }
     case v1::JobRequest::kLogsTaken:
@@ -154,25 +135,16 @@ void Shepherd::OnStart(v1::JobPart part) {
     return;
   }
   if (!HasWork(part)) {
-    SendFailure(MakeFailure(v1::NodeFailure::KIND_REFUSED, kExitStartAgents,
-                            "the job names no worker or no program for this node"));
+    launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_REFUSED, kExitStartAgents,
+                                      "the job names no worker or no program for this node"));
     Feed(StopAsked{});
     return;
   }
   part_ = std::move(part);
-  report_.Begin(part_);
-  Report();
+  report_.job().Begin(part_);
+  report_.Tell();
   Feed(PartArrived{static_cast<size_t>(part_.workers_size()),
                    std::chrono::milliseconds(part_.grace_ms()), WorkerContainers::Needed(part_)});
-}
-
-void Shepherd::OnStdin(const v1::StdinData& data) {
-  Worker* worker = Find(data.rank());
-  if (worker != nullptr && worker->stdin_feeder() != nullptr) {
-    worker->stdin_feeder()->Write(data.data(), data.end());
-  } else {
-    hooks_.stdin_taken(data.rank(), true);
-  }
 }
 
 // It may be gone, or its agent stand still. The agent, if it runs, knows that as well.
@@ -186,7 +158,7 @@ void Shepherd::OnSilent(Duration silence) {
 
 void Shepherd::OnAgentLost() {
   if (core_.state() == State::kFinished) return Exit();
-  for (auto& worker : workers_) {
+  for (const auto& worker : workers_.all()) {
     for (v1::StreamKind kind : kStreams) worker->log(kind).Discard();
   }
   Feed(AgentGone{});
@@ -209,10 +181,7 @@ void Shepherd::OnChildren() {
   for (int i = 0; i < kReapAtOnce; ++i) {
     pid_t pid = os::EndedChild();
     if (pid == 0) return sweeper_.OnReaped();
-    Worker* worker = nullptr;
-    for (auto& w : workers_) {
-      if (w->pid() == pid && !w->ended()) worker = w.get();
-    }
+    Worker* const worker = workers_.FindRunning(pid);
     if (worker == nullptr) {
       if (containers_ && containers_->OnChild(pid)) continue;
       const std::vector<Helper*> helpers = Helpers();
@@ -242,13 +211,13 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   }
   if (reported_started_) {
     v1::JobEvent event;
-    *event.mutable_exit() = ExitOf(worker, status);
+    *event.mutable_exit() = exits_.Of(worker, status, core_.stop_asked());
     if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) JudgeMpi(worker.rank());
     SendGrown();
     ReportPages();  // its last counters, before the word that it is gone
-    report_.OnExit(event.exit());
-    ReportLater();
-    Send(event);
+    report_.job().OnExit(event.exit());
+    report_.TellLater();
+    launcher_.Send(event);
     Carry(pmi_->OnGone(worker.rank()));
   }
   // Ranks of other nodes may use what is served here: until the launcher says that all is over.
@@ -261,40 +230,10 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
 os::ExitStatus Shepherd::EndOf(Worker& worker, const os::ExitStatus& of_process) {
   if (!containers_) return of_process;
   if (!core_.stop_asked()) {
-    auto failure = containers_->WhyNotStarted(
-        worker.spec(), of_process, worker.log(v1::STREAM_KIND_STDERR).Tail(kTailLines, kTailBytes));
-    if (failure) SendFailure(*std::move(failure));
+    auto failure = containers_->WhyNotStarted(worker.spec(), of_process, worker.LastWords());
+    if (failure) launcher_.SendFailure(*std::move(failure));
   }
   return containers_->Ended(worker.spec(), of_process, core_.stop_asked());
-}
-
-v1::WorkerExit Shepherd::ExitOf(Worker& worker, const os::ExitStatus& status) {
-  v1::WorkerExit exit;
-  exit.set_rank(worker.rank());
-  exit.set_pid(static_cast<uint32_t>(worker.pid()));
-  exit.set_exit_code(status.code);
-  exit.set_signal(status.signal);
-  exit.set_core_dumped(status.core_dumped);
-  exit.set_unix_nanos(absl::GetCurrentTimeNanos());
-  exit.set_monotonic_nanos(std::chrono::nanoseconds(loop_.Now() - started_at_).count());
-  exit.set_told_to_stop(core_.stop_asked());
-  if (const auto abort = aborts_.find(worker.rank()); abort != aborts_.end()) {
-    exit.set_aborted(true);
-    exit.set_abort_code(abort->second.code.value_or(status.signal == 0 ? status.code : 1));
-    exit.set_abort_unix_nanos(abort->second.unix_nanos);
-  }
-  // The kernel counts its kills per cgroup: each explains one SIGKILL that was not ours.
-  if (status.signal == SIGKILL && !core_.stop_asked() && oom_kills_->Read() > oom_kills_told_) {
-    ++oom_kills_told_;
-    exit.set_out_of_memory(true);
-    exit.set_memory_limit_bytes(oom_kills_->LimitBytes());
-  }
-  if ((status.code != 0 || status.signal != 0) && line_.launcher().room() > kLittleRoom) {
-    exit.set_stderr_tail(worker.log(v1::STREAM_KIND_STDERR).Tail(kTailLines, kTailBytes));
-    // Of those that were told to end, nobody asks why.
-    if (!core_.stop_asked()) exit.set_error_file(ReadErrorFile(worker.rank()));
-  }
-  return exit;
 }
 
 void Shepherd::LetEnd() {
@@ -308,8 +247,8 @@ void Shepherd::Feed(const Event& event) {
     return;
   }
   if (core_.stop_asked() && report_.report().job().state() == v1::JobOnNode::STATE_RUNNING) {
-    report_.SetEnding();
-    ReportLater();
+    report_.job().SetEnding();
+    report_.TellLater();
   }
   Carry(*actions);
 }
@@ -328,13 +267,11 @@ void Shepherd::Do(Action action) {
       SpawnAll();
       break;
     case Action::kTerminate:
-      for (auto& worker : workers_) {
-        worker->Signal(SIGTERM);
-        worker->Signal(SIGCONT);  // a stopped one would not notice
-      }
+      workers_.Signal(SIGTERM);
+      workers_.Signal(SIGCONT);  // a stopped one would not notice
       break;
     case Action::kKill:
-      for (auto& worker : workers_) worker->Signal(SIGKILL);
+      workers_.Signal(SIGKILL);
       SpareHelpers();
       KillAll();
       break;
@@ -360,26 +297,26 @@ void Shepherd::SpawnAll() {
   os::SpawnError error;
   absl::Status started;
   if (!refused) {
-    oom_kills_.emplace();
-    PrepareCgroup();
-    if (part_.require_cgroup() && !job_cgroup_) {
+    cgroup_.Make();
+    if (part_.require_cgroup() && !cgroup_.has()) {
       refused = MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
-                            absl::StrCat("--require-cgroup: ", no_cgroup_why_));
+                            absl::StrCat("--require-cgroup: ", cgroup_.why_not()));
     } else {
-      started_at_ = loop_.Now();
       started = StartWorkers(&error);
     }
   }
   if (!refused && !started.ok()) {
     refused =
         error.stage != os::SpawnStage::kNone
-            ? SpawnFailure(part_, ProgramOf(part_, part_.workers(workers_.size())), error, started)
+            ? SpawnFailure(part_,
+                           ProgramOf(part_, part_.workers(static_cast<int>(workers_.all().size()))),
+                           error, started)
             : MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
                           absl::StrCat("cannot ", std::string(started.message())));
   }
   if (refused) {
-    SendFailure(*std::move(refused));
-    Feed(SpawnFailed{workers_.size()});
+    launcher_.SendFailure(*std::move(refused));
+    Feed(SpawnFailed{workers_.all().size()});
     return;
   }
   ServePmi();

@@ -15,13 +15,13 @@ void Shepherd::PrepareContainers() {
   hooks.preparing = [this](std::string what) {
     v1::JobEvent event;
     event.mutable_preparing()->set_what(std::move(what));
-    Send(event);
+    launcher_.Send(event);
   };
-  hooks.detail = [this](std::string text) { Warn(std::move(text), /*detail=*/true); };
+  hooks.detail = [this](std::string text) { launcher_.Warn(std::move(text), /*detail=*/true); };
   containers_.emplace(loop_, part_, agent_env_, std::move(hooks));
   containers_->Prepare([this](std::optional<v1::NodeFailure> failure) {
     if (core_.state() != State::kPreparing) return;  // stopped, and its client killed by that
-    if (failure) SendFailure(*std::move(failure));
+    if (failure) launcher_.SendFailure(*std::move(failure));
     // Not from inside the core, nor of what has just ended.
     loop_.Post([this, failed = failure.has_value()] {
       if (core_.state() != State::kPreparing) return;  // stopped meanwhile
@@ -52,7 +52,7 @@ void Shepherd::SweepContainers() {
   if (containers_->may_be_left()) KillAll();
   containers_->Remove([this, sweep = std::move(sweep)](std::string why) mutable {
     if (!why.empty()) {
-      SendFailure(MakeFailure(v1::NodeFailure::KIND_CLEANUP, kExitCleanup, why));
+      launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_CLEANUP, kExitCleanup, why));
     }
     // Not from inside of what has just ended.
     loop_.Post(std::move(sweep));

@@ -20,12 +20,12 @@ absl::Status Shepherd::OpenPmix() {
     }
     v1::JobEvent event;
     *event.mutable_pmix() = std::move(up);
-    Send(event);
+    launcher_.Send(event);
   };
-  hooks.abort = [this](uint32_t rank, int code) { OnAbortAsked(rank, code); };
+  hooks.abort = [this](uint32_t rank, int code) { aborts_.Ask(rank, code); };
   hooks.failed = [this](std::string why, bool ended) {
-    SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, ended ? kExitAgentLost : kExitRendezvous,
-                            std::move(why)));
+    launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER,
+                                      ended ? kExitAgentLost : kExitRendezvous, std::move(why)));
   };
   auto gate = PmixGate::Open(loop_, agent_, part_, std::move(hooks));
   if (!gate.ok()) return gate.status();
@@ -36,7 +36,9 @@ absl::Status Shepherd::OpenPmix() {
 void Shepherd::ServePmix() {
   if (!pmix_) return;
   auto folders = os::TemporaryDirectories();
-  if (scratch_) folders.insert(folders.begin(), scratch_->path());
+  if (std::string path = scratch_.path(); !path.empty()) {
+    folders.insert(folders.begin(), std::move(path));
+  }
   pmix_->Serve([this] { return WorkerEnv(part_, agent_env_).Of(part_.workers(0), {}); },
                std::move(folders));
 }
@@ -72,10 +74,10 @@ absl::Status Shepherd::OpenStore(const StoreKind& kind, uint32_t port) {
   StoreGate::Hooks hooks;
   hooks.failed = [this](std::string why, bool ended) {
     if (core_.stop_asked()) return;  // nobody misses it
-    SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, ended ? kExitAgentLost : kExitRendezvous,
-                            std::move(why)));
+    launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER,
+                                      ended ? kExitAgentLost : kExitRendezvous, std::move(why)));
   };
-  hooks.warn = [this](std::string text) { Warn(std::move(text), /*detail=*/true); };
+  hooks.warn = [this](std::string text) { launcher_.Warn(std::move(text), /*detail=*/true); };
   auto gate = StoreGate::Open(loop_, agent_, kind, part_, std::move(held), std::move(hooks));
   if (!gate.ok()) return gate.status();
   stores_.push_back(*std::move(gate));

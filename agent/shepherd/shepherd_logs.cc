@@ -14,20 +14,20 @@ constexpr v1::StreamKind kKinds[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STD
 }  // namespace
 
 void Shepherd::FeedLogs() {
-  for (auto& worker : workers_) {
+  for (const auto& worker : workers_.all()) {
     for (v1::StreamKind kind : kKinds) feed_.Add({worker->rank(), kind}, worker->log(kind));
   }
 }
 
 void Shepherd::OnLogTaken(const v1::LogPosition& taken) {
-  Worker* worker = Find(taken.rank());
+  Worker* worker = workers_.Find(taken.rank());
   if (worker != nullptr) worker->log(taken.stream()).Delivered(taken.offset());
 }
 
 void Shepherd::OnUnreadable(uint32_t rank, const absl::Status& why) {
   if (core_.state() == State::kFinished) return;  // nothing is said any more
-  Warn(absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
-                    "; nothing is lost if it can be read again"));
+  launcher_.Warn(absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
+                              "; nothing is lost if it can be read again"));
 }
 
 void Shepherd::MarkGrown(uint32_t rank, v1::StreamKind kind) {
@@ -41,11 +41,12 @@ void Shepherd::SendGrown() {
   if (!reported_started_) return;  // FeedLogs is still to come, or never will
   for (const LogFeed::Key& key : grown_) feed_.Grown(key);
   for (const LogFeed::Key& key : std::exchange(grown_, {})) {
-    Worker* worker = Find(key.first);
-    if (worker != nullptr) report_.OnSize(key.first, key.second, worker->log(key.second).size());
+    Worker* worker = workers_.Find(key.first);
+    if (worker != nullptr)
+      report_.job().OnSize(key.first, key.second, worker->log(key.second).size());
   }
   feed_.Pump();
-  ReportLater();
+  report_.TellLater();
 }
 
 }  // namespace dtrain::shepherd

@@ -62,7 +62,7 @@ void Shepherd::WatchMpi() {
 
 void Shepherd::PlanMpiLook(size_t look) {
   if (look == std::size(kLooks) || core_.state() != State::kRunning) return;
-  mpi_look_.At(started_at_ + kLooks[look], [this, look] {
+  mpi_look_.At(workers_.started_at() + kLooks[look], [this, look] {
     if (look == 0) ExemptFromMpi();
     LookForMpi(look, 0);
   });
@@ -77,12 +77,13 @@ void Shepherd::ExemptFromMpi() {
 
 // One worker at a time: between them, others' output and ends are taken.
 void Shepherd::LookForMpi(size_t look, size_t next) {
-  while (next < workers_.size() && !WantsMpiLook(*workers_[next])) ++next;
-  if (next == workers_.size()) {
-    if (std::string text = mpi_->TellAlone(); !text.empty()) Warn(std::move(text));
+  const auto& workers = workers_.all();
+  while (next < workers.size() && !WantsMpiLook(*workers[next])) ++next;
+  if (next == workers.size()) {
+    if (std::string text = mpi_->TellAlone(); !text.empty()) launcher_.Warn(std::move(text));
     return PlanMpiLook(look + 1);
   }
-  LookForMpiAt(*workers_[next]);
+  LookForMpiAt(*workers[next]);
   loop_.Post([this, look, next] { LookForMpi(look, next + 1); });
 }
 
@@ -116,13 +117,13 @@ void Shepherd::JudgeMpi(uint32_t rank) {
   if (pmi_->HasJoined(rank)) mpi_->OnJoined(rank);
   std::string why = mpi_->OnSuccess(rank);
   if (why.empty()) return;
-  SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, kExitRendezvous, std::move(why)));
+  launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, kExitRendezvous, std::move(why)));
 }
 
 void Shepherd::TellMpiSuspects() {
   mpi_look_.Cancel();
   const std::string text = mpi_ ? mpi_->TellSuspects() : "";
-  if (!text.empty()) Warn(text);
+  if (!text.empty()) launcher_.Warn(text);
 }
 
 }  // namespace dtrain::shepherd
