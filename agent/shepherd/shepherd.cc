@@ -39,6 +39,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       workers_(loop, launcher_,
                [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); }),
       aborts_(loop, workers_),
+      pmi_(loop, launcher_, workers_, aborts_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
       feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
       deadline_(loop),
@@ -93,7 +94,7 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       workers_.TakeStdin(request.stdin());
       break;
     case v1::JobRequest::kFenceRelease:
-      if (pmi_) Carry(pmi_->OnFenceRelease(request.fence_release()));
+      pmi_.OnFenceRelease(request.fence_release());
       break;
     case v1::JobRequest::kPmix:
       if (pmix_) pmix_->OnDown(request.pmix());
@@ -199,10 +200,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   // What it wrote last is already in the pipes.
   for (v1::StreamKind kind : kStreams) (void)worker.log(kind).Drain();
   const os::ExitStatus status = EndOf(worker, of_process);
-  if (auto& pmi = pmi_connections_[worker.rank()]) {
-    pmi->ReadRest();
-    pmi->Close();
-  }
+  pmi_.HearLast(worker.rank());
   // Of an abort, or that a rank has used what is served here: said before it ended, so heard
   // before. A rank may have ended because a helper did, and children are not told in an order.
   for (Helper* helper : Helpers()) {
@@ -218,7 +216,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     report_.job().OnExit(event.exit());
     report_.TellLater();
     launcher_.Send(event);
-    Carry(pmi_->OnGone(worker.rank()));
+    pmi_.OnGone(worker.rank());
   }
   // Ranks of other nodes may use what is served here: until the launcher says that all is over.
   last_held_ =
@@ -319,7 +317,7 @@ void Shepherd::SpawnAll() {
     Feed(SpawnFailed{workers_.all().size()});
     return;
   }
-  ServePmi();
+  pmi_.Serve(part_);
   ServePmix();
   ReportStarted();
   WatchPages();

@@ -16,8 +16,7 @@
 #include "agent/shepherd/job_cgroup.h"
 #include "agent/shepherd/log_feed.h"
 #include "agent/shepherd/mpi_watch.h"
-#include "agent/shepherd/pmi_connection.h"
-#include "agent/shepherd/pmi_server.h"
+#include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/pmix_gate.h"
 #include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/store_gate.h"
@@ -62,7 +61,6 @@ class Shepherd {
   void OnUnreadable(uint32_t rank, const absl::Status& why);
   void OnSignal(int signal);
   void OnChildren();
-  void Carry(PmiServer::Actions actions);
   void OnWorkerEnded(Worker& worker, const os::ExitStatus& status);
   os::ExitStatus EndOf(Worker& worker, const os::ExitStatus& of_process);
   void LetEnd();
@@ -74,7 +72,6 @@ class Shepherd {
   void PrepareContainers();
   void SpawnAll();
   absl::Status StartWorkers(os::SpawnError* error);
-  void ServePmi();
   absl::Status OpenPmix();
   void ServePmix();
   absl::Status OpenStores();
@@ -128,17 +125,16 @@ class Shepherd {
   WorkerScratch scratch_;
   Workers workers_;
   Aborts aborts_;
+  PmiService pmi_;
   WorkerExits exits_;
   v1::Finished ended_;  // once finished
   v1::Spans spans_;     // of TakeSpans: its memory is used again
   bool reported_started_ = false;
   bool told_to_end_ = false;                    // by a signal, as the system does when it goes down
   std::optional<WorkerContainers> containers_;  // absent: no worker runs in one
-  std::optional<PmiServer> pmi_;
-  std::map<uint32_t, std::unique_ptr<PmiConnection>> pmi_connections_;
-  std::unique_ptr<PmixGate> pmix_;                  // null: the job does without
-  std::optional<MpiWatch> mpi_;                     // absent: nothing is to be found
-  std::map<uint32_t, os::UniqueFd> held_;           // by port: for the stores, until they are open
+  std::unique_ptr<PmixGate> pmix_;              // null: the job does without
+  std::optional<MpiWatch> mpi_;                 // absent: nothing is to be found
+  std::map<uint32_t, os::UniqueFd> held_;       // by port: for the stores, until they are open
   std::vector<std::unique_ptr<StoreGate>> stores_;  // none: another node has them
   bool last_held_ = false;  // the core has not heard of the last worker's end
   LogFeed feed_;

@@ -45,36 +45,6 @@ absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
       error);
 }
 
-void Shepherd::ServePmi() {
-  pmi_.emplace(part_);
-  for (const auto& worker : workers_.all()) {
-    uint32_t rank = worker->rank();
-    pmi_connections_[rank] = std::make_unique<PmiConnection>(
-        loop_, worker->TakePmiSocket(), [this, rank](absl::string_view message) {
-          Carry(pmi_->OnMessage(rank, message));
-          return pmi_->SpeaksFrames(rank);
-        });
-  }
-}
-
-void Shepherd::Carry(PmiServer::Actions actions) {
-  for (PmiServer::Action& action : actions) {
-    if (auto* reply = std::get_if<PmiServer::Reply>(&action)) {
-      pmi_connections_[reply->rank]->Send(reply->message);
-    } else if (auto* drop = std::get_if<PmiServer::Drop>(&action)) {
-      pmi_connections_[drop->rank]->Close();
-      launcher_.Warn(
-          absl::StrCat("rank ", drop->rank, " was cut off from PMI (PMI_FD): it sent ", drop->why));
-    } else if (auto* abort = std::get_if<PmiServer::Abort>(&action)) {
-      aborts_.Ask(abort->rank, abort->code);
-    } else {
-      v1::JobEvent event;
-      *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));
-      launcher_.Send(event);
-    }
-  }
-}
-
 void Shepherd::ReportStarted() {
   v1::JobEvent event;
   *event.mutable_started() = workers_.Started();

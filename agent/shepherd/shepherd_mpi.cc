@@ -88,7 +88,7 @@ void Shepherd::LookForMpi(size_t look, size_t next) {
 }
 
 bool Shepherd::WantsMpiLook(const Worker& worker) {
-  if (pmi_->HasJoined(worker.rank())) mpi_->OnJoined(worker.rank());
+  if (pmi_.HasJoined(worker.rank())) mpi_->OnJoined(worker.rank());
   return !worker.ended() && mpi_->WantsLook(worker.rank());
 }
 
@@ -114,7 +114,7 @@ void Shepherd::LookForMpiAt(const Worker& worker) {
 // Before its end is told, which could be the job's success.
 void Shepherd::JudgeMpi(uint32_t rank) {
   if (!mpi_) return;
-  if (pmi_->HasJoined(rank)) mpi_->OnJoined(rank);
+  if (pmi_.HasJoined(rank)) mpi_->OnJoined(rank);
   std::string why = mpi_->OnSuccess(rank);
   if (why.empty()) return;
   launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, kExitRendezvous, std::move(why)));
