@@ -27,7 +27,6 @@ constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_S
 
 Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
     : loop_(loop),
-      agent_(std::move(program)),
       agent_env_(os::OwnEnvironment()),
       is_behind_door_(std::holds_alternative<AgentLine::Door>(agent)),
       line_(MakeLine(std::move(agent))),
@@ -40,6 +39,10 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
                [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); }),
       aborts_(loop, workers_),
       pmi_(loop, launcher_, workers_, aborts_),
+      servers_(loop, std::move(program), core_, launcher_, aborts_,
+               [this](uint32_t rank) {
+                 if (mpi_) mpi_->OnJoined(rank);
+               }),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
       feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
       deadline_(loop),
@@ -61,7 +64,7 @@ AgentLine Shepherd::MakeLine(Agent agent) {
       [this](v1::ReadLogs request, os::UniqueFd socket) {
         feed_.Serve(std::move(request), std::move(socket));
       },
-      [this](uint32_t port, os::UniqueFd socket) { held_[port] = std::move(socket); },
+      [this](uint32_t port, os::UniqueFd socket) { servers_.Hold(port, std::move(socket)); },
       [this] { OnAdopted(); },
       [this] { OnReleased(); },
       [this] { OnAgentLost(); }};
@@ -97,7 +100,7 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       pmi_.OnFenceRelease(request.fence_release());
       break;
     case v1::JobRequest::kPmix:
-      if (pmix_) pmix_->OnDown(request.pmix());
+      servers_.OnPmixDown(request.pmix());
       break;
     case v1::JobRequest::kHeartbeat: {
       v1::JobEvent event;
@@ -185,10 +188,7 @@ void Shepherd::OnChildren() {
     Worker* const worker = workers_.FindRunning(pid);
     if (worker == nullptr) {
       if (containers_ && containers_->OnChild(pid)) continue;
-      const std::vector<Helper*> helpers = Helpers();
-      const bool is_helper = std::any_of(helpers.begin(), helpers.end(),
-                                         [pid](Helper* helper) { return helper->OnChild(pid); });
-      if (!is_helper) os::ReapQuietly(pid);
+      if (!servers_.OnChild(pid)) os::ReapQuietly(pid);
     } else if (auto status = worker->Reap()) {
       OnWorkerEnded(*worker, *status);
     }
@@ -201,12 +201,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   for (v1::StreamKind kind : kStreams) (void)worker.log(kind).Drain();
   const os::ExitStatus status = EndOf(worker, of_process);
   pmi_.HearLast(worker.rank());
-  // Of an abort, or that a rank has used what is served here: said before it ended, so heard
-  // before. A rank may have ended because a helper did, and children are not told in an order.
-  for (Helper* helper : Helpers()) {
-    helper->ReadFrames();
-    if (helper->pid() != 0) (void)helper->OnChild(helper->pid());
-  }
+  servers_.CatchUp();
   if (reported_started_) {
     v1::JobEvent event;
     *event.mutable_exit() = exits_.Of(worker, status, core_.stop_asked());
@@ -219,8 +214,8 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     pmi_.OnGone(worker.rank());
   }
   // Ranks of other nodes may use what is served here: until the launcher says that all is over.
-  last_held_ =
-      core_.live_workers() == 1 && StoresUsed() && !core_.stop_asked() && part_.node_count() > 1;
+  last_held_ = core_.live_workers() == 1 && servers_.stores_used() && !core_.stop_asked() &&
+               part_.node_count() > 1;
   if (!last_held_) Feed(WorkerEnded{});
 }
 
@@ -270,12 +265,12 @@ void Shepherd::Do(Action action) {
       break;
     case Action::kKill:
       workers_.Signal(SIGKILL);
-      SpareHelpers();
+      sweeper_.Spare(servers_.pids());
       KillAll();
       break;
     case Action::kSweep:
       // Not from inside the reaping of the last worker.
-      loop_.Post([this] { Sweep(); });
+      loop_.Post([this] { servers_.End([this] { SweepContainers(); }); });
       break;
     case Action::kReportUnkillable:
       ReportUnkillable();

@@ -17,9 +17,8 @@
 #include "agent/shepherd/log_feed.h"
 #include "agent/shepherd/mpi_watch.h"
 #include "agent/shepherd/pmi_service.h"
-#include "agent/shepherd/pmix_gate.h"
+#include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/shepherd_core.h"
-#include "agent/shepherd/store_gate.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker_containers.h"
 #include "agent/shepherd/worker_exits.h"
@@ -72,13 +71,7 @@ class Shepherd {
   void PrepareContainers();
   void SpawnAll();
   absl::Status StartWorkers(os::SpawnError* error);
-  absl::Status OpenPmix();
   void ServePmix();
-  absl::Status OpenStores();
-  absl::Status OpenStore(const StoreKind& kind, uint32_t port);
-  bool StoresUsed() const;
-  std::vector<Helper*> Helpers();
-  void SpareHelpers();
   // Ranks that are MPI worlds of their own.
   void WatchMpi();
   void PlanMpiLook(size_t look);
@@ -88,7 +81,6 @@ class Shepherd {
   void LookForMpiAt(const Worker& worker);
   void JudgeMpi(uint32_t rank);
   void TellMpiSuspects();
-  void Sweep();
   void KillAll();  // now
   void SweepContainers();
   void ReportStarted();
@@ -111,7 +103,6 @@ class Shepherd {
   void FeedLogs();   // to their readers, from now on
 
   loop::Loop& loop_;
-  const std::string agent_;
   const std::vector<std::string> agent_env_;
   const bool is_behind_door_;
   AgentLine line_;
@@ -126,17 +117,15 @@ class Shepherd {
   Workers workers_;
   Aborts aborts_;
   PmiService pmi_;
+  RankServers servers_;
   WorkerExits exits_;
   v1::Finished ended_;  // once finished
   v1::Spans spans_;     // of TakeSpans: its memory is used again
   bool reported_started_ = false;
   bool told_to_end_ = false;                    // by a signal, as the system does when it goes down
   std::optional<WorkerContainers> containers_;  // absent: no worker runs in one
-  std::unique_ptr<PmixGate> pmix_;              // null: the job does without
   std::optional<MpiWatch> mpi_;                 // absent: nothing is to be found
-  std::map<uint32_t, os::UniqueFd> held_;       // by port: for the stores, until they are open
-  std::vector<std::unique_ptr<StoreGate>> stores_;  // none: another node has them
-  bool last_held_ = false;  // the core has not heard of the last worker's end
+  bool last_held_ = false;                      // the core has not heard of the last worker's end
   LogFeed feed_;
   std::set<LogFeed::Key> grown_;
   bool grown_posted_ = false;

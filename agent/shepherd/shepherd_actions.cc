@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "agent/shepherd/failure.h"
 #include "agent/shepherd/shepherd.h"
+#include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
@@ -36,13 +37,21 @@ constexpr v1::StreamKind kLogKinds[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_
 }  // namespace
 
 absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
-  if (absl::Status open = OpenPmix(); !open.ok()) return open;
-  if (absl::Status open = OpenStores(); !open.ok()) return open;
+  if (absl::Status open = servers_.Open(part_); !open.ok()) return open;
   scratch_.Make();
-  const uint16_t pmix = pmix_ ? pmix_->port() : 0;
-  return workers_.Start(
-      part_, {agent_env_, cgroup_, scratch_.path(), pmix, containers_ ? &*containers_ : nullptr},
-      error);
+  return workers_.Start(part_,
+                        {agent_env_, cgroup_, scratch_.path(), servers_.pmix_port(),
+                         containers_ ? &*containers_ : nullptr},
+                        error);
+}
+
+void Shepherd::ServePmix() {
+  auto folders = os::TemporaryDirectories();
+  if (std::string path = scratch_.path(); !path.empty()) {
+    folders.insert(folders.begin(), std::move(path));
+  }
+  servers_.ServePmix([this] { return WorkerEnv(part_, agent_env_).Of(part_.workers(0), {}); },
+                     std::move(folders));
 }
 
 void Shepherd::ReportStarted() {
