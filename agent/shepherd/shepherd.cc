@@ -40,16 +40,14 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       aborts_(loop, workers_),
       pmi_(loop, launcher_, workers_, aborts_),
       servers_(loop, std::move(program), core_, launcher_, aborts_,
-               [this](uint32_t rank) {
-                 if (mpi_) mpi_->OnJoined(rank);
-               }),
+               [this](uint32_t rank) { mpi_.OnJoined(rank); }),
+      mpi_(loop, core_, workers_, pmi_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
       feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
       deadline_(loop),
       drain_(loop),
       exit_(loop),
       pages_(loop),
-      mpi_look_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
 }
 
@@ -205,7 +203,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   if (reported_started_) {
     v1::JobEvent event;
     *event.mutable_exit() = exits_.Of(worker, status, core_.stop_asked());
-    if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) JudgeMpi(worker.rank());
+    if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) mpi_.Judge(worker.rank());
     SendGrown();
     ReportPages();  // its last counters, before the word that it is gone
     report_.job().OnExit(event.exit());
@@ -317,7 +315,7 @@ void Shepherd::SpawnAll() {
   ReportStarted();
   WatchPages();
   Feed(Spawned{});
-  WatchMpi();
+  mpi_.Begin(part_, agent_env_);
 }
 
 }  // namespace dtrain::shepherd

@@ -15,7 +15,7 @@
 #include "agent/shepherd/agent_report.h"
 #include "agent/shepherd/job_cgroup.h"
 #include "agent/shepherd/log_feed.h"
-#include "agent/shepherd/mpi_watch.h"
+#include "agent/shepherd/mpi_looks.h"
 #include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/shepherd_core.h"
@@ -72,15 +72,6 @@ class Shepherd {
   void SpawnAll();
   absl::Status StartWorkers(os::SpawnError* error);
   void ServePmix();
-  // Ranks that are MPI worlds of their own.
-  void WatchMpi();
-  void PlanMpiLook(size_t look);
-  void ExemptFromMpi();
-  void LookForMpi(size_t look, size_t next);
-  bool WantsMpiLook(const Worker& worker);
-  void LookForMpiAt(const Worker& worker);
-  void JudgeMpi(uint32_t rank);
-  void TellMpiSuspects();
   void KillAll();  // now
   void SweepContainers();
   void ReportStarted();
@@ -118,18 +109,18 @@ class Shepherd {
   Aborts aborts_;
   PmiService pmi_;
   RankServers servers_;
+  MpiLooks mpi_;
   WorkerExits exits_;
   v1::Finished ended_;  // once finished
   v1::Spans spans_;     // of TakeSpans: its memory is used again
   bool reported_started_ = false;
   bool told_to_end_ = false;                    // by a signal, as the system does when it goes down
   std::optional<WorkerContainers> containers_;  // absent: no worker runs in one
-  std::optional<MpiWatch> mpi_;                 // absent: nothing is to be found
   bool last_held_ = false;                      // the core has not heard of the last worker's end
   LogFeed feed_;
   std::set<LogFeed::Key> grown_;
   bool grown_posted_ = false;
-  loop::Timer deadline_, drain_, exit_, pages_, mpi_look_;
+  loop::Timer deadline_, drain_, exit_, pages_;
   TimePoint progress_due_{};
   loop::SignalWatch signals_;
 };

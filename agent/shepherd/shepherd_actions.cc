@@ -181,7 +181,7 @@ void Shepherd::Finish() {
   }
   if (lost > 0)
     launcher_.Warn(absl::StrCat("no room for the last ", lost, " bytes of the workers' output"));
-  TellMpiSuspects();
+  mpi_.End();
   SendGrown();
   pages_.Cancel();
   ReportPages();
