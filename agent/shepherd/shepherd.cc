@@ -42,12 +42,12 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       servers_(loop, std::move(program), core_, launcher_, aborts_,
                [this](uint32_t rank) { mpi_.OnJoined(rank); }),
       mpi_(loop, core_, workers_, pmi_, launcher_),
+      pages_(loop, workers_, report_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
       feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
       deadline_(loop),
       drain_(loop),
       exit_(loop),
-      pages_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
 }
 
@@ -205,7 +205,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     *event.mutable_exit() = exits_.Of(worker, status, core_.stop_asked());
     if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) mpi_.Judge(worker.rank());
     SendGrown();
-    ReportPages();  // its last counters, before the word that it is gone
+    pages_.Report();  // its last counters, before the word that it is gone
     report_.job().OnExit(event.exit());
     report_.TellLater();
     launcher_.Send(event);
@@ -313,7 +313,7 @@ void Shepherd::SpawnAll() {
   pmi_.Serve(part_);
   ServePmix();
   ReportStarted();
-  WatchPages();
+  pages_.Begin(part_.timeline_records());
   Feed(Spawned{});
   mpi_.Begin(part_, agent_env_);
 }

@@ -22,6 +22,7 @@
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker_containers.h"
 #include "agent/shepherd/worker_exits.h"
+#include "agent/shepherd/worker_pages.h"
 #include "agent/shepherd/worker_scratch.h"
 #include "agent/shepherd/workers.h"
 #include "common/loop/loop.h"
@@ -82,13 +83,6 @@ class Shepherd {
   void TellEnded();
   void Exit();
   void ExitOnceSaid();
-  void WatchPages();
-  // Progress and spans of all workers.
-  void ReportPages();
-  // Spans of those whose ring is used to a part that is worth a message.
-  void TakeManySpans();
-  // Of those that wait now, until fewer than `least` do.
-  void TakeSpans(Worker& worker, uint64_t least);
   void MarkGrown(uint32_t rank, v1::StreamKind kind);
   void SendGrown();  // all there is, now
   void FeedLogs();   // to their readers, from now on
@@ -110,9 +104,9 @@ class Shepherd {
   PmiService pmi_;
   RankServers servers_;
   MpiLooks mpi_;
+  WorkerPages pages_;
   WorkerExits exits_;
   v1::Finished ended_;  // once finished
-  v1::Spans spans_;     // of TakeSpans: its memory is used again
   bool reported_started_ = false;
   bool told_to_end_ = false;                    // by a signal, as the system does when it goes down
   std::optional<WorkerContainers> containers_;  // absent: no worker runs in one
@@ -120,8 +114,7 @@ class Shepherd {
   LogFeed feed_;
   std::set<LogFeed::Key> grown_;
   bool grown_posted_ = false;
-  loop::Timer deadline_, drain_, exit_, pages_;
-  TimePoint progress_due_{};
+  loop::Timer deadline_, drain_, exit_;
   loop::SignalWatch signals_;
 };
 

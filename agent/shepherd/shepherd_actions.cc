@@ -23,15 +23,6 @@ namespace {
 // An agent that takes nothing more has been given up by its launcher.
 constexpr Duration kExitLimit = std::chrono::seconds(30);
 constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
-// How often the workers' pages are read. A timeline's rings, which must not run full, are looked at
-// more often, and read when a part of them is used: each message is work for all who pass it on, on
-// cores that the workers need.
-constexpr Duration kProgressEvery = std::chrono::seconds(1);
-constexpr Duration kSpansEvery = std::chrono::milliseconds(100);
-constexpr uint32_t kSpansPart = 4;
-constexpr uint32_t kSpansAtOnce = 768;  // what mostly fits into a message that is not kept
-// Spans leave so much for what matters more.
-constexpr size_t kSpansRoom = 16 << 20;
 constexpr v1::StreamKind kLogKinds[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 }  // namespace
@@ -63,70 +54,6 @@ void Shepherd::ReportStarted() {
   launcher_.Send(event);
   reported_started_ = true;
   FeedLogs();
-}
-
-void Shepherd::WatchPages() {
-  pages_.After(part_.timeline_records() > 0 ? kSpansEvery : kProgressEvery, [this] {
-    if (loop_.Now() >= progress_due_) {
-      progress_due_ = loop_.Now() + kProgressEvery;
-      for (const auto& worker : workers_.all()) worker->LookAtState();
-      ReportPages();
-    } else {
-      TakeManySpans();
-    }
-    if (core_.state() != State::kFinished) WatchPages();
-  });
-}
-
-void Shepherd::ReportPages() {
-  v1::JobEvent now, last;  // the last of a rank must arrive
-  for (const auto& worker : workers_.all()) {
-    TakeSpans(*worker, 1);
-    if (worker->progress_told()) continue;
-    auto progress = worker->page().Read();
-    v1::RankProgress state;
-    const bool of_note = worker->AddState(progress ? *progress : state);
-    if (!progress && !of_note) continue;
-    if (!progress) progress = std::move(state);
-    progress->set_rank(worker->rank());
-    report_.job().OnProgress(*progress);
-    v1::JobEvent& event = worker->ended() ? last : now;
-    *event.mutable_progress()->add_ranks() = *std::move(progress);
-    if (worker->ended()) worker->set_progress_told();
-  }
-  report_.TellLater();
-  if (last.has_progress()) launcher_.Send(last);
-  if (now.has_progress() && !launcher_.waits(LauncherLine::kProgress)) {
-    launcher_.SendState(LauncherLine::kProgress, now);
-  }
-}
-
-void Shepherd::TakeManySpans() {
-  for (const auto& worker : workers_.all()) {
-    TakeSpans(*worker, std::max(part_.timeline_records() / kSpansPart, uint32_t{1}));
-  }
-}
-
-void Shepherd::TakeSpans(Worker& worker, uint64_t least) {
-  LauncherLine& launcher = launcher_;
-  // What a worker adds meanwhile waits for the next time: it may add without an end.
-  uint64_t left = std::min<uint64_t>(worker.page().spans(), part_.timeline_records());
-  // No launcher, or one that reads slowly: the worker's ring fills and counts what it drops. Of a
-  // worker that has ended nobody would count them.
-  while (left >= least && launcher.attached() && launcher.room() > kSpansRoom &&
-         (worker.ended() || !launcher.waits(LauncherLine::kSpans))) {
-    spans_.Clear();
-    spans_.set_rank(worker.rank());
-    if (!worker.page().TakeSpans(kSpansAtOnce, spans_)) return;
-    left -= std::min<uint64_t>(left, static_cast<uint64_t>(spans_.kind_size()));
-    v1::JobEvent event;
-    event.set_spans(spans_.SerializeAsString());
-    if (worker.ended()) {
-      launcher_.Send(event);
-    } else {
-      launcher.SendState(LauncherLine::kSpans, event);
-    }
-  }
 }
 
 void Shepherd::ReportUnkillable() {
@@ -161,6 +88,7 @@ void Shepherd::Drain() {
 
 void Shepherd::Finish() {
   drain_.Cancel();
+  pages_.Stop();
   sweeper_.RemoveCgroup();
   scratch_.Remove();
   if (line_.lost()) return Exit();
@@ -183,8 +111,7 @@ void Shepherd::Finish() {
     launcher_.Warn(absl::StrCat("no room for the last ", lost, " bytes of the workers' output"));
   mpi_.End();
   SendGrown();
-  pages_.Cancel();
-  ReportPages();
+  pages_.Report();
   report_.TellRest();
   launcher_.Send(event);
   ended_ = std::move(*finished);
