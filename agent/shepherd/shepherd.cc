@@ -21,7 +21,6 @@ namespace dtrain::shepherd {
 namespace {
 
 constexpr int kReapAtOnce = 100;
-constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 }  // namespace
 
@@ -36,15 +35,15 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       cgroup_(part_, is_behind_door_, sweeper_, launcher_),
       scratch_(launcher_),
       workers_(loop, launcher_,
-               [this](uint32_t rank, v1::StreamKind kind) { MarkGrown(rank, kind); }),
+               [this](uint32_t rank, v1::StreamKind kind) { logs_.OnGrown(rank, kind); }),
       aborts_(loop, workers_),
       pmi_(loop, launcher_, workers_, aborts_),
       servers_(loop, std::move(program), core_, launcher_, aborts_,
                [this](uint32_t rank) { mpi_.OnJoined(rank); }),
       mpi_(loop, core_, workers_, pmi_, launcher_),
+      logs_(loop, workers_, report_, launcher_),
       pages_(loop, workers_, report_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
-      feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }),
       deadline_(loop),
       drain_(loop),
       exit_(loop),
@@ -60,7 +59,7 @@ AgentLine Shepherd::MakeLine(Agent agent) {
         LetEnd();
       },
       [this](v1::ReadLogs request, os::UniqueFd socket) {
-        feed_.Serve(std::move(request), std::move(socket));
+        logs_.Serve(std::move(request), std::move(socket));
       },
       [this](uint32_t port, os::UniqueFd socket) { servers_.Hold(port, std::move(socket)); },
       [this] { OnAdopted(); },
@@ -107,7 +106,7 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       break;
     }
     case v1::JobRequest::kLogsTaken:
-      for (const v1::LogPosition& taken : request.logs_taken().streams()) OnLogTaken(taken);
+      for (const v1::LogPosition& taken : request.logs_taken().streams()) logs_.OnTaken(taken);
       break;
     default:
       log::Error(absl::StrCat("the agent passed on what is not for a shepherd: request ",
@@ -160,9 +159,7 @@ void Shepherd::OnSilent(Duration silence) {
 
 void Shepherd::OnAgentLost() {
   if (core_.state() == State::kFinished) return Exit();
-  for (const auto& worker : workers_.all()) {
-    for (v1::StreamKind kind : kStreams) worker->log(kind).Discard();
-  }
+  logs_.Discard();
   Feed(AgentGone{});
   LetEnd();
 }
@@ -196,7 +193,7 @@ void Shepherd::OnChildren() {
 
 void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   // What it wrote last is already in the pipes.
-  for (v1::StreamKind kind : kStreams) (void)worker.log(kind).Drain();
+  (void)logs_.Drain(worker);
   const os::ExitStatus status = EndOf(worker, of_process);
   pmi_.HearLast(worker.rank());
   servers_.CatchUp();
@@ -204,7 +201,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     v1::JobEvent event;
     *event.mutable_exit() = exits_.Of(worker, status, core_.stop_asked());
     if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) mpi_.Judge(worker.rank());
-    SendGrown();
+    logs_.TellGrown();
     pages_.Report();  // its last counters, before the word that it is gone
     report_.job().OnExit(event.exit());
     report_.TellLater();

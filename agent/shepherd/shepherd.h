@@ -14,7 +14,6 @@
 #include "agent/shepherd/agent_line.h"
 #include "agent/shepherd/agent_report.h"
 #include "agent/shepherd/job_cgroup.h"
-#include "agent/shepherd/log_feed.h"
 #include "agent/shepherd/mpi_looks.h"
 #include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/rank_servers.h"
@@ -22,6 +21,7 @@
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker_containers.h"
 #include "agent/shepherd/worker_exits.h"
+#include "agent/shepherd/worker_logs.h"
 #include "agent/shepherd/worker_pages.h"
 #include "agent/shepherd/worker_scratch.h"
 #include "agent/shepherd/workers.h"
@@ -52,13 +52,11 @@ class Shepherd {
   AgentLine MakeLine(Agent agent);
   // From outside.
   void OnRequest(v1::JobRequest request);
-  void OnLogTaken(const v1::LogPosition& taken);
   void OnAdopted();
   void OnReleased();
   void OnStart(v1::JobPart part);
   void OnSilent(Duration silence);
   void OnAgentLost();
-  void OnUnreadable(uint32_t rank, const absl::Status& why);
   void OnSignal(int signal);
   void OnChildren();
   void OnWorkerEnded(Worker& worker, const os::ExitStatus& status);
@@ -78,14 +76,10 @@ class Shepherd {
   void ReportStarted();
   void ReportUnkillable();
   void Drain();
-  bool DrainAll();
   void Finish();
   void TellEnded();
   void Exit();
   void ExitOnceSaid();
-  void MarkGrown(uint32_t rank, v1::StreamKind kind);
-  void SendGrown();  // all there is, now
-  void FeedLogs();   // to their readers, from now on
 
   loop::Loop& loop_;
   const std::vector<std::string> agent_env_;
@@ -104,6 +98,7 @@ class Shepherd {
   PmiService pmi_;
   RankServers servers_;
   MpiLooks mpi_;
+  WorkerLogs logs_;
   WorkerPages pages_;
   WorkerExits exits_;
   v1::Finished ended_;  // once finished
@@ -111,9 +106,6 @@ class Shepherd {
   bool told_to_end_ = false;                    // by a signal, as the system does when it goes down
   std::optional<WorkerContainers> containers_;  // absent: no worker runs in one
   bool last_held_ = false;                      // the core has not heard of the last worker's end
-  LogFeed feed_;
-  std::set<LogFeed::Key> grown_;
-  bool grown_posted_ = false;
   loop::Timer deadline_, drain_, exit_;
   loop::SignalWatch signals_;
 };

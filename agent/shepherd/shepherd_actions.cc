@@ -23,7 +23,6 @@ namespace {
 // An agent that takes nothing more has been given up by its launcher.
 constexpr Duration kExitLimit = std::chrono::seconds(30);
 constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
-constexpr v1::StreamKind kLogKinds[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 }  // namespace
 
@@ -53,7 +52,7 @@ void Shepherd::ReportStarted() {
   report_.Tell();
   launcher_.Send(event);
   reported_started_ = true;
-  FeedLogs();
+  logs_.Begin();
 }
 
 void Shepherd::ReportUnkillable() {
@@ -69,17 +68,9 @@ void Shepherd::ReportUnkillable() {
                    "need a reboot")));
 }
 
-bool Shepherd::DrainAll() {
-  bool all = true;
-  for (const auto& worker : workers_.all()) {
-    for (v1::StreamKind kind : kLogKinds) all &= worker->log(kind).Drain();
-  }
-  return all;
-}
-
 void Shepherd::Drain() {
   if (core_.state() != State::kDraining) return;
-  if (DrainAll()) {
+  if (logs_.DrainAll()) {
     loop_.Post([this] { Feed(Drained{}); });
   } else {
     drain_.After(kDrainRetry, [this] { Drain(); });
@@ -93,30 +84,15 @@ void Shepherd::Finish() {
   scratch_.Remove();
   if (line_.lost()) return Exit();
   v1::JobEvent event;
-  v1::Finished* finished = event.mutable_finished();
-  uint64_t lost = 0;
-  for (const auto& worker : workers_.all()) {
-    for (v1::StreamKind kind : kLogKinds) {
-      LogStream& log = worker->log(kind);
-      lost += log.Pending();
-      log.Close();
-      if (!reported_started_) continue;
-      v1::LogEnd* end = finished->add_logs();
-      end->set_rank(worker->rank());
-      end->set_stream(kind);
-      end->set_size(log.size());
-    }
-  }
-  if (lost > 0)
-    launcher_.Warn(absl::StrCat("no room for the last ", lost, " bytes of the workers' output"));
+  *event.mutable_finished() = logs_.Close();
   mpi_.End();
-  SendGrown();
+  logs_.TellGrown();
   pages_.Report();
   report_.TellRest();
   launcher_.Send(event);
-  ended_ = std::move(*finished);
+  ended_ = std::move(*event.mutable_finished());
   TellEnded();
-  feed_.End();
+  logs_.End();
   Exit();
 }
 
@@ -132,7 +108,7 @@ void Shepherd::Exit() {
     return;
   }
   // Output is here and nowhere else. It waits for as long as there is an agent to read it.
-  if (!line_.lost()) return feed_.WhenAllDelivered([this] { ExitOnceSaid(); });
+  if (!line_.lost()) return logs_.WhenAllDelivered([this] { ExitOnceSaid(); });
   // Given up while there still is an agent, why must reach it.
   ExitOnceSaid();
 }
