@@ -42,11 +42,11 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
                [this](uint32_t rank) { mpi_.OnJoined(rank); }),
       mpi_(loop, core_, workers_, pmi_, launcher_),
       logs_(loop, workers_, report_, launcher_),
+      departure_(loop, line_, logs_),
       pages_(loop, workers_, report_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
       deadline_(loop),
       drain_(loop),
-      exit_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
 }
 
@@ -158,7 +158,7 @@ void Shepherd::OnSilent(Duration silence) {
 }
 
 void Shepherd::OnAgentLost() {
-  if (core_.state() == State::kFinished) return Exit();
+  if (core_.state() == State::kFinished) return departure_.Leave();
   logs_.Discard();
   Feed(AgentGone{});
   LetEnd();
@@ -168,10 +168,9 @@ void Shepherd::OnSignal(int signal) {
   if (signal == SIGCHLD) {
     OnChildren();
   } else {
-    told_to_end_ = true;
+    departure_.Hurry();
     Feed(AgentGone{});
     LetEnd();
-    if (core_.state() == State::kFinished) line_.WaitAtMost(kGoingDownLimit);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "agent/shepherd/aborts.h"
 #include "agent/shepherd/agent_line.h"
 #include "agent/shepherd/agent_report.h"
+#include "agent/shepherd/departure.h"
 #include "agent/shepherd/job_cgroup.h"
 #include "agent/shepherd/mpi_looks.h"
 #include "agent/shepherd/pmi_service.h"
@@ -32,10 +33,6 @@
 #include "dtrain/v1/shepherd.pb.h"
 
 namespace dtrain::shepherd {
-
-// For an agent that is restarted this is enough. When the machine goes down none comes, and its
-// service manager waits for all processes.
-constexpr Duration kGoingDownLimit = std::chrono::seconds(5);
 
 // Carries events to the core and its actions out: the channel to the agent, the worker processes,
 // their streams. Stops the loop when all is over. Loop thread.
@@ -78,8 +75,6 @@ class Shepherd {
   void Drain();
   void Finish();
   void TellEnded();
-  void Exit();
-  void ExitOnceSaid();
 
   loop::Loop& loop_;
   const std::vector<std::string> agent_env_;
@@ -99,14 +94,14 @@ class Shepherd {
   RankServers servers_;
   MpiLooks mpi_;
   WorkerLogs logs_;
+  Departure departure_;
   WorkerPages pages_;
   WorkerExits exits_;
   v1::Finished ended_;  // once finished
   bool reported_started_ = false;
-  bool told_to_end_ = false;                    // by a signal, as the system does when it goes down
   std::optional<WorkerContainers> containers_;  // absent: no worker runs in one
   bool last_held_ = false;                      // the core has not heard of the last worker's end
-  loop::Timer deadline_, drain_, exit_;
+  loop::Timer deadline_, drain_;
   loop::SignalWatch signals_;
 };
 

@@ -20,8 +20,6 @@
 namespace dtrain::shepherd {
 namespace {
 
-// An agent that takes nothing more has been given up by its launcher.
-constexpr Duration kExitLimit = std::chrono::seconds(30);
 constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -82,7 +80,7 @@ void Shepherd::Finish() {
   pages_.Stop();
   sweeper_.RemoveCgroup();
   scratch_.Remove();
-  if (line_.lost()) return Exit();
+  if (line_.lost()) return departure_.Leave();
   v1::JobEvent event;
   *event.mutable_finished() = logs_.Close();
   mpi_.End();
@@ -93,29 +91,13 @@ void Shepherd::Finish() {
   ended_ = std::move(*event.mutable_finished());
   TellEnded();
   logs_.End();
-  Exit();
+  departure_.Leave();
 }
 
 void Shepherd::TellEnded() {
   v1::ShepherdEvent event;
   *event.mutable_ended() = ended_;
   line_.Tell(event);
-}
-
-void Shepherd::Exit() {
-  if (line_.kept() != nullptr && !line_.lost()) {  // OnReleased, OnAgentLost
-    if (told_to_end_) line_.WaitAtMost(kGoingDownLimit);
-    return;
-  }
-  // Output is here and nowhere else. It waits for as long as there is an agent to read it.
-  if (!line_.lost()) return logs_.WhenAllDelivered([this] { ExitOnceSaid(); });
-  // Given up while there still is an agent, why must reach it.
-  ExitOnceSaid();
-}
-
-void Shepherd::ExitOnceSaid() {
-  line_.WhenSaid([this] { loop_.Stop(); });
-  exit_.After(kExitLimit, [this] { loop_.Stop(); });
 }
 
 }  // namespace dtrain::shepherd
