@@ -37,6 +37,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       workers_(loop, launcher_,
                [this](uint32_t rank, v1::StreamKind kind) { logs_.OnGrown(rank, kind); }),
       aborts_(loop, workers_),
+      containers_(loop, agent_env_, core_, sweeper_, launcher_),
       pmi_(loop, launcher_, workers_, aborts_),
       servers_(loop, std::move(program), core_, launcher_, aborts_,
                [this](uint32_t rank) { mpi_.OnJoined(rank); }),
@@ -181,8 +182,7 @@ void Shepherd::OnChildren() {
     if (pid == 0) return sweeper_.OnReaped();
     Worker* const worker = workers_.FindRunning(pid);
     if (worker == nullptr) {
-      if (containers_ && containers_->OnChild(pid)) continue;
-      if (!servers_.OnChild(pid)) os::ReapQuietly(pid);
+      if (!containers_.OnChild(pid) && !servers_.OnChild(pid)) os::ReapQuietly(pid);
     } else if (auto status = worker->Reap()) {
       OnWorkerEnded(*worker, *status);
     }
@@ -193,7 +193,7 @@ void Shepherd::OnChildren() {
 void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   // What it wrote last is already in the pipes.
   (void)logs_.Drain(worker);
-  const os::ExitStatus status = EndOf(worker, of_process);
+  const os::ExitStatus status = containers_.EndOf(worker, of_process);
   pmi_.HearLast(worker.rank());
   servers_.CatchUp();
   if (reported_started_) {
@@ -211,16 +211,6 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   last_held_ = core_.live_workers() == 1 && servers_.stores_used() && !core_.stop_asked() &&
                part_.node_count() > 1;
   if (!last_held_) Feed(WorkerEnded{});
-}
-
-// Of one in a container the runtime's client was reaped.
-os::ExitStatus Shepherd::EndOf(Worker& worker, const os::ExitStatus& of_process) {
-  if (!containers_) return of_process;
-  if (!core_.stop_asked()) {
-    auto failure = containers_->WhyNotStarted(worker.spec(), of_process, worker.LastWords());
-    if (failure) launcher_.SendFailure(*std::move(failure));
-  }
-  return containers_->Ended(worker.spec(), of_process, core_.stop_asked());
 }
 
 void Shepherd::LetEnd() {
@@ -248,7 +238,13 @@ void Shepherd::Carry(const std::vector<Action>& actions) {
 void Shepherd::Do(Action action) {
   switch (action) {
     case Action::kPrepare:
-      PrepareContainers();
+      containers_.Prepare(part_, [this](bool ready) {
+        if (ready) {
+          Feed(Prepared{});
+        } else {
+          Feed(SpawnFailed{0});
+        }
+      });
       break;
     case Action::kSpawn:
       SpawnAll();
@@ -260,11 +256,11 @@ void Shepherd::Do(Action action) {
     case Action::kKill:
       workers_.Signal(SIGKILL);
       sweeper_.Spare(servers_.pids());
-      KillAll();
+      containers_.KillAll();
       break;
     case Action::kSweep:
       // Not from inside the reaping of the last worker.
-      loop_.Post([this] { servers_.End([this] { SweepContainers(); }); });
+      loop_.Post([this] { Sweep(); });
       break;
     case Action::kReportUnkillable:
       ReportUnkillable();

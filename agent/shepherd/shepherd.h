@@ -15,12 +15,12 @@
 #include "agent/shepherd/agent_report.h"
 #include "agent/shepherd/departure.h"
 #include "agent/shepherd/job_cgroup.h"
+#include "agent/shepherd/job_containers.h"
 #include "agent/shepherd/mpi_looks.h"
 #include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/sweeper.h"
-#include "agent/shepherd/worker_containers.h"
 #include "agent/shepherd/worker_exits.h"
 #include "agent/shepherd/worker_logs.h"
 #include "agent/shepherd/worker_pages.h"
@@ -57,19 +57,16 @@ class Shepherd {
   void OnSignal(int signal);
   void OnChildren();
   void OnWorkerEnded(Worker& worker, const os::ExitStatus& status);
-  os::ExitStatus EndOf(Worker& worker, const os::ExitStatus& of_process);
   void LetEnd();
   // The core.
   void Feed(const Event& event);
   void Carry(const std::vector<Action>& actions);
   void Do(Action action);
   // Actions.
-  void PrepareContainers();
   void SpawnAll();
   absl::Status StartWorkers(os::SpawnError* error);
   void ServePmix();
-  void KillAll();  // now
-  void SweepContainers();
+  void Sweep();
   void ReportStarted();
   void ReportUnkillable();
   void Drain();
@@ -90,6 +87,7 @@ class Shepherd {
   WorkerScratch scratch_;
   Workers workers_;
   Aborts aborts_;
+  JobContainers containers_;
   PmiService pmi_;
   RankServers servers_;
   MpiLooks mpi_;
@@ -99,8 +97,7 @@ class Shepherd {
   WorkerExits exits_;
   v1::Finished ended_;  // once finished
   bool reported_started_ = false;
-  std::optional<WorkerContainers> containers_;  // absent: no worker runs in one
-  bool last_held_ = false;                      // the core has not heard of the last worker's end
+  bool last_held_ = false;  // the core has not heard of the last worker's end
   loop::Timer deadline_, drain_;
   loop::SignalWatch signals_;
 };

@@ -27,10 +27,9 @@ constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
 absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
   if (absl::Status open = servers_.Open(part_); !open.ok()) return open;
   scratch_.Make();
-  return workers_.Start(part_,
-                        {agent_env_, cgroup_, scratch_.path(), servers_.pmix_port(),
-                         containers_ ? &*containers_ : nullptr},
-                        error);
+  return workers_.Start(
+      part_, {agent_env_, cgroup_, scratch_.path(), servers_.pmix_port(), containers_.all()},
+      error);
 }
 
 void Shepherd::ServePmix() {
@@ -51,6 +50,11 @@ void Shepherd::ReportStarted() {
   launcher_.Send(event);
   reported_started_ = true;
   logs_.Begin();
+}
+
+void Shepherd::Sweep() {
+  servers_.End(
+      [this] { containers_.Remove([this] { sweeper_.Sweep([this] { Feed(Swept{}); }); }); });
 }
 
 void Shepherd::ReportUnkillable() {
