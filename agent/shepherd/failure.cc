@@ -128,4 +128,9 @@ v1::NodeFailure SpawnFailure(const v1::JobPart& part, const v1::Program& program
       e);
 }
 
+v1::NodeFailure CannotStart(const absl::Status& status) {
+  return MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+                     absl::StrCat("cannot ", absl::string_view(status.message())));
+}
+
 }  // namespace dtrain::shepherd

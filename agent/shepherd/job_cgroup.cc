@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/job_cgroup.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/shepherd/failure.h"
+#include "common/base/exit_code.h"
 
 namespace dtrain::shepherd {
 namespace {
 
 // As dtrain-spawner makes it.
 constexpr char kWorkersCgroup[] = "workers";
+
+std::string NoCgroup(const absl::Status& why) {
+  return absl::StrCat("workers get no cgroup of their own (", absl::string_view(why.message()),
+                      ")");
+}
 
 }  // namespace
 
@@ -30,25 +38,34 @@ absl::StatusOr<os::Cgroup> JobCgroup::Create() const {
   return os::Cgroup::Make(*parent, name);
 }
 
-void JobCgroup::Make() {
-  oom_kills_.emplace();
+absl::Status JobCgroup::Open() {
   auto cgroup = Create();
-  if (!cgroup.ok()) return Lose(cgroup.status());
+  if (!cgroup.ok()) return cgroup.status();
   cgroup_ = *std::move(cgroup);
   sweeper_.set_cgroup(*cgroup_);
   auto directory = cgroup_->Open();
-  if (!directory.ok()) return Lose(directory.status());
+  if (!directory.ok()) return directory.status();
   directory_ = *std::move(directory);
+  return absl::OkStatus();
+}
+
+std::optional<v1::NodeFailure> JobCgroup::Make() {
+  oom_kills_.emplace();
+  const absl::Status opened = Open();
+  if (opened.ok()) return std::nullopt;
+  Lose(opened);
+  if (!part_.require_cgroup()) return std::nullopt;
+  return MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+                     absl::StrCat("--require-cgroup: ", NoCgroup(opened)));
 }
 
 void JobCgroup::Lose(const absl::Status& why) {
   directory_.Reset();
   cgroup_.reset();
   sweeper_.RemoveCgroup();
-  why_not_ = absl::StrCat("workers get no cgroup of their own (", std::string(why.message()), ")");
   if (part_.require_cgroup()) return;
   launcher_.Warn(
-      absl::StrCat(why_not_, "; their process groups and descendants are tracked instead"),
+      absl::StrCat(NoCgroup(why), "; their process groups and descendants are tracked instead"),
       /*detail=*/true);
 }
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,11 +22,11 @@ class JobCgroup {
   // come later.
   JobCgroup(const v1::JobPart& part, bool is_prepared, Sweeper& sweeper, LauncherLine& launcher);
 
-  void Make();
+  // Why the job cannot start: it requires one.
+  std::optional<v1::NodeFailure> Make();
   // It could be made, but cannot be used.
   void Lose(const absl::Status& why);
   bool has() const { return cgroup_.has_value(); }
-  const std::string& why_not() const { return why_not_; }
   // For SpawnSpec; -1: none.
   int fd() const { return directory_.get(); }
 
@@ -37,6 +36,7 @@ class JobCgroup {
 
  private:
   absl::StatusOr<os::Cgroup> Create() const;
+  absl::Status Open();
 
   const v1::JobPart& part_;
   const bool is_prepared_;
@@ -44,7 +44,6 @@ class JobCgroup {
   LauncherLine& launcher_;
   std::optional<os::Cgroup> cgroup_;
   os::UniqueFd directory_;
-  std::string why_not_;
   std::optional<os::OomKillCounter> oom_kills_;  // from Make on
   uint64_t oom_kills_told_ = 0;
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/failure.h"
 #include "common/base/exit_code.h"
+#include "common/os/scratch_folder.h"
 
 namespace dtrain::shepherd {
 
@@ -19,7 +20,12 @@ RankServers::RankServers(loop::Loop& loop, std::string program, const ShepherdCo
       aborts_(aborts),
       on_joined_(std::move(on_joined)) {}
 
-absl::Status RankServers::Open(const v1::JobPart& part) {
+std::optional<v1::NodeFailure> RankServers::Open(const v1::JobPart& part) {
+  const absl::Status open = OpenAll(part);
+  return open.ok() ? std::nullopt : std::optional(CannotStart(open));
+}
+
+absl::Status RankServers::OpenAll(const v1::JobPart& part) {
   if (absl::Status open = OpenPmix(part); !open.ok()) return open;
   if (!part.has_meeting()) return absl::OkStatus();
   const v1::NodeNetwork& network = part.network();
@@ -47,8 +53,11 @@ void RankServers::OnPmixUp(v1::PmixUp up) {
   launcher_.Send(event);
 }
 
-void RankServers::ServePmix(PmixGate::Environment env, std::vector<std::string> folders) {
-  if (pmix_) pmix_->Serve(std::move(env), std::move(folders));
+void RankServers::ServePmix(PmixGate::Environment env, std::string scratch) {
+  if (!pmix_) return;
+  auto folders = os::TemporaryDirectories();
+  if (!scratch.empty()) folders.insert(folders.begin(), std::move(scratch));
+  pmix_->Serve(std::move(env), std::move(folders));
 }
 
 void RankServers::OnPmixDown(const v1::PmixDown& down) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,12 +39,13 @@ class RankServers {
 
   // A port that the agent holds for one of them, until that is open.
   void Hold(uint32_t port, os::UniqueFd socket) { held_[port] = std::move(socket); }
-  // Before the workers start. `part` must stay.
-  absl::Status Open(const v1::JobPart& part);
+  // Before the workers start; `part` must stay. Why they cannot start.
+  std::optional<v1::NodeFailure> Open(const v1::JobPart& part);
   // 0: the job does without PMIx.
   uint16_t pmix_port() const { return pmix_ ? pmix_->port() : 0; }
-  // When they have started; as PmixGate::Serve.
-  void ServePmix(PmixGate::Environment env, std::vector<std::string> folders);
+  // When they have started. `env`: as for PmixGate::Serve. `scratch`: where it may leave files,
+  // besides the usual places; empty: nowhere.
+  void ServePmix(PmixGate::Environment env, std::string scratch);
   void OnPmixDown(const v1::PmixDown& down);
   // Whether ranks have been at a store.
   bool stores_used() const;
@@ -60,6 +62,7 @@ class RankServers {
   void End(loop::Task done);
 
  private:
+  absl::Status OpenAll(const v1::JobPart& part);
   absl::Status OpenPmix(const v1::JobPart& part);
   absl::Status OpenStore(const v1::JobPart& part, const StoreKind& kind, uint32_t port);
   void OnPmixUp(v1::PmixUp up);

@@ -2,17 +2,13 @@
 #include "agent/shepherd/shepherd.h"
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "agent/shepherd/failure.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"
-#include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/environment.h"
 #include "common/os/pidfd.h"
@@ -47,7 +43,6 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       pages_(loop, workers_, report_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
       deadline_(loop),
-      drain_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
 }
 
@@ -192,7 +187,7 @@ void Shepherd::OnChildren() {
 
 void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   // What it wrote last is already in the pipes.
-  (void)logs_.Drain(worker);
+  logs_.Drain(worker);
   const os::ExitStatus status = containers_.EndOf(worker, of_process);
   pmi_.HearLast(worker.rank());
   servers_.CatchUp();
@@ -266,48 +261,12 @@ void Shepherd::Do(Action action) {
       ReportUnkillable();
       break;
     case Action::kDrain:
-      Drain();
+      logs_.DrainAll([this] { Feed(Drained{}); });
       break;
     case Action::kFinish:
       Finish();
       break;
   }
-}
-
-void Shepherd::SpawnAll() {
-  auto refused = CheckResources(part_);
-  if (!refused) refused = CheckFiles(part_);
-  os::SpawnError error;
-  absl::Status started;
-  if (!refused) {
-    cgroup_.Make();
-    if (part_.require_cgroup() && !cgroup_.has()) {
-      refused = MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
-                            absl::StrCat("--require-cgroup: ", cgroup_.why_not()));
-    } else {
-      started = StartWorkers(&error);
-    }
-  }
-  if (!refused && !started.ok()) {
-    refused =
-        error.stage != os::SpawnStage::kNone
-            ? SpawnFailure(part_,
-                           ProgramOf(part_, part_.workers(static_cast<int>(workers_.all().size()))),
-                           error, started)
-            : MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
-                          absl::StrCat("cannot ", std::string(started.message())));
-  }
-  if (refused) {
-    launcher_.SendFailure(*std::move(refused));
-    Feed(SpawnFailed{workers_.all().size()});
-    return;
-  }
-  pmi_.Serve(part_);
-  ServePmix();
-  ReportStarted();
-  pages_.Begin(part_.timeline_records());
-  Feed(Spawned{});
-  mpi_.Begin(part_, agent_env_);
 }
 
 }  // namespace dtrain::shepherd

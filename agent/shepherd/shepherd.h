@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
-#include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -27,7 +23,6 @@
 #include "agent/shepherd/worker_scratch.h"
 #include "agent/shepherd/workers.h"
 #include "common/loop/loop.h"
-#include "common/os/spawn.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/job.pb.h"
 #include "dtrain/v1/shepherd.pb.h"
@@ -64,12 +59,10 @@ class Shepherd {
   void Do(Action action);
   // Actions.
   void SpawnAll();
-  absl::Status StartWorkers(os::SpawnError* error);
-  void ServePmix();
+  std::optional<v1::NodeFailure> StartWorkers();  // why not
   void Sweep();
   void ReportStarted();
   void ReportUnkillable();
-  void Drain();
   void Finish();
   void TellEnded();
 
@@ -98,7 +91,7 @@ class Shepherd {
   v1::Finished ended_;  // once finished
   bool reported_started_ = false;
   bool last_held_ = false;  // the core has not heard of the last worker's end
-  loop::Timer deadline_, drain_;
+  loop::Timer deadline_;
   loop::SignalWatch signals_;
 };
 

@@ -1,44 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the shepherd does when its core says so, and what it tells the agent.
-#include <signal.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "agent/shepherd/failure.h"
+#include "agent/shepherd/preflight.h"
 #include "agent/shepherd/shepherd.h"
 #include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
-#include "common/base/text.h"
-#include "common/log/log.h"
-#include "common/os/process_tree.h"
-#include "common/os/scratch_folder.h"
 
 namespace dtrain::shepherd {
-namespace {
 
-constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
-
-}  // namespace
-
-absl::Status Shepherd::StartWorkers(os::SpawnError* error) {
-  if (absl::Status open = servers_.Open(part_); !open.ok()) return open;
-  scratch_.Make();
-  return workers_.Start(
-      part_, {agent_env_, cgroup_, scratch_.path(), servers_.pmix_port(), containers_.all()},
-      error);
+void Shepherd::SpawnAll() {
+  if (auto refused = StartWorkers()) {
+    launcher_.SendFailure(*std::move(refused));
+    return Feed(SpawnFailed{workers_.all().size()});
+  }
+  pmi_.Serve(part_);
+  servers_.ServePmix([this] { return WorkerEnv(part_, agent_env_).Of(part_.workers(0), {}); },
+                     scratch_.path());
+  ReportStarted();
+  pages_.Begin(part_.timeline_records());
+  Feed(Spawned{});
+  mpi_.Begin(part_, agent_env_);
 }
 
-void Shepherd::ServePmix() {
-  auto folders = os::TemporaryDirectories();
-  if (std::string path = scratch_.path(); !path.empty()) {
-    folders.insert(folders.begin(), std::move(path));
-  }
-  servers_.ServePmix([this] { return WorkerEnv(part_, agent_env_).Of(part_.workers(0), {}); },
-                     std::move(folders));
+std::optional<v1::NodeFailure> Shepherd::StartWorkers() {
+  if (auto refused = CheckResources(part_)) return refused;
+  if (auto refused = CheckFiles(part_)) return refused;
+  if (auto refused = cgroup_.Make()) return refused;
+  if (auto refused = servers_.Open(part_)) return refused;
+  scratch_.Make();
+  return workers_.Start(
+      part_, {agent_env_, cgroup_, scratch_.path(), servers_.pmix_port(), containers_.all()});
 }
 
 void Shepherd::ReportStarted() {
@@ -70,17 +64,8 @@ void Shepherd::ReportUnkillable() {
                    "need a reboot")));
 }
 
-void Shepherd::Drain() {
-  if (core_.state() != State::kDraining) return;
-  if (logs_.DrainAll()) {
-    loop_.Post([this] { Feed(Drained{}); });
-  } else {
-    drain_.After(kDrainRetry, [this] { Drain(); });
-  }
-}
-
 void Shepherd::Finish() {
-  drain_.Cancel();
+  logs_.StopDraining();
   pages_.Stop();
   sweeper_.RemoveCgroup();
   scratch_.Remove();

@@ -9,6 +9,7 @@
 namespace dtrain::shepherd {
 namespace {
 
+constexpr Duration kDrainRetry = std::chrono::milliseconds(20);
 constexpr v1::StreamKind kStreams[] = {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR};
 
 }  // namespace
@@ -19,6 +20,7 @@ WorkerLogs::WorkerLogs(loop::Loop& loop, const Workers& workers, AgentReport& re
       workers_(workers),
       report_(report),
       launcher_(launcher),
+      drain_(loop),
       feed_(loop, [this](uint32_t rank, const absl::Status& why) { OnUnreadable(rank, why); }) {}
 
 void WorkerLogs::Begin() {
@@ -62,16 +64,18 @@ void WorkerLogs::Discard() {
   }
 }
 
-bool WorkerLogs::Drain(Worker& worker) {
-  bool all = true;
-  for (v1::StreamKind kind : kStreams) all &= worker.log(kind).Drain();
-  return all;
+void WorkerLogs::Drain(Worker& worker) {
+  for (v1::StreamKind kind : kStreams) (void)worker.log(kind).Drain();
 }
 
-bool WorkerLogs::DrainAll() {
+void WorkerLogs::DrainAll(loop::Task done) {
   bool all = true;
-  for (const auto& worker : workers_.all()) all &= Drain(*worker);
-  return all;
+  for (const auto& worker : workers_.all()) {
+    for (v1::StreamKind kind : kStreams) all &= worker->log(kind).Drain();
+  }
+  if (all) return loop_.Post(std::move(done));
+  drain_.After(kDrainRetry,
+               [this, done = std::move(done)]() mutable { DrainAll(std::move(done)); });
 }
 
 v1::Finished WorkerLogs::Close() {

@@ -33,10 +33,12 @@ class WorkerLogs {
   // Nobody will read any of it.
   void Discard();
 
-  // As LogStream::Drain, of one worker and of all.
-  bool Drain(Worker& worker);
-  bool DrainAll();
-  // After that, for good: the ends of the streams; none if readers were never fed. Warns of what
+  // What its pipes hold now.
+  void Drain(Worker& worker);
+  // Of all, until nothing is left in them. `done` is never called from inside.
+  void DrainAll(loop::Task done);
+  void StopDraining() { drain_.Cancel(); }
+  // For good: the ends of the streams; none if readers were never fed. Warns of what
   // is lost.
   v1::Finished Close();
   // The readers have it from here on: nothing grows any more.
@@ -54,6 +56,7 @@ class WorkerLogs {
   bool closed_ = false;
   std::set<LogFeed::Key> grown_;
   bool grown_posted_ = false;
+  loop::Timer drain_;
   LogFeed feed_;
 };
 

@@ -9,8 +9,10 @@
 #include "agent/shepherd/failure.h"
 #include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
+#include "common/base/programs.h"
 #include "common/os/process_tree.h"
 #include "common/os/scratch_folder.h"
+#include "common/os/spawn.h"
 
 namespace dtrain::shepherd {
 
@@ -41,8 +43,7 @@ void Workers::OnStuck(uint32_t rank, const absl::Status& why) {
                    "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
 }
 
-absl::Status Workers::Start(const v1::JobPart& part, const Surroundings& around,
-                            os::SpawnError* error) {
+std::optional<v1::NodeFailure> Workers::Start(const v1::JobPart& part, const Surroundings& around) {
   started_at_ = loop_.Now();
   const auto limits = limits_.For(part);
   const auto directories = os::TemporaryDirectories();
@@ -62,18 +63,22 @@ absl::Status Workers::Start(const v1::JobPart& part, const Surroundings& around,
                             around.pmix,
                             crowded,
                             around.containers};
-    auto worker = Worker::Start(loop_, setup, part.workers(i), hooks_, error);
+    const v1::WorkerSpec& spec = part.workers(i);
+    os::SpawnError error;
+    auto worker = Worker::Start(loop_, setup, spec, hooks_, &error);
     if (worker.ok()) {
       workers_.push_back(*std::move(worker));
       ++i;
-    } else if (error->stage == os::SpawnStage::kCgroup && i == 0 && !part.require_cgroup()) {
+    } else if (error.stage == os::SpawnStage::kCgroup && i == 0 && !part.require_cgroup()) {
       // The directory could be made, but the system lets nobody in (not delegated).
       around.cgroup.Lose(worker.status());
+    } else if (error.stage != os::SpawnStage::kNone) {
+      return SpawnFailure(part, ProgramOf(part, spec), error, worker.status());
     } else {
-      return worker.status();
+      return CannotStart(worker.status());
     }
   }
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
 Worker* Workers::Find(uint32_t rank) const {

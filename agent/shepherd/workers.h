@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,6 @@
 #include "agent/shepherd/worker_containers.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
-#include "common/os/spawn.h"
 #include "dtrain/v1/job.pb.h"
 
 namespace dtrain::shepherd {
@@ -41,8 +41,8 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // Until one cannot be started: those before it run. `error` as for Worker::Start.
-  absl::Status Start(const v1::JobPart& part, const Surroundings& around, os::SpawnError* error);
+  // Until one cannot be started, and why; those before it run.
+  std::optional<v1::NodeFailure> Start(const v1::JobPart& part, const Surroundings& around);
   TimePoint started_at() const { return started_at_; }
   const std::vector<std::unique_ptr<Worker>>& all() const { return workers_; }
   // Null: there is none.
