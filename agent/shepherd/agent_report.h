@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "agent/shepherd/agent_line.h"
 #include "agent/shepherd/job_report.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
+#include "dtrain/v1/job.pb.h"
+#include "dtrain/v1/shepherd.pb.h"
 
 namespace dtrain::shepherd {
 
@@ -21,12 +25,18 @@ class AgentReport {
   void TellLater();
   // What still waits for that.
   void TellRest();
+  // All is over here.
+  void TellEnded(v1::Finished ended);
+  // Another agent has come, which knows nothing: what the first one said of the job, and all that
+  // was told since. The line is kept.
+  void TellAccount();
 
  private:
   loop::Loop& loop_;
   AgentLine& line_;
   JobReport job_;
   TimePoint told_at_{};
+  std::optional<v1::Finished> ended_;
   loop::Timer due_;
 };
 

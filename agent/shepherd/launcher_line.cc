@@ -134,6 +134,12 @@ void LauncherLine::SendFailure(v1::NodeFailure failure) {
   Send(event);
 }
 
+void LauncherLine::AnswerBeat() {
+  v1::JobEvent event;
+  event.mutable_heartbeat();
+  SendState(kBeat, event);
+}
+
 void LauncherLine::Warn(std::string message, bool detail) {
   v1::JobEvent event;
   event.mutable_warning()->set_detail(detail);

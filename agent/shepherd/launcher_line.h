@@ -56,6 +56,7 @@ class LauncherLine {
   // Kept until the launcher has it.
   void Send(const v1::JobEvent& event);
   void SendFailure(v1::NodeFailure failure);
+  void AnswerBeat();
   // `detail`: of interest only when the job fails, or with --verbose.
   void Warn(std::string message, bool detail = false);
   // Not kept, unless it is too long for that; for when nothing of the kind waits.

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/failure.h"
+#include "agent/shepherd/preflight.h"
+#include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"
 #include "common/log/log.h"
@@ -58,7 +60,7 @@ AgentLine Shepherd::MakeLine(Agent agent) {
         logs_.Serve(std::move(request), std::move(socket));
       },
       [this](uint32_t port, os::UniqueFd socket) { servers_.Hold(port, std::move(socket)); },
-      [this] { OnAdopted(); },
+      [this] { report_.TellAccount(); },
       [this] { OnReleased(); },
       [this] { OnAgentLost(); }};
   if (auto* door = std::get_if<AgentLine::Door>(&agent)) {
@@ -95,12 +97,9 @@ void Shepherd::OnRequest(v1::JobRequest request) {
     case v1::JobRequest::kPmix:
       servers_.OnPmixDown(request.pmix());
       break;
-    case v1::JobRequest::kHeartbeat: {
-      v1::JobEvent event;
-      event.mutable_heartbeat();
-      launcher_.SendState(LauncherLine::kBeat, event);
+    case v1::JobRequest::kHeartbeat:
+      launcher_.AnswerBeat();
       break;
-    }
     case v1::JobRequest::kLogsTaken:
       for (const v1::LogPosition& taken : request.logs_taken().streams()) logs_.OnTaken(taken);
       break;
@@ -108,17 +107,6 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       log::Error(absl::StrCat("the agent passed on what is not for a shepherd: request ",
                               static_cast<int>(request.kind_case())));
   }
-}
-
-// What an agent knows that was there from the start, and how far all is now.
-void Shepherd::OnAdopted() {
-  v1::ShepherdEvent event;
-  v1::Account& account = *event.mutable_account();
-  *account.mutable_kept() = *line_.kept();
-  *account.mutable_report() = report_.report();
-  account.set_finished(core_.state() == State::kFinished);
-  line_.Tell(event);
-  if (core_.state() == State::kFinished) TellEnded();
 }
 
 void Shepherd::OnReleased() {
@@ -267,6 +255,72 @@ void Shepherd::Do(Action action) {
       Finish();
       break;
   }
+}
+
+void Shepherd::SpawnAll() {
+  if (auto refused = StartWorkers()) {
+    launcher_.SendFailure(*std::move(refused));
+    return Feed(SpawnFailed{workers_.all().size()});
+  }
+  pmi_.Serve(part_);
+  servers_.ServePmix([this] { return WorkerEnv(part_, agent_env_).Of(part_.workers(0), {}); },
+                     scratch_.path());
+  ReportStarted();
+  pages_.Begin(part_.timeline_records());
+  Feed(Spawned{});
+  mpi_.Begin(part_, agent_env_);
+}
+
+std::optional<v1::NodeFailure> Shepherd::StartWorkers() {
+  if (auto refused = CheckResources(part_)) return refused;
+  if (auto refused = CheckFiles(part_)) return refused;
+  if (auto refused = cgroup_.Make()) return refused;
+  if (auto refused = servers_.Open(part_)) return refused;
+  scratch_.Make();
+  return workers_.Start(
+      part_, {agent_env_, cgroup_, scratch_.path(), servers_.pmix_port(), containers_.all()});
+}
+
+void Shepherd::ReportStarted() {
+  v1::JobEvent event;
+  *event.mutable_started() = workers_.Started();
+  event.mutable_started()->set_cgroup(cgroup_.has());
+  report_.job().OnStarted(event.started());
+  report_.Tell();
+  launcher_.Send(event);
+  reported_started_ = true;
+  logs_.Begin();
+}
+
+void Shepherd::Sweep() {
+  servers_.End(
+      [this] { containers_.Remove([this] { sweeper_.Sweep([this] { Feed(Swept{}); }); }); });
+}
+
+void Shepherd::ReportUnkillable() {
+  std::string who = sweeper_.GiveUp();
+  if (who.empty()) return;  // they went at the last moment
+  report_.job().SetUnkillable();
+  report_.Tell();
+  launcher_.SendFailure(UnkillableFailure(who));
+}
+
+void Shepherd::Finish() {
+  logs_.StopDraining();
+  pages_.Stop();
+  sweeper_.RemoveCgroup();
+  scratch_.Remove();
+  if (line_.lost()) return departure_.Leave();
+  v1::JobEvent event;
+  *event.mutable_finished() = logs_.Close();
+  mpi_.End();
+  logs_.TellGrown();
+  pages_.Report();
+  report_.TellRest();
+  launcher_.Send(event);
+  report_.TellEnded(std::move(*event.mutable_finished()));
+  logs_.End();
+  departure_.Leave();
 }
 
 }  // namespace dtrain::shepherd

@@ -29,8 +29,8 @@
 
 namespace dtrain::shepherd {
 
-// Carries events to the core and its actions out: the channel to the agent, the worker processes,
-// their streams. Stops the loop when all is over. Loop thread.
+// Owns one job's workers on this node: carries events to the core and its actions out, to the parts
+// that do the work. Stops the loop when all is over. Loop thread.
 class Shepherd {
  public:
   // A socket to the agent, or where it will come. Behind a door our cgroup, too, was made for us.
@@ -44,7 +44,6 @@ class Shepherd {
   AgentLine MakeLine(Agent agent);
   // From outside.
   void OnRequest(v1::JobRequest request);
-  void OnAdopted();
   void OnReleased();
   void OnStart(v1::JobPart part);
   void OnSilent(Duration silence);
@@ -64,7 +63,6 @@ class Shepherd {
   void ReportStarted();
   void ReportUnkillable();
   void Finish();
-  void TellEnded();
 
   loop::Loop& loop_;
   const std::vector<std::string> agent_env_;
@@ -88,7 +86,6 @@ class Shepherd {
   Departure departure_;
   WorkerPages pages_;
   WorkerExits exits_;
-  v1::Finished ended_;  // once finished
   bool reported_started_ = false;
   bool last_held_ = false;  // the core has not heard of the last worker's end
   loop::Timer deadline_;
