@@ -75,6 +75,7 @@ LauncherLine::Handlers AgentLine::LauncherHandlers() {
 }
 
 void AgentLine::Connect(os::UniqueFd socket) {
+  agent_heard_ = loop_.Now();
   channel_ = std::make_unique<loop::FrameChannel>(
       loop_, std::move(socket),
       [this](absl::string_view frame, os::UniqueFd fd) { OnFrame(frame, std::move(fd)); },
@@ -111,6 +112,7 @@ void AgentLine::CheckSaid() {
 }
 
 void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
+  agent_heard_ = loop_.Now();
   v1::ShepherdRequest request;
   if (!request.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
     log::Error("the agent sent an invalid message");
@@ -197,6 +199,7 @@ bool AgentLine::MayAttach(uid_t uid) const {
 
 void AgentLine::OnClosed() {
   channel_.reset();
+  agent_heard_ = loop_.Now();
   launcher_.Detach();
   CheckSaid();
   if (!kept_) return Lose();

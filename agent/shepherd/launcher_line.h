@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +53,9 @@ class LauncherLine {
   // Its agent is gone.
   void Detach();
   bool attached() const { return core_.state() == link::LinkCore::State::kUp; }
+
+  // By whatever agent; or until when its silence did not count.
+  TimePoint last_heard() const { return std::max(core_.last_heard(), excused_); }
 
   // Kept until the launcher has it.
   void Send(const v1::JobEvent& event);

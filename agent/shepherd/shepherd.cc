@@ -137,6 +137,7 @@ void Shepherd::OnSilent(Duration silence) {
   log::Warn(absl::StrCat("nothing was heard of the launcher for ",
                          std::chrono::duration_cast<std::chrono::milliseconds>(silence).count(),
                          " ms; the workers are ended"));
+  departure_.OnSilent(silence);
   Feed(StopAsked{std::chrono::milliseconds(part_.grace_ms())});
   LetEnd();
 }

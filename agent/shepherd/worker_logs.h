@@ -8,6 +8,7 @@
 #include "agent/shepherd/launcher_line.h"
 #include "agent/shepherd/log_feed.h"
 #include "agent/shepherd/workers.h"
+#include "common/base/clock.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/job.pb.h"
@@ -44,6 +45,8 @@ class WorkerLogs {
   // The readers have it from here on: nothing grows any more.
   void End() { feed_.End(); }
   void WhenAllDelivered(loop::Task task);
+  // When a reader last took something.
+  TimePoint last_taken() const { return feed_.last_taken(); }
 
  private:
   void OnUnreadable(uint32_t rank, const absl::Status& why);
