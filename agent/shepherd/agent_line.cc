@@ -44,7 +44,8 @@ AgentLine::AgentLine(loop::Loop& loop, Door door, Handlers handlers)
       launcher_(loop, LauncherHandlers()) {
   accept_ = std::make_unique<loop::FdWatch>(loop_, listening_.get());
   AwaitAgent();
-  AwaitLease();
+  // Not from here, however short the lease is: what hears of its end is still being made.
+  lease_.After(Duration::zero(), [this] { AwaitLease(); });
 }
 
 LauncherLine::Handlers AgentLine::LauncherHandlers() {
@@ -74,6 +75,7 @@ LauncherLine::Handlers AgentLine::LauncherHandlers() {
 }
 
 void AgentLine::Connect(os::UniqueFd socket) {
+  agent_heard_ = loop_.Now();
   channel_ = std::make_unique<loop::FrameChannel>(
       loop_, std::move(socket),
       [this](absl::string_view frame, os::UniqueFd fd) { OnFrame(frame, std::move(fd)); },
@@ -110,6 +112,7 @@ void AgentLine::CheckSaid() {
 }
 
 void AgentLine::OnFrame(absl::string_view frame, os::UniqueFd fd) {
+  agent_heard_ = loop_.Now();
   v1::ShepherdRequest request;
   if (!request.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
     log::Error("the agent sent an invalid message");
@@ -196,6 +199,7 @@ bool AgentLine::MayAttach(uid_t uid) const {
 
 void AgentLine::OnClosed() {
   channel_.reset();
+  agent_heard_ = loop_.Now();
   launcher_.Detach();
   CheckSaid();
   if (!kept_) return Lose();

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -48,6 +49,9 @@ class AgentLine {
   // To the agent; dropped while none is connected.
   void Tell(const v1::ShepherdEvent& event);
   LauncherLine& launcher() { return launcher_; }
+  bool has_agent() const { return channel_ != nullptr; }
+  // When an agent, or through it the launcher, last said something.
+  TimePoint last_heard() const { return std::max(agent_heard_, launcher_.last_heard()); }
   // Bytes that wait for the agent to read them; 0 while there is none.
   size_t queued_bytes() const { return channel_ != nullptr ? channel_->queued_bytes() : 0; }
   // Calls `task` when agent and launcher have been sent all, or there is no agent.
@@ -86,6 +90,7 @@ class AgentLine {
   os::UniqueFd listening_;
   std::unique_ptr<loop::FdWatch> accept_;
   loop::Timer lease_;
+  TimePoint agent_heard_{};        // or its connection has begun or ended
   TimePoint alone_since_{};        // while there is no agent
   std::optional<Duration> limit_;  // of WaitAtMost
   TimePoint limited_since_{};

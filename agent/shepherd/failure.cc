@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "agent/shepherd/shepherd_core.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/os/find_program.h"
@@ -126,6 +128,20 @@ v1::NodeFailure SpawnFailure(const v1::JobPart& part, const v1::Program& program
       kind, exit_code,
       absl::StrCat("cannot ", absl::string_view(status.message()), hint.empty() ? "" : "; ", hint),
       e);
+}
+
+v1::NodeFailure CannotStart(const absl::Status& status) {
+  return MakeFailure(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
+                     absl::StrCat("cannot ", absl::string_view(status.message())));
+}
+
+v1::NodeFailure UnkillableFailure(absl::string_view who) {
+  return MakeFailure(
+      v1::NodeFailure::KIND_CLEANUP, kExitCleanup,
+      absl::StrCat("could not end leftover processes of the job: ", who, " still there ",
+                   std::chrono::duration_cast<std::chrono::seconds>(kUnkillableAfter).count(),
+                   " s after SIGKILL; a driver or a network file system holds it, the node may "
+                   "need a reboot"));
 }
 
 }  // namespace dtrain::shepherd

@@ -17,4 +17,10 @@ v1::NodeFailure MakeFailure(v1::NodeFailure::Kind kind, int exit_code, absl::str
 v1::NodeFailure SpawnFailure(const v1::JobPart& part, const v1::Program& program,
                              const os::SpawnError& error, const absl::Status& status);
 
+// What a part needs besides its workers cannot be had.
+v1::NodeFailure CannotStart(const absl::Status& status);
+
+// Processes of the job cannot be ended: "pid 17 (state D, in nfs_wait)".
+v1::NodeFailure UnkillableFailure(absl::string_view who);
+
 }  // namespace dtrain::shepherd

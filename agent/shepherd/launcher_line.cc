@@ -128,6 +128,25 @@ void LauncherLine::Send(const v1::JobEvent& event) {
   Pump();
 }
 
+void LauncherLine::SendFailure(v1::NodeFailure failure) {
+  v1::JobEvent event;
+  *event.mutable_failure() = std::move(failure);
+  Send(event);
+}
+
+void LauncherLine::AnswerBeat() {
+  v1::JobEvent event;
+  event.mutable_heartbeat();
+  SendState(kBeat, event);
+}
+
+void LauncherLine::Warn(std::string message, bool detail) {
+  v1::JobEvent event;
+  event.mutable_warning()->set_detail(detail);
+  event.mutable_warning()->set_message(std::move(message));
+  Send(event);
+}
+
 void LauncherLine::SendState(State state, const v1::JobEvent& event) {
   std::string bytes = event.SerializeAsString();
   if (bytes.size() > link::kMostUnkept) {

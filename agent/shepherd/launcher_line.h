@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -53,8 +54,15 @@ class LauncherLine {
   void Detach();
   bool attached() const { return core_.state() == link::LinkCore::State::kUp; }
 
+  // By whatever agent; or until when its silence did not count.
+  TimePoint last_heard() const { return std::max(core_.last_heard(), excused_); }
+
   // Kept until the launcher has it.
   void Send(const v1::JobEvent& event);
+  void SendFailure(v1::NodeFailure failure);
+  void AnswerBeat();
+  // `detail`: of interest only when the job fails, or with --verbose.
+  void Warn(std::string message, bool detail = false);
   // Not kept, unless it is too long for that; for when nothing of the kind waits.
   void SendState(State state, const v1::JobEvent& event);
   bool waits(State state) const { return core_.waits(state) || core_.acked() < long_[state]; }

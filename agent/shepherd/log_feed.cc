@@ -187,6 +187,7 @@ void LogFeed::SendEnd(Reader& reader) {
 }
 
 void LogFeed::OnAck(Reader& reader, uint64_t frames) {
+  last_taken_ = loop_.Now();
   for (; reader.taken < std::min(frames, reader.sent); ++reader.taken) {
     if (reader.on_way.empty()) continue;
     const auto [key, end] = reader.on_way.front();

@@ -40,6 +40,8 @@ class LogFeed {
   void End();
   // Serves a reader until its socket closes.
   void Serve(v1::ReadLogs request, os::UniqueFd socket);
+  // When a reader last said that it has taken something.
+  TimePoint last_taken() const { return last_taken_; }
   // Calls `task` when all that was written has been delivered; now, if that is so.
   void WhenAllDelivered(loop::Task task);
 
@@ -64,6 +66,7 @@ class LogFeed {
   bool told_stuck_ = false;
   TimePoint give_up_at_ = kNever;  // once ended, as long as a spool cannot be read
   loop::Timer retry_;
+  TimePoint last_taken_{};
   loop::Task on_all_delivered_;
 };
 

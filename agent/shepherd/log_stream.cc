@@ -22,7 +22,7 @@ constexpr size_t kMoveSize = 1 << 20;  // also the largest that a pipe may be
 // lines gather in the pipe and costs a reader nothing that it could notice.
 constexpr size_t kSmallRead = 64 << 10;
 constexpr Duration kGather = std::chrono::milliseconds(1);
-constexpr size_t kSmallestPipe = 4 << 10;
+constexpr size_t kLeastPipeHolds = 4 << 10;
 constexpr Duration kRetrySpool = std::chrono::milliseconds(100);
 // Not given back even when delivered: Tail may want it.
 constexpr uint64_t kKeep = 64 << 10;
@@ -196,7 +196,7 @@ absl::StatusOr<size_t> LogStream::MoveTo(int pipe, uint64_t offset, size_t room)
   } while (n < 0 && errno == EINTR);
   if (n < 0 && (errno == EINVAL || errno == ENOSYS)) {
     // A pipe takes so much, whatever its owner's quota.
-    n = pread(spool_->fd(), loop_.scratch(), std::min(room, kSmallestPipe), at);
+    n = pread(spool_->fd(), loop_.scratch(), std::min(room, kLeastPipeHolds), at);
     if (n > 0) n = write(pipe, loop_.scratch(), static_cast<size_t>(n));
   }
   if (n < 0) return PosixError(errno, kWhat);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// PMI-2's commands, as MPICH's and Slurm's clients send them.
+#include "agent/shepherd/pmi2_requests.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/pmi2_frame.h"
-#include "agent/shepherd/pmi_server.h"
 #include "common/base/text.h"
 
 namespace dtrain::shepherd {
@@ -28,16 +28,16 @@ std::string Respond(const PmiRequest& request, absl::string_view rc, Pmi2Fields 
   return FormatPmi2Frame(absl::StrCat(request.command, "-response"), fields);
 }
 
-PmiServer::Actions Answer(uint32_t rank, const PmiRequest& request, Pmi2Fields fields = {}) {
-  return {PmiServer::Reply{rank, Respond(request, "0", std::move(fields))}};
+PmiActions Answer(uint32_t rank, const PmiRequest& request, Pmi2Fields fields = {}) {
+  return {PmiReply{rank, Respond(request, "0", std::move(fields))}};
 }
 
-PmiServer::Actions RefuseIt(uint32_t rank, const PmiRequest& request, absl::string_view why) {
-  return {PmiServer::Reply{rank, Respond(request, kRefused, {{"errmsg", std::string(why)}})}};
+PmiActions RefuseIt(uint32_t rank, const PmiRequest& request, absl::string_view why) {
+  return {PmiReply{rank, Respond(request, kRefused, {{"errmsg", std::string(why)}})}};
 }
 
 // Null: it is not there.
-PmiServer::Actions AnswerValue(uint32_t rank, const PmiRequest& request, const std::string* value) {
+PmiActions AnswerValue(uint32_t rank, const PmiRequest& request, const std::string* value) {
   if (value == nullptr) return Answer(rank, request, {{"found", "FALSE"}});
   return Answer(rank, request, {{"found", "TRUE"}, {"value", *value}});
 }
@@ -54,101 +54,103 @@ bool Is(const std::string* value, absl::string_view word) {
 
 }  // namespace
 
-PmiServer::Actions PmiServer::OnFrame(uint32_t rank, Client& client, absl::string_view frame) {
+PmiActions Pmi2Requests::OnFrame(uint32_t rank, PmiClient& client, absl::string_view frame) {
   struct Command {
     absl::string_view name;
-    Actions (PmiServer::*carry_out)(uint32_t rank, Client& client, const PmiRequest& request);
+    PmiActions (Pmi2Requests::*carry_out)(uint32_t rank, PmiClient& client,
+                                          const PmiRequest& request);
   };
   static constexpr Command kCommands[] = {
-      {"fullinit", &PmiServer::Fullinit},
-      {"job-getid", &PmiServer::JobGetid},
-      {"kvs-put", &PmiServer::KvsPut},
-      {"kvs-get", &PmiServer::KvsGet},
-      {"kvs-fence", &PmiServer::KvsFence},
-      {"info-getjobattr", &PmiServer::GetJobAttribute},
-      {"info-putnodeattr", &PmiServer::PutNodeAttribute},
-      {"info-getnodeattr", &PmiServer::GetNodeAttribute},
-      {"name-publish", &PmiServer::NoNameService},
-      {"name-unpublish", &PmiServer::NoNameService},
-      {"name-lookup", &PmiServer::NoNameService},
-      {"spawn", &PmiServer::NotSupported},
-      {"job-connect", &PmiServer::NotSupported},
-      {"job-disconnect", &PmiServer::NotSupported},
-      {"ring", &PmiServer::NotSupported},  // Slurm's own: PMIX_Ring
-      {"abort", &PmiServer::AbortAll},
-      {"finalize", &PmiServer::Finalize},
+      {"fullinit", &Pmi2Requests::Fullinit},
+      {"job-getid", &Pmi2Requests::JobGetid},
+      {"kvs-put", &Pmi2Requests::KvsPut},
+      {"kvs-get", &Pmi2Requests::KvsGet},
+      {"kvs-fence", &Pmi2Requests::KvsFence},
+      {"info-getjobattr", &Pmi2Requests::GetJobAttribute},
+      {"info-putnodeattr", &Pmi2Requests::PutNodeAttribute},
+      {"info-getnodeattr", &Pmi2Requests::GetNodeAttribute},
+      {"name-publish", &Pmi2Requests::NoNameService},
+      {"name-unpublish", &Pmi2Requests::NoNameService},
+      {"name-lookup", &Pmi2Requests::NoNameService},
+      {"spawn", &Pmi2Requests::NotSupported},
+      {"job-connect", &Pmi2Requests::NotSupported},
+      {"job-disconnect", &Pmi2Requests::NotSupported},
+      {"ring", &Pmi2Requests::NotSupported},  // Slurm's own: PMIX_Ring
+      {"abort", &Pmi2Requests::AbortAll},
+      {"finalize", &Pmi2Requests::Finalize},
   };
   auto request = ParsePmi2Frame(frame);
-  if (!request.ok()) return {Refuse(client, rank, std::string(request.status().message()))};
+  if (!request.ok())
+    return {PmiGroup::Refuse(client, rank, std::string(request.status().message()))};
   const std::string name = Escape(request->command, 80);
   const std::string* thread = request->Find("thrid");
   if (thread != nullptr && thread->size() > kThreadNameMax) {
-    return {Refuse(client, rank, absl::StrCat("too long a thrid with ", name))};
+    return {PmiGroup::Refuse(client, rank, absl::StrCat("too long a thrid with ", name))};
   }
   const auto* command = std::find_if(std::begin(kCommands), std::end(kCommands),
                                      [&](const Command& c) { return c.name == request->command; });
   if (command == std::end(kCommands)) {
-    return {Refuse(client, rank, absl::StrCat("an unknown command, ", name))};
+    return {PmiGroup::Refuse(client, rank, absl::StrCat("an unknown command, ", name))};
   }
   if (!client.fully_joined && command->name != "fullinit" && command->name != "abort") {
-    return {Refuse(client, rank, absl::StrCat(name, " before fullinit"))};
+    return {PmiGroup::Refuse(client, rank, absl::StrCat(name, " before fullinit"))};
   }
   return (this->*command->carry_out)(rank, client, *request);
 }
 
 // The rank is that of the connection, whatever the client has read in its environment.
-PmiServer::Actions PmiServer::Fullinit(uint32_t rank, Client& client, const PmiRequest& request) {
+PmiActions Pmi2Requests::Fullinit(uint32_t rank, PmiClient& client, const PmiRequest& request) {
   client.fully_joined = true;
   return Answer(rank, request,
                 {{"pmi-version", "2"},
                  {"pmi-subversion", "0"},
                  {"rank", absl::StrCat(rank)},
-                 {"size", absl::StrCat(world_size_)},
+                 {"size", absl::StrCat(group_.world_size())},
                  {"appnum", absl::StrCat(client.program)},
                  {"debugged", "FALSE"},
                  {"pmiverbose", "FALSE"}});
 }
 
-PmiServer::Actions PmiServer::JobGetid(uint32_t rank, Client&, const PmiRequest& request) {
-  return Answer(rank, request, {{"jobid", kvs_name_}});
+PmiActions Pmi2Requests::JobGetid(uint32_t rank, PmiClient&, const PmiRequest& request) {
+  return Answer(rank, request, {{"jobid", group_.kvs_name()}});
 }
 
-PmiServer::Actions PmiServer::KvsPut(uint32_t rank, Client&, const PmiRequest& request) {
+PmiActions Pmi2Requests::KvsPut(uint32_t rank, PmiClient&, const PmiRequest& request) {
   const std::string* key = request.Find("key");
   const std::string* value = request.Find("value");
   if (key == nullptr) return RefuseIt(rank, request, "bad_key");
   if (value == nullptr) return RefuseIt(rank, request, "no_value");
-  const char* refused = store_.Put(*key, *value);
+  const char* refused = group_.Put(*key, *value);
   return refused != nullptr ? RefuseIt(rank, request, refused) : Answer(rank, request);
 }
 
 // srcid, the rank that may have put it, is a hint that we do not need.
-PmiServer::Actions PmiServer::KvsGet(uint32_t rank, Client&, const PmiRequest& request) {
+PmiActions Pmi2Requests::KvsGet(uint32_t rank, PmiClient&, const PmiRequest& request) {
   const std::string* job = request.Find("jobid");
-  if (job != nullptr && !job->empty() && *job != kvs_name_) {
+  if (job != nullptr && !job->empty() && *job != group_.kvs_name()) {
     return RefuseIt(rank, request, "unknown_jobid");
   }
   const std::string* key = KeyOf(request);
   if (key == nullptr) return RefuseIt(rank, request, "bad_key");
-  return AnswerValue(rank, request, Find(*key));
+  return AnswerValue(rank, request, group_.Find(*key));
 }
 
-PmiServer::Actions PmiServer::KvsFence(uint32_t rank, Client& client, const PmiRequest& request) {
+PmiActions Pmi2Requests::KvsFence(uint32_t rank, PmiClient& client, const PmiRequest& request) {
   if (!client.at_release.empty()) return RefuseIt(rank, request, "in_the_fence_already");
-  return EnterFence(rank, client, Respond(request, "0", {}));
+  return group_.EnterFence(rank, client, Respond(request, "0", {}));
 }
 
-PmiServer::Actions PmiServer::GetJobAttribute(uint32_t rank, Client&, const PmiRequest& request) {
+PmiActions Pmi2Requests::GetJobAttribute(uint32_t rank, PmiClient&, const PmiRequest& request) {
   const std::string* key = request.Find("key");
   if (key == nullptr) return RefuseIt(rank, request, "bad_key");
   std::string value;
-  if (*key == "PMI_process_mapping") value = process_mapping_;
-  if (*key == "universeSize") value = absl::StrCat(universe_size_);
+  if (*key == "PMI_process_mapping") value = group_.process_mapping();
+  if (*key == "universeSize") value = absl::StrCat(group_.universe_size());
   if (*key == "hasNameServ") value = "FALSE";
   return AnswerValue(rank, request, value.empty() ? nullptr : &value);
 }
 
-PmiServer::Actions PmiServer::PutNodeAttribute(uint32_t rank, Client&, const PmiRequest& request) {
+PmiActions Pmi2Requests::PutNodeAttribute(uint32_t rank, PmiClient&, const PmiRequest& request) {
   const std::string* key = KeyOf(request);
   const std::string* value = request.Find("value");
   if (key == nullptr) return RefuseIt(rank, request, "bad_key");
@@ -160,8 +162,8 @@ PmiServer::Actions PmiServer::PutNodeAttribute(uint32_t rank, Client&, const Pmi
   if (bytes > kNodeAttributesMax) return RefuseIt(rank, request, "no_room");
   node_attribute_bytes_ = bytes;
   node_attributes_[*key] = *value;
-  Actions actions = Answer(rank, request);
-  for (auto& [waiting_rank, other] : clients_) {
+  PmiActions actions = Answer(rank, request);
+  for (auto& [waiting_rank, other] : group_.clients()) {
     auto& waiting = other.waiting;
     const auto first =
         std::stable_partition(waiting.begin(), waiting.end(),
@@ -174,8 +176,8 @@ PmiServer::Actions PmiServer::PutNodeAttribute(uint32_t rank, Client&, const Pmi
   return actions;
 }
 
-PmiServer::Actions PmiServer::GetNodeAttribute(uint32_t rank, Client& client,
-                                               const PmiRequest& request) {
+PmiActions Pmi2Requests::GetNodeAttribute(uint32_t rank, PmiClient& client,
+                                          const PmiRequest& request) {
   const std::string* key = KeyOf(request);
   if (key == nullptr) return RefuseIt(rank, request, "bad_key");
   const auto it = node_attributes_.find(*key);
@@ -192,24 +194,24 @@ PmiServer::Actions PmiServer::GetNodeAttribute(uint32_t rank, Client& client,
 }
 
 // It would be the job's, not the node's.
-PmiServer::Actions PmiServer::NoNameService(uint32_t rank, Client&, const PmiRequest& request) {
+PmiActions Pmi2Requests::NoNameService(uint32_t rank, PmiClient&, const PmiRequest& request) {
   return RefuseIt(rank, request, "no_name_service");
 }
 
-PmiServer::Actions PmiServer::NotSupported(uint32_t rank, Client&, const PmiRequest& request) {
+PmiActions Pmi2Requests::NotSupported(uint32_t rank, PmiClient&, const PmiRequest& request) {
   return RefuseIt(rank, request, "not_supported");
 }
 
 // There is no answer. Slurm's client leaves the code to the exit that follows, MPICH's names it;
 // PMI2_Abort with flag 0 (isworld=FALSE) concerns the caller alone, which exits with 0.
-PmiServer::Actions PmiServer::AbortAll(uint32_t rank, Client& client, const PmiRequest& request) {
+PmiActions Pmi2Requests::AbortAll(uint32_t rank, PmiClient& client, const PmiRequest& request) {
   client.aborted = true;
   if (Is(request.Find("isworld"), "FALSE")) return {};
-  return {Abort{rank, request.FindInt("exitcode")}};
+  return {PmiAbort{rank, request.FindInt("exitcode")}};
 }
 
-PmiServer::Actions PmiServer::Finalize(uint32_t rank, Client& client, const PmiRequest& request) {
-  return Leave(rank, client, Respond(request, "0", {}));
+PmiActions Pmi2Requests::Finalize(uint32_t rank, PmiClient& client, const PmiRequest& request) {
+  return group_.Leave(rank, client, Respond(request, "0", {}));
 }
 
 }  // namespace dtrain::shepherd

@@ -33,6 +33,9 @@ constexpr uint32_t kSmallestPipe = 64 << 10;
 constexpr size_t kMostLookedAt = 16;
 constexpr int kLooksPerLookBelow = 5;
 
+constexpr size_t kTailLines = 20;
+constexpr size_t kTailBytes = 8 << 10;
+
 bool IsStopped(char state) { return state == 'T' || state == 't'; }
 
 // One stream on its way: the end for the worker, and what reads the other.
@@ -126,6 +129,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   }
   return worker;
 }
+
+std::string Worker::LastWords() const { return stderr_->Tail(kTailLines, kTailBytes); }
 
 void Worker::Signal(int signal) {
   if (ended_) return;

@@ -58,6 +58,8 @@ class Worker {
   LogStream& log(v1::StreamKind kind) {
     return kind == v1::STREAM_KIND_STDERR ? *stderr_ : *stdout_;
   }
+  // On its stderr: the last lines, for a report.
+  std::string LastWords() const;
   StdinFeeder* stdin_feeder() { return stdin_.get(); }
   // The worker's end of the PMI socket pair is in the worker; this is ours.
   os::UniqueFd TakePmiSocket() { return std::move(pmi_); }

@@ -32,7 +32,7 @@ using containers::Runtime;
 constexpr Duration kLookLimit = std::chrono::minutes(5);
 // Tens of gigabytes from a registry far away. Clients give up by themselves where nobody answers.
 constexpr Duration kFetchLimit = std::chrono::hours(1);
-constexpr std::chrono::seconds kFilesAnswer{10};
+constexpr std::chrono::seconds kMountsAnswer{10};
 
 bool Exists(const std::string& path) {
   struct stat info {};
@@ -48,9 +48,9 @@ std::optional<v1::NodeFailure> CheckMounts(const v1::Container& container) {
   for (const std::string& text : container.mounts()) {
     const std::string source = containers::ParseMount(text).source;
     if (!os::IsAtHand(source) &&
-        !os::ReturnsWithin(kFilesAnswer, [&source] { (void)Exists(source); })) {
+        !os::ReturnsWithin(kMountsAnswer, [&source] { (void)Exists(source); })) {
       return StartFailure(absl::StrCat("cannot mount ", Escape(source), " into the container: it ",
-                                       "does not answer within ", kFilesAnswer.count(),
+                                       "does not answer within ", kMountsAnswer.count(),
                                        " s: is its file server down?"));
     }
     if (Exists(source)) continue;

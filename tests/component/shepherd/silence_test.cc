@@ -92,5 +92,49 @@ TEST_F(SilenceTest, OneThatIsGoneForGoodEndsThem) {
   EXPECT_TRUE(ShepherdExited());
 }
 
+// Nothing is read here from the end of the workers on, as by an agent that is stopped.
+TEST_F(SilenceTest, NorIsAnAgentAwaitedForEverThatReadsNoOutput) {
+  takes_logs_ = false;
+  Run(milliseconds(400));
+  for (auto& worker : WorkerPidfds()) EXPECT_TRUE(Gone(worker.get()));
+  EXPECT_TRUE(ShepherdExited());
+}
+
+TEST_F(SilenceTest, NorIsTheReleaseByOneThatDoesNotRead) {
+  Keep(std::chrono::hours(1));
+  Run(milliseconds(400));
+  for (auto& worker : WorkerPidfds()) EXPECT_TRUE(Gone(worker.get()));
+  EXPECT_TRUE(ShepherdExited());
+}
+
+TEST_F(SilenceTest, ALauncherThatIsBackGetsAllTheOutput) {
+  takes_logs_ = false;
+  Run(milliseconds(1000));
+  for (auto& worker : WorkerPidfds()) EXPECT_TRUE(Gone(worker.get()));
+  hears_ = [] { return false; };
+  BeatFor(milliseconds(2500));
+  EXPECT_FALSE(Gone(shepherd_.get(), milliseconds(0)));
+  hears_ = nullptr;
+  AttachLauncher();
+  takes_logs_ = true;
+  TakeLogs();
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), "ready\n");
+}
+
+TEST_F(SilenceTest, AnAgentThatReadsMayReleaseItLater) {
+  Keep(std::chrono::hours(1));
+  Run(milliseconds(1000));
+  for (auto& worker : WorkerPidfds()) EXPECT_TRUE(Gone(worker.get()));
+  ASSERT_TRUE(Until([this] { return finished_; }));
+  for (int i = 0; i < 5; ++i) {
+    ReadLogs();
+    (void)Until([] { return false; }, milliseconds(500));
+  }
+  EXPECT_FALSE(Gone(shepherd_.get(), milliseconds(0)));
+  Release();
+  EXPECT_TRUE(ShepherdExited());
+}
+
 }  // namespace
 }  // namespace dtrain::shepherd

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks for workers that are MPI programs and cannot find the others.
+#include "agent/shepherd/mpi_looks.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "agent/shepherd/contracts.h"
 #include "agent/shepherd/failure.h"
-#include "agent/shepherd/shepherd.h"
+#include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
 #include "common/os/process_tree.h"
 #include "common/os/unique_fd.h"
@@ -54,44 +55,51 @@ bool WantsSingletons(const std::vector<std::string>& environment) {
 
 }  // namespace
 
-void Shepherd::WatchMpi() {
-  if (part_.world_size() < 2 || !HasContract(part_, v1::CONTRACT_MPI)) return;
-  mpi_.emplace(part_.world_size());
-  PlanMpiLook(0);
+void MpiLooks::Begin(const v1::JobPart& part, const std::vector<std::string>& agent_env) {
+  if (part.world_size() < 2 || !HasContract(part, v1::CONTRACT_MPI)) return;
+  part_ = &part;
+  agent_env_ = &agent_env;
+  watch_.emplace(part.world_size());
+  Plan(0);
 }
 
-void Shepherd::PlanMpiLook(size_t look) {
+void MpiLooks::Plan(size_t look) {
   if (look == std::size(kLooks) || core_.state() != State::kRunning) return;
-  mpi_look_.At(started_at_ + kLooks[look], [this, look] {
-    if (look == 0) ExemptFromMpi();
-    LookForMpi(look, 0);
+  next_look_.At(workers_.started_at() + kLooks[look], [this, look] {
+    if (look == 0) Exempt();
+    Look(look, 0);
   });
 }
 
-void Shepherd::ExemptFromMpi() {
-  const WorkerEnv env(part_, agent_env_);
-  for (const v1::WorkerSpec& worker : part_.workers()) {
-    if (WantsSingletons(env.Of(worker, {}))) mpi_->Exempt(worker.rank());
+void MpiLooks::Exempt() {
+  const WorkerEnv env(*part_, *agent_env_);
+  for (const v1::WorkerSpec& worker : part_->workers()) {
+    if (WantsSingletons(env.Of(worker, {}))) watch_->Exempt(worker.rank());
   }
+}
+
+void MpiLooks::OnJoined(uint32_t rank) {
+  if (watch_) watch_->OnJoined(rank);
 }
 
 // One worker at a time: between them, others' output and ends are taken.
-void Shepherd::LookForMpi(size_t look, size_t next) {
-  while (next < workers_.size() && !WantsMpiLook(*workers_[next])) ++next;
-  if (next == workers_.size()) {
-    if (std::string text = mpi_->TellAlone(); !text.empty()) Warn(std::move(text));
-    return PlanMpiLook(look + 1);
+void MpiLooks::Look(size_t look, size_t next) {
+  const auto& workers = workers_.all();
+  while (next < workers.size() && !WantsLook(*workers[next])) ++next;
+  if (next == workers.size()) {
+    if (std::string text = watch_->TellAlone(); !text.empty()) launcher_.Warn(std::move(text));
+    return Plan(look + 1);
   }
-  LookForMpiAt(*workers_[next]);
-  loop_.Post([this, look, next] { LookForMpi(look, next + 1); });
+  LookAt(*workers[next]);
+  loop_.Post([this, look, next] { Look(look, next + 1); });
 }
 
-bool Shepherd::WantsMpiLook(const Worker& worker) {
-  if (pmi_->HasJoined(worker.rank())) mpi_->OnJoined(worker.rank());
-  return !worker.ended() && mpi_->WantsLook(worker.rank());
+bool MpiLooks::WantsLook(const Worker& worker) {
+  if (pmi_.HasJoined(worker.rank())) watch_->OnJoined(worker.rank());
+  return !worker.ended() && watch_->WantsLook(worker.rank());
 }
 
-void Shepherd::LookForMpiAt(const Worker& worker) {
+void MpiLooks::LookAt(const Worker& worker) {
   std::vector<pid_t> todo = {worker.pid()};
   MpiSigns last;
   for (size_t i = 0; i < todo.size() && i < kMostProcesses; ++i) {
@@ -99,30 +107,29 @@ void Shepherd::LookForMpiAt(const Worker& worker) {
     if (IsMpiLauncher(name)) continue;
     if (name == "orted\n") {
       last.alone = !last.library.empty() && IsSingletonDaemon(ReadProc(todo[i], "cmdline", 4096));
-      if (last.alone) mpi_->OnLook(worker.rank(), last);
+      if (last.alone) watch_->OnLook(worker.rank(), last);
       continue;
     }
     const MpiSigns signs = ReadMpiSigns(ReadProc(todo[i], "maps", kMostMaps),
                                         ReadProc(todo[i], "environ", kMostEnvironment));
     if (!signs.library.empty()) last = signs;
-    mpi_->OnLook(worker.rank(), signs);
+    watch_->OnLook(worker.rank(), signs);
     for (const pid_t child : os::ChildrenOfMainThread(todo[i])) todo.push_back(child);
   }
 }
 
-// Before its end is told, which could be the job's success.
-void Shepherd::JudgeMpi(uint32_t rank) {
-  if (!mpi_) return;
-  if (pmi_->HasJoined(rank)) mpi_->OnJoined(rank);
-  std::string why = mpi_->OnSuccess(rank);
+void MpiLooks::Judge(uint32_t rank) {
+  if (!watch_) return;
+  if (pmi_.HasJoined(rank)) watch_->OnJoined(rank);
+  std::string why = watch_->OnSuccess(rank);
   if (why.empty()) return;
-  SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, kExitRendezvous, std::move(why)));
+  launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, kExitRendezvous, std::move(why)));
 }
 
-void Shepherd::TellMpiSuspects() {
-  mpi_look_.Cancel();
-  const std::string text = mpi_ ? mpi_->TellSuspects() : "";
-  if (!text.empty()) Warn(text);
+void MpiLooks::End() {
+  next_look_.Cancel();
+  std::string text = watch_ ? watch_->TellSuspects() : "";
+  if (!text.empty()) launcher_.Warn(std::move(text));
 }
 
 }  // namespace dtrain::shepherd

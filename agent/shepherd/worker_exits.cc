@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/worker_exits.h"
+
+#include <signal.h>
+
+#include <chrono>
+
+#include "absl/time/clock.h"
+
+namespace dtrain::shepherd {
+namespace {
+
+// While the launcher is away, the exits of very many workers come without their last words rather
+// than not at all.
+constexpr size_t kLittleRoom = 8 << 20;
+
+}  // namespace
+
+v1::WorkerExit WorkerExits::Of(const Worker& worker, const os::ExitStatus& status,
+                               bool told_to_stop) {
+  v1::WorkerExit exit;
+  exit.set_rank(worker.rank());
+  exit.set_pid(static_cast<uint32_t>(worker.pid()));
+  exit.set_exit_code(status.code);
+  exit.set_signal(status.signal);
+  exit.set_core_dumped(status.core_dumped);
+  exit.set_unix_nanos(absl::GetCurrentTimeNanos());
+  exit.set_monotonic_nanos(std::chrono::nanoseconds(loop_.Now() - workers_.started_at()).count());
+  exit.set_told_to_stop(told_to_stop);
+  aborts_.AddTo(exit);
+  if (status.signal == SIGKILL && !told_to_stop) cgroup_.ExplainKill(exit);
+  const bool failed = status.code != 0 || status.signal != 0;
+  if (failed && launcher_.room() > kLittleRoom) AddLastWords(worker, exit);
+  return exit;
+}
+
+void WorkerExits::AddLastWords(const Worker& worker, v1::WorkerExit& exit) {
+  exit.set_stderr_tail(worker.LastWords());
+  // Of those that were told to end, nobody asks why.
+  if (!exit.told_to_stop()) exit.set_error_file(scratch_.ReadErrorFile(worker.rank()));
+}
+
+}  // namespace dtrain::shepherd

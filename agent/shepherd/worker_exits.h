@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/shepherd/aborts.h"
+#include "agent/shepherd/job_cgroup.h"
+#include "agent/shepherd/launcher_line.h"
+#include "agent/shepherd/worker_scratch.h"
+#include "agent/shepherd/workers.h"
+#include "common/loop/loop.h"
+#include "common/os/pidfd.h"
+#include "dtrain/v1/job.pb.h"
+
+namespace dtrain::shepherd {
+
+// Puts together what the launcher is told of a worker's end. Loop thread.
+class WorkerExits {
+ public:
+  WorkerExits(loop::Loop& loop, const Workers& workers, const Aborts& aborts, JobCgroup& cgroup,
+              WorkerScratch& scratch, const LauncherLine& launcher)
+      : loop_(loop),
+        workers_(workers),
+        aborts_(aborts),
+        cgroup_(cgroup),
+        scratch_(scratch),
+        launcher_(launcher) {}
+
+  v1::WorkerExit Of(const Worker& worker, const os::ExitStatus& status, bool told_to_stop);
+
+ private:
+  void AddLastWords(const Worker& worker, v1::WorkerExit& exit);
+
+  loop::Loop& loop_;
+  const Workers& workers_;
+  const Aborts& aborts_;
+  JobCgroup& cgroup_;
+  WorkerScratch& scratch_;
+  const LauncherLine& launcher_;
+};
+
+}  // namespace dtrain::shepherd

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/shepherd/workers.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/shepherd/failure.h"
+#include "agent/shepherd/worker_env.h"
+#include "common/base/exit_code.h"
+#include "common/base/programs.h"
+#include "common/os/process_tree.h"
+#include "common/os/scratch_folder.h"
+#include "common/os/spawn.h"
+
+namespace dtrain::shepherd {
+
+Workers::Workers(loop::Loop& loop, LauncherLine& launcher, OnGrown on_grown)
+    : loop_(loop), launcher_(launcher) {
+  hooks_.log_grown = std::move(on_grown);
+  hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) { OnStuck(rank, why); };
+  hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
+    v1::JobEvent event;
+    event.mutable_stdin_taken()->set_rank(rank);
+    event.mutable_stdin_taken()->set_closed(closed);
+    launcher_.Send(event);
+  };
+}
+
+void Workers::OnStuck(uint32_t rank, const absl::Status& why) {
+  if (absl::IsOutOfRange(why)) {
+    // The worker would wait for ever, and with -q nobody would know.
+    return launcher_.SendFailure(MakeFailure(
+        v1::NodeFailure::KIND_STATE, kExitState,
+        absl::StrCat("the output of rank ", rank,
+                     " has reached the limit of file sizes: ", std::string(why.message()),
+                     "; raise the limit (ulimit -f) where dtrain or its agent is started")));
+  }
+  launcher_.Warn(
+      absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
+                   "; the worker is blocked, nothing is lost, and it continues when there is room "
+                   "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
+}
+
+std::optional<v1::NodeFailure> Workers::Start(const v1::JobPart& part, const Surroundings& around) {
+  started_at_ = loop_.Now();
+  const auto limits = limits_.For(part);
+  const auto directories = os::TemporaryDirectories();
+  const std::string mark = os::ProcessMark(getpid());
+  const std::string pid_namespace = os::PidNamespace();
+  const WorkerEnv env(part, around.agent_env);
+  const bool crowded = IsCrowded(part);
+  for (int i = 0; i < part.workers_size();) {
+    const WorkerSetup setup{part,
+                            env,
+                            directories,
+                            limits,
+                            around.cgroup.fd(),
+                            mark,
+                            pid_namespace,
+                            around.scratch,
+                            around.pmix,
+                            crowded,
+                            around.containers};
+    const v1::WorkerSpec& spec = part.workers(i);
+    os::SpawnError error;
+    auto worker = Worker::Start(loop_, setup, spec, hooks_, &error);
+    if (worker.ok()) {
+      workers_.push_back(*std::move(worker));
+      ++i;
+    } else if (error.stage == os::SpawnStage::kCgroup && i == 0 && !part.require_cgroup()) {
+      // The directory could be made, but the system lets nobody in (not delegated).
+      around.cgroup.Lose(worker.status());
+    } else if (error.stage != os::SpawnStage::kNone) {
+      return SpawnFailure(part, ProgramOf(part, spec), error, worker.status());
+    } else {
+      return CannotStart(worker.status());
+    }
+  }
+  return std::nullopt;
+}
+
+Worker* Workers::Find(uint32_t rank) const {
+  for (const auto& worker : workers_) {
+    if (worker->rank() == rank) return worker.get();
+  }
+  return nullptr;
+}
+
+Worker* Workers::FindRunning(pid_t pid) const {
+  for (const auto& worker : workers_) {
+    if (worker->pid() == pid && !worker->ended()) return worker.get();
+  }
+  return nullptr;
+}
+
+v1::Started Workers::Started() const {
+  v1::Started started;
+  for (const auto& worker : workers_) {
+    v1::WorkerStarted* entry = started.add_workers();
+    entry->set_rank(worker->rank());
+    entry->set_pid(static_cast<uint32_t>(worker->pid()));
+  }
+  return started;
+}
+
+void Workers::Signal(int signal) {
+  for (const auto& worker : workers_) worker->Signal(signal);
+}
+
+void Workers::TakeStdin(const v1::StdinData& data) {
+  Worker* const worker = Find(data.rank());
+  if (worker != nullptr && worker->stdin_feeder() != nullptr) {
+    worker->stdin_feeder()->Write(data.data(), data.end());
+  } else {
+    hooks_.stdin_taken(data.rank(), true);
+  }
+}
+
+}  // namespace dtrain::shepherd
