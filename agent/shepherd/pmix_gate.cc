@@ -47,6 +47,10 @@ absl::StatusOr<std::unique_ptr<PmixGate>> PmixGate::Open(loop::Loop& loop, std::
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   if (!listener || bind(listener.get(), generic, size) != 0 ||
       listen(listener.get(), SOMAXCONN) != 0 || getsockname(listener.get(), generic, &size) != 0) {
+    if (errno == EADDRNOTAVAIL) {
+      return absl::UnavailableError(
+          "listen on a port of 127.0.0.1: this machine has no such address");
+    }
     return PosixError(errno, "listen on a port of 127.0.0.1");
   }
   return std::unique_ptr<PmixGate>(new PmixGate(loop, std::move(program), part, std::move(hooks),

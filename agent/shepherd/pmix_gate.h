@@ -30,7 +30,8 @@ class PmixGate {
     // No rank can use PMIx any more, and some would: what was tried, why it failed, what to do.
     absl::AnyInvocable<void(std::string why, bool ended)> failed;
   };
-  // `program`: of the helper, which is called with "pmix". `part` must stay.
+  // `program`: of the helper, which is called with "pmix". `part` must stay. UNAVAILABLE: there is
+  // no 127.0.0.1 here.
   static absl::StatusOr<std::unique_ptr<PmixGate>> Open(loop::Loop& loop, std::string program,
                                                         const v1::JobPart& part, Hooks hooks);
 

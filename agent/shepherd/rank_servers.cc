@@ -41,6 +41,14 @@ absl::Status RankServers::OpenPmix(const v1::JobPart& part) {
   hooks.abort = [this](uint32_t rank, int code) { aborts_.Ask(rank, code); };
   hooks.failed = [this](std::string why, bool ended) { Fail(std::move(why), ended); };
   auto gate = PmixGate::Open(loop_, program_, part, std::move(hooks));
+  // libpmix's server listens nowhere else, and most jobs never ask for it.
+  if (absl::IsUnavailable(gate.status())) {
+    launcher_.Warn(
+        absl::StrCat("PMIx is not served, which Open MPI's programs need: cannot ",
+                     gate.status().message(), "; give the loopback interface that address"),
+        /*detail=*/true);
+    return absl::OkStatus();
+  }
   if (!gate.ok()) return gate.status();
   pmix_ = *std::move(gate);
   return absl::OkStatus();

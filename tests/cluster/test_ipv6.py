@@ -117,3 +117,11 @@ def test_g14_a_host_that_is_not_there(v6):
     v6.heal(v6.nodes[1])
     assert result.code == 200 and "node1" in result.err and "fd77::2" in result.err, result
     assert "ran" not in result.out, result
+
+
+# libpmix's server listens on 127.0.0.1 only. Most jobs never ask for it.
+def test_g14_what_cannot_be_served_without_ipv4_is_a_detail(v6):
+    for flags, told in (([], False), (["--verbose"], True)):
+        result = v6.launch([*flags, *v6.hosts_flag(1), "--", "true"])
+        assert result.code == 0, result
+        assert ("PMIx is not served" in result.err) == told, result
