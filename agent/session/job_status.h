@@ -14,6 +14,8 @@ class JobStatus {
  public:
   void Set(v1::JobOnNode reported) { job_ = std::move(reported); }
   void SetStopping() { stopping_ = true; }
+  // It has come to the shepherd, which can answer for it to another agent.
+  bool has_part() const { return job_.ranks_size() > 0; }
 
   // All but whose job it is, and since when.
   v1::JobOnNode View(SessionCore::State state, bool away) const;

@@ -34,6 +34,7 @@ class ReportedJob {
   void OnEvent(v1::ShepherdEvent event);
   void OnReport(v1::Report report);
   void SetStopping() { status_.SetStopping(); }
+  bool has_part() const { return status_.has_part(); }
 
   // All but whose job it is, and since when.
   v1::JobOnNode Describe(SessionState state, bool away) const;

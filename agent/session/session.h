@@ -44,7 +44,8 @@ class Session {
   const Owner& owner() const { return owner_; }
   // Its launcher has come, and has not started the job here yet.
   bool starting() const {
-    return core_.state() == SessionState::kNew || core_.state() == SessionState::kJoined;
+    return core_.state() == SessionState::kNew || core_.state() == SessionState::kJoined ||
+           (core_.state() == SessionState::kRunning && !job_.has_part());
   }
   const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
   // Its launcher is not connected and may come back.

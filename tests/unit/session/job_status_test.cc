@@ -35,6 +35,18 @@ TEST(JobStatus, IsWhatTheShepherdReportedLast) {
   EXPECT_TRUE(job.ranks(1).ended());
 }
 
+// An agent that ends before that would leave a shepherd with which the next one can do nothing.
+TEST(JobStatus, HasComeToTheShepherdOnceThatNamesItsRanks) {
+  JobStatus status;
+  EXPECT_FALSE(status.has_part());
+  v1::JobOnNode job;
+  status.Set(job);
+  EXPECT_FALSE(status.has_part());
+  job.add_ranks();
+  status.Set(job);
+  EXPECT_TRUE(status.has_part());
+}
+
 TEST(JobStatus, StatesAreThoseOfTheSession) {
   JobStatus status;
   EXPECT_EQ(status.View(State::kJoined, false).state(), v1::JobOnNode::STATE_JOINING);
