@@ -27,6 +27,8 @@ template <typename... Each>
 struct Overload : Each... {
   using Each::operator()...;
 };
+template <typename... Each>
+Overload(Each...) -> Overload<Each...>;  // clang 14 needs it
 
 }  // namespace
 
