@@ -121,7 +121,7 @@ class Leftovers:
 
     def remove_dead_sockets(self):
         for host in self._cluster.hosts:
-            listed = host.run([hosts.bin_dir() / "dtrain", "ps"])
+            listed = host.run([self._cluster.programs / "dtrain", "ps"])
             assert listed.stdout == "no jobs\n", listed
 
     def find(self):
