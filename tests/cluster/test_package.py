@@ -21,7 +21,7 @@ def test_cmake_installs_the_same_under_any_prefix(built, tmp_path):
     units = prefix / "lib/systemd/system"
     assert f"\nExecStart={prefix}/bin/dtrain-agent serve " in (units / "dtrain-agent.service").read_text()
     inside = f"{prefix}/libexec/dtrain"
-    assert (f"\nExecStart={inside}/dtrain-spawner --shepherd {inside}/dtrain-shepherd\n"
+    assert (f"\nExecStart={inside}/dtrain-spawner --shepherd {inside}/dtrain-shepherd --limit\n"
             in (units / "dtrain-spawner.service").read_text())
     assert (prefix / "libexec/dtrain/dtrain-shepherd").stat().st_mode & 0o777 == 0o711
     assert not (prefix / "etc").exists()  # a node's configuration is left alone
