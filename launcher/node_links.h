@@ -32,7 +32,7 @@ class NodeLinks {
     // See NodeLink.
     absl::AnyInvocable<void(NodeId, v1::LogChunk)> on_logs;
     absl::AnyInvocable<void(NodeId, absl::Status)> on_logs_end;
-    // A connection that was being ended is; asked for one by one.
+    // One more of the connections that Disconnect ends has ended.
     absl::AnyInvocable<void()> on_left;
   };
 

@@ -42,7 +42,7 @@ class EndPhase {
   void OnShepherdGoneLate();
   void OnLeftoversGone();
 
-  // A shepherd that was told to end its workers has answered by then, or is killed.
+  // The time for the shepherd to confirm that it ends its workers is over: kills it if it has not.
   void OnAnswerDue();
   TimePoint OrphanEnd() const { return orphan_until_; }
   void OnOrphanEnd() { Reap("it did not end its workers in time"); }

@@ -43,7 +43,7 @@ class Holdings {
   // For its shepherd to listen on, once.
   os::UniqueFd TakeSocket() { return directory_->TakeSocket(); }
 
-  // No process of the job is left. GPUs that are not free nobody gets.
+  // No process of the job is left. GPUs that are still in use are withheld.
   void GiveBack(const GpuRelease& gpus);
   void RemoveDirectory();
 

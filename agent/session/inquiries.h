@@ -30,7 +30,7 @@ class Inquiries {
                   absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
   absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
                                                       absl::string_view method);
-  // The last attempt of the job. NOT_FOUND only for who may know.
+  // The last attempt of the job. NOT_FOUND is told only to callers who may know that.
   absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
                                             const std::string& job_id);
   void ReadLog(const auth::Identity& peer, absl::string_view method,

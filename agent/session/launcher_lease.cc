@@ -10,7 +10,7 @@
 namespace dtrain::session {
 namespace {
 
-// A launcher that connected says Hello at once; one that does not is no launcher of ours.
+// Our launchers say Hello as soon as they are connected.
 constexpr Duration kHelloTimeout = std::chrono::seconds(30);
 // One may be late, and one lost behind it, before the other side gives up.
 constexpr int kBeatsPerLease = 5;

@@ -28,7 +28,7 @@ class Roster {
   const List& all() const { return sessions_; }
   List::iterator AddPlace() { return sessions_.insert(sessions_.end(), nullptr); }
   void Remove(List::iterator place) { sessions_.erase(place); }
-  // Null: there is none.
+  // Null if there is no such session.
   Session* Find(const std::string& job_id, uint32_t attempt) const;
 
   // Whether `peer` may call the method, of `session` (null: of none). Writes the audit.

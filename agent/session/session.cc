@@ -201,7 +201,7 @@ void Session::Open() {
 
 void Session::Prepare() {
   if (joining_.Prepare()) return;
-  // Then there is no job: a shepherd without a part exits.
+  // The job is off. A shepherd that has no part exits when it is told to end.
   dropped_ = true;
   v1::ShepherdRequest request;
   request.mutable_end_job();

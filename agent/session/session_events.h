@@ -39,7 +39,7 @@ struct JobFrame {
 struct LauncherGone {};  // its stream ended
 struct LauncherBroke {
   absl::Status why;
-};  // it did what no launcher of ours does
+};  // it broke a rule of the protocol
 struct Resumed {
   v1::Hello hello;
 };  // it is back on another stream; only when CanResume
@@ -93,7 +93,7 @@ struct ReserveShare {
   v1::Reserve reserve;
 };                        // answer with Reserved
 struct SendInventory {};  // as it is now
-// No process of the job is left: others may have what it had, but for GPUs that are not free.
+// No process of the job is left: its share is free for others, except GPUs that are still in use.
 struct GiveBack {
   GpuRelease gpus;
 };

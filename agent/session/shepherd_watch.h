@@ -8,8 +8,8 @@
 
 namespace dtrain::session {
 
-// Whether the shepherd of a job answers: its launcher, and us, when it was told to end its workers.
-// Pure.
+// Watches whether a job's shepherd answers its launcher, and us once we have told it to end its
+// workers. Pure.
 class ShepherdWatch {
  public:
   explicit ShepherdWatch(Life& life) : life_(life) {}
@@ -21,10 +21,10 @@ class ShepherdWatch {
   void Credit(Duration pause);
   void EndWorkers(uint32_t grace_ms);
 
-  // It has not answered its launcher for a lease: it is told to end its workers at once.
+  // It owes its launcher an answer for a whole lease: tells it to kill its workers.
   void OnSilent();
   TimePoint SilentAt() const;
-  // It must have answered by then; one that has is told again, and must do so again.
+  // When it must have answered our request to end the workers. If it has, it is asked again.
   TimePoint AnswerDue() const { return answer_by_; }
   bool answered() const { return answered_; }
   void AskAgain();
@@ -34,7 +34,7 @@ class ShepherdWatch {
   TimePoint asked_at_ = kNever;  // by its launcher, the first time without an answer since
   TimePoint answer_by_ = kNever;
   bool answered_ = true;
-  uint32_t grace_ms_ = 0;  // that it was told last
+  uint32_t grace_ms_ = 0;  // of our last request
 };
 
 }  // namespace dtrain::session

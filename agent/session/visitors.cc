@@ -9,7 +9,7 @@
 namespace dtrain::session {
 namespace {
 
-// A launcher that connected says Hello at once; one that does not is no launcher of ours.
+// Our launchers say Hello as soon as they are connected.
 constexpr Duration kVisitTimeout = std::chrono::seconds(30);
 
 }  // namespace

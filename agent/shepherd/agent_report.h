@@ -17,7 +17,7 @@ class AgentReport {
  public:
   AgentReport(loop::Loop& loop, AgentLine& line) : loop_(loop), line_(line), due_(loop) {}
 
-  // A change of it is told by one of the calls below.
+  // Call Tell or TellLater after changing it.
   JobReport& job() { return job_; }
   const v1::Report& report() const { return job_.report(); }
   void Tell();

@@ -247,6 +247,15 @@ TEST_F(EndingTest, ASweepTakesEmptyCgroupsOnly) {
   EXPECT_FALSE(std::filesystem::exists(full));
 }
 
+// dtrain ps asks through one.
+TEST_F(EndingTest, AnAgentThatOnlyAnswersHasNoShepherd) {
+  OnLoop([&] {
+    spawner_ = OneSpawner::Empty();
+    const absl::Status refused = spawner_->Spawn({{geteuid(), "me"}, job_, 3}).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  });
+}
+
 TEST_F(EndingTest, AnAgentOfOneJobHandsItsShepherdOutOnce) {
   OnLoop([&] {
     auto made = OneSpawner::Start(loop_, Program(/*marked=*/false));
