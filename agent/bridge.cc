@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/about.h"
+#include "agent/keep.h"
 #include "agent/resident.h"
 #include "agent/session/agent_service.h"
 #include "agent/session/node_readers.h"
@@ -190,14 +191,37 @@ int RunRelay(os::UniqueFd resident, bool one_socket) {
   os::Leave(kExitOk);
 }
 
+// One that runs on without us: the node's resident agent or, of a job that outlives its connection,
+// the user's private one. While that has jobs it is the one for others too: a launcher that comes
+// back finds its job where it has left it.
+absl::StatusOr<FoundResident> FindAgent(BridgePurpose purpose) {
+  const bool resumes = purpose == BridgePurpose::kResume || purpose == BridgePurpose::kResumeKept;
+  const bool keeps = purpose == BridgePurpose::kKeep || purpose == BridgePurpose::kResumeKept;
+  FoundResident found;
+  if (!keeps || !HasKeptJobs()) {
+    auto resident = ConnectToResident(/*any_build=*/resumes,
+                                      /*for_launch=*/!resumes && purpose != BridgePurpose::kAsk);
+    if (!resident.ok() || resident->stream) return resident;
+    found = *std::move(resident);
+  }
+  if (keeps) {
+    auto kept = ConnectToKept(/*start=*/true);
+    if (!kept.ok()) return kept.status();
+    found.stream = *std::move(kept);
+  } else if (purpose == BridgePurpose::kAsk) {
+    auto kept = ConnectToKept(/*start=*/false);
+    if (kept.ok()) found.stream = *std::move(kept);
+  }
+  return found;
+}
+
 int RunBridge(bool one_socket, BridgePurpose purpose) {
   os::FailWritesWithoutSignals();
   if (const std::string old = os::KernelTooOld(); !old.empty()) {
     (void)WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, absl::StrCat(kKernelLine, old, "\n"));
     return Fail(absl::FailedPreconditionError(old));
   }
-  auto resident = ConnectToResident(/*any_build=*/purpose == BridgePurpose::kResume,
-                                    /*for_launch=*/purpose == BridgePurpose::kLaunch);
+  auto resident = FindAgent(purpose);
   if (!resident.ok()) return Fail(resident.status());
   if (resident->stream) {
     if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {

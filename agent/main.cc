@@ -11,11 +11,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "agent/bridge.h"
 #include "agent/config.h"
 #include "agent/inventory/gpu_look.h"
+#include "agent/inventory/watch_process.h"
 #include "agent/reap.h"
 #include "agent/roles/job_roles.h"
 #include "agent/serve.h"
@@ -30,6 +32,8 @@ namespace {
 constexpr char kUsage[] =
     "usage: dtrain-agent serve [FLAGS]             the resident agent of a node, for systemd\n"
     "       dtrain-agent bridge                    serve one launcher on stdin and stdout\n"
+    "       dtrain-agent keep                      serve one user's jobs that outlive their "
+    "connections\n"
     "       dtrain-agent shepherd                  run one job's workers (socket on fd 3)\n"
     "       dtrain-agent reap [--dry-run]          end what is left of jobs whose shepherd is "
     "gone\n"
@@ -42,11 +46,13 @@ constexpr char kUsage[] =
     "on "
     "fds 3 and 4)\n"
     "       dtrain-agent gpus                      query the GPUs\n"
+    "       dtrain-agent gpuwatch UUID...          report how the GPUs of a job are (socket on "
+    "stdout)\n"
     "       dtrain-agent version\n"
     "\n"
-    "bridge, shepherd, pmix, store, tcpstore and gpus are started by dtrain itself. A node needs "
-    "no "
-    "resident agent:\n"
+    "bridge, keep, shepherd, pmix, store, tcpstore, gpus and gpuwatch are started by dtrain "
+    "itself. "
+    "A node needs no resident agent:\n"
     "with one, jobs start faster and outlive the agent.\n";
 
 }  // namespace
@@ -56,7 +62,7 @@ int main(int argc, char** argv) {
   dtrain::os::InterruptNobody();
   dtrain::os::WriteNoCores();
   using Level = dtrain::log::Level;
-  const Level least = role == "serve" ? Level::kInfo : Level::kWarning;
+  const Level least = role == "serve" || role == "keep" ? Level::kInfo : Level::kWarning;
   dtrain::log::Init(role == "shepherd" ? "dtrain-shepherd" : "dtrain-agent",
                     getenv("DTRAIN_DEBUG") != nullptr ? Level::kDebug : least);
   if (absl::Status one = dtrain::os::CheckOneIdentity(); !one.ok()) {
@@ -67,10 +73,17 @@ int main(int argc, char** argv) {
     const std::set<std::string> flags(argv + 2, argv + argc);
     using Purpose = dtrain::agent::BridgePurpose;
     const bool one_socket = flags.count("--socket") > 0;
-    const bool resume = flags.count("--resume") > 0, ask = flags.count("--ask") > 0;
-    if (flags.size() == size_t{one_socket} + size_t{resume} + size_t{ask} && !(resume && ask)) {
-      return dtrain::agent::RunBridge(
-          one_socket, resume ? Purpose::kResume : (ask ? Purpose::kAsk : Purpose::kLaunch));
+    Purpose purpose = Purpose::kLaunch;
+    size_t purposes = 0;
+    for (const auto& [flag, of] :
+         {std::pair("--resume", Purpose::kResume), std::pair("--keep", Purpose::kKeep),
+          std::pair("--resume-kept", Purpose::kResumeKept), std::pair("--ask", Purpose::kAsk)}) {
+      if (flags.count(flag) == 0) continue;
+      purpose = of;
+      ++purposes;
+    }
+    if (purposes <= 1 && flags.size() == size_t{one_socket} + purposes) {
+      return dtrain::agent::RunBridge(one_socket, purpose);
     }
   }
   if (const std::optional<int> code = dtrain::roles::RunJobRole({argv + 1, argv + argc})) {
@@ -82,7 +95,9 @@ int main(int argc, char** argv) {
     return dtrain::kExitOk;
   }
   if (role == "serve") return dtrain::agent::RunServe({argv + 2, argv + argc});
+  if (role == "keep") return dtrain::agent::RunKeep({argv + 2, argv + argc});
   if (role == "gpus" && argc == 2) return dtrain::inventory::TellGpus();
+  if (role == "gpuwatch" && argc > 2) return dtrain::inventory::WatchGpus({argv + 2, argv + argc});
   if (role == "reap" && (argc == 2 || (argc == 3 && strcmp(argv[2], "--dry-run") == 0))) {
     return dtrain::agent::RunReap(argc == 3);
   }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/about.h"
@@ -17,6 +18,7 @@
 #include "agent/config.h"
 #include "agent/connections.h"
 #include "agent/door.h"
+#include "agent/keep.h"
 #include "agent/last_crash.h"
 #include "agent/reap.h"
 #include "agent/resident.h"
@@ -50,6 +52,10 @@ constexpr char kNoRevocation[] = "none";
 // For launches that have begun, when the agent is told to go; well within a lease.
 constexpr Duration kDrainBound = std::chrono::seconds(5);
 constexpr Duration kDrainPause = std::chrono::milliseconds(10);
+// Of a private agent.
+constexpr Duration kIdleLimit = std::chrono::minutes(1);
+constexpr int kLooksPerIdle = 6;
+constexpr uint32_t kMostIdle = 24 * 3600;  // s
 
 // What SIGHUP reads again.
 struct Security {
@@ -151,6 +157,15 @@ class Resident {
   // Whoever comes next finds no agent here, unless it has jobs that wait for the next one.
   void Leave() const {
     if (!sessions_.busy()) directory_.Leave();
+  }
+
+  // Calls `done` when nobody has been here for so long.
+  void EndWhenIdle(Duration limit, loop::Task done) {
+    if (sessions_.busy() || connections_.size() > 0) idle_since_ = loop_.Now();
+    if (loop_.Now() >= idle_since_ + limit) return done();
+    idle_.After(limit / kLooksPerIdle, [this, limit, done = std::move(done)]() mutable {
+      EndWhenIdle(limit, std::move(done));
+    });
   }
 
   // First what is there already, then what comes.
@@ -276,6 +291,8 @@ class Resident {
   std::optional<Door> unix_;
   loop::Timer alive_{loop_};
   TimePoint drain_until_;
+  TimePoint idle_since_ = loop_.Now();
+  loop::Timer idle_{loop_};
   absl::AnyInvocable<void()> drained_;
 };
 
@@ -283,6 +300,44 @@ int Fail(const absl::Status& status, int code) {
   log::Error(status.message());
   // Whatever it is: something that others can change, or that we may not do.
   return absl::IsPermissionDenied(status) ? kExitNotAuthorised : code;
+}
+
+int Serve(const std::vector<std::string>& words, Config config, Security security, Systemd systemd,
+          std::string state_directory, bool for_all, Duration idle_limit) {
+  auto directory = ResidentDirectory::Hold(std::move(state_directory), for_all);
+  if (!directory.ok()) return Fail(directory.status(), kExitState);
+  std::optional<Crash> last_crash = WatchForCrashes(directory->path());
+  loop::Loop loop;
+  int exit_code = kExitOk;
+  Resident resident(loop, *std::move(directory), config, std::move(security), std::move(systemd),
+                    std::move(last_crash));
+  bool told_to_end = false;
+  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
+    if (signal != SIGHUP) {
+      // Who says it twice does not want to wait.
+      if (std::exchange(told_to_end, true)) return loop.Stop();
+      return resident.Drain([&loop] { loop.Stop(); });
+    }
+    auto anew = ParseConfig(words);
+    auto read = anew.ok() ? ReadSecurity(*anew) : anew.status();
+    if (read.ok()) {
+      resident.Use(*std::move(read));
+      log::Info("configuration and certificates were reloaded");
+    } else {
+      log::Error(
+          absl::StrCat("cannot reload, keeping the old configuration: ", read.status().message()));
+    }
+  });
+  resident.Start([&](absl::Status status) {
+    if (status.ok()) return;
+    exit_code = Fail(status, absl::IsInvalidArgument(status) ? kExitUsage : kExitState);
+    loop.Stop();
+  });
+  if (idle_limit != Duration::max()) resident.EndWhenIdle(idle_limit, [&loop] { loop.Stop(); });
+  loop.Run();
+  resident.Leave();
+  // Shepherds see their socket close and wait for the next agent.
+  os::Leave(exit_code);
 }
 
 }  // namespace
@@ -308,41 +363,29 @@ int RunServe(const std::vector<std::string>& words) {
         kExitUsage);
   }
   const bool for_all = is_root || !config->spawner.empty();
-  auto directory = ResidentDirectory::Hold(
-      config->state_directory.empty() ? DefaultStateDirectory(for_all) : config->state_directory,
-      for_all);
+  std::string directory =
+      config->state_directory.empty() ? DefaultStateDirectory(for_all) : config->state_directory;
+  return Serve(words, *std::move(config), *std::move(security), std::move(systemd),
+               std::move(directory), for_all, /*idle_limit=*/Duration::max());
+}
+
+int RunKeep(const std::vector<std::string>& words) {
+  os::FailWritesWithoutSignals();
+  os::KeepHeapSmall();
+  uint32_t idle_s = std::chrono::duration_cast<std::chrono::seconds>(kIdleLimit).count();
+  if (!words.empty() &&
+      (words.size() != 2 || words[0] != "--idle" || !absl::SimpleAtoi(words[1], &idle_s) ||
+       idle_s == 0 || idle_s > kMostIdle)) {
+    return Fail(absl::InvalidArgumentError("keep takes --idle SECONDS, up to a day, and no more"),
+                kExitUsage);
+  }
+  Config config;
+  auto security = ReadSecurity(config);
+  if (!security.ok()) return Fail(security.status(), kExitNotAuthorised);
+  auto directory = KeepDirectory();
   if (!directory.ok()) return Fail(directory.status(), kExitState);
-  std::optional<Crash> last_crash = WatchForCrashes(directory->path());
-  loop::Loop loop;
-  int exit_code = kExitOk;
-  Resident resident(loop, *std::move(directory), *config, *std::move(security), std::move(systemd),
-                    std::move(last_crash));
-  bool told_to_end = false;
-  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
-    if (signal != SIGHUP) {
-      // Who says it twice does not want to wait.
-      if (std::exchange(told_to_end, true)) return loop.Stop();
-      return resident.Drain([&loop] { loop.Stop(); });
-    }
-    auto anew = ParseConfig(words);
-    auto read = anew.ok() ? ReadSecurity(*anew) : anew.status();
-    if (read.ok()) {
-      resident.Use(*std::move(read));
-      log::Info("configuration and certificates were reloaded");
-    } else {
-      log::Error(
-          absl::StrCat("cannot reload, keeping the old configuration: ", read.status().message()));
-    }
-  });
-  resident.Start([&](absl::Status status) {
-    if (status.ok()) return;
-    exit_code = Fail(status, absl::IsInvalidArgument(status) ? kExitUsage : kExitState);
-    loop.Stop();
-  });
-  loop.Run();
-  resident.Leave();
-  // Shepherds see their socket close and wait for the next agent.
-  os::Leave(exit_code);
+  return Serve({}, std::move(config), *std::move(security), Systemd(), *std::move(directory),
+               /*for_all=*/false, std::chrono::seconds(idle_s));
 }
 
 }  // namespace dtrain::agent

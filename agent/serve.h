@@ -12,4 +12,8 @@ namespace dtrain::agent {
 // agent takes them over. `words`: its flags. Returns the process's exit code.
 int RunServe(const std::vector<std::string>& words);
 
+// The private agent of one user (keep.h): the same, on its unix sockets alone. It ends when it has
+// had no session and no connection for a minute, or as long as `words` say.
+int RunKeep(const std::vector<std::string>& words);
+
 }  // namespace dtrain::agent

@@ -76,6 +76,10 @@ add_library(dtrain_asio INTERFACE)
 target_compile_definitions(dtrain_asio INTERFACE BOOST_ASIO_NO_DEPRECATED)
 target_link_libraries(dtrain_asio INTERFACE Boost::headers Threads::Threads)
 
+# Of Boost only this header.
+add_library(dtrain_crc INTERFACE)
+target_link_libraries(dtrain_crc INTERFACE Boost::headers)
+
 # Header-only, and so is its fmt: the distributions ship only shared objects of both.
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)

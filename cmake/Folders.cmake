@@ -18,6 +18,12 @@ function(dtrain_resolve out)
   set(${out} ${result} PARENT_SCOPE)
 endfunction()
 
+# ThreadSanitizer's build has the tests of what has threads (tests/CMakeLists.txt), and what these need.
+set(DTRAIN_ALL)
+if(DTRAIN_SANITIZE MATCHES "thread")
+  set(DTRAIN_ALL EXCLUDE_FROM_ALL)
+endif()
+
 # Our own code: warnings are errors, and clang-tidy when asked for.
 function(dtrain_own target)
   target_link_libraries(${target} PRIVATE dtrain_warnings)
@@ -32,7 +38,7 @@ function(dtrain_folder folder)
   dtrain_resolve(deps ${ARG_DEPS})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
   if(sources)
-    add_library(${target} STATIC ${sources})
+    add_library(${target} STATIC ${DTRAIN_ALL} ${sources})
     target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
     target_link_libraries(${target} PUBLIC ${deps})
     dtrain_own(${target})
@@ -53,6 +59,19 @@ function(dtrain_commit target folder)
   add_dependencies(${target} ${target}_commit)
 endfunction()
 
+# <folder>/bytes.h for the target: the web page, put together from the folder's other files.
+function(dtrain_page target folder)
+  set(header ${CMAKE_BINARY_DIR}/gen/${folder}/bytes.h)
+  set(script ${CMAKE_SOURCE_DIR}/cmake/Page.cmake)
+  file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.html ${CMAKE_SOURCE_DIR}/${folder}/*.css
+       ${CMAKE_SOURCE_DIR}/${folder}/*.js ${CMAKE_SOURCE_DIR}/${folder}/vendor/*)
+  add_custom_command(OUTPUT ${header} DEPENDS ${script} ${parts} VERBATIM
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/gen/${folder}
+    COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_SOURCE_DIR}/${folder} -DOUT=${header} -P ${script})
+  target_sources(${target} PRIVATE ${header})
+  target_include_directories(${target} PRIVATE ${CMAKE_BINARY_DIR}/gen)
+endfunction()
+
 # dtrain_program(launcher NAME dtrain [STATIC] DEPS ...): the folder's own sources, main.cc among
 # them, as a program. STATIC leaves only glibc dynamic.
 function(dtrain_program folder)
@@ -62,7 +81,7 @@ function(dtrain_program folder)
   if(NOT sources)
     return()
   endif()
-  add_executable(${ARG_NAME} ${sources})
+  add_executable(${ARG_NAME} ${DTRAIN_ALL} ${sources})
   target_include_directories(${ARG_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${ARG_NAME} PRIVATE
     DTRAIN_VERSION="${PROJECT_VERSION}" DTRAIN_DATE="${DTRAIN_DATE}")
@@ -108,6 +127,14 @@ function(dtrain_proto folder)
   target_link_libraries(dtrain_proto PUBLIC dtrain_protobuf)
   add_library(dtrain_proto_grpc STATIC ${services})
   target_link_libraries(dtrain_proto_grpc PUBLIC dtrain_proto dtrain_grpc)
+  if(DTRAIN_SANITIZE AND NOT DTRAIN_SANITIZE MATCHES "thread")
+    # Like the library that calls it, it is not looked into: that would double what this build costs.
+    # ThreadSanitizer must: the linker takes inline functions of the libraries' headers, with the atomics that
+    # order our code, from any of the objects.
+    foreach(target dtrain_proto dtrain_proto_grpc)
+      target_compile_options(${target} PRIVATE -fno-sanitize=all)
+    endforeach()
+  endif()
   # protoc gives its tables the same names in each file.
   set_target_properties(dtrain_proto dtrain_proto_grpc PROPERTIES UNITY_BUILD OFF)
 endfunction()

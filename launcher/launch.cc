@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/launch.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/loop/loop.h"
+#include "launcher/cli/recorded.h"
+#include "launcher/launch_detached.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/containers.h"
@@ -42,27 +49,72 @@ int PrintPlan(const cli::LaunchOptions& options) {
   return kExitOk;
 }
 
-}  // namespace
-
-int Launch(cli::LaunchOptions options, const faces::Translation* translation) {
-  if (translation != nullptr) faces::BeforeHosts(*translation, options);
-  absl::Status loaded = cli::LoadHosts(options, cli::ProcessSurroundings());
-  if (loaded.ok() && translation != nullptr) {
-    loaded = faces::AfterHosts(*translation, options);
+// Spares are the hosts behind those that the plan is for.
+absl::Status TakeSpares(cli::LaunchOptions& options) {
+  if (options.spares == 0) return absl::OkStatus();
+  const size_t listed = options.hosts.entries.size();
+  std::optional<uint32_t>& nodes = options.job.plan.nodes;
+  const uint64_t needed = uint64_t{nodes.value_or(1)} + options.spares;
+  if (options.local || needed > listed) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--spare ", options.spares, nodes ? absl::StrCat(" with -N ", *nodes) : "",
+        " needs at least ", needed, " hosts, and the host list has ", options.local ? 0 : listed));
   }
-  if (!loaded.ok()) return UsageError(loaded);
-  absl::Status numbers = plan::CheckNumbers(options.hosts, options.job.plan);
-  if (numbers.ok() && options.job.min_nodes > options.hosts.entries.size()) {
-    numbers = absl::InvalidArgumentError(absl::StrCat(
+  if (!nodes) nodes = static_cast<uint32_t>(listed) - options.spares;
+  return absl::OkStatus();
+}
+
+// All that must be known of hosts before the first connection.
+absl::Status FindHosts(cli::LaunchOptions& options, const faces::Translation* translation,
+                       const cli::Surroundings& surroundings) {
+  if (translation != nullptr) faces::BeforeHosts(*translation, options);
+  absl::Status found = cli::LoadHosts(options, surroundings);
+  if (found.ok() && translation != nullptr) found = faces::AfterHosts(*translation, options);
+  if (found.ok()) found = TakeSpares(options);
+  if (found.ok()) found = plan::CheckNumbers(options.hosts, options.job.plan);
+  if (found.ok() && options.job.min_nodes > options.hosts.entries.size()) {
+    found = absl::InvalidArgumentError(absl::StrCat(
         "--min-nodes ", options.job.min_nodes, ": the host list has ", options.hosts.entries.size(),
         options.hosts.entries.size() == 1 ? " host" : " hosts"));
   }
-  if (!numbers.ok()) return UsageError(numbers);
-  if (DryRunFromTheHostfileAlone(options)) return PrintPlan(options);
-  // Never destroyed: gRPC's threads still post the end of calls that were cancelled when the runner
-  // went, until the process leaves.
+  return found;
+}
+
+// Never destroyed: gRPC's threads still post the end of calls that were cancelled when the runner
+// went, until the process leaves.
+loop::Loop& LoopOfLaunches() {
   static auto& loop = *new loop::Loop;
-  Runner runner(loop, std::move(options));
+  return loop;
+}
+
+}  // namespace
+
+int Launch(cli::LaunchOptions options, const faces::Translation* translation,
+           std::unique_ptr<v1::Spec> read) {
+  cli::Surroundings surroundings = cli::ProcessSurroundings();
+  if (read != nullptr) surroundings = cli::RecordInto(*read, std::move(surroundings));
+  absl::Status found = FindHosts(options, translation, surroundings);
+  if (!found.ok()) return UsageError(found);
+  if (DryRunFromTheHostfileAlone(options)) return PrintPlan(options);
+  if (options.detach.on && read == nullptr) {
+    return UsageError(absl::InvalidArgumentError(
+        "only dtrain launch starts jobs without a terminal (-d, --detach, DTRAIN_DETACH)"));
+  }
+  if (options.detach.on) return LaunchDetached(options, *std::move(read));
+  Runner runner(LoopOfLaunches(), std::move(options), {nullptr, std::move(read)});
+  return runner.Run();
+}
+
+int RunLauncher(const std::vector<std::string>& args) {
+  auto taken = TakeJob(LoopOfLaunches(), args);
+  if (!taken.ok()) return TellWhyNot(taken.status());
+  const v1::Spec& spec = taken->records->spec();
+  AddToEnvironment(spec);
+  const cli::Surroundings then = cli::SurroundingsOf(spec);
+  auto command = cli::ParseLaunch({spec.argv().begin(), spec.argv().end()}, then);
+  absl::Status found = command.ok() ? FindHosts(command->launch, nullptr, then) : command.status();
+  if (!found.ok()) return UsageError(found);
+  Runner runner(LoopOfLaunches(), std::move(command->launch), *std::move(taken));
   return runner.Run();
 }
 

@@ -13,6 +13,7 @@
 #include "common/os/crash.h"
 #include "common/os/leave.h"
 #include "common/os/scheduling.h"
+#include "launcher/detached/minder.h"
 #include "launcher/faces/face.h"
 #include "launcher/launch.h"
 #include "launcher/subcommands/subcommands.h"
@@ -43,11 +44,15 @@ std::vector<std::string> Words(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Before anything that takes memory.
+  if (argc == 3 && absl::string_view(argv[1]) == dtrain::detached::kMinderWord) {
+    dtrain::os::Leave(dtrain::detached::RunMinder(argv[2]));
+  }
   dtrain::os::InterruptNobody();
   dtrain::os::WriteNoCores();
   dtrain::log::Init("dtrain", std::getenv("DTRAIN_DEBUG") != nullptr
                                   ? dtrain::log::Level::kDebug
                                   : dtrain::log::Level::kWarning);
-  dtrain::os::Leave(
-      dtrain::subcommands::Run({{DTRAIN_VERSION, DTRAIN_DATE}, dtrain::Launch}, Words(argc, argv)));
+  dtrain::os::Leave(dtrain::subcommands::Run(
+      {{DTRAIN_VERSION, DTRAIN_DATE}, dtrain::Launch, dtrain::RunLauncher}, Words(argc, argv)));
 }

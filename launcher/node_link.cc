@@ -40,7 +40,8 @@ link::LinkCore::Options OptionsOf(link::Channel channel, link::KeptBytes& kept) 
 }  // namespace
 
 NodeLink::NodeLink(loop::Loop& loop, transport::Transport& transport, transport::Redials& redials,
-                   link::KeptBytes& kept, const transport::Target& target, Handlers handlers)
+                   link::KeptBytes& kept, const transport::Target& target, Handlers handlers,
+                   std::optional<Takeover> takeover)
     : loop_(loop),
       transport_(transport),
       redials_(redials),
@@ -53,6 +54,11 @@ NodeLink::NodeLink(loop::Loop& loop, transport::Transport& transport, transport:
       give_up_(loop) {
   agent_.emplace(OptionsOf(link::Channel::kAgent, kept));
   job_.emplace(OptionsOf(link::Channel::kJob, kept));
+  if (takeover) {
+    hello_ = std::move(takeover->hello);
+    boot_id_ = std::move(takeover->boot_id);
+    resumable_ = resuming_ = takes_over_ = true;
+  }
   Connect();
 }
 
@@ -207,7 +213,24 @@ void NodeLink::OpenLogs(const std::string& job_id, uint32_t attempt, uint32_t mo
   logs_request_->set_job_id(job_id);
   logs_request_->set_attempt(attempt);
   logs_request_->set_most_data(most_data);
-  OpenLogStream();
+  // Else it is opened when the agent has answered.
+  if (!resuming_) OpenLogStream();
+}
+
+void NodeLink::SetSafe(const v1::LogPosition& position) {
+  LogProgress& progress = log_progress_[{position.rank(), position.stream()}];
+  progress.safe = position.offset();
+  progress.taken = std::max(progress.taken, position.offset());
+  if (progress.safe - progress.reported >= kReportEvery) ReportTaken();
+}
+
+void NodeLink::AddTaken(std::vector<v1::LogPosition>& to) const {
+  for (const auto& [key, progress] : log_progress_) {
+    v1::LogPosition& at = to.emplace_back();
+    at.set_rank(key.first);
+    at.set_stream(key.second);
+    at.set_offset(progress.taken);
+  }
 }
 
 void NodeLink::OpenLogStream() {
@@ -243,7 +266,8 @@ void NodeLink::OnLogChunk(v1::LogChunk chunk) {
                      " on where byte ", progress.taken, " was next")));
   }
   progress.taken += chunk.data().size();
-  if (progress.taken - progress.reported >= kReportEvery) ReportTaken();
+  if (!safe_counts_) progress.safe = progress.taken;
+  if (progress.safe - progress.reported >= kReportEvery) ReportTaken();
   ++unanswered_;
   reader_waits_ = true;
   handlers_.on_logs(std::move(chunk));

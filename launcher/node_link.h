@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -67,9 +68,17 @@ class NodeLink {
     absl::AnyInvocable<void(absl::Status)> on_logs_end;
   };
 
+  // A session of a launcher that has died, to go on with: it is greeted by itself, and the agent is
+  // tried until it answers, for as long as nobody ends it.
+  struct Takeover {
+    v1::Hello hello;
+    std::string boot_id;  // of the machine, as that launcher knew it
+  };
+
   // `redials`, `kept`: of all links of the launch; outlive it.
   NodeLink(loop::Loop& loop, transport::Transport& transport, transport::Redials& redials,
-           link::KeptBytes& kept, const transport::Target& target, Handlers handlers);
+           link::KeptBytes& kept, const transport::Target& target, Handlers handlers,
+           std::optional<Takeover> takeover = std::nullopt);
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
@@ -87,6 +96,12 @@ class NodeLink {
   // `most_data`: bytes of a chunk.
   void OpenLogs(const std::string& job_id, uint32_t attempt, uint32_t most_data);
   void NextLogs();
+  // Of a job that is kept on disk: the agent is told that bytes are taken when SetSafe says so, and
+  // not before. Before OpenLogs, SetSafe also says where to begin.
+  void KeepUntilSafe() { safe_counts_ = true; }
+  void SetSafe(const v1::LogPosition& position);
+  // How much of each output was handed over.
+  void AddTaken(std::vector<v1::LogPosition>& to) const;
   // For when nothing is heard: another connection, beside the one that there is, which takes its
   // place if it stands before anything is heard. Called again it looks for one more, unless the
   // other host answers the last one. Nothing where sessions end with their connection.
@@ -96,14 +111,15 @@ class NodeLink {
   using LogKey = std::pair<uint32_t, v1::StreamKind>;
   struct LogProgress {
     uint64_t taken = 0;     // handed over up to here
-    uint64_t reported = 0;  // of which the agent knows
+    uint64_t safe = 0;      // of which the agent may know
+    uint64_t reported = 0;  // of which it knows
   };
 
   Duration Lease() const { return std::chrono::milliseconds(hello_.lease_ms()); }
   static size_t kept_bytes_of(const std::optional<link::LinkCore>& core) {
     return core ? core->kept_bytes() : 0;
   }
-  bool MayResume() const { return resumable_ && job_ && job_->last() != 0; }
+  bool MayResume() const { return resumable_ && job_ && (takes_over_ || job_->last() != 0); }
   void Connect();
   void Open(os::UniqueFd stream);
   void DropStream();
@@ -143,6 +159,7 @@ class NodeLink {
   std::string boot_id_;     // of the machine that welcomed us
   bool resumable_ = false;  // the agent said so, and workers may run there
   bool resuming_ = false;   // connected again or about to be, not welcomed yet
+  bool takes_over_ = false;
   // Until it was given up.
   std::optional<link::LinkCore> agent_;  // channel 0
   std::optional<link::LinkCore> job_;    // channel 1
@@ -152,6 +169,7 @@ class NodeLink {
   std::optional<v1::LogsRequest> logs_request_;
   std::map<LogKey, LogProgress> log_progress_;
   bool logs_over_ = false;
+  bool safe_counts_ = false;
   int unanswered_ = 0;                     // chunks handed over and not taken yet
   bool reader_waits_ = false;              // one of them is the open stream's
   TimePoint lost_at_;                      // the last time

@@ -182,13 +182,13 @@ void NodeLink::ReportTaken() {
   v1::JobRequest request;
   v1::LogPositions& taken = *request.mutable_logs_taken();
   for (auto& [key, progress] : log_progress_) {
-    if (progress.taken == progress.reported) continue;
+    if (progress.safe == progress.reported) continue;
     if (taken.streams_size() == kMostPositions) break;
-    progress.reported = progress.taken;
+    progress.reported = progress.safe;
     v1::LogPosition& position = *taken.add_streams();
     position.set_rank(key.first);
     position.set_stream(key.second);
-    position.set_offset(progress.taken);
+    position.set_offset(progress.safe);
   }
   if (taken.streams_size() == 0) return;
   auto sent = job_->SendUnkept(kPositions, link::SharedBytes(request.SerializeAsString()));

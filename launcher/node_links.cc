@@ -2,6 +2,7 @@
 #include "launcher/node_links.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,19 +42,44 @@ NodeLinks::NodeLinks(loop::Loop& loop, transport::Ways& ways, Handlers handlers)
 
 NodeLinks::~NodeLinks() = default;
 
-void NodeLinks::Connect(const std::vector<hosts::HostEntry>& entries) {
+void NodeLinks::Connect(const std::vector<hosts::HostEntry>& entries, bool kept) {
+  keeps_ = kept;
   for (size_t i = 0; i < entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
   for (size_t i = 0; i < entries.size(); ++i) {
-    Connect(NodeId(static_cast<uint32_t>(i)), entries[i]);
+    Connect(NodeId(static_cast<uint32_t>(i)), entries[i], std::nullopt);
   }
 }
 
-void NodeLinks::Connect(NodeId id, const hosts::HostEntry& entry) {
+void NodeLinks::TakeOver(const std::vector<hosts::HostEntry>& entries, const v1::Hello& hello,
+                         const std::vector<std::optional<std::string>>& boot_ids) {
+  keeps_ = true;
+  for (size_t i = 0; i < entries.size(); ++i) nodes_.push_back(std::make_unique<Node>(loop_));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!boot_ids[i]) continue;
+    Connect(NodeId(static_cast<uint32_t>(i)), entries[i], NodeLink::Takeover{hello, *boot_ids[i]});
+  }
+}
+
+std::vector<v1::LogPosition> NodeLinks::Taken() const {
+  std::vector<v1::LogPosition> all;
+  for (const auto& node : nodes_) {
+    if (node->link != nullptr) node->link->AddTaken(all);
+  }
+  return all;
+}
+
+void NodeLinks::SetSafe(NodeId id, const v1::LogPosition& position) {
+  if (nodes_[id.value()]->link != nullptr) nodes_[id.value()]->link->SetSafe(position);
+}
+
+void NodeLinks::Connect(NodeId id, const hosts::HostEntry& entry,
+                        std::optional<NodeLink::Takeover> takeover) {
   NodeLink::Handlers handlers;
   handlers.on_phase = [this, id](transport::Phase phase) {
     handlers_.on_event(job::NodePhase{id, PhaseText(phase)});
   };
-  handlers.on_connected = [this, id, own = ways_.IsOwnChild(entry)] {
+  // Of a job that is kept, agents outlive their connection wherever they are.
+  handlers.on_connected = [this, id, own = !keeps_ && ways_.IsOwnChild(entry)] {
     handlers_.on_event(job::NodeConnected{id, own});
   };
   handlers.on_event = [this, id](v1::SessionEvent event) {
@@ -67,13 +93,18 @@ void NodeLinks::Connect(NodeId id, const hosts::HostEntry& entry) {
   handlers.on_logs_end = [this, id](absl::Status status) {
     handlers_.on_logs_end(id, std::move(status));
   };
+  transport::Target target{entry.host, entry.user, entry.port};
+  target.keep = keeps_;
   nodes_[id.value()]->link = std::make_unique<NodeLink>(
-      loop_, ways_.For(entry), redials_, kept_,
-      transport::Target{entry.host, entry.user, entry.port}, std::move(handlers));
+      loop_, ways_.For(entry), redials_, kept_, target, std::move(handlers), std::move(takeover));
+  if (keeps_) nodes_[id.value()]->link->KeepUntilSafe();
 }
 
 void NodeLinks::OnClosed(NodeId id, absl::Status why) {
   if (nodes_[id.value()]->disconnecting) return Disconnect(id);
+  if (keeps_ && absl::IsAlreadyExists(why)) {
+    return handlers_.on_superseded(std::string(why.message()));
+  }
   const bool unknown = transport::IsUnknownHost(why);
   const bool refused = transport::IsNotAuthorised(why);
   const bool anew = transport::WasStartedAnew(why);

@@ -34,6 +34,8 @@ class NodeLinks {
     absl::AnyInvocable<void(NodeId, absl::Status)> on_logs_end;
     // One more of the connections that Disconnect ends has ended.
     absl::AnyInvocable<void()> on_left;
+    // An agent says that another launcher has the job.
+    absl::AnyInvocable<void(std::string)> on_superseded;
   };
 
   NodeLinks(loop::Loop& loop, transport::Ways& ways, Handlers handlers);
@@ -41,8 +43,15 @@ class NodeLinks {
   NodeLinks(const NodeLinks&) = delete;
   NodeLinks& operator=(const NodeLinks&) = delete;
 
-  // Once. NodeId is the index.
-  void Connect(const std::vector<hosts::HostEntry>& entries);
+  // Once. NodeId is the index. `kept`: the job is on disk, as NodeLink::KeepUntilSafe says.
+  void Connect(const std::vector<hosts::HostEntry>& entries, bool kept);
+  // The same for an attempt that is taken over, by the index: the boot id of the machine, "" when
+  // it is not known; none: it has no part in it.
+  void TakeOver(const std::vector<hosts::HostEntry>& entries, const v1::Hello& hello,
+                const std::vector<std::optional<std::string>>& boot_ids);
+  void SetSafe(NodeId id, const v1::LogPosition& position);
+  // How much of each output was handed over, in no order.
+  std::vector<v1::LogPosition> Taken() const;
   void Send(const job::ToAgent& message);
   void Send(const job::ToAgents& message);
   void Send(const job::ToShepherd& message);
@@ -70,7 +79,8 @@ class NodeLinks {
     explicit Node(loop::Loop& loop) : goodbye_timer(loop) {}
   };
 
-  void Connect(NodeId id, const hosts::HostEntry& entry);
+  void Connect(NodeId id, const hosts::HostEntry& entry,
+               std::optional<NodeLink::Takeover> takeover);
   void OnClosed(NodeId id, absl::Status why);
   void SendTo(NodeId id, const SharedRequest& request);
   const SharedRequest& CommonBytes(const std::shared_ptr<const v1::JobPart>& common);
@@ -84,6 +94,7 @@ class NodeLinks {
   std::shared_ptr<const v1::JobPart> common_;
   std::optional<SharedRequest> common_bytes_;
   const SharedBeat beat_;
+  bool keeps_ = false;  // the job is on disk
   size_t leaving_ = 0;
   std::vector<std::unique_ptr<Node>> nodes_;
 };

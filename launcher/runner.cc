@@ -8,236 +8,213 @@
 #include <chrono>
 #include <cstdio>
 #include <list>
-#include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/check.h"
 #include "common/base/exit_code.h"
+#include "common/os/fd.h"
 #include "common/os/signals.h"
 #include "launcher/job/outcome.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
+#include "launcher/report/attempts.h"
 #include "launcher/report/collective_table.h"
 #include "launcher/report/containers.h"
 #include "launcher/report/failure_report.h"
-#include "launcher/report/progress.h"
 #include "launcher/report/result_json.h"
-#include "launcher/report/trace.h"
 
 namespace dtrain {
-namespace {
 
-// After Ctrl-C nobody waits for a terminal that takes nothing (Ctrl-S).
-constexpr Duration kOutputWait = std::chrono::seconds(2);
-// The two clocks that show a sleep are read one after the other, and one may be slewed.
-constexpr Duration kShortSleep = std::chrono::milliseconds(200);
-
-// Whose event it is, if one node's.
-std::optional<NodeId> NodeOfEvent(const job::Event& event) {
-  return std::visit(
-      [](const auto& each) -> std::optional<NodeId> {
-        if constexpr (requires { each.node; }) return each.node;
-        return std::nullopt;
-      },
-      event);
-}
-
-}  // namespace
-
-Runner::Runner(loop::Loop& loop, cli::LaunchOptions options)
+Runner::Runner(loop::Loop& loop, cli::LaunchOptions options, Detached detached)
     : loop_(loop),
-      options_(std::move(options)),
+      options_(OptionsFor(detached, std::move(options))),
+      detached_(std::move(detached)),
+      clock_{loop.Now(), absl::GetCurrentTimeNanos()},
       agent_(loop),
       ways_(loop, options_.transport, agent_),
       router_(loop, options_.output,
-              {[this](absl::Status why) { Feed(job::OutputFailed{std::string(why.message())}); },
+              {[this](absl::Status why) { OnUser(job::OutputFailed{std::string(why.message())}); },
                [this](std::string text) { Warn(absl::StrCat("dtrain: warning: ", text)); }}),
-      links_(loop, ways_, LinkHandlers()),
       progress_(
           loop, [this](TimePoint now) { return StatusLine(now); },
           [this](absl::string_view line) { router_.ShowStatus(line); }),
-      deadline_(loop),
-      leave_timer_(loop) {}
+      pause_(loop),
+      stop_timer_(loop),
+      leave_timer_(loop),
+      logs_timer_(loop),
+      summary_timer_(loop) {}
 
 Runner::~Runner() = default;
 
 int Runner::Run() {
   absl::Status prepared = Prepare();
   if (!prepared.ok()) {
-    std::fprintf(stderr, "dtrain: %s\n", std::string(prepared.message()).c_str());
-    if (absl::IsUnauthenticated(prepared)) return kExitNotAuthorised;
-    return absl::IsInvalidArgument(prepared) ? kExitUsage : kExitStartAgents;
+    exit_code_ = absl::IsUnauthenticated(prepared)   ? kExitNotAuthorised
+                 : absl::IsInvalidArgument(prepared) ? kExitUsage
+                                                     : kExitStartAgents;
+    if (!Refuse(std::string(prepared.message()))) {
+      std::fprintf(stderr, "dtrain: %s\n", std::string(prepared.message()).c_str());
+    }
+    return exit_code_;
   }
   os::FailWritesWithoutSignals();
   std::list<loop::SignalWatch> watches;
-  for (int number : os::NotIgnored({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2})) {
+  std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+  if (detached_.records != nullptr) signals.push_back(detached::JobFolder::StopSignal());
+  for (int number : os::NotIgnored(std::move(signals))) {
     watches.emplace_back(loop_, std::initializer_list<int>{number},
                          [this](int signal) { OnSignal(signal); });
   }
   for (const std::string& warning : options_.hosts.warnings) Warn(warning);
-  auto asked = options_.hosts.entries;
-  asked.resize(core_->nodes().size());
-  links_.Connect(asked);
-  deadline_.At(core_->NextDeadline(), [this] { Feed(job::Tick{}); });
+  if (detached_.records == nullptr) {
+    Carry(campaign_->Begin());
+  } else {
+    // Answers and reports are made of one, and the first has to wait for the disk.
+    attempt_ =
+        std::make_unique<AttemptRun>(AroundAttempts(), hosts_, options_.job, AttemptHandlers());
+    detached_.records->OnTrouble([this](std::string text) { router_.Say(text); });
+    detached_.records->Begin([this] { BeginJob(); });
+  }
   loop_.Run();
-  links_.Clear();
+  attempt_.reset();
   status_.reset();
+  if (handover_ != nullptr) return std::move(*handover_).Finish();
+  if (!verdict_) router_.FinishSaying(kOutputWait);  // why it leaves the job
   return exit_code_;
 }
 
-NodeLinks::Handlers Runner::LinkHandlers() {
-  NodeLinks::Handlers handlers;
-  handlers.on_event = [this](job::Event event) { Feed(std::move(event)); };
-  handlers.on_agent = [this](NodeId id, v1::SessionEvent event) {
-    if (event.has_finished()) node_output_->OnFinished(id, event.finished());
-    Feed(job::AgentMessage{id, std::move(event), WallNow()});
+// ---- attempts -----------------------------------------------------------------------------
+
+void Runner::Decide(const job::CampaignEvent& event) {
+  Carry(campaign_->OnEvent(loop_.Now(), event));
+}
+
+void Runner::Carry(std::vector<job::CampaignAction> actions) {
+  for (job::CampaignAction& action : actions) {
+    if (const auto* begin = std::get_if<job::BeginAttempt>(&action)) {
+      Do(*begin);
+    } else if (const auto* announce = std::get_if<job::Announce>(&action)) {
+      Warn(announce->text);
+    } else if (auto* end = std::get_if<job::EndCampaign>(&action)) {
+      OnEnd(std::move(end->verdict));
+    }
+  }
+  pause_.At(campaign_->NextDeadline(), [this] { Decide(job::CampaignTick{}); });
+}
+
+void Runner::Do(const job::BeginAttempt& begin) {
+  job::JobOptions options = options_.job;
+  options.attempt = begin.attempt;
+  options.incarnation = os::RandomBytes(16);
+  options.probe_token = os::RandomBytes(32);
+  options.time_limit = begin.time_limit;
+  if (begin.attempt > 0) {
+    const uint32_t least = campaign_->options().least_hosts;
+    options.min_nodes = begin.hosts.size() > least ? least : 0;
+    options.doubtful = begin.doubtful;
+  }
+  if (options.plan.nodes) {
+    options.plan.nodes = std::min(*options.plan.nodes, static_cast<uint32_t>(begin.hosts.size()));
+  }
+  if (status_ != nullptr) status_->AttemptBegins(begin.attempt);
+  if (detached_.records == nullptr) return Start(options, begin.hosts);
+  std::vector<std::string> names;
+  for (const uint32_t host : begin.hosts) names.push_back(hosts_.entries[host].host);
+  beginning_ = true;
+  detached_.records->AttemptBegins(begin.attempt, options.incarnation, names,
+                                   [this, options, hosts = begin.hosts] { Start(options, hosts); });
+}
+
+hosts::HostList Runner::ListOf(const std::vector<uint32_t>& hosts) const {
+  hosts::HostList list = hosts_;
+  list.entries.clear();
+  for (const uint32_t host : hosts) list.entries.push_back(hosts_.entries[host]);
+  return list;
+}
+
+AttemptRun::Around Runner::AroundAttempts() {
+  return {loop_,
+          ways_,
+          router_,
+          status_ != nullptr ? &status_->logs() : nullptr,
+          timeline_.get(),
+          clock_,
+          detached_.records.get(),
+          code_.get()};
+}
+
+void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts) {
+  attempt_hosts_ = hosts;
+  hosts::HostList list = ListOf(hosts);
+  const std::vector<hosts::HostEntry> entries = list.entries;
+  attempt_ =
+      std::make_unique<AttemptRun>(AroundAttempts(), std::move(list), options, AttemptHandlers());
+  beginning_ = false;
+  if (detached_.records != nullptr) {
+    if (const absl::Status opened = OpenLogs(); !opened.ok()) {
+      // One that has run waits for room; one that has not can be launched again.
+      if (options.attempt > 0 && !stop_asked_) {
+        beginning_ = true;
+        if (!std::exchange(logs_failed_, true)) {
+          Warn(absl::StrCat("dtrain: warning: attempt ", options.attempt,
+                            " waits: the workers' output cannot be kept: ", opened.message()));
+        }
+        return logs_timer_.After(detached::kJournalRetry,
+                                 [this, options, hosts] { Start(options, hosts); });
+      }
+      return OnEnd(
+          {.kind = job::Verdict::Kind::kRefused,
+           .exit_code = kExitState,
+           .message = absl::StrCat("the workers' output cannot be kept: ", opened.message()),
+           .rank = {},
+           .signal = 0});
+    }
+  }
+  logs_failed_ = false;
+  attempt_->Begin(entries);
+  for (job::Event& event : std::exchange(for_attempt_, {})) attempt_->Feed(std::move(event));
+}
+
+AttemptRun::Handlers Runner::AttemptHandlers() {
+  AttemptRun::Handlers handlers;
+  handlers.on_plan = [this] { OnPlan(); };
+  handlers.on_worker_started = [this](uint32_t rank, uint32_t pid) {
+    if (status_ != nullptr) status_->WorkerStarted(rank, pid);
   };
-  handlers.on_shepherd = [this](NodeId id, v1::JobEvent event) {
-    OnJobEvent(id, std::move(event));
+  handlers.on_stdin_taken = [this](Rank rank, bool closed) {
+    if (stdin_ != nullptr) stdin_->Taken(rank, closed);
   };
-  handlers.on_logs = [this](NodeId id, const v1::LogChunk& chunk) { OnLogs(id, chunk); };
-  handlers.on_logs_end = [this](NodeId id, absl::Status why) { OnLogsEnd(id, std::move(why)); };
-  handlers.on_left = [this] {
-    if (finishing_) OnFinish();
+  handlers.on_runs = [this] { OnRuns(); };
+  handlers.on_warning = [this](job::Warn warn) { OnWarning(std::move(warn)); };
+  handlers.on_staged = [this](const std::string& sent) {
+    Warn(absl::StrCat("dtrain: ", stage::Describe(code_->snapshot), "; ", sent));
   };
+  handlers.on_gpus = [this](NodeId node, const v1::GpuStates& states) {
+    if (status_ != nullptr) status_->TakeGpus(attempt_->core().nodes()[node.value()].host, states);
+  };
+  handlers.on_event = [this](std::optional<NodeId> of) {
+    if (status_ != nullptr) status_->Observe(of);
+  };
+  handlers.on_rank_ended = [this](Rank rank) {
+    if (status_ != nullptr) status_->RankEnded(rank);
+  };
+  handlers.on_changed = [this] {
+    if (!options_.quiet) progress_.Update();
+  };
+  // Posted: the next attempt takes the place of this one.
+  handlers.on_over = [this] { loop_.Post([this] { OnAttemptOver(); }); };
+  handlers.on_superseded = [this](const std::string& text) { OnSuperseded(text); };
   return handlers;
 }
 
-// Actions may lead to further events at once; these wait until the actions are done.
-void Runner::Feed(job::Event event) {
-  events_.push_back(std::move(event));
-  if (std::exchange(feeding_, true)) return;
-  const Duration asleep = loop::Loop::TimeAsleep();
-  const Duration slept = asleep - std::exchange(asleep_, asleep);
-  if (slept > kShortSleep) {
-    events_.push_front(job::Slept{slept});
-  }
-  while (!events_.empty()) {
-    job::Event next = std::move(events_.front());
-    events_.pop_front();
-    TimePoint now = loop_.Now();
-    if (timeline_ != nullptr) report::Trace(*timeline_, *core_, next, now);
-    const std::optional<NodeId> of = NodeOfEvent(next);
-    const job::State before = core_->state();
-    for (job::Action& action : core_->OnEvent(now, std::move(next))) Do(action);
-    if (timeline_ != nullptr && before < job::State::kStarting &&
-        core_->state() == job::State::kStarting) {
-      report::TraceMeeting(*timeline_, *core_, now);
-    }
-    slowest_.Observe(Facts(), of, now);
-  }
-  feeding_ = false;
-  if (!options_.quiet) progress_.Update();
-  if (!finishing_) deadline_.At(core_->NextDeadline(), [this] { Feed(job::Tick{}); });
-}
-
-void Runner::Do(job::Action& action) {
-  if (auto* agent = std::get_if<job::ToAgent>(&action)) {
-    links_.Send(*agent);
-  } else if (auto* agents = std::get_if<job::ToAgents>(&action)) {
-    links_.Send(*agents);
-  } else if (auto* shepherd = std::get_if<job::ToShepherd>(&action)) {
-    links_.Send(*shepherd);
-  } else if (auto* shepherds = std::get_if<job::ToShepherds>(&action)) {
-    links_.Send(*shepherds);
-  } else if (auto* beat = std::get_if<job::Beat>(&action)) {
-    links_.Send(*beat);
-  } else if (auto* logs = std::get_if<job::OpenLogs>(&action)) {
-    links_.OpenLogs(logs->node, options_.job.job_id, options_.job.attempt);
-  } else if (auto* disconnect = std::get_if<job::Disconnect>(&action)) {
-    links_.Disconnect(disconnect->node);
-  } else if (auto* dial = std::get_if<job::DialAnew>(&action)) {
-    links_.DialAnew(dial->node);
-  } else if (auto* warn = std::get_if<job::Warn>(&action)) {
-    if (warn->detail && !options_.verbose) {
-      details_.push_back(std::move(warn->text));
-    } else {
-      Warn(warn->text);
-    }
-  } else if (std::holds_alternative<job::PlanReady>(action)) {
-    OnPlan();
-  } else if (std::holds_alternative<job::Finish>(action)) {
-    OnFinish();
-  }
-}
-
-void Runner::OnJobEvent(NodeId id, v1::JobEvent event) {
-  if (event.has_stdin_taken() && stdin_ != nullptr) {
-    stdin_->Taken(Rank(event.stdin_taken().rank()), event.stdin_taken().closed());
-  }
-  if (event.has_exit() && stdin_ != nullptr) stdin_->RankEnded(Rank(event.exit().rank()));
-  if (event.has_finished()) node_output_->OnFinished(id, event.finished());
-  if (event.has_started() && status_ != nullptr) {
-    for (const v1::WorkerStarted& worker : event.started().workers()) {
-      if (node_output_->IsOn(id, worker.rank()))
-        status_->WorkerStarted(worker.rank(), worker.pid());
-    }
-  }
-  Feed(job::ShepherdMessage{id, std::move(event), WallNow()});
-  if (core_->state() == job::State::kRunning && stdin_ != nullptr &&
-      !std::exchange(stdin_started_, true)) {
-    stdin_->Start(options_.job.stdin_rank, core_->plan().world_size);
-  }
-}
-
-// As the clock was when we began: one that is set while the job runs moves nothing.
-int64_t Runner::WallNow() const {
-  return begin_unix_nanos_ + std::chrono::nanoseconds(loop_.Now() - begin_).count();
-}
-
-void Runner::OnLogs(NodeId id, const v1::LogChunk& chunk) {
-  if (!chunk.lost().empty()) {
-    Warn(absl::StrCat(core_->nodes()[id.value()].host, ": ", job::Printable(chunk.lost())));
-    return links_.NextLogs(id);
-  }
-  if (absl::Status taken = node_output_->Deliver(id, chunk); !taken.ok()) {
-    return OnLogsFault(id, taken.message());
-  }
-  auto next = [this, id] { links_.NextLogs(id); };
-  if (router_.Full()) {
-    router_.WhenRoom(next);
-  } else {
-    next();
-  }
-}
-
-void Runner::OnLogsEnd(NodeId id, absl::Status status) {
-  if (status.ok()) {
-    node_output_->OnDelivered(id);
-    Feed(job::LogsDrained{id});
-  } else if (absl::IsDataLoss(status)) {
-    job::NodeClosed closed{id, std::move(status)};
-    closed.output_lost = true;
-    Feed(std::move(closed));
-  } else if (!absl::IsUnavailable(status)) {
-    // When it is, the whole stream broke, and NodeClosed comes with the reason.
-    OnLogsFault(id, status.message());
-  }
-}
-
-void Runner::OnLogsFault(NodeId id, absl::string_view why) {
-  Feed(job::NodeClosed{id, absl::DataLossError(absl::StrCat("the logs cannot be read: ", why)),
-                       /*unknown_host=*/false, /*not_authorised=*/false, /*started_anew=*/false});
-}
-
-void Runner::OnSignal(int signal) {
-  if (finishing_) {
-    // The agents still hear goodbye: else they would keep their sessions for us. The output that
-    // is left nobody seems to want.
-    unwanted_ = true;
-    if (writing_) Leave();
-    return;
-  }
-  Feed(job::UserSignal{signal});
-}
-
 void Runner::OnPlan() {
-  router_.SetLayout(LayoutOf(core_->plan(), options_.job.job_id));
-  if (status_ != nullptr) status_->logs().SetWorldSize(core_->plan().world_size);
+  const plan::Plan& plan = attempt_->core().plan();
+  router_.SetLayout(LayoutOf(plan, options_.job.job_id, campaign_->attempt()));
+  if (status_ != nullptr) status_->logs().SetWorldSize(plan.world_size);
+  if (detached_.records != nullptr) detached_.records->logs().SetWorldSize(plan.world_size);
   if (options_.job.dry_run || options_.verbose) {
-    std::string table = plan::FormatRankTable(core_->plan());
+    std::string table = plan::FormatRankTable(plan);
     absl::StrAppend(&table, report::ContainerLines(options_.job.part));
     if (options_.job.dry_run) {
       std::fputs(table.c_str(), stdout);
@@ -247,26 +224,144 @@ void Runner::OnPlan() {
   }
 }
 
+void Runner::OnRuns() {
+  if (detached_.records != nullptr) {
+    detached_.records->Reached(detached::Standing::Stage::kRuns);
+  }
+  if (stdin_ != nullptr) {
+    stdin_->Start(options_.job.stdin_rank, attempt_->core().plan().world_size);
+  }
+  Decide(job::AttemptRuns{});
+}
+
+// Of nodes that are lost there may be output that is not on disk.
+void Runner::OnAttemptOver() {
+  if (detached_.records == nullptr) return OnAttemptEnded();
+  detached_.records->Flush([this] { OnAttemptEnded(); });
+}
+
+void Runner::OnAttemptEnded() {
+  const job::JobCore& core = attempt_->core();
+  if (stdin_ != nullptr) stdin_->Pause();
+  router_.FlushLines();
+  job::AttemptEnded ended;
+  ended.verdict = core.verdict();
+  ended.cause = report::CauseLine(report::FactsOf(core));
+  for (const NodeId node : core.verdict().nodes) {
+    ended.hosts.push_back(attempt_hosts_[node.value()]);
+  }
+  for (const job::GpuFault& fault : core.gpu_faults()) {
+    if (fault.kind != job::XidKind::kHardware) continue;
+    ended.bad_gpus.push_back({attempt_hosts_[fault.node.value()], job::NameOf(fault)});
+  }
+  ended.dead_at = core.dead_at();
+  const size_t before = campaign_->ended().size();
+  std::vector<job::CampaignAction> actions = campaign_->OnEvent(loop_.Now(), ended);
+  if (detached_.records != nullptr && campaign_->state() != job::CampaignCore::State::kOver) {
+    const bool again = campaign_->ended().size() == before;
+    job::AttemptRecord record = again ? job::AttemptRecord() : campaign_->ended().back();
+    if (again) record.attempt = campaign_->attempt();
+    if (again) record.cause = ended.cause;
+    detached_.records->RestartDecided(
+        *campaign_, record, again,
+        std::max<Duration>(campaign_->next_at() - loop_.Now(), Duration::zero()));
+  }
+  Carry(std::move(actions));
+  if (status_ != nullptr && campaign_->state() == job::CampaignCore::State::kPause) {
+    status_->AttemptEnded(ended.cause);
+  }
+}
+
+// ---- the user -----------------------------------------------------------------------------
+
+void Runner::OnSignal(int signal) {
+  if (handover_ != nullptr) return;
+  // Nobody seems to want the output that is left; a folder is written to its end.
+  if (verdict_) return detached_.records == nullptr ? Leave() : void();
+  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
+  const bool told = signal == detached::JobFolder::StopSignal();
+  if (told) signal = SIGTERM;
+  // Only `dtrain stop` ends a detached job.
+  if (detached_.records != nullptr && stops && !told) {
+    return LeaveIt(absl::StrCat("this launcher was ended by ", job::SignalName(signal)));
+  }
+  const bool first = stops && !std::exchange(stop_asked_, stop_asked_ || stops);
+  if (detached_.records != nullptr && first) return StopDetached(signal);
+  Obey(signal);
+}
+
+void Runner::Obey(int signal) {
+  Decide(job::StopAsked{signal});
+  OnUser(job::UserSignal{signal});
+}
+
+void Runner::OnUser(job::Event event) {
+  if (handover_ != nullptr) return;
+  if (std::holds_alternative<job::OutputFailed>(event) && campaign_) {
+    Decide(job::StopAsked{SIGPIPE});
+  }
+  FeedUser(std::move(event));
+}
+
+void Runner::FeedUser(job::Event event) {
+  if (beginning_) {
+    for_attempt_.push_back(std::move(event));
+  } else if (attempt_ != nullptr) {
+    attempt_->Feed(std::move(event));
+  }
+}
+
+void Runner::OnWarning(job::Warn warn) {
+  if (warn.detail && !options_.verbose) {
+    details_.push_back(std::move(warn.text));
+  } else {
+    Warn(warn.text);
+  }
+}
+
 void Runner::Warn(absl::string_view text) {
   if (!options_.quiet) router_.Say(text);
 }
 
-report::JobFacts Runner::Facts() const { return report::FactsOf(*core_); }
+report::JobFacts Runner::Facts() const {
+  report::JobFacts facts =
+      report::FactsOf(attempt_->core(), campaign_ && campaign_->restarts() ? &*campaign_ : nullptr);
+  if (code_ != nullptr) facts.code = &code_facts_;
+  if (detached_.records != nullptr) facts.disk = detached_.records->disk_trouble();
+  if (!verdict_) return facts;
+  return {
+      facts.state,    facts.nodes,    facts.ranks, facts.phases, *verdict_, facts.secondary_deaths,
+      facts.warnings, facts.campaign, facts.code,  facts.gpus,   facts.disk};
+}
 
 std::string Runner::StatusLine(TimePoint now) {
+  // On some file systems a file that is asked how wide it is waits for its server, and we with it.
+  if (!router_.is_terminal()) return "";
   return report::ProgressLine(Facts(), now, report::TerminalWidth(STDERR_FILENO));
 }
 
-// Called when the job is over, and again as each connection ends.
-void Runner::OnFinish() {
-  if (!std::exchange(finishing_, true)) SayEnd();
-  if (links_.leaving() > 0) return;
+// ---- the end ------------------------------------------------------------------------------
+
+void Runner::OnEnd(job::Verdict verdict) {
+  verdict_ = std::move(verdict);
+  if (detached_.records == nullptr) return Finish();
+  detached_.records->Verdict(verdict_->exit_code, verdict_->message, [this] { Finish(); });
+}
+
+void Runner::Finish() {
+  exit_code_ = verdict_->exit_code;
+  progress_.Stop();
+  stdin_.reset();
+  router_.FlushLines();  // the report stays the last
+  if (detached_.records != nullptr) {
+    WriteFiles();
+    return FinishDetached();
+  }
+  SayEnd();
   WriteFiles();
-  if (core_->verdict().kind == job::Verdict::Kind::kSignal) {
+  if (verdict_->kind == job::Verdict::Kind::kSignal || stop_asked_) {
     leave_timer_.After(kOutputWait, [this] { Leave(); });
   }
-  if (unwanted_) return Leave();
-  writing_ = true;
   router_.Finish([this] {
     if (status_ == nullptr) return Leave();
     status_->Finish([this] { Leave(); });
@@ -274,26 +369,19 @@ void Runner::OnFinish() {
 }
 
 void Runner::SayEnd() {
-  exit_code_ = core_->verdict().exit_code;
-  deadline_.Cancel();
-  progress_.Stop();
-  stdin_.reset();
-  router_.FlushLines();  // the report stays the last
   if (std::string text = report::FailureReport(Facts()); !text.empty()) router_.Say(text);
   if (exit_code_ == kExitCleanup || exit_code_ == kExitAgentLost) {
     for (const std::string& detail : details_) Warn(detail);
   }
   if (!options_.verbose) return;
-  router_.Say(report::PhaseTable(Facts(), slowest_, loop_.Now()));
+  router_.Say(report::PhaseTable(Facts(), attempt_->slowest(), loop_.Now()));
   if (std::string table = report::CollectiveTable(Facts()); !table.empty()) router_.Say(table);
 }
 
-// Once.
 void Runner::WriteFiles() {
   if (timeline_ != nullptr) {
     absl::Status written = timeline_->Finish(Facts(), loop_.Now());
     if (!written.ok()) Warn(absl::StrCat("dtrain: ", written.message()));
-    timeline_.reset();
   }
   if (options_.result_json.empty()) return;
   absl::Status written = report::WriteResult(
@@ -302,7 +390,6 @@ void Runner::WriteFiles() {
     router_.Say(absl::StrCat("dtrain: ", written.message()));
     if (exit_code_ == kExitOk) exit_code_ = kExitState;
   }
-  options_.result_json.clear();
 }
 
 void Runner::Leave() { loop_.Stop(); }

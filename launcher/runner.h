@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
+#include "launcher/attempt_run.h"
 #include "launcher/cli/options.h"
-#include "launcher/job/job_core.h"
-#include "launcher/node_links.h"
-#include "launcher/node_output.h"
+#include "launcher/end_hook.h"
+#include "launcher/handover.h"
+#include "launcher/job/campaign_core.h"
+#include "launcher/job_records.h"
 #include "launcher/output/router.h"
 #include "launcher/output/stdin_source.h"
 #include "launcher/report/facts.h"
@@ -26,10 +30,16 @@
 
 namespace dtrain {
 
-// Carries out one launch: feeds JobCore with what happens and does what it decides. Loop thread.
+// Carries out one launch: makes the attempts that CampaignCore decides on, with all that they have
+// in common: our output and input, the answers, the reports. Loop thread.
 class Runner {
  public:
-  Runner(loop::Loop& loop, cli::LaunchOptions options);
+  struct Detached {
+    std::unique_ptr<JobRecords> records;
+    // Of a launch that may be detached later, without what only then is known.
+    std::unique_ptr<v1::Spec> spec = nullptr;
+  };
+  Runner(loop::Loop& loop, cli::LaunchOptions options, Detached detached);
   ~Runner();
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
@@ -38,54 +48,93 @@ class Runner {
   int Run();
 
  private:
+  // After Ctrl-C nobody waits for a terminal that takes nothing (Ctrl-S).
+  static constexpr Duration kOutputWait = std::chrono::seconds(2);
+
   absl::Status Prepare();
   absl::Status PrepareStatus();
   absl::Status PrepareStdin();
-  NodeLinks::Handlers LinkHandlers();
+  absl::Status PrepareCode();
+  absl::StatusOr<std::unique_ptr<Code>> TakeCode() const;
+  static cli::LaunchOptions OptionsFor(const Detached& detached, cli::LaunchOptions options);
+  void PrepareCampaign();
+  AttemptRun::Handlers AttemptHandlers();
 
-  void Feed(job::Event event);
-  void Do(job::Action& action);
-  void OnJobEvent(NodeId id, v1::JobEvent event);
-  void OnLogs(NodeId id, const v1::LogChunk& chunk);
-  void OnLogsEnd(NodeId id, absl::Status status);
-  void OnLogsFault(NodeId id, absl::string_view why);
+  void Carry(std::vector<job::CampaignAction> actions);
+  void Do(const job::BeginAttempt& begin);
+  void Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts);
+  hosts::HostList ListOf(const std::vector<uint32_t>& hosts) const;
+  AttemptRun::Around AroundAttempts();
+  void BeginJob();
+  absl::Status OpenLogs();
+  void LeaveIt(const std::string& why);
+  void StopDetached(int signal);
+  void TakeOver();
+  void Conclude();
+  // What cannot be prepared never runs. False: that is not a detached job that is over by it.
+  bool Refuse(const std::string& why);
+  void Decide(const job::CampaignEvent& event);
+  void OnUser(job::Event event);  // UserSignal, OutputFailed
+  void FeedUser(job::Event event);
+  void OnSuperseded(const std::string& text);
+  bool MayRestart() const { return options_.restarts.max_restarts > 0 || options_.spares > 0; }
+  absl::Status MayDetach() const;
+  void AskToDetach(absl::AnyInvocable<void(absl::Status)> may);
+  absl::Status Detach();
+  void LeaveToAnother();
+  Handover::Job JobToHandOver();
   void OnSignal(int signal);
+  void Obey(int signal);
   void OnPlan();
-  void OnFinish();
+  void OnRuns();
+  void OnAttemptOver();
+  void OnAttemptEnded();
+  void OnEnd(job::Verdict verdict);
+  void Finish();
+  void FinishDetached();
+  void RunHook(loop::Task then);
+  absl::Status WriteSummary();
+  void OnWarning(job::Warn warn);
   void SayEnd();
   void WriteFiles();
   void Leave();
   report::JobFacts Facts() const;
   std::string StatusLine(TimePoint now);
   void Warn(absl::string_view text);  // nothing when --quiet
-  int64_t WallNow() const;
 
   loop::Loop& loop_;
   loop::BlockingPool beside_{1};  // what a start needs later
   cli::LaunchOptions options_;
+  Detached detached_;  // records null: it ends with its terminal
+  const LaunchClock clock_;
   transport::AgentBinary agent_;
   transport::Ways ways_;
   output::OutputRouter router_;
-  std::unique_ptr<output::StdinSource> stdin_;  // null: nobody wants it
-  std::unique_ptr<report::Timeline> timeline_;  // null: nobody wants one
-  std::unique_ptr<job::JobCore> core_;
+  hosts::HostList hosts_;                         // those that attempts may use, spares last
+  std::unique_ptr<output::StdinSource> stdin_;    // null: nobody wants it
+  std::unique_ptr<report::Timeline> timeline_;    // null: nobody wants one
   std::unique_ptr<status::StatusServer> status_;  // null: a dry run
-  std::optional<NodeOutput> node_output_;  // once there is a core, and a status server if any
-  NodeLinks links_;
-  report::SlowestNodes slowest_;
+  std::optional<job::CampaignCore> campaign_;
+  std::unique_ptr<Code> code_;           // null: none is staged
+  report::CodeFacts code_facts_;         // of it
+  std::vector<uint32_t> attempt_hosts_;  // of the present attempt, as indices of hosts_
+  std::unique_ptr<AttemptRun> attempt_;  // the present one, or, in a pause, the last
+  bool beginning_ = false;               // it is being written down that one begins
+  std::vector<job::Event> for_attempt_;  // what the user has said meanwhile
   report::Progress progress_;
-  loop::Timer deadline_;
+  loop::Timer pause_;
+  loop::Timer stop_timer_;  // of a detached job: until a stop is written down
+  bool stop_obeyed_ = false;
   loop::Timer leave_timer_;
-  std::deque<job::Event> events_;  // that came while actions were being carried out
-  bool feeding_ = false;
-  const TimePoint begin_ = Clock::now();
-  const int64_t begin_unix_nanos_ = absl::GetCurrentTimeNanos();
-  Duration asleep_ = loop::Loop::TimeAsleep();  // when last looked at
-  bool stdin_started_ = false;
-  bool finishing_ = false;
-  bool writing_ = false;   // the connections are closed, the last output is not yet written
-  bool unwanted_ = false;  // that output, by a signal since the end
-  std::vector<std::string> details_;  // warnings that are told only if the end fails
+  loop::Timer logs_timer_;  // of a detached job: until the disk takes its output again
+  bool logs_failed_ = false;
+  loop::Timer summary_timer_;  // likewise
+  bool summary_failed_ = false;
+  std::unique_ptr<EndHook> hook_;
+  std::unique_ptr<Handover> handover_;   // once another launcher is to take the job over
+  std::optional<job::Verdict> verdict_;  // the launch's, once it has ended
+  bool stop_asked_ = false;              // by a signal: the last output is not awaited for long
+  std::vector<std::string> details_;     // warnings that are told only if the end fails
   int exit_code_ = 0;
 };
 

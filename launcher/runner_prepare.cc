@@ -3,18 +3,24 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/programs.h"
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "common/os/fd.h"
+#include "common/os/scratch_folder.h"
 #include "common/rpc/channel.h"
+#include "launcher/job/campaign_journal.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/result_json.h"
@@ -84,19 +90,20 @@ absl::Status Runner::Prepare() {
     absl::Status writable = report::CheckWritable("--result-json", options_.result_json);
     if (!writable.ok()) return writable;
   }
-  auto timeline = MakeTimeline(options_, begin_, begin_unix_nanos_);
+  if (absl::Status staged = PrepareCode(); !staged.ok()) return staged;
+  auto timeline = MakeTimeline(options_, clock_.begin, clock_.begin_unix_nanos);
   if (!timeline.ok()) return timeline.status();
   timeline_ = *std::move(timeline);
   absl::Status input = PrepareStdin();
   if (!input.ok()) return input;
-  hosts::HostList hosts = plan::NodesToAsk(options_.hosts, options_.job.plan);
-  absl::Status files = CheckOpenFiles(hosts.entries.size());
+  PrepareCampaign();
+  absl::Status files = CheckOpenFiles(hosts_.entries.size());
   if (!files.ok()) return files;
   options_.job.protocol = rpc::kProtocolVersion;
   options_.job.build = DTRAIN_VERSION;
-  options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
-  options_.job.incarnation = os::RandomBytes(16);
-  options_.job.probe_token = os::RandomBytes(32);
+  if (detached_.records == nullptr) {
+    options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
+  }
   if (options_.output.files) {
     options_.job.check_plan = [this](const plan::Plan& plan) {
       return options_.output.files->Check(LayoutOf(plan, options_.job.job_id));
@@ -105,12 +112,90 @@ absl::Status Runner::Prepare() {
   options_.job.time_of_day = [](int64_t unix_nanos) {
     return absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(unix_nanos), absl::LocalTimeZone());
   };
-  absl::Status reachable = ways_.Prepare(hosts, options_.local);
+  absl::Status reachable = ways_.Prepare(hosts_, options_.local);
   if (!reachable.ok()) return reachable;
-  core_ = std::make_unique<job::JobCore>(std::move(hosts), options_.job, loop_.Now());
-  absl::Status status = PrepareStatus();
-  node_output_.emplace(*core_, router_, status_ != nullptr ? &status_->logs() : nullptr);
-  return status;
+  return PrepareStatus();
+}
+
+// Of a detached job: the launchers of all its attempts have the same.
+absl::StatusOr<std::unique_ptr<Code>> Runner::TakeCode() const {
+  const JobRecords* records = detached_.records.get();
+  if (records != nullptr) {
+    auto kept = records->folder().ReadCode();
+    if (kept.ok()) {
+      auto snapshot = stage::SnapshotOf(kept->manifest(), kept->git(), options_.stage.directory);
+      if (!snapshot.ok()) return snapshot.status();
+      auto code = std::make_unique<Code>(*std::move(snapshot), options_.stage.compare);
+      // Of one that was detached while it ran, and has no restarts, the contents were not kept.
+      absl::Status used;
+      if (!code->compare && (MayRestart() || !records->spec().had_terminal())) {
+        used = code->contents.UseCopy(records->folder().CodeContents());
+      }
+      if (!used.ok()) return used;
+      return code;
+    }
+    if (!absl::IsNotFound(kept.status()) ||
+        records->before().phase() != v1::JournalState::PHASE_ACCEPTED) {
+      return kept.status();
+    }
+  }
+  auto taken = dtrain::TakeCode(options_.stage);
+  if (!taken.ok()) return taken.status();
+  std::unique_ptr<Code> code = *std::move(taken);
+  absl::Status copied;
+  if (records != nullptr) {
+    copied = code->Keep(records->folder(), /*with_contents=*/true);
+  } else if (!code->compare && MayRestart()) {
+    // A node may lack it when the tree has changed long since.
+    copied = code->contents.Copy(os::TemporaryDirectories());
+  }
+  if (!copied.ok()) return copied;
+  return code;
+}
+
+absl::Status Runner::PrepareCode() {
+  if (options_.stage.directory.empty() || options_.job.dry_run) return absl::OkStatus();
+  auto code = TakeCode();
+  if (!code.ok()) return code.status();
+  code_ = *std::move(code);
+  const stage::Snapshot& taken = code_->snapshot;
+  for (const std::string& warning : taken.warnings) {
+    Warn(absl::StrCat("dtrain: warning: ", warning));
+  }
+  code_facts_ = {absl::BytesToHexString(taken.sha256), taken.files.size(), taken.bytes, taken.git};
+  options_.job.stage = code_->Request();
+  if (code_->compare) return absl::OkStatus();
+  for (v1::Program& program : *options_.job.part.mutable_programs()) {
+    const std::string& directory = program.working_directory();
+    std::optional<std::string> within = InTree(directory, taken.directory);
+    // One that was asked for, with --wdir, stays.
+    if (!within && directory == options_.launched_in) within = ".";
+    if (within) program.set_working_directory(*std::move(within));
+  }
+  return absl::OkStatus();
+}
+
+// Spares come behind the hosts that the plan is for.
+void Runner::PrepareCampaign() {
+  job::CampaignOptions campaign = options_.restarts;
+  const plan::PlanOptions& plan = options_.job.plan;
+  const auto listed = static_cast<uint32_t>(options_.hosts.entries.size());
+  hosts_ = options_.hosts;
+  hosts_.entries.resize(plan.nodes ? std::min(*plan.nodes + options_.spares, listed) : listed);
+  for (const hosts::HostEntry& entry : hosts_.entries) campaign.hosts.push_back(entry.host);
+  const auto most = static_cast<uint32_t>(hosts_.entries.size()) - options_.spares;
+  campaign.least_hosts = options_.job.min_nodes > 0 ? options_.job.min_nodes : most;
+  campaign.spares = options_.spares > 0;
+  campaign.time_limit = options_.job.time_limit;
+  options_.job.part.set_max_restarts(campaign.max_restarts);
+  if (detached_.records == nullptr) {
+    campaign_.emplace(std::move(campaign), loop_.Now());
+  } else {
+    campaign_.emplace(
+        std::move(campaign),
+        job::PastOf(detached_.records->before(), hosts_, loop_.Now(), absl::GetCurrentTimeNanos()),
+        loop_.Now());
+  }
 }
 
 absl::Status Runner::PrepareStatus() {
@@ -120,9 +205,18 @@ absl::Status Runner::PrepareStatus() {
   job.argv = CommandWords(options_.job.part);
   job.launcher_pid = getpid();
   job.begin = loop_.Now();
-  job.begin_unix_nanos = WallNow();
+  if (detached_.records != nullptr) {
+    job.begin -=
+        job::PastOf(detached_.records->before(), hosts_, job.begin, absl::GetCurrentTimeNanos())
+            .age;
+  }
+  job.begin_unix_nanos = clock_.At(job.begin);
   status_ =
       std::make_unique<status::StatusServer>(loop_, std::move(job), [this] { return Facts(); });
+  if (detached_.records == nullptr) {
+    status_->OnDetach({[this](auto may) { AskToDetach(std::move(may)); },
+                       [this] { return Detach(); }, [this] { LeaveToAnother(); }});
+  }
   // The job does not depend on it, and who asks with `dtrain ps` is told the same.
   absl::Status listening = status_->ListenUnix();
   if (!listening.ok() && options_.verbose) {
@@ -142,12 +236,7 @@ absl::Status Runner::PrepareStdin() {
   if (options_.job.dry_run || options_.job.stdin_rank == "none") return absl::OkStatus();
   stdin_ = std::make_unique<output::StdinSource>(
       loop_, [this](Rank rank, absl::string_view data, bool end) {
-        v1::JobRequest request;
-        v1::StdinData& message = *request.mutable_stdin();
-        message.set_rank(rank.value());
-        message.set_data(data.data(), data.size());
-        message.set_end(end);
-        links_.SendTo(core_->ranks()[rank.value()].node, request);
+        attempt_->SendStdin(rank, data, end);
       });
   absl::Status opened = stdin_->Open();
   if (opened.ok()) return opened;

@@ -7,7 +7,7 @@
 
 namespace dtrain::rendezvous {
 
-FenceCore::FenceCore(std::vector<std::string> hosts) {
+FenceCore::FenceCore(std::vector<std::string> hosts, uint32_t first) : sequence_(first) {
   members_.resize(hosts.size());
   for (size_t i = 0; i < hosts.size(); ++i) members_[i].host = std::move(hosts[i]);
 }

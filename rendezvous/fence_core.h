@@ -16,7 +16,8 @@ namespace dtrain::rendezvous {
 // released with what all put. Pure. Nodes are indices 0..n-1.
 class FenceCore {
  public:
-  explicit FenceCore(std::vector<std::string> hosts);
+  // `first`: the number of the first fence, of an attempt that had some before.
+  explicit FenceCore(std::vector<std::string> hosts, uint32_t first = 0);
 
   // The release for all nodes when this was the last to enter. Fails, changing nothing, and names
   // the node, when it is not at the present fence, enters twice, or has finished.

@@ -59,17 +59,6 @@ std::string InitError(NvmlLibrary& nvml, int code, const std::string& driver) {
   }
 }
 
-// Why one GPU cannot be used, from the code of a call about it; empty: the code is no such reason.
-std::string FaultText(int code) {
-  if (code == kNvmlGpuIsLost) {
-    return "lost: it fell off the bus (reboot the node, and see the kernel log for NVRM lines)";
-  }
-  if (code == kNvmlResetRequired) {
-    return "it needs a reset before it can be used again (nvidia-smi --gpu-reset, or a reboot)";
-  }
-  return "";
-}
-
 struct Device {
   v1::Gpu gpu;
   // Unknown ones come last: they are lost and have no say in the order of the others.
@@ -258,6 +247,16 @@ GpuReport ReadGpus(const GpuOptions& options) {
   }
   KeepVisible(options, report);
   return report;
+}
+
+std::string FaultText(int code) {
+  if (code == kNvmlGpuIsLost) {
+    return "lost: it fell off the bus (reboot the node, and see the kernel log for NVRM lines)";
+  }
+  if (code == kNvmlResetRequired) {
+    return "it needs a reset before it can be used again (nvidia-smi --gpu-reset, or a reboot)";
+  }
+  return "";
 }
 
 void SetGpus(GpuReport report, v1::Inventory& inventory) {

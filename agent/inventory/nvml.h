@@ -34,6 +34,10 @@ GpuReport ReadGpus(const GpuOptions& options);
 // The same where the library cannot be opened, which no driver can hold up. Null: it can.
 std::optional<GpuReport> ReadWithoutLibrary(const GpuOptions& options);
 
+// Why a GPU cannot be used, according to the code that an NVML call about it returned. Empty if
+// that code gives no reason.
+std::string FaultText(int code);
+
 // Moves the report into the node's inventory.
 void SetGpus(GpuReport report, v1::Inventory& inventory);
 

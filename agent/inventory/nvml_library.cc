@@ -49,6 +49,17 @@ struct ProcessV2 {
   unsigned gpu_instance, compute_instance;
 };
 
+// Bits of nvmlEventType.
+constexpr unsigned long long kEventDoubleBitEcc = 2;
+constexpr unsigned long long kEventXid = 8;
+
+// nvmlEventData_t as _v2 of the call fills it; the first has no instances.
+struct EventData {
+  NvmlDevice device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+
 // NVML fills the whole buffer when it fails, and ends text with a null when it does not.
 std::string Text(const char* buffer, size_t size) {
   return Escape(absl::string_view(buffer, strnlen(buffer, size)));
@@ -206,6 +217,34 @@ int NvmlLibrary::Temperature(NvmlDevice device, unsigned& celsius) {
   constexpr int kOfTheGpu = 0;
   auto* call = Find<int(NvmlDevice, int, unsigned*)>("nvmlDeviceGetTemperature");
   return call == nullptr ? kNvmlFunctionNotFound : call(device, kOfTheGpu, &celsius);
+}
+
+int NvmlLibrary::Power(NvmlDevice device, unsigned& milliwatts) {
+  auto* call = Find<int(NvmlDevice, unsigned*)>("nvmlDeviceGetPowerUsage");
+  return call == nullptr ? kNvmlFunctionNotFound : call(device, &milliwatts);
+}
+
+int NvmlLibrary::RegisterErrors(NvmlDevice device) {
+  auto* create = Find<int(void**)>("nvmlEventSetCreate");
+  auto* add = Find<int(NvmlDevice, unsigned long long, void*)>("nvmlDeviceRegisterEvents");
+  if (create == nullptr || add == nullptr) return kNvmlFunctionNotFound;
+  if (events_ == nullptr) {
+    if (const int code = create(&events_); code != kNvmlOk) return code;
+  }
+  // A GPU without ECC refuses both kinds when asked for both.
+  const int code = add(device, kEventXid | kEventDoubleBitEcc, events_);
+  return code == kNvmlNotSupported ? add(device, kEventXid, events_) : code;
+}
+
+int NvmlLibrary::WaitForError(unsigned timeout_ms, NvmlEvent& out) {
+  using Call = int(void*, EventData*, unsigned);
+  auto* call = Find<Call>("nvmlEventSetWait_v2");
+  if (call == nullptr) call = Find<Call>("nvmlEventSetWait");
+  if (call == nullptr || events_ == nullptr) return kNvmlFunctionNotFound;
+  EventData data = {};
+  const int code = call(events_, &data, timeout_ms);
+  if (code == kNvmlOk) out = {data.device, data.type == kEventXid, data.data};
+  return code;
 }
 
 int NvmlLibrary::UncorrectedEccErrors(NvmlDevice device, unsigned long long& count) {

@@ -19,6 +19,7 @@ enum NvmlCode : int {
   kNvmlNoPermission = 4,
   kNvmlInsufficientSize = 7,
   kNvmlDriverNotLoaded = 9,
+  kNvmlTimeout = 10,
   kNvmlLibraryNotFound = 12,
   kNvmlFunctionNotFound = 13,
   kNvmlGpuIsLost = 15,
@@ -39,6 +40,13 @@ struct NvmlPci {
 struct NvmlProcess {
   unsigned pid = 0;
   unsigned long long memory = 0;  // 0: not known
+};
+
+// Something that NVML reports of a device at the moment it happens.
+struct NvmlEvent {
+  void* device = nullptr;
+  bool xid = false;  // else an uncorrected ECC error
+  unsigned long long number = 0;
 };
 
 // One device as NVML hands it out; valid until the library closes.
@@ -66,11 +74,16 @@ class NvmlLibrary {
   int MigMode(NvmlDevice device, bool& on);
   int Utilisation(NvmlDevice device, unsigned& percent);
   int Temperature(NvmlDevice device, unsigned& celsius);
+  int Power(NvmlDevice device, unsigned& milliwatts);
   // Since the driver was loaded. kNvmlNotSupported: the memory has no ECC, or it is off.
   int UncorrectedEccErrors(NvmlDevice device, unsigned long long& count);
   // Those that compute, and those that only draw.
   int ComputeProcesses(NvmlDevice device, std::vector<NvmlProcess>& out);
   int GraphicsProcesses(NvmlDevice device, std::vector<NvmlProcess>& out);
+  // From now on WaitForError() tells of errors of this device.
+  int RegisterErrors(NvmlDevice device);
+  // Blocks; kNvmlTimeout: none has come.
+  int WaitForError(unsigned timeout_ms, NvmlEvent& out);
   // NVML's words for a code; empty when it has none.
   std::string ErrorText(int code);
 
@@ -82,6 +95,7 @@ class NvmlLibrary {
 
   void* const handle_;
   bool initialised_ = false;
+  void* events_ = nullptr;  // of RegisterErrors; freed with the library
 };
 
 }  // namespace dtrain::inventory

@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kRecord = 8192;
 // Of one look: more than the kernel's buffer holds. Somebody writes as fast as we read.
 constexpr int kMostReads = 100'000;
+constexpr size_t kMostFound = 1000;  // of one look; a GPU in trouble repeats itself
 
 bool IsPciAddress(absl::string_view text) {
   for (const char c : text) {
@@ -54,25 +55,28 @@ XidWatch::XidWatch(const std::string& kernel_log)
   if (log_) (void)lseek(log_.get(), 0, SEEK_END);
 }
 
-void XidWatch::Read() {
+XidWatch::Found XidWatch::TakeNew() {
+  Found found;
   char buffer[kRecord];
   for (int i = 0; log_ && i < kMostReads; ++i) {
     const ssize_t n = read(log_.get(), buffer, sizeof(buffer));
     // EPIPE: records were overwritten before we had read them; the next read goes on behind.
     if (n < 0 && (errno == EINTR || errno == EPIPE)) continue;
-    if (n <= 0) return;
+    if (n <= 0) break;
     rest_.append(buffer, static_cast<size_t>(n));
     for (size_t end; (end = rest_.find('\n')) != rest_.npos; rest_.erase(0, end + 1)) {
       if (auto xid = ParseXid(absl::string_view(rest_).substr(0, end))) {
         last_[xid->first] = xid->second;
+        if (found.size() < kMostFound) found.push_back(*std::move(xid));
       }
     }
     if (rest_.size() > kRecord) rest_.clear();
   }
+  return found;
 }
 
 void XidWatch::Note(v1::Inventory& inventory) {
-  Read();
+  TakeNew();
   for (v1::Gpu& gpu : *inventory.mutable_gpus()) {
     absl::string_view address = gpu.pci_address();
     auto found = last_.find(address.substr(0, address.rfind('.')));

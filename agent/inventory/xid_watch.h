@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "common/os/unique_fd.h"
@@ -23,9 +24,14 @@ class XidWatch {
   explicit XidWatch(const std::string& kernel_log = "/dev/kmsg");
   // Sets the last Xid of those GPUs that have had one.
   void Note(v1::Inventory& inventory);
+  // Each that has come since the last call of this or of Note, with the PCI address without the
+  // function, in order.
+  using Found = std::vector<std::pair<std::string, uint32_t>>;
+  Found TakeNew();
+  // -1: it may not be read. Readable when something has come.
+  int fd() const { return log_.get(); }
 
  private:
-  void Read();
   os::UniqueFd log_;                                   // -1: it may not be read
   std::string rest_;                                   // of a line that was not whole
   std::map<std::string, uint32_t, std::less<>> last_;  // by PCI address without the function

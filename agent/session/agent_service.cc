@@ -83,7 +83,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* AgentService::Logs(grpc::CallbackSer
           std::shared_ptr<LogRelay::Writer> writer, const v1::LogsRequest& asked) {
         calls->last = loop.Now();
         calls->NoteLogs(writer);
-        sessions.AcceptLogs(asked, std::move(writer), peer);
+        sessions.AcceptLogs(asked, std::move(writer), peer, calls->session.lock().get());
       });
 }
 

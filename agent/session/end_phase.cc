@@ -31,6 +31,18 @@ void EndPhase::Orphan() {
   shepherd_.EndWorkers(grace_ms);
 }
 
+void EndPhase::OnUnheard() {
+  if (!life_.is_detached()) return Orphan();
+  lease_.Expire();
+  orphan_until_ = life_.now() + std::chrono::milliseconds(life_.grace_ms()) + kOrphanLimit;
+  shepherd_.EndWorkers(life_.grace_ms());
+}
+
+void EndPhase::OnOrphanEnd() {
+  orphan_until_ = kNever;
+  Reap("it did not end its workers in time");
+}
+
 void EndPhase::Leave() {
   if (life_.self().resumable) return Abandon();
   OnGone();

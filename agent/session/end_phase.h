@@ -26,6 +26,9 @@ class EndPhase {
   // (Leave).
   void OnGone();
   void Orphan();
+  // Nothing was heard of it for as long as it may be silent. Of a detached job another may come,
+  // and is to learn how it ended.
+  void OnUnheard();
   void Abandon() { lease_.GiveUp(); }
   void Leave();
   void OnGoodbye() { life_.Finish(absl::OkStatus()); }
@@ -45,7 +48,7 @@ class EndPhase {
   // The time for the shepherd to confirm that it ends its workers is over: kills it if it has not.
   void OnAnswerDue();
   TimePoint OrphanEnd() const { return orphan_until_; }
-  void OnOrphanEnd() { Reap("it did not end its workers in time"); }
+  void OnOrphanEnd();
   // The agent's own kills take some seconds; a container runtime's commands may hang, one by one.
   TimePoint ReapEnd() const { return reap_until_; }
   void OnReapEnd();

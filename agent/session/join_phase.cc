@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/join_phase.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 
@@ -34,6 +36,20 @@ void JoinPhase::OnHello(const Request& request) {
 }
 
 void JoinPhase::OnNoHello() { life_.Finish(absl::DeadlineExceededError("no Hello within 30 s")); }
+
+// What its predecessor asked of the shepherd is not answered any more.
+void JoinPhase::OnTakenOver(const TakenOver& taken) {
+  life_.TakeOver(taken.hello);
+  shepherd_.Excuse();
+  if (life_.started()) {
+    // For the agent after us.
+    v1::ShepherdRequest keep;
+    *keep.mutable_keep_running()->mutable_hello() = life_.hello();
+    life_.Do(SendShepherd{std::move(keep)});
+  }
+  lease_.OnTakenOver();
+  life_.Do(TellAgain{});
+}
 
 void JoinPhase::OnProbe(const Request& request) { life_.Do(RunProbe{request.request.probe()}); }
 

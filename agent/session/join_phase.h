@@ -8,7 +8,8 @@
 
 namespace dtrain::session {
 
-// Until the job begins here: the launcher's Hello, and what it asks of the node. Pure.
+// The Hello of the launcher, and of another that takes its place; until the job begins here, what
+// it asks of the node. Pure.
 class JoinPhase {
  public:
   JoinPhase(Life& life, LauncherLease& lease, ShepherdWatch& shepherd, ReleasePhase& release)
@@ -16,6 +17,7 @@ class JoinPhase {
 
   void OnHello(const Request& request);
   void OnNoHello();
+  void OnTakenOver(const TakenOver& taken);
   void OnProbe(const Request& request);
   void OnHoldPorts(const Request& request);
   void OnReserve(const Request& request);

@@ -6,16 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "agent/inventory/limits.h"
 #include "common/base/exit_code.h"
+#include "common/os/logout.h"
 
 namespace dtrain::session {
 
 void Joining::Do(const SendWelcome&) {
-  v1::SessionEvent event;
-  v1::Welcome& welcome = *event.mutable_welcome();
-  welcome.set_job_id(hello_.job_id());
-  welcome.set_attempt(hello_.attempt());
-  welcome.set_incarnation(hello_.incarnation());
-  welcome.set_resumable(agent_.self.resumable);
+  v1::SessionEvent event = WelcomeEvent();
   if (agent_.self.resumable) {
     const absl::Status made =
         holdings_.MakeDirectory(/*with_socket=*/!shepherd_.processes().is_prepared());
@@ -40,6 +36,33 @@ void Joining::Do(const SendWelcome&) {
     *event.mutable_welcome()->mutable_inventory() = std::move(inventory);
     handlers_.tell(event);
   });
+}
+
+void Joining::WelcomeAgain(absl::AnyInvocable<void(const v1::SessionEvent&)> then) {
+  ReadInventory([this, then = std::move(then)](v1::Inventory inventory) mutable {
+    if (probe_listener_ != nullptr) {
+      inventory.set_probe_port(probe_listener_->port());
+      inventory.set_probe_reply(probe_listener_->reply());
+    }
+    v1::SessionEvent event = WelcomeEvent();
+    *event.mutable_welcome()->mutable_inventory() = std::move(inventory);
+    then(event);
+  });
+}
+
+v1::SessionEvent Joining::WelcomeEvent() const {
+  v1::SessionEvent event;
+  v1::Welcome& welcome = *event.mutable_welcome();
+  welcome.set_job_id(hello_.job_id());
+  welcome.set_attempt(hello_.attempt());
+  welcome.set_incarnation(hello_.incarnation());
+  welcome.set_resumable(agent_.self.resumable);
+  if (agent_.self.resumable) {
+    os::AtLogout at_logout = os::ReadAtLogout();
+    welcome.set_ends_at_logout(std::move(at_logout.ends_processes));
+    welcome.set_removes_ipc_at_logout(std::move(at_logout.removes_ipc));
+  }
+  return event;
 }
 
 void Joining::Do(const SendInventory&) {

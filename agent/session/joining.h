@@ -41,6 +41,8 @@ class Joining {
   void Do(const RunProbe& probe);
   void Do(const HoldPorts& hold);
   void Do(const ReserveShare& reserve);
+  // Another launcher has come: it is to be told what the node has by now.
+  void WelcomeAgain(absl::AnyInvocable<void(const v1::SessionEvent& welcome)> then);
 
   // Gives the shepherd what it needs before its part, which comes with the frames. False: the job
   // does not begin here, and the launcher has been told why.
@@ -49,6 +51,7 @@ class Joining {
  private:
   bool PrepareResident();
   void GiveHeldPorts();
+  v1::SessionEvent WelcomeEvent() const;
   void ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then);
   void Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message);
 

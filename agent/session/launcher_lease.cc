@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/exit_code.h"
 
 namespace dtrain::session {
@@ -14,6 +16,7 @@ namespace {
 constexpr Duration kHelloTimeout = std::chrono::seconds(30);
 // One may be late, and one lost behind it, before the other side gives up.
 constexpr int kBeatsPerLease = 5;
+constexpr Duration kKeptFor = std::chrono::hours(24);
 
 }  // namespace
 
@@ -25,7 +28,22 @@ void LauncherLease::OnAway() {
 // The channels know what must be sent again.
 void LauncherLease::OnResumed() {
   away_ = false;
+  expired_ = false;
   life_.Do(OpenChannels{});
+}
+
+void LauncherLease::OnTakenOver() {
+  away_ = false;
+  expired_ = false;
+  life_.Do(OpenChannels{/*anew=*/true});
+}
+
+void LauncherLease::Expire() {
+  expired_ = true;
+  Fail(v1::NodeFailure::KIND_UNSPECIFIED, kExitNodeLost,
+       absl::StrCat("no launcher of this job was heard for ",
+                    absl::FormatDuration(absl::FromChrono(most_silence())),
+                    ", so its workers were ended"));
 }
 
 void LauncherLease::Tell(v1::SessionEvent event) {
@@ -62,7 +80,7 @@ void LauncherLease::Beat() {
 }
 
 Duration LauncherLease::most_silence() const {
-  return counts_silence() ? life_.lease() + life_.self().launcher_wait : Duration::zero();
+  return counts_silence() ? life_.patience() + life_.self().launcher_wait : Duration::zero();
 }
 
 TimePoint LauncherLease::HelloDue() const { return last_heard_ + kHelloTimeout; }
@@ -71,13 +89,18 @@ TimePoint LauncherLease::JoinEnd() const {
   return counts_silence() ? last_heard_ + life_.lease() : kNever;
 }
 
-// One that stands still keeps its stream. When that ends it has its lease again to come back, as
-// far as it would have been waited for.
+// One that stands still keeps its stream. When that ends it has as long again to come back, as far
+// as it would have been waited for.
 TimePoint LauncherLease::End() const {
-  if (given_up_ || !counts_silence()) return kNever;
-  const TimePoint end = last_heard_ + life_.lease();
+  if (given_up_ || expired_ || !counts_silence()) return kNever;
+  const TimePoint end = last_heard_ + life_.patience();
   const TimePoint last = end + life_.self().launcher_wait;
-  return away_ ? std::max(end, std::min(away_since_ + life_.lease(), last)) : last;
+  return away_ ? std::max(end, std::min(away_since_ + life_.patience(), last)) : last;
+}
+
+TimePoint LauncherLease::KeptEnd() const {
+  if (given_up_ || !life_.is_detached()) return End();
+  return last_heard_ + most_silence() + kKeptFor;
 }
 
 TimePoint LauncherLease::BeatAt() const { return given_up_ ? kNever : last_beat_ + beat_period(); }

@@ -8,9 +8,9 @@
 
 namespace dtrain::session {
 
-// What goes between a session and its launcher: when that is lost, and that it hears from us five
-// times a lease. Of a launcher on this machine the stream counts, not the silence: it is stopped or
-// starved. Pure.
+// What goes between a session and its launcher: when that is lost, after the lease or, of a
+// detached job, as long as that may be without one; and that it hears from us five times a lease.
+// Of a launcher on this machine the stream counts, not the silence: it is stopped or starved. Pure.
 class LauncherLease {
  public:
   explicit LauncherLease(Life& life)
@@ -21,6 +21,9 @@ class LauncherLease {
   // Its stream has ended; it may come back.
   void OnAway();
   void OnResumed();
+  void OnTakenOver();
+  // Nothing was heard of it for too long, and workers are ended; it may still come, or another.
+  void Expire();
   // For good: nothing it says counts any more.
   void GiveUp() { given_up_ = true; }
   // For how long we did not run, which is nobody's silence.
@@ -41,7 +44,8 @@ class LauncherLease {
   // Deadlines; kNever: none.
   TimePoint HelloDue() const;
   TimePoint JoinEnd() const;  // before the start: what it has reserved others may want
-  TimePoint End() const;
+  TimePoint End() const;      // of its workers
+  TimePoint KeptEnd() const;  // of what it is to learn of their end: of a detached job a day later
   TimePoint BeatAt() const;
   Duration beat_period() const;
 
@@ -54,6 +58,7 @@ class LauncherLease {
   bool away_ = false;
   TimePoint away_since_;
   bool given_up_ = false;
+  bool expired_ = false;
 };
 
 }  // namespace dtrain::session

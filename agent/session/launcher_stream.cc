@@ -12,6 +12,7 @@ namespace {
 // Of what is not kept on channel 0.
 constexpr size_t kBeat = 0;
 constexpr size_t kAttached = 1;
+constexpr size_t kSample = 2;
 
 link::LinkCore::Options LinkOptions() {
   link::LinkCore::Options options;
@@ -29,7 +30,7 @@ link::LinkCore::Options LinkOptions() {
 LauncherStream::LauncherStream(loop::Loop& loop, Handlers handlers)
     : loop_(loop),
       handlers_(std::make_shared<Handlers>(std::move(handlers))),
-      link_(LinkOptions()),
+      link_(std::in_place, LinkOptions()),
       link_due_(loop) {}
 
 LauncherStream::~LauncherStream() {
@@ -60,18 +61,24 @@ void LauncherStream::Listen(std::shared_ptr<Stream> stream) {
   stream_->Listen(std::move(handlers));
 }
 
+void LauncherStream::BeginAnew() {
+  link_due_.Cancel();
+  link_.emplace(LinkOptions());
+}
+
 absl::Status LauncherStream::Open() {
-  link_.Close();
-  link_.Withdraw(kAttached);
+  link_->Close();
+  link_->Withdraw(kAttached);
+  link_->Withdraw(kSample);
   v1::SessionEvent event;
-  *event.mutable_opened()->mutable_agent() = link::OwedBy(link_);
-  absl::Status open = link_.Open(loop_.Now(), link::FromProto(greeting_.agent()));
+  *event.mutable_opened()->mutable_agent() = link::OwedBy(*link_);
+  absl::Status open = link_->Open(loop_.Now(), link::FromProto(greeting_.agent()));
   if (open.ok() && stream_ != nullptr) stream_->Greet(rpc::Serialize(event));
   return open;
 }
 
 void LauncherStream::Close() {
-  link_.Close();
+  link_->Close();
   link_due_.Cancel();
 }
 
@@ -82,7 +89,7 @@ void LauncherStream::Finish(absl::Status status) {
 void LauncherStream::SendAttached(const v1::Party& shepherd) {
   v1::SessionEvent event;
   *event.mutable_attached() = shepherd;
-  auto sent = link_.SendUnkept(kAttached, link::SharedBytes(event.SerializeAsString()));
+  auto sent = link_->SendUnkept(kAttached, link::SharedBytes(event.SerializeAsString()));
   if (sent.ok()) return Pump();
   const std::shared_ptr<Handlers> handlers = handlers_;
   handlers->on_broke(sent.status());
@@ -91,8 +98,8 @@ void LauncherStream::SendAttached(const v1::Party& shepherd) {
 void LauncherStream::Send(const v1::SessionEvent& event) {
   link::SharedBytes bytes(event.SerializeAsString());
   const absl::Status sent = event.has_heartbeat()
-                                ? link_.SendUnkept(kBeat, std::move(bytes)).status()
-                                : link_.Send(std::move(bytes));
+                                ? link_->SendUnkept(kBeat, std::move(bytes)).status()
+                                : link_->Send(std::move(bytes));
   if (sent.ok()) return Pump();
   // Posted: this is called from the middle of many things.
   loop_.Post([handlers = handlers_, alive = alive_, sent] {
@@ -100,15 +107,22 @@ void LauncherStream::Send(const v1::SessionEvent& event) {
   });
 }
 
+// One that cannot be sent is not missed; what is wrong with the channel somebody else hears.
+void LauncherStream::SendSample(const v1::GpuStates& gpus) {
+  v1::SessionEvent event;
+  *event.mutable_gpus() = gpus;
+  if (link_->SendUnkept(kSample, link::SharedBytes(event.SerializeAsString())).ok()) Pump();
+}
+
 void LauncherStream::Pump() {
   if (stream_ != nullptr) stream_->Pump();
 }
 
 std::optional<link::Frame> LauncherStream::Next() {
-  if (handlers_->job_frames_first() && !link_.waits(kAttached)) {
+  if (handlers_->job_frames_first() && !link_->waits(kAttached)) {
     if (auto frame = handlers_->next_job_frame()) return frame;
   }
-  if (auto frame = link_.Next(loop_.Now())) return frame;
+  if (auto frame = link_->Next(loop_.Now())) return frame;
   return handlers_->next_job_frame();
 }
 
@@ -130,10 +144,10 @@ void LauncherStream::OnFrame(link::Frame frame) {
 
 absl::Status LauncherStream::OnAgentFrame(const link::Frame& frame) {
   const std::shared_ptr<Handlers> handlers = handlers_;
-  auto message = link_.OnFrame(loop_.Now(), frame);
+  auto message = link_->OnFrame(loop_.Now(), frame);
   if (!message.ok()) return message.status();
   // Once: a stream that takes nothing then asks by itself when it does.
-  link_due_.At(link_.NextDeadline(), [this] { Pump(); });
+  link_due_.At(link_->NextDeadline(), [this] { Pump(); });
   if (!message->has_value()) {
     handlers->on_heard();
     return absl::OkStatus();

@@ -42,14 +42,20 @@ class LauncherStream {
   // The Hello that came on it: says how far the launcher is on both channels.
   void Greet(const v1::Hello& hello) { greeting_ = hello; }
   const v1::Hello& greeting() const { return greeting_; }
+  // Another launcher has come: nothing that was said counts any more. Before Open.
+  void BeginAnew();
   // Answers it. An error: the launcher broke a rule.
   absl::Status Open();
+  // Of the stream that counts.
+  bool is(const Stream* stream) const { return stream_ != nullptr && stream_.get() == stream; }
   // The stream has ended: the channel waits for the next.
   void Close();
   // Ends the stream, if there is one, and lets go of it.
   void Finish(absl::Status status);
 
   void Send(const v1::SessionEvent& event);
+  // Only the newest counts, and none is kept.
+  void SendSample(const v1::GpuStates& gpus);
   // The shepherd's end of channel 1.
   void SendAttached(const v1::Party& shepherd);
   // There may be a frame to send.
@@ -63,9 +69,9 @@ class LauncherStream {
   loop::Loop& loop_;
   // Others may destroy us while one of them runs.
   const std::shared_ptr<Handlers> handlers_;
-  std::shared_ptr<Stream> stream_;  // null: its launcher is yet to come back
-  v1::Hello greeting_;              // of that stream
-  link::LinkCore link_;
+  std::shared_ptr<Stream> stream_;      // null: its launcher is yet to come back
+  v1::Hello greeting_;                  // of that stream
+  std::optional<link::LinkCore> link_;  // always; another for another launcher
   loop::Timer link_due_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -8,6 +8,8 @@ namespace dtrain::session {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestGrace = std::chrono::hours(1);
+// Of what a launcher calls itself: the Hello it came in is kept for agents after us.
+constexpr size_t kMostOfLauncher = 256;
 
 }  // namespace
 
@@ -45,6 +47,12 @@ void Life::Join(const v1::Hello& hello) {
   hello_.clear_agent();
   hello_.clear_job();
   state_ = SessionState::kJoined;
+}
+
+void Life::TakeOver(const v1::Hello& hello) {
+  hello_.set_generation(hello.generation());
+  hello_.set_away_ms(hello.away_ms());
+  hello_.set_launcher(hello.launcher().substr(0, kMostOfLauncher));
 }
 
 void Life::Start() {

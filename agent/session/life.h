@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "agent/session/session_events.h"
 #include "common/base/clock.h"
+#include "common/base/patience.h"
 #include "dtrain/v1/agent.pb.h"
 
 namespace dtrain::session {
@@ -43,6 +44,10 @@ class Life {
   SessionState state() const { return state_; }
   const v1::Hello& hello() const { return hello_; }
   Duration lease() const { return std::chrono::milliseconds(hello_.lease_ms()); }
+  // How long workers run on without hearing a launcher.
+  Duration patience() const { return PatienceOf(hello_); }
+  // Its launcher may have died, and another be yet to come: how it ended is kept for that.
+  bool is_detached() const { return self_.resumable && hello_.generation() > 0; }
   // The launcher's, as far as anybody waits for it.
   uint32_t grace_ms() const;
   // The shepherd has been given its part: there may be workers.
@@ -50,6 +55,8 @@ class Life {
 
   void AdvanceTo(TimePoint now) { now_ = std::max(now_, now); }
   void Join(const v1::Hello& hello);
+  // Another launcher has the job.
+  void TakeOver(const v1::Hello& hello);
   void Start();
   void Become(SessionState state) { state_ = state; }
   // Nothing comes after it.

@@ -23,7 +23,10 @@ constexpr char kNoAnswer[] =
 }  // namespace
 
 NodeReaders::NodeReaders(loop::Loop& loop, std::string program)
-    : loop_(loop), looks_(loop, std::move(program), kLaunchPatience), patience_(loop) {
+    : loop_(loop),
+      looks_(loop, program, kLaunchPatience),
+      watches_(loop, std::move(program)),
+      patience_(loop) {
   ReadGpus([this](inventory::GpuReport report) {
     first_pending_ = false;
     first_at_ = loop_.Now();
@@ -40,7 +43,10 @@ Readers NodeReaders::readers() {
       [this](Done done) { Read(std::move(done)); },
       [this](absl::AnyInvocable<void(inventory::GpuReport)> done) { ReadGpus(std::move(done)); },
       [this](Done done) { ReadStatus(std::move(done)); },
-      [](Done done) { done(inventory::ReadInventory()); }};
+      [](Done done) { done(inventory::ReadInventory()); },
+      [this](const std::vector<std::string>& uuids, inventory::GpuWatches::OnStates on_states) {
+        return watches_.Begin(uuids, std::move(on_states));
+      }};
 }
 
 void NodeReaders::ReadGpus(inventory::GpuLook::Done done) {

@@ -7,6 +7,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "agent/inventory/gpu_looks.h"
+#include "agent/inventory/gpu_watch.h"
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/xid_watch.h"
 #include "agent/session/surroundings.h"
@@ -22,7 +23,8 @@ namespace dtrain::session {
 class NodeReaders {
  public:
   using Done = absl::AnyInvocable<void(v1::Inventory)>;
-  // `program` is this agent's own file, which looks at the GPUs as `<program> gpus`.
+  // `program` is this agent's own file, which looks at the GPUs as `<program> gpus`, and watches
+  // them as `<program> gpuwatch`.
   explicit NodeReaders(loop::Loop& loop, std::string program = "/proc/self/exe");
   Readers readers();
 
@@ -38,6 +40,7 @@ class NodeReaders {
   loop::Loop& loop_;
   inventory::XidWatch xids_;  // the pool's
   inventory::GpuLooks looks_;
+  inventory::GpuWatches watches_;
   loop::BlockingPool pool_{1};
   bool first_pending_ = true;                 // the look that begins with us
   TimePoint first_at_;                        // when it was over

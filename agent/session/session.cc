@@ -5,7 +5,9 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/text.h"
 #include "common/os/crash.h"
 
 namespace dtrain::session {
@@ -23,6 +25,20 @@ absl::string_view KindOf(const google::protobuf::Message& message) {
   return kind != nullptr ? absl::string_view(kind->full_name()) : type.full_name();
 }
 
+// Of events that count for all launchers of a session: a handful.
+constexpr size_t kMostSaid = 64;
+
+// For a look at GPUs that are awake, as their watch has the driver open: some milliseconds. Who has
+// given up on it after that time has met a driver that hangs.
+constexpr Duration kDriverPatience = std::chrono::seconds(3);
+constexpr char kDriverHangs[] =
+    "NVIDIA's driver (NVML) has not answered for some time; see the kernel log of the node for "
+    "NVRM lines";
+
+bool CountsForAll(const v1::SessionEvent& event) {
+  return event.has_finished() || event.has_released() || event.has_failure();
+}
+
 template <typename... Each>
 struct Overload : Each... {
   using Each::operator()...;
@@ -31,6 +47,11 @@ template <typename... Each>
 Overload(Each...) -> Overload<Each...>;  // clang 14 needs it
 
 }  // namespace
+
+absl::Status AnothersNow(const v1::Hello& present) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("this job has another launcher now: ", Escape(present.launcher())));
+}
 
 Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
                  std::unique_ptr<ShepherdChannel> shepherd, loop::Task on_ended)
@@ -43,11 +64,15 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
       shepherd_(std::move(shepherd)),
       job_(
           agent_, core_.hello(), owner_.uid, *shepherd_,
-          [this](const Event& event) { Feed(event); },
+          [this](const Event& event) {
+            if (const auto* reported = std::get_if<Reported>(&event)) WatchGpus(reported->gpus);
+            Feed(event);
+          },
           [this](const std::string& what) { Warn(what); }),
       joining_(agent_, core_.hello(), holdings_, *shepherd_,
-               {[this](const v1::SessionEvent& event) { launcher_.Send(event); },
+               {[this](const v1::SessionEvent& event) { ToLauncher(event); },
                 [this](std::vector<v1::Gpu> gpus) {
+                  gpu_errors_.Before(gpus);
                   Feed(GpusSeen{std::move(gpus), "", {}});
                 }}),
       launcher_(agent_.loop, LauncherHandlers()),
@@ -72,6 +97,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
                           ReportedBy(account.report(), record)),
               std::move(shepherd), std::move(on_ended)) {
   holdings_.Adopt(std::move(directory), ReservedBy(account.report(), record));
+  gpu_errors_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
   job_.OnReport(std::move(*account.mutable_report()));
   Feed(Tick{});
 }
@@ -90,10 +116,42 @@ void Session::Begin(const v1::Hello& hello) {
   OnRequest(request);
 }
 
+// Of the same rank, but another process: two have taken the job over at once, which their journal
+// forbids. Whoever was first goes on.
+absl::Status Session::CheckRank(const v1::Hello& hello) const {
+  const v1::Hello& ours = core_.hello();
+  if (hello.generation() > ours.generation()) return absl::OkStatus();
+  const uint64_t known = launcher_.greeting().agent().epoch();
+  const bool same = known == 0 || known == hello.agent().epoch();
+  if (hello.generation() == ours.generation() && (same || hello.generation() == 0)) {
+    return absl::OkStatus();
+  }
+  return AnothersNow(ours);
+}
+
 void Session::Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello) {
+  // One that the agent before us was to welcome, and that has not heard of it: it knows nothing
+  // yet.
+  const bool unwelcomed = hello.generation() > 0 && hello.agent().of() == 0 &&
+                          launcher_.greeting().agent().epoch() == 0;
+  const bool another = core_.Outranks(hello) || unwelcomed;
+  if (another) {
+    launcher_.Finish(AnothersNow(hello));
+    launcher_.BeginAnew();
+  }
   launcher_.Greet(hello);
   launcher_.Listen(std::move(stream));
+  if (another) return Feed(TakenOver{hello});
   Feed(Resumed{hello});
+}
+
+// Of a detached job only the launcher that has it: what one before it asked for may still come.
+void Session::AttachLogs(std::shared_ptr<LogRelay::Writer> writer, const v1::LogsRequest& request,
+                         const Stream* beside) {
+  if (core_.hello().generation() > 0 && !launcher_.is(beside)) {
+    return writer->Finish(AnothersNow(core_.hello()));
+  }
+  job_.logs().Attach(std::move(writer), request);
 }
 
 LauncherStream::Handlers Session::LauncherHandlers() {
@@ -176,12 +234,16 @@ void Session::Feed(const Event& event) {
 
 void Session::Do(Action& action) {
   const Overload carry_out{
-      [this](SendEvent& up) { ToLauncher(up.event); },
+      [this](SendEvent& up) { ToLauncher(std::move(up.event)); },
       [this](SendShepherd& down) { ToShepherd(down.request); },
       [this](OpenChannels&) { Open(); },
+      [this](TellAgain&) { SayAgain(); },
       [this](PrepareStart&) { Prepare(); },
       [this](LookAtGpus&) { Look(); },
-      [this](GiveBack& give) { holdings_.GiveBack(give.gpus); },
+      [this](GiveBack& give) {
+        OnGpusGivenBack();
+        holdings_.GiveBack(give.gpus);
+      },
       [this](KillLeftovers&) {
         job_.leftovers().End(holdings_.Holder(), [this] { Feed(LeftoversGone{}); });
       },
@@ -195,7 +257,10 @@ void Session::Do(Action& action) {
 // Channel 0 at once: it must not wait for a shepherd that is stopped.
 void Session::Open() {
   absl::Status open = launcher_.Open();
-  if (open.ok()) open = shepherd_->Attach(launcher_.greeting().job(), core_.most_silence());
+  if (open.ok()) {
+    open = shepherd_->Attach(launcher_.greeting().job(), core_.most_silence(),
+                             core_.hello().generation());
+  }
   if (!open.ok()) Feed(LauncherBroke{std::move(open)});
 }
 
@@ -214,25 +279,83 @@ void Session::ToShepherd(const v1::ShepherdRequest& request) {
 }
 
 void Session::Look() {
+  // That the driver hangs is known already, and another look would take as long to find it out.
+  if (gpu_watch_ != nullptr && gpu_watch_->hangs()) {
+    if (gpu_errors_.OnHang(gpus_)) SayGpuErrors();
+    return agent_.loop.Post([this, alive = alive_] {
+      if (*alive) Feed(GpusSeen{{}, kDriverHangs, {}});
+    });
+  }
+  looking_since_ = agent_.loop.Now();
   agent_.readers.gpus([this, alive = alive_](inventory::GpuReport report) {
-    if (!*alive) return;
-    const std::vector<uint32_t> ours = shepherd_->processes().Living();
-    Feed(GpusSeen{std::move(report.gpus), std::move(report.error), ours});
+    if (*alive) OnGpusLooked(std::move(report));
   });
 }
 
-void Session::ToLauncher(v1::SessionEvent& event) {
+void Session::OnGpusLooked(inventory::GpuReport report) {
+  const std::vector<uint32_t> ours = shepherd_->processes().Living();
+  looking_since_ = kNever;
+  if (gpu_errors_.OnLook(report.gpus, gpus_)) SayGpuErrors();
+  Feed(GpusSeen{std::move(report.gpus), std::move(report.error), ours});
+}
+
+// From when the part has come, before the workers start, until their GPUs are given back.
+void Session::WatchGpus(const std::set<std::string>& uuids) {
+  if (!gpus_.empty() || uuids.empty() || !agent_.readers.watch) return;
+  gpus_ = uuids;
+  const std::vector<std::string> known = gpu_errors_.Known(uuids);
+  if (known.empty()) return;
+  gpu_watch_ = agent_.readers.watch(known, [this](const v1::GpuStates& states) {
+    if (gpu_errors_.OnStates(states)) return SayGpuErrors();
+    if (!held_) launcher_.SendSample(gpu_errors_.states());
+  });
+}
+
+// What they have reported goes before the word that they are free. A look may have been given up.
+void Session::OnGpusGivenBack() {
+  const bool watched = std::exchange(gpu_watch_, nullptr) != nullptr;
+  const TimePoint since = std::exchange(looking_since_, kNever);
+  if (!watched || since == kNever || agent_.loop.Now() - since < kDriverPatience) return;
+  if (gpu_errors_.OnHang(gpus_)) SayGpuErrors();
+}
+
+void Session::SayGpuErrors() {
+  v1::SessionEvent event;
+  *event.mutable_gpus() = gpu_errors_.states();
+  ToLauncher(std::move(event));
+}
+
+// The Welcome first: it takes I/O to read the inventory.
+void Session::SayAgain() {
+  held_ = said_;
+  if (gpu_errors_.any()) {
+    v1::SessionEvent event;
+    *event.mutable_gpus() = gpu_errors_.states();
+    held_->insert(held_->begin(), std::move(event));
+  }
+  joining_.WelcomeAgain([this, takeover = ++takeovers_](const v1::SessionEvent& welcome) {
+    if (takeover != takeovers_) return;
+    launcher_.Send(welcome);
+    const auto held = std::exchange(held_, std::nullopt);
+    for (const v1::SessionEvent& event : *held) launcher_.Send(event);
+  });
+}
+
+void Session::ToLauncher(v1::SessionEvent event) {
   // The launcher compares our clocks by it.
   if (event.has_heartbeat()) {
     event.mutable_heartbeat()->set_unix_nanos(absl::GetCurrentTimeNanos());
   }
-  launcher_.Send(event);
+  if (CountsForAll(event) && said_.size() < kMostSaid) said_.push_back(event);
+  if (!held_ || event.has_heartbeat()) return launcher_.Send(event);
+  // One that its predecessor was to get is not for it.
+  if (!event.has_welcome()) held_->push_back(std::move(event));
 }
 
 void Session::Warn(const std::string& message) {
   v1::SessionEvent event;
   event.mutable_warning()->set_message(message);
-  launcher_.Send(event);
+  ToLauncher(std::move(event));
 }
 
 void Session::Stop(absl::Status status) {

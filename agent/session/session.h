@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "agent/session/gpu_errors.h"
 #include "agent/session/holdings.h"
 #include "agent/session/joining.h"
 #include "agent/session/launcher_stream.h"
@@ -13,9 +18,13 @@
 #include "agent/session/session_core.h"
 #include "agent/session/shepherd_channel.h"
 #include "agent/session/surroundings.h"
+#include "common/base/clock.h"
 #include "common/loop/loop.h"
 
 namespace dtrain::session {
+
+// To a launcher that has lost the job to the one of this Hello.
+absl::Status AnothersNow(const v1::Hello& present);
 
 // One launcher's session: carries out what SessionCore decides, and joins what it takes: the
 // launcher's stream, the shepherd's channel, what the job has of the node. Loop thread.
@@ -39,6 +48,9 @@ class Session {
   // The stream ended before it was handed over.
   void OnStreamClosed();
   bool CanResume(const v1::Hello& hello) const { return core_.CanResume(hello); }
+  // Of one that can resume. ALREADY_EXISTS: another launcher has the job now.
+  absl::Status CheckRank(const v1::Hello& hello) const;
+  // Whichever had it before hears that it is another's now, if it is.
   void Resume(std::shared_ptr<Stream> stream, const v1::Hello& hello);
 
   const Owner& owner() const { return owner_; }
@@ -50,9 +62,9 @@ class Session {
   const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
   // Its launcher is not connected and may come back.
   bool away() const { return core_.away(); }
-  void AttachLogs(std::shared_ptr<LogRelay::Writer> writer, const v1::LogsRequest& request) {
-    job_.logs().Attach(std::move(writer), request);
-  }
+  // `beside`: the session's stream on the same connection; may be null.
+  void AttachLogs(std::shared_ptr<LogRelay::Writer> writer, const v1::LogsRequest& request,
+                  const Stream* beside);
 
   // For others than the launcher.
   v1::JobOnNode Describe() const;
@@ -75,7 +87,12 @@ class Session {
   void Prepare();
   void Look();
   void ToShepherd(const v1::ShepherdRequest& request);
-  void ToLauncher(v1::SessionEvent& event);
+  void ToLauncher(v1::SessionEvent event);
+  void OnGpusLooked(inventory::GpuReport report);
+  void WatchGpus(const std::set<std::string>& uuids);
+  void OnGpusGivenBack();
+  void SayGpuErrors();
+  void SayAgain();
   void Warn(const std::string& message);
   void Stop(absl::Status status);
 
@@ -90,6 +107,15 @@ class Session {
   ReportedJob job_;
   Joining joining_;
   LauncherStream launcher_;
+  GpuErrors gpu_errors_;
+  std::set<std::string> gpus_;  // the job's, by its shepherd's word
+  std::unique_ptr<inventory::GpuWatches::Watch> gpu_watch_;
+  TimePoint looking_since_ = kNever;  // at them, after the job's end
+  // What counts for launchers to come, too.
+  std::vector<v1::SessionEvent> said_;
+  // To one that has taken the job over, behind its Welcome; absent: it has that.
+  std::optional<std::vector<v1::SessionEvent>> held_;
+  uint64_t takeovers_ = 0;
   loop::Timer deadline_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

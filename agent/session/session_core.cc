@@ -89,6 +89,7 @@ enum Kind {
   kHeard,
   kJobFrame,
   kResumed,
+  kTakenOver,
   // The rest.
   kAway,
   kGone,
@@ -102,7 +103,7 @@ enum Kind {
   kStopAsked,
   kKinds,
 };
-bool IsSaidByLauncher(Kind kind) { return kind <= kResumed; }
+bool IsSaidByLauncher(Kind kind) { return kind <= kTakenOver; }
 
 struct Row {
   Kind kind;
@@ -145,6 +146,7 @@ constexpr Row kTable[] = {
     {kHeard,          "",                {kIgnore,                  kIgnore,                  kIgnore,                  kIgnore,                  kIgnore,                   kIgnore,                      kIgnore}},
     {kJobFrame,       "",                {kIgnore,                  On<&Join::OnJobFrame>,    On<&Watch::OnJobFrame>,   kIgnore,                  kIgnore,                   kIgnore,                      kIgnore}},
     {kResumed,        "",                {kIgnore,                  On<&Lease::OnResumed>,    On<&Lease::OnResumed>,    kIgnore,                  On<&Lease::OnResumed>,     On<&Lease::OnResumed>,        On<&Lease::OnResumed>}},
+    {kTakenOver,      "",                {kIgnore,                  On<&Join::OnTakenOver>,   On<&Join::OnTakenOver>,   kIgnore,                  On<&Join::OnTakenOver>,    On<&Join::OnTakenOver>,       On<&Join::OnTakenOver>}},
     // Whether the stream that ended leaves a session to come back to is the agent's kind: resident
     // (kAway) or not (kGone).
     {kAway,           "",                {On<&End::OnGone>,         On<&End::OnAway>,         On<&End::OnAway>,         kIgnore,                  On<&End::OnAway>,          On<&End::OnAway>,             On<&End::OnAway>}},
@@ -165,7 +167,8 @@ constexpr Deadline kDeadlines[] = {
     {State::kNew,       At<&Lease::HelloDue>,   On<&Join::OnNoHello>},  // 30 s for the Hello
     {State::kJoined,    At<&Lease::JoinEnd>,    On<&End::OnGone>},      // lease; of a launcher on this machine its stream
     {State::kJoined,    At<&Lease::BeatAt>,     On<&Lease::Beat>},
-    {State::kRunning,   At<&Lease::End>,        On<&End::Orphan>},      // lease and launcher-wait; likewise
+    {State::kRunning,   At<&Lease::End>,        On<&End::OnUnheard>},   // lease, or away, and launcher-wait; likewise
+    {State::kRunning,   At<&End::OrphanEnd>,    On<&End::OnOrphanEnd>}, // grace and 10 s, of a detached job after that
     {State::kRunning,   At<&Watch::SilentAt>,   On<&Watch::OnSilent>},  // lease, once something was asked
     {State::kRunning,   At<&Watch::AnswerDue>,  On<&End::OnAnswerDue>}, // grace and 10 s, once told to end
     {State::kRunning,   At<&Lease::BeatAt>,     On<&Lease::Beat>},
@@ -173,11 +176,11 @@ constexpr Deadline kDeadlines[] = {
     {State::kReaping,   At<&Lease::End>,        On<&End::Abandon>},     // as running; it goes on without
     {State::kReaping,   At<&End::ReapEnd>,      On<&End::OnReapEnd>},   // 60 s for containers; then what Processes::EndAll takes
     {State::kReaping,   At<&Lease::BeatAt>,     On<&Lease::Beat>},
-    {State::kReleasing, At<&Lease::End>,        On<&End::Leave>},       // as running
+    {State::kReleasing, At<&Lease::KeptEnd>,    On<&End::Leave>},       // as running, and a day of a detached job
     {State::kReleasing, At<&Free::GiveUpAt>,    On<&Free::GiveUp>},     // 10 s, or 2 s
     {State::kReleasing, At<&Free::LookAt>,      On<&Free::Look>},       // 250 ms
     {State::kReleasing, At<&Lease::BeatAt>,     On<&Lease::Beat>},
-    {State::kFinished,  At<&Lease::End>,        On<&End::OnGone>},      // as running
+    {State::kFinished,  At<&Lease::KeptEnd>,    On<&End::OnGone>},      // as releasing
     {State::kFinished,  At<&Lease::BeatAt>,     On<&Lease::Beat>},
 };
 // clang-format on
@@ -233,6 +236,7 @@ struct RowOf {
   Kind operator()(const LauncherGone&) const { return resident ? kAway : kGone; }
   Kind operator()(const LauncherBroke&) const { return kBroke; }
   Kind operator()(const Resumed&) const { return kResumed; }
+  Kind operator()(const TakenOver&) const { return kTakenOver; }
   Kind operator()(const Reported&) const { return kReported; }
   Kind operator()(const ShepherdAnswers&) const { return kAnswers; }
   Kind operator()(const JobEnded&) const { return kJobEnded; }
@@ -327,6 +331,10 @@ bool SessionCore::CanResume(const v1::Hello& hello) const {
   return hello.job_id() == ours.job_id() && hello.attempt() == ours.attempt() &&
          hello.incarnation() == ours.incarnation() &&
          hello.protocol() == phases_->life.self().protocol;
+}
+
+bool SessionCore::Outranks(const v1::Hello& hello) const {
+  return hello.generation() > this->hello().generation();
 }
 
 bool SessionCore::passes() const {

@@ -37,8 +37,11 @@ class SessionCore {
   TimePoint NextDeadline() const;
   State state() const;
   const v1::Hello& hello() const;  // valid after kNew
-  // The launcher whose session this is comes back, and there is one to come back to.
+  // The launcher whose session this is comes back, or one that takes its place, and there is one to
+  // come back to.
   bool CanResume(const v1::Hello& hello) const;
+  // Of one that can resume: it is another than the session's, and takes the job over.
+  bool Outranks(const v1::Hello& hello) const;
   // Whether what the launcher says to the shepherd is passed on.
   bool passes() const;
   // Of a connected launcher, before it is given up; zero: its silence does not count.

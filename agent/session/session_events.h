@@ -43,6 +43,11 @@ struct LauncherBroke {
 struct Resumed {
   v1::Hello hello;
 };  // it is back on another stream; only when CanResume
+// Another launcher has the job now, which knows nothing of what was said; only when CanResume and
+// Outranks.
+struct TakenOver {
+  v1::Hello hello;
+};
 // By the shepherd: which GPUs and processes are its workers'.
 struct Reported {
   std::set<std::string> gpus;  // by uuid; where nothing is reserved, as that is what counts
@@ -66,9 +71,9 @@ struct StopAsked {
 };               // somebody other than the launcher ends the job: who, for the launcher's report
 struct Tick {};  // a deadline may have passed
 
-using Event =
-    std::variant<Request, Heard, JobFrame, LauncherGone, LauncherBroke, Resumed, Reported,
-                 ShepherdAnswers, JobEnded, ShepherdGone, LeftoversGone, GpusSeen, StopAsked, Tick>;
+using Event = std::variant<Request, Heard, JobFrame, LauncherGone, LauncherBroke, Resumed,
+                           TakenOver, Reported, ShepherdAnswers, JobEnded, ShepherdGone,
+                           LeftoversGone, GpusSeen, StopAsked, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
 // To the launcher, on channel 0: at once, or when it is back.
@@ -78,8 +83,14 @@ struct SendEvent {
 struct SendShepherd {
   v1::ShepherdRequest request;
 };
-struct OpenChannels {};  // with the launcher that has said Hello, again or for the first time
-struct SendWelcome {};   // with the inventory, which takes I/O to read
+// With the launcher that has said Hello, again or for the first time. `anew`: it has taken the
+// place of another.
+struct OpenChannels {
+  bool anew = false;
+};
+// A Welcome, and after it what was said to launchers before and still counts.
+struct TellAgain {};
+struct SendWelcome {};  // with the inventory, which takes I/O to read
 // What the shepherd needs of us before it is given its part, which comes with the frames.
 struct PrepareStart {};
 struct RunProbe {
@@ -104,8 +115,8 @@ struct End {
   absl::Status status;
 };  // finish the stream; nothing comes after it
 
-using Action = std::variant<SendEvent, SendShepherd, OpenChannels, SendWelcome, PrepareStart,
-                            RunProbe, HoldPorts, ReserveShare, SendInventory, GiveBack,
-                            KillLeftovers, SkipContainers, LookAtGpus, End>;
+using Action = std::variant<SendEvent, SendShepherd, OpenChannels, SendWelcome, TellAgain,
+                            PrepareStart, RunProbe, HoldPorts, ReserveShare, SendInventory,
+                            GiveBack, KillLeftovers, SkipContainers, LookAtGpus, End>;
 
 }  // namespace dtrain::session

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/session/withheld_gpus.h"
+#include "common/base/patience.h"
 #include "common/log/log.h"
 
 namespace dtrain::session {
@@ -54,6 +55,15 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   if (absl::Status may = roster_.Check(peer, kSessionMethod, nullptr, &hello); !may.ok()) {
     return stream->Finish(std::move(may));
   }
+  // Nor does one begin an attempt of a job that it has lost.
+  for (const auto& each : roster_.all()) {
+    if (each == nullptr || each->owner().uid != peer.account->uid ||
+        each->hello().job_id() != hello.job_id() ||
+        each->hello().generation() <= hello.generation()) {
+      continue;
+    }
+    return stream->Finish(AnothersNow(each->hello()));
+  }
   if (std::string why = spawner_.quarantine().Why(loop_.Now()); !why.empty()) {
     return stream->Finish(absl::FailedPreconditionError(why));
   }
@@ -65,7 +75,8 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
                      " are still starting here, "
                      "or have ended but left their shepherds behind")));
   }
-  auto processes = spawner_.Spawn({owner, hello.job_id(), hello.attempt(), hello.lease_ms(),
+  auto processes = spawner_.Spawn({owner, hello.job_id(), hello.attempt(),
+                                   static_cast<uint32_t>(PatienceOf(hello).count()),
                                    hello.grace_ms(), std::move(connected)});
   if (!processes.ok()) return RefuseShepherd(*stream, processes.status());
   (*processes)->set_presence(PresenceOf(owner.uid));
@@ -147,7 +158,12 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     if (absl::Status may = roster_.Check(peer, kSessionMethod, session, &hello); !may.ok()) {
       return stream->Finish(std::move(may));
     }
-    if (session->CanResume(hello)) return session->Resume(std::move(stream), hello);
+    if (session->CanResume(hello)) {
+      if (absl::Status ranks = session->CheckRank(hello); !ranks.ok()) {
+        return stream->Finish(std::move(ranks));
+      }
+      return session->Resume(std::move(stream), hello);
+    }
   }
   if (hello.protocol() != self_.protocol) {
     return stream->Finish(absl::NotFoundError(absl::StrCat(
@@ -194,13 +210,13 @@ size_t Sessions::Starting(uid_t uid) const {
 }
 
 void Sessions::AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
-                          const auth::Identity& peer) {
+                          const auth::Identity& peer, const Session::Stream* beside) {
   Session* session = roster_.Find(request.job_id(), request.attempt());
   if (session == nullptr) return writer->Finish(absl::NotFoundError("no session of this job"));
   if (absl::Status may = roster_.Check(peer, kLogsMethod, session, nullptr); !may.ok()) {
     return writer->Finish(std::move(may));
   }
-  session->AttachLogs(std::move(writer), request);
+  session->AttachLogs(std::move(writer), request, beside);
 }
 
 // ---- what an agent before us has left -------------------------------------------------------

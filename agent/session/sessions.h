@@ -49,8 +49,9 @@ class Sessions {
               std::optional<spawn::Connected> connected = {}) {
     visitors_.Accept(std::move(stream), peer, std::move(connected));
   }
+  // `beside`: the session's stream on the same connection; null: there is none.
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
-                  const auth::Identity& peer);
+                  const auth::Identity& peer, const Session::Stream* beside = nullptr);
   // A launcher of such an owner is not connected and may come back.
   bool Awaits(absl::FunctionRef<bool(const Owner&)> whose) const;
   // A launch has begun here, and has not come to its start.

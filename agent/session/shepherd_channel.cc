@@ -108,7 +108,8 @@ absl::StatusOr<os::UniqueFd> ShepherdChannel::ReadLogs(const v1::ReadLogs& reque
   return std::move(pair->first);
 }
 
-absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_silence) {
+absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_silence,
+                                     uint64_t generation) {
   if (gone_) return absl::OkStatus();
   relay_.Attach();
   auto pair = os::SocketPair();
@@ -128,6 +129,7 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_si
   *request.mutable_attach()->mutable_launcher() = launcher;
   request.mutable_attach()->set_silence_ms(static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(most_silence).count()));
+  request.mutable_attach()->set_generation(generation);
   return Send(request, pair->second.get());
 }
 

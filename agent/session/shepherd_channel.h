@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,8 +52,9 @@ class ShepherdChannel {
 
   // A launcher has come, perhaps before the one before it was seen to go. Nothing happens where the
   // shepherd is gone. `most_silence`: of the launcher, after which the shepherd ends the workers;
-  // zero: its silence does not count.
-  absl::Status Attach(const v1::Party& launcher, Duration most_silence);
+  // zero: its silence does not count. `generation`: one that is higher than the last one's hears
+  // all again.
+  absl::Status Attach(const v1::Party& launcher, Duration most_silence, uint64_t generation = 0);
   // It is gone.
   void Detach();
   // A frame of a launcher that was attached. Errors are its own.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "agent/inventory/gpu_watch.h"
 #include "agent/inventory/nvml.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_events.h"
@@ -20,6 +23,9 @@ using spawn::Owner;
 using ReadInventory = absl::AnyInvocable<void(absl::AnyInvocable<void(v1::Inventory)>)>;
 // Looks at the GPUs again; hands over on the loop what is seen, or that a driver hangs.
 using ReadGpus = absl::AnyInvocable<void(absl::AnyInvocable<void(inventory::GpuReport)>)>;
+// Watches the GPUs of a job; null: they cannot be.
+using WatchGpus = absl::AnyInvocable<std::unique_ptr<inventory::GpuWatches::Watch>(
+    const std::vector<std::string>& uuids, inventory::GpuWatches::OnStates on_states)>;
 struct Readers {
   ReadInventory inventory;
   ReadGpus gpus;
@@ -28,6 +34,7 @@ struct Readers {
   ReadInventory status;
   // For a job that has no use for GPUs: at once, without them.
   ReadInventory without_gpus;
+  WatchGpus watch;
 };
 
 // What a session has of its agent. References outlive it.

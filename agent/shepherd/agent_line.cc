@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/own_pause.h"
+#include "common/base/patience.h"
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
 #include "common/os/credentials.h"
@@ -150,14 +151,22 @@ void AgentLine::Attach(const v1::Attach& attach, os::UniqueFd socket) {
     log::Error("the agent sent an invalid message");
     return;
   }
+  const LauncherLine::Attached attached =
+      launcher_.Attach(std::move(socket), attach.launcher(),
+                       std::chrono::milliseconds(attach.silence_ms()), attach.generation());
   v1::ShepherdEvent event;
-  *event.mutable_attached() = launcher_.Attach(std::move(socket), attach.launcher(),
-                                               std::chrono::milliseconds(attach.silence_ms()));
+  *event.mutable_attached() = attached.ours;
   Tell(event);
+  if (attached.is_another) handlers_.on_another();
   launcher_.Pump();
 }
 
 void AgentLine::Keep(v1::KeepRunning keep, os::UniqueFd bound) {
+  if (kept_) {
+    // Another launcher has the job; how the node was before stays.
+    *kept_->mutable_hello() = std::move(*keep.mutable_hello());
+    return;
+  }
   if (has_door_) {
     kept_ = std::move(keep);
     return;
@@ -215,8 +224,7 @@ void AgentLine::WaitAtMost(Duration limit) {
 }
 
 void AgentLine::AwaitLease() {
-  const Duration lease =
-      kept_ ? Duration(std::chrono::milliseconds(kept_->hello().lease_ms())) : first_lease_;
+  const Duration lease = kept_ ? Duration(PatienceOf(kept_->hello())) : first_lease_;
   TimePoint end = alone_since_ + lease;
   if (limit_) end = std::min(end, std::max(alone_since_, limited_since_) + *limit_);
   const TimePoint begin = loop_.Now();

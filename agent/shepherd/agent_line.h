@@ -18,8 +18,8 @@
 namespace dtrain::shepherd {
 
 // The shepherd's line to its agent, and through it to the launcher. After KeepRunning it outlives
-// agents: when one goes, the next may connect within the launcher's lease, of which only time
-// counts in which this process runs. Loop thread.
+// agents: when one goes, the next may connect within the launcher's lease or, of a detached job, as
+// long as that may be without one; only time counts in which this process runs. Loop thread.
 class AgentLine {
  public:
   struct Handlers {
@@ -28,6 +28,7 @@ class AgentLine {
     absl::AnyInvocable<void(Duration grace)> on_end_job;   // the agent's own word
     absl::AnyInvocable<void(v1::ReadLogs, os::UniqueFd socket)> on_read_logs;
     absl::AnyInvocable<void(uint32_t port, os::UniqueFd socket)> on_held_port;
+    absl::AnyInvocable<void()> on_another;   // launcher, which knows nothing of what was said
     absl::AnyInvocable<void()> on_adopted;   // another agent: it knows nothing
     absl::AnyInvocable<void()> on_released;  // the agent has all it wants
     absl::AnyInvocable<void()> on_lost;      // there is no agent, and none will come

@@ -17,6 +17,8 @@ namespace {
 
 // The part of a silence that may pass before we are called, on a busy machine.
 constexpr int kTolerance = 20;
+// One of them ends the job.
+constexpr size_t kMostFailures = 16;
 
 link::LinkCore::Options CoreOptions() {
   link::LinkCore::Options options;
@@ -41,18 +43,24 @@ v1::JobEvent TooLong(const absl::Status& why) {
 LauncherLine::LauncherLine(loop::Loop& loop, Handlers handlers)
     : loop_(loop),
       handlers_(std::move(handlers)),
-      core_(CoreOptions()),
+      core_(std::in_place, CoreOptions()),
       due_(loop),
       silence_(loop) {}
 
 LauncherLine::~LauncherLine() { *alive_ = false; }
 
-v1::Party LauncherLine::Attach(os::UniqueFd socket, const v1::Party& peer, Duration most_silence) {
+LauncherLine::Attached LauncherLine::Attach(os::UniqueFd socket, const v1::Party& peer,
+                                            Duration most_silence, uint64_t generation) {
   Detach();
-  v1::Party ours = link::OwedBy(core_);
-  if (absl::Status open = core_.Open(loop_.Now(), link::FromProto(peer)); !open.ok()) {
+  // Its agent refuses those; the socket ends here.
+  if (generation_ && generation < *generation_) return {link::OwedBy(*core_)};
+  const bool is_another = generation_ && generation > *generation_ && !broken_;
+  generation_ = generation;
+  if (is_another) Forget();
+  Attached attached{link::OwedBy(*core_), is_another};
+  if (absl::Status open = core_->Open(loop_.Now(), link::FromProto(peer)); !open.ok()) {
     Broken(open);
-    return ours;
+    return {attached.ours};
   }
   carrier_ = std::make_unique<link::SocketCarrier>(
       loop_, std::move(socket),
@@ -65,7 +73,14 @@ v1::Party LauncherLine::Attach(os::UniqueFd socket, const v1::Party& peer, Durat
                             }});
   most_silence_ = most_silence;
   WatchSilence();
-  return ours;
+  return attached;
+}
+
+// What the one before has not acknowledged, another has no use for.
+void LauncherLine::Forget() {
+  excused_ = loop_.Now();
+  core_.emplace(CoreOptions());
+  long_ = {};
 }
 
 void LauncherLine::Detach() {
@@ -75,27 +90,27 @@ void LauncherLine::Detach() {
 
 void LauncherLine::Closed() {
   if (attached()) excused_ = loop_.Now();
-  core_.Close();
+  core_->Close();
   due_.Cancel();
 }
 
 void LauncherLine::WatchSilence() {
   if (most_silence_ == Duration::zero()) return silence_.Cancel();
-  const TimePoint due = std::max(core_.last_heard(), excused_) + most_silence_;
+  const TimePoint due = std::max(core_->last_heard(), excused_) + most_silence_;
   silence_.At(due, [this, due] {
     const TimePoint now = loop_.Now();
     // We did not run: what it has said meanwhile is still to be read.
     if (OwnPause(due, due, now, most_silence_ / kTolerance) > Duration::zero()) {
       excused_ = now - most_silence_ + most_silence_ / kTolerance;
     }
-    if (now < std::max(core_.last_heard(), excused_) + most_silence_) return WatchSilence();
+    if (now < std::max(core_->last_heard(), excused_) + most_silence_) return WatchSilence();
     handlers_.on_silent(most_silence_);
   });
 }
 
 std::optional<link::Frame> LauncherLine::Next() {
   if (!handlers_.may_send()) return std::nullopt;
-  std::optional<link::Frame> frame = core_.Next(loop_.Now());
+  std::optional<link::Frame> frame = core_->Next(loop_.Now());
   if (!frame && said()) handlers_.on_said();
   return frame;
 }
@@ -105,9 +120,9 @@ void LauncherLine::Pump() {
 }
 
 void LauncherLine::OnFrame(const link::Frame& frame) {
-  auto message = core_.OnFrame(loop_.Now(), frame);
+  auto message = core_->OnFrame(loop_.Now(), frame);
   // Once: a socket that takes nothing then asks by itself when it does.
-  due_.At(core_.NextDeadline(), [this] { Pump(); });
+  due_.At(core_->NextDeadline(), [this] { Pump(); });
   if (!message.ok()) return Broken(message.status());
   if (!message->has_value()) return;
   v1::JobRequest request;
@@ -120,9 +135,9 @@ void LauncherLine::OnFrame(const link::Frame& frame) {
 }
 
 void LauncherLine::Send(const v1::JobEvent& event) {
-  absl::Status sent = core_.Send(link::SharedBytes(event.SerializeAsString()));
+  absl::Status sent = core_->Send(link::SharedBytes(event.SerializeAsString()));
   if (absl::IsInvalidArgument(sent)) {
-    sent = core_.Send(link::SharedBytes(TooLong(sent).SerializeAsString()));
+    sent = core_->Send(link::SharedBytes(TooLong(sent).SerializeAsString()));
   }
   if (!sent.ok()) return Broken(sent);
   Pump();
@@ -130,8 +145,17 @@ void LauncherLine::Send(const v1::JobEvent& event) {
 
 void LauncherLine::SendFailure(v1::NodeFailure failure) {
   v1::JobEvent event;
+  if (failures_.size() < kMostFailures) failures_.push_back(failure);
   *event.mutable_failure() = std::move(failure);
   Send(event);
+}
+
+void LauncherLine::SendFailuresAgain() {
+  for (const v1::NodeFailure& failure : failures_) {
+    v1::JobEvent event;
+    *event.mutable_failure() = failure;
+    Send(event);
+  }
 }
 
 void LauncherLine::AnswerBeat() {
@@ -151,10 +175,10 @@ void LauncherLine::SendState(State state, const v1::JobEvent& event) {
   std::string bytes = event.SerializeAsString();
   if (bytes.size() > link::kMostUnkept) {
     Send(event);
-    long_[state] = core_.last();
+    long_[state] = core_->last();
     return;
   }
-  if (auto sent = core_.SendUnkept(state, link::SharedBytes(std::move(bytes))); !sent.ok()) {
+  if (auto sent = core_->SendUnkept(state, link::SharedBytes(std::move(bytes))); !sent.ok()) {
     return Broken(sent.status());
   }
   Pump();
@@ -162,7 +186,7 @@ void LauncherLine::SendState(State state, const v1::JobEvent& event) {
 
 bool LauncherLine::said() const {
   if (carrier_ == nullptr || !attached()) return true;
-  return core_.given() == core_.last() && carrier_->queued_bytes() == 0;
+  return core_->given() == core_->last() && carrier_->queued_bytes() == 0;
 }
 
 // Posted: the caller may be in the middle of something, or the carrier.

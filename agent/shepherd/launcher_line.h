@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -45,28 +46,36 @@ class LauncherLine {
   LauncherLine(const LauncherLine&) = delete;
   LauncherLine& operator=(const LauncherLine&) = delete;
 
+  struct Attached {
+    v1::Party ours;           // what the launcher is to be told of us, before the next call of Pump
+    bool is_another = false;  // it knows nothing of what was said: what still counts is to be sent
+  };
   // The launcher is `peer`, at the other end of `socket`, and may be silent for `most_silence`
   // (zero: for ever); that long again where its connection has ended, to come back. Time in which
-  // this process does not run does not count. Returns what it is to be told of us, before the next
-  // call of Pump.
-  v1::Party Attach(os::UniqueFd socket, const v1::Party& peer, Duration most_silence);
+  // this process does not run does not count. `generation`: one that is higher than the last one's
+  // is another launcher; a lower one is not heard.
+  Attached Attach(os::UniqueFd socket, const v1::Party& peer, Duration most_silence,
+                  uint64_t generation);
   // Its agent is gone.
   void Detach();
-  bool attached() const { return core_.state() == link::LinkCore::State::kUp; }
+  bool attached() const { return core_->state() == link::LinkCore::State::kUp; }
 
+  bool is_detached() const { return generation_.value_or(0) > 0; }  // its job is
   // By whatever agent; or until when its silence did not count.
-  TimePoint last_heard() const { return std::max(core_.last_heard(), excused_); }
+  TimePoint last_heard() const { return std::max(core_->last_heard(), excused_); }
 
   // Kept until the launcher has it.
   void Send(const v1::JobEvent& event);
   void SendFailure(v1::NodeFailure failure);
+  // Those that were said so far, to a launcher that has not heard them.
+  void SendFailuresAgain();
   void AnswerBeat();
   // `detail`: of interest only when the job fails, or with --verbose.
   void Warn(std::string message, bool detail = false);
   // Not kept, unless it is too long for that; for when nothing of the kind waits.
   void SendState(State state, const v1::JobEvent& event);
-  bool waits(State state) const { return core_.waits(state) || core_.acked() < long_[state]; }
-  size_t room() const { return core_.room(); }
+  bool waits(State state) const { return core_->waits(state) || core_->acked() < long_[state]; }
+  size_t room() const { return core_->room(); }
   // It has asked for what no launcher of ours does.
   void Break(const std::string& why) { Broken(absl::InvalidArgumentError(why)); }
   // All of it is with the socket.
@@ -79,16 +88,19 @@ class LauncherLine {
   void Broken(const absl::Status& why);
   void Closed();
   void WatchSilence();
+  void Forget();
 
   loop::Loop& loop_;
   Handlers handlers_;
-  link::LinkCore core_;
+  std::optional<link::LinkCore> core_;  // always; another for another launcher
+  std::optional<uint64_t> generation_;  // of the launcher; absent: none has come
   std::unique_ptr<link::SocketCarrier> carrier_;
   loop::Timer due_;
   std::array<uint64_t, 3> long_{};  // of each state the last that was kept
   Duration most_silence_ = Duration::zero();
   TimePoint excused_{};  // as if it had been heard then
   loop::Timer silence_;
+  std::vector<v1::NodeFailure> failures_;
   bool broken_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -72,7 +72,8 @@ MpiSigns ReadMpiSigns(absl::string_view maps, absl::string_view environment) {
     }
   }
   if (signs.library.empty()) return signs;
-  signs.alone = (open_mpi && singleton) || ((open_mpi ? segment : transport) && signs.cut_off);
+  signs.perhaps_alone = open_mpi && singleton && !signs.cut_off;
+  signs.alone = signs.cut_off && (open_mpi ? singleton || segment : transport);
   return signs;
 }
 
@@ -94,8 +95,9 @@ bool IsMpiLauncher(absl::string_view name) {
 void MpiWatch::OnLook(uint32_t rank, const MpiSigns& signs) {
   State& state = ranks_[rank];
   if (state.joined || signs.library.empty()) return;
-  state.alone = state.alone || signs.alone;
-  if (signs.alone || signs.cut_off) state.library = signs.library;
+  const bool again = std::exchange(state.perhaps_alone, signs.perhaps_alone);
+  state.alone = state.alone || signs.alone || (again && signs.perhaps_alone);
+  if (state.alone || signs.cut_off) state.library = signs.library;
 }
 
 bool MpiWatch::WantsLook(uint32_t rank) const {

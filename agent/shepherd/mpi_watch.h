@@ -15,6 +15,9 @@ struct MpiSigns {
   std::string library{};  // the MPI library that it has mapped, "libmpi.so.40"; empty: none
   bool cut_off = false;   // it was not given the variables by which it could join the job's world
   bool alone = false;     // it has initialised MPI, in a world of its own
+  // It may be: Open MPI opens the module for that in every process, and in those that can join
+  // closes it a moment later.
+  bool perhaps_alone = false;
 };
 
 // From the process's /proc/PID/maps and /proc/PID/environ, which may be cut short. Pure.
@@ -54,6 +57,7 @@ class MpiWatch {
   struct State {
     bool joined = false;
     bool alone = false;
+    bool perhaps_alone = false;  // at the last look
     bool told = false;
     bool succeeded = false;
     std::string library{};  // of a process that cannot join

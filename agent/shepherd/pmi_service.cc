@@ -7,6 +7,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace dtrain::shepherd {
+namespace {
+
+// The one that this node is in, and the one before: another node may not have left that yet, and
+// what it gets then is what all have said on entering it.
+constexpr size_t kFencesKept = 2;
+
+}  // namespace
 
 void PmiService::Serve(const v1::JobPart& part) {
   server_.emplace(part);
@@ -22,6 +29,10 @@ void PmiService::Serve(const v1::JobPart& part) {
 
 void PmiService::OnFenceRelease(const v1::FenceRelease& release) {
   if (server_) Carry(server_->OnFenceRelease(release));
+}
+
+void PmiService::SayAgain() {
+  for (const v1::JobEvent& entered : entered_) launcher_.Send(entered);
 }
 
 void PmiService::HearLast(uint32_t rank) {
@@ -46,8 +57,9 @@ void PmiService::Carry(PmiServer::Actions actions) {
     } else if (auto* abort = std::get_if<PmiServer::Abort>(&action)) {
       aborts_.Ask(abort->rank, abort->code);
     } else {
-      v1::JobEvent event;
+      v1::JobEvent& event = entered_.emplace_back();
       *event.mutable_fence_enter() = std::get<v1::FenceEnter>(std::move(action));
+      if (entered_.size() > kFencesKept) entered_.pop_front();
       launcher_.Send(event);
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +28,8 @@ class PmiService {
   // All workers have been started. Until then nothing of the below has an effect.
   void Serve(const v1::JobPart& part);
   void OnFenceRelease(const v1::FenceRelease& release);
+  // The last fences that this node has entered, to a launcher that has not heard of them.
+  void SayAgain();
   // Hears what the rank, whose process has ended, said last.
   void HearLast(uint32_t rank);
   // No fence waits for the rank any more.
@@ -43,6 +46,7 @@ class PmiService {
   Aborts& aborts_;
   std::optional<PmiServer> server_;
   std::map<uint32_t, std::unique_ptr<PmiConnection>> connections_;  // by rank
+  std::deque<v1::JobEvent> entered_;
 };
 
 }  // namespace dtrain::shepherd

@@ -56,9 +56,19 @@ absl::Status RankServers::OpenPmix(const v1::JobPart& part) {
 
 void RankServers::OnPmixUp(v1::PmixUp up) {
   for (const uint32_t rank : up.joined().ranks()) on_joined_(rank);
+  auto goes_up = pmix_talk_.OnUp(std::move(up));
+  if (!goes_up) return;
   v1::JobEvent event;
-  *event.mutable_pmix() = std::move(up);
+  *event.mutable_pmix() = *std::move(goes_up);
   launcher_.Send(event);
+}
+
+void RankServers::SayAgain() {
+  for (v1::PmixUp& up : pmix_talk_.OnAnother()) {
+    v1::JobEvent event;
+    *event.mutable_pmix() = std::move(up);
+    launcher_.Send(event);
+  }
 }
 
 void RankServers::ServePmix(PmixGate::Environment env, std::string scratch) {
@@ -68,8 +78,8 @@ void RankServers::ServePmix(PmixGate::Environment env, std::string scratch) {
   pmix_->Serve(std::move(env), std::move(folders));
 }
 
-void RankServers::OnPmixDown(const v1::PmixDown& down) {
-  if (pmix_) pmix_->OnDown(down);
+void RankServers::OnPmixDown(v1::PmixDown down) {
+  if (pmix_) pmix_->OnDown(pmix_talk_.OnDown(std::move(down)));
 }
 
 absl::Status RankServers::OpenStore(const v1::JobPart& part, const StoreKind& kind, uint32_t port) {

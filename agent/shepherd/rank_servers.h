@@ -15,6 +15,7 @@
 #include "agent/shepherd/aborts.h"
 #include "agent/shepherd/launcher_line.h"
 #include "agent/shepherd/pmix_gate.h"
+#include "agent/shepherd/pmix_talk.h"
 #include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/store_gate.h"
 #include "common/loop/loop.h"
@@ -46,7 +47,9 @@ class RankServers {
   // When they have started. `env`: as for PmixGate::Serve. `scratch`: where it may leave files,
   // besides the usual places; empty: nowhere.
   void ServePmix(PmixGate::Environment env, std::string scratch);
-  void OnPmixDown(const v1::PmixDown& down);
+  void OnPmixDown(v1::PmixDown down);
+  // What of PMIx a launcher must know that has taken the job over.
+  void SayAgain();
   // Whether ranks have been at a store.
   bool stores_used() const;
 
@@ -77,6 +80,7 @@ class RankServers {
   OnJoined on_joined_;
   std::map<uint32_t, os::UniqueFd> held_;  // by port
   std::unique_ptr<PmixGate> pmix_;         // null: the job does without
+  PmixTalk pmix_talk_;
   std::vector<std::unique_ptr<StoreGate>> stores_;
 };
 

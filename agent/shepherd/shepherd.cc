@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +21,8 @@ namespace dtrain::shepherd {
 namespace {
 
 constexpr int kReapAtOnce = 100;
+// What became of the workers, for another launcher of a detached job.
+constexpr Duration kKeptForLate = std::chrono::hours(24);
 
 }  // namespace
 
@@ -60,6 +64,7 @@ AgentLine Shepherd::MakeLine(Agent agent) {
         logs_.Serve(std::move(request), std::move(socket));
       },
       [this](uint32_t port, os::UniqueFd socket) { servers_.Hold(port, std::move(socket)); },
+      [this] { OnAnotherLauncher(); },
       [this] { report_.TellAccount(); },
       [this] { OnReleased(); },
       [this] { OnAgentLost(); }};
@@ -78,6 +83,12 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       common_.MergeFrom(request.start());
       OnStart(std::exchange(common_, {}));
       break;
+    case v1::JobRequest::kStage:
+      OnStage(request.stage());
+      break;
+    case v1::JobRequest::kStagePieces:
+      if (staging_ != nullptr) staging_->Take(request.stage_pieces());
+      break;
     case v1::JobRequest::kSignal:
       if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
         return launcher_.Break(absl::StrCat("no signal has the number ", signal));
@@ -95,7 +106,7 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       pmi_.OnFenceRelease(request.fence_release());
       break;
     case v1::JobRequest::kPmix:
-      servers_.OnPmixDown(request.pmix());
+      servers_.OnPmixDown(std::move(*request.mutable_pmix()));
       break;
     case v1::JobRequest::kHeartbeat:
       launcher_.AnswerBeat();
@@ -109,9 +120,82 @@ void Shepherd::OnRequest(v1::JobRequest request) {
   }
 }
 
+// What the one before was told and still counts; the rest goes on as it comes.
+void Shepherd::OnAnotherLauncher() {
+  common_.Clear();
+  v1::JobEvent event;
+  if (reported_started_) {
+    *event.mutable_started() = started_;
+    launcher_.Send(event);
+  }
+  exits_.SayAgain();
+  pmi_.SayAgain();
+  servers_.SayAgain();
+  launcher_.SendFailuresAgain();
+  if (finished_) {
+    *event.mutable_finished() = *finished_;
+    launcher_.Send(event);
+  }
+  event.mutable_retold();
+  launcher_.Send(event);
+}
+
 void Shepherd::OnReleased() {
   if (core_.state() == State::kFinished) return loop_.Stop();
   line_.End();
+}
+
+void Shepherd::OnStage(const v1::StageTree& tree) {
+  if (core_.state() != State::kWaiting) return;  // the job was stopped before
+  const auto on_failed = [this](const absl::Status& why) { OnStageFailed(why); };
+  const auto on_staged = [this](const std::string& sha256) {
+    v1::JobEvent event;
+    event.mutable_staged()->set_sha256(sha256);
+    launcher_.Send(event);
+  };
+  if (!tree.compare_in().empty()) {
+    if (comparison_ != nullptr) return launcher_.Break("the launcher sent a second list of files");
+    comparison_ = std::make_unique<staged::Comparison>(
+        loop_, staged::Comparison::Handlers{on_staged, on_failed});
+    return comparison_->Begin(tree);
+  }
+  if (staging_ == nullptr) {
+    staged::Staging::Handlers handlers;
+    handlers.on_missing = [this](std::vector<uint32_t> files) {
+      v1::JobEvent event;
+      event.mutable_stage_missing()->mutable_files()->Add(files.begin(), files.end());
+      launcher_.Send(event);
+    };
+    handlers.on_taken = [this] {
+      v1::JobEvent event;
+      event.mutable_stage_taken()->set_messages(1);
+      launcher_.Send(event);
+    };
+    handlers.on_staged = on_staged;
+    handlers.on_failed = on_failed;
+    staging_ = std::make_unique<staged::Staging>(loop_, std::move(handlers));
+  }
+  staging_->Begin(tree);
+}
+
+void Shepherd::OnStageFailed(const absl::Status& why) {
+  launcher_.SendFailure(MakeFailure(
+      v1::NodeFailure::KIND_STATE, kExitStartAgents,
+      absl::StrCat(comparison_ == nullptr ? "cannot stage the code: " : "--verify-code: ",
+                   why.message())));
+  if (core_.state() == State::kWaiting) Feed(StopAsked{});
+}
+
+// Workers whose directory is relative run in the staged tree. False: it is not there.
+bool Shepherd::RunInTree() {
+  for (v1::Program& program : *part_.mutable_programs()) {
+    const std::string& folder = program.working_directory();
+    if (folder.empty() || folder[0] == '/') continue;
+    if (staging_ == nullptr || !staging_->is_done()) return false;
+    program.set_working_directory(folder == "." ? staging_->path()
+                                                : absl::StrCat(staging_->path(), "/", folder));
+  }
+  return true;
 }
 
 void Shepherd::OnStart(v1::JobPart part) {
@@ -126,6 +210,12 @@ void Shepherd::OnStart(v1::JobPart part) {
     return;
   }
   part_ = std::move(part);
+  if (!RunInTree()) {
+    launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_REFUSED, kExitStartAgents,
+                                      "the job starts before its code is staged"));
+    Feed(StopAsked{});
+    return;
+  }
   report_.job().Begin(part_);
   report_.Tell();
   Feed(PartArrived{static_cast<size_t>(part_.workers_size()),
@@ -137,7 +227,9 @@ void Shepherd::OnSilent(Duration silence) {
   log::Warn(absl::StrCat("nothing was heard of the launcher for ",
                          std::chrono::duration_cast<std::chrono::milliseconds>(silence).count(),
                          " ms; the workers are ended"));
-  departure_.OnSilent(silence);
+  departure_.OnSilent(launcher_.is_detached() && line_.kept() != nullptr
+                          ? std::max(silence, kKeptForLate)
+                          : silence);
   Feed(StopAsked{std::chrono::milliseconds(part_.grace_ms())});
   LetEnd();
 }
@@ -188,7 +280,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
     pages_.Report();  // its last counters, before the word that it is gone
     report_.job().OnExit(event.exit());
     report_.TellLater();
-    launcher_.Send(event);
+    exits_.Say(event);
     pmi_.OnGone(worker.rank());
   }
   // Ranks of other nodes may use what is served here: until the launcher says that all is over.
@@ -288,6 +380,7 @@ void Shepherd::ReportStarted() {
   event.mutable_started()->set_cgroup(cgroup_.has());
   report_.job().OnStarted(event.started());
   report_.Tell();
+  started_ = event.started();
   launcher_.Send(event);
   reported_started_ = true;
   logs_.Begin();
@@ -311,6 +404,11 @@ void Shepherd::Finish() {
   pages_.Stop();
   sweeper_.RemoveCgroup();
   scratch_.Remove();
+  if (staging_ != nullptr) {
+    if (const absl::Status removed = staging_->Remove(); !removed.ok()) {
+      launcher_.Warn(absl::StrCat("cannot ", removed.message()));
+    }
+  }
   if (line_.lost()) return departure_.Leave();
   v1::JobEvent event;
   *event.mutable_finished() = logs_.Close();
@@ -318,6 +416,7 @@ void Shepherd::Finish() {
   logs_.TellGrown();
   pages_.Report();
   report_.TellRest();
+  finished_ = event.finished();
   launcher_.Send(event);
   report_.TellEnded(std::move(*event.mutable_finished()));
   logs_.End();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -22,6 +23,8 @@
 #include "agent/shepherd/worker_pages.h"
 #include "agent/shepherd/worker_scratch.h"
 #include "agent/shepherd/workers.h"
+#include "agent/stage/comparison.h"
+#include "agent/stage/staging.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/job.pb.h"
@@ -44,7 +47,11 @@ class Shepherd {
   AgentLine MakeLine(Agent agent);
   // From outside.
   void OnRequest(v1::JobRequest request);
+  void OnAnotherLauncher();
   void OnReleased();
+  void OnStage(const v1::StageTree& tree);
+  void OnStageFailed(const absl::Status& why);
+  bool RunInTree();
   void OnStart(v1::JobPart part);
   void OnSilent(Duration silence);
   void OnAgentLost();
@@ -72,6 +79,9 @@ class Shepherd {
   ShepherdCore core_;
   v1::JobPart common_;  // of the start that is to come
   v1::JobPart part_;
+  // Null: not of this job.
+  std::unique_ptr<staged::Staging> staging_;
+  std::unique_ptr<staged::Comparison> comparison_;
   AgentReport report_;
   Sweeper sweeper_;
   JobCgroup cgroup_;
@@ -87,6 +97,8 @@ class Shepherd {
   WorkerPages pages_;
   WorkerExits exits_;
   bool reported_started_ = false;
+  v1::Started started_;  // as it was reported
+  std::optional<v1::Finished> finished_;
   bool last_held_ = false;  // the core has not heard of the last worker's end
   loop::Timer deadline_;
   loop::SignalWatch signals_;

@@ -36,7 +36,7 @@ void SetTorchrun(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuild
     env->Set("MASTER_PORT", part.network().master_port());
   }
   env->Set("TORCHELASTIC_RESTART_COUNT", part.attempt());
-  env->Set("TORCHELASTIC_MAX_RESTARTS", 0);
+  env->Set("TORCHELASTIC_MAX_RESTARTS", part.max_restarts());
   env->Set("TORCHELASTIC_RUN_ID", part.job_id());
   // Else rank 0 serves the store itself.
   env->Set("TORCHELASTIC_USE_AGENT_STORE", part.agent_store() ? "True" : "False");

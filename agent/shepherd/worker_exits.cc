@@ -13,6 +13,8 @@ namespace {
 // While the launcher is away, the exits of very many workers come without their last words rather
 // than not at all.
 constexpr size_t kLittleRoom = 8 << 20;
+// Of last words, for launchers to come.
+constexpr size_t kMostWordsKept = 16 << 20;
 
 }  // namespace
 
@@ -32,6 +34,25 @@ v1::WorkerExit WorkerExits::Of(const Worker& worker, const os::ExitStatus& statu
   const bool failed = status.code != 0 || status.signal != 0;
   if (failed && launcher_.room() > kLittleRoom) AddLastWords(worker, exit);
   return exit;
+}
+
+void WorkerExits::Say(const v1::JobEvent& exit) {
+  launcher_.Send(exit);
+  v1::JobEvent& said = said_.emplace_back(exit);
+  words_said_ += exit.exit().stderr_tail().size() + exit.exit().error_file().size();
+  if (words_said_ > kMostWordsKept) DropLastWords(*said.mutable_exit());
+}
+
+void WorkerExits::SayAgain() {
+  for (v1::JobEvent exit : said_) {
+    if (launcher_.room() <= kLittleRoom) DropLastWords(*exit.mutable_exit());
+    launcher_.Send(exit);
+  }
+}
+
+void WorkerExits::DropLastWords(v1::WorkerExit& exit) {
+  exit.clear_stderr_tail();
+  exit.clear_error_file();
 }
 
 void WorkerExits::AddLastWords(const Worker& worker, v1::WorkerExit& exit) {

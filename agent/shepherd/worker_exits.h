@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 #include "agent/shepherd/aborts.h"
 #include "agent/shepherd/job_cgroup.h"
 #include "agent/shepherd/launcher_line.h"
@@ -12,11 +15,12 @@
 
 namespace dtrain::shepherd {
 
-// Puts together what the launcher is told of a worker's end. Loop thread.
+// Puts together what the launcher is told of a worker's end, and keeps it for launchers that take
+// the job over. Loop thread.
 class WorkerExits {
  public:
   WorkerExits(loop::Loop& loop, const Workers& workers, const Aborts& aborts, JobCgroup& cgroup,
-              WorkerScratch& scratch, const LauncherLine& launcher)
+              WorkerScratch& scratch, LauncherLine& launcher)
       : loop_(loop),
         workers_(workers),
         aborts_(aborts),
@@ -25,8 +29,12 @@ class WorkerExits {
         launcher_(launcher) {}
 
   v1::WorkerExit Of(const Worker& worker, const os::ExitStatus& status, bool told_to_stop);
+  void Say(const v1::JobEvent& exit);
+  // All of them, to a launcher that has not heard them.
+  void SayAgain();
 
  private:
+  static void DropLastWords(v1::WorkerExit& exit);
   void AddLastWords(const Worker& worker, v1::WorkerExit& exit);
 
   loop::Loop& loop_;
@@ -34,7 +42,9 @@ class WorkerExits {
   const Aborts& aborts_;
   JobCgroup& cgroup_;
   WorkerScratch& scratch_;
-  const LauncherLine& launcher_;
+  LauncherLine& launcher_;
+  std::vector<v1::JobEvent> said_;
+  size_t words_said_ = 0;  // bytes of last words in it
 };
 
 }  // namespace dtrain::shepherd

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/spawn/spawner.h"
+#include "agent/stage/staging.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
@@ -290,8 +291,14 @@ void OwnProcesses::TryToEnd(TimePoint deadline) {
   }
   if (left) log::Error(absl::StrCat("job ", job_id_, ": some of its processes cannot be killed"));
   if (start_time_ != 0) {
-    const absl::Status removed =
+    absl::Status removed =
         os::RemoveScratchFolders(os::ScratchPlaces(), child_.pid, start_time_, owner_.uid);
+    // Into the home of another user the agent does not go: it may be on a server that hangs.
+    const auto staged = user_ ? std::string() : staged::UserFolder().value_or("");
+    if (!staged.empty()) {
+      removed.Update(os::RemoveScratchFolders({staged::TreesIn(staged)}, child_.pid, start_time_,
+                                              owner_.uid, staged::kTreeLimit));
+    }
     if (!removed.ok()) log::Warn(absl::StrCat("job ", job_id_, ": cannot ", removed.message()));
   }
   around_.loop.Post([this, alive = alive_] {

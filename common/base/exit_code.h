@@ -23,6 +23,7 @@ enum ExitCode : int {
   kExitState = 207,
   kExitRestarts = 208,
   kExitTimeLimit = 209,
+  kExitStillRunning = 210,  // of `dtrain wait`, and of a launch that was detached
 };
 
 }  // namespace dtrain

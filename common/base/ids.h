@@ -29,8 +29,7 @@ std::ostream& operator<<(std::ostream& os, Id<Tag> id) {
   return os << id.value();
 }
 
-using Rank = Id<struct RankTag>;        // 0 .. world size - 1
-using NodeId = Id<struct NodeTag>;      // index of the node in the plan, hostfile order
-using Attempt = Id<struct AttemptTag>;  // 0, 1, ... each whole restart of the workers
+using Rank = Id<struct RankTag>;    // 0 .. world size - 1
+using NodeId = Id<struct NodeTag>;  // index of the node in the plan, hostfile order
 
 }  // namespace dtrain

@@ -34,7 +34,7 @@ class Client {
   Client(std::string path, Duration patience)
       : path_(std::move(path)), patience_(patience), socket_(context_) {}
 
-  absl::Status Ask(const std::string& target) {
+  absl::Status Ask(const std::string& target, bhttp::verb method = bhttp::verb::get) {
     sockaddr_un name;
     if (path_.size() >= sizeof(name.sun_path)) {
       return PosixError(ENAMETOOLONG, absl::StrCat("connect to ", path_));
@@ -42,9 +42,10 @@ class Client {
     Error error;
     socket_.connect(asio::local::stream_protocol::endpoint(path_), error);
     if (error) return Failure("connect to", error);
-    bhttp::request<bhttp::empty_body> request{bhttp::verb::get, target, 11};
+    bhttp::request<bhttp::empty_body> request{method, target, 11};
     request.set(bhttp::field::host, "localhost");
     request.keep_alive(false);
+    request.prepare_payload();
     parser_.body_limit(kMostBytes);
     absl::Status sent =
         Await("ask", [&](auto done) { bhttp::async_write(socket_, request, done); });
@@ -119,6 +120,14 @@ absl::StatusOr<Answer> Get(const std::string& socket, const std::string& target,
                            Duration patience) {
   Client client(socket, patience);
   absl::Status asked = client.Ask(target);
+  if (!asked.ok()) return asked;
+  return client.Rest();
+}
+
+absl::StatusOr<Answer> Post(const std::string& socket, const std::string& target,
+                            Duration patience) {
+  Client client(socket, patience);
+  absl::Status asked = client.Ask(target, bhttp::verb::post);
   if (!asked.ok()) return asked;
   return client.Rest();
 }

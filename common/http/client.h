@@ -20,7 +20,11 @@ struct Answer {
 absl::StatusOr<Answer> Get(const std::string& socket, const std::string& target,
                            Duration patience = std::chrono::seconds(10));
 
-// The same, but gives an answer of status 200 away as it comes, however long that takes; stops
+// The same with POST, without a body.
+absl::StatusOr<Answer> Post(const std::string& socket, const std::string& target,
+                            Duration patience = std::chrono::seconds(10));
+
+// As Get, but gives an answer of status 200 away as it comes, however long that takes; stops
 // when `on_piece` returns false.
 absl::StatusOr<Answer> Stream(const std::string& socket, const std::string& target,
                               absl::FunctionRef<bool(absl::string_view piece)> on_piece);

@@ -55,6 +55,9 @@ bool NamesOneOf(absl::string_view host, const std::vector<std::string>& hosts) {
   });
 }
 
+// What holds no data of anyone's: whether we live, and the page, which asks for the token itself.
+bool IsOpen(absl::string_view path) { return path == "/healthz" || path == "/"; }
+
 }  // namespace
 
 Connection::Connection(loop::Loop& loop, StreamSocket socket, Access access, const Limits& limits,
@@ -127,10 +130,16 @@ std::optional<Response> Connection::Refuse(const Target& target) {
   if (request.count(bhttp::field::origin) != 0 || request.count(bhttp::field::upgrade) != 0) {
     return ErrorResponse(403, "requests from web pages are rejected");
   }
-  if (access_.ask_for_token && target.path != "/healthz" && !TokenIsRight()) {
+  // Our own page's requests name no Origin. A browser may go to the page from anywhere.
+  const absl::string_view site = View(request["Sec-Fetch-Site"]);
+  if (!site.empty() && site != "same-origin" && site != "none" && target.path != "/") {
+    return ErrorResponse(403, "requests from pages of other sites are rejected");
+  }
+  if (access_.ask_for_token && !IsOpen(target.path) && !TokenIsRight()) {
     return ErrorResponse(401, "send the token: Authorization: Bearer TOKEN");
   }
-  if (request.method() != bhttp::verb::get && request.method() != bhttp::verb::head) {
+  const bool posts = access_.may_post && request.method() == bhttp::verb::post;
+  if (!posts && request.method() != bhttp::verb::get && request.method() != bhttp::verb::head) {
     return ErrorResponse(405, "only GET and HEAD are supported");
   }
   return std::nullopt;
@@ -156,6 +165,7 @@ void Connection::Answer() {
   if (has_body) return Send(ErrorResponse(413, "a request with a body is rejected"), false);
   if (!target.ok()) return Send(ErrorResponse(400, target.status().message()), keep_alive_);
   target->accept = std::string(View(request[bhttp::field::accept]));
+  target->is_post = request.method() == bhttp::verb::post;
   (*handler_)(*target, [self = shared_from_this()](Response response) {
     if (!self->closed_) self->Send(std::move(response), self->keep_alive_);
   });
@@ -171,6 +181,10 @@ void Connection::SetHeader(const Response& response, boost::beast::http::respons
   message.set(bhttp::field::cache_control, "no-store");
   message.set("X-Content-Type-Options", "nosniff");
   message.set("X-Frame-Options", "DENY");
+  message.set("Content-Security-Policy", response.policy);
+  message.set("Referrer-Policy", "no-referrer");
+  message.set("Cross-Origin-Opener-Policy", "same-origin");
+  message.set("Cross-Origin-Resource-Policy", "same-origin");
   if (response.status == 405) message.set(bhttp::field::allow, "GET, HEAD");
   if (response.status == 401) message.set(bhttp::field::www_authenticate, "Bearer");
   message.keep_alive(keep_alive_);
@@ -225,6 +239,7 @@ void Connection::SendPiece(Error error) {
   timer_.Cancel();
   if (error) return Close();
   auto piece = std::make_shared<std::string>(feed_->Next(kPieceBytes));
+  if (piece->empty() && feed_->broken()) return Close();
   if (piece->empty() && !feed_->ended()) {
     feed_->Notify([self = shared_from_this()] { self->SendPiece({}); });
     return;

@@ -23,6 +23,7 @@ struct Access {
   bool ask_for_token = false;
   std::string token;
   std::vector<std::string> hosts;  // names and addresses of ours that Host may name; empty: any
+  bool may_post = false;
 };
 
 // One client: reads requests one after the other and answers each before the next. Loop thread.

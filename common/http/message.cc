@@ -20,16 +20,6 @@ std::string Get(const Target& target, const std::string& name, const std::string
   return it == target.query.end() ? fallback : it->second;
 }
 
-absl::StatusOr<std::optional<uint64_t>> Number(const Target& target, const std::string& name) {
-  auto it = target.query.find(name);
-  if (it == target.query.end()) return std::nullopt;
-  uint64_t value = 0;
-  if (!absl::SimpleAtoi(it->second, &value)) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " is not a number"));
-  }
-  return value;
-}
-
 }  // namespace
 
 Response ErrorResponse(int status, absl::string_view message) {
@@ -48,6 +38,13 @@ Response JsonResponse(const nlohmann::ordered_json& json) {
   return response;
 }
 
+Response CompactResponse(const nlohmann::ordered_json& json) {
+  using Json = nlohmann::ordered_json;
+  Response response;
+  response.body = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return response;
+}
+
 bool WantsOpenMetrics(const Target& target) {
   return absl::StrContains(target.accept, kOpenMetrics);
 }
@@ -61,15 +58,29 @@ Response MetricsResponse(std::string text, bool openmetrics) {
   return response;
 }
 
+absl::StatusOr<std::optional<uint64_t>> Number(const Target& target, const std::string& name) {
+  auto it = target.query.find(name);
+  if (it == target.query.end()) return std::nullopt;
+  uint64_t value = 0;
+  if (!absl::SimpleAtoi(it->second, &value)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " is not a number"));
+  }
+  return value;
+}
+
+absl::StatusOr<bool> Flag(const Target& target, const std::string& name) {
+  const std::string value = Get(target, name, "false");
+  if (value == "true" || value == "false") return value == "true";
+  return absl::InvalidArgumentError(absl::StrCat(name, " is neither true nor false"));
+}
+
 absl::StatusOr<LogQuery> ParseLogQuery(const Target& target) {
   const std::string stream = Get(target, "stream", "stdout");
-  const std::string follow = Get(target, "follow", "false");
   if (stream != "stdout" && stream != "stderr") {
     return absl::InvalidArgumentError("stream is neither stdout nor stderr");
   }
-  if (follow != "true" && follow != "false") {
-    return absl::InvalidArgumentError("follow is neither true nor false");
-  }
+  const auto follow = Flag(target, "follow");
+  if (!follow.ok()) return follow.status();
   const auto offset = Number(target, "offset");
   if (!offset.ok()) return offset.status();
   const auto limit = Number(target, "limit");
@@ -78,7 +89,7 @@ absl::StatusOr<LogQuery> ParseLogQuery(const Target& target) {
   query.of_stderr = stream == "stderr";
   query.offset = *offset;
   query.limit = std::min(limit->value_or(kDefaultPage), kLargestPage);
-  query.follow = follow == "true";
+  query.follow = *follow;
   return query;
 }
 

@@ -20,6 +20,8 @@ struct Target {
   std::string path;  // begins with a slash; has no "." or ".." segment and no control byte
   std::map<std::string, std::string> query;
   std::string accept;  // the header, as it came
+  std::string text;    // as it came
+  bool is_post = false;
 };
 
 // Fails on anything that is no plain path with a query: a bad escape, a NUL, a segment that climbs,
@@ -34,6 +36,8 @@ class Feed {
   virtual std::string Next(size_t limit) = 0;
   // Nothing more will come.
   virtual bool ended() const = 0;
+  // Nothing more will come, but not because that was all: the client must not take it for that.
+  virtual bool broken() const { return false; }
   // Calls `task` once, when there is more or it has ended; a later call replaces it.
   virtual void Notify(absl::AnyInvocable<void()> task) = 0;
 };
@@ -43,16 +47,25 @@ struct Response {
   std::string content_type = "application/json";
   std::string body;
   std::unique_ptr<Feed> feed;  // set: the body, until it ends
+  // What a browser may do with it (Content-Security-Policy). Of answers that are no pages: nothing.
+  std::string policy = "default-src 'none'; frame-ancestors 'none'";
 };
 
 // {"error": "..."} with this status.
 Response ErrorResponse(int status, absl::string_view message);
 // Bytes in it that are no UTF-8 become U+FFFD.
 Response JsonResponse(const nlohmann::ordered_json& json);
+// Without spaces and line ends: for programs that ask often.
+Response CompactResponse(const nlohmann::ordered_json& json);
 
 // Whether the client would rather have metrics as OpenMetrics 1.0 than in Prometheus' older format.
 bool WantsOpenMetrics(const Target& target);
 Response MetricsResponse(std::string text, bool openmetrics);
+
+// A parameter that is a number; none: it is not given. INVALID_ARGUMENT if it is something else.
+absl::StatusOr<std::optional<uint64_t>> Number(const Target& target, const std::string& name);
+// Likewise of one that is "true" or "false" (the default).
+absl::StatusOr<bool> Flag(const Target& target, const std::string& name);
 
 // What of an output stream is asked for.
 struct LogQuery {

@@ -217,6 +217,11 @@ absl::StatusOr<std::string> WriteToken(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::ListenUnix(loop::Loop& loop, std::string path,
                                                            Handler handler, Limits limits) {
+  return Listen(loop, std::move(path), AtOnce(std::move(handler)), limits);
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Listen(loop::Loop& loop, std::string path,
+                                                       AsyncHandler handler, Limits limits) {
   sockaddr_un name;
   constexpr size_t kRoom = sizeof(name.sun_path) - sizeof(kYoungEnd);
   if (path.size() > kRoom) {
@@ -224,7 +229,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::ListenUnix(loop::Loop& loop, std
                                                    path.size(), " bytes; there is room for ",
                                                    kRoom));
   }
-  auto shared = std::make_unique<Shared>(loop, AtOnce(std::move(handler)), limits);
+  auto shared = std::make_unique<Shared>(loop, std::move(handler), limits);
   auto& acceptor = shared->unix_acceptor.emplace(loop.context());
   Error error;
   acceptor.open(Unix(), error);
@@ -240,6 +245,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::ListenUnix(loop::Loop& loop, std
   if (error) return StatusOf(error, absl::StrCat("listen on ", path));
   shared->Accept(acceptor);
   return std::unique_ptr<Server>(new Server(std::move(shared), std::move(path)));
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::ListenUnixForPosts(loop::Loop& loop,
+                                                                   std::string path,
+                                                                   AsyncHandler handler,
+                                                                   Limits limits) {
+  auto server = Listen(loop, std::move(path), std::move(handler), limits);
+  if (server.ok()) (*server)->shared_->access.may_post = true;
+  return server;
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::ListenTcp(loop::Loop& loop, const std::string& ip,

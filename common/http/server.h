@@ -38,15 +38,22 @@ absl::StatusOr<Listening> ParseListening(const std::string& where);
 // Makes the file, for nobody else to read, with a new token in it, which is returned.
 absl::StatusOr<std::string> WriteToken(const std::string& path);
 
-// A small HTTP/1.1 server that only answers GET and HEAD. Who may ask: on a unix socket, processes
+// A small HTTP/1.1 server that only answers GET and HEAD, and on a unix socket POST without a body
+// where its handler wants it. Who may ask: on a unix socket, processes
 // of our own user and of root, as the kernel tells; on TCP, which binds loopback addresses only,
-// who sends the token (`Authorization: Bearer ...`) for all but /healthz, and names a loopback
-// host. A request with an Origin comes from a web page and is refused. Loop thread.
+// who sends the token (`Authorization: Bearer ...`) for all but / and /healthz, and names a
+// loopback host. A request with an Origin, or of which a browser says that another site's page
+// makes it, is refused. Loop thread.
 class Server {
  public:
   // `path` must not exist, is made with mode 0600, and removed by the destructor.
   static absl::StatusOr<std::unique_ptr<Server>> ListenUnix(loop::Loop& loop, std::string path,
                                                             Handler handler, Limits limits = {});
+  // The handler is asked with Target::is_post, too.
+  static absl::StatusOr<std::unique_ptr<Server>> ListenUnixForPosts(loop::Loop& loop,
+                                                                    std::string path,
+                                                                    AsyncHandler handler,
+                                                                    Limits limits = {});
   // `ip` must be a loopback address; port 0 takes a free one.
   static absl::StatusOr<std::unique_ptr<Server>> ListenTcp(loop::Loop& loop, const std::string& ip,
                                                            uint16_t port, std::string token,
@@ -75,6 +82,8 @@ class Server {
 
  private:
   struct Shared;
+  static absl::StatusOr<std::unique_ptr<Server>> Listen(loop::Loop& loop, std::string path,
+                                                        AsyncHandler handler, Limits limits);
   Server(std::unique_ptr<Shared> shared, std::string address);
   std::unique_ptr<Shared> shared_;
   const std::string address_;

@@ -45,6 +45,7 @@ absl::StatusOr<Target> ParseTarget(absl::string_view text) {
     if (segment == "." || segment == "..") return Bad("the path holds a . or .. segment");
   }
   Target target;
+  target.text = std::string(text);
   target.path = *std::move(path);
   for (absl::string_view part : absl::StrSplit(halves.second, '&', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> pair =

@@ -152,10 +152,12 @@ struct BlockingWriter::Shared {
   int fd;
   std::mutex mutex;
   std::condition_variable wake;
+  std::condition_variable written;
   std::deque<std::string> queue;  // guarded by mutex, like all below
   size_t queued = 0;              // given, not yet written
   bool stop = false;
   bool failed = false;
+  bool goes_on = false;  // what comes after a failure is written
   size_t below_limit = 0;
   Task below;
   Task finished;
@@ -210,6 +212,11 @@ void BlockingWriter::Write(std::string bytes) {
   shared_->wake.notify_one();
 }
 
+void BlockingWriter::GoOnAfterFailures() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->goes_on = true;
+}
+
 size_t BlockingWriter::queued_bytes() const {
   std::lock_guard lock(shared_->mutex);
   return shared_->queued;
@@ -236,6 +243,11 @@ void BlockingWriter::Finish(Task done) {
   shared_->finished = std::move(done);
 }
 
+void BlockingWriter::WaitUntilWritten(Duration at_most) {
+  std::unique_lock lock(shared_->mutex);
+  shared_->written.wait_for(lock, at_most, [this] { return shared_->queued == 0; });
+}
+
 void BlockingWriter::Work(std::shared_ptr<Shared> s) {
   std::unique_lock lock(s->mutex);
   for (;;) {
@@ -258,7 +270,7 @@ void BlockingWriter::Work(std::shared_ptr<Shared> s) {
     if (s->stop) return;  // the loop may be gone, too
     s->queued -= bytes.size();
     if (error != 0) {
-      s->failed = true;
+      s->failed = !s->goes_on;
       s->queue.clear();
       s->queued = 0;
       s->loop->Post([s, error] {
@@ -268,7 +280,9 @@ void BlockingWriter::Work(std::shared_ptr<Shared> s) {
     if (s->below && s->queued < s->below_limit) {
       s->loop->Post(std::exchange(s->below, nullptr));
     }
-    if (s->finished && s->queued == 0) s->loop->Post(std::exchange(s->finished, nullptr));
+    if (s->queued > 0) continue;
+    s->written.notify_all();
+    if (s->finished) s->loop->Post(std::exchange(s->finished, nullptr));
   }
 }
 

@@ -57,19 +57,25 @@ class BlockingPool {
 // it must stay open as long as the process.
 class BlockingWriter {
  public:
-  // `on_error` is called once, on the loop, when a write failed (EPIPE ...); what is written after
-  // that is dropped. Also when there is no thread for it: then Write itself writes, and may block.
+  // `on_error` is called, on the loop, when a write failed (EPIPE ...); what is written after that
+  // is dropped, and it is not called again, unless GoOnAfterFailures was called. Also when there
+  // is no thread for it: then Write itself writes, and may block.
   BlockingWriter(Loop& loop, int fd, absl::AnyInvocable<void(absl::Status)> on_error);
   ~BlockingWriter();  // drops what is not written; call Finish first to have it all out
   BlockingWriter(const BlockingWriter&) = delete;
   BlockingWriter& operator=(const BlockingWriter&) = delete;
 
   void Write(std::string bytes);
+  // A write that fails drops what was given until then, and nothing else: as for a file on a disk
+  // that may be full for a while.
+  void GoOnAfterFailures();
   // Bytes not yet written. A producer stops above its limit and goes on in WhenBelow.
   size_t queued_bytes() const;
   void WhenBelow(size_t bytes, Task task);
   // Calls `done` on the loop when everything given so far is written or has failed.
   void Finish(Task done);
+  // Waits until then, or for `at_most`. For use after the loop has stopped.
+  void WaitUntilWritten(Duration at_most);
 
  private:
   struct Shared;

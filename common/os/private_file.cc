@@ -190,10 +190,13 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t limi
 absl::Status MakeOwnDirectory(const std::string& path, mode_t mode, mode_t most) {
   const std::string name = path.substr(0, path.find_last_not_of('/') + 1);
   if (absl::Status ok = CheckDirectories(name); !ok.ok()) return ok;
-  if (mkdir(name.c_str(), mode) != 0 && errno != EEXIST) {
+  struct stat info;
+  // Only where it is missing: mkdir locks the folder above, and processes that wait for that, on a
+  // file server that is down, cannot be killed.
+  const bool missing = lstat(name.c_str(), &info) != 0 && errno == ENOENT;
+  if (missing && mkdir(name.c_str(), mode) != 0 && errno != EEXIST) {
     return PosixError(errno, absl::StrCat("make ", Quoted(name)));
   }
-  struct stat info;
   if (lstat(name.c_str(), &info) != 0) return PosixError(errno, absl::StrCat("look at ", name));
   if (!S_ISDIR(info.st_mode)) {
     return Denied(name, S_ISLNK(info.st_mode) ? "is a symbolic link" : "is not a directory",
@@ -208,6 +211,11 @@ absl::Status MakeOwnDirectory(const std::string& path, mode_t mode, mode_t most)
                   absl::StrFormat("chmod %03o %s", most, Quoted(name)));
   }
   return absl::OkStatus();
+}
+
+bool IsOwnDirectory(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid();
 }
 
 }  // namespace dtrain::os

@@ -34,4 +34,8 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t limi
 // PERMISSION_DENIED as above.
 absl::Status MakeOwnDirectory(const std::string& path, mode_t mode, mode_t most);
 
+// Whether there is a directory that belongs to this user. Not so of a home that sudo or su has left
+// in the environment.
+bool IsOwnDirectory(const std::string& path);
+
 }  // namespace dtrain::os

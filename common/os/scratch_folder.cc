@@ -23,11 +23,6 @@
 namespace dtrain::os {
 namespace {
 
-// Of what lies in a folder. A worker may put anything there, and whoever removes it has other
-// things to do.
-constexpr int kDeepest = 16;
-constexpr int kMostEntries = 10000;
-
 using Listing = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 // All but "." and "..", no more than `most`. Takes the descriptor.
@@ -64,9 +59,10 @@ int RemoveTree(int parent, const std::string& name, int depth, int* left) {
   return unlinkat(parent, name.c_str(), AT_REMOVEDIR) == 0 ? 0 : errno;
 }
 
-absl::Status RemoveWhole(int parent, const std::string& name, absl::string_view path) {
-  int left = kMostEntries;
-  const int error = RemoveTree(parent, name, kDeepest, &left);
+absl::Status RemoveWhole(int parent, const std::string& name, absl::string_view path,
+                         RemovalLimit limit) {
+  int left = limit.entries;
+  const int error = RemoveTree(parent, name, limit.deepest, &left);
   if (error == 0 || error == ENOENT) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("remove the job's temporary folder ", path, ": ",
                                           PosixErrorText(error), "; remove it with rm -r"));
@@ -102,7 +98,7 @@ std::optional<Maker> MakerOf(absl::string_view name) {
 }
 
 // Those that `wanted` wants.
-absl::Status RemoveFolders(const std::vector<std::string>& places,
+absl::Status RemoveFolders(const std::vector<std::string>& places, RemovalLimit limit,
                            absl::FunctionRef<bool(const Maker&, uid_t owner)> wanted) {
   absl::Status result;
   for (const std::string& directory : places) {
@@ -117,7 +113,7 @@ absl::Status RemoveFolders(const std::vector<std::string>& places,
           !S_ISDIR(status.st_mode) || !wanted(*maker, status.st_uid)) {
         continue;
       }
-      result.Update(RemoveWhole(parent, name, absl::StrCat(directory, "/", name)));
+      result.Update(RemoveWhole(parent, name, absl::StrCat(directory, "/", name), limit));
     }
   }
   return result;
@@ -196,23 +192,24 @@ absl::StatusOr<std::string> ScratchFolder::Read(const std::string& name, size_t 
   return bytes;
 }
 
-absl::Status ScratchFolder::Remove() {
+absl::Status ScratchFolder::Remove(RemovalLimit limit) {
   const std::string path = std::exchange(path_, "");
   folder_.Reset();
-  return path.empty() ? absl::OkStatus() : RemoveWhole(AT_FDCWD, path, path);
+  return path.empty() ? absl::OkStatus() : RemoveWhole(AT_FDCWD, path, path, limit);
 }
 
 absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t pid,
-                                  uint64_t start_time, uid_t owner) {
+                                  uint64_t start_time, uid_t owner, RemovalLimit limit) {
   const Maker ended{pid, start_time, OwnPidNamespace()};
-  return RemoveFolders(places, [&](const Maker& maker, uid_t its_owner) {
+  return RemoveFolders(places, limit, [&](const Maker& maker, uid_t its_owner) {
     return maker == ended && its_owner == owner;
   });
 }
 
-absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users) {
+absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users,
+                                      RemovalLimit limit) {
   const uint64_t here = OwnPidNamespace();
-  return RemoveFolders(places, [&](const Maker& maker, uid_t owner) {
+  return RemoveFolders(places, limit, [&](const Maker& maker, uid_t owner) {
     return maker.pid_namespace == here &&
            (owner == geteuid() || (of_all_users && geteuid() == 0)) &&
            StartTime(maker.pid) != maker.start_time;

@@ -23,6 +23,13 @@ std::vector<std::string> TemporaryDirectories();
 // starting a worker, and containers that share few folders with their host share that.
 std::vector<std::string> ScratchPlaces();
 
+// What may lie in a folder that is removed. A worker may put anything there, and whoever removes it
+// has other things to do.
+struct RemovalLimit {
+  int deepest = 16;
+  int entries = 10000;
+};
+
 // A folder of this process in the first place that takes it, for its user only (0700). Its name
 // says which process made it, so that another can remove it when that one was killed.
 class ScratchFolder {
@@ -38,7 +45,7 @@ class ScratchFolder {
   // never waits, and takes nothing but a regular file of ours. NOT_FOUND: it is not there.
   absl::StatusOr<std::string> Read(const std::string& name, size_t limit) const;
   // With all in it. Once; the destructor does it otherwise.
-  absl::Status Remove();
+  absl::Status Remove(RemovalLimit limit = {});
 
  private:
   ScratchFolder(std::string path, UniqueFd folder)
@@ -50,9 +57,10 @@ class ScratchFolder {
 // Removes the folders that a process, which has ended, made as `owner`. Not those of other users
 // with such a name. May be called as root: follows no links, and leaves what would take long.
 absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t pid,
-                                  uint64_t start_time, uid_t owner);
+                                  uint64_t start_time, uid_t owner, RemovalLimit limit = {});
 // The same of all processes of this PID namespace that have ended: this user's, and with
 // `of_all_users` everybody's, if we are root. Others may have left very many.
-absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users);
+absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users,
+                                      RemovalLimit limit = {});
 
 }  // namespace dtrain::os

@@ -55,6 +55,23 @@ std::string HolderOf(const v1::Gpu& gpu, const v1::NodeReport& report) {
   return "";
 }
 
+// What uses it now. Only a process that is a rank itself, not a child of one, says whose it is.
+// Jobs that the caller may not see are not in the report.
+Json ProcessView(const v1::GpuProcess& process, const v1::NodeReport& report) {
+  Json json = {{"pid", process.pid()}, {"name", process.name()}};
+  if (process.memory_bytes() != 0) json["memory_bytes"] = process.memory_bytes();
+  if (process.graphics()) json["graphics"] = true;
+  for (const v1::JobOnNode& job : report.jobs()) {
+    for (const v1::RankOnNode& rank : job.ranks()) {
+      if (rank.pid() == 0 || rank.pid() != process.pid() || rank.ended()) continue;
+      json["job"] = job.job_id();
+      json["rank"] = rank.rank();
+      return json;
+    }
+  }
+  return json;
+}
+
 Json GpuView(const v1::Gpu& gpu, const v1::NodeReport& report) {
   Json json = {{"index", gpu.index()},
                {"uuid", gpu.uuid()},
@@ -69,6 +86,9 @@ Json GpuView(const v1::Gpu& gpu, const v1::NodeReport& report) {
   if (gpu.has_last_xid()) json["last_xid"] = gpu.last_xid();
   if (!gpu.fault().empty()) json["fault"] = gpu.fault();
   if (std::string holder = HolderOf(gpu, report); !holder.empty()) json["withheld"] = holder;
+  for (const v1::GpuProcess& process : gpu.processes()) {
+    json["processes"].push_back(ProcessView(process, report));
+  }
   return json;
 }
 
@@ -153,6 +173,7 @@ Json NodeView(const v1::NodeReport& report, const std::string& host) {
                {"gpu_driver", inventory.gpu_driver()}};
   if (report.started_unix_nanos() != 0) {
     json["started_unix_s"] = Seconds(report.started_unix_nanos());
+    json["now_unix_s"] = Seconds(report.now_unix_nanos());
     json["connections"] = report.connections();
     if (!report.quarantine().empty()) json["quarantine"] = report.quarantine();
     if (!report.last_crash().empty()) {

@@ -25,6 +25,7 @@ constexpr Choice<bool> kEnv[] = {{"all", true}, {"none", false}};
 
 constexpr auto kMs = std::chrono::milliseconds(1);
 constexpr auto kSecond = std::chrono::seconds(1);
+constexpr Duration kLongestAway = std::chrono::hours(24 * 30);
 
 std::vector<Flag> WhereFlags() {
   constexpr View kGroup = "Where";
@@ -33,8 +34,12 @@ std::vector<Flag> WhereFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.options.hostfile); }},
       {"--hosts,-H,--host", kGroup, "LIST", "the same on the command line: -H node1:4,node2:4",
        [](View v, RawLaunch& o) { return Set(v, o.options.host_list); }},
-      {"--nnodes,-N,--nodes", kGroup, "N", "use only the first N hosts",
-       [](View v, RawLaunch& o) { return Set(v, 1, hosts::kMaxHosts, o.options.job.plan.nodes); }},
+      {"--nnodes,-N,--nodes", kGroup, "N|MIN:MAX",
+       "use only the first N hosts; MIN:MAX: as many of the first MAX as\n"
+       "can be reached, MIN at least, also after a restart",
+       SetNodes},
+      {"--spare", kGroup, "N", "keep N more hosts of the list to replace hosts that are lost",
+       [](View v, RawLaunch& o) { return Set(v, 0, hosts::kMaxHosts, o.options.spares); }},
       {"--include", kGroup, "LIST", "use only these hosts and GPUs of the list: node1:0,2@node2",
        [](View v, RawLaunch& o) { return Set(v, o.options.include); }},
       {"--exclude", kGroup, "LIST", "use all but these: node1:3@node3",
@@ -249,6 +254,114 @@ std::vector<Flag> BindingFlags() {
   };
 }
 
+std::vector<Flag> CodeFlags() {
+  constexpr View kGroup = "Code";
+  return {
+      {"--stage", kGroup, "DIR",
+       "copy the files of DIR to all hosts first, what they lack of them,\n"
+       "and run the workers there",
+       SetStage},
+      {"--verify-code", kGroup, "DIR",
+       "start nothing unless all hosts have in DIR what this one has", SetVerifyCode},
+      {"--stage-exclude",
+       kGroup,
+       "PATTERN",
+       "not these files, as .gitignore has them; may be given again",
+       [](View v, RawLaunch& o) {
+         o.options.stage.exclude.emplace_back(v);
+         return absl::OkStatus();
+       },
+       {},
+       /*repeats=*/true},
+      {"--stage-include",
+       kGroup,
+       "PATTERN",
+       "these too, though git ignores them; may be given again",
+       [](View v, RawLaunch& o) {
+         o.options.stage.include.emplace_back(v);
+         return absl::OkStatus();
+       },
+       {},
+       /*repeats=*/true},
+      {"--stage-limit", kGroup, "SIZE", "refuse more than that; default 100M and 20000 files",
+       SetStageLimit},
+  };
+}
+
+std::vector<Flag> RestartFlags() {
+  constexpr View kGroup = "Restarts";
+  return {
+      {"--max-restarts", kGroup, "N",
+       "start all workers again, up to N times, after a rank failed or a\n"
+       "host was lost (exit code 208 when none are left); default 0",
+       [](View v, RawLaunch& o) { return Set(v, 0, 1000000, o.options.restarts.max_restarts); }},
+      {"--restart-on",
+       kGroup,
+       "LIST",
+       "what to restart after: failure (of a rank), node (lost), stall\n"
+       "(--collective-timeout); default all",
+       SetRestartOn,
+       {"failure", "node", "stall", "all"}},
+      {"--backoff", kGroup, "TIME[:TIME]",
+       "pause before a restart, doubled after each short attempt, and\n"
+       "the longest; default 1s:60s",
+       SetBackoff},
+      {"--min-uptime", kGroup, "TIME", "an attempt that ran for less is a short one, default 60s",
+       [](View v, RawLaunch& o) {
+         return Set(v, Duration::zero(), o.options.restarts.min_uptime);
+       }},
+      {"--join-timeout", kGroup, "TIME", "how long a restart waits for enough hosts, default 10m",
+       [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.restarts.join_timeout); }},
+  };
+}
+
+std::vector<Flag> DetachFlags() {
+  constexpr View kGroup = "Without a terminal";
+  return {
+      {"--detach,-d", kGroup, "",
+       "print the job's id when its workers run, and leave it running;\n"
+       "dtrain attach, logs, wait and stop take that id",
+       [](View v, RawLaunch& o) { return Set(v, o.options.detach.on); }},
+      {"--no-wait", kGroup, "", "with -d: do not wait until the workers run",
+       [](View v, RawLaunch& o) { return Set(v, o.options.detach.no_wait); }},
+      {"--launcher-on", kGroup, "[USER@]HOST",
+       "with -d: run the launcher on HOST, so that this machine may be\n"
+       "switched off; dtrain must be installed there",
+       [](View v, RawLaunch& o) { return Set(v, o.options.detach.launcher_on); }},
+      {"--name", kGroup, "NAME", "with -d: another name for the job, of which one may run",
+       [](View v, RawLaunch& o) { return Set(v, o.options.detach.name); }},
+      {"--key", kGroup, "KEY",
+       "with -d: the same key and command line is the same job, however\n"
+       "often it is launched",
+       [](View v, RawLaunch& o) { return Set(v, o.options.detach.key); }},
+      {"--on-end", kGroup, "COMMAND",
+       "with -d: run this here when the job has ended, with DTRAIN_JOB_ID,\n"
+       "DTRAIN_EXIT_CODE and DTRAIN_SUMMARY in its environment",
+       [](View v, RawLaunch& o) { return Set(v, o.options.detach.on_end); }},
+      {"--away", kGroup, "TIME",
+       "with -d: how long workers run on without a launcher; default 1h,\n"
+       "with --max-restarts or --spare the lease",
+       [](View v, RawLaunch& o) {
+         Duration away{};
+         absl::Status set = Set(v, kSecond, away);
+         if (set.ok() && away > kLongestAway) {
+           return absl::InvalidArgumentError(
+               "at most 30d: workers that nobody hears of are not to run for ever");
+         }
+         o.options.detach.away = away;
+         return set;
+       }},
+      {"--log-limit", kGroup, "SIZE",
+       "with -d: how much of the job's output is kept for dtrain logs; of\n"
+       "more, the oldest is removed; default 4G",
+       SetLogLimit},
+      {"--keep", kGroup, "",
+       "with -d: keep the job until dtrain rm; dtrain prune and the ends\n"
+       "of other jobs do not remove it",
+       [](View v, RawLaunch& o) { return Set(v, o.options.detach.keep); }},
+  };
+}
+
 std::vector<Flag> TimeFlags() {
   constexpr View kGroup = "Time and failure";
   return {
@@ -295,7 +408,7 @@ const std::vector<Flag>& LaunchFlags() {
     auto* all = new std::vector<Flag>();
     for (const std::vector<Flag>& group :
          {WhereFlags(), HowManyFlags(), EnvironmentFlags(), ContainerFlags(), SshFlags(),
-          OutputFlags(), BindingFlags(), TimeFlags()}) {
+          OutputFlags(), BindingFlags(), CodeFlags(), RestartFlags(), DetachFlags(), TimeFlags()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     all->push_back({"--config", "Other", "FILE",

@@ -30,6 +30,53 @@ constexpr Choice<v1::Contract> kEmulated[] = {{"slurm", v1::CONTRACT_SLURM},
 
 }  // namespace
 
+// N or MIN:MAX.
+absl::Status SetNodes(View value, RawLaunch& out) {
+  const size_t colon = value.find(':');
+  if (colon == View::npos) return Set(value, 1, hosts::kMaxHosts, out.options.job.plan.nodes);
+  uint32_t least = 0, most = 0;
+  if (absl::Status set = Set(value.substr(0, colon), 1, hosts::kMaxHosts, least); !set.ok()) {
+    return set;
+  }
+  if (absl::Status set = Set(value.substr(colon + 1), least, hosts::kMaxHosts, most); !set.ok()) {
+    return set;
+  }
+  out.options.job.plan.nodes = most;
+  if (least < most) out.options.job.min_nodes = least;
+  return absl::OkStatus();
+}
+
+absl::Status SetRestartOn(View value, RawLaunch& out) {
+  bool failure = false, node = false, stall = false;
+  for (View cause : absl::StrSplit(value, ',')) {
+    const bool all = cause == "all";
+    if (!all && cause != "failure" && cause != "node" && cause != "stall") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", Escape(cause, 60), "\" is not failure, node, stall or all"));
+    }
+    failure = failure || all || cause == "failure";
+    node = node || all || cause == "node";
+    stall = stall || all || cause == "stall";
+  }
+  out.options.restarts.on_failure = failure;
+  out.options.restarts.on_node = node;
+  out.options.restarts.on_stall = stall;
+  return absl::OkStatus();
+}
+
+// FIRST, or FIRST:LONGEST.
+absl::Status SetBackoff(View value, RawLaunch& out) {
+  job::CampaignOptions& restarts = out.options.restarts;
+  const size_t colon = value.find(':');
+  absl::Status set = Set(value.substr(0, colon), Duration::zero(), restarts.backoff);
+  if (!set.ok()) return set;
+  if (colon != View::npos) {
+    set = Set(value.substr(colon + 1), restarts.backoff, restarts.longest_backoff);
+  }
+  restarts.longest_backoff = std::max(restarts.longest_backoff, restarts.backoff);
+  return set;
+}
+
 absl::Status SetRanks(View value, RawLaunch& out) {
   bool negative = !value.empty() && value[0] == '-';
   absl::StatusOr<uint64_t> n = ParseNumber(value.substr(negative ? 1 : 0), 1, hosts::kMaxRanks);
@@ -162,11 +209,54 @@ absl::Status SetStdin(View value, RawLaunch& out) {
   return Set(value, out.options.job.stdin_rank);
 }
 
+namespace {
+
+absl::Status SetCode(View directory, bool compare, stage::Options& out) {
+  if (directory.empty()) {
+    return absl::InvalidArgumentError("which directory? \".\" is the current one");
+  }
+  if (!out.directory.empty() && out.compare != compare) {
+    return absl::InvalidArgumentError(
+        "--stage copies the code, and checks it; --verify-code checks what the hosts have: give "
+        "one "
+        "of the two");
+  }
+  out.directory = std::string(directory);
+  out.compare = compare;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SetStage(View value, RawLaunch& out) {
+  return SetCode(value, /*compare=*/false, out.options.stage);
+}
+
+absl::Status SetVerifyCode(View value, RawLaunch& out) {
+  return SetCode(value, /*compare=*/true, out.options.stage);
+}
+
+absl::Status SetStageLimit(View value, RawLaunch& out) {
+  absl::StatusOr<uint64_t> bytes = ParseSize(value);
+  if (!bytes.ok()) return bytes.status();
+  out.options.stage.most_bytes = *bytes;
+  return absl::OkStatus();
+}
+
 absl::Status SetSpool(View value, RawLaunch& out) {
   absl::StatusOr<uint64_t> bytes = ParseSize(value);
   if (!bytes.ok()) return bytes.status();
   if (*bytes < (1 << 20)) return absl::InvalidArgumentError("it must be at least 1M");
   out.options.job.part.set_spool_limit_bytes(*bytes);
+  return absl::OkStatus();
+}
+
+absl::Status SetLogLimit(View value, RawLaunch& out) {
+  absl::StatusOr<uint64_t> bytes = ParseSize(value);
+  if (!bytes.ok()) return bytes.status();
+  // Enough for the first and the last page of each stream of 64 ranks.
+  if (*bytes < (1 << 20)) return absl::InvalidArgumentError("it must be at least 1M");
+  out.options.detach.log_limit = *bytes;
   return absl::OkStatus();
 }
 

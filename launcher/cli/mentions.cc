@@ -13,6 +13,7 @@
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/forwarded_env.h"
 #include "launcher/cli/help.h"
+#include "launcher/cli/history_config.h"
 #include "launcher/cli/words.h"
 
 namespace dtrain::cli {
@@ -38,16 +39,11 @@ void Append(const Flag& flag, const std::string& value, std::vector<std::string>
   }
 }
 
-struct ConfigFile {
-  const std::string& path;
-  const std::string& text;
-
-  // "/home/me/.config/dtrain/config.toml:3"
-  std::string PlaceOf(absl::string_view key) const {
-    const size_t line = LineOfKey(text, key);
-    return absl::StrCat(Escape(path), line == 0 ? "" : absl::StrCat(":", line));
-  }
-};
+// "/home/me/.config/dtrain/config.toml:3"
+std::string PlaceOf(const ConfigFile& file, absl::string_view key) {
+  const size_t line = LineOfKey(file.text, key);
+  return absl::StrCat(Escape(file.path), line == 0 ? "" : absl::StrCat(":", line));
+}
 
 // `file`: of kConfig, else null.
 absl::Status Collect(Source source, const std::vector<std::string>& words, const ConfigFile* file,
@@ -56,7 +52,7 @@ absl::Status Collect(Source source, const std::vector<std::string>& words, const
   if (!given.ok()) return file != nullptr ? At(Escape(file->path), given.status()) : given.status();
   for (Given& one : *given) {
     absl::string_view name = FlagName(LaunchFlags()[one.flag]);
-    std::string where = source == kConfig        ? absl::StrCat(name, " in ", file->PlaceOf(name))
+    std::string where = source == kConfig        ? absl::StrCat(name, " in ", PlaceOf(*file, name))
                         : source == kEnvironment ? FlagVariable(name)
                                                  : absl::StrCat("--", name);
     mentions.push_back({source, one.flag, std::move(one.value), std::move(where)});
@@ -64,19 +60,19 @@ absl::Status Collect(Source source, const std::vector<std::string>& words, const
   return absl::OkStatus();
 }
 
-absl::Status CollectConfig(const std::string& path, const std::string& text, Mentions& mentions) {
-  absl::StatusOr<std::vector<ConfigValue>> values = ParseConfig(text);
-  if (!values.ok()) return At(Escape(path), values.status());
-  const ConfigFile file{path, text};
+absl::Status CollectConfig(const ConfigFile& file, Mentions& mentions) {
+  // A launch that ends has nobody to tell what is wrong there.
+  absl::Status history = HistoryConfigOf(file.path, file.text, file.values).status();
+  if (!history.ok()) return history;
   std::vector<std::string> words;
-  for (const ConfigValue& value : *values) {
-    // Other commands will have sections of their own.
+  for (const ConfigValue& value : file.values) {
+    // Other commands have sections of their own.
     if (value.section != "launch" && !value.section.empty()) continue;
     int flag = FindLong(LaunchFlags(), value.key);
     if (flag < 0 || IsCommandLineOnly(value.key)) {
       std::string nearest = Nearest(value.key, LongNames(LaunchFlags()));
       return absl::InvalidArgumentError(
-          absl::StrCat(file.PlaceOf(value.key), ": unknown key ", Escape(value.key, 80),
+          absl::StrCat(PlaceOf(file, value.key), ": unknown key ", Escape(value.key, 80),
                        nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
     }
     // A list is one mention for each value, or one value with commas, as in hosts = ["a", "b"].
@@ -163,22 +159,30 @@ absl::Status At(absl::string_view where, const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", status.message()));
 }
 
+absl::StatusOr<ConfigFile> ReadConfigFile(const Mentions& command_line,
+                                          const Surroundings& surroundings) {
+  const ConfigChoice choice = ChooseConfig(command_line, surroundings);
+  if (choice.path.empty()) return ConfigFile();
+  absl::StatusOr<std::string> text = surroundings.read(choice.path);
+  if (!text.ok()) {
+    if (!choice.must_exist && absl::IsNotFound(text.status())) return ConfigFile();
+    return At("configuration file", text.status());
+  }
+  absl::StatusOr<std::vector<ConfigValue>> values = ParseConfig(*text);
+  if (!values.ok()) return At(Escape(choice.path), values.status());
+  return ConfigFile{choice.path, *std::move(text), *std::move(values)};
+}
+
 absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& words,
                                     const Surroundings& surroundings) {
   Mentions command_line;
   absl::Status status = Collect(kCommandLine, words, nullptr, command_line);
   if (!status.ok()) return status;
   Mentions all;
-  ConfigChoice config = ChooseConfig(command_line, surroundings);
-  if (!config.path.empty()) {
-    absl::StatusOr<std::string> text = surroundings.read(config.path);
-    if (text.ok()) {
-      status = CollectConfig(config.path, *text, all);
-    } else if (config.must_exist || !absl::IsNotFound(text.status())) {
-      status = At("configuration file", text.status());
-    }
-    if (!status.ok()) return status;
-  }
+  const absl::StatusOr<ConfigFile> config = ReadConfigFile(command_line, surroundings);
+  if (!config.ok()) return config.status();
+  status = CollectConfig(*config, all);
+  if (!status.ok()) return status;
   status = CollectEnvironment(surroundings, all);
   if (!status.ok()) return status;
   all.insert(all.end(), command_line.begin(), command_line.end());

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "launcher/cli/cli11.h"
 #include "launcher/cli/options.h"
 
 // What the sources of flags of dtrain launch say, before anything is made of it.
@@ -21,6 +22,16 @@ struct Mention {
   std::string where;  // "--lease", "DTRAIN_LEASE", "lease in /home/me/.config/dtrain/config.toml:3"
 };
 using Mentions = std::vector<Mention>;
+
+// The configuration file that the command line, DTRAIN_CONFIG or nobody names. Empty: there is
+// none.
+struct ConfigFile {
+  std::string path;
+  std::string text;
+  std::vector<ConfigValue> values;
+};
+absl::StatusOr<ConfigFile> ReadConfigFile(const Mentions& command_line,
+                                          const Surroundings& surroundings);
 
 // Of all sources, the weakest first. `words`: of the command line.
 absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& words,

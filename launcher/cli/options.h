@@ -12,11 +12,27 @@
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "launcher/hosts/hostfile.h"
+#include "launcher/job/campaign_core.h"
 #include "launcher/job/job_core.h"
 #include "launcher/output/options.h"
+#include "launcher/stage/snapshot.h"
 #include "launcher/transport/ways.h"
 
 namespace dtrain::cli {
+
+// Of a job that goes on without its terminal.
+struct DetachOptions {
+  bool on = false;          // --detach
+  bool no_wait = false;     // not until its workers run, either
+  std::string name;         // empty: none
+  std::string key;          // likewise
+  std::string launcher_on;  // [USER@]HOST; empty: this machine
+  std::optional<Duration> away;
+  std::string on_end;                 // a command for /bin/sh; empty: none
+  bool keep = false;                  // until it is removed by name
+  std::optional<uint64_t> log_limit;  // bytes of its output
+  std::vector<std::string> words;     // the command line, from "launch" on
+};
 
 // `dtrain launch`, all sources of flags put together and checked.
 struct LaunchOptions {
@@ -29,15 +45,20 @@ struct LaunchOptions {
   bool local = false;     // this machine, no hosts: a negative -np, or nothing else was named
   hosts::HostList hosts;  // valid after LoadHosts, also when local
 
-  job::JobOptions job;  // all but job_id and probe_token
+  job::JobOptions job;            // all but job_id and probe_token
+  job::CampaignOptions restarts;  // what flags say of it
+  uint32_t spares = 0;            // hosts at the end of the list that only replace others
   transport::WayOptions transport;
   std::string host_flag;  // "--rsh": one of these that this command line has; hosts are due
   output::Options output;
+  stage::Options stage;     // --stage
+  std::string launched_in;  // the current directory, where one was needed
   bool verbose = false;
   bool quiet = false;
   std::string result_json;    // empty: none
   std::string timeline;       // empty: none
   std::string status_listen;  // [IP:]PORT; empty: none
+  DetachOptions detach;
 };
 
 struct Command {

@@ -57,6 +57,17 @@ void NoteHostFlag(const Mentions& mentions, LaunchOptions& options) {
   }
 }
 
+// Likewise, what other sources say of how detached jobs are kept waits for such a job.
+void DropIdleDefaults(const Mentions& mentions, DetachOptions& detach) {
+  if (detach.on) return;
+  const auto is_given = [&mentions](absl::string_view name) {
+    const int i = FindMention(mentions, name);
+    return i >= 0 && mentions[i].source == kCommandLine;
+  };
+  if (!is_given("keep")) detach.keep = false;
+  if (!is_given("log-limit")) detach.log_limit.reset();
+}
+
 void Take(ForwardedEnv env, google::protobuf::RepeatedPtrField<v1::EnvVar>& variables,
           google::protobuf::RepeatedPtrField<std::string>& explicit_names) {
   for (v1::EnvVar& variable : env.variables) variables.Add()->Swap(&variable);
@@ -171,6 +182,7 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
   status = SetAll(*mentions, raw);
   if (!status.ok()) return status;
   NoteHostFlag(*mentions, raw.options);
+  DropIdleDefaults(*mentions, raw.options.detach);
   if (words->command.empty() && !raw.options.job.dry_run) {
     return absl::InvalidArgumentError(
         "no command to run; write it after the flags: dtrain launch -np 4 python train.py");
@@ -195,6 +207,60 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
   return command;
 }
 
+// Its directory as seen from anywhere; what it does not go together with.
+absl::Status CheckStage(const Surroundings& surroundings, LaunchOptions& options) {
+  stage::Options& stage = options.stage;
+  options.launched_in = surroundings.working_directory;
+  if (stage.directory.empty()) {
+    const char* only = !stage.exclude.empty()   ? "--stage-exclude"
+                       : !stage.include.empty() ? "--stage-include"
+                       : stage.most_bytes       ? "--stage-limit"
+                                                : nullptr;
+    if (only == nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(only, " is about the files of --stage or --verify-code, which is not given"));
+  }
+  absl::StatusOr<std::string> directory = WorkingDirectory(stage.directory, surroundings);
+  if (!directory.ok()) return directory.status();
+  stage.directory = *std::move(directory);
+  for (const v1::Program& program : options.job.part.programs()) {
+    if (program.has_container()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          stage.compare ? "--verify-code" : "--stage",
+          " does not reach into containers; put the code into the image, or mount it with "
+          "--container-mount"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDetach(const LaunchOptions& options) {
+  const DetachOptions& detach = options.detach;
+  if (!detach.on) {
+    const char* only = detach.no_wait                ? "--no-wait"
+                       : !detach.name.empty()        ? "--name"
+                       : !detach.key.empty()         ? "--key"
+                       : !detach.launcher_on.empty() ? "--launcher-on"
+                       : !detach.on_end.empty()      ? "--on-end"
+                       : detach.away                 ? "--away"
+                       : detach.keep                 ? "--keep"
+                       : detach.log_limit            ? "--log-limit"
+                                                     : nullptr;
+    if (only == nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(only, " is about jobs that outlive their terminal; add -d (--detach)"));
+  }
+  if (options.job.dry_run) {
+    return absl::InvalidArgumentError(
+        "-d and --dry-run contradict each other; give one of the two");
+  }
+  if (detach.away && *detach.away < options.job.lease) {
+    return absl::InvalidArgumentError(
+        "--away is shorter than --lease: a launcher that is only slow would lose its workers");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<LaunchOptions> ParseHosts(const std::vector<std::string>& words,
@@ -216,7 +282,17 @@ absl::StatusOr<LaunchOptions> ParseHosts(const std::vector<std::string>& words,
 absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
                                     const Surroundings& surroundings) {
   absl::StatusOr<Command> launch = ParseFlags({args.begin() + 1, args.end()}, surroundings);
-  if (launch.ok()) return launch;
+  if (launch.ok()) {
+    absl::Status staged = CheckStage(surroundings, launch->launch);
+    if (!staged.ok()) launch = std::move(staged);
+  }
+  if (launch.ok()) {
+    if (absl::Status detach = CheckDetach(launch->launch); !detach.ok()) launch = detach;
+  }
+  if (launch.ok()) {
+    launch->launch.detach.words = args;
+    return launch;
+  }
   return absl::InvalidArgumentError(absl::StrCat(launch.status().message(), "\n", kSeeLaunch));
 }
 

@@ -42,7 +42,7 @@ std::vector<FaceFlag> PlainFlags() {
       {"--main-process-port", "PORT", Becomes::kIgnored, kRendezvous},
       {"--rdzv-backend", "NAME", Becomes::kIgnored, kRendezvous},
       {"--rdzv-conf", "K=V,...", Becomes::kIgnored, kRendezvous},
-      {"--max-restarts", "N", Becomes::kOwn, "", "0 only: workers are not restarted"},
+      {"--max-restarts", "N", Becomes::kFlag, "--max-restarts"},
       {"--monitor-interval", "S", Becomes::kIgnored, ""},
       {"--role", "NAME", Becomes::kVariable, "ROLE_NAME"},
       {"--log-dir", "DIR", Becomes::kFlag, "--log-dir"},
@@ -205,17 +205,6 @@ absl::Status Fill(AccelerateJob& job, const cli::Surroundings& surroundings, Lin
   });
   if (!has_threads && job.cpu && job.values.At("num_processes") > 1) {
     line.Note("each rank has one thread; --num_cpu_threads_per_process N gives it more");
-  }
-  int64_t restarts = 0;
-  const std::string max_restarts = line.Value("max-restarts", "0");
-  if (!absl::SimpleAtoi(max_restarts, &restarts)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max_restarts: \"", Escape(max_restarts, 60), "\" is not a number"));
-  }
-  if (restarts > 0) {
-    line.Note(
-        "--max_restarts ignored: dtrain does not restart workers, and the job ends when one "
-        "fails");
   }
   return absl::OkStatus();
 }

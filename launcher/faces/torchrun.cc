@@ -44,13 +44,13 @@ const std::vector<FaceFlag>& TorchrunFlags() {
       {"--master-port", "PORT", Becomes::kIgnored, kRendezvous},
       {"--local-addr", "ADDRESS", Becomes::kIgnored, kRendezvous},
       {"--node-rank", "N", Becomes::kOwn, "", "0 only: one command starts all nodes"},
-      {"--max-restarts", "N", Becomes::kOwn, "", "0 only: workers are not restarted"},
+      {"--max-restarts", "N", Becomes::kFlag, "--max-restarts"},
       {"--monitor-interval", "S", Becomes::kIgnored, ""},
       {"--start-method", "HOW", Becomes::kIgnored, ""},
       {"--event-log-handler", "NAME", Becomes::kIgnored, kPlugin},
       {"--logs-specs", "NAME", Becomes::kRejected, kPlugin},
       {"--log-dir", "DIR", Becomes::kOwn, "",
-       "files DIR/JOB/attempt_0/RANK/{stdout,stderr}.log, on this machine"},
+       "files DIR/JOB/attempt_N/RANK/{stdout,stderr}.log, on this machine"},
       {"--redirects,-r", "WHAT", Becomes::kOwn, "",
        "output that goes to files only: 0 none, 1 stdout, 2 stderr, 3 both, or 0:3,1:2"},
       {"--tee,-t", "WHAT", Becomes::kOwn, "",
@@ -133,16 +133,6 @@ absl::Status CheckPlace(LineBuilder& line, Translation& out) {
 }
 
 absl::Status TakeRest(LineBuilder& line, Translation& out) {
-  uint32_t restarts = 0;
-  const std::string max_restarts = line.Value("max-restarts", "0");
-  if (!absl::SimpleAtoi(max_restarts, &restarts)) {
-    return BadValue("--max-restarts", max_restarts, "a number");
-  }
-  if (restarts > 0) {
-    line.Note(
-        "--max-restarts ignored: dtrain does not restart workers, and the job ends when one "
-        "fails");
-  }
   const std::string conf = line.Value("rdzv-conf");
   for (absl::string_view pair : absl::StrSplit(conf, ',', absl::SkipWhitespace())) {
     const std::vector<std::string> both = absl::StrSplit(pair, absl::MaxSplits('=', 1));
@@ -228,7 +218,7 @@ absl::Status TakeOutput(LineBuilder& line, Translation& out) {
   }
   if (!dir.empty()) {
     line.Flag("--output",
-              absl::StrCat(absl::StrReplaceAll(dir, {{"%", "%%"}}), "/%j/attempt_0/%r/%s.log"));
+              absl::StrCat(absl::StrReplaceAll(dir, {{"%", "%%"}}), "/%j/attempt_%a/%r/%s.log"));
   }
   if (!line.HasOurs("tag-output")) line.Flag("--tag-output", tee->any() ? "rank" : "none");
   return absl::OkStatus();

@@ -60,6 +60,7 @@ class Cluster {
   void SetWaitingFor(NodeId node, std::string what);
   // For LeaseWatch.
   void SetSuspect(NodeId node, bool suspect) { views_[node.value()].suspect = suspect; }
+  void SetResumable(NodeId node) { views_[node.value()].resumable = true; }
   void SetClock(NodeId node, int64_t ahead_nanos, int64_t ahead_at_start_nanos);
   // For PlanPhase.
   void SetPlan(plan::Plan plan);

@@ -36,7 +36,7 @@ void EarlyFaults::LeaveOut(NodeId node, std::string text, int exit_code) {
 
 void EarlyFaults::TellLeftOut() {
   const std::string what =
-      absl::StrCat("is left out (--min-nodes ", cluster_.options().min_nodes, ")");
+      absl::StrCat("is left out (at least ", cluster_.options().min_nodes, " are needed)");
   for (std::string& line : left_out_.Lines(what, cluster_)) out_.Warn(std::move(line));
   left_out_.Clear();
 }
@@ -53,7 +53,8 @@ void EarlyFaults::Conclude() {
               .exit_code = faults_.EarlyExitCode(),
               .message = Text(heading),
               .rank = {},
-              .signal = 0});
+              .signal = 0,
+              .nodes = faults_.Nodes()});
 }
 
 TimePoint EarlyFaults::NextDeadline() const {

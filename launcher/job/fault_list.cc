@@ -39,6 +39,14 @@ int FaultList::EarlyExitCode() const {
   return other == faults_.end() ? kExitUsage : other->exit_code;
 }
 
+std::vector<NodeId> FaultList::Nodes() const {
+  std::vector<NodeId> nodes;
+  for (const Fault& fault : faults_) nodes.push_back(fault.node);
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  return nodes;
+}
+
 std::string FaultList::Text(const std::string& heading, const Cluster& cluster) const {
   std::vector<Fault> sorted = faults_;
   std::stable_sort(sorted.begin(), sorted.end(),

@@ -25,6 +25,7 @@ class FaultList {
   // Of faults, at least one, before the start: the code of the first that is no mistake of the user
   // (kExitUsage), which says nothing while there is another cause; kExitUsage when all are.
   int EarlyExitCode() const;
+  std::vector<NodeId> Nodes() const;  // whose they are, in order, each once
   // "node1: text", or a heading and a line per text: "  node1, node2: text". Hosts are told in the
   // order of the hostfile, whoever spoke first.
   std::string Text(const std::string& heading, const Cluster& cluster) const;

@@ -14,6 +14,7 @@
 #include "launcher/job/cancels.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/early_faults.h"
+#include "launcher/job/gpu_watch.h"
 #include "launcher/job/hold_phase.h"
 #include "launcher/job/join_phase.h"
 #include "launcher/job/lease_watch.h"
@@ -32,9 +33,13 @@
 #include "launcher/job/start_limit.h"
 #include "launcher/job/start_phase.h"
 #include "launcher/job/stop_phase.h"
+#include "launcher/job/takeover.h"
 #include "launcher/job/verdicts.h"
 
 namespace dtrain::job {
+
+// For the kernel to end processes, after KILL.
+constexpr Duration kEndOfWorkers = std::chrono::milliseconds(500);
 
 // The parts of JobCore, each built on those above it.
 struct JobPhases {
@@ -46,6 +51,7 @@ struct JobPhases {
   RankTable ranks{cluster};
   LeaseWatch lease_watch{cluster, out};
   NodeWarnings warnings{cluster, out};
+  GpuWatch gpus{cluster, out};
   Verdicts verdicts{cluster, ranks};
   StopPhase stop{cluster, out, verdicts, warnings};
   OwnPauses own_pauses{cluster, stop};
@@ -64,12 +70,13 @@ struct JobPhases {
   ProbePhase probe{cluster, out, early_faults, stop, hold};
   PlanPhase plan{cluster, out, ranks, early_faults, stop, reserve, probe};
   JoinPhase join{cluster, out, lease_watch, stop, own_pauses, early_faults, losses, plan};
+  Takeover takeover{cluster, out, ranks, lease_watch, stop, stall_watch, run};
 
   // By its type, for the table.
   template <typename Phase>
   Phase& Get() {
-    return std::get<Phase&>(std::tie(warnings, stop, own_pauses, losses, rank_watch, cancels,
-                                     stall_watch, run, start, hold, probe, plan, join));
+    return std::get<Phase&>(std::tie(warnings, gpus, stop, own_pauses, losses, rank_watch, cancels,
+                                     stall_watch, run, start, hold, probe, plan, join, takeover));
   }
   // Those with a deadline of their own, in the order in which they are called when several are due;
   // LeaseWatch comes before them.
@@ -118,6 +125,8 @@ enum Kind {
   kReserved,
   kInventory,
   kPreparing,
+  kStageWord,
+  kStaged,
   kStarted,
   kExit,
   kStdinTaken,
@@ -127,9 +136,11 @@ enum Kind {
   kReleased,
   kFailure,
   kWarning,
+  kGpus,
   kHeartbeat,
   kProgress,
   kSpans,
+  kRetold,
   kUnknown,
   kClosed,
   kDrained,
@@ -163,7 +174,11 @@ constexpr Row kTable[] = {
     {kReserved,      "Reserved",   {On<&HoldPhase::OnReserved>,   On<&HoldPhase::OnReserved>,     On<&HoldPhase::OnReserved>,     kIllegal,                       kIllegal,                       kIgnore}},
     {kInventory,     "Inventory",  {On<&PlanPhase::OnInventory>,  kIllegal,                       kIllegal,                       kIllegal,                       kIllegal,                       kIgnore}},
     {kPreparing,     "Preparing",  {kIllegal,                     kIllegal,                       kIllegal,                       On<&StartPhase::OnPreparing>,   kIllegal,                       kIgnore}},
-    {kStarted,       "Started",    {kIllegal,                     kIllegal,                       kIllegal,                       On<&StartPhase::OnStarted>,     kIllegal,                       kIgnore}},
+    // What is sent to whom is decided by who feeds us.
+    {kStageWord,     "StageMissing or StageTaken",
+                                   {kIllegal,                     kIllegal,                       kIllegal,                       On<&StartPhase::OnStageWord>,   kIllegal,                       kIgnore}},
+    {kStaged,        "Staged",     {kIllegal,                     kIllegal,                       kIllegal,                       On<&StartPhase::OnStaged>,      kIllegal,                       kIgnore}},
+    {kStarted,       "Started",    {kIllegal,                     kIllegal,                       kIllegal,                       On<&StartPhase::OnStarted>,     On<&Takeover::OnStarted>,       kIgnore}},
     {kExit,          "WorkerExit", {kIllegal,                     kIllegal,                       kIllegal,                       On<&RunPhase::OnExit>,          On<&RunPhase::OnExit>,          On<&RunPhase::OnExitStopping>}},
     {kStdinTaken,    "StdinTaken", {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        kIgnore}},
     {kFenceEnter,    "FenceEnter", {kIllegal,                     kIllegal,                       kIllegal,                       On<&StallWatch::OnFenceEnter>,  On<&StallWatch::OnFenceEnter>,  kIgnore}},
@@ -175,10 +190,12 @@ constexpr Row kTable[] = {
     {kFailure,       "NodeFailure",
                                    {On<&JoinPhase::OnFailure>,    On<&JoinPhase::OnFailure>,      On<&JoinPhase::OnFailure>,      On<&Losses::OnFailure>,         On<&Losses::OnFailure>,         On<&Losses::OnFailure>}},
     {kWarning,       "Warning",    {On<&NodeWarnings::OnWarning>, On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>,   On<&NodeWarnings::OnWarning>}},
+    {kGpus,          "GpuStates",  {kIllegal,                     kIllegal,                       kIllegal,                       On<&GpuWatch::OnStates>,        On<&GpuWatch::OnStates>,        On<&GpuWatch::OnStates>}},
     {kHeartbeat,     "Heartbeat",  {kIgnore,                      kIgnore,                        kIgnore,                        kIgnore,                        kIgnore,                        kIgnore}},
     {kProgress,      "Progress",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&RankWatch::OnProgress>,     On<&RankWatch::OnProgress>,     On<&RankWatch::OnLastProgress>}},
     // The timeline is written by who feeds us.
     {kSpans,         "Spans",      {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        kIgnore}},
+    {kRetold,        "Retold",     {kIllegal,                     kIllegal,                       kIllegal,                       kIllegal,                       On<&Takeover::OnRetold>,        kIgnore}},
     {kUnknown,       "an empty or unknown message",
                                    {kIllegal,                     kIllegal,                       kIllegal,                       kIllegal,                       kIllegal,                       kIllegal}},
     {kClosed,        "",           {On<&JoinPhase::OnClosed>,     On<&JoinPhase::OnClosed>,       On<&JoinPhase::OnClosed>,       On<&Losses::OnClosed>,          On<&Losses::OnClosed>,          On<&Losses::OnClosed>}},
@@ -215,6 +232,8 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kFinishedMsg;
     case v1::SessionEvent::kReleased:
       return kReleased;
+    case v1::SessionEvent::kGpus:
+      return kGpus;
     case v1::SessionEvent::kFailure:
       return kFailure;
     case v1::SessionEvent::kWarning:
@@ -233,6 +252,11 @@ Kind KindOf(const v1::JobEvent& message) {
   switch (message.kind_case()) {
     case v1::JobEvent::kPreparing:
       return kPreparing;
+    case v1::JobEvent::kStageMissing:
+    case v1::JobEvent::kStageTaken:
+      return kStageWord;
+    case v1::JobEvent::kStaged:
+      return kStaged;
     case v1::JobEvent::kStarted:
       return kStarted;
     case v1::JobEvent::kExit:
@@ -255,6 +279,8 @@ Kind KindOf(const v1::JobEvent& message) {
       return kProgress;
     case v1::JobEvent::kSpans:
       return kSpans;
+    case v1::JobEvent::kRetold:
+      return kRetold;
     case v1::JobEvent::KIND_NOT_SET:
       return kUnknown;
   }
@@ -347,7 +373,15 @@ void JobPhases::Violation(NodeId node, absl::string_view what) {
 JobCore::JobCore(hosts::HostList hosts, JobOptions options, TimePoint now)
     : phases_(std::make_unique<JobPhases>(std::move(hosts), std::move(options), now)) {}
 
+JobCore::JobCore(hosts::HostList hosts, JobOptions options, const v1::AttemptRuns& runs,
+                 TimePoint now)
+    : JobCore(std::move(hosts), std::move(options), now) {
+  phases_->takeover.Begin(runs);
+}
+
 JobCore::~JobCore() = default;
+
+std::vector<Action> JobCore::TakeActions() { return phases_->out.Take(); }
 
 std::vector<Action> JobCore::OnEvent(TimePoint now, Event event) {
   JobPhases& p = *phases_;
@@ -376,7 +410,22 @@ const plan::Plan& JobCore::plan() const { return phases_->cluster.plan(); }
 const std::vector<PhaseTime>& JobCore::phases() const { return phases_->cluster.phases(); }
 const std::vector<RankEnd>& JobCore::ranks() const { return phases_->ranks.all(); }
 const Verdict& JobCore::verdict() const { return phases_->verdicts.verdict(); }
+const std::vector<GpuFault>& JobCore::gpu_faults() const { return phases_->gpus.faults(); }
 const std::vector<std::string>& JobCore::warnings() const { return phases_->out.warnings(); }
+
+TimePoint JobCore::dead_at() const {
+  const Cluster& cluster = phases_->cluster;
+  TimePoint heard = TimePoint::min();
+  for (uint32_t i = 0; i < cluster.size(); ++i) {
+    const NodeId node(i);
+    if (!cluster.node(node).told_to_start || cluster.node(node).ended) continue;
+    heard = std::max(
+        {heard, phases_->lease_watch.last_heard(node), phases_->lease_watch.last_beat(node)});
+  }
+  if (heard == TimePoint::min()) return heard;
+  const JobOptions& options = cluster.options();
+  return heard + std::max(options.lease, options.away) + options.grace + kEndOfWorkers;
+}
 
 size_t JobCore::secondary_deaths() const {
   const bool first_is_worker = verdict().kind == Verdict::Kind::kWorker;

@@ -12,7 +12,9 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "dtrain/v1/agent.pb.h"
+#include "dtrain/v1/journal.pb.h"
 #include "launcher/hosts/hostfile.h"
+#include "launcher/job/xid.h"
 #include "launcher/plan/plan.h"
 
 // The life of one launch, from the first connection to the exit code. Pure: events in, actions
@@ -26,6 +28,9 @@ struct JobOptions {
   uint32_t attempt = 0;
   std::string incarnation;  // 16 random bytes of this launcher process
   plan::PlanOptions plan;
+  // What is said to the nodes of the plan before they start, of a job whose code is staged:
+  // StageTree.
+  std::shared_ptr<const v1::JobRequest> stage;
   v1::JobPart part;         // what all nodes share: argv, env, working directory ...
   std::string net;          // --net CIDR or interface name; empty: any
   std::string stdin_rank;   // "none", "all" or a rank
@@ -34,11 +39,18 @@ struct JobOptions {
   Duration start_timeout = std::chrono::seconds(120);
   // Hosts that cannot be reached are left out when this many can. Zero: all must be reached.
   uint32_t min_nodes = 0;
+  // By node: it was lost before, and is not waited for as long as others. Empty: none was.
+  std::vector<bool> doubtful;
   // --wait: for GPUs and cores that other jobs have; zero: not at all.
   Duration wait = Duration::zero();
   Duration lease = std::chrono::seconds(15);
   Duration grace = std::chrono::seconds(5);
   Duration time_limit = Duration::zero();  // --timeout, from the launch on; zero: none
+  // Of a detached job: which of its launchers this is, 1, 2, …, what others shall call it, and how
+  // long nodes run on without hearing one.
+  uint64_t generation = 0;
+  std::string launcher;
+  Duration away = Duration::zero();
   // After a rank exits with 0 while others run: when to warn, and when to end a job whose fence
   // that rank can no longer enter. Zero: never.
   Duration exit_timeout = std::chrono::seconds(30);
@@ -188,14 +200,26 @@ struct Verdict {
     kSignal,
     kTimeLimit,
     kStartTimeout,
-    kStalled
+    kStalled,
+    kLauncher  // the launcher before us has died before all workers ran
   };
   Kind kind = Kind::kNone;
   int exit_code = 0;
   std::string message;  // complete, host(s) included; kWorker: empty, or what came on top
   Rank rank;            // kWorker: who failed first
   int signal = 0;       // kSignal
+  std::vector<NodeId> nodes = {};  // kNode: whose fault it is; kWorker: that rank's
 };
+
+// What a GPU of the job has reported while the attempt ran.
+struct GpuFault {
+  NodeId node;
+  uint32_t gpu = 0;  // NVML's index
+  std::string what;  // "reported Xid 79 (GPU has fallen off the bus)"
+  XidKind kind = XidKind::kOther;
+};
+// "GPU 3 reported Xid 79 (GPU has fallen off the bus)"
+std::string NameOf(const GpuFault& fault);
 
 struct PhaseTime {
   State state;
@@ -207,6 +231,7 @@ struct NodeView {
   std::string host;
   bool joined = false;
   bool gone = false;                       // disconnected or lost
+  bool resumable = false;                  // its workers run on when its connection breaks
   bool suspect = false;                    // no message from it for some time, less than the lease
   std::string waiting_for;                 // what it does now, while not yet done with the phase
   v1::Inventory inventory;                 // valid when joined
@@ -220,7 +245,14 @@ class JobCore {
  public:
   // `hosts` is what NodesToAsk gave; NodeId is the index in it.
   JobCore(hosts::HostList hosts, JobOptions options, TimePoint now);
+  // Takes over an attempt of a launcher that has died. `hosts` are those that it had begun with, or
+  // of `runs`, whose nodes are indices in it. No nodes in that: it had not come to run, and is
+  // ended. Nodes say again what they have said; what is known of it already may be fed before.
+  JobCore(hosts::HostList hosts, JobOptions options, const v1::AttemptRuns& runs, TimePoint now);
   ~JobCore();
+  std::vector<Action> TakeActions();  // of the constructor
+  // What each node is told first.
+  static v1::Hello HelloOf(const JobOptions& options);
 
   std::vector<Action> OnEvent(TimePoint now, Event event);
   TimePoint NextDeadline() const;
@@ -232,7 +264,10 @@ class JobCore {
   const std::vector<RankEnd>& ranks() const;  // valid after PlanReady, by rank
   const Verdict& verdict() const;             // valid after Finish
   size_t secondary_deaths() const;            // workers that failed after the first, told or not
+  const std::vector<GpuFault>& gpu_faults() const;
   const std::vector<std::string>& warnings() const;  // given so far, up to a thousand
+  // When the workers of lost nodes have ended, by their own lease. The past: none are lost.
+  TimePoint dead_at() const;
 
  private:
   std::unique_ptr<JobPhases> phases_;

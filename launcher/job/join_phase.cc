@@ -14,6 +14,8 @@ namespace {
 
 // What torchrun's rendezvous grants to those that come after the least number.
 constexpr Duration kLastCall = std::chrono::seconds(30);
+// And for those that an earlier attempt has lost, once all others have been heard of.
+constexpr Duration kLastCallForDoubtful = std::chrono::seconds(2);
 
 std::vector<std::string> HostNames(const hosts::HostList& hosts) {
   std::vector<std::string> names;
@@ -35,7 +37,15 @@ JoinPhase::JoinPhase(Cluster& cluster, Out& out, LeaseWatch& lease_watch, StopPh
       losses_(losses),
       plan_(plan),
       barrier_({cluster.options().job_id, cluster.options().attempt, cluster.options().incarnation},
-               HostNames(cluster.hosts())) {}
+               HostNames(cluster.hosts())),
+      undecided_(cluster.size()) {
+  for (uint32_t i = 0; i < cluster.size(); ++i) undecided_ -= IsDoubtful(NodeId(i)) ? 1 : 0;
+}
+
+bool JoinPhase::IsDoubtful(NodeId node) const {
+  const std::vector<bool>& doubtful = cluster_.options().doubtful;
+  return node.value() < doubtful.size() && doubtful[node.value()];
+}
 
 void JoinPhase::OnPhase(const Event& event) {
   const auto& phase = std::get<NodePhase>(event);
@@ -56,6 +66,15 @@ void JoinPhase::OnConnected(const Event& event) {
 void JoinPhase::SayHello(NodeId id, bool same_machine) {
   const JobOptions& options = cluster_.options();
   v1::Hello& hello = *out_.ToAgent(id).mutable_hello();
+  hello = JobCore::HelloOf(options);
+  hello.set_same_machine(same_machine);
+  // Without a number of slots the GPUs give it, whether they are used or not.
+  const hosts::HostEntry& entry = cluster_.hosts().entries[id.value()];
+  hello.set_no_gpus(options.plan.gpu_bind == plan::GpuBind::kNone && (entry.slots || entry.gpus));
+}
+
+v1::Hello JobCore::HelloOf(const JobOptions& options) {
+  v1::Hello hello;
   hello.set_protocol(options.protocol);
   hello.set_build(options.build);
   hello.set_job_id(options.job_id);
@@ -64,10 +83,10 @@ void JoinPhase::SayHello(NodeId id, bool same_machine) {
   hello.set_lease_ms(ToMs(options.lease));
   hello.set_grace_ms(ToMs(options.grace));
   hello.set_probe_token(options.probe_token);
-  hello.set_same_machine(same_machine);
-  // Without a number of slots the GPUs give it, whether they are used or not.
-  const hosts::HostEntry& entry = cluster_.hosts().entries[id.value()];
-  hello.set_no_gpus(options.plan.gpu_bind == plan::GpuBind::kNone && (entry.slots || entry.gpus));
+  hello.set_generation(options.generation);
+  hello.set_away_ms(ToMs(options.away));
+  hello.set_launcher(options.launcher);
+  return hello;
 }
 
 absl::Status JoinPhase::Join(const AgentMessage& message) {
@@ -80,6 +99,7 @@ absl::Status JoinPhase::Join(const AgentMessage& message) {
 absl::Status JoinPhase::OnWelcome(const Event& event) {
   const AgentMessage& message = OfAgent(event);
   const NodeId id = message.node;
+  const v1::Welcome& welcome = message.event.welcome();
   if (!cluster_.node(id).connected) {
     return absl::InvalidArgumentError("Welcome without a Hello");
   }
@@ -89,13 +109,32 @@ absl::Status JoinPhase::OnWelcome(const Event& event) {
     plan_.Refuse(joined);
   } else if (!joined.ok()) {
     Fault(id, std::string(joined.message()), kExitRendezvous);
+  } else if (const std::string why = EndsAtLogout(welcome); !why.empty()) {
+    Fault(id, why, kExitStartAgents);
   } else if (!cluster_.view(id).joined) {
+    if (const std::string& setting = welcome.removes_ipc_at_logout();
+        cluster_.options().generation > 0 && !setting.empty()) {
+      out_.Warn(absl::StrCat(cluster_.host(id), " removes the shared memory of users who log out (",
+                             Printable(setting),
+                             "), with which NCCL's ranks talk to each other: run `loginctl "
+                             "enable-linger` there, or stay logged in"));
+    }
     cluster_.SetInventory(id, message.event.welcome().inventory());
     cluster_.SetWaitingFor(id, "");
     lease_watch_.OnWelcome(message);
+    Decided(id);
     CheckAllDecided();
   }
   return absl::OkStatus();
+}
+
+// A job that is to outlive its terminal would end with it. Empty: not there.
+std::string JoinPhase::EndsAtLogout(const v1::Welcome& welcome) const {
+  if (cluster_.options().generation == 0 || welcome.ends_at_logout().empty()) return "";
+  return absl::StrCat(
+      "it ends all processes of users who log out (", Printable(welcome.ends_at_logout()),
+      "), and so the job: install the resident agent there (docs/operations.md), or "
+      "launch without -d from a terminal that stays");
 }
 
 // A reply that was thought lost. Only the same machine may repeat it.
@@ -114,14 +153,25 @@ void JoinPhase::OnWelcomeAgain(const Event& event) {
 
 void JoinPhase::CheckAllDecided() {
   if (barrier_.joined() + early_faults_.never_joined() < cluster_.size()) {
-    const bool enough = IsElastic() && barrier_.joined() >= cluster_.options().min_nodes;
-    if (enough && last_call_at_ == kNever) last_call_at_ = cluster_.now() + kLastCall;
-    return;
+    if (!IsElastic() || barrier_.joined() < cluster_.options().min_nodes) return;
+    return CallLast(undecided_ == 0 ? kLastCallForDoubtful : kLastCall);
   }
   last_call_at_ = kNever;
   if (early_faults_.any()) return early_faults_.Conclude();
   early_faults_.TellLeftOut();
   plan_.Begin();
+}
+
+void JoinPhase::Decided(NodeId id) {
+  if (!IsDoubtful(id)) --undecided_;
+}
+
+// The first call counts, and an earlier end.
+void JoinPhase::CallLast(Duration wait) {
+  const TimePoint at = cluster_.now() + wait;
+  if (at >= last_call_at_) return;
+  last_call_at_ = at;
+  last_call_ = wait;
 }
 
 bool JoinPhase::MayLeaveOut(NodeId id) const {
@@ -133,6 +183,7 @@ void JoinPhase::Fault(NodeId id, std::string text, int exit_code) {
   if (early_faults_.has_failed(id)) return;
   lease_watch_.Forget(id);
   early_faults_.SetFailed(id);
+  if (!cluster_.view(id).joined) Decided(id);
   if (MayLeaveOut(id)) {
     early_faults_.LeaveOut(id, std::move(text), exit_code);
     stop_.LetGo(id);
@@ -180,7 +231,7 @@ void JoinPhase::LastCall() {
     const NodeView& view = cluster_.view(NodeId(i));
     if (view.joined || early_faults_.has_failed(NodeId(i))) continue;
     Fault(NodeId(i),
-          absl::StrCat("it had not joined ", FormatSeconds(kLastCall),
+          absl::StrCat("it had not joined ", FormatSeconds(last_call_),
                        " after enough other hosts had; it was waiting for ", view.waiting_for),
           kExitRendezvous);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/status.h"
@@ -38,10 +39,14 @@ class JoinPhase {
 
  private:
   absl::Status Join(const AgentMessage& message);
+  std::string EndsAtLogout(const v1::Welcome& welcome) const;
   void SayHello(NodeId node, bool same_machine);
   bool IsElastic() const { return cluster_.options().min_nodes > 0; }
   bool MayLeaveOut(NodeId node) const;
   void CheckAllDecided();
+  bool IsDoubtful(NodeId node) const;
+  void Decided(NodeId node);
+  void CallLast(Duration wait);
   void LastCall();
 
   Cluster& cluster_;
@@ -53,7 +58,9 @@ class JoinPhase {
   Losses& losses_;
   PlanPhase& plan_;
   rendezvous::BarrierCore barrier_;
-  TimePoint last_call_at_ = kNever;  // hosts that have not joined by then are left out
+  TimePoint last_call_at_ = kNever;        // hosts that have not joined by then are left out
+  Duration last_call_ = Duration::zero();  // how long they were given
+  size_t undecided_;  // nodes that have not joined or failed, without the doubtful ones
 };
 
 }  // namespace dtrain::job

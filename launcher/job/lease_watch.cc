@@ -17,6 +17,10 @@ constexpr int kBeatsPerLease = 5;
 constexpr Duration kSuspectAfter = std::chrono::seconds(6);
 constexpr Duration kDialEvery = std::chrono::milliseconds(1500);
 
+Duration SuspectAfter(const JobOptions& options) {
+  return std::min<Duration>(kSuspectAfter, 2 * BeatPeriod(options));
+}
+
 }  // namespace
 
 Duration BeatPeriod(const JobOptions& options) {
@@ -27,13 +31,16 @@ LeaseWatch::LeaseWatch(Cluster& cluster, Out& out)
     : cluster_(cluster),
       out_(out),
       nodes_(cluster.size()),
-      beat_at_(cluster.now() + BeatPeriod(cluster.options())) {}
+      beat_at_(cluster.now() + BeatPeriod(cluster.options())),
+      heard_any_(cluster.now()),
+      excused_until_(TimePoint::min()) {}
 
 void LeaseWatch::Watch(NodeId id, bool same_machine) {
   Node& node = nodes_[id.value()];
   node.watched = true;
   node.by_stream = same_machine;
   node.last_heard = cluster_.now();
+  node.last_beat = cluster_.now();
   LookAt(id, SuspectAt(node));
 }
 
@@ -54,6 +61,10 @@ void LeaseWatch::Hear(NodeId id) {
   Node& node = nodes_[id.value()];
   const Duration silence = cluster_.now() - node.last_heard;
   node.last_heard = cluster_.now();
+  if (!node.by_stream) heard_any_ = cluster_.now();
+  if (!node.by_stream && std::exchange(cut_off_, false)) {
+    excused_until_ = cluster_.now() + cluster_.options().lease;
+  }
   if (!cluster_.view(id).suspect) return;
   cluster_.SetSuspect(id, false);
   LookAt(id, SuspectAt(node));
@@ -63,7 +74,10 @@ void LeaseWatch::Hear(NodeId id) {
 void LeaseWatch::OnWelcome(const AgentMessage& message) {
   const v1::Welcome& welcome = message.event.welcome();
   // A resident agent is nobody's child; only a relay to it is.
-  if (welcome.resumable()) nodes_[message.node.value()].by_stream = false;
+  if (welcome.resumable()) {
+    nodes_[message.node.value()].by_stream = false;
+    cluster_.SetResumable(message.node);
+  }
   CompareClocks(message, welcome.inventory().clock_unix_nanos());
 }
 
@@ -82,6 +96,8 @@ Duration LeaseWatch::CreditOwnPause(TimePoint now) {
       OwnPause(cluster_.now(), beat_at_, now, BeatPeriod(cluster_.options()) / 4);
   cluster_.Advance(now);
   if (pause == Duration::zero()) return pause;
+  heard_any_ += pause;
+  if (now < excused_until_ + pause) excused_until_ += pause;
   for (Node& node : nodes_) {
     node.last_heard += pause;
     if (node.asked_at != kNever) node.asked_at += pause;
@@ -104,7 +120,10 @@ void LeaseWatch::Beat() {
   for (uint32_t i = 0; i < cluster_.size(); ++i) {
     const NodeId id(i);
     if (!cluster_.node(id).connected || cluster_.view(id).gone) continue;
+    // One that may hear us, but is not heard, must not live for longer than we wait for its end.
+    if (cluster_.view(id).suspect) continue;
     nodes.push_back(id);
+    nodes_[i].last_beat = cluster_.now();
     if (!cluster_.node(id).told_to_start || cluster_.node(id).ended) continue;
     nodes_[i].asked_at = std::min(nodes_[i].asked_at, cluster_.now());
   }
@@ -112,7 +131,7 @@ void LeaseWatch::Beat() {
 }
 
 TimePoint LeaseWatch::SuspectAt(const Node& node) const {
-  return node.last_heard + std::min<Duration>(kSuspectAfter, 2 * BeatPeriod(cluster_.options()));
+  return node.last_heard + SuspectAfter(cluster_.options());
 }
 
 TimePoint LeaseWatch::ShepherdSilentAt(const Node& node) const {
@@ -139,7 +158,14 @@ void LeaseWatch::Check(NodeId id, const Silent& silent, const ShepherdSilent& sh
   Node& node = nodes_[id.value()];
   if (!node.watched || cluster_.view(id).gone || cluster_.state() == State::kFinished) return;
   const TimePoint now = cluster_.now();
-  const TimePoint end = node.by_stream ? kNever : After(node.last_heard, cluster_.options().lease);
+  TimePoint end = kNever;
+  if (!node.by_stream) {
+    end = std::max(After(node.last_heard, cluster_.options().lease), excused_until_);
+    if (now >= end && IsCutOff()) {
+      TellCutOff();
+      end = After(node.last_heard, cluster_.options().away);
+    }
+  }
   if (now >= end) {
     silent(id, absl::StrCat("no message from it for ", FormatSeconds(now - node.last_heard)));
     return;
@@ -158,6 +184,20 @@ void LeaseWatch::Check(NodeId id, const Silent& silent, const ShepherdSilent& sh
     node.dial_at = now + kDialEvery;
   }
   LookAt(id, std::min(end, node.dial_at));
+}
+
+bool LeaseWatch::IsCutOff() const {
+  const JobOptions& options = cluster_.options();
+  return options.away > options.lease && cluster_.state() == State::kRunning &&
+         cluster_.now() - heard_any_ >= SuspectAfter(options);
+}
+
+void LeaseWatch::TellCutOff() {
+  if (std::exchange(cut_off_, true)) return;
+  const JobOptions& options = cluster_.options();
+  out_.Warn(absl::StrCat("no node was heard for ", FormatSeconds(cluster_.now() - heard_any_),
+                         ": this machine may be cut off. The job goes on without it for ",
+                         FormatSeconds(options.away), " (--away), and it keeps trying"));
 }
 
 void LeaseWatch::Suspect(NodeId id) {

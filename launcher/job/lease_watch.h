@@ -45,6 +45,8 @@ class LeaseWatch {
   void OnDeadline(const Silent& silent, const ShepherdSilent& shepherd_silent);
 
   TimePoint last_heard(NodeId node) const { return nodes_[node.value()].last_heard; }
+  // When it can have heard from us last, if all that it says is lost on its way.
+  TimePoint last_beat(NodeId node) const { return nodes_[node.value()].last_beat; }
   // A time of that node's clock on ours, not after `received` (0: unknown).
   int64_t ToOurs(NodeId node, int64_t unix_nanos, int64_t received_unix_nanos) const;
 
@@ -53,6 +55,7 @@ class LeaseWatch {
     bool watched = false;
     bool by_stream = false;
     TimePoint last_heard;
+    TimePoint last_beat;
     TimePoint dial_at;            // anew, while it is suspect
     TimePoint asked_at = kNever;  // by a beat that its shepherd has not answered yet
     TimePoint due;                // of its entry that counts
@@ -64,6 +67,10 @@ class LeaseWatch {
   TimePoint SuspectAt(const Node& node) const;
   TimePoint ShepherdSilentAt(const Node& node) const;
   void LookAt(NodeId node, TimePoint when);
+  // Where nobody is heard, it is we who are cut off: workers that live on without us (--away) are
+  // given up only when they have not.
+  bool IsCutOff() const;
+  void TellCutOff();
   void CheckDue(const Silent& silent, const ShepherdSilent& shepherd_silent);
   void Check(NodeId node, const Silent& silent, const ShepherdSilent& shepherd_silent);
   void Suspect(NodeId node);
@@ -72,6 +79,9 @@ class LeaseWatch {
   Out& out_;
   std::vector<Node> nodes_;
   TimePoint beat_at_;
+  TimePoint heard_any_;      // of the nodes whose silence counts
+  bool cut_off_ = false;     // as told
+  TimePoint excused_until_;  // all of them, after that
   // When to look at which node: never too late, and too early where it was heard since, so that a
   // message moves nothing here. Of a node's entries that with its `due` counts.
   using Due = std::pair<TimePoint, NodeId>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/job/losses.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,12 @@ void Losses::OnClosed(const Event& event) {
   if (HasGivenUsUp(closed) && own_pauses_.Blame()) {
     stop_.OnLost(closed.node);
     return stop_.FinishIfAllGone();
+  }
+  const Cluster::Node& node = cluster_.node(closed.node);
+  if (absl::IsNotFound(closed.why) && cluster_.options().generation > 1 &&
+      (node.ended || !node.started)) {
+    // The launcher before us had said goodbye there, or nothing had begun.
+    return stop_.OnNothingLeft(closed.node);
   }
   if (absl::IsNotFound(closed.why)) {
     // An agent that came back without the job: its shepherd and workers are gone.
@@ -52,7 +59,7 @@ void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code, 
                                                  : "it has not reported that their GPUs are free");
   } else {
     absl::StrAppend(&text, "; it ends its workers by itself within ",
-                    FormatSeconds(options.lease + options.grace));
+                    FormatSeconds(std::max(options.lease, options.away) + options.grace));
   }
   Lose(node, std::move(text), exit_code);
 }

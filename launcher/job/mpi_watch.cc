@@ -36,6 +36,8 @@ absl::Status MpiWatch::OnPmix(const Event& event) {
   if (!pmix_) Begin();
   auto sends = pmix_->OnUp(*cluster_.node(message.node).plan_index, up);
   if (!sends.ok()) {
+    // It may go on from what only the launcher before us was told.
+    if (cluster_.options().generation > 1) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("in PMIx: ", sends.status().message()));
   }
   for (const uint32_t rank : up.joined().ranks()) Sort(rank);

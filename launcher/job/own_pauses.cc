@@ -30,10 +30,14 @@ void OwnPauses::StoodStill(TimePoint begin, Duration length) {
   still_until_ = cluster_.now();
 }
 
+Duration OwnPauses::Patience() const {
+  return std::max(cluster_.options().lease, cluster_.options().away);
+}
+
 bool OwnPauses::MayHaveEndedTheJob() const {
   const JobOptions& options = cluster_.options();
-  return still_ > Duration::zero() && still_ >= options.lease - 2 * BeatPeriod(options) &&
-         cluster_.now() <= still_until_ + options.lease + options.grace + kStillSettle;
+  return still_ > Duration::zero() && still_ >= Patience() - 2 * BeatPeriod(options) &&
+         cluster_.now() <= still_until_ + Patience() + options.grace + kStillSettle;
 }
 
 bool OwnPauses::Blame() {
@@ -52,8 +56,9 @@ void OwnPauses::BlameForRank(FailureOrder order) {
 std::string OwnPauses::Message() const {
   return absl::StrCat("this launcher did not run for ", FormatSeconds(still_), kStoodStillHow,
                       ", and nodes end a job's workers when its launcher is silent for ",
-                      FormatSeconds(cluster_.options().lease),
-                      "; --lease TIME lets them wait longer");
+                      FormatSeconds(Patience()), "; ",
+                      cluster_.options().away > cluster_.options().lease ? "--away" : "--lease",
+                      " TIME lets them wait longer");
 }
 
 std::string OwnPauses::WithThem(std::string text) const {

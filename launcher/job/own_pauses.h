@@ -29,6 +29,7 @@ class OwnPauses {
   std::string WithThem(std::string text) const;
 
  private:
+  Duration Patience() const;  // of nodes with a launcher that is silent
   std::string Message() const;
 
   const Cluster& cluster_;

@@ -41,6 +41,10 @@ absl::Status RunPhase::OnExit(const Event& event) {
   const ShepherdMessage& message = OfShepherd(event);
   const v1::WorkerExit& exit = message.event.exit();
   if (!Record(message)) {
+    // A node says it again to whoever takes the job over.
+    if (cluster_.options().generation > 1 && ranks_.IsOf(exit.rank(), message.node)) {
+      return absl::OkStatus();
+    }
     return absl::InvalidArgumentError(absl::StrCat("WorkerExit of rank ", exit.rank()));
   }
   if (!HasFailed(exit)) {
@@ -48,11 +52,19 @@ absl::Status RunPhase::OnExit(const Event& event) {
     CheckAllEnded();
   } else if (IsToldToStop(exit)) {
     // Not by us: the agent acted on its own lease, or somebody ended the agent.
-    losses_.OnEndedUnasked(message.node);
+    ended_unasked_ = message.node;
+    if (!watches_.stalls.retelling()) OnAllRetold();
   } else {
     stop_.Stop(Cause::Failure(OrderOf(message), exit));
   }
   return absl::OkStatus();
+}
+
+// What the launcher before us had ended the job for is among what it was told, and stands by now.
+void RunPhase::OnAllRetold() {
+  if (cluster_.state() == State::kRunning && ended_unasked_) {
+    losses_.OnEndedUnasked(*ended_unasked_);
+  }
 }
 
 void RunPhase::OnExitStopping(const Event& event) {
@@ -89,12 +101,13 @@ absl::Status RunPhase::OnFinished(const Event& event) {
   const bool stopping = cluster_.state() == State::kStopping;
   const bool early = !stopping && (ranks_.living_on(id) > 0 || !node.started);
   if (node.ended || early) {
-    if (stopping) return absl::OkStatus();
+    if (stopping || (node.ended && cluster_.options().generation > 1)) return absl::OkStatus();
     return absl::InvalidArgumentError("Finished with workers left");
   }
   cluster_.SetEnded(id);
   cluster_.SetWaitingFor(id, node.released ? "" : "its GPUs to be free");
   watches_.stalls.OnNodeEnded(id);
+  if (!watches_.stalls.retelling()) OnAllRetold();
   stop_.OnEnded(id);
   return absl::OkStatus();
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/lease_watch.h"
@@ -38,6 +40,8 @@ class RunPhase {
   absl::Status OnExit(const Event& event);
   void OnExitStopping(const Event& event);
   absl::Status OnFinished(const Event& event);
+  // After a takeover each node has said again what there was.
+  void OnAllRetold();
 
  private:
   bool Record(const ShepherdMessage& message);
@@ -51,6 +55,8 @@ class RunPhase {
   OwnPauses& own_pauses_;
   Losses& losses_;
   Watches watches_;
+  // Whose worker was told to end, and nobody has said why yet: the launcher before us may have.
+  std::optional<NodeId> ended_unasked_;
 };
 
 }  // namespace dtrain::job

@@ -21,10 +21,62 @@ void StallWatch::Begin() {
   fence_.emplace(std::move(names));
 }
 
+void StallWatch::BeginRetold() {
+  Begin();
+  retelling_.resize(has_exit_.size());
+}
+
 absl::Status StallWatch::OnFenceEnter(const Event& event) {
   const ShepherdMessage& message = OfShepherd(event);
+  const size_t index = *cluster_.node(message.node).plan_index;
+  if (retelling_.empty()) return Enter(index, message.event.fence_enter());
+  if (retelling_[index].entered.size() == 3) return absl::InvalidArgumentError("too many fences");
+  retelling_[index].entered.push_back(message.event.fence_enter());
+  return absl::OkStatus();
+}
+
+void StallWatch::OnRetold(NodeId node) {
+  if (retelling_.empty()) return;
+  retelling_[*cluster_.node(node).plan_index].over = true;
+  if (std::all_of(retelling_.begin(), retelling_.end(),
+                  [](const Retelling& each) { return each.over; })) {
+    Resume();
+  }
+}
+
+// No node is more than one fence ahead of another, so the one before the fence that the last node
+// is to enter next has been entered by all: it is made once more, since some may not have heard of
+// its release. Who has, ignores it. Nodes that have ended wait for none.
+void StallWatch::Resume() {
+  const std::vector<Retelling> told = std::exchange(retelling_, {});
+  uint32_t first = UINT32_MAX;
+  for (size_t i = 0; i < told.size(); ++i) {
+    if (cluster_.node(cluster_.planned(i)).ended) continue;
+    const auto& entered = told[i].entered;
+    first = std::min(first, entered.empty() ? 0 : entered.back().sequence());
+  }
+  std::vector<std::string> names;
+  for (const plan::PlannedNode& node : cluster_.plan().nodes) {
+    names.push_back(cluster_.host(node.node));
+  }
+  fence_.emplace(std::move(names), first == UINT32_MAX ? 0 : first);
+  for (const uint32_t sequence : {first, first + 1}) {
+    for (size_t i = 0; i < told.size(); ++i) {
+      for (const v1::FenceEnter& enter : told[i].entered) {
+        // What does not fit is told by the node's next one.
+        if (enter.sequence() == sequence) Enter(i, enter).IgnoreError();
+      }
+    }
+  }
+  for (size_t i = 0; i < told.size(); ++i) {
+    if (cluster_.node(cluster_.planned(i)).ended) fence_->NodeFinished(i);
+  }
+  Plan();
+}
+
+absl::Status StallWatch::Enter(size_t plan_index, v1::FenceEnter enter) {
   absl::StatusOr<std::optional<v1::FenceRelease>> release =
-      fence_->Enter(*cluster_.node(message.node).plan_index, message.event.fence_enter());
+      fence_->Enter(plan_index, std::move(enter));
   if (!release.ok()) return release.status();
   if (*release) {
     v1::JobRequest request;
@@ -57,6 +109,7 @@ void StallWatch::OnExit(uint32_t rank) {
 }
 
 void StallWatch::OnNodeEnded(NodeId node) {
+  OnRetold(node);
   if (fence_) fence_->NodeFinished(*cluster_.node(node).plan_index);
   mpi_watch_.OnNodeEnded(node);
 }

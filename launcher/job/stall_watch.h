@@ -26,7 +26,10 @@ class StallWatch {
         mpi_watch_(mpi_watch),
         rank_watch_(rank_watch) {}
 
-  void Begin();  // the job is told to start
+  void Begin();        // the job is told to start
+  void BeginRetold();  // or was: each node says first which fences it has entered last
+  void OnRetold(NodeId node);
+  bool retelling() const { return !retelling_.empty(); }
   absl::Status OnFenceEnter(const Event& event);
   absl::Status OnPmix(const Event& event);
   void OnExit(uint32_t rank);  // with 0
@@ -36,6 +39,8 @@ class StallWatch {
   void OnDeadline();
 
  private:
+  absl::Status Enter(size_t plan_index, v1::FenceEnter enter);
+  void Resume();
   void Plan();
   void OnEarlyExit();
   void OnStall();
@@ -46,6 +51,12 @@ class StallWatch {
   MpiWatch& mpi_watch_;
   RankWatch& rank_watch_;
   std::optional<rendezvous::FenceCore> fence_;
+  // By index in the plan, until all nodes have said which fences they had entered.
+  struct Retelling {
+    bool over = false;
+    std::vector<v1::FenceEnter> entered;  // the last two
+  };
+  std::vector<Retelling> retelling_;
   TimePoint fence_since_ = kNever;
   // Nodes of the plan of which a rank has ended, the first first. Those before `unentered_` are in
   // the present fence: each is looked at once for each fence, not at each exit.

@@ -16,7 +16,8 @@
 
 namespace dtrain::job {
 
-// From the word to start, to all nodes at once, until all have started.
+// From the word to start, to all nodes at once, until all have started. Where code is staged, all
+// have it first.
 class StartPhase {
  public:
   StartPhase(Cluster& cluster, Out& out, RankTable& ranks, StopPhase& stop, StartLimit& start_limit,
@@ -28,13 +29,17 @@ class StartPhase {
         start_limit_(start_limit),
         stall_watch_(stall_watch),
         run_(run),
+        staging_(cluster.size()),
         preparing_(cluster.size()) {}
 
   void Begin(MeetingPoints points);
   absl::Status OnPreparing(const Event& event);
+  absl::Status OnStageWord(const Event& event);
+  absl::Status OnStaged(const Event& event);
   absl::Status OnStarted(const Event& event);
 
  private:
+  void SendStarts();
   void SetPreparing(NodeId node, bool is_preparing);
 
   Cluster& cluster_;
@@ -44,6 +49,9 @@ class StartPhase {
   StartLimit& start_limit_;
   StallWatch& stall_watch_;
   RunPhase& run_;
+  MeetingPoints points_;       // until the starts are sent
+  std::vector<bool> staging_;  // by node: it has not told that its code is there
+  size_t staging_count_ = 0;
   std::vector<bool> preparing_;  // by node: it does first what takes long
   size_t preparing_count_ = 0;
   size_t started_count_ = 0;

@@ -160,6 +160,11 @@ void StopPhase::OnRefused(NodeId node) {
   drained_[node.value()] = true;
 }
 
+void StopPhase::OnNothingLeft(NodeId node) {
+  OnRefused(node);
+  OnEnded(node);
+}
+
 void StopPhase::OnEnded(NodeId node) {
   LetGoIfDone(node);
   FinishIfAllGone();

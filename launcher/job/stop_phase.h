@@ -61,10 +61,12 @@ class StopPhase {
   void KillNow();
 
   void OnCleanupFailed(NodeId node, std::string why);
-  void OnRefused(NodeId node);  // nothing was started there, and nothing more will be said
+  void OnRefused(NodeId node);      // nothing was started there, and nothing more will be said
+  void OnNothingLeft(NodeId node);  // its agent knows of no such job, and that is no loss
   void OnEnded(NodeId node);
   absl::Status OnReleased(const Event& event);
   void OnDrained(const Event& event);
+  void DropLogs(NodeId node) { drained_[node.value()] = true; }  // its output is not asked for
   // It is lost. What that means is offered next, and only then the end is looked for.
   void OnLost(NodeId node);
   void FinishIfAllGone();

@@ -14,6 +14,9 @@ namespace {
 // neighbours may have failed, and have been told, long before that.
 constexpr Duration kAbortSettle = std::chrono::milliseconds(300);
 
+// A server of ranks that dies makes them fail, and a loaded node may take its time to tell of it.
+constexpr Duration kServerSettle = std::chrono::seconds(1);
+
 }  // namespace
 
 // What beats what. Whatever stands at the end, workers that may be left behind make the exit code
@@ -131,7 +134,7 @@ bool Verdicts::IsEarlier(const Cause& cause) const {
 // the ranks has died, and one that was using it was heard first.
 bool Verdicts::Explains(const Cause& cause) const {
   return cause.silent_since < open_until_ - kVerdictSettle ||
-         (cause.served_ranks && cluster_.now() <= open_until_);
+         (cause.served_ranks && cluster_.now() <= open_until_ - kVerdictSettle + kServerSettle);
 }
 
 // Those that come right behind the first. All nodes were told to start: one that could not either
@@ -153,7 +156,11 @@ void Verdicts::AddLeftBehind(NodeId node, std::string text) {
 
 void Verdicts::Conclude(bool succeeded) {
   // Only now, when all are known: it names thousands of nodes at times.
-  if (stands_ == Stands::kFault) verdict_.message = faults_.Text("several nodes failed:", cluster_);
+  if (stands_ == Stands::kFault) {
+    verdict_.message = faults_.Text("several nodes failed:", cluster_);
+    verdict_.nodes = faults_.Nodes();
+  }
+  if (stands_ == Stands::kFailure) verdict_.nodes = {ranks_.all()[verdict_.rank.value()].node};
   if (none() && succeeded && left_behind_.empty()) verdict_.kind = Verdict::Kind::kSuccess;
   if (left_behind_.empty()) return;
   if (none()) verdict_.kind = Verdict::Kind::kNode;

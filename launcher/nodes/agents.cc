@@ -164,49 +164,74 @@ std::vector<absl::StatusOr<Reply>> Agents::Call(
   }
 }
 
+template <typename Reply, typename Request, typename StartCall, typename Done>
+void Agents::Start(Node& node, const Request& request, TimePoint until, StartCall start_call,
+                   Done done) {
+  using ClientCall = rpc::ClientCall<Request, Reply>;
+  node.lost = false;
+  auto explained = [this, &node, done](absl::StatusOr<Reply> answer) mutable {
+    node.on_ready = nullptr;
+    done(Explain(node, std::move(answer)));
+  };
+  auto ask = [this, &node, explained, start_call, until,
+              request](const absl::Status& ready) mutable {
+    node.timer.Cancel();
+    if (!ready.ok()) return explained(ready);
+    // gRPC ends it in time, whatever the other side does.
+    node.call = std::make_shared<ClientCall>(
+        loop_, request, until - loop_.Now(),
+        [&](auto* context, auto* question, auto* answer, auto* reactor) {
+          start_call(*node.stub, context, question, answer, reactor);
+        },
+        explained);
+  };
+  node.timer.At(until, [this, &node, explained]() mutable {
+    explained(TookTooLong(absl::StrCat("while ", Doing(node.phase))));
+  });
+  if (node.failed) {
+    loop_.Post([ask, why = *node.failed]() mutable { ask(why); });
+  } else if (node.stub != nullptr) {
+    ask(absl::OkStatus());
+  } else {
+    node.on_ready = ask;
+    if (node.connection == nullptr) Connect(node);
+  }
+}
+
 // All at once: each is done with its answer, its failure or its time.
 template <typename Reply, typename Request, typename StartCall>
 void Agents::CallOnce(const std::vector<std::pair<size_t, Request>>& requests,
                       const std::vector<size_t>& which, TimePoint until, StartCall start_call,
                       std::vector<absl::StatusOr<Reply>>& answers) {
-  using ClientCall = rpc::ClientCall<Request, Reply>;
   size_t left = which.size();
   for (size_t i : which) {
-    Node& node = *nodes_[requests[i].first];
-    node.lost = false;
-    auto done = [this, &node, &answers, &left, i](absl::StatusOr<Reply> answer) {
-      node.on_ready = nullptr;
-      answers[i] = Explain(node, std::move(answer));
-      if (--left == 0) loop_.Stop();
-    };
-    auto ask = [this, &node, done, start_call, until,
-                request = requests[i].second](const absl::Status& ready) {
-      node.timer.Cancel();
-      if (!ready.ok()) return done(ready);
-      // gRPC ends it in time, whatever the other side does.
-      node.call = std::make_shared<ClientCall>(
-          loop_, request, until - loop_.Now(),
-          [&](auto* context, auto* question, auto* answer, auto* reactor) {
-            start_call(*node.stub, context, question, answer, reactor);
-          },
-          done);
-    };
-    node.timer.At(until, [this, &node, done] {
-      done(TookTooLong(absl::StrCat("while ", Doing(node.phase))));
-    });
-    if (node.failed) {
-      loop_.Post([ask, why = *node.failed]() mutable { ask(why); });
-    } else if (node.stub != nullptr) {
-      loop_.Post([ask]() mutable { ask(absl::OkStatus()); });
-    } else {
-      node.on_ready = ask;
-      if (node.connection == nullptr) Connect(node);
-    }
+    Start<Reply>(*nodes_[requests[i].first], requests[i].second, until, start_call,
+                 [this, &answers, &left, i](absl::StatusOr<Reply> answer) {
+                   answers[i] = std::move(answer);
+                   if (--left == 0) loop_.Stop();
+                 });
   }
   if (left > 0) {
     loop_.context().restart();
     loop_.Run();
   }
+}
+
+void Agents::AskLater(size_t number,
+                      absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done) {
+  Node& node = *nodes_[number];
+  if (node.failed) Disconnect(number);
+  auto shared =
+      std::make_shared<absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)>>(std::move(done));
+  Start<v1::NodeReport>(
+      node, v1::NodeStatusRequest(), loop_.Now() + connect_timeout_,
+      [](v1::Agent::Stub& stub, auto* context, auto* request, auto* answer, auto* reactor) {
+        stub.async()->NodeStatus(context, request, answer, reactor);
+      },
+      [this, number, shared](absl::StatusOr<v1::NodeReport> answer) {
+        if (!answer.ok()) Disconnect(number);
+        (*shared)(std::move(answer));
+      });
 }
 
 std::vector<absl::StatusOr<v1::NodeReport>> Agents::Ask(const std::vector<size_t>& nodes) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -41,6 +42,11 @@ class Agents {
   // but for the host.
   std::vector<absl::StatusOr<v1::NodeReport>> AskAll();
   absl::StatusOr<v1::NodeReport> Ask(size_t node);
+  // Likewise without blocking, for a caller that turns loop(): `done` is called there once, never
+  // from inside, and not after these Agents are gone. One question of a node at a time. After a
+  // failure the next one goes over a new connection.
+  void AskLater(size_t node, absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
+  loop::Loop& loop() { return loop_; }
   // Of each that is named: (node, request).
   std::vector<absl::StatusOr<v1::StopJobReply>> Stop(
       const std::vector<std::pair<size_t, v1::StopJobRequest>>& requests);
@@ -62,6 +68,9 @@ class Agents {
   template <typename Reply, typename Request, typename StartCall>
   std::vector<absl::StatusOr<Reply>> Call(const std::vector<std::pair<size_t, Request>>& requests,
                                           StartCall start_call);
+  // One question to one node. `done` may be copied, and is called once, never from inside.
+  template <typename Reply, typename Request, typename StartCall, typename Done>
+  void Start(Node& node, const Request& request, TimePoint until, StartCall start_call, Done done);
   // Of those that `which` names, by their place, once.
   template <typename Reply, typename Request, typename StartCall>
   void CallOnce(const std::vector<std::pair<size_t, Request>>& requests,

@@ -12,9 +12,10 @@
 namespace dtrain::output {
 namespace {
 
-constexpr absl::string_view kLetters = "rRlnhjs";
+constexpr absl::string_view kLetters = "rRlnhjas";
 constexpr absl::string_view kAdvice =
-    "use %r (rank), %R (padded), %l (local rank), %n (node), %h (host), %j (job), %s (stream), %%";
+    "use %r (rank), %R (padded), %l (local rank), %n (node), %h (host), %j (job), %a (attempt), "
+    "%s (stream), %%";
 
 std::string Padded(uint32_t number, size_t world_size) {
   std::string text = absl::StrCat(number);
@@ -89,6 +90,9 @@ std::string FilePattern::Name(const Layout& layout, Rank rank, v1::StreamKind st
         break;
       case 'j':
         name += layout.job_id;
+        break;
+      case 'a':
+        absl::StrAppend(&name, layout.attempt);
         break;
       case 's':
         name += stream == v1::STREAM_KIND_STDERR ? "stderr" : "stdout";

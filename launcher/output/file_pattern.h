@@ -15,7 +15,7 @@
 namespace dtrain::output {
 
 // --output: names of files. %r rank, %R rank with as many digits as the last one has, %l local
-// rank, %n node rank, %h host, %j job id, %s stdout or stderr, %% a percent sign. Pure.
+// rank, %n node rank, %h host, %j job id, %a attempt, %s stdout or stderr, %% a percent sign. Pure.
 class FilePattern {
  public:
   // Fails for a pattern that has other letters or does not end in the name of a file.

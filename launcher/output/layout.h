@@ -14,6 +14,7 @@ struct Layout {
     uint32_t local_rank = 0;
   };
   std::string job_id;
+  uint32_t attempt = 0;
   std::vector<std::string> hosts;  // by node rank
   std::vector<Place> ranks;
 };

@@ -42,6 +42,7 @@ struct LogFiles::Directory {
     off_t size;
   };
   std::string path;
+  bool goes_on = false;
   os::UniqueFd fd;
   std::map<std::string, File> started;
   std::map<std::string, os::UniqueFd> folders;  // some of those below `fd`
@@ -79,7 +80,8 @@ struct LogFiles::Directory {
     // Non-blocking, because opening someone's FIFO would wait for its reader.
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     const std::string last = name.substr(name.rfind('/') + 1);  // npos + 1 is 0
-    os::UniqueFd file(openat(folder, last.c_str(), flags | (first ? O_TRUNC : 0), 0666));
+    os::UniqueFd file(
+        openat(folder, last.c_str(), flags | (first && !goes_on ? O_TRUNC : 0), 0666));
     if (!file) return PosixError(errno, what);
     struct stat status;
     if (fstat(file.get(), &status) != 0) return PosixError(errno, what);
@@ -125,6 +127,7 @@ absl::Status LogFiles::Open() {
   if (!folder.ok()) return folder.status();
   auto directory = std::make_shared<Directory>();
   directory->path = path;
+  directory->goes_on = names_.goes_on;
   directory->fd = *std::move(folder);
   if (faccessat(directory->fd.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) {
     return PosixError(errno, absl::StrCat(names_.flag, ": make files in ", Escape(path)));

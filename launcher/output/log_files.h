@@ -26,14 +26,15 @@ struct LogNames {
   std::string folder;      // made by Open
   bool one_stream = true;  // each stream has a file of its own; false: both of a rank share one
   std::function<std::string(Rank, v1::StreamKind)> name;  // below `folder`, with folders
+  bool goes_on = false;  // what is in them is this job's, and stays
 };
 
 // --log-dir: rank-00003.out and rank-00003.err.
 LogNames NamesInDirectory(std::string folder);
 
 // --log-dir and --output: the bytes as the workers wrote them, or whole lines where two streams
-// share a file. Files of an earlier job are overwritten, links are not followed. A thread does the
-// writing, in order, or Write itself where the system gives none. Loop thread.
+// share a file. Files of an earlier job are overwritten (goes_on: none is), links are not followed.
+// A thread does the writing, in order, or Write itself where the system gives none. Loop thread.
 class LogFiles {
  public:
   struct Callbacks {

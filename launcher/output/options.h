@@ -16,6 +16,7 @@ struct Options {
   std::optional<Tag> tag;  // none: ranks when more than one writes, else nothing
   bool timestamps = false;
   std::string log_dir = {};  // empty: no files
+  bool goes_on = false;      // a launcher before us has written to the log files of this job
   bool fold = true;          // a traceback that several ranks write is shown once
   Shown shown = {};
   std::optional<FilePattern> files = std::nullopt;  // --output; not together with log_dir

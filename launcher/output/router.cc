@@ -55,6 +55,8 @@ OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callback
   err_ = std::make_unique<loop::BlockingWriter>(loop, err_fd, [this, alive = alive_](absl::Status) {
     if (*alive) CheckRoom();
   });
+  // A detached job's log, on a disk that was full: what is said later is worth as much.
+  err_->GoOnAfterFailures();
 }
 
 OutputRouter::~OutputRouter() { *alive_ = false; }
@@ -62,6 +64,7 @@ OutputRouter::~OutputRouter() { *alive_ = false; }
 absl::Status OutputRouter::Open() {
   if (options_.log_dir.empty() && !options_.files) return absl::OkStatus();
   LogNames names = Names();
+  names.goes_on = options_.goes_on;
   LogFiles::Callbacks callbacks;
   callbacks.on_error = [this, flag = names.flag](const absl::Status& why) {
     if (callbacks_.on_warning) {
@@ -284,5 +287,7 @@ void OutputRouter::Finish(loop::Task done) {
     files_->Finish(std::move(written));
   }
 }
+
+void OutputRouter::FinishSaying(Duration at_most) { err_->WaitUntilWritten(at_most); }
 
 }  // namespace dtrain::output

@@ -75,6 +75,8 @@ class OutputRouter {
   // FlushLines, and `done` is called when everything is written or has
   // failed. It is not called while a terminal or pipe takes nothing.
   void Finish(loop::Task done);
+  // For after the loop: what was said is written, or `at_most` is over.
+  void FinishSaying(Duration at_most);
 
  private:
   struct Stream {

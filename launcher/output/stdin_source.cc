@@ -47,6 +47,7 @@ void StdinSource::Start(absl::string_view who, uint32_t world_size) {
 
 void StdinSource::Next() {
   if (reading_ || receivers_.empty() || !busy_.empty() || reader_ == nullptr) return;
+  if (!held_.empty()) return OnRead(std::exchange(held_, {}));
   if (InBackground()) {
     retry_.After(kRetry, [this] { Next(); });
     return;
@@ -65,7 +66,16 @@ void StdinSource::Next() {
   });
 }
 
+void StdinSource::Pause() {
+  receivers_.clear();
+  busy_.clear();
+}
+
 void StdinSource::OnRead(std::string data) {
+  if (receivers_.empty()) {
+    held_ = std::move(data);
+    return;
+  }
   std::set<Rank> receivers = receivers_;
   bool end = data.empty();
   if (end) {

@@ -31,14 +31,16 @@ class StdinSource {
   // Gets what it takes to read, before any worker runs; reads nothing yet. RESOURCE_EXHAUSTED:
   // there is no thread for it, and a job that went on without would take that for its input's end.
   absl::Status Open();
-  // The workers run. `who` is "none", "all" or a rank below `world_size`. Whoever started us in
-  // the background of a terminal has nothing to give: that is an end of file at once. Once it is
-  // open.
+  // The workers run, those of a first attempt or of a later one. `who` is "none", "all" or a rank
+  // below `world_size`. Whoever started us in the background of a terminal has nothing to give:
+  // that is an end of file at once. Once it is open.
   void Start(absl::string_view who, uint32_t world_size);
   // The rank's last chunk was written; `closed`: it wants no more.
   void Taken(Rank rank, bool closed);
   // It ended, with or without having taken its last chunk.
   void RankEnded(Rank rank) { Taken(rank, true); }
+  // Nobody is left to take anything, until the next Start: that one gets what has not been sent.
+  void Pause();
 
  private:
   void Next();
@@ -50,6 +52,7 @@ class StdinSource {
   const int fd_;
   std::set<Rank> receivers_;  // that still want more
   std::set<Rank> busy_;       // of these, who have not taken the last chunk
+  std::string held_;          // was read when nobody was there
   bool reading_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   loop::Timer retry_;

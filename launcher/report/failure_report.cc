@@ -10,9 +10,11 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/exit_code.h"
 #include "common/base/signal_name.h"
 #include "common/base/text.h"
 #include "launcher/job/outcome.h"
+#include "launcher/report/attempts.h"
 #include "launcher/report/worker_error.h"
 
 namespace dtrain::report {
@@ -108,6 +110,24 @@ std::string WorkerReport(const JobFacts& facts) {
                       tail.empty() ? "" : absl::StrCat(next, "the end of its stderr:\n", tail));
 }
 
+std::string OfGpu(const JobFacts& facts, const job::GpuFault& fault) {
+  return absl::StrCat("dtrain: ", GpuText(facts, fault), ": ",
+                      fault.kind == job::XidKind::kHardware  ? "a likely cause"
+                      : fault.kind == job::XidKind::kProgram ? "mostly an error of the program"
+                                                             : "a possible cause");
+}
+
+// Each with its cause.
+std::string Attempts(const JobFacts& facts) {
+  const std::string lines = AttemptLines(facts.campaign->ended());
+  const std::string all = Count(facts.campaign->ended().size(), "attempt");
+  return absl::StrCat(facts.verdict.exit_code == kExitRestarts
+                          ? absl::StrCat("dtrain: no restarts left (--max-restarts ",
+                                         facts.campaign->options().max_restarts, "):\n")
+                          : absl::StrCat("dtrain: ", all, ":\n"),
+                      absl::StripSuffix(lines, "\n"));
+}
+
 }  // namespace
 
 std::string DescribeEnd(const v1::WorkerExit& exit) {
@@ -144,8 +164,12 @@ std::string FailureReport(const JobFacts& facts) {
   std::vector<std::string> parts;
   if (verdict.kind == job::Verdict::Kind::kWorker) parts.push_back(WorkerReport(facts));
   if (!verdict.message.empty()) parts.push_back(absl::StrCat("dtrain: ", verdict.message));
+  if (const job::GpuFault* gpu = LikelyCause(facts)) parts.push_back(OfGpu(facts, *gpu));
   if (facts.secondary_deaths > 0 && verdict.kind == job::Verdict::Kind::kWorker) {
     parts.push_back(Secondaries(facts, verdict.rank));
+  }
+  if (facts.campaign != nullptr && facts.campaign->ended().size() > 1) {
+    parts.push_back(Attempts(facts));
   }
   parts.push_back(absl::StrCat("dtrain: exit code ", verdict.exit_code));
   return absl::StrJoin(parts, "\n");

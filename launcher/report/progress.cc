@@ -62,7 +62,10 @@ std::string ProgressLine(const JobFacts& facts, TimePoint now, size_t width) {
     bool present = phase.end == kNever && phase.state == facts.state;
     parts.push_back(absl::StrCat(PhaseName(phase.state), present ? DoneOf(facts) : "", " ", time));
   }
-  std::string line = absl::StrCat(absl::StrJoin(parts, ", "), WaitingFor(facts));
+  const bool again = facts.campaign != nullptr && facts.campaign->attempt() > 0;
+  std::string line =
+      absl::StrCat(again ? absl::StrCat("attempt ", facts.campaign->attempt(), ": ") : "",
+                   absl::StrJoin(parts, ", "), WaitingFor(facts));
   // One column is left free: a full last column makes some terminals wrap.
   if (width > 4 && line.size() >= width) {
     line.resize(width - 4);

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/job/outcome.h"
+#include "launcher/report/code_json.h"
+#include "launcher/report/failure_report.h"
 #include "launcher/report/worker_error.h"
 
 namespace dtrain::report {
@@ -12,35 +14,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* KindName(job::Verdict::Kind kind) {
-  switch (kind) {
-    case job::Verdict::Kind::kNone:
-      return "none";
-    case job::Verdict::Kind::kSuccess:
-      return "success";
-    case job::Verdict::Kind::kWorker:
-      return "worker";
-    case job::Verdict::Kind::kNode:
-      return "node";
-    case job::Verdict::Kind::kRefused:
-      return "refused";
-    case job::Verdict::Kind::kSignal:
-      return "signal";
-    case job::Verdict::Kind::kTimeLimit:
-      return "time_limit";
-    case job::Verdict::Kind::kStartTimeout:
-      return "start_timeout";
-    case job::Verdict::Kind::kStalled:
-      return "stalled";
-  }
-  return "none";
-}
-
 double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 Json VerdictJson(const JobFacts& facts) {
   Json json;
-  json["kind"] = KindName(facts.verdict.kind);
+  json["kind"] = VerdictName(facts.verdict.kind);
   json["message"] = facts.verdict.message;
   if (facts.verdict.kind == job::Verdict::Kind::kWorker) {
     json["first_failed_rank"] = facts.verdict.rank.value();
@@ -56,6 +34,19 @@ Json PhasesJson(const JobFacts& facts, TimePoint now) {
     if (phase.state == job::State::kFinished) continue;
     TimePoint end = phase.end == kNever ? now : phase.end;
     json.push_back({{"name", PhaseName(phase.state)}, {"seconds", ToSeconds(end - phase.begin)}});
+  }
+  return json;
+}
+
+// In the order in which they ended; the rest of the file is about the last.
+Json AttemptsJson(const job::CampaignCore& campaign) {
+  Json json = Json::array();
+  for (const job::AttemptRecord& record : campaign.ended()) {
+    json.push_back({{"attempt", record.attempt},
+                    {"exit_code", record.exit_code},
+                    {"cause", record.cause},
+                    {"ran_s", ToSeconds(record.ran)},
+                    {"restart_counts", record.counted}});
   }
   return json;
 }
@@ -120,16 +111,45 @@ Json RankJson(const JobFacts& facts, const job::RankEnd& end) {
 
 }  // namespace
 
+const char* VerdictName(job::Verdict::Kind kind) {
+  switch (kind) {
+    case job::Verdict::Kind::kNone:
+      return "none";
+    case job::Verdict::Kind::kSuccess:
+      return "success";
+    case job::Verdict::Kind::kWorker:
+      return "worker";
+    case job::Verdict::Kind::kNode:
+      return "node";
+    case job::Verdict::Kind::kRefused:
+      return "refused";
+    case job::Verdict::Kind::kSignal:
+      return "signal";
+    case job::Verdict::Kind::kTimeLimit:
+      return "time_limit";
+    case job::Verdict::Kind::kStartTimeout:
+      return "start_timeout";
+    case job::Verdict::Kind::kStalled:
+      return "stalled";
+    case job::Verdict::Kind::kLauncher:
+      return "launcher";
+  }
+  return "none";
+}
+
 std::string ResultJson(const JobFacts& facts, absl::string_view job_id, TimePoint now) {
   Json json;
   json["schema"] = kResultSchema;
   json["job_id"] = std::string(job_id);
   json["exit_code"] = facts.verdict.exit_code;
   json["verdict"] = VerdictJson(facts);
+  if (const std::string text = FailureReport(facts); !text.empty()) json["report"] = text;
   json["world_size"] = facts.ranks.size();
   json["warnings"] = facts.warnings;
+  if (facts.code != nullptr) json["code"] = CodeJson(*facts.code);
   json["phases"] = PhasesJson(facts, now);
   json["nodes"] = NodesJson(facts);
+  if (facts.campaign != nullptr) json["attempts"] = AttemptsJson(*facts.campaign);
   json["ranks"] = Json::array();
   for (const job::RankEnd& end : facts.ranks) json["ranks"].push_back(RankJson(facts, end));
   // Bytes that are no UTF-8 become U+FFFD instead of an exception.

@@ -13,10 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
-#include "common/view/node_view.h"
 #include "launcher/cli/options.h"
 #include "launcher/status/log_printer.h"
 #include "launcher/status/log_reading.h"
+#include "launcher/status/node_json.h"
 #include "launcher/status/print.h"
 #include "launcher/status/tables.h"
 
@@ -39,23 +39,71 @@ absl::Status HasGone(const std::string& host) {
   return absl::UnavailableError(absl::StrCat(host, ": the resident agent there no longer answers"));
 }
 
+absl::Status ReadHosts(const CommandOptions& options, cli::LaunchOptions& launch,
+                       hosts::HostList& hosts) {
+  const cli::Surroundings surroundings = cli::ProcessSurroundings();
+  auto parsed = cli::ParseHosts(options.host_words, surroundings);
+  if (!parsed.ok()) return parsed.status();
+  launch = *std::move(parsed);
+  auto read = cli::ReadHosts(launch, surroundings);
+  if (!read.ok()) return read.status();
+  hosts = *std::move(read);
+  for (const std::string& warning : hosts.warnings) {
+    std::fprintf(stderr, "dtrain: warning: %s\n", warning.c_str());
+  }
+  return absl::OkStatus();
+}
+
+// Of `hosts`, which may be all of a configuration file, the one that is `name`, else `name` itself;
+// without a name the only one. Nothing: this machine.
+absl::StatusOr<std::vector<hosts::HostEntry>> ChooseHost(const std::vector<hosts::HostEntry>& hosts,
+                                                         const CommandOptions& options) {
+  const std::string& name = options.job;
+  if (name.empty()) {
+    if (hosts.size() <= 1) return hosts;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a page shows one node, and ", hosts.size(),
+        " hosts are named or configured; name one: dtrain page --node ", hosts[0].host));
+  }
+  auto named = hosts::ParseHostList(name, "--node");
+  if (!named.ok()) return named.status();
+  if (named->entries.size() != 1) {
+    return absl::InvalidArgumentError("a page shows one node; name one host");
+  }
+  for (const hosts::HostEntry& entry : hosts) {
+    if (entry.host != named->entries[0].host) continue;
+    // What was typed counts more.
+    hosts::HostEntry chosen = entry;
+    if (!named->entries[0].user.empty()) chosen.user = named->entries[0].user;
+    if (named->entries[0].port != 0) chosen.port = named->entries[0].port;
+    return std::vector{chosen};
+  }
+  if (options.names_hosts) {
+    return absl::NotFoundError(
+        absl::StrCat(Escape(name, 80), " is not among the hosts that were named"));
+  }
+  return named->entries;
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<nodes::Agents>> AgentCommands::OfOneHost(
+    const CommandOptions& options) {
+  cli::LaunchOptions launch;
+  hosts::HostList hosts;
+  if (absl::Status read = ReadHosts(options, launch, hosts); !read.ok()) return read;
+  auto chosen = ChooseHost(hosts.entries, options);
+  if (!chosen.ok()) return chosen.status();
+  hosts.entries = *std::move(chosen);
+  return nodes::Agents::Make(hosts, launch.transport);
+}
 
 absl::StatusOr<std::unique_ptr<AgentCommands>> AgentCommands::Make(const CommandOptions& options) {
   cli::LaunchOptions launch;
   hosts::HostList hosts;
   // A list of what runs is not to ask all hosts of a configuration file.
   if (options.command != "ps" || options.names_hosts) {
-    const cli::Surroundings surroundings = cli::ProcessSurroundings();
-    auto parsed = cli::ParseHosts(options.host_words, surroundings);
-    if (!parsed.ok()) return parsed.status();
-    launch = *std::move(parsed);
-    auto read = cli::ReadHosts(launch, surroundings);
-    if (!read.ok()) return read.status();
-    hosts = *std::move(read);
-  }
-  for (const std::string& warning : hosts.warnings) {
-    std::fprintf(stderr, "dtrain: warning: %s\n", warning.c_str());
+    if (absl::Status read = ReadHosts(options, launch, hosts); !read.ok()) return read;
   }
   std::unique_ptr<AgentCommands> commands(new AgentCommands(options));
   auto agents = nodes::Agents::Make(hosts, launch.transport);
@@ -89,23 +137,7 @@ int AgentCommands::Nodes() {
   Ask();
   Json list = Json::array();
   for (size_t i = 0; i < answers_.size(); ++i) {
-    Json node = {{"host", agents_->host(i)}};
-    if (!answers_[i].ok()) {
-      node["state"] = "unreachable";
-      node["why"] = std::string(answers_[i].status().message());
-    } else {
-      const bool resident = nodes::Agents::IsResident(*answers_[i]);
-      const std::string& quarantine = answers_[i]->quarantine();
-      node["state"] = !resident ? "no agent" : quarantine.empty() ? "ok" : "quarantined";
-      if (!quarantine.empty()) {
-        node["why"] = quarantine;
-      } else if (!resident) {
-        node["why"] =
-            "no resident agent of this build runs there; the node was queried without one";
-      }
-      node.update(view::NodeView(*answers_[i], agents_->host(i)));
-    }
-    list.push_back(std::move(node));
+    list.push_back(NodeJson(agents_->host(i), answers_[i]));
   }
   if (options_.json) {
     PrintJson({{"nodes", list}});

@@ -24,6 +24,9 @@ class AgentCommands {
  public:
   static absl::StatusOr<std::unique_ptr<AgentCommands>> Make(const CommandOptions& options);
 
+  // Those of the one host that `options` names for its page, for the page's server.
+  static absl::StatusOr<std::unique_ptr<nodes::Agents>> OfOneHost(const CommandOptions& options);
+
   // Asks them all.
   void Ask();
   std::vector<AgentJob> jobs() const { return JobsOf(told_); }

@@ -2,6 +2,7 @@
 #include "launcher/status/command_options.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -9,6 +10,7 @@
 #include "common/base/text.h"
 #include "launcher/cli/cli11.h"
 #include "launcher/cli/flag_table.h"
+#include "launcher/cli/values.h"
 #include "launcher/cli/words.h"
 
 namespace dtrain::status {
@@ -21,19 +23,30 @@ struct Description {
 };
 
 constexpr Description kDescriptions[] = {
-    {"ps", "dtrain ps [-H HOSTS] [--json]",
-     "Lists the jobs that you have launched on this machine, and the jobs that the resident "
-     "agents\n"
-     "of the named hosts report; without hosts, those of this machine."},
+    {"ps", "dtrain ps [-a] [-H HOSTS] [--json]",
+     "Lists the jobs that you have launched on this machine, your detached jobs, and the jobs "
+     "that\n"
+     "the resident agents of the named hosts report; without hosts, those of this machine."},
     {"status", "dtrain status [-H HOSTS] [--json] [JOB]",
      "Shows a job: its phase, its nodes, and what each rank does."},
     {"top", "dtrain top [-H HOSTS] [JOB]",
      "Shows a job as status does, refreshed every second, until it ends."},
-    {"logs", "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [--json] [-H HOSTS] [JOB]",
-     "Prints the recent output of a rank. A launcher keeps up to 1 MiB of each rank and\n"
-     "stream; dtrain launch --log-dir keeps everything."},
+    {"page", "dtrain page [--listen [IP:]PORT] [--open] [JOB | --node [HOST]]",
+     "Shows a job in a web browser: its ranks, their output, who is late, what has happened; or "
+     "with\n"
+     "--node a node: its GPUs, the jobs on it, and its problems. It prints a link, and ends with\n"
+     "Ctrl-C."},
+    {"logs",
+     "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [--tail N] [--attempt K] [--json] "
+     "[-H HOSTS] [JOB]",
+     "Prints the output of a rank. Of a detached job everything is kept, also after its end; of\n"
+     "other jobs the launcher keeps up to 1 MiB of each rank and stream (dtrain launch --log-dir\n"
+     "keeps everything)."},
     {"stop", "dtrain stop [--json] [-H HOSTS] [JOB]",
      "Ends a job, as Ctrl-C would where it was launched, and waits until all of it is gone."},
+    {"detach", "dtrain detach [--json] [JOB]",
+     "Lets a job go on without the terminal it was launched from, as if it had been launched with "
+     "-d."},
     {"nodes", "dtrain nodes [--hostfile FILE | -H HOSTS] [--json]",
      "Shows nodes: whether their resident agents answer, which cores and GPUs are free, the\n"
      "state of the GPUs, and the jobs that hold them. Without hosts, this machine."},
@@ -49,26 +62,57 @@ absl::Status Ignore(absl::string_view, cli::RawLaunch&) { return absl::OkStatus(
 std::vector<cli::Flag> FlagsOf(absl::string_view command) {
   constexpr absl::string_view kGroup = "Flags";
   std::vector<cli::Flag> flags;
-  if (command != "top") {
+  if (command == "page") {
+    flags.push_back({"--node", kGroup, "", "show a node: HOST, or this machine", Ignore});
+    flags.push_back({"--listen", kGroup, "[IP:]PORT",
+                     "where to listen, on loopback; default 127.0.0.1 and any free port", Ignore});
+    flags.push_back({"--open", kGroup, "", "open the page with $BROWSER or xdg-open", Ignore});
+  }
+  if (command != "top" && command != "page") {
     flags.push_back({"--json", kGroup, "", "print JSON", Ignore});
+  }
+  if (command == "ps") {
+    flags.push_back({"--all,-a", kGroup, "", "also detached jobs that have ended", Ignore});
   }
   if (command == "logs") {
     flags.push_back({"--follow,-f", kGroup, "", "follow the output until the job ends", Ignore});
     flags.push_back({"--rank,-r", kGroup, "RANK", "the rank to show, default 0", Ignore});
     flags.push_back(
         {"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore, {"stdout", "stderr"}});
+    flags.push_back({"--tail", kGroup, "N", "begin with the last N lines (detached jobs)", Ignore});
+    flags.push_back(
+        {"--attempt", kGroup, "K", "of attempt K, default the last (detached jobs)", Ignore});
   }
   flags.push_back({"--help,-h", kGroup, "", "print this help", Ignore});
+  if (command == "detach") return flags;
   for (cli::Flag& flag : cli::HostFlags()) flags.push_back(std::move(flag));
   return flags;
 }
 
 absl::Status Set(absl::string_view name, const std::string& value, CommandOptions& out) {
   if (name == "json") out.json = value == "true";
+  if (name == "listen") out.listen = value;
+  if (name == "open") out.open = value == "true";
+  if (name == "node") out.node = value == "true";
+  if (name == "all") out.all = value == "true";
   if (name == "follow") out.follow = value == "true";
   if (name == "rank" && !absl::SimpleAtoi(value, &out.rank)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--rank: \"", Escape(value, 60), "\" is not a rank"));
+  }
+  if (name == "attempt") {
+    const auto attempt = cli::ParseNumber(value, 0, std::numeric_limits<uint32_t>::max());
+    if (!attempt.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--attempt: ", attempt.status().message()));
+    }
+    out.attempt = static_cast<uint32_t>(*attempt);
+  }
+  if (name == "tail") {
+    const auto lines = cli::ParseNumber(value, 0, std::numeric_limits<uint64_t>::max());
+    if (!lines.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--tail: ", lines.status().message()));
+    }
+    out.tail = *lines;
   }
   if (name == "stream") {
     if (value != "stdout" && value != "stderr") {
@@ -113,6 +157,10 @@ absl::Status Read(const std::vector<cli::Flag>& flags, std::vector<std::string> 
     out.job = args[0];
     args.erase(args.begin());
   }
+  if (out.command == "page" && !out.node && !out.host_words.empty()) {
+    return absl::InvalidArgumentError(
+        "flags about hosts, as -H, are for a node's page; add --node, or leave them out");
+  }
   return absl::OkStatus();
 }
 
@@ -124,8 +172,25 @@ runs there. "quarantined": SIGKILL does not end a process of a job there, and th
 until that process has ended. The exit code is 0 if all hosts answered, otherwise 200.
 )";
   }
-  return R"(JOB is an id as dtrain ps shows it, or its first characters; leave it out if only one job is
-running. If the job was launched on this machine, its launcher answers, over a socket that only this
+  if (command == "page") {
+    return R"(JOB is an id as dtrain ps shows it, or its first characters, or a name; leave it out if only one
+job is running. It must have been launched on this machine; one that was launched with -d may have
+ended. With --node, HOST is a host as dtrain nodes takes it, by ssh or over TCP with TLS; a
+configured hostfile that lists HOST says how to reach it. The page only reads. Its link has a token
+that lets in anyone who has it while this command runs, so it is printed to a terminal only. From
+another machine: give --listen a port, run ssh -L PORT:127.0.0.1:PORT HOST there, and open the link
+there.
+)";
+  }
+  if (command == "detach") {
+    return R"(JOB is an id as dtrain ps shows it, or its first characters; leave it out if only one job is
+running. Its workers go on, and notice nothing but the end of their stdin. dtrain launch ends where it
+was started, with exit code 210. From then on dtrain attach, wait, stop and show know the job; its
+output is kept from then on, and the last of what came before. All hosts must run a resident agent.
+)";
+  }
+  return R"(JOB is an id as dtrain ps shows it, or its first characters, or the name of a detached job; leave
+it out if only one job is running. If the job was launched on this machine, its launcher answers, over a socket that only this
 user and root can use; otherwise the resident agents of the named hosts, or of this machine. They
 answer to the job's owner and to admins.
 )";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,20 @@
 namespace dtrain::status {
 
 struct CommandOptions {
-  std::string command;  // "ps", "status", "logs", "stop", "top", "nodes"
+  std::string command;  // "ps", "status", "logs", "stop", "detach", "top", "page", "nodes"
   std::string help;     // to be printed on stdout, and nothing else
   std::string job;      // empty: the only one
   bool json = false;
   bool follow = false;
   uint32_t rank = 0;
   std::string stream = "stdout";
+  std::optional<uint32_t> attempt;  // none: the last
+  std::optional<uint64_t> tail;     // lines; none: all
+  bool all = false;                 // ended jobs, too
+  std::string listen = "0";
+  bool open = false;
+  bool node =
+      false;  // of `page`: `job` is the name of a host, empty: the only one, or this machine
   // Mentions of cli::HostFlags(), for cli::ParseHosts.
   std::vector<std::string> host_words;
   bool names_hosts = false;  // --hostfile or --hosts is among them

@@ -5,27 +5,33 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/clock.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/http/client.h"
-#include "common/os/pidfd.h"
 #include "launcher/status/agent_commands.h"
 #include "launcher/status/cells.h"
 #include "launcher/status/command_options.h"
+#include "launcher/status/detached_commands.h"
+#include "launcher/status/ended_job.h"
+#include "launcher/status/find_job.h"
 #include "launcher/status/log_printer.h"
+#include "launcher/status/page_command.h"
 #include "launcher/status/print.h"
 #include "launcher/status/runtime_dir.h"
 #include "launcher/status/tables.h"
+#include "launcher/story/story.h"
 
 namespace dtrain::status {
 namespace {
@@ -46,34 +52,22 @@ absl::StatusOr<Json> Ask(const LiveJob& job, const std::string& path) {
                    told ? ": " + Escape(json["error"].get<std::string>()) : std::string()));
 }
 
-absl::StatusOr<std::vector<LiveJob>> Jobs() {
-  absl::StatusOr<std::string> directory = RuntimeDirectory();
-  if (!directory.ok()) return directory.status();
-  return FindAllJobs();
-}
-
-// The job that was named, by its id or the beginning of it, or the only one.
-absl::StatusOr<LiveJob> FindJob(const std::string& name) {
-  absl::StatusOr<std::vector<LiveJob>> jobs = Jobs();
-  if (!jobs.ok()) return jobs.status();
-  std::vector<LiveJob> found;
-  std::vector<std::string> ids;
-  for (const LiveJob& job : *jobs) {
-    if (!absl::StartsWith(job.id, name)) continue;
-    if (job.id == name) return job;
-    found.push_back(job);
-    ids.push_back(job.id);
+// The launcher of the job that was named, or of the only one.
+absl::StatusOr<LiveJob> FindLauncher(const std::string& name) {
+  const absl::StatusOr<FoundJob> job = FindJob(name);
+  if (!job.ok()) return job.status();
+  if (job->live) return *job->live;
+  if (job->detached->HasSummary()) {
+    return absl::UnavailableError(
+        absl::StrCat(job->id, " has ended; dtrain show ", job->id, " says how"));
   }
-  if (found.size() == 1) return found[0];
-  if (found.empty() && name.empty()) {
-    return absl::NotFoundError("you have no job running on this machine");
+  const auto holder = job->detached->Holder();
+  if (holder.ok() && *holder) {
+    return absl::UnavailableError(absl::StrCat(
+        job->id, " is controlled by ", story::Describe(**holder), ", which does not answer here"));
   }
-  if (found.empty()) {
-    return absl::NotFoundError(absl::StrCat("you have no job ", Escape(name, 80),
-                                            " on this machine; dtrain ps lists them"));
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(ids, ", ")));
+  return absl::UnavailableError(
+      absl::StrCat(job->id, " has no launcher; dtrain attach ", job->id, " starts one"));
 }
 
 // Jobs on the hosts that were named, or on this machine, but for those of `known`.
@@ -97,29 +91,52 @@ absl::StatusOr<OnNodes> AskAgents(const CommandOptions& options, const Json& kno
 }
 
 absl::Status Ps(const CommandOptions& options) {
-  absl::StatusOr<std::vector<LiveJob>> jobs = Jobs();
+  absl::StatusOr<std::vector<LiveJob>> jobs = LiveJobs();
   if (!jobs.ok()) return jobs.status();
   Json list = Json::array();
   std::vector<std::string> silent;
+  std::set<std::string> known;
   for (const LiveJob& job : *jobs) {
     absl::StatusOr<Json> answer = Ask(job, "/v1/jobs/" + job.id);
     if (answer.ok()) list.push_back(*std::move(answer));
     // Any other failure: it has ended since.
     if (absl::IsDeadlineExceeded(answer.status())) silent.push_back(job.id);
+    if (answer.ok() || absl::IsDeadlineExceeded(answer.status())) known.insert(job.id);
+  }
+  const absl::StatusOr<DetachedJobs> detached = ListDetached(known, options.all);
+  Json ended = Json::array();
+  if (detached.ok()) {
+    for (Json& job : list) {
+      const auto told = detached->told.find(Text(At(job, "id")));
+      if (told != detached->told.end()) AddFromFolder(told->second, job);
+    }
+    for (const Json& job : detached->running) list.push_back(job);
+    for (const Json& job : detached->ended) ended.push_back(job);
   }
   absl::StatusOr<OnNodes> on_nodes = AskAgents(options, list);
   if (!on_nodes.ok()) return on_nodes.status();
   if (options.json) {
-    PrintJson({{"jobs", list},
-               {"not_answering", silent},
-               {"on_nodes", on_nodes->jobs},
-               {"unreachable", on_nodes->silent}});
+    Json all = {{"jobs", list},
+                {"not_answering", silent},
+                {"on_nodes", on_nodes->jobs},
+                {"unreachable", on_nodes->silent}};
+    if (options.all) all["ended"] = ended;
+    PrintJson(all);
   } else {
-    if (!list.empty() || (silent.empty() && on_nodes->jobs.empty())) Print(JobsTable(list));
+    for (const Json& job : ended) list.push_back(job);
+    // "no jobs" only if that is known.
+    if (!list.empty() || (silent.empty() && on_nodes->jobs.empty() && detached.ok())) {
+      Print(JobsTable(list, options.all));
+    }
     for (const std::string& id : silent) Print(absl::StrCat(id, " does not answer\n"));
+    if (detached.ok() && detached->more_ended > 0) {
+      Print(absl::StrCat("and ", detached->more_ended,
+                         " more that have ended; dtrain history --limit 0 lists all\n"));
+    }
     if (!list.empty() && !on_nodes->jobs.empty()) Print("\n");
     if (!on_nodes->jobs.empty()) Print(NodeJobsTable(on_nodes->jobs));
   }
+  if (!detached.ok()) return detached.status();
   if (on_nodes->silent.empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrJoin(on_nodes->silent, "\ndtrain: ps: "));
 }
@@ -146,13 +163,32 @@ absl::StatusOr<Json> Everything(const LiveJob& job) {
   return Json{{"job", *view}, {"ranks", (*ranks)["ranks"]}, {"nodes", (*nodes)["nodes"]}};
 }
 
+void AddFolder(const FoundJob& job, Json& all) {
+  if (!job.detached) return;
+  const auto told = story::Tell(*job.detached);
+  if (told.ok()) AddFromFolder(*told, all["job"]);
+}
+
+absl::Status ShowFolder(const detached::JobFolder& job, bool json) {
+  const auto told = story::Tell(job);
+  if (!told.ok()) return told.status();
+  if (json) {
+    PrintJson(*told);
+  } else {
+    Print(StoryPage(*told));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Show(const CommandOptions& options) {
-  absl::StatusOr<LiveJob> job = FindJob(options.job);
+  absl::StatusOr<FoundJob> job = FindJob(options.job);
   if (absl::IsNotFound(job.status()))
     return ElseByAgents(options, &AgentCommands::Show, job.status());
   if (!job.ok()) return job.status();
-  absl::StatusOr<Json> all = Everything(*job);
+  if (!job->live) return ShowFolder(*job->detached, options.json);
+  absl::StatusOr<Json> all = Everything(*job->live);
   if (!all.ok()) return all.status();
+  AddFolder(*job, *all);
   if (options.json) {
     PrintJson(*all);
   } else {
@@ -161,32 +197,65 @@ absl::Status Show(const CommandOptions& options) {
   return absl::OkStatus();
 }
 
+// A supervisor starts one within a second or so.
+constexpr Duration kNextLauncher = std::chrono::seconds(10);
+
+// The launcher of a detached job was killed: the one that follows. Nothing: the job has ended.
+absl::StatusOr<std::optional<LiveJob>> NextLauncher(const FoundJob& job) {
+  const TimePoint deadline = Clock::now() + kNextLauncher;
+  while (Clock::now() < deadline) {
+    if (job.detached->HasSummary()) return std::nullopt;
+    poll(nullptr, 0, kRefreshMs);
+    absl::StatusOr<FoundJob> again = FindJob(job.id);
+    if (again.ok() && again->live) return std::move(again->live);
+  }
+  return absl::NotFoundError(absl::StrCat(job.id, " has no launcher any more; dtrain attach ",
+                                          job.id, " starts a new one"));
+}
+
 // Until the job ends, or Ctrl-C.
 absl::Status Top(const CommandOptions& options) {
-  absl::StatusOr<LiveJob> job = FindJob(options.job);
+  absl::StatusOr<LiveJob> job = FindLauncher(options.job);
   if (absl::IsNotFound(job.status()))
     return ElseByAgents(options, &AgentCommands::Watch, job.status());
   if (!job.ok()) return job.status();
+  const absl::StatusOr<FoundJob> found = FindJob(job->id);
   for (;;) {
     absl::StatusOr<Json> all = Everything(*job);
     if (absl::IsDeadlineExceeded(all.status())) {
       std::fprintf(stderr, "dtrain: %s does not answer\n", job->id.c_str());
       continue;
     }
+    if (!all.ok() && found.ok() && found->detached) {
+      auto next = NextLauncher(*found);
+      if (!next.ok()) return next.status();
+      if (*next) {
+        job = **std::move(next);
+        continue;
+      }
+    }
     if (!all.ok()) {
       std::fprintf(stderr, "dtrain: %s has ended\n", job->id.c_str());
       return absl::OkStatus();
     }
+    if (found.ok()) AddFolder(*found, *all);
     PrintPageAnew(JobPage(*all));
     poll(nullptr, 0, kRefreshMs);
   }
 }
 
 absl::Status Logs(const CommandOptions& options) {
-  absl::StatusOr<LiveJob> job = FindJob(options.job);
-  if (absl::IsNotFound(job.status()))
-    return ElseByAgents(options, &AgentCommands::Logs, job.status());
-  if (!job.ok()) return job.status();
+  absl::StatusOr<FoundJob> found = FindJob(options.job);
+  if (absl::IsNotFound(found.status()))
+    return ElseByAgents(options, &AgentCommands::Logs, found.status());
+  if (!found.ok()) return found.status();
+  if (found->detached) return LogsOf(*found->detached, options);
+  if (options.attempt || options.tail) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.attempt ? "--attempt" : "--tail", " is for detached jobs: the launcher of ",
+        found->id, " has only the last output of the present attempt"));
+  }
+  const std::optional<LiveJob>& job = found->live;
   const std::string path = absl::StrCat("/v1/jobs/", job->id, "/ranks/", options.rank,
                                         "/log?limit=4194304&stream=", options.stream,
                                         options.follow ? "&follow=true" : "");
@@ -205,24 +274,48 @@ absl::Status Logs(const CommandOptions& options) {
 
 // As Ctrl-C there would: the launcher ends the job, and itself when nothing is left.
 absl::Status Stop(const CommandOptions& options) {
-  absl::StatusOr<LiveJob> job = FindJob(options.job);
+  absl::StatusOr<FoundJob> job = FindJob(options.job);
   if (absl::IsNotFound(job.status()))
     return ElseByAgents(options, &AgentCommands::Stop, job.status());
   if (!job.ok()) return job.status();
-  absl::StatusOr<os::UniqueFd> pidfd = os::OpenPidfd(job->launcher);
-  if (!pidfd.ok()) return pidfd.status();
-  // The number may have become another's before it was opened: who listens tells.
-  absl::StatusOr<LiveJob> again = FindJob(job->id);
-  if (!again.ok() || again->launcher != job->launcher) {
-    return absl::NotFoundError(absl::StrCat(job->id, " has just ended"));
+  if (job->detached) return StopDetached(*job->detached, options);
+  const absl::Status stopped = StopLauncher(job->id, job->live->launcher, SIGTERM, [&] {
+    const absl::StatusOr<FoundJob> again = FindJob(job->id);
+    return again.ok() && again->live && again->live->launcher == job->live->launcher;
+  });
+  if (stopped.ok()) PrintEnded(job->id, options.json);
+  return stopped;
+}
+
+absl::Status Detach(const CommandOptions& options) {
+  const absl::StatusOr<FoundJob> job = FindJob(options.job);
+  if (!job.ok()) return job.status();
+  if (job->detached) {
+    return absl::NotFoundError(absl::StrCat(job->id, " is a detached job already"));
   }
-  absl::Status sent = os::SendSignal(pidfd->get(), SIGTERM);
-  if (!sent.ok()) return sent;
-  pollfd ended{pidfd->get(), POLLIN, 0};
-  while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
+  return DetachLive(*job->live, options.json);
+}
+
+absl::Status ShowNodeInBrowser(const CommandOptions& options) {
+  auto agents = AgentCommands::OfOneHost(options);
+  if (!agents.ok()) return agents.status();
+  NodePage node(*std::move(agents));
+  return ServePage(node, options.listen, options.open);
+}
+
+absl::Status ShowInBrowser(const CommandOptions& options) {
+  if (options.node) return ShowNodeInBrowser(options);
+  absl::StatusOr<FoundJob> job = FindJob(options.job);
+  if (!job.ok()) return job.status();
+  if (job->live) return ServePage(*job->live, options.listen, options.open);
+  const auto ended = EndedJob::Read(*job->detached);
+  if (absl::IsFailedPrecondition(ended.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job->id, " has no launcher now that could answer: dtrain attach ",
+                     job->id, " starts a new one"));
   }
-  PrintEnded(job->id, options.json);
-  return absl::OkStatus();
+  if (!ended.ok()) return ended.status();
+  return ServePage(**ended, options.listen, options.open);
 }
 
 // Says what went wrong and returns the exit code.
@@ -230,6 +323,7 @@ int Tell(const std::string& command, const absl::Status& status) {
   if (status.ok()) return kExitOk;
   std::fprintf(stderr, "dtrain: %s: %s\n", command.c_str(), std::string(status.message()).c_str());
   if (absl::IsInvalidArgument(status)) return kExitUsage;
+  if (absl::IsDataLoss(status) || absl::IsFailedPrecondition(status)) return kExitState;
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status))
     return kExitNotAuthorised;
   return 1;
@@ -258,7 +352,9 @@ int RunCommand(const std::vector<std::string>& args) {
   if (options->command == "status") status = Show(*options);
   if (options->command == "logs") status = Logs(*options);
   if (options->command == "stop") status = Stop(*options);
+  if (options->command == "detach") status = Detach(*options);
   if (options->command == "top") status = Top(*options);
+  if (options->command == "page") status = ShowInBrowser(*options);
   return Tell(options->command, status);
 }
 

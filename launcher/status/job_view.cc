@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/status/job_view.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -8,11 +9,16 @@
 #include "common/view/collective_view.h"
 #include "common/view/metrics.h"
 #include "launcher/job/outcome.h"
+#include "launcher/report/code_json.h"
 
 namespace dtrain::status {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kWaitingNamed = 8;
+// In one collective, until that is of note.
+constexpr std::chrono::nanoseconds kLongInside = std::chrono::seconds(5);
 
 double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -38,9 +44,59 @@ Counts CountRanks(const report::JobFacts& facts) {
   return counts;
 }
 
+view::RankLetter LetterOf(const report::JobFacts& facts, const job::RankEnd& rank) {
+  using view::RankLetter;
+  if (rank.ended) {
+    if (rank.exit.told_to_stop()) return RankLetter::kStopped;
+    return job::HasFailed(rank.exit) ? RankLetter::kFailed : RankLetter::kDone;
+  }
+  if (rank.node.value() < facts.nodes.size() && facts.nodes[rank.node.value()].gone) {
+    return RankLetter::kLost;
+  }
+  if (rank.pid == 0) return RankLetter::kWaiting;
+  if (rank.halted_at != kNever) return RankLetter::kHalted;
+  const bool inside = rank.progress.inside() && rank.progress.inside_nanos() > kLongInside.count();
+  return inside ? RankLetter::kInside : RankLetter::kRunning;
+}
+
 Json LogView(const LogTails& logs, Rank rank, v1::StreamKind stream) {
   const LogTails::Range range = logs.range(rank, stream);
   return {{"begin", range.begin}, {"end", range.end}};
+}
+
+bool IsPause(const report::JobFacts& facts) {
+  return facts.campaign != nullptr && facts.campaign->state() == job::CampaignCore::State::kPause;
+}
+
+const char* StateOf(const report::JobFacts& facts) {
+  return IsPause(facts) ? "restarting" : job::StateName(facts.state);
+}
+
+const char* PhaseOf(const report::JobFacts& facts) {
+  return IsPause(facts) ? "restart" : report::PhaseName(facts.state);
+}
+
+// Of thousands of attempts nobody reads all in each answer.
+constexpr size_t kAttemptsShown = 20;
+
+Json RestartsView(const job::CampaignCore& campaign, TimePoint now) {
+  Json json = {{"attempt", campaign.attempt()},
+               {"restarts", campaign.counted()},
+               {"max_restarts", campaign.options().max_restarts}};
+  if (campaign.state() == job::CampaignCore::State::kPause) {
+    json["next_in_s"] = std::max(ToSeconds(campaign.next_at() - now), 0.0);
+  }
+  json["ended"] = Json::array();
+  const size_t skipped =
+      campaign.ended().size() - std::min(campaign.ended().size(), kAttemptsShown);
+  for (size_t i = skipped; i < campaign.ended().size(); ++i) {
+    const job::AttemptRecord& record = campaign.ended()[i];
+    json["ended"].push_back({{"attempt", record.attempt},
+                             {"exit_code", record.exit_code},
+                             {"cause", record.cause},
+                             {"ran_s", ToSeconds(record.ran)}});
+  }
+  return json;
 }
 
 }  // namespace
@@ -49,8 +105,8 @@ Json JobView(const JobIdentity& job, const report::JobFacts& facts, TimePoint no
   const Counts counts = CountRanks(facts);
   Json json;
   json["id"] = job.id;
-  json["state"] = job::StateName(facts.state);
-  json["phase"] = report::PhaseName(facts.state);
+  json["state"] = StateOf(facts);
+  json["phase"] = PhaseOf(facts);
   json["command"] = job.argv;
   json["launcher_pid"] = job.launcher_pid;
   json["begin_unix_s"] = static_cast<double>(job.begin_unix_nanos) / 1e9;
@@ -72,28 +128,36 @@ Json JobView(const JobIdentity& job, const report::JobFacts& facts, TimePoint no
     json["phases"].push_back(
         {{"name", report::PhaseName(phase.state)}, {"seconds", ToSeconds(end - phase.begin)}});
   }
+  if (facts.campaign != nullptr) json["restarts"] = RestartsView(*facts.campaign, now);
+  if (facts.code != nullptr) json["code"] = report::CodeJson(*facts.code);
   json["warnings"] = facts.warnings;
+  if (facts.disk != nullptr) json["warnings"].push_back(*facts.disk);
+  return json;
+}
+
+Json RankView(const report::JobFacts& facts, Rank number, const Pids& pids, const LogTails& logs) {
+  const job::RankEnd& rank = facts.ranks[number.value()];
+  Json json = {{"rank", rank.rank.value()}, {"host", report::HostOf(facts, rank.node)}};
+  const auto pid = pids.find(rank.rank.value());
+  json["state"] = rank.ended ? "ended" : pid == pids.end() ? "waiting" : "running";
+  if (pid != pids.end()) json["pid"] = pid->second;
+  if (rank.ended && rank.exit.signal() != 0) {
+    json["signal"] = rank.exit.signal();
+  } else if (rank.ended) {
+    json["exit_code"] = rank.exit.exit_code();
+  }
+  if (rank.progress.operations() > 0 || rank.progress.inside()) {
+    json["collectives"] = view::CollectiveView(rank.progress);
+  }
+  json["log"] = {{"stdout", LogView(logs, rank.rank, v1::STREAM_KIND_STDOUT)},
+                 {"stderr", LogView(logs, rank.rank, v1::STREAM_KIND_STDERR)}};
   return json;
 }
 
 Json RanksView(const report::JobFacts& facts, const Pids& pids, const LogTails& logs) {
   Json list = Json::array();
   for (const job::RankEnd& rank : facts.ranks) {
-    Json json = {{"rank", rank.rank.value()}, {"host", report::HostOf(facts, rank.node)}};
-    const auto pid = pids.find(rank.rank.value());
-    json["state"] = rank.ended ? "ended" : pid == pids.end() ? "waiting" : "running";
-    if (pid != pids.end()) json["pid"] = pid->second;
-    if (rank.ended && rank.exit.signal() != 0) {
-      json["signal"] = rank.exit.signal();
-    } else if (rank.ended) {
-      json["exit_code"] = rank.exit.exit_code();
-    }
-    if (rank.progress.operations() > 0 || rank.progress.inside()) {
-      json["collectives"] = view::CollectiveView(rank.progress);
-    }
-    json["log"] = {{"stdout", LogView(logs, rank.rank, v1::STREAM_KIND_STDOUT)},
-                   {"stderr", LogView(logs, rank.rank, v1::STREAM_KIND_STDERR)}};
-    list.push_back(std::move(json));
+    list.push_back(RankView(facts, rank.rank, pids, logs));
   }
   return list;
 }
@@ -128,13 +192,73 @@ Json NodesView(const report::JobFacts& facts) {
   return list;
 }
 
+Json SummaryView(const JobIdentity& job, const report::JobFacts& facts, TimePoint now) {
+  const Counts counts = CountRanks(facts);
+  Json json = {{"state", StateOf(facts)},
+               {"phase", PhaseOf(facts)},
+               {"seconds", ToSeconds(now - job.begin)},
+               {"world_size", facts.ranks.size()},
+               {"ranks",
+                {{"waiting", counts.waiting},
+                 {"running", counts.running},
+                 {"ended", counts.ended},
+                 {"failed", counts.failed}}}};
+  size_t more = 0;
+  for (const job::NodeView& node : facts.nodes) {
+    if (!report::IsWaiting(facts.state, node)) continue;
+    if (json["waiting_for"].size() < kWaitingNamed) {
+      json["waiting_for"].push_back({{"host", node.host}, {"what", node.waiting_for}});
+    } else {
+      ++more;
+    }
+  }
+  if (more > 0) json["waiting_more"] = more;
+  if (facts.campaign != nullptr) json["restarts"] = RestartsView(*facts.campaign, now);
+  if (facts.code != nullptr) json["code"] = report::CodeJson(*facts.code);
+  return json;
+}
+
+void UpdateColumns(const report::JobFacts& facts, view::Columns& columns) {
+  std::vector<view::RankRow> ranks;
+  ranks.reserve(facts.ranks.size());
+  for (const job::RankEnd& rank : facts.ranks) {
+    const bool by_signal = rank.ended && rank.exit.signal() != 0;
+    ranks.push_back({LetterOf(facts, rank), rank.pid,
+                     by_signal ? -rank.exit.signal() : rank.exit.exit_code(), rank.node.value()});
+  }
+  // At the end of the job nodes go one by one, with nothing left on them.
+  std::vector<bool> is_lost(facts.nodes.size(), facts.state < job::State::kStopping);
+  for (const job::RankEnd& rank : facts.ranks) {
+    if (!rank.ended && rank.node.value() < is_lost.size()) is_lost[rank.node.value()] = true;
+  }
+  std::vector<view::NodeRow> nodes;
+  nodes.reserve(facts.nodes.size());
+  for (size_t i = 0; i < facts.nodes.size(); ++i) {
+    const job::NodeView& node = facts.nodes[i];
+    nodes.push_back({node.gone && is_lost[i] ? view::NodeLetter::kLost
+                     : node.suspect          ? view::NodeLetter::kSilent
+                     : node.joined           ? view::NodeLetter::kJoined
+                                             : view::NodeLetter::kConnecting,
+                     node.host});
+  }
+  columns.Update(ranks, nodes);
+}
+
+std::vector<std::optional<uint64_t>> WaitNanos(const report::JobFacts& facts) {
+  std::vector<std::optional<uint64_t>> out(facts.ranks.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    const v1::RankProgress& progress = facts.ranks[i].progress;
+    if (progress.operations() > 0) out[i] = progress.wait_nanos();
+  }
+  return out;
+}
+
 std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, TimePoint now,
                         bool openmetrics) {
   std::string out;
   const std::string id = absl::StrCat("job=\"", view::Label(job.id), "\"");
   view::AddFamily(out, "dtrain_job_state", "gauge", "1 for the state that the job is in.");
-  absl::StrAppend(&out, "dtrain_job_state{", id, ",state=\"", job::StateName(facts.state),
-                  "\"} 1\n");
+  absl::StrAppend(&out, "dtrain_job_state{", id, ",state=\"", StateOf(facts), "\"} 1\n");
   view::AddFamily(out, "dtrain_job_age_seconds", "gauge", "Time since the launch.");
   absl::StrAppendFormat(&out, "dtrain_job_age_seconds{%s} %.3f\n", id, ToSeconds(now - job.begin));
   const Counts counts = CountRanks(facts);
@@ -148,6 +272,12 @@ std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, T
   size_t nodes = 0;
   for (const job::NodeView& node : facts.nodes) nodes += node.joined && !node.gone ? 1 : 0;
   absl::StrAppend(&out, "dtrain_job_nodes{", id, "} ", nodes, "\n");
+
+  if (facts.campaign != nullptr) {
+    view::AddFamily(out, absl::StrCat("dtrain_job_restarts", openmetrics ? "" : "_total"),
+                    "counter", "Attempts after the first.");
+    absl::StrAppend(&out, "dtrain_job_restarts_total{", id, "} ", facts.campaign->attempt(), "\n");
+  }
 
   using Progress = v1::RankProgress;
   struct Family {

@@ -9,7 +9,7 @@ namespace dtrain::status {
 namespace {
 
 // A piece that is dropped is dropped whole.
-constexpr size_t kPieceBytes = size_t{16} << 10;
+constexpr size_t kBytesOfPiece = size_t{16} << 10;
 
 }  // namespace
 
@@ -68,11 +68,11 @@ const LogTails::Stream* LogTails::Find(Rank rank, v1::StreamKind stream) const {
 void LogTails::Append(Rank rank, v1::StreamKind kind, absl::string_view bytes) {
   Stream& stream = Make(rank, kind);
   while (!bytes.empty()) {
-    if (stream.pieces.empty() || stream.pieces.back().size() >= kPieceBytes) {
-      stream.pieces.emplace_back().reserve(std::min(kPieceBytes, per_stream_));
+    if (stream.pieces.empty() || stream.pieces.back().size() >= kBytesOfPiece) {
+      stream.pieces.emplace_back().reserve(std::min(kBytesOfPiece, per_stream_));
     }
     std::string& last = stream.pieces.back();
-    const size_t n = std::min(bytes.size(), kPieceBytes - last.size());
+    const size_t n = std::min(bytes.size(), kBytesOfPiece - last.size());
     last.append(bytes.data(), n);
     bytes.remove_prefix(n);
     stream.range.end += n;

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "launcher/page/page.h"
 #include "launcher/status/runtime_dir.h"
 
 namespace dtrain::status {
@@ -18,13 +19,28 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr Duration kLastReaders = std::chrono::seconds(1);
+constexpr uint64_t kNanosOfMilli = 1'000'000;
 
 http::Response NotFound() { return http::ErrorResponse(404, "no such path"); }
+
+http::Response BadParameter(const absl::Status& why) {
+  return http::ErrorResponse(400, why.message());
+}
 
 }  // namespace
 
 StatusServer::StatusServer(loop::Loop& loop, JobIdentity job, ReadFacts facts)
-    : loop_(loop), job_(std::move(job)), facts_(std::move(facts)), patience_(loop) {}
+    : loop_(loop),
+      job_(std::move(job)),
+      facts_(std::move(facts)),
+      columns_(static_cast<uint64_t>(job_.begin_unix_nanos) / kNanosOfMilli),
+      events_(job_.begin),
+      event_feeds_(events_.log()),
+      sampled_(job_.begin),
+      sample_(loop),
+      patience_(loop) {
+  SampleLater();
+}
 
 StatusServer::~StatusServer() {
   *alive_ = false;
@@ -39,8 +55,12 @@ absl::Status StatusServer::ListenUnix() {
   if (!directory.ok()) return directory.status();
   FindJobs(*directory);
   auto server =
-      http::Server::ListenUnix(loop_, SocketPath(*directory, job_.id),
-                               [this](const http::Target& target) { return Answer(target); });
+      http::Server::ListenUnixForPosts(loop_, SocketPath(*directory, job_.id),
+                                       [this](const http::Target& target, http::Reply reply) {
+                                         if (target.is_post)
+                                           return AnswerPost(target, std::move(reply));
+                                         reply(Answer(target));
+                                       });
   if (!server.ok()) return server.status();
   unix_ = *std::move(server);
   return absl::OkStatus();
@@ -64,7 +84,47 @@ absl::StatusOr<std::string> StatusServer::ListenTcp(const std::string& where) {
                       file);
 }
 
+http::Response PageResponse(page::Shows shows) {
+  http::Response response;
+  response.content_type = "text/html; charset=utf-8";
+  response.body = page::Text(shows);
+  response.policy = std::string(page::Policy());
+  return response;
+}
+
+void StatusServer::AnswerPost(const http::Target& target, http::Reply reply) {
+  if (target.path != absl::StrCat("/v1/jobs/", job_.id, "/detach")) {
+    return reply(http::ErrorResponse(405, "only GET and HEAD are supported here"));
+  }
+  if (!detaching_.ask) return reply(http::ErrorResponse(409, "it is a detached job already"));
+  detaching_.ask([this, alive = alive_, reply = std::move(reply)](absl::Status may) mutable {
+    if (*alive) reply(Detach(may));
+  });
+}
+
+http::Response StatusServer::Detach(const absl::Status& may) {
+  http::Response response = http::JsonResponse({{"id", job_.id}});
+  response.status = 202;
+  // Another one has asked, too: he gets what he wants.
+  if (is_detached_) return response;
+  const absl::Status detached = may.ok() ? detaching_.detach() : may;
+  if (!detached.ok()) return http::ErrorResponse(409, detached.message());
+  is_detached_ = true;
+  sample_.Cancel();
+  // Readers that follow something may be there for as long as the job.
+  const auto told = [this, alive = alive_] {
+    if (!*alive || !detaching_.then) return;
+    patience_.Cancel();
+    loop_.Post(std::exchange(detaching_.then, nullptr));
+  };
+  patience_.After(kLastReaders, told);
+  unix_->WhenIdle(told);
+  return response;
+}
+
 http::Response StatusServer::Answer(const http::Target& target) {
+  if (is_detached_) return http::ErrorResponse(503, "another launcher takes the job over");
+  if (target.path == "/") return PageResponse(page::Shows::kJob);
   std::vector<std::string> parts = absl::StrSplit(target.path.substr(1), '/');
   if (parts == std::vector<std::string>{"healthz"}) return http::JsonResponse({{"status", "ok"}});
   if (parts == std::vector<std::string>{"metrics"}) {
@@ -86,20 +146,26 @@ http::Response StatusServer::Answer(const http::Target& target) {
 http::Response StatusServer::AnswerJob(const std::vector<std::string>& parts,
                                        const http::Target& target) {
   if (parts.size() == 3) return http::JsonResponse(JobView(job_, facts_(), loop_.Now()));
+  if (parts.size() == 4 && parts[3] == "columns") return AnswerColumns(target);
+  if (parts.size() == 4 && parts[3] == "events") return AnswerEvents(target);
+  if (parts.size() == 4 && parts[3] == "series") return AnswerSeries(target);
+  if (parts.size() == 4 && parts[3] == "gpus") return AnswerGpus(target);
   if (parts[3] != "ranks") return NotFound();
   if (parts.size() == 4) return http::JsonResponse({{"ranks", RanksView(facts_(), pids_, logs_)}});
   uint32_t rank = 0;
   if (!absl::SimpleAtoi(parts[4], &rank) || rank >= facts_().ranks.size()) {
     return http::ErrorResponse(404, "the job has no such rank");
   }
-  if (parts.size() == 5) return http::JsonResponse(RanksView(facts_(), pids_, logs_)[rank]);
+  if (parts.size() == 5) {
+    return http::JsonResponse(RankView(facts_(), Rank(rank), pids_, logs_));
+  }
   if (parts.size() == 6 && parts[5] == "log") return AnswerLog(rank, target);
   return NotFound();
 }
 
 http::Response StatusServer::AnswerLog(uint32_t rank, const http::Target& target) {
   const auto query = http::ParseLogQuery(target);
-  if (!query.ok()) return http::ErrorResponse(400, query.status().message());
+  if (!query.ok()) return BadParameter(query.status());
   const v1::StreamKind kind = query->of_stderr ? v1::STREAM_KIND_STDERR : v1::STREAM_KIND_STDOUT;
   const LogTails::Range range = logs_.range(Rank(rank), kind);
   const uint64_t offset = query->offset.value_or(range.begin);
@@ -116,7 +182,86 @@ http::Response StatusServer::AnswerLog(uint32_t rank, const http::Target& target
   return response;
 }
 
+http::Response StatusServer::AnswerColumns(const http::Target& target) {
+  const auto since = http::Number(target, "since");
+  if (!since.ok()) return BadParameter(since.status());
+  const report::JobFacts facts = facts_();
+  UpdateColumns(facts, columns_);
+  Json json = SummaryView(job_, facts, loop_.Now());
+  json.update(columns_.Since(since->value_or(0)));
+  return http::CompactResponse(json);
+}
+
+http::Response StatusServer::AnswerEvents(const http::Target& target) {
+  const auto since = http::Number(target, "since");
+  if (!since.ok()) return BadParameter(since.status());
+  const auto follow = http::Flag(target, "follow");
+  if (!follow.ok()) return BadParameter(follow.status());
+  Observe(std::nullopt);
+  if (!*follow) {
+    return http::CompactResponse({{"events", events_.log().Since(since->value_or(0))}});
+  }
+  http::Response response;
+  response.content_type = "application/x-ndjson";
+  response.feed = event_feeds_.Follow(since->value_or(0));
+  return response;
+}
+
+http::Response StatusServer::AnswerSeries(const http::Target& target) {
+  const auto since = http::Number(target, "since");
+  if (!since.ok()) return BadParameter(since.status());
+  const auto most = http::Number(target, "most");
+  if (!most.ok()) return BadParameter(most.status());
+  return http::CompactResponse(
+      lateness_.Since(since->value_or(0), most->value_or(view::Lateness::kMostBins)));
+}
+
+http::Response StatusServer::AnswerGpus(const http::Target& target) {
+  const auto since = http::Number(target, "since");
+  if (!since.ok()) return BadParameter(since.status());
+  const auto most = http::Number(target, "most");
+  if (!most.ok()) return BadParameter(most.status());
+  return http::CompactResponse(
+      gpus_.Since(since->value_or(0), most->value_or(view::GpuSeries::kMostBins)));
+}
+
+void StatusServer::AttemptBegins(uint32_t attempt) {
+  pids_.clear();
+  if (attempt > 0) events_.AttemptBegins(attempt, loop_.Now());
+}
+
+void StatusServer::AttemptEnded(const std::string& cause) {
+  events_.AttemptEnded(facts_(), cause, loop_.Now());
+  event_feeds_.Wake();
+}
+
+void StatusServer::Observe(std::optional<NodeId> of) {
+  events_.Observe(facts_(), of, loop_.Now());
+  event_feeds_.Wake();
+}
+
+void StatusServer::RankEnded(Rank rank) {
+  events_.RankEnded(facts_(), rank, loop_.Now());
+  event_feeds_.Wake();
+}
+
+void StatusServer::SampleLater() {
+  static_assert(view::GpuSeries::kBin == view::Lateness::kBin);
+  sample_.After(view::Lateness::kBin, [this] {
+    const TimePoint now = loop_.Now();
+    lateness_.Sample(WaitNanos(facts_()), now - std::exchange(sampled_, now));
+    gpus_.EndBin();
+    SampleLater();
+  });
+}
+
 void StatusServer::Finish(loop::Task done) {
+  const report::JobFacts facts = facts_();
+  UpdateColumns(facts, columns_);
+  Json columns = SummaryView(job_, facts, loop_.Now());
+  columns.update(columns_.Since(0));
+  events_.JobEnded(facts, std::move(columns), loop_.Now());
+  event_feeds_.End();
   logs_.EndAll();
   done_ = std::move(done);
   patience_.After(kLastReaders, [this] {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/text.h"
 #include "launcher/status/cells.h"
+#include "launcher/story/find.h"
 
 namespace dtrain::status {
 namespace {
@@ -52,6 +54,19 @@ std::string Collective(const Json& rank) {
                          Number(At(now, "seconds")));
 }
 
+// "exit 0, 2026-11-27 01:02:03"
+std::string EndOf(const Json& job) {
+  const Json& when = At(job, "ended_unix_seconds");
+  if (!when.is_number()) return "-";
+  const Json& code = At(job, "exit_code");
+  return absl::StrCat("exit ", code.is_number_integer() ? Text(code) : "?", ", ",
+                      story::ShownTime(static_cast<int64_t>(when.get<double>() * 1e9)));
+}
+
+std::string SupervisorCell(const Json& job) {
+  return At(job, "held_by").is_null() ? "-" : SupervisorOf(job);
+}
+
 std::string RankState(const Json& rank) {
   if (At(rank, "signal").is_number()) return absl::StrCat("killed by ", Text(At(rank, "signal")));
   if (At(rank, "exit_code").is_number()) return absl::StrCat("exit ", Text(At(rank, "exit_code")));
@@ -60,12 +75,44 @@ std::string RankState(const Json& rank) {
 
 }  // namespace
 
-std::string JobsTable(const Json& jobs) {
+std::string SupervisorOf(const Json& job) {
+  const Json& by = At(job, "supervisor");
+  if (At(by, "unit").is_string()) return absl::StrCat("systemd unit ", Text(At(by, "unit")));
+  if (At(by, "pid").is_number()) return absl::StrCat("minder, process ", Text(At(by, "pid")));
+  return "nobody";
+}
+
+std::string RestartsOf(const Json& job) {
+  const Json& restarts = At(job, "launcher_restarts");
+  if (!restarts.is_number_unsigned() || restarts == Json(0u)) return "";
+  return absl::StrCat(", launcher restarts: ", restarts.get<size_t>());
+}
+
+std::string JobsTable(const Json& jobs, bool all) {
   if (jobs.empty()) return "no jobs\n";
-  std::vector<Row> rows = {{"JOB", "PHASE", "RANKS", "NODES", "AGE", "COMMAND"}};
+  const auto any = [&jobs](const char* key) {
+    return std::any_of(jobs.begin(), jobs.end(), [key](const Json& job) {
+      const Json& value = At(job, key);
+      return !value.is_null() && value != Json("");
+    });
+  };
+  // Only detached jobs have these.
+  const bool names = any("name");
+  const bool ends = any("ended_unix_seconds");
+  const bool supervisors = all && any("held_by");
+  const auto row_of = [&](std::vector<std::string> cells, std::string name, std::string end,
+                          std::string supervisor) {
+    if (supervisors) cells.insert(cells.end() - 1, std::move(supervisor));
+    if (ends) cells.insert(cells.end() - 1, std::move(end));
+    if (names) cells.insert(cells.begin() + 1, name.empty() ? "-" : std::move(name));
+    return cells;
+  };
+  std::vector<Row> rows = {
+      row_of({"JOB", "PHASE", "RANKS", "NODES", "AGE", "COMMAND"}, "NAME", "ENDED", "SUPERVISOR")};
   for (const Json& job : jobs) {
-    rows.push_back({Text(At(job, "id")), Text(At(job, "phase")), Ranks(job), Text(At(job, "nodes")),
-                    Age(Number(At(job, "seconds"))), Command(job)});
+    rows.push_back(row_of({Text(At(job, "id")), Text(At(job, "phase")), Ranks(job),
+                           Text(At(job, "nodes")), Age(Number(At(job, "seconds"))), Command(job)},
+                          Text(At(job, "name")), EndOf(job), SupervisorCell(job)));
   }
   return Align(rows);
 }
@@ -85,6 +132,14 @@ std::string JobPage(const Json& all) {
   std::string out =
       absl::StrCat(Text(At(job, "id")), ": ", Text(At(job, "phase")), ", ", Ranks(job), ", ",
                    Age(Number(At(job, "seconds"))), "\n", Command(job), "\n");
+  if (const Json& holder = At(job, "held_by"); holder.is_object()) {
+    const std::string name = Text(At(job, "name"));
+    absl::StrAppend(&out, "detached",
+                    name.empty() || name == "-" ? "" : absl::StrCat(", named ", name),
+                    "; controlled by process ", Text(At(holder, "pid")), " on ",
+                    Text(At(holder, "host")), ", generation ", Text(At(holder, "generation")),
+                    "; supervised by ", SupervisorOf(job), RestartsOf(job), "\n");
+  }
   for (const Json& node : At(job, "waiting_for")) {
     absl::StrAppend(&out, "waiting for ", Text(At(node, "host")), ": ", Text(At(node, "what"), 200),
                     "\n");

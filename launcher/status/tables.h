@@ -8,8 +8,13 @@
 // answer is shown as a dash: it may come from a launcher of another version.
 namespace dtrain::status {
 
-// `jobs`: an array of /v1/jobs/{id}.
-std::string JobsTable(const nlohmann::ordered_json& jobs);
+// `jobs`: an array of /v1/jobs/{id}. `all`: also who supervises them.
+std::string JobsTable(const nlohmann::ordered_json& jobs, bool all = false);
+
+// Who starts the launcher of a detached job again, "nobody"; and how often that was done, if it
+// was.
+std::string SupervisorOf(const nlohmann::ordered_json& job);
+std::string RestartsOf(const nlohmann::ordered_json& job);
 
 // `jobs`: likewise, put together from what agents tell; `on` is a text.
 std::string NodeJobsTable(const nlohmann::ordered_json& jobs);
@@ -19,5 +24,8 @@ std::string NodesPage(const nlohmann::ordered_json& nodes);
 
 // `all`: {"job": /v1/jobs/{id}, "ranks": [...], "nodes": [...]}.
 std::string JobPage(const nlohmann::ordered_json& all);
+
+// `story`: a detached job as story::Tell tells it. Times are in this machine's zone.
+std::string StoryPage(const nlohmann::ordered_json& story);
 
 }  // namespace dtrain::status

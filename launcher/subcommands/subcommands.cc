@@ -14,8 +14,13 @@
 #include "launcher/bench/flags.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/help.h"
+#include "launcher/cli/recorded.h"
 #include "launcher/env/env.h"
 #include "launcher/faces/face.h"
+#include "launcher/history/commands.h"
+#include "launcher/history/options.h"
+#include "launcher/migrate/commands.h"
+#include "launcher/migrate/options.h"
 #include "launcher/reference/reference.h"
 #include "launcher/status/command_options.h"
 #include "launcher/status/commands.h"
@@ -25,6 +30,8 @@ namespace dtrain::subcommands {
 namespace {
 
 using Args = std::vector<std::string>;
+
+const Subcommand* Find(absl::string_view name);
 
 int UsageError(const absl::Status& status) {
   std::fprintf(stderr, "dtrain: %s\n", std::string(status.message()).c_str());
@@ -39,10 +46,12 @@ int Print(const std::string& text) {
 Args Behind(const Args& args) { return {args.begin() + 1, args.end()}; }
 
 int Launch(const Program& program, const Args& args) {
-  absl::StatusOr<cli::Command> command = cli::ParseLaunch(args, cli::ProcessSurroundings());
+  auto read = std::make_unique<v1::Spec>();
+  absl::StatusOr<cli::Command> command =
+      cli::ParseLaunch(args, cli::RecordInto(*read, cli::ProcessSurroundings()));
   if (!command.ok()) return UsageError(command.status());
   if (!command->help.empty()) return Print(command->help);
-  return program.launch(std::move(command->launch), nullptr);
+  return program.launch(std::move(command->launch), nullptr, std::move(read));
 }
 
 int LaunchAs(const Program& program, const Args& args) {
@@ -56,14 +65,49 @@ int LaunchAs(const Program& program, const Args& args) {
   }
   auto command = cli::ParseLaunch(faces::LaunchWords(*translation), surroundings);
   if (!command.ok()) return UsageError(command.status());
-  return program.launch(std::move(command->launch), &*translation);
+  return program.launch(std::move(command->launch), &*translation, nullptr);
 }
 
 int Env(const Program&, const Args& args) {
   return env::Run(Behind(args), cli::ProcessSurroundings());
 }
 
+cli::Page ResumePage(absl::string_view) {
+  cli::Page page;
+  page.command = "dtrain resume";
+  page.text =
+      "Is the launcher of a job that was launched with -d, from where the one before it left the\n"
+      "job. dtrain launch -d starts one, and so does dtrain attach where a job has none.\n";
+  page.usage = "dtrain resume JOB";
+  page.flags = {reference::HelpFlag()};
+  return page;
+}
+
+int Resume(const Program& program, const Args& args) {
+  if (args.size() == 2 && (args[1] == "--help" || args[1] == "-h")) {
+    return Print(cli::FormatHelp(ResumePage("")));
+  }
+  return program.launcher(args);
+}
+
 int Status(const Program&, const Args& args) { return status::RunCommand(args); }
+
+// Words of a job as it was launched, with `dtrain launch` or another launcher's command line.
+int LaunchAgain(const Program& program, const Args& words) {
+  for (const auto run : {Launch, LaunchAs}) {
+    const Subcommand* command = words.empty() ? nullptr : Find(words[0]);
+    if (command != nullptr && command->run == run) return run(program, words);
+  }
+  return UsageError(absl::InvalidArgumentError(
+      absl::StrCat("rerun: the job's command line is not known to this version: ",
+                   words.empty() ? "it is empty" : Escape(words[0], 60))));
+}
+
+int History(const Program& program, const Args& args) {
+  return history::RunCommand(args, [&](const Args& words) { return LaunchAgain(program, words); });
+}
+
+int Migrate(const Program&, const Args& args) { return migrate::RunCommand(args); }
 
 int Bench(const Program&, const Args& args) {
   const auto options = bench::Parse(Behind(args));
@@ -120,8 +164,19 @@ constexpr Subcommand kAll[] = {
     {"ps", "list running jobs", status::PageOf, Status},
     {"status", "show a job and its ranks", status::PageOf, Status},
     {"top", "like status, refreshed every second", status::PageOf, Status},
+    {"page", "show a job in a web browser", status::PageOf, Status},
     {"logs", "print recent output of a rank; -f follows it", status::PageOf, Status},
     {"stop", "end a job", status::PageOf, Status},
+    {"detach", "let a job go on without its terminal", status::PageOf, Status},
+    {"migrate", "move a detached job's launcher to another machine", migrate::PageOf, Migrate},
+    {"attach", "follow a detached job until it ends", history::PageOf, History},
+    {"wait", "wait until detached jobs have ended", history::PageOf, History},
+    {"history", "list detached jobs that have ended", history::PageOf, History},
+    {"show", "show all of a detached job, running or ended", history::PageOf, History},
+    {"rerun", "launch a detached job again", history::PageOf, History},
+    {"rm", "remove detached jobs that have ended", history::PageOf, History},
+    {"prune", "remove old detached jobs", history::PageOf, History},
+    {"resume", "be the launcher of a job that has none", ResumePage, Resume},
     {"nodes", "show hosts: their cores, GPUs and jobs", status::PageOf, Status},
     {"bench", "measure communication and scaling", BenchPage, Bench},
     {"completion", "print a completion script for your shell", CompletionPage, Describe},

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtrain/v1/journal.pb.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/page.h"
 #include "launcher/faces/translation.h"
@@ -19,8 +21,11 @@ namespace dtrain::subcommands {
 // What commands need of the program that they are part of.
 struct Program {
   reference::Release release;
-  // Carries out a launch. `translation`: of another launcher's command line; null: it was our own.
-  int (*launch)(cli::LaunchOptions options, const faces::Translation* translation);
+  // Carries out a launch. `translation`: of another launcher's command line; null: it was our own,
+  // of which `read` has what was read.
+  int (*launch)(cli::LaunchOptions options, const faces::Translation* translation,
+                std::unique_ptr<v1::Spec> read);
+  int (*launcher)(const std::vector<std::string>& args);
 };
 
 struct Subcommand {

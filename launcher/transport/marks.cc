@@ -18,7 +18,8 @@ absl::Status Marked(absl::Status status, absl::string_view mark) {
 }  // namespace
 
 std::string BridgeFlag(const Target& target) {
-  if (target.resume) return "--resume";
+  if (target.resume) return target.keep ? "--resume-kept" : "--resume";
+  if (target.keep) return "--keep";
   return target.asks ? "--ask" : "";
 }
 

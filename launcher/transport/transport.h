@@ -20,10 +20,13 @@ struct Target {
   // A session that the node's resident agent has is gone on with. The agent may have been upgraded
   // since to another build, which is otherwise left alone.
   bool resume = false;
+  // The job outlives this connection: where no resident agent serves its user, a private one of the
+  // user does, which is started for it.
+  bool keep = false;
   bool asks = false;  // no job is to be started over this connection
 };
 
-// What the agent's bridge is told of it; empty: nothing, it is for a launch.
+// What the agent's bridge is told of it, one word; empty: nothing, it is for a launch.
 std::string BridgeFlag(const Target& target);
 
 // How far a connection has come, for the live line and for "what is node3 waiting for".

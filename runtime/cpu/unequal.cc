@@ -26,7 +26,8 @@ void Across::FillUnequal(Work& work, const Chunk& chunk) {
     for (const int sender : places_.here()) {
       for (const int receiver : ranks) {
         const size_t bytes = unequal_->Part(sender, receiver, chunk.at, chunk.n) * width;
-        if (sender == rank) {
+        // Who sends nothing may have no buffer.
+        if (sender == rank && bytes > 0) {
           Copy(work, to, work.input() + (unequal_->InInput(receiver) + chunk.at) * width, bytes);
         }
         to += bytes;
@@ -58,7 +59,7 @@ void Across::TakeUnequal(Work& work, const Chunk& chunk) {
     for (const int sender : places_.nodes[static_cast<size_t>(node)]) {
       for (const int receiver : places_.here()) {
         const size_t bytes = unequal_->Part(sender, receiver, chunk.at, chunk.n) * width;
-        if (receiver == rank) {
+        if (receiver == rank && bytes > 0) {
           Copy(work, work.output() + (unequal_->InOutput(sender) + chunk.at) * width, from, bytes);
         }
         from += bytes;

@@ -168,14 +168,19 @@ MaybeError Within::StagedReduceScatter(Work& work, size_t at, size_t n) {
 
 MaybeError Within::StagedAlltoall(Work& work, const Blocks& blocks, size_t at, size_t n) {
   const size_t width = work.width();
+  // Who sends or gets nothing may have no buffer.
   for (int i = 0; i < size_; ++i) {
+    const size_t bytes = blocks.Part(mine_, i, at, n) * width;
+    if (bytes == 0) continue;
     Copy(work, Slot(mine_) + static_cast<size_t>(i) * n * width,
-         work.input() + (blocks.InInput(i) + at) * width, blocks.Part(mine_, i, at, n) * width);
+         work.input() + (blocks.InInput(i) + at) * width, bytes);
   }
   if (MaybeError error = Meet(work)) return error;
   for (int i = 0; i < size_; ++i) {
+    const size_t bytes = blocks.Part(i, mine_, at, n) * width;
+    if (bytes == 0) continue;
     Copy(work, work.output() + (blocks.InOutput(i) + at) * width,
-         Slot(i) + static_cast<size_t>(mine_) * n * width, blocks.Part(i, mine_, at, n) * width);
+         Slot(i) + static_cast<size_t>(mine_) * n * width, bytes);
   }
   return std::nullopt;
 }

@@ -278,8 +278,8 @@ MaybeError NcclHandle::Look() {
     if (code != abi::kNcclSuccess) {
       const char* text = nccl.error_string(code);
       std::string out = "NCCL reports: " + Printable(text == nullptr ? "" : text);
-      const char* said = nccl.last_error(nullptr);
-      if (said != nullptr && *said != '\0') out += "; NCCL says: " + Printable(said);
+      const std::string said = nccl.LastError();
+      if (!said.empty()) out += "; NCCL says: " + Printable(said);
       return Error{code == abi::kNcclRemoteError ? DTRAIN_ERROR_NETWORK : DTRAIN_ERROR_DEVICE, out};
     }
   }

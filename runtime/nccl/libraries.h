@@ -93,6 +93,8 @@ struct NcclApi {
     return mem_alloc != nullptr && mem_free != nullptr && comm_register != nullptr &&
            comm_deregister != nullptr;
   }
+  // What NCCL has warned of last, in any thread and of any communicator; empty: nothing.
+  std::string LastError() const;
 };
 
 // "2.28.9".

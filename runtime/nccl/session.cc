@@ -130,8 +130,7 @@ MaybeError Session::Try(const char* name, NcclCall call, Deadline deadline,
   const auto outcome = issue_->Run(
       [answer, call = std::move(call), &nccl = libraries_.nccl] {
         answer->code = call();
-        const char* said = answer->code == abi::kNcclSuccess ? nullptr : nccl.last_error(nullptr);
-        if (said != nullptr) answer->said = said;
+        if (answer->code != abi::kNcclSuccess) answer->said = nccl.LastError();
       },
       deadline, [this] { return is_broken_.load(); });
   if (outcome == IssueThread::Outcome::kDone) return Verdict(name, *answer);
@@ -150,9 +149,7 @@ MaybeError Session::CallHere(const char* name, const NcclCall& call, Deadline de
   Answer answer;
   const auto here = [&] {
     answer.code = call();
-    const char* said =
-        answer.code == abi::kNcclSuccess ? nullptr : libraries_.nccl.last_error(nullptr);
-    if (said != nullptr) answer.said = said;
+    if (answer.code != abi::kNcclSuccess) answer.said = libraries_.nccl.LastError();
   };
   if (!issue_->RunHere(here, deadline)) {
     return Fail(

@@ -18,6 +18,8 @@ CHECKOUT = str(Path(__file__).resolve().parents[2])
 WATCHED = ("/tmp", "/root", "/run", "/dev/shm")
 # The test's own files, what ssh, mount and Python keep, and what sanitizers write (looked at apart).
 IGNORED = re.compile(r"/root/(work|\.ssh|\.python_history|\.cache/(matplotlib|mesa_shader_cache))(/|$)"
+                     r"|/root/\.local(/share|/state(/dtrain(/|$)|$)|$)"  # ended jobs are kept (detached.py)
+                     r"|/root/\.cache/dtrain/stage(/(objects|hashes)(/|$)|/trees(/[^/]+)?$|$)"  # what --stage keeps
                      r"|/run/mount(/|$)|/tmp/sanitizer(/|$)"
                      r"|/tmp/crun\.\w{6}$|/run/libpod/exits/\w+$"  # crun's and podman's own, of those that were killed
                      r"|/run/(containers(/networks)?|crun)$"  # and what podman makes once, for ever

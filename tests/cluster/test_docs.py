@@ -34,7 +34,7 @@ PAGES = {"README.md": (readers.ssh_alone, None),
          "docs/schedulers.md": (readers.with_slurm, absent("salloc", "slurmctld", "munged")),
          "docs/tutorial.md": (readers.ssh_alone, absent("torch"))}
 # None of their commands can be run on the hosts of the tests.
-NOTHING_TO_TYPE = ["docs/gpu.md", "docs/install.md"]
+NOTHING_TO_TYPE = ["docs/detached.md", "docs/gpu.md", "docs/install.md", "docs/page.md", "docs/staging.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -59,7 +59,7 @@ def test_torchrun_starts_on_those_hosts_that_are_there(cluster):
     finally:
         cluster.nodes[1].restart_sshd()
     assert_sums(result, 4)
-    assert re.search(r"^node1 is left out \(--min-nodes 2\): .*refused", result.err, re.M), result
+    assert re.search(r"^node1 is left out \(at least 2 are needed\): .*refused", result.err, re.M), result
     assert "nowhere.invalid is left out" in result.err, result
     assert refused.code == 200 and "of 4 nodes" in refused.err and "nowhere.invalid" in refused.err, refused
     assert "is right" not in refused.out and "is left out" not in refused.err, refused

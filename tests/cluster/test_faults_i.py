@@ -38,7 +38,9 @@ def methods_of_proto():
 
 
 def routes():
-    return [path.replace("{id}", "dtrain-1").replace("{rank}", "0") for path in spec()["paths"]]
+    """Those that an agent has."""
+    return [path.replace("{id}", "dtrain-1").replace("{rank}", "0") for path, item in spec()["paths"].items()
+            if item["get"].get("x-only", "agent") == "agent"]
 
 
 def stranger(tcp, *methods, cert="-", key="-", version="any"):  # noqa: F811

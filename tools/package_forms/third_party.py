@@ -30,12 +30,15 @@ LICENCES = {
     "spdlog": "MIT",
     "zlib": "Zlib",
 }
+# What the web page has inside: of npm's packages, the files in launcher/page/vendor.
+VENDOR = Path(__file__).resolve().parents[2] / "launcher/page/vendor"
+VENDORED = {"htm": ("3.1.1", "Apache-2.0"), "preact": ("10, as in htm 3.1.1", "MIT")}
 # Declarations of the kernel's interface, which its licence leaves free to programs.
 INTERFACES = {"linux"}
 NOTICE = """\
 dtrain is under the Apache License 2.0. Its programs and libraries hold parts of the packages that are
-listed in the .spdx.json file here, as Debian builds them; <package>.copyright has the licence of each, and
-common-licenses the texts that these refer to.
+listed in the .spdx.json file here, as Debian builds them, and of htm and preact, as npm has them;
+<package>.copyright has the licence of each, and common-licenses the texts that these refer to.
 
 lib/dtrain/libdtrain-ssh.so is libssh {libssh} (LGPL 2.1 or later, with permission to link with OpenSSL),
 unchanged, linked with OpenSSL and zlib. dtrain opens the system's libssh first, and you may replace this
@@ -151,6 +154,8 @@ def _copy_texts(found, out):
         text = Path("/usr/share/doc", package, "copyright").read_bytes()
         (out / f"{source}.copyright").write_bytes(text)
         common |= set(re.findall(rb"/usr/share/common-licenses/([A-Za-z0-9.-]*[A-Za-z0-9])", text))
+    for name in VENDORED:
+        shutil.copyfile(VENDOR / f"LICENSE.{name}", out / f"{name}.copyright")
     (out / "common-licenses").mkdir()
     for name in sorted(common):
         shutil.copyfile(Path("/usr/share/common-licenses", name.decode()), out / "common-licenses" / name.decode())
@@ -185,6 +190,12 @@ def write(portable, machine, version, created, out):
             "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
                               "referenceLocator": f"pkg:deb/debian/{source}@{source_version}?arch=source"}]})
         relations.append(("SPDXRef-dtrain", "CONTAINS", _id(source)))
+    for name, (its_version, licence) in VENDORED.items():
+        packages.append({
+            "SPDXID": _id(name), "name": name, "versionInfo": its_version, "filesAnalyzed": False,
+            "downloadLocation": f"https://registry.npmjs.org/{name}", "licenseConcluded": licence, "licenseDeclared": licence,
+            "copyrightText": "NOASSERTION", "comment": "in the web page of bin/dtrain"})
+        relations.append(("SPDXRef-dtrain", "CONTAINS", _id(name)))
     described, total = [], hashlib.sha256()
     for file in files:
         data, name = file.read_bytes(), str(file.relative_to(portable))

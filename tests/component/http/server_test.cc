@@ -28,6 +28,12 @@ TEST_F(ServerTest, AnswersOneRequestAfterTheOther) {
   EXPECT_THAT(answer, AllOf(HasSubstr("you asked for /a"), HasSubstr("you asked for /b")));
   EXPECT_THAT(answer, AllOf(HasSubstr("X-Content-Type-Options: nosniff"),
                             HasSubstr("X-Frame-Options: DENY"), HasSubstr("no-store")));
+  EXPECT_THAT(answer,
+              AllOf(HasSubstr("Content-Security-Policy: default-src 'none'; frame-ancestors "
+                              "'none'\r\n"),
+                    HasSubstr("Referrer-Policy: no-referrer\r\n"),
+                    HasSubstr("Cross-Origin-Opener-Policy: same-origin\r\n"),
+                    HasSubstr("Cross-Origin-Resource-Policy: same-origin\r\n")));
   EXPECT_THAT(asked_, ElementsAre("/a", "/b"));
 }
 
@@ -71,6 +77,31 @@ TEST_F(ServerTest, RefusesWhatIsNoPlainGet) {
         << one.request;
   }
   EXPECT_THAT(asked_, IsEmpty());
+}
+
+// Only where the handler wants it, and never with a body.
+TEST_F(ServerTest, PostsReachAHandlerThatWantsThem) {
+  Listen();
+  server_.reset();
+  std::vector<bool> posts;
+  auto server = Server::ListenUnixForPosts(loop_, path_, [&](const Target& target, Reply reply) {
+    posts.push_back(target.is_post);
+    Response response;
+    response.body = "did " + target.path;
+    reply(std::move(response));
+  });
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Talk("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("did /a")));
+  EXPECT_THAT(Talk("GET /a HTTP/1.1\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(posts, ElementsAre(true, false));
+  EXPECT_THAT(Talk("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na=b"),
+              StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(Talk("POST /a HTTP/1.1\r\nHost: x\r\nOrigin: null\r\nContent-Length: 0\r\n\r\n"),
+              StartsWith("HTTP/1.1 403 "));
+  EXPECT_THAT(Talk("PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
+              StartsWith("HTTP/1.1 405 "));
+  EXPECT_EQ(posts.size(), 2u);
 }
 
 TEST_F(ServerTest, SaysNothingToWhoSaysNothing) {

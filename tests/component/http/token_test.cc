@@ -46,13 +46,39 @@ class TokenTest : public HttpTest {
 
 constexpr char kRight[] = "Authorization: Bearer s3cret\r\n";
 
-TEST_F(TokenTest, IsAskedForOnEveryPathButHealthz) {
+TEST_F(TokenTest, IsAskedForOnEveryPathButHealthzAndThePage) {
   const std::string host = "Host: localhost\r\n";
-  for (const char* path : {"/", "/v1/jobs", "/v1/jobs/x/ranks/0/log", "/metrics", "/healthz/"}) {
+  for (const char* path : {"//", "/v1/jobs", "/v1/jobs/x/ranks/0/log", "/metrics", "/healthz/"}) {
     EXPECT_THAT(Ask(path, host), StartsWith("HTTP/1.1 401 ")) << path;
     EXPECT_THAT(Ask(path, host + kRight), StartsWith("HTTP/1.1 200 ")) << path;
   }
-  EXPECT_THAT(Ask("/healthz", host), StartsWith("HTTP/1.1 200 "));
+  for (const char* path : {"/healthz", "/", "/?a=b"}) {
+    EXPECT_THAT(Ask(path, host), StartsWith("HTTP/1.1 200 ")) << path;
+  }
+}
+
+// What a browser says of who makes a request. Another port of this machine is a "same-site".
+TEST_F(TokenTest, PagesOfOtherSitesAreRefused) {
+  const std::string good = absl::StrCat("Host: localhost\r\n", kRight);
+  for (const char* site : {"cross-site", "same-site", "x", "same-origin, cross-site"}) {
+    const std::string header = absl::StrCat(good, "Sec-Fetch-Site: ", site, "\r\n");
+    for (const char* path : {"/v1/jobs", "/metrics", "/healthz"}) {
+      EXPECT_THAT(Ask(path, header), StartsWith("HTTP/1.1 403 ")) << path << " " << site;
+    }
+    EXPECT_THAT(Ask("/", header), StartsWith("HTTP/1.1 200 ")) << site;
+  }
+  for (const char* site : {"same-origin", "none"}) {
+    EXPECT_THAT(Ask("/v1/jobs", absl::StrCat(good, "Sec-Fetch-Site: ", site, "\r\n")),
+                StartsWith("HTTP/1.1 200 "))
+        << site;
+  }
+}
+
+// Nor is the page a way around it.
+TEST_F(TokenTest, ThePageIsGivenToNoOtherHostAndNoOrigin) {
+  EXPECT_THAT(Ask("/", "Host: evil.example\r\n"), StartsWith("HTTP/1.1 403 "));
+  EXPECT_THAT(Ask("/", "Host: localhost\r\nOrigin: http://evil.example\r\n"),
+              StartsWith("HTTP/1.1 403 "));
 }
 
 TEST_F(TokenTest, AWrongOneIsRefused) {

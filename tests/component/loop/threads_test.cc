@@ -133,6 +133,40 @@ TEST_F(ThreadsTest, WriterReportsABrokenPipeOnce) {  // K4
   EXPECT_EQ(errors, 1);
 }
 
+TEST_F(ThreadsTest, LastWordsAreWrittenWithoutALoop) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  BlockingWriter writer(loop_, pipe->second.get(), [](absl::Status) { FAIL(); });
+  writer.WaitUntilWritten(std::chrono::hours(1));  // nothing to wait for
+  const std::string words(3 << 20, 'l');           // several writes, each more than a pipe holds
+  writer.Write(words);
+  std::thread reader([&, in = std::move(pipe->first)] {
+    std::string got(words.size(), '\0');
+    for (size_t at = 0; at < got.size();) {
+      const ssize_t n = read(in.get(), got.data() + at, got.size() - at);
+      ASSERT_GT(n, 0);
+      at += static_cast<size_t>(n);
+    }
+    EXPECT_EQ(got, words);
+  });
+  writer.WaitUntilWritten(std::chrono::hours(1));
+  EXPECT_EQ(writer.queued_bytes(), 0u);
+  reader.join();
+}
+
+TEST_F(ThreadsTest, LastWordsThatNobodyReadsAreWaitedForSoLongAsAsked) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  {
+    BlockingWriter writer(loop_, pipe->second.get(), [](absl::Status) {});
+    writer.Write(std::string(1 << 20, 'z'));
+    writer.WaitUntilWritten(std::chrono::milliseconds(20));
+    EXPECT_GT(writer.queued_bytes(), 0u);
+  }
+  pipe->second.Release();
+  pipe->first.Reset();
+}
+
 TEST_F(ThreadsTest, WriterStuckInAFullPipeDoesNotHoldUpItsDestruction) {  // J5
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());

@@ -48,6 +48,20 @@ TEST_F(LogFilesTest, NamesFollowThePatternAndFoldersAreMade) {
   EXPECT_EQ(Out(), "[0] zero\n");
 }
 
+// The launcher before us has written to them.
+TEST_F(LogFilesTest, FilesOfAJobThatGoesOnAreNotCut) {
+  for (const bool goes_on : {false, false, true, true}) {
+    Options options = Files("log-%r");
+    options.goes_on = goes_on;
+    Make(options, 1);
+    ASSERT_TRUE(router_->Open().ok());
+    Say(0, kOut, "line\n");
+    Finish();
+  }
+  EXPECT_EQ(File("log-0"), "line\nline\nline\n");
+  EXPECT_THAT(warnings_, testing::IsEmpty());
+}
+
 TEST_F(LogFilesTest, MoreFoldersThanAreKeptOpen) {
   const uint32_t ranks = 200;
   Make(Files("logs/%r/log"), ranks);

@@ -56,6 +56,31 @@ TEST_F(StdinSourceTest, OneRankGetsChunksAsItTakesThemAndThenTheEnd) {
   EXPECT_THAT(sent_, ElementsAre("1:first", "1:second", "1:END"));
 }
 
+// A restart: what nobody has been sent yet is the next attempt's, and its ranks owe nothing.
+TEST_F(StdinSourceTest, TheNextAttemptGetsWhatTheLastWasNotSent) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  Make(pipe->first.get());
+  source_->Start("0", 2);
+  Put(pipe->second, "first");
+  RunUntilSent(1);
+  source_->Taken(Rank(0), false);  // the next is being read
+  source_->Pause();
+  Put(pipe->second, "second");
+  Settle();
+  EXPECT_THAT(sent_, ElementsAre("0:first"));
+  source_->Start("0", 2);
+  RunUntilSent(2);
+  source_->Pause();  // it has not taken it
+  source_->Start("0", 2);
+  Put(pipe->second, "third");
+  RunUntilSent(3);
+  pipe->second.Reset();
+  source_->Taken(Rank(0), false);
+  RunUntilSent(4);
+  EXPECT_THAT(sent_, ElementsAre("0:first", "0:second", "0:third", "0:END"));
+}
+
 TEST_F(StdinSourceTest, AllWaitsForTheSlowestRank) {
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());

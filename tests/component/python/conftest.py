@@ -2,7 +2,6 @@
 """Tests of the Python package: each runs functions on the ranks of a local job, by dtrain.run()."""
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +27,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def sanitizer_preload():
     """Libraries that a Python must have been started with to load a sanitized libdtrain."""
-    linked = subprocess.run(["ldd", os.environ["DTRAIN_LIBRARY"]], capture_output=True, text=True)
+    if b"__asan_init" not in Path(os.environ["DTRAIN_LIBRARY"]).read_bytes():
+        return []
     # libstdc++ with it, so that it finds the functions of exceptions that it wraps.
-    found = re.findall(r"=> (\S*lib(?:asan|ubsan|stdc\+\+)\.\S*)", linked.stdout)
-    return found if any("asan" in path for path in found) else []
+    found = [subprocess.run(["clang", f"-print-file-name={name}"], capture_output=True, text=True,
+                            check=True).stdout.strip()
+             for name in ("libclang_rt.asan-x86_64.so", "libstdc++.so.6")]
+    return [os.path.realpath(path) for path in found]
 
 
 def pytest_configure(config):
@@ -62,17 +64,18 @@ def on_ranks():
 
     def run(ranks, function, *args, **options):
         return dtrain.run(_in_job, function, *args, np=-ranks, timeout=120,
-                          env=worker_environment(), **options)
+                          launch_args=worker_flags(), **options)
 
     return run
 
 
-def worker_environment():
+def worker_flags():
+    """For the workers alone: dtrain itself has AddressSanitizer within."""
     preload = sanitizer_preload()
     if not preload:
-        return {}
+        return []
     # Python itself frees little at its end.
-    return {"LD_PRELOAD": " ".join(preload), "ASAN_OPTIONS": "detect_leaks=0"}
+    return [f"-xLD_PRELOAD={' '.join(preload)}", "-xASAN_OPTIONS=detect_leaks=0"]
 
 
 def _in_job(function, *args):
@@ -87,9 +90,8 @@ def launch():
     """launch(n, script, ...): `dtrain launch -np -n python script`; (exit code, stdout, stderr)."""
 
     def run(ranks, *command, env=None, timeout=120):
-        flags = [f"-x{name}={value}" for name, value in worker_environment().items()]
         done = subprocess.run(
-            [os.environ["DTRAIN_BIN"], "launch", "-np", f"-{ranks}", *flags, "--", sys.executable,
+            [os.environ["DTRAIN_BIN"], "launch", "-np", f"-{ranks}", *worker_flags(), "--", sys.executable,
              *map(str, command)],
             capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
             env={**os.environ, **(env or {})},

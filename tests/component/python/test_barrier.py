@@ -5,14 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import worker_environment
 
 import dtrain
 
 
 def run(ranks, function, *args, **options):
     """Without dtrain.init(), which barrier_context() has to do."""
-    return dtrain.run(function, *args, np=-ranks, timeout=120, env=worker_environment(), **options)
+    return dtrain.run(function, *args, np=-ranks, timeout=120, **options)
 
 
 def as_in_spark(folder):
@@ -272,7 +271,7 @@ def test_without_a_launcher_it_is_a_world_of_one(tmp_path):
     text = ("context.barrier()\nprint(context.all_gather('alone'), context.get_task_infos(), "
             "context.partition_id(), context.num_partitions(), context.attempt_number())\n")
     done = subprocess.run([sys.executable, script(tmp_path, text)], capture_output=True, text=True,
-                          timeout=60, env={**os.environ, **worker_environment()})
+                          timeout=60)
     assert done.stdout == "['alone'] [BarrierTaskInfo('127.0.0.1')] 0 1 0\n", done.stderr
 
 

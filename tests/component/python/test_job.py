@@ -104,9 +104,7 @@ def test_without_a_launcher_it_is_a_job_of_one(tmp_path):
 
 
 def python_environment(**more):
-    from conftest import worker_environment
-
-    return {**os.environ, **worker_environment(), **more}
+    return {**os.environ, **more}
 
 
 def test_a_job_that_others_are_in_is_not_joined_alone(tmp_path):

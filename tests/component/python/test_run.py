@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """dtrain.run(): functions on the ranks of a local job. Needs no numpy."""
-import json
 import os
 import signal
 import subprocess
@@ -8,14 +7,9 @@ import sys
 import time
 
 import pytest
-from conftest import worker_environment
 
 import dtrain
 from dtrain import _frames, _functions
-
-
-def run(*args, env=None, **options):
-    return dtrain.run(*args, env={**worker_environment(), **(env or {})}, **options)
 
 
 def place(factor, *, offset=0):
@@ -26,12 +20,12 @@ def place(factor, *, offset=0):
 
 
 def test_results_come_back_in_rank_order(on_ranks):
-    assert run(place, 10, offset=1, np=-3) == [(1, 3), (11, 3), (21, 3)]
+    assert dtrain.run(place, 10, offset=1, np=-3) == [(1, 3), (11, 3), (21, 3)]
 
 
 def test_what_the_user_has_set_for_launches_of_his_own_changes_nothing(monkeypatch):
     monkeypatch.setenv("DTRAIN_SHOW_RANKS", "0")
-    assert run(place, 10, np=-2) == [(0, 2), (10, 2)]
+    assert dtrain.run(place, 10, np=-2) == [(0, 2), (10, 2)]
 
 
 def test_functions_that_cannot_be_imported_are_sent(capfd):
@@ -47,8 +41,8 @@ def test_functions_that_cannot_be_imported_are_sent(capfd):
     def suffix(text="!"):
         return text
 
-    assert run(outer, 2, np=-2) == ["closureclosure!"] * 2
-    assert run(lambda *a, **k: (a, k), 1, [2], x=3, np=-1) == [((1, [2]), {"x": 3})]
+    assert dtrain.run(outer, 2, np=-2) == ["closureclosure!"] * 2
+    assert dtrain.run(lambda *a, **k: (a, k), 1, [2], x=3, np=-1) == [((1, [2]), {"x": 3})]
 
 
 def test_a_sent_function_has_what_it_uses_and_nothing_else():
@@ -63,7 +57,7 @@ def test_a_sent_function_has_what_it_uses_and_nothing_else():
     )
     space = {"__name__": "__main__"}
     exec(source, space)
-    assert run(space["fn"], np=-1) == [(0.0, [2, 3], "a")]
+    assert dtrain.run(space["fn"], np=-1) == [(0.0, [2, 3], "a")]
 
 
 def test_without_init_and_with_large_results():
@@ -72,7 +66,7 @@ def test_without_init_and_with_large_results():
 
         return os.environ["DTRAIN_RANK"] * (3 << 20)
 
-    results = run(large, np=-2)
+    results = dtrain.run(large, np=-2)
     assert results == ["0" * (3 << 20), "1" * (3 << 20)]
 
 
@@ -87,7 +81,7 @@ def test_output_is_passed_on_without_the_results(capfd):
         print("an unfinished line", end="")
         return 1
 
-    assert run(talk, np=-2, env={"COLOUR": "blue"}) == [1, 1]
+    assert dtrain.run(talk, np=-2, env={"COLOUR": "blue"}) == [1, 1]
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == sorted(
         [f"[{r}] out of rank {r} blue" for r in (0, 1)] +
@@ -111,7 +105,7 @@ def fails_on_one():
 
 def test_an_exception_comes_back_with_rank_and_traceback(capfd):
     with pytest.raises(dtrain.RemoteError) as caught:
-        run(fails_on_one, np=-3)
+        dtrain.run(fails_on_one, np=-3)
     error = caught.value
     assert error.rank == 1 and error.exit_code == 1
     assert "rank 1: Special: (7, 'seven')" in str(error)
@@ -132,7 +126,7 @@ def test_different_exceptions_are_all_shown(capfd):
         raise ValueError(f"mine is {os.environ['DTRAIN_RANK']}")
 
     with pytest.raises(dtrain.RemoteError) as caught:
-        run(both_fail, np=-2, launch_args=["--grace", "10s"])
+        dtrain.run(both_fail, np=-2, launch_args=["--grace", "10s"])
     err = capfd.readouterr().err
     shown = str(caught.value) + err
     assert shown.count("in both_fail") <= 2 and f"mine is {caught.value.rank}" not in err, shown
@@ -146,7 +140,7 @@ def test_exceptions_and_results_that_cannot_be_pickled(capfd):
         raise Local("not from here")
 
     with pytest.raises(dtrain.RemoteError, match="Local: not from here"):
-        run(unpicklable_exception, np=-1)
+        dtrain.run(unpicklable_exception, np=-1)
 
     def unpicklable_result():
         import threading
@@ -154,7 +148,7 @@ def test_exceptions_and_results_that_cannot_be_pickled(capfd):
         return threading.Lock()
 
     with pytest.raises(dtrain.RemoteError, match="lock"):
-        run(unpicklable_result, np=-1)
+        dtrain.run(unpicklable_result, np=-1)
 
 
 def dies(how):
@@ -175,11 +169,11 @@ def dies(how):
 
 def test_a_worker_that_is_killed_or_leaves_is_told(capfd):
     with pytest.raises(dtrain.JobError, match="rank 1 on .* was killed by signal 9") as caught:
-        run(dies, "signal", np=-2)
+        dtrain.run(dies, "signal", np=-2)
     assert caught.value.exit_code == 137
     assert not isinstance(caught.value, dtrain.RemoteError)
     with pytest.raises(dtrain.RemoteError, match="rank 1: SystemExit: 5") as caught:
-        run(dies, "exit", np=-2)
+        dtrain.run(dies, "exit", np=-2)
     assert caught.value.exit_code == 5
 
 
@@ -191,22 +185,22 @@ def test_a_rank_without_a_result_is_told():
             os._exit(0)
 
     with pytest.raises(dtrain.JobError, match="without a result of rank 1"):
-        run(leaves, np=-2)
+        dtrain.run(leaves, np=-2)
 
 
 def test_what_the_launcher_refuses_is_told(capfd, monkeypatch):
     with pytest.raises(dtrain.JobError) as caught:
-        run(place, 1, np=2, hosts="-bad")
+        dtrain.run(place, 1, np=2, hosts="-bad")
     assert caught.value.exit_code == 2
     with pytest.raises(dtrain.InvalidArgumentError, match="np=0"):
-        run(place, 1, np=0)
+        dtrain.run(place, 1, np=0)
     monkeypatch.setenv("DTRAIN_BIN", "/nonexistent/dtrain")
     with pytest.raises(dtrain.JobEnvironmentError, match="DTRAIN_BIN=/nonexistent/dtrain"):
-        run(place, 1, np=-1)
+        dtrain.run(place, 1, np=-1)
 
 
 MAIN = """
-import json, sys, dtrain, os, time
+import sys, dtrain, os, time
 def waits():
     dtrain.init()
     with open(sys.argv[1] + str(dtrain.rank()), "w") as file:
@@ -221,7 +215,7 @@ if __name__ == "__main__":
         sys.argv = ["", prefix]
         waits()
     try:
-        dtrain.run(with_prefix, np=-2, env=json.loads(os.environ["FOR_WORKERS"]))
+        dtrain.run(with_prefix, np=-2)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
         sys.exit(130)
@@ -234,8 +228,7 @@ def test_the_job_ends_with_the_program_that_runs_it(tmp_path, number):
     main = tmp_path / "main.py"
     main.write_text(MAIN)
     program = subprocess.Popen([sys.executable, main, str(tmp_path / "rank")], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                               env={**os.environ, "FOR_WORKERS": json.dumps(worker_environment())})
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     for _ in range(2):
         assert "running" in program.stdout.readline()
     workers = [int((tmp_path / f"rank{r}").read_text()) for r in (0, 1)]
@@ -291,22 +284,22 @@ def test_values_of_variables_are_in_no_command_line(capfd):
         return os.environ["KEY"], os.environ["LINES"], lines
 
     values = {"KEY": "se" + "cret" * 3, "LINES": "one = 1\ntwo"}
-    for key, text, lines in run(look, np=-2, env=values):
+    for key, text, lines in dtrain.run(look, np=-2, env=values):
         assert key == values["KEY"] and text == values["LINES"]
         assert any(b"-xKEY" in line.split(b"\0") for line in lines)
         assert not any(key.encode() in line or b"one = 1" in line for line in lines)
     for name in ("", "A=B"):
         with pytest.raises(ValueError, match="cannot be a variable's name"):
-            run(look, np=-1, env={name: "x"})
+            dtrain.run(look, np=-1, env={name: "x"})
 
 
 def test_with_num_proc_the_arguments_are_horovods():
-    assert run(place, args=(10,), kwargs={"offset": 1}, num_proc=2, start_timeout=60,
+    assert dtrain.run(place, args=(10,), kwargs={"offset": 1}, num_proc=2, start_timeout=60,
                use_gloo=True) == [(1, 2), (11, 2)]
-    assert run(place, args=[1], num_proc=1, hosts="localhost:2") == [(0, 1)]
-    assert run(os.getenv, args=["HVD_KEY"], num_proc=1, env={"HVD_KEY": "value"}) == ["value"]
+    assert dtrain.run(place, args=[1], num_proc=1, hosts="localhost:2") == [(0, 1)]
+    assert dtrain.run(os.getenv, args=["HVD_KEY"], num_proc=1, env={"HVD_KEY": "value"}) == ["value"]
     for kind, wrong in [(ValueError, {"num_proc": 1, "hosts": "localhost"}),
                         (dtrain.UnsupportedError, {"num_proc": 1, "max_num_proc": 2}),
                         (TypeError, {"num_proc": 1, "processes": 2})]:
         with pytest.raises(kind):
-            run(place, *([10] if kind is ValueError else []), **wrong)
+            dtrain.run(place, *([10] if kind is ValueError else []), **wrong)

@@ -7,15 +7,14 @@ import sys
 import threading
 
 import pytest
-from conftest import worker_environment
 
 import dtrain
 from dtrain import _frames
 
 
-def runner(np, env=None, **options):
+def runner(np, **options):
     options = {"driver_log_verbosity": "all", "timeout": 120, **options}
-    return dtrain.HorovodRunner(np=np, env={**worker_environment(), **(env or {})}, **options)
+    return dtrain.HorovodRunner(np=np, **options)
 
 
 def train(epochs):

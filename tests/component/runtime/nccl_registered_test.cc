@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Versions, NcclRegistered, testing::ValuesIn(NcclVersion
 
 // Before 2.19 NCCL has no registration, and the same program runs without.
 TEST_P(NcclRegistered, MemoryIsUsedInPlaceByAllKindsWhereNcclCan) {
-  RunJobOf(3, OnNcclOf(GetParam()), [this](int rank) {
+  RunJobOf(3, OnNcclOf(GetParam()), [](int rank) {
     ASSERT_OK(dtrain_init(nullptr));
     const Driver driver(rank);
     const bool old = GetParam() == "fake_nccl_old" || GetParam() == "fake_nccl_2.18.6";
@@ -60,7 +60,7 @@ TEST_P(NcclRegistered, MemoryIsUsedInPlaceByAllKindsWhereNcclCan) {
 
 // None of it comes to NCCL registered, which would hang.
 TEST_P(NcclRegistered, MemoryOfSomeRanksOnlyGivesTheSameResults) {
-  RunJobOf(3, OnNcclOf(GetParam()), [this](int rank) {
+  RunJobOf(3, OnNcclOf(GetParam()), [](int rank) {
     ASSERT_OK(dtrain_init(nullptr));
     const Driver driver(rank);
     const bool old = GetParam() == "fake_nccl_old" || GetParam() == "fake_nccl_2.18.6";

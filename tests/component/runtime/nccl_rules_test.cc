@@ -94,7 +94,7 @@ TEST_P(NcclRules, WorkBesideACollectiveOverlapsIt) {
 
 // N6, N11: all ranks run the same pieces, wherever their buffers are.
 TEST(NcclRulesOf, LargeBuffersOfHostAndGpuMeetInPieces) {
-  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+  RunJobOf(2, OnNcclOf("fake_nccl", {{"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", "50"}}), [](int rank) {
     ASSERT_OK(dtrain_init(nullptr));
     const Driver driver(rank);
     constexpr size_t kCount = (size_t{20} << 20) + 17;  // 80 MiB and a little, of float32

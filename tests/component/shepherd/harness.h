@@ -58,7 +58,8 @@ class ShepherdTest : public ::testing::Test {
   };
   using LogKey = std::pair<uint32_t, v1::StreamKind>;
 
-  ShepherdTest() {
+  ShepherdTest() { MakeLauncher(); }
+  void MakeLauncher() {
     link::LinkCore::Options options;
     options.epoch = link::RandomEpoch();
     options.out = link::kToShepherd;
@@ -150,6 +151,7 @@ class ShepherdTest : public ::testing::Test {
     v1::ShepherdRequest request;
     *request.mutable_attach()->mutable_launcher() = link::OwedBy(*launcher_);
     request.mutable_attach()->set_silence_ms(static_cast<uint32_t>(most_silence_.count()));
+    request.mutable_attach()->set_generation(generation_);
     carrier_ = std::make_unique<link::SocketCarrier>(
         loop_, std::move(pair->first),
         link::CarrierHandlers{[this]() -> std::optional<link::Frame> {
@@ -162,6 +164,24 @@ class ShepherdTest : public ::testing::Test {
                               [](const absl::Status&) {}});
     EXPECT_TRUE(channel_->Send(request.SerializeAsString(), pair->second.get()).ok());
   }
+  // Another launcher takes the job over: it knows nothing.
+  void Succeed() {
+    ++generation_;
+    carrier_.reset();
+    link_due_.Cancel();
+    MakeLauncher();
+    started_.reset();
+    exits_.clear();
+    fences_.clear();
+    failures_.clear();
+    order_.clear();
+    finished_said_ = finished_ = false;
+    retold_ = 0;
+    AttachLauncher();
+  }
+  bool UntilRetold() {
+    return Until([this] { return retold_ == 1; });
+  }
   void OnLauncherFrame(const link::Frame& frame) {
     if (launcher_->state() != link::LinkCore::State::kUp) channel_->ReadToEnd();  // attached
     if (hears_ && !hears_()) return;
@@ -171,14 +191,16 @@ class ShepherdTest : public ::testing::Test {
     if (!message->has_value()) return;
     v1::JobEvent event;
     ASSERT_TRUE(event.ParseFromString(std::string((*message)->view())));
-    EXPECT_FALSE(finished_said_) << "after Finished: " << event.ShortDebugString();
+    EXPECT_FALSE(finished_said_ && !event.has_retold())
+        << "after Finished: " << event.ShortDebugString();
+    order_.push_back(event.kind_case());
     OnJobEvent(event);
     OnEvent(event);
   }
   // The launcher's reader comes, or comes again, from where it was.
   void ReadLogs() {
     v1::ReadLogs ask;
-    ask.set_reclaim(true);
+    ask.set_reclaim(reclaims_);
     for (const auto& [key, log] : logs_) {
       v1::LogPosition& from = *ask.add_from();
       from.set_rank(key.first);
@@ -251,6 +273,8 @@ class ShepherdTest : public ::testing::Test {
     v1::Hello& hello = *request.mutable_keep_running()->mutable_hello();
     hello.set_job_id(job_id_);
     hello.set_lease_ms(static_cast<uint32_t>(lease_.count()));
+    hello.set_generation(generation_);
+    hello.set_away_ms(static_cast<uint32_t>(away_.count()));
     EXPECT_TRUE(channel_->Send(request.SerializeAsString(), bound.get()).ok());
   }
   // The agent dies.
@@ -435,6 +459,9 @@ class ShepherdTest : public ::testing::Test {
       case v1::JobEvent::kFailure:
         failures_.push_back(event.failure());
         break;
+      case v1::JobEvent::kRetold:
+        ++retold_;
+        break;
       case v1::JobEvent::kWarning:
         warnings_.push_back(event.warning().message());
         break;
@@ -462,6 +489,10 @@ class ShepherdTest : public ::testing::Test {
   loop::Timer link_due_{loop_};
   std::function<bool()> hears_;  // null: always
   bool acknowledges_ = true;
+  uint64_t generation_ = 0;
+  int retold_ = 0;
+  std::vector<v1::JobEvent::KindCase> order_;  // of what came
+  bool reclaims_ = true;
   int asked_ = 0;  // to attach it, and answered
   int answered_ = 0;
   const std::string job_id_ = "test-" + os::RandomHex(6);
@@ -496,7 +527,7 @@ class ShepherdTest : public ::testing::Test {
   std::vector<v1::StdinTaken> stdin_taken_;
   std::vector<v1::FenceEnter> fences_;
   // Of shepherds that outlive their agent.
-  std::chrono::milliseconds lease_{};
+  std::chrono::milliseconds lease_{}, away_{};
   std::string socket_path_;  // empty: it does not
   std::optional<v1::Account> account_;
 };

@@ -27,8 +27,9 @@ struct Gpu {
   unsigned long long memory = 80ull << 30, used = 0;
   int mig = -1;  // -1: the GPU knows no MIG
   // -1: it does not tell
-  int utilisation = -1, temperature = -1;
+  int utilisation = -1, temperature = -1, power = -1;
   long long ecc = -1;
+  bool lost = false;
   std::vector<Process> processes;
   Codes errors;
 };
@@ -38,13 +39,27 @@ struct Machine {
   std::vector<Gpu> gpus;
   Codes errors;
   Codes slow;         // milliseconds
-  std::string reads;  // a file that gets a byte each time
+  std::string reads;  // a file that gets a byte for each look
+  // What happens while it is used: how much of the file was read, and who hears of it.
+  std::string events;
+  long events_read = 0;
+  std::string registered;  // a file that gets a byte for each GPU whose events are wanted
+  bool hangs = false;
 };
 
 int users = 0;
 Machine machine;
 
-enum { kOk = 0, kUninitialized = 1, kInvalid = 2, kNotSupported = 3, kTooSmall = 7, kNoDriver = 9 };
+enum {
+  kOk = 0,
+  kUninitialized = 1,
+  kInvalid = 2,
+  kNotSupported = 3,
+  kTooSmall = 7,
+  kNoDriver = 9,
+  kTimeout = 10,
+  kLost = 15
+};
 
 void SetGpuField(Gpu& gpu, const std::string& key, std::string value) {
   for (char& c : value) {
@@ -59,6 +74,7 @@ void SetGpuField(Gpu& gpu, const std::string& key, std::string value) {
   if (key == "utilisation") gpu.utilisation = atoi(value.c_str());
   if (key == "temperature") gpu.temperature = atoi(value.c_str());
   if (key == "ecc") gpu.ecc = atoll(value.c_str());
+  if (key == "power") gpu.power = atoi(value.c_str());
 }
 
 std::vector<std::string> Words(const char* line) {
@@ -79,6 +95,8 @@ void ReadLine(const char* line, Machine& out) {
   if (words[0] == "error" && words.size() == 3) out.errors[words[1]] = atoi(words[2].c_str());
   if (words[0] == "slow" && words.size() == 3) out.slow[words[1]] = atoi(words[2].c_str());
   if (words[0] == "reads" && words.size() == 2) out.reads = words[1];
+  if (words[0] == "events" && words.size() == 2) out.events = words[1];
+  if (words[0] == "registered" && words.size() == 2) out.registered = words[1];
   if (words[0] == "gpu") {
     out.gpus.emplace_back();
     for (size_t i = 1; i < words.size(); ++i) {
@@ -98,6 +116,51 @@ void ReadLine(const char* line, Machine& out) {
   }
 }
 
+// nvmlEventData_t
+struct EventData {
+  void* device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+
+// The next line of the events that is whole. What it tells stays so; `out`: what was told.
+bool NextEvent(Machine& machine, EventData& out) {
+  FILE* file = machine.events.empty() ? nullptr : fopen(machine.events.c_str(), "re");
+  if (file == nullptr) return false;
+  bool told = false;
+  char line[256];
+  fseek(file, machine.events_read, SEEK_SET);
+  while (!told && fgets(line, sizeof(line), file) != nullptr && strchr(line, '\n') != nullptr) {
+    machine.events_read = ftell(file);
+    std::vector<std::string> words = Words(line);
+    if (words.empty()) continue;
+    machine.hangs = machine.hangs || words[0] == "hang";
+    for (Gpu& gpu : machine.gpus) {
+      if (gpu.uuid != words[0] || words.size() < 2) continue;
+      if (words[1] == "lost") gpu.lost = true;
+      if (words[1] == "ecc" && words.size() == 3) gpu.ecc = atoll(words[2].c_str());
+      if (words[1] == "lost" || words.size() != 3) continue;
+      out = {&gpu, words[1] == "xid" ? 8ull : 2ull, strtoull(words[2].c_str(), nullptr, 10), ~0u,
+             ~0u};
+      told = true;
+    }
+  }
+  fclose(file);
+  return told;
+}
+
+void Append(const std::string& path) {
+  FILE* file = path.empty() ? nullptr : fopen(path.c_str(), "ae");
+  if (file == nullptr) return;
+  fputc('.', file);
+  fclose(file);
+}
+
+void Sleep(int milliseconds) {
+  timespec t{milliseconds / 1000, milliseconds % 1000 * 1'000'000l};
+  nanosleep(&t, nullptr);
+}
+
 bool Load(Machine& out) {
   const char* path = getenv("FAKE_NVML");
   FILE* file = path == nullptr ? nullptr : fopen(path, "re");
@@ -105,9 +168,7 @@ bool Load(Machine& out) {
   char line[4096];
   while (fgets(line, sizeof(line), file) != nullptr) ReadLine(line, out);
   fclose(file);
-  if (FILE* reads = out.reads.empty() ? nullptr : fopen(out.reads.c_str(), "ae")) {
-    fputc('.', reads);
-    fclose(reads);
+  for (EventData past = {}; NextEvent(out, past);) {
   }
   return true;
 }
@@ -115,11 +176,10 @@ bool Load(Machine& out) {
 // The code that the file asks `function` to return, for all GPUs or for one.
 int Asked(const char* function, const Gpu* gpu = nullptr) {
   auto slow = machine.slow.find(function);
-  if (slow != machine.slow.end()) {
-    timespec t{slow->second / 1000, slow->second % 1000 * 1'000'000l};
-    nanosleep(&t, nullptr);
-  }
+  if (slow != machine.slow.end()) Sleep(slow->second);
+  while (machine.hangs) Sleep(1000);
   if (gpu != nullptr) {
+    if (gpu->lost) return kLost;
     auto it = gpu->errors.find(function);
     if (it != gpu->errors.end()) return it->second;
   }
@@ -239,6 +299,7 @@ EXPORT const char* nvmlErrorString(int code) {
 }
 
 EXPORT int nvmlSystemGetDriverVersion(char* buffer, unsigned size) {
+  Append(machine.reads);
   int code = Begin("nvmlSystemGetDriverVersion", nullptr);
   return code != kOk ? code : CopyText(machine.driver, buffer, size);
 }
@@ -307,11 +368,52 @@ EXPORT int nvmlDeviceGetTotalEccErrors(void* device, int type, int counter,
   return kOk;
 }
 
+EXPORT int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
+  int code = Begin("nvmlDeviceGetPowerUsage", device);
+  if (code != kOk) return code;
+  const int power = static_cast<Gpu*>(device)->power;
+  if (power < 0) return kNotSupported;
+  *milliwatts = static_cast<unsigned>(power);
+  return kOk;
+}
+
+EXPORT int nvmlEventSetCreate(void** set) {
+  *set = &machine;
+  return Begin("nvmlEventSetCreate", nullptr);
+}
+
+EXPORT int nvmlDeviceRegisterEvents(void* device, unsigned long long types, void* set) {
+  int code = Begin("nvmlDeviceRegisterEvents", device);
+  if (code != kOk) return code;
+  if (set != &machine || types == 0) return kInvalid;
+  if ((types & 2) != 0 && static_cast<Gpu*>(device)->ecc < 0) return kNotSupported;
+  Append(machine.registered);
+  return kOk;
+}
+
+EXPORT int nvmlEventSetWait(void* set, EventData* out, unsigned timeout_ms) {
+  if (set != &machine) return kInvalid;
+  for (unsigned waited = 0;; waited += 20) {
+    int code = Begin("nvmlEventSetWait", nullptr);
+    if (code != kOk) return code;
+    if (NextEvent(machine, *out)) return kOk;
+    for (const Gpu& gpu : machine.gpus) {
+      if (gpu.lost) return kLost;
+    }
+    if (waited >= timeout_ms) return kTimeout;
+    Sleep(20);
+  }
+}
+
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void* device, unsigned* count, ProcessV1* out) {
   return Processes("nvmlDeviceGetComputeRunningProcesses", device, count, out);
 }
 
 #ifndef FAKE_NVML_OLD
+
+EXPORT int nvmlEventSetWait_v2(void* set, EventData* out, unsigned timeout_ms) {
+  return nvmlEventSetWait(set, out, timeout_ms);
+}
 
 EXPORT int nvmlInit_v2() { return Init("nvmlInit_v2"); }
 

@@ -42,6 +42,7 @@ std::set<std::string> MethodsOfProto() {
   return out;
 }
 
+// Those that an agent has.
 std::set<std::string> RoutesOfDocs() {
   std::ostringstream text;
   text << std::ifstream(kRoot / "docs/api.md").rdbuf();
@@ -53,6 +54,7 @@ std::set<std::string> RoutesOfDocs() {
   std::set<std::string> out;
   for (const auto& [path, methods] : schema.at("paths").items()) {
     for (const auto& [method, what] : methods.items()) {
+      if (what.value("x-only", "") == "launcher") continue;
       out.insert(absl::StrCat(absl::AsciiStrToUpper(method), " ", path));
     }
   }

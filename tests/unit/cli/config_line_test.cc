@@ -13,6 +13,9 @@ TEST(ConfigLineTest, FindsAKeyAtTheTopAndInItsSection) {
   EXPECT_EQ(LineOfKey(text, "grace"), 7u);
   EXPECT_EQ(LineOfKey(text, "verbose"), 8u);
   EXPECT_EQ(LineOfKey(text, "np"), 0u);
+  EXPECT_EQ(LineOfKey(text, "grace", "other"), 5u);
+  EXPECT_EQ(LineOfKey(text, "lease", "other"), 0u);
+  EXPECT_EQ(LineOfKey("launched = 1\nlaunch.np = 1", "launched"), 1u);
   EXPECT_EQ(LineOfKey("[other]\nx = 1\nlaunch.np = 1", "np"), 3u);
 }
 

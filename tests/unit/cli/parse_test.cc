@@ -188,13 +188,36 @@ TEST_F(ParseTest, PprSetsTheRanksOfEachNode) {
   EXPECT_THAT(Error({"--map-by", "core", "x"}), HasSubstr("\"core\" is not slot, node"));
 }
 
+TEST_F(ParseTest, Restarts) {
+  const LaunchOptions none = Launch({"x"});
+  EXPECT_EQ(none.restarts.max_restarts, 0U);
+  const LaunchOptions all =
+      Launch({"--max-restarts", "3", "-N", "2:4", "--spare", "1", "--restart-on", "failure,stall",
+              "--backoff", "2s:5m", "--min-uptime", "10m", "--join-timeout", "1h", "x"});
+  EXPECT_EQ(all.restarts.max_restarts, 3U);
+  EXPECT_EQ(all.job.plan.nodes, 4U);
+  EXPECT_EQ(all.job.min_nodes, 2U);
+  EXPECT_EQ(all.spares, 1U);
+  EXPECT_TRUE(all.restarts.on_failure && all.restarts.on_stall);
+  EXPECT_FALSE(all.restarts.on_node);
+  EXPECT_EQ(all.restarts.backoff, std::chrono::seconds(2));
+  EXPECT_EQ(all.restarts.longest_backoff, std::chrono::minutes(5));
+  EXPECT_EQ(all.restarts.min_uptime, std::chrono::minutes(10));
+  EXPECT_EQ(all.restarts.join_timeout, std::chrono::hours(1));
+  EXPECT_EQ(Launch({"-N", "3:3", "x"}).job.min_nodes, 0U);
+  // A pause longer than the longest is the longest.
+  EXPECT_EQ(Launch({"--backoff", "5m", "x"}).restarts.longest_backoff, std::chrono::minutes(5));
+  EXPECT_THAT(Error({"--restart-on", "luck", "x"}), HasSubstr("--restart-on: \"luck\" is not"));
+  EXPECT_THAT(Error({"--backoff", "2s:1s", "x"}), HasSubstr("--backoff: "));
+}
+
 // A5, A8
 TEST_F(ParseTest, NumbersOutOfRangeNameTheirFlag) {
   EXPECT_THAT(Error({"-np", "0", "x"}), HasSubstr("--np: \"0\" is not a whole number"));
   EXPECT_THAT(Error({"-np", "-0", "x"}), HasSubstr("--np: "));
   EXPECT_THAT(Error({"-np", "99999999999999999999", "x"}), HasSubstr("--np: "));
   EXPECT_THAT(Error({"--ppn", "-1", "x"}), HasSubstr("--ppn: \"-1\""));
-  EXPECT_THAT(Error({"-N", "1:4", "x"}), HasSubstr("--nnodes: \"1:4\""));
+  EXPECT_THAT(Error({"-N", "4:1", "x"}), HasSubstr("--nnodes: \"1\" is not a whole number"));
   EXPECT_THAT(Error({"--ssh-port", "65536", "x"}), HasSubstr("--ssh-port: \"65536\""));
   for (const Strings& flags : std::vector<Strings>{{"--np", "99999999999"},
                                                    {"--np", "2x"},

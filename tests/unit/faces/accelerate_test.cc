@@ -319,7 +319,7 @@ TEST_F(AccelerateTest, WhatHasNoMeaningIsNoted) {
                   ->notes,
               ElementsAre(HasSubstr("--main_process_ip, --main_process_port, --rdzv_backend, "
                                     "--rdzv_conf ignored"),
-                          HasSubstr("--tee ignored"), HasSubstr("--max_restarts ignored")));
+                          HasSubstr("--tee ignored")));
   EXPECT_THAT(Translate("--cpu --num_processes 2 t.py")->notes,
               ElementsAre(HasSubstr("each rank has one thread")));
   EXPECT_THAT(Translate("--num_processes 2 t.py")->notes, IsEmpty());
@@ -337,7 +337,6 @@ TEST_F(AccelerateTest, WhatItCannotDoItRefuses) {
   EXPECT_THAT(Error("--mixed_precision half"), HasSubstr("is not no, fp16, bf16, fp8"));
   EXPECT_THAT(Error("--dynamo_backend x"), HasSubstr("is not one that accelerate has"));
   EXPECT_THAT(Error("--dynamo_mode x"), HasSubstr("is not default"));
-  EXPECT_THAT(Error("--max_restarts x"), HasSubstr("is not a number"));
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ TEST_F(AbsentTest, AHostThatCannotBeReachedIsLeftOut) {
   EXPECT_THAT(Warnings(), IsEmpty());  // the third may fail as well, and then it is an error
   Come(2);
   ASSERT_EQ(core_->state(), State::kProbing);
-  EXPECT_THAT(Warnings(), ElementsAre("node1 is left out (--min-nodes 1): no route to host"));
+  EXPECT_THAT(Warnings(),
+              ElementsAre("node1 is left out (at least 1 are needed): no route to host"));
   Probed(0);
   Probed(2);
   PortsHeld(0);
@@ -73,8 +74,46 @@ TEST_F(AbsentTest, OthersHaveThirtySecondsOnceEnoughAreThere) {
   Pass(seconds(2), {0, 2});
   EXPECT_EQ(core_->state(), State::kProbing);
   EXPECT_THAT(Warnings(),
-              ElementsAre(HasSubstr("node1 is left out (--min-nodes 2): it had not joined "
+              ElementsAre(HasSubstr("node1 is left out (at least 2 are needed): it had not joined "
                                     "30 s after enough other hosts had; it was waiting for")));
+}
+
+// One that an earlier attempt has lost is hardly there, and is not waited for.
+TEST_F(AbsentTest, ALostHostHasTwoSecondsOnceAllOthersAreDecided) {
+  options_.doubtful = {false, true, false, false};
+  MakeElastic(4, 2);
+  Come(0);
+  Come(2);
+  Pass(seconds(10), {0, 2});
+  EXPECT_EQ(core_->state(), State::kConnecting);  // node3 may still come
+  Closed(3, "no route to host");
+  Pass(milliseconds(1999), {0, 2});
+  EXPECT_EQ(core_->state(), State::kConnecting);
+  Pass(milliseconds(2), {0, 2});
+  EXPECT_EQ(core_->state(), State::kProbing);
+  EXPECT_THAT(Warnings(), testing::Contains(HasSubstr("node1 is left out (at least 2 are needed): "
+                                                      "it had not joined 2 s after enough")));
+}
+
+TEST_F(AbsentTest, ALostHostThatIsBackTakesPart) {
+  options_.doubtful = {false, true, false};
+  MakeElastic(3, 2);
+  Come(0);
+  Come(2);
+  Pass(seconds(1), {0, 2});
+  Come(1);
+  EXPECT_EQ(core_->plan().nodes.size(), 3u);
+}
+
+// One that all need is waited for as ever.
+TEST_F(AbsentTest, ALostHostThatIsNeededHasAllTheTime) {
+  options_.doubtful = {false, true};
+  MakeElastic(2, 2);
+  Come(0);
+  Pass(seconds(60), {0});
+  EXPECT_EQ(core_->state(), State::kConnecting);
+  Come(1);
+  EXPECT_EQ(core_->state(), State::kProbing);
 }
 
 TEST_F(AbsentTest, TheFirstOfThoseThatAreThereTakePart) {

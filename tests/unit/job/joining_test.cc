@@ -2,6 +2,7 @@
 // What can fail before a worker runs.
 #include <functional>
 
+#include "common/base/exit_code.h"
 #include "tests/unit/job/job_fixture.h"
 
 namespace dtrain::job {
@@ -521,6 +522,39 @@ TEST_F(JoiningTest, EventsOfUnknownNodesAreDropped) {
   EXPECT_TRUE(Closed(7).empty());
   EXPECT_TRUE(Drained(7).empty());
   EXPECT_EQ(core_->state(), State::kConnecting);
+}
+
+// ---- jobs that outlive their terminal -----------------------------------------------------
+
+TEST_F(JoiningTest, ADetachedJobIsRefusedWhereALogoutWouldEndIt) {
+  for (const uint64_t generation : {uint64_t{0}, uint64_t{1}}) {
+    options_.generation = generation;
+    finished_ = false;
+    all_.clear();
+    Make(1);
+    Feed(NodeConnected{NodeId(0)});
+    v1::SessionEvent event;
+    FillWelcome(Inventory(0), *event.mutable_welcome());
+    event.mutable_welcome()->set_ends_at_logout(
+        "KillUserProcesses=yes in /etc/systemd/logind.conf");
+    Message(0, event);
+    EXPECT_EQ(finished_, generation > 0);
+    if (generation == 0) continue;
+    EXPECT_EQ(verdict().exit_code, kExitStartAgents);
+    EXPECT_THAT(verdict().message, testing::HasSubstr("KillUserProcesses=yes"));
+  }
+}
+
+TEST_F(JoiningTest, ADetachedJobIsWarnedWhereALogoutTakesSharedMemory) {
+  options_.generation = 1;
+  Make(1);
+  Feed(NodeConnected{NodeId(0)});
+  v1::SessionEvent event;
+  FillWelcome(Inventory(0), *event.mutable_welcome());
+  event.mutable_welcome()->set_removes_ipc_at_logout("RemoveIPC=yes, its default");
+  Message(0, event);
+  ASSERT_EQ(Warnings().size(), 1);
+  EXPECT_THAT(Warnings()[0], testing::HasSubstr("loginctl enable-linger"));
 }
 
 }  // namespace

@@ -139,6 +139,7 @@ TEST_F(MeetingTest, AServerThatHasDiedIsWhyARankFailedAMomentBefore) {
   Make(2);
   RunUntil(State::kRunning);
   Exit(2, 1);
+  now_ += std::chrono::milliseconds(900);
   Failure(0, v1::NodeFailure::KIND_HELPER, 203, "PyTorch's store was killed by signal 9");
   EndAll();
   EXPECT_EQ(verdict().exit_code, 203);
@@ -151,7 +152,7 @@ TEST_F(MeetingTest, AServerThatDiesLaterIsNot) {
   Make(2);
   RunUntil(State::kRunning);
   Exit(2, 1);
-  now_ += std::chrono::seconds(1);
+  now_ += std::chrono::seconds(2);
   Failure(0, v1::NodeFailure::KIND_HELPER, 203, "PyTorch's store was killed by signal 9");
   EndAll();
   EXPECT_EQ(verdict().exit_code, 1);

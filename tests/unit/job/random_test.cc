@@ -34,7 +34,7 @@ class RandomTest : public JobFixture {
   }
   bool Chance(double p) { return std::bernoulli_distribution(p)(rng_); }
 
-  void Setup(uint32_t seed) {
+  void Begin(uint32_t seed) {
     rng_.seed(seed);
     now_ = start_;
     finished_ = false;
@@ -275,7 +275,7 @@ class RandomTest : public JobFixture {
 
   void Run(uint32_t seed) {
     lost_.clear();
-    Setup(seed);
+    Begin(seed);
     for (int i = 0; i < 200 && !finished_ && !HasFatalFailure(); ++i) {
       if (Chance(honest_ ? 0.0 : 0.04)) {
         Wild();

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes that are not heard from, and pauses of this launcher itself.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+
 #include "common/base/exit_code.h"
 #include "tests/unit/job/job_fixture.h"
 
@@ -26,6 +30,46 @@ class SilenceTest : public JobFixture {
   }
 };
 
+// What a node that is not heard may hear of us keeps its workers alive: the time at which they are
+// dead counts from our last beat, and a suspect gets none.
+TEST_F(SilenceTest, TheWorkersOfALostNodeAreDeadAtATimeThatIsKnown) {
+  options_.lease = seconds(15);
+  options_.grace = seconds(5);
+  Make(2);
+  RunUntil(State::kRunning);
+  EXPECT_LT(core_->dead_at(), now_ + seconds(30));
+  const TimePoint heard = now_;
+  TimePoint last_beat = now_;
+  while (core_->state() == State::kRunning) {
+    const size_t before = all_.size();
+    Pass(milliseconds(100), {0});
+    for (size_t i = before; i < all_.size(); ++i) {
+      const auto* beat = std::get_if<job::Beat>(&all_[i]);
+      if (beat == nullptr) continue;
+      if (std::count(beat->nodes.begin(), beat->nodes.end(), NodeId(1)) > 0) last_beat = now_;
+    }
+  }
+  EXPECT_LE(last_beat, heard + seconds(6));
+  EndNode0();
+  EXPECT_GE(core_->dead_at(), last_beat - milliseconds(100) + seconds(20));
+  EXPECT_LE(core_->dead_at(), last_beat + seconds(21));
+  EXPECT_THAT(core_->verdict().nodes, ElementsAre(NodeId(1)));
+}
+
+TEST_F(SilenceTest, NobodyIsWaitedForIfAllHaveReportedTheirEnd) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Exit(0, 7);
+  for (uint32_t rank = 1; rank < 4; ++rank) Exit(rank, 0, SIGTERM, /*told=*/true);
+  for (uint32_t node = 0; node < 2; ++node) {
+    Over(node);
+    Drained(node);
+  }
+  ASSERT_TRUE(finished_);
+  EXPECT_LT(core_->dead_at(), now_);
+  EXPECT_THAT(core_->verdict().nodes, ElementsAre(NodeId(0)));  // of the rank
+}
+
 // G1: silence is noticed when the lease is over, not later.
 TEST_F(SilenceTest, ASilentNodeIsLostAfterTheLease) {
   options_.lease = seconds(15);
@@ -43,6 +87,69 @@ TEST_F(SilenceTest, ASilentNodeIsLostAfterTheLease) {
   Drained(0);
   EXPECT_EQ(verdict().exit_code, 202);
   EXPECT_THAT(verdict().message, AllOf(HasSubstr("node1"), HasSubstr("15 s")));
+}
+
+// Its nodes go on without the launcher of a detached job: where it hears none of them, it is the
+// one who is cut off.
+class CutOffTest : public SilenceTest {
+ protected:
+  CutOffTest() {
+    options_.lease = seconds(15);
+    options_.away = std::chrono::hours(1);
+    Make(3);
+    RunUntil(State::kRunning);
+  }
+};
+
+TEST_F(CutOffTest, NobodyIsLostUntilTheyHaveGivenUp) {
+  Pass(seconds(16), {});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  EXPECT_THAT(core_->warnings().back(),
+              AllOf(HasSubstr("no node was heard for 15 s"), HasSubstr("--away")));
+  const size_t warnings = core_->warnings().size();
+  Pass(std::chrono::minutes(59), {});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  EXPECT_EQ(core_->warnings().size(), warnings);
+  Pass(std::chrono::minutes(1), {});
+  EXPECT_EQ(core_->state(), State::kFinished);
+  EXPECT_EQ(verdict().exit_code, 202);
+}
+
+TEST_F(CutOffTest, WhenOneIsHeardAgainTheOthersHaveALeaseToBe) {
+  Pass(seconds(1000), {});
+  Beat(0);
+  Pass(seconds(14), {0});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Beat(1);
+  Pass(seconds(2), {0, 1});
+  EXPECT_EQ(core_->state(), State::kStopping) << "node2 is not back";
+  EXPECT_TRUE(core_->nodes()[2].gone);
+  EXPECT_FALSE(core_->nodes()[1].gone);
+}
+
+TEST_F(CutOffTest, ItGoesOnAsIfNothingHadBeen) {
+  for (int i = 0; i < 3; ++i) {
+    Pass(seconds(100), {});
+    for (const uint32_t node : {0, 1, 2}) Beat(node);
+    Pass(seconds(40), {0, 1, 2});
+  }
+  EXPECT_EQ(core_->state(), State::kRunning);
+}
+
+TEST_F(CutOffTest, ANodeThatAloneIsSilentIsLostAfterTheLease) {
+  Pass(seconds(14), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Pass(seconds(1), {0, 1});
+  EXPECT_EQ(core_->state(), State::kStopping);
+  EXPECT_TRUE(core_->nodes()[2].gone);
+  EXPECT_FALSE(core_->nodes()[1].gone);
+}
+
+TEST_F(CutOffTest, AStopWaitsForTheLeaseOnly) {
+  Pass(seconds(100), {});
+  Feed(UserSignal{SIGTERM});
+  Pass(seconds(16), {});
+  EXPECT_EQ(core_->state(), State::kFinished);
 }
 
 // C11: first a word, and another one when it was a false alarm.

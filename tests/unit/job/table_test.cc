@@ -49,6 +49,9 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {"probe_report", Agent([](auto& e) { e.mutable_probe_report(); })},
       {"ports_held", Agent([](auto& e) { e.mutable_ports_held(); })},
       {"preparing", Shepherd([](auto& e) { e.mutable_preparing(); })},
+      {"stage_missing", Shepherd([](auto& e) { e.mutable_stage_missing(); })},
+      {"stage_taken", Shepherd([](auto& e) { e.mutable_stage_taken(); })},
+      {"staged", Shepherd([](auto& e) { e.mutable_staged(); })},
       {"started", Shepherd([](auto& e) { e.mutable_started(); })},
       {"exit", Shepherd([](auto& e) { e.mutable_exit()->set_rank(2); })},
       {"stdin_taken", Shepherd([](auto& e) { e.mutable_stdin_taken(); })},
@@ -65,6 +68,7 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {"agent's heartbeat", Agent([](auto& e) { e.mutable_heartbeat(); })},
       {"agent's opened", Agent([](auto& e) { e.mutable_opened(); })},
       {"agent's attached", Agent([](auto& e) { e.mutable_attached(); })},
+      {"agent's gpus", Agent([](auto& e) { e.mutable_gpus()->add_gpus()->add_xids(79); })},
       {"shepherd's nothing", Shepherd([](auto&) {})},
   };
   // Of node 1, which does not hold the ports.
@@ -75,10 +79,10 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {State::kHolding, {"warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
       {State::kStarting,
        {"preparing", "started", "exit", "stdin_taken", "fence_enter", "released", "warning",
-        "heartbeat", "agent's warning", "agent's heartbeat"}},
+        "heartbeat", "agent's warning", "agent's heartbeat", "agent's gpus"}},
       {State::kRunning,
        {"exit", "stdin_taken", "fence_enter", "released", "warning", "heartbeat", "agent's warning",
-        "agent's heartbeat"}},
+        "agent's heartbeat", "agent's gpus"}},
   };
   for (const auto& [state, allowed] : legal) {
     for (const auto& [name, said] : messages) {
@@ -96,10 +100,14 @@ TEST_F(TableTest, WhileStoppingNothingANodeSendsChangesTheVerdict) {
       Agent([](auto& e) { e.mutable_probe_report(); }),
       Agent([](auto& e) { e.mutable_ports_held(); }),
       Shepherd([](auto& e) { e.mutable_preparing(); }),
+      Shepherd([](auto& e) { e.mutable_stage_missing(); }),
+      Shepherd([](auto& e) { e.mutable_stage_taken(); }),
+      Shepherd([](auto& e) { e.mutable_staged(); }),
       Shepherd([](auto& e) { e.mutable_started(); }),
       Shepherd([](auto& e) { e.mutable_stdin_taken(); }),
       Shepherd([](auto& e) { e.mutable_fence_enter(); }),
       Agent([](auto& e) { e.mutable_released(); }),
+      Agent([](auto& e) { e.mutable_gpus(); }),
       Shepherd([](auto& e) { e.mutable_exit()->set_rank(99); }),
       Agent([](auto&) {}),
       Shepherd([](auto&) {}),

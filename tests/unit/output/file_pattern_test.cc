@@ -48,6 +48,9 @@ TEST(FilePatternTest, LettersStandForWhereARankIs) {
   EXPECT_EQ(NameOf("%r.log", layout, 9), ".: 9.log");
   EXPECT_EQ(NameOf("out/%R.log", layout, 9), "out: 09.log");
   EXPECT_EQ(NameOf("/x/y/%h/%n-%l.%s", layout, 9), "/x/y: b/1-1.stderr");
+  Layout third = layout;
+  third.attempt = 2;
+  EXPECT_EQ(NameOf("/%j/attempt_%a/%r", third, 15), "/: dtrain-1f/attempt_2/15");
   EXPECT_EQ(NameOf("/%j/rank.%R/%s", layout, 15), "/: dtrain-1f/rank.15/stderr");
   EXPECT_EQ(NameOf("logs/100%%-%r%%", layout, 3), "logs: 100%-3%");
   EXPECT_EQ(Pattern("%s").Name(layout, Rank(0), v1::STREAM_KIND_STDOUT), "stdout");

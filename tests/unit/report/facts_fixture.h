@@ -43,7 +43,8 @@ class FactsTest : public testing::Test {
   static TimePoint At(int ms) { return TimePoint() + std::chrono::milliseconds(ms); }
 
   JobFacts Facts() const {
-    return {state_, nodes_, ranks_, phases_, verdict_, secondary_deaths_, warnings_};
+    return {state_,    nodes_,  ranks_,  phases_, verdict_, secondary_deaths_,
+            warnings_, nullptr, nullptr, &gpus_};
   }
 
   job::State state_ = job::State::kFinished;
@@ -53,6 +54,7 @@ class FactsTest : public testing::Test {
   job::Verdict verdict_;
   size_t secondary_deaths_ = 0;
   std::vector<std::string> warnings_;
+  std::vector<job::GpuFault> gpus_;
 };
 
 }  // namespace dtrain::report

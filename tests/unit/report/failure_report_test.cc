@@ -45,6 +45,29 @@ TEST_F(FailureReportTest, TellsWhoFailedFirstWhereHowAndWhen) {
             "dtrain: exit code 7");
 }
 
+TEST_F(FailureReportTest, NamesTheGpuThatMayHaveCausedIt) {
+  WorkerFailed(3, 7);
+  End(3).set_exit_code(7);
+  gpus_.push_back(
+      {NodeId(0), 1, "reported Xid 31 (GPU memory page fault)", job::XidKind::kProgram});
+  EXPECT_THAT(FailureReport(Facts()), Not(HasSubstr("Xid")));  // of another host's program
+  gpus_.push_back(
+      {NodeId(1), 2, "reported Xid 31 (GPU memory page fault)", job::XidKind::kProgram});
+  EXPECT_THAT(
+      FailureReport(Facts()),
+      HasSubstr("\ndtrain: GPU 2 on node2 reported Xid 31 (GPU memory page fault): mostly an "
+                "error of the program\n"));
+  gpus_.push_back({NodeId(0), 0, "had 2 uncorrected ECC errors", job::XidKind::kHardware});
+  EXPECT_THAT(FailureReport(Facts()),
+              HasSubstr("\ndtrain: GPU 0 on node1 had 2 uncorrected ECC errors: a likely cause\n"));
+  gpus_.push_back({NodeId(1), 3, "reported Xid 79", job::XidKind::kHardware});
+  EXPECT_THAT(FailureReport(Facts()),
+              HasSubstr("\ndtrain: GPU 3 on node2 reported Xid 79: a likely cause\n"));
+  // Who ended it did so himself.
+  verdict_.kind = job::Verdict::Kind::kSignal;
+  EXPECT_THAT(FailureReport(Facts()), Not(HasSubstr("Xid")));
+}
+
 TEST_F(FailureReportTest, OneThatSaidNothingHasNoTail) {
   WorkerFailed(0, 139);
   End(0).set_signal(11);

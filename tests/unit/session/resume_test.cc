@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "agent/session/session_core.h"
+#include "common/base/patience.h"
 
 namespace dtrain::session {
 namespace {
@@ -258,6 +259,138 @@ TEST_F(ResumeTest, AShepherdIsToldHowLongItsLauncherMayBeSilent) {
   hello.mutable_hello()->set_same_machine(true);
   child.OnEvent(now_, Request{hello});
   EXPECT_EQ(child.most_silence(), Duration::zero()) << "its stream counts";
+}
+
+// ---- a launcher that takes the job over ----
+
+v1::Hello Successor(uint64_t generation) {
+  v1::Hello hello;
+  hello.set_protocol(1);
+  hello.set_job_id("job");
+  hello.set_incarnation("i");
+  hello.set_lease_ms(10'000);
+  hello.set_resume(true);
+  hello.set_generation(generation);
+  hello.set_launcher("pid 2 on b");
+  return hello;
+}
+
+TEST_F(ResumeTest, AnotherLauncherIsToldAllAgainAndTheNextAgentWhoItIs) {
+  core_.OnEvent(now_, LauncherGone{});
+  const v1::Hello hello = Successor(2);
+  ASSERT_TRUE(core_.CanResume(hello));
+  ASSERT_TRUE(core_.Outranks(hello));
+  const auto actions = core_.OnEvent(now_, TakenOver{hello});
+  ASSERT_THAT(actions, SizeIs(3));
+  const v1::Hello& kept = std::get<SendShepherd>(actions[0]).request.keep_running().hello();
+  EXPECT_EQ(kept.generation(), 2u);
+  EXPECT_EQ(kept.launcher(), "pid 2 on b");
+  EXPECT_EQ(kept.lease_ms(), 10'000u) << "the rest is the first one's";
+  EXPECT_TRUE(std::get<OpenChannels>(actions[1]).anew);
+  EXPECT_TRUE(std::holds_alternative<TellAgain>(actions[2]));
+  EXPECT_FALSE(core_.away());
+  EXPECT_EQ(core_.hello().generation(), 2u);
+  EXPECT_FALSE(core_.Outranks(hello)) << "it comes back";
+  EXPECT_FALSE(core_.Outranks(Successor(1)));
+}
+
+TEST_F(ResumeTest, BeforeTheStartNoShepherdIsToldOfAnother) {
+  SessionCore core(Identity{1, "b", true}, now_);
+  core.OnEvent(now_, Request{Hello()});
+  const auto actions = core.OnEvent(now_, TakenOver{Successor(2)});
+  EXPECT_THAT(All<SendShepherd>(actions), IsEmpty());
+  EXPECT_THAT(All<TellAgain>(actions), SizeIs(1));
+}
+
+TEST_F(ResumeTest, AShepherdOwesAnotherLauncherNoAnswerThatItsPredecessorAskedFor) {
+  core_.OnEvent(now_, JobFrame{false, true});
+  Wait(core_, now_, seconds(5));
+  core_.OnEvent(now_, TakenOver{Successor(2)});
+  EXPECT_THAT(All<SendShepherd>(Wait(core_, now_, seconds(9))), IsEmpty());
+}
+
+TEST_F(ResumeTest, WhatALauncherCallsItselfHasABound) {
+  v1::Hello hello = Successor(2);
+  hello.set_launcher(std::string(100'000, 'x'));
+  core_.OnEvent(now_, TakenOver{hello});
+  EXPECT_LT(core_.hello().ByteSizeLong(), 1000u);
+}
+
+// ---- detached jobs ----
+
+class AwayTest : public ::testing::Test {
+ protected:
+  explicit AwayTest(uint32_t away_ms = 60'000) {
+    v1::SessionRequest request;
+    *request.mutable_hello() = Successor(1);
+    request.mutable_hello()->set_build("b");
+    request.mutable_hello()->clear_resume();
+    request.mutable_hello()->set_away_ms(away_ms);
+    request.mutable_hello()->set_grace_ms(5'000);
+    core_.OnEvent(now_, Request{request});
+    core_.OnEvent(now_, JobFrame{true, false});
+  }
+  TimePoint now_{seconds(1000)};
+  SessionCore core_{Identity{1, "b", /*resumable=*/true}, now_};
+};
+
+TEST_F(AwayTest, WorkersRunOnForLongerThanTheLease) {
+  EXPECT_EQ(core_.most_silence(), seconds(60));
+  core_.OnEvent(now_, LauncherGone{});
+  EXPECT_THAT(Wait(core_, now_, seconds(59)), IsEmpty());
+  EXPECT_EQ(core_.state(), State::kRunning);
+  const auto actions = Wait(core_, now_, seconds(1));
+  EXPECT_EQ(All<SendEvent>(actions).at(0).event.failure().exit_code(), 202);
+  EXPECT_TRUE(All<SendShepherd>(actions).at(0).request.has_end_job());
+}
+
+TEST_F(AwayTest, ALauncherThatIsSilentHasAsLong) {
+  Wait(core_, now_, seconds(59));
+  core_.OnEvent(now_, Heard{});
+  Wait(core_, now_, seconds(59));
+  EXPECT_EQ(core_.state(), State::kRunning);
+  EXPECT_TRUE(All<SendShepherd>(Wait(core_, now_, seconds(1))).at(0).request.has_end_job());
+}
+
+TEST_F(AwayTest, HowItEndedIsKeptForADay) {
+  core_.OnEvent(now_, LauncherGone{});
+  Wait(core_, now_, seconds(60));
+  core_.OnEvent(now_, ShepherdAnswers{});
+  core_.OnEvent(now_, JobEnded{});
+  EXPECT_EQ(core_.state(), State::kFinished);
+  Wait(core_, now_, seconds(23 * 3600));
+  ASSERT_TRUE(core_.CanResume(Successor(2)));
+  EXPECT_THAT(All<TellAgain>(core_.OnEvent(now_, TakenOver{Successor(2)})), SizeIs(1));
+  core_.OnEvent(now_, LauncherGone{});
+  Wait(core_, now_, seconds(25 * 3600));
+  EXPECT_EQ(core_.state(), State::kEnded);
+}
+
+TEST_F(AwayTest, AShepherdThatDoesNotEndThemInTimeIsKilled) {
+  core_.OnEvent(now_, LauncherGone{});
+  Wait(core_, now_, seconds(60));
+  core_.OnEvent(now_, ShepherdAnswers{});
+  Wait(core_, now_, seconds(15));
+  EXPECT_EQ(core_.state(), State::kReaping);
+}
+
+TEST_F(AwayTest, BeatsGoOnByTheLease) {
+  const auto beats = All<SendEvent>(Wait(core_, now_, seconds(2)));
+  ASSERT_THAT(beats, SizeIs(1));
+  EXPECT_TRUE(beats[0].event.has_heartbeat());
+}
+
+TEST(PatienceTest, OfADetachedJobAloneAndWithinBounds) {
+  v1::Hello hello;
+  hello.set_lease_ms(10'000);
+  hello.set_away_ms(60'000);
+  EXPECT_EQ(PatienceOf(hello), seconds(10));
+  hello.set_generation(1);
+  EXPECT_EQ(PatienceOf(hello), seconds(60));
+  hello.set_away_ms(0);
+  EXPECT_EQ(PatienceOf(hello), seconds(10));
+  hello.set_away_ms(~uint32_t{0});
+  EXPECT_EQ(PatienceOf(hello), std::chrono::hours(30 * 24));
 }
 
 // Somebody with the right to it ends a job. Its launcher must know before it sees workers end.

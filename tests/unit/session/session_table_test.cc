@@ -84,6 +84,7 @@ class SessionTableTest : public ::testing::Test {
         {"job_frame", JobFrame{true, true}},
         {"job_beat", JobFrame{false, true}},
         {"resumed", Resumed{Greeting()}},
+        {"taken_over", TakenOver{Greeting()}},
         {"stream_ends", LauncherGone{}},
         {"broke", LauncherBroke{absl::DataLossError("a gap")}},
         {"reported", Reported{{"GPU-0"}, {4711}}},
@@ -182,6 +183,7 @@ constexpr char kOfAResidentAgent[] = R"(
   job_frame        .    r      .        .        .        .        .         .        .
   job_beat         .    .      .        .        .        .        .         .        .
   resumed          .    =      =        .        =        =        =         .        .
+  taken_over       .    =      =        .        =        =        =         .        .
   stream_ends      e    a      a        .        a        a        a         a        a
   broke            e    e      e        e        e        e        e         e        e
   reported         .    .      .        .        .        .        .         .        .
@@ -212,6 +214,7 @@ constexpr char kOfAnAgentOfOneJob[] = R"(
   job_frame        .    r      .        .        .        .        .         .        -
   job_beat         .    .      .        .        .        .        .         .        -
   resumed          .    =      =        .        =        =        =         .        -
+  taken_over       .    =      =        .        =        =        =         .        -
   stream_ends      e    e      o        .        g        e        e         .        -
   broke            e    e      e        e        e        e        e         e        -
   reported         .    .      .        .        .        .        .         .        -
@@ -236,7 +239,8 @@ TEST_F(SessionTableTest, EveryEventInEveryStateOfAnAgentOfOneJob) {
 }
 
 TEST_F(SessionTableTest, WhatALauncherSaysRenewsItsLeaseUnlessItWasGivenUp) {
-  for (const char* name : {"heartbeat", "end_job", "heard", "job_frame", "job_beat", "resumed"}) {
+  for (const char* name :
+       {"heartbeat", "end_job", "heard", "job_frame", "job_beat", "resumed", "taken_over"}) {
     for (const Column& column : kColumns) {
       if (column.state == SessionState::kNew || column.state == SessionState::kOrphaned) continue;
       SCOPED_TRACE(absl::StrCat(name, " while ", StateName(column.state)));

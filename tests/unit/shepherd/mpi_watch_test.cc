@@ -55,8 +55,10 @@ TEST(MpiSignsTest, OpenMpiIsAloneWithItsModuleForThat) {
   EXPECT_FALSE(ReadMpiSigns(Maps({kOpen}), kEmptied).alone);
   EXPECT_FALSE(ReadMpiSigns(Maps({kOpen, "/lib/mca_ess_pmi.so"}), kEmptied).alone);
   EXPECT_TRUE(ReadMpiSigns(Maps({kOpen, kSingleton}), kEmptied).alone);
-  // Of a program that unsets the variables itself.
-  EXPECT_TRUE(ReadMpiSigns(Maps({kSingleton, kOpen}), kGiven).alone);
+  // In the middle of MPI_Init, or of a program that unsets the variables itself.
+  const MpiSigns either = ReadMpiSigns(Maps({kSingleton, kOpen}), kGiven);
+  EXPECT_FALSE(either.alone);
+  EXPECT_TRUE(either.perhaps_alone);
 }
 
 TEST(MpiSignsTest, OpenMpi5IsAloneWhenItsSharedMemoryIsOpenAndNobodyCanBeReached) {
@@ -110,6 +112,20 @@ TEST(MpiWatchTest, ARankThatIsAloneIsToldOnceAndFailsWhenItSucceeds) {
               HasSubstr("rank 1 ended with 0, but in an MPI world of its own (libmpi.so.40)"));
   EXPECT_EQ(watch.OnSuccess(0), "");
   EXPECT_EQ(watch.TellSuspects(), "");
+}
+
+TEST(MpiWatchTest, WhoseModuleForThatStaysIsAlone) {
+  MpiWatch watch(4);
+  const MpiSigns perhaps = {.library = kLibrary, .perhaps_alone = true};
+  for (const uint32_t rank : {0, 1}) watch.OnLook(rank, perhaps);
+  EXPECT_EQ(watch.TellAlone(), "");
+  EXPECT_EQ(watch.OnSuccess(3), "");
+  watch.OnLook(0, {.library = kLibrary});
+  watch.OnLook(0, perhaps);
+  watch.OnLook(1, perhaps);
+  EXPECT_THAT(watch.TellAlone(), HasSubstr("rank 1 is alone"));
+  EXPECT_EQ(watch.OnSuccess(0), "");
+  EXPECT_NE(watch.OnSuccess(1), "");
 }
 
 TEST(MpiWatchTest, WhoJoinsIsInTheWorldWhateverWasSeen) {

@@ -352,14 +352,16 @@ TEST_F(WorkerEnvTest, WhatTheUserGaveWithXIsNeverReplaced) {
 
 TEST_F(WorkerEnvTest, SetsOurOwn) {
   part_.set_attempt(2);
+  part_.set_max_restarts(3);
   Env env = Build();
-  Env expected = {{"DTRAIN_JOB_ID", "job1"},       {"DTRAIN_ATTEMPT", "2"},
-                  {"DTRAIN_SHEPHERD", "7:8:boot"}, {"DTRAIN_RANK", "3"},
-                  {"DTRAIN_WORLD_SIZE", "4"},      {"DTRAIN_LOCAL_RANK", "1"},
-                  {"DTRAIN_LOCAL_SIZE", "2"},      {"DTRAIN_NODE_RANK", "1"},
-                  {"DTRAIN_NODE_COUNT", "2"},      {"DTRAIN_ADDRESS", "10.0.0.2"},
-                  {"DTRAIN_HOST", "node1"},        {"TORCHELASTIC_RESTART_COUNT", "2"},
-                  {"PYTHONUNBUFFERED", "1"},       {"DTRAIN_PID_NAMESPACE", "9"}};
+  Env expected = {{"DTRAIN_JOB_ID", "job1"},         {"DTRAIN_ATTEMPT", "2"},
+                  {"DTRAIN_SHEPHERD", "7:8:boot"},   {"DTRAIN_RANK", "3"},
+                  {"DTRAIN_WORLD_SIZE", "4"},        {"DTRAIN_LOCAL_RANK", "1"},
+                  {"DTRAIN_LOCAL_SIZE", "2"},        {"DTRAIN_NODE_RANK", "1"},
+                  {"DTRAIN_NODE_COUNT", "2"},        {"DTRAIN_ADDRESS", "10.0.0.2"},
+                  {"DTRAIN_HOST", "node1"},          {"TORCHELASTIC_RESTART_COUNT", "2"},
+                  {"PYTHONUNBUFFERED", "1"},         {"DTRAIN_PID_NAMESPACE", "9"},
+                  {"TORCHELASTIC_MAX_RESTARTS", "3"}};
   for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
 }
 

@@ -44,6 +44,18 @@ TEST(CommandOptionsTest, MistakesAreNamed) {
   EXPECT_THAT(error({"stop", "--force"}), HasSubstr("See dtrain stop --help"));
 }
 
+TEST(CommandOptionsTest, WhatIsForDetachedJobs) {
+  auto options = ParseCommand({"logs", "--tail", "5", "--attempt=2", "train"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->tail, 5u);
+  EXPECT_EQ(options->attempt, 2u);
+  EXPECT_FALSE(ParseCommand({"logs"})->tail.has_value());
+  EXPECT_FALSE(ParseCommand({"logs", "--tail", "-1"}).ok());
+  EXPECT_FALSE(ParseCommand({"logs", "--attempt", "4294967296"}).ok());
+  EXPECT_TRUE(ParseCommand({"ps", "-a"})->all);
+  EXPECT_FALSE(ParseCommand({"status", "-a"}).ok());
+}
+
 TEST(CommandOptionsTest, HostsAreNamedAsForALaunch) {
   auto options = ParseCommand({"nodes", "-H", "a,b", "--agent=tcp", "--no-config", "--json"});
   ASSERT_TRUE(options.ok()) << options.status();
@@ -60,8 +72,22 @@ TEST(CommandOptionsTest, HostsAreNamedAsForALaunch) {
   EXPECT_FALSE(ParseCommand({"nodes", "--np", "4"}).ok());
 }
 
+// HOST stands where a job would.
+TEST(CommandOptionsTest, APageIsOfAJobOrANode) {
+  auto options = ParseCommand({"page", "--node", "gpu7", "--agent=tcp"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->node);
+  EXPECT_EQ(options->job, "gpu7");
+  EXPECT_THAT(options->host_words, testing::ElementsAre("--agent", "tcp"));
+  EXPECT_TRUE(ParseCommand({"page", "--node"})->job.empty());
+  EXPECT_FALSE(ParseCommand({"page", "dtrain-1"})->node);
+  EXPECT_THAT(std::string(ParseCommand({"page", "-H", "gpu7"}).status().message()),
+              HasSubstr("add --node"));
+  EXPECT_FALSE(ParseCommand({"page", "--node", "--json"}).ok());
+}
+
 TEST(CommandOptionsTest, EachCommandHasAHelp) {
-  for (const char* command : {"ps", "status", "logs", "stop", "top", "nodes"}) {
+  for (const char* command : {"ps", "status", "logs", "stop", "top", "page", "nodes"}) {
     auto options = ParseCommand({command, "--help"});
     ASSERT_TRUE(options.ok()) << options.status();
     EXPECT_THAT(options->help, HasSubstr(std::string("Usage: dtrain ") + command));

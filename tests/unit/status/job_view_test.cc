@@ -35,7 +35,7 @@ TEST_F(JobViewTest, CountsRanksByWhatTheyDo) {
   const auto json = JobView(job_, facts, At(2500));
   EXPECT_EQ(json["id"], "dtrain-1");
   EXPECT_EQ(json["state"], "running");
-  EXPECT_EQ(json["command"], nlohmann::json({"python", "train.py"}));
+  EXPECT_EQ(json["command"], nlohmann::ordered_json({"python", "train.py"}));
   EXPECT_DOUBLE_EQ(json["seconds"], 2.5);
   EXPECT_DOUBLE_EQ(json["begin_unix_s"], 1.7e9);
   EXPECT_EQ(json["ranks"]["running"], 2);
@@ -62,6 +62,122 @@ TEST_F(JobViewTest, TellsWhatEachRankDoes) {
   EXPECT_EQ(json[2]["collectives"]["now"]["number"], 11);
   EXPECT_DOUBLE_EQ(json[2]["collectives"]["now"]["seconds"], 1.5);
   EXPECT_EQ(json[2]["log"]["stderr"]["end"], 4);
+}
+
+TEST_F(JobViewTest, ASummaryIsSmallHoweverManyNodesAreWaitedFor) {
+  for (int i = 0; i < 1000; ++i) {
+    job::NodeView node;
+    node.host = "gpu" + std::to_string(i);
+    node.waiting_for = "ssh: connect";
+    nodes_.push_back(node);
+  }
+  report::JobFacts facts = Facts();
+  facts.state = job::State::kConnecting;
+  const auto json = SummaryView(job_, facts, At(1500));
+  EXPECT_EQ(json["state"], "connecting");
+  EXPECT_EQ(json["phase"], "connect");
+  EXPECT_EQ(json["world_size"], 4);
+  EXPECT_EQ(json["waiting_for"].size(), 8u);
+  EXPECT_EQ(json["waiting_for"][0]["host"], "gpu0");
+  EXPECT_EQ(json["waiting_more"], 992);
+  facts.state = job::State::kRunning;
+  nodes_.resize(2);
+  EXPECT_FALSE(SummaryView(job_, facts, At(1500)).contains("waiting_for"));
+}
+
+TEST_F(JobViewTest, ARanksLetterSaysWhatMattersMost) {
+  const auto states = [this] {
+    view::Columns columns(1000);
+    UpdateColumns(Facts(), columns);
+    return columns.Since(0)["rank"]["state"].get<std::string>();
+  };
+  EXPECT_EQ(states(), "wwww");
+  for (job::RankEnd& rank : ranks_) rank.pid = 4000;
+  EXPECT_EQ(states(), "rrrr");
+  ranks_[0].progress.set_inside(true);
+  ranks_[0].progress.set_inside_nanos(6'000'000'000);
+  ranks_[1].progress.set_inside(true);
+  ranks_[1].progress.set_inside_nanos(1'000'000'000);
+  ranks_[2].halted_at = At(5);
+  EXPECT_EQ(states(), "crhr");
+  nodes_[0].gone = true;
+  EXPECT_EQ(states(), "llhr");
+  End(0).set_exit_code(0);
+  End(1).set_signal(9);
+  End(2).set_exit_code(1);
+  End(3).set_exit_code(0);
+  ranks_[3].exit.set_told_to_stop(true);
+  EXPECT_EQ(states(), "dffk");
+}
+
+TEST_F(JobViewTest, ANodeThatGoesAtTheEndIsNotLost) {
+  const auto states = [this] {
+    view::Columns columns(1000);
+    UpdateColumns(Facts(), columns);
+    return columns.Since(0)["node"]["state"].get<std::string>();
+  };
+  state_ = job::State::kStopping;
+  for (const uint32_t rank : {0, 1, 2}) End(rank).set_exit_code(0);
+  nodes_[0].gone = nodes_[1].gone = true;
+  EXPECT_EQ(states(), "jg");
+  nodes_[1].gone = false;
+  nodes_[1].suspect = true;
+  EXPECT_EQ(states(), "js");
+  state_ = job::State::kRunning;
+  EXPECT_EQ(states(), "gs");
+}
+
+TEST_F(JobViewTest, AnExitIsACodeOrASignal) {
+  End(1).set_signal(9);
+  End(2).set_exit_code(7);
+  view::Columns columns(1000);
+  UpdateColumns(Facts(), columns);
+  EXPECT_EQ(columns.Since(0)["rank"]["exit"].dump(), R"({"1":-9,"2":7})");
+}
+
+TEST_F(JobViewTest, WaitsAreToldOfRanksThatUseLibdtrain) {
+  ranks_[2].progress.set_operations(1);
+  ranks_[2].progress.set_wait_nanos(77);
+  EXPECT_THAT(WaitNanos(Facts()),
+              testing::ElementsAre(std::nullopt, std::nullopt, 77, std::nullopt));
+}
+
+TEST_F(JobViewTest, RestartsAreTold) {
+  job::CampaignOptions options;
+  options.hosts = {"node1", "node2"};
+  options.max_restarts = 50;
+  options.backoff = std::chrono::seconds(10);
+  options.longest_backoff = std::chrono::seconds(10);
+  job::CampaignCore campaign(options, At(0));
+  campaign.Begin();
+  job::AttemptEnded end;
+  end.verdict.kind = job::Verdict::Kind::kWorker;
+  end.verdict.exit_code = 7;
+  end.cause = "because";
+  TimePoint now = At(0);
+  for (int i = 0; i < 30; ++i) {
+    now = std::max(now, campaign.NextDeadline() == kNever ? now : campaign.NextDeadline());
+    campaign.OnEvent(now, job::CampaignTick{});
+    campaign.OnEvent(now, job::AttemptRuns{});
+    campaign.OnEvent(now, end);
+  }
+  const report::JobFacts facts{state_,    nodes_,   ranks_, phases_, verdict_, secondary_deaths_,
+                               warnings_, &campaign};
+  for (const auto& view : {JobView(job_, facts, now), SummaryView(job_, facts, now)}) {
+    EXPECT_EQ(view["state"], "restarting");
+    EXPECT_EQ(view["phase"], "restart");
+    EXPECT_EQ(view["restarts"]["attempt"], 30);
+    EXPECT_EQ(view["restarts"]["restarts"], 30);
+    EXPECT_EQ(view["restarts"]["max_restarts"], 50);
+    EXPECT_EQ(view["restarts"]["next_in_s"], 10.0);
+    ASSERT_EQ(view["restarts"]["ended"].size(), 20U);
+    EXPECT_EQ(view["restarts"]["ended"][19]["attempt"], 29);
+    EXPECT_EQ(view["restarts"]["ended"][19]["cause"], "because");
+  }
+  EXPECT_THAT(MetricsText(job_, facts, now, true),
+              AllOf(HasSubstr("# TYPE dtrain_job_restarts counter\n"),
+                    HasSubstr("state=\"restarting\"} 1\n"), HasSubstr("\"} 30\n")));
+  EXPECT_FALSE(JobView(job_, Facts(), now).contains("restarts"));
 }
 
 TEST_F(JobViewTest, MetricsAreOpenMetrics) {

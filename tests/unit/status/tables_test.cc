@@ -26,6 +26,29 @@ TEST(TablesTest, ListsJobsInColumns) {
   EXPECT_EQ(JobsTable(Json::array()), "no jobs\n");
 }
 
+TEST(TablesTest, DetachedJobsHaveNamesAndEnds) {
+  Json named = Json::parse(kJob);
+  named["name"] = "a\x1b";
+  const Json ended = {{"id", "dtrain-2"},
+                      {"phase", "ended"},
+                      {"exit_code", nullptr},
+                      {"ended_unix_seconds", 1764205000}};
+  EXPECT_THAT(JobsTable(Json::array({named})), HasSubstr("dtrain-1  a\\x1b  run "));
+  const std::string table = JobsTable(Json::array({named, ended}));
+  EXPECT_THAT(table, AllOf(HasSubstr("JOB       NAME   PHASE  RANKS"),
+                           HasSubstr("AGE        ENDED"), HasSubstr("exit ?, 20")));
+}
+
+TEST(TablesTest, StoriesAreShownWhateverIsInThem) {
+  for (const char* text : {"null", "{}", "7", R"({"attempts": [7], "held_by": {}, "hosts": 7})",
+                           R"({"command": {"a": 1}, "problems": 7, "report": 7, "stop": {}})"}) {
+    EXPECT_NE(StoryPage(Json::parse(text)), "") << text;
+  }
+  EXPECT_THAT(StoryPage(Json::parse(R"({"id": "dtrain-1", "state": "running", "name": "\u001b",
+                                        "working_directory": "/a\u001b"})")),
+              AllOf(HasSubstr("dtrain-1 (\\x1b): running\n"), HasSubstr("/a\\x1b\n")));
+}
+
 TEST(TablesTest, ShowsAJobWithItsNodesAndRanks) {
   const Json all = {
       {"job", Json::parse(kJob)},

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,7 +25,9 @@ struct Launched {
 };
 Launched launched;
 
-int NoteLaunch(cli::LaunchOptions options, const faces::Translation* translation) {
+int NoteLaunch(cli::LaunchOptions options, const faces::Translation* translation,
+               std::unique_ptr<v1::Spec> read) {
+  EXPECT_NE(translation != nullptr, read != nullptr);
   launched = {launched.times + 1, std::move(options), translation != nullptr};
   return 42;
 }
@@ -40,7 +43,7 @@ Ran RunWords(const Strings& words) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   Ran ran;
-  ran.code = Run({{"1.2.3", "2026-11-30"}, NoteLaunch}, words);
+  ran.code = Run({{"1.2.3", "2026-11-30"}, NoteLaunch, nullptr}, words);
   ran.out = testing::internal::GetCapturedStdout();
   ran.err = testing::internal::GetCapturedStderr();
   return ran;

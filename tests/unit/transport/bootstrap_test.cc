@@ -215,5 +215,20 @@ TEST(Tail, KeepsTheEndInFlatMemory) {
   EXPECT_EQ(tail.text(), "89ab");
 }
 
+// The script passes it on as one word.
+TEST(BridgeFlag, IsOneWord) {
+  Target target;
+  EXPECT_EQ(BridgeFlag(target), "");
+  target.asks = true;
+  EXPECT_EQ(BridgeFlag(target), "--ask");
+  target.asks = false;
+  target.keep = true;
+  EXPECT_EQ(BridgeFlag(target), "--keep");
+  target.resume = true;
+  EXPECT_EQ(BridgeFlag(target), "--resume-kept");
+  target.keep = false;
+  EXPECT_EQ(BridgeFlag(target), "--resume");
+}
+
 }  // namespace
 }  // namespace dtrain::transport

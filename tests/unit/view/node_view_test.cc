@@ -72,6 +72,29 @@ TEST(NodeView, WhatAGpuDoesNotTellIsLeftOut) {
   }
 }
 
+// Of a job that may not be seen there are no ranks.
+TEST(NodeView, AGpuTellsWhatUsesIt) {
+  v1::NodeReport report = Report();
+  v1::Gpu& gpu = *report.mutable_inventory()->mutable_gpus(0);
+  for (const uint32_t pid : {41u, 42u}) {
+    v1::GpuProcess& process = *gpu.add_processes();
+    process.set_pid(pid);
+    process.set_name("python");
+  }
+  gpu.mutable_processes(1)->set_memory_bytes(7);
+  gpu.mutable_processes(1)->set_graphics(true);
+  v1::RankOnNode& rank = *report.mutable_jobs(0)->add_ranks();
+  rank.set_rank(3);
+  rank.set_pid(41);
+  Json gpus = NodeView(report, "n")["gpus"];
+  EXPECT_EQ(gpus[0]["processes"],
+            (Json{{{"pid", 41}, {"name", "python"}, {"job", "dtrain-1"}, {"rank", 3}},
+                  {{"pid", 42}, {"name", "python"}, {"memory_bytes", 7}, {"graphics", true}}}));
+  EXPECT_FALSE(gpus[1].contains("processes"));
+  rank.set_ended(true);  // another process may have that number now
+  EXPECT_FALSE(NodeView(report, "n")["gpus"][0]["processes"][0].contains("rank"));
+}
+
 TEST(NodeView, AnAgentThatIsNotResidentSaysSo) {
   v1::NodeReport report = Report();
   EXPECT_EQ(NodeView(report, "n")["resident"], true);

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "dtrain/v1/journal.pb.h"
+#include "launcher/cli/options.h"
+
+// So that a command line means the same when it is read once more, by another process.
+namespace dtrain::cli {
+
+// As `real`, and everything that is asked of it goes into the spec, which outlives it.
+Surroundings RecordInto(v1::Spec& spec, Surroundings real);
+// The same answers again. `spec` outlives it.
+Surroundings SurroundingsOf(const v1::Spec& spec);
+
+}  // namespace dtrain::cli

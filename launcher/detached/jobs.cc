@@ -1,0 +1,586 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/detached/jobs.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <unordered_map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/text.h"
+#include "common/os/account.h"
+#include "common/os/append_file.h"
+#include "common/os/fd.h"
+#include "common/os/private_file.h"
+#include "launcher/journal/frame.h"
+
+namespace dtrain::detached {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint8_t kEntryFrame = 1;
+// Whoever has the lock does little meanwhile; it may be stopped, or on a slow file server.
+// Of an end that is as good as there.
+constexpr int kBetweenRemoveLooksMs = 50;
+constexpr int kLooksForTheRest = 100;
+constexpr Duration kLockPatience = std::chrono::seconds(10);
+constexpr size_t kLongestWord = 128;
+constexpr size_t kMostAmbiguous = 5;
+// A launcher that ends removes no more: a second at most, also on a file server.
+constexpr size_t kMostAtEnd = 100;
+constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
+constexpr int kRemovalTries = 3;
+constexpr absl::Duration kMovedIsKept = absl::Hours(24 * 30);
+
+// What can be the name of a file or folder, and cannot be taken for a flag.
+bool IsWord(absl::string_view text) {
+  return !text.empty() && text.size() <= kLongestWord && text[0] != '.' && text[0] != '-' &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ||
+                  c == '_';
+         });
+}
+
+absl::Status CheckWord(absl::string_view what, absl::string_view text) {
+  if (IsWord(text)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " \"", Escape(text), "\": it may have up to ", kLongestWord,
+      " letters, digits, '.', '-' and '_', and must begin with a letter, a digit or '_'"));
+}
+
+// The environment differs from one try to the next, and is gone when the job has ended.
+bool SameJob(const v1::Spec& a, const v1::Spec& b) {
+  const auto same = [](const auto& x, const auto& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end());
+  };
+  const auto same_text = [](const auto& x, const auto& y) {
+    return x.path() == y.path() && x.text() == y.text();
+  };
+  return same(a.argv(), b.argv()) &&
+         std::equal(a.files().begin(), a.files().end(), b.files().begin(), b.files().end(),
+                    same_text) &&
+         a.working_directory() == b.working_directory() && a.name() == b.name() &&
+         a.key() == b.key();
+}
+
+absl::Status MakeWithParents(const std::string& path) {
+  std::error_code error;
+  const fs::path parent = fs::path(path).parent_path();
+  if (!fs::exists(parent, error)) {
+    if (absl::Status made = MakeWithParents(parent.string()); !made.ok()) return made;
+  }
+  if (fs::exists(path, error)) return absl::OkStatus();
+  absl::Status made = os::MakeOwnDirectory(path, 0700, 0700);
+  return made.ok() ? os::SyncFolder(parent.string()) : made;
+}
+
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename());
+  }
+  if (!error || error == std::errc::no_such_file_or_directory) return names;
+  return absl::UnavailableError(absl::StrCat("list ", path, ": ", error.message()));
+}
+
+// sudo and su leave the variables of another user.
+bool IsOurHome(const char* path) {
+  return path != nullptr && path[0] == '/' && os::IsOwnDirectory(path);
+}
+
+// As people write it.
+bool BeginsWith(absl::string_view id, absl::string_view text) {
+  return !text.empty() &&
+         (absl::StartsWith(id, text) || absl::StartsWith(absl::StripPrefix(id, "dtrain-"), text));
+}
+
+std::string WentTo(const v1::MovedJob& job) {
+  return absl::StrCat("job ", job.job_id(), " moved to ", Escape(job.host()), " on ",
+                      absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(job.unix_nanos()),
+                                       absl::LocalTimeZone()),
+                      "; run the command there");
+}
+
+bool IsFree(const absl::StatusOr<std::optional<v1::Launcher>>& holder) {
+  return holder.ok() && !*holder;
+}
+
+// Of a job that has ended nothing is left to do, and nobody does it: its launcher has left.
+bool IsOver(const JobFolder& job) {
+  const auto holder = job.Holder();
+  return job.IsSettled() && !(holder.ok() && *holder);
+}
+
+}  // namespace
+
+struct Jobs::Index {
+  std::unordered_map<std::string, v1::JobEntry> ended;
+  bool stale = false;  // the file says something else
+};
+
+absl::StatusOr<std::string> Jobs::UsualPlace() {
+  const char* state = getenv("XDG_STATE_HOME");
+  if (IsOurHome(state)) return absl::StrCat(state, "/dtrain");
+  const char* home = getenv("HOME");
+  if (IsOurHome(home)) return absl::StrCat(home, "/.local/state/dtrain");
+  const auto account = os::FindAccount(geteuid());  // cron and containers set nothing
+  if (account.ok() && IsOurHome(account->home.c_str())) {
+    return absl::StrCat(account->home, "/.local/state/dtrain");
+  }
+  return absl::NotFoundError(
+      "no place for detached jobs: neither XDG_STATE_HOME nor HOME is a directory of this user");
+}
+
+std::string Jobs::Path(absl::string_view name) const { return absl::StrCat(place_, "/", name); }
+
+JobFolder Jobs::Folder(absl::string_view id) const {
+  return JobFolder(absl::StrCat(Path("jobs/"), id));
+}
+
+absl::Status Jobs::Prepare() const {
+  absl::Status made = MakeWithParents(place_);
+  // Also one that was there: whose it is, and who may change it or what is above it.
+  if (made.ok()) made = os::MakeOwnDirectory(place_, 0700, 0700);
+  for (const char* name : {"jobs", "keys"}) {
+    if (made.ok()) made = MakeWithParents(Path(name));
+    if (made.ok()) made = os::MakeOwnDirectory(Path(name), 0700, 0700);
+  }
+  return made;
+}
+
+absl::Status Jobs::Check() const {
+  std::error_code error;
+  if (!fs::exists(place_, error)) return absl::OkStatus();
+  return os::MakeOwnDirectory(place_, 0700, 0700);
+}
+
+absl::Status Jobs::Try() const {
+  if (absl::Status made = Prepare(); !made.ok()) return made;
+  const std::string file = absl::StrCat(Path("jobs/.try."), os::RandomHex(4));
+  absl::Status written = os::ReplaceFile(file, "x");
+  std::error_code error;
+  fs::remove(file, error);
+  return written;
+}
+
+absl::StatusOr<os::FileLock> Jobs::Lock(Duration patience) const {
+  return os::FileLock::Take(Path("lock"), "", patience);
+}
+
+absl::StatusOr<Jobs::AcceptedJob> Jobs::FindAccepted(const v1::Spec& spec) const {
+  std::string id = spec.job_id();
+  if (!spec.key().empty()) {
+    const auto known = os::ReadSmallFile(absl::StrCat(Path("keys/"), spec.key()));
+    if (!known.ok() && !absl::IsNotFound(known.status())) return known.status();
+    if (known.ok() && IsWord(*known)) id = *known;
+  }
+  JobFolder folder = Folder(id);
+  std::error_code error;
+  // A key may be older than its job: then that was never accepted, or is removed.
+  if (!fs::exists(folder.path(), error)) {
+    const std::vector<v1::MovedJob> all =
+        spec.key().empty() ? std::vector<v1::MovedJob>() : Moved();
+    for (const v1::MovedJob& moved : all) {
+      if (moved.key() != spec.key() || moved.job_id() == spec.job_id()) continue;
+      if (SameJob(spec, moved.spec())) {
+        return AcceptedJob{Folder(moved.job_id()), true, moved.host()};
+      }
+      return absl::AlreadyExistsError(
+          absl::StrCat("the key ", spec.key(),
+                       " belongs to a job with another command line, name "
+                       "or working directory: ",
+                       WentTo(moved)));
+    }
+    return absl::NotFoundError("");
+  }
+  const auto there = folder.ReadSpec();
+  if (!there.ok()) return there.status();
+  if (SameJob(spec, *there)) {
+    // Whoever made it may have been killed before that.
+    if (absl::Status synced = os::SyncFolder(Path("jobs")); !synced.ok()) return synced;
+    return AcceptedJob{std::move(folder), true};
+  }
+  return absl::AlreadyExistsError(
+      spec.key().empty()
+          ? absl::StrCat("there is a job ", id, ", with another command line")
+          : absl::StrCat("the key ", spec.key(), " belongs to job ", id,
+                         ", which has another command line, name or working directory: use "
+                         "another key for another job"));
+}
+
+absl::Status Jobs::CheckName(const v1::Spec& spec) const {
+  if (spec.name().empty()) return absl::OkStatus();
+  const auto jobs = List();
+  if (!jobs.ok()) return jobs.status();
+  for (const v1::JobEntry& job : *jobs) {
+    if (job.name() != spec.name() || job.ended_unix_nanos() != 0) continue;
+    return absl::AlreadyExistsError(absl::StrCat("job ", job.job_id(), " runs by the name ",
+                                                 spec.name(), ": choose another name"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Jobs::CheckWords(const v1::Spec& spec) const {
+  absl::Status status = CheckWord("job id", spec.job_id());
+  if (status.ok() && !spec.name().empty()) status = CheckWord("--name", spec.name());
+  if (status.ok() && !spec.key().empty()) status = CheckWord("--key", spec.key());
+  return status;
+}
+
+absl::Status Jobs::CheckNew(const v1::Spec& spec) const {
+  absl::Status status = CheckWords(spec);
+  if (status.ok()) status = Check();
+  if (!status.ok()) return status;
+  const auto there = FindAccepted(spec);
+  if (there.ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("there is a job ", spec.job_id(), " already, in ", there->folder.path()));
+  }
+  if (!absl::IsNotFound(there.status())) return there.status();
+  return CheckName(spec);
+}
+
+std::vector<v1::MovedJob> Jobs::Moved() const {
+  std::vector<v1::MovedJob> jobs;
+  const auto names = NamesIn(Path("moved"));
+  if (!names.ok()) return jobs;
+  for (const std::string& name : *names) {
+    const auto bytes = os::ReadSmallFile(absl::StrCat(Path("moved/"), name));
+    v1::MovedJob job;
+    if (!bytes.ok() || !job.ParseFromString(*bytes) || job.job_id() != name) continue;
+    if (absl::FromUnixNanos(job.unix_nanos()) > absl::Now() - kMovedIsKept) {
+      jobs.push_back(std::move(job));
+    }
+  }
+  return jobs;
+}
+
+absl::StatusOr<Jobs::AcceptedJob> Jobs::Accept(const v1::Spec& spec, const Fill& fill) const {
+  absl::Status status = CheckWords(spec);
+  if (status.ok() && !v1::Spec().ParseFromString(spec.SerializeAsString())) {
+    status = absl::InvalidArgumentError(
+        "the name of a variable in the environment is not UTF-8: it could not be kept for another "
+        "launcher");
+  }
+  if (status.ok()) status = Prepare();
+  if (!status.ok()) return status;
+  const auto lock = Lock(kLockPatience);
+  if (!lock.ok()) return lock.status();
+  auto accepted = FindAccepted(spec);
+  if (accepted.ok() || !absl::IsNotFound(accepted.status())) return accepted;
+  status = CheckName(spec);
+  if (!status.ok()) return status;
+  const std::string draft = absl::StrCat(Path("jobs/.new."), spec.job_id());
+  JobFolder folder = Folder(spec.job_id());
+  std::error_code error;
+  fs::remove_all(draft, error);  // of who was killed here
+  const auto made = JobFolder::Make(draft, spec);
+  status = made.status();
+  if (status.ok() && fill) status = fill(*made);
+  // The key first: without its job it means nothing, and a job without its key would be made twice.
+  if (status.ok() && !spec.key().empty()) {
+    status = os::ReplaceFile(absl::StrCat(Path("keys/"), spec.key()), spec.job_id());
+  }
+  if (status.ok()) status = os::Rename(draft, folder.path());
+  if (status.ok() && !(status = os::SyncFolder(Path("jobs"))).ok()) {
+    os::Rename(folder.path(), draft).IgnoreError();
+  }
+  if (!status.ok()) {
+    fs::remove_all(draft, error);
+    return status;
+  }
+  ForgetMove(spec.job_id());  // it is back
+  return AcceptedJob{std::move(folder), false};
+}
+
+Jobs::Index Jobs::ReadIndex() const {
+  Index index;
+  const auto bytes = os::ReadSmallFile(Path("index"), std::numeric_limits<size_t>::max());
+  absl::string_view rest = bytes.ok() ? *bytes : absl::string_view();
+  while (!rest.empty()) {
+    const auto frame = journal::CutFrame(rest);
+    v1::JobEntry entry;
+    if (!frame || frame->type != kEntryFrame || !frame->IsCorrect() ||
+        !entry.ParseFromArray(frame->payload.data(), static_cast<int>(frame->payload.size()))) {
+      index.stale = true;
+      break;
+    }
+    rest.remove_prefix(frame->size());
+    std::string id = entry.job_id();
+    index.ended.insert_or_assign(std::move(id), std::move(entry));
+  }
+  return index;
+}
+
+// Without a lock: what another process adds meanwhile, and this loses, the next List finds again.
+void Jobs::WriteIndex(const Index& index) const {
+  std::string bytes;
+  for (const auto& [id, entry] : index.ended) {
+    journal::AppendFrame(kEntryFrame, entry.SerializeAsString(), &bytes);
+  }
+  os::ReplaceFile(Path("index"), bytes).IgnoreError();
+}
+
+absl::StatusOr<std::vector<v1::JobEntry>> Jobs::List() const {
+  const auto names = NamesIn(Path("jobs"));
+  if (!names.ok()) return names.status();
+  Index known = ReadIndex();
+  Index now;
+  now.stale = known.stale;
+  std::vector<v1::JobEntry> jobs;
+  jobs.reserve(names->size());
+  for (const std::string& name : *names) {
+    if (name[0] == '.') continue;
+    if (const auto at = known.ended.find(name); at != known.ended.end()) {
+      jobs.push_back(at->second);
+      now.ended.insert(known.ended.extract(at));
+      continue;
+    }
+    const JobFolder folder = Folder(name);
+    absl::StatusOr<v1::JobEntry> entry = folder.Entry();
+    if (!entry.ok()) {
+      entry = v1::JobEntry();  // it can be seen
+      entry->set_job_id(name);
+    } else if (entry->ended_unix_nanos() != 0 && folder.IsSettled() && folder.Settle().ok()) {
+      now.ended[name] = *entry;
+      now.stale = true;
+    }
+    jobs.push_back(*std::move(entry));
+  }
+  if (now.stale || !known.ended.empty()) WriteIndex(now);
+  return jobs;
+}
+
+absl::StatusOr<JobFolder> Jobs::Find(absl::string_view text) const {
+  std::error_code error;
+  if (IsWord(text) && fs::exists(Folder(text).path(), error)) return Folder(text);
+  const auto jobs = List();
+  if (!jobs.ok()) return jobs.status();
+  const v1::JobEntry* running = nullptr;
+  const v1::JobEntry* ended = nullptr;
+  std::vector<std::string> begin_so;
+  for (const v1::JobEntry& job : *jobs) {
+    const absl::string_view id = job.job_id();
+    if (BeginsWith(id, text)) {
+      begin_so.emplace_back(id);
+    }
+    if (text.empty() || job.name() != text) continue;
+    if (job.ended_unix_nanos() == 0) {
+      running = &job;
+    } else if (ended == nullptr || job.ended_unix_nanos() > ended->ended_unix_nanos()) {
+      ended = &job;
+    }
+  }
+  if (running != nullptr) return Folder(running->job_id());
+  if (begin_so.size() == 1) return Folder(begin_so[0]);
+  if (begin_so.size() > 1) {
+    std::sort(begin_so.begin(), begin_so.end());
+    const bool more = begin_so.size() > kMostAmbiguous;
+    begin_so.resize(std::min(begin_so.size(), kMostAmbiguous));
+    return absl::InvalidArgumentError(absl::StrCat("several jobs begin with \"", Escape(text),
+                                                   "\": ", absl::StrJoin(begin_so, ", "),
+                                                   more ? " ..." : ""));
+  }
+  if (ended != nullptr) return Folder(ended->job_id());
+  if (std::string went = WhereItWent(text); !went.empty()) return absl::NotFoundError(went);
+  return absl::NotFoundError(
+      absl::StrCat("no job \"", Escape(text), "\": `dtrain ps -a` lists them"));
+}
+
+absl::Status Jobs::Settle(const JobFolder& job) const {
+  if (absl::Status settled = job.Settle(); !settled.ok()) return settled;
+  return List().status();  // which adds it to the index
+}
+
+absl::Status Jobs::MoveAway(const v1::JobEntry& job) const {
+  const std::string gone = absl::StrCat(Path("jobs/.gone."), job.job_id(), ".", os::RandomHex(4));
+  absl::Status moved = os::Rename(Folder(job.job_id()).path(), gone);
+  if (!moved.ok() || job.key().empty() || !IsWord(job.key())) return moved;
+  const std::string key = absl::StrCat(Path("keys/"), job.key());
+  const auto of = os::ReadSmallFile(key);
+  std::error_code error;
+  if (of.ok() && *of == job.job_id()) fs::remove(key, error);
+  return moved;
+}
+
+// What was moved away, and what processes that were killed have left. May take long: without the
+// lock, which whoever makes a folder has. Another process may do the same at the same time.
+absl::Status Jobs::RemoveRemains(absl::Span<const std::string> names) const {
+  std::error_code failed;
+  for (const std::string& name : names) {
+    const fs::path path = fs::path(Path("jobs")) / name;
+    std::error_code error;
+    for (int tries = 0; tries < kRemovalTries; ++tries) {
+      fs::remove_all(path, error);
+      if (!error) break;
+    }
+    // Somebody else removes the rest.
+    if (error == std::errc::no_such_file_or_directory) error.clear();
+    if (error == std::errc::directory_not_empty) error.clear();
+    if (error) failed = error;
+  }
+  if (!failed) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("remove ended jobs from ", Path("jobs"), ": ", failed.message()));
+}
+
+absl::StatusOr<size_t> Jobs::RemoveAll(absl::Span<const v1::JobEntry> jobs, os::FileLock lock,
+                                       size_t most_remains) const {
+  size_t gone = 0;
+  std::vector<std::string> remains;
+  {
+    const os::FileLock until_moved = std::move(lock);
+    for (const v1::JobEntry& job : jobs) {
+      absl::Status moved = MoveAway(job);
+      // Another process was faster.
+      if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
+      if (moved.ok()) ++gone;
+    }
+    auto names = NamesIn(Path("jobs"));
+    if (!names.ok()) return names.status();
+    for (std::string& name : *names) {
+      if (remains.size() == most_remains) break;
+      // Nobody makes one now; soon somebody may again, by the same name.
+      if (absl::StartsWith(name, ".new.")) {
+        std::string gone_name = absl::StrCat(".gone", name, ".", os::RandomHex(4));
+        if (!os::Rename(Path("jobs/" + name), Path("jobs/" + gone_name)).ok()) continue;
+        name = std::move(gone_name);
+      }
+      if (name[0] == '.') remains.push_back(std::move(name));
+    }
+  }
+  absl::Status removed = RemoveRemains(remains);
+  if (!removed.ok()) return removed;
+  return gone;
+}
+
+absl::Status Jobs::Remove(const JobFolder& job) const {
+  // What nobody waits for comes behind the end.
+  for (int look = 0; !job.IsSettled() && job.HasSummary() && look < kLooksForTheRest; ++look) {
+    poll(nullptr, 0, kBetweenRemoveLooksMs);
+  }
+  // Where power has failed, or launcher and minder were killed, nobody is left to do the rest.
+  const bool abandoned = job.HasSummary() && IsFree(job.Holder()) && IsFree(job.Minder());
+  if (!job.IsSettled() && !abandoned) {
+    return absl::FailedPreconditionError(
+        job.HasSummary()
+            ? absl::StrCat("job ", job.id(), " has ended, but its --on-end command runs, or ",
+                           job.path(), "/launcher.log says what is missing; try again later")
+            : absl::StrCat("job ", job.id(), " has not ended: `dtrain stop ", job.id(),
+                           "` ends it"));
+  }
+  const auto entry = job.Entry();
+  if (!entry.ok()) return entry.status();
+  auto lock = Lock(kLockPatience);
+  if (!lock.ok()) return lock.status();
+  return RemoveAll({*entry}, *std::move(lock), kAnyNumber).status();
+}
+
+absl::Status Jobs::MoveTo(const std::string& host, const JobFolder& job,
+                          os::FileLock its_lock) const {
+  const auto spec = job.ReadSpec();
+  if (!spec.ok()) return spec.status();
+  v1::MovedJob moved;
+  moved.set_job_id(job.id());
+  moved.set_name(spec->name());
+  moved.set_key(spec->key());
+  moved.set_host(host);
+  moved.set_unix_nanos(absl::ToUnixNanos(absl::Now()));
+  *moved.mutable_spec() = *spec;
+  moved.mutable_spec()->clear_environment();
+  absl::Status status = os::MakeOwnDirectory(Path("moved"), 0700, 0700);
+  if (status.ok()) {
+    status = os::ReplaceFile(absl::StrCat(Path("moved/"), job.id()), moved.SerializeAsString());
+  }
+  if (const auto names = NamesIn(Path("moved")); names.ok()) {
+    const std::vector<v1::MovedJob> known = Moved();
+    for (const std::string& name : *names) {
+      const auto is_it = [&](const v1::MovedJob& one) { return one.job_id() == name; };
+      std::error_code error;
+      if (std::none_of(known.begin(), known.end(), is_it)) fs::remove(Path("moved/" + name), error);
+    }
+  }
+  // Without the note, too: what is left here would take the job back.
+  const absl::Status gone = Discard(job, std::move(its_lock));
+  return gone.ok() ? status : gone;
+}
+
+void Jobs::ForgetMove(const std::string& job_id) const {
+  std::error_code error;
+  fs::remove(absl::StrCat(Path("moved/"), job_id), error);
+}
+
+std::string Jobs::WhereItWent(absl::string_view text) const {
+  for (const v1::MovedJob& job : Moved()) {
+    if (BeginsWith(job.job_id(), text) || (!text.empty() && job.name() == text)) return WentTo(job);
+  }
+  return "";
+}
+
+absl::Status Jobs::Discard(const JobFolder& job, os::FileLock its_lock) const {
+  const os::FileLock until_gone = std::move(its_lock);
+  v1::JobEntry entry;
+  entry.set_job_id(job.id());
+  if (const auto spec = job.ReadSpec(); spec.ok()) entry.set_key(spec->key());
+  auto lock = Lock(kLockPatience);
+  if (!lock.ok()) return lock.status();
+  return RemoveAll({entry}, *std::move(lock), kAnyNumber).status();
+}
+
+// The oldest first. Only jobs of the index: for those nothing is left to do.
+std::vector<v1::JobEntry> Jobs::Surplus(const Retention& most, absl::Time now,
+                                        size_t at_most) const {
+  std::vector<v1::JobEntry> jobs;
+  uint64_t bytes = 0;
+  for (auto& [id, job] : ReadIndex().ended) {
+    if (job.keep()) continue;
+    bytes += job.bytes();
+    jobs.push_back(std::move(job));
+  }
+  std::sort(jobs.begin(), jobs.end(), [](const v1::JobEntry& a, const v1::JobEntry& b) {
+    return a.ended_unix_nanos() < b.ended_unix_nanos();
+  });
+  size_t gone = 0;
+  for (; gone < jobs.size(); ++gone) {
+    const bool old = absl::FromUnixNanos(jobs[gone].ended_unix_nanos()) < now - most.age;
+    if (!old && jobs.size() - gone <= most.jobs && bytes <= most.bytes) break;
+    bytes -= jobs[gone].bytes();
+  }
+  jobs.resize(std::min(gone, at_most));
+  std::erase_if(jobs, [this](const v1::JobEntry& job) { return !IsOver(Folder(job.job_id())); });
+  return jobs;
+}
+
+absl::StatusOr<size_t> Jobs::Prune(const Retention& most, absl::Time now) const {
+  if (absl::Status listed = List().status(); !listed.ok()) return listed;
+  auto lock = Lock(kLockPatience);
+  if (absl::IsNotFound(lock.status())) return 0;  // no job was ever launched
+  if (!lock.ok()) return lock.status();
+  const std::vector<v1::JobEntry> jobs = Surplus(most, now, kAnyNumber);
+  return RemoveAll(jobs, *std::move(lock), kAnyNumber);
+}
+
+absl::StatusOr<size_t> Jobs::PruneSome(const Retention& most, absl::Time now) const {
+  auto lock = Lock(Duration::zero());
+  if (absl::IsUnavailable(lock.status())) return 0;  // whoever has it may prune; the next one will
+  if (!lock.ok()) return lock.status();
+  const std::vector<v1::JobEntry> jobs = Surplus(most, now, kMostAtEnd);
+  return RemoveAll(jobs, *std::move(lock), kMostAtEnd);
+}
+
+}  // namespace dtrain::detached

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/clock.h"
+#include "dtrain/v1/journal.pb.h"
+#include "dtrain/v1/migration.pb.h"
+#include "launcher/detached/job_folder.h"
+
+namespace dtrain::detached {
+
+// Which ended jobs are kept: those with `keep` always, of the others the most recent ones.
+struct Retention {
+  absl::Duration age = absl::Hours(24 * 30);
+  size_t jobs = 500;
+  uint64_t bytes = uint64_t{20} << 30;
+};
+
+// All detached jobs of a user, in a folder that nobody else can change:
+//
+//   jobs/JOB/    JobFolder; .new.JOB and .gone.JOB are being made and removed
+//   keys/KEY     the id of the job that was accepted with it
+//   index        jobs that have ended; rebuilt where it is missing or damaged
+//   lock         held while a job is made or removed
+//   moved/JOB    one that went to another machine (MovedJob)
+//   incoming/JOB one that comes from there (IncomingJob)
+//   lost+found/  folders of jobs whose journals are damaged
+//
+// Calls may block. Any number of processes may use one folder at once.
+class Jobs {
+ public:
+  // $XDG_STATE_HOME/dtrain or ~/.local/state/dtrain.
+  static absl::StatusOr<std::string> UsualPlace();
+  explicit Jobs(std::string place) : place_(std::move(place)) {}
+
+  const std::string& place() const { return place_; }
+  // That nobody else can change what is read there. A missing folder is fine: it has no jobs.
+  absl::Status Check() const;
+  // Makes it where it is missing.
+  absl::Status Prepare() const;
+  // Likewise, and whether anything can be written there now.
+  absl::Status Try() const;
+
+  struct AcceptedJob {
+    JobFolder folder;
+    // Accepted before, with this id or key. Perhaps by a caller that was killed before it could
+    // start a launcher: then nobody holds the job.
+    bool was_there = false;
+    std::string moved_to = {};  // the machine that has it now; then there is no folder here
+  };
+  // A crash of the machine does not undo it. INVALID_ARGUMENT: id, name or key
+  // cannot be one; ALREADY_EXISTS: id or key belong to a job of another spec (the environment does
+  // not count), or the name to a running one. Other errors: the folder is missing and cannot be
+  // made, others can change it, or nothing can be written there (exit code kExitState).
+  // `fill` is called with the folder of a new job before anybody can find it.
+  using Fill = std::function<absl::Status(const JobFolder& draft)>;
+  absl::StatusOr<AcceptedJob> Accept(const v1::Spec& spec, const Fill& fill = nullptr) const;
+
+  // What Accept would refuse, of a job that must be new here. The folder need not exist.
+  absl::Status CheckNew(const v1::Spec& spec) const;
+
+  // Running ones and those that have ended, in no order.
+  absl::StatusOr<std::vector<v1::JobEntry>> List() const;
+  // By its id, the name of a running one, the beginning of an id (which may lack "dtrain-"), or the
+  // name of an ended one, of which the last counts. NOT_FOUND; INVALID_ARGUMENT: several.
+  absl::StatusOr<JobFolder> Find(absl::string_view text) const;
+
+  // The job is on another machine now: its folder here goes, and whoever names it within 30 days is
+  // told. `its_lock`: no launcher here has it.
+  absl::Status MoveTo(const std::string& host, const JobFolder& job, os::FileLock its_lock) const;
+  // It did not arrive, and nobody is to be told of it.
+  void ForgetMove(const std::string& job_id) const;
+  // What to tell of a job that went, if the text is its name, its id or the beginning of that; else
+  // empty.
+  std::string WhereItWent(absl::string_view text) const;
+  // As MoveTo, of a job that has never been here as far as anybody is concerned.
+  absl::Status Discard(const JobFolder& job, os::FileLock its_lock) const;
+
+  // A job has ended, and nothing is left to do for it.
+  absl::Status Settle(const JobFolder& job) const;
+  // FAILED_PRECONDITION: it has not ended.
+  absl::Status Remove(const JobFolder& job) const;
+  // Removes ended jobs until these limits hold. Returns how many.
+  absl::StatusOr<size_t> Prune(const Retention& most, absl::Time now) const;
+  // A part of that, for the end of a launcher, which has added its own job: the hundred oldest at
+  // most, and none while another process has the lock.
+  absl::StatusOr<size_t> PruneSome(const Retention& most, absl::Time now) const;
+
+ private:
+  struct Index;
+
+  std::string Path(absl::string_view name) const;
+  JobFolder Folder(absl::string_view id) const;
+  absl::StatusOr<os::FileLock> Lock(Duration patience) const;
+  absl::StatusOr<AcceptedJob> FindAccepted(const v1::Spec& spec) const;
+  absl::Status CheckWords(const v1::Spec& spec) const;
+  absl::Status CheckName(const v1::Spec& spec) const;
+  std::vector<v1::MovedJob> Moved() const;
+  Index ReadIndex() const;
+  void WriteIndex(const Index& index) const;
+  absl::Status MoveAway(const v1::JobEntry& job) const;
+  absl::Status RemoveRemains(absl::Span<const std::string> names) const;
+  std::vector<v1::JobEntry> Surplus(const Retention& most, absl::Time now, size_t at_most) const;
+  absl::StatusOr<size_t> RemoveAll(absl::Span<const v1::JobEntry> jobs, os::FileLock lock,
+                                   size_t most_remains) const;
+
+  std::string place_;
+};
+
+}  // namespace dtrain::detached

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/end_hook.h"
+
+#include <unistd.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "common/os/pidfd.h"
+
+namespace dtrain {
+
+absl::StatusOr<std::unique_ptr<EndHook>> EndHook::Start(loop::Loop& loop,
+                                                        const std::string& command,
+                                                        const v1::Spec& spec, const Ended& ended,
+                                                        absl::AnyInvocable<void(int)> done) {
+  os::SpawnSpec child;
+  child.argv = {"/bin/sh", "-c", command};
+  for (const v1::EnvVar& variable : spec.environment()) {
+    child.env.push_back(absl::StrCat(variable.name(), "=", variable.value()));
+  }
+  child.env.push_back(absl::StrCat("DTRAIN_JOB_ID=", spec.job_id()));
+  child.env.push_back(absl::StrCat("DTRAIN_EXIT_CODE=", ended.exit_code));
+  child.env.push_back(absl::StrCat("DTRAIN_SUMMARY=", ended.summary));
+  child.working_directory = spec.working_directory();
+  child.stdout_fd = STDOUT_FILENO;
+  child.stderr_fd = STDERR_FILENO;
+  auto started = os::Spawn(child);
+  if (!started.ok()) return started.status();
+  return std::unique_ptr<EndHook>(new EndHook(loop, *std::move(started), std::move(done)));
+}
+
+EndHook::EndHook(loop::Loop& loop, os::Child child, absl::AnyInvocable<void(int)> done)
+    : child_(std::move(child)), done_(std::move(done)), watch_(loop, child_.pidfd.get()) {
+  watch_.OnReadable([this] { OnEnd(); });
+}
+
+void EndHook::OnEnd() {
+  const auto status = os::TryReap(child_.pidfd.get());
+  if (status.ok() && !*status) return watch_.OnReadable([this] { OnEnd(); });
+  int code = kExitState;
+  if (status.ok()) {
+    code = (*status)->signal != 0 ? kExitSignalBase + (*status)->signal : (*status)->code;
+  }
+  std::exchange(done_, nullptr)(code);
+}
+
+}  // namespace dtrain

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "common/loop/loop.h"
+#include "common/os/spawn.h"
+#include "dtrain/v1/journal.pb.h"
+
+namespace dtrain {
+
+// The user's --on-end, as a child of ours, in the job's environment and working directory; what it
+// writes goes where our own output does. Destroying it leaves it running. Loop thread.
+class EndHook {
+ public:
+  struct Ended {
+    int exit_code = 0;
+    std::string summary;  // path
+  };
+  // `done` is called with its exit code, 128 + the signal that has killed it.
+  static absl::StatusOr<std::unique_ptr<EndHook>> Start(loop::Loop& loop,
+                                                        const std::string& command,
+                                                        const v1::Spec& spec, const Ended& ended,
+                                                        absl::AnyInvocable<void(int)> done);
+
+ private:
+  EndHook(loop::Loop& loop, os::Child child, absl::AnyInvocable<void(int)> done);
+  void OnEnd();
+
+  os::Child child_;
+  absl::AnyInvocable<void(int)> done_;
+  loop::FdWatch watch_;
+};
+
+}  // namespace dtrain

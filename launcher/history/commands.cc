@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/history/commands.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/base/exit_code.h"
+#include "common/base/posix_error.h"
+#include "common/base/text.h"
+#include "launcher/history/attach.h"
+#include "launcher/history/options.h"
+#include "launcher/history/rerun.h"
+#include "launcher/history/retention.h"
+#include "launcher/history/tables.h"
+#include "launcher/status/print.h"
+#include "launcher/status/tables.h"
+#include "launcher/story/care.h"
+#include "launcher/story/find.h"
+#include "launcher/story/story.h"
+
+namespace dtrain::history {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int kPollMs = 100;
+
+void Say(const std::string& text) {
+  if (!text.empty()) std::fprintf(stderr, "dtrain: %s\n", text.c_str());
+}
+
+// Says what went wrong and returns the exit code.
+int Fail(const Options& options, const absl::Status& status) {
+  Say(absl::StrCat(options.command, ": ", status.message()));
+  return story::ExitCodeOf(status);
+}
+
+int List(const Options& options) {
+  const auto jobs = story::OpenJobs();
+  if (!jobs.ok()) return Fail(options, jobs.status());
+  auto entries = jobs->List();
+  if (!entries.ok()) return Fail(options, entries.status());
+  std::erase_if(*entries, [](const v1::JobEntry& job) { return job.ended_unix_nanos() == 0; });
+  const auto later = [](const v1::JobEntry& a, const v1::JobEntry& b) {
+    return std::pair(a.ended_unix_nanos(), a.job_id()) >
+           std::pair(b.ended_unix_nanos(), b.job_id());
+  };
+  const size_t all = entries->size();
+  const size_t shown =
+      options.limit == 0 ? all : static_cast<size_t>(std::min<uint64_t>(all, options.limit));
+  std::partial_sort(entries->begin(), entries->begin() + static_cast<ptrdiff_t>(shown),
+                    entries->end(), later);
+  Json list = Json::array();
+  for (size_t i = 0; i < shown; ++i) {
+    const v1::JobEntry& job = (*entries)[i];
+    const double seconds =
+        static_cast<double>(job.ended_unix_nanos() - job.accepted_unix_nanos()) / 1e9;
+    Json one = {{"id", job.job_id()},
+                {"name", job.name()},
+                {"ended_unix_seconds", static_cast<double>(job.ended_unix_nanos()) / 1e9},
+                {"seconds", nullptr},
+                {"exit_code", nullptr},
+                {"bytes", job.bytes()},
+                {"command", Json::array()}};
+    if (job.accepted_unix_nanos() != 0) one["seconds"] = std::max(seconds, 0.0);
+    if (job.exit_code() >= 0) one["exit_code"] = job.exit_code();
+    // Not looked up in List: that would read the files of all jobs.
+    const auto folder = jobs->Find(job.job_id());
+    const auto spec = folder.ok() ? folder->ReadSpec() : folder.status();
+    if (spec.ok()) one["command"] = story::WordsOf(*spec);
+    list.push_back(std::move(one));
+  }
+  if (options.json) {
+    status::PrintJson({{"jobs", std::move(list)}, {"all", all}});
+    return kExitOk;
+  }
+  status::Print(HistoryTable(list));
+  if (all > shown) status::Print(absl::StrCat("and ", all - shown, " more; --limit 0 lists all\n"));
+  return kExitOk;
+}
+
+int Show(const Options& options) {
+  const auto jobs = story::OpenJobs();
+  if (!jobs.ok()) return Fail(options, jobs.status());
+  const auto job = jobs->Find(options.jobs[0]);
+  if (!job.ok()) return Fail(options, job.status());
+  const auto told = story::Tell(*job);
+  if (!told.ok()) return Fail(options, told.status());
+  if (options.json) {
+    status::PrintJson(*told);
+  } else {
+    status::Print(status::StoryPage(*told));
+  }
+  return kExitOk;
+}
+
+int Remove(const Options& options) {
+  const auto jobs = story::OpenJobs();
+  if (!jobs.ok()) return Fail(options, jobs.status());
+  int code = kExitOk;
+  Json removed = Json::array();
+  Json failed = Json::array();
+  for (const std::string& name : options.jobs) {
+    const auto job = jobs->Find(name);
+    const absl::Status status = job.ok() ? jobs->Remove(*job) : job.status();
+    if (status.ok()) {
+      removed.push_back(job->id());
+      continue;
+    }
+    // What has not ended is no fault of the disk.
+    const int its = absl::IsFailedPrecondition(status) ? 1 : Fail(options, status);
+    if (absl::IsFailedPrecondition(status)) Say(absl::StrCat("rm: ", status.message()));
+    if (code == kExitOk) code = its;
+    failed.push_back({{"job", name}, {"error", std::string(status.message())}});
+  }
+  if (options.json) status::PrintJson({{"removed", removed}, {"failed", failed}});
+  return code;
+}
+
+int Prune(const Options& options) {
+  const auto jobs = story::OpenJobs();
+  if (!jobs.ok()) return Fail(options, jobs.status());
+  auto keep = ReadRetention("");
+  if (!keep.ok()) return Fail(options, keep.status());
+  keep->age = options.keep_age.value_or(keep->age);
+  keep->jobs = options.keep_jobs.value_or(keep->jobs);
+  keep->bytes = options.keep_bytes.value_or(keep->bytes);
+  const auto gone = jobs->Prune(*keep, absl::Now());
+  if (!gone.ok()) return Fail(options, gone.status());
+  if (options.json) {
+    status::PrintJson({{"removed", *gone}});
+  } else {
+    status::Print(absl::StrCat("removed ", Count(*gone, "job"), "\n"));
+  }
+  return kExitOk;
+}
+
+// One of the jobs that are waited for.
+struct Waited {
+  detached::JobFolder job;
+  story::Care care;
+  std::optional<int> code;  // it has ended
+};
+
+// Whether it has ended, or will never be known to have.
+void Look(const Options& options, Waited& waited) {
+  if (waited.job.HasSummary()) {
+    const auto entry = waited.job.Entry();
+    if (!entry.ok() || entry->exit_code() < 0) {
+      Say(absl::StrCat("wait: ", waited.job.id(), " has ended, but its exit code is not known: ",
+                       entry.ok() ? "its summary.json is damaged" : entry.status().message()));
+      waited.code = kExitState;
+      return;
+    }
+    waited.code = entry->exit_code();
+    if (!options.json)
+      Say(absl::StrCat(waited.job.id(), " has ended with exit code ", *waited.code));
+    return;
+  }
+  const auto note = waited.care.Look(Clock::now());
+  if (note.ok()) return Say(*note);
+  if (waited.job.HasSummary()) return;  // it ended meanwhile
+  waited.code = Fail(options, note.status());
+}
+
+int Wait(const Options& options) {
+  const auto jobs = story::OpenJobs();
+  if (!jobs.ok()) return Fail(options, jobs.status());
+  std::vector<Waited> all;
+  for (const std::string& name : options.jobs) {
+    const auto job = jobs->Find(name);
+    if (!job.ok()) return Fail(options, job.status());
+    all.push_back({*job, story::Care(*job), std::nullopt});
+  }
+  const TimePoint deadline = options.timeout ? Clock::now() + *options.timeout : kNever;
+  std::vector<std::string> running;
+  for (;;) {
+    running.clear();
+    for (Waited& each : all) {
+      if (!each.code) Look(options, each);
+      if (!each.code) running.push_back(each.job.id());
+    }
+    if (running.empty() || Clock::now() >= deadline) break;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - Clock::now() + std::chrono::milliseconds(1));
+    poll(nullptr, 0, static_cast<int>(std::clamp<int64_t>(left.count(), 0, kPollMs)));
+  }
+  int code = kExitOk;
+  Json list = Json::array();
+  for (const Waited& each : all) {
+    if (code == kExitOk && each.code) code = *each.code;
+    list.push_back(
+        {{"id", each.job.id()}, {"ended", each.code.has_value()}, {"exit_code", nullptr}});
+    if (each.code) list.back()["exit_code"] = *each.code;
+  }
+  if (options.json) status::PrintJson({{"jobs", list}});
+  if (running.empty()) return code;
+  Say(absl::StrCat("still running: ", absl::StrJoin(running, ", ")));
+  return kExitStillRunning;
+}
+
+int AttachTo(const Options& options) {
+  const auto jobs = story::OpenJobs();
+  if (!jobs.ok()) return Fail(options, jobs.status());
+  const auto job = story::Find(*jobs, options.jobs.empty() ? "" : options.jobs[0]);
+  if (!job.ok()) return Fail(options, job.status());
+  return Attach(*job, options);
+}
+
+int Rerun(const Options& options, Launch launch) {
+  const auto jobs = story::OpenJobs();
+  if (!jobs.ok()) return Fail(options, jobs.status());
+  const auto job = jobs->Find(options.jobs[0]);
+  if (!job.ok()) return Fail(options, job.status());
+  const auto spec = job->ReadSpec();
+  if (!spec.ok()) return Fail(options, spec.status());
+  const auto words = WordsToRerun(story::WordsOf(*spec));
+  if (!words.ok()) return Fail(options, words.status());
+  if (chdir(spec->working_directory().c_str()) != 0) {
+    return Fail(options, PosixError(errno, absl::StrCat("change to the job's working directory ",
+                                                        Escape(spec->working_directory()))));
+  }
+  return launch(*words);
+}
+
+}  // namespace
+
+int RunCommand(const std::vector<std::string>& args, Launch launch) {
+  const auto options = Parse(args);
+  if (!options.ok()) {
+    Say(std::string(options.status().message()));
+    return kExitUsage;
+  }
+  if (!options->help.empty()) {
+    status::Print(options->help);
+    return kExitOk;
+  }
+  if (options->command == "attach") return AttachTo(*options);
+  if (options->command == "wait") return Wait(*options);
+  if (options->command == "history") return List(*options);
+  if (options->command == "show") return Show(*options);
+  if (options->command == "rerun") return Rerun(*options, launch);
+  if (options->command == "rm") return Remove(*options);
+  return Prune(*options);
+}
+
+}  // namespace dtrain::history

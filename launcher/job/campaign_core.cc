@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/campaign_core.h"
+
+#include <algorithm>
+#include <csignal>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain::job {
+namespace {
+
+// Before hosts that are needed for a restart are dialled again.
+constexpr Duration kJoinAgain = std::chrono::seconds(5);
+// A host by whose fault so many attempts ended within that time, or in all, is left out.
+constexpr size_t kMostEnds = 2;
+constexpr Duration kEndsWithin = std::chrono::minutes(10);
+constexpr size_t kMostEndsInAll = 3;
+constexpr size_t kMostGpusNamed = 3;  // errors of one host's
+
+bool IsStop(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGPIPE;
+}
+
+// To what people want to know of a wait.
+std::string Rounded(Duration wait) {
+  using std::chrono::seconds;
+  return FormatSeconds(wait < seconds(2) ? wait : std::chrono::round<seconds>(wait));
+}
+
+Verdict StoppedBy(int signal) {
+  return {.kind = Verdict::Kind::kSignal,
+          .exit_code = kExitSignalBase + signal,
+          .message = absl::StrCat("ended by ", SignalName(signal)),
+          .rank = {},
+          .signal = signal};
+}
+
+}  // namespace
+
+CampaignCore::CampaignCore(CampaignOptions options, TimePoint now)
+    : options_(std::move(options)),
+      begin_(now),
+      now_(now),
+      backoff_(options_.backoff),
+      hosts_(options_.hosts.size()) {}
+
+CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, TimePoint now)
+    : options_(std::move(options)),
+      begin_(now - past.age),
+      now_(now),
+      begun_(past.begun),
+      attempt_(past.attempt),
+      runs_since_(past.runs ? now - past.ran : kNever),
+      backoff_(options_.backoff),
+      stop_signal_(past.stop_signal),
+      hosts_(options_.hosts.size()) {
+  for (const AttemptRecord& record : past.ended) {
+    ended_.push_back(record);
+    counted_ += record.counted ? 1 : 0;
+    for (const uint32_t host : record.hosts) Count(record, host);
+    BackOff();
+  }
+  for (const uint32_t host : past.left_out) hosts_[host].left_out = true;
+  if (!past.pauses) return;
+  if (attempt_ > 0) join_by_ = now_ + past.wait + options_.join_timeout;
+  Pause(now_ + past.wait);
+}
+
+std::vector<CampaignAction> CampaignCore::Begin() {
+  if (begun_) return {};
+  if (stop_signal_ != 0) {
+    End(StoppedBy(stop_signal_));
+  } else if (state_ == State::kAttempt) {
+    Start();
+  }
+  return std::exchange(actions_, {});
+}
+
+std::vector<CampaignAction> CampaignCore::OnEvent(TimePoint now, const CampaignEvent& event) {
+  if (state_ == State::kOver) return {};
+  now_ = std::max(now_, now);
+  std::visit([this](const auto& each) { On(each); }, event);
+  return std::exchange(actions_, {});
+}
+
+TimePoint CampaignCore::NextDeadline() const {
+  if (state_ != State::kPause) return kNever;
+  return options_.time_limit == Duration::zero() ? next_at_
+                                                 : std::min(next_at_, begin_ + options_.time_limit);
+}
+
+void CampaignCore::On(const AttemptRuns&) {
+  if (state_ != State::kAttempt) return;
+  if (runs_since_ == kNever) runs_since_ = now_;  // else since a launcher before us
+  join_by_ = kNever;
+}
+
+// A stop that came while the attempt was ending for another reason is obeyed here.
+void CampaignCore::On(const AttemptEnded& end) {
+  if (state_ != State::kAttempt) return;
+  AttemptRecord record;
+  record.attempt = attempt_;
+  record.exit_code = end.verdict.exit_code;
+  if (end.verdict.kind != Verdict::Kind::kSuccess) record.cause = end.cause;
+  if (runs_since_ != kNever) record.ran = now_ - runs_since_;
+  record.hosts = end.hosts;
+  record.lost = end.verdict.kind == Verdict::Kind::kNode && end.verdict.exit_code == kExitNodeLost;
+  record.ended = now_;
+  ended_.push_back(std::move(record));
+  switch (Judge(end)) {
+    case Next::kOver:
+      return End(end.verdict);
+    case Next::kRestart:
+      return stop_signal_ != 0 ? End(StoppedBy(stop_signal_)) : Restart(end);
+    case Next::kJoinAgain:
+      return stop_signal_ != 0 ? End(StoppedBy(stop_signal_)) : JoinAgain(end);
+    case Next::kBeginAgain:
+      return stop_signal_ != 0 ? End(StoppedBy(stop_signal_)) : BeginAgain(end);
+  }
+}
+
+void CampaignCore::On(const StopAsked& asked) {
+  if (!IsStop(asked.signal)) return;
+  stop_signal_ = asked.signal;
+  // While an attempt lives, it is what stops, and says when it has.
+  if (state_ == State::kPause) End(StoppedBy(stop_signal_));
+}
+
+void CampaignCore::On(const CampaignTick&) {
+  if (state_ != State::kPause) return;
+  if (options_.time_limit > Duration::zero() && now_ >= begin_ + options_.time_limit) {
+    return End({.kind = Verdict::Kind::kTimeLimit,
+                .exit_code = kExitTimeLimit,
+                .message = absl::StrCat("the time limit of ", FormatSeconds(options_.time_limit),
+                                        " (--timeout) was reached before a restart"),
+                .rank = {},
+                .signal = 0});
+  }
+  if (now_ >= next_at_) Start();
+}
+
+// What only the user can mend is never tried again, nor is what the user wanted.
+CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
+  using Kind = Verdict::Kind;
+  if (end.verdict.kind == Kind::kLauncher) return Next::kBeginAgain;
+  if (!restarts()) return Next::kOver;
+  const bool again = attempt_ > 0 && runs_since_ == kNever;
+  switch (end.verdict.kind) {
+    case Kind::kNone:
+    case Kind::kSuccess:
+    case Kind::kSignal:
+    case Kind::kTimeLimit:
+    case Kind::kLauncher:
+      return Next::kOver;
+    case Kind::kWorker:
+      if (end.verdict.exit_code == kExitNotExecutable || end.verdict.exit_code == kExitNotFound) {
+        return Next::kOver;
+      }
+      return options_.on_failure ? Next::kRestart : Next::kOver;
+    case Kind::kStalled:
+      return options_.on_stall ? Next::kRestart : Next::kOver;
+    case Kind::kRefused:
+      // The hosts that are left do not suffice: others may come back.
+      return again ? Next::kJoinAgain : Next::kOver;
+    case Kind::kStartTimeout:
+      return again ? Next::kJoinAgain : Next::kOver;
+    case Kind::kNode:
+      switch (end.verdict.exit_code) {
+        case kExitNodeLost:
+        case kExitAgentLost:
+          if (runs_since_ != kNever) return options_.on_node ? Next::kRestart : Next::kOver;
+          return again ? Next::kJoinAgain : Next::kOver;
+        case kExitUsage:  // a name that is unknown for a while
+        case kExitStartAgents:
+        case kExitRendezvous:
+          return again ? Next::kJoinAgain : Next::kOver;
+        default:
+          return Next::kOver;
+      }
+  }
+  return Next::kOver;
+}
+
+uint32_t CampaignCore::eligible() const {
+  return static_cast<uint32_t>(
+      std::count_if(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.left_out; }));
+}
+
+// The job goes on without the hosts that it lost: such a restart costs none.
+bool CampaignCore::IsReplaced(const AttemptEnded& end) const {
+  if (end.verdict.kind != Verdict::Kind::kNode || end.verdict.exit_code != kExitNodeLost) {
+    return false;
+  }
+  const auto lost = static_cast<uint32_t>(
+      std::count_if(end.hosts.begin(), end.hosts.end(),
+                    [this](uint32_t host) { return !hosts_[host].left_out; }));
+  return lost > 0 && eligible() >= options_.least_hosts + lost;
+}
+
+void CampaignCore::Restart(const AttemptEnded& end) {
+  const bool replaced = IsReplaced(end);
+  ended_.back().counted = !replaced;
+  if (!replaced && counted_ == options_.max_restarts) {
+    if (options_.max_restarts == 0) return End(end.verdict);
+    Verdict verdict = end.verdict;
+    verdict.exit_code = kExitRestarts;
+    return End(std::move(verdict));
+  }
+  if (!replaced) ++counted_;
+  Blame(end);
+  const TimePoint at = std::max(now_ + BackOff(), end.dead_at);
+  const std::string which = replaced
+                                ? std::string("restart, not counted as other hosts can take over,")
+                                : absl::StrCat("restart ", counted_, " of ", options_.max_restarts);
+  actions_.emplace_back(
+      Announce{absl::StrCat("dtrain: ", which, " in ", Rounded(at - now_), ": ", end.cause)});
+  ++attempt_;
+  join_by_ = at + options_.join_timeout;
+  Pause(at);
+}
+
+void CampaignCore::JoinAgain(const AttemptEnded& end) {
+  const TimePoint at = std::max(now_ + kJoinAgain, end.dead_at);
+  if (at >= join_by_) {
+    Verdict verdict = end.verdict;
+    verdict.kind = Verdict::Kind::kNode;
+    verdict.exit_code = kExitNodeLost;
+    verdict.message = absl::StrCat("no restart within ", FormatSeconds(options_.join_timeout),
+                                   " (--join-timeout): ", end.verdict.message);
+    return End(std::move(verdict));
+  }
+  ended_.pop_back();  // it never ran
+  for (const uint32_t host : end.hosts) hosts_[host].doubtful = true;
+  BlameGpus(end);
+  actions_.emplace_back(Announce{absl::StrCat("dtrain: the restart is tried again for another ",
+                                              Rounded(join_by_ - now_), ": ", end.cause)});
+  Pause(at);
+}
+
+// Nothing of it is to blame, and nothing has run.
+void CampaignCore::BeginAgain(const AttemptEnded& end) {
+  const TimePoint at = std::max(now_, end.dead_at);
+  ended_.pop_back();
+  actions_.emplace_back(Announce{absl::StrCat(
+      "dtrain: ", end.verdict.message,
+      at > now_ ? absl::StrCat("; not all nodes answer: it starts again in ", Rounded(at - now_))
+                : "; it starts again")});
+  if (attempt_ > 0) join_by_ = at + options_.join_timeout;
+  Pause(at);
+}
+
+void CampaignCore::Count(const AttemptRecord& record, uint32_t host) {
+  hosts_[host].ends.push_back(record.ended);
+  hosts_[host].doubtful = record.lost;
+}
+
+// How long the pause is, once the last of ended_ is over. The next one is longer.
+Duration CampaignCore::BackOff() {
+  if (ended_.back().ran >= options_.min_uptime) backoff_ = options_.backoff;
+  return std::exchange(backoff_, std::min(backoff_ * 2, options_.longest_backoff));
+}
+
+// Of a node's own fault, and of the host of the rank that failed first. Never so many are left out
+// that too few remain: a program that always fails is no host's fault.
+void CampaignCore::Blame(const AttemptEnded& end) {
+  BlameGpus(end);
+  for (const uint32_t index : ended_.back().hosts) {
+    Count(ended_.back(), index);
+    const Host& host = hosts_[index];
+    const auto recent =
+        static_cast<size_t>(std::count_if(host.ends.begin(), host.ends.end(), [this](TimePoint at) {
+          return now_ - at <= kEndsWithin;
+        }));
+    if (recent >= kMostEnds) {
+      LeaveOut(index, absl::StrCat(recent, " attempts within ", FormatSeconds(kEndsWithin),
+                                   " ended by its fault"));
+    } else if (host.ends.size() >= kMostEndsInAll) {
+      LeaveOut(index, absl::StrCat(host.ends.size(), " attempts ended by its fault"));
+    }
+  }
+}
+
+// At once: what such a GPU has done once it does again, to whatever program. Not a host that the
+// job cannot do without: there it may work, and if it does not, that is known why.
+void CampaignCore::BlameGpus(const AttemptEnded& end) {
+  std::map<uint32_t, std::vector<std::string>> bad;
+  for (const BadGpu& gpu : end.bad_gpus) bad[gpu.host].push_back(gpu.what);
+  for (auto& [host, what] : bad) {
+    const size_t more = what.size() > kMostGpusNamed ? what.size() - kMostGpusNamed : 0;
+    if (more > 0) what.resize(kMostGpusNamed);
+    std::string why = absl::StrJoin(what, "; ");
+    if (more > 0) absl::StrAppend(&why, "; and ", more, " more");
+    if (hosts_[host].left_out || LeaveOut(host, why)) continue;
+    actions_.emplace_back(
+        Announce{absl::StrCat("dtrain: ", options_.hosts[host], " stays in the job, which has no ",
+                              "host in its place: ", why)});
+  }
+}
+
+// False: it is needed, or left out already.
+bool CampaignCore::LeaveOut(uint32_t host, const std::string& why) {
+  if (hosts_[host].left_out || eligible() <= options_.least_hosts) return false;
+  hosts_[host].left_out = true;
+  actions_.emplace_back(Announce{absl::StrCat("dtrain: ", options_.hosts[host],
+                                              " is left out for the rest of the job: ", why)});
+  return true;
+}
+
+std::vector<std::string> CampaignCore::left_out() const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (hosts_[i].left_out) names.push_back(options_.hosts[i]);
+  }
+  return names;
+}
+
+void CampaignCore::Pause(TimePoint until) {
+  state_ = State::kPause;
+  next_at_ = until;
+}
+
+void CampaignCore::Start() {
+  state_ = State::kAttempt;
+  runs_since_ = kNever;
+  next_at_ = kNever;
+  BeginAttempt begin;
+  begin.attempt = attempt_;
+  for (uint32_t i = 0; i < hosts_.size(); ++i) {
+    if (hosts_[i].left_out) continue;
+    begin.hosts.push_back(i);
+    begin.doubtful.push_back(hosts_[i].doubtful);
+  }
+  if (options_.time_limit > Duration::zero()) {
+    begin.time_limit =
+        std::max<Duration>(begin_ + options_.time_limit - now_, std::chrono::milliseconds(1));
+  }
+  actions_.emplace_back(std::move(begin));
+}
+
+void CampaignCore::End(Verdict verdict) {
+  state_ = State::kOver;
+  actions_.emplace_back(EndCampaign{std::move(verdict)});
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "launcher/job/job_core.h"
+
+// The attempts of one launch: which of them is followed by another, when, and on which hosts. Pure:
+// events in, actions out. JobCore decides about one attempt.
+namespace dtrain::job {
+
+struct CampaignOptions {
+  std::vector<std::string> hosts;  // all that an attempt may use, spares last
+  uint32_t least_hosts = 1;        // an attempt needs so many of them
+  uint32_t max_restarts = 0;       // --max-restarts: those that count
+  bool spares = false;             // some hosts only replace others
+  // --restart-on
+  bool on_failure = true;
+  bool on_node = true;
+  bool on_stall = true;
+  // --backoff: before a restart, doubled by each attempt shorter than --min-uptime.
+  Duration backoff = std::chrono::seconds(1);
+  Duration longest_backoff = std::chrono::seconds(60);
+  Duration min_uptime = std::chrono::seconds(60);
+  Duration join_timeout = std::chrono::minutes(10);  // for the hosts of a restart to come
+  Duration time_limit = Duration::zero();            // --timeout, over all attempts; zero: none
+};
+
+// ---- events -------------------------------------------------------------------------------
+struct AttemptRuns {};  // all of its workers have started
+// A GPU whose error says that its host is not to be used again.
+struct BadGpu {
+  uint32_t host = 0;  // index of CampaignOptions::hosts
+  std::string what;   // "GPU 3 reported Xid 79 (GPU has fallen off the bus)"
+};
+// Every node has reported that nothing of it lives, or is lost.
+struct AttemptEnded {
+  Verdict verdict;              // whose message names hosts
+  std::string cause;            // one line, for people
+  std::vector<uint32_t> hosts;  // whose fault it is, as indices of CampaignOptions::hosts
+  std::vector<BadGpu> bad_gpus;
+  // The workers of lost nodes have ended by then, by their own lease. The past: none are lost.
+  TimePoint dead_at;
+};
+struct StopAsked {
+  int signal = 0;
+};
+struct CampaignTick {};
+
+using CampaignEvent = std::variant<AttemptRuns, AttemptEnded, StopAsked, CampaignTick>;
+
+// ---- actions ------------------------------------------------------------------------------
+struct BeginAttempt {
+  uint32_t attempt = 0;
+  std::vector<uint32_t> hosts;  // in the order of CampaignOptions::hosts
+  std::vector<bool> doubtful;   // of these: it was lost, and may not be back
+  Duration time_limit = Duration::zero();
+};
+struct Announce {
+  std::string text;  // one line for the user, complete
+};
+struct EndCampaign {
+  Verdict verdict;
+};
+
+using CampaignAction = std::variant<BeginAttempt, Announce, EndCampaign>;
+
+// An attempt that is over.
+struct AttemptRecord {
+  uint32_t attempt = 0;
+  std::string cause;  // empty: it succeeded
+  int exit_code = 0;
+  Duration ran = Duration::zero();  // zero: it never ran
+  bool counted = false;             // the restart after it counts
+  std::vector<uint32_t> hosts;      // by whose fault
+  bool lost = false;                // they were
+  TimePoint ended;
+};
+
+// What a launcher that takes a job over knows of it.
+struct CampaignPast {
+  std::vector<AttemptRecord> ended;
+  uint32_t attempt = 0;  // the present one, or, before a restart, the next
+  bool begun = false;    // its nodes may have heard of it
+  bool runs = false;
+  Duration ran = Duration::zero();   // so long, by now
+  bool pauses = false;               // before the next
+  Duration wait = Duration::zero();  // the rest of that
+  std::vector<uint32_t> left_out;    // hosts
+  Duration age = Duration::zero();   // of the job
+  int stop_signal = 0;               // it was told to end
+};
+
+class CampaignCore {
+ public:
+  enum class State {
+    kAttempt,  // one is on its way: from its first connection until its last node has let go
+    kPause,    // before the next
+    kOver,
+  };
+
+  CampaignCore(CampaignOptions options, TimePoint now);
+  CampaignCore(CampaignOptions options, const CampaignPast& past, TimePoint now);
+
+  // Once, before any event. Of an attempt that has begun nothing comes: the caller takes it over.
+  std::vector<CampaignAction> Begin();
+  std::vector<CampaignAction> OnEvent(TimePoint now, const CampaignEvent& event);
+  TimePoint NextDeadline() const;
+
+  State state() const { return state_; }
+  const CampaignOptions& options() const { return options_; }
+  bool restarts() const { return options_.max_restarts > 0 || options_.spares; }
+  uint32_t attempt() const { return attempt_; }
+  uint32_t counted() const { return counted_; }         // restarts that count, so far
+  TimePoint next_at() const { return next_at_; }        // in kPause
+  TimePoint runs_since() const { return runs_since_; }  // the present attempt; or kNever
+  const std::vector<AttemptRecord>& ended() const { return ended_; }
+  std::vector<std::string> left_out() const;  // hosts
+
+ private:
+  struct Host {
+    std::vector<TimePoint> ends;  // attempts that ended by its fault
+    bool doubtful = false;        // the last of them ended as it was lost
+    bool left_out = false;        // for the rest of the job
+  };
+  // What comes after an attempt.
+  enum class Next { kOver, kRestart, kJoinAgain, kBeginAgain };
+
+  void On(const AttemptRuns&);
+  void On(const AttemptEnded& end);
+  void On(const StopAsked& asked);
+  void On(const CampaignTick&);
+
+  Next Judge(const AttemptEnded& end) const;
+  bool IsReplaced(const AttemptEnded& end) const;
+  void Restart(const AttemptEnded& end);
+  void JoinAgain(const AttemptEnded& end);
+  void BeginAgain(const AttemptEnded& end);
+  void Blame(const AttemptEnded& end);
+  void BlameGpus(const AttemptEnded& end);
+  void Count(const AttemptRecord& record, uint32_t host);
+  Duration BackOff();
+  bool LeaveOut(uint32_t host, const std::string& why);
+  void Pause(TimePoint until);
+  void Start();
+  void End(Verdict verdict);
+  uint32_t eligible() const;
+
+  const CampaignOptions options_;
+  const TimePoint begin_;
+  TimePoint now_;
+  State state_ = State::kAttempt;
+  bool begun_ = false;  // by the launcher before us
+  uint32_t attempt_ = 0;
+  uint32_t counted_ = 0;
+  TimePoint runs_since_ = kNever;  // of the present attempt
+  TimePoint next_at_ = kNever;     // kPause
+  TimePoint join_by_ = kNever;     // of the present restart, until it runs
+  Duration backoff_;
+  int stop_signal_ = 0;
+  std::vector<Host> hosts_;
+  std::vector<AttemptRecord> ended_;
+  std::vector<CampaignAction> actions_;
+};
+
+}  // namespace dtrain::job

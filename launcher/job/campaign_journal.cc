@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/campaign_journal.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+namespace dtrain::job {
+
+v1::RestartDecided RestartOf(const CampaignCore& campaign, const AttemptRecord& ended) {
+  v1::RestartDecided restart;
+  restart.set_attempt(ended.attempt);
+  restart.set_cause(ended.cause);
+  restart.set_counts(ended.counted);
+  restart.set_exit_code(ended.exit_code);
+  restart.set_ran_nanos(std::chrono::nanoseconds(ended.ran).count());
+  for (const uint32_t host : ended.hosts) restart.add_at_fault(campaign.options().hosts[host]);
+  restart.set_lost(ended.lost);
+  return restart;
+}
+
+CampaignPast PastOf(const v1::JournalState& state, const hosts::HostList& hosts, TimePoint now,
+                    int64_t unix_now) {
+  CampaignPast past;
+  // A clock that was set back makes nothing younger than it can be.
+  const auto since = [unix_now](int64_t unix_nanos) {
+    return std::chrono::nanoseconds(std::max<int64_t>(unix_now - unix_nanos, 0));
+  };
+  const auto indices = [&hosts](const auto& names, std::vector<uint32_t>& out) {
+    for (const std::string& name : names) {
+      for (uint32_t i = 0; i < hosts.entries.size(); ++i) {
+        if (hosts.entries[i].host == name) out.push_back(i);
+      }
+    }
+  };
+  for (const v1::RestartDecided& restart : state.restarts()) {
+    if (restart.again()) continue;
+    AttemptRecord record;
+    record.attempt = restart.attempt();
+    record.cause = restart.cause();
+    record.exit_code = restart.exit_code();
+    record.ran = std::chrono::nanoseconds(restart.ran_nanos());
+    record.counted = restart.counts();
+    indices(restart.at_fault(), record.hosts);
+    record.lost = restart.lost();
+    record.ended = now - since(restart.unix_nanos());
+    past.ended.push_back(std::move(record));
+  }
+  past.begun = state.phase() == v1::JournalState::PHASE_BEGUN ||
+               state.phase() == v1::JournalState::PHASE_RUNS;
+  past.runs = state.phase() == v1::JournalState::PHASE_RUNS;
+  if (past.runs) past.ran = since(state.runs().unix_nanos());
+  past.pauses = state.phase() == v1::JournalState::PHASE_RESTARTING;
+  if (state.has_attempt()) past.attempt = state.attempt().attempt();
+  if (state.restarts_size() > 0) {
+    const v1::RestartDecided& last = *state.restarts().rbegin();
+    if (!past.begun && !last.again()) past.attempt = last.attempt() + 1;
+    past.wait =
+        std::chrono::nanoseconds(std::max<int64_t>(last.not_before_unix_nanos() - unix_now, 0));
+    indices(last.left_out(), past.left_out);
+  }
+  past.age = since(state.accepted().by().unix_nanos());
+  if (state.has_stop()) past.stop_signal = SIGTERM;
+  return past;
+}
+
+v1::JournalState StateOf(const CampaignCore& campaign, TimePoint now, int64_t unix_now) {
+  const auto at = [&](TimePoint then) {
+    return unix_now - std::chrono::nanoseconds(now - then).count();
+  };
+  v1::JournalState state;
+  state.set_phase(v1::JournalState::PHASE_RUNS);
+  state.mutable_attempt()->set_attempt(campaign.attempt());
+  state.mutable_runs()->set_attempt(campaign.attempt());
+  state.mutable_runs()->set_unix_nanos(at(campaign.runs_since()));
+  for (const AttemptRecord& ended : campaign.ended()) {
+    v1::RestartDecided& restart = *state.add_restarts();
+    restart = RestartOf(campaign, ended);
+    restart.set_unix_nanos(at(ended.ended));
+    restart.set_not_before_unix_nanos(at(ended.ended));
+  }
+  const int last = state.restarts_size() - 1;
+  for (std::string& host : campaign.left_out()) {
+    if (last >= 0) state.mutable_restarts(last)->add_left_out(std::move(host));
+  }
+  return state;
+}
+
+}  // namespace dtrain::job

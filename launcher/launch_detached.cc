@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/launch_detached.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "common/base/text.h"
+#include "common/os/account.h"
+#include "common/os/environment.h"
+#include "common/os/fd.h"
+#include "common/os/signals.h"
+#include "launcher/code.h"
+#include "launcher/detached/jobs.h"
+#include "launcher/detached/launcher_log.h"
+#include "launcher/detached/ourselves.h"
+#include "launcher/detached/start.h"
+#include "launcher/detached/supervisor.h"
+#include "launcher/migrate/depart.h"
+#include "launcher/migrate/options.h"
+
+namespace dtrain {
+namespace {
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "dtrain: %s\n", std::string(status.message()).c_str());
+  if (absl::IsInvalidArgument(status) || absl::IsAlreadyExists(status)) return kExitUsage;
+  return kExitState;
+}
+
+volatile sig_atomic_t interrupted = 0;
+void OnInterrupt(int signal) { interrupted = signal; }
+
+// For the terminal of whoever waits for it.
+void Relay(detached::LauncherLog& log, bool rest) {
+  const std::string text = log.Next(rest);
+  (void)fwrite(text.data(), 1, text.size(), stderr);
+}
+
+// It says who looks after the job from now on.
+void SayWhoMinds(const detached::JobFolder& job) {
+  const detached::Supervision by = detached::SupervisionOf(job);
+  if (!by.IsThere()) return;
+  std::fprintf(stderr,
+               "dtrain: supervised by %s: starts the job's launcher again if it is killed\n",
+               by.Text().c_str());
+}
+
+int WaitUntilItRuns(const detached::JobFolder& job, detached::LauncherStart& start,
+                    detached::LauncherLog& log) {
+  struct sigaction action {};
+  action.sa_handler = OnInterrupt;
+  for (const int signal : os::NotIgnored({SIGINT, SIGTERM, SIGHUP})) {
+    sigaction(signal, &action, nullptr);
+  }
+  const std::string id = job.id();
+  const auto end = start.Wait(detached::Standing::Stage::kRuns, [&log] {
+    Relay(log, /*rest=*/false);
+    return interrupted == 0;
+  });
+  Relay(log, /*rest=*/true);
+  switch (end) {
+    case detached::LauncherStart::End::kReached:
+      SayWhoMinds(job);
+      std::printf("%s\n", id.c_str());
+      std::fflush(stdout);
+      return kExitOk;
+    case detached::LauncherStart::End::kGivenUp:
+      std::fprintf(stderr, "dtrain: left; %s goes on; `dtrain stop %s` ends it\n", id.c_str(),
+                   id.c_str());
+      return kExitSignalBase + interrupted;
+    case detached::LauncherStart::End::kOver:
+      break;
+  }
+  const auto entry = job.Entry();
+  if (entry.ok() && entry->ended_unix_nanos() != 0 && entry->exit_code() >= 0) {
+    return entry->exit_code();
+  }
+  std::fprintf(stderr,
+               "dtrain: the launcher of %s ended before its workers ran, without saying why "
+               "(%s/launcher.log); `dtrain attach %s` starts another one\n",
+               id.c_str(), job.path().c_str(), id.c_str());
+  return kExitAgentLost;
+}
+
+bool IsLaunched(const detached::Jobs::AcceptedJob& job) {
+  const auto holder = job.folder.Holder();
+  return !job.moved_to.empty() || job.folder.HasSummary() || (holder.ok() && *holder);
+}
+
+int TellKnown(const std::string& id, const std::string& moved_to) {
+  std::fprintf(stderr, "dtrain: this is %s, which was launched with this key before%s\n",
+               id.c_str(),
+               moved_to.empty() ? "" : absl::StrCat("; it is on ", Escape(moved_to)).c_str());
+  std::printf("%s\n", id.c_str());
+  return kExitOk;
+}
+
+// The job is made here, as another machine has neither our files nor our environment, and goes
+// there before it has a launcher.
+int LaunchElsewhere(const detached::Jobs& jobs, const cli::LaunchOptions& launch,
+                    const v1::Spec& spec) {
+  migrate::Options there;
+  auto target = migrate::ParseTarget(launch.detach.launcher_on);
+  if (!target.ok()) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("--launcher-on: ", target.status().message(), "\nSee dtrain launch --help")));
+  }
+  there.to = *std::move(target);
+  there.ssh_config = launch.transport.ssh_config;
+  there.ssh_port = launch.transport.ssh_port;
+  there.connect_timeout = launch.transport.connect_timeout;
+  const auto& hosts = launch.hosts.entries;
+  if (launch.local || std::any_of(hosts.begin(), hosts.end(), [](const hosts::HostEntry& entry) {
+        return migrate::MeansThisMachine(entry.host);
+      })) {
+    return Fail(absl::InvalidArgumentError(
+        "--launcher-on: name the hosts of the workers, by their real names: localhost, or no host "
+        "at all, means another machine there"));
+  }
+  std::unique_ptr<Code> code;
+  if (!launch.stage.directory.empty()) {
+    auto taken = TakeCode(launch.stage);
+    if (!taken.ok()) return Fail(taken.status());
+    code = *std::move(taken);
+  }
+  const auto accepted = jobs.Accept(spec, [&](const detached::JobFolder& draft) {
+    return code == nullptr ? absl::OkStatus() : code->Keep(draft, /*with_contents=*/true);
+  });
+  if (!accepted.ok()) return Fail(accepted.status());
+  const std::string id = accepted->folder.id();
+  if (accepted->was_there && IsLaunched(*accepted)) return TellKnown(id, accepted->moved_to);
+  const auto started = migrate::StartThere(jobs, accepted->folder, there, launch.detach.no_wait);
+  if (!started.ok()) {
+    std::fprintf(stderr, "dtrain: --launcher-on: %s\n",
+                 std::string(started.status().message()).c_str());
+    return kExitStartAgents;
+  }
+  const std::string host = Escape(started->host);
+  if (started->signal != 0) {
+    std::fprintf(stderr, "dtrain: left; %s goes on; `dtrain stop %s` on %s ends it\n", id.c_str(),
+                 id.c_str(), host.c_str());
+    return kExitSignalBase + started->signal;
+  }
+  if (started->exit_code) {
+    if (*started->exit_code >= 0) return *started->exit_code;
+    std::fprintf(stderr, "dtrain: %s has ended on %s: `dtrain show %s` there shows how\n",
+                 id.c_str(), host.c_str(), id.c_str());
+    return kExitAgentLost;
+  }
+  std::fprintf(stderr, "dtrain: its launcher is on %s%s\n", host.c_str(),
+               started->supervisor.empty()
+                   ? ""
+                   : absl::StrCat(", supervised by ", Escape(started->supervisor)).c_str());
+  std::printf("%s\n", id.c_str());
+  return kExitOk;
+}
+
+absl::StatusOr<detached::JobFolder> Find(const std::string& job) {
+  if (job.find('/') != std::string::npos) return detached::JobFolder(job);
+  auto place = detached::Jobs::UsualPlace();
+  if (!place.ok()) return place.status();
+  return detached::Jobs(*std::move(place)).Find(job);
+}
+
+}  // namespace
+
+void Describe(const cli::DetachOptions& options, v1::Spec& spec) {
+  spec.set_name(options.name);
+  spec.set_key(options.key);
+  spec.set_keep(options.keep);
+  for (const std::string& word : options.words) spec.add_argv(word);
+  for (const std::string& entry : os::OwnEnvironment()) {
+    const size_t equals = entry.find('=');
+    if (equals == std::string::npos || equals == 0) continue;
+    v1::EnvVar& variable = *spec.add_environment();
+    variable.set_name(entry.substr(0, equals));
+    variable.set_value(entry.substr(equals + 1));
+  }
+  const mode_t mask = umask(0);
+  umask(mask);
+  spec.set_umask(mask);
+  spec.set_build(DTRAIN_VERSION);
+  if (const auto account = os::FindAccount(geteuid()); account.ok()) spec.set_user(account->name);
+}
+
+int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
+  const cli::DetachOptions& options = launch.detach;
+  spec.set_job_id(absl::StrCat("dtrain-", os::RandomHex(6)));
+  Describe(options, spec);
+  *spec.mutable_accepted_by() = detached::Ourselves();
+
+  auto place = detached::Jobs::UsualPlace();
+  if (!place.ok()) return Fail(place.status());
+  if (!options.launcher_on.empty()) {
+    return LaunchElsewhere(detached::Jobs(*std::move(place)), launch, spec);
+  }
+  const auto supervisor = detached::ChooseSupervisor(detached::ReadSupervisorFacts(*place));
+  if (!supervisor.ok()) {
+    std::fprintf(stderr, "dtrain: %s\n", std::string(supervisor.status().message()).c_str());
+    return kExitStartAgents;
+  }
+  auto accepted = detached::Jobs(*std::move(place)).Accept(spec);
+  if (!accepted.ok()) return Fail(accepted.status());
+  const detached::JobFolder& job = accepted->folder;
+  const std::string id = job.id();
+  if (accepted->was_there && IsLaunched(*accepted)) return TellKnown(id, accepted->moved_to);
+  detached::LauncherLog log(job);
+  auto start = detached::LauncherStart::Begin(job, *supervisor);
+  if (!start.ok()) return Fail(start.status());
+  if (options.no_wait) {
+    std::printf("%s\n", id.c_str());
+    return kExitOk;
+  }
+  return WaitUntilItRuns(job, *start, log);
+}
+
+void AddToEnvironment(const v1::Spec& spec) {
+  for (const v1::EnvVar& variable : spec.environment()) {
+    (void)setenv(variable.name().c_str(), variable.value().c_str(), /*overwrite=*/0);
+  }
+}
+
+absl::StatusOr<Runner::Detached> TakeJob(loop::Loop& loop, const std::vector<std::string>& args) {
+  std::string name;
+  for (size_t i = 1; i < args.size(); ++i) {
+    if (!name.empty() || args[i].empty() || args[i][0] == '-') {
+      return absl::InvalidArgumentError(
+          absl::StrCat("resume: unexpected ", args[i], "\nSee dtrain resume --help"));
+    }
+    name = args[i];
+  }
+  if (name.empty()) {
+    return absl::InvalidArgumentError("resume: which job? See dtrain resume --help");
+  }
+  auto job = Find(name);
+  if (!job.ok()) return job.status();
+  auto records = JobRecords::Take(loop, *job);
+  if (!records.ok()) return records.status();
+  umask(static_cast<mode_t>((*records)->spec().umask()));
+  Runner::Detached detached;
+  detached.records = *std::move(records);
+  return detached;
+}
+
+int TellWhyNot(const absl::Status& why) {
+  std::fprintf(stderr, "dtrain: resume: %s\n", std::string(why.message()).c_str());
+  if (absl::IsInvalidArgument(why)) return kExitUsage;
+  return absl::IsNotFound(why) ? 1 : kExitState;
+}
+
+}  // namespace dtrain

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page begins. What it shows is said by the server that it comes from, in the shell.
+
+app.view = document.documentElement.dataset.shows === 'node' ? nodeView : jobView;
+// Ages grow though nothing comes.
+setInterval(() => { if (app.view.isKnown && (isSilent() || app.view.isOver)) update(); }, 1000);
+document.addEventListener('visibilitychange', () => { if (!document.hidden) wake(); });
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { if (app.view.isKnown) update(); });
+addEventListener('hashchange', () => { const token = takeToken(); if (token !== '') start(token); });
+start(takeToken());

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/status/detached_commands.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
+#include "common/http/client.h"
+#include "common/os/pidfd.h"
+#include "common/os/process_tree.h"
+#include "launcher/detached/jobs.h"
+#include "launcher/detached/ourselves.h"
+#include "launcher/status/cells.h"
+#include "launcher/status/find_job.h"
+#include "launcher/status/log_printer.h"
+#include "launcher/status/print.h"
+#include "launcher/story/care.h"
+#include "launcher/story/find.h"
+#include "launcher/story/output.h"
+#include "launcher/story/story.h"
+
+namespace dtrain::status {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// As many as are kept by default.
+constexpr size_t kMostEnded = 500;
+constexpr int kPollMs = 100;
+constexpr size_t kPiece = 256 << 10;
+// Of a job's folder, not from its launcher.
+constexpr const char* kFromFolder[] = {"held_by", "supervisor", "launcher_restarts"};
+// A launcher that has the job listens soon; without a runtime directory it never does.
+constexpr Duration kListenPatience = std::chrono::seconds(5);
+// Somewhat more than the launcher that hands a job over waits for the next.
+// The launcher waits for its folder, too, and says so first.
+constexpr Duration kDetachPatience = std::chrono::seconds(15);
+constexpr Duration kHandOverPatience = std::chrono::seconds(40);
+
+double SecondsSince(double unix_seconds) {
+  return std::max(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()) - unix_seconds, 0.0);
+}
+
+Json RunningJson(const detached::JobFolder& job) {
+  const auto told = story::Tell(job);
+  Json json = {{"id", job.id()}, {"name", ""}, {"phase", "unknown"}};
+  if (!told.ok()) return json;
+  json["name"] = At(*told, "name");
+  json["phase"] = At(*told, "state");
+  json["nodes"] = At(*told, "hosts").size();
+  json["seconds"] = SecondsSince(Number(At(*told, "accepted_unix_seconds")));
+  json["command"] = At(*told, "command");
+  for (const char* key : kFromFolder) json[key] = At(*told, key);
+  const auto journal = job.ReadJournal();
+  if (!journal.ok() || !journal->state.has_runs()) return json;
+  int failed = 0;
+  for (const v1::WorkerExit& exit : journal->state.exits()) {
+    if (exit.exit_code() != 0 || exit.signal() != 0) ++failed;
+  }
+  const int ended = journal->state.exits_size();
+  const auto world = static_cast<int>(journal->state.runs().world_size());
+  json["ranks"] = {{"running", std::max(world - ended, 0)}, {"ended", ended}, {"failed", failed}};
+  return json;
+}
+
+Json EndedJson(const detached::Jobs& jobs, const v1::JobEntry& job) {
+  Json json = {{"id", job.job_id()},
+               {"name", job.name()},
+               {"phase", "ended"},
+               {"seconds", SecondsSince(static_cast<double>(job.accepted_unix_nanos()) / 1e9)},
+               {"exit_code", nullptr},
+               {"ended_unix_seconds", static_cast<double>(job.ended_unix_nanos()) / 1e9}};
+  if (job.exit_code() >= 0) json["exit_code"] = job.exit_code();
+  const auto folder = jobs.Find(job.job_id());
+  const auto spec = folder.ok() ? folder->ReadSpec() : folder.status();
+  if (spec.ok()) json["command"] = story::WordsOf(*spec);
+  return json;
+}
+
+bool IsThere(const detached::JobFolder& job) {
+  std::error_code error;
+  return std::filesystem::exists(job.path(), error);
+}
+
+absl::Status CheckAttempt(const detached::JobFolder& job, const CommandOptions& options,
+                          const std::vector<uint32_t>& attempts) {
+  if (!options.attempt) return absl::OkStatus();
+  if (std::find(attempts.begin(), attempts.end(), *options.attempt) != attempts.end()) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(
+      absl::StrCat(job.id(), " has no output of an attempt ", *options.attempt, ": ",
+                   attempts.empty() ? std::string("there is none yet")
+                   : attempts.size() == 1
+                       ? absl::StrCat("only of attempt ", attempts[0])
+                       : absl::StrCat("attempts ", attempts.front(), " to ", attempts.back())));
+}
+
+absl::Status CheckRank(const detached::JobFolder& job, const CommandOptions& options,
+                       uint32_t attempt) {
+  if (!story::HasLayout(job, attempt)) return absl::OkStatus();
+  const size_t ranks = story::LayoutOf(job, attempt).ranks.size();
+  // Of an attempt that has written nothing it may not be known.
+  if (ranks == 0 || options.rank < ranks) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(job.id(), " has no rank ", options.rank, ": it has ", Count(ranks, "rank")));
+}
+
+// The attempt behind `attempt`, if there is one by now.
+std::optional<uint32_t> Following(const detached::JobFolder& job, std::optional<uint32_t> attempt) {
+  const std::vector<uint32_t> attempts = story::AttemptsOf(job);
+  if (!attempt) return attempts.empty() ? std::nullopt : std::optional(attempts.back());
+  const auto at = std::upper_bound(attempts.begin(), attempts.end(), *attempt);
+  return at == attempts.end() ? std::nullopt : std::optional(*at);
+}
+
+absl::StatusOr<std::optional<LiveJob>> Listening(const std::string& id) {
+  const auto live = LiveJobs();
+  if (!live.ok()) return live.status();
+  for (const LiveJob& job : *live) {
+    if (job.id == id) return job;
+  }
+  return std::nullopt;
+}
+
+// The process that has the job, once there is one on this machine; nothing: it has ended.
+absl::StatusOr<std::optional<pid_t>> LauncherOf(const detached::JobFolder& job) {
+  const TimePoint deadline = Clock::now() + kListenPatience;
+  for (;;) {
+    if (job.HasSummary()) return std::nullopt;
+    const auto live = Listening(job.id());
+    if (live.ok() && *live) return (*live)->launcher;
+    if (Clock::now() >= deadline) break;
+    poll(nullptr, 0, kPollMs);
+  }
+  const auto holder = job.Holder();
+  if (!holder.ok()) return holder.status();
+  if (*holder && detached::IsHere(**holder)) return static_cast<pid_t>((*holder)->pid());
+  if (*holder && !(*holder)->host().empty()) {
+    return absl::UnavailableError(absl::StrCat(job.id(), " is controlled by ",
+                                               story::Describe(**holder), ": run dtrain stop ",
+                                               job.id(), " there"));
+  }
+  return absl::UnavailableError(absl::StrCat("the launcher of ", job.id(), " is gone again: see ",
+                                             job.path(), "/launcher.log"));
+}
+
+}  // namespace
+
+void AddFromFolder(const Json& told, Json& job) {
+  job["name"] = At(told, "name");
+  for (const char* key : kFromFolder) job[key] = At(told, key);
+}
+
+absl::StatusOr<DetachedJobs> ListDetached(const std::set<std::string>& known, bool all) {
+  const auto jobs = story::OpenJobs();
+  if (absl::IsNotFound(jobs.status())) return DetachedJobs();
+  if (!jobs.ok()) return jobs.status();
+  auto entries = jobs->List();
+  if (!entries.ok()) return entries.status();
+  std::sort(entries->begin(), entries->end(), [](const v1::JobEntry& a, const v1::JobEntry& b) {
+    return std::pair(a.ended_unix_nanos(), a.job_id()) >
+           std::pair(b.ended_unix_nanos(), b.job_id());
+  });
+  DetachedJobs out;
+  for (const v1::JobEntry& job : *entries) {
+    if (job.ended_unix_nanos() == 0) {
+      const auto folder = jobs->Find(job.job_id());
+      if (folder.ok() && known.count(job.job_id()) != 0) {
+        const auto told = story::Tell(*folder);
+        if (told.ok()) out.told[job.job_id()] = *told;
+      }
+      if (folder.ok() && known.count(job.job_id()) == 0) {
+        out.running.push_back(RunningJson(*folder));
+      }
+    } else if (all && out.ended.size() < kMostEnded) {
+      out.ended.push_back(EndedJson(*jobs, job));
+    } else if (all) {
+      ++out.more_ended;
+    }
+  }
+  std::reverse(out.running.begin(), out.running.end());
+  return out;
+}
+
+absl::Status LogsOf(const detached::JobFolder& job, const CommandOptions& options) {
+  absl::Status checked = CheckAttempt(job, options, story::AttemptsOf(job));
+  if (!checked.ok()) return checked;
+  if (options.follow && !job.HasSummary()) {
+    const auto holder = job.Holder();
+    if (holder.ok() && !*holder) {
+      std::fprintf(stderr, "dtrain: %s has no launcher; dtrain attach %s starts one\n",
+                   job.id().c_str(), job.id().c_str());
+    }
+  }
+  LogPrinter printer(options);
+  std::optional<uint32_t> attempt =
+      options.attempt ? options.attempt : Following(job, std::nullopt);
+  const detached::LogStream stream{Rank(options.rank), options.stream == "stderr"};
+  std::optional<story::OutputReader> reader;
+  bool first = true;
+  for (;;) {
+    if (!IsThere(job)) {
+      return story::IsGone(job);
+    }
+    const bool ended = job.HasSummary();
+    const std::optional<uint32_t> following = Following(job, attempt);
+    if (!attempt) attempt = following;
+    if (attempt && !reader && (story::HasLayout(job, *attempt) || !options.follow)) {
+      if (checked = CheckRank(job, options, *attempt); !checked.ok()) return checked;
+      reader.emplace(job.LogFolder(*attempt), stream);
+      if (options.tail && first) checked = reader->SkipToLast(*options.tail, ~uint64_t{0});
+      if (!checked.ok()) return checked;
+      first = false;
+    }
+    bool any = false;
+    if (reader) {
+      bool open = true;
+      const auto read = reader->Read(kPiece, [&](const detached::LogStream&, const std::string& b) {
+        return open = printer.Add(b);
+      });
+      if (!read.ok()) return read.status();
+      if (!open) return absl::OkStatus();  // nobody reads on
+      any = *read;
+    }
+    if (any) continue;
+    if (!options.follow) return absl::OkStatus();
+    if (reader && following && following != attempt) {
+      if (options.attempt) return absl::OkStatus();
+      std::fprintf(stderr, "dtrain: attempt %u\n", *following);
+      attempt = following;
+      reader.reset();
+      continue;
+    }
+    if (ended) return absl::OkStatus();
+    poll(nullptr, 0, kPollMs);
+  }
+}
+
+absl::Status DetachLive(const LiveJob& job, bool json) {
+  const auto pidfd = os::OpenPidfd(job.launcher);
+  if (!pidfd.ok()) return absl::NotFoundError(absl::StrCat(job.id, " has just ended"));
+  const auto answer =
+      http::Post(job.socket, absl::StrCat("/v1/jobs/", job.id, "/detach"), kDetachPatience);
+  if (!answer.ok()) return answer.status();
+  if (answer->status == 405) {
+    return absl::UnavailableError(
+        absl::StrCat("the launcher of ", job.id, ", process ", job.launcher,
+                     ", is of an older version, which cannot detach jobs"));
+  }
+  if (answer->status != 202) {
+    const Json told = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
+    const Json error = At(told, "error");
+    return absl::UnavailableError(absl::StrCat(
+        job.id, ": ", error.is_string() ? Escape(error.get<std::string>(), 1000) : "no reason"));
+  }
+  // Who had it says on its terminal what becomes of it, too.
+  const auto has_it = [&] {
+    const auto jobs = story::OpenJobs();
+    const auto folder = jobs.ok() ? jobs->Find(job.id) : jobs.status();
+    if (!folder.ok()) return false;
+    const detached::Standing standing = folder->LastStanding();
+    return folder->HasSummary() || (standing.stage == detached::Standing::Stage::kRuns &&
+                                    standing.launcher.generation() > 1);
+  };
+  const TimePoint deadline = Clock::now() + kHandOverPatience;
+  pollfd ended{pidfd->get(), POLLIN, 0};
+  for (;;) {
+    const bool is_gone = poll(&ended, 1, kPollMs) > 0;
+    if (has_it()) break;
+    if (is_gone || Clock::now() >= deadline) {
+      return absl::UnavailableError(
+          absl::StrCat(job.id, " was not detached: see what its launcher, process ", job.launcher,
+                       ", said on its terminal"));
+    }
+  }
+  if (json) {
+    PrintJson({{"id", job.id}, {"detached", true}});
+  } else {
+    Print(absl::StrCat(job.id, " goes on without its terminal\n"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StopLauncher(const std::string& id, pid_t launcher, int signal,
+                          absl::FunctionRef<bool()> is_its_launcher) {
+  absl::StatusOr<os::UniqueFd> pidfd = os::OpenPidfd(launcher);
+  if (!pidfd.ok() && !absl::IsNotFound(pidfd.status())) return pidfd.status();
+  // The number may have become another's before it was opened.
+  if (!pidfd.ok() || !is_its_launcher()) {
+    return absl::NotFoundError(absl::StrCat(id, " has just ended"));
+  }
+  absl::Status sent = os::SendSignal(pidfd->get(), signal);
+  if (!sent.ok()) return sent;
+  pollfd ended{pidfd->get(), POLLIN, 0};
+  while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StopDetached(const detached::JobFolder& job, const CommandOptions& options) {
+  if (job.HasSummary()) return absl::NotFoundError(absl::StrCat(job.id(), " has ended already"));
+  const auto note = story::EnsureLauncher(job);
+  if (!note.ok()) return note.status();
+  if (!note->empty()) std::fprintf(stderr, "dtrain: %s\n", note->c_str());
+  const auto launcher = LauncherOf(job);
+  if (!launcher.ok()) return launcher.status();
+  if (*launcher) {
+    absl::Status stopped =
+        StopLauncher(job.id(), **launcher, detached::JobFolder::StopSignal(), [&] {
+          const auto live = Listening(job.id());
+          if (live.ok() && *live) return (*live)->launcher == **launcher;
+          const auto holder = job.Holder();
+          return holder.ok() && *holder && static_cast<pid_t>((*holder)->pid()) == **launcher &&
+                 detached::IsHere(**holder);
+        });
+    if (!stopped.ok() && !absl::IsNotFound(stopped)) return stopped;
+  }
+  if (!job.HasSummary() && IsThere(job)) {
+    return absl::UnavailableError(absl::StrCat("the launcher of ", job.id(),
+                                               " has ended, but the job has not: see ", job.path(),
+                                               "/launcher.log, and try again"));
+  }
+  PrintEnded(job.id(), options.json);
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain::status

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/detached/job_folder.h"
+#include "launcher/detached/jobs.h"
+#include "launcher/status/runtime_dir.h"
+
+// Which job a command means. Calls may block.
+namespace dtrain::status {
+
+// At least one of them.
+struct FoundJob {
+  std::string id;
+  std::optional<LiveJob> live;                  // its launcher listens on this machine
+  std::optional<detached::JobFolder> detached;  // it was launched with --detach
+};
+
+// Those whose launcher listens.
+absl::StatusOr<std::vector<LiveJob>> LiveJobs();
+
+// By id, name of a detached job, or beginning of an id; ended detached jobs last. Without a text
+// the only running one. NOT_FOUND; INVALID_ARGUMENT: several.
+absl::StatusOr<FoundJob> FindJob(const std::string& text);
+
+}  // namespace dtrain::status

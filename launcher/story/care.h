@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "launcher/detached/job_folder.h"
+
+namespace dtrain::story {
+
+// Starts a launcher for a job that has not ended, where none has it, and waits until it has. What
+// to say about it; empty: there was nothing to do. DATA_LOSS: its journal is damaged, and its
+// folder has been moved to lost+found. FAILED_PRECONDITION: a newer version has written it, or the
+// new launcher could not take it over. Blocks, up to 20 s.
+absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job);
+
+// For those who wait for the end of a job: has it looked after, also when its launcher is lost
+// meanwhile. Cheap to call often.
+class Care {
+ public:
+  explicit Care(detached::JobFolder job) : job_(std::move(job)) {}
+  // As EnsureLauncher, which it calls now and then.
+  absl::StatusOr<std::string> Look(TimePoint now);
+
+ private:
+  detached::JobFolder job_;
+  TimePoint next_look_{};
+  TimePoint next_try_{};
+};
+
+}  // namespace dtrain::story

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/story/find.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "common/base/exit_code.h"
+
+namespace dtrain::story {
+namespace {
+
+constexpr size_t kMostNamed = 5;
+
+}  // namespace
+
+absl::StatusOr<detached::Jobs> OpenJobs() {
+  auto place = detached::Jobs::UsualPlace();
+  if (!place.ok()) return place.status();
+  detached::Jobs jobs(*std::move(place));
+  if (absl::Status checked = jobs.Check(); !checked.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("detached jobs cannot be read: ", checked.message()));
+  }
+  return jobs;
+}
+
+absl::StatusOr<detached::JobFolder> Find(const detached::Jobs& jobs, absl::string_view text) {
+  if (!text.empty()) return jobs.Find(text);
+  const auto list = jobs.List();
+  if (!list.ok()) return list.status();
+  std::vector<std::string> running;
+  for (const v1::JobEntry& job : *list) {
+    if (job.ended_unix_nanos() == 0) running.push_back(job.job_id());
+  }
+  if (running.size() == 1) return jobs.Find(running[0]);
+  if (running.empty()) {
+    return absl::NotFoundError("you have no detached job running; dtrain history lists ended ones");
+  }
+  std::sort(running.begin(), running.end());
+  const bool more = running.size() > kMostNamed;
+  running.resize(std::min(running.size(), kMostNamed));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "several detached jobs are running; name one of them: ", absl::StrJoin(running, ", "),
+      more ? " ..." : ""));
+}
+
+absl::Status IsGone(const detached::JobFolder& job) {
+  const std::filesystem::path jobs = std::filesystem::path(job.path()).parent_path();
+  std::string went = detached::Jobs(jobs.parent_path().string()).WhereItWent(job.id());
+  if (!went.empty()) return absl::NotFoundError(went);
+  return absl::NotFoundError(
+      absl::StrCat("job ", job.id(), " is gone: its folder ", job.path(), " was removed"));
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kFailedPrecondition:
+      return kExitState;
+    default:
+      return 1;
+  }
+}
+
+std::string ShownTime(int64_t unix_nanos) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(unix_nanos),
+                          absl::LocalTimeZone());
+}
+
+}  // namespace dtrain::story

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--max-restarts: the workers of one attempt are dead before the next begins, on every host; what it begins with is
+new, and what it ends with is told."""
+import json
+import os
+import re
+import signal
+
+import leftovers
+from launching import wait_until
+from test_faults_efg import end_ssh_sessions, workers_gone
+from test_resident import workers
+
+LEASE, GRACE = 3, 1
+FLAGS = ["--lease", f"{LEASE}s", "--grace", f"{GRACE}s"]
+FAILS_TWICE = ["sh", "-c", 'echo "up $DTRAIN_ATTEMPT $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS $MASTER_PORT"; '
+                           '[ "$DTRAIN_ATTEMPT" -ge 2 ] || { [ "$RANK" = 1 ] && exit 7; exec sleep 600; }']
+# Each attempt lives until it is told otherwise, and says who and where it is.
+LIVES = ["sh", "-c", 'echo "attempt $DTRAIN_ATTEMPT of $WORLD_SIZE on $(hostname)"; exec sleep 600']
+
+
+def agents(host):
+    return [pid for pid, _, line in leftovers.processes(host) if "dtrain-agent" in line and "bridge" in line]
+
+
+def test_a_rank_that_fails_is_followed_by_another_attempt_of_all(cluster):
+    results = cluster.work()
+    result = cluster.launch([*FLAGS, "--max-restarts", 3, "--backoff", "100ms", *cluster.hosts_flag(1), "--result-json",
+                             "/root/work/r.json", "--", *FAILS_TWICE])
+    assert result.code == 0, result
+    ups = [line.split("] ")[1].split()[1:] for line in result.lines if "] up " in line]
+    # The others may be ended before they write.
+    assert [line.split()[2] for line in result.lines if line.startswith("[1] up ")] == ["0", "1", "2"], result
+    assert [attempt for attempt, _, _ in ups].count("2") == 4, result
+    assert all(f"{attempt}/3" == count for attempt, count, _ in ups), ups
+    ports = {attempt: {port for a, _, port in ups if a == attempt} for attempt in "012"}
+    assert all(len(of) == 1 for of in ports.values()), ports
+    assert "dtrain: restart 1 of 3 in 0.1 s: rank 1 on node1 exited with code 7\n" in result.err, result
+    assert "dtrain: restart 2 of 3 in 0.2 s: rank 1 on node1 exited with code 7\n" in result.err, result
+    written = json.loads((results / "r.json").read_text())
+    assert [(each["attempt"], each["exit_code"], each["restart_counts"]) for each in written["attempts"]] == \
+        [(0, 7, True), (1, 7, True), (2, 0, False)], written["attempts"]
+
+
+def test_when_no_restarts_are_left_each_attempt_is_told(cluster):
+    result = cluster.launch([*FLAGS, "--max-restarts", 2, "--backoff", "50ms", *cluster.hosts_flag(1, cluster.nodes[:2]),
+                             "--", "sh", "-c", "echo no >&2; exit $((3 + RANK))"])
+    assert result.code == 208, result
+    told = result.err[result.err.index("dtrain: no restarts left (--max-restarts 2):\n"):]
+    assert re.fullmatch(r"dtrain: no restarts left \(--max-restarts 2\):\n"
+                        r"(  attempt \d, (after [\d.]+ s|not started): rank \d on node\d exited with code [34]\n){3}"
+                        r"dtrain: exit code 208\n", told), result
+
+
+def test_what_only_the_user_can_mend_is_not_tried_again(cluster):
+    result = cluster.launch(["--max-restarts", 5, *cluster.hosts_flag(1), "--", "/no/such/program"])
+    assert result.code == 127 and "restart" not in result.err, result
+    result = cluster.launch(["--max-restarts", 5, "-H", "node0:1,node77:1", "--", "true"])
+    assert result.code == 200 and "restart" not in result.err, result
+
+
+def start(cluster, *flags):
+    return cluster.start_launch([*FLAGS, *flags, "--", *LIVES])
+
+
+# The cable is cut: nobody tells the launcher, and the workers over there end by their own lease. Only when that is
+# over does another attempt begin, on the hosts that are left.
+def test_a_host_that_is_cut_off_is_left_behind(cluster):
+    gone = cluster.nodes[3]
+    job = start(cluster, "--max-restarts", 1, "-N", "2:4", *cluster.hosts_flag(1))
+    job.wait_for("attempt 0 of 4", count=4)
+    cluster.cut(gone)
+    try:
+        job.wait_for("attempt 1 of 3", count=3, timeout=60)
+        assert not workers(gone), "workers of two attempts at once"
+    finally:
+        cluster.heal(gone)
+    assert "dtrain: restart, not counted as other hosts can take over, in " in job.err, job.err
+    job.signal(signal.SIGINT)
+    result = job.wait(20)
+    assert result.code == 130, result
+    assert re.search(r"dtrain: 2 attempts:\n  attempt 0, after [\d.]+ s: node3: the connection to its agent is lost: .*\n"
+                     r"  attempt 1, after [\d.]+ s: ended by SIGINT\n", result.err), result
+    workers_gone(gone, LEASE + GRACE + 10)
+    end_ssh_sessions(gone)
+
+
+def test_a_spare_takes_the_place_of_a_host_that_dies(cluster):
+    gone = cluster.nodes[1]
+    job = start(cluster, "--spare", 1, *cluster.hosts_flag(1))
+    job.wait_for("attempt 0 of 3", count=3)
+    assert "node3" not in job.out
+    cluster.cut(gone)
+    try:
+        job.wait_for("attempt 1 of 3", count=3, timeout=60)
+        assert not workers(gone), "workers of two attempts at once"
+    finally:
+        cluster.heal(gone)
+    assert sorted(re.findall(r"attempt 1 of 3 on (node\d)", job.out)) == ["node0", "node2", "node3"], job.out
+    assert "node1 is left out" in job.err, job.err
+    job.signal(signal.SIGINT)
+    assert job.wait(20).code == 130
+    workers_gone(gone, LEASE + GRACE + 10)
+    end_ssh_sessions(gone)
+
+
+def test_a_host_that_the_job_needs_is_waited_for(cluster):
+    gone = cluster.nodes[1]
+    job = start(cluster, "--max-restarts", 1, *cluster.hosts_flag(1, cluster.nodes[:2]))
+    job.wait_for("attempt 0 of 2", count=2)
+    gone.stop_sshd()
+    for pid in agents(gone):
+        os.kill(pid, signal.SIGKILL)
+    job.wait_for("the restart is tried again for another ", stream="err", timeout=60)
+    gone.restart_sshd()
+    job.wait_for("attempt 1 of 2", count=2, timeout=60)
+    job.signal(signal.SIGINT)
+    assert job.wait(20).code == 130
+
+
+def test_too_few_hosts_for_a_restart(cluster):
+    gone = cluster.nodes[1]
+    job = start(cluster, "--max-restarts", 1, "--join-timeout", "6s", *cluster.hosts_flag(1, cluster.nodes[:2]))
+    job.wait_for("attempt 0 of 2", count=2)
+    gone.stop_sshd()
+    try:
+        for pid in agents(gone):
+            os.kill(pid, signal.SIGKILL)
+        result = job.wait(60)
+    finally:
+        gone.restart_sshd()
+    assert result.code == 202, result
+    assert "dtrain: no restart within 6 s (--join-timeout): " in result.err and "node1: " in result.err, result
+
+
+def test_ctrl_c_between_attempts(cluster):
+    job = cluster.start_launch([*FLAGS, "--max-restarts", 5, "--backoff", "1h:1h", *cluster.hosts_flag(1), "--", "false"])
+    job.wait_for("dtrain: restart 1 of 5 in 3600 s", stream="err")
+    # Nothing is left there meanwhile.
+    for host in cluster.nodes:
+        wait_until(lambda: not agents(host) and not workers(host), 10, lambda: leftovers.processes(host))
+    job.signal(signal.SIGINT)
+    result = job.wait(10)
+    assert result.code == 130 and "dtrain: ended by SIGINT\n" in result.err, result
+
+
+def test_a_time_limit_between_attempts(cluster):
+    result = cluster.launch([*FLAGS, "--max-restarts", 5, "--backoff", "1h:1h", "--timeout", "4s",
+                             *cluster.hosts_flag(1), "--", "false"])
+    assert result.code == 209, result
+    assert "dtrain: the time limit of 4 s (--timeout) was reached before a restart\n" in result.err, result
+
+
+def test_the_job_says_that_it_restarts(cluster):
+    job = cluster.start_launch([*FLAGS, "--max-restarts", 5, "--backoff", "1h:1h", *cluster.hosts_flag(1), "--", "false"])
+    job.wait_for("dtrain: restart 1 of 5 in 3600 s", stream="err")
+    told = json.loads(cluster.head.run([cluster.programs / "dtrain", "ps", "--json"]).stdout)["jobs"][0]
+    assert told["state"] == "restarting" and told["phase"] == "restart", told
+    restarts = told["restarts"]
+    assert (restarts["attempt"], restarts["restarts"], restarts["max_restarts"]) == (1, 1, 5), restarts
+    assert 3000 < restarts["next_in_s"] <= 3600, restarts
+    assert [each["exit_code"] for each in restarts["ended"]] == [1], restarts
+    job.signal(signal.SIGTERM)
+    assert job.wait(10).code == 143
+
+
+# What the first attempt did not take of dtrain's input is there for the second.
+def test_input_goes_on(cluster):
+    read, write = os.pipe()
+    job = cluster.start_launch([*FLAGS, "--max-restarts", 1, "--backoff", "10ms", *cluster.hosts_flag(1), "--", "sh", "-c",
+                                '[ "$RANK" = 0 ] || exec sleep 600; read line; echo "$DTRAIN_ATTEMPT got $line"; '
+                                '[ "$DTRAIN_ATTEMPT" = 0 ] && exit 7; kill -TERM $PPID'], stdin=read)
+    os.close(read)
+    os.write(write, b"one\n")
+    job.wait_for("0 got one")
+    job.wait_for("dtrain: restart 1 of 1", stream="err")
+    os.write(write, b"two\n")
+    job.wait_for("1 got two", timeout=30)
+    os.close(write)
+    job.signal(signal.SIGINT)
+    job.wait(20)
+
+
+def test_wrong_flags(cluster):
+    for flags, said in [
+            (["--max-restarts", "x"], "--max-restarts"),
+            (["--restart-on", "luck"], '"luck" is not failure, node, stall or all'),
+            (["--backoff", "2s:1s"], "--backoff"),
+            (["-N", "3:2"], "--nnodes"),
+            (["-N", "0:2"], "--nnodes"),
+            (["--spare", 4], "--spare 4 needs at least 5 hosts, and the host list has 4"),
+            (["--spare", 1, "-N", 4], "--spare 1 with -N 4 needs at least 5 hosts, and the host list has 4")]:
+        result = cluster.launch([*flags, *cluster.hosts_flag(1), "--", "true"])
+        assert result.code == 2 and said in result.err, (flags, result)

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `dtrain attach` and `dtrain logs` show of a detached job's output.
+#include <nlohmann/json.hpp>
+
+#include "tests/component/history/jobs_fixture.h"
+
+namespace dtrain::history {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class OutputTest : public JobsTest {
+ protected:
+  static std::string Lines(int from, int to) {
+    std::string text;
+    for (int i = from; i < to; ++i) absl::StrAppend(&text, "line ", i, "\n");
+    return text;
+  }
+};
+
+TEST_F(OutputTest, AttachShowsTheLastLinesThenTheReportOfAnEndedJob) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  Write(job, 0, Lines(0, 100));
+  Write(job, 1, "it went wrong\n", true);
+  End(job, 7);
+  const Ran ran = Run({"attach", "abc"});
+  EXPECT_EQ(ran.code, 7);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("[0] line 80\n"), HasSubstr("[0] line 99\n"),
+                             Not(HasSubstr("line 79\n"))));
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("[1] it went wrong\n"),
+                             HasSubstr("dtrain: rank 1 on node2 (pid 11) exited with code 7"),
+                             HasSubstr("dtrain: exit code 7\n")));
+  EXPECT_EQ(Run({"attach", "--tail", "0", "abc"}).out, "");
+}
+
+TEST_F(OutputTest, AttachFollowsAcrossAttempts) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 0, "one\n");
+  Program program = Start({"attach"});
+  ASSERT_TRUE(program.Prints("[0] one\n"));
+  Write(job, 1, "two, in");
+  Write(job, 0, "three\n");
+  ASSERT_TRUE(program.Prints("[0] three\n"));
+  EXPECT_THAT(program.out, Not(HasSubstr("two")));
+  Write(job, 1, " two parts\n");
+  ASSERT_TRUE(program.Prints("[1] two, in two parts\n"));
+  Write(job, 1, "no end");
+  Restarts(job, 0, "why");
+  Runs(job, 1, 3);
+  Write(job, 2, "four\n", false, 1);
+  ASSERT_TRUE(program.Prints("[2] four\n"));
+  EXPECT_THAT(program.out, HasSubstr("[1] no end\n[2] four\n"));
+  EXPECT_TRUE(program.Prints("dtrain: attempt 1\n")) << program.err;
+  Write(job, 0, "last\n", false, 1);
+  End(job, 0);
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_THAT(program.out, HasSubstr("[0] last\n"));
+}
+
+TEST_F(OutputTest, CtrlCLeavesTheJobAlone) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 0, "one\n");
+  Program program = Start({"attach", "abc"});
+  ASSERT_TRUE(program.Prints("one\n"));
+  program.Signal(SIGINT);
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_THAT(program.err, HasSubstr("left; dtrain-abc goes on; `dtrain stop dtrain-abc` ends it"));
+  EXPECT_FALSE(job.HasSummary());
+}
+
+TEST_F(OutputTest, AReaderThatClosesStdoutHarmsNobody) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  for (const char* command : {"attach", "logs"}) {
+    Write(job, 0, "one\n");
+    Program program = Start(command == std::string("logs") ? Strings{"logs", "-f", "abc"}
+                                                           : Strings{"attach", "abc"});
+    ASSERT_TRUE(program.Prints("one\n"));
+    program.CloseStdout();
+    Write(job, 0, "two\n");
+    EXPECT_EQ(program.Wait(), 141) << program.err;
+    EXPECT_FALSE(job.HasSummary());
+  }
+}
+
+TEST_F(OutputTest, AttachEndsWhenTheFolderIsGone) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 0, "one\n");
+  Program program = Start({"attach", "abc"});
+  Program logs = Start({"logs", "-f", "abc"});
+  ASSERT_TRUE(program.Prints("one\n"));
+  ASSERT_TRUE(logs.Prints("one\n"));
+  fs::rename(job.path(), dir_ + "/away");
+  EXPECT_EQ(program.Wait(), 1);
+  EXPECT_THAT(program.err, HasSubstr("was removed"));
+  EXPECT_EQ(logs.Wait(), 1);
+  EXPECT_THAT(logs.err, HasSubstr("was removed"));
+}
+
+TEST_F(OutputTest, AttachAsJson) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  Write(job, 1, "a\xff\nb", true);
+  End(job, 7);
+  const Ran ran = Run({"attach", "--json", "abc"});
+  EXPECT_EQ(ran.code, 7);
+  std::istringstream lines(ran.out);
+  std::string line;
+  std::vector<Json> all;
+  while (std::getline(lines, line)) all.push_back(Json::parse(line));
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0], Json({{"attempt", 0}, {"rank", 1}, {"stream", "stderr"}, {"line", "a\uFFFD"}}));
+  EXPECT_EQ(all[1]["line"], "b");
+  EXPECT_EQ(all[2]["exit_code"], 7);
+}
+
+TEST_F(OutputTest, AttachUsesTheOutputFlagsOfTheLaunch) {
+  const auto job =
+      Accept("dtrain-abc", "", {"launch", "--tag-output=host", "-np", "2", "python3", "t.py"});
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 1, "one\n");
+  Program program = Start({"attach", "abc"});
+  EXPECT_TRUE(program.Prints("[node2:1] one\n")) << program.out;
+}
+
+TEST_F(OutputTest, FilesOfRanksThatTheJobDoesNotHaveAreIgnored) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 4294967295, "strange\n");
+  Write(job, 0, "one\n");
+  Program program = Start({"attach", "abc"});
+  ASSERT_TRUE(program.Prints("[0] one\n"));
+  End(job, 0);
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_THAT(program.out, Not(HasSubstr("strange")));
+}
+
+TEST_F(OutputTest, LogsAreThoseOfOneRank) {
+  const auto job = Accept("dtrain-abc", "train");
+  Runs(job);
+  Write(job, 0, Lines(0, 5000));
+  Write(job, 1, "out\n");
+  Write(job, 1, "err", true);
+  Write(job, 1, "later\n", false, 1);
+  for (const bool ended : {false, true}) {
+    if (ended) End(job, 7);
+    EXPECT_EQ(Run({"logs", "--attempt", "0", "train"}).out, Lines(0, 5000));
+    EXPECT_EQ(Run({"logs", "--attempt", "0", "--tail", "3", "train"}).out, Lines(4997, 5000));
+    EXPECT_EQ(Run({"logs", "--attempt", "0", "--rank", "1", "--tail", "100", "abc"}).out, "out\n");
+    EXPECT_EQ(Run({"logs", "--attempt=0", "-r1", "--stream=stderr", "--tail=1", "abc"}).out, "err");
+    EXPECT_EQ(Run({"logs", "-r1", "abc"}).out, "later\n");
+    Ran ran = Run({"logs", "--attempt", "0", "--rank", "99", "abc"});
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_THAT(ran.err, HasSubstr("dtrain-abc has no rank 99: it has 2 ranks"));
+    ran = Run({"logs", "--attempt", "7", "abc"});
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_THAT(ran.err, HasSubstr("no output of an attempt 7: attempts 0 to 1"));
+  }
+  const Json json = Json::parse(Run({"logs", "-r1", "--json", "abc"}).out);
+  EXPECT_EQ(json, Json({{"rank", 1}, {"stream", "stdout"}, {"line", "later"}}));
+  EXPECT_EQ(Run({"logs", "--tail", "x", "abc"}).code, 2);
+}
+
+TEST_F(OutputTest, LogsFollowUntilTheEnd) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 0, "one\n");
+  Program program = Start({"logs", "-f", "--tail", "1", "abc"});
+  ASSERT_TRUE(program.Prints("one\n"));
+  Write(job, 0, "two\n");
+  ASSERT_TRUE(program.Prints("two\n"));
+  Restarts(job, 0, "why");
+  Runs(job, 1);
+  Write(job, 0, "three\n", false, 1);
+  ASSERT_TRUE(program.Prints("three\n"));
+  End(job, 7);
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_EQ(program.out, "one\ntwo\nthree\n");
+}
+
+TEST_F(OutputTest, WhatIsNotKeptIsCountedWhileTheJobRuns) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 0, "first\n");
+  Program attached = Start({"attach", "abc"});
+  Program followed = Start({"logs", "-f", "abc"});
+  ASSERT_TRUE(attached.Prints("[0] first\n"));
+  ASSERT_TRUE(followed.Prints("first\n"));
+  std::ofstream(job.LogFolder(0) + "/" + detached::SegmentName({Rank(0), false}, 1000)) << "last\n";
+  EXPECT_TRUE(attached.Prints("[0] [dtrain: 994 bytes are no longer available]\n[0] last\n"))
+      << attached.out;
+  EXPECT_TRUE(followed.Prints("first\n[dtrain: 994 bytes are no longer available]\nlast\n"))
+      << followed.out;
+}
+
+TEST_F(OutputTest, AnAttemptOfWhichNothingIsKeptSaysHowMuchThereWas) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  fs::create_directory(job.LogFolder(0));
+  std::ofstream(job.LogFolder(0) + "/" + detached::SegmentName({Rank(0), false}, 5000)).flush();
+  Restarts(job, 0, "why");
+  Runs(job, 1);
+  Write(job, 0, "of the next\n", false, 1);
+  End(job, 0);
+  EXPECT_EQ(Run({"logs", "--attempt", "0", "abc"}).out,
+            "[dtrain: 5000 bytes are no longer available]\n");
+  EXPECT_EQ(Run({"logs", "--attempt", "0", "--tail", "3", "abc"}).out, "");
+  EXPECT_EQ(Run({"logs", "abc"}).out, "of the next\n");
+}
+
+TEST_F(OutputTest, TailsCrossSegmentsAndMissingOnes) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const std::string folder = job.LogFolder(0);
+  fs::create_directory(folder);
+  const auto segment = [&](uint64_t begin, const std::string& text) {
+    std::ofstream(folder + "/" + detached::SegmentName({Rank(0), false}, begin)) << text;
+  };
+  segment(0, "first\n");
+  segment(1000, "a\nb\nc");
+  segment(1005, "c\nd\n");
+  End(job, 0);
+  EXPECT_EQ(Run({"logs", "--tail", "1", "abc"}).out, "d\n");
+  EXPECT_EQ(Run({"logs", "--tail", "2", "abc"}).out, "cc\nd\n");
+  EXPECT_EQ(Run({"logs", "--tail", "4", "abc"}).out, "a\nb\ncc\nd\n");
+  EXPECT_EQ(Run({"logs", "--tail", "99", "abc"}).out, "a\nb\ncc\nd\n");
+  EXPECT_EQ(Run({"logs", "abc"}).out,
+            "first\n[dtrain: 994 bytes are no longer available]\na\nb\ncc\nd\n");
+}
+
+}  // namespace
+}  // namespace dtrain::history

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs that outlive their launchers: a real agent, resident or private, and its bridges; the test
+// plays the launchers.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/os/environment.h"
+#include "common/os/fd.h"
+#include "common/os/pidfd.h"
+#include "common/os/spawn.h"
+#include "tests/component/session/test_launcher.h"
+
+namespace dtrain::session {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr char kAgent[] = DTRAIN_BIN_DIR "/dtrain-agent";
+constexpr char kScript[] = "while :; do sleep 1; done";
+
+class OutlivingTest : public ::testing::Test {
+ protected:
+  OutlivingTest() {
+    char name[] = "/tmp/dtXXXXXX";
+    home_ = mkdtemp(name);
+  }
+  ~OutlivingTest() override {
+    for (const pid_t pid : pids_) End(pid);
+    if (const pid_t kept = KeptPid(); kept != 0) {
+      auto pidfd = os::OpenPidfd(kept);
+      if (pidfd.ok()) {
+        (void)os::SendSignal(pidfd->get(), SIGKILL);
+        EXPECT_TRUE(Gone(pidfd->get()));
+      }
+    }
+    std::error_code ignored;
+    std::filesystem::remove_all(home_, ignored);
+  }
+  static void End(pid_t pid) {
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, nullptr, 0);
+  }
+  static bool Gone(int pidfd) {
+    pollfd p{pidfd, POLLIN, 0};
+    int n;
+    do {
+      n = poll(&p, 1, 20'000);
+    } while (n < 0 && errno == EINTR);
+    return n == 1;
+  }
+
+  // "dtrain-agent 0.1.0"
+  static std::string Version() {
+    char line[64] = "";
+    FILE* const said = popen((std::string(kAgent) + " version").c_str(), "r");
+    EXPECT_NE(fgets(line, sizeof(line), said), nullptr);
+    EXPECT_EQ(pclose(said), 0);
+    const std::string words = line;
+    return words.substr(words.find(' ') + 1, words.find('\n') - words.find(' ') - 1);
+  }
+  static v1::Hello Hello(uint64_t generation, uint32_t away_ms = 60'000) {
+    v1::Hello hello;
+    hello.set_protocol(rpc::kProtocolVersion);
+    hello.set_build(Version());
+    hello.set_job_id("dtrain-0123456789ab");
+    hello.set_incarnation("0123456789abcdef");
+    hello.set_lease_ms(10'000);
+    hello.set_grace_ms(1'000);
+    hello.set_no_gpus(true);
+    hello.set_probe_token(std::string(32, 't'));
+    hello.set_generation(generation);
+    hello.set_away_ms(away_ms);
+    hello.set_launcher(absl::StrCat("launcher ", generation));
+    return hello;
+  }
+  std::vector<std::string> Environment() const {
+    std::vector<std::string> env;
+    for (const std::string& each : os::OwnEnvironment()) {
+      if (each.rfind("HOME=", 0) == 0 || each.rfind("XDG_", 0) == 0) continue;
+      env.push_back(each);
+    }
+    env.push_back("HOME=" + home_);
+    env.push_back("DTRAIN_AGENT_STATE=none");
+    return env;
+  }
+  pid_t Start(std::vector<std::string> words, int stdin_fd = -1) {
+    os::SpawnSpec spec;
+    spec.argv = std::move(words);
+    spec.argv.insert(spec.argv.begin(), kAgent);
+    spec.env = Environment();
+    spec.stdin_fd = stdin_fd;
+    spec.stdout_fd = spec.stderr_fd = STDERR_FILENO;
+    auto child = os::Spawn(spec);
+    EXPECT_TRUE(child.ok()) << child.status();
+    pids_.push_back(child->pid);
+    return child->pid;
+  }
+  struct Bridge {
+    pid_t pid = 0;
+    os::UniqueFd stream;
+  };
+  Bridge Begin(const std::string& flag) {
+    auto pair = os::SocketPair();
+    EXPECT_TRUE(pair.ok());
+    Bridge bridge;
+    bridge.pid = Start({"bridge", "--socket", flag}, pair->second.get());
+    bridge.stream = std::move(pair->first);
+    return bridge;
+  }
+  // It says that it is ready; what comes then is gRPC's.
+  static void AwaitReady(const Bridge& bridge) {
+    std::string line;
+    const timeval limit{40, 0};
+    setsockopt(bridge.stream.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    fcntl(bridge.stream.get(), F_SETFL, 0);
+    for (char c = 0; c != '\n'; line += c) {
+      // With a limit it is not begun again when a child's end interrupts it, as on old kernels.
+      if (TEMP_FAILURE_RETRY(read(bridge.stream.get(), &c, 1)) == 1) continue;
+      FAIL() << "the bridge ended after \"" << line << "\"";
+    }
+    ASSERT_THAT(line, HasSubstr(" ready "));
+    fcntl(bridge.stream.get(), F_SETFL, O_NONBLOCK);
+  }
+  // A launcher comes by a bridge. The bridge's pid.
+  pid_t Come(TestLauncher& launcher, const std::string& flag) {
+    Bridge bridge = Begin(flag);
+    AwaitReady(bridge);
+    launcher.Greet(std::move(bridge.stream), /*resume=*/flag == "--resume-kept");
+    return bridge.pid;
+  }
+  std::string KeptDirectory() const {
+    std::error_code ignored;
+    for (const auto& run : std::filesystem::directory_iterator(home_ + "/.cache/dtrain", ignored)) {
+      for (const auto& each : std::filesystem::directory_iterator(run.path(), ignored)) {
+        return each.path();
+      }
+    }
+    return "";
+  }
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  pid_t KeptPid() const {
+    pid_t pid = 0;
+    const std::string directory = KeptDirectory();
+    if (directory.empty() || !absl::SimpleAtoi(Read(directory + "/lock"), &pid)) return 0;
+    return pid;
+  }
+  static bool Runs(uint32_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0; }
+  // Whether anybody has reaped it or not.
+  static bool HasEnded(pid_t pid) {
+    std::ostringstream stat;
+    stat << std::ifstream(absl::StrCat("/proc/", pid, "/stat")).rdbuf();
+    const std::string text = stat.str();
+    const size_t name_end = text.rfind(')');
+    return name_end == text.npos || text.compare(name_end, 3, ") Z") == 0;
+  }
+  // The private agent, which has a session with `launcher`. Until nobody can reach it: a process
+  // that dies may close its connections before the socket at which it listens.
+  void KillKept(TestLauncher& launcher) const {
+    const pid_t agent = KeptPid();
+    ASSERT_NE(agent, 0);
+    ASSERT_EQ(kill(agent, SIGKILL), 0);
+    ASSERT_TRUE(launcher.Until([&] { return launcher.end_.has_value(); }));
+    const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
+    while (!HasEnded(agent) && Clock::now() < deadline) poll(nullptr, 0, 5);
+    ASSERT_TRUE(HasEnded(agent));
+  }
+
+  loop::Loop loop_;
+  std::string home_;
+  std::vector<pid_t> pids_;
+};
+
+TEST_F(OutlivingTest, AJobOutlivesItsBridgeAndItsPrivateAgentAndItsLauncher) {
+  TestLauncher first(loop_, Hello(1));
+  const pid_t bridge = Come(first, "--keep");
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  EXPECT_TRUE(first.welcome_->resumable());
+  const uint32_t worker = first.Run(kScript);
+  ASSERT_NE(worker, 0u);
+  const pid_t agent = KeptPid();
+  ASSERT_NE(agent, 0);
+  EXPECT_EQ(getsid(agent), agent) << "the end of our session is nothing to it";
+
+  // The connection breaks.
+  End(bridge);
+  ASSERT_TRUE(first.Until([&] { return first.end_.has_value(); }));
+  EXPECT_TRUE(absl::IsUnavailable(*first.end_)) << *first.end_;
+  Come(first, "--resume-kept");
+  ASSERT_TRUE(first.Until([&] { return first.attached_; }));
+  EXPECT_EQ(KeptPid(), agent);
+  EXPECT_TRUE(Runs(worker));
+
+  // The private agent dies.
+  KillKept(first);
+  Come(first, "--resume-kept");
+  ASSERT_TRUE(first.Until([&] { return first.attached_; }));
+  EXPECT_NE(KeptPid(), agent);
+  EXPECT_TRUE(Runs(worker));
+  EXPECT_EQ(first.retold_, 0) << "it knows all";
+
+  // Another launcher takes the job over. The first stands still meanwhile: it hears so later.
+  TestLauncher second(loop_, Hello(2));
+  Come(second, "--resume-kept");
+  ASSERT_TRUE(second.Until([&] { return second.retold_ == 1 && second.welcome_; }));
+  EXPECT_EQ(second.said_[0].kind_case(), v1::SessionEvent::kWelcome);
+  ASSERT_TRUE(second.started_.has_value());
+  EXPECT_EQ(second.started_->workers(0).pid(), worker);
+  ASSERT_TRUE(first.Until([&] { return first.end_.has_value(); }));
+  EXPECT_TRUE(absl::IsAlreadyExists(*first.end_)) << *first.end_;
+  EXPECT_EQ(first.end_->message(), "this job has another launcher now: launcher 2");
+
+  // And is refused.
+  Come(first, "--resume-kept");
+  ASSERT_TRUE(first.Until([&] { return first.end_.has_value(); }));
+  EXPECT_TRUE(absl::IsAlreadyExists(*first.end_)) << *first.end_;
+  EXPECT_EQ(first.end_->message(), "this job has another launcher now: launcher 2");
+  EXPECT_TRUE(Runs(worker));
+  EXPECT_FALSE(second.end_.has_value());
+
+  // An agent that comes then knows whose it is.
+  KillKept(second);
+  Come(first, "--resume-kept");
+  ASSERT_TRUE(first.Until([&] { return first.end_.has_value(); }));
+  EXPECT_EQ(first.end_->message(), "this job has another launcher now: launcher 2");
+  Come(second, "--resume-kept");
+  ASSERT_TRUE(second.Until([&] { return second.attached_; }));
+  EXPECT_TRUE(Runs(worker));
+  EXPECT_EQ(second.retold_, 1);
+  second.End();
+  EXPECT_EQ(second.exits_[0].signal(), static_cast<uint32_t>(SIGKILL));
+  EXPECT_TRUE(std::filesystem::is_empty(KeptDirectory() + "/jobs"));
+}
+
+TEST_F(OutlivingTest, AnotherLauncherComesWithAnotherAgent) {
+  TestLauncher first(loop_, Hello(1));
+  Come(first, "--keep");
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  const uint32_t worker = first.Run(kScript);
+  KillKept(first);
+  TestLauncher second(loop_, Hello(2));
+  Come(second, "--resume-kept");
+  ASSERT_TRUE(second.Until([&] { return second.retold_ == 1 && second.welcome_; }));
+  EXPECT_EQ(second.started_->workers(0).pid(), worker);
+  second.End();
+}
+
+TEST_F(OutlivingTest, OfTwoThatTakeItOverAtOnceTheHigherHasIt) {
+  TestLauncher first(loop_, Hello(1));
+  Come(first, "--keep");
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  const uint32_t worker = first.Run(kScript);
+  TestLauncher third(loop_, Hello(3)), second(loop_, Hello(2));
+  Bridge one = Begin("--resume-kept"), two = Begin("--resume-kept");
+  AwaitReady(one);
+  AwaitReady(two);
+  third.Greet(std::move(one.stream), true);
+  second.Greet(std::move(two.stream), true);
+  ASSERT_TRUE(third.Until([&] { return second.end_.has_value() && third.retold_ == 1; }));
+  EXPECT_TRUE(absl::IsAlreadyExists(*second.end_)) << *second.end_;
+  EXPECT_THAT(std::string(second.end_->message()), HasSubstr("launcher 3"));
+  EXPECT_FALSE(third.end_.has_value());
+  EXPECT_EQ(third.started_->workers(0).pid(), worker);
+  // One that believes to be the same is another process.
+  TestLauncher twin(loop_, Hello(3));
+  Come(twin, "--resume-kept");
+  ASSERT_TRUE(twin.Until([&] { return twin.end_.has_value(); }));
+  EXPECT_TRUE(absl::IsAlreadyExists(*twin.end_)) << *twin.end_;
+  EXPECT_FALSE(third.end_.has_value());
+  third.End();
+}
+
+TEST_F(OutlivingTest, WhatTheAgentSaidIsSaidAgainBehindTheWelcome) {
+  TestLauncher first(loop_, Hello(1));
+  Come(first, "--keep");
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  (void)first.Run("exit 7");
+  ASSERT_TRUE(first.Until([&] { return first.finished_ && first.released_ > 0; }));
+  first.Hang();
+  for (const uint64_t generation : {2, 3}) {
+    TestLauncher next(loop_, Hello(generation));
+    Come(next, "--resume-kept");
+    ASSERT_TRUE(next.Until([&] { return next.retold_ == 1 && next.released_ == 1; }));
+    ASSERT_GE(next.said_.size(), 2u);
+    EXPECT_TRUE(next.said_[0].has_welcome());
+    EXPECT_TRUE(next.said_[1].has_released());
+    EXPECT_EQ(next.exits_[0].exit_code(), 7);
+    EXPECT_TRUE(next.finished_);
+    if (generation == 3) next.SayGoodbye();
+  }
+}
+
+TEST_F(OutlivingTest, WorkersEndWhenNoLauncherIsHeardForAsLongAsTheySay) {
+  v1::Hello hello = Hello(1, 3'000);
+  hello.set_lease_ms(1'000);
+  TestLauncher first(loop_, hello);
+  Come(first, "--keep");
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  const uint32_t worker = first.Run("exec sleep 600");
+  auto pidfd = os::OpenPidfd(static_cast<pid_t>(worker));
+  ASSERT_TRUE(pidfd.ok());
+  const TimePoint gone = Clock::now();
+  first.Hang();
+  ASSERT_TRUE(Gone(pidfd->get()));
+  EXPECT_GE(Clock::now() - gone, std::chrono::milliseconds(2'800)) << "not the lease";
+  // A late one learns how.
+  hello.set_generation(2);
+  TestLauncher late(loop_, hello);
+  Come(late, "--resume-kept");
+  ASSERT_TRUE(late.Until([&] { return late.finished_ && late.retold_ > 0 && late.released_ > 0; }));
+  EXPECT_TRUE(late.exits_[0].told_to_stop());
+  // Agent and shepherd count the same silence: whichever is first ends the workers.
+  for (const std::string& failure : late.failures_) {
+    EXPECT_THAT(failure, HasSubstr("no launcher of this job was heard for 3s"));
+  }
+  late.SayGoodbye();
+}
+
+TEST_F(OutlivingTest, BridgesThatComeAtOnceStartOneAgent) {
+  std::vector<Bridge> bridges;
+  for (int i = 0; i < 4; ++i) bridges.push_back(Begin("--keep"));
+  for (const Bridge& bridge : bridges) AwaitReady(bridge);
+  size_t serving = 0;
+  const std::string log = Read(KeptDirectory() + "/agent.log");
+  for (size_t at = 0; (at = log.find("serving on", at)) != std::string::npos; ++at) ++serving;
+  EXPECT_EQ(serving, 1u) << log;
+}
+
+TEST_F(OutlivingTest, APrivateAgentEndsByItselfWhenNobodyHasBeenThere) {
+  const pid_t agent = Start({"keep", "--idle", "2"});
+  ASSERT_FALSE(pids_.empty());
+  pids_.clear();
+  TestLauncher launcher(loop_, Hello(1));
+  const TimePoint begun = Clock::now();
+  Come(launcher, "--keep");
+  ASSERT_TRUE(launcher.Until([&] { return launcher.welcome_.has_value(); }));
+  ASSERT_EQ(KeptPid(), agent);
+  (void)launcher.Until([] { return false; }, seconds(3));
+  EXPECT_EQ(waitpid(agent, nullptr, WNOHANG), 0) << "it has a session";
+  launcher.SayGoodbye();
+  launcher.Hang();
+  auto pidfd = os::OpenPidfd(agent);
+  ASSERT_TRUE(pidfd.ok());
+  ASSERT_TRUE(Gone(pidfd->get()));
+  EXPECT_GE(Clock::now() - begun, seconds(4));  // looks are a sixth of the time apart
+  int status = -1;
+  EXPECT_EQ(waitpid(agent, &status, 0), agent);
+  EXPECT_EQ(status, 0);
+}
+
+// A private agent serves its user alone; so this one is resident, and root's.
+TEST_F(OutlivingTest, AStrangerTakesNoJobOver) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be somebody else";
+  ASSERT_EQ(chmod(home_.c_str(), 0755), 0);
+  const std::string state = home_ + "/state";
+  Start({"serve", "--state-dir", state});
+  const auto dial = [&](uid_t uid) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    std::strncpy(name.sun_path, (state + "/agent.sock").c_str(), sizeof(name.sun_path) - 1);
+    const TimePoint end = Clock::now() + seconds(20);
+    os::UniqueFd fd;
+    do {
+      fd.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      EXPECT_EQ(seteuid(uid), 0);
+      const int rc = connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name));
+      EXPECT_EQ(seteuid(0), 0);
+      if (rc == 0) break;
+      poll(nullptr, 0, 10);
+    } while (Clock::now() < end);
+    return fd;
+  };
+  TestLauncher first(loop_, Hello(1));
+  first.Greet(dial(0), false);
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  const uint32_t worker = first.Run(kScript);
+  TestLauncher stranger(loop_, Hello(9));
+  stranger.Greet(dial(65534), true);
+  ASSERT_TRUE(stranger.Until([&] { return stranger.end_.has_value(); }));
+  EXPECT_TRUE(absl::IsPermissionDenied(*stranger.end_)) << *stranger.end_;
+  EXPECT_FALSE(stranger.opened_);
+  EXPECT_FALSE(first.end_.has_value());
+  EXPECT_TRUE(Runs(worker));
+  TestLauncher second(loop_, Hello(2));
+  second.Greet(dial(0), true);
+  ASSERT_TRUE(second.Until([&] { return second.retold_ == 1 && second.welcome_; }))
+      << "its generation was not taken";
+  second.End();
+}
+
+}  // namespace
+}  // namespace dtrain::session

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/manifest/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/manifest/sha256.h"
+
+namespace dtrain::manifest {
+namespace {
+
+using Kind = File::Kind;
+
+File Data(std::string path, std::string content = "x") {
+  return {Kind::kData, std::move(path), content.size(), HashOf(content), ""};
+}
+
+std::string Line(absl::string_view path, absl::string_view size = "1",
+                 absl::string_view kind = "f") {
+  std::string line =
+      absl::StrCat(kind, " ", size, " ", absl::BytesToHexString(HashOf("x")), " ", path);
+  line.push_back('\0');
+  return line;
+}
+
+TEST(ManifestTest, HashIsThatOfTheStandard) {
+  EXPECT_EQ(absl::BytesToHexString(HashOf("abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(ManifestTest, TheOrderOfTheFilesDoesNotMatter) {
+  std::vector<File> one = {Data("b"), Data("a/c"), {Kind::kLink, "l", 0, "", "a/c"}};
+  std::vector<File> other = {one[2], one[0], one[1]};
+  const auto text = Format(one);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(*text, *Format(other));
+  const auto read = Parse(*text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, one);
+}
+
+TEST(ManifestTest, ExecutableAndContentChangeTheText) {
+  std::vector<File> plain = {Data("run")};
+  std::vector<File> program = {{Kind::kProgram, "run", 1, HashOf("x"), ""}};
+  std::vector<File> edited = {Data("run", "y")};
+  EXPECT_NE(*Format(plain), *Format(program));
+  EXPECT_NE(*Format(plain), *Format(edited));
+}
+
+TEST(ManifestTest, PathsStayWithinTheTree) {
+  for (const char* path : {"", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/.", "a/"}) {
+    EXPECT_FALSE(CheckPath(path).ok()) << path;
+    EXPECT_FALSE(Parse(Line(path)).ok()) << path;
+  }
+  EXPECT_TRUE(CheckPath("a/..b/c").ok());
+  std::string deep = "x";
+  for (int i = 0; i < 40; ++i) deep += "/x";
+  EXPECT_FALSE(CheckPath(deep).ok());
+  EXPECT_FALSE(CheckPath(std::string(256, 'a')).ok());
+}
+
+TEST(ManifestTest, LinksStayWithinTheTree) {
+  EXPECT_TRUE(CheckLink("a/b", "../c").ok());
+  EXPECT_TRUE(CheckLink("a", "b/../c").ok());
+  EXPECT_FALSE(CheckLink("a/b", "../../c").ok());
+  EXPECT_FALSE(CheckLink("a", "..").ok());
+  EXPECT_FALSE(CheckLink("a", "b/../../c/d").ok());
+  EXPECT_FALSE(CheckLink("a", "/etc").ok());
+  EXPECT_FALSE(CheckLink("a", "").ok());
+}
+
+TEST(ManifestTest, NoFileTwiceAndNoneBelowAnother) {
+  EXPECT_FALSE(Parse(Line("a") + Line("a")).ok());
+  EXPECT_FALSE(Parse(Line("b") + Line("a")).ok());
+  // "a-b" stands between them in the order.
+  EXPECT_FALSE(Parse(Line("a") + Line("a-b") + Line("a/b")).ok());
+  std::string through = "l a";
+  through.push_back('\0');
+  through += "b";
+  through.push_back('\0');
+  EXPECT_TRUE(Parse(through).ok());
+  EXPECT_FALSE(Parse(through + Line("a/x")).ok());
+}
+
+TEST(ManifestTest, OnlyOneTextForATree) {
+  EXPECT_TRUE(Parse(Line("a")).ok());
+  for (const char* size : {"01", "+1", " 1", "-1", "", "1e3", "99999999999999999999"}) {
+    EXPECT_FALSE(Parse(Line("a", size)).ok()) << size;
+  }
+  using std::string_literals::operator""s;
+  for (const std::string& torn : {"f a\0"s, "f 1\0"s, "f 1 a\0"s, "f \0"s, "f "s, "l a\0"s}) {
+    EXPECT_FALSE(Parse(torn).ok()) << torn;
+  }
+  EXPECT_FALSE(Parse(Line("a", "1", "g")).ok());
+  EXPECT_FALSE(Parse(Line("a") + "f 1").ok());
+  std::string upper = Line("a");
+  for (char& c : upper) {
+    if (c == 'b' || c == 'd') c = static_cast<char>(c - 32);
+  }
+  EXPECT_FALSE(Parse(upper).ok());
+}
+
+TEST(ManifestTest, NotMoreThanAMillionFiles) {
+  std::string text;
+  for (int i = 0; i < 100000; ++i) text += Line(absl::StrCat(1000000 + i));
+  const auto read = Parse(text);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.status().message(), "a tree may have 40000 files");
+  EXPECT_FALSE(Parse(std::string(kMostBytes + 1, 'f')).ok());
+}
+
+}  // namespace
+}  // namespace dtrain::manifest
