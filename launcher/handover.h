@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/loop/loop.h"
 #include "common/os/file_lock.h"
 #include "dtrain/v1/journal.pb.h"
 #include "launcher/code.h"
@@ -32,6 +34,9 @@ class Handover {
 
   // Why this machine would not let its launcher run, or its folder takes nothing. Any thread.
   static absl::Status Check();
+  // Likewise, found out by a thread that nobody waits for: a folder that stalls shall hold the
+  // asker, and not for ever, but never the job. `told` is called within 8 s, on the loop's thread.
+  static void CheckBeside(loop::Loop& loop, absl::AnyInvocable<void(absl::Status)> told);
   // Makes the job's folder and holds its lock. On failure there is no folder.
   static absl::StatusOr<std::unique_ptr<Handover>> Make(Job job);
   // We have let it go. Waits until another launcher has it, and says so or why not on stderr.

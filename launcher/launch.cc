@@ -114,7 +114,8 @@ int RunLauncher(const std::vector<std::string>& args) {
   auto command = cli::ParseLaunch({spec.argv().begin(), spec.argv().end()}, then);
   absl::Status found = command.ok() ? FindHosts(command->launch, nullptr, then) : command.status();
   if (!found.ok()) return UsageError(found);
-  Runner runner(LoopOfLaunches(), std::move(command->launch), *std::move(taken));
+  cli::LaunchOptions options = OptionsOf(*taken->records, std::move(command->launch));
+  Runner runner(LoopOfLaunches(), std::move(options), *std::move(taken));
   return runner.Run();
 }
 

@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/os/account.h"
@@ -29,6 +31,9 @@
 
 namespace dtrain {
 namespace {
+
+// --away, where nothing is started again.
+constexpr Duration kUsualAway = std::chrono::hours(1);
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "dtrain: %s\n", std::string(status.message()).c_str());
@@ -249,6 +254,21 @@ absl::StatusOr<Runner::Detached> TakeJob(loop::Loop& loop, const std::vector<std
   Runner::Detached detached;
   detached.records = *std::move(records);
   return detached;
+}
+
+cli::LaunchOptions OptionsOf(const JobRecords& records, cli::LaunchOptions asked) {
+  cli::LaunchOptions options = std::move(asked);
+  options.job.job_id = records.spec().job_id();
+  options.job.generation = records.self().generation();
+  options.job.launcher = records.name();
+  options.job.stdin_rank = "none";
+  const bool restarts = options.restarts.max_restarts > 0 || options.spares > 0;
+  options.job.away = options.detach.away.value_or(restarts ? options.job.lease : kUsualAway);
+  options.output.shown = {};
+  options.output.shown.streams = output::Streams::kNone;
+  options.output.fold = false;
+  options.output.goes_on = records.before().phase() != v1::JournalState::PHASE_ACCEPTED;
+  return options;
 }
 
 int TellWhyNot(const absl::Status& why) {

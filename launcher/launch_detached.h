@@ -9,6 +9,7 @@
 #include "common/loop/loop.h"
 #include "dtrain/v1/journal.pb.h"
 #include "launcher/cli/options.h"
+#include "launcher/job_records.h"
 #include "launcher/runner.h"
 
 // Jobs that go on without their terminal: what `dtrain launch -d` does here and now, and how the
@@ -29,6 +30,9 @@ void AddToEnvironment(const v1::Spec& spec);
 
 // The job that the command line of `dtrain resume` names, for us. Blocks.
 absl::StatusOr<Runner::Detached> TakeJob(loop::Loop& loop, const std::vector<std::string>& args);
+// What its launcher does with what was asked for: the workers' output goes to its folder, and to
+// files that the user wants besides, not to our log.
+cli::LaunchOptions OptionsOf(const JobRecords& records, cli::LaunchOptions asked);
 // Why a launcher was started for nothing: says so, returns its exit code.
 int TellWhyNot(const absl::Status& why);
 

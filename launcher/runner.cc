@@ -19,16 +19,13 @@
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/attempts.h"
-#include "launcher/report/collective_table.h"
 #include "launcher/report/containers.h"
-#include "launcher/report/failure_report.h"
-#include "launcher/report/result_json.h"
 
 namespace dtrain {
 
 Runner::Runner(loop::Loop& loop, cli::LaunchOptions options, Detached detached)
     : loop_(loop),
-      options_(OptionsFor(detached, std::move(options))),
+      options_(std::move(options)),
       detached_(std::move(detached)),
       clock_{loop.Now(), absl::GetCurrentTimeNanos()},
       agent_(loop),
@@ -42,8 +39,7 @@ Runner::Runner(loop::Loop& loop, cli::LaunchOptions options, Detached detached)
       pause_(loop),
       stop_timer_(loop),
       leave_timer_(loop),
-      logs_timer_(loop),
-      summary_timer_(loop) {}
+      logs_timer_(loop) {}
 
 Runner::~Runner() = default;
 
@@ -80,6 +76,7 @@ int Runner::Run() {
   attempt_.reset();
   status_.reset();
   if (handover_ != nullptr) return std::move(*handover_).Finish();
+  if (end_ != nullptr) return end_->exit_code();
   if (!verdict_) router_.FinishSaying(kOutputWait);  // why it leaves the job
   return exit_code_;
 }
@@ -353,43 +350,11 @@ void Runner::Finish() {
   progress_.Stop();
   stdin_.reset();
   router_.FlushLines();  // the report stays the last
-  if (detached_.records != nullptr) {
-    WriteFiles();
-    return FinishDetached();
-  }
-  SayEnd();
-  WriteFiles();
-  if (verdict_->kind == job::Verdict::Kind::kSignal || stop_asked_) {
-    leave_timer_.After(kOutputWait, [this] { Leave(); });
-  }
-  router_.Finish([this] {
-    if (status_ == nullptr) return Leave();
-    status_->Finish([this] { Leave(); });
-  });
-}
-
-void Runner::SayEnd() {
-  if (std::string text = report::FailureReport(Facts()); !text.empty()) router_.Say(text);
-  if (exit_code_ == kExitCleanup || exit_code_ == kExitAgentLost) {
-    for (const std::string& detail : details_) Warn(detail);
-  }
-  if (!options_.verbose) return;
-  router_.Say(report::PhaseTable(Facts(), attempt_->slowest(), loop_.Now()));
-  if (std::string table = report::CollectiveTable(Facts()); !table.empty()) router_.Say(table);
-}
-
-void Runner::WriteFiles() {
-  if (timeline_ != nullptr) {
-    absl::Status written = timeline_->Finish(Facts(), loop_.Now());
-    if (!written.ok()) Warn(absl::StrCat("dtrain: ", written.message()));
-  }
-  if (options_.result_json.empty()) return;
-  absl::Status written = report::WriteResult(
-      options_.result_json, report::ResultJson(Facts(), options_.job.job_id, loop_.Now()));
-  if (!written.ok()) {
-    router_.Say(absl::StrCat("dtrain: ", written.message()));
-    if (exit_code_ == kExitOk) exit_code_ = kExitState;
-  }
+  end_ = std::make_unique<JobEnd>(
+      JobEnd::Around{loop_, options_, router_, detached_.records.get(), timeline_.get(),
+                     status_.get(), attempt_->slowest()},
+      [this] { return Facts(); }, [this] { Leave(); });
+  end_->Begin(details_, /*stopped=*/stop_asked_);
 }
 
 void Runner::Leave() { loop_.Stop(); }

@@ -15,9 +15,9 @@
 #include "common/loop/threads.h"
 #include "launcher/attempt_run.h"
 #include "launcher/cli/options.h"
-#include "launcher/end_hook.h"
 #include "launcher/handover.h"
 #include "launcher/job/campaign_core.h"
+#include "launcher/job_end.h"
 #include "launcher/job_records.h"
 #include "launcher/output/router.h"
 #include "launcher/output/stdin_source.h"
@@ -48,15 +48,10 @@ class Runner {
   int Run();
 
  private:
-  // After Ctrl-C nobody waits for a terminal that takes nothing (Ctrl-S).
-  static constexpr Duration kOutputWait = std::chrono::seconds(2);
-
   absl::Status Prepare();
   absl::Status PrepareStatus();
   absl::Status PrepareStdin();
   absl::Status PrepareCode();
-  absl::StatusOr<std::unique_ptr<Code>> TakeCode() const;
-  static cli::LaunchOptions OptionsFor(const Detached& detached, cli::LaunchOptions options);
   void PrepareCampaign();
   AttemptRun::Handlers AttemptHandlers();
 
@@ -82,7 +77,6 @@ class Runner {
   void AskToDetach(absl::AnyInvocable<void(absl::Status)> may);
   absl::Status Detach();
   void LeaveToAnother();
-  Handover::Job JobToHandOver();
   void OnSignal(int signal);
   void Obey(int signal);
   void OnPlan();
@@ -91,12 +85,7 @@ class Runner {
   void OnAttemptEnded();
   void OnEnd(job::Verdict verdict);
   void Finish();
-  void FinishDetached();
-  void RunHook(loop::Task then);
-  absl::Status WriteSummary();
   void OnWarning(job::Warn warn);
-  void SayEnd();
-  void WriteFiles();
   void Leave();
   report::JobFacts Facts() const;
   std::string StatusLine(TimePoint now);
@@ -128,9 +117,7 @@ class Runner {
   loop::Timer leave_timer_;
   loop::Timer logs_timer_;  // of a detached job: until the disk takes its output again
   bool logs_failed_ = false;
-  loop::Timer summary_timer_;  // likewise
-  bool summary_failed_ = false;
-  std::unique_ptr<EndHook> hook_;
+  std::unique_ptr<JobEnd> end_;          // once the verdict is written down
   std::unique_ptr<Handover> handover_;   // once another launcher is to take the job over
   std::optional<job::Verdict> verdict_;  // the launch's, once it has ended
   bool stop_asked_ = false;              // by a signal: the last output is not awaited for long

@@ -5,49 +5,25 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
-#include "common/loop/threads.h"
 #include "common/os/fd.h"
-#include "launcher/detached/ourselves.h"
 #include "launcher/job/campaign_journal.h"
 #include "launcher/job/outcome.h"
-#include "launcher/launch_detached.h"
-#include "launcher/report/result_json.h"
+#include "launcher/present_job.h"
 #include "launcher/runner.h"
 
 namespace dtrain {
 namespace {
 
-// --away, where nothing is started again.
-constexpr Duration kUsualAway = std::chrono::hours(1);
 // --log-limit: weeks of ordinary output, and little of a disk that has room for checkpoints.
 constexpr uint64_t kUsualLogLimit = uint64_t{4} << 30;
 constexpr Duration kDiskPatience = std::chrono::seconds(2);
-// Of who asks to detach a job.
-constexpr Duration kFolderPatience = std::chrono::seconds(8);
 
 }  // namespace
-
-// Its workers' output goes to its folder, and to files that the user wants besides, not to our log.
-cli::LaunchOptions Runner::OptionsFor(const Detached& detached, cli::LaunchOptions options) {
-  if (detached.records == nullptr) return options;
-  options.job.job_id = detached.records->spec().job_id();
-  options.job.generation = detached.records->self().generation();
-  options.job.launcher = detached.records->name();
-  options.job.stdin_rank = "none";
-  const bool restarts = options.restarts.max_restarts > 0 || options.spares > 0;
-  options.job.away = options.detach.away.value_or(restarts ? options.job.lease : kUsualAway);
-  options.output.shown = {};
-  options.output.shown.streams = output::Streams::kNone;
-  options.output.fold = false;
-  options.output.goes_on = detached.records->before().phase() != v1::JournalState::PHASE_ACCEPTED;
-  return options;
-}
 
 absl::Status Runner::OpenLogs() {
   detached::LogStore::Callbacks callbacks;
@@ -142,72 +118,17 @@ absl::Status Runner::MayDetach() const {
   return absl::OkStatus();
 }
 
-// A folder that stalls shall hold the asker, and not for ever, but never the job: whether it takes
-// anything is found out by a thread that nobody waits for.
 void Runner::AskToDetach(absl::AnyInvocable<void(absl::Status)> may) {
   if (absl::Status now = MayDetach(); !now.ok()) return may(now);
-  struct Asked {
-    Asked(loop::Loop& loop, absl::AnyInvocable<void(absl::Status)> task)
-        : may(std::move(task)), patience(loop) {}
-    absl::AnyInvocable<void(absl::Status)> may;
-    loop::Timer patience;
-    void Answer(const absl::Status& found) {
-      patience.Cancel();
-      if (may) std::exchange(may, nullptr)(found);
-    }
-  };
-  const auto asked = std::make_shared<Asked>(loop_, std::move(may));
-  asked->patience.After(kFolderPatience, [asked] {
-    asked->Answer(
-        absl::UnavailableError("the folder of detached jobs, below your home or XDG_STATE_HOME, "
-                               "does not answer: try again "
-                               "when it does"));
-  });
-  auto thread = loop::StartThread("try the state folder", [&loop = loop_, asked]() mutable {
-    absl::Status found = Handover::Check();
-    loop.Post([asked = std::move(asked), found = std::move(found)] { asked->Answer(found); });
-  });
-  if (!thread.ok()) return asked->Answer(thread.status());
-  thread->detach();
-}
-
-// As it is now: nothing may happen to it before its connections are cut.
-Handover::Job Runner::JobToHandOver() {
-  Handover::Job job;
-  job.spec = *detached_.spec;
-  Describe(options_.detach, job.spec);
-  job.spec.set_job_id(options_.job.job_id);
-  job.spec.set_had_terminal(true);
-  *job.spec.mutable_accepted_by() = detached::Ourselves();
-  job.spec.mutable_accepted_by()->set_unix_nanos(clock_.begin_unix_nanos);
-  job.state = job::StateOf(*campaign_, loop_.Now(), absl::GetCurrentTimeNanos());
-  *job.state.mutable_accepted()->mutable_by() = job.spec.accepted_by();
-  v1::AttemptBegins& attempt = *job.state.mutable_attempt();
-  attempt.set_incarnation(attempt_->options().incarnation);
-  for (const uint32_t host : attempt_hosts_) attempt.add_hosts(hosts_.entries[host].host);
-  attempt.set_unix_nanos(job.state.runs().unix_nanos());
-  const int64_t since = job.state.runs().unix_nanos();
-  *job.state.mutable_runs() = attempt_->Runs();
-  job.state.mutable_runs()->set_unix_nanos(since);
-  for (const v1::LogPosition& at : attempt_->Taken()) {
-    *job.state.add_logs_safe() = at;
-    // Those of the attempts before are counted together with these.
-    const auto kept = status_->logs().range(Rank(at.rank()), at.stream());
-    const uint64_t size = std::min(kept.end - kept.begin, at.offset());
-    if (size == 0) continue;
-    job.output.push_back(
-        {{Rank(at.rank()), at.stream() == v1::STREAM_KIND_STDERR},
-         at.offset() - size,
-         status_->logs().Read(Rank(at.rank()), at.stream(), kept.end - size, size)});
-  }
-  job.code = code_.get();
-  job.may_restart = MayRestart();
-  return job;
+  Handover::CheckBeside(loop_, std::move(may));
 }
 
 absl::Status Runner::Detach() {
   if (const absl::Status may = MayDetach(); !may.ok()) return may;
-  auto made = Handover::Make(JobToHandOver());
+  PresentJob now{*detached_.spec, options_,    clock_,      *campaign_, *attempt_, {},
+                 status_->logs(), code_.get(), MayRestart()};
+  for (const uint32_t host : attempt_hosts_) now.attempt_hosts.push_back(hosts_.entries[host].host);
+  auto made = Handover::Make(ToHandOver(now, loop_.Now()));
   if (!made.ok()) return made.status();
   handover_ = *std::move(made);
   // Nothing is shown or decided from now on. Whoever has the job next asks its nodes what came.
@@ -280,63 +201,6 @@ void Runner::StopDetached(int signal) {
   stop_timer_.After(kDiskPatience, act);
   detached_.records->StopAsked(job::SignalName(signal), act);
   Decide(job::StopAsked{signal});
-}
-
-// With the summary the job is over for all who wait for it; then comes what they do not wait for.
-// Who reads what we say tells the end himself, by the summary.
-// Until it is on disk the journal, which goes at the end, is all that says how the job ended.
-void Runner::FinishDetached() {
-  const absl::Status written = WriteSummary();
-  // In a folder that was removed nobody looks for it.
-  if (!written.ok() && !absl::IsNotFound(written)) {
-    if (!std::exchange(summary_failed_, true)) {
-      router_.Say(
-          absl::StrCat("dtrain: warning: how ", detached_.records->folder().id(),
-                       " ended cannot be written: ", written.message(),
-                       "; it is tried again each second: ", detached_.records->WhatToDo(written)));
-    }
-    return summary_timer_.After(detached::kJournalRetry, [this] { FinishDetached(); });
-  }
-  SayEnd();
-  RunHook([this] {
-    detached_.records->Ended([this] {
-      const absl::Status settled = detached_.records->Settle();
-      if (!settled.ok()) router_.Say(absl::StrCat("dtrain: warning: ", settled.message()));
-      if (const absl::Status pruned = detached_.records->PruneOthers(); !pruned.ok()) {
-        router_.Say(absl::StrCat("dtrain: warning: old jobs were not removed: ", pruned.message()));
-      }
-      router_.Finish([this] {
-        if (status_ == nullptr) return Leave();
-        status_->Finish([this] { Leave(); });
-      });
-    });
-  });
-}
-
-void Runner::RunHook(loop::Task then) {
-  JobRecords& records = *detached_.records;
-  if (options_.detach.on_end.empty() || records.hook_is_over()) return then();
-  const auto over = [this, then = std::make_shared<loop::Task>(std::move(then))](int code) {
-    if (code != 0) router_.Say(absl::StrCat("dtrain: warning: --on-end ended with ", code));
-    detached_.records->HookEnds(code, [then] { (*then)(); });
-  };
-  records.HookBegins([this, over] {
-    const EndHook::Ended ended{exit_code_, detached_.records->folder().path() + "/summary.json"};
-    auto hook =
-        EndHook::Start(loop_, options_.detach.on_end, detached_.records->spec(), ended, over);
-    if (hook.ok()) {
-      hook_ = *std::move(hook);
-    } else {
-      router_.Say(absl::StrCat("dtrain: warning: --on-end: ", hook.status().message()));
-      over(kExitNotFound);
-    }
-  });
-}
-
-// For the job's folder. With it the job is over for all who wait for it.
-absl::Status Runner::WriteSummary() {
-  return detached_.records->WriteSummary(
-      report::ResultJson(Facts(), options_.job.job_id, loop_.Now()));
 }
 
 }  // namespace dtrain

@@ -80,6 +80,42 @@ absl::StatusOr<std::unique_ptr<report::Timeline>> MakeTimeline(cli::LaunchOption
   return std::make_unique<report::Timeline>(std::move(path), only_spans, begin, begin_unix_nanos);
 }
 
+// `records`: of a detached job, null otherwise: the launchers of all its attempts have the same.
+absl::StatusOr<std::unique_ptr<Code>> CodeOf(const stage::Options& options,
+                                             const JobRecords* records, bool may_restart) {
+  if (records != nullptr) {
+    auto kept = records->folder().ReadCode();
+    if (kept.ok()) {
+      auto snapshot = stage::SnapshotOf(kept->manifest(), kept->git(), options.directory);
+      if (!snapshot.ok()) return snapshot.status();
+      auto code = std::make_unique<Code>(*std::move(snapshot), options.compare);
+      // Of one that was detached while it ran, and has no restarts, the contents were not kept.
+      absl::Status used;
+      if (!code->compare && (may_restart || !records->spec().had_terminal())) {
+        used = code->contents.UseCopy(records->folder().CodeContents());
+      }
+      if (!used.ok()) return used;
+      return code;
+    }
+    if (!absl::IsNotFound(kept.status()) ||
+        records->before().phase() != v1::JournalState::PHASE_ACCEPTED) {
+      return kept.status();
+    }
+  }
+  auto taken = TakeCode(options);
+  if (!taken.ok()) return taken.status();
+  std::unique_ptr<Code> code = *std::move(taken);
+  absl::Status copied;
+  if (records != nullptr) {
+    copied = code->Keep(records->folder(), /*with_contents=*/true);
+  } else if (!code->compare && may_restart) {
+    // A node may lack it when the tree has changed long since.
+    copied = code->contents.Copy(os::TemporaryDirectories());
+  }
+  if (!copied.ok()) return copied;
+  return code;
+}
+
 }  // namespace
 
 absl::Status Runner::Prepare() {
@@ -117,45 +153,9 @@ absl::Status Runner::Prepare() {
   return PrepareStatus();
 }
 
-// Of a detached job: the launchers of all its attempts have the same.
-absl::StatusOr<std::unique_ptr<Code>> Runner::TakeCode() const {
-  const JobRecords* records = detached_.records.get();
-  if (records != nullptr) {
-    auto kept = records->folder().ReadCode();
-    if (kept.ok()) {
-      auto snapshot = stage::SnapshotOf(kept->manifest(), kept->git(), options_.stage.directory);
-      if (!snapshot.ok()) return snapshot.status();
-      auto code = std::make_unique<Code>(*std::move(snapshot), options_.stage.compare);
-      // Of one that was detached while it ran, and has no restarts, the contents were not kept.
-      absl::Status used;
-      if (!code->compare && (MayRestart() || !records->spec().had_terminal())) {
-        used = code->contents.UseCopy(records->folder().CodeContents());
-      }
-      if (!used.ok()) return used;
-      return code;
-    }
-    if (!absl::IsNotFound(kept.status()) ||
-        records->before().phase() != v1::JournalState::PHASE_ACCEPTED) {
-      return kept.status();
-    }
-  }
-  auto taken = dtrain::TakeCode(options_.stage);
-  if (!taken.ok()) return taken.status();
-  std::unique_ptr<Code> code = *std::move(taken);
-  absl::Status copied;
-  if (records != nullptr) {
-    copied = code->Keep(records->folder(), /*with_contents=*/true);
-  } else if (!code->compare && MayRestart()) {
-    // A node may lack it when the tree has changed long since.
-    copied = code->contents.Copy(os::TemporaryDirectories());
-  }
-  if (!copied.ok()) return copied;
-  return code;
-}
-
 absl::Status Runner::PrepareCode() {
   if (options_.stage.directory.empty() || options_.job.dry_run) return absl::OkStatus();
-  auto code = TakeCode();
+  auto code = CodeOf(options_.stage, detached_.records.get(), MayRestart());
   if (!code.ok()) return code.status();
   code_ = *std::move(code);
   const stage::Snapshot& taken = code_->snapshot;

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job_end.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
+#include "launcher/report/collective_table.h"
+#include "launcher/report/failure_report.h"
+#include "launcher/report/result_json.h"
+
+namespace dtrain {
+
+JobEnd::JobEnd(const Around& around, absl::AnyInvocable<report::JobFacts()> facts, loop::Task done)
+    : around_(around),
+      facts_(std::move(facts)),
+      done_(std::move(done)),
+      exit_code_(facts_().verdict.exit_code),
+      patience_(around.loop),
+      summary_timer_(around.loop) {}
+
+void JobEnd::Begin(std::vector<std::string> details, bool stopped) {
+  details_ = std::move(details);
+  if (around_.records != nullptr) {
+    WriteFiles();
+    return BeginDetached();
+  }
+  SayReport();
+  WriteFiles();
+  if (facts_().verdict.kind == job::Verdict::Kind::kSignal || stopped) {
+    patience_.After(kOutputWait, [this] { done_(); });
+  }
+  FinishOutput();
+}
+
+void JobEnd::SayReport() {
+  const report::JobFacts facts = facts_();
+  if (std::string text = report::FailureReport(facts); !text.empty()) around_.router.Say(text);
+  if (exit_code_ == kExitCleanup || exit_code_ == kExitAgentLost) {
+    for (const std::string& detail : details_) Warn(detail);
+  }
+  if (!around_.options.verbose) return;
+  around_.router.Say(report::PhaseTable(facts, around_.slowest, around_.loop.Now()));
+  if (std::string table = report::CollectiveTable(facts); !table.empty()) around_.router.Say(table);
+}
+
+void JobEnd::WriteFiles() {
+  if (around_.timeline != nullptr) {
+    absl::Status written = around_.timeline->Finish(facts_(), around_.loop.Now());
+    if (!written.ok()) Warn(absl::StrCat("dtrain: ", written.message()));
+  }
+  if (around_.options.result_json.empty()) return;
+  absl::Status written = report::WriteResult(around_.options.result_json, ResultJson());
+  if (!written.ok()) {
+    around_.router.Say(absl::StrCat("dtrain: ", written.message()));
+    if (exit_code_ == kExitOk) exit_code_ = kExitState;
+  }
+}
+
+// With the summary the job is over for all who wait for it; then comes what they do not wait for.
+// Who reads what we say tells the end himself, by the summary.
+// Until it is on disk the journal, which goes at the end, is all that says how the job ended.
+void JobEnd::BeginDetached() {
+  JobRecords& records = *around_.records;
+  const absl::Status written = records.WriteSummary(ResultJson());
+  // In a folder that was removed nobody looks for it.
+  if (!written.ok() && !absl::IsNotFound(written)) {
+    if (!std::exchange(summary_failed_, true)) {
+      around_.router.Say(absl::StrCat(
+          "dtrain: warning: how ", records.folder().id(), " ended cannot be written: ",
+          written.message(), "; it is tried again each second: ", records.WhatToDo(written)));
+    }
+    return summary_timer_.After(detached::kJournalRetry, [this] { BeginDetached(); });
+  }
+  SayReport();
+  RunHook([this] { around_.records->Ended([this] { Settle(); }); });
+}
+
+void JobEnd::RunHook(loop::Task then) {
+  JobRecords& records = *around_.records;
+  if (around_.options.detach.on_end.empty() || records.hook_is_over()) return then();
+  const auto over = [this, then = std::make_shared<loop::Task>(std::move(then))](int code) {
+    if (code != 0) around_.router.Say(absl::StrCat("dtrain: warning: --on-end ended with ", code));
+    around_.records->HookEnds(code, [then] { (*then)(); });
+  };
+  records.HookBegins([this, over] {
+    const EndHook::Ended ended{exit_code_, around_.records->folder().path() + "/summary.json"};
+    auto hook = EndHook::Start(around_.loop, around_.options.detach.on_end, around_.records->spec(),
+                               ended, over);
+    if (hook.ok()) {
+      hook_ = *std::move(hook);
+    } else {
+      around_.router.Say(absl::StrCat("dtrain: warning: --on-end: ", hook.status().message()));
+      over(kExitNotFound);
+    }
+  });
+}
+
+void JobEnd::Settle() {
+  const absl::Status settled = around_.records->Settle();
+  if (!settled.ok()) around_.router.Say(absl::StrCat("dtrain: warning: ", settled.message()));
+  if (const absl::Status pruned = around_.records->PruneOthers(); !pruned.ok()) {
+    around_.router.Say(
+        absl::StrCat("dtrain: warning: old jobs were not removed: ", pruned.message()));
+  }
+  FinishOutput();
+}
+
+void JobEnd::FinishOutput() {
+  around_.router.Finish([this] {
+    if (around_.status == nullptr) return done_();
+    around_.status->Finish([this] { done_(); });
+  });
+}
+
+void JobEnd::Warn(absl::string_view text) {
+  if (!around_.options.quiet) around_.router.Say(text);
+}
+
+std::string JobEnd::ResultJson() {
+  return report::ResultJson(facts_(), around_.options.job.job_id, around_.loop.Now());
+}
+
+}  // namespace dtrain
