@@ -43,7 +43,6 @@ constexpr char kReadyLine[] = "DTRAIN-AGENT/1 ready version=" DTRAIN_VERSION "\n
 constexpr char kKernelLine[] = "DTRAIN-AGENT/1 error code=kernel reason=";
 // For the last message to a launcher that is still there: it closes the stream when it has it.
 constexpr Duration kFarewell = std::chrono::seconds(1);
-constexpr char kOwnProgram[] = "/proc/self/exe";
 
 bool WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
@@ -233,8 +232,9 @@ int RunBridge(bool one_socket, BridgePurpose purpose) {
   if (!subreaper.ok()) log::Warn(subreaper.message());
   loop::Loop loop;
   // Before gRPC starts its threads, and while the launcher is still on its way.
-  auto spawner = purpose == BridgePurpose::kAsk ? spawn::OneSpawner::Empty()
-                                                : spawn::OneSpawner::Start(loop, kOwnProgram);
+  auto spawner = purpose == BridgePurpose::kAsk
+                     ? spawn::OneSpawner::Empty()
+                     : spawn::OneSpawner::Start(loop, spawn::kOwnProgram);
   if (!spawner.ok()) return Fail(spawner.status());
   Bridge bridge(*std::move(spawner), loop, BypassNotice(*resident));
   if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {

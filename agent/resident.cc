@@ -32,7 +32,7 @@ constexpr char kSystemDirectory[] = "/run/dtrain-agent";
 constexpr char kSystemSocket[] = "/run/dtrain-sockets/agent.sock";
 // The system's maximum: a user with too many connections is refused only once they are accepted,
 // and must not keep others out until then.
-constexpr int kBacklog = SOMAXCONN;
+constexpr int kLocalBacklog = SOMAXCONN;
 
 std::string UserDirectory() {
   const char* runtime = getenv("XDG_RUNTIME_DIR");
@@ -175,7 +175,7 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_p
     return PosixError(errno, absl::StrCat("make ", name->sun_path));
   }
   // Whoever connects is known by the kernel's word, not by the mode.
-  if (chmod(name->sun_path, for_all_ ? 0666 : 0600) != 0 || listen(fd.get(), kBacklog) != 0) {
+  if (chmod(name->sun_path, for_all_ ? 0666 : 0600) != 0 || listen(fd.get(), kLocalBacklog) != 0) {
     return PosixError(errno, absl::StrCat("listen on ", name->sun_path));
   }
   return fd;

@@ -46,7 +46,6 @@
 namespace dtrain::agent {
 namespace {
 
-constexpr char kOwnProgram[] = "/proc/self/exe";
 // Of --tls-crl.
 constexpr char kNoRevocation[] = "none";
 // For launches that have begun, when the agent is told to go; well within a lease.
@@ -196,8 +195,9 @@ class Resident {
  private:
   std::unique_ptr<spawn::Spawner> MakeSpawner(const Config& config) {
     if (is_remote_) return std::make_unique<spawn::RemoteSpawner>(loop_, config.spawner);
-    return std::make_unique<spawn::OwnSpawner>(
-        loop_, kOwnProgram, [this](uid_t uid) { return connections_.accounts().Known(uid); });
+    return std::make_unique<spawn::OwnSpawner>(loop_, spawn::kOwnProgram, [this](uid_t uid) {
+      return connections_.accounts().Known(uid);
+    });
   }
 
   // While the loop turns.

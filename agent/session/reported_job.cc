@@ -9,7 +9,7 @@ namespace dtrain::session {
 namespace {
 
 // Of why a shepherd cannot go on.
-constexpr size_t kMostOfWhy = 400;
+constexpr size_t kMostOfBroken = 400;
 
 bool IsWritten(const v1::JobRecord& record) { return !record.boot_id().empty(); }
 
@@ -69,7 +69,7 @@ void ReportedJob::OnEvent(v1::ShepherdEvent event) {
       feed(JobEnded{std::move(*event.mutable_ended())});
       break;
     case v1::ShepherdEvent::kBroken:
-      shepherd_.Break(Escape(event.broken(), kMostOfWhy));
+      shepherd_.Break(Escape(event.broken(), kMostOfBroken));
       break;
     case v1::ShepherdEvent::KIND_NOT_SET:
       feed(ShepherdAnswers{});

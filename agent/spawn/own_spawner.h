@@ -16,6 +16,9 @@
 
 namespace dtrain::spawn {
 
+// Runs what we run, whatever has become of its file.
+inline constexpr char kOwnProgram[] = "/proc/self/exe";
+
 // Starts shepherds as children of this process: as ourselves or, where we are root, as whoever it
 // is. Each has a cgroup of its own where we may make one.
 class OwnSpawner final : public Spawner {

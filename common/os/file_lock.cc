@@ -28,7 +28,7 @@ struct flock WholeFile() {
   return lock;
 }
 
-absl::Status Failed(absl::string_view what, const std::string& path) {
+absl::Status LockError(absl::string_view what, const std::string& path) {
   return PosixError(errno, absl::StrCat(what, " ", path));
 }
 
@@ -46,7 +46,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_vi
   const TimePoint until = Clock::now() + patience;
   for (;;) {
     UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd) return Failed("open", path);
+    if (!fd) return LockError("open", path);
     struct flock lock = WholeFile();
     if (fcntl(fd.get(), F_OFD_SETLK, &lock) == 0) {
       if (!IsAt(fd.get(), path)) continue;
@@ -54,7 +54,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_vi
       taken.Describe(description);
       return taken;
     }
-    if (errno != EAGAIN && errno != EACCES && errno != EINTR) return Failed("lock", path);
+    if (errno != EAGAIN && errno != EACCES && errno != EINTR) return LockError("lock", path);
     if (Clock::now() >= until) {
       return absl::UnavailableError(absl::StrCat(path, " is locked by another process"));
     }
@@ -67,7 +67,8 @@ absl::StatusOr<bool> FileLock::IsHeld(const std::string& path) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!fd && errno == ENOENT) return false;
   struct flock lock = WholeFile();
-  if (!fd || fcntl(fd.get(), F_OFD_GETLK, &lock) != 0) return Failed("look for the lock of", path);
+  if (!fd || fcntl(fd.get(), F_OFD_GETLK, &lock) != 0)
+    return LockError("look for the lock of", path);
   return lock.l_type != F_UNLCK;
 }
 

@@ -50,7 +50,7 @@ absl::Status ChooseAccelerator(LineBuilder& line) {
   return absl::OkStatus();
 }
 
-absl::Status ChooseNodes(LineBuilder& line, Translation& out) {
+absl::Status ChooseFabricNodes(LineBuilder& line, Translation& out) {
   const bool given = line.HasOurs("hostfile") || line.HasOurs("hosts");
   if (given && !line.Has("num-nodes")) {
     return absl::InvalidArgumentError(
@@ -135,7 +135,7 @@ absl::StatusOr<Translation> TranslateFabric(const std::vector<std::string>& args
   line.Export("LT_CLI_USED", "1");
   if (line.Has("strategy")) line.Export("LT_STRATEGY", line.Value("strategy"));
   if (status.ok()) status = ChooseAccelerator(line);
-  if (status.ok()) status = ChooseNodes(line, out);
+  if (status.ok()) status = ChooseFabricNodes(line, out);
   if (status.ok()) status = ChooseRanks(line, out);
   if (!status.ok()) return status;
   if (!line.HasOurs("tag-output")) line.Flag("--tag-output", "none");

@@ -86,7 +86,7 @@ void AddVariables(const cli::Surroundings& surroundings, FaceWords& words) {
   words.mentions.insert(words.mentions.begin(), given.begin(), given.end());
 }
 
-absl::Status ChooseNodes(LineBuilder& line, Translation& out) {
+absl::Status ChooseTorchNodes(LineBuilder& line, Translation& out) {
   const bool given = line.HasOurs("hostfile") || line.HasOurs("hosts");
   const std::string text = line.Value("nnodes");
   if (text.empty()) {
@@ -232,7 +232,7 @@ absl::StatusOr<Translation> TranslateTorchrun(const std::vector<std::string>& ar
   Translation out;
   LineBuilder line(out);
   absl::Status status = line.Take(*words);
-  if (status.ok()) status = ChooseNodes(line, out);
+  if (status.ok()) status = ChooseTorchNodes(line, out);
   if (status.ok()) status = CheckPlace(line, out);
   if (status.ok()) status = TakeRest(line, out);
   if (status.ok()) status = TakeOutput(line, out);

@@ -13,7 +13,7 @@ namespace dtrain::status {
 namespace {
 
 // Agents answer within milliseconds, unless they are stopped or far away.
-constexpr Duration kPatience = std::chrono::seconds(1);
+constexpr Duration kNodePatience = std::chrono::seconds(1);
 // While nothing is known of the node. The page itself gives up after 10 s, and would not say why.
 constexpr Duration kFirstPatience = std::chrono::seconds(8);
 
@@ -28,7 +28,7 @@ void NodePage::Answer(const http::Target& target, http::Reply reply) {
   if (!watch_.is_asking()) return reply(Now());
   waiting_.push_back(std::move(reply));
   if (waiting_.size() > 1) return;
-  patience_.After(watch_.knows() ? kPatience : kFirstPatience, [this] { AnswerAll(); });
+  patience_.After(watch_.knows() ? kNodePatience : kFirstPatience, [this] { AnswerAll(); });
 }
 
 void NodePage::Ask() {

@@ -19,8 +19,8 @@ namespace {
 // ssh ends as soon as the remote side has; one that has not by then hangs. At our exit it still
 // gets half a second to do so: srun takes a signal as the order to cancel, and Slurm then keeps the
 // node busy for its own kill wait.
-constexpr EndPolicy kEnd = {std::chrono::seconds(2), std::chrono::seconds(1), true,
-                            std::chrono::milliseconds(500)};
+constexpr EndPolicy kCommandEnd = {std::chrono::seconds(2), std::chrono::seconds(1), true,
+                                   std::chrono::milliseconds(500)};
 
 std::string OwnUser() {
   passwd entry, *found = nullptr;
@@ -59,7 +59,7 @@ std::unique_ptr<Connection> CommandTransport::Connect(const Target& target, Call
   spec.argv.push_back(kRemoteShell);
   spec.agent = &agent_;
   spec.bridge_flag = BridgeFlag(target);
-  spec.end = kEnd;
+  spec.end = kCommandEnd;
   return std::make_unique<ChildConnection>(loop_, reaper_, std::move(spec), std::move(callbacks));
 }
 

@@ -10,7 +10,7 @@ namespace dtrain::transport {
 namespace {
 
 // An agent whose launcher is gone gives its workers their grace first.
-constexpr EndPolicy kEnd = {std::chrono::seconds(10), std::chrono::seconds(6), false};
+constexpr EndPolicy kLocalEnd = {std::chrono::seconds(10), std::chrono::seconds(6), false};
 
 }  // namespace
 
@@ -22,7 +22,7 @@ std::unique_ptr<Connection> LocalTransport::Connect(const Target& target, Callba
   spec.argv = {agent_path_, "bridge", "--socket"};
   if (std::string flag = BridgeFlag(target); !flag.empty()) spec.argv.push_back(std::move(flag));
   spec.shown = Escape(agent_path_);
-  spec.end = kEnd;
+  spec.end = kLocalEnd;
   return std::make_unique<ChildConnection>(loop_, reaper_, std::move(spec), std::move(callbacks));
 }
 

@@ -27,7 +27,7 @@ constexpr int kTurns = 256;
 // For what was written before the connection was given up to reach the other side.
 constexpr Duration kFarewell = std::chrono::milliseconds(500);
 // Between the end of the output and that of the channel: for the exit status to arrive.
-constexpr std::chrono::milliseconds kLastWords(1000);
+constexpr std::chrono::milliseconds kSshLastWords(1000);
 
 std::vector<std::string> Machines(const AgentImages& images) {
   std::vector<std::string> machines;
@@ -286,7 +286,7 @@ bool SshPump::Wait() {
   bool last_words = ending_ && !ChannelOver();
   int timeout = -1;
   if (last_words) {
-    timeout = static_cast<int>(kLastWords.count());
+    timeout = static_cast<int>(kSshLastWords.count());
   } else if (waiting) {
     const Duration left = std::max(wait_until_ - Clock::now(), Duration());
     timeout = static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());

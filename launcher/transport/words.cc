@@ -12,7 +12,7 @@
 namespace dtrain::transport {
 namespace {
 
-constexpr uint16_t kSshPort = 22;
+constexpr uint16_t kUsualPort = 22;
 
 bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\n'; }
 
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<std::string>> ExpandWords(const std::vector<std::stri
     out.push_back(absl::StrReplaceAll(
         word, {{"{host}", target.host},
                {"{user}", target.user.empty() ? own_user : absl::string_view(target.user)},
-               {"{port}", absl::StrCat(target.port == 0 ? kSshPort : target.port)}}));
+               {"{port}", absl::StrCat(target.port == 0 ? kUsualPort : target.port)}}));
   }
   if (!target.user.empty() && !user) {
     return absl::InvalidArgumentError(absl::StrCat(
