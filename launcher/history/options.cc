@@ -11,10 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/text.h"
-#include "launcher/cli/cli11.h"
 #include "launcher/cli/flag_table.h"
+#include "launcher/cli/mixed_words.h"
 #include "launcher/cli/values.h"
-#include "launcher/cli/words.h"
 
 namespace dtrain::history {
 namespace {
@@ -135,24 +134,16 @@ absl::Status Set(absl::string_view name, const std::string& value, Options& out)
   return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", status.message()));
 }
 
-absl::Status Read(const std::vector<cli::Flag>& flags, std::vector<std::string> args,
+absl::Status Read(const std::vector<cli::Flag>& flags, const std::vector<std::string>& args,
                   Options& out) {
-  // Flags may stand behind the jobs, too.
-  while (!args.empty()) {
-    const auto words = cli::SplitWords(flags, args);
-    if (!words.ok()) return words.status();
-    const auto given = cli::ParseFlags(flags, words->flags);
-    if (!given.ok()) return given.status();
-    for (const cli::Given& one : *given) {
-      const absl::string_view name = cli::FlagName(flags[static_cast<size_t>(one.flag)]);
-      if (name == "help") out.help = cli::FormatHelp(PageOf(out.command));
-      if (absl::Status set = Set(name, one.value, out); !set.ok()) return set;
-    }
-    args = words->command;
-    if (args.empty()) break;
-    out.jobs.push_back(args[0]);
-    args.erase(args.begin());
+  auto words = cli::SplitMixed(flags, args);
+  if (!words.ok()) return words.status();
+  for (const cli::Given& one : words->flags) {
+    const absl::string_view name = cli::FlagName(flags[static_cast<size_t>(one.flag)]);
+    if (name == "help") out.help = cli::FormatHelp(PageOf(out.command));
+    if (absl::Status set = Set(name, one.value, out); !set.ok()) return set;
   }
+  out.jobs = std::move(words->operands);
   if (!out.help.empty()) return absl::OkStatus();
   const Description& description = *Find(out.command);
   if (out.jobs.size() < description.least_jobs) return absl::InvalidArgumentError("name a job");

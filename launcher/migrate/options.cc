@@ -7,10 +7,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
-#include "launcher/cli/cli11.h"
 #include "launcher/cli/flag_table.h"
+#include "launcher/cli/mixed_words.h"
 #include "launcher/cli/values.h"
-#include "launcher/cli/words.h"
 #include "launcher/hosts/hostfile.h"
 
 namespace dtrain::migrate {
@@ -63,25 +62,20 @@ absl::Status Set(absl::string_view name, const std::string& value, Options& out)
   return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", status.message()));
 }
 
-absl::Status Read(std::vector<std::string> args, Options& out) {
+absl::Status Read(const std::vector<std::string>& args, Options& out) {
   const std::vector<cli::Flag> flags = Flags();
-  while (!args.empty()) {
-    const auto words = cli::SplitWords(flags, args);
-    if (!words.ok()) return words.status();
-    const auto given = cli::ParseFlags(flags, words->flags);
-    if (!given.ok()) return given.status();
-    for (const cli::Given& one : *given) {
-      const absl::string_view name = cli::FlagName(flags[static_cast<size_t>(one.flag)]);
-      if (name == "help") out.help = cli::FormatHelp(PageOf("migrate"));
-      if (absl::Status set = Set(name, one.value, out); !set.ok()) return set;
+  const auto words = cli::SplitMixed(flags, args);
+  if (!words.ok()) return words.status();
+  for (const cli::Given& one : words->flags) {
+    const absl::string_view name = cli::FlagName(flags[static_cast<size_t>(one.flag)]);
+    if (name == "help") out.help = cli::FormatHelp(PageOf("migrate"));
+    if (absl::Status set = Set(name, one.value, out); !set.ok()) return set;
+  }
+  for (const std::string& job : words->operands) {
+    if (!out.job.empty() || job.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("unexpected \"", Escape(job, 60), "\""));
     }
-    args = words->command;
-    if (args.empty()) break;
-    if (!out.job.empty() || args[0].empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("unexpected \"", Escape(args[0], 60), "\""));
-    }
-    out.job = args[0];
-    args.erase(args.begin());
+    out.job = job;
   }
   if (!out.help.empty() || out.receives || !out.to.host.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError("name the machine with --to HOST");

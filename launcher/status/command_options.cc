@@ -8,10 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
-#include "launcher/cli/cli11.h"
 #include "launcher/cli/flag_table.h"
+#include "launcher/cli/mixed_words.h"
 #include "launcher/cli/values.h"
-#include "launcher/cli/words.h"
 
 namespace dtrain::status {
 namespace {
@@ -131,31 +130,25 @@ void AddHostWords(const cli::Flag& flag, const std::string& value, CommandOption
   if (!flag.value.empty()) out.host_words.push_back(value);
 }
 
-absl::Status Read(const std::vector<cli::Flag>& flags, std::vector<std::string> args,
+absl::Status Read(const std::vector<cli::Flag>& flags, const std::vector<std::string>& args,
                   CommandOptions& out) {
-  // Flags may stand behind the job, too.
-  while (!args.empty()) {
-    absl::StatusOr<cli::Words> words = cli::SplitWords(flags, args);
-    if (!words.ok()) return words.status();
-    absl::StatusOr<std::vector<cli::Given>> given = cli::ParseFlags(flags, words->flags);
-    if (!given.ok()) return given.status();
-    for (const cli::Given& one : *given) {
-      const cli::Flag& flag = flags[static_cast<size_t>(one.flag)];
-      const absl::string_view name = cli::FlagName(flag);
-      if (cli::FindLong(cli::HostFlags(), name) >= 0) {
-        AddHostWords(flag, one.value, out);
-        continue;
-      }
-      if (name == "help") out.help = cli::FormatHelp(PageOf(out.command));
-      if (absl::Status set = Set(name, one.value, out); !set.ok()) return set;
+  const auto words = cli::SplitMixed(flags, args);
+  if (!words.ok()) return words.status();
+  for (const cli::Given& one : words->flags) {
+    const cli::Flag& flag = flags[static_cast<size_t>(one.flag)];
+    const absl::string_view name = cli::FlagName(flag);
+    if (cli::FindLong(cli::HostFlags(), name) >= 0) {
+      AddHostWords(flag, one.value, out);
+      continue;
     }
-    args = std::move(words->command);
-    if (args.empty()) break;
+    if (name == "help") out.help = cli::FormatHelp(PageOf(out.command));
+    if (absl::Status set = Set(name, one.value, out); !set.ok()) return set;
+  }
+  for (const std::string& job : words->operands) {
     if (out.command == "ps" || out.command == "nodes" || !out.job.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("unexpected \"", Escape(args[0], 60), "\""));
+      return absl::InvalidArgumentError(absl::StrCat("unexpected \"", Escape(job, 60), "\""));
     }
-    out.job = args[0];
-    args.erase(args.begin());
+    out.job = job;
   }
   if (out.command == "page" && !out.node && !out.host_words.empty()) {
     return absl::InvalidArgumentError(
