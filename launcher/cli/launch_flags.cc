@@ -102,7 +102,8 @@ std::vector<Flag> EnvironmentFlags() {
        {},
        true},
       {"--env", kGroup, "all|none",
-       "forward the whole environment (default), or only what -x names",
+       "forward the whole environment (default), or only what -x and\n"
+       "--env-file name",
        [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }, Names(kEnv)},
       {"--contract",
        kGroup,

@@ -112,8 +112,8 @@ cli::Page PageOf(absl::string_view) {
   page.notes =
       R"(JOB is an id or its first characters, with or without "dtrain-", or a name (--name). Without JOB,
 the only detached job that is running. HOST needs dtrain, and must reach the job's hosts as this
-machine does. If anything fails, the job stays here. The exit code is 0 if it has moved, otherwise 1, or 207
-if its folder cannot be used.
+machine does. If anything fails, the job stays here. The exit code is 0 if it has moved, otherwise 1; 2 for a
+mistake on the command line, 207 if the job's folder cannot be used.
 )";
   page.operand = cli::Page::Operand::kJob;
   return page;

@@ -38,7 +38,8 @@ constexpr Description kDescriptions[] = {
     {"logs",
      "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [--tail N] [--attempt K] [--json] "
      "[-H HOSTS] [JOB]",
-     "Prints the output of a rank. Of a detached job everything is kept, also after its end; of\n"
+     "Prints the output of a rank. Of a detached job it is kept (--log-limit), also after its end; "
+     "of\n"
      "other jobs the launcher keeps up to 1 MiB of each rank and stream (dtrain launch --log-dir\n"
      "keeps everything)."},
     {"stop", "dtrain stop [--json] [-H HOSTS] [JOB]",
