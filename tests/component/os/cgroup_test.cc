@@ -201,6 +201,8 @@ TEST(ProcessTreeTest, AGroupEndsInOneStepWhileItsProcessesForkOn) {
     if (waitpid(-1, nullptr, WNOHANG) == 0) poll(nullptr, 0, 10);
   }
   EXPECT_FALSE(HasChildren());
+  // What other tests leave to process 1 is no child of ours.
+  EXPECT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0), 0);
 }
 
 TEST(ProcessTreeTest, GroupsThatMayHaveOthersInThemAreLeftAlone) {

@@ -34,6 +34,14 @@ def pytest_sessionfinish(session, exitstatus):
         session.exitstatus = 1 if IN_CI else CTEST_SKIPPED
 
 
+def link_file(folder, name="*"):
+    """What --open makes once it has printed the link, written whole."""
+    def read():
+        return [file for file in folder.glob(f"{name}.page-*.html") if file.read_text().endswith(">\n")]
+    [file] = wait_until(read, f"a file in {folder}")
+    return file
+
+
 def wait_until(condition, what, timeout=DEADLINE):
     deadline = time.monotonic() + timeout
     while True:

@@ -184,7 +184,7 @@ def test_the_file_leads_to_the_page(start_job, browser, tmp_path):
     job = start_job(LIVE)
     page = Page(job, "--open", job.id, BROWSER="true")
     page.link()
-    [file] = job.runtime.glob("*.page-*.html")
+    file = conftest.link_file(job.runtime)
     browser.driver.get(f"file://{file}")
     browser.wait_for("2 running")
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", browser.driver.current_url)

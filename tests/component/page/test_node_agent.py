@@ -278,7 +278,7 @@ def test_open_uses_a_private_file(run):
     run.node()
     page = run.page("--open", BROWSER="true")
     link = page.link()[0]
-    [file] = (run.folder / "dtrain").glob("node-localhost.page-*.html")
+    file = conftest.link_file(run.folder / "dtrain", "node-localhost")
     assert oct(file.stat().st_mode)[-3:] == "600" and link in file.read_text()
     assert page.end(signal.SIGTERM)[0] == 0
     assert not file.exists()
