@@ -188,6 +188,11 @@ void Runner::PrepareCampaign() {
   campaign.spares = options_.spares > 0;
   campaign.time_limit = options_.job.time_limit;
   options_.job.part.set_max_restarts(campaign.max_restarts);
+  if (MayRestart()) {
+    options_.job.part.mutable_state();  // with --state-dir, or without
+  } else {
+    options_.job.part.clear_state();
+  }
   if (detached_.records == nullptr) {
     campaign_.emplace(std::move(campaign), loop_.Now());
   } else {

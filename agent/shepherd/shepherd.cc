@@ -23,6 +23,8 @@ namespace {
 constexpr int kReapAtOnce = 100;
 // What became of the workers, for another launcher of a detached job.
 constexpr Duration kKeptForLate = std::chrono::hours(24);
+// For the file system that has the state of workers to answer: meanwhile we answer nobody.
+constexpr std::chrono::seconds kStateAnswer{2};
 
 }  // namespace
 
@@ -270,6 +272,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   // What it wrote last is already in the pipes.
   logs_.Drain(worker);
   const os::ExitStatus status = containers_.EndOf(worker, of_process);
+  if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) ++succeeded_;
   pmi_.HearLast(worker.rank());
   servers_.CatchUp();
   if (reported_started_) {
@@ -370,8 +373,43 @@ std::optional<v1::NodeFailure> Shepherd::StartWorkers() {
   if (auto refused = cgroup_.Make()) return refused;
   if (auto refused = servers_.Open(part_)) return refused;
   scratch_.Make();
-  return workers_.Start(
-      part_, {agent_env_, cgroup_, scratch_.path(), servers_.pmix_port(), containers_.all()});
+  ChooseStateFolder();
+  return workers_.Start(part_, {agent_env_, cgroup_, scratch_.path(), state_ ? &*state_ : nullptr,
+                                servers_.pmix_port(), containers_.all()});
+}
+
+void Shepherd::ChooseStateFolder() {
+  if (!part_.has_state()) return;
+  auto folder = StateFolder::Of(part_, CacheOfUser());
+  absl::Status usable = folder.status();
+  // What a container shall see must be there.
+  if (usable.ok() && containers_.all() != nullptr) usable = folder->Make();
+  if (usable.ok()) {
+    state_ = *std::move(folder);
+  } else {
+    launcher_.Warn(absl::StrCat("dtrain.elastic cannot keep its state for a restart: cannot ",
+                                usable.message()),
+                   /*detail=*/true);
+  }
+}
+
+// What failed workers have kept stays for the next attempt. Whether there is one, and whether it
+// runs here, is not known.
+void Shepherd::TidyState() {
+  if (!state_) return;
+  if (!state_->Answers(kStateAnswer)) {
+    return launcher_.Warn(absl::StrCat(
+        "what dtrain.elastic may have kept is not removed: ", state_->path(),
+        " does not answer within ", kStateAnswer.count(), " s: is its file server down?"));
+  }
+  if (succeeded_ > 0 && succeeded_ == part_.workers_size()) {
+    if (const absl::Status removed = state_->Remove(); !removed.ok()) {
+      launcher_.Warn(absl::StrCat("cannot ", removed.message()));
+    }
+  } else {
+    state_->RemoveIfEmpty();
+  }
+  state_->RemoveOlder(kOldState);
 }
 
 void Shepherd::ReportStarted() {
@@ -404,6 +442,7 @@ void Shepherd::Finish() {
   pages_.Stop();
   sweeper_.RemoveCgroup();
   scratch_.Remove();
+  TidyState();
   if (staging_ != nullptr) {
     if (const absl::Status removed = staging_->Remove(); !removed.ok()) {
       launcher_.Warn(absl::StrCat("cannot ", removed.message()));

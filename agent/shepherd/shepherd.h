@@ -17,6 +17,7 @@
 #include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/shepherd_core.h"
+#include "agent/shepherd/state_folder.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker_exits.h"
 #include "agent/shepherd/worker_logs.h"
@@ -69,6 +70,8 @@ class Shepherd {
   void Sweep();
   void ReportStarted();
   void ReportUnkillable();
+  void ChooseStateFolder();
+  void TidyState();
   void Finish();
 
   loop::Loop& loop_;
@@ -86,6 +89,8 @@ class Shepherd {
   Sweeper sweeper_;
   JobCgroup cgroup_;
   WorkerScratch scratch_;
+  std::optional<StateFolder> state_;  // none: nothing is kept
+  int succeeded_ = 0;                 // workers that exited with 0, and not because they were told
   Workers workers_;
   Aborts aborts_;
   JobContainers containers_;

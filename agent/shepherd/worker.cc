@@ -97,7 +97,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
                                 .crowded = setup.crowded,
                                 .shepherd = setup.mark,
                                 .pid_namespace = setup.pid_namespace,
-                                .error_file = ErrorFilePath(setup.scratch, rank)});
+                                .error_file = ErrorFilePath(setup.scratch, rank),
+                                .state = setup.state != nullptr ? setup.state->path() : ""});
   run.working_directory = program.working_directory();
   run.stdin_fd = stdin_reader.get();
   run.stdout_fd = out->writer.get();
@@ -109,7 +110,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   run.limits = setup.limits;
   os::UniqueFd variables;
   if (container != nullptr) {
-    auto file = setup.containers->Wrap(spec, setup.scratch, kVariables, &run);
+    std::vector<std::string> folders{setup.scratch};
+    if (setup.state != nullptr) folders.push_back(setup.state->job_path());
+    auto file = setup.containers->Wrap(spec, folders, kVariables, &run);
     if (!file.ok()) return file.status();
     variables = *std::move(file);
   }

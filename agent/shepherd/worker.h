@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "agent/shepherd/log_stream.h"
 #include "agent/shepherd/page.h"
+#include "agent/shepherd/state_folder.h"
 #include "agent/shepherd/stdin_feeder.h"
 #include "agent/shepherd/worker_containers.h"
 #include "agent/shepherd/worker_env.h"
@@ -31,6 +32,7 @@ struct WorkerSetup {
   const std::string& mark;             // os::ProcessMark of the shepherd
   const std::string& pid_namespace;    // os::PidNamespace
   const std::string& scratch;          // where it may leave a file; empty: nowhere
+  const StateFolder* state;            // null: nothing is kept for the next attempt
   uint16_t pmix;                       // the port of the node's PMIx; 0: none
   bool crowded;                        // there are more workers than processors
   const WorkerContainers* containers;  // null: none runs in one

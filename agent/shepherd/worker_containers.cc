@@ -192,8 +192,8 @@ const Chosen* WorkerContainers::Of(uint32_t program) const {
 }
 
 absl::StatusOr<os::UniqueFd> WorkerContainers::Wrap(const v1::WorkerSpec& worker,
-                                                    const std::string& scratch, int file_fd,
-                                                    os::SpawnSpec* run) const {
+                                                    const std::vector<std::string>& folders,
+                                                    int file_fd, os::SpawnSpec* run) const {
   const Chosen& chosen = *Of(worker.program());
   const v1::Program& program = ProgramOf(part_, worker);
   std::set<std::string> given(part_.explicit_env().begin(), part_.explicit_env().end());
@@ -224,8 +224,9 @@ absl::StatusOr<os::UniqueFd> WorkerContainers::Wrap(const v1::WorkerSpec& worker
   what.working_directory = run->working_directory;
   if (here) what.mounts.push_back({run->working_directory, run->working_directory});
   // /dev/shm is the node's in there.
-  if (!scratch.empty() && !absl::StartsWith(scratch, "/dev/shm/")) {
-    what.mounts.push_back({scratch, scratch});
+  for (const std::string& folder : folders) {
+    if (folder.empty() || absl::StartsWith(folder, "/dev/shm/")) continue;
+    what.mounts.push_back({folder, folder});
   }
   for (const std::string& mount : program.container().mounts()) {
     what.mounts.push_back(containers::ParseMount(mount));

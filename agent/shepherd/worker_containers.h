@@ -48,9 +48,11 @@ class WorkerContainers {
   // Null: that program runs in none.
   const containers::Chosen* Of(uint32_t program) const;
   // Makes `run`, complete but for that, the runtime's client. What is returned must stay until it
-  // was spawned; `file_fd` is the number of a descriptor that it may take in the client.
-  absl::StatusOr<os::UniqueFd> Wrap(const v1::WorkerSpec& worker, const std::string& scratch,
-                                    int file_fd, os::SpawnSpec* run) const;
+  // was spawned; `file_fd` is the number of a descriptor that it may take in the client. `folders`:
+  // what the container sees of the node's; empty ones do not count.
+  absl::StatusOr<os::UniqueFd> Wrap(const v1::WorkerSpec& worker,
+                                    const std::vector<std::string>& folders, int file_fd,
+                                    os::SpawnSpec* run) const;
 
   // How the worker ended, by how its client did.
   os::ExitStatus Ended(const v1::WorkerSpec& worker, const os::ExitStatus& client,

@@ -187,6 +187,7 @@ void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const Work
   env->Set("DTRAIN_NODE_RANK", part.node_rank());
   env->Set("DTRAIN_NODE_COUNT", part.node_count());
   env->Set("DTRAIN_HOST", part.host());
+  if (!ties.state.empty()) env->Set("DTRAIN_STATE_FOLDER", ties.state);
   if (!part.network().address().empty()) env->Set("DTRAIN_ADDRESS", part.network().address());
 }
 

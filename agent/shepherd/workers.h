@@ -14,6 +14,7 @@
 #include "agent/shepherd/job_cgroup.h"
 #include "agent/shepherd/launcher_line.h"
 #include "agent/shepherd/preflight.h"
+#include "agent/shepherd/state_folder.h"
 #include "agent/shepherd/worker.h"
 #include "agent/shepherd/worker_containers.h"
 #include "common/base/clock.h"
@@ -32,6 +33,7 @@ class Workers {
     const std::vector<std::string>& agent_env;
     JobCgroup& cgroup;
     const std::string scratch;  // empty: none
+    const StateFolder* state;   // null: none
     uint16_t pmix;              // the port; 0: none
     const WorkerContainers* containers;
   };

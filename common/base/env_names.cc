@@ -57,6 +57,7 @@ constexpr absl::string_view kHostBound[] = {
 constexpr absl::string_view kScrubbed[] = {
     "CROSS_RANK",
     "CROSS_SIZE",
+    "DTRAIN_STATE_FOLDER",
     "FLUX_*",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",

@@ -311,6 +311,10 @@ std::vector<Flag> RestartFlags() {
        [](View v, RawLaunch& o) {
          return Set(v, Duration::zero(), o.options.restarts.min_uptime);
        }},
+      {"--state-dir", kGroup, "DIR",
+       "where hosts keep the state of dtrain.elastic for a restart; may be\n"
+       "shared; default ~/.cache/dtrain/state of each host",
+       SetStateDir},
       {"--join-timeout", kGroup, "TIME", "how long a restart waits for enough hosts, default 10m",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.restarts.join_timeout); }},
   };

@@ -77,6 +77,14 @@ absl::Status SetBackoff(View value, RawLaunch& out) {
   return set;
 }
 
+absl::Status SetStateDir(View value, RawLaunch& out) {
+  if (value.empty() || value[0] != '/') {
+    return absl::InvalidArgumentError("an absolute path is needed, as it is one of the hosts");
+  }
+  out.options.job.part.mutable_state()->set_directory(std::string(value));
+  return absl::OkStatus();
+}
+
 absl::Status SetRanks(View value, RawLaunch& out) {
   bool negative = !value.empty() && value[0] == '-';
   absl::StatusOr<uint64_t> n = ParseNumber(value.substr(negative ? 1 : 0), 1, hosts::kMaxRanks);

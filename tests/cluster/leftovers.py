@@ -8,9 +8,9 @@ from pathlib import Path
 
 import hosts
 
-# The pushed agent is kept for the next launch, a half-written one is not; the name of the home; and the
-# folder for status sockets, but none of these.
-KEPT = re.compile(r"/root/\.cache(/dtrain(/home|/agent-[0-9a-f]+(/(dtrain-agent|used))?)?)?|/run/dtrain")
+# The pushed agent is kept for the next launch, a half-written one is not; the name of the home; the folder for
+# status sockets, but none of these; and the one for the state of elastic jobs, likewise.
+KEPT = re.compile(r"/root/\.cache(/dtrain(/home|/state|/agent-[0-9a-f]+(/(dtrain-agent|used))?)?)?|/run/dtrain")
 SSH_PORTS = (22, 2222)
 # Mounted into every host, also when it lies below a watched folder (a bind mount of the same file
 # system is none to is_mount).

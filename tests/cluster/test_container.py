@@ -452,3 +452,11 @@ def test_dry_run_and_env_tell_of_it(cluster):
     shown = cluster.head.run([DTRAIN, "env", *HOSTS, *IN, "--rank", "3"], timeout=60)
     assert re.search(r"^\s*RANK=3$", shown.stdout, re.MULTILINE), shown
     assert "container=podman" in shown.stdout and "SSH_CONNECTION" not in shown.stdout, shown
+
+
+def test_what_an_attempt_keeps_is_there_for_the_next(cluster):
+    result = run_ok(cluster, "-np", 1, "--max-restarts", 1, "--backoff", "10ms", "--", "sh", "-c",
+                    'cd $DTRAIN_STATE_FOLDER || exit 9; echo "attempt $DTRAIN_ATTEMPT" >>state-1; '
+                    'echo in ../*; cat state-1; [ $DTRAIN_ATTEMPT = 1 ] || exit 7')
+    assert result.lines == ["in ../node0", "attempt 0", "in ../node0", "attempt 0", "attempt 1"], result
+    assert not list(cluster.nodes[0].path("/root/.cache/dtrain/state").iterdir())

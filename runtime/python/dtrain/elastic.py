@@ -17,7 +17,7 @@ import enum
 import functools
 import threading
 
-from . import _errors, _job
+from . import _errors, _job, _kept
 from ._errors import CollectiveError, HostsUpdatedInterrupt
 from ._objects import broadcast_object
 
@@ -49,6 +49,8 @@ class State:
     bcast_object, get_rank: how an object gets from rank 0 to all, and this rank's number.
     """
 
+    _keeper = None  # while run() is at work, if the launcher may start the workers again
+
     def __init__(self, bcast_object=broadcast_object, get_rank=_job.rank):
         self._bcast_object = bcast_object
         self._rank = get_rank
@@ -78,6 +80,8 @@ class State:
     def commit(self):
         """save(), and check_host_updates(). A failure costs what was done since the last one."""
         self.save()
+        if self._keeper is not None:
+            self._keeper.committed(self)
         self.check_host_updates()
 
     def check_host_updates(self):
@@ -104,6 +108,17 @@ class State:
         """Collective: makes everyone's state that of rank 0."""
         raise NotImplementedError
 
+    def kept(self):
+        """What save() has kept, as an object that can be pickled and that is never changed: another
+        thread writes it to a file, for the time after a restart of the workers. None: such a
+        restart begins from the start."""
+        return None
+
+    def take_kept(self, kept):
+        """What kept() returned in an earlier attempt, on any rank: becomes the present state, and
+        the saved one. Called before reset() and sync()."""
+        raise NotImplementedError
+
     def reset(self):
         """Called when the job has begun again, before the callbacks."""
 
@@ -122,6 +137,14 @@ class ObjectState(State):
         self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in names}
 
     def restore(self):
+        self._show()
+
+    def kept(self):
+        return self._saved_state
+
+    def take_kept(self, kept):
+        # A program that has changed since may have other names.
+        self._saved_state = {**self._saved_state, **kept}
         self._show()
 
     def sync(self):
@@ -152,14 +175,20 @@ def run(func):
     leaves the job and joins it again. All other exceptions are raised.
 
     Joining again takes that no connection has broken: after the end of a rank, init() raises
-    StateError, and the launcher has to start the job anew.
+    StateError, and the launcher has to start the workers again. If it may do so (dtrain launch
+    --max-restarts, --spare), commits are also kept on the disk of each node, and the call begins
+    with the latest one that any node has, whatever the number of ranks.
     """
 
     @functools.wraps(func)
     def again_and_again(state, *args, **kwargs):
+        keeper, outer = _kept.begin(), getattr(state, "_keeper", None)
         _states.append(state)
         skip_sync = False
         try:
+            if keeper is not None:
+                keeper.restore(state)
+                state._keeper = keeper
             while True:
                 try:
                     if not skip_sync:
@@ -174,6 +203,9 @@ def run(func):
                 state.on_reset()
         finally:
             _states.remove(state)
+            if keeper is not None:
+                state._keeper = outer
+                keeper.finish()
 
     return again_and_again
 

@@ -89,9 +89,9 @@ def _in_job(function, *args):
 def launch():
     """launch(n, script, ...): `dtrain launch -np -n python script`; (exit code, stdout, stderr)."""
 
-    def run(ranks, *command, env=None, timeout=120):
+    def run(ranks, *command, env=None, timeout=120, flags=()):
         done = subprocess.run(
-            [os.environ["DTRAIN_BIN"], "launch", "-np", f"-{ranks}", *worker_flags(), "--", sys.executable,
+            [os.environ["DTRAIN_BIN"], "launch", "-np", f"-{ranks}", *worker_flags(), *flags, "--", sys.executable,
              *map(str, command)],
             capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
             env={**os.environ, **(env or {})},

@@ -208,6 +208,9 @@ TEST_F(ParseTest, Restarts) {
   // A pause longer than the longest is the longest.
   EXPECT_EQ(Launch({"--backoff", "5m", "x"}).restarts.longest_backoff, std::chrono::minutes(5));
   EXPECT_THAT(Error({"--restart-on", "luck", "x"}), HasSubstr("--restart-on: \"luck\" is not"));
+  EXPECT_EQ(Launch({"--state-dir", "/scratch/me", "x"}).job.part.state().directory(),
+            "/scratch/me");
+  EXPECT_THAT(Error({"--state-dir", "here", "x"}), HasSubstr("--state-dir: an absolute path"));
   EXPECT_THAT(Error({"--backoff", "2s:1s", "x"}), HasSubstr("--backoff: "));
 }
 

@@ -69,6 +69,12 @@ class WorkerEnvTest : public ::testing::Test {
   std::vector<std::string> agent_ = {"HOME=/home/me", "USER=me", "PATH=/node/bin", "LANG=node"};
 };
 
+TEST_F(WorkerEnvTest, NamesTheFolderOfKeptStateOfThisJobOnly) {
+  Forward("DTRAIN_STATE_FOLDER", "/of/the/job/that/launched/this/one");
+  EXPECT_THAT(Build(), Not(Contains(Key("DTRAIN_STATE_FOLDER"))));
+  EXPECT_THAT(Build(1, {.state = "/s"}), Contains(Pair("DTRAIN_STATE_FOLDER", "/s")));
+}
+
 TEST_F(WorkerEnvTest, SetsWhatTorchrunSets) {
   Env env = Build();
   Env expected = {{"RANK", "3"},

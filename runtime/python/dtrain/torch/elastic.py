@@ -2,6 +2,8 @@
 """Elastic training with PyTorch: state of models, optimizers and samplers. See dtrain.elastic."""
 
 import copy
+import inspect
+import io
 import math
 import random
 
@@ -86,6 +88,13 @@ class _Handler:
     def save(self):
         self._saved = copy.deepcopy(self.value.state_dict())
 
+    def kept(self):
+        return self._saved
+
+    def take_kept(self, kept):
+        self._saved = kept
+        self.restore()
+
     def restore(self):
         # A copy: an optimizer goes on to change what it has loaded.
         self.value.load_state_dict(copy.deepcopy(self._saved))
@@ -102,6 +111,25 @@ class _ModelHandler(_Handler):
 class _OptimizerHandler(_Handler):
     def sync(self):
         broadcast_optimizer_state(self.value, root_rank=0)
+
+
+class _Tensors:
+    """State dictionaries, pickled so that tensors of a GPU come back on the CPU: the node that
+    reads them may have others. load_state_dict() puts them where they belong."""
+
+    def __init__(self, states):
+        self.states = states
+
+    def __getstate__(self):
+        file = io.BytesIO()
+        torch.save(self.states, file)
+        return file.getvalue()
+
+    def __setstate__(self, data):
+        # Newer versions of torch would not take what only the user's classes can read.
+        known = inspect.signature(torch.load).parameters
+        options = {"weights_only": False} if "weights_only" in known else {}
+        self.states = torch.load(io.BytesIO(data), map_location="cpu", **options)
 
 
 _HANDLERS = [
@@ -142,6 +170,16 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
+
+    def kept(self):
+        states = {name: handler.kept() for name, handler in self._handlers.items()}
+        return super().kept(), _Tensors(states)
+
+    def take_kept(self, kept):
+        objects, tensors = kept
+        for name, handler in self._handlers.items():
+            handler.take_kept(tensors.states[name])
+        super().take_kept(objects)
 
     def sync(self):
         for handler in self._handlers.values():
