@@ -43,14 +43,14 @@ class Job:
     def kill_minder(self):
         if pid := self.minder:
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: self.minder is None, 10, "it lives")
+            wait_until(lambda: self.minder is None, 60, "it lives")
 
     def kill_launcher(self):
         """For good: nobody starts it again."""
         self.kill_minder()
-        pid = wait_until(lambda: self.launcher, 10, "no launcher")
+        pid = wait_until(lambda: self.launcher, 60, "no launcher")
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: self.launcher is None, 10, "it lives")
+        wait_until(lambda: self.launcher is None, 60, "it lives")
         for each in self._started:
             each.process.poll()
 
@@ -79,10 +79,10 @@ class Job:
     def wait(self, timeout=60):
         """For its end: the summary."""
         wait_until(lambda: self.summary, timeout, lambda: f"{self.log}")
-        wait_until(lambda: self.launcher is None, 10, "its launcher stays")
-        wait_until(lambda: self.minder is None, 10, "its minder stays")
+        wait_until(lambda: self.launcher is None, 60, "its launcher stays")
+        wait_until(lambda: self.minder is None, 60, "its minder stays")
         for each in self._started:
-            each.process.wait(10)
+            each.process.wait(60)
         return self.summary
 
     @property

@@ -33,7 +33,7 @@ def state(cluster):
     """No job of one test is there in the next."""
     yield
     stop_all(cluster.head)
-    wait_until(lambda: not launchers(cluster.head) and not minders(cluster.head), 20, "a launcher stays")
+    wait_until(lambda: not launchers(cluster.head) and not minders(cluster.head), 60, "a launcher stays")
     shutil.rmtree(cluster.head.base / "root/.local", ignore_errors=True)
 
 
@@ -44,7 +44,7 @@ def ended(cluster):
     yield lambda: end_all(cluster)
     end_all(cluster)
     try:
-        wait_until(lambda: not any(all_workers(cluster)), 20, lambda: all_workers(cluster))
+        wait_until(lambda: not any(all_workers(cluster)), 60, lambda: all_workers(cluster))
     finally:
         for host in cluster.nodes:
             (host.base / "tmp/end-of-test").unlink(missing_ok=True)
@@ -83,10 +83,10 @@ def test_the_launch_returns_and_the_job_goes_on(cluster, residents, ended):
     job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", *COUNTS])
     assert re.fullmatch(r"dtrain-[0-9a-f]{12}", job.id)
     assert all(len(of) == 1 for of in all_workers(cluster))
-    wait_until(lambda: b"0:20\n" in job.output(0), 20, lambda: job.output(0))
+    wait_until(lambda: b"0:20\n" in job.output(0), 60, lambda: job.output(0))
     assert job.summary is None
     ended()
-    summary = job.wait(20)
+    summary = job.wait(60)
     # The first that ends with something else than 0 ends the job.
     assert summary["exit_code"] in (1, 2, 3), summary
     assert not (job.folder / "journal").exists(), "not settled"
@@ -115,12 +115,12 @@ def test_a_killed_launcher_costs_no_worker_and_no_byte(cluster, residents, ended
         assert all_workers(cluster) == before, f"DTRAIN_SEED={seed}"
         taken = job.start_launcher()
         wait_until(lambda: job.holder.get("generation") == kill + 2, 30, lambda: f"DTRAIN_SEED={seed} {taken.err}")
-    wait_until(lambda: len(job.output(7)) > 1000, 20, lambda: taken.err)
+    wait_until(lambda: len(job.output(7)) > 1000, 60, lambda: taken.err)
     assert all_workers(cluster) == before, f"DTRAIN_SEED={seed}"
     ended()
-    result = taken.wait(20)
+    result = taken.wait(60)
     assert 40 <= result.code < 48, f"DTRAIN_SEED={seed} {result}"
-    summary = job.wait(10)
+    summary = job.wait(60)
     assert summary["exit_code"] == result.code
     first = summary["verdict"]["first_failed_rank"]
     check_output(job, first)
@@ -130,12 +130,12 @@ def test_a_killed_launcher_costs_no_worker_and_no_byte(cluster, residents, ended
 @pytest.mark.launcher_killed
 def test_ends_without_a_launcher_are_told_to_the_next(cluster, residents, ended):
     job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", *COUNTS])
-    wait_until(lambda: b"3:5\n" in job.output(3), 20, "no output")
+    wait_until(lambda: b"3:5\n" in job.output(3), 60, "no output")
     job.kill_launcher()
     ended()
     wait_until(lambda: not any(all_workers(cluster)), 20, "workers live")
-    result = job.start_launcher().wait(20)
-    summary = job.wait(10)
+    result = job.start_launcher().wait(60)
+    summary = job.wait(60)
     assert summary["exit_code"] == result.code and result.code in (1, 2, 3), result
     assert {rank["rank"]: rank.get("exit_code") for rank in summary["ranks"]} == {0: 0, 1: 1, 2: 2, 3: 3}
     for rank in range(4):
@@ -148,7 +148,7 @@ def test_a_launcher_that_is_killed_while_it_starts_begins_again(cluster, residen
     for moment in (0.02, 0.05, 0.1, 0.15, 0.2, 0.3):
         result = cluster.launch(["-d", "--no-wait", *FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", *COUNTS])
         job = Job(cluster, result.out.strip())
-        wait_until(lambda: job.launcher, 10, "no launcher")
+        wait_until(lambda: job.launcher, 60, "no launcher")
         time.sleep(moment)
         job.kill_launcher()
         taken = job.start_launcher()
@@ -157,14 +157,14 @@ def test_a_launcher_that_is_killed_while_it_starts_begins_again(cluster, residen
         now = all_workers(cluster)
         assert all(len(of) == 1 for of in now), now
         assert job.stop().returncode == 0
-        assert job.wait(10)["exit_code"] == 143
+        assert job.wait(60)["exit_code"] == 143
         assert not any(all_workers(cluster))
 
 
 def test_it_is_stopped(cluster, residents, ended):
     job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", *COUNTS])
     assert job.stop().returncode == 0
-    assert job.wait(10)["exit_code"] == 143
+    assert job.wait(60)["exit_code"] == 143
     assert not any(all_workers(cluster))
 
 
@@ -172,10 +172,10 @@ def test_it_is_stopped(cluster, residents, ended):
 @pytest.mark.launcher_killed
 def test_two_launchers_of_one_job(cluster, residents, ended):
     job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", *COUNTS])
-    refused = job.start_launcher().wait(10)
+    refused = job.start_launcher().wait(60)
     assert refused.code == 207 and re.search(r"process id \d+ on head", refused.err), refused
     ended()
-    job.wait(20)
+    job.wait(60)
 
 
 def test_a_key_is_one_job(cluster, residents, ended):
@@ -186,7 +186,7 @@ def test_a_key_is_one_job(cluster, residents, ended):
     other = cluster.launch(["-d", "--key", "nightly", *FLAGS, *cluster.hosts_flag(1), "--", "true"])
     assert other.code == 2 and other.out == "", other
     ended()
-    job.wait(20)
+    job.wait(60)
 
 
 @pytest.mark.launcher_killed
@@ -197,14 +197,14 @@ def test_restarts_go_on_with_the_next_launcher(cluster, residents, ended):
                          '[ "$DTRAIN_ATTEMPT" -ge 2 ] || { [ "$RANK" = 1 ] && exit 7; }; '
                          '[ "$DTRAIN_ATTEMPT" -lt 2 ] || exit 0; exec sleep 600']
     job = launch(cluster, [*FLAGS, "--max-restarts", 3, "--backoff", "3s:3s", *cluster.hosts_flag(1), "--", *fails])
-    wait_until(lambda: "restart 1 of 3" in job.log, 20, lambda: job.log)
+    wait_until(lambda: "restart 1 of 3" in job.log, 60, lambda: job.log)
     job.kill_launcher()
     taken = job.start_launcher()
-    wait_until(lambda: b"up 1" in job.output(0, attempt=1), 20, lambda: taken.err)
+    wait_until(lambda: b"up 1" in job.output(0, attempt=1), 60, lambda: taken.err)
     ended()
     result = taken.wait(30)
     assert result.code == 0, result
-    attempts = job.wait(10)["attempts"]
+    attempts = job.wait(60)["attempts"]
     assert [(each["attempt"], each["exit_code"]) for each in attempts] == [(0, 7), (1, 7), (2, 0)], (attempts, taken.err)
 
 
@@ -221,7 +221,7 @@ def test_the_end_is_told_to_a_command(cluster, residents):
     told = 'echo "$DTRAIN_JOB_ID $DTRAIN_EXIT_CODE $(grep -c exit_code "$DTRAIN_SUMMARY")" > /root/work/told'
     results = cluster.work()
     job = launch(cluster, [*cluster.hosts_flag(1), "--on-end", told, "--", "sh", "-c", "sleep 0.2; exit 5"])
-    assert job.wait(20)["exit_code"] == 5
+    assert job.wait(60)["exit_code"] == 5
     words = (results / "told").read_text().split()
     assert words[:2] == [job.id, "5"] and int(words[2]) > 0, words
 
@@ -234,9 +234,9 @@ def test_the_next_launcher_reads_what_the_first_has_read(cluster, residents, end
     cluster.hostfile("node77\n")
     job.kill_launcher()
     taken = job.start_launcher()
-    wait_until(lambda: job.holder.get("generation") == 2, 10, lambda: taken.err)
+    wait_until(lambda: job.holder.get("generation") == 2, 60, lambda: taken.err)
     ended()
-    wait_until(lambda: "restart 1 of 1" in taken.err, 20, lambda: taken.err)
+    wait_until(lambda: "restart 1 of 1" in taken.err, 60, lambda: taken.err)
     job.wait(40)
     # The first rank ends at once, and may take others with it before they have written anything.
     assert any(f"begin {rank} 1".encode() in job.output(rank, attempt=1) for rank in range(4)), taken.err
@@ -246,9 +246,9 @@ def test_the_next_launcher_reads_what_the_first_has_read(cluster, residents, end
 def test_a_stop_in_the_pause_before_a_restart(cluster, residents):
     job = launch(cluster, [*FLAGS, "--max-restarts", 3, "--backoff", "5s:5s", *cluster.hosts_flag(1), "--", "sh", "-c",
                            "sleep 0.3; exit 7"])
-    wait_until(lambda: "restart 1 of 3" in job.log, 20, lambda: job.log)
+    wait_until(lambda: "restart 1 of 3" in job.log, 60, lambda: job.log)
     assert job.stop().returncode == 0
-    assert job.wait(10)["exit_code"] == 143, job.log
+    assert job.wait(60)["exit_code"] == 143, job.log
     assert not (job.folder / "logs/1").exists(), job.log
 
 
@@ -289,12 +289,12 @@ def test_over_ssh_a_job_outlives_its_launcher_too(cluster, private, ended):
         assert all_workers(cluster) == before
         taken = job.start_launcher()
         at = len(job.output(3))
-        wait_until(lambda: len(job.output(3)) > at + 100, 20, lambda: taken.err)
+        wait_until(lambda: len(job.output(3)) > at + 100, 60, lambda: taken.err)
     assert all_workers(cluster) == before
     ended()
-    result = taken.wait(20)
+    result = taken.wait(60)
     assert 40 <= result.code < 44, result
-    check_output(job, job.wait(10)["verdict"]["first_failed_rank"])
+    check_output(job, job.wait(60)["verdict"]["first_failed_rank"])
 
 
 @pytest.mark.launcher_killed
@@ -303,12 +303,12 @@ def test_over_ssh_an_agent_that_is_killed_is_replaced(cluster, private, ended):
     before = all_workers(cluster)
     victim = private()[0]
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: len(private()) == len(cluster.nodes) and victim not in private(), 20, lambda: job.log)
+    wait_until(lambda: len(private()) == len(cluster.nodes) and victim not in private(), 60, lambda: job.log)
     at = [len(job.output(rank)) for rank in range(4)]
-    wait_until(lambda: all(len(job.output(rank)) > at[rank] + 50 for rank in range(4)), 20, lambda: job.log)
+    wait_until(lambda: all(len(job.output(rank)) > at[rank] + 50 for rank in range(4)), 60, lambda: job.log)
     assert all_workers(cluster) == before
     ended()
-    assert 40 <= job.wait(20)["exit_code"] < 44
+    assert 40 <= job.wait(60)["exit_code"] < 44
 
 
 # Nobody comes: workers end by themselves.
@@ -319,7 +319,7 @@ def test_without_a_launcher_workers_end_after_away(cluster, private, ended):
     wait_until(lambda: not any(all_workers(cluster)), 3 + GRACE + 10, lambda: all_workers(cluster))
     # How they ended is kept for the next.
     result = job.start_launcher().wait(30)
-    assert result.code == job.wait(10)["exit_code"] and result.code != 0, result
+    assert result.code == job.wait(60)["exit_code"] and result.code != 0, result
 
 
 GAP = re.compile(rb"\[dtrain: (\d+) bytes are no longer available\]\n")
@@ -339,11 +339,11 @@ def test_old_output_is_removed_and_counted(cluster, residents, ended):
                 total += path.stat().st_size
         return total
 
-    wait_until(lambda: size() > limit // 2, 20, "no output")
+    wait_until(lambda: size() > limit // 2, 60, "no output")
     job.kill_launcher()
     assert size() <= limit
     job.start_launcher()
-    wait_until(lambda: job.holder.get("stage") == "runs", 20, lambda: job.log)
+    wait_until(lambda: job.holder.get("stage") == "runs", 60, lambda: job.log)
     ended()
     assert job.wait()["exit_code"] == 0
     assert size() <= limit

@@ -131,7 +131,7 @@ def test_a_job_that_fails_leaves_what_it_has_kept(cluster, three):
     for host in three:
         wait_for_commit(job, host, HOLD)
     job.signal(signal.SIGINT)
-    assert job.wait(20).code == 130
+    assert job.wait(60).code == 130
     for host in three:
         assert [re.sub(r"^dtrain-[^/]+", "JOB", name) for name in kept(host)] == [f"JOB/{host.name}/state-1"]
 

@@ -25,7 +25,7 @@ def keys(cluster):
     yield
     for node in cluster.nodes:
         stop_all(node)
-        wait_until(lambda: not launchers(node) and not minders(node), 20, "a launcher stays")  # noqa: B023
+        wait_until(lambda: not launchers(node) and not minders(node), 60, "a launcher stays")  # noqa: B023
         shutil.rmtree(node.base / "root/.local", ignore_errors=True)
         shutil.rmtree(node.base / "root/.ssh")
 
@@ -44,7 +44,7 @@ def migrate(cluster, job, to, *flags, program=None):
 def writes(job, lines=20):
     """It takes their output."""
     at = {rank: len(job.output(rank)) for rank in range(4)}
-    wait_until(lambda: all(len(job.output(rank)) > at[rank] + 5 * lines for rank in range(4)), 20, lambda: job.log)
+    wait_until(lambda: all(len(job.output(rank)) > at[rank] + 5 * lines for rank in range(4)), 60, lambda: job.log)
 
 
 def ends_well(cluster, job, end):
@@ -89,7 +89,7 @@ def test_there_and_back(cluster, residents, ended):  # noqa: F811
     attached = Launch(cluster.nodes[1], [cluster.programs / "dtrain", "attach", "night"])
     attached.wait_for("[2] 2:", stream="out")
     attached.process.send_signal(signal.SIGINT)
-    assert attached.wait(10).code == 0
+    assert attached.wait(60).code == 0
     back, told = migrate(cluster, there, cluster.head, "--json")  # by a name that ssh does not know
     assert told.returncode == 1 and "was not changed" in told.stderr, told
     again, told = migrate(cluster, there, cluster.nodes[3], "--json")
@@ -134,7 +134,7 @@ def test_restarts_and_staged_code_go_along(cluster, residents, ended):  # noqa: 
                                    '[ "$RANK" = 1 ] && exit 7\nexec sleep 600\n')
     job = launch(cluster, [*FLAGS, "--max-restarts", 2, "--backoff", "0s:1s", "--stage", "/root/work/code",
                            *cluster.hosts_flag(1), "--", "sh", "fails.sh"], cwd="/root/work/code")
-    wait_until(lambda: job.output(3, attempt=1) == b"up 3 1\n", 20, lambda: job.log)
+    wait_until(lambda: job.output(3, attempt=1) == b"up 3 1\n", 60, lambda: job.log)
     there, told = migrate(cluster, job, cluster.nodes[1])
     assert told.returncode == 0, told
     shutil.rmtree(code)
@@ -210,7 +210,7 @@ def test_what_is_refused_changes_nothing(cluster, residents, ended):  # noqa: F8
     shutil.move(node.base / "root/.ssh/away", node.base / "root/.ssh/id_ed25519")
     # A job of that name runs there.
     other = Launch(node, [cluster.programs / "dtrain", "launch", "-d", "--name", "night", "--bind", "none", "-H",
-                          "node2:1", "--", "sleep", "600"]).wait(20)
+                          "node2:1", "--", "sleep", "600"]).wait(60)
     assert other.code == 0, other
     refused(migrate(cluster, job, node)[1], "runs by the name night")
     assert dtrain(cluster, node, "stop", "night").returncode == 0
@@ -284,7 +284,7 @@ def test_one_is_killed_at_any_moment(cluster, residents, ended, victim):  # noqa
             where = there if result.code == 0 else job
             assert where.launcher and where.folder.exists(), f"DTRAIN_SEED={seed} {result}"
             # What is left there has lost it.
-            wait_until(lambda: not (where is job and there.launcher), 20, lambda: f"DTRAIN_SEED={seed}")  # noqa: B023
+            wait_until(lambda: not (where is job and there.launcher), 60, lambda: f"DTRAIN_SEED={seed}")  # noqa: B023
         has = [each for each in (job, there) if each.folder.exists()]
         assert has, f"DTRAIN_SEED={seed}"
         job = there if there in has and there.launcher else job
@@ -316,9 +316,9 @@ def test_ctrl_c(cluster, residents, ended):  # noqa: F811
     silent.chmod(0o755)
     moving = Launch(cluster.head, [cluster.programs / "dtrain", "migrate", "--program", "/root/work/silent", "--to", "node1",
                                    job.id])
-    wait_until(lambda: receivers(cluster.nodes[1]), 10, "no other end")
+    wait_until(lambda: receivers(cluster.nodes[1]), 60, "no other end")
     moving.process.send_signal(signal.SIGINT)
-    result = moving.wait(10)
+    result = moving.wait(60)
     assert result.code == 1 and "interrupted" in result.err and "was not changed" in result.err, result
     assert all_workers(cluster) == before
     ends_well(cluster, job, ended)
@@ -388,11 +388,11 @@ def test_nobody_waits_for_it(cluster, residents, elsewhere, ended):  # noqa: F81
     try:
         launched = cluster.start_launch(["-d", "--launcher-on", "node1", "--connect-timeout", "20s", *FLAGS,
                                          *cluster.hosts_flag(1), "-x", "CODE=40", "--", *COUNTS])
-        wait_until(lambda: jobs_of(elsewhere), 20, lambda: launched.err)
+        wait_until(lambda: jobs_of(elsewhere), 60, lambda: launched.err)
         job = Job(cluster, jobs_of(elsewhere)[0], elsewhere)
-        wait_until(lambda: job.launcher, 20, lambda: launched.err)
+        wait_until(lambda: job.launcher, 60, lambda: launched.err)
         launched.process.send_signal(signal.SIGINT)
-        result = launched.wait(20)
+        result = launched.wait(60)
         assert result.code == 130 and f"left; {job.id} goes on; `dtrain stop {job.id}` on node1 ends it" in result.err, result
     finally:
         cluster.heal(cluster.nodes[3])
@@ -412,13 +412,13 @@ def test_a_launch_is_killed_at_any_moment(cluster, residents, elsewhere, ended):
                                          *COUNTS])
         time.sleep(pick.uniform(0, 1.2))  # that many moments of its life
         launched.process.kill()
-        launched.wait(10)
+        launched.wait(60)
         wait_until(lambda: not receivers(elsewhere), 30, lambda: f"DTRAIN_SEED={seed}")
         found = [(host, job) for host in (cluster.head, elsewhere) for job in jobs_of(host)]
         assert len(found) <= 1, f"DTRAIN_SEED={seed} {found}"
         for host, job in found:
             told = dtrain(cluster, host, "stop", job)
             assert told.returncode == 0, f"DTRAIN_SEED={seed} {told}"
-            assert Job(cluster, job, host).wait(20)["exit_code"] == 143, f"DTRAIN_SEED={seed}"
+            assert Job(cluster, job, host).wait(60)["exit_code"] == 143, f"DTRAIN_SEED={seed}"
             assert dtrain(cluster, host, "rm", job).returncode == 0, f"DTRAIN_SEED={seed}"
         assert not any(all_workers(cluster)), f"DTRAIN_SEED={seed}"

@@ -44,7 +44,7 @@ class Machine:
 
     def all_left(self):
         """Those that were attached have seen the end, or were killed by a cut."""
-        codes = [each.wait(20).code for each in self._attached]
+        codes = [each.wait(60).code for each in self._attached]
         assert set(codes) <= {0, -signal.SIGKILL}, codes
 
     def arm(self, most):
@@ -54,7 +54,7 @@ class Machine:
         """After a cut."""
         self.told.append(f"{when}, {self.disk.what}")
         self.disk.reboot()
-        wait_until(lambda: not launchers(self.cluster.head) and not minders(self.cluster.head), 10, "a process lives on")
+        wait_until(lambda: not launchers(self.cluster.head) and not minders(self.cluster.head), 60, "a process lives on")
         for path in self.cluster.head.path("/run/dtrain").glob("*"):  # a tmpfs
             path.unlink()
 
@@ -76,7 +76,7 @@ class Machine:
         cut = self.was_cut_before(lambda: launch.process.poll() is not None, lambda: launch.err)
         if cut:
             self.reboot("while it begins")
-        result = launch.wait(10)
+        result = launch.wait(60)
         assert cut or result.code == 0, result
         assert len(self.jobs()) == 1 if result.out else len(self.jobs()) <= 1, (self.jobs(), result)
         if not self.jobs():
@@ -108,7 +108,7 @@ class Machine:
             self.reboot("while it ends")
         waits = self.run("wait", job.id).wait(30)
         assert waits.code == 0, (waits, job.log)
-        job.wait(10)
+        job.wait(60)
 
 
 def one_job(machine):
@@ -123,7 +123,7 @@ def one_job(machine):
         machine.take_over(job)
     for _ in range(machine.pick.choice([0, 1, 1, 2])):
         if not known:
-            wait_until(lambda: all(job.output(rank) for rank in RANKS), 20, lambda: job.log)
+            wait_until(lambda: all(job.output(rank) for rank in RANKS), 60, lambda: job.log)
             known, workers = True, all_workers(cluster)
         machine.arm(WHILE_IT_RUNS)
         wait_until(lambda: machine.disk.was_cut, 30, lambda: job.log)
@@ -133,7 +133,7 @@ def one_job(machine):
         assert all_workers(cluster) == workers, job.log
     if known:
         assert all_workers(cluster) == workers, job.log
-    wait_until(lambda: all(b":2\n" in job.output(rank) for rank in RANKS), 20, lambda: job.log)
+    wait_until(lambda: all(b":2\n" in job.output(rank) for rank in RANKS), 60, lambda: job.log)
     assert all(len(of) == 1 for of in all_workers(cluster)), all_workers(cluster)
     machine.end(job)
     assert job.summary["exit_code"] == 0, job.summary
@@ -141,7 +141,7 @@ def one_job(machine):
         check_output(job, rank)
     assert not any(all_workers(cluster))
     machine.all_left()
-    removed = machine.run("rm", job.id).wait(20)
+    removed = machine.run("rm", job.id).wait(60)
     assert removed.code == 0 and not machine.jobs(), removed
     machine.removed.add(job.id)
 

@@ -26,9 +26,9 @@ def counting(cluster, *flags):
 
 def kill_and_wait(job, generation):
     """Only the launcher. Its successor, once it has the job."""
-    pid = wait_until(lambda: job.launcher, 10, lambda: job.log)
+    pid = wait_until(lambda: job.launcher, 60, lambda: job.log)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: job.holder.get("generation") == generation and job.holder.get("stage") != "opens", 10,
+    wait_until(lambda: job.holder.get("generation") == generation and job.holder.get("stage") != "opens", 60,
                lambda: job.log)
     assert job.launcher != pid, job.log
 
@@ -47,11 +47,11 @@ def test_a_killed_launcher_is_back_by_itself(cluster, residents, ended):  # noqa
         began = time.monotonic()
         kill_and_wait(job, kill + 2)
         assert time.monotonic() - began < 3, job.log
-        wait_until(lambda: len(job.output(3)) > at + 100, 20, lambda: job.log)
+        wait_until(lambda: len(job.output(3)) > at + 100, 60, lambda: job.log)
         assert job.minder == minder and all_workers(cluster) == before, job.log
         assert f"killed by signal 9: starting it again ({kill + 1} of 5)" in job.log
     ended()
-    assert 40 <= job.wait(20)["exit_code"] < 44, job.log
+    assert 40 <= job.wait(60)["exit_code"] < 44, job.log
     check_output(job, job.summary["verdict"]["first_failed_rank"])
 
 
@@ -73,7 +73,7 @@ def test_what_a_minder_holds(cluster, residents, ended):  # noqa: F811
     for number in (signal.SIGHUP, signal.SIGINT):
         os.kill(minder, number)
     ended()
-    job.wait(20)
+    job.wait(60)
     assert job.minder is None
 
 
@@ -88,7 +88,7 @@ def test_six_kills_are_too_many_and_attach_continues(cluster, residents, ended):
     for kill in range(5):
         kill_and_wait(job, kill + 2)
     os.kill(job.launcher, signal.SIGKILL)
-    wait_until(lambda: job.minder is None and job.launcher is None, 10, lambda: job.log)
+    wait_until(lambda: job.minder is None and job.launcher is None, 60, lambda: job.log)
     assert re.search(rf"5 times before within 10 minutes: it is not started again; `dtrain attach {job.id}` continues"
                      " the job\n", job.log), job.log
     shown = run(cluster, "show", job.id).stdout
@@ -99,7 +99,7 @@ def test_six_kills_are_too_many_and_attach_continues(cluster, residents, ended):
     assert waits.returncode == 210 and "started a new one" in waits.stderr, waits
     assert job.minder and all_workers(cluster) == before
     assert job.stop().returncode == 0
-    assert job.wait(10)["exit_code"] == 143 and not any(all_workers(cluster))
+    assert job.wait(60)["exit_code"] == 143 and not any(all_workers(cluster))
 
 
 def test_a_killed_minder_harms_nothing(cluster, residents, ended):  # noqa: F811
@@ -108,14 +108,14 @@ def test_a_killed_minder_harms_nothing(cluster, residents, ended):  # noqa: F811
     assert json.loads(run(cluster, "show", "--json", job.id).stdout)["supervisor"]["kind"] == "minder"
     job.kill_minder()
     at = len(job.output(3))
-    wait_until(lambda: len(job.output(3)) > at + 100, 20, lambda: job.log)
+    wait_until(lambda: len(job.output(3)) > at + 100, 60, lambda: job.log)
     assert job.launcher == launcher
     told = json.loads(run(cluster, "show", "--json", job.id).stdout)
     assert told["supervisor"] is None and told["state"] == "running"
     shown = run(cluster, "show", job.id).stdout
     assert re.search(rf"supervised by +nobody; if the launcher is killed, dtrain attach {job.id} continues", shown), shown
     os.kill(launcher, signal.SIGKILL)
-    wait_until(lambda: job.launcher is None, 10, "it lives")
+    wait_until(lambda: job.launcher is None, 60, "it lives")
     assert "unattended" in run(cluster, "show", job.id).stdout
     # The next one has a minder again.
     waits = run(cluster, "wait", "--timeout", "1s", job.id, check=False)
@@ -124,7 +124,7 @@ def test_a_killed_minder_harms_nothing(cluster, residents, ended):  # noqa: F811
     kill_and_wait(job, 3)
     assert all_workers(cluster) == before
     ended()
-    assert 40 <= job.wait(20)["exit_code"] < 44
+    assert 40 <= job.wait(60)["exit_code"] < 44
     check_output(job, job.summary["verdict"]["first_failed_rank"])
 
 
@@ -133,7 +133,7 @@ def test_a_stop_between_two_launchers(cluster, residents, ended):  # noqa: F811
     os.kill(job.launcher, signal.SIGKILL)
     stopped = job.stop()
     assert stopped.returncode == 0, stopped
-    assert job.wait(10)["exit_code"] == 143 and not any(all_workers(cluster))
+    assert job.wait(60)["exit_code"] == 143 and not any(all_workers(cluster))
 
 
 # It ends by itself with a reason, and a new try would end likewise.
@@ -142,11 +142,11 @@ def test_a_job_that_no_launcher_can_go_on_with_is_left_alone(cluster, residents,
     spec = (job.folder / "spec").read_bytes()
     (job.folder / "spec").write_bytes(b"\xff" * 20)
     os.kill(job.launcher, signal.SIGKILL)
-    wait_until(lambda: job.minder is None, 10, lambda: job.log)
+    wait_until(lambda: job.minder is None, 60, lambda: job.log)
     assert job.launcher is None and job.log.count("starting it again") == 1 and "spec is damaged" in job.log, job.log
     (job.folder / "spec").write_bytes(spec)
     assert job.stop().returncode == 0
-    assert job.wait(10)["exit_code"] == 143 and not any(all_workers(cluster))
+    assert job.wait(60)["exit_code"] == 143 and not any(all_workers(cluster))
 
 
 # A minder that is killed, and a launcher that somebody started by hand, who supervises it.
@@ -154,10 +154,10 @@ def test_a_launcher_of_ones_own_has_the_job(cluster, residents, ended):  # noqa:
     job = counting(cluster)
     job.kill_launcher()
     taken = job.start_launcher()
-    wait_until(lambda: job.holder.get("generation") == 2 and job.holder["stage"] != "opens", 10, lambda: taken.err)
+    wait_until(lambda: job.holder.get("generation") == 2 and job.holder["stage"] != "opens", 60, lambda: taken.err)
     assert "supervised by nobody" in run(cluster, "status", job.id).stdout
     ended()
-    job.wait(20)
+    job.wait(60)
 
 
 # The minder has the build with which the job was launched.
@@ -176,7 +176,7 @@ def test_an_upgrade_meanwhile(cluster, residents, ended, tmp_path):  # noqa: F81
     kill_and_wait(job, 2)
     assert os.stat(f"/proc/{job.launcher}/exe").st_ino == build and all_workers(cluster) == before
     ended()
-    assert 40 <= job.wait(20)["exit_code"] < 44
+    assert 40 <= job.wait(60)["exit_code"] < 44
     shutil.rmtree(place)
 
 
@@ -189,10 +189,10 @@ def test_ps_and_status_say_who_supervises(cluster, residents, ended):  # noqa: F
     told = json.loads(run(cluster, "ps", "--json").stdout)["jobs"][0]
     assert told["supervisor"] == {"kind": "minder", "pid": pid, "host": "head"} and told["launcher_restarts"] == 0, told
     kill_and_wait(job, 2)
-    shown = wait_until(lambda: run(cluster, "status", job.id, check=False).stdout, 10, "no status")
+    shown = wait_until(lambda: run(cluster, "status", job.id, check=False).stdout, 60, "no status")
     assert f"supervised by minder, process {pid}, launcher restarts: 1" in shown, shown
     ended()
-    job.wait(20)
+    job.wait(60)
     assert not launchers(cluster.head)
 
 
@@ -215,10 +215,10 @@ def manager(cluster):
     with open(log, "wb") as to:
         process = head.popen([SYSTEMD, "--user"], env=MANAGER, stdin=subprocess.DEVNULL, stdout=to, stderr=to)
     private = head.path("/run/user/0/systemd/private")
-    wait_until(lambda: private.exists(), 20, lambda: log.read_text(errors="replace"))
+    wait_until(lambda: private.exists(), 60, lambda: log.read_text(errors="replace"))
     yield lambda *words: head.run(["systemctl", "--user", *words], env=MANAGER, check=False).stdout
     process.terminate()
-    process.wait(20)
+    process.wait(60)
     head.run(["sh", "-ec", "umount /var/lib/systemd; rm -rf /run/systemd /run/user"])
     # It has moved the host's process 1 into a cgroup of its own, which stays.
     head.run(["sh", "-ec", "cd /sys/fs/cgroup; for pid in $(cat init.scope/cgroup.procs); do echo $pid >cgroup.procs; done; "
@@ -243,13 +243,13 @@ def test_systemd_starts_a_killed_launcher_again(cluster, residents, ended, manag
     for kill in range(2):
         kill_and_wait(job, kill + 2)
         at = len(job.output(3))
-        wait_until(lambda: len(job.output(3)) > at + 100, 20, lambda: job.log)
+        wait_until(lambda: len(job.output(3)) > at + 100, 60, lambda: job.log)
         assert all_workers(cluster) == before
     assert job.holder["unit"] == unit and job.minder is None
     ended()
-    assert 40 <= job.wait(20)["exit_code"] < 44, job.log
+    assert 40 <= job.wait(60)["exit_code"] < 44, job.log
     check_output(job, job.summary["verdict"]["first_failed_rank"])
-    wait_until(lambda: units(manager) == [], 10, lambda: manager("status", unit))
+    wait_until(lambda: units(manager) == [], 60, lambda: manager("status", unit))
 
 
 def test_systemd_gives_up_too_and_a_stopped_unit_is_no_stopped_job(cluster, residents, ended, manager):  # noqa: F811
@@ -258,16 +258,16 @@ def test_systemd_gives_up_too_and_a_stopped_unit_is_no_stopped_job(cluster, resi
     for kill in range(5):
         kill_and_wait(job, kill + 2)
     os.kill(job.launcher, signal.SIGKILL)
-    wait_until(lambda: units(manager) == [], 20, lambda: manager("status"))
+    wait_until(lambda: units(manager) == [], 60, lambda: manager("status"))
     assert job.launcher is None and all_workers(cluster) == before
     waits = run(cluster, "wait", "--timeout", "1s", job.id, check=False)
     assert waits.returncode == 210 and "started a new one" in waits.stderr, waits
     assert units(manager) == [f"{job.id}.service"] and all_workers(cluster) == before
     manager("stop", f"{job.id}.service")
-    wait_until(lambda: job.launcher is None and units(manager) == [], 10, lambda: manager("status"))
+    wait_until(lambda: job.launcher is None and units(manager) == [], 60, lambda: manager("status"))
     assert job.summary is None and all_workers(cluster) == before
     assert job.stop().returncode == 0
-    assert job.wait(10)["exit_code"] == 143 and not any(all_workers(cluster))
+    assert job.wait(60)["exit_code"] == 143 and not any(all_workers(cluster))
 
 
 def test_systemd_does_not_start_again_what_ends_by_itself(cluster, residents, ended, manager):  # noqa: F811
@@ -275,11 +275,11 @@ def test_systemd_does_not_start_again_what_ends_by_itself(cluster, residents, en
     spec = (job.folder / "spec").read_bytes()
     (job.folder / "spec").write_bytes(b"\xff" * 20)
     os.kill(job.launcher, signal.SIGKILL)
-    wait_until(lambda: "spec is damaged" in job.log and units(manager) == [], 20, lambda: job.log)
+    wait_until(lambda: "spec is damaged" in job.log and units(manager) == [], 60, lambda: job.log)
     assert job.log.count("spec is damaged") == 1 and job.launcher is None
     (job.folder / "spec").write_bytes(spec)
     assert job.stop().returncode == 0
-    assert job.wait(10)["exit_code"] == 143 and not any(all_workers(cluster))
+    assert job.wait(60)["exit_code"] == 143 and not any(all_workers(cluster))
 
 
 # What systemd-run says of it is in the log, and the job has a launcher all the same.
@@ -298,7 +298,7 @@ def test_without_an_answer_of_the_manager_there_is_a_minder(cluster, residents, 
     private.unlink()
     private.with_name("gone").rename(private)
     ended()
-    job.wait(20)
+    job.wait(60)
 
 
 # ---- logins -------------------------------------------------------------------------------------
