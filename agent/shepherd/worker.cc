@@ -98,7 +98,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
                                 .shepherd = setup.mark,
                                 .pid_namespace = setup.pid_namespace,
                                 .error_file = ErrorFilePath(setup.scratch, rank),
-                                .state = setup.state != nullptr ? setup.state->path() : ""});
+                                .state = setup.state != nullptr   ? setup.state->path()
+                                         : setup.part.has_state() ? "none"
+                                                                  : ""});
   run.working_directory = program.working_directory();
   run.stdin_fd = stdin_reader.get();
   run.stdout_fd = out->writer.get();

@@ -20,7 +20,7 @@ struct WorkerTies {
   std::string shepherd{};       // os::ProcessMark of it
   std::string pid_namespace{};  // in which that names a process
   std::string error_file{};     // where PyTorch writes why it fails; empty: nowhere
-  std::string state{};          // StateFolder::path; empty: nothing is kept
+  std::string state{};          // StateFolder::path, "none": here is none; empty: no node keeps any
 };
 
 // The environments of a job's workers on one node. PURE.

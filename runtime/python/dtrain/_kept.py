@@ -46,7 +46,8 @@ def begin():
         return None
     _calls += 1
     _me = _job.rank()
-    return Keeper(path, _calls, _seconds())
+    # A node that has no folder still takes part: what others have kept is for all.
+    return Keeper(path if os.path.isabs(path) else None, _calls, _seconds())
 
 
 def _attempt():
@@ -284,7 +285,7 @@ def _broadcast(file, length, root):
 class Keeper:
     """Keeps what one call of run() commits.
 
-    path: the folder of this node. call: which call of run() in the program. seconds: between two
+    path: the folder of this node; None: it can have none. call: which call of run() in the program. seconds: between two
     writes; of the commits in between only the last one is written.
     """
 
@@ -305,7 +306,8 @@ class Keeper:
         any node has."""
         if _attempt() == 0:
             return
-        best = _best_here(self._path, self._name) if _job.local_rank() == 0 else None
+        looks = self._path is not None and _job.local_rank() == 0
+        best = _best_here(self._path, self._name) if looks else None
         try:
             mine = (best.number, best.length, best.path) if best else None
             everyones = allgather_object(mine)
@@ -334,13 +336,14 @@ class Keeper:
 
     def _say_nothing_found(self):
         if self._name == "state-1" and _job.rank() == 0:
-            _say(f"attempt {_attempt()} begins from the start: no node has kept a state (here: in "
-                 f"{os.path.dirname(self._path)})")
+            where = f"in {os.path.dirname(self._path)}" if self._path else "no folder"
+            _say(f"attempt {_attempt()} begins from the start: no node has kept a state (here: "
+                 f"{where})")
 
     def committed(self, state):
         """The state has been committed."""
         self._number += 1
-        if not _job.is_initialized() or _job.local_rank() != 0:
+        if self._path is None or not _job.is_initialized() or _job.local_rank() != 0:
             return
         value = state.kept()
         if value is None:

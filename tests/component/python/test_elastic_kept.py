@@ -67,6 +67,23 @@ def test_another_attempt_goes_on_with_another_number_of_ranks(on_ranks, tmp_path
     assert on_ranks(1, steps, 9, env=variables(path, attempt=2)) == [([9], 9, 45.0, [1])]
 
 
+def steps_of_uneven_nodes(until):
+    """Rank 1's node can have no folder."""
+    import dtrain
+
+    if dtrain.rank() == 1:
+        os.environ["DTRAIN_STATE_FOLDER"] = "none"
+    return steps(until)
+
+
+def test_a_node_without_a_folder_takes_part(on_ranks, tmp_path):
+    path = folder(tmp_path)
+    on_ranks(2, steps, 9, 5, env=variables(path, NEVER))
+    assert on_ranks(2, steps_of_uneven_nodes, 9, env=variables(path, attempt=1)) == [([5], 9, 45.0, [2])] * 2
+    # On no node: nothing is lost but the state.
+    assert on_ranks(2, steps, 3, env=variables("none", attempt=1)) == [([0], 3, 6.0, [])] * 2
+
+
 def test_without_a_folder_nothing_is_kept(on_ranks, tmp_path, monkeypatch):
     monkeypatch.setenv("DTRAIN_STATE_FOLDER", folder(tmp_path))  # of another job: not forwarded
     assert on_ranks(1, steps, 3) == [([0], 3, 6.0, [])]
