@@ -20,6 +20,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/os/environment.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
@@ -79,7 +80,8 @@ class OutlivingTest : public ::testing::Test {
     v1::Hello hello;
     hello.set_protocol(rpc::kProtocolVersion);
     hello.set_build(Version());
-    hello.set_job_id("dtrain-0123456789ab");
+    // Its own: of one name, another test's that runs beside it would share the cgroup, and its end.
+    hello.set_job_id(absl::StrFormat("dtrain-%012x", getpid()));
     hello.set_incarnation("0123456789abcdef");
     hello.set_lease_ms(10'000);
     hello.set_grace_ms(1'000);
@@ -323,7 +325,8 @@ TEST_F(OutlivingTest, WorkersEndWhenNoLauncherIsHeardForAsLongAsTheySay) {
   const TimePoint gone = Clock::now();
   first.Hang();
   ASSERT_TRUE(Gone(pidfd->get()));
-  EXPECT_GE(Clock::now() - gone, std::chrono::milliseconds(2'800)) << "not the lease";
+  // It counts from the last beat that was heard, which may be older than `gone`.
+  EXPECT_GE(Clock::now() - gone, std::chrono::milliseconds(2'000)) << "not the lease";
   // A late one learns how.
   hello.set_generation(2);
   TestLauncher late(loop_, hello);
