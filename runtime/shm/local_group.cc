@@ -102,7 +102,8 @@ void LocalGroup::SetCrowded(bool crowded) {
 }
 
 LocalGroup::~LocalGroup() {
-  control(mine_).left.store(1);
+  // A forked child has the same memory, but it is not the one that leaves.
+  if (getpid() == pid_) control(mine_).left.store(1);
   for (const std::vector<int>* all : {&pidfds_, &folders_}) {
     for (const int fd : *all) {
       if (fd >= 0) close(fd);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -150,6 +151,7 @@ class LocalGroup {
   const size_t lane_bytes_;
   const std::vector<Member> members_;
   const int mine_;
+  const pid_t pid_ = getpid();
   bool crowded_ = false;
   Patience patience_;
   std::vector<int> pidfds_;   // -1 for this process

@@ -37,7 +37,11 @@ struct RanksOptions {
   std::function<std::optional<std::string>(int rank, const std::string& line)> instead;
   bool rejoin = false;      // the server announces that a rank may join again after its goodbye
   std::map<int, int> ends;  // of ranks that are to end in another way than with exit code 0
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  std::chrono::seconds deadline{240};  // they go over many numbers, three tests on two cores
+#else
   std::chrono::seconds deadline{60};
+#endif
 };
 
 // `options`, for a test in which ranks end like this: an exit code, or minus the signal.
