@@ -387,9 +387,13 @@ TEST(NcclFailure, AForkedChildLeavesTheParentsCommunicatorAlone) {
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
-    value = self.rank;
-    ASSERT_FALSE(Sum(**made, value));
-    EXPECT_EQ(value, 1);
+    // Often: who has left is seen only by a rank that waits for it.
+    for (int i = 0; i < 200; ++i) {
+      value = self.rank;
+      const MaybeError error = Sum(**made, value);
+      ASSERT_FALSE(error) << error->message;
+      ASSERT_EQ(value, 1);
+    }
   });
 }
 
