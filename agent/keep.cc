@@ -171,8 +171,8 @@ absl::StatusOr<std::string> FindKeepDirectory(bool make) {
   auto in_tmp = DirectoryInTmp(make);
   if (in_tmp.ok()) return in_tmp;
   return absl::FailedPreconditionError(
-      absl::StrCat("there is no place for a private dtrain-agent: ", cached.status().message(),
-                   "; ", in_tmp.status().message()));
+      absl::StrCat("a private dtrain-agent has no folder to run in: ", cached.status().message(),
+                   "; ", in_tmp.status().message(), ": make one of the two usable"));
 }
 
 }  // namespace

@@ -80,7 +80,8 @@ absl::StatusOr<std::unique_ptr<report::Timeline>> MakeTimeline(cli::LaunchOption
   return std::make_unique<report::Timeline>(std::move(path), only_spans, begin, begin_unix_nanos);
 }
 
-// `records`: of a detached job, null otherwise: the launchers of all its attempts have the same.
+// What is staged; `records`: null unless the job is detached. All launchers of a detached job stage
+// the same code, which the first of them keeps in the job's folder.
 absl::StatusOr<std::unique_ptr<Code>> CodeOf(const stage::Options& options,
                                              const JobRecords* records, bool may_restart) {
   if (records != nullptr) {

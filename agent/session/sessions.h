@@ -49,7 +49,7 @@ class Sessions {
               std::optional<spawn::Connected> connected = {}) {
     visitors_.Accept(std::move(stream), peer, std::move(connected));
   }
-  // `beside`: the session's stream on the same connection; null: there is none.
+  // `beside`: the session's stream on the same connection, or null.
   void AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
                   const auth::Identity& peer, const Session::Stream* beside = nullptr);
   // A launcher of such an owner is not connected and may come back.

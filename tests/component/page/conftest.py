@@ -165,6 +165,8 @@ class Job:
 class Page:
     """`dtrain page` on a terminal of its own, with the env of `job`. As root it sees the jobs of other tests, too: name the job."""
 
+    started = []  # in the present test
+
     def __init__(self, job, *flags, **env):
         own, its = pty.openpty()
         self.own = own
@@ -173,6 +175,7 @@ class Page:
         os.close(its)
         os.set_blocking(own, False)
         self.said = ""
+        self.started.append(self)
 
     def link(self):
         def read():
@@ -194,6 +197,17 @@ class Page:
             os.close(self.own)
             self.own = -1
         return self.process.returncode, err
+
+
+@pytest.fixture(autouse=True)
+def pages_end():
+    """Also those of a test that has failed."""
+    yield
+    for page in Page.started:
+        if page.process.poll() is None:
+            page.process.kill()
+            page.process.wait()
+    Page.started.clear()
 
 
 @pytest.fixture
