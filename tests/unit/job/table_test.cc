@@ -56,6 +56,7 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {"exit", Shepherd([](auto& e) { e.mutable_exit()->set_rank(2); })},
       {"stdin_taken", Shepherd([](auto& e) { e.mutable_stdin_taken(); })},
       {"fence_enter", Shepherd([](auto& e) { e.mutable_fence_enter(); })},
+      {"elastic", Shepherd([](auto& e) { e.mutable_elastic(); })},
       {"finished", Shepherd([](auto& e) { e.mutable_finished(); })},
       {"released", Agent([](auto& e) { e.mutable_released(); })},
       {"failure", Shepherd([](auto& e) { e.mutable_failure(); })},
@@ -78,11 +79,11 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
        {"probe_report", "warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
       {State::kHolding, {"warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
       {State::kStarting,
-       {"preparing", "started", "exit", "stdin_taken", "fence_enter", "released", "warning",
-        "heartbeat", "agent's warning", "agent's heartbeat", "agent's gpus"}},
+       {"preparing", "started", "exit", "stdin_taken", "fence_enter", "elastic", "released",
+        "warning", "heartbeat", "agent's warning", "agent's heartbeat", "agent's gpus"}},
       {State::kRunning,
-       {"exit", "stdin_taken", "fence_enter", "released", "warning", "heartbeat", "agent's warning",
-        "agent's heartbeat", "agent's gpus"}},
+       {"exit", "stdin_taken", "fence_enter", "elastic", "released", "warning", "heartbeat",
+        "agent's warning", "agent's heartbeat", "agent's gpus"}},
   };
   for (const auto& [state, allowed] : legal) {
     for (const auto& [name, said] : messages) {
@@ -106,6 +107,7 @@ TEST_F(TableTest, WhileStoppingNothingANodeSendsChangesTheVerdict) {
       Shepherd([](auto& e) { e.mutable_started(); }),
       Shepherd([](auto& e) { e.mutable_stdin_taken(); }),
       Shepherd([](auto& e) { e.mutable_fence_enter(); }),
+      Shepherd([](auto& e) { e.mutable_elastic(); }),
       Agent([](auto& e) { e.mutable_released(); }),
       Agent([](auto& e) { e.mutable_gpus(); }),
       Shepherd([](auto& e) { e.mutable_exit()->set_rank(99); }),
