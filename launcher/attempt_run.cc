@@ -38,7 +38,7 @@ AttemptRun::AttemptRun(const Around& around, hosts::HostList hosts, const job::J
       options_(options),
       handlers_(std::move(handlers)),
       core_(std::move(hosts), options, around.loop.Now()),
-      node_output_(core_, around.router, around.tails),
+      node_output_(core_, around.router, around.tails, options.part.elastic().first_number()),
       links_(around.loop, around.ways, LinkHandlers()),
       deadline_(around.loop) {}
 
@@ -48,7 +48,7 @@ AttemptRun::AttemptRun(const Around& around, hosts::HostList hosts, const job::J
       options_(options),
       handlers_(std::move(handlers)),
       core_(std::move(hosts), options, before.runs(), around.loop.Now()),
-      node_output_(core_, around.router, around.tails),
+      node_output_(core_, around.router, around.tails, options.part.elastic().first_number()),
       links_(around.loop, around.ways, LinkHandlers()),
       deadline_(around.loop),
       ran_(before.has_runs()) {}
@@ -185,7 +185,7 @@ void AttemptRun::Do(job::Action& action) {
   } else if (auto* warn = std::get_if<job::Warn>(&action)) {
     handlers_.on_warning(std::move(*warn));
   } else if (std::holds_alternative<job::PlanReady>(action)) {
-    handlers_.on_plan();
+    handlers_.on_plan(core_.plan());
   } else if (std::holds_alternative<job::Finish>(action)) {
     finished_ = true;
     deadline_.Cancel();
@@ -282,6 +282,9 @@ void AttemptRun::OnJobEvent(NodeId id, v1::JobEvent event) {
   if (event.has_stage_missing() || event.has_stage_taken() || event.has_staged()) {
     OnCode(id, event);
   }
+  if (event.has_elastic() && handlers_.on_elastic) {
+    handlers_.on_elastic(std::move(*event.mutable_elastic()));
+  }
   std::optional<Rank> ended;
   if (event.has_exit() && node_output_.IsOn(id, event.exit().rank())) {
     ended = Rank(event.exit().rank());
@@ -312,6 +315,12 @@ void AttemptRun::SendStdin(Rank rank, absl::string_view data, bool end) {
   message.set_data(data.data(), data.size());
   message.set_end(end);
   links_.SendTo(core_.ranks()[rank.value()].node, request);
+}
+
+void AttemptRun::SendElastic(v1::ElasticDown down) {
+  v1::JobRequest request;
+  *request.mutable_elastic() = std::move(down);
+  links_.SendTo(NodeId(0), request);
 }
 
 void AttemptRun::OnLogs(NodeId id, const v1::LogChunk& chunk) {

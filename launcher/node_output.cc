@@ -8,8 +8,8 @@
 namespace dtrain {
 
 NodeOutput::NodeOutput(const job::JobCore& core, output::OutputRouter& router,
-                       status::LogTails* tails)
-    : core_(core), router_(router), tails_(tails), nodes_(core.nodes().size()) {}
+                       status::LogTails* tails, uint32_t first)
+    : core_(core), router_(router), tails_(tails), first_(first), nodes_(core.nodes().size()) {}
 
 bool NodeOutput::IsOn(NodeId id, uint32_t rank) const {
   const std::vector<job::RankEnd>& ranks = core_.ranks();
@@ -22,8 +22,9 @@ absl::Status NodeOutput::Deliver(NodeId id, const v1::LogChunk& chunk) {
     return absl::DataLossError(absl::StrCat("its agent sent output ", chunk.stream(), " of rank ",
                                             chunk.rank(), ", which is not there"));
   }
-  router_.Deliver(core_.nodes()[id.value()].host, Rank(chunk.rank()), chunk.stream(), chunk.data());
-  if (tails_ != nullptr) tails_->Append(Rank(chunk.rank()), chunk.stream(), chunk.data());
+  const Rank rank = InLaunch(chunk.rank());
+  router_.Deliver(core_.nodes()[id.value()].host, rank, chunk.stream(), chunk.data());
+  if (tails_ != nullptr) tails_->Append(rank, chunk.stream(), chunk.data());
   return absl::OkStatus();
 }
 
@@ -42,7 +43,7 @@ void NodeOutput::EndStreams(NodeId id) {
   const Node& node = nodes_[id.value()];
   if (!node.delivered) return;
   for (const v1::LogEnd& end : node.finished.logs()) {
-    if (IsOn(id, end.rank())) router_.EndOfStream(Rank(end.rank()), end.stream());
+    if (IsOn(id, end.rank())) router_.EndOfStream(InLaunch(end.rank()), end.stream());
   }
 }
 

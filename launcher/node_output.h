@@ -17,8 +17,10 @@ namespace dtrain {
 // for queries. Loop thread.
 class NodeOutput {
  public:
-  // All outlive it; `tails` null: nobody can ask.
-  NodeOutput(const job::JobCore& core, output::OutputRouter& router, status::LogTails* tails);
+  // All outlive it; `tails` null: nobody can ask. `first`: what the number of its rank 0 is in the
+  // launch.
+  NodeOutput(const job::JobCore& core, output::OutputRouter& router, status::LogTails* tails,
+             uint32_t first);
 
   // An agent speaks for the workers of its own node.
   bool IsOn(NodeId id, uint32_t rank) const;
@@ -36,10 +38,12 @@ class NodeOutput {
   };
 
   void EndStreams(NodeId id);
+  Rank InLaunch(uint32_t rank) const { return Rank(first_ + rank); }
 
   const job::JobCore& core_;
   output::OutputRouter& router_;
   status::LogTails* const tails_;
+  const uint32_t first_;
   std::vector<Node> nodes_;
 };
 

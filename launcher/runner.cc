@@ -67,8 +67,7 @@ int Runner::Run() {
     Carry(campaign_->Begin());
   } else {
     // Answers and reports are made of one, and the first has to wait for the disk.
-    attempt_ =
-        std::make_unique<AttemptRun>(AroundAttempts(), hosts_, options_.job, AttemptHandlers());
+    Make(hosts_, options_.job);
     detached_.records->OnTrouble([this](std::string text) { router_.Say(text); });
     detached_.records->Begin([this] { BeginJob(); });
   }
@@ -130,7 +129,7 @@ hosts::HostList Runner::ListOf(const std::vector<uint32_t>& hosts) const {
   return list;
 }
 
-AttemptRun::Around Runner::AroundAttempts() {
+Attempt::Around Runner::AroundAttempts() {
   return {loop_,
           ways_,
           router_,
@@ -145,8 +144,7 @@ void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& 
   attempt_hosts_ = hosts;
   hosts::HostList list = ListOf(hosts);
   const std::vector<hosts::HostEntry> entries = list.entries;
-  attempt_ =
-      std::make_unique<AttemptRun>(AroundAttempts(), std::move(list), options, AttemptHandlers());
+  Make(std::move(list), options);
   beginning_ = false;
   if (detached_.records != nullptr) {
     if (const absl::Status opened = OpenLogs(); !opened.ok()) {
@@ -173,9 +171,16 @@ void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& 
   for (job::Event& event : std::exchange(for_attempt_, {})) attempt_->Feed(std::move(event));
 }
 
-AttemptRun::Handlers Runner::AttemptHandlers() {
-  AttemptRun::Handlers handlers;
-  handlers.on_plan = [this] { OnPlan(); };
+void Runner::Make(hosts::HostList hosts, const job::JobOptions& options) {
+  auto run =
+      std::make_unique<AttemptRun>(AroundAttempts(), std::move(hosts), options, AttemptHandlers());
+  detachable_ = run.get();
+  attempt_ = std::move(run);
+}
+
+Attempt::Handlers Runner::AttemptHandlers() {
+  Attempt::Handlers handlers;
+  handlers.on_plan = [this](const plan::Plan& plan) { OnPlan(plan); };
   handlers.on_worker_started = [this](uint32_t rank, uint32_t pid) {
     if (status_ != nullptr) status_->WorkerStarted(rank, pid);
   };
@@ -188,7 +193,7 @@ AttemptRun::Handlers Runner::AttemptHandlers() {
     Warn(absl::StrCat("dtrain: ", stage::Describe(code_->snapshot), "; ", sent));
   };
   handlers.on_gpus = [this](NodeId node, const v1::GpuStates& states) {
-    if (status_ != nullptr) status_->TakeGpus(attempt_->core().nodes()[node.value()].host, states);
+    if (status_ != nullptr) status_->TakeGpus(attempt_->facts().nodes[node.value()].host, states);
   };
   handlers.on_event = [this](std::optional<NodeId> of) {
     if (status_ != nullptr) status_->Observe(of);
@@ -205,8 +210,7 @@ AttemptRun::Handlers Runner::AttemptHandlers() {
   return handlers;
 }
 
-void Runner::OnPlan() {
-  const plan::Plan& plan = attempt_->core().plan();
+void Runner::OnPlan(const plan::Plan& plan) {
   router_.SetLayout(LayoutOf(plan, options_.job.job_id, campaign_->attempt()));
   if (status_ != nullptr) status_->logs().SetWorldSize(plan.world_size);
   if (detached_.records != nullptr) detached_.records->logs().SetWorldSize(plan.world_size);
@@ -226,7 +230,7 @@ void Runner::OnRuns() {
     detached_.records->Reached(detached::Standing::Stage::kRuns);
   }
   if (stdin_ != nullptr) {
-    stdin_->Start(options_.job.stdin_rank, attempt_->core().plan().world_size);
+    stdin_->Start(options_.job.stdin_rank, static_cast<uint32_t>(attempt_->facts().ranks.size()));
   }
   Decide(job::AttemptRuns{});
 }
@@ -238,20 +242,20 @@ void Runner::OnAttemptOver() {
 }
 
 void Runner::OnAttemptEnded() {
-  const job::JobCore& core = attempt_->core();
+  const report::JobFacts facts = attempt_->facts();
   if (stdin_ != nullptr) stdin_->Pause();
   router_.FlushLines();
   job::AttemptEnded ended;
-  ended.verdict = core.verdict();
-  ended.cause = report::CauseLine(report::FactsOf(core));
-  for (const NodeId node : core.verdict().nodes) {
+  ended.verdict = facts.verdict;
+  ended.cause = report::CauseLine(facts);
+  for (const NodeId node : facts.verdict.nodes) {
     ended.hosts.push_back(attempt_hosts_[node.value()]);
   }
-  for (const job::GpuFault& fault : core.gpu_faults()) {
+  for (const job::GpuFault& fault : *facts.gpus) {
     if (fault.kind != job::XidKind::kHardware) continue;
     ended.bad_gpus.push_back({attempt_hosts_[fault.node.value()], job::NameOf(fault)});
   }
-  ended.dead_at = core.dead_at();
+  ended.dead_at = attempt_->dead_at();
   const size_t before = campaign_->ended().size();
   std::vector<job::CampaignAction> actions = campaign_->OnEvent(loop_.Now(), ended);
   if (detached_.records != nullptr && campaign_->state() != job::CampaignCore::State::kOver) {
@@ -321,8 +325,8 @@ void Runner::Warn(absl::string_view text) {
 }
 
 report::JobFacts Runner::Facts() const {
-  report::JobFacts facts =
-      report::FactsOf(attempt_->core(), campaign_ && campaign_->restarts() ? &*campaign_ : nullptr);
+  report::JobFacts facts = attempt_->facts();
+  if (campaign_ && campaign_->restarts()) facts.campaign = &*campaign_;
   if (code_ != nullptr) facts.code = &code_facts_;
   if (detached_.records != nullptr) facts.disk = detached_.records->disk_trouble();
   if (!verdict_) return facts;

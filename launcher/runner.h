@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
+#include "launcher/attempt.h"
 #include "launcher/attempt_run.h"
 #include "launcher/cli/options.h"
 #include "launcher/handover.h"
@@ -53,13 +54,14 @@ class Runner {
   absl::Status PrepareStdin();
   absl::Status PrepareCode();
   void PrepareCampaign();
-  AttemptRun::Handlers AttemptHandlers();
+  Attempt::Handlers AttemptHandlers();
 
   void Carry(std::vector<job::CampaignAction> actions);
   void Do(const job::BeginAttempt& begin);
   void Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts);
   hosts::HostList ListOf(const std::vector<uint32_t>& hosts) const;
-  AttemptRun::Around AroundAttempts();
+  Attempt::Around AroundAttempts();
+  void Make(hosts::HostList hosts, const job::JobOptions& options);
   void BeginJob();
   absl::Status OpenLogs();
   void LeaveIt(const std::string& why);
@@ -79,7 +81,7 @@ class Runner {
   void LeaveToAnother();
   void OnSignal(int signal);
   void Obey(int signal);
-  void OnPlan();
+  void OnPlan(const plan::Plan& plan);
   void OnRuns();
   void OnAttemptOver();
   void OnAttemptEnded();
@@ -107,7 +109,8 @@ class Runner {
   std::unique_ptr<Code> code_;           // null: none is staged
   report::CodeFacts code_facts_;         // of it
   std::vector<uint32_t> attempt_hosts_;  // of the present attempt, as indices of hosts_
-  std::unique_ptr<AttemptRun> attempt_;  // the present one, or, in a pause, the last
+  std::unique_ptr<Attempt> attempt_;     // the present one, or, in a pause, the last
+  AttemptRun* detachable_ = nullptr;     // the same
   bool beginning_ = false;               // it is being written down that one begins
   std::vector<job::Event> for_attempt_;  // what the user has said meanwhile
   report::Progress progress_;

@@ -27,8 +27,10 @@ constexpr Duration kDiskPatience = std::chrono::seconds(2);
 
 absl::Status Runner::OpenLogs() {
   detached::LogStore::Callbacks callbacks;
-  callbacks.on_safe = [this](const v1::LogPositions& positions) { attempt_->SetSafe(positions); };
-  callbacks.on_progress = [this] { attempt_->OnRoom(); };
+  callbacks.on_safe = [this](const v1::LogPositions& positions) {
+    detachable_->SetSafe(positions);
+  };
+  callbacks.on_progress = [this] { detachable_->OnRoom(); };
   return detached_.records->OpenLogs(options_.detach.log_limit.value_or(kUsualLogLimit),
                                      std::move(callbacks));
 }
@@ -76,16 +78,18 @@ void Runner::TakeOver() {
   if (status_ != nullptr) status_->AttemptBegins(options.attempt);
   hosts::HostList list = ListOf(attempt_hosts_);
   const std::vector<hosts::HostEntry> entries = list.entries;
-  attempt_ = std::make_unique<AttemptRun>(AroundAttempts(), std::move(list), options, before,
+  auto run = std::make_unique<AttemptRun>(AroundAttempts(), std::move(list), options, before,
                                           AttemptHandlers());
+  detachable_ = run.get();
+  attempt_ = std::move(run);
   if (const absl::Status opened = OpenLogs(); !opened.ok()) {
     return LeaveIt(absl::StrCat("the workers' output cannot be kept: ", opened.message()));
   }
   campaign_->Begin();
-  attempt_->TakeOver(entries, before);
+  detachable_->TakeOver(entries, before);
   // Nobody can type any more.
   if (detached_.records->spec().had_terminal() && before.has_runs()) {
-    for (const job::RankEnd& rank : attempt_->core().ranks()) {
+    for (const job::RankEnd& rank : attempt_->facts().ranks) {
       attempt_->SendStdin(rank.rank, "", /*end=*/true);
     }
   }
@@ -100,13 +104,13 @@ absl::Status Runner::MayDetach() const {
   }
   const bool runs = !verdict_ && !stop_asked_ && attempt_ != nullptr && campaign_ &&
                     campaign_->state() == job::CampaignCore::State::kAttempt &&
-                    attempt_->core().state() == job::State::kRunning;
+                    attempt_->facts().state == job::State::kRunning;
   if (!runs) {
     return absl::FailedPreconditionError(
         "its workers do not run: it starts, is between two attempts, or is about to end");
   }
   std::vector<std::string> bound;
-  for (const job::NodeView& node : attempt_->core().nodes()) {
+  for (const job::NodeView& node : attempt_->facts().nodes) {
     if (!node.resumable && !node.gone) bound.push_back(node.host);
   }
   if (!bound.empty()) {
@@ -125,7 +129,7 @@ void Runner::AskToDetach(absl::AnyInvocable<void(absl::Status)> may) {
 
 absl::Status Runner::Detach() {
   if (const absl::Status may = MayDetach(); !may.ok()) return may;
-  PresentJob now{*detached_.spec, options_,    clock_,      *campaign_, *attempt_, {},
+  PresentJob now{*detached_.spec, options_,    clock_,      *campaign_, *detachable_, {},
                  status_->logs(), code_.get(), MayRestart()};
   for (const uint32_t host : attempt_hosts_) now.attempt_hosts.push_back(hosts_.entries[host].host);
   auto made = Handover::Make(ToHandOver(now, loop_.Now()));
@@ -136,6 +140,7 @@ absl::Status Runner::Detach() {
   progress_.Stop();
   stdin_.reset();
   attempt_.reset();
+  detachable_ = nullptr;
   return absl::OkStatus();
 }
 
@@ -171,8 +176,7 @@ bool Runner::Refuse(const std::string& why) {
     return false;
   }
   options_.result_json.clear();  // it may be the reason
-  attempt_ =
-      std::make_unique<AttemptRun>(AroundAttempts(), hosts_, options_.job, AttemptHandlers());
+  Make(hosts_, options_.job);
   detached_.records->Begin([this, why] {
     OnEnd({.kind = job::Verdict::Kind::kRefused,
            .exit_code = exit_code_,

@@ -65,6 +65,10 @@ void Cancels::OnSignalStopping(const Event& event) {
   if (signal == SIGINT) stop_.KillNow();
 }
 
+void Cancels::OnEndAsked(const Event& event) {
+  stop_.Stop(SignalVerdict(SIGTERM, std::get<EndAsked>(event).why));
+}
+
 void Cancels::OnOutputFailed(const Event& event) {
   stop_.OutputGone(SignalVerdict(
       SIGPIPE, absl::StrCat("the output cannot be written: ", std::get<OutputFailed>(event).why)));

@@ -146,6 +146,7 @@ enum Kind {
   kClosed,
   kDrained,
   kSignal,
+  kEndAsked,
   kOutputFailed,
   kSlept,
   kTick,
@@ -205,6 +206,7 @@ constexpr Row kTable[] = {
     {kClosed,        "",           {On<&JoinPhase::OnClosed>,     On<&JoinPhase::OnClosed>,       On<&JoinPhase::OnClosed>,       On<&Losses::OnClosed>,          On<&Losses::OnClosed>,          On<&Losses::OnClosed>}},
     {kDrained,       "",           {kIgnore,                      kIgnore,                        kIgnore,                        On<&StopPhase::OnDrained>,      On<&StopPhase::OnDrained>,      On<&StopPhase::OnDrained>}},
     {kSignal,        "",           {On<&Cancels::OnSignal>,       On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignalStopping>}},
+    {kEndAsked,      "",           {On<&Cancels::OnEndAsked>,     On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       kIgnore}},
     {kOutputFailed,  "",           {On<&Cancels::OnOutputFailed>, On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>}},
     {kSlept,         "",           {On<&OwnPauses::OnSlept>,      On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>}},
     // Deadlines are looked at after every event, so a Tick itself does nothing.
@@ -306,6 +308,7 @@ Source SourceOf(const Event& event) {
   if (const auto* e = std::get_if<NodeClosed>(&event)) return {kClosed, e->node};
   if (const auto* e = std::get_if<LogsDrained>(&event)) return {kDrained, e->node};
   if (std::holds_alternative<UserSignal>(event)) return {kSignal, std::nullopt};
+  if (std::holds_alternative<EndAsked>(event)) return {kEndAsked, std::nullopt};
   if (std::holds_alternative<OutputFailed>(event)) return {kOutputFailed, std::nullopt};
   if (std::holds_alternative<Slept>(event)) return {kSlept, std::nullopt};
   return {};
@@ -416,6 +419,9 @@ const plan::Plan& JobCore::plan() const { return phases_->cluster.plan(); }
 const std::vector<PhaseTime>& JobCore::phases() const { return phases_->cluster.phases(); }
 const std::vector<RankEnd>& JobCore::ranks() const { return phases_->ranks.all(); }
 const Verdict& JobCore::verdict() const { return phases_->verdicts.verdict(); }
+const std::vector<rendezvous::Chosen>& JobCore::addresses() const {
+  return phases_->probe.chosen();
+}
 const std::vector<GpuFault>& JobCore::gpu_faults() const { return phases_->gpus.faults(); }
 const std::vector<std::string>& JobCore::warnings() const { return phases_->out.warnings(); }
 

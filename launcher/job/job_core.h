@@ -16,6 +16,7 @@
 #include "launcher/hosts/hostfile.h"
 #include "launcher/job/xid.h"
 #include "launcher/plan/plan.h"
+#include "rendezvous/address_choice.h"
 
 // The life of one launch, from the first connection to the exit code. Pure: events in, actions
 // out, no I/O and no clock. One loop thread feeds it.
@@ -31,10 +32,11 @@ struct JobOptions {
   // What is said to the nodes of the plan before they start, of a job whose code is staged:
   // StageTree.
   std::shared_ptr<const v1::JobRequest> stage;
-  v1::JobPart part;         // what all nodes share: argv, env, working directory ...
-  std::string net;          // --net CIDR or interface name; empty: any
-  std::string stdin_rank;   // "none", "all" or a rank
-  bool dry_run = false;     // stop after the plan
+  v1::JobPart part;        // what all nodes share: argv, env, working directory ...
+  std::string net;         // --net CIDR or interface name; empty: any
+  std::string stdin_rank;  // "none", "all" or a rank
+  bool dry_run = false;    // stop after the plan
+  bool survey = false;     // stop after the probes, on all that the nodes have: nothing is reserved
   std::string probe_token;  // 32 random bytes
   Duration start_timeout = std::chrono::seconds(120);
   // Hosts that cannot be reached are left out when this many can. Zero: all must be reached.
@@ -104,6 +106,10 @@ struct LogsDrained {
 struct UserSignal {
   int signal;
 };  // SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2
+// Nobody needs its workers any more. Their output is awaited.
+struct EndAsked {
+  std::string why;
+};
 struct OutputFailed {
   std::string why;
 };  // our own stdout is gone
@@ -114,7 +120,7 @@ struct Slept {
 struct Tick {};  // a deadline may have passed
 
 using Event = std::variant<NodePhase, NodeConnected, AgentMessage, ShepherdMessage, NodeClosed,
-                           LogsDrained, UserSignal, OutputFailed, Slept, Tick>;
+                           LogsDrained, UserSignal, EndAsked, OutputFailed, Slept, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
 struct ToAgent {
@@ -263,7 +269,9 @@ class JobCore {
   const std::vector<PhaseTime>& phases() const;
   const std::vector<RankEnd>& ranks() const;  // valid after PlanReady, by rank
   const Verdict& verdict() const;             // valid after Finish
-  size_t secondary_deaths() const;            // workers that failed after the first, told or not
+  // Of a survey that has succeeded: the proven one of each node of the plan.
+  const std::vector<rendezvous::Chosen>& addresses() const;
+  size_t secondary_deaths() const;  // workers that failed after the first, told or not
   const std::vector<GpuFault>& gpu_faults() const;
   const std::vector<std::string>& warnings() const;  // given so far, up to a thousand
   // When the workers of lost nodes have ended, by their own lease. The past: none are lost.

@@ -22,6 +22,7 @@ void PlanPhase::Refuse(const absl::Status& status) {
 
 void PlanPhase::Begin() {
   if (!Place()) return;
+  if (cluster_.options().survey) return probe_.Begin();
   reserve_.StopWaiting();
   if (!CheckNodes()) return;
   for (std::string& warning : WarningsOf(cluster_.views())) out_.Warn(std::move(warning));
@@ -45,12 +46,15 @@ absl::Status PlanPhase::OnInventory(const Event& event) {
   return absl::OkStatus();
 }
 
-// On what other jobs leave. When that does not suffice and all would, it is a matter of time.
+// On what other jobs leave. When that does not suffice and all would, it is a matter of time. A
+// survey is of hosts of which some may have runs of the same job.
 bool PlanPhase::Place() {
   std::vector<v1::Inventory> all, free;
   for (const NodeView& view : cluster_.views()) {
     all.push_back(view.inventory);
-    free.push_back(plan::FreeOf(view.inventory, cluster_.options().plan));
+    free.push_back(cluster_.options().survey
+                       ? view.inventory
+                       : plan::FreeOf(view.inventory, cluster_.options().plan));
   }
   absl::StatusOr<plan::Plan> placed = PlanOn(free);
   if (placed.ok()) {

@@ -71,7 +71,11 @@ void ProbePhase::Finish() {
   if (early_faults_.any()) return;  // to be told when they have settled
   absl::StatusOr<std::vector<rendezvous::Chosen>> chosen =
       rendezvous::ChooseAddresses(nodes_, probed_, requests_, reports_);
-  if (chosen.ok()) return hold_.Begin(*std::move(chosen));
+  if (chosen.ok()) {
+    if (!cluster_.options().survey) return hold_.Begin(*std::move(chosen));
+    chosen_ = *std::move(chosen);
+    return stop_.Succeed();
+  }
   bool all_probed = true;
   for (size_t i = 0; i < probed_.size(); ++i) {
     all_probed = all_probed && probed_[i].size() == candidates_[i].size();

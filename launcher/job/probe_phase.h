@@ -24,6 +24,8 @@ class ProbePhase {
 
   void Begin();
   absl::Status OnProbeReport(const Event& event);
+  // Of a survey.
+  const std::vector<rendezvous::Chosen>& chosen() const { return chosen_; }
 
  private:
   void Send(rendezvous::Candidates probed);
@@ -43,6 +45,7 @@ class ProbePhase {
   std::vector<v1::ProbeReport> reports_;
   std::vector<bool> asked_;  // it owes its report
   size_t due_ = 0;           // that many do
+  std::vector<rendezvous::Chosen> chosen_;
 };
 
 }  // namespace dtrain::job

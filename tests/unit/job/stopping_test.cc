@@ -51,6 +51,30 @@ TEST_F(StoppingTest, ACancelEndsTheJobInEveryState) {
   }
 }
 
+// Of a host that an elastic job does without: as a cancel, but with all that its workers have
+// written.
+TEST_F(StoppingTest, WorkersThatNobodyNeedsAreEndedAndTheirOutputIsAwaited) {
+  for (State state : kAllStates) {
+    SCOPED_TRACE(StateName(state));
+    Reset(state);
+    Feed(EndAsked{"the host is no longer listed"});
+    if (state >= State::kStarting) {
+      EXPECT_TRUE(Sends(all_, 0, v1::JobRequest::kStop));
+      for (uint32_t i = 0; i < 2; ++i) Over(i);
+      Pass(seconds(10));
+      EXPECT_FALSE(finished_);
+      for (uint32_t i = 0; i < 2; ++i) Drained(i);
+    }
+    ASSERT_TRUE(finished_);
+    if (state == State::kStopping) {
+      EXPECT_EQ(verdict().exit_code, 1);  // the worker's failure came first
+    } else {
+      EXPECT_EQ(verdict().exit_code, 143);
+      EXPECT_EQ(verdict().message, "the host is no longer listed");
+    }
+  }
+}
+
 // K1
 TEST_F(StoppingTest, ASecondInterruptKillsNow) {
   Reset(State::kRunning);

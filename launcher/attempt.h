@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/loop/loop.h"
+#include "dtrain/v1/elastic.pb.h"
+#include "dtrain/v1/node.pb.h"
+#include "launcher/code.h"
+#include "launcher/hosts/hostfile.h"
+#include "launcher/job/job_core.h"
+#include "launcher/job_records.h"
+#include "launcher/output/router.h"
+#include "launcher/plan/plan.h"
+#include "launcher/report/facts.h"
+#include "launcher/report/progress.h"
+#include "launcher/report/timeline.h"
+#include "launcher/status/log_tails.h"
+#include "launcher/transport/ways.h"
+
+namespace dtrain {
+
+// Our wall clock as it was when the launch began: one that is set while a job runs moves nothing.
+struct LaunchClock {
+  TimePoint begin;
+  int64_t begin_unix_nanos = 0;
+
+  int64_t At(TimePoint now) const {
+    return begin_unix_nanos + std::chrono::nanoseconds(now - begin).count();
+  }
+};
+
+// One attempt of a launch, from its first connection until nothing of it is left. Loop thread.
+class Attempt {
+ public:
+  // What it shares with the attempts before and after it. All outlive it.
+  struct Around {
+    loop::Loop& loop;
+    transport::Ways& ways;
+    output::OutputRouter& router;
+    status::LogTails* tails = nullptr;     // null: nobody can ask
+    report::Timeline* timeline = nullptr;  // null: nobody wants one
+    LaunchClock clock;
+    JobRecords* records = nullptr;  // of a detached job
+    Code* code = nullptr;           // that is staged
+  };
+  struct Handlers {
+    absl::AnyInvocable<void(const plan::Plan& plan)> on_plan;
+    absl::AnyInvocable<void(uint32_t rank, uint32_t pid)> on_worker_started;
+    absl::AnyInvocable<void(Rank rank, bool closed)> on_stdin_taken;
+    absl::AnyInvocable<void()> on_runs;  // all workers have started
+    absl::AnyInvocable<void(job::Warn)> on_warning;
+    // All nodes have the code: what was sent, in words.
+    absl::AnyInvocable<void(std::string sent)> on_staged;
+    // A node says how its GPUs are.
+    absl::AnyInvocable<void(NodeId node, const v1::GpuStates& states)> on_gpus;
+    // Of a host of an elastic job, unread.
+    absl::AnyInvocable<void(v1::ElasticUp up)> on_elastic;
+    // After each event of the job, with the node that it was of, if of one.
+    absl::AnyInvocable<void(std::optional<NodeId> of)> on_event;
+    absl::AnyInvocable<void(Rank rank)> on_rank_ended;
+    absl::AnyInvocable<void()> on_changed;  // after one or several of them
+    // It is over, and the connections that it had have ended. Once; not to destroy it from within.
+    absl::AnyInvocable<void()> on_over;
+    // Another launcher has the job.
+    absl::AnyInvocable<void(std::string text)> on_superseded;
+  };
+
+  virtual ~Attempt() = default;
+
+  // Connects to the hosts.
+  virtual void Begin(const std::vector<hosts::HostEntry>& hosts) = 0;
+  // What comes from the user: UserSignal, OutputFailed.
+  virtual void Feed(job::Event event) = 0;
+  virtual void SendStdin(Rank rank, absl::string_view data, bool end) = 0;
+  // Valid until the next event of any kind.
+  virtual report::JobFacts facts() const = 0;
+  // When the workers of lost nodes have ended, by their own lease. The past: none are lost.
+  virtual TimePoint dead_at() const = 0;
+  virtual const report::SlowestNodes& slowest() const = 0;
+};
+
+}  // namespace dtrain
