@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace dtrain::shepherd {
@@ -28,6 +30,16 @@ class EnvBuilder {
     vars_.try_emplace(std::string(name), std::string(value.Piece()));
   }
   bool Has(absl::string_view name) const { return vars_.count(std::string(name)) > 0; }
+  // Adds to a list with commas, also to one that the user gave.
+  void Extend(absl::string_view name, absl::string_view entry) {
+    std::string& list = vars_[std::string(name)];
+    for (absl::string_view each : absl::StrSplit(list, ',')) {
+      each = absl::StripAsciiWhitespace(each);
+      if (each == entry || each == "*") return;
+    }
+    absl::StrAppend(&list, list.empty() ? "" : ",", entry);
+  }
+  const std::map<std::string, std::string>& vars() const { return vars_; }
 
   std::vector<std::string> Take() const {
     std::vector<std::string> out;

@@ -24,8 +24,8 @@ inline constexpr int kHelperChannel = 3;
 inline constexpr int kHelperListener = 4;
 
 // A process of the agent's program in another role, which serves the job's ranks at a listening
-// socket. It is started when somebody first connects, as most jobs have nobody who does, and dies
-// with us. Loop thread.
+// socket. Unless it is wanted earlier it is started when somebody first connects, as most jobs have
+// nobody who does. It dies with us. Loop thread.
 class Helper {
  public:
   struct Hooks {
@@ -47,6 +47,8 @@ class Helper {
 
   // From now on somebody may come.
   void AwaitClient();
+  // Does not wait for anybody. on_not_started is not called.
+  absl::Status Start();
   // Nothing happens while it does not run. RESOURCE_EXHAUSTED: the frame is too long.
   absl::Status Send(absl::string_view frame);
   // What it has said so far.
@@ -59,8 +61,6 @@ class Helper {
   void End(loop::Task done);
 
  private:
-  absl::Status Start();
-
   loop::Loop& loop_;
   const std::string program_, role_;
   Hooks hooks_;

@@ -29,7 +29,13 @@ absl::Status RankServers::OpenAll(const v1::JobPart& part) {
   if (absl::Status open = OpenPmix(part); !open.ok()) return open;
   if (!part.has_meeting()) return absl::OkStatus();
   const v1::NodeNetwork& network = part.network();
-  absl::Status open = OpenStore(part, kHorovodStore, network.rendezvous_port());
+  const bool has_door = part.meeting().has_elastic();
+  absl::Status open =
+      OpenStore(part, has_door ? kElasticDoor : kHorovodStore, network.rendezvous_port());
+  if (open.ok() && has_door) {
+    door_ = stores_.back().get();
+    for (v1::ElasticDown& down : std::exchange(early_downs_, {})) door_->Send(down);
+  }
   if (!open.ok() || !part.agent_store()) return open;
   return OpenStore(part, kTorchStore, network.master_port());
 }
@@ -82,6 +88,14 @@ void RankServers::OnPmixDown(v1::PmixDown down) {
   if (pmix_) pmix_->OnDown(pmix_talk_.OnDown(std::move(down)));
 }
 
+void RankServers::OnElasticDown(v1::ElasticDown down) {
+  if (door_ != nullptr) {
+    door_->Send(down);
+  } else {
+    early_downs_.push_back(std::move(down));
+  }
+}
+
 absl::Status RankServers::OpenStore(const v1::JobPart& part, const StoreKind& kind, uint32_t port) {
   os::UniqueFd held = std::move(held_[port]);
   // Nobody would accept what connects there: ranks would wait for ever.
@@ -96,6 +110,11 @@ absl::Status RankServers::OpenStore(const v1::JobPart& part, const StoreKind& ki
     Fail(std::move(why), ended);
   };
   hooks.warn = [this](std::string text) { launcher_.Warn(std::move(text), /*detail=*/true); };
+  hooks.elastic = [this](v1::ElasticUp up) {
+    v1::JobEvent event;
+    *event.mutable_elastic() = std::move(up);
+    launcher_.Send(event);
+  };
   auto gate = StoreGate::Open(loop_, program_, kind, part, std::move(held), std::move(hooks));
   if (!gate.ok()) return gate.status();
   stores_.push_back(*std::move(gate));

@@ -20,13 +20,14 @@
 #include "agent/shepherd/store_gate.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
+#include "dtrain/v1/elastic.pb.h"
 #include "dtrain/v1/job.pb.h"
 #include "dtrain/v1/pmix.pb.h"
 
 namespace dtrain::shepherd {
 
 // What helper processes serve the ranks, from before these start to the end: PMIx, and on rank 0's
-// node the key-value stores at which ranks meet. Loop thread.
+// node, or on each of an elastic job, the key-value stores at which ranks meet. Loop thread.
 class RankServers {
  public:
   // Ranks have joined the job's world by PMIx.
@@ -48,6 +49,8 @@ class RankServers {
   // besides the usual places; empty: nowhere.
   void ServePmix(PmixGate::Environment env, std::string scratch);
   void OnPmixDown(v1::PmixDown down);
+  // Of an elastic job; kept until Open. A door that is gone hears nothing.
+  void OnElasticDown(v1::ElasticDown down);
   // What of PMIx a launcher must know that has taken the job over.
   void SayAgain();
   // Whether ranks have been at a store.
@@ -82,6 +85,8 @@ class RankServers {
   std::unique_ptr<PmixGate> pmix_;         // null: the job does without
   PmixTalk pmix_talk_;
   std::vector<std::unique_ptr<StoreGate>> stores_;
+  StoreGate* door_ = nullptr;  // of them
+  std::vector<v1::ElasticDown> early_downs_;
 };
 
 }  // namespace dtrain::shepherd

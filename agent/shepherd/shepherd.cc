@@ -110,6 +110,10 @@ void Shepherd::OnRequest(v1::JobRequest request) {
     case v1::JobRequest::kPmix:
       servers_.OnPmixDown(std::move(*request.mutable_pmix()));
       break;
+    case v1::JobRequest::kElastic:
+      if (!part_.has_elastic()) return OnMisplaced(request);
+      servers_.OnElasticDown(std::move(*request.mutable_elastic()));
+      break;
     case v1::JobRequest::kHeartbeat:
       launcher_.AnswerBeat();
       break;
@@ -117,9 +121,13 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       for (const v1::LogPosition& taken : request.logs_taken().streams()) logs_.OnTaken(taken);
       break;
     default:
-      log::Error(absl::StrCat("the agent passed on what is not for a shepherd: request ",
-                              static_cast<int>(request.kind_case())));
+      OnMisplaced(request);
   }
+}
+
+void Shepherd::OnMisplaced(const v1::JobRequest& request) {
+  log::Error(absl::StrCat("the agent passed on what is not for a shepherd: request ",
+                          static_cast<int>(request.kind_case())));
 }
 
 // What the one before was told and still counts; the rest goes on as it comes.

@@ -48,6 +48,7 @@ class Shepherd {
   AgentLine MakeLine(Agent agent);
   // From outside.
   void OnRequest(v1::JobRequest request);
+  static void OnMisplaced(const v1::JobRequest& request);
   void OnAnotherLauncher();
   void OnReleased();
   void OnStage(const v1::StageTree& tree);

@@ -28,7 +28,14 @@ absl::StatusOr<std::unique_ptr<StoreGate>> StoreGate::Open(loop::Loop& loop, std
   }
   auto gate = std::unique_ptr<StoreGate>(
       new StoreGate(loop, std::move(program), kind, part, std::move(held), std::move(hooks)));
-  gate->helper_.AwaitClient();
+  if (kind.loss == StoreKind::Loss::kAlways) {
+    if (const absl::Status started = gate->helper_.Start(); !started.ok()) {
+      return absl::Status(started.code(),
+                          absl::StrCat("start ", kind.name, ": ", started.message()));
+    }
+  } else {
+    gate->helper_.AwaitClient();
+  }
   return gate;
 }
 
@@ -55,21 +62,33 @@ absl::StatusOr<Helper::Hooks::Beginning> StoreGate::Begin() const {
   return Helper::Hooks::Beginning{{}, part_.meeting().SerializeAsString()};
 }
 
+void StoreGate::Send(const v1::ElasticDown& down) {
+  if (absl::Status sent = helper_.Send(down.SerializeAsString()); !sent.ok()) {
+    hooks_.failed(absl::StrCat("cannot pass on to ", kind_.name,
+                               " what the launcher says: ", std::string(sent.message())),
+                  /*ended=*/true);
+  }
+}
+
 void StoreGate::OnFrame(absl::string_view frame) {
   v1::StoreEvent event;
   if (!event.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) return;
   if (event.used()) used_ = true;
+  if (event.has_elastic()) hooks_.elastic(std::move(*event.mutable_elastic()));
   if (event.has_refused()) {
     hooks_.warn(absl::StrCat(kind_.name, " refused ", Escape(event.refused(), 300)));
   }
 }
 
 void StoreGate::OnEnded(const std::string& how) {
-  if (used_ && kind_.is_vital) {
+  const bool is_vital =
+      kind_.loss == StoreKind::Loss::kAlways || (kind_.loss == StoreKind::Loss::kIfUsed && used_);
+  if (is_vital) {
     return hooks_.failed(
         absl::StrCat(kind_.name, ", a process of dtrain (dtrain-agent ", kind_.role, "), ", how,
                      ", and what ranks had put there is lost; was it killed because memory ran "
-                     "out? Without --agent-store, rank 0 serves the store itself"),
+                     "out?",
+                     kind_.advice),
         /*ended=*/true);
   }
   // What ranks have put there is gone. It may be that nobody wants it any more: they use it when

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/worker_env.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -124,6 +126,34 @@ void SetHorovodGloo(const v1::JobPart& part, EnvBuilder* env) {
   env->SetIfUnset("HOROVOD_GLOO_IFACE", name.empty() ? "lo" : name);
 }
 
+bool HasProxy(const EnvBuilder& env) {
+  return std::any_of(env.vars().begin(), env.vars().end(), [](const auto& var) {
+    const std::string name = absl::AsciiStrToLower(var.first);
+    return absl::EndsWith(name, "_proxy") && name != "no_proxy" && !var.second.empty();
+  });
+}
+
+// The numbers are of the round for which the host begins; Horovod itself replaces them in each
+// later one. What its ranks say in Python to their host's own server must not go through a proxy.
+void SetElastic(const v1::JobPart& part, const v1::WorkerSpec& worker, EnvBuilder* env) {
+  env->Set("HOROVOD_ELASTIC", 1);
+  if (worker.local_rank() < static_cast<size_t>(part.elastic().seats_size())) {
+    const v1::Seat& seat = part.elastic().seats(static_cast<int>(worker.local_rank()));
+    env->Set("HOROVOD_RANK", seat.rank());
+    env->Set("HOROVOD_SIZE", seat.size());
+    env->Set("HOROVOD_LOCAL_RANK", seat.local_rank());
+    env->Set("HOROVOD_LOCAL_SIZE", seat.local_size());
+    env->Set("HOROVOD_CROSS_RANK", seat.cross_rank());
+    env->Set("HOROVOD_CROSS_SIZE", seat.cross_size());
+  }
+  const std::string& door = part.network().master_address();
+  if (door.empty() || !HasProxy(*env)) return;
+  // A program looks at either, and at the small one first: it must not appear and hide the other.
+  const bool small = env->Has("no_proxy"), large = env->Has("NO_PROXY");
+  if (small || !large) env->Extend("no_proxy", door);
+  if (large || !small) env->Extend("NO_PROXY", door);
+}
+
 // JAX asks Open MPI's variables for its rank, and recognises Open MPI by this URI. It computes the
 // coordinator's port from the job number as (number / 4096) mod 4096 + 61440; where that can give
 // our port, it does, for programs that take the address from there.
@@ -226,9 +256,13 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   if (has(v1::CONTRACT_TORCH, v1::CONTRACT_TORCHRUN_AGENT) && !ties.error_file.empty()) {
     env.Set("TORCHELASTIC_ERROR_FILE", ties.error_file);
   }
-  if (has(v1::CONTRACT_TORCH, v1::CONTRACT_HOROVOD)) SetCross(part_, worker, &env);
+  // They would be wrong from an elastic job's second round on.
+  const bool stays = !part_.has_elastic();
+  if (has(v1::CONTRACT_TORCH) || (stays && has(v1::CONTRACT_HOROVOD)))
+    SetCross(part_, worker, &env);
   if (has(v1::CONTRACT_HOROVOD)) SetHorovod(part_, worker, &env);
   if (has(v1::CONTRACT_HOROVOD)) SetHorovodGloo(part_, &env);
+  if (has(v1::CONTRACT_HOROVOD) && !stays) SetElastic(part_, worker, &env);
   if (has(v1::CONTRACT_MPI, v1::CONTRACT_JAX)) SetOpenMpi(part_, worker, &env);
   if (has(v1::CONTRACT_MPI, v1::CONTRACT_DTRAIN)) SetPmi(part_, worker, ties, &env);
   if (has(v1::CONTRACT_MPI) && ties.pmix != 0) SetPmix(part_, worker, ties, &env);

@@ -4,13 +4,18 @@
 #include <memory>
 #include <utility>
 
-#include "agent/stores/http_session.h"
-
 namespace dtrain::stores {
 
 void HorovodServer::Serve(StreamSocket client, const Admission::Guest& /*guest*/, loop::Task over) {
   reports_.used();
-  std::make_shared<HttpSession>(loop_, std::move(client), store_, std::move(over))->Start();
+  std::make_shared<HttpSession>(loop_, std::move(client), static_cast<HttpHandler&>(*this),
+                                std::move(over))
+      ->Start();
+}
+
+loop::Task HorovodServer::Handle(HttpRequest request, Reply reply) {
+  reply(store_.Handle(request.verb, request.target, std::move(request.body)));
+  return nullptr;
 }
 
 }  // namespace dtrain::stores

@@ -2,6 +2,7 @@
 #include "agent/stores/horovod_store.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,15 +38,21 @@ HorovodStore::HorovodStore(const v1::Meeting& meeting) {
   }
 }
 
-HorovodStore::Reply HorovodStore::Handle(absl::string_view verb, absl::string_view target,
-                                         std::string body) {
-  const std::vector<std::string> parts = absl::StrSplit(target, '/');
+std::optional<HorovodStore::Place> HorovodStore::PlaceOf(absl::string_view target) {
+  std::vector<std::string> parts = absl::StrSplit(target, '/');
   const bool well_formed = parts.size() == 3 && parts[0].empty() && !parts[1].empty() &&
                            !parts[2].empty() && target.size() <= kMostName;
-  if (!well_formed) return {400, ""};
-  if (verb == "GET") return Get(parts[1], parts[2]);
-  if (verb == "PUT") return Put(parts[1], parts[2], std::move(body));
-  if (verb == "DELETE") return Delete(parts[1], parts[2]);
+  if (!well_formed) return std::nullopt;
+  return Place{std::move(parts[1]), std::move(parts[2])};
+}
+
+HorovodStore::Reply HorovodStore::Handle(absl::string_view verb, absl::string_view target,
+                                         std::string body) {
+  const std::optional<Place> place = PlaceOf(target);
+  if (!place) return {400, ""};
+  if (verb == "GET") return Get(place->scope, place->key);
+  if (verb == "PUT") return Put(place->scope, place->key, std::move(body));
+  if (verb == "DELETE") return Delete(place->scope, place->key);
   return {501, ""};
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -24,6 +25,11 @@ class HorovodStore {
     int status = 200;
     std::string body;
   };
+  // What a target names: "/scope/key". Absent: it is none.
+  struct Place {
+    std::string scope, key;
+  };
+  static std::optional<Place> PlaceOf(absl::string_view target);
   // `verb` as in the request; `target` begins with the slash.
   Reply Handle(absl::string_view verb, absl::string_view target, std::string body);
 

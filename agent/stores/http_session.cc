@@ -14,19 +14,27 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
 constexpr size_t kMostHeader = 8 << 10;
-// A rank puts some hundred bytes. With most_sessions of horovod_server.h it bounds what strangers
-// on the job's other nodes can make us hold.
+// A rank puts some hundred bytes. With most_sessions of the server it bounds what strangers on the
+// job's other nodes can make us hold.
 constexpr size_t kMostValue = 256 << 10;
 // For a whole request, and for the client to take the answer and go.
 constexpr Duration kPatience = std::chrono::seconds(3);
+// Of what a client sends while it waits for its answer.
+constexpr size_t kDroppedAtOnce = 64 << 10;
 
 }  // namespace
 
-HttpSession::HttpSession(loop::Loop& loop, StreamSocket socket, HorovodStore& store,
+HttpSession::HttpSession(loop::Loop& loop, StreamSocket socket, HttpHandler& handler,
                          loop::Task on_over)
-    : store_(store), on_over_(std::move(on_over)), socket_(std::move(socket)), timer_(loop) {
+    : loop_(loop),
+      handler_(handler),
+      on_over_(std::move(on_over)),
+      socket_(std::move(socket)),
+      timer_(loop) {
   parser_.header_limit(kMostHeader);
   parser_.body_limit(kMostValue);
+  Error ignored;
+  socket_.non_blocking(true, ignored);
 }
 
 void HttpSession::Start() {
@@ -44,6 +52,7 @@ void HttpSession::Close() {
   timer_.Cancel();
   Error ignored;
   socket_.close(ignored);
+  if (loop::Task gone = std::exchange(on_gone_, nullptr)) gone();
   std::exchange(on_over_, nullptr)();
 }
 
@@ -56,10 +65,36 @@ void HttpSession::OnRead(Error error) {
   const bool is_no_http =
       error.category() == http::make_error_code(http::error::bad_method).category();
   if (error) return is_no_http ? Send({400, ""}) : Close();
-  const auto& request = parser_.get();
+  auto& request = parser_.get();
   const auto target = request.target(), verb = request.method_string();
-  Send(store_.Handle({verb.data(), verb.size()}, {target.data(), target.size()},
-                     std::move(parser_.get().body())));
+  loop::Task on_gone = handler_.Handle(
+      {{verb.data(), verb.size()}, {target.data(), target.size()}, std::move(request.body())},
+      [self = shared_from_this()](HorovodStore::Reply reply) { self->Answer(std::move(reply)); });
+  if (answered_ || closed_) return;
+  on_gone_ = std::move(on_gone);
+  WatchClient();
+}
+
+void HttpSession::Answer(HorovodStore::Reply reply) {
+  answered_ = true;
+  on_gone_ = nullptr;
+  if (!closed_) Send(std::move(reply));
+}
+
+// No timer runs: a rank waits for the others of its job. It goes when it is killed.
+void HttpSession::WatchClient() {
+  socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this()](Error error) {
+    if (self->closed_ || self->answered_) return;
+    Error failed = error;
+    // More than the request is not asked for, and dropped.
+    if (!failed) {
+      (void)self->socket_.read_some(asio::buffer(self->loop_.scratch(), kDroppedAtOnce), failed);
+    }
+    if (failed && failed != asio::error::would_block && failed != asio::error::interrupted) {
+      return self->Close();
+    }
+    self->WatchClient();
+  });
 }
 
 // A client looks for the header's name as it is spelled here.

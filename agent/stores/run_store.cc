@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/stores/elastic_server.h"
 #include "agent/stores/horovod_server.h"
 #include "agent/stores/tcp_server.h"
 #include "common/loop/frame_channel.h"
@@ -49,7 +50,7 @@ class Service {
         pause_(loop),
         channel_(
             loop, std::move(channel),
-            [this](absl::string_view frame, os::UniqueFd) { Begin(frame); },
+            [this](absl::string_view frame, os::UniqueFd) { OnFrame(frame); },
             [this](absl::Status) { loop_.Stop(); }) {
     (void)os::SetNonBlocking(listener_.get(), true);
     reports_.used = [this] {
@@ -64,18 +65,31 @@ class Service {
       event.set_refused(std::move(what));
       Tell(event);
     };
+    reports_.elastic = [this](const v1::ElasticUp& up) {
+      v1::StoreEvent event;
+      *event.mutable_elastic() = up;
+      Tell(event);
+    };
   }
 
  private:
-  void Begin(absl::string_view frame) {
+  void OnFrame(absl::string_view frame) {
+    const auto size = static_cast<int>(frame.size());
     v1::Meeting meeting;
-    if (server_ || !meeting.ParseFromArray(frame.data(), static_cast<int>(frame.size()))) {
-      return loop_.Stop();
-    }
-    if (protocol_ == Protocol::kHorovod) {
-      server_ = std::make_unique<HorovodServer>(loop_, meeting, reports_);
-    } else {
+    v1::ElasticDown down;
+    const bool good = server_ ? down.ParseFromArray(frame.data(), size) && server_->OnDown(down)
+                              : meeting.ParseFromArray(frame.data(), size);
+    if (!good) return loop_.Stop();
+    if (!server_) Begin(meeting);
+  }
+
+  void Begin(const v1::Meeting& meeting) {
+    if (protocol_ == Protocol::kTcpStore) {
       server_ = std::make_unique<TcpServer>(loop_, reports_);
+    } else if (meeting.has_elastic()) {
+      server_ = std::make_unique<ElasticServer>(loop_, meeting.elastic(), reports_);
+    } else {
+      server_ = std::make_unique<HorovodServer>(loop_, meeting, reports_);
     }
     admission_.emplace(meeting);
     most_sessions_ = std::min(server_->most_sessions(), FilesForClients());

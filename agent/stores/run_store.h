@@ -9,7 +9,8 @@ enum class Protocol {
 };
 
 // A key-value server of a job's ranks, until its shepherd closes `channel` (frames: a Meeting in,
-// StoreEvents out). Ranks come to `listener`. Returns the process's exit code.
+// for an elastic job ElasticDowns after it, StoreEvents out). Ranks come to `listener`. Returns the
+// process's exit code.
 int RunStore(Protocol protocol, int channel, int listener);
 
 }  // namespace dtrain::stores

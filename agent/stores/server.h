@@ -8,6 +8,7 @@
 #include "absl/functional/any_invocable.h"
 #include "agent/stores/admission.h"
 #include "common/loop/loop.h"
+#include "dtrain/v1/elastic.pb.h"
 
 namespace dtrain::stores {
 
@@ -20,6 +21,7 @@ struct Reports {
   // Who was turned away, and why: "a connection from 10.0.0.9, which …". Not all of them are passed
   // on, and each only once.
   absl::AnyInvocable<void(std::string what)> refused;
+  absl::AnyInvocable<void(const v1::ElasticUp& up)> elastic;
 };
 
 // One of the protocols that ranks speak. Loop thread.
@@ -30,6 +32,8 @@ class Server {
   virtual void Serve(StreamSocket client, const Admission::Guest& guest, loop::Task over) = 0;
   // Of connections at a time. Others wait in the listener's queue.
   virtual size_t most_sessions() const = 0;
+  // Of an elastic job, by way of the shepherd. False: it is not the server of one.
+  virtual bool OnDown(const v1::ElasticDown& /*down*/) { return false; }
 };
 
 }  // namespace dtrain::stores

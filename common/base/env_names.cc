@@ -64,6 +64,7 @@ constexpr absl::string_view kScrubbed[] = {
     "HOROVOD_CONTROLLER",
     "HOROVOD_CPU_OPERATIONS",
     "HOROVOD_CROSS_*",
+    "HOROVOD_ELASTIC",
     "HOROVOD_GLOO_RENDEZVOUS_*",
     "HOROVOD_HOSTNAME",
     "HOROVOD_LOCAL_*",

@@ -39,4 +39,22 @@ std::string HashOf(absl::string_view bytes) {
   return hash.Finish();
 }
 
+std::string HmacSha256(absl::string_view key, absl::string_view bytes) {
+  constexpr size_t kBlock = 64;  // of SHA-256
+  std::string block(key.size() > kBlock ? HashOf(key) : std::string(key));
+  block.resize(kBlock, '\0');
+  const auto padded = [&block](char pad) {
+    std::string out = block;
+    for (char& c : out) c = static_cast<char>(c ^ pad);
+    return out;
+  };
+  Sha256 hash;
+  hash.Add(padded(0x36));
+  hash.Add(bytes);
+  const std::string inner = hash.Finish();
+  hash.Add(padded(0x5c));
+  hash.Add(inner);
+  return hash.Finish();
+}
+
 }  // namespace dtrain::manifest

@@ -29,4 +29,7 @@ class Sha256 {
 
 std::string HashOf(absl::string_view bytes);
 
+// HMAC (RFC 2104) with it, kHashBytes bytes: proves that `bytes` come from someone who knows `key`.
+std::string HmacSha256(absl::string_view key, absl::string_view bytes);
+
 }  // namespace dtrain::manifest

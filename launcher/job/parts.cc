@@ -64,6 +64,11 @@ v1::JobPart PartMaker::OwnOf(size_t plan_index) const {
 v1::Meeting PartMaker::MeetingOfAll() const {
   const plan::Plan& plan = cluster_.plan();
   v1::Meeting meeting;
+  if (cluster_.options().part.has_elastic()) {
+    const plan::PlannedNode& node = plan.nodes[cluster_.master()];
+    meeting.mutable_elastic()->set_host(node.entry.host);
+    meeting.mutable_elastic()->set_slots(static_cast<uint32_t>(node.workers.size()));
+  }
   for (size_t i = 0; i < plan.nodes.size(); ++i) {
     v1::MeetingNode& node = *meeting.add_nodes();
     node.set_host(plan.nodes[i].entry.host);

@@ -27,6 +27,20 @@ std::string Line(absl::string_view path, absl::string_view size = "1",
   return line;
 }
 
+// RFC 4231, test cases 1, 2 and 6: a key that is shorter than a block, and one that is longer.
+TEST(ManifestTest, HmacIsThatOfTheStandard) {
+  const auto hmac = [](absl::string_view key, absl::string_view bytes) {
+    return absl::BytesToHexString(HmacSha256(key, bytes));
+  };
+  EXPECT_EQ(hmac(std::string(20, '\x0b'), "Hi There"),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(hmac("Jefe", "what do ya want for nothing?"),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(
+      hmac(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
+      "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
 TEST(ManifestTest, HashIsThatOfTheStandard) {
   EXPECT_EQ(absl::BytesToHexString(HashOf("abc")),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
