@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/elastic/events.h"
+#include "launcher/elastic/runs.h"
+
+namespace dtrain::elastic {
+
+// The actions of ElasticCore.
+class Out {
+ public:
+  void Do(ElasticAction action) { actions_.push_back(std::move(action)); }
+  void Say(const std::string& text) { Do(Announce{"dtrain: " + text}); }
+  // What it does from now on does not count.
+  void Stop(RunId id, Run& run, std::string why) {
+    run.ending = true;
+    Do(EndRun{id, std::move(why)});
+  }
+  std::vector<ElasticAction> Take() { return std::exchange(actions_, {}); }
+
+ private:
+  std::vector<ElasticAction> actions_;
+};
+
+}  // namespace dtrain::elastic
