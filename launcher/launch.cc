@@ -15,6 +15,7 @@
 #include "common/base/exit_code.h"
 #include "common/loop/loop.h"
 #include "launcher/cli/recorded.h"
+#include "launcher/discovery.h"
 #include "launcher/launch_detached.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
@@ -24,9 +25,10 @@
 namespace dtrain {
 namespace {
 
+// Before there is a launch: what the user has said, or, if hosts were to be found, what came of it.
 int UsageError(const absl::Status& status) {
   std::fprintf(stderr, "dtrain: %s\n", std::string(status.message()).c_str());
-  return kExitUsage;
+  return absl::IsUnavailable(status) ? kExitStartAgents : kExitUsage;
 }
 
 // --dry-run needs no node when the hostfile names the slots.
@@ -64,14 +66,27 @@ absl::Status TakeSpares(cli::LaunchOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status FindByCommand(cli::LaunchOptions& options) {
+  const cli::ElasticOptions& elastic = options.elastic;
+  auto found =
+      FirstDiscovered(elastic.discover, elastic.slots_per_host, options.restarts.join_timeout);
+  if (!found.ok()) return absl::UnavailableError(found.status().message());
+  options.hosts = *std::move(found);
+  return absl::OkStatus();
+}
+
 // All that must be known of hosts before the first connection.
 absl::Status FindHosts(cli::LaunchOptions& options, const faces::Translation* translation,
                        const cli::Surroundings& surroundings) {
   if (translation != nullptr) faces::BeforeHosts(*translation, options);
-  absl::Status found = cli::LoadHosts(options, surroundings);
+  absl::Status found = options.elastic.discover.empty() ? cli::LoadHosts(options, surroundings)
+                                                        : FindByCommand(options);
   if (found.ok() && translation != nullptr) found = faces::AfterHosts(*translation, options);
   if (found.ok()) found = TakeSpares(options);
-  if (found.ok()) found = plan::CheckNumbers(options.hosts, options.job.plan);
+  // Of an elastic job others may come.
+  if (found.ok() && options.elastic.discover.empty()) {
+    found = plan::CheckNumbers(options.hosts, options.job.plan);
+  }
   if (found.ok() && options.job.min_nodes > options.hosts.entries.size()) {
     found = absl::InvalidArgumentError(absl::StrCat(
         "--min-nodes ", options.job.min_nodes, ": the host list has ", options.hosts.entries.size(),

@@ -15,6 +15,7 @@
 #include "common/base/exit_code.h"
 #include "common/os/fd.h"
 #include "common/os/signals.h"
+#include "launcher/elastic_limits.h"
 #include "launcher/job/outcome.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
@@ -129,6 +130,14 @@ hosts::HostList Runner::ListOf(const std::vector<uint32_t>& hosts) const {
   return list;
 }
 
+// None: it was not in the list when the launch began.
+std::optional<uint32_t> Runner::IndexOf(const std::string& host) const {
+  const auto at = std::find_if(hosts_.entries.begin(), hosts_.entries.end(),
+                               [&host](const auto& entry) { return entry.host == host; });
+  if (at == hosts_.entries.end()) return std::nullopt;
+  return static_cast<uint32_t>(at - hosts_.entries.begin());
+}
+
 Attempt::Around Runner::AroundAttempts() {
   return {loop_,
           ways_,
@@ -172,6 +181,17 @@ void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& 
 }
 
 void Runner::Make(hosts::HostList hosts, const job::JobOptions& options) {
+  if (IsElastic()) {
+    elastic::ElasticOptions limits = LimitsOf(options_, hosts);
+    const cli::ElasticOptions& flags = options_.elastic;
+    auto discovery = flags.discover.empty()
+                         ? nullptr
+                         : std::make_unique<Discovery>(loop_, flags.discover, flags.slots_per_host);
+    attempt_ =
+        std::make_unique<ElasticRun>(AroundAttempts(), *elastic_past_, std::move(hosts), options,
+                                     std::move(limits), std::move(discovery), AttemptHandlers());
+    return;
+  }
   auto run =
       std::make_unique<AttemptRun>(AroundAttempts(), std::move(hosts), options, AttemptHandlers());
   detachable_ = run.get();
@@ -249,11 +269,12 @@ void Runner::OnAttemptEnded() {
   ended.verdict = facts.verdict;
   ended.cause = report::CauseLine(facts);
   for (const NodeId node : facts.verdict.nodes) {
-    ended.hosts.push_back(attempt_hosts_[node.value()]);
+    if (const auto host = IndexOf(report::HostOf(facts, node))) ended.hosts.push_back(*host);
   }
   for (const job::GpuFault& fault : *facts.gpus) {
     if (fault.kind != job::XidKind::kHardware) continue;
-    ended.bad_gpus.push_back({attempt_hosts_[fault.node.value()], job::NameOf(fault)});
+    const auto host = IndexOf(report::HostOf(facts, fault.node));
+    if (host) ended.bad_gpus.push_back({*host, job::NameOf(fault)});
   }
   ended.dead_at = attempt_->dead_at();
   const size_t before = campaign_->ended().size();

@@ -16,6 +16,7 @@
 #include "launcher/attempt.h"
 #include "launcher/attempt_run.h"
 #include "launcher/cli/options.h"
+#include "launcher/elastic_run.h"
 #include "launcher/handover.h"
 #include "launcher/job/campaign_core.h"
 #include "launcher/job_end.h"
@@ -59,6 +60,7 @@ class Runner {
   void Carry(std::vector<job::CampaignAction> actions);
   void Do(const job::BeginAttempt& begin);
   void Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts);
+  std::optional<uint32_t> IndexOf(const std::string& host) const;
   hosts::HostList ListOf(const std::vector<uint32_t>& hosts) const;
   Attempt::Around AroundAttempts();
   void Make(hosts::HostList hosts, const job::JobOptions& options);
@@ -74,6 +76,7 @@ class Runner {
   void OnUser(job::Event event);  // UserSignal, OutputFailed
   void FeedUser(job::Event event);
   void OnSuperseded(const std::string& text);
+  bool IsElastic() const { return options_.elastic.on && !options_.job.dry_run; }
   bool MayRestart() const { return options_.restarts.max_restarts > 0 || options_.spares > 0; }
   absl::Status MayDetach() const;
   void AskToDetach(absl::AnyInvocable<void(absl::Status)> may);
@@ -106,13 +109,14 @@ class Runner {
   std::unique_ptr<report::Timeline> timeline_;    // null: nobody wants one
   std::unique_ptr<status::StatusServer> status_;  // null: a dry run
   std::optional<job::CampaignCore> campaign_;
-  std::unique_ptr<Code> code_;           // null: none is staged
-  report::CodeFacts code_facts_;         // of it
-  std::vector<uint32_t> attempt_hosts_;  // of the present attempt, as indices of hosts_
-  std::unique_ptr<Attempt> attempt_;     // the present one, or, in a pause, the last
-  AttemptRun* detachable_ = nullptr;     // the same
-  bool beginning_ = false;               // it is being written down that one begins
-  std::vector<job::Event> for_attempt_;  // what the user has said meanwhile
+  std::unique_ptr<Code> code_;                    // null: none is staged
+  report::CodeFacts code_facts_;                  // of it
+  std::vector<uint32_t> attempt_hosts_;           // of the present attempt, as indices of hosts_
+  std::unique_ptr<Attempt> attempt_;              // the present one, or, in a pause, the last
+  AttemptRun* detachable_ = nullptr;              // the same; null: its ranks change
+  std::optional<ElasticRun::Past> elastic_past_;  // if they do
+  bool beginning_ = false;                        // it is being written down that one begins
+  std::vector<job::Event> for_attempt_;           // what the user has said meanwhile
   report::Progress progress_;
   loop::Timer pause_;
   loop::Timer stop_timer_;  // of a detached job: until a stop is written down

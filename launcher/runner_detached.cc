@@ -102,6 +102,9 @@ absl::Status Runner::MayDetach() const {
   if (detached_.spec == nullptr) {
     return absl::FailedPreconditionError("only what `dtrain launch` has started can be detached");
   }
+  if (IsElastic()) {
+    return absl::FailedPreconditionError("a job with --elastic ends with its launcher");
+  }
   const bool runs = !verdict_ && !stop_asked_ && attempt_ != nullptr && campaign_ &&
                     campaign_->state() == job::CampaignCore::State::kAttempt &&
                     attempt_->facts().state == job::State::kRunning;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "common/os/fd.h"
 #include "common/os/scratch_folder.h"
 #include "common/rpc/channel.h"
+#include "launcher/elastic_limits.h"
 #include "launcher/job/campaign_journal.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
@@ -182,14 +184,19 @@ void Runner::PrepareCampaign() {
   const plan::PlanOptions& plan = options_.job.plan;
   const auto listed = static_cast<uint32_t>(options_.hosts.entries.size());
   hosts_ = options_.hosts;
-  hosts_.entries.resize(plan.nodes ? std::min(*plan.nodes + options_.spares, listed) : listed);
+  const bool some = plan.nodes && !IsElastic();  // others may take the places of these
+  hosts_.entries.resize(some ? std::min(*plan.nodes + options_.spares, listed) : listed);
   for (const hosts::HostEntry& entry : hosts_.entries) campaign.hosts.push_back(entry.host);
   const auto most = static_cast<uint32_t>(hosts_.entries.size()) - options_.spares;
   campaign.least_hosts = options_.job.min_nodes > 0 ? options_.job.min_nodes : most;
+  if (IsElastic()) {
+    campaign.least_hosts = 1;
+    elastic_past_.emplace(CoolDownOf(options_.elastic), std::random_device()());
+  }
   campaign.spares = options_.spares > 0;
   campaign.time_limit = options_.job.time_limit;
   options_.job.part.set_max_restarts(campaign.max_restarts);
-  if (MayRestart()) {
+  if (MayRestart() && !IsElastic()) {
     options_.job.part.mutable_state();  // with --state-dir, or without
   } else {
     options_.job.part.clear_state();

@@ -225,7 +225,7 @@ absl::StatusOr<std::vector<Chosen>> ChooseAddresses(const std::vector<AddressNod
   if (!bad.empty()) return Unreachable(nodes, candidates, bad, proofs);
   std::vector<Chosen> result;
   for (const Candidate* candidate : Select(proven)) {
-    result.push_back({candidate->ip, candidate->interface_name});
+    result.push_back({candidate->ip, candidate->interface_name, candidate->network});
   }
   return result;
 }

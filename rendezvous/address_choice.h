@@ -27,6 +27,7 @@ struct Candidate {
 struct Chosen {
   std::string ip;
   std::string interface_name;
+  std::string network;
 };
 
 // One node of the job, in plan order. The inventory is borrowed.

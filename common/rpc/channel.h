@@ -13,7 +13,7 @@ namespace dtrain::rpc {
 
 // Of the agent's service. A launcher refuses an agent that speaks another one before it starts
 // anything.
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 
 // While there is one, gRPC stays ready. Without it gRPC shuts down with the last connection, which
 // may take ten seconds, and the next one waits for that: on the loop, whose other peers hear

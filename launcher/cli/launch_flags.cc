@@ -4,6 +4,7 @@
 #include <string>
 
 #include "launcher/cli/container_flags.h"
+#include "launcher/cli/elastic_flags.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/launch_values.h"
 #include "launcher/cli/set_value.h"
@@ -413,7 +414,8 @@ const std::vector<Flag>& LaunchFlags() {
     auto* all = new std::vector<Flag>();
     for (const std::vector<Flag>& group :
          {WhereFlags(), HowManyFlags(), EnvironmentFlags(), ContainerFlags(), SshFlags(),
-          OutputFlags(), BindingFlags(), CodeFlags(), RestartFlags(), DetachFlags(), TimeFlags()}) {
+          OutputFlags(), BindingFlags(), CodeFlags(), RestartFlags(), ElasticFlags(), DetachFlags(),
+          TimeFlags()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     all->push_back({"--config", "Other", "FILE",

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,6 +36,19 @@ struct DetachOptions {
   std::vector<std::string> words;     // the command line, from "launch" on
 };
 
+// Of a job whose ranks change while it runs.
+struct ElasticOptions {
+  bool on = false;                      // --elastic horovod
+  std::optional<uint32_t> least_ranks;  // --min-np
+  std::optional<uint32_t> most_ranks;   // --max-np
+  std::optional<uint32_t> most_resets;  // --reset-limit
+  std::string discover;                 // --discover; empty: hosts are those of a list
+  std::optional<uint32_t> slots_per_host;
+  // --cool-down: at first, and at most; none: for ever.
+  std::optional<std::pair<Duration, Duration>> cool_down{
+      {std::chrono::seconds(10), std::chrono::minutes(10)}};
+};
+
 // `dtrain launch`, all sources of flags put together and checked.
 struct LaunchOptions {
   // Where, as given; LoadHosts makes `hosts` of them.
@@ -47,7 +62,8 @@ struct LaunchOptions {
 
   job::JobOptions job;            // all but job_id and probe_token
   job::CampaignOptions restarts;  // what flags say of it
-  uint32_t spares = 0;            // hosts at the end of the list that only replace others
+  ElasticOptions elastic;
+  uint32_t spares = 0;  // hosts at the end of the list that only replace others
   transport::WayOptions transport;
   std::string host_flag;  // "--rsh": one of these that this command line has; hosts are due
   output::Options output;

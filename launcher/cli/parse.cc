@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/programs.h"
 #include "common/base/text.h"
+#include "launcher/cli/elastic_flags.h"
 #include "launcher/cli/env_file.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/forwarded_env.h"
@@ -183,6 +184,8 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
   if (!status.ok()) return status;
   NoteHostFlag(*mentions, raw.options);
   DropIdleDefaults(*mentions, raw.options.detach);
+  status = TakeElastic(*mentions, !words->further.empty(), raw);
+  if (!status.ok()) return status;
   if (words->command.empty() && !raw.options.job.dry_run) {
     return absl::InvalidArgumentError(
         "no command to run; write it after the flags: dtrain launch -np 4 python train.py");
@@ -202,6 +205,7 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
     status = JoinPrograms(programs);
   }
   if (status.ok()) status = SetPart(programs, shared, surroundings);
+  if (status.ok()) status = CheckElasticEnvironment(raw.options);
   if (!status.ok()) return status;
   command.launch = std::move(programs[0].raw.options);
   return command;

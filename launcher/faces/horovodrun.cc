@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // horovodrun, as of Horovod 0.28 (horovod/runner/launch.py).
 #include <cstdint>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -21,9 +23,6 @@ namespace {
 
 using Becomes = FaceFlag::Becomes;
 
-constexpr absl::string_view kOnlyElastic =
-    "it is for elastic jobs, and a dtrain job cannot change its ranks; name the "
-    "hosts with -H or --hostfile";
 constexpr absl::string_view kNoMpirunArgs =
     "dtrain starts the ranks itself, without an mpirun to give them to; --bind and --map-by are "
     "dtrain's";
@@ -58,13 +57,17 @@ std::vector<FaceFlag> OwnFlags() {
        "it describes an installed Horovod; run Horovod's own horovodrun --check-build"},
       {"--version,-v", "", Becomes::kRejected,
        "dtrain version is dtrain's; Horovod's is horovod.__version__"},
-      {"--host-discovery-script", "FILE", Becomes::kRejected, kOnlyElastic},
-      {"--min-np,--min-num-proc", "N", Becomes::kRejected, kOnlyElastic},
-      {"--max-np,--max-num-proc", "N", Becomes::kRejected, kOnlyElastic},
-      {"--slots-per-host", "N", Becomes::kRejected, kOnlyElastic},
-      {"--elastic-timeout", "S", Becomes::kRejected, kOnlyElastic},
-      {"--reset-limit", "N", Becomes::kRejected, kOnlyElastic},
-      {"--blacklist-cooldown-range", "LOW HIGH", Becomes::kRejected, kOnlyElastic},
+      {"--host-discovery-script", "FILE", Becomes::kOwn, "",
+       "makes the job elastic: dtrain launch --elastic horovod --discover FILE"},
+      {"--min-np,--min-num-proc", "N", Becomes::kOwn, "",
+       "makes the job elastic: dtrain launch --elastic horovod --min-np N"},
+      {"--max-np,--max-num-proc", "N", Becomes::kOwn, "", "dtrain launch --max-np"},
+      {"--slots-per-host", "N", Becomes::kOwn, "", "dtrain launch --slots-per-host"},
+      {"--elastic-timeout", "S", Becomes::kOwn, "",
+       "dtrain launch --join-timeout; else HOROVOD_ELASTIC_TIMEOUT"},
+      {"--reset-limit", "N", Becomes::kOwn, "", "dtrain launch --reset-limit"},
+      {"--blacklist-cooldown-range", "LOW HIGH", Becomes::kOwn, "",
+       "dtrain launch --cool-down; default: never again"},
   };
 }
 
@@ -125,7 +128,8 @@ absl::Status TakeHosts(LineBuilder& line, Translation& out) {
   if (!line.Has("num-proc") && !line.HasOurs("np")) {
     return absl::InvalidArgumentError("the number of ranks is missing: -np N");
   }
-  out.this_machine = !line.Has("hosts") && !line.Has("hostfile");
+  out.this_machine =
+      !line.Has("hosts") && !line.Has("hostfile") && !line.Has("host-discovery-script");
   const std::string port = line.Value("ssh-port");
   uint32_t number = 0;
   if (!port.empty() && (!absl::SimpleAtoi(port, &number) || number == 0 || number > 65535)) {
@@ -146,6 +150,40 @@ absl::Status TakeHosts(LineBuilder& line, Translation& out) {
   }
   line.Flag("--rsh", absl::StrCat("ssh -o BatchMode=yes -i ", ShellWord(identity),
                                   port.empty() ? "" : " -p ", port, " {host}"));
+  return absl::OkStatus();
+}
+
+constexpr absl::string_view kElasticValues[] = {"max-np", "slots-per-host", "reset-limit"};
+
+// Numbers are looked at by dtrain launch.
+absl::Status TakeElastic(const cli::Surroundings& surroundings, LineBuilder& line) {
+  const std::string script = line.Value("host-discovery-script"), least = line.Value("min-np");
+  if (script.empty() && least.empty()) {
+    std::vector<absl::string_view> idle(std::begin(kElasticValues), std::end(kElasticValues));
+    idle.insert(idle.end(), {"elastic-timeout", "blacklist-cooldown-range"});
+    std::erase_if(idle, [&line](absl::string_view name) { return !line.Has(name); });
+    if (idle.empty()) return absl::OkStatus();
+    line.Note(absl::StrCat("--", absl::StrJoin(idle, ", --"),
+                           " ignored: without --min-np or --host-discovery-script the job is not "
+                           "elastic"));
+    return absl::OkStatus();
+  }
+  if (line.Has("mpi")) {
+    return absl::InvalidArgumentError("--mpi: elastic Horovod works with Gloo only; leave it out");
+  }
+  line.Flag("--elastic", "horovod");
+  if (!script.empty()) line.Flag("--discover", script);
+  if (!least.empty()) line.Flag("--min-np", least);
+  for (const absl::string_view name : kElasticValues) {
+    if (name == "slots-per-host" && script.empty()) continue;
+    if (line.Has(name)) line.Flag(absl::StrCat("--", name), line.Value(name));
+  }
+  const std::string timeout =
+      line.Value("elastic-timeout", Variable(surroundings, "HOROVOD_ELASTIC_TIMEOUT"));
+  if (!timeout.empty()) line.Flag("--join-timeout", timeout);
+  const Mention* range = line.Find("blacklist-cooldown-range");
+  line.Flag("--cool-down",
+            range == nullptr ? "never" : absl::StrCat(range->values[0], ":", range->values[1]));
   return absl::OkStatus();
 }
 
@@ -183,6 +221,7 @@ absl::StatusOr<Translation> TranslateHorovodrun(const std::vector<std::string>& 
   absl::Status status = line.Take(*words);
   if (status.ok()) status = TakeHosts(line, out);
   if (status.ok()) status = TakeHorovod(*words, surroundings, line);
+  if (status.ok()) status = TakeElastic(surroundings, line);
   if (!status.ok()) return status;
   TakeInterfaces(line);
   TakeOutput(surroundings, line);

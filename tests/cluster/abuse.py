@@ -187,7 +187,7 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-PROTOCOL = 6  # kProtocolVersion of common/rpc
+PROTOCOL = 7  # kProtocolVersion of common/rpc
 EPOCH = field(1, 7)  # of a Party, of both channels
 JOB = 1  # the channel to the shepherd
 ATTACHED = b"\xba\x01"  # how the event begins that opens it

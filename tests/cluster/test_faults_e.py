@@ -95,7 +95,7 @@ def test_e6_the_last_rpc_is_told(cluster, crashing):
     victim.start()
 
 
-HELLO = b"\x08\x06\x12\x050.1.0"  # protocol 6, a build of five characters
+HELLO = b"\x08\x07\x12\x050.1.0"  # protocol 7, a build of five characters
 
 
 OTHER = b"\x08\x02\x12\x050.1.0"
@@ -112,7 +112,7 @@ def test_e9_a_launcher_of_another_release(cluster, agents, what, other):  # noqa
     result = cluster.launch(["--rsh", "/usr/bin/python3 /root/work/older.py {host}", "--bind", "none",
                              *cluster.hosts_flag(1), "--", "echo", "started"])
     assert result.code == 200, result
-    for words in ("this agent is build 0.1.0 with protocol 6", what, "same release", "node"):
+    for words in ("this agent is build 0.1.0 with protocol 7", what, "same release", "node"):
         assert words in result.err, result
     assert "started" not in result.out, result
     go(cluster)
@@ -133,7 +133,7 @@ def test_e9_an_agent_that_was_upgraded_to_another_protocol(cluster, agents):  # 
     agents[1].start()
     result = running.wait(30)
     assert result.code == 203, result
-    for words in ("node1: ", "this agent speaks protocol 6, the launcher protocol 2", "upgraded"):
+    for words in ("node1: ", "this agent speaks protocol 7, the launcher protocol 2", "upgraded"):
         assert words in result.err, result
     wait_until(lambda: not agents[1].jobs(), 20, lambda: agents[1].log)
     assert not workers(agents[1].host)

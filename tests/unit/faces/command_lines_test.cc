@@ -165,10 +165,13 @@ constexpr Row kHorovodrunLines[] = {
      "--np 4 --export HOROVOD_TIMELINE=/path/to/timeline.json --export "
      "HOROVOD_TIMELINE_MARK_CYCLES=1 -- python train.py"},
     {"horovodrun -np 8 --host-discovery-script discover_hosts.sh --slots 4 python train.py",
-     "is for elastic jobs"},
+     "--np 8 --elastic horovod --discover discover_hosts.sh --slots-per-host 4 --cool-down never "
+     "-- "
+     "python train.py"},
     {"horovodrun -np 8 --blacklist-cooldown-range 10 100 --min-np 4 --max-np 12 "
      "--host-discovery-script discover_hosts.py python train.py",
-     "is for elastic jobs"},
+     "--np 8 --elastic horovod --discover discover_hosts.py --min-np 4 --max-np 12 --cool-down "
+     "10:100 -- python train.py"},
 };
 INSTANTIATE_TEST_SUITE_P(Horovodrun, CommandLinesTest, ::testing::ValuesIn(kHorovodrunLines));
 

@@ -217,12 +217,33 @@ TEST_F(HorovodrunTest, WrongFilesAreErrors) {
               ElementsAre("dtrain: F: params.cycle, more ignored: horovodrun has no such keys"));
 }
 
+TEST_F(HorovodrunTest, ElasticJobs) {
+  const auto words = [this](const std::string& flags) {
+    const auto line = Translate(absl::StrCat("-np 2 ", flags, " a"));
+    return line.ok() ? absl::StrJoin(line->programs[0].flags, " ")
+                     : std::string(line.status().message());
+  };
+  EXPECT_EQ(words("-H a:2,b:2 --min-np 1"),
+            "--np 2 --hosts a:2,b:2 --elastic horovod --min-np 1 --cool-down never");
+  EXPECT_EQ(words("-H a:2,b:2 --min-num-proc 1 --max-num-proc 4 --reset-limit 3 "
+                  "--elastic-timeout 60 --slots 4"),
+            "--np 2 --hosts a:2,b:2 --elastic horovod --min-np 1 --max-np 4 --reset-limit 3 "
+            "--join-timeout 60 --cool-down never");
+  EXPECT_THAT(words("--mpi --min-np 1"), HasSubstr("elastic Horovod works with Gloo only"));
+  EXPECT_THAT(words("--gloo --host-discovery-script ./d.sh"),
+              HasSubstr("--elastic horovod --discover ./d.sh --cool-down never"));
+}
+
+TEST_F(HorovodrunTest, FlagsOfElasticJobsAreIgnoredInOthersAsHorovodrunDoes) {
+  const auto line = Translate("-np 1 --max-np 4 --elastic-timeout 60 a");
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(absl::StrJoin(line->programs[0].flags, " "), "--np 1");
+  EXPECT_THAT(line->notes, ElementsAre(HasSubstr("--max-np, --elastic-timeout ignored")));
+}
+
 TEST_F(HorovodrunTest, WhatItCannotDoItRefuses) {
-  for (const char* flags :
-       {"--host-discovery-script d.sh", "--min-np 1", "--min-num-proc 1", "--max-np 1",
-        "--max-num-proc 1", "--slots-per-host 4", "--slots 4", "--elastic-timeout 1",
-        "--reset-limit 1", "--blacklist-cooldown-range 10 100", "--jsrun", "--mpi-args=-v",
-        "--binding-args x", "-cb", "--check-build", "--version", "-v"}) {
+  for (const char* flags : {"--jsrun", "--mpi-args=-v", "--binding-args x", "-cb", "--check-build",
+                            "--version", "-v"}) {
     EXPECT_THAT(Exports(flags), HasSubstr("is not supported")) << flags;
   }
   EXPECT_THAT(Exports("--autotune-b 1 --timeline x"), HasSubstr("--timeline could be"));

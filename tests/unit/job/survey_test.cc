@@ -35,6 +35,7 @@ TEST_F(SurveyTest, EndsWithTheAddressesAndReservesNothing) {
   ASSERT_EQ(core_->addresses().size(), 3);
   EXPECT_EQ(core_->addresses()[1].ip, "10.0.0.2");
   EXPECT_EQ(core_->addresses()[1].interface_name, "eth0");
+  EXPECT_EQ(core_->addresses()[1].network, "10.0.0.0/24");
   EXPECT_EQ(core_->plan().nodes[2].workers.size(), 2);
   for (uint32_t i = 0; i < Size(); ++i) {
     for (const v1::SessionRequest& request : SentTo(i)) {

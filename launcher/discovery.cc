@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/discovery.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "common/os/fd.h"
+#include "common/os/pidfd.h"
+#include "common/os/spawn.h"
+#include "launcher/hosts/discovered.h"
+
+namespace dtrain {
+namespace {
+
+constexpr Duration kCommandPatience = std::chrono::seconds(30);
+constexpr size_t kMostPrinted = 64 << 10;
+constexpr size_t kMostSaid = 4 << 10;
+
+}  // namespace
+
+struct Discovery::Running {
+  // What comes through a pipe, as far as `limit`; the rest is read, and forgotten.
+  struct Pipe {
+    Pipe(loop::Loop& loop, os::UniqueFd from, size_t most)
+        : limit(most), fd(std::move(from)), watch(loop, fd.get()) {
+      Await();
+    }
+    void Await() {
+      watch.OnReadable([this] {
+        if (Drain()) Await();
+      });
+    }
+    // False: nothing more will come.
+    bool Drain() {
+      char buffer[4096];
+      while (true) {
+        const ssize_t n = TEMP_FAILURE_RETRY(read(fd.get(), buffer, sizeof(buffer)));
+        if (n < 0) return errno == EAGAIN;
+        if (n == 0) return false;
+        const auto size = static_cast<size_t>(n);
+        text.append(buffer, std::min(size, limit - std::min(limit, text.size())));
+        cut = cut || text.size() == limit;
+      }
+    }
+    const size_t limit;
+    os::UniqueFd fd;
+    loop::FdWatch watch;
+    std::string text;
+    bool cut = false;
+  };
+
+  Running(loop::Loop& loop, os::Child started, os::UniqueFd out, os::UniqueFd err)
+      : child(std::move(started)),
+        printed(loop, std::move(out), kMostPrinted),
+        said(loop, std::move(err), kMostSaid),
+        ended(loop, child.pidfd.get()) {}
+  // Its process group is its own.
+  void Kill() const { kill(-child.pid, SIGKILL); }
+
+  os::Child child;
+  Pipe printed, said;
+  loop::FdWatch ended;
+  bool too_slow = false;
+};
+
+Discovery::Discovery(loop::Loop& loop, std::string command, std::optional<uint32_t> slots)
+    : loop_(loop), command_(std::move(command)), slots_(slots), patience_(loop) {}
+
+Discovery::~Discovery() {
+  if (running_ == nullptr) return;
+  running_->Kill();
+  (void)os::WaitAndReap(running_->child.pidfd.get());
+}
+
+void Discovery::Run(OnFound found) {
+  found_ = std::move(found);
+  if (absl::Status started = Start(); !started.ok()) {
+    loop_.Post([this, started] { std::exchange(found_, nullptr)(started); });
+  }
+}
+
+absl::Status Discovery::Start() {
+  auto out = os::Pipe();
+  if (!out.ok()) return out.status();
+  auto err = os::Pipe();
+  if (!err.ok()) return err.status();
+  for (const int fd : {out->first.get(), err->first.get()}) {
+    if (absl::Status set = os::SetNonBlocking(fd, true); !set.ok()) return set;
+  }
+  os::SpawnSpec spec;
+  spec.argv = {"/bin/sh", "-c", command_};
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    spec.env.emplace_back(*variable);
+  spec.stdout_fd = out->second.get();
+  spec.stderr_fd = err->second.get();
+  spec.parent_death_signal = SIGKILL;
+  auto child = os::Spawn(spec);
+  if (!child.ok()) return child.status();
+  running_ = std::make_unique<Running>(loop_, *std::move(child), std::move(out->first),
+                                       std::move(err->first));
+  running_->ended.OnReadable([this] { OnEnd(); });
+  patience_.After(kCommandPatience, [this] {
+    running_->too_slow = true;
+    running_->Kill();
+  });
+  return absl::OkStatus();
+}
+
+void Discovery::OnEnd() {
+  patience_.Cancel();
+  // What it has left behind would go on printing.
+  running_->Kill();
+  const std::unique_ptr<Running> running = std::move(running_);
+  std::exchange(found_, nullptr)(Read(*running));
+}
+
+absl::StatusOr<hosts::HostList> Discovery::Read(Running& running) const {
+  const auto status = os::WaitAndReap(running.child.pidfd.get());
+  if (!status.ok()) return status.status();
+  running.printed.Drain();
+  running.said.Drain();
+  const std::string name = absl::StrCat("--discover: \"", Escape(command_, 200), "\" ");
+  if (running.too_slow) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(name, "had not ended after ", kCommandPatience / std::chrono::seconds(1), " s"));
+  }
+  if (status->code != 0 || status->signal != 0) {
+    const std::string said(absl::StripAsciiWhitespace(running.said.text));
+    const size_t line = said.rfind('\n');
+    return absl::UnavailableError(
+        absl::StrCat(name,
+                     status->signal != 0 ? absl::StrCat("was killed by signal ", status->signal)
+                                         : absl::StrCat("exited with code ", status->code),
+                     said.empty() ? "" : ": ",
+                     Escape(line == std::string::npos ? said : said.substr(line + 1), 300)));
+  }
+  if (running.printed.cut) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(name, "printed more than ", kMostPrinted >> 10, " KiB"));
+  }
+  auto list = hosts::ParseDiscovered(running.printed.text, slots_);
+  if (list.ok()) return list;
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, "printed what is no host: ", list.status().message()));
+}
+
+absl::StatusOr<hosts::HostList> FirstDiscovered(const std::string& command,
+                                                std::optional<uint32_t> slots, Duration at_most) {
+  loop::Loop loop;
+  Discovery discovery(loop, command, slots);
+  loop::Timer again(loop);
+  absl::StatusOr<hosts::HostList> list;
+  const TimePoint until = loop.Now() + at_most;
+  loop::Task run = [&] {
+    discovery.Run([&](absl::StatusOr<hosts::HostList> found) {
+      list = std::move(found);
+      if (list.ok() && list->entries.empty() && loop.Now() < until) {
+        again.After(kBetweenDiscoveries, [&] { run(); });
+      } else {
+        loop.Stop();
+      }
+    });
+  };
+  run();
+  loop.Run();
+  if (list.ok() && list->entries.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat("--discover: \"", Escape(command, 200),
+                                                    "\" has printed no host within ",
+                                                    at_most / std::chrono::seconds(1), " s"));
+  }
+  return list;
+}
+
+}  // namespace dtrain

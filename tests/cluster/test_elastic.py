@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--elastic horovod: the ranks of an elastic Horovod script come and go with their hosts, and those on other hosts live on.
+The ranks are programs/elastic_rank.py, which does what Horovod's client does."""
+import json
+import os
+import re
+import signal
+
+import hosts
+import leftovers
+import pytest
+from launching import wait_until
+from test_faults_efg import end_ssh_sessions, workers_gone
+from test_resident import workers
+
+LEASE, GRACE = 3, 1
+FLAGS = ["--elastic", "horovod", "--lease", f"{LEASE}s", "--grace", f"{GRACE}s"]
+STEP = re.compile(r"\[(\d+)\] step (\d+) round (\d+) rank (\d+) of (\d+) local (\d+) of (\d+) pid (\d+)")
+FOR_EVER = 1000000
+
+
+def trains(steps, pause=0.05):
+    return ["--", "/usr/bin/python3", "-S", hosts.HERE / "programs/elastic_rank.py", steps, pause]
+
+
+def steps_of(job):
+    """(number, step, round, rank, size, local rank, local size, pid) of each line, as they came."""
+    return [tuple(map(int, each)) for each in STEP.findall(job.out)]
+
+
+def pids_at(job, size):
+    """By rank, once a step of so many ranks was made by all of them."""
+    return {rank: pid for _, _, _, rank, of, _, _, pid in steps_of(job) if of == size}
+
+
+def wait_for_size(job, size, after=0, timeout=60):
+    """Until all ranks of a world of that size have made a step that comes behind `after` lines."""
+    def there():
+        return len({rank for _, _, _, rank, of, _, _, _ in steps_of(job)[after:] if of == size}) == size
+    wait_until(lambda: there() or job.process.poll() is not None, timeout, lambda: (job.out[-3000:], job.err))
+    assert there(), job.wait(5)
+
+
+def start(cluster, *flags, env=None, steps=FOR_EVER):
+    return cluster.start_launch([*FLAGS, *flags, *trains(steps)], env=env)
+
+
+def end(job, code=130):
+    job.signal(signal.SIGINT)
+    result = job.wait(30)
+    assert result.code == code, result
+    return result
+
+
+def test_all_is_well(cluster):
+    results = cluster.work()
+    result = cluster.launch([*FLAGS, *cluster.hosts_flag(2), "--result-json", "/root/work/r.json", *trains(20)])
+    assert result.code == 0, result
+    assert sorted(re.findall(r"done 20 rank (\d) of 8", result.out)) == [str(rank) for rank in range(8)], result
+    assert "reset" not in result.err and "leaves" not in result.err, result
+    made = {(rank, local, size) for _, _, _, rank, _, local, size, _ in steps_of_text(result.out)}
+    assert made == {(rank, rank % 2, 2) for rank in range(8)}, made
+    written = json.loads((results / "r.json").read_text())
+    assert written["exit_code"] == 0 and len(written["ranks"]) == 8, written
+
+
+def steps_of_text(text):
+    return [tuple(map(int, each)) for each in STEP.findall(text)]
+
+
+def test_a_rank_that_is_killed_takes_its_host_along_and_no_other(cluster):
+    job = start(cluster, "-np", 8, "--min-np", 4, *cluster.hosts_flag(2))
+    wait_for_size(job, 8)
+    before = pids_at(job, 8)
+    lines = len(steps_of(job))
+    victim = cluster.nodes[2]
+    os.kill(workers(victim)[0][0], signal.SIGKILL)
+    wait_for_size(job, 6, lines)
+    after = pids_at(job, 6)
+    assert [after[rank] for rank in range(6)] == [before[rank] for rank in (0, 1, 2, 3, 6, 7)], (before, after)
+    assert re.search(r"dtrain: node2 leaves the job: rank [45] was killed by signal 9 \(SIGKILL\) after [\d.]+ s; ",
+                     job.err), job.err
+    assert not workers(victim), "the other rank there"
+    # Nothing that was committed is lost, and nothing is done twice.
+    made = {}
+    for number, step, _, _, _, _, _, _ in steps_of(job):
+        assert step >= made.get(number, 0), (number, step)
+        made[number] = step
+    end(job)
+
+
+def test_a_host_that_is_cut_off(cluster):
+    gone = cluster.nodes[1]
+    job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    before = pids_at(job, 4)
+    lines = len(steps_of(job))
+    cluster.cut(gone)
+    try:
+        wait_for_size(job, 3, lines, timeout=30)
+        after = pids_at(job, 3)
+        assert [after[rank] for rank in range(3)] == [before[rank] for rank in (0, 2, 3)], (before, after)
+        workers_gone(gone, LEASE + GRACE + 10)
+    finally:
+        cluster.heal(gone)
+    end(job)
+    end_ssh_sessions(gone)
+
+
+def test_the_host_of_rank_0_is_lost(cluster):
+    gone = cluster.nodes[0]
+    job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    before = pids_at(job, 4)
+    lines = len(steps_of(job))
+    for pid, _, line in leftovers.processes(gone):
+        if "dtrain-agent" in line and "bridge" in line:
+            os.kill(pid, signal.SIGKILL)
+    wait_for_size(job, 3, lines)
+    after = pids_at(job, 3)
+    assert [after[rank] for rank in range(3)] == [before[rank] for rank in (1, 2, 3)], (before, after)
+    end(job)
+
+
+def test_a_host_comes_back_when_it_has_cooled_down(cluster):
+    job = start(cluster, "-N", "2:4", "--cool-down", "1s:2s", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    before = pids_at(job, 4)
+    lines = len(steps_of(job))
+    os.kill(workers(cluster.nodes[3])[0][0], signal.SIGKILL)
+    wait_for_size(job, 3, lines)
+    wait_for_size(job, 4, len(steps_of(job)))
+    after = {rank: pid for _, _, _, rank, _, _, _, pid in steps_of(job)[-8:]}
+    assert [after[rank] for rank in range(3)] == [before[rank] for rank in range(3)], (before, after)
+    assert after[3] != before[3]
+    # They were told: no sum broke for it.
+    assert job.out.count("hosts changed at step") == 3, job.out[-3000:]
+    end(job)
+
+
+def test_all_ranks_fail(cluster):
+    result = cluster.launch([*FLAGS, "-N", "1:4", *cluster.hosts_flag(1), "--", "sh", "-c", "exit 7"])
+    assert result.code == 7, result
+
+
+def test_a_rank_that_fails_before_the_first_round_ends_the_job(cluster):
+    result = cluster.launch([*FLAGS, "-N", "1:4", *cluster.hosts_flag(1), "--", "sh", "-c",
+                             '[ "$HOROVOD_RANK" = 2 ] && exit 9; exec sleep 600'])
+    assert result.code == 9, result
+    assert "node2" in result.err, result
+
+
+def test_no_resets_are_left(cluster):
+    job = start(cluster, "-N", "1:4", "--reset-limit", 1, *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    lines = len(steps_of(job))
+    os.kill(workers(cluster.nodes[3])[0][0], signal.SIGKILL)
+    wait_for_size(job, 3, lines)
+    os.kill(workers(cluster.nodes[2])[0][0], signal.SIGKILL)
+    result = job.wait(30)
+    assert result.code == 208, result
+    assert "no resets left (--reset-limit 1)" in result.err, result
+
+
+def test_too_few_are_left(cluster):
+    job = start(cluster, "-np", 4, "--min-np", 4, "--join-timeout", "4s", "--cool-down", "60s:60s", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    os.kill(workers(cluster.nodes[3])[0][0], signal.SIGKILL)
+    result = job.wait(40)
+    assert result.code == 202, result
+    assert "4 ranks are needed (--min-np)" in result.err and "node3" in result.err, result
+
+
+# Horovod's own server would let the others run into Gloo's 30 s.
+def test_a_slow_import_is_waited_for(cluster):
+    job = start(cluster, *cluster.hosts_flag(1), env={"ELASTIC_LATE": "node1:33"}, steps=5)
+    result = job.wait(90)
+    assert result.code == 0 and result.out.count("done 5 ") == 4, result
+
+
+def test_the_door_of_a_host_dies(cluster):
+    job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    lines = len(steps_of(job))
+    [door] = [pid for pid, _, line in leftovers.processes(cluster.nodes[2]) if "dtrain-store" in line]
+    os.kill(door, signal.SIGKILL)
+    wait_for_size(job, 3, lines)
+    assert "node2 leaves the job: " in job.err and "was killed by signal 9" in job.err, job.err
+    end(job)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_is_stopped(cluster, number, code):
+    job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    job.signal(number)
+    result = job.wait(20)
+    assert result.code == code, result
+    for host in cluster.nodes:
+        assert not workers(host), host.name
+
+
+def test_it_is_stopped_while_ranks_still_import(cluster):
+    job = start(cluster, *cluster.hosts_flag(1), env={"ELASTIC_LATE": "node1:600"})
+    for host in cluster.nodes:
+        wait_until(lambda host=host: workers(host), 30, lambda: job.err)
+    end(job)
+
+
+@pytest.mark.launcher_killed
+def test_its_launcher_is_killed(cluster):
+    job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    job.signal(signal.SIGKILL)
+    job.wait(10)
+    for host in cluster.nodes:
+        workers_gone(host, LEASE + GRACE + 10)
+
+
+def test_what_is_asked_of_it(cluster):
+    job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    told = json.loads(cluster.head.run([cluster.programs / "dtrain", "ps", "--json"]).stdout)["jobs"][0]
+    assert told["state"] == "running", told
+    detached = cluster.head.run([cluster.programs / "dtrain", "detach", told["id"]])
+    assert detached.code == 1 and "a job with --elastic ends with its launcher" in detached.err, detached
+    end(job)
+
+
+def test_wrong_flags(cluster):
+    for flags, said in [
+            (["--elastic", "torch"], '"torch" is not horovod or none'),
+            (["--elastic", "horovod", "-d"], "--elastic does not work with -d: leave one out"),
+            (["--elastic", "horovod", "--spare", 1], "--elastic does not work with --spare"),
+            (["--elastic", "horovod", "--stdin", "all"], "--elastic does not work with --stdin all"),
+            (["--elastic", "horovod", "--contract", "torch"], "--elastic does not work with --contract torch"),
+            (["--elastic", "horovod", "-np", 2, "--min-np", 3], "--min-np 3 is more than -np 2"),
+            (["--elastic", "horovod", "-np", 4, "--max-np", 3], "--max-np 3 is less than -np 4"),
+            (["--elastic", "horovod", "--cool-down", "10"], '"10" is not LOW:HIGH'),
+            (["--elastic", "horovod", "-x", "HOROVOD_CONTROLLER=mpi"], 'HOROVOD_CONTROLLER is "mpi"'),
+            (["--min-np", 3], "--min-np is about jobs whose ranks change; add --elastic horovod")]:
+        result = cluster.launch([*flags, *cluster.hosts_flag(1), "--", "true"])
+        assert result.code == 2 and said in result.err, (flags, result)
