@@ -31,6 +31,7 @@ class ElasticFixture : public testing::Test {
     bool told_to_end = false;
     bool over = false;
     bool failed = false;
+    int code = 0;  // of its first failure
     bool joined = false;
     size_t waiting = 0;
     std::set<uint32_t> asked;
@@ -70,7 +71,8 @@ class ElasticFixture : public testing::Test {
     if (auto* begin = std::get_if<BeginRun>(&action)) {
       EXPECT_EQ(real_.count(begin->run), 0U);
       for (const auto& [id, real] : real_) EXPECT_FALSE(!real.over && real.host == begin->host);
-      real_[begin->run] = {.host = begin->host, .workers = begin->seats.size()};
+      real_[begin->run].host = begin->host;
+      real_[begin->run].workers = begin->seats.size();
       begun_.push_back(std::move(*begin));
     } else if (auto* end = std::get_if<EndRun>(&action)) {
       Real& real = real_.at(end->run);
@@ -101,8 +103,7 @@ class ElasticFixture : public testing::Test {
       const auto seats = open.seats.find(id);
       if (seats == open.seats.end()) {
         // Its workers have their places, but it is over.
-        if (real.over && !real.joined && real.exited.size() == real.workers &&
-            core_->runs().Find(id) != nullptr) {
+        if (real.over && !real.joined && real.exited.size() == real.workers && IsLatest(id)) {
           absent += real.workers;
           real.joined = true;
         }
@@ -134,6 +135,12 @@ class ElasticFixture : public testing::Test {
       ASSERT_FALSE(ranks.empty());
       EXPECT_EQ(*ranks.rbegin(), ranks.size() - 1);
     }
+  }
+  bool IsLatest(RunId run) const {
+    for (const auto& [id, real] : real_) {
+      if (run < id && real.host == real_.at(run).host) return false;
+    }
+    return true;
   }
   void CheckInvariants() {
     size_t not_over = 0;
@@ -199,9 +206,13 @@ class ElasticFixture : public testing::Test {
       if (real_.at(run).exited.count(i) == 0) Ask(run, i);
     }
   }
+  void SetFailed(RunId run, int code) {
+    Real& real = real_.at(run);
+    if (!std::exchange(real.failed, true)) real.code = code;
+  }
   void Exit(RunId run, uint32_t local_rank, int code = 0) {
     real_.at(run).exited.insert(local_rank);
-    if (code != 0) real_.at(run).failed = true;
+    if (code != 0) SetFailed(run, code);
     Feed(WorkerEnded{run, local_rank, code, absl::StrCat("a rank exited with code ", code)});
   }
   void Exit(const std::string& host) {
@@ -225,7 +236,7 @@ class ElasticFixture : public testing::Test {
   // As JobCore ends a run whose workers failed, succeeded or were told to end.
   void Over(RunId run) {
     const Real real = real_.at(run);
-    if (real.failed) return Over(run, Kind::kWorker, 1);
+    if (real.failed) return Over(run, Kind::kWorker, real.code);
     if (real.told_to_end) return Over(run, Kind::kSignal, 143);
     Over(run, Kind::kSuccess, 0);
   }
