@@ -66,7 +66,7 @@ class HostBook {
 
   Duration Wait(uint32_t times);
 
-  const std::optional<CoolDown> range_;
+  std::optional<CoolDown> range_;
   std::mt19937_64 random_;
   std::map<std::string, uint32_t> slots_;  // of the hosts that are there
   std::vector<std::string> listed_;        // these, as the last list had them

@@ -13,7 +13,10 @@ namespace dtrain::elastic {
 // The actions of ElasticCore.
 class Out {
  public:
-  void Do(ElasticAction action) { actions_.push_back(std::move(action)); }
+  template <typename Action>
+  void Do(Action action) {
+    actions_.emplace_back(std::move(action));
+  }
   void Say(const std::string& text) { Do(Announce{"dtrain: " + text}); }
   // What it does from now on does not count.
   void Stop(RunId id, Run& run, std::string why) {
