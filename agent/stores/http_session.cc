@@ -65,6 +65,9 @@ void HttpSession::OnRead(Error error) {
   const bool is_no_http =
       error.category() == http::make_error_code(http::error::bad_method).category();
   if (error) return is_no_http ? Send({400, ""}) : Close();
+  // Nothing more is read, and it may wait for long.
+  buffer_.consume(buffer_.size());
+  buffer_.shrink_to_fit();
   auto& request = parser_.get();
   const auto target = request.target(), verb = request.method_string();
   loop::Task on_gone = handler_.Handle(

@@ -61,6 +61,25 @@ TEST_F(MeetingTest, TheServersNodeKnowsWhoMayCome) {
   EXPECT_FALSE(PartOf(1).has_meeting());
 }
 
+TEST_F(MeetingTest, TheServerOfAnElasticHostKnowsItsRanks) {
+  v1::ElasticPart& elastic = *options_.part.mutable_elastic();
+  elastic.set_first_number(7);
+  elastic.add_seats()->set_rank(4);
+  elastic.add_seats()->set_rank(5);
+  Make(1);
+  RunUntil(State::kRunning);
+  const v1::JobPart part = PartOf(0);
+  EXPECT_EQ(part.meeting().elastic().host(), "node0");
+  EXPECT_EQ(part.meeting().elastic().slots(), 2u);
+  EXPECT_EQ(part.elastic().seats(1).rank(), 5u);
+  EXPECT_EQ(part.network().master_address(), part.network().address());
+  options_.part.clear_elastic();
+  all_.clear();
+  Make(1);
+  RunUntil(State::kRunning);
+  EXPECT_FALSE(PartOf(0).meeting().has_elastic());
+}
+
 // Its ranks may have ended before those of others, which it goes on serving.
 TEST_F(MeetingTest, TheServersNodeIsToldThatAllIsOver) {
   Make(2);

@@ -175,6 +175,82 @@ TEST_F(WorkerEnvTest, HorovodFindsItsServerAndUsesGloo) {
   EXPECT_EQ(Build()["HOROVOD_GLOO_IFACE"], "lo");
 }
 
+// The part is of one host; the numbers are of all.
+TEST_F(WorkerEnvTest, AnElasticRankHasThePlaceOfItsFirstRound) {
+  part_.clear_contracts();
+  part_.add_contracts(v1::CONTRACT_HOROVOD);
+  part_.mutable_network()->set_rendezvous_port(5151);
+  Forward("HOROVOD_ELASTIC", "0");
+  EXPECT_THAT(Build(), Not(Contains(Key("HOROVOD_ELASTIC"))));
+  EXPECT_EQ(Build()["CROSS_SIZE"], "2");
+  for (uint32_t local = 0; local < 2; ++local) {
+    v1::Seat& seat = *part_.mutable_elastic()->add_seats();
+    seat.set_rank(10 + local);
+    seat.set_size(20);
+    seat.set_local_rank(local);
+    seat.set_local_size(3);
+    seat.set_cross_rank(4);
+    seat.set_cross_size(5);
+  }
+  Env env = Build();
+  Env expected = {{"HOROVOD_RANK", "11"},
+                  {"HOROVOD_SIZE", "20"},
+                  {"HOROVOD_LOCAL_RANK", "1"},
+                  {"HOROVOD_LOCAL_SIZE", "3"},
+                  {"HOROVOD_CROSS_RANK", "4"},
+                  {"HOROVOD_CROSS_SIZE", "5"},
+                  {"HOROVOD_HOSTNAME", "node1"},
+                  {"HOROVOD_ELASTIC", "1"},
+                  {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"},
+                  {"HOROVOD_GLOO_RENDEZVOUS_PORT", "5151"},
+                  {"HOROVOD_CONTROLLER", "gloo"},
+                  {"NCCL_SOCKET_IFNAME", "=eth0"},
+                  {"PYTHONUNBUFFERED", "1"}};
+  for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
+  // Nobody would set them anew in the next round.
+  for (const char* name :
+       {"RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "no_proxy", "NO_PROXY"}) {
+    EXPECT_THAT(env, Not(Contains(Key(name)))) << name;
+  }
+  EXPECT_EQ(Build(0)["HOROVOD_RANK"], "10");
+  Forward("PYTHONUNBUFFERED", "");
+  EXPECT_EQ(Build()["PYTHONUNBUFFERED"], "");
+}
+
+TEST_F(WorkerEnvTest, AnElasticRankReachesItsServerPastProxies) {
+  part_.mutable_elastic();
+  // Variables, and what becomes of no_proxy and NO_PROXY ("-": not there).
+  struct Row {
+    Env given;
+    std::string small, large;
+  };
+  const Row rows[] = {
+      {{{"HTTP_PROXY", "http://p"}}, "10.0.0.1", "10.0.0.1"},
+      {{{"https_proxy", "http://p"}, {"no_proxy", "a,b"}}, "a,b,10.0.0.1", "-"},
+      {{{"http_proxy", "http://p"}, {"NO_PROXY", "a"}}, "-", "a,10.0.0.1"},
+      {{{"http_proxy", "http://p"}, {"no_proxy", ""}, {"NO_PROXY", "a"}}, "10.0.0.1", "a,10.0.0.1"},
+      {{{"http_proxy", "http://p"}, {"no_proxy", "b, 10.0.0.1"}}, "b, 10.0.0.1", "-"},
+      {{{"http_proxy", "http://p"}, {"no_proxy", "*"}}, "*", "-"},
+      {{{"http_proxy", "http://p"}, {"no_proxy", "10.0.0.11"}}, "10.0.0.11,10.0.0.1", "-"},
+      {{{"http_proxy", ""}, {"no_proxy", "a"}}, "a", "-"},
+      {{{"no_proxy", "a"}}, "a", "-"},
+  };
+  for (const bool with_x : {false, true}) {
+    for (const Row& row : rows) {
+      part_.clear_env();
+      part_.clear_explicit_env();
+      for (const auto& [name, value] : row.given) Forward(name, value, with_x);
+      Env env = Build();
+      EXPECT_EQ(env.contains("no_proxy") ? env["no_proxy"] : "-", row.small);
+      EXPECT_EQ(env.contains("NO_PROXY") ? env["NO_PROXY"] : "-", row.large);
+    }
+  }
+  part_.clear_elastic();
+  part_.clear_env();
+  Forward("http_proxy", "http://p");
+  EXPECT_THAT(Build(), Not(Contains(Key("no_proxy"))));
+}
+
 // Its client splits the address at the first colon.
 TEST_F(WorkerEnvTest, HorovodIsNotToldOfAnIpv6Address) {
   part_.mutable_network()->set_rendezvous_port(5151);
@@ -330,7 +406,7 @@ TEST_F(WorkerEnvTest, AnOuterLaunchersVariablesAreRemoved) {
        {"SLURM_PROCID", "SLURM_NTASKS_PER_NODE", "PMI_ID", "PMIX_RANK", "OMPI_MCA_ess",
         "OMPI_MCA_orte_launch", "HYDI_CONTROL_FD", "FLUX_JOB_ID", "JSM_NAMESPACE_RANK",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR", "TORCHELASTIC_ERROR_FILE", "MV2_COMM_WORLD_RANK",
-        "JOB_COMPLETION_INDEX"}) {
+        "JOB_COMPLETION_INDEX", "HOROVOD_ELASTIC"}) {
     Forward(name, "outer");
     agent_.push_back(std::string(name) + "=outer");
   }
