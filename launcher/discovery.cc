@@ -22,45 +22,46 @@ namespace {
 
 constexpr Duration kCommandPatience = std::chrono::seconds(30);
 constexpr size_t kMostPrinted = 64 << 10;
-constexpr size_t kMostSaid = 4 << 10;
+constexpr size_t kMostSaid = kMostPrinted;
 
 }  // namespace
 
 struct Discovery::Running {
-  // What comes through a pipe, as far as `limit`; the rest is read, and forgotten.
+  // What comes through a pipe. Who writes more than `limit` is killed.
   struct Pipe {
-    Pipe(loop::Loop& loop, os::UniqueFd from, size_t most)
-        : limit(most), fd(std::move(from)), watch(loop, fd.get()) {
+    Pipe(loop::Loop& loop, os::UniqueFd from, size_t most, loop::Task kill)
+        : limit(most), fd(std::move(from)), watch(loop, fd.get()), on_full(std::move(kill)) {
       Await();
     }
     void Await() {
       watch.OnReadable([this] {
-        if (Drain()) Await();
+        if (Drain()) return Await();
+        if (is_full()) on_full();
       });
     }
-    // False: nothing more will come.
+    // False: nothing more is wanted, or will come.
     bool Drain() {
       char buffer[4096];
-      while (true) {
+      while (!is_full()) {
         const ssize_t n = TEMP_FAILURE_RETRY(read(fd.get(), buffer, sizeof(buffer)));
         if (n < 0) return errno == EAGAIN;
         if (n == 0) return false;
-        const auto size = static_cast<size_t>(n);
-        text.append(buffer, std::min(size, limit - std::min(limit, text.size())));
-        cut = cut || text.size() == limit;
+        text.append(buffer, static_cast<size_t>(n));
       }
+      return false;
     }
+    bool is_full() const { return text.size() > limit; }
     const size_t limit;
     os::UniqueFd fd;
     loop::FdWatch watch;
+    loop::Task on_full;
     std::string text;
-    bool cut = false;
   };
 
   Running(loop::Loop& loop, os::Child started, os::UniqueFd out, os::UniqueFd err)
       : child(std::move(started)),
-        printed(loop, std::move(out), kMostPrinted),
-        said(loop, std::move(err), kMostSaid),
+        printed(loop, std::move(out), kMostPrinted, [this] { Kill(); }),
+        said(loop, std::move(err), kMostSaid, [this] { Kill(); }),
         ended(loop, child.pidfd.get()) {}
   // Its process group is its own.
   void Kill() const { kill(-child.pid, SIGKILL); }
@@ -128,9 +129,13 @@ absl::StatusOr<hosts::HostList> Discovery::Read(Running& running) const {
   running.printed.Drain();
   running.said.Drain();
   const std::string name = absl::StrCat("--discover: \"", Escape(command_, 200), "\" ");
+  if (running.printed.is_full() || running.said.is_full()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(name, "printed more than ", kMostPrinted >> 10, " KiB"));
+  }
   if (running.too_slow) {
-    return absl::DeadlineExceededError(
-        absl::StrCat(name, "had not ended after ", kCommandPatience / std::chrono::seconds(1), " s"));
+    return absl::DeadlineExceededError(absl::StrCat(
+        name, "had not ended after ", kCommandPatience / std::chrono::seconds(1), " s"));
   }
   if (status->code != 0 || status->signal != 0) {
     const std::string said(absl::StripAsciiWhitespace(running.said.text));
@@ -141,10 +146,6 @@ absl::StatusOr<hosts::HostList> Discovery::Read(Running& running) const {
                                          : absl::StrCat("exited with code ", status->code),
                      said.empty() ? "" : ": ",
                      Escape(line == std::string::npos ? said : said.substr(line + 1), 300)));
-  }
-  if (running.printed.cut) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(name, "printed more than ", kMostPrinted >> 10, " KiB"));
   }
   auto list = hosts::ParseDiscovered(running.printed.text, slots_);
   if (list.ok()) return list;

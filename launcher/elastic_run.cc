@@ -438,9 +438,11 @@ void ElasticRun::OnRankEnded(elastic::RunId id, Rank rank) {
   Look(run);
   const Rank number(run.first + rank.value());
   handlers_.on_rank_ended(number);
-  if (run.ending) return;
   const v1::WorkerExit& exit = ranks_[number.value()].exit;
-  Decide(elastic::WorkerEnded{id, rank.value(), job::WorkerExitCode(exit), CauseOf(number, exit)});
+  // What its run ended by itself is told as the run's end.
+  if (run.ending || exit.told_to_stop()) return;
+  const int code = job::HasFailed(exit) ? job::WorkerExitCode(exit) : 0;
+  Decide(elastic::WorkerEnded{id, rank.value(), code, CauseOf(number, exit)});
 }
 
 void ElasticRun::OnRunOver(elastic::RunId id) {

@@ -7,6 +7,7 @@ import re
 import signal
 
 import hosts
+import launching
 import leftovers
 import pytest
 from launching import wait_until
@@ -89,9 +90,10 @@ def test_a_rank_that_is_killed_takes_its_host_along_and_no_other(cluster):
     end(job)
 
 
+# Nothing tells the ranks, either: Gloo's own limit has to.
 def test_a_host_that_is_cut_off(cluster):
     gone = cluster.nodes[1]
-    job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
+    job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1), env={"HOROVOD_GLOO_TIMEOUT_SECONDS": "6"})
     wait_for_size(job, 4)
     before = pids_at(job, 4)
     lines = len(steps_of(job))
@@ -182,12 +184,94 @@ def test_the_door_of_a_host_dies(cluster):
     job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
     wait_for_size(job, 4)
     lines = len(steps_of(job))
-    [door] = [pid for pid, _, line in leftovers.processes(cluster.nodes[2]) if "dtrain-store" in line]
+    [door] = [pid for pid, _, line in leftovers.processes(cluster.nodes[2]) if line.endswith(" store")]
     os.kill(door, signal.SIGKILL)
     wait_for_size(job, 3, lines)
     assert "node2 leaves the job: " in job.err and "was killed by signal 9" in job.err, job.err
     end(job)
 
+
+# ---- hosts by a command -------------------------------------------------------------------
+
+class Listed:
+    """A command that prints what stands in a file."""
+
+    def __init__(self, cluster, *nodes):
+        self.path = cluster.work() / "hosts"
+        self.write(*nodes)
+        self.flags = ["--discover", "cat /root/work/hosts", "--join-timeout", "10s"]
+
+    def write(self, *nodes):
+        new = self.path.with_suffix(".new")
+        new.write_text("".join(f"{node.name}:1\n" for node in nodes))
+        new.rename(self.path)
+
+
+def test_hosts_come_and_go(cluster):
+    one, two, three, _ = cluster.nodes
+    listed = Listed(cluster, one, two)
+    job = start(cluster, "--min-np", 1, *listed.flags)
+    wait_for_size(job, 2)
+    before = pids_at(job, 2)
+    listed.write(one, two, three)
+    wait_for_size(job, 3)
+    grown = pids_at(job, 3)
+    assert {rank: grown[rank] for rank in (0, 1)} == before, (before, grown)
+    assert "node2 joins the job" in job.err, job.err
+    lines = len(steps_of(job))
+    # Rank 0's among those that go.
+    listed.write(three)
+    wait_for_size(job, 1, lines)
+    assert pids_at(job, 1) == {0: grown[2]}
+    for gone in (one, two):
+        wait_until(lambda gone=gone: not workers(gone), 20, lambda: leftovers.processes(gone))
+    assert "removed from the job" not in job.err, job.err
+    # Nothing broke: they were told each time, and those that go were ended when the others had left them.
+    result = end(job)
+    assert "a sum broke" not in result.out.split("node2 joins")[0], result
+
+
+def test_a_command_that_fails_later_changes_nothing(cluster):
+    listed = Listed(cluster, *cluster.nodes[:2])
+    job = start(cluster, "--min-np", 1, *listed.flags)
+    wait_for_size(job, 2)
+    listed.path.unlink()
+    job.wait_for("dtrain: warning: --discover: \"cat /root/work/hosts\" exited with code 1: cat: /root/work/hosts: "
+                 "No such file or directory; the hosts stay as they are", stream="err")
+    lines = len(steps_of(job))
+    wait_for_size(job, 2, lines + 40)
+    listed.write(*cluster.nodes[:3])
+    wait_for_size(job, 3)
+    assert job.err.count("the hosts stay as they are") == 1, job.err
+    end(job)
+
+
+@pytest.mark.parametrize("command, said", [
+    ("echo no hosts today >&2; exit 3", "exited with code 3: no hosts today"),
+    ("echo a:b:c", 'printed what is no host: line 1: "a:b:c" is not HOST or HOST:SLOTS'),
+    ("true", "has printed no host within 1 s"),
+    ("kill -9 $$", "was killed by signal 9"),
+    ("yes node0:1", "printed more than 64 KiB")])
+def test_a_command_that_fails_at_first_ends_the_job(cluster, command, said):
+    result = cluster.launch(["--elastic", "horovod", "--discover", command, "--join-timeout", "1s", "--", "true"])
+    assert result.code == 200 and said in result.err, result
+
+
+def test_as_horovodrun(cluster):
+    listed = Listed(cluster, *cluster.nodes[:2])
+    script = listed.path.with_name("discover.sh")
+    script.write_text("#!/bin/sh\nexec cat /root/work/hosts\n")
+    script.chmod(0o755)
+    job = launching.Launch(cluster.head, [cluster.programs / "dtrain", "horovodrun", "-np", 2, "--min-np", 2, "--max-np", 3,
+                         "--host-discovery-script", "/root/work/discover.sh", *trains(FOR_EVER)[1:]])
+    wait_for_size(job, 2)
+    listed.write(*cluster.nodes)
+    wait_for_size(job, 3)
+    assert max(each[4] for each in steps_of(job)) == 3
+    end(job)
+
+
+# ---- how it ends ---------------------------------------------------------------------------
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_it_is_stopped(cluster, number, code):
@@ -222,8 +306,8 @@ def test_what_is_asked_of_it(cluster):
     wait_for_size(job, 4)
     told = json.loads(cluster.head.run([cluster.programs / "dtrain", "ps", "--json"]).stdout)["jobs"][0]
     assert told["state"] == "running", told
-    detached = cluster.head.run([cluster.programs / "dtrain", "detach", told["id"]])
-    assert detached.code == 1 and "a job with --elastic ends with its launcher" in detached.err, detached
+    detached = cluster.head.run([cluster.programs / "dtrain", "detach", told["id"]], check=False)
+    assert detached.returncode == 1 and "a job with --elastic ends with its launcher" in detached.stderr, detached
     end(job)
 
 

@@ -30,7 +30,7 @@ DOOR = (os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO
 HOST = os.environ["HOROVOD_HOSTNAME"]
 NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 TRIES, BETWEEN_TRIES = 3, 0.5
-GATHER = 30  # HOROVOD_GLOO_TIMEOUT_SECONDS
+GATHER = float(os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", 30))  # of collectives, too
 POLL = 0.01
 
 
@@ -127,7 +127,6 @@ class Mesh:
                     connection.sendall(struct.pack("!I", rank))
                 except OSError as error:
                     give_up(f"cannot connect to {peer} of {scope} at {ip}:{port}: {error}")
-                connection.settimeout(None)
                 self.peers[peer] = connection
             listener.settimeout(GATHER)
             while len(self.peers) < size - 1:
@@ -135,7 +134,7 @@ class Mesh:
                     connection = listener.accept()[0]
                 except OSError:
                     give_up(f"{size - 1 - len(self.peers)} of {scope} have not connected within {GATHER} s")
-                connection.settimeout(None)
+                connection.settimeout(GATHER)
                 self.peers[struct.unpack("!I", self.read(connection, 4))[0]] = connection
         ask("DELETE", scope, str(rank))
 
