@@ -106,7 +106,7 @@ class BesideHorovodTest : public ElasticRandomTest {
     }
     if (Lives(host)) {
       for (const std::string& other : fake_.order()) {
-        if (fake_.assigned().count(other) == 0) return;
+        if (!Lives(other)) return;
       }
     } else if (!options_.most.ranks && Chance(0.3)) {
       slots_[i] = 1 + Pick(3);
@@ -440,7 +440,9 @@ class ElasticChaosTest : public ElasticRandomTest {
         }
         return;
       case 8:
-        if (Chance(0.01)) Feed(StopAsked{SIGTERM});
+        if (!Chance(0.01)) return;
+        Feed(StopAsked{SIGTERM});
+        for (auto& [id, each] : real_) each.told_to_end = true;  // each run has the signal
         return;
       case 9:
         if (!real_run.joined) Wait(run, Pick(static_cast<uint32_t>(real_run.workers) + 1));
