@@ -106,7 +106,7 @@ class BesideHorovodTest : public ElasticRandomTest {
     }
     if (Lives(host)) {
       for (const std::string& other : fake_.order()) {
-        if (fake_.assigned().count(other) == 0) return;
+        if (!Lives(other)) return;
       }
     } else if (!options_.most.ranks && Chance(0.3)) {
       slots_[i] = 1 + Pick(3);
@@ -140,7 +140,7 @@ class BesideHorovodTest : public ElasticRandomTest {
     if (Chance(success_)) {
       fake_.Record(host, static_cast<int>(slot), FakeDriver::State::kSuccess);
       Exit(run, slot);
-    } else if (Chance(0.8)) {
+    } else if (!Chance(failure_)) {
       fake_.Record(host, static_cast<int>(slot), FakeDriver::State::kReady);
       Ask(run, slot);
     } else {
@@ -315,6 +315,7 @@ class BesideHorovodTest : public ElasticRandomTest {
   std::vector<HostSlots> list_;
   std::vector<uint32_t> slots_;  // of host a, b, ...
   double success_ = 0;
+  double failure_ = 0;
   int first_code_ = 0;
   uint64_t round_ = 0;
   uint64_t told_in_ = 0;
@@ -322,10 +323,11 @@ class BesideHorovodTest : public ElasticRandomTest {
 
 TEST_F(BesideHorovodTest, TheSameVerdictAndTheSameSeats) {
   Counts counts;
-  for (uint32_t seed = 0; seed < 3000; ++seed) {
+  for (uint32_t seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Begin(seed);
-    success_ = Chance(0.5) ? 0.02 : 0.2;
+    success_ = Chance(0.5) ? 0.01 : 0.2;
+    failure_ = Chance(0.5) ? 0.05 : 0.2;
     round_ = told_in_ = 0;
     bool same = true;
     for (int step = 0; step < 300 && same; ++step) {
@@ -344,9 +346,9 @@ TEST_F(BesideHorovodTest, TheSameVerdictAndTheSameSeats) {
        {End::kSuccess, End::kAllFailed, End::kResetLimit, End::kNoHostLeft, End::kTimeout}) {
     EXPECT_GT(counts.ends[end], 20) << static_cast<int>(end);
   }
-  EXPECT_GT(counts.rounds, 4000);
+  EXPECT_GT(counts.rounds, 3000);
   EXPECT_GT(counts.notices, 1000);
-  EXPECT_LT(counts.strangers, 100);
+  EXPECT_LT(counts.strangers, 150);
 }
 
 // ---- with everything ------------------------------------------------------------------------
@@ -440,7 +442,9 @@ class ElasticChaosTest : public ElasticRandomTest {
         }
         return;
       case 8:
-        if (Chance(0.01)) Feed(StopAsked{SIGTERM});
+        if (!Chance(0.01)) return;
+        Feed(StopAsked{SIGTERM});
+        for (auto& [id, each] : real_) each.told_to_end = true;  // each run has the signal
         return;
       case 9:
         if (!real_run.joined) Wait(run, Pick(static_cast<uint32_t>(real_run.workers) + 1));
@@ -482,7 +486,7 @@ class ElasticChaosTest : public ElasticRandomTest {
 TEST_F(ElasticChaosTest, InvariantsHoldAndEachJobEnds) {
   std::map<int, int> codes;
   int rounds = 0;
-  for (uint32_t seed = 0; seed < 3000; ++seed) {
+  for (uint32_t seed = 0; seed < 1500; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Begin(seed);
     AnyHosts();
@@ -496,10 +500,10 @@ TEST_F(ElasticChaosTest, InvariantsHoldAndEachJobEnds) {
     rounds += static_cast<int>(core_->round());
     ++codes[end_->verdict.exit_code];
   }
-  EXPECT_GT(rounds, 1500);
+  EXPECT_GT(rounds, 1000);
   for (const int code : std::vector<int>{0, 1, kExitRendezvous, kExitNodeLost, kExitCleanup,
                                          kExitRestarts, kExitTimeLimit, kExitTerminated}) {
-    EXPECT_GT(codes[code], 5) << code;
+    EXPECT_GT(codes[code], 3) << code;
   }
 }
 
