@@ -282,6 +282,31 @@ TEST_F(ElasticDoorTest, WhatIsNoRequestIsNotHeldAndMoreThanOneIsIgnored) {
   ASSERT_TRUE(UntilFinished());
 }
 
+TEST_F(ElasticDoorTest, AnotherUserOfTheMachineIsNotLetIn) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  Start(Elastic(1, "ask GET /global/0"));
+  ASSERT_TRUE(UntilWaiting(1));
+  const pid_t pid = fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    constexpr uid_t kNobodys = 61235;
+    if (setresuid(kNobodys, kNobodys, kNobodys) != 0) _exit(3);
+    const os::UniqueFd client = Come("GET /global/1 HTTP/1.1\r\n\r\n");
+    char byte = 0;
+    _exit(recv(client.get(), &byte, 1, 0) > 0 ? 1 : 0);  // it would be held, or answered
+  }
+  const auto child = os::OpenPidfd(pid);
+  ASSERT_TRUE(child.ok());
+  EXPECT_TRUE(Gone(child->get()));
+  const auto status = os::WaitAndReap(child->get());
+  EXPECT_TRUE(status.ok() && status->code == 0);
+  const os::UniqueFd own = Come("GET /global/1 HTTP/1.1\r\n\r\n");
+  ASSERT_TRUE(UntilWaiting(2));
+  for (const v1::ElasticUp& up : elastic_) EXPECT_LE(up.waiting(), 2u);
+  Open(1, 4, 1);
+  ASSERT_TRUE(UntilFinished());
+}
+
 // Used or not: without it the host has no part in the job.
 TEST_F(ElasticDoorTest, ItsDeathIsAFailureAtOnce) {
   Start(Elastic(1, "read -r x < <(sleep 60)"));

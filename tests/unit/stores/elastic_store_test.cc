@@ -210,8 +210,10 @@ TEST_F(ElasticStoreTest, ARoundForgetsTheOneBefore) {
 TEST_F(ElasticStoreTest, WhatIsOfAnotherRoundIsVoid) {
   EXPECT_THAT(PutElsewhere(0, "global", "0", "early"), IsEmpty());
   Open(2);
+  EXPECT_THAT(Ask(9, "GET", "/rank_and_size/a:0"), ElementsAre("up 2 asked 0"));
   EXPECT_THAT(Open(1, 5), IsEmpty());
   EXPECT_THAT(Open(2, 5), IsEmpty());
+  EXPECT_THAT(Gone(9), IsEmpty());
   EXPECT_EQ(store_.round(), 2u);
   EXPECT_THAT(PutElsewhere(1, "global", "0", "old"), IsEmpty());
   EXPECT_THAT(PutElsewhere(3, "global", "0", "new"), IsEmpty());

@@ -164,6 +164,12 @@ TEST(WorkerAddressTest, EveryCutIsAnError) {
     }
     EXPECT_THAT(ErrorOf(pickle + "N"), HasSubstr("bytes follow its end"));
   }
+  // A frame that is longer than what there is.
+  const auto framed = [](int size) {
+    return ErrorOf(absl::StrCat(Op({0x80, 5, 0x95, size, 0, 0, 0, 0, 0, 0, 0}), "])."));
+  };
+  EXPECT_THAT(framed(3), HasSubstr("does not end with one value"));
+  EXPECT_THAT(framed(4), HasSubstr("it is cut short"));
 }
 
 TEST(WorkerAddressTest, OnlyThisShape) {
@@ -202,8 +208,8 @@ TEST(WorkerAddressTest, OnlyThisShape) {
 
 TEST(WorkerAddressTest, WhatIsNotThereIsNotTaken) {
   for (const char* program :
-       {"\x86",  "t",    "a",    "e",     "s",    "u",     "]a", "}s", "}]s", "(a",
-        "]((ae", "}(]u", "](]a", "}(]]s", "\x94", "(\x94", "q0", "h0", "hh",  "(](\x86"}) {
+       {"\x86", "t",    "a",     "e",    "s",     "u",  "]a", "}s", "}]s",     "(a",     "]((ae",
+        "}(]u", "](]a", "}(]]s", "\x94", "(\x94", "q0", "h0", "hh", "(](\x86", "]](\x86"}) {
     EXPECT_THAT(ErrorOf(absl::StrCat(Op({0x80, 5}), program, ".")),
                 testing::AnyOf(HasSubstr("that is not there"), HasSubstr("that are not there"),
                                HasSubstr("has not kept")))
