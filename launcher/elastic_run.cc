@@ -7,8 +7,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "common/os/fd.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/failure_report.h"
 
@@ -16,14 +14,6 @@ namespace dtrain {
 namespace {
 
 constexpr size_t kMostWarnings = 1000;
-constexpr Duration kFirstRedial = std::chrono::seconds(30);
-constexpr Duration kLongestRedial = std::chrono::minutes(5);
-// Of a round, by a host that is to join it.
-constexpr size_t kMostProbed = 8;
-
-// A survey is a session of its own with agents, which know sessions by such a number. Runs count up
-// from 0.
-constexpr uint32_t kFirstSurvey = uint32_t{1} << 31;
 
 elastic::ElasticOptions Complete(elastic::ElasticOptions elastic, const job::JobOptions& options,
                                  const ElasticRun::Past& past) {
@@ -38,12 +28,7 @@ std::string CauseOf(Rank number, const v1::WorkerExit& exit) {
                       report::Seconds(std::chrono::nanoseconds(exit.monotonic_nanos())));
 }
 
-// The first line of what a verdict says, without the host's name.
-std::string LineOf(const std::string& host, absl::string_view message) {
-  absl::string_view line = message.substr(0, message.find('\n'));
-  absl::ConsumePrefix(&line, absl::StrCat(host, ": "));
-  return std::string(line);
-}
+bool HasFailed(const job::RankEnd& rank) { return rank.ended && job::HasFailed(rank.exit); }
 
 bool IsStop(int signal) { return signal != SIGUSR1 && signal != SIGUSR2; }
 
@@ -54,15 +39,11 @@ ElasticRun::ElasticRun(const Around& around, Past& past, hosts::HostList hosts,
                        std::unique_ptr<Discovery> discovery, Handlers handlers)
     : around_(around),
       past_(past),
-      hosts_(std::move(hosts)),
       options_(options),
       handlers_(std::move(handlers)),
-      least_hosts_(elastic.start.hosts),
+      hosts_(AroundRuns(), std::move(hosts), options, std::move(discovery), elastic.start.hosts,
+             past.surveys, HostCallbacks()),
       core_(Complete(std::move(elastic), options, past), past.book, around.loop.Now()),
-      discovery_(std::move(discovery)),
-      discover_(around.loop),
-      redial_(around.loop),
-      redial_after_(kFirstRedial),
       deadline_(around.loop) {
   phases_.push_back({job::State::kConnecting, around.loop.Now(), kNever});
 }
@@ -70,206 +51,49 @@ ElasticRun::ElasticRun(const Around& around, Past& past, hosts::HostList hosts,
 ElasticRun::~ElasticRun() { *alive_ = false; }
 
 report::JobFacts ElasticRun::facts() const {
-  size_t failed = 0;
-  for (const job::RankEnd& rank : ranks_) failed += rank.ended && job::HasFailed(rank.exit) ? 1 : 0;
-  const bool first_is_worker = verdict_.kind == job::Verdict::Kind::kWorker && failed > 0;
+  const bool first_is_worker = verdict_.kind == job::Verdict::Kind::kWorker && failed_ > 0;
   return {phases_.back().state,
-          survey_ != nullptr && nodes_.empty() ? survey_->core().nodes() : nodes_,
+          nodes_.empty() ? hosts_.nodes() : nodes_,
           ranks_,
           phases_,
           verdict_,
-          failed - (first_is_worker ? 1 : 0),
+          failed_ - (first_is_worker ? 1 : 0),
           warnings_,
           nullptr,
           nullptr,
           &gpu_faults_};
 }
 
-// ---- which hosts are there ----------------------------------------------------------------
+void ElasticRun::Begin(const std::vector<hosts::HostEntry>& /*hosts*/) { hosts_.Begin(); }
 
-// Of a session of one host or, in a survey, of several.
-job::JobOptions ElasticRun::OptionsOf(uint32_t session) const {
-  job::JobOptions options = options_;
-  options.attempt = session;
-  options.incarnation = os::RandomBytes(16);
-  options.probe_token = os::RandomBytes(32);
-  options.time_limit = Duration::zero();
-  options.exit_timeout = Duration::zero();
-  options.check_plan = nullptr;
-  options.doubtful.clear();
-  return options;
-}
-
-void ElasticRun::Begin(const std::vector<hosts::HostEntry>& hosts) { Survey(hosts); }
-
-void ElasticRun::Survey(std::vector<hosts::HostEntry> hosts) {
-  job::JobOptions options = OptionsOf(kFirstSurvey + past_.surveys++);
-  options.survey = true;
-  options.stage = nullptr;
-  options.plan.ranks.reset();
-  options.plan.nodes.reset();
-  if (!asked_.empty()) {
-    options.min_nodes = 0;
-    options.net = network_;
-  } else {
-    options.min_nodes = least_hosts_;
-  }
-  Handlers handlers;
-  handlers.on_plan = [](const plan::Plan&) {};
-  handlers.on_worker_started = [](uint32_t, uint32_t) {};
-  handlers.on_stdin_taken = [](Rank, bool) {};
-  handlers.on_runs = [] {};
-  handlers.on_warning = [this](job::Warn warn) { Warn(std::move(warn)); };
-  handlers.on_staged = [](const std::string&) {};
-  handlers.on_gpus = [](NodeId, const v1::GpuStates&) {};
-  handlers.on_event = [this](std::optional<NodeId> of) {
-    if (ranks_.empty()) slowest_.Observe(facts(), of, around_.loop.Now());
-    handlers_.on_event(std::nullopt);
-  };
-  handlers.on_rank_ended = [](Rank) {};
-  handlers.on_changed = [this] { handlers_.on_changed(); };
-  handlers.on_over = [this] {
-    around_.loop.Post([this, alive = alive_] {
-      if (*alive) OnSurveyed();
-    });
-  };
-  handlers.on_superseded = [](const std::string&) {};
+// The timeline is of one clock and one set of ranks.
+Attempt::Around ElasticRun::AroundRuns() const {
   Around around = around_;
   around.timeline = nullptr;
-  around.code = nullptr;
-  hosts::HostList list = hosts_;
-  list.entries = std::move(hosts);
-  const std::vector<hosts::HostEntry> entries = list.entries;
-  survey_ = std::make_unique<AttemptRun>(around, std::move(list), options, std::move(handlers));
-  survey_->Begin(entries);
+  return around;
 }
 
-void ElasticRun::OnSurveyed() {
-  const std::unique_ptr<AttemptRun> survey = std::exchange(survey_, nullptr);
-  const std::string asked = std::exchange(asked_, "");
-  const job::JobCore& core = survey->core();
-  if (core_.state() >= elastic::ElasticCore::State::kEnd) return Decide(elastic::Tick{});
-  if (core.verdict().kind == job::Verdict::Kind::kSuccess) {
-    Take(core);
-  } else if (!asked.empty()) {
-    missing_[asked] = LineOf(asked, core.verdict().message);
-  } else {
-    nodes_ = core.nodes();  // of whom the verdict tells
-    return Finish(core.verdict());
-  }
-  if (asked.empty() && discovery_ != nullptr) Discover();
-  // Several that come together are one change.
-  if (absent_.empty()) TellFound();
-  SurveyNext();
-}
-
-void ElasticRun::Take(const job::JobCore& core) {
-  for (const job::NodeView& node : core.nodes()) {
-    if (!node.joined) missing_[node.host] = "it could not be reached";
-  }
-  const plan::Plan& plan = core.plan();
-  for (size_t i = 0; i < plan.nodes.size(); ++i) {
-    const plan::PlannedNode& node = plan.nodes[i];
-    const rendezvous::Chosen& address = core.addresses()[i];
-    missing_.erase(node.entry.host);
-    if (network_.empty()) network_ = address.network;
-    known_.try_emplace(node.entry.host,
-                       Host{node.entry, address.ip, static_cast<uint32_t>(node.workers.size())});
-  }
-}
-
-// In the order of the list. One that is not there is asked for again from time to time.
-void ElasticRun::TellFound() {
-  elastic::HostsFound found;
-  for (const hosts::HostEntry& entry : hosts_.entries) {
-    if (const auto known = known_.find(entry.host); known != known_.end()) {
-      found.hosts.push_back({entry.host, known->second.slots});
-    } else if (const auto why = missing_.find(entry.host); why != missing_.end()) {
-      found.missing.push_back({entry.host, why->second});
-    }
-  }
-  if (!found.missing.empty()) {
-    redial_.After(redial_after_, [this] {
-      for (const hosts::HostEntry& entry : hosts_.entries) {
-        if (missing_.contains(entry.host)) Await(entry);
-      }
-      SurveyNext();
-    });
-    redial_after_ = std::min<Duration>(2 * redial_after_, kLongestRedial);
-  }
-  Decide(std::move(found));
-}
-
-void ElasticRun::Discover() {
-  discovery_->Run([this](absl::StatusOr<hosts::HostList> list) {
-    const bool failed_before = std::exchange(discovery_fails_, !list.ok());
-    discover_.After(kBetweenDiscoveries, [this] { Discover(); });
-    if (list.ok()) return OnListed(*std::move(list));
-    if (failed_before) return;
-    Warn({absl::StrCat("dtrain: warning: ", list.status().message(),
-                       "; the hosts stay as they are, and it is run again each second"),
-          /*detail=*/false});
-  });
-}
-
-void ElasticRun::OnListed(hosts::HostList list) {
-  const auto same = [](const hosts::HostEntry& left, const hosts::HostEntry& right) {
-    return left.host == right.host && left.slots == right.slots;
+ElasticHosts::Callbacks ElasticRun::HostCallbacks() {
+  ElasticHosts::Callbacks callbacks;
+  callbacks.on_found = [this](elastic::HostsFound found) { Decide(std::move(found)); };
+  callbacks.on_failed = [this](job::Verdict verdict) { Finish(std::move(verdict)); };
+  callbacks.on_warning = [this](job::Warn warn) { Warn(std::move(warn)); };
+  callbacks.on_event = [this](std::optional<NodeId> of) {
+    slowest_.Observe(facts(), of, around_.loop.Now());
+    handlers_.on_event(std::nullopt);
   };
-  if (std::equal(list.entries.begin(), list.entries.end(), hosts_.entries.begin(),
-                 hosts_.entries.end(), same)) {
-    return;
-  }
-  hosts_ = std::move(list);
-  std::map<std::string, std::string> missing;
-  for (const hosts::HostEntry& entry : hosts_.entries) {
-    if (const auto known = known_.find(entry.host); known != known_.end()) {
-      known->second.entry = entry;
-      known->second.slots = entry.slots.value_or(known->second.slots);
-    } else if (const auto why = missing_.find(entry.host); why != missing_.end()) {
-      missing.insert(*why);
-    } else {
-      Await(entry);
+  callbacks.on_changed = [this] { handlers_.on_changed(); };
+  callbacks.with_workers = [this] {
+    std::vector<std::string> names;
+    for (const auto& [id, run] : core_.runs().all()) {
+      if (!run.lives() || !run.joined) continue;
+      const bool has_rank_0 = !run.seats.empty() && run.seats.front().rank() == 0;
+      names.insert(has_rank_0 ? names.begin() : names.end(), run.host);
     }
-  }
-  missing_ = std::move(missing);
-  if (core_.state() >= elastic::ElasticCore::State::kEnd) return;
-  TellFound();
-  SurveyNext();
-}
-
-void ElasticRun::Await(const hosts::HostEntry& entry) {
-  const bool waits = entry.host == asked_ ||
-                     std::any_of(absent_.begin(), absent_.end(),
-                                 [&entry](const auto& each) { return each.host == entry.host; });
-  if (!waits) absent_.push_back(entry);
-}
-
-void ElasticRun::SurveyNext() {
-  if (absent_.empty() || survey_ != nullptr || core_.state() >= elastic::ElasticCore::State::kEnd) {
-    return;
-  }
-  std::vector<hosts::HostEntry> hosts = SomeOfRound();
-  asked_ = absent_.front().host;
-  hosts.push_back(std::move(absent_.front()));
-  absent_.pop_front();
-  Survey(std::move(hosts));
-}
-
-// Rank 0's among them, as all connect to it.
-std::vector<hosts::HostEntry> ElasticRun::SomeOfRound() const {
-  std::vector<hosts::HostEntry> some;
-  for (const auto& [id, run] : core_.runs().all()) {
-    if (!run.lives() || !run.joined) continue;
-    const hosts::HostEntry& entry = known_.at(run.host).entry;
-    const bool has_rank_0 = !run.seats.empty() && run.seats.front().rank() == 0;
-    some.insert(has_rank_0 ? some.begin() : some.end(), entry);
-  }
-  for (const hosts::HostEntry& entry : hosts_.entries) {
-    if (core_.round() == 0 && known_.contains(entry.host)) some.push_back(entry);
-  }
-  if (some.size() > kMostProbed) some.resize(kMostProbed);
-  return some;
+    return names;
+  };
+  callbacks.on_over = [this] { handlers_.on_over(); };
+  return callbacks;
 }
 
 // ---- decisions ----------------------------------------------------------------------------
@@ -277,7 +101,7 @@ std::vector<hosts::HostEntry> ElasticRun::SomeOfRound() const {
 void ElasticRun::Feed(job::Event event) {
   int signal = SIGPIPE;
   if (const auto* user = std::get_if<job::UserSignal>(&event)) signal = user->signal;
-  if (survey_ != nullptr) survey_->Feed(event);
+  hosts_.Feed(event);
   // They know what a second one means.
   for (auto& [id, run] : runs_) {
     run.ending = run.ending || IsStop(signal);
@@ -293,7 +117,9 @@ void ElasticRun::Decide(elastic::ElasticEvent event) {
   while (!events_.empty()) {
     const elastic::ElasticEvent next = std::move(events_.front());
     events_.pop_front();
+    const size_t ranks = ranks_.size();
     for (const elastic::ElasticAction& action : core_.OnEvent(around_.loop.Now(), next)) Do(action);
+    if (ranks_.size() != ranks) ShowLayout();
   }
   deciding_ = false;
   if (core_.state() == elastic::ElasticCore::State::kEnd) Enter(job::State::kStopping);
@@ -312,8 +138,8 @@ void ElasticRun::Do(const elastic::ElasticAction& action) {
 }
 
 void ElasticRun::Do(const elastic::BeginRun& begin) {
-  const Host& host = known_.at(begin.host);
-  job::JobOptions options = OptionsOf(begin.run.value());
+  const ElasticHosts::Host& host = hosts_.at(begin.host);
+  job::JobOptions options = SessionOptions(options_, begin.run.value());
   options.min_nodes = 0;
   options.net = host.address;
   options.plan.nodes = 1;
@@ -333,12 +159,10 @@ void ElasticRun::Do(const elastic::BeginRun& begin) {
     rank.rank = Rank(begin.first_number + i);
     rank.node = run.node;
   }
-  ShowLayout();
-  hosts::HostList list = hosts_;
+  ++starting_;
+  hosts::HostList list = hosts_.list();
   list.entries = {host.entry};
-  Around around = around_;
-  around.timeline = nullptr;
-  run.attempt = std::make_unique<AttemptRun>(around, list, options, HandlersOf(begin.run));
+  run.attempt = std::make_unique<AttemptRun>(AroundRuns(), list, options, HandlersOf(begin.run));
   run.attempt->Begin(list.entries);
 }
 
@@ -381,10 +205,7 @@ Attempt::Handlers ElasticRun::HandlersOf(elastic::RunId id) {
     handlers_.on_worker_started(runs_.at(id).first + rank, pid);
   };
   handlers.on_stdin_taken = [](Rank, bool) {};
-  handlers.on_runs = [this, id] {
-    runs_.at(id).runs = true;
-    LookWhetherAllRun();
-  };
+  handlers.on_runs = [this, id] { OnStarted(runs_.at(id)); };
   handlers.on_warning = [this](job::Warn warn) { Warn(std::move(warn)); };
   handlers.on_staged = [this](std::string sent) { handlers_.on_staged(std::move(sent)); };
   handlers.on_gpus = [this, id](NodeId, const v1::GpuStates& states) {
@@ -408,10 +229,9 @@ Attempt::Handlers ElasticRun::HandlersOf(elastic::RunId id) {
   return handlers;
 }
 
-void ElasticRun::LookWhetherAllRun() {
-  const bool all =
-      std::all_of(runs_.begin(), runs_.end(), [](const auto& each) { return each.second.runs; });
-  if (!all || std::exchange(ran_, true)) return;
+void ElasticRun::OnStarted(Run& run) {
+  if (std::exchange(run.started, true) || --starting_ > 0 || ran_) return;
+  ran_ = true;
   Enter(job::State::kRunning);
   handlers_.on_runs();
 }
@@ -423,9 +243,12 @@ void ElasticRun::Look(Run& run) {
   for (const job::RankEnd& rank : core.ranks()) {
     const uint32_t number = run.first + rank.rank.value();
     if (number >= ranks_.size()) return;
-    ranks_[number] = rank;
-    ranks_[number].rank = Rank(number);
-    ranks_[number].node = run.node;
+    job::RankEnd& ours = ranks_[number];
+    failed_ -= HasFailed(ours) ? 1 : 0;
+    ours = rank;
+    ours.rank = Rank(number);
+    ours.node = run.node;
+    failed_ += HasFailed(ours) ? 1 : 0;
   }
   for (; run.gpu_faults < core.gpu_faults().size(); ++run.gpu_faults) {
     gpu_faults_.push_back(core.gpu_faults()[run.gpu_faults]);
@@ -449,9 +272,10 @@ void ElasticRun::OnRunOver(elastic::RunId id) {
   Run run = std::move(runs_.at(id));
   Look(run);
   runs_.erase(id);
+  if (!run.started) --starting_;
   const job::JobCore& core = run.attempt->core();
   const job::Verdict& verdict = core.verdict();
-  elastic::RunOver over{id, verdict, LineOf(core.nodes().front().host, verdict.message),
+  elastic::RunOver over{id, verdict, FirstLine(core.nodes().front().host, verdict.message),
                         core.dead_at()};
   if (verdict.kind == job::Verdict::Kind::kWorker) {
     const Rank number(run.first + verdict.rank.value());
@@ -509,14 +333,13 @@ void ElasticRun::Warn(job::Warn warn) {
 }
 
 void ElasticRun::Finish(job::Verdict verdict) {
-  redial_.Cancel();
-  discover_.Cancel();
   verdict_ = std::move(verdict);
   deadline_.Cancel();
+  if (nodes_.empty()) nodes_ = hosts_.nodes();  // of whom the verdict may tell
   Enter(job::State::kFinished);
   phases_.back().end = around_.loop.Now();
   handlers_.on_event(std::nullopt);
-  handlers_.on_over();
+  hosts_.End();
 }
 
 }  // namespace dtrain

@@ -15,12 +15,12 @@
 #include "launcher/elastic/board.h"
 #include "launcher/elastic/elastic_core.h"
 #include "launcher/elastic/host_book.h"
+#include "launcher/elastic_hosts.h"
 
 namespace dtrain {
 
 // An attempt of elastic Horovod, whose hosts come and go: feeds ElasticCore and does what it
-// decides. Each host has a run of its own, an AttemptRun with one node, and is surveyed before.
-// Loop thread.
+// decides. Each host has a run of its own, an AttemptRun with one node. Loop thread.
 class ElasticRun : public Attempt {
  public:
   // What goes on from attempt to attempt.
@@ -48,31 +48,17 @@ class ElasticRun : public Attempt {
   const report::SlowestNodes& slowest() const override { return slowest_; }
 
  private:
-  struct Host {
-    hosts::HostEntry entry;
-    std::string address;  // that the others reach
-    uint32_t slots = 0;
-  };
   struct Run {
     NodeId node;         // as who asks is told: one that comes back is another
     uint32_t first = 0;  // its workers' numbers count up from it
     std::unique_ptr<AttemptRun> attempt;
-    bool runs = false;
-    bool ending = false;  // by us
+    bool started = false;  // all its workers
+    bool ending = false;   // by us
     size_t gpu_faults = 0;
   };
 
-  job::JobOptions OptionsOf(uint32_t session) const;
-  // Of the hosts that run already and have been surveyed, a few; and of these.
-  void Survey(std::vector<hosts::HostEntry> hosts);
-  void OnSurveyed();
-  void SurveyNext();
-  void Take(const job::JobCore& survey);
-  void TellFound();
-  void Discover();
-  void OnListed(hosts::HostList list);
-  void Await(const hosts::HostEntry& entry);
-  std::vector<hosts::HostEntry> SomeOfRound() const;
+  Around AroundRuns() const;
+  ElasticHosts::Callbacks HostCallbacks();
   void Decide(elastic::ElasticEvent event);
   void Do(const elastic::ElasticAction& action);
   void Do(const elastic::BeginRun& begin);
@@ -82,7 +68,7 @@ class ElasticRun : public Attempt {
   void Do(const elastic::EndElastic& end);
   Handlers HandlersOf(elastic::RunId id);
   void OnUp(elastic::RunId id, const v1::ElasticUp& up);
-  void LookWhetherAllRun();
+  void OnStarted(Run& run);
   void OnRankEnded(elastic::RunId id, Rank rank);
   void OnRunOver(elastic::RunId id);
   void Pass(std::vector<elastic::Board::Send> sends);
@@ -94,32 +80,22 @@ class ElasticRun : public Attempt {
 
   const Around around_;
   Past& past_;
-  hosts::HostList hosts_;  // all that may be used, as the list has them now
   const job::JobOptions options_;
   Handlers handlers_;
-  const uint32_t least_hosts_;  // to begin with
+  ElasticHosts hosts_;
   elastic::ElasticCore core_;
   elastic::Board board_;
-  std::unique_ptr<AttemptRun> survey_;          // null: none goes on
-  std::map<std::string, Host> known_;           // by name, those that a survey has found
-  std::string network_;                         // by which they reach each other
-  std::deque<hosts::HostEntry> absent_;         // to be surveyed next, one by one
-  std::string asked_;                           // of them, in the survey that goes on
-  std::map<std::string, std::string> missing_;  // hosts of the list, and why they are not there
-  std::unique_ptr<Discovery> discovery_;
-  bool discovery_fails_ = false;
-  loop::Timer discover_;
-  loop::Timer redial_;
-  Duration redial_after_;
   std::map<elastic::RunId, Run> runs_;        // whose AttemptRuns are not over
   std::deque<elastic::ElasticEvent> events_;  // that came while actions were being carried out
   bool deciding_ = false;
+  size_t starting_ = 0;  // runs whose workers have not all started yet
   bool ran_ = false;
   loop::Timer deadline_;
   TimePoint dead_at_ = TimePoint::min();
   // What facts() tells, of all runs.
   std::vector<job::NodeView> nodes_;
   std::vector<job::RankEnd> ranks_;  // by number
+  size_t failed_ = 0;                // of them
   std::vector<job::PhaseTime> phases_;
   std::vector<std::string> warnings_;
   std::vector<job::GpuFault> gpu_faults_;

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """--elastic horovod: the ranks of an elastic Horovod script come and go with their hosts, and those on other hosts live on.
 The ranks are programs/elastic_rank.py, which does what Horovod's client does."""
+import contextlib
 import json
 import os
+import random
 import re
 import signal
 
@@ -12,6 +14,7 @@ import leftovers
 import pytest
 from launching import wait_until
 from test_faults_efg import end_ssh_sessions, workers_gone
+from test_horovod import NOBODY, knock
 from test_resident import workers
 
 LEASE, GRACE = 3, 1
@@ -191,6 +194,32 @@ def test_the_door_of_a_host_dies(cluster):
     end(job)
 
 
+def processes_like(host, end):
+    return [pid for pid, _, line in leftovers.processes(host) if line.endswith(end)]
+
+
+# One process of the job after another, of any kind and on any host. Not while ranks look for each other: Horovod's own end
+# by SIGABRT then, all of them.
+def test_random_kills(cluster):
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    choose = random.Random(seed)
+    job = start(cluster, "-N", "1:4", "--cool-down", "1s:1s", *cluster.hosts_flag(1))
+    wait_for_size(job, 4)
+    kinds = {"rank": lambda host: [pid for pid, *_ in workers(host)], "shepherd": lambda host: processes_like(host, " shepherd"),
+             "door": lambda host: processes_like(host, " store"), "agent": lambda host: processes_like(host, " bridge")}
+    for kind in choose.sample([*kinds, *kinds], 2 * len(kinds)):
+        host = choose.choice(cluster.nodes)
+        lines = len(steps_of(job))
+        for pid in kinds[kind](host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_for_size(job, 4, lines + 4, timeout=120)
+        for each in cluster.nodes:
+            assert len(workers(each)) <= 1, (kind, each.name)
+    end(job)
+
+
 # ---- hosts by a command -------------------------------------------------------------------
 
 class Listed:
@@ -309,6 +338,52 @@ def test_what_is_asked_of_it(cluster):
     detached = cluster.head.run([cluster.programs / "dtrain", "detach", told["id"]], check=False)
     assert detached.returncode == 1 and "a job with --elastic ends with its launcher" in detached.stderr, detached
     end(job)
+
+
+def door_of(host):
+    """The port of its door."""
+    [pid] = {pid for pid, *_ in workers(host)}
+    return int(re.search(rb"HOROVOD_GLOO_RENDEZVOUS_PORT=(\d+)", leftovers.environment_of(pid))[1])
+
+
+# Another user of the node, a machine that is not the job's, and the same user on another of the job's hosts.
+def test_strangers_get_nothing_at_a_door(cluster):
+    job = start(cluster, *cluster.hosts_flag(1, cluster.nodes[:3]))
+    wait_for_size(job, 3)
+    one, two, _, other = cluster.nodes
+    port = door_of(one)
+    assert knock(one, NOBODY, "127.0.0.1", port) == "[]"
+    assert knock(one, NOBODY, one.address, port) == "[]"
+    assert knock(other, 0, one.address, port) == "[]"
+    assert knock(two, 0, one.address, port) == "[]"
+    lines = len(steps_of(job))
+    wait_for_size(job, 3, lines)
+    end(job)
+
+
+# Garbage of the job's own user, at a door that is open: it ends no round.
+def test_garbage_at_a_door(cluster):
+    job = start(cluster, *cluster.hosts_flag(1, cluster.nodes[:2]))
+    wait_for_size(job, 2)
+    one = cluster.nodes[0]
+    answers = knock(one, 0, one.address, door_of(one))
+    assert "200" in answers and "400" in answers, answers
+    lines = len(steps_of(job))
+    wait_for_size(job, 2, lines)
+    assert {each[2] for each in steps_of(job)} == {1}
+    end(job)
+
+
+def test_an_address_that_nobody_understands_is_told_once(cluster):
+    job = start(cluster, "-N", "1:2", "--cool-down", "1s:2s", *cluster.hosts_flag(1, cluster.nodes[:2]),
+                env={"ELASTIC_STRANGE": "1"})
+    wait_for_size(job, 2)
+    job.wait_for("changes of hosts reach the job only when a collective fails: ", stream="err")
+    lines = len(steps_of(job))
+    os.kill(workers(cluster.nodes[1])[0][0], signal.SIGKILL)
+    wait_for_size(job, 1, lines)
+    end(job)
+    assert job.err.count("changes of hosts reach the job only") == 1, job.err
 
 
 def test_wrong_flags(cluster):

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/elastic_hosts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/os/fd.h"
+#include "launcher/job/outcome.h"
+
+namespace dtrain {
+namespace {
+
+// A survey is a session of its own with agents, which know sessions by such a number. Those with
+// workers count up from 0.
+constexpr uint32_t kFirstSurvey = uint32_t{1} << 31;
+constexpr Duration kFirstRedial = std::chrono::seconds(30);
+constexpr Duration kLongestRedial = std::chrono::minutes(5);
+// Of those with workers, by a host that is to join them.
+constexpr size_t kMostProbed = 8;
+
+}  // namespace
+
+std::string FirstLine(const std::string& host, absl::string_view message) {
+  absl::string_view line = message.substr(0, message.find('\n'));
+  absl::ConsumePrefix(&line, absl::StrCat(host, ": "));
+  return std::string(line);
+}
+
+job::JobOptions SessionOptions(const job::JobOptions& of_all, uint32_t number) {
+  job::JobOptions options = of_all;
+  options.attempt = number;
+  options.incarnation = os::RandomBytes(16);
+  options.probe_token = os::RandomBytes(32);
+  options.time_limit = Duration::zero();
+  options.exit_timeout = Duration::zero();
+  options.check_plan = nullptr;
+  options.doubtful.clear();
+  return options;
+}
+
+ElasticHosts::ElasticHosts(const Attempt::Around& around, hosts::HostList list,
+                           const job::JobOptions& options, std::unique_ptr<Discovery> discovery,
+                           uint32_t least, uint32_t& surveys, Callbacks callbacks)
+    : around_(around),
+      list_(std::move(list)),
+      options_(options),
+      discovery_(std::move(discovery)),
+      least_(least),
+      surveys_(surveys),
+      callbacks_(std::move(callbacks)),
+      discover_(around.loop),
+      redial_(around.loop),
+      redial_after_(kFirstRedial) {}
+
+ElasticHosts::~ElasticHosts() { *alive_ = false; }
+
+void ElasticHosts::Begin() { Survey(list_.entries); }
+
+void ElasticHosts::Feed(const job::Event& event) {
+  if (survey_ != nullptr) survey_->Feed(event);
+}
+
+void ElasticHosts::End() {
+  ended_ = true;
+  redial_.Cancel();
+  discover_.Cancel();
+  if (survey_ == nullptr) return callbacks_.on_over();
+  survey_->Feed(job::EndAsked{"the job is over"});
+}
+
+const std::vector<job::NodeView>& ElasticHosts::nodes() const {
+  return survey_ != nullptr && nodes_.empty() ? survey_->core().nodes() : nodes_;
+}
+
+void ElasticHosts::Survey(std::vector<hosts::HostEntry> hosts) {
+  job::JobOptions options = SessionOptions(options_, kFirstSurvey + surveys_++);
+  options.survey = true;
+  options.stage = nullptr;
+  options.plan.ranks.reset();
+  options.plan.nodes.reset();
+  if (!asked_.empty()) {
+    options.min_nodes = 0;
+    options.net = network_;
+  } else {
+    options.min_nodes = least_;
+  }
+  Attempt::Handlers handlers;
+  handlers.on_plan = [](const plan::Plan&) {};
+  handlers.on_worker_started = [](uint32_t, uint32_t) {};
+  handlers.on_stdin_taken = [](Rank, bool) {};
+  handlers.on_runs = [] {};
+  handlers.on_warning = [this](job::Warn warn) { callbacks_.on_warning(std::move(warn)); };
+  handlers.on_staged = [](const std::string&) {};
+  handlers.on_gpus = [](NodeId, const v1::GpuStates&) {};
+  handlers.on_event = [this](std::optional<NodeId> of) {
+    if (asked_.empty()) callbacks_.on_event(of);
+  };
+  handlers.on_rank_ended = [](Rank) {};
+  handlers.on_changed = [this] { callbacks_.on_changed(); };
+  handlers.on_over = [this] {
+    around_.loop.Post([this, alive = alive_] {
+      if (*alive) OnSurveyed();
+    });
+  };
+  handlers.on_superseded = [](const std::string&) {};
+  Attempt::Around around = around_;
+  around.timeline = nullptr;
+  around.code = nullptr;
+  hosts::HostList list = list_;
+  list.entries = std::move(hosts);
+  const std::vector<hosts::HostEntry> entries = list.entries;
+  survey_ = std::make_unique<AttemptRun>(around, std::move(list), options, std::move(handlers));
+  survey_->Begin(entries);
+}
+
+void ElasticHosts::OnSurveyed() {
+  const std::unique_ptr<AttemptRun> survey = std::exchange(survey_, nullptr);
+  const std::string asked = std::exchange(asked_, "");
+  const job::JobCore& core = survey->core();
+  if (asked.empty()) nodes_ = core.nodes();
+  if (ended_) return callbacks_.on_over();
+  if (core.verdict().kind == job::Verdict::Kind::kSuccess) {
+    Take(core);
+  } else if (!asked.empty()) {
+    missing_[asked] = FirstLine(asked, core.verdict().message);
+  } else {
+    return callbacks_.on_failed(core.verdict());
+  }
+  if (asked.empty() && discovery_ != nullptr) Discover();
+  // Several that come together are one change.
+  if (absent_.empty()) Tell();
+  SurveyNext();
+}
+
+void ElasticHosts::Take(const job::JobCore& core) {
+  for (const job::NodeView& node : core.nodes()) {
+    if (!node.joined) missing_[node.host] = "it could not be reached";
+  }
+  const plan::Plan& plan = core.plan();
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    const plan::PlannedNode& node = plan.nodes[i];
+    const rendezvous::Chosen& address = core.addresses()[i];
+    missing_.erase(node.entry.host);
+    if (network_.empty()) network_ = address.network;
+    known_.try_emplace(node.entry.host,
+                       Host{node.entry, address.ip, static_cast<uint32_t>(node.workers.size())});
+  }
+}
+
+// In the order of the list. One that is not there is asked for again from time to time.
+void ElasticHosts::Tell() {
+  elastic::HostsFound found;
+  for (const hosts::HostEntry& entry : list_.entries) {
+    if (const auto known = known_.find(entry.host); known != known_.end()) {
+      found.hosts.push_back({entry.host, known->second.slots});
+    } else if (const auto why = missing_.find(entry.host); why != missing_.end()) {
+      found.missing.push_back({entry.host, why->second});
+    }
+  }
+  if (!found.missing.empty()) {
+    redial_.After(redial_after_, [this] {
+      for (const hosts::HostEntry& entry : list_.entries) {
+        if (missing_.contains(entry.host)) Await(entry);
+      }
+      SurveyNext();
+    });
+    redial_after_ = std::min<Duration>(2 * redial_after_, kLongestRedial);
+  }
+  callbacks_.on_found(std::move(found));
+}
+
+void ElasticHosts::Discover() {
+  discovery_->Run([this](absl::StatusOr<hosts::HostList> list) {
+    const bool failed_before = std::exchange(discovery_fails_, !list.ok());
+    discover_.After(kBetweenDiscoveries, [this] { Discover(); });
+    if (list.ok()) return OnListed(*std::move(list));
+    if (failed_before) return;
+    callbacks_.on_warning(
+        {absl::StrCat("dtrain: warning: ", list.status().message(),
+                      "; the hosts stay as they are, and it is run again each second"),
+         /*detail=*/false});
+  });
+}
+
+void ElasticHosts::OnListed(hosts::HostList list) {
+  const auto same = [](const hosts::HostEntry& left, const hosts::HostEntry& right) {
+    return left.host == right.host && left.slots == right.slots;
+  };
+  if (std::equal(list.entries.begin(), list.entries.end(), list_.entries.begin(),
+                 list_.entries.end(), same)) {
+    return;
+  }
+  list_ = std::move(list);
+  std::map<std::string, std::string> missing;
+  for (const hosts::HostEntry& entry : list_.entries) {
+    if (const auto known = known_.find(entry.host); known != known_.end()) {
+      known->second.entry = entry;
+      known->second.slots = entry.slots.value_or(known->second.slots);
+    } else if (const auto why = missing_.find(entry.host); why != missing_.end()) {
+      missing.insert(*why);
+    } else {
+      Await(entry);
+    }
+  }
+  missing_ = std::move(missing);
+  if (ended_) return;
+  Tell();
+  SurveyNext();
+}
+
+void ElasticHosts::Await(const hosts::HostEntry& entry) {
+  const bool waits = entry.host == asked_ ||
+                     std::any_of(absent_.begin(), absent_.end(),
+                                 [&entry](const auto& each) { return each.host == entry.host; });
+  if (!waits) absent_.push_back(entry);
+}
+
+void ElasticHosts::SurveyNext() {
+  if (absent_.empty() || survey_ != nullptr || ended_) return;
+  std::vector<hosts::HostEntry> hosts = SomeOfRound();
+  asked_ = absent_.front().host;
+  hosts.push_back(std::move(absent_.front()));
+  absent_.pop_front();
+  Survey(std::move(hosts));
+}
+
+// Those that the first survey has found, before any has workers.
+std::vector<hosts::HostEntry> ElasticHosts::SomeOfRound() {
+  std::vector<hosts::HostEntry> some;
+  for (const std::string& host : callbacks_.with_workers()) some.push_back(at(host).entry);
+  const bool none = some.empty();
+  for (const hosts::HostEntry& entry : list_.entries) {
+    if (none && known_.contains(entry.host)) some.push_back(entry);
+  }
+  if (some.size() > kMostProbed) some.resize(kMostProbed);
+  return some;
+}
+
+}  // namespace dtrain
