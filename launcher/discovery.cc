@@ -16,6 +16,7 @@
 #include "common/os/pidfd.h"
 #include "common/os/spawn.h"
 #include "launcher/hosts/discovered.h"
+#include "launcher/transport/child.h"
 
 namespace dtrain {
 namespace {
@@ -64,7 +65,7 @@ struct Discovery::Running {
         said(loop, std::move(err), kMostSaid, [this] { Kill(); }),
         ended(loop, child.pidfd.get()) {}
   // Its process group is its own.
-  void Kill() const { kill(-child.pid, SIGKILL); }
+  void Kill() const { transport::SignalChild(child, SIGKILL, /*whole_group=*/true); }
 
   os::Child child;
   Pipe printed, said;

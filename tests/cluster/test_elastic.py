@@ -201,8 +201,8 @@ def processes_like(host, end):
 # One process of the job after another, of any kind and on any host. Not while ranks look for each other: Horovod's own end
 # by SIGABRT then, all of them.
 def test_random_kills(cluster):
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
+    seed = int(os.environ.get("DTRAIN_SEED") or random.randrange(1 << 30))
+    print(f"DTRAIN_SEED={seed}")
     choose = random.Random(seed)
     job = start(cluster, "-N", "1:4", "--cool-down", "1s:1s", *cluster.hosts_flag(1))
     wait_for_size(job, 4)
