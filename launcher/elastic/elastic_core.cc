@@ -57,9 +57,10 @@ TimePoint ElasticCore::NextDeadline() const {
 }
 
 void ElasticCore::On(const HostsFound& found) {
+  listed_ = true;
   forming_.SetMissing(found.missing);
   const HostChange change = book_.Found(now_, found.hosts);
-  // Those of the attempt before may be in the book already.
+  // Those that the attempt before knew are in the book already.
   OnHosts(state_ == State::kGather ? kHostsAdded : change);
 }
 
@@ -161,7 +162,7 @@ void ElasticCore::On(const Tick&) {
 // Hosts have come, gone, or may be used again.
 void ElasticCore::OnHosts(HostChange change) {
   if (change == kNoChange) return;
-  if (state_ == State::kGather) TryForm();
+  if (state_ == State::kGather && listed_) TryForm();
   if (state_ == State::kOpen) Compare();
 }
 
