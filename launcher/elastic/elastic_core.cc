@@ -57,9 +57,10 @@ TimePoint ElasticCore::NextDeadline() const {
 }
 
 void ElasticCore::On(const HostsFound& found) {
+  listed_ = true;
   forming_.SetMissing(found.missing);
   const HostChange change = book_.Found(now_, found.hosts);
-  // Those of the attempt before may be in the book already.
+  // Those that the attempt before knew are in the book already.
   OnHosts(state_ == State::kGather ? kHostsAdded : change);
 }
 
@@ -134,27 +135,20 @@ void ElasticCore::On(const NoticeDone& done) {
 // The runs are told by the caller: each knows of grace, and of a second Ctrl-C.
 void ElasticCore::On(const StopAsked& asked) {
   if (state_ == State::kEnd || !IsStopSignal(asked.signal)) return;
-  const std::string text = absl::StrCat("ended by ", job::SignalName(asked.signal));
-  Ending ending{MakeVerdict(Kind::kSignal, kExitSignalBase + asked.signal, text), text};
-  ending.verdict.signal = asked.signal;
-  failures_.EndWith(std::move(ending));
+  failures_.EndWith(StopBy(asked.signal));
   state_ = State::kEnd;
 }
 
 void ElasticCore::On(const Tick&) {
   if (state_ == State::kEnd) return;
   if (options_.time_limit > Duration::zero() && now_ >= begin_ + options_.time_limit) {
-    const std::string text = absl::StrCat(
-        "the time limit of ", job::FormatSeconds(options_.time_limit), " (--timeout) was reached");
-    return End({MakeVerdict(Kind::kTimeLimit, kExitTimeLimit, text), text});
+    return End(TimeIsUp(options_.time_limit));
   }
   OnHosts(book_.OnTime(now_));
   if (state_ == State::kGather && now_ >= join_by_ && !runs_.MakesRoom()) {
-    const std::string text =
-        absl::StrCat(forming_.Want(round_ + 1), " after ",
-                     job::FormatSeconds(options_.join_timeout), forming_.Missing());
-    return End(round_ == 0 ? Ending{MakeVerdict(Kind::kStartTimeout, kExitRendezvous, text), text}
-                           : Ending{MakeVerdict(Kind::kNode, kExitNodeLost, text), text});
+    return End(TooLate(
+        round_ == 0, absl::StrCat(forming_.Want(round_ + 1), " after ",
+                                  job::FormatSeconds(options_.join_timeout), forming_.Missing())));
   }
   if (state_ == State::kForm && now_ >= come_by_) return LeaveLateOut();
   if (state_ != State::kOpen) return;
@@ -168,7 +162,7 @@ void ElasticCore::On(const Tick&) {
 // Hosts have come, gone, or may be used again.
 void ElasticCore::OnHosts(HostChange change) {
   if (change == kNoChange) return;
-  if (state_ == State::kGather) TryForm();
+  if (state_ == State::kGather && listed_) TryForm();
   if (state_ == State::kOpen) Compare();
 }
 
@@ -223,7 +217,7 @@ void ElasticCore::MayDecide() {
   if (state_ != State::kOpen) return;
   const Tally tally = runs_.Records();
   if (tally.none > 0) return;
-  if (tally.success > 0 && tally.failure == 0) return End({MakeVerdict(Kind::kSuccess, 0), ""});
+  if (tally.success > 0 && tally.failure == 0) return End(SuccessOfAll());
   if (tally.success > 0 || tally.ready == 0) return End({});
   if (options_.most_resets && resets_ >= *options_.most_resets) {
     std::string text = absl::StrCat("no resets left (--reset-limit ", *options_.most_resets, ")");
@@ -257,7 +251,7 @@ void ElasticCore::TryForm() {
 // What has failed says more than what is missing now.
 void ElasticCore::EndForWant(const std::string& text) {
   if (failures_.first()) return End({MakeVerdict(Kind::kNone, 0, text), text});
-  End({MakeVerdict(Kind::kNode, round_ == 0 ? kExitRendezvous : kExitNodeLost, text), text});
+  End(TooFew(round_ == 0, text));
 }
 
 void ElasticCore::MayOpen() {

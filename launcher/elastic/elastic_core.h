@@ -84,6 +84,7 @@ class ElasticCore {
   Forming forming_;
   TimePoint join_by_;           // kGather; counts from the job's begin or the last round's end
   TimePoint come_by_ = kNever;  // kForm
+  bool listed_ = false;         // this attempt has seen hosts
   bool stuck_said_ = false;     // in this round
   bool unheard_said_ = false;   // that rank 0 cannot be told
 };

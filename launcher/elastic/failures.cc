@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
 #include "launcher/elastic/texts.h"
+#include "launcher/job/outcome.h"
 
 namespace dtrain::elastic {
 namespace {
@@ -65,6 +66,32 @@ Failure Absence(RunId id, const Run& run, Duration limit) {
 bool IsForTheUser(const job::Verdict& verdict) {
   return verdict.exit_code == kExitNotExecutable || verdict.exit_code == kExitNotFound ||
          verdict.exit_code == kExitNotAuthorised;
+}
+
+Ending SuccessOfAll() { return {MakeVerdict(job::Verdict::Kind::kSuccess, 0), ""}; }
+
+Ending StopBy(int signal) {
+  const std::string text = absl::StrCat("ended by ", job::SignalName(signal));
+  Ending ending{MakeVerdict(job::Verdict::Kind::kSignal, kExitSignalBase + signal, text), text};
+  ending.verdict.signal = signal;
+  return ending;
+}
+
+Ending TimeIsUp(Duration limit) {
+  const std::string text =
+      absl::StrCat("the time limit of ", job::FormatSeconds(limit), " (--timeout) was reached");
+  return {MakeVerdict(job::Verdict::Kind::kTimeLimit, kExitTimeLimit, text), text};
+}
+
+Ending TooLate(bool first_round, std::string text) {
+  if (!first_round) return TooFew(false, std::move(text));
+  return {MakeVerdict(job::Verdict::Kind::kStartTimeout, kExitRendezvous, text), text};
+}
+
+Ending TooFew(bool first_round, std::string text) {
+  return {
+      MakeVerdict(job::Verdict::Kind::kNode, first_round ? kExitRendezvous : kExitNodeLost, text),
+      text};
 }
 
 void Failures::OnRound() {

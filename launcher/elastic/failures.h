@@ -34,10 +34,17 @@ bool IsForTheUser(const job::Verdict& verdict);
 
 // Why an attempt ends.
 struct Ending {
-  job::Verdict verdict;  // kNone: the first failure's, to whose message this one's is added, and
-                         // whose exit code this one's replaces if it is not 0
+  job::Verdict verdict;  // kNone: the first failure's, to whose message this one's is
+                         // added, and whose exit code this one's replaces if it is not 0
   std::string cause;     // one line
 };
+
+Ending SuccessOfAll();
+Ending StopBy(int signal);
+Ending TimeIsUp(Duration limit);
+// What is needed did not come in time, as `text` says; or cannot come, or has left.
+Ending TooLate(bool first_round, std::string text);
+Ending TooFew(bool first_round, std::string text);
 
 // What has gone wrong in an attempt, and what becomes of it at the end.
 class Failures {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/elastic/forming.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,8 @@ Forming::Result Forming::Try(TimePoint now, uint64_t round, uint32_t resets, Tim
   const std::string departures = failures_.TakeDepartures();
   out_.Say(absl::StrCat(departures, departures.empty() ? "" : "; ",
                         WantText(least, made, round == 1), ": waiting up to ",
-                        job::FormatSeconds(by - now), " for hosts", Missing()));
+                        job::FormatSeconds(std::max(by - now, Duration::zero())), " for hosts",
+                        Missing()));
   return Result::kWaits;
 }
 

@@ -640,6 +640,12 @@ TEST_F(ElasticCoreTest, OpenIgnoresWhatDoesNotBelongToIt) {
   Ask("b");
   Ask("b");
   EXPECT_EQ(core_->state(), State::kOpen);
+  Exit(On("a"), 0);
+  Feed(SeatAsked{On("a"), 0});  // nobody can
+  Ask(On("a"), 1);
+  AllOver();
+  ASSERT_TRUE(end_);
+  EXPECT_EQ(end_->verdict.kind, Kind::kSuccess);
 }
 
 TEST_F(ElasticCoreTest, OpenSaysWhoHasNotComeBack) {
@@ -696,6 +702,8 @@ TEST_F(ElasticCoreTest, ItIsToldAgainUntilItIsBack) {
   Hosts({{"a", 2}});
   EXPECT_EQ(notified_.back().timestamp, 2U);  // another round, another number
   EXPECT_EQ(notified_.back().change, kHostsAdded | kHostsRemoved);
+  Feed(NoticeDone{On("a"), 1, ""});  // late
+  EXPECT_EQ(core_->NextDeadline(), kNever);
 }
 
 TEST_F(ElasticCoreTest, ItIsNotToldAgainIfNothingWouldChange) {
@@ -855,6 +863,22 @@ TEST_F(ElasticCoreTest, AHostLostWhileItEndsWasNotSafe) {
   Over(On("b"), Kind::kNode, kExitNodeLost, now_ + seconds(30));
   Hosts({{"a", 2}, {"b", 2}});
   EXPECT_EQ(book_->NextDeadline(), now_ + seconds(30));
+  At(seconds(29));
+  Lost("a");  // all that ran
+  AllOver();
+  Start({"a", "b"});
+  Hosts({{"a", 2}});
+  Ask("a");
+  Ask("b");
+  Lost("b");
+  EXPECT_TRUE(book_->IsDeniedForEver("b"));
+}
+
+TEST_F(ElasticCoreTest, AHostThatFailsAndIsLostThenIsNotUsedBeforeItsWorkersHaveEnded) {
+  Start({"a", "b"}, CoolDown{seconds(5), seconds(5)});
+  Exit(On("b"), 0, 1);
+  Lost("b", seconds(30));
+  EXPECT_EQ(book_->NextDeadline(), now_ + seconds(30));
 }
 
 TEST_F(ElasticCoreTest, AnotherAttemptGoesOnCounting) {
@@ -869,6 +893,18 @@ TEST_F(ElasticCoreTest, AnotherAttemptGoesOnCounting) {
   EXPECT_EQ(begun_[0].host, "c");
   EXPECT_EQ(begun_[0].run, RunId(2));
   EXPECT_EQ(begun_[0].first_number, 4U);
+}
+
+TEST_F(ElasticCoreTest, AnotherAttemptUsesTheHostsOfTheOneBefore) {
+  Start({"a", "b"}, CoolDown{seconds(5), seconds(5)});
+  Exit(On("b"), 1, 7);
+  Exit(On("a"), 1, 7);
+  AllOver();
+  MakeNext();
+  At(seconds(5));
+  EXPECT_THAT(begun_, IsEmpty());  // they may be gone
+  Hosts({{"a", 2}, {"b", 2}});
+  EXPECT_EQ(begun_.size(), 2U);
 }
 
 // ---- cases of Horovod's tests ---------------------------------------------------------------
