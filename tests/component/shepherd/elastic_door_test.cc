@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "store_fixture.h"
 
@@ -119,6 +120,13 @@ class ElasticDoorTest : public StoreFixture {
     *down.mutable_open() = SeatsFrom(first, workers);
     Tell(round, down);
   }
+  void RemoveElsewhere(uint64_t round, uint64_t id) {
+    v1::ElasticDown down;
+    down.mutable_removed()->set_scope("s");
+    down.mutable_removed()->set_key("k");
+    down.mutable_removed()->set_id(id);
+    Tell(round, down);
+  }
   void Notify(uint64_t round, uint32_t timestamp) {
     v1::ElasticDown down;
     down.mutable_notice()->set_timestamp(timestamp);
@@ -231,11 +239,7 @@ TEST_F(ElasticDoorTest, ADeleteWaitsUntilTheValueIsGoneEverywhere) {
   EXPECT_EQ(removed.scope(), "global_process_set_hash_5");
   EXPECT_EQ(removed.key(), "4");
   // A removal by another host is confirmed meanwhile, and is not that.
-  v1::ElasticDown theirs;
-  theirs.mutable_removed()->set_scope("s");
-  theirs.mutable_removed()->set_key("k");
-  theirs.mutable_removed()->set_id(removed.id());
-  Tell(1, theirs);
+  RemoveElsewhere(1, removed.id());
   ASSERT_TRUE(UntilUp(v1::ElasticUp::kApplied));
   EXPECT_THAT(exits_, IsEmpty());
   v1::ElasticDown done;
@@ -311,7 +315,9 @@ TEST_F(ElasticDoorTest, AnotherUserOfTheMachineIsNotLetIn) {
 TEST_F(ElasticDoorTest, ItsDeathIsAFailureAtOnce) {
   Start(Elastic(1, "read -r x < <(sleep 60)"));
   ASSERT_TRUE(UntilStarted());
-  ASSERT_NE(DoorPid(), 0) << "it waits for nobody";
+  Open(1, 4, 1);
+  RemoveElsewhere(1, 17);
+  ASSERT_TRUE(UntilUp(v1::ElasticUp::kApplied)) << "it runs before anybody comes";
   ASSERT_EQ(kill(DoorPid(), SIGKILL), 0);
   ASSERT_TRUE(Until([this] { return !failures_.empty(); }));
   EXPECT_EQ(failures_[0].kind(), v1::NodeFailure::KIND_HELPER);
@@ -319,7 +325,7 @@ TEST_F(ElasticDoorTest, ItsDeathIsAFailureAtOnce) {
   EXPECT_THAT(failures_[0].message(),
               AllOf(HasSubstr("the key-value server of an elastic job's ranks"),
                     HasSubstr("was killed by signal 9"), HasSubstr("memory ran out?")));
-  Open(1, 4, 1);  // to nobody
+  Open(2, 4, 1);  // to nobody
   Stop(0);
   ASSERT_TRUE(UntilFinished());
   EXPECT_THAT(failures_, SizeIs(1));
@@ -336,9 +342,9 @@ TEST_F(ElasticDoorTest, ItEndsWithTheJob) {
 
 // Images of containers are fetched, and no helper runs yet.
 TEST_F(ElasticDoorTest, WhatTheLauncherSaysBeforeTheWorkersStartIsNotLost) {
-  char folder[] = "/tmp/dtrain-door-test-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string directory = folder;
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/", job_id_);
+  ASSERT_EQ(mkdir(directory.c_str(), 0755), 0);
+  const absl::Cleanup remove = [&] { (void)!system(absl::StrCat("rm -rf ", directory).c_str()); };
   std::ofstream(directory + "/podman")
       << "#!/bin/sh\ncase $1 in\nimage) exit 1;;\n"
          "pull) while [ ! -e "
@@ -362,12 +368,11 @@ TEST_F(ElasticDoorTest, WhatTheLauncherSaysBeforeTheWorkersStartIsNotLost) {
   EXPECT_TRUE(Until([this] { return beats_ > 0; }));  // the others were heard before it
   EXPECT_EQ(DoorPid(), 0);
   std::ofstream(directory + "/go").close();
-  EXPECT_TRUE(UntilUp(v1::ElasticUp::kAsked));
+  ASSERT_TRUE(UntilUp(v1::ElasticUp::kAsked));
   EXPECT_EQ(Last(v1::ElasticUp::kAsked)->round(), 2u);
   Open(3, 8, 1);
   EXPECT_TRUE(UntilFinished());
   EXPECT_EQ(Out(), "200 8,10,0,1,2,3\n");
-  (void)!system(absl::StrCat("rm -rf ", directory).c_str());
 }
 
 TEST_F(ElasticDoorTest, AJobThatIsNotElasticIsNotToldOfRounds) {
