@@ -101,13 +101,13 @@ ElasticHosts::Callbacks ElasticRun::HostCallbacks() {
 void ElasticRun::Feed(job::Event event) {
   int signal = SIGPIPE;
   if (const auto* user = std::get_if<job::UserSignal>(&event)) signal = user->signal;
-  hosts_.Feed(event);
-  // They know what a second one means.
-  for (auto& [id, run] : runs_) {
-    run.ending = run.ending || IsStop(signal);
-    run.attempt->Feed(event);
+  if (IsStop(signal)) {
+    for (auto& [id, run] : runs_) run.ending = true;
+    Decide(elastic::StopAsked{signal});
   }
-  if (IsStop(signal)) Decide(elastic::StopAsked{signal});
+  // They know what a second one means.
+  hosts_.Feed(event);
+  for (auto& [id, run] : runs_) run.attempt->Feed(event);
 }
 
 // Actions may lead to further events at once; these wait until the actions are done.

@@ -210,8 +210,10 @@ void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const Work
   env->Set("DTRAIN_ATTEMPT", part.attempt());
   env->Set("DTRAIN_SHEPHERD", ties.shepherd);
   env->Set("DTRAIN_PID_NAMESPACE", ties.pid_namespace);
-  env->Set("DTRAIN_RANK", worker.rank());
-  env->Set("DTRAIN_WORLD_SIZE", part.world_size());
+  // Of an elastic job each worker has a number of its own, as ranks change.
+  env->Set("DTRAIN_RANK", part.elastic().first_number() + worker.rank());
+  const bool is_seated = part.elastic().seats_size() > 0;
+  env->Set("DTRAIN_WORLD_SIZE", is_seated ? part.elastic().seats(0).size() : part.world_size());
   env->Set("DTRAIN_LOCAL_RANK", worker.local_rank());
   env->Set("DTRAIN_LOCAL_SIZE", part.workers_size());
   env->Set("DTRAIN_NODE_RANK", part.node_rank());

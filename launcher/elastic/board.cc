@@ -26,6 +26,10 @@ std::vector<Board::Send> Board::Open(const OpenRound& round) {
 absl::StatusOr<Board::Heard> Board::OnUp(RunId from, const v1::ElasticUp& up) {
   if (absl::Status status = Check(from, up); !status.ok()) return status;
   Heard heard;
+  if (up.has_registered()) {  // of no round: the worker's address stays the same
+    heard.event = Registered{from, up.registered().local_rank(), up.registered().not_understood()};
+    return heard;
+  }
   if (up.round() == 0) {  // its door was never opened
     if (runs_.count(from) == 0) heard.event = DoorWaits{from, up.waiting()};
     return heard;
@@ -34,10 +38,6 @@ absl::StatusOr<Board::Heard> Board::OnUp(RunId from, const v1::ElasticUp& up) {
   switch (up.kind_case()) {
     case v1::ElasticUp::kAsked:
       heard.event = SeatAsked{from, up.asked()};
-      break;
-    case v1::ElasticUp::kRegistered:
-      heard.event =
-          Registered{from, up.registered().local_rank(), up.registered().not_understood()};
       break;
     case v1::ElasticUp::kNoticed:
       heard.event = NoticeDone{from, up.noticed().timestamp(), up.noticed().failed()};
@@ -55,6 +55,7 @@ absl::StatusOr<Board::Heard> Board::OnUp(RunId from, const v1::ElasticUp& up) {
     case v1::ElasticUp::kApplied:
       return Applied(from, up.applied());
     case v1::ElasticUp::kWaiting:  // survivors are known by what they have asked for
+    case v1::ElasticUp::kRegistered:
     case v1::ElasticUp::KIND_NOT_SET:
       break;
   }
@@ -69,7 +70,9 @@ absl::Status Board::Check(RunId from, const v1::ElasticUp& up) const {
     return absl::InvalidArgumentError(
         absl::StrCat("a message about round ", up.round(), ", of ", round_));
   }
-  if (up.round() == 0 && up.kind_case() != v1::ElasticUp::kWaiting) {
+  const bool is_of_no_round =
+      up.kind_case() == v1::ElasticUp::kWaiting || up.kind_case() == v1::ElasticUp::kRegistered;
+  if (up.round() == 0 && !is_of_no_round) {
     return absl::InvalidArgumentError("a message of ranks that have not been let in yet");
   }
   const auto run = runs_.find(from);

@@ -178,6 +178,22 @@ TEST_F(BoardTest, WhatItDoesNotCarryIsForTheCore) {
   EXPECT_TRUE(board_.OnUp(RunId(1), up)->event);
 }
 
+// A worker may say where it hears of changes before its door opens, and after its round is over.
+TEST_F(BoardTest, AWorkersAddressIsOfNoRound) {
+  v1::ElasticUp up = Up(0);
+  up.mutable_registered()->set_local_rank(0);
+  auto heard = board_.OnUp(RunId(1), up);
+  ASSERT_TRUE(heard.ok() && heard->event);
+  EXPECT_EQ(std::get<Registered>(*heard->event).run, RunId(1));
+  OpenBoard(1, 2);
+  OpenBoard(2, 2);
+  for (const uint64_t round : {0, 1, 2}) {
+    up.set_round(round);
+    heard = board_.OnUp(RunId(1), up);
+    EXPECT_TRUE(heard.ok() && heard->event) << round;
+  }
+}
+
 TEST_F(BoardTest, WhatARunMustNotSayIsAnError) {
   EXPECT_FALSE(board_.OnUp(RunId(1), Up(0)).ok());
   v1::ElasticUp up = Up(0);
