@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/env_names.h"
 
 namespace dtrain::shepherd {
