@@ -51,26 +51,29 @@ class Attempt {
     JobRecords* records = nullptr;  // of a detached job
     Code* code = nullptr;           // that is staged
   };
+  // Those that are not set do nothing.
   struct Handlers {
-    absl::AnyInvocable<void(const plan::Plan& plan)> on_plan;
-    absl::AnyInvocable<void(uint32_t rank, uint32_t pid)> on_worker_started;
-    absl::AnyInvocable<void(Rank rank, bool closed)> on_stdin_taken;
-    absl::AnyInvocable<void()> on_runs;  // all workers have started
-    absl::AnyInvocable<void(job::Warn)> on_warning;
+    absl::AnyInvocable<void(const plan::Plan&)> on_plan = [](const plan::Plan&) {};
+    absl::AnyInvocable<void(uint32_t rank, uint32_t pid)> on_worker_started = [](uint32_t,
+                                                                                 uint32_t) {};
+    absl::AnyInvocable<void(Rank rank, bool closed)> on_stdin_taken = [](Rank, bool) {};
+    absl::AnyInvocable<void()> on_runs = [] {};  // all workers have started
+    absl::AnyInvocable<void(job::Warn)> on_warning = [](const job::Warn&) {};
     // All nodes have the code: what was sent, in words.
-    absl::AnyInvocable<void(std::string sent)> on_staged;
+    absl::AnyInvocable<void(std::string sent)> on_staged = [](const std::string&) {};
     // A node says how its GPUs are.
-    absl::AnyInvocable<void(NodeId node, const v1::GpuStates& states)> on_gpus;
+    absl::AnyInvocable<void(NodeId node, const v1::GpuStates&)> on_gpus =
+        [](NodeId, const v1::GpuStates&) {};
     // Of a host of an elastic job, unread.
-    absl::AnyInvocable<void(v1::ElasticUp up)> on_elastic;
+    absl::AnyInvocable<void(v1::ElasticUp)> on_elastic = [](const v1::ElasticUp&) {};
     // After each event of the job, with the node that it was of, if of one.
-    absl::AnyInvocable<void(std::optional<NodeId> of)> on_event;
-    absl::AnyInvocable<void(Rank rank)> on_rank_ended;
-    absl::AnyInvocable<void()> on_changed;  // after one or several of them
+    absl::AnyInvocable<void(std::optional<NodeId> of)> on_event = [](std::optional<NodeId>) {};
+    absl::AnyInvocable<void(Rank rank)> on_rank_ended = [](Rank) {};
+    absl::AnyInvocable<void()> on_changed = [] {};  // after one or several of them
     // It is over, and the connections that it had have ended. Once; not to destroy it from within.
-    absl::AnyInvocable<void()> on_over;
+    absl::AnyInvocable<void()> on_over = [] {};
     // Another launcher has the job.
-    absl::AnyInvocable<void(std::string text)> on_superseded;
+    absl::AnyInvocable<void(std::string text)> on_superseded = [](const std::string&) {};
   };
 
   virtual ~Attempt() = default;

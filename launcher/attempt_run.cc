@@ -282,9 +282,7 @@ void AttemptRun::OnJobEvent(NodeId id, v1::JobEvent event) {
   if (event.has_stage_missing() || event.has_stage_taken() || event.has_staged()) {
     OnCode(id, event);
   }
-  if (event.has_elastic() && handlers_.on_elastic) {
-    handlers_.on_elastic(std::move(*event.mutable_elastic()));
-  }
+  if (event.has_elastic()) handlers_.on_elastic(std::move(*event.mutable_elastic()));
   std::optional<Rank> ended;
   if (event.has_exit() && node_output_.IsOn(id, event.exit().rank())) {
     ended = Rank(event.exit().rank());

@@ -37,6 +37,7 @@ std::shared_ptr<const v1::JobRequest> Code::Request() const {
   request->mutable_stage()->set_manifest(snapshot.manifest);
   request->mutable_stage()->set_sha256(snapshot.sha256);
   if (compare) request->mutable_stage()->set_compare_in(snapshot.directory);
+  request->mutable_stage()->set_only_warn(only_warn);
   return request;
 }
 
@@ -53,7 +54,7 @@ absl::Status Code::Keep(const detached::JobFolder& folder, bool with_contents) {
 absl::StatusOr<std::unique_ptr<Code>> TakeCode(const stage::Options& options) {
   auto snapshot = stage::TakeSnapshot(options, HashFolder());
   if (!snapshot.ok()) return snapshot.status();
-  return std::make_unique<Code>(*std::move(snapshot), options.compare);
+  return std::make_unique<Code>(*std::move(snapshot), options);
 }
 
 std::optional<std::string> InTree(const std::string& directory, const std::string& staged) {
@@ -101,6 +102,7 @@ std::optional<CodeSender::Sending> CodeSender::Next() {
 std::string CodeSender::Sent(TimePoint now) const {
   const std::string took =
       absl::StrFormat("%.1f s", std::chrono::duration<double>(now - begin_).count());
+  if (code_.only_warn) return absl::StrCat("compared on all hosts in ", took);
   if (distribution_.files_sent() == 0) return absl::StrCat("on all hosts, checked in ", took);
   return absl::StrCat(Count(distribution_.files_sent(), "file"), " sent to ",
                       Count(distribution_.nodes_sent_to(), "host"), " in ", took);

@@ -22,14 +22,18 @@ namespace dtrain {
 
 // The code that a launch stages, the same for all its attempts.
 struct Code {
-  Code(stage::Snapshot taken, bool compared)
-      : snapshot(std::move(taken)), contents(snapshot), compare(compared) {}
+  Code(stage::Snapshot taken, const stage::Options& options)
+      : snapshot(std::move(taken)),
+        contents(snapshot),
+        compare(options.compare),
+        only_warn(options.only_warn) {}
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
 
   const stage::Snapshot snapshot;
   stage::Contents contents;
-  const bool compare;  // the hosts have it, or nothing starts
+  const bool compare;    // the hosts have it, or nothing starts,
+  const bool only_warn;  // or the user is told
   // StageTree.
   std::shared_ptr<const v1::JobRequest> Request() const;
   // For launchers that come after us; `with_contents`: they may have to send it again. Blocks.

@@ -88,24 +88,16 @@ void ElasticHosts::Survey(std::vector<hosts::HostEntry> hosts) {
     options.min_nodes = least_;
   }
   Attempt::Handlers handlers;
-  handlers.on_plan = [](const plan::Plan&) {};
-  handlers.on_worker_started = [](uint32_t, uint32_t) {};
-  handlers.on_stdin_taken = [](Rank, bool) {};
-  handlers.on_runs = [] {};
   handlers.on_warning = [this](job::Warn warn) { callbacks_.on_warning(std::move(warn)); };
-  handlers.on_staged = [](const std::string&) {};
-  handlers.on_gpus = [](NodeId, const v1::GpuStates&) {};
   handlers.on_event = [this](std::optional<NodeId> of) {
     if (asked_.empty()) callbacks_.on_event(of);
   };
-  handlers.on_rank_ended = [](Rank) {};
   handlers.on_changed = [this] { callbacks_.on_changed(); };
   handlers.on_over = [this] {
     around_.loop.Post([this, alive = alive_] {
       if (*alive) OnSurveyed();
     });
   };
-  handlers.on_superseded = [](const std::string&) {};
   Attempt::Around around = around_;
   around.timeline = nullptr;
   around.code = nullptr;

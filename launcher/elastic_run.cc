@@ -200,11 +200,9 @@ void ElasticRun::Do(const elastic::EndElastic& end) {
 
 Attempt::Handlers ElasticRun::HandlersOf(elastic::RunId id) {
   Handlers handlers;
-  handlers.on_plan = [](const plan::Plan&) {};
   handlers.on_worker_started = [this, id](uint32_t rank, uint32_t pid) {
     handlers_.on_worker_started(runs_.at(id).first + rank, pid);
   };
-  handlers.on_stdin_taken = [](Rank, bool) {};
   handlers.on_runs = [this, id] { OnStarted(runs_.at(id)); };
   handlers.on_warning = [this](job::Warn warn) { Warn(std::move(warn)); };
   handlers.on_staged = [this](std::string sent) { handlers_.on_staged(std::move(sent)); };
@@ -225,7 +223,6 @@ Attempt::Handlers ElasticRun::HandlersOf(elastic::RunId id) {
       if (*alive) OnRunOver(id);
     });
   };
-  handlers.on_superseded = [](const std::string&) {};
   return handlers;
 }
 

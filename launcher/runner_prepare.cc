@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Code>> CodeOf(const stage::Options& options,
     if (kept.ok()) {
       auto snapshot = stage::SnapshotOf(kept->manifest(), kept->git(), options.directory);
       if (!snapshot.ok()) return snapshot.status();
-      auto code = std::make_unique<Code>(*std::move(snapshot), options.compare);
+      auto code = std::make_unique<Code>(*std::move(snapshot), options);
       // Of one that was detached while it ran, and has no restarts, the contents were not kept.
       absl::Status used;
       if (!code->compare && (may_restart || !records->spec().had_terminal())) {

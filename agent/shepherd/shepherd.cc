@@ -165,8 +165,14 @@ void Shepherd::OnStage(const v1::StageTree& tree) {
   };
   if (!tree.compare_in().empty()) {
     if (comparison_ != nullptr) return launcher_.Break("the launcher sent a second list of files");
-    comparison_ = std::make_unique<staged::Comparison>(
-        loop_, staged::Comparison::Handlers{on_staged, on_failed});
+    staged::Comparison::Handlers handlers{on_staged, on_failed};
+    if (tree.only_warn()) {
+      handlers.on_failed = [this, on_staged, sha256 = tree.sha256()](const absl::Status& why) {
+        launcher_.Warn(absl::StrCat("--verify-code: ", why.message()), /*detail=*/false);
+        on_staged(sha256);
+      };
+    }
+    comparison_ = std::make_unique<staged::Comparison>(loop_, std::move(handlers));
     return comparison_->Begin(tree);
   }
   if (staging_ == nullptr) {

@@ -265,6 +265,8 @@ std::vector<Flag> CodeFlags() {
        SetStage},
       {"--verify-code", kGroup, "DIR",
        "start nothing unless all hosts have in DIR what this one has", SetVerifyCode},
+      {"--verify-code-warn", kGroup, "", "with --verify-code: only warn of hosts that differ",
+       [](View v, RawLaunch& o) { return Set(v, o.options.stage.only_warn); }},
       {"--stage-exclude",
        kGroup,
        "PATTERN",

@@ -215,6 +215,10 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
 absl::Status CheckStage(const Surroundings& surroundings, LaunchOptions& options) {
   stage::Options& stage = options.stage;
   options.launched_in = surroundings.working_directory;
+  if (stage.only_warn && !stage.compare) {
+    return absl::InvalidArgumentError(
+        "--verify-code-warn is about --verify-code DIR, which is not given");
+  }
   if (stage.directory.empty()) {
     const char* only = !stage.exclude.empty()   ? "--stage-exclude"
                        : !stage.include.empty() ? "--stage-include"

@@ -16,8 +16,9 @@ inline constexpr size_t kMostFiles = 20000;
 
 // --stage or --verify-code, and what belongs to them.
 struct Options {
-  std::string directory;  // absolute; empty: nothing is staged
-  bool compare = false;   // nothing is copied: all hosts must have it there
+  std::string directory;   // absolute; empty: nothing is staged
+  bool compare = false;    // nothing is copied: all hosts must have it there
+  bool only_warn = false;  // where one has not, that is a warning
   std::vector<std::string> exclude;
   std::vector<std::string> include;
   std::optional<uint64_t> most_bytes;  // given: as many files as a manifest may have

@@ -263,7 +263,19 @@ def test_a_host_with_other_code_starts_nothing_anywhere(cluster, code, copies):
     assert not any((home(host) / "started").exists() for host in cluster.nodes)
 
 
+def test_a_host_with_other_code_may_only_be_warned_of(cluster, code, copies):
+    (copies[1] / "train.py").write_text("two")
+    result = cluster.launch(["--verify-code", "/root/code", "--verify-code-warn", *cluster.hosts_flag(1), "--", "cat", "train.py"],
+                            cwd="/root/code")
+    assert result.code == 0 and result.out.count("one") == 3 and "two" in result.out, result
+    assert re.search(r"dtrain: warning: node1: --verify-code: /root/code differs from the one on the launching host: "
+                     r"train.py is [0-9a-f]{8}, should be [0-9a-f]{8}", result.err), result
+    assert "compared on all hosts in" in line_of(result) and "; on all hosts, checked" not in result.err, result
+
+
 def test_one_flag_of_the_two(cluster, code):
+    result = cluster.launch(["--verify-code-warn", *cluster.hosts_flag(1), "--", "true"])
+    assert result.code == 2 and "is about --verify-code DIR, which is not given" in result.err, result
     result = cluster.launch(["--verify-code", "/root/code", "--stage", "/root/code", *cluster.hosts_flag(1), "--", "true"])
     assert result.code == 2 and "give one of the two" in result.err, result
     result = cluster.launch(["--verify-code", "/root/none", *cluster.hosts_flag(1), "--", "true"])
