@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/discovery.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <initializer_list>
+#include <list>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -14,6 +17,7 @@
 #include "common/base/text.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
+#include "common/os/signals.h"
 #include "common/os/spawn.h"
 #include "launcher/hosts/discovered.h"
 #include "launcher/transport/child.h"
@@ -22,13 +26,13 @@ namespace dtrain {
 namespace {
 
 constexpr Duration kCommandPatience = std::chrono::seconds(30);
-constexpr size_t kMostPrinted = 64 << 10;
-constexpr size_t kMostSaid = kMostPrinted;
+constexpr size_t kMostPrinted = 4 << 20;
+constexpr size_t kMostSaid = 64 << 10;
 
 }  // namespace
 
 struct Discovery::Running {
-  // What comes through a pipe. Who writes more than `limit` is killed.
+  // What comes through a pipe, as far as `limit`.
   struct Pipe {
     Pipe(loop::Loop& loop, os::UniqueFd from, size_t most, loop::Task kill)
         : limit(most), fd(std::move(from)), watch(loop, fd.get()), on_full(std::move(kill)) {
@@ -37,7 +41,7 @@ struct Discovery::Running {
     void Await() {
       watch.OnReadable([this] {
         if (Drain()) return Await();
-        if (is_full()) on_full();
+        if (is_full() && on_full) on_full();
       });
     }
     // False: nothing more is wanted, or will come.
@@ -62,7 +66,7 @@ struct Discovery::Running {
   Running(loop::Loop& loop, os::Child started, os::UniqueFd out, os::UniqueFd err)
       : child(std::move(started)),
         printed(loop, std::move(out), kMostPrinted, [this] { Kill(); }),
-        said(loop, std::move(err), kMostSaid, [this] { Kill(); }),
+        said(loop, std::move(err), kMostSaid, nullptr),
         ended(loop, child.pidfd.get()) {}
   // Its process group is its own.
   void Kill() const { transport::SignalChild(child, SIGKILL, /*whole_group=*/true); }
@@ -85,7 +89,7 @@ Discovery::~Discovery() {
 void Discovery::Run(OnFound found) {
   found_ = std::move(found);
   if (absl::Status started = Start(); !started.ok()) {
-    loop_.Post([this, started] { std::exchange(found_, nullptr)(started); });
+    patience_.After(Duration::zero(), [this, started] { std::exchange(found_, nullptr)(started); });
   }
 }
 
@@ -130,9 +134,9 @@ absl::StatusOr<hosts::HostList> Discovery::Read(Running& running) const {
   running.printed.Drain();
   running.said.Drain();
   const std::string name = absl::StrCat("--discover: \"", Escape(command_, 200), "\" ");
-  if (running.printed.is_full() || running.said.is_full()) {
+  if (running.printed.is_full()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(name, "printed more than ", kMostPrinted >> 10, " KiB"));
+        absl::StrCat(name, "printed more than ", kMostPrinted >> 20, " MiB"));
   }
   if (running.too_slow) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -151,28 +155,44 @@ absl::StatusOr<hosts::HostList> Discovery::Read(Running& running) const {
   auto list = hosts::ParseDiscovered(running.printed.text, slots_);
   if (list.ok()) return list;
   return absl::InvalidArgumentError(
-      absl::StrCat(name, "printed what is no host: ", list.status().message()));
+      absl::StrCat(name, "printed a line that is not a host: ", list.status().message()));
 }
 
 absl::StatusOr<hosts::HostList> FirstDiscovered(const std::string& command,
                                                 std::optional<uint32_t> slots, Duration at_most) {
-  loop::Loop loop;
-  Discovery discovery(loop, command, slots);
-  loop::Timer again(loop);
-  absl::StatusOr<hosts::HostList> list;
-  const TimePoint until = loop.Now() + at_most;
-  loop::Task run = [&] {
-    discovery.Run([&](absl::StatusOr<hosts::HostList> found) {
-      list = std::move(found);
-      if (list.ok() && list->entries.empty() && loop.Now() < until) {
-        again.After(kBetweenDiscoveries, [&] { run(); });
-      } else {
+  absl::StatusOr<hosts::HostList> list = hosts::HostList();
+  int stopped_by = 0;
+  {
+    loop::Loop loop;
+    Discovery discovery(loop, command, slots);
+    loop::Timer again(loop);
+    std::list<loop::SignalWatch> watches;
+    for (const int number : os::NotIgnored({SIGINT, SIGTERM, SIGHUP})) {
+      watches.emplace_back(loop, std::initializer_list<int>{number}, [&](int signal) {
+        stopped_by = signal;
         loop.Stop();
-      }
-    });
-  };
-  run();
-  loop.Run();
+      });
+    }
+    const TimePoint until = loop.Now() + at_most;
+    bool told = false;
+    loop::Task run = [&] {
+      discovery.Run([&](absl::StatusOr<hosts::HostList> found) {
+        list = std::move(found);
+        if (!list.ok() || !list->entries.empty() || loop.Now() >= until) return loop.Stop();
+        if (!std::exchange(told, true)) {
+          std::fputs("dtrain: --discover has printed no host yet; waiting for one\n", stderr);
+        }
+        again.After(kBetweenDiscoveries, [&] { run(); });
+      });
+    };
+    run();
+    loop.Run();
+  }
+  // The command is gone with all that it had started: we can go, too.
+  if (stopped_by != 0) {
+    std::signal(stopped_by, SIG_DFL);
+    std::raise(stopped_by);
+  }
   if (list.ok() && list->entries.empty()) {
     return absl::DeadlineExceededError(absl::StrCat("--discover: \"", Escape(command, 200),
                                                     "\" has printed no host within ",

@@ -48,7 +48,8 @@ class Discovery {
   loop::Timer patience_;
 };
 
-// Runs it on a loop of its own until it has printed a host, once a second, for so long at most.
+// Runs it on a loop of its own until it has printed a host, once a second, for so long at most. A
+// signal that ends us ends the command first.
 absl::StatusOr<hosts::HostList> FirstDiscovered(const std::string& command,
                                                 std::optional<uint32_t> slots, Duration at_most);
 

@@ -20,6 +20,8 @@ constexpr Duration kFirstRedial = std::chrono::seconds(30);
 constexpr Duration kLongestRedial = std::chrono::minutes(5);
 // Of those with workers, by a host that is to join them.
 constexpr size_t kMostProbed = 8;
+// A host that has been found waits for so long for others that may come with it.
+constexpr Duration kLongestUntold = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -57,18 +59,32 @@ ElasticHosts::ElasticHosts(const Attempt::Around& around, hosts::HostList list,
 
 ElasticHosts::~ElasticHosts() { *alive_ = false; }
 
-void ElasticHosts::Begin() { Survey(list_.entries); }
+// In a restart the list of the launch may be long out of date.
+void ElasticHosts::Begin() {
+  if (discovery_ == nullptr || surveys_ == 0) return Survey(list_.entries);
+  discovery_->Run([this](absl::StatusOr<hosts::HostList> list) {
+    if (ended_) return;
+    if (list.ok() && !list->entries.empty()) list_ = *std::move(list);
+    Survey(list_.entries);
+  });
+}
 
 void ElasticHosts::Feed(const job::Event& event) {
   if (survey_ != nullptr) survey_->Feed(event);
 }
 
-void ElasticHosts::End() {
-  ended_ = true;
+void ElasticHosts::Stop() {
+  stopped_ = true;
+  absent_.clear();
   redial_.Cancel();
   discover_.Cancel();
-  if (survey_ == nullptr) return callbacks_.on_over();
-  survey_->Feed(job::EndAsked{"the job is over"});
+  if (survey_ != nullptr) survey_->Feed(job::EndAsked{"the job ends"});
+}
+
+void ElasticHosts::End() {
+  Stop();
+  ended_ = true;
+  if (survey_ == nullptr) callbacks_.on_over();
 }
 
 const std::vector<job::NodeView>& ElasticHosts::nodes() const {
@@ -81,16 +97,17 @@ void ElasticHosts::Survey(std::vector<hosts::HostEntry> hosts) {
   options.stage = nullptr;
   options.plan.ranks.reset();
   options.plan.nodes.reset();
-  if (!asked_.empty()) {
-    options.min_nodes = 0;
-    options.net = network_;
-  } else {
-    options.min_nodes = least_;
-  }
+  // Of a command's hosts others may come in the place of those that do not answer.
+  options.min_nodes = !asked_.empty() ? 0 : discovery_ != nullptr ? 1 : least_;
+  if (!asked_.empty() && !network_.empty()) options.net = network_;
+  // A lone host would be given loopback, by which none that comes later could reach it.
+  if (options.net.empty() && discovery_ != nullptr && hosts.size() == 1) options.net = "0.0.0.0/0";
   Attempt::Handlers handlers;
   handlers.on_warning = [this](job::Warn warn) { callbacks_.on_warning(std::move(warn)); };
   handlers.on_event = [this](std::optional<NodeId> of) {
-    if (asked_.empty()) callbacks_.on_event(of);
+    // When it is over it lets go of all hosts, which are not lost by that.
+    const bool is_over = survey_->core().state() == job::State::kFinished;
+    if (asked_.empty() && !is_over) callbacks_.on_event(of);
   };
   handlers.on_changed = [this] { callbacks_.on_changed(); };
   handlers.on_over = [this] {
@@ -114,6 +131,7 @@ void ElasticHosts::OnSurveyed() {
   const job::JobCore& core = survey->core();
   if (asked.empty()) nodes_ = core.nodes();
   if (ended_) return callbacks_.on_over();
+  if (stopped_) return;
   if (core.verdict().kind == job::Verdict::Kind::kSuccess) {
     Take(core);
   } else if (!asked.empty()) {
@@ -123,7 +141,9 @@ void ElasticHosts::OnSurveyed() {
   }
   if (asked.empty() && discovery_ != nullptr) Discover();
   // Several that come together are one change.
-  if (absent_.empty()) Tell();
+  const TimePoint now = around_.loop.Now();
+  if (known_.contains(asked)) untold_since_ = std::min(untold_since_, now);
+  if (absent_.empty() || now - untold_since_ > kLongestUntold || asked.empty()) Tell();
   SurveyNext();
 }
 
@@ -131,41 +151,66 @@ void ElasticHosts::Take(const job::JobCore& core) {
   for (const job::NodeView& node : core.nodes()) {
     if (!node.joined) missing_[node.host] = "it could not be reached";
   }
+  // Of hosts that are in several networks any will do for those that come.
+  const std::vector<rendezvous::Chosen>& all = core.addresses();
+  const bool one = std::all_of(all.begin(), all.end(), [&all](const auto& each) {
+    return each.network == all.front().network;
+  });
+  if (network_.empty() && one && !all.empty()) network_ = all.front().network;
   const plan::Plan& plan = core.plan();
   for (size_t i = 0; i < plan.nodes.size(); ++i) {
     const plan::PlannedNode& node = plan.nodes[i];
-    const rendezvous::Chosen& address = core.addresses()[i];
     missing_.erase(node.entry.host);
-    if (network_.empty()) network_ = address.network;
-    known_.try_emplace(node.entry.host,
-                       Host{node.entry, address.ip, static_cast<uint32_t>(node.workers.size())});
+    stale_.erase(node.entry.host);
+    known_[node.entry.host] = {node.entry, all[i].ip, static_cast<uint32_t>(node.workers.size())};
   }
+  for (const job::NodeView& node : core.nodes()) {
+    if (node.joined && !known_.contains(node.host)) {
+      missing_[node.host] = "it has no slot for a rank";
+    }
+  }
+}
+
+void ElasticHosts::Doubt(const std::string& host) {
+  for (const hosts::HostEntry& entry : list_.entries) {
+    if (entry.host != host || !known_.contains(host)) continue;
+    stale_.insert(host);
+    Await(entry, /*is_new=*/true);
+  }
+  SurveyNext();
+}
+
+bool ElasticHosts::IsKnown(const std::string& host) const {
+  return known_.contains(host) && !stale_.contains(host);
 }
 
 // In the order of the list. One that is not there is asked for again from time to time.
 void ElasticHosts::Tell() {
+  untold_since_ = kNever;
   elastic::HostsFound found;
   for (const hosts::HostEntry& entry : list_.entries) {
-    if (const auto known = known_.find(entry.host); known != known_.end()) {
-      found.hosts.push_back({entry.host, known->second.slots});
+    if (IsKnown(entry.host)) {
+      found.hosts.push_back({entry.host, at(entry.host).slots});
     } else if (const auto why = missing_.find(entry.host); why != missing_.end()) {
       found.missing.push_back({entry.host, why->second});
     }
   }
-  if (!found.missing.empty()) {
+  if (!found.missing.empty() && !std::exchange(redials_, true)) {
     redial_.After(redial_after_, [this] {
+      redials_ = false;
+      redial_after_ = std::min<Duration>(2 * redial_after_, kLongestRedial);
       for (const hosts::HostEntry& entry : list_.entries) {
-        if (missing_.contains(entry.host)) Await(entry);
+        if (missing_.contains(entry.host)) Await(entry, /*is_new=*/false);
       }
       SurveyNext();
     });
-    redial_after_ = std::min<Duration>(2 * redial_after_, kLongestRedial);
   }
   callbacks_.on_found(std::move(found));
 }
 
 void ElasticHosts::Discover() {
   discovery_->Run([this](absl::StatusOr<hosts::HostList> list) {
+    if (stopped_) return;
     const bool failed_before = std::exchange(discovery_fails_, !list.ok());
     discover_.After(kBetweenDiscoveries, [this] { Discover(); });
     if (list.ok()) return OnListed(*std::move(list));
@@ -185,33 +230,40 @@ void ElasticHosts::OnListed(hosts::HostList list) {
                  list_.entries.end(), same)) {
     return;
   }
+  std::set<std::string> left;
+  for (const hosts::HostEntry& entry : list_.entries) left.insert(entry.host);
   list_ = std::move(list);
   std::map<std::string, std::string> missing;
   for (const hosts::HostEntry& entry : list_.entries) {
-    if (const auto known = known_.find(entry.host); known != known_.end()) {
-      known->second.entry = entry;
-      known->second.slots = entry.slots.value_or(known->second.slots);
+    left.erase(entry.host);
+    if (IsKnown(entry.host)) {
+      Host& known = known_.at(entry.host);
+      known.entry = entry;
+      if (!options_.plan.ranks_per_node) known.slots = entry.slots.value_or(known.slots);
     } else if (const auto why = missing_.find(entry.host); why != missing_.end()) {
       missing.insert(*why);
     } else {
-      Await(entry);
+      Await(entry, /*is_new=*/true);
     }
   }
   missing_ = std::move(missing);
-  if (ended_) return;
+  // When it comes back it may be another machine.
+  for (const std::string& host : left) {
+    if (known_.contains(host)) stale_.insert(host);
+  }
   Tell();
   SurveyNext();
 }
 
-void ElasticHosts::Await(const hosts::HostEntry& entry) {
+void ElasticHosts::Await(const hosts::HostEntry& entry, bool is_new) {
   const bool waits = entry.host == asked_ ||
                      std::any_of(absent_.begin(), absent_.end(),
                                  [&entry](const auto& each) { return each.host == entry.host; });
-  if (!waits) absent_.push_back(entry);
+  if (!waits) absent_.insert(is_new ? absent_.begin() : absent_.end(), entry);
 }
 
 void ElasticHosts::SurveyNext() {
-  if (absent_.empty() || survey_ != nullptr || ended_) return;
+  if (absent_.empty() || survey_ != nullptr || stopped_) return;
   std::vector<hosts::HostEntry> hosts = SomeOfRound();
   asked_ = absent_.front().host;
   hosts.push_back(std::move(absent_.front()));
@@ -225,7 +277,7 @@ std::vector<hosts::HostEntry> ElasticHosts::SomeOfRound() {
   for (const std::string& host : callbacks_.with_workers()) some.push_back(at(host).entry);
   const bool none = some.empty();
   for (const hosts::HostEntry& entry : list_.entries) {
-    if (none && known_.contains(entry.host)) some.push_back(entry);
+    if (none && IsKnown(entry.host)) some.push_back(entry);
   }
   if (some.size() > kMostProbed) some.resize(kMostProbed);
   return some;

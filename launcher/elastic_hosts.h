@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,7 +61,11 @@ class ElasticHosts {
   void Begin();
   // What comes from the user, while it surveys.
   void Feed(const job::Event& event);
-  // Nobody wants to know any more. on_over comes when nothing of it is left, perhaps at once.
+  // That host does not answer where it was found: it is looked for again before it is used.
+  void Doubt(const std::string& host);
+  // The job is about to end: no host is looked for any more.
+  void Stop();
+  // It has ended. on_over comes when nothing of this is left, perhaps at once.
   void End();
 
   const Host& at(const std::string& host) const { return known_.at(host); }
@@ -74,7 +79,8 @@ class ElasticHosts {
   void Take(const job::JobCore& survey);
   void SurveyNext();
   std::vector<hosts::HostEntry> SomeOfRound();
-  void Await(const hosts::HostEntry& entry);
+  void Await(const hosts::HostEntry& entry, bool is_new);
+  bool IsKnown(const std::string& host) const;
   void Tell();
   void Discover();
   void OnListed(hosts::HostList list);
@@ -86,14 +92,18 @@ class ElasticHosts {
   const uint32_t least_;
   uint32_t& surveys_;
   Callbacks callbacks_;
-  std::unique_ptr<AttemptRun> survey_;          // null: none goes on
-  std::vector<job::NodeView> nodes_;            // of the first, once it is over
-  std::map<std::string, Host> known_;           // by name, those that a survey has found
-  std::string network_;                         // by which they reach each other
-  std::deque<hosts::HostEntry> absent_;         // to be surveyed next, one by one
-  std::string asked_;                           // of them, in the survey that goes on
+  std::unique_ptr<AttemptRun> survey_;   // null: none goes on
+  std::vector<job::NodeView> nodes_;     // of the first, once it is over
+  std::map<std::string, Host> known_;    // by name, those that a survey has found
+  std::set<std::string> stale_;          // of these, to be surveyed again before they are used
+  std::string network_;                  // by which they reach each other; empty: by several
+  std::deque<hosts::HostEntry> absent_;  // to be surveyed next, one by one
+  std::string asked_;                    // of them, in the survey that goes on
   std::map<std::string, std::string> missing_;  // hosts of the list, and why they are not there
+  TimePoint untold_since_ = kNever;             // since when a host is known and not told
   bool discovery_fails_ = false;
+  bool redials_ = false;  // redial_ runs
+  bool stopped_ = false;
   bool ended_ = false;
   loop::Timer discover_;
   loop::Timer redial_;

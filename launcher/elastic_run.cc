@@ -64,7 +64,10 @@ report::JobFacts ElasticRun::facts() const {
           &gpu_faults_};
 }
 
-void ElasticRun::Begin(const std::vector<hosts::HostEntry>& /*hosts*/) { hosts_.Begin(); }
+void ElasticRun::Begin(const std::vector<hosts::HostEntry>& /*hosts*/) {
+  deadline_.At(core_.NextDeadline(), [this] { Decide(elastic::Tick{}); });
+  hosts_.Begin();
+}
 
 // The timeline is of one clock and one set of ranks.
 Attempt::Around ElasticRun::AroundRuns() const {
@@ -99,43 +102,43 @@ ElasticHosts::Callbacks ElasticRun::HostCallbacks() {
 // ---- decisions ----------------------------------------------------------------------------
 
 void ElasticRun::Feed(job::Event event) {
+  if (phases_.back().state == job::State::kFinished) return;
   int signal = SIGPIPE;
   if (const auto* user = std::get_if<job::UserSignal>(&event)) signal = user->signal;
   if (IsStop(signal)) {
     for (auto& [id, run] : runs_) run.ending = true;
     Decide(elastic::StopAsked{signal});
+    hosts_.Feed(event);
   }
   // They know what a second one means.
-  hosts_.Feed(event);
   for (auto& [id, run] : runs_) run.attempt->Feed(event);
 }
 
 // Actions may lead to further events at once; these wait until the actions are done.
 void ElasticRun::Decide(elastic::ElasticEvent event) {
+  if (phases_.back().state == job::State::kFinished) return;
   events_.push_back(std::move(event));
   if (std::exchange(deciding_, true)) return;
   while (!events_.empty()) {
     const elastic::ElasticEvent next = std::move(events_.front());
     events_.pop_front();
     const size_t ranks = ranks_.size();
-    for (const elastic::ElasticAction& action : core_.OnEvent(around_.loop.Now(), next)) Do(action);
+    for (const elastic::ElasticAction& action : core_.OnEvent(around_.loop.Now(), next)) {
+      std::visit([this](const auto& each) { Do(each); }, action);
+    }
     if (ranks_.size() != ranks) ShowLayout();
   }
   deciding_ = false;
-  if (core_.state() == elastic::ElasticCore::State::kEnd) Enter(job::State::kStopping);
-  deadline_.At(core_.NextDeadline(), [this] { Decide(elastic::Tick{}); });
+  if (core_.state() == elastic::ElasticCore::State::kEnd) {
+    Enter(job::State::kStopping);
+    hosts_.Stop();
+  }
+  if (core_.state() != elastic::ElasticCore::State::kOver) {
+    deadline_.At(core_.NextDeadline(), [this] { Decide(elastic::Tick{}); });
+  }
 }
 
-void ElasticRun::Do(const elastic::ElasticAction& action) {
-  if (const auto* announce = std::get_if<elastic::Announce>(&action)) {
-    return Warn({announce->text, /*detail=*/false});
-  }
-  std::visit(
-      [this](const auto& each) {
-        if constexpr (requires { Do(each); }) Do(each);
-      },
-      action);
-}
+void ElasticRun::Do(const elastic::Announce& announce) { Warn({announce.text, /*detail=*/false}); }
 
 void ElasticRun::Do(const elastic::BeginRun& begin) {
   const ElasticHosts::Host& host = hosts_.at(begin.host);
@@ -146,6 +149,7 @@ void ElasticRun::Do(const elastic::BeginRun& begin) {
   options.plan.ranks = static_cast<uint32_t>(begin.seats.size());
   v1::ElasticPart& part = *options.part.mutable_elastic();
   part.set_first_number(begin.first_number);
+  part.set_attempt(options_.attempt);
   for (const v1::Seat& seat : begin.seats) *part.add_seats() = seat;
   past_.next_run = core_.runs().next();
 
@@ -278,8 +282,11 @@ void ElasticRun::OnRunOver(elastic::RunId id) {
     const Rank number(run.first + verdict.rank.value());
     over.cause = CauseOf(number, ranks_[number.value()].exit);
   }
+  const bool never_ran = verdict.kind == job::Verdict::Kind::kNode && !run.started;
+  const std::string host = core.nodes().front().host;
   run.attempt.reset();
   Pass(board_.Drop(id));
+  if (never_ran) hosts_.Doubt(host);
   Decide(std::move(over));
 }
 

@@ -60,7 +60,7 @@ class ElasticRun : public Attempt {
   Around AroundRuns() const;
   ElasticHosts::Callbacks HostCallbacks();
   void Decide(elastic::ElasticEvent event);
-  void Do(const elastic::ElasticAction& action);
+  void Do(const elastic::Announce& announce);
   void Do(const elastic::BeginRun& begin);
   void Do(const elastic::EndRun& end);
   void Do(const elastic::OpenRound& open);

@@ -83,11 +83,9 @@ absl::Status FindHosts(cli::LaunchOptions& options, const faces::Translation* tr
                                                         : FindByCommand(options);
   if (found.ok() && translation != nullptr) found = faces::AfterHosts(*translation, options);
   if (found.ok()) found = TakeSpares(options);
-  // Of an elastic job others may come.
-  if (found.ok() && options.elastic.discover.empty()) {
-    found = plan::CheckNumbers(options.hosts, options.job.plan);
-  }
-  if (found.ok() && options.job.min_nodes > options.hosts.entries.size()) {
+  const bool is_all = options.elastic.discover.empty();  // else others may come
+  if (found.ok() && is_all) found = plan::CheckNumbers(options.hosts, options.job.plan);
+  if (found.ok() && is_all && options.job.min_nodes > options.hosts.entries.size()) {
     found = absl::InvalidArgumentError(absl::StrCat(
         "--min-nodes ", options.job.min_nodes, ": the host list has ", options.hosts.entries.size(),
         options.hosts.entries.size() == 1 ? " host" : " hosts"));

@@ -31,21 +31,26 @@
 namespace dtrain {
 namespace {
 
+constexpr size_t kMayCome = 4096;  // hosts
+
 // Per worker, which may make 100,000 a second: 1.8 MiB of memory that it shares with its shepherd.
 constexpr uint32_t kTimelineRecords = 16384;
 
-// Raises the own limit as far as allowed, where needed.
-absl::Status CheckOpenFiles(size_t nodes) {
+// Raises the own limit as far as allowed, where needed. `may_grow`: others may come, of whom nobody knows yet.
+absl::Status CheckOpenFiles(size_t nodes, bool may_grow) {
   const rlim_t needed = OpenFilesForLaunch(nodes);
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur >= needed) return absl::OkStatus();
+  const rlim_t wanted =
+      may_grow ? std::max(needed, std::min(limit.rlim_max, rlim_t{OpenFilesForLaunch(kMayCome)}))
+               : needed;
+  if (limit.rlim_cur >= wanted) return absl::OkStatus();
   if (limit.rlim_max < needed) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a launch on ", Count(nodes, "node"), " takes ", needed,
                      " open files, and the limit is ", limit.rlim_max, "; raise it (ulimit -n)"));
   }
-  limit.rlim_cur = needed;
+  limit.rlim_cur = wanted;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
   return absl::OkStatus();
 }
@@ -136,7 +141,7 @@ absl::Status Runner::Prepare() {
   absl::Status input = PrepareStdin();
   if (!input.ok()) return input;
   PrepareCampaign();
-  absl::Status files = CheckOpenFiles(hosts_.entries.size());
+  absl::Status files = CheckOpenFiles(hosts_.entries.size(), !options_.elastic.discover.empty());
   if (!files.ok()) return files;
   options_.job.protocol = rpc::kProtocolVersion;
   options_.job.build = DTRAIN_VERSION;
@@ -158,7 +163,8 @@ absl::Status Runner::Prepare() {
 
 absl::Status Runner::PrepareCode() {
   if (options_.stage.directory.empty() || options_.job.dry_run) return absl::OkStatus();
-  auto code = CodeOf(options_.stage, detached_.records.get(), MayRestart());
+  // Hosts may come to an elastic job at any time.
+  auto code = CodeOf(options_.stage, detached_.records.get(), MayRestart() || IsElastic());
   if (!code.ok()) return code.status();
   code_ = *std::move(code);
   const stage::Snapshot& taken = code_->snapshot;
@@ -190,7 +196,7 @@ void Runner::PrepareCampaign() {
   const auto most = static_cast<uint32_t>(hosts_.entries.size()) - options_.spares;
   campaign.least_hosts = options_.job.min_nodes > 0 ? options_.job.min_nodes : most;
   if (IsElastic()) {
-    campaign.least_hosts = 1;
+    if (options_.job.min_nodes == 0) campaign.least_hosts = plan.nodes.value_or(most);
     elastic_past_.emplace(CoolDownOf(options_.elastic), std::random_device()());
   }
   campaign.spares = options_.spares > 0;

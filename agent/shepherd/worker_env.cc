@@ -207,7 +207,7 @@ void SetNetwork(const v1::JobPart& part, EnvBuilder* env) {
 void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
                EnvBuilder* env) {
   env->Set("DTRAIN_JOB_ID", part.job_id());
-  env->Set("DTRAIN_ATTEMPT", part.attempt());
+  env->Set("DTRAIN_ATTEMPT", part.has_elastic() ? part.elastic().attempt() : part.attempt());
   env->Set("DTRAIN_SHEPHERD", ties.shepherd);
   env->Set("DTRAIN_PID_NAMESPACE", ties.pid_namespace);
   // Of an elastic job each worker has a number of its own, as ranks change.

@@ -105,8 +105,8 @@ std::vector<Flag> ElasticFlags() {
       {"--cool-down",
        kGroup,
        "LOW:HIGH",
-       "with --elastic: how long a host is not used after a failure there,\n"
-       "at first and at most, or never (again); default 10s:10m",
+       "with --elastic: a host is not used after a failure for twice LOW or\n"
+       "more, longer each time, HIGH at most; never: not again; default 10s:10m",
        SetCoolDown,
        {"never"}},
       {"--reset-limit", kGroup, "N",
@@ -122,12 +122,13 @@ absl::Status TakeElastic(const Mentions& mentions, bool several, RawLaunch& raw)
   LaunchOptions& options = raw.options;
   ElasticOptions& elastic = options.elastic;
   if (!elastic.on) {
-    const char* only = elastic.least_ranks         ? "--min-np"
-                       : elastic.most_ranks        ? "--max-np"
-                       : !elastic.discover.empty() ? "--discover"
-                       : elastic.slots_per_host    ? "--slots-per-host"
-                       : elastic.most_resets       ? "--reset-limit"
-                                                   : nullptr;
+    const char* only = elastic.least_ranks                       ? "--min-np"
+                       : elastic.most_ranks                      ? "--max-np"
+                       : FindMention(mentions, "cool-down") >= 0 ? "--cool-down"
+                       : !elastic.discover.empty()               ? "--discover"
+                       : elastic.slots_per_host                  ? "--slots-per-host"
+                       : elastic.most_resets                     ? "--reset-limit"
+                                                                 : nullptr;
     if (only == nullptr) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(only, " is about jobs whose ranks change; add --elastic horovod"));
@@ -154,6 +155,8 @@ absl::Status TakeElastic(const Mentions& mentions, bool several, RawLaunch& raw)
   }
   raw.contracts = {v1::CONTRACT_HOROVOD};
   options.job.stdin_rank = "none";
+  // A lone rank may be joined by others.
+  if (!options.output.tag) options.output.tag = output::Tag::kRank;
   return CheckNumbersOf(options);
 }
 

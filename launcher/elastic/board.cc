@@ -12,6 +12,7 @@ std::vector<Board::Send> Board::Open(const OpenRound& round) {
   runs_.clear();
   removals_.clear();
   asked_.clear();
+  put_bytes_.clear();
   first_id_ = next_id_;
   std::vector<Send> sends;
   for (const auto& [run, seats] : round.seats) {
@@ -43,6 +44,10 @@ absl::StatusOr<Board::Heard> Board::OnUp(RunId from, const v1::ElasticUp& up) {
       heard.event = NoticeDone{from, up.noticed().timestamp(), up.noticed().failed()};
       break;
     case v1::ElasticUp::kPut:
+      if ((put_bytes_[from] += up.put().ByteSizeLong()) > kMostPutBytes) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("its ranks put more than ", kMostPutBytes >> 20, " MiB in one round"));
+      }
       for (const auto& [run, workers] : runs_) {
         if (run == from) continue;
         Send send{run, Down()};

@@ -21,6 +21,8 @@ namespace dtrain::elastic {
 
 // Removals of one door that others have not applied yet.
 inline constexpr size_t kMostRemovals = 4096;
+// What the ranks of one host may put in a round: more than their door lets through.
+inline constexpr size_t kMostPutBytes = 40 << 20;
 
 class Board {
  public:
@@ -57,6 +59,7 @@ class Board {
   uint64_t round_ = 0;
   std::map<RunId, size_t> runs_;               // the number of workers of each
   std::map<uint64_t, Removal> removals_;       // by our id
+  std::map<RunId, size_t> put_bytes_;          // in this round, by origin
   std::map<RunId, std::set<uint64_t>> asked_;  // the ids of these, by origin: its own
   uint64_t first_id_ = 1;                      // of this round
   uint64_t next_id_ = 1;

@@ -28,7 +28,9 @@ ElasticCore::ElasticCore(ElasticOptions options, HostBook& book, TimePoint now)
       now_(now),
       runs_(options_.first_run, options_.first_number),
       forming_(options_, book_, runs_, failures_, out_),
-      join_by_(now + options_.join_timeout) {}
+      join_by_(now + options_.join_timeout) {
+  book_.OnAttempt();
+}
 
 std::vector<ElasticAction> ElasticCore::OnEvent(TimePoint now, const ElasticEvent& event) {
   if (state_ == State::kOver) return {};
@@ -118,16 +120,19 @@ void ElasticCore::On(const Registered& registered) {
   run->takes_notices[registered.local_rank] = registered.not_understood.empty();
   if (!registered.not_understood.empty() && !std::exchange(unheard_said_, true)) {
     out_.Say(absl::StrCat("changes of hosts reach the job only when a collective fails: ",
-                          registered.not_understood));
+                          job::Printable(registered.not_understood)));
   }
-  Compare();
+  // Only rank 0 is ever told.
+  const auto [first, coordinator] = runs_.Coordinator();
+  const bool is_rank_0 = coordinator != nullptr && first == registered.run;
+  if (is_rank_0 && registered.local_rank == 0) Compare();
 }
 
 void ElasticCore::On(const NoticeDone& done) {
   if (notices_.OnDone(now_, done.timestamp, done.failed.empty()) &&
       !std::exchange(unheard_said_, true)) {
-    out_.Say(
-        absl::StrCat("changes of hosts reach the job only when a collective fails: ", done.failed));
+    out_.Say(absl::StrCat("changes of hosts reach the job only when a collective fails: ",
+                          job::Printable(done.failed)));
   }
   Compare();
 }

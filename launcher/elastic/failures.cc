@@ -49,7 +49,7 @@ Failure FailureOf(const RunOver& over, const Run& run) {
 
 Failure Withdrawal(RunId id, const Run& run, uint32_t local_rank) {
   Failure failure{id, run.host, {}, ""};
-  failure.cause = absl::StrCat("rank ", run.seats[local_rank].rank(),
+  failure.cause = absl::StrCat("rank ", run.first_number + local_rank,
                                " exited with code 0 while it waited for the next round");
   failure.verdict = MakeVerdict(job::Verdict::Kind::kStalled, kExitStalled,
                                 absl::StrCat(run.host, ": ", failure.cause));

@@ -58,7 +58,9 @@ bool Forming::MakeRoom(const Plan& plan) {
     if (!run.lives()) continue;
     const Plan::Place* place = plan.Of(id);
     if (place == nullptr) {
-      const std::string why = "the host is not listed any more";
+      const bool is_found = book_.found().count(run.host) > 0;
+      const std::string why =
+          is_found ? "there is no place for it any more" : "the host is not listed any more";
       if (run.joined) failures_.Leave(run.host, why);
       out_.Stop(id, run, why);
       run.seated = false;

@@ -80,6 +80,12 @@ Duration HostBook::Wait(uint32_t times) {
   return std::max(range_->low, std::min(range_->high, wait));
 }
 
+void HostBook::OnAttempt() {
+  for (auto& [host, denial] : denials_) {
+    if (denial.cool_until == kNever) denial.cool_until = TimePoint::min();
+  }
+}
+
 std::vector<HostSlots> HostBook::usable() const {
   std::vector<HostSlots> hosts;
   hosts.reserve(order_.size());

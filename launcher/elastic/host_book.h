@@ -49,6 +49,10 @@ class HostBook {
   // Not a failure.
   void NotBefore(TimePoint now, const std::string& host, TimePoint at);
 
+  // Another attempt begins, with nothing of the last: hosts that were denied for ever get another
+  // chance.
+  void OnAttempt();
+
   std::vector<HostSlots> usable() const;
   // Usable or not, by name.
   const std::map<std::string, uint32_t>& found() const { return slots_; }

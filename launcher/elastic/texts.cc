@@ -66,7 +66,7 @@ std::string StuckText(const Runs& runs, const Failure& first, Duration since) {
     members += run.records.size();
     for (size_t i = 0; i < run.records.size(); ++i) {
       if (run.records[i] != Record::kNone) continue;
-      names.push_back(absl::StrCat("rank ", run.seats[i].rank(), " on ", run.host));
+      names.push_back(absl::StrCat("rank ", run.first_number + i, " on ", run.host));
     }
   }
   const size_t count = names.size();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/hosts/discovered.h"
 
-#include <algorithm>
+#include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/text.h"
+#include "launcher/hosts/host_name.h"
 
 namespace dtrain::hosts {
 
 absl::StatusOr<HostList> ParseDiscovered(absl::string_view text, std::optional<uint32_t> slots) {
   HostList list;
+  std::map<std::string, size_t> places;  // in it, by what tells hosts apart
   uint32_t number = 0;
   for (const absl::string_view raw : absl::StrSplit(text, '\n')) {
     ++number;
@@ -37,10 +40,9 @@ absl::StatusOr<HostList> ParseDiscovered(absl::string_view text, std::optional<u
     if (absl::Status name = CheckHostName(entry.host); !name.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", name.message()));
     }
-    const auto known = std::find_if(list.entries.begin(), list.entries.end(),
-                                    [&](const HostEntry& each) { return each.host == entry.host; });
-    if (known != list.entries.end()) {
-      *known = std::move(entry);
+    const auto [known, is_new] = places.try_emplace(HostKey(entry.host), list.entries.size());
+    if (!is_new) {
+      list.entries[known->second] = std::move(entry);
     } else if (list.entries.size() == kMaxHosts) {
       return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxHosts, " hosts"));
     } else {

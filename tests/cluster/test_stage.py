@@ -268,7 +268,7 @@ def test_a_host_with_other_code_may_only_be_warned_of(cluster, code, copies):
     result = cluster.launch(["--verify-code", "/root/code", "--verify-code-warn", *cluster.hosts_flag(1), "--", "cat", "train.py"],
                             cwd="/root/code")
     assert result.code == 0 and result.out.count("one") == 3 and "two" in result.out, result
-    assert re.search(r"dtrain: warning: node1: --verify-code: /root/code differs from the one on the launching host: "
+    assert re.search(r"node1: --verify-code: /root/code differs from the one on the launching host: "
                      r"train.py is [0-9a-f]{8}, should be [0-9a-f]{8}", result.err), result
     assert "compared on all hosts in" in line_of(result) and "; on all hosts, checked" not in result.err, result
 

@@ -60,6 +60,7 @@ TEST_F(ElasticFlagsTest, AllOfThem) {
   EXPECT_EQ(all.elastic.slots_per_host, 2U);
   EXPECT_THAT(all.job.part.contracts(), ElementsAre(v1::CONTRACT_HOROVOD));
   EXPECT_EQ(all.job.stdin_rank, "none");
+  EXPECT_EQ(all.output.tag, output::Tag::kRank);
   EXPECT_EQ(Elastic({}).elastic.cool_down->first, std::chrono::seconds(10));
   EXPECT_FALSE(Elastic({"--cool-down", "never"}).elastic.cool_down);
 }

@@ -194,6 +194,20 @@ TEST_F(BoardTest, AWorkersAddressIsOfNoRound) {
   }
 }
 
+// Each is sent to all other hosts.
+TEST_F(BoardTest, AHostMayPutSoMuchInARound) {
+  OpenBoard(1, 2);
+  v1::ElasticUp up = Up(1);
+  up.mutable_put()->set_scope("global");
+  up.mutable_put()->set_value(std::string(8 << 20, 'x'));
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(board_.OnUp(RunId(1), up).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(board_.OnUp(RunId(1), up).status()));
+  EXPECT_TRUE(board_.OnUp(RunId(2), up).ok());
+  OpenBoard(2, 2);
+  up.set_round(2);
+  EXPECT_TRUE(board_.OnUp(RunId(1), up).ok());
+}
+
 TEST_F(BoardTest, WhatARunMustNotSayIsAnError) {
   EXPECT_FALSE(board_.OnUp(RunId(1), Up(0)).ok());
   v1::ElasticUp up = Up(0);

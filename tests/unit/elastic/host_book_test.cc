@@ -191,5 +191,16 @@ TEST_F(HostBookTest, NotBeforeIsNoFailure) {
   EXPECT_LT(DenyAndWait(), seconds(30));  // the first that counts
 }
 
+TEST_F(HostBookTest, AnotherAttemptTriesHostsAgainThatWereDeniedForEver) {
+  HostBook book(std::nullopt, 1);
+  book.Found(TimePoint(), {{"a", 1}, {"b", 1}});
+  book.Deny(TimePoint(), "a", TimePoint() + std::chrono::seconds(9));
+  book.OnAttempt();
+  EXPECT_FALSE(book.IsDeniedForEver("a"));
+  EXPECT_EQ(book.OnTime(TimePoint() + std::chrono::seconds(8)), kNoChange);
+  EXPECT_EQ(book.OnTime(TimePoint() + std::chrono::seconds(9)), kHostsAdded);
+  EXPECT_EQ(book.usable().size(), 2U);
+}
+
 }  // namespace
 }  // namespace dtrain::elastic

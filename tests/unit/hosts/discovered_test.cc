@@ -32,6 +32,7 @@ TEST(DiscoveredTest, HostsAndSlots) {
 
 TEST(DiscoveredTest, OfAHostThatIsNamedTwiceTheLastLineCounts) {
   EXPECT_EQ(Read("a:1\nb:1\na:3"), "a:3 b:1");
+  EXPECT_EQ(Read("a:1\nA:2"), "A:2");
 }
 
 TEST(DiscoveredTest, WhatIsNoHost) {

@@ -186,6 +186,7 @@ TEST_F(WorkerEnvTest, AnElasticRankHasThePlaceOfItsFirstRound) {
   EXPECT_EQ(Build()["CROSS_SIZE"], "2");
   for (uint32_t local = 0; local < 2; ++local) {
     part_.mutable_elastic()->set_first_number(30);
+    part_.mutable_elastic()->set_attempt(7);
     v1::Seat& seat = *part_.mutable_elastic()->add_seats();
     seat.set_rank(10 + local);
     seat.set_size(20);
@@ -204,6 +205,7 @@ TEST_F(WorkerEnvTest, AnElasticRankHasThePlaceOfItsFirstRound) {
                   {"HOROVOD_HOSTNAME", "node1"},
                   {"DTRAIN_RANK", absl::StrCat(30 + part_.workers(1).rank())},
                   {"DTRAIN_WORLD_SIZE", "20"},
+                  {"DTRAIN_ATTEMPT", "7"},
                   {"HOROVOD_ELASTIC", "1"},
                   {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"},
                   {"HOROVOD_GLOO_RENDEZVOUS_PORT", "5151"},
