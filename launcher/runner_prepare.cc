@@ -36,7 +36,8 @@ constexpr size_t kMayCome = 4096;  // hosts
 // Per worker, which may make 100,000 a second: 1.8 MiB of memory that it shares with its shepherd.
 constexpr uint32_t kTimelineRecords = 16384;
 
-// Raises the own limit as far as allowed, where needed. `may_grow`: others may come, of whom nobody knows yet.
+// Raises the own limit as far as allowed, where needed. `may_grow`: others may come, of whom nobody
+// knows yet.
 absl::Status CheckOpenFiles(size_t nodes, bool may_grow) {
   const rlim_t needed = OpenFilesForLaunch(nodes);
   rlimit limit{};
