@@ -205,7 +205,7 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
     status = JoinPrograms(programs);
   }
   if (status.ok()) status = SetPart(programs, shared, surroundings);
-  if (status.ok()) status = CheckElasticEnvironment(raw.options);
+  if (status.ok()) status = CheckElasticEnvironment(programs[0].raw.options);
   if (!status.ok()) return status;
   command.launch = std::move(programs[0].raw.options);
   return command;
