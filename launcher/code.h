@@ -32,8 +32,8 @@ struct Code {
 
   const stage::Snapshot snapshot;
   stage::Contents contents;
-  const bool compare;    // the hosts have it, or nothing starts,
-  const bool only_warn;  // or the user is told
+  const bool compare;    // nothing is copied: all hosts must have it
+  const bool only_warn;  // a host that has other code is named, and starts all the same
   // StageTree.
   std::shared_ptr<const v1::JobRequest> Request() const;
   // For launchers that come after us; `with_contents`: they may have to send it again. Blocks.

@@ -15,6 +15,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
+#include "common/os/environment.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "common/os/signals.h"
@@ -103,8 +104,7 @@ absl::Status Discovery::Start() {
   }
   os::SpawnSpec spec;
   spec.argv = {"/bin/sh", "-c", command_};
-  for (char** variable = environ; *variable != nullptr; ++variable)
-    spec.env.emplace_back(*variable);
+  spec.env = os::OwnEnvironment();
   spec.stdout_fd = out->second.get();
   spec.stderr_fd = err->second.get();
   spec.parent_death_signal = SIGKILL;

@@ -21,7 +21,7 @@ inline constexpr Duration kBetweenDiscoveries = std::chrono::seconds(1);
 // and directory, and is killed when it takes longer than 30 s. Loop thread.
 class Discovery {
  public:
-  // Errors say what became of the command, or which line is no host.
+  // Errors say what became of the command, or which line is not a host.
   using OnFound = absl::AnyInvocable<void(absl::StatusOr<hosts::HostList>)>;
 
   // `command`: for /bin/sh. `slots`: of a host whose line names none.

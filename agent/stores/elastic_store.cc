@@ -162,7 +162,8 @@ ElasticStore::Out ElasticStore::OnDown(const v1::ElasticDown& down) {
   if (is_shut() || down.round() != round_) return out;
   if (down.has_put()) {
     const v1::ElasticValue& put = down.put();
-    // Where there is no room for it, there was none for whoever put it.
+    // If there is no room for it, the ranks here ask for it in vain until Gloo's time limit ends
+    // them.
     (void)values_.Handle("PUT", absl::StrCat("/", put.scope(), "/", put.key()), put.value());
   } else if (down.has_removed()) {
     const v1::ElasticRemoval& removed = down.removed();

@@ -24,7 +24,7 @@ namespace dtrain::stores {
 // doors: Horovod itself gives ranks 30 s to find the others, which a slow import can take. From
 // then on only those wait that want their place in the next round, and those that remove a value.
 //
-// What ranks put is the same behind all doors, but for what only ranks of one host ask for.
+// All doors have the same values, except those that only the ranks of one host ask for.
 //
 // Source: horovod/runner/http/http_server.py, horovod/runner/elastic/rendezvous.py, and their
 // client in horovod/common/gloo/{gloo_context,http_store}.cc.

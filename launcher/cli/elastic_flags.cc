@@ -122,13 +122,16 @@ absl::Status TakeElastic(const Mentions& mentions, bool several, RawLaunch& raw)
   LaunchOptions& options = raw.options;
   ElasticOptions& elastic = options.elastic;
   if (!elastic.on) {
-    const char* only = elastic.least_ranks                       ? "--min-np"
-                       : elastic.most_ranks                      ? "--max-np"
-                       : FindMention(mentions, "cool-down") >= 0 ? "--cool-down"
-                       : !elastic.discover.empty()               ? "--discover"
-                       : elastic.slots_per_host                  ? "--slots-per-host"
-                       : elastic.most_resets                     ? "--reset-limit"
-                                                                 : nullptr;
+    // Elsewhere it is a default that waits for such a job.
+    const int cool_down = FindMention(mentions, "cool-down");
+    const bool cools_down = cool_down >= 0 && mentions[cool_down].source == kCommandLine;
+    const char* only = elastic.least_ranks         ? "--min-np"
+                       : elastic.most_ranks        ? "--max-np"
+                       : cools_down                ? "--cool-down"
+                       : !elastic.discover.empty() ? "--discover"
+                       : elastic.slots_per_host    ? "--slots-per-host"
+                       : elastic.most_resets       ? "--reset-limit"
+                                                   : nullptr;
     if (only == nullptr) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(only, " is about jobs whose ranks change; add --elastic horovod"));

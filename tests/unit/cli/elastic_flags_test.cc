@@ -95,6 +95,9 @@ TEST_F(ElasticFlagsTest, AreAboutElasticJobsOnly) {
   }
   EXPECT_THAT(Error({"--discover", "x"}), HasSubstr("add --elastic horovod"));
   EXPECT_THAT(Error({"--elastic", "torch"}), HasSubstr("is not horovod or none"));
+  EXPECT_THAT(Error({"--cool-down", "1s:2s"}), HasSubstr("add --elastic horovod"));
+  surroundings_.environment = {"DTRAIN_COOL_DOWN=1s:2s"};
+  EXPECT_EQ(Error({}), "");  // a default for jobs that are
 }
 
 }  // namespace
