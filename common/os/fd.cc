@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -64,6 +65,13 @@ absl::StatusOr<std::string> ReadToEnd(int fd, absl::string_view path, size_t lim
     }
     out.append(buffer, static_cast<size_t>(n));
   }
+}
+
+absl::StatusOr<bool> Exists(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  return PosixError(errno, absl::StrCat("look at ", path));
 }
 
 std::string RandomBytes(size_t n) {

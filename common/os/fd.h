@@ -28,6 +28,10 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t limit 
 // The same of one that is open; `path` is for the error.
 absl::StatusOr<std::string> ReadToEnd(int fd, absl::string_view path, size_t limit);
 
+// Whether something has this path, links followed. That nobody can tell (a file server that answers
+// with errors) is an error, and not a no.
+absl::StatusOr<bool> Exists(const std::string& path);
+
 // Random bytes from the kernel, for tokens and ids.
 std::string RandomBytes(size_t n);
 // `n` random bytes as 2n lower-case hex digits.

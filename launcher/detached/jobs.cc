@@ -78,12 +78,11 @@ bool SameJob(const v1::Spec& a, const v1::Spec& b) {
 }
 
 absl::Status MakeWithParents(const std::string& path) {
-  std::error_code error;
+  const auto there = os::Exists(path);
+  if (!there.ok()) return there.status();
+  if (*there) return absl::OkStatus();
   const fs::path parent = fs::path(path).parent_path();
-  if (!fs::exists(parent, error)) {
-    if (absl::Status made = MakeWithParents(parent.string()); !made.ok()) return made;
-  }
-  if (fs::exists(path, error)) return absl::OkStatus();
+  if (absl::Status made = MakeWithParents(parent.string()); !made.ok()) return made;
   absl::Status made = os::MakeOwnDirectory(path, 0700, 0700);
   return made.ok() ? os::SyncFolder(parent.string()) : made;
 }
@@ -164,8 +163,9 @@ absl::Status Jobs::Prepare() const {
 }
 
 absl::Status Jobs::Check() const {
-  std::error_code error;
-  if (!fs::exists(place_, error)) return absl::OkStatus();
+  const auto there = os::Exists(place_);
+  if (!there.ok()) return there.status();
+  if (!*there) return absl::OkStatus();
   return os::MakeOwnDirectory(place_, 0700, 0700);
 }
 
@@ -190,9 +190,10 @@ absl::StatusOr<Jobs::AcceptedJob> Jobs::FindAccepted(const v1::Spec& spec) const
     if (known.ok() && IsWord(*known)) id = *known;
   }
   JobFolder folder = Folder(id);
-  std::error_code error;
+  const auto exists = os::Exists(folder.path());
+  if (!exists.ok()) return exists.status();
   // A key may be older than its job: then that was never accepted, or is removed.
-  if (!fs::exists(folder.path(), error)) {
+  if (!*exists) {
     const std::vector<v1::MovedJob> all =
         spec.key().empty() ? std::vector<v1::MovedJob>() : Moved();
     for (const v1::MovedJob& moved : all) {
@@ -367,8 +368,11 @@ absl::StatusOr<std::vector<v1::JobEntry>> Jobs::List() const {
 }
 
 absl::StatusOr<JobFolder> Jobs::Find(absl::string_view text) const {
-  std::error_code error;
-  if (IsWord(text) && fs::exists(Folder(text).path(), error)) return Folder(text);
+  if (IsWord(text)) {
+    const auto there = os::Exists(Folder(text).path());
+    if (!there.ok()) return there.status();
+    if (*there) return Folder(text);
+  }
   const auto jobs = List();
   if (!jobs.ok()) return jobs.status();
   const v1::JobEntry* running = nullptr;

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -203,10 +202,7 @@ class Attachment {
     if (shown_->Full()) {
       return shown_->WhenRoom([this] { Step(); });
     }
-    std::error_code error;
-    if (!std::filesystem::exists(job_.path(), error)) {
-      return Fail(story::IsGone(job_));
-    }
+    if (absl::Status there = story::CheckThere(job_); !there.ok()) return Fail(there);
     // In this order: its launcher writes the summary before it says how the job has ended, which we
     // do by ourselves, and after all output.
     const std::string said = log_.Next();

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
@@ -88,11 +87,6 @@ Json EndedJson(const detached::Jobs& jobs, const v1::JobEntry& job) {
   const auto spec = folder.ok() ? folder->ReadSpec() : folder.status();
   if (spec.ok()) json["command"] = story::WordsOf(*spec);
   return json;
-}
-
-bool IsThere(const detached::JobFolder& job) {
-  std::error_code error;
-  return std::filesystem::exists(job.path(), error);
 }
 
 absl::Status CheckAttempt(const detached::JobFolder& job, const CommandOptions& options,
@@ -213,9 +207,7 @@ absl::Status LogsOf(const detached::JobFolder& job, const CommandOptions& option
   std::optional<story::OutputReader> reader;
   bool first = true;
   for (;;) {
-    if (!IsThere(job)) {
-      return story::IsGone(job);
-    }
+    if (checked = story::CheckThere(job); !checked.ok()) return checked;
     const bool ended = job.HasSummary();
     const std::optional<uint32_t> following = Following(job, attempt);
     if (!attempt) attempt = following;
@@ -329,7 +321,7 @@ absl::Status StopDetached(const detached::JobFolder& job, const CommandOptions& 
         });
     if (!stopped.ok() && !absl::IsNotFound(stopped)) return stopped;
   }
-  if (!job.HasSummary() && IsThere(job)) {
+  if (!job.HasSummary() && !absl::IsNotFound(story::CheckThere(job))) {
     return absl::UnavailableError(absl::StrCat("the launcher of ", job.id(),
                                                " has ended, but the job has not: see ", job.path(),
                                                "/launcher.log, and try again"));

@@ -2,7 +2,6 @@
 #include "launcher/story/care.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <system_error>
@@ -99,9 +98,8 @@ absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job) {
   if (note.ok() || absl::IsDataLoss(note.status())) return note;
   // Meanwhile it may have ended, and settled, or been removed.
   if (job.HasSummary()) return "";
-  std::error_code error;
-  if (std::filesystem::exists(job.path(), error)) return note;
-  return IsGone(job);
+  const absl::Status there = CheckThere(job);
+  return absl::IsNotFound(there) ? there : note;
 }
 
 absl::StatusOr<std::string> Care::Look(TimePoint now) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/exit_code.h"
+#include "common/os/fd.h"
 
 namespace dtrain::story {
 namespace {
@@ -50,7 +51,10 @@ absl::StatusOr<detached::JobFolder> Find(const detached::Jobs& jobs, absl::strin
       more ? " ..." : ""));
 }
 
-absl::Status IsGone(const detached::JobFolder& job) {
+absl::Status CheckThere(const detached::JobFolder& job) {
+  const auto there = os::Exists(job.path());
+  if (!there.ok()) return there.status();
+  if (*there) return absl::OkStatus();
   const std::filesystem::path jobs = std::filesystem::path(job.path()).parent_path();
   std::string went = detached::Jobs(jobs.parent_path().string()).WhereItWent(job.id());
   if (!went.empty()) return absl::NotFoundError(went);

@@ -19,8 +19,8 @@ absl::StatusOr<detached::Jobs> OpenJobs();
 // As detached::Jobs::Find; without a text the only job that has not ended.
 absl::StatusOr<detached::JobFolder> Find(const detached::Jobs& jobs, absl::string_view text);
 
-// Of a job whose folder is not there any more: NOT_FOUND, with where it went.
-absl::Status IsGone(const detached::JobFolder& job);
+// NOT_FOUND: the job's folder is not there any more; says where it went.
+absl::Status CheckThere(const detached::JobFolder& job);
 
 // What a command exits with after this error.
 int ExitCodeOf(const absl::Status& status);

@@ -164,10 +164,7 @@ std::string Describe(const v1::Launcher& launcher) {
 }
 
 absl::StatusOr<Json> Tell(const detached::JobFolder& job) {
-  std::error_code error;
-  if (!fs::exists(job.path(), error)) {
-    return IsGone(job);
-  }
+  if (absl::Status there = CheckThere(job); !there.ok()) return there;
   Json json = {{"id", job.id()}, {"name", ""}, {"state", "unknown"}};
   Json problems = Json::array();
   json["problems"] = problems;

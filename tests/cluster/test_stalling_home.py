@@ -190,9 +190,16 @@ def test_a_stall_while_a_job_begins(cluster, home, ended, after):  # noqa: F811
 def test_errors_for_a_while(cluster, home, ended, error):  # noqa: F811
     job = counting(cluster)
     before, launcher = all_workers(cluster), job.launcher
+    follows = [command(cluster, "logs", "-f", job.id), command(cluster, "attach", job.id)]
+    for each in follows:
+        each.wait_for(":5\n")
     home.fail(f"{error} {EVERYTHING}")
     wait_until(lambda: home.hits > 0, 10, "nothing was written")
     words = os.strerror(getattr(errno, error))
+    # Not that the job is gone.
+    for each in follows:
+        result = each.wait(10)
+        assert result.code != 0 and words in result.err, result
     for each in reading(cluster, job):
         result = each.wait(10)
         assert result.code in (0, 1, 207), result
