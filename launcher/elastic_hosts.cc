@@ -33,6 +33,7 @@ std::string FirstLine(const std::string& host, absl::string_view message) {
 
 job::JobOptions SessionOptions(const job::JobOptions& of_all, uint32_t number) {
   job::JobOptions options = of_all;
+  options.elastic.emplace().set_attempt(of_all.attempt);
   options.attempt = number;
   options.incarnation = os::RandomBytes(16);
   options.probe_token = os::RandomBytes(32);
@@ -94,6 +95,7 @@ const std::vector<job::NodeView>& ElasticHosts::nodes() const {
 void ElasticHosts::Survey(std::vector<hosts::HostEntry> hosts) {
   job::JobOptions options = SessionOptions(options_, kFirstSurvey + surveys_++);
   options.survey = true;
+  options.elastic->set_survey(true);
   options.stage = nullptr;
   options.plan.ranks.reset();
   options.plan.nodes.reset();

@@ -143,6 +143,7 @@ void ElasticRun::Do(const elastic::Announce& announce) { Warn({announce.text, /*
 void ElasticRun::Do(const elastic::BeginRun& begin) {
   const ElasticHosts::Host& host = hosts_.at(begin.host);
   job::JobOptions options = SessionOptions(options_, begin.run.value());
+  options.elastic->set_first_number(begin.first_number);
   options.min_nodes = 0;
   options.net = host.address;
   options.plan.nodes = 1;

@@ -28,6 +28,15 @@ v1::JobOnNode InName(v1::JobOnNode job) {
   return job;
 }
 
+// It holds nothing, and knows of no rank.
+bool IsSurvey(const Session& session) { return session.hello().elastic().survey(); }
+
+// With the number that its session has for the rank. One that it has not is refused later.
+v1::ReadLogRequest InSession(const Session& session, v1::ReadLogRequest request) {
+  request.set_rank(request.rank() - session.hello().elastic().first_number());
+  return request;
+}
+
 }  // namespace
 
 void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
@@ -56,7 +65,7 @@ void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
 std::vector<v1::JobOnNode> Inquiries::JobsFor(const auth::Identity& peer) const {
   std::vector<v1::JobOnNode> out;
   for (const auto& session : roster_.all()) {
-    if (session == nullptr || session->hello().job_id().empty()) continue;
+    if (session == nullptr || session->hello().job_id().empty() || IsSurvey(*session)) continue;
     const auth::Job job = JobOf(*session);
     const bool may = auth::Authorise(peer, kSeeMethod, &job).ok();
     out.push_back(may ? session->Describe() : InName(session->Describe()));
@@ -75,7 +84,7 @@ absl::StatusOr<v1::JobOnNode> Inquiries::DescribeJob(const auth::Identity& peer,
                                                      const std::string& job_id) {
   uint32_t attempt = 0;
   for (const auto& session : roster_.all()) {
-    if (session != nullptr && session->hello().job_id() == job_id) {
+    if (session != nullptr && session->hello().job_id() == job_id && !IsSurvey(*session)) {
       attempt = std::max(attempt, session->hello().attempt());
     }
   }
@@ -88,7 +97,7 @@ void Inquiries::ReadLog(const auth::Identity& peer, absl::string_view method,
                         const v1::ReadLogRequest& request, LogRelay::OnRead done) {
   auto session = roster_.FindFor(peer, method, request.job_id(), request.attempt());
   if (!session.ok()) return done(session.status());
-  (*session)->logs().Read(request, std::move(done));
+  (*session)->logs().Read(InSession(**session, request), std::move(done));
 }
 
 absl::StatusOr<std::shared_ptr<LogSource>> Inquiries::FollowLog(const auth::Identity& peer,
@@ -97,7 +106,7 @@ absl::StatusOr<std::shared_ptr<LogSource>> Inquiries::FollowLog(const auth::Iden
                                                                 LogSource::Handlers handlers) {
   auto session = roster_.FindFor(peer, method, request.job_id(), request.attempt());
   if (!session.ok()) return session.status();
-  return (*session)->logs().Follow(request, std::move(handlers));
+  return (*session)->logs().Follow(InSession(**session, request), std::move(handlers));
 }
 
 absl::StatusOr<v1::StopJobReply> Inquiries::StopJob(const auth::Identity& peer,

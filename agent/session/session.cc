@@ -208,6 +208,12 @@ v1::JobOnNode Session::Describe() const {
   v1::JobOnNode job = job_.Describe(core_.state(), core_.away());
   job.set_job_id(core_.hello().job_id());
   job.set_attempt(core_.hello().attempt());
+  if (core_.hello().has_elastic()) {
+    *job.mutable_elastic() = core_.hello().elastic();
+    for (v1::RankOnNode& rank : *job.mutable_ranks()) {
+      rank.set_rank(job.elastic().first_number() + rank.rank());
+    }
+  }
   job.set_owner(owner_.name);
   job.set_uid(owner_.uid);
   job.set_since_unix_nanos(since_unix_nanos_);

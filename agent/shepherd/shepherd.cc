@@ -23,8 +23,6 @@ namespace {
 constexpr int kReapAtOnce = 100;
 // What became of the workers, for another launcher of a detached job.
 constexpr Duration kKeptForLate = std::chrono::hours(24);
-// For the file system that has the state of workers to answer: meanwhile we answer nobody.
-constexpr std::chrono::seconds kStateAnswer{2};
 
 }  // namespace
 
@@ -38,6 +36,11 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       sweeper_(loop),
       cgroup_(part_, is_behind_door_, sweeper_, launcher_),
       scratch_(launcher_),
+      state_(launcher_),
+      code_(loop, launcher_,
+            [this] {
+              if (core_.state() == State::kWaiting) Feed(StopAsked{});
+            }),
       workers_(loop, launcher_,
                [this](uint32_t rank, v1::StreamKind kind) { logs_.OnGrown(rank, kind); }),
       aborts_(loop, workers_),
@@ -86,10 +89,10 @@ void Shepherd::OnRequest(v1::JobRequest request) {
       OnStart(std::exchange(common_, {}));
       break;
     case v1::JobRequest::kStage:
-      OnStage(request.stage());
+      if (core_.state() == State::kWaiting) code_.Begin(request.stage());  // else it was stopped
       break;
     case v1::JobRequest::kStagePieces:
-      if (staging_ != nullptr) staging_->Take(request.stage_pieces());
+      code_.Take(request.stage_pieces());
       break;
     case v1::JobRequest::kSignal:
       if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
@@ -155,65 +158,6 @@ void Shepherd::OnReleased() {
   line_.End();
 }
 
-void Shepherd::OnStage(const v1::StageTree& tree) {
-  if (core_.state() != State::kWaiting) return;  // the job was stopped before
-  const auto on_failed = [this](const absl::Status& why) { OnStageFailed(why); };
-  const auto on_staged = [this](const std::string& sha256) {
-    v1::JobEvent event;
-    event.mutable_staged()->set_sha256(sha256);
-    launcher_.Send(event);
-  };
-  if (!tree.compare_in().empty()) {
-    if (comparison_ != nullptr) return launcher_.Break("the launcher sent a second list of files");
-    staged::Comparison::Handlers handlers{on_staged, on_failed};
-    if (tree.only_warn()) {
-      handlers.on_failed = [this, on_staged, sha256 = tree.sha256()](const absl::Status& why) {
-        launcher_.Warn(absl::StrCat("--verify-code: ", why.message()), /*detail=*/false);
-        on_staged(sha256);
-      };
-    }
-    comparison_ = std::make_unique<staged::Comparison>(loop_, std::move(handlers));
-    return comparison_->Begin(tree);
-  }
-  if (staging_ == nullptr) {
-    staged::Staging::Handlers handlers;
-    handlers.on_missing = [this](std::vector<uint32_t> files) {
-      v1::JobEvent event;
-      event.mutable_stage_missing()->mutable_files()->Add(files.begin(), files.end());
-      launcher_.Send(event);
-    };
-    handlers.on_taken = [this] {
-      v1::JobEvent event;
-      event.mutable_stage_taken()->set_messages(1);
-      launcher_.Send(event);
-    };
-    handlers.on_staged = on_staged;
-    handlers.on_failed = on_failed;
-    staging_ = std::make_unique<staged::Staging>(loop_, std::move(handlers));
-  }
-  staging_->Begin(tree);
-}
-
-void Shepherd::OnStageFailed(const absl::Status& why) {
-  launcher_.SendFailure(MakeFailure(
-      v1::NodeFailure::KIND_STATE, kExitStartAgents,
-      absl::StrCat(comparison_ == nullptr ? "cannot stage the code: " : "--verify-code: ",
-                   why.message())));
-  if (core_.state() == State::kWaiting) Feed(StopAsked{});
-}
-
-// Workers whose directory is relative run in the staged tree. False: it is not there.
-bool Shepherd::RunInTree() {
-  for (v1::Program& program : *part_.mutable_programs()) {
-    const std::string& folder = program.working_directory();
-    if (folder.empty() || folder[0] == '/') continue;
-    if (staging_ == nullptr || !staging_->is_done()) return false;
-    program.set_working_directory(folder == "." ? staging_->path()
-                                                : absl::StrCat(staging_->path(), "/", folder));
-  }
-  return true;
-}
-
 void Shepherd::OnStart(v1::JobPart part) {
   if (core_.state() != State::kWaiting) {
     log::Error("the agent sent a second part");
@@ -226,7 +170,7 @@ void Shepherd::OnStart(v1::JobPart part) {
     return;
   }
   part_ = std::move(part);
-  if (!RunInTree()) {
+  if (!code_.Place(part_)) {
     launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_REFUSED, kExitStartAgents,
                                       "the job starts before its code is staged"));
     Feed(StopAsked{});
@@ -387,43 +331,9 @@ std::optional<v1::NodeFailure> Shepherd::StartWorkers() {
   if (auto refused = cgroup_.Make()) return refused;
   if (auto refused = servers_.Open(part_)) return refused;
   scratch_.Make();
-  ChooseStateFolder();
-  return workers_.Start(part_, {agent_env_, cgroup_, scratch_.path(), state_ ? &*state_ : nullptr,
+  state_.Choose(part_, containers_.all() != nullptr);
+  return workers_.Start(part_, {agent_env_, cgroup_, scratch_.path(), state_.folder(), code_.tree(),
                                 servers_.pmix_port(), containers_.all()});
-}
-
-void Shepherd::ChooseStateFolder() {
-  if (!part_.has_state()) return;
-  auto folder = StateFolder::Of(part_, CacheOfUser());
-  absl::Status usable = folder.status();
-  // What a container shall see must be there.
-  if (usable.ok() && containers_.all() != nullptr) usable = folder->Make();
-  if (usable.ok()) {
-    state_ = *std::move(folder);
-  } else {
-    launcher_.Warn(absl::StrCat("dtrain.elastic cannot keep its state for a restart: cannot ",
-                                usable.message()),
-                   /*detail=*/true);
-  }
-}
-
-// What failed workers have kept stays for the next attempt. Whether there is one, and whether it
-// runs here, is not known.
-void Shepherd::TidyState() {
-  if (!state_) return;
-  if (!state_->Answers(kStateAnswer)) {
-    return launcher_.Warn(absl::StrCat(
-        "what dtrain.elastic may have kept is not removed: ", state_->path(),
-        " does not answer within ", kStateAnswer.count(), " s: is its file server down?"));
-  }
-  if (succeeded_ > 0 && succeeded_ == part_.workers_size()) {
-    if (const absl::Status removed = state_->Remove(); !removed.ok()) {
-      launcher_.Warn(absl::StrCat("cannot ", removed.message()));
-    }
-  } else {
-    state_->RemoveIfEmpty();
-  }
-  state_->RemoveOlder(kOldState);
 }
 
 void Shepherd::ReportStarted() {
@@ -456,11 +366,9 @@ void Shepherd::Finish() {
   pages_.Stop();
   sweeper_.RemoveCgroup();
   scratch_.Remove();
-  TidyState();
-  if (staging_ != nullptr) {
-    if (const absl::Status removed = staging_->Remove(); !removed.ok()) {
-      launcher_.Warn(absl::StrCat("cannot ", removed.message()));
-    }
+  state_.Tidy(/*all_succeeded=*/succeeded_ > 0 && succeeded_ == part_.workers_size());
+  if (const absl::Status removed = code_.Remove(); !removed.ok()) {
+    launcher_.Warn(absl::StrCat("cannot ", removed.message()));
   }
   if (line_.lost()) return departure_.Leave();
   v1::JobEvent event;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -12,20 +11,19 @@
 #include "agent/shepherd/agent_report.h"
 #include "agent/shepherd/departure.h"
 #include "agent/shepherd/job_cgroup.h"
+#include "agent/shepherd/job_code.h"
 #include "agent/shepherd/job_containers.h"
+#include "agent/shepherd/kept_state.h"
 #include "agent/shepherd/mpi_looks.h"
 #include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/shepherd_core.h"
-#include "agent/shepherd/state_folder.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker_exits.h"
 #include "agent/shepherd/worker_logs.h"
 #include "agent/shepherd/worker_pages.h"
 #include "agent/shepherd/worker_scratch.h"
 #include "agent/shepherd/workers.h"
-#include "agent/stage/comparison.h"
-#include "agent/stage/staging.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/job.pb.h"
@@ -51,9 +49,6 @@ class Shepherd {
   static void OnMisplaced(const v1::JobRequest& request);
   void OnAnotherLauncher();
   void OnReleased();
-  void OnStage(const v1::StageTree& tree);
-  void OnStageFailed(const absl::Status& why);
-  bool RunInTree();
   void OnStart(v1::JobPart part);
   void OnSilent(Duration silence);
   void OnAgentLost();
@@ -71,8 +66,6 @@ class Shepherd {
   void Sweep();
   void ReportStarted();
   void ReportUnkillable();
-  void ChooseStateFolder();
-  void TidyState();
   void Finish();
 
   loop::Loop& loop_;
@@ -83,15 +76,13 @@ class Shepherd {
   ShepherdCore core_;
   v1::JobPart common_;  // of the start that is to come
   v1::JobPart part_;
-  // Null: not of this job.
-  std::unique_ptr<staged::Staging> staging_;
-  std::unique_ptr<staged::Comparison> comparison_;
   AgentReport report_;
   Sweeper sweeper_;
   JobCgroup cgroup_;
   WorkerScratch scratch_;
-  std::optional<StateFolder> state_;  // none: nothing is kept
-  int succeeded_ = 0;                 // workers that exited with 0, and not because they were told
+  KeptState state_;
+  JobCode code_;
+  int succeeded_ = 0;  // workers that exited with 0, and not because they were told
   Workers workers_;
   Aborts aborts_;
   JobContainers containers_;

@@ -112,7 +112,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   run.limits = setup.limits;
   os::UniqueFd variables;
   if (container != nullptr) {
-    std::vector<std::string> folders{setup.scratch};
+    std::vector<std::string> folders{setup.scratch, setup.code};
     if (setup.state != nullptr) folders.push_back(setup.state->job_path());
     auto file = setup.containers->Wrap(spec, folders, kVariables, &run);
     if (!file.ok()) return file.status();

@@ -33,6 +33,7 @@ struct WorkerSetup {
   const std::string& pid_namespace;    // os::PidNamespace
   const std::string& scratch;          // where it may leave a file; empty: nowhere
   const StateFolder* state;            // null: nothing is kept for the next attempt
+  const std::string& code;             // the staged tree; empty: none
   uint16_t pmix;                       // the port of the node's PMIx; 0: none
   bool crowded;                        // there are more workers than processors
   const WorkerContainers* containers;  // null: none runs in one

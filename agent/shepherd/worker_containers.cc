@@ -222,7 +222,11 @@ absl::StatusOr<os::UniqueFd> WorkerContainers::Wrap(const v1::WorkerSpec& worker
   // One that only the image has can be worked in as well.
   const bool here = run->working_directory != "/" && Exists(run->working_directory);
   what.working_directory = run->working_directory;
-  if (here) what.mounts.push_back({run->working_directory, run->working_directory});
+  const std::string place = absl::StrCat(run->working_directory, "/");
+  const bool is_in_one = std::any_of(folders.begin(), folders.end(), [&](const auto& folder) {
+    return !folder.empty() && absl::StartsWith(place, absl::StrCat(folder, "/"));
+  });
+  if (here && !is_in_one) what.mounts.push_back({run->working_directory, run->working_directory});
   // /dev/shm is the node's in there.
   for (const std::string& folder : folders) {
     if (folder.empty() || absl::StartsWith(folder, "/dev/shm/")) continue;

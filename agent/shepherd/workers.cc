@@ -53,8 +53,9 @@ std::optional<v1::NodeFailure> Workers::Start(const v1::JobPart& part, const Sur
   const bool crowded = IsCrowded(part);
   for (int i = 0; i < part.workers_size();) {
     const WorkerSetup setup{
-        part,           env,          directories, limits,  around.cgroup.fd(), mark, pid_namespace,
-        around.scratch, around.state, around.pmix, crowded, around.containers};
+        part,        env,           directories,      limits,       around.cgroup.fd(),
+        mark,        pid_namespace, around.scratch,   around.state, around.code,
+        around.pmix, crowded,       around.containers};
     const v1::WorkerSpec& spec = part.workers(i);
     os::SpawnError error;
     auto worker = Worker::Start(loop_, setup, spec, hooks_, &error);

@@ -34,6 +34,7 @@ class Workers {
     JobCgroup& cgroup;
     const std::string scratch;  // empty: none
     const StateFolder* state;   // null: none
+    const std::string code;     // the staged tree; empty: none
     uint16_t pmix;              // the port; 0: none
     const WorkerContainers* containers;
   };

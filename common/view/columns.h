@@ -23,7 +23,13 @@ enum class RankLetter : char {
   kLost = 'l',     // its node is lost, and it had not ended
 };
 
-enum class NodeLetter : char { kConnecting = 'c', kJoined = 'j', kSilent = 's', kLost = 'g' };
+enum class NodeLetter : char {
+  kConnecting = 'c',
+  kJoined = 'j',
+  kSilent = 's',
+  kLost = 'g',
+  kLeft = 'e',  // nothing of the job is there any more
+};
 
 struct RankRow {
   RankLetter state = RankLetter::kWaiting;

@@ -117,7 +117,7 @@ const char* StateName(v1::JobOnNode::State state) {
 Json JobView(const v1::JobOnNode& job, const std::string& host, int64_t now_unix_nanos) {
   Json json = {
       {"id", job.job_id()},
-      {"attempt", job.attempt()},
+      {"attempt", job.has_elastic() ? job.elastic().attempt() : job.attempt()},
       {"owner", job.owner()},
       {"uid", job.uid()},
       {"host", host},

@@ -231,14 +231,6 @@ absl::Status CheckStage(const Surroundings& surroundings, LaunchOptions& options
   absl::StatusOr<std::string> directory = WorkingDirectory(stage.directory, surroundings);
   if (!directory.ok()) return directory.status();
   stage.directory = *std::move(directory);
-  for (const v1::Program& program : options.job.part.programs()) {
-    if (program.has_container()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          stage.compare ? "--verify-code" : "--stage",
-          " does not reach into containers; put the code into the image, or mount it with "
-          "--container-mount"));
-    }
-  }
   return absl::OkStatus();
 }
 

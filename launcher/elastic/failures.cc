@@ -65,7 +65,9 @@ Failure Absence(RunId id, const Run& run, Duration limit) {
 
 bool IsForTheUser(const job::Verdict& verdict) {
   return verdict.exit_code == kExitNotExecutable || verdict.exit_code == kExitNotFound ||
-         verdict.exit_code == kExitNotAuthorised;
+         verdict.exit_code == kExitNotAuthorised ||
+         // Somebody has stopped the job by an agent.
+         (verdict.kind == job::Verdict::Kind::kNode && verdict.exit_code == kExitTerminated);
 }
 
 Ending SuccessOfAll() { return {MakeVerdict(job::Verdict::Kind::kSuccess, 0), ""}; }

@@ -81,12 +81,13 @@ void Cluster::SetReleased(NodeId node) {
   if (was_held && !is_held(node)) --held_;
 }
 
-void Cluster::SetGone(NodeId node) {
+void Cluster::SetGone(NodeId node, bool let_go) {
   NodeView& view = views_[node.value()];
   view.waiting_for.clear();
   if (view.gone) return;
   if (is_held(node)) --held_;
   view.gone = true;
+  view.let_go = let_go;
   ++gone_;
 }
 

@@ -70,7 +70,7 @@ class Cluster {
   // For RunPhase and StopPhase.
   void SetEnded(NodeId node);
   void SetReleased(NodeId node);
-  void SetGone(NodeId node);
+  void SetGone(NodeId node, bool let_go);
 
  private:
   static bool is_free(const Node& node) { return node.ended && node.released; }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,6 +29,8 @@ struct JobOptions {
   std::string job_id;
   uint32_t attempt = 0;
   std::string incarnation;  // 16 random bytes of this launcher process
+  // Of one host of an elastic job: `attempt` is the number of its session.
+  std::optional<v1::ElasticHost> elastic;
   plan::PlanOptions plan;
   // What is said to the nodes of the plan before they start, of a job whose code is staged:
   // StageTree.
@@ -237,6 +240,7 @@ struct NodeView {
   std::string host;
   bool joined = false;
   bool gone = false;                       // disconnected or lost
+  bool let_go = false;                     // it is gone as nothing was left to do there
   bool resumable = false;                  // its workers run on when its connection breaks
   bool suspect = false;                    // no message from it for some time, less than the lease
   std::string waiting_for;                 // what it does now, while not yet done with the phase

@@ -86,6 +86,7 @@ v1::Hello JobCore::HelloOf(const JobOptions& options) {
   hello.set_generation(options.generation);
   hello.set_away_ms(ToMs(options.away));
   hello.set_launcher(options.launcher);
+  if (options.elastic) *hello.mutable_elastic() = *options.elastic;
   return hello;
 }
 

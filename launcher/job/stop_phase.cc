@@ -190,8 +190,10 @@ void StopPhase::OnDrained(const Event& event) {
   OnEnded(node);
 }
 
-void StopPhase::OnLost(NodeId node) {
-  cluster_.SetGone(node);
+void StopPhase::OnLost(NodeId node) { Drop(node, /*let_go=*/false); }
+
+void StopPhase::Drop(NodeId node, bool let_go) {
+  cluster_.SetGone(node, let_go);
   out_.Add(Disconnect{node});
 }
 
@@ -199,7 +201,7 @@ void StopPhase::LetGo(NodeId node) {
   if (cluster_.view(node).gone) return;
   // Also to one that has refused: a resident agent would keep its session for us.
   if (cluster_.node(node).connected) out_.ToAgent(node).mutable_goodbye();
-  OnLost(node);
+  Drop(node, /*let_go=*/true);
 }
 
 void StopPhase::LetGoIfDone(NodeId node) {

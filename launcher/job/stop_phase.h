@@ -82,6 +82,7 @@ class StopPhase {
   void Kill();
   void GiveUp();
   void CutLogs();
+  void Drop(NodeId node, bool let_go);
   void LetGoIfDone(NodeId node);
   void LetGoOfAllDone();
   void Finish();

@@ -25,7 +25,8 @@ void Takeover::Begin(const v1::AttemptRuns& runs) {
   }
   for (uint32_t i = 0; i < cluster_.size(); ++i) {
     // The launcher before us has let it go.
-    if (!cluster_.node(NodeId(i)).plan_index) cluster_.SetGone(NodeId(i));
+    const NodeId node(i);
+    if (!cluster_.node(node).plan_index) cluster_.SetGone(node, /*let_go=*/true);
   }
   stall_watch_.BeginRetold();
   out_.Add(PlanReady{});

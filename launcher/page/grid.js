@@ -117,7 +117,8 @@ function drawGrid(canvas, job, plan, marked, selected) {
   for (const label of plan.labels) {
     const state = job.nodes.state[label.node];
     context.fillStyle = colorOf(state === 's' || state === 'g' ? 'bad' : 'quiet');
-    const note = state === 's' || state === 'g' ? ` (${kNodeStates[state]})` : '';
+    const told = state === 's' || state === 'g' || (state === 'e' && job.state === 'running');
+    const note = told ? ` (${kNodeStates[state]})` : '';
     context.fillText(fit(context, label.text + note, label.width), label.x, label.y);
   }
   const frame = (rank, color, wide) => {

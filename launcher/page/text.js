@@ -48,7 +48,7 @@ function exitText(exit) {
   return exit < 0 ? `signal ${-exit}` : `exit code ${exit}`;
 }
 
-const kNodeStates = { c: 'connecting', j: 'joined', s: 'silent', g: 'lost' };
+const kNodeStates = { c: 'connecting', j: 'joined', s: 'silent', g: 'lost', e: 'left' };
 
 // The job in words: what it does, and how good that is ("good", "bad", "busy", "").
 function headline(job) {

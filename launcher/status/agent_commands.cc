@@ -200,7 +200,7 @@ absl::Status AgentCommands::Logs(const AgentJob& job) {
   }
   v1::ReadLogRequest request;
   request.set_job_id(job.id);
-  request.set_attempt(job.attempt);
+  request.set_attempt(part->job.attempt());
   request.set_rank(options_.rank);
   request.set_stream(options_.stream == "stdout" ? v1::STREAM_KIND_STDOUT : v1::STREAM_KIND_STDERR);
   request.set_limit(kPieceBytes);
@@ -238,7 +238,7 @@ absl::Status AgentCommands::Stop(const AgentJob& job) {
   for (const JobPart& part : job.parts) {
     v1::StopJobRequest request;
     request.set_job_id(job.id);
-    request.set_attempt(job.attempt);
+    request.set_attempt(part.job.attempt());
     requests.emplace_back(part.node, std::move(request));
   }
   const auto replies = agents_->Stop(requests);

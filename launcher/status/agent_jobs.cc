@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,23 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool Lives(const v1::JobOnNode& job) { return job.state() != v1::JobOnNode::STATE_FINISHED; }
+
+uint32_t AttemptOf(const v1::JobOnNode& job) {
+  return job.has_elastic() ? job.elastic().attempt() : job.attempt();
+}
+
+// An elastic job knows of no other hosts than those that it has now.
+void CountElastic(const AgentJob& job, Json& view) {
+  std::set<std::string> hosts;
+  int64_t ranks = 0;
+  for (const JobPart& part : job.parts) {
+    if (!Lives(part.job)) continue;
+    hosts.insert(part.host);
+    ranks += part.job.world_size();
+  }
+  view["nodes"] = hosts.size();
+  view["world_size"] = ranks;
+}
 
 // What most concerns people: that of the part that still has something to do.
 const JobPart& Telling(const AgentJob& job) {
@@ -35,17 +54,21 @@ std::vector<AgentJob> JobsOf(const std::vector<Told>& told) {
   for (const Told& one : told) {
     for (const v1::JobOnNode& job : one.report.jobs()) {
       AgentJob& all = jobs[job.job_id()];
-      if (job.attempt() < all.attempt) continue;
-      if (job.attempt() > all.attempt) all.parts.clear();
+      const uint32_t attempt = AttemptOf(job);
+      if (attempt < all.attempt) continue;
+      if (attempt > all.attempt) all.parts.clear();
       all.id = job.job_id();
-      all.attempt = job.attempt();
+      all.attempt = attempt;
       all.parts.push_back({one.node, one.host, job, one.report.now_unix_nanos()});
     }
   }
   std::vector<AgentJob> out;
   for (auto& [id, job] : jobs) {
     std::stable_sort(job.parts.begin(), job.parts.end(), [](const JobPart& a, const JobPart& b) {
-      return std::tuple(a.job.node_rank(), a.node) < std::tuple(b.job.node_rank(), b.node);
+      const auto place = [](const JobPart& part) {
+        return std::tuple(part.job.node_rank(), part.job.elastic().first_number(), part.node);
+      };
+      return place(a) < place(b);
     });
     out.push_back(std::move(job));
   }
@@ -57,6 +80,7 @@ Json AgentJobView(const AgentJob& job) {
   Json view = view::JobView(telling.job, telling.host, telling.now_unix_nanos);
   for (const char* of_one_node : {"host", "node_rank", "gpus", "cpus"}) view.erase(of_one_node);
   view["phase"] = view["state"];
+  if (telling.job.has_elastic() && view.contains("nodes")) CountElastic(job, view);
   Json parts = Json::array();
   std::map<std::string, int64_t> ranks;
   for (const JobPart& part : job.parts) {
@@ -67,9 +91,11 @@ Json AgentJobView(const AgentJob& job) {
     }
   }
   if (!ranks.empty()) view["ranks"] = ranks;
-  view["on"] = absl::StrCat(
-      job.parts[0].host,
-      job.parts.size() > 1 ? absl::StrCat(" and ", job.parts.size() - 1, " more") : "");
+  std::set<std::string> hosts;
+  for (const JobPart& part : job.parts) hosts.insert(part.host);
+  view["on"] = absl::StrCat(job.parts[0].host, hosts.size() > 1
+                                                   ? absl::StrCat(" and ", hosts.size() - 1, " more")
+                                                   : "");
   view["parts"] = std::move(parts);
   return view;
 }

@@ -26,7 +26,8 @@ struct JobPart {
   int64_t now_unix_nanos = 0;  // of the node
 };
 
-// One attempt of a job, with its parts on the nodes that were asked, by node rank; at least one.
+// One attempt of a job, with its parts on the nodes that were asked, by node rank; at least one. Of
+// an elastic job a node may have several, one after the other.
 struct AgentJob {
   std::string id;
   uint32_t attempt = 0;

@@ -54,7 +54,8 @@ void JobEvents::Look(const report::JobFacts& facts, size_t index, TimePoint now)
   const Seen was = nodes_[index];
   if (was == Seen::kLost) return;
   // At the end of the job nodes go one by one, with nothing left on them.
-  const bool has_left = node.gone && facts.state >= job::State::kStopping && living_[index] == 0;
+  const bool has_left =
+      node.let_go || (node.gone && facts.state >= job::State::kStopping && living_[index] == 0);
   if (has_left) return;
   const Seen is = node.gone ? Seen::kLost : node.suspect ? Seen::kSilent : Seen::kFine;
   nodes_[index] = is;

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 
@@ -15,6 +16,7 @@ import launching
 import leftovers
 import podman
 from launching import wait_until
+from test_stage import forget, trees
 
 WHY_NOT = podman.missing()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -173,6 +175,26 @@ def test_mounts(cluster):
     result = run(cluster, "--container-mount", "/no/such/folder:/data", "--", "true")
     assert result.code == 200, result
     assert "node0, node1: cannot mount /no/such/folder into the container" in result.err, result
+
+
+def test_staged_code_is_there(cluster):
+    code = cluster.head.base / "root/code"
+    (code / "lib").mkdir(parents=True)
+    (code / "train").write_text("the code\n")
+    try:
+        staged = ["-H", "node0:2,node1:2", *IN, "--stage", "/root/code"]
+        result = cluster.launch([*staged, "--", "sh", "-c", "cat /of-the-image train; echo mine >made-by-$RANK; pwd"])
+        assert result.code == 0 and result.out.count("the code\n") == result.out.count("I am the image\n") == 4, result
+        assert len(set(re.findall(r"\] (/root/.cache/dtrain/stage/trees/.*)", result.out))) >= 1, result
+        # All of it, wherever the program begins.
+        (code / "lib/model").write_text("more\n")
+        result = cluster.launch([*staged, "--wdir", "/root/code/lib", "--", "cat", "model", "../train"])
+        assert result.code == 0 and result.out.count("more\n") == result.out.count("the code\n") == 4, result
+        for node in cluster.nodes:
+            assert trees(node) == [], node.name
+    finally:
+        shutil.rmtree(code)
+        forget(cluster)
 
 
 def test_a_directory_that_only_the_image_has(cluster):

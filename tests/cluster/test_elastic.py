@@ -12,6 +12,7 @@ import hosts
 import launching
 import leftovers
 import pytest
+import residents
 from launching import wait_until
 from test_faults_efg import end_ssh_sessions, workers_gone
 from test_horovod import NOBODY, knock
@@ -189,6 +190,40 @@ def test_a_slow_import_is_waited_for(cluster):
     job = start(cluster, *cluster.hosts_flag(1), env={"ELASTIC_LATE": "node1:33"}, steps=5)
     result = job.wait(90)
     assert result.code == 0 and result.out.count("done 5 ") == 4, result
+
+
+def test_resident_agents_see_one_job(cluster):
+    three = cluster.nodes[:3]
+    agents = [residents.Resident(host).start() for host in three]
+    try:
+        job = start(cluster, "-N", "2:3", "--cool-down", "1s:1s", *cluster.hosts_flag(1, three))
+        wait_for_size(job, 3)
+        lines = len(steps_of(job))
+        os.kill(workers(three[2])[0][0], signal.SIGKILL)
+        wait_for_size(job, 2, lines)
+        wait_for_size(job, 3, len(steps_of(job)))
+
+        def dtrain(*words):
+            return cluster.head.run([cluster.programs / "dtrain", *words], check=False)
+        [seen] = json.loads(dtrain("ps", "-H", "node[0-2]", "--json").stdout)["on_nodes"]
+        assert (seen["nodes"], seen["world_size"], seen["ranks"]["running"]) == (3, 3, 3), seen
+        # The worker that came is the fourth, on whichever host: so its lines are tagged.
+        read = dtrain("logs", "-H", "node[0-2]", "--rank", "3", seen["id"])
+        assert read.returncode == 0 and " rank 2 of 3 " in read.stdout, read
+        shown = dtrain("status", "-H", "node[0-2]", seen["id"])
+        assert re.search(r"^ *3 +node2 +running", shown.stdout, re.M), shown
+        events = cluster.head.run(["curl", "-sS", "--unix-socket", f"/run/dtrain/{seen['id']}.sock",
+                                   f"http://localhost/v1/jobs/{seen['id']}/events"]).stdout
+        assert '"phase"' in events and '"lost"' not in events, events
+        # One that hears of it suffices.
+        stopped = dtrain("stop", "-H", "node1")
+        assert stopped.returncode == 0 and f"{seen['id']} has ended" in stopped.stderr, stopped
+        result = job.wait(20)
+        assert result.code == 143 and "node1: the job was stopped here by " in result.err, result
+        assert not any(workers(node) for node in three)
+    finally:
+        for agent in agents:
+            agent.stop()
 
 
 def test_the_door_of_a_host_dies(cluster):

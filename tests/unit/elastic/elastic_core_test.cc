@@ -565,7 +565,8 @@ TEST_F(ElasticCoreTest, OpenFailuresOfFormerRoundsDoNotCount) {
 }
 
 TEST_F(ElasticCoreTest, OpenWhatOnlyTheUserCanMendEndsTheJob) {
-  for (const int code : {kExitNotExecutable, kExitNotFound, kExitNotAuthorised}) {
+  for (const int code :
+       {kExitNotExecutable, kExitNotFound, kExitNotAuthorised, /*by an agent*/ kExitTerminated}) {
     Start({"a", "b"});
     Over(On("b"), Kind::kNode, code);
     EXPECT_EQ(core_->state(), State::kEnd);

@@ -71,6 +71,35 @@ TEST(AgentJobs, AJobLivesAsLongAsOneOfItsParts) {
   EXPECT_FALSE(JobsOf({From(0, "a", 0, 0, done), From(1, "a", 0, 1, done)})[0].lives());
 }
 
+// Each host has sessions of its own, with any numbers, and perhaps one after the other.
+TEST(AgentJobs, TheSessionsOfAnElasticJobAreOneJob) {
+  const auto session = [](size_t node, uint32_t number, uint32_t first, uint32_t attempt,
+                          v1::JobOnNode::State state) {
+    Told told = From(node, "a", number, 0, state);
+    v1::JobOnNode& job = *told.report.mutable_jobs(0);
+    job.set_node_count(1);
+    job.set_world_size(1);
+    job.mutable_ranks(0)->set_rank(first);
+    job.mutable_elastic()->set_first_number(first);
+    job.mutable_elastic()->set_attempt(attempt);
+    return told;
+  };
+  const auto runs = v1::JobOnNode::STATE_RUNNING, done = v1::JobOnNode::STATE_FINISHED;
+  Told twice = session(1, 2, 2, 1, done);
+  *twice.report.add_jobs() = session(1, 7, 5, 1, runs).report.jobs(0);
+  const auto jobs = JobsOf({twice, session(0, 1, 1, 1, runs), session(2, 0, 0, 0, runs)});
+  ASSERT_THAT(jobs, SizeIs(1));
+  EXPECT_EQ(jobs[0].attempt, 1u);
+  ASSERT_THAT(jobs[0].parts, SizeIs(3));
+  EXPECT_EQ(jobs[0].parts[0].host, "node0");  // of the lowest number
+  const Json view = AgentJobView(jobs[0]);
+  EXPECT_EQ(view["attempt"], 1);
+  EXPECT_EQ(view["on"], "node0 and 1 more");
+  EXPECT_EQ(view["nodes"], 2);
+  EXPECT_EQ(view["world_size"], 2);
+  EXPECT_EQ(AgentJobPage(jobs[0])["ranks"][2]["rank"], 5);
+}
+
 TEST(AgentJobs, ReadAsATable) {
   Told stranger = From(1, "b", 0, 0);
   stranger.report.mutable_jobs(0)->clear_argv();

@@ -57,6 +57,16 @@ TEST_F(JobEventsTest, TellsOfANodeAtItsEventAndOfOthersWithinASecond) {
   EXPECT_THAT(Told(), ElementsAre("silent node2", "silent node1", "heard node1", "lost node2"));
 }
 
+// As hosts that leave an elastic job, or have no rank.
+TEST_F(JobEventsTest, ANodeThatWasLetGoIsNotLost) {
+  Phase(job::State::kRunning, 0);
+  nodes_[0].gone = nodes_[1].gone = true;
+  nodes_[1].let_go = true;
+  Observe(NodeId(0), 1100);
+  Observe(NodeId(1), 1100);
+  EXPECT_THAT(Told(), ElementsAre("phase run", "lost node1"));
+}
+
 // Whatever was seen in the attempt before is news of the next.
 TEST_F(JobEventsTest, AnAttemptBeginsAnew) {
   Phase(job::State::kConnecting, 0, 250);

@@ -125,6 +125,8 @@ TEST_F(JobViewTest, ANodeThatGoesAtTheEndIsNotLost) {
   EXPECT_EQ(states(), "js");
   state_ = job::State::kRunning;
   EXPECT_EQ(states(), "gs");
+  nodes_[0].let_go = true;
+  EXPECT_EQ(states(), "es");
 }
 
 TEST_F(JobViewTest, AnExitIsACodeOrASignal) {
