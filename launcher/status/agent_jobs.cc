@@ -93,9 +93,8 @@ Json AgentJobView(const AgentJob& job) {
   if (!ranks.empty()) view["ranks"] = ranks;
   std::set<std::string> hosts;
   for (const JobPart& part : job.parts) hosts.insert(part.host);
-  view["on"] = absl::StrCat(job.parts[0].host, hosts.size() > 1
-                                                   ? absl::StrCat(" and ", hosts.size() - 1, " more")
-                                                   : "");
+  view["on"] = absl::StrCat(
+      job.parts[0].host, hosts.size() > 1 ? absl::StrCat(" and ", hosts.size() - 1, " more") : "");
   view["parts"] = std::move(parts);
   return view;
 }

@@ -235,11 +235,11 @@ void UpdateColumns(const report::JobFacts& facts, view::Columns& columns) {
   nodes.reserve(facts.nodes.size());
   for (size_t i = 0; i < facts.nodes.size(); ++i) {
     const job::NodeView& node = facts.nodes[i];
-    nodes.push_back({node.let_go              ? view::NodeLetter::kLeft
+    nodes.push_back({node.let_go               ? view::NodeLetter::kLeft
                      : node.gone && is_lost[i] ? view::NodeLetter::kLost
-                     : node.suspect          ? view::NodeLetter::kSilent
-                     : node.joined           ? view::NodeLetter::kJoined
-                                             : view::NodeLetter::kConnecting,
+                     : node.suspect            ? view::NodeLetter::kSilent
+                     : node.joined             ? view::NodeLetter::kJoined
+                                               : view::NodeLetter::kConnecting,
                      node.host});
   }
   columns.Update(ranks, nodes);
