@@ -106,6 +106,7 @@ void Runner::Do(const job::BeginAttempt& begin) {
   options.incarnation = os::RandomBytes(16);
   options.probe_token = os::RandomBytes(32);
   options.time_limit = begin.time_limit;
+  options.keep_spares = options_.spares > 0;
   if (begin.attempt > 0) {
     const uint32_t least = campaign_->options().least_hosts;
     options.min_nodes = begin.hosts.size() > least ? least : 0;

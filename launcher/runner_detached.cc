@@ -114,7 +114,7 @@ absl::Status Runner::MayDetach() const {
   }
   std::vector<std::string> bound;
   for (const job::NodeView& node : attempt_->facts().nodes) {
-    if (!node.resumable && !node.gone) bound.push_back(node.host);
+    if (!node.resumable && !node.gone && !node.spare) bound.push_back(node.host);
   }
   if (!bound.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(

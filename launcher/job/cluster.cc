@@ -61,6 +61,7 @@ void Cluster::SetClock(NodeId node, int64_t ahead_nanos, int64_t ahead_at_start_
 void Cluster::SetPlan(plan::Plan plan) {
   plan_ = std::move(plan);
   for (Node& node : nodes_) node.plan_index.reset();
+  for (NodeView& view : views_) view.spare = false;
   for (uint32_t i = 0; i < plan_.nodes.size(); ++i) {
     At(plan_.nodes[i].node).plan_index = i;
     for (const v1::WorkerSpec& worker : plan_.nodes[i].workers) {

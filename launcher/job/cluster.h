@@ -45,6 +45,7 @@ class Cluster {
   // Those of the plan that others may not have yet: their workers may live, or their GPUs be held.
   std::vector<NodeId> PlannedHeld() const;
   bool is_held(NodeId node) const { return !view(node).gone && !is_free(this->node(node)); }
+  bool is_spare(NodeId node) const { return view(node).spare; }
   bool any_held() const { return held_ > 0; }
   bool all_gone() const { return gone_ == nodes_.size(); }
 
@@ -64,6 +65,7 @@ class Cluster {
   void SetClock(NodeId node, int64_t ahead_nanos, int64_t ahead_at_start_nanos);
   // For PlanPhase.
   void SetPlan(plan::Plan plan);
+  void SetSpare(NodeId node) { views_[node.value()].spare = true; }
   // For StartPhase.
   void SetToldToStart(NodeId node) { At(node).told_to_start = true; }
   void SetStarted(NodeId node) { At(node).started = true; }

@@ -173,7 +173,8 @@ constexpr Row kTable[] = {
     {kProbeReport,   "ProbeReport",
                                    {kIllegal,                     On<&ProbePhase::OnProbeReport>, kIllegal,                       kIllegal,                       kIllegal,                       kIllegal}},
     {kPortsHeld,     "PortsHeld",  {kIllegal,                     kIllegal,                       On<&HoldPhase::OnPortsHeld>,    kIllegal,                       kIllegal,                       kIllegal}},
-    {kReserved,      "Reserved",   {On<&HoldPhase::OnReserved>,   On<&HoldPhase::OnReserved>,     On<&HoldPhase::OnReserved>,     kIllegal,                       kIllegal,                       kIgnore}},
+    // Later only of spares, for whose answers nothing waits.
+    {kReserved,      "Reserved",   {On<&HoldPhase::OnReserved>,   On<&HoldPhase::OnReserved>,     On<&HoldPhase::OnReserved>,     On<&HoldPhase::OnReserved>,     On<&HoldPhase::OnReserved>,     kIgnore}},
     {kInventory,     "Inventory",  {On<&PlanPhase::OnInventory>,  kIllegal,                       kIllegal,                       kIllegal,                       kIllegal,                       kIgnore}},
     {kPreparing,     "Preparing",  {kIllegal,                     kIllegal,                       kIllegal,                       On<&StartPhase::OnPreparing>,   kIllegal,                       kIgnore}},
     // What is sent to whom is decided by who feeds us.

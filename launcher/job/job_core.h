@@ -44,6 +44,9 @@ struct JobOptions {
   Duration start_timeout = std::chrono::seconds(120);
   // Hosts that cannot be reached are left out when this many can. Zero: all must be reached.
   uint32_t min_nodes = 0;
+  // Hosts that have joined and get no rank stay, with what they could give reserved, for the next
+  // attempt; to lose one does not matter to this one.
+  bool keep_spares = false;
   // By node: it was lost before, and is not waited for as long as others. Empty: none was.
   std::vector<bool> doubtful;
   // --wait: for GPUs and cores that other jobs have; zero: not at all.
@@ -241,6 +244,7 @@ struct NodeView {
   bool joined = false;
   bool gone = false;                       // disconnected or lost
   bool let_go = false;                     // it is gone as nothing was left to do there
+  bool spare = false;                      // it has no rank and is kept: JobOptions::keep_spares
   bool resumable = false;                  // its workers run on when its connection breaks
   bool suspect = false;                    // no message from it for some time, less than the lease
   std::string waiting_for;                 // what it does now, while not yet done with the phase

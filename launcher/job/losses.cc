@@ -18,6 +18,7 @@ void Losses::OnClosed(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   std::string why(closed.why.message());
   if (why.empty()) why = "its agent ended the session";
+  if (cluster_.is_spare(closed.node)) return LoseSpare(closed.node, Printable(why));
   if (HasGivenUsUp(closed) && own_pauses_.Blame()) {
     stop_.OnLost(closed.node);
     return stop_.FinishIfAllGone();
@@ -38,6 +39,7 @@ void Losses::OnClosed(const Event& event) {
 }
 
 void Losses::OnSilent(NodeId node, const std::string& why) {
+  if (cluster_.is_spare(node)) return LoseSpare(node, why);
   LoseConnection(node, why, kExitNodeLost);
 }
 
@@ -64,6 +66,12 @@ void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code, 
   Lose(node, std::move(text), exit_code);
 }
 
+void Losses::LoseSpare(NodeId node, const std::string& why) {
+  stop_.OnLost(node);
+  out_.Warn(absl::StrCat(cluster_.host(node), ", a spare, is lost: ", why,
+                         "; it is tried again at the next restart"));
+}
+
 // A job that is being stopped goes on with the other nodes.
 void Losses::Lose(NodeId node, std::string text, int exit_code) {
   stop_.OnLost(node);
@@ -86,6 +94,10 @@ void Losses::OnFailure(const Event& event) {
   if (cluster_.state() == State::kStopping && failure.kind() == v1::NodeFailure::KIND_CLEANUP) {
     return stop_.OnCleanupFailed(node, std::move(text));
   }
+  // To stop the job is asked of any of its nodes.
+  if (cluster_.is_spare(node) && failure.exit_code() != kExitTerminated) {
+    return LoseSpare(node, text);
+  }
   Cause cause = FaultOf(node, std::move(text), FailureExitCode(failure));
   cause.served_ranks =
       failure.kind() == v1::NodeFailure::KIND_HELPER && failure.exit_code() == kExitAgentLost;
@@ -105,6 +117,7 @@ void Losses::OnEndedUnasked(NodeId node) {
 }
 
 void Losses::Fault(NodeId node, std::string text, int exit_code) {
+  if (cluster_.is_spare(node)) return LoseSpare(node, text);
   stop_.Stop(FaultOf(node, std::move(text), exit_code));
 }
 

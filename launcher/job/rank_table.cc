@@ -11,7 +11,9 @@ bool RankTable::IsOf(uint32_t rank, NodeId node) const {
 }
 
 std::string RankTable::Name(uint32_t rank) const {
-  return absl::StrCat("rank ", rank, " on ", cluster_.host(ranks_[rank].node));
+  const auto& elastic = cluster_.options().elastic;
+  return absl::StrCat("rank ", rank + (elastic ? elastic->first_number() : 0), " on ",
+                      cluster_.host(ranks_[rank].node));
 }
 
 void RankTable::Assign() {

@@ -20,7 +20,8 @@ class RankTable {
   size_t size() const { return ranks_.size(); }
   const RankEnd& at(uint32_t rank) const { return ranks_[rank]; }
   bool IsOf(uint32_t rank, NodeId node) const;
-  std::string Name(uint32_t rank) const;  // "rank 3 on gpu02"
+  // "rank 3 on gpu02"; with the number that an elastic job has for it.
+  std::string Name(uint32_t rank) const;
 
   size_t ended() const { return ended_; }
   size_t failed() const { return failed_; }

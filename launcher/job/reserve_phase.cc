@@ -35,13 +35,37 @@ void ReservePhase::Begin() {
     reserved_[node.node.value()] = true;
     ++due_;
   }
+  for (uint32_t i = 0; i < cluster_.size(); ++i) {
+    if (cluster_.is_spare(NodeId(i))) ReserveSpare(NodeId(i));
+  }
+}
+
+// What ranks could have there. Nothing waits for the answer.
+void ReservePhase::ReserveSpare(NodeId node) {
+  const v1::Inventory& inventory = cluster_.view(node).inventory;
+  if (!inventory.reserves()) return;
+  auto reserve =
+      plan::ReserveAll(cluster_.hosts().entries[node.value()], inventory, cluster_.options().plan);
+  if (!reserve.ok()) return TellBusySpare(node, reserve.status().message());
+  reserve->set_node_rank(node.value());  // behind those of the plan, or between them
+  *out_.ToAgent(node).mutable_reserve() = *std::move(reserve);
+}
+
+void ReservePhase::TellBusySpare(NodeId node, absl::string_view why) {
+  out_.Warn(absl::StrCat(cluster_.host(node), ", a spare, is in use by others now: ", why));
 }
 
 absl::Status ReservePhase::OnReserved(const AgentMessage& message) {
+  const std::string& refused = message.event.reserved().refused();
+  if (cluster_.is_spare(message.node)) {
+    if (!refused.empty()) TellBusySpare(message.node, Printable(refused));
+    return absl::OkStatus();
+  }
   if (due_ == 0) return absl::InvalidArgumentError("Reserved unasked");
   --due_;
-  const std::string& refused = message.event.reserved().refused();
-  if (!refused.empty()) refusals_.Add(message.node, Printable(refused), kExitStartAgents);
+  if (!refused.empty()) {
+    refusals_.Add(message.node, Printable(refused), kExitStartAgents);
+  }
   return absl::OkStatus();
 }
 

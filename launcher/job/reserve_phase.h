@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/early_faults.h"
 #include "launcher/job/fault_list.h"
@@ -45,6 +46,8 @@ class ReservePhase {
   void OnDeadline();
 
  private:
+  void ReserveSpare(NodeId node);
+  void TellBusySpare(NodeId node, absl::string_view why);
   void LookAgain();
   void WaitTimedOut();
   TimePoint LookAt() const;

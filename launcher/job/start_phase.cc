@@ -10,9 +10,15 @@
 
 namespace dtrain::job {
 
-void LetGoOfIdle(const Cluster& cluster, StopPhase& stop) {
+void LetGoOfIdle(Cluster& cluster, StopPhase& stop) {
   for (uint32_t i = 0; i < cluster.size(); ++i) {
-    if (!cluster.node(NodeId(i)).plan_index) stop.LetGo(NodeId(i));
+    const NodeId node(i);
+    if (cluster.node(node).plan_index || cluster.view(node).gone) continue;
+    if (cluster.options().keep_spares && cluster.view(node).joined) {
+      cluster.SetSpare(node);
+    } else {
+      stop.LetGo(node);
+    }
   }
 }
 

@@ -57,7 +57,7 @@ class StartPhase {
   size_t started_count_ = 0;
 };
 
-// Lets go of nodes that the plan has no rank for.
-void LetGoOfIdle(const Cluster& cluster, StopPhase& stop);
+// Lets go of nodes that the plan has no rank for, but for spares.
+void LetGoOfIdle(Cluster& cluster, StopPhase& stop);
 
 }  // namespace dtrain::job

@@ -59,6 +59,9 @@ void StopPhase::Begin() {
   // After a success the workers are gone already; what they left behind has the same time to go.
   kill_at_ = cluster_.now() + cluster_.options().grace + kKillMargin;
   give_up_at_ = kill_at_ + kGiveUp;
+  for (uint32_t i = 0; i < cluster_.size(); ++i) {
+    if (cluster_.is_spare(NodeId(i))) LetGo(NodeId(i));
+  }
   SendStop();
   LetGoOfAllDone();
 }

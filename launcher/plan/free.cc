@@ -109,4 +109,18 @@ v1::Reserve ReserveFor(const PlannedNode& node, const PlanOptions& options) {
   return reserve;
 }
 
+absl::StatusOr<v1::Reserve> ReserveAll(const hosts::HostEntry& host, const v1::Inventory& inventory,
+                                       PlanOptions options) {
+  options.ranks.reset();
+  options.nodes.reset();
+  const std::vector<v1::Inventory> all = {inventory}, free = {FreeOf(inventory, options)};
+  hosts::HostList one;
+  one.entries = {host};
+  absl::StatusOr<Plan> plan = Place(one, free, options);
+  if (!plan.ok()) return plan.status();
+  if (absl::Status cores = CheckFreeCores(*plan, all, free); !cores.ok()) return cores;
+  if (absl::Status pinned = Pin(*plan, free, options); !pinned.ok()) return pinned;
+  return ReserveFor(plan->nodes.front(), options);
+}
+
 }  // namespace dtrain::plan

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "dtrain/v1/agent.pb.h"
 #include "dtrain/v1/node.pb.h"
 #include "launcher/plan/plan.h"
@@ -29,5 +30,9 @@ std::string FormatHeld(const hosts::HostList& hosts, const std::vector<v1::Inven
 
 // What a node's workers are to have for themselves.
 v1::Reserve ReserveFor(const PlannedNode& node, const PlanOptions& options);
+// What workers would have there if the host were given as many as it takes. RESOURCE_EXHAUSTED and
+// the like: others have it.
+absl::StatusOr<v1::Reserve> ReserveAll(const hosts::HostEntry& host, const v1::Inventory& inventory,
+                                       PlanOptions options);
 
 }  // namespace dtrain::plan

@@ -167,6 +167,7 @@ Json NodesView(const report::JobFacts& facts) {
   for (const job::NodeView& node : facts.nodes) {
     Json json = {{"host", node.host},
                  {"state", node.gone      ? "gone"
+                           : node.spare   ? "spare"
                            : node.suspect ? "suspect"
                            : node.joined  ? "joined"
                                           : "connecting"}};

@@ -8,6 +8,7 @@ import signal
 
 import leftovers
 from launching import wait_until
+from residents import Resident
 from test_faults_efg import end_ssh_sessions, workers_gone
 from test_resident import workers
 
@@ -102,6 +103,53 @@ def test_a_spare_takes_the_place_of_a_host_that_dies(cluster):
     assert job.wait(20).code == 130
     workers_gone(gone, LEASE + GRACE + 10)
     end_ssh_sessions(gone)
+
+
+def test_a_spare_is_held_and_its_loss_is_no_failure(cluster):
+    three = cluster.nodes[:3]
+    residents = [Resident(host).start() for host in three]
+    try:
+        job = start(cluster, "--spare", 1, *cluster.hosts_flag(1, three))
+        job.wait_for("attempt 0 of 2", count=2)
+        listed = json.loads(cluster.head.run([cluster.programs / "dtrain", "ps", "--json"]).stdout)["jobs"]
+        shown = cluster.head.run([cluster.programs / "dtrain", "status", listed[0]["id"]]).stdout
+        assert re.search(r"^node1 +joined ", shown, re.M) and re.search(r"^node2 +spare ", shown, re.M), shown
+        others = [*cluster.hosts_flag(1, three[2:]), "--", "true"]
+        refused = cluster.launch(others)
+        assert refused.code == 200 and f"held by others: node2: cores" in refused.err, refused
+        assert listed[0]["id"] in refused.err, refused
+        residents[2].kill()
+        job.wait_for("node2, a spare, is lost: ", stream="err", timeout=60)
+        residents[2].start()
+        taken = cluster.launch(others)
+        assert taken.code == 0, taken
+        assert job.process.poll() is None and job.out.count("attempt 1") == 0
+        job.signal(signal.SIGINT)
+        assert job.wait(20).code == 130
+    finally:
+        for agent in residents:
+            agent.stop()
+
+
+# One that joined at the start, too: it is let go before the next attempt takes it.
+def test_a_spare_that_is_held_takes_a_place(cluster):
+    three = cluster.nodes[:3]
+    residents = [Resident(host).start() for host in three]
+    try:
+        job = start(cluster, "--spare", 1, "--max-restarts", 1, *cluster.hosts_flag(1, three))
+        job.wait_for("attempt 0 of 2", count=2)
+        cluster.cut(three[1])
+        try:
+            job.wait_for("attempt 1 of 2", count=2, timeout=60)
+        finally:
+            cluster.heal(three[1])
+        assert sorted(re.findall(r"attempt 1 of 2 on (node\d)", job.out)) == ["node0", "node2"], job.out
+        job.signal(signal.SIGINT)
+        assert job.wait(20).code == 130
+        end_ssh_sessions(three[1])
+    finally:
+        for agent in residents:
+            agent.stop()
 
 
 def test_a_host_that_the_job_needs_is_waited_for(cluster):

@@ -48,6 +48,8 @@ class RandomTest : public JobFixture {
     if (Chance(0.2)) options_.time_limit = seconds(1 + Pick(60));
     if (Chance(0.1)) options_.dry_run = true;
     const uint32_t count = 1 + Pick(4);
+    options_.keep_spares = Chance(0.3);
+    if (options_.keep_spares) options_.plan.nodes = 1 + Pick(count);
     models_.assign(count, {});
     Make(count, 1 + Pick(3));
     last_state_ = core_->state();

@@ -56,6 +56,16 @@ TEST_F(HaltedTest, TheTimeLimitTellsWhoDoesNotRunAndSinceWhen) {
             "123): stopped (T) since 22:13:25");
 }
 
+TEST_F(HaltedTest, OfAnElasticJobRanksHaveItsNumbers) {
+  options_.time_limit = seconds(20);
+  options_.elastic.emplace().set_first_number(40);
+  Run();
+  Pass(seconds(5), {0, 1});
+  Look('T');
+  Pass(seconds(15), {0, 1});
+  EXPECT_THAT(verdict().message, HasSubstr("rank 43 on node1 (pid 123): stopped (T)"));
+}
+
 TEST_F(HaltedTest, ACancelledJobTellsWhichRanksAreHalted) {
   Run();
   Look('D');
