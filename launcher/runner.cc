@@ -13,13 +13,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
-#include "common/os/fd.h"
 #include "common/os/signals.h"
+#include "launcher/attempt_options.h"
+#include "launcher/campaign_of.h"
 #include "launcher/elastic_limits.h"
 #include "launcher/job/outcome.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
-#include "launcher/report/attempts.h"
 #include "launcher/report/containers.h"
 
 namespace dtrain {
@@ -101,19 +101,7 @@ void Runner::Carry(std::vector<job::CampaignAction> actions) {
 }
 
 void Runner::Do(const job::BeginAttempt& begin) {
-  job::JobOptions options = options_.job;
-  options.attempt = begin.attempt;
-  options.incarnation = os::RandomBytes(16);
-  options.probe_token = os::RandomBytes(32);
-  options.time_limit = begin.time_limit;
-  if (begin.attempt > 0) {
-    const uint32_t least = campaign_->options().least_hosts;
-    options.min_nodes = begin.hosts.size() > least ? least : 0;
-    options.doubtful = begin.doubtful;
-  }
-  if (options.plan.nodes) {
-    options.plan.nodes = std::min(*options.plan.nodes, static_cast<uint32_t>(begin.hosts.size()));
-  }
+  const job::JobOptions options = OptionsOf(begin, options_.job, campaign_->options().least_hosts);
   if (status_ != nullptr) status_->AttemptBegins(begin.attempt);
   if (detached_.records == nullptr) return Start(options, begin.hosts);
   std::vector<std::string> names;
@@ -121,21 +109,6 @@ void Runner::Do(const job::BeginAttempt& begin) {
   beginning_ = true;
   detached_.records->AttemptBegins(begin.attempt, options.incarnation, names,
                                    [this, options, hosts = begin.hosts] { Start(options, hosts); });
-}
-
-hosts::HostList Runner::ListOf(const std::vector<uint32_t>& hosts) const {
-  hosts::HostList list = hosts_;
-  list.entries.clear();
-  for (const uint32_t host : hosts) list.entries.push_back(hosts_.entries[host]);
-  return list;
-}
-
-// None: it was not in the list when the launch began.
-std::optional<uint32_t> Runner::IndexOf(const std::string& host) const {
-  const auto at = std::find_if(hosts_.entries.begin(), hosts_.entries.end(),
-                               [&host](const auto& entry) { return entry.host == host; });
-  if (at == hosts_.entries.end()) return std::nullopt;
-  return static_cast<uint32_t>(at - hosts_.entries.begin());
 }
 
 Attempt::Around Runner::AroundAttempts() {
@@ -151,7 +124,7 @@ Attempt::Around Runner::AroundAttempts() {
 
 void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts) {
   attempt_hosts_ = hosts;
-  hosts::HostList list = ListOf(hosts);
+  hosts::HostList list = ListOf(hosts_, hosts);
   const std::vector<hosts::HostEntry> entries = list.entries;
   Make(std::move(list), options);
   beginning_ = false;
@@ -181,7 +154,7 @@ void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& 
 }
 
 void Runner::Make(hosts::HostList hosts, const job::JobOptions& options) {
-  if (IsElastic()) {
+  if (IsElastic(options_)) {
     elastic::ElasticOptions limits = LimitsOf(options_, hosts);
     const cli::ElasticOptions& flags = options_.elastic;
     auto discovery = flags.discover.empty()
@@ -265,18 +238,7 @@ void Runner::OnAttemptEnded() {
   const report::JobFacts facts = attempt_->facts();
   if (stdin_ != nullptr) stdin_->Pause();
   router_.FlushLines();
-  job::AttemptEnded ended;
-  ended.verdict = facts.verdict;
-  ended.cause = report::CauseLine(facts);
-  for (const NodeId node : facts.verdict.nodes) {
-    if (const auto host = IndexOf(report::HostOf(facts, node))) ended.hosts.push_back(*host);
-  }
-  for (const job::GpuFault& fault : *facts.gpus) {
-    if (fault.kind != job::XidKind::kHardware) continue;
-    const auto host = IndexOf(report::HostOf(facts, fault.node));
-    if (host) ended.bad_gpus.push_back({*host, job::NameOf(fault)});
-  }
-  ended.dead_at = attempt_->dead_at();
+  const job::AttemptEnded ended = EndOf(facts, attempt_->dead_at(), hosts_);
   const size_t before = campaign_->ended().size();
   std::vector<job::CampaignAction> actions = campaign_->OnEvent(loop_.Now(), ended);
   if (detached_.records != nullptr && campaign_->state() != job::CampaignCore::State::kOver) {

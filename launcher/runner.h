@@ -60,8 +60,6 @@ class Runner {
   void Carry(std::vector<job::CampaignAction> actions);
   void Do(const job::BeginAttempt& begin);
   void Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts);
-  std::optional<uint32_t> IndexOf(const std::string& host) const;
-  hosts::HostList ListOf(const std::vector<uint32_t>& hosts) const;
   Attempt::Around AroundAttempts();
   void Make(hosts::HostList hosts, const job::JobOptions& options);
   void BeginJob();
@@ -76,8 +74,6 @@ class Runner {
   void OnUser(job::Event event);  // UserSignal, OutputFailed
   void FeedUser(job::Event event);
   void OnSuperseded(const std::string& text);
-  bool IsElastic() const { return options_.elastic.on && !options_.job.dry_run; }
-  bool MayRestart() const { return options_.restarts.max_restarts > 0 || options_.spares > 0; }
   absl::Status MayDetach() const;
   void AskToDetach(absl::AnyInvocable<void(absl::Status)> may);
   absl::Status Detach();

@@ -10,7 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
-#include "common/os/fd.h"
+#include "launcher/attempt_options.h"
+#include "launcher/campaign_of.h"
 #include "launcher/job/campaign_journal.h"
 #include "launcher/job/outcome.h"
 #include "launcher/present_job.h"
@@ -55,28 +56,20 @@ void Runner::BeginJob() {
 // The attempt that it is at, as a launcher before us has left it.
 void Runner::TakeOver() {
   const v1::JournalState& before = detached_.records->before();
-  job::JobOptions options = options_.job;
-  options.attempt = before.attempt().attempt();
-  options.incarnation = before.attempt().incarnation();
-  options.probe_token = os::RandomBytes(32);
-  if (options.time_limit > Duration::zero()) {
-    options.time_limit = std::max<Duration>(
-        options.time_limit -
-            job::PastOf(before, hosts_, loop_.Now(), absl::GetCurrentTimeNanos()).age,
-        std::chrono::milliseconds(1));
-  }
+  const job::JobOptions options =
+      OptionsOf(before, options_.job,
+                job::PastOf(before, hosts_, loop_.Now(), absl::GetCurrentTimeNanos()).age);
   attempt_hosts_.clear();
   for (const std::string& name : before.attempt().hosts()) {
-    const auto at = std::find_if(hosts_.entries.begin(), hosts_.entries.end(),
-                                 [&](const auto& entry) { return entry.host == name; });
-    if (at == hosts_.entries.end()) {
+    const auto host = IndexOf(hosts_, name);
+    if (!host) {
       return LeaveIt(
           absl::StrCat("the job's journal names ", Escape(name), ", which its host list does not"));
     }
-    attempt_hosts_.push_back(static_cast<uint32_t>(at - hosts_.entries.begin()));
+    attempt_hosts_.push_back(*host);
   }
   if (status_ != nullptr) status_->AttemptBegins(options.attempt);
-  hosts::HostList list = ListOf(attempt_hosts_);
+  hosts::HostList list = ListOf(hosts_, attempt_hosts_);
   const std::vector<hosts::HostEntry> entries = list.entries;
   auto run = std::make_unique<AttemptRun>(AroundAttempts(), std::move(list), options, before,
                                           AttemptHandlers());
@@ -102,7 +95,7 @@ absl::Status Runner::MayDetach() const {
   if (detached_.spec == nullptr) {
     return absl::FailedPreconditionError("only what `dtrain launch` has started can be detached");
   }
-  if (IsElastic()) {
+  if (IsElastic(options_)) {
     return absl::FailedPreconditionError("a job with --elastic ends with its launcher");
   }
   const bool runs = !verdict_ && !stop_asked_ && attempt_ != nullptr && campaign_ &&
@@ -132,8 +125,9 @@ void Runner::AskToDetach(absl::AnyInvocable<void(absl::Status)> may) {
 
 absl::Status Runner::Detach() {
   if (const absl::Status may = MayDetach(); !may.ok()) return may;
-  PresentJob now{*detached_.spec, options_,    clock_,      *campaign_, *detachable_, {},
-                 status_->logs(), code_.get(), MayRestart()};
+  PresentJob now{*detached_.spec, options_,     clock_,
+                 *campaign_,      *detachable_, {},
+                 status_->logs(), code_.get(),  MayRestart(options_)};
   for (const uint32_t host : attempt_hosts_) now.attempt_hosts.push_back(hosts_.entries[host].host);
   auto made = Handover::Make(ToHandOver(now, loop_.Now()));
   if (!made.ok()) return made.status();

@@ -19,8 +19,9 @@
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "common/os/fd.h"
-#include "common/os/scratch_folder.h"
 #include "common/rpc/channel.h"
+#include "launcher/campaign_of.h"
+#include "launcher/code_of.h"
 #include "launcher/elastic_limits.h"
 #include "launcher/job/campaign_journal.h"
 #include "launcher/layout_of.h"
@@ -88,43 +89,6 @@ absl::StatusOr<std::unique_ptr<report::Timeline>> MakeTimeline(cli::LaunchOption
   return std::make_unique<report::Timeline>(std::move(path), only_spans, begin, begin_unix_nanos);
 }
 
-// What is staged; `records`: null unless the job is detached. All launchers of a detached job stage
-// the same code, which the first of them keeps in the job's folder.
-absl::StatusOr<std::unique_ptr<Code>> CodeOf(const stage::Options& options,
-                                             const JobRecords* records, bool may_restart) {
-  if (records != nullptr) {
-    auto kept = records->folder().ReadCode();
-    if (kept.ok()) {
-      auto snapshot = stage::SnapshotOf(kept->manifest(), kept->git(), options.directory);
-      if (!snapshot.ok()) return snapshot.status();
-      auto code = std::make_unique<Code>(*std::move(snapshot), options);
-      // Of one that was detached while it ran, and has no restarts, the contents were not kept.
-      absl::Status used;
-      if (!code->compare && (may_restart || !records->spec().had_terminal())) {
-        used = code->contents.UseCopy(records->folder().CodeContents());
-      }
-      if (!used.ok()) return used;
-      return code;
-    }
-    if (!absl::IsNotFound(kept.status()) ||
-        records->before().phase() != v1::JournalState::PHASE_ACCEPTED) {
-      return kept.status();
-    }
-  }
-  auto taken = TakeCode(options);
-  if (!taken.ok()) return taken.status();
-  std::unique_ptr<Code> code = *std::move(taken);
-  absl::Status copied;
-  if (records != nullptr) {
-    copied = code->Keep(records->folder(), /*with_contents=*/true);
-  } else if (!code->compare && may_restart) {
-    // A node may lack it when the tree has changed long since.
-    copied = code->contents.Copy(os::TemporaryDirectories());
-  }
-  if (!copied.ok()) return copied;
-  return code;
-}
-
 }  // namespace
 
 absl::Status Runner::Prepare() {
@@ -165,7 +129,8 @@ absl::Status Runner::Prepare() {
 absl::Status Runner::PrepareCode() {
   if (options_.stage.directory.empty() || options_.job.dry_run) return absl::OkStatus();
   // Hosts may come to an elastic job at any time.
-  auto code = CodeOf(options_.stage, detached_.records.get(), MayRestart() || IsElastic());
+  auto code =
+      CodeOf(options_.stage, detached_.records.get(), MayRestart(options_) || IsElastic(options_));
   if (!code.ok()) return code.status();
   code_ = *std::move(code);
   const stage::Snapshot& taken = code_->snapshot;
@@ -185,25 +150,14 @@ absl::Status Runner::PrepareCode() {
   return absl::OkStatus();
 }
 
-// Spares come behind the hosts that the plan is for.
 void Runner::PrepareCampaign() {
-  job::CampaignOptions campaign = options_.restarts;
-  const plan::PlanOptions& plan = options_.job.plan;
-  const auto listed = static_cast<uint32_t>(options_.hosts.entries.size());
-  hosts_ = options_.hosts;
-  const bool some = plan.nodes && !IsElastic();  // others may take the places of these
-  hosts_.entries.resize(some ? std::min(*plan.nodes + options_.spares, listed) : listed);
-  for (const hosts::HostEntry& entry : hosts_.entries) campaign.hosts.push_back(entry.host);
-  const auto most = static_cast<uint32_t>(hosts_.entries.size()) - options_.spares;
-  campaign.least_hosts = options_.job.min_nodes > 0 ? options_.job.min_nodes : most;
-  if (IsElastic()) {
-    if (options_.job.min_nodes == 0) campaign.least_hosts = plan.nodes.value_or(most);
+  hosts_ = HostsOf(options_);
+  job::CampaignOptions campaign = CampaignOf(options_, hosts_);
+  if (IsElastic(options_)) {
     elastic_past_.emplace(CoolDownOf(options_.elastic), std::random_device()());
   }
-  campaign.spares = options_.spares > 0;
-  campaign.time_limit = options_.job.time_limit;
   options_.job.part.set_max_restarts(campaign.max_restarts);
-  if (MayRestart() && !IsElastic()) {
+  if (MayRestart(options_) && !IsElastic(options_)) {
     options_.job.part.mutable_state();  // with --state-dir, or without
   } else {
     options_.job.part.clear_state();
