@@ -24,10 +24,12 @@
 
 namespace dtrain {
 
-Runner::Runner(loop::Loop& loop, cli::LaunchOptions options, Detached detached)
+Runner::Runner(loop::Loop& loop, cli::LaunchOptions options, std::unique_ptr<JobRecords> records,
+               std::unique_ptr<v1::Spec> spec)
     : loop_(loop),
       options_(std::move(options)),
-      detached_(std::move(detached)),
+      records_(std::move(records)),
+      spec_(std::move(spec)),
       clock_{loop.Now(), absl::GetCurrentTimeNanos()},
       agent_(loop),
       ways_(loop, options_.transport, agent_),
@@ -58,19 +60,19 @@ int Runner::Run() {
   os::FailWritesWithoutSignals();
   std::list<loop::SignalWatch> watches;
   std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-  if (detached_.records != nullptr) signals.push_back(detached::JobFolder::StopSignal());
+  if (records_ != nullptr) signals.push_back(detached::JobFolder::StopSignal());
   for (int number : os::NotIgnored(std::move(signals))) {
     watches.emplace_back(loop_, std::initializer_list<int>{number},
                          [this](int signal) { OnSignal(signal); });
   }
   for (const std::string& warning : options_.hosts.warnings) Warn(warning);
-  if (detached_.records == nullptr) {
+  if (records_ == nullptr) {
     Carry(campaign_->Begin());
   } else {
     // Answers and reports are made of one, and the first has to wait for the disk.
     Make(hosts_, options_.job);
-    detached_.records->OnTrouble([this](std::string text) { router_.Say(text); });
-    detached_.records->Begin([this] { BeginJob(); });
+    records_->OnTrouble([this](std::string text) { router_.Say(text); });
+    records_->Begin([this] { BeginJob(); });
   }
   loop_.Run();
   attempt_.reset();
@@ -103,23 +105,17 @@ void Runner::Carry(std::vector<job::CampaignAction> actions) {
 void Runner::Do(const job::BeginAttempt& begin) {
   const job::JobOptions options = OptionsOf(begin, options_.job, campaign_->options().least_hosts);
   if (status_ != nullptr) status_->AttemptBegins(begin.attempt);
-  if (detached_.records == nullptr) return Start(options, begin.hosts);
+  if (records_ == nullptr) return Start(options, begin.hosts);
   std::vector<std::string> names;
   for (const uint32_t host : begin.hosts) names.push_back(hosts_.entries[host].host);
   beginning_ = true;
-  detached_.records->AttemptBegins(begin.attempt, options.incarnation, names,
-                                   [this, options, hosts = begin.hosts] { Start(options, hosts); });
+  records_->AttemptBegins(begin.attempt, options.incarnation, names,
+                          [this, options, hosts = begin.hosts] { Start(options, hosts); });
 }
 
 Attempt::Around Runner::AroundAttempts() {
-  return {loop_,
-          ways_,
-          router_,
-          status_ != nullptr ? &status_->logs() : nullptr,
-          timeline_.get(),
-          clock_,
-          detached_.records.get(),
-          code_.get()};
+  return {loop_,           ways_,  router_,        status_ != nullptr ? &status_->logs() : nullptr,
+          timeline_.get(), clock_, records_.get(), code_.get()};
 }
 
 void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts) {
@@ -128,7 +124,7 @@ void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& 
   const std::vector<hosts::HostEntry> entries = list.entries;
   Make(std::move(list), options);
   beginning_ = false;
-  if (detached_.records != nullptr) {
+  if (records_ != nullptr) {
     if (const absl::Status opened = OpenLogs(); !opened.ok()) {
       // One that has run waits for room; one that has not can be launched again.
       if (options.attempt > 0 && !stop_asked_) {
@@ -206,7 +202,7 @@ Attempt::Handlers Runner::AttemptHandlers() {
 void Runner::OnPlan(const plan::Plan& plan) {
   router_.SetLayout(LayoutOf(plan, options_.job.job_id, campaign_->attempt()));
   if (status_ != nullptr) status_->logs().SetWorldSize(plan.world_size);
-  if (detached_.records != nullptr) detached_.records->logs().SetWorldSize(plan.world_size);
+  if (records_ != nullptr) records_->logs().SetWorldSize(plan.world_size);
   if (options_.job.dry_run || options_.verbose) {
     std::string table = plan::FormatRankTable(plan);
     absl::StrAppend(&table, report::ContainerLines(options_.job.part));
@@ -219,8 +215,8 @@ void Runner::OnPlan(const plan::Plan& plan) {
 }
 
 void Runner::OnRuns() {
-  if (detached_.records != nullptr) {
-    detached_.records->Reached(detached::Standing::Stage::kRuns);
+  if (records_ != nullptr) {
+    records_->Reached(detached::Standing::Stage::kRuns);
   }
   if (stdin_ != nullptr) {
     stdin_->Start(options_.job.stdin_rank, static_cast<uint32_t>(attempt_->facts().ranks.size()));
@@ -230,8 +226,8 @@ void Runner::OnRuns() {
 
 // Of nodes that are lost there may be output that is not on disk.
 void Runner::OnAttemptOver() {
-  if (detached_.records == nullptr) return OnAttemptEnded();
-  detached_.records->Flush([this] { OnAttemptEnded(); });
+  if (records_ == nullptr) return OnAttemptEnded();
+  records_->Flush([this] { OnAttemptEnded(); });
 }
 
 void Runner::OnAttemptEnded() {
@@ -241,12 +237,12 @@ void Runner::OnAttemptEnded() {
   const job::AttemptEnded ended = EndOf(facts, attempt_->dead_at(), hosts_);
   const size_t before = campaign_->ended().size();
   std::vector<job::CampaignAction> actions = campaign_->OnEvent(loop_.Now(), ended);
-  if (detached_.records != nullptr && campaign_->state() != job::CampaignCore::State::kOver) {
+  if (records_ != nullptr && campaign_->state() != job::CampaignCore::State::kOver) {
     const bool again = campaign_->ended().size() == before;
     job::AttemptRecord record = again ? job::AttemptRecord() : campaign_->ended().back();
     if (again) record.attempt = campaign_->attempt();
     if (again) record.cause = ended.cause;
-    detached_.records->RestartDecided(
+    records_->RestartDecided(
         *campaign_, record, again,
         std::max<Duration>(campaign_->next_at() - loop_.Now(), Duration::zero()));
   }
@@ -261,16 +257,16 @@ void Runner::OnAttemptEnded() {
 void Runner::OnSignal(int signal) {
   if (handover_ != nullptr) return;
   // Nobody seems to want the output that is left; a folder is written to its end.
-  if (verdict_) return detached_.records == nullptr ? Leave() : void();
+  if (verdict_) return records_ == nullptr ? Leave() : void();
   const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
   const bool told = signal == detached::JobFolder::StopSignal();
   if (told) signal = SIGTERM;
   // Only `dtrain stop` ends a detached job.
-  if (detached_.records != nullptr && stops && !told) {
+  if (records_ != nullptr && stops && !told) {
     return LeaveIt(absl::StrCat("this launcher was ended by ", job::SignalName(signal)));
   }
   const bool first = stops && !std::exchange(stop_asked_, stop_asked_ || stops);
-  if (detached_.records != nullptr && first) return StopDetached(signal);
+  if (records_ != nullptr && first) return StopDetached(signal);
   Obey(signal);
 }
 
@@ -311,7 +307,7 @@ report::JobFacts Runner::Facts() const {
   report::JobFacts facts = attempt_->facts();
   if (campaign_ && campaign_->restarts()) facts.campaign = &*campaign_;
   if (code_ != nullptr) facts.code = &code_facts_;
-  if (detached_.records != nullptr) facts.disk = detached_.records->disk_trouble();
+  if (records_ != nullptr) facts.disk = records_->disk_trouble();
   if (!verdict_) return facts;
   return {
       facts.state,    facts.nodes,    facts.ranks, facts.phases, *verdict_, facts.secondary_deaths,
@@ -328,8 +324,8 @@ std::string Runner::StatusLine(TimePoint now) {
 
 void Runner::OnEnd(job::Verdict verdict) {
   verdict_ = std::move(verdict);
-  if (detached_.records == nullptr) return Finish();
-  detached_.records->Verdict(verdict_->exit_code, verdict_->message, [this] { Finish(); });
+  if (records_ == nullptr) return Finish();
+  records_->Verdict(verdict_->exit_code, verdict_->message, [this] { Finish(); });
 }
 
 void Runner::Finish() {
@@ -338,8 +334,8 @@ void Runner::Finish() {
   stdin_.reset();
   router_.FlushLines();  // the report stays the last
   end_ = std::make_unique<JobEnd>(
-      JobEnd::Around{loop_, options_, router_, detached_.records.get(), timeline_.get(),
-                     status_.get(), attempt_->slowest()},
+      JobEnd::Around{loop_, options_, router_, records_.get(), timeline_.get(), status_.get(),
+                     attempt_->slowest()},
       [this] { return Facts(); }, [this] { Leave(); });
   end_->Begin(details_, /*stopped=*/stop_asked_);
 }

@@ -36,12 +36,10 @@ namespace dtrain {
 // in common: our output and input, the answers, the reports. Loop thread.
 class Runner {
  public:
-  struct Detached {
-    std::unique_ptr<JobRecords> records;
-    // Of a launch that may be detached later, without what only then is known.
-    std::unique_ptr<v1::Spec> spec = nullptr;
-  };
-  Runner(loop::Loop& loop, cli::LaunchOptions options, Detached detached);
+  // `records`: null unless the job is detached. `spec`: null, or of a launch that may be detached
+  // later, without what is known only then.
+  Runner(loop::Loop& loop, cli::LaunchOptions options, std::unique_ptr<JobRecords> records,
+         std::unique_ptr<v1::Spec> spec);
   ~Runner();
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
@@ -95,7 +93,8 @@ class Runner {
   loop::Loop& loop_;
   loop::BlockingPool beside_{1};  // what a start needs later
   cli::LaunchOptions options_;
-  Detached detached_;  // records null: it ends with its terminal
+  std::unique_ptr<JobRecords> records_;  // null unless detached
+  std::unique_ptr<v1::Spec> spec_;       // null: it cannot be detached
   const LaunchClock clock_;
   transport::AgentBinary agent_;
   transport::Ways ways_;

@@ -32,15 +32,15 @@ absl::Status Runner::OpenLogs() {
     detachable_->SetSafe(positions);
   };
   callbacks.on_progress = [this] { detachable_->OnRoom(); };
-  return detached_.records->OpenLogs(options_.detach.log_limit.value_or(kUsualLogLimit),
-                                     std::move(callbacks));
+  return records_->OpenLogs(options_.detach.log_limit.value_or(kUsualLogLimit),
+                            std::move(callbacks));
 }
 
 // It is ours, on disk too.
 void Runner::BeginJob() {
   using Phase = v1::JournalState;
-  const v1::JournalState& before = detached_.records->before();
-  detached_.records->Reached(detached::Standing::Stage::kHasJob);
+  const v1::JournalState& before = records_->before();
+  records_->Reached(detached::Standing::Stage::kHasJob);
   switch (before.phase()) {
     case Phase::PHASE_BEGUN:
     case Phase::PHASE_RUNS:
@@ -55,7 +55,7 @@ void Runner::BeginJob() {
 
 // The attempt that it is at, as a launcher before us has left it.
 void Runner::TakeOver() {
-  const v1::JournalState& before = detached_.records->before();
+  const v1::JournalState& before = records_->before();
   const job::JobOptions options =
       OptionsOf(before, options_.job,
                 job::PastOf(before, hosts_, loop_.Now(), absl::GetCurrentTimeNanos()).age);
@@ -81,7 +81,7 @@ void Runner::TakeOver() {
   campaign_->Begin();
   detachable_->TakeOver(entries, before);
   // Nobody can type any more.
-  if (detached_.records->spec().had_terminal() && before.has_runs()) {
+  if (records_->spec().had_terminal() && before.has_runs()) {
     for (const job::RankEnd& rank : attempt_->facts().ranks) {
       attempt_->SendStdin(rank.rank, "", /*end=*/true);
     }
@@ -92,7 +92,7 @@ void Runner::TakeOver() {
 // ---- dtrain detach ------------------------------------------------------------------------
 
 absl::Status Runner::MayDetach() const {
-  if (detached_.spec == nullptr) {
+  if (spec_ == nullptr) {
     return absl::FailedPreconditionError("only what `dtrain launch` has started can be detached");
   }
   if (IsElastic(options_)) {
@@ -125,9 +125,8 @@ void Runner::AskToDetach(absl::AnyInvocable<void(absl::Status)> may) {
 
 absl::Status Runner::Detach() {
   if (const absl::Status may = MayDetach(); !may.ok()) return may;
-  PresentJob now{*detached_.spec, options_,     clock_,
-                 *campaign_,      *detachable_, {},
-                 status_->logs(), code_.get(),  MayRestart(options_)};
+  PresentJob now{*spec_, options_,        clock_,      *campaign_,          *detachable_,
+                 {},     status_->logs(), code_.get(), MayRestart(options_)};
   for (const uint32_t host : attempt_hosts_) now.attempt_hosts.push_back(hosts_.entries[host].host);
   auto made = Handover::Make(ToHandOver(now, loop_.Now()));
   if (!made.ok()) return made.status();
@@ -157,7 +156,7 @@ void Runner::LeaveIt(const std::string& why) {
 
 // All that was missing is that somebody says so.
 void Runner::Conclude() {
-  const v1::JobVerdict& verdict = detached_.records->before().verdict();
+  const v1::JobVerdict& verdict = records_->before().verdict();
   OnEnd({.kind =
              verdict.exit_code() == 0 ? job::Verdict::Kind::kSuccess : job::Verdict::Kind::kRefused,
          .exit_code = verdict.exit_code(),
@@ -168,13 +167,12 @@ void Runner::Conclude() {
 
 // One that has begun is left to a launcher that can go on with it.
 bool Runner::Refuse(const std::string& why) {
-  if (detached_.records == nullptr ||
-      detached_.records->before().phase() != v1::JournalState::PHASE_ACCEPTED) {
+  if (records_ == nullptr || records_->before().phase() != v1::JournalState::PHASE_ACCEPTED) {
     return false;
   }
   options_.result_json.clear();  // it may be the reason
   Make(hosts_, options_.job);
-  detached_.records->Begin([this, why] {
+  records_->Begin([this, why] {
     OnEnd({.kind = job::Verdict::Kind::kRefused,
            .exit_code = exit_code_,
            .message = why,
@@ -200,7 +198,7 @@ void Runner::StopDetached(int signal) {
     if (!verdict_ && !std::exchange(stop_obeyed_, true)) OnUser(job::UserSignal{signal});
   };
   stop_timer_.After(kDiskPatience, act);
-  detached_.records->StopAsked(job::SignalName(signal), act);
+  records_->StopAsked(job::SignalName(signal), act);
   Decide(job::StopAsked{signal});
 }
 

@@ -110,7 +110,7 @@ absl::Status Runner::Prepare() {
   if (!files.ok()) return files;
   options_.job.protocol = rpc::kProtocolVersion;
   options_.job.build = DTRAIN_VERSION;
-  if (detached_.records == nullptr) {
+  if (records_ == nullptr) {
     options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
   }
   if (options_.output.files) {
@@ -129,8 +129,7 @@ absl::Status Runner::Prepare() {
 absl::Status Runner::PrepareCode() {
   if (options_.stage.directory.empty() || options_.job.dry_run) return absl::OkStatus();
   // Hosts may come to an elastic job at any time.
-  auto code =
-      CodeOf(options_.stage, detached_.records.get(), MayRestart(options_) || IsElastic(options_));
+  auto code = CodeOf(options_.stage, records_.get(), MayRestart(options_) || IsElastic(options_));
   if (!code.ok()) return code.status();
   code_ = *std::move(code);
   const stage::Snapshot& taken = code_->snapshot;
@@ -162,12 +161,12 @@ void Runner::PrepareCampaign() {
   } else {
     options_.job.part.clear_state();
   }
-  if (detached_.records == nullptr) {
+  if (records_ == nullptr) {
     campaign_.emplace(std::move(campaign), loop_.Now());
   } else {
     campaign_.emplace(
         std::move(campaign),
-        job::PastOf(detached_.records->before(), hosts_, loop_.Now(), absl::GetCurrentTimeNanos()),
+        job::PastOf(records_->before(), hosts_, loop_.Now(), absl::GetCurrentTimeNanos()),
         loop_.Now());
   }
 }
@@ -179,15 +178,14 @@ absl::Status Runner::PrepareStatus() {
   job.argv = CommandWords(options_.job.part);
   job.launcher_pid = getpid();
   job.begin = loop_.Now();
-  if (detached_.records != nullptr) {
+  if (records_ != nullptr) {
     job.begin -=
-        job::PastOf(detached_.records->before(), hosts_, job.begin, absl::GetCurrentTimeNanos())
-            .age;
+        job::PastOf(records_->before(), hosts_, job.begin, absl::GetCurrentTimeNanos()).age;
   }
   job.begin_unix_nanos = clock_.At(job.begin);
   status_ =
       std::make_unique<status::StatusServer>(loop_, std::move(job), [this] { return Facts(); });
-  if (detached_.records == nullptr) {
+  if (records_ == nullptr) {
     status_->OnDetach({[this](auto may) { AskToDetach(std::move(may)); },
                        [this] { return Detach(); }, [this] { LeaveToAnother(); }});
   }
