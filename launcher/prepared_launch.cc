@@ -1,33 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a launch needs before the first connection.
+#include "launcher/prepared_launch.h"
+
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
-#include <filesystem>
+#include <cstdint>
 #include <new>
-#include <random>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/base/programs.h"
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "common/os/fd.h"
 #include "common/rpc/channel.h"
 #include "launcher/campaign_of.h"
 #include "launcher/code_of.h"
-#include "launcher/elastic_limits.h"
-#include "launcher/job/campaign_journal.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/result_json.h"
-#include "launcher/runner.h"
 
 namespace dtrain {
 namespace {
@@ -91,7 +87,20 @@ absl::StatusOr<std::unique_ptr<report::Timeline>> MakeTimeline(cli::LaunchOption
 
 }  // namespace
 
-absl::Status Runner::Prepare() {
+PreparedLaunch::PreparedLaunch(loop::Loop& loop, cli::LaunchOptions options,
+                               std::unique_ptr<JobRecords> records,
+                               absl::AnyInvocable<void(absl::Status)> on_output_failed)
+    : loop_(loop),
+      options_(std::move(options)),
+      records_(std::move(records)),
+      clock_{loop.Now(), absl::GetCurrentTimeNanos()},
+      agent_(loop),
+      ways_(loop, options_.transport, agent_),
+      router_(loop, options_.output, {std::move(on_output_failed), [this](std::string text) {
+                                        Warn(absl::StrCat("dtrain: warning: ", text));
+                                      }}) {}
+
+absl::Status PreparedLaunch::PrepareFiles() {
   StartGrpc(beside_);
   absl::Status opened = router_.Open();
   if (!opened.ok()) return opened;
@@ -103,30 +112,10 @@ absl::Status Runner::Prepare() {
   auto timeline = MakeTimeline(options_, clock_.begin, clock_.begin_unix_nanos);
   if (!timeline.ok()) return timeline.status();
   timeline_ = *std::move(timeline);
-  absl::Status input = PrepareStdin();
-  if (!input.ok()) return input;
-  PrepareCampaign();
-  absl::Status files = CheckOpenFiles(hosts_.entries.size(), !options_.elastic.discover.empty());
-  if (!files.ok()) return files;
-  options_.job.protocol = rpc::kProtocolVersion;
-  options_.job.build = DTRAIN_VERSION;
-  if (records_ == nullptr) {
-    options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
-  }
-  if (options_.output.files) {
-    options_.job.check_plan = [this](const plan::Plan& plan) {
-      return options_.output.files->Check(LayoutOf(plan, options_.job.job_id));
-    };
-  }
-  options_.job.time_of_day = [](int64_t unix_nanos) {
-    return absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(unix_nanos), absl::LocalTimeZone());
-  };
-  absl::Status reachable = ways_.Prepare(hosts_, options_.local);
-  if (!reachable.ok()) return reachable;
-  return PrepareStatus();
+  return absl::OkStatus();
 }
 
-absl::Status Runner::PrepareCode() {
+absl::Status PreparedLaunch::PrepareCode() {
   if (options_.stage.directory.empty() || options_.job.dry_run) return absl::OkStatus();
   // Hosts may come to an elastic job at any time.
   auto code = CodeOf(options_.stage, records_.get(), MayRestart(options_) || IsElastic(options_));
@@ -149,72 +138,31 @@ absl::Status Runner::PrepareCode() {
   return absl::OkStatus();
 }
 
-void Runner::PrepareCampaign() {
-  hosts_ = HostsOf(options_);
-  job::CampaignOptions campaign = CampaignOf(options_, hosts_);
-  if (IsElastic(options_)) {
-    elastic_past_.emplace(CoolDownOf(options_.elastic), std::random_device()());
-  }
-  options_.job.part.set_max_restarts(campaign.max_restarts);
+absl::Status PreparedLaunch::PrepareHosts(const hosts::HostList& hosts) {
+  options_.job.part.set_max_restarts(options_.restarts.max_restarts);
   if (MayRestart(options_) && !IsElastic(options_)) {
     options_.job.part.mutable_state();  // with --state-dir, or without
   } else {
     options_.job.part.clear_state();
   }
-  if (records_ == nullptr) {
-    campaign_.emplace(std::move(campaign), loop_.Now());
-  } else {
-    campaign_.emplace(
-        std::move(campaign),
-        job::PastOf(records_->before(), hosts_, loop_.Now(), absl::GetCurrentTimeNanos()),
-        loop_.Now());
+  absl::Status files = CheckOpenFiles(hosts.entries.size(), !options_.elastic.discover.empty());
+  if (!files.ok()) return files;
+  options_.job.protocol = rpc::kProtocolVersion;
+  options_.job.build = DTRAIN_VERSION;
+  if (records_ == nullptr) options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
+  if (options_.output.files) {
+    options_.job.check_plan = [this](const plan::Plan& plan) {
+      return options_.output.files->Check(LayoutOf(plan, options_.job.job_id));
+    };
   }
+  options_.job.time_of_day = [](int64_t unix_nanos) {
+    return absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(unix_nanos), absl::LocalTimeZone());
+  };
+  return ways_.Prepare(hosts, options_.local);
 }
 
-absl::Status Runner::PrepareStatus() {
-  if (options_.job.dry_run) return absl::OkStatus();
-  status::JobIdentity job;
-  job.id = options_.job.job_id;
-  job.argv = CommandWords(options_.job.part);
-  job.launcher_pid = getpid();
-  job.begin = loop_.Now();
-  if (records_ != nullptr) {
-    job.begin -=
-        job::PastOf(records_->before(), hosts_, job.begin, absl::GetCurrentTimeNanos()).age;
-  }
-  job.begin_unix_nanos = clock_.At(job.begin);
-  status_ =
-      std::make_unique<status::StatusServer>(loop_, std::move(job), [this] { return Facts(); });
-  if (records_ == nullptr) {
-    status_->OnDetach({[this](auto may) { AskToDetach(std::move(may)); },
-                       [this] { return Detach(); }, [this] { LeaveToAnother(); }});
-  }
-  // The job does not depend on it, and who asks with `dtrain ps` is told the same.
-  absl::Status listening = status_->ListenUnix();
-  if (!listening.ok() && options_.verbose) {
-    Warn(absl::StrCat("dtrain: no status queries: ", listening.message()));
-  }
-  if (options_.status_listen.empty()) return absl::OkStatus();
-  absl::StatusOr<std::string> where = status_->ListenTcp(options_.status_listen);
-  if (!where.ok()) {
-    return absl::Status(where.status().code(),
-                        absl::StrCat("--status-listen: ", where.status().message()));
-  }
-  Warn(absl::StrCat("dtrain: ", *where));
-  return absl::OkStatus();
-}
-
-absl::Status Runner::PrepareStdin() {
-  if (options_.job.dry_run || options_.job.stdin_rank == "none") return absl::OkStatus();
-  stdin_ = std::make_unique<output::StdinSource>(
-      loop_, [this](Rank rank, absl::string_view data, bool end) {
-        attempt_->SendStdin(rank, data, end);
-      });
-  absl::Status opened = stdin_->Open();
-  if (opened.ok()) return opened;
-  return absl::Status(
-      opened.code(),
-      absl::StrCat("cannot ", opened.message(), "; raise that limit, or launch with --stdin none"));
+void PreparedLaunch::Warn(absl::string_view text) {
+  if (!options_.quiet) router_.Say(text);
 }
 
 }  // namespace dtrain
