@@ -114,21 +114,21 @@ int Launch(cli::LaunchOptions options, const faces::Translation* translation,
         "only dtrain launch starts jobs without a terminal (-d, --detach, DTRAIN_DETACH)"));
   }
   if (options.detach.on) return LaunchDetached(options, *std::move(read));
-  Runner runner(LoopOfLaunches(), std::move(options), {nullptr, std::move(read)});
+  Runner runner(LoopOfLaunches(), std::move(options), nullptr, std::move(read));
   return runner.Run();
 }
 
 int RunLauncher(const std::vector<std::string>& args) {
   auto taken = TakeJob(LoopOfLaunches(), args);
   if (!taken.ok()) return TellWhyNot(taken.status());
-  const v1::Spec& spec = taken->records->spec();
+  const v1::Spec& spec = (*taken)->spec();
   AddToEnvironment(spec);
   const cli::Surroundings then = cli::SurroundingsOf(spec);
   auto command = cli::ParseLaunch({spec.argv().begin(), spec.argv().end()}, then);
   absl::Status found = command.ok() ? FindHosts(command->launch, nullptr, then) : command.status();
   if (!found.ok()) return UsageError(found);
-  cli::LaunchOptions options = OptionsOf(*taken->records, std::move(command->launch));
-  Runner runner(LoopOfLaunches(), std::move(options), *std::move(taken));
+  cli::LaunchOptions options = OptionsOf(**taken, std::move(command->launch));
+  Runner runner(LoopOfLaunches(), std::move(options), *std::move(taken), nullptr);
   return runner.Run();
 }
 

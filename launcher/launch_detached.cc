@@ -234,7 +234,8 @@ void AddToEnvironment(const v1::Spec& spec) {
   }
 }
 
-absl::StatusOr<Runner::Detached> TakeJob(loop::Loop& loop, const std::vector<std::string>& args) {
+absl::StatusOr<std::unique_ptr<JobRecords>> TakeJob(loop::Loop& loop,
+                                                    const std::vector<std::string>& args) {
   std::string name;
   for (size_t i = 1; i < args.size(); ++i) {
     if (!name.empty() || args[i].empty() || args[i][0] == '-') {
@@ -251,9 +252,7 @@ absl::StatusOr<Runner::Detached> TakeJob(loop::Loop& loop, const std::vector<std
   auto records = JobRecords::Take(loop, *job);
   if (!records.ok()) return records.status();
   umask(static_cast<mode_t>((*records)->spec().umask()));
-  Runner::Detached detached;
-  detached.records = *std::move(records);
-  return detached;
+  return records;
 }
 
 cli::LaunchOptions OptionsOf(const JobRecords& records, cli::LaunchOptions asked) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,6 @@
 #include "dtrain/v1/journal.pb.h"
 #include "launcher/cli/options.h"
 #include "launcher/job_records.h"
-#include "launcher/runner.h"
 
 // Jobs that go on without their terminal: what `dtrain launch -d` does here and now, and how the
 // launcher that it starts gets to know what was asked for.
@@ -29,7 +29,8 @@ int LaunchDetached(const cli::LaunchOptions& options, v1::Spec spec);
 void AddToEnvironment(const v1::Spec& spec);
 
 // The job that the command line of `dtrain resume` names, for us. Blocks.
-absl::StatusOr<Runner::Detached> TakeJob(loop::Loop& loop, const std::vector<std::string>& args);
+absl::StatusOr<std::unique_ptr<JobRecords>> TakeJob(loop::Loop& loop,
+                                                    const std::vector<std::string>& args);
 // What its launcher does with what was asked for: the workers' output goes to its folder, and to
 // files that the user wants besides, not to our log.
 cli::LaunchOptions OptionsOf(const JobRecords& records, cli::LaunchOptions asked);

@@ -4,385 +4,159 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <list>
 #include <utility>
-#include <variant>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
-#include "common/os/fd.h"
+#include "common/base/programs.h"
 #include "common/os/signals.h"
-#include "launcher/elastic_limits.h"
 #include "launcher/job/outcome.h"
-#include "launcher/layout_of.h"
-#include "launcher/plan/plan.h"
-#include "launcher/report/attempts.h"
-#include "launcher/report/containers.h"
 
 namespace dtrain {
 
-Runner::Runner(loop::Loop& loop, cli::LaunchOptions options, Detached detached)
+Runner::Runner(loop::Loop& loop, cli::LaunchOptions options, std::unique_ptr<JobRecords> records,
+               std::unique_ptr<v1::Spec> spec)
     : loop_(loop),
-      options_(std::move(options)),
-      detached_(std::move(detached)),
-      clock_{loop.Now(), absl::GetCurrentTimeNanos()},
-      agent_(loop),
-      ways_(loop, options_.transport, agent_),
-      router_(loop, options_.output,
-              {[this](absl::Status why) { OnUser(job::OutputFailed{std::string(why.message())}); },
-               [this](std::string text) { Warn(absl::StrCat("dtrain: warning: ", text)); }}),
-      progress_(
-          loop, [this](TimePoint now) { return StatusLine(now); },
-          [this](absl::string_view line) { router_.ShowStatus(line); }),
-      pause_(loop),
-      stop_timer_(loop),
-      leave_timer_(loop),
-      logs_timer_(loop) {}
+      launch_(loop, std::move(options), std::move(records),
+              [this](const absl::Status& why) { OnOutputFailed(why); }),
+      campaign_(launch_,
+                {[this] { OnEnd(); },
+                 [this](const std::string& text) {
+                   LeaveJob(absl::StrCat("dtrain: ", job::Printable(text), "; this one leaves it"),
+                            kExitOk);
+                 }}),
+      detaching_(launch_, campaign_, std::move(spec)) {
+  if (launch_.records() == nullptr) return;
+  detached_job_ = std::make_unique<DetachedJob>(
+      launch_, campaign_,
+      [this](const std::string& text, int exit_code) { LeaveJob(text, exit_code); });
+}
 
 Runner::~Runner() = default;
 
 int Runner::Run() {
-  absl::Status prepared = Prepare();
-  if (!prepared.ok()) {
-    exit_code_ = absl::IsUnauthenticated(prepared)   ? kExitNotAuthorised
-                 : absl::IsInvalidArgument(prepared) ? kExitUsage
-                                                     : kExitStartAgents;
-    if (!Refuse(std::string(prepared.message()))) {
-      std::fprintf(stderr, "dtrain: %s\n", std::string(prepared.message()).c_str());
-    }
-    return exit_code_;
-  }
+  if (const absl::Status prepared = Prepare(); !prepared.ok()) return Refuse(prepared);
   os::FailWritesWithoutSignals();
   std::list<loop::SignalWatch> watches;
   std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-  if (detached_.records != nullptr) signals.push_back(detached::JobFolder::StopSignal());
+  if (is_detached()) signals.push_back(detached::JobFolder::StopSignal());
   for (int number : os::NotIgnored(std::move(signals))) {
     watches.emplace_back(loop_, std::initializer_list<int>{number},
                          [this](int signal) { OnSignal(signal); });
   }
-  for (const std::string& warning : options_.hosts.warnings) Warn(warning);
-  if (detached_.records == nullptr) {
-    Carry(campaign_->Begin());
+  for (const std::string& warning : launch_.options().hosts.warnings) launch_.Warn(warning);
+  if (is_detached()) {
+    detached_job_->Begin();
   } else {
-    // Answers and reports are made of one, and the first has to wait for the disk.
-    Make(hosts_, options_.job);
-    detached_.records->OnTrouble([this](std::string text) { router_.Say(text); });
-    detached_.records->Begin([this] { BeginJob(); });
+    campaign_.Begin();
   }
   loop_.Run();
-  attempt_.reset();
+  campaign_.attempt().Drop();
   status_.reset();
-  if (handover_ != nullptr) return std::move(*handover_).Finish();
+  if (detaching_.is_done()) return detaching_.Finish();
   if (end_ != nullptr) return end_->exit_code();
-  if (!verdict_) router_.FinishSaying(kOutputWait);  // why it leaves the job
+  // Why it leaves the job.
+  if (!campaign_.verdict()) launch_.router().FinishSaying(kOutputWait);
   return exit_code_;
 }
 
-// ---- attempts -----------------------------------------------------------------------------
-
-void Runner::Decide(const job::CampaignEvent& event) {
-  Carry(campaign_->OnEvent(loop_.Now(), event));
+absl::Status Runner::Prepare() {
+  if (absl::Status files = launch_.PrepareFiles(); !files.ok()) return files;
+  if (absl::Status attempts = campaign_.Prepare(); !attempts.ok()) return attempts;
+  if (absl::Status hosts = launch_.PrepareHosts(campaign_.hosts()); !hosts.ok()) return hosts;
+  return PrepareStatus();
 }
 
-void Runner::Carry(std::vector<job::CampaignAction> actions) {
-  for (job::CampaignAction& action : actions) {
-    if (const auto* begin = std::get_if<job::BeginAttempt>(&action)) {
-      Do(*begin);
-    } else if (const auto* announce = std::get_if<job::Announce>(&action)) {
-      Warn(announce->text);
-    } else if (auto* end = std::get_if<job::EndCampaign>(&action)) {
-      OnEnd(std::move(end->verdict));
-    }
+absl::Status Runner::PrepareStatus() {
+  const cli::LaunchOptions& options = launch_.options();
+  if (options.job.dry_run) return absl::OkStatus();
+  status::JobIdentity job;
+  job.id = options.job.job_id;
+  job.argv = CommandWords(options.job.part);
+  job.launcher_pid = getpid();
+  job.begin = loop_.Now();
+  job.begin -= campaign_.Age(job.begin);
+  job.begin_unix_nanos = launch_.clock().At(job.begin);
+  status_ = std::make_unique<status::StatusServer>(loop_, std::move(job),
+                                                   [this] { return campaign_.Facts(); });
+  campaign_.ShowOn(status_.get());
+  if (!is_detached()) {
+    status_->OnDetach({[this](auto may) { detaching_.Ask(std::move(may)); },
+                       [this] { return detaching_.Detach(status_->logs()); },
+                       [this] {
+                         status_.reset();
+                         detaching_.LeaveLoop();
+                       }});
   }
-  pause_.At(campaign_->NextDeadline(), [this] { Decide(job::CampaignTick{}); });
-}
-
-void Runner::Do(const job::BeginAttempt& begin) {
-  job::JobOptions options = options_.job;
-  options.attempt = begin.attempt;
-  options.incarnation = os::RandomBytes(16);
-  options.probe_token = os::RandomBytes(32);
-  options.time_limit = begin.time_limit;
-  options.keep_spares = options_.spares > 0;
-  if (begin.attempt > 0) {
-    const uint32_t least = campaign_->options().least_hosts;
-    options.min_nodes = begin.hosts.size() > least ? least : 0;
-    options.doubtful = begin.doubtful;
+  // The job does not depend on it, and who asks with `dtrain ps` is told the same.
+  absl::Status listening = status_->ListenUnix();
+  if (!listening.ok() && options.verbose) {
+    launch_.Warn(absl::StrCat("dtrain: no status queries: ", listening.message()));
   }
-  if (options.plan.nodes) {
-    options.plan.nodes = std::min(*options.plan.nodes, static_cast<uint32_t>(begin.hosts.size()));
+  if (options.status_listen.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> where = status_->ListenTcp(options.status_listen);
+  if (!where.ok()) {
+    return absl::Status(where.status().code(),
+                        absl::StrCat("--status-listen: ", where.status().message()));
   }
-  if (status_ != nullptr) status_->AttemptBegins(begin.attempt);
-  if (detached_.records == nullptr) return Start(options, begin.hosts);
-  std::vector<std::string> names;
-  for (const uint32_t host : begin.hosts) names.push_back(hosts_.entries[host].host);
-  beginning_ = true;
-  detached_.records->AttemptBegins(begin.attempt, options.incarnation, names,
-                                   [this, options, hosts = begin.hosts] { Start(options, hosts); });
+  launch_.Warn(absl::StrCat("dtrain: ", *where));
+  return absl::OkStatus();
 }
 
-hosts::HostList Runner::ListOf(const std::vector<uint32_t>& hosts) const {
-  hosts::HostList list = hosts_;
-  list.entries.clear();
-  for (const uint32_t host : hosts) list.entries.push_back(hosts_.entries[host]);
-  return list;
-}
-
-// None: it was not in the list when the launch began.
-std::optional<uint32_t> Runner::IndexOf(const std::string& host) const {
-  const auto at = std::find_if(hosts_.entries.begin(), hosts_.entries.end(),
-                               [&host](const auto& entry) { return entry.host == host; });
-  if (at == hosts_.entries.end()) return std::nullopt;
-  return static_cast<uint32_t>(at - hosts_.entries.begin());
-}
-
-Attempt::Around Runner::AroundAttempts() {
-  return {loop_,
-          ways_,
-          router_,
-          status_ != nullptr ? &status_->logs() : nullptr,
-          timeline_.get(),
-          clock_,
-          detached_.records.get(),
-          code_.get()};
-}
-
-void Runner::Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts) {
-  attempt_hosts_ = hosts;
-  hosts::HostList list = ListOf(hosts);
-  const std::vector<hosts::HostEntry> entries = list.entries;
-  Make(std::move(list), options);
-  beginning_ = false;
-  if (detached_.records != nullptr) {
-    if (const absl::Status opened = OpenLogs(); !opened.ok()) {
-      // One that has run waits for room; one that has not can be launched again.
-      if (options.attempt > 0 && !stop_asked_) {
-        beginning_ = true;
-        if (!std::exchange(logs_failed_, true)) {
-          Warn(absl::StrCat("dtrain: warning: attempt ", options.attempt,
-                            " waits: the workers' output cannot be kept: ", opened.message()));
-        }
-        return logs_timer_.After(detached::kJournalRetry,
-                                 [this, options, hosts] { Start(options, hosts); });
-      }
-      return OnEnd(
-          {.kind = job::Verdict::Kind::kRefused,
-           .exit_code = kExitState,
-           .message = absl::StrCat("the workers' output cannot be kept: ", opened.message()),
-           .rank = {},
-           .signal = 0});
-    }
+int Runner::Refuse(const absl::Status& why) {
+  exit_code_ = absl::IsUnauthenticated(why)   ? kExitNotAuthorised
+               : absl::IsInvalidArgument(why) ? kExitUsage
+                                              : kExitStartAgents;
+  const std::string text(why.message());
+  if (is_detached() && detached_job_->Refuse(exit_code_, text)) {
+    loop_.Run();
+    campaign_.attempt().Drop();
+  } else {
+    std::fprintf(stderr, "dtrain: %s\n", text.c_str());
   }
-  logs_failed_ = false;
-  attempt_->Begin(entries);
-  for (job::Event& event : std::exchange(for_attempt_, {})) attempt_->Feed(std::move(event));
+  return exit_code_;
 }
 
-void Runner::Make(hosts::HostList hosts, const job::JobOptions& options) {
-  if (IsElastic()) {
-    elastic::ElasticOptions limits = LimitsOf(options_, hosts);
-    const cli::ElasticOptions& flags = options_.elastic;
-    auto discovery = flags.discover.empty()
-                         ? nullptr
-                         : std::make_unique<Discovery>(loop_, flags.discover, flags.slots_per_host);
-    attempt_ =
-        std::make_unique<ElasticRun>(AroundAttempts(), *elastic_past_, std::move(hosts), options,
-                                     std::move(limits), std::move(discovery), AttemptHandlers());
-    return;
-  }
-  auto run =
-      std::make_unique<AttemptRun>(AroundAttempts(), std::move(hosts), options, AttemptHandlers());
-  detachable_ = run.get();
-  attempt_ = std::move(run);
+void Runner::OnOutputFailed(const absl::Status& why) {
+  if (!detaching_.is_done()) campaign_.OnOutputFailed(why);
 }
-
-Attempt::Handlers Runner::AttemptHandlers() {
-  Attempt::Handlers handlers;
-  handlers.on_plan = [this](const plan::Plan& plan) { OnPlan(plan); };
-  handlers.on_worker_started = [this](uint32_t rank, uint32_t pid) {
-    if (status_ != nullptr) status_->WorkerStarted(rank, pid);
-  };
-  handlers.on_stdin_taken = [this](Rank rank, bool closed) {
-    if (stdin_ != nullptr) stdin_->Taken(rank, closed);
-  };
-  handlers.on_runs = [this] { OnRuns(); };
-  handlers.on_warning = [this](job::Warn warn) { OnWarning(std::move(warn)); };
-  handlers.on_staged = [this](const std::string& sent) {
-    Warn(absl::StrCat("dtrain: ", stage::Describe(code_->snapshot), "; ", sent));
-  };
-  handlers.on_gpus = [this](NodeId node, const v1::GpuStates& states) {
-    if (status_ != nullptr) status_->TakeGpus(attempt_->facts().nodes[node.value()].host, states);
-  };
-  handlers.on_event = [this](std::optional<NodeId> of) {
-    if (status_ != nullptr) status_->Observe(of);
-  };
-  handlers.on_rank_ended = [this](Rank rank) {
-    if (status_ != nullptr) status_->RankEnded(rank);
-  };
-  handlers.on_changed = [this] {
-    if (!options_.quiet) progress_.Update();
-  };
-  // Posted: the next attempt takes the place of this one.
-  handlers.on_over = [this] { loop_.Post([this] { OnAttemptOver(); }); };
-  handlers.on_superseded = [this](const std::string& text) { OnSuperseded(text); };
-  return handlers;
-}
-
-void Runner::OnPlan(const plan::Plan& plan) {
-  router_.SetLayout(LayoutOf(plan, options_.job.job_id, campaign_->attempt()));
-  if (status_ != nullptr) status_->logs().SetWorldSize(plan.world_size);
-  if (detached_.records != nullptr) detached_.records->logs().SetWorldSize(plan.world_size);
-  if (options_.job.dry_run || options_.verbose) {
-    std::string table = plan::FormatRankTable(plan);
-    absl::StrAppend(&table, report::ContainerLines(options_.job.part));
-    if (options_.job.dry_run) {
-      std::fputs(table.c_str(), stdout);
-    } else {
-      router_.Say(table);
-    }
-  }
-}
-
-void Runner::OnRuns() {
-  if (detached_.records != nullptr) {
-    detached_.records->Reached(detached::Standing::Stage::kRuns);
-  }
-  if (stdin_ != nullptr) {
-    stdin_->Start(options_.job.stdin_rank, static_cast<uint32_t>(attempt_->facts().ranks.size()));
-  }
-  Decide(job::AttemptRuns{});
-}
-
-// Of nodes that are lost there may be output that is not on disk.
-void Runner::OnAttemptOver() {
-  if (detached_.records == nullptr) return OnAttemptEnded();
-  detached_.records->Flush([this] { OnAttemptEnded(); });
-}
-
-void Runner::OnAttemptEnded() {
-  const report::JobFacts facts = attempt_->facts();
-  if (stdin_ != nullptr) stdin_->Pause();
-  router_.FlushLines();
-  job::AttemptEnded ended;
-  ended.verdict = facts.verdict;
-  ended.cause = report::CauseLine(facts);
-  for (const NodeId node : facts.verdict.nodes) {
-    if (const auto host = IndexOf(report::HostOf(facts, node))) ended.hosts.push_back(*host);
-  }
-  for (const job::GpuFault& fault : *facts.gpus) {
-    if (fault.kind != job::XidKind::kHardware) continue;
-    const auto host = IndexOf(report::HostOf(facts, fault.node));
-    if (host) ended.bad_gpus.push_back({*host, job::NameOf(fault)});
-  }
-  ended.dead_at = attempt_->dead_at();
-  const size_t before = campaign_->ended().size();
-  std::vector<job::CampaignAction> actions = campaign_->OnEvent(loop_.Now(), ended);
-  if (detached_.records != nullptr && campaign_->state() != job::CampaignCore::State::kOver) {
-    const bool again = campaign_->ended().size() == before;
-    job::AttemptRecord record = again ? job::AttemptRecord() : campaign_->ended().back();
-    if (again) record.attempt = campaign_->attempt();
-    if (again) record.cause = ended.cause;
-    detached_.records->RestartDecided(
-        *campaign_, record, again,
-        std::max<Duration>(campaign_->next_at() - loop_.Now(), Duration::zero()));
-  }
-  Carry(std::move(actions));
-  if (status_ != nullptr && campaign_->state() == job::CampaignCore::State::kPause) {
-    status_->AttemptEnded(ended.cause);
-  }
-}
-
-// ---- the user -----------------------------------------------------------------------------
 
 void Runner::OnSignal(int signal) {
-  if (handover_ != nullptr) return;
+  if (detaching_.is_done()) return;
   // Nobody seems to want the output that is left; a folder is written to its end.
-  if (verdict_) return detached_.records == nullptr ? Leave() : void();
+  if (campaign_.verdict()) return is_detached() ? void() : Leave();
   const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
   const bool told = signal == detached::JobFolder::StopSignal();
   if (told) signal = SIGTERM;
   // Only `dtrain stop` ends a detached job.
-  if (detached_.records != nullptr && stops && !told) {
-    return LeaveIt(absl::StrCat("this launcher was ended by ", job::SignalName(signal)));
+  if (is_detached() && stops && !told) {
+    return detached_job_->Leave(
+        absl::StrCat("this launcher was ended by ", job::SignalName(signal)));
   }
-  const bool first = stops && !std::exchange(stop_asked_, stop_asked_ || stops);
-  if (detached_.records != nullptr && first) return StopDetached(signal);
-  Obey(signal);
+  const bool first = stops && campaign_.NoteStop();
+  if (is_detached() && first) return detached_job_->Stop(signal);
+  campaign_.OnSignal(signal);
 }
 
-void Runner::Obey(int signal) {
-  Decide(job::StopAsked{signal});
-  OnUser(job::UserSignal{signal});
-}
-
-void Runner::OnUser(job::Event event) {
-  if (handover_ != nullptr) return;
-  if (std::holds_alternative<job::OutputFailed>(event) && campaign_) {
-    Decide(job::StopAsked{SIGPIPE});
-  }
-  FeedUser(std::move(event));
-}
-
-void Runner::FeedUser(job::Event event) {
-  if (beginning_) {
-    for_attempt_.push_back(std::move(event));
-  } else if (attempt_ != nullptr) {
-    attempt_->Feed(std::move(event));
-  }
-}
-
-void Runner::OnWarning(job::Warn warn) {
-  if (warn.detail && !options_.verbose) {
-    details_.push_back(std::move(warn.text));
-  } else {
-    Warn(warn.text);
-  }
-}
-
-void Runner::Warn(absl::string_view text) {
-  if (!options_.quiet) router_.Say(text);
-}
-
-report::JobFacts Runner::Facts() const {
-  report::JobFacts facts = attempt_->facts();
-  if (campaign_ && campaign_->restarts()) facts.campaign = &*campaign_;
-  if (code_ != nullptr) facts.code = &code_facts_;
-  if (detached_.records != nullptr) facts.disk = detached_.records->disk_trouble();
-  if (!verdict_) return facts;
-  return {
-      facts.state,    facts.nodes,    facts.ranks, facts.phases, *verdict_, facts.secondary_deaths,
-      facts.warnings, facts.campaign, facts.code,  facts.gpus,   facts.disk};
-}
-
-std::string Runner::StatusLine(TimePoint now) {
-  // On some file systems a file that is asked how wide it is waits for its server, and we with it.
-  if (!router_.is_terminal()) return "";
-  return report::ProgressLine(Facts(), now, report::TerminalWidth(STDERR_FILENO));
-}
-
-// ---- the end ------------------------------------------------------------------------------
-
-void Runner::OnEnd(job::Verdict verdict) {
-  verdict_ = std::move(verdict);
-  if (detached_.records == nullptr) return Finish();
-  detached_.records->Verdict(verdict_->exit_code, verdict_->message, [this] { Finish(); });
-}
-
-void Runner::Finish() {
-  exit_code_ = verdict_->exit_code;
-  progress_.Stop();
-  stdin_.reset();
-  router_.FlushLines();  // the report stays the last
+void Runner::OnEnd() {
+  exit_code_ = campaign_.verdict()->exit_code;
+  campaign_.StopShowing();
+  launch_.router().FlushLines();  // the report stays the last
   end_ = std::make_unique<JobEnd>(
-      JobEnd::Around{loop_, options_, router_, detached_.records.get(), timeline_.get(),
-                     status_.get(), attempt_->slowest()},
-      [this] { return Facts(); }, [this] { Leave(); });
-  end_->Begin(details_, /*stopped=*/stop_asked_);
+      JobEnd::Around{loop_, launch_.options(), launch_.router(), launch_.records(),
+                     launch_.timeline(), status_.get(), campaign_.attempt().now().slowest()},
+      [this] { return campaign_.Facts(); }, [this] { Leave(); });
+  end_->Begin(campaign_.attempt().details(), /*stopped=*/campaign_.stop_asked());
 }
 
-void Runner::Leave() { loop_.Stop(); }
+void Runner::LeaveJob(const std::string& text, int exit_code) {
+  launch_.router().Say(text);
+  exit_code_ = exit_code;
+  loop_.Post([this] { Leave(); });
+}
 
 }  // namespace dtrain

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/attempt_options.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/os/fd.h"
+
+namespace dtrain {
+
+job::JobOptions OptionsOf(const job::BeginAttempt& begin, job::JobOptions asked,
+                          const job::CampaignOptions& campaign) {
+  const uint32_t least_hosts = campaign.least_hosts;
+  job::JobOptions options = std::move(asked);
+  options.keep_spares = campaign.spares;
+  options.attempt = begin.attempt;
+  options.incarnation = os::RandomBytes(16);
+  options.probe_token = os::RandomBytes(32);
+  options.time_limit = begin.time_limit;
+  if (begin.attempt > 0) {
+    options.min_nodes = begin.hosts.size() > least_hosts ? least_hosts : 0;
+    options.doubtful = begin.doubtful;
+  }
+  if (options.plan.nodes) {
+    options.plan.nodes = std::min(*options.plan.nodes, static_cast<uint32_t>(begin.hosts.size()));
+  }
+  return options;
+}
+
+job::JobOptions OptionsOf(const v1::JournalState& before, job::JobOptions asked, Duration age) {
+  job::JobOptions options = std::move(asked);
+  options.attempt = before.attempt().attempt();
+  options.incarnation = before.attempt().incarnation();
+  options.probe_token = os::RandomBytes(32);
+  if (options.time_limit > Duration::zero()) {
+    options.time_limit = std::max<Duration>(options.time_limit - age, std::chrono::milliseconds(1));
+  }
+  return options;
+}
+
+}  // namespace dtrain

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "common/loop/loop.h"
+#include "launcher/campaign_run.h"
+#include "launcher/handover.h"
+#include "launcher/prepared_launch.h"
+#include "launcher/status/log_tails.h"
+
+namespace dtrain {
+
+// `dtrain detach`: a launch whose workers run becomes a detached job, which a launcher of its own
+// takes over from us. Loop thread.
+class Detaching {
+ public:
+  // `spec`: of the job that it becomes, without what is known only then; null: it cannot be
+  // detached. `launch` and `campaign` outlive it.
+  Detaching(PreparedLaunch& launch, CampaignRun& campaign, std::unique_ptr<v1::Spec> spec);
+
+  // Calls back, perhaps later, with why it cannot.
+  void Ask(absl::AnyInvocable<void(absl::Status)> may);
+  // Right after that. OK: nothing is shown or decided any more. `shown`: the end of the workers'
+  // output.
+  absl::Status Detach(const status::LogTails& shown);
+  bool is_done() const { return handover_ != nullptr; }
+  // Stops the loop once all that was shown is written, or nobody takes it.
+  void LeaveLoop();
+  // After that: waits until another launcher has the job. Returns the exit code.
+  int Finish() { return std::move(*handover_).Finish(); }
+
+ private:
+  absl::Status May() const;
+
+  PreparedLaunch& launch_;
+  CampaignRun& campaign_;
+  const std::unique_ptr<v1::Spec> spec_;
+  loop::Timer patience_;  // with our output
+  std::unique_ptr<Handover> handover_;
+};
+
+}  // namespace dtrain
