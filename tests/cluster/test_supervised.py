@@ -304,6 +304,36 @@ def test_without_an_answer_of_the_manager_there_is_a_minder(cluster, residents, 
 # ---- logins -------------------------------------------------------------------------------------
 
 
+# As logind does it with KillUserProcesses=yes.
+def test_a_logout_ends_the_session_and_no_job(cluster, residents, ended, manager):  # noqa: F811
+    head = cluster.head
+    session = head.cgroup_dir / "session-3.scope"
+    session.mkdir()
+    head.run(["sh", "-ec", "mkdir -p /run/systemd/logind.conf.d; "
+                           "printf '[Login]\nKillUserProcesses=yes\n' >/run/systemd/logind.conf.d/90.conf"])
+    in_session = ["sh", "-c", 'echo $$ >/sys/fs/cgroup/session-3.scope/cgroup.procs; exec "$@"', "sh"]
+    shell = head.popen([*in_session, "sleep", "1000"])
+    try:
+        launched = head.run([*in_session, cluster.programs / "dtrain", "launch", "-d", *FLAGS, *cluster.hosts_flag(1), "-x",
+                             "CODE=40", "--", *COUNTS], env=MANAGER)
+        job = Job(cluster, launched.stdout.strip())
+        assert units(manager) == [f"{job.id}.service"], (launched, job.log)
+        wait_until(lambda: all(job.output(rank) for rank in range(4)), 60, lambda: job.log)
+        before, launcher = all_workers(cluster), job.launcher
+        (session / "cgroup.kill").write_text("1")
+        assert shell.wait(10) == -signal.SIGKILL
+        wait_until(lambda: "populated 0" in (session / "cgroup.events").read_text(), 10, "the session lives")
+        at = len(job.output(3))
+        wait_until(lambda: len(job.output(3)) > at + 100, 60, lambda: job.log)
+        assert all_workers(cluster) == before and job.launcher == launcher, job.log
+        ended()
+        assert 40 <= job.wait(60)["exit_code"] < 44, job.log
+        check_output(job, job.summary["verdict"]["first_failed_rank"])
+        wait_until(lambda: units(manager) == [], 60, lambda: manager("status", f"{job.id}.service"))
+    finally:
+        session.rmdir()
+
+
 def test_a_launch_that_a_logout_would_end_is_refused(cluster):
     head = cluster.head
     if head.cgroup_dir is None:
