@@ -266,11 +266,17 @@ void AttemptRun::WriteDownGpus(NodeId id, const v1::GpuStates& states) {
 }
 
 void AttemptRun::OnJobEvent(NodeId id, v1::JobEvent event) {
+  // It has no part in the job: only the core knows what that means.
+  if (core_.nodes()[id.value()].spare) {
+    return Feed(job::ShepherdMessage{id, std::move(event), WallNow()});
+  }
   WriteDown(id, event);
-  if (event.has_stdin_taken()) {
+  if (event.has_stdin_taken() && node_output_.IsOn(id, event.stdin_taken().rank())) {
     handlers_.on_stdin_taken(Rank(event.stdin_taken().rank()), event.stdin_taken().closed());
   }
-  if (event.has_exit()) handlers_.on_stdin_taken(Rank(event.exit().rank()), /*closed=*/true);
+  if (event.has_exit() && node_output_.IsOn(id, event.exit().rank())) {
+    handlers_.on_stdin_taken(Rank(event.exit().rank()), /*closed=*/true);
+  }
   if (event.has_finished()) node_output_.OnFinished(id, event.finished());
   if (event.has_started()) {
     for (const v1::WorkerStarted& worker : event.started().workers()) {

@@ -25,10 +25,11 @@ v1::JobOnNode InName(v1::JobOnNode job) {
   job.clear_node_rank();
   job.clear_node_count();
   job.clear_world_size();
+  if (job.has_elastic()) job.mutable_elastic()->clear_first_number();
   return job;
 }
 
-// It holds nothing, and knows of no rank.
+// It holds nothing, and has no rank: Joining sees to that.
 bool IsSurvey(const Session& session) { return session.hello().elastic().survey(); }
 
 // With the number that its session has for the rank. One that it has not is refused later.

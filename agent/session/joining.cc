@@ -112,7 +112,10 @@ void Joining::Do(const HoldPorts& hold) {
 
 void Joining::Do(const ReserveShare& reserve) {
   v1::SessionEvent event;
-  event.mutable_reserved()->set_refused(std::string(holdings_.Reserve(reserve.reserve).message()));
+  // It is not shown to people: so it must have nothing, and cannot start anything either.
+  event.mutable_reserved()->set_refused(
+      hello_.elastic().survey() ? "a survey reserves nothing"
+                                : std::string(holdings_.Reserve(reserve.reserve).message()));
   handlers_.tell(event);
 }
 

@@ -231,6 +231,13 @@ absl::Status CheckStage(const Surroundings& surroundings, LaunchOptions& options
   absl::StatusOr<std::string> directory = WorkingDirectory(stage.directory, surroundings);
   if (!directory.ok()) return directory.status();
   stage.directory = *std::move(directory);
+  if (!stage.compare) return absl::OkStatus();
+  for (const v1::Program& program : options.job.part.programs()) {
+    if (program.has_container()) {
+      return absl::InvalidArgumentError(
+          "--verify-code compares what hosts have, and not what their containers run");
+    }
+  }
   return absl::OkStatus();
 }
 

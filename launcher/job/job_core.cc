@@ -296,6 +296,24 @@ Kind KindOf(const v1::JobEvent& message) {
   return kUnknown;
 }
 
+// Of a node that has no part in the job; what happens to its connection included.
+bool SpareMaySay(Kind kind) {
+  switch (kind) {
+    case kPhase:
+    case kConnected:
+    case kWelcome:
+    case kReserved:
+    case kFailure:
+    case kWarning:
+    case kHeartbeat:
+    case kClosed:
+    case kDrained:
+      return true;
+    default:
+      return false;
+  }
+}
+
 struct Source {
   Kind kind = kTick;
   std::optional<NodeId> node;
@@ -345,6 +363,9 @@ void JobPhases::Dispatch(const Event& event) {
     if (const auto* shepherd = std::get_if<ShepherdMessage>(&event)) {
       lease_watch.OnMessage(*shepherd);
     }
+  }
+  if (source.node && cluster.is_spare(*source.node) && !SpareMaySay(source.kind)) {
+    return Violation(*source.node, kTable[source.kind].name);
   }
   const Row& row = kTable[source.kind];
   const Handler handler = row.in[static_cast<size_t>(cluster.state())];

@@ -18,7 +18,9 @@ void Losses::OnClosed(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   std::string why(closed.why.message());
   if (why.empty()) why = "its agent ended the session";
-  if (cluster_.is_spare(closed.node)) return LoseSpare(closed.node, Printable(why));
+  if (cluster_.is_spare(closed.node)) {
+    return LoseSpare(closed.node, own_pauses_.WithThem(Printable(why)), /*is_closed=*/true);
+  }
   if (HasGivenUsUp(closed) && own_pauses_.Blame()) {
     stop_.OnLost(closed.node);
     return stop_.FinishIfAllGone();
@@ -39,7 +41,7 @@ void Losses::OnClosed(const Event& event) {
 }
 
 void Losses::OnSilent(NodeId node, const std::string& why) {
-  if (cluster_.is_spare(node)) return LoseSpare(node, why);
+  if (cluster_.is_spare(node)) return LoseSpare(node, own_pauses_.WithThem(why));
   LoseConnection(node, why, kExitNodeLost);
 }
 
@@ -66,8 +68,13 @@ void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code, 
   Lose(node, std::move(text), exit_code);
 }
 
-void Losses::LoseSpare(NodeId node, const std::string& why) {
-  stop_.OnLost(node);
+// Where it still hears us, what it holds is free at once.
+void Losses::LoseSpare(NodeId node, const std::string& why, bool is_closed) {
+  if (is_closed) {
+    stop_.OnLost(node);
+  } else {
+    stop_.LetGo(node, /*lost=*/true);
+  }
   out_.Warn(absl::StrCat(cluster_.host(node), ", a spare, is lost: ", why,
                          "; it is tried again at the next restart"));
 }

@@ -36,7 +36,7 @@ class Losses {
   // Anything else that is wrong with it.
   void Fault(NodeId node, std::string text, int exit_code);
   // Before the start, too: the job does not need it.
-  void LoseSpare(NodeId node, const std::string& why);
+  void LoseSpare(NodeId node, const std::string& why, bool is_closed = false);
 
  private:
   void LoseConnection(NodeId node, const std::string& why, int exit_code, bool output_lost = false);

@@ -46,19 +46,24 @@ void ReservePhase::ReserveSpare(NodeId node) {
   if (!inventory.reserves()) return;
   auto reserve =
       plan::ReserveAll(cluster_.hosts().entries[node.value()], inventory, cluster_.options().plan);
-  if (!reserve.ok()) return TellBusySpare(node, reserve.status().message());
-  reserve->set_node_rank(node.value());  // behind those of the plan, or between them
+  if (!reserve.ok()) return TellUnreserved(node, reserve.status().message());
+  spare_owes_[node.value()] = true;
   *out_.ToAgent(node).mutable_reserve() = *std::move(reserve);
 }
 
-void ReservePhase::TellBusySpare(NodeId node, absl::string_view why) {
-  out_.Warn(absl::StrCat(cluster_.host(node), ", a spare, is in use by others now: ", why));
+void ReservePhase::TellUnreserved(NodeId node, absl::string_view why) {
+  out_.Warn(
+      absl::StrCat("nothing is reserved on ", cluster_.host(node), ", which is a spare: ", why));
 }
 
 absl::Status ReservePhase::OnReserved(const AgentMessage& message) {
   const std::string& refused = message.event.reserved().refused();
   if (cluster_.is_spare(message.node)) {
-    if (!refused.empty()) TellBusySpare(message.node, Printable(refused));
+    if (!spare_owes_[message.node.value()]) {
+      return absl::InvalidArgumentError("Reserved unasked");
+    }
+    spare_owes_[message.node.value()] = false;
+    if (!refused.empty()) TellUnreserved(message.node, Printable(refused));
     return absl::OkStatus();
   }
   if (due_ == 0) return absl::InvalidArgumentError("Reserved unasked");

@@ -27,7 +27,8 @@ class ReservePhase {
         early_faults_(early_faults),
         start_limit_(start_limit),
         stop_(stop),
-        reserved_(cluster.size()) {}
+        reserved_(cluster.size()),
+        spare_owes_(cluster.size()) {}
 
   void Begin();  // answered while addresses are proven
   absl::Status OnReserved(const AgentMessage& message);
@@ -47,7 +48,7 @@ class ReservePhase {
 
  private:
   void ReserveSpare(NodeId node);
-  void TellBusySpare(NodeId node, absl::string_view why);
+  void TellUnreserved(NodeId node, absl::string_view why);
   void LookAgain();
   void WaitTimedOut();
   TimePoint LookAt() const;
@@ -57,10 +58,11 @@ class ReservePhase {
   const EarlyFaults& early_faults_;
   StartLimit& start_limit_;
   StopPhase& stop_;
-  std::vector<bool> reserved_;  // by node: what we asked for is ours there, or will be
-  size_t due_ = 0;              // nodes that owe a Reserved
-  FaultList refusals_;          // of this round
-  size_t looks_due_ = 0;        // nodes that owe an Inventory
+  std::vector<bool> reserved_;    // by node: what we asked for is ours there, or will be
+  std::vector<bool> spare_owes_;  // by node: a Reserved, for which nothing waits
+  size_t due_ = 0;                // nodes of the plan that owe a Reserved
+  FaultList refusals_;            // of this round
+  size_t looks_due_ = 0;          // nodes that owe an Inventory
   bool is_waiting_ = false;
   std::string busy_;  // why, as last told
   TimePoint look_again_at_ = kNever;

@@ -200,11 +200,11 @@ void StopPhase::Drop(NodeId node, bool let_go) {
   out_.Add(Disconnect{node});
 }
 
-void StopPhase::LetGo(NodeId node) {
+void StopPhase::LetGo(NodeId node, bool lost) {
   if (cluster_.view(node).gone) return;
   // Also to one that has refused: a resident agent would keep its session for us.
   if (cluster_.node(node).connected) out_.ToAgent(node).mutable_goodbye();
-  Drop(node, /*let_go=*/true);
+  Drop(node, /*let_go=*/!lost);
 }
 
 void StopPhase::LetGoIfDone(NodeId node) {

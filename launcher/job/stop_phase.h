@@ -71,7 +71,7 @@ class StopPhase {
   void OnLost(NodeId node);
   void FinishIfAllGone();
   // One that the job does without.
-  void LetGo(NodeId node);
+  void LetGo(NodeId node, bool lost = false);
 
   TimePoint NextDeadline() const;
   void OnDeadline();

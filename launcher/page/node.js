@@ -125,7 +125,7 @@ const kJobStates = {
 class JobFacts {
   constructor(job, host) {
     this.id = word(job.id);
-    this.key = `${this.id} ${word(job.attempt)}`;
+    this.key = `${this.id} ${word(job.attempt)} ${number(job.begin_unix_s)}`;
     this.owner = word(job.owner);
     this.state = Object.hasOwn(kJobStates, job.state) ? kJobStates[job.state] : word(job.state);
     this.since = moment(number(job.begin_unix_s));

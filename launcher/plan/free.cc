@@ -113,6 +113,9 @@ absl::StatusOr<v1::Reserve> ReserveAll(const hosts::HostEntry& host, const v1::I
                                        PlanOptions options) {
   options.ranks.reset();
   options.nodes.reset();
+  options.rankfile.clear();
+  options.programs.clear();
+  options.tensorflow.clear();
   const std::vector<v1::Inventory> all = {inventory}, free = {FreeOf(inventory, options)};
   hosts::HostList one;
   one.entries = {host};

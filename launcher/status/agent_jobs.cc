@@ -66,7 +66,9 @@ std::vector<AgentJob> JobsOf(const std::vector<Told>& told) {
   for (auto& [id, job] : jobs) {
     std::stable_sort(job.parts.begin(), job.parts.end(), [](const JobPart& a, const JobPart& b) {
       const auto place = [](const JobPart& part) {
-        return std::tuple(part.job.node_rank(), part.job.elastic().first_number(), part.node);
+        const bool has_none = part.job.world_size() == 0;  // a spare, or it joins still
+        return std::tuple(has_none, part.job.node_rank(), part.job.elastic().first_number(),
+                          part.node);
       };
       return place(a) < place(b);
     });

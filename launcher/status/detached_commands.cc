@@ -179,6 +179,8 @@ absl::StatusOr<DetachedJobs> ListDetached(const std::set<std::string>& known, bo
       }
       if (folder.ok() && known.count(job.job_id()) == 0) {
         out.running.push_back(RunningJson(*folder));
+      } else if (!folder.ok() && !absl::IsNotFound(folder.status())) {
+        out.running.push_back({{"id", job.job_id()}, {"name", ""}, {"phase", "unknown"}});
       }
     } else if (all && out.ended.size() < kMostEnded) {
       out.ended.push_back(EndedJson(*jobs, job));
@@ -321,7 +323,9 @@ absl::Status StopDetached(const detached::JobFolder& job, const CommandOptions& 
         });
     if (!stopped.ok() && !absl::IsNotFound(stopped)) return stopped;
   }
-  if (!job.HasSummary() && !absl::IsNotFound(story::CheckThere(job))) {
+  const absl::Status there = story::CheckThere(job);
+  if (!there.ok() && !absl::IsNotFound(there)) return there;
+  if (there.ok() && !job.HasSummary()) {
     return absl::UnavailableError(absl::StrCat("the launcher of ", job.id(),
                                                " has ended, but the job has not: see ", job.path(),
                                                "/launcher.log, and try again"));

@@ -167,8 +167,8 @@ Json NodesView(const report::JobFacts& facts) {
   for (const job::NodeView& node : facts.nodes) {
     Json json = {{"host", node.host},
                  {"state", node.gone      ? "gone"
-                           : node.spare   ? "spare"
                            : node.suspect ? "suspect"
+                           : node.spare   ? "spare"
                            : node.joined  ? "joined"
                                           : "connecting"}};
     if (!node.joined && !node.waiting_for.empty()) json["waiting_for"] = node.waiting_for;
@@ -236,11 +236,11 @@ void UpdateColumns(const report::JobFacts& facts, view::Columns& columns) {
   nodes.reserve(facts.nodes.size());
   for (size_t i = 0; i < facts.nodes.size(); ++i) {
     const job::NodeView& node = facts.nodes[i];
-    nodes.push_back({node.let_go               ? view::NodeLetter::kLeft
-                     : node.gone && is_lost[i] ? view::NodeLetter::kLost
-                     : node.suspect            ? view::NodeLetter::kSilent
-                     : node.joined             ? view::NodeLetter::kJoined
-                                               : view::NodeLetter::kConnecting,
+    nodes.push_back({node.let_go                               ? view::NodeLetter::kLeft
+                     : node.gone && (is_lost[i] || node.spare) ? view::NodeLetter::kLost
+                     : node.suspect                            ? view::NodeLetter::kSilent
+                     : node.joined                             ? view::NodeLetter::kJoined
+                                                               : view::NodeLetter::kConnecting,
                      node.host});
   }
   columns.Update(ranks, nodes);

@@ -207,10 +207,15 @@ def test_resident_agents_see_one_job(cluster):
             # As on a machine that does not have its launcher.
             return cluster.head.run(["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o mode=0700 none /run/dtrain && exec "$@"', "sh",
                                      cluster.programs / "dtrain", *words], check=False)
-        listed = dtrain("ps", "-H", "node[0-2]", "--json")
-        assert listed.returncode == 0, listed
-        [seen] = json.loads(listed.stdout)["on_nodes"]
-        assert (seen["nodes"], seen["world_size"], seen["ranks"]["running"]) == (3, 3, 3), seen
+        seen = {}
+
+        def all_there():  # the agent of the host that came back may still have its last session
+            listed = dtrain("ps", "-H", "node[0-2]", "--json")
+            assert listed.returncode == 0, listed
+            [one] = json.loads(listed.stdout)["on_nodes"]
+            seen.update(one)
+            return (one["nodes"], one["world_size"], one["ranks"]["running"]) == (3, 3, 3)
+        wait_until(all_there, 20, lambda: seen)
         # The worker that came is the fourth, on whichever host: so its lines are tagged.
         read = dtrain("logs", "-H", "node[0-2]", "--rank", "3", seen["id"])
         assert read.returncode == 0 and " rank 2 of 3 " in read.stdout, read

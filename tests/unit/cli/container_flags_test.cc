@@ -61,6 +61,12 @@ TEST_F(ContainerFlagsTest, AnImageIsNeededOnACommandLine) {
       HasSubstr("program 2: --container-mount has no meaning"));
 }
 
+TEST_F(ContainerFlagsTest, StagedCodeReachesThemAndComparedCodeDoesNot) {
+  EXPECT_EQ(Error({"--stage", "/code", "--container", "i", "x"}), "");
+  EXPECT_THAT(Error({"--verify-code", "/code", "--container", "i", "x"}),
+              HasSubstr("and not what their containers run"));
+}
+
 TEST_F(ContainerFlagsTest, OfAConfigurationMountsWaitForAnImageAndAnImageIsForAll) {
   surroundings_.environment = {"DTRAIN_CONFIG=/config"};
   config_ = "container-mount = [\"/a\", \"/b\"]\ncontainer-runtime = \"podman\"\n";

@@ -133,6 +133,47 @@ TEST_F(SparesTest, OneThatBreaksARuleIsLost) {
   ExpectSuccess();
 }
 
+// It has no place in the plan by which its words could be counted.
+TEST_F(SparesTest, ItsShepherdSaysNothingOfTheJob) {
+  std::vector<v1::JobEvent> events(7);
+  events[0].mutable_fence_enter();
+  events[1].mutable_pmix()->mutable_joined()->add_ranks(0);
+  events[2].mutable_started();
+  events[3].mutable_preparing()->set_what("fetches an image");
+  events[4].mutable_exit();
+  events[5].mutable_finished();
+  events[6].mutable_retold();
+  for (const v1::JobEvent& event : events) {
+    for (const bool is_starting : {false, true}) {
+      now_ = start_;
+      finished_ = false;
+      all_.clear();
+      Join();
+      for (uint32_t node : {0, 1}) Probed(node);
+      for (uint32_t node : {0, 1}) Reserved(node);
+      PortsHeld(0);
+      if (is_starting) Message(2, event);
+      for (uint32_t node : {0, 1}) Started(node);
+      ASSERT_EQ(core_->state(), State::kRunning) << event.ShortDebugString();
+      if (!is_starting) Message(2, event);
+      EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("node2, a spare, is lost: its agent sent ")));
+      EXPECT_TRUE(Sends(all_, 2, Kind::kGoodbye));
+      EXPECT_TRUE(core_->nodes()[2].gone);
+      EXPECT_FALSE(core_->nodes()[2].let_go);
+      ExpectSuccess();
+    }
+  }
+}
+
+TEST_F(SparesTest, AnswersOnce) {
+  Run();
+  Reserved(2, "GPU 0: held by job a of alice");
+  Reserved(2, "GPU 0: held by job a of alice");
+  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("nothing is reserved on node2"),
+                                      HasSubstr("Reserved unasked")));
+  ExpectSuccess();
+}
+
 TEST_F(SparesTest, OneThatOthersHaveIsToldOf) {
   Join("0-3");
   for (uint32_t node : {0, 1}) Probed(node);
@@ -140,7 +181,8 @@ TEST_F(SparesTest, OneThatOthersHaveIsToldOf) {
   PortsHeld(0);
   for (uint32_t node : {0, 1}) Started(node);
   EXPECT_FALSE(Sends(all_, 2, Kind::kReserve));
-  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("node2, a spare, is in use by others now: ")));
+  EXPECT_THAT(Warnings(),
+              ElementsAre(HasSubstr("nothing is reserved on node2, which is a spare: ")));
   ExpectSuccess();
 }
 
@@ -149,7 +191,7 @@ TEST_F(SparesTest, OneThatOthersHaveTakenMeanwhileIsToldOf) {
   Reserved(2, "GPU 0: held by job a of alice");
   EXPECT_THAT(
       Warnings(),
-      ElementsAre("node2, a spare, is in use by others now: GPU 0: held by job a of alice"));
+      ElementsAre("nothing is reserved on node2, which is a spare: GPU 0: held by job a of alice"));
   ExpectSuccess();
 }
 
@@ -162,6 +204,15 @@ TEST_F(SparesTest, TheJobCanBeStoppedThere) {
     Over(node);
     Drained(node);
   }
+  EXPECT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, kExitTerminated);
+}
+
+TEST_F(SparesTest, BeforeTheStartTheJobCanBeStoppedThereToo) {
+  Join();
+  Failure(2, v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, "the job was stopped here by bob");
+  Pass(seconds(4), {0, 1, 2});
+  EXPECT_TRUE(finished_);
   EXPECT_EQ(verdict().exit_code, kExitTerminated);
 }
 

@@ -55,6 +55,25 @@ TEST_F(FreeTest, AJobHasTheGpusItsRanksUseAndTheirShareOfTheCores) {
   EXPECT_EQ(reserve.cpulist(), "0-3");
 }
 
+// A spare takes a place of any kind: what the job says of certain ranks is not of it.
+TEST_F(FreeTest, ASpareIsReservedForAsManyRanksAsItTakes) {
+  AddBooked("a", 4);
+  HoldGpu("GPU-1");
+  options_.ranks = 16;
+  options_.nodes = 4;
+  options_.rankfile.push_back({});
+  options_.rankfile.back().host = "b";
+  options_.programs = {{8, 1, {}}, {8, 0, {"b"}}};
+  options_.tensorflow = {{"chief", 1}, {"worker", std::nullopt}};
+  const auto reserve = ReserveAll(hosts_.entries[0], inventories_[0], options_);
+  ASSERT_TRUE(reserve.ok()) << reserve.status();
+  EXPECT_THAT(reserve->gpu_uuids(), ElementsAre("GPU-2", "GPU-3", "GPU-4"));
+  HoldGpu("GPU-2");
+  HoldGpu("GPU-3");
+  HoldGpu("GPU-4");
+  EXPECT_FALSE(ReserveAll(hosts_.entries[0], inventories_[0], options_).ok());
+}
+
 TEST_F(FreeTest, TheNextJobGetsTheFreeOnes) {
   AddBooked("a", 4);
   HoldGpu("GPU-1");
