@@ -92,7 +92,7 @@ absl::Status Runner::PrepareStatus() {
                          detaching_.LeaveLoop();
                        }});
   }
-  // The job does not depend on it, and who asks with `dtrain ps` is told the same.
+  // The job does not depend on it, and `dtrain ps` reports the same problem.
   absl::Status listening = status_->ListenUnix();
   if (!listening.ok() && options.verbose) {
     launch_.Warn(absl::StrCat("dtrain: no status queries: ", listening.message()));

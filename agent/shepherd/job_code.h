@@ -27,7 +27,7 @@ class JobCode {
   void Take(const v1::StagePieces& pieces);
   // Workers whose directory is relative run in the staged tree. False: it is not there.
   bool Place(v1::JobPart& part) const;
-  // Of the staged tree, absolute; empty: there is none.
+  // The absolute path of the staged tree; empty if nothing was staged.
   std::string tree() const;
   // The workers have ended.
   absl::Status Remove();

@@ -57,7 +57,7 @@ class StartPhase {
   size_t started_count_ = 0;
 };
 
-// Lets go of nodes that the plan has no rank for, but for spares.
+// Releases nodes for which the plan has no rank, except spares.
 void LetGoOfIdle(Cluster& cluster, StopPhase& stop);
 
 }  // namespace dtrain::job

@@ -140,6 +140,29 @@ class OutlivingTest : public ::testing::Test {
     ASSERT_THAT(line, HasSubstr(" ready "));
     fcntl(bridge.stream.get(), F_SETFL, O_NONBLOCK);
   }
+  // A resident agent, of root's. Its state directory.
+  std::string Serve() {
+    const std::string state = home_ + "/state";
+    Start({"serve", "--state-dir", state});
+    return state;
+  }
+  // A connection to it as that user, once it listens.
+  static os::UniqueFd Dial(const std::string& state, uid_t uid) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    std::strncpy(name.sun_path, (state + "/agent.sock").c_str(), sizeof(name.sun_path) - 1);
+    const TimePoint end = Clock::now() + seconds(20);
+    os::UniqueFd fd;
+    do {
+      fd.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      EXPECT_EQ(seteuid(uid), 0);
+      const int rc = connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name));
+      EXPECT_EQ(seteuid(0), 0);
+      if (rc == 0) break;
+      poll(nullptr, 0, 10);
+    } while (Clock::now() < end);
+    return fd;
+  }
   // A launcher comes by a bridge. The bridge's pid.
   pid_t Come(TestLauncher& launcher, const std::string& flag) {
     Bridge bridge = Begin(flag);
@@ -376,24 +399,7 @@ TEST_F(OutlivingTest, APrivateAgentEndsByItselfWhenNobodyHasBeenThere) {
 TEST_F(OutlivingTest, AStrangerTakesNoJobOver) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be somebody else";
   ASSERT_EQ(chmod(home_.c_str(), 0755), 0);
-  const std::string state = home_ + "/state";
-  Start({"serve", "--state-dir", state});
-  const auto dial = [&](uid_t uid) {
-    sockaddr_un name{};
-    name.sun_family = AF_UNIX;
-    std::strncpy(name.sun_path, (state + "/agent.sock").c_str(), sizeof(name.sun_path) - 1);
-    const TimePoint end = Clock::now() + seconds(20);
-    os::UniqueFd fd;
-    do {
-      fd.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      EXPECT_EQ(seteuid(uid), 0);
-      const int rc = connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name));
-      EXPECT_EQ(seteuid(0), 0);
-      if (rc == 0) break;
-      poll(nullptr, 0, 10);
-    } while (Clock::now() < end);
-    return fd;
-  };
+  const auto dial = [this, state = Serve()](uid_t uid) { return Dial(state, uid); };
   TestLauncher first(loop_, Hello(1));
   first.Greet(dial(0), false);
   ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
@@ -410,6 +416,22 @@ TEST_F(OutlivingTest, AStrangerTakesNoJobOver) {
   ASSERT_TRUE(second.Until([&] { return second.retold_ == 1 && second.welcome_; }))
       << "its generation was not taken";
   second.End();
+}
+
+// Surveys are shown to nobody, so a job that says that it is one must not have anything.
+TEST_F(OutlivingTest, AJobCannotHideAsASurvey) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, for an agent that serves others";
+  const std::string state = Serve();
+  v1::Hello hello = Hello(0);
+  hello.mutable_elastic()->set_survey(true);
+  TestLauncher launcher(loop_, hello);
+  launcher.Greet(Dial(state, 0), false);
+  ASSERT_TRUE(launcher.Until([&] { return launcher.welcome_.has_value(); }));
+  EXPECT_EQ(launcher.Reserve(), "a survey reserves nothing");
+  launcher.Start(kScript);
+  ASSERT_TRUE(launcher.Until([&] { return !launcher.failures_.empty() || launcher.started_; }));
+  EXPECT_FALSE(launcher.started_.has_value());
+  EXPECT_THAT(launcher.failures_, testing::ElementsAre(HasSubstr("without having reserved")));
 }
 
 }  // namespace

@@ -113,10 +113,21 @@ class TestLauncher {
   }
   // Runs a shell script as one worker; it has been welcomed. Its pid.
   uint32_t Run(const std::string& script) {
+    EXPECT_EQ(Reserve(), "");
+    Start(script);
+    EXPECT_TRUE(Until([this] { return started_.has_value() || !failures_.empty(); }));
+    for (const std::string& failure : failures_) ADD_FAILURE() << failure;
+    return started_ ? started_->workers(0).pid() : 0;
+  }
+  // Why not; "" if it is reserved.
+  std::string Reserve() {
     v1::SessionRequest reserve;
     reserve.mutable_reserve();
     Send(reserve);
-    EXPECT_TRUE(Until([this] { return reserved_ && attached_; }));
+    EXPECT_TRUE(Until([this] { return refused_.has_value() && attached_; }));
+    return refused_.value_or("no answer");
+  }
+  void Start(const std::string& script) {
     v1::JobRequest start;
     v1::JobPart& part = *start.mutable_start();
     part.set_job_id(hello_.job_id());
@@ -137,9 +148,6 @@ class TestLauncher {
     v1::WorkerSpec& worker = *part.add_workers();
     worker.set_cross_size(1);
     Send(start);
-    EXPECT_TRUE(Until([this] { return started_.has_value() || !failures_.empty(); }));
-    for (const std::string& failure : failures_) ADD_FAILURE() << failure;
-    return started_ ? started_->workers(0).pid() : 0;
   }
   void End() {
     v1::JobRequest stop;
@@ -164,7 +172,7 @@ class TestLauncher {
   bool attached_ = false;
   std::vector<v1::SessionEvent> said_;  // by the agent
   std::optional<v1::Welcome> welcome_;
-  bool reserved_ = false;
+  std::optional<std::string> refused_;  // what it was to reserve; empty: it has
   int released_ = 0;
   int retold_ = 0;
   bool finished_ = false;
@@ -213,10 +221,7 @@ class TestLauncher {
     }
     said_.push_back(event);
     if (event.has_welcome()) welcome_ = event.welcome();
-    if (event.has_reserved()) {
-      EXPECT_EQ(event.reserved().refused(), "");
-      reserved_ = true;
-    }
+    if (event.has_reserved()) refused_ = event.reserved().refused();
     if (event.has_released()) ++released_;
     if (event.has_failure()) failures_.push_back(event.failure().message());
   }
