@@ -6,6 +6,8 @@ import os
 import re
 import signal
 
+import pytest
+
 import leftovers
 from launching import wait_until
 from residents import Resident
@@ -127,6 +129,22 @@ def test_a_spare_is_held_and_its_loss_is_no_failure(cluster):
         assert job.process.poll() is None and job.out.count("attempt 1") == 0
         job.signal(signal.SIGINT)
         assert job.wait(20).code == 130
+    finally:
+        for agent in residents:
+            agent.stop()
+
+
+@pytest.mark.launcher_killed
+def test_what_a_dead_launcher_held_on_a_spare_is_free_after_its_lease(cluster):
+    two = cluster.nodes[:2]
+    residents = [Resident(host).start() for host in two]
+    try:
+        job = start(cluster, "--spare", 1, *cluster.hosts_flag(1, two))
+        job.wait_for("attempt 0 of 1")
+        others = [*cluster.hosts_flag(1, two[1:]), "--", "true"]
+        wait_until(lambda: cluster.launch(others).code == 200, 20, "the spare is not held")
+        job.kill()
+        wait_until(lambda: cluster.launch(others).code == 0, LEASE + GRACE + 10, "the spare is held for nobody")
     finally:
         for agent in residents:
             agent.stop()
