@@ -399,7 +399,7 @@ TEST_F(OutlivingTest, APrivateAgentEndsByItselfWhenNobodyHasBeenThere) {
 TEST_F(OutlivingTest, AStrangerTakesNoJobOver) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be somebody else";
   ASSERT_EQ(chmod(home_.c_str(), 0755), 0);
-  const auto dial = [this, state = Serve()](uid_t uid) { return Dial(state, uid); };
+  const auto dial = [state = Serve()](uid_t uid) { return Dial(state, uid); };
   TestLauncher first(loop_, Hello(1));
   first.Greet(dial(0), false);
   ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
