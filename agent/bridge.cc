@@ -28,6 +28,7 @@
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "common/os/fd.h"
+#include "common/os/heap.h"
 #include "common/os/kernel.h"
 #include "common/os/leave.h"
 #include "common/os/process_tree.h"
@@ -216,6 +217,7 @@ absl::StatusOr<FoundResident> FindAgent(BridgePurpose purpose) {
 
 int RunBridge(bool one_socket, BridgePurpose purpose) {
   os::FailWritesWithoutSignals();
+  os::ReuseBuffers();
   if (const std::string old = os::KernelTooOld(); !old.empty()) {
     (void)WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, absl::StrCat(kKernelLine, old, "\n"));
     return Fail(absl::FailedPreconditionError(old));

@@ -345,6 +345,7 @@ int Serve(const std::vector<std::string>& words, Config config, Security securit
 int RunServe(const std::vector<std::string>& words) {
   os::FailWritesWithoutSignals();
   os::KeepHeapSmall();
+  os::ReuseBuffers();
   Systemd systemd = Systemd::Take();
   auto config = ParseConfig(words);
   if (!config.ok()) return Fail(config.status(), kExitUsage);
@@ -372,6 +373,7 @@ int RunServe(const std::vector<std::string>& words) {
 int RunKeep(const std::vector<std::string>& words) {
   os::FailWritesWithoutSignals();
   os::KeepHeapSmall();
+  os::ReuseBuffers();
   uint32_t idle_s = std::chrono::duration_cast<std::chrono::seconds>(kIdleLimit).count();
   if (!words.empty() &&
       (words.size() != 2 || words[0] != "--idle" || !absl::SimpleAtoi(words[1], &idle_s) ||

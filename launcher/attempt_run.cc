@@ -125,7 +125,7 @@ NodeLinks::Handlers AttemptRun::LinkHandlers() {
   handlers.on_shepherd = [this](NodeId id, v1::JobEvent event) {
     OnJobEvent(id, std::move(event));
   };
-  handlers.on_logs = [this](NodeId id, const v1::LogChunk& chunk) { OnLogs(id, chunk); };
+  handlers.on_logs = [this](NodeId id, v1::LogChunk chunk) { OnLogs(id, std::move(chunk)); };
   handlers.on_logs_end = [this](NodeId id, absl::Status why) { OnLogsEnd(id, std::move(why)); };
   handlers.on_left = [this] { OnLeft(); };
   handlers.on_superseded = [this](std::string text) { handlers_.on_superseded(std::move(text)); };
@@ -327,22 +327,23 @@ void AttemptRun::SendElastic(v1::ElasticDown down) {
   links_.SendTo(NodeId(0), request);
 }
 
-void AttemptRun::OnLogs(NodeId id, const v1::LogChunk& chunk) {
+void AttemptRun::OnLogs(NodeId id, v1::LogChunk chunk) {
   if (!chunk.lost().empty()) {
     handlers_.on_warning(
         {absl::StrCat(core_.nodes()[id.value()].host, ": ", job::Printable(chunk.lost())),
          /*detail=*/false});
     return links_.NextLogs(id);
   }
-  if (absl::Status taken = node_output_.Deliver(id, chunk); !taken.ok()) {
-    return OnLogsFault(id, taken.message());
+  if (absl::Status valid = node_output_.Check(id, chunk); !valid.ok()) {
+    return OnLogsFault(id, valid.message());
   }
-  if (around_.records != nullptr) {
-    detached::LogStore& store = around_.records->logs();
-    store.Write({Rank(chunk.rank()), chunk.stream() == v1::STREAM_KIND_STDERR}, chunk.offset(),
-                chunk.data());
-    if (store.queued_bytes() > kMostQueued) return unread_.push_back(id);
+  detached::LogStore* const store = around_.records != nullptr ? &around_.records->logs() : nullptr;
+  if (store != nullptr) {
+    store->Write({Rank(chunk.rank()), chunk.stream() == v1::STREAM_KIND_STDERR}, chunk.offset(),
+                 chunk.data());
   }
+  node_output_.Deliver(id, std::move(chunk));
+  if (store != nullptr && store->queued_bytes() > kMostQueued) return unread_.push_back(id);
   if (around_.router.Full()) {
     around_.router.WhenRoom([this, id, alive = alive_] {
       if (*alive) links_.NextLogs(id);

@@ -61,7 +61,7 @@ class AttemptRun : public Attempt {
   void Do(job::Action& action);
   void OnJobEvent(NodeId id, v1::JobEvent event);
   void OnCode(NodeId id, const v1::JobEvent& event);
-  void OnLogs(NodeId id, const v1::LogChunk& chunk);
+  void OnLogs(NodeId id, v1::LogChunk chunk);
   void OnLogsEnd(NodeId id, absl::Status status);
   void OnLogsFault(NodeId id, absl::string_view why);
   void OnLeft();

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "common/log/log.h"
 #include "common/os/crash.h"
+#include "common/os/heap.h"
 #include "common/os/leave.h"
 #include "common/os/scheduling.h"
 #include "launcher/detached/minder.h"
@@ -50,6 +51,7 @@ int main(int argc, char** argv) {
   }
   dtrain::os::InterruptNobody();
   dtrain::os::WriteNoCores();
+  dtrain::os::ReuseBuffers();
   dtrain::log::Init("dtrain", std::getenv("DTRAIN_DEBUG") != nullptr
                                   ? dtrain::log::Level::kDebug
                                   : dtrain::log::Level::kWarning);

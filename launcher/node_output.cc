@@ -16,16 +16,20 @@ bool NodeOutput::IsOn(NodeId id, uint32_t rank) const {
   return rank < ranks.size() && ranks[rank].node == id;
 }
 
-absl::Status NodeOutput::Deliver(NodeId id, const v1::LogChunk& chunk) {
+absl::Status NodeOutput::Check(NodeId id, const v1::LogChunk& chunk) const {
   if (!IsOn(id, chunk.rank()) ||
       (chunk.stream() != v1::STREAM_KIND_STDOUT && chunk.stream() != v1::STREAM_KIND_STDERR)) {
     return absl::DataLossError(absl::StrCat("its agent sent output ", chunk.stream(), " of rank ",
                                             chunk.rank(), ", which is not there"));
   }
-  const Rank rank = InLaunch(chunk.rank());
-  router_.Deliver(core_.nodes()[id.value()].host, rank, chunk.stream(), chunk.data());
-  if (tails_ != nullptr) tails_->Append(rank, chunk.stream(), chunk.data());
   return absl::OkStatus();
+}
+
+void NodeOutput::Deliver(NodeId id, v1::LogChunk chunk) {
+  const Rank rank = InLaunch(chunk.rank());
+  if (tails_ != nullptr) tails_->Append(rank, chunk.stream(), chunk.data());
+  router_.Deliver(core_.nodes()[id.value()].host, rank, chunk.stream(),
+                  std::move(*chunk.mutable_data()));
 }
 
 void NodeOutput::OnFinished(NodeId id, v1::Finished finished) {

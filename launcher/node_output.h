@@ -25,7 +25,9 @@ class NodeOutput {
   // An agent speaks for the workers of its own node.
   bool IsOn(NodeId id, uint32_t rank) const;
   // An error: it is no output of a worker there.
-  absl::Status Deliver(NodeId id, const v1::LogChunk& chunk);
+  absl::Status Check(NodeId id, const v1::LogChunk& chunk) const;
+  // What Check has passed.
+  void Deliver(NodeId id, v1::LogChunk chunk);
   // Its workers have ended, their streams so long.
   void OnFinished(NodeId id, v1::Finished finished);
   // Every byte is here; perhaps before it is known that the workers have ended.

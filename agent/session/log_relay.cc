@@ -15,6 +15,8 @@ namespace {
 
 // A shepherd answers at once; one that does not is stopped or hangs.
 constexpr Duration kReadTimeout = std::chrono::seconds(10);
+// In one piece: there may be many of them, and none is in a hurry.
+constexpr uint32_t kMostForOthers = 128 << 10;
 // Of why output is lost.
 constexpr size_t kMostOfWhy = 600;
 
@@ -225,6 +227,7 @@ absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::Follow(const v1::ReadLogReq
   ask.mutable_one()->set_rank(request.rank());
   ask.mutable_one()->set_stream(request.stream());
   ask.mutable_one()->set_offset(request.offset());
+  ask.set_most_data(kMostForOthers);
   return OpenForOthers(ask, std::move(handlers));
 }
 

@@ -43,20 +43,28 @@ void LogSource::Next() {
     }
   }
   wanted_ = true;
-  Await();
+  if (ahead_) {
+    Give(*std::exchange(ahead_, std::nullopt));
+  } else {
+    Await();
+  }
 }
 
 void LogSource::Await() {
-  watch_.OnReadable([this] { Turn(); });
+  if (std::exchange(awaits_, true)) return;
+  watch_.OnReadable([this] {
+    awaits_ = false;
+    Turn();
+  });
 }
 
 void LogSource::Turn() {
   const std::shared_ptr<bool> alive = alive_;
   for (int i = 0; i < kReadsPerTurn; ++i) {
     if (!ReadSome()) break;
-    if (!*alive || over_ || !wanted_) return;
+    if (!*alive || over_ || ahead_) return;
   }
-  if (*alive && !over_ && wanted_) Await();
+  Await();
 }
 
 // False: there is nothing to read now.
@@ -71,15 +79,15 @@ bool LogSource::ReadSome() {
   if (n < 0) {
     if (errno == EINTR) return true;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
-    Over(absl::UnavailableError(PosixError(errno, "read output from the shepherd").message()));
+    Take(absl::UnavailableError(PosixError(errno, "read output from the shepherd").message()));
     return true;
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    Over(absl::DataLossError("it sent a descriptor with output"));
+    Take(absl::DataLossError("it sent a descriptor with output"));
     return true;
   }
   if (n == 0) {
-    Over(stuck_ ? absl::DataLossError("it does not read what acknowledges its output")
+    Take(stuck_ ? absl::DataLossError("it does not read what acknowledges its output")
                 : absl::UnavailableError("the shepherd has ended"));
     return true;
   }
@@ -87,9 +95,9 @@ bool LogSource::ReadSome() {
   if (filled_ < size) return true;
   filled_ = 0;
   if (header_) {
-    TakeFrame();
+    Take(TakeFrame());
   } else if (absl::Status valid = TakeHeader(); !valid.ok()) {
-    Over(std::move(valid));
+    Take(std::move(valid));
   }
   return true;
 }
@@ -108,19 +116,32 @@ absl::Status LogSource::TakeHeader() {
   return absl::OkStatus();
 }
 
-void LogSource::TakeFrame() {
+absl::StatusOr<link::LogFrame> LogSource::TakeFrame() {
   link::Frame frame;
   frame.header = *std::exchange(header_, std::nullopt);
   const size_t size = frame.header.size;
   const absl::string_view view(payload_.get(), size);
   frame.payload = link::SharedBytes(std::exchange(payload_, nullptr), view, size);
-  absl::StatusOr<link::LogFrame> decoded = link::DecodeLogFrame(frame);
-  if (!decoded.ok()) return Over(decoded.status());
-  if (decoded->head.has_end()) return Over(std::move(*decoded->head.mutable_end()));
+  return link::DecodeLogFrame(frame);
+}
+
+void LogSource::Take(absl::StatusOr<link::LogFrame> next) {
+  if (wanted_) {
+    Give(std::move(next));
+  } else {
+    ahead_ = std::move(next);
+  }
+}
+
+void LogSource::Give(absl::StatusOr<link::LogFrame> next) {
+  if (!next.ok()) return Over(next.status());
+  if (next->head.has_end()) return Over(std::move(*next->head.mutable_end()));
   wanted_ = false;
   owes_ack_ = true;
+  // The next one comes while this one is on its way.
+  Await();
   const std::shared_ptr<Handlers> handlers = handlers_;
-  handlers->on_piece(decoded->head.at(), std::move(decoded->data));
+  handlers->on_piece(next->head.at(), std::move(next->data));
 }
 
 void LogSource::Over(absl::StatusOr<v1::LogsEnd> how) {

@@ -16,16 +16,17 @@
 
 namespace dtrain::session {
 
-// The agent's end of a socket over which a shepherd sends output. It reads a frame when it is asked
-// for one, so that what its reader does not take stays in the shepherd's spool. The shepherd is not
-// trusted. Loop thread.
+// The agent's end of a socket over which a shepherd sends output. It reads one frame more than it
+// has been asked for, and acknowledges those that were taken: what its reader does not take stays
+// in the shepherd's spool. The shepherd is not trusted. Loop thread.
 class LogSource {
  public:
   struct Handlers {
-    // Once after each Next, unless it is over.
+    // Once after each Next, perhaps before that returns, unless it is over.
     absl::AnyInvocable<void(const v1::LogPosition& at, link::SharedBytes data)> on_piece;
-    // Once, and nothing after it. UNAVAILABLE: the shepherd, or the session, has ended before.
-    // DATA_LOSS: it sent what no shepherd of ours does. May destroy this, and so may on_piece.
+    // Once, after a Next, and nothing after it. UNAVAILABLE: the shepherd, or the session, has
+    // ended before. DATA_LOSS: it sent what no shepherd of ours does. May destroy this, and so may
+    // on_piece.
     absl::AnyInvocable<void(absl::StatusOr<v1::LogsEnd>)> on_over;
   };
 
@@ -44,7 +45,9 @@ class LogSource {
   void Turn();
   bool ReadSome();
   absl::Status TakeHeader();
-  void TakeFrame();
+  absl::StatusOr<link::LogFrame> TakeFrame();
+  void Take(absl::StatusOr<link::LogFrame> next);
+  void Give(absl::StatusOr<link::LogFrame> next);
   void Over(absl::StatusOr<v1::LogsEnd> how);
 
   os::UniqueFd socket_;
@@ -52,7 +55,10 @@ class LogSource {
   // One of them that destroys this still runs to its end.
   const std::shared_ptr<Handlers> handlers_;
   bool over_ = false;
+  bool awaits_ = false;
   bool wanted_ = false;
+  // Read while the one before was on its way; or why there is none.
+  std::optional<absl::StatusOr<link::LogFrame>> ahead_;
   uint64_t taken_ = 0;
   bool owes_ack_ = false;
   bool stuck_ = false;  // it takes no acknowledgement

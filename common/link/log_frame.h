@@ -16,7 +16,7 @@
 namespace dtrain::link {
 
 // Of the bytes in one frame: large enough that the cost per frame is nothing beside the copies.
-inline constexpr size_t kMostLogData = 256 << 10;
+inline constexpr size_t kMostLogData = 512 << 10;
 // Of a head, the words of its `lost` included.
 inline constexpr size_t kMostLogHead = 4 << 10;
 // Frames that may be unacknowledged. What is written meanwhile gathers in the spool, so that a

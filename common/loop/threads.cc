@@ -29,7 +29,7 @@ void BlockAllSignals() {
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
 }
 
-constexpr size_t kWriteSize = 1 << 20;
+constexpr size_t kGathered = 128 << 10;
 
 // 0, or the error. Waits for as long as the other end likes; `go_on` is asked between two writes.
 template <typename GoOn>
@@ -255,8 +255,8 @@ void BlockingWriter::Work(std::shared_ptr<Shared> s) {
     if (s->stop) return;
     std::string bytes = std::move(s->queue.front());
     s->queue.pop_front();
-    // Many small pieces become one write.
-    while (bytes.size() < kWriteSize && !s->queue.empty()) {
+    // Many small pieces become one write. Large ones would be copied for nothing.
+    while (!s->queue.empty() && bytes.size() + s->queue.front().size() <= kGathered) {
       bytes += s->queue.front();
       s->queue.pop_front();
     }

@@ -7,6 +7,10 @@ namespace dtrain::os {
 // serves the next. Before the first thread.
 void KeepHeapSmall();
 
+// For a process that passes much on: what it has freed, up to 4 MiB, serves the next buffer. Given
+// back and taken anew, half of the pages of all output were faults. Before the first thread.
+void ReuseBuffers();
+
 // Gives pages that hold nothing any more back to the system. Takes about a millisecond.
 void TrimHeap();
 

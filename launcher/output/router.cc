@@ -125,14 +125,11 @@ std::string OutputRouter::TimeNow() const {
 }
 
 void OutputRouter::Deliver(absl::string_view host, Rank rank, v1::StreamKind kind,
-                           absl::string_view bytes) {
+                           std::string bytes) {
   if (bytes.empty()) return;
   if (files_ != nullptr) files_->Write(rank, kind, bytes);
   if (!Shows(rank, kind)) return;
-  if (PassesThrough(options_, world_size_)) {
-    Emit(kind, std::string(bytes));
-    return;
-  }
+  if (PassesThrough(options_, world_size_)) return Emit(kind, std::move(bytes));
   Stream& stream = Find(host, rank, kind);
   const std::string time = TimeNow();
   std::string out;

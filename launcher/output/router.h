@@ -54,7 +54,7 @@ class OutputRouter {
   // Before the first Deliver: decides whether lines get a tag, which are shown and where they go.
   void SetLayout(Layout layout);
 
-  void Deliver(absl::string_view host, Rank rank, v1::StreamKind stream, absl::string_view bytes);
+  void Deliver(absl::string_view host, Rank rank, v1::StreamKind stream, std::string bytes);
   // Nothing more will come: a line without an end goes out.
   void EndOfStream(Rank rank, v1::StreamKind stream);
 

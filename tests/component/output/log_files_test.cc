@@ -28,7 +28,7 @@ class LogFilesTest : public RouterTest {
     if (parsed.ok()) options.files = *std::move(parsed);
     return options;
   }
-  void Say(uint32_t rank, v1::StreamKind stream, absl::string_view bytes) {
+  void Say(uint32_t rank, v1::StreamKind stream, const std::string& bytes) {
     router_->Deliver(rank < 2 ? "a" : "b", Rank(rank), stream, bytes);
   }
   std::string File(const std::string& name) { return ReadFile(absl::StrCat(dir_, "/", name)); }

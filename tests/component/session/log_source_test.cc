@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -74,6 +75,32 @@ TEST_F(LogSourceTest, APieceComesWhenItIsAskedForAndIsAcknowledgedWithTheNext) {
   EXPECT_EQ(shepherd_.acked(), 2u);
 }
 
+// It has been read while the piece before it was on its way.
+TEST_F(LogSourceTest, AnEndWaitsForThePieceBeforeItToBeTaken) {
+  shepherd_.Send(LogShepherd::Piece(3, 0, "one"));
+  shepherd_.Send(LogShepherd::EndOf(3, true));
+  source_->Next();
+  ASSERT_TRUE(Until([&] { return pieces_.size() == 1; }));
+  for (int i = 0; i < 10; ++i) loop_.context().poll();
+  EXPECT_FALSE(over_.has_value());
+  source_->Next();
+  ASSERT_TRUE(over_.has_value());
+  EXPECT_TRUE(over_->ok()) << over_->status();
+}
+
+TEST_F(LogSourceTest, WhatBreaksItWaitsToo) {
+  shepherd_.Send(LogShepherd::Piece(3, 0, "one"));
+  shepherd_.Send(LogShepherd::FrameOf("xx"));
+  source_->Next();
+  ASSERT_TRUE(Until([&] { return pieces_.size() == 1; }));
+  for (int i = 0; i < 10; ++i) loop_.context().poll();
+  EXPECT_FALSE(over_.has_value());
+  source_->Next();
+  ASSERT_TRUE(over_.has_value());
+  EXPECT_TRUE(absl::IsDataLoss(over_->status())) << over_->status();
+  EXPECT_EQ(pieces_.size(), 1u);
+}
+
 // A frame may come in any parts.
 TEST_F(LogSourceTest, AFrameThatComesByteByByteIsTheSame) {
   source_->Next();
@@ -105,7 +132,7 @@ TEST_F(LogSourceTest, WhatIsNoFrameOfOutputBreaksIt) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {LogShepherd::FrameOf("xx", link::Channel::kJob), "another channel"},
       {LogShepherd::FrameOf(""), "it has 0 bytes"},
-      {LogShepherd::Piece(1, 0, large), "262145 bytes, at most 262144"},
+      {LogShepherd::Piece(1, 0, large), "524289 bytes, at most 524288"},
       {LogShepherd::FrameOf(std::string(1 << 20, 'x')), "it has 1048576 bytes"},
       {std::string(24, 'x'), "invalid frame: size"},
       {LogShepherd::FrameOf("xx"), "its head has"},
@@ -138,8 +165,7 @@ TEST_F(LogSourceTest, OneThatReadsNothingBreaksIt) {
   source_->Next();
   ASSERT_TRUE(Until([&] {
     shepherd_.Flood(LogShepherd::Piece(3, 0, "x"));
-    if (!pieces_.empty()) source_->Next();
-    pieces_.clear();
+    if (!std::exchange(pieces_, {}).empty()) source_->Next();
     return over_.has_value();
   }));
   EXPECT_TRUE(absl::IsDataLoss(over_->status())) << over_->status();

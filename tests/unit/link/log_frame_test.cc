@@ -69,7 +69,7 @@ TEST(LogFrameTest, WhatNoShepherdSendsIsRefused) {
   EXPECT_THAT(WhyNot(FrameOf(EncodeLogHead(end) + "x")), HasSubstr("the end has bytes"));
   EXPECT_TRUE(DecodeLogFrame(FrameOf(head + std::string(kMostLogData, 'x'))).ok());
   EXPECT_THAT(WhyNot(FrameOf(head + std::string(kMostLogData + 1, 'x'))),
-              HasSubstr("262145 bytes, at most 262144"));
+              HasSubstr("524289 bytes, at most 524288"));
   EXPECT_THAT(WhyNot(FrameOf(EncodeLogHead(At(1, UINT64_MAX)) + "x")), HasSubstr("offset"));
 }
 
