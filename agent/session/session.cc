@@ -25,20 +25,6 @@ absl::string_view KindOf(const google::protobuf::Message& message) {
   return kind != nullptr ? absl::string_view(kind->full_name()) : type.full_name();
 }
 
-// Of events that count for all launchers of a session: a handful.
-constexpr size_t kMostSaid = 64;
-
-// For a look at GPUs that are awake, as their watch has the driver open: some milliseconds. Who has
-// given up on it after that time has met a driver that hangs.
-constexpr Duration kDriverPatience = std::chrono::seconds(3);
-constexpr char kDriverHangs[] =
-    "NVIDIA's driver (NVML) has not answered for some time; see the kernel log of the node for "
-    "NVRM lines";
-
-bool CountsForAll(const v1::SessionEvent& event) {
-  return event.has_finished() || event.has_released() || event.has_failure();
-}
-
 template <typename... Each>
 struct Overload : Each... {
   using Each::operator()...;
@@ -65,17 +51,19 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
       job_(
           agent_, core_.hello(), owner_.uid, *shepherd_,
           [this](const Event& event) {
-            if (const auto* reported = std::get_if<Reported>(&event)) WatchGpus(reported->gpus);
+            if (const auto* reported = std::get_if<Reported>(&event)) gpus_.Watch(reported->gpus);
             Feed(event);
           },
           [this](const std::string& what) { Warn(what); }),
       joining_(agent_, core_.hello(), holdings_, *shepherd_,
-               {[this](const v1::SessionEvent& event) { ToLauncher(event); },
+               {[this](const v1::SessionEvent& event) { announcements_.Say(event); },
                 [this](std::vector<v1::Gpu> gpus) {
-                  gpu_errors_.Before(gpus);
+                  gpus_.Before(gpus);
                   Feed(GpusSeen{std::move(gpus), "", {}});
                 }}),
       launcher_(agent_.loop, LauncherHandlers()),
+      announcements_(launcher_),
+      gpus_(agent_, *shepherd_, GpuHandlers()),
       deadline_(agent_.loop) {
   shepherd_->Listen(ShepherdHandlers());
 }
@@ -97,7 +85,7 @@ Session::Session(Surroundings surroundings, Owner owner, std::unique_ptr<Shepher
                           ReportedBy(account.report(), record)),
               std::move(shepherd), std::move(on_ended)) {
   holdings_.Adopt(std::move(directory), ReservedBy(account.report(), record));
-  gpu_errors_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
+  gpus_.Before({account.kept().gpus_before().begin(), account.kept().gpus_before().end()});
   job_.OnReport(std::move(*account.mutable_report()));
   Feed(Tick{});
 }
@@ -204,6 +192,14 @@ ShepherdChannel::Handlers Session::ShepherdHandlers() {
   return handlers;
 }
 
+JobGpus::Handlers Session::GpuHandlers() {
+  JobGpus::Handlers handlers;
+  handlers.on_errors = [this](v1::SessionEvent event) { announcements_.Say(std::move(event)); };
+  handlers.on_sample = [this](const v1::GpuStates& states) { announcements_.SaySample(states); };
+  handlers.on_seen = [this](GpusSeen seen) { Feed(std::move(seen)); };
+  return handlers;
+}
+
 v1::JobOnNode Session::Describe() const {
   v1::JobOnNode job = job_.Describe(core_.state(), core_.away());
   job.set_job_id(core_.hello().job_id());
@@ -240,14 +236,14 @@ void Session::Feed(const Event& event) {
 
 void Session::Do(Action& action) {
   const Overload carry_out{
-      [this](SendEvent& up) { ToLauncher(std::move(up.event)); },
+      [this](SendEvent& up) { announcements_.Say(std::move(up.event)); },
       [this](SendShepherd& down) { ToShepherd(down.request); },
       [this](OpenChannels&) { Open(); },
       [this](TellAgain&) { SayAgain(); },
       [this](PrepareStart&) { Prepare(); },
-      [this](LookAtGpus&) { Look(); },
+      [this](LookAtGpus&) { gpus_.Look(); },
       [this](GiveBack& give) {
-        OnGpusGivenBack();
+        gpus_.OnGivenBack();
         holdings_.GiveBack(give.gpus);
       },
       [this](KillLeftovers&) {
@@ -284,84 +280,17 @@ void Session::ToShepherd(const v1::ShepherdRequest& request) {
   shepherd_->Send(request).IgnoreError();  // some bytes
 }
 
-void Session::Look() {
-  // That the driver hangs is known already, and another look would take as long to find it out.
-  if (gpu_watch_ != nullptr && gpu_watch_->hangs()) {
-    if (gpu_errors_.OnHang(gpus_)) SayGpuErrors();
-    return agent_.loop.Post([this, alive = alive_] {
-      if (*alive) Feed(GpusSeen{{}, kDriverHangs, {}});
-    });
-  }
-  looking_since_ = agent_.loop.Now();
-  agent_.readers.gpus([this, alive = alive_](inventory::GpuReport report) {
-    if (*alive) OnGpusLooked(std::move(report));
-  });
-}
-
-void Session::OnGpusLooked(inventory::GpuReport report) {
-  const std::vector<uint32_t> ours = shepherd_->processes().Living();
-  looking_since_ = kNever;
-  if (gpu_errors_.OnLook(report.gpus, gpus_)) SayGpuErrors();
-  Feed(GpusSeen{std::move(report.gpus), std::move(report.error), ours});
-}
-
-// From when the part has come, before the workers start, until their GPUs are given back.
-void Session::WatchGpus(const std::set<std::string>& uuids) {
-  if (!gpus_.empty() || uuids.empty() || !agent_.readers.watch) return;
-  gpus_ = uuids;
-  const std::vector<std::string> known = gpu_errors_.Known(uuids);
-  if (known.empty()) return;
-  gpu_watch_ = agent_.readers.watch(known, [this](const v1::GpuStates& states) {
-    if (gpu_errors_.OnStates(states)) return SayGpuErrors();
-    if (!held_) launcher_.SendSample(gpu_errors_.states());
-  });
-}
-
-// What they have reported goes before the word that they are free. A look may have been given up.
-void Session::OnGpusGivenBack() {
-  const bool watched = std::exchange(gpu_watch_, nullptr) != nullptr;
-  const TimePoint since = std::exchange(looking_since_, kNever);
-  if (!watched || since == kNever || agent_.loop.Now() - since < kDriverPatience) return;
-  if (gpu_errors_.OnHang(gpus_)) SayGpuErrors();
-}
-
-void Session::SayGpuErrors() {
-  v1::SessionEvent event;
-  *event.mutable_gpus() = gpu_errors_.states();
-  ToLauncher(std::move(event));
-}
-
 // The Welcome first: it takes I/O to read the inventory.
 void Session::SayAgain() {
-  held_ = said_;
-  if (gpu_errors_.any()) {
-    v1::SessionEvent event;
-    *event.mutable_gpus() = gpu_errors_.states();
-    held_->insert(held_->begin(), std::move(event));
-  }
-  joining_.WelcomeAgain([this, takeover = ++takeovers_](const v1::SessionEvent& welcome) {
-    if (takeover != takeovers_) return;
-    launcher_.Send(welcome);
-    const auto held = std::exchange(held_, std::nullopt);
-    for (const v1::SessionEvent& event : *held) launcher_.Send(event);
-  });
-}
-
-void Session::ToLauncher(v1::SessionEvent event) {
-  // The launcher compares our clocks by it.
-  if (event.has_heartbeat()) {
-    event.mutable_heartbeat()->set_unix_nanos(absl::GetCurrentTimeNanos());
-  }
-  if (CountsForAll(event) && said_.size() < kMostSaid) said_.push_back(event);
-  if (!held_ || event.has_heartbeat()) return launcher_.Send(event);
-  // One that its predecessor was to get is not for it.
-  if (!event.has_welcome()) held_->push_back(std::move(event));
+  const uint64_t number = announcements_.AwaitWelcome(gpus_.errors());
+  joining_.WelcomeAgain(
+      [this, number](const v1::SessionEvent& welcome) { announcements_.Welcome(number, welcome); });
 }
 
 void Session::Warn(const std::string& message) {
   v1::SessionEvent event;
   event.mutable_warning()->set_message(message);
-  ToLauncher(std::move(event));
+  announcements_.Say(std::move(event));
 }
 
 void Session::Stop(absl::Status status) {

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "agent/session/gpu_errors.h"
+#include "agent/session/announcements.h"
 #include "agent/session/holdings.h"
+#include "agent/session/job_gpus.h"
 #include "agent/session/joining.h"
 #include "agent/session/launcher_stream.h"
 #include "agent/session/log_relay.h"
@@ -18,7 +18,6 @@
 #include "agent/session/session_core.h"
 #include "agent/session/shepherd_channel.h"
 #include "agent/session/surroundings.h"
-#include "common/base/clock.h"
 #include "common/loop/loop.h"
 
 namespace dtrain::session {
@@ -78,6 +77,7 @@ class Session {
   // What is heard.
   LauncherStream::Handlers LauncherHandlers();
   ShepherdChannel::Handlers ShepherdHandlers();
+  JobGpus::Handlers GpuHandlers();
   void OnRequest(const v1::SessionRequest& request);
   absl::Status OnJobFrame(link::Frame frame);
   // What the core decides.
@@ -85,13 +85,7 @@ class Session {
   void Do(Action& action);
   void Open();
   void Prepare();
-  void Look();
   void ToShepherd(const v1::ShepherdRequest& request);
-  void ToLauncher(v1::SessionEvent event);
-  void OnGpusLooked(inventory::GpuReport report);
-  void WatchGpus(const std::set<std::string>& uuids);
-  void OnGpusGivenBack();
-  void SayGpuErrors();
   void SayAgain();
   void Warn(const std::string& message);
   void Stop(absl::Status status);
@@ -107,15 +101,8 @@ class Session {
   ReportedJob job_;
   Joining joining_;
   LauncherStream launcher_;
-  GpuErrors gpu_errors_;
-  std::set<std::string> gpus_;  // the job's, by its shepherd's word
-  std::unique_ptr<inventory::GpuWatches::Watch> gpu_watch_;
-  TimePoint looking_since_ = kNever;  // at them, after the job's end
-  // What counts for launchers to come, too.
-  std::vector<v1::SessionEvent> said_;
-  // To one that has taken the job over, behind its Welcome; absent: it has that.
-  std::optional<std::vector<v1::SessionEvent>> held_;
-  uint64_t takeovers_ = 0;
+  Announcements announcements_;
+  JobGpus gpus_;
   loop::Timer deadline_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -2,33 +2,23 @@
 #include "agent/shepherd/agent_line.h"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/own_pause.h"
 #include "common/base/patience.h"
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
-#include "common/os/credentials.h"
 
 namespace dtrain::shepherd {
-namespace {
-
-// How often the time is looked at during a lease, so that a pause of our own is seen as one.
-constexpr int kLooksPerLease = 20;
-
-}  // namespace
 
 AgentLine::AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers)
     : loop_(loop),
       handlers_(std::move(handlers)),
-      lease_(loop),
+      absence_(loop, [this] { Lose(); }),
       launcher_(loop, LauncherHandlers()) {
   Connect(std::move(socket));
 }
@@ -36,17 +26,10 @@ AgentLine::AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers)
 AgentLine::AgentLine(loop::Loop& loop, Door door, Handlers handlers)
     : loop_(loop),
       handlers_(std::move(handlers)),
-      agent_uid_(door.agent_uid),
-      has_door_(true),
-      first_lease_(door.lease),
-      listening_(std::move(door.listening)),
-      lease_(loop),
-      alone_since_(loop.Now()),
+      absence_(loop, [this] { Lose(); }),
       launcher_(loop, LauncherHandlers()) {
-  accept_ = std::make_unique<loop::FdWatch>(loop_, listening_.get());
-  AwaitAgent();
-  // Not from here, however short the lease is: what hears of its end is still being made.
-  lease_.After(Duration::zero(), [this] { AwaitLease(); });
+  Open(std::move(door.listening), door.agent_uid);
+  absence_.Begin(door.lease);
 }
 
 LauncherLine::Handlers AgentLine::LauncherHandlers() {
@@ -167,7 +150,7 @@ void AgentLine::Keep(v1::KeepRunning keep, os::UniqueFd bound) {
     *kept_->mutable_hello() = std::move(*keep.mutable_hello());
     return;
   }
-  if (has_door_) {
+  if (door_ != nullptr) {
     kept_ = std::move(keep);
     return;
   }
@@ -177,33 +160,20 @@ void AgentLine::Keep(v1::KeepRunning keep, os::UniqueFd bound) {
     return;
   }
   kept_ = std::move(keep);
-  listening_ = std::move(bound);
-  accept_ = std::make_unique<loop::FdWatch>(loop_, listening_.get());
-  AwaitAgent();
+  Open(std::move(bound), std::nullopt);
 }
 
-void AgentLine::AwaitAgent() {
-  accept_->OnReadable([this] { Accept(); });
+void AgentLine::Open(os::UniqueFd listening, std::optional<uid_t> agent_uid) {
+  door_ = std::make_unique<AgentDoor>(loop_, std::move(listening), agent_uid,
+                                      [this](os::UniqueFd socket) { Receive(std::move(socket)); });
 }
 
-void AgentLine::Accept() {
-  os::UniqueFd socket(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  AwaitAgent();
-  if (!socket) return;
-  auto peer = os::PeerOf(socket.get());
-  if (!peer.ok() || !MayAttach(peer->uid)) {
-    log::Warn("a process of another user tried to pose as the agent");
-    return;
-  }
+void AgentLine::Receive(os::UniqueFd socket) {
   // One agent at a time, as its lock sees to: the one before is gone or about to be.
-  lease_.Cancel();
+  absence_.End();
   launcher_.Detach();
   Connect(std::move(socket));
   if (kept_) handlers_.on_adopted();
-}
-
-bool AgentLine::MayAttach(uid_t uid) const {
-  return agent_uid_ ? uid == *agent_uid_ : uid == 0 || uid == geteuid();
 }
 
 void AgentLine::OnClosed() {
@@ -212,34 +182,13 @@ void AgentLine::OnClosed() {
   launcher_.Detach();
   CheckSaid();
   if (!kept_) return Lose();
-  alone_since_ = loop_.Now();
-  AwaitLease();
-}
-
-void AgentLine::WaitAtMost(Duration limit) {
-  if (limit_) return;
-  limit_ = limit;
-  limited_since_ = loop_.Now();
-  if ((kept_ || has_door_) && channel_ == nullptr && !lost_) AwaitLease();
-}
-
-void AgentLine::AwaitLease() {
-  const Duration lease = kept_ ? Duration(PatienceOf(kept_->hello())) : first_lease_;
-  TimePoint end = alone_since_ + lease;
-  if (limit_) end = std::min(end, std::max(alone_since_, limited_since_) + *limit_);
-  const TimePoint begin = loop_.Now();
-  if (begin >= end) return Lose();
-  const TimePoint look = std::min(end, begin + lease / kLooksPerLease);
-  lease_.At(look, [this, begin, look, lease] {
-    alone_since_ += OwnPause(begin, look, loop_.Now(), lease / kLooksPerLease);
-    AwaitLease();
-  });
+  absence_.Begin(PatienceOf(kept_->hello()));
 }
 
 void AgentLine::Lose() {
   if (std::exchange(lost_, true)) return;
-  accept_.reset();
-  listening_.Reset();
+  door_.reset();
+  absence_.End();
   handlers_.on_lost();
 }
 

@@ -8,6 +8,8 @@
 #include <optional>
 
 #include "absl/functional/any_invocable.h"
+#include "agent/shepherd/agent_absence.h"
+#include "agent/shepherd/agent_door.h"
 #include "agent/shepherd/launcher_line.h"
 #include "common/base/clock.h"
 #include "common/loop/frame_channel.h"
@@ -62,7 +64,7 @@ class AgentLine {
   bool lost() const { return lost_; }
   // Without an agent, from now on or later, the next has so long at most. What was said first
   // holds.
-  void WaitAtMost(Duration limit);
+  void WaitAtMost(Duration limit) { absence_.LimitTo(limit); }
   // As if no agent came any more.
   void End() { Lose(); }
 
@@ -75,26 +77,17 @@ class AgentLine {
   void CheckSaid();
   void OnFrame(absl::string_view frame, os::UniqueFd fd);
   void Keep(v1::KeepRunning keep, os::UniqueFd bound);
-  bool MayAttach(uid_t uid) const;
-  void AwaitAgent();
-  void Accept();
+  void Open(os::UniqueFd listening, std::optional<uid_t> agent_uid);
+  void Receive(os::UniqueFd socket);
   void OnClosed();
-  void AwaitLease();
   void Lose();
 
   loop::Loop& loop_;
   Handlers handlers_;
   std::optional<v1::KeepRunning> kept_;
-  std::optional<uid_t> agent_uid_;  // absent: root, or whoever we are
-  bool has_door_ = false;           // from the start
-  Duration first_lease_ = Duration::zero();
-  os::UniqueFd listening_;
-  std::unique_ptr<loop::FdWatch> accept_;
-  loop::Timer lease_;
-  TimePoint agent_heard_{};        // or its connection has begun or ended
-  TimePoint alone_since_{};        // while there is no agent
-  std::optional<Duration> limit_;  // of WaitAtMost
-  TimePoint limited_since_{};
+  std::unique_ptr<AgentDoor> door_;  // null: no other agent can come
+  AgentAbsence absence_;
+  TimePoint agent_heard_{};  // or its connection has begun or ended
   loop::Task on_said_;
   bool lost_ = false;
   LauncherLine launcher_;

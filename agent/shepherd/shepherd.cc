@@ -53,18 +53,18 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       departure_(loop, line_, logs_),
       pages_(loop, workers_, report_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
+      requests_({core_, part_, launcher_, workers_, code_, pmi_, servers_, logs_},
+                {[this](v1::JobPart part) { OnStart(std::move(part)); },
+                 [this](Duration grace) { OnStop(grace); }}),
       deadline_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
 }
 
 AgentLine Shepherd::MakeLine(Agent agent) {
   AgentLine::Handlers handlers{
-      [this](v1::JobRequest request) { OnRequest(std::move(request)); },
+      [this](v1::JobRequest request) { requests_.Take(std::move(request)); },
       [this](Duration silence) { OnSilent(silence); },
-      [this](Duration grace) {
-        Feed(StopAsked{grace});
-        LetEnd();
-      },
+      [this](Duration grace) { OnStop(grace); },
       [this](v1::ReadLogs request, os::UniqueFd socket) {
         logs_.Serve(std::move(request), std::move(socket));
       },
@@ -79,63 +79,9 @@ AgentLine Shepherd::MakeLine(Agent agent) {
   return {loop_, std::get<os::UniqueFd>(std::move(agent)), std::move(handlers)};
 }
 
-void Shepherd::OnRequest(v1::JobRequest request) {
-  switch (request.kind_case()) {
-    case v1::JobRequest::kCommon:
-      common_ = std::move(*request.mutable_common());
-      break;
-    case v1::JobRequest::kStart:
-      common_.MergeFrom(request.start());
-      OnStart(std::exchange(common_, {}));
-      break;
-    case v1::JobRequest::kStage:
-      if (core_.state() == State::kWaiting) code_.Begin(request.stage());  // else it was stopped
-      break;
-    case v1::JobRequest::kStagePieces:
-      code_.Take(request.stage_pieces());
-      break;
-    case v1::JobRequest::kSignal:
-      if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
-        return launcher_.Break(absl::StrCat("no signal has the number ", signal));
-      }
-      workers_.Signal(request.signal().signal());
-      break;
-    case v1::JobRequest::kStop:
-      Feed(StopAsked{std::chrono::milliseconds(request.stop().grace_ms())});
-      LetEnd();
-      break;
-    case v1::JobRequest::kStdin:
-      workers_.TakeStdin(request.stdin());
-      break;
-    case v1::JobRequest::kFenceRelease:
-      pmi_.OnFenceRelease(request.fence_release());
-      break;
-    case v1::JobRequest::kPmix:
-      servers_.OnPmixDown(std::move(*request.mutable_pmix()));
-      break;
-    case v1::JobRequest::kElastic:
-      if (!part_.has_elastic()) return OnMisplaced(request);
-      servers_.OnElasticDown(std::move(*request.mutable_elastic()));
-      break;
-    case v1::JobRequest::kHeartbeat:
-      launcher_.AnswerBeat();
-      break;
-    case v1::JobRequest::kLogsTaken:
-      for (const v1::LogPosition& taken : request.logs_taken().streams()) logs_.OnTaken(taken);
-      break;
-    default:
-      OnMisplaced(request);
-  }
-}
-
-void Shepherd::OnMisplaced(const v1::JobRequest& request) {
-  log::Error(absl::StrCat("the agent passed on what is not for a shepherd: request ",
-                          static_cast<int>(request.kind_case())));
-}
-
 // What the one before was told and still counts; the rest goes on as it comes.
 void Shepherd::OnAnotherLauncher() {
-  common_.Clear();
+  requests_.BeginAnew();
   v1::JobEvent event;
   if (reported_started_) {
     *event.mutable_started() = started_;
@@ -182,6 +128,11 @@ void Shepherd::OnStart(v1::JobPart part) {
                    std::chrono::milliseconds(part_.grace_ms()), WorkerContainers::Needed(part_)});
 }
 
+void Shepherd::OnStop(Duration grace) {
+  Feed(StopAsked{grace});
+  LetEnd();
+}
+
 // It may be gone, or its agent stand still. The agent, if it runs, knows that as well.
 void Shepherd::OnSilent(Duration silence) {
   log::Warn(absl::StrCat("nothing was heard of the launcher for ",
@@ -190,8 +141,7 @@ void Shepherd::OnSilent(Duration silence) {
   departure_.OnSilent(launcher_.is_detached() && line_.kept() != nullptr
                           ? std::max(silence, kKeptForLate)
                           : silence);
-  Feed(StopAsked{std::chrono::milliseconds(part_.grace_ms())});
-  LetEnd();
+  OnStop(std::chrono::milliseconds(part_.grace_ms()));
 }
 
 void Shepherd::OnAgentLost() {

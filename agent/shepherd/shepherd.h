@@ -13,6 +13,7 @@
 #include "agent/shepherd/job_cgroup.h"
 #include "agent/shepherd/job_code.h"
 #include "agent/shepherd/job_containers.h"
+#include "agent/shepherd/job_requests.h"
 #include "agent/shepherd/kept_state.h"
 #include "agent/shepherd/mpi_looks.h"
 #include "agent/shepherd/pmi_service.h"
@@ -45,11 +46,10 @@ class Shepherd {
  private:
   AgentLine MakeLine(Agent agent);
   // From outside.
-  void OnRequest(v1::JobRequest request);
-  static void OnMisplaced(const v1::JobRequest& request);
   void OnAnotherLauncher();
   void OnReleased();
   void OnStart(v1::JobPart part);
+  void OnStop(Duration grace);
   void OnSilent(Duration silence);
   void OnAgentLost();
   void OnSignal(int signal);
@@ -74,7 +74,6 @@ class Shepherd {
   AgentLine line_;
   LauncherLine& launcher_;  // of it
   ShepherdCore core_;
-  v1::JobPart common_;  // of the start that is to come
   v1::JobPart part_;
   AgentReport report_;
   Sweeper sweeper_;
@@ -93,6 +92,7 @@ class Shepherd {
   Departure departure_;
   WorkerPages pages_;
   WorkerExits exits_;
+  JobRequests requests_;
   bool reported_started_ = false;
   v1::Started started_;  // as it was reported
   std::optional<v1::Finished> finished_;
