@@ -45,8 +45,9 @@ job::JobOptions SessionOptions(const job::JobOptions& of_all, uint32_t number) {
 }
 
 ElasticHosts::ElasticHosts(const Attempt::Around& around, hosts::HostList list,
-                           const job::JobOptions& options, std::unique_ptr<Discovery> discovery,
-                           uint32_t least, uint32_t& surveys, Callbacks callbacks)
+                           const job::JobOptions& options,
+                           std::unique_ptr<discovery::Script> discovery, uint32_t least,
+                           uint32_t& surveys, Callbacks callbacks)
     : around_(around),
       list_(std::move(list)),
       options_(options),
@@ -214,7 +215,7 @@ void ElasticHosts::Discover() {
   discovery_->Run([this](absl::StatusOr<hosts::HostList> list) {
     if (stopped_) return;
     const bool failed_before = std::exchange(discovery_fails_, !list.ok());
-    discover_.After(kBetweenDiscoveries, [this] { Discover(); });
+    discover_.After(discovery::kBetweenRuns, [this] { Discover(); });
     if (list.ok()) return OnListed(*std::move(list));
     if (failed_before) return;
     callbacks_.on_warning(

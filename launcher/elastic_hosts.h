@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "launcher/attempt.h"
 #include "launcher/attempt_run.h"
-#include "launcher/discovery.h"
+#include "launcher/discovery/script.h"
 #include "launcher/elastic/events.h"
 #include "launcher/hosts/hostfile.h"
 #include "launcher/job/job_core.h"
@@ -52,7 +52,7 @@ class ElasticHosts {
   // `list`: the hosts at first. `discovery`: null, or what says which there are from then on.
   // `least`: so many are needed to begin. `surveys`: so many there were in the launch.
   ElasticHosts(const Attempt::Around& around, hosts::HostList list, const job::JobOptions& options,
-               std::unique_ptr<Discovery> discovery, uint32_t least, uint32_t& surveys,
+               std::unique_ptr<discovery::Script> discovery, uint32_t least, uint32_t& surveys,
                Callbacks callbacks);
   ~ElasticHosts();
   ElasticHosts(const ElasticHosts&) = delete;
@@ -88,7 +88,7 @@ class ElasticHosts {
   const Attempt::Around around_;
   hosts::HostList list_;  // all that may be used, as it is now
   const job::JobOptions options_;
-  const std::unique_ptr<Discovery> discovery_;
+  const std::unique_ptr<discovery::Script> discovery_;
   const uint32_t least_;
   uint32_t& surveys_;
   Callbacks callbacks_;

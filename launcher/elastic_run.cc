@@ -36,7 +36,7 @@ bool IsStop(int signal) { return signal != SIGUSR1 && signal != SIGUSR2; }
 
 ElasticRun::ElasticRun(const Around& around, Past& past, hosts::HostList hosts,
                        const job::JobOptions& options, elastic::ElasticOptions elastic,
-                       std::unique_ptr<Discovery> discovery, Handlers handlers)
+                       std::unique_ptr<discovery::Script> discovery, Handlers handlers)
     : around_(around),
       past_(past),
       options_(options),

@@ -11,7 +11,7 @@
 
 #include "launcher/attempt.h"
 #include "launcher/attempt_run.h"
-#include "launcher/discovery.h"
+#include "launcher/discovery/script.h"
 #include "launcher/elastic/board.h"
 #include "launcher/elastic/elastic_core.h"
 #include "launcher/elastic/host_book.h"
@@ -34,7 +34,7 @@ class ElasticRun : public Attempt {
   // which hosts there are from now on.
   ElasticRun(const Around& around, Past& past, hosts::HostList hosts,
              const job::JobOptions& options, elastic::ElasticOptions elastic,
-             std::unique_ptr<Discovery> discovery, Handlers handlers);
+             std::unique_ptr<discovery::Script> discovery, Handlers handlers);
   ~ElasticRun() override;
   ElasticRun(const ElasticRun&) = delete;
   ElasticRun& operator=(const ElasticRun&) = delete;

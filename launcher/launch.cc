@@ -15,7 +15,7 @@
 #include "common/base/exit_code.h"
 #include "common/loop/loop.h"
 #include "launcher/cli/recorded.h"
-#include "launcher/discovery.h"
+#include "launcher/discovery/script.h"
 #include "launcher/launch_detached.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
@@ -68,8 +68,8 @@ absl::Status TakeSpares(cli::LaunchOptions& options) {
 
 absl::Status FindByCommand(cli::LaunchOptions& options) {
   const cli::ElasticOptions& elastic = options.elastic;
-  auto found =
-      FirstDiscovered(elastic.discover, elastic.slots_per_host, options.restarts.join_timeout);
+  auto found = discovery::AwaitHosts(elastic.discover, elastic.slots_per_host,
+                                     options.restarts.join_timeout);
   if (!found.ok()) return absl::UnavailableError(found.status().message());
   options.hosts = *std::move(found);
   return absl::OkStatus();

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/campaign_of.h"
-#include "launcher/discovery.h"
+#include "launcher/discovery/script.h"
 #include "launcher/elastic_limits.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
@@ -51,10 +51,10 @@ void PresentAttempt::Make(hosts::HostList hosts, const job::JobOptions& options)
   elastic::ElasticOptions limits = LimitsOf(launch_.options(), hosts);
   const cli::ElasticOptions& flags = launch_.options().elastic;
   if (!elastic_past_) elastic_past_.emplace(CoolDownOf(flags), std::random_device()());
-  auto discovery =
-      flags.discover.empty()
-          ? nullptr
-          : std::make_unique<Discovery>(launch_.loop(), flags.discover, flags.slots_per_host);
+  auto discovery = flags.discover.empty()
+                       ? nullptr
+                       : std::make_unique<discovery::Script>(launch_.loop(), flags.discover,
+                                                             flags.slots_per_host);
   attempt_ =
       std::make_unique<ElasticRun>(AroundIt(), *elastic_past_, std::move(hosts), options,
                                    std::move(limits), std::move(discovery), AttemptHandlers());

@@ -13,23 +13,23 @@
 #include "common/loop/loop.h"
 #include "launcher/hosts/hostfile.h"
 
-namespace dtrain {
+namespace dtrain::discovery {
 
-inline constexpr Duration kBetweenDiscoveries = std::chrono::seconds(1);
+inline constexpr Duration kBetweenRuns = std::chrono::seconds(1);
 
 // The user's --discover: a command that prints which hosts there are now. It has our environment
 // and directory, and is killed when it takes longer than 30 s. Loop thread.
-class Discovery {
+class Script {
  public:
   // Errors say what became of the command, or which line is not a host.
   using OnFound = absl::AnyInvocable<void(absl::StatusOr<hosts::HostList>)>;
 
   // `command`: for /bin/sh. `slots`: of a host whose line names none.
-  Discovery(loop::Loop& loop, std::string command, std::optional<uint32_t> slots);
+  Script(loop::Loop& loop, std::string command, std::optional<uint32_t> slots);
   // Kills the command, if it runs.
-  ~Discovery();
-  Discovery(const Discovery&) = delete;
-  Discovery& operator=(const Discovery&) = delete;
+  ~Script();
+  Script(const Script&) = delete;
+  Script& operator=(const Script&) = delete;
 
   // Runs it once; not while it runs. Not to be destroyed from within `found`.
   void Run(OnFound found);
@@ -50,7 +50,7 @@ class Discovery {
 
 // Runs it on a loop of its own until it has printed a host, once a second, for so long at most. A
 // signal that ends us ends the command first.
-absl::StatusOr<hosts::HostList> FirstDiscovered(const std::string& command,
-                                                std::optional<uint32_t> slots, Duration at_most);
+absl::StatusOr<hosts::HostList> AwaitHosts(const std::string& command,
+                                           std::optional<uint32_t> slots, Duration at_most);
 
-}  // namespace dtrain
+}  // namespace dtrain::discovery

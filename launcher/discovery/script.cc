@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/discovery.h"
+#include "launcher/discovery/script.h"
 
 #include <unistd.h>
 
@@ -23,7 +23,7 @@
 #include "launcher/hosts/discovered.h"
 #include "launcher/transport/child.h"
 
-namespace dtrain {
+namespace dtrain::discovery {
 namespace {
 
 constexpr Duration kCommandPatience = std::chrono::seconds(30);
@@ -32,7 +32,7 @@ constexpr size_t kMostSaid = 64 << 10;
 
 }  // namespace
 
-struct Discovery::Running {
+struct Script::Running {
   // What comes through a pipe, as far as `limit`.
   struct Pipe {
     Pipe(loop::Loop& loop, os::UniqueFd from, size_t most, loop::Task kill)
@@ -78,23 +78,23 @@ struct Discovery::Running {
   bool too_slow = false;
 };
 
-Discovery::Discovery(loop::Loop& loop, std::string command, std::optional<uint32_t> slots)
+Script::Script(loop::Loop& loop, std::string command, std::optional<uint32_t> slots)
     : loop_(loop), command_(std::move(command)), slots_(slots), patience_(loop) {}
 
-Discovery::~Discovery() {
+Script::~Script() {
   if (running_ == nullptr) return;
   running_->Kill();
   (void)os::WaitAndReap(running_->child.pidfd.get());
 }
 
-void Discovery::Run(OnFound found) {
+void Script::Run(OnFound found) {
   found_ = std::move(found);
   if (absl::Status started = Start(); !started.ok()) {
     patience_.After(Duration::zero(), [this, started] { std::exchange(found_, nullptr)(started); });
   }
 }
 
-absl::Status Discovery::Start() {
+absl::Status Script::Start() {
   auto out = os::Pipe();
   if (!out.ok()) return out.status();
   auto err = os::Pipe();
@@ -120,7 +120,7 @@ absl::Status Discovery::Start() {
   return absl::OkStatus();
 }
 
-void Discovery::OnEnd() {
+void Script::OnEnd() {
   patience_.Cancel();
   // What it has left behind would go on printing.
   running_->Kill();
@@ -128,7 +128,7 @@ void Discovery::OnEnd() {
   std::exchange(found_, nullptr)(Read(*running));
 }
 
-absl::StatusOr<hosts::HostList> Discovery::Read(Running& running) const {
+absl::StatusOr<hosts::HostList> Script::Read(Running& running) const {
   const auto status = os::WaitAndReap(running.child.pidfd.get());
   if (!status.ok()) return status.status();
   running.printed.Drain();
@@ -158,13 +158,13 @@ absl::StatusOr<hosts::HostList> Discovery::Read(Running& running) const {
       absl::StrCat(name, "printed a line that is not a host: ", list.status().message()));
 }
 
-absl::StatusOr<hosts::HostList> FirstDiscovered(const std::string& command,
-                                                std::optional<uint32_t> slots, Duration at_most) {
+absl::StatusOr<hosts::HostList> AwaitHosts(const std::string& command,
+                                           std::optional<uint32_t> slots, Duration at_most) {
   absl::StatusOr<hosts::HostList> list = hosts::HostList();
   int stopped_by = 0;
   {
     loop::Loop loop;
-    Discovery discovery(loop, command, slots);
+    Script script(loop, command, slots);
     loop::Timer again(loop);
     std::list<loop::SignalWatch> watches;
     for (const int number : os::NotIgnored({SIGINT, SIGTERM, SIGHUP})) {
@@ -176,13 +176,13 @@ absl::StatusOr<hosts::HostList> FirstDiscovered(const std::string& command,
     const TimePoint until = loop.Now() + at_most;
     bool told = false;
     loop::Task run = [&] {
-      discovery.Run([&](absl::StatusOr<hosts::HostList> found) {
+      script.Run([&](absl::StatusOr<hosts::HostList> found) {
         list = std::move(found);
         if (!list.ok() || !list->entries.empty() || loop.Now() >= until) return loop.Stop();
         if (!std::exchange(told, true)) {
           std::fputs("dtrain: --discover has printed no host yet; waiting for one\n", stderr);
         }
-        again.After(kBetweenDiscoveries, [&] { run(); });
+        again.After(kBetweenRuns, [&] { run(); });
       });
     };
     run();
@@ -201,4 +201,4 @@ absl::StatusOr<hosts::HostList> FirstDiscovered(const std::string& command,
   return list;
 }
 
-}  // namespace dtrain
+}  // namespace dtrain::discovery
