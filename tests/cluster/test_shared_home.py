@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that share a home are sent the agent once, by what their network interfaces have received. The home
 is a folder of this machine, which all hosts see: of NFS this has the sharing, not the caches."""
+import contextlib
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hosts
+import leftovers
 from launching import wait_until
 
 WAYS = pytest.mark.parametrize("way", [[], ["--rsh", "ssh {host}"]], ids=["ssh", "rsh"])
@@ -116,9 +118,12 @@ def test_when_the_first_dies_in_the_middle_the_others_start(cluster, home, way):
     home.hold_the_first()
     launch = cluster.start_launch([*way, "--min-nodes", "2", *cluster.hosts_flag(1, home.nodes), "--", "hostname"])
     first = home.held()
-    sshd = first.sshd.pid
-    for session in Path(f"/proc/{sshd}/task/{sshd}/children").read_text().split():
-        os.kill(int(session), signal.SIGKILL)
+    # Not by the kernel's list of sshd's children: that may lack one while another ends.
+    sessions = [pid for pid, _, line in leftovers.processes(first) if "sshd" in line]
+    assert sessions, leftovers.processes(first)
+    for session in sessions:
+        with contextlib.suppress(ProcessLookupError):  # with the other of its session
+            os.kill(session, signal.SIGKILL)
     home.go()  # what it left behind ends, too
     result = launch.wait(30)
     others = sorted(node.name for node in home.nodes if node is not first)
