@@ -66,6 +66,7 @@ class Launch:
     """A command in progress. Its output goes to files, so that it never waits for the test."""
 
     def __init__(self, host, argv, env=None, stdin=subprocess.DEVNULL, stdout=None, **options):
+        self._host = host
         self._out = tempfile.TemporaryFile()
         self._err = tempfile.TemporaryFile()
         self.started = time.monotonic()
@@ -103,12 +104,23 @@ class Launch:
         except subprocess.TimeoutExpired:
             if self.mark:
                 self._ask_where()
-            saw = f"--- stdout\n{self.out[-4000:]}\n--- stderr\n{self.err[-4000:]}"
+            saw = f"--- stdout\n{self.out[-4000:]}\n--- stderr\n{self.err[-4000:]}\n--- dtrain status\n{self._status()}"
             self.kill()
             raise AssertionError(f"still running after {timeout} s\n{saw}") from None
         out, err = read_all(self._out), read_all(self._err)
         return Result(self.process.returncode, out.decode(errors="replace"),
                       err.decode(errors="replace"), out, err, time.monotonic() - self.started)
+
+    def _status(self):
+        """Of the job on its host, if there is just one."""
+        asked = self._host.popen([bin_dir() / "dtrain", "status"], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            return asked.communicate(timeout=10)[0].decode(errors="replace")[-4000:]
+        except subprocess.TimeoutExpired:
+            asked.kill()
+            asked.wait()
+            return "(no answer for 10 s)"
 
     def _ask_where(self):
         """Has the marked Python programs say on stderr where they are; they end by it."""
