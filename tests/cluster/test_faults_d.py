@@ -3,6 +3,7 @@
 test_gpus_held.py and test_reservations.py, D15 in test_memory.py, D16 in test_identity.py, D20 in
 test_faults_i.py; D11, D12, and D1, D4 and D5 with resident agents in test_faults_tls.py; more of D6 in
 test_fork_bombs.py."""
+import contextlib
 import os
 import resource
 import signal
@@ -161,7 +162,6 @@ def test_d9_workers_start_clean(cluster):
 BYSTANDER = """
 import os, sys, time
 wanted = int(sys.argv[1])
-# A worker's sleep may have it first, for a second.
 end = time.monotonic() + 10
 while time.monotonic() < end:
     with open("/proc/sys/kernel/ns_last_pid", "w") as last:
@@ -180,6 +180,23 @@ sys.exit(99)
 """
 
 
+@contextlib.contextmanager
+def stopped(node):
+    """All processes of the host but its first and sshd stand still meanwhile."""
+    still = set()
+    while new := {pid for pid, _, _ in leftovers.processes(node)} - still:
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        still |= new
+    try:
+        yield
+    finally:
+        for pid in still:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 # D10: a worker's pid comes to mean another process before the others are ended.
 @pytest.mark.parametrize("cgroup", ["v2", "none"])
 @pytest.mark.parametrize("end", ["interrupt", "fail", "shepherd killed", "agent killed"])
@@ -196,10 +213,19 @@ def test_d10_a_process_with_the_pid_of_a_dead_worker_is_not_signalled(make_clust
     launch.wait_for("pid=")
     pid = launch.out.partition("pid=")[2].split()[0]
     launching.wait_until(lambda: not node.path(f"/proc/{pid}").exists(), 10, "rank 0 is there")
-    bystander = node.popen(["/usr/bin/python3", "-I", "-c", BYSTANDER, pid], text=True,
-                           stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+
+    def stand_by():
+        # Another process or thread that began now could get the number, and keep it.
+        with stopped(node):
+            if node.path(f"/proc/{pid}").exists():
+                return None  # a worker's sleep has it, for a second
+            process = node.popen(["/usr/bin/python3", "-I", "-c", BYSTANDER, pid], text=True,
+                                 stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+            return process, process.stdout.readline()
+
+    bystander, said = launching.wait_until(stand_by, 10, f"another has the number {pid}")
     try:
-        assert bystander.stdout.readline() == "standing by\n", bystander.wait(5)
+        assert said == "standing by\n", bystander.wait(5)
         if end == "interrupt":
             launch.signal(signal.SIGINT)
         elif end == "fail":
