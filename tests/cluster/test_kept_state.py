@@ -77,7 +77,7 @@ def test_a_rank_that_is_killed_costs_what_was_not_kept(cluster, three, seconds, 
     assert all(oct(os.stat(three[1].path(path)).st_mode & 0o777) == "0o700" for path in
                [STATE, *(f"{STATE}/{name}" for name in os.listdir(three[1].path(STATE)))])
     os.kill(rank_of(three[1]), signal.SIGKILL)
-    job.wait_for("attempt 1 of 3 begins at ", count=3, timeout=60)
+    wait_until(lambda: len(begins(job, 1)) == 3, 60, lambda: job.out)
     steps = begins(job, 1)
     assert len(set(steps)) == 1 and first <= steps[0] <= last, job.out
     all_trained(job.wait(60), 3)
@@ -94,7 +94,7 @@ def test_the_copy_of_another_host_does_when_one_is_lost(cluster, three):
         wait_for_commit(job, host, HOLD)
     cluster.cut(gone)
     try:
-        job.wait_for("attempt 1 of 2 begins at ", count=2, timeout=60)
+        wait_until(lambda: len(begins(job, 1)) == 2, 60, lambda: job.out)
         assert begins(job, 1) == [HOLD] * 2, job.out
         all_trained(job.wait(60), 2)
     finally:
@@ -113,7 +113,7 @@ def test_all_hosts_are_replaced_and_share_a_directory(cluster, three):
         wait_for_commit(job, three[0], HOLD, ranks=1, top=shared)
         cluster.cut(three[0])
         try:
-            job.wait_for("attempt 1 of 1 begins at ", timeout=60)
+            wait_until(lambda: begins(job, 1), 60, lambda: job.out)
             assert begins(job, 1) == [HOLD], job.out
             all_trained(job.wait(60), 1)
         finally:
