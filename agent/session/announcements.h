@@ -30,7 +30,7 @@ class Announcements {
  private:
   LauncherStream& launcher_;
   std::vector<v1::SessionEvent> kept_;
-  // Behind the Welcome; absent: there is none to come.
+  // What is sent after the Welcome; absent: no Welcome is due.
   std::optional<std::vector<v1::SessionEvent>> waiting_;
   uint64_t number_ = 0;
 };

@@ -14,6 +14,12 @@ constexpr char kDriverHangs[] =
     "NVIDIA's driver (NVML) has not answered for some time; see the kernel log of the node for "
     "NVRM lines";
 
+v1::SessionEvent EventOf(const v1::GpuStates& states) {
+  v1::SessionEvent event;
+  *event.mutable_gpus() = states;
+  return event;
+}
+
 }  // namespace
 
 JobGpus::JobGpus(const Surroundings& agent, ShepherdChannel& shepherd, Handlers handlers)
@@ -68,16 +74,12 @@ void JobGpus::OnGivenBack() {
 
 std::optional<v1::SessionEvent> JobGpus::errors() const {
   if (!errors_.any()) return std::nullopt;
-  v1::SessionEvent event;
-  *event.mutable_gpus() = errors_.states();
-  return event;
+  return EventOf(errors_.states());
 }
 
 void JobGpus::SayErrors() {
   const std::shared_ptr<Handlers> handlers = handlers_;
-  v1::SessionEvent event;
-  *event.mutable_gpus() = errors_.states();
-  handlers->on_errors(std::move(event));
+  handlers->on_errors(EventOf(errors_.states()));
 }
 
 }  // namespace dtrain::session

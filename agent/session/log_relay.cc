@@ -204,7 +204,7 @@ absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::Open(const v1::ReadLogs& re
   return std::make_shared<LogSource>(loop_, *std::move(socket), std::move(checked));
 }
 
-absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::OpenForOthers(const v1::ReadLogs& request,
+absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::OpenForOthers(v1::ReadLogs request,
                                                                    LogSource::Handlers handlers) {
   if (!Known(request.one().rank(), request.one().stream()).ok()) {
     return absl::NotFoundError("there is no such output on this node");
@@ -216,6 +216,7 @@ absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::OpenForOthers(const v1::Rea
                      " readers on this node beside its launcher, which is the limit; end one of "
                      "them, or try again"));
   }
+  request.set_most_data(kMostForOthers);
   auto source = Open(request, std::move(handlers));
   if (source.ok()) others_.push_back(*source);
   return source;
@@ -227,7 +228,6 @@ absl::StatusOr<std::shared_ptr<LogSource>> LogRelay::Follow(const v1::ReadLogReq
   ask.mutable_one()->set_rank(request.rank());
   ask.mutable_one()->set_stream(request.stream());
   ask.mutable_one()->set_offset(request.offset());
-  ask.set_most_data(kMostForOthers);
   return OpenForOthers(ask, std::move(handlers));
 }
 

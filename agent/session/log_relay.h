@@ -68,7 +68,7 @@ class LogRelay {
   absl::Status Known(uint32_t rank, v1::StreamKind stream) const;
   absl::StatusOr<std::shared_ptr<LogSource>> Open(const v1::ReadLogs& request,
                                                   LogSource::Handlers handlers);
-  absl::StatusOr<std::shared_ptr<LogSource>> OpenForOthers(const v1::ReadLogs& request,
+  absl::StatusOr<std::shared_ptr<LogSource>> OpenForOthers(v1::ReadLogs request,
                                                            LogSource::Handlers handlers);
   void Forward(const v1::LogPosition& at, const link::SharedBytes& data);
   void Taken(uint64_t reader, bool ok);

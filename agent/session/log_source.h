@@ -57,7 +57,7 @@ class LogSource {
   bool over_ = false;
   bool awaits_ = false;
   bool wanted_ = false;
-  // Read while the one before was on its way; or why there is none.
+  // The next frame, read ahead; or why there is none.
   std::optional<absl::StatusOr<link::LogFrame>> ahead_;
   uint64_t taken_ = 0;
   bool owes_ack_ = false;

@@ -7,8 +7,9 @@ namespace dtrain::os {
 // serves the next. Before the first thread.
 void KeepHeapSmall();
 
-// For a process that passes much on: what it has freed, up to 4 MiB, serves the next buffer. Given
-// back and taken anew, half of the pages of all output were faults. Before the first thread.
+// For a process that passes much on: up to 4 MiB of what it has freed serve the next buffers.
+// Otherwise glibc returns a freed buffer to the system, and the next one of that size costs a page
+// fault for each page. Before the first thread.
 void ReuseBuffers();
 
 // Gives pages that hold nothing any more back to the system. Takes about a millisecond.

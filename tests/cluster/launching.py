@@ -113,8 +113,11 @@ class Launch:
 
     def _status(self):
         """Of the job on its host, if there is just one."""
-        asked = self._host.popen([bin_dir() / "dtrain", "status"], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            asked = self._host.popen([bin_dir() / "dtrain", "status"], stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        except OSError as error:  # a host with another root
+            return str(error)
         try:
             return asked.communicate(timeout=10)[0].decode(errors="replace")[-4000:]
         except subprocess.TimeoutExpired:
