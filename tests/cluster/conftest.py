@@ -83,8 +83,8 @@ def fail_on_leftovers(left, request):
         seconds *= 4  # the looks for leaks, which stop their process
     found = left.wait_for_none(seconds)
     if found and request.node.get_closest_marker("launcher_killed"):
-        left.remove_dead_sockets()
-        found = left.wait_for_none(seconds)
+        jobs = left.remove_dead_sockets()
+        found = jobs + left.wait_for_none(seconds)
     if found:
         left.remove()
         pytest.fail(f"left behind {seconds} s after the test:\n" + "\n".join(found), pytrace=False)

@@ -113,10 +113,12 @@ def stop_all(host):
 
 
 def _running(host, words):
-    """A child of theirs, before it becomes another program, looks like one."""
+    """A child of theirs, before it becomes another program, looks like one, and may outlive one that is killed. So who
+    is dead is asked last: a parent that had died when its child was looked at is not counted beside it."""
     found = {pid: line for pid, state, line in leftovers.processes(host) if re.search(words, line) and state != "Z"}
     parents = {pid: stat_of(pid)[1] for pid in found}
-    return [(pid, line) for pid, line in found.items() if parents[pid] and parents[pid] not in map(str, found)]
+    alive = {pid for pid in found if stat_of(pid)[0] not in ("", "Z", "X")}
+    return [(pid, line) for pid, line in found.items() if pid in alive and parents[pid] not in map(str, found)]
 
 
 def launch(cluster, args, timeout=60, **options):

@@ -73,12 +73,18 @@ class Resident:
                 if path.is_dir() and path.name.startswith("dtrain-")]
 
     def stop(self):
-        """Ends it and fails when it leaves more than its own folder."""
-        if self.process is not None:
-            assert not self.ended(), f"ended with {self.process.returncode}\n{self.log}"
-            launching.wait_until(lambda: not self.jobs() and not self.cgroups(), 10,
-                                 lambda: f"{self.jobs()} {self.cgroups()}\n{self.log}")
-            self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(10) == 0, self.log
-            self.process = None
-        shutil.rmtree(self.host.path(STATE), ignore_errors=True)
+        """Ends it and fails when it leaves more than its own folder. It is gone in any case: what has failed in one
+        test is not in the way of the next."""
+        try:
+            if self.process is not None:
+                assert not self.ended(), f"ended with {self.process.returncode}\n{self.log}"
+                launching.wait_until(lambda: not self.jobs() and not self.cgroups(), 10,
+                                     lambda: f"{self.jobs()} {self.cgroups()}\n{self.log}")
+                self.process.send_signal(signal.SIGTERM)
+                assert self.process.wait(10) == 0, self.log
+        finally:
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait()
+                self.process = None
+            shutil.rmtree(self.host.path(STATE), ignore_errors=True)

@@ -52,10 +52,11 @@ def ended(cluster):
 
 @pytest.fixture
 def residents(cluster):
-    agents = [Resident(host).start() for host in cluster.nodes]
-    yield agents
-    for agent in agents:
-        agent.stop()
+    with contextlib.ExitStack() as agents:
+        started = [Resident(host).start() for host in cluster.nodes]
+        for agent in started:
+            agents.callback(agent.stop)
+        yield started
 
 
 def check_output(job, rank, attempt=0):
@@ -269,14 +270,16 @@ def private(cluster):
     """Private agents go by themselves a minute after their last job: here the test ends them."""
     yield lambda: private_agents(cluster)
     # An agent removes what shepherds leave when it has seen their end.
-    wait_until(lambda: not any(cgroups(host) for host in cluster.nodes), 20,
-               lambda: [cgroups(host) for host in cluster.nodes])
-    for pid in private_agents(cluster):
-        os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not private_agents(cluster), 20, "a private agent stays")
-    for host in cluster.nodes:
-        for folder in (host.base / "root/.cache/dtrain").glob("run-*"):
-            shutil.rmtree(folder)
+    try:
+        wait_until(lambda: not any(cgroups(host) for host in cluster.nodes), 20,
+                   lambda: [cgroups(host) for host in cluster.nodes])
+    finally:
+        for pid in private_agents(cluster):
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not private_agents(cluster), 20, "a private agent stays")
+        for host in cluster.nodes:
+            for folder in (host.base / "root/.cache/dtrain").glob("run-*"):
+                shutil.rmtree(folder)
 
 
 @pytest.mark.launcher_killed
