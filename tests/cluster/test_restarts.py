@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """--max-restarts: the workers of one attempt are dead before the next begins, on every host; what it begins with is
 new, and what it ends with is told."""
+import contextlib
 import json
 import os
 import re
@@ -86,6 +87,38 @@ def test_a_host_that_is_cut_off_is_left_behind(cluster):
                      r"  attempt 1, after [\d.]+ s: ended by SIGINT\n", result.err), result
     workers_gone(gone, LEASE + GRACE + 10)
     end_ssh_sessions(gone)
+
+
+# As systemd does it: all processes are told to end, those of ssh, the agent and the workers at the same moment, and what
+# is left is killed. Whichever of them is heard of first, it is the host that has left.
+@pytest.mark.parametrize("way", ["ssh", "resident"])
+def test_a_host_that_is_shut_down_costs_no_restart(cluster, way):
+    gone = cluster.nodes[3]
+    residents = [Resident(host).start() for host in cluster.nodes] if way == "resident" else []
+    try:
+        job = start(cluster, "--max-restarts", 1, "-N", "2:4", *cluster.hosts_flag(1))
+        job.wait_for("attempt 0 of 4", count=4)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid, _, _ in leftovers.processes(gone):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            wait_until(lambda: not workers(gone), 20, "its workers live")
+        cluster.cut(gone)
+        try:
+            job.wait_for("attempt 1 of 3", count=3, timeout=60)
+        finally:
+            cluster.heal(gone)
+        assert "dtrain: restart, not counted as other hosts can take over, in " in job.err, job.err
+        assert re.search(r"^node3 is left out ", job.err, re.M), job.err
+        job.signal(signal.SIGINT)
+        assert job.wait(20).code == 130
+        for agent in residents[3:]:
+            agent.kill()  # to be reaped
+            agent.start()  # the system is up again
+    finally:
+        for agent in residents:
+            agent.stop()
+        end_ssh_sessions(gone)
 
 
 def test_a_spare_takes_the_place_of_a_host_that_dies(cluster):
