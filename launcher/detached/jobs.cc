@@ -10,14 +10,10 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
-#include <unordered_map>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/text.h"
@@ -25,42 +21,24 @@
 #include "common/os/append_file.h"
 #include "common/os/fd.h"
 #include "common/os/private_file.h"
-#include "launcher/journal/frame.h"
+#include "launcher/detached/job_index.h"
+#include "launcher/detached/job_names.h"
 
 namespace dtrain::detached {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint8_t kEntryFrame = 1;
-// Whoever has the lock does little meanwhile; it may be stopped, or on a slow file server.
-// Of an end that is as good as there.
+// For a job that is about to be settled: its launcher has written how it ended.
 constexpr int kBetweenRemoveLooksMs = 50;
 constexpr int kLooksForTheRest = 100;
+// Whoever has the lock does little meanwhile; it may be stopped, or on a slow file server.
 constexpr Duration kLockPatience = std::chrono::seconds(10);
-constexpr size_t kLongestWord = 128;
 constexpr size_t kMostAmbiguous = 5;
 // A launcher that ends removes no more: a second at most, also on a file server.
 constexpr size_t kMostAtEnd = 100;
 constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
 constexpr int kRemovalTries = 3;
-constexpr absl::Duration kMovedIsKept = absl::Hours(24 * 30);
-
-// What can be the name of a file or folder, and cannot be taken for a flag.
-bool IsWord(absl::string_view text) {
-  return !text.empty() && text.size() <= kLongestWord && text[0] != '.' && text[0] != '-' &&
-         std::all_of(text.begin(), text.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ||
-                  c == '_';
-         });
-}
-
-absl::Status CheckWord(absl::string_view what, absl::string_view text) {
-  if (IsWord(text)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      what, " \"", Escape(text), "\": it may have up to ", kLongestWord,
-      " letters, digits, '.', '-' and '_', and must begin with a letter, a digit or '_'"));
-}
 
 // The environment differs from one try to the next, and is gone when the job has ended.
 bool SameJob(const v1::Spec& a, const v1::Spec& b) {
@@ -87,32 +65,9 @@ absl::Status MakeWithParents(const std::string& path) {
   return made.ok() ? os::SyncFolder(parent.string()) : made;
 }
 
-absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename());
-  }
-  if (!error || error == std::errc::no_such_file_or_directory) return names;
-  return absl::UnavailableError(absl::StrCat("list ", path, ": ", error.message()));
-}
-
 // sudo and su leave the variables of another user.
 bool IsOurHome(const char* path) {
   return path != nullptr && path[0] == '/' && os::IsOwnDirectory(path);
-}
-
-// As people write it.
-bool BeginsWith(absl::string_view id, absl::string_view text) {
-  return !text.empty() &&
-         (absl::StartsWith(id, text) || absl::StartsWith(absl::StripPrefix(id, "dtrain-"), text));
-}
-
-std::string WentTo(const v1::MovedJob& job) {
-  return absl::StrCat("job ", job.job_id(), " moved to ", Escape(job.host()), " on ",
-                      absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(job.unix_nanos()),
-                                       absl::LocalTimeZone()),
-                      "; run the command there");
 }
 
 bool IsFree(const absl::StatusOr<std::optional<v1::Launcher>>& holder) {
@@ -126,11 +81,6 @@ bool IsOver(const JobFolder& job) {
 }
 
 }  // namespace
-
-struct Jobs::Index {
-  std::unordered_map<std::string, v1::JobEntry> ended;
-  bool stale = false;  // the file says something else
-};
 
 absl::StatusOr<std::string> Jobs::UsualPlace() {
   const char* state = getenv("XDG_STATE_HOME");
@@ -146,6 +96,12 @@ absl::StatusOr<std::string> Jobs::UsualPlace() {
 }
 
 std::string Jobs::Path(absl::string_view name) const { return absl::StrCat(place_, "/", name); }
+
+MovedJobs Jobs::Moved() const { return MovedJobs(Path("moved")); }
+
+void Jobs::ForgetMove(const std::string& job_id) const { Moved().Forget(job_id); }
+
+std::string Jobs::WhereItWent(absl::string_view text) const { return Moved().WhereItWent(text); }
 
 JobFolder Jobs::Folder(absl::string_view id) const {
   return JobFolder(absl::StrCat(Path("jobs/"), id));
@@ -195,7 +151,7 @@ absl::StatusOr<Jobs::AcceptedJob> Jobs::FindAccepted(const v1::Spec& spec) const
   // A key may be older than its job: then that was never accepted, or is removed.
   if (!*exists) {
     const std::vector<v1::MovedJob> all =
-        spec.key().empty() ? std::vector<v1::MovedJob>() : Moved();
+        spec.key().empty() ? std::vector<v1::MovedJob>() : Moved().All();
     for (const v1::MovedJob& moved : all) {
       if (moved.key() != spec.key() || moved.job_id() == spec.job_id()) continue;
       if (SameJob(spec, moved.spec())) {
@@ -256,21 +212,6 @@ absl::Status Jobs::CheckNew(const v1::Spec& spec) const {
   return CheckName(spec);
 }
 
-std::vector<v1::MovedJob> Jobs::Moved() const {
-  std::vector<v1::MovedJob> jobs;
-  const auto names = NamesIn(Path("moved"));
-  if (!names.ok()) return jobs;
-  for (const std::string& name : *names) {
-    const auto bytes = os::ReadSmallFile(absl::StrCat(Path("moved/"), name));
-    v1::MovedJob job;
-    if (!bytes.ok() || !job.ParseFromString(*bytes) || job.job_id() != name) continue;
-    if (absl::FromUnixNanos(job.unix_nanos()) > absl::Now() - kMovedIsKept) {
-      jobs.push_back(std::move(job));
-    }
-  }
-  return jobs;
-}
-
 absl::StatusOr<Jobs::AcceptedJob> Jobs::Accept(const v1::Spec& spec, const Fill& fill) const {
   absl::Status status = CheckWords(spec);
   if (status.ok() && !v1::Spec().ParseFromString(spec.SerializeAsString())) {
@@ -305,43 +246,15 @@ absl::StatusOr<Jobs::AcceptedJob> Jobs::Accept(const v1::Spec& spec, const Fill&
     fs::remove_all(draft, error);
     return status;
   }
-  ForgetMove(spec.job_id());  // it is back
+  Moved().Forget(spec.job_id());  // it is back
   return AcceptedJob{std::move(folder), false};
-}
-
-Jobs::Index Jobs::ReadIndex() const {
-  Index index;
-  const auto bytes = os::ReadSmallFile(Path("index"), std::numeric_limits<size_t>::max());
-  absl::string_view rest = bytes.ok() ? *bytes : absl::string_view();
-  while (!rest.empty()) {
-    const auto frame = journal::CutFrame(rest);
-    v1::JobEntry entry;
-    if (!frame || frame->type != kEntryFrame || !frame->IsCorrect() ||
-        !entry.ParseFromArray(frame->payload.data(), static_cast<int>(frame->payload.size()))) {
-      index.stale = true;
-      break;
-    }
-    rest.remove_prefix(frame->size());
-    std::string id = entry.job_id();
-    index.ended.insert_or_assign(std::move(id), std::move(entry));
-  }
-  return index;
-}
-
-// Without a lock: what another process adds meanwhile, and this loses, the next List finds again.
-void Jobs::WriteIndex(const Index& index) const {
-  std::string bytes;
-  for (const auto& [id, entry] : index.ended) {
-    journal::AppendFrame(kEntryFrame, entry.SerializeAsString(), &bytes);
-  }
-  os::ReplaceFile(Path("index"), bytes).IgnoreError();
 }
 
 absl::StatusOr<std::vector<v1::JobEntry>> Jobs::List() const {
   const auto names = NamesIn(Path("jobs"));
   if (!names.ok()) return names.status();
-  Index known = ReadIndex();
-  Index now;
+  JobIndex known = JobIndex::Read(Path("index"));
+  JobIndex now;
   now.stale = known.stale;
   std::vector<v1::JobEntry> jobs;
   jobs.reserve(names->size());
@@ -363,7 +276,7 @@ absl::StatusOr<std::vector<v1::JobEntry>> Jobs::List() const {
     }
     jobs.push_back(*std::move(entry));
   }
-  if (now.stale || !known.ended.empty()) WriteIndex(now);
+  if (now.stale || !known.ended.empty()) now.Write(Path("index"));
   return jobs;
 }
 
@@ -499,41 +412,10 @@ absl::Status Jobs::MoveTo(const std::string& host, const JobFolder& job,
                           os::FileLock its_lock) const {
   const auto spec = job.ReadSpec();
   if (!spec.ok()) return spec.status();
-  v1::MovedJob moved;
-  moved.set_job_id(job.id());
-  moved.set_name(spec->name());
-  moved.set_key(spec->key());
-  moved.set_host(host);
-  moved.set_unix_nanos(absl::ToUnixNanos(absl::Now()));
-  *moved.mutable_spec() = *spec;
-  moved.mutable_spec()->clear_environment();
-  absl::Status status = os::MakeOwnDirectory(Path("moved"), 0700, 0700);
-  if (status.ok()) {
-    status = os::ReplaceFile(absl::StrCat(Path("moved/"), job.id()), moved.SerializeAsString());
-  }
-  if (const auto names = NamesIn(Path("moved")); names.ok()) {
-    const std::vector<v1::MovedJob> known = Moved();
-    for (const std::string& name : *names) {
-      const auto is_it = [&](const v1::MovedJob& one) { return one.job_id() == name; };
-      std::error_code error;
-      if (std::none_of(known.begin(), known.end(), is_it)) fs::remove(Path("moved/" + name), error);
-    }
-  }
+  const absl::Status noted = Moved().Note(*spec, host);
   // Without the note, too: what is left here would take the job back.
   const absl::Status gone = Discard(job, std::move(its_lock));
-  return gone.ok() ? status : gone;
-}
-
-void Jobs::ForgetMove(const std::string& job_id) const {
-  std::error_code error;
-  fs::remove(absl::StrCat(Path("moved/"), job_id), error);
-}
-
-std::string Jobs::WhereItWent(absl::string_view text) const {
-  for (const v1::MovedJob& job : Moved()) {
-    if (BeginsWith(job.job_id(), text) || (!text.empty() && job.name() == text)) return WentTo(job);
-  }
-  return "";
+  return gone.ok() ? noted : gone;
 }
 
 absl::Status Jobs::Discard(const JobFolder& job, os::FileLock its_lock) const {
@@ -551,7 +433,7 @@ std::vector<v1::JobEntry> Jobs::Surplus(const Retention& most, absl::Time now,
                                         size_t at_most) const {
   std::vector<v1::JobEntry> jobs;
   uint64_t bytes = 0;
-  for (auto& [id, job] : ReadIndex().ended) {
+  for (auto& [id, job] : JobIndex::Read(Path("index")).ended) {
     if (job.keep()) continue;
     bytes += job.bytes();
     jobs.push_back(std::move(job));

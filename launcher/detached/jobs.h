@@ -15,8 +15,8 @@
 #include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "dtrain/v1/journal.pb.h"
-#include "dtrain/v1/migration.pb.h"
 #include "launcher/detached/job_folder.h"
+#include "launcher/detached/moved_jobs.h"
 
 namespace dtrain::detached {
 
@@ -98,17 +98,13 @@ class Jobs {
   absl::StatusOr<size_t> PruneSome(const Retention& most, absl::Time now) const;
 
  private:
-  struct Index;
-
   std::string Path(absl::string_view name) const;
   JobFolder Folder(absl::string_view id) const;
   absl::StatusOr<os::FileLock> Lock(Duration patience) const;
   absl::StatusOr<AcceptedJob> FindAccepted(const v1::Spec& spec) const;
   absl::Status CheckWords(const v1::Spec& spec) const;
   absl::Status CheckName(const v1::Spec& spec) const;
-  std::vector<v1::MovedJob> Moved() const;
-  Index ReadIndex() const;
-  void WriteIndex(const Index& index) const;
+  MovedJobs Moved() const;
   absl::Status MoveAway(const v1::JobEntry& job) const;
   absl::Status RemoveRemains(absl::Span<const std::string> names) const;
   std::vector<v1::JobEntry> Surplus(const Retention& most, absl::Time now, size_t at_most) const;

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+// What jobs are called, by people and by the file system.
+namespace dtrain::detached {
+
+// Whether it can be the name of a file or folder, and cannot be taken for a flag.
+bool IsWord(absl::string_view text);
+// INVALID_ARGUMENT otherwise, about `what`.
+absl::Status CheckWord(absl::string_view what, absl::string_view text);
+
+// Whether `text` is the id or the beginning of it, which may lack "dtrain-".
+bool BeginsWith(absl::string_view id, absl::string_view text);
+
+// What is in a folder, in no order; nothing if it is missing. UNAVAILABLE: it cannot be read.
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder);
+
+}  // namespace dtrain::detached
