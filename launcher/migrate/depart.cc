@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/migrate/depart.h"
 
-#include <poll.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,20 +14,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
-#include "common/os/account.h"
-#include "common/os/environment.h"
-#include "common/os/fd.h"
 #include "common/os/file_lock.h"
-#include "common/os/pidfd.h"
 #include "common/os/signals.h"
-#include "common/os/spawn.h"
 #include "dtrain/v1/migration.pb.h"
 #include "launcher/detached/baggage.h"
 #include "launcher/detached/leave.h"
@@ -37,8 +28,8 @@
 #include "launcher/detached/start.h"
 #include "launcher/detached/supervisor.h"
 #include "launcher/journal/records.h"
+#include "launcher/migrate/ssh.h"
 #include "launcher/migrate/wire.h"
-#include "launcher/transport/words.h"
 
 namespace dtrain::migrate {
 namespace {
@@ -50,9 +41,7 @@ constexpr Duration kLetGoPatience = std::chrono::seconds(20);
 // It ends a launcher that cannot take the job, before it says so.
 constexpr Duration kTakenPatience = std::chrono::seconds(45);
 constexpr Duration kBackPatience = std::chrono::seconds(30);
-constexpr int kSshEndMs = 5000;
 constexpr size_t kPieceBytes = 256 << 10;
-constexpr Duration kSilence = std::chrono::seconds(15);
 // What came while the output was copied is copied again, until it is little or this often. The job
 // has no launcher while the rest goes.
 constexpr uint64_t kLittle = 4 << 20;
@@ -61,73 +50,6 @@ constexpr Duration kRestPatience = std::chrono::seconds(10);
 
 volatile sig_atomic_t interrupted = 0;
 void OnInterrupt(int signal) { interrupted = signal; }
-
-// For a shell there, where the words of ssh end up; other commands may have none.
-std::string ForShell(const std::string& word) {
-  const bool plain = std::all_of(word.begin(), word.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("/._-+~", c);
-  });
-  return plain ? word : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-}
-
-absl::StatusOr<std::vector<std::string>> WordsTo(const Options& options) {
-  std::vector<std::string> words;
-  if (options.rsh.empty()) {
-    words = transport::OpenSshWords(options.to, options.ssh_config, options.ssh_port,
-                                    options.connect_timeout, kSilence);
-  } else {
-    const auto own = os::FindAccount(geteuid());
-    auto split = transport::SplitWords(options.rsh);
-    if (!split.ok()) return split.status();
-    auto expanded =
-        transport::ExpandWords(*split, options.to, own.ok() ? own->name : std::string());
-    if (!expanded.ok()) return expanded.status();
-    words = *std::move(expanded);
-  }
-  words.insert(words.end(), {ForShell(options.program), "migrate", "--receive"});
-  return words;
-}
-
-// An ssh that runs the other end. What it says of itself goes to our stderr.
-class Ssh {
- public:
-  absl::Status Start(const std::vector<std::string>& words) {
-    auto stream = os::SocketPair();
-    if (!stream.ok()) return stream.status();
-    if (absl::Status s = os::SetNonBlocking(stream->first.get(), true); !s.ok()) return s;
-    os::SpawnSpec spec;
-    spec.argv = words;
-    spec.env = os::OwnEnvironment();
-    spec.stdin_fd = stream->second.get();
-    spec.stdout_fd = stream->second.get();
-    spec.stderr_fd = STDERR_FILENO;
-    spec.new_session = true;
-    auto child = os::Spawn(spec);
-    if (!child.ok()) return child.status();
-    child_ = *std::move(child);
-    stream_ = std::move(stream->first);
-    return absl::OkStatus();
-  }
-  ~Ssh() { (void)End(); }
-
-  int fd() const { return stream_.get(); }
-  // "exit status 255"; empty: it had to be killed, or nothing is known.
-  std::string End() {
-    if (!child_.pidfd) return "";
-    stream_.Reset();
-    pollfd ended{child_.pidfd.get(), POLLIN, 0};
-    const bool by_itself = poll(&ended, 1, kSshEndMs) > 0;
-    if (!by_itself) (void)os::SendSignal(child_.pidfd.get(), SIGKILL);
-    const auto status = os::WaitAndReap(child_.pidfd.get());
-    child_ = {};
-    if (!by_itself || !status.ok() || status->signal != 0) return "";
-    return absl::StrCat("exit status ", status->code);
-  }
-
- private:
-  os::Child child_;
-  os::UniqueFd stream_;
-};
 
 class Departure {
  public:
@@ -282,19 +204,17 @@ class Departure {
   }
 
   absl::Status Connect() {
-    const auto words = WordsTo(options_);
-    if (!words.ok()) return words.status();
-    if (absl::Status started = ssh_.Start(*words); !started.ok()) return started;
+    if (absl::Status started = ssh_.Start(options_); !started.ok()) return started;
     wire_.emplace(ssh_.fd(), ssh_.fd(), &interrupted);
-    absl::Status hello = wire_->AwaitHello(In(options_.connect_timeout + kSilence));
+    absl::Status hello = wire_->AwaitHello(In(options_.connect_timeout + kSshSilence));
     if (hello.ok() || !absl::IsUnavailable(hello)) return hello;
     const std::string end = ssh_.End();
-    return absl::UnavailableError(absl::StrCat(
-        "`", absl::StrCat((*words)[0], " ... ", options_.program, " migrate --receive"),
-        "` ended before it answered", end.empty() ? "" : absl::StrCat(" (", end, ")"),
-        absl::EndsWith(end, " 127")
-            ? "; if dtrain is installed there, name it with --program /path/to/dtrain"
-            : ""));
+    return absl::UnavailableError(
+        absl::StrCat("`", ssh_.command(), "` ended before it answered",
+                     end.empty() ? "" : absl::StrCat(" (", end, ")"),
+                     absl::EndsWith(end, " 127")
+                         ? "; if dtrain is installed there, name it with --program /path/to/dtrain"
+                         : ""));
   }
 
   absl::Status Send(const v1::ToDestination& message) {
