@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 
+import launching
 import leftovers
 import pytest
 from detached import STATE, Job, launch, launchers, minders, stop_all
@@ -251,6 +252,33 @@ def test_a_stop_in_the_pause_before_a_restart(cluster, residents):
     assert job.stop().returncode == 0
     assert job.wait(60)["exit_code"] == 143, job.log
     assert not (job.folder / "logs/1").exists(), job.log
+
+
+def test_fifty_readers_of_whom_one_never_reads(cluster, residents, ended):
+    job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", "sh", "-c",
+                           'i=0; while [ ! -e /tmp/end-of-test ]; do i=$((i + 1)); '
+                           'printf "%s:%s %01000d\\n" $RANK $i 0; sleep 0.02; done; echo "last $RANK"; exit 0'])
+    attach = [cluster.programs / "dtrain", "attach", job.id]
+    full, empty = os.pipe()
+    with os.fdopen(full, "rb"), os.fdopen(empty, "wb"):
+        stuck = launching.Launch(job.host, attach, stdout=empty)
+        others = [launching.Launch(job.host, attach) for _ in range(49)]
+        try:
+            for reader in others:
+                reader.wait_for(":100 ", count=4, timeout=120)
+            ended()
+            for reader in others:
+                result = reader.wait(60)
+                assert result.code == 0, result
+                assert sorted(re.findall(r"^\[\d\] last (\d)$", result.out, re.M)) == list("0123"), result.out[-2000:]
+                for rank in range(4):  # from where it began, each line once
+                    seen = [int(n) for n in re.findall(rf"^\[{rank}\] {rank}:(\d+) 0+$", result.out, re.M)]
+                    assert seen == list(range(seen[0], seen[-1] + 1)), seen
+            assert stuck.process.poll() is None, "it has read all"
+            assert job.wait(60)["exit_code"] == 0
+        finally:
+            stuck.process.kill()
+            stuck.process.wait(10)
 
 
 # ---- over ssh, without resident agents ------------------------------------------------------
