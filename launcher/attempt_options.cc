@@ -17,6 +17,7 @@ job::JobOptions OptionsOf(const job::BeginAttempt& begin, job::JobOptions asked,
   options.attempt = begin.attempt;
   options.incarnation = os::RandomBytes(16);
   options.probe_token = os::RandomBytes(32);
+  options.told_time_limit = options.time_limit;
   options.time_limit = begin.time_limit;
   if (begin.attempt > 0) {
     options.min_nodes = begin.hosts.size() > least_hosts ? least_hosts : 0;
@@ -34,6 +35,7 @@ job::JobOptions OptionsOf(const v1::JournalState& before, job::JobOptions asked,
   options.incarnation = before.attempt().incarnation();
   options.probe_token = os::RandomBytes(32);
   if (options.time_limit > Duration::zero()) {
+    options.told_time_limit = options.time_limit;
     options.time_limit = std::max<Duration>(options.time_limit - age, std::chrono::milliseconds(1));
   }
   return options;

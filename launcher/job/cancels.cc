@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/job/cancels.h"
 
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <utility>
@@ -80,13 +81,14 @@ TimePoint Cancels::NextDeadline() const {
 
 void Cancels::OnDeadline() {
   if (cluster_.now() < NextDeadline()) return;
+  const JobOptions& options = cluster_.options();
+  const Duration told = std::max(options.told_time_limit, options.time_limit);
   const std::string where =
       cluster_.state() == State::kRunning ? absl::StrCat("; ", rank_watch_.WhereTheyAre()) : "";
   stop_.Cancel(
       {.kind = Verdict::Kind::kTimeLimit,
        .exit_code = kExitTimeLimit,
-       .message = absl::StrCat("the time limit of ", FormatSeconds(cluster_.options().time_limit),
-                               " was reached", where),
+       .message = absl::StrCat("the time limit of ", FormatSeconds(told), " was reached", where),
        .rank = {},
        .signal = 0});
 }

@@ -53,7 +53,9 @@ struct JobOptions {
   Duration wait = Duration::zero();
   Duration lease = std::chrono::seconds(15);
   Duration grace = std::chrono::seconds(5);
-  Duration time_limit = Duration::zero();  // --timeout, from the launch on; zero: none
+  Duration time_limit = Duration::zero();  // from now on; zero: none
+  // What to tell of it: all of --timeout, where a part of that had passed before. Zero: the same.
+  Duration told_time_limit = Duration::zero();
   // Of a detached job: which of its launchers this is, 1, 2, …, what others shall call it, and how
   // long nodes run on without hearing one.
   uint64_t generation = 0;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/base/clock.h"
 #include "common/base/text.h"
+#include "launcher/report/facts.h"
 #include "launcher/status/cells.h"
 #include "launcher/status/tables.h"
 #include "launcher/story/find.h"
@@ -18,6 +21,10 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMostHosts = 16;
 constexpr size_t kMostAttempts = 20;
 constexpr size_t kLongText = 400;
+
+Duration InSeconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
 
 std::string WhenOf(const Json& seconds) {
   if (!seconds.is_number()) return "";
@@ -83,7 +90,8 @@ std::string AttemptsOf(const Json& story) {
     const std::string cause = Text(At(one, "cause"), kLongText);
     absl::StrAppend(&out, "  attempt ", Text(At(one, "attempt")));
     if (At(one, "ran_s").is_number()) {
-      absl::StrAppend(&out, ", after ", Age(Number(At(one, "ran_s"))));
+      const double ran = Number(At(one, "ran_s"));
+      absl::StrAppend(&out, ", after ", ran < 60 ? report::Seconds(InSeconds(ran)) : Age(ran));
     }
     absl::StrAppend(&out, ": ", cause.empty() ? "succeeded" : cause, "\n");
   }
@@ -118,8 +126,9 @@ std::string StoryPage(const Json& story) {
   add("controlled by", HolderOf(story));
   add("supervised by", SupervisorRow(story));
   if (const Json& stop = At(story, "stop"); stop.is_object()) {
+    const std::string when = WhenOf(At(stop, "unix_seconds"));  // of one that has ended: not known
     add("stop asked by",
-        absl::StrCat(Text(At(stop, "by"), kLongText), ", ", WhenOf(At(stop, "unix_seconds"))));
+        absl::StrCat(Text(At(stop, "by"), kLongText), when.empty() ? "" : ", ", when));
   }
   if (At(story, "keep") == Json(true)) {
     add("kept", absl::StrCat("until dtrain rm ", Text(At(story, "id"))));

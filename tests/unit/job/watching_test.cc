@@ -56,6 +56,16 @@ TEST_F(HaltedTest, TheTimeLimitTellsWhoDoesNotRunAndSinceWhen) {
             "123): stopped (T) since 22:13:25");
 }
 
+// The rest of it is what an attempt has.
+TEST_F(HaltedTest, TheTimeLimitIsToldAsItWasAskedFor) {
+  options_.time_limit = milliseconds(19730);
+  options_.told_time_limit = seconds(20);
+  Run();
+  Pass(seconds(20), {0, 1});
+  EndAll();
+  EXPECT_EQ(verdict().message, "the time limit of 20 s was reached; 4 of 4 ranks still ran");
+}
+
 TEST_F(HaltedTest, OfAnElasticJobRanksHaveItsNumbers) {
   options_.time_limit = seconds(20);
   options_.elastic.emplace().set_first_number(40);

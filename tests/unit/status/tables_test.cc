@@ -49,6 +49,22 @@ TEST(TablesTest, StoriesAreShownWhateverIsInThem) {
               AllOf(HasSubstr("dtrain-1 (\\x1b): running\n"), HasSubstr("/a\\x1b\n")));
 }
 
+// Of a job that has ended it is not kept when it was told to.
+TEST(TablesTest, AStopIsShownWithItsTimeWhereThatIsKnown) {
+  EXPECT_THAT(StoryPage(Json::parse(R"({"stop": {"by": "SIGTERM"}})")),
+              HasSubstr("stop asked by  SIGTERM\n"));
+  EXPECT_THAT(StoryPage(Json::parse(R"({"stop": {"by": "SIGTERM", "unix_seconds": 86400}})")),
+              HasSubstr("stop asked by  SIGTERM, 1970-01-0"));
+}
+
+TEST(TablesTest, AttemptsAreShownWithWhatTheyTook) {
+  EXPECT_THAT(StoryPage(Json::parse(R"({"attempts": [{"attempt": 0, "ran_s": 0.074, "cause": "a"},
+                                                     {"attempt": 1, "ran_s": 3700, "cause": "b"},
+                                                     {"attempt": 2, "ran_s": -1, "cause": ""}]})")),
+              HasSubstr("  attempt 0, after 0.07 s: a\n  attempt 1, after 1 h 1 min: b\n"
+                        "  attempt 2, after 0.00 s: succeeded\n"));
+}
+
 TEST(TablesTest, ShowsAJobWithItsNodesAndRanks) {
   const Json all = {
       {"job", Json::parse(kJob)},
