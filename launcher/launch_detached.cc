@@ -205,6 +205,11 @@ int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
 
   auto place = detached::Jobs::UsualPlace();
   if (!place.ok()) return Fail(place.status());
+  if (const std::string& reads = launch.job.stdin_rank; reads != "0" && reads != "none") {
+    std::fprintf(stderr,
+                 "dtrain: warning: --stdin %s has no effect with -d: no rank has any input\n",
+                 Escape(reads).c_str());
+  }
   if (!options.launcher_on.empty()) {
     return LaunchElsewhere(detached::Jobs(*std::move(place)), launch, spec);
   }
@@ -240,12 +245,12 @@ absl::StatusOr<std::unique_ptr<JobRecords>> TakeJob(loop::Loop& loop,
   for (size_t i = 1; i < args.size(); ++i) {
     if (!name.empty() || args[i].empty() || args[i][0] == '-') {
       return absl::InvalidArgumentError(
-          absl::StrCat("resume: unexpected ", args[i], "\nSee dtrain resume --help"));
+          absl::StrCat("unexpected ", Escape(args[i]), "\nSee dtrain resume --help"));
     }
     name = args[i];
   }
   if (name.empty()) {
-    return absl::InvalidArgumentError("resume: which job? See dtrain resume --help");
+    return absl::InvalidArgumentError("name a job\nSee dtrain resume --help");
   }
   auto job = Find(name);
   if (!job.ok()) return job.status();

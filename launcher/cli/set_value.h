@@ -38,9 +38,10 @@ inline absl::Status Set(View value, Duration min, Duration& out) {
   absl::StatusOr<Duration> parsed = ParseDuration(value);
   if (!parsed.ok()) return parsed.status();
   if (*parsed < min) {
-    auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(min).count();
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(min).count();
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", Escape(value, 60), "\" is too short; it must be at least ", ms, "ms"));
+        absl::StrCat("\"", Escape(value, 60), "\" is too short; it must be at least ",
+                     ms % 1000 == 0 ? absl::StrCat(ms / 1000, "s") : absl::StrCat(ms, "ms")));
   }
   out = *parsed;
   return absl::OkStatus();

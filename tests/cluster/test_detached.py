@@ -103,6 +103,12 @@ def test_a_job_that_cannot_start_is_told_at_once(cluster, residents):
     assert result.out == "", result
 
 
+def test_input_that_no_rank_gets_is_told(cluster, residents):
+    result = cluster.launch(["-d", *cluster.hosts_flag(1), "--stdin", "all", "--", "cat"])
+    assert result.code == 0 and "warning: --stdin all has no effect with -d: no rank has any input\n" in result.err, result
+    assert Job(cluster, result.out.strip()).wait()["exit_code"] == 0
+
+
 # F1: whatever it was doing when it was killed.
 @pytest.mark.launcher_killed
 def test_a_killed_launcher_costs_no_worker_and_no_byte(cluster, residents, ended):

@@ -237,7 +237,7 @@ TEST_F(ParseTest, NumbersOutOfRangeNameTheirFlag) {
     EXPECT_THAT(Error({absl::StrCat("--ssh-port=", port), "x"}),
                 HasSubstr(absl::StrCat("--ssh-port: \"", port, "\" is not")));
   }
-  EXPECT_THAT(Error({"--lease", "10ms", "x"}), HasSubstr("must be at least 1000ms"));
+  EXPECT_THAT(Error({"--lease", "10ms", "x"}), HasSubstr("must be at least 1s"));
   EXPECT_THAT(Error({"--spool-limit", "1", "x"}), HasSubstr("at least 1M"));
 }
 
