@@ -216,6 +216,10 @@ v1::JobOnNode Session::Describe() const {
   return job;
 }
 
+void Session::MakeWay() {
+  Feed(LauncherBroke{absl::AbortedError("a later attempt of the job has begun here")});
+}
+
 bool Session::StopBy(std::string message) {
   const bool runs = core_.state() <= SessionState::kRunning;
   Feed(StopAsked{std::move(message)});

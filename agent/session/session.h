@@ -57,6 +57,10 @@ class Session {
     return core_.state() == SessionState::kNew || core_.state() == SessionState::kJoined ||
            (core_.state() == SessionState::kRunning && !job_.has_part());
   }
+  // Its launcher was let in and may have reserved something; nothing has begun here.
+  bool joined() const { return core_.state() == SessionState::kJoined; }
+  // A later attempt of the job is here: joined(), and ends at once.
+  void MakeWay();
   const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
   // Its launcher is not connected and may come back.
   bool away() const { return core_.away(); }

@@ -77,6 +77,7 @@ class Sessions {
             std::optional<spawn::Connected> connected, const v1::Hello& hello);
   void OnShepherdStarted(Openings::iterator opening, absl::Status started);
   void RefuseShepherd(Session::Stream& stream, const absl::Status& why);
+  void EndEarlier(const v1::Hello& hello, const Owner& owner);
   void RemoveEnded();
   void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
               const v1::Hello& hello);

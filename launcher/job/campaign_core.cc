@@ -113,6 +113,8 @@ void CampaignCore::On(const AttemptEnded& end) {
   record.lost = end.verdict.kind == Verdict::Kind::kNode && end.verdict.exit_code == kExitNodeLost;
   record.ended = now_;
   ended_.push_back(std::move(record));
+  // By nobody's fault; but they may not be back, and others need not wait for them.
+  for (const uint32_t host : end.lost_spares) hosts_[host].doubtful = true;
   switch (Judge(end)) {
     case Next::kOver:
       return End(end.verdict);

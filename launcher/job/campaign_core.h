@@ -43,6 +43,7 @@ struct AttemptEnded {
   std::string cause;            // one line, for people
   std::vector<uint32_t> hosts;  // whose fault it is, as indices of CampaignOptions::hosts
   std::vector<BadGpu> bad_gpus;
+  std::vector<uint32_t> lost_spares;  // hosts that had no rank, as such indices
   // The workers of lost nodes have ended by then, by their own lease. The past: none are lost.
   TimePoint dead_at;
 };

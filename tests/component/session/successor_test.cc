@@ -418,6 +418,43 @@ TEST_F(OutlivingTest, AStrangerTakesNoJobOver) {
   second.End();
 }
 
+// A spare, say, that was lost as the network was down, and is back before its lease is over.
+TEST_F(OutlivingTest, WhatAnAttemptReservedThatNeverBeganIsTheNextOnesAtOnce) {
+  const std::string state = Serve();
+  v1::Hello hello = Hello(0);
+  hello.set_lease_ms(600'000);
+  v1::Reserve share;
+  share.set_cpulist("0");
+  TestLauncher first(loop_, hello);
+  first.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  EXPECT_EQ(first.Reserve(share), "");
+  first.Hang();
+  // Of another job it is held.
+  v1::Hello others = hello;
+  others.set_job_id(hello.job_id() + "0");
+  others.set_attempt(1);
+  TestLauncher other(loop_, others);
+  other.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(other.Until([&] { return other.welcome_.has_value(); }));
+  EXPECT_EQ(other.welcome_->inventory().held_cores_size(), 1);
+  EXPECT_THAT(other.Reserve(share), HasSubstr(hello.job_id()));
+
+  hello.set_attempt(1);
+  TestLauncher next(loop_, hello);
+  next.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(next.Until([&] { return next.welcome_.has_value(); }));
+  EXPECT_EQ(next.welcome_->inventory().held_cores_size(), 0);
+  EXPECT_EQ(next.Reserve(share), "");
+  // An earlier one that comes late ends nothing.
+  hello.set_attempt(0);
+  TestLauncher late(loop_, hello);
+  late.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(late.Until([&] { return late.welcome_.has_value(); }));
+  EXPECT_THAT(late.Reserve(share), HasSubstr(hello.job_id()));
+  for (TestLauncher* each : {&other, &next, &late}) each->SayGoodbye();
+}
+
 // Surveys are shown to nobody, so a job that says that it is one must not have anything.
 TEST_F(OutlivingTest, AJobCannotHideAsASurvey) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, for an agent that serves others";

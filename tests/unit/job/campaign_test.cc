@@ -276,6 +276,23 @@ TEST_F(CampaignTest, AHostOfThreeEndsIsLeftOutHoweverFarApart) {
   EXPECT_THAT(begun_[3].hosts, ElementsAre(0));
 }
 
+// The others do not wait for it as they would for one that nothing is known of.
+TEST_F(CampaignTest, ALostSpareIsDoubtfulAndNothingElse) {
+  Make(3, 2, /*least=*/2);
+  for (int i = 0; i < 2; ++i) {
+    Runs(seconds(1));
+    AttemptEnded end;
+    end.verdict.kind = End::kWorker;
+    end.verdict.exit_code = 7;
+    end.lost_spares = {2};
+    Feed(end);
+    Wait();
+    EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1, 2));
+    EXPECT_THAT(begun_.back().doubtful, ElementsAre(false, false, true));
+  }
+  EXPECT_THAT(core_->left_out(), IsEmpty());
+}
+
 TEST_F(CampaignTest, AHostWithABadGpuIsLeftOutAtOnce) {
   Make(4, 2, /*least=*/3);
   Runs(seconds(100));
