@@ -216,9 +216,7 @@ v1::JobOnNode Session::Describe() const {
   return job;
 }
 
-void Session::MakeWay() {
-  Feed(LauncherBroke{absl::AbortedError("a later attempt of the job has begun here")});
-}
+void Session::Leave(absl::string_view why) { Feed(LauncherBroke{absl::AbortedError(why)}); }
 
 bool Session::StopBy(std::string message) {
   const bool runs = core_.state() <= SessionState::kRunning;

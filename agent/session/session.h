@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "agent/session/announcements.h"
 #include "agent/session/holdings.h"
 #include "agent/session/job_gpus.h"
@@ -59,8 +60,10 @@ class Session {
   }
   // Its launcher was let in and may have reserved something; nothing has begun here.
   bool joined() const { return core_.state() == SessionState::kJoined; }
-  // A later attempt of the job is here: joined(), and ends at once.
-  void MakeWay();
+  // It is, and nothing is about to begin.
+  bool is_spare() const { return joined() && holdings_.is_spare(); }
+  // joined(): gives back what it has reserved, and tells its launcher why.
+  void Leave(absl::string_view why);
   const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
   // Its launcher is not connected and may come back.
   bool away() const { return core_.away(); }

@@ -112,7 +112,11 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
       stream, [this, place, stream, alive] {
         *alive = false;
         roster_.Remove(place);
-        stream->WhenOver([this] { on_session_ended_(); });
+        ++farewells_;
+        stream->WhenOver([this] {
+          --farewells_;
+          on_session_ended_();
+        });
       });
   (*place)->Begin(opened.hello);
   if (*alive && opened.closed) (*place)->OnStreamClosed();
@@ -146,7 +150,7 @@ void Sessions::EndEarlier(const v1::Hello& hello, const Owner& owner) {
         "job ", hello.job_id(), ": attempt ", session->hello().attempt(),
         ", which its launcher has not let go, gives back what it has reserved: attempt ",
         hello.attempt(), " begins"));
-    session->MakeWay();
+    session->Leave("a later attempt of the job has begun here");
   }
 }
 
@@ -202,8 +206,18 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
 
 bool Sessions::starting() const {
   return !visitors_.empty() || !openings_.empty() ||
-         std::any_of(roster_.all().begin(), roster_.all().end(),
-                     [](const auto& session) { return session != nullptr && session->starting(); });
+         std::any_of(roster_.all().begin(), roster_.all().end(), [](const auto& session) {
+           return session != nullptr && session->starting() && !session->is_spare();
+         });
+}
+
+bool Sessions::LeaveSpares() {
+  std::vector<Session*> spares;
+  for (const auto& each : roster_.all()) {
+    if (each != nullptr && each->is_spare()) spares.push_back(each.get());
+  }
+  for (Session* session : spares) session->Leave("its agent was told to end");
+  return !spares.empty();
 }
 
 bool Sessions::Awaits(absl::FunctionRef<bool(const Owner&)> whose) const {

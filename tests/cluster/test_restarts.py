@@ -204,6 +204,25 @@ def test_a_spare_that_is_held_takes_a_place(cluster):
             agent.stop()
 
 
+def test_a_spare_whose_agent_is_told_to_end_is_let_go_at_once(cluster):
+    two = cluster.nodes[:2]
+    residents = [Resident(host).start() for host in two]
+    try:
+        job = start(cluster, "--spare", 1, *cluster.hosts_flag(1, two))
+        job.wait_for("attempt 0 of 1")
+        others = [*cluster.hosts_flag(1, two[1:]), "--", "true"]
+        wait_until(lambda: cluster.launch(others).code == 200, 20, "the spare is not held")
+        residents[1].restart()
+        job.wait_for("node1, a spare, is lost: its agent was told to end; it is tried again at the next restart", stream="err")
+        assert "waiting for launches" not in residents[1].log, residents[1].log
+        assert cluster.launch(others).code == 0
+        job.signal(signal.SIGINT)
+        assert job.wait(20).code == 130
+    finally:
+        for agent in residents:
+            agent.stop()
+
+
 def test_a_host_that_the_job_needs_is_waited_for(cluster):
     gone = cluster.nodes[1]
     job = start(cluster, "--max-restarts", 1, *cluster.hosts_flag(1, cluster.nodes[:2]))

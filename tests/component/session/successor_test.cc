@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/node_rank.h"
 #include "common/os/environment.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
@@ -453,6 +454,26 @@ TEST_F(OutlivingTest, WhatAnAttemptReservedThatNeverBeganIsTheNextOnesAtOnce) {
   ASSERT_TRUE(late.Until([&] { return late.welcome_.has_value(); }));
   EXPECT_THAT(late.Reserve(share), HasSubstr(hello.job_id()));
   for (TestLauncher* each : {&other, &next, &late}) each->SayGoodbye();
+}
+
+// An agent that is told to end waits for launches that have begun. Nothing begins on a spare.
+TEST_F(OutlivingTest, AnAgentThatEndsGivesUpItsSparesAtOnceAndSaysSo) {
+  const std::string state = Serve();
+  const pid_t agent = pids_.back();
+  pids_.pop_back();
+  v1::Reserve share;
+  share.set_cpulist("0");
+  share.set_node_rank(kNoNodeRank);
+  TestLauncher launcher(loop_, Hello(0));
+  launcher.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(launcher.Until([&] { return launcher.welcome_.has_value(); }));
+  EXPECT_EQ(launcher.Reserve(share), "");
+  ASSERT_EQ(kill(agent, SIGTERM), 0);
+  ASSERT_TRUE(launcher.Until([&] { return launcher.end_.has_value(); }));
+  EXPECT_EQ(*launcher.end_, absl::AbortedError("its agent was told to end"));
+  int status = -1;
+  EXPECT_EQ(waitpid(agent, &status, 0), agent);
+  EXPECT_EQ(status, 0);
 }
 
 // Surveys are shown to nobody, so a job that says that it is one must not have anything.
