@@ -44,6 +44,7 @@ struct AttemptEnded {
   std::vector<uint32_t> hosts;  // whose fault it is, as indices of CampaignOptions::hosts
   std::vector<BadGpu> bad_gpus;
   std::vector<uint32_t> lost_spares;  // hosts that had no rank, as such indices
+  std::string stopped;                // JobCore::stopped()
   // The workers of lost nodes have ended by then, by their own lease. The past: none are lost.
   TimePoint dead_at;
 };

@@ -400,6 +400,24 @@ TEST_F(CampaignTest, AStopDoesNotHideWhatIsLeftBehind) {
   EXPECT_EQ(verdict_->exit_code, kExitCleanup);
 }
 
+TEST_F(CampaignTest, AStopByAnAgentWhileAnAttemptEndsWinsOverItsRestart) {
+  for (const bool succeeds : {false, true}) {
+    verdict_.reset();
+    said_.clear();
+    Make(2, 9);
+    Runs(seconds(3));
+    AttemptEnded end;
+    end.verdict.kind = succeeds ? End::kSuccess : End::kWorker;
+    end.verdict.exit_code = succeeds ? 0 : 7;
+    end.stopped = "node1: the job was stopped here by bob";
+    Feed(end);
+    ASSERT_TRUE(verdict_);
+    EXPECT_EQ(verdict_->exit_code, succeeds ? 0 : kExitTerminated);
+    EXPECT_EQ(verdict_->message, succeeds ? "" : end.stopped);
+    EXPECT_THAT(said_, IsEmpty());
+  }
+}
+
 TEST_F(CampaignTest, TheTimeLimitIsOfAllAttempts) {
   options_.time_limit = seconds(10);
   Make(2, 9);
