@@ -584,5 +584,27 @@ TEST_F(StoppingTest, AStopOfAJobThatHasSucceededChangesNothing) {
   EXPECT_EQ(verdict().kind, Verdict::Kind::kSuccess);
 }
 
+// Whatever else is awaited, and if the job could do without that node.
+TEST_F(StoppingTest, AStopBeforeTheStartEndsTheJobAtOnce) {
+  for (const uint32_t least : {0, 1}) {
+    for (const bool welcomed : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(least, welcomed));
+      options_.min_nodes = least;
+      finished_ = false;
+      all_.clear();
+      Make(3);
+      Feed(NodeConnected{NodeId(0)});
+      Feed(NodeConnected{NodeId(1)});
+      Welcome(0);
+      if (welcomed) Welcome(1);
+      Failure(1, v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, "stopped here by bob");
+      EXPECT_TRUE(finished_);
+      EXPECT_EQ(verdict().exit_code, kExitTerminated);
+      EXPECT_EQ(verdict().message, "node1: stopped here by bob");
+      EXPECT_TRUE(Sends(all_, 0, v1::SessionRequest::kGoodbye));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::job
