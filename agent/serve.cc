@@ -140,17 +140,21 @@ class Resident {
   }
 
   // Nobody new is let in. Launches that have begun may still start their jobs, which live on
-  // without us; `done` when they have, or after some time.
+  // without us, and launchers of held spares hear that we go; `done` when they have, or after some
+  // time.
   void Drain(absl::AnyInvocable<void()> done) {
     systemd_.Notify("STOPPING=1");
     tcp_.reset();
     unix_.reset();
     http_unix_.reset();
     http_tcp_.reset();
-    if (sessions_.starting()) log::Info("stopping: waiting for launches that have begun");
     drained_ = std::move(done);
     drain_until_ = loop_.Now() + kDrainBound;
-    AwaitStarts();
+    const bool left = sessions_.LeaveSpares();
+    if (sessions_.starting()) log::Info("stopping: waiting for launches that have begun");
+    if (!left) return AwaitStarts();
+    // What is told goes through TLS first, on this loop.
+    alive_.After(kDrainPause, [this] { AwaitStarts(); });
   }
 
   // Whoever comes next finds no agent here, unless it has jobs that wait for the next one.
@@ -208,7 +212,8 @@ class Resident {
   }
 
   void AwaitStarts() {
-    if (!sessions_.starting() || loop_.Now() >= drain_until_) return drained_();
+    const bool waits = sessions_.starting() || sessions_.farewells() > 0;
+    if (!waits || loop_.Now() >= drain_until_) return drained_();
     alive_.After(kDrainPause, [this] { AwaitStarts(); });
   }
 

@@ -66,6 +66,10 @@ job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
     const auto host = IndexOf(hosts, report::HostOf(attempt, fault.node));
     if (host) ended.bad_gpus.push_back({*host, job::NameOf(fault)});
   }
+  for (const job::NodeView& node : attempt.nodes) {
+    if (!node.spare || !node.gone || node.let_go) continue;
+    if (const auto host = IndexOf(hosts, node.host)) ended.lost_spares.push_back(*host);
+  }
   ended.dead_at = dead_at;
   return ended;
 }

@@ -136,7 +136,8 @@ absl::Status CampaignRun::TakeOver(const v1::JournalState& before) {
 }
 
 void CampaignRun::OnAttemptOver() {
-  const job::AttemptEnded ended = EndOf(attempt_.now().facts(), attempt_.now().dead_at(), hosts_);
+  job::AttemptEnded ended = EndOf(attempt_.now().facts(), attempt_.now().dead_at(), hosts_);
+  ended.stopped = attempt_.now().stopped();
   const size_t before = core_->ended().size();
   const TimePoint now = launch_.loop().Now();
   std::vector<job::CampaignAction> actions = core_->OnEvent(now, ended);

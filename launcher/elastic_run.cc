@@ -220,6 +220,7 @@ Attempt::Handlers ElasticRun::HandlersOf(elastic::RunId id) {
     Look(run);
     slowest_.Observe(facts(), run.node, around_.loop.Now());
     handlers_.on_event(of ? std::optional(run.node) : std::nullopt);
+    LookForStop(run);
   };
   handlers.on_rank_ended = [this, id](Rank rank) { OnRankEnded(id, rank); };
   handlers.on_changed = [this] { handlers_.on_changed(); };
@@ -256,6 +257,14 @@ void ElasticRun::Look(Run& run) {
     gpu_faults_.push_back(core.gpu_faults()[run.gpu_faults]);
     gpu_faults_.back().node = run.node;
   }
+}
+
+// By the agent of a host whose run ends already, which has no word in that run's verdict.
+void ElasticRun::LookForStop(const Run& run) {
+  const std::string& stopped = run.attempt->stopped();
+  if (stopped.empty() || !stopped_.empty()) return;
+  stopped_ = stopped;
+  Decide(elastic::StoppedThere{stopped});
 }
 
 void ElasticRun::OnRankEnded(elastic::RunId id, Rank rank) {

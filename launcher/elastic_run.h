@@ -45,6 +45,7 @@ class ElasticRun : public Attempt {
   void SendStdin(Rank, absl::string_view, bool) override {}
   report::JobFacts facts() const override;
   TimePoint dead_at() const override { return dead_at_; }
+  const std::string& stopped() const override { return stopped_; }
   const report::SlowestNodes& slowest() const override { return slowest_; }
 
  private:
@@ -73,6 +74,7 @@ class ElasticRun : public Attempt {
   void OnRunOver(elastic::RunId id);
   void Pass(std::vector<elastic::Board::Send> sends);
   void Look(Run& run);
+  void LookForStop(const Run& run);
   void ShowLayout();
   void Enter(job::State state);
   void Warn(job::Warn warn);
@@ -100,6 +102,7 @@ class ElasticRun : public Attempt {
   std::vector<std::string> warnings_;
   std::vector<job::GpuFault> gpu_faults_;
   job::Verdict verdict_;
+  std::string stopped_;  // as the run was ending, or the job
   report::SlowestNodes slowest_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

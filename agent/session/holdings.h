@@ -10,6 +10,7 @@
 #include "agent/session/gpu_release.h"
 #include "agent/session/job_directory.h"
 #include "agent/session/surroundings.h"
+#include "common/base/node_rank.h"
 
 namespace dtrain::session {
 
@@ -37,6 +38,8 @@ class Holdings {
 
   bool has_directory() const { return directory_.has_value(); }
   bool has_reserved() const { return reserved_.has_value(); }
+  // Held for an attempt to come: nothing begins here in this one.
+  bool is_spare() const { return reserved_ && reserved_->node_rank() == kNoNodeRank; }
   // For an agent after us, which must be able to answer for the job.
   absl::Status WriteRecord(const spawn::Processes& processes,
                            const std::vector<v1::Gpu>& gpus_before);

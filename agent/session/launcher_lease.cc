@@ -71,6 +71,11 @@ void LauncherLease::OnStopAsked(const StopAsked& stop) {
   Fail(v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, stop.message);
 }
 
+// One that is away may come back when the job has long been over, and succeeded.
+void LauncherLease::OnStopAskedLate(const StopAsked& stop) {
+  if (!away_ && !given_up_) OnStopAsked(stop);
+}
+
 void LauncherLease::Beat() {
   last_beat_ = life_.now();
   if (away_) return;

@@ -34,6 +34,8 @@ class LauncherLease {
   void Warn(std::string message);
   void Fail(v1::NodeFailure::Kind kind, int exit_code, std::string message);
   void OnStopAsked(const StopAsked& stop);
+  // The workers here are ending or gone. Those on other nodes may not be, or an attempt may follow.
+  void OnStopAskedLate(const StopAsked& stop);
   void Beat();
 
   bool away() const { return away_; }

@@ -216,6 +216,8 @@ v1::JobOnNode Session::Describe() const {
   return job;
 }
 
+void Session::Leave(absl::string_view why) { Feed(LauncherBroke{absl::AbortedError(why)}); }
+
 bool Session::StopBy(std::string message) {
   const bool runs = core_.state() <= SessionState::kRunning;
   Feed(StopAsked{std::move(message)});

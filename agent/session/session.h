@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "agent/session/announcements.h"
 #include "agent/session/holdings.h"
 #include "agent/session/job_gpus.h"
@@ -57,6 +58,12 @@ class Session {
     return core_.state() == SessionState::kNew || core_.state() == SessionState::kJoined ||
            (core_.state() == SessionState::kRunning && !job_.has_part());
   }
+  // Its launcher was let in and may have reserved something; nothing has begun here.
+  bool joined() const { return core_.state() == SessionState::kJoined; }
+  // It is, and nothing is about to begin.
+  bool is_spare() const { return joined() && holdings_.is_spare(); }
+  // joined(): gives back what it has reserved, and tells its launcher why.
+  void Leave(absl::string_view why);
   const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
   // Its launcher is not connected and may come back.
   bool away() const { return core_.away(); }

@@ -158,7 +158,7 @@ constexpr Row kTable[] = {
     {kShepherdGone,   "",                {On<&End::OnShepherdGone>, On<&End::OnShepherdGone>, On<&End::OnShepherdGone>, On<&End::OnShepherdGone>, kIgnore,                   On<&End::OnShepherdGoneLate>, On<&End::OnShepherdGoneLate>}},
     {kLeftoversGone,  "",                {kIgnore,                  kIgnore,                  kIgnore,                  kIgnore,                  On<&End::OnLeftoversGone>, kIgnore,                      kIgnore}},
     {kGpusSeen,       "",                {kIgnore,                  On<&Free::OnGpusBefore>,  kIgnore,                  kIgnore,                  kIgnore,                   On<&Free::OnGpusSeen>,        kIgnore}},
-    {kStopAsked,      "",                {kIgnore,                  On<&Lease::OnStopAsked>,  On<&End::OnStopAsked>,    kIgnore,                  kIgnore,                   kIgnore,                      kIgnore}},
+    {kStopAsked,      "",                {kIgnore,                  On<&Lease::OnStopAsked>,  On<&End::OnStopAsked>,    kIgnore,                  On<&Lease::OnStopAskedLate>, On<&Lease::OnStopAskedLate>, On<&Lease::OnStopAskedLate>}},
 };
 
 // What happens without a word of anybody, in the order in which it does when several are due. No

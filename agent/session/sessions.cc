@@ -104,6 +104,7 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
     for (loop::Task& task : opened.then) task();
     return stream->WhenOver([this] { on_session_ended_(); });
   }
+  EndEarlier(opened.hello, opened.owner);
   auto place = roster_.AddPlace();
   auto alive = std::make_shared<bool>(true);
   *place = std::make_unique<Session>(
@@ -111,7 +112,11 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
       stream, [this, place, stream, alive] {
         *alive = false;
         roster_.Remove(place);
-        stream->WhenOver([this] { on_session_ended_(); });
+        ++farewells_;
+        stream->WhenOver([this] {
+          --farewells_;
+          on_session_ended_();
+        });
       });
   (*place)->Begin(opened.hello);
   if (*alive && opened.closed) (*place)->OnStreamClosed();
@@ -127,6 +132,26 @@ void Sessions::RefuseShepherd(Session::Stream& stream, const absl::Status& why) 
   const std::string text = absl::StrCat("start the shepherd: ", why.message());
   log::Error(text);
   stream.Finish(absl::Status(code, text));
+}
+
+// Attempts of the same job that never began here: their launcher has given them up, perhaps without
+// reaching us, and what they have reserved would be held against the job itself until their lease
+// is over. Sessions of an elastic job are no attempts, and stand side by side.
+void Sessions::EndEarlier(const v1::Hello& hello, const Owner& owner) {
+  std::vector<Session*> earlier;
+  for (const auto& each : roster_.all()) {
+    if (each == nullptr || !each->joined() || each->owner().uid != owner.uid) continue;
+    const v1::Hello& theirs = each->hello();
+    if (theirs.job_id() != hello.job_id() || theirs.attempt() >= hello.attempt()) continue;
+    if (!theirs.has_elastic() && !hello.has_elastic()) earlier.push_back(each.get());
+  }
+  for (Session* session : earlier) {
+    log::Info(absl::StrCat(
+        "job ", hello.job_id(), ": attempt ", session->hello().attempt(),
+        ", which its launcher has not let go, gives back what it has reserved: attempt ",
+        hello.attempt(), " begins"));
+    session->Leave("a later attempt of the job has begun here");
+  }
 }
 
 // Folders of jobs that ended while the disk was full or read-only.
@@ -181,8 +206,18 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
 
 bool Sessions::starting() const {
   return !visitors_.empty() || !openings_.empty() ||
-         std::any_of(roster_.all().begin(), roster_.all().end(),
-                     [](const auto& session) { return session != nullptr && session->starting(); });
+         std::any_of(roster_.all().begin(), roster_.all().end(), [](const auto& session) {
+           return session != nullptr && session->starting() && !session->is_spare();
+         });
+}
+
+bool Sessions::LeaveSpares() {
+  std::vector<Session*> spares;
+  for (const auto& each : roster_.all()) {
+    if (each != nullptr && each->is_spare()) spares.push_back(each.get());
+  }
+  for (Session* session : spares) session->Leave("its agent was told to end");
+  return !spares.empty();
 }
 
 bool Sessions::Awaits(absl::FunctionRef<bool(const Owner&)> whose) const {

@@ -54,8 +54,13 @@ class Sessions {
                   const auth::Identity& peer, const Session::Stream* beside = nullptr);
   // A launcher of such an owner is not connected and may come back.
   bool Awaits(absl::FunctionRef<bool(const Owner&)> whose) const;
-  // A launch has begun here, and has not come to its start.
+  // A launch has begun here, and is to come to its start.
   bool starting() const;
+  // Of the agent's end: what is held for attempts to come is given back, and their launchers are
+  // told. False: there is none.
+  bool LeaveSpares();
+  // Sessions of which the launcher is yet to hear how they ended.
+  size_t farewells() const { return farewells_; }
   bool busy() const { return !roster_.all().empty() || !openings_.empty() || !visitors_.empty(); }
 
   // For callers that are no launchers.
@@ -77,6 +82,7 @@ class Sessions {
             std::optional<spawn::Connected> connected, const v1::Hello& hello);
   void OnShepherdStarted(Openings::iterator opening, absl::Status started);
   void RefuseShepherd(Session::Stream& stream, const absl::Status& why);
+  void EndEarlier(const v1::Hello& hello, const Owner& owner);
   void RemoveEnded();
   void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
               const v1::Hello& hello);
@@ -99,6 +105,7 @@ class Sessions {
   Inquiries inquiries_;
   Visitors visitors_;
   Openings openings_;
+  size_t farewells_ = 0;
   std::map<uid_t, std::shared_ptr<const bool>>
       presences_;                       // each held by the user's shepherds, too
   std::unique_ptr<Adoption> adoption_;  // until all is decided

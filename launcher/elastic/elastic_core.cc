@@ -144,6 +144,11 @@ void ElasticCore::On(const StopAsked& asked) {
   state_ = State::kEnd;
 }
 
+void ElasticCore::On(const StoppedThere& stopped) {
+  if (state_ == State::kEnd) return;
+  End({MakeVerdict(Kind::kNode, kExitTerminated, stopped.text), stopped.text});
+}
+
 void ElasticCore::On(const Tick&) {
   if (state_ == State::kEnd) return;
   if (options_.time_limit > Duration::zero() && now_ >= begin_ + options_.time_limit) {

@@ -49,6 +49,7 @@ class ElasticCore {
   void On(const Registered& registered);
   void On(const NoticeDone& done);
   void On(const StopAsked& asked);
+  void On(const StoppedThere& stopped);
   void On(const Tick&);
 
   enum class Fault {

@@ -64,10 +64,15 @@ struct NoticeDone {
 struct StopAsked {
   int signal = 0;
 };
+// By the agent of a host whose run was ending: "node1: the job was stopped here by alice". Else
+// that is how its run ends.
+struct StoppedThere {
+  std::string text;
+};
 struct Tick {};
 
 using ElasticEvent = std::variant<HostsFound, DoorWaits, SeatAsked, WorkerEnded, RunOver,
-                                  Registered, NoticeDone, StopAsked, Tick>;
+                                  Registered, NoticeDone, StopAsked, StoppedThere, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
 struct BeginRun {

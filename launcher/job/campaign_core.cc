@@ -41,6 +41,15 @@ Verdict StoppedBy(int signal) {
           .signal = signal};
 }
 
+// By an agent, whose host is in the text.
+Verdict StoppedThere(const std::string& text) {
+  return {.kind = Verdict::Kind::kNode,
+          .exit_code = kExitTerminated,
+          .message = text,
+          .rank = {},
+          .signal = 0};
+}
+
 }  // namespace
 
 CampaignCore::CampaignCore(CampaignOptions options, TimePoint now)
@@ -113,15 +122,21 @@ void CampaignCore::On(const AttemptEnded& end) {
   record.lost = end.verdict.kind == Verdict::Kind::kNode && end.verdict.exit_code == kExitNodeLost;
   record.ended = now_;
   ended_.push_back(std::move(record));
-  switch (Judge(end)) {
+  // By nobody's fault; but they may not be back, and others need not wait for them.
+  for (const uint32_t host : end.lost_spares) hosts_[host].doubtful = true;
+  const Next next = Judge(end);
+  if (next == Next::kOver) return End(end.verdict);
+  if (stop_signal_ != 0) return End(StoppedBy(stop_signal_));
+  if (!end.stopped.empty()) return End(StoppedThere(end.stopped));
+  switch (next) {
     case Next::kOver:
-      return End(end.verdict);
+      return;
     case Next::kRestart:
-      return stop_signal_ != 0 ? End(StoppedBy(stop_signal_)) : Restart(end);
+      return Restart(end);
     case Next::kJoinAgain:
-      return stop_signal_ != 0 ? End(StoppedBy(stop_signal_)) : JoinAgain(end);
+      return JoinAgain(end);
     case Next::kBeginAgain:
-      return stop_signal_ != 0 ? End(StoppedBy(stop_signal_)) : BeginAgain(end);
+      return BeginAgain(end);
   }
 }
 

@@ -43,6 +43,8 @@ struct AttemptEnded {
   std::string cause;            // one line, for people
   std::vector<uint32_t> hosts;  // whose fault it is, as indices of CampaignOptions::hosts
   std::vector<BadGpu> bad_gpus;
+  std::vector<uint32_t> lost_spares;  // hosts that had no rank, as such indices
+  std::string stopped;                // JobCore::stopped()
   // The workers of lost nodes have ended by then, by their own lease. The past: none are lost.
   TimePoint dead_at;
 };

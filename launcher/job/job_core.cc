@@ -447,6 +447,8 @@ const std::vector<rendezvous::Chosen>& JobCore::addresses() const {
 const std::vector<GpuFault>& JobCore::gpu_faults() const { return phases_->gpus.faults(); }
 const std::vector<std::string>& JobCore::warnings() const { return phases_->out.warnings(); }
 
+const std::string& JobCore::stopped() const { return phases_->losses.stopped(); }
+
 TimePoint JobCore::dead_at() const {
   const Cluster& cluster = phases_->cluster;
   TimePoint heard = TimePoint::min();

@@ -281,6 +281,9 @@ class JobCore {
   const Verdict& verdict() const;             // valid after Finish
   // Of a survey that has succeeded: the proven one of each node of the plan.
   const std::vector<rendezvous::Chosen>& addresses() const;
+  // Who has stopped the job by an agent while this attempt was ending for another reason: it has no
+  // part in verdict(), but no attempt may follow. Empty: nobody.
+  const std::string& stopped() const;
   size_t secondary_deaths() const;  // workers that failed after the first, told or not
   const std::vector<GpuFault>& gpu_faults() const;
   const std::vector<std::string>& warnings() const;  // given so far, up to a thousand

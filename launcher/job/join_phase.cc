@@ -182,10 +182,7 @@ bool JoinPhase::MayLeaveOut(NodeId id) const {
 
 void JoinPhase::Fault(NodeId id, std::string text, int exit_code) {
   if (early_faults_.has_failed(id)) return;
-  // To stop the job is asked of any of its nodes.
-  if (cluster_.is_spare(id) && exit_code != kExitTerminated) {
-    return losses_.LoseSpare(id, std::move(text));
-  }
+  if (cluster_.is_spare(id)) return losses_.LoseSpare(id, std::move(text));
   lease_watch_.Forget(id);
   early_faults_.SetFailed(id);
   if (!cluster_.view(id).joined) Decided(id);
@@ -214,6 +211,8 @@ void JoinPhase::OnClosed(const Event& event) {
 
 void JoinPhase::OnFailure(const Event& event) {
   const v1::NodeFailure& failure = FailureOf(event);
+  // Whatever else is awaited, and if the job could do without that node.
+  if (IsStop(failure)) return losses_.OnStopAsked(SenderOf(event), Printable(failure.message()));
   Fault(SenderOf(event), Printable(failure.message()), FailureExitCode(failure));
 }
 

@@ -14,6 +14,11 @@ bool HasGivenUsUp(const NodeClosed& closed) {
   return absl::IsAborted(closed.why) || (absl::IsNotFound(closed.why) && !closed.started_anew);
 }
 
+bool IsStop(const v1::NodeFailure& failure) {
+  return failure.kind() == v1::NodeFailure::KIND_UNSPECIFIED &&
+         failure.exit_code() == kExitTerminated;
+}
+
 void Losses::OnClosed(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   std::string why(closed.why.message());
@@ -101,10 +106,8 @@ void Losses::OnFailure(const Event& event) {
   if (cluster_.state() == State::kStopping && failure.kind() == v1::NodeFailure::KIND_CLEANUP) {
     return stop_.OnCleanupFailed(node, std::move(text));
   }
-  // To stop the job is asked of any of its nodes.
-  if (cluster_.is_spare(node) && failure.exit_code() != kExitTerminated) {
-    return LoseSpare(node, text);
-  }
+  if (IsStop(failure)) return OnStopAsked(node, std::move(text));
+  if (cluster_.is_spare(node)) return LoseSpare(node, text);
   Cause cause = FaultOf(node, std::move(text), FailureExitCode(failure));
   cause.served_ranks =
       failure.kind() == v1::NodeFailure::KIND_HELPER && failure.exit_code() == kExitAgentLost;
@@ -113,6 +116,15 @@ void Losses::OnFailure(const Event& event) {
   if (refused) stop_.OnRefused(node);
   stop_.Stop(std::move(cause));
   if (refused) stop_.OnEnded(node);
+}
+
+// Of any node, a spare or one that is done, too. What this attempt ends for already stands.
+void Losses::OnStopAsked(NodeId node, std::string text) {
+  if (cluster_.state() < State::kStopping) {
+    stop_.Stop(Cause::Fault(node, std::move(text), kExitTerminated));
+  } else if (stopped_.empty()) {
+    stopped_ = absl::StrCat(cluster_.host(node), ": ", text);
+  }
 }
 
 void Losses::OnEndedUnasked(NodeId node) {

@@ -15,6 +15,9 @@ namespace dtrain::job {
 // The agent's own word: it has let a silent launcher go, or does not know of the job any more.
 bool HasGivenUsUp(const NodeClosed& closed);
 
+// Nothing is wrong: somebody has asked the agent for the job's end.
+bool IsStop(const v1::NodeFailure& failure);
+
 // Nodes that fail, or are lost, once the job was told to start. Until then they are JoinPhase's.
 class Losses {
  public:
@@ -33,6 +36,11 @@ class Losses {
   void OnShepherdSilent(NodeId node, Duration silence);
   // Its agent has ended a worker without being asked to.
   void OnEndedUnasked(NodeId node);
+  // Somebody has stopped the job by that node's agent: `text` says who. Before the start, too.
+  void OnStopAsked(NodeId node, std::string text);
+  // "node2: the job was stopped here by alice", of one that came while the attempt was ending for
+  // another reason. Empty: none has.
+  const std::string& stopped() const { return stopped_; }
   // Anything else that is wrong with it.
   void Fault(NodeId node, std::string text, int exit_code);
   // Before the start, too: the job does not need it.
@@ -49,6 +57,7 @@ class Losses {
   const LeaseWatch& lease_watch_;
   StopPhase& stop_;
   OwnPauses& own_pauses_;
+  std::string stopped_;
 };
 
 }  // namespace dtrain::job

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
+#include "common/base/node_rank.h"
 #include "launcher/job/outcome.h"
 #include "launcher/plan/free.h"
 
@@ -48,6 +49,7 @@ void ReservePhase::ReserveSpare(NodeId node) {
       plan::ReserveAll(cluster_.hosts().entries[node.value()], inventory, cluster_.options().plan);
   if (!reserve.ok()) return TellUnreserved(node, reserve.status().message());
   spare_owes_[node.value()] = true;
+  reserve->set_node_rank(kNoNodeRank);
   *out_.ToAgent(node).mutable_reserve() = *std::move(reserve);
 }
 

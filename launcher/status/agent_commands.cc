@@ -234,8 +234,14 @@ absl::Status AgentCommands::Read(const JobPart& part, const v1::ReadLogRequest& 
 
 absl::Status AgentCommands::Stop(const AgentJob& job) {
   TellSilent();
+  if (absl::Status told = AskToStop(job); !told.ok()) return told;
+  return WaitForEnd(job);
+}
+
+absl::Status AgentCommands::AskToStop(const AgentJob& job) {
   std::vector<std::pair<size_t, v1::StopJobRequest>> requests;
   for (const JobPart& part : job.parts) {
+    asked_.emplace(part.node, part.job.attempt());
     v1::StopJobRequest request;
     request.set_job_id(job.id);
     request.set_attempt(part.job.attempt());
@@ -258,7 +264,7 @@ absl::Status AgentCommands::Stop(const AgentJob& job) {
   }
   if (absl::IsPermissionDenied(failed)) return failed;
   // Who was told ends the job everywhere.
-  if (told) return WaitForEnd(job);
+  if (told) return absl::OkStatus();
   return absl::Status(failed.code(), absl::StrCat(failed.message(), kNotKnown));
 }
 
@@ -279,10 +285,30 @@ AgentCommands::Left AgentCommands::LookAgain(const AgentJob& job) {
   return left;
 }
 
-absl::Status AgentCommands::WaitForEnd(const AgentJob& job) {
+std::optional<AgentJob> AgentCommands::Unasked(const std::string& id) const {
+  for (AgentJob& job : jobs()) {
+    if (job.id != id || !job.lives()) continue;
+    for (const JobPart& part : job.parts) {
+      if (part.job.state() != v1::JobOnNode::STATE_FINISHED &&
+          !asked_.contains({part.node, part.job.attempt()})) {
+        return std::move(job);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// A session that was over when it was to be asked has told nobody; one of a next attempt, or of a
+// host of an elastic job that begins again, is asked in its place.
+absl::Status AgentCommands::WaitForEnd(AgentJob job) {
   const TimePoint until = Clock::now() + patience_;
   for (;;) {
     const Left left = LookAgain(job);
+    if (std::optional<AgentJob> more = Unasked(job.id)) {
+      job = *std::move(more);
+      if (absl::Status told = AskToStop(job); !told.ok()) return told;
+      continue;
+    }
     if (!left.lives && left.missing.empty()) {
       PrintEnded(job.id, options_.json);
       return absl::OkStatus();

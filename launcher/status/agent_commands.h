@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,7 +59,10 @@ class AgentCommands {
     bool no_agent = false;             // on one of them: it may be restarted just now
   };
   Left LookAgain(const AgentJob& job);
-  absl::Status WaitForEnd(const AgentJob& job);
+  absl::Status AskToStop(const AgentJob& job);
+  // What of that job lives and has not been asked: it began when the others were.
+  std::optional<AgentJob> Unasked(const std::string& id) const;
+  absl::Status WaitForEnd(AgentJob job);
   absl::Status Read(const JobPart& part, const v1::ReadLogRequest& request);
   void TellSilent() const;
 
@@ -65,6 +73,7 @@ class AgentCommands {
   std::vector<absl::StatusOr<v1::NodeReport>> answers_;
   std::vector<Told> told_;  // by resident agents
   std::vector<std::string> silent_;
+  std::set<std::pair<size_t, uint32_t>> asked_;  // nodes, and the numbers of their sessions
 };
 
 }  // namespace dtrain::status

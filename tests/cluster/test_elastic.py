@@ -235,6 +235,32 @@ def test_resident_agents_see_one_job(cluster):
             agent.stop()
 
 
+# One of its ranks has failed, and the other takes its time.
+def test_a_stop_at_a_host_whose_run_ends_ends_the_job(cluster):
+    three = cluster.nodes[:3]
+    agents = [residents.Resident(host).start() for host in three]
+    try:
+        stubborn = ["sh", "-c", '[ "$(hostname)" != node2 ] || trap "" TERM; exec "$@"', "sh"]
+        job = cluster.start_launch(["--elastic", "horovod", "--lease", f"{LEASE}s", "--grace", "60s", "-N", "2:3",
+                                    *cluster.hosts_flag(2, three), "--", *stubborn, *trains(FOR_EVER)[1:]])
+        wait_for_size(job, 6)
+        lines = len(steps_of(job))
+        (victim, _), (other, _) = workers(three[2])
+        os.kill(victim, signal.SIGKILL)
+        wait_for_size(job, 4, lines)
+        stop = launching.Launch(three[2], [cluster.programs / "dtrain", "stop"])
+        wait_until(lambda: "StopJob" in agents[2].log, 20, lambda: (stop.err, agents[2].log))
+        wait_until(lambda: not workers(three[0]) and not workers(three[1]), 20, lambda: job.err)
+        os.kill(other, signal.SIGKILL)
+        stopped = stop.wait(30)
+        assert stopped.code == 0 and "has ended" in stopped.err, stopped
+        result = job.wait(30)
+        assert result.code == 143 and "node2: the job was stopped here by " in result.err, result
+    finally:
+        for agent in agents:
+            agent.stop()
+
+
 def test_the_door_of_a_host_dies(cluster):
     job = start(cluster, "-N", "2:4", *cluster.hosts_flag(1))
     wait_for_size(job, 4)

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 import leftovers
-from launching import wait_until
+from launching import Launch, wait_until
 from residents import Resident
 from test_faults_efg import end_ssh_sessions, workers_gone
 from test_resident import workers
@@ -199,6 +199,53 @@ def test_a_spare_that_is_held_takes_a_place(cluster):
         job.signal(signal.SIGINT)
         assert job.wait(20).code == 130
         end_ssh_sessions(three[1])
+    finally:
+        for agent in residents:
+            agent.stop()
+
+
+def test_a_spare_whose_agent_is_told_to_end_is_let_go_at_once(cluster):
+    two = cluster.nodes[:2]
+    residents = [Resident(host).start() for host in two]
+    try:
+        job = start(cluster, "--spare", 1, *cluster.hosts_flag(1, two))
+        job.wait_for("attempt 0 of 1")
+        others = [*cluster.hosts_flag(1, two[1:]), "--", "true"]
+        wait_until(lambda: cluster.launch(others).code == 200, 20, "the spare is not held")
+        residents[1].restart()
+        job.wait_for("node1, a spare, is lost: its agent was told to end; it is tried again at the next restart", stream="err")
+        assert "waiting for launches" not in residents[1].log, residents[1].log
+        assert cluster.launch(others).code == 0
+        job.signal(signal.SIGINT)
+        assert job.wait(20).code == 130
+    finally:
+        for agent in residents:
+            agent.stop()
+
+
+# By an agent, which knows of no attempts to come.
+def test_a_stop_while_an_attempt_ends_is_followed_by_no_other(cluster):
+    two = cluster.nodes[:2]
+    work = [cluster.work(host) for host in two]
+    residents = [Resident(host).start() for host in two]
+    try:
+        script = ('echo "up $DTRAIN_ATTEMPT"; trap "echo told" TERM; '
+                  '[ "$RANK" = 1 ] || { until [ -e /root/work/fail ]; do sleep 0.05; done; exit 7; }; '
+                  'until [ -e /root/work/go ]; do sleep 0.05; done')
+        job = cluster.start_launch(["--lease", f"{LEASE}s", "--grace", "60s", "--max-restarts", 5, "--backoff", "100ms",
+                                    *cluster.hosts_flag(1, two), "--", "sh", "-c", script])
+        job.wait_for("up 0", count=2)
+        (work[0] / "fail").touch()
+        job.wait_for("told")
+        stop = Launch(two[1], [cluster.programs / "dtrain", "stop"])
+        wait_until(lambda: "StopJob" in residents[1].log, 20, lambda: (stop.err, residents[1].log))
+        (work[1] / "go").touch()
+        stopped = stop.wait(30)
+        assert stopped.code == 0 and "has ended" in stopped.err, stopped
+        result = job.wait(30)
+        assert result.code == 143, result
+        assert "node1: the job was stopped here by admin root" in result.err and "restart 1" not in result.err, result
+        assert "up 1" not in result.out, result
     finally:
         for agent in residents:
             agent.stop()

@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/node_rank.h"
 #include "common/os/environment.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
@@ -416,6 +417,63 @@ TEST_F(OutlivingTest, AStrangerTakesNoJobOver) {
   ASSERT_TRUE(second.Until([&] { return second.retold_ == 1 && second.welcome_; }))
       << "its generation was not taken";
   second.End();
+}
+
+// A spare, say, that was lost as the network was down, and is back before its lease is over.
+TEST_F(OutlivingTest, WhatAnAttemptReservedThatNeverBeganIsTheNextOnesAtOnce) {
+  const std::string state = Serve();
+  v1::Hello hello = Hello(0);
+  hello.set_lease_ms(600'000);
+  v1::Reserve share;
+  share.set_cpulist("0");
+  TestLauncher first(loop_, hello);
+  first.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  EXPECT_EQ(first.Reserve(share), "");
+  first.Hang();
+  // Of another job it is held.
+  v1::Hello others = hello;
+  others.set_job_id(hello.job_id() + "0");
+  others.set_attempt(1);
+  TestLauncher other(loop_, others);
+  other.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(other.Until([&] { return other.welcome_.has_value(); }));
+  EXPECT_EQ(other.welcome_->inventory().held_cores_size(), 1);
+  EXPECT_THAT(other.Reserve(share), HasSubstr(hello.job_id()));
+
+  hello.set_attempt(1);
+  TestLauncher next(loop_, hello);
+  next.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(next.Until([&] { return next.welcome_.has_value(); }));
+  EXPECT_EQ(next.welcome_->inventory().held_cores_size(), 0);
+  EXPECT_EQ(next.Reserve(share), "");
+  // An earlier one that comes late ends nothing.
+  hello.set_attempt(0);
+  TestLauncher late(loop_, hello);
+  late.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(late.Until([&] { return late.welcome_.has_value(); }));
+  EXPECT_THAT(late.Reserve(share), HasSubstr(hello.job_id()));
+  for (TestLauncher* each : {&other, &next, &late}) each->SayGoodbye();
+}
+
+// An agent that is told to end waits for launches that have begun. Nothing begins on a spare.
+TEST_F(OutlivingTest, AnAgentThatEndsGivesUpItsSparesAtOnceAndSaysSo) {
+  const std::string state = Serve();
+  const pid_t agent = pids_.back();
+  pids_.pop_back();
+  v1::Reserve share;
+  share.set_cpulist("0");
+  share.set_node_rank(kNoNodeRank);
+  TestLauncher launcher(loop_, Hello(0));
+  launcher.Greet(Dial(state, geteuid()), false);
+  ASSERT_TRUE(launcher.Until([&] { return launcher.welcome_.has_value(); }));
+  EXPECT_EQ(launcher.Reserve(share), "");
+  ASSERT_EQ(kill(agent, SIGTERM), 0);
+  ASSERT_TRUE(launcher.Until([&] { return launcher.end_.has_value(); }));
+  EXPECT_EQ(*launcher.end_, absl::AbortedError("its agent was told to end"));
+  int status = -1;
+  EXPECT_EQ(waitpid(agent, &status, 0), agent);
+  EXPECT_EQ(status, 0);
 }
 
 // Surveys are shown to nobody, so a job that says that it is one must not have anything.

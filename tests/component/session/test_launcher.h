@@ -120,9 +120,9 @@ class TestLauncher {
     return started_ ? started_->workers(0).pid() : 0;
   }
   // Why not; "" if it is reserved.
-  std::string Reserve() {
+  std::string Reserve(const v1::Reserve& share = {}) {
     v1::SessionRequest reserve;
-    reserve.mutable_reserve();
+    *reserve.mutable_reserve() = share;
     Send(reserve);
     EXPECT_TRUE(Until([this] { return refused_.has_value() && attached_; }));
     return refused_.value_or("no answer");

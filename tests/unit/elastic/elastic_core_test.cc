@@ -804,6 +804,23 @@ TEST_F(ElasticCoreTest, AStopEndsEachState) {
   }
 }
 
+// By the agent of a host whose run ends already: the others' are ended.
+TEST_F(ElasticCoreTest, AStopThereEndsEachState) {
+  for (int state = 0; state < 3; ++state) {
+    if (state == 0) Make();
+    if (state == 1) FormWithNewcomer();
+    if (state == 2) Start({"a", "b"});
+    Feed(StoppedThere{"b: stopped here by bob"});
+    Feed(StoppedThere{"a: stopped here by eve"});
+    EXPECT_EQ(ended_.size(), real_.size());
+    AllOver();
+    ASSERT_TRUE(end_) << state;
+    EXPECT_EQ(end_->verdict.kind, Kind::kNode);
+    EXPECT_EQ(end_->verdict.exit_code, kExitTerminated);
+    EXPECT_EQ(end_->verdict.message, "b: stopped here by bob");
+  }
+}
+
 TEST_F(ElasticCoreTest, TheTimeLimitEndsEachState) {
   options_.time_limit = seconds(100);
   for (int state = 0; state < 3; ++state) {

@@ -276,6 +276,23 @@ TEST_F(CampaignTest, AHostOfThreeEndsIsLeftOutHoweverFarApart) {
   EXPECT_THAT(begun_[3].hosts, ElementsAre(0));
 }
 
+// The others do not wait for it as they would for one that nothing is known of.
+TEST_F(CampaignTest, ALostSpareIsDoubtfulAndNothingElse) {
+  Make(3, 2, /*least=*/2);
+  for (int i = 0; i < 2; ++i) {
+    Runs(seconds(1));
+    AttemptEnded end;
+    end.verdict.kind = End::kWorker;
+    end.verdict.exit_code = 7;
+    end.lost_spares = {2};
+    Feed(end);
+    Wait();
+    EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1, 2));
+    EXPECT_THAT(begun_.back().doubtful, ElementsAre(false, false, true));
+  }
+  EXPECT_THAT(core_->left_out(), IsEmpty());
+}
+
 TEST_F(CampaignTest, AHostWithABadGpuIsLeftOutAtOnce) {
   Make(4, 2, /*least=*/3);
   Runs(seconds(100));
@@ -381,6 +398,24 @@ TEST_F(CampaignTest, AStopDoesNotHideWhatIsLeftBehind) {
   Ends(End::kNode, kExitCleanup);
   ASSERT_TRUE(verdict_);
   EXPECT_EQ(verdict_->exit_code, kExitCleanup);
+}
+
+TEST_F(CampaignTest, AStopByAnAgentWhileAnAttemptEndsWinsOverItsRestart) {
+  for (const bool succeeds : {false, true}) {
+    verdict_.reset();
+    said_.clear();
+    Make(2, 9);
+    Runs(seconds(3));
+    AttemptEnded end;
+    end.verdict.kind = succeeds ? End::kSuccess : End::kWorker;
+    end.verdict.exit_code = succeeds ? 0 : 7;
+    end.stopped = "node1: the job was stopped here by bob";
+    Feed(end);
+    ASSERT_TRUE(verdict_);
+    EXPECT_EQ(verdict_->exit_code, succeeds ? 0 : kExitTerminated);
+    EXPECT_EQ(verdict_->message, succeeds ? "" : end.stopped);
+    EXPECT_THAT(said_, IsEmpty());
+  }
 }
 
 TEST_F(CampaignTest, TheTimeLimitIsOfAllAttempts) {

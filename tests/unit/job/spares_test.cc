@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hosts that have joined and get no rank, of a job that may restart on them.
 #include "common/base/exit_code.h"
+#include "common/base/node_rank.h"
 #include "tests/unit/job/job_fixture.h"
 
 namespace dtrain::job {
@@ -66,6 +67,12 @@ TEST_F(SparesTest, IsHeldUntilTheEnd) {
   Run();
   EXPECT_TRUE(core_->nodes()[2].spare);
   EXPECT_TRUE(Sends(all_, 2, Kind::kReserve));
+  for (uint32_t node = 0; node < 3; ++node) {
+    for (const v1::SessionRequest& request : SentTo(node)) {
+      if (!request.has_reserve()) continue;
+      EXPECT_EQ(request.reserve().node_rank(), node == 2 ? kNoNodeRank : node);
+    }
+  }
   EXPECT_FALSE(Sends(all_, 2, Kind::kProbe));
   EXPECT_THAT(JobSentTo(2), IsEmpty());
   // Nothing waits for its answer, which may come late.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // However a job ends: within bounds, once, and with the truth.
+#include "common/base/exit_code.h"
 #include "tests/unit/job/job_fixture.h"
 
 namespace dtrain::job {
@@ -554,6 +555,54 @@ TEST_F(StoppingTest, TheEndAlwaysComes) {
     EXPECT_TRUE(finished_);
     EXPECT_EQ(verdict().exit_code, state >= State::kStarting ? 204 : 143);
     EXPECT_LE(core_->phases().back().begin - cancelled, seconds(5 + 4));
+  }
+}
+
+// By an agent: what the attempt ends for stands, but no other may follow.
+TEST_F(StoppingTest, AStopThatComesWhileTheAttemptEndsIsKept) {
+  Make(2);
+  RunUntil(State::kRunning);
+  EXPECT_EQ(core_->stopped(), "");
+  Exit(0, 7);
+  Over(0);
+  Failure(1, v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, "the job was stopped here by bob");
+  Failure(1, v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, "the job was stopped here by eve");
+  for (uint32_t rank = 1; rank < 4; ++rank) Exit(rank, 0, 15, /*told=*/true);
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 7);
+  EXPECT_EQ(core_->stopped(), "node1: the job was stopped here by bob");
+}
+
+TEST_F(StoppingTest, AStopOfAJobThatHasSucceededChangesNothing) {
+  Make(2);
+  RunUntil(State::kRunning);
+  for (uint32_t rank = 0; rank < 4; ++rank) Exit(rank, 0);
+  Failure(1, v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, "the job was stopped here by bob");
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kSuccess);
+}
+
+// Whatever else is awaited, and if the job could do without that node.
+TEST_F(StoppingTest, AStopBeforeTheStartEndsTheJobAtOnce) {
+  for (const uint32_t least : {0, 1}) {
+    for (const bool welcomed : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(least, welcomed));
+      options_.min_nodes = least;
+      finished_ = false;
+      all_.clear();
+      Make(3);
+      Feed(NodeConnected{NodeId(0)});
+      Feed(NodeConnected{NodeId(1)});
+      Welcome(0);
+      if (welcomed) Welcome(1);
+      Failure(1, v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, "stopped here by bob");
+      EXPECT_TRUE(finished_);
+      EXPECT_EQ(verdict().exit_code, kExitTerminated);
+      EXPECT_EQ(verdict().message, "node1: stopped here by bob");
+      EXPECT_TRUE(Sends(all_, 0, v1::SessionRequest::kGoodbye));
+    }
   }
 }
 

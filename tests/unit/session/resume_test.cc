@@ -413,9 +413,18 @@ TEST_F(ResumeTest, ALauncherThatWasAwayHearsWhoStoppedItsJob) {
   EXPECT_EQ(told[0].event.failure().message(), "stopped by alice");
 }
 
-TEST_F(ResumeTest, AJobThatIsOverIsNotStopped) {
+// What is over here may go on elsewhere, or be followed by another attempt.
+TEST_F(ResumeTest, ALauncherHearsOfAStopOfWhatIsOver) {
   core_.OnEvent(now_, JobEnded{});
   EXPECT_EQ(core_.state(), State::kFinished);
+  const std::vector<Action> actions = core_.OnEvent(now_, StopAsked{"stopped by alice"});
+  ASSERT_THAT(actions, SizeIs(1));
+  EXPECT_EQ(std::get<SendEvent>(actions[0]).event.failure().exit_code(), 143);
+}
+
+TEST_F(ResumeTest, AJobThatIsOverIsNotStopped) {
+  core_.OnEvent(now_, JobEnded{});
+  core_.OnEvent(now_, LauncherGone{});
   EXPECT_THAT(core_.OnEvent(now_, StopAsked{"late"}), IsEmpty());
 }
 

@@ -193,7 +193,7 @@ constexpr char kOfAResidentAgent[] = R"(
   leftovers_gone   .    .      .        .        l        .        .         l        .
   gpus_free        .    .      .        .        .        f        .         .        e
   gpus_held        .    .      .        .        .        .        .         .        .
-  stop_asked       .    =      =        .        .        .        .         .        .
+  stop_asked       .    =      =        .        =        =        =         .        .
   tick             .    .      .        .        .        .        .         .        .
 )";
 
@@ -224,7 +224,7 @@ constexpr char kOfAnAgentOfOneJob[] = R"(
   leftovers_gone   .    .      .        .        l        .        .         e        -
   gpus_free        .    .      .        .        .        f        .         .        -
   gpus_held        .    .      .        .        .        .        .         .        -
-  stop_asked       .    =      =        .        .        .        .         .        -
+  stop_asked       .    =      =        .        =        =        =         .        -
   tick             .    .      .        .        .        .        .         .        -
 )";
 
