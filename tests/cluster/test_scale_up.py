@@ -15,6 +15,7 @@ from launching import wait_until
 from residents import STATE
 from test_detached import residents, state  # noqa: F401
 from test_faults_efg import end_ssh_sessions, workers_gone
+from test_faults_h import hanging
 from test_supervised import kill_and_wait
 
 LEASE, GRACE = 3, 1
@@ -128,6 +129,24 @@ def test_a_program_without_a_checkpoint_is_told(cluster):
     assert "attempt 2" not in job.out
     job.signal(signal.SIGINT)
     assert job.wait(20).code == 130
+
+
+# As on an NFS server that is down. Neither heartbeats nor the end of the job wait for it.
+def test_a_checkpoint_whose_server_does_not_answer_holds_nothing_up(cluster):
+    folder = cluster.nodes[0].path("/root/scale-up-hangs")
+    folder.mkdir()
+    try:
+        with hanging(cluster.nodes[0], "/root/scale-up-hangs"):
+            job = start(cluster, "--scale-up=1s", "-x", "DTRAIN_CHECKPOINT_FILE=/root/scale-up-hangs/model")
+            lose_and_heal(cluster, cluster.nodes[3], job)
+            # Longer than the lease.
+            job.wait_for("--scale-up waits for a checkpoint: node0: /root/scale-up-hangs/model does not answer within 10 s",
+                         stream="err", timeout=60)
+            assert "attempt 2" not in job.out, job.err
+            job.signal(signal.SIGINT)
+            assert job.wait(20).code == 130
+    finally:
+        folder.rmdir()
 
 
 # Workers that were told to end by a launcher that died have not failed: the next one goes on with the restart.
