@@ -66,6 +66,9 @@ class Attempt {
         [](NodeId, const v1::GpuStates&) {};
     // Of a host of an elastic job, unread.
     absl::AnyInvocable<void(v1::ElasticUp)> on_elastic = [](const v1::ElasticUp&) {};
+    // The answer to AttemptRun::LookAtCheckpoint. `trouble`: why it cannot be known; or empty.
+    absl::AnyInvocable<void(bool newer, const std::string& trouble)> on_checkpoint =
+        [](bool, const std::string&) {};
     // After each event of the job, with the node that it was of, if of one.
     absl::AnyInvocable<void(std::optional<NodeId> of)> on_event = [](std::optional<NodeId>) {};
     absl::AnyInvocable<void(Rank rank)> on_rank_ended = [](Rank) {};

@@ -67,6 +67,8 @@ void AttemptRun::TakeOver(const std::vector<hosts::HostEntry>& hosts,
   }
   for (job::Action& action : core_.TakeActions()) Do(action);
   if (ran_) handlers_.on_runs();
+  // First: workers that have ended since then have not succeeded by that.
+  if (before.has_scale_up()) Feed(job::EndAsked{before.scale_up().why()});
   // What is known is fed as if it were said now; nodes say it again, and are not believed twice.
   replaying_ = true;
   for (const job::RankEnd& rank : core_.ranks()) {
@@ -289,6 +291,14 @@ void AttemptRun::OnJobEvent(NodeId id, v1::JobEvent event) {
     OnCode(id, event);
   }
   if (event.has_elastic()) handlers_.on_elastic(std::move(*event.mutable_elastic()));
+  if (event.has_checkpoint() && node_output_.IsOn(id, 0)) {
+    const v1::Checkpoint& checkpoint = event.checkpoint();
+    const std::string trouble = checkpoint.trouble().empty()
+                                    ? ""
+                                    : absl::StrCat(core_.nodes()[id.value()].host, ": ",
+                                                   job::Printable(checkpoint.trouble()));
+    handlers_.on_checkpoint(checkpoint.newer(), trouble);
+  }
   std::optional<Rank> ended;
   if (event.has_exit() && node_output_.IsOn(id, event.exit().rank())) {
     ended = Rank(event.exit().rank());
@@ -325,6 +335,13 @@ void AttemptRun::SendElastic(v1::ElasticDown down) {
   v1::JobRequest request;
   *request.mutable_elastic() = std::move(down);
   links_.SendTo(NodeId(0), request);
+}
+
+void AttemptRun::LookAtCheckpoint() {
+  if (core_.state() != job::State::kRunning) return;
+  v1::JobRequest request;
+  request.mutable_look_at_checkpoint();
+  links_.SendTo(core_.ranks()[0].node, request);
 }
 
 void AttemptRun::OnLogs(NodeId id, v1::LogChunk chunk) {

@@ -42,6 +42,8 @@ class AttemptRun : public Attempt {
   void SetSafe(const v1::LogPositions& positions);
   // To the one host of a run of an elastic job.
   void SendElastic(v1::ElasticDown down);
+  // Asks the node of rank 0, while its workers run, whether they have written a checkpoint.
+  void LookAtCheckpoint();
   // The disk has taken some.
   void OnRoom();
   void Feed(job::Event event) override;

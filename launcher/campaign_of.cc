@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "launcher/job/outcome.h"
 #include "launcher/report/attempts.h"
 
 namespace dtrain {
@@ -32,6 +33,7 @@ job::CampaignOptions CampaignOf(const cli::LaunchOptions& options, const hosts::
   if (IsElastic(options) && options.job.min_nodes == 0) {
     campaign.least_hosts = options.job.plan.nodes.value_or(most);
   }
+  campaign.most_hosts = options.job.plan.nodes.value_or(most);
   campaign.spares = options.spares > 0;
   campaign.time_limit = options.job.time_limit;
   return campaign;
@@ -49,6 +51,16 @@ hosts::HostList ListOf(const hosts::HostList& hosts, const std::vector<uint32_t>
   list.entries.clear();
   for (const uint32_t index : indices) list.entries.push_back(hosts.entries[index]);
   return list;
+}
+
+std::vector<uint32_t> JoinedOf(const report::JobFacts& attempt, const hosts::HostList& hosts) {
+  std::vector<uint32_t> joined;
+  for (const job::NodeView& node : attempt.nodes) {
+    // One that was let go had come, and there was nothing for it to do.
+    if (!node.joined || (node.gone && !node.let_go)) continue;
+    if (const auto host = IndexOf(hosts, node.host)) joined.push_back(*host);
+  }
+  return joined;
 }
 
 job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
@@ -71,6 +83,10 @@ job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
     if (const auto host = IndexOf(hosts, node.host)) ended.lost_spares.push_back(*host);
   }
   ended.dead_at = dead_at;
+  ended.done = !attempt.ranks.empty() &&
+               std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) {
+                 return rank.ended && !job::HasFailed(rank.exit) && !rank.exit.told_to_stop();
+               });
   return ended;
 }
 

@@ -27,6 +27,9 @@ job::CampaignOptions CampaignOf(const cli::LaunchOptions& options, const hosts::
 std::optional<uint32_t> IndexOf(const hosts::HostList& hosts, const std::string& name);
 hosts::HostList ListOf(const hosts::HostList& hosts, const std::vector<uint32_t>& indices);
 
+// Those of `hosts` that have joined the attempt, ascending.
+std::vector<uint32_t> JoinedOf(const report::JobFacts& attempt, const hosts::HostList& hosts);
+
 // How an attempt on some of `hosts` ended.
 job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
                         const hosts::HostList& hosts);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -17,6 +18,15 @@
 #include "launcher/job/campaign_journal.h"
 
 namespace dtrain {
+namespace {
+
+// Looks at hosts that the job does without (--scale-up): so many while one is awaited, at most one
+// a second, and no more than that for hosts that may be gone for days.
+constexpr int kLooksWhileBack = 10;
+constexpr Duration kShortestPause = std::chrono::seconds(1);
+constexpr Duration kLongestPause = std::chrono::seconds(30);
+
+}  // namespace
 
 CampaignRun::CampaignRun(PreparedLaunch& launch, Handlers handlers)
     : launch_(launch),
@@ -30,9 +40,12 @@ CampaignRun::CampaignRun(PreparedLaunch& launch, Handlers handlers)
 
 PresentAttempt::Handlers CampaignRun::AttemptHandlers() {
   PresentAttempt::Handlers handlers;
-  handlers.on_runs = [this] { Decide(job::AttemptRuns{}); };
+  handlers.on_runs = [this] { Decide(job::AttemptRuns{JoinedOf(attempt_.now().facts(), hosts_)}); };
   handlers.on_changed = [this] {
     if (!launch_.options().quiet) progress_.Update();
+  };
+  handlers.on_checkpoint = [this](bool newer, const std::string& trouble) {
+    OnCheckpoint(newer, trouble);
   };
   handlers.on_over = [this] { OnAttemptOver(); };
   handlers.on_superseded = [this](const std::string& text) { handlers_.on_superseded(text); };
@@ -44,6 +57,13 @@ absl::Status CampaignRun::Prepare() {
   if (!input.ok()) return input;
   hosts_ = HostsOf(launch_.options());
   job::CampaignOptions options = CampaignOf(launch_.options(), hosts_);
+  if (options.scale_up > Duration::zero()) {
+    absent_.emplace(launch_.loop(), launch_.ways(),
+                    std::clamp(options.scale_up / kLooksWhileBack, kShortestPause, kLongestPause),
+                    [this](uint32_t host, bool reachable) {
+                      Decide(job::HostLooked{host, reachable});
+                    });
+  }
   const TimePoint now = launch_.loop().Now();
   if (launch_.records() == nullptr) {
     core_.emplace(std::move(options), now);
@@ -74,11 +94,38 @@ void CampaignRun::Carry(std::vector<job::CampaignAction> actions) {
       Do(*begin);
     } else if (const auto* announce = std::get_if<job::Announce>(&action)) {
       launch_.Warn(announce->text);
+    } else if (std::holds_alternative<job::LookAtCheckpoint>(action)) {
+      attempt_.LookAtCheckpoint();
+    } else if (const auto* ends = std::get_if<job::EndAttempt>(&action)) {
+      EndAttempt(*ends);
     } else if (auto* end = std::get_if<job::EndCampaign>(&action)) {
       End(std::move(end->verdict));
     }
   }
+  if (absent_) absent_->Watch(hosts_, core_->absent());
   pause_.At(core_->NextDeadline(), [this] { Decide(job::CampaignTick{}); });
+}
+
+// On disk first: another launcher must not take the ends of these workers for failures.
+void CampaignRun::EndAttempt(const job::EndAttempt& end) {
+  if (launch_.records() == nullptr) return attempt_.Feed(job::EndAsked{end.why});
+  std::vector<std::string> names;
+  for (const uint32_t host : end.hosts) names.push_back(hosts_.entries[host].host);
+  launch_.records()->ScaleUpDecided(core_->attempt(), end.why, names,
+                                    [this, why = end.why, attempt = core_->attempt()] {
+                                      // It may have ended by itself.
+                                      if (!core_->scales_up() || core_->attempt() != attempt)
+                                        return;
+                                      attempt_.Feed(job::EndAsked{why});
+                                    });
+}
+
+void CampaignRun::OnCheckpoint(bool newer, const std::string& trouble) {
+  if (!trouble.empty() && trouble != checkpoint_trouble_) {
+    launch_.Warn(absl::StrCat("dtrain: warning: --scale-up waits for a checkpoint: ", trouble));
+  }
+  checkpoint_trouble_ = trouble;
+  Decide(job::CheckpointLooked{newer});
 }
 
 void CampaignRun::Do(const job::BeginAttempt& begin) {
@@ -151,7 +198,8 @@ void CampaignRun::OnAttemptOver() {
   }
   Carry(std::move(actions));
   if (status_ != nullptr && core_->state() == job::CampaignCore::State::kPause) {
-    status_->AttemptEnded(ended.cause);
+    const bool again = core_->ended().size() == before;
+    status_->AttemptEnded(again ? ended.cause : core_->ended().back().cause);
   }
 }
 
@@ -179,6 +227,7 @@ void CampaignRun::StopShowing() {
 
 void CampaignRun::LetGo() {
   pause_.Cancel();
+  absent_.reset();
   StopShowing();
   attempt_.Drop();
   ShowOn(nullptr);

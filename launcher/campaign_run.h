@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
+#include "launcher/host_watch.h"
 #include "launcher/hosts/hostfile.h"
 #include "launcher/job/campaign_core.h"
 #include "launcher/prepared_launch.h"
@@ -74,6 +75,8 @@ class CampaignRun {
   void Do(const job::BeginAttempt& begin);
   void Start(const job::JobOptions& options, const std::vector<uint32_t>& hosts);
   void OnAttemptOver();
+  void EndAttempt(const job::EndAttempt& end);
+  void OnCheckpoint(bool newer, const std::string& trouble);
   std::string StatusLine(TimePoint now) const;
 
   PreparedLaunch& launch_;
@@ -83,6 +86,8 @@ class CampaignRun {
   std::optional<job::CampaignCore> core_;
   PresentAttempt attempt_;
   report::Progress progress_;
+  std::optional<HostWatch> absent_;  // --scale-up: of hosts that the present attempt does without
+  std::string checkpoint_trouble_;   // that was told
   loop::Timer pause_;
   loop::Timer logs_timer_;  // until the disk takes a detached job's output again
   bool logs_failed_ = false;

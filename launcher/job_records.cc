@@ -165,6 +165,16 @@ void JobRecords::RestartDecided(const job::CampaignCore& campaign, const job::At
   Append(std::move(record), nullptr);
 }
 
+void JobRecords::ScaleUpDecided(uint32_t attempt, const std::string& why,
+                                const std::vector<std::string>& hosts, loop::Task then) {
+  v1::JournalRecord record;
+  v1::ScaleUpDecided& decided = *record.mutable_scale_up();
+  decided.set_attempt(attempt);
+  decided.set_why(why);
+  for (const std::string& host : hosts) decided.add_hosts(host);
+  Append(std::move(record), std::move(then));
+}
+
 void JobRecords::Verdict(int exit_code, const std::string& message, loop::Task then) {
   if (before_.has_verdict()) return loop_.Post(std::move(then));
   v1::JournalRecord record;

@@ -60,6 +60,9 @@ class JobRecords {
   // number.
   void RestartDecided(const job::CampaignCore& campaign, const job::AttemptRecord& ended,
                       bool again, Duration wait);
+  // Before the attempt is ended for one on more hosts.
+  void ScaleUpDecided(uint32_t attempt, const std::string& why,
+                      const std::vector<std::string>& hosts, loop::Task then);
   void Verdict(int exit_code, const std::string& message, loop::Task then);
   // The last: with the summary the job is over for everyone. Blocks.
   absl::Status WriteSummary(absl::string_view json);

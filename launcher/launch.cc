@@ -75,6 +75,25 @@ absl::Status FindByCommand(cli::LaunchOptions& options) {
   return absl::OkStatus();
 }
 
+// As a default it waits for a job that has use for it.
+absl::Status CheckScaleUp(cli::LaunchOptions& options) {
+  Duration& scale_up = options.restarts.scale_up;
+  if (scale_up == Duration::zero()) return absl::OkStatus();
+  const char* problem = nullptr;
+  if (options.elastic.on) {
+    problem =
+        "--scale-up does not work with --elastic, which takes hosts that come back as they "
+        "come: leave it out";
+  } else if (options.job.min_nodes == 0) {
+    problem = "--scale-up is about jobs that go on with fewer hosts; add -N MIN:MAX";
+  } else if (options.restarts.max_restarts == 0) {
+    problem = "--scale-up is about jobs that start their workers again; add --max-restarts N";
+  }
+  if (problem == nullptr) return absl::OkStatus();
+  scale_up = Duration::zero();
+  return options.scale_up_asked ? absl::InvalidArgumentError(problem) : absl::OkStatus();
+}
+
 // All that must be known of hosts before the first connection.
 absl::Status FindHosts(cli::LaunchOptions& options, const faces::Translation* translation,
                        const cli::Surroundings& surroundings) {
@@ -83,6 +102,7 @@ absl::Status FindHosts(cli::LaunchOptions& options, const faces::Translation* tr
                                                         : FindByCommand(options);
   if (found.ok() && translation != nullptr) found = faces::AfterHosts(*translation, options);
   if (found.ok()) found = TakeSpares(options);
+  if (found.ok()) found = CheckScaleUp(options);
   const bool is_all = options.elastic.discover.empty();  // else others may come
   if (found.ok() && is_all) found = plan::CheckNumbers(options.hosts, options.job.plan);
   if (found.ok() && is_all && options.job.min_nodes > options.hosts.entries.size()) {

@@ -137,6 +137,9 @@ Attempt::Handlers PresentAttempt::AttemptHandlers() {
   handlers.on_rank_ended = [this](Rank rank) {
     if (status_ != nullptr) status_->RankEnded(rank);
   };
+  handlers.on_checkpoint = [this](bool newer, const std::string& trouble) {
+    handlers_.on_checkpoint(newer, trouble);
+  };
   handlers.on_changed = [this] { handlers_.on_changed(); };
   // Posted: the next attempt takes the place of this one.
   handlers.on_over = [this] { launch_.loop().Post([this] { OnOver(); }); };

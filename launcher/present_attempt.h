@@ -27,7 +27,8 @@ class PresentAttempt {
   struct Handlers {
     absl::AnyInvocable<void()> on_runs;     // all workers have started
     absl::AnyInvocable<void()> on_changed;  // some of its facts have
-    absl::AnyInvocable<void()> on_over;     // its output is on disk: the next may be made
+    absl::AnyInvocable<void(bool newer, const std::string& trouble)> on_checkpoint;
+    absl::AnyInvocable<void()> on_over;  // its output is on disk: the next may be made
     absl::AnyInvocable<void(const std::string& text)> on_superseded;
   };
   PresentAttempt(PreparedLaunch& launch, Handlers handlers)
@@ -53,6 +54,7 @@ class PresentAttempt {
   // UserSignal, OutputFailed.
   void Feed(job::Event event);
   void EndInput();  // for all its workers
+  void LookAtCheckpoint() { fixed_->LookAtCheckpoint(); }
   // Nobody reads our stdin any more.
   void CloseStdin() { stdin_.reset(); }
   // Cuts its connections. No attempt is left.

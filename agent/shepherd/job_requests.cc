@@ -59,6 +59,9 @@ void JobRequests::Take(v1::JobRequest request) {
       if (!parts_.part.has_elastic()) return LogMisplaced(request);
       parts_.servers.OnElasticDown(std::move(*request.mutable_elastic()));
       break;
+    case v1::JobRequest::kLookAtCheckpoint:
+      if (parts_.core.state() == State::kRunning) parts_.checkpoint.Look();
+      break;
     case v1::JobRequest::kHeartbeat:
       parts_.launcher.AnswerBeat();
       break;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/functional/any_invocable.h"
+#include "agent/shepherd/checkpoint_look.h"
 #include "agent/shepherd/job_code.h"
 #include "agent/shepherd/launcher_line.h"
 #include "agent/shepherd/pmi_service.h"
@@ -27,6 +28,7 @@ class JobRequests {
     PmiService& pmi;
     RankServers& servers;
     WorkerLogs& logs;
+    CheckpointLook& checkpoint;
   };
   struct Handlers {
     absl::AnyInvocable<void(v1::JobPart)> on_part;

@@ -53,7 +53,8 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       departure_(loop, line_, logs_),
       pages_(loop, workers_, report_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
-      requests_({core_, part_, launcher_, workers_, code_, pmi_, servers_, logs_},
+      checkpoint_(loop, part_, agent_env_, launcher_),
+      requests_({core_, part_, launcher_, workers_, code_, pmi_, servers_, logs_, checkpoint_},
                 {[this](v1::JobPart part) { OnStart(std::move(part)); },
                  [this](Duration grace) { OnStop(grace); }}),
       deadline_(loop),
@@ -168,7 +169,9 @@ void Shepherd::OnChildren() {
     if (pid == 0) return sweeper_.OnReaped();
     Worker* const worker = workers_.FindRunning(pid);
     if (worker == nullptr) {
-      if (!containers_.OnChild(pid) && !servers_.OnChild(pid)) os::ReapQuietly(pid);
+      if (!containers_.OnChild(pid) && !servers_.OnChild(pid) && !checkpoint_.OnChild(pid)) {
+        os::ReapQuietly(pid);
+      }
     } else if (auto status = worker->Reap()) {
       OnWorkerEnded(*worker, *status);
     }
@@ -282,6 +285,7 @@ std::optional<v1::NodeFailure> Shepherd::StartWorkers() {
   if (auto refused = servers_.Open(part_)) return refused;
   scratch_.Make();
   state_.Choose(part_, containers_.all() != nullptr);
+  checkpoint_.Begin();
   return workers_.Start(part_, {agent_env_, cgroup_, scratch_.path(), state_.folder(), code_.tree(),
                                 servers_.pmix_port(), containers_.all()});
 }
@@ -299,6 +303,7 @@ void Shepherd::ReportStarted() {
 }
 
 void Shepherd::Sweep() {
+  checkpoint_.End();
   servers_.End(
       [this] { containers_.Remove([this] { sweeper_.Sweep([this] { Feed(Swept{}); }); }); });
 }

@@ -9,6 +9,7 @@
 #include "agent/shepherd/aborts.h"
 #include "agent/shepherd/agent_line.h"
 #include "agent/shepherd/agent_report.h"
+#include "agent/shepherd/checkpoint_look.h"
 #include "agent/shepherd/departure.h"
 #include "agent/shepherd/job_cgroup.h"
 #include "agent/shepherd/job_code.h"
@@ -92,6 +93,7 @@ class Shepherd {
   Departure departure_;
   WorkerPages pages_;
   WorkerExits exits_;
+  CheckpointLook checkpoint_;
   JobRequests requests_;
   bool reported_started_ = false;
   v1::Started started_;  // as it was reported

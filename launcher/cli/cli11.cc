@@ -22,7 +22,8 @@ class GroupsOnly : public CLI::Formatter {
     return make_groups(app, mode);
   }
   std::string make_option_opts(const CLI::Option* option) const override {
-    return option->get_option_text().empty() ? "" : absl::StrCat(" ", option->get_option_text());
+    const std::string& text = option->get_option_text();
+    return text.empty() || text[0] == '[' ? text : absl::StrCat(" ", text);
   }
 };
 
@@ -44,7 +45,8 @@ class Definition {
       option->multi_option_policy(flag.repeats ? CLI::MultiOptionPolicy::TakeAll
                                                : CLI::MultiOptionPolicy::TakeLast);
       option->group(std::string(flag.group));
-      option->option_text(std::string(flag.value));
+      option->option_text(flag.may_take.empty() ? std::string(flag.value)
+                                                : absl::StrCat("[=", flag.may_take, "]"));
       options_.push_back(option);
     }
   }

@@ -46,6 +46,9 @@ struct Flag {
   absl::Status (*set)(absl::string_view value, RawLaunch& out);
   std::vector<absl::string_view> words = {};  // values, or beginnings of values, to choose from
   bool repeats = false;  // each mention adds to the others, otherwise the last counts
+  // Of a switch that may be given as --flag=VALUE, too: what to write for that. `set` is given
+  // "true" or the value.
+  absl::string_view may_take = {};
 };
 
 const std::vector<Flag>& LaunchFlags();

@@ -314,6 +314,16 @@ std::vector<Flag> RestartFlags() {
        [](View v, RawLaunch& o) {
          return Set(v, Duration::zero(), o.options.restarts.min_uptime);
        }},
+      {"--scale-up",
+       kGroup,
+       "",
+       "with -N MIN:MAX: start a job that goes on without some hosts again,\n"
+       "once they are back for TIME (default 5m) and rank 0 has written\n"
+       "DTRAIN_CHECKPOINT_FILE since its last start; costs no restart",
+       SetScaleUp,
+       {},
+       /*repeats=*/false,
+       "TIME"},
       {"--state-dir", kGroup, "DIR",
        "where hosts keep the state of dtrain.elastic for a restart; may be\n"
        "shared; default ~/.cache/dtrain/state of each host",

@@ -28,6 +28,10 @@ constexpr Choice<v1::Contract> kContracts[] = {
 constexpr Choice<v1::Contract> kEmulated[] = {{"slurm", v1::CONTRACT_SLURM},
                                               {"sagemaker", v1::CONTRACT_SAGEMAKER}};
 
+// --scale-up: a host that is back for less may be rebooting still, or flap.
+constexpr Duration kUsualScaleUp = std::chrono::minutes(5);
+constexpr Duration kShortestScaleUp = std::chrono::seconds(1);
+
 }  // namespace
 
 // N or MIN:MAX.
@@ -75,6 +79,16 @@ absl::Status SetBackoff(View value, RawLaunch& out) {
   }
   restarts.longest_backoff = std::max(restarts.longest_backoff, restarts.backoff);
   return set;
+}
+
+// A switch, or how long.
+absl::Status SetScaleUp(View value, RawLaunch& out) {
+  Duration& after = out.options.restarts.scale_up;
+  if (const auto on = ParseBool(value); on.ok()) {
+    after = *on ? kUsualScaleUp : Duration::zero();
+    return absl::OkStatus();
+  }
+  return Set(value, kShortestScaleUp, after);
 }
 
 absl::Status SetStateDir(View value, RawLaunch& out) {

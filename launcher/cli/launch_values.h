@@ -10,6 +10,7 @@ namespace dtrain::cli {
 
 absl::Status SetNodes(absl::string_view value, RawLaunch& out);
 absl::Status SetRestartOn(absl::string_view value, RawLaunch& out);
+absl::Status SetScaleUp(absl::string_view value, RawLaunch& out);
 absl::Status SetBackoff(absl::string_view value, RawLaunch& out);
 absl::Status SetStateDir(absl::string_view value, RawLaunch& out);
 absl::Status SetRanks(absl::string_view value, RawLaunch& out);

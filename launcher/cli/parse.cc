@@ -58,6 +58,11 @@ void NoteHostFlag(const Mentions& mentions, LaunchOptions& options) {
   }
 }
 
+void NoteScaleUp(const Mentions& mentions, LaunchOptions& options) {
+  const int i = FindMention(mentions, "scale-up");
+  options.scale_up_asked = i >= 0 && mentions[i].source == kCommandLine;
+}
+
 // Likewise, what other sources say of how detached jobs are kept waits for such a job.
 void DropIdleDefaults(const Mentions& mentions, DetachOptions& detach) {
   if (detach.on) return;
@@ -183,6 +188,7 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
   status = SetAll(*mentions, raw);
   if (!status.ok()) return status;
   NoteHostFlag(*mentions, raw.options);
+  NoteScaleUp(*mentions, raw.options);
   DropIdleDefaults(*mentions, raw.options.detach);
   status = TakeElastic(*mentions, !words->further.empty(), raw);
   if (!status.ok()) return status;

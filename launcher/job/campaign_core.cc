@@ -11,6 +11,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "launcher/job/outcome.h"
+#include "rendezvous/barrier_core.h"
 
 namespace dtrain::job {
 namespace {
@@ -57,7 +58,8 @@ CampaignCore::CampaignCore(CampaignOptions options, TimePoint now)
       begin_(now),
       now_(now),
       backoff_(options_.backoff),
-      hosts_(options_.hosts.size()) {}
+      hosts_(options_.hosts.size()),
+      scale_up_(options_.scale_up, hosts_.size()) {}
 
 CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, TimePoint now)
     : options_(std::move(options)),
@@ -68,11 +70,14 @@ CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, Ti
       runs_since_(past.runs ? now - past.ran : kNever),
       backoff_(options_.backoff),
       stop_signal_(past.stop_signal),
-      hosts_(options_.hosts.size()) {
+      hosts_(options_.hosts.size()),
+      scale_up_(options_.scale_up, hosts_.size()) {
+  if (!past.scale_up.empty()) scales_up_ = EndAttempt{past.scale_up, past.back};
   for (const AttemptRecord& record : past.ended) {
     ended_.push_back(record);
     counted_ += record.counted ? 1 : 0;
     for (const uint32_t host : record.hosts) Count(record, host);
+    Welcome(record);
     BackOff();
   }
   for (const uint32_t host : past.left_out) hosts_[host].left_out = true;
@@ -99,15 +104,50 @@ std::vector<CampaignAction> CampaignCore::OnEvent(TimePoint now, const CampaignE
 }
 
 TimePoint CampaignCore::NextDeadline() const {
+  if (state_ == State::kAttempt) return scale_up_.NextDeadline();
   if (state_ != State::kPause) return kNever;
   return options_.time_limit == Duration::zero() ? next_at_
                                                  : std::min(next_at_, begin_ + options_.time_limit);
 }
 
-void CampaignCore::On(const AttemptRuns&) {
+void CampaignCore::On(const AttemptRuns& runs) {
   if (state_ != State::kAttempt) return;
   if (runs_since_ == kNever) runs_since_ = now_;  // else since a launcher before us
   join_by_ = kNever;
+  if (scales_up_ || stop_signal_ != 0) return;
+  std::vector<bool> usable;
+  for (const Host& host : hosts_) usable.push_back(!host.left_out);
+  scale_up_.Begin(runs.hosts, usable, options_.most_hosts);
+}
+
+void CampaignCore::On(const HostLooked& looked) {
+  scale_up_.OnHost(now_, looked.host, looked.reachable);
+  DecideScaleUp();
+}
+
+void CampaignCore::On(const CheckpointLooked& looked) {
+  scale_up_.OnCheckpoint(now_, looked.newer);
+  DecideScaleUp();
+}
+
+void CampaignCore::DecideScaleUp() {
+  switch (scale_up_.Decide(now_)) {
+    case ScaleUp::Next::kNothing:
+      return;
+    case ScaleUp::Next::kLookAtCheckpoint:
+      actions_.emplace_back(LookAtCheckpoint{});
+      return;
+    case ScaleUp::Next::kRestart:
+      break;
+  }
+  std::vector<std::string> names;
+  for (const uint32_t host : scale_up_.back()) names.push_back(options_.hosts[host]);
+  scales_up_ = EndAttempt{absl::StrCat("restarting with ", scale_up_.nodes(),
+                                       " nodes: ", rendezvous::FormatHosts(names),
+                                       names.size() == 1 ? " is back" : " are back"),
+                          scale_up_.back()};
+  actions_.emplace_back(Announce{absl::StrCat("dtrain: ", scales_up_->why)});
+  actions_.emplace_back(*scales_up_);
 }
 
 // A stop that came while the attempt was ending for another reason is obeyed here.
@@ -124,10 +164,20 @@ void CampaignCore::On(const AttemptEnded& end) {
   ended_.push_back(std::move(record));
   // By nobody's fault; but they may not be back, and others need not wait for them.
   for (const uint32_t host : end.lost_spares) hosts_[host].doubtful = true;
-  const Next next = Judge(end);
+  scale_up_.End();
+  const bool scaled_up = IsScaledUp(end);
+  if (scaled_up && end.done) {
+    ended_.back().exit_code = 0;
+    ended_.back().cause.clear();
+    return End(
+        {.kind = Verdict::Kind::kSuccess, .exit_code = 0, .message = "", .rank = {}, .signal = 0});
+  }
+  const Next next = scaled_up ? Next::kRestart : Judge(end);
   if (next == Next::kOver) return End(end.verdict);
   if (stop_signal_ != 0) return End(StoppedBy(stop_signal_));
   if (!end.stopped.empty()) return End(StoppedThere(end.stopped));
+  if (scaled_up) return RestartScaledUp(end);
+  scales_up_.reset();
   switch (next) {
     case Next::kOver:
       return;
@@ -143,11 +193,13 @@ void CampaignCore::On(const AttemptEnded& end) {
 void CampaignCore::On(const StopAsked& asked) {
   if (!IsStop(asked.signal)) return;
   stop_signal_ = asked.signal;
+  scale_up_.End();
   // While an attempt lives, it is what stops, and says when it has.
   if (state_ == State::kPause) End(StoppedBy(stop_signal_));
 }
 
 void CampaignCore::On(const CampaignTick&) {
+  if (state_ == State::kAttempt) return DecideScaleUp();
   if (state_ != State::kPause) return;
   if (options_.time_limit > Duration::zero() && now_ >= begin_ + options_.time_limit) {
     return End({.kind = Verdict::Kind::kTimeLimit,
@@ -240,6 +292,24 @@ void CampaignCore::Restart(const AttemptEnded& end) {
   Pause(at);
 }
 
+// Ended by us, and by nothing else that happened meanwhile.
+bool CampaignCore::IsScaledUp(const AttemptEnded& end) const {
+  return scales_up_ && end.verdict.kind == Verdict::Kind::kSignal &&
+         end.verdict.exit_code == kExitSignalBase + SIGTERM;
+}
+
+void CampaignCore::RestartScaledUp(const AttemptEnded& end) {
+  ended_.back().cause = scales_up_->why;
+  ended_.back().back = scales_up_->hosts;
+  scales_up_.reset();
+  Welcome(ended_.back());
+  BlameGpus(end);
+  const TimePoint at = std::max(now_ + BackOff(), end.dead_at);
+  ++attempt_;
+  join_by_ = at + options_.join_timeout;
+  Pause(at);
+}
+
 void CampaignCore::JoinAgain(const AttemptEnded& end) {
   const TimePoint at = std::max(now_ + kJoinAgain, end.dead_at);
   if (at >= join_by_) {
@@ -268,6 +338,11 @@ void CampaignCore::BeginAgain(const AttemptEnded& end) {
                 : "; it starts again")});
   if (attempt_ > 0) join_by_ = at + options_.join_timeout;
   Pause(at);
+}
+
+// They are waited for like all others.
+void CampaignCore::Welcome(const AttemptRecord& record) {
+  for (const uint32_t host : record.back) hosts_[host].doubtful = false;
 }
 
 void CampaignCore::Count(const AttemptRecord& record, uint32_t host) {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "launcher/job/job_core.h"
+#include "launcher/job/scale_up.h"
 
 // The attempts of one launch: which of them is followed by another, when, and on which hosts. Pure:
 // events in, actions out. JobCore decides about one attempt.
@@ -16,6 +18,7 @@ namespace dtrain::job {
 struct CampaignOptions {
   std::vector<std::string> hosts;  // all that an attempt may use, spares last
   uint32_t least_hosts = 1;        // an attempt needs so many of them
+  uint32_t most_hosts = 0;         // and has use for so many
   uint32_t max_restarts = 0;       // --max-restarts: those that count
   bool spares = false;             // some hosts only replace others
   // --restart-on
@@ -28,10 +31,14 @@ struct CampaignOptions {
   Duration min_uptime = std::chrono::seconds(60);
   Duration join_timeout = std::chrono::minutes(10);  // for the hosts of a restart to come
   Duration time_limit = Duration::zero();            // --timeout, over all attempts; zero: none
+  Duration scale_up = Duration::zero();              // --scale-up: hosts must be back for so long
 };
 
 // ---- events -------------------------------------------------------------------------------
-struct AttemptRuns {};  // all of its workers have started
+// All of its workers have started.
+struct AttemptRuns {
+  std::vector<uint32_t> hosts = {};  // that have joined it
+};
 // A GPU whose error says that its host is not to be used again.
 struct BadGpu {
   uint32_t host = 0;  // index of CampaignOptions::hosts
@@ -47,13 +54,24 @@ struct AttemptEnded {
   std::string stopped;                // JobCore::stopped()
   // The workers of lost nodes have ended by then, by their own lease. The past: none are lost.
   TimePoint dead_at;
+  bool done = false;  // each rank has ended with 0 before it was told to
+};
+// One of those that are looked for.
+struct HostLooked {
+  uint32_t host = 0;
+  bool reachable = false;
+};
+// The answer to LookAtCheckpoint. `newer`: one was written since the attempt began.
+struct CheckpointLooked {
+  bool newer = false;
 };
 struct StopAsked {
   int signal = 0;
 };
 struct CampaignTick {};
 
-using CampaignEvent = std::variant<AttemptRuns, AttemptEnded, StopAsked, CampaignTick>;
+using CampaignEvent =
+    std::variant<AttemptRuns, AttemptEnded, HostLooked, CheckpointLooked, StopAsked, CampaignTick>;
 
 // ---- actions ------------------------------------------------------------------------------
 struct BeginAttempt {
@@ -65,11 +83,19 @@ struct BeginAttempt {
 struct Announce {
   std::string text;  // one line for the user, complete
 };
+// In the node of rank 0.
+struct LookAtCheckpoint {};
+// For one on more hosts. AttemptEnded follows.
+struct EndAttempt {
+  std::string why;              // one line
+  std::vector<uint32_t> hosts;  // that are back
+};
 struct EndCampaign {
   Verdict verdict;
 };
 
-using CampaignAction = std::variant<BeginAttempt, Announce, EndCampaign>;
+using CampaignAction =
+    std::variant<BeginAttempt, Announce, LookAtCheckpoint, EndAttempt, EndCampaign>;
 
 // An attempt that is over.
 struct AttemptRecord {
@@ -80,6 +106,7 @@ struct AttemptRecord {
   bool counted = false;             // the restart after it counts
   std::vector<uint32_t> hosts;      // by whose fault
   bool lost = false;                // they were
+  std::vector<uint32_t> back = {};  // hosts that were there again: it was ended for their sake
   TimePoint ended;
 };
 
@@ -95,6 +122,8 @@ struct CampaignPast {
   std::vector<uint32_t> left_out;    // hosts
   Duration age = Duration::zero();   // of the job
   int stop_signal = 0;               // it was told to end
+  std::string scale_up;              // EndAttempt::why, of the present one; empty: none was
+  std::vector<uint32_t> back;        // EndAttempt::hosts
 };
 
 class CampaignCore {
@@ -122,6 +151,10 @@ class CampaignCore {
   TimePoint runs_since() const { return runs_since_; }  // the present attempt; or kNever
   const std::vector<AttemptRecord>& ended() const { return ended_; }
   std::vector<std::string> left_out() const;  // hosts
+  // Hosts of which HostLooked is to come now and then.
+  std::vector<uint32_t> absent() const { return scale_up_.absent(); }
+  // The present attempt is being ended for one on more hosts.
+  bool scales_up() const { return scales_up_.has_value(); }
 
  private:
   struct Host {
@@ -134,17 +167,23 @@ class CampaignCore {
 
   void On(const AttemptRuns&);
   void On(const AttemptEnded& end);
+  void On(const HostLooked& looked);
+  void On(const CheckpointLooked& looked);
   void On(const StopAsked& asked);
   void On(const CampaignTick&);
 
   Next Judge(const AttemptEnded& end) const;
   bool IsReplaced(const AttemptEnded& end) const;
   void Restart(const AttemptEnded& end);
+  void DecideScaleUp();
+  bool IsScaledUp(const AttemptEnded& end) const;
+  void RestartScaledUp(const AttemptEnded& end);
   void JoinAgain(const AttemptEnded& end);
   void BeginAgain(const AttemptEnded& end);
   void Blame(const AttemptEnded& end);
   void BlameGpus(const AttemptEnded& end);
   void Count(const AttemptRecord& record, uint32_t host);
+  void Welcome(const AttemptRecord& record);
   Duration BackOff();
   bool LeaveOut(uint32_t host, const std::string& why);
   void Pause(TimePoint until);
@@ -165,6 +204,8 @@ class CampaignCore {
   Duration backoff_;
   int stop_signal_ = 0;
   std::vector<Host> hosts_;
+  ScaleUp scale_up_;
+  std::optional<EndAttempt> scales_up_;  // the present attempt is being ended for that
   std::vector<AttemptRecord> ended_;
   std::vector<CampaignAction> actions_;
 };

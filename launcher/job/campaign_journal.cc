@@ -17,6 +17,7 @@ v1::RestartDecided RestartOf(const CampaignCore& campaign, const AttemptRecord& 
   restart.set_ran_nanos(std::chrono::nanoseconds(ended.ran).count());
   for (const uint32_t host : ended.hosts) restart.add_at_fault(campaign.options().hosts[host]);
   restart.set_lost(ended.lost);
+  for (const uint32_t host : ended.back) restart.add_back(campaign.options().hosts[host]);
   return restart;
 }
 
@@ -44,6 +45,7 @@ CampaignPast PastOf(const v1::JournalState& state, const hosts::HostList& hosts,
     record.counted = restart.counts();
     indices(restart.at_fault(), record.hosts);
     record.lost = restart.lost();
+    indices(restart.back(), record.back);
     record.ended = now - since(restart.unix_nanos());
     past.ended.push_back(std::move(record));
   }
@@ -62,6 +64,10 @@ CampaignPast PastOf(const v1::JournalState& state, const hosts::HostList& hosts,
   }
   past.age = since(state.accepted().by().unix_nanos());
   if (state.has_stop()) past.stop_signal = SIGTERM;
+  if (past.runs && state.has_scale_up()) {
+    past.scale_up = state.scale_up().why();
+    indices(state.scale_up().hosts(), past.back);
+  }
   return past;
 }
 

@@ -133,6 +133,7 @@ enum Kind {
   kFenceEnter,
   kPmix,
   kElastic,
+  kCheckpoint,
   kFinishedMsg,
   kReleased,
   kFailure,
@@ -187,9 +188,10 @@ constexpr Row kTable[] = {
     {kFenceEnter,    "FenceEnter", {kIllegal,                     kIllegal,                       kIllegal,                       On<&StallWatch::OnFenceEnter>,  On<&StallWatch::OnFenceEnter>,  kIgnore}},
     {kPmix,          "PMIx message",
                                    {kIllegal,                     kIllegal,                       kIllegal,                       On<&StallWatch::OnPmix>,        On<&StallWatch::OnPmix>,        kIgnore}},
-    // Between the hosts of an elastic job, which is more than one of ours.
+    // Between the hosts of an elastic job, which is more than one of ours; and of the campaign.
     {kElastic,       "elastic message",
                                    {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        kIgnore}},
+    {kCheckpoint,    "Checkpoint", {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        kIgnore}},
     {kFinishedMsg,   "Finished",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&RunPhase::OnFinished>,      On<&RunPhase::OnFinished>,      On<&RunPhase::OnFinished>}},
     // It may overtake all that the shepherd says, when the launcher comes back to the agent.
     {kReleased,      "Released",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&StopPhase::OnReleased>,     On<&StopPhase::OnReleased>,     On<&StopPhase::OnReleased>}},
@@ -276,6 +278,8 @@ Kind KindOf(const v1::JobEvent& message) {
       return kPmix;
     case v1::JobEvent::kElastic:
       return kElastic;
+    case v1::JobEvent::kCheckpoint:
+      return kCheckpoint;
     case v1::JobEvent::kFinished:
       return kFinishedMsg;
     case v1::JobEvent::kFailure:

@@ -63,6 +63,8 @@ Rule RuleOf(Record::KindCase kind) {
       return {"the job has ended", kConcluded};
     case Record::kSnapshot:
       return {"a snapshot", kNew};
+    case Record::kScaleUp:
+      return {"the attempt is ended for one on more hosts", kRuns};
     case Record::kHeader:
     case Record::KIND_NOT_SET:
       break;
@@ -187,6 +189,7 @@ absl::Status Begin(const v1::AttemptBegins& attempt, State& state) {
   state.clear_nodes();
   state.clear_exits();
   state.clear_logs_safe();
+  state.clear_scale_up();
   return absl::OkStatus();
 }
 
@@ -220,7 +223,14 @@ absl::Status DecideRestart(const v1::RestartDecided& restart, State& state) {
   if (ToldToEnd(state)) return Illegal("a restart is decided, and the job was told to end");
   if (restart.again() && state.has_runs()) return Illegal("an attempt that ran is begun again");
   *state.add_restarts() = restart;
+  state.clear_scale_up();
   state.set_phase(State::PHASE_RESTARTING);
+  return absl::OkStatus();
+}
+
+absl::Status DecideScaleUp(const v1::ScaleUpDecided& decided, State& state) {
+  if (absl::Status attempt = CheckAttempt(state, decided.attempt()); !attempt.ok()) return attempt;
+  *state.mutable_scale_up() = decided;
   return absl::OkStatus();
 }
 
@@ -289,6 +299,8 @@ absl::Status Change(const Record& record, State& state) {
       break;
     case Record::kRestartDecided:
       return DecideRestart(record.restart_decided(), state);
+    case Record::kScaleUp:
+      return DecideScaleUp(record.scale_up(), state);
     case Record::kLogsSafe:
       return TakePositions(record.logs_safe(), state);
     case Record::kVerdict:

@@ -164,7 +164,9 @@ class Departure {
   }
 
   absl::Status CheckPhase(const v1::JournalState& state, v1::JournalState::Phase phase) const {
-    if (state.phase() == phase && !state.has_stop()) return absl::OkStatus();
+    if (state.phase() == phase && !state.has_stop() && !state.has_scale_up()) {
+      return absl::OkStatus();
+    }
     return absl::FailedPreconditionError(
         absl::StrCat(job_.id(), " can move only while its workers run: ",
                      state.phase() >= v1::JournalState::PHASE_CONCLUDED || state.has_stop()

@@ -75,6 +75,7 @@ std::string Flags(const std::vector<cli::Flag>& flags) {
     }
     absl::StrAppend(&out, ".TP\n", absl::StrJoin(names, ", "));
     if (!flag.value.empty()) absl::StrAppend(&out, " \\fI", Roff(flag.value), "\\fR");
+    if (!flag.may_take.empty()) absl::StrAppend(&out, "[=\\fI", Roff(flag.may_take), "\\fR]");
     absl::StrAppend(&out, "\n");
     for (View line : absl::StrSplit(flag.help, '\n')) absl::StrAppend(&out, Line(line));
   }

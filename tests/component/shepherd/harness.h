@@ -455,6 +455,9 @@ class ShepherdTest : public ::testing::Test {
       case v1::JobEvent::kElastic:
         elastic_.push_back(event.elastic());
         break;
+      case v1::JobEvent::kCheckpoint:
+        checkpoints_.push_back(event.checkpoint());
+        break;
       case v1::JobEvent::kFinished:
         finished_said_ = true;
         CheckFinished();
@@ -527,6 +530,7 @@ class ShepherdTest : public ::testing::Test {
   std::vector<std::string> preparing_;
   std::vector<v1::PmixUp> pmix_;
   std::vector<v1::ElasticUp> elastic_;
+  std::vector<v1::Checkpoint> checkpoints_;
   std::map<uint32_t, os::UniqueFd> held_;  // by port: they go before the start
   std::vector<v1::StdinTaken> stdin_taken_;
   std::vector<v1::FenceEnter> fences_;

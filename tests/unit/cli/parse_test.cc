@@ -214,6 +214,21 @@ TEST_F(ParseTest, Restarts) {
   EXPECT_THAT(Error({"--backoff", "2s:1s", "x"}), HasSubstr("--backoff: "));
 }
 
+// A switch, or with a time behind "=": a word of its own is the command.
+TEST_F(ParseTest, ScaleUp) {
+  EXPECT_EQ(Launch({"x"}).restarts.scale_up, Duration::zero());
+  EXPECT_EQ(Launch({"--scale-up", "x"}).restarts.scale_up, std::chrono::minutes(5));
+  EXPECT_EQ(Launch({"--scale-up=90s", "x"}).restarts.scale_up, std::chrono::seconds(90));
+  EXPECT_EQ(Launch({"--scale-up=90s", "--scale-up=false", "x"}).restarts.scale_up,
+            Duration::zero());
+  EXPECT_TRUE(Launch({"--scale-up", "x"}).scale_up_asked);
+  EXPECT_THAT(Error({"--scale-up=soon", "x"}), HasSubstr("--scale-up: \"soon\" is not a time"));
+  EXPECT_THAT(Error({"--scale-up=1ms", "x"}), HasSubstr("too short; it must be at least 1000ms"));
+  surroundings_.environment.push_back("DTRAIN_SCALE_UP=2m");
+  EXPECT_EQ(Launch({"x"}).restarts.scale_up, std::chrono::minutes(2));
+  EXPECT_FALSE(Launch({"x"}).scale_up_asked);
+}
+
 // A5, A8
 TEST_F(ParseTest, NumbersOutOfRangeNameTheirFlag) {
   EXPECT_THAT(Error({"-np", "0", "x"}), HasSubstr("--np: \"0\" is not a whole number"));

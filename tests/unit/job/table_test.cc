@@ -57,6 +57,7 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {"stdin_taken", Shepherd([](auto& e) { e.mutable_stdin_taken(); })},
       {"fence_enter", Shepherd([](auto& e) { e.mutable_fence_enter(); })},
       {"elastic", Shepherd([](auto& e) { e.mutable_elastic(); })},
+      {"checkpoint", Shepherd([](auto& e) { e.mutable_checkpoint(); })},
       {"finished", Shepherd([](auto& e) { e.mutable_finished(); })},
       {"released", Agent([](auto& e) { e.mutable_released(); })},
       {"failure", Shepherd([](auto& e) { e.mutable_failure(); })},
@@ -79,11 +80,12 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
        {"probe_report", "warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
       {State::kHolding, {"warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
       {State::kStarting,
-       {"preparing", "started", "exit", "stdin_taken", "fence_enter", "elastic", "released",
-        "warning", "heartbeat", "agent's warning", "agent's heartbeat", "agent's gpus"}},
+       {"preparing", "started", "exit", "stdin_taken", "fence_enter", "elastic", "checkpoint",
+        "released", "warning", "heartbeat", "agent's warning", "agent's heartbeat",
+        "agent's gpus"}},
       {State::kRunning,
-       {"exit", "stdin_taken", "fence_enter", "elastic", "released", "warning", "heartbeat",
-        "agent's warning", "agent's heartbeat", "agent's gpus"}},
+       {"exit", "stdin_taken", "fence_enter", "elastic", "checkpoint", "released", "warning",
+        "heartbeat", "agent's warning", "agent's heartbeat", "agent's gpus"}},
   };
   for (const auto& [state, allowed] : legal) {
     for (const auto& [name, said] : messages) {
@@ -108,6 +110,7 @@ TEST_F(TableTest, WhileStoppingNothingANodeSendsChangesTheVerdict) {
       Shepherd([](auto& e) { e.mutable_stdin_taken(); }),
       Shepherd([](auto& e) { e.mutable_fence_enter(); }),
       Shepherd([](auto& e) { e.mutable_elastic(); }),
+      Shepherd([](auto& e) { e.mutable_checkpoint(); }),
       Agent([](auto& e) { e.mutable_released(); }),
       Agent([](auto& e) { e.mutable_gpus(); }),
       Shepherd([](auto& e) { e.mutable_exit()->set_rank(99); }),

@@ -95,6 +95,13 @@ inline JournalRecord Restart(uint32_t attempt, const std::vector<std::string>& l
   for (const std::string& host : left_out) record.mutable_restart_decided()->add_left_out(host);
   return record;
 }
+inline JournalRecord ScalesUp(uint32_t attempt) {
+  JournalRecord record;
+  record.mutable_scale_up()->set_attempt(attempt);
+  record.mutable_scale_up()->set_why("restarting with 2 nodes: b is back");
+  record.mutable_scale_up()->add_hosts("b");
+  return record;
+}
 inline JournalRecord Safe(uint32_t attempt, uint32_t rank, uint64_t offset,
                           bool is_stderr = false) {
   JournalRecord record;

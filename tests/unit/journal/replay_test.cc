@@ -44,12 +44,12 @@ const std::map<JournalState::Phase, std::vector<JournalRecord>>& Ways() {
 // Each record in each phase: `new accepted begun runs restarting concluded ended`.
 TEST(JournalReplay, FollowsTheTable) {
   const std::vector<std::pair<JournalRecord, std::string>> table = {
-      {AcceptedRecord(), "y------"}, {Generation(2), "-yyyyy-"},   {Begins(0, 1), "-y-----"},
-      {Begins(1, 1), "----y--"},     {Runs(0), "--y----"},         {Exit(0, 0, 0), "--yyyy-"},
-      {Lost(0, 0), "--yyyy-"},       {Stop(), "-yyyyy-"},          {Limit(), "-yyyyy-"},
-      {Restart(0), "--yy---"},       {Safe(0, 0, 1), "--yyyy-"},   {Verdict(), "-yyyy--"},
-      {HookBegins(), "-----y-"},     {HookEnds(), "-----y-"},      {Ended(), "-----y-"},
-      {Header("j", "b"), "-------"}, {JournalRecord(), "-------"},
+      {AcceptedRecord(), "y------"}, {Generation(2), "-yyyyy-"},    {Begins(0, 1), "-y-----"},
+      {Begins(1, 1), "----y--"},     {Runs(0), "--y----"},          {Exit(0, 0, 0), "--yyyy-"},
+      {Lost(0, 0), "--yyyy-"},       {Stop(), "-yyyyy-"},           {Limit(), "-yyyyy-"},
+      {Restart(0), "--yy---"},       {Safe(0, 0, 1), "--yyyy-"},    {Verdict(), "-yyyy--"},
+      {ScalesUp(0), "---y---"},      {HookBegins(), "-----y-"},     {HookEnds(), "-----y-"},
+      {Ended(), "-----y-"},          {Header("j", "b"), "-------"}, {JournalRecord(), "-------"},
   };
   for (const auto& [record, row] : table) {
     for (const auto& [phase, way] : Ways()) {
@@ -63,6 +63,20 @@ TEST(JournalReplay, FollowsTheTable) {
       }
     }
   }
+}
+
+TEST(JournalReplay, AScaleUpIsOfItsAttempt) {
+  const std::vector<JournalRecord> runs = Ways().at(JournalState::PHASE_RUNS);
+  JournalState state = StateAfter(runs);
+  ExpectApplies(ScalesUp(0), state);
+  EXPECT_EQ(state.phase(), JournalState::PHASE_RUNS);
+  EXPECT_THAT(state.scale_up().hosts(), ElementsAre("b"));
+  JournalState restored;
+  ExpectApplies(Snapshot(state), restored);
+  EXPECT_TRUE(Same(state, restored));
+  ExpectApplies(Restart(0), state);
+  EXPECT_FALSE(state.has_scale_up());
+  EXPECT_THAT(WhyNot(runs, ScalesUp(1)), HasSubstr("of attempt 1, and the last one is 0"));
 }
 
 TEST(JournalReplay, AtEachRecordASnapshotMakesTheSameState) {
