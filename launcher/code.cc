@@ -38,6 +38,7 @@ std::shared_ptr<const v1::JobRequest> Code::Request() const {
   request->mutable_stage()->set_sha256(snapshot.sha256);
   if (compare) request->mutable_stage()->set_compare_in(snapshot.directory);
   request->mutable_stage()->set_only_warn(only_warn);
+  request->mutable_stage()->set_keep(keep);
   return request;
 }
 

@@ -26,7 +26,8 @@ struct Code {
       : snapshot(std::move(taken)),
         contents(snapshot),
         compare(options.compare),
-        only_warn(options.only_warn) {}
+        only_warn(options.only_warn),
+        keep(options.keep) {}
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
 
@@ -34,6 +35,7 @@ struct Code {
   stage::Contents contents;
   const bool compare;    // nothing is copied: all hosts must have it
   const bool only_warn;  // a host that has other code is named, and starts all the same
+  const bool keep;       // hosts keep their copies
   // StageTree.
   std::shared_ptr<const v1::JobRequest> Request() const;
   // For launchers that come after us; `with_contents`: they may have to send it again. Blocks.

@@ -50,6 +50,7 @@ void JobCode::Stage(const v1::StageTree& tree) {
     handlers.on_staged = [this](const std::string& sha256) { TellStaged(sha256); };
     handlers.on_failed = [this](const absl::Status& why) { OnFailed(why); };
     staging_ = std::make_unique<staged::Staging>(loop_, std::move(handlers));
+    keeps_ = tree.keep();
   }
   staging_->Begin(tree);
 }
@@ -73,8 +74,15 @@ std::string JobCode::tree() const {
   return staging_ != nullptr && staging_->is_done() ? staging_->path() : "";
 }
 
-absl::Status JobCode::Remove() {
-  return staging_ != nullptr ? staging_->Remove() : absl::OkStatus();
+absl::Status JobCode::Remove(const v1::JobPart& part) {
+  if (staging_ == nullptr) return absl::OkStatus();
+  if (!keeps_ || tree().empty() || part.job_id().empty()) return staging_->Remove();
+  const auto kept = staging_->Keep(absl::StrCat(part.job_id(), "-", part.attempt()));
+  if (!kept.ok()) return kept.status();
+  // The same on all hosts, so that it is one line for all.
+  launcher_.Warn(absl::StrCat("the code and what was written beside it are kept for 30 days in ",
+                              *kept, " (--stage-keep); remove it with rm -r"));
+  return absl::OkStatus();
 }
 
 void JobCode::TellStaged(const std::string& sha256) {

@@ -29,8 +29,8 @@ class JobCode {
   bool Place(v1::JobPart& part) const;
   // The absolute path of the staged tree; empty if nothing was staged.
   std::string tree() const;
-  // The workers have ended.
-  absl::Status Remove();
+  // The workers have ended, of that part; an empty one: none has begun.
+  absl::Status Remove(const v1::JobPart& part);
 
  private:
   void Compare(const v1::StageTree& tree);
@@ -41,6 +41,7 @@ class JobCode {
   loop::Loop& loop_;
   LauncherLine& launcher_;
   loop::Task on_failed_;
+  bool keeps_ = false;  // the tree stays
   // Null: not of this job.
   std::unique_ptr<staged::Staging> staging_;
   std::unique_ptr<staged::Comparison> comparison_;

@@ -322,7 +322,7 @@ void Shepherd::Finish() {
   sweeper_.RemoveCgroup();
   scratch_.Remove();
   state_.Tidy(/*all_succeeded=*/succeeded_ > 0 && succeeded_ == part_.workers_size());
-  if (const absl::Status removed = code_.Remove(); !removed.ok()) {
+  if (const absl::Status removed = code_.Remove(part_); !removed.ok()) {
     launcher_.Warn(absl::StrCat("cannot ", removed.message()));
   }
   if (line_.lost()) return departure_.Leave();

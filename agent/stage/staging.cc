@@ -24,6 +24,9 @@ namespace {
 constexpr size_t kFilesAtOnce = 32;
 constexpr size_t kMostInflated = 1 << 20;
 constexpr uint64_t kMostStored = uint64_t{5} << 30;
+// Trees of jobs that have ended: how they are named, and for how long they stay.
+constexpr char kKept[] = "kept-";
+constexpr int64_t kKeptSeconds = int64_t{30} * 86400;
 
 absl::StatusOr<std::string> Inflate(const v1::StagePiece& piece) {
   if (piece.inflated_size() > kMostInflated) {
@@ -85,6 +88,7 @@ absl::Status Staging::Open(const v1::StageTree& tree) {
   }
   // What shepherds of this user left that were killed together with their agents.
   os::RemoveDeadScratchFolders({trees}, /*of_all_users=*/false, kTreeLimit).IgnoreError();
+  os::RemoveOldFolders(trees, kKept, kKeptSeconds, kTreeLimit).IgnoreError();
   auto made = os::ScratchFolder::Make({trees});
   if (!made.ok()) return made.status();
   tree_ = *std::move(made);
@@ -244,6 +248,13 @@ void Staging::Fail(const absl::Status& why) {
   if (std::exchange(state_, State::kFailed) == State::kFailed) return;
   incoming_.reset();
   handlers_.on_failed(why);
+}
+
+absl::StatusOr<std::string> Staging::Keep(const std::string& name) {
+  const auto kept = tree_->Keep(absl::StrCat(kKept, name));
+  if (absl::Status removed = Remove(); !removed.ok()) return removed;
+  if (!kept.ok()) return kept.status();
+  return absl::StrCat(folder_, "/trees/*/", kKept, name);
 }
 
 absl::Status Staging::Remove() {

@@ -51,6 +51,9 @@ class Staging {
   const std::string& path() const { return tree_->path(); }
   // The tree, and of the store what is too much.
   absl::Status Remove();
+  // The same, but the tree stays, for 30 days; where such trees of that name are, on any machine of
+  // a home. It is_done().
+  absl::StatusOr<std::string> Keep(const std::string& name);
 
  private:
   enum class State { kNew, kLooking, kReceiving, kDone, kFailed };

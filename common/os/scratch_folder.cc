@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -192,6 +195,19 @@ absl::StatusOr<std::string> ScratchFolder::Read(const std::string& name, size_t 
   return bytes;
 }
 
+absl::StatusOr<std::string> ScratchFolder::Keep(const std::string& name) {
+  const std::string kept = absl::StrCat(path_.substr(0, path_.rfind('/') + 1), name);
+  const std::string what = absl::StrCat("keep ", path_, " as ", kept);
+  if (name.empty() || absl::StrContains(name, '/')) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": no name of a file"));
+  }
+  if (rename(path_.c_str(), kept.c_str()) != 0) return PosixError(errno, what);
+  (void)futimens(folder_.get(), nullptr);
+  path_.clear();
+  folder_.Reset();
+  return kept;
+}
+
 absl::Status ScratchFolder::Remove(RemovalLimit limit) {
   const std::string path = std::exchange(path_, "");
   folder_.Reset();
@@ -204,6 +220,26 @@ absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t 
   return RemoveFolders(places, limit, [&](const Maker& maker, uid_t its_owner) {
     return maker == ended && its_owner == owner;
   });
+}
+
+absl::Status RemoveOldFolders(const std::string& directory, absl::string_view prefix,
+                              int64_t seconds, RemovalLimit limit) {
+  absl::Status result;
+  const Listing listing(opendir(directory.c_str()), closedir);
+  if (listing == nullptr) return result;
+  const int parent = dirfd(listing.get());
+  const time_t now = time(nullptr);
+  while (const dirent* entry = readdir(listing.get())) {
+    const std::string name = entry->d_name;
+    struct stat status;
+    if (!absl::StartsWith(name, prefix) ||
+        fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISDIR(status.st_mode) || status.st_uid != geteuid() || now - status.st_mtime < seconds) {
+      continue;
+    }
+    result.Update(RemoveWhole(parent, name, absl::StrCat(directory, "/", name), limit));
+  }
+  return result;
 }
 
 absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users,

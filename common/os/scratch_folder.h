@@ -44,6 +44,9 @@ class ScratchFolder {
   // The first `limit` bytes of a file in it, which others of the same user may have put there:
   // never waits, and takes nothing but a regular file of ours. NOT_FOUND: it is not there.
   absl::StatusOr<std::string> Read(const std::string& name, size_t limit) const;
+  // It stays, under that name in the same place, as if it were made now. Its new path. If it cannot
+  // be, it is as before.
+  absl::StatusOr<std::string> Keep(const std::string& name);
   // With all in it. Once; the destructor does it otherwise.
   absl::Status Remove(RemovalLimit limit = {});
 
@@ -62,5 +65,10 @@ absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t 
 // `of_all_users` everybody's, if we are root. Others may have left very many.
 absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users,
                                       RemovalLimit limit = {});
+
+// Removes this user's folders in `directory` whose names begin like that, if they have not changed
+// for so many seconds.
+absl::Status RemoveOldFolders(const std::string& directory, absl::string_view prefix,
+                              int64_t seconds, RemovalLimit limit);
 
 }  // namespace dtrain::os

@@ -263,6 +263,8 @@ std::vector<Flag> CodeFlags() {
        "copy the files of DIR to all hosts first, what they lack of them,\n"
        "and run the workers there",
        SetStage},
+      {"--stage-keep", kGroup, "", "leave the copies on the hosts when the job has ended",
+       [](View v, RawLaunch& o) { return Set(v, o.options.stage.keep); }},
       {"--verify-code", kGroup, "DIR",
        "start nothing unless all hosts have in DIR what this one has", SetVerifyCode},
       {"--verify-code-warn", kGroup, "", "with --verify-code: only warn of hosts that differ",

@@ -225,6 +225,9 @@ absl::Status CheckStage(const Surroundings& surroundings, LaunchOptions& options
     return absl::InvalidArgumentError(
         "--verify-code-warn is about --verify-code DIR, which is not given");
   }
+  if (stage.keep && (stage.directory.empty() || stage.compare)) {
+    return absl::InvalidArgumentError("--stage-keep is about --stage DIR, which is not given");
+  }
   if (stage.directory.empty()) {
     const char* only = !stage.exclude.empty()   ? "--stage-exclude"
                        : !stage.include.empty() ? "--stage-include"

@@ -19,6 +19,7 @@ struct Options {
   std::string directory;   // absolute; empty: nothing is staged
   bool compare = false;    // nothing is copied: all hosts must have it there
   bool only_warn = false;  // where one has not, that is a warning
+  bool keep = false;       // hosts keep their copies when the job has ended
   std::vector<std::string> exclude;
   std::vector<std::string> include;
   std::optional<uint64_t> most_bytes;  // given: as many files as a manifest may have

@@ -147,6 +147,32 @@ def test_what_workers_write_stays_out_of_the_store_and_goes_with_the_job(cluster
     assert "; on all hosts, checked in" in line_of(result) and "2 one two" in result.out, result
 
 
+def test_copies_may_be_kept(cluster, code):
+    result = launch(cluster, "sh", "-c", "echo made > new; exit 3", flags=["--stage-keep"])
+    assert result.code == 3, result
+    named = re.findall(r"(/root/\.cache/dtrain/stage/trees/\*/(kept-dtrain-\w+-0)) ", result.err)
+    assert len(named) == 1 and "rm -r" in result.err, result
+    [(path, name)] = named
+    # Neither the next job nor a look for leftovers takes them for what a dead one has left.
+    assert launch(cluster, "true").code == 0
+    for host in cluster.nodes:
+        host.run([cluster.programs / "dtrain-agent", "reap"])
+        [kept] = trees(host)
+        assert kept.name == name and (kept / "new").read_text() == "made\n" and (kept / "train.py").exists(), host.name
+    # Old ones go, and those that the user removes.
+    gone, *others = cluster.nodes
+    gone.run(["sh", "-c", f"rm -r {path}"])
+    assert trees(gone) == []
+    for host in others:
+        [kept] = trees(host)
+        month = 31 * 86400
+        os.utime(kept, (kept.stat().st_atime - month, kept.stat().st_mtime - month))
+    assert launch(cluster, "true").code == 0
+    assert all(trees(host) == [] for host in others)
+    result = cluster.launch(["--stage-keep", *cluster.hosts_flag(1), "--", "true"])
+    assert result.code == 2 and "--stage-keep is about --stage DIR" in result.err, result
+
+
 def test_restarts_have_the_same_code_also_after_it_has_changed(cluster, code):
     script = "cat train.py; echo; test $DTRAIN_ATTEMPT = 1 && exit 0; while ! test -e /root/go; do sleep 0.1; done; exit 1"
     launcher = cluster.start_launch(["--stage", "/root/code", "--max-restarts", 1, "--backoff", "10ms", *cluster.hosts_flag(1),
