@@ -223,7 +223,7 @@ TEST_F(ParseTest, ScaleUp) {
             Duration::zero());
   EXPECT_TRUE(Launch({"--scale-up", "x"}).scale_up_asked);
   EXPECT_THAT(Error({"--scale-up=soon", "x"}), HasSubstr("--scale-up: \"soon\" is not a time"));
-  EXPECT_THAT(Error({"--scale-up=1ms", "x"}), HasSubstr("too short; it must be at least 1000ms"));
+  EXPECT_THAT(Error({"--scale-up=1ms", "x"}), HasSubstr("too short; it must be at least 1s"));
   surroundings_.environment.push_back("DTRAIN_SCALE_UP=2m");
   EXPECT_EQ(Launch({"x"}).restarts.scale_up, std::chrono::minutes(2));
   EXPECT_FALSE(Launch({"x"}).scale_up_asked);

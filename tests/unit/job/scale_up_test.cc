@@ -337,6 +337,23 @@ TEST_F(ScaleUpTest, AStopWinsWhileTheAttemptIsBeingEnded) {
   EXPECT_EQ(verdict_->exit_code, 130);
 }
 
+TEST_F(ScaleUpTest, AStopThroughAnAgentWinsWhileTheAttemptIsBeingEnded) {
+  Make(4);
+  Lose({3}, {0, 1, 2});
+  Looked(3);
+  After(minutes(5));
+  Feed(CheckpointLooked{true});
+  AttemptEnded end;
+  end.verdict.kind = End::kSignal;
+  end.verdict.exit_code = 143;
+  end.stopped = "node1: the job was stopped here by alice";
+  end.dead_at = TimePoint::min();
+  Feed(end);
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, 143);
+  EXPECT_EQ(verdict_->message, "node1: the job was stopped here by alice");
+}
+
 TEST_F(ScaleUpTest, WhatHappensFirstIsJudgedAsEver) {
   const auto ask = [this] {
     verdict_.reset();
