@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -23,7 +24,7 @@ class GroupsOnly : public CLI::Formatter {
   }
   std::string make_option_opts(const CLI::Option* option) const override {
     const std::string& text = option->get_option_text();
-    return text.empty() || text[0] == '[' ? text : absl::StrCat(" ", text);
+    return text.empty() || absl::StartsWith(text, "[=") ? text : absl::StrCat(" ", text);
   }
 };
 

@@ -392,6 +392,15 @@ TEST_F(ParseTest, TheHelpShowsTheGroupsInOrder) {
   }
 }
 
+TEST_F(ParseTest, TheHelpShowsWhatFlagsTake) {
+  const absl::StatusOr<Command> command = Parse({"--help"});
+  ASSERT_TRUE(command.ok());
+  for (const char* flag : {"--timeout TIME ", "--status-listen [IP:]PORT ", "--scale-up[=TIME] ",
+                           "--launcher-on [USER@]HOST ", "--keep  "}) {
+    EXPECT_THAT(command->help, HasSubstr(absl::StrCat("  ", flag)));
+  }
+}
+
 TEST_F(ParseTest, SeveralProgramsAreOneJob) {
   surroundings_.environment = {"HERE=1", "SECRET=s", "DTRAIN_EXPORT=ALL=1"};
   const LaunchOptions options =
