@@ -166,6 +166,7 @@ void AttemptRun::Feed(job::Event event) {
 
 void AttemptRun::Do(job::Action& action) {
   if (auto* agent = std::get_if<job::ToAgent>(&action)) {
+    if (agent->request.has_goodbye()) return SayGoodbye(std::move(*agent));
     links_.Send(*agent);
   } else if (auto* agents = std::get_if<job::ToAgents>(&action)) {
     links_.Send(*agents);
@@ -181,7 +182,7 @@ void AttemptRun::Do(job::Action& action) {
   } else if (auto* logs = std::get_if<job::OpenLogs>(&action)) {
     links_.OpenLogs(logs->node, options_.job_id, options_.attempt);
   } else if (auto* disconnect = std::get_if<job::Disconnect>(&action)) {
-    links_.Disconnect(disconnect->node);
+    Disconnect(disconnect->node);
   } else if (auto* dial = std::get_if<job::DialAnew>(&action)) {
     links_.DialAnew(dial->node);
   } else if (auto* warn = std::get_if<job::Warn>(&action)) {
@@ -193,6 +194,28 @@ void AttemptRun::Do(job::Action& action) {
     deadline_.Cancel();
     OnLeft();
   }
+}
+
+// The node forgets what it has said, all of which must be on disk by then. Its output is; of how
+// its workers have ended it may have spoken since.
+void AttemptRun::SayGoodbye(job::ToAgent goodbye) {
+  if (around_.records == nullptr) return links_.Send(goodbye);
+  const NodeId node = goodbye.node;
+  farewells_[node] = false;
+  around_.records->FlushJournal([this, node, goodbye = std::move(goodbye), alive = alive_] {
+    if (!*alive) return;
+    links_.Send(goodbye);
+    const bool disconnects = farewells_.at(node);
+    farewells_.erase(node);
+    if (disconnects) links_.Disconnect(node);
+    OnLeft();
+  });
+}
+
+void AttemptRun::Disconnect(NodeId node) {
+  const auto farewell = farewells_.find(node);
+  if (farewell == farewells_.end()) return links_.Disconnect(node);
+  farewell->second = true;
 }
 
 void AttemptRun::OnRan() {
@@ -403,7 +426,8 @@ void AttemptRun::OnLogsFault(NodeId id, absl::string_view why) {
 
 // The job is over, or one more connection has ended.
 void AttemptRun::OnLeft() {
-  if (!finished_ || links_.leaving() > 0 || std::exchange(over_, true)) return;
+  if (!finished_ || !farewells_.empty() || links_.leaving() > 0) return;
+  if (std::exchange(over_, true)) return;
   handlers_.on_over();
 }
 

@@ -67,6 +67,8 @@ class AttemptRun : public Attempt {
   void OnLogs(NodeId id, v1::LogChunk chunk);
   void OnLogsEnd(NodeId id, absl::Status status);
   void OnLogsFault(NodeId id, absl::string_view why);
+  void SayGoodbye(job::ToAgent goodbye);
+  void Disconnect(NodeId node);
   void OnLeft();
   void OnRan();
   void WriteDown(NodeId id, const v1::JobEvent& event);
@@ -85,7 +87,9 @@ class AttemptRun : public Attempt {
   std::deque<job::Event> events_;             // that came while actions were being carried out
   std::deque<NodeId> unread_;                 // whose output waits for the disk
   std::map<NodeId, std::string> gpu_errors_;  // as they were written down
-  bool replaying_ = false;                    // what is fed is in the journal already
+  // Nodes to say goodbye to when the journal is on disk; whether they are to be disconnected then.
+  std::map<NodeId, bool> farewells_;
+  bool replaying_ = false;  // what is fed is in the journal already
   bool feeding_ = false;
   bool ran_ = false;
   bool finished_ = false;

@@ -230,4 +230,6 @@ void JobRecords::Flush(loop::Task then) {
   logs_->Flush([this, then = std::move(then)]() mutable { journal_.Flush(std::move(then)); });
 }
 
+void JobRecords::FlushJournal(loop::Task then) { journal_.Flush(std::move(then)); }
+
 }  // namespace dtrain

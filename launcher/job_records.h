@@ -82,6 +82,8 @@ class JobRecords {
   detached::LogStore& logs() { return *logs_; }
   // All output that was given to logs(), and all records, are on disk.
   void Flush(loop::Task then);
+  // All records that were given so far are.
+  void FlushJournal(loop::Task then);
   uint32_t attempt() const { return journal_.state().attempt().attempt(); }
 
  private:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that were launched with -d, as a test sees them: their folder, their launcher, their output."""
+import fcntl
 import json
 import os
 import re
 import signal
+import struct
 
 import launching
 import leftovers
@@ -11,6 +13,7 @@ from launching import wait_until
 from test_resident import stat_of
 
 STATE = "root/.local/state/dtrain"
+F_OFD_GETLK, FLOCK = 36, "@hhqqi4x"  # fcntl(2)
 
 
 class Job:
@@ -34,6 +37,14 @@ class Job:
         return pids[0][0] if pids else None
 
     @property
+    def is_free(self):
+        """Nobody has the lock: not a launcher that is dead and not yet all gone, nor a child of it that is about to
+        become another program."""
+        with (self.folder / "lock").open() as file:
+            asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            return struct.unpack(FLOCK, fcntl.fcntl(file, F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK
+
+    @property
     def minder(self):
         """The process id of what starts its launcher again, if it lives."""
         pids = [pid for pid, line in minders(self.host) if self.id in line]
@@ -50,7 +61,7 @@ class Job:
         self.kill_minder()
         pid = wait_until(lambda: self.launcher, 60, "no launcher")
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: self.launcher is None, 60, "it lives")
+        wait_until(lambda: self.launcher is None and self.is_free, 60, "it lives")
         for each in self._started:
             each.process.poll()
 

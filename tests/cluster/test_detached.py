@@ -182,6 +182,7 @@ def test_two_launchers_of_one_job(cluster, residents, ended):
     job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", *COUNTS])
     refused = job.start_launcher().wait(60)
     assert refused.code == 207 and re.search(r"process id \d+ on head", refused.err), refused
+    assert not job.is_free
     ended()
     job.wait(60)
 
