@@ -314,7 +314,7 @@ void AttemptRun::OnJobEvent(NodeId id, v1::JobEvent event) {
     OnCode(id, event);
   }
   if (event.has_elastic()) handlers_.on_elastic(std::move(*event.mutable_elastic()));
-  if (event.has_checkpoint() && node_output_.IsOn(id, 0)) {
+  if (event.has_checkpoint() && node_output_.IsOn(id, 0) && std::exchange(looks_, false)) {
     const v1::Checkpoint& checkpoint = event.checkpoint();
     const std::string trouble = checkpoint.trouble().empty()
                                     ? ""
@@ -362,6 +362,7 @@ void AttemptRun::SendElastic(v1::ElasticDown down) {
 
 void AttemptRun::LookAtCheckpoint() {
   if (core_.state() != job::State::kRunning) return;
+  looks_ = true;
   v1::JobRequest request;
   request.mutable_look_at_checkpoint();
   links_.SendTo(core_.ranks()[0].node, request);

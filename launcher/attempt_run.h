@@ -89,6 +89,7 @@ class AttemptRun : public Attempt {
   std::map<NodeId, std::string> gpu_errors_;  // as they were written down
   // Nodes to say goodbye to when the journal is on disk; whether they are to be disconnected then.
   std::map<NodeId, bool> farewells_;
+  bool looks_ = false;      // a node was asked to look at a checkpoint
   bool replaying_ = false;  // what is fed is in the journal already
   bool feeding_ = false;
   bool ran_ = false;

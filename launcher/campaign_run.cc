@@ -123,8 +123,8 @@ void CampaignRun::EndAttempt(const job::EndAttempt& end) {
 void CampaignRun::OnCheckpoint(bool newer, const std::string& trouble) {
   if (!trouble.empty() && trouble != checkpoint_trouble_) {
     launch_.Warn(absl::StrCat("dtrain: warning: --scale-up waits for a checkpoint: ", trouble));
+    checkpoint_trouble_ = trouble;
   }
-  checkpoint_trouble_ = trouble;
   Decide(job::CheckpointLooked{newer});
 }
 

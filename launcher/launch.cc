@@ -86,7 +86,7 @@ absl::Status CheckScaleUp(cli::LaunchOptions& options) {
         "come: leave it out";
   } else if (options.job.min_nodes == 0) {
     problem = "--scale-up is about jobs that go on with fewer hosts; add -N MIN:MAX";
-  } else if (options.restarts.max_restarts == 0) {
+  } else if (options.restarts.max_restarts == 0 && options.spares == 0) {
     problem = "--scale-up is about jobs that start their workers again; add --max-restarts N";
   }
   if (problem == nullptr) return absl::OkStatus();

@@ -205,7 +205,8 @@ int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
 
   auto place = detached::Jobs::UsualPlace();
   if (!place.ok()) return Fail(place.status());
-  if (const std::string& reads = launch.job.stdin_rank; reads != "0" && reads != "none") {
+  if (const std::string& reads = launch.job.stdin_rank;
+      !launch.quiet && reads != "0" && reads != "none") {
     std::fprintf(stderr,
                  "dtrain: warning: --stdin %s has no effect with -d: no rank has any input\n",
                  Escape(reads).c_str());

@@ -27,6 +27,7 @@ constexpr uint64_t kMostStored = uint64_t{5} << 30;
 // Trees of jobs that have ended: how they are named, and for how long they stay.
 constexpr char kKept[] = "kept-";
 constexpr int64_t kKeptSeconds = int64_t{30} * 86400;
+constexpr int kMostOfAName = 100;
 
 absl::StatusOr<std::string> Inflate(const v1::StagePiece& piece) {
   if (piece.inflated_size() > kMostInflated) {
@@ -251,10 +252,16 @@ void Staging::Fail(const absl::Status& why) {
 }
 
 absl::StatusOr<std::string> Staging::Keep(const std::string& name) {
-  const auto kept = tree_->Keep(absl::StrCat(kKept, name));
+  // An attempt that never ran may have left one, and the next one has its number.
+  std::string as = absl::StrCat(kKept, name);
+  auto kept = tree_->Keep(as);
+  for (int again = 2; absl::IsAlreadyExists(kept.status()) && again <= kMostOfAName; ++again) {
+    as = absl::StrCat(kKept, name, ".", again);
+    kept = tree_->Keep(as);
+  }
   if (absl::Status removed = Remove(); !removed.ok()) return removed;
   if (!kept.ok()) return kept.status();
-  return absl::StrCat(folder_, "/trees/*/", kKept, name);
+  return absl::StrCat(folder_, "/trees/*/", as);
 }
 
 absl::Status Staging::Remove() {

@@ -201,7 +201,10 @@ absl::StatusOr<std::string> ScratchFolder::Keep(const std::string& name) {
   if (name.empty() || absl::StrContains(name, '/')) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": no name of a file"));
   }
-  if (rename(path_.c_str(), kept.c_str()) != 0) return PosixError(errno, what);
+  if (rename(path_.c_str(), kept.c_str()) != 0) {
+    if (errno == ENOTEMPTY) errno = EEXIST;
+    return PosixError(errno, what);
+  }
   (void)futimens(folder_.get(), nullptr);
   path_.clear();
   folder_.Reset();

@@ -45,7 +45,7 @@ class ScratchFolder {
   // never waits, and takes nothing but a regular file of ours. NOT_FOUND: it is not there.
   absl::StatusOr<std::string> Read(const std::string& name, size_t limit) const;
   // It stays, under that name in the same place, as if it were made now. Its new path. If it cannot
-  // be, it is as before.
+  // be, it is as before. ALREADY_EXISTS: something has that name.
   absl::StatusOr<std::string> Keep(const std::string& name);
   // With all in it. Once; the destructor does it otherwise.
   absl::Status Remove(RemovalLimit limit = {});

@@ -112,6 +112,8 @@ TimePoint CampaignCore::NextDeadline() const {
 
 void CampaignCore::On(const AttemptRuns& runs) {
   if (state_ != State::kAttempt) return;
+  welcomed_.clear();
+  for (Host& host : hosts_) host.set_aside = false;
   if (runs_since_ == kNever) runs_since_ = now_;  // else since a launcher before us
   join_by_ = kNever;
   if (scales_up_ || stop_signal_ != 0) return;
@@ -323,8 +325,9 @@ void CampaignCore::JoinAgain(const AttemptEnded& end) {
   ended_.pop_back();  // it never ran
   for (const uint32_t host : end.hosts) hosts_[host].doubtful = true;
   BlameGpus(end);
-  actions_.emplace_back(Announce{absl::StrCat("dtrain: the restart is tried again for another ",
-                                              Rounded(join_by_ - now_), ": ", end.cause)});
+  actions_.emplace_back(
+      Announce{absl::StrCat("dtrain: the restart is tried again for another ",
+                            Rounded(join_by_ - now_), SetAsideWelcomed(), ": ", end.cause)});
   Pause(at);
 }
 
@@ -340,8 +343,22 @@ void CampaignCore::BeginAgain(const AttemptEnded& end) {
   Pause(at);
 }
 
+// The job had enough without them, and is not to wait for them. They may have answered, and have no
+// room for the job, for instance. ", without node3", or nothing.
+std::string CampaignCore::SetAsideWelcomed() {
+  const std::vector<uint32_t> welcomed = std::exchange(welcomed_, {});
+  if (welcomed.empty() || eligible() < options_.least_hosts + welcomed.size()) return "";
+  std::vector<std::string> names;
+  for (const uint32_t host : welcomed) {
+    hosts_[host].set_aside = true;
+    names.push_back(options_.hosts[host]);
+  }
+  return absl::StrCat(", without ", rendezvous::FormatHosts(names));
+}
+
 // They are waited for like all others.
 void CampaignCore::Welcome(const AttemptRecord& record) {
+  welcomed_ = record.back;
   for (const uint32_t host : record.back) hosts_[host].doubtful = false;
 }
 
@@ -422,7 +439,7 @@ void CampaignCore::Start() {
   BeginAttempt begin;
   begin.attempt = attempt_;
   for (uint32_t i = 0; i < hosts_.size(); ++i) {
-    if (hosts_[i].left_out) continue;
+    if (hosts_[i].left_out || hosts_[i].set_aside) continue;
     begin.hosts.push_back(i);
     begin.doubtful.push_back(hosts_[i].doubtful);
   }

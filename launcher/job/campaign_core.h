@@ -161,6 +161,7 @@ class CampaignCore {
     std::vector<TimePoint> ends;  // attempts that ended by its fault
     bool doubtful = false;        // the last of them ended as it was lost
     bool left_out = false;        // for the rest of the job
+    bool set_aside = false;       // until an attempt runs: one with it has not come to that
   };
   // What comes after an attempt.
   enum class Next { kOver, kRestart, kJoinAgain, kBeginAgain };
@@ -184,6 +185,7 @@ class CampaignCore {
   void BlameGpus(const AttemptEnded& end);
   void Count(const AttemptRecord& record, uint32_t host);
   void Welcome(const AttemptRecord& record);
+  std::string SetAsideWelcomed();
   Duration BackOff();
   bool LeaveOut(uint32_t host, const std::string& why);
   void Pause(TimePoint until);
@@ -206,6 +208,7 @@ class CampaignCore {
   std::vector<Host> hosts_;
   ScaleUp scale_up_;
   std::optional<EndAttempt> scales_up_;  // the present attempt is being ended for that
+  std::vector<uint32_t> welcomed_;       // hosts for whose sake the one that is to run was begun
   std::vector<AttemptRecord> ended_;
   std::vector<CampaignAction> actions_;
 };

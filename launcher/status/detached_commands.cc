@@ -39,6 +39,7 @@ using Json = nlohmann::ordered_json;
 // As many as are kept by default.
 constexpr size_t kMostEnded = 500;
 constexpr int kPollMs = 100;
+constexpr int kStopTries = 3;
 constexpr size_t kPiece = 256 << 10;
 // Of a job's folder, not from its launcher.
 constexpr const char* kFromFolder[] = {"held_by", "supervisor", "launcher_restarts"};
@@ -305,25 +306,37 @@ absl::Status StopLauncher(const std::string& id, pid_t launcher, int signal,
   return absl::OkStatus();
 }
 
-absl::Status StopDetached(const detached::JobFolder& job, const CommandOptions& options) {
-  if (job.HasSummary()) return absl::NotFoundError(absl::StrCat(job.id(), " has ended already"));
+namespace {
+
+// Until the launcher that it has now is gone.
+absl::Status StopOnce(const detached::JobFolder& job) {
   const auto note = story::EnsureLauncher(job);
   if (!note.ok()) return note.status();
   if (!note->empty()) std::fprintf(stderr, "dtrain: %s\n", note->c_str());
   const auto launcher = LauncherOf(job);
   if (!launcher.ok()) return launcher.status();
-  if (*launcher) {
-    absl::Status stopped =
-        StopLauncher(job.id(), **launcher, detached::JobFolder::StopSignal(), [&] {
-          const auto live = Listening(job.id());
-          if (live.ok() && *live) return (*live)->launcher == **launcher;
-          const auto holder = job.Holder();
-          return holder.ok() && *holder && static_cast<pid_t>((*holder)->pid()) == **launcher &&
-                 detached::IsHere(**holder);
-        });
-    if (!stopped.ok() && !absl::IsNotFound(stopped)) return stopped;
+  if (!*launcher) return absl::OkStatus();
+  absl::Status stopped = StopLauncher(job.id(), **launcher, detached::JobFolder::StopSignal(), [&] {
+    const auto live = Listening(job.id());
+    if (live.ok() && *live) return (*live)->launcher == **launcher;
+    const auto holder = job.Holder();
+    return holder.ok() && *holder && static_cast<pid_t>((*holder)->pid()) == **launcher &&
+           detached::IsHere(**holder);
+  });
+  return absl::IsNotFound(stopped) ? absl::OkStatus() : stopped;
+}
+
+}  // namespace
+
+absl::Status StopDetached(const detached::JobFolder& job, const CommandOptions& options) {
+  if (job.HasSummary()) return absl::NotFoundError(absl::StrCat(job.id(), " has ended already"));
+  absl::Status there;
+  // One that was killed at that moment has not heard us, and has a successor.
+  for (int tries = 0; tries < kStopTries; ++tries) {
+    if (absl::Status stopped = StopOnce(job); !stopped.ok()) return stopped;
+    there = story::CheckThere(job);
+    if (!there.ok() || job.HasSummary()) break;
   }
-  const absl::Status there = story::CheckThere(job);
   if (!there.ok() && !absl::IsNotFound(there)) return there;
   if (there.ok() && !job.HasSummary()) {
     return absl::UnavailableError(absl::StrCat("the launcher of ", job.id(),

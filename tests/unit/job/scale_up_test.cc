@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using Phase = CampaignCore::State;
 using End = Verdict::Kind;
@@ -306,6 +307,29 @@ TEST_F(ScaleUpTest, AHostThatDoesNotJoinIsWaitedForLongerEachTime) {
   Lose({3}, {0, 1, 2});
   Looked(3);
   EXPECT_EQ(core_->NextDeadline(), now_ + minutes(5)) << "it has joined";
+}
+
+// It answers, and has no room: the job goes on without it, and it is waited for longer.
+TEST_F(ScaleUpTest, AHostThatCannotTakeItsPartIsSetAside) {
+  Make(4);
+  Lose({3}, {0, 1, 2});
+  Looked(3);
+  After(minutes(5));
+  Feed(CheckpointLooked{true});
+  EndsAsAsked();
+  now_ = core_->NextDeadline();
+  Feed(CampaignTick{});
+  EXPECT_THAT(begun_.hosts, ElementsAre(0, 1, 2, 3));
+  Ends(End::kRefused, kExitStartAgents);
+  ASSERT_FALSE(verdict_);
+  EXPECT_THAT(said_.back(), HasSubstr(", without node3: cause 200"));
+  now_ = core_->NextDeadline();
+  Feed(CampaignTick{});
+  EXPECT_THAT(begun_.hosts, ElementsAre(0, 1, 2));
+  Feed(AttemptRuns{{0, 1, 2}});
+  EXPECT_THAT(core_->absent(), ElementsAre(3));
+  Looked(3);
+  EXPECT_EQ(core_->NextDeadline(), now_ + minutes(10));
 }
 
 TEST_F(ScaleUpTest, AStopWins) {
