@@ -31,20 +31,21 @@ constexpr int kNewer = 0;
 constexpr int kNotNewer = 1;
 constexpr int kErrors = 2;
 
-bool IsLater(const timespec& a, const timespec& b) {
-  return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
+bool IsBefore(const timespec& a, const timespec& b) {
+  return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
 }
 
 int LookAtFile(const std::string& path, const timespec& begin) {
   struct stat info {};
-  if (stat(path.c_str(), &info) == 0) return IsLater(info.st_mtim, begin) ? kNewer : kNotNewer;
+  if (stat(path.c_str(), &info) == 0) return IsBefore(info.st_mtim, begin) ? kNotNewer : kNewer;
   // None was written yet.
   return errno == ENOENT || errno == ENOTDIR ? kNotNewer : kErrors + errno;
 }
 
 }  // namespace
 
-void CheckpointLook::Begin() { (void)clock_gettime(CLOCK_REALTIME, &begin_); }
+// The kernel stamps files with the time of its last tick.
+void CheckpointLook::Begin() { (void)clock_gettime(CLOCK_REALTIME_COARSE, &begin_); }
 
 // As rank 0 has it; empty: it has none.
 std::string CheckpointLook::Path() const {
