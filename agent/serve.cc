@@ -153,7 +153,7 @@ class Resident {
     const bool left = sessions_.LeaveSpares();
     if (sessions_.starting()) log::Info("stopping: waiting for launches that have begun");
     if (!left) return AwaitStarts();
-    // What is told goes through TLS first, on this loop.
+    // Their launchers hear it over TLS, which this loop has to write first.
     alive_.After(kDrainPause, [this] { AwaitStarts(); });
   }
 

@@ -87,7 +87,7 @@ class CampaignRun {
   PresentAttempt attempt_;
   report::Progress progress_;
   std::optional<HostWatch> absent_;  // --scale-up: of hosts that the present attempt does without
-  std::string checkpoint_trouble_;   // that was told
+  std::string checkpoint_trouble_;   // the last one that was reported
   loop::Timer pause_;
   loop::Timer logs_timer_;  // until the disk takes a detached job's output again
   bool logs_failed_ = false;

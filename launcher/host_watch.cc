@@ -34,7 +34,7 @@ void HostWatch::Begin(uint32_t host, Look& look) {
   look.connection = ways_.For(look.entry).Connect(target, std::move(callbacks));
 }
 
-// What is told last may end this look.
+// on_looked_ comes last: it may end this look.
 void HostWatch::OnEnd(uint32_t host, Look& look, bool reachable) {
   look.connection.reset();
   look.next.After(pause_, [this, host, &look] { Begin(host, look); });

@@ -56,8 +56,8 @@ class Sessions {
   bool Awaits(absl::FunctionRef<bool(const Owner&)> whose) const;
   // A launch has begun here, and is to come to its start.
   bool starting() const;
-  // Of the agent's end: what is held for attempts to come is given back, and their launchers are
-  // told. False: there is none.
+  // The agent is about to end: gives back what spares hold, and tells their launchers. Whether
+  // there were any.
   bool LeaveSpares();
   // Sessions of which the launcher is yet to hear how they ended.
   size_t farewells() const { return farewells_; }

@@ -31,7 +31,7 @@ class CheckpointLook {
   void Look();
   // This child of ours has ended. False: it is not the one that looks; else it has been reaped.
   bool OnChild(pid_t pid);
-  // Nobody waits for the answer any more.
+  // The answer is not needed any more.
   void End();
 
  private:

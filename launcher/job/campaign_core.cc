@@ -347,6 +347,8 @@ void CampaignCore::BeginAgain(const AttemptEnded& end) {
 // room for the job, for instance. ", without node3", or nothing.
 std::string CampaignCore::SetAsideWelcomed() {
   const std::vector<uint32_t> welcomed = std::exchange(welcomed_, {});
+  // Without them it does not run either: another host may be gone, and they are needed.
+  for (Host& host : hosts_) host.set_aside = false;
   if (welcomed.empty() || eligible() < options_.least_hosts + welcomed.size()) return "";
   std::vector<std::string> names;
   for (const uint32_t host : welcomed) {

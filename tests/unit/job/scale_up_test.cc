@@ -332,6 +332,22 @@ TEST_F(ScaleUpTest, AHostThatCannotTakeItsPartIsSetAside) {
   EXPECT_EQ(core_->NextDeadline(), now_ + minutes(10));
 }
 
+TEST_F(ScaleUpTest, AHostThatWasSetAsideIsTriedAgainWhenTheOthersDoNotSuffice) {
+  Make(4);
+  Lose({3}, {0, 1, 2});
+  Looked(3);
+  After(minutes(5));
+  Feed(CheckpointLooked{true});
+  EndsAsAsked();
+  for (const std::vector<uint32_t>& hosts :
+       {std::vector<uint32_t>{0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3}}) {
+    now_ = core_->NextDeadline();
+    Feed(CampaignTick{});
+    EXPECT_EQ(begun_.hosts, hosts);
+    Ends(End::kRefused, kExitStartAgents);
+  }
+}
+
 TEST_F(ScaleUpTest, AStopWins) {
   Make(4);
   Lose({3}, {0, 1, 2});
