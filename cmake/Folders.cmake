@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# dtrain_folder(common/os DEPS ...): all sources of one folder as one static library, target
+# dtrain_folder(common/os [GROUP core] DEPS ...): all sources of one folder as one static library, target
 # dtrain_common_os. A dependency with a slash, `proto` or `rendezvous` names another folder.
+# In a build that compiles many sources as one (Precompiled.cmake) the folders of a GROUP share a library and a
+# compilation, as every compilation instantiates the same templates of the same libraries again: half of the
+# work. The folder's target then only names its group's. Groups depend on each other without cycles.
 
 function(dtrain_target_name folder out)
   string(REPLACE "/" "_" name ${folder})
@@ -24,6 +27,17 @@ if(DTRAIN_SANITIZE MATCHES "thread")
   set(DTRAIN_ALL EXCLUDE_FROM_ALL)
 endif()
 
+# dtrain_needs(launcher/status DEPS): what a folder, a program or a program of tests is made from, for
+# tests/changed.py. dtrain_write_needs: into build/<preset>/needs.txt, a line each.
+function(dtrain_needs name)
+  list(JOIN ARGN " " deps)
+  set_property(GLOBAL APPEND_STRING PROPERTY DTRAIN_NEEDS "${name}: ${deps}\n")
+endfunction()
+function(dtrain_write_needs)
+  get_property(needs GLOBAL PROPERTY DTRAIN_NEEDS)
+  file(WRITE ${CMAKE_BINARY_DIR}/needs.txt "${needs}")
+endfunction()
+
 # Our own code: warnings are errors, and clang-tidy when asked for.
 function(dtrain_own target)
   target_link_libraries(${target} PRIVATE dtrain_warnings)
@@ -32,17 +46,47 @@ function(dtrain_own target)
   endif()
 endfunction()
 
+# dtrain_compiled(common/os out): the target that compiles a folder's sources.
+function(dtrain_compiled folder out)
+  dtrain_target_name(${folder} target)
+  get_target_property(group ${target} DTRAIN_GROUP)
+  if(group)
+    set(target ${group})
+  endif()
+  set(${out} ${target} PARENT_SCOPE)
+endfunction()
+
 function(dtrain_folder folder)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "GROUP" "DEPS" ${ARGN})
+  dtrain_needs(${folder} ${ARG_DEPS})
   dtrain_target_name(${folder} target)
   dtrain_resolve(deps ${ARG_DEPS})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
   if(sources)
-    add_library(${target} STATIC ${DTRAIN_ALL} ${sources})
-    target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
-    target_link_libraries(${target} PUBLIC ${deps})
-    dtrain_own(${target})
-    dtrain_precompiled(${target} library)
+    set(compiled ${target})
+    if(ARG_GROUP AND CMAKE_UNITY_BUILD)
+      set(compiled dtrain_group_${ARG_GROUP})
+      add_library(${target} INTERFACE)
+      target_link_libraries(${target} INTERFACE ${compiled})
+      set_target_properties(${target} PROPERTIES DTRAIN_GROUP ${compiled})
+    endif()
+    if(TARGET ${compiled})
+      target_sources(${compiled} PRIVATE ${sources})
+    else()
+      add_library(${compiled} STATIC ${DTRAIN_ALL} ${sources})
+      target_include_directories(${compiled} PUBLIC ${CMAKE_SOURCE_DIR})
+      dtrain_own(${compiled})
+      dtrain_precompiled(${compiled} library)
+    endif()
+    foreach(dep ${deps})
+      set(group)
+      if(TARGET ${dep})
+        get_target_property(group ${dep} DTRAIN_GROUP)
+      endif()
+      if(NOT group STREQUAL compiled)
+        target_link_libraries(${compiled} PUBLIC ${dep})
+      endif()
+    endforeach()
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR})
@@ -50,8 +94,9 @@ function(dtrain_folder folder)
   endif()
 endfunction()
 
-# <folder>/commit.h for the target: which commit is built.
-function(dtrain_commit target folder)
+# <folder>/commit.h: which commit is built.
+function(dtrain_commit folder)
+  dtrain_compiled(${folder} target)
   set(header ${CMAKE_BINARY_DIR}/gen/${folder}/commit.h)
   add_custom_target(${target}_commit BYPRODUCTS ${header} VERBATIM
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_SOURCE_DIR} -DOUT=${header} -P ${CMAKE_SOURCE_DIR}/cmake/Commit.cmake)
@@ -59,8 +104,9 @@ function(dtrain_commit target folder)
   add_dependencies(${target} ${target}_commit)
 endfunction()
 
-# <folder>/bytes.h for the target: the web page, put together from the folder's other files.
-function(dtrain_page target folder)
+# <folder>/bytes.h: the web page, put together from the folder's other files.
+function(dtrain_page folder)
+  dtrain_compiled(${folder} target)
   set(header ${CMAKE_BINARY_DIR}/gen/${folder}/bytes.h)
   set(script ${CMAKE_SOURCE_DIR}/cmake/Page.cmake)
   file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.html ${CMAKE_SOURCE_DIR}/${folder}/*.css
@@ -76,6 +122,7 @@ endfunction()
 # them, as a program. STATIC leaves only glibc dynamic.
 function(dtrain_program folder)
   cmake_parse_arguments(ARG "STATIC" "NAME" "DEPS" ${ARGN})
+  dtrain_needs(${ARG_NAME} ${folder} ${ARG_DEPS})
   dtrain_resolve(deps ${ARG_DEPS})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
   if(NOT sources)
@@ -135,6 +182,9 @@ function(dtrain_proto folder)
       target_compile_options(${target} PRIVATE -fno-sanitize=all)
     endforeach()
   endif()
+  foreach(target dtrain_proto dtrain_proto_grpc)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)  # more is not measurable, and slower to compile
+  endforeach()
   # protoc gives its tables the same names in each file.
   set_target_properties(dtrain_proto dtrain_proto_grpc PROPERTIES UNITY_BUILD OFF)
 endfunction()

@@ -20,7 +20,7 @@ add_library(dtrain_precompiled_library STATIC ${CMAKE_BINARY_DIR}/precompiled.cc
 add_executable(dtrain_precompiled_test ${CMAKE_BINARY_DIR}/precompiled.cc)
 # Tests are run once: what the optimizer does costs more than it saves, and so would UBSan's code and that
 # which tells a fuzzer where it is. In a large source GCC 12 takes a file's own types for those of another.
-set(DTRAIN_TEST_OPTIONS -O0 $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+set(DTRAIN_TEST_OPTIONS -O0 $<$<CONFIG:Release>:-g0> $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 if(DTRAIN_SANITIZE MATCHES "undefined")
   list(APPEND DTRAIN_TEST_OPTIONS -fno-sanitize=undefined)
 endif()

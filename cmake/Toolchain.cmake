@@ -50,6 +50,8 @@ if(DTRAIN_SANITIZE MATCHES "thread")
   add_compile_options(-Wno-tsan)
 endif()
 if(CMAKE_UNITY_BUILD)
+  # What these take is not worth a search for what can be freed: a tenth of the work.
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000>)
   # A class with members of types of its own file's, which is not the file that is compiled here.
   add_compile_options($<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
 endif()

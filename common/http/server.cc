@@ -240,7 +240,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(loop::Loop& loop, std::st
   if (!error) acceptor.bind(Unix::endpoint(young), error);
   if (error) return StatusOf(error, absl::StrCat("make the socket ", young));
   acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (!error && link(young.c_str(), path.c_str()) != 0) error.assign(errno, error.category());
+  if (!error && ::link(young.c_str(), path.c_str()) != 0) error.assign(errno, error.category());
   unlink(young.c_str());
   if (error) return StatusOf(error, absl::StrCat("listen on ", path));
   shared->Accept(acceptor);
