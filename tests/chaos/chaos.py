@@ -363,7 +363,8 @@ def play_piece(run, signals, only_one):
         if not played:
             raise
         run.violated(run.state.next - 1)
-        print(f"\nVIOLATION: the agents did not stop in order after round {run.state.violation}\n{error}", file=sys.stderr)
+        print(f"\nVIOLATION: the agents did not stop in order after round {run.state.violation}\n{error}",
+              file=sys.stderr)
         sys.exit(1)
 
 
@@ -373,7 +374,8 @@ def begin(options, path):
         state = pieces.resumed(path, options.seconds)
         for name in ("seed", "plan"):
             if getattr(options, name) not in (None, getattr(state, name)):
-                raise pieces.Refused(f"the run in {path} has {name} {getattr(state, name)}; start a new one without --resume")
+                raise pieces.Refused(f"the run in {path} has {name} {getattr(state, name)}; "
+                                     "start a new one without --resume")
         if state.plan is not None and state.plan not in PLANS:
             raise pieces.Refused(f"the run in {path} has plan {state.plan}, which is not one of {', '.join(PLANS)}")
         return state
@@ -394,9 +396,11 @@ def campaign(options, path, signals):
     run = pieces.Run(None if options.round else path, state,
                      *pieces.identify(hosts.SOURCE_DIR, [hosts.bin_dir() / name for name in PROGRAMS]),
                      is_kept=options.resume)
-    told = [None if options.resume or options.round else pieces.replaced(path), f"seed {state.seed}",
-            f"continuing with round {state.next}, after {state.progress()}" if options.resume else None, run.difference()]
-    print("\n".join(filter(None, told)), flush=True)
+    lines = [None if options.resume or options.round else pieces.replaced(path),
+             f"seed {state.seed}",
+             f"continuing with round {state.next}, after {state.progress()}" if options.resume else None,
+             run.difference()]
+    print("\n".join(filter(None, lines)), flush=True)
     try:
         play_piece(run, signals, options.round is not None)
     except pieces.Stopped:
@@ -404,7 +408,8 @@ def campaign(options, path, signals):
         if not run.is_kept:
             print("stopped before the first round" if not options.round else "stopped", flush=True)
         elif not state.is_complete() and state.violation is None:
-            print(f"stopped in round {state.next}, after {state.progress()}; to continue: tools/chaos --resume", flush=True)
+            print(f"stopped in round {state.next}, after {state.progress()}; to continue: tools/chaos --resume",
+                  flush=True)
         raise
     print(pieces.summary(run.state, BOUND, faults.KINDS))
 

@@ -6,9 +6,9 @@ jobs write lines and meet in fences, or sum through shared memory.
     tools/chaos kills --kills 60            60 of each, with a new seed
     tools/chaos kills --seed 7 --only 12    only that kill of that seed, as exactly as timing allows
 
-After each kill must hold:
+What must hold after each kill:
 
-    killed           what must hold
+    killed
     spawner, agent   (started again within a second) the workers are the same, and the job ends with its own code; a
                      launch that has not started yet may end with 200 to 203
     shepherd         the launch ends with 203, which names host and signal, and the workers are gone; a job that was

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A chaos run made in pieces, and the small file that keeps it between them. Knows nothing of hosts.
 
-The file is replaced as a whole after each round, so a piece may end at any moment, also by `kill -9` or a power cut: the
-next piece repeats the round that was in progress and loses nothing else."""
+The file is replaced as a whole after each round, so a piece may end at any moment, also by `kill -9` or a power cut:
+the next piece repeats the round that was in progress and loses nothing else."""
 import contextlib
 import dataclasses
 import fcntl
@@ -28,7 +28,7 @@ class Stopped(BaseException):
 
 
 class Signals:
-    """Turns the first SIGINT or SIGTERM into Stopped and ignores later ones, which would disturb the cleaning up. A signal
+    """Turns the first SIGINT or SIGTERM into Stopped and ignores later ones, which would disturb the cleanup. A signal
     that is ignored already, as under nohup, stays ignored."""
 
     def __init__(self):
@@ -96,7 +96,8 @@ def parse(text):
         raise ValueError("its fields are not those of a run")
     state = State(**fields)
     kinds = {int: ("seed", "next", "rounds", "longest_in"), (int, float): ("seconds", "spent", "longest"),
-             (str, type(None)): ("plan",), (int, type(None)): ("violation",), dict: ("outcomes", "faults"), list: ("pieces",)}
+             (str, type(None)): ("plan",), (int, type(None)): ("violation",), dict: ("outcomes", "faults"),
+             list: ("pieces",)}
     for kind, of_that_kind in kinds.items():
         for name in of_that_kind:
             if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
@@ -190,8 +191,9 @@ def again(state):
 
 def identify(source, programs):
     """(commit, hash of the programs) of what a piece runs."""
-    asked = subprocess.run(["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-                           capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        capture_output=True, text=True, check=False)
     total = hashlib.sha256()
     for program in programs:
         try:
@@ -202,7 +204,7 @@ def identify(source, programs):
 
 
 class Run:
-    """One piece of a run. `path`: the file, or None for a run that is not kept. `is_kept`: whether the file holds it."""
+    """One piece of a run. `path`: the file, or None to keep nothing. `is_kept`: the file holds the run already."""
 
     def __init__(self, path, state, commit, programs, is_kept):
         self.state = state
@@ -255,16 +257,18 @@ class Run:
 
 
 def summary(state, bound, words):
-    """Of a run without a violation. `bound`: seconds that a job's end may take; `words`: {kind of fault: in words}."""
+    """Of a run without a violation. `bound`: seconds that a job's end may take; `words`: {kind of fault: its name}."""
     def listed(counts, words):
         return ", ".join(f"{count} x {words.get(what, what)}" for what, count in sorted(counts.items())) or "none"
 
     pieces = [f"{piece.commit} (round {piece.first})" if piece.first == piece.last else
               f"{piece.commit} (rounds {piece.first} to {piece.last})" for piece in state.pieces]
     return "\n".join([
-        f"no violation in {count_of(state.rounds, 'round')}, seed {state.seed}, {span(state.spent)}: {listed(state.outcomes, {})}",
+        f"no violation in {count_of(state.rounds, 'round')}, seed {state.seed}, {span(state.spent)}: "
+        f"{listed(state.outcomes, {})}",
         f"{count_of(sum(state.faults.values()), 'fault')}: {listed(state.faults, words)}",
-        f"the longest end: {state.longest:.1f} s after the last fault, in round {state.longest_in}; {bound:g} s are allowed",
+        f"the longest end: {state.longest:.1f} s after the last fault, in round {state.longest_in}; "
+        f"{bound:g} s are allowed",
         f"{count_of(len(pieces), 'piece')}, of commit {', '.join(pieces)}",
         "violations: 0"])
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,9 +122,9 @@ def test_what_a_new_run_replaces(path):
     assert pieces.replaced(path) == f"replacing {path}, which does not hold a chaos run"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", b"\xff\xfe", {"seed": "7"}, {"seed": True}, {"spent": float("nan")},
-                                  {"spent": -1}, {"plan": 3}, {"faults": {"kill": "x"}}, {"pieces": [{}]}, {"pieces": [3]},
-                                  {"further": 1}, {"violation": "2"}])
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", "{}", "null", b"\xff\xfe", {"seed": "7"}, {"seed": True}, {"spent": float("nan")}, {"spent": -1},
+    {"plan": 3}, {"faults": {"kill": "x"}}, {"pieces": [{}]}, {"pieces": [3]}, {"further": 1}, {"violation": "2"}])
 def test_a_corrupt_file_is_refused(path, text):
     play(start(path))
     if isinstance(text, dict):
@@ -139,7 +140,7 @@ def test_a_corrupt_file_is_refused(path, text):
     ("def", "2", "the pieces of this run are of different commits: abc before, def now"),
     ("def", "1", "the pieces of this run are of different commits: abc before, def now (the programs are the same)"),
     ("abc", "2", "the pieces of this run are of different builds of commit abc")])
-def test_pieces_of_different_commits_are_told(path, commit, programs, line):
+def test_pieces_of_different_commits_are_reported(path, commit, programs, line):
     run = start(path)
     assert run.difference() is None
     play(run)
@@ -164,6 +165,58 @@ def test_a_signal_ends_the_piece_once():
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+class Rehearsed:
+    """A round that takes no time, or has a violation."""
+    plan = "early"
+    jobs = ()
+
+    def __init__(self, *_):
+        self.error = None
+
+    def play(self):
+        if self.error:
+            raise self.error
+        return []
+
+    def struck(self):
+        return {"kill": 1}
+
+
+def rehearse(monkeypatch, path, errors, only_one=False):
+    """Plays a run whose n-th round has `errors`[n]; (whether all was well, the run)."""
+    made = []
+
+    def make(*_):
+        made.append(Rehearsed())
+        made[-1].error = errors.get(len(made))
+        return made[-1]
+
+    monkeypatch.setattr(chaos, "Round", make)
+    world = SimpleNamespace(agents={}, cluster=SimpleNamespace(hosts=[]))
+    run = start(path)
+    return chaos.play_rounds(run, world, pieces.Signals(), only_one), run
+
+
+def test_a_violation_is_kept_and_printed(monkeypatch, capsys, path):
+    well, run = rehearse(monkeypatch, path, {3: chaos.Violation("two of them")})
+    assert not well and run.state.violation == 3 and run.state.rounds == 2
+    err = capsys.readouterr().err
+    assert "VIOLATION in round 3" in err and "again: tools/chaos --seed 7 --round 3\ntwo of them\n" in err
+    with pytest.raises(pieces.Refused):
+        pieces.resumed(path)
+
+
+def test_a_signal_keeps_the_rounds_before_it(monkeypatch, path):
+    with pytest.raises(pieces.Stopped):
+        rehearse(monkeypatch, path, {3: pieces.Stopped()})
+    assert pieces.resumed(path).next == 3
+
+
+def test_one_round_alone_is_not_kept(monkeypatch):
+    well, run = rehearse(monkeypatch, None, {}, only_one=True)
+    assert well and run.state.rounds == 1 and not run.is_kept
+
+
 def refused_with(capsys, path, *args):
     """(exit code, stderr)."""
     with pytest.raises(SystemExit) as ended:
@@ -171,8 +224,9 @@ def refused_with(capsys, path, *args):
     return ended.value.code, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("args", ["--hours x", "--hours 0", "--hours -1", "--hours nan", "--minutes inf", "--hours 1 --minutes 2",
-                                  "--round 0", "--round 3 --resume", "--plan none", "--seed x"])
+@pytest.mark.parametrize("args", [
+    "--hours x", "--hours 0", "--hours -1", "--hours nan", "--minutes inf", "--hours 1 --minutes 2", "--round 0",
+    "--round 3 --resume", "--plan none", "--seed x"])
 def test_bad_input_is_refused(capsys, path, args):
     code, err = refused_with(capsys, path, *args.split())
     assert code == 2 and args.split()[0] in err and not path.exists()
@@ -190,7 +244,7 @@ def test_another_seed_or_plan_cannot_continue_a_run(capsys, path, args):
     assert code == 2 and "start a new one without --resume" in err
 
 
-def test_a_complete_run_tells_its_summary_again(capsys, path):
+def test_a_complete_run_prints_its_summary_again(capsys, path):
     play(start(path), 6)
     before = path.read_text()
     chaos.main(["--hours", "3", "--resume"], path)
