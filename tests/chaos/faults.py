@@ -17,7 +17,7 @@ LONG = LEASE + 3
 MARK = "CHAOS_JOB"
 KINDS = {"kill": "agents killed", "restart": "agents restarted", "stop": "agents stopped for a while",
          "cut": "links cut", "deafen": "links cut towards hosts", "shepherd": "shepherds killed",
-         "launcher": "launcher killed"}
+         "launcher": "launchers killed"}
 
 
 def stat_of(pid):

@@ -278,4 +278,6 @@ def count_of(number, what):
 
 
 def span(seconds):
-    return f"{seconds / 3600:.4g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
+    if seconds >= 3600:
+        return f"{seconds / 3600:.4g} h"
+    return f"{seconds / 60:.3g} min" if seconds >= 60 else f"{seconds:.3g} s"
