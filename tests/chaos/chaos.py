@@ -1,14 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches jobs on hosts with resident agents, one or two at a time, and harms agents, shepherds,
-links and launchers at random moments. After each round: the exit code is one that the faults permit, the output
-is whole, workers are the same processes as before, and nothing is left on any host. Ends at the first
-round where that is not so, with the seed that brings it back.
+"""Harms running jobs at random until the time is over or a promise is broken.
 
-    tools/chaos --minutes 60           a new seed
-    tools/chaos --seed 7 --round 12    that round of that seed alone, as exactly as time allows
-    tools/chaos --plan early           only harm before the start
+    tools/chaos --minutes 60           a new run, with a new seed
+    tools/chaos --hours 3              stop it at any time (Ctrl-C, kill -9, power) and
+    tools/chaos --resume               continue it, as often as needed, until the three hours are complete
+    tools/chaos --seed 7 --round 12    only that round of that seed, as exactly as timing allows; keeps no state
+    tools/chaos --plan early           only one kind of harm
+
+Four hosts run resident agents. Each round launches one or two jobs over ssh or TCP, which write lines or sum with
+libdtrain, and harms them by one plan:
+
+    plan      harm                                            the launch may end with
+    short     one to three faults shorter than the lease      its own code
+    early     one such fault while the job starts             its own code, or 200 to 203
+    launcher  perhaps one such fault, then the launcher is    nothing, as it was killed; other jobs: their own code, or
+              killed                                          143 if they had to be stopped
+    shepherd  the first job's shepherds on one or two hosts   203; other jobs as above
+              are killed
+    long      one fault longer than the lease                 202
+
+A fault that was to be short and took half of the lease, as happens on a busy machine, permits 200 to 203, too. After
+each round:
+
+  - each job was over within lease, grace and ten seconds of the last fault (of its beginning, if it ends the job; sums
+    that run to their own end take the time they need);
+  - its exit code is one of those above;
+  - each line of output arrived once and in order, and all of them if the job succeeded;
+  - during short faults the workers stayed the same processes;
+  - nothing is left on any host but the agents, which still run.
+
+The run ends at the first violation, with exit code 1, the agents' logs, what was left, and the command that repeats the
+round. Exit codes: 0 complete, 1 violation, 2 bad input or state, 130 or 143 stopped by SIGINT or SIGTERM.
+
+build/chaos.json keeps the run: its seed, plan, next round, the time spent in complete rounds, what they saw, and the
+commits of its pieces, which need not be the same. A round that was interrupted is repeated. --hours or --minutes beside
+--resume changes the total. After a violation only a new run can be started.
+
+Other programs, each with its own --help: tools/chaos kills, tools/chaos nodes. tools/chaos launchers [N] kills the
+launcher of one detached job N times (250) at random moments and has a new one take the job over each time: the workers
+keep their pids, each byte of output arrives once, and the job ends once (test_detached.py, which does it five times).
 """
 import argparse
+import contextlib
+import math
 import os
 import random
 import signal
@@ -24,6 +58,7 @@ import faults  # noqa: E402
 import hosts  # noqa: E402
 import launching  # noqa: E402
 import leftovers  # noqa: E402
+import pieces  # noqa: E402
 
 GRACE = 1
 # Until nothing may be left: what is cut off hears of it by its lease.
@@ -47,6 +82,8 @@ sys.exit(int(sys.argv[1]))
 """
 # What is harmed, and how often each is taken of a hundred times.
 PLANS = {"short": 50, "early": 20, "launcher": 10, "shepherd": 10, "long": 10}
+STATE = hosts.SOURCE_DIR / "build/chaos.json"
+PROGRAMS = ["dtrain", "dtrain-agent", "dtrain-shepherd", "loop-allreduce"]
 # A start that was disturbed: not reached, not ready in time, lost, or its agent ended.
 DISTURBED = {200, 201, 202, 203}
 
@@ -219,6 +256,10 @@ class Round:
         world.settle(self.plan == "launcher")
         return [result.code for result in results]
 
+    def struck(self):
+        """{kind of fault: how often}."""
+        return Counter([fault.name for fault in self.faults] + ["launcher"] * (self.plan == "launcher"))
+
     def _end_first(self):
         """The one that was singled out ends by what happened to it, the others are none the wiser
         and are told to end."""
@@ -270,8 +311,8 @@ class Round:
                             f"{sorted(self.permitted(job))}\n{result}")
 
 
-def explain(seed, number, play, world, error):
-    print(f"\nVIOLATION in round {number}: {play}\nagain: tools/chaos --seed {seed} --round {number}\n"
+def explain(state, play, world, error):
+    print(f"\nVIOLATION in round {state.violation}: {play}\nagain: {pieces.again(state)}\n"
           f"{error}\n", file=sys.stderr)
     for name, agent in world.agents.items():
         print(f"--- agent of {name}, now process {agent.process and agent.pid}\n{agent.log[-6000:]}",
@@ -282,49 +323,139 @@ def explain(seed, number, play, world, error):
                   file=sys.stderr)
 
 
-def run(options, world):
-    outcomes = Counter()
-    longest = (0.0, 0)
-    deadline = time.monotonic() + options.minutes * 60
-    number = options.round or 1
-    while time.monotonic() < deadline:
-        play = Round(random.Random(f"{options.seed}/{number}"), world, options.plan)
+def play_rounds(run, world, signals, only_one):
+    """Whether there was no violation."""
+    while not run.state.is_complete():
+        signals.check()
+        state, number = run.state, run.state.next
+        play = Round(random.Random(f"{state.seed}/{number}"), world, state.plan)
         start = time.monotonic()
         try:
             codes = play.play()
         except (Violation, AssertionError) as error:
-            explain(options.seed, number, play, world, error)
+            signals.check()  # which may be what the round suffered from
+            run.violated(number)
+            explain(run.state, play, world, error)
             return False
+        seconds = time.monotonic() - start
         ends = " and ".join(f"{job.took:.1f}" for job in play.jobs)
-        print(f"round {number}: {play} -> {codes} in {time.monotonic() - start:.1f} s, over after {ends} s",
-              flush=True)
-        for job, code in zip(play.jobs, codes):
-            if not job.has_its_own_time(code):
-                longest = max(longest, (job.took, number))
-            outcomes[f"{play.plan} -> {'own code' if code == job.code else code}"] += 1
-        number += 1
-        if options.round:
+        print(f"round {number}: {play} -> {codes} in {seconds:.1f} s, over after {ends} s", flush=True)
+        ended = list(zip(play.jobs, codes))
+        run.record(seconds,
+                   Counter(f"{play.plan} -> {'own code' if code == job.code else code}" for job, code in ended),
+                   play.struck(),
+                   max((job.took for job, code in ended if not job.has_its_own_time(code)), default=0.0))
+        if only_one:
             break
-    print(f"no violation in {number - (options.round or 1)} rounds, seed {options.seed}:",
-          ", ".join(f"{count} x {what}" for what, count in sorted(outcomes.items())))
-    print(f"the longest end: {longest[0]:.1f} s after the last fault, in round {longest[1]}; "
-          f"{BOUND:g} s are allowed")
     return True
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="tools/chaos")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--round", type=int, help="only this one")
-    parser.add_argument("--plan", choices=PLANS, help="only what is harmed like this")
-    options = parser.parse_args()
+def play_piece(run, signals, only_one):
+    """Rounds on hosts of their own, until the run is complete; whether there was no violation."""
+    played = False
+    try:
+        with hosts.Cluster(4) as cluster, resident_hosts.agents(cluster) as agents:
+            run.save()
+            if not play_rounds(run, World(cluster, agents), signals, only_one):
+                sys.exit(1)  # here, so that agents that do not stop hide nothing of what was found
+            played = True
+    except AssertionError as error:
+        if not played:
+            raise
+        run.violated(run.state.next - 1)
+        print(f"\nVIOLATION: the agents did not stop in order after round {run.state.violation}\n{error}",
+              file=sys.stderr)
+        sys.exit(1)
+
+
+def begin(options, path):
+    """The state to start from."""
+    if options.resume:
+        state = pieces.resumed(path, options.seconds)
+        for name in ("seed", "plan"):
+            if getattr(options, name) not in (None, getattr(state, name)):
+                raise pieces.Refused(f"the run in {path} has {name} {getattr(state, name)}; "
+                                     "start a new one without --resume")
+        if state.plan is not None and state.plan not in PLANS:
+            raise pieces.Refused(f"the run in {path} has plan {state.plan}, which is not one of {', '.join(PLANS)}")
+        return state
+    seed = random.randrange(1 << 30) if options.seed is None else options.seed
+    return pieces.State(seed, options.plan, options.seconds or 20 * 60, next=options.round or 1)
+
+
+def campaign(options, path, signals):
+    state = begin(options, path)
+    if state.is_complete():
+        if not options.check:
+            print(pieces.summary(state, BOUND, faults.KINDS))
+        return
     if os.geteuid() != 0:
-        sys.exit("needs root: the hosts are made of namespaces")
-    print(f"seed {options.seed}", flush=True)
-    with hosts.Cluster(4) as cluster, resident_hosts.agents(cluster) as agents:
-        if not run(options, World(cluster, agents)):
-            sys.exit(1)  # here, so that agents that do not stop hide nothing of what was found
+        raise pieces.Refused("needs root: the hosts are made of namespaces", 1)
+    if options.check:
+        return
+    run = pieces.Run(None if options.round else path, state,
+                     *pieces.identify(hosts.SOURCE_DIR, [hosts.bin_dir() / name for name in PROGRAMS]),
+                     is_kept=options.resume)
+    lines = [None if options.resume or options.round else pieces.replaced(path),
+             f"seed {state.seed}",
+             f"continuing with round {state.next}, after {state.progress()}" if options.resume else None,
+             run.difference()]
+    print("\n".join(filter(None, lines)), flush=True)
+    try:
+        play_piece(run, signals, options.round is not None)
+    except pieces.Stopped:
+        state = run.state
+        if not run.is_kept:
+            print("stopped before the first round" if not options.round else "stopped", flush=True)
+        elif not state.is_complete() and state.violation is None:
+            print(f"stopped in round {state.next}, after {state.progress()}; to continue: tools/chaos --resume",
+                  flush=True)
+        raise
+    print(pieces.summary(run.state, BOUND, faults.KINDS))
 
 
-main()
+def arguments(argv):
+    def amount(text):
+        value = float(text)
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError
+        return value
+
+    def number(text):
+        if int(text) < 1:
+            raise ValueError
+        return int(text)
+
+    parser = argparse.ArgumentParser(prog="tools/chaos", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    total = parser.add_mutually_exclusive_group()
+    total.add_argument("--minutes", type=amount, help="time to spend in rounds (20)")
+    total.add_argument("--hours", type=amount, help="the same in hours")
+    parser.add_argument("--resume", action="store_true", help="continue the last run instead of starting a new one")
+    parser.add_argument("--seed", type=int, help="of a new run; random unless given")
+    parser.add_argument("--round", type=number, help="play only this round")
+    parser.add_argument("--plan", choices=PLANS, help="play only rounds of this plan")
+    parser.add_argument("--check", action="store_true",
+                        help="only look whether options and state are valid; needs no build")
+    options = parser.parse_args(argv)
+    if options.resume and options.round:
+        parser.error("--round plays one round by itself: leave out --resume")
+    options.seconds = options.hours * 3600 if options.hours else options.minutes and options.minutes * 60
+    return options
+
+
+def main(argv=None, path=STATE):
+    options = arguments(argv)
+    signals = pieces.Signals()
+    try:
+        with signals, contextlib.nullcontext() if options.round else pieces.alone(path):
+            campaign(options, path, signals)
+    except pieces.Stopped:
+        sys.exit(128 + signals.number)
+    except pieces.Refused as refused:
+        print(f"tools/chaos: {refused}", file=sys.stderr)
+        sys.exit(refused.code)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,9 @@ SHORT = 2.0
 LONG = LEASE + 3
 # The environment variable that tells which job of a round a worker belongs to.
 MARK = "CHAOS_JOB"
+KINDS = {"kill": "agents killed", "restart": "agents restarted", "stop": "agents stopped for a while",
+         "cut": "links cut", "deafen": "links cut towards hosts", "shepherd": "shepherds killed",
+         "launcher": "launchers killed"}
 
 
 def stat_of(pid):

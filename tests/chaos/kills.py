@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills spawner, agent, shepherd and launcher in turn with SIGKILL, at random moments of a job's start, run and
-stop. Of two hosts one has a resident agent of the user dtrain with root's spawner, the other one that is root's.
-After each kill: the job ended as it must, no line of output is lost or doubled, nothing was started twice, and nothing
-is left on any host. Ends at the first kill after which that is not so.
+stop. One of two hosts has a resident agent of the user dtrain and root's spawner, the other has an agent of root's. The
+jobs write lines and meet in fences, or sum through shared memory.
 
-    tools/chaos kills --kills 60            so many of each, with a new seed
-    tools/chaos kills --seed 7 --only 12    that kill of that seed alone, as exactly as time allows
+    tools/chaos kills --kills 60            60 of each, with a new seed
+    tools/chaos kills --seed 7 --only 12    only that kill of that seed, as exactly as timing allows
+
+What must hold after each kill:
+
+    killed
+    spawner, agent   (started again within a second) the workers are the same, and the job ends with its own code; a
+                     launch that has not started yet may end with 200 to 203
+    shepherd         the launch ends with 203, which names host and signal, and the workers are gone; a job that was
+                     being stopped may end with its own code, one that was starting with 200 to 202, too
+    launcher         the workers are gone within lease, grace and ten seconds
+    any of them      no line of output is lost or doubled, no rank was started twice, and nothing is left on any host
+
+It ends at the first violation, and prints the command that repeats the kill.
 """
 import argparse
 import os
@@ -269,7 +280,8 @@ def run(options, world):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="tools/chaos kills")
+    parser = argparse.ArgumentParser(prog="tools/chaos kills", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--kills", type=int, default=60, help="of each victim")
     parser.add_argument("--only", type=int, help="only the kill of this number")

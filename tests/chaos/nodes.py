@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job with -N 3:4, a spare and many restarts, of whose hosts one after another is lost: its cable is pulled, or its
-agent, its shepherd or all of its processes are killed. After each loss the job runs again in time. A worker that finds one
-of an earlier attempt alive says so, wherever that is; the count of restarts that programs see grows by one each time. At
-the end nothing is left on any host. Ends at the first loss after which that is not so.
+"""Takes one host after another from a job with -N 3:4, a spare and restarts on five hosts: pulls the host's cable, or
+kills the agent, the shepherd or every process there.
 
     tools/chaos nodes --losses 100          with a new seed
-    tools/chaos nodes --seed 7              the same losses, as exactly as time allows
+    tools/chaos nodes --seed 7              the same losses, as exactly as timing allows
+
+After each loss:
+
+  - all ranks run again within at most 6 s, lease, grace and ten seconds; one lease more is allowed where processes
+    were killed;
+  - no worker of an earlier attempt is alive when one of the next starts, on whatever host (they share file locks);
+  - TORCHELASTIC_RESTART_COUNT has grown by one.
+
+At the end nothing is left on any host. It ends at the first violation, and prints the command that repeats the losses.
 """
 import argparse
 import os
@@ -175,7 +182,8 @@ def run(options, cluster, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="tools/chaos nodes")
+    parser = argparse.ArgumentParser(prog="tools/chaos nodes", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--losses", type=int, default=100)
     parser.add_argument("--lease", type=float, default=15, help="seconds")
