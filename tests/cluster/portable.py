@@ -3,7 +3,6 @@
 import subprocess
 
 import checkout
-import hosts
 import locks
 
 # By the name that it was configured with.
@@ -20,7 +19,7 @@ def build(*targets):
 
 def package(out, *flags):
     """The folder `out` with what tools/package makes of it."""
-    done = subprocess.run([hosts.SOURCE_DIR / "tools/package", "--no-build", "--build", BUILD, "--out", out, *flags],
+    done = subprocess.run([checkout.CHECKOUT / "tools/package", "--no-build", "--build", BUILD, "--out", out, *flags],
                           capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
