@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the checkout and its programs are, for the tests and on their hosts: at a fixed place, wherever the
-checkout lies.
+"""Where tests and their hosts find the checkout and its programs: at the same place, wherever the checkout lies.
 
-Hosts have a /root, a /tmp and a /run of their own, tests mount over these and over /home, a home may be closed
-to other users, a mount for temporary files may forbid devices, and the path may have spaces or what overlayfs
-separates folders with. So the tests of root see the checkout below /mnt or the like, in a mount namespace of this process,
-which the machine does not see and which ends with it. Import this first: it takes effect at once.
+Hosts have their own /root, /tmp and /run, tests mount over these and over /home, a home may be closed to other
+users, a /tmp may forbid devices, and a path may contain spaces or the separators of overlayfs. So root's tests see
+the checkout below /mnt, in a mount namespace of this process, which the machine does not see and which ends with
+the process. Takes effect when imported; import it before anything that remembers paths.
 """
 import ctypes
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 CLONE_NEWNS = 0x20000
 MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 0x20, 0x1000, 0x4000, 1 << 19
 
-# As the user and the build know them.
+# Their paths outside, which the build's own files contain.
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("DTRAIN_BIN_DIR") or CHECKOUT / "build/release/bin").resolve()
 
@@ -35,16 +34,16 @@ def _bind(source, target):
         # Without nodev, nosuid and noexec, which a /tmp may have.
         _mount(None, target, None, MS_REMOUNT | MS_BIND)
     except OSError:
-        pass  # set by who made this container, and not to be changed in it
+        pass  # locked by the container that this runs in
 
 
 def _settle():
-    """(the checkout, the folder of the programs, why no host can be made here)."""
+    """(the checkout, the folder of the programs, why no host can be made here or None)."""
     if os.geteuid() != 0:
         return CHECKOUT, PROGRAMS, "needs root: hosts are made of network, mount and pid namespaces"
     # The programs may have been built elsewhere; those of target `portable` need the build around them.
     build = PROGRAMS.parents[1] if PROGRAMS.parent.name == "portable" else PROGRAMS.parent
-    # Empty, if possible: what is there is not seen any more.
+    # Preferably an empty folder: it hides what is there.
     place = min((place for place in map(Path, ("/mnt", "/srv", "/media", "/opt"))
                  if place.is_dir() and not any(path.is_relative_to(place) for path in (CHECKOUT, build))),
                 key=lambda place: any(place.iterdir()))

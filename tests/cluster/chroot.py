@@ -4,6 +4,7 @@ first time, the archive; then it is kept in build/roots."""
 import os
 import shutil
 import subprocess
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -174,8 +175,8 @@ class Booted(Chroot):
     NAMESPACES = (*Chroot.NAMESPACES, "--cgroup")
 
     def __init__(self, place):
-        self._cgroup = hosts.cgroup2_mount() / f"{hosts.PREFIX}{os.getpid()}-systemd"
-        self._cgroup.mkdir()
+        hosts.remove_stale()
+        self._cgroup = Path(tempfile.mkdtemp(prefix=f"{hosts.PREFIX}{os.getpid()}-", dir=hosts.cgroup2_mount()))
         super().__init__(place)
         launching.wait_until(
             lambda: self.try_run("systemctl is-system-running").stdout == "running\n", 60,
