@@ -101,9 +101,9 @@ endforeach()
 execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libc_nonshared.a
                 OUTPUT_VARIABLE nonshared OUTPUT_STRIP_TRAILING_WHITESPACE)
 file(GENERATE OUTPUT ${DTRAIN_STUBS}/libc.so CONTENT
-"GROUP ( AS_NEEDED ( ${DTRAIN_STUBS}/libpthread.so ${DTRAIN_STUBS}/libdl.so ${DTRAIN_STUBS}/librt.so )
-  ${DTRAIN_STUBS}/libc.so.6 $<TARGET_FILE:dtrain_portable_shim> ${nonshared}
-  AS_NEEDED ( ${DTRAIN_STUBS}/ld.so ) )\n")
+"GROUP ( AS_NEEDED ( \"${DTRAIN_STUBS}/libpthread.so\" \"${DTRAIN_STUBS}/libdl.so\" \"${DTRAIN_STUBS}/librt.so\" )
+  \"${DTRAIN_STUBS}/libc.so.6\" \"$<TARGET_FILE:dtrain_portable_shim>\" \"${nonshared}\"
+  AS_NEEDED ( \"${DTRAIN_STUBS}/ld.so\" ) )\n")
 add_custom_target(dtrain_stubs DEPENDS ${DTRAIN_STUB_FILES})
 add_dependencies(dtrain_stubs dtrain_portable_shim)
 add_custom_target(portable)

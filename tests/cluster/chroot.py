@@ -4,11 +4,13 @@ first time, the archive; then it is kept in build/roots."""
 import os
 import shutil
 import subprocess
+import tempfile
 import zlib
 from pathlib import Path
 
 import hosts
 import launching
+import locks
 
 # What the tests run, beside what the packages themselves depend on.
 TOOLS = "dbus,gcc,libc6-dev,man-db,pkg-config,systemd"
@@ -40,24 +42,37 @@ def base(name=None, tools=TOOLS):
     """The folder with a clean system, of this machine's release unless `name` is another; made when
     there is none."""
     name = name or release()
-    path = hosts.SOURCE_DIR / "build/roots" / f"{name}-{zlib.crc32(tools.encode()):08x}"
-    if path.exists():
-        return path
-    mirror, parts = archive()
-    made = path.with_name(f"{path.name}.{os.getpid()}")
-    made.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        subprocess.run(
+
+    def make(folder, lock):
+        mirror, parts = archive()
+        done = subprocess.run(
             ["debootstrap", "--variant=minbase", f"--components={','.join(parts)}",
-             f"--include={tools}", name, made, mirror],
-            check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True)
-        made.rename(path)
-    except subprocess.CalledProcessError as error:
-        raise AssertionError(f"debootstrap failed:\n{error.stdout[-3000:]}") from None
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+             f"--include={tools}", name, folder, mirror],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            pass_fds=[lock])  # it may outlive a test that is killed
+        assert done.returncode == 0, f"debootstrap failed:\n{done.stdout[-3000:]}"
+
+    path = hosts.SOURCE_DIR / "build/roots" / f"{name}-{zlib.crc32(tools.encode()):08x}"
+    made_once(path, make)
     return path
+
+
+def made_once(path, make):
+    """The folder `path` as make(folder, lock) makes it: once, whoever else wants it at the same time. It has
+    its name only when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locks.held(path.with_name(f"{path.name}.lock")) as lock:
+        if path.exists():
+            return
+        for left in path.parent.glob(f"{path.name}.*"):  # of makers that were killed
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+        made = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            make(made, lock)
+            made.rename(path)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 class Chroot:
@@ -160,8 +175,8 @@ class Booted(Chroot):
     NAMESPACES = (*Chroot.NAMESPACES, "--cgroup")
 
     def __init__(self, place):
-        self._cgroup = hosts.cgroup2_mount() / f"{hosts.PREFIX}{os.getpid()}-systemd"
-        self._cgroup.mkdir()
+        hosts.remove_stale()
+        self._cgroup = Path(tempfile.mkdtemp(prefix=f"{hosts.PREFIX}{os.getpid()}-", dir=hosts.cgroup2_mount()))
         super().__init__(place)
         launching.wait_until(
             lambda: self.try_run("systemctl is-system-running").stdout == "running\n", 60,

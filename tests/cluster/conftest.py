@@ -8,12 +8,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import checkout  # noqa: E402 - first
 import hosts  # noqa: E402
 import leftovers  # noqa: E402
 
 IN_CI = os.environ.get("CI") == "true"
-IS_ROOT = os.geteuid() == 0
-NOT_ROOT = "needs root: hosts are made of network, mount and pid namespaces"
 CTEST_SKIPPED = 77
 
 
@@ -22,14 +21,14 @@ def pytest_configure(config):
         "markers", "bound(seconds): how long after the test something may still be there")
     config.addinivalue_line(
         "markers", "launcher_killed: its status socket is there until dtrain ps removes it")
-    if IS_ROOT and not (hosts.bin_dir() / "dtrain").exists():
-        pytest.exit(f"no dtrain in {hosts.bin_dir()}: build first, or set DTRAIN_BIN_DIR", 2)
+    if not checkout.NO_HOSTS and not (hosts.bin_dir() / "dtrain").exists():
+        pytest.exit(f"no dtrain in {checkout.PROGRAMS}: build first, or set DTRAIN_BIN_DIR", 2)
 
 
 def pytest_collection_modifyitems(items):
-    if not IS_ROOT:
+    if checkout.NO_HOSTS:
         for item in items:
-            item.add_marker(pytest.mark.skip(reason=NOT_ROOT))
+            item.add_marker(pytest.mark.skip(reason=checkout.NO_HOSTS))
 
 
 def pytest_sessionfinish(session, exitstatus):

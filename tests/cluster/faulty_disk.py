@@ -39,10 +39,12 @@ class FaultyDisk:
         self._hits = f"{self._real}.hits"
 
     def __enter__(self):
+        import hosts  # not in the server, which runs on a host
+
         self._host.path(self._real).mkdir(parents=True)
         self._host.run(["mount", "--bind", self._folder, self._real])
         self._server = self._host.popen(
-            ["/usr/bin/python3", "-B", os.path.abspath(__file__), self._real, self._folder, self._switch, self._hits],
+            ["/usr/bin/python3", "-B", hosts.HERE / "faulty_disk.py", self._real, self._folder, self._switch, self._hits],
             stdout=subprocess.PIPE)
         assert self._server.stdout.readline() == b"serves\n"
         return self

@@ -20,11 +20,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import checkout
 import launching
 from launching import SOURCE_DIR, bin_dir, is_sanitized, patient  # noqa: F401 - others take them from here
 
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-HERE = Path(__file__).resolve().parent
+HERE = SOURCE_DIR / "tests/cluster"
 BASES = Path("/var/tmp")
 PREFIX = "dtrain-test-"
 
@@ -100,14 +101,16 @@ class Host:
         (self.base / "shadow").write_text("root:*:19000:0:99999:7:::\nsshd:!:19000::::::\n")
         if self.cgroup_dir:
             self.cgroup_dir.mkdir()
+        # Libraries of ours are looked for where they were built.
+        built = {str(checkout.CHECKOUT), str(checkout.PROGRAMS.parent)}
         config = {
             "name": name,
             "cgroup": cgroup,
             "cgroup_dir": str(self.cgroup_dir or ""),
             "image": cluster.image and {
                 "system": str(cluster.image), "place": str(self.base / "image"),
-                "shared": [str(cluster.base), str(SOURCE_DIR), str(bin_dir().parent)]},
-            "keep": sorted({str(SOURCE_DIR), str(bin_dir().parent)}),
+                "shared": [str(cluster.base), *sorted({str(SOURCE_DIR), str(bin_dir().parent), *built})]},
+            "keep": sorted(built),
             "covers": [["/root", str(self.base / "root")], ["/tmp", str(self.base / "tmp")],
                        ["/run", "tmpfs"], ["/dev/shm", "tmpfs"]],
             "files": [["/etc/shadow", str(self.base / "shadow")]],

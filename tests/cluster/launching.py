@@ -10,6 +10,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import checkout
+from checkout import SOURCE_DIR  # noqa: F401 - others take it from here
+
 # Reports go to files that the check after each test finds. Harmless for builds without sanitizers.
 SANITIZER_FOLDER = "sanitizer"
 SANITIZER_REPORTS = f"/tmp/{SANITIZER_FOLDER}"
@@ -21,11 +24,9 @@ SANITIZER_OPTIONS = {
     "LSAN_OPTIONS": "exitcode=99",
 }
 
-SOURCE_DIR = Path(__file__).resolve().parent.parent.parent
-
 
 def bin_dir():
-    return Path(os.environ.get("DTRAIN_BIN_DIR") or SOURCE_DIR / "build/release/bin").resolve()
+    return checkout.BIN_DIR
 
 
 @functools.cache

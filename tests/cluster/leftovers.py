@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import checkout
 import hosts
 
 # The pushed agent is kept for the next launch, a half-written one is not; the name of the home; the folder for
@@ -14,7 +15,7 @@ KEPT = re.compile(r"/root/\.cache(/dtrain(/home|/state|/agent-[0-9a-f]+(/(dtrain
 SSH_PORTS = (22, 2222)
 # Mounted into every host, also when it lies below a watched folder (a bind mount of the same file
 # system is none to is_mount).
-CHECKOUT = str(Path(__file__).resolve().parents[2])
+CHECKOUT = {str(checkout.CHECKOUT), str(checkout.PROGRAMS.parent)}
 WATCHED = ("/tmp", "/root", "/run", "/dev/shm")
 # The test's own files, what ssh, mount and Python keep, and what sanitizers write (looked at apart).
 IGNORED = re.compile(r"/root/(work|\.ssh|\.python_history|\.cache/(matplotlib|mesa_shader_cache))(/|$)"
@@ -73,7 +74,7 @@ def files(host):
         for folder, names, leaves in os.walk(root):
             here = top + folder[len(str(root)):]
             names[:] = [name for name in names if not is_mount(folder, name)
-                        and f"{here}/{name}" != CHECKOUT
+                        and f"{here}/{name}" not in CHECKOUT
                         and not IGNORED.match(f"{here}/{name}")]
             for name in names + leaves:
                 path = f"{here}/{name}"

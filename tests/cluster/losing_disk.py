@@ -40,8 +40,10 @@ class LosingDisk:
         return self._host.path(f"{self._real}/{name}")
 
     def _start(self):
+        import hosts  # not in the server, which runs on a host
+
         self._host.run(["mount", "--bind", self._folder, f"{self._real}/disk"])
-        self._server = self._host.popen(["/usr/bin/python3", "-B", os.path.abspath(__file__), self._real, self._folder],
+        self._server = self._host.popen(["/usr/bin/python3", "-B", hosts.HERE / "losing_disk.py", self._real, self._folder],
                                         stdout=subprocess.PIPE)
         assert self._server.stdout.readline() == b"serves\n"
 

@@ -7,6 +7,7 @@ import subprocess
 import chroot
 import hosts
 import launching
+import portable
 import pytest
 
 PACKAGES = ("dtrain", "dtrain-agent", "libdtrain0", "libdtrain-dev", "python3-dtrain")
@@ -20,12 +21,8 @@ OF_THE_SYSTEM = re.compile(
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The .debs of this build; install.sh, the tarball and SHA256SUMS are beside them."""
-    build, out = hosts.bin_dir().parent, tmp_path_factory.mktemp("built") / "debs"
-    for command in (["cmake", "--build", build, "-j2", "--target", "portable", "dtrain_reference"],
-                    [hosts.SOURCE_DIR / "tools/package", "--no-build", "--only", "deb,tar", "--build", build,
-                     "--out", out]):
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        assert done.returncode == 0, done.stdout + done.stderr
+    portable.build("dtrain_reference")
+    out = portable.package(tmp_path_factory.mktemp("built") / "debs", "--only", "deb,tar")
     files = list(out.glob("*.deb"))
     assert len(files) == len(PACKAGES)
     return files

@@ -16,6 +16,7 @@ from launching import wait_until
 def loop():
     """programs/loop_allreduce.c, by a name of our own: other tests run it at the same time."""
     path = hosts.bin_dir() / f"loop-allreduce-{os.getpid()}"
+    path.unlink(missing_ok=True)  # of a killed run whose process had the same number
     os.link(hosts.bin_dir() / "loop-allreduce", path)
     yield path
     path.unlink()

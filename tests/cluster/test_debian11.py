@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import chroot
 import hosts
 import launching
 import leftovers
+import portable
 import residents
 from launching import wait_until
 
@@ -29,9 +29,7 @@ def system():
         pytest.skip(chroot.missing())
     if "\nID=debian\n" not in Path("/etc/os-release").read_text():
         pytest.skip("portable programs are built on Debian")
-    done = subprocess.run(["cmake", "--build", PORTABLE.parent, "-j2", "--target", "portable"], text=True,
-                          stdin=subprocess.DEVNULL, capture_output=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    portable.build()
     return chroot.base("bullseye", TOOLS)
 
 

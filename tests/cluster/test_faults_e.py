@@ -18,7 +18,7 @@ from test_resident import agents  # noqa: F401 - a fixture
 from test_resident import LIVE, go, ranks, shepherds, start_counting, workers
 
 DTRAIN = hosts.bin_dir() / "dtrain"
-SANITIZED = hosts.bin_dir().parent.name in ("asan", "tsan")
+SANITIZED = hosts.is_sanitized()
 # Ours comes first; after it a sanitizer's would make a report of it.
 OWN_HANDLER = {"ASAN_OPTIONS": launching.SANITIZER_OPTIONS["ASAN_OPTIONS"] + ":handle_segv=0",
                "DTRAIN_CORE_DUMPS": "1"}

@@ -22,7 +22,7 @@ from test_faults_d import ESCAPED, python
 from test_identity import node  # noqa: F401 - a fixture
 from test_tcp import tcp  # noqa: F401 - a fixture
 
-SANITIZED = hosts.bin_dir().parent.name in ("asan", "tsan")
+SANITIZED = hosts.is_sanitized()
 
 
 def limit_files(number):

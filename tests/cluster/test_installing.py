@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+import checkout
 import chroot
 import hosts
+import portable
 
 BUILD = hosts.bin_dir().parent
 # Python's are for the wheel; rpm is Debian's, told to forget that it is on Debian.
@@ -38,22 +40,13 @@ print(dtrain.run(size, np=2))
 """
 
 
-def package(out, *flags):
-    done = subprocess.run([hosts.SOURCE_DIR / "tools/package", "--no-build", "--build", BUILD, "--out", out, *flags],
-                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Path(out)
-
-
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
     """The folder with all that is released."""
     if "\nID=debian\n" not in Path("/etc/os-release").read_text():
         pytest.skip("portable programs are built on Debian")
-    done = subprocess.run(["cmake", "--build", BUILD, "-j2", "--target", "portable", "dtrain_reference"],
-                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return package(tmp_path_factory.mktemp("released"))
+    portable.build("dtrain_reference")
+    return portable.package(tmp_path_factory.mktemp("released"))
 
 
 @pytest.fixture(params=["bullseye", "bookworm"])
@@ -123,7 +116,7 @@ def test_installed_used_renewed_and_removed(system, form):
 
 
 def test_the_same_files_give_the_same_bytes(released, tmp_path):
-    again = package(tmp_path / "again")
+    again = portable.package(tmp_path / "again")
     sums = (released / "SHA256SUMS").read_text()
     assert (again / "SHA256SUMS").read_text() == sums
     listed = dict(reversed(line.split("  ")) for line in sums.splitlines())
@@ -132,9 +125,9 @@ def test_the_same_files_give_the_same_bytes(released, tmp_path):
         assert hashlib.sha256((released / name).read_bytes()).hexdigest() == digest
     # The folder that they were built in is in none but the debug files.
     for file in (BUILD / "portable").glob("*/**/*.so.0"):
-        assert str(hosts.SOURCE_DIR).encode() not in file.read_bytes()
+        assert str(checkout.CHECKOUT).encode() not in file.read_bytes()
     for name in ("dtrain", "dtrain-agent", "dtrain-spawner", "dtrain-shepherd", "dtrain-allreduce"):
-        assert str(hosts.SOURCE_DIR).encode() not in (BUILD / "portable/bin" / name).read_bytes()
+        assert str(checkout.CHECKOUT).encode() not in (BUILD / "portable/bin" / name).read_bytes()
 
 
 def test_third_parties_are_those_that_the_program_names(released):

@@ -5,14 +5,14 @@ import re
 import subprocess
 
 import chroot
-import hosts
 import launching
+import portable
 import pytest
 from packages import OF_THE_SYSTEM, PACKAGES, agent, booted, built, clean, install, launch, workers  # noqa: F401
 
 def test_cmake_installs_the_same_under_any_prefix(built, tmp_path):
     prefix = tmp_path / "prefix"
-    subprocess.run(["cmake", "--install", hosts.bin_dir().parent, "--prefix", prefix], check=True,
+    subprocess.run(["cmake", "--install", portable.BUILD, "--prefix", prefix], check=True,
                    stdout=subprocess.DEVNULL)
     done = subprocess.run([prefix / "bin/dtrain", "launch", "-np", "2", "--",
                            prefix / "bin/dtrain-allreduce", "--sizes", "4K", "--json"],

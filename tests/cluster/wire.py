@@ -70,7 +70,9 @@ def bad_cable(cluster, host, loss, delay, rate, seed):
     interface = cluster.interface_of(host)
     cluster.fabric(f"link set {host.name} nomaster\nlink add far type veth peer name bridge-end\n"
                    "link set bridge-end master br0 up\nlink set far up\n")
-    script = ["/usr/bin/python3", __file__]
+    import hosts  # not in the program, which runs on a host
+
+    script = ["/usr/bin/python3", hosts.HERE / "wire.py"]
     host.run([*script, "plain", interface])
     cluster.in_fabric(subprocess.run, [*script, "plain", "bridge-end"], check=True)
     cable = cluster.in_fabric(subprocess.Popen,

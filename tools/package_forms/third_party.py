@@ -31,7 +31,8 @@ LICENCES = {
     "zlib": "Zlib",
 }
 # What the web page has inside: of npm's packages, the files in launcher/page/vendor.
-VENDOR = Path(__file__).resolve().parents[2] / "launcher/page/vendor"
+SOURCE = Path(__file__).resolve().parents[2]
+VENDOR = SOURCE / "launcher/page/vendor"
 VENDORED = {"htm": ("3.1.1", "Apache-2.0"), "preact": ("10, as in htm 3.1.1", "MIT")}
 # Declarations of the kernel's interface, which its licence leaves free to programs.
 INTERFACES = {"linux"}
@@ -84,6 +85,11 @@ class Debian:
         return self._sources.get(package) or self._sources[package.partition(":")[0]]
 
 
+def _is_the_systems(path, build):
+    """The sources and the build may lie below /usr, too."""
+    return "/usr/" in path and not any(Path(build, path).is_relative_to(ours) for ours in (SOURCE, build))
+
+
 def _linked(portable, name):
     """The archives and start files that the linker took something from."""
     map_file = portable / "maps" / f"{name}.map"
@@ -92,7 +98,7 @@ def _linked(portable, name):
     text = map_file.read_text(errors="replace")
     paths = set(re.findall(r"(/\S+\.a)\(\S+\.o\)", text))
     paths |= set(re.findall(r"^LOAD (/\S+\.o)$", text, re.MULTILINE))
-    return {str(Path(path).resolve()) for path in paths if "/usr/" in path}
+    return {str(Path(path).resolve()) for path in paths if _is_the_systems(path, portable)}
 
 
 def _ninja(build, *words):
@@ -107,7 +113,7 @@ def _included(build, files):
     for line in _ninja(build, "deps"):
         if line[:1] not in (" ", ""):
             wanted = line.partition(":")[0] in objects
-        elif wanted and "/usr/" in line:
+        elif wanted and _is_the_systems(line.strip(), build):
             headers.add(str((build / line.strip()).resolve()))
     if not headers:
         raise PackagingError(f"ninja knows no headers of {build}: build it here first")

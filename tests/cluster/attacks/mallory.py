@@ -12,7 +12,7 @@ import hosts
 import residents
 from launching import patient
 
-HERE = Path(__file__).resolve().parent
+HERE = hosts.HERE / "attacks"
 DTRAIN = hosts.bin_dir() / "dtrain"
 # Of this run of tests alone: limits of processes count those of a number wherever they are.
 ALICE, MALLORY = 100_000 + os.getpid(), 50_000_000 + os.getpid()

@@ -20,12 +20,15 @@ NOT_FOR_WORKERS = ("Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible"
 def verify(tmp_path):
     """Reads units as if the agent of this build were installed; what systemd complains of."""
     (tmp_path / "run").mkdir(mode=0o700)
+    # Units would quote a path with spaces.
+    (tmp_path / "bin").symlink_to(BIN_DIR)
+    (tmp_path / "setup").symlink_to(UNITS / "setup")
 
     def run(*files, manager="--system", change=lambda text: text):
         paths = []
         for file in files:
-            text = (change(file.read_text()).replace("/usr/libexec/dtrain/setup", f"{UNITS}/setup")
-                    .replace("/usr/libexec/dtrain/", f"{BIN_DIR}/").replace("/usr/bin/", f"{BIN_DIR}/"))
+            text = (change(file.read_text()).replace("/usr/libexec/dtrain/setup", f"{tmp_path}/setup")
+                    .replace("/usr/libexec/dtrain/", f"{tmp_path}/bin/").replace("/usr/bin/", f"{tmp_path}/bin/"))
             paths.append(tmp_path / file.name)
             paths[-1].write_text(text)
         done = subprocess.run(

@@ -324,7 +324,7 @@ def test_join_over_a_remote_shell(authority, tmp_path):
     plain = tmp_path / "ca"
     plain.symlink_to(authority)
     shell = tmp_path / "rsh"
-    shell.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>"{tmp_path}/argv"\nPATH={PKI.parent}:$PATH exec sh -c "$3"\n')
+    shell.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>"{tmp_path}/argv"\nPATH="{PKI.parent}:$PATH" exec sh -c "$3"\n')
     shell.chmod(0o755)
     token = must("token", authority, "gpu02").strip()
     tls = tmp_path / "etc tls"

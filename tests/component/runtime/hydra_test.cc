@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -203,10 +205,15 @@ TEST(AllreduceProgramTest, EveryPairOfRanksIsMeasuredBothWays) {
 TEST(AllreduceProgramTest, WrongElementOnOneRankFailsTheRun) {
   // A sanitizer's library wants to be the first one, which is not so with a preloaded one.
   setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 0);
+  // The loader separates the names of several at spaces and colons.
+  std::string folder = testing::TempDir() + "wrong-allreduce-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string library = folder + "/wrong.so";
+  std::filesystem::create_symlink(DTRAIN_LIB_DIR "/runtime_wrong_allreduce.so", library);
   const Outcome run =
-      RunProgram({"mpiexec.hydra", "-n", "3", "-env", "LD_PRELOAD",
-                  DTRAIN_LIB_DIR "/runtime_wrong_allreduce.so", DTRAIN_BIN_DIR "/dtrain-allreduce",
-                  "--max-bytes", "4K", "--factor", "32"});
+      RunProgram({"mpiexec.hydra", "-n", "3", "-env", "LD_PRELOAD", library,
+                  DTRAIN_BIN_DIR "/dtrain-allreduce", "--max-bytes", "4K", "--factor", "32"});
+  std::filesystem::remove_all(folder);
   EXPECT_NE(run.end, 0);
   EXPECT_THAT(run.err,
               HasSubstr("rank 1: 1 of 1024 elements are wrong; the first one, at index 42"));

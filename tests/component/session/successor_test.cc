@@ -71,7 +71,8 @@ class OutlivingTest : public ::testing::Test {
   // "dtrain-agent 0.1.0"
   static std::string Version() {
     char line[64] = "";
-    FILE* const said = popen((std::string(kAgent) + " version").c_str(), "r");
+    setenv("AGENT", kAgent, 1);  // it may have spaces
+    FILE* const said = popen("\"$AGENT\" version", "r");
     EXPECT_NE(fgets(line, sizeof(line), said), nullptr);
     EXPECT_EQ(pclose(said), 0);
     const std::string words = line;

@@ -65,6 +65,7 @@ class UnkindSpawnerTest : public ::testing::Test {
   void SetUp() override {
     if (geteuid() != 0) GTEST_SKIP() << "an agent believes root alone";
     path_ = absl::StrCat(::testing::TempDir(), "/unkind-", getpid(), ".sock");
+    unlink(path_.c_str());  // of a killed run whose process had the same number
     listening_ = spawner::ListenAt(path_, SOCK_SEQPACKET);
     agent_.Connect(path_);
   }

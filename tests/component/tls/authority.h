@@ -54,8 +54,8 @@ class Authority {
     return FilesIn(absl::StrCat("users/", name), "user");
   }
   void Pki(const std::string& command, const std::string& arguments) {
-    Must(absl::StrCat(DTRAIN_SOURCE_DIR "/deploy/pki/dtrain-pki ", command, " ", dir_, " ",
-                      arguments));
+    setenv("DTRAIN_PKI", DTRAIN_SOURCE_DIR "/deploy/pki/dtrain-pki", 1);  // it may have spaces
+    Must(absl::StrCat("\"$DTRAIN_PKI\" ", command, " ", dir_, " ", arguments));
   }
 
   // A certificate of this authority with what no user can ask of the script: `from` and `until` as

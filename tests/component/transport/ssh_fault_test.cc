@@ -249,8 +249,9 @@ TEST_F(SshFaultTest, AnAgentThatCannotRunThereSaysWhy) {
 
 TEST_F(SshFaultTest, AnAgentOnAKernelThatIsTooOldSaysSo) {
   Serve();
+  std::filesystem::create_symlink(DTRAIN_BIN_DIR "/dtrain-agent", dir_ / "real");
   WriteFile(dir_ / "dtrain-agent",
-            "#!/bin/sh\nexec setarch --uname-2.6 " DTRAIN_BIN_DIR "/dtrain-agent \"$@\"\n", 0700);
+            "#!/bin/sh\nexec setarch --uname-2.6 " + (dir_ / "real") + " \"$@\"\n", 0700);
   Connect();
   EXPECT_THAT(probe_.error(), AllOf(HasSubstr("Linux 2.6, dtrain needs 4.18"),
                                     HasSubstr("a container has its host's kernel")));

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <pwd.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -54,6 +55,12 @@ inline os::UniqueFd RawConnection(uint16_t port) {
   return fd;
 }
 
+// An sshd that is not root's lets in nobody else.
+inline std::string UserName() {
+  const passwd* const entry = getpwuid(geteuid());
+  return entry == nullptr ? "root" : entry->pw_name;
+}
+
 // An sshd of the test's own on loopback, and the client's files that reach it as "node1". All of
 // it lives in one directory, which is also the user's home there; only /run/sshd, which sshd
 // insists on, is made outside.
@@ -99,7 +106,7 @@ class SshServer {
   void WriteConfig(const std::string& lines) {
     WriteFile(config(),
               absl::StrCat("Host node1\n", lines, "\n  HostName 127.0.0.1\nHost node*\n  Port ",
-                           port_, "\n  User root\n  IdentityFile ", dir_ / "id",
+                           port_, "\n  User ", UserName(), "\n  IdentityFile ", dir_ / "id",
                            "\n  IdentitiesOnly yes\n  IdentityAgent none\n  UserKnownHostsFile ",
                            dir_ / "known_hosts", "\n  GlobalKnownHostsFile /dev/null\n"));
   }

@@ -141,7 +141,8 @@ TEST_F(SshTransportTest, TheTargetsUserAndPortWinOverTheConfiguration) {
   Serve();
   server_->WriteConfig("  User nobody\n  Port 1");
   NewTransport();
-  probe_.connection = transport_->Connect({"node1", "root", server_->port()}, probe_.callbacks());
+  probe_.connection =
+      transport_->Connect({"node1", UserName(), server_->port()}, probe_.callbacks());
   ASSERT_TRUE(Await([&] { return probe_.done(); }));
   EXPECT_TRUE(probe_.stream) << probe_.error();
 }
