@@ -8,7 +8,7 @@ listed at the end, its output is kept in build/flaky.log, and the run is green u
 A suite (a GoogleTest program or a pytest file) of which no test is there makes the run red, too.
 
 --changed only what the changes since COMMIT, or since main, can break (changed.py).
---everything not only the smoke set of the cluster suites. Arguments of ctest's select from all, too.
+--everything also cluster suites that are not in the smoke set, and tests with the label `more`. Arguments of ctest's select from all, too.
 --state   prints what names the state of the source, and runs nothing.
 --resume  leaves out what has passed since a run of the same source began that was stopped.
 --write   puts the numbers of tests and their seconds into tests/suites.txt, from which estimates are made.
@@ -289,7 +289,8 @@ def choose(tests, build, options, arguments, in_ci):
     """Those that are asked for. CI leaves out what only a change of its own files needs, and adds that then."""
     if options.everything or arguments:
         return tests
-    standard = [test for test in tests if "cluster" not in test.labels or "smoke" in test.labels]
+    standard = [test for test in tests
+                if "smoke" in test.labels or not {"cluster", "more"} & set(test.labels)]
     if options.changed is None and not in_ci:
         return standard
     commit = options.changed or changed.base()
