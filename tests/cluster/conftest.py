@@ -1,5 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the cluster tests. The check for leftovers runs after every test that has a cluster."""
+"""Fixtures of the cluster tests. The check for leftovers (leftovers.py) runs after every test that has a cluster.
+
+    def test_two_ranks(cluster):                  # four hosts, shared by all tests that leave them as they were
+        result = cluster.launch([*cluster.hosts_flag(2), "--", "hostname"])
+        assert result.code == 0, result           # prints the whole output when it fails
+
+    def test_other_interfaces(make_cluster):      # a cluster for this test alone
+        cluster = make_cluster(2, interfaces=["eth0", "ens5"], cgroup="none")
+
+    @pytest.mark.bound(30)                        # a fault that may leave something behind for 30 s instead of 5
+    def test_slow_end(cluster): ...
+
+    if hosts.is_sanitized(): del test_x           # why: a test that cannot run in a sanitizer build
+
+What a test can do to its hosts:
+
+    to                                        write
+    run a program on a host                   host.run([...]); host.popen([...]) is a child of the test, so signals reach it
+    watch a launch while it runs              launch = cluster.start_launch([...]), launch.wait_for("text"),
+                                              launch.signal(...), launch.wait()
+    keep files of the test                    cluster.work(host), which is /root/work there; cluster.hostfile("...")
+    cut a host off and reconnect it           cluster.cut(node), cluster.heal(node); one way: cut_towards, heal_towards
+    lose, delay and slow down frames          with wire.bad_cable(cluster, node, loss=0.2, delay=0.5, rate=125_000, seed=1):
+    reset or silently drop connections        cutting.py in front of an agent's port, as in test_faults_g.py
+    lose single messages                      lossy.py as --rsh, as in test_lost_messages.py
+    add a network                             cluster.add_network("br1", "192.168.7", ["ib0", "ib1"])
+    change sshd's settings and environment    node.restart_sshd("MaxStartups 1\n", setenv={...}, before_exec=...)
+    fill, damage, slow down or freeze a disk  with FaultyDisk(host, folder) as disk: (faulty_disk.py)
+    cut a host's power                        with LosingDisk(host, folder) as disk: (losing_disk.py)
+    mount a folder whose server is down       hanging.py, as in test_faults_h.py
+    pretend that a host has rebooted          mount a file over /proc/sys/kernel/random/boot_id, as in test_faults_e.py
+    hide what Linux added after 4.18 or 5.4   make_cluster(2, kernel="4.18")
+    use another Linux distribution            make_cluster(2, image=chroot.base("bullseye", TOOLS)), as in test_debian11.py
+"""
 import os
 import sys
 from pathlib import Path

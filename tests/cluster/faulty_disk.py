@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk that fails or stalls when it is told to: a file system (FUSE) that passes all on to a folder of the host,
 but for the calls that its switch file names, which get an error instead, or wait. `FaultyDisk` is for tests;
-run as a program, with the folder, the mount point and the switch, this is the server."""
+run as a program, with the folder, the mount point and the switch, this is the server.
+
+    with FaultyDisk(host, folder) as disk:
+        disk.fail(OVER_QUOTA)       # or another of the faults below, such as SLOW_SYNCS
+        disk.heal()
+        with disk.frozen(): ...     # nothing is answered
+"""
 import contextlib
 import errno
 import os

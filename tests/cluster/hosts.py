@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster of hosts made of Linux namespaces, each with its own address, hostname, process table,
-cgroup tree, home, /tmp and sshd, joined by one bridge. Needs root; touches no file of the user.
+cgroup tree (mounted as on a plain Debian 12), /root, /tmp, /run, /dev/shm and sshd, joined by one bridge. Needs root.
 
     with Cluster(4) as cluster:
         result = cluster.launch([*cluster.hosts_flag(4), "--", "hostname"])
 
-`cluster.head` is where the launcher runs; `cluster.nodes` are what it reaches by ssh.
+    /usr/bin/python3 -B tests/cluster/hosts.py 4     # a shell on the head, to look around
+
+The launcher runs on `cluster.head` and reaches `cluster.nodes` by ssh; the head's ~/.ssh names them, as there is no DNS.
+The machine itself stays as it is: no file of the user and no interface outside the new namespaces is touched. The hosts
+end with the test process, however it ends.
 """
 import contextlib
 import ctypes
@@ -299,7 +303,9 @@ class Cluster:
     """`nodes` hosts node0, node1, … and the head. `cgroup`: "v2", "readonly" or "none".
     `interfaces`: the name of each node's interface, "eth0" unless given. `image`: a folder with the
     system of all hosts, in the place of this machine's; unless given, $DTRAIN_TEST_IMAGE. `kernel`: "5.4" or
-    "4.18", all processes on the hosts lack what came later; unless given, $DTRAIN_TEST_KERNEL. `programs`: the folder with dtrain."""
+    "4.18", all processes on the hosts lack what came later; unless given, $DTRAIN_TEST_KERNEL. `programs`: the folder with dtrain.
+
+    Any test on another system: DTRAIN_TEST_IMAGE=FOLDER DTRAIN_BIN_DIR=build/release/portable/bin."""
 
     def __init__(self, nodes, cgroup="v2", interfaces=None, image=None, kernel=None, programs=None):
         self.size = nodes

@@ -36,7 +36,8 @@ def is_sanitized():
 
 
 def patient(seconds):
-    """How long a test waits for what the release build does within `seconds`."""
+    """How long a test waits for what the release build does within `seconds`. AddressSanitizer makes programs slower, and
+    deadlines are the release build's."""
     return seconds * 4 if is_sanitized() else seconds
 
 

@@ -22,7 +22,8 @@ NEVER = 1 << 40
 
 
 class LosingDisk:
-    """Mounted over `folder` of the host, with what is in it, until the with-block ends."""
+    """Mounted over `folder` of the host, with what is in it, until the with-block ends: disk.cut_at(sync, seed), then
+    disk.reboot(), as in test_power_cut.py."""
 
     def __init__(self, host, folder):
         self._host = host

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""D15: workers that the kernel kills because memory is used up; H3: and not their agent."""
+"""D15: workers that the kernel kills because memory is used up; H3: and not their agent. Without memory limits in
+cgroup v2 the tests use v1's controller; without CAP_SYS_RESOURCE H3 leaves the agent's own OOM score alone."""
 import contextlib
 import json
 import time

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """F3, F4: the machine that has launched a detached job loses power, at any of its syncs. What was not synced is lost, or a part
-of it. After the reboot the job is taken over: the same workers, every byte of output once, the same end."""
+of it. After the reboot the job is taken over: the same workers, every byte of output once, the same end.
+
+Ten random cuts; DTRAIN_CUTS and DTRAIN_SEED extend or repeat them."""
 import os
 import random
 import signal

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""E1, E2: resident agents that are killed at random moments of a job, over ssh and over TCP."""
+"""E1, E2: resident agents that are killed at random moments of a job, over ssh and over TCP. DTRAIN_ROUNDS and
+DTRAIN_SEED extend or repeat the kills."""
 import os
 import random
 import shutil

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """F15, F16: detached jobs whose state folder lies on a disk that stalls, as a home on an NFS server does that is away for a
-while, that answers with errors, or that is full. The workers and their nodes do not notice; no byte is lost."""
+while, that answers with errors, or that is full. The workers and their nodes do not notice; no byte is lost.
+
+The disk fills up at six random syncs; DTRAIN_SYNCS and DTRAIN_SEED extend or repeat this."""
 import errno
 import os
 import random

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bad cable, as this kernel has no netem: wire.py PORT FAR LOSS DELAY RATE SEED carries Ethernet frames
 between two interfaces of its network namespace, loses some (LOSS of 1), delays each by DELAY seconds and lets
-RATE bytes through per second and direction. `bad_cable` puts it between a host and the bridge."""
+RATE bytes through per second and direction. `bad_cable` puts it between a host and the bridge:
+
+    with wire.bad_cable(cluster, node, loss=0.2, delay=0.5, rate=125_000, seed=1):
+"""
 import array
 import contextlib
 import fcntl

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A browser, a launcher with a page, and the page in front of a stand-in of the launcher."""
+"""A browser, a launcher with a page, and the page in front of a stand-in of the launcher. DTRAIN_PAGE_SHOTS=FOLDER keeps
+screenshots, to look at: nothing compares them."""
 import http.client
 import os
 import pty
