@@ -162,7 +162,7 @@ function(dtrain_proto folder)
       COMMAND protobuf::protoc --cpp_out=${out} --grpc_out=${out}
               --plugin=protoc-gen-grpc=${DTRAIN_GRPC_PLUGIN} -I ${CMAKE_SOURCE_DIR}/${folder} ${rel}
       WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}/${folder}
-      DEPENDS ${protos})
+      DEPENDS ${protos} VERBATIM)
     list(APPEND messages ${out}/${stem}.pb.cc)
     file(STRINGS ${proto} has_service REGEX "^service ")
     if(has_service)

@@ -15,6 +15,7 @@ A suite (a GoogleTest program or a pytest file) of which no test is there makes 
 """
 import argparse
 import collections
+import fcntl
 import hashlib
 import json
 import os
@@ -336,6 +337,12 @@ def main(words):
         return 1
     known = known_suites()
     selected = tests
+    lock = Path(build, "tests.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"the tests of {build} run already, in another process", file=sys.stderr)
+        return 2
     done = Done(Path(build, "tests-passed.txt"), options.resume)
     if done.names:
         tests = [test for test in tests if test.name not in done.names]

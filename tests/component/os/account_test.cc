@@ -69,7 +69,8 @@ TEST(AccountTest, AChildOfAnotherUserHasItsRightsAndNoMore) {
     auto child = SpawnAs(spec);
     ASSERT_TRUE(child.ok()) << child.status();
     (void)WaitAndReap(child->child.pidfd.get());
-    EXPECT_THAT(std::string(child->Report()->message()), HasSubstr("another user"));
+    EXPECT_THAT(std::string(child->Report()->message()),
+                HasSubstr("to its user: Operation not permitted"));
     return;
   }
   auto daemon = FindAccount("daemon");

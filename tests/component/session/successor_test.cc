@@ -142,7 +142,7 @@ class OutlivingTest : public ::testing::Test {
     ASSERT_THAT(line, HasSubstr(" ready "));
     fcntl(bridge.stream.get(), F_SETFL, O_NONBLOCK);
   }
-  // A resident agent, of root's. Its state directory.
+  // A resident agent of this user's. Its state directory.
   std::string Serve() {
     const std::string state = home_ + "/state";
     Start({"serve", "--state-dir", state});
@@ -154,12 +154,13 @@ class OutlivingTest : public ::testing::Test {
     name.sun_family = AF_UNIX;
     std::strncpy(name.sun_path, (state + "/agent.sock").c_str(), sizeof(name.sun_path) - 1);
     const TimePoint end = Clock::now() + seconds(20);
+    const uid_t own = geteuid();
     os::UniqueFd fd;
     do {
       fd.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
       EXPECT_EQ(seteuid(uid), 0);
       const int rc = connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name));
-      EXPECT_EQ(seteuid(0), 0);
+      EXPECT_EQ(seteuid(own), 0);
       if (rc == 0) break;
       poll(nullptr, 0, 10);
     } while (Clock::now() < end);

@@ -25,16 +25,20 @@ void HideCgroups() {
 // Each with cgroups where this machine has them, and with process groups and descendants alone.
 class LeftoversTest : public ShepherdTest, public ::testing::WithParamInterface<bool> {
  protected:
+  void SetUp() override {
+    // In a function that a test calls, a skip would end that function alone.
+    if (GetParam() && !writable_) GTEST_SKIP() << "no writable cgroup v2";
+    if (!GetParam() && writable_ && geteuid() != 0) GTEST_SKIP() << "needs root to hide cgroups";
+  }
   void Run(v1::JobPart part) {
-    if (!GetParam() && geteuid() != 0) GTEST_SKIP() << "needs root to hide cgroups";
-    if (GetParam() && !os::FindWritableCgroup().ok()) GTEST_SKIP() << "no writable cgroup v2";
-    Start(std::move(part), GetParam() ? std::function<void()>() : HideCgroups);
+    Start(std::move(part), !GetParam() && writable_ ? HideCgroups : std::function<void()>());
   }
   // The descriptor of a process whose pid a worker printed.
   static os::UniqueFd Process(const std::string& pid) {
     auto fd = os::OpenPidfd(atoi(pid.c_str()));
     return fd.ok() ? *std::move(fd) : os::UniqueFd();
   }
+  const bool writable_ = os::FindWritableCgroup().ok();
 };
 
 INSTANTIATE_TEST_SUITE_P(, LeftoversTest, ::testing::Bool(), [](const auto& info) {

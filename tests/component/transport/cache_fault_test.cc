@@ -24,7 +24,7 @@ class CacheFaultTest : public TransportTest {
   }
   // On a tmpfs of its own with these options.
   void ConnectOnMount(const std::string& options) {
-    if (geteuid() != 0) GTEST_SKIP() << "mounting needs root";
+    if (system("unshare -m true 2>/dev/null") != 0) GTEST_SKIP() << "needs root, to mount";
     std::string mount = dir_ / "mount";
     mkdir(mount.c_str(), 0700);
     Connect("unshare -m sh -c 'mount -t tmpfs -o " + options + " tmpfs " + mount +
@@ -49,18 +49,21 @@ TEST_F(CacheFaultTest, AHomeThatIsNoDirectory) {
 
 TEST_F(CacheFaultTest, AReadOnlyFileSystem) {
   ConnectOnMount("ro");
+  if (IsSkipped()) return;
   EXPECT_THAT(probe_.error(),
               AllOf(HasSubstr("Read-only file system"), HasSubstr("set XDG_CACHE_HOME")));
 }
 
 TEST_F(CacheFaultTest, AMountWithoutExecPermissionIsFoundBeforeTheAgentIsSent) {
   ConnectOnMount("noexec");
+  if (IsSkipped()) return;
   EXPECT_THAT(probe_.error(), HasSubstr("mounted without exec permission"));
   EXPECT_THAT(probe_.phases, testing::ElementsAre(Phase::kConnecting));
 }
 
 TEST_F(CacheFaultTest, NoSpace) {
   ConnectOnMount("size=64k");
+  if (IsSkipped()) return;
   EXPECT_THAT(probe_.error(),
               AllOf(HasSubstr("No space left on device"), HasSubstr("free some space")));
 }

@@ -109,7 +109,7 @@ TEST_F(SshFaultTest, ARefusedKeySaysWhatWasTriedAndWhatTheServerOffers) {
   ASSERT_TRUE(probe_.failed);
   EXPECT_EQ(probe_.failed->code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(probe_.error(),
-              AllOf(HasSubstr("log in as root: no key was accepted"),
+              AllOf(HasSubstr("log in as " + UserName() + ": no key was accepted"),
                     HasSubstr("tried " + (server_->dir() / "id")), HasSubstr("offers publickey")));
 }
 

@@ -127,16 +127,31 @@ class SshServer {
     }
     return true;
   }
-  // The processes sshd has for its connections.
+  // The process of each connection, the oldest first. Ordinary users have another sshd around it,
+  // which ends with it.
   std::vector<pid_t> Sessions() const {
     std::vector<pid_t> out;
-    std::istringstream in(
-        ReadAll(absl::StrCat("/proc/", child_.pid, "/task/", child_.pid, "/children")));
-    for (pid_t pid; in >> pid;) out.push_back(pid);
+    for (pid_t pid : Children(child_.pid)) {
+      for (pid_t inner = pid; inner != 0;) {
+        pid = inner;
+        inner = 0;
+        for (pid_t child : Children(pid)) {
+          if (ReadAll(absl::StrCat("/proc/", child, "/comm")) == "sshd\n") inner = child;
+        }
+      }
+      out.push_back(pid);
+    }
     return out;
   }
 
  private:
+  static std::vector<pid_t> Children(pid_t parent) {
+    std::vector<pid_t> out;
+    std::istringstream in(ReadAll(absl::StrCat("/proc/", parent, "/task/", parent, "/children")));
+    for (pid_t pid; in >> pid;) out.push_back(pid);
+    return out;
+  }
+
   TempDir dir_;
   uint16_t port_ = 0;
   os::Child child_;
