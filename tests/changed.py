@@ -57,17 +57,17 @@ TABLE = [
       "cluster.aarch64"]),
     (r"tests/cluster/test_(\w+)\.py$", [r"cluster.\1"]),
     (r"tests/cluster/attacks/test_(\w+)\.py$", [r"cluster.\1"]),
-    (r"tests/cluster/attacks/[^t]", ["cluster.attacks_*"]),
+    (r"tests/cluster/attacks/(?!test_)", ["cluster.attacks_*"]),
     (r"tests/cluster/(hosts|hostinit|conftest|leftovers|launching)\.py$", ["@cluster"]),
     (r"tests/cluster/(?!attacks/|test_)", ["@smoke", "@cluster"]),
     (r"tests/(unit|component)/(\w+)/.*\.(cc|h|c)$", [r"\1_\2"]),
-    (r"tests/component/(\w+)/.*\.py$", [r"component.\1*"]),
+    (r"tests/component/(\w+)/.*(\.py|CMakeLists\.txt|\.ini)$", [r"component?\1*"]),
     (r"tests/(fuzz|sim)/", ["unit_fuzz_seeds", "unit_sim"]),
-    (r"tests/(support/\w+\.h|CMakeLists)|tests/component/CMakeLists", ["@unit", "@component"]),
+    (r"tests/support/|tests/CMakeLists|tests/component/CMakeLists", ["@unit", "@component"]),
     (r"tests/chaos/|tools/chaos", ["component.chaos.*", "cluster.kill_series", "cluster.random_kills"]),
     (r"tests/(run|changed)\.py|tools/test", ["component.runner.*", "unit_base"]),
     (r"CMakeLists|CMakePresets|cmake/|tools/(build|install-deps)", ["@unit", "@component", "@smoke"]),
-    (r"tools/|\.ci/|tests/(bench|suites)|\.gitignore|\.clang|LICENSE", ["unit_architecture"]),
+    (r"tools/|\.ci/|tests/(bench|suites)|\.git|\.clang|LICENSE", ["unit_architecture"]),
 ]
 # What .ci/run leaves out of the suites of every run unless a change needs it: it tests what others also run
 # through, or what seldom changes.

@@ -35,7 +35,8 @@ SKIPPED = 77                    # a pytest file of ours that could run nothing h
 SECONDS_OF_A_LINE = 10          # between two lines about progress
 SECONDS_OF_A_TEST = 0.15        # of one that tests/suites.txt does not know
 WITHOUT_GPU = "NcclGpu."        # may be skipped in CI, whose machines have no GPU
-LINE = re.compile(r" *\d+/(\d+) Test +#\d+: (\S+(?: <\S+>)?) \.*(\*\*\*\S.*?|.*? )? *([\d.]+) sec")
+STARTED = re.compile(r" +Start +(\d+): ")
+ENDED = re.compile(r" *\d+/\d+ Test +#(\d+): .*?(\*\*\*\w[\w ]*|Passed) +([\d.]+) sec")
 
 
 class Test:
@@ -165,11 +166,11 @@ class Progress:
     def started(self, name):
         self._running[name] = time.monotonic()
 
-    def finished(self, name, mark, seconds):
+    def finished(self, name, outcome, seconds):
         self._running.pop(name, None)
         self._expected.pop(name, None)
         self.ended += 1
-        if mark.startswith("***") and not re.match(r"\*\*\*(Skipped|Not Run)", mark):
+        if outcome != "Passed" and not outcome.startswith(("***Skipped", "***Not Run")):
             print(f"  FAILED {name} after {seconds} s", flush=True)
 
     def tick(self):
@@ -206,6 +207,7 @@ def run_ctest(build, tests, jobs, progress, done):
     wanted.write_text(",".join(["0", "0", "0", *(str(test.number) for test in tests)]) + "\n")
     report = Path(build, "tests.xml")
     report.unlink(missing_ok=True)
+    names = {test.number: test.name for test in tests}
     command = ["ctest", "--test-dir", build, "--output-on-failure", "-j", str(jobs), "-I", str(wanted.resolve()),
                "--test-output-size-passed", "4000000", "--test-output-size-failed", "4000000",
                "--output-junit", str(report.resolve())]
@@ -213,14 +215,13 @@ def run_ctest(build, tests, jobs, progress, done):
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as ctest:
         for line in lines_of(ctest.stdout, progress.tick):
             file.write(line)
-            started = re.match(r" +Start +\d+: (.*)$", line)
+            started, ended = STARTED.match(line), ENDED.match(line)
             if started:
-                progress.started(started.group(1))
-            ended = LINE.match(line)
-            if ended:
-                _, name, mark, seconds = ended.groups()
-                progress.finished(name, (mark or "").strip(), seconds)
-                if (mark or "").strip() == "Passed":
+                progress.started(names[int(started.group(1))])
+            elif ended:
+                name, outcome = names[int(ended.group(1))], ended.group(2).strip()
+                progress.finished(name, outcome, ended.group(3))
+                if outcome == "Passed":
                     done.add(name)
     if not report.exists():
         raise SystemExit(f"ctest ended with {ctest.returncode} before it had run all; see {log}")
