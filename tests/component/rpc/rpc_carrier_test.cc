@@ -221,9 +221,10 @@ TEST_F(RpcCarrierTest, EachMessageArrivesOnceThroughManyBreaks) {
   here.pump = [&] {
     if (client_) client_->Pump();
   };
+  constexpr int kBreaks = 10;  // a second each, of gRPC's
   loop::Timer cut(loop_);
-  for (int connection = 0; connection <= 30 && !HasFatalFailure(); ++connection) {
-    const bool last = connection == 30;
+  for (int connection = 0; connection <= kBreaks && !HasFatalFailure(); ++connection) {
+    const bool last = connection == kBreaks;
     Connect();
     here.Say(20);
     of_here = here.core->Owed();

@@ -132,7 +132,9 @@ TEST_F(CommandTransportTest, PushesTheAgentOnceAndThenFindsIt) {
 
 // B5
 TEST_F(CommandTransportTest, WorksBehindEveryLoginShell) {
-  for (const char* shell : {"sh", "bash", "tcsh", "fish", "env -i HOME=/tmp bash -l"}) {
+  const std::string without_environment = absl::StrCat("env -i HOME=", dir_.path(), " bash -l");
+  for (const std::string& shell : {std::string("sh"), std::string("bash"), std::string("tcsh"),
+                                   std::string("fish"), without_environment}) {
     Connect(LikeSsh(shell));
     EXPECT_TRUE(probe_.stream) << shell << ": " << probe_.error();
     EXPECT_TRUE(Echoes(probe_.stream.get(), "hello")) << shell;
