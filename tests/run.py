@@ -15,12 +15,14 @@ A suite (a GoogleTest program or a pytest file) of which no test is there makes 
 """
 import argparse
 import collections
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -200,6 +202,16 @@ def lines_of(stream, tick):
         yield from (line.decode(errors="replace") + "\n" for line in lines)
 
 
+@contextlib.contextmanager
+def ended_with_us(ctest):
+    """Interrupts it and its tests, which then clean up, if we are interrupted."""
+    try:
+        yield
+    except BaseException:
+        os.killpg(ctest.pid, signal.SIGINT)
+        raise
+
+
 def run_ctest(build, tests, jobs, progress, done):
     """Runs these: {name: Result}. What ctest says is kept in BUILD/test.log."""
     log = Path(build, "test.log")
@@ -211,8 +223,9 @@ def run_ctest(build, tests, jobs, progress, done):
     command = ["ctest", "--test-dir", build, "--output-on-failure", "-j", str(jobs), "-I", str(wanted.resolve()),
                "--test-output-size-passed", "4000000", "--test-output-size-failed", "4000000",
                "--output-junit", str(report.resolve())]
-    with log.open("w") as file, subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as ctest:
+    with log.open("w", buffering=1) as file, subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True) as ctest, ended_with_us(ctest):
         for line in lines_of(ctest.stdout, progress.tick):
             file.write(line)
             started, ended = STARTED.match(line), ENDED.match(line)
@@ -382,6 +395,9 @@ def main(words):
 
 
 if __name__ == "__main__":
+    # Also where SIGINT is ignored, as behind a shell's `&`.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

@@ -131,7 +131,7 @@ def test_a_stopped_run_goes_on_with_what_has_not_passed(project):
         end = time.monotonic() + 60
         while not list(made.rglob("waits")) and time.monotonic() < end:
             time.sleep(0.05)
-        os.killpg(running.pid, signal.SIGINT)
+        os.kill(running.pid, signal.SIGINT)
         assert "--resume goes on" in running.communicate(timeout=60)[0] and running.returncode == 130
     ran = next(made.rglob("ran"))
     (ran.parent / "go").touch()
