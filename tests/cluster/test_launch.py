@@ -210,7 +210,7 @@ def test_live_line_on_a_terminal_names_who_is_missing(make_cluster):
     cluster.cut(cluster.nodes[1])
     main, terminal = pty.openpty()
     launcher = cluster.head.popen(
-        [hosts.bin_dir() / "dtrain", "launch", "--start-timeout", "4s", "--connect-timeout", "3s",
+        [hosts.bin_dir() / "dtrain", "launch", "--start-timeout", "40s", "--connect-timeout", "40s",
          *cluster.hosts_flag(1), "--", "true"], env={"TERM": "xterm"}, stdin=terminal,
         stdout=terminal, stderr=terminal, start_new_session=True)
     os.close(terminal)
@@ -224,7 +224,7 @@ def test_live_line_on_a_terminal_names_who_is_missing(make_cluster):
             pass
         return b"node1" in seen and b"1/2" in seen
 
-    wait_until(read, 10, lambda: bytes(seen))
+    wait_until(read, 40, lambda: bytes(seen))
     launcher.send_signal(signal.SIGINT)
     wait_until(lambda: read() is None or launcher.poll() is not None, 10, "its end")
     os.close(main)

@@ -258,7 +258,7 @@ def test_a_rank_that_never_calls_init_is_named(cluster, program):
 
 
 def test_a_rank_that_ends_without_init_ends_the_wait(cluster, program):
-    result = cluster.launch([*cluster.hosts_flag(2, cluster.nodes[:2]), "--exit-timeout", "1s", "--",
+    result = cluster.launch([*cluster.hosts_flag(2, cluster.nodes[:2]), "--exit-timeout", "6s", "--",
                              *some_ranks(program, "exit 0")], timeout=30)
     assert result.code == 205, result
     assert "the others wait in MPI_Init for rank 1 on node0, ended with 0 without" in result.err, result

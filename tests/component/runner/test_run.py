@@ -53,9 +53,12 @@ def command(project, *words):
     return [sys.executable, "-B", project / "tests/run.py", project / "build/release", *words]
 
 
+def ours():
+    return {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
+
+
 def run(project, *words, **environment):
-    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
-    return subprocess.run(command(project, *words), env={**kept, **environment}, text=True, cwd=project,
+    return subprocess.run(command(project, *words), env={**ours(), **environment}, text=True, cwd=project,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100)
 
 
@@ -126,7 +129,7 @@ def test_a_skip_is_an_error_in_ci_only(project):
 
 def test_a_stopped_run_goes_on_with_what_has_not_passed(project):
     made = project({}, {"A.case": "echo a >>ran", "B.case": "echo b >>ran; test -e go || { touch waits; sleep 60; }"})
-    with subprocess.Popen(command(made), cwd=made, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    with subprocess.Popen(command(made), env=ours(), cwd=made, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           start_new_session=True) as running:
         end = time.monotonic() + 60
         while not list(made.rglob("waits")) and time.monotonic() < end:
