@@ -72,7 +72,7 @@ TABLE = [
 # What .ci/run leaves out of the suites of every run unless a change needs it: it tests what others also run
 # through, or what seldom changes.
 ONLY_WHEN_CHANGED = ["component.docs.*", "component.page.*", "component.installed.*", "component.pki.*",
-                     "component.gpu_check", "cluster.docs", "cluster.package*", "cluster.installing"]
+                     "component.gpu_check", "cluster.docs"]
 
 
 def git(*words):

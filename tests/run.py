@@ -51,6 +51,7 @@ class Test:
         properties = {each["name"]: each["value"] for each in listed.get("properties", [])}
         self.labels = properties.get("LABELS", [])
         self.timeout = float(properties.get("TIMEOUT", 1500))
+        self.slots = int(properties.get("PROCESSORS", 1))
         self.folder = properties.get("WORKING_DIRECTORY")
         self.environment = dict(each.split("=", 1) for each in properties.get("ENVIRONMENT", []) if each)
         self.is_pytest = "pytest" in self.command
@@ -116,9 +117,9 @@ def known_suites():
 
 
 def seconds_of(tests, known):
-    """What each is expected to take: {name: s}."""
-    return {test.name: known[test.suite][1] / (1 if test.is_pytest else max(1, known[test.suite][0]))
-            if test.suite in known else SECONDS_OF_A_TEST for test in tests}
+    """What each is expected to take of a slot: {name: s}."""
+    return {test.name: test.slots * known[test.suite][1] / (1 if test.is_pytest else max(1, known[test.suite][0]))
+            if test.suite in known else test.slots * SECONDS_OF_A_TEST for test in tests}
 
 
 def in_words(seconds):
@@ -362,8 +363,8 @@ def main(words):
         tests = [test for test in tests if test.name not in done.names]
         print(f"{len(selected) - len(tests)} have passed before")
     expected = seconds_of(tests, known)
-    # Most tests wait for something: three on two cores keep these busy about half of the time.
-    jobs = ((os.cpu_count() or 1) * 3 + 1) // 2
+    # Most tests wait for something. Those with whole jobs, and pages, take two slots each.
+    jobs = 2 * (os.cpu_count() or 1)
     start = time.monotonic()
     print(f"{Path(build).name}: {len(tests)} tests ({kinds(tests)}); about {in_words(sum(expected.values()) / jobs)}, "
           f"{jobs} at a time; the log is {build}/test.log", flush=True)
