@@ -33,7 +33,6 @@ import changed
 
 SUITES = Path(__file__).resolve().with_name("suites.txt")
 FLAKES_ALLOWED = 3
-SKIPPED = 77                    # a pytest file of ours that could run nothing here
 SECONDS_OF_A_LINE = 10          # between two lines about progress
 SECONDS_OF_A_TEST = 0.15        # of one that tests/suites.txt does not know
 WITHOUT_GPU = "NcclGpu."        # may be skipped in CI, whose machines have no GPU
@@ -277,11 +276,11 @@ def run_failed_again(tests, results, flaky_log):
     return flaky, broken
 
 
-def count(tests, results, programs):
-    """{suite: (tests, seconds)}: of a pytest file that ran, what it collected."""
+def count(listed, results, programs):
+    """{suite: (tests, seconds)}: of a program, its tests that are listed; of a pytest file that ran, what it collected."""
     numbers = collections.Counter(dict.fromkeys(programs, 0))
     seconds = collections.Counter()
-    for test in tests:
+    for test in listed:
         result = results.get(test.name)
         if test.is_pytest:
             collected = re.search(r"collected (\d+) item", result.output) if result else None
@@ -344,7 +343,8 @@ def main(words):
         print(source_state())
         return 0
     build, in_ci = options.build, os.environ.get("CI") == "true"
-    tests = choose(list_tests(build, arguments), build, options, arguments, in_ci)
+    listed = list_tests(build, arguments)
+    tests = choose(listed, build, options, arguments, in_ci)
     if not tests and options.changed is not None:
         return 0
     if not tests:
@@ -371,7 +371,7 @@ def main(words):
     results = run_ctest(build, tests, jobs, Progress(tests, expected, jobs), done) if tests else {}
 
     flaky, broken = run_failed_again(tests, results, Path(build).parent / "flaky.log")
-    counted = count(tests, results, programs_of(build) if not arguments else {})
+    counted = count(listed, results, programs_of(build) if not arguments else {})
     empty = sorted(suite for suite, (number, _) in counted.items() if number == 0)
     for suite, (number, _) in sorted(counted.items()):
         if not arguments and suite in known and 0 < number < known[suite][0]:
