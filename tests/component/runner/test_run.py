@@ -14,6 +14,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(SOURCE / "tests"))
 import changed  # noqa: E402
+import run as runner  # noqa: E402
 
 # Fails whenever it runs for the first time.
 FAILS_ONCE = """
@@ -142,6 +143,11 @@ def test_a_stopped_run_goes_on_with_what_has_not_passed(project):
     ended = run(made, "--resume")
     assert ended.returncode == 0 and "1 have passed before" in ended.stdout, ended.stdout
     assert ran.read_text().split() == ["a", "b", "b"]
+
+
+def test_a_program_whose_tests_did_not_run_this_time_is_not_empty():
+    listed = [runner.Test(1, {"name": "A.case", "command": ["/bin/unit_full"]})]
+    assert runner.count(listed, {}, {"unit_full", "unit_empty"}) == {"unit_full": (1, 0), "unit_empty": (0, 0)}
 
 
 NEEDS = {"common/os": ["common/base"], "launcher/job": ["launcher/plan"], "launcher/status": ["launcher/job"],
