@@ -13,13 +13,15 @@
 #include "fuzz_targets.inc"
 #undef FUZZ_TARGET
 
+#include "tests/support/paths.h"
+
 namespace {
 
 namespace fs = std::filesystem;
 
 void Replay(const std::string& name, int (*target)(const uint8_t*, size_t)) {
   size_t seeds = 0;
-  for (const auto& file : fs::directory_iterator(DTRAIN_SOURCE_DIR "/tests/fuzz/seeds/" + name)) {
+  for (const auto& file : fs::directory_iterator(dtrain::SourcePath("tests/fuzz/seeds/" + name))) {
     SCOPED_TRACE(file.path().filename().string());
     std::ifstream in(file.path(), std::ios::binary);
     // A vector of its own size: reading one byte too many is seen by AddressSanitizer.

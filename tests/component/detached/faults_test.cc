@@ -10,6 +10,7 @@
 #include "launcher/detached/log_reader.h"
 #include "launcher/detached/log_store.h"
 #include "tests/component/detached/disk_fixture.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::detached {
 namespace {
@@ -27,7 +28,7 @@ class FaultsTest : public JournalDiskTest {
     auto told = os::Pipe();
     ASSERT_TRUE(told.ok());
     if (!MayMount()) GTEST_SKIP() << "needs root, to mount a disk that fails";
-    const std::string script = DTRAIN_SOURCE_DIR "/tests/cluster/faulty_disk.py";
+    const std::string script = SourcePath("tests/cluster/faulty_disk.py");
     std::vector<std::string> words = {
         "/usr/bin/python3", "-B", script, dir_ + "/real", disk_, dir_ + "/switch", dir_ + "/hits"};
     std::vector<char*> argv;

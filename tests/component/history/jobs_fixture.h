@@ -30,6 +30,7 @@
 #include "launcher/detached/jobs.h"
 #include "launcher/detached/log_segments.h"
 #include "launcher/journal/records.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::history {
 
@@ -47,7 +48,7 @@ class Program {
     if (pid_ == 0) {
       dup2(out[1], 1);
       dup2(err[1], 2);
-      std::vector<std::string> words = {DTRAIN_BIN_DIR "/dtrain"};
+      std::vector<std::string> words = {ProgramPath("dtrain")};
       words.insert(words.end(), args.begin(), args.end());
       std::vector<char*> argv;
       for (std::string& word : words) argv.push_back(word.data());

@@ -12,6 +12,7 @@
 
 #include "common/os/pidfd.h"
 #include "tests/component/inventory/tree.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::inventory {
 namespace {
@@ -49,8 +50,8 @@ class GpuLookTest : public ::testing::Test {
 TEST_F(GpuLookTest, TellsWhatTheChildSees) {
   tree_.Write("gpus", "driver 550.54.14\ngpu uuid=GPU-1 pci=00000000:3B:00.0 used=4711\n");
   setenv("FAKE_NVML", tree_.path("gpus").c_str(), 1);
-  setenv("DTRAIN_NVML_LIBRARY", DTRAIN_LIB_DIR "/fake_nvml/libnvidia-ml.so.1", 1);
-  const GpuReport report = Look(DTRAIN_BIN_DIR "/dtrain-agent", seconds(30));
+  setenv("DTRAIN_NVML_LIBRARY", LibraryPath("fake_nvml/libnvidia-ml.so.1").c_str(), 1);
+  const GpuReport report = Look(ProgramPath("dtrain-agent"), seconds(30));
   unsetenv("FAKE_NVML");
   unsetenv("DTRAIN_NVML_LIBRARY");
   EXPECT_EQ(report.error, "");

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/os/pidfd.h"
 #include "tests/component/inventory/tree.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::inventory {
 namespace {
@@ -39,7 +40,7 @@ class GpuWatchTest : public ::testing::Test {
     tree_.Write("gpus", absl::StrCat(kGpus, "events ", tree_.path("events"), "\nregistered ",
                                      tree_.path("registered"), "\n"));
     setenv("FAKE_NVML", tree_.path("gpus").c_str(), 1);
-    setenv("DTRAIN_NVML_LIBRARY", DTRAIN_LIB_DIR "/fake_nvml/libnvidia-ml.so.1", 1);
+    setenv("DTRAIN_NVML_LIBRARY", LibraryPath("fake_nvml/libnvidia-ml.so.1").c_str(), 1);
   }
   ~GpuWatchTest() override {
     watch_.reset();
@@ -70,7 +71,7 @@ class GpuWatchTest : public ::testing::Test {
 
   Tree tree_;
   loop::Loop loop_;
-  GpuWatches watches_{loop_, DTRAIN_BIN_DIR "/dtrain-agent"};
+  GpuWatches watches_{loop_, ProgramPath("dtrain-agent")};
   std::vector<v1::GpuStates> said_;
   std::unique_ptr<GpuWatches::Watch> watch_;
 };

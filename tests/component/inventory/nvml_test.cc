@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/component/inventory/tree.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::inventory {
 namespace {
@@ -25,7 +26,7 @@ using ::testing::StartsWith;
 class NvmlTest : public ::testing::Test {
  protected:
   NvmlTest() {
-    options_.library = DTRAIN_LIB_DIR "/fake_nvml/libnvidia-ml.so.1";
+    options_.library = LibraryPath("fake_nvml/libnvidia-ml.so.1");
     options_.roots = tree_.roots();
     setenv("FAKE_NVML", tree_.path("gpus").c_str(), 1);
   }
@@ -194,7 +195,7 @@ TEST_F(NvmlTest, CallsThatAGpuDoesNotSupportAreNoFaults) {
 }
 
 TEST_F(NvmlTest, ALibraryWithoutVersionedNamesServesToo) {
-  options_.library = DTRAIN_LIB_DIR "/fake_nvml_old/libnvidia-ml.so.1";
+  options_.library = LibraryPath("fake_nvml_old/libnvidia-ml.so.1");
   tree_.Write("proc/7/comm", "old\n");
   GpuReport report =
       Read("driver 367.27\ngpu uuid=GPU-a pci=00000000:3B:00.0 used=5\nprocess 7 5\nprocess 8 6\n");
@@ -314,7 +315,7 @@ TEST_F(NvmlTest, WhatAGpuDoesAndHowItIs) {
 // A desk's GPU has no ECC, and a value that is not known is not 0.
 TEST_F(NvmlTest, WhatAGpuDoesNotTellIsLeftOut) {
   for (const char* library : {"fake_nvml", "fake_nvml_old"}) {
-    options_.library = std::string(DTRAIN_LIB_DIR "/") + library + "/libnvidia-ml.so.1";
+    options_.library = LibraryPath(library) + "/libnvidia-ml.so.1";
     GpuReport report = Read("gpu uuid=GPU-a pci=0:1:0.0 temperature=0\n");
     ASSERT_EQ(report.gpus.size(), 1u);
     EXPECT_FALSE(report.gpus[0].has_utilisation_percent());

@@ -180,6 +180,13 @@ def test_every_file_of_the_repository_is_known():
     assert not unknown
 
 
+def test_tests_with_two_labels_keep_their_other_properties():
+    """CMake's discovery takes no list: what stands behind one was lost, ThreadSanitizer's suppressions among it."""
+    build = Path(os.environ.get("DTRAIN_BIN_DIR", SOURCE / "build/release/bin")).parent
+    hostile = [test for test in runner.list_tests(build, ["-L", "sanitized"]) if test.suite == "component_rpc"]
+    assert hostile and all(set(test.labels) == {"component", "sanitized"} and test.timeout < 1500 for test in hostile)
+
+
 def test_the_table_names_suites_that_there_are():
     known = {line.split()[0] for line in (SOURCE / "tests/suites.txt").read_text().splitlines()}
     named = [suite for _, suites in changed.TABLE for suite in suites if not suite.startswith("@") and "\\" not in suite]

@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "tests/component/runtime/ranks.h"
 #include "tests/support/fake_nccl/cuda/fake_cuda.h"
+#include "tests/support/paths.h"
 
 // The fake libraries, called without libdtrain.
 namespace dtrain::runtime::fakes {
@@ -91,7 +92,7 @@ class Cuda {
  public:
   // The thread works on that GPU from now on.
   explicit Cuda(int device) {
-    library_ = dlopen(DTRAIN_LIB_DIR "/fake_cuda/libcuda.so.1", RTLD_NOW);
+    library_ = dlopen(LibraryPath("fake_cuda/libcuda.so.1").c_str(), RTLD_NOW);
     EXPECT_NE(library_, nullptr) << dlerror();
     EXPECT_EQ(Get<int(unsigned)>("cuInit")(0), 0);
     Use(device);
@@ -203,7 +204,7 @@ class Rank : public Cuda {
       : Rank(rank, size, folder, board, rank) {}
   Rank(int rank, int size, const std::string& folder, Board* board, int device)
       : Cuda(device), rank(rank), size(size), board_(board) {
-    const std::string file = DTRAIN_LIB_DIR "/" + folder + "/libnccl.so.2";
+    const std::string file = LibraryPath(folder) + "/libnccl.so.2";
     nccl_ = dlopen(file.c_str(), RTLD_NOW);
     EXPECT_NE(nccl_, nullptr) << dlerror();
   }

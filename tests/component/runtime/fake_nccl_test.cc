@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/component/runtime/fake_libraries.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -325,8 +326,7 @@ TEST(FakeNccl, EachFileHasTheFunctionsAndTextsOfItsVersion) {
     std::string before = "fake_nccl_old";
     for (const auto& [folder, name] : firsts) {
       for (const bool has : {false, true}) {
-        const std::string file =
-            DTRAIN_LIB_DIR "/" + (has ? std::string(folder) : before) + "/libnccl.so.2";
+        const std::string file = LibraryPath(has ? std::string(folder) : before) + "/libnccl.so.2";
         void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
         ASSERT_NE(library, nullptr) << dlerror();
         EXPECT_EQ(dlsym(library, name) != nullptr, has) << folder << " " << name;

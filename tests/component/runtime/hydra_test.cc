@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/component/runtime/ranks.h"
+#include "tests/support/paths.h"
 
 // The real program under the real launcher of MPICH.
 namespace dtrain::runtime {
@@ -75,7 +76,7 @@ Outcome RunProgram(const std::vector<std::string>& argv) {
 
 std::vector<std::string> Allreduce(int ranks, std::vector<std::string> flags) {
   std::vector<std::string> argv = {"mpiexec.hydra", "-n", std::to_string(ranks),
-                                   DTRAIN_BIN_DIR "/dtrain-allreduce"};
+                                   ProgramPath("dtrain-allreduce")};
   argv.insert(argv.end(), flags.begin(), flags.end());
   return argv;
 }
@@ -159,11 +160,11 @@ TEST(AllreduceProgramTest, OnGpusItIsPipelinedUnlessToldOtherwise) {
                                    "2",
                                    "-env",
                                    "DTRAIN_CUDA_LIBRARY",
-                                   DTRAIN_LIB_DIR "/fake_cuda/libcuda.so.1",
+                                   LibraryPath("fake_cuda/libcuda.so.1"),
                                    "-env",
                                    "DTRAIN_NCCL_LIBRARY",
-                                   DTRAIN_LIB_DIR "/fake_nccl/libnccl.so.2",
-                                   DTRAIN_BIN_DIR "/dtrain-allreduce",
+                                   LibraryPath("fake_nccl/libnccl.so.2"),
+                                   ProgramPath("dtrain-allreduce"),
                                    "--json",
                                    "--sizes=64K",
                                    "--iterations=3"};
@@ -209,10 +210,10 @@ TEST(AllreduceProgramTest, WrongElementOnOneRankFailsTheRun) {
   std::string folder = testing::TempDir() + "wrong-allreduce-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const std::string library = folder + "/wrong.so";
-  std::filesystem::create_symlink(DTRAIN_LIB_DIR "/runtime_wrong_allreduce.so", library);
+  std::filesystem::create_symlink(LibraryPath("runtime_wrong_allreduce.so"), library);
   const Outcome run =
       RunProgram({"mpiexec.hydra", "-n", "3", "-env", "LD_PRELOAD", library,
-                  DTRAIN_BIN_DIR "/dtrain-allreduce", "--max-bytes", "4K", "--factor", "32"});
+                  ProgramPath("dtrain-allreduce"), "--max-bytes", "4K", "--factor", "32"});
   std::filesystem::remove_all(folder);
   EXPECT_NE(run.end, 0);
   EXPECT_THAT(run.err,
@@ -222,7 +223,7 @@ TEST(AllreduceProgramTest, WrongElementOnOneRankFailsTheRun) {
 }
 
 TEST(AllreduceProgramTest, RunsWithoutALauncher) {
-  const Outcome run = RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--max-bytes", "1K"});
+  const Outcome run = RunProgram({ProgramPath("dtrain-allreduce"), "--max-bytes", "1K"});
   EXPECT_EQ(run.end, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("1 rank,"));
 }
@@ -246,7 +247,7 @@ TEST(AllreduceProgramTest, RefusesAWrongCommandLine) {
                                                        {"--pipelined=maybe"},
                                                        {"--pipelined", "--in-place"}};
   for (const auto& flags : wrong) {
-    std::vector<std::string> argv = {DTRAIN_BIN_DIR "/dtrain-allreduce"};
+    std::vector<std::string> argv = {ProgramPath("dtrain-allreduce")};
     argv.insert(argv.end(), flags.begin(), flags.end());
     const Outcome run = RunProgram(argv);
     EXPECT_EQ(run.end, 2) << flags[0];
@@ -255,19 +256,19 @@ TEST(AllreduceProgramTest, RefusesAWrongCommandLine) {
 }
 
 TEST(AllreduceProgramTest, SizesThatDoNotFitIntoMemoryAreRefusedOrLeftOut) {
-  const Outcome refused = RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--sizes", "4,900G"});
+  const Outcome refused = RunProgram({ProgramPath("dtrain-allreduce"), "--sizes", "4,900G"});
   EXPECT_EQ(refused.end, 1);
   EXPECT_THAT(refused.err, HasSubstr("no memory for 966367641600 bytes"));
   EXPECT_THAT(refused.err, HasSubstr("use smaller --sizes"));
   const Outcome fit =
-      RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--sizes", "4,900G", "--json", "--fit"});
+      RunProgram({ProgramPath("dtrain-allreduce"), "--sizes", "4,900G", "--json", "--fit"});
   EXPECT_EQ(fit.end, 0) << fit.err;
   EXPECT_THAT(fit.err, HasSubstr("left out"));
   EXPECT_THAT(fit.out, AllOf(HasSubstr("\"bytes\": 4,"), Not(HasSubstr("966367641600"))));
 }
 
 TEST(AllreduceProgramTest, HelpNamesEveryOption) {
-  const Outcome run = RunProgram({DTRAIN_BIN_DIR "/dtrain-allreduce", "--help"});
+  const Outcome run = RunProgram({ProgramPath("dtrain-allreduce"), "--help"});
   EXPECT_EQ(run.end, 0);
   for (const char* flag : {"--min-bytes", "--max-bytes", "--factor", "--iterations", "--warmup",
                            "--type", "--op", "--check", "--sizes", "--collective", "--alloc",
@@ -278,7 +279,7 @@ TEST(AllreduceProgramTest, HelpNamesEveryOption) {
 
 TEST(LibraryTest, ShowsNothingButItsOwnFunctions) {
   const Outcome run = RunProgram(
-      {"nm", "-D", "--defined-only", "--format=just-symbols", DTRAIN_LIB_DIR "/libdtrain.so"});
+      {"nm", "-D", "--defined-only", "--format=just-symbols", LibraryPath("libdtrain.so")});
   EXPECT_EQ(run.end, 0) << run.err;
   std::istringstream lines(run.out);
   for (std::string symbol; std::getline(lines, symbol);) {

@@ -21,6 +21,7 @@
 #include "runtime/cpu/communicator.h"
 #include "runtime/nccl/nccl_communicator.h"
 #include "tests/component/runtime/ranks.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::runtime {
 
@@ -80,8 +81,8 @@ class SharedBootstrap : public FullBootstrap {
 
 // Which of the fakes the ranks load.
 inline std::map<std::string, std::string> FakeEnvironment(const std::string& nccl = "fake_nccl") {
-  return {{"DTRAIN_CUDA_LIBRARY", DTRAIN_LIB_DIR "/fake_cuda/libcuda.so.1"},
-          {"DTRAIN_NCCL_LIBRARY", DTRAIN_LIB_DIR "/" + nccl + "/libnccl.so.2"}};
+  return {{"DTRAIN_CUDA_LIBRARY", LibraryPath("fake_cuda/libcuda.so.1")},
+          {"DTRAIN_NCCL_LIBRARY", LibraryPath(nccl) + "/libnccl.so.2"}};
 }
 
 // An NCCL communicator with the one of the CPUs over which its ranks agree, as the engine has them.

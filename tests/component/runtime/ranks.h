@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::runtime {
 
@@ -55,7 +56,7 @@ inline RanksOptions Ending(std::map<int, int> ends, RanksOptions options = {}) {
 // nothing is left of it however its processes end; and the folder is everybody's, so that what
 // comes and goes in it says nothing about us.
 inline std::vector<std::string> NamedSharedMemory() {
-  const std::string build = std::filesystem::path(DTRAIN_LIB_DIR).parent_path();
+  const std::string build = std::filesystem::path(LibraryPath("x")).parent_path().parent_path();
   std::vector<std::string> named;
   std::ifstream maps("/proc/self/maps");
   EXPECT_TRUE(maps.is_open());

@@ -12,6 +12,7 @@
 
 #include "tests/component/inventory/tree.h"
 #include "tests/support/no_threads.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::session {
 namespace {
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 class NodeReadersTest : public ::testing::Test {
  protected:
   NodeReadersTest() {
-    setenv("DTRAIN_NVML_LIBRARY", DTRAIN_LIB_DIR "/fake_nvml/libnvidia-ml.so.1", 1);
+    setenv("DTRAIN_NVML_LIBRARY", LibraryPath("fake_nvml/libnvidia-ml.so.1").c_str(), 1);
     setenv("FAKE_NVML", tree_.path("gpus").c_str(), 1);
     tree_.Write("gpus", "gpu uuid=GPU-1 pci=00000000:3B:00.0\n");
   }
@@ -56,7 +57,7 @@ class NodeReadersTest : public ::testing::Test {
 // 14: of eight GPUs without persistence mode, or on a busy machine.
 TEST_F(NodeReadersTest, ManyThatAskAtOnceAllSeeTheGpusOfASlowDriver) {
   tree_.Write("gpus", "slow nvmlInit_v2 2000\ngpu uuid=GPU-1 pci=00000000:3B:00.0\n");
-  NodeReaders readers(loop_, DTRAIN_BIN_DIR "/dtrain-agent");
+  NodeReaders readers(loop_, ProgramPath("dtrain-agent"));
   Readers read = readers.readers();
   for (int i = 0; i < 8; ++i) {
     read.gpus([this](inventory::GpuReport report) { reports_.push_back(std::move(report)); });
@@ -79,7 +80,7 @@ TEST_F(NodeReadersTest, AFirstLookThatGetsNoThreadHoldsNobodyUp) {
   std::optional<NodeReaders> readers;
   {
     const NoThreads none;
-    readers.emplace(loop_, DTRAIN_BIN_DIR "/dtrain-agent");
+    readers.emplace(loop_, ProgramPath("dtrain-agent"));
     readers->readers().inventory(
         [this](v1::Inventory inventory) { inventories_.push_back(std::move(inventory)); });
     readers->readers().status(

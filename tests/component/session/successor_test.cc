@@ -27,6 +27,7 @@
 #include "common/os/pidfd.h"
 #include "common/os/spawn.h"
 #include "tests/component/session/test_launcher.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::session {
 namespace {
@@ -34,7 +35,7 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-constexpr char kAgent[] = DTRAIN_BIN_DIR "/dtrain-agent";
+const std::string kAgent = ProgramPath("dtrain-agent");
 constexpr char kScript[] = "while :; do sleep 1; done";
 
 class OutlivingTest : public ::testing::Test {
@@ -71,7 +72,7 @@ class OutlivingTest : public ::testing::Test {
   // "dtrain-agent 0.1.0"
   static std::string Version() {
     char line[64] = "";
-    setenv("AGENT", kAgent, 1);  // it may have spaces
+    setenv("AGENT", kAgent.c_str(), 1);  // it may have spaces
     FILE* const said = popen("\"$AGENT\" version", "r");
     EXPECT_NE(fgets(line, sizeof(line), said), nullptr);
     EXPECT_EQ(pclose(said), 0);

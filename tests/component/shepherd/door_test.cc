@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A shepherd as dtrain-spawner starts it: agents come to it, the first one, too.
 #include "tests/component/shepherd/harness.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -27,7 +28,7 @@ class DoorTest : public ShepherdTest {
                 said = fcntl(order->first.get(), F_DUPFD, 10);
       if (dup2(door, 3) != 3 || dup2(said, 4) != 4) _exit(99);
       os::CloseRange(5, os::kEveryDescriptor);
-      _exit(RunShepherd(3, DTRAIN_BIN_DIR "/dtrain-agent"));
+      _exit(RunShepherd(3, ProgramPath("dtrain-agent")));
     }
     shepherd_pid_ = pid;
     shepherd_ = *os::OpenPidfd(pid);

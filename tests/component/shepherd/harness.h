@@ -34,6 +34,7 @@
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "dtrain/v1/shepherd.pb.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::shepherd {
 
@@ -123,7 +124,7 @@ class ShepherdTest : public ::testing::Test {
       dup2(pair->second.get(), 3);
       os::CloseRange(4, os::kEveryDescriptor);
       if (prepare) prepare();
-      _exit(RunShepherd(3, DTRAIN_BIN_DIR "/dtrain-agent"));
+      _exit(RunShepherd(3, ProgramPath("dtrain-agent")));
     }
     shepherd_pid_ = pid;
     shepherd_ = *os::OpenPidfd(pid);

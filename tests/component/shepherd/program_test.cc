@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "harness.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -32,7 +33,7 @@ class ShepherdProgramTest : public ShepherdTest {
     folder_ = mkdtemp(name);
     ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
     program_ = folder_ + "/dtrain-shepherd";
-    std::filesystem::copy_file(DTRAIN_BIN_DIR "/dtrain-shepherd", program_);
+    std::filesystem::copy_file(ProgramPath("dtrain-shepherd"), program_);
   }
   void TearDown() override {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);

@@ -38,6 +38,7 @@
 #include "common/os/pidfd.h"
 #include "common/os/unique_fd.h"
 #include "spawner/protocol.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::spawner {
 
@@ -281,7 +282,7 @@ class SpawnerFixture : public ::testing::Test {
     users_socket_ = ListenAt(base_ + "/users.sock", SOCK_STREAM);
     // As it is installed: nobody can read it.
     shepherd_ = base_ + "/dtrain-shepherd";
-    std::filesystem::copy_file(DTRAIN_BIN_DIR "/fake-shepherd", shepherd_);
+    std::filesystem::copy_file(ProgramPath("fake-shepherd"), shepherd_);
     ASSERT_EQ(chmod(shepherd_.c_str(), 0711), 0);
   }
   void TearDown() override {
@@ -312,7 +313,7 @@ class SpawnerFixture : public ::testing::Test {
 
   // Runs it in this process's place.
   void Become(const std::vector<std::string>& flags, const std::string& unmounted) {
-    std::vector<std::string> words = {DTRAIN_BIN_DIR "/dtrain-spawner",
+    std::vector<std::string> words = {ProgramPath("dtrain-spawner"),
                                       "--run-dir",
                                       base_ + "/run",
                                       "--agent-user",

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/tls/context.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::tls {
 
@@ -54,7 +55,7 @@ class Authority {
     return FilesIn(absl::StrCat("users/", name), "user");
   }
   void Pki(const std::string& command, const std::string& arguments) {
-    setenv("DTRAIN_PKI", DTRAIN_SOURCE_DIR "/deploy/pki/dtrain-pki", 1);  // it may have spaces
+    setenv("DTRAIN_PKI", SourcePath("deploy/pki/dtrain-pki").c_str(), 1);  // it may have spaces
     Must(absl::StrCat("\"$DTRAIN_PKI\" ", command, " ", dir_, " ", arguments));
   }
 

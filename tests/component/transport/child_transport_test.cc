@@ -4,6 +4,7 @@
 #include "launcher/transport/command_transport.h"
 #include "launcher/transport/local_transport.h"
 #include "tests/component/transport/harness.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::transport {
 namespace {
@@ -231,7 +232,7 @@ TEST_F(CommandTransportTest, AConnectionDestroyedEarlyTellsNothing) {
 }
 
 TEST_F(CommandTransportTest, TheRealAgentIsPushedAndAnswers) {
-  agent_ = std::make_unique<AgentBinary>(loop_, DTRAIN_BIN_DIR "/dtrain-agent");
+  agent_ = std::make_unique<AgentBinary>(loop_, ProgramPath("dtrain-agent"));
   Connect("env HOST={host}");
   ASSERT_TRUE(probe_.stream) << probe_.error();
   probe_.connection.reset();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/transport/ssh_transport.h"
 #include "tests/component/transport/ssh_server.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::transport {
 namespace {
@@ -249,7 +250,7 @@ TEST_F(SshFaultTest, AnAgentThatCannotRunThereSaysWhy) {
 
 TEST_F(SshFaultTest, AnAgentOnAKernelThatIsTooOldSaysSo) {
   Serve();
-  std::filesystem::create_symlink(DTRAIN_BIN_DIR "/dtrain-agent", dir_ / "real");
+  std::filesystem::create_symlink(ProgramPath("dtrain-agent"), dir_ / "real");
   WriteFile(dir_ / "dtrain-agent",
             "#!/bin/sh\nexec setarch --uname-2.6 " + (dir_ / "real") + " \"$@\"\n", 0700);
   Connect();

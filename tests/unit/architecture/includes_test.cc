@@ -11,11 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
+
 namespace dtrain {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kRoot = DTRAIN_SOURCE_DIR;
+const fs::path kRoot = SourcePath("");
 const char* const kTops[] = {"common",   "rendezvous", "launcher", "agent",
                              "shepherd", "spawner",    "runtime"};
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tests/support/paths.h"
 
 namespace dtrain {
 namespace {
@@ -62,7 +63,7 @@ struct Line {
 std::vector<Line> LogLines() {
   std::vector<Line> out;
   for (const char* folder : {"agent", "common"}) {
-    const std::filesystem::path root = std::filesystem::path(DTRAIN_SOURCE_DIR) / folder;
+    const std::filesystem::path root = SourcePath(folder);
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
       const std::string extension = entry.path().extension();
       if (extension != ".cc" && extension != ".h") continue;
@@ -87,7 +88,7 @@ TEST(LogLinesTest, AreFound) {
 }
 
 TEST(LogLinesTest, TheOperationsPageExplainsEachOfThem) {
-  std::string page = Contents(std::filesystem::path(DTRAIN_SOURCE_DIR) / "docs/operations.md");
+  std::string page = Contents(SourcePath("docs/operations.md"));
   std::replace(page.begin(), page.end(), '\n', ' ');
   for (const Line& line : LogLines()) {
     EXPECT_NE(page.find(line.text), page.npos) << line.file << " says \"" << line.text << "\"";

@@ -9,11 +9,13 @@
 #include <regex>
 #include <string>
 
+#include "tests/support/paths.h"
+
 namespace dtrain {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kRoot = DTRAIN_SOURCE_DIR;
+const fs::path kRoot = SourcePath("");
 const char* const kTops[] = {"common",   "rendezvous", "launcher", "agent",
                              "shepherd", "spawner",    "runtime"};
 

@@ -7,6 +7,8 @@
 #include <regex>
 #include <string>
 
+#include "tests/support/paths.h"
+
 namespace dtrain {
 namespace {
 
@@ -19,7 +21,7 @@ TEST(SpawnerSourceTest, IsSmallAndUsesNothing) {
   static const std::regex kForbidden(
       R"(\b(pid_t|getpid|kill|killpg|waitpid|wait|SYS_kill|SYS_tgkill|system|popen|pthread_\w+)\s*\(|\bpid_t\b|<thread>|<mutex>|<future>)");
   int lines = 0, files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(DTRAIN_SOURCE_DIR "/spawner")) {
+  for (const auto& entry : std::filesystem::directory_iterator(SourcePath("spawner"))) {
     ++files;
     std::ifstream in(entry.path());
     for (std::string line; std::getline(in, line);) {

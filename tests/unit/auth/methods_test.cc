@@ -17,13 +17,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/auth/authorise.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::auth {
 namespace {
 
 namespace fs = std::filesystem;
 namespace pb = google::protobuf;
-const fs::path kRoot = DTRAIN_SOURCE_DIR;
+const fs::path kRoot = SourcePath("");
 
 std::set<std::string> MethodsOfProto() {
   std::set<std::string> out;

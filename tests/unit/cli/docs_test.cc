@@ -7,12 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/flag_table.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::cli {
 namespace {
 
 TEST(DocsTest, TheLaunchPageExplainsEveryFlagByEachOfItsNames) {
-  std::ifstream in(std::string(DTRAIN_SOURCE_DIR) + "/docs/launch.md");
+  std::ifstream in(dtrain::SourcePath("docs/launch.md"));
   ASSERT_TRUE(in.good());
   std::stringstream page;
   page << in.rdbuf();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "spawner/protocol.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::spawner {
 namespace {
@@ -62,7 +63,7 @@ TEST(PolicyTest, ConfigurationIsRead) {
 
 // Its lines, as they are once their # is removed.
 TEST(PolicyTest, TheExampleIsTheUsualConfiguration) {
-  std::ifstream in(DTRAIN_SOURCE_DIR "/deploy/systemd/spawner.conf");
+  std::ifstream in(SourcePath("deploy/systemd/spawner.conf"));
   std::string text;
   int keys = 0;
   for (std::string line; std::getline(in, line);) {

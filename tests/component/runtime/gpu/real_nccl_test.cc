@@ -11,6 +11,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/support/paths.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -71,7 +72,7 @@ TEST(RealNccl, HasTheVersionFunctionsAndTextsOfTheFake) {
   int version = 0;
   ASSERT_EQ(Get<int(int*)>(real, "ncclGetVersion")(&version), 0);
   if (version != 22809) GTEST_SKIP() << file << " is " << version << ", and the fake is 22809";
-  void* const fake = dlopen(DTRAIN_LIB_DIR "/fake_nccl/libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  void* const fake = dlopen(LibraryPath("fake_nccl/libnccl.so.2").c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(fake, nullptr) << dlerror();
   int fakes = 0;
   ASSERT_EQ(Get<int(int*)>(fake, "ncclGetVersion")(&fakes), 0);
