@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "agent/bridge.h"
 #include "agent/config.h"
 #include "agent/inventory/gpu_look.h"
@@ -46,8 +48,8 @@ constexpr char kUsage[] =
     "on "
     "fds 3 and 4)\n"
     "       dtrain-agent gpus                      query the GPUs\n"
-    "       dtrain-agent gpuwatch UUID...          report how the GPUs of a job are (socket on "
-    "stdout)\n"
+    "       dtrain-agent gpuwatch MS UUID...       report every MS milliseconds how the GPUs of a "
+    "job are (socket on stdout)\n"
     "       dtrain-agent version\n"
     "\n"
     "bridge, keep, shepherd, pmix, store, tcpstore, gpus and gpuwatch are started by dtrain "
@@ -97,7 +99,10 @@ int main(int argc, char** argv) {
   if (role == "serve") return dtrain::agent::RunServe({argv + 2, argv + argc});
   if (role == "keep") return dtrain::agent::RunKeep({argv + 2, argv + argc});
   if (role == "gpus" && argc == 2) return dtrain::inventory::TellGpus();
-  if (role == "gpuwatch" && argc > 2) return dtrain::inventory::WatchGpus({argv + 2, argv + argc});
+  if (int period = 0;
+      role == "gpuwatch" && argc > 3 && absl::SimpleAtoi(argv[2], &period) && period > 0) {
+    return dtrain::inventory::WatchGpus(std::chrono::milliseconds(period), {argv + 3, argv + argc});
+  }
   if (role == "reap" && (argc == 2 || (argc == 3 && strcmp(argv[2], "--dry-run") == 0))) {
     return dtrain::agent::RunReap(argc == 3);
   }

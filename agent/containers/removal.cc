@@ -17,9 +17,6 @@
 namespace dtrain::containers {
 namespace {
 
-// A container takes some tenths of a second; a daemon may be down.
-constexpr Duration kLimit = std::chrono::seconds(20);
-
 // Docker's ways to say that there is nothing to do: its daemon removes a container by itself, after
 // its client has exited.
 bool OnlyMissing(const std::string& output) {
@@ -50,8 +47,13 @@ std::vector<Removable> RemovablesOf(const v1::JobPart& part, const std::vector<u
 }
 
 Removal::Removal(loop::Loop& loop, std::vector<Removable> what,
-                 const std::vector<std::string>& node_env, const os::Account* user, Done done)
-    : loop_(loop), env_(ClientEnvironment(node_env)), user_(user), done_(std::move(done)) {
+                 const std::vector<std::string>& node_env, const os::Account* user, Done done,
+                 Duration limit)
+    : loop_(loop),
+      env_(ClientEnvironment(node_env)),
+      user_(user),
+      limit_(limit),
+      done_(std::move(done)) {
   const FindExecutable find = FindOnPathOf(node_env);
   for (const Removable& each : what) {
     const auto chosen = Choose(each.container, find);
@@ -70,7 +72,7 @@ void Removal::Next() {
   if (todo_.empty()) return std::exchange(done_, nullptr)(std::move(why_));
   const std::vector<std::string> argv = std::move(todo_.back());
   todo_.pop_back();
-  auto run = ClientRun::Start(loop_, {argv, env_, user_, kLimit},
+  auto run = ClientRun::Start(loop_, {argv, env_, user_, limit_},
                               [this, argv](const ClientRun::End& end) { End(argv, end); });
   if (run.ok()) {
     run_ = *std::move(run);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "absl/functional/any_invocable.h"
 #include "agent/containers/client_run.h"
 #include "agent/containers/runtime.h"
+#include "common/base/clock.h"
 #include "common/loop/loop.h"
 #include "dtrain/v1/job.pb.h"
 
@@ -29,9 +31,11 @@ class Removal {
  public:
   // `why`: what may be left, and what to do; empty: nothing is. `done` may destroy this.
   using Done = absl::AnyInvocable<void(std::string why)>;
-  // `user`: as for ClientRun, but to stay until the end.
+  // A container takes some tenths of a second; a daemon may be down.
+  static constexpr Duration kLimit = std::chrono::seconds(20);
+  // `user`: as for ClientRun, but to stay until the end. `limit`: of one runtime's command.
   Removal(loop::Loop& loop, std::vector<Removable> what, const std::vector<std::string>& node_env,
-          const os::Account* user, Done done);
+          const os::Account* user, Done done, Duration limit = kLimit);
 
   // 0: none runs.
   pid_t pid() const { return run_ ? run_->pid() : 0; }
@@ -46,6 +50,7 @@ class Removal {
   std::vector<std::vector<std::string>> todo_;  // commands, the next at the end
   const std::vector<std::string> env_;
   const os::Account* const user_;
+  const Duration limit_;
   Done done_;
   std::string why_;
   std::unique_ptr<ClientRun> run_;

@@ -16,7 +16,7 @@ namespace dtrain::inventory {
 namespace {
 
 // A driver takes a second or two for what it does, and ten to wake eight GPUs.
-constexpr Duration kMostSilence = 2 * GpuWatches::kPeriod;
+constexpr int kPeriodsOfSilence = 2;
 // For this process, which may not have run, to read what has come meanwhile.
 constexpr Duration kForReading = std::chrono::seconds(1);
 
@@ -33,8 +33,8 @@ struct GpuWatches::Child {
   std::unique_ptr<loop::FdWatch> ended;
 };
 
-GpuWatches::GpuWatches(loop::Loop& loop, std::string program)
-    : loop_(loop), program_(std::move(program)) {}
+GpuWatches::GpuWatches(loop::Loop& loop, std::string program, std::chrono::milliseconds period)
+    : loop_(loop), program_(std::move(program)), period_(period) {}
 
 GpuWatches::~GpuWatches() {
   *alive_ = false;
@@ -52,7 +52,7 @@ std::unique_ptr<GpuWatches::Watch> GpuWatches::Begin(const std::vector<std::stri
   auto sockets = os::SocketPair();
   if (!sockets.ok()) return failed(sockets.status());
   os::SpawnSpec spec;
-  spec.argv = {program_, "gpuwatch"};
+  spec.argv = {program_, "gpuwatch", absl::StrCat(period_.count())};
   spec.argv.insert(spec.argv.end(), uuids.begin(), uuids.end());
   // Nothing of ours but that socket: what cannot be killed would keep an ssh session open.
   spec.env = os::OwnEnvironment();
@@ -83,7 +83,7 @@ void GpuWatches::OnFrame(Child& child, absl::string_view frame) {
 
 void GpuWatches::AwaitFrame(Child& child) {
   child.hangs = false;
-  child.silence.After(kMostSilence, [&child] {
+  child.silence.After(kPeriodsOfSilence * period_, [&child] {
     child.silence.After(kForReading, [&child] { child.hangs = true; });
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <list>
 #include <memory>
 #include <string>
@@ -16,14 +17,11 @@
 
 namespace dtrain::inventory {
 
-// Watches the GPUs of jobs, each job's by a child, `program gpuwatch UUID...`, which keeps NVML
-// open: it is how an error is heard at once, and a driver that hangs keeps nobody but that child.
-// One that cannot even be killed is left behind. Loop thread.
+// Watches the GPUs of jobs, each job's by a child, `program gpuwatch MS UUID...`, which keeps
+// NVML open: it is how an error is heard at once, and a driver that hangs keeps nobody but that
+// child. One that cannot even be killed is left behind. Loop thread.
 class GpuWatches {
  public:
-  // How often a child says how the GPUs are.
-  static constexpr Duration kPeriod = std::chrono::seconds(10);
-
   // Errors in them are those since the watch began; ECC errors are counted since the driver was
   // loaded.
   using OnStates = absl::AnyInvocable<void(v1::GpuStates)>;
@@ -48,7 +46,9 @@ class GpuWatches {
     Child& child_;
   };
 
-  GpuWatches(loop::Loop& loop, std::string program);
+  // `period`: how often a child says how the GPUs are.
+  GpuWatches(loop::Loop& loop, std::string program,
+             std::chrono::milliseconds period = std::chrono::seconds(10));
   ~GpuWatches();
   GpuWatches(const GpuWatches&) = delete;
   GpuWatches& operator=(const GpuWatches&) = delete;
@@ -65,6 +65,7 @@ class GpuWatches {
 
   loop::Loop& loop_;
   const std::string program_;
+  const std::chrono::milliseconds period_;
   std::list<Child> children_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "agent/inventory/gpu_watch.h"
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/nvml_library.h"
 #include "agent/inventory/xid_watch.h"
@@ -38,7 +37,7 @@ class Watcher {
 
   bool Find(const std::vector<std::string>& uuids);
   // Until nobody reads.
-  void Run();
+  void Run(milliseconds period);
 
  private:
   struct Device {
@@ -80,9 +79,9 @@ bool Watcher::Find(const std::vector<std::string>& uuids) {
   return !devices_.empty();
 }
 
-void Watcher::Run() {
+void Watcher::Run(milliseconds period) {
   while (true) {
-    const auto due = steady_clock::now() + GpuWatches::kPeriod;
+    const auto due = steady_clock::now() + period;
     for (Device& device : devices_) Sample(device);
     if (!Tell()) return;
     while (!news_ && steady_clock::now() < due) Await(due);
@@ -182,12 +181,13 @@ bool Watcher::Tell() {
 
 }  // namespace
 
-int WatchGpus(const std::vector<std::string>& uuids, const std::string& kernel_log) {
+int WatchGpus(milliseconds period, const std::vector<std::string>& uuids,
+              const std::string& kernel_log) {
   auto nvml = NvmlLibrary::Open(GpuOptionsFromEnvironment().library);
   if (!nvml.ok() || (*nvml)->Init() != kNvmlOk) return kExitStartAgents;
   Watcher watcher(*std::move(nvml), kernel_log);
   if (!watcher.Find(uuids)) return kExitStartAgents;
-  watcher.Run();
+  watcher.Run(period);
   return kExitOk;
 }
 

@@ -114,7 +114,7 @@ TEST_F(GpuWatchTest, AnErrorIsHeardAtOnce) {
   Happens("GPU-a lost");
   AwaitWords(5);
   EXPECT_THAT(said_[4].gpus(0).fault(), HasSubstr("fell off the bus"));
-  EXPECT_LT(loop_.Now() - begin, GpuWatches::kPeriod);
+  EXPECT_LT(loop_.Now() - begin, seconds(10)) << "that was no news";
 }
 
 TEST_F(GpuWatchTest, EndsWithTheWatch) {
@@ -141,8 +141,10 @@ TEST_F(GpuWatchTest, AChildThatEndsIsReapedAndSaysNothing) {
 
 // 14
 TEST_F(GpuWatchTest, ADriverThatHangsIsKnownAndKeepsNobody) {
-  Begin();
-  AwaitWords(1);
+  GpuWatches often(loop_, ProgramPath("dtrain-agent"), milliseconds(100));
+  watch_ =
+      often.Begin({"GPU-a"}, [this](v1::GpuStates states) { said_.push_back(std::move(states)); });
+  AwaitWords(4);
   EXPECT_FALSE(watch_->hangs());
   Happens("hang");
   Await([this] { return watch_->hangs(); });

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "agent/containers/removal.h"
 #include "common/base/exit_code.h"
 #include "tests/component/shepherd/harness.h"
 
@@ -261,14 +262,16 @@ TEST_F(ContainersTest, ARemovalThatFailsIsToldWithWhatToDo) {
                     HasSubstr(absl::StrCat("run `podman rm --force --ignore ", Name(0), "`"))));
 }
 
+// The test before shows that the shepherd tells what a removal says.
 TEST_F(ContainersTest, ARemovalThatHangsIsCutOff) {
-  Fake("podman", {{"run", kRunsIt}, {"rm", "trap '' TERM; sleep 1000"}});
-  Go(InContainers(1, "echo ready; exec sleep 1000"));
-  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
-  Stop(0);
-  ASSERT_TRUE(UntilFinished(std::chrono::seconds(60)));
-  ASSERT_THAT(failures_, SizeIs(1));
-  EXPECT_THAT(failures_[0].message(), HasSubstr("did not end in time and was killed"));
+  Fake("podman", {{"rm", "trap '' TERM; exec sleep 1000"}});
+  const v1::JobPart part = InContainers(1, "");
+  std::optional<std::string> why;
+  containers::Removal removal(
+      loop_, containers::RemovablesOf(part), {absl::StrCat("PATH=", directory_, ":/usr/bin:/bin")},
+      nullptr, [&](std::string text) { why = std::move(text); }, std::chrono::milliseconds(200));
+  ASSERT_TRUE(Until([&] { return why.has_value(); }));
+  EXPECT_THAT(*why, HasSubstr("did not end in time and was killed"));
 }
 
 TEST_F(ContainersTest, DockerGetsNeitherDescriptorsNorTheirVariables) {
