@@ -18,7 +18,7 @@ namespace dtrain::runtime {
 
 // Of tests in which it passes: longer than a collective takes on a busy machine.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr char kShortTimeout[] = "10";
+constexpr char kShortTimeout[] = "20";
 #else
 constexpr char kShortTimeout[] = "4";
 #endif
