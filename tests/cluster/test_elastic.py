@@ -499,19 +499,3 @@ def test_an_address_that_nobody_understands_is_told_once(cluster):
     wait_for_size(job, 1, lines)
     end(job)
     assert job.err.count("changes of hosts reach the job only") == 1, job.err
-
-
-def test_wrong_flags(cluster):
-    for flags, said in [
-            (["--elastic", "torch"], '"torch" is not horovod or none'),
-            (["--elastic", "horovod", "-d"], "--elastic does not work with -d: leave one out"),
-            (["--elastic", "horovod", "--spare", 1], "--elastic does not work with --spare"),
-            (["--elastic", "horovod", "--stdin", "all"], "--elastic does not work with --stdin all"),
-            (["--elastic", "horovod", "--contract", "torch"], "--elastic does not work with --contract torch"),
-            (["--elastic", "horovod", "-np", 2, "--min-np", 3], "--min-np 3 is more than -np 2"),
-            (["--elastic", "horovod", "-np", 4, "--max-np", 3], "--max-np 3 is less than -np 4"),
-            (["--elastic", "horovod", "--cool-down", "10"], '"10" is not LOW:HIGH'),
-            (["--elastic", "horovod", "-x", "HOROVOD_CONTROLLER=mpi"], 'HOROVOD_CONTROLLER is "mpi"'),
-            (["--min-np", 3], "--min-np is about jobs whose ranks change; add --elastic horovod")]:
-        result = cluster.launch([*flags, *cluster.hosts_flag(1), "--", "true"])
-        assert result.code == 2 and said in result.err, (flags, result)

@@ -37,8 +37,8 @@ def assert_sums(result, world):
 
 
 @needs_torch
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_torchrun(cluster, nodes):
+def test_torchrun(cluster):
+    nodes = 2
     result = dtrain(cluster, "torchrun", "--hosts", names(cluster, 4), f"--nnodes={nodes}",
                     "--nproc_per_node=2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "x:29500",
                     "--role", "trainer", SUM, 2 * nodes, "${local_rank}")
@@ -94,8 +94,8 @@ def test_torchrun_without_hosts_is_this_machine(cluster):
 
 
 @pytest.mark.parametrize("face", ["mpirun", "mpiexec"])
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_mpirun_of_open_mpi(cluster, shared_cluster, face, nodes):
+def test_mpirun_of_open_mpi(cluster, shared_cluster, face):
+    nodes = 2
     program = open_mpi(shared_cluster)
     result = dtrain(cluster, face, "--allow-run-as-root", "-np", 2 * nodes, "-H",
                     names(cluster, nodes, ":2"), "--oversubscribe", "-mca", "osc", "sm,pt2pt",
@@ -155,8 +155,8 @@ def test_deepspeed(cluster):
 
 
 @needs_torch
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_accelerate_launch(cluster, nodes):
+def test_accelerate_launch(cluster):
+    nodes = 2
     config = cluster.work(cluster.head) / "accelerate.yaml"
     config.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\n"
                       f"mixed_precision: bf16\nnum_machines: {nodes}\nnum_processes: {2 * nodes}\n")
@@ -171,8 +171,8 @@ def test_accelerate_launch(cluster, nodes):
 
 
 @needs_torch
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_fabric_run(cluster, nodes):
+def test_fabric_run(cluster):
+    nodes = 2
     face = ["fabric", "run", "--hosts", names(cluster, 4), f"--num_nodes={nodes}"]
     result = dtrain(cluster, *face, SUM, "--accelerator", "cpu", 2 * nodes, "--devices=2")
     assert_sums(result, 2 * nodes)
@@ -186,8 +186,8 @@ def test_fabric_run(cluster, nodes):
                                ("LT_STRATEGY", "ddp")])] * 2, told
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_horovodrun(cluster, nodes):
+def test_horovodrun(cluster):
+    nodes = 2
     show = 'echo "$HOROVOD_FUSION_THRESHOLD $HOROVOD_CYCLE_TIME"; exec "$@"'
     result = dtrain(cluster, "horovodrun", "-np", 2 * nodes, "-H", names(cluster, nodes, ":2"),
                     "--fusion-threshold-mb", "32", "--cycle-time-ms", "3.5", "--output-filename",
@@ -216,9 +216,8 @@ def test_flags_that_cannot_be_kept_are_named(cluster):
     ("worker", ["worker"] * 4),
     ("chief,worker", ["chief"] + ["worker"] * 3),
     ("ps:1,worker,evaluator", ["ps", "worker", "worker", "evaluator"])])
-@pytest.mark.parametrize("slots", [1, 2, 4])
-def test_tensorflows_cluster(cluster, layout, types, slots):
-    result = cluster.launch(["-H", names(cluster, 4 // slots, f":{slots}"), "--tf-config", layout, "--",
+def test_tensorflows_cluster(cluster, layout, types):
+    result = cluster.launch(["-H", names(cluster, 2, ":2"), "--tf-config", layout, "--",
                              PYTHON, TF, *types], env={"TF_CONFIG": "{}"})
     assert result.code == 0, result
     assert result.out.count("is right") == 4, result

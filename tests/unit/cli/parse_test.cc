@@ -212,6 +212,10 @@ TEST_F(ParseTest, Restarts) {
             "/scratch/me");
   EXPECT_THAT(Error({"--state-dir", "here", "x"}), HasSubstr("--state-dir: an absolute path"));
   EXPECT_THAT(Error({"--backoff", "2s:1s", "x"}), HasSubstr("--backoff: "));
+  EXPECT_THAT(Error({"--max-restarts", "x", "x"}), HasSubstr("--max-restarts"));
+  for (const char* nodes : {"3:2", "0:2"}) {
+    EXPECT_THAT(Error({"-N", nodes, "x"}), HasSubstr("--nnodes")) << nodes;
+  }
 }
 
 // A switch, or with a time behind "=": a word of its own is the command.
