@@ -33,6 +33,8 @@ import changed
 
 SUITES = Path(__file__).resolve().with_name("suites.txt")
 FLAKES_ALLOWED = 3
+SLOTS_OF_A_CORE = 3             # tests run at a time: most of them wait for something
+SLOTS_OF_A_CORE_IN = {"asan": 2, "tsan": 1.5}  # a sanitizer's compute
 SECONDS_OF_A_LINE = 10          # between two lines about progress
 SECONDS_OF_A_TEST = 0.15        # of one that tests/suites.txt does not know
 WITHOUT_GPU = "NcclGpu."        # may be skipped in CI, whose machines have no GPU
@@ -86,10 +88,10 @@ class Result:
 
     def reason(self):
         """How it failed, in a line."""
-        for pattern in (r"^E +(\S.*)$", r"^.*: Failure\n(.*)$", r"^(?:FAILED|ERROR) \S+ - (.*)$"):
+        for pattern in (r"^E +(\S.*)$", r"^.*: Failure\n(.*(?:\n .*)*)", r"^(?:FAILED|ERROR) \S+ - (.*)$"):
             found = re.search(pattern, self.output, re.M)
             if found:
-                return found.group(1).strip()[:200]
+                return " ".join(found.group(1).split())[:200]
         lines = self.output.strip().splitlines()
         return lines[-1][:200] if lines else "no output"
 
@@ -301,22 +303,25 @@ def write_suites(counted, known, results_of):
 
 
 def choose(tests, build, options, arguments, in_ci):
-    """Those that are asked for. CI leaves out what only a change of its own files needs, and adds that then."""
-    if options.everything or arguments:
+    """Those that are asked for. Without arguments, and in CI with them, what only a change of some files needs is left
+    out unless one of them has changed."""
+    if options.everything or arguments and not in_ci:
         return tests
-    standard = [test for test in tests
-                if "smoke" in test.labels or not {"cluster", "more"} & set(test.labels)]
-    if options.changed is None and not in_ci:
-        return standard
+    standard = tests if arguments else [test for test in tests
+                                        if "smoke" in test.labels or not {"cluster", "more"} & set(test.labels)]
     commit = options.changed or changed.base()
     files, wanted = changed.suites_since(commit, changed.read_needs(Path(build, "needs.txt")))
-    touched = [test for test in tests if changed.is_wanted(test.suite, test.labels, wanted)]
+    touched = [test for test in tests if files is None or changed.is_wanted([test.suite, test.name], test.labels, wanted)]
     if options.changed is not None:
         print(f"{'all files' if files is None else f'{len(files)} files'} changed since "
               f"{commit[:12] or 'an unknown commit'}: {' '.join(sorted(wanted)) or 'nothing to test'}", flush=True)
         return touched
-    seldom = {test.name for test in tests if changed.is_wanted(test.suite, test.labels, changed.ONLY_WHEN_CHANGED)}
+    seldom = {test.name for test in tests
+              if changed.is_wanted([test.suite, test.name], test.labels, changed.ONLY_WHEN_CHANGED)}
     kept = {test.name for test in standard} - seldom | {test.name for test in touched} & seldom
+    left_out = sum(test.name not in kept for test in standard)
+    if left_out:
+        print(f"left out: {left_out} tests of what has not changed since {commit[:12]}; tools/test --all has them")
     return [test for test in tests if test.name in kept]
 
 
@@ -363,8 +368,8 @@ def main(words):
         tests = [test for test in tests if test.name not in done.names]
         print(f"{len(selected) - len(tests)} have passed before")
     expected = seconds_of(tests, known)
-    # Most tests wait for something. Those with whole jobs, and pages, take two slots each.
-    jobs = 2 * (os.cpu_count() or 1)
+    # Those with whole jobs, and pages, take two each.
+    jobs = max(2, int((os.cpu_count() or 1) * SLOTS_OF_A_CORE_IN.get(Path(build).name, SLOTS_OF_A_CORE)))
     start = time.monotonic()
     print(f"{Path(build).name}: {len(tests)} tests ({kinds(tests)}); about {in_words(sum(expected.values()) / jobs)}, "
           f"{jobs} at a time; the log is {build}/test.log", flush=True)

@@ -45,6 +45,7 @@ def project(tmp_path):
             lines.append(f"add_test(NAME {name} COMMAND sh -c [[{command}]])")
         (tmp_path / "CMakeLists.txt").write_text("\n".join(lines) + "\n")
         (tmp_path / "build/release").mkdir(parents=True)
+        (tmp_path / "build/release/needs.txt").touch()
         subprocess.run(["cmake", "-S", tmp_path, "-B", tmp_path / "build/release"], check=True, capture_output=True)
         return tmp_path
     return make
@@ -75,11 +76,11 @@ def test_what_fails_once_is_flaky_and_runs_again_alone_without_the_rest_of_its_f
         from pathlib import Path
         def test_good(): Path(__file__).with_name("runs").open("a").write("x")
         def test_racy(): once("a cut")
-        """}, {"Some.case": "test -e mark || { touch mark; echo 'x.cc:1: Failure'; echo 'too late'; false; }"})
+        """}, {"Some.case": "test -e mark || { touch mark; echo 'x.cc:1: Failure'; echo 'these are not equal:'; echo '  1'; echo '  2'; echo more; false; }"})
     ended = run(made)
     assert ended.returncode == 0, ended.stdout
     assert "flaky: component.three::test_racy, AssertionError: a cut came too late\n" in ended.stdout
-    assert "flaky: Some.case, too late\n" in ended.stdout
+    assert "flaky: Some.case, these are not equal: 1 2\n" in ended.stdout
     assert ended.stdout.endswith("2 passed, 0 failed, 0 skipped\n")
     assert (made / "runs").read_text() == "x"
     assert "a cut came too late" in (made / "build/flaky.log").read_text()
@@ -122,10 +123,24 @@ def test_a_skip_is_an_error_in_ci_only(project):
     made = project({}, {"Some.case": "true"})
     (made / "CMakeLists.txt").open("a").write("set_tests_properties(Some.case PROPERTIES SKIP_RETURN_CODE 0)\n")
     subprocess.run(["cmake", made / "build/release"], check=True, capture_output=True)
-    (made / "build/release/needs.txt").touch()
     assert run(made).returncode == 0
     ended = run(made, CI="true")
     assert ended.returncode == 1 and "skipped, an error in CI: Some.case" in ended.stdout, ended.stdout
+
+
+def test_what_seldom_changes_is_left_out_until_it_does(project):
+    made = project({}, {"component.page.look": "true", "Some.case": "true"})
+    (made / ".gitignore").write_text("build\n")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "all"],
+                  ["update-ref", "refs/remotes/origin/main", "HEAD"]):
+        subprocess.run(["git", *words], cwd=made, check=True)
+    ended = run(made)
+    assert ended.stdout.endswith("1 passed, 0 failed, 0 skipped\n") and "left out: 1 test" in ended.stdout, ended.stdout
+    assert run(made, "-R", "page").stdout.endswith("1 passed, 0 failed, 0 skipped\n")
+    assert run(made, CI="true").stdout.endswith("2 passed, 0 failed, 0 skipped\n"), "all of its commits are new"
+    (made / "launcher/page").mkdir(parents=True)
+    (made / "launcher/page/page.js").touch()
+    assert run(made).stdout.endswith("2 passed, 0 failed, 0 skipped\n")
 
 
 def test_a_stopped_run_goes_on_with_what_has_not_passed(project):
@@ -187,9 +202,12 @@ def test_tests_with_two_labels_keep_their_other_properties():
     assert hostile and all(set(test.labels) == {"component", "sanitized"} and test.timeout < 1500 for test in hostile)
 
 
-def test_the_table_names_suites_that_there_are():
-    known = {line.split()[0] for line in (SOURCE / "tests/suites.txt").read_text().splitlines()}
+def test_the_table_names_tests_that_there_are():
+    build = Path(os.environ.get("DTRAIN_BIN_DIR", SOURCE / "build/release/bin")).parent
+    tests = runner.list_tests(build, [])
+    suites = {line.split()[0] for line in (SOURCE / "tests/suites.txt").read_text().splitlines()}
     named = [suite for _, suites in changed.TABLE for suite in suites if not suite.startswith("@") and "\\" not in suite]
-    missing = [name for name in named + changed.ONLY_WHEN_CHANGED
-               if not any(changed.is_wanted(suite, [], [name]) for suite in known)]
+    missing = [name for name in named if not any(changed.is_wanted([suite], [], [name]) for suite in suites)]
+    missing += [name for name in changed.ONLY_WHEN_CHANGED
+                if not any(changed.is_wanted([test.suite, test.name], [], [name]) for test in tests)]
     assert not missing
