@@ -100,6 +100,12 @@ std::optional<Maker> MakerOf(absl::string_view name) {
   return maker;
 }
 
+// One that nobody has reaped yet has ended.
+bool MakerLives(const Maker& maker) {
+  const std::optional<ProcessInfo> process = FindProcess(maker.pid);
+  return process && process->start_time == maker.start_time && process->state != 'Z';
+}
+
 // Those that `wanted` wants.
 absl::Status RemoveFolders(const std::vector<std::string>& places, RemovalLimit limit,
                            absl::FunctionRef<bool(const Maker&, uid_t owner)> wanted) {
@@ -250,8 +256,7 @@ absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bo
   const uint64_t here = OwnPidNamespace();
   return RemoveFolders(places, limit, [&](const Maker& maker, uid_t owner) {
     return maker.pid_namespace == here &&
-           (owner == geteuid() || (of_all_users && geteuid() == 0)) &&
-           StartTime(maker.pid) != maker.start_time;
+           (owner == geteuid() || (of_all_users && geteuid() == 0)) && !MakerLives(maker);
   });
 }
 

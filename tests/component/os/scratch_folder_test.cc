@@ -44,7 +44,7 @@ class ScratchFolderTest : public ::testing::Test {
     return lstat(path.c_str(), &status) == 0;
   }
   // One that a process has left which was killed.
-  std::string OfOneThatWasKilled(pid_t* pid, uint64_t* start_time) {
+  std::string OfOneThatWasKilled(pid_t* pid, uint64_t* start_time, bool reap = true) {
     auto pipe = Pipe();
     *pid = fork();
     if (*pid == 0) {
@@ -55,7 +55,8 @@ class ScratchFolderTest : public ::testing::Test {
     pipe->second.Reset();
     auto path = ReadToEnd(pipe->first.get(), "a pipe", 4096);
     *start_time = StartTime(*pid).value_or(0);
-    waitpid(*pid, nullptr, 0);
+    siginfo_t ended;
+    waitid(P_PID, static_cast<id_t>(*pid), &ended, WEXITED | (reap ? 0 : WNOWAIT));
     return path.ok() ? *path : "";
   }
 
@@ -184,6 +185,17 @@ TEST_F(ScratchFolderTest, WhatDeadProcessesLeftIsFound) {
   EXPECT_FALSE(Exists(left));
   EXPECT_TRUE(Exists(ours->path()));
   EXPECT_TRUE(Exists(foreign));
+}
+
+// As that of a shepherd which was killed a moment before, with another parent than us.
+TEST_F(ScratchFolderTest, OneThatNobodyHasReapedIsDead) {
+  pid_t pid = 0;
+  uint64_t start_time = 0;
+  const std::string left = OfOneThatWasKilled(&pid, &start_time, /*reap=*/false);
+  ASSERT_TRUE(Exists(left)) << left;
+  EXPECT_TRUE(RemoveDeadScratchFolders(places_, /*of_all_users=*/false).ok());
+  EXPECT_FALSE(Exists(left));
+  waitpid(pid, nullptr, 0);
 }
 
 // Anybody may make them, in any number, where root's shepherds make theirs.
