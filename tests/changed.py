@@ -4,7 +4,7 @@
 
 A folder's own tests and those of all that is built on it are known from build/<preset>/needs.txt, which CMake writes.
 Of the cluster suites, which run the whole programs, a change of the product needs the smoke set, and those that the
-table below names for the folder. What is not known here needs everything: when in doubt, more.
+table below names for the folder. A file that is not known here needs everything.
 
 changed.py              prints the files that have changed since main.
 changed.py BUILD PREFIX prints the names of needs.txt that begin with PREFIX and are made from such files.

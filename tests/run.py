@@ -25,6 +25,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -63,15 +64,19 @@ class Test:
         command = list(self.command)
         if self.is_pytest and cases:
             command = command[:-1] + [f"{command[-1]}::{case}" for case in cases]
-        try:
-            done = subprocess.run(command, cwd=self.folder, env={**os.environ, **self.environment},
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  timeout=self.timeout, errors="replace", text=True)
-        except subprocess.TimeoutExpired as late:
-            return False, f"{late.output or ''}\nno end after {self.timeout:.0f} s\n"
-        except OSError as error:
-            return False, f"cannot start it: {error}\n"
-        return done.returncode == 0, done.stdout
+        with tempfile.TemporaryFile() as file:
+            try:
+                process = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **self.environment},
+                                           stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                                           start_new_session=True)
+            except OSError as error:
+                return False, f"cannot start it: {error}\n"
+            with process, ended_with_us(process):
+                in_time = ends_within(process, self.timeout)
+            file.seek(0)
+            output = file.read().decode(errors="replace")
+        return (in_time and process.returncode == 0,
+                output if in_time else f"{output}\nno end after {self.timeout:.0f} s\n")
 
 
 class Result:
@@ -149,11 +154,16 @@ class Done:
 
 def source_state():
     """Names the commit and what has changed since."""
+    root = SUITES.parent.parent
+
     def git(*words):
-        return subprocess.run(["git", *words], cwd=SUITES.parent, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, check=False).stdout
-    changed = git("diff", "HEAD") + git("ls-files", "--others", "--exclude-standard")
-    return f"{git('rev-parse', 'HEAD').decode().strip()} {hashlib.sha256(changed).hexdigest()[:16]}"
+        return subprocess.run(["git", *words], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              check=False).stdout
+    state = hashlib.sha256(git("diff", "HEAD"))
+    for name in git("ls-files", "--others", "--exclude-standard", "-z").split(b"\0"):
+        path = root / os.fsdecode(name)
+        state.update(name + (path.read_bytes() if path.is_file() else b""))
+    return f"{git('rev-parse', 'HEAD').decode().strip()} {state.hexdigest()[:16]}"
 
 
 class Progress:
@@ -205,13 +215,26 @@ def lines_of(stream, tick):
 
 
 @contextlib.contextmanager
-def ended_with_us(ctest):
-    """Interrupts it and its tests, which then clean up, if we are interrupted."""
+def ended_with_us(process):
+    """Interrupts it and what it has started, which then clean up, if we are interrupted."""
     try:
         yield
     except BaseException:
-        os.killpg(ctest.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
         raise
+
+
+def ends_within(process, seconds):
+    """Whether it ends by itself in time. Otherwise it has a minute to clean up, and its group is killed."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+        return True
+    os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(60)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return False
 
 
 def run_ctest(build, tests, jobs, progress, done):

@@ -100,6 +100,31 @@ def test_more_than_three_flakes_are_red(project):
     assert ended.returncode == 1 and "4 flaky tests are more than 3: an error" in ended.stdout, ended.stdout
 
 
+def test_what_does_not_end_is_ended_with_what_it_started(project):
+    made = project({}, {"Slow.case": "sleep 987 & echo $! >>started; wait"})
+    with (made / "CMakeLists.txt").open("a") as file:
+        file.write("set_tests_properties(Slow.case PROPERTIES TIMEOUT 1)\n")
+    subprocess.run(["cmake", made / "build/release"], check=True, capture_output=True)
+    ended = run(made)
+    assert ended.returncode == 1 and "no end after 1 s" in ended.stdout, ended.stdout
+    pids = next(made.rglob("started")).read_text().split()
+    assert len(pids) == 2
+    end = time.monotonic() + 20
+    while Path(f"/proc/{pids[1]}").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pids[1]}").exists()
+
+
+def test_the_state_of_the_source_is_that_of_new_files_too(tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    monkeypatch.setattr(runner, "SUITES", tmp_path / "tests/suites.txt")
+    states = [runner.source_state()]
+    for text in ("a", "b"):
+        (tmp_path / "new").write_text(text)
+        states.append(runner.source_state())
+    assert len(set(states)) == 3
+
+
 def test_a_file_that_ends_without_naming_a_case_runs_again_as_a_whole(project):
     ended = run(project({"crash": "import os\ndef test_a(): os.kill(os.getpid(), 9)\ndef test_b(): pass"}))
     assert ended.returncode == 1 and "failed twice: component.crash\n" in ended.stdout, ended.stdout
