@@ -93,7 +93,8 @@ class Result:
 
     def reason(self):
         """How it failed, in a line."""
-        for pattern in (r"^E +(\S.*)$", r"^.*: Failure\n(.*(?:\n .*)*)", r"^(?:FAILED|ERROR) \S+ - (.*)$"):
+        for pattern in (r"^E +(\S.*)$", r"^.*: Failure\n(.*(?:\n .*)*)", r"^(?:FAILED|ERROR) \S+ - (.*)$",
+                        r"^__+ .* __+\n(\S.*(?:\n\S.*)?)"):
             found = re.search(pattern, self.output, re.M)
             if found:
                 return " ".join(found.group(1).split())[:200]

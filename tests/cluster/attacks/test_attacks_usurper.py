@@ -146,7 +146,7 @@ def test_a_program_in_the_agents_place(guarded, alices_job):  # noqa: F811
         assert guarded.agent.ended() and spawner.process.poll() is None, spawner.log
         check_refused(told, spawner.log)
         # Nothing was begun and nothing is kept; the agent's own descriptor is gone.
-        wait_until(lambda: Look(spawner.process.pid).descriptors == before.descriptors - 1, 10,
+        wait_until(lambda: Look(spawner.process.pid).descriptors == before.descriptors - 1, 60,
                    lambda: (before, Look(spawner.process.pid)))
         after = Look(spawner.process.pid)
         assert after.children == before.children and after.memory <= before.memory + MAY_GROW, (before, after)
