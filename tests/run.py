@@ -38,6 +38,9 @@ SLOTS_OF_A_CORE = 3             # tests run at a time: most of them wait for som
 SLOTS_OF_A_CORE_IN = {"asan": 2, "tsan": 1.5}  # a sanitizer's compute
 SECONDS_OF_A_LINE = 10          # between two lines about progress
 SECONDS_OF_A_TEST = 0.15        # of one that tests/suites.txt does not know
+# What tests get of the caller's variables: none of a launcher, a proxy, or another tool.
+KEPT_VARIABLES = re.compile(r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG|LC_\w+|TMPDIR|XDG_RUNTIME_DIR|LD_LIBRARY_PATH|CI|"
+                            r"CCACHE_\w+|\w+SAN_OPTIONS|DTRAIN_(TEST_)?SEED")
 WITHOUT_GPU = "NcclGpu."        # may be skipped in CI, whose machines have no GPU
 STARTED = re.compile(r" +Start +(\d+): ")
 ENDED = re.compile(r" *\d+/\d+ Test +#(\d+): .*?(\*\*\*\w[\w ]*|Passed) +([\d.]+) sec")
@@ -66,7 +69,7 @@ class Test:
             command = command[:-1] + [f"{command[-1]}::{case}" for case in cases]
         with tempfile.TemporaryFile() as file:
             try:
-                process = subprocess.Popen(command, cwd=self.folder, env={**os.environ, **self.environment},
+                process = subprocess.Popen(command, cwd=self.folder, env={**plain_environment(), **self.environment},
                                            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                                            start_new_session=True)
             except OSError as error:
@@ -102,10 +105,15 @@ class Result:
         return lines[-1][:200] if lines else "no output"
 
 
+def plain_environment():
+    return {name: value for name, value in os.environ.items() if KEPT_VARIABLES.fullmatch(name)}
+
+
 def list_tests(build, arguments):
     listed = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1", *arguments],
-                            stdout=subprocess.PIPE, check=True)
-    everything = subprocess.run(["ctest", "--test-dir", build, "-N"], stdout=subprocess.PIPE, check=True, text=True)
+                            stdout=subprocess.PIPE, check=True, env=plain_environment())
+    everything = subprocess.run(["ctest", "--test-dir", build, "-N"], stdout=subprocess.PIPE, check=True, text=True,
+                                env=plain_environment())
     numbers = {name: int(number) for number, name in
                re.findall(r"^ *Test +#(\d+): (.*)$", everything.stdout, re.M)}
     return [Test(numbers[each["name"]], each) for each in json.loads(listed.stdout)["tests"]]
@@ -251,7 +259,7 @@ def run_ctest(build, tests, jobs, progress, done):
                "--output-junit", str(report.resolve())]
     with log.open("w", buffering=1) as file, subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True) as ctest, ended_with_us(ctest):
+            start_new_session=True, env=plain_environment()) as ctest, ended_with_us(ctest):
         for line in lines_of(ctest.stdout, progress.tick):
             file.write(line)
             started, ended = STARTED.match(line), ENDED.match(line)

@@ -100,6 +100,12 @@ def test_more_than_three_flakes_are_red(project):
     assert ended.returncode == 1 and "4 flaky tests are more than 3: an error" in ended.stdout, ended.stdout
 
 
+def test_tests_get_nothing_of_a_launcher_or_a_proxy_around_them(project):
+    made = project({}, {"Some.case": 'test -n "$HOME" && test -z "$RANK$SLURM_JOB_ID$DTRAIN_TIMEOUT$http_proxy"'})
+    ended = run(made, RANK="3", SLURM_JOB_ID="7", DTRAIN_TIMEOUT="3", http_proxy="http://127.0.0.1:9")
+    assert ended.returncode == 0, ended.stdout
+
+
 def test_what_does_not_end_is_ended_with_what_it_started(project):
     made = project({}, {"Slow.case": "sleep 987 & echo $! >>started; wait"})
     with (made / "CMakeLists.txt").open("a") as file:

@@ -214,7 +214,7 @@ TEST_P(Chance, AnIncidentHasTheSameCauseOnAllRanksInTime) {
           if (on_gpu) ExpectNoOffence();
           // The last one that is not stopped ends the one that is.
           if (plan.incident == Incident::kStops && left->fetch_add(1) == kRanks - 2) {
-            kill(pid_of[plan.victim].load(), SIGKILL);
+            KillRank(pid_of[plan.victim]);
           }
         },
         ends);

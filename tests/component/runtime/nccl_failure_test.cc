@@ -303,7 +303,7 @@ TEST(NcclFailure, ARankThatStandsStillEndsTheOthersWithTheReason) {
                               if (fork() == 0) {
                                 while (getppid() == me)
                                   std::this_thread::sleep_for(milliseconds(1));
-                                kill(pid->load(), SIGKILL);
+                                KillRank(*pid);
                                 _exit(0);
                               }
                               ASSERT_TRUE(LaunchSum(**made, *memory, milliseconds(300)).ok());

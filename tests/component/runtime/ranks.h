@@ -2,6 +2,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -65,6 +66,12 @@ inline std::vector<std::string> NamedSharedMemory() {
     if (line.find("/dev/shm/") != line.npos && line.find(build) == line.npos) named.push_back(line);
   }
   return named;
+}
+
+// Of one that is to write its pid there. Never 0: that is the group of all tests, and their runner.
+inline void KillRank(const std::atomic<pid_t>& pid) {
+  while (pid.load() == 0) sched_yield();
+  EXPECT_EQ(kill(pid.load(), SIGKILL), 0);
 }
 
 // How many expectations have failed in a rank, where this process sees it: also of one that is then
