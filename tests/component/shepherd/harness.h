@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/shepherd/run_shepherd.h"
@@ -471,10 +470,7 @@ class ShepherdTest : public ::testing::Test {
         ++retold_;
         break;
       case v1::JobEvent::kWarning:
-        // That is of this machine, where another user has the cgroups.
-        if (!absl::StartsWith(event.warning().message(), "workers get no cgroup of their own")) {
-          warnings_.push_back(event.warning().message());
-        }
+        warnings_.push_back(event.warning().message());
         break;
       case v1::JobEvent::kProgress:
         for (const auto& progress : event.progress().ranks()) progress_[progress.rank()] = progress;
