@@ -144,7 +144,7 @@ def test_dtrain_page_shows_a_job(start_job, browser):
 
 def test_the_link_is_printed_to_a_terminal_only(start_job):
     job = start_job(LIVE)
-    told = subprocess.run([DTRAIN, "page"], env=job.env, capture_output=True, text=True, timeout=conftest.DEADLINE, check=False)
+    told = subprocess.run([DTRAIN, "page", job.id], env=job.env, capture_output=True, text=True, timeout=conftest.DEADLINE, check=False)
     assert told.returncode == 2 and told.stdout == "" and "printed to a terminal only" in told.stderr, told
 
 
@@ -167,8 +167,9 @@ def test_open_uses_a_private_file(start_job, tmp_path):
 
 def test_mistakes_are_told(start_job):
     job = start_job(LIVE)
-    for flags, code, text in ((["nosuch"], 1, "have no job nosuch"), (["--listen", "0.0.0.0:0"], 2, "is not a loopback address"),
-                              (["--listen", "x"], 2, "write it as PORT"), (["--nosuch"], 2, "--nosuch"), (["-H", "node1"], 2, "add --node")):
+    for flags, code, text in ((["nosuch"], 1, "have no job nosuch"), ([job.id, "--listen", "0.0.0.0:0"], 2, "is not a loopback address"),
+                              ([job.id, "--listen", "x"], 2, "write it as PORT"), (["--nosuch"], 2, "--nosuch"),
+                              (["-H", "node1"], 2, "add --node")):
         page = Page(job, *flags)
         page.process.wait(conftest.DEADLINE)
         got, err = page.end()
