@@ -84,8 +84,8 @@ def git(*words):
 
 
 def base():
-    """The commit to compare with: what has landed. CI tests a submission on top of that as main, and has only the age
-    of its commits to go by."""
+    """The commit to compare with: the newest of main before these changes. In CI the changes are on main already, and
+    only the age of its commits tells them apart."""
     landed = git("merge-base", "HEAD", "origin/main")
     if landed and (os.environ.get("CI") != "true" or landed != git("rev-parse", "HEAD")):
         return landed

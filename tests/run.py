@@ -227,7 +227,7 @@ def lines_of(stream, tick):
 
 @contextlib.contextmanager
 def ended_with_us(process):
-    """Interrupts it and what it has started, which then clean up, if we are interrupted."""
+    """If this program is interrupted, so are that process and its group, which then clean up."""
     try:
         yield
     except BaseException:
@@ -355,7 +355,7 @@ def choose(tests, build, options, arguments, in_ci):
     kept = {test.name for test in standard} - seldom | {test.name for test in touched} & seldom
     left_out = sum(test.name not in kept for test in standard)
     if left_out:
-        print(f"left out: {left_out} tests of what has not changed since {commit[:12]}; tools/test --all has them")
+        print(f"left out: {left_out} tests whose files have not changed since {commit[:12]}; tools/test --all runs them")
     return [test for test in tests if test.name in kept]
 
 

@@ -19,8 +19,8 @@ using Values = std::vector<int32_t>;
 
 constexpr int kMembers = 3;
 constexpr int kCalls = 30;
-// The limit, the abort's 10 s, and what a busy machine adds.
-const std::chrono::seconds kLongest{std::atoi(kShortTimeout) + 15};
+// The timeout, and the abort's 10 s.
+const std::chrono::seconds kLongest{std::atoi(kShortTimeout) + 10};
 
 enum class Fault { kNone, kReported, kUnreported, kContext, kSplits, kInit };
 
