@@ -82,9 +82,8 @@ dtrain_stub(libc.so.6 libc.so.6)
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/portable/*.c)
 list(FILTER sources EXCLUDE REGEX "/start.c$")
-add_library(dtrain_portable_shim STATIC EXCLUDE_FROM_ALL ${sources})
 # One object for each file: the linker takes what is missing and no more, and their feature macros differ.
-set_target_properties(dtrain_portable_shim PROPERTIES UNITY_BUILD OFF)
+add_library(dtrain_portable_shim STATIC EXCLUDE_FROM_ALL ${sources})
 # start.c runs before there is anything that a stack protector could use.
 add_library(dtrain_portable_start OBJECT EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/common/portable/start.c)
 target_compile_options(dtrain_portable_start PRIVATE -fno-stack-protector)

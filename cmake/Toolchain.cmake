@@ -25,10 +25,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND DTRAIN_SANITIZE)
   target_compile_options(dtrain_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
 endif()
 
-# Paths in messages are relative to the repository, and ccache hits across checkouts.
 # What belongs to the loop's thread is checked where it is called (common/loop/loop.h).
 add_compile_definitions($<$<CONFIG:Debug>:DTRAIN_CHECKS_THREADS>)
-add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -fno-omit-frame-pointer)
+# Paths in messages are relative to the repository, also where ccache has made them relative to the build's folder.
+add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -ffile-prefix-map=../../= -fno-omit-frame-pointer)
 
 if(DTRAIN_SANITIZE)
   # UBSan looks at an object's type through a pipe of its own, and takes it for a wrong one where a test
@@ -49,7 +49,7 @@ if(DTRAIN_SANITIZE MATCHES "thread")
   # Asio has fences, which ThreadSanitizer does not follow; its queues take locks as well.
   add_compile_options(-Wno-tsan)
 endif()
-if(CMAKE_UNITY_BUILD)
+if(DTRAIN_PRECOMPILE)
   # What these take is not worth a search for what can be freed: a tenth of the work.
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000>)
   # A class with members of types of its own file's, which is not the file that is compiled here.
