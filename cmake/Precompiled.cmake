@@ -40,6 +40,12 @@ if(NOT DTRAIN_PRECOMPILE)
   return()
 endif()
 
+# Clang's precompiled headers hold the names of a checkout: another could not take them, nor what is made with them,
+# from ccache.
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
+
 # A compiler takes a precompiled header only with the flags that it was made with: a library's (-fPIC)
 # or a program's (-fPIE).
 file(WRITE ${CMAKE_BINARY_DIR}/precompiled.cc "int main() {}\n")
