@@ -50,11 +50,16 @@ absl::StatusOr<std::string> FindProgram(absl::string_view program, absl::string_
     return path;
   }
   int worst = ENOENT;
-  std::string worst_path;
+  std::string worst_path, closed;
   for (absl::string_view directory : absl::StrSplit(search_path, ':')) {
     std::string path = Joined(Joined(working_directory, directory), program);
     int e = CannotExecute(path);
     if (e == 0) return path;
+    if (e == EACCES && faccessat(AT_FDCWD, path.c_str(), F_OK, AT_EACCESS) != 0) {
+      // Whether it is there is not known: a folder of another user's, as sudo leaves them in PATH.
+      if (closed.empty()) closed = absl::StrCat("; no permission to look into ", Escape(directory));
+      continue;
+    }
     // As execvp: a file that is there but cannot be run is worth telling, if nothing better comes.
     if ((e == EACCES || e == EISDIR) && worst == ENOENT) {
       worst = e;
@@ -62,8 +67,9 @@ absl::StatusOr<std::string> FindProgram(absl::string_view program, absl::string_
     }
   }
   if (worst == ENOENT) {
-    return fail(worst, std::string(program),
-                absl::StrCat("find ", shown, " in PATH (", Escape(search_path, kShownPath), ")"));
+    return fail(
+        worst, std::string(program),
+        absl::StrCat("find ", shown, " in PATH (", Escape(search_path, kShownPath), ")", closed));
   }
   return fail(worst, worst_path, absl::StrCat("run ", Escape(worst_path)));
 }

@@ -99,6 +99,10 @@ TEST_F(CrashTest, SoAreOtherSignalsAndThoseThatSomebodySends) {
   EXPECT_THAT(Recorded(), HasSubstr("SIGBUS"));
 }
 
+TEST_F(CrashTest, ATestThatKillsNobodyInParticularEndsItself) {
+  for (const pid_t nobody : {0, -1}) EXPECT_EQ(SignalThatEnds([=] { kill(nobody, 0); }), SIGABRT);
+}
+
 TEST_F(CrashTest, AnOverflowOfTheStackIsToldToo) {
   EXPECT_EQ(SignalThatEnds([] { Overflow(0); }), SIGSEGV);
   EXPECT_THAT(Recorded(), HasSubstr("SIGSEGV"));

@@ -21,6 +21,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/os/fd.h"
+#include "common/os/find_program.h"
 #include "common/os/pidfd.h"
 #include "common/os/scheduling.h"
 
@@ -139,6 +140,27 @@ TEST_F(SpawnTest, TellsMissingFromDirectoryFromNotExecutable) {
   EXPECT_EQ(error.error_number, EACCES);
   EXPECT_EQ(error.path, plain);
   EXPECT_THAT(message, HasSubstr(plain));
+}
+
+// Folders of root's are in PATH after `su bob` and the like.
+TEST_F(SpawnTest, APrivateFolderOfAnotherUserInPathHoldsNoProgram) {
+  const std::string closed = directory_ + "/closed";
+  ASSERT_EQ(mkdir(closed.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(closed.c_str(), 0), 0);
+  std::string said;
+  const pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) _exit(2);
+    SpawnError error;
+    const auto found = FindProgram("no-such-program", closed + ":/usr/bin", "", &error);
+    const bool told = absl::EndsWith(found.status().message(),
+                                     "look into " + closed + ": No such file or directory");
+    const bool others = FindProgram("true", closed + ":/usr/bin", "", &error).ok();
+    _exit(error.error_number == ENOENT && told && others ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 // A13
