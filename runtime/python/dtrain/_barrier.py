@@ -132,8 +132,7 @@ def _my_address():
 
 def _meet(call, message=""):
     """Every rank's message. Meetings have numbers: no other collective is taken for one."""
-    if not _job.is_initialized():
-        raise _errors.StateError(f"{call}: this process is in no job; call dtrain.init() first")
+    _job.check_in_job(call)
     data = message.encode("utf-8", "surrogatepass")  # also of file names that are not UTF-8
     with _meeting:
         label = f"barrier_context.{next(_numbers)}"

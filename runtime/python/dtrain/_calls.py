@@ -9,7 +9,7 @@ import ctypes
 import itertools
 
 from . import _errors, _job, _timeline
-from ._handles import Handle, claim, count_wait, hold
+from ._handles import Handle, claim, count_wait, hold, sweep
 from ._library import library, make_options
 
 INT64 = 1  # DTRAIN_INT64
@@ -43,8 +43,8 @@ def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=
     it by. part: it belongs to a larger one, which has the right to the name. shape: see
     shape_text().
     """
-    if not _job.is_initialized():
-        raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
+    _job.check_in_job(name[7:])
+    sweep()
     group = group_of(process_set)
     key = None if part else claim(name, group, label)
     stream = None if stream is None else stream.cuda_stream

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives in flight."""
 
+import collections
 import ctypes
 import threading
 import time
@@ -14,8 +15,66 @@ _in_flight = {}
 kept = {}
 # The named ones, by kind, group and name.
 _named = {}
+# Those whose handles are gone, until they are over: what no program waits for must not stay. Then, for
+# claim(), those of them that have names, until the program waits for any.
+_dropped = collections.deque()
+_over = collections.deque()
 # Grows with each collective that the program has waited for.
 _waits = 0
+
+
+class _Flight:
+    """A collective that the library has not forgotten yet."""
+
+    __slots__ = ("number", "arrays", "key", "span", "failure", "turn", "waits_before", "dropped")
+
+    def __init__(self, number, arrays, key, span):
+        self.number, self.arrays, self.key, self.span = number, arrays, key, span
+        self.failure = None
+        self.turn = threading.RLock()  # several threads may wait, which the library does not let them
+        self.waits_before = _waits
+        self.dropped = False
+
+    def wait(self):
+        """With self.turn."""
+        if self.number is None:
+            return
+        # Forgotten by the library in any case, unless it did not let us in.
+        try:
+            library().call("dtrain_wait", self.number)
+        except _errors.BusyError:
+            raise
+        except _errors.Error as error:
+            self.failure = error
+        self.landed()
+
+    def done(self):
+        """Whether it is over, with or without a failure."""
+        if self.number is None:
+            return True
+        if not self.turn.acquire(blocking=False):
+            return False  # another thread waits for it
+        try:
+            if self.number is not None:
+                done = ctypes.c_int()
+                try:
+                    library().call("dtrain_test", self.number, ctypes.byref(done))
+                except _errors.Error as error:
+                    self.failure = error
+                if self.failure is not None or done.value:
+                    self.landed()
+            return self.number is None
+        finally:
+            self.turn.release()
+
+    def landed(self):
+        _in_flight.pop(self.number, None)
+        self.number = self.arrays = None
+        if not self.dropped:
+            _release(self.key, self)
+        if self.span is not None:
+            self.span.end()
+            self.span = None
 
 
 class Handle:
@@ -24,63 +83,56 @@ class Handle:
     def __init__(self, number, arrays, finish, key=None, span=None):
         """`finish` makes the result, in the thread that waits for it. `key`: what _named has it by.
         `span`: its place on the timeline."""
-        self._number = number
-        self._arrays = arrays
+        self._flight = _Flight(number, arrays, key, span)
         self._finish = finish
-        self._key = key
-        self._span = span
-        self._failure = None
         self._result = None
-        self.waits_before = _waits
-        _in_flight[number] = self
+        _in_flight[number] = self._flight
         if key is not None:
-            _named[key] = self
+            _named[key] = self._flight
 
     def wait(self):
-        """The result, when it is there. May be called again."""
+        """The result, when it is there. May be called again, and by several threads."""
         count_wait()
         return self.result()
 
     def result(self):
         """As wait(), on behalf of no program."""
-        number = self._number
-        if number is not None:
-            # Forgotten by the library in any case, unless it did not let us in.
-            try:
-                library().call("dtrain_wait", number)
-            except _errors.BusyError:
-                raise
-            except _errors.Error as error:
-                self._failure = error
-            self._landed()
-        if self._failure is not None:
-            raise self._failure
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            self._result = finish()
-            self._arrays = None
-        return self._result
+        flight = self._flight
+        with flight.turn:
+            flight.wait()
+            if flight.failure is not None:
+                raise flight.failure
+            if self._finish is not None:
+                self._result = self._finish()
+                self._finish = None
+            return self._result
 
     def done(self):
         """Whether wait() would return at once. A failure is raised by wait()."""
-        number = self._number
-        if number is not None:
-            done = ctypes.c_int()
-            try:
-                library().call("dtrain_test", number, ctypes.byref(done))
-            except _errors.Error as error:
-                self._failure = error
-            if self._failure is not None or done.value:
-                self._landed()
-        return self._number is None
+        return self._flight.done()
 
-    def _landed(self):
-        _in_flight.pop(self._number, None)
-        self._number = None
-        _release(self._key, self)
-        if self._span is not None:
-            self._span.end()
-            self._span = None
+    def __del__(self):
+        # Maybe within a call into the library: what is over is looked for later.
+        if self._flight.number is not None:
+            self._flight.dropped = True
+            _dropped.append(self._flight)
+
+
+def sweep():
+    """Frees what belongs to collectives that are over and whose handles the program has dropped."""
+    try:
+        while _dropped:
+            flight = _dropped.popleft()
+            if not flight.done():
+                _dropped.appendleft(flight)
+                break
+            if flight.key is not None:
+                _over.append(flight)
+        while _over and _over[0].waits_before != _waits:
+            flight = _over.popleft()
+            _release(flight.key, flight)
+    except IndexError:
+        pass  # another thread does it, too
 
 
 class StagedHandle:
@@ -153,8 +205,16 @@ class GroupHandle:
 
     def __init__(self, handles, finish=None):
         self._handles, self._finish = handles, finish
+        self._result = None
+        self._turn = threading.Lock()
 
     def wait(self):
+        with self._turn:
+            if self._result is None:
+                self._result = self._wait()
+            return self._result
+
+    def _wait(self):
         results, failure = [], None
         for handle in self._handles:
             try:
@@ -275,9 +335,11 @@ def _begin_the_last():
 def _forget():
     # dtrain_finalize has forgotten them.
     failure = _errors.StateError("the job was left before this collective was waited for")
-    for handle in list(_in_flight.values()):
-        handle._failure = failure
-        handle._landed()
+    for flight in list(_in_flight.values()):
+        flight.failure = failure
+        flight.landed()
+    _dropped.clear()
+    _over.clear()
     _named.clear()
     kept.clear()
 

@@ -12,8 +12,11 @@ from . import _errors
 from ._library import Config, library, loaded
 from ._mpi import holder_of_pmi
 
-# Set while this process is in a job; a fork of it is not.
+# Set while this process is in a job. In a fork of it, too, which takes no part in the job.
 _member_pid = None
+# For its forks: what the library says only to the process that called init().
+_PLACE = ("rank", "size", "local_rank", "local_size", "node_rank", "node_count")
+_place = {}
 # (node rank, local rank) of every rank.
 _places = []
 # Called when a job has begun, with the process_sets of init(); the others with no arguments: what
@@ -73,6 +76,8 @@ def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None,
     )
     library().call("dtrain_init", ctypes.byref(config))
     _member_pid = os.getpid()
+    _place.update({name: library().get("dtrain_" + name) for name in _PLACE})
+    _place["backend"] = library().get("dtrain_backend").decode()
     _abandoned = False
     _watch_for_the_end()
     _places[:] = _gather_places()
@@ -101,7 +106,7 @@ def shutdown():
 
     Does nothing when this process is in no job.
     """
-    if is_initialized():
+    if in_job():
         for check in before_shutdown:
             check()
         leave()
@@ -122,8 +127,26 @@ def leave():
 
 
 def is_initialized():
-    """Whether this process is in a job: after init(), until shutdown()."""
+    """Whether this process is in a job: after init(), until shutdown(). A process forked from one
+    that is, such as a worker of a DataLoader, knows its rank and size, but takes no part."""
+    return _member_pid is not None
+
+
+def in_job():
+    """Whether it takes part in the job's collectives."""
     return _member_pid is not None and _member_pid == os.getpid()
+
+
+def check_in_job(what):
+    """Raises StateError, which begins with `what`, if this process takes part in no collectives."""
+    if in_job():
+        return
+    if is_initialized():
+        raise _errors.StateError(
+            f"{what}: this process was forked from rank {rank()}, as a worker of a DataLoader is; "
+            "only the process that called dtrain.init() takes part in collectives"
+        )
+    raise _errors.StateError(f"{what}: this process is in no job; call dtrain.init() first")
 
 
 def abandon():
@@ -133,39 +156,40 @@ def abandon():
 
 
 def _number(name):
-    if not is_initialized():
-        raise _errors.StateError(f"{name[7:]}: this process is in no job; call dtrain.init() first")
-    return library().get(name)
+    if is_initialized() and not in_job():
+        return _place[name]
+    check_in_job(name)
+    return library().get("dtrain_" + name)
 
 
 def rank():
     """This worker's number, 0 .. size() - 1."""
-    return _number("dtrain_rank")
+    return _number("rank")
 
 
 def size():
     """How many workers the job has."""
-    return _number("dtrain_size")
+    return _number("size")
 
 
 def local_rank():
     """This worker's number on its node, 0 .. local_size() - 1: usually its GPU."""
-    return _number("dtrain_local_rank")
+    return _number("local_rank")
 
 
 def local_size():
     """How many workers there are on this node."""
-    return _number("dtrain_local_size")
+    return _number("local_size")
 
 
 def node_rank():
     """This node's number, 0 .. node_count() - 1, in the order of their first ranks."""
-    return _number("dtrain_node_rank")
+    return _number("node_rank")
 
 
 def node_count():
     """How many nodes the job has."""
-    return _number("dtrain_node_count")
+    return _number("node_count")
 
 
 def cross_rank():
@@ -189,7 +213,7 @@ def is_homogeneous():
 
 def backend():
     """What carries the collectives: "cpu" or "nccl"; "none" outside of a job."""
-    return library().get("dtrain_backend").decode() if is_initialized() else "none"
+    return _place["backend"] if is_initialized() else "none"
 
 
 class mark(contextlib.ContextDecorator):
@@ -205,12 +229,12 @@ class mark(contextlib.ContextDecorator):
         self._name = str(name).encode(errors="replace")
 
     def __enter__(self):
-        if is_initialized():
+        if in_job():
             library().get("dtrain_mark_begin", self._name)
         return self
 
     def __exit__(self, *_):
-        if is_initialized():
+        if in_job():
             library().get("dtrain_mark_end")
         return False
 
@@ -247,7 +271,7 @@ def _watch_for_the_end():
 
 
 def _at_exit():
-    if not is_initialized() or _abandoned:
+    if not in_job() or _abandoned:
         return
     # A daemon thread may sit in a collective for ever; the process ends without leaving then.
     deadline = time.monotonic() + _LAST_WAIT_SECONDS

@@ -42,7 +42,7 @@ def begin():
     """The keeper for this call of run(); None if the launcher will not start the workers again."""
     global _calls, _me
     path = os.environ.get(_FOLDER)
-    if not path or not _job.is_initialized():
+    if not path or not _job.in_job():
         return None
     _calls += 1
     _me = _job.rank()
@@ -343,7 +343,7 @@ class Keeper:
     def committed(self, state):
         """The state has been committed."""
         self._number += 1
-        if self._path is None or not _job.is_initialized() or _job.local_rank() != 0:
+        if self._path is None or not _job.in_job() or _job.local_rank() != 0:
             return
         value = state.kept()
         if value is None:

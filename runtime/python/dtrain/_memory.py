@@ -32,8 +32,7 @@ def _sweep():
 def allocate(octets, name="dtrain_alloc"):
     """The address of so much zeroed memory, of one of the library's functions; it stays until the
     owner given to keep() is gone."""
-    if not _job.is_initialized():
-        raise _errors.StateError("alloc: this process is in no job; call dtrain.init() first")
+    _job.check_in_job("alloc")
     _sweep()
     address = ctypes.c_void_p()
     library().call(name, octets, ctypes.byref(address))

@@ -384,8 +384,7 @@ def join(device=-1):
     the like, and of allreduce too. Anything else that another rank calls makes both fail with
     MismatchError, but for collectives of a process set, which wait for this rank.
     """
-    if not _job.is_initialized():
-        raise _errors.StateError("join: this process is in no job; call dtrain.init() first")
+    _job.check_in_job("join")
     last = ctypes.c_int(-1)
     library().call("dtrain_join", ctypes.byref(last))
     forget_made_up_names()

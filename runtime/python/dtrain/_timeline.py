@@ -86,7 +86,7 @@ def start_timeline(file_path, mark_cycles=False):
     only with HOROVOD_TIMELINE=DYNAMIC in the environment: ValueError otherwise, and before init().
     """
     global active
-    _check_initialized("start_timeline")
+    _job.check_in_job("start_timeline")
     if os.environ.get("HOROVOD_TIMELINE", "").upper() != "DYNAMIC":
         raise _errors.InvalidArgumentError(
             "start_timeline: set HOROVOD_TIMELINE=DYNAMIC in the environment to use it; "
@@ -99,13 +99,8 @@ def start_timeline(file_path, mark_cycles=False):
 
 def stop_timeline():
     """Completes the file of start_timeline(). ValueError before init()."""
-    _check_initialized("stop_timeline")
+    _job.check_in_job("stop_timeline")
     _stop()
-
-
-def _check_initialized(what):
-    if not _job.is_initialized():
-        raise _errors.StateError(f"{what}: this process is in no job; call dtrain.init() first")
 
 
 def _stop():

@@ -66,7 +66,7 @@ def main():
         _job.abandon()
         code = outcome.code if isinstance(outcome, SystemExit) else 1
         sys.exit(code if isinstance(code, int) and code != 0 else 1)
-    if _job.is_initialized():
+    if _job.in_job():
         _job.leave()
 
 

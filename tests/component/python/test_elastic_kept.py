@@ -387,7 +387,7 @@ def test_commits_in_between_are_left_out(tmp_path, monkeypatch):
             return f"value {keeper._number}"
 
     monkeypatch.setattr(_kept, "_write", slowly)
-    monkeypatch.setattr(_job, "is_initialized", lambda: True)
+    monkeypatch.setattr(_job, "in_job", lambda: True)
     monkeypatch.setattr(_job, "local_rank", lambda: 0)
     keeper = _kept.Keeper(folder(tmp_path), 1, 3600)
     keeper.committed(State())

@@ -82,12 +82,12 @@ def test_a_rank_that_ends_well_while_others_need_it_is_named_at_once(launch, tmp
     assert "\"loss\"" in err and time.monotonic() - started < 60, err
 
 
-def test_a_forked_child_is_in_no_job(launch, tmp_path):
+def test_a_forked_child_knows_its_rank_and_leaves_the_job_alone(launch, tmp_path):
     text = """
 import os
 child = os.fork()
 if child == 0:
-    sys.exit(0 if not dtrain.is_initialized() else 1)
+    sys.exit(0 if dtrain.is_initialized() and dtrain.rank() == r else 1)
 assert os.waitpid(child, 0)[1] == 0
 dtrain.barrier()
 """

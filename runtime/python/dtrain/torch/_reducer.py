@@ -2,6 +2,7 @@
 """Reducing the gradients of a DistributedOptimizer while backward() still makes them."""
 
 import ctypes
+import itertools
 import threading
 
 import torch
@@ -21,6 +22,7 @@ class _Gradient:
     def __init__(self, parameter, name):
         self.parameter = parameter
         self.name = name
+        self.key = None  # the name that the ranks know it by
         self.unit = None
         self.type = self.dtype = self.options = None  # see Reducer._prepare()
         self.number = ctypes.c_uint64()
@@ -63,6 +65,21 @@ def _assign_sparse(target, result):
     target.zero_().add_(result)
 
 
+class _Ordinals:
+    """Numbers for optimizers, in the order in which they are first used in a generation: those of one
+    process set may have parameters of the same names."""
+
+    generation = None
+    counts = {}
+
+    @classmethod
+    def next_of(cls, process_set):
+        if cls.generation != _job.generation:
+            cls.generation, cls.counts = _job.generation, {}
+        count = cls.counts.setdefault(process_set.process_set_id, itertools.count())
+        return next(count)
+
+
 class Reducer:
     """All-reduces the gradients of some parameters as backward() makes them.
 
@@ -82,7 +99,7 @@ class Reducer:
         self._sparse_as_dense = sparse_as_dense
         self._units = []
         self._order = None  # of _units, when the ranks have agreed on it
-        self._generation = _job.generation
+        self._generation = None  # in which the ranks know it, by its number
         self._made = []  # units in the order of this step, before they have
         self._started = 0  # of _order, since the last step
         # Gradients on the host that go as they are: the hook calls the library itself, because all
@@ -148,7 +165,8 @@ class Reducer:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(made))
             return
         # Before PyTorch 2.1: the node that adds to .grad, which lives as long as we hold it.
-        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        with torch.enable_grad():
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
         node.register_hook(made)
         self._hooks.append(node)
 
@@ -167,7 +185,7 @@ class Reducer:
                 # zero_grad() has made it one whose indices are as those of the last step no more.
                 value = _no_values(parameter, gradient.sparse_dim)
             gradient.sparse_dim = value.sparse_dim()
-            gradient.wait = sparse_allreduce_async(value, gradient.name, self._op,
+            gradient.wait = sparse_allreduce_async(value, gradient.key, self._op,
                                                    self._process_set)
             return
         else:
@@ -177,13 +195,9 @@ class Reducer:
         small, gradient.context = self._compression.compress(value)
         before, after = self._factors
         gradient.wait = allreduce_async_(
-            small, name=gradient.name, op=self._op, prescale_factor=before,
+            small, name=gradient.key, op=self._op, prescale_factor=before,
             postscale_factor=after, process_set=self._process_set,
         ).wait
-
-    def in_flight(self):
-        """Whether backward() has made gradients since the last step."""
-        return any(g.passes or g.wait or g.direct for unit in self._units for g in unit.gradients)
 
     def finish(self):
         """Starts the gradients that backward() has not made, and waits for all."""
@@ -195,6 +209,18 @@ class Reducer:
                     for gradient in unit.gradients:
                         self._start_one(gradient)
             self._finish_all(order)
+        finally:
+            self.reset()
+
+    def in_flight(self):
+        """Whether backward() has made gradients since the last step."""
+        return any(g.passes or g.wait or g.direct for unit in self._units for g in unit.gradients)
+
+    def abandon(self):
+        """Waits for what is in flight; the gradients of this step are forgotten."""
+        try:
+            if self._started:
+                self._finish_all(self._order[: self._started])
         finally:
             self.reset()
 
@@ -236,7 +262,12 @@ class Reducer:
         """The order in which the units start. Collective in the first step."""
         if self._generation != _job.generation:
             self._order, self._generation = None, _job.generation
+            number = _Ordinals.next_of(self._process_set)
+            self._prefix = f"optimizer {number + 1}: " if number else ""
         if self._order is None and self._units:
+            for unit in self._units:
+                for gradient in unit.gradients:
+                    gradient.key = self._prefix + gradient.name
             positions = self._first_ranks_positions()
             if not positions.any():
                 # That rank is in join(), and the next step asks again.
@@ -254,7 +285,7 @@ class Reducer:
         if self._direct and parameter.device.type == "cpu" and name in _arrays.FLOATING:
             gradient.type, gradient.dtype = _arrays.NATIVE[name], parameter.dtype
             shape = shape_text(_arrays.of(parameter)[1], parameter, True)
-            gradient.options = make_options(group_of(self._process_set), gradient.name, shape=shape)
+            gradient.options = make_options(group_of(self._process_set), gradient.key, shape=shape)
 
     def _first_ranks_positions(self):
         positions = torch.zeros(len(self._units), dtype=torch.int64)
@@ -263,7 +294,7 @@ class Reducer:
             for position, unit in enumerate(self._made + unmade):
                 positions[unit.number] = position + 1
         # A sum and no broadcast, because other ranks may be in join().
-        name = f"DistributedOptimizer.order.{self._units[0].gradients[0].name}"
+        name = f"DistributedOptimizer.order.{self._units[0].gradients[0].key}"
         return dtrain.allreduce(positions, op=Sum, name=name, process_set=self._process_set)
 
     def reset(self):

@@ -41,41 +41,12 @@ def _fill_in(value, tensors):
     return value
 
 
-def _sparse_parameters(model):
-    """Ids of the parameters that get sparse gradients."""
-    modules = model.modules() if model is not None else ()
-    return {id(p) for m in modules if getattr(m, "sparse", False) for p in m.parameters()}
-
-
-def _make_state(optimizer, model):
-    """The state that a first step makes, with gradients of zeros, which stay: as Horovod does it,
-    but that the parameters keep their values also with weight decay."""
-    sparse = _sparse_parameters(model)
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    for p in parameters:
-        p.grad = torch.zeros_like(p, memory_format=torch.preserve_format)
-        if isinstance(optimizer, torch.optim.SparseAdam) or id(p) in sparse:
-            p.grad = p.grad.to_sparse()
-    values = [p.detach().clone() for p in parameters]
-    # Of the optimizer's own class: that of a DistributedOptimizer would wait for all ranks.
-    getattr(optimizer, "_dtrain_plain_step", lambda: type(optimizer).step(optimizer))()
-    for p, value in zip(parameters, values):
-        p.detach().copy_(value)
-
-
 def broadcast_optimizer_state(optimizer, root_rank=0, model=None,
                               process_set=dtrain.global_process_set):
-    """Rank `root_rank`'s optimizer state (learning rates and the like, too) into everyone's.
-
-    An optimizer that has taken no step yet is given the state of a first step with gradients of
-    zeros. model: tells which parameters have sparse gradients (embeddings). Raises ValueError for
-    LBFGS, as Horovod does.
+    """Rank `root_rank`'s optimizer state (learning rates and the like, too) into everyone's. No rank
+    needs to have taken a step, and none takes one here. model: Horovod's, not needed.
     """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise dtrain.InvalidArgumentError("broadcast_optimizer_state: not for torch.optim.LBFGS")
     process_set = process_set or dtrain.global_process_set
-    if not optimizer.state_dict()["state"]:
-        _make_state(optimizer, model)
     tensors, places, skeleton = [], [], None
     is_root = process_set.rank() == process_set.index_of(root_rank)
     if is_root:

@@ -2,8 +2,10 @@
 """DistributedOptimizer: averages gradients over the ranks while backward() still makes them."""
 
 import contextlib
+import functools
 import os
 import warnings
+import weakref
 
 import torch
 
@@ -42,7 +44,7 @@ class _Distributed:
                 self.synchronize()
                 return loss
 
-            result = super().step(reduced)
+            result = self._dtrain_counted_step(reduced)
             self._dtrain_synchronized = False
             return result
         if self._dtrain_should_synchronize:
@@ -56,7 +58,12 @@ class _Distributed:
                 )
             self.synchronize()
         self._dtrain_synchronized = False
-        return super().step(closure)
+        return self._dtrain_counted_step(closure)
+
+    def _dtrain_counted_step(self, closure):
+        """The step of the optimizer's own class, also for a learning-rate scheduler that counts it."""
+        counted = self._dtrain_counting
+        return super().step(closure) if counted is None else counted(closure)
 
     def zero_grad(self, *args, **kwargs):
         if self._dtrain_reducer is not None and self._dtrain_reducer.in_flight():
@@ -76,7 +83,7 @@ class _Distributed:
 
     def load_state_dict(self, *args, **kwargs):
         if self._dtrain_reducer is not None:
-            self._dtrain_reducer.reset()
+            self._dtrain_reducer.abandon()
         self._dtrain_synchronized = False
         return super().load_state_dict(*args, **kwargs)
 
@@ -86,10 +93,6 @@ class _Distributed:
         self.backward_passes_per_step = passes
         if self._dtrain_reducer is not None:
             self._dtrain_reducer.passes_per_step = passes
-
-    def _dtrain_plain_step(self):
-        """That of the optimizer's own class, of this rank alone."""
-        return super().step()
 
     def __getstate__(self):
         raise StateError("pickle optimizer.state_dict() instead of a DistributedOptimizer")
@@ -158,8 +161,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                          backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0,
                          num_groups=0, groups=None, sparse_as_dense=False,
                          process_set=global_process_set):
-    """`optimizer` with a step() that uses the gradients of all ranks; of the same class, with the
-    same parameter groups and state.
+    """`optimizer` itself, whose step() uses the gradients of all ranks from now on. What was made for
+    it before, such as a learning-rate scheduler, goes on with it.
 
     backward() starts an all-reduce for each gradient; step() waits for them. Parameters that a rank
     did not use count as zeros there.
@@ -177,9 +180,10 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         ranks' values are gathered.
 
     Raises ValueError for bad arguments, UnsupportedError (one of its kinds) for op=Adasum. Every
-    rank must take the same number of steps, or call join() after its last. Wrap the optimizer
-    before learning-rate schedulers are made for it.
+    rank must take the same number of steps, or call join() after its last.
     """
+    if isinstance(optimizer, _Distributed):
+        raise InvalidArgumentError("DistributedOptimizer: this optimizer is one already")
     op = chosen(op)
     if op not in (Average, dtrain.Sum):
         raise InvalidArgumentError(f"DistributedOptimizer: op={op.name}; use Average or Sum")
@@ -196,9 +200,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
 
     kind = type(optimizer)
     distributed = type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__})
-    made = distributed.__new__(distributed)
-    # A learning-rate scheduler puts its own step() into the object; ours comes first.
-    made.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    made = optimizer
+    made.__class__ = distributed
+    made._dtrain_counting = _come_before_counting(made)
     made._dtrain_should_synchronize = True
     made._dtrain_synchronized = False
     made._dtrain_reducer = None
@@ -210,6 +214,23 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                                        gradient_predivide_factor, process_set, sparse_as_dense)
         made._dtrain_reducer.add(units)
     return made
+
+
+def _come_before_counting(optimizer):
+    """A learning-rate scheduler has put a step() of its own into the optimizer, that counts: returns it,
+    or None. In its place comes one that calls ours, with the attributes that the scheduler looks for."""
+    counting = vars(optimizer).pop("step", None)
+    if counting is None:
+        return None
+    me = weakref.ref(optimizer)
+
+    @functools.wraps(counting)
+    def step(*args, **kwargs):
+        optimizer = me()
+        return type(optimizer).step(optimizer, *args, **kwargs)
+
+    optimizer.step = step
+    return counting
 
 
 def _is_elastic():
