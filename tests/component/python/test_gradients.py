@@ -160,9 +160,31 @@ def loaded_with_gradients_in_flight(hvd, mine):
     return model.parameters()
 
 
+def sparse_and_unused_at_first(hvd, mine):
+    """In the first step only the first half of the rows, which rank 0 has, looks anything up."""
+    import torch
+
+    torch.manual_seed(3)
+    table, model = torch.nn.Embedding(5, 4, sparse=True), linear()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([*table.parameters(), *model.parameters()], lr=0.1))
+    half = len(rows(12)) // 2
+    where = [i for i in range(2 * half) if any(torch.equal(row, rows(12)[i]) for row in mine)]
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(mine).square().mean()
+        seen = torch.tensor([i % 5 for i in where if step > 0 or i < half])
+        if len(seen):
+            loss = loss + table(seen).square().sum() / len(mine)
+        loss.backward()
+        optimizer.step()
+    return [*table.parameters(), *model.parameters()]
+
+
 def as_one_process():
     for program in (scheduler_before_wrapping, states_of_new_optimizers, two_models_of_the_same_names,
-                    gan, wrapped_without_gradients, loaded_with_gradients_in_flight):
+                    gan, wrapped_without_gradients, loaded_with_gradients_in_flight,
+                    sparse_and_unused_at_first):
         check(program)
 
 

@@ -268,7 +268,7 @@ class Reducer:
             for unit in self._units:
                 for gradient in unit.gradients:
                     gradient.key = self._prefix + gradient.name
-            positions = self._first_ranks_positions()
+            positions = self._exchange()
             if not positions.any():
                 # That rank is in join(), and the next step asks again.
                 return self._units[::-1]
@@ -287,15 +287,28 @@ class Reducer:
             shape = shape_text(_arrays.of(parameter)[1], parameter, True)
             gradient.options = make_options(group_of(self._process_set), gradient.key, shape=shape)
 
-    def _first_ranks_positions(self):
-        positions = torch.zeros(len(self._units), dtype=torch.int64)
+    def _exchange(self):
+        """The first rank's positions of the units. What other ranks have found to be sparse is so here,
+        where it was not used."""
+        gradients = [gradient for unit in self._units for gradient in unit.gradients]
+        units, count = len(self._units), len(gradients)
+        told = torch.zeros(units + 2 * count, dtype=torch.int64)
+        positions, dims, sparse = told[:units], told[units : units + count], told[units + count :]
+        for i, gradient in enumerate(gradients):
+            grad = gradient.parameter.grad
+            if grad is not None and grad.is_sparse:
+                dims[i], sparse[i] = grad.sparse_dim(), 1
         if self._process_set.rank() == 0:
             unmade = [unit for unit in reversed(self._units) if unit not in self._made]
             for position, unit in enumerate(self._made + unmade):
                 positions[unit.number] = position + 1
         # A sum and no broadcast, because other ranks may be in join().
         name = f"DistributedOptimizer.order.{self._units[0].gradients[0].key}"
-        return dtrain.allreduce(positions, op=Sum, name=name, process_set=self._process_set)
+        told = dtrain.allreduce(told, op=Sum, name=name, process_set=self._process_set)
+        for i, gradient in enumerate(gradients):
+            if told[units + count + i]:
+                gradient.sparse_dim = int(told[units + i] // told[units + count + i])
+        return told[:units]
 
     def reset(self):
         """After a step."""
