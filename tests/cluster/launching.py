@@ -123,8 +123,7 @@ class Launch:
         try:
             return asked.communicate(timeout=10)[0].decode(errors="replace")[-4000:]
         except subprocess.TimeoutExpired:
-            asked.kill()
-            asked.wait()
+            asked.kill()  # and not waited for: it may stand in the kernel before a disk that stalls
             return "(no answer for 10 s)"
 
     def _ask_where(self):
@@ -141,7 +140,10 @@ class Launch:
     def kill(self):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {self.process.pid} cannot be killed: a disk that stalls?") from None
 
 
 def read_all(file):

@@ -154,11 +154,14 @@ def test_a_launch_during_a_stall_can_be_left(cluster, home, ended):  # noqa: F81
     args = ["-d", *FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", *SUCCEEDS]
     with home.frozen():
         left = cluster.start_launch(args)
-        stays = cluster.start_launch(args)
         time.sleep(LEASE)
         assert left.process.poll() is None and left.out == "" and not any(all_workers(cluster))
         left.signal(signal.SIGINT)
         assert left.wait(5).code in (-signal.SIGINT, 130), left.err
+        # Not beside the first: who looks for the same name waits in the kernel, and no signal ends that.
+        stays = cluster.start_launch(args)
+        time.sleep(LEASE)
+        assert stays.process.poll() is None and stays.out == "" and not any(all_workers(cluster))
     result = stays.wait(20)
     assert result.code == 0, result
     jobs = [path.name for path in (cluster.head.base / STATE / "jobs").iterdir() if not path.name.startswith(".")]
