@@ -74,7 +74,6 @@ from ._job import (
     shutdown,
     size,
 )
-from ._launch import JobError, RemoteError, run
 from ._memory import alloc
 from ._moves import (
     allgather,
@@ -99,7 +98,6 @@ from ._process_sets import (
     remove_process_set,
     split,
 )
-from ._runner import HorovodRunner, log_to_driver
 from ._timeline import start_timeline, stop_timeline
 from .compression import Compression
 from .sampler import DistributedSampler
@@ -111,9 +109,26 @@ for _name in dir():
     if _name.endswith("Error"):
         globals()[_name].__module__ = __name__
 
+# What starts jobs, which workers do not need: loaded when it is asked for, as it takes half of the time.
+_LATER = {"HorovodRunner": "_runner", "JobError": "_launch", "RemoteError": "_launch",
+          "log_to_driver": "_runner", "run": "_launch"}
+
 __version__ = "0.1.0"
-__all__ = [
-    name
-    for name, value in list(globals().items())
-    if not name.startswith("_") and type(value).__name__ != "module"
-]
+__all__ = sorted(
+    [name for name, value in list(globals().items())
+     if not name.startswith("_") and type(value).__name__ != "module"] + list(_LATER)
+)
+
+
+def __getattr__(name):
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *_LATER})

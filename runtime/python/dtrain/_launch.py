@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from . import _errors, _frames, _functions
-from ._library import PACKAGE, installed_in
+from ._library import installed_in, package
 
 # The job ends with the process that called run(), also when that is killed: the launcher is told
 # by a SIGTERM then. The signal is asked for in a process of its own and kept by exec.
@@ -31,6 +31,8 @@ class JobError(RuntimeError):
     `exit_code` is that of `dtrain launch`.
     """
 
+    __module__ = "dtrain"
+
     def __init__(self, text, exit_code):
         super().__init__(text)
         self.exit_code = exit_code
@@ -42,6 +44,8 @@ class RemoteError(JobError):
     `rank` is where, `traceback` its text there. The exception itself is the cause of this one,
     when it could be pickled.
     """
+
+    __module__ = "dtrain"
 
     def __init__(self, rank, text, traceback, exit_code=1):
         super().__init__(f"rank {rank}: {text}\n\n{traceback}".rstrip(), exit_code)
@@ -115,7 +119,7 @@ def _find_dtrain():
         found = shutil.which("dtrain", path=installed_in() / "bin")  # also where PATH lacks it, as in notebooks
     found = found or shutil.which("dtrain")
     if not found:
-        built = list((PACKAGE.parents[2] / "build").glob("*/bin/dtrain"))
+        built = list((package().parents[2] / "build").glob("*/bin/dtrain"))
         built.sort(key=lambda path: (path.parts[-3] == "release", path.stat().st_mtime))
         found = built[-1] if built else None
     if not found or not os.access(found, os.X_OK):
@@ -132,7 +136,7 @@ def _variables(env):
             raise _errors.InvalidArgumentError(f"run: env: {name!r} cannot be a variable's name")
     # So that the workers find this package where it lies.
     rest = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PACKAGE.parent), rest)))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package().parent), rest)))
     return variables
 
 

@@ -7,16 +7,13 @@ dtrain.run() needs none.
 
 import ctypes
 import os
-import shutil
 import threading
 import time
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
-from pathlib import Path
 
 from . import _errors
 
 SONAME = "libdtrain.so.0"
-PACKAGE = Path(__file__).resolve().parent
 _BUSY = 8  # DTRAIN_ERROR_BUSY
 _PART = 1  # DTRAIN_PART
 _RETRY_SECONDS = 0.0001
@@ -189,12 +186,20 @@ class Library:
         self._check(status)
 
 
+def package():
+    """The folder of this package."""
+    from pathlib import Path  # takes as long to load as all of this module
+
+    return Path(__file__).resolve().parent
+
+
 def installed_in():
     """The folder that a wheel was installed into, with bin and lib of its own: an environment, or ~/.local.
     None: this package lies elsewhere."""
     # <folder>/lib/python3.11/site-packages/dtrain
-    found = PACKAGE.parents[3] if len(PACKAGE.parents) > 3 else None
-    return found if PACKAGE.parent.name in ("site-packages", "dist-packages") else None
+    here = package()
+    found = here.parents[3] if len(here.parents) > 3 else None
+    return found if here.parent.name in ("site-packages", "dist-packages") else None
 
 
 def _from_wheel():
@@ -204,6 +209,9 @@ def _from_wheel():
 
 def _beside_dtrain():
     """The lib folder of the dtrain that would be run."""
+    import shutil
+    from pathlib import Path
+
     program = os.environ.get("DTRAIN_BIN") or shutil.which("dtrain")
     if program:
         yield Path(program).resolve().parent.parent / "lib" / SONAME
@@ -211,7 +219,7 @@ def _beside_dtrain():
 
 def _in_build_folder():
     """When the package lies in dtrain's sources: what was built there, release first."""
-    top = PACKAGE.parents[2]
+    top = package().parents[2]
     if (top / "runtime/include/dtrain/dtrain.h").exists():
         built = list((top / "build").glob(f"*/lib/{SONAME}"))
         yield from sorted(built, key=lambda p: (p.parts[-3] == "release", p.stat().st_mtime))[::-1]
@@ -222,7 +230,8 @@ def candidates():
     chosen = os.environ.get("DTRAIN_LIBRARY")
     if chosen:
         return [chosen]
-    files = [PACKAGE / SONAME, PACKAGE / "lib" / SONAME, PACKAGE / "libdtrain.so"]
+    here = package()
+    files = [here / SONAME, here / "lib" / SONAME, here / "libdtrain.so"]
     files += [*_from_wheel(), *_in_build_folder(), *_beside_dtrain()]
     return [str(path) for path in files if path.exists()] + [SONAME]
 

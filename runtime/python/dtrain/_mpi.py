@@ -3,9 +3,6 @@
 
 import ctypes
 import os
-import re
-
-_MPI_LIBRARY = re.compile(r"libmpi[^/]*\.so[^/]*$")
 
 
 def holder_of_pmi():
@@ -28,6 +25,8 @@ def holder_of_pmi():
 
 
 def _mapped_libraries():
+    import re
+
     with open("/proc/self/maps") as file:
         paths = {line.rstrip("\n").split(None, 5)[-1] for line in file}
-    return sorted(path for path in paths if _MPI_LIBRARY.search(path))
+    return sorted(path for path in paths if re.search(r"libmpi[^/]*\.so[^/]*$", path))

@@ -18,6 +18,9 @@ class ReduceOp(enum.IntEnum):
     # Only a name, so that scripts that offer it as a choice run.
     Adasum = -1
 
+    def __repr__(self):
+        return self.name  # as it is written, in help() and error texts
+
 
 Average = ReduceOp.Average
 Sum = ReduceOp.Sum

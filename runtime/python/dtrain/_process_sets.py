@@ -92,7 +92,7 @@ class _Global(ProcessSet):
         return None
 
     def __repr__(self):
-        return "ProcessSet(all)"
+        return "global_process_set"
 
 
 global_process_set = _Global()

@@ -6,7 +6,6 @@ scripts that switch Horovod's on and off: rank 0 writes when it called each coll
 saw that it was done. chrome://tracing and ui.perfetto.dev show it.
 """
 
-import json
 import os
 import threading
 import time
@@ -21,6 +20,9 @@ class _File:
     """JSON: a list of events. Written as they come, and complete when closed."""
 
     def __init__(self, path, mark_cycles):
+        from json import dumps
+
+        self._text = dumps
         self.mark_cycles = mark_cycles
         self._begun = time.monotonic_ns()
         self._lanes = {}
@@ -28,7 +30,7 @@ class _File:
         self._file = open(path, "w", encoding="utf-8")
         self._file.write("[\n")
         since = {"start_time_since_epoch_in_micros": time.time_ns() // 1000}
-        self._file.write(json.dumps({"name": "start", "ph": "M", "pid": 0, "args": since}))
+        self._file.write(self._text({"name": "start", "ph": "M", "pid": 0, "args": since}))
 
     def now(self):
         """Microseconds since the file was begun."""
@@ -46,7 +48,7 @@ class _File:
             self._put({"pid": self._lanes.get(lane, 0), **event})
 
     def _put(self, event):
-        self._file.write(",\n" + json.dumps(event))
+        self._file.write(",\n" + self._text(event))
 
     def close(self):
         with self._lock:

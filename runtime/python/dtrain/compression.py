@@ -4,7 +4,14 @@
 from . import _arrays
 
 
-class _None:
+class _Readable(type):
+    """So that help() shows a default as it is written."""
+
+    def __repr__(cls):
+        return f"Compression.{cls.__name__[1:].lower()}"
+
+
+class _None(metaclass=_Readable):
     """As they are."""
 
     @staticmethod
@@ -17,7 +24,7 @@ class _None:
         return tensor
 
 
-class _Fp16:
+class _Fp16(metaclass=_Readable):
     """As float16; sums are accumulated in float32 within libdtrain."""
 
     @staticmethod

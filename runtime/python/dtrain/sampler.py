@@ -2,7 +2,6 @@
 """Dealing a data set out to the ranks."""
 
 import math
-import random
 
 from . import _job
 
@@ -49,6 +48,8 @@ class DistributedSampler:
         order = list(range(self.length))
         if self.shuffle:
             # Python's own, because every rank has the same one, whatever else is installed.
+            import random  # loads much that nobody else needs
+
             random.Random(f"{self.seed}/{self.epoch}").shuffle(order)
         total = self.num_samples * self.num_replicas
         if order and len(order) < total:

@@ -4,6 +4,8 @@ an import within a function counts as well."""
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import dtrain
@@ -144,6 +146,27 @@ def described(function, count):
         plain = value is inspect.Parameter.empty or value is None or inspect.isclass(value)
         words.append(parameter.name if plain else f"{parameter.name}={value}")
     return ", ".join(words)
+
+
+def test_help_shows_defaults_as_they_are_written():
+    text = str(inspect.signature(dtrain.allreduce))
+    assert "compression=Compression.none" in text and "process_set=global_process_set" in text, text
+    assert "op=Average" in str(inspect.signature(dtrain.reducescatter))
+
+
+def test_what_starts_jobs_is_loaded_when_it_is_asked_for():
+    """A worker's import is part of every start."""
+    text = ("import sys, dtrain\n"
+            "late = {'dtrain._launch', 'dtrain._runner', 'subprocess', 'pathlib', 'random', 'numpy'}\n"
+            "assert not late & set(sys.modules), late & set(sys.modules)\n"
+            "assert {'run', 'HorovodRunner', 'JobError'} <= set(dir(dtrain)) & set(dtrain.__all__)\n"
+            "from dtrain import *\n"
+            "assert run is dtrain.run and JobError.__module__ == RemoteError.__module__ == 'dtrain'\n"
+            "try: dtrain.nothing\n"
+            "except AttributeError as error: assert 'nothing' in str(error)\n")
+    # Without site, whose .pth files may import anything.
+    done = subprocess.run([sys.executable, "-S", "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_names_and_signatures_are_horovods():
