@@ -2,6 +2,7 @@
 """What a test left behind on the hosts of a cluster: processes (zombies included), files, cgroups, listening ports, named
 sockets and sanitizer reports. Nothing may remain 5 s after the test (@pytest.mark.bound(30) allows 30 s), except what
 KEPT and IGNORED name. test_harness.py shows that each kind is found, and has the canary that must fail."""
+import contextlib
 import os
 import re
 import signal
@@ -27,6 +28,15 @@ IGNORED = re.compile(r"/root/(work|\.ssh|\.python_history|\.cache/(matplotlib|me
                      r"|/tmp/crun\.\w{6}$|/run/libpod/exits/\w+$"  # crun's and podman's own, of those that were killed
                      r"|/run/(containers(/networks)?|crun)$"  # and what podman makes once, for ever
                      r"|/run/libpod(/(alive|alive\.lck|events(/events\.log(\.lock)?)?|exits))?$")
+
+
+def without_children(pids):
+    """Those whose parent is none of them: a shell's own child looks like it before it becomes `sleep`."""
+    parents = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return [pid for pid in parents if parents[pid] not in parents]
 
 
 def processes(host):

@@ -15,7 +15,7 @@ import pytest
 from detached import STATE, Job, launch, launchers, minders, stop_all
 from launching import wait_until
 from residents import Resident
-from test_resident import identity, stat_of
+from test_resident import identity
 
 LEASE, GRACE = 3, 1
 FLAGS = ["--lease", f"{LEASE}s", "--grace", f"{GRACE}s"]
@@ -74,10 +74,9 @@ def all_workers(cluster):
     """Pid and start time of each rank's shell, by host."""
     found = []
     for host in cluster.nodes:
-        shells = {pid for pid, _, line in leftovers.processes(host) if line.startswith("sh -c")}
-        # A shell's own child, before it becomes `sleep`, looks like one.
-        parents = {pid: stat_of(pid)[1] for pid in shells}
-        found.append(sorted(identity(pid) for pid in shells if parents[pid] and parents[pid] not in map(str, shells)))
+        shells = leftovers.without_children(pid for pid, _, line in leftovers.processes(host)
+                                            if line.startswith("sh -c"))
+        found.append(sorted(map(identity, shells)))
     return found
 
 

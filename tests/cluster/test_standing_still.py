@@ -39,8 +39,8 @@ def ours(host, word):
 
 
 def workers(host):
-    return [pid for pid, _, line in leftovers.processes(host) if "echo line" in line
-            and "dtrain" not in line]
+    return leftovers.without_children(pid for pid, _, line in leftovers.processes(host)
+                                      if "echo line" in line and "dtrain" not in line)
 
 
 @contextlib.contextmanager
