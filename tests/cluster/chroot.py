@@ -177,7 +177,7 @@ class Booted(Chroot):
     def __init__(self, place):
         hosts.remove_stale()
         self._cgroup = Path(tempfile.mkdtemp(prefix=f"{hosts.PREFIX}{os.getpid()}-", dir=hosts.cgroup2_mount()))
-        self._cgroup.chmod(0o755)  # the root of what is in it, as that of a machine
+        self._cgroup.chmod(0o755)  # users look into the root of a machine's cgroups
         super().__init__(place)
         launching.wait_until(
             lambda: self.try_run("systemctl is-system-running").stdout == "running\n", 60,

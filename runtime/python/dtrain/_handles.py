@@ -112,7 +112,7 @@ class Handle:
         return self._flight.done()
 
     def __del__(self):
-        # Maybe within a call into the library: what is over is looked for later.
+        # This may run within a call into the library, so sweep() asks later whether it is over.
         if self._flight.number is not None:
             self._flight.dropped = True
             _dropped.append(self._flight)

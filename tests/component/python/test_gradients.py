@@ -205,6 +205,13 @@ def the_scheduler_goes_on_after_a_restored_state():
         model(rows(2)).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+    for wrong in ({"process_set": hvd.ProcessSet([0])}, {"groups": "two"}):  # nobody added the set
+        try:
+            hvd.DistributedOptimizer(optimizer, **wrong)
+        except ValueError:
+            assert type(optimizer) is torch.optim.SGD, wrong
+        else:
+            raise AssertionError(f"wrapped with {wrong}")
     wrapped = hvd.DistributedOptimizer(optimizer)
     assert wrapped is optimizer
     hvd.broadcast_optimizer_state(wrapped, root_rank=0)

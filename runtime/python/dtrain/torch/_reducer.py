@@ -217,7 +217,7 @@ class Reducer:
         return any(g.passes or g.wait or g.direct for unit in self._units for g in unit.gradients)
 
     def abandon(self):
-        """Waits for what is in flight; the gradients of this step are forgotten."""
+        """Waits for the gradients in flight, and forgets those of this step."""
         try:
             if self._started:
                 self._finish_all(self._order[: self._started])

@@ -161,8 +161,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                          backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0,
                          num_groups=0, groups=None, sparse_as_dense=False,
                          process_set=global_process_set):
-    """`optimizer` itself, whose step() uses the gradients of all ranks from now on. What was made for
-    it before, such as a learning-rate scheduler, goes on with it.
+    """Changes `optimizer` and returns it: from now on its step() uses the gradients of all ranks. A
+    learning-rate scheduler that was made for it before stays valid.
 
     backward() starts an all-reduce for each gradient; step() waits for them. Parameters that a rank
     did not use count as zeros there.
@@ -194,31 +194,35 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         warnings.warn("`num_groups` is deprecated: use `groups`", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     process_set = process_set or global_process_set
+    if process_set.process_set_id is None:
+        raise InvalidArgumentError(f"{process_set} was not added: see add_process_set()")
     names = _checked_names(optimizer, named_parameters)
     named = _named(names, optimizer.param_groups)
     units = _grouped([pair for pair in named if pair[1].requires_grad], groups)
 
-    kind = type(optimizer)
-    distributed = type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__})
-    made = optimizer
-    made.__class__ = distributed
-    made._dtrain_counting = _come_before_counting(made)
-    made._dtrain_should_synchronize = True
-    made._dtrain_synchronized = False
-    made._dtrain_reducer = None
-    made._parameter_names = {parameter: name for name, parameter in named}
-    made.backward_passes_per_step = backward_passes_per_step
+    reducer = None
     # The size of an elastic job may change.
     if process_set.included() and (process_set.size() > 1 or _is_elastic()):
-        made._dtrain_reducer = Reducer(compression, backward_passes_per_step, op,
-                                       gradient_predivide_factor, process_set, sparse_as_dense)
-        made._dtrain_reducer.add(units)
-    return made
+        reducer = Reducer(compression, backward_passes_per_step, op, gradient_predivide_factor,
+                          process_set, sparse_as_dense)
+        reducer.add(units)
+
+    # The optimizer stays as it was if anything above has failed.
+    kind = type(optimizer)
+    distributed = type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__})
+    optimizer.__class__ = distributed
+    optimizer._dtrain_counting = _replace_counting_step(optimizer)
+    optimizer._dtrain_should_synchronize = True
+    optimizer._dtrain_synchronized = False
+    optimizer._dtrain_reducer = reducer
+    optimizer._parameter_names = {parameter: name for name, parameter in named}
+    optimizer.backward_passes_per_step = backward_passes_per_step
+    return optimizer
 
 
-def _come_before_counting(optimizer):
-    """A learning-rate scheduler has put a step() of its own into the optimizer, that counts: returns it,
-    or None. In its place comes one that calls ours, with the attributes that the scheduler looks for."""
+def _replace_counting_step(optimizer):
+    """Returns the counting step() that a learning-rate scheduler has put into the optimizer, or None. A
+    step() that calls ours replaces it, with the attributes that the scheduler looks for."""
     counting = vars(optimizer).pop("step", None)
     if counting is None:
         return None
