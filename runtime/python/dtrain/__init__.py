@@ -39,7 +39,6 @@ from ._errors import (
     LibraryError,
     MismatchError,
     NetworkError,
-    OrderError,
     ResourcesError,
     StateError,
     UnsupportedError,

@@ -60,7 +60,8 @@ class _Reduction:
         return work if kind.is_like(work, self.like) else kind.cast_like(work, self.like)
 
 
-def _start_allreduce(tensor, name, op, factors, process_set, compression, in_place, wait):
+def start_allreduce(tensor, name, op, factors, process_set, compression, in_place, wait, note=""):
+    """`note`: what else must be the same on all ranks, in words."""
     process_set = process_set or global_process_set
     if in_place:
         x, kind = tensor, _arrays.in_place(tensor)
@@ -81,7 +82,7 @@ def _start_allreduce(tensor, name, op, factors, process_set, compression, in_pla
 
     arguments = (*reduction.operands(), kind.count(small), reduction.type, int(reduction.op))
     return issue("dtrain_allreduce", arguments, (x, reduction), finish, reduction.stream, name,
-                 process_set, wait, shape=shape_text(kind, small, reduction.native))
+                 process_set, wait, shape=shape_text(kind, small, reduction.native) + note)
 
 
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
@@ -93,32 +94,32 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
     products with integers are rounded towards zero, too.
     """
     factors = prescale_factor, postscale_factor
-    return _start_allreduce(tensor, name, chosen(op, average), factors, process_set, compression,
-                            in_place=False, wait=True)
+    return start_allreduce(tensor, name, chosen(op, average), factors, process_set, compression,
+                           in_place=False, wait=True)
 
 
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                process_set=global_process_set):
     """As allreduce, into `tensor` itself, which is returned."""
     factors = prescale_factor, postscale_factor
-    return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
-                            Compression.none, in_place=True, wait=True)
+    return start_allreduce(tensor, name, chosen(op, average), factors, process_set,
+                           Compression.none, in_place=True, wait=True)
 
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
                     postscale_factor=1.0, process_set=global_process_set):
     """As allreduce, returning a handle at once. Leave `tensor` alone until it is synchronized."""
     factors = prescale_factor, postscale_factor
-    return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
-                            Compression.none, in_place=False, wait=False)
+    return start_allreduce(tensor, name, chosen(op, average), factors, process_set,
+                           Compression.none, in_place=False, wait=False)
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
                      postscale_factor=1.0, process_set=global_process_set):
     """As allreduce_, returning a handle at once."""
     factors = prescale_factor, postscale_factor
-    return _start_allreduce(tensor, name, chosen(op, average), factors, process_set,
-                            Compression.none, in_place=True, wait=False)
+    return start_allreduce(tensor, name, chosen(op, average), factors, process_set,
+                           Compression.none, in_place=True, wait=False)
 
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,

@@ -28,10 +28,6 @@ class StateError(Error, ValueError):
     status = "DTRAIN_ERROR_STATE"
 
 
-class OrderError(StateError, AssertionError):
-    """A call of an optimizer at a time when it would spoil gradients that are on their way."""
-
-
 class UnsupportedError(Error, ValueError):
     """A data type, operation or function that dtrain does not have."""
 

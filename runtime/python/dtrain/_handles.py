@@ -11,8 +11,6 @@ from ._library import library
 
 # Keeps the arrays of every collective in flight alive, also when the program drops its handle.
 _in_flight = {}
-# The same of those that have no Handle, by the library's number.
-kept = {}
 # The named ones, by kind, group and name.
 _named = {}
 # Those whose handles are gone, until they are over: what no program waits for must not stay. Then, for
@@ -341,7 +339,6 @@ def _forget():
     _dropped.clear()
     _over.clear()
     _named.clear()
-    kept.clear()
 
 
 _job.before_leaving.append(_begin_the_last)

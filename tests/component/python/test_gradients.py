@@ -1,51 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as people write them train as one process does that sees the whole batch: the same weights
-after some steps, to the rounding of the type. Each is a function of `hvd` and `mine`: with dtrain.torch
-and the rows of a rank, and with a stand-in that does nothing and all rows."""
+"""Optimizers, states and handles as people use them, compared with one process that sees the whole batch."""
+from as_one_process import STEPS, check, linear, rows
+
 NEEDS = ("torch",)
-
-STEPS = 4
-
-
-class OneProcess:
-    """In place of dtrain.torch."""
-
-    @staticmethod
-    def DistributedOptimizer(optimizer, **_):
-        return optimizer
-
-    @staticmethod
-    def broadcast_optimizer_state(*_, **__):
-        pass
-
-    broadcast_parameters = broadcast_optimizer_state
-
-
-def rows(count):
-    import torch
-
-    return torch.randn(count, 4, generator=torch.Generator().manual_seed(1))
-
-
-def linear(inputs=4, outputs=2):
-    import torch
-
-    torch.manual_seed(2)
-    return torch.nn.Linear(inputs, outputs)
-
-
-def check(program):
-    """The weights that `program` returns, against those of one process."""
-    import torch
-
-    import dtrain.torch as hvd
-
-    n, me = hvd.size(), hvd.rank()
-    whole = rows(6 * n)
-    got = program(hvd, whole[6 * me : 6 * (me + 1)])
-    want = program(OneProcess, whole)
-    for i, (weight, right) in enumerate(zip(got, want)):
-        assert torch.allclose(weight, right, rtol=1e-5, atol=1e-6), (program.__name__, i, weight, right)
 
 
 def scheduler_before_wrapping(hvd, mine):

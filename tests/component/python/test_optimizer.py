@@ -71,7 +71,8 @@ def order_of_the_first_step():
         optimizer.step()
 
     ws, seen = weights(4), []
-    optimizer = sgd(ws, named_parameters=[(f"w{i}", w) for i, w in enumerate(ws)])
+    optimizer = sgd(ws, named_parameters=[(f"w{i}", w) for i, w in enumerate(ws)],
+                    groups=[[w] for w in ws])
     first = [2, 0, 3, 1]
     step(first if hvd.rank() == 0 else first[::-1])
     assert started == ["w2", "w0", "w3", "w1"] and not any(seen), (started, seen)
@@ -111,6 +112,9 @@ def groups():
             optimizer.step()
             for i, w in enumerate(ws):
                 without = sum(r + 1 for r in range(n) if i >= 2 + r)
+                if without == total:  # as in one process
+                    assert w.grad is None, (i, w.grad)
+                    continue
                 assert torch.allclose(w.grad, torch.full((3,), (total - without) / n)), (i, w.grad)
     for wrong in (0, -1, "two", [[1]], [[ws[0]], [ws[0]]]):
         expect(ValueError, "groups", lambda: sgd(ws, groups=wrong))
@@ -134,39 +138,61 @@ def names():
         expect(ValueError, text, lambda: sgd([a, b], **options))
 
 
-def wrong_moments():
+def any_moment():
+    """Gradients are reduced when backward() is over, so that nothing is too early or too late."""
     import warnings
 
     import torch
 
     import dtrain.torch as hvd
 
+    mean = (hvd.size() + 1) / 2
     w, = weights(1)
+
+    def backward():
+        (w * (hvd.rank() + 1)).sum().backward()
+
+    def holds(value):
+        assert torch.equal(w.grad, torch.full((3,), value)), (w.grad, value)
+
     optimizer = sgd([w], backward_passes_per_step=2)
-    w.sum().backward()
-    expect(AssertionError, "on their way", optimizer.zero_grad)
-    w.sum().backward()
-    expect(AssertionError, "more than backward_passes_per_step", lambda: w.sum().backward())
+    backward()
+    holds(hvd.rank() + 1.0)
+    optimizer.zero_grad()
+    backward()
+    holds(mean)
+    # A window of one, which step() ends.
+    backward()
+    holds(mean + hvd.rank() + 1)
     optimizer.step()
+    holds(2 * mean)
     optimizer.zero_grad()
     optimizer.set_backward_passes_per_step(1)
-    w.sum().backward()
+    for i in range(3):
+        backward()
+        holds(mean * (i + 1))
+    with optimizer.no_sync():
+        backward()
+        holds(3 * mean + hvd.rank() + 1)
     optimizer.synchronize()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    holds(4 * mean)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         optimizer.step()
-        beginning = "optimizer.step() called without optimizer.skip_synchronize() context after "
-        assert len(caught) == 1, caught
-        assert str(caught[0].message).startswith(beginning + "optimizer.synchronize().")
-        w.sum().backward()
-        optimizer.step()
-        assert len(caught) == 1, caught
-    # What backward() made before does not count after a load.
-    w.sum().backward()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    assert torch.equal(w, torch.full((3,), 1 - 2 * mean - 8 * mean)), w
     optimizer.load_state_dict(optimizer.state_dict())
-    optimizer.zero_grad()
-    hvd.barrier()
-    assert torch.isfinite(w).all()
+    holds(4 * mean)
+    # A sum has once what all have in common already.
+    w, = weights(1)
+    optimizer = sgd([w], op=hvd.Sum)
+    total = hvd.size() * mean
+    for i in range(3):
+        backward()
+        holds(total * (i + 1))
+    optimizer.step()
+    holds(total * 3)
 
 
 def compressed_once():
@@ -200,6 +226,7 @@ def compressed_once():
 
 
 def states():
+    import contextlib
     import inspect
 
     import torch
@@ -224,11 +251,10 @@ def states():
             before = model.weight.detach().clone()
             if me == 1:
                 torch.manual_seed(1)
-                model(torch.ones(1, 2)).sum().backward()
+                with optimizer.no_sync() if distributed else contextlib.nullcontext():
+                    model(torch.ones(1, 2)).sum().backward()
                 kind.step(optimizer)
                 before = model.weight.detach().clone()
-                if distributed:
-                    optimizer._dtrain_reducer.reset()
             hvd.broadcast_optimizer_state(optimizer, root_rank=1)
             assert torch.equal(model.weight, before), f"{kind.__name__} changed the parameters"
             assert frozen.grad is None and (me == 1 or model.weight.grad is None)
@@ -261,7 +287,7 @@ def on_two_ranks():
     order_of_the_first_step()
     groups()
     names()
-    wrong_moments()
+    any_moment()
     compressed_once()
     states()
 

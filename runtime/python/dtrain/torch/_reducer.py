@@ -1,68 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reducing the gradients of a DistributedOptimizer while backward() still makes them."""
 
-import ctypes
 import itertools
+import sys
 import threading
+import typing
+import weakref
+import zlib
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 import dtrain
-from dtrain import Compression, OrderError, Sum, allreduce_async_
-from dtrain import _arrays, _handles, _job, _timeline
-from dtrain._calls import group_of, shape_text
-from dtrain._library import library, make_options
+from dtrain import Compression, MismatchError, StateError, Sum, _job
+from dtrain._collectives import start_allreduce
 
-from ._sparse import sparse_allreduce_async
+from ._buckets import Bucket, Gradient, Single, dense, memory_order
 
-
-class _Gradient:
-    """One parameter's gradient."""
-
-    def __init__(self, parameter, name):
-        self.parameter = parameter
-        self.name = name
-        self.key = None  # the name that the ranks know it by
-        self.unit = None
-        self.type = self.dtype = self.options = None  # see Reducer._prepare()
-        self.number = ctypes.c_uint64()
-        self.sparse_dim = 0  # of a sparse one: how many dimensions its indices have; else 0
-        self.clear()
-
-    def clear(self):
-        self.passes = 0  # of backward() that have made it since the last step
-        self.wait = None  # returns what is reduced; None before it was started
-        self.direct = False  # started by the hook itself
-        self.context = None  # what decompress() needs
-
-
-class _Unit:
-    """Gradients that start together."""
-
-    def __init__(self, gradients, number):
-        self.gradients = gradients
-        self.number = number  # in the order of the parameters
-        for gradient in gradients:
-            gradient.unit = self
-        self.clear()
-
-    def clear(self):
-        self.missing = len(self.gradients)
-        for gradient in self.gradients:
-            gradient.clear()
-
-
-def _no_values(like, sparse_dim):
-    """A sparse tensor of zeros, whose indices have so many dimensions."""
-    indices = torch.empty(sparse_dim, 0, dtype=torch.int64, device=like.device)
-    values = torch.empty(0, *like.shape[sparse_dim:], dtype=like.dtype, device=like.device)
-    return torch.sparse_coo_tensor(indices, values, like.shape)
-
-
-@torch.no_grad()
-def _assign_sparse(target, result):
-    # Not of target.detach(), which has indices and values of its own from then on.
-    target.zero_().add_(result)
+# Bytes of gradients that travel together: of the first, which start while most of backward() is still
+# to come; and of the others, which on a CPU stay in its cache until they are sent. The first and the
+# last are those of PyTorch's DDP.
+_FIRST_BUCKET, _CPU_BUCKET, _BUCKET = 1 << 20, 4 << 20, 25 << 20
+_NESTED = BackwardCFunction.apply.__code__
+# The gradients that a Reducer has, by their parameters' id(): the latest that was made for one has it.
+_owned = {}
 
 
 class _Ordinals:
@@ -80,240 +41,420 @@ class _Ordinals:
         return next(count)
 
 
-class Reducer:
-    """All-reduces the gradients of some parameters as backward() makes them.
+class _Backward:
+    """A call of backward(): lives as long as autograd works on it."""
 
-    The order in which they start is fixed and the same on all ranks: that in which backward() made
-    them in the first step, on the first rank. A unit starts when it is there and all before it have
-    been started; in the first step all start when that is over. libdtrain sends small ones together
-    (DTRAIN_FUSION_THRESHOLD), and finds more to send together when they come in the same order.
+
+class Reducer:
+    """All-reduces the gradients of some parameters, as all ranks do in rounds: one within each
+    backward(), or each last one of `passes_per_step`, and one in a step that had none.
+
+    In a round every gradient travels once, in a bucket (see _buckets.py). Which gradients are in which
+    is decided in the round in which a rank has first made them: in the order of the first rank. From
+    then on a bucket starts within backward() when all of it is there and all before it have started. At
+    the end of backward() the others start, the ranks tell each other what they have not made, and all
+    is waited for: what the program does with gradients after backward() it does with reduced ones.
     """
 
-    def __init__(self, compression, passes_per_step, op, predivide, process_set, sparse_as_dense):
+    def __init__(self, terms, passes_per_step):
         self.passes_per_step = passes_per_step
-        self._compression = compression
-        self._op = op
-        # Average: divided in two steps, before and after, so that sums of float16 stay small.
-        self._factors = (1.0 / predivide, predivide)
-        self._process_set = process_set
-        self._sparse_as_dense = sparse_as_dense
-        self._units = []
-        self._order = None  # of _units, when the ranks have agreed on it
+        self.paused = False  # backward() adds up gradients and reduces none
+        self._terms = terms
+        self._gradients = []
+        self._successors = set()  # other reducers, which have taken over some of the gradients
         self._generation = None  # in which the ranks know it, by its number
-        self._made = []  # units in the order of this step, before they have
-        self._started = 0  # of _order, since the last step
-        # Gradients on the host that go as they are: the hook calls the library itself, because all
-        # that runs for each gradient holds up backward().
-        self._direct = compression is Compression.none and predivide == 1.0
-        self._allreduce = library().function("dtrain_allreduce_async")
-        self._hooks = []
+        self._agreed = False  # about the buckets
+        self._buckets = []  # in the order in which they start
+        self._started = 0  # of them, in this round
+        self._made = []  # gradients, by the backward() that is running
+        self._backward = None  # a weak reference to it
+        self._starting = False  # buckets start within it
+        self._passes = 0  # since the last round
+        self._untold = False  # a backward() since then has made gradients
+        self._step, self._round = 1, 0
         # Autograd has a thread for each device.
         self._lock = threading.RLock()
 
-    def add(self, groups):
-        """groups: lists of pairs of name and parameter, in the order of the model; those of a list
-        start together. Before any backward(), or after a step."""
-        for group in groups:
-            gradients = [_Gradient(parameter, name) for name, parameter in group]
-            self._units.append(_Unit(gradients, len(self._units)))
-            for gradient in gradients:
+    # ---- What is reduced ----
+
+    def add(self, named, groups={}):
+        """named: pairs of name and parameter, in the order of the model. groups: numbers of those that
+        share a bucket with the others of that number."""
+        with self._lock:
+            for name, parameter in named:
+                if not (parameter.is_floating_point() or parameter.is_complex()):
+                    continue  # has no gradient
+                gradient = Gradient(parameter, name, groups.get(parameter))
+                before = _owned.get(id(parameter))
+                if before is not None:
+                    before.reducer._hand_over(before, self)
+                gradient.reducer = self
+                _owned[id(parameter)] = gradient
+                self._gradients.append(gradient)
                 self._watch(gradient)
-        self._order = None
+            self._describe()
+
+    def _hand_over(self, gradient, successor):
+        with self._lock:
+            _unwatch(gradient)
+            self._gradients.remove(gradient)
+            self._agreed = False
+            if successor is not self:
+                self._successors.add(successor)
+            self._describe()
+
+    def renew(self):
+        """Follows parameters that have got another type or another device."""
+        with self._lock:
+            changed = [g for g in self._gradients
+                       if (g.parameter.dtype, g.parameter.device) != g.type]
+            for gradient in changed:
+                _unwatch(gradient)
+                gradient.type = gradient.parameter.dtype, gradient.parameter.device
+                self._watch(gradient)
+            if changed:
+                self._agreed = False
+                self._describe()
+
+    def _describe(self):
+        for number, gradient in enumerate(self._gradients):
+            gradient.number = number
+        listed = [(*_description(g), memory_order(g.parameter)) for g in self._gradients]
+        self._layout = zlib.crc32(repr(listed).encode())
 
     def _watch(self, gradient):
-        parameter, unit, lock = gradient.parameter, gradient.unit, self._lock
+        parameter, lock = gradient.parameter, self._lock
 
+        # The only Python function that is called for a gradient.
         def made(*_):
-            # The only Python function that is called for a gradient, as long as it is a plain one.
             with lock:
-                if gradient.passes == self.passes_per_step:
-                    raise OrderError(
-                        f"the gradient of {gradient.name} was computed more than "
-                        f"backward_passes_per_step ({self.passes_per_step}) times before step(); "
-                        "raise backward_passes_per_step to accumulate gradients locally"
-                    )
-                gradient.passes += 1
-                if gradient.passes < self.passes_per_step:
-                    return
-                unit.missing -= 1
-                if unit.missing:
-                    return
-                order = self._order
-                if order is None or self._generation != _job.generation:
-                    self._order = None
-                    self._made.append(unit)
-                    return
-                while self._started < len(order) and not order[self._started].missing:
-                    first = order[self._started]
-                    self._started += 1
-                    for each in first.gradients:
-                        value = each.parameter.grad
-                        # `type` is None where it cannot be direct.
-                        if (each.type is not None and value is not None
-                                and value.dtype is each.dtype and value.layout is torch.strided
-                                and value.is_contiguous() and _timeline.active is None):
-                            place = value.data_ptr()
-                            if self._allreduce(place, place, value.numel(), each.type, self._op,
-                                               each.options, each.number) == 0:
-                                each.direct = True
-                                _handles.kept[each.number.value] = value
-                                continue
-                        # Also when it failed: that tries again, and raises.
-                        self._start_one(each)
+                self._has_made(gradient)
 
+        def adds(_):
+            with lock:
+                if not gradient.touched and parameter.grad is not None:
+                    gradient.common = parameter.grad.detach().clone()
+
+        frozen = not parameter.requires_grad
+        if frozen:
+            # Maybe not for ever.
+            parameter.requires_grad_(True)
+        if self._terms.op is Sum:
+            gradient.hooks.append(parameter.register_hook(adds))
         if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(made))
-            return
-        # Before PyTorch 2.1: the node that adds to .grad, which lives as long as we hold it.
-        with torch.enable_grad():
-            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-        node.register_hook(made)
-        self._hooks.append(node)
-
-    def _start_one(self, gradient):
-        parameter = gradient.parameter
-        if parameter.grad is None:
-            # Unused by this rank; others may have used it.
-            zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            sparse = gradient.sparse_dim
-            parameter.grad = _no_values(parameter, sparse) if sparse else zeros
-        value = parameter.grad.detach()
-        if not value.is_sparse:
-            gradient.sparse_dim = 0
-        elif not self._sparse_as_dense:
-            if value._nnz() == 0 and gradient.sparse_dim:
-                # zero_grad() has made it one whose indices are as those of the last step no more.
-                value = _no_values(parameter, gradient.sparse_dim)
-            gradient.sparse_dim = value.sparse_dim()
-            gradient.wait = sparse_allreduce_async(value, gradient.key, self._op,
-                                                   self._process_set)
-            return
+            gradient.hooks.append(parameter.register_post_accumulate_grad_hook(made))
         else:
-            gradient.sparse_dim = gradient.sparse_dim or value.sparse_dim()
-        if value.is_sparse:
-            value = value.to_dense()
-        small, gradient.context = self._compression.compress(value)
-        before, after = self._factors
-        gradient.wait = allreduce_async_(
-            small, name=gradient.key, op=self._op, prescale_factor=before,
-            postscale_factor=after, process_set=self._process_set,
-        ).wait
+            # Before PyTorch 2.1: the node that adds to .grad, which lives as long as we hold it.
+            with torch.enable_grad():
+                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            gradient.node = node
+            gradient.hooks.append(node.register_hook(made))
+        if frozen:
+            parameter.requires_grad_(False)
 
-    def finish(self):
-        """Starts the gradients that backward() has not made, and waits for all."""
+    # ---- Within backward() ----
+
+    def _has_made(self, gradient):
+        if self._backward is None or self._backward() is None:
+            self._begin_backward()
+        home = gradient.home
+        if home is not None and home.started:
+            gradient.late = True
+            return
+        if gradient.made:
+            return
+        gradient.made = gradient.touched = True
+        self._made.append(gradient)
+        if gradient.type[1].type == "cuda":
+            gradient.stream = torch.cuda.current_stream(gradient.type[1])
+        if home is None or not self._starting:
+            return
+        home.missing -= 1
+        if home.missing == 0:
+            self._start_full()
+
+    def _begin_backward(self):
+        if self._started and self._agreed:
+            raise StateError(
+                "backward() failed before, when some of its gradients had been sent to the other ranks, "
+                "which wait for the rest: call optimizer.step() for it as they do, then go on"
+            )
+        # Of one before that failed, too.
+        for gradient in self._made:
+            gradient.made = False
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.gradients)
+        self._made.clear()
+        self._untold = True
+        self._starting = (not self.paused and self._passes + 1 >= self.passes_per_step
+                          and self._agreed and self._generation == _job.generation)
+        backward = _Backward()
+        self._backward = weakref.ref(backward)
+        self._at_end_of(backward)
+
+    def _at_end_of(self, backward):
+        """Calls _end_backward() then: of the outermost, where an autograd function calls backward() itself,
+        as checkpoints do."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code is not _NESTED:
+            frame = frame.f_back
+        if frame is None:
+            torch.autograd.Variable._execution_engine.queue_callback(
+                lambda: self._end_backward(backward))
+            return
+        hooks = []
+
+        def outside(*_):
+            if hooks:
+                for hook in hooks:
+                    hook.remove()
+                hooks.clear()
+                self._at_end_of(backward)
+
+        # What comes after that function.
+        for node, _ in frame.f_locals["self"].next_functions:
+            if node is not None:
+                hooks.append(node.register_hook(outside))
+
+    @torch.no_grad()
+    def _start_full(self):
+        while self._started < len(self._buckets):
+            bucket = self._buckets[self._started]
+            if bucket.missing or bucket.held:
+                return
+            self._start(bucket)
+
+    def _start(self, bucket):
+        if self._started == 0:
+            self._round += 1
+        self._started += 1
         try:
-            with self._lock:
-                order = self._agreed_order()
-                for unit in order[self._started :]:
-                    self._started += 1
-                    for gradient in unit.gradients:
-                        self._start_one(gradient)
-            self._finish_all(order)
-        finally:
-            self.reset()
+            bucket.start(self._prefix, self._note())
+        except BaseException:
+            self._give_up()
+            raise
 
-    def in_flight(self):
-        """Whether backward() has made gradients since the last step."""
-        return any(g.passes or g.wait or g.direct for unit in self._units for g in unit.gradients)
+    def _end_backward(self, backward):
+        with self._lock:
+            if self._backward is None or self._backward() is not backward:
+                return
+            self._backward = None
+            if self.paused:
+                return
+            self._passes += 1
+            if self._passes >= self.passes_per_step:
+                self._reduce()
 
-    def abandon(self):
-        """Waits for the gradients in flight, and forgets those of this step."""
+    # ---- A round ----
+
+    def synchronize(self):
+        """Makes a round, unless there was one since the last step and backward() has made nothing since."""
+        with self._lock:
+            for other in self._successors:
+                other.synchronize()
+            self.renew()
+            if self._untold or self._round == 0:
+                self._reduce()
+
+    def stepped(self):
+        """The program has taken a step."""
+        with self._lock:
+            self._step += 1
+            self._round = 0
+
+    def loss(self, loss):
+        """What a closure returns, of all ranks: an optimizer that compares losses decides alike on all."""
+        if not isinstance(loss, torch.Tensor) or not loss.is_floating_point():
+            return loss
+        return dtrain.allreduce(loss.detach(), op=self._terms.op, name=f"{self._prefix}loss",
+                                process_set=self._terms.process_set)
+
+    @torch.no_grad()
+    def _reduce(self):
+        if self._generation != _job.generation:
+            self._generation, self._agreed = _job.generation, False
+            number = _Ordinals.next_of(self._terms.process_set)
+            self._prefix = f"optimizer {number + 1}: " if number else ""
+            self._step, self._round = 1, 0
+        if not self._agreed:
+            self._buckets, self._started = [], 0
+            for gradient in self._gradients:
+                gradient.home = None
+        for bucket in self._buckets[self._started :]:
+            self._start(bucket)
+        if not self._started:
+            self._round += 1
         try:
-            if self._started:
-                self._finish_all(self._order[: self._started])
-        finally:
-            self.reset()
+            told = self._tell()
+            for bucket in self._place(told):
+                self._start(bucket)
+            lates = [(gradient, self._start_late(gradient))
+                     for gradient in self._gradients if told and told.late[gradient.number]]
+        except BaseException:
+            self._give_up()
+            raise
+        self._agreed = True
+        self._finish(told, lates)
 
-    def _finish_all(self, order):
+    def _finish(self, told, lates):
         failure = None
-        for unit in order:
-            for gradient in unit.gradients:
-                try:
-                    self._finish(gradient)
-                except dtrain.Error as error:
-                    # The others are waited for, too: nothing writes to a gradient after that.
-                    failure = failure or error
+        for bucket in self._buckets:
+            try:
+                bucket.finish(lambda gradient: not told or told.present[gradient.number])
+            except dtrain.Error as error:
+                # The others are waited for, too: nothing writes to a gradient after that.
+                failure = failure or error
+        for gradient, wait in lates:
+            gradient.home.held = True
+            try:
+                gradient.add(wait())
+            except dtrain.Error as error:
+                failure = failure or error
+        self._end_round()
         if failure is not None:
             raise failure
 
-    def _finish(self, gradient):
-        if gradient.direct:
-            number = gradient.number.value
-            _handles.count_wait()
-            try:
-                library().call("dtrain_wait", number)
-            finally:
-                _handles.kept.pop(number, None)
-            return
-        result = gradient.wait()
-        target = gradient.parameter.grad
-        if gradient.sparse_dim and not self._sparse_as_dense:
-            gradient.sparse_dim = result.sparse_dim()
-            _assign_sparse(target, result)
-            return
-        result = self._compression.decompress(result, gradient.context)
-        if gradient.sparse_dim:
-            # SparseAdam and the like need it as it was.
-            _assign_sparse(target, result.to_sparse(gradient.sparse_dim))
-        elif result.data_ptr() != target.data_ptr():
-            target.detach().copy_(result)
+    def _give_up(self):
+        # What is under way may never end, and where it is read and written is not ours any more.
+        self._agreed = False
+        self._end_round()
 
-    def _agreed_order(self):
-        """The order in which the units start. Collective in the first step."""
-        if self._generation != _job.generation:
-            self._order, self._generation = None, _job.generation
-            number = _Ordinals.next_of(self._process_set)
-            self._prefix = f"optimizer {number + 1}: " if number else ""
-        if self._order is None and self._units:
-            for unit in self._units:
-                for gradient in unit.gradients:
-                    gradient.key = self._prefix + gradient.name
-            positions = self._exchange()
-            if not positions.any():
-                # That rank is in join(), and the next step asks again.
-                return self._units[::-1]
-            self._order = sorted(self._units, key=lambda unit: positions[unit.number])
-            for unit in self._units:
-                for gradient in unit.gradients:
-                    self._prepare(gradient)
-        return self._order or []
+    def _end_round(self):
+        self._started = self._passes = 0
+        self._untold = False
+        self._backward = None
+        self._made.clear()
+        for gradient in self._gradients:
+            gradient.clear()
+        for bucket in self._buckets:
+            bucket.clear()
 
-    def _prepare(self, gradient):
-        """For the hook to call the library itself."""
+    def _start_late(self, gradient):
         parameter = gradient.parameter
-        name = str(parameter.dtype).rpartition(".")[2]
-        if self._direct and parameter.device.type == "cpu" and name in _arrays.FLOATING:
-            gradient.type, gradient.dtype = _arrays.NATIVE[name], parameter.dtype
-            shape = shape_text(_arrays.of(parameter)[1], parameter, True)
-            gradient.options = make_options(group_of(self._process_set), gradient.key, shape=shape)
+        value, parameter.grad = parameter.grad, None
+        value = torch.zeros_like(parameter) if value is None else dense(value.detach())
+        return self._terms.start(value, f"{self._prefix}{gradient.name}, late", self._note())
 
-    def _exchange(self):
-        """The first rank's positions of the units. What other ranks have found to be sparse is so here,
-        where it was not used."""
-        gradients = [gradient for unit in self._units for gradient in unit.gradients]
-        units, count = len(self._units), len(gradients)
-        told = torch.zeros(units + 2 * count, dtype=torch.int64)
-        positions, dims, sparse = told[:units], told[units : units + count], told[units + count :]
-        for i, gradient in enumerate(gradients):
-            grad = gradient.parameter.grad
-            if grad is not None and grad.is_sparse:
-                dims[i], sparse[i] = grad.sparse_dim(), 1
-        if self._process_set.rank() == 0:
-            unmade = [unit for unit in reversed(self._units) if unit not in self._made]
-            for position, unit in enumerate(self._made + unmade):
-                positions[unit.number] = position + 1
-        # A sum and no broadcast, because other ranks may be in join().
-        name = f"DistributedOptimizer.order.{self._units[0].gradients[0].key}"
-        told = dtrain.allreduce(told, op=Sum, name=name, process_set=self._process_set)
-        for i, gradient in enumerate(gradients):
-            if told[units + count + i]:
-                gradient.sparse_dim = int(told[units + i] // told[units + count + i])
-        return told[:units]
+    # ---- What the ranks tell each other ----
 
-    def reset(self):
-        """After a step."""
-        with self._lock:
-            self._started = 0
-            self._made = []
-            for unit in self._units:
-                unit.clear()
+    def _note(self):
+        return f" in round {self._round} of step {self._step}"
+
+    def _tell(self):
+        """What each gradient is on all ranks. None if all have made all that is in buckets, and no more."""
+        if self._agreed:
+            unlike = [0, 0, 0]
+            for gradient in self._gradients:
+                if gradient.home is None:
+                    unlike[0] += gradient.parameter.grad is not None
+                else:
+                    unlike[1] += not gradient.present
+                    unlike[2] += gradient.late
+            if not any(self._sum(unlike)):
+                return None
+        count = len(self._gradients)
+        told = _Told(*([0] * count for _ in _Told._fields))
+        for number, gradient in enumerate(self._gradients):
+            if gradient.home is not None:
+                told.present[number], told.late[number] = int(gradient.present), int(gradient.late)
+            elif gradient.parameter.grad is not None:
+                told.present[number] = 1
+                if gradient.parameter.grad.is_sparse:
+                    told.sparse[number] = 1
+                    told.dims[number] = gradient.parameter.grad.sparse_dim()
+        if self._terms.process_set.rank() == 0:
+            for position, gradient in enumerate(self._made):
+                told.position[gradient.number] = position + 1
+        everyones = iter(self._sum(itertools.chain(*told)))
+        return _Told(*(list(itertools.islice(everyones, count)) for _ in told))
+
+    def _sum(self, numbers):
+        # A sum and no gather, because other ranks may be in join().
+        numbers = torch.tensor(list(numbers), dtype=torch.int64)
+        try:
+            start_allreduce(numbers, f"{self._prefix}gradients", Sum, (1.0, 1.0),
+                            self._terms.process_set, Compression.none, in_place=True, wait=True,
+                            note=f"{self._note()}, {self._layout:x}")
+        except MismatchError as error:
+            raise self._explained(error) from None
+        return numbers.tolist()
+
+    def _explained(self, error):
+        """Which rank has wrapped other parameters, or called backward() or step() more often."""
+        ranks = self._terms.process_set.ranks
+        mine = self._step, self._round, [_description(gradient) for gradient in self._gradients]
+        everyones = dtrain.allgather_object(mine, process_set=self._terms.process_set)
+        for rank, (step, turn, listed) in zip(ranks[1:], everyones[1:]):
+            for first, other in itertools.zip_longest(everyones[0][2], listed):
+                if first != other:
+                    return MismatchError(
+                        f"DistributedOptimizer: rank {ranks[0]} has {_said(first)} where rank {rank} has "
+                        f"{_said(other)}; every rank must give it the same parameters in the same order"
+                    )
+            if (step, turn) != everyones[0][:2]:
+                return MismatchError(
+                    f"DistributedOptimizer: rank {ranks[0]} reduces gradients for time "
+                    f"{everyones[0][1]} of step {everyones[0][0]}, rank {rank} for time {turn} of step "
+                    f"{step}; every rank must call backward() and step() equally often, or join() "
+                    "when it has no more data"
+                )
+        return error
+
+    def _place(self, told):
+        """Puts the gradients that are new into buckets, and returns these."""
+        new = [g for g in self._gradients if g.home is None and told and told.present[g.number]]
+        last = len(self._gradients) + 1
+        new.sort(key=lambda g: (told.position[g.number] or last, -g.number))
+        full, filling = [], {}  # lists, and where the last of each is in `new`
+        for i, gradient in enumerate(new):
+            sparse = told.sparse[gradient.number]
+            if sparse or not self._terms.element_by_element:
+                dims = told.dims[gradient.number] // sparse if sparse else 0
+                full.append((i, Single(gradient, self._terms, dims)))
+                continue
+            key = gradient.type, gradient.group
+            together = filling.pop(key, ((), 0, 0))
+            size = together[2] + gradient.parameter.numel() * gradient.parameter.element_size()
+            together = (*together[0], gradient), i, size
+            room = _CPU_BUCKET if gradient.type[1].type == "cpu" else _BUCKET
+            if not (self._buckets or full):
+                room = _FIRST_BUCKET
+            if gradient.group is None and size >= room:
+                full.append((i, Bucket(together[0], self._terms)))
+            else:
+                filling[key] = together
+        full += [(i, Bucket(gradients, self._terms)) for gradients, i, _ in filling.values()]
+        buckets = [bucket for _, bucket in sorted(full, key=lambda pair: pair[0])]
+        for bucket in buckets:
+            for gradient in bucket.gradients:
+                gradient.home = bucket
+        self._buckets += buckets
+        return buckets
+
+
+class _Told(typing.NamedTuple):
+    """Numbers of ranks, by gradient, but for `dims` and `position`."""
+
+    present: list  # have values of it
+    late: list  # have made more of it after it had started
+    sparse: list  # have a sparse one
+    dims: list  # of the indices of these, added up
+    position: list  # in the order of the first rank, from 1
+
+
+def _description(gradient):
+    parameter = gradient.parameter
+    return gradient.name, tuple(parameter.shape), str(parameter.dtype).rpartition(".")[2]
+
+
+def _said(description):
+    if description is None:
+        return "no more parameters"
+    name, shape, dtype = description
+    return f"{name} ({dtype} {shape})"
+
+
+def _unwatch(gradient):
+    for hook in gradient.hooks:
+        hook.remove()
+    gradient.hooks.clear()

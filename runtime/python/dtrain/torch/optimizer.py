@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedOptimizer: averages gradients over the ranks while backward() still makes them."""
+"""DistributedOptimizer: an optimizer that uses the gradients of all ranks."""
 
 import contextlib
 import functools
@@ -10,10 +10,11 @@ import weakref
 import torch
 
 import dtrain
-from dtrain import Average, Compression, InvalidArgumentError, OrderError, StateError
+from dtrain import Average, Compression, InvalidArgumentError, StateError
 from dtrain import global_process_set
 from dtrain._operations import chosen
 
+from ._buckets import Terms
 from ._reducer import Reducer
 
 
@@ -21,44 +22,46 @@ class _Distributed:
     """What DistributedOptimizer puts before an optimizer's own class."""
 
     def synchronize(self):
-        """Waits until all gradients are reduced; for what is done with them before step(), as
-        clipping is. Then step() within skip_synchronize()."""
+        """Horovod's, and seldom needed: reduces what the last calls of backward() have left unreduced, if
+        they were fewer than backward_passes_per_step or within no_sync()."""
         if self._dtrain_reducer is not None:
-            self._dtrain_reducer.finish()
-        self._dtrain_synchronized = True
+            self._dtrain_reducer.synchronize()
 
     @contextlib.contextmanager
     def skip_synchronize(self):
-        """In it step() does not synchronize, because the program has done so."""
-        self._dtrain_should_synchronize = False
+        """Horovod's: step() does nothing twice in any case."""
+        yield
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """In it backward() adds up gradients and reduces none, as in PyTorch's DDP; the next backward()
+        or step() reduces them all."""
+        reducer = self._dtrain_reducer
+        if reducer is None:
+            yield
+            return
+        before, reducer.paused = reducer.paused, True
         try:
             yield
         finally:
-            self._dtrain_should_synchronize = True
+            reducer.paused = before
 
     def step(self, closure=None):
-        if closure is not None and self._dtrain_should_synchronize:
+        if self._dtrain_reducer is None:
+            return self._dtrain_counted_step(closure)
+        if closure is None:
+            self.synchronize()
+            result = self._dtrain_counted_step(None)
+        else:
             # It makes the gradients that the step uses, maybe several times.
             def reduced():
                 loss = closure()
                 self.synchronize()
-                return loss
+                return self._dtrain_reducer.loss(loss)
 
             result = self._dtrain_counted_step(reduced)
-            self._dtrain_synchronized = False
-            return result
-        if self._dtrain_should_synchronize:
-            if self._dtrain_synchronized:
-                # Programs look for the beginning, which is Horovod's.
-                warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(). The gradients are reduced twice: call step() within "
-                    "`with optimizer.skip_synchronize():`",
-                    stacklevel=2,
-                )
-            self.synchronize()
-        self._dtrain_synchronized = False
-        return self._dtrain_counted_step(closure)
+        self._dtrain_reducer.stepped()
+        return result
 
     def _dtrain_counted_step(self, closure):
         """The step of the optimizer's own class, also for a learning-rate scheduler that counts it."""
@@ -66,11 +69,8 @@ class _Distributed:
         return super().step(closure) if counted is None else counted(closure)
 
     def zero_grad(self, *args, **kwargs):
-        if self._dtrain_reducer is not None and self._dtrain_reducer.in_flight():
-            raise OrderError(
-                "optimizer.zero_grad() between loss.backward() and optimizer.step() or "
-                "synchronize(): the gradients are on their way to the other ranks"
-            )
+        if self._dtrain_reducer is not None:
+            self._dtrain_reducer.renew()
         return super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, group):
@@ -79,13 +79,7 @@ class _Distributed:
             first = len(self.param_groups) - 1
             added = _named(self._parameter_names, self.param_groups[first:], first)
             self._parameter_names.update({parameter: name for name, parameter in added})
-            self._dtrain_reducer.add([pair] for pair in added if pair[1].requires_grad)
-
-    def load_state_dict(self, *args, **kwargs):
-        if self._dtrain_reducer is not None:
-            self._dtrain_reducer.abandon()
-        self._dtrain_synchronized = False
-        return super().load_state_dict(*args, **kwargs)
+            self._dtrain_reducer.add(added)
 
     def set_backward_passes_per_step(self, passes):
         """How often backward() is called for each step from now on; between two steps."""
@@ -133,18 +127,14 @@ def _check_passes(passes):
         raise InvalidArgumentError("backward_passes_per_step is at least 1")
 
 
-def _grouped(named, groups):
-    """`named` in lists of what starts together. groups: None, a number of lists, or lists of
-    parameters."""
+def _group_numbers(named, groups):
+    """By parameter, where it belongs to a group. groups: None, a number of them, or lists of parameters."""
     if groups is None:
-        return [[pair] for pair in named]
+        return {}
     if not isinstance(groups, (list, tuple)):
         if not isinstance(groups, int) or groups < 1:
             raise InvalidArgumentError(f"groups={groups!r}: a positive number, or lists of tensors")
-        least, more = divmod(len(named), groups)
-        ends = [(i + 1) * least + min(i + 1, more) for i in range(groups)]
-        parts = [named[end - least - (i < more) : end] for i, end in enumerate(ends)]
-        return [part for part in parts if part]
+        return {p: i * groups // len(named) for i, (_, p) in enumerate(named)}
     number = {}
     for i, group in enumerate(groups):
         for parameter in group:
@@ -153,8 +143,7 @@ def _grouped(named, groups):
             if parameter in number:
                 raise InvalidArgumentError("groups: a parameter is in them twice")
             number[parameter] = i
-    lists = [[pair for pair in named if number.get(pair[1]) == i] for i in range(len(groups))]
-    return [part for part in lists if part] + [[p] for p in named if p[1] not in number]
+    return number
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,
@@ -164,23 +153,22 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     """Changes `optimizer` and returns it: from now on its step() uses the gradients of all ranks. A
     learning-rate scheduler that was made for it before stays valid.
 
-    backward() starts an all-reduce for each gradient; step() waits for them. Parameters that a rank
-    did not use count as zeros there.
+    When backward() returns, gradients are reduced. Parameters that a rank did not use count as zeros
+    there; those that no rank used have no gradient.
 
     named_parameters: names for error texts and the timeline.
     compression: Compression.fp16 sends half as many bytes.
     backward_passes_per_step: calls of backward() whose gradients are added up before they are
-        reduced; call step() and zero_grad() once for that many. Nothing is divided by it.
+        reduced; step() reduces what is left of fewer. Nothing is divided by it.
     op: Average or Sum. gradient_predivide_factor: with Average, the part of the division that is
         done before the sum.
     groups: how many groups the gradients are dealt out to, or lists of parameters: those of a group
-        are reduced together, when the last of them is there. Never needed for speed: libdtrain
-        decides itself what travels together. num_groups: the older name for a number of them.
+        travel together, when the last of them is there. Never needed for speed. num_groups: the older name for a number of them.
     sparse_as_dense: sparse gradients are made dense to be reduced, and sparse again. Otherwise all
         ranks' values are gathered.
 
     Raises ValueError for bad arguments, UnsupportedError (one of its kinds) for op=Adasum. Every
-    rank must take the same number of steps, or call join() after its last.
+    rank calls backward() and step() equally often, or join() after its last step.
     """
     if isinstance(optimizer, _Distributed):
         raise InvalidArgumentError("DistributedOptimizer: this optimizer is one already")
@@ -198,22 +186,20 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         raise InvalidArgumentError(f"{process_set} was not added: see add_process_set()")
     names = _checked_names(optimizer, named_parameters)
     named = _named(names, optimizer.param_groups)
-    units = _grouped([pair for pair in named if pair[1].requires_grad], groups)
+    groups = _group_numbers(named, groups)
 
     reducer = None
     # The size of an elastic job may change.
     if process_set.included() and (process_set.size() > 1 or _is_elastic()):
-        reducer = Reducer(compression, backward_passes_per_step, op, gradient_predivide_factor,
-                          process_set, sparse_as_dense)
-        reducer.add(units)
+        terms = Terms(compression, op, gradient_predivide_factor, process_set, sparse_as_dense)
+        reducer = Reducer(terms, backward_passes_per_step)
+        reducer.add(named, groups)
 
     # The optimizer stays as it was if anything above has failed.
     kind = type(optimizer)
     distributed = type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__})
     optimizer.__class__ = distributed
     optimizer._dtrain_counting = _replace_counting_step(optimizer)
-    optimizer._dtrain_should_synchronize = True
-    optimizer._dtrain_synchronized = False
     optimizer._dtrain_reducer = reducer
     optimizer._parameter_names = {parameter: name for name, parameter in named}
     optimizer.backward_passes_per_step = backward_passes_per_step
