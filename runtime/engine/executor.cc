@@ -27,9 +27,9 @@ void RunAlone(const Collective& what) {
 Executor::~Executor() { FreeBuffer(); }
 
 MaybeError Executor::broken() const {
-  if (!is_broken_.load(std::memory_order_acquire)) return std::nullopt;
-  const std::lock_guard<std::mutex> lock(broken_mutex_);
-  return Error{broken_->code, "the job is broken since an earlier failure: " + broken_->message};
+  MaybeError error = failure_.get();
+  if (error) error->message = "the job is broken since an earlier failure: " + error->message;
+  return error;
 }
 
 MaybeError Executor::Run(Operation& operation) {
@@ -49,7 +49,7 @@ MaybeError Executor::Run(Operation& operation) {
       operation.on_device() ? RunOnDevice(operation, spent) : Transfer(group, what, spent);
   if (watched) {
     const int64_t end_ns = NowNs();
-    progress_.End(operation.number, 1, spent.wait_ns, end_ns);
+    progress_.End(group.id, operation.number, 1, spent.wait_ns, end_ns);
     if (progress_.has_timeline()) {
       Progress::Run run = progress_.Describe({&operation}, begin_ns);
       run.spent = spent;
@@ -166,13 +166,7 @@ Error Executor::Break(const Operation& operation, Error error) {
 }
 
 void Executor::SetBroken(const Error& error) {
-  {
-    const std::lock_guard<std::mutex> lock(broken_mutex_);
-    if (broken_) return;
-    broken_ = error;
-    is_broken_.store(true, std::memory_order_release);
-  }
-  groups_.AbortAll(error);
+  if (failure_.Set(error)) groups_.AbortAll(error);
 }
 
 size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, size_t threshold,
@@ -192,7 +186,7 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, s
   auto verdict = negotiator_.Agree(group, pending, stuck, agreeing);
   const int64_t agreed_ns = NowNs();
   if (!verdict.ok()) {
-    progress_.End(first.number, 0, agreeing.wait_ns, agreed_ns);
+    progress_.End(group.id, first.number, 0, agreeing.wait_ns, agreed_ns);
     return fail_all(Break(first, verdict.error()));
   }
   const size_t over = verdict->run.size() + verdict->refused.size();
@@ -203,7 +197,7 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, s
   }
   if (verdict->run.empty()) {
     // Who waited for the first one may have taken it away by now.
-    if (over > 0) progress_.End(number, 0, agreeing.wait_ns, agreed_ns);
+    if (over > 0) progress_.End(group.id, number, 0, agreeing.wait_ns, agreed_ns);
     return over;
   }
   Spent spent;
@@ -249,8 +243,8 @@ MaybeError Executor::RunBatch(const std::vector<Operation*>& operations, Progres
   MaybeError error = operations.size() > 1 ? RunFused(*first.group, operations, run.spent, ends)
                                            : Transfer(*first.group, first.what, run.spent);
   const int64_t end_ns = NowNs();
-  progress_.End(operations.back()->number, operations.size(), waited_ns + run.spent.wait_ns,
-                end_ns);
+  progress_.End(run.group, operations.back()->number, operations.size(),
+                waited_ns + run.spent.wait_ns, end_ns);
   if (ends.empty() || !error) progress_.Record(run, end_ns, ends);
   return error;
 }
@@ -310,7 +304,7 @@ Result<std::byte*> Executor::Buffer(size_t bytes) {
   if (bytes <= buffer_bytes_) return buffer_;
   size_t room = kBufferStep;
   while (room < bytes) room *= 2;
-  Communicator* world = groups_.world().communicator.get();
+  Communicator* world = main_ ? groups_.world().communicator.get() : nullptr;
   FreeBuffer();
   if (world != nullptr) {
     auto memory = world->Allocate(room);
@@ -329,11 +323,10 @@ Result<std::byte*> Executor::Buffer(size_t bytes) {
 }
 
 void Executor::FreeBuffer() {
-  Communicator* world = groups_.world().communicator.get();
   if (buffer_is_plain_) {
     std::free(buffer_);
-  } else if (buffer_ != nullptr && world != nullptr) {
-    (void)world->Free(buffer_);
+  } else if (buffer_ != nullptr && groups_.world().communicator != nullptr) {
+    (void)groups_.world().communicator->Free(buffer_);
   }
   buffer_ = nullptr;
   buffer_bytes_ = 0;

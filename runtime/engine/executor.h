@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/result.h"
+#include "runtime/engine/failure.h"
 #include "runtime/engine/group.h"
 #include "runtime/engine/negotiator.h"
 #include "runtime/engine/operation.h"
-#include "runtime/engine/page.h"
 #include "runtime/engine/progress.h"
 
 namespace dtrain::runtime {
 
 // Runs collectives one after another: agrees on them with the other ranks, names what failed, and
-// after a failure refuses everything with that first one's text. One thread at a time, but for what
-// says otherwise.
+// after a failure, of whichever executor of the job, refuses everything with that first one's text.
+// One thread at a time, but for what says otherwise.
 class Executor {
  public:
-  Executor(const Environment& env, Groups& groups, ProgressPage& page)
-      : env_(env), groups_(groups), progress_(page), negotiator_(env) {}
+  // `main`: of the job's executors the one that may use the world's communicator for memory.
+  Executor(const Environment& env, Groups& groups, Progress& progress, Failure& failure, bool main)
+      : env_(env),
+        groups_(groups),
+        progress_(progress),
+        failure_(failure),
+        main_(main),
+        negotiator_(env) {}
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -56,9 +60,7 @@ class Executor {
   // RunAgreed. Returns the rank that came last.
   Result<int> Join(size_t threshold);
 
-  // Before the first collective of a job that runs on a device.
-  void SetOnDevice() { progress_.SetOnDevice(); }
-  // For failures outside of Run: ends the job's collectives.
+  // For failures outside of Run: ends the job's collectives. Any thread.
   void SetBroken(const Error& error);
   // Until nothing is in flight there, if it has a device.
   MaybeError AwaitDevice(const Group& group);
@@ -89,16 +91,14 @@ class Executor {
 
   const Environment& env_;
   Groups& groups_;
-  Progress progress_;
+  Progress& progress_;
+  Failure& failure_;
+  const bool main_;
   Negotiator negotiator_;
   int64_t stalled_since_ns_ = 0;  // when the first round began that agreed on nothing; else 0
   std::byte* buffer_ = nullptr;   // from the world's communicator, or plain
   size_t buffer_bytes_ = 0;
   bool buffer_is_plain_ = false;
-
-  std::atomic<bool> is_broken_{false};
-  mutable std::mutex broken_mutex_;
-  MaybeError broken_;
 };
 
 }  // namespace dtrain::runtime

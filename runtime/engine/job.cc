@@ -154,7 +154,7 @@ MaybeError Job::Connect(class Bootstrap& bootstrap, const Hello& mine, Deadline 
   world.communicator = std::move(*communicator);
   if (MaybeError error = AgreeOnBackend(mine, deadline)) return error;
   if (!backend_->nccl()) return std::nullopt;
-  executor_.SetOnDevice();
+  engines_.SetOnDevice();
   return ConnectDevice(world, deadline);
 }
 
@@ -213,14 +213,15 @@ MaybeError Job::Run(const Collective& what) {
 }
 
 Result<dtrain_handle> Job::Start(Operation operation) {
-  if (MaybeError error = executor_.broken()) return *error;
+  auto& [executor, queue] = engines_.Of(operation.group->id);
+  if (MaybeError error = executor.broken()) return *error;
   if (operation.on_device()) {
-    auto captured = executor_.Capture(operation);
+    auto captured = executor.Capture(operation);
     if (!captured.ok()) return captured.error();
-    if (*captured) return queue_.AddDone(std::move(operation));
-    if (MaybeError error = executor_.PrepareForDevice(operation)) return *error;
+    if (*captured) return queue.AddDone(std::move(operation));
+    if (MaybeError error = executor.PrepareForDevice(operation)) return *error;
   }
-  return queue_.Add(std::move(operation));
+  return queue.Add(std::move(operation));
 }
 
 Result<int> Job::AwaitAllJoined() {
@@ -256,6 +257,7 @@ Result<uint32_t> Job::CreateGroup(int color, int key) {
     return *error;
   }
   if (split.members.empty()) return uint32_t{0};
+  engines_.Add(group->id);
   return groups_.Add(std::move(group)).id;
 }
 
@@ -290,25 +292,27 @@ MaybeError Job::ConnectGroup(Group& group, bool everyone, Deadline deadline) {
 }
 
 MaybeError Job::FreeGroup(uint32_t id) {
-  queue_.Drain();
   Group* group = groups_.Find(id);
   if (group == nullptr || id == 0) {
     return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "there is no such group"};
   }
+  auto& [executor, queue] = engines_.Of(id);
+  queue.Drain();
   // A rank that closed its connections while another one is still inside the last collective would
   // break it.
-  MaybeError error = executor_.AwaitDevice(*group);
-  if (!error && !executor_.broken()) {
+  MaybeError error = executor.AwaitDevice(*group);
+  if (!error && !executor.broken()) {
     Operation barrier;
     barrier.group = group;
-    error = executor_.Run(barrier);
+    error = executor.Run(barrier);
   }
+  engines_.Retire(id);
   groups_.Remove(id);
   return error;
 }
 
 MaybeError Job::Leave() {
-  queue_.Drain();
+  engines_.DrainAll();
   const Deadline deadline = After(env_.init_timeout);
   const bool with_launcher = env_.pmi_fd >= 0;
   MaybeError error = executor_.broken() ? std::nullopt : groups_.AwaitDevices();

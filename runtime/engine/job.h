@@ -13,10 +13,9 @@
 #include "runtime/boot/pmi_client.h"
 #include "runtime/boot/topology.h"
 #include "runtime/engine/backend.h"
-#include "runtime/engine/executor.h"
+#include "runtime/engine/engines.h"
 #include "runtime/engine/group.h"
 #include "runtime/engine/page.h"
-#include "runtime/engine/queue.h"
 
 namespace dtrain::runtime {
 
@@ -47,8 +46,10 @@ class Job {
   // one's text.
   MaybeError Run(const Collective& what);
   Result<dtrain_handle> Start(Operation operation);
-  MaybeError Wait(dtrain_handle handle) { return queue_.Wait(handle); }
-  MaybeError Test(dtrain_handle handle, bool& done) { return queue_.Test(handle, done); }
+  MaybeError Wait(dtrain_handle handle) { return engines_.OfHandle(handle)->queue.Wait(handle); }
+  MaybeError Test(dtrain_handle handle, bool& done) {
+    return engines_.OfHandle(handle)->queue.Test(handle, done);
+  }
 
   // See dtrain_join.
   Result<int> AwaitAllJoined();
@@ -73,8 +74,9 @@ class Job {
       : env_(env),
         launcher_(launcher),
         page_(page),
-        executor_(env_, groups_, page),
-        queue_(executor_) {
+        engines_(env_, groups_, page),
+        executor_(engines_.world().executor),
+        queue_(engines_.world().queue) {
     listener_->executor = &executor_;
   }
   MaybeError Bootstrap();
@@ -95,8 +97,9 @@ class Job {
   Places places_;
   std::unique_ptr<Backend> backend_;
   Groups groups_;
-  Executor executor_;
-  Queue queue_;
+  Engines engines_;
+  Executor& executor_;  // of all ranks
+  Queue& queue_;
   uint32_t next_group_ = 1;
   // Who is told that a device has failed.
   struct Listener {

@@ -36,7 +36,7 @@ Result<int> Executor::Join(size_t threshold) {
     progress_.Begin(TimelineKind::kBarrier, joining.number, 0, group.id, begin_ns);
     auto agreed = negotiator_.AgreeAsJoined(group);
     const int64_t end_ns = NowNs();
-    progress_.End(joining.number, 0, end_ns - begin_ns, end_ns);
+    progress_.End(group.id, joining.number, 0, end_ns - begin_ns, end_ns);
     if (!agreed.ok()) return Break(joining, agreed.error());
     if (agreed->all) break;
     if (agreed->run.empty()) continue;

@@ -61,7 +61,7 @@ Result<void*> Job::Allocate(size_t bytes, Memory kind) {
 }
 
 MaybeError Job::Free(void* memory) {
-  queue_.Drain();
+  engines_.DrainAll();
   const auto found = std::find(plain_.begin(), plain_.end(), memory);
   if (found != plain_.end()) {
     std::free(memory);

@@ -33,7 +33,7 @@ Progress::Run Progress::Describe(const std::vector<Operation*>& operations,
   run.group = operations[0]->group->id;
   run.kind = operations.size() > 1 ? TimelineKind::kFusion : KindOf(operations[0]->what);
   for (const Operation* operation : operations) run.bytes += BytesOf(operation->what);
-  if (!has_timeline() && !on_device_) return run;
+  if (!has_timeline() && !shared_) return run;
   for (const Operation* operation : operations) {
     const uint64_t bytes = BytesOf(operation->what);
     run.parts.push_back({operation->number, bytes, KindOf(operation->what), operation->name});
@@ -44,18 +44,22 @@ Progress::Run Progress::Describe(const std::vector<Operation*>& operations,
 void Progress::Begin(TimelineKind kind, uint64_t number, uint64_t bytes, uint32_t group,
                      int64_t now_ns) {
   if (!watched()) return;
-  if (!on_device_) return page_.Begin(kind, number, bytes, group, now_ns);
+  if (!shared_) return page_.Begin(kind, number, bytes, group, now_ns);
   const std::lock_guard lock(mutex_);
-  host_ = Shown{kind, number, bytes, group, now_ns};
-  if (flights_.empty()) Show(*host_);
+  host_[group] = Shown{kind, number, bytes, group, now_ns};
+  ShowCurrent();
 }
 
-void Progress::End(uint64_t number, uint64_t operations, int64_t wait_ns, int64_t now_ns) {
+void Progress::End(uint32_t group, uint64_t number, uint64_t operations, int64_t wait_ns,
+                   int64_t now_ns) {
   if (!watched()) return;
-  if (!on_device_) return page_.End(number, operations, wait_ns, now_ns);
+  if (!shared_) return page_.End(number, operations, wait_ns, now_ns);
   const std::lock_guard lock(mutex_);
-  if (!flights_.empty() && host_) Show(*host_);
-  host_.reset();
+  const auto ended = host_.find(group);
+  if (ended != host_.end()) {
+    Show(ended->second);
+    host_.erase(ended);
+  }
   page_.End(number, operations, wait_ns, now_ns);
   ShowCurrent();
 }
@@ -127,9 +131,12 @@ void Progress::Show(const Shown& shown) {
 void Progress::ShowCurrent() {
   if (!flights_.empty()) {
     Show(ShownOf(flights_.begin()->second));
-  } else if (host_) {
-    Show(*host_);
+    return;
   }
+  const auto oldest = std::min_element(host_.begin(), host_.end(), [](auto& one, auto& other) {
+    return one.second.begin_ns < other.second.begin_ns;
+  });
+  if (oldest != host_.end()) Show(oldest->second);
 }
 
 }  // namespace dtrain::runtime

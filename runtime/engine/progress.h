@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +15,8 @@
 namespace dtrain::runtime {
 
 // What the page and the timeline are told of this process's collectives. The page shows one at a
-// time: of those in flight on a device the oldest, else the one that runs on the host. Any thread.
+// time: of those in flight on a device the oldest, else the oldest of those that run on the host,
+// at most one for each group. Any thread.
 class Progress {
  public:
   explicit Progress(ProgressPage& page) : page_(page) {}
@@ -23,9 +24,10 @@ class Progress {
   // Whether anybody looks, and whether also at what is over.
   bool watched() const { return page_.open(); }
   bool has_timeline() const { return page_.has_timeline(); }
-  // Before the first collective of a job on a device, whose ends come on any thread. Without one,
-  // nothing here takes a lock: it would be a good part of a small collective's time.
-  void SetOnDevice() { on_device_ = true; }
+  // Before the first collective on a device, whose ends come on any thread, and before the first of
+  // a second group. Before that nothing here takes a lock: it would be a good part of a small
+  // collective's time.
+  void SetShared() { shared_ = true; }
 
   // Some operations of one group that run as one.
   struct Run {
@@ -46,10 +48,10 @@ class Progress {
   // Without the parts where nobody will ask for them.
   Run Describe(const std::vector<Operation*>& operations, int64_t begin_ns) const;
 
-  // Around what runs on the host; one thread at a time.
+  // Around what runs on the host; one thread at a time for each group.
   void Begin(TimelineKind kind, uint64_t number, uint64_t bytes, uint32_t group, int64_t now_ns);
   // `number` is the last one that is done now.
-  void End(uint64_t number, uint64_t operations, int64_t wait_ns, int64_t now_ns);
+  void End(uint32_t group, uint64_t number, uint64_t operations, int64_t wait_ns, int64_t now_ns);
 
   // Around what runs on a device. Landed with an id that is not there does nothing.
   uint64_t Launched(Run run);
@@ -73,9 +75,9 @@ class Progress {
   void ShowCurrent();
 
   ProgressPage& page_;
-  bool on_device_ = false;
+  std::atomic<bool> shared_{false};
   std::mutex mutex_;
-  std::optional<Shown> host_;
+  std::map<uint32_t, Shown> host_;  // by group
   std::map<uint64_t, Run> flights_;
   uint64_t next_ = 1;
 };

@@ -21,13 +21,20 @@ Error NoSuch(dtrain_handle handle) {
 
 }  // namespace
 
-Queue::~Queue() {
+void Queue::Stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
   work_.notify_all();
   if (thread_.joinable()) thread_.join();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [handle, entry] : entries_) entry->operation.ticket = 0;  // the device has done it
+}
+
+bool Queue::empty() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return entries_.empty();
 }
 
 MaybeError Queue::StartThread() {

@@ -24,9 +24,11 @@ namespace dtrain::runtime {
 // anything but Drain and the destructor, which are for one at a time while nobody adds more.
 class Queue {
  public:
-  explicit Queue(Executor& executor) : executor_(executor) {}
+  // Its handles are the numbers behind `first_handle`.
+  Queue(Executor& executor, dtrain_handle first_handle)
+      : executor_(executor), next_handle_(first_handle + 1) {}
   // Waits for what is in the queue.
-  ~Queue();
+  ~Queue() { Stop(); }
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
@@ -36,6 +38,8 @@ class Queue {
     threshold_ = threshold;
     cycle_time_ = cycle_time;
   }
+
+  void SetFusionLike(const Queue& other) { SetFusion(other.threshold_, other.cycle_time_); }
 
   size_t fusion_threshold() const { return threshold_; }
 
@@ -51,6 +55,11 @@ class Queue {
   MaybeError Test(dtrain_handle handle, bool& done);
   // Returns when nothing is left to run, so that the caller may use the executor.
   void Drain();
+  // Likewise; there will be nothing more. Handles can be waited for still, also when the groups
+  // have gone.
+  void Stop();
+  // Whether there is no handle that was not waited for.
+  bool empty();
 
  private:
   struct Entry {
@@ -90,7 +99,7 @@ class Queue {
   std::deque<Entry*> waiting_;    // not done
   std::set<std::pair<uint32_t, uint64_t>> keys_;  // of these: group and key
   std::unordered_map<dtrain_handle, std::unique_ptr<Entry>> entries_;
-  dtrain_handle next_handle_ = 1;
+  dtrain_handle next_handle_;
   bool running_ = false;                // somebody is inside RunFront
   int awaited_ = 0;                     // so many wait, and run the queue
   bool added_ = false;                  // something, since the last round began

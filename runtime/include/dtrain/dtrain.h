@@ -197,9 +197,10 @@ typedef struct dtrain_options {
 /*
  * Like the blocking call of the same name, but on options->group, and they return at once: the
  * collective is done when dtrain_wait or dtrain_test says so. `options` may be NULL; ranks and
- * counts are the group's. A blocking call runs after all asynchronous ones made before it. Ranks
- * that share several groups must use these in the same order. Buffers of calls that are in flight
- * at the same time must not overlap, unless they are only read.
+ * counts are the group's. A blocking call runs after all asynchronous ones of all ranks that were
+ * made before it. Groups do not wait for each other: each may use its groups in any order. Only on
+ * GPUs must ranks that share several groups use these in the same order, as NCCL demands. Buffers
+ * of calls that are in flight at the same time must not overlap, unless they are only read.
  *
  * A name that is already in flight is DTRAIN_ERROR_INVALID_ARGUMENT, on this rank alone. If no
  * collective is pending on all ranks and every rank has waited for one for 5 seconds, each gets

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "dtrain/dtrain.h"
@@ -216,6 +218,104 @@ TEST(GroupsTest, FailureInOneGroupEndsTheOthersOfTheJob) {
       },
       Ending({{3, -SIGKILL}}, Patient("600")));
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 0, -SIGKILL}));
+}
+
+TEST(GroupsTest, EachRankUsesItsGroupsInAnOrderOfItsOwn) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        std::vector<dtrain_group> groups{nullptr};
+        for (int i = 0; i < 3; ++i) {
+          dtrain_group group = nullptr;
+          ASSERT_EQ(dtrain_group_create(i == 2 && rank == 0 ? 1 : 0, 0, &group), DTRAIN_OK);
+          groups.push_back(group);
+        }
+        std::mt19937 own(static_cast<unsigned>(rank));
+        for (int round = 0; round < 100 && !testing::Test::HasFailure(); ++round) {
+          struct Sum {
+            dtrain_handle handle = 0;
+            int64_t value = 1;
+          };
+          std::vector<Sum> sums(groups.size());
+          std::vector<size_t> order(groups.size());
+          std::iota(order.begin(), order.end(), 0);
+          std::shuffle(order.begin(), order.end(), own);
+          for (const size_t i : order) {
+            dtrain_options options = DTRAIN_OPTIONS_INIT;
+            options.group = groups[i];
+            ASSERT_EQ(dtrain_allreduce_async(&sums[i].value, &sums[i].value, 1, DTRAIN_INT64,
+                                             DTRAIN_SUM, &options, &sums[i].handle),
+                      DTRAIN_OK);
+          }
+          std::shuffle(order.begin(), order.end(), own);
+          for (const size_t i : order) {
+            EXPECT_EQ(dtrain_wait(sums[i].handle), DTRAIN_OK) << dtrain_last_error();
+            EXPECT_EQ(sums[i].value, dtrain_group_size(groups[i]));
+          }
+        }
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(3));
+}
+
+// In an order that nobody knows.
+TEST(GroupsTest, EachThreadUsesAGroup) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        std::vector<std::thread> threads;
+        std::mutex calls;  // only dtrain_wait may be called beside another call
+        for (int i = 0; i < 3; ++i) {
+          dtrain_group group = nullptr;
+          ASSERT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_OK);
+          threads.emplace_back([group, &calls] {
+            dtrain_options options = DTRAIN_OPTIONS_INIT;
+            options.group = group;
+            for (int step = 0; step < 200 && !testing::Test::HasFailure(); ++step) {
+              int64_t value = step;
+              dtrain_handle handle = 0;
+              {
+                const std::lock_guard<std::mutex> lock(calls);
+                EXPECT_EQ(dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT64, DTRAIN_SUM,
+                                                 &options, &handle),
+                          DTRAIN_OK)
+                    << dtrain_last_error();
+              }
+              EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+              EXPECT_EQ(value, 2 * step);
+            }
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(2));
+}
+
+TEST(GroupsTest, WhatAGroupHasDoneCanBeWaitedForWhenItIsFreed) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        ASSERT_EQ(dtrain_group_create(0, 0, &options.group), DTRAIN_OK);
+        int64_t value = rank;
+        dtrain_handle handle = 0;
+        ASSERT_EQ(
+            dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT64, DTRAIN_SUM, &options, &handle),
+            DTRAIN_OK);
+        ASSERT_EQ(dtrain_group_free(options.group), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(value, 1);
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_INVALID_ARGUMENT);
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(2));
 }
 
 // Every kind, blocking and not, on groups of different shapes, in an order that only the seed

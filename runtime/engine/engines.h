@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "runtime/engine/executor.h"
+#include "runtime/engine/failure.h"
+#include "runtime/engine/progress.h"
+#include "runtime/engine/queue.h"
+
+namespace dtrain::runtime {
+
+// What runs collectives, and those that wait for it.
+struct Engine {
+  // Its handles begin behind `first_handle`. `main`: the world's.
+  Engine(const Environment& env, Groups& groups, Progress& progress, Failure& failure, bool main,
+         dtrain_handle first_handle)
+      : executor(env, groups, progress, failure, main), queue(executor, first_handle) {}
+
+  Executor executor;
+  Queue queue;
+};
+
+// One for each group, with a thread of its own, so that a rank may use its groups in any order:
+// none waits for another. On devices there is one for all groups. Kernels of several communicators
+// would block each other there if they began in different order on different ranks, so they begin
+// in the program's order. Of() and OfHandle() may be called by any thread, the others as a Job's
+// functions.
+class Engines {
+ public:
+  Engines(const Environment& env, Groups& groups, ProgressPage& page)
+      : env_(env),
+        groups_(groups),
+        progress_(page),
+        world_(env_, groups_, progress_, failure_, true, 0) {}
+
+  Engine& world() { return world_; }
+  Engine& Of(uint32_t group);
+  std::shared_ptr<Engine> OfHandle(dtrain_handle handle);
+
+  // Before the first collective of a job that runs on a device.
+  void SetOnDevice();
+  // Before the first call that is for the group. No other group has begun before the first.
+  void Add(uint32_t group);
+  // Of a group that has nothing pending and goes. Who has not waited for a handle yet still may.
+  void Retire(uint32_t group);
+  // Until nothing is left to run, of any group.
+  void DrainAll();
+
+ private:
+  const Environment& env_;
+  Groups& groups_;
+  Progress progress_;
+  Failure failure_;
+  Engine world_;
+  bool on_device_ = false;
+  std::mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<Engine>> others_;  // by group
+};
+
+}  // namespace dtrain::runtime
