@@ -26,6 +26,8 @@ on_init = []
 before_shutdown = []
 before_leaving = []
 on_shutdown = []
+# Grows with each init().
+number = 0
 # Grows with each init() and join(): from then on the ranks know as much of each other as at first.
 generation = 0
 _abandoned = False
@@ -49,7 +51,7 @@ def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None,
 
     Raises ValueError for bad arguments, CollectiveError when the ranks do not meet.
     """
-    global _member_pid, _abandoned
+    global _member_pid, _abandoned, number
     if is_initialized():
         return
     if comm is not None and comm != []:
@@ -81,6 +83,7 @@ def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None,
     _abandoned = False
     _watch_for_the_end()
     _places[:] = _gather_places()
+    number += 1
     begin_generation()
     for begun in on_init:
         begun(list(process_sets or ()))

@@ -34,6 +34,19 @@ def linear(inputs=4, outputs=2):
     return torch.nn.Linear(inputs, outputs)
 
 
+def sgd(hvd, parameters, options={}, **own):
+    import torch
+
+    return hvd.DistributedOptimizer(torch.optim.SGD(parameters, **{"lr": 0.1, **own}), **options)
+
+
+def train(optimizer, loss, steps=STEPS, **zero):
+    for _ in range(steps):
+        optimizer.zero_grad(**zero)
+        loss().backward()
+        optimizer.step()
+
+
 def check(program):
     """The weights that `program` returns, against those of one process."""
     import torch
@@ -46,3 +59,13 @@ def check(program):
     want = program(OneProcess, whole)
     for i, (weight, right) in enumerate(zip(got, want)):
         assert torch.allclose(weight, right, rtol=1e-5, atol=1e-6), (program.__name__, i, weight, right)
+
+
+def check_all(programs, octets=None):
+    """octets: of a bucket, so that gradients start within backward()."""
+    from dtrain.torch import _reducer
+
+    if octets:
+        _reducer._FIRST_BUCKET = _reducer._BUCKET = _reducer._ALONE_ON_CPU = octets
+    for program in programs:
+        check(program)

@@ -1,21 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients are right whatever a program does around backward(): see as_one_process."""
-from as_one_process import STEPS, OneProcess, check, linear, rows
+from as_one_process import STEPS, OneProcess, check_all, linear, rows, sgd, train
 
 NEEDS = ("torch",)
-
-
-def sgd(hvd, parameters, options={}, **own):
-    import torch
-
-    return hvd.DistributedOptimizer(torch.optim.SGD(parameters, **{"lr": 0.1, **own}), **options)
-
-
-def train(optimizer, loss, steps=STEPS, **zero):
-    for _ in range(steps):
-        optimizer.zero_grad(**zero)
-        loss().backward()
-        optimizer.step()
 
 
 # ---- Between backward() and step() ----
@@ -99,6 +86,60 @@ def adjusted_by_hooks(hvd, mine):
     model.bias.register_hook(lambda grad: grad * 2)
     train(optimizer, lambda: model(mine).square().mean())
     return model.parameters()
+
+
+def kept_views(hvd, mine):
+    """Gradients of two losses, combined by hand, as PCGrad does; and one that a graph has kept."""
+    import torch
+
+    model = linear()
+    optimizer = sgd(hvd, model.parameters(), lr=0.01)
+    rate = torch.ones((), requires_grad=True)
+    for _ in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        model(mine).square().mean().backward()
+        kept = [p.grad.view(-1).detach() for p in model.parameters()]
+        faster = model.weight - rate * model.weight.grad
+        optimizer.zero_grad(set_to_none=True)
+        (mine @ faster.t()).abs().mean().backward()
+        for p, old in zip(model.parameters(), kept):
+            p.grad = old.view_as(p) + (0 if p.grad is None else p.grad)
+        optimizer.step()
+    return model.parameters()
+
+
+def gradients_in_one_tensor(hvd, mine):
+    """The program has placed them, and clips them there."""
+    import torch
+
+    model = linear()
+    optimizer = sgd(hvd, model.parameters())
+    flat = torch.zeros(sum(p.numel() for p in model.parameters()))
+    parts = flat.split([p.numel() for p in model.parameters()])
+    for p, part in zip(model.parameters(), parts):
+        p.grad = part.view_as(p)
+    for _ in range(STEPS):
+        flat.zero_()
+        model(mine).square().mean().backward()
+        flat.mul_(0.1 / flat.norm())
+        optimizer.step()
+    return model.parameters()
+
+
+def made_and_assigned(hvd, mine):
+    """Some by backward(), others by hand after it."""
+    import torch
+
+    made, assigned = linear(), linear()
+    optimizer = sgd(hvd, [*made.parameters(), *assigned.parameters()])
+    for _ in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        made(mine).square().mean().backward()
+        grads = torch.autograd.grad(assigned(mine).abs().mean(), list(assigned.parameters()))
+        for p, grad in zip(assigned.parameters(), grads):
+            p.grad = grad
+        optimizer.step()
+    return [*made.parameters(), *assigned.parameters()]
 
 
 # ---- Calls of backward() ----
@@ -232,258 +273,55 @@ def line_search(hvd, mine):
         optimizer.step(closure)
     return model.parameters()
 
-
-# ---- Parameters ----
-
-
-def gan(hvd, mine):
-    """The maker's loss makes gradients of the judge, too, which are zeroed before they are used."""
-    maker, judge = linear(4, 4), linear(4, 1)
-    of_maker, of_judge = sgd(hvd, maker.parameters()), sgd(hvd, judge.parameters())
-    for _ in range(STEPS):
-        of_judge.zero_grad()
-        (judge(mine).mean() - judge(maker(mine).detach()).mean()).backward()
-        of_judge.step()
-        of_maker.zero_grad()
-        judge(maker(mine)).square().mean().backward()
-        of_maker.step()
-    return [*maker.parameters(), *judge.parameters()]
-
-
-def unfrozen_added_and_converted(hvd, mine):
-    import torch
-
-    model, more = linear(), linear()
-    model.bias.requires_grad_(False)
-    optimizer = sgd(hvd, model.parameters(), momentum=0.9)
-
-    def loss():
-        x = mine.to(model.weight.dtype)
-        return (model(x) + more(x)).square().mean()
-
-    train(optimizer, loss, steps=2)
-    model.bias.requires_grad_(True)
-    optimizer.add_param_group({"params": more.parameters(), "lr": 0.01})
-    train(optimizer, loss, steps=2)
-    model.double(), more.double()
-    optimizer.state.clear()
-    train(optimizer, loss, steps=2)
-    model.float(), more.float()
-    optimizer.state.clear()
-    loss().backward()
-    optimizer.step()
-    assert model.weight.dtype is torch.float32
-    return [*model.parameters(), *more.parameters()]
-
-
-def frozen_when_wrapped(hvd, mine):
-    import torch
-
-    model = linear().requires_grad_(False)
-    optimizer = sgd(hvd, model.parameters())
-    model.requires_grad_(True)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        model(mine).square().mean().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-    return model.parameters()
-
-
-def unused(hvd, mine):
-    """A parameter that nobody uses, in a step or ever, is none that weight decay moves."""
-    import torch
-
-    model, other, never = linear(), linear(), linear()
-    optimizer = sgd(hvd, [*model.parameters(), *other.parameters(), *never.parameters()],
-                    weight_decay=0.1, momentum=0.5)
-    first = torch.equal(mine[0], rows(1)[0])
-    for step in range(2 * STEPS):
-        optimizer.zero_grad(set_to_none=True)
-        loss = model(mine).square().mean()
-        if 2 <= step < 5 and first:
-            # By one rank, so that it does not depend on how many there are.
-            loss = loss + other(rows(6)).square().sum() / len(mine)
-        loss.backward()
-        optimizer.step()
-    assert all(p.grad is None for p in never.parameters())
-    return [*model.parameters(), *other.parameters(), *never.parameters()]
-
-
-def tied_copied_and_of_odd_types(hvd, mine):
-    """Tied weights, a moving average of copies, complex numbers, and another memory order."""
-    import copy
-
-    import torch
-
-    first, second = linear(4, 4), linear(4, 4)
-    second.weight = first.weight
-    conv = torch.nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
-    wave = torch.nn.Parameter(torch.tensor([1 + 2j, 3 - 1j]))
-    model = torch.nn.ModuleList([first, second, conv])
-    optimizer = sgd(hvd, [*model.parameters(), wave], foreach=True)
-    average = copy.deepcopy(model)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        image = mine[:, :2].reshape(-1, 2, 1, 1) * torch.ones(2, 3, 3)
-        loss = second(first(mine).tanh()).square().mean() + conv(image).square().mean()
-        (loss + (mine[:, :1] * wave).abs().square().mean()).backward()
-        optimizer.step()
-        with torch.no_grad():
-            for p, q in zip(average.parameters(), model.parameters()):
-                p.lerp_(q, 0.3)
-    assert model[2].weight.stride() == conv.weight.stride()
-    return [*model.parameters(), *average.parameters(), torch.view_as_real(wave)]
-
-
-def shared_by_two_optimizers(hvd, mine):
-    base, heads = linear(4, 4), (linear(), linear())
-    optimizers = [sgd(hvd, [*base.parameters(), *head.parameters()]) for head in heads]
-    for step in range(STEPS):
-        for head, optimizer in zip(heads, optimizers):
-            optimizer.zero_grad()
-            head(base(mine)).square().mean().backward()
-            optimizer.step()
-    # And wrapped anew.
-    optimizer = sgd(hvd, base.parameters(), {"backward_passes_per_step": 2}, lr=0.01)
-    for _ in range(2):
-        optimizer.zero_grad()
-        for head in heads:
-            head(base(mine)).square().mean().backward()
-        optimizer.step()
-        optimizers[0].zero_grad()
-        heads[0](base(mine)).square().mean().backward()
-        optimizers[0].step()
-    return [*base.parameters(), *heads[0].parameters(), *heads[1].parameters()]
-
-
-def states_of_other_kinds(hvd, mine):
-    """foreach, and a state that is factored, as Adafactor's."""
-    import torch
-
-    class Factored(torch.optim.Optimizer):
-        def __init__(self, parameters):
-            super().__init__(parameters, {"lr": 0.1})
-
-        @torch.no_grad()
-        def step(self, closure=None):
-            for p in self.param_groups[0]["params"]:
-                if p.grad is None or p.dim() < 2:
-                    continue
-                state = self.state[p]
-                square = p.grad.square()
-                for name, dim in (("row", 1), ("column", 0)):
-                    state[name] = 0.9 * state.get(name, 0.0) + square.mean(dim)
-                scale = torch.outer(state["row"], state["column"]) / state["row"].mean()
-                p.add_(p.grad / (scale.sqrt() + 1e-3), alpha=-0.1)
-
+def sums_of_discarded_and_scaled(hvd, mine):
+    """op=Sum: a batch whose gradients are thrown away, and reduced ones that are replaced."""
+    options = {"op": hvd.Sum} if hasattr(hvd, "Sum") else {}
     ends = []
-    for make in (Factored, lambda ps: torch.optim.Adam(ps, lr=0.1, foreach=True),
-                 lambda ps: torch.optim.NAdam(ps, lr=0.1)):
-        model = linear()
-        optimizer = hvd.DistributedOptimizer(make(list(model.parameters())))
-        train(optimizer, lambda: model(mine).square().mean(), set_to_none=True)
-        ends += model.parameters()
+    for zero in ("optimizer", "model"):
+        model, other = linear(), linear(4, 1)
+        optimizer = sgd(hvd, [*model.parameters(), *other.parameters()],
+                        {**options, "backward_passes_per_step": 2}, lr=0.001)
+        for _ in range(STEPS):
+            (model(mine).abs().sum() + other(mine).sum()).backward()
+            (optimizer if zero == "optimizer" else model).zero_grad()
+            model(mine).square().sum().backward()
+            for p in model.parameters():
+                p.grad = p.grad * 2
+            if zero == "optimizer":
+                other(mine).square().sum().backward()
+            optimizer.step()
+        ends += [*model.parameters(), *other.parameters()]
     return ends
 
 
+def losses_as_numbers(hvd, mine):
+    import torch
+
+    model, mine = linear().double(), mine.double()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, tolerance_change=0.05))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(mine) - mine[:, :2].cos()).pow(4).mean()
+        loss.backward()
+        return loss.item()
+
+    for _ in range(3):
+        optimizer.step(closure)
+    return model.parameters()
+
+
 PROGRAMS = [
-    scaled_and_clipped, scaled_losses, kept_gradients, by_hand, adjusted_by_hooks, several_losses,
-    accumulated, parts_of_a_window, sums, checkpoints, penalty, line_search, gan, unfrozen_added_and_converted,
-    frozen_when_wrapped, unused, tied_copied_and_of_odd_types, shared_by_two_optimizers, states_of_other_kinds,
+    scaled_and_clipped, scaled_losses, kept_gradients, kept_views, gradients_in_one_tensor, by_hand,
+    made_and_assigned, adjusted_by_hooks, several_losses, accumulated, parts_of_a_window, sums,
+    sums_of_discarded_and_scaled, checkpoints, penalty, line_search, losses_as_numbers,
 ]
 
 
-def as_one_process():
-    for program in PROGRAMS:
-        check(program)
-
-
-def in_small_buckets():
-    """Of a gradient each, so that they start within backward()."""
-    from dtrain.torch import _reducer
-
-    _reducer._FIRST_BUCKET = _reducer._CPU_BUCKET = 1
-    as_one_process()
-
-
 def test_programs_train_as_one_process(on_ranks):
-    on_ranks(2, as_one_process)
+    on_ranks(2, check_all, PROGRAMS)
 
 
 def test_programs_train_as_one_process_in_small_buckets(on_ranks):
-    on_ranks(3, in_small_buckets)
-
-
-# ---- What cannot be right ----
-
-
-def fails(kind, call, *texts):
-    try:
-        call()
-    except kind as error:
-        assert all(text in str(error) for text in texts), error
-    else:
-        raise AssertionError(f"no {kind.__name__}")
-
-
-def mistakes():
-    import torch
-
-    import dtrain.torch as hvd
-
-    me = hvd.rank()
-
-    # Other parameters on another rank.
-    model = torch.nn.Linear(4, 2 + me)
-    optimizer = sgd(hvd, model.parameters(), {"named_parameters": model.named_parameters()})
-    fails(hvd.MismatchError, lambda: model(rows(2)).sum().backward(),
-          "rank 0 has weight (float32 (2, 4)) where rank 1 has weight (float32 (3, 4))")
-    layers = [linear() for _ in range(1 + me)]
-    optimizer = sgd(hvd, [layer.weight for layer in layers])
-    fails(hvd.MismatchError, optimizer.step, "no more parameters where rank 1 has allreduce.noname.0.1")
-
-    # A backward() more on one rank.
-    model = linear()
-    optimizer = sgd(hvd, model.parameters())
-    train(optimizer, lambda: model(rows(2)).sum())
-    model(rows(2)).sum().backward()
-    if me == 1:
-        optimizer.step()
-    fails(hvd.MismatchError, lambda: model(rows(2)).sum().backward(),
-          f"rank 0 reduces gradients for time 2 of step {STEPS + 1}",
-          f"rank 1 for time 1 of step {STEPS + 2}", "equally often")
-    # The job goes on.
-    optimizer = sgd(hvd, model.parameters())
-    train(optimizer, lambda: model(rows(2)).sum())
-
-    # A backward() that fails, when gradients have been sent.
-    from dtrain.torch import _reducer
-
-    class Fails(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            raise KeyError("of the program")
-
-    _reducer._FIRST_BUCKET = 1
-    first, last = linear(4, 4), linear()
-    optimizer = sgd(hvd, [*first.parameters(), *last.parameters()])
-    train(optimizer, lambda: last(first(rows(2))).sum())
-    failing = me == 0
-    if failing:
-        fails(KeyError, lambda: last(Fails.apply(first(rows(2)))).sum().backward(), "of the program")
-        fails(hvd.StateError, lambda: last(first(rows(2))).sum().backward(), "step() for it")
-    else:
-        last(first(rows(2))).sum().backward()
-    optimizer.step()
-    train(optimizer, lambda: last(first(rows(2))).sum())
-    everyones = hvd.allgather(last.weight.detach().reshape(1, -1))
-    assert torch.equal(everyones[0], everyones[1])
-
-
-def test_mistakes_are_named(on_ranks):
-    on_ranks(2, mistakes)
+    on_ranks(3, check_all, PROGRAMS, 1)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients on their way through an all-reduce: many in one buffer, or one alone."""
 
-import sys
+import ctypes
 
 import torch
 
-from dtrain import Compression, Sum
+from dtrain import Compression, _arrays, _timeline
+from dtrain._calls import group_of, shape_text
 from dtrain._collectives import start_allreduce
+from dtrain._handles import Handle
+from dtrain._library import library, make_options
 
 from ._sparse import sparse_allreduce_async
 
@@ -25,18 +28,30 @@ class Terms:
         """Whether gradients can be compressed together: nobody knows what the program's own class does."""
         return self.compression in (Compression.none, Compression.fp16)
 
-    def start(self, tensor, name, note):
-        """Starts an all-reduce in place. A function that waits for it. `note`: what must be the same on
-        all ranks, too."""
+    def start(self, tensor, name):
+        """Starts an all-reduce in place. A function that waits for it."""
         return start_allreduce(tensor, name, self.op, self._factors, self.process_set,
-                               Compression.none, in_place=True, wait=False, note=note).wait
+                               Compression.none, in_place=True, wait=False).wait
 
-    def without_common(self, gradient, values):
-        """`values` of this rank, written over: what all ranks have in common already enters a sum
-        once. An average of it is what it was, anyway."""
-        if self.op is Sum and gradient.common is not None:
-            values.sub_(gradient.common, alpha=1.0 - 1.0 / self.process_set.size())
-        return values
+    def start_again(self, tensor, name, plan):
+        """As start(), for what is reduced in every round of a job. `plan`: a list of its own, where what
+        is the same each time is kept: there may be hundreds within a backward()."""
+        if (self._factors != (1.0, 1.0) or tensor.device.type != "cpu" or tensor.numel() == 0
+                or _timeline.active or not tensor.is_contiguous()):
+            return self.start(tensor, name)
+        if not plan or plan[0] is not tensor.dtype:
+            type_name = _arrays.TorchTensors.type_name(tensor)
+            if type_name not in _arrays.NATIVE:
+                return self.start(tensor, name)
+            shape = shape_text(_arrays.TorchTensors, tensor, True)
+            plan[:] = (tensor.dtype, library().function("dtrain_allreduce_async"),
+                       _arrays.NATIVE[type_name],
+                       make_options(group_of(self.process_set), name, shape=shape))
+        _, function, kind, options = plan
+        place, number = tensor.data_ptr(), ctypes.c_uint64()
+        if function(place, place, tensor.numel(), kind, self.op, options, number) != 0:
+            return self.start(tensor, name)  # tries again, and raises
+        return Handle(number.value, tensor, lambda: tensor).wait
 
 
 class Gradient:
@@ -44,39 +59,71 @@ class Gradient:
 
     def __init__(self, parameter, name, group):
         self.parameter, self.name, self.group = parameter, name, group
-        self.type = parameter.dtype, parameter.device
         self.home = None  # the Bucket or Single that it travels in; None before some rank has made it
         self.hooks = []
         self.result = None  # of the last round: the same on all ranks
+        self.settled = False  # the program has not asked for another one since: no step, no zero_grad()
+        self.zeroed = False  # it is zero or nothing
+        self.look()
         self.clear()
 
     def clear(self):
         self.made = False  # by the backward() that is running
         self.touched = False  # by any since the last round
         self.common = None  # of what it has now, the part that all ranks have, where that counts
+        self.version = None  # of what backward() has made, when it had
         self.present = False  # this rank has given values
         self.late = False  # backward() has made more of it after it had started
         self.stream = None  # that it was made on
-        self._own = None
+        self.own = None  # what the program has in the parameter
 
-    def take(self):
+    def look(self):
+        """At the parameter, which the program may give another type, device or shape."""
+        p = self.parameter
+        self.type, self.shape = (p.dtype, p.device), p.shape
+        # Dense, in the parameter's memory order.
+        self.strides = torch.empty_like(p, device="meta").stride()
+        self.order = sorted(range(p.dim()), key=lambda i: -self.strides[i])
+
+    def has_changed(self):
+        p = self.parameter
+        return p.dtype is not self.type[0] or p.device != self.type[1] or p.shape != self.shape
+
+    def note_common(self, zeroed):
+        """Before backward() adds to it, where what all ranks have already counts."""
+        grad = self.parameter.grad
+        if not self.touched:
+            self.common = None if grad is None or zeroed else grad.detach().clone()
+        elif self.common is not None and (
+                grad is None or grad._version != self.version and not dense(grad).any()):
+            self.common = None  # the program has zeroed it meanwhile
+
+    def take(self, keeps_common):
         """What this rank has. The parameter has no gradient until the end of the round: what backward()
         still makes of it is found there."""
-        grad = self.parameter.grad
+        self.own = grad = self.parameter.grad
         self.parameter.grad = None
         self.present = grad is not None
-        if not self.touched and grad is self.result:
-            self.common = grad
-        if self.present and grad.requires_grad:
-            self._own = grad  # of backward(create_graph=True)
-        return grad
+        if grad is None:
+            return None
+        if keeps_common and not self.touched and (grad is self.result or self.settled):
+            self.common = grad.detach().clone()
+        return grad.detach()
 
     def give(self, result):
-        """Ends the round. `result`: None where no rank has given values."""
-        if self._own is not None and result is not None and not result.is_sparse:
-            self._own.detach().copy_(result)
-            result = self._own
+        """Ends the round. `result`: None where no rank has given values, else ours to keep. It goes where
+        the program's own tensor is, which it may have kept."""
+        own = self.own
+        if own is not None and result is not None and own.layout is result.layout is torch.strided:
+            values = own.detach()
+            if values.data_ptr() != result.data_ptr():
+                try:
+                    values.copy_(result)
+                except RuntimeError:
+                    own = result  # such as one that has been expanded
+            result = own
         self.parameter.grad = self.result = result
+        self.settled = result is not None
 
     def add(self, late):
         """What was made after it had started, reduced."""
@@ -84,18 +131,24 @@ class Gradient:
         if grad is None or grad.is_sparse:
             self.parameter.grad = self.result = late if grad is None else late + grad
         else:
-            grad.add_(late)
+            grad.detach().add_(late)
 
 
 class Bucket:
-    """Gradients of one type on one device, in one buffer. Between the rounds they are views of it."""
+    """Small gradients of one type on one device, copied into one buffer, and back."""
 
     def __init__(self, gradients, terms):
         self.gradients, self._terms = gradients, terms
         first, last = gradients[0].name, gradients[-1].name
         self.name = first if len(gradients) == 1 else f"{first} to {last}"
         self.held = False  # it does not start before backward() is over: it was too early once
-        self._make_buffer()
+        self._plan = []
+        dtype, device = gradients[0].type
+        sizes = [gradient.shape.numel() for gradient in gradients]
+        self._flat = torch.empty(sum(sizes), dtype=dtype, device=device)
+        parts = self._flat.split(sizes)
+        self._views = [part.view(g.shape) for part, g in zip(parts, gradients)]
+        self._wire = torch.view_as_real(self._flat).view(-1) if dtype.is_complex else self._flat
         self.clear()
 
     def clear(self):
@@ -103,47 +156,22 @@ class Bucket:
         self.missing = len(self.gradients)
         self._wait = self._context = None
 
-    def _make_buffer(self):
-        parameters = [gradient.parameter for gradient in self.gradients]
-        dtype, device = self.gradients[0].type
-        flat = torch.empty(sum(p.numel() for p in parameters), dtype=dtype, device=device)
-        self._views, begin = [], 0
-        for p in parameters:
-            # In the memory order of the parameter. `data`: each counts its own versions.
-            view = flat.as_strided(p.shape, memory_order(p), begin).data
-            self._views.append(view)
-            begin += p.numel()
-        self._flat = flat
-        self._wire = torch.view_as_real(flat).view(-1) if dtype.is_complex else flat
-        self._in_order = all(view.is_contiguous() for view in self._views)
-
-    def start(self, prefix, note):
+    def start(self, prefix, keeps_common):
         self.started = True
-        # The program has kept a gradient of the last round, which must stay as it is.
-        if any(sys.getrefcount(self._views[i]) > 2 + (self.gradients[i].result is self._views[i])
-               for i in range(len(self._views))):
-            self._make_buffer()
-        self._fill()
-        small, self._context = self._terms.compression.compress(self._wire)
-        self._wait = self._terms.start(small, prefix + self.name, note)
-
-    def _fill(self):
-        grads = [gradient.take() for gradient in self.gradients]
+        grads = [gradient.take(keeps_common) for gradient in self.gradients]
         wait_for_streams(self.gradients)
         dtype, device = self.gradients[0].type
-        if self._in_order and all(
-                grad is not None and grad is not view and grad.layout is torch.strided
-                and grad.dtype is dtype and grad.device == device
-                for grad, view in zip(grads, self._views)):
-            torch.cat([grad.detach().reshape(-1) for grad in grads], out=self._flat)
+        if all(grad is not None and grad.layout is torch.strided and grad.dtype is dtype
+               and grad.device == device for grad in grads):
+            torch.cat([grad.reshape(-1) for grad in grads], out=self._flat)
         else:
             for grad, view in zip(grads, self._views):
-                if grad is None:
-                    view.zero_()
-                elif grad is not view:
-                    view.copy_(dense(grad.detach()))
+                view.zero_() if grad is None else view.copy_(dense(grad))
         for gradient, view in zip(self.gradients, self._views):
-            self._terms.without_common(gradient, view)
+            if gradient.common is not None:
+                view.sub_(dense(gradient.common))
+        small, self._context = self._terms.compression.compress(self._wire)
+        self._wait = self._terms.start_again(small, prefix + self.name, self._plan)
 
     def finish(self, made):
         """Waits, and gives the parameters their gradients. `made`, of a gradient: whether any rank has
@@ -154,73 +182,80 @@ class Bucket:
                 self._wire.copy_(self._terms.compression.decompress(result, self._context))
         finally:
             for gradient, view in zip(self.gradients, self._views):
-                gradient.give(view if made(gradient) else None)
+                if gradient.common is not None:
+                    view.add_(dense(gradient.common))
+                own = gradient.own is not None and gradient.own.layout is torch.strided
+                gradient.give(None if not made(gradient) else view if own else view.clone())
 
 
 class Single:
-    """A gradient that travels alone: a sparse one, or one that the program's own compression packs."""
+    """A gradient that travels alone, where it lies: a large one, a sparse one, or one that the program's
+    own compression packs."""
 
     def __init__(self, gradient, terms, sparse_dim):
         """`sparse_dim`: how many dimensions its indices have; 0 of a dense one."""
         self.gradients, self._terms, self.name = [gradient], terms, gradient.name
         self._sparse_dim = sparse_dim
         self.held = False
+        self._plan = []
         self.clear()
 
     def clear(self):
         self.started, self.missing = False, 1
-        self._wait = self._context = self._target = None
+        self._wait = self._context = self._values = None
 
-    def start(self, prefix, note):
+    def start(self, prefix, keeps_common):
         self.started = True
         gradient, terms, dim = self.gradients[0], self._terms, self._sparse_dim
-        grad = gradient.take()
+        grad = gradient.take(keeps_common)
         wait_for_streams(self.gradients)
-        value = None if grad is None else grad.detach()
         if dim and not terms.sparse_as_dense:
-            if value is None or value.is_sparse and value._nnz() == 0:
+            if grad is None or grad.is_sparse and grad._nnz() == 0:
                 # zero_grad() has made it one whose indices are not as they were.
-                value = _no_values(gradient.parameter, dim)
-            elif not value.is_sparse:
-                value = value.to_sparse(dim)
+                grad = _no_values(gradient.parameter, dim)
+            elif not grad.is_sparse:
+                grad = grad.to_sparse(dim)
             if gradient.common is not None:
-                value = terms.without_common(gradient, value.clone())
-            self._wait = sparse_allreduce_async(value, prefix + self.name, terms.op,
+                grad = grad - gradient.common
+            self._wait = sparse_allreduce_async(grad, prefix + self.name, terms.op,
                                                 terms.process_set)
             return
-        if value is None:
-            value = torch.zeros_like(gradient.parameter)
-        else:
-            value = dense(value)
+        if grad is None:
+            grad = torch.zeros_like(gradient.parameter)
+        elif grad.is_sparse:
+            grad = grad.to_dense()
         if gradient.common is not None:
-            value = terms.without_common(gradient, value.clone())
-        self._target = grad if grad is not None and not dim else value
-        small, self._context = terms.compression.compress(value)
-        self._wait = terms.start(small, prefix + self.name, note)
+            grad = grad - dense(gradient.common)
+        self._values = wire = grad
+        if terms.element_by_element:
+            # As it lies in memory, also where that is channel by channel.
+            if grad.stride() != gradient.strides:
+                self._values = torch.empty_strided(grad.shape, gradient.strides, dtype=grad.dtype,
+                                                   device=grad.device).copy_(grad)
+            wire = self._values.permute(gradient.order)
+            if wire.is_complex():
+                wire = torch.view_as_real(wire)
+        self._to = wire
+        small, self._context = terms.compression.compress(wire)
+        self._wait = terms.start_again(small, prefix + self.name, self._plan)
 
     def finish(self, made):
-        result = None
-        gradient, dim = self.gradients[0], self._sparse_dim
+        """As Bucket's."""
+        gradient, dim, result = self.gradients[0], self._sparse_dim, None
         try:
             result = self._wait()
-            if self._target is None:
-                return
-            result = self._terms.compression.decompress(result, self._context)
-            if dim:
+            if self._values is not None:
+                result = self._terms.compression.decompress(result, self._context)
+                if result.data_ptr() != self._to.data_ptr():
+                    self._to.copy_(result)
+                result = self._values
                 # SparseAdam and the like need it as it was.
-                result = result.to_sparse(dim)
-            else:
-                target = self._target.detach()
-                if result.data_ptr() != target.data_ptr():
-                    target.copy_(result)
-                result = self._target
+                result = result.to_sparse(dim) if dim else result
+            if gradient.common is not None:
+                result = result + gradient.common
         finally:
+            self._to = None
             gradient.give(result if made(gradient) else None)
-
-
-def memory_order(parameter):
-    """The strides of a dense tensor like it."""
-    return torch.empty_like(parameter, device="meta").stride()
 
 
 def dense(tensor):

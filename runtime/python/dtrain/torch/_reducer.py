@@ -2,41 +2,40 @@
 """Reducing the gradients of a DistributedOptimizer while backward() still makes them."""
 
 import itertools
-import sys
 import threading
 import typing
 import weakref
 import zlib
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
 import dtrain
 from dtrain import Compression, MismatchError, StateError, Sum, _job
 from dtrain._collectives import start_allreduce
 
-from ._buckets import Bucket, Gradient, Single, dense, memory_order
+from ._buckets import Bucket, Gradient, Single, dense
+from ._hooks import at_end_of_backward, unwatch, watch
 
-# Bytes of gradients that travel together: of the first, which start while most of backward() is still
-# to come; and of the others, which on a CPU stay in its cache until they are sent. The first and the
-# last are those of PyTorch's DDP.
-_FIRST_BUCKET, _CPU_BUCKET, _BUCKET = 1 << 20, 4 << 20, 25 << 20
-_NESTED = BackwardCFunction.apply.__code__
-# The gradients that a Reducer has, by their parameters' id(): the latest that was made for one has it.
-_owned = {}
+# Bytes of gradients that are copied to travel together: of the first, which start while most of
+# backward() is still to come, and of the others. Those of PyTorch's DDP.
+_FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
+# From so many on a gradient travels alone on a CPU, where copying it costs more than another call.
+_ALONE_ON_CPU = 128 << 10
+# The gradients that reducers have, by their parameters' id(): the latest that was made for one has it.
+_owned = weakref.WeakValueDictionary()
 
 
 class _Ordinals:
-    """Numbers for optimizers, in the order in which they are first used in a generation: those of one
-    process set may have parameters of the same names."""
+    """Numbers for optimizers, those of one process set may have parameters of the same names: in the
+    order in which they were made, or in a later job of this process are first used there."""
 
-    generation = None
+    job = None
     counts = {}
 
     @classmethod
     def next_of(cls, process_set):
-        if cls.generation != _job.generation:
-            cls.generation, cls.counts = _job.generation, {}
+        if cls.job != _job.number:
+            cls.job, cls.counts = _job.number, {}
         count = cls.counts.setdefault(process_set.process_set_id, itertools.count())
         return next(count)
 
@@ -60,9 +59,14 @@ class Reducer:
         self.passes_per_step = passes_per_step
         self.paused = False  # backward() adds up gradients and reduces none
         self._terms = terms
+        self._keeps_common = terms.op is Sum
         self._gradients = []
-        self._successors = set()  # other reducers, which have taken over some of the gradients
-        self._generation = None  # in which the ranks know it, by its number
+        self._layout = None  # a hash of them
+        self._lent = []  # gradients that successors have taken over
+        self._successors = weakref.WeakSet()
+        self._synchronizing = False
+        self._enter_job()
+        self._generation = None  # in which the ranks have begun to count rounds
         self._agreed = False  # about the buckets
         self._buckets = []  # in the order in which they start
         self._started = 0  # of them, in this round
@@ -85,72 +89,80 @@ class Reducer:
                 if not (parameter.is_floating_point() or parameter.is_complex()):
                     continue  # has no gradient
                 gradient = Gradient(parameter, name, groups.get(parameter))
+                gradient.reducer = weakref.ref(self)
                 before = _owned.get(id(parameter))
-                if before is not None:
-                    before.reducer._hand_over(before, self)
-                gradient.reducer = self
+                owner = None if before is None else before.reducer()
+                if owner is not None:
+                    gradient.result, gradient.settled = before.result, before.settled
+                    owner._hand_over(before, self)
                 _owned[id(parameter)] = gradient
                 self._gradients.append(gradient)
                 self._watch(gradient)
-            self._describe()
+            self._layout = None
 
     def _hand_over(self, gradient, successor):
         with self._lock:
-            _unwatch(gradient)
+            unwatch(gradient.hooks)
             self._gradients.remove(gradient)
-            self._agreed = False
-            if successor is not self:
-                self._successors.add(successor)
-            self._describe()
+            self._lent.append(gradient)
+            self._successors.add(successor)
+            self._layout, self._agreed = None, False
+
+    def close(self):
+        """Its optimizer has gone."""
+        with self._lock:
+            for gradient in self._gradients:
+                unwatch(gradient.hooks)
+            self._gradients, self._lent, self._buckets = [], [], []
 
     def renew(self):
-        """Follows parameters that have got another type or another device."""
+        """Follows parameters that have got another type, device or shape, and takes back what another
+        optimizer has had, which has gone."""
         with self._lock:
-            changed = [g for g in self._gradients
-                       if (g.parameter.dtype, g.parameter.device) != g.type]
-            for gradient in changed:
-                _unwatch(gradient)
-                gradient.type = gradient.parameter.dtype, gradient.parameter.device
-                self._watch(gradient)
-            if changed:
+            back = [g for g in self._lent if id(g.parameter) not in _owned]
+            if back:
+                self._lent = [g for g in self._lent if id(g.parameter) in _owned]
+                self.add([(g.name, g.parameter) for g in back],
+                         {g.parameter: g.group for g in back})
                 self._agreed = False
-                self._describe()
+            for gradient in self._gradients:
+                if gradient.has_changed():
+                    gradient.look()
+                    unwatch(gradient.hooks)
+                    self._watch(gradient)
+                    self._layout, self._agreed = None, False
+
+    def zeroed(self):
+        """The program has called zero_grad()."""
+        with self._lock:
+            for gradient in self._gradients:
+                gradient.zeroed, gradient.settled, gradient.common = True, False, None
 
     def _describe(self):
         for number, gradient in enumerate(self._gradients):
             gradient.number = number
-        listed = [(*_description(g), memory_order(g.parameter)) for g in self._gradients]
+        listed = [(*_description(g), g.strides) for g in self._gradients]
         self._layout = zlib.crc32(repr(listed).encode())
 
     def _watch(self, gradient):
-        parameter, lock = gradient.parameter, self._lock
+        # The hooks live as long as the parameter may, and must not keep what it belongs to.
+        me, its = weakref.ref(self), weakref.ref(gradient)
+        lock = self._lock
 
         # The only Python function that is called for a gradient.
-        def made(*_):
-            with lock:
-                self._has_made(gradient)
+        def made():
+            reducer, gradient = me(), its()
+            if reducer is not None and gradient is not None:
+                with lock:
+                    reducer._has_made(gradient)
 
-        def adds(_):
-            with lock:
-                if not gradient.touched and parameter.grad is not None:
-                    gradient.common = parameter.grad.detach().clone()
+        def adds():
+            gradient = its()
+            if gradient is not None:
+                with lock:
+                    gradient.note_common(gradient.zeroed)
 
-        frozen = not parameter.requires_grad
-        if frozen:
-            # Maybe not for ever.
-            parameter.requires_grad_(True)
-        if self._terms.op is Sum:
-            gradient.hooks.append(parameter.register_hook(adds))
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            gradient.hooks.append(parameter.register_post_accumulate_grad_hook(made))
-        else:
-            # Before PyTorch 2.1: the node that adds to .grad, which lives as long as we hold it.
-            with torch.enable_grad():
-                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-            gradient.node = node
-            gradient.hooks.append(node.register_hook(made))
-        if frozen:
-            parameter.requires_grad_(False)
+        gradient.hooks = watch(gradient.parameter, made, adds if self._keeps_common else None)
 
     # ---- Within backward() ----
 
@@ -161,9 +173,12 @@ class Reducer:
         if home is not None and home.started:
             gradient.late = True
             return
+        if self._keeps_common:
+            gradient.version = gradient.parameter.grad._version
         if gradient.made:
             return
         gradient.made = gradient.touched = True
+        gradient.zeroed = False
         self._made.append(gradient)
         if gradient.type[1].type == "cuda":
             gradient.stream = torch.cuda.current_stream(gradient.type[1])
@@ -177,7 +192,8 @@ class Reducer:
         if self._started and self._agreed:
             raise StateError(
                 "backward() failed before, when some of its gradients had been sent to the other ranks, "
-                "which wait for the rest: call optimizer.step() for it as they do, then go on"
+                "which wait for the rest: call optimizer.synchronize() after it, then do as they do, "
+                "step() or zero_grad()"
             )
         # Of one before that failed, too.
         for gradient in self._made:
@@ -190,31 +206,7 @@ class Reducer:
                           and self._agreed and self._generation == _job.generation)
         backward = _Backward()
         self._backward = weakref.ref(backward)
-        self._at_end_of(backward)
-
-    def _at_end_of(self, backward):
-        """Calls _end_backward() then: of the outermost, where an autograd function calls backward() itself,
-        as checkpoints do."""
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_code is not _NESTED:
-            frame = frame.f_back
-        if frame is None:
-            torch.autograd.Variable._execution_engine.queue_callback(
-                lambda: self._end_backward(backward))
-            return
-        hooks = []
-
-        def outside(*_):
-            if hooks:
-                for hook in hooks:
-                    hook.remove()
-                hooks.clear()
-                self._at_end_of(backward)
-
-        # What comes after that function.
-        for node, _ in frame.f_locals["self"].next_functions:
-            if node is not None:
-                hooks.append(node.register_hook(outside))
+        at_end_of_backward(lambda: self._end_backward(backward))
 
     @torch.no_grad()
     def _start_full(self):
@@ -229,7 +221,7 @@ class Reducer:
             self._round += 1
         self._started += 1
         try:
-            bucket.start(self._prefix, self._note())
+            bucket.start(self._prefix, self._keeps_common)
         except BaseException:
             self._give_up()
             raise
@@ -250,10 +242,18 @@ class Reducer:
     def synchronize(self):
         """Makes a round, unless there was one since the last step and backward() has made nothing since."""
         with self._lock:
-            for other in self._successors:
-                other.synchronize()
+            if self._synchronizing:
+                return  # another one, which we have taken over from as well
+            self._synchronizing = True
+            try:
+                for other in self._successors:
+                    other.synchronize()
+            finally:
+                self._synchronizing = False
             self.renew()
-            if self._untold or self._round == 0:
+            if self._gradients and (self._untold or self._round == 0 or any(
+                    g.parameter.grad is not g.result and not g.settled for g in self._gradients
+                    if g.parameter.grad is not None)):
                 self._reduce()
 
     def stepped(self):
@@ -261,21 +261,26 @@ class Reducer:
         with self._lock:
             self._step += 1
             self._round = 0
+            for reducer in (self, *self._successors):
+                for gradient in reducer._gradients:
+                    gradient.settled = False
 
     def loss(self, loss):
         """What a closure returns, of all ranks: an optimizer that compares losses decides alike on all."""
-        if not isinstance(loss, torch.Tensor) or not loss.is_floating_point():
-            return loss
-        return dtrain.allreduce(loss.detach(), op=self._terms.op, name=f"{self._prefix}loss",
-                                process_set=self._terms.process_set)
+        if isinstance(loss, torch.Tensor) and loss.is_floating_point():
+            return dtrain.allreduce(loss.detach(), op=self._terms.op, name=f"{self._prefix}loss",
+                                    process_set=self._terms.process_set)
+        return self.loss(torch.tensor(loss, dtype=torch.float64)).item() if isinstance(loss, float) else loss
 
     @torch.no_grad()
     def _reduce(self):
+        if self._job != _job.number:
+            self._enter_job()
         if self._generation != _job.generation:
             self._generation, self._agreed = _job.generation, False
-            number = _Ordinals.next_of(self._terms.process_set)
-            self._prefix = f"optimizer {number + 1}: " if number else ""
             self._step, self._round = 1, 0
+        if self._layout is None:
+            self._describe()
         if not self._agreed:
             self._buckets, self._started = [], 0
             for gradient in self._gradients:
@@ -333,17 +338,19 @@ class Reducer:
         parameter = gradient.parameter
         value, parameter.grad = parameter.grad, None
         value = torch.zeros_like(parameter) if value is None else dense(value.detach())
-        return self._terms.start(value, f"{self._prefix}{gradient.name}, late", self._note())
+        return self._terms.start(value, f"{self._prefix}{gradient.name}, late")
 
     # ---- What the ranks tell each other ----
 
-    def _note(self):
-        return f" in round {self._round} of step {self._step}"
+    def _enter_job(self):
+        self._job = _job.number
+        number = _Ordinals.next_of(self._terms.process_set)
+        self._prefix = f"optimizer {number + 1}: " if number else ""
 
     def _tell(self):
         """What each gradient is on all ranks. None if all have made all that is in buckets, and no more."""
+        unlike = [0, 0, 0]
         if self._agreed:
-            unlike = [0, 0, 0]
             for gradient in self._gradients:
                 if gradient.home is None:
                     unlike[0] += gradient.parameter.grad is not None
@@ -369,15 +376,22 @@ class Reducer:
         return _Told(*(list(itertools.islice(everyones, count)) for _ in told))
 
     def _sum(self, numbers):
-        # A sum and no gather, because other ranks may be in join().
-        numbers = torch.tensor(list(numbers), dtype=torch.int64)
+        # A sum and no gather, because other ranks may be in join(). The first: ranks that are not.
+        numbers = torch.tensor([1, *numbers], dtype=torch.int64)
         try:
             start_allreduce(numbers, f"{self._prefix}gradients", Sum, (1.0, 1.0),
                             self._terms.process_set, Compression.none, in_place=True, wait=True,
-                            note=f"{self._note()}, {self._layout:x}")
+                            note=f" in round {self._round} of step {self._step}, {self._layout:x}")
         except MismatchError as error:
             raise self._explained(error) from None
-        return numbers.tolist()
+        present, *numbers = numbers.tolist()
+        if present < self._terms.process_set.size() and not self._keeps_common:
+            # They add zeros to an average, also where all have something in common.
+            self._keeps_common = True
+            for gradient in self._gradients:
+                unwatch(gradient.hooks)
+                self._watch(gradient)
+        return numbers
 
     def _explained(self, error):
         """Which rank has wrapped other parameters, or called backward() or step() more often."""
@@ -408,18 +422,17 @@ class Reducer:
         full, filling = [], {}  # lists, and where the last of each is in `new`
         for i, gradient in enumerate(new):
             sparse = told.sparse[gradient.number]
-            if sparse or not self._terms.element_by_element:
+            octets = gradient.parameter.numel() * gradient.parameter.element_size()
+            large = gradient.type[1].type == "cpu" and octets >= _ALONE_ON_CPU
+            if sparse or not self._terms.element_by_element or large and gradient.group is None:
                 dims = told.dims[gradient.number] // sparse if sparse else 0
                 full.append((i, Single(gradient, self._terms, dims)))
                 continue
             key = gradient.type, gradient.group
             together = filling.pop(key, ((), 0, 0))
-            size = together[2] + gradient.parameter.numel() * gradient.parameter.element_size()
-            together = (*together[0], gradient), i, size
-            room = _CPU_BUCKET if gradient.type[1].type == "cpu" else _BUCKET
-            if not (self._buckets or full):
-                room = _FIRST_BUCKET
-            if gradient.group is None and size >= room:
+            together = (*together[0], gradient), i, together[2] + octets
+            room = _BUCKET if self._buckets or full else _FIRST_BUCKET
+            if gradient.group is None and together[2] >= room:
                 full.append((i, Bucket(together[0], self._terms)))
             else:
                 filling[key] = together
@@ -443,8 +456,7 @@ class _Told(typing.NamedTuple):
 
 
 def _description(gradient):
-    parameter = gradient.parameter
-    return gradient.name, tuple(parameter.shape), str(parameter.dtype).rpartition(".")[2]
+    return gradient.name, tuple(gradient.shape), str(gradient.type[0]).rpartition(".")[2]
 
 
 def _said(description):
@@ -452,9 +464,3 @@ def _said(description):
         return "no more parameters"
     name, shape, dtype = description
     return f"{name} ({dtype} {shape})"
-
-
-def _unwatch(gradient):
-    for hook in gradient.hooks:
-        hook.remove()
-    gradient.hooks.clear()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DistributedOptimizer: an optimizer that uses the gradients of all ranks."""
 
+import collections
 import contextlib
 import functools
 import os
@@ -46,12 +47,12 @@ class _Distributed:
         finally:
             reducer.paused = before
 
-    def step(self, closure=None):
+    def step(self, closure=None, **options):
         if self._dtrain_reducer is None:
-            return self._dtrain_counted_step(closure)
+            return self._dtrain_counted_step(closure, **options)
         if closure is None:
             self.synchronize()
-            result = self._dtrain_counted_step(None)
+            result = self._dtrain_counted_step(None, **options)
         else:
             # It makes the gradients that the step uses, maybe several times.
             def reduced():
@@ -59,19 +60,21 @@ class _Distributed:
                 self.synchronize()
                 return self._dtrain_reducer.loss(loss)
 
-            result = self._dtrain_counted_step(reduced)
+            result = self._dtrain_counted_step(reduced, **options)
         self._dtrain_reducer.stepped()
         return result
 
-    def _dtrain_counted_step(self, closure):
+    def _dtrain_counted_step(self, closure, **options):
         """The step of the optimizer's own class, also for a learning-rate scheduler that counts it."""
         counted = self._dtrain_counting
-        return super().step(closure) if counted is None else counted(closure)
+        step = super().step if counted is None else counted
+        return step(closure, **options)
 
     def zero_grad(self, *args, **kwargs):
+        super().zero_grad(*args, **kwargs)
         if self._dtrain_reducer is not None:
             self._dtrain_reducer.renew()
-        return super().zero_grad(*args, **kwargs)
+            self._dtrain_reducer.zeroed()
 
     def add_param_group(self, group):
         super().add_param_group(group)
@@ -107,7 +110,7 @@ def _checked_names(optimizer, named_parameters):
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in named):
         raise InvalidArgumentError("named_parameters: give the pairs of model.named_parameters()")
     names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     if twice:
         raise InvalidArgumentError(f"named_parameters: not unique: {', '.join(twice)}")
     by_parameter = {parameter: str(name) for name, parameter in named}
@@ -201,6 +204,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     optimizer.__class__ = distributed
     optimizer._dtrain_counting = _replace_counting_step(optimizer)
     optimizer._dtrain_reducer = reducer
+    if reducer is not None:
+        weakref.finalize(optimizer, reducer.close).atexit = False
     optimizer._parameter_names = {parameter: name for name, parameter in named}
     optimizer.backward_passes_per_step = backward_passes_per_step
     return optimizer
