@@ -63,9 +63,9 @@ def check(program):
 
 def check_all(programs, octets=None):
     """octets: of a bucket, so that gradients start within backward()."""
-    from dtrain.torch import _reducer
+    from dtrain.torch import _buckets
 
     if octets:
-        _reducer._FIRST_BUCKET = _reducer._BUCKET = _reducer._ALONE_ON_CPU = octets
+        _buckets._FIRST_BUCKET = _buckets._BUCKET = _buckets._ALONE_ON_CPU = octets
     for program in programs:
         check(program)

@@ -228,7 +228,7 @@ def mistakes():
     train(optimizer, lambda: model(rows(2)).sum())
 
     # A backward() that fails, when gradients have been sent.
-    from dtrain.torch import _reducer
+    from dtrain.torch import _buckets
 
     class Fails(torch.autograd.Function):
         @staticmethod
@@ -239,7 +239,7 @@ def mistakes():
         def backward(ctx, grad):
             raise KeyError("of the program")
 
-    _reducer._FIRST_BUCKET = 1
+    _buckets._FIRST_BUCKET = 1
     first, last = linear(4, 4), linear()
     optimizer = sgd(hvd, [*first.parameters(), *last.parameters()])
     train(optimizer, lambda: last(first(rows(2))).sum())

@@ -14,6 +14,13 @@ from dtrain._library import library, make_options
 from ._sparse import sparse_allreduce_async
 
 
+# Bytes of gradients that are copied to travel together: of the first, which start while most of
+# backward() is still to come, and of the others. Those of PyTorch's DDP.
+_FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
+# From so many on a gradient travels alone on a CPU, where copying it costs more than another call.
+_ALONE_ON_CPU = 128 << 10
+
+
 class Terms:
     """How an optimizer's gradients are reduced."""
 
@@ -256,6 +263,28 @@ class Single:
         finally:
             self._to = None
             gradient.give(result if made(gradient) else None)
+
+
+def planned(gradients, sparse_dims, terms, first):
+    """Buckets and Singles for `gradients`, in the order in which they will be made, which is the same on
+    all ranks. sparse_dims: by gradient, 0 for a dense one. first: there are no others before them."""
+    full, filling = [], {}  # each with where the last one is in `gradients`
+    for i, gradient in enumerate(gradients):
+        octets = gradient.parameter.numel() * gradient.parameter.element_size()
+        large = gradient.type[1].type == "cpu" and octets >= _ALONE_ON_CPU
+        dims = sparse_dims[gradient]
+        if dims or not terms.element_by_element or large and gradient.group is None:
+            full.append((i, Single(gradient, terms, dims)))
+            continue
+        key = gradient.type, gradient.group
+        together, _, size = filling.pop(key, ((), 0, 0))
+        together, size = (*together, gradient), size + octets
+        if gradient.group is None and size >= (_FIRST_BUCKET if first and not full else _BUCKET):
+            full.append((i, Bucket(together, terms)))
+        else:
+            filling[key] = together, i, size
+    full += [(i, Bucket(together, terms)) for together, i, _ in filling.values()]
+    return [bucket for _, bucket in sorted(full, key=lambda pair: pair[0])]
 
 
 def dense(tensor):

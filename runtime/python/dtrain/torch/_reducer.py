@@ -13,14 +13,10 @@ import dtrain
 from dtrain import Compression, MismatchError, StateError, Sum, _job
 from dtrain._collectives import start_allreduce
 
-from ._buckets import Bucket, Gradient, Single, dense
+from ._buckets import Gradient, dense, planned
 from ._hooks import at_end_of_backward, unwatch, watch
+from ._mismatch import description, explained
 
-# Bytes of gradients that are copied to travel together: of the first, which start while most of
-# backward() is still to come, and of the others. Those of PyTorch's DDP.
-_FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
-# From so many on a gradient travels alone on a CPU, where copying it costs more than another call.
-_ALONE_ON_CPU = 128 << 10
 # The gradients that reducers have, by their parameters' id(): the latest that was made for one has it.
 _owned = weakref.WeakValueDictionary()
 
@@ -141,7 +137,7 @@ class Reducer:
     def _describe(self):
         for number, gradient in enumerate(self._gradients):
             gradient.number = number
-        listed = [(*_description(g), g.strides) for g in self._gradients]
+        listed = [(*description(g), g.strides) for g in self._gradients]
         self._layout = zlib.crc32(repr(listed).encode())
 
     def _watch(self, gradient):
@@ -383,7 +379,8 @@ class Reducer:
                             self._terms.process_set, Compression.none, in_place=True, wait=True,
                             note=f" in round {self._round} of step {self._step}, {self._layout:x}")
         except MismatchError as error:
-            raise self._explained(error) from None
+            mine = self._step, self._round, [description(g) for g in self._gradients]
+            raise explained(error, mine, self._terms.process_set) from None
         present, *numbers = numbers.tolist()
         if present < self._terms.process_set.size() and not self._keeps_common:
             # They add zeros to an average, also where all have something in common.
@@ -393,51 +390,14 @@ class Reducer:
                 self._watch(gradient)
         return numbers
 
-    def _explained(self, error):
-        """Which rank has wrapped other parameters, or called backward() or step() more often."""
-        ranks = self._terms.process_set.ranks
-        mine = self._step, self._round, [_description(gradient) for gradient in self._gradients]
-        everyones = dtrain.allgather_object(mine, process_set=self._terms.process_set)
-        for rank, (step, turn, listed) in zip(ranks[1:], everyones[1:]):
-            for first, other in itertools.zip_longest(everyones[0][2], listed):
-                if first != other:
-                    return MismatchError(
-                        f"DistributedOptimizer: rank {ranks[0]} has {_said(first)} where rank {rank} has "
-                        f"{_said(other)}; every rank must give it the same parameters in the same order"
-                    )
-            if (step, turn) != everyones[0][:2]:
-                return MismatchError(
-                    f"DistributedOptimizer: rank {ranks[0]} reduces gradients for time "
-                    f"{everyones[0][1]} of step {everyones[0][0]}, rank {rank} for time {turn} of step "
-                    f"{step}; every rank must call backward() and step() equally often, or join() "
-                    "when it has no more data"
-                )
-        return error
-
     def _place(self, told):
         """Puts the gradients that are new into buckets, and returns these."""
         new = [g for g in self._gradients if g.home is None and told and told.present[g.number]]
         last = len(self._gradients) + 1
         new.sort(key=lambda g: (told.position[g.number] or last, -g.number))
-        full, filling = [], {}  # lists, and where the last of each is in `new`
-        for i, gradient in enumerate(new):
-            sparse = told.sparse[gradient.number]
-            octets = gradient.parameter.numel() * gradient.parameter.element_size()
-            large = gradient.type[1].type == "cpu" and octets >= _ALONE_ON_CPU
-            if sparse or not self._terms.element_by_element or large and gradient.group is None:
-                dims = told.dims[gradient.number] // sparse if sparse else 0
-                full.append((i, Single(gradient, self._terms, dims)))
-                continue
-            key = gradient.type, gradient.group
-            together = filling.pop(key, ((), 0, 0))
-            together = (*together[0], gradient), i, together[2] + octets
-            room = _BUCKET if self._buckets or full else _FIRST_BUCKET
-            if gradient.group is None and together[2] >= room:
-                full.append((i, Bucket(together[0], self._terms)))
-            else:
-                filling[key] = together
-        full += [(i, Bucket(gradients, self._terms)) for gradients, i, _ in filling.values()]
-        buckets = [bucket for _, bucket in sorted(full, key=lambda pair: pair[0])]
+        sparse_dims = {g: told.dims[g.number] // told.sparse[g.number] if told.sparse[g.number] else 0
+                       for g in new}
+        buckets = planned(new, sparse_dims, self._terms, first=not self._buckets)
         for bucket in buckets:
             for gradient in bucket.gradients:
                 gradient.home = bucket
@@ -453,14 +413,3 @@ class _Told(typing.NamedTuple):
     sparse: list  # have a sparse one
     dims: list  # of the indices of these, added up
     position: list  # in the order of the first rank, from 1
-
-
-def _description(gradient):
-    return gradient.name, tuple(gradient.shape), str(gradient.type[0]).rpartition(".")[2]
-
-
-def _said(description):
-    if description is None:
-        return "no more parameters"
-    name, shape, dtype = description
-    return f"{name} ({dtype} {shape})"
