@@ -126,6 +126,60 @@ def gradients_in_one_tensor(hvd, mine):
     return model.parameters()
 
 
+def gradients_within_others(hvd, mine):
+    """Autograd gives parameters views of what it still works with, or the same memory twice."""
+    import time
+
+    import torch
+
+    from dtrain import _handles
+
+    class Doubled(torch.autograd.Function):
+        """Uses what it gets when collectives that have started before are over."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            end = time.monotonic() + 60
+            while not all(flight.done() for flight in list(_handles._in_flight.values())):
+                assert time.monotonic() < end
+            return grad * 2
+
+    shape = 50, 40
+    wide, tall, one, other = (torch.nn.Parameter(torch.full(shape, 0.5)) for _ in range(4))
+    options = {"op": hvd.Sum} if hasattr(hvd, "Sum") else {}
+    optimizer = sgd(hvd, [wide, tall, one, other], options)
+    for _ in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        scale = torch.arange(2000.0).view(1, *shape) * mine.square().sum()
+        loss = (Doubled.apply(tall).unsqueeze(0) + wide.unsqueeze(0)).mul(scale).sum()
+        (loss + (one.view(-1) + other.view(-1)).mul(scale.view(-1)).sum()).mul(1e-5).backward()
+        optimizer.step()
+    return [wide, tall, one, other]
+
+
+def of_odd_layouts(hvd, mine):
+    """Expanded, conjugated and transposed ones, assigned by hand."""
+    import torch
+
+    even, wave = linear(3, 1), torch.nn.Parameter(torch.ones(60, 2, dtype=torch.complex64))
+    tall = linear(5, 4)
+    optimizer = sgd(hvd, [even.weight, wave, tall.weight])
+    for _ in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        even.weight.grad = mine.mean().reshape(1, 1).expand(1, 3)
+        wave.grad = torch.complex(mine.mean(), mine.abs().mean()).expand(60, 2).clone().conj()
+        tall.weight.grad = mine.mean(0).outer(torch.arange(5.0)).t().contiguous().t()
+        optimizer.step()
+        even.weight.grad = None
+        (even(mine[:, :3]).mean() + tall(mine.repeat(1, 2)[:, :5]).mean()).backward()
+        optimizer.step()
+    return [even.weight, torch.view_as_real(wave), tall.weight]
+
+
 def made_and_assigned(hvd, mine):
     """Some by backward(), others by hand after it."""
     import torch
@@ -221,9 +275,10 @@ def checkpoints(hvd, mine):
     from torch.utils.checkpoint import checkpoint
 
     ends = []
-    for reentrant in (True, False):
+    for reentrant, op in ((True, "Average"), (False, "Average"), (True, "Sum")):
         first, second = linear(4, 4), linear(4, 4)
-        optimizer = sgd(hvd, [*first.parameters(), *second.parameters()])
+        options = {"op": getattr(hvd, op)} if hasattr(hvd, op) else {}
+        optimizer = sgd(hvd, [*first.parameters(), *second.parameters()], options)
 
         def run(function, x):
             return checkpoint(function, x, use_reentrant=reentrant)
@@ -232,13 +287,19 @@ def checkpoints(hvd, mine):
             x = mine.clone().requires_grad_()
             x = run(first, x).tanh()
             x = run(lambda y: run(second, y).tanh() * 2, x)
-            return run(first, x).square().mean()
+            x = run(first, x).square()
+            return x.mean() if op == "Average" else x.sum() * 1e-3
 
+        loss().backward()
+        loss().backward()
+        optimizer.step()
         train(optimizer, loss)
         if hvd is not OneProcess:
             loss().backward()
             assert optimizer._dtrain_reducer._round == 1, "for each backward() of a checkpoint"
-        train(optimizer, lambda: run(first, run(second, mine.clone().requires_grad_())).square().mean())
+        if op == "Average":
+            train(optimizer,
+                  lambda: run(first, run(second, mine.clone().requires_grad_())).square().mean())
         ends += [*first.parameters(), *second.parameters()]
     return ends
 
@@ -294,6 +355,42 @@ def sums_of_discarded_and_scaled(hvd, mine):
     return ends
 
 
+def sums_of_what_changes_by_hand(hvd, mine):
+    """op=Sum: gradients that the program zeroes or writes in place, and that are not made each time."""
+    import torch
+
+    options = {"op": hvd.Sum} if hasattr(hvd, "Sum") else {}
+    ends = []
+    for sparse in (False, True):
+        table = torch.nn.Embedding(18, 4, sparse=sparse, _weight=rows(18).clone())
+        model, other, once = linear(), linear(4, 1), linear(4, 1)
+        # Of a rank's own rows, for one process all.
+        seen = [i for i in range(18) if any(torch.equal(row, rows(18)[i]) for row in mine)]
+        seen = torch.tensor(seen)
+        optimizer = sgd(hvd, [*model.parameters(), *other.parameters(), *once.parameters(),
+                              *table.parameters()], options, lr=0.001)
+        first = torch.equal(mine[0], rows(1)[0])
+        for step in range(STEPS):
+            loss = model(mine).square().sum() + table(seen).square().sum()
+            if step == 1 and first:
+                loss = loss + once(rows(6)).square().sum()
+            loss.backward()
+            (model(mine).abs().sum() + table(seen).sum() + other(mine).sum()).backward()
+            if step == 2:
+                for p in other.parameters():
+                    p.grad.zero_()
+                model(mine).sum().backward()
+            optimizer.step()
+            grads = torch.autograd.grad(other(mine).square().sum(), list(other.parameters()))
+            for p, grad in zip(other.parameters(), grads):
+                p.grad.copy_(grad)
+            optimizer.step()
+            if step % 2:
+                optimizer.zero_grad()
+        ends += [*model.parameters(), *other.parameters(), *once.parameters(), *table.parameters()]
+    return ends
+
+
 def losses_as_numbers(hvd, mine):
     import torch
 
@@ -314,8 +411,8 @@ def losses_as_numbers(hvd, mine):
 
 PROGRAMS = [
     scaled_and_clipped, scaled_losses, kept_gradients, kept_views, gradients_in_one_tensor, by_hand,
-    made_and_assigned, adjusted_by_hooks, several_losses, accumulated, parts_of_a_window, sums,
-    sums_of_discarded_and_scaled, checkpoints, penalty, line_search, losses_as_numbers,
+    gradients_within_others, of_odd_layouts, made_and_assigned, adjusted_by_hooks, several_losses, accumulated, parts_of_a_window, sums,
+    sums_of_discarded_and_scaled, sums_of_what_changes_by_hand, checkpoints, penalty, line_search, losses_as_numbers,
 ]
 
 

@@ -274,6 +274,27 @@ def joined_between_calls():
             assert torch.allclose(p.grad, torch.full((2,), 11.0 * ranks * factor)), (op, i, p.grad)
             optimizer.step()
         hvd.join()
+        # The next epoch: all know the same of each other.
+        optimizer.zero_grad()
+        for factor in (1, 10):
+            (p * factor * (me + 1)).sum().backward()
+        assert hvd.allgather(p.grad).tolist() == [33.0 / (2 if op is hvd.Average else 1)] * 4
+
+
+def sums_that_one_rank_adds_to():
+    import torch
+
+    import dtrain.torch as hvd
+
+    me = hvd.rank()
+    p, q = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = sgd(hvd, [p, q], {"op": hvd.Sum})
+    for _ in range(3):
+        optimizer.zero_grad()
+        ((p.sum() if me == 0 else 0) + q.sum()).backward()
+        ((p * 10).sum() + q.sum()).backward()
+        assert p.grad.tolist() == [21.0] * 2 and q.grad.tolist() == [4.0] * 2, (p.grad, q.grad)
+        optimizer.step()
 
 
 def dropped():
@@ -300,8 +321,15 @@ def dropped():
     left = sgd(hvd, [*shared.parameters(), *mine.parameters()])
     other = sgd(hvd, shared.parameters())
     left.step(), other.step()
+    gc.disable()
+    third = sgd(hvd, shared.parameters())
     del other
-    gc.collect()
+    for p in shared.parameters():
+        p.grad = torch.full_like(p, hvd.rank() + 1.0)
+    left.step()
+    assert torch.allclose(shared.bias.grad, torch.full((2,), 1.5)), shared.bias.grad
+    del third
+    gc.enable()
     for _ in range(2):
         left.zero_grad()
         (shared(rows(2)).sum() + mine(rows(2)).sum()).mul(1.0 + hvd.rank()).backward()
@@ -348,6 +376,7 @@ def cycles_and_options():
 def mistakes_joins_and_ends():
     mistakes()
     joined_between_calls()
+    sums_that_one_rank_adds_to()
     dropped()
     cycles_and_options()
 

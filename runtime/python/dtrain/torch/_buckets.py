@@ -40,25 +40,30 @@ class Terms:
         return start_allreduce(tensor, name, self.op, self._factors, self.process_set,
                                Compression.none, in_place=True, wait=False).wait
 
-    def start_again(self, tensor, name, plan):
-        """As start(), for what is reduced in every round of a job. `plan`: a list of its own, where what
-        is the same each time is kept: there may be hundreds within a backward()."""
+    def start_again(self, source, tensor, name, plan):
+        """As start(), of `source` into `tensor`, for what is reduced in every round of a job. `plan`: a list
+        of its own, where what is the same each time is kept: there may be hundreds within a backward()."""
         if (self._factors != (1.0, 1.0) or tensor.device.type != "cpu" or tensor.numel() == 0
                 or _timeline.active or not tensor.is_contiguous()):
-            return self.start(tensor, name)
+            return self.start(tensor.copy_(source) if source is not tensor else tensor, name)
         if not plan or plan[0] is not tensor.dtype:
             type_name = _arrays.TorchTensors.type_name(tensor)
             if type_name not in _arrays.NATIVE:
-                return self.start(tensor, name)
+                return self.start(tensor.copy_(source) if source is not tensor else tensor, name)
             shape = shape_text(_arrays.TorchTensors, tensor, True)
             plan[:] = (tensor.dtype, library().function("dtrain_allreduce_async"),
                        _arrays.NATIVE[type_name],
                        make_options(group_of(self.process_set), name, shape=shape))
         _, function, kind, options = plan
-        place, number = tensor.data_ptr(), ctypes.c_uint64()
-        if function(place, place, tensor.numel(), kind, self.op, options, number) != 0:
-            return self.start(tensor, name)  # tries again, and raises
-        return Handle(number.value, tensor, lambda: tensor).wait
+        number = ctypes.c_uint64()
+        if function(source.data_ptr(), tensor.data_ptr(), tensor.numel(), kind, self.op, options,
+                    number) != 0:
+            # Tries again, and raises.
+            return self.start(tensor.copy_(source) if source is not tensor else tensor, name)
+        return Handle(number.value, (source, tensor), lambda: tensor).wait
+
+
+UNKNOWN = object()
 
 
 class Gradient:
@@ -71,6 +76,7 @@ class Gradient:
         self.result = None  # of the last round: the same on all ranks
         self.settled = False  # the program has not asked for another one since: no step, no zero_grad()
         self.zeroed = False  # it is zero or nothing
+        self._result_version = None
         self.look()
         self.clear()
 
@@ -79,6 +85,7 @@ class Gradient:
         self.touched = False  # by any since the last round
         self.common = None  # of what it has now, the part that all ranks have, where that counts
         self.version = None  # of what backward() has made, when it had
+        self.before = None  # what the parameter had when backward() began; UNKNOWN where it came first
         self.present = False  # this rank has given values
         self.late = False  # backward() has made more of it after it had started
         self.stream = None  # that it was made on
@@ -99,11 +106,17 @@ class Gradient:
     def note_common(self, zeroed):
         """Before backward() adds to it, where what all ranks have already counts."""
         grad = self.parameter.grad
+        if self.home is not None and self.home.started:
+            return  # this one will be late
         if not self.touched:
             self.common = None if grad is None or zeroed else grad.detach().clone()
-        elif self.common is not None and (
+        else:
+            self._forget_common_if_zeroed(grad)
+
+    def _forget_common_if_zeroed(self, grad):
+        if self.common is not None and (
                 grad is None or grad._version != self.version and not dense(grad).any()):
-            self.common = None  # the program has zeroed it meanwhile
+            self.common = None  # by the program, meanwhile
 
     def take(self, keeps_common):
         """What this rank has. The parameter has no gradient until the end of the round: what backward()
@@ -113,24 +126,38 @@ class Gradient:
         self.present = grad is not None
         if grad is None:
             return None
-        if keeps_common and not self.touched and (grad is self.result or self.settled):
+        if keeps_common and self.touched:
+            self._forget_common_if_zeroed(grad)
+        elif keeps_common and (
+                self.settled or grad is self.result and grad._version == self._result_version):
             self.common = grad.detach().clone()
-        return grad.detach()
+        grad = grad.detach()
+        return grad.resolve_conj().resolve_neg() if grad.layout is torch.strided else grad
 
-    def give(self, result):
-        """Ends the round. `result`: None where no rank has given values, else ours to keep. It goes where
-        the program's own tensor is, which it may have kept."""
+    @property
+    def is_autograds(self):
+        """Whether autograd has made the tensor that was taken, and may still use its memory."""
+        return self.touched and self.own is not self.result and self.before is not self.own
+
+    def give(self, result, lent=False):
+        """Ends the round. `result`: None where no rank has given values, else for us to keep, unless it is
+        lent. It goes where the program's own tensor is, which it may have kept."""
         own = self.own
+        if own is not None and not own.requires_grad and self.before is None and self.touched:
+            own = None  # autograd has made it, so nobody else has it
         if own is not None and result is not None and own.layout is result.layout is torch.strided:
             values = own.detach()
             if values.data_ptr() != result.data_ptr():
                 try:
                     values.copy_(result)
                 except RuntimeError:
-                    own = result  # such as one that has been expanded
+                    own = result.clone()  # instead of one that has been expanded
             result = own
+        elif lent:
+            result = result.clone()
         self.parameter.grad = self.result = result
-        self.settled = result is not None
+        self._result_version = None if result is None else result._version
+        self.settled, self.zeroed = result is not None, False
 
     def add(self, late):
         """What was made after it had started, reduced."""
@@ -178,7 +205,7 @@ class Bucket:
             if gradient.common is not None:
                 view.sub_(dense(gradient.common))
         small, self._context = self._terms.compression.compress(self._wire)
-        self._wait = self._terms.start_again(small, prefix + self.name, self._plan)
+        self._wait = self._terms.start_again(small, small, prefix + self.name, self._plan)
 
     def finish(self, made):
         """Waits, and gives the parameters their gradients. `made`, of a gradient: whether any rank has
@@ -191,8 +218,8 @@ class Bucket:
             for gradient, view in zip(self.gradients, self._views):
                 if gradient.common is not None:
                     view.add_(dense(gradient.common))
-                own = gradient.own is not None and gradient.own.layout is torch.strided
-                gradient.give(None if not made(gradient) else view if own else view.clone())
+                some = made(gradient)
+                gradient.give(view if some else None, lent=some)
 
 
 class Single:
@@ -223,7 +250,7 @@ class Single:
             elif not grad.is_sparse:
                 grad = grad.to_sparse(dim)
             if gradient.common is not None:
-                grad = grad - gradient.common
+                grad = _without_zeros(grad - gradient.common)
             self._wait = sparse_allreduce_async(grad, prefix + self.name, terms.op,
                                                 terms.process_set)
             return
@@ -233,18 +260,24 @@ class Single:
             grad = grad.to_dense()
         if gradient.common is not None:
             grad = grad - dense(gradient.common)
-        self._values = wire = grad
-        if terms.element_by_element:
-            # As it lies in memory, also where that is channel by channel.
-            if grad.stride() != gradient.strides:
-                self._values = torch.empty_strided(grad.shape, gradient.strides, dtype=grad.dtype,
-                                                   device=grad.device).copy_(grad)
-            wire = self._values.permute(gradient.order)
-            if wire.is_complex():
-                wire = torch.view_as_real(wire)
-        self._to = wire
-        small, self._context = terms.compression.compress(wire)
-        self._wait = terms.start_again(small, prefix + self.name, self._plan)
+        self._values = grad
+        if terms.compression is not Compression.none:
+            if gradient.is_autograds:
+                self._values = grad.clone()
+            self._to = self._values
+            small, self._context = terms.compression.compress(self._values)
+            self._wait = terms.start_again(small, small, prefix + self.name, self._plan)
+            return
+        # As it lies in memory, also where that is channel by channel.
+        apart = torch.empty_strided(grad.shape, gradient.strides, dtype=grad.dtype,
+                                    device=grad.device)
+        if grad.stride() != gradient.strides:
+            self._values = grad = apart.copy_(grad)
+        elif gradient.is_autograds:
+            self._values = apart
+        self._to = _wire(self._values, gradient)
+        source = self._to if self._values is grad else _wire(grad, gradient)
+        self._wait = terms.start_again(source, self._to, prefix + self.name, self._plan)
 
     def finish(self, made):
         """As Bucket's."""
@@ -260,6 +293,7 @@ class Single:
                 result = result.to_sparse(dim) if dim else result
             if gradient.common is not None:
                 result = result + gradient.common
+                result = result.coalesce() if result.is_sparse else result
         finally:
             self._to = None
             gradient.give(result if made(gradient) else None)
@@ -289,6 +323,19 @@ def planned(gradients, sparse_dims, terms, first):
 
 def dense(tensor):
     return tensor.to_dense() if tensor.is_sparse else tensor
+
+
+def _wire(tensor, gradient):
+    """A dense tensor as numbers that lie one after the other."""
+    tensor = tensor.permute(gradient.order)
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _without_zeros(tensor):
+    tensor = tensor.coalesce()
+    values = tensor.values()
+    some = values.reshape(len(values), -1).ne(0).any(1)
+    return torch.sparse_coo_tensor(tensor.indices()[:, some], values[some], tensor.shape)
 
 
 def _no_values(like, sparse_dim):

@@ -13,7 +13,7 @@ import dtrain
 from dtrain import Compression, MismatchError, StateError, Sum, _job
 from dtrain._collectives import start_allreduce
 
-from ._buckets import Gradient, dense, planned
+from ._buckets import UNKNOWN, Gradient, dense, planned
 from ._hooks import at_end_of_backward, unwatch, watch
 from ._mismatch import description, explained
 
@@ -22,18 +22,30 @@ _owned = weakref.WeakValueDictionary()
 
 
 class _Ordinals:
-    """Numbers for optimizers, those of one process set may have parameters of the same names: in the
-    order in which they were made, or in a later job of this process are first used there."""
+    """Numbers for reducers, as those of one process set may have parameters of the same names: in the
+    order in which they were made; those of an earlier job of this process are numbered anew."""
 
     job = None
     counts = {}
+    living = weakref.WeakValueDictionary()
+    made = itertools.count()
 
     @classmethod
-    def next_of(cls, process_set):
+    def enter(cls, reducer):
         if cls.job != _job.number:
             cls.job, cls.counts = _job.number, {}
-        count = cls.counts.setdefault(process_set.process_set_id, itertools.count())
-        return next(count)
+            for _, other in sorted(cls.living.items()):
+                cls._number(other)
+        if reducer._job != _job.number:
+            cls.living[next(cls.made)] = reducer
+            cls._number(reducer)
+
+    @classmethod
+    def _number(cls, reducer):
+        process_set = reducer._terms.process_set.process_set_id
+        number = next(cls.counts.setdefault(process_set, itertools.count()))
+        reducer._job = _job.number
+        reducer._prefix = f"optimizer {number + 1}: " if number else ""
 
 
 class _Backward:
@@ -55,13 +67,13 @@ class Reducer:
         self.passes_per_step = passes_per_step
         self.paused = False  # backward() adds up gradients and reduces none
         self._terms = terms
-        self._keeps_common = terms.op is Sum
+        self._joined_in = None  # the generation in which other ranks were found to have joined
         self._gradients = []
         self._layout = None  # a hash of them
-        self._lent = []  # gradients that successors have taken over
-        self._successors = weakref.WeakSet()
+        self._lent = []  # gradients that others, made later, have taken over
         self._synchronizing = False
-        self._enter_job()
+        self._job = None
+        _Ordinals.enter(self)
         self._generation = None  # in which the ranks have begun to count rounds
         self._agreed = False  # about the buckets
         self._buckets = []  # in the order in which they start
@@ -90,18 +102,17 @@ class Reducer:
                 owner = None if before is None else before.reducer()
                 if owner is not None:
                     gradient.result, gradient.settled = before.result, before.settled
-                    owner._hand_over(before, self)
+                    owner._hand_over(before)
                 _owned[id(parameter)] = gradient
                 self._gradients.append(gradient)
                 self._watch(gradient)
             self._layout = None
 
-    def _hand_over(self, gradient, successor):
+    def _hand_over(self, gradient):
         with self._lock:
             unwatch(gradient.hooks)
             self._gradients.remove(gradient)
             self._lent.append(gradient)
-            self._successors.add(successor)
             self._layout, self._agreed = None, False
 
     def close(self):
@@ -109,7 +120,19 @@ class Reducer:
         with self._lock:
             for gradient in self._gradients:
                 unwatch(gradient.hooks)
+                _owned.pop(id(gradient.parameter), None)
             self._gradients, self._lent, self._buckets = [], [], []
+
+    def _owners(self):
+        """Other reducers that have gradients of this one."""
+        owned = [_owned.get(id(gradient.parameter)) for gradient in self._lent]
+        owners = {gradient.reducer() for gradient in owned if gradient is not None}
+        return owners - {None, self}
+
+    @property
+    def _keeps_common(self):
+        # Who has joined adds zeros to averages, also where all ranks have something in common.
+        return self._terms.op is Sum or self._joined_in == _job.generation
 
     def renew(self):
         """Follows parameters that have got another type, device or shape, and takes back what another
@@ -131,7 +154,8 @@ class Reducer:
     def zeroed(self):
         """The program has called zero_grad()."""
         with self._lock:
-            for gradient in self._gradients:
+            for gradient in self._gradients + self._lent:
+                gradient = _owned.get(id(gradient.parameter), gradient)
                 gradient.zeroed, gradient.settled, gradient.common = True, False, None
 
     def _describe(self):
@@ -153,8 +177,8 @@ class Reducer:
                     reducer._has_made(gradient)
 
         def adds():
-            gradient = its()
-            if gradient is not None:
+            reducer, gradient = me(), its()
+            if gradient is not None and reducer is not None and reducer._keeps_common:
                 with lock:
                     gradient.note_common(gradient.zeroed)
 
@@ -164,7 +188,7 @@ class Reducer:
 
     def _has_made(self, gradient):
         if self._backward is None or self._backward() is None:
-            self._begin_backward()
+            self._begin_backward(gradient)
         home = gradient.home
         if home is not None and home.started:
             gradient.late = True
@@ -184,7 +208,7 @@ class Reducer:
         if home.missing == 0:
             self._start_full()
 
-    def _begin_backward(self):
+    def _begin_backward(self, first):
         if self._started and self._agreed:
             raise StateError(
                 "backward() failed before, when some of its gradients had been sent to the other ranks, "
@@ -200,6 +224,9 @@ class Reducer:
         self._untold = True
         self._starting = (not self.paused and self._passes + 1 >= self.passes_per_step
                           and self._agreed and self._generation == _job.generation)
+        for gradient in self._gradients:
+            gradient.before = gradient.parameter.grad
+        first.before = UNKNOWN
         backward = _Backward()
         self._backward = weakref.ref(backward)
         at_end_of_backward(lambda: self._end_backward(backward))
@@ -242,7 +269,7 @@ class Reducer:
                 return  # another one, which we have taken over from as well
             self._synchronizing = True
             try:
-                for other in self._successors:
+                for other in self._owners():
                     other.synchronize()
             finally:
                 self._synchronizing = False
@@ -257,7 +284,7 @@ class Reducer:
         with self._lock:
             self._step += 1
             self._round = 0
-            for reducer in (self, *self._successors):
+            for reducer in (self, *self._owners()):
                 for gradient in reducer._gradients:
                     gradient.settled = False
 
@@ -270,8 +297,7 @@ class Reducer:
 
     @torch.no_grad()
     def _reduce(self):
-        if self._job != _job.number:
-            self._enter_job()
+        _Ordinals.enter(self)
         if self._generation != _job.generation:
             self._generation, self._agreed = _job.generation, False
             self._step, self._round = 1, 0
@@ -318,6 +344,9 @@ class Reducer:
     def _give_up(self):
         # What is under way may never end, and where it is read and written is not ours any more.
         self._agreed = False
+        for gradient in self._gradients:
+            if gradient.own is not None and gradient.parameter.grad is None:
+                gradient.parameter.grad = gradient.own
         self._end_round()
 
     def _end_round(self):
@@ -337,11 +366,6 @@ class Reducer:
         return self._terms.start(value, f"{self._prefix}{gradient.name}, late")
 
     # ---- What the ranks tell each other ----
-
-    def _enter_job(self):
-        self._job = _job.number
-        number = _Ordinals.next_of(self._terms.process_set)
-        self._prefix = f"optimizer {number + 1}: " if number else ""
 
     def _tell(self):
         """What each gradient is on all ranks. None if all have made all that is in buckets, and no more."""
@@ -383,8 +407,7 @@ class Reducer:
             raise explained(error, mine, self._terms.process_set) from None
         present, *numbers = numbers.tolist()
         if present < self._terms.process_set.size() and not self._keeps_common:
-            # They add zeros to an average, also where all have something in common.
-            self._keeps_common = True
+            self._joined_in = _job.generation
             for gradient in self._gradients:
                 unwatch(gradient.hooks)
                 self._watch(gradient)
