@@ -165,6 +165,11 @@ def test_a_driver_that_has_hung_for_long_delays_nothing(gpus):
     end(job)
 
 
+def phase(cluster, job):
+    told = cluster.head.run([cluster.programs / "dtrain", "ps", "--json"]).stdout
+    return next(each["phase"] for each in json.loads(told)["jobs"] if each["id"] == job.id)
+
+
 # The launcher that has heard of it is gone, and so is the one after it.
 @pytest.mark.launcher_killed
 def test_the_next_launcher_knows_it(gpus):
@@ -182,6 +187,8 @@ def test_the_next_launcher_knows_it(gpus):
         kill_rank(cluster.nodes[2])
         wait_until(lambda: LEFT_OUT in taken.err, 30, lambda: taken.err)
         wait_until(lambda: b"attempt 1 of 3" in job.output(0, attempt=1), 30, lambda: taken.err)
+        # A launcher that ends before all workers run has the attempt started again, which is none of the restarts.
+        wait_until(lambda: phase(cluster, job) == "run", 30, lambda: taken.err)
         job.kill_launcher()
         third = job.start_launcher()
         kill_rank(cluster.nodes[0])
