@@ -13,7 +13,7 @@
 
 namespace dtrain::runtime {
 
-// What runs collectives, and those that wait for it.
+// An executor of collectives, and the queue of those that wait for it.
 struct Engine {
   // Its handles begin behind `first_handle`. `main`: the world's.
   Engine(const Environment& env, Groups& groups, Progress& progress, Failure& failure, bool main,
@@ -45,7 +45,7 @@ class Engines {
   void SetOnDevice();
   // Before the first call that is for the group. No other group has begun before the first.
   void Add(uint32_t group);
-  // Of a group that has nothing pending and goes. Who has not waited for a handle yet still may.
+  // Ends the engine of a group that has nothing pending. Its handles can still be waited for.
   void Retire(uint32_t group);
   // Until nothing is left to run, of any group.
   void DrainAll();

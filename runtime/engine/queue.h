@@ -58,7 +58,7 @@ class Queue {
   // Likewise; there will be nothing more. Handles can be waited for still, also when the groups
   // have gone.
   void Stop();
-  // Whether there is no handle that was not waited for.
+  // Whether every handle has been waited for.
   bool empty();
 
  private:

@@ -41,8 +41,9 @@ class Terms:
                                Compression.none, in_place=True, wait=False).wait
 
     def start_again(self, source, tensor, name, plan):
-        """As start(), of `source` into `tensor`, for what is reduced in every round of a job. `plan`: a list
-        of its own, where what is the same each time is kept: there may be hundreds within a backward()."""
+        """As start(), from `source` into `tensor`, but faster, as one backward() may make hundreds of these
+        calls. `plan`: a list that belongs to this caller alone; it keeps the arguments of one round for
+        the next."""
         if (self._factors != (1.0, 1.0) or tensor.device.type != "cpu" or tensor.numel() == 0
                 or _timeline.active or not tensor.is_contiguous()):
             return self.start(tensor.copy_(source) if source is not tensor else tensor, name)
@@ -83,7 +84,7 @@ class Gradient:
     def clear(self):
         self.made = False  # by the backward() that is running
         self.touched = False  # by any since the last round
-        self.common = None  # of what it has now, the part that all ranks have, where that counts
+        self.common = None  # the part of it that all ranks have already, if the reducer keeps that
         self.version = None  # of what backward() has made, when it had
         self.before = None  # what the parameter had when backward() began; UNKNOWN where it came first
         self.present = False  # this rank has given values
@@ -103,13 +104,13 @@ class Gradient:
         p = self.parameter
         return p.dtype is not self.type[0] or p.device != self.type[1] or p.shape != self.shape
 
-    def note_common(self, zeroed):
-        """Before backward() adds to it, where what all ranks have already counts."""
+    def note_common(self):
+        """Before backward() adds to it: keeps a copy of the part that all ranks have already."""
         grad = self.parameter.grad
         if self.home is not None and self.home.started:
             return  # this one will be late
         if not self.touched:
-            self.common = None if grad is None or zeroed else grad.detach().clone()
+            self.common = None if grad is None or self.zeroed else grad.detach().clone()
         else:
             self._forget_common_if_zeroed(grad)
 
@@ -160,7 +161,7 @@ class Gradient:
         self.settled, self.zeroed = result is not None, False
 
     def add(self, late):
-        """What was made after it had started, reduced."""
+        """Adds the reduced sum of what backward() made after this gradient had been sent."""
         grad = self.parameter.grad
         if grad is None or grad.is_sparse:
             self.parameter.grad = self.result = late if grad is None else late + grad
@@ -269,12 +270,12 @@ class Single:
             self._wait = terms.start_again(small, small, prefix + self.name, self._plan)
             return
         # As it lies in memory, also where that is channel by channel.
-        apart = torch.empty_strided(grad.shape, gradient.strides, dtype=grad.dtype,
-                                    device=grad.device)
-        if grad.stride() != gradient.strides:
-            self._values = grad = apart.copy_(grad)
-        elif gradient.is_autograds:
-            self._values = apart
+        in_order = grad.stride() == gradient.strides
+        if not in_order or gradient.is_autograds:
+            self._values = torch.empty_strided(grad.shape, gradient.strides, dtype=grad.dtype,
+                                               device=grad.device)
+        if not in_order:
+            grad = self._values.copy_(grad)
         self._to = _wire(self._values, gradient)
         source = self._to if self._values is grad else _wire(grad, gradient)
         self._wait = terms.start_again(source, self._to, prefix + self.name, self._plan)
@@ -346,7 +347,7 @@ def _no_values(like, sparse_dim):
 
 
 def wait_for_streams(gradients):
-    """What this thread enqueues from now on comes after what has made these."""
+    """Lets the current stream wait for the streams that these gradients were made on."""
     streams = {gradient.stream for gradient in gradients} - {None}
     if streams:
         current = torch.cuda.current_stream(gradients[0].parameter.device)

@@ -37,8 +37,8 @@ def unwatch(hooks):
 
 
 def at_end_of_backward(call):
-    """Calls it when the backward() that runs now is over: the outermost, where an autograd function calls
-    backward() itself, as checkpoints do. What is raised there, backward() raises."""
+    """Calls `call` when the outermost backward() that runs now is over. An autograd function may call
+    backward() itself, as reentrant checkpoints do. backward() raises what `call` raises."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not _NESTED:
         frame = frame.f_back

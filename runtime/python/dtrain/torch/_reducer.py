@@ -180,7 +180,7 @@ class Reducer:
             reducer, gradient = me(), its()
             if gradient is not None and reducer is not None and reducer._keeps_common:
                 with lock:
-                    gradient.note_common(gradient.zeroed)
+                    gradient.note_common()
 
         gradient.hooks = watch(gradient.parameter, made, adds if self._keeps_common else None)
 
@@ -328,14 +328,14 @@ class Reducer:
         for bucket in self._buckets:
             try:
                 bucket.finish(lambda gradient: not told or told.present[gradient.number])
-            except dtrain.Error as error:
+            except Exception as error:
                 # The others are waited for, too: nothing writes to a gradient after that.
                 failure = failure or error
         for gradient, wait in lates:
             gradient.home.held = True
             try:
                 gradient.add(wait())
-            except dtrain.Error as error:
+            except Exception as error:
                 failure = failure or error
         self._end_round()
         if failure is not None:
