@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EVERYTHING = ["@unit", "@component", "@cluster"]
 # A submission is tested with its session's commits on top of what has landed; these are never older.
-AGE_OF_WHAT_HAS_LANDED = "12 hours"
+AGE_OF_WHAT_HAS_LANDED = "5 hours"
 PRODUCT = r"(agent|common|launcher|proto|rendezvous|runtime|shepherd|spawner)/"
 
 # A pattern of changed files: the suites, or labels (@smoke), that they need besides those of their folder.

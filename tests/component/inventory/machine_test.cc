@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <string>
 #include <vector>
@@ -98,8 +99,14 @@ TEST(NetworkTest, InterfacesOfAMultiHomedHost) {
         "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
         "ip link set docker0 up && "
         "ip tuntap add tun3 mode tun && ip addr add 10.8.0.1/24 dev tun3");
-    absl::StatusOr<std::vector<v1::Interface>> read = ReadInterfaces();
-    if (read.ok()) all = *std::move(read);
+    // The kernel notices a veth's carrier a little after both of its ends are up.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const v1::Interface* eth0 = nullptr;
+    while ((eth0 == nullptr || !eth0->up()) && std::chrono::steady_clock::now() < deadline) {
+      absl::StatusOr<std::vector<v1::Interface>> read = ReadInterfaces();
+      if (read.ok()) all = *std::move(read);
+      eth0 = Find(all, "eth0");
+    }
   });
   if (!ran) GTEST_SKIP() << "needs root: makes a network namespace";
   ASSERT_TRUE(made);
