@@ -33,7 +33,8 @@ MaybeError CheckOp(dtrain_type type, dtrain_op op) {
   if (OpName(op) == nullptr) {
     return Bad("unknown operation " + std::to_string(static_cast<int>(op)));
   }
-  if (op != DTRAIN_AVG || (type != DTRAIN_INT32 && type != DTRAIN_INT64)) return std::nullopt;
+  const bool whole = type == DTRAIN_INT32 || type == DTRAIN_INT64;
+  if (type != DTRAIN_BYTE && !(op == DTRAIN_AVG && whole)) return std::nullopt;
   return Error{DTRAIN_ERROR_UNSUPPORTED,
                std::string(OpName(op)) + " of " + TypeName(type) + " is not supported"};
 }

@@ -28,11 +28,15 @@ Outline OutlineOf(const Collective& what) {
 }
 
 std::optional<Collective> CollectiveOf(const Outline& outline) {
-  const bool known = outline.kind <= static_cast<uint8_t>(Collective::Kind::kReduce) &&
-                     IsType(outline.type) && IsOp(outline.op) && outline.count <= kMostElements;
-  if (!known) return std::nullopt;
+  using Kind = Collective::Kind;
+  const auto kind = static_cast<Kind>(outline.kind);
+  const bool known = kind <= Kind::kReduce && IsType(outline.type) && IsOp(outline.op) &&
+                     outline.count <= kMostElements;
+  const bool reduces =
+      kind == Kind::kAllreduce || kind == Kind::kReduceScatter || kind == Kind::kReduce;
+  if (!known || (reduces && outline.type == DTRAIN_BYTE)) return std::nullopt;
   Collective what;
-  what.kind = static_cast<Collective::Kind>(outline.kind);
+  what.kind = kind;
   what.number = outline.number;
   what.count = outline.count;
   what.type = static_cast<dtrain_type>(outline.type);

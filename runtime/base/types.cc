@@ -5,6 +5,8 @@ namespace dtrain::runtime {
 
 size_t ElementSize(dtrain_type type) {
   switch (type) {
+    case DTRAIN_BYTE:
+      return 1;
     case DTRAIN_INT32:
     case DTRAIN_FLOAT32:
       return 4;
@@ -18,7 +20,7 @@ size_t ElementSize(dtrain_type type) {
   return 0;
 }
 
-bool IsType(int64_t number) { return number >= DTRAIN_INT32 && number <= DTRAIN_FLOAT64; }
+bool IsType(int64_t number) { return number >= DTRAIN_INT32 && number <= DTRAIN_BYTE; }
 bool IsOp(int64_t number) { return number >= DTRAIN_SUM && number <= DTRAIN_PROD; }
 
 const char* TypeName(dtrain_type type) {
@@ -35,6 +37,8 @@ const char* TypeName(dtrain_type type) {
       return "float32";
     case DTRAIN_FLOAT64:
       return "float64";
+    case DTRAIN_BYTE:
+      return "byte";
   }
   return nullptr;
 }

@@ -19,19 +19,19 @@ constexpr std::chrono::milliseconds kLook{50};
 size_t BytesOfBlocks(const Collective& what, size_t size, size_t first, size_t step) {
   size_t elements = 0;
   for (size_t i = 0; i < size; ++i) elements += what.counts[first + i * step];
-  return elements * WidthOf(what.type);
+  return elements * ElementSize(what.type);
 }
 
 size_t InputBytes(const Collective& what, size_t size, size_t rank) {
   if (what.counts != nullptr) return BytesOfBlocks(what, size, rank * size, 1);
   const bool blocks = what.kind == Kind::kReduceScatter || what.kind == Kind::kAlltoall;
-  return what.count * WidthOf(what.type) * (blocks ? size : 1);
+  return what.count * ElementSize(what.type) * (blocks ? size : 1);
 }
 
 size_t OutputBytes(const Collective& what, size_t size, size_t rank) {
   if (what.counts != nullptr) return BytesOfBlocks(what, size, rank, size);
   const bool blocks = what.kind == Kind::kAllgather || what.kind == Kind::kAlltoall;
-  return what.count * WidthOf(what.type) * (blocks ? size : 1);
+  return what.count * ElementSize(what.type) * (blocks ? size : 1);
 }
 
 }  // namespace

@@ -8,17 +8,12 @@
 
 #include "runtime/base/collective.h"
 #include "runtime/base/communicator.h"
+#include "runtime/base/types.h"
 #include "runtime/reduce/reduce_all.h"
 #include "runtime/shm/local_group.h"
 #include "runtime/shm/peer_memory.h"
 
 namespace dtrain::runtime {
-
-// Bytes of one element of any type.
-inline size_t WidthOf(dtrain_type type) {
-  constexpr size_t kWidths[] = {4, 8, 2, 2, 4, 8};
-  return kWidths[type];
-}
 
 // One collective on its way through a communicator.
 struct Work {
@@ -28,7 +23,7 @@ struct Work {
   Spent& spent;
   int divisor = 1;  // of the last reduction
 
-  size_t width() const { return WidthOf(what.type); }
+  size_t width() const { return ElementSize(what.type); }
   size_t bytes() const { return what.count * width(); }
   const char* input() const { return static_cast<const char*>(what.input); }
   char* output() const { return static_cast<char*>(what.output); }

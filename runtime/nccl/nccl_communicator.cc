@@ -32,6 +32,8 @@ int NcclType(dtrain_type type) {
       return abi::kNcclFloat32;
     case DTRAIN_FLOAT64:
       return abi::kNcclFloat64;
+    case DTRAIN_BYTE:
+      break;
   }
   return abi::kNcclInt8;
 }

@@ -63,7 +63,8 @@ typedef enum dtrain_type {
   DTRAIN_FLOAT16 = 2,  /* IEEE binary16; sums are accumulated in float32 */
   DTRAIN_BFLOAT16 = 3, /* the upper half of a float32; likewise */
   DTRAIN_FLOAT32 = 4,
-  DTRAIN_FLOAT64 = 5
+  DTRAIN_FLOAT64 = 5,
+  DTRAIN_BYTE = 6 /* of anything: broadcast, all-gather and all-to-all only */
 } dtrain_type;
 
 /* Integer sums and products wrap around. With NaN among the inputs, min and max are unspecified. */

@@ -12,6 +12,7 @@ from ._cuda_arrays import CudaArrays, is_cuda_array
 
 # Types of libdtrain by the name that numpy and torch have for them.
 NATIVE = {"int32": 0, "int64": 1, "float16": 2, "bfloat16": 3, "float32": 4, "float64": 5}
+BYTE = 6  # moved only
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 # The others are reduced as a native type that holds all of their values.
 REDUCED_AS = {

@@ -30,7 +30,6 @@ _MAGIC = b"dtrain state 1\n"
 _HEADER = struct.Struct("<15sQIQ32s")
 _PIECE = 64 << 20
 _BLOCK = 1 << 20
-_INT32 = _arrays.NATIVE["int32"]
 
 # Of run() in this program.
 _calls = 0
@@ -267,19 +266,17 @@ def _best_here(path, name):
 
 def _broadcast(file, length, root):
     """The bytes of rank `root`'s file, on every rank."""
-    data = bytearray(-(-length // 4) * 4)
+    data = bytearray(length)
     view = memoryview(data)
-    for begin in range(0, len(data), _PIECE):
-        end = min(begin + _PIECE, len(data))
-        if file is not None:
-            wanted = min(end, length) - begin
-            if file.readinto(view[begin : begin + wanted]) != wanted:
-                raise OSError(f"{file.name}: it has become shorter")
+    for begin in range(0, length, _PIECE):
+        end = min(begin + _PIECE, length)
+        if file is not None and file.readinto(view[begin:end]) != end - begin:
+            raise OSError(f"{file.name}: it has become shorter")
         buffer = (ctypes.c_char * (end - begin)).from_buffer(data, begin)
-        arguments = ctypes.addressof(buffer), (end - begin) // 4, _INT32, root
+        arguments = ctypes.addressof(buffer), end - begin, _arrays.BYTE, root
         issue("dtrain_broadcast", arguments, buffer, lambda: None, label=None,
               process_set=global_process_set, wait=True)
-    return view[:length]
+    return view
 
 
 class Keeper:

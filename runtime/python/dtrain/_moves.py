@@ -20,41 +20,15 @@ from ._handles import GroupHandle, StagedHandle, begin_in_time, claim
 from ._library import library
 from ._process_sets import global_process_set
 
-_INT32 = _arrays.NATIVE["int32"]
 # Sending the blocks of different lengths one by one takes as long, for each of them, as moving
 # about so many bytes with all others.
 WORTH_A_CALL = 32 << 10
 
 
-class _Block:
-    """How one rank's part of an array travels: as `count` elements of `type`.
-
-    libdtrain's types go as they are, others as 32-bit words where their bytes are a multiple.
-    """
-
-    def __init__(self, kind, dense, elements):
-        name = kind.type_name(dense)
-        octets = elements * kind.item_size(dense)
-        self.direct = name in _arrays.NATIVE or octets % 4 == 0
-        if name in _arrays.NATIVE:
-            self.type, self.count = _arrays.NATIVE[name], elements
-        else:
-            self.type, self.count = _INT32, -(-octets // 4)
-
-
-def _aligned(kind, dense):
-    """`dense`, or a copy of it when it goes as words and does not lie where they may."""
-    if kind.type_name(dense) in _arrays.NATIVE or kind.pointer(dense) % 4 == 0:
-        return dense
-    return kind.copy(dense)
-
-
-def _padded(kind, dense, length):
-    """The bytes of a dense array and then zeros, `length` in all."""
-    padded = kind.zero_octets(length, dense)
-    mine = kind.octets(dense)
-    kind.copy_into(padded[: len(mine)], mine)
-    return padded
+def sent_as(kind, x):
+    """The libdtrain type that an array's values travel as, and its bytes: their own, or single bytes."""
+    native = _arrays.NATIVE.get(kind.type_name(x))
+    return (_arrays.BYTE, 1) if native is None else (native, kind.item_size(x))
 
 
 def _shape_and_type(kind, x):
@@ -78,26 +52,22 @@ def _check_alike(what, everyones, process_set):
 # ---- Broadcast ----
 
 
-def _start_broadcast(target, kind, root_rank, name, process_set, wait, result):
+def start_broadcast(target, kind, root_rank, name, process_set, wait, result):
     process_set = process_set or global_process_set
-    dense = _aligned(kind, kind.reachable(target))
-    block = _Block(kind, dense, kind.count(dense))
-    octets = kind.count(dense) * kind.item_size(dense)
-    buffer = dense if block.direct else _padded(kind, dense, block.count * 4)
-    stream = kind.stream(buffer)
+    dense = kind.reachable(target)
+    data_type, width = sent_as(kind, dense)
+    count = kind.count(dense) * kind.item_size(dense) // width
+    stream = kind.stream(dense)
 
     def finish():
-        kind.finish_on_stream(buffer, stream)
-        if buffer is not dense:
-            kind.copy_into(kind.octets(dense), buffer[:octets])
+        kind.finish_on_stream(dense, stream)
         if kind.pointer(dense) != kind.pointer(target):
             kind.copy_into(target, dense)
         return result
 
-    arguments = pointer(kind, buffer), block.count, block.type, process_set.index_of(root_rank)
-    shape = shape_text(kind, dense, kind.type_name(dense) in _arrays.NATIVE)
-    return issue("dtrain_broadcast", arguments, (target, buffer), finish, stream, name,
-                 process_set, wait, shape=shape)
+    arguments = pointer(kind, dense), count, data_type, process_set.index_of(root_rank)
+    return issue("dtrain_broadcast", arguments, (target, dense), finish, stream, name,
+                 process_set, wait, shape=shape_text(kind, dense, data_type != _arrays.BYTE))
 
 
 def _copy(tensor):
@@ -110,25 +80,25 @@ def _copy(tensor):
 def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     """Rank `root_rank`'s values, in a new tensor; shape and type are the same on all ranks."""
     copy, kind = _copy(tensor)
-    return _start_broadcast(copy, kind, root_rank, name, process_set, True, copy)
+    return start_broadcast(copy, kind, root_rank, name, process_set, True, copy)
 
 
 def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
     """As broadcast, into `tensor` itself, which is returned."""
     kind = _arrays.in_place(tensor)
-    return _start_broadcast(tensor, kind, root_rank, name, process_set, True, tensor)
+    return start_broadcast(tensor, kind, root_rank, name, process_set, True, tensor)
 
 
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
     """As broadcast, returning a handle at once."""
     copy, kind = _copy(tensor)
-    return _start_broadcast(copy, kind, root_rank, name, process_set, False, copy)
+    return start_broadcast(copy, kind, root_rank, name, process_set, False, copy)
 
 
 def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
     """As broadcast_, returning a handle at once."""
     kind = _arrays.in_place(tensor)
-    return _start_broadcast(tensor, kind, root_rank, name, process_set, False, tensor)
+    return start_broadcast(tensor, kind, root_rank, name, process_set, False, tensor)
 
 
 # ---- Gathering ----
@@ -150,7 +120,7 @@ def allgather_async(tensor, name=None, process_set=global_process_set, *, _wait=
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
     x = x.reshape(1) if kind.shape(x) == () else x
-    dense = _aligned(kind, kind.reachable(x))
+    dense = kind.reachable(x)
     facts = [*_shape_and_type(kind, x), kind.shape(x)[0]]
     stream = kind.stream(dense)
 
@@ -163,58 +133,48 @@ def allgather_async(tensor, name=None, process_set=global_process_set, *, _wait=
 
 def _start_allgather(kind, x, dense, everyones, stream, name, process_set):
     """`everyones`: bytes of a row, type and number of rows of each rank."""
-    row_octets, rows = everyones[0][0], [facts[2] for facts in everyones]
-    if (max(rows) * len(rows) - sum(rows)) * row_octets > WORTH_A_CALL * len(rows):
-        return _start_unequal(kind, x, dense, row_octets, rows, stream, name, process_set)
-    elements = max(rows) * row_octets // kind.item_size(x)
-    block = _Block(kind, dense, elements)
-    output = kind.empty((sum(rows), *kind.shape(x)[1:]), dense)
-    if block.direct and min(rows) == max(rows):
-        send, recv = dense, output
-    else:
-        block.type, block.count = _INT32, -(-max(rows) * row_octets // 4)
-        send = _padded(kind, dense, block.count * 4)
-        recv = kind.zero_octets(block.count * 4 * len(rows), dense)
+    row_octets, lengths = everyones[0][0], [facts[0] * facts[2] for facts in everyones]
+    output = kind.empty((sum(facts[2] for facts in everyones), *kind.shape(x)[1:]), dense)
+    longest = max(lengths)
+    if longest * len(lengths) - sum(lengths) > WORTH_A_CALL * len(lengths):
+        return _start_unequal(kind, x, dense, lengths, output, stream, name, process_set)
+    data_type, width = sent_as(kind, dense)
+    send, recv = dense, output
+    if min(lengths) != longest:
+        send, recv = kind.zero_octets(longest, dense), kind.zero_octets(longest * len(lengths), dense)
+        kind.copy_into(send[: row_octets * kind.shape(x)[0]], kind.octets(dense))
 
     def finish():
         kind.finish_on_stream(recv, stream)
         if recv is not output:
-            lengths = [count * row_octets for count in rows]
-            _pack(kind, recv, [block.count * 4] * len(rows), lengths, output)
+            octets, at = kind.octets(output), 0
+            for rank, length in enumerate(lengths):
+                kind.copy_into(octets[at : at + length], recv[rank * longest : rank * longest + length])
+                at += length
         return output if kind.is_like(output, x) else kind.cast_like(output, x)
 
-    arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
+    arguments = pointer(kind, send), pointer(kind, recv), longest // width, data_type
     return issue("dtrain_allgather", arguments, (send, recv), finish, stream, name, process_set,
                  part=True)
 
 
-def _start_unequal(kind, x, dense, row_octets, rows, stream, name, process_set):
+def _start_unequal(kind, x, dense, lengths, output, stream, name, process_set):
     """An allgather in which nothing is padded to the longest: a broadcast from each rank that has
-    rows, to where they belong."""
-    output = kind.empty((sum(rows), *kind.shape(x)[1:]), dense)
-    lengths = [count * row_octets for count in rows]
-    type_name = kind.type_name(dense)
-    native = type_name in _arrays.NATIVE
-    # Others travel as words, which have to lie where words may.
-    room = lengths if native else [-(-length // 4) * 4 for length in lengths]
-    octets = kind.octets(output) if native else kind.zero_octets(sum(room), dense)
-    handles, at = [], 0
-    for rank, (length, space) in enumerate(zip(lengths, room)):
-        part, at = octets[at : at + space], at + space
+    rows, to where they belong. `lengths`: bytes of each rank."""
+    data_type, width = sent_as(kind, dense)
+    octets, handles, at = kind.octets(output), [], 0
+    for rank, length in enumerate(lengths):
+        part, at = octets[at : at + length], at + length
         if length == 0:
             continue
         if rank == process_set.rank():
-            kind.copy_into(part[:length], kind.octets(dense))
-        count = length // kind.item_size(dense) if native else space // 4
-        arguments = (pointer(kind, part), count, _arrays.NATIVE[type_name] if native else _INT32,
-                     rank)
-        handles.append(issue("dtrain_broadcast", arguments, (octets, output), lambda: None, stream,
+            kind.copy_into(part, kind.octets(dense))
+        arguments = pointer(kind, part), length // width, data_type, rank
+        handles.append(issue("dtrain_broadcast", arguments, output, lambda: None, stream,
                              f"{name}.{rank}", process_set, part=True))
 
     def finish(_):
-        kind.finish_on_stream(octets, stream)
-        if not native:
-            _pack(kind, octets, room, lengths, output)
+        kind.finish_on_stream(output, stream)
         return output if kind.is_like(output, x) else kind.cast_like(output, x)
 
     return GroupHandle(handles, finish)
@@ -235,20 +195,12 @@ def grouped_allgather(tensors, name=None, process_set=global_process_set):
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
-def _pack(kind, blocks, room, lengths, output):
-    """Puts the first bytes of each block, which has `room`, one after another."""
-    octets, begin, at = kind.octets(output), 0, 0
-    for space, length in zip(room, lengths):
-        kind.copy_into(octets[at : at + length], blocks[begin : begin + length])
-        begin, at = begin + space, at + length
-
-
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set, *, _wait=False):
     """As alltoall, returning a handle at once."""
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
     mine = _splits(kind.shape(x), splits, process_set.size())
-    dense = _aligned(kind, kind.reachable(x))
+    dense = kind.reachable(x)
     facts = [*_shape_and_type(kind, x), *mine]
     stream = kind.stream(dense)
 
@@ -263,68 +215,23 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
 def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_counts):
     """`everyones`: bytes of a row, type, and rows for each rank, of each rank. `with_counts`: the
     result is a pair, the second how many rows came from each rank."""
-    ranks, me, row_octets = len(everyones), process_set.rank(), everyones[0][0]
-    received = [facts[2 + me] for facts in everyones]
-    counts = [count for facts in everyones for count in facts[2:]]
+    row_octets = everyones[0][0]
+    received = [facts[2 + process_set.rank()] for facts in everyones]
     output = kind.empty((sum(received), *kind.shape(x)[1:]), dense)
+    data_type, width = sent_as(kind, dense)
+    counts = [count * row_octets // width for facts in everyones for count in facts[2:]]
 
-    def result():
+    def finish():
+        kind.finish_on_stream(output, stream)
         result = output if kind.is_like(output, x) else kind.cast_like(output, x)
         return (result, kind.integers(received)) if with_counts else result
 
+    what, how_much = "dtrain_alltoall", counts[0]
     if min(counts) != max(counts):
-        lengths = [count * row_octets for count in counts]
-        return _start_unequal_blocks(kind, dense, lengths, output, result, stream, name,
-                                     process_set)
-    block = _Block(kind, dense, max(counts) * row_octets // kind.item_size(x))
-    if block.direct:
-        send, recv = dense, output
-    else:
-        block.type, block.count = _INT32, -(-max(counts) * row_octets // 4)
-        send = kind.zero_octets(block.count * 4 * ranks, dense)
-        recv = kind.zero_octets(block.count * 4 * ranks, dense)
-        lengths = [count * row_octets for count in everyones[me][2:]]
-        _spread(kind, dense, lengths, send, [block.count * 4] * ranks)
-
-    def finish():
-        kind.finish_on_stream(recv, stream)
-        if recv is not output:
-            _pack(kind, recv, [block.count * 4] * ranks,
-                  [count * row_octets for count in received], output)
-        return result()
-
-    arguments = pointer(kind, send), pointer(kind, recv), block.count, block.type
-    return issue("dtrain_alltoall", arguments, (send, recv), finish, stream, name, process_set,
-                 part=True)
-
-
-def _start_unequal_blocks(kind, dense, lengths, output, result, stream, name, process_set):
-    """An alltoall in which nothing is padded to the longest. `lengths`: bytes from each rank for
-    each rank. `result`: what to return when `output` is filled."""
-    ranks, me = process_set.size(), process_set.rank()
-    type_name, send, recv = kind.type_name(dense), dense, output
-    if type_name in _arrays.NATIVE:
-        data_type, width = _arrays.NATIVE[type_name], kind.item_size(dense)
-    else:
-        data_type, width = _INT32, 4
-    counts = [-(-length // width) for length in lengths]
-    sent, got = slice(me * ranks, (me + 1) * ranks), slice(me, None, ranks)
-    padded = any(length % width for length in lengths)
-    if padded:
-        send = kind.zero_octets(sum(counts[sent]) * width, dense)
-        recv = kind.zero_octets(sum(counts[got]) * width, dense)
-        _spread(kind, dense, lengths[sent], send, [count * width for count in counts[sent]])
-
-    def finish():
-        kind.finish_on_stream(recv, stream)
-        if padded:
-            _pack(kind, recv, [count * width for count in counts[got]], lengths[got], output)
-        return result()
-
-    matrix = (ctypes.c_uint64 * len(counts))(*counts)
-    arguments = (pointer(kind, send), pointer(kind, recv), ctypes.addressof(matrix), data_type)
-    return issue("dtrain_alltoallv", arguments, (send, recv, matrix), finish, stream, name,
-                 process_set, part=True)
+        matrix = (ctypes.c_uint64 * len(counts))(*counts)
+        what, how_much = "dtrain_alltoallv", ctypes.addressof(matrix)  # copied by the call
+    arguments = pointer(kind, dense), pointer(kind, output), how_much, data_type
+    return issue(what, arguments, (dense, output), finish, stream, name, process_set, part=True)
 
 
 def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
@@ -357,14 +264,6 @@ def _splits(shape, splits, ranks):
             f"alltoall: splits {mine} do not deal out {shape[0]} rows to {ranks} ranks"
         )
     return mine
-
-
-def _spread(kind, dense, lengths, blocks, room):
-    """The reverse of _pack."""
-    octets, begin, at = kind.octets(dense), 0, 0
-    for space, length in zip(room, lengths):
-        kind.copy_into(blocks[begin : begin + length], octets[at : at + length])
-        begin, at = begin + space, at + length
 
 
 # ---- Meeting ----

@@ -11,7 +11,6 @@ from ._handles import GroupHandle
 from ._moves import WORTH_A_CALL, broadcast_async_
 from ._process_sets import global_process_set
 
-_INT32 = _arrays.NATIVE["int32"]
 _FLOAT64 = _arrays.NATIVE["float64"]
 
 
@@ -22,10 +21,6 @@ def dumps(value):
     except ImportError:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     return cloudpickle.dumps(value)
-
-
-def _words(length):
-    return -(-length // 4)
 
 
 def broadcast_object(obj=None, root_rank=0, name=None, process_set=global_process_set):
@@ -39,11 +34,11 @@ def broadcast_object(obj=None, root_rank=0, name=None, process_set=global_proces
     data = dumps(obj) if is_root else b""
     size = f"{name}.sz" if name else None
     length = gather_integers([len(data)], process_set, size)[root][0]
-    buffer = ctypes.create_string_buffer(data if is_root else b"", _words(length) * 4)
-    arguments = ctypes.addressof(buffer), _words(length), _INT32, root
+    buffer = ctypes.create_string_buffer(data, length)
+    arguments = ctypes.addressof(buffer), length, _arrays.BYTE, root
     issue("dtrain_broadcast", arguments, buffer, lambda: None, label=name,
           process_set=process_set, wait=True)
-    return obj if is_root else pickle.loads(memoryview(buffer)[:length])
+    return obj if is_root else pickle.loads(buffer)
 
 
 def allgather_object(obj, name=None, process_set=global_process_set):
@@ -57,12 +52,12 @@ def allgather_object(obj, name=None, process_set=global_process_set):
 
 def gather_octets(data, lengths, name, process_set):
     """Every rank's bytes, in rank order. `lengths`: of every rank's `data`, known to all."""
-    longest = _words(max(lengths)) * 4
+    longest = max(lengths)
     if longest * len(lengths) - sum(lengths) > WORTH_A_CALL * len(lengths):
         return _gather_unequal(data, lengths, name, process_set)
     mine = ctypes.create_string_buffer(data, longest)
     everyones = ctypes.create_string_buffer(longest * len(lengths))
-    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), longest // 4, _INT32
+    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), longest, _arrays.BYTE
     issue("dtrain_allgather", arguments, (mine, everyones), lambda: None, label=name,
           process_set=process_set, wait=True)
     view = memoryview(everyones)
@@ -74,10 +69,10 @@ def _gather_unequal(data, lengths, name, process_set):
     parts, handles = [], []
     for rank, length in enumerate(lengths):
         mine = data if rank == process_set.rank() else b""
-        buffer = ctypes.create_string_buffer(mine, _words(length) * 4)
-        parts.append(memoryview(buffer)[:length])
+        buffer = ctypes.create_string_buffer(mine, length)
+        parts.append(memoryview(buffer))
         if length > 0:
-            arguments = ctypes.addressof(buffer), _words(length), _INT32, rank
+            arguments = ctypes.addressof(buffer), length, _arrays.BYTE, rank
             label = f"{name}.{rank}" if name else None
             handles.append(issue("dtrain_broadcast", arguments, buffer, lambda: None, label=label,
                                  process_set=process_set))

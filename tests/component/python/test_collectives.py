@@ -89,7 +89,7 @@ def moved_bytes(call):
     import dtrain
     from dtrain import _library
 
-    widths, moved = {0: 4, 1: 8, 2: 2, 3: 2, 4: 4, 5: 8}, []
+    widths, moved = {0: 4, 1: 8, 2: 2, 3: 2, 4: 4, 5: 8, 6: 1}, []
     library = _library.library()
     start = library.start
 

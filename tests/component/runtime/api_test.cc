@@ -110,7 +110,7 @@ TEST(ApiTest, BadArgumentsAreNamedAndHarmNothing) {
       EXPECT_THAT(dtrain_last_error(), HasSubstr("root 2"));
       EXPECT_EQ(dtrain_broadcast(data, 1, DTRAIN_INT32, -1), bad);
       EXPECT_EQ(dtrain_allreduce(data, data, SIZE_MAX / 4, DTRAIN_INT32, DTRAIN_SUM), bad);
-      EXPECT_EQ(dtrain_allreduce(data, data, 1, static_cast<dtrain_type>(6), DTRAIN_SUM), bad);
+      EXPECT_EQ(dtrain_allreduce(data, data, 1, static_cast<dtrain_type>(7), DTRAIN_SUM), bad);
       EXPECT_EQ(dtrain_allreduce(data, data, 1, DTRAIN_INT32, static_cast<dtrain_op>(5)), bad);
       EXPECT_EQ(dtrain_reduce_scatter(data, data + 1, 1, DTRAIN_INT32, DTRAIN_SUM), bad);
       EXPECT_EQ(dtrain_alltoall(data, data + 1, 1, DTRAIN_INT32), bad);

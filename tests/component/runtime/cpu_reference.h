@@ -21,7 +21,7 @@ namespace dtrain::runtime {
 class Reference {
  public:
   Reference(Collective what, int rank, int size, uint64_t seed)
-      : what_(what), rank_(rank), size_(size), seed_(seed), width_(WidthOf(what.type)) {}
+      : what_(what), rank_(rank), size_(size), seed_(seed), width_(ElementSize(what.type)) {}
 
   size_t input_count() const {
     using Kind = Collective::Kind;
@@ -111,6 +111,8 @@ class Reference {
       case DTRAIN_BFLOAT16:
       case DTRAIN_FLOAT16:
         return put(Half(static_cast<float>(value)));
+      case DTRAIN_BYTE:
+        return put(static_cast<int8_t>(value));
     }
   }
 
@@ -146,7 +148,7 @@ inline void RunCase(CpuCommunicator& communicator, Collective what, Buffers buff
                     uint64_t seed) {
   using Kind = Collective::Kind;
   const Reference reference(what, communicator.rank(), communicator.size(), seed);
-  const size_t width = WidthOf(what.type);
+  const size_t width = ElementSize(what.type);
   const size_t in_bytes = reference.input_count() * width;
   const size_t out_bytes = reference.output_count() * width;
   const size_t block = static_cast<size_t>(communicator.rank()) * what.count * width;

@@ -16,8 +16,8 @@ namespace {
 using Kind = Collective::Kind;
 using std::chrono::seconds;
 
-constexpr dtrain_type kTypes[] = {DTRAIN_INT32,    DTRAIN_INT64,   DTRAIN_FLOAT16,
-                                  DTRAIN_BFLOAT16, DTRAIN_FLOAT32, DTRAIN_FLOAT64};
+constexpr dtrain_type kTypes[] = {DTRAIN_INT32,   DTRAIN_INT64,   DTRAIN_FLOAT16, DTRAIN_BFLOAT16,
+                                  DTRAIN_FLOAT32, DTRAIN_FLOAT64, DTRAIN_BYTE};
 constexpr dtrain_op kOps[] = {DTRAIN_SUM, DTRAIN_AVG, DTRAIN_MIN, DTRAIN_MAX, DTRAIN_PROD};
 constexpr Kind kKinds[] = {Kind::kAllreduce,     Kind::kBroadcast, Kind::kAllgather,
                            Kind::kReduceScatter, Kind::kAlltoall,  Kind::kReduce};
@@ -55,6 +55,7 @@ std::vector<char> Encode(const std::vector<double>& values, dtrain_type type) {
     if (type == DTRAIN_BFLOAT16) Append(bytes, Brain(value));
     if (type == DTRAIN_FLOAT32) Append(bytes, static_cast<float>(value));
     if (type == DTRAIN_FLOAT64) Append(bytes, value);
+    if (type == DTRAIN_BYTE) Append(bytes, static_cast<int8_t>(value));
   }
   return bytes;
 }
@@ -203,7 +204,8 @@ TEST(NcclCollectives, GiveTheRightResultForAllKindsTypesAndOperationsOnTheGpu) {
     for (const Kind kind : kKinds) {
       for (const dtrain_type type : kTypes) {
         for (const dtrain_op op : kOps) {
-          if ((!Reduces(kind) && op != DTRAIN_SUM) || (op == DTRAIN_AVG && !Floating(type))) {
+          if (Reduces(kind) ? type == DTRAIN_BYTE || (op == DTRAIN_AVG && !Floating(type))
+                            : op != DTRAIN_SUM) {
             continue;
           }
           Case test;
