@@ -16,7 +16,7 @@ from .compression import Compression
 # ---- Reductions ----
 
 
-class _Reduction:
+class Reduction:
     """How the values of an array are reduced, and how the result gets back to where it belongs."""
 
     def __init__(self, x, kind, op, factors, ranks, private, received=None, like=None):
@@ -70,7 +70,7 @@ def start_allreduce(tensor, name, op, factors, process_set, compression, in_plac
     small, context = compression.compress(x)
     private = not in_place and kind.pointer(small) == kind.pointer(x)
     ranks = process_set.size()
-    reduction = _Reduction(small, kind, op, factors, ranks, private)
+    reduction = Reduction(small, kind, op, factors, ranks, private)
 
     def finish():
         result = compression.decompress(reduction.result(), context)
@@ -192,7 +192,7 @@ def reducescatter_async(tensor, name=None, op=Average, process_set=global_proces
             first = sum(rows[:r])
             part = spread[r * rows[0] : r * rows[0] + rows[r]]
             kind.copy_into(part, source[first : first + rows[r]])
-    reduction = _Reduction(spread, kind, chosen(op), (prescale_factor, postscale_factor), ranks,
+    reduction = Reduction(spread, kind, chosen(op), (prescale_factor, postscale_factor), ranks,
                            private=not more, received=block, like=x)
 
     def finish():

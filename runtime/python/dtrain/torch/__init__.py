@@ -8,7 +8,7 @@ their grouped forms, broadcast and alltoall can be differentiated.
 import dtrain
 from dtrain import *  # noqa: F403
 
-from . import elastic
+from . import _process_group, elastic
 from ._autograd import (
     allgather,
     allreduce,
@@ -36,3 +36,5 @@ __all__ = [
     "register",
     "sparse_allreduce_async",
 ]
+
+_process_group.register()

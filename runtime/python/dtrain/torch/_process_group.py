@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "dtrain" of torch.distributed, for DistributedDataParallel, FSDP and programs that call it themselves.
+
+Groups of all ranks use libdtrain. Gloo does what libdtrain does not have: messages between two ranks, bitwise
+operations, and smaller groups, whose other ranks are not there when torch makes them.
+"""
+
+import contextlib
+import ctypes
+import queue
+import threading
+import weakref
+
+import torch
+import torch.distributed as dist
+
+from dtrain import _arrays, _errors, _job, _moves, _process_sets
+from dtrain._arrays import TorchTensors
+from dtrain._calls import issue, pointer, shape_text
+from dtrain._collectives import Reduction, start_allreduce
+from dtrain._operations import Average, Max, Min, Product, Sum
+from dtrain.compression import Compression
+
+NAME = "dtrain"
+_AS_IT_IS = 1.0, 1.0  # factors
+# The group of all ranks that uses the job's own, if there is one.
+_first = None
+
+
+def register():
+    """Makes the backend known to torch.distributed, if this torch has that."""
+    if dist.is_available() and not hasattr(dist.Backend, NAME.upper()):
+        dist.Backend.register_backend(NAME, _create)
+
+
+def _create(store, rank, size, timeout):
+    """Of the ranks that are in the new group: their group. `rank`, `size`: in it."""
+    global _first
+    if not _job.is_initialized():
+        _job.init(collective_timeout=timeout.total_seconds())
+    if not dist.is_initialized() and (rank, size) != (_job.rank(), _job.size()):
+        raise _errors.InvalidArgumentError(
+            f"init_process_group: this process is rank {rank} of {size} there, and rank {_job.rank()} of {_job.size()} of "
+            "the job: start each worker by dtrain launch, which sets RANK and WORLD_SIZE"
+        )
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore(NAME, store), rank, size, timeout=timeout)
+    if size != _job.size():
+        return gloo
+    ours = _process_sets.global_process_set
+    if _first is not None and _first() is not None:
+        ours = _process_sets.split(0)
+    group = _ProcessGroup(rank, size, ours, gloo)
+    if ours is _process_sets.global_process_set:
+        _first = weakref.ref(group)
+    return group
+
+
+if dist.is_available():
+    _OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.AVG, Average), (dist.ReduceOp.PRODUCT, Product),
+                   (dist.ReduceOp.MIN, Min), (dist.ReduceOp.MAX, Max)]
+    _Group, _Work = dist.ProcessGroup, torch._C._distributed_c10d.Work
+else:
+    _OPERATIONS, _Group, _Work = [], object, object
+
+
+def _operation(opts, *tensors):
+    """dtrain's name for the reduction of `opts`; None for one that it does not have, or has not for these tensors."""
+    wanted = getattr(opts, "reduceOp", opts)
+    types = {TorchTensors.type_name(tensor) for tensor in tensors}
+    if not all(name in _arrays.NATIVE or name in _arrays.REDUCED_AS for name in types):
+        return None
+    return next((ours for theirs, ours in _OPERATIONS if theirs == wanted), None)
+
+
+class _Pending(_Work):
+    """A collective that was started."""
+
+    def __init__(self, handle, outputs, waiter):
+        super().__init__()
+        self._handle, self._outputs, self._waiter = handle, outputs, waiter
+        self._reached = self._future = None
+        self._event = None  # behind what the waiter's thread has enqueued on a GPU
+        waiter.keep(self)
+
+    def wait(self, timeout=None):
+        try:
+            self._handle.wait()
+        finally:
+            self._waiter.let_go(self)
+        if self._event is not None:
+            self._event.wait()
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        return self._handle.done()
+
+    def is_success(self):
+        return self.is_completed() and self.exception() is None
+
+    def exception(self):
+        if self.is_completed():
+            try:
+                self.wait()
+            except _errors.Error as error:
+                return error
+        return None
+
+    def result(self):
+        self.wait()
+        return self._outputs
+
+    def get_future(self):
+        if self._future is None:
+            devices = sorted({tensor.device for tensor in self._outputs if tensor.is_cuda}, key=str)
+            self._reached = torch.futures.Future(devices=devices)
+            # Python's set_exception() is a value for C++. What then() raises is an exception there, too.
+            self._future = self._reached.then(_value)
+            self._waiter.add(self)
+        return self._future
+
+    getFuture = get_future  # the name that torch's C++ looks for
+
+    def complete(self):
+        """Waits, and completes the future."""
+        try:
+            self.wait()
+        except Exception as error:
+            self._reached.set_result(error)
+            return
+        cuda = [tensor for tensor in self._outputs if tensor.is_cuda]
+        with torch.cuda.device(cuda[0].device) if cuda else contextlib.nullcontext():
+            if cuda:
+                self._event = torch.cuda.Event()
+                self._event.record()
+            self._reached.set_result(self._outputs)
+
+
+def _value(reached):
+    value = reached.value()
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+class _Waiter:
+    """Completes the futures of a group's collectives, in a thread that begins with the first and ends with the group.
+
+    Torch's C++, older than 2.1, finds the methods of a _Pending only while Python has it, too. So all are kept until they
+    have been waited for, and of those that nobody waits for the last ones.
+    """
+
+    _MOST_KEPT = 256
+
+    def __init__(self):
+        self._pending = queue.SimpleQueue()
+        self._started = False
+        self._kept = {}
+
+    def keep(self, work):
+        self._kept[id(work)] = work
+        if len(self._kept) > self._MOST_KEPT:
+            oldest = list(self._kept.values())[0]
+            if oldest.is_completed():
+                self.let_go(oldest)
+
+    def let_go(self, work):
+        self._kept.pop(id(work), None)
+
+    def add(self, work):
+        if not self._started:
+            self._started = True
+            weakref.finalize(self, self._pending.put, None)
+            threading.Thread(target=_complete_all, args=(self._pending,), name="dtrain futures", daemon=True).start()
+        self._pending.put(work)
+
+
+def _complete_all(pending):
+    while (work := pending.get()) is not None:
+        work.complete()
+        del work
+
+
+class _All:
+    """The handle of several."""
+
+    def __init__(self, works):
+        self._works = works
+
+    def wait(self):
+        for work in self._works:
+            work.wait()
+
+    def done(self):
+        return all([work.is_completed() for work in self._works])
+
+
+class _ProcessGroup(_Group):
+    """Takes the calls of torch.distributed: lists with one tensor, and options."""
+
+    def __init__(self, rank, size, ours, gloo):
+        super().__init__(rank, size)
+        self._ours, self._gloo = ours, gloo
+        self._rank, self._size = rank, size
+        self._waiter = _Waiter()
+        self._sequence = 0
+
+    def getBackendName(self):
+        return NAME
+
+    def name(self):
+        return NAME
+
+    def _set_sequence_number_for_group(self):
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self):
+        return self._sequence
+
+    def _pending(self, handle, outputs):
+        self._sequence += 1
+        return _Pending(handle, outputs, self._waiter)
+
+    def _several(self, works):
+        return _Pending(_All(works), [tensor for work in works for tensor in work._outputs], self._waiter)
+
+    def _start(self, what, arguments, arrays, finish, shape=None):
+        """`arrays`: what must live until then, the first of them on the device where it happens."""
+        stream = TorchTensors.stream(arrays[0])
+
+        def finish_behind():
+            TorchTensors.finish_on_stream(arrays[0], stream)
+            finish()
+
+        return issue(what, arguments, arrays, finish_behind, stream, process_set=self._ours, shape=shape)
+
+    # ---- Reductions ----
+
+    def allreduce(self, tensors, opts=dist.ReduceOp.SUM):
+        (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        op = _operation(opts, tensor)
+        if op is None:
+            return self._gloo.allreduce([tensor], opts)
+        handle = start_allreduce(tensor, None, op, _AS_IT_IS, self._ours, Compression.none, in_place=True, wait=False)
+        return self._pending(handle, [tensor])
+
+    def allreduce_coalesced(self, tensors, opts):
+        return self._several([self.allreduce([tensor], opts) for tensor in tensors])
+
+    def reduce(self, tensors, opts):
+        (tensor,) = tensors
+        op = _operation(opts, tensor)
+        if op is None:
+            return self._gloo.reduce(tensors, opts)
+        reduction = Reduction(tensor.detach(), TorchTensors, op, _AS_IT_IS, self._size, True)
+
+        def finish():
+            if opts.rootRank == self._rank:
+                TorchTensors.copy_into(tensor, reduction.result())
+
+        arguments = (*reduction.operands(), tensor.numel(), reduction.type, int(reduction.op), opts.rootRank)
+        handle = self._start("dtrain_reduce", arguments, (reduction.send, reduction), finish,
+                             shape_text(TorchTensors, tensor, reduction.native))
+        return self._pending(handle, [tensor])
+
+    def reduce_scatter(self, outputs, inputs, opts):
+        return self._several([self._reduce_scatter_base(output, torch.stack([each.detach() for each in parts]), opts)
+                              for output, parts in zip(outputs, inputs)])
+
+    def _reduce_scatter_base(self, output, source, opts):
+        op = _operation(opts, source)
+        if op is None:
+            raise _errors.UnsupportedError(f"reduce_scatter: no such reduction of {source.dtype}")
+        if source.numel() != output.numel() * self._size or source.dtype != output.dtype:
+            raise _errors.InvalidArgumentError(
+                f"reduce_scatter of {tuple(source.shape)}, {source.dtype}, does not fill {tuple(output.shape)}, "
+                f"{output.dtype}, on each of {self._size} ranks"
+            )
+        reduction = Reduction(source.detach(), TorchTensors, op, _AS_IT_IS, self._size, True, output.shape)
+        if TorchTensors.is_like(output, reduction.recv) and output.is_contiguous():
+            reduction.recv = output.detach()
+
+        def finish():
+            result = reduction.result()
+            if result.data_ptr() != output.data_ptr():
+                TorchTensors.copy_into(output, result)
+
+        arguments = (*reduction.operands(), output.numel(), reduction.type, int(reduction.op))
+        handle = self._start("dtrain_reduce_scatter", arguments, (reduction.send, reduction), finish,
+                             shape_text(TorchTensors, output, reduction.native))
+        return self._pending(handle, [output])
+
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts):
+        return self._several([self._reduce_scatter_base(*pair, opts) for pair in zip(outputs, inputs)])
+
+    # ---- Moves ----
+
+    def broadcast(self, tensors, opts):
+        (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        root = self._ours.ranks[getattr(opts, "rootRank", opts)]
+        handle = _moves.start_broadcast(tensor, TorchTensors, root, None, self._ours, False, None)
+        return self._pending(handle, [tensor])
+
+    def allgather(self, outputs, inputs, opts=None):
+        return self._several([self._gather_all(parts, tensor) for parts, tensor in zip(outputs, inputs)])
+
+    def _gather_all(self, parts, tensor):
+        if len(parts) != self._size or any(part.numel() != tensor.numel() or part.dtype != tensor.dtype for part in parts):
+            raise _errors.InvalidArgumentError(
+                f"all_gather: the outputs are not {self._size} tensors of {tuple(tensor.shape)}, {tensor.dtype}, one for each rank"
+            )
+        output = torch.empty((self._size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+
+        def finish():
+            for part, got in zip(parts, output):
+                TorchTensors.copy_into(part, got.view(part.shape))
+
+        return self._pending(self._gather_into(output, tensor, finish), parts)
+
+    def _allgather_base(self, output, tensor, opts=None):
+        if output.numel() != tensor.numel() * self._size or output.dtype != tensor.dtype:
+            raise _errors.InvalidArgumentError(
+                f"all_gather_into_tensor: {tuple(output.shape)}, {output.dtype}, is not what {self._size} ranks have as "
+                f"{tuple(tensor.shape)}, {tensor.dtype}"
+            )
+        return self._pending(self._gather_into(output, tensor, lambda: None), [output])
+
+    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
+        return self._several([self._allgather_base(*pair) for pair in zip(outputs, inputs)])
+
+    def allgather_coalesced(self, outputs, inputs, opts=None):
+        # Each rank's list of all tensors.
+        return self._several([self._gather_all([of_rank[i] for of_rank in outputs], tensor)
+                              for i, tensor in enumerate(inputs)])
+
+    def _gather_into(self, output, tensor, then):
+        send, recv = TorchTensors.reachable(tensor), TorchTensors.reachable(output)
+
+        def finish():
+            if recv.data_ptr() != output.data_ptr():
+                TorchTensors.copy_into(output, recv)
+            then()
+
+        data_type, width = _moves.sent_as(TorchTensors, send)
+        count = send.numel() * send.element_size() // width
+        arguments = pointer(TorchTensors, send), pointer(TorchTensors, recv), count, data_type
+        return self._start("dtrain_allgather", arguments, (send, recv), finish,
+                           shape_text(TorchTensors, tensor, data_type != _arrays.BYTE))
+
+    def gather(self, outputs, inputs, opts):
+        (tensor,) = inputs
+        parts = outputs[0] if opts.rootRank == self._rank else []
+        received = torch.empty((len(parts), *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+
+        def finish(received):
+            for part, got in zip(parts, received):
+                TorchTensors.copy_into(part, got.view(part.shape))
+
+        each = tensor.numel()
+        return self._exchange("gather", tensor, received, each, lambda _, to: to == opts.rootRank, finish, parts)
+
+    def scatter(self, outputs, inputs, opts):
+        (output,) = outputs
+        parts = inputs[0] if opts.rootRank == self._rank else []
+        if any(part.numel() != output.numel() or part.dtype != output.dtype for part in parts):
+            raise _errors.InvalidArgumentError(
+                f"scatter: the inputs are not all of {tuple(output.shape)}, {output.dtype}, as the output is")
+        sent = torch.stack([part.detach() for part in parts]) if parts else output.new_empty(0)
+
+        def finish(received):
+            TorchTensors.copy_into(output, received)
+
+        return self._exchange("scatter", sent, output, output.numel(), lambda of, _: of == opts.rootRank, finish, [output])
+
+    def _exchange(self, what, sent, received, each, sends, finish, outputs):
+        """`each` elements from and to all pairs of ranks that `sends`(from, to) is true of."""
+        send, recv = TorchTensors.reachable(sent), TorchTensors.reachable(received)
+        data_type, width = _moves.sent_as(TorchTensors, send)
+        count = each * send.element_size() // width
+        ranks = range(self._size)
+        matrix = (ctypes.c_uint64 * self._size**2)(*[count * sends(of, to) for of in ranks for to in ranks])
+        arguments = pointer(TorchTensors, send), pointer(TorchTensors, recv), ctypes.addressof(matrix), data_type
+        handle = self._start("dtrain_alltoallv", arguments, (send, recv), lambda: finish(recv),
+                             f"{what} of {TorchTensors.type_name(send)}")
+        return self._pending(handle, outputs)
+
+    def alltoall_base(self, output, source, output_splits, input_splits, opts=None):
+        # Some ranks may give no splits where others do: they tell each other.
+        splits = list(input_splits) or [source.shape[0] // self._size] * self._size
+        handle = _moves.alltoall_async(source, splits, process_set=self._ours)
+        return self._pending(_Then(handle, lambda result: TorchTensors.copy_into(output, result[0].view_as(output))), [output])
+
+    def alltoall(self, outputs, inputs, opts=None):
+        source = torch.cat([each.detach().reshape(-1) for each in inputs])
+        handle = _moves.alltoall_async(source, [each.numel() for each in inputs], process_set=self._ours)
+
+        def finish(result):
+            for output, got in zip(outputs, result[0].split(result[1].tolist())):
+                TorchTensors.copy_into(output, got.view_as(output))
+
+        return self._pending(_Then(handle, finish), outputs)
+
+    # ---- Meeting ----
+
+    def barrier(self, opts=None):
+        return self._pending(issue("dtrain_barrier", (), None, lambda: None, process_set=self._ours), [])
+
+    # ---- What Gloo does ----
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        return self._gloo.monitored_barrier(timeout, wait_all_ranks)
+
+    def send(self, tensors, to, tag):
+        return self._gloo.send(tensors, to, tag)
+
+    def recv(self, tensors, of, tag):
+        return self._gloo.recv(tensors, of, tag)
+
+    def recv_anysource(self, tensors, tag):
+        return self._gloo.recv_anysource(tensors, tag)
+
+
+class _Then:
+    """A handle, and what is done with its result, once."""
+
+    def __init__(self, handle, finish):
+        self._handle, self._finish = handle, finish
+        self._turn = threading.Lock()
+
+    def wait(self):
+        result = self._handle.wait()
+        with self._turn:
+            if self._finish is not None:
+                self._finish(result)
+                self._finish = None
+
+    def done(self):
+        return self._handle.done()
+
+
+def _forget():
+    global _first
+    _first = None
+
+
+_job.on_shutdown.append(_forget)

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "dtrain" of torch.distributed. Gloo is the referee: the same calls on both give the same tensors."""
+import os
+import tempfile
+import time
+
+import pytest
+from conftest import SOURCE_DIR
+
+NEEDS = ("torch",)
+
+
+def begin():
+    """torch.distributed with the backend, and a group of Gloo's with the same ranks."""
+    import torch.distributed as dist
+
+    import dtrain.torch  # noqa: F401
+
+    dist.init_process_group("dtrain")
+    return dist, dist.new_group(backend="gloo")
+
+
+def end(dist):
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def values(shape, dtype, seed):
+    import torch
+
+    made = torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed))
+    return made.abs().to(dtype) if dtype in (torch.uint8, torch.bool) else made.to(dtype)
+
+
+def types():
+    import torch
+
+    return [torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.int8, torch.uint8]
+
+
+def reductions():
+    import torch
+
+    dist, gloo = begin()
+    me, n = dist.get_rank(), dist.get_world_size()
+    ops = [dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT]
+    for i, dtype in enumerate(types()):
+        for op in ops:
+            for shape in [(), (5,), (3, 4), (0,)]:
+                x = values(shape, dtype, i * 100 + me)
+                got, right = x.clone(), x.clone()
+                dist.all_reduce(got, op)
+                dist.all_reduce(right, op, group=gloo)
+                assert torch.equal(got, right), (dtype, op, shape, got, right)
+                got, right = x.clone(), x.clone()
+                dist.reduce(got, n - 1, op)
+                dist.reduce(right, n - 1, op, group=gloo)
+                assert torch.equal(got, right if me == n - 1 else x), (dtype, op, shape)
+    # What libdtrain does not have, Gloo does.
+    bits = torch.tensor([1 << me, 7])
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    assert bits.tolist() == [(1 << n) - 1, 7]
+    mean = torch.full((3,), float(me))
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    assert mean.tolist() == [(n - 1) / 2] * 3
+    several = [torch.full((2,), me + 1.0), torch.full((3,), me + 2.0)]
+    dist.all_reduce_coalesced(several)
+    assert [each[0].item() for each in several] == [sum(range(1, n + 1)), sum(range(2, n + 2))]
+    complex_ = torch.full((2,), complex(me, 1))
+    dist.all_reduce(complex_)
+    assert complex_.tolist() == [complex(sum(range(n)), n)] * 2
+    # Not dense, and not of the first dimension.
+    whole = torch.zeros(4, 6)
+    whole.t()[1:3].fill_(me + 1.0)
+    dist.all_reduce(whole.t()[1:3])
+    assert whole.sum() == 2 * 4 * sum(range(1, n + 1)) and whole[:, 0].abs().sum() == 0
+    for dtype in types():
+        blocks = [values((2, 3), dtype, me * 10 + r) for r in range(n)]
+        right = sum(values((2, 3), dtype, r * 10 + me) for r in range(n)).to(dtype)
+        got = torch.empty(2, 3, dtype=dtype)
+        dist.reduce_scatter(got, blocks)
+        assert torch.equal(got, right), dtype
+        got = torch.empty(2, 3, dtype=dtype)
+        dist.reduce_scatter_tensor(got, torch.cat(blocks))
+        assert torch.equal(got, right), dtype
+    end(dist)
+
+
+def moves():
+    import torch
+
+    dist, gloo = begin()
+    me, n = dist.get_rank(), dist.get_world_size()
+    for i, dtype in enumerate([*types(), torch.bool, torch.int16, torch.complex64, torch.bfloat16]):
+        for shape in [(), (5,), (3, 5), (0, 2)]:
+            mine, of = values(shape, dtype, i * 100 + me), [values(shape, dtype, i * 100 + r) for r in range(n)]
+            for root in range(n):
+                got = mine.clone()
+                dist.broadcast(got, root)
+                assert torch.equal(got, of[root]), (dtype, shape, root)
+                parts = [torch.empty_like(mine) for _ in range(n)] if me == root else None
+                dist.gather(mine, parts, root)
+                assert me != root or all(map(torch.equal, parts, of)), (dtype, shape, root)
+                got = torch.empty_like(mine)
+                dist.scatter(got, [each.clone() for each in of] if me == root else None, root)
+                assert torch.equal(got, of[me]), (dtype, shape, root)
+            parts = [torch.empty_like(mine) for _ in range(n)]
+            dist.all_gather(parts, mine)
+            assert all(map(torch.equal, parts, of)), (dtype, shape)
+            got = torch.empty((n, *shape), dtype=dtype)
+            dist.all_gather_into_tensor(got, mine)
+            assert torch.equal(got, torch.stack(of)), (dtype, shape)
+    several = [[torch.empty(2), torch.empty(3)] for _ in range(n)]
+    dist.all_gather_coalesced(several, [torch.full((2,), float(me)), torch.full((3,), me + 0.5)])
+    assert [[each[0].item() for each in of_rank] for of_rank in several] == [[r, r + 0.5] for r in range(n)]
+
+    # Rank r has r + t rows for rank t.
+    rows = [me + t for t in range(n)]
+    source = torch.cat([torch.full((me + t, 2), 10 * me + t) for t in range(n)])
+    got = torch.empty(sum(rows), 2, dtype=source.dtype)
+    dist.all_to_all_single(got, source, [r + me for r in range(n)], rows)
+    right = torch.cat([torch.full((r + me, 2), 10 * r + me) for r in range(n)])
+    assert torch.equal(got, right)
+    parts = [torch.empty(r + me, 2, dtype=source.dtype) for r in range(n)]
+    dist.all_to_all(parts, list(source.split(rows)))
+    assert torch.equal(torch.cat(parts), right)
+    got = torch.empty(n, dtype=torch.int64)
+    # Some ranks give no splits.
+    dist.all_to_all_single(got, torch.arange(n) + 100 * me, *([[1] * n, [1] * n] if me == 0 else []))
+    assert got.tolist() == [100 * r + me for r in range(n)]
+
+    gathered = [None] * n
+    dist.all_gather_object(gathered, {"rank": me, "text": "x" * 7 * me})
+    assert gathered == [{"rank": r, "text": "x" * 7 * r} for r in range(n)]
+    objects = [f"object of {me}", me]
+    dist.broadcast_object_list(objects, n - 1)
+    assert objects == [f"object of {n - 1}", n - 1]
+    scattered = [None]
+    dist.scatter_object_list(scattered, [r * "s" for r in range(n)], 0)
+    assert scattered == [me * "s"]
+    end(dist)
+
+
+def others():
+    """Messages, smaller groups, handles and futures."""
+    import torch
+
+    import dtrain.torch
+
+    dist, gloo = begin()
+    me, n = dist.get_rank(), dist.get_world_size()
+    assert dist.get_backend() == "dtrain"
+    to, of = (me + 1) % n, (me - 1) % n
+    got = torch.empty(3)
+    ends = [dist.isend(torch.full((3,), float(me)), to), dist.irecv(got, of)]
+    for each in ends:
+        each.wait()
+    assert got.tolist() == [of] * 3
+    pair = dist.new_group([0, n - 1])
+    alike = dist.new_group()
+    if me in (0, n - 1):
+        both = torch.ones(1)
+        dist.all_reduce(both, group=pair)
+        assert both.item() == 2
+    # Groups of all ranks, in another order on each rank.
+    first, second = torch.ones(10), torch.ones(20)
+    starts = [lambda: dist.all_reduce(first, group=alike, async_op=True), lambda: dist.all_reduce(second, async_op=True)]
+    for call in [start() for start in starts[:: 1 if me else -1]]:
+        call.wait()
+        assert call.is_completed()
+    assert first.sum() == 10 * n and second.sum() == 20 * n
+    future = dist.all_reduce(torch.full((4,), float(me)), async_op=True).get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2)
+    assert doubled.wait().tolist() == [n * (n - 1.0)] * 4
+    # Handles that nobody waits for.
+    dropped = [torch.ones(100) for _ in range(600)]
+    for each in dropped:
+        dist.all_reduce(each, async_op=True)
+    dist.barrier()
+    assert all(each[0] == n for each in dropped)
+    with pytest.raises(ValueError, match="outputs are not"):
+        dist.all_gather([torch.empty(2)] * n, torch.empty(3))
+    try:
+        dist.all_reduce(torch.ones(2 + me))
+    except RuntimeError as error:
+        assert "rank" in str(error)
+    else:
+        raise AssertionError("shapes that differ are an error on all ranks")
+    end(dist)
+    # Another time in the same process.
+    with tempfile.TemporaryDirectory() as mine:
+        folder = dtrain.torch.broadcast_object(mine)
+        dist.init_process_group("dtrain", f"file://{folder}/store", rank=me, world_size=n)
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == n
+        end(dist)
+        dtrain.torch.barrier()
+
+
+def wrapped():
+    """DDP with hooks, with join() and unused parameters, and an optimizer with parts of its state on each rank."""
+    import copy
+
+    import torch
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist, gloo = begin()
+    me = dist.get_rank()
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.unused = torch.nn.Linear(20, 50), torch.nn.Linear(50, 3), torch.nn.Linear(9, 9)
+            self.norm = torch.nn.BatchNorm1d(50)
+
+        def forward(self, x):
+            return self.b(self.norm(self.a(x)).relu())
+
+    torch.manual_seed(me)  # DDP broadcasts rank 0's
+    made = Net()
+
+    def train(group, hook=None, zero=False, steps=4, **options):
+        torch.manual_seed(7 + me)
+        model = DDP(copy.deepcopy(made), process_group=group, bucket_cap_mb=0.004, find_unused_parameters=True, **options)
+        if hook is not None:
+            model.register_comm_hook(group, hook)
+        parameters = list(model.parameters())
+        optimizer = (ZeroRedundancyOptimizer(parameters, torch.optim.Adam, process_group=group, lr=0.01) if zero
+                     else torch.optim.Adam(parameters, lr=0.01))
+        with model.join():
+            for i in range(steps):
+                with model.no_sync() if i == 1 else torch.enable_grad():
+                    model(torch.randn(8, 20)).square().sum().backward()
+                if i != 1:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return [each.detach() for each in [*model.parameters(), *model.buffers()]]
+
+    world = dist.group.WORLD
+    for options in ({}, {"hook": default_hooks.fp16_compress_hook}, {"gradient_as_bucket_view": True}, {"steps": 4 + me}):
+        got, right = train(world, **options), train(gloo, **options)
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(got, right)), options
+    group = dist.new_group()
+    got, right = train(group, zero=True), train(gloo, zero=True)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(got, right))
+    end(dist)
+
+
+def lost():
+    """A rank that dies is an exception on the others, in a backward() too."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    dist, _ = begin()
+    model = DDP(torch.nn.Linear(1000, 100))
+    if dist.get_rank() == 1:
+        os._exit(0)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="rank 1"):
+        model(torch.ones(1, 1000)).sum().backward()
+    assert time.monotonic() - began < 60
+    print("the loss was noticed", flush=True)
+    os._exit(9)
+
+
+def wrong_world():
+    import torch.distributed as dist
+
+    import dtrain.torch  # noqa: F401
+
+    if os.environ["RANK"] == "1":
+        return
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(
+            ValueError, match="rank 0 of 1 there, and rank 0 of 2 of the job: start each worker by dtrain launch"):
+        dist.init_process_group("dtrain", f"file://{folder}/store", rank=0, world_size=1)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_reductions_are_gloos(on_ranks, ranks):
+    on_ranks(ranks, reductions)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_moves_bring_what_each_rank_has(on_ranks, ranks):
+    on_ranks(ranks, moves)
+
+
+def test_messages_groups_handles_and_futures(on_ranks):
+    on_ranks(3, others)
+
+
+def test_what_wraps_models_and_optimizers_trains_as_on_gloo(on_ranks):
+    on_ranks(2, wrapped)
+
+
+def test_a_rank_that_dies_is_an_exception_on_the_others(on_ranks, capfd):
+    import dtrain
+
+    with pytest.raises(dtrain.JobError):
+        on_ranks(2, lost)
+    assert "the loss was noticed" in capfd.readouterr().out
+
+
+def test_a_program_for_gloo_trains_unchanged(launch, tmp_path):
+    code, out, err = launch(2, "-m", "dtrain.torch", SOURCE_DIR / "examples/plain_torch.py")
+    assert code == 0 and "ranks 2 error 0.00" in out, f"{out}\n{err}"
+    (tmp_path / "asks.py").write_text(
+        "import sys, torch.distributed as dist\n"
+        "from torch.distributed import init_process_group\n"
+        "init_process_group(backend='GLOO')\n"
+        "print(dist.get_backend(), dist.get_backend(dist.new_group(backend='gloo')), __name__, sys.argv[1:])\n")
+    for program in ([tmp_path / "asks.py"], ["-m", "asks"]):
+        code, out, err = launch(1, "-m", "dtrain.torch", *program, "--rate", "1",
+                                env={"PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"})
+        assert code == 0 and "dtrain dtrain __main__ ['--rate', '1']" in out, f"{out}\n{err}"
+    code, out, err = launch(1, "-m", "dtrain.torch")
+    assert code == 1 and "python3 -m dtrain.torch SCRIPT" in err, f"{out}\n{err}"
+
+
+def test_a_world_that_is_not_the_jobs_is_named(on_ranks):
+    on_ranks(2, wrong_world)
