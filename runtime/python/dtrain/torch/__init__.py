@@ -5,10 +5,12 @@ Everything of `dtrain`, and what there is for PyTorch only. allreduce, allgather
 their grouped forms, broadcast and alltoall can be differentiated.
 """
 
+import torch
+
 import dtrain
 from dtrain import *  # noqa: F403
 
-from . import _process_group, elastic
+from . import elastic
 from ._autograd import (
     allgather,
     allreduce,
@@ -26,6 +28,9 @@ from ._sync_batch_norm import SyncBatchNorm
 from .optimizer import DistributedOptimizer
 from .sampler import DistributedSampler
 
+if torch.distributed.is_available():
+    from . import _process_group  # registers it
+
 __all__ = [
     *dtrain.__all__,
     "DistributedOptimizer",
@@ -36,5 +41,3 @@ __all__ = [
     "register",
     "sparse_allreduce_async",
 ]
-
-_process_group.register()

@@ -5,10 +5,7 @@ Groups of all ranks use libdtrain. Gloo does what libdtrain does not have: messa
 operations, and smaller groups, whose other ranks are not there when torch makes them.
 """
 
-import contextlib
 import ctypes
-import queue
-import threading
 import weakref
 
 import torch
@@ -21,16 +18,14 @@ from dtrain._collectives import Reduction, start_allreduce
 from dtrain._operations import Average, Max, Min, Product, Sum
 from dtrain.compression import Compression
 
+from ._work import All, Pending, Then, Waiter
+
 NAME = "dtrain"
 _AS_IT_IS = 1.0, 1.0  # factors
+_OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.AVG, Average), (dist.ReduceOp.PRODUCT, Product),
+               (dist.ReduceOp.MIN, Min), (dist.ReduceOp.MAX, Max)]
 # The group of all ranks that uses the job's own, if there is one.
 _first = None
-
-
-def register():
-    """Makes the backend known to torch.distributed, if this torch has that."""
-    if dist.is_available() and not hasattr(dist.Backend, NAME.upper()):
-        dist.Backend.register_backend(NAME, _create)
 
 
 def _create(store, rank, size, timeout):
@@ -55,14 +50,6 @@ def _create(store, rank, size, timeout):
     return group
 
 
-if dist.is_available():
-    _OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.AVG, Average), (dist.ReduceOp.PRODUCT, Product),
-                   (dist.ReduceOp.MIN, Min), (dist.ReduceOp.MAX, Max)]
-    _Group, _Work = dist.ProcessGroup, torch._C._distributed_c10d.Work
-else:
-    _OPERATIONS, _Group, _Work = [], object, object
-
-
 def _operation(opts, *tensors):
     """dtrain's name for the reduction of `opts`; None for one that it does not have, or has not for these tensors."""
     wanted = getattr(opts, "reduceOp", opts)
@@ -72,140 +59,14 @@ def _operation(opts, *tensors):
     return next((ours for theirs, ours in _OPERATIONS if theirs == wanted), None)
 
 
-class _Pending(_Work):
-    """A collective that was started."""
-
-    def __init__(self, handle, outputs, waiter):
-        super().__init__()
-        self._handle, self._outputs, self._waiter = handle, outputs, waiter
-        self._reached = self._future = None
-        self._event = None  # behind what the waiter's thread has enqueued on a GPU
-        waiter.keep(self)
-
-    def wait(self, timeout=None):
-        try:
-            self._handle.wait()
-        finally:
-            self._waiter.let_go(self)
-        if self._event is not None:
-            self._event.wait()
-        return True
-
-    def synchronize(self):
-        self.wait()
-
-    def is_completed(self):
-        return self._handle.done()
-
-    def is_success(self):
-        return self.is_completed() and self.exception() is None
-
-    def exception(self):
-        if self.is_completed():
-            try:
-                self.wait()
-            except _errors.Error as error:
-                return error
-        return None
-
-    def result(self):
-        self.wait()
-        return self._outputs
-
-    def get_future(self):
-        if self._future is None:
-            devices = sorted({tensor.device for tensor in self._outputs if tensor.is_cuda}, key=str)
-            self._reached = torch.futures.Future(devices=devices)
-            # Python's set_exception() is a value for C++. What then() raises is an exception there, too.
-            self._future = self._reached.then(_value)
-            self._waiter.add(self)
-        return self._future
-
-    getFuture = get_future  # the name that torch's C++ looks for
-
-    def complete(self):
-        """Waits, and completes the future."""
-        try:
-            self.wait()
-        except Exception as error:
-            self._reached.set_result(error)
-            return
-        cuda = [tensor for tensor in self._outputs if tensor.is_cuda]
-        with torch.cuda.device(cuda[0].device) if cuda else contextlib.nullcontext():
-            if cuda:
-                self._event = torch.cuda.Event()
-                self._event.record()
-            self._reached.set_result(self._outputs)
-
-
-def _value(reached):
-    value = reached.value()
-    if isinstance(value, Exception):
-        raise value
-    return value
-
-
-class _Waiter:
-    """Completes the futures of a group's collectives, in a thread that begins with the first and ends with the group.
-
-    Torch's C++, older than 2.1, finds the methods of a _Pending only while Python has it, too. So all are kept until they
-    have been waited for, and of those that nobody waits for the last ones.
-    """
-
-    _MOST_KEPT = 256
-
-    def __init__(self):
-        self._pending = queue.SimpleQueue()
-        self._started = False
-        self._kept = {}
-
-    def keep(self, work):
-        self._kept[id(work)] = work
-        if len(self._kept) > self._MOST_KEPT:
-            oldest = list(self._kept.values())[0]
-            if oldest.is_completed():
-                self.let_go(oldest)
-
-    def let_go(self, work):
-        self._kept.pop(id(work), None)
-
-    def add(self, work):
-        if not self._started:
-            self._started = True
-            weakref.finalize(self, self._pending.put, None)
-            threading.Thread(target=_complete_all, args=(self._pending,), name="dtrain futures", daemon=True).start()
-        self._pending.put(work)
-
-
-def _complete_all(pending):
-    while (work := pending.get()) is not None:
-        work.complete()
-        del work
-
-
-class _All:
-    """The handle of several."""
-
-    def __init__(self, works):
-        self._works = works
-
-    def wait(self):
-        for work in self._works:
-            work.wait()
-
-    def done(self):
-        return all([work.is_completed() for work in self._works])
-
-
-class _ProcessGroup(_Group):
+class _ProcessGroup(dist.ProcessGroup):
     """Takes the calls of torch.distributed: lists with one tensor, and options."""
 
     def __init__(self, rank, size, ours, gloo):
         super().__init__(rank, size)
         self._ours, self._gloo = ours, gloo
         self._rank, self._size = rank, size
-        self._waiter = _Waiter()
-        self._sequence = 0
+        self._waiter = Waiter()
 
     def getBackendName(self):
         return NAME
@@ -213,18 +74,11 @@ class _ProcessGroup(_Group):
     def name(self):
         return NAME
 
-    def _set_sequence_number_for_group(self):
-        self._sequence = 0
-
-    def _get_sequence_number_for_group(self):
-        return self._sequence
-
     def _pending(self, handle, outputs):
-        self._sequence += 1
-        return _Pending(handle, outputs, self._waiter)
+        return Pending(handle, outputs, self._waiter)
 
     def _several(self, works):
-        return _Pending(_All(works), [tensor for work in works for tensor in work._outputs], self._waiter)
+        return Pending(All(works), [tensor for work in works for tensor in work._outputs], self._waiter)
 
     def _start(self, what, arguments, arrays, finish, shape=None):
         """`arrays`: what must live until then, the first of them on the device where it happens."""
@@ -390,7 +244,7 @@ class _ProcessGroup(_Group):
         # Some ranks may give no splits where others do: they tell each other.
         splits = list(input_splits) or [source.shape[0] // self._size] * self._size
         handle = _moves.alltoall_async(source, splits, process_set=self._ours)
-        return self._pending(_Then(handle, lambda result: TorchTensors.copy_into(output, result[0].view_as(output))), [output])
+        return self._pending(Then(handle, lambda result: TorchTensors.copy_into(output, result[0].view_as(output))), [output])
 
     def alltoall(self, outputs, inputs, opts=None):
         source = torch.cat([each.detach().reshape(-1) for each in inputs])
@@ -400,7 +254,7 @@ class _ProcessGroup(_Group):
             for output, got in zip(outputs, result[0].split(result[1].tolist())):
                 TorchTensors.copy_into(output, got.view_as(output))
 
-        return self._pending(_Then(handle, finish), outputs)
+        return self._pending(Then(handle, finish), outputs)
 
     # ---- Meeting ----
 
@@ -422,27 +276,10 @@ class _ProcessGroup(_Group):
         return self._gloo.recv_anysource(tensors, tag)
 
 
-class _Then:
-    """A handle, and what is done with its result, once."""
-
-    def __init__(self, handle, finish):
-        self._handle, self._finish = handle, finish
-        self._turn = threading.Lock()
-
-    def wait(self):
-        result = self._handle.wait()
-        with self._turn:
-            if self._finish is not None:
-                self._finish(result)
-                self._finish = None
-
-    def done(self):
-        return self._handle.done()
-
-
 def _forget():
     global _first
     _first = None
 
 
 _job.on_shutdown.append(_forget)
+dist.Backend.register_backend(NAME, _create)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the calls of a process group return: torch's works and futures, of dtrain's handles."""
+
+import contextlib
+import queue
+import threading
+import weakref
+
+import torch
+
+from dtrain import _errors
+
+
+class Pending(torch._C._distributed_c10d.Work):
+    """A collective that was started."""
+
+    def __init__(self, handle, outputs, waiter):
+        super().__init__()
+        self._handle, self._outputs, self._waiter = handle, outputs, waiter
+        self._reached = self._future = None
+        self._event = None  # behind what the waiter's thread has enqueued on a GPU
+        waiter.keep(self)
+
+    def wait(self, timeout=None):
+        try:
+            self._handle.wait()
+        finally:
+            self._waiter.let_go(self)
+        if self._event is not None:
+            self._event.wait()
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        return self._handle.done()
+
+    def is_success(self):
+        return self.is_completed() and self.exception() is None
+
+    def exception(self):
+        if self.is_completed():
+            try:
+                self.wait()
+            except _errors.Error as error:
+                return error
+        return None
+
+    def result(self):
+        self.wait()
+        return self._outputs
+
+    def get_future(self):
+        if self._future is None:
+            devices = sorted({tensor.device for tensor in self._outputs if tensor.is_cuda}, key=str)
+            self._reached = torch.futures.Future(devices=devices)
+            # Python's set_exception() is a value for C++. What then() raises is an exception there, too.
+            self._future = self._reached.then(_value)
+            self._waiter.add(self)
+        return self._future
+
+    getFuture = get_future  # the name that torch's C++ looks for
+
+    def complete(self):
+        """Waits, and completes the future."""
+        try:
+            self.wait()
+        except Exception as error:
+            self._reached.set_result(error)
+            return
+        cuda = [tensor for tensor in self._outputs if tensor.is_cuda]
+        with torch.cuda.device(cuda[0].device) if cuda else contextlib.nullcontext():
+            if cuda:
+                self._event = torch.cuda.Event()
+                self._event.record()
+            self._reached.set_result(self._outputs)
+
+
+def _value(reached):
+    value = reached.value()
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+class Waiter:
+    """Completes the futures of a group's collectives, in a thread that begins with the first and ends with the group.
+
+    Torch's C++, older than 2.1, finds the methods of a Pending only while Python has it, too. So all are kept until they
+    have been waited for, and of those that nobody waits for the last ones.
+    """
+
+    _MOST_KEPT = 256
+
+    def __init__(self):
+        self._pending = queue.SimpleQueue()
+        self._started = False
+        self._kept = {}
+
+    def keep(self, work):
+        self._kept[id(work)] = work
+        if len(self._kept) > self._MOST_KEPT:
+            oldest = list(self._kept.values())[0]
+            if oldest.is_completed():
+                self.let_go(oldest)
+
+    def let_go(self, work):
+        self._kept.pop(id(work), None)
+
+    def add(self, work):
+        if not self._started:
+            self._started = True
+            weakref.finalize(self, self._pending.put, None)
+            threading.Thread(target=_complete_all, args=(self._pending,), name="dtrain futures", daemon=True).start()
+        self._pending.put(work)
+
+
+def _complete_all(pending):
+    while (work := pending.get()) is not None:
+        work.complete()
+        del work
+
+
+class All:
+    """The handle of several."""
+
+    def __init__(self, works):
+        self._works = works
+
+    def wait(self):
+        for work in self._works:
+            work.wait()
+
+    def done(self):
+        return all([work.is_completed() for work in self._works])
+
+
+class Then:
+    """A handle, and what is done with its result, once."""
+
+    def __init__(self, handle, finish):
+        self._handle, self._finish = handle, finish
+        self._turn = threading.Lock()
+
+    def wait(self):
+        result = self._handle.wait()
+        with self._turn:
+            if self._finish is not None:
+                self._finish(result)
+                self._finish = None
+
+    def done(self):
+        return self._handle.done()
