@@ -66,6 +66,11 @@ def reductions():
     several = [torch.full((2,), me + 1.0), torch.full((3,), me + 2.0)]
     dist.all_reduce_coalesced(several)
     assert [each[0].item() for each in several] == [sum(range(1, n + 1)), sum(range(2, n + 2))]
+    # Types that Gloo does not reduce.
+    for dtype, right in ((torch.bool, n > 1), (torch.bfloat16, sum(range(n))), (torch.int16, sum(range(n)))):
+        x = torch.full((3,), me).to(dtype)
+        dist.all_reduce(x)
+        assert x.dtype == dtype and x.tolist() == [right] * 3, (dtype, x)
     complex_ = torch.full((2,), complex(me, 1))
     dist.all_reduce(complex_)
     assert complex_.tolist() == [complex(sum(range(n)), n)] * 2
@@ -110,6 +115,9 @@ def moves():
             got = torch.empty((n, *shape), dtype=dtype)
             dist.all_gather_into_tensor(got, mine)
             assert torch.equal(got, torch.stack(of)), (dtype, shape)
+    parts = [torch.empty(r, 2) for r in range(n)]
+    dist.all_gather(parts, torch.full((me, 2), float(me)))
+    assert all(torch.equal(part, torch.full((r, 2), float(r))) for r, part in enumerate(parts)), parts
     several = [[torch.empty(2), torch.empty(3)] for _ in range(n)]
     dist.all_gather_coalesced(several, [torch.full((2,), float(me)), torch.full((3,), me + 0.5)])
     assert [[each[0].item() for each in of_rank] for of_rank in several] == [[r, r + 0.5] for r in range(n)]
@@ -152,9 +160,8 @@ def others():
     assert dist.get_backend() == "dtrain"
     to, of = (me + 1) % n, (me - 1) % n
     got = torch.empty(3)
-    ends = [dist.isend(torch.full((3,), float(me)), to), dist.irecv(got, of)]
-    for each in ends:
-        each.wait()
+    dist.isend(torch.full((3,), float(me)), to)  # which Gloo itself takes back, as nobody waits for it
+    dist.irecv(got, of).wait()
     assert got.tolist() == [of] * 3
     pair = dist.new_group([0, n - 1])
     alike = dist.new_group()
@@ -238,6 +245,14 @@ def wrapped():
                     optimizer.step()
                     optimizer.zero_grad()
         return [each.detach() for each in [*model.parameters(), *model.buffers()]]
+
+    # What Gloo refuses.
+    odd = torch.nn.Linear(3, 3).to(torch.bfloat16)
+    odd.register_buffer("mask", torch.tensor([me == 0, True, False]))
+    model = DDP(odd)
+    model(torch.full((2, 3), 1.0 + me, dtype=torch.bfloat16)).sum().backward()
+    seen = odd.weight.grad.unique().tolist(), odd.mask.tolist()
+    assert seen == ([3.0], [True, True, False]), seen
 
     world = dist.group.WORLD
     for options in ({}, {"hook": default_hooks.fp16_compress_hook}, {"gradient_as_bucket_view": True}, {"steps": 4 + me}):

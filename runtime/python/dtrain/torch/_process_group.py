@@ -18,7 +18,7 @@ from dtrain._collectives import Reduction, start_allreduce
 from dtrain._operations import Average, Max, Min, Product, Sum
 from dtrain.compression import Compression
 
-from ._work import All, Pending, Then, Waiter
+from ._work import All, Pending, Sent, Then, Waiter
 
 NAME = "dtrain"
 _AS_IT_IS = 1.0, 1.0  # factors
@@ -66,7 +66,7 @@ class _ProcessGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self._ours, self._gloo = ours, gloo
         self._rank, self._size = rank, size
-        self._waiter = Waiter()
+        self._waiter, self._sender = Waiter(), Waiter()
 
     def getBackendName(self):
         return NAME
@@ -153,7 +153,9 @@ class _ProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors, opts):
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        root = self._ours.ranks[getattr(opts, "rootRank", opts)]
+        return self._broadcast(tensor, getattr(opts, "rootRank", opts))
+
+    def _broadcast(self, tensor, root):
         handle = _moves.start_broadcast(tensor, TorchTensors, root, None, self._ours, False, None)
         return self._pending(handle, [tensor])
 
@@ -161,15 +163,20 @@ class _ProcessGroup(dist.ProcessGroup):
         return self._several([self._gather_all(parts, tensor) for parts, tensor in zip(outputs, inputs)])
 
     def _gather_all(self, parts, tensor):
-        if len(parts) != self._size or any(part.numel() != tensor.numel() or part.dtype != tensor.dtype for part in parts):
+        mine = parts[self._rank] if len(parts) == self._size else None
+        if mine is None or mine.numel() != tensor.numel() or any(part.dtype != tensor.dtype for part in parts):
             raise _errors.InvalidArgumentError(
-                f"all_gather: the outputs are not {self._size} tensors of {tuple(tensor.shape)}, {tensor.dtype}, one for each rank"
+                f"all_gather: the outputs are not {self._size} tensors of {tensor.dtype}, one for each rank, with "
+                f"{tuple(tensor.shape)} for rank {self._rank}"
             )
+        if any(part.shape != tensor.shape for part in parts):
+            TorchTensors.copy_into(mine, tensor.view(mine.shape))
+            return self._several([self._broadcast(part, rank) for rank, part in enumerate(parts)])
         output = torch.empty((self._size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
 
         def finish():
             for part, got in zip(parts, output):
-                TorchTensors.copy_into(part, got.view(part.shape))
+                TorchTensors.copy_into(part, got)
 
         return self._pending(self._gather_into(output, tensor, finish), parts)
 
@@ -267,7 +274,7 @@ class _ProcessGroup(dist.ProcessGroup):
         return self._gloo.monitored_barrier(timeout, wait_all_ranks)
 
     def send(self, tensors, to, tag):
-        return self._gloo.send(tensors, to, tag)
+        return Sent(self._gloo.send(tensors, to, tag), self._sender)
 
     def recv(self, tensors, of, tag):
         return self._gloo.recv(tensors, of, tag)

@@ -85,7 +85,7 @@ def _value(reached):
 
 
 class Waiter:
-    """Completes the futures of a group's collectives, in a thread that begins with the first and ends with the group.
+    """Completes what nobody else waits for, in a thread that begins with the first and ends with the group.
 
     Torch's C++, older than 2.1, finds the methods of a Pending only while Python has it, too. So all are kept until they
     have been waited for, and of those that nobody waits for the last ones.
@@ -120,6 +120,29 @@ def _complete_all(pending):
     while (work := pending.get()) is not None:
         work.complete()
         del work
+
+
+class Sent:
+    """Gloo's work for a message. Gloo forgets a message whose work is dropped; here it is waited for then."""
+
+    def __init__(self, work, waiter):
+        self._work, self._waiter = work, waiter
+
+    def wait(self, *timeout):
+        work, self._work = self._work, None
+        return True if work is None else work.wait(*timeout)
+
+    def is_completed(self):
+        return self._work is None or self._work.is_completed()
+
+    def complete(self):
+        with contextlib.suppress(RuntimeError):  # the receiver has gone: nobody asked
+            self.wait()
+
+    def __del__(self):
+        if self._work is not None:
+            with contextlib.suppress(RuntimeError):  # at Python's end no thread can begin
+                self._waiter.add(Sent(self._work, self._waiter))
 
 
 class All:
