@@ -347,12 +347,17 @@ if TYPE_CHECKING:
     def alltoall_async(tensor: Array, splits: None = ..., name: str | None = ...,
                        process_set: ProcessSet | None = ...) -> Handle[Array]: ...
     @overload
-    def alltoall_async(tensor: np.ndarray[Any, Any] | Sequence[Any], splits: Iterable[SupportsIndex],
-                       name: str | None = ...,
+    def alltoall_async(tensor: np.ndarray[Any, Any], splits: Iterable[SupportsIndex], name: str | None = ...,
                        process_set: ProcessSet | None = ...) -> Handle[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]: ...
     @overload
     def alltoall_async(tensor: torch.Tensor, splits: Iterable[SupportsIndex], name: str | None = ...,
                        process_set: ProcessSet | None = ...) -> Handle[tuple[torch.Tensor, torch.Tensor]]: ...
+    @overload
+    def alltoall_async(tensor: Array, splits: Iterable[SupportsIndex], name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> Handle[tuple[Array, Any]]: ...
+    @overload
+    def alltoall_async(tensor: Sequence[Any], splits: Iterable[SupportsIndex], name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> Handle[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]: ...
     @overload
     def alltoall_async(tensor: Sequence[Any], splits: None = ..., name: str | None = ...,
                        process_set: ProcessSet | None = ...) -> Handle[np.ndarray[Any, Any]]: ...
@@ -455,12 +460,17 @@ if TYPE_CHECKING:
     def alltoall(tensor: Array, splits: None = ..., name: str | None = ...,
                  process_set: ProcessSet | None = ...) -> Array: ...
     @overload
-    def alltoall(tensor: np.ndarray[Any, Any] | Sequence[Any], splits: Iterable[SupportsIndex],
-                 name: str | None = ...,
+    def alltoall(tensor: np.ndarray[Any, Any], splits: Iterable[SupportsIndex], name: str | None = ...,
                  process_set: ProcessSet | None = ...) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]: ...
     @overload
     def alltoall(tensor: torch.Tensor, splits: Iterable[SupportsIndex], name: str | None = ...,
                  process_set: ProcessSet | None = ...) -> tuple[torch.Tensor, torch.Tensor]: ...
+    @overload
+    def alltoall(tensor: Array, splits: Iterable[SupportsIndex], name: str | None = ...,
+                 process_set: ProcessSet | None = ...) -> tuple[Array, Any]: ...
+    @overload
+    def alltoall(tensor: Sequence[Any], splits: Iterable[SupportsIndex], name: str | None = ...,
+                 process_set: ProcessSet | None = ...) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]: ...
     @overload
     def alltoall(tensor: Sequence[Any], splits: None = ..., name: str | None = ...,
                  process_set: ProcessSet | None = ...) -> np.ndarray[Any, Any]: ...

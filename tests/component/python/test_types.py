@@ -176,7 +176,7 @@ import dtrain
 import dtrain.elastic
 import dtrain.torch as hvd
 from dtrain.torch.mpi_ops import allgather
-from dtrain.typing import Handle
+from dtrain.typing import CudaArray, Handle
 
 Numpy = np.ndarray[Any, Any]
 array, tensor = np.zeros(3, np.float32), torch.zeros(3)
@@ -190,6 +190,7 @@ assert_type(dtrain.allreduce(1.0), Any)
 assert_type(dtrain.allreduce_(array), Numpy)
 assert_type(dtrain.broadcast(3, root_rank=0), Numpy)
 assert_type(dtrain.alltoall(array, [1, 2]), tuple[Numpy, Numpy])
+assert_type(dtrain.alltoall([[1], [2]], [1, 1]), tuple[Numpy, Numpy])
 assert_type(dtrain.reducescatter([[1], [2]]), Numpy)
 assert_type(dtrain.alloc((2, 3), np.float64), Numpy)
 assert_type(dtrain.metric_average({"loss": tensor, "accuracy": 1}), dict[str, float])
@@ -208,6 +209,12 @@ assert_type(hvd.synchronize(handles[0]), torch.Tensor)
 assert_type(hvd.poll(handles[0]), bool)
 assert_type(hvd.synchronize(hvd.grouped_allgather_async([array])), list[Numpy])
 assert_type(hvd.sparse_allreduce_async(tensor, "embedding", hvd.Sum)(), torch.Tensor)
+
+
+def on_a_gpu(array: CudaArray, unknown: Any) -> None:
+    assert_type(dtrain.allreduce_(array), CudaArray)
+    assert_type(dtrain.alltoall(array, [1, 2])[0], CudaArray)
+    assert_type(dtrain.allreduce(unknown), Any)
 
 
 class Halves:
