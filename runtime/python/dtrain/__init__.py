@@ -108,26 +108,128 @@ for _name in dir():
     if _name.endswith("Error"):
         globals()[_name].__module__ = __name__
 
-# What starts jobs, which workers do not need: loaded when it is asked for, as it takes half of the time.
-_LATER = {"HorovodRunner": "_runner", "JobError": "_launch", "RemoteError": "_launch",
-          "log_to_driver": "_runner", "run": "_launch"}
+# Type checkers take it for typing's, which this package does not load, as that would double its share of
+# a worker's start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._launch import JobError, RemoteError, run
+    from ._runner import HorovodRunner, log_to_driver
+else:
+    # What starts jobs, which workers do not need: loaded when it is asked for, as it takes half of the time.
+    _LATER = {"HorovodRunner": "_runner", "JobError": "_launch", "RemoteError": "_launch",
+              "log_to_driver": "_runner", "run": "_launch"}
+
+    def __getattr__(name):
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *_LATER})
+
+del TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = sorted(
-    [name for name, value in list(globals().items())
-     if not name.startswith("_") and type(value).__name__ != "module"] + list(_LATER)
-)
-
-
-def __getattr__(name):
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__():
-    return sorted({*globals(), *_LATER})
+__all__ = [
+    "Adasum",
+    "Average",
+    "BarrierTaskContext",
+    "BarrierTaskInfo",
+    "BusyError",
+    "CollectiveError",
+    "Compression",
+    "DeviceError",
+    "DistributedSampler",
+    "Error",
+    "HorovodInternalError",
+    "HorovodRunner",
+    "HostsUpdatedInterrupt",
+    "InternalError",
+    "InvalidArgumentError",
+    "JobEnvironmentError",
+    "JobError",
+    "JobTimeoutError",
+    "LauncherError",
+    "LibraryError",
+    "Max",
+    "Min",
+    "MismatchError",
+    "NetworkError",
+    "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "RemoteError",
+    "ResourcesError",
+    "StateError",
+    "Sum",
+    "UnsupportedError",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "alloc",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "backend",
+    "barrier",
+    "barrier_context",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_parameters",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "library_version",
+    "local_rank",
+    "local_size",
+    "log_to_driver",
+    "mark",
+    "metric_average",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "node_count",
+    "node_rank",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "run",
+    "shutdown",
+    "size",
+    "split",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a task of Spark's barrier mode asks of its context, for the ranks of a job."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import threading
@@ -19,50 +21,53 @@ _context = None
 
 
 class BarrierTaskInfo:
-    """Where a rank runs."""
+    """Where a rank runs: `address` is its node's, without a port."""
 
-    def __init__(self, address):
+    def __init__(self, address: str) -> None:
         self.address = address
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"BarrierTaskInfo({self.address!r})"
 
 
 class BarrierTaskContext:
-    """The ranks of this job as tasks of a barrier stage, each rank a partition. Everything has
-    Spark's names, too. Threads take turns. Made by barrier_context()."""
+    """The ranks of this job as the tasks of a Spark barrier stage; each rank is a partition.
 
-    def __init__(self, addresses):
+    barrier_context() makes it. Every method also has Spark's name. Threads take turns.
+    """
+
+    def __init__(self, addresses: list[str]) -> None:
         self._addresses = addresses
 
     @classmethod
-    def get(cls):
+    def get(cls) -> BarrierTaskContext:
         """As barrier_context()."""
         return barrier_context()
 
-    def partition_id(self):
+    def partition_id(self) -> int:
         """This rank's number."""
         return _job.rank()
 
-    def num_partitions(self):
-        """How many ranks the job has."""
+    def num_partitions(self) -> int:
+        """The number of ranks of the job."""
         return _job.size()
 
-    def attempt_number(self):
-        """0, 1, … for each whole start of the job; no rank is ever started again alone."""
+    def attempt_number(self) -> int:
+        """0, 1, … for each start of the whole job; single ranks are never restarted."""
         return int(os.environ.get("DTRAIN_ATTEMPT", "0"))
 
-    def get_task_infos(self):
-        """A BarrierTaskInfo for each rank, in rank order. Its `address` is the node's, without a
-        port; that of rank 0 is MASTER_ADDR. Not collective."""
+    def get_task_infos(self) -> list[BarrierTaskInfo]:
+        """A BarrierTaskInfo for each rank, in rank order; rank 0's address is MASTER_ADDR. Not
+        collective."""
         return [BarrierTaskInfo(address) for address in self._addresses]
 
-    def barrier(self):
-        """Returns when every rank has called it. All must make the same calls in the same order."""
+    def barrier(self) -> None:
+        """Returns when every rank has called it. Every rank must make the same calls in the same order:
+        MismatchError otherwise."""
         _meet("barrier")
 
-    def all_gather(self, message=""):
-        """Every rank's text, in rank order. A barrier, too."""
+    def all_gather(self, message: str = "") -> list[str]:
+        """Every rank's text, in rank order; a barrier as well. TypeError if the message is not a str."""
         if not isinstance(message, str):
             raise TypeError(f"all_gather: the message is a str, not a {type(message).__name__}")
         return _meet("all_gather", message)
@@ -74,14 +79,16 @@ class BarrierTaskContext:
     allGather = all_gather
 
 
-def barrier_context(timeout=None):
-    """The BarrierTaskContext of this process. The first call is collective: all ranks make it.
+def barrier_context(timeout: float | None = None) -> BarrierTaskContext:
+    """Returns the BarrierTaskContext of this process. The first call is collective over all ranks.
 
-    It joins the job, as dtrain.init() does, unless the program has. Then `timeout`, in seconds, is
-    how long to wait for other ranks, here and in each barrier. Default: DTRAIN_TIMEOUT_SECONDS and
-    DTRAIN_COLLECTIVE_TIMEOUT_SECONDS, else 30 days. A program without a launcher is a job of one.
+    It joins the job as dtrain.init() does, unless the program has done so. A program that was started
+    without a launcher is a job of one rank.
 
-    Raises ValueError for a bad timeout, or one that comes after init(); CollectiveError when the
+    timeout: seconds to wait for other ranks, here and in each barrier. Default:
+        DTRAIN_TIMEOUT_SECONDS and DTRAIN_COLLECTIVE_TIMEOUT_SECONDS, else 30 days.
+
+    Raises ValueError for a timeout that is out of range or comes after init(), CollectiveError if the
     ranks do not meet.
     """
     global _context

@@ -5,6 +5,8 @@ All of them are asynchronous calls, also those that are waited for at once: the 
 these by name, so that ranks may make them in different order, and survives a mismatch.
 """
 
+from __future__ import annotations
+
 import ctypes
 import itertools
 
@@ -15,7 +17,7 @@ from ._library import library, make_options
 INT64 = 1  # DTRAIN_INT64
 # Stands for the memory of arrays without elements, which may have none.
 _nowhere = ctypes.create_string_buffer(64)
-_unnamed = {}
+_unnamed: dict[tuple[str, int], itertools.count[int]] = {}
 
 
 def pointer(kind, x):

@@ -6,12 +6,24 @@ dense, to a type that holds all their values (see _arrays), or from a GPU where 
 the CPU backend.
 """
 
+from __future__ import annotations
+
 from . import _arrays, _errors
 from ._calls import group_of, issue, pointer, shape_text
 from ._handles import GroupHandle, claim
 from ._operations import Average, Sum, chosen
-from ._process_sets import global_process_set
+from ._process_sets import global_process_set, place_in
 from .compression import Compression
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Sequence, overload
+
+    import numpy as np
+
+    from ._operations import ReduceOp
+    from ._process_sets import ProcessSet
+    from .typing import Array, Compressor, Handle, Numbers
 
 # ---- Reductions ----
 
@@ -85,62 +97,129 @@ def start_allreduce(tensor, name, op, factors, process_set, compression, in_plac
                  process_set, wait, shape=shape_text(kind, small, reduction.native) + note)
 
 
-def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
-              prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
-    """op over all ranks of `tensor`, element by element, in a new tensor; the average by default.
+if TYPE_CHECKING:
+    @overload
+    def allreduce(tensor: Array, average: bool | None = ..., name: str | None = ..., compression: Compressor = ...,
+                  op: ReduceOp | None = ..., prescale_factor: float = ..., postscale_factor: float = ...,
+                  process_set: ProcessSet | None = ...) -> Array: ...
+    @overload
+    def allreduce(tensor: Sequence[Any], average: bool | None = ..., name: str | None = ..., compression: Compressor = ...,
+                  op: ReduceOp | None = ..., prescale_factor: float = ..., postscale_factor: float = ...,
+                  process_set: ProcessSet | None = ...) -> np.ndarray[Any, Any]: ...
+    @overload
+    def allreduce(tensor: float | np.generic, average: bool | None = ..., name: str | None = ..., compression: Compressor = ...,
+                  op: ReduceOp | None = ..., prescale_factor: float = ..., postscale_factor: float = ...,
+                  process_set: ProcessSet | None = ...) -> Any: ...
 
-    The shape and type are the same on all ranks. Every rank gets the same bits. An average of
-    integers is rounded towards zero. `prescale_factor` multiplies before, `postscale_factor` after;
-    products with integers are rounded towards zero, too.
+
+def allreduce(tensor: Array | Numbers, average: bool | None = None, name: str | None = None,
+              compression: Compressor = Compression.none, op: ReduceOp | None = None,
+              prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+              process_set: ProcessSet | None = global_process_set) -> Any:
+    """Returns the average of an array or tensor over all ranks, element by element, or another reduction of it.
+
+    The result is a new array or tensor of the same kind, shape, type and device, with the same bits on
+    every rank. A list gives a numpy array, a number a numpy scalar.
+
+    tensor: of the same shape and type on all ranks: numbers or bools, but no complex ones and no uint64.
+    average: Horovod's older way to choose between Average and Sum; deprecated.
+    name: matches the call with those of the other ranks; without a name, the order of calls does.
+    compression: Compression.fp16 sends floating-point numbers with 16 bits.
+    op: Average (default), Sum, Min, Max or Product. An average of integers is rounded towards zero.
+    prescale_factor, postscale_factor: multiply the values before, and the result after. With integers,
+        the products are rounded towards zero.
+    process_set: the ranks that take part, all of which must call it.
+
+    Raises ValueError on this rank alone for arguments that cannot be used and before init();
+    HorovodInternalError on all ranks: MismatchError if their calls differ, others if a rank is lost.
     """
     factors = prescale_factor, postscale_factor
     return start_allreduce(tensor, name, chosen(op, average), factors, process_set, compression,
                            in_place=False, wait=True)
 
 
-def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-               process_set=global_process_set):
-    """As allreduce, into `tensor` itself, which is returned."""
+def allreduce_(tensor: Array, average: bool | None = None, name: str | None = None, op: ReduceOp | None = None,
+               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+               process_set: ProcessSet | None = global_process_set) -> Array:
+    """As allreduce, but writes the result to `tensor`, an array or tensor, and returns that."""
     factors = prescale_factor, postscale_factor
     return start_allreduce(tensor, name, chosen(op, average), factors, process_set,
                            Compression.none, in_place=True, wait=True)
 
 
-def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
-                    postscale_factor=1.0, process_set=global_process_set):
-    """As allreduce, returning a handle at once. Leave `tensor` alone until it is synchronized."""
+if TYPE_CHECKING:
+    @overload
+    def allreduce_async(tensor: Array, average: bool | None = ..., name: str | None = ..., op: ReduceOp | None = ...,
+                        prescale_factor: float = ..., postscale_factor: float = ...,
+                        process_set: ProcessSet | None = ...) -> Handle[Array]: ...
+    @overload
+    def allreduce_async(tensor: Sequence[Any], average: bool | None = ..., name: str | None = ..., op: ReduceOp | None = ...,
+                        prescale_factor: float = ..., postscale_factor: float = ...,
+                        process_set: ProcessSet | None = ...) -> Handle[np.ndarray[Any, Any]]: ...
+    @overload
+    def allreduce_async(tensor: float | np.generic, average: bool | None = ..., name: str | None = ...,
+                        op: ReduceOp | None = ..., prescale_factor: float = ..., postscale_factor: float = ...,
+                        process_set: ProcessSet | None = ...) -> Handle[Any]: ...
+
+
+def allreduce_async(tensor: Array | Numbers, average: bool | None = None, name: str | None = None,
+                    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                    process_set: ProcessSet | None = global_process_set) -> Handle[Any]:
+    """As allreduce, but returns a handle at once.
+
+    synchronize(handle) returns the result. Do not change `tensor` before that.
+    """
     factors = prescale_factor, postscale_factor
     return start_allreduce(tensor, name, chosen(op, average), factors, process_set,
                            Compression.none, in_place=False, wait=False)
 
 
-def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
-                     postscale_factor=1.0, process_set=global_process_set):
-    """As allreduce_, returning a handle at once."""
+def allreduce_async_(tensor: Array, average: bool | None = None, name: str | None = None,
+                     op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                     process_set: ProcessSet | None = global_process_set) -> Handle[Array]:
+    """As allreduce_, but returns a handle at once.
+
+    synchronize(handle) returns `tensor`. Do not use `tensor` before that.
+    """
     factors = prescale_factor, postscale_factor
     return start_allreduce(tensor, name, chosen(op, average), factors, process_set,
                            Compression.none, in_place=True, wait=False)
 
 
-def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,
-                            postscale_factor=1.0, process_set=global_process_set):
-    """allreduce_async of each of a list; the result is a list. libdtrain sends them together."""
+def grouped_allreduce_async(tensors: Sequence[Array], average: bool | None = None, name: str | None = None,
+                            op: ReduceOp | None = None, prescale_factor: float = 1.0,
+                            postscale_factor: float = 1.0,
+                            process_set: ProcessSet | None = global_process_set) -> Handle[list[Array]]:
+    """As grouped_allreduce, but returns a handle at once.
+
+    synchronize(handle) returns the list.
+    """
     return grouped("dtrain_allreduce", allreduce_async, tensors, name, process_set,
                    op=chosen(op, average), prescale_factor=prescale_factor,
                    postscale_factor=postscale_factor)
 
 
-def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
-                             postscale_factor=1.0, process_set=global_process_set):
-    """As grouped_allreduce_async, in place."""
+def grouped_allreduce_async_(tensors: Sequence[Array], average: bool | None = None, name: str | None = None,
+                             op: ReduceOp | None = None, prescale_factor: float = 1.0,
+                             postscale_factor: float = 1.0,
+                             process_set: ProcessSet | None = global_process_set) -> Handle[list[Array]]:
+    """As grouped_allreduce_, but returns a handle at once.
+
+    synchronize(handle) returns the list.
+    """
     return grouped("dtrain_allreduce", allreduce_async_, tensors, name, process_set,
                    op=chosen(op, average), prescale_factor=prescale_factor,
                    postscale_factor=postscale_factor)
 
 
-def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
-                      prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
-    """allreduce of each of a list; returns the list. libdtrain sends them together."""
+def grouped_allreduce(tensors: Sequence[Array], average: bool | None = None, name: str | None = None,
+                      compression: Compressor = Compression.none, op: ReduceOp | None = None,
+                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                      process_set: ProcessSet | None = global_process_set) -> list[Array]:
+    """Returns the allreduce of each of a list, as a list; libdtrain sends them together.
+
+    With `name`, they have the names NAME.0, NAME.1 and so on. Either all of them start or none does.
+    """
     packed = [compression.compress(tensor) for tensor in tensors]
     handle = grouped_allreduce_async([small for small, _ in packed], None, name,
                                      chosen(op, average), prescale_factor, postscale_factor,
@@ -149,9 +228,10 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
             for small, (_, context) in zip(handle.wait(), packed)]
 
 
-def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
-                       postscale_factor=1.0, process_set=global_process_set):
-    """As grouped_allreduce, in place."""
+def grouped_allreduce_(tensors: Sequence[Array], average: bool | None = None, name: str | None = None,
+                       op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                       process_set: ProcessSet | None = global_process_set) -> list[Array]:
+    """As grouped_allreduce, but writes the results to the arrays or tensors themselves."""
     return grouped_allreduce_async_(tensors, None, name, chosen(op, average), prescale_factor,
                                     postscale_factor, process_set).wait()
 
@@ -174,13 +254,32 @@ def _check_rows(tensor):
     return kind.shape(x)
 
 
-def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set,
-                        prescale_factor=1.0, postscale_factor=1.0, *, _wait=False):
-    """As reducescatter, returning a handle at once."""
+if TYPE_CHECKING:
+    @overload
+    def reducescatter_async(tensor: Array, name: str | None = ..., op: ReduceOp | None = ...,
+                            process_set: ProcessSet | None = ..., prescale_factor: float = ...,
+                            postscale_factor: float = ...) -> Handle[Array]: ...
+    @overload
+    def reducescatter_async(tensor: Sequence[Any], name: str | None = ..., op: ReduceOp | None = ...,
+                            process_set: ProcessSet | None = ..., prescale_factor: float = ...,
+                            postscale_factor: float = ...) -> Handle[np.ndarray[Any, Any]]: ...
+
+
+def reducescatter_async(tensor: Array | Sequence[Any], name: str | None = None, op: ReduceOp | None = Average,
+                        process_set: ProcessSet | None = global_process_set,
+                        prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Handle[Any]:
+    """As reducescatter, but returns a handle at once.
+
+    synchronize(handle) returns the result. Do not change `tensor` before that.
+    """
+    return _start_reducescatter(tensor, name, op, process_set, (prescale_factor, postscale_factor), False)
+
+
+def _start_reducescatter(tensor, name, op, process_set, factors, wait):
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
     shape = _check_rows(x)
-    ranks, me = process_set.size(), process_set.rank()
+    ranks, me = place_in(process_set)
     least, more = divmod(shape[0], ranks)
     # The first ranks get the rows that are over; the library knows equal blocks only.
     rows = [least + (r < more) for r in range(ranks)]
@@ -192,8 +291,8 @@ def reducescatter_async(tensor, name=None, op=Average, process_set=global_proces
             first = sum(rows[:r])
             part = spread[r * rows[0] : r * rows[0] + rows[r]]
             kind.copy_into(part, source[first : first + rows[r]])
-    reduction = Reduction(spread, kind, chosen(op), (prescale_factor, postscale_factor), ranks,
-                           private=not more, received=block, like=x)
+    reduction = Reduction(spread, kind, chosen(op), factors, ranks, private=not more, received=block,
+                           like=x)
 
     def finish():
         return reduction.result()[: rows[me]]
@@ -201,34 +300,56 @@ def reducescatter_async(tensor, name=None, op=Average, process_set=global_proces
     arguments = (*reduction.operands(), kind.count(reduction.recv), reduction.type,
                  int(reduction.op))
     return issue("dtrain_reduce_scatter", arguments, reduction, finish, reduction.stream, name,
-                 process_set, _wait, shape=shape_text(kind, x, reduction.native))
+                 process_set, wait, shape=shape_text(kind, x, reduction.native))
 
 
-def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
-                  process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
-    """This rank's rows of the reduction of `tensor` over all ranks; the average by default.
+if TYPE_CHECKING:
+    @overload
+    def reducescatter(tensor: Array, name: str | None = ..., compression: Compressor = ..., op: ReduceOp | None = ...,
+                      process_set: ProcessSet | None = ..., prescale_factor: float = ...,
+                      postscale_factor: float = ...) -> Array: ...
+    @overload
+    def reducescatter(tensor: Sequence[Any], name: str | None = ..., compression: Compressor = ..., op: ReduceOp | None = ...,
+                      process_set: ProcessSet | None = ..., prescale_factor: float = ...,
+                      postscale_factor: float = ...) -> np.ndarray[Any, Any]: ...
 
-    The rows are dealt out evenly, in rank order; the first ranks get those that are over.
+
+def reducescatter(tensor: Array | Sequence[Any], name: str | None = None,
+                  compression: Compressor = Compression.none, op: ReduceOp | None = Average,
+                  process_set: ProcessSet | None = global_process_set,
+                  prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Any:
+    """Returns this rank's rows of the average of an array or tensor over all ranks, or of another reduction.
+
+    The rows, along the first dimension, are dealt out evenly in rank order; the first ranks get those
+    that are over. The result is a new array or tensor of the same kind, type and device.
+
+    tensor: of the same shape and type on all ranks, with at least one dimension.
+    name, compression, op, prescale_factor, postscale_factor, process_set: as for allreduce(), which
+        has the same errors.
     """
     small, context = compression.compress(tensor)
-    mine = reducescatter_async(small, name, op, process_set, prescale_factor, postscale_factor,
-                               _wait=True)
+    mine = _start_reducescatter(small, name, op, process_set, (prescale_factor, postscale_factor), True)
     return compression.decompress(mine, context)
 
 
-def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set,
-                                prescale_factor=1.0, postscale_factor=1.0):
-    """reducescatter_async of each of a list; the result is a list."""
+def grouped_reducescatter_async(tensors: Sequence[Array], name: str | None = None, op: ReduceOp | None = Average,
+                                process_set: ProcessSet | None = global_process_set,
+                                prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Handle[list[Array]]:
+    """As grouped_reducescatter, but returns a handle at once.
+
+    synchronize(handle) returns the list.
+    """
     for tensor in tensors:
         _check_rows(tensor)
     return grouped("dtrain_reduce_scatter", reducescatter_async, tensors, name, process_set, op=op,
                    prescale_factor=prescale_factor, postscale_factor=postscale_factor)
 
 
-def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average,
-                          process_set=global_process_set, prescale_factor=1.0,
-                          postscale_factor=1.0):
-    """reducescatter of each of a list; returns the list."""
+def grouped_reducescatter(tensors: Sequence[Array], name: str | None = None,
+                          compression: Compressor = Compression.none, op: ReduceOp | None = Average,
+                          process_set: ProcessSet | None = global_process_set,
+                          prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> list[Array]:
+    """Returns the reducescatter of each of a list, as a list; libdtrain sends them together."""
     packed = [compression.compress(tensor) for tensor in tensors]
     handle = grouped_reducescatter_async([small for small, _ in packed], name, op, process_set,
                                          prescale_factor, postscale_factor)

@@ -1,106 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
 """One exception for each status of libdtrain, with the library's own sentence as its text."""
 
+from __future__ import annotations
+
 
 class Error(RuntimeError):
-    """A call into libdtrain failed. `status` is its name, for example DTRAIN_ERROR_NETWORK."""
+    """A call into libdtrain failed. `status` is the library's name for it, such as DTRAIN_ERROR_NETWORK."""
 
     status = "DTRAIN_ERROR"
 
 
 class CollectiveError(Error):
-    """A collective failed, on every rank, or the job broke. Horovod's HorovodInternalError.
+    """A collective failed on every rank, or the job broke. Horovod's name for it is HorovodInternalError.
 
-    After a MismatchError the job goes on. After any other of its kinds it does not, but may begin
-    again with shutdown() and init(), as elastic.run() does.
+    After a MismatchError the job continues. After any other kind it does not, but may begin again
+    with shutdown() and init(), as elastic.run() does.
     """
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An array, a rank or another argument that cannot be used. No other rank is affected."""
+    """An array, a rank or another argument cannot be used. No other rank is affected."""
 
     status = "DTRAIN_ERROR_INVALID_ARGUMENT"
 
 
 class StateError(Error, ValueError):
-    """Before init(), after shutdown(), or in a forked process."""
+    """The call is not possible now: before init(), after shutdown(), or in a forked process."""
 
     status = "DTRAIN_ERROR_STATE"
 
 
 class UnsupportedError(Error, ValueError):
-    """A data type, operation or function that dtrain does not have."""
+    """dtrain does not have this data type, operation or function."""
 
     status = "DTRAIN_ERROR_UNSUPPORTED"
 
 
 class JobEnvironmentError(Error):
-    """An environment variable, or what the launcher handed over, is bad."""
+    """An environment variable, or what the launcher passed on, is invalid; or the dtrain program is missing."""
 
     status = "DTRAIN_ERROR_ENVIRONMENT"
 
 
 class LauncherError(CollectiveError):
-    """The launcher's PMI server refused, or is gone."""
+    """The launcher's PMI server has refused a request, or is gone."""
 
     status = "DTRAIN_ERROR_LAUNCHER"
 
 
 class NetworkError(CollectiveError, ConnectionError):
-    """Another rank could not be reached, or its connection broke."""
+    """Another rank cannot be reached, or its connection broke."""
 
     status = "DTRAIN_ERROR_NETWORK"
 
 
 class JobTimeoutError(CollectiveError, TimeoutError):
-    """The other ranks did not come in time."""
+    """Other ranks did not call init(), shutdown() or the collective in time."""
 
     status = "DTRAIN_ERROR_TIMEOUT"
 
 
 class BusyError(Error):
-    """Another thread is inside a call. The package waits its turn; a program rarely sees this."""
+    """Another thread is inside a call. The package waits for its turn, so programs rarely see this."""
 
     status = "DTRAIN_ERROR_BUSY"
 
 
 class ResourcesError(CollectiveError):
-    """Out of memory, descriptors or threads."""
+    """Memory, descriptors or threads have run out."""
 
     status = "DTRAIN_ERROR_RESOURCES"
 
 
 class InternalError(CollectiveError):
-    """A fault of libdtrain's own: please report it."""
+    """libdtrain has a bug: please report it."""
 
     status = "DTRAIN_ERROR_INTERNAL"
 
 
 class MismatchError(CollectiveError):
-    """The ranks do not ask for the same thing; the text names them."""
+    """The ranks' calls differ; the text names the ranks and what each passed."""
 
     status = "DTRAIN_ERROR_MISMATCH"
 
 
 class DeviceError(CollectiveError):
-    """A GPU, its driver or NCCL."""
+    """A GPU, its driver or NCCL failed."""
 
     status = "DTRAIN_ERROR_DEVICE"
 
 
 class LibraryError(Error, ImportError):
-    """libdtrain.so was not found, or cannot be loaded."""
+    """libdtrain.so is missing or cannot be loaded."""
 
     status = "DTRAIN_ERROR_LIBRARY"
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The hosts of an elastic job have changed: the training is to begin again with the new ones.
+    """The hosts of an elastic job have changed: the training has to begin again with the new ones.
 
-    `skip_sync`: whether the ranks that remain all have the same state, because none was added.
+    `skip_sync`: whether all remaining ranks have the same state, because none was added.
     """
 
-    def __init__(self, skip_sync=False):
+    def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the hosts of the job have changed")
         self.skip_sync = skip_sync
 

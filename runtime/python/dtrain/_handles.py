@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives in flight."""
 
+from __future__ import annotations
+
 import collections
 import ctypes
 import threading
@@ -9,14 +11,22 @@ import time
 from . import _errors, _job
 from ._library import library
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    import dtrain.typing
+
+    Result = TypeVar("Result")
+
 # Keeps the arrays of every collective in flight alive, also when the program drops its handle.
-_in_flight = {}
+_in_flight: dict[int, _Flight] = {}
 # The named ones, by kind, group and name.
-_named = {}
+_named: dict[tuple, Any] = {}
 # Those whose handles are gone, until they are over: what no program waits for must not stay. Then, for
 # claim(), those of them that have names, until the program waits for any.
-_dropped = collections.deque()
-_over = collections.deque()
+_dropped: collections.deque[_Flight] = collections.deque()
+_over: collections.deque[_Flight] = collections.deque()
 # Grows with each collective that the program has waited for.
 _waits = 0
 
@@ -228,13 +238,17 @@ class GroupHandle:
         return all([handle.done() for handle in self._handles])
 
 
-def synchronize(handle):
-    """Waits for a collective that was started, and returns its result. None for anything else."""
-    return handle.wait() if hasattr(handle, "wait") else None
+def synchronize(handle: dtrain.typing.Handle[Result]) -> Result:
+    """Waits until a collective that was started is complete, and returns its result.
+
+    handle: what the collective's asynchronous form has returned. For anything else the result is
+    None. It may be called again, and by several threads. Raises what the collective would raise.
+    """
+    return handle.wait() if hasattr(handle, "wait") else None  # type: ignore[return-value]
 
 
-def poll(handle):
-    """Whether synchronize(handle) would return at once."""
+def poll(handle: dtrain.typing.Handle[Any]) -> bool:
+    """Whether synchronize(handle) would return at once, or raise."""
     return handle.done()
 
 
@@ -289,7 +303,7 @@ def _release(key, handle):
 
 # ---- Second stages ----
 
-_staged = []
+_staged: list[StagedHandle] = []
 _staged_changed = threading.Condition()
 _STEP_SECONDS = 0.0002
 _LONGEST_STEP_SECONDS = 0.005

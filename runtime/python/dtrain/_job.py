@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joining and leaving the job, and where this worker stands in it."""
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import ctypes
@@ -12,20 +14,26 @@ from . import _errors
 from ._library import Config, library, loaded
 from ._mpi import holder_of_pmi
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Literal, Sequence
+
+    from ._process_sets import ProcessSet
+
 # Set while this process is in a job. In a fork of it, too, which takes no part in the job.
 _member_pid = None
 # For its forks: what the library says only to the process that called init().
 _PLACE = ("rank", "size", "local_rank", "local_size", "node_rank", "node_count")
 _place = {}
 # (node rank, local rank) of every rank.
-_places = []
+_places: list[tuple[int, int]] = []
 # Called when a job has begun, with the process_sets of init(); the others with no arguments: what
 # may object to shutdown(), what has to be done before the job is left, and when it has ended. The
 # modules above this one put themselves there.
-on_init = []
-before_shutdown = []
-before_leaving = []
-on_shutdown = []
+on_init: list[Callable[[list], object]] = []
+before_shutdown: list[Callable[[], object]] = []
+before_leaving: list[Callable[[], object]] = []
+on_shutdown: list[Callable[[], object]] = []
 # Grows with each init().
 number = 0
 # Grows with each init() and join(): from then on the ranks know as much of each other as at first.
@@ -37,19 +45,24 @@ _INT64 = 1  # DTRAIN_INT64
 _LAST_WAIT_SECONDS = 10
 
 
-def init(comm=None, process_sets=None, *, timeout=None, collective_timeout=None, address=None):
-    """Joins the job: meets all other ranks. Collective.
+def init(comm: Sequence[int] | None = None,
+         process_sets: str | Iterable[ProcessSet | Iterable[int]] | None = None, *,
+         timeout: float | None = None, collective_timeout: float | None = None,
+         address: str | None = None) -> None:
+    """Joins the job and waits for all other ranks to do so. Collective.
 
-    Does nothing when this process is in the job already. A program that was started without a
-    launcher is a job of one rank. After shutdown() it may be called again.
+    Does nothing if this process is in the job already. A program that was started without a
+    launcher is a job of one rank. After shutdown(), init() may be called again.
 
+    comm: Horovod's; must be None or empty, which means all ranks.
     process_sets: ProcessSet objects to add, the same on all ranks; or "dynamic", which adds none.
         Sets can be added later in any case.
-    timeout, collective_timeout: seconds, for init and shutdown, and for one collective.
+    timeout: seconds that init() and shutdown() wait for the other ranks.
+    collective_timeout: seconds that a collective waits for the other ranks.
     address: numeric address to listen on.
-    comm: of Horovod's; only None and all ranks are possible.
 
-    Raises ValueError for bad arguments, CollectiveError when the ranks do not meet.
+    Raises ValueError for bad arguments, CollectiveError if the ranks do not meet, LibraryError if
+    libdtrain cannot be loaded.
     """
     global _member_pid, _abandoned, number
     if is_initialized():
@@ -104,10 +117,12 @@ def _gather_places():
     return list(zip(everyones[::2], everyones[1::2]))
 
 
-def shutdown():
-    """Leaves the job, when all ranks have called it. Done at the end of the program when left out.
+def shutdown() -> None:
+    """Leaves the job once all ranks have called it. Collective.
 
-    Does nothing when this process is in no job.
+    A program that ends normally calls it automatically. Does nothing if this process is not in a
+    job. Raises StateError while arrays of alloc() are in use, CollectiveError if another rank is
+    lost or in a collective that waits for this one.
     """
     if in_job():
         for check in before_shutdown:
@@ -129,9 +144,12 @@ def leave():
             ended()
 
 
-def is_initialized():
-    """Whether this process is in a job: after init(), until shutdown(). A process forked from one
-    that is, such as a worker of a DataLoader, knows its rank and size, but takes no part."""
+def is_initialized() -> bool:
+    """Whether this process is in a job: True from init() until shutdown().
+
+    Also True in a process forked from such a one, as a worker of a DataLoader is: rank(), size()
+    and the like work there, but collectives do not.
+    """
     return _member_pid is not None
 
 
@@ -165,78 +183,81 @@ def _number(name):
     return library().get("dtrain_" + name)
 
 
-def rank():
-    """This worker's number, 0 .. size() - 1."""
+def rank() -> int:
+    """This worker's number within the job, 0 .. size() - 1. StateError before init()."""
     return _number("rank")
 
 
-def size():
-    """How many workers the job has."""
+def size() -> int:
+    """The number of workers of the job. StateError before init()."""
     return _number("size")
 
 
-def local_rank():
-    """This worker's number on its node, 0 .. local_size() - 1: usually its GPU."""
+def local_rank() -> int:
+    """This worker's number on its node, 0 .. local_size() - 1: usually its GPU. StateError before init()."""
     return _number("local_rank")
 
 
-def local_size():
-    """How many workers there are on this node."""
+def local_size() -> int:
+    """The number of workers on this node. StateError before init()."""
     return _number("local_size")
 
 
-def node_rank():
-    """This node's number, 0 .. node_count() - 1, in the order of their first ranks."""
+def node_rank() -> int:
+    """This node's number, 0 .. node_count() - 1, in the order of the nodes' first ranks. StateError before init()."""
     return _number("node_rank")
 
 
-def node_count():
-    """How many nodes the job has."""
+def node_count() -> int:
+    """The number of nodes of the job. StateError before init()."""
     return _number("node_count")
 
 
-def cross_rank():
-    """How many earlier nodes have a worker with this local rank, too."""
+def cross_rank() -> int:
+    """This node's number among those that have a worker with this local rank, 0 .. cross_size() - 1.
+
+    StateError before init().
+    """
     mine = node_rank(), local_rank()
     return sum(1 for node, local in _places if local == mine[1] and node < mine[0])
 
 
-def cross_size():
-    """How many nodes have a worker with this local rank."""
+def cross_size() -> int:
+    """The number of nodes that have a worker with this local rank. StateError before init()."""
     mine = local_rank()
     return sum(1 for _, local in _places if local == mine)
 
 
-def is_homogeneous():
-    """Whether all nodes have the same number of workers."""
+def is_homogeneous() -> bool:
+    """Whether all nodes have the same number of workers. StateError before init()."""
     return size() == node_count() * local_size() and all(
         local < local_size() for _, local in _places
     )
 
 
-def backend():
-    """What carries the collectives: "cpu" or "nccl"; "none" outside of a job."""
+def backend() -> str:
+    """What carries the collectives: "cpu" or "nccl"; "none" outside a job."""
     return _place["backend"] if is_initialized() else "none"
 
 
 class mark(contextlib.ContextDecorator):
     """A span of the program's own on the job's timeline (dtrain launch --timeline).
 
-    with dtrain.mark("forward"):
-        ...
+        with dtrain.mark("forward"):
+            ...
 
-    Also a decorator. The name is cut after 39 bytes. Nothing happens without a timeline.
+    Also a decorator. The name is cut off after 39 bytes. Without a timeline, nothing happens.
     """
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         self._name = str(name).encode(errors="replace")
 
-    def __enter__(self):
+    def __enter__(self) -> mark:
         if in_job():
             library().get("dtrain_mark_begin", self._name)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> Literal[False]:
         if in_job():
             library().get("dtrain_mark_end")
         return False

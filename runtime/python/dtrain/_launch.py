@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """dtrain.run(): a function on the workers of a job, from a program or a notebook."""
 
+from __future__ import annotations
+
 import functools
 import json
 import os
@@ -15,6 +17,12 @@ import sys
 from . import _errors, _frames, _functions
 from ._library import installed_in, package
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Mapping, TypeVar
+
+    Result = TypeVar("Result")
+
 # The job ends with the process that called run(), also when that is killed: the launcher is told
 # by a SIGTERM then. The signal is asked for in a process of its own and kept by exec.
 _TETHER = (
@@ -26,56 +34,58 @@ _TETHER = (
 
 
 class JobError(RuntimeError):
-    """The job of run() failed otherwise than by an exception in the function.
-
-    `exit_code` is that of `dtrain launch`.
-    """
+    """The job of run() failed, but not by an exception in the function. `exit_code` is `dtrain launch`'s."""
 
     __module__ = "dtrain"
 
-    def __init__(self, text, exit_code):
+    def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
         self.exit_code = exit_code
 
 
 class RemoteError(JobError):
-    """The function raised an exception on a worker.
+    """The function of run() raised an exception on a worker.
 
-    `rank` is where, `traceback` its text there. The exception itself is the cause of this one,
-    when it could be pickled.
+    `rank` is the worker's, `traceback` the text of its traceback. The exception itself is the
+    `__cause__` of this one, if it could be pickled.
     """
 
     __module__ = "dtrain"
 
-    def __init__(self, rank, text, traceback, exit_code=1):
+    def __init__(self, rank: int, text: str, traceback: str, exit_code: int = 1) -> None:
         super().__init__(f"rank {rank}: {text}\n\n{traceback}".rstrip(), exit_code)
         self.rank = rank
         self.traceback = traceback
 
 
-def run(fn, *args, np=None, hosts=None, hostfile=None, env=None, python=None, timeout=None,
-        launch_args=(), **kwargs):
-    """Runs fn(*args, **kwargs) on every worker of a new job; returns the results in rank order.
+def run(fn: Callable[..., Result], *args: Any, np: int | None = None, hosts: str | Iterable[str] | None = None,
+        hostfile: str | os.PathLike[str] | None = None, env: Mapping[str, object] | None = None,
+        python: str | None = None, timeout: float | None = None, launch_args: Iterable[str] = (),
+        **kwargs: Any) -> list[Result]:
+    """Runs fn(*args, **kwargs) on every worker of a new job and returns the results in rank order.
 
-    With `num_proc` it is Horovod's: run(fn, args=(), kwargs=None, num_proc=1, hosts=None,
-    hostfile=None, start_timeout=None, ssh_port=None, output_filename=None, verbose=None,
-    executable=None, env=None). Of its other arguments those of elastic jobs are an
-    UnsupportedError; which transport or network to use is dtrain's to find out.
-
-    np: ranks; negative: that many on this machine, whatever allocation we are in. Default: all
+    np: the number of ranks; negative: that many on this machine, even in an allocation. Default: all
         slots of the hosts.
-    hosts: "node1:4,node2:4" or a list of such words; hostfile: a file of them. Without, this
-        machine, or the nodes of the allocation we are in.
-    env: variables for the workers; the launcher has them as well, and no command line shows them.
-        python: their interpreter (default: this one); timeout: seconds
-        after which the job is ended; launch_args: further flags of `dtrain launch`.
+    hosts: "node1:4,node2:4" or a list of such words.
+    hostfile: a file of hosts. Without either, the nodes of the allocation that this program runs in,
+        or this machine.
+    env: variables for the workers. The launcher gets them too; no command line shows their values.
+    python: the workers' interpreter; default: this one.
+    timeout: seconds after which the job is ended.
+    launch_args: further flags of `dtrain launch`.
 
-    fn, its arguments and results are pickled: with cloudpickle if it is installed, else functions
-    of the main program work as well, but its classes do not. The nodes need Python, this package
+    fn, its arguments and results are pickled: with cloudpickle if it is installed; without it,
+    functions of the main program work too, but its classes do not. The nodes need Python, this package
     and what fn imports. What the workers print is shown as it comes.
 
-    Raises RemoteError when fn does, JobError when the job fails otherwise. KeyboardInterrupt ends
-    the job, and is raised when it is over.
+    Raises RemoteError if fn raises an exception, JobError if the job fails otherwise, ValueError for
+    bad arguments, JobEnvironmentError if there is no dtrain program. KeyboardInterrupt ends the job and
+    is raised when the job is over.
+
+    With `num_proc` it is Horovod's run(fn, args=(), kwargs=None, num_proc=1, hosts=None,
+    hostfile=None, start_timeout=None, ssh_port=None, output_filename=None, verbose=None,
+    executable=None, env=None). Horovod's arguments for elastic jobs are an UnsupportedError; those that
+    choose a transport or network are ignored.
     """
     if "num_proc" in kwargs:
         return _run_as_horovod(fn, args, np=np, hosts=hosts, hostfile=hostfile, env=env,

@@ -45,7 +45,7 @@ class Options(Structure):
 
 
 _OPTIONS_AND_HANDLE = [POINTER(Options), POINTER(c_uint64)]
-_COLLECTIVES = {
+_COLLECTIVES: dict[str, list] = {
     "dtrain_barrier": [],
     "dtrain_allreduce": [c_void_p, c_void_p, c_size_t, c_int, c_int],
     "dtrain_broadcast": [c_void_p, c_size_t, c_int, c_int],

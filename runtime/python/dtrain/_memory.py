@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays and tensors in memory of dtrain_alloc."""
 
+from __future__ import annotations
+
 import collections
 import ctypes
 import gc
@@ -10,11 +12,18 @@ import weakref
 from . import _errors, _job
 from ._library import library
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable
+
+    import numpy as np
+    from numpy.typing import DTypeLike
+
 # Addresses in use, and those that nobody looks at any more. An owner may end at any time and in any
 # thread, also within a call into the library: so it only leaves its address here, and alloc() gives
 # it back.
-_used = set()
-_unused = collections.deque()
+_used: set[int] = set()
+_unused: collections.deque[int] = collections.deque()
 
 
 def _forget(address, pid):
@@ -51,12 +60,15 @@ def host(octets):
     return keep(address, (ctypes.c_char * max(octets, 1)).from_address(address))
 
 
-def alloc(shape, dtype="float32"):
-    """A numpy array of zeros in memory that the ranks of a node share: collectives read and write it
-    there, without a copy through the kernel. For large arrays that are reduced again and again.
+def alloc(shape: int | Iterable[int], dtype: DTypeLike = "float32") -> np.ndarray[Any, Any]:
+    """Returns a numpy array of zeros in memory that the ranks of a node share.
 
-    The memory lives as long as the array or a view of it. shutdown() refuses to go while there are
-    any; at the end of the program it goes with the job. dtrain.torch.alloc makes tensors.
+    Collectives read and write it there, without a copy. This pays off for large arrays that are used
+    repeatedly. dtrain.torch.alloc makes tensors.
+
+    The memory lives as long as the array or a view of it; shutdown() raises a StateError before that.
+    At the end of the program it goes with the job. Raises ValueError for a negative shape, for a type
+    that holds Python objects, and before init(); ResourcesError if memory has run out.
     """
     import numpy as np
 

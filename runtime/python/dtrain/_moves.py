@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The collectives that move values without looking at them: any type that has bytes will do."""
 
+from __future__ import annotations
+
 import ctypes
 import operator
 import zlib
@@ -18,7 +20,17 @@ from ._calls import (
 from ._collectives import grouped
 from ._handles import GroupHandle, StagedHandle, begin_in_time, claim
 from ._library import library
-from ._process_sets import global_process_set
+from ._process_sets import global_process_set, place_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable, Sequence, SupportsIndex, overload
+
+    import numpy as np
+    import torch
+
+    from ._process_sets import ProcessSet
+    from .typing import Array, Handle, Numbers
 
 # Sending the blocks of different lengths one by one takes as long, for each of them, as moving
 # about so many bytes with all others.
@@ -77,26 +89,66 @@ def _copy(tensor):
     return copy, kind
 
 
-def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
-    """Rank `root_rank`'s values, in a new tensor; shape and type are the same on all ranks."""
+if TYPE_CHECKING:
+    @overload
+    def broadcast(tensor: Array, root_rank: int, name: str | None = ...,
+                  process_set: ProcessSet | None = ...) -> Array: ...
+    @overload
+    def broadcast(tensor: Numbers, root_rank: int, name: str | None = ...,
+                  process_set: ProcessSet | None = ...) -> np.ndarray[Any, Any]: ...
+
+
+def broadcast(tensor: Array | Numbers, root_rank: int, name: str | None = None,
+              process_set: ProcessSet | None = global_process_set) -> Any:
+    """Returns rank `root_rank`'s values on every rank.
+
+    The result is a new array or tensor of the same kind, shape, type and device. Lists and numbers give
+    numpy arrays.
+
+    tensor: of the same shape on all ranks, and of the same type, which may be any that has bytes.
+    root_rank: a rank of the job, also with a process_set.
+    name: matches the call with those of the other ranks; without a name, the order of calls does.
+    process_set: the ranks that take part, all of which must call it.
+
+    Raises ValueError on this rank alone for arguments that cannot be used and before init();
+    HorovodInternalError on all ranks: MismatchError if their calls differ, others if a rank is lost.
+    """
     copy, kind = _copy(tensor)
     return start_broadcast(copy, kind, root_rank, name, process_set, True, copy)
 
 
-def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
-    """As broadcast, into `tensor` itself, which is returned."""
+def broadcast_(tensor: Array, root_rank: int, name: str | None = None,
+               process_set: ProcessSet | None = global_process_set) -> Array:
+    """As broadcast, but writes the result to `tensor`, an array or tensor, and returns that."""
     kind = _arrays.in_place(tensor)
     return start_broadcast(tensor, kind, root_rank, name, process_set, True, tensor)
 
 
-def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
-    """As broadcast, returning a handle at once."""
+if TYPE_CHECKING:
+    @overload
+    def broadcast_async(tensor: Array, root_rank: int, name: str | None = ...,
+                        process_set: ProcessSet | None = ...) -> Handle[Array]: ...
+    @overload
+    def broadcast_async(tensor: Numbers, root_rank: int, name: str | None = ...,
+                        process_set: ProcessSet | None = ...) -> Handle[np.ndarray[Any, Any]]: ...
+
+
+def broadcast_async(tensor: Array | Numbers, root_rank: int, name: str | None = None,
+                    process_set: ProcessSet | None = global_process_set) -> Handle[Any]:
+    """As broadcast, but returns a handle at once.
+
+    synchronize(handle) returns the result.
+    """
     copy, kind = _copy(tensor)
     return start_broadcast(copy, kind, root_rank, name, process_set, False, copy)
 
 
-def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
-    """As broadcast_, returning a handle at once."""
+def broadcast_async_(tensor: Array, root_rank: int, name: str | None = None,
+                     process_set: ProcessSet | None = global_process_set) -> Handle[Array]:
+    """As broadcast_, but returns a handle at once.
+
+    synchronize(handle) returns `tensor`. Do not use `tensor` before that.
+    """
     kind = _arrays.in_place(tensor)
     return start_broadcast(tensor, kind, root_rank, name, process_set, False, tensor)
 
@@ -115,8 +167,25 @@ def _in_two_stages(kind, facts, begin_second, name, process_set, wait):
     return handle.wait() if wait else begin_in_time(handle)
 
 
-def allgather_async(tensor, name=None, process_set=global_process_set, *, _wait=False):
-    """As allgather, returning a handle at once."""
+if TYPE_CHECKING:
+    @overload
+    def allgather_async(tensor: Array, name: str | None = ...,
+                        process_set: ProcessSet | None = ...) -> Handle[Array]: ...
+    @overload
+    def allgather_async(tensor: Numbers, name: str | None = ...,
+                        process_set: ProcessSet | None = ...) -> Handle[np.ndarray[Any, Any]]: ...
+
+
+def allgather_async(tensor: Array | Numbers, name: str | None = None,
+                    process_set: ProcessSet | None = global_process_set) -> Handle[Any]:
+    """As allgather, but returns a handle at once.
+
+    synchronize(handle) returns the result. Do not change `tensor` before that.
+    """
+    return _gather(tensor, name, process_set, False)
+
+
+def _gather(tensor, name, process_set, wait):
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
     x = x.reshape(1) if kind.shape(x) == () else x
@@ -128,7 +197,7 @@ def allgather_async(tensor, name=None, process_set=global_process_set, *, _wait=
         _check_alike("allgather", everyones, process_set)
         return _start_allgather(kind, x, dense, everyones, stream, name, process_set)
 
-    return _in_two_stages("allgather", facts, gather, name, process_set, _wait)
+    return _in_two_stages("allgather", facts, gather, name, process_set, wait)
 
 
 def _start_allgather(kind, x, dense, everyones, stream, name, process_set):
@@ -180,26 +249,85 @@ def _start_unequal(kind, x, dense, lengths, output, stream, name, process_set):
     return GroupHandle(handles, finish)
 
 
-def allgather(tensor, name=None, process_set=global_process_set):
-    """All ranks' rows, in rank order. The number of rows may differ; all else is the same."""
-    return allgather_async(tensor, name, process_set, _wait=True)
+if TYPE_CHECKING:
+    @overload
+    def allgather(tensor: Array, name: str | None = ...,
+                  process_set: ProcessSet | None = ...) -> Array: ...
+    @overload
+    def allgather(tensor: Numbers, name: str | None = ...,
+                  process_set: ProcessSet | None = ...) -> np.ndarray[Any, Any]: ...
 
 
-def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
-    """allgather_async of each of a list; the result is a list."""
+def allgather(tensor: Array | Numbers, name: str | None = None,
+              process_set: ProcessSet | None = global_process_set) -> Any:
+    """Returns the rows of all ranks, in rank order, joined along the first dimension.
+
+    The result is a new array or tensor of the same kind, type and device. A number counts as one row;
+    lists and numbers give numpy arrays.
+
+    tensor: each rank may have its own number of rows, or none; the other dimensions, and the type,
+        are the same on all ranks. The type may be any that has bytes.
+    name: matches the call with those of the other ranks; without a name, the order of calls does.
+    process_set: the ranks that take part, all of which must call it.
+
+    Raises ValueError on this rank alone for arguments that cannot be used and before init();
+    HorovodInternalError on all ranks: MismatchError if their calls differ, others if a rank is lost.
+    """
+    return _gather(tensor, name, process_set, True)
+
+
+def grouped_allgather_async(tensors: Sequence[Array], name: str | None = None,
+                            process_set: ProcessSet | None = global_process_set) -> Handle[list[Array]]:
+    """As grouped_allgather, but returns a handle at once.
+
+    synchronize(handle) returns the list.
+    """
     return grouped("dtrain_allgather", allgather_async, tensors, name, process_set)
 
 
-def grouped_allgather(tensors, name=None, process_set=global_process_set):
-    """allgather of each of a list; returns the list."""
+def grouped_allgather(tensors: Sequence[Array], name: str | None = None,
+                      process_set: ProcessSet | None = global_process_set) -> list[Array]:
+    """Returns the allgather of each of a list, as a list.
+
+    With `name`, they have the names NAME.0, NAME.1 and so on.
+    """
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
-def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set, *, _wait=False):
-    """As alltoall, returning a handle at once."""
+if TYPE_CHECKING:
+    @overload
+    def alltoall_async(tensor: Array, splits: None = ..., name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> Handle[Array]: ...
+    @overload
+    def alltoall_async(tensor: np.ndarray[Any, Any], splits: Iterable[SupportsIndex], name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> Handle[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]: ...
+    @overload
+    def alltoall_async(tensor: torch.Tensor, splits: Iterable[SupportsIndex], name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> Handle[tuple[torch.Tensor, torch.Tensor]]: ...
+    @overload
+    def alltoall_async(tensor: Array, splits: Iterable[SupportsIndex], name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> Handle[tuple[Array, Any]]: ...
+    @overload
+    def alltoall_async(tensor: Sequence[Any], splits: Iterable[SupportsIndex], name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> Handle[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]: ...
+    @overload
+    def alltoall_async(tensor: Sequence[Any], splits: None = ..., name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> Handle[np.ndarray[Any, Any]]: ...
+
+
+def alltoall_async(tensor: Array | Sequence[Any], splits: Iterable[SupportsIndex] | None = None,
+                   name: str | None = None, process_set: ProcessSet | None = global_process_set) -> Handle[Any]:
+    """As alltoall, but returns a handle at once.
+
+    synchronize(handle) returns the result. Do not change `tensor` before that.
+    """
+    return _deal(tensor, splits, name, process_set, False)
+
+
+def _deal(tensor, splits, name, process_set, wait):
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
-    mine = _splits(kind.shape(x), splits, process_set.size())
+    mine = _splits(kind.shape(x), splits, place_in(process_set)[0])
     dense = kind.reachable(x)
     facts = [*_shape_and_type(kind, x), *mine]
     stream = kind.stream(dense)
@@ -209,7 +337,7 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
         return _start_alltoall(kind, x, dense, everyones, stream, name, process_set,
                                splits is not None)
 
-    return _in_two_stages("alltoall", facts, deal, name, process_set, _wait)
+    return _in_two_stages("alltoall", facts, deal, name, process_set, wait)
 
 
 def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_counts):
@@ -234,13 +362,46 @@ def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_c
     return issue(what, arguments, (dense, output), finish, stream, name, process_set, part=True)
 
 
-def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
-    """Rows for every rank, those for rank 0 first; returns what the ranks have for this one.
+if TYPE_CHECKING:
+    @overload
+    def alltoall(tensor: Array, splits: None = ..., name: str | None = ...,
+                 process_set: ProcessSet | None = ...) -> Array: ...
+    @overload
+    def alltoall(tensor: np.ndarray[Any, Any], splits: Iterable[SupportsIndex], name: str | None = ...,
+                 process_set: ProcessSet | None = ...) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]: ...
+    @overload
+    def alltoall(tensor: torch.Tensor, splits: Iterable[SupportsIndex], name: str | None = ...,
+                 process_set: ProcessSet | None = ...) -> tuple[torch.Tensor, torch.Tensor]: ...
+    @overload
+    def alltoall(tensor: Array, splits: Iterable[SupportsIndex], name: str | None = ...,
+                 process_set: ProcessSet | None = ...) -> tuple[Array, Any]: ...
+    @overload
+    def alltoall(tensor: Sequence[Any], splits: Iterable[SupportsIndex], name: str | None = ...,
+                 process_set: ProcessSet | None = ...) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]: ...
+    @overload
+    def alltoall(tensor: Sequence[Any], splits: None = ..., name: str | None = ...,
+                 process_set: ProcessSet | None = ...) -> np.ndarray[Any, Any]: ...
 
-    splits: how many rows each rank gets; evenly when left out. When given, the result is a pair:
-    the rows, and how many came from each rank.
+
+def alltoall(tensor: Array | Sequence[Any], splits: Iterable[SupportsIndex] | None = None,
+             name: str | None = None,
+             process_set: ProcessSet | None = global_process_set) -> Any:
+    """Sends each rank its part of the rows of `tensor`, and returns the rows that the ranks have sent to this one.
+
+    tensor: the rows, along the first dimension, for rank 0, then those for rank 1, and so on; the other
+        dimensions, and the type, are the same on all ranks. The type may be any that has bytes.
+    splits: the number of rows for each rank; without it, all ranks get the same number.
+    name: matches the call with those of the other ranks; without a name, the order of calls does.
+    process_set: the ranks that take part, all of which must call it.
+
+    The result is a new array or tensor of the same kind, type and device, with rank 0's rows first; a
+    list gives a numpy array. With `splits` it is a pair: that, and the number of rows from each rank,
+    as int32.
+
+    Raises ValueError on this rank alone for arguments that cannot be used and before init();
+    HorovodInternalError on all ranks: MismatchError if their calls differ, others if a rank is lost.
     """
-    return alltoall_async(tensor, splits, name, process_set, _wait=True)
+    return _deal(tensor, splits, name, process_set, True)
 
 
 def _splits(shape, splits, ranks):
@@ -269,19 +430,21 @@ def _splits(shape, splits, ranks):
 # ---- Meeting ----
 
 
-def barrier(process_set=global_process_set):
-    """Returns when every rank has called it."""
+def barrier(process_set: ProcessSet | None = global_process_set) -> None:
+    """Returns when every rank has called it. HorovodInternalError if a rank is lost before that."""
     issue("dtrain_barrier", (), None, lambda: None, process_set=process_set, wait=True)
 
 
-def join(device=-1):
-    """Of a rank that has no more data, while others may have some: waits until every rank has called
-    it; returns the rank that came last.
+def join(device: Any = -1) -> int:
+    """Waits until every rank has called it, and returns the rank that came last.
 
-    Meanwhile this rank contributes zeros to the others' all-reduces of all ranks that sum or average
-    (over all ranks, also those that are here): those of DistributedOptimizer, allreduce_async and
-    the like, and of allreduce too. Anything else that another rank calls makes both fail with
-    MismatchError, but for collectives of a process set, which wait for this rank.
+    It is for a rank that has run out of data while others have not. Meanwhile this rank contributes
+    zeros to the others' all-reduces of all ranks with Sum and Average, such as those of allreduce,
+    grouped_allreduce and DistributedOptimizer. An average is over all ranks, including those in join().
+    If another rank calls any other collective, both fail with a MismatchError. Collectives of a process
+    set wait for this rank instead.
+
+    device: Horovod's; ignored. Raises UnsupportedError with DTRAIN_FUSION_THRESHOLD=0.
     """
     _job.check_in_job("join")
     last = ctypes.c_int(-1)

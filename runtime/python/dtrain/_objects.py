@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any Python object, and single numbers. Neither numpy nor torch is needed."""
 
+from __future__ import annotations
+
 import ctypes
 import pickle
 from collections.abc import Iterable, Mapping
@@ -10,6 +12,15 @@ from ._calls import gather_integers, issue
 from ._handles import GroupHandle
 from ._moves import WORTH_A_CALL, broadcast_async_
 from ._process_sets import global_process_set
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, SupportsFloat, TypeVar, overload
+
+    from ._process_sets import ProcessSet
+
+    Key = TypeVar("Key")
+    Value = TypeVar("Value")
 
 _FLOAT64 = _arrays.NATIVE["float64"]
 
@@ -23,10 +34,13 @@ def dumps(value):
     return cloudpickle.dumps(value)
 
 
-def broadcast_object(obj=None, root_rank=0, name=None, process_set=global_process_set):
-    """Rank `root_rank`'s object, on every rank. It is pickled; the other ranks' `obj` is ignored.
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None,
+                     process_set: ProcessSet | None = global_process_set) -> Any:
+    """Returns rank `root_rank`'s object on every rank.
 
-    root_rank: of the job, also with a process_set. Raises ValueError when it is not in the set.
+    obj: anything that can be pickled; ignored on other ranks.
+    root_rank: a rank of the job, also with a process_set. ValueError if it is not in the set.
+    name: matches the call with that of the other ranks; without a name, the order of calls does.
     """
     process_set = process_set or global_process_set
     root = process_set.index_of(root_rank)
@@ -41,8 +55,13 @@ def broadcast_object(obj=None, root_rank=0, name=None, process_set=global_proces
     return obj if is_root else pickle.loads(buffer)
 
 
-def allgather_object(obj, name=None, process_set=global_process_set):
-    """The list of all ranks' objects, in rank order. They are pickled."""
+def allgather_object(obj: Value, name: str | None = None,
+                     process_set: ProcessSet | None = global_process_set) -> list[Value]:
+    """Returns the list of all ranks' objects, in rank order.
+
+    obj: anything that can be pickled.
+    name: matches the call with that of the other ranks; without a name, the order of calls does.
+    """
     process_set = process_set or global_process_set
     data = dumps(obj)
     size = f"{name}.sz" if name else None
@@ -80,11 +99,22 @@ def _gather_unequal(data, lengths, name, process_set):
     return parts
 
 
-def metric_average(value, name=None, process_set=global_process_set):
-    """The average over all ranks of a number, or of each value of a dictionary of numbers.
+if TYPE_CHECKING:
+    @overload
+    def metric_average(value: Mapping[Key, SupportsFloat], name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> dict[Key, float]: ...
+    @overload
+    def metric_average(value: SupportsFloat, name: str | None = ...,
+                       process_set: ProcessSet | None = ...) -> float: ...
 
-    The keys of a dictionary are the same on all ranks. What can be converted by float() is a
-    number: a tensor or array with one element, too.
+
+def metric_average(value: SupportsFloat | Mapping[Any, SupportsFloat], name: str | None = None,
+                   process_set: ProcessSet | None = global_process_set) -> float | dict[Any, float]:
+    """Returns the average over all ranks of a number, or of each value of a dictionary of numbers.
+
+    value: what float() converts, such as a tensor or array of one element; or a dictionary of such,
+        whose keys are the same on all ranks.
+    name: matches the call with that of the other ranks; without a name, the order of calls does.
     """
     process_set = process_set or global_process_set
     if isinstance(value, Mapping):
@@ -103,12 +133,15 @@ def _average(values, name, process_set):
     return list(buffer)
 
 
-def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
-    """Rank `root_rank`'s values into everyone's parameters, in place.
+def broadcast_parameters(params: Mapping[Any, Any] | Iterable[Any], root_rank: int = 0,
+                         process_set: ProcessSet | None = global_process_set) -> None:
+    """Writes rank `root_rank`'s values into every rank's arrays or tensors.
 
     params: a dictionary of arrays or tensors (`model.state_dict()`), pairs of name and value
-    (`model.named_parameters()`), or values alone; the same names on all ranks. Raises ValueError
-    for anything else.
+        (`model.named_parameters()`), or values alone; the same names on all ranks.
+    root_rank: a rank of the job, also with a process_set.
+
+    Raises ValueError for anything else, MismatchError if the ranks' names, shapes or types differ.
     """
     if isinstance(params, Mapping):
         params = sorted(params.items())

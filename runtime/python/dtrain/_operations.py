@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reductions, under Horovod's names."""
 
+from __future__ import annotations
+
 import enum
 import warnings
 
@@ -8,17 +10,21 @@ from . import _errors
 
 
 class ReduceOp(enum.IntEnum):
-    """The numbers are libdtrain's."""
+    """How an all-reduce or reduce-scatter combines the ranks' values, element by element.
 
+    Sum, Average, Min, Max and Product. Adasum exists only as a name: using it is an UnsupportedError.
+    """
+
+    # The numbers are libdtrain's.
     Sum = 0
     Average = 1
     Min = 2
     Max = 3
     Product = 4
-    # Only a name, so that scripts that offer it as a choice run.
+    # So that scripts that offer it as a choice run.
     Adasum = -1
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self.name  # as it is written, in help() and error texts
 
 
@@ -30,7 +36,7 @@ Product = ReduceOp.Product
 Adasum = ReduceOp.Adasum
 
 
-def chosen(op, average=None, default=Average):
+def chosen(op: ReduceOp | None, average: bool | None = None, default: ReduceOp = Average) -> ReduceOp:
     """The operation meant by Horovod's two arguments. `average`, the older one, brings a
     DeprecationWarning, and a ValueError when both are given."""
     if average is not None:

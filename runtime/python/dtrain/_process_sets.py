@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process sets: collectives among some of the ranks (groups of libdtrain)."""
 
+from __future__ import annotations
+
 import ctypes
 import itertools
 import operator
@@ -9,15 +11,27 @@ from . import _errors, _job
 from ._calls import gather_integers
 from ._library import library
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable
+
 
 class ProcessSet:
-    """Some of the job's ranks. It can be used once add_process_set() or init() has had it."""
+    """Some of the job's ranks, for the `process_set` of collectives.
+
+    It can be used once it has been passed to add_process_set() or init(), until it is removed or the
+    job is left. `ranks` lists them in order; `process_set_id` is None while the set cannot be used.
+    """
 
     # Whether all ranks of the job know it, as they do not know the sets of split().
     _known_to_all = False
 
-    def __init__(self, ranks):
-        """ranks: numbers within the job, in any order. ValueError when they cannot be a set."""
+    ranks: list[int]
+    process_set_id: int | None
+    _group: Any
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        """ranks: numbers within the job, in any order. ValueError if one is negative or there twice."""
         try:
             self.ranks = sorted(operator.index(rank) for rank in ranks)
         except TypeError:
@@ -29,69 +43,69 @@ class ProcessSet:
         self.process_set_id = None
         self._group = None
 
-    def included(self):
+    def included(self) -> bool:
         """Whether this rank is in the set."""
         return _job.rank() in self.ranks
 
-    def rank(self):
-        """This rank's number within the set; None before the set was added.
+    def rank(self) -> int | None:
+        """This rank's number within the set; None if the set has not been added.
 
-        Raises InvalidArgumentError on a rank that is not in it.
+        Raises InvalidArgumentError on a rank that is not in the set.
         """
         return None if self.process_set_id is None else self.index_of(_job.rank())
 
-    def size(self):
-        """How many ranks are in it; None before the set was added."""
+    def size(self) -> int | None:
+        """The number of ranks in the set; None if the set has not been added."""
         return None if self.process_set_id is None else len(self.ranks)
 
-    def index_of(self, rank):
-        """The number within the set of a rank of the job."""
+    def index_of(self, rank: int) -> int:
+        """The number within the set of a rank of the job. InvalidArgumentError if it is not in the set."""
         if rank not in self.ranks:
             raise _errors.InvalidArgumentError(f"rank {rank} is not in {self}")
         return self.ranks.index(rank)
 
-    def group(self):
-        """The dtrain_group to pass on."""
+    def group(self) -> Any:
+        """The library's own handle of the set. InvalidArgumentError if this rank cannot use the set."""
         if self.process_set_id is None:
             raise _errors.InvalidArgumentError(f"{self} was not added: see add_process_set()")
         if self._group is None:
             raise _errors.InvalidArgumentError(f"rank {_job.rank()} is not in {self}")
         return self._group
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"ProcessSet({self.ranks})"
 
 
 class _Global(ProcessSet):
-    """All ranks."""
+    """All ranks of the job: the default `process_set` of collectives."""
 
     process_set_id = 0
 
-    def __init__(self):
+    def __init__(self) -> None:
         pass
 
     @property
-    def ranks(self):
+    def ranks(self) -> list[int]:  # type: ignore[override]
         return list(range(_job.size()))
 
-    def included(self):
+    def included(self) -> bool:
         return True
 
-    def rank(self):
+    def rank(self) -> int:
         return _job.rank()
 
-    def size(self):
+    def size(self) -> int:
         return _job.size()
 
-    def index_of(self, rank):
+    def index_of(self, rank: int) -> int:
         if not 0 <= rank < _job.size():
             raise _errors.InvalidArgumentError(f"root: there is no rank {rank} in this job")
         return rank
 
-    def group(self):
+    def group(self) -> None:
         return None
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "global_process_set"
 
 
@@ -99,6 +113,14 @@ global_process_set = _Global()
 # By their numbers, which are never used again within a job.
 _added = {}
 _numbers = itertools.count(1)
+
+
+def place_in(process_set: ProcessSet) -> tuple[int, int]:
+    """The number of ranks of the set, and this rank's number in it."""
+    size, rank = process_set.size(), process_set.rank()
+    if size is None or rank is None:
+        raise _errors.InvalidArgumentError(f"{process_set} was not added: see add_process_set()")
+    return size, rank
 
 
 def _add(process_set, color):
@@ -112,11 +134,11 @@ def _add(process_set, color):
     _added[process_set.process_set_id] = process_set
 
 
-def add_process_set(process_set):
-    """Collective over all ranks: makes `process_set`, a ProcessSet or a list of ranks, usable.
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Makes a ProcessSet, or a set of these ranks, usable and returns it. Collective over all ranks.
 
-    At any time in a job. Raises ValueError when a set of these ranks was added before, or has ranks
-    that the job does not have.
+    It may be called at any time in a job. Raises ValueError if there is a set of the same ranks
+    already, or if the job does not have all of the ranks.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -130,8 +152,11 @@ def add_process_set(process_set):
     return process_set
 
 
-def remove_process_set(process_set):
-    """Collective over the set: frees what it has. True when there was such a set."""
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Makes a ProcessSet unusable and frees what it has. Collective over the set.
+
+    Returns whether it was usable.
+    """
     if _added.pop(process_set.process_set_id, None) is not process_set:
         return False
     if process_set._group is not None:
@@ -140,10 +165,10 @@ def remove_process_set(process_set):
     return True
 
 
-def split(color):
-    """Collective over all ranks: the ProcessSet of those that give the same `color`.
+def split(color: int) -> ProcessSet | None:
+    """Returns the ProcessSet of the ranks that pass the same `color`. Collective over all ranks.
 
-    Within it ranks keep their order. A negative color: in none, and None is returned.
+    Ranks keep their order within it. A rank that passes a negative color is in no set and gets None.
     """
     mine = int(color)
     colors = [other[0] for other in gather_integers([mine])]

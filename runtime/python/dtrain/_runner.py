@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HorovodRunner, as Databricks' sparkdl has it: a training function on the ranks of a new job."""
 
+from __future__ import annotations
+
 import operator
 import os
 import threading
@@ -8,6 +10,12 @@ import warnings
 
 from . import _errors, _frames, _functions
 from ._launch import run_call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Mapping, TypeVar
+
+    Result = TypeVar("Result")
 
 
 class Driver:
@@ -33,22 +41,26 @@ class Driver:
 
 
 # Set in a worker that run() has started.
-driver = None
+driver: Driver | None = None
 
 
 class HorovodRunner:
     """Runs a training function on the ranks of a job, as sparkdl.HorovodRunner does on Databricks.
 
-    np: > 0: that many ranks, on the hosts of `hosts`, `hostfile` or the allocation that we are in,
-        else on this machine. < 0: -np ranks on this machine, whatever allocation we are in. 0
+    np: > 0: that many ranks, on the hosts of `hosts`, `hostfile` or the allocation that this program
+        runs in, else on this machine. < 0: -np ranks on this machine, even in an allocation. 0
         (deprecated): all slots of the hosts.
-    driver_log_verbosity: "all" shows what the ranks print; "log_callback_only" only what they give
-        to log_to_driver(), and the launcher's own messages. With np < 0 everything is shown.
-    hosts, hostfile, env, python, timeout, launch_args: as of dtrain.run().
+    driver_log_verbosity: "all" shows what the ranks print; "log_callback_only" shows only what they
+        pass to log_to_driver(), and the launcher's own messages. With np < 0 everything is shown.
+    hosts, hostfile, env, python, timeout, launch_args: as for dtrain.run().
+
+    Raises ValueError for bad arguments.
     """
 
-    def __init__(self, *, np, driver_log_verbosity="log_callback_only", hosts=None, hostfile=None,
-                 env=None, python=None, timeout=None, launch_args=()):
+    def __init__(self, *, np: int, driver_log_verbosity: str = "log_callback_only",
+                 hosts: str | Iterable[str] | None = None, hostfile: str | os.PathLike[str] | None = None,
+                 env: Mapping[str, object] | None = None, python: str | None = None,
+                 timeout: float | None = None, launch_args: Iterable[str] = ()) -> None:
         try:
             self.num_processor = operator.index(np)
         except TypeError:
@@ -67,12 +79,11 @@ class HorovodRunner:
         self._options = dict(hosts=hosts, hostfile=hostfile, env=env, python=python,
                              timeout=timeout, launch_args=launch_args)
 
-    def run(self, main, **kwargs):
-        """Calls main(**kwargs) on every rank; returns what it returns on rank 0.
+    def run(self, main: Callable[..., Result], **kwargs: Any) -> Result:
+        """Calls main(**kwargs) on every rank and returns rank 0's result.
 
-        Other ranks' values are dropped where they are, and need not be picklable. Raises
-        RemoteError when main does, JobError when the job fails otherwise, ValueError for what
-        cannot be sent.
+        Other ranks' results are discarded and need not be picklable. Raises RemoteError if main raises
+        an exception, JobError if the job fails otherwise, ValueError for what cannot be pickled.
         """
         if not callable(main):
             raise _errors.InvalidArgumentError(f"HorovodRunner.run: {main!r} is not a function")
@@ -103,9 +114,11 @@ def _on_a_rank(main, kwargs):
     return value if os.environ.get("DTRAIN_RANK", "0") == "0" else None
 
 
-def log_to_driver(message):
-    """Shows a text in the output of the program that called HorovodRunner.run() or dtrain.run(),
-    whatever driver_log_verbosity is. In any other program it is printed."""
+def log_to_driver(message: object) -> None:
+    """Shows a text in the output of the program that called HorovodRunner.run() or dtrain.run().
+
+    driver_log_verbosity does not matter. In any other program, the text is printed.
+    """
     if driver is None:
         print(message, flush=True)
     else:

@@ -6,14 +6,20 @@ scripts that switch Horovod's on and off: rank 0 writes when it called each coll
 saw that it was done. chrome://tracing and ui.perfetto.dev show it.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 import time
 
 from . import _errors, _job
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 # The file that is being written, if any. Looked at for every collective.
-active = None
+active: Any = None
 
 
 class _File:
@@ -81,11 +87,15 @@ def begin(kind, name):
     return Span(file, kind, name) if file is not None else None
 
 
-def start_timeline(file_path, mark_cycles=False):
-    """Begins to write rank 0's collectives to `file_path`; ends the file that is being written.
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Starts writing rank 0's collectives to a file, which chrome://tracing and ui.perfetto.dev show.
 
-    mark_cycles: with an event CYCLE_START for each call. Other ranks write nothing. As in Horovod
-    only with HOROVOD_TIMELINE=DYNAMIC in the environment: ValueError otherwise, and before init().
+    file_path: is overwritten; the file of an earlier call is completed first. Other ranks write
+        nothing.
+    mark_cycles: also write an event CYCLE_START for each call.
+
+    As in Horovod, HOROVOD_TIMELINE must be DYNAMIC in the environment: otherwise, and before init(),
+    this raises ValueError. OSError if the file cannot be opened.
     """
     global active
     _job.check_in_job("start_timeline")
@@ -99,8 +109,8 @@ def start_timeline(file_path, mark_cycles=False):
         active = _File(file_path, mark_cycles)
 
 
-def stop_timeline():
-    """Completes the file of start_timeline(). ValueError before init()."""
+def stop_timeline() -> None:
+    """Completes the file of start_timeline(), if there is one. ValueError before init()."""
     _job.check_in_job("stop_timeline")
     _stop()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that goes on when the job has to begin again: state that is committed, restored and made
-the same on all ranks. The names are Horovod's; dtrain.torch.elastic has those for PyTorch.
+"""Training that continues when the job has to begin again, from the state that was committed last.
+
+The names are Horovod's; dtrain.torch.elastic has those for PyTorch.
 
     @dtrain.elastic.run
     def train(state):
@@ -12,6 +13,8 @@ the same on all ranks. The names are Horovod's; dtrain.torch.elastic has those f
     train(dtrain.elastic.ObjectState(epoch=0))
 """
 
+from __future__ import annotations
+
 import copy
 import enum
 import functools
@@ -20,6 +23,12 @@ import threading
 from . import _errors, _job, _kept
 from ._errors import CollectiveError, HostsUpdatedInterrupt
 from ._objects import broadcast_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, TypeVar
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 __all__ = [
     "HostUpdateResult",
@@ -31,11 +40,11 @@ __all__ = [
 ]
 
 # Of the functions of run() that are being called; notify_hosts() tells them.
-_states = []
+_states: list[State] = []
 
 
 class HostUpdateResult(enum.IntFlag):
-    """What has become of the hosts of the job."""
+    """How the hosts of the job have changed: no_update, removed, added or mixed."""
 
     no_update = 0
     removed = 1
@@ -44,48 +53,50 @@ class HostUpdateResult(enum.IntFlag):
 
 
 class State:
-    """What a training goes on from. Subclasses say what it is: save(), restore(), sync().
+    """What a training continues from. Subclasses say what it is: save(), restore() and sync().
 
-    bcast_object, get_rank: how an object gets from rank 0 to all, and this rank's number.
+    bcast_object: returns rank 0's object on every rank.
+    get_rank: returns this rank's number.
     """
 
-    _keeper = None  # while run() is at work, if the launcher may start the workers again
+    _keeper: Any = None  # while run() is at work, if the launcher may start the workers again
 
-    def __init__(self, bcast_object=broadcast_object, get_rank=_job.rank):
+    def __init__(self, bcast_object: Callable[[Any], Any] = broadcast_object,
+                 get_rank: Callable[[], int] = _job.rank) -> None:
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._lock = threading.Lock()
-        self._news = []  # (time, HostUpdateResult), since they were looked at
-        self._last_update = 0
-        self._reset_callbacks = []
+        self._news: list[tuple[float, HostUpdateResult]] = []  # (time, HostUpdateResult), since they were looked at
+        self._last_update: float = 0
+        self._reset_callbacks: list[Callable[[], object]] = []
 
-    def register_reset_callbacks(self, callbacks):
-        """Functions without arguments, called when the job has begun again, before sync(): to set
-        what depends on the number of ranks."""
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Adds functions without arguments that are called when the job has begun again, before sync():
+        to set what depends on the number of ranks."""
         self._reset_callbacks.extend(callbacks)
 
-    def on_reset(self):
-        """The job has begun again."""
+    def on_reset(self) -> None:
+        """Called when the job has begun again: calls reset() and the reset callbacks."""
         with self._lock:
             self._news.clear()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
-    def on_hosts_updated(self, timestamp, update_res):
-        """The hosts have changed. From any thread; check_host_updates() acts on it."""
+    def on_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
+        """Called from any thread when the hosts have changed; check_host_updates() acts on it."""
         with self._lock:
             self._news.append((timestamp, update_res))
 
-    def commit(self):
-        """save(), and check_host_updates(). A failure costs what was done since the last one."""
+    def commit(self) -> None:
+        """Calls save() and check_host_updates(). A failure costs what was done since the last commit."""
         self.save()
         if self._keeper is not None:
             self._keeper.committed(self)
         self.check_host_updates()
 
-    def check_host_updates(self):
-        """Collective: raises HostsUpdatedInterrupt on all ranks when rank 0 knows of a change."""
+    def check_host_updates(self) -> None:
+        """Raises HostsUpdatedInterrupt on all ranks if rank 0 knows of a change. Collective."""
         with self._lock:
             news, self._news = self._news, []
         before, latest, what = self._last_update, self._last_update, HostUpdateResult.no_update
@@ -96,58 +107,62 @@ class State:
         if self._last_update > before:
             raise HostsUpdatedInterrupt(what == HostUpdateResult.removed)
 
-    def save(self):
+    def save(self) -> None:
         """Keeps the present state in memory."""
         raise NotImplementedError
 
-    def restore(self):
-        """Goes back to what was kept."""
+    def restore(self) -> None:
+        """Goes back to what save() has kept."""
         raise NotImplementedError
 
-    def sync(self):
-        """Collective: makes everyone's state that of rank 0."""
+    def sync(self) -> None:
+        """Gives every rank rank 0's state. Collective."""
         raise NotImplementedError
 
-    def kept(self):
-        """What save() has kept, as an object that can be pickled and that is never changed: another
-        thread writes it to a file, for the time after a restart of the workers. None: such a
-        restart begins from the start."""
+    def kept(self) -> Any:
+        """What save() has kept, as an object that can be pickled and is never changed: another thread
+        writes it to a file, for a restart of the workers. None: such a restart begins from the start."""
         return None
 
-    def take_kept(self, kept):
-        """What kept() returned in an earlier attempt, on any rank: becomes the present state, and
-        the saved one. Called before reset() and sync()."""
+    def take_kept(self, kept: Any) -> None:
+        """Makes what kept() returned in an earlier attempt, on any rank, the present and the saved
+        state. Called before reset() and sync()."""
         raise NotImplementedError
 
-    def reset(self):
+    def reset(self) -> None:
         """Called when the job has begun again, before the callbacks."""
 
 
 class ObjectState(State):
-    """Python objects, given as keywords; each is an attribute. They must be picklable."""
+    """A state of Python objects: each keyword becomes an attribute. They must be picklable."""
 
-    def __init__(self, bcast_object=broadcast_object, get_rank=_job.rank, **kwargs):
+    if TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __init__(self, bcast_object: Callable[[Any], Any] = broadcast_object,
+                 get_rank: Callable[[], int] = _job.rank, **kwargs: Any) -> None:
         super().__init__(bcast_object=bcast_object, get_rank=get_rank)
         for name, value in kwargs.items():
             setattr(self, name, value)
         self._saved_state = copy.deepcopy(kwargs)
 
-    def save(self):
+    def save(self) -> None:
         names = list(self._saved_state)
         self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in names}
 
-    def restore(self):
+    def restore(self) -> None:
         self._show()
 
-    def kept(self):
+    def kept(self) -> Any:
         return self._saved_state
 
-    def take_kept(self, kept):
+    def take_kept(self, kept: Any) -> None:
         # A program that has changed since may have other names.
         self._saved_state = {**self._saved_state, **kept}
         self._show()
 
-    def sync(self):
+    def sync(self) -> None:
         if self._saved_state:
             present = {name: getattr(self, name) for name in self._saved_state}
             self._saved_state = self._bcast_object(present)
@@ -158,30 +173,30 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
-def notify_hosts(timestamp, result):
-    """For who watches the hosts: tells the running functions of run() of a change.
+def notify_hosts(timestamp: float, result: HostUpdateResult) -> None:
+    """Announces a change of the job's hosts to the functions that run() is calling. On rank 0.
 
-    timestamp: later than that of the change before. result: a HostUpdateResult.
+    timestamp: later than that of the previous change.
     """
     for state in list(_states):
         state.on_hosts_updated(timestamp, result)
 
 
-def run(func):
+def run(func: Function) -> Function:
     """A decorator for func(state, ...): calls it again when the job has to begin again.
 
-    Before each call state.sync() makes everyone's state that of rank 0. After a CollectiveError the
-    state is restored to the last commit; after a HostsUpdatedInterrupt it is kept. Then this rank
-    leaves the job and joins it again. All other exceptions are raised.
+    Before each call, state.sync() gives every rank rank 0's state. After a CollectiveError the state
+    is restored to the last commit; after a HostsUpdatedInterrupt it is kept. Then this rank leaves the
+    job and joins it again. All other exceptions are raised.
 
-    Joining again takes that no connection has broken: after the end of a rank, init() raises
-    StateError, and the launcher has to start the workers again. If it may do so (dtrain launch
-    --max-restarts, --spare), commits are also kept on the disk of each node, and the call begins
-    with the latest one that any node has, whatever the number of ranks.
+    Joining again is possible only while no connection has broken: after the end of a rank, init()
+    raises StateError, and the launcher has to start the workers again. If it may do so (dtrain launch
+    --max-restarts, --spare), commits are also kept on the disk of each node, and the call begins with
+    the latest one that any node has, with any number of ranks.
     """
 
     @functools.wraps(func)
-    def again_and_again(state, *args, **kwargs):
+    def again_and_again(state: State, *args: Any, **kwargs: Any) -> Any:
         keeper, outer = _kept.begin(), getattr(state, "_keeper", None)
         _states.append(state)
         skip_sync = False
@@ -207,7 +222,7 @@ def run(func):
                 state._keeper = outer
                 keeper.finish()
 
-    return again_and_again
+    return again_and_again  # type: ignore[return-value]
 
 
 def _begin_again():

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dealing a data set out to the ranks."""
 
+from __future__ import annotations
+
 import math
 
 from . import _job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator, Sized
 
 
 class DistributedSampler:
     """The indices of one rank's share of a data set; all shares are equally long.
 
-    With `shuffle` every epoch has an order of its own, the same on all ranks: call set_epoch()
-    before each. When the ranks do not divide the number of samples, some samples are used twice,
-    or with `drop_last` a few are left out.
+    With `shuffle`, every epoch has its own order, the same on all ranks: call set_epoch() before
+    each. If the number of samples is not a multiple of the number of ranks, some samples are used
+    twice; with `drop_last`, a few are left out instead.
 
     dataset: anything with a length, or the length itself.
-    num_replicas, rank: of the job, when left out.
+    num_replicas, rank: default to size() and rank(). Raises ValueError if there is no such rank.
     """
 
-    def __init__(self, dataset, num_replicas=None, rank=None, shuffle=True, seed=0,
-                 drop_last=False):
+    def __init__(self, dataset: Sized | int, num_replicas: int | None = None, rank: int | None = None,
+                 shuffle: bool = True, seed: int = 0, drop_last: bool = False) -> None:
         if num_replicas is None or rank is None:
             num_replicas = _job.size() if num_replicas is None else num_replicas
             rank = _job.rank() if rank is None else rank
@@ -36,15 +42,15 @@ class DistributedSampler:
         else:
             self.num_samples = math.ceil(self.length / num_replicas)
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """Chooses the order of the coming epoch."""
         self.epoch = epoch
 
-    def __len__(self):
-        """Samples of this rank."""
+    def __len__(self) -> int:
+        """The number of samples of this rank."""
         return self.num_samples
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         order = list(range(self.length))
         if self.shuffle:
             # Python's own, because every rank has the same one, whatever else is installed.

@@ -336,6 +336,9 @@ def refused():
         (dtrain.InvalidArgumentError, "split evenly", lambda: dtrain.alltoall(np.zeros(3))),
         (dtrain.InvalidArgumentError, "splits", lambda: dtrain.alltoall(np.zeros(3), [1, 1])),
         (dtrain.InvalidArgumentError, "root", lambda: dtrain.broadcast(np.zeros(3), 2)),
+        *((dtrain.InvalidArgumentError, "was not added",
+           lambda function=function: function(np.zeros(2), process_set=dtrain.ProcessSet([0, 1])))
+          for function in (dtrain.allreduce, dtrain.allgather, dtrain.alltoall, dtrain.reducescatter)),
         (dtrain.InvalidArgumentError, "not both",
          lambda: dtrain.allreduce(1.0, average=True, op=dtrain.Sum)),
     ]

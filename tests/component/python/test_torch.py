@@ -217,7 +217,7 @@ def misuse():
     model(torch.ones(2, 6)).sum().backward()
     optimizer.step()
     extra = torch.nn.Parameter(torch.full((2,), float(hvd.rank())))
-    optimizer.add_param_group({"params": [extra]})
+    optimizer.add_param_group(param_group={"params": [extra]})
     (extra.sum() * (hvd.rank() + 1)).backward()
     optimizer.step()
     assert torch.allclose(extra.grad, torch.full((2,), 1.5)), extra.grad

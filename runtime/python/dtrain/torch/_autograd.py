@@ -5,12 +5,20 @@ The gradients are Horovod's: an allreduce's is the same allreduce of the gradien
 and a broadcast's is their average over the ranks.
 """
 
+from __future__ import annotations
+
 import torch
 
 import dtrain
 from dtrain import Average, Compression, Sum, global_process_set
 from dtrain._calls import gather_integers
 from dtrain._operations import chosen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, TypeVar
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _wanted(tensor):
@@ -146,6 +154,20 @@ class _GroupedReducescatter(torch.autograd.Function):
         return None, None, *dtrain.grouped_allgather(scaled, process_set=ctx.process_set)
 
 
+def _as(function: Function) -> Callable[[Any], Function]:
+    """For a function that is called as `function` is: it gets the same types, and its documentation."""
+    def described(own: Any) -> Function:
+        own.__annotations__ = function.__annotations__
+        own.__doc__ = f"""{(function.__doc__ or "").rstrip()}
+
+    PyTorch can differentiate the result; of reductions, that of Average and Sum.
+    """
+        return own  # type: ignore[no-any-return]
+
+    return described
+
+
+@_as(dtrain.allreduce)
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
               prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     op = chosen(op, average)
@@ -156,6 +178,7 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
     return dtrain.allreduce(tensor, op=op, **options)
 
 
+@_as(dtrain.allgather)
 def allgather(tensor, name=None, process_set=global_process_set):
     options = {"name": name, "process_set": process_set}
     if _wanted(tensor):
@@ -163,6 +186,7 @@ def allgather(tensor, name=None, process_set=global_process_set):
     return dtrain.allgather(tensor, **options)
 
 
+@_as(dtrain.broadcast)
 def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     options = {"name": name, "process_set": process_set}
     if _wanted(tensor):
@@ -170,6 +194,7 @@ def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     return dtrain.broadcast(tensor, root_rank, **options)
 
 
+@_as(dtrain.alltoall)
 def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
     options = {"name": name, "process_set": process_set}
     if _wanted(tensor):
@@ -178,6 +203,7 @@ def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
     return dtrain.alltoall(tensor, splits, **options)
 
 
+@_as(dtrain.reducescatter)
 def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
                   process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
     options = {"name": name, "compression": compression, "process_set": process_set,
@@ -187,6 +213,7 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
     return dtrain.reducescatter(tensor, op=op, **options)
 
 
+@_as(dtrain.grouped_allreduce)
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
                       prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     op = chosen(op, average)
@@ -197,6 +224,7 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
     return dtrain.grouped_allreduce(tensors, op=op, **options)
 
 
+@_as(dtrain.grouped_allgather)
 def grouped_allgather(tensors, name=None, process_set=global_process_set):
     options = {"name": name, "process_set": process_set}
     if any(map(_wanted, tensors)):
@@ -204,6 +232,7 @@ def grouped_allgather(tensors, name=None, process_set=global_process_set):
     return dtrain.grouped_allgather(tensors, **options)
 
 
+@_as(dtrain.grouped_reducescatter)
 def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average,
                           process_set=global_process_set, prescale_factor=1.0,
                           postscale_factor=1.0):
@@ -212,8 +241,3 @@ def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=A
     if any(map(_wanted, tensors)):
         return list(_GroupedReducescatter.apply(chosen(op), options, *tensors))
     return dtrain.grouped_reducescatter(tensors, op=op, **options)
-
-
-for _function in (allreduce, allgather, broadcast, alltoall, reducescatter, grouped_allreduce,
-                  grouped_allgather, grouped_reducescatter):
-    _function.__doc__ = getattr(dtrain, _function.__name__).__doc__

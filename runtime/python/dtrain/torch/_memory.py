@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors in memory of dtrain_alloc."""
 
+from __future__ import annotations
+
 import ctypes
 
 import torch
 
 from dtrain import InvalidArgumentError, _memory, global_process_set
 from dtrain._library import library
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
+
+    from dtrain import ProcessSet
 
 
 class _OnGpu:
@@ -18,15 +26,18 @@ class _OnGpu:
         }
 
 
-def alloc(shape, dtype=torch.float32, device="cpu", registered=False):
-    """A tensor of zeros in memory that collectives handle fastest: that the ranks of a node share,
-    or of the rank's GPU (device="cuda", in a job that runs on NCCL).
+def alloc(shape: int | Iterable[int], dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu",
+          registered: bool | ProcessSet = False) -> torch.Tensor:
+    """Returns a tensor of zeros in memory that collectives handle fastest.
 
-    registered=True: registers it (see register()), which all ranks must do together. A process set
-    instead of True: the ranks of that.
+    device: "cpu": memory that the ranks of the node share; "cuda", in a job on NCCL: memory of the
+        rank's GPU.
+    registered: whether to register() it, which all ranks must do together; or a process set, for
+        the ranks of that.
 
-    The memory lives as long as the tensor or a view of it. shutdown() refuses to go while there are
-    any; at the end of the program it goes with the job.
+    The memory lives as long as the tensor or a view of it; shutdown() raises a StateError before that.
+    At the end of the program it goes with the job. Raises ValueError for a negative shape and before
+    init(); ResourcesError if memory has run out.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     elements = 1
@@ -53,13 +64,14 @@ def _beginning(tensor):
     return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
 
 
-def register(tensor, process_set=global_process_set):
-    """Collective over the process set: lets NCCL's collectives work in the memory of `tensor`, made
-    by alloc(..., device="cuda", registered=...), without copies. All ranks give memory of one length.
+def register(tensor: torch.Tensor, process_set: ProcessSet = global_process_set) -> bool:
+    """Lets NCCL's collectives work in the memory of a tensor, without copies. Collective over the process set.
 
-    Whether they do from now on, on all ranks: False where nothing can be gained, as on CPUs and
-    with an NCCL before 2.19.1. Calls in which the ranks do not use the same registered tensors in
-    the same way give the same results, but take longer.
+    tensor: made by alloc(..., device="cuda", registered=...), of the same length on all ranks.
+
+    Returns whether that has any effect, on all ranks: it has none on CPUs and with an NCCL before
+    2.19.1. Calls in which the ranks do not use the same registered tensors in the same way give the
+    same results, but take longer. Raises ValueError for other memory.
     """
     registered = ctypes.c_int()
     group = process_set.group()
@@ -67,6 +79,6 @@ def register(tensor, process_set=global_process_set):
     return registered.value == 1
 
 
-def deregister(tensor, process_set=global_process_set):
-    """Ends what register() began; not collective. Memory that goes is deregistered by itself."""
+def deregister(tensor: torch.Tensor, process_set: ProcessSet = global_process_set) -> None:
+    """Undoes register(); not collective. Memory that is freed is deregistered automatically."""
     library().call("dtrain_deregister", _beginning(tensor), process_set.group())

@@ -22,8 +22,8 @@ from ._work import All, Pending, Sent, Then, Waiter
 
 NAME = "dtrain"
 _AS_IT_IS = 1.0, 1.0  # factors
-_OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.AVG, Average), (dist.ReduceOp.PRODUCT, Product),
-               (dist.ReduceOp.MIN, Min), (dist.ReduceOp.MAX, Max)]
+_OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.PRODUCT, Product), (dist.ReduceOp.MIN, Min),
+               (dist.ReduceOp.MAX, Max), (dist.ReduceOp.AVG, Average)]  # type: ignore[attr-defined]
 # The group of all ranks that uses the job's own, if there is one.
 _first = None
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reducing the gradients of a DistributedOptimizer while backward() still makes them."""
 
+from __future__ import annotations
+
 import itertools
 import threading
 import typing
@@ -18,7 +20,7 @@ from ._hooks import at_end_of_backward, unwatch, watch
 from ._mismatch import description, explained
 
 # The gradients that reducers have, by their parameters' id(): the latest that was made for one has it.
-_owned = weakref.WeakValueDictionary()
+_owned: weakref.WeakValueDictionary[int, Gradient] = weakref.WeakValueDictionary()
 
 
 class _Ordinals:
@@ -26,8 +28,8 @@ class _Ordinals:
     order in which they were made; those of an earlier job of this process are numbered anew."""
 
     job = None
-    counts = {}
-    living = weakref.WeakValueDictionary()
+    counts: dict[int, itertools.count[int]] = {}
+    living: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
     made = itertools.count()
 
     @classmethod

@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of sparse tensors."""
 
+from __future__ import annotations
+
 import torch
 
 from dtrain import Average, Sum, UnsupportedError, allgather_async, global_process_set
 from dtrain._operations import chosen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
 
-def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
-    """Starts the sum (op=Sum) or average (op=Average) over all ranks of a sparse COO tensor.
+    from dtrain import ProcessSet, ReduceOp
+
+
+def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: ReduceOp | None,
+                           process_set: ProcessSet | None = global_process_set) -> Callable[[], torch.Tensor]:
+    """Starts the sum (op=Sum) or average (op=Average) of a sparse COO tensor over all ranks.
 
     tensor: of the same shape on all ranks, with any number of values each; it is not changed.
-    name: of the two gathers that it takes. Returns a function: called, it waits and returns the
-    result, in which an index of several ranks is there several times (see coalesce()).
+    name: matches the call with those of the other ranks.
+
+    Returns a function that waits and returns the result, a sparse tensor. An index that several
+    ranks have is there several times: see coalesce(). UnsupportedError for another `op`.
     """
     op = chosen(op)
     if op not in (Average, Sum):

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An optimizer's state, from one rank to all."""
 
+from __future__ import annotations
+
 import torch
 
 import dtrain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class _Place:
@@ -41,13 +47,20 @@ def _fill_in(value, tensors):
     return value
 
 
-def broadcast_optimizer_state(optimizer, root_rank=0, model=None,
-                              process_set=dtrain.global_process_set):
-    """Rank `root_rank`'s optimizer state (learning rates and the like, too) into everyone's. No rank
-    needs to have taken a step, and none takes one here. model: Horovod's, not needed.
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0,
+                              model: torch.nn.Module | None = None,
+                              process_set: dtrain.ProcessSet | None = dtrain.global_process_set) -> None:
+    """Gives every rank's optimizer rank `root_rank`'s state, including learning rates and the like.
+
+    No rank needs to have taken a step, and no rank takes one here.
+
+    root_rank: a rank of the job, also with a process_set.
+    model: Horovod's; ignored.
     """
     process_set = process_set or dtrain.global_process_set
-    tensors, places, skeleton = [], [], None
+    tensors: list[Any] = []
+    places: list[Any] = []
+    skeleton = None
     is_root = process_set.rank() == process_set.index_of(root_rank)
     if is_root:
         skeleton = _take_out(optimizer.state_dict(), tensors, places)

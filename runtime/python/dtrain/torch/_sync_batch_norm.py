@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch normalization over the batches of all ranks."""
 
+from __future__ import annotations
+
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -8,23 +10,25 @@ from dtrain import Sum, allgather, allreduce, size
 
 
 class SyncBatchNorm(_BatchNorm):
-    """torch.nn.BatchNorm1d, 2d or 3d, whose mean and variance are those of all ranks' batches.
+    """torch.nn.BatchNorm1d, 2d or 3d with the mean and variance of all ranks' batches.
 
     Input: (N, C, ...) with C = num_features, on the CPU or a GPU; N may differ between ranks. Every
-    rank must call it, forward and backward, as often. In evaluation it is local.
+    rank must call it equally often, forward and backward. In evaluation it is local. The arguments are
+    those of torch.nn.BatchNorm1d.
     """
 
-    def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
+                 track_running_stats: bool = True) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)  # type: ignore[arg-type]
 
-    def _check_input_dim(self, input):
+    def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
             raise ValueError(f"SyncBatchNorm: input of {input.dim()} dimensions; give (N, C, ...)")
 
-    def forward(self, input):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
         if self.training and self.track_running_stats:
-            self.num_batches_tracked.add_(1)
+            self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         use_running = not self.training and self.track_running_stats
         if use_running or size() == 1:
             return torch.nn.functional.batch_norm(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DistributedOptimizer: an optimizer that uses the gradients of all ranks."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import functools
@@ -18,25 +20,37 @@ from dtrain._operations import chosen
 from ._buckets import Terms
 from ._reducer import Reducer
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Iterator
 
-class _Distributed:
+    from dtrain import ProcessSet, ReduceOp
+    from dtrain.typing import Compressor
+
+    class _Given(torch.optim.Optimizer, Any):
+        """The optimizer's own class, which a type checker does not know."""
+else:
+    _Given = object
+
+
+class _Distributed(_Given):
     """What DistributedOptimizer puts before an optimizer's own class."""
 
-    def synchronize(self):
-        """Horovod's, and seldom needed: reduces what the last calls of backward() have left unreduced, if
-        they were fewer than backward_passes_per_step or within no_sync()."""
+    def synchronize(self) -> None:
+        """Reduces the gradients that backward() has left unreduced: in no_sync(), or with fewer calls than
+        backward_passes_per_step. Seldom needed, as step() does it. Collective over the process set."""
         if self._dtrain_reducer is not None:
             self._dtrain_reducer.synchronize()
 
     @contextlib.contextmanager
-    def skip_synchronize(self):
-        """Horovod's: step() does nothing twice in any case."""
+    def skip_synchronize(self) -> Iterator[None]:
+        """A context in which step() does not reduce gradients again. Never needed, as step() never does."""
         yield
 
     @contextlib.contextmanager
-    def no_sync(self):
-        """In it backward() adds up gradients and reduces none, as in PyTorch's DDP; the next backward()
-        or step() reduces them all."""
+    def no_sync(self) -> Iterator[None]:
+        """A context in which backward() adds up gradients and reduces none, as in PyTorch's DDP; the next
+        backward() or step() after it reduces them all."""
         reducer = self._dtrain_reducer
         if reducer is None:
             yield
@@ -47,7 +61,11 @@ class _Distributed:
         finally:
             reducer.paused = before
 
-    def step(self, closure=None, **options):
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """Takes a step of the optimizer's own class with the gradients of all ranks. Returns what that does.
+
+        closure: computes gradients and returns the loss; the optimizer gets the loss of all ranks.
+        """
         if self._dtrain_reducer is None:
             return self._dtrain_counted_step(closure, **options)
         if closure is None:
@@ -70,28 +88,30 @@ class _Distributed:
         step = super().step if counted is None else counted
         return step(closure, **options)
 
-    def zero_grad(self, *args, **kwargs):
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the zero_grad() of the optimizer's own class."""
         super().zero_grad(*args, **kwargs)
         if self._dtrain_reducer is not None:
             self._dtrain_reducer.renew()
             self._dtrain_reducer.zeroed()
 
-    def add_param_group(self, group):
-        super().add_param_group(group)
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the add_param_group() of the optimizer's own class. The same on all ranks."""
+        super().add_param_group(param_group)
         if self._dtrain_reducer is not None:
             first = len(self.param_groups) - 1
             added = _named(self._parameter_names, self.param_groups[first:], first)
             self._parameter_names.update({parameter: name for name, parameter in added})
             self._dtrain_reducer.add(added)
 
-    def set_backward_passes_per_step(self, passes):
-        """How often backward() is called for each step from now on; between two steps."""
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Sets how often backward() is called for each step from now on. Call it between two steps."""
         _check_passes(passes)
         self.backward_passes_per_step = passes
         if self._dtrain_reducer is not None:
             self._dtrain_reducer.passes_per_step = passes
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         raise StateError("pickle optimizer.state_dict() instead of a DistributedOptimizer")
 
 
@@ -149,29 +169,35 @@ def _group_numbers(named, groups):
     return number
 
 
-def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,
-                         backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0,
-                         num_groups=0, groups=None, sparse_as_dense=False,
-                         process_set=global_process_set):
-    """Changes `optimizer` and returns it: from now on its step() uses the gradients of all ranks. A
-    learning-rate scheduler that was made for it before stays valid.
+def DistributedOptimizer(optimizer: torch.optim.Optimizer,
+                         named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+                         compression: Compressor = Compression.none, backward_passes_per_step: int = 1,
+                         op: ReduceOp | None = Average, gradient_predivide_factor: float = 1.0,
+                         num_groups: int = 0, groups: int | Iterable[Iterable[torch.Tensor]] | None = None,
+                         sparse_as_dense: bool = False,
+                         process_set: ProcessSet | None = global_process_set) -> _Distributed:
+    """Changes an optimizer so that its step() uses the gradients of all ranks, and returns it.
 
     When backward() returns, gradients are reduced. Parameters that a rank did not use count as zeros
-    there; those that no rank used have no gradient.
+    there; those that no rank used have no gradient. The optimizer keeps its class's attributes, and gets
+    synchronize(), skip_synchronize(), no_sync() and set_backward_passes_per_step(). A learning-rate
+    scheduler that was made for it before stays valid.
 
-    named_parameters: names for error texts and the timeline.
+    named_parameters: names for error texts and the timeline, of all parameters of the optimizer.
     compression: Compression.fp16 sends half as many bytes.
-    backward_passes_per_step: calls of backward() whose gradients are added up before they are
-        reduced; step() reduces what is left of fewer. Nothing is divided by it.
-    op: Average or Sum. gradient_predivide_factor: with Average, the part of the division that is
-        done before the sum.
-    groups: how many groups the gradients are dealt out to, or lists of parameters: those of a group
-        travel together, when the last of them is there. Never needed for speed. num_groups: the older name for a number of them.
-    sparse_as_dense: sparse gradients are made dense to be reduced, and sparse again. Otherwise all
-        ranks' values are gathered.
+    backward_passes_per_step: the number of calls of backward() whose gradients are added up before they
+        are reduced; step() reduces what fewer have left. Nothing is divided by it.
+    op: Average or Sum.
+    gradient_predivide_factor: with Average, the part of the division that is done before the sum.
+    num_groups: Horovod's older name for a number of `groups`; deprecated.
+    groups: how many groups the gradients are dealt out to, or a list of lists of parameters. A group
+        travels together, when the last of it is there. Never needed for speed.
+    sparse_as_dense: whether sparse gradients are converted to dense ones and back; otherwise all ranks'
+        values are gathered.
+    process_set: the ranks that take part.
 
-    Raises ValueError for bad arguments, UnsupportedError (one of its kinds) for op=Adasum. Every
-    rank calls backward() and step() equally often, or join() after its last step.
+    Every rank calls backward() and step() equally often, or join() after its last step; otherwise all
+    ranks get a MismatchError. Raises ValueError for bad arguments; op=Adasum is an UnsupportedError.
     """
     if isinstance(optimizer, _Distributed):
         raise InvalidArgumentError("DistributedOptimizer: this optimizer is one already")
@@ -193,7 +219,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
 
     reducer = None
     # The size of an elastic job may change.
-    if process_set.included() and (process_set.size() > 1 or _is_elastic()):
+    if process_set.included() and (len(process_set.ranks) > 1 or _is_elastic()):
         terms = Terms(compression, op, gradient_predivide_factor, process_set, sparse_as_dense)
         reducer = Reducer(terms, backward_passes_per_step)
         reducer.add(named, groups)
@@ -201,14 +227,15 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     # The optimizer stays as it was if anything above has failed.
     kind = type(optimizer)
     distributed = type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__})
-    optimizer.__class__ = distributed
-    optimizer._dtrain_counting = _replace_counting_step(optimizer)
-    optimizer._dtrain_reducer = reducer
+    changed: Any = optimizer
+    changed.__class__ = distributed
+    changed._dtrain_counting = _replace_counting_step(changed)
+    changed._dtrain_reducer = reducer
     if reducer is not None:
-        weakref.finalize(optimizer, reducer.close).atexit = False
-    optimizer._parameter_names = {parameter: name for name, parameter in named}
-    optimizer.backward_passes_per_step = backward_passes_per_step
-    return optimizer
+        weakref.finalize(changed, reducer.close).atexit = False
+    changed._parameter_names = {parameter: name for name, parameter in named}
+    changed.backward_passes_per_step = backward_passes_per_step
+    return changed
 
 
 def _replace_counting_step(optimizer):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """dtrain.DistributedSampler as a Sampler of PyTorch's."""
 
+from __future__ import annotations
+
 import torch
 
 import dtrain
