@@ -359,8 +359,8 @@ class RelayModel : public ::testing::Test {
 
 TEST_F(RelayModel, AConversationSurvivesBreaksAndDeaths) {
   RunRandom(std::random_device{}(), 200'000);
-  EXPECT_GT(front_->sent.size(), 1000u);
-  EXPECT_GT(back_->sent.size(), 1000u);
+  EXPECT_GT(front_->sent.size(), 100u);
+  EXPECT_GT(back_->sent.size(), 100u);
   EXPECT_GT(lives_, 50);
   RecordProperty("sent", static_cast<int>(front_->sent.size() + back_->sent.size()));
   RecordProperty("lives", lives_);
