@@ -110,6 +110,9 @@ dtrain_status dtrain_init(const dtrain_config* config) {
 dtrain_status dtrain_finalize(void) {
   return Call("dtrain_finalize", [](Process& process) { return Finalise(process); });
 }
+dtrain_status dtrain_rejoin(const dtrain_config* config) {
+  return Call("dtrain_rejoin", [&](Process& process) { return Rejoin(process, config); });
+}
 
 int dtrain_rank(void) { return TheProcess().position.rank; }
 int dtrain_size(void) { return TheProcess().position.size; }

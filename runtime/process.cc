@@ -133,16 +133,27 @@ MaybeError Initialise(Process& process, const dtrain_config* given) {
   return std::nullopt;
 }
 
-MaybeError Finalise(Process& process) {
+namespace {
+
+MaybeError Leave(Process& process, bool to_return) {
   if (MaybeError error = RequireJoined(process)) return error;
   ClearPosition(process.position);
   process.phase = Phase::kLeft;
-  MaybeError error = process.job->Leave();
-  if (process.job->broken() || error) process.phase = Phase::kBroken;
+  MaybeError error = process.job->Leave(to_return);
+  if ((process.job->broken() && !to_return) || error) process.phase = Phase::kBroken;
   // Nothing is left that a thread could wait for.
   const std::lock_guard<std::shared_mutex> alone(process.waiting);
   SetJob(process, nullptr);
   return error;
+}
+
+}  // namespace
+
+MaybeError Finalise(Process& process) { return Leave(process, false); }
+
+MaybeError Rejoin(Process& process, const dtrain_config* config) {
+  if (MaybeError error = Leave(process, true)) return error;
+  return Initialise(process, config);
 }
 
 }  // namespace dtrain::runtime

@@ -311,16 +311,20 @@ MaybeError Job::FreeGroup(uint32_t id) {
   return error;
 }
 
-MaybeError Job::Leave() {
+MaybeError Job::Leave(bool to_return) {
   engines_.DrainAll();
   const Deadline deadline = After(env_.init_timeout);
   const bool with_launcher = env_.pmi_fd >= 0;
-  MaybeError error = executor_.broken() ? std::nullopt : groups_.AwaitDevices();
+  const bool broken = executor_.broken().has_value();
+  // What is in flight on a device may wait for a rank that does not come.
+  MaybeError error = broken || to_return ? std::nullopt : groups_.AwaitDevices();
   // A rank that closed its connections while another one is still inside the last collective
   // would break it.
-  if (env_.size > 1 && !error && !executor_.broken()) {
-    groups_.SayLeaving();
-    error = launcher_.pmi->Barrier(deadline, [this] { return groups_.failure(); });
+  if (env_.size > 1 && !error && (to_return || !broken)) {
+    if (!broken) groups_.SayLeaving();
+    const auto look = [&] { return to_return ? std::nullopt : groups_.failure(); };
+    error = launcher_.pmi->Barrier(deadline, look);
+    if (to_return) groups_.AbortAll({DTRAIN_ERROR_STATE, "the ranks join the job again"});
   }
   executor_.FreeBuffer();
   groups_.Clear();

@@ -65,8 +65,9 @@ class Job {
   Result<bool> Register(void* memory, uint32_t group);
   MaybeError Deregister(const void* memory, uint32_t group);
 
-  // Waits for the other ranks, unless a collective has failed, and leaves.
-  MaybeError Leave();
+  // Waits for the other ranks, unless a collective has failed, and leaves. `to_return`: they all
+  // leave in order to join again, and are waited for in any case.
+  MaybeError Leave(bool to_return);
   bool broken() const { return executor_.broken().has_value(); }
 
  private:

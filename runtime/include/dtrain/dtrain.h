@@ -108,6 +108,15 @@ DTRAIN_API dtrain_status dtrain_init(const dtrain_config* config);
  */
 DTRAIN_API dtrain_status dtrain_finalize(void);
 
+/*
+ * Leaves the job and joins it again, also after a failed collective, when every rank has called it.
+ * As dtrain_finalize, it makes the collectives fail that other ranks are in or begin: these ranks
+ * call it, too. What belonged to the job (groups, handles, memory) has gone. It needs all ranks to
+ * be alive, and a launcher that lets a process join again; `config` as for dtrain_init. Waits as
+ * long as dtrain_init does. After a failure the process is in no job and cannot join.
+ */
+DTRAIN_API dtrain_status dtrain_rejoin(const dtrain_config* config);
+
 /* -1 before dtrain_init and after dtrain_finalize. */
 DTRAIN_API int dtrain_rank(void);       /* 0 .. dtrain_size() - 1 */
 DTRAIN_API int dtrain_size(void);       /* workers in the job */

@@ -67,6 +67,19 @@ void UseEverything(int cycle) {
   ASSERT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
 }
 
+void UseGroups() {
+  dtrain_group group = nullptr;
+  ASSERT_EQ(dtrain_group_create(dtrain_rank() % 2, 0, &group), DTRAIN_OK) << dtrain_last_error();
+  int64_t one = 1;
+  dtrain_options options = DTRAIN_OPTIONS_INIT;
+  options.group = group;
+  dtrain_handle handle = 0;
+  ASSERT_EQ(dtrain_allreduce_async(&one, &one, 1, DTRAIN_INT64, DTRAIN_SUM, &options, &handle),
+            DTRAIN_OK);
+  ASSERT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+  EXPECT_EQ(one, 2);
+}
+
 class RejoinTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, RejoinTest, testing::Values(1, 2, 3, 4));
 
@@ -119,6 +132,80 @@ TEST(RejoinOnceTest, IsRefusedWhereTheLauncherDoesNotLetIt) {
     EXPECT_EQ(dtrain_rank(), -1);
   });
   EXPECT_EQ(ends, (std::vector<int>{0, 0}));
+}
+
+// `after`: a collective that the others are in when rank 1 has enough, or one that they begin then.
+void OneRankHasEnough(int nodes, void (*other)(int)) {
+  RanksOptions options;
+  options.rejoin = true;
+  if (nodes == 2) options.mapping = "(vector,(0,2,2))";
+  options.environment["DTRAIN_ADDRESS"] = "127.0.0.1";
+  const auto ends = Ranks::Run(
+      4,
+      [other](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        for (int round = 0; round < 3; ++round) {
+          int64_t one = 1;
+          ASSERT_EQ(dtrain_allreduce(&one, &one, 1, DTRAIN_INT64, DTRAIN_SUM), DTRAIN_OK);
+          if (rank != round) other(rank);
+          ASSERT_EQ(dtrain_rejoin(nullptr), DTRAIN_OK) << dtrain_last_error();
+          EXPECT_EQ(dtrain_rank(), rank);
+        }
+        UseGroups();
+        ASSERT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+      },
+      options);
+  EXPECT_EQ(ends, std::vector<int>(4, 0));
+}
+
+void BlockingSum(int) {
+  int64_t one = 1;
+  EXPECT_EQ(dtrain_allreduce(&one, &one, 1, DTRAIN_INT64, DTRAIN_SUM), DTRAIN_ERROR_MISMATCH);
+  EXPECT_THAT(dtrain_last_error(), HasSubstr("leaving the job"));
+}
+
+void NamedSum(int) {
+  int64_t one = 1;
+  dtrain_options options = DTRAIN_OPTIONS_INIT;
+  options.name = "a gradient";
+  dtrain_handle handle = 0;
+  const dtrain_status begun =
+      dtrain_allreduce_async(&one, &one, 1, DTRAIN_INT64, DTRAIN_SUM, &options, &handle);
+  EXPECT_EQ(begun == DTRAIN_OK ? dtrain_wait(handle) : begun, DTRAIN_ERROR_MISMATCH);
+}
+
+TEST(RejoinTogetherTest, WhoIsInABlockingCallIsTold) {
+  OneRankHasEnough(1, BlockingSum);
+  OneRankHasEnough(2, BlockingSum);
+}
+
+TEST(RejoinTogetherTest, WhoWaitsForAHandleIsTold) {
+  OneRankHasEnough(1, NamedSum);
+  OneRankHasEnough(2, NamedSum);
+}
+
+TEST(RejoinTogetherTest, AllAtOnceNeedNoFailure) {
+  OneRankHasEnough(2, [](int) {});
+}
+
+TEST(RejoinTogetherTest, ARankThatDoesNotComeIsWaitedForAsLongAsInInit) {
+  RanksOptions options;
+  options.rejoin = true;
+  options.environment["DTRAIN_TIMEOUT_SECONDS"] = "1";
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        if (rank == 1) {
+          BlockingSum(rank);
+          _exit(0);
+        }
+        EXPECT_NE(dtrain_rejoin(nullptr), DTRAIN_OK);
+        EXPECT_EQ(dtrain_rank(), -1);
+        EXPECT_EQ(dtrain_init(nullptr), DTRAIN_ERROR_STATE);
+      },
+      options);
+  EXPECT_EQ(ends[0], 0);
 }
 
 TEST(RejoinOnceTest, IsRefusedInAFork) {
