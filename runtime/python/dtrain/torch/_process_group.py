@@ -6,7 +6,6 @@ operations, and smaller groups, whose other ranks are not there when torch makes
 """
 
 import ctypes
-import weakref
 
 import torch
 import torch.distributed as dist
@@ -24,13 +23,13 @@ NAME = "dtrain"
 _AS_IT_IS = 1.0, 1.0  # factors
 _OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.PRODUCT, Product), (dist.ReduceOp.MIN, Min),
                (dist.ReduceOp.MAX, Max), (dist.ReduceOp.AVG, Average)]  # type: ignore[attr-defined]
-# The group of all ranks that uses the job's own, if there is one.
-_first = None
+# Whether a group of torch's has used the job's own: the same on all ranks, as Python's garbage is not.
+_used = False
 
 
 def _create(store, rank, size, timeout):
     """Of the ranks that are in the new group: their group. `rank`, `size`: in it."""
-    global _first
+    global _used
     if not _job.is_initialized():
         _job.init(collective_timeout=timeout.total_seconds())
     if not dist.is_initialized() and (rank, size) != (_job.rank(), _job.size()):
@@ -41,13 +40,8 @@ def _create(store, rank, size, timeout):
     gloo = dist.ProcessGroupGloo(dist.PrefixStore(NAME, store), rank, size, timeout=timeout)
     if size != _job.size():
         return gloo
-    ours = _process_sets.global_process_set
-    if _first is not None and _first() is not None:
-        ours = _process_sets.split(0)
-    group = _ProcessGroup(rank, size, ours, gloo)
-    if ours is _process_sets.global_process_set:
-        _first = weakref.ref(group)
-    return group
+    ours, _used = _process_sets.split(0) if _used else _process_sets.global_process_set, True
+    return _ProcessGroup(rank, size, ours, gloo)
 
 
 def _operation(opts, *tensors):
@@ -284,8 +278,8 @@ class _ProcessGroup(dist.ProcessGroup):
 
 
 def _forget():
-    global _first
-    _first = None
+    global _used
+    _used = False
 
 
 _job.on_shutdown.append(_forget)
