@@ -38,6 +38,7 @@ on_shutdown: list[Callable[[], object]] = []
 number = 0
 # Grows with each init() and join(): from then on the ranks know as much of each other as at first.
 generation = 0
+_config = None  # that of init(), for when the job is joined again
 _abandoned = False
 _hooked = False
 _INT64 = 1  # DTRAIN_INT64
@@ -64,7 +65,7 @@ def init(comm: Sequence[int] | None = None,
     Raises ValueError for bad arguments, CollectiveError if the ranks do not meet, LibraryError if
     libdtrain cannot be loaded.
     """
-    global _member_pid, _abandoned, number
+    global _config
     if is_initialized():
         return
     if comm is not None and comm != []:
@@ -82,14 +83,19 @@ def init(comm: Sequence[int] | None = None,
             "connection to the launcher: use MPI's own collectives, or Open MPI, which connects by "
             "PMIx"
         )
-    config = Config(
+    _config = Config(
         ctypes.sizeof(Config),
         0,
         int((timeout or 0) * 1000),
         int((collective_timeout or 0) * 1000),
         address.encode() if address else None,
     )
-    library().call("dtrain_init", ctypes.byref(config))
+    library().call("dtrain_init", ctypes.byref(_config))
+    _has_joined(list(process_sets or ()))
+
+
+def _has_joined(process_sets):
+    global _member_pid, _abandoned, number
     _member_pid = os.getpid()
     _place.update({name: library().get("dtrain_" + name) for name in _PLACE})
     _place["backend"] = library().get("dtrain_backend").decode()
@@ -99,7 +105,7 @@ def init(comm: Sequence[int] | None = None,
     number += 1
     begin_generation()
     for begun in on_init:
-        begun(list(process_sets or ()))
+        begun(process_sets)
 
 
 def begin_generation():
@@ -130,13 +136,22 @@ def shutdown() -> None:
         leave()
 
 
-def leave():
+def rejoin():
+    """As shutdown() and init() when all ranks do so, also after a failed collective. Ranks that are in a
+    collective get an error, and come here, too."""
+    for check in before_shutdown:
+        check()
+    leave("dtrain_rejoin", ctypes.byref(_config))
+    _has_joined([])
+
+
+def leave(how="dtrain_finalize", *arguments):
     """As shutdown(), of a process that ends."""
     global _member_pid
     try:
         for finish in before_leaving:
             finish()
-        library().call("dtrain_finalize")
+        library().call(how, *arguments)
     finally:
         _member_pid = None
         _places.clear()

@@ -187,12 +187,12 @@ def run(func: Function) -> Function:
 
     Before each call, state.sync() gives every rank rank 0's state. After a CollectiveError the state
     is restored to the last commit; after a HostsUpdatedInterrupt it is kept. Then this rank leaves the
-    job and joins it again. All other exceptions are raised.
+    job and joins it again, and so do the others: it is enough that one rank raises CollectiveError.
+    All other exceptions are raised, and end the job.
 
-    Joining again is possible only while no connection has broken: after the end of a rank, init()
-    raises StateError, and the launcher has to start the workers again. If it may do so (dtrain launch
-    --max-restarts, --spare), commits are also kept on the disk of each node, and the call begins with
-    the latest one that any node has, with any number of ranks.
+    Joining again needs all ranks. After the end of one, the launcher has to start the workers again. If
+    it may do so (dtrain launch --max-restarts, --spare), commits are also kept on the disk of each node,
+    and the call begins with the latest one that any node has, with any number of ranks.
     """
 
     @functools.wraps(func)
@@ -214,7 +214,7 @@ def run(func: Function) -> Function:
                     skip_sync = False
                 except HostsUpdatedInterrupt as change:
                     skip_sync = change.skip_sync
-                _begin_again()
+                _job.rejoin()
                 state.on_reset()
         finally:
             _states.remove(state)
@@ -223,11 +223,3 @@ def run(func: Function) -> Function:
                 keeper.finish()
 
     return again_and_again  # type: ignore[return-value]
-
-
-def _begin_again():
-    try:
-        _job.shutdown()
-    except _errors.CollectiveError:
-        pass  # the others are not leaving, but in a collective that fails now
-    _job.init()

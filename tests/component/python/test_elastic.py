@@ -132,6 +132,45 @@ def begun_again():
         pass
 
 
+def one_rank_has_enough():
+    """In the middle of a backward(), where the others wait for its gradients. The training ends as one without that."""
+    import torch
+
+    import dtrain.torch as hvd
+
+    def trained(fails_at, word):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 300), torch.nn.ReLU(), torch.nn.Linear(300, 1))
+        optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01))
+        enough = set(fails_at)
+
+        @hvd.elastic.run
+        def train(state):
+            while state.step < 6:
+                torch.manual_seed(10 * state.step + hvd.rank())
+                optimizer.zero_grad()
+                hidden = model[1](model[0](torch.randn(8, 5)))
+                if hvd.rank() == 1 and state.step in enough:
+                    enough.discard(state.step)
+
+                    def raises(_):
+                        raise hvd.HorovodInternalError(word)
+
+                    hidden.register_hook(raises)
+                model[2](hidden).square().mean().backward()
+                optimizer.step()
+                state.step += 1
+                if state.step % 2 == 0:
+                    state.commit()
+
+        train(hvd.elastic.TorchState(model, optimizer, step=0))
+        assert not enough or hvd.rank() != 1
+        return torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+
+    right = trained([], "")
+    assert torch.equal(trained([0, 3, 4], "this rank has seen enough"), right)
+
+
 def on_two_ranks():
     objects()
     news_of_hosts()
@@ -141,6 +180,10 @@ def on_two_ranks():
 
 def test_state_news_and_samplers(on_ranks):
     on_ranks(2, on_two_ranks)
+
+
+def test_a_rank_that_raises_begins_again_with_all_others(on_ranks):
+    on_ranks(3, one_rank_has_enough)
 
 
 def test_samplers_and_restarts_of_three_ranks(on_ranks):
