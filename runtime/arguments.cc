@@ -114,31 +114,30 @@ Result<Collective> CheckedAlltoall(const Place& place, const void* input, void* 
       Collective::Kind::kAlltoall, 0, input, output, count, type, DTRAIN_SUM, 0, nullptr};
 }
 
-Result<Collective> CheckedAlltoallv(const Place& place, const void* input, void* output,
-                                    const uint64_t* counts, dtrain_type type) {
-  if (counts == nullptr) return Bad("counts is NULL");
-  const auto size = static_cast<size_t>(place.size);
-  const auto rank = static_cast<size_t>(place.rank);
-  const size_t most = *std::max_element(counts, counts + size * size);
+Result<Operation> CheckedRows(const Place& place, Collective::Kind kind, const void* input,
+                              const uint64_t* rows, size_t length, dtrain_type type,
+                              dtrain_allocate allocate, void* context) {
+  if (rows == nullptr) return Bad("rows is NULL");
+  if (allocate == nullptr) return Bad("allocate is NULL");
+  const bool to_all = kind == Collective::Kind::kAllgather;
+  Operation operation;
+  operation.rows.assign(rows, rows + (to_all ? 1 : place.size));
+  operation.length = length;
+  size_t elements = 0;
+  for (const uint64_t each : operation.rows) {
+    if (length > 0 && each > (SIZE_MAX / 2 - elements) / length)
+      return Bad("rows do not fit in memory");
+    elements += each * length;
+  }
   size_t bytes = 0;
-  if (MaybeError error = CheckElements(most, type, place.size, bytes)) return *error;
-  size_t sent = 0, received = 0;
-  for (size_t r = 0; r < size; ++r) {
-    sent += counts[rank * size + r] * ElementSize(type);
-    received += counts[r * size + rank] * ElementSize(type);
-  }
-  if ((sent > 0 && input == nullptr) || (received > 0 && output == nullptr)) {
-    return Bad("a buffer is NULL although its count is not 0");
-  }
-  const auto in = reinterpret_cast<uintptr_t>(input);
-  const auto out = reinterpret_cast<uintptr_t>(output);
-  if (sent > 0 && received > 0 && in < out + received && out < in + sent) {
-    return Bad("input and output overlap");
-  }
-  Collective what{
-      Collective::Kind::kAlltoall, 0, input, output, most, type, DTRAIN_SUM, 0, nullptr};
-  what.counts = counts;
-  return what;
+  if (MaybeError error = CheckElements(elements, type, place.size, bytes)) return *error;
+  if (elements > 0 && input == nullptr) return Bad("a buffer is NULL although there are rows");
+  operation.what.kind = kind;
+  operation.what.type = type;
+  operation.what.input = input;
+  operation.shape = std::string(kRowsOf) + std::to_string(length) + " " + TypeName(type);
+  operation.allocate = [allocate, context](const uint64_t* all) { return allocate(context, all); };
+  return operation;
 }
 
 Result<Collective> CheckedReduce(const Place& place, const void* input, void* output, size_t count,

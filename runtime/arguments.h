@@ -5,6 +5,7 @@
 
 #include "runtime/base/collective.h"
 #include "runtime/base/result.h"
+#include "runtime/engine/operation.h"
 
 namespace dtrain::runtime {
 
@@ -28,11 +29,13 @@ Result<Collective> CheckedReduceScatter(const Place& place, const void* input, v
                                         size_t count, dtrain_type type, dtrain_op op);
 Result<Collective> CheckedAlltoall(const Place& place, const void* input, void* output,
                                    size_t count, dtrain_type type);
-// Blocks of different lengths: `counts` are size * size, and stay where they are.
-Result<Collective> CheckedAlltoallv(const Place& place, const void* input, void* output,
-                                    const uint64_t* counts, dtrain_type type);
 Result<Collective> CheckedReduce(const Place& place, const void* input, void* output, size_t count,
                                  dtrain_type type, dtrain_op op, int root);
+// `kind`: an all-gather, with one number of rows, or an all-to-all, with one for each rank. Its
+// `what` has no rows yet.
+Result<Operation> CheckedRows(const Place& place, Collective::Kind kind, const void* input,
+                              const uint64_t* rows, size_t length, dtrain_type type,
+                              dtrain_allocate allocate, void* context);
 
 // A structure of the caller's that may be of an older or newer version than ours: what we do not
 // know must be unset. False when it is not so. `given` begins with its own size.

@@ -2,7 +2,6 @@
 // The C boundary: each function checks who calls when and with what, and hands on to the job.
 #include "dtrain/dtrain.h"
 
-#include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -18,18 +17,6 @@ namespace {
 
 Place PlaceIn(const Group& group) { return {group.rank, group.size}; }
 
-// Stands for all lengths where ranks compare what they ask for.
-std::string LengthsText(const std::vector<uint64_t>& counts) {
-  uint64_t hash = 0;
-  for (const uint64_t count : counts) {
-    hash = (hash ^ count) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
-  }
-  char text[40];
-  std::snprintf(text, sizeof(text), "unequal blocks #%016" PRIx64, hash);
-  return text;
-}
-
 // `make` returns the checked collective for a place.
 template <typename Make>
 dtrain_status Blocking(const char* name, Make make) {
@@ -41,6 +28,14 @@ dtrain_status Blocking(const char* name, Make make) {
   });
 }
 
+Operation AsOperation(Collective what) {
+  Operation operation;
+  operation.what = what;
+  return operation;
+}
+Operation AsOperation(Operation operation) { return operation; }
+
+// `make` returns the checked operation for a place, or just its collective.
 template <typename Make>
 dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain_handle* handle,
                            Make make) {
@@ -57,28 +52,21 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
     if ((options.flags & ~DTRAIN_PART) != 0) {
       return Error{DTRAIN_ERROR_UNSUPPORTED, "dtrain_options.flags has bits that are not defined"};
     }
-    Operation operation;
-    operation.group = process.job->groups().Find(IdOf(options.group));
-    if (operation.group == nullptr) {
+    Group* const group = process.job->groups().Find(IdOf(options.group));
+    if (group == nullptr) {
       return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
                    "dtrain_options.group is not a group of this job, or has been freed"};
     }
-    auto what = make(PlaceIn(*operation.group));
-    if (!what.ok()) return what.error();
-    operation.what = *what;
+    auto made = make(PlaceIn(*group));
+    if (!made.ok()) return made.error();
+    Operation operation = AsOperation(std::move(*made));
+    operation.group = group;
     operation.what.stream = options.stream;
-    if (what->counts != nullptr) {
-      const size_t ranks = static_cast<size_t>(operation.group->size);
-      operation.counts.assign(what->counts, what->counts + ranks * ranks);
-      operation.what.counts = operation.counts.data();
-    }
     if (options.name != nullptr) operation.name = options.name;
     operation.what.name = NameHash(operation.name);
     operation.part = (options.flags & DTRAIN_PART) != 0;
-    if (options.shape != nullptr) operation.shape = options.shape;
-    if (!operation.counts.empty()) {
-      if (!operation.shape.empty()) operation.shape += ", ";
-      operation.shape += LengthsText(operation.counts);
+    if (options.shape != nullptr) {
+      operation.shape += (operation.shape.empty() ? "" : ", ") + std::string(options.shape);
     }
     auto started = process.job->Start(std::move(operation));
     if (!started.ok()) return started.error();
@@ -205,11 +193,21 @@ dtrain_status dtrain_alltoall_async(const void* input, void* output, size_t coun
   });
 }
 
-dtrain_status dtrain_alltoallv_async(const void* input, void* output, const uint64_t* counts,
-                                     dtrain_type type, const dtrain_options* options,
-                                     dtrain_handle* handle) {
+dtrain_status dtrain_allgatherv_async(const void* input, uint64_t rows, size_t length,
+                                      dtrain_type type, dtrain_allocate allocate, void* context,
+                                      const dtrain_options* options, dtrain_handle* handle) {
+  return Asynchronous("dtrain_allgatherv_async", options, handle, [&](const Place& place) {
+    return CheckedRows(place, Collective::Kind::kAllgather, input, &rows, length, type, allocate,
+                       context);
+  });
+}
+
+dtrain_status dtrain_alltoallv_async(const void* input, const uint64_t* rows, size_t length,
+                                     dtrain_type type, dtrain_allocate allocate, void* context,
+                                     const dtrain_options* options, dtrain_handle* handle) {
   return Asynchronous("dtrain_alltoallv_async", options, handle, [&](const Place& place) {
-    return CheckedAlltoallv(place, input, output, counts, type);
+    return CheckedRows(place, Collective::Kind::kAlltoall, input, rows, length, type, allocate,
+                       context);
   });
 }
 

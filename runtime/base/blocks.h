@@ -36,6 +36,7 @@ class Blocks {
 
   const size_t count_;
   const uint64_t* const counts_;
+  const bool alike_;
   const size_t size_;
   const int rank_;
   std::vector<size_t> in_input_, in_output_, in_input_of_;  // with `counts` only

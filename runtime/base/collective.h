@@ -46,7 +46,11 @@ struct Collective {
   // Of an all-to-all whose blocks differ in length, size * size: element [i * size + j] is how many
   // elements rank i has for rank j. `count` is the most of them. The same on all ranks.
   const uint64_t* counts = nullptr;
+  bool alike = false;  // with `counts`: all blocks that a rank sends are one and the same
 };
+
+// How the shape of those begins whose ranks have any number of rows.
+constexpr std::string_view kRowsOf = "rows of ";
 
 // Where the time of one collective went, nanoseconds. What a communicator cannot tell, or what
 // would take as long to measure as to do, stays 0.

@@ -23,6 +23,7 @@ size_t BytesOfBlocks(const Collective& what, size_t size, size_t first, size_t s
 }
 
 size_t InputBytes(const Collective& what, size_t size, size_t rank) {
+  if (what.alike) return what.counts[rank * size] * ElementSize(what.type);
   if (what.counts != nullptr) return BytesOfBlocks(what, size, rank * size, 1);
   const bool blocks = what.kind == Kind::kReduceScatter || what.kind == Kind::kAlltoall;
   return what.count * ElementSize(what.type) * (blocks ? size : 1);

@@ -106,6 +106,10 @@ Result<bool> Executor::Capture(Operation& operation) {
   if (MaybeError error = broken()) return *error;
   Group& group = *operation.group;
   if (!operation.on_device() || !group.device->Capturing(operation.what.stream)) return false;
+  if (operation.allocate) {
+    return Error{DTRAIN_ERROR_UNSUPPORTED,
+                 "a CUDA graph cannot hold a collective whose ranks have any number of rows"};
+  }
   operation.number = group.next_number++;
   operation.what.number = operation.number;
   auto ticket = group.device->Capture(operation.what);
@@ -140,7 +144,9 @@ Error Executor::Locate(const Operation& operation, Error error) const {
     text += " (rank " + std::to_string(group.rank) + " of the group of ranks " +
             MembersText(group) + ")";
   }
-  text += ", collective " + std::to_string(operation.number) + " (" + Describe(operation.what);
+  std::string what = Describe(operation.what);
+  if (operation.allocate) what = what.substr(0, what.find(" of ")) + " of any number of rows";
+  text += ", collective " + std::to_string(operation.number) + " (" + what;
   if (!operation.name.empty()) text += ", \"" + Printable(operation.name) + "\"";
   return {error.code, text + "): " + error.message};
 }
@@ -219,6 +225,7 @@ void Executor::RunBatches(const std::vector<Operation*>& agreed, bool direct, si
     std::vector<Operation*> operations;
     for (const size_t i : batch) operations.push_back(agreed[i]);
     MaybeError error = broken();
+    if (!error && operations[0]->allocate) error = Measure(*operations[0], direct);
     Progress::Run run = progress_.Describe(operations, begin_ns);
     run.spent = spent;
     run.spent.wait_ns = waited_ns;
@@ -240,7 +247,9 @@ MaybeError Executor::RunBatch(const std::vector<Operation*>& operations, Progres
   const int64_t waited_ns = std::exchange(run.spent.wait_ns, 0);
   progress_.Begin(run.kind, first.number, run.bytes, run.group, run.begin_ns);
   std::vector<int64_t> ends;
+  const bool unequal = !first.counts.empty() && first.what.kind == Collective::Kind::kAllgather;
   MaybeError error = operations.size() > 1 ? RunFused(*first.group, operations, run.spent, ends)
+                     : unequal             ? GatherRows(first, run.spent)
                                            : Transfer(*first.group, first.what, run.spent);
   const int64_t end_ns = NowNs();
   progress_.End(run.group, operations.back()->number, operations.size(),

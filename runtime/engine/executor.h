@@ -81,6 +81,13 @@ class Executor {
   MaybeError RunFused(Group& group, const std::vector<Operation*>& operations, Spent& spent,
                       std::vector<int64_t>& ends);
   MaybeError Transfer(Group& group, Collective what, Spent& spent);
+  // Of an operation with any number of rows, once it is agreed on: the ranks tell each other how
+  // many they have, and memory for them is there afterwards. `direct`: set to whether a device can
+  // use all of it.
+  MaybeError Measure(Operation& operation, bool& direct);
+  MaybeError AgreeOnPlaces(const Operation& operation, bool& direct);
+  // An all-gather of unequal parts, on the host.
+  MaybeError GatherRows(const Operation& operation, Spent& spent);
   MaybeError RunOnDevice(Operation& operation, Spent& spent);
   // `error` with who was in what.
   Error Locate(const Operation& operation, Error error) const;

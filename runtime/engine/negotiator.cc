@@ -74,6 +74,11 @@ MaybeError Negotiator::RunOwn(Group& group, Collective what, Spent& spent) {
   return group.communicator->Run(what, env_.collective_timeout, spent);
 }
 
+MaybeError Negotiator::GatherOwn(Group& group, const std::vector<int64_t>& mine,
+                                 std::vector<int64_t>& all, Spent& spent) {
+  return RunOwn(group, Gather(mine, all, group.size), spent);
+}
+
 Result<Agreement> Negotiator::ExchangeOffers(Group& group, std::vector<int32_t> offer,
                                              Spent& spent) {
   Collective what = Opening();

@@ -52,6 +52,9 @@ class Negotiator {
 
   // A small collective of the library's own, where agreements go.
   MaybeError RunOwn(Group& group, Collective what, Spent& spent);
+  // Likewise: sets `all` to what all ranks have as `mine`, in rank order.
+  MaybeError GatherOwn(Group& group, const std::vector<int64_t>& mine, std::vector<int64_t>& all,
+                       Spent& spent);
 
  private:
   Result<Agreement> ExchangeOffers(Group& group, std::vector<int32_t> offer, Spent& spent);

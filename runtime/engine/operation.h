@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,19 @@ namespace dtrain::runtime {
 struct Operation {
   Group* group = nullptr;
   Collective what;
-  std::string name;              // of the program's own, or empty
-  std::string shape;             // what else must be the same on all ranks, or empty
-  bool part = false;             // DTRAIN_PART
-  std::vector<uint64_t> counts;  // where `what` points to them
-  Pending pending;               // of an asynchronous one: by what the other ranks' are found
+  std::string name;   // of the program's own, or empty
+  std::string shape;  // what else must be the same on all ranks, or empty
+  bool part = false;  // DTRAIN_PART
+
+  // Of one with any number of rows: those of this rank, their length in elements, and what gives
+  // memory for all that come. Executor::Measure makes `what` of it; `counts` is what that points
+  // to.
+  std::vector<uint64_t> rows;
+  size_t length = 0;
+  std::function<void*(const uint64_t*)> allocate;
+  std::vector<uint64_t> counts;
+
+  Pending pending;  // of an asynchronous one: by what the other ranks' are found
   std::chrono::steady_clock::time_point added{};
   uint64_t number = 0;  // among those of its group; given by the executor
 

@@ -34,7 +34,11 @@ std::string StatementText(const int64_t* words) {
   const std::string name = UnpackText(words, kNameWords);
   // Its first word tells shapes apart that were cut.
   const std::string shape = UnpackText(words + kNameWords + 1, kShapeWords - 1);
-  if (!shape.empty()) text += " of shape " + shape;
+  if (shape.starts_with(kRowsOf)) {
+    text = text.substr(0, text.find(" of ")) + " of any number of " + shape;
+  } else if (!shape.empty()) {
+    text += " of shape " + shape;
+  }
   if (!name.empty()) text += " \"" + name + "\"";
   return text;
 }

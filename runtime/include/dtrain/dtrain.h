@@ -250,13 +250,26 @@ DTRAIN_API dtrain_status dtrain_reduce_async(const void* input, void* output, si
                                              const dtrain_options* options, dtrain_handle* handle);
 
 /*
- * Like dtrain_alltoall_async, with blocks of different lengths, one after another. Element
- * r * size + t of `counts` is the number of elements that rank r has for rank t, for all ranks of
- * the group; it must be the same on all of them, and is copied. `input` and `output` must not
- * overlap.
+ * Memory for the rows that all ranks have for this one, one rank's after another's. `rows`: how
+ * many of them come from each rank of the group; valid during the call. Called once for each
+ * collective, when the ranks have told each other, by a thread of the library's or one that waits;
+ * it must not call the library. The memory lies where the input does, on the host or on the device.
+ * NULL: there is none, which ends the job, unless nothing comes.
  */
-DTRAIN_API dtrain_status dtrain_alltoallv_async(const void* input, void* output,
-                                                const uint64_t* counts, dtrain_type type,
+typedef void* (*dtrain_allocate)(void* context, const uint64_t* rows);
+
+/*
+ * Like dtrain_allgather_async and dtrain_alltoall_async, with any number of rows, of `length`
+ * elements each. A rank knows its own numbers only. For the all-to-all, `rows` has a number for
+ * each rank of the group, and is copied; the blocks lie one after another.
+ */
+DTRAIN_API dtrain_status dtrain_allgatherv_async(const void* input, uint64_t rows, size_t length,
+                                                 dtrain_type type, dtrain_allocate allocate,
+                                                 void* context, const dtrain_options* options,
+                                                 dtrain_handle* handle);
+DTRAIN_API dtrain_status dtrain_alltoallv_async(const void* input, const uint64_t* rows,
+                                                size_t length, dtrain_type type,
+                                                dtrain_allocate allocate, void* context,
                                                 const dtrain_options* options,
                                                 dtrain_handle* handle);
 

@@ -5,6 +5,7 @@ same words for all.
 No such package is imported before the program has handed over something of it.
 """
 
+import contextlib
 import sys
 
 from . import _errors, _job
@@ -119,19 +120,6 @@ class NumpyArrays:
         np.copyto(x, np.where(x < 0, -quotient, quotient))
 
     @staticmethod
-    def octets(x):
-        """A flat view of a dense array's bytes."""
-        import numpy as np
-
-        return x.reshape(-1).view(np.uint8)
-
-    @staticmethod
-    def zero_octets(length, like):
-        import numpy as np
-
-        return np.zeros(length, np.uint8)
-
-    @staticmethod
     def integers(values):
         import numpy as np
 
@@ -140,6 +128,10 @@ class NumpyArrays:
     @staticmethod
     def stream(x):
         return None
+
+    @staticmethod
+    def on_stream(x, stream):
+        return contextlib.nullcontext()
 
     @staticmethod
     def finish_on_stream(x, stream):
@@ -230,14 +222,6 @@ class TorchTensors:
         x.copy_(_torch().div(x, divisor, rounding_mode="trunc"))
 
     @staticmethod
-    def octets(x):
-        return x.reshape(-1).view(_torch().uint8)
-
-    @staticmethod
-    def zero_octets(length, like):
-        return _torch().zeros(length, dtype=_torch().uint8, device=like.device)
-
-    @staticmethod
     def integers(values):
         return _torch().tensor(values, dtype=_torch().int32)
 
@@ -247,6 +231,11 @@ class TorchTensors:
         if not x.is_cuda:
             return None
         return _torch().cuda.current_stream(x.device)
+
+    @staticmethod
+    def on_stream(x, stream):
+        """A context in which this thread uses `stream`, which is stream(x) of another thread."""
+        return contextlib.nullcontext() if stream is None else _torch().cuda.stream(stream)
 
     @staticmethod
     def finish_on_stream(x, stream):

@@ -143,17 +143,16 @@ def _meet(call, message=""):
     data = message.encode("utf-8", "surrogatepass")  # also of file names that are not UTF-8
     with _meeting:
         label = f"barrier_context.{next(_numbers)}"
-        facts = gather_integers([_CALLS.index(call), len(data)], label=f"{label}.calls")
-        for rank, (other, _) in enumerate(facts):
-            if other != facts[0][0]:
+        calls = [other[0] for other in gather_integers([_CALLS.index(call)], label=f"{label}.calls")]
+        for rank, other in enumerate(calls):
+            if other != calls[0]:
                 raise _errors.MismatchError(
-                    f"{call}: rank 0 is in {_CALLS[facts[0][0]]}(), rank {rank} in "
+                    f"{call}: rank 0 is in {_CALLS[calls[0]]}(), rank {rank} in "
                     f"{_CALLS[other]}(): every rank must make the same calls in the same order"
                 )
         if call == "barrier":
             return None
-        lengths = [length for _, length in facts]
-        parts = gather_octets(data, lengths, label, global_process_set)
+        parts = gather_octets(data, label, global_process_set)
     return [str(part, "utf-8", "surrogatepass") for part in parts]
 
 

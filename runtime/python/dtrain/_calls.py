@@ -8,7 +8,6 @@ these by name, so that ranks may make them in different order, and survives a mi
 from __future__ import annotations
 
 import ctypes
-import itertools
 
 from . import _errors, _job, _timeline
 from ._handles import Handle, claim, count_wait, hold, sweep
@@ -17,7 +16,6 @@ from ._library import library, make_options
 INT64 = 1  # DTRAIN_INT64
 # Stands for the memory of arrays without elements, which may have none.
 _nowhere = ctypes.create_string_buffer(64)
-_unnamed: dict[tuple[str, int], itertools.count[int]] = {}
 
 
 def pointer(kind, x):
@@ -38,20 +36,20 @@ def shape_text(kind, x, native):
 
 
 def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=None, wait=False,
-          part=False, shape=None):
+          shape=None):
     """Starts `name` with `arguments`. A Handle, or with `wait` its result.
 
     arrays: what must live until then. finish: makes the result. label: the name that the ranks know
-    it by. part: it belongs to a larger one, which has the right to the name. shape: see
-    shape_text().
+    it by. shape: see shape_text().
     """
-    _job.check_in_job(name[7:])
+    called = name[len("dtrain_") :].removesuffix("v")
+    _job.check_in_job(called)
     sweep()
     group = group_of(process_set)
-    key = None if part else claim(name, group, label)
+    key = claim(called, group, label)
     stream = None if stream is None else stream.cuda_stream
-    options = make_options(group, label, stream, shape, part)
-    span = _timeline.begin(name, label) if _timeline.active else None
+    options = make_options(group, label, stream, shape)
+    span = _timeline.begin(called, label) if _timeline.active else None
     if wait and span is None:
         count_wait()
         hold(key)
@@ -67,24 +65,8 @@ def issue(name, arguments, arrays, finish, stream=None, label=None, process_set=
     return handle.wait() if wait else handle
 
 
-def made_up_name(kind, process_set):
-    """For a collective of several calls that has no name of its own: the same on all ranks that
-    make as many of them on the set, as all must that give no names."""
-    # The set's number and not its group's address, where a later group may be.
-    number = 0 if process_set is None else process_set.process_set_id
-    number = next(_unnamed.setdefault((kind, number), itertools.count()))
-    return f"{kind}.noname.{number}"
-
-
-def forget_made_up_names():
-    """After a join(): ranks have made as many collectives of all ranks as they had data for."""
-    for kind, number in list(_unnamed):
-        if number == 0:
-            del _unnamed[kind, number]
-
-
-def gather_integers(values, process_set=None, label=None, wait=True, part=False):
-    """Every rank's list of integers, which are equally long; without `wait` a Handle for it."""
+def gather_integers(values, process_set=None, label=None):
+    """Every rank's list of integers, which are equally long."""
     count = len(values)
     ranks = _job.size() if process_set is None else process_set.size()
     mine = (ctypes.c_int64 * count)(*values)
@@ -95,7 +77,5 @@ def gather_integers(values, process_set=None, label=None, wait=True, part=False)
         return [list(everyones[r * count : (r + 1) * count]) for r in range(ranks)]
 
     return issue("dtrain_allgather", arguments, (mine, everyones), finish, label=label,
-                 process_set=process_set, wait=wait, part=part)
+                 process_set=process_set, wait=True)
 
-
-_job.on_shutdown.append(_unnamed.clear)

@@ -194,7 +194,7 @@ def grouped_allreduce_async(tensors: Sequence[Array], average: bool | None = Non
 
     synchronize(handle) returns the list.
     """
-    return grouped("dtrain_allreduce", allreduce_async, tensors, name, process_set,
+    return grouped("allreduce", allreduce_async, tensors, name, process_set,
                    op=chosen(op, average), prescale_factor=prescale_factor,
                    postscale_factor=postscale_factor)
 
@@ -207,7 +207,7 @@ def grouped_allreduce_async_(tensors: Sequence[Array], average: bool | None = No
 
     synchronize(handle) returns the list.
     """
-    return grouped("dtrain_allreduce", allreduce_async_, tensors, name, process_set,
+    return grouped("allreduce", allreduce_async_, tensors, name, process_set,
                    op=chosen(op, average), prescale_factor=prescale_factor,
                    postscale_factor=postscale_factor)
 
@@ -341,7 +341,7 @@ def grouped_reducescatter_async(tensors: Sequence[Array], name: str | None = Non
     """
     for tensor in tensors:
         _check_rows(tensor)
-    return grouped("dtrain_reduce_scatter", reducescatter_async, tensors, name, process_set, op=op,
+    return grouped("reduce_scatter", reducescatter_async, tensors, name, process_set, op=op,
                    prescale_factor=prescale_factor, postscale_factor=postscale_factor)
 
 

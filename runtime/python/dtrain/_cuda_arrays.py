@@ -4,6 +4,7 @@
 The library is never imported here: the program has, and its module is found by the array's type.
 """
 
+import contextlib
 import sys
 
 from . import _errors, _job
@@ -115,15 +116,6 @@ class CudaArrays:
         x[...] = module.where(x < 0, -quotient, quotient)
 
     @staticmethod
-    def octets(x):
-        """A flat view of a dense array's bytes."""
-        return x.reshape(-1).view("uint8")
-
-    @staticmethod
-    def zero_octets(length, like):
-        return _module(like).zeros(length, "uint8")
-
-    @staticmethod
     def integers(values):
         import numpy as np
 
@@ -133,6 +125,16 @@ class CudaArrays:
     def stream(x):
         """The stream that this thread uses now; None for memory of the host."""
         return _Stream(_module(x).cuda.get_current_stream()) if is_cuda_array(x) else None
+
+    @staticmethod
+    @contextlib.contextmanager
+    def on_stream(x, stream):
+        """A context in which this thread uses `stream`, which is stream(x) of another thread."""
+        if stream is None:
+            yield
+            return
+        with x.device, stream.stream:
+            yield
 
     @staticmethod
     def finish_on_stream(x, stream):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import threading
-import time
 
 from . import _errors, _job
 from ._library import library
@@ -143,71 +142,6 @@ def sweep():
         pass  # another thread does it, too
 
 
-class StagedHandle:
-    """A collective in two stages: what the first brings decides how the second is called.
-
-    The second stage begins as soon as the first is done, whatever this rank does meanwhile: others
-    may wait for it.
-    """
-
-    def __init__(self, first, begin_second, key=None):
-        """`begin_second`, called with the first one's result, returns the second one's handle."""
-        self._first, self._begin_second, self._second = first, begin_second, None
-        self._failure = None
-        self._turn = threading.Lock()
-        self._key = key
-        self.waits_before = _waits
-        if key is not None:
-            _named[key] = self
-
-    def wait(self):
-        """As Handle.wait()."""
-        count_wait()
-        self.advance()
-        try:
-            if self._failure is not None:
-                raise self._failure
-            return self._second.wait()
-        finally:
-            _release(self._key, self)
-
-    def done(self):
-        """As Handle.done()."""
-        if not self.try_advance():
-            return False
-        done = self._failure is not None or self._second.done()
-        if done:
-            _release(self._key, self)
-        return done
-
-    def advance(self):
-        """Begins the second stage, when it can. A failure is raised by wait()."""
-        with self._turn:
-            self._advance()
-
-    def try_advance(self):
-        """Begins the second stage if that is possible without waiting; whether it has begun."""
-        if not self._turn.acquire(blocking=False):
-            return False  # another thread waits for the first
-        try:
-            if self._begin_second is not None and self._first.done():
-                self._advance()
-            return self._begin_second is None
-        finally:
-            self._turn.release()
-
-    def _advance(self):
-        if self._begin_second is None:
-            return
-        try:
-            self._second = self._begin_second(self._first.result())
-        except _errors.BusyError:
-            raise
-        except Exception as error:
-            self._failure = error
-        self._begin_second = self._first = None
-
-
 class GroupHandle:
     """Several handles as one; its result is the list of theirs, or what `finish` makes of it."""
 
@@ -271,7 +205,7 @@ def claim(kind, group, name):
     before = _named.get(key)
     if before is not None and (before.waits_before == _waits or not before.done()):
         raise _errors.InvalidArgumentError(
-            f'{kind[7:]}: "{name}" is in flight already; give another name, or wait for that first'
+            f'{kind}: "{name}" is in flight already; give another name, or wait for that first'
         )
     return key
 
@@ -301,49 +235,6 @@ def _release(key, handle):
         del _named[key]
 
 
-# ---- Second stages ----
-
-_staged: list[StagedHandle] = []
-_staged_changed = threading.Condition()
-_STEP_SECONDS = 0.0002
-_LONGEST_STEP_SECONDS = 0.005
-
-
-def begin_in_time(handle):
-    """Sees to it that the second stage of `handle` begins when it can. Returns `handle`."""
-    with _staged_changed:
-        if not _staged:
-            threading.Thread(target=_begin_all, name="dtrain stages", daemon=True).start()
-        _staged.append(handle)
-    return handle
-
-
-def _begin_all():
-    """Ends when there are none left. Not one thread each, and no waiting for one after the other:
-    the ranks may start them in different order."""
-    pause = _STEP_SECONDS
-    while True:
-        with _staged_changed:
-            waiting = list(_staged)
-        begun = [handle for handle in waiting if handle.try_advance()]
-        with _staged_changed:
-            for handle in begun:
-                _staged.remove(handle)
-            if not _staged:
-                return
-        pause = _STEP_SECONDS if begun else min(pause * 1.5, _LONGEST_STEP_SECONDS)
-        time.sleep(pause)
-
-
-def _begin_the_last():
-    """Other ranks may have begun the second stages of what this one started: it must not leave
-    before it has done so too. dtrain_finalize waits for the second stages themselves."""
-    with _staged_changed:
-        waiting = list(_staged)
-    for handle in waiting:
-        handle.advance()
-
-
 def _forget():
     # dtrain_finalize has forgotten them.
     failure = _errors.StateError("the job was left before this collective was waited for")
@@ -355,5 +246,4 @@ def _forget():
     _named.clear()
 
 
-_job.before_leaving.append(_begin_the_last)
 _job.on_shutdown.append(_forget)

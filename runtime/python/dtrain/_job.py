@@ -32,7 +32,6 @@ _places: list[tuple[int, int]] = []
 # modules above this one put themselves there.
 on_init: list[Callable[[list], object]] = []
 before_shutdown: list[Callable[[], object]] = []
-before_leaving: list[Callable[[], object]] = []
 on_shutdown: list[Callable[[], object]] = []
 # Grows with each init().
 number = 0
@@ -149,8 +148,6 @@ def leave(how="dtrain_finalize", *arguments):
     """As shutdown(), of a process that ends."""
     global _member_pid
     try:
-        for finish in before_leaving:
-            finish()
         library().call(how, *arguments)
     finally:
         _member_pid = None

@@ -15,7 +15,6 @@ from . import _errors
 
 SONAME = "libdtrain.so.0"
 _BUSY = 8  # DTRAIN_ERROR_BUSY
-_PART = 1  # DTRAIN_PART
 _RETRY_SECONDS = 0.0001
 
 
@@ -72,7 +71,8 @@ _CALLS = {
     "dtrain_test": [c_uint64, POINTER(c_int)],
     **_COLLECTIVES,
     **{name + "_async": types + _OPTIONS_AND_HANDLE for name, types in _COLLECTIVES.items()},
-    "dtrain_alltoallv_async": [c_void_p, c_void_p, c_void_p, c_int, *_OPTIONS_AND_HANDLE],
+    "dtrain_allgatherv_async": [c_void_p, c_uint64, c_size_t, c_int, c_void_p, c_void_p, *_OPTIONS_AND_HANDLE],
+    "dtrain_alltoallv_async": [c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p, *_OPTIONS_AND_HANDLE],
 }
 _OTHERS = {
     "dtrain_rank": ([], c_int),
@@ -91,12 +91,11 @@ _OTHERS = {
 }
 
 
-def make_options(group=None, label=None, stream=None, shape=None, part=False):
-    """dtrain_options: of a group, a name, a CUDA stream's address, and a text on the arrays.
-    part: one of several collectives that make one for the program."""
+def make_options(group=None, label=None, stream=None, shape=None):
+    """dtrain_options: of a group, a name, a CUDA stream's address, and a text on the arrays."""
     encoded = label.encode(errors="replace") if label else None
     shape = shape.encode() if shape else None
-    return Options(ctypes.sizeof(Options), _PART if part else 0, group, encoded, stream, shape)
+    return Options(ctypes.sizeof(Options), 0, group, encoded, stream, shape)
 
 
 class Library:

@@ -5,20 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import operator
-import zlib
 
 from . import _arrays, _errors, _job
-from ._calls import (
-    forget_made_up_names,
-    gather_integers,
-    group_of,
-    issue,
-    made_up_name,
-    pointer,
-    shape_text,
-)
+from ._calls import issue, pointer, shape_text
 from ._collectives import grouped
-from ._handles import GroupHandle, StagedHandle, begin_in_time, claim
 from ._library import library
 from ._process_sets import global_process_set, place_in
 
@@ -32,10 +22,6 @@ if TYPE_CHECKING:
     from ._process_sets import ProcessSet
     from .typing import Array, Handle, Numbers
 
-# Sending the blocks of different lengths one by one takes as long, for each of them, as moving
-# about so many bytes with all others.
-WORTH_A_CALL = 32 << 10
-
 
 def sent_as(kind, x):
     """The libdtrain type that an array's values travel as, and its bytes: their own, or single bytes."""
@@ -43,22 +29,56 @@ def sent_as(kind, x):
     return (_arrays.BYTE, 1) if native is None else (native, kind.item_size(x))
 
 
-def _shape_and_type(kind, x):
-    """What the ranks' arrays must have in common: bytes of a row, and its shape and type."""
-    row = 1
-    for extent in kind.shape(x)[1:]:
-        row *= extent
-    what = repr((kind.type_name(x), tuple(map(int, kind.shape(x)[1:]))))
-    return row * kind.item_size(x), zlib.crc32(what.encode())
+# ---- Rows ----
+
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
 
 
-def _check_alike(what, everyones, process_set):
-    for rank, facts in enumerate(everyones):
-        if facts[:2] != everyones[0][:2]:
-            raise _errors.MismatchError(
-                f"{what}: ranks {process_set.ranks[0]} and {process_set.ranks[rank]} have arrays "
-                "that differ in type, or in more than the number of rows"
-            )
+def issue_rows(what, address, rows, length, data_type, allocate, arrays, finish, **options):
+    """Starts a collective whose ranks have any number of rows, of `length` elements.
+
+    rows: of this rank, for the all-to-all a list. allocate: called with the list of how many come from
+    each rank, in any thread; returns the address for them. finish, called with that list, and the other
+    arguments: as those of issue().
+    """
+    ranks, come = (options.get("process_set") or global_process_set).size(), []
+
+    def called(_, counts):
+        come[:] = counts[:ranks]
+        return allocate(come)
+
+    callback = _ALLOCATE(called)
+    if isinstance(rows, list):
+        rows = (ctypes.c_uint64 * len(rows))(*rows)
+    arguments = address, rows, length, data_type, callback, None
+    return issue(what, arguments, (arrays, callback), lambda: finish(come), **options)
+
+
+def _start_rows(what, x, kind, rows, finish, name, process_set, wait):
+    """issue_rows() of an array, into a new one like it. `finish`: makes the result, of that and how many rows came
+    from each rank."""
+    dense = kind.reachable(x)
+    data_type, width = sent_as(kind, dense)
+    shape, length = kind.shape(x)[1:], kind.item_size(dense) // width
+    for extent in shape:
+        length *= extent
+    stream, output = kind.stream(dense), []
+
+    def allocate(come):
+        with kind.on_stream(dense, stream):
+            output.append(kind.empty((sum(come), *shape), dense))
+        return pointer(kind, output[0])
+
+    def landed(come):
+        kind.finish_on_stream(output[0], stream)
+        result = output[0] if kind.is_like(output[0], x) else kind.cast_like(output[0], x)
+        return finish(result, come)
+
+    text = str(tuple(map(int, shape))) if len(shape) > 1 else None  # the library tells the length of a row
+    if data_type == _arrays.BYTE:
+        text = f"{kind.type_name(x)} {tuple(map(int, shape))}"
+    return issue_rows(what, pointer(kind, dense), rows, length, data_type, allocate, (x, dense), landed, stream=stream,
+                      label=name, process_set=process_set, wait=wait, shape=text)
 
 
 # ---- Broadcast ----
@@ -156,17 +176,6 @@ def broadcast_async_(tensor: Array, root_rank: int, name: str | None = None,
 # ---- Gathering ----
 
 
-def _in_two_stages(kind, facts, begin_second, name, process_set, wait):
-    """The ranks tell each other `facts` first; begin_second(everyone's, name) is the collective
-    proper. A StagedHandle, or with `wait` its result."""
-    key = claim("dtrain_" + kind, group_of(process_set), name)
-    name = name or made_up_name(kind, process_set)
-    # Both have names, and of their own: whatever the ranks do meanwhile, they find each other.
-    first = gather_integers(facts, process_set, f"{name}.rows", wait=False, part=True)
-    handle = StagedHandle(first, lambda everyones: begin_second(everyones, name), key)
-    return handle.wait() if wait else begin_in_time(handle)
-
-
 if TYPE_CHECKING:
     @overload
     def allgather_async(tensor: Array, name: str | None = ...,
@@ -189,64 +198,7 @@ def _gather(tensor, name, process_set, wait):
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
     x = x.reshape(1) if kind.shape(x) == () else x
-    dense = kind.reachable(x)
-    facts = [*_shape_and_type(kind, x), kind.shape(x)[0]]
-    stream = kind.stream(dense)
-
-    def gather(everyones, name):
-        _check_alike("allgather", everyones, process_set)
-        return _start_allgather(kind, x, dense, everyones, stream, name, process_set)
-
-    return _in_two_stages("allgather", facts, gather, name, process_set, wait)
-
-
-def _start_allgather(kind, x, dense, everyones, stream, name, process_set):
-    """`everyones`: bytes of a row, type and number of rows of each rank."""
-    row_octets, lengths = everyones[0][0], [facts[0] * facts[2] for facts in everyones]
-    output = kind.empty((sum(facts[2] for facts in everyones), *kind.shape(x)[1:]), dense)
-    longest = max(lengths)
-    if longest * len(lengths) - sum(lengths) > WORTH_A_CALL * len(lengths):
-        return _start_unequal(kind, x, dense, lengths, output, stream, name, process_set)
-    data_type, width = sent_as(kind, dense)
-    send, recv = dense, output
-    if min(lengths) != longest:
-        send, recv = kind.zero_octets(longest, dense), kind.zero_octets(longest * len(lengths), dense)
-        kind.copy_into(send[: row_octets * kind.shape(x)[0]], kind.octets(dense))
-
-    def finish():
-        kind.finish_on_stream(recv, stream)
-        if recv is not output:
-            octets, at = kind.octets(output), 0
-            for rank, length in enumerate(lengths):
-                kind.copy_into(octets[at : at + length], recv[rank * longest : rank * longest + length])
-                at += length
-        return output if kind.is_like(output, x) else kind.cast_like(output, x)
-
-    arguments = pointer(kind, send), pointer(kind, recv), longest // width, data_type
-    return issue("dtrain_allgather", arguments, (send, recv), finish, stream, name, process_set,
-                 part=True)
-
-
-def _start_unequal(kind, x, dense, lengths, output, stream, name, process_set):
-    """An allgather in which nothing is padded to the longest: a broadcast from each rank that has
-    rows, to where they belong. `lengths`: bytes of each rank."""
-    data_type, width = sent_as(kind, dense)
-    octets, handles, at = kind.octets(output), [], 0
-    for rank, length in enumerate(lengths):
-        part, at = octets[at : at + length], at + length
-        if length == 0:
-            continue
-        if rank == process_set.rank():
-            kind.copy_into(part, kind.octets(dense))
-        arguments = pointer(kind, part), length // width, data_type, rank
-        handles.append(issue("dtrain_broadcast", arguments, output, lambda: None, stream,
-                             f"{name}.{rank}", process_set, part=True))
-
-    def finish(_):
-        kind.finish_on_stream(output, stream)
-        return output if kind.is_like(output, x) else kind.cast_like(output, x)
-
-    return GroupHandle(handles, finish)
+    return _start_rows("dtrain_allgatherv", x, kind, int(kind.shape(x)[0]), lambda result, _: result, name, process_set, wait)
 
 
 if TYPE_CHECKING:
@@ -282,7 +234,7 @@ def grouped_allgather_async(tensors: Sequence[Array], name: str | None = None,
 
     synchronize(handle) returns the list.
     """
-    return grouped("dtrain_allgather", allgather_async, tensors, name, process_set)
+    return grouped("allgather", allgather_async, tensors, name, process_set)
 
 
 def grouped_allgather(tensors: Sequence[Array], name: str | None = None,
@@ -328,38 +280,11 @@ def _deal(tensor, splits, name, process_set, wait):
     x, kind = _arrays.of(tensor)
     process_set = process_set or global_process_set
     mine = _splits(kind.shape(x), splits, place_in(process_set)[0])
-    dense = kind.reachable(x)
-    facts = [*_shape_and_type(kind, x), *mine]
-    stream = kind.stream(dense)
 
-    def deal(everyones, name):
-        _check_alike("alltoall", everyones, process_set)
-        return _start_alltoall(kind, x, dense, everyones, stream, name, process_set,
-                               splits is not None)
+    def finish(result, come):
+        return (result, kind.integers(come)) if splits is not None else result
 
-    return _in_two_stages("alltoall", facts, deal, name, process_set, wait)
-
-
-def _start_alltoall(kind, x, dense, everyones, stream, name, process_set, with_counts):
-    """`everyones`: bytes of a row, type, and rows for each rank, of each rank. `with_counts`: the
-    result is a pair, the second how many rows came from each rank."""
-    row_octets = everyones[0][0]
-    received = [facts[2 + process_set.rank()] for facts in everyones]
-    output = kind.empty((sum(received), *kind.shape(x)[1:]), dense)
-    data_type, width = sent_as(kind, dense)
-    counts = [count * row_octets // width for facts in everyones for count in facts[2:]]
-
-    def finish():
-        kind.finish_on_stream(output, stream)
-        result = output if kind.is_like(output, x) else kind.cast_like(output, x)
-        return (result, kind.integers(received)) if with_counts else result
-
-    what, how_much = "dtrain_alltoall", counts[0]
-    if min(counts) != max(counts):
-        matrix = (ctypes.c_uint64 * len(counts))(*counts)
-        what, how_much = "dtrain_alltoallv", ctypes.addressof(matrix)  # copied by the call
-    arguments = pointer(kind, dense), pointer(kind, output), how_much, data_type
-    return issue(what, arguments, (dense, output), finish, stream, name, process_set, part=True)
+    return _start_rows("dtrain_alltoallv", x, kind, mine, finish, name, process_set, wait)
 
 
 if TYPE_CHECKING:
@@ -449,6 +374,5 @@ def join(device: Any = -1) -> int:
     _job.check_in_job("join")
     last = ctypes.c_int(-1)
     library().call("dtrain_join", ctypes.byref(last))
-    forget_made_up_names()
     _job.begin_generation()
     return last.value

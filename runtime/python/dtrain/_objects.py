@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from . import _arrays, _errors
 from ._calls import gather_integers, issue
 from ._handles import GroupHandle
-from ._moves import WORTH_A_CALL, broadcast_async_
+from ._moves import broadcast_async_, issue_rows
 from ._process_sets import global_process_set
 
 TYPE_CHECKING = False
@@ -63,40 +63,26 @@ def allgather_object(obj: Value, name: str | None = None,
     name: matches the call with that of the other ranks; without a name, the order of calls does.
     """
     process_set = process_set or global_process_set
-    data = dumps(obj)
-    size = f"{name}.sz" if name else None
-    lengths = [other[0] for other in gather_integers([len(data)], process_set, size)]
-    return [pickle.loads(part) for part in gather_octets(data, lengths, name, process_set)]
+    return [pickle.loads(part) for part in gather_octets(dumps(obj), name, process_set)]
 
 
-def gather_octets(data, lengths, name, process_set):
-    """Every rank's bytes, in rank order. `lengths`: of every rank's `data`, known to all."""
-    longest = max(lengths)
-    if longest * len(lengths) - sum(lengths) > WORTH_A_CALL * len(lengths):
-        return _gather_unequal(data, lengths, name, process_set)
-    mine = ctypes.create_string_buffer(data, longest)
-    everyones = ctypes.create_string_buffer(longest * len(lengths))
-    arguments = ctypes.addressof(mine), ctypes.addressof(everyones), longest, _arrays.BYTE
-    issue("dtrain_allgather", arguments, (mine, everyones), lambda: None, label=name,
-          process_set=process_set, wait=True)
-    view = memoryview(everyones)
-    return [view[i * longest : i * longest + n] for i, n in enumerate(lengths)]
+def gather_octets(data, name, process_set):
+    """Every rank's bytes, in rank order."""
+    mine, everyones = ctypes.create_string_buffer(data, len(data)), []
 
+    def allocate(lengths):
+        everyones.append(ctypes.create_string_buffer(max(1, sum(lengths))))
+        return ctypes.addressof(everyones[0])
 
-def _gather_unequal(data, lengths, name, process_set):
-    """A broadcast from each rank that has any: nothing is padded to the longest."""
-    parts, handles = [], []
-    for rank, length in enumerate(lengths):
-        mine = data if rank == process_set.rank() else b""
-        buffer = ctypes.create_string_buffer(mine, length)
-        parts.append(memoryview(buffer))
-        if length > 0:
-            arguments = ctypes.addressof(buffer), length, _arrays.BYTE, rank
-            label = f"{name}.{rank}" if name else None
-            handles.append(issue("dtrain_broadcast", arguments, buffer, lambda: None, label=label,
-                                 process_set=process_set))
-    GroupHandle(handles).wait()
-    return parts
+    def finish(lengths):
+        view, parts, at = memoryview(everyones[0]), [], 0
+        for length in lengths:
+            parts.append(view[at : at + length])
+            at += length
+        return parts
+
+    return issue_rows("dtrain_allgatherv", ctypes.addressof(mine), len(data), 1, _arrays.BYTE, allocate, mine, finish,
+                      label=name, process_set=process_set, wait=True)
 
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ class Span:
     """One collective on the timeline: the call, and from then until this rank saw its end."""
 
     def __init__(self, file, kind, name):
-        self._file, self._kind = file, kind[len("dtrain_") :].replace("alltoallv", "alltoall")
+        self._file, self._kind = file, kind
         self._lane = f"{self._kind}.{name}" if name else f"{self._kind}.noname"
         if file.mark_cycles:
             # The library's own cycles are not seen from here: each call counts as one.

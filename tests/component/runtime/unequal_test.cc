@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-to-alls whose blocks differ in length.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -43,8 +45,25 @@ std::vector<int32_t> Output(const Counts& counts, size_t size, size_t rank) {
   return values;
 }
 
+// Gives memory for what comes, and keeps how many rows that are.
+struct Room {
+  explicit Room(size_t ranks) : ranks(ranks) {}
+  static void* Give(void* context, const uint64_t* rows) {
+    auto& self = *static_cast<Room*>(context);
+    self.rows.assign(rows, rows + self.ranks);
+    if (self.refuses) return nullptr;
+    self.values.resize(std::accumulate(rows, rows + self.ranks, uint64_t{0}) * self.length, -1);
+    return self.values.data();
+  }
+  const size_t ranks;
+  size_t length = 1;
+  bool refuses = false;
+  Counts rows;
+  std::vector<int32_t> values;
+};
+
 void Exchange(const Counts& counts, size_t rank, size_t size, bool shared) {
-  std::vector<int32_t> input = Input(counts, size, rank), output(Output(counts, size, rank).size());
+  std::vector<int32_t> input = Input(counts, size, rank);
   int32_t* from = input.data();
   void* memory = nullptr;
   if (shared && !input.empty()) {
@@ -52,13 +71,30 @@ void Exchange(const Counts& counts, size_t rank, size_t size, bool shared) {
     from = static_cast<int32_t*>(memory);
     std::copy(input.begin(), input.end(), from);
   }
-  dtrain_handle handle = 0;
-  ASSERT_EQ(
-      dtrain_alltoallv_async(from, output.data(), counts.data(), DTRAIN_INT32, nullptr, &handle),
-      DTRAIN_OK)
+  Room room(size), all(size);
+  dtrain_handle handle = 0, gathered = 0;
+  ASSERT_EQ(dtrain_alltoallv_async(from, &counts[rank * size], 1, DTRAIN_INT32, Room::Give, &room,
+                                   nullptr, &handle),
+            DTRAIN_OK)
+      << dtrain_last_error();
+  // All of it as rows of three for everybody.
+  all.length = 3;
+  ASSERT_EQ(dtrain_allgatherv_async(from, input.size() / 3, 3, DTRAIN_INT32, Room::Give, &all,
+                                    nullptr, &gathered),
+            DTRAIN_OK)
       << dtrain_last_error();
   ASSERT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
-  EXPECT_TRUE(output == Output(counts, size, rank));
+  ASSERT_EQ(dtrain_wait(gathered), DTRAIN_OK) << dtrain_last_error();
+  EXPECT_TRUE(room.values == Output(counts, size, rank));
+  std::vector<int32_t> everyones;
+  for (size_t r = 0; r < size; ++r) {
+    EXPECT_EQ(room.rows[r], counts[r * size + rank]);
+    const std::vector<int32_t> part = Input(counts, size, r);
+    EXPECT_EQ(all.rows[r], part.size() / 3);
+    everyones.insert(everyones.end(), part.begin(),
+                     part.begin() + static_cast<std::ptrdiff_t>(part.size() / 3 * 3));
+  }
+  EXPECT_TRUE(all.values == everyones);
   EXPECT_TRUE(std::equal(input.begin(), input.end(), from)) << "the input was changed";
   EXPECT_EQ(dtrain_barrier(), DTRAIN_OK);
   EXPECT_EQ(dtrain_free(memory), DTRAIN_OK);
@@ -105,36 +141,69 @@ TEST(UnequalTest, BetweenNodesOfOneRank) { RunsOn(3, "(vector,(0,3,1))"); }
 
 TEST(UnequalTest, BetweenNodesOfDifferentSizes) { RunsOn(5, "(vector,(0,2,1),(0,1,1),(2,1,2))"); }
 
-TEST(UnequalTest, LengthsThatDifferAreAMismatchAndBadOnesAreRefused) {
+TEST(UnequalTest, RowsThatDifferInLengthOrTypeAreAMismatchAndBadOnesAreRefused) {
   const auto body = [](int rank) {
     ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
-    int32_t input[6] = {1, 2, 3, 4, 5, 6}, output[6] = {};
+    int32_t input[6] = {1, 2, 3, 4, 5, 6};
     dtrain_handle handle = 0;
-    const auto start = [&](const void* from, void* to, const Counts& counts) {
-      return dtrain_alltoallv_async(from, to, counts.data(), DTRAIN_INT32, nullptr, &handle);
+    Room room(2);
+    const auto deal = [&](const void* from, const Counts& rows, size_t length = 1) {
+      room.length = length;
+      return dtrain_alltoallv_async(from, rows.data(), length, DTRAIN_INT32, Room::Give, &room,
+                                    nullptr, &handle);
     };
     const auto bad = DTRAIN_ERROR_INVALID_ARGUMENT;
-    EXPECT_EQ(dtrain_alltoallv_async(input, output, nullptr, DTRAIN_INT32, nullptr, &handle), bad);
-    EXPECT_EQ(start(input, input + 1, {1, 2, 2, 1}), bad);
-    EXPECT_THAT(dtrain_last_error(), HasSubstr("overlap"));
-    EXPECT_EQ(start(nullptr, output, {1, 1, 1, 1}), bad);
-    EXPECT_EQ(start(input, nullptr, {1, 1, 1, 1}), bad);
-    EXPECT_EQ(start(input, output, {UINT64_MAX, 0, 0, 0}), bad);
-    // The same for this rank's buffers, and the same most.
-    const uint64_t other = rank == 0 ? 1 : 2;
-    ASSERT_EQ(start(input, output, rank == 0 ? Counts{3, 1, 1, other} : Counts{other, 1, 1, 3}),
-              DTRAIN_OK);
+    EXPECT_EQ(dtrain_alltoallv_async(input, nullptr, 1, DTRAIN_INT32, Room::Give, &room, nullptr,
+                                     &handle),
+              bad);
+    EXPECT_EQ(
+        dtrain_allgatherv_async(input, 1, 1, DTRAIN_INT32, nullptr, nullptr, nullptr, &handle),
+        bad);
+    EXPECT_THAT(dtrain_last_error(), HasSubstr("allocate is NULL"));
+    EXPECT_EQ(deal(nullptr, {1, 1}), bad);
+    EXPECT_EQ(deal(input, {UINT64_MAX, 0}), bad);
+    EXPECT_EQ(deal(input, {UINT64_MAX / 2, UINT64_MAX / 2 + 2}), bad);
+    EXPECT_EQ(deal(input, {1, 1}, SIZE_MAX / 2), bad);
+    ASSERT_EQ(deal(input, {1, 1}, rank == 0 ? 2 : 3), DTRAIN_OK);
     EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
     EXPECT_THAT(dtrain_last_error(),
-                AllOf(HasSubstr("rank 0 for all-to-all of 3 int32 of shape unequal blocks #"),
-                      HasSubstr("; rank 1 for all-to-all of 3 int32")));
-    EXPECT_EQ(output[0], 0) << "what is refused is not touched";
-    ASSERT_EQ(start(rank == 0 ? nullptr : input, rank == 0 ? output : nullptr, {0, 0, 2, 0}),
-              DTRAIN_OK)
+                AllOf(HasSubstr("(all-to-all of any number of rows)"),
+                      HasSubstr("rank 0 for all-to-all of any number of rows of 2 int32; rank 1 "
+                                "for all-to-all of any number of rows of 3 int32")));
+    EXPECT_TRUE(room.rows.empty()) << "nobody is asked for memory for what is refused";
+    // Nor is it a collective of equal lengths.
+    int32_t output[2] = {};
+    ASSERT_EQ(rank == 0 ? dtrain_allgather_async(input, output, 0, DTRAIN_INT32, nullptr, &handle)
+                        : dtrain_allgatherv_async(input, 0, 1, DTRAIN_INT32, Room::Give, &room,
+                                                  nullptr, &handle),
+              DTRAIN_OK);
+    EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
+    ASSERT_EQ(deal(rank == 0 ? nullptr : input, {rank == 0 ? 0u : 2u, 0}), DTRAIN_OK)
         << "what has no elements needs no buffer";
     EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
-    EXPECT_EQ(output[1], rank == 0 ? 2 : 0);
+    EXPECT_EQ(room.rows, (rank == 0 ? Counts{0, 2} : Counts{0, 0}));
+    EXPECT_EQ(room.values, (rank == 0 ? std::vector<int32_t>{1, 2} : std::vector<int32_t>{}));
     EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+  };
+  EXPECT_EQ(Ranks::Run(2, body, On(std::nullopt)), std::vector<int>(2, 0));
+}
+
+TEST(UnequalTest, WhoHasNoMemoryForWhatComesEndsTheJob) {
+  const auto body = [](int rank) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+    const int32_t input[2] = {1, 2};
+    Room room(2);
+    room.refuses = rank == 1;
+    dtrain_handle handle = 0;
+    ASSERT_EQ(dtrain_allgatherv_async(input, 1 + static_cast<uint64_t>(rank), 1, DTRAIN_INT32,
+                                      Room::Give, &room, nullptr, &handle),
+              DTRAIN_OK);
+    EXPECT_NE(dtrain_wait(handle), DTRAIN_OK);
+    if (rank == 1) {
+      EXPECT_THAT(dtrain_last_error(), HasSubstr("no memory for the 12 bytes that come"));
+    }
+    EXPECT_EQ(room.rows, (Counts{1, 2}));
+    (void)dtrain_finalize();
   };
   EXPECT_EQ(Ranks::Run(2, body, On(std::nullopt)), std::vector<int>(2, 0));
 }

@@ -5,8 +5,6 @@ Groups of all ranks use libdtrain. Gloo does what libdtrain does not have: messa
 operations, and smaller groups, whose other ranks are not there when torch makes them.
 """
 
-import ctypes
-
 import torch
 import torch.distributed as dist
 
@@ -208,17 +206,18 @@ class _ProcessGroup(dist.ProcessGroup):
         (tensor,) = inputs
         parts = outputs[0] if opts.rootRank == self._rank else []
         received = torch.empty((len(parts), *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+        rows = [int(to == opts.rootRank) for to in range(self._size)]
 
         def finish(received):
             for part, got in zip(parts, received):
                 TorchTensors.copy_into(part, got.view(part.shape))
 
-        each = tensor.numel()
-        return self._exchange("gather", tensor, received, each, lambda _, to: to == opts.rootRank, finish, parts)
+        return self._exchange("gather", tensor, received, rows, tensor.numel(), finish, parts)
 
     def scatter(self, outputs, inputs, opts):
         (output,) = outputs
-        parts = inputs[0] if opts.rootRank == self._rank else []
+        is_root = opts.rootRank == self._rank
+        parts = inputs[0] if is_root else []
         if any(part.numel() != output.numel() or part.dtype != output.dtype for part in parts):
             raise _errors.InvalidArgumentError(
                 f"scatter: the inputs are not all of {tuple(output.shape)}, {output.dtype}, as the output is")
@@ -227,18 +226,22 @@ class _ProcessGroup(dist.ProcessGroup):
         def finish(received):
             TorchTensors.copy_into(output, received)
 
-        return self._exchange("scatter", sent, output, output.numel(), lambda of, _: of == opts.rootRank, finish, [output])
+        return self._exchange("scatter", sent, output, [int(is_root)] * self._size, output.numel(), finish, [output])
 
-    def _exchange(self, what, sent, received, each, sends, finish, outputs):
-        """`each` elements from and to all pairs of ranks that `sends`(from, to) is true of."""
+    def _exchange(self, what, sent, received, rows, each, finish, outputs):
+        """`rows`: 1 for each rank that gets `each` elements of `sent`, else 0."""
         send, recv = TorchTensors.reachable(sent), TorchTensors.reachable(received)
         data_type, width = _moves.sent_as(TorchTensors, send)
-        count = each * send.element_size() // width
-        ranks = range(self._size)
-        matrix = (ctypes.c_uint64 * self._size**2)(*[count * sends(of, to) for of in ranks for to in ranks])
-        arguments = pointer(TorchTensors, send), pointer(TorchTensors, recv), ctypes.addressof(matrix), data_type
-        handle = self._start("dtrain_alltoallv", arguments, (send, recv), lambda: finish(recv),
-                             f"{what} of {TorchTensors.type_name(send)}")
+        stream = TorchTensors.stream(send)
+
+        def landed(_):
+            TorchTensors.finish_on_stream(recv, stream)
+            finish(recv)
+
+        handle = _moves.issue_rows(
+            "dtrain_alltoallv", pointer(TorchTensors, send), rows, each * send.element_size() // width, data_type,
+            lambda _: pointer(TorchTensors, recv), (send, recv), landed, stream=stream, process_set=self._ours,
+            shape=f"{what} of {TorchTensors.type_name(send)}")
         return self._pending(handle, outputs)
 
     def alltoall_base(self, output, source, output_splits, input_splits, opts=None):
