@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/arguments.h"
+#include "runtime/engine/executor.h"
 #include "runtime/process.h"
 
 using namespace dtrain::runtime;  // NOLINT(google-build-using-namespace): the C functions' own home
@@ -98,6 +99,7 @@ dtrain_status dtrain_init(const dtrain_config* config) {
 dtrain_status dtrain_finalize(void) {
   return Call("dtrain_finalize", [](Process& process) { return Finalise(process); });
 }
+void dtrain_abandon(void) { Executor::StopAllocating(); }
 dtrain_status dtrain_rejoin(const dtrain_config* config) {
   return Call("dtrain_rejoin", [&](Process& process) { return Rejoin(process, config); });
 }

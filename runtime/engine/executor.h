@@ -66,6 +66,9 @@ class Executor {
   MaybeError AwaitDevice(const Group& group);
   // Before the communicators go.
   void FreeBuffer();
+  // From now on, no executor of this process calls Operation::allocate. Returns when none does. Any
+  // thread.
+  static void StopAllocating();
 
   // The first failure; after it every call returns it. Any thread.
   MaybeError broken() const;

@@ -2,6 +2,8 @@
 // All-gathers and all-to-alls in which each rank has any number of rows.
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <shared_mutex>
 
 #include "runtime/base/types.h"
 #include "runtime/engine/executor.h"
@@ -16,7 +18,16 @@ using Kind = Collective::Kind;
 // others.
 constexpr size_t kWorthACall = size_t{32} << 10;
 
+// Held while a function of the program's runs.
+std::shared_mutex program_runs;
+bool program_has_ended = false;
+
 }  // namespace
+
+void Executor::StopAllocating() {
+  const std::lock_guard<std::shared_mutex> alone(program_runs);
+  program_has_ended = true;
+}
 
 MaybeError Executor::Measure(Operation& operation, bool& direct) {
   Group& group = *operation.group;
@@ -39,7 +50,11 @@ MaybeError Executor::Measure(Operation& operation, bool& direct) {
     come.push_back(static_cast<uint64_t>(rows[gather ? 0 : me]));
     bytes += counts[from * n + me] * ElementSize(what.type);
   }
-  what.output = operation.allocate(come.data());
+  {
+    const std::shared_lock<std::shared_mutex> runs(program_runs);
+    if (program_has_ended) return Error{DTRAIN_ERROR_STATE, "the program has ended"};
+    what.output = operation.allocate(come.data());
+  }
   if (what.output == nullptr && bytes > 0) {
     return Error{DTRAIN_ERROR_RESOURCES,
                  "there is no memory for the " + std::to_string(bytes) + " bytes that come"};

@@ -109,6 +109,12 @@ DTRAIN_API dtrain_status dtrain_init(const dtrain_config* config);
 DTRAIN_API dtrain_status dtrain_finalize(void);
 
 /*
+ * For a program that ends without dtrain_finalize: from now on the library calls no function of the
+ * program's (see dtrain_allocate), for good. Returns when none is running.
+ */
+DTRAIN_API void dtrain_abandon(void);
+
+/*
  * Leaves the job and joins it again, also after a failed collective, when every rank has called it.
  * As dtrain_finalize, it makes the collectives fail that other ranks are in or begin: these ranks
  * call it, too. What belonged to the job (groups, handles, memory) has gone. It needs all ranks to

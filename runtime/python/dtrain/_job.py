@@ -307,8 +307,15 @@ def _watch_for_the_end():
 
 
 def _at_exit():
-    if not in_job() or _abandoned:
+    if not in_job():
         return
+    if not _abandoned:
+        _leave_at_the_end()
+    # Its threads must not run Python, which ends now.
+    library().get("dtrain_abandon")
+
+
+def _leave_at_the_end():
     # A daemon thread may sit in a collective for ever; the process ends without leaving then.
     deadline = time.monotonic() + _LAST_WAIT_SECONDS
     while loaded().others_inside():

@@ -85,6 +85,7 @@ _OTHERS = {
     "dtrain_group_size": ([c_void_p], c_int),
     "dtrain_mark_begin": ([c_char_p], None),
     "dtrain_mark_end": ([], None),
+    "dtrain_abandon": ([], None),
     "dtrain_backend": ([], c_char_p),
     "dtrain_last_error": ([], c_char_p),
     "dtrain_version": ([], c_char_p),

@@ -208,5 +208,24 @@ TEST(UnequalTest, WhoHasNoMemoryForWhatComesEndsTheJob) {
   EXPECT_EQ(Ranks::Run(2, body, On(std::nullopt)), std::vector<int>(2, 0));
 }
 
+TEST(UnequalTest, NobodyIsAskedForMemoryWhenTheProgramEnds) {
+  const auto body = [](int rank) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+    if (rank == 1) dtrain_abandon();
+    const int32_t input[1] = {1};
+    Room room(2);
+    dtrain_handle handle = 0;
+    ASSERT_EQ(
+        dtrain_allgatherv_async(input, 1, 1, DTRAIN_INT32, Room::Give, &room, nullptr, &handle),
+        DTRAIN_OK);
+    EXPECT_NE(dtrain_wait(handle), DTRAIN_OK);
+    if (rank == 1) {
+      EXPECT_TRUE(room.rows.empty());
+    }
+  };
+  RanksOptions options = On(std::nullopt);
+  EXPECT_EQ(Ranks::Run(2, body, std::move(options)), std::vector<int>(2, 0));
+}
+
 }  // namespace
 }  // namespace dtrain::runtime
