@@ -86,6 +86,11 @@ Result<Result<std::string>> PmiBootstrap::Get(int rank, const std::optional<std:
     if (piece > 0) value = pmi_.Get(Key(rank, piece), deadline);
     if (!value.ok()) return value.error();
     if (!*value || (**value).empty()) {
+      if (generation_ > 0) {
+        return unreadable(
+            " is not in the launcher's table: that rank has not joined the job again; "
+            "its program has ended, or left the job for good");
+      }
       return unreadable(
           " is not in the launcher's table after the start-up barrier; does every "
           "rank of the job use this version of libdtrain?");

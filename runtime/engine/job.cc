@@ -338,9 +338,11 @@ MaybeError Job::Leave(bool to_return) {
     }
   }
   if (!error) return std::nullopt;
-  return Error{error->code, "rank " + std::to_string(env_.rank) + " of " +
-                                std::to_string(env_.size) +
-                                " could not leave the job cleanly: " + error->message};
+  return Error{error->code,
+               "rank " + std::to_string(env_.rank) + " of " + std::to_string(env_.size) +
+                   (to_return ? " cannot join the job again: not all ranks have left it: "
+                              : " could not leave the job cleanly: ") +
+                   error->message};
 }
 
 }  // namespace dtrain::runtime

@@ -25,6 +25,7 @@ class ProcessSet:
 
     # Whether all ranks of the job know it, as they do not know the sets of split().
     _known_to_all = False
+    _left = False  # with the job that it was added to
 
     ranks: list[int]
     process_set_id: int | None
@@ -67,7 +68,9 @@ class ProcessSet:
     def group(self) -> Any:
         """The library's own handle of the set. InvalidArgumentError if this rank cannot use the set."""
         if self.process_set_id is None:
-            raise _errors.InvalidArgumentError(f"{self} was not added: see add_process_set()")
+            raise _errors.InvalidArgumentError(
+                f"{self} was left with the job: make it again after init(), or after elastic.run has begun again" if self._left
+                else f"{self} was not added: see add_process_set()")
         if self._group is None:
             raise _errors.InvalidArgumentError(f"rank {_job.rank()} is not in {self}")
         return self._group
@@ -130,7 +133,7 @@ def _add(process_set, color):
     if process_set is None:
         return
     process_set._group = group.value
-    process_set.process_set_id = number
+    process_set.process_set_id, process_set._left = number, False
     _added[process_set.process_set_id] = process_set
 
 
@@ -188,6 +191,7 @@ def _forget():
     # dtrain_finalize has freed the groups.
     for process_set in _added.values():
         process_set.process_set_id = process_set._group = None
+        process_set._left = True
     _added.clear()
 
 

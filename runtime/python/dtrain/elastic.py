@@ -205,15 +205,18 @@ def run(func: Function) -> Function:
                 keeper.restore(state)
                 state._keeper = keeper
             while True:
+                _errors.from_future = None
                 try:
                     if not skip_sync:
                         state.sync()
                     return func(state, *args, **kwargs)
-                except CollectiveError:
-                    state.restore()
-                    skip_sync = False
                 except HostsUpdatedInterrupt as change:
                     skip_sync = change.skip_sync
+                except RuntimeError as error:
+                    if not isinstance(error, CollectiveError) and not isinstance(_errors.from_future, CollectiveError):
+                        raise
+                    state.restore()
+                    skip_sync = False
                 _job.rejoin()
                 state.on_reset()
         finally:

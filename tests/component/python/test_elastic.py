@@ -171,6 +171,44 @@ def one_rank_has_enough():
     assert torch.equal(trained([0, 3, 4], "this rank has seen enough"), right)
 
 
+def one_rank_of_ddp_has_enough():
+    """Torch shows the others' failure as a RuntimeError, which has crossed C++."""
+    import torch
+    import torch.distributed as dist
+
+    import dtrain.torch as hvd
+
+    dist.init_process_group("dtrain")
+    second = dist.new_group()
+    enough = [2]
+
+    @hvd.elastic.run
+    def train(state):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(500, 100))
+        while state.step < 5:
+            if hvd.rank() == 1 and state.step in enough:
+                enough.clear()
+                raise hvd.HorovodInternalError("this rank has seen enough")
+            model(torch.ones(2, 500)).sum().backward()
+            state.step += 1
+            state.commit()
+        return [each.grad for each in model.parameters()]
+
+    state = hvd.elastic.ObjectState(step=0)
+    assert train(state)[0].unique().tolist() == [2.0 * (state.step - 2)] and state.step == 5
+    try:
+        dist.all_reduce(torch.ones(1), group=second)
+        raise AssertionError("that group was left")
+    except ValueError as error:
+        assert "make it again" in str(error), error
+    third = dist.new_group()
+    order = [lambda: dist.all_reduce(torch.ones(1), async_op=True), lambda: dist.all_reduce(torch.ones(1), group=third, async_op=True)]
+    for call in [start() for start in order[:: 1 if hvd.rank() else -1]]:
+        call.wait()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def on_two_ranks():
     objects()
     news_of_hosts()
@@ -184,6 +222,7 @@ def test_state_news_and_samplers(on_ranks):
 
 def test_a_rank_that_raises_begins_again_with_all_others(on_ranks):
     on_ranks(3, one_rank_has_enough)
+    on_ranks(3, one_rank_of_ddp_has_enough)
 
 
 def test_samplers_and_restarts_of_three_ranks(on_ranks):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend "dtrain" of torch.distributed. Gloo is the referee: the same calls on both give the same tensors."""
+import datetime
+import gc
 import os
 import tempfile
 import time
@@ -187,14 +189,50 @@ def others():
     assert all(each[0] == n for each in dropped)
     with pytest.raises(ValueError, match="outputs are not"):
         dist.all_gather([torch.empty(2)] * n, torch.empty(3))
+    for wrong in (n - 1, n + 1):
+        if me == 0:
+            with pytest.raises(ValueError, match="gather: the root's list is not of 3 tensors"):
+                dist.gather(torch.zeros(2), [torch.zeros(2)] * wrong)
+            with pytest.raises(ValueError, match="scatter: the root's list is not of 3 tensors"):
+                dist.scatter(torch.zeros(2), [torch.zeros(2)] * wrong)
+    if me != n - 1:
+        late = dist.all_reduce(torch.ones(1), async_op=True)
+        with pytest.raises(RuntimeError, match="wait timeout after 10ms"):
+            late.wait(datetime.timedelta(milliseconds=10))
+        dist.send(torch.ones(1), n - 1)
+        late.wait()
+    else:
+        for r in range(n - 1):
+            dist.recv(torch.ones(1), r)
+        dist.all_reduce(torch.ones(1))
+    got = torch.empty(2)
+    both = [dist.P2POp(dist.isend, torch.full((2,), float(me)), to), dist.P2POp(dist.irecv, got, of)]
+    for each in dist.batch_isend_irecv(both):
+        each.wait()
+    assert got.tolist() == [of] * 2
+    # A callback that waits for another one's future.
+    nested = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(
+        lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0])
+    assert nested.wait().item() == n * n
     try:
         dist.all_reduce(torch.ones(2 + me))
     except RuntimeError as error:
         assert "rank" in str(error)
     else:
         raise AssertionError("shapes that differ are an error on all ranks")
+    # Again and again in the same process, which leaves nothing behind.
+    threads = None
+    for _ in range(6):
+        again = dist.new_group()
+        dist.all_reduce(torch.ones(1), group=again, async_op=True).get_future().wait()
+        dist.destroy_process_group(again)
+        del again
+        gc.collect()
+        dist.barrier()
+        now = len(os.listdir("/proc/self/task"))
+        threads = threads or now
+        assert now <= threads + 2, (threads, now)
     end(dist)
-    # Another time in the same process.
     with tempfile.TemporaryDirectory() as mine:
         folder = dtrain.torch.broadcast_object(mine)
         dist.init_process_group("dtrain", f"file://{folder}/store", rank=me, world_size=n)
@@ -210,7 +248,7 @@ def wrapped():
     import copy
 
     import torch
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -229,11 +267,13 @@ def wrapped():
     torch.manual_seed(me)  # DDP broadcasts rank 0's
     made = Net()
 
-    def train(group, hook=None, zero=False, steps=4, **options):
+    def train(group, hook=None, power=False, zero=False, steps=4, **options):
         torch.manual_seed(7 + me)
         model = DDP(copy.deepcopy(made), process_group=group, bucket_cap_mb=0.004, find_unused_parameters=True, **options)
         if hook is not None:
             model.register_comm_hook(group, hook)
+        if power:
+            model.register_comm_hook(powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
         parameters = list(model.parameters())
         optimizer = (ZeroRedundancyOptimizer(parameters, torch.optim.Adam, process_group=group, lr=0.01) if zero
                      else torch.optim.Adam(parameters, lr=0.01))
@@ -255,7 +295,8 @@ def wrapped():
     assert seen == ([3.0], [True, True, False]), seen
 
     world = dist.group.WORLD
-    for options in ({}, {"hook": default_hooks.fp16_compress_hook}, {"gradient_as_bucket_view": True}, {"steps": 4 + me}):
+    for options in ({}, {"hook": default_hooks.fp16_compress_hook}, {"gradient_as_bucket_view": True}, {"steps": 4 + me},
+                    {"power": True}):
         got, right = train(world, **options), train(gloo, **options)
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(got, right)), options
     group = dist.new_group()
@@ -326,6 +367,7 @@ def test_a_program_for_gloo_trains_unchanged(launch, tmp_path):
         "import sys, torch.distributed as dist\n"
         "from torch.distributed import init_process_group\n"
         "init_process_group(backend='GLOO')\n"
+        "dist.monitored_barrier()\n"
         "print(dist.get_backend(), dist.get_backend(dist.new_group(backend='gloo')), __name__, sys.argv[1:])\n")
     for program in ([tmp_path / "asks.py"], ["-m", "asks"]):
         code, out, err = launch(1, "-m", "dtrain.torch", *program, "--rate", "1",

@@ -26,15 +26,32 @@ def on_dtrain(start):
     return started
 
 
+def monitored_barrier(was):
+    """`was`, dist.monitored_barrier, which looks at the backend's name first."""
+
+    @functools.wraps(was)
+    def monitored(group=None, timeout=None, wait_all_ranks=False):
+        chosen = dist.distributed_c10d._get_default_group() if group is None else group
+        if dist.get_backend(chosen) != _process_group.NAME or not hasattr(chosen, "monitored_barrier"):
+            return was(group, timeout, wait_all_ranks)
+        return chosen.monitored_barrier(timeout or dist.distributed_c10d.default_pg_timeout, wait_all_ranks)
+
+    return monitored
+
+
+def replace(name, function):
+    setattr(dist, name, function)
+    setattr(dist.distributed_c10d, name, function)
+
+
 def main(arguments):
     module = arguments[:1] == ["-m"]
     program = arguments[module:]
     if not program:
         sys.exit(__doc__)
     for name in ("init_process_group", "new_group"):
-        started = on_dtrain(getattr(dist, name))
-        setattr(dist, name, started)
-        setattr(dist.distributed_c10d, name, started)
+        replace(name, on_dtrain(getattr(dist, name)))
+    replace("monitored_barrier", monitored_barrier(dist.monitored_barrier))
     sys.argv = program
     if module:
         sys.path[0] = ""

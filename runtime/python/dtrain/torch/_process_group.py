@@ -5,6 +5,9 @@ Groups of all ranks use libdtrain. Gloo does what libdtrain does not have: messa
 operations, and smaller groups, whose other ranks are not there when torch makes them.
 """
 
+import inspect
+import weakref
+
 import torch
 import torch.distributed as dist
 
@@ -12,6 +15,7 @@ from dtrain import _arrays, _errors, _job, _moves, _process_sets
 from dtrain._arrays import TorchTensors
 from dtrain._calls import issue, pointer, shape_text
 from dtrain._collectives import Reduction, start_allreduce
+from dtrain._objects import allgather_object
 from dtrain._operations import Average, Max, Min, Product, Sum
 from dtrain.compression import Compression
 
@@ -21,13 +25,14 @@ NAME = "dtrain"
 _AS_IT_IS = 1.0, 1.0  # factors
 _OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.PRODUCT, Product), (dist.ReduceOp.MIN, Min),
                (dist.ReduceOp.MAX, Max), (dist.ReduceOp.AVG, Average)]  # type: ignore[attr-defined]
-# Whether a group of torch's has used the job's own: the same on all ranks, as Python's garbage is not.
-_used = False
+# Sets of all ranks, of which each group of torch's uses one, and the numbers of those whose groups are gone on this
+# rank. Python collects garbage at different times on each.
+_sets = [_process_sets.global_process_set]
+_idle = {0}
 
 
 def _create(store, rank, size, timeout):
     """Of the ranks that are in the new group: their group. `rank`, `size`: in it."""
-    global _used
     if not _job.is_initialized():
         _job.init(collective_timeout=timeout.total_seconds())
     if not dist.is_initialized() and (rank, size) != (_job.rank(), _job.size()):
@@ -38,8 +43,26 @@ def _create(store, rank, size, timeout):
     gloo = dist.ProcessGroupGloo(dist.PrefixStore(NAME, store), rank, size, timeout=timeout)
     if size != _job.size():
         return gloo
-    ours, _used = _process_sets.split(0) if _used else _process_sets.global_process_set, True
-    return _ProcessGroup(rank, size, ours, gloo)
+    number = _set_of_all()
+    group = _ProcessGroup(rank, size, _sets[number], gloo)
+    weakref.finalize(group, _release, number, _job.number)
+    return group
+
+
+def _set_of_all():
+    """The number of a set that no rank uses."""
+    everyones = allgather_object(sorted(_idle), name="dtrain.process_group")
+    idle = set.intersection(*map(set, everyones))
+    if idle:
+        _idle.discard(min(idle))
+        return min(idle)
+    _sets.append(_process_sets.split(0))
+    return len(_sets) - 1
+
+
+def _release(number, job):
+    if number == 0 or job == _job.number:
+        _idle.add(number)
 
 
 def _operation(opts, *tensors):
@@ -115,7 +138,7 @@ class _ProcessGroup(dist.ProcessGroup):
         return self._several([self._reduce_scatter_base(output, torch.stack([each.detach() for each in parts]), opts)
                               for output, parts in zip(outputs, inputs)])
 
-    def _reduce_scatter_base(self, output, source, opts):
+    def _reduce_scatter_base(self, output, source, opts=dist.ReduceOp.SUM):
         op = _operation(opts, source)
         if op is None:
             raise _errors.UnsupportedError(f"reduce_scatter: no such reduction of {source.dtype}")
@@ -138,7 +161,7 @@ class _ProcessGroup(dist.ProcessGroup):
                              shape_text(TorchTensors, output, reduction.native))
         return self._pending(handle, [output])
 
-    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts):
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=dist.ReduceOp.SUM):
         return self._several([self._reduce_scatter_base(*pair, opts) for pair in zip(outputs, inputs)])
 
     # ---- Moves ----
@@ -205,6 +228,7 @@ class _ProcessGroup(dist.ProcessGroup):
     def gather(self, outputs, inputs, opts):
         (tensor,) = inputs
         parts = outputs[0] if opts.rootRank == self._rank else []
+        self._check_parts("gather", parts, tensor, opts.rootRank)
         received = torch.empty((len(parts), *tensor.shape), dtype=tensor.dtype, device=tensor.device)
         rows = [int(to == opts.rootRank) for to in range(self._size)]
 
@@ -218,15 +242,19 @@ class _ProcessGroup(dist.ProcessGroup):
         (output,) = outputs
         is_root = opts.rootRank == self._rank
         parts = inputs[0] if is_root else []
-        if any(part.numel() != output.numel() or part.dtype != output.dtype for part in parts):
-            raise _errors.InvalidArgumentError(
-                f"scatter: the inputs are not all of {tuple(output.shape)}, {output.dtype}, as the output is")
+        self._check_parts("scatter", parts, output, opts.rootRank)
         sent = torch.stack([part.detach() for part in parts]) if parts else output.new_empty(0)
 
         def finish(received):
             TorchTensors.copy_into(output, received)
 
         return self._exchange("scatter", sent, output, [int(is_root)] * self._size, output.numel(), finish, [output])
+
+    def _check_parts(self, what, parts, own, root):
+        if root == self._rank and (len(parts) != self._size or any(
+                part.numel() != own.numel() or part.dtype != own.dtype for part in parts)):
+            raise _errors.InvalidArgumentError(
+                f"{what}: the root's list is not of {self._size} tensors of {tuple(own.shape)}, {own.dtype}, one for each rank")
 
     def _exchange(self, what, sent, received, rows, each, finish, outputs):
         """`rows`: 1 for each rank that gets `each` elements of `sent`, else 0."""
@@ -279,11 +307,20 @@ class _ProcessGroup(dist.ProcessGroup):
     def recv_anysource(self, tensors, tag):
         return self._gloo.recv_anysource(tensors, tag)
 
+    # PyTorch's later names.
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+
 
 def _forget():
-    global _used
-    _used = False
+    # What uses the job's own goes on when the job is joined again.
+    del _sets[1:]
+    _idle.intersection_update({0})
 
 
 _job.on_shutdown.append(_forget)
-dist.Backend.register_backend(NAME, _create)
+_devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters  # PyTorch 2
+dist.Backend.register_backend(NAME, _create, **({"devices": ["cpu", "cuda"]} if _devices else {}))

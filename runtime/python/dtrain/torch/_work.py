@@ -4,6 +4,7 @@
 import contextlib
 import queue
 import threading
+import time
 import weakref
 
 import torch
@@ -18,10 +19,19 @@ class Pending(torch._C._distributed_c10d.Work):
         super().__init__()
         self._handle, self._outputs, self._waiter = handle, outputs, waiter
         self._reached = self._future = None
+        self._turn = threading.Lock()
         self._event = None  # behind what the waiter's thread has enqueued on a GPU
+        self.octets = sum(tensor.numel() * tensor.element_size() for tensor in outputs)
         waiter.keep(self)
 
     def wait(self, timeout=None):
+        """timeout: a timedelta; none, or one of 0, is no limit but that of collectives."""
+        if timeout:
+            deadline = time.monotonic() + timeout.total_seconds()
+            while not self._handle.done():
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"wait timeout after {timeout.total_seconds() * 1000:.0f}ms")
+                time.sleep(0.0005)
         try:
             self._handle.wait()
         finally:
@@ -52,13 +62,14 @@ class Pending(torch._C._distributed_c10d.Work):
         return self._outputs
 
     def get_future(self):
-        if self._future is None:
-            devices = sorted({tensor.device for tensor in self._outputs if tensor.is_cuda}, key=str)
-            self._reached = torch.futures.Future(devices=devices)
-            # Python's set_exception() is a value for C++. What then() raises is an exception there, too.
-            self._future = self._reached.then(_value)
-            self._waiter.add(self)
-        return self._future
+        with self._turn:
+            if self._future is None:
+                devices = sorted({tensor.device for tensor in self._outputs if tensor.is_cuda}, key=str)
+                self._reached = torch.futures.Future(devices=devices)
+                # Python's set_exception() is a value for C++. What then() raises is an exception there, too.
+                self._future = self._reached.then(_value)
+                self._waiter.add(self)
+            return self._future
 
     getFuture = get_future  # the name that torch's C++ looks for
 
@@ -67,6 +78,7 @@ class Pending(torch._C._distributed_c10d.Work):
         try:
             self.wait()
         except Exception as error:
+            _errors.from_future = error
             self._reached.set_result(error)
             return
         cuda = [tensor for tensor in self._outputs if tensor.is_cuda]
@@ -91,7 +103,8 @@ class Waiter:
     have been waited for, and of those that nobody waits for the last ones.
     """
 
-    _MOST_KEPT = 256
+    # Torch itself has few at a time that it has not waited for.
+    _AT_LEAST, _AT_MOST, _BYTES = 8, 256, 64 << 20
 
     def __init__(self):
         self._pending = queue.SimpleQueue()
@@ -100,15 +113,25 @@ class Waiter:
 
     def keep(self, work):
         self._kept[id(work)] = work
-        if len(self._kept) > self._MOST_KEPT:
-            oldest = list(self._kept.values())[0]
-            if oldest.is_completed():
-                self.let_go(oldest)
+        if len(self._kept) <= self._AT_LEAST:
+            return
+        works = list(self._kept.values())
+        octets = sum(work.octets for work in works)
+        while len(works) > self._AT_LEAST and (octets > self._BYTES or len(works) > self._AT_MOST):
+            oldest = works.pop(0)
+            if not oldest.is_completed():
+                return
+            octets -= oldest.octets
+            self.let_go(oldest)
 
     def let_go(self, work):
         self._kept.pop(id(work), None)
 
     def add(self, work):
+        if getattr(_this_thread, "completes", False):
+            # A callback of a future may wait for this one, while that thread runs it.
+            threading.Thread(target=_complete, args=(work,), name="dtrain futures", daemon=True).start()
+            return
         if not self._started:
             self._started = True
             weakref.finalize(self, self._pending.put, None)
@@ -116,16 +139,25 @@ class Waiter:
         self._pending.put(work)
 
 
+_this_thread = threading.local()
+
+
+def _complete(work):
+    _this_thread.completes = True
+    work.complete()
+
+
 def _complete_all(pending):
     while (work := pending.get()) is not None:
-        work.complete()
+        _complete(work)
         del work
 
 
-class Sent:
+class Sent(torch._C._distributed_c10d.Work):
     """Gloo's work for a message. Gloo forgets a message whose work is dropped; here it is waited for then."""
 
     def __init__(self, work, waiter):
+        super().__init__()
         self._work, self._waiter = work, waiter
 
     def wait(self, *timeout):
@@ -134,6 +166,15 @@ class Sent:
 
     def is_completed(self):
         return self._work is None or self._work.is_completed()
+
+    def is_success(self):
+        return self.is_completed()
+
+    def synchronize(self):
+        self.wait()
+
+    def exception(self):
+        return None
 
     def complete(self):
         with contextlib.suppress(RuntimeError):  # the receiver has gone: nobody asked
@@ -152,8 +193,14 @@ class All:
         self._works = works
 
     def wait(self):
+        failure = None
         for work in self._works:
-            work.wait()
+            try:
+                work.wait()
+            except _errors.Error as error:
+                failure = failure or error  # the others are waited for, too
+        if failure is not None:
+            raise failure
 
     def done(self):
         return all([work.is_completed() for work in self._works])
