@@ -202,7 +202,8 @@ def one_rank_of_ddp_has_enough():
     except ValueError as error:
         assert "make it again" in str(error), error
     third = dist.new_group()
-    order = [lambda: dist.all_reduce(torch.ones(1), async_op=True), lambda: dist.all_reduce(torch.ones(1), group=third, async_op=True)]
+    order = [lambda: dist.all_reduce(torch.ones(1), async_op=True),
+             lambda: dist.all_reduce(torch.ones(1), group=third, async_op=True)]
     for call in [start() for start in order[:: 1 if hvd.rank() else -1]]:
         call.wait()
     dist.barrier()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 -m dtrain.torch SCRIPT [ARGUMENT...]: runs a program that trains on torch.distributed's backend "gloo" on "dtrain" instead.
+"""python3 -m dtrain.torch SCRIPT [ARGUMENT...]: runs a program for torch.distributed's backend "gloo" on "dtrain".
 
 python3 -m dtrain.torch -m MODULE [ARGUMENT...]: likewise a module.
 """
