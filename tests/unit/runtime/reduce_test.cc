@@ -138,6 +138,8 @@ void SlowReduce(void* out, const std::vector<const void*>& in, size_t n, dtrain_
       return SlowReduceAs<float, float>(out, in, n, op, divisor);
     case DTRAIN_FLOAT64:
       return SlowReduceAs<double, double>(out, in, n, op, divisor);
+    case DTRAIN_BYTE:
+      break;  // is not reduced
   }
 }
 
