@@ -8,7 +8,9 @@ listed at the end, its output is kept in build/flaky.log, and the run is green u
 A suite (a GoogleTest program or a pytest file) of which no test is there makes the run red, too.
 
 --changed only what the changes since COMMIT, or since main, can break (changed.py).
---everything also cluster suites that are not in the smoke set, and tests with the label `more`. Arguments of ctest's select from all, too.
+--everything also cluster suites that are not in the smoke set, and tests with the label `more`. Arguments of ctest's
+          select from all, too. AddressSanitizer's build leaves out cluster suites that are neither in the smoke set
+          nor hostile, which take hours there and go through the same code.
 --state   prints what names the state of the source, and runs nothing.
 --resume  leaves out what has passed since a run of the same source began that was stopped.
 --write   puts the numbers of tests and their seconds into tests/suites.txt, from which estimates are made.
@@ -339,6 +341,8 @@ def write_suites(counted, known, results_of):
 def choose(tests, build, options, arguments, in_ci):
     """Those that are asked for. Without arguments, and in CI with them, what only a change of some files needs is left
     out unless one of them has changed."""
+    if options.everything and not arguments and Path(build).name == "asan":
+        return [test for test in tests if "cluster" not in test.labels or {"smoke", "sanitized"} & set(test.labels)]
     if options.everything or arguments and not in_ci:
         return tests
     standard = tests if arguments else [test for test in tests
