@@ -12,7 +12,7 @@ BLOCK = re.compile(r"(?:^<!-- (?P<note>[^\n]*) -->\n)?^```(?P<kind>\w*)\n(?P<tex
                    re.DOTALL | re.MULTILINE)
 # Lines in which these alone differ are the same: ids of jobs, serial numbers, numbers other than exit codes, folders, and
 # the widths of columns.
-VARYING = [(re.compile(r"dtrain-[0-9a-f]{12}"), "JOB"), (re.compile(r"\b[0-9A-F]{40}\b"), "SERIAL"),
+VARYING = [(re.compile(r"dtrain-[0-9a-f]{12}"), "JOB"), (re.compile(r"\b(?:[0-9A-F]{2}){17,20}\b"), "SERIAL"),
            (re.compile(r"(?<![\d.])(?<!code )(?<!gpu)\d+(\.\d+)?"), "0"),
            (re.compile(r"/\S*/(tutorial|dtrain-ca)\b"), "DIR"), (re.compile(r" +"), " ")]
 

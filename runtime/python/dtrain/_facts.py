@@ -8,7 +8,7 @@ from ._library import library
 
 
 def library_version() -> str:
-    """The version of the libdtrain that is used, for example "0.1.0". LibraryError if there is none."""
+    """Returns the version of the loaded libdtrain, such as "0.1.0". Raises LibraryError if it cannot be loaded."""
     return library().get("dtrain_version").decode()
 
 

@@ -120,6 +120,10 @@ def moves():
     parts = [torch.empty(r, 2) for r in range(n)]
     dist.all_gather(parts, torch.full((me, 2), float(me)))
     assert all(torch.equal(part, torch.full((r, 2), float(r))) for r, part in enumerate(parts)), parts
+    # As many elements, in another shape on one rank only.
+    parts = [torch.empty(*((6,) if me == 0 else (2, 3))) for _ in range(n)]
+    dist.all_gather(parts, torch.full((2, 3), float(me)))
+    assert [part.unique().tolist() for part in parts] == [[r] for r in range(n)], parts
     several = [[torch.empty(2), torch.empty(3)] for _ in range(n)]
     dist.all_gather_coalesced(several, [torch.full((2,), float(me)), torch.full((3,), me + 0.5)])
     assert [[each[0].item() for each in of_rank] for of_rank in several] == [[r, r + 0.5] for r in range(n)]

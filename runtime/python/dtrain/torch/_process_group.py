@@ -184,14 +184,14 @@ class _ProcessGroup(dist.ProcessGroup):
                 f"all_gather: the outputs are not {self._size} tensors of {tensor.dtype}, one for each rank, with "
                 f"{tuple(tensor.shape)} for rank {self._rank}"
             )
-        if any(part.shape != tensor.shape for part in parts):
+        if any(part.numel() != tensor.numel() for part in parts):  # the same on all ranks, as shapes need not be
             TorchTensors.copy_into(mine, tensor.view(mine.shape))
             return self._several([self._broadcast(part, rank) for rank, part in enumerate(parts)])
         output = torch.empty((self._size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
 
         def finish():
             for part, got in zip(parts, output):
-                TorchTensors.copy_into(part, got)
+                TorchTensors.copy_into(part, got.view(part.shape))
 
         return self._pending(self._gather_into(output, tensor, finish), parts)
 
@@ -316,7 +316,7 @@ class _ProcessGroup(dist.ProcessGroup):
 
 
 def _forget():
-    # What uses the job's own goes on when the job is joined again.
+    # A group that uses the job's own set can still be used after the job is joined again.
     del _sets[1:]
     _idle.intersection_update({0})
 
