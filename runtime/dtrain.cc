@@ -50,7 +50,7 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
                    "dtrain_options.struct_size is wrong, or the structure sets fields that "
                    "libdtrain " DTRAIN_VERSION " does not have; start from DTRAIN_OPTIONS_INIT"};
     }
-    if ((options.flags & ~DTRAIN_PART) != 0) {
+    if (options.flags != 0) {
       return Error{DTRAIN_ERROR_UNSUPPORTED, "dtrain_options.flags has bits that are not defined"};
     }
     Group* const group = process.job->groups().Find(IdOf(options.group));
@@ -65,7 +65,6 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
     operation.what.stream = options.stream;
     if (options.name != nullptr) operation.name = options.name;
     operation.what.name = NameHash(operation.name);
-    operation.part = (options.flags & DTRAIN_PART) != 0;
     if (options.shape != nullptr) {
       operation.shape += (operation.shape.empty() ? "" : ", ") + std::string(options.shape);
     }

@@ -22,7 +22,6 @@ struct Operation {
   Collective what;
   std::string name;   // of the program's own, or empty
   std::string shape;  // what else must be the same on all ranks, or empty
-  bool part = false;  // DTRAIN_PART
 
   // Of one with any number of rows: those of this rank, their length in elements, and what gives
   // memory for all that come. Executor::Measure makes `what` of it; `counts` is what that points

@@ -65,10 +65,8 @@ Result<dtrain_handle> Queue::Add(Operation operation) {
   }
   if (!named) ++group.next_unnamed;
   operation.added = std::chrono::steady_clock::now();
-  if (!operation.part) {
-    several_call_ |= caller_ != std::thread::id() && caller_ != std::this_thread::get_id();
-    caller_ = std::this_thread::get_id();
-  }
+  several_call_ |= caller_ != std::thread::id() && caller_ != std::this_thread::get_id();
+  caller_ = std::this_thread::get_id();
 
   auto entry = std::make_unique<Entry>();
   entry->operation = std::move(operation);
@@ -177,7 +175,7 @@ size_t Queue::CountReady(bool& complete) const {
 
 // Also where nothing is fused, it pays to agree with the other ranks on several operations at once.
 bool Queue::MayGather(const Operation& operation) const {
-  if (threshold_ == 0 || operation.part) return false;
+  if (threshold_ == 0) return false;
   return operation.what.kind == Collective::Kind::kAllreduce || !operation.on_device();
 }
 

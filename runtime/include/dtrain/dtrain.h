@@ -191,14 +191,10 @@ DTRAIN_API int dtrain_group_size(dtrain_group group);
 /* Identifies a collective of this process in flight; never 0. */
 typedef uint64_t dtrain_handle;
 
-/* For dtrain_options.flags: this is one of several collectives that make up one call of the
- * program. It runs as soon as it can, and its thread does not count as one of the program's own. */
-#define DTRAIN_PART ((uint64_t)1)
-
 /* Start from DTRAIN_OPTIONS_INIT. A field that is zero or NULL has its default. */
 typedef struct dtrain_options {
   size_t struct_size;
-  uint64_t flags;     /* DTRAIN_PART or 0 */
+  uint64_t flags;     /* none is defined: 0 */
   dtrain_group group; /* default: all ranks */
   const char* name;   /* matches it between ranks, and appears in errors and the timeline; must
                          differ from others in flight on the group; copied; default none */

@@ -512,20 +512,12 @@ TEST(AsyncTest, ShapesThatDifferAreAMismatch) {
   EXPECT_EQ(ends, AllZero(3));
 }
 
-// The second of the two threads makes a part of what the program has called: it is none of its own.
 TEST(AsyncTest, DifferentNamesThatAreWaitedForAreAMismatchSoon) {
   const auto start = std::chrono::steady_clock::now();
   const auto ends = Ranks::Run(
       3,
       [](int rank) {
         ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
-        std::thread([] {
-          dtrain_options options = Named("part");
-          options.flags = DTRAIN_PART;
-          dtrain_handle handle = 0;
-          ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK);
-          EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
-        }).join();
         for (int round = 0; round < 2; ++round) {
           float data[4] = {};
           const dtrain_options options = Named(rank == 1 ? "bias" : "weight");
@@ -574,12 +566,6 @@ TEST(AsyncTest, WhatNobodyWaitsForIsGathered) {
             for (const dtrain_handle handle : handles) EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK);
             continue;
           }
-          // A part of something larger has been waited for already.
-          dtrain_options options = DTRAIN_OPTIONS_INIT;
-          options.flags = DTRAIN_PART;
-          dtrain_handle part = 0;
-          ASSERT_EQ(dtrain_barrier_async(&options, &part), DTRAIN_OK);
-          for (int done = 0; done == 0;) ASSERT_EQ(dtrain_test(part, &done), DTRAIN_OK);
           for (const dtrain_handle handle : handles) {
             for (int done = 0; done == 0;) ASSERT_EQ(dtrain_test(handle, &done), DTRAIN_OK);
           }
