@@ -22,6 +22,13 @@ constexpr size_t kWorthACall = size_t{32} << 10;
 std::shared_mutex program_runs;
 bool program_has_ended = false;
 
+// counts[from * n + to] of an all-to-all in which each rank sends all its elements to every rank.
+std::vector<uint64_t> ToAll(const std::vector<uint64_t>& counts) {
+  std::vector<uint64_t> matrix;
+  for (const uint64_t count : counts) matrix.insert(matrix.end(), counts.size(), count);
+  return matrix;
+}
+
 }  // namespace
 
 void Executor::StopAllocating() {
@@ -42,13 +49,10 @@ MaybeError Executor::Measure(Operation& operation, bool& direct) {
   }
   std::vector<uint64_t> counts, come;
   size_t bytes = 0;
+  for (const int64_t rows : all) counts.push_back(static_cast<uint64_t>(rows) * operation.length);
   for (size_t from = 0; from < n; ++from) {
-    const int64_t* const rows = &all[from * mine.size()];
-    for (size_t to = 0; to < n; ++to) {
-      counts.push_back(static_cast<uint64_t>(rows[gather ? 0 : to]) * operation.length);
-    }
-    come.push_back(static_cast<uint64_t>(rows[gather ? 0 : me]));
-    bytes += counts[from * n + me] * ElementSize(what.type);
+    come.push_back(static_cast<uint64_t>(all[gather ? from : from * n + me]));
+    bytes += come.back() * operation.length * ElementSize(what.type);
   }
   {
     const std::shared_lock<std::shared_mutex> runs(program_runs);
@@ -56,14 +60,15 @@ MaybeError Executor::Measure(Operation& operation, bool& direct) {
     what.output = operation.allocate(come.data());
   }
   if (what.output == nullptr && bytes > 0) {
-    return Error{DTRAIN_ERROR_RESOURCES,
-                 "there is no memory for the " + std::to_string(bytes) + " bytes that come"};
+    return Error{DTRAIN_ERROR_RESOURCES, "the program has no memory for the " +
+                                             std::to_string(bytes) + " bytes of all ranks' rows"};
   }
   const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
   what.count = *most;
   if (*least != *most) {
     operation.counts = std::move(counts);
     if (gather && !operation.on_device()) return std::nullopt;  // GatherRows
+    if (gather) operation.counts = ToAll(operation.counts);
     what.kind = Kind::kAlltoall;
     what.counts = operation.counts.data();
     what.alike = gather;
@@ -90,7 +95,7 @@ MaybeError Executor::GatherRows(const Operation& operation, Spent& spent) {
   const auto n = static_cast<size_t>(group.size), me = static_cast<size_t>(group.rank);
   const size_t width = ElementSize(what.type), longest = what.count * width;
   std::vector<size_t> at = {0};  // where each part begins, and where the last one ends
-  for (size_t r = 0; r < n; ++r) at.push_back(at.back() + operation.counts[r * n] * width);
+  for (size_t r = 0; r < n; ++r) at.push_back(at.back() + operation.counts[r] * width);
   auto* const output = static_cast<char*>(what.output);
   const size_t mine = at[me + 1] - at[me];
   if (longest * n - at.back() > kWorthACall * n) {
@@ -98,7 +103,7 @@ MaybeError Executor::GatherRows(const Operation& operation, Spent& spent) {
     Collective part = what;
     part.kind = Kind::kBroadcast;
     for (size_t r = 0; r < n; ++r) {
-      part.count = operation.counts[r * n];
+      part.count = operation.counts[r];
       part.input = part.output = output + at[r];
       part.root = static_cast<int>(r);
       if (part.count == 0) continue;

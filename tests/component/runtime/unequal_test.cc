@@ -200,7 +200,7 @@ TEST(UnequalTest, WhoHasNoMemoryForWhatComesEndsTheJob) {
               DTRAIN_OK);
     EXPECT_NE(dtrain_wait(handle), DTRAIN_OK);
     if (rank == 1) {
-      EXPECT_THAT(dtrain_last_error(), HasSubstr("no memory for the 12 bytes that come"));
+      EXPECT_THAT(dtrain_last_error(), HasSubstr("no memory for the 12 bytes of all ranks' rows"));
     }
     EXPECT_EQ(room.rows, (Counts{1, 2}));
     (void)dtrain_finalize();
