@@ -38,12 +38,9 @@ function(dtrain_write_needs)
   file(WRITE ${CMAKE_BINARY_DIR}/needs.txt "${needs}")
 endfunction()
 
-# Our own code: warnings are errors, and clang-tidy when asked for.
+# Our own code: warnings are errors.
 function(dtrain_own target)
   target_link_libraries(${target} PRIVATE dtrain_warnings)
-  if(DTRAIN_LINT)
-    set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY "${DTRAIN_CLANG_TIDY};--quiet")
-  endif()
 endfunction()
 
 # dtrain_compiled(common/os out): the target that compiles a folder's sources.

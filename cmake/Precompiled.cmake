@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Headers of others that most of our sources include, compiled once per build, and all sources of a target
-# compiled as one: a fifth of the work for a build from a cold cache. The dev and lint presets do neither, and
-# show that every source includes what it uses.
+# compiled as one: a fifth of the work for a build from a cold cache. The dev preset does neither, and
+# shows that every source includes what it uses.
 option(DTRAIN_PRECOMPILE "Precompile common headers and compile several sources as one")
 
 # dtrain_sources(TARGET [BATCH n] SOURCES...): adds sources to a target, in this build as one source that includes

@@ -55,6 +55,3 @@ if(DTRAIN_PRECOMPILE)
   # A class with members of types of its own file's, which is not the file that is compiled here.
   add_compile_options($<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
 endif()
-if(DTRAIN_LINT)
-  find_program(DTRAIN_CLANG_TIDY NAMES clang-tidy clang-tidy-14 REQUIRED)
-endif()

@@ -64,7 +64,7 @@ void Handover::CheckBeside(loop::Loop& loop, absl::AnyInvocable<void(absl::Statu
         absl::UnavailableError("the folder of detached jobs, below your home or XDG_STATE_HOME, "
                                "does not answer: try again when it does"));
   });
-  auto thread = loop::StartThread("try the state folder", [&loop, asked]() mutable {
+  auto thread = loop::StartThread("try the state folder", [&loop, asked = asked]() mutable {
     absl::Status found = Check();
     loop.Post([asked = std::move(asked), found = std::move(found)] { asked->Answer(found); });
   });

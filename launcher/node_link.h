@@ -125,7 +125,7 @@ class NodeLink {
   void DropStream();
   void DropSpare();
   void Greet();
-  void OnOpened(grpc::ByteBuffer bytes);
+  void OnOpened(grpc::ByteBuffer& bytes);
   std::optional<link::Frame> Next();
   void Pump();
   void OnFrame(const link::Frame& frame);

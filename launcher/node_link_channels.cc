@@ -43,13 +43,13 @@ void NodeLink::Greet() {
   *hello.mutable_job() = link::OwedBy(*job_);
   session_.emplace(
       loop_, channel_, kSessionMethod, rpc::Serialize(request),
-      [this](grpc::ByteBuffer opened) { OnOpened(std::move(opened)); },
+      [this](grpc::ByteBuffer& opened) { OnOpened(opened); },
       link::CarrierHandlers{[this] { return Next(); },
                             [this](const link::Frame& frame) { OnFrame(frame); },
                             [this](absl::Status status) { Closed(std::move(status)); }});
 }
 
-void NodeLink::OnOpened(grpc::ByteBuffer bytes) {
+void NodeLink::OnOpened(grpc::ByteBuffer& bytes) {
   DropSpare();
   if (!agent_) return;
   v1::SessionEvent event;

@@ -26,8 +26,8 @@ void Visitors::Accept(std::shared_ptr<Stream> stream, const auth::Identity& peer
   };
   stream->Listen(std::move(handlers));
   stream->Start(
-      [this, visitor, peer, connected = std::move(connected)](grpc::ByteBuffer first) mutable {
-        OnFirst(visitor, peer, std::move(connected), std::move(first));
+      [this, visitor, peer, connected = std::move(connected)](grpc::ByteBuffer& first) mutable {
+        OnFirst(visitor, peer, std::move(connected), first);
       });
 }
 
@@ -46,7 +46,7 @@ void Visitors::Dismiss(List::iterator visitor, absl::Status why) {
 }
 
 void Visitors::OnFirst(List::iterator visitor, const auth::Identity& peer,
-                       std::optional<spawn::Connected> connected, grpc::ByteBuffer first) {
+                       std::optional<spawn::Connected> connected, grpc::ByteBuffer& first) {
   v1::SessionRequest request;
   absl::Status parsed = rpc::Parse(first, rpc::kMostQuestion, &request);
   if (parsed.ok() && !request.has_hello()) {

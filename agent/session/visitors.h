@@ -39,7 +39,7 @@ class Visitors {
   std::shared_ptr<Stream> Release(List::iterator visitor);
   void Dismiss(List::iterator visitor, absl::Status why);
   void OnFirst(List::iterator visitor, const auth::Identity& peer,
-               std::optional<spawn::Connected> connected, grpc::ByteBuffer first);
+               std::optional<spawn::Connected> connected, grpc::ByteBuffer& first);
 
   loop::Loop& loop_;
   OnHello on_hello_;

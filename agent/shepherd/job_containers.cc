@@ -54,10 +54,9 @@ void JobContainers::KillAll() {
 void JobContainers::Remove(loop::Task done) {
   if (!all_) return done();
   if (all_->may_be_left()) KillAll();
-  all_->Remove([this, done = std::move(done)](std::string why) mutable {
+  all_->Remove([this, done = std::move(done)](const std::string& why) mutable {
     if (!why.empty()) {
-      launcher_.SendFailure(
-          MakeFailure(v1::NodeFailure::KIND_CLEANUP, kExitCleanup, std::move(why)));
+      launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_CLEANUP, kExitCleanup, why));
     }
     // Not from inside of what has just ended.
     loop_.Post(std::move(done));

@@ -121,9 +121,9 @@ void MpiLooks::LookAt(const Worker& worker) {
 void MpiLooks::Judge(uint32_t rank) {
   if (!watch_) return;
   if (pmi_.HasJoined(rank)) watch_->OnJoined(rank);
-  std::string why = watch_->OnSuccess(rank);
+  const std::string why = watch_->OnSuccess(rank);
   if (why.empty()) return;
-  launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, kExitRendezvous, std::move(why)));
+  launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER, kExitRendezvous, why));
 }
 
 void MpiLooks::End() {

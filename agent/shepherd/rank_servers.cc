@@ -45,7 +45,7 @@ absl::Status RankServers::OpenPmix(const v1::JobPart& part) {
   PmixGate::Hooks hooks;
   hooks.up = [this](v1::PmixUp up) { OnPmixUp(std::move(up)); };
   hooks.abort = [this](uint32_t rank, int code) { aborts_.Ask(rank, code); };
-  hooks.failed = [this](std::string why, bool ended) { Fail(std::move(why), ended); };
+  hooks.failed = [this](std::string why, bool ended) { Fail(why, ended); };
   auto gate = PmixGate::Open(loop_, program_, part, std::move(hooks));
   // libpmix's server listens nowhere else, and most jobs never ask for it.
   if (absl::IsUnavailable(gate.status())) {
@@ -107,7 +107,7 @@ absl::Status RankServers::OpenStore(const v1::JobPart& part, const StoreKind& ki
   StoreGate::Hooks hooks;
   hooks.failed = [this](std::string why, bool ended) {
     if (core_.stop_asked()) return;  // nobody misses it
-    Fail(std::move(why), ended);
+    Fail(why, ended);
   };
   hooks.warn = [this](std::string text) { launcher_.Warn(std::move(text), /*detail=*/true); };
   hooks.elastic = [this](v1::ElasticUp up) {
@@ -121,9 +121,9 @@ absl::Status RankServers::OpenStore(const v1::JobPart& part, const StoreKind& ki
   return absl::OkStatus();
 }
 
-void RankServers::Fail(std::string why, bool ended) {
-  launcher_.SendFailure(MakeFailure(v1::NodeFailure::KIND_HELPER,
-                                    ended ? kExitAgentLost : kExitRendezvous, std::move(why)));
+void RankServers::Fail(const std::string& why, bool ended) {
+  launcher_.SendFailure(
+      MakeFailure(v1::NodeFailure::KIND_HELPER, ended ? kExitAgentLost : kExitRendezvous, why));
 }
 
 bool RankServers::stores_used() const {

@@ -72,7 +72,7 @@ class RankServers {
   absl::Status OpenPmix(const v1::JobPart& part);
   absl::Status OpenStore(const v1::JobPart& part, const StoreKind& kind, uint32_t port);
   void OnPmixUp(v1::PmixUp up);
-  void Fail(std::string why, bool ended);
+  void Fail(const std::string& why, bool ended);
   std::vector<Helper*> Helpers() const;
 
   loop::Loop& loop_;

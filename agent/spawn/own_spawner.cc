@@ -105,7 +105,7 @@ Spawner::Found OwnSpawner::Adopt(Trace trace) {
     remains.shepherd.pid = pid;
     remains.start_time = record.shepherd_start_time();
     auto pidfd = os::OpenProcess(pid, record.shepherd_start_time(), record.uid());
-    if (pidfd.ok()) remains.shepherd.pidfd = *std::move(pidfd);
+    if (pidfd.ok()) remains.shepherd.pidfd = std::move(*pidfd);
     if (peer.ok() && (peer->pid != pid || peer->uid != record.uid())) {
       found.why_not = "another process answers in its place";
     } else if (found.why_not.empty() && !pidfd.ok()) {

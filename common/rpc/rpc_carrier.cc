@@ -44,7 +44,7 @@ struct FrameCall : Reactor {
   bool Deliver(Incoming incoming) {
     if (over) return false;
     if (incoming.is_greeting) {
-      std::exchange(on_greeting, nullptr)(std::move(incoming.greeting));
+      std::exchange(on_greeting, nullptr)(incoming.greeting);
       return !over;
     }
     if (!incoming.frame.ok()) {

@@ -26,7 +26,7 @@ grpc::ByteBuffer ToBytes(const link::Frame& frame);
 absl::StatusOr<link::Frame> ToFrame(const grpc::ByteBuffer& bytes);
 
 // The other side's first message. Once.
-using OnGreeting = absl::AnyInvocable<void(grpc::ByteBuffer)>;
+using OnGreeting = absl::AnyInvocable<void(grpc::ByteBuffer&)>;
 
 // The client's end. on_closed has the call's status. Destroying it cancels the call; no callback
 // comes after that.

@@ -183,7 +183,7 @@ absl::Status SetEmulation(View value, RawLaunch& out) {
 
 absl::Status SetTensorflow(View value, RawLaunch& out) {
   absl::StatusOr<std::vector<plan::TensorflowTasks>> layout = plan::ParseTensorflowLayout(value);
-  if (layout.ok()) out.options.job.plan.tensorflow = *std::move(layout);
+  if (layout.ok()) out.options.job.plan.tensorflow = std::move(*layout);
   return layout.status();
 }
 

@@ -182,7 +182,7 @@ bool JoinPhase::MayLeaveOut(NodeId id) const {
 
 void JoinPhase::Fault(NodeId id, std::string text, int exit_code) {
   if (early_faults_.has_failed(id)) return;
-  if (cluster_.is_spare(id)) return losses_.LoseSpare(id, std::move(text));
+  if (cluster_.is_spare(id)) return losses_.LoseSpare(id, text);
   lease_watch_.Forget(id);
   early_faults_.SetFailed(id);
   if (!cluster_.view(id).joined) Decided(id);

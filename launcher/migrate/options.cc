@@ -39,7 +39,7 @@ absl::Status Set(absl::string_view name, const std::string& value, Options& out)
   absl::Status status;
   if (name == "to") {
     auto target = ParseTarget(value);
-    if (target.ok()) out.to = *std::move(target);
+    if (target.ok()) out.to = std::move(*target);
     status = target.status();
   }
   if (name == "program") out.program = value;

@@ -98,7 +98,7 @@ absl::Status Ps(const CommandOptions& options) {
   std::set<std::string> known;
   for (const LiveJob& job : *jobs) {
     absl::StatusOr<Json> answer = Ask(job, "/v1/jobs/" + job.id);
-    if (answer.ok()) list.push_back(*std::move(answer));
+    if (answer.ok()) list.push_back(std::move(*answer));
     // Any other failure: it has ended since.
     if (absl::IsDeadlineExceeded(answer.status())) silent.push_back(job.id);
     if (answer.ok() || absl::IsDeadlineExceeded(answer.status())) known.insert(job.id);

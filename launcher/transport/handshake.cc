@@ -26,8 +26,7 @@ bool IsLowerWord(absl::string_view s) {
 std::optional<int> Version(absl::string_view* line) {
   size_t space = line->find(' ');
   int version = 0;
-  if (space == absl::string_view::npos || space > 6 ||
-      !absl::SimpleAtoi(line->substr(0, space), &version) || version < 0) {
+  if (space > 6 || !absl::SimpleAtoi(line->substr(0, space), &version) || version < 0) {
     return std::nullopt;
   }
   line->remove_prefix(space + 1);
@@ -95,7 +94,7 @@ HandshakeScanner::State HandshakeScanner::Scan() {
     absl::string_view text = all.substr(at + kHandshakeTag.size());
     size_t end = text.find('\n');
     if (end == absl::string_view::npos && text.size() <= kMaxHandshakeLine) return State::kScanning;
-    if (end == absl::string_view::npos || end > kMaxHandshakeLine) {
+    if (end > kMaxHandshakeLine) {
       ++scanned_;
       continue;
     }

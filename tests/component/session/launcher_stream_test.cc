@@ -152,7 +152,7 @@ class LauncherStreamTest : public ::testing::Test {
     };
     call.carrier.emplace(
         loop_, channel_, "/dtrain.v1.Agent/Session", rpc::Serialize(hello),
-        [this](grpc::ByteBuffer greeting) {
+        [this](grpc::ByteBuffer& greeting) {
           v1::SessionEvent event;
           ASSERT_TRUE(rpc::Parse(greeting, rpc::kMostQuestion, &event).ok());
           ASSERT_TRUE(event.has_opened());

@@ -57,7 +57,7 @@ class TestLauncher {
     };
     carrier_.emplace(
         loop_, channel_, "/dtrain.v1.Agent/Session", rpc::Serialize(request),
-        [this](grpc::ByteBuffer greeting) {
+        [this](grpc::ByteBuffer& greeting) {
           v1::SessionEvent event;
           ASSERT_TRUE(rpc::Parse(greeting, rpc::kMostQuestion, &event).ok());
           const link::Party party = link::FromProto(event.opened().agent());

@@ -450,7 +450,7 @@ TEST_F(JoiningTest, WrongPortsAreTheAgentsFault) {
 
 // C6
 TEST_F(JoiningTest, StartedForAForeignOrRepeatedRankIsAFault) {
-  for (std::vector<uint32_t> ranks : {std::vector<uint32_t>{2}, {0, 0}, {99}}) {
+  for (const std::vector<uint32_t>& ranks : {std::vector<uint32_t>{2}, {0, 0}, {99}}) {
     finished_ = false;
     all_.clear();
     Make(2);

@@ -88,7 +88,8 @@ bool IsHarmless(std::string text) {
 }
 
 TEST(TerminalTextTest, NoBytesInNoPiecesGetThroughUnsafe) {
-  const std::string alphabet("\033[]0;52mKJ?>\r\n\t\b\007\233\302\240\303\251\342\234\223\\Px", 29);
+  const std::string alphabet("\033[]0;52mKJ?>\r\n\t\b\007\233\302\240\303\251\342\234\223\\Px\0",
+                             29);
   std::mt19937 random(20261121);
   for (int round = 0; round < 3000; ++round) {
     std::string bytes;

@@ -89,7 +89,7 @@ TEST(MpiSignsTest, JunkIsNoSign) {
 }
 
 TEST(MpiSignsTest, KnowsTheDaemonOfASingleton) {
-  const std::string arguments("\0--hnp\0--singleton-died-pipe\0009\0", 32);
+  const std::string arguments("\0--hnp\0--singleton-died-pipe\0009\0", 31);
   EXPECT_TRUE(IsSingletonDaemon(absl::StrCat("/usr/bin/orted", arguments)));
   EXPECT_FALSE(IsSingletonDaemon(absl::StrCat("/usr/bin/other", arguments)));
   EXPECT_FALSE(IsSingletonDaemon(std::string("orted\0--hnp\0", 12)));

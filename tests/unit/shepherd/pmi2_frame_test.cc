@@ -74,7 +74,7 @@ TEST(Pmi2FrameTest, FindsTheFirstFrameOfWhatHasCome) {
 
 // Nobody waits for the bytes that it announces.
 TEST(Pmi2FrameTest, AHeaderThatIsNoLengthIsTakenAloneAndRefused) {
-  for (std::string header :
+  for (const std::string& header :
        {std::string("cmd=in"), std::string("    -1"), std::string("    +6"), std::string("999999"),
         std::string(" 65537"), std::string("     0"), std::string("      "), std::string("1 2   "),
         std::string("0x10  "), std::string("6\0\0\0\0\0", 6), std::string("     6\n").substr(1)}) {

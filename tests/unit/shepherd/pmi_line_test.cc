@@ -52,7 +52,7 @@ TEST(PmiLineTest, TakesExtraSpacesEmptyValuesAndMcmd) {
 }
 
 TEST(PmiLineTest, RefusesWhatIsNoMessage) {
-  for (std::string line :
+  for (const std::string& line :
        {std::string(""), std::string("   "), std::string("cmd="), std::string("put key=1"),
         std::string("key=1 cmd=put"), std::string("cmd=put noequals"),
         std::string("cmd=put =value"), std::string("cmd=put a=1 a=2"), std::string("cmd=a\tb"),
