@@ -44,7 +44,7 @@ class FakeLink {
     shepherd_.emplace(options);
     stream_->Listen({[this] { return Next(); }, [this](const link::Frame& f) { OnFrame(f); },
                      [this](const absl::Status&) { handlers_.on_closed(); }});
-    stream_->Start([this](grpc::ByteBuffer bytes) { OnHello(std::move(bytes)); });
+    stream_->Start([this](grpc::ByteBuffer& bytes) { OnHello(bytes); });
   }
   FakeLink(const FakeLink&) = delete;
   FakeLink& operator=(const FakeLink&) = delete;
@@ -60,7 +60,7 @@ class FakeLink {
   }
 
  private:
-  void OnHello(grpc::ByteBuffer bytes) {
+  void OnHello(grpc::ByteBuffer& bytes) {
     v1::SessionRequest request;
     Must(rpc::Parse(bytes, rpc::kMostQuestion, &request));
     v1::SessionEvent opened, attached;

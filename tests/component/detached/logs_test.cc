@@ -244,8 +244,8 @@ TEST_F(SegmentsTest, WhatIsReadAndWhatIsMissingIsAll) {
       const auto streams = ListSegments(folder(of));
       ASSERT_TRUE(streams.ok());
       for (const auto& [stream, list] : *streams) {
-        std::ofstream(absl::StrCat(folder(of), "/", SegmentName(stream, list.back().end())),
-                      std::ios::app);
+        const std::ofstream made(
+            absl::StrCat(folder(of), "/", SegmentName(stream, list.back().end())), std::ios::app);
         break;
       }
     }

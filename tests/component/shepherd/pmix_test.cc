@@ -153,7 +153,7 @@ TEST_F(ShepherdPmixTest, WithoutAClientThereIsNoServer) {
 TEST_F(ShepherdPmixTest, AServerThatIsKilledIsAFailureOfTheNode) {
   Start(OpenMpi(2, {"0", "wait"}));
   ASSERT_TRUE(
-      Until([this] { return Out(0) != "" || exits_.size() == 2; }, std::chrono::seconds(60)));
+      Until([this] { return !Out(0).empty() || exits_.size() == 2; }, std::chrono::seconds(60)));
   const pid_t server = ServerPid();
   ASSERT_NE(server, 0);
   ASSERT_EQ(kill(server, SIGKILL), 0);

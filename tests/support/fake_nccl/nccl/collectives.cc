@@ -27,8 +27,8 @@ int Give(ncclComm* comm, const Operation& checked, std::vector<DeviceTask> tasks
   if (code != kSuccess) {
     Spoil(code);
   } else {
-    for (DeviceTask& task : tasks) {
-      if (code == kSuccess) code = Add(std::move(task));
+    for (const DeviceTask& task : tasks) {
+      if (code == kSuccess) code = Add(task);
     }
   }
   const int ended = EndGroup();

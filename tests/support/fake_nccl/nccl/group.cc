@@ -109,9 +109,9 @@ int Add(HostTask task) {
   return kSuccess;
 }
 
-int Add(DeviceTask task) {
+int Add(const DeviceTask& task) {
   if (!Fits(*task.comm)) return RefuseMixture();
-  Group().device.push_back(std::move(task));
+  Group().device.push_back(task);
   return kSuccess;
 }
 

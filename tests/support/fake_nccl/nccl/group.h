@@ -30,7 +30,7 @@ struct DeviceTask {
 void BeginGroup();
 // A result code.
 int Add(HostTask task);
-int Add(DeviceTask task);
+int Add(const DeviceTask& task);
 // Remembers the group's first error, and returns it.
 int Spoil(int code);
 // At the outermost level runs what was added; the first error drops it all.
