@@ -95,7 +95,7 @@ PreparedLaunch::PreparedLaunch(loop::Loop& loop, cli::LaunchOptions options,
       records_(std::move(records)),
       clock_{loop.Now(), absl::GetCurrentTimeNanos()},
       agent_(loop),
-      ways_(loop, options_.transport, agent_),
+      ways_(loop, Telling(options_.transport), agent_),
       router_(loop, options_.output, {std::move(on_output_failed), [this](std::string text) {
                                         Warn(absl::StrCat("dtrain: warning: ", text));
                                       }}) {}
@@ -159,6 +159,13 @@ absl::Status PreparedLaunch::PrepareHosts(const hosts::HostList& hosts) {
     return absl::FormatTime("%H:%M:%S", absl::FromUnixNanos(unix_nanos), absl::LocalTimeZone());
   };
   return ways_.Prepare(hosts, options_.local);
+}
+
+transport::WayOptions PreparedLaunch::Telling(transport::WayOptions ways) {
+  if (options_.verbose) {
+    ways.on_detail = [this](const std::string& text) { Warn(absl::StrCat("dtrain: ", text)); };
+  }
+  return ways;
 }
 
 void PreparedLaunch::Warn(absl::string_view text) {

@@ -52,6 +52,7 @@ class PreparedLaunch {
   const report::CodeFacts* code_facts() const { return code_ == nullptr ? nullptr : &code_facts_; }
 
  private:
+  transport::WayOptions Telling(transport::WayOptions ways);
   absl::Status PrepareCode();
 
   loop::Loop& loop_;

@@ -44,8 +44,13 @@ absl::StatusOr<std::unique_ptr<CommandTransport>> CommandTransport::Make(loop::L
       agent);
 }
 
-CommandTransport::CommandTransport(loop::Loop& loop, Words words, AgentBinary& agent)
-    : loop_(loop), words_(std::move(words)), agent_(agent), reaper_(loop) {}
+CommandTransport::CommandTransport(loop::Loop& loop, Words words, AgentBinary& agent,
+                                   std::string shown)
+    : loop_(loop),
+      words_(std::move(words)),
+      agent_(agent),
+      shown_(std::move(shown)),
+      reaper_(loop) {}
 
 std::unique_ptr<Connection> CommandTransport::Connect(const Target& target, Callbacks callbacks) {
   auto words = words_(target);
@@ -54,7 +59,7 @@ std::unique_ptr<Connection> CommandTransport::Connect(const Target& target, Call
   }
   agent_.StartLoading();
   ChildSpec spec;
-  spec.shown = Escape(absl::StrJoin(*words, " "));
+  spec.shown = shown_.empty() ? Escape(absl::StrJoin(*words, " ")) : shown_;
   spec.argv = std::move(*words);
   spec.argv.push_back(kRemoteShell);
   spec.agent = &agent_;

@@ -20,7 +20,8 @@ class CommandTransport : public Transport {
  public:
   // The words of the command for a target, without the last.
   using Words = std::function<absl::StatusOr<std::vector<std::string>>(const Target& target)>;
-  CommandTransport(loop::Loop& loop, Words words, AgentBinary& agent);
+  // `shown`: what messages call the command; empty: the command itself.
+  CommandTransport(loop::Loop& loop, Words words, AgentBinary& agent, std::string shown = "");
 
   // `command`: the template, see words.h. `agent` outlives the transport.
   static absl::StatusOr<std::unique_ptr<CommandTransport>> Make(loop::Loop& loop,
@@ -32,6 +33,7 @@ class CommandTransport : public Transport {
   loop::Loop& loop_;
   const Words words_;
   AgentBinary& agent_;
+  const std::string shown_;
   ChildReaper reaper_;
 };
 

@@ -3,10 +3,13 @@
 
 #include <poll.h>
 #include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -24,6 +27,22 @@ namespace {
 
 constexpr Duration kReadLimit = std::chrono::seconds(10);
 constexpr size_t kMaxDump = 1 << 20;
+
+// libssh does not know them. What one of them forbids must not be allowed because of that.
+constexpr absl::string_view kOnlyOpenSsh[] = {"BindInterface",
+                                              "CertificateFile",
+                                              "HostbasedAuthentication",
+                                              "KnownHostsCommand",
+                                              "NoHostAuthenticationForLocalhost",
+                                              "PKCS11Provider",
+                                              "ProxyUseFdpass",
+                                              "RefuseConnection",
+                                              "RevokedHostKeys",
+                                              "VerifyHostKeyDNS"};
+
+bool IsUnset(absl::string_view value) {
+  return value.empty() || value == "none" || value == "no" || value == "false";
+}
 
 std::vector<std::string> Files(absl::string_view value) {
   return absl::StrSplit(value, ' ', absl::SkipEmpty());
@@ -60,6 +79,43 @@ void Set(SshSettings* s, absl::string_view key, absl::string_view value) {
   if (is("kexalgorithms")) s->key_exchange = std::string(value);
   if (is("hostkeyalgorithms")) s->host_key_algorithms = std::string(value);
   if (is("pubkeyacceptedalgorithms")) s->public_key_algorithms = std::string(value);
+  if (is("requiredrsasize") && !absl::SimpleAtoi(value, &s->required_rsa_size)) {
+    s->only_openssh.push_back("RequiredRSASize");
+  }
+  if (is("controlpath")) s->control_path = word();
+  if (is("gssapiauthentication")) s->kerberos_allowed = !IsUnset(value);
+  if (is("preferredauthentications") && !absl::StrContains(value, "publickey")) {
+    s->only_openssh.push_back("PreferredAuthentications");
+  }
+  for (absl::string_view keyword : kOnlyOpenSsh) {
+    if (absl::EqualsIgnoreCase(key, keyword) && !IsUnset(value)) {
+      s->only_openssh.emplace_back(keyword);
+    }
+  }
+}
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+// A line for keys that are revoked, or for those of an authority that signs hosts' keys.
+std::string MarkerIn(const std::string& known_hosts) {
+  std::ifstream in(known_hosts);
+  for (std::string line; std::getline(in, line);) {
+    const absl::string_view text = absl::StripLeadingAsciiWhitespace(line);
+    for (absl::string_view marker : {"@revoked", "@cert-authority"}) {
+      if (absl::StartsWith(text, marker)) return absl::StrCat(marker, " in ", Escape(known_hosts));
+    }
+  }
+  return "";
+}
+
+bool IsOnHardware(const std::string& key) {
+  std::string type;
+  std::ifstream(key + ".pub") >> type;
+  return absl::StartsWith(type, "sk-");
+}
+
+bool HasTicket() {
+  return std::getenv("KRB5CCNAME") != nullptr || Exists(absl::StrCat("/tmp/krb5cc_", geteuid()));
 }
 
 std::vector<std::string> DumpCommand(const Target& target, const std::string& config_file) {
@@ -169,6 +225,32 @@ TokenValues TokensFor(const SshSettings& settings, const Target& target) {
     values.home = found->pw_dir;
   }
   return values;
+}
+
+std::string WhatNeedsOpenSsh(const SshSettings& settings, const TokenValues& tokens) {
+  if (!settings.only_openssh.empty()) return absl::StrJoin(settings.only_openssh, ", ");
+  struct stat control;
+  if (!settings.control_path.empty() && stat(settings.control_path.c_str(), &control) == 0 &&
+      S_ISSOCK(control.st_mode)) {
+    return absl::StrCat("the connection at ControlPath ", Escape(settings.control_path));
+  }
+  if (!ExpandTokens(settings.proxy_command, tokens).ok()) return "the tokens in ProxyCommand";
+  if (settings.kerberos_allowed && HasTicket()) return "GSSAPIAuthentication and a ticket";
+  for (const auto& files : {settings.user_known_hosts, settings.global_known_hosts}) {
+    for (const std::string& name : files) {
+      const auto file = ExpandTokens(name, tokens);
+      if (!file.ok()) return absl::StrCat("the tokens in ", Escape(name));
+      if (std::string marker = MarkerIn(*file); !marker.empty()) return marker;
+    }
+  }
+  for (const std::string& name : settings.identity_files) {
+    const auto key = ExpandTokens(name, tokens);
+    if (!key.ok()) return absl::StrCat("the tokens in ", Escape(name));
+    if (Exists(*key + "-cert.pub"))
+      return absl::StrCat("the certificate ", Escape(*key), "-cert.pub");
+    if (IsOnHardware(*key)) return absl::StrCat("the FIDO key ", Escape(*key));
+  }
+  return "";
 }
 
 std::string FastCiphersFirst(absl::string_view ciphers) {

@@ -34,6 +34,10 @@ struct SshSettings {
   std::string address_family;                        // any, inet, inet6
   std::string bind_address;
   std::string ciphers, macs, key_exchange, host_key_algorithms, public_key_algorithms;
+  int required_rsa_size = 0;              // bits; 0: libssh's own minimum
+  std::string control_path;               // expanded; empty: none
+  bool kerberos_allowed = true;           // GSSAPIAuthentication
+  std::vector<std::string> only_openssh;  // keywords that are set and that libssh does not obey
 };
 
 // Reads what `ssh -G` prints. Keywords we have no use for are skipped. Pure.
@@ -46,6 +50,10 @@ struct TokenValues {
 };
 absl::StatusOr<std::string> ExpandTokens(absl::string_view text, const TokenValues& values);
 TokenValues TokensFor(const SshSettings& settings, const Target& target);
+
+// What only OpenSSH's own client obeys of this configuration and of the files that it names, for
+// example "RevokedHostKeys"; empty: libssh can connect. Reads files.
+std::string WhatNeedsOpenSsh(const SshSettings& settings, const TokenValues& tokens);
 
 // The ciphers of the list, those first that a CPU's AES instructions make fast. Pure.
 std::string FastCiphersFirst(absl::string_view ciphers);

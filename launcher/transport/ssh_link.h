@@ -21,6 +21,7 @@ class SshEvents {
   virtual void OnPhase(Phase phase) = 0;
   virtual void OnReady(os::UniqueFd stream) = 0;
   virtual void OnFailed(absl::Status status) = 0;
+  virtual void OnNeedsOpenSsh(const std::string& why) = 0;
   virtual void OnClosed(absl::Status reason) = 0;  // after OnReady
 };
 

@@ -32,15 +32,13 @@ Duration Jittered(Duration wait) {
 }
 
 // A list of names the configuration allows. libssh drops those it does not know; one that leaves
-// nothing is an error.
+// nothing is OpenSSH's.
 absl::Status SetList(ssh_session session, ssh_options_e option, absl::string_view keyword,
                      const std::string& names) {
   if (names.empty() || ssh_options_set(session, option, names.c_str()) == SSH_OK) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("the ssh configuration's ", keyword, " allows only ", Escape(names),
-                   ", none of which libssh supports; use --rsh 'ssh {host}'"));
+  return absl::UnimplementedError(absl::StrCat(keyword, " ", Escape(names)));
 }
 
 std::vector<std::string> Expand(const std::vector<std::string>& files, const TokenValues& tokens) {
@@ -99,6 +97,10 @@ absl::Status SshSession::Configure(const SshSettings& settings, Duration timeout
   if (settings.identity_agent != "none" && settings.identity_agent != "SSH_AUTH_SOCK" &&
       !settings.identity_agent.empty()) {
     set(SSH_OPTIONS_IDENTITY_AGENT, settings.identity_agent.c_str());
+  }
+  int rsa = settings.required_rsa_size;
+  if (rsa > 0 && ssh_options_set(session_, SSH_OPTIONS_RSA_MIN_SIZE, &rsa) != SSH_OK) {
+    return absl::UnimplementedError("RequiredRSASize");
   }
   std::string ciphers = FastCiphersFirst(settings.ciphers);
   absl::Status status;
@@ -178,6 +180,8 @@ absl::StatusOr<std::unique_ptr<SshSession>> SshSession::Open(Request& request) {
   auto settings = ReadSshSettings(request.target, request.config_file, request.cancel);
   if (!settings.ok()) return settings.status();
   settings->jump_silence = request.silence;
+  const std::string beyond = WhatNeedsOpenSsh(*settings, TokensFor(*settings, request.target));
+  if (!beyond.empty()) return absl::UnimplementedError(beyond);
   Duration wait = kFirstWait;
   for (int retry = 0;; ++retry) {
     bool dropped = false;

@@ -36,7 +36,7 @@ class SshSession {
     absl::AnyInvocable<void()> on_authenticating;
   };
   // Connects, checks the host key, authenticates; tries again when sshd drops a connection that
-  // it has no room for.
+  // it has no room for. UNIMPLEMENTED, with what needs it: only OpenSSH's own client can.
   static absl::StatusOr<std::unique_ptr<SshSession>> Open(Request& request);
 
   ssh_session get() const { return session_; }

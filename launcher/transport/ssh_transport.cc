@@ -13,8 +13,10 @@
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/loop/threads.h"
+#include "launcher/transport/command_transport.h"
 #include "launcher/transport/ssh_pump.h"
 #include "launcher/transport/ssh_session.h"
+#include "launcher/transport/words.h"
 
 namespace dtrain::transport {
 namespace {
@@ -53,9 +55,11 @@ struct SshTransport::Crew {
 
 class SshTransport::SshConnection : public Connection, public SshEvents {
  public:
-  SshConnection(loop::Loop& loop, std::shared_ptr<Crew> crew, Callbacks callbacks)
-      : crew_(std::move(crew)),
-        link_(std::make_shared<SshLink>(loop)),
+  SshConnection(SshTransport& transport, const Target& target, Callbacks callbacks)
+      : transport_(transport),
+        target_(target),
+        crew_(transport.crew_),
+        link_(std::make_shared<SshLink>(transport.loop_)),
         callbacks_(std::move(callbacks)) {
     link_->set_events(this);
   }
@@ -65,7 +69,9 @@ class SshTransport::SshConnection : public Connection, public SshEvents {
     if (stream_) shutdown(stream_.get(), SHUT_RDWR);
     Leave(crew_, link_, /*at_once=*/!stream_);
   }
-  absl::Status CloseReason() const override { return reason_; }
+  absl::Status CloseReason() const override {
+    return open_ssh_ == nullptr ? reason_ : open_ssh_->CloseReason();
+  }
   const std::shared_ptr<SshLink>& link() const { return link_; }
 
   void OnPhase(Phase phase) override {
@@ -82,18 +88,43 @@ class SshTransport::SshConnection : public Connection, public SshEvents {
     callbacks_ = {};
     on_failed(std::move(status));
   }
+  void OnNeedsOpenSsh(const std::string& why) override {
+    if (transport_.options_.on_detail) {
+      transport_.options_.on_detail(absl::StrCat(
+          Escape(target_.host), " is connected to by OpenSSH's ssh, as libssh cannot do: ", why));
+    }
+    open_ssh_ = transport_.open_ssh_->Connect(target_, std::exchange(callbacks_, {}));
+  }
   void OnClosed(absl::Status reason) override { reason_ = std::move(reason); }
 
  private:
+  SshTransport& transport_;
+  const Target target_;
   std::shared_ptr<Crew> crew_;
   std::shared_ptr<SshLink> link_;
   Callbacks callbacks_;
-  os::UniqueFd stream_;  // a duplicate, to end the stream with
+  std::unique_ptr<Connection> open_ssh_;  // which it is then
+  os::UniqueFd stream_;                   // a duplicate, to end the stream with
   absl::Status reason_;
 };
 
+std::unique_ptr<Transport> MakeOpenSsh(loop::Loop& loop, const SshOptions& options,
+                                       AgentBinary& agent) {
+  return std::make_unique<CommandTransport>(
+      loop,
+      [options](const Target& target) {
+        return OpenSshWords(target, options.config_file, options.port, options.connect_timeout,
+                            options.silence);
+      },
+      agent, "ssh");
+}
+
 SshTransport::SshTransport(loop::Loop& loop, SshOptions options, AgentBinary& agent)
-    : loop_(loop), options_(std::move(options)), agent_(agent), crew_(std::make_shared<Crew>()) {}
+    : loop_(loop),
+      options_(std::move(options)),
+      agent_(agent),
+      open_ssh_(MakeOpenSsh(loop, options_, agent)),
+      crew_(std::make_shared<Crew>()) {}
 
 SshTransport::~SshTransport() {
   crew_->waiting.clear();
@@ -113,7 +144,7 @@ SshTransport::~SshTransport() {
 
 std::unique_ptr<Connection> SshTransport::Connect(const Target& target, Callbacks callbacks) {
   agent_.StartLoading();
-  auto connection = std::make_unique<SshConnection>(loop_, crew_, std::move(callbacks));
+  auto connection = std::make_unique<SshConnection>(*this, target, std::move(callbacks));
   if (!connection->link()->ok()) {
     SshLink::Post(connection->link(),
                   [](SshEvents& events) { events.OnFailed(PosixError(EMFILE, "connect")); });
@@ -152,7 +183,11 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
         };
         auto session = SshSession::Open(request);
         SshLink::PostTask(link, [crew] { crew->Next(); });
-        if (!session.ok()) {
+        if (absl::IsUnimplemented(session.status())) {
+          SshLink::Post(link, [why = std::string(session.status().message())](SshEvents& events) {
+            events.OnNeedsOpenSsh(why);
+          });
+        } else if (!session.ok()) {
           SshLink::Post(link, [told = Unshared(session.status())](SshEvents& events) mutable {
             events.OnFailed(std::move(told));
           });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,10 +17,16 @@ struct SshOptions {
   std::string config_file;  // empty: ~/.ssh/config and the system's
   uint16_t port = 0;        // --ssh-port: wins over the configuration, not over a target's own
   Duration connect_timeout = std::chrono::seconds(10);
-  Duration silence = std::chrono::seconds(15);  // of a jump host, after which it is lost
+  Duration silence = std::chrono::seconds(15);        // of a jump host, after which it is lost
+  std::function<void(const std::string&)> on_detail;  // told what --verbose shows; may be empty
 };
 
-// ssh by libssh, one session and one thread per node. A failure is NOT_FOUND when the name cannot
+// ssh by OpenSSH's own client, a process per node.
+std::unique_ptr<Transport> MakeOpenSsh(loop::Loop& loop, const SshOptions& options,
+                                       AgentBinary& agent);
+
+// ssh by libssh, one session and one thread per node; by OpenSSH's client where libssh cannot do
+// what the configuration asks for. A failure is NOT_FOUND when the name cannot
 // be resolved, UNAUTHENTICATED for a host key, PERMISSION_DENIED for a login, DEADLINE_EXCEEDED
 // when nothing answered. Nothing ever asks on the terminal. Loop thread.
 class SshTransport : public Transport {
@@ -39,6 +46,7 @@ class SshTransport : public Transport {
   loop::Loop& loop_;
   const SshOptions options_;
   AgentBinary& agent_;
+  const std::unique_ptr<Transport> open_ssh_;
   std::shared_ptr<Crew> crew_;
 };
 

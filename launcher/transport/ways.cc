@@ -76,6 +76,11 @@ bool Ways::IsOwnChild(const hosts::HostEntry& entry) const {
   return IsThisMachine(entry);
 }
 
+SshOptions Ways::Ssh() const {
+  return {options_.ssh_config, options_.ssh_port, options_.connect_timeout, options_.silence,
+          options_.on_detail};
+}
+
 Transport& Ways::For(const hosts::HostEntry& entry) {
   if (!all_local_ && IsTcp(entry)) return *tcp_;
   if (command_ != nullptr && entry.way == hosts::Way::kUnsaid) return *command_;
@@ -88,22 +93,9 @@ Transport& Ways::For(const hosts::HostEntry& entry) {
         LoadLibssh().message(),
         "; using OpenSSH's ssh instead, as with --rsh 'ssh {host}'. Install libssh "
         "(libssh-4 in Debian and Ubuntu) to get what docs/transports.md describes of ssh"));
-    ssh_ = std::make_unique<CommandTransport>(
-        loop_,
-        [this](const Target& target) {
-          return OpenSshWords(target, options_.ssh_config, options_.ssh_port,
-                              options_.connect_timeout, options_.silence);
-        },
-        agent_);
+    ssh_ = MakeOpenSsh(loop_, Ssh(), agent_);
   }
-  if (ssh_ == nullptr) {
-    SshOptions ssh;
-    ssh.config_file = options_.ssh_config;
-    ssh.port = options_.ssh_port;
-    ssh.connect_timeout = options_.connect_timeout;
-    ssh.silence = options_.silence;
-    ssh_ = std::make_unique<SshTransport>(loop_, std::move(ssh), agent_);
-  }
+  if (ssh_ == nullptr) ssh_ = std::make_unique<SshTransport>(loop_, Ssh(), agent_);
   return *ssh_;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "common/loop/loop.h"
 #include "launcher/hosts/hostfile.h"
 #include "launcher/transport/agent_binary.h"
+#include "launcher/transport/ssh_transport.h"
 #include "launcher/transport/transport.h"
 
 namespace dtrain::transport {
@@ -25,6 +27,7 @@ struct WayOptions {
   bool tcp = false;           // --agent tcp: resident agents, with TLS
   uint16_t agent_port = 0;    // 0: the usual one
   std::string tls_directory;  // empty: ~/.config/dtrain/tls
+  std::function<void(const std::string&)> on_detail;  // told what --verbose shows; may be empty
 };
 
 // The transports of one command, each made when a host needs it. Outlives their connections. Loop
@@ -43,6 +46,7 @@ class Ways {
   bool IsOwnChild(const hosts::HostEntry& entry) const;
 
  private:
+  SshOptions Ssh() const;
   bool IsTcp(const hosts::HostEntry& entry) const;
   absl::Status PrepareTcp(const hosts::HostEntry& first, const std::vector<Target>& hosts);
 

@@ -85,9 +85,14 @@ std::vector<std::string> OpenSshWords(const Target& target, const std::string& c
     return std::max<int64_t>(std::chrono::ceil<std::chrono::seconds>(time).count(), 1);
   };
   constexpr int kQuestions = 3;
+  // What a configuration may say of sessions of people would keep this one from running a command,
+  // or leave a process behind.
   std::vector<std::string> words = {
       "ssh", "-T",
       "-o",  "BatchMode=yes",
+      "-o",  "RemoteCommand=none",
+      "-o",  "ClearAllForwardings=yes",
+      "-o",  "ControlMaster=no",
       "-o",  absl::StrCat("ConnectTimeout=", seconds(connect_timeout)),
       "-o",  absl::StrCat("ServerAliveInterval=", seconds(silence / kQuestions)),
       "-o",  absl::StrCat("ServerAliveCountMax=", kQuestions)};

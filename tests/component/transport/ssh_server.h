@@ -69,13 +69,14 @@ class SshServer {
   // `extra`: more lines of sshd_config.
   explicit SshServer(const std::string& extra = "") {
     mkdir("/run/sshd", 0755);
-    Keygen("host_key");
-    Keygen("id");
+    for (const char* name : {"host_key", "id", "ca"}) Keygen(name);
+    Sign("host_key", {"-h", "-n", "127.0.0.1"});
     WriteFile(dir_ / "authorized_keys", ReadAll(dir_ / "id.pub"));
     { port_ = Listener().port; }
     WriteFile(dir_ / "sshd_config",
               absl::StrCat("Port ", port_, "\nListenAddress 127.0.0.1\nHostKey ", dir_ / "host_key",
-                           "\nAuthorizedKeysFile ", dir_ / "authorized_keys",
+                           "\nHostCertificate ", dir_ / "host_key-cert.pub", "\nTrustedUserCAKeys ",
+                           dir_ / "ca.pub", "\nAuthorizedKeysFile ", dir_ / "authorized_keys",
                            "\nPidFile none\nStrictModes no\nUsePAM no\nLogLevel VERBOSE\n"
                            "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
                            "SetEnv HOME=",
@@ -113,6 +114,13 @@ class SshServer {
   void Keygen(const std::string& name, const std::string& passphrase = "") {
     RunProgram(
         {"ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", dir_ / name});
+  }
+  // The key NAME-cert.pub, signed by `ca`, which the server takes of users.
+  void Sign(const std::string& name, std::vector<std::string> of) {
+    std::vector<std::string> words = {"ssh-keygen", "-q", "-s", dir_ / "ca", "-I", "test"};
+    words.insert(words.end(), of.begin(), of.end());
+    words.push_back(dir_ / (name + ".pub"));
+    RunProgram(std::move(words));
   }
   // Lets known_hosts say that the server has this key.
   void Trust(const std::string& key) {

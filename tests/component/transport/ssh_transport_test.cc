@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/transport/ssh_transport.h"
 
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_split.h"
 #include "tests/component/transport/ssh_server.h"
 
 namespace dtrain::transport {
@@ -32,6 +36,7 @@ class SshTransportTest : public TransportTest {
     SshOptions options;
     options.config_file = server_->config();
     options.connect_timeout = timeout_;
+    options.on_detail = [this](const std::string& text) { detail_ = text; };
     transport_ = std::make_unique<SshTransport>(loop_, options, *agent_);
     return *transport_;
   }
@@ -44,7 +49,20 @@ class SshTransportTest : public TransportTest {
     ASSERT_TRUE(Await([&] { return probe_.done(); }));
   }
 
+  std::string KeyOf(const std::string& name) const {
+    return ReadAll(server_->dir() / (name + ".pub"));
+  }
+  void ConnectsByOpenSsh(const std::string& why) {
+    detail_.clear();
+    Connect();
+    ASSERT_TRUE(probe_.stream) << probe_.error();
+    EXPECT_TRUE(Echoes(probe_.stream.get(), "hello"));
+    EXPECT_THAT(detail_, HasSubstr("node1 is connected to by OpenSSH"));
+    EXPECT_THAT(detail_, HasSubstr(why));
+  }
+
   Duration timeout_ = std::chrono::seconds(10);
+  std::string detail_;
   std::unique_ptr<AgentBinary> agent_;
   std::unique_ptr<SshServer> server_;
   std::unique_ptr<SshTransport> transport_;
@@ -235,6 +253,114 @@ TEST_F(SshTransportTest, TwoPushesAtOnceBothWork) {
     ASSERT_TRUE(p.stream) << p.error();
     EXPECT_TRUE(Echoes(p.stream.get(), "hello"));
   }
+}
+
+// To libssh a revoked key is a known one.
+TEST_F(SshTransportTest, ARevokedHostKeyIsRefused) {
+  Serve();
+  WriteFile(server_->dir() / "known_hosts", absl::StrCat(ReadAll(server_->dir() / "known_hosts"),
+                                                         "@revoked * ", KeyOf("host_key")));
+  Connect();
+  EXPECT_THAT(probe_.error(), HasSubstr("was revoked and"));
+  EXPECT_THAT(detail_, HasSubstr("@revoked in " + server_->dir() / "known_hosts"));
+  server_->Trust("host_key");
+  WriteFile(server_->dir() / "revoked", KeyOf("host_key"));
+  server_->WriteConfig("  RevokedHostKeys " + server_->dir() / "revoked");
+  Connect();
+  EXPECT_THAT(probe_.error(), HasSubstr("revoked"));
+  EXPECT_THAT(detail_, HasSubstr("RevokedHostKeys"));
+}
+
+TEST_F(SshTransportTest, WhatLibsshCannotDoOpenSshDoes) {
+  Serve();
+  const auto file = [&](const std::string& name) { return server_->dir() / name; };
+  const std::string known = ReadAll(file("known_hosts"));
+  WriteFile(file("known_hosts"), absl::StrCat("@cert-authority * ", KeyOf("ca")));
+  ConnectsByOpenSsh("@cert-authority in " + file("known_hosts"));
+  WriteFile(file("known_hosts"), known);
+
+  WriteFile(file("touched.pub"), "sk-ssh-ed25519@openssh.com AAAA test\n");
+  server_->WriteConfig("  IdentityFile " + file("touched"));
+  ConnectsByOpenSsh("the FIDO key " + file("touched"));
+
+  setenv("KRB5CCNAME", "FILE:/nowhere", 1);
+  server_->WriteConfig("  GSSAPIAuthentication yes");
+  ConnectsByOpenSsh("GSSAPIAuthentication and a ticket");
+  unsetenv("KRB5CCNAME");
+
+  WriteFile(file("program"), absl::StrCat("#!/bin/sh\ncat ", file("known_hosts.program"), "\n"),
+            0700);
+  WriteFile(file("known_hosts.program"), known);
+  server_->WriteConfig("  UserKnownHostsFile /dev/null\n  KnownHostsCommand " + file("program"));
+  ConnectsByOpenSsh("KnownHostsCommand");
+
+  server_->WriteConfig("  KexAlgorithms sntrup761x25519-sha512@openssh.com");
+  ConnectsByOpenSsh("KexAlgorithms sntrup761x25519-sha512@openssh.com");
+
+  // The server takes only what the authority has signed.
+  server_->WriteConfig("  RemoteCommand false\n  CertificateFile " + file("id-cert.pub"));
+  WriteFile(file("authorized_keys"), "");
+  server_->Sign("id", {"-n", UserName()});
+  ConnectsByOpenSsh("CertificateFile");
+  server_->WriteConfig("");
+  ConnectsByOpenSsh("the certificate " + file("id-cert.pub"));
+}
+
+// A login that somebody has typed a password for, on hosts that take nothing else.
+TEST_F(SshTransportTest, AConnectionThatIsSharedIsUsed) {
+  Serve();
+  const std::string path = server_->dir() / "control";
+  const std::vector<std::string> ssh = {"ssh", "-F", server_->config(), "-S", path};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), ssh.begin(), ssh.end());
+    return RunProgram(std::move(more));
+  };
+  ASSERT_EQ(with({"-M", "-N", "-f", "node1"}), 0);
+  WriteFile(server_->dir() / "authorized_keys", "");
+  server_->WriteConfig("  ControlMaster auto\n  ControlPath " + path);
+  ConnectsByOpenSsh("the connection at ControlPath " + path);
+  probe_ = Probe();
+  EXPECT_EQ(with({"-O", "exit", "node1"}), 0);
+}
+
+// Whether libssh obeys a keyword was looked up for these.
+TEST_F(SshTransportTest, EveryKeywordOfOpenSshIsKnown) {
+  Serve();
+  ASSERT_EQ(RunProgram({"sh", "-c",
+                        absl::StrCat("ssh -G node1 -F ", server_->config(), " >", dir_ / "dump")}),
+            0);
+  const std::set<std::string> matters = absl::StrSplit(
+      "addressfamily bindaddress ciphers globalknownhostsfile gssapiauthentication "
+      "hostbasedauthentication hostkeyalgorithms hostname identitiesonly identityagent "
+      "identityfile kexalgorithms macs nohostauthenticationforlocalhost port proxyusefdpass "
+      "pubkeyacceptedalgorithms pubkeyauthentication requiredrsasize stricthostkeychecking user "
+      "userknownhostsfile verifyhostkeydns",
+      ' ');
+  // Those of terminals, forwarding, multiplexing, time, and prompts; of files that OpenSSH writes;
+  // and of what is OpenSSH's anyway where it is used (signed keys, host-based and GSSAPI logins).
+  const std::set<std::string> does_not_matter = absl::StrSplit(
+      "addkeystoagent batchmode canonicaldomains canonicalizefallbacklocal canonicalizehostname "
+      "canonicalizemaxdots canonicalizepermittedcnames casignaturealgorithms channeltimeout "
+      "checkhostip clearallforwardings compression connectionattempts connecttimeout "
+      "controlmaster controlpersist enableescapecommandline enablesshkeysign escapechar "
+      "exitonforwardfailure fingerprinthash forkafterauthentication forwardagent forwardx11 "
+      "forwardx11timeout forwardx11trusted gatewayports gssapidelegatecredentials "
+      "gssapikexalgorithms gssapikeyexchange gssapirenewalforcesrekey gssapitrustdns "
+      "hashknownhosts host hostbasedacceptedalgorithms ipqos kbdinteractiveauthentication "
+      "loglevel logverbose numberofpasswordprompts obscurekeystroketiming "
+      "passwordauthentication permitlocalcommand permitremoteopen rekeylimit requesttty "
+      "securitykeyprovider sendenv serveralivecountmax serveraliveinterval sessiontype "
+      "stdinnull streamlocalbindmask streamlocalbindunlink syslogfacility tag tcpkeepalive "
+      "tunnel tunneldevice updatehostkeys versionaddendum visualhostkey warnweakcrypto "
+      "xauthlocation",
+      ' ');
+  std::ifstream dump(dir_ / "dump");
+  size_t seen = 0;
+  for (std::string line; std::getline(dump, line); ++seen) {
+    const std::string key = absl::AsciiStrToLower(line.substr(0, line.find(' ')));
+    EXPECT_EQ(matters.count(key) + does_not_matter.count(key), 1u) << line;
+  }
+  EXPECT_GT(seen, 40u);
 }
 
 }  // namespace

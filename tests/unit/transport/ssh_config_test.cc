@@ -37,6 +37,18 @@ TEST(SshSettings, HostKeysAreCheckedUnlessTheUserSaysOtherwise) {
   EXPECT_EQ(ParseSshSettings("stricthostkeychecking false").host_key_check, Check::kOff);
 }
 
+TEST(SshSettings, WhatLibsshDoesNotObeyIsRememberedWhereItIsSet) {
+  const auto only = [](const char* dump) { return ParseSshSettings(dump).only_openssh; };
+  EXPECT_THAT(only("revokedhostkeys none\nhostbasedauthentication no\nverifyhostkeydns false\n"
+                   "preferredauthentications gssapi-with-mic,publickey\nrequiredrsasize 3072\n"),
+              ElementsAre());
+  EXPECT_THAT(only("revokedhostkeys /r\nhostbasedauthentication yes\nverifyhostkeydns ask\n"
+                   "preferredauthentications keyboard-interactive\nrequiredrsasize lots\n"),
+              ElementsAre("RevokedHostKeys", "HostbasedAuthentication", "VerifyHostKeyDNS",
+                          "PreferredAuthentications", "RequiredRSASize"));
+  EXPECT_EQ(ParseSshSettings("requiredrsasize 3072").required_rsa_size, 3072);
+}
+
 TEST(ExpandTokens, ReplacesWhatOpenSshReplaces) {
   TokenValues values{"10.0.0.1", "node1", "2222", "ann", "me", "/home/me"};
   EXPECT_EQ(ExpandTokens("~/.ssh/%n-%h-%p-%r-%u-100%%", values).value(),

@@ -56,9 +56,11 @@ TEST(ExpandWords, RefusesWhatTheCommandCannotCarry) {
 
 TEST(OpenSshWords, SayWhatTheLibraryWouldBeTold) {
   using std::chrono::seconds;
-  EXPECT_THAT(OpenSshWords({"n1", "", 0}, "", 0, seconds(10), seconds(15)),
-              ElementsAre("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
-                          "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "--", "n1"));
+  EXPECT_THAT(
+      OpenSshWords({"n1", "", 0}, "", 0, seconds(10), seconds(15)),
+      ElementsAre("ssh", "-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o",
+                  "ClearAllForwardings=yes", "-o", "ControlMaster=no", "-o", "ConnectTimeout=10",
+                  "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "--", "n1"));
   const auto words = OpenSshWords({"n1", "ann", 0}, "./config", 2222, seconds(10), seconds(1));
   EXPECT_THAT(words, testing::IsSupersetOf({"-F", "./config", "-p", "2222", "-l", "ann"}));
   EXPECT_THAT(words, Contains("ServerAliveInterval=1"));
