@@ -36,9 +36,10 @@ std::string SpawnerCore::OnSpawn(Time now, const SpawnRequest& request, uid_t ui
   if (Count(jobs_, [&](const Job& other) { return Same(other.name, job.name); }) != 0) {
     return "a job of this name is there";
   }
-  const size_t waiting =
-      Count(jobs_, [](const Job& other) { return other.state == State::kAsking && !other.begun; });
-  if (waiting >= kMostWaiting) return "64 jobs wait to be started";
+  const auto waits = [](const Job& other) { return other.state == State::kAsking && !other.begun; };
+  const auto hers = [&](const Job& other) { return waits(other) && other.who == who; };
+  if (Count(jobs_, hers) >= kMostWaitingOfUser) return "32 jobs of this user wait to be started";
+  if (Count(jobs_, waits) >= kMostWaiting) return "256 jobs wait to be started";
   job.number = ++last_;
   job.who = who;
   job.lease = Ms(request.lease_ms);

@@ -33,7 +33,7 @@ class SpawnerCore {
   static constexpr Ms kAskingTime{20'000}, kStartingTime{5'000}, kAgain{100}, kPatience{60'000};
   static constexpr size_t kMostJobs = 256, kMostOfUser = 32;      // not asking
   static constexpr size_t kMostBegun = 16, kMostBegunOfUser = 4;  // askers and starters
-  static constexpr size_t kMostWaiting = 64;
+  static constexpr size_t kMostWaiting = 256, kMostWaitingOfUser = 32;
 
   struct Job {
     uint64_t number = 0;

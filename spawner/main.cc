@@ -25,13 +25,11 @@ namespace {
 
 constexpr char kConfig[] = "/etc/dtrain/spawner.conf";
 constexpr char kHelp[] =
-    "Usage: dtrain-spawner [--run-dir DIR] [--config FILE] [--agent-user NAME] [--shepherd "
-    "PROGRAM]\n"
-    "                      [--patience SECONDS] [--limit | --unlimit]\n"
+    "Usage: dtrain-spawner [--run-dir DIR] [--config FILE] [--agent-user NAME]\n"
+    "                      [--shepherd PROGRAM] [--patience SECONDS] [--limit | --unlimit]\n"
     "Starts and kills the jobs of users for dtrain-agent. Needs root, cgroup v2 and Linux 5.14.\n"
-    "  --patience  how long the agent may be silent beyond a job's lease and grace, and how long "
-    "a\n"
-    "              killed job may take until it is reported (60)\n"
+    "  --patience  how long the agent may be silent beyond a job's lease and grace, and how\n"
+    "              long a killed job may take until it is reported (60)\n"
     "  --limit     limit jobs, though that keeps systemd before 254 from starting this again\n"
     "  --unlimit   take the limits away: what ExecStopPost= does for it\n";
 

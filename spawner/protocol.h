@@ -65,8 +65,8 @@ enum class Proof : uint32_t {
 };
 
 // kConnection: a connected AF_UNIX, SOCK_STREAM socket whose own end has a name and whose peer has
-// none and is there; who it is comes from SO_PEERCRED. It counts for one Spawn, also one that is
-// refused later than kProof and kBusy: the spawner remembers the last 4,096.
+// none and is there; who it is comes from SO_PEERCRED. It counts for one Spawn, unless that is
+// refused: the spawner remembers the last 4,096.
 struct SpawnRequest {
   Header header{kVersion, Type::kSpawn};
   char job[68] = {};

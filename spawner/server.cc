@@ -15,10 +15,9 @@
 namespace dtrain::spawner {
 namespace {
 
-constexpr int kPacketsAtOnce = 64;
+constexpr int kPacketsAtOnce = 64, kAuditsPerSecond = 50;
 constexpr int kUnread = 1 << 20;  // of answers; the kernel may allow less: net.core.wmem_max
 constexpr size_t kMostDying = 64;
-constexpr int kAuditsPerSecond = 50;
 
 }  // namespace
 
@@ -191,7 +190,8 @@ void Server::OnSpawn(Time now, const SpawnRequest& request, const std::vector<Fd
   if (dying_.size() >= kMostDying) return Refuse(tag, Stage::kBusy, EAGAIN, "64 look-ups hang");
   const std::string why = core_.OnSpawn(now, request, uid, who);
   if (!why.empty()) return Refuse(tag, Stage::kBusy, EAGAIN, why);
-  if (cookie != 0) used_[next_used_++ % used_.size()] = cookie;
+  if (cookie != 0) used_.push_back(running_[core_.jobs().rbegin()->first].cookie = cookie);
+  if (used_.size() > 4096) used_.pop_front();
 }
 
 uid_t Server::Prove(int fd, uint64_t* cookie, std::string* why, bool* breach) const {

@@ -4,7 +4,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
-#include <array>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,6 +46,7 @@ class Server {
     Asker asker;
     std::unique_ptr<Account> account;  // until it runs
     Fd shepherd, report, words, events;
+    uint64_t cookie = 0;  // of the connection that showed whose it is
     bool reaped = false;
     int code = -1, signal = 0;
   };
@@ -80,9 +81,8 @@ class Server {
   Fd agent_;
   std::string broken_;  // why its connection is about to end; empty: it is not
   std::map<uint64_t, Running> running_;
-  std::vector<Fd> dying_;              // killed, not reaped
-  std::array<uint64_t, 4096> used_{};  // cookies of connections that have started a job, a ring
-  size_t next_used_ = 0;
+  std::vector<Fd> dying_;      // killed, not reaped
+  std::deque<uint64_t> used_;  // cookies of connections that have started a job
   Time audited_since_;
   int audited_ = 0;
 };

@@ -190,6 +190,7 @@ void Server::Carry(Time now, const SpawnerCore::Action& action) {
       break;
     }
     case Action::kRefuse:
+      used_.erase(std::remove(used_.begin(), used_.end(), running.cookie), used_.end());
       Refuse(action.job.tag, action.stage, action.error, Told(name) + ": " + action.words);
       break;
     case Action::kSpawned: {

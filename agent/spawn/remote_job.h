@@ -40,9 +40,10 @@ struct RemoteJob {
   std::unique_ptr<loop::FdWatch> exit_watch;
   os::UniqueFd socket;
   std::unique_ptr<JobWords> words;
-  bool asked_again = false;  // the first answer was lost with its connection
-  bool held = true;          // by its RemoteProcesses
-  bool kill = false;         // asked for; said again to the next spawner
+  bool asked_again = false;             // the first answer was lost with its connection
+  std::optional<TimePoint> busy_since;  // the spawner had no room for it
+  bool held = true;                     // by its RemoteProcesses
+  bool kill = false;                    // asked for; said again to the next spawner
 
   std::optional<absl::Status> started;  // until WhenStarted asks
   Processes::OnStarted on_started;
@@ -51,8 +52,8 @@ struct RemoteJob {
   Processes::OnEnded on_shepherd_ended;
   loop::Task on_gone;
 
-  // For the spawner to come back; for nobody to take over what it lists; then for the shepherd to
-  // end by itself.
+  // For the spawner to come back, or to have room; for nobody to take over what it lists; then for
+  // the shepherd to end by itself.
   loop::Timer limit, patience;
   loop::Timer after_end, killed_later;
   std::shared_ptr<const bool> presence;

@@ -19,6 +19,9 @@ using Stage = RemoteJob::Stage;
 
 // Of new launches, for a spawner that is restarted.
 constexpr Duration kAwayLimit = std::chrono::seconds(5);
+// Of one that starts as many jobs as it may.
+constexpr Duration kBusyLimit = std::chrono::seconds(60);
+constexpr Duration kBusyPause = std::chrono::milliseconds(300);
 // Of an agent that starts, and may have jobs to take over.
 constexpr Duration kReadyLimit = std::chrono::seconds(10);
 constexpr Duration kFirstPause = std::chrono::milliseconds(50);
@@ -193,7 +196,7 @@ void RemoteSpawner::Ask(const Job& job) {
     connection = order.connected->lock();
     if (connection == nullptr) return Fail(job, absl::CancelledError("the launcher is gone"));
     // What any user may try must not look to the spawner as if we broke its rules.
-    if (connection->used && !job->asked_again) {
+    if (connection->used && !job->asked_again && !job->busy_since) {
       return Fail(job, absl::FailedPreconditionError(
                            "the launcher's connection has started a job before: connect again"));
     }
@@ -215,6 +218,22 @@ void RemoteSpawner::Ask(const Job& job) {
   if (!asked.ok()) Fail(job, asked);
 }
 
+bool RemoteSpawner::MayAskAgain(RemoteJob& job, const SpawnerRefused& refused) const {
+  // A name is taken for long only if its job is one that runs.
+  if (!job.held || refused.stage != spawner::Stage::kBusy || Find(job.key) != nullptr) return false;
+  if (!job.busy_since) job.busy_since = loop_.Now();
+  return loop_.Now() < *job.busy_since + kBusyLimit;
+}
+
+void RemoteSpawner::AskLater(const Job& job) {
+  job->stage = Stage::kWaiting;
+  job->limit.After(kBusyPause, [this, weak = std::weak_ptr<RemoteJob>(job)] {
+    const Job late = weak.lock();
+    if (late == nullptr || late->stage != Stage::kWaiting) return;
+    ready_ ? Ask(late) : AwaitSpawner(late);
+  });
+}
+
 void RemoteSpawner::OnSpawned(const Job& job, absl::StatusOr<SpawnerConnection::Answer> answer) {
   // The spawner may not even have read it.
   if (!answer.ok() && job->held && !std::exchange(job->asked_again, true)) {
@@ -227,7 +246,7 @@ void RemoteSpawner::OnSpawned(const Job& job, absl::StatusOr<SpawnerConnection::
                                       answer.status().message(), "; launch again")));
   }
   if (const auto* refused = std::get_if<SpawnerRefused>(&answer->word)) {
-    return Fail(job, StatusOf(*refused));
+    return MayAskAgain(*job, *refused) ? AskLater(job) : Fail(job, StatusOf(*refused));
   }
   const auto& started = std::get<SpawnerStarted>(answer->word);
   const bool is_ours = started.key == job->key;

@@ -47,6 +47,8 @@ class RemoteSpawner final : public Spawner {
   void OnEvent(const SpawnerWord& event);
   void Ask(const Job& job);
   void AwaitSpawner(const Job& job);
+  bool MayAskAgain(RemoteJob& job, const SpawnerRefused& refused) const;
+  void AskLater(const Job& job);
   void OnSpawned(const Job& job, absl::StatusOr<SpawnerConnection::Answer> answer);
   absl::Status TakeOver(RemoteJob& job, const SpawnerStarted& started,
                         std::vector<os::UniqueFd> fds);

@@ -46,6 +46,16 @@ class AttackTest : public SpawnerFixture {
                                        ", ", refused.words)));
   }
 
+  void EndAll() {
+    const auto jobs = agent_.List();
+    for (const JobEntry& job : jobs) ASSERT_TRUE(agent_.Send(Kill(job.name)));
+    for (size_t ended = 0; ended < jobs.size();) {
+      const Packet packet = agent_.ReadPacket();
+      ASSERT_NE(packet.bytes, "");
+      ended += packet.header().type == Type::kEnded;
+    }
+  }
+
   AgentEnd agent_;
   size_t before_ = 0;
 };
@@ -132,6 +142,29 @@ TEST_F(AttackTest, AConnectionStartsOneJobWhileItsUserIsThere) {
   auto [other, gone] = UserConnection(users_.at("alice"));
   gone.Reset();
   ExpectBreach(ByConnection("b"), {other.get()}, "has gone");
+}
+
+// The spawner remembers so many connections only: those of whom it refuses push out none.
+TEST_F(AttackTest, AConnectionThatPolicyRefusesIsNotRemembered) {
+  auto [accepted, client] = UserConnection(users_.at("dtrain"));
+  for (int i = 0; i < 2; ++i) {
+    const Packet answer = agent_.Ask(ByConnection("a"), {accepted.get()});
+    EXPECT_EQ(answer.As<Refused>().stage, Stage::kPolicy) << answer.As<Refused>().words;
+  }
+}
+
+TEST_F(AttackTest, AFloodOfOneUserLeavesRoomForAnother) {
+  for (int i = 0; i < 128; ++i)
+    ASSERT_TRUE(agent_.Send(ByAccount(absl::StrCat("m", i), "mallory")));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(agent_.Send(ByAccount(absl::StrCat("a", i), "alice")));
+  int alices = 0;
+  for (int i = 0; i < 148; ++i) {
+    const Packet packet = agent_.ReadAnswer();
+    if (packet.header().type != Type::kSpawned) continue;
+    alices += packet.As<Spawned>().name.job[0] == 'a';
+  }
+  EXPECT_EQ(alices, 20);
+  EndAll();
 }
 
 TEST_F(AttackTest, BadRequestsAreRefused) {
@@ -221,15 +254,8 @@ TEST_F(AttackTest, ManyUsersAtOnceWaitAndAreDroppedWithTheAgent) {
     ASSERT_TRUE(agent_.Send(ByAccount(absl::StrCat("j", i), "system")));
   agent_ = AgentEnd();
   agent_ = Agent();
-  const auto jobs = agent_.List();
-  EXPECT_EQ(jobs.size(), 64u);
-  for (const JobEntry& job : jobs) ASSERT_TRUE(agent_.Send(Kill(job.name)));
-  int ended = 0;
-  while (ended < 64) {
-    const Packet packet = agent_.ReadPacket();
-    ASSERT_NE(packet.bytes, "");
-    ended += packet.header().type == Type::kEnded;
-  }
+  EXPECT_EQ(agent_.List().size(), 64u);
+  EndAll();
 }
 
 }  // namespace

@@ -339,7 +339,8 @@ class SpawnerFixture : public ::testing::Test {
     // What the unit leaves it.
     for (int capability = 0; prctl(PR_CAPBSET_READ, capability) >= 0; ++capability) {
       const bool kept = capability == CAP_SETUID || capability == CAP_SETGID ||
-                        capability == CAP_CHOWN || capability == CAP_DAC_OVERRIDE;
+                        capability == CAP_CHOWN || capability == CAP_DAC_OVERRIDE ||
+                        capability == CAP_SYS_RESOURCE;
       if (!kept && prctl(PR_CAPBSET_DROP, capability) != 0) _exit(97);
     }
     putenv(const_cast<char*>(notify.c_str()));

@@ -46,6 +46,7 @@ TEST_F(SpawnerTest, AShepherdIsItsUsersAndHasWhatWasPromised) {
   EXPECT_EQ(shepherd["ignored"], "\t0000000000001000") << "SIGPIPE, its own choice";
   EXPECT_EQ(shepherd["umask"], "22");
   EXPECT_EQ(shepherd["oom_score_adj"], "0");
+  EXPECT_EQ(shepherd["spared"], "0");
   EXPECT_EQ(shepherd["directory"], "/");
   EXPECT_EQ(shepherd["nonblocking"], "1");
   EXPECT_EQ(shepherd["seals"], "15");

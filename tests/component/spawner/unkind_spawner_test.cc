@@ -118,6 +118,22 @@ TEST_F(UnkindSpawnerTest, AnEndBeforeTheAnswerIsTriedOnceMore) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("has ended meanwhile"));
 }
 
+TEST_F(UnkindSpawnerTest, OneThatHasNoRoomIsAskedAgain) {
+  spawner::Packet order;
+  Fake fake = Serving(&order);
+  spawner::Refused busy;
+  busy.header.tag = order.header().tag;
+  busy.stage = spawner::Stage::kBusy;
+  spawner::Put("full", busy.words);
+  fake.Say(busy);
+  const spawner::Packet again = fake.Next(Type::kSpawn);
+  EXPECT_EQ(again.bytes.substr(8), order.bytes.substr(8));
+  busy.header.tag = again.header().tag;
+  busy.stage = spawner::Stage::kAccount;
+  fake.Say(busy);
+  EXPECT_THAT(std::string(agent_.Started().message()), HasSubstr("dtrain-spawner: full"));
+}
+
 TEST_F(UnkindSpawnerTest, ForeignAnswersEndTheConnection) {
   const auto with = [](auto change) {
     return [change](Fake& fake, uint32_t tag) { change(fake, tag); };

@@ -64,6 +64,10 @@ std::string Report() {
   out << "keyring " << syscall(SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0)
       << "\n";
   out << "oom_score_adj " << Contents("/proc/self/oom_score_adj");
+  // A job that could set it again would outlive others when memory runs out.
+  const int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  out << "spared " << (write(score, "-1", 2) == 2) << "\n";
+  close(score);
   out << "cgroup " << Field("\n" + Contents("/proc/self/cgroup"), "0::") << "\n";
   const std::string status = Contents("/proc/self/status");
   out << "effective " << Field(status, "CapEff:") << "\n";

@@ -252,8 +252,11 @@ TEST_F(CoreTest, AskersAreFewAndTheRestWaits) {
   EXPECT_THAT(Kinds(), ElementsAre(Kind::kRefuse, Kind::kDropAsker, Kind::kGone, Kind::kAsk));
   EXPECT_EQ(last_[3].job.name.uid, 2012u) << "the first user's has four already";
   for (int i = 0; i < 100; ++i) Spawn("c" + std::to_string(i), 3000, "uid 3000");
-  EXPECT_EQ(why_, "64 jobs wait to be started");
-  EXPECT_EQ(core_.jobs().size(), 16u + 64u);
+  EXPECT_EQ(why_, "32 jobs of this user wait to be started");
+  EXPECT_NE(Spawn("d", 3001, "uid 3001"), 0u) << "another's place is not taken";
+  for (int i = 0; i < 300; ++i) Spawn("e", 4000 + i, "uid " + std::to_string(4000 + i));
+  EXPECT_EQ(why_, "256 jobs wait to be started");
+  EXPECT_EQ(core_.jobs().size(), 16u + 256u);
 }
 
 TEST_F(CoreTest, AUserHas32JobsAndANode256) {
