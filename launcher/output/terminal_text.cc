@@ -39,6 +39,12 @@ size_t CharacterLength(absl::string_view text) {
   }
   const auto second = static_cast<unsigned char>(text[1]);
   if (lead == 0xc2 && second < 0xa0) return 0;
+  // U+202A to U+202E and U+2066 to U+2069 turn around what stands behind them.
+  const auto third = length > 2 ? static_cast<unsigned char>(text[2]) : 0;
+  if (lead == 0xe2 && ((second == 0x80 && third >= 0xaa && third <= 0xae) ||
+                       (second == 0x81 && third >= 0xa6 && third <= 0xa9))) {
+    return 0;
+  }
   // Longer than need be: some terminals decode these to control characters.
   if ((lead == 0xe0 && second < 0xa0) || (lead == 0xf0 && second < 0x90)) return 0;
   return length;

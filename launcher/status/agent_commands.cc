@@ -2,6 +2,7 @@
 #include "launcher/status/agent_commands.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
+#include "common/os/account.h"
 #include "launcher/cli/options.h"
 #include "launcher/status/log_printer.h"
 #include "launcher/status/log_reading.h"
@@ -209,7 +211,8 @@ absl::Status AgentCommands::Logs(const AgentJob& job) {
 
 absl::Status AgentCommands::Read(const JobPart& part, const v1::ReadLogRequest& request) {
   LogReading reading(request, options_.follow);
-  LogPrinter printer(options_);
+  const auto own = os::FindAccount(geteuid());
+  LogPrinter printer(options_, !own.ok() || part.job.owner() != own->name);
   TimePoint heard = Clock::now();
   for (;;) {
     auto piece = agents_->ReadLog(part.node, reading.request());

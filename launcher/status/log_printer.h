@@ -12,7 +12,8 @@ namespace dtrain::status {
 // line may have no end.
 class LogPrinter {
  public:
-  explicit LogPrinter(const CommandOptions& options) : options_(options) {}
+  // `of_another`: it is somebody else's job, whose output can do nothing to our terminal.
+  explicit LogPrinter(const CommandOptions& options, bool of_another = false);
   ~LogPrinter();
   LogPrinter(const LogPrinter&) = delete;
   LogPrinter& operator=(const LogPrinter&) = delete;
@@ -20,8 +21,9 @@ class LogPrinter {
   bool Add(absl::string_view piece);
 
  private:
-  void PrintLine(absl::string_view line) const;
+  void PrintLine(absl::string_view line, bool ended) const;
   const CommandOptions& options_;
+  const bool shows_escapes_;
   output::LineSplitter lines_;
 };
 

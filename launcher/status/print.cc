@@ -16,9 +16,12 @@ void PrintPageAnew(const std::string& page) {
   std::fflush(stdout);
 }
 
-void PrintJson(const nlohmann::ordered_json& json) {
+void PrintJson(const nlohmann::ordered_json& json) { Print(JsonText(json, 2) + "\n"); }
+
+std::string JsonText(const nlohmann::ordered_json& json, int indent) {
   using Json = nlohmann::ordered_json;
-  Print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  static const bool terminal = isatty(STDOUT_FILENO) != 0;
+  return json.dump(indent, ' ', /*ensure_ascii=*/terminal, Json::error_handler_t::replace);
 }
 
 void PrintEnded(const std::string& job_id, bool json) {

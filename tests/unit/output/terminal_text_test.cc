@@ -51,6 +51,12 @@ TEST(TerminalTextTest, EightBitControlsAreShown) {
   EXPECT_EQ(Shown("\033\302\233"), "[3] \\x1b\\xc2\\x9b");
 }
 
+TEST(TerminalTextTest, WhatTurnsTextAroundIsShown) {
+  EXPECT_EQ(Shown("a\342\200\256b"), "[3] a\\xe2\\x80\\xaeb");
+  EXPECT_EQ(Shown("\342\201\247"), "[3] \\xe2\\x81\\xa7");
+  EXPECT_EQ(Shown("\342\200\251 \342\201\252"), "[3] \342\200\251 \342\201\252");
+}
+
 // J4: progress bars stay readable; nobody can write over the rank.
 TEST(TerminalTextTest, AfterACarriageReturnThePrefixStandsAgain) {
   EXPECT_EQ(Shown("\r 10%\r 20%"), "[3] \r[3]  10%\r[3]  20%");
