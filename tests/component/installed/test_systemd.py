@@ -61,7 +61,7 @@ def test_the_system_units(verify):
 
 # Whom everyone can talk to is shut in; the spawner, whose view of the machine workers inherit, is not.
 def test_the_agent_is_shut_in():
-    assert exposure(UNITS / "dtrain-agent.service", 25) == ""
+    assert exposure(UNITS / "dtrain-agent.service", 24) == ""
     assert exposure(UNITS / "dtrain-agent-root.service", 25) != ""
     found = dict(settings(UNITS / "dtrain-agent.service"))
     assert found["User"] == "dtrain" and found["CapabilityBoundingSet"] == found["AmbientCapabilities"] == "CAP_SYSLOG"
