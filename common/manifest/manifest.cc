@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -18,6 +19,12 @@ namespace {
 constexpr size_t kLongestPath = 4000;
 constexpr size_t kLongestName = 255;
 constexpr uint64_t kLargest = uint64_t{1} << 50;
+// How many links the kernel follows on one path.
+constexpr int kMostFollowed = 40;
+// Limits the time of CheckLinks to some tenths of a second, in bytes of the paths that it looks up.
+// 40000 ordinary links take a tenth of it.
+constexpr size_t kMostWork = 256 << 20;
+constexpr size_t kWorkPerName = 64;
 
 absl::Status Bad(absl::string_view what, absl::string_view path) {
   return absl::InvalidArgumentError(absl::StrCat(Escape(path), " ", what));
@@ -42,6 +49,53 @@ absl::Status CheckTree(const std::vector<File>& files) {
       if (paths.contains(path.substr(0, at))) {
         return Bad("lies below something that is not a folder", path);
       }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BadLink(absl::string_view what, absl::string_view path, absl::string_view target) {
+  return Bad(absl::StrCat("is ", what, " (to ", Escape(target), ")"), path);
+}
+
+void CutName(std::string& path) {
+  const size_t slash = path.rfind('/');
+  path.resize(slash == path.npos ? 0 : slash);
+}
+
+// Follows each link as the kernel does in a tree of these files: ".." after a link goes up from the
+// link's target. A missing name counts as a folder, because a worker may create it.
+absl::Status CheckLinks(const std::vector<File>& files) {
+  absl::flat_hash_map<absl::string_view, absl::string_view> targets;
+  for (const File& file : files) {
+    if (file.kind == File::Kind::kLink) targets.emplace(file.path, file.target);
+  }
+  size_t work = 0;
+  for (const File& file : files) {
+    if (file.kind != File::Kind::kLink) continue;
+    std::string at = file.path;
+    CutName(at);
+    std::vector<absl::string_view> ahead = {file.target};  // the last one comes first
+    for (int followed = 1; !ahead.empty() && followed <= kMostFollowed;) {
+      const absl::string_view name = ahead.back().substr(0, ahead.back().find('/'));
+      ahead.back().remove_prefix(std::min(name.size() + 1, ahead.back().size()));
+      if (ahead.back().empty()) ahead.pop_back();
+      work += at.size() + kWorkPerName;
+      if (work > kMostWork) {
+        return absl::InvalidArgumentError("the symbolic links of the tree take too long to follow");
+      }
+      if (name.empty() || name == ".") continue;
+      if (name == "..") {
+        if (at.empty()) return BadLink("a symbolic link out of the tree", file.path, file.target);
+        CutName(at);
+        continue;
+      }
+      absl::StrAppend(&at, at.empty() ? "" : "/", name);
+      const auto link = at.size() > kLongestPath ? targets.end() : targets.find(at);
+      if (link == targets.end()) continue;
+      ++followed;
+      CutName(at);
+      ahead.push_back(link->second);
     }
   }
   return absl::OkStatus();
@@ -116,13 +170,12 @@ absl::Status CheckLink(absl::string_view path, absl::string_view target) {
   if (target.empty() || target.size() > kLongestPath || target.find('\0') != target.npos) {
     return Bad("is a symbolic link to nothing", path);
   }
-  const std::string arrow = absl::StrCat(" (to ", Escape(target), ")");
-  if (target[0] == '/') return Bad(absl::StrCat("is an absolute symbolic link", arrow), path);
+  if (target[0] == '/') return BadLink("an absolute symbolic link", path, target);
   auto depth = std::count(path.begin(), path.end(), '/');
   for (const absl::string_view name : absl::StrSplit(target, '/')) {
     if (name.empty() || name == ".") continue;
     depth += name == ".." ? -1 : 1;
-    if (depth < 0) return Bad(absl::StrCat("is a symbolic link out of the tree", arrow), path);
+    if (depth < 0) return BadLink("a symbolic link out of the tree", path, target);
   }
   return absl::OkStatus();
 }
@@ -144,6 +197,7 @@ absl::StatusOr<std::string> Format(std::vector<File>& files) {
     }
     text.push_back('\0');
   }
+  if (absl::Status links = CheckLinks(files); !links.ok()) return links;
   if (text.size() > kMostBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the list of ", files.size(), " files is longer than 16 MiB"));
@@ -166,6 +220,7 @@ absl::StatusOr<std::vector<File>> Parse(absl::string_view text) {
     files.push_back(*std::move(file));
   }
   if (absl::Status tree = CheckTree(files); !tree.ok()) return tree;
+  if (absl::Status links = CheckLinks(files); !links.ok()) return links;
   return files;
 }
 

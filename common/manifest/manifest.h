@@ -34,7 +34,8 @@ struct File {
   bool operator==(const File&) const = default;
 };
 
-// INVALID_ARGUMENT: no file of a tree has this path, or this link leads out of it.
+// INVALID_ARGUMENT: no file of a tree has this path, or this link leads out of it. CheckLink looks
+// at the text alone; Format and Parse also follow the links that a target passes through.
 absl::Status CheckPath(absl::string_view path);
 absl::Status CheckLink(absl::string_view path, absl::string_view target);
 

@@ -16,6 +16,7 @@
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/manifest/sha256.h"
+#include "launcher/stage/listing.h"
 
 namespace dtrain::stage {
 namespace {
@@ -128,8 +129,13 @@ absl::StatusOr<std::string> Contents::Read(uint32_t file, uint64_t offset, size_
     bytes = ReadAt(copy_.get(), offsets_[file] + offset, size);
   } else {
     if (!open_ || open_file_ != file) {
-      open_.Reset(open(absl::StrCat(snapshot_.directory, "/", path).c_str(),
-                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+      // A link may have replaced a folder since the snapshot.
+      const auto folder = OpenFolderOf(snapshot_.directory, path);
+      const std::string name = path.substr(path.rfind('/') + 1);
+      errno = ENOENT;
+      open_.Reset(folder.ok() ? openat(folder->get(), name.c_str(),
+                                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
+                              : -1);
       open_file_ = file;
     }
     bytes = open_ ? ReadAt(open_.get(), offset, size) : absl::InternalError(PosixErrorText(errno));

@@ -59,16 +59,26 @@ class Reader {
   // NOT_FOUND: it is not there, or a folder.
   absl::StatusOr<File> Read(const std::string& path) {
     if (absl::Status good = manifest::CheckPath(path); !good.ok()) return good;
-    const std::string full = absl::StrCat(directory_, "/", path);
+    // A link may have replaced a folder of git's index.
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == path.npos ? "" : path.substr(0, slash);
+    if (!folder_ || folder_path_ != folder) {
+      auto opened = OpenFolderOf(directory_, path);
+      if (absl::IsNotFound(opened.status())) return opened.status();
+      if (!opened.ok()) return Cannot(path, opened.status().message());
+      folder_ = *std::move(opened);
+      folder_path_ = folder;
+    }
+    const std::string name = path.substr(slash == path.npos ? 0 : slash + 1);
     struct stat status;
-    if (lstat(full.c_str(), &status) != 0) {
+    if (fstatat(folder_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
       if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(path);
-      return Cannot(path, errno);
+      return Cannot(path, PosixErrorText(errno));
     }
     File file;
     file.path = path;
     if (S_ISDIR(status.st_mode)) return absl::NotFoundError(path);
-    if (S_ISLNK(status.st_mode)) return ReadLink(std::move(file), full);
+    if (S_ISLNK(status.st_mode)) return ReadLink(std::move(file), name);
     if (!S_ISREG(status.st_mode)) {
       return absl::InvalidArgumentError(
           absl::StrCat(Escape(path),
@@ -81,7 +91,7 @@ class Reader {
       return file;
     }
     for (int i = 0; i < kTries; ++i) {
-      auto read = Hash(file, full);
+      auto read = Hash(file, name);
       if (!absl::IsAborted(read.status())) return read;
     }
     return absl::InvalidArgumentError(
@@ -93,16 +103,15 @@ class Reader {
   void Save() { cache_.Save(); }
 
  private:
-  static absl::Status Cannot(const std::string& path, int error) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", Escape(path), ": ",
-                                                   PosixErrorText(error),
+  static absl::Status Cannot(const std::string& path, absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", Escape(path), ": ", why,
                                                    "; keep it out with --stage-exclude"));
   }
 
-  absl::StatusOr<File> ReadLink(File file, const std::string& full) {
+  absl::StatusOr<File> ReadLink(File file, const std::string& name) {
     std::string target(4096, '\0');
-    const ssize_t size = readlink(full.c_str(), target.data(), target.size());
-    if (size < 0) return Cannot(file.path, errno);
+    const ssize_t size = readlinkat(folder_.get(), name.c_str(), target.data(), target.size());
+    if (size < 0) return Cannot(file.path, PosixErrorText(errno));
     target.resize(static_cast<size_t>(size));
     file.kind = File::Kind::kLink;
     file.target = std::move(target);
@@ -113,23 +122,24 @@ class Reader {
   }
 
   // ABORTED: it changed meanwhile.
-  absl::StatusOr<File> Hash(File file, const std::string& full) {
+  absl::StatusOr<File> Hash(File file, const std::string& name) {
     const int64_t now = WallNanos();
-    const os::UniqueFd fd(open(full.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const os::UniqueFd fd(
+        openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat before, after;
-    if (!fd || fstat(fd.get(), &before) != 0) return Cannot(file.path, errno);
+    if (!fd || fstat(fd.get(), &before) != 0) return Cannot(file.path, PosixErrorText(errno));
     uint64_t size = 0;
     for (;;) {
       const ssize_t n = read(fd.get(), buffer_.data(), buffer_.size());
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return Cannot(file.path, errno);
+      if (n < 0) return Cannot(file.path, PosixErrorText(errno));
       if (n == 0) break;
       hash_.Add({buffer_.data(), static_cast<size_t>(n)});
       size += static_cast<uint64_t>(n);
     }
     file.sha256 = hash_.Finish();
     file.size = size;
-    if (fstat(fd.get(), &after) != 0) return Cannot(file.path, errno);
+    if (fstat(fd.get(), &after) != 0) return Cannot(file.path, PosixErrorText(errno));
     if (!IsSame(before, after) || size != static_cast<uint64_t>(after.st_size)) {
       return absl::AbortedError("changed");
     }
@@ -138,6 +148,8 @@ class Reader {
   }
 
   const std::string directory_;
+  std::string folder_path_;  // of the file that was read last
+  os::UniqueFd folder_;
   HashCache cache_;
   manifest::Sha256 hash_;
   std::vector<char> buffer_;
@@ -229,12 +241,16 @@ absl::StatusOr<Snapshot> TakeSnapshot(const Options& options, const std::string&
   reader.Save();
   auto manifest = manifest::Format(snapshot.files);
   if (!manifest.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(FlagOf(options), ": ", manifest.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        FlagOf(options), ": ", manifest.status().message(), "; keep it out with --stage-exclude"));
   }
   snapshot.manifest = *std::move(manifest);
   snapshot.sha256 = manifest::HashOf(snapshot.manifest);
   if (!options.compare) snapshot.warnings = WarningsOf(snapshot);
+  if (!listing->warning.empty()) {
+    snapshot.warnings.insert(snapshot.warnings.begin(),
+                             absl::StrCat(FlagOf(options), ": ", listing->warning));
+  }
   return snapshot;
 }
 

@@ -26,7 +26,7 @@ class SnapshotTest : public testing::Test {
  protected:
   SnapshotTest() {
     std::string folder = absl::StrCat(testing::TempDir(), "/snapXXXXXX");
-    folder_ = mkdtemp(folder.data());
+    folder_ = fs::canonical(mkdtemp(folder.data()));
     fs::create_directory(folder_ / "cache");
     fs::create_directory(folder_ / "code");
     options_.directory = folder_ / "code";
@@ -94,6 +94,9 @@ TEST_F(SnapshotTest, GitThatFailsIsNotPassedOver) {
   fs::create_directory(folder_ / "code" / ".git");
   const auto snapshot = Take();
   EXPECT_THAT(std::string(snapshot.status().message()), HasSubstr("git does not list its files"));
+  // Nor for the sake of one above it.
+  ASSERT_EQ(std::system(absl::StrCat("git init -q ", folder_.string()).c_str()), 0);
+  EXPECT_THAT(std::string(Take().status().message()), HasSubstr("git does not list its files"));
 }
 
 TEST_F(SnapshotTest, WhatIsNoFileIsRefusedByName) {
@@ -111,6 +114,200 @@ TEST_F(SnapshotTest, WhatIsNoFileIsRefusedByName) {
   EXPECT_THAT(std::string(Take().status().message()), HasSubstr("pipe is neither a file nor"));
   options_.exclude = {"pipe"};
   EXPECT_TRUE(Take().ok());
+}
+
+// Commands in the .git of a tree that somebody else has packed.
+TEST_F(SnapshotTest, NothingThatTheTreeNamesIsRun) {
+  const std::string program = folder_ / "evil";
+  const std::string ran = folder_ / "ran";
+  std::ofstream(program) << "#!/bin/sh\necho \"$0 $*\" >>" << ran << "\nexec cat\n";
+  ASSERT_EQ(chmod(program.c_str(), 0755), 0);
+  const auto poison = [&](const std::string& at) {
+    Git(at + "config core.fsmonitor " + program);
+    Git(at + "config core.hooksPath " + (folder_ / "hooks").string());
+    Git(at + "config core.sshCommand " + program);
+    Git(at + "config core.pager " + program);
+    Git(at + "config alias.status '!" + program + "'");
+    Git(at + "config diff.external " + program);
+    Git(at + "config diff.x.textconv " + program);
+    Git(at + "config filter.x.clean " + program);
+    Git(at + "config filter.x.required true");
+    Git(at + "config filter.y=z.clean " + program);
+    Git(at + "config filter.p.process " + program);
+    if (!at.empty()) Git(at + "config filter.sub.clean " + program);
+  };
+  fs::create_directory(folder_ / "hooks");
+  fs::copy(program, folder_ / "hooks" / "post-index-change");
+  Write("train.py", "a");
+  Write("model.py", "b");
+  Write("data.py", "c");
+  Git("init");
+  Write("sub/lib.py", "d");
+  Git("-C sub init");
+  Git("-C sub add .");
+  Git("-C sub commit -m x");
+  Git("add .");
+  Git("commit -m x");
+  for (const std::string at : {"", "-C sub "}) {
+    poison(at);
+    const fs::path git = folder_ / "code" / (at.empty() ? "" : "sub") / ".git";
+    std::ofstream(git / "info" / "attributes")
+        << "train.py filter=x diff=x\nlib.py filter=sub\nmodel.py filter=y=z\ndata.py filter=p\n";
+  }
+  // As long, but newer than the index: git must read them.
+  for (const char* file : {"train.py", "model.py", "data.py", "sub/lib.py"}) Write(file, "x");
+  for (const bool has_equals : {true, false}) {
+    if (!has_equals) Git("config --remove-section filter.y=z");
+    fs::remove(ran);
+    const auto snapshot = Take();
+    EXPECT_THAT(Paths(snapshot), ElementsAre("data.py", "model.py", "sub/lib.py", "train.py"));
+    EXPECT_FALSE(fs::exists(ran)) << std::ifstream(ran).rdbuf();
+    // No flag of git can hold such a name, so that nothing is counted.
+    EXPECT_THAT(snapshot->git,
+                testing::MatchesRegex(has_equals ? "[0-9a-f]{7,}" : "[0-9a-f]{7,} \\+ 3 changed"));
+  }
+}
+
+// A partial clone fetches missing objects, by a command in its configuration.
+TEST_F(SnapshotTest, NothingIsFetched) {
+  const std::string program = folder_ / "evil";
+  const std::string ran = folder_ / "ran";
+  std::ofstream(program) << "#!/bin/sh\necho \"$0 $*\" >>" << ran << "\n";
+  ASSERT_EQ(chmod(program.c_str(), 0755), 0);
+  Write("train.py", "a");
+  Git("init");
+  Git("add .");
+  Git("commit -m x");
+  Git("config core.repositoryFormatVersion 1");
+  Git("config extensions.partialClone origin");
+  Git("config remote.origin.promisor true");
+  Git("config remote.origin.url " + folder_.string());
+  Git("config remote.origin.uploadpack " + program);
+  fs::remove_all(folder_ / "code/.git/objects");
+  fs::create_directory(folder_ / "code/.git/objects");
+  EXPECT_THAT(Paths(Take()), ElementsAre("train.py"));
+  EXPECT_FALSE(fs::exists(ran)) << std::ifstream(ran).rdbuf();
+}
+
+// A clone may contain a folder that looks like a bare repository, with a config.
+TEST_F(SnapshotTest, ABareRepositoryInTheTreeIsNotAsked) {
+  Write("train.py", "a");
+  Git("init");
+  Git("init --bare buried");
+  Git("-C buried config core.bare false");
+  Git("-C buried config core.worktree ..");
+  Write("buried/.env", "SECRET=1");
+  Write(".gitignore", ".env\n");
+  Write("buried/info/exclude", "!.env\n");
+  options_.directory += "/buried";
+  EXPECT_THAT(Paths(Take()), testing::Contains(HasSubstr("git does not list its files")));
+}
+
+TEST_F(SnapshotTest, VariablesOfGitNameNoOtherRepository) {
+  Write("train.py", "a");
+  Write(".gitignore", ".env\n");
+  Write(".env", "SECRET=1");
+  Git("init");
+  const std::string other = folder_ / "other";
+  ASSERT_EQ(std::system(absl::StrCat("git init -q ", other).c_str()), 0);
+  setenv("GIT_DIR", (other + "/.git").c_str(), 1);
+  setenv("GIT_INDEX_FILE", "/nowhere", 1);
+  setenv("GIT_CEILING_DIRECTORIES", folder_.c_str(), 1);
+  Write("sub/x", "y");
+  options_.directory += "/sub";
+  EXPECT_THAT(Paths(Take()), ElementsAre("x"));
+  unsetenv("GIT_DIR");
+  unsetenv("GIT_INDEX_FILE");
+  unsetenv("GIT_CEILING_DIRECTORIES");
+}
+
+// git looks above the folder itself, not above a link to it.
+TEST_F(SnapshotTest, ALinkToAFolderOfARepository) {
+  Write(".gitignore", ".env\n");
+  Write("sub/train.py", "a");
+  Write("sub/.env", "SECRET=1");
+  Git("init");
+  fs::create_directory_symlink("code/sub", folder_ / "link");
+  options_.directory = folder_ / "link";
+  EXPECT_THAT(Paths(Take()), ElementsAre("train.py"));
+}
+
+TEST_F(SnapshotTest, ARepositoryAboveOfSomebodyElseIsNotUsed) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to give a folder away";
+  Write("train.py", "a");
+  Write("sub/.env", "SECRET=1");
+  Write("sub/model.py", "b");
+  Write(".gitignore", ".env\n");
+  Git("init");
+  options_.directory += "/sub";
+  EXPECT_THAT(Paths(Take()), ElementsAre("model.py"));
+  constexpr uid_t kStranger = 12345;
+  for (const fs::path& given : {folder_ / "code", folder_ / "code" / ".git"}) {
+    ASSERT_EQ(lchown(given.c_str(), kStranger, kStranger), 0);
+    const auto snapshot = Take();
+    EXPECT_THAT(Paths(snapshot), ElementsAre(".env", "model.py"));
+    EXPECT_EQ(snapshot->git, "");
+    EXPECT_THAT(snapshot->warnings,
+                ElementsAre(HasSubstr("which belongs to another user"), HasSubstr("copies .env")));
+    // git's own way to trust it.
+    setenv("GIT_CONFIG_COUNT", "1", 1);
+    setenv("GIT_CONFIG_KEY_0", "safe.directory", 1);
+    setenv("GIT_CONFIG_VALUE_0", (folder_ / "code").c_str(), 1);
+    EXPECT_THAT(Paths(Take()), ElementsAre("model.py"));
+    setenv("GIT_CONFIG_VALUE_0", "", 1);
+    EXPECT_THAT(Paths(Take()), ElementsAre(".env", "model.py"));
+    for (const char* name : {"GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0"}) {
+      unsetenv(name);
+    }
+    ASSERT_EQ(lchown(given.c_str(), 0, 0), 0);
+  }
+  // To root also the caller of sudo.
+  ASSERT_EQ(lchown((folder_ / "code").c_str(), kStranger, kStranger), 0);
+  setenv("SUDO_UID", "12345", 1);
+  EXPECT_THAT(Paths(Take()), ElementsAre("model.py"));
+  unsetenv("SUDO_UID");
+  // All of it is another user's: git decides.
+  for (const fs::path& given : {folder_ / "code", folder_ / "code" / "sub"}) {
+    ASSERT_EQ(lchown(given.c_str(), kStranger, kStranger), 0);
+  }
+  EXPECT_THAT(Paths(Take()), ElementsAre(HasSubstr("git does not list its files")));
+}
+
+// In the index "lib" is a folder; on disk it is a link, which .gitignore hides.
+TEST_F(SnapshotTest, NothingBehindALinkIsRead) {
+  fs::create_directory(folder_ / "outside");
+  std::ofstream(folder_ / "outside" / "key") << "secret";
+  std::ofstream(folder_ / "outside" / "nested") << "secret";
+  Write("train.py", "a");
+  Write("lib/key", "public");
+  Git("init");
+  Git("add .");
+  Git("update-index --add --cacheinfo 160000,1234567890123456789012345678901234567890,lib/nested");
+  fs::remove_all(folder_ / "code" / "lib");
+  fs::remove(folder_ / "outside" / "nested");
+  fs::create_directory(folder_ / "outside" / "nested");
+  std::ofstream(folder_ / "outside" / "nested" / "deep") << "secret";
+  fs::create_directory_symlink("../outside", folder_ / "code" / "lib");
+  Write(".gitignore", "lib\n");
+  EXPECT_THAT(Paths(Take()), ElementsAre(".gitignore", "train.py"));
+  // Replaced after it was read.
+  fs::remove(folder_ / "code" / "lib");
+  Write("lib/key", "public");
+  const auto snapshot = Take();
+  ASSERT_THAT(Paths(snapshot), ElementsAre(".gitignore", "lib/key", "train.py"));
+  fs::remove_all(folder_ / "code" / "lib");
+  fs::create_directory_symlink("../outside", folder_ / "code" / "lib");
+  EXPECT_FALSE(Contents(*snapshot).Read(1, 0, 6).ok());
+}
+
+TEST_F(SnapshotTest, ALinkOutThroughALinkIsRefused) {
+  Write("train.py", "a");
+  fs::create_symlink(".", folder_ / "code" / "here");
+  ASSERT_TRUE(Take().ok());
+  fs::create_symlink("here/here/../cache", folder_ / "code" / "out");
+  ASSERT_TRUE(fs::is_directory(folder_ / "code" / "out"));
+  EXPECT_THAT(std::string(Take().status().message()),
+              HasSubstr("out is a symbolic link out of the tree (to here/here/../cache)"));
 }
 
 TEST_F(SnapshotTest, TooMuchNamesTheBiggest) {

@@ -224,6 +224,16 @@ TEST_F(StagingTest, ListsThatAreNone) {
   EXPECT_FALSE(fs::exists(folder_ / "a"));
 }
 
+TEST_F(StagingTest, ALinkOutThroughALinkIsNotMade) {
+  v1::StageTree tree;
+  using std::string_literals::operator""s;
+  tree.set_manifest("l here\0.\0l out\0here/here/../../..\0"s);
+  tree.set_sha256(manifest::HashOf(tree.manifest()));
+  BeginWith(tree);
+  EXPECT_THAT(std::string(failed_.message()), HasSubstr("out is a symbolic link out of the tree"));
+  EXPECT_EQ(Trees(), 0u);
+}
+
 TEST_F(StagingTest, PiecesBeforeAListAndASecondList) {
   Send(0, "x");
   EXPECT_THAT(std::string(failed_.message()), HasSubstr("not asked for"));

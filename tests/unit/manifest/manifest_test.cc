@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/manifest/manifest.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -85,6 +86,63 @@ TEST(ManifestTest, LinksStayWithinTheTree) {
   EXPECT_FALSE(CheckLink("a", "b/../../c/d").ok());
   EXPECT_FALSE(CheckLink("a", "/etc").ok());
   EXPECT_FALSE(CheckLink("a", "").ok());
+}
+
+File Link(std::string path, std::string target) {
+  return {Kind::kLink, std::move(path), 0, "", std::move(target)};
+}
+
+// Format and Parse follow them as the kernel would.
+TEST(ManifestTest, LinksThroughLinksStayWithinTheTree) {
+  const std::vector<std::vector<File>> inward = {
+      {Link("a", ".")},
+      {Link("a", "b/../c"), Data("b/x")},
+      {Link("a", "b/../x"), Link("b", "c/d"), Data("c/d/e"), Data("c/x")},
+      {Link("a/b/up", "../.."), Data("x"), Link("y", "a/b/up/x")},
+      {Link("a", "gone/../x")},
+      {Link("a", "b"), Link("b", "a/../x")},  // a loop leads nowhere
+  };
+  for (std::vector<File> files : inward) {
+    const std::string name = files[0].path + " -> " + files[0].target;
+    const auto text = Format(files);
+    ASSERT_TRUE(text.ok()) << name << ": " << text.status();
+    EXPECT_TRUE(Parse(*text).ok()) << name;
+  }
+  const std::vector<std::vector<File>> outward = {
+      {Link("a", "here/.."), Link("here", ".")},
+      {Link("a", "here/here/../../etc"), Link("here", ".")},
+      {Link("a", "b/../x"), Link("b", "c/d"), Link("c/d", "..")},
+      {Link("d/e/a", "up/../x"), Link("d/e/up", "../..")},
+      {Link("a", "b/.."), Link("b", "c"), Link("c", "d"), Link("d", "./.")},
+  };
+  for (std::vector<File> files : outward) {
+    const std::string name = files[0].path + " -> " + files[0].target;
+    const auto text = Format(files);
+    EXPECT_FALSE(text.ok()) << name;
+    EXPECT_EQ(text.status().message(),
+              absl::StrCat(files[0].path, " is a symbolic link out of the tree (to ",
+                           files[0].target, ")"));
+    std::string sent;
+    for (const File& file : files) {
+      absl::StrAppend(&sent, "l ", file.path, std::string(1, '\0'), file.target,
+                      std::string(1, '\0'));
+    }
+    EXPECT_FALSE(Parse(sent).ok()) << name;
+  }
+}
+
+// 3000 links through 40 long ones each.
+TEST(ManifestTest, LinksThatTakeLongAreRefused) {
+  std::vector<File> files;
+  std::string way;
+  for (int i = 0; i < 600; ++i) way += "y/../";
+  for (int i = 100; i < 140; ++i) {
+    files.push_back(Link(absl::StrCat("a", i), way + (i == 100 ? "y" : absl::StrCat("a", i - 1))));
+  }
+  for (int i = 0; i < 3000; ++i) files.push_back(Link(absl::StrCat("b", i), "a139"));
+  const auto text = Format(files);
+  ASSERT_FALSE(text.ok());
+  EXPECT_THAT(std::string(text.status().message()), testing::HasSubstr("symbolic links"));
 }
 
 TEST(ManifestTest, NoFileTwiceAndNoneBelowAnother) {
