@@ -185,6 +185,12 @@ def others():
     future = dist.all_reduce(torch.full((4,), float(me)), async_op=True).get_future()
     doubled = future.then(lambda done: done.value()[0] * 2)
     assert doubled.wait().tolist() == [n * (n - 1.0)] * 4
+    waited = dist.all_reduce(torch.ones(2), async_op=True)
+    waited.wait()
+    assert waited.get_future().value()[0].tolist() == [n, n]
+    sparse = torch.sparse_coo_tensor([[me, 0]], [1.0, 2.0], (n,))
+    dist.all_reduce(sparse)
+    assert sparse.to_dense().tolist() == [2.0 * n + 1] + [1.0] * (n - 1)
     # Handles that nobody waits for.
     dropped = [torch.ones(100) for _ in range(600)]
     for each in dropped:
@@ -271,9 +277,11 @@ def wrapped():
     torch.manual_seed(me)  # DDP broadcasts rank 0's
     made = Net()
 
-    def train(group, hook=None, power=False, zero=False, steps=4, **options):
+    def train(group, hook=None, power=False, zero=False, steps=4, join=None, sparse=False, **options):
         torch.manual_seed(7 + me)
         net = copy.deepcopy(made)
+        if sparse:
+            net.a = torch.nn.Sequential(torch.nn.Embedding(30, 20, sparse=True), torch.nn.Flatten(), torch.nn.Linear(60, 50))
         if power:
             # It starts collectives in callbacks, at any time beside those that DDP itself starts, on Gloo as well.
             del net.unused
@@ -285,12 +293,16 @@ def wrapped():
         if power:
             model.register_comm_hook(powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
         parameters = list(model.parameters())
-        optimizer = (ZeroRedundancyOptimizer(parameters, torch.optim.Adam, process_group=group, lr=0.01) if zero
-                     else torch.optim.Adam(parameters, lr=0.01))
-        with model.join():
+        if sparse:
+            optimizer = torch.optim.SGD(parameters, lr=0.01)
+        else:
+            optimizer = (ZeroRedundancyOptimizer(parameters, torch.optim.Adam, process_group=group, lr=0.01) if zero
+                         else torch.optim.Adam(parameters, lr=0.01))
+        with model.join(**(join or {})):
             for i in range(steps):
                 with model.no_sync() if i == 1 else torch.enable_grad():
-                    model(torch.randn(8, 20)).square().sum().backward()
+                    batch = torch.randint(30, (8, 3)) if sparse else torch.randn(8, 20)
+                    model(batch).square().sum().backward()
                 if i != 1:
                     optimizer.step()
                     optimizer.zero_grad()
@@ -306,7 +318,7 @@ def wrapped():
 
     world = dist.group.WORLD
     for options in ({}, {"hook": default_hooks.fp16_compress_hook}, {"gradient_as_bucket_view": True}, {"steps": 4 + me},
-                    {"power": True}):
+                    {"steps": 4 + me, "join": {"divide_by_initial_world_size": False}}, {"sparse": True}, {"power": True}):
         got, right = train(world, **options), train(gloo, **options)
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(got, right)), options
     group = dist.new_group()
@@ -378,6 +390,7 @@ def test_a_program_for_gloo_trains_unchanged(launch, tmp_path):
         "from torch.distributed import init_process_group\n"
         "init_process_group(backend='GLOO')\n"
         "dist.monitored_barrier()\n"
+        "dist.monitored_barrier(dist.GroupMember.NON_GROUP_MEMBER)\n"
         "print(dist.get_backend(), dist.get_backend(dist.new_group(backend='gloo')), __name__, sys.argv[1:])\n")
     for program in ([tmp_path / "asks.py"], ["-m", "asks"]):
         code, out, err = launch(1, "-m", "dtrain.torch", *program, "--rate", "1",

@@ -32,6 +32,8 @@ def monitored_barrier(was):
     @functools.wraps(was)
     def monitored(group=None, timeout=None, wait_all_ranks=False):
         chosen = dist.distributed_c10d._get_default_group() if group is None else group
+        if chosen is dist.GroupMember.NON_GROUP_MEMBER:
+            return was(group, timeout, wait_all_ranks)
         if dist.get_backend(chosen) != _process_group.NAME or not hasattr(chosen, "monitored_barrier"):
             return was(group, timeout, wait_all_ranks)
         return chosen.monitored_barrier(timeout or dist.distributed_c10d.default_pg_timeout, wait_all_ranks)

@@ -2,7 +2,7 @@
 """The backend "dtrain" of torch.distributed, for DistributedDataParallel, FSDP and programs that call it themselves.
 
 Groups of all ranks use libdtrain. Gloo does what libdtrain does not have: messages between two ranks, bitwise
-operations, and smaller groups, whose other ranks are not there when torch makes them.
+operations, sums of sparse tensors, and smaller groups, whose other ranks are not there when torch makes them.
 """
 
 import inspect
@@ -109,7 +109,7 @@ class _ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts=dist.ReduceOp.SUM):
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        op = _operation(opts, tensor)
+        op = _operation(opts, tensor) if tensor.layout is torch.strided else None
         if op is None:
             return self._gloo.allreduce([tensor], opts)
         handle = start_allreduce(tensor, None, op, _AS_IT_IS, self._ours, Compression.none, in_place=True, wait=False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the calls of a process group return: torch's works and futures, of dtrain's handles."""
 
+import collections
 import contextlib
 import queue
 import threading
@@ -68,7 +69,10 @@ class Pending(torch._C._distributed_c10d.Work):
                 self._reached = torch.futures.Future(devices=devices)
                 # Python's set_exception() is a value for C++. What then() raises is an exception there, too.
                 self._future = self._reached.then(_value)
-                self._waiter.add(self)
+                if self._handle.done():
+                    self.complete()  # who has waited reads the value at once
+                else:
+                    self._waiter.add(self)
             return self._future
 
     getFuture = get_future  # the name that torch's C++ looks for
@@ -100,16 +104,19 @@ class Waiter:
     """Completes what nobody else waits for, in a thread that begins with the first and ends with the group.
 
     Torch's C++, older than 2.1, finds the methods of a Pending only while Python has it, too. So all are kept until they
-    have been waited for, and of those that nobody waits for the last ones.
+    have been waited for, and of those that nobody waits for the last ones. DDP's join() asks for the future after that:
+    the last small ones are kept a little longer.
     """
 
     # Torch itself has few at a time that it has not waited for.
     _AT_LEAST, _AT_MOST, _BYTES = 8, 256, 64 << 20
+    _SMALL = 64 << 10
 
     def __init__(self):
         self._pending = queue.SimpleQueue()
         self._started = False
         self._kept = {}
+        self._waited = collections.deque(maxlen=self._AT_LEAST)
 
     def keep(self, work):
         self._kept[id(work)] = work
@@ -125,7 +132,8 @@ class Waiter:
             self.let_go(oldest)
 
     def let_go(self, work):
-        self._kept.pop(id(work), None)
+        if self._kept.pop(id(work), None) is not None and work.octets <= self._SMALL:
+            self._waited.append(work)
 
     def add(self, work):
         if getattr(_this_thread, "completes", False):
