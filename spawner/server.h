@@ -82,7 +82,7 @@ class Server {
   std::string broken_;  // why its connection is about to end; empty: it is not
   std::map<uint64_t, Running> running_;
   std::vector<Fd> dying_;      // killed, not reaped
-  std::deque<uint64_t> used_;  // cookies of connections that have started a job
+  std::deque<uint64_t> used_;  // cookies of the last 4,096 connections that have started a job
   Time audited_since_;
   int audited_ = 0;
 };

@@ -19,9 +19,9 @@ using Stage = RemoteJob::Stage;
 
 // Of new launches, for a spawner that is restarted.
 constexpr Duration kAwayLimit = std::chrono::seconds(5);
-// Of one that starts as many jobs as it may.
+// Of one that starts as many jobs as it may; it writes a line about each refusal.
 constexpr Duration kBusyLimit = std::chrono::seconds(60);
-constexpr Duration kBusyPause = std::chrono::milliseconds(300);
+constexpr Duration kBusyPause = std::chrono::seconds(1);
 // Of an agent that starts, and may have jobs to take over.
 constexpr Duration kReadyLimit = std::chrono::seconds(10);
 constexpr Duration kFirstPause = std::chrono::milliseconds(50);

@@ -336,8 +336,9 @@ TEST_F(SshTransportTest, EveryKeywordOfOpenSshIsKnown) {
       "pubkeyacceptedalgorithms pubkeyauthentication requiredrsasize stricthostkeychecking user "
       "userknownhostsfile verifyhostkeydns",
       ' ');
-  // Those of terminals, forwarding, multiplexing, time, and prompts; of files that OpenSSH writes;
-  // and of what is OpenSSH's anyway where it is used (signed keys, host-based and GSSAPI logins).
+  // They are about terminals, forwarding, sharing a connection, time, prompts and files that
+  // OpenSSH writes, or about logins that OpenSSH makes in any case: by signed keys, host-based, by
+  // Kerberos.
   const std::set<std::string> does_not_matter = absl::StrSplit(
       "addkeystoagent batchmode canonicaldomains canonicalizefallbacklocal canonicalizehostname "
       "canonicalizemaxdots canonicalizepermittedcnames casignaturealgorithms channeltimeout "

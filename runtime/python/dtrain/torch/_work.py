@@ -70,7 +70,7 @@ class Pending(torch._C._distributed_c10d.Work):
                 # Python's set_exception() is a value for C++. What then() raises is an exception there, too.
                 self._future = self._reached.then(_value)
                 if self._handle.done():
-                    self.complete()  # who has waited reads the value at once
+                    self.complete()  # a caller that has waited reads the value at once
                 else:
                     self._waiter.add(self)
             return self._future
