@@ -70,6 +70,8 @@ MaybeError Greetings::Await(Deadline deadline) {
 MaybeError Greetings::AwaitRequest(int node, Deadline deadline) {
   MaybeError error = mesh_.Await(requests_[static_cast<size_t>(node)], deadline);
   if (error && error->code == DTRAIN_ERROR_TIMEOUT) {
+    // Another node may see which of its ranks is late.
+    if (MaybeError notice = mesh_.Notice()) return notice;
     const auto ranks = places_.named(places_.nodes[static_cast<size_t>(node)]);
     error->message = "timed out waiting for " + NameRanks(ranks) + " on another node: " +
                      (ranks.size() == 1 ? "it has not arrived" : "not all of them have arrived");

@@ -54,7 +54,8 @@ class Mesh {
   // has happened by then, and after StopListening. Each member is gone once. For a thread of its
   // own. Meanwhile gives `hear` the leaving ranks of other nodes.
   MaybeError Listen(const std::function<void(const Leaver&)>& hear, Deadline deadline);
-  // Whether another member has given a reason. Any thread.
+  // The reason that another member has given. Any thread.
+  MaybeError Notice();
   bool told() { return Notice().has_value(); }
   void StopListening();  // any thread
   // Closes the connections.
@@ -66,7 +67,6 @@ class Mesh {
   Mesh(int node, std::vector<int> leaders) : node_(node), leaders_(std::move(leaders)) {}
   // The reason of what broke, which another member may have told.
   Error Explain(Error error);
-  MaybeError Notice();
   MaybeError Interrupted();
 
   const int node_;
