@@ -147,6 +147,7 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueF
 absl::StatusOr<os::UniqueFd> ResidentDirectory::ListenAt(const std::string& path,
                                                          std::optional<os::UniqueFd> given) const {
   if (!given) return Bind(path);
+  os::RefuseDescriptors(given->get());
   sockaddr_un bound{};
   socklen_t size = sizeof(bound) - 1;  // so that the path ends
   if (getsockname(given->get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
@@ -169,6 +170,7 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_p
   if (!name.ok()) return name.status();
   os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return PosixError(errno, "make a socket");
+  os::RefuseDescriptors(fd.get());
   // The lock is ours, so nobody listens there.
   (void)unlink(name->sun_path);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {

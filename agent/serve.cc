@@ -183,8 +183,8 @@ class Resident {
       }
       for (const Leftover& leftover : reaped.left) {
         // For two seconds more: somebody may only make them faster than they are ended.
-        spawner_->quarantine().Kill(loop_.Now(), leftover.job_id, UserName(leftover.uid),
-                                    {leftover.process});
+        spawner_->quarantine().Kill(loop_.Now(), leftover.job_id,
+                                    {leftover.uid, UserName(leftover.uid)}, {leftover.process});
       }
       spawner_->Sweep();
       absl::Status listening = Listen();

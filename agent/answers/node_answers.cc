@@ -25,6 +25,7 @@ http::Response Refusal(const absl::Status& status) {
   if (absl::IsPermissionDenied(status)) code = 403;
   if (absl::IsNotFound(status)) code = 404;
   if (absl::IsInvalidArgument(status)) code = 400;
+  if (absl::IsFailedPrecondition(status)) code = 409;
   if (absl::IsResourceExhausted(status)) code = 429;
   if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) code = 503;
   return http::ErrorResponse(code, status.message());
@@ -73,7 +74,9 @@ void NodeAnswers::AnswerJob(const auth::Identity& peer, absl::string_view route,
                             const http::Target& target, http::Reply reply) {
   // "", "v1", "jobs", ID, "ranks", RANK, "log"
   const std::vector<std::string> parts = absl::StrSplit(target.path, '/');
-  const auto job = inquiries_.DescribeJob(peer, route, parts[3]);
+  const auto owner = target.query.find("owner");
+  const auto job = inquiries_.DescribeJob(
+      peer, route, parts[3], owner != target.query.end() ? owner->second : std::string());
   if (!job.ok()) return reply(Refusal(job.status()));
   if (parts.size() == 4) {
     return reply(http::JsonResponse(view::JobView(*job, host_, absl::GetCurrentTimeNanos())));
@@ -102,6 +105,7 @@ void NodeAnswers::AnswerLog(const auth::Identity& peer, absl::string_view route,
   v1::ReadLogRequest request;
   request.set_job_id(job.job_id());
   request.set_attempt(job.attempt());
+  request.set_owner(job.owner());
   request.set_rank(rank);
   request.set_stream(query->of_stderr ? v1::STREAM_KIND_STDERR : v1::STREAM_KIND_STDOUT);
   request.set_offset(query->offset.value_or(0));

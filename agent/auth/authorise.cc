@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/text.h"
@@ -62,7 +63,7 @@ bool May(const Identity& identity, Right right, const Job* job) {
     case Right::kOwn:
       return admin || (identity.role == Role::kUser && Owns(identity, job));
     case Right::kStart:
-      if (job != nullptr) return admin || (identity.role == Role::kUser && Owns(identity, job));
+      if (job != nullptr && !Owns(identity, job)) return false;
       return identity.role != Role::kObserver && identity.account.has_value();
     case Right::kAdmin:
       return admin;
@@ -113,6 +114,25 @@ absl::Status Authorise(const Identity& identity, absl::string_view method, const
   if (May(identity, rule->right, job)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(Describe(identity), " may not ", rule->doing,
                                                   OfJob(job), Advice(identity, rule->right, job)));
+}
+
+absl::StatusOr<std::optional<size_t>> Choose(const Identity& identity, absl::string_view method,
+                                             absl::Span<const Job> jobs) {
+  std::vector<size_t> may;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (Owns(identity, &jobs[i])) return i;
+    if (Authorise(identity, method, &jobs[i]).ok()) may.push_back(i);
+  }
+  if (may.size() > 1) {
+    std::vector<std::string> owners;
+    for (const size_t i : may) owners.push_back(Escape(jobs[i].owner));
+    return absl::FailedPreconditionError(
+        absl::StrCat("several users have a job ", Escape(jobs[may[0]].id),
+                     " here; name its owner: ", absl::StrJoin(owners, ", ")));
+  }
+  if (!may.empty()) return may[0];
+  if (!jobs.empty()) return size_t{0};
+  return std::nullopt;
 }
 
 absl::Status AuthoriseStranger(absl::string_view method) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "agent/auth/identity.h"
@@ -18,8 +21,7 @@ enum class Right {
   kLook,   // anyone of the cluster: the state of the node
   kSee,    // a job's state: its owner, observers, admins
   kOwn,    // a job's output and its end: its owner, admins
-  kStart,  // starting one, or taking one up again: users with an account; a job that is there, its
-           // owner or an admin
+  kStart,  // starting one, or taking up one's own again: users with an account
   kAdmin,
 };
 
@@ -45,6 +47,12 @@ struct Job {
 // OK, or PERMISSION_DENIED with who asked for what and whose job it is. `method` as in Rules();
 // one that is not there is denied to all.
 absl::Status Authorise(const Identity& identity, absl::string_view method, const Job* job);
+
+// Which of `jobs`, which are of one name and of different users, `identity` means: its own, else
+// the only one that it may ask about by `method`, else any, about which it may not. Nullopt: there
+// are none. FAILED_PRECONDITION: it may ask about several, and is told whose they are.
+absl::StatusOr<std::optional<size_t>> Choose(const Identity& identity, absl::string_view method,
+                                             absl::Span<const Job> jobs);
 
 // For who has not proven to be anybody: UNAUTHENTICATED for all but Right::kNone.
 absl::Status AuthoriseStranger(absl::string_view method);

@@ -20,8 +20,7 @@ constexpr Duration kAccountTimeout = std::chrono::seconds(3);
 struct Adoption::Foundling {
   Foundling(loop::Loop& loop, JobDirectory where) : directory(std::move(where)), timer(loop) {}
   JobDirectory directory;
-  std::string job_id;
-  uint32_t attempt = 0;
+  spawn::JobKey key;
   std::optional<v1::JobRecord> record;
   spawn::Owner owner;
   std::unique_ptr<spawn::Processes> processes;  // until they are the shepherd's
@@ -63,11 +62,12 @@ void Adoption::Look(JobDirectory directory, std::optional<v1::JobRecord> record)
   }
   foundlings_.push_back(std::make_unique<Foundling>(loop_, std::move(directory)));
   Foundling& foundling = *foundlings_.back();
-  foundling.job_id = foundling.directory.job_id();
-  foundling.attempt = foundling.directory.attempt();
+  const auto uid = record ? std::optional<uid_t>(record->uid()) : foundling.directory.uid();
   foundling.record = std::move(record);
-  spawn::Spawner::Found found = spawner_.Adopt(
-      {foundling.job_id, foundling.attempt, foundling.record, foundling.directory.Connect()});
+  spawn::Spawner::Found found =
+      spawner_.Adopt({foundling.directory.job_id(), foundling.directory.attempt(), uid,
+                      foundling.record, foundling.directory.Connect()});
+  foundling.key = {found.owner.uid, foundling.directory.job_id(), foundling.directory.attempt()};
   foundling.owner = std::move(found.owner);
   foundling.processes = std::move(found.processes);
   if (!found.why_not.empty()) return GiveUp(foundling, found.why_not);
@@ -88,7 +88,7 @@ void Adoption::OnAccount(Foundling& foundling, v1::Account account) {
   if (job.ranks_size() == 0) return GiveUp(foundling, "it has no part of the job");
   foundling.timer.Cancel();
   foundling.adopted = true;
-  log::Info(absl::StrCat("job ", foundling.job_id, ": taken over from the previous agent, ",
+  log::Info(absl::StrCat("job ", foundling.key.job_id, ": taken over from the previous agent, ",
                          job.ranks_size(), " workers"));
   handlers_.on_job({std::move(foundling.directory), foundling.owner, std::move(foundling.shepherd),
                     std::move(account), foundling.record.value_or(v1::JobRecord())});
@@ -108,10 +108,10 @@ void Adoption::GiveUp(Foundling& foundling, const std::string& why) {
 void Adoption::OnEnded(Foundling& foundling) {
   const spawn::Processes& processes =
       foundling.shepherd != nullptr ? foundling.shepherd->processes() : *foundling.processes;
-  log::Error(absl::StrCat("job ", foundling.job_id,
+  log::Error(absl::StrCat("job ", foundling.key.job_id,
                           ": its shepherd cannot be taken over: ", foundling.why));
   foundling.directory.Remove();
-  handlers_.on_lost({foundling.job_id, foundling.attempt,
+  handlers_.on_lost({foundling.key,
                      absl::StrCat("its agent was restarted and could not take the job over: ",
                                   foundling.why, "; the workers have been killed"),
                      foundling.record, processes.killed()});

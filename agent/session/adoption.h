@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "agent/session/job_directory.h"
 #include "agent/session/shepherd_channel.h"
+#include "agent/spawn/job_id.h"
 #include "agent/spawn/spawner.h"
 #include "common/loop/loop.h"
 #include "dtrain/v1/shepherd.pb.h"
@@ -32,8 +33,7 @@ class Adoption {
     v1::JobRecord record;  // empty: it cannot be read any more
   };
   struct Lost {
-    std::string job_id;
-    uint32_t attempt = 0;
+    spawn::JobKey key;
     std::string why;
     std::optional<v1::JobRecord> record;
     std::set<uint32_t> killed;  // pids

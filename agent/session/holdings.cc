@@ -11,13 +11,18 @@
 
 namespace dtrain::session {
 
+Holdings::~Holdings() {
+  agent_.reservations.Release(this);
+  agent_.reservations.ReleasePorts(this);
+}
+
 std::string Holdings::Holder() const {
-  return absl::StrCat("job ", Escape(hello_.job_id(), 64), " of ", Escape(owner_, 64));
+  return absl::StrCat("job ", Escape(hello_.job_id(), 64), " of ", Escape(owner_.name, 64));
 }
 
 absl::Status Holdings::MakeDirectory(bool with_socket) {
-  auto made =
-      JobDirectory::Make(agent_.state_directory, hello_.job_id(), hello_.attempt(), with_socket);
+  auto made = JobDirectory::Make(agent_.state_directory,
+                                 {owner_.uid, hello_.job_id(), hello_.attempt()}, with_socket);
   if (!made.ok()) return made.status();
   directory_ = *std::move(made);
   return absl::OkStatus();
@@ -38,6 +43,12 @@ absl::Status Holdings::Reserve(const v1::Reserve& reserve) {
   absl::Status claimed = agent_.reservations.Reserve(this, Holder(), *std::move(share));
   if (claimed.ok()) reserved_ = reserve;
   return claimed;
+}
+
+absl::StatusOr<inventory::HeldPorts> Holdings::HoldPorts(uint32_t count, uint32_t listening) {
+  const absl::Status claimed = agent_.reservations.ClaimPorts(this, owner_, count);
+  if (!claimed.ok()) return claimed;
+  return inventory::HeldPorts::Hold(count, listening);
 }
 
 void Holdings::Mark(v1::Inventory& inventory) {

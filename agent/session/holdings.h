@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "agent/inventory/held_ports.h"
 #include "agent/session/gpu_release.h"
 #include "agent/session/job_directory.h"
 #include "agent/session/surroundings.h"
@@ -18,10 +20,10 @@ namespace dtrain::session {
 // resident agent, its folder with the record of it. Loop thread.
 class Holdings {
  public:
-  // `hello`: outlives this, and is empty until the launcher has said it.
-  Holdings(const Surroundings& agent, std::string owner, const v1::Hello& hello)
-      : agent_(agent), owner_(std::move(owner)), hello_(hello) {}
-  ~Holdings() { agent_.reservations.Release(this); }
+  // `owner`, `hello`: outlive this; `hello` is empty until the launcher has said it.
+  Holdings(const Surroundings& agent, const spawn::Owner& owner, const v1::Hello& hello)
+      : agent_(agent), owner_(owner), hello_(hello) {}
+  ~Holdings();
   Holdings(const Holdings&) = delete;
   Holdings& operator=(const Holdings&) = delete;
 
@@ -33,10 +35,15 @@ class Holdings {
   void Adopt(JobDirectory directory, v1::Reserve reserved);
   // Takes the place of what it had. An error: something of it is held.
   absl::Status Reserve(const v1::Reserve& reserve);
+  // RESOURCE_EXHAUSTED: the user's jobs hold too many.
+  absl::StatusOr<inventory::HeldPorts> HoldPorts(uint32_t count, uint32_t listening);
   // Writes into an inventory what others have.
   void Mark(v1::Inventory& inventory);
 
   bool has_directory() const { return directory_.has_value(); }
+  bool Holds(const JobDirectory& directory) const {
+    return directory_ && directory_->path() == directory.path();
+  }
   bool has_reserved() const { return reserved_.has_value(); }
   // Held for an attempt to come: nothing begins here in this one.
   bool is_spare() const { return reserved_ && reserved_->node_rank() == kNoNodeRank; }
@@ -52,7 +59,7 @@ class Holdings {
 
  private:
   const Surroundings& agent_;
-  const std::string owner_;
+  const spawn::Owner& owner_;
   const v1::Hello& hello_;
   std::optional<JobDirectory> directory_;
   std::optional<v1::Reserve> reserved_;

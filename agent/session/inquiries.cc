@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/inquiries.h"
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +20,7 @@ constexpr char kSeeMethod[] = "GET /v1/jobs/{id}";
 
 // What anyone may know: that somebody has GPUs and cores here.
 v1::JobOnNode InName(v1::JobOnNode job) {
+  job.set_in_name(true);
   job.clear_argv();
   job.clear_ranks();
   job.clear_node_rank();
@@ -29,8 +30,10 @@ v1::JobOnNode InName(v1::JobOnNode job) {
   return job;
 }
 
-// It holds nothing, and has no rank: Joining sees to that.
-bool IsSurvey(const Session& session) { return session.hello().elastic().survey(); }
+template <typename Request>
+AskedFor Asked(const Request& request) {
+  return {request.job_id(), request.attempt(), request.owner()};
+}
 
 // With the number that its session has for the rank. One that it has not is refused later.
 v1::ReadLogRequest InSession(const Session& session, v1::ReadLogRequest request) {
@@ -49,7 +52,9 @@ void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
     v1::NodeReport report;
     if (about_ != nullptr) report = about_();
     report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
-    report.set_quarantine(quarantine_.Why(agent_.loop.Now()));
+    const bool is_user = peer.role == auth::Role::kUser && peer.account.has_value();
+    report.set_quarantine(quarantine_.Why(
+        agent_.loop.Now(), is_user ? std::optional<uid_t>(peer.account->uid) : std::nullopt));
     // A resident agent's own privileges are not its users'.
     for (std::string& warning : inventory::WarningsOf(
              inventory::ReadLockedMemory({}, 0, /*of_users=*/agent_.self.resumable))) {
@@ -82,21 +87,16 @@ absl::StatusOr<std::vector<v1::JobOnNode>> Inquiries::ListJobs(const auth::Ident
 
 absl::StatusOr<v1::JobOnNode> Inquiries::DescribeJob(const auth::Identity& peer,
                                                      absl::string_view method,
-                                                     const std::string& job_id) {
-  uint32_t attempt = 0;
-  for (const auto& session : roster_.all()) {
-    if (session != nullptr && session->hello().job_id() == job_id && !IsSurvey(*session)) {
-      attempt = std::max(attempt, session->hello().attempt());
-    }
-  }
-  auto session = roster_.FindFor(peer, method, job_id, attempt);
+                                                     absl::string_view job_id,
+                                                     absl::string_view owner) {
+  auto session = roster_.FindFor(peer, method, {job_id, std::nullopt, owner});
   if (!session.ok()) return session.status();
   return (*session)->Describe();
 }
 
 void Inquiries::ReadLog(const auth::Identity& peer, absl::string_view method,
                         const v1::ReadLogRequest& request, LogRelay::OnRead done) {
-  auto session = roster_.FindFor(peer, method, request.job_id(), request.attempt());
+  auto session = roster_.FindFor(peer, method, Asked(request));
   if (!session.ok()) return done(session.status());
   (*session)->logs().Read(InSession(**session, request), std::move(done));
 }
@@ -105,14 +105,14 @@ absl::StatusOr<std::shared_ptr<LogSource>> Inquiries::FollowLog(const auth::Iden
                                                                 absl::string_view method,
                                                                 const v1::ReadLogRequest& request,
                                                                 LogSource::Handlers handlers) {
-  auto session = roster_.FindFor(peer, method, request.job_id(), request.attempt());
+  auto session = roster_.FindFor(peer, method, Asked(request));
   if (!session.ok()) return session.status();
   return (*session)->logs().Follow(InSession(**session, request), std::move(handlers));
 }
 
 absl::StatusOr<v1::StopJobReply> Inquiries::StopJob(const auth::Identity& peer,
                                                     const v1::StopJobRequest& request) {
-  auto session = roster_.FindFor(peer, kStopMethod, request.job_id(), request.attempt());
+  auto session = roster_.FindFor(peer, kStopMethod, Asked(request));
   if (!session.ok()) return session.status();
   const auth::Job job = JobOf(**session);
   log::Info(auth::AuditLine(peer, kStopMethod, &job, absl::OkStatus()));

@@ -30,9 +30,10 @@ class Inquiries {
                   absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
   absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
                                                       absl::string_view method);
-  // The last attempt of the job. NOT_FOUND is told only to callers who may know that.
+  // The last attempt of the job of that owner; empty: whose auth::Choose says. NOT_FOUND is told
+  // only to callers who may know that.
   absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
-                                            const std::string& job_id);
+                                            absl::string_view job_id, absl::string_view owner);
   void ReadLog(const auth::Identity& peer, absl::string_view method,
                const v1::ReadLogRequest& request, LogRelay::OnRead done);
   // As LogRelay::Follow. Ends with the session.

@@ -13,12 +13,13 @@
 #include <cstring>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "agent/session/state_file.h"
-#include "agent/spawn/job_id.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
 #include "common/os/private_file.h"
@@ -57,26 +58,31 @@ absl::StatusOr<os::UniqueFd> Bind(const std::string& directory) {
 
 }  // namespace
 
-std::string JobDirectory::job_id() const {
-  const std::string name = path_.substr(path_.rfind('/') + 1);
-  return name.substr(0, name.find('.'));
+std::string JobDirectory::Part(size_t number) const {
+  const std::vector<std::string> parts =
+      absl::StrSplit(absl::string_view(path_).substr(path_.rfind('/') + 1), '.');
+  return number < parts.size() ? parts[number] : "";
 }
+
+std::string JobDirectory::job_id() const { return Part(0); }
 
 uint32_t JobDirectory::attempt() const {
-  const std::string name = path_.substr(path_.rfind('/') + 1);
   uint32_t attempt = 0;
-  if (const size_t dot = name.find('.'); dot != std::string::npos) {
-    (void)absl::SimpleAtoi(absl::string_view(name).substr(dot + 1), &attempt);
-  }
-  return attempt;
+  return absl::SimpleAtoi(Part(1), &attempt) ? attempt : 0;
 }
 
-absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const std::string& job_id,
-                                                uint32_t attempt, bool with_socket) {
-  if (!spawn::IsPlainJobId(job_id)) {
+std::optional<uid_t> JobDirectory::uid() const {
+  uid_t uid = 0;
+  return absl::SimpleAtoi(Part(2), &uid) ? std::optional(uid) : std::nullopt;
+}
+
+absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const spawn::JobKey& job,
+                                                bool with_socket) {
+  if (!spawn::IsPlainJobId(job.job_id)) {
     return absl::InvalidArgumentError("a job id may hold letters, digits, '-' and '_' only");
   }
-  JobDirectory directory(absl::StrCat(JobsPath(state), "/", job_id, ".", attempt));
+  JobDirectory directory(
+      absl::StrCat(JobsPath(state), "/", job.job_id, ".", job.attempt, ".", job.uid));
   if (mkdir(directory.path_.c_str(), 0700) != 0) {
     return PosixError(errno, absl::StrCat("make ", directory.path_));
   }
@@ -124,6 +130,7 @@ absl::StatusOr<os::UniqueFd> JobDirectory::Connect() const {
   if (!name.ok()) return name.status();
   os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return PosixError(errno, "make a socket");
+  os::RefuseDescriptors(fd.get());
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0) {
     return PosixError(errno, absl::StrCat("connect to ", name->sun_path));
   }

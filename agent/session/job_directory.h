@@ -1,26 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "agent/spawn/job_id.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/state.pb.h"
 
 namespace dtrain::session {
 
-// What lies on disk about one job of a resident agent: a folder <state>/jobs/<job>.<attempt> with
-// the record of who runs it and the socket on which its shepherd waits for agents. It is on a file
-// system that a reboot empties, and only its owner may enter it.
+// What lies on disk about one job of a resident agent: a folder <state>/jobs/<job>.<attempt>.<uid>
+// (of older agents: without the uid) with the record of who runs it and the socket on which its
+// shepherd waits for agents. It is on a file system that a reboot empties, and only its owner may
+// enter it.
 class JobDirectory {
  public:
   // Makes it, with a bound socket, unless its shepherd has one already. ALREADY_EXISTS: this agent
   // runs that job and attempt already.
-  static absl::StatusOr<JobDirectory> Make(const std::string& state, const std::string& job_id,
-                                           uint32_t attempt, bool with_socket = true);
+  static absl::StatusOr<JobDirectory> Make(const std::string& state, const spawn::JobKey& job,
+                                           bool with_socket = true);
   // Those that are there: of jobs that run, or that a reboot or a crash has left.
   static std::vector<JobDirectory> List(const std::string& state);
 
@@ -28,6 +33,7 @@ class JobDirectory {
   // Of the job, by the folder's name.
   std::string job_id() const;
   uint32_t attempt() const;
+  std::optional<uid_t> uid() const;
   // Of a new one, once, for the shepherd to listen on.
   os::UniqueFd TakeSocket() { return std::move(bound_); }
   absl::Status Write(const v1::JobRecord& record) const;
@@ -38,6 +44,7 @@ class JobDirectory {
   void Remove() const;
 
  private:
+  std::string Part(size_t number) const;  // of the name; empty: it has no such part
   explicit JobDirectory(std::string path) : path_(std::move(path)) {}
   std::string path_;
   os::UniqueFd bound_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/node_rank.h"
 #include "common/base/text.h"
 
 namespace dtrain::session {
@@ -61,6 +62,7 @@ void JoinPhase::OnHoldPorts(const Request& request) {
 void JoinPhase::OnReserve(const Request& request) {
   const v1::Reserve& reserve = request.request.reserve();
   release_.Given({reserve.gpu_uuids().begin(), reserve.gpu_uuids().end()});
+  lease_.OnSpare(reserve.node_rank() == kNoNodeRank);
   life_.Do(ReserveShare{reserve});
 }
 

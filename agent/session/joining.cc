@@ -99,7 +99,7 @@ void Joining::Do(const RunProbe& probe) {
 }
 
 void Joining::Do(const HoldPorts& hold) {
-  auto held = inventory::HeldPorts::Hold(hold.count, hold.listening);
+  auto held = holdings_.HoldPorts(hold.count, hold.listening);
   if (!held.ok()) {
     return Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents,
                   absl::StrCat("reserve ", hold.count, " TCP ports: ", held.status().message()));

@@ -17,6 +17,11 @@ constexpr Duration kHelloTimeout = std::chrono::seconds(30);
 // One may be late, and one lost behind it, before the other side gives up.
 constexpr int kBeatsPerLease = 5;
 constexpr Duration kKeptFor = std::chrono::hours(24);
+// How long something is held for a launcher that has gone before it began, whatever its lease.
+constexpr Duration kJoiningAway = std::chrono::minutes(1);
+constexpr Duration kSpareAway = std::chrono::minutes(10);
+// For a launcher that is told to stop to say goodbye, before anything has begun.
+constexpr Duration kStopAnswer = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -69,6 +74,7 @@ void LauncherLease::Fail(v1::NodeFailure::Kind kind, int exit_code, std::string 
 // The launcher, to which a node's failure is the end of its job, stops the other nodes.
 void LauncherLease::OnStopAsked(const StopAsked& stop) {
   Fail(v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, stop.message);
+  leave_by_ = std::min(leave_by_, life_.now() + kStopAnswer);
 }
 
 // One that is away may come back when the job has long been over, and succeeded.
@@ -91,7 +97,9 @@ Duration LauncherLease::most_silence() const {
 TimePoint LauncherLease::HelloDue() const { return last_heard_ + kHelloTimeout; }
 
 TimePoint LauncherLease::JoinEnd() const {
-  return counts_silence() ? last_heard_ + life_.lease() : kNever;
+  if (!counts_silence()) return leave_by_;
+  const TimePoint end = std::min(leave_by_, last_heard_ + life_.lease());
+  return away_ ? std::min(end, away_since_ + (spare_ ? kSpareAway : kJoiningAway)) : end;
 }
 
 // One that stands still keeps its stream. When that ends it has as long again to come back, as far

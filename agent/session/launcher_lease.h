@@ -22,6 +22,8 @@ class LauncherLease {
   void OnAway();
   void OnResumed();
   void OnTakenOver();
+  // What it has reserved is for an attempt to come.
+  void OnSpare(bool is_spare) { spare_ = is_spare; }
   // Nothing was heard of it for too long, and workers are ended; it may still come, or another.
   void Expire();
   // For good: nothing it says counts any more.
@@ -61,6 +63,8 @@ class LauncherLease {
   TimePoint away_since_;
   bool given_up_ = false;
   bool expired_ = false;
+  bool spare_ = false;
+  TimePoint leave_by_ = kNever;  // it was told to stop
 };
 
 }  // namespace dtrain::session

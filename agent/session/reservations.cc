@@ -73,6 +73,26 @@ absl::Status Reservations::Reserve(Key session, const std::string& holder, Share
 
 void Reservations::Release(Key session) { holdings_.erase(session); }
 
+absl::Status Reservations::ClaimPorts(Key session, const spawn::Owner& owner, size_t count) {
+  size_t of_user = 0, of_all = 0;
+  for (const auto& [other, ports] : ports_) {
+    if (other == session) continue;
+    of_all += ports.count;
+    if (ports.uid == owner.uid) of_user += ports.count;
+  }
+  if (of_user + count > kMostPortsOfUser) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("jobs of ", Escape(owner.name, 64), " hold ", of_user, " ports here, of the ",
+                     kMostPortsOfUser, " that one user's may hold"));
+  }
+  if (of_all + count > kMostPorts) {
+    return absl::ResourceExhaustedError(absl::StrCat("jobs hold ", of_all, " ports here, of the ",
+                                                     kMostPorts, " that all may hold"));
+  }
+  ports_[session] = {owner.uid, count};
+  return absl::OkStatus();
+}
+
 void Reservations::Withhold(const std::string& holder, const GpuRelease& gpus) {
   if (gpus.held()) withheld_.push_back({holder, gpus});
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstddef>
 #include <list>
 #include <map>
 #include <set>
@@ -10,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "agent/session/gpu_release.h"
+#include "agent/spawn/processes.h"
 #include "dtrain/v1/agent.pb.h"
 #include "dtrain/v1/node.pb.h"
 #include "dtrain/v1/state.pb.h"
@@ -38,6 +42,13 @@ class Reservations {
   absl::Status Reserve(Key session, const std::string& holder, Share share);
   void Release(Key session);
 
+  // As many ports as one user's jobs, and all, may hold at a time; each takes a descriptor, and the
+  // kernel looks the longer for a free one the fewer there are. RESOURCE_EXHAUSTED: then they are
+  // held. Takes the place of what the session had, until ReleasePorts.
+  static constexpr size_t kMostPortsOfUser = 2048, kMostPorts = 8192;
+  absl::Status ClaimPorts(Key session, const spawn::Owner& owner, size_t count);
+  void ReleasePorts(Key session) { ports_.erase(session); }
+
   // A job has ended, and its GPUs are not free. Those that are not stay out of use until a look at
   // them finds them free.
   void Withhold(const std::string& holder, const GpuRelease& gpus);
@@ -58,7 +69,12 @@ class Reservations {
     std::string holder;
     GpuRelease gpus;
   };
+  struct Ports {
+    uid_t uid = 0;
+    size_t count = 0;
+  };
   std::map<Key, Holding> holdings_;
+  std::map<Key, Ports> ports_;
   std::list<Withheld> withheld_;
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/roster.h"
 
-#include <optional>
+#include <algorithm>
+#include <vector>
 
 #include "common/log/log.h"
 #include "common/os/crash.h"
@@ -12,9 +13,11 @@ auth::Job JobOf(const Session& session) {
   return {session.hello().job_id(), session.owner().name, session.owner().uid};
 }
 
-Session* Roster::Find(const std::string& job_id, uint32_t attempt) const {
+bool IsSurvey(const Session& session) { return session.hello().elastic().survey(); }
+
+Session* Roster::Find(uid_t uid, absl::string_view job_id, uint32_t attempt) const {
   for (const auto& session : sessions_) {
-    if (session != nullptr && session->hello().job_id() == job_id &&
+    if (session != nullptr && session->owner().uid == uid && session->hello().job_id() == job_id &&
         session->hello().attempt() == attempt) {
       return session.get();
     }
@@ -37,8 +40,27 @@ absl::Status Roster::Check(const auth::Identity& peer, absl::string_view method,
 }
 
 absl::StatusOr<Session*> Roster::FindFor(const auth::Identity& peer, absl::string_view method,
-                                         const std::string& job_id, uint32_t attempt) const {
-  Session* session = Find(job_id, attempt);
+                                         const AskedFor& asked) const {
+  std::vector<Session*> found;  // of each user that which is asked for
+  std::vector<auth::Job> jobs;  // theirs
+  for (const auto& session : sessions_) {
+    if (session == nullptr || IsSurvey(*session)) continue;
+    if (session->hello().job_id() != asked.job_id) continue;
+    if (asked.attempt && session->hello().attempt() != *asked.attempt) continue;
+    if (!asked.owner.empty() && session->owner().name != asked.owner) continue;
+    auto same = std::find_if(found.begin(), found.end(), [&](const Session* each) {
+      return each->owner().uid == session->owner().uid;
+    });
+    if (same == found.end()) {
+      found.push_back(session.get());
+      jobs.push_back(JobOf(*session));
+    } else if (session->hello().attempt() > (*same)->hello().attempt()) {
+      *same = session.get();
+    }
+  }
+  auto chosen = auth::Choose(peer, method, jobs);
+  if (!chosen.ok()) return chosen.status();
+  Session* const session = *chosen ? found[**chosen] : nullptr;
   if (absl::Status may = Check(peer, method, session, nullptr); !may.ok()) return may;
   if (session == nullptr) return absl::NotFoundError("this node has no such job");
   return session;

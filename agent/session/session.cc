@@ -46,7 +46,7 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
       since_unix_nanos_(absl::GetCurrentTimeNanos()),
       core_(std::move(core)),
       on_ended_(std::move(on_ended)),
-      holdings_(agent_, owner_.name, core_.hello()),
+      holdings_(agent_, owner_, core_.hello()),
       shepherd_(std::move(shepherd)),
       job_(
           agent_, core_.hello(), owner_.uid, *shepherd_,

@@ -64,6 +64,7 @@ class Session {
   bool is_spare() const { return joined() && holdings_.is_spare(); }
   // joined(): gives back what it has reserved, and tells its launcher why.
   void Leave(absl::string_view why);
+  bool Holds(const JobDirectory& directory) const { return holdings_.Holds(directory); }
   const v1::Hello& hello() const { return core_.hello(); }  // empty before the Hello
   // Its launcher is not connected and may come back.
   bool away() const { return core_.away(); }

@@ -18,6 +18,8 @@ constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
 // which the user may have stopped. Each has a process here, for as long as its launcher's lease
 // says, also when the launcher is gone.
 constexpr size_t kMostStarting = 128;
+// Jobs of one user here, in whatever state: each takes a handful of the agent's descriptors.
+constexpr size_t kMostOfUser = 1024;
 
 }  // namespace
 
@@ -46,12 +48,6 @@ Sessions::~Sessions() = default;
 
 void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
                     std::optional<spawn::Connected> connected, const v1::Hello& hello) {
-  // Who says that another's job is his own is told so before anything of that name is made.
-  if (const Session* there = roster_.Find(hello.job_id(), hello.attempt()); there != nullptr) {
-    if (absl::Status may = roster_.Check(peer, kSessionMethod, there, &hello); !may.ok()) {
-      return stream->Finish(std::move(may));
-    }
-  }
   if (absl::Status may = roster_.Check(peer, kSessionMethod, nullptr, &hello); !may.ok()) {
     return stream->Finish(std::move(may));
   }
@@ -64,11 +60,15 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
     }
     return stream->Finish(AnothersNow(each->hello()));
   }
-  if (std::string why = spawner_.quarantine().Why(loop_.Now()); !why.empty()) {
+  const Owner owner{peer.account->uid, peer.account->name};
+  if (std::string why = spawner_.quarantine().Why(loop_.Now(), owner.uid); !why.empty()) {
     return stream->Finish(absl::FailedPreconditionError(why));
   }
   RemoveEnded();
-  const Owner owner{peer.account->uid, peer.account->name};
+  if (Present(owner.uid) >= kMostOfUser) {
+    return stream->Finish(absl::ResourceExhaustedError(absl::StrCat(
+        owner.name, " has ", kMostOfUser, " jobs here, as many as one user may have")));
+  }
   if (Starting(owner.uid) >= kMostStarting) {
     return stream->Finish(absl::ResourceExhaustedError(
         absl::StrCat(kMostStarting, " launches of ", owner.name,
@@ -158,7 +158,11 @@ void Sessions::EndEarlier(const v1::Hello& hello, const Owner& owner) {
 void Sessions::RemoveEnded() {
   if (!self_.resumable) return;
   for (const JobDirectory& directory : JobDirectory::List(state_directory_)) {
-    if (roster_.Find(directory.job_id(), directory.attempt()) == nullptr) directory.Remove();
+    const bool held = std::any_of(roster_.all().begin(), roster_.all().end(),
+                                  [&](const std::unique_ptr<Session>& session) {
+                                    return session != nullptr && session->Holds(directory);
+                                  });
+    if (!held) directory.Remove();
   }
 }
 
@@ -169,26 +173,25 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     stream->Finish(absl::UnavailableError("no resident agent runs here"));
     return;
   }
+  Session* session =
+      peer.account ? roster_.Find(peer.account->uid, hello.job_id(), hello.attempt()) : nullptr;
+  if (absl::Status may = roster_.Check(peer, kSessionMethod, session, &hello); !may.ok()) {
+    return stream->Finish(std::move(may));
+  }
   for (Opening& opening : openings_) {
     const v1::Hello& first = opening.hello;
-    if (!peer.account || opening.owner.uid != peer.account->uid ||
-        first.job_id() != hello.job_id() || first.attempt() != hello.attempt()) {
+    if (opening.owner.uid != peer.account->uid || first.job_id() != hello.job_id() ||
+        first.attempt() != hello.attempt()) {
       continue;
     }
     opening.then.push_back([this, stream, peer, hello] { Resume(stream, peer, hello); });
     return;
   }
-  Session* session = roster_.Find(hello.job_id(), hello.attempt());
-  if (session != nullptr) {
-    if (absl::Status may = roster_.Check(peer, kSessionMethod, session, &hello); !may.ok()) {
-      return stream->Finish(std::move(may));
+  if (session != nullptr && session->CanResume(hello)) {
+    if (absl::Status ranks = session->CheckRank(hello); !ranks.ok()) {
+      return stream->Finish(std::move(ranks));
     }
-    if (session->CanResume(hello)) {
-      if (absl::Status ranks = session->CheckRank(hello); !ranks.ok()) {
-        return stream->Finish(std::move(ranks));
-      }
-      return session->Resume(std::move(stream), hello);
-    }
+    return session->Resume(std::move(stream), hello);
   }
   if (hello.protocol() != self_.protocol) {
     return stream->Finish(absl::NotFoundError(absl::StrCat(
@@ -196,7 +199,7 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
         ": it was upgraded while the job ran, and ends the workers when the launcher's lease is "
         "over; upgrade agents across protocols when no job is running")));
   }
-  auto lost = lost_.find({hello.job_id(), hello.attempt()});
+  auto lost = lost_.find({peer.account->uid, hello.job_id(), hello.attempt()});
   stream->Finish(absl::NotFoundError(
       lost != lost_.end()
           ? lost->second
@@ -233,6 +236,15 @@ std::shared_ptr<const bool> Sessions::PresenceOf(uid_t uid) {
   return presence;
 }
 
+size_t Sessions::Present(uid_t uid) const {
+  const auto begun = std::count_if(
+      roster_.all().begin(), roster_.all().end(),
+      [uid](const auto& each) { return each != nullptr && each->owner().uid == uid; });
+  const auto opening = std::count_if(openings_.begin(), openings_.end(),
+                                     [uid](const auto& each) { return each.owner.uid == uid; });
+  return static_cast<size_t>(begun + opening);
+}
+
 size_t Sessions::Starting(uid_t uid) const {
   const auto presence = presences_.find(uid);
   const size_t shepherds =
@@ -246,7 +258,8 @@ size_t Sessions::Starting(uid_t uid) const {
 
 void Sessions::AcceptLogs(const v1::LogsRequest& request, std::shared_ptr<LogRelay::Writer> writer,
                           const auth::Identity& peer, const Session::Stream* beside) {
-  Session* session = roster_.Find(request.job_id(), request.attempt());
+  Session* session =
+      peer.account ? roster_.Find(peer.account->uid, request.job_id(), request.attempt()) : nullptr;
   if (session == nullptr) return writer->Finish(absl::NotFoundError("no session of this job"));
   if (absl::Status may = roster_.Check(peer, kLogsMethod, session, nullptr); !may.ok()) {
     return writer->Finish(std::move(may));
@@ -270,7 +283,7 @@ void Sessions::AdoptAll(absl::AnyInvocable<void(absl::Status)> done) {
   Adoption::Handlers handlers;
   handlers.on_job = [this](Adoption::Job job) { OnAdopted(std::move(job)); };
   handlers.on_lost = [this](const Adoption::Lost& lost) {
-    lost_[{lost.job_id, lost.attempt}] = lost.why;
+    lost_[lost.key] = lost.why;
     if (lost.record) LookAtGpus(lost.record->gpus(), lost.killed);
   };
   handlers.on_decided = [this, shared] {

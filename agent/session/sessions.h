@@ -23,6 +23,7 @@
 #include "agent/session/roster.h"
 #include "agent/session/session.h"
 #include "agent/session/visitors.h"
+#include "agent/spawn/job_id.h"
 #include "agent/spawn/spawner.h"
 #include "common/loop/loop.h"
 
@@ -89,6 +90,8 @@ class Sessions {
   // How many of this user's launches have a process here and no job: they have not come to their
   // start, or are over, and their shepherds have yet to end.
   size_t Starting(uid_t uid) const;
+  // How many sessions of this user's there are.
+  size_t Present(uid_t uid) const;
   std::shared_ptr<const bool> PresenceOf(uid_t uid);
   Surroundings Around();
   void OnAdopted(Adoption::Job job);
@@ -110,7 +113,7 @@ class Sessions {
       presences_;                       // each held by the user's shepherds, too
   std::unique_ptr<Adoption> adoption_;  // until all is decided
   // Jobs whose shepherds could not be taken over: why, for their launchers.
-  std::map<std::pair<std::string, uint32_t>, std::string> lost_;
+  std::map<spawn::JobKey, std::string> lost_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -102,6 +102,7 @@ absl::StatusOr<os::UniqueFd> ShepherdChannel::ReadLogs(const v1::ReadLogs& reque
   if (gone_) return absl::UnavailableError(absl::StrCat("the shepherd is gone: ", gone_why_));
   auto pair = os::SocketPair();
   if (!pair.ok()) return pair.status();
+  os::RefuseDescriptors(pair->first.get());
   v1::ShepherdRequest ask;
   *ask.mutable_read_logs() = request;
   if (absl::Status sent = Send(ask, pair->second.get()); !sent.ok()) return sent;
@@ -114,6 +115,7 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_si
   relay_.Attach();
   auto pair = os::SocketPair();
   if (!pair.ok()) return pair.status();
+  os::RefuseDescriptors(pair->first.get());
   // A new one each time: what was under way for another connection of the launcher goes with the
   // old one, and is sent again as far as it is needed.
   carrier_ = std::make_unique<link::SocketCarrier>(

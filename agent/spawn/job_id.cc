@@ -5,6 +5,8 @@
 #include <cstddef>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
 
 namespace dtrain::spawn {
 namespace {
@@ -12,6 +14,10 @@ namespace {
 constexpr size_t kLongest = 64;
 
 }  // namespace
+
+std::string Describe(const JobKey& key) {
+  return absl::StrCat("job ", Escape(key.job_id, 64), ".", key.attempt, " of uid ", key.uid);
+}
 
 bool IsPlainJobId(absl::string_view job_id) {
   const auto plain = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_'; };

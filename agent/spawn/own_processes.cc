@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<OwnProcesses>> OwnProcesses::Start(Surroundings a
                                                                   const std::string& cgroup) {
   auto sockets = os::SocketPair();
   if (!sockets.ok()) return sockets.status();
+  os::RefuseDescriptors(sockets->first.get());
   os::UniqueFd directory;
   if (!cgroup.empty()) {
     auto opened = os::Cgroup(cgroup).Open();
@@ -257,7 +258,7 @@ void OwnProcesses::KillLiving() {
   for (uint32_t pid : Living()) {
     if (auto process = os::FindProcess(static_cast<pid_t>(pid))) all.push_back(*process);
   }
-  (void)around_.quarantine.Kill(around_.loop.Now(), job_id_, owner_.name, all);
+  (void)around_.quarantine.Kill(around_.loop.Now(), job_id_, owner_, all);
 }
 
 void OwnProcesses::KillMarked() { (void)os::Kill(Marked()); }
@@ -278,7 +279,7 @@ void OwnProcesses::TryToEnd(TimePoint deadline) {
   for (const os::ProcessInfo& process : all) killed_.insert(static_cast<uint32_t>(process.pid));
   KillShepherd();
   bool left = !ended_ || (in_its_place_ && !HasEnded(in_its_place_.get()));
-  left = around_.quarantine.Kill(around_.loop.Now(), job_id_, owner_.name, all) > 0 || left;
+  left = around_.quarantine.Kill(around_.loop.Now(), job_id_, owner_, all) > 0 || left;
   for (const std::string& path : {WorkersCgroup(), cgroup_}) {
     if (path.empty()) continue;
     const os::Cgroup cgroup(path);

@@ -25,8 +25,8 @@ constexpr int kDeepestCgroup = 12;
 constexpr Duration kSweepPause = std::chrono::milliseconds(100);
 constexpr absl::string_view kCgroupPrefix = "dtrain-shepherd-";
 
-std::string CgroupName(const std::string& job_id, uint32_t attempt) {
-  return absl::StrCat(kCgroupPrefix, job_id, ".", attempt);
+std::string CgroupName(const JobKey& key) {
+  return absl::StrCat(kCgroupPrefix, key.job_id, ".", key.attempt, ".", key.uid);
 }
 
 }  // namespace
@@ -42,11 +42,12 @@ absl::StatusOr<std::unique_ptr<Processes>> OwnSpawner::Spawn(Order order) {
   auto account = find_account_(owner.uid);
   if (!account.ok()) return account.status();
   const os::Account* const user = geteuid() == 0 ? &*account : nullptr;
-  std::string cgroup = MakeCgroup(*account, order.job_id, order.attempt);
+  const JobKey key{owner.uid, order.job_id, order.attempt};
+  std::string cgroup = MakeCgroup(*account, key);
   auto made = OwnProcesses::Start(around_, owner, program_, user, cgroup);
   // Another agent beside us that tidies up takes it for a leftover while nobody is in it.
   for (int i = 0; i < kCgroupTries && absl::IsNotFound(made.status()) && !cgroup.empty(); ++i) {
-    cgroup = MakeCgroup(*account, order.job_id, order.attempt);
+    cgroup = MakeCgroup(*account, key);
     made = OwnProcesses::Start(around_, owner, program_, user, cgroup);
   }
   if (!made.ok()) {
@@ -58,11 +59,10 @@ absl::StatusOr<std::unique_ptr<Processes>> OwnSpawner::Spawn(Order order) {
 }
 
 // For the shepherd and its workers; empty when there can be none, of which the shepherd warns.
-std::string OwnSpawner::MakeCgroup(const os::Account& account, const std::string& job_id,
-                                   uint32_t attempt) {
+std::string OwnSpawner::MakeCgroup(const os::Account& account, const JobKey& key) {
   auto parent = os::FindWritableCgroup();
-  if (!parent.ok() || !IsPlainJobId(job_id)) return "";
-  auto made = os::Cgroup::Make(*parent, CgroupName(job_id, attempt));
+  if (!parent.ok() || !IsPlainJobId(key.job_id)) return "";
+  auto made = os::Cgroup::Make(*parent, CgroupName(key));
   if (!made.ok()) return "";
   absl::Status given = made->Bound(kMostCgroups, kDeepestCgroup);
   if (given.ok()) given = made->GiveTo(account.uid, account.gid);
@@ -85,10 +85,10 @@ Spawner::Found OwnSpawner::Adopt(Trace trace) {
     found.owner = {trace.record->uid(), trace.record->owner()};
     remains.cgroup = trace.record->cgroup();
   } else {
-    const uid_t uid = peer.ok() ? peer->uid : geteuid();
+    const uid_t uid = trace.uid.value_or(peer.ok() ? peer->uid : geteuid());
     found.owner = {uid, absl::StrCat(uid)};
     if (auto parent = os::FindWritableCgroup(); parent.ok()) {
-      remains.cgroup = absl::StrCat(*parent, "/", CgroupName(trace.job_id, trace.attempt));
+      remains.cgroup = absl::StrCat(*parent, "/", CgroupName({uid, trace.job_id, trace.attempt}));
     }
     found.why_not = "the agent's record of it is missing or damaged";
   }

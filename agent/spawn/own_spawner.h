@@ -9,6 +9,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "agent/spawn/job_id.h"
 #include "agent/spawn/own_processes.h"
 #include "agent/spawn/spawner.h"
 #include "common/loop/loop.h"
@@ -34,7 +35,7 @@ class OwnSpawner final : public Spawner {
   void Sweep() override;
 
  private:
-  std::string MakeCgroup(const os::Account& account, const std::string& job_id, uint32_t attempt);
+  std::string MakeCgroup(const os::Account& account, const JobKey& key);
 
   const OwnProcesses::Surroundings around_;
   const std::string program_;

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
+#include "common/os/fd.h"
 
 namespace dtrain::spawn {
 namespace {
@@ -23,14 +26,14 @@ bool Ended(pid_t pid, uint64_t start_time) {
 
 }  // namespace
 
-size_t Quarantine::Kill(TimePoint now, const std::string& job_id, const std::string& owner,
+size_t Quarantine::Kill(TimePoint now, const std::string& job_id, const Owner& owner,
                         const std::vector<os::ProcessInfo>& processes) {
   const size_t living = os::Kill(processes);
   Killed(now, job_id, owner, processes);
   return living;
 }
 
-void Quarantine::Killed(TimePoint now, const std::string& job_id, const std::string& owner,
+void Quarantine::Killed(TimePoint now, const std::string& job_id, const Owner& owner,
                         const std::vector<os::ProcessInfo>& processes) {
   std::erase_if(stuck_, [](const Stuck& stuck) { return Ended(stuck.pid, stuck.start_time); });
   for (const os::ProcessInfo& process : processes) {
@@ -43,8 +46,12 @@ void Quarantine::Killed(TimePoint now, const std::string& job_id, const std::str
   }
 }
 
-std::string Quarantine::Why(TimePoint now) {
-  std::string named;
+bool Quarantine::IsInDriver(absl::string_view stack) { return absl::StrContains(stack, "[nvidia"); }
+
+std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
+  std::string named, first_owner;
+  std::set<uid_t> users;
+  bool in_driver = false;
   size_t count = 0;
   bool is_new = false;
   std::erase_if(stuck_, [&](Stuck& stuck) {
@@ -52,21 +59,27 @@ std::string Quarantine::Why(TimePoint now) {
     if (!process || process->start_time != stuck.start_time || process->state == 'Z') return true;
     if (now < stuck.killed_at + kBound) return false;
     is_new = !std::exchange(stuck.told, true) || is_new;
+    const auto stack = os::ReadSmallFile(absl::StrCat("/proc/", stuck.pid, "/stack"));
+    in_driver = in_driver || (stack.ok() && IsInDriver(*stack));
+    users.insert(stuck.owner.uid);
+    if (first_owner.empty()) first_owner = Escape(stuck.owner.name, 64);
     if (++count <= kMostNamed) {
       absl::StrAppend(&named, named.empty() ? "" : ", ", "pid ", stuck.pid, " of job ",
-                      Escape(stuck.job_id, 64), ", user ", stuck.owner, " (state ",
+                      Escape(stuck.job_id, 64), ", user ", Escape(stuck.owner.name, 64), " (state ",
                       std::string(1, process->state), ", in ", os::WaitChannel(stuck.pid), ")");
     }
     return false;
   });
   if (count == 0) return "";
   if (count > kMostNamed) absl::StrAppend(&named, " and ", count - kMostNamed, " more");
-  std::string why =
-      absl::StrCat("quarantined: it takes no jobs while SIGKILL does not end ", named,
-                   "; a driver or a network file system holds it, see the kernel log of the "
-                   "node, and reboot it if that persists");
+  const bool for_all = in_driver || users.size() > 1;
+  std::string why = absl::StrCat(
+      "quarantined", for_all ? "" : absl::StrCat(" for ", first_owner), ": it takes no jobs",
+      for_all ? "" : " of that user's", " while SIGKILL does not end ", named, "; a driver or a ",
+      for_all ? "network file system" : "file system",
+      " holds it, see the kernel log of the node, and reboot it if that persists");
   if (is_new) log::Error(why);
-  return why;
+  return for_all || !uid || users.contains(*uid) ? why : "";
 }
 
 }  // namespace dtrain::spawn

@@ -5,30 +5,38 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "agent/spawn/processes.h"
 #include "common/base/clock.h"
 #include "common/os/process_tree.h"
 
 namespace dtrain::spawn {
 
-// Processes of jobs that SIGKILL does not end. While one of them is there the node takes no jobs:
-// it has what a next job would be given, and what holds it in the kernel, a driver or a file
-// system, would hold the next job's too. Nobody is believed that it is so: a process counts when we
-// have sent it SIGKILL ourselves and it is there two seconds later. One that is quickly followed by
-// another of its kind does not. Loop thread.
+// Processes of jobs that SIGKILL does not end. While one of them is there the node takes no jobs of
+// its user's: what holds it in the kernel would hold the next job's too. That may be the user's own
+// doing (a file system of his that does not answer), so others' jobs are taken unless the GPUs'
+// driver holds it, or processes of several users are held. Nobody is believed that it is so: a
+// process counts when we have sent it SIGKILL ourselves and it is there two seconds later. One that
+// is quickly followed by another of its kind does not. Loop thread.
 class Quarantine {
  public:
   // SIGKILL to those that are still the processes they were when listed. Returns how many there
   // were, ended ones not counted.
-  size_t Kill(TimePoint now, const std::string& job_id, const std::string& owner,
+  size_t Kill(TimePoint now, const std::string& job_id, const Owner& owner,
               const std::vector<os::ProcessInfo>& processes);
   // They have got it now.
-  void Killed(TimePoint now, const std::string& job_id, const std::string& owner,
+  void Killed(TimePoint now, const std::string& job_id, const Owner& owner,
               const std::vector<os::ProcessInfo>& processes);
-  // Why the node takes no jobs; empty: it does. Forgets those that have ended meanwhile.
-  std::string Why(TimePoint now);
+  // Why the node takes no jobs of this user's, or (nullopt) of somebody's; empty: it does. Forgets
+  // those that have ended meanwhile.
+  std::string Why(TimePoint now, std::optional<uid_t> uid);
+
+  // By /proc/PID/stack, which only root may read: whether a module of NVIDIA's is in it.
+  static bool IsInDriver(absl::string_view stack);
 
  private:
   struct Stuck {
@@ -36,7 +44,7 @@ class Quarantine {
     uint64_t start_time;
     TimePoint killed_at;
     std::string job_id;
-    std::string owner;
+    Owner owner;
     bool told = false;
   };
   std::vector<Stuck> stuck_;  // those that got the signal and were not seen to have ended

@@ -28,13 +28,13 @@ Spawner::Found RemoteSpawner::Adopt(Trace trace) {
   Job job;
   for (const Job& each : jobs_) {
     const bool same = each->key.job_id == trace.job_id && each->key.attempt == trace.attempt;
-    if (same && !each->held && (!trace.record || trace.record->uid() == each->key.uid)) job = each;
+    if (same && !each->held && (!trace.uid || *trace.uid == each->key.uid)) job = each;
   }
   if (job == nullptr) {
     found.why_not = "dtrain-spawner has no such job: it has ended";
     job = std::make_shared<RemoteJob>(loop_);
     job->stage = RemoteJob::Stage::kGone;
-    job->key = {trace.record ? trace.record->uid() : uid_t{0}, trace.job_id, trace.attempt};
+    job->key = {trace.uid.value_or(0), trace.job_id, trace.attempt};
     job->shepherd_ended = true;
     job->how_ended = found.why_not;
     job->order.owner = {job->key.uid, absl::StrCat(job->key.uid)};
@@ -128,7 +128,8 @@ void RemoteSpawner::OnKilled(const Job& job) {
   for (const pid_t pid : os::Cgroup(job->cgroup).Processes()) {
     if (auto process = os::FindProcess(pid)) processes.push_back(*process);
   }
-  quarantine().Killed(loop_.Now(), job->key.job_id, job->order.owner.name, processes);
+  quarantine().Killed(loop_.Now(), job->key.job_id, {job->key.uid, job->order.owner.name},
+                      processes);
 }
 
 void RemoteSpawner::LetGo(const Job& job, Duration patience) {

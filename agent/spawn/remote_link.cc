@@ -50,6 +50,7 @@ absl::StatusOr<os::UniqueFd> ConnectToLink(const std::string& link) {
   if (!folder) return PosixError(errno, absl::StrCat("open the folder of ", link));
   os::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return PosixError(errno, "make a socket");
+  os::RefuseDescriptors(fd.get());
   const std::string path = absl::StrCat("/proc/self/fd/", folder.get(), link.substr(slash));
   sockaddr_un name{};
   name.sun_family = AF_UNIX;

@@ -153,9 +153,10 @@ void RemoteSpawner::OnEvent(const SpawnerWord& event) {
   log::Error(absl::StrCat(Describe(stuck.key), ": dtrain-spawner cannot end its processes: ",
                           processes.size(), " outlive SIGKILL"));
   const Job job = Find(stuck.key);
-  quarantine().Killed(loop_.Now(), stuck.key.job_id,
-                      job != nullptr ? job->order.owner.name : absl::StrCat(stuck.key.uid),
-                      processes);
+  quarantine().Killed(
+      loop_.Now(), stuck.key.job_id,
+      {stuck.key.uid, job != nullptr ? job->order.owner.name : absl::StrCat(stuck.key.uid)},
+      processes);
 }
 
 RemoteSpawner::Job RemoteSpawner::Find(const JobKey& key) const {

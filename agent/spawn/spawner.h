@@ -57,6 +57,7 @@ class Spawner {
   struct Trace {
     std::string job_id;
     uint32_t attempt = 0;
+    std::optional<uid_t> uid;             // absent: an older agent's, without a record
     std::optional<v1::JobRecord> record;  // absent: missing or damaged
     // To who listens where we have told the shepherd to; an error: nobody does.
     absl::StatusOr<os::UniqueFd> socket;

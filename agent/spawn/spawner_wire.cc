@@ -144,10 +144,6 @@ absl::StatusOr<SpawnerWord> DecodeWord(Type type, absl::string_view bytes) {
 
 }  // namespace
 
-std::string Describe(const JobKey& key) {
-  return absl::StrCat("job ", Escape(key.job_id, 64), ".", key.attempt, " of uid ", key.uid);
-}
-
 absl::StatusOr<std::string> EncodeSpawn(uint32_t tag, const SpawnAsk& ask) {
   spawner::SpawnRequest packet;
   packet.header.tag = tag;

@@ -12,20 +12,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "agent/spawn/job_id.h"
 #include "spawner/protocol.h"
 
 // The packets of spawner/protocol.h as an agent writes and reads them. Pure.
 namespace dtrain::spawn {
 
 // What names a job at dtrain-spawner.
-struct JobKey {
-  uid_t uid = 0;
-  std::string job_id;
-  uint32_t attempt = 0;
-  auto operator<=>(const JobKey&) const = default;
-};
-std::string Describe(const JobKey& key);  // "job J.0 of uid 1000"
-
 struct SpawnAsk {
   std::string job_id;
   uint32_t attempt = 0;

@@ -24,6 +24,16 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> SocketPair() {
   return std::make_pair(UniqueFd(fds[0]), UniqueFd(fds[1]));
 }
 
+void RefuseDescriptors(int socket) {
+#ifdef SO_PASSRIGHTS
+  constexpr int kPassRights = SO_PASSRIGHTS;
+#else
+  constexpr int kPassRights = 83;  // in asm-generic/socket.h
+#endif
+  const int off = 0;
+  (void)setsockopt(socket, SOL_SOCKET, kPassRights, &off, sizeof(off));
+}
+
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Pipe() {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return PosixError(errno, "create a pipe");

@@ -16,6 +16,10 @@ namespace dtrain::os {
 
 // A connected pair of unix stream sockets.
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> SocketPair();
+// Of a unix socket on which nobody is to send us descriptors: the kernel refuses them (EPERM), also
+// to who connects to it if it listens. We would close them, which lasts as long as their sender
+// likes (SO_LINGER). Before Linux 6.16 nothing happens.
+void RefuseDescriptors(int socket);
 // {read end, write end}
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Pipe();
 absl::Status SetNonBlocking(int fd, bool on);

@@ -84,7 +84,7 @@ std::string NodeMetrics(const v1::NodeReport& report, const std::string& host, b
     if (node.contains(family.key)) AddSample(out, family.name, label, node[family.key]);
   }
   AddFamily(out, "dtrain_node_quarantined", "gauge",
-            "1 if the node takes no jobs because a job's process cannot be killed.");
+            "1 if the node takes no jobs, or none of one user's: SIGKILL does not end a process.");
   AddSample(out, "dtrain_node_quarantined", label, node.contains("quarantine") ? 1 : 0);
   for (const Family& family : kOfGpu) {
     AddFamily(out, family.name, "gauge", family.help);

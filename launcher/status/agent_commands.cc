@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
@@ -36,6 +35,8 @@ constexpr char kNotKnown[] = "; whether the job has ended there is not known: re
 absl::Status OnHost(const std::string& host, const absl::Status& why) {
   return absl::Status(why.code(), absl::StrCat(host, ": ", Escape(why.message(), 1000)));
 }
+
+bool IsSame(const AgentJob& a, const AgentJob& b) { return a.id == b.id && a.owner == b.owner; }
 
 absl::Status HasGone(const std::string& host) {
   return absl::UnavailableError(absl::StrCat(host, ": the resident agent there no longer answers"));
@@ -152,19 +153,9 @@ int AgentCommands::Nodes() {
 absl::StatusOr<AgentJob> AgentCommands::Find() {
   Ask();
   const std::string& name = options_.job;
-  std::vector<AgentJob> found;
-  std::vector<std::string> ids;
-  for (AgentJob& job : jobs()) {
-    if (!absl::StartsWith(job.id, name)) continue;
-    if (job.id == name) return std::move(job);
-    ids.push_back(job.id);
-    found.push_back(std::move(job));
-  }
-  if (found.size() == 1) return std::move(found[0]);
-  if (found.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(ids, ", ")));
-  }
+  auto found = Named(jobs(), name);
+  if (!found.ok()) return found.status();
+  if (found->has_value()) return **std::move(found);
   TellSilent();
   std::vector<std::string> asked;
   for (const Told& one : told_) asked.push_back(one.host);
@@ -202,6 +193,7 @@ absl::Status AgentCommands::Logs(const AgentJob& job) {
   }
   v1::ReadLogRequest request;
   request.set_job_id(job.id);
+  request.set_owner(job.owner);
   request.set_attempt(part->job.attempt());
   request.set_rank(options_.rank);
   request.set_stream(options_.stream == "stdout" ? v1::STREAM_KIND_STDOUT : v1::STREAM_KIND_STDERR);
@@ -247,6 +239,7 @@ absl::Status AgentCommands::AskToStop(const AgentJob& job) {
     asked_.emplace(part.node, part.job.attempt());
     v1::StopJobRequest request;
     request.set_job_id(job.id);
+    request.set_owner(job.owner);
     request.set_attempt(part.job.attempt());
     requests.emplace_back(part.node, std::move(request));
   }
@@ -283,14 +276,14 @@ AgentCommands::Left AgentCommands::LookAgain(const AgentJob& job) {
     agents_->Disconnect(part.node);
   }
   for (const AgentJob& each : jobs()) {
-    left.lives |= each.id == job.id && each.attempt == job.attempt && each.lives();
+    left.lives |= IsSame(each, job) && each.attempt == job.attempt && each.lives();
   }
   return left;
 }
 
-std::optional<AgentJob> AgentCommands::Unasked(const std::string& id) const {
+std::optional<AgentJob> AgentCommands::Unasked(const AgentJob& before) const {
   for (AgentJob& job : jobs()) {
-    if (job.id != id || !job.lives()) continue;
+    if (!IsSame(job, before) || !job.lives()) continue;
     for (const JobPart& part : job.parts) {
       if (part.job.state() != v1::JobOnNode::STATE_FINISHED &&
           !asked_.contains({part.node, part.job.attempt()})) {
@@ -307,7 +300,7 @@ absl::Status AgentCommands::WaitForEnd(AgentJob job) {
   const TimePoint until = Clock::now() + patience_;
   for (;;) {
     const Left left = LookAgain(job);
-    if (std::optional<AgentJob> more = Unasked(job.id)) {
+    if (std::optional<AgentJob> more = Unasked(job)) {
       job = *std::move(more);
       if (absl::Status told = AskToStop(job); !told.ok()) return told;
       continue;
@@ -333,7 +326,7 @@ absl::Status AgentCommands::Watch(const AgentJob& first) {
     if (left.lives) {
       heard = Clock::now();
       for (AgentJob& each : jobs()) {
-        if (each.id == job.id && each.attempt == job.attempt) job = std::move(each);
+        if (IsSame(each, job) && each.attempt == job.attempt) job = std::move(each);
       }
     } else if (left.missing.empty()) {
       std::fprintf(stderr, "dtrain: %s has ended\n", job.id.c_str());

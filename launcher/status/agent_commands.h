@@ -40,7 +40,8 @@ class AgentCommands {
 
   // `dtrain nodes`: its exit code.
   int Nodes();
-  // Asks, and finds the job that was named, by its id or the beginning of it, or the only one.
+  // Asks, and finds the job that was named, by its id or the beginning of it, or the only one. Of
+  // another user's whose id is taken twice: by OWNER/ID.
   absl::StatusOr<AgentJob> Find();
   absl::Status Show(const AgentJob& job);
   // Shows it again and again, until it ends.
@@ -61,7 +62,7 @@ class AgentCommands {
   Left LookAgain(const AgentJob& job);
   absl::Status AskToStop(const AgentJob& job);
   // What of that job lives and has not been asked: it began when the others were.
-  std::optional<AgentJob> Unasked(const std::string& id) const;
+  std::optional<AgentJob> Unasked(const AgentJob& before) const;
   absl::Status WaitForEnd(AgentJob job);
   absl::Status Read(const JobPart& part, const v1::ReadLogRequest& request);
   void TellSilent() const;

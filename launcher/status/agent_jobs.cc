@@ -2,13 +2,18 @@
 #include "launcher/status/agent_jobs.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/view/node_view.h"
 
 namespace dtrain::status {
@@ -49,21 +54,27 @@ bool AgentJob::lives() const {
                      [](const JobPart& part) { return Lives(part.job); });
 }
 
+bool AgentJob::in_name() const {
+  return std::all_of(parts.begin(), parts.end(),
+                     [](const JobPart& part) { return part.job.in_name(); });
+}
+
 std::vector<AgentJob> JobsOf(const std::vector<Told>& told) {
-  std::map<std::string, AgentJob> jobs;
+  std::map<std::pair<std::string, std::string>, AgentJob> jobs;
   for (const Told& one : told) {
     for (const v1::JobOnNode& job : one.report.jobs()) {
-      AgentJob& all = jobs[job.job_id()];
+      AgentJob& all = jobs[{job.job_id(), job.owner()}];
       const uint32_t attempt = AttemptOf(job);
       if (attempt < all.attempt) continue;
       if (attempt > all.attempt) all.parts.clear();
       all.id = job.job_id();
+      all.owner = job.owner();
       all.attempt = attempt;
       all.parts.push_back({one.node, one.host, job, one.report.now_unix_nanos()});
     }
   }
   std::vector<AgentJob> out;
-  for (auto& [id, job] : jobs) {
+  for (auto& [key, job] : jobs) {
     std::stable_sort(job.parts.begin(), job.parts.end(), [](const JobPart& a, const JobPart& b) {
       const auto place = [](const JobPart& part) {
         const bool has_none = part.job.world_size() == 0;  // a spare, or it joins still
@@ -75,6 +86,28 @@ std::vector<AgentJob> JobsOf(const std::vector<Told>& told) {
     out.push_back(std::move(job));
   }
   return out;
+}
+
+absl::StatusOr<std::optional<AgentJob>> Named(std::vector<AgentJob> jobs, absl::string_view name) {
+  const auto with_owner = [](const AgentJob& job) { return absl::StrCat(job.owner, "/", job.id); };
+  const auto exactly = [&](const AgentJob& job) {
+    return job.id == name || with_owner(job) == name;
+  };
+  const auto prefer = [&](absl::FunctionRef<bool(const AgentJob&)> what) {
+    if (std::any_of(jobs.begin(), jobs.end(), what)) std::erase_if(jobs, std::not_fn(what));
+  };
+  std::erase_if(
+      jobs, [&](const AgentJob& job) { return !exactly(job) && !absl::StartsWith(job.id, name); });
+  prefer(exactly);
+  prefer([](const AgentJob& job) { return !job.in_name(); });
+  if (jobs.empty()) return std::nullopt;
+  if (jobs.size() == 1) return std::move(jobs[0]);
+  const bool one_id = std::all_of(jobs.begin(), jobs.end(),
+                                  [&](const AgentJob& job) { return job.id == jobs[0].id; });
+  std::vector<std::string> names;
+  for (const AgentJob& job : jobs) names.push_back(one_id ? with_owner(job) : job.id);
+  return absl::InvalidArgumentError(
+      absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(names, ", ")));
 }
 
 Json AgentJobView(const AgentJob& job) {

@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dtrain/v1/agent.pb.h"
 
 // Jobs as the agents of several nodes tell of them, put together. Pure.
@@ -30,14 +33,21 @@ struct JobPart {
 // an elastic job a node may have several, one after the other.
 struct AgentJob {
   std::string id;
+  std::string owner;  // the account; two users may have jobs of one id
   uint32_t attempt = 0;
   std::vector<JobPart> parts;
+  // The agents tell the caller that it is there, and no more.
+  bool in_name() const;
   // Something of it still runs.
   bool lives() const;
 };
 
-// Of each job its last attempt, by id.
+// Of each job its last attempt, by id and owner.
 std::vector<AgentJob> JobsOf(const std::vector<Told>& told);
+
+// That which `name` is the id of, or the beginning of the id, or OWNER/ID; of several, that which
+// the caller may see. INVALID_ARGUMENT: it may be several still.
+absl::StatusOr<std::optional<AgentJob>> Named(std::vector<AgentJob> jobs, absl::string_view name);
 
 // For NodeJobsTable and --json.
 nlohmann::ordered_json AgentJobView(const AgentJob& job);

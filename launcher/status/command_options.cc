@@ -163,7 +163,7 @@ absl::string_view NotesOn(absl::string_view command) {
     return R"(All hosts are queried at once, by ssh or over TCP with TLS as in dtrain launch, and each has
 --connect-timeout to answer. "no agent": the host was reached, but no resident agent of this build
 runs there. "quarantined": SIGKILL does not end a process of a job there, and the host takes no jobs
-until that process has ended. The exit code is 0 if all hosts answered, otherwise 200.
+of that user until that process has ended. The exit code is 0 if all hosts answered, otherwise 200.
 )";
   }
   if (command == "page") {

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from abuse import (ACK, ATTACHED, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RESERVE,  # noqa: E402
-                   RST_STREAM, SETTINGS, UNARY, Connection, field, frame, hello, kept, message, request)
+                   RST_STREAM, SETTINGS, UNARY, Connection, field, frame, hello, kept, link_frame, message, request)
 from strangers import text  # noqa: E402
 
 WINDOW_UPDATE, INITIAL_WINDOW = 8, 4
@@ -118,6 +118,40 @@ class Sender(Connection):
 
 # A worker whose mode of stdin has ten bytes, of which five do: serialised again it is longer.
 WORKER = field(13, field(1, 0) + b"\x48\xff\xff\xff\xff\x0f")
+
+
+def namesakes(place, build, job, *attempts):
+    """Sessions of a job's name, each with such an attempt, held until stdin ends. Prints how each began."""
+    held = []
+    for attempt in attempts:
+        connection = connect(place)
+        connection.begin(1, b"Session")
+        first = hello(job.encode(), build.encode(), lease=200000)
+        inner = first[2:] if first[1] < 128 else first[3:]
+        first = field(1, inner + field(4, int(attempt)))
+        connection.push(1, message(len(first), first), PATIENCE)
+        connection.wait(lambda: ATTACHED in connection.heard.get(1, b"") or 1 in connection.ended)
+        print(connection.ended.get(1, "joined"), flush=True)
+        held.append(connection)
+    sys.stdin.read()
+
+
+def ports(place, build, sessions):
+    """Sessions with 1024 ports each, held until stdin ends. Prints for each whether it got them."""
+    held = []
+    for i in range(int(sessions)):
+        connection = connect(place)
+        connection.begin(1, b"Session")
+        first = hello(b"ports%d" % i, build.encode(), lease=8000)
+        connection.push(1, message(len(first), first), PATIENCE)
+        connection.wait(lambda: ATTACHED in connection.heard.get(1, b"") or 1 in connection.ended)
+        before = len(connection.heard.get(1, b""))
+        asked = link_frame(field(3, field(1, 1024)), sequence=1, channel=0)
+        connection.push(1, message(len(asked), asked), PATIENCE)
+        connection.wait(lambda: len(connection.heard[1]) > before + 1024 or b"may hold" in connection.heard[1])
+        print("refused" if b"one user's may hold" in connection.heard[1] else "held", flush=True)
+        held.append(connection)
+    sys.stdin.read()
 
 
 def has_words(messages):

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace dtrain::session {
@@ -39,9 +40,9 @@ class JobDirectoryTest : public ::testing::Test {
 };
 
 TEST_F(JobDirectoryTest, KeepsARecordForNobodyElse) {
-  auto made = JobDirectory::Make(state_, "dtrain-1f", 2);
+  auto made = JobDirectory::Make(state_, {1000, "dtrain-1f", 2});
   ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ(made->path(), state_ + "/jobs/dtrain-1f.2");
+  EXPECT_EQ(made->path(), state_ + "/jobs/dtrain-1f.2.1000");
   struct stat info {};
   ASSERT_EQ(stat(made->path().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
@@ -51,14 +52,27 @@ TEST_F(JobDirectoryTest, KeepsARecordForNobodyElse) {
   auto read = listed[0].Read();
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->shepherd_pid(), 77u);
+  EXPECT_EQ(listed[0].job_id(), "dtrain-1f");
+  EXPECT_EQ(listed[0].attempt(), 2u);
+  EXPECT_EQ(listed[0].uid(), 1000u);
   made->Remove();
   EXPECT_THAT(JobDirectory::List(state_), SizeIs(0));
 }
 
 TEST_F(JobDirectoryTest, TheSameJobTwiceIsRefused) {
-  auto made = JobDirectory::Make(state_, "dtrain-1f", 0);
-  EXPECT_TRUE(absl::IsAlreadyExists(JobDirectory::Make(state_, "dtrain-1f", 0).status()));
-  EXPECT_TRUE(JobDirectory::Make(state_, "dtrain-1f", 1).ok());
+  auto made = JobDirectory::Make(state_, {1000, "dtrain-1f", 0});
+  EXPECT_TRUE(absl::IsAlreadyExists(JobDirectory::Make(state_, {1000, "dtrain-1f", 0}).status()));
+  EXPECT_TRUE(JobDirectory::Make(state_, {1000, "dtrain-1f", 1}).ok());
+  EXPECT_TRUE(JobDirectory::Make(state_, {1001, "dtrain-1f", 0}).ok()) << "of another user";
+}
+
+TEST_F(JobDirectoryTest, TheFolderOfAnOlderAgentIsRead) {
+  std::filesystem::create_directory(state_ + "/jobs/dtrain-1f.2");
+  const auto listed = JobDirectory::List(state_);
+  ASSERT_THAT(listed, SizeIs(1));
+  EXPECT_EQ(listed[0].job_id(), "dtrain-1f");
+  EXPECT_EQ(listed[0].attempt(), 2u);
+  EXPECT_EQ(listed[0].uid(), std::nullopt);
 }
 
 // I14
@@ -66,7 +80,7 @@ TEST_F(JobDirectoryTest, IdsThatAreNoPlainNamesAreRefused) {
   for (const std::string& id :
        {std::string("../up"), std::string("a/b"), std::string("."), std::string(""),
         std::string(65, 'a'), std::string("a b"), std::string("a\0b", 3)}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(JobDirectory::Make(state_, id, 0).status())) << id;
+    EXPECT_TRUE(absl::IsInvalidArgument(JobDirectory::Make(state_, {1000, id, 0}).status())) << id;
   }
   EXPECT_TRUE(std::filesystem::is_empty(state_ + "/jobs"));
 }
@@ -75,13 +89,13 @@ TEST_F(JobDirectoryTest, IdsThatAreNoPlainNamesAreRefused) {
 TEST_F(JobDirectoryTest, APathThatIsTooLongForASocketIsToldWithTheLimit) {
   const std::string deep = state_ + "/" + std::string(100, 'd');
   std::filesystem::create_directories(deep + "/jobs");
-  auto made = JobDirectory::Make(deep, "dtrain-1f", 0);
+  auto made = JobDirectory::Make(deep, {1000, "dtrain-1f", 0});
   EXPECT_THAT(std::string(made.status().message()), HasSubstr("107 bytes"));
   EXPECT_TRUE(std::filesystem::is_empty(deep + "/jobs"));
 }
 
 TEST_F(JobDirectoryTest, ADamagedRecordIsNoRecord) {
-  auto made = JobDirectory::Make(state_, "dtrain-1f", 0);
+  auto made = JobDirectory::Make(state_, {1000, "dtrain-1f", 0});
   ASSERT_TRUE(made.ok());
   EXPECT_TRUE(absl::IsNotFound(made->Read().status()));
   for (const std::string& bytes :
@@ -93,7 +107,7 @@ TEST_F(JobDirectoryTest, ADamagedRecordIsNoRecord) {
 }
 
 TEST_F(JobDirectoryTest, ConnectsOnlyToWhoListens) {
-  auto made = JobDirectory::Make(state_, "dtrain-1f", 0);
+  auto made = JobDirectory::Make(state_, {1000, "dtrain-1f", 0});
   ASSERT_TRUE(made.ok());
   EXPECT_FALSE(made->Connect().ok());
   os::UniqueFd bound = made->TakeSocket();

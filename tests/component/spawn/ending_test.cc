@@ -88,7 +88,8 @@ class EndingTest : public ::testing::Test {
   std::string Adopt(std::optional<v1::JobRecord> record, os::UniqueFd socket = {}) {
     std::string why_not;
     OnLoop([&] {
-      Spawner::Found found = spawner_->Adopt({job_, 3, std::move(record), std::move(socket)});
+      Spawner::Found found =
+          spawner_->Adopt({job_, 3, std::nullopt, std::move(record), std::move(socket)});
       why_not = found.why_not;
       processes_ = std::move(found.processes);
     });
@@ -148,7 +149,7 @@ TEST_F(EndingTest, WhatLeftTheTreeIsInTheCgroup) {
   EXPECT_FALSE(Runs(left));
   EXPECT_TRUE(processes_->shepherd_ended());
   EXPECT_FALSE(std::filesystem::exists(cgroup->path()));
-  EXPECT_EQ(quarantine_.Why(loop_.Now() + kLimit), "");
+  EXPECT_EQ(quarantine_.Why(loop_.Now() + kLimit, std::nullopt), "");
 }
 
 TEST_F(EndingTest, WhatLeftTheTreeIsKnownByItsVariables) {
@@ -239,7 +240,7 @@ TEST_F(EndingTest, ASweepTakesEmptyCgroupsOnly) {
   EXPECT_TRUE(started.get_future().get().ok());
   auto empty = os::Cgroup::Make(*parent, "dtrain-shepherd-" + job_ + ".4");
   ASSERT_TRUE(empty.ok()) << empty.status();
-  const std::string full = absl::StrCat(*parent, "/dtrain-shepherd-", job_, ".3");
+  const std::string full = absl::StrCat(*parent, "/dtrain-shepherd-", job_, ".3.", geteuid());
   OnLoop([&] { spawner_->Sweep(); });
   EXPECT_FALSE(std::filesystem::exists(empty->path()));
   EXPECT_TRUE(std::filesystem::exists(full));

@@ -32,6 +32,7 @@ void End(const os::Child& child) {
   EXPECT_TRUE(os::WaitAndReap(child.pidfd.get()).ok());
 }
 
+const Owner kAlice{1001, "alice"}, kBob{1002, "bob"};
 constexpr Duration kBound = std::chrono::seconds(2);
 
 os::ProcessInfo InfoOf(const os::Child& child) { return os::FindProcess(child.pid).value(); }
@@ -39,25 +40,25 @@ os::ProcessInfo InfoOf(const os::Child& child) { return os::FindProcess(child.pi
 TEST(QuarantineTest, LastsAsLongAsTheProcess) {
   Quarantine quarantine;
   const TimePoint now = Clock::now();
-  EXPECT_EQ(quarantine.Why(now), "");
+  EXPECT_EQ(quarantine.Why(now, kAlice.uid), "");
   os::Child child = Sleeper();
-  quarantine.Killed(now, "job-1", "alice", {InfoOf(child)});
-  quarantine.Killed(now + kBound / 2, "job-1", "alice", {InfoOf(child)});
+  quarantine.Killed(now, "job-1", kAlice, {InfoOf(child)});
+  quarantine.Killed(now + kBound / 2, "job-1", kAlice, {InfoOf(child)});
   const std::string named = absl::StrCat("pid ", child.pid, " of job job-1, user alice (state ");
-  const std::string why = quarantine.Why(now + kBound);
+  const std::string why = quarantine.Why(now + kBound, kAlice.uid);
   EXPECT_THAT(why, AllOf(HasSubstr(named), HasSubstr("kernel log"), Not(HasSubstr(" more"))));
   EXPECT_EQ(why.find(named), why.rfind(named)) << "told once";
   End(child);
-  EXPECT_EQ(quarantine.Why(now + kBound), "");
+  EXPECT_EQ(quarantine.Why(now + kBound, kAlice.uid), "");
 }
 
 TEST(QuarantineTest, AProcessHasTimeToEnd) {
   Quarantine quarantine;
   const TimePoint now = Clock::now();
   os::Child child = Sleeper();
-  quarantine.Killed(now, "job-1", "alice", {InfoOf(child)});
-  EXPECT_EQ(quarantine.Why(now + kBound - std::chrono::milliseconds(1)), "");
-  EXPECT_NE(quarantine.Why(now + kBound), "");
+  quarantine.Killed(now, "job-1", kAlice, {InfoOf(child)});
+  EXPECT_EQ(quarantine.Why(now + kBound - std::chrono::milliseconds(1), kAlice.uid), "");
+  EXPECT_NE(quarantine.Why(now + kBound, kAlice.uid), "");
   End(child);
 }
 
@@ -66,10 +67,10 @@ TEST(QuarantineTest, OneAfterTheOtherIsNone) {
   TimePoint now = Clock::now();
   for (int i = 0; i < 5; ++i) {
     os::Child child = Sleeper();
-    EXPECT_EQ(quarantine.Kill(now, "job-1", "alice", {InfoOf(child)}), 1);
+    EXPECT_EQ(quarantine.Kill(now, "job-1", kAlice, {InfoOf(child)}), 1);
     EXPECT_TRUE(os::WaitAndReap(child.pidfd.get()).ok());
     now += kBound / 2;
-    EXPECT_EQ(quarantine.Why(now), "");
+    EXPECT_EQ(quarantine.Why(now, kAlice.uid), "");
   }
 }
 
@@ -79,8 +80,33 @@ TEST(QuarantineTest, WhatHasEndedIsNotTakenIn) {
   os::Child child = Sleeper();
   const os::ProcessInfo info = InfoOf(child);
   End(child);
-  quarantine.Killed(now, "job-1", "alice", {info});
-  EXPECT_EQ(quarantine.Why(now + kBound), "");
+  quarantine.Killed(now, "job-1", kAlice, {info});
+  EXPECT_EQ(quarantine.Why(now + kBound, kAlice.uid), "");
+}
+
+// A file system of alice's own may hold it, and would never let go.
+TEST(QuarantineTest, OneUsersProcessCostsThatUser) {
+  Quarantine quarantine;
+  const TimePoint now = Clock::now();
+  os::Child of_alice = Sleeper(), of_bob = Sleeper();
+  quarantine.Killed(now, "job-1", kAlice, {InfoOf(of_alice)});
+  EXPECT_EQ(quarantine.Why(now + kBound, kBob.uid), "");
+  EXPECT_THAT(quarantine.Why(now + kBound, kAlice.uid),
+              HasSubstr("quarantined for alice: it takes no jobs of that user's"));
+  EXPECT_THAT(quarantine.Why(now + kBound, std::nullopt), HasSubstr("for alice"));
+  // Two of them have no such file system in common.
+  quarantine.Killed(now, "job-2", kBob, {InfoOf(of_bob)});
+  EXPECT_THAT(quarantine.Why(now + kBound, 1003), HasSubstr("quarantined: it takes no jobs while"));
+  End(of_alice);
+  End(of_bob);
+}
+
+TEST(QuarantineTest, TheDriverIsKnownByItsModules) {
+  EXPECT_TRUE(Quarantine::IsInDriver(
+      "[<0>] os_acquire_rwlock_write+0x35/0x40 [nvidia]\n[<0>] do_syscall_64+0x3f/0x90\n"));
+  EXPECT_TRUE(Quarantine::IsInDriver("[<0>] uvm_down_write+0x1/0x2 [nvidia_uvm]\n"));
+  EXPECT_FALSE(Quarantine::IsInDriver("[<0>] request_wait_answer+0x1/0x2 [fuse]\n"));
+  EXPECT_FALSE(Quarantine::IsInDriver(""));
 }
 
 TEST(QuarantineTest, ManyAreCounted) {
@@ -89,14 +115,14 @@ TEST(QuarantineTest, ManyAreCounted) {
   std::vector<os::Child> children;
   for (int i = 0; i < 5; ++i) children.push_back(Sleeper());
   for (const os::Child& child : children) {
-    quarantine.Killed(now, "job-1", "alice", {InfoOf(child)});
+    quarantine.Killed(now, "job-1", kAlice, {InfoOf(child)});
   }
   EXPECT_THAT(
-      quarantine.Why(now + kBound),
+      quarantine.Why(now + kBound, kAlice.uid),
       AllOf(HasSubstr(absl::StrCat("pid ", children[2].pid, " ")),
             Not(HasSubstr(absl::StrCat("pid ", children[3].pid, " "))), HasSubstr(" and 2 more")));
   for (const os::Child& child : children) End(child);
-  EXPECT_EQ(quarantine.Why(now + kBound), "");
+  EXPECT_EQ(quarantine.Why(now + kBound, kAlice.uid), "");
 }
 
 }  // namespace

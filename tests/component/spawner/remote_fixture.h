@@ -82,7 +82,7 @@ class RemoteAgent {
   }
   std::string Quarantine() {
     std::string why;
-    OnLoop([&] { why = spawner_->quarantine().Why(loop_.Now()); });
+    OnLoop([&] { why = spawner_->quarantine().Why(loop_.Now(), std::nullopt); });
     return why;
   }
 

@@ -52,9 +52,10 @@ class RemoteSpawnerTest : public spawner::SpawnerFixture {
   }
   std::string Adopt(std::optional<v1::JobRecord> record, const std::string& job) {
     std::string why_not;
+    const auto uid = record ? std::optional<uid_t>(record->uid()) : std::nullopt;
     agent_->OnLoop([&] {
       Spawner::Found found = agent_->spawner_->Adopt(
-          {job, 0, std::move(record), absl::NotFoundError("nobody listens there")});
+          {job, 0, uid, std::move(record), absl::NotFoundError("nobody listens there")});
       why_not = found.why_not;
       agent_->processes_ = std::move(found.processes);
     });

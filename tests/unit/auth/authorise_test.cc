@@ -53,7 +53,7 @@ TEST(Authorise, Matrix) {
                                        {"admin", &kAdmin},  {"admin-", &kAdminElsewhere}};
   const char* const kWanted =
       // observer, user without account, another user, the owner, admin, admin without account
-      "/dtrain.v1.Agent/Session                    job ...yyy  none ..yyy.\n"
+      "/dtrain.v1.Agent/Session                    job ...y..  none ..yyy.\n"
       "/dtrain.v1.Agent/Logs                       job ...yyy  none ....yy\n"
       "/dtrain.v1.Agent/NodeStatus                 job yyyyyy  none yyyyyy\n"
       "/dtrain.v1.Agent/ReadLog                    job ...yyy  none ....yy\n"
@@ -128,6 +128,28 @@ TEST(Authorise, TheAccountCountsNotTheName) {
   const Identity observer = Person(Role::kObserver, "alice", 1001);
   EXPECT_FALSE(Authorise(observer, "/dtrain.v1.Agent/Logs", &kAlices).ok());
   EXPECT_FALSE(Authorise(observer, "/dtrain.v1.Agent/Session", &kAlices).ok());
+}
+
+// Two users may have jobs of one name.
+TEST(Authorise, WhoAsksMeansItsOwnJobElseTheOnlyOneThatItMay) {
+  const Job bobs{kAlices.id, "bob", 1002};
+  const auto choose = [](const Identity& who, const char* method, const std::vector<Job>& jobs) {
+    const auto chosen = Choose(who, method, jobs);
+    if (!chosen.ok()) return std::string(chosen.status().message());
+    return *chosen ? jobs[**chosen].owner : "none";
+  };
+  for (const char* method : {"/dtrain.v1.Agent/StopJob", "GET /v1/jobs/{id}"}) {
+    EXPECT_EQ(choose(kAlice, method, {bobs, kAlices}), "alice");
+    EXPECT_EQ(choose(kBob, method, {bobs, kAlices}), "bob");
+    EXPECT_EQ(choose(kBob, method, {kAlices}), "alice") << "to be refused";
+    EXPECT_EQ(choose(kAdmin, method, {bobs}), "bob");
+    EXPECT_EQ(choose(kAdmin, method, {bobs, kAlices}),
+              "several users have a job dtrain-1f here; name its owner: bob, alice");
+    EXPECT_EQ(choose(kAlice, method, {}), "none");
+  }
+  EXPECT_THAT(choose(kObserver, "GET /v1/jobs/{id}", {bobs, kAlices}), HasSubstr("bob, alice"));
+  EXPECT_EQ(choose(kObserver, "/dtrain.v1.Agent/StopJob", {bobs, kAlices}), "bob")
+      << "to be refused";
 }
 
 TEST(Audit, ALineOfWords) {

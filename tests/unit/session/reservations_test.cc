@@ -52,6 +52,26 @@ TEST_F(ReservationsTest, WhatOneHasTheOtherDoesNotGet) {
   EXPECT_FALSE(Reserve(a_, {}, {2}).ok());
 }
 
+TEST_F(ReservationsTest, OneUserDoesNotHoldAllPorts) {
+  const spawn::Owner mallory{1, "mallory"}, alice{2, "alice"};
+  std::vector<int> sessions(20);
+  size_t held = 0;
+  for (const int& session : sessions) held += books_.ClaimPorts(&session, mallory, 1000).ok();
+  EXPECT_EQ(held, 2u);
+  EXPECT_THAT(books_.ClaimPorts(&sessions[9], mallory, 1000).message(),
+              AllOf(HasSubstr("jobs of mallory hold 2000 ports"), HasSubstr("2048")));
+  EXPECT_TRUE(books_.ClaimPorts(&a_, alice, 1000).ok());
+  // Once more, in the place of what it has.
+  EXPECT_TRUE(books_.ClaimPorts(&sessions[0], mallory, 1000).ok());
+  books_.ReleasePorts(&sessions[0]);
+  EXPECT_TRUE(books_.ClaimPorts(&sessions[9], mallory, 1000).ok());
+  // Nor do many.
+  for (uid_t uid = 10; uid < 30; ++uid) {
+    held += books_.ClaimPorts(&sessions[uid - 10], {uid, "m"}, 1000).ok();
+  }
+  EXPECT_THAT(books_.ClaimPorts(&b_, {3, "bob"}, 1000).message(), HasSubstr("all may hold"));
+}
+
 TEST_F(ReservationsTest, ASessionMayReserveAgainAndGiveBack) {
   EXPECT_TRUE(Reserve(a_, {"GPU-0", "GPU-1"}).ok());
   EXPECT_TRUE(Reserve(a_, {"GPU-0"}).ok());

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "agent/session/session_core.h"
+#include "common/base/node_rank.h"
 #include "common/base/patience.h"
 
 namespace dtrain::session {
@@ -67,6 +68,46 @@ class ResumeTest : public ::testing::Test {
   TimePoint now_{seconds(1000)};
   SessionCore core_{Identity{1, "b", /*resumable=*/true}, now_};
 };
+
+// A lease of days is for workers.
+TEST(JoiningTest, WhatHasNotBegunIsNotHeldForALauncherThatIsGone) {
+  for (const bool is_spare : {false, true}) {
+    TimePoint now{seconds(1000)};
+    SessionCore core(Identity{1, "b", /*resumable=*/true}, now);
+    v1::SessionRequest hello;
+    hello.mutable_hello()->set_protocol(1);
+    hello.mutable_hello()->set_build("b");
+    hello.mutable_hello()->set_job_id("job");
+    hello.mutable_hello()->set_lease_ms(7 * 24 * 3'600'000u);
+    core.OnEvent(now, Request{hello});
+    v1::SessionRequest reserve;
+    reserve.mutable_reserve()->set_node_rank(is_spare ? kNoNodeRank : 0);
+    core.OnEvent(now, Request{reserve});
+    core.OnEvent(now, LauncherGone{});
+    Wait(core, now, seconds(is_spare ? 599 : 59));
+    EXPECT_EQ(core.state(), State::kJoined);
+    Wait(core, now, seconds(1));
+    EXPECT_EQ(core.state(), State::kEnded);
+  }
+}
+
+// Whatever its launcher does.
+TEST(JoiningTest, WhatHasNotBegunIsOverSoonWhenItIsStopped) {
+  TimePoint now{seconds(1000)};
+  SessionCore core(Identity{1, "b", /*resumable=*/true}, now);
+  v1::SessionRequest hello;
+  hello.mutable_hello()->set_protocol(1);
+  hello.mutable_hello()->set_build("b");
+  hello.mutable_hello()->set_job_id("job");
+  hello.mutable_hello()->set_lease_ms(3'600'000);
+  core.OnEvent(now, Request{hello});
+  EXPECT_THAT(All<SendEvent>(core.OnEvent(now, StopAsked{"by root"})), SizeIs(1));
+  Wait(core, now, seconds(4));
+  core.OnEvent(now, Heard{});
+  EXPECT_EQ(core.state(), State::kJoined);
+  Wait(core, now, seconds(1));
+  EXPECT_EQ(core.state(), State::kEnded);
+}
 
 TEST_F(ResumeTest, AStreamThatEndsStopsNothing) {
   EXPECT_THAT(core_.OnEvent(now_, LauncherGone{}), IsEmpty());

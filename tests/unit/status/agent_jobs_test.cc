@@ -100,6 +100,38 @@ TEST(AgentJobs, TheSessionsOfAnElasticJobAreOneJob) {
   EXPECT_EQ(AgentJobPage(jobs[0])["ranks"][2]["rank"], 5);
 }
 
+Told Of(const std::string& owner, Told told, bool in_name = false) {
+  told.report.mutable_jobs(0)->set_owner(owner);
+  told.report.mutable_jobs(0)->set_in_name(in_name);
+  return told;
+}
+
+TEST(AgentJobs, AJobOfAnotherUserWithTheSameIdHidesNothing) {
+  const auto jobs =
+      JobsOf({Of("mallory", From(0, "a", 9, 0), true), From(0, "a", 1, 0), From(1, "a", 1, 1)});
+  ASSERT_THAT(jobs, SizeIs(2));
+  EXPECT_EQ(jobs[0].owner, "alice");
+  EXPECT_THAT(jobs[0].parts, SizeIs(2));
+  for (const std::string name : {"a", "", "alice/a"}) {
+    const auto found = Named(jobs, name);
+    ASSERT_TRUE(found.ok() && found->has_value()) << name;
+    EXPECT_EQ((*found)->owner, "alice") << name;
+  }
+  EXPECT_EQ((*Named(jobs, "mallory/a"))->owner, "mallory");
+  EXPECT_FALSE(Named(jobs, "bob/a")->has_value());
+}
+
+TEST(AgentJobs, OfSeveralThatOneMaySeeOneIsToBeNamed) {
+  const auto of_two = JobsOf({Of("mallory", From(0, "a", 9, 0)), From(0, "a", 1, 0)});
+  EXPECT_THAT(std::string(Named(of_two, "a").status().message()), HasSubstr("alice/a, mallory/a"));
+  const auto two = JobsOf({From(0, "ab", 0, 0), From(1, "ac", 0, 0)});
+  EXPECT_THAT(std::string(Named(two, "a").status().message()), HasSubstr("ab, ac"));
+  EXPECT_EQ((*Named(two, "ac"))->id, "ac");
+  // One's own, whatever others run beside.
+  const auto own = JobsOf({Of("mallory", From(0, "ab", 9, 0), true), From(0, "ac", 1, 0)});
+  EXPECT_EQ((*Named(own, ""))->id, "ac");
+}
+
 TEST(AgentJobs, ReadAsATable) {
   Told stranger = From(1, "b", 0, 0);
   stranger.report.mutable_jobs(0)->clear_argv();

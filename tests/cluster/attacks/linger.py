@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mallory, who gives a descriptor to whoever reads a socket: a TCP connection whose close takes a minute, since it has
+data that its other end does not take. linger.py SOCKET...: for each prints "refused" or "sent"; then waits for the end
+of stdin."""
+import errno
+import os
+import socket
+import struct
+import sys
+
+SECONDS = 60
+
+
+def slow_to_close():
+    """(one end, the other end, which mallory keeps)"""
+    listener = socket.create_server(("127.0.0.1", 0))
+    mine = socket.create_connection(listener.getsockname())
+    other, _ = listener.accept()
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, SECONDS))
+    mine.setblocking(False)
+    try:
+        while True:
+            mine.send(bytes(1 << 20))
+    except BlockingIOError:
+        return mine, other
+
+
+kept = []
+for path in sys.argv[1:]:
+    given, other = slow_to_close()
+    to = socket.socket(socket.AF_UNIX)
+    to.connect(path)
+    kept += [other, to]
+    try:
+        socket.send_fds(to, [b"G"], [given.fileno()])
+        given.close()  # another has it: this one takes no time
+        print("sent", flush=True)
+    except OSError as error:
+        kept.append(given)
+        print("refused" if error.errno == errno.EPERM else error, flush=True)
+sys.stdin.read()
+os._exit(0)  # without closing any of them, which takes a minute

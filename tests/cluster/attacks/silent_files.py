@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""silent_files.py FOLDER: a file system with one file, of which nobody gets a byte: who reads it waits until this ends,
+whatever signal he gets."""
+import errno
+import stat
+import sys
+import threading
+
+import fusepy
+
+FILE = "/file"
+
+
+class Silent(fusepy.Operations):
+    def getattr(self, path, fh=None):
+        if path == "/":
+            return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2}
+        if path == FILE:
+            return {"st_mode": stat.S_IFREG | 0o644, "st_nlink": 1, "st_size": 1}
+        raise fusepy.FuseOSError(errno.ENOENT)
+
+    def read(self, path, size, offset, fh):
+        threading.Event().wait()
+
+
+fusepy.FUSE(Silent(), sys.argv[1], foreground=True, allow_other=True)
