@@ -48,9 +48,9 @@ struct Job {
 // one that is not there is denied to all.
 absl::Status Authorise(const Identity& identity, absl::string_view method, const Job* job);
 
-// Which of `jobs`, which are of one name and of different users, `identity` means: its own, else
-// the only one that it may ask about by `method`, else any, about which it may not. Nullopt: there
-// are none. FAILED_PRECONDITION: it may ask about several, and is told whose they are.
+// `jobs` have one id and different owners. Returns the one that `identity` means: its own; else the
+// only one that `method` lets it ask about; else any, for which Authorise then refuses it. Nullopt
+// if `jobs` is empty. FAILED_PRECONDITION, with the owners, if it may ask about several.
 absl::StatusOr<std::optional<size_t>> Choose(const Identity& identity, absl::string_view method,
                                              absl::Span<const Job> jobs);
 

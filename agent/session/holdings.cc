@@ -48,7 +48,9 @@ absl::Status Holdings::Reserve(const v1::Reserve& reserve) {
 absl::StatusOr<inventory::HeldPorts> Holdings::HoldPorts(uint32_t count, uint32_t listening) {
   const absl::Status claimed = agent_.reservations.ClaimPorts(this, owner_, count);
   if (!claimed.ok()) return claimed;
-  return inventory::HeldPorts::Hold(count, listening);
+  auto held = inventory::HeldPorts::Hold(count, listening);
+  if (!held.ok()) agent_.reservations.ReleasePorts(this);
+  return held;
 }
 
 void Holdings::Mark(v1::Inventory& inventory) {

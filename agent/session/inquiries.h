@@ -30,8 +30,8 @@ class Inquiries {
                   absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
   absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
                                                       absl::string_view method);
-  // The last attempt of the job of that owner; empty: whose auth::Choose says. NOT_FOUND is told
-  // only to callers who may know that.
+  // The job's last attempt. `owner`: an account, or empty if auth::Choose is to find the owner.
+  // Only callers who may know that there is no such job get NOT_FOUND.
   absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
                                             absl::string_view job_id, absl::string_view owner);
   void ReadLog(const auth::Identity& peer, absl::string_view method,

@@ -42,6 +42,7 @@ void JoinPhase::OnNoHello() { life_.Finish(absl::DeadlineExceededError("no Hello
 void JoinPhase::OnTakenOver(const TakenOver& taken) {
   life_.TakeOver(taken.hello);
   shepherd_.Excuse();
+  asked_for_ports_ = false;
   if (life_.started()) {
     // For the agent after us.
     v1::ShepherdRequest keep;
@@ -55,6 +56,10 @@ void JoinPhase::OnTakenOver(const TakenOver& taken) {
 void JoinPhase::OnProbe(const Request& request) { life_.Do(RunProbe{request.request.probe()}); }
 
 void JoinPhase::OnHoldPorts(const Request& request) {
+  // Each time the loop would bind a thousand.
+  if (std::exchange(asked_for_ports_, true)) {
+    return life_.Finish(absl::InvalidArgumentError("the launcher asked for ports twice"));
+  }
   const v1::HoldPorts& hold = request.request.hold_ports();
   life_.Do(HoldPorts{hold.count(), hold.listening()});
 }

@@ -30,6 +30,7 @@ class JoinPhase {
   LauncherLease& lease_;
   ShepherdWatch& shepherd_;
   ReleasePhase& release_;
+  bool asked_for_ports_ = false;  // by this launcher
 };
 
 }  // namespace dtrain::session

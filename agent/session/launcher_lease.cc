@@ -17,10 +17,11 @@ constexpr Duration kHelloTimeout = std::chrono::seconds(30);
 // One may be late, and one lost behind it, before the other side gives up.
 constexpr int kBeatsPerLease = 5;
 constexpr Duration kKeptFor = std::chrono::hours(24);
-// How long something is held for a launcher that has gone before it began, whatever its lease.
+// A session without workers waits no longer than this for a launcher that is away, whatever the
+// lease.
 constexpr Duration kJoiningAway = std::chrono::minutes(1);
 constexpr Duration kSpareAway = std::chrono::minutes(10);
-// For a launcher that is told to stop to say goodbye, before anything has begun.
+// A launcher whose job has not begun has this long to say goodbye after the job was stopped.
 constexpr Duration kStopAnswer = std::chrono::seconds(5);
 
 }  // namespace

@@ -22,7 +22,7 @@ class LauncherLease {
   void OnAway();
   void OnResumed();
   void OnTakenOver();
-  // What it has reserved is for an attempt to come.
+  // Whether the session only reserves its share for a later attempt.
   void OnSpare(bool is_spare) { spare_ = is_spare; }
   // Nothing was heard of it for too long, and workers are ended; it may still come, or another.
   void Expire();
@@ -64,7 +64,7 @@ class LauncherLease {
   bool given_up_ = false;
   bool expired_ = false;
   bool spare_ = false;
-  TimePoint leave_by_ = kNever;  // it was told to stop
+  TimePoint leave_by_ = kNever;  // set when the job is stopped
 };
 
 }  // namespace dtrain::session

@@ -85,7 +85,7 @@ absl::Status Reservations::ClaimPorts(Key session, const spawn::Owner& owner, si
         absl::StrCat("jobs of ", Escape(owner.name, 64), " hold ", of_user, " ports here, of the ",
                      kMostPortsOfUser, " that one user's may hold"));
   }
-  if (of_all + count > kMostPorts) {
+  if (of_all + count > kMostPorts && of_user + count > kPortsOfAnyUser) {
     return absl::ResourceExhaustedError(absl::StrCat("jobs hold ", of_all, " ports here, of the ",
                                                      kMostPorts, " that all may hold"));
   }

@@ -42,10 +42,11 @@ class Reservations {
   absl::Status Reserve(Key session, const std::string& holder, Share share);
   void Release(Key session);
 
-  // As many ports as one user's jobs, and all, may hold at a time; each takes a descriptor, and the
-  // kernel looks the longer for a free one the fewer there are. RESOURCE_EXHAUSTED: then they are
-  // held. Takes the place of what the session had, until ReleasePorts.
-  static constexpr size_t kMostPortsOfUser = 2048, kMostPorts = 8192;
+  // Counts the ports that a session holds, in the place of those that it had, until ReleasePorts.
+  // RESOURCE_EXHAUSTED: the jobs of its user, or of all users, would hold too many. Each port takes
+  // a descriptor, and with few free ports left the kernel searches long for one. A few are any
+  // user's, however many others hold.
+  static constexpr size_t kMostPortsOfUser = 2048, kMostPorts = 8192, kPortsOfAnyUser = 64;
   absl::Status ClaimPorts(Key session, const spawn::Owner& owner, size_t count);
   void ReleasePorts(Key session) { ports_.erase(session); }
 

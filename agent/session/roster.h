@@ -39,7 +39,7 @@ class Roster {
   const List& all() const { return sessions_; }
   List::iterator AddPlace() { return sessions_.insert(sessions_.end(), nullptr); }
   void Remove(List::iterator place) { sessions_.erase(place); }
-  // That of this user; null if there is none. Another user's may have the same name.
+  // The session of this user's job, or null. Other users may have jobs with the same id.
   Session* Find(uid_t uid, absl::string_view job_id, uint32_t attempt) const;
 
   // Whether `peer` may call the method, of `session` (null: of none). Writes the audit.

@@ -45,8 +45,8 @@ struct AgentJob {
 // Of each job its last attempt, by id and owner.
 std::vector<AgentJob> JobsOf(const std::vector<Told>& told);
 
-// That which `name` is the id of, or the beginning of the id, or OWNER/ID; of several, that which
-// the caller may see. INVALID_ARGUMENT: it may be several still.
+// The job with this name: an id, the beginning of one, or OWNER/ID. Jobs that the caller may see
+// come before others. INVALID_ARGUMENT, with the names to choose from, if several jobs remain.
 absl::StatusOr<std::optional<AgentJob>> Named(std::vector<AgentJob> jobs, absl::string_view name);
 
 // For NodeJobsTable and --json.

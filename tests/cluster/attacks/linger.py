@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mallory, who gives a descriptor to whoever reads a socket: a TCP connection whose close takes a minute, since it has
-data that its other end does not take. linger.py SOCKET...: for each prints "refused" or "sent"; then waits for the end
-of stdin."""
+"""linger.py SOCKET...: sends a descriptor to each socket and prints "refused" or "sent"; then waits for the end of stdin.
+The descriptor is a TCP connection that takes a minute to close, because its other end does not read what was written."""
 import errno
 import os
 import socket

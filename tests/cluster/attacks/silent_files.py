@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""silent_files.py FOLDER: a file system with one file, of which nobody gets a byte: who reads it waits until this ends,
-whatever signal he gets."""
+"""silent_files.py FOLDER: mounts a file system with one file. A process that reads the file waits until this program
+ends, and no signal ends it before."""
 import errno
 import stat
 import sys

@@ -63,7 +63,7 @@ def test_a_restart_is_not_kept_from_its_name(place, twice):  # noqa: F811
     launch, job = twice
     place.node.path(f"{FAIL}0").touch()
     launch.wait_for("begin 1", count=2)
-    # After a restart of the agent, too, which reads what it has written down.
+    # The next agent finds the job by what this one has written down.
     place.agent.kill()
     place.agent.start()
     status, seen = ask(place, f"/v1/jobs/{job}", "alice")

@@ -69,17 +69,32 @@ class ResumeTest : public ::testing::Test {
   SessionCore core_{Identity{1, "b", /*resumable=*/true}, now_};
 };
 
-// A lease of days is for workers.
+// With a lease of days.
+void Join(SessionCore& core, TimePoint now) {
+  v1::SessionRequest request;
+  request.mutable_hello()->set_protocol(1);
+  request.mutable_hello()->set_build("b");
+  request.mutable_hello()->set_job_id("job");
+  request.mutable_hello()->set_lease_ms(7 * 24 * 3'600'000u);
+  core.OnEvent(now, Request{request});
+}
+
+TEST(JoiningTest, ALauncherAsksForPortsOnce) {
+  const TimePoint now{seconds(1000)};
+  SessionCore core(Identity{1, "b", /*resumable=*/true}, now);
+  Join(core, now);
+  v1::SessionRequest ports;
+  ports.mutable_hold_ports()->set_count(1024);
+  EXPECT_THAT(All<HoldPorts>(core.OnEvent(now, Request{ports})), SizeIs(1));
+  EXPECT_THAT(All<HoldPorts>(core.OnEvent(now, Request{ports})), IsEmpty());
+  EXPECT_EQ(core.state(), State::kEnded);
+}
+
 TEST(JoiningTest, WhatHasNotBegunIsNotHeldForALauncherThatIsGone) {
   for (const bool is_spare : {false, true}) {
     TimePoint now{seconds(1000)};
     SessionCore core(Identity{1, "b", /*resumable=*/true}, now);
-    v1::SessionRequest hello;
-    hello.mutable_hello()->set_protocol(1);
-    hello.mutable_hello()->set_build("b");
-    hello.mutable_hello()->set_job_id("job");
-    hello.mutable_hello()->set_lease_ms(7 * 24 * 3'600'000u);
-    core.OnEvent(now, Request{hello});
+    Join(core, now);
     v1::SessionRequest reserve;
     reserve.mutable_reserve()->set_node_rank(is_spare ? kNoNodeRank : 0);
     core.OnEvent(now, Request{reserve});
@@ -95,12 +110,7 @@ TEST(JoiningTest, WhatHasNotBegunIsNotHeldForALauncherThatIsGone) {
 TEST(JoiningTest, WhatHasNotBegunIsOverSoonWhenItIsStopped) {
   TimePoint now{seconds(1000)};
   SessionCore core(Identity{1, "b", /*resumable=*/true}, now);
-  v1::SessionRequest hello;
-  hello.mutable_hello()->set_protocol(1);
-  hello.mutable_hello()->set_build("b");
-  hello.mutable_hello()->set_job_id("job");
-  hello.mutable_hello()->set_lease_ms(3'600'000);
-  core.OnEvent(now, Request{hello});
+  Join(core, now);
   EXPECT_THAT(All<SendEvent>(core.OnEvent(now, StopAsked{"by root"})), SizeIs(1));
   Wait(core, now, seconds(4));
   core.OnEvent(now, Heard{});
