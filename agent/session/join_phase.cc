@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/join_phase.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,9 @@ namespace {
 constexpr uint32_t kMinLeaseMs = 100;
 // Ids and tokens; the shepherd keeps it for agents after us.
 constexpr size_t kMostHello = 4096;
+// A launcher that waits for GPUs asks for ports again each time it has looked, after a second. Each
+// time the agent's loop binds up to a thousand.
+constexpr Duration kPortsPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -42,7 +46,7 @@ void JoinPhase::OnNoHello() { life_.Finish(absl::DeadlineExceededError("no Hello
 void JoinPhase::OnTakenOver(const TakenOver& taken) {
   life_.TakeOver(taken.hello);
   shepherd_.Excuse();
-  asked_for_ports_ = false;
+  ports_due_ = {};
   if (life_.started()) {
     // For the agent after us.
     v1::ShepherdRequest keep;
@@ -56,10 +60,10 @@ void JoinPhase::OnTakenOver(const TakenOver& taken) {
 void JoinPhase::OnProbe(const Request& request) { life_.Do(RunProbe{request.request.probe()}); }
 
 void JoinPhase::OnHoldPorts(const Request& request) {
-  // Each time the loop would bind a thousand.
-  if (std::exchange(asked_for_ports_, true)) {
-    return life_.Finish(absl::InvalidArgumentError("the launcher asked for ports twice"));
+  if (life_.now() < ports_due_) {
+    return life_.Finish(absl::InvalidArgumentError("the launcher asked for ports again at once"));
   }
+  ports_due_ = life_.now() + kPortsPause;
   const v1::HoldPorts& hold = request.request.hold_ports();
   life_.Do(HoldPorts{hold.count(), hold.listening()});
 }

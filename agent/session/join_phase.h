@@ -5,6 +5,7 @@
 #include "agent/session/life.h"
 #include "agent/session/release_phase.h"
 #include "agent/session/shepherd_watch.h"
+#include "common/base/clock.h"
 
 namespace dtrain::session {
 
@@ -30,7 +31,7 @@ class JoinPhase {
   LauncherLease& lease_;
   ShepherdWatch& shepherd_;
   ReleasePhase& release_;
-  bool asked_for_ports_ = false;  // by this launcher
+  TimePoint ports_due_{};  // this launcher does not ask for ports before
 };
 
 }  // namespace dtrain::session

@@ -79,12 +79,14 @@ void Join(SessionCore& core, TimePoint now) {
   core.OnEvent(now, Request{request});
 }
 
-TEST(JoiningTest, ALauncherAsksForPortsOnce) {
-  const TimePoint now{seconds(1000)};
+TEST(JoiningTest, ALauncherDoesNotAskForPortsAgainAtOnce) {
+  TimePoint now{seconds(1000)};
   SessionCore core(Identity{1, "b", /*resumable=*/true}, now);
   Join(core, now);
   v1::SessionRequest ports;
   ports.mutable_hold_ports()->set_count(1024);
+  EXPECT_THAT(All<HoldPorts>(core.OnEvent(now, Request{ports})), SizeIs(1));
+  now += seconds(1);  // It has waited for GPUs.
   EXPECT_THAT(All<HoldPorts>(core.OnEvent(now, Request{ports})), SizeIs(1));
   EXPECT_THAT(All<HoldPorts>(core.OnEvent(now, Request{ports})), IsEmpty());
   EXPECT_EQ(core.state(), State::kEnded);
