@@ -252,8 +252,9 @@ def test_a_state_folder_that_cannot_be_used(cluster, residents, ended):  # noqa:
     assert 40 <= job.wait(60)["exit_code"] < 44
 
 
+# Ten programs start at once: none of them is so slow that the lease of FLAGS would run out.
 def test_two_at_once(cluster, residents, ended):  # noqa: F811
-    launched, job = begin(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=40", "--", *COUNTS])
+    launched, job = begin(cluster, ["--grace", "1s", *cluster.hosts_flag(1), "-x", "CODE=40", "--", *COUNTS])
     before = all_workers(cluster)
     askers = [Launch(cluster.head, [cluster.programs / "dtrain", "detach", job.id]) for _ in range(8)]
     results = [asker.wait(30) for asker in askers]

@@ -19,7 +19,7 @@ ONE_GPU = list(range(1, 17))
 def rehearse(results, *args, program=GPU_CHECK, env=None):
     """How it ended, and what it has found by check."""
     done = subprocess.run([program, "--rehearse", "--no-build", "--results", results, *args],
-                          capture_output=True, text=True, env=env, timeout=280, check=False)
+                          capture_output=True, text=True, env=env, timeout=580, check=False)
     checks = json.loads(results.read_text())["checks"]
     return done, {each["check"]: each for each in checks}
 
