@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import pickle
 import secrets
 import selectors
 import shutil
@@ -14,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from . import _errors, _frames, _functions
+from . import _errors, _frames, _functions, _reports
 from ._library import installed_in, package
 
 TYPE_CHECKING = False
@@ -46,8 +45,10 @@ class JobError(RuntimeError):
 class RemoteError(JobError):
     """The function of run() raised an exception on a worker.
 
-    `rank` is the worker's, `traceback` the text of its traceback. The exception itself is the
-    `__cause__` of this one, if it could be pickled.
+    `rank` is the worker's, `traceback` the text of its traceback. The `__cause__` of this exception
+    is the original one if its class is Python's or dtrain's own and its arguments are text, numbers
+    or None. Any other exception is only text here, because loading it could run code of a node's
+    choice.
     """
 
     __module__ = "dtrain"
@@ -306,22 +307,23 @@ class _Process:
 
 def _outcome(code, verdict, frames):
     """The list of results; raises when there are not all of them."""
-    reports = {rank: pickle.loads(data) for rank, data in frames.items()}
+    reports = {rank: _reports.read(data) for rank, data in frames.items()}
     first = verdict.get("verdict", {}).get("first_failed_rank")
-    failures = {rank: report for rank, report in reports.items() if "result" not in report}
-    told = [rank for rank, report in failures.items() if not report["follows"]]
+    failures = {rank: report for rank, report in reports.items() if report.result is None}
+    told = [rank for rank, report in failures.items() if not report.follows]
     raised = None
     if first in failures and (first in told or not told):
         raised = first
     elif told and first in (None, *failures):
         raised = min(told)
     # The workers leave it to us to show them.
-    others = "".join(f"rank {rank}: {report['traceback']}" for rank, report in
+    others = "".join(f"rank {rank}: {report.traceback}" for rank, report in
                      sorted(failures.items()) if rank in told and rank != raised
-                     and (raised is None or report["text"] != failures[raised]["text"]))
+                     and (raised is None or report.text != failures[raised].text))
     _Process._print(sys.stderr, others.encode())
     if raised is not None:
-        _raise_remote(raised, failures[raised], code)
+        failure = failures[raised]
+        raise RemoteError(raised, failure.text, failure.traceback, code) from failure.cause
     if code != 0 or failures:
         raise JobError(f"dtrain launch ended with exit code {code}: {_why(verdict, first)}", code)
     size = verdict.get("world_size", len(reports))
@@ -329,7 +331,8 @@ def _outcome(code, verdict, frames):
     if missing:
         ranks = ", ".join(map(str, missing))
         raise JobError(f"the job ended well, but without a result of rank {ranks}", code)
-    return [_functions.loads(reports[rank]["result"]) for rank in range(size)]
+    # Only now: a pickle can run code. docs/python.md says whom this trusts.
+    return [_functions.loads(reports[rank].result) for rank in range(size)]
 
 
 def _why(verdict, first):
@@ -342,15 +345,3 @@ def _why(verdict, first):
         if rank.get("rank") == first and "exit_code" in rank:
             return f"rank {first} on {rank.get('host')} exited with code {rank['exit_code']}"
     return "see its output"
-
-
-def _raise_remote(rank, report, code):
-    cause = None
-    if report["exception"] is not None:
-        try:
-            cause = _functions.loads(report["exception"])
-        except Exception:
-            cause = None  # its class is only on the worker
-    raise RemoteError(rank, report["text"], report["traceback"], code) from (
-        cause if isinstance(cause, BaseException) else None
-    )
