@@ -162,7 +162,9 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueF
   const std::string build = path_ + "/build";
   os::UniqueFd file(open((build + ".new").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   const std::string id = BuildId();
-  if (!file || write(file.get(), id.data(), id.size()) != static_cast<ssize_t>(id.size()) ||
+  // Users are to read it, whatever our umask: the packages' unit has 077.
+  if (!file || fchmod(file.get(), for_all_ ? 0644 : 0600) != 0 ||
+      write(file.get(), id.data(), id.size()) != static_cast<ssize_t>(id.size()) ||
       rename((build + ".new").c_str(), build.c_str()) != 0) {
     return PosixError(errno, absl::StrCat("write ", build));
   }

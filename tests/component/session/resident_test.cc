@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -132,6 +133,20 @@ TEST_F(ResidentTest, ItsUsersOwnIsTaken) {
   EXPECT_TRUE(IsTaken("XDG_RUNTIME_DIR=" + top_));
   EXPECT_TRUE(IsTaken("DTRAIN_AGENT_STATE=" + state_));
   EXPECT_FALSE(IsTaken("DTRAIN_AGENT_STATE=none"));
+}
+
+// The packages' unit has such a umask, and users look for its agent by this file.
+TEST_F(ResidentTest, UsersCanReadWhichBuildServesThemAll) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root's agent serves all users";
+  const std::string own = top_ + "/own";
+  const mode_t before = umask(077);
+  const os::Child agent = Start({"serve", "--state-dir", own}, "X=");
+  umask(before);
+  struct stat info {};
+  const TimePoint end = Clock::now() + seconds(20);
+  while (stat((own + "/build").c_str(), &info) != 0 && Clock::now() < end) poll(nullptr, 0, 10);
+  End(agent);
+  EXPECT_EQ(info.st_mode & 07777, 0644u);
 }
 
 // As after su, or with XDG_RUNTIME_DIR=/tmp.
