@@ -33,6 +33,7 @@ constexpr char kSystemSocket[] = "/run/dtrain-sockets/agent.sock";
 // The system's maximum: a user with too many connections is refused only once they are accepted,
 // and must not keep others out until then.
 constexpr int kLocalBacklog = SOMAXCONN;
+constexpr size_t kMostOfBuild = 1 << 20;
 
 std::string UserDirectory() {
   const char* runtime = getenv("XDG_RUNTIME_DIR");
@@ -76,13 +77,37 @@ int TakeHash(dl_phdr_info* info, size_t, void* out) {
   return 1;  // only the program itself, which comes first
 }
 
-// Whether we are root, and the agent that has written this file is not: then its spawner decides,
-// by a file that is for root to read.
-bool RefusesRoot(const std::string& build_path) {
+struct Served {
+  std::string build;
+  uid_t owner;
+};
+
+// Which build serves from `directory`, and as which user. The directory tells the user: the agent
+// has made it, and can link or move another user's files into it. NOT_FOUND: no agent is there, as
+// far as we can see.
+absl::StatusOr<Served> LookInto(const std::string& directory) {
+  const std::string path = directory + "/build";
+  const os::UniqueFd folder(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   struct stat info {};
-  return geteuid() == 0 && stat(build_path.c_str(), &info) == 0 && info.st_uid != 0 &&
-         !spawn::AllowsRoot();
+  if (!folder || fstat(folder.get(), &info) != 0) return absl::NotFoundError(path);
+  const uid_t owner = info.st_uid;
+  const os::UniqueFd file(
+      openat(folder.get(), "build", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  // ENXIO: a socket.
+  if (!file && errno != ENOENT && errno != EACCES && errno != ELOOP && errno != ENXIO) {
+    return PosixError(errno, absl::StrCat("open ", Escape(path)));
+  }
+  if (!file || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::NotFoundError(path);
+  }
+  auto build = os::ReadToEnd(file.get(), path, kMostOfBuild);
+  if (!build.ok()) return build.status();
+  return Served{*std::move(build), owner};
 }
+
+// Whether we are root, and the agent is not: then its spawner decides, by a file that is for root
+// to read.
+bool RefusesRoot(uid_t agent) { return geteuid() == 0 && agent != 0 && !spawn::AllowsRoot(); }
 
 absl::StatusOr<os::UniqueFd> ConnectTo(const std::string& path) {
   auto name = Name(path);
@@ -137,7 +162,9 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Listen(std::optional<os::UniqueF
   const std::string build = path_ + "/build";
   os::UniqueFd file(open((build + ".new").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   const std::string id = BuildId();
-  if (!file || write(file.get(), id.data(), id.size()) != static_cast<ssize_t>(id.size()) ||
+  // Users are to read it, whatever our umask: the packages' unit has 077.
+  if (!file || fchmod(file.get(), for_all_ ? 0644 : 0600) != 0 ||
+      write(file.get(), id.data(), id.size()) != static_cast<ssize_t>(id.size()) ||
       rename((build + ".new").c_str(), build.c_str()) != 0) {
     return PosixError(errno, absl::StrCat("write ", build));
   }
@@ -184,16 +211,21 @@ absl::StatusOr<os::UniqueFd> ResidentDirectory::Bind(const std::string& socket_p
 }
 
 absl::StatusOr<FoundResident> ConnectToResident(bool any_build, bool for_launch) {
-  std::vector<std::string> candidates = {UserDirectory(), kSystemDirectory};
-  if (const char* named = getenv("DTRAIN_AGENT_STATE"); named != nullptr) candidates = {named};
+  std::vector<std::string> candidates = {kSystemDirectory};
+  if (const char* named = getenv("DTRAIN_AGENT_STATE"); named != nullptr) {
+    candidates.clear();
+    if (strcmp(named, "none") != 0) candidates.emplace_back(named);
+  } else if (os::CheckTrustedFile(UserDirectory() + "/build").ok()) {
+    // su and sudo leave XDG_RUNTIME_DIR of another user, whose agent would run our jobs.
+    candidates.insert(candidates.begin(), UserDirectory());
+  }
   FoundResident found;
   for (const std::string& directory : candidates) {
-    const std::string build_path = directory + "/build";
-    if (access(build_path.c_str(), R_OK) != 0) continue;
-    auto build = os::ReadSmallFile(build_path);
+    const auto served = LookInto(directory);
+    if (absl::IsNotFound(served.status())) continue;
     // To do without an agent that may be there would share the node's GPUs with its jobs.
-    if (!build.ok()) return build.status();
-    const bool same = *build == BuildId();
+    if (!served.ok()) return served.status();
+    const bool same = served->build == BuildId();
     auto fd = absl::StatusOr<os::UniqueFd>(absl::NotFoundError(""));
     if (directory == kSystemDirectory) fd = ConnectTo(kSystemSocket);
     if (!fd.ok()) fd = ConnectTo(directory + "/agent.sock");
@@ -204,13 +236,13 @@ absl::StatusOr<FoundResident> ConnectToResident(bool any_build, bool for_launch)
       }
       continue;
     }
-    if (same && for_launch && RefusesRoot(build_path)) {
+    if (same && for_launch && RefusesRoot(served->owner)) {
       found.refuses_root = true;
       continue;
     }
     if (same) return FoundResident{*std::move(fd), "", "", false};
     if (any_build && !found.stream) found.stream = *std::move(fd);
-    if (!any_build && found.other_build.empty()) found.other_build = *build;
+    if (!any_build && found.other_build.empty()) found.other_build = served->build;
   }
   return found;
 }

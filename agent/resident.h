@@ -62,9 +62,10 @@ struct FoundResident {
 };
 
 // A connection to the resident agent of this node, the user's own or else the system's, when there
-// is one of this very build; DTRAIN_AGENT_STATE names the directory of another one, and "none" of
-// none. `any_build`: rather one of this build, but else another one. `for_launch`: only one that
-// runs our jobs. Fails when it cannot be told whether there is one.
+// is one of this very build. The user's own counts only in a directory that nobody but this user
+// and root can change. DTRAIN_AGENT_STATE names another directory instead, which may be anybody's,
+// or "none". `any_build`: rather one of this build, but else another one. `for_launch`: only one
+// that runs our jobs. Fails when it cannot be told whether there is one.
 absl::StatusOr<FoundResident> ConnectToResident(bool any_build, bool for_launch);
 
 }  // namespace dtrain::agent

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
+#include "common/os/private_file.h"
 
 namespace dtrain::staged {
 namespace {
@@ -117,6 +118,15 @@ absl::StatusOr<std::string> UserFolder() {
       "nowhere to keep the files of --stage: neither HOME nor XDG_CACHE_HOME is set");
 }
 
+absl::Status MakeFolder(const std::string& path) {
+  // Its user may have opened it to readers: that was never an error.
+  const absl::Status made = os::MakeOwnDirectory(path, 0700, 0755);
+  if (!absl::IsPermissionDenied(made)) return made;
+  return absl::PermissionDeniedError(
+      absl::StrCat("nowhere to keep the files of --stage: ", made.message(),
+                   "; or choose another folder with XDG_CACHE_HOME"));
+}
+
 absl::StatusOr<ObjectStore> ObjectStore::Open(const std::string& folder) {
   ObjectStore store;
   store.path_ = absl::StrCat(folder, "/objects");
@@ -127,14 +137,11 @@ absl::StatusOr<ObjectStore> ObjectStore::Open(const std::string& folder) {
       return PosixError(errno, absl::StrCat("make the folder ", above));
     }
   }
+  for (const std::string& each : {folder, store.path_}) {
+    if (absl::Status made = MakeFolder(each); !made.ok()) return made;
+  }
   auto objects = MakeAndOpen(AT_FDCWD, store.path_, store.path_);
   if (!objects.ok()) return objects.status();
-  struct stat status;
-  if (fstat(objects->get(), &status) != 0 || status.st_uid != geteuid()) {
-    return absl::PermissionDeniedError(absl::StrCat("the folder ", store.path_,
-                                                    " belongs to another user; choose another with "
-                                                    "XDG_CACHE_HOME"));
-  }
   store.objects_ = *std::move(objects);
   return store;
 }

@@ -18,6 +18,10 @@ namespace dtrain::staged {
 // dtrain/stage. FAILED_PRECONDITION: neither is set.
 absl::StatusOr<std::string> UserFolder();
 
+// Makes a folder of UserFolder(), or one in it, where there is none. PERMISSION_DENIED: others can
+// change the one that is there, or put another in its place.
+absl::Status MakeFolder(const std::string& path);
+
 // Contents of files by their SHA-256, in a folder of the user. Several processes, also of several
 // machines, may use one at the same time. Nothing in it is believed: each content is hashed again
 // as it is taken out, and removed if it differs. So nothing has to be synced to disk.

@@ -83,9 +83,7 @@ absl::Status Staging::Open(const v1::StageTree& tree) {
   store_ = *std::move(store);
   const std::string trees = TreesIn(folder_);
   for (const std::string& path : {folder_ + "/trees", trees}) {
-    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-      return PosixError(errno, absl::StrCat("make the folder ", path));
-    }
+    if (absl::Status made = MakeFolder(path); !made.ok()) return made;
   }
   // What shepherds of this user left that were killed together with their agents.
   os::RemoveDeadScratchFolders({trees}, /*of_all_users=*/false, kTreeLimit).IgnoreError();

@@ -52,6 +52,8 @@ absl::StatusOr<HistoryConfig> HistoryConfigOf(const std::string& path, const std
 
 absl::StatusOr<HistoryConfig> ReadHistoryConfig(const Surroundings& surroundings) {
   const auto file = ReadConfigFile({}, surroundings);
+  // Without its user's rules nothing may be removed.
+  if (absl::IsPermissionDenied(file.status())) return At("configuration file", file.status());
   if (!file.ok()) return file.status();
   return HistoryConfigOf(file->path, file->text, file->values);
 }

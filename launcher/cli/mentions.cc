@@ -125,6 +125,14 @@ ConfigChoice ChooseConfig(const Mentions& command_line, const Surroundings& surr
   return {};
 }
 
+std::string IgnoredConfig(const absl::Status& why) {
+  absl::string_view text = why.message();
+  // Root should not take a user's home over because it works there with sudo -E.
+  text = text.substr(0, text.find("; fix it with: chown"));
+  return absl::StrCat("the configuration file is ignored: ", text,
+                      "; to use it nevertheless, name it with --config");
+}
+
 constexpr absl::string_view kExclusive[][2] = {
     {"hostfile", "hosts"},  {"rankfile", "ppn"},  {"rankfile", "map-by"}, {"rankfile", "nnodes"},
     {"rsh", "ssh-config"},  {"rsh", "ssh-port"},  {"rsh", "agent"},       {"verbose", "quiet"},
@@ -163,6 +171,11 @@ absl::StatusOr<ConfigFile> ReadConfigFile(const Mentions& command_line,
                                           const Surroundings& surroundings) {
   const ConfigChoice choice = ChooseConfig(command_line, surroundings);
   if (choice.path.empty()) return ConfigFile();
+  if (!choice.must_exist && surroundings.check != nullptr) {
+    const absl::Status checked = surroundings.check(choice.path);
+    if (absl::IsPermissionDenied(checked)) return checked;
+    if (absl::IsNotFound(checked)) return ConfigFile();
+  }
   absl::StatusOr<std::string> text = surroundings.read(choice.path);
   if (!text.ok()) {
     if (!choice.must_exist && absl::IsNotFound(text.status())) return ConfigFile();
@@ -179,7 +192,11 @@ absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& words,
   absl::Status status = Collect(kCommandLine, words, nullptr, command_line);
   if (!status.ok()) return status;
   Mentions all;
-  const absl::StatusOr<ConfigFile> config = ReadConfigFile(command_line, surroundings);
+  absl::StatusOr<ConfigFile> config = ReadConfigFile(command_line, surroundings);
+  if (absl::IsPermissionDenied(config.status())) {
+    if (surroundings.warn != nullptr) surroundings.warn(IgnoredConfig(config.status()));
+    config = ConfigFile();
+  }
   if (!config.ok()) return config.status();
   status = CollectConfig(*config, all);
   if (!status.ok()) return status;

@@ -24,7 +24,7 @@ struct Mention {
 using Mentions = std::vector<Mention>;
 
 // The configuration file that the command line, DTRAIN_CONFIG or nobody names. Empty: there is
-// none.
+// none. PERMISSION_DENIED: nobody has named it, and another user can have written it.
 struct ConfigFile {
   std::string path;
   std::string text;

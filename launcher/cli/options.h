@@ -89,6 +89,11 @@ struct Surroundings {
   std::string working_directory;         // absolute; empty when there is none
   // A file's text; NotFound when there is none, never blocks.
   std::function<absl::StatusOr<std::string>(const std::string& path)> read;
+  // Whether a configuration file that nobody has named may be read. PERMISSION_DENIED: another user
+  // can have written it. NOT_FOUND: there is none. Null: it may.
+  std::function<absl::Status(const std::string& path)> check;
+  // What the user is told besides. Null: nobody is.
+  std::function<void(const std::string& warning)> warn;
   // Whether a file is one that the kernel runs by another: executable, and begins with "#!". Null:
   // none is.
   std::function<bool(const std::string& path)> is_script;

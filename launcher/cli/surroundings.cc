@@ -3,9 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "common/os/environment.h"
+#include "common/os/fd.h"
+#include "common/os/private_file.h"
 #include "common/os/unique_fd.h"
 #include "launcher/cli/options.h"
 #include "launcher/hosts/read_hostfile.h"
@@ -40,6 +43,13 @@ bool IsScript(const std::string& path) {
          begin[1] == '!';
 }
 
+// After sudo -E and su -p the variables name another user's, whose commands we would run.
+absl::Status CheckConfig(const std::string& path) {
+  const absl::StatusOr<bool> there = os::Exists(path);
+  if (there.ok() && !*there) return absl::NotFoundError(path);
+  return os::CheckTrustedFile(path);
+}
+
 }  // namespace
 
 std::optional<absl::string_view> FindVariable(const Surroundings& surroundings,
@@ -58,6 +68,10 @@ Surroundings ProcessSurroundings() {
   surroundings.environment = os::OwnEnvironment();
   surroundings.working_directory = WorkingDirectory();
   surroundings.read = hosts::ReadHostfile;
+  surroundings.check = CheckConfig;
+  surroundings.warn = [](const std::string& warning) {
+    std::fprintf(stderr, "dtrain: warning: %s\n", warning.c_str());
+  };
   surroundings.is_script = IsScript;
   return surroundings;
 }

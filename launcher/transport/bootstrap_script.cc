@@ -28,6 +28,11 @@ namespace {
 // appears by a link, which only one of several nodes can make, and so is whole. Anything else of
 // that name (a FIFO would block us) is left alone, and a name that is not ours is not sent.
 //
+// XDG_CACHE_HOME may be a folder of many users, where another one is first. So nothing below it is
+// read or written before both of our directories are known to be our own: no links, and closed to
+// what others would write. Of the agent's size and of permissions the shell knows nothing; one
+// find looks at all of it. -perm with a mask at a time, as busybox knows it too.
+//
 // Before it looks again it changes the directory: so an NFS client drops what it had remembered of
 // it, above all that there was no agent.
 constexpr char kScript[] = R"sh(
@@ -78,15 +83,25 @@ if [ -n "$XDG_CACHE_HOME" ]; then base=$XDG_CACHE_HOME/dtrain
 elif [ -n "$HOME" ]; then base=$HOME/.cache/dtrain
 else fail nohome "neither HOME nor XDG_CACHE_HOME is set"; fi
 dir=$base/agent-$hash agent=$base/agent-$hash/dtrain-agent
+own() { [ -O "$1" ] && [ -d "$1" ] && [ ! -L "$1" ]; }
+mark() {
+  [ -L "$dir/used" ] || { [ -e "$dir/used" ] && [ ! -f "$dir/used" ]; } || { true >"$dir/used"; } 2>/dev/null
+}
 look() {
-  [ -x "$agent" ] && [ -O "$agent" ] && [ "$(wc -c <"$agent")" -eq "$size" ] || return
-  { true >"$dir/used"; } 2>/dev/null
+  own "$base" && own "$dir" && [ -x "$agent" ] && [ -O "$agent" ] || return
+  [ "$(find "$base" "$dir" "$agent" -prune ! -perm -020 ! -perm -002 \
+    \( -type d -o -type f -size "${size}c" \) -print 2>/dev/null)" = "$base
+$dir
+$agent" ] || return
+  mark
   run
 }
 look
-err=$(LC_ALL=C mkdir -p "$dir" 2>&1) || why "make directory $dir" "$err" nohome
-[ -O "$dir" ] && [ -d "$dir" ] || fail denied "$dir does not belong to this user"
-err=$(LC_ALL=C chmod 700 "$base" "$dir" 2>&1) || why "chmod $dir" "$err" denied
+for each in "$base" "$dir"; do
+  [ -d "$each" ] || err=$(LC_ALL=C mkdir -p "$each" 2>&1) || why "make directory $each" "$err" nohome
+  own "$each" || fail denied "$each is a link or does not belong to this user"
+  err=$(LC_ALL=C chmod 700 "$each" 2>&1) || why "chmod $each" "$err" denied
+done
 for tool in head wc mv rm tr find sha256sum uname; do
   command -v "$tool" >/dev/null 2>&1 || fail notool "no $tool in PATH ($PATH)"
 done
@@ -128,7 +143,7 @@ got=$(wc -c <"$new")
 sum=$(sha256sum <"$new")
 [ "${sum%% *}" = "$hash" ] || fail badhash "the agent that arrived has the hash ${sum%% *}, not $hash"
 err=$(LC_ALL=C chmod 700 "$new" 2>&1) || why "chmod $new" "$err" denied
-{ true >"$dir/used"; } 2>/dev/null
+mark
 err=$(LC_ALL=C mv -f "$new" "$agent" 2>&1) || why "rename $new" "$err" write
 find "$base" -path "$base/agent-*/used" -mtime +30 2>/dev/null | while IFS= read -r used; do
   rm -rf "${used%/used}"

@@ -94,7 +94,9 @@ def with_agents(make_cluster):
     reader.own_etc()
     head = reader.head
     hosts.make_key(head.base / "host_key")
-    shutil.copy(head.base / "root/.ssh/id_ed25519.pub", head.base / "authorized_keys")
+    # As docs/pki.md says: with its key a node can ask for a signature, and do nothing else.
+    key = (head.base / "root/.ssh/id_ed25519.pub").read_text()
+    (head.base / "authorized_keys").write_text(f'command="dtrain-pki sign {WORK}/home/dtrain-ca --tar",restrict {key}')
     head.start_sshd(setenv={"PATH": PATH})
     for node in reader.nodes:
         node.restart_sshd("Subsystem sftp internal-sftp\n",

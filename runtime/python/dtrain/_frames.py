@@ -18,7 +18,7 @@ import sys
 _CHUNK = 2880
 _MAGIC = b"dtrain-run-1\n"
 # What the launcher puts before a line: "2026-01-31T12:00:00.123 [3] ", either part or none.
-_TAG = re.compile(rb"(\d{4}-\d\d-\d\dT\S* )?(\[[^\]\s]*\] )?")
+TAG = re.compile(rb"(\d{4}-\d\d-\d\dT\S* )?(\[[^\]\s]*\] )?")
 _OF_A_RANK = re.compile(rb"(\d{4}-\d\d-\d\dT\S* )?\[([^\]\s]*:)?\d+\] ")
 
 
@@ -52,21 +52,20 @@ def speaker(rank, process):
     return f"{rank}-{process}"
 
 
-class Collector:
-    """Takes the output of a job apart. No I/O."""
+class Lines:
+    """Cuts output into whole lines. No I/O."""
 
-    def __init__(self, marker, quiet=False):
-        """`quiet`: of the program's own output only the texts of log_to_driver() are wanted."""
-        self._marker = marker.encode()
-        self.quiet = quiet
+    _ends = (b"\n",)
+
+    def __init__(self):
         self._rest = b""
-        self._pieces = {}
-        self.results = {}  # rank: bytes
 
     def feed(self, data):
         """Returns what is to be shown of it, in whole lines."""
-        whole, self._rest = _cut(self._rest + data)
-        return self._own(whole)
+        data = self._rest + data
+        end = max(map(data.rfind, self._ends)) + 1
+        self._rest = data[end:]
+        return self._own(data[:end])
 
     def finish(self):
         """The rest of what is to be shown."""
@@ -74,15 +73,33 @@ class Collector:
         return self._own(rest)
 
     def _own(self, text):
+        return text
+
+
+class Collector(Lines):
+    """Takes the output of a job apart."""
+
+    def __init__(self, marker, quiet=False, whole=False):
+        """`quiet`: of the program's own output only the texts of log_to_driver() are wanted.
+        `whole`: parts of a line, which end with a carriage return, have to wait for its end."""
+        super().__init__()
+        self._marker = marker.encode()
+        self.quiet = quiet
+        if not whole:
+            self._ends = (b"\n", b"\r")
+        self._pieces = {}
+        self.results = {}  # rank: bytes
+
+    def _own(self, text):
         if self._marker not in text:
             return b"" if self.quiet else text
-        return b"".join(self._line(line) for line in text.splitlines(keepends=True))
+        return b"".join(map(self._line, _whole_lines(text)))
 
     def _line(self, line):
         before, found, frame = line.partition(self._marker)
         if not found:
             return b"" if self.quiet else line
-        tag, text = _TAG.match(before)[0], self._take(frame)
+        tag, text = TAG.match(before)[0], self._take(frame)
         shown = b"" if text is None else _with_tag(tag, text)
         # Otherwise the program has begun a line, without ending it.
         return shown if before == tag or self.quiet else before + b"\n" + shown
@@ -111,31 +128,16 @@ class Collector:
         return None
 
 
-class LaunchersLines:
+class LaunchersLines(Lines):
     """Takes the ranks' lines out of the launcher's stderr, in which each has its rank's tag."""
 
-    def __init__(self):
-        self._rest = b""
-
-    def feed(self, data):
-        """Returns the launcher's own lines."""
-        whole, self._rest = _cut(self._rest + data)
-        return self._own(whole)
-
-    def finish(self):
-        rest, self._rest = self._rest, b""
-        return self._own(rest)
-
-    @staticmethod
-    def _own(text):
-        lines = text.splitlines(keepends=True)
-        return b"".join(line for line in lines if not _OF_A_RANK.match(line))
+    def _own(self, text):
+        return b"".join(line for line in _whole_lines(text) if not _OF_A_RANK.match(line))
 
 
-def _cut(data):
-    """Whole lines, and the rest."""
-    end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-    return data[:end], data[end:]
+def _whole_lines(text):
+    # Not splitlines(), for which a rank could begin a line without its tag.
+    return re.findall(rb"[^\n]*\n|[^\n]+", text)
 
 
 def _with_tag(tag, text):

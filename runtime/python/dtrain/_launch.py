@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import pickle
 import secrets
 import selectors
 import shutil
@@ -14,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from . import _errors, _frames, _functions
+from . import _errors, _frames, _functions, _reports, _terminal
 from ._library import installed_in, package
 
 TYPE_CHECKING = False
@@ -46,8 +45,10 @@ class JobError(RuntimeError):
 class RemoteError(JobError):
     """The function of run() raised an exception on a worker.
 
-    `rank` is the worker's, `traceback` the text of its traceback. The exception itself is the
-    `__cause__` of this one, if it could be pickled.
+    `rank` is the worker's, `traceback` the text of its traceback. The `__cause__` of this exception
+    is the original one if its class is Python's or dtrain's own and its arguments are text, numbers
+    or None. Any other exception is only text here, because loading it could run code of a node's
+    choice.
     """
 
     __module__ = "dtrain"
@@ -98,6 +99,7 @@ def run_call(call, *, np, hosts, hostfile, env, python, timeout, launch_args, qu
     """run() of a pickled (fn, args, kwargs). `quiet`: of the workers' output only the texts of
     log_to_driver() are shown."""
     variables = _variables(env)
+    launch_args = list(launch_args)
     contents = {
         "marker": f"\x1edtrain-{secrets.token_hex(16)}",
         "path": [folder or os.getcwd() for folder in sys.path],
@@ -110,8 +112,14 @@ def run_call(call, *, np, hosts, hostfile, env, python, timeout, launch_args, qu
     if quiet:
         ours += ["--tag-output", "rank"]  # tells the workers' lines from the launcher's
     worker = [*ours, "--", python or sys.executable, "-m", "dtrain._worker"]
-    collector = _frames.Collector(contents["marker"], quiet)
-    process = _Process(launch, worker, variables, _frames.pack(contents), collector)
+    # A lone rank may do with the terminal what it would do without us, as under the launcher; further
+    # flags may be about the number of ranks.
+    alone = np is not None and abs(int(np)) == 1 and not launch_args
+    out, err = (not alone and _terminal.is_one(stream) for stream in (sys.stdout, sys.stderr))
+    collector = _frames.Collector(contents["marker"], quiet, whole=out)
+    errors = _frames.LaunchersLines() if quiet else _frames.Lines() if err else None
+    process = _Process(launch, worker, variables, _frames.pack(contents),
+                       _Shown(sys.stdout, collector, out), _Shown(sys.stderr, errors, err))
     code = process.run()
     try:
         verdict = json.loads(process.told)
@@ -197,16 +205,35 @@ def _flags(np, hosts, hostfile, timeout):
         yield from ("--timeout", f"{max(1, round(timeout * 1000))}ms")
 
 
+class _Shown:
+    """One of the job's streams, on its way to where this program writes."""
+
+    def __init__(self, stream, lines, safely):
+        """`lines`: a _frames.Lines, or None: what comes is shown as it is. `safely`: the stream is a
+        terminal that ranks share, and all that `lines` gives out is whole lines."""
+        self._stream, self._lines, self._safely = stream, lines, safely
+
+    def feed(self, data):
+        self._write(self._lines.feed(data) if self._lines else data)
+
+    def finish(self):
+        if self._lines:
+            self._write(self._lines.finish())
+
+    def _write(self, data):
+        # What log_to_driver() sends is not filtered by the launcher, even if it had our terminal.
+        _print(self._stream, _terminal.lines(data, _frames.TAG) if self._safely else data)
+
+
 class _Process:
     """`dtrain launch`: its input, and its output to where this program writes."""
 
-    def __init__(self, launch, worker, variables, data, collector):
+    def __init__(self, launch, worker, variables, data, out, err):
         """`launch` and `worker` are the command, which has room for a flag between them.
         `variables`: for the launcher, by name."""
         self.told = b""
         self._data = memoryview(data)
-        self._collector = collector
-        self._errors = _frames.LaunchersLines() if collector.quiet else None
+        self._out, self._err = out, err
         self._selector = selectors.DefaultSelector()
         tether = [sys.executable, "-I", "-S", "-c", _TETHER, str(os.getpid())]
         # The result file is a pipe, so that nothing is left when this process is killed.
@@ -252,9 +279,8 @@ class _Process:
         self._selector.close()
         if stopped is not None:
             raise stopped
-        self._print(sys.stdout, self._collector.finish())
-        if self._errors is not None:
-            self._print(sys.stderr, self._errors.finish())
+        self._out.finish()
+        self._err.finish()
         return code
 
     def _signal(self, number):
@@ -287,41 +313,42 @@ class _Process:
     def _show_stdout(self, pipe):
         data = self._read(pipe)
         if data:
-            self._print(sys.stdout, self._collector.feed(data))
+            self._out.feed(data)
 
     def _show_stderr(self, pipe):
         data = self._read(pipe)
         if data:
-            self._print(sys.stderr, self._errors.feed(data) if self._errors else data)
+            self._err.feed(data)
 
     def _hear(self, pipe):
         self.told += self._read(pipe) or b""
 
-    @staticmethod
-    def _print(stream, data):
-        if data and stream is not None:
-            stream.write(data.decode(errors="replace"))
-            stream.flush()
+
+def _print(stream, data):
+    if data and stream is not None:
+        stream.write(data.decode(errors="replace"))
+        stream.flush()
 
 
 def _outcome(code, verdict, frames):
     """The list of results; raises when there are not all of them."""
-    reports = {rank: pickle.loads(data) for rank, data in frames.items()}
+    reports = {rank: _reports.read(data) for rank, data in frames.items()}
     first = verdict.get("verdict", {}).get("first_failed_rank")
-    failures = {rank: report for rank, report in reports.items() if "result" not in report}
-    told = [rank for rank, report in failures.items() if not report["follows"]]
+    failures = {rank: report for rank, report in reports.items() if report.result is None}
+    told = [rank for rank, report in failures.items() if not report.follows]
     raised = None
     if first in failures and (first in told or not told):
         raised = first
     elif told and first in (None, *failures):
         raised = min(told)
     # The workers leave it to us to show them.
-    others = "".join(f"rank {rank}: {report['traceback']}" for rank, report in
+    others = "".join(f"rank {rank}: {report.traceback}" for rank, report in
                      sorted(failures.items()) if rank in told and rank != raised
-                     and (raised is None or report["text"] != failures[raised]["text"]))
-    _Process._print(sys.stderr, others.encode())
+                     and (raised is None or report.text != failures[raised].text))
+    _print(sys.stderr, others.encode())
     if raised is not None:
-        _raise_remote(raised, failures[raised], code)
+        failure = failures[raised]
+        raise RemoteError(raised, failure.text, failure.traceback, code) from failure.cause
     if code != 0 or failures:
         raise JobError(f"dtrain launch ended with exit code {code}: {_why(verdict, first)}", code)
     size = verdict.get("world_size", len(reports))
@@ -329,28 +356,17 @@ def _outcome(code, verdict, frames):
     if missing:
         ranks = ", ".join(map(str, missing))
         raise JobError(f"the job ended well, but without a result of rank {ranks}", code)
-    return [_functions.loads(reports[rank]["result"]) for rank in range(size)]
+    # Only now: a pickle can run code. docs/python.md says whom this trusts.
+    return [_functions.loads(reports[rank].result) for rank in range(size)]
 
 
 def _why(verdict, first):
     message = verdict.get("verdict", {}).get("message")
     if message:
-        return message
+        return _terminal.words(message)
     for rank in verdict.get("ranks", []):
         if rank.get("rank") == first and "signal" in rank:
             return f"rank {first} on {rank.get('host')} was killed by signal {rank['signal']}"
         if rank.get("rank") == first and "exit_code" in rank:
             return f"rank {first} on {rank.get('host')} exited with code {rank['exit_code']}"
     return "see its output"
-
-
-def _raise_remote(rank, report, code):
-    cause = None
-    if report["exception"] is not None:
-        try:
-            cause = _functions.loads(report["exception"])
-        except Exception:
-            cause = None  # its class is only on the worker
-    raise RemoteError(rank, report["text"], report["traceback"], code) from (
-        cause if isinstance(cause, BaseException) else None
-    )

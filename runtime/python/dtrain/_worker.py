@@ -2,41 +2,19 @@
 """What dtrain.run() starts as every rank: reads the function from stdin and writes its result."""
 
 import os
-import pickle
 import sys
-import traceback
 
-from . import _errors, _frames, _functions, _job, _runner
-
-
-def _describe(error):
-    """An exception as plain values, for the other side may not have its class."""
-    try:
-        pickled = _functions.dumps(error)
-        pickle.loads(pickled)
-    except Exception:
-        pickled = None
-    # Without our own frame.
-    trace = error.__traceback__.tb_next if error.__traceback__ else None
-    name = type(error).__name__
-    text = f"{name}: {error}" if str(error) else name
-    return {
-        "text": text,
-        "traceback": "".join(traceback.format_exception(type(error), error, trace)),
-        "exception": pickled,
-        # Failed because another rank had failed: of the job's errors the least interesting.
-        "follows": isinstance(error, (_errors.NetworkError, _errors.JobTimeoutError)),
-    }
+from . import _frames, _functions, _job, _reports, _runner
 
 
 def _call(contents):
-    """(True, the pickled result) or (False, the exception)."""
+    """(True, the report of the result) or (False, the exception)."""
     try:
         for folder in contents["path"]:
             if folder not in sys.path:
                 sys.path.append(folder)
         function, arguments, keywords = _functions.loads(contents["call"])
-        return True, _functions.dumps(function(*arguments, **keywords))
+        return True, _reports.of_result(function(*arguments, **keywords))
     except BaseException as error:  # SystemExit and KeyboardInterrupt, too
         return False, error
 
@@ -47,20 +25,18 @@ def main():
     rank = int(os.environ.get("DTRAIN_RANK", "0"))
     _runner.driver = _runner.Driver(stdout, contents["marker"], rank)
     worked, outcome = _call(contents)
-    if worked:
-        report = {"result": outcome}
-    else:
-        # Not on stderr: run() raises it, once.
-        report = _describe(outcome)
+    # An exception is not for stderr: run() raises it, once.
+    report = outcome if worked else _reports.of_error(outcome)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
             pass
     try:
-        _runner.driver.send(rank, pickle.dumps(report, 4))
+        _runner.driver.send(rank, report)
     except OSError:
-        sys.stderr.write(report.get("traceback", ""))
+        if not worked:
+            sys.stderr.write(_reports.read(report).traceback)
         raise
     if not worked:
         _job.abandon()

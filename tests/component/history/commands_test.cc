@@ -205,6 +205,38 @@ TEST_F(CommandsTest, PruneHasItsDefaultsFromTheConfigurationFile) {
   EXPECT_EQ(Run({"prune"}).out, "removed 2 jobs\n");
 }
 
+// As after sudo -E. A file of one's own may lie elsewhere, as stow does it.
+TEST_F(CommandsTest, AConfigurationFileThatOthersCanWriteIsNotRead) {
+  const std::string path = dir_ + "/.config/dtrain/config.toml", target = dir_ + "/dotfile";
+  fs::create_directories(fs::path(path).parent_path());
+  fs::create_symlink("../../dotfile", path);
+  std::ofstream(target) << "nonsense = 1\n[history]\njobs = 0\n";
+  for (const char* id : {"dtrain-1", "dtrain-2"}) End(Accept(id), 0);
+  const Strings launch = {"launch", "-H", "nowhere.invalid:1", "--dry-run", "--", "true"};
+  const auto expect_ignored = [&](const std::string& why) {
+    Ran ran = Run(launch);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("dtrain: warning: the configuration file is ignored: "));
+    EXPECT_THAT(ran.err, HasSubstr(why));
+    // How much is to be kept is not known, so nothing is removed.
+    ran = Run({"prune"});
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_EQ(ran.out, "");
+    EXPECT_THAT(ran.err, HasSubstr(why));
+  };
+  chmod(target.c_str(), 0666);
+  expect_ignored(target + " can be written by others (mode 0666)");
+  chmod(target.c_str(), 0644);
+  if (geteuid() == 0) {
+    const std::string above = dir_ + "/.config";
+    ASSERT_EQ(chown(above.c_str(), 65534, 65534), 0);
+    expect_ignored(above + " belongs to user id 65534");
+    ASSERT_EQ(chown(above.c_str(), 0, 0), 0);
+  }
+  EXPECT_THAT(Run(launch).err, HasSubstr("unknown key nonsense"));
+  EXPECT_EQ(Run({"prune"}).out, "removed 2 jobs\n");
+}
+
 TEST_F(CommandsTest, ShowSaysThatAJobIsKept) {
   v1::Spec spec;
   spec.set_job_id("dtrain-abc");

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """dtrain.run(): functions on the ranks of a local job. Needs no numpy."""
+import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import time
 import pytest
 
 import dtrain
-from dtrain import _frames, _functions
+from dtrain import _frames, _functions, _reports
 
 
 def place(factor, *, offset=0):
@@ -110,11 +112,58 @@ def test_an_exception_comes_back_with_rank_and_traceback(capfd):
     assert error.rank == 1 and error.exit_code == 1
     assert "rank 1: Special: (7, 'seven')" in str(error)
     assert "in fails_on_one" in error.traceback and "_worker" not in error.traceback
-    assert type(error.__cause__).__name__ == "Special" and error.__cause__.args == (7, "seven")
+    # A class of the program's own is only text: making it again could run code of the worker's choice.
+    assert error.__cause__ is None
     # The exception carries it: neither the rank nor the launcher's report prints it as well.
     out, err = capfd.readouterr()
     assert "Special" not in out + err and "Traceback" not in err, err
     assert "rank 1" in err, err
+
+
+@pytest.mark.parametrize("error", [
+    ValueError("no data here"), KeyError("a", 2, None, 0.5), FileNotFoundError(2, "No such file", "x"), SystemExit(4),
+    dtrain.MismatchError("shapes differ"), ValueError()], ids=repr)
+def test_an_exception_of_pythons_or_dtrains_own_is_the_cause(error):
+    def fails(error=error):
+        raise error
+
+    with pytest.raises(dtrain.RemoteError) as caught:
+        dtrain.run(fails, np=-1)
+    cause = caught.value.__cause__
+    assert type(cause) is type(error) and cause.args == error.args and str(cause) == str(error)
+
+
+class Mark:
+    """Its pickle makes a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def sends(report, code):
+    """A worker on a node whose root wants this user's account."""
+    import os
+
+    from dtrain import _runner
+
+    _runner.driver.send(int(os.environ["DTRAIN_RANK"]), report)
+    os._exit(code)
+
+
+def test_nothing_that_a_failed_job_sends_is_unpickled(tmp_path):
+    mark = tmp_path / "mark"
+    evil = pickle.dumps(Mark(str(mark)), 4)
+    for report, code in [(evil, 3), (b"{}\n" + evil, 3), (evil, 0)]:
+        with pytest.raises(dtrain.JobError):
+            dtrain.run(sends, report, code, np=-1)
+        assert not mark.exists(), (report, code)
+    # One rank alone cannot make a job of several succeed.
+    with pytest.raises(dtrain.JobError, match="without a result of rank"):
+        dtrain.run(lambda: sends(b"{}\n" + evil, 0) if os.environ["DTRAIN_RANK"] == "0" else os._exit(0), np=-2)
+    assert not mark.exists()
 
 
 def test_different_exceptions_are_all_shown(capfd):
@@ -242,6 +291,27 @@ def test_the_job_ends_with_the_program_that_runs_it(tmp_path, number):
 
 
 # ---- The parts, without a job ----
+
+
+def test_a_report_is_read_as_text_only():
+    try:
+        raise OSError(5, "broken", "a\x1b[2Jb")
+    except OSError as error:
+        report = _reports.read(_reports.of_error(error))
+    assert report.text == "OSError: [Errno 5] broken: 'a\\x1b[2Jb'" and report.traceback.endswith(report.text + "\n")
+    assert report.result is None and report.cause.filename == "a\\x1b[2Jb"
+    texts = {"text": "t", "traceback": "", "follows": False}
+    for exception in (["open", "x"], ["eval", "1"], ["UnicodeDecodeError", "a", "b", -1, 2, "c"], ["Nothing"],
+                      ["SyntaxError", "a"], ["ExceptionGroup", "a"], ["dict"], ["ValueError", ["list"]], "ab"):
+        read = _reports.read(json.dumps({**texts, "exception": exception}).encode())
+        assert (read.text, read.cause) == ("t", None), exception
+    for data in (b"", b"\n", pickle.dumps(texts, 4), b"[" * 100000, b"9" * 10000, b"[]", b"null", b'{"text": 1}',
+                 json.dumps({**texts, "exception": 5}).encode(), json.dumps({**texts, "exception": [None]}).encode()):
+        read = _reports.read(data)
+        assert read.result is None and "cannot be read" in read.text, data
+    # A number that json does not write; text that cannot be encoded.
+    for odd in (ValueError(10 ** 3000), ValueError("\ud800")):
+        assert str(_reports.read(_reports.of_error(odd)).text).encode().startswith(b"ValueError: ")
 
 
 def test_frames_survive_any_cut_and_keep_the_programs_output():

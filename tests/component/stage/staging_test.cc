@@ -112,6 +112,43 @@ class StagingTest : public testing::Test {
   absl::Status failed_;
 };
 
+// In a cache that several users share, by XDG_CACHE_HOME or by mode.
+TEST_F(StagingTest, FoldersThatOthersCanChangeAreNotUsed) {
+  Begin({FileOf("a", "")});
+  ASSERT_TRUE(staging_->is_done()) << failed_;
+  ASSERT_TRUE(staging_->Remove().ok());
+  const std::string stage = folder_ / "dtrain/stage";
+  std::vector<std::string> all = {folder_ / "dtrain", stage, stage + "/objects", stage + "/trees"};
+  all.push_back(TreesIn(stage));
+  for (const std::string& each : all) {
+    const auto expect_refused = [&](const char* why) {
+      Again();
+      Begin({FileOf("a", "")});
+      EXPECT_TRUE(absl::IsPermissionDenied(failed_)) << each << ": " << failed_;
+      EXPECT_THAT(std::string(failed_.message()), HasSubstr(each.substr(each.find("/dtrain"))));
+      EXPECT_THAT(std::string(failed_.message()), HasSubstr(why));
+      EXPECT_THAT(std::string(failed_.message()), HasSubstr("with XDG_CACHE_HOME"));
+      EXPECT_FALSE(staging_->is_done());
+    };
+    struct stat before = {};
+    ASSERT_EQ(stat(each.c_str(), &before), 0);
+    EXPECT_EQ(before.st_mode & 07777, 0700u) << each;
+    ASSERT_EQ(chmod(each.c_str(), 0777), 0);
+    expect_refused("mode 0777");
+    ASSERT_EQ(chmod(each.c_str(), 0700), 0);
+    if (geteuid() == 0) {
+      ASSERT_EQ(chown(each.c_str(), 65534, 65534), 0);
+      expect_refused("belongs to user id 65534");
+      ASSERT_EQ(chown(each.c_str(), 0, 0), 0);
+    }
+  }
+  // Its own user may have opened them to readers.
+  for (const std::string& each : all) ASSERT_EQ(chmod(each.c_str(), 0755), 0);
+  Again();
+  Begin({FileOf("a", "")});
+  EXPECT_TRUE(staging_->is_done()) << failed_;
+}
+
 TEST_F(StagingTest, EachContentIsAskedForOnceAndKept) {
   std::vector<File> files = {FileOf("a", "one"),
                              FileOf("b/c", "one"),
@@ -263,7 +300,7 @@ TEST_F(StagingTest, AStoreThatCannotBeMade) {
   fs::create_directories(folder_ / "dtrain");
   std::ofstream(folder_ / "dtrain/stage") << "x";
   Begin({FileOf("a", "one")});
-  EXPECT_THAT(std::string(failed_.message()), HasSubstr("Not a directory"));
+  EXPECT_THAT(std::string(failed_.message()), HasSubstr("dtrain/stage is not a directory"));
 }
 
 }  // namespace

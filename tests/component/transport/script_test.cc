@@ -266,10 +266,94 @@ TEST_P(HomeTest, WhatIsNoNameOfOursIsNeitherSentNorTouchedNorWaitedFor) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shells, HomeTest,
-                         testing::Values(std::vector<std::string>{"/bin/dash"},
-                                         std::vector<std::string>{"/bin/bash", "--posix"},
-                                         std::vector<std::string>{"/bin/busybox", "sh"}));
+// A cache that has the agent, in a folder that others use, too.
+class SharedCacheTest : public HomeTest {
+ protected:
+  SharedCacheTest() {
+    if (GetParam()[0] != "/bin/busybox") return;
+    std::filesystem::create_symlink("/bin/busybox", dir_ / "tools/find");
+  }
+  std::unique_ptr<NodeShell> StartHere() {
+    return Start(absl::StrCat(dir_ / "tools", ":", kTools), GetParam());
+  }
+  void Push() {
+    auto node = StartHere();
+    EXPECT_NE(node->ReadTo("need "), "") << node->got();
+    node->Send(All(/*packed=*/false));
+    EXPECT_NE(node->ReadTo("ready"), "") << node->got();
+  }
+  void ExpectDenied(const std::string& what) {
+    auto node = StartHere();
+    EXPECT_THAT(node->ReadTo("error "), AllOf(HasSubstr("code=denied"), HasSubstr(what)));
+    EXPECT_THAT(node->got(), Not(HasSubstr("ready")));
+    EXPECT_TRUE(Ends(node->stream()));
+  }
+  std::string Base() const { return dir_ / "cache/dtrain"; }
+  std::string Dir() const { return std::filesystem::path(Cached()).parent_path(); }
+  std::string Used() const { return Dir() + "/used"; }
+};
+
+TEST_P(SharedCacheTest, AnotherUsersFolderIsNotUsed) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  Push();
+  std::filesystem::remove(Used());
+  ASSERT_EQ(chown(Base().c_str(), 65534, 65534), 0);
+  ExpectDenied("cache/dtrain is a link or does not belong to this user");
+  ASSERT_EQ(chown(Base().c_str(), 0, 0), 0);
+  ASSERT_EQ(chown(Dir().c_str(), 65534, 65534), 0);
+  ExpectDenied(image().sha256 + " is a link or does not belong to this user");
+  EXPECT_FALSE(std::filesystem::exists(Used()));
+}
+
+TEST_P(SharedCacheTest, ALinkIsNotFollowed) {
+  Push();
+  std::filesystem::remove(Used());
+  const std::string elsewhere = dir_ / "elsewhere";
+  for (const std::string& each : {Dir(), Base()}) {
+    std::filesystem::rename(each, elsewhere);
+    std::filesystem::create_symlink(elsewhere, each);
+    ExpectDenied("is a link or does not belong to this user");
+    std::filesystem::remove(each);
+    std::filesystem::rename(elsewhere, each);
+  }
+  EXPECT_FALSE(std::filesystem::exists(Used()));
+}
+
+// What is there may be theirs: the agent is sent again.
+TEST_P(SharedCacheTest, WhatOthersCouldChangeIsClosedAndNotRun) {
+  Push();
+  for (const std::string& each : {Base(), Dir(), Cached()}) {
+    for (const mode_t mode : {0720, 0702}) {
+      ASSERT_EQ(chmod(each.c_str(), mode), 0);
+      auto node = StartHere();
+      EXPECT_NE(node->ReadTo("need "), "") << node->got();
+      node->Send(All(/*packed=*/false));
+      EXPECT_NE(node->ReadTo("ready"), "") << node->got();
+      struct stat now = {};
+      ASSERT_EQ(stat(each.c_str(), &now), 0);
+      EXPECT_EQ(now.st_mode & 07777, 0700u);
+    }
+  }
+  EXPECT_NE(StartHere()->ReadTo("ready"), "") << "that is the agent";
+}
+
+TEST_P(SharedCacheTest, AFifoOrLinkNamedUsedIsLeftAlone) {
+  Push();
+  std::filesystem::remove(Used());
+  ASSERT_EQ(mkfifo(Used().c_str(), 0600), 0);
+  EXPECT_NE(StartHere()->ReadTo("ready"), "") << "it would wait for a reader";
+  std::filesystem::remove(Used());
+  WriteFile(dir_ / "precious", "precious");
+  std::filesystem::create_symlink(dir_ / "precious", Used());
+  EXPECT_NE(StartHere()->ReadTo("ready"), "");
+  EXPECT_EQ(ReadAll(dir_ / "precious"), "precious");
+}
+
+const auto kShells = testing::Values(std::vector<std::string>{"/bin/dash"},
+                                     std::vector<std::string>{"/bin/bash", "--posix"},
+                                     std::vector<std::string>{"/bin/busybox", "sh"});
+INSTANTIATE_TEST_SUITE_P(Shells, SharedCacheTest, kShells);
+INSTANTIATE_TEST_SUITE_P(Shells, HomeTest, kShells);
 
 }  // namespace
 }  // namespace dtrain::transport

@@ -108,6 +108,14 @@ TEST_F(HistoryConfigTest, WhatIsKeptOfAJobIsSaidWhenItIsLaunched) {
   EXPECT_THAT(Error({"--log-limit", "1G", "x"}), HasSubstr("--log-limit is about jobs that"));
 }
 
+// Its user's rules are not known then, and nothing is to be removed.
+TEST_F(HistoryConfigTest, AFileThatAnotherUserCanHaveWrittenIsAnError) {
+  Config("[history]\njobs = 1\n");
+  surroundings_.check = [](const std::string&) { return absl::PermissionDeniedError("theirs"); };
+  EXPECT_EQ(ReadHistoryConfig(surroundings_).status(),
+            absl::InvalidArgumentError("configuration file: theirs"));
+}
+
 TEST_F(HistoryConfigTest, DefaultsForDetachedJobsDoNotConcernOthers) {
   Config("[launch]\nlog-limit = 1G\nkeep = true\n");
   EXPECT_EQ(Launch({"-d", "x"}).detach.log_limit, uint64_t{1} << 30);

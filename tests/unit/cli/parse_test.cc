@@ -337,6 +337,40 @@ TEST_F(ParseTest, TheConfigurationFileIsTheWeakestSource) {
   EXPECT_EQ(Launch({"x"}).hostfile, "");
 }
 
+// As after sudo -E.
+TEST_F(ParseTest, TheUsualConfigurationFileIsIgnoredIfAnotherUserCanHaveWrittenIt) {
+  const std::string path = "/home/me/.config/dtrain/config.toml";
+  files_[path] = "rsh = \"mine {host}\"\n";
+  surroundings_.environment = {"HOME=/home/me"};
+  Strings checked, warnings;
+  surroundings_.check = [&](const std::string& file) {
+    checked.push_back(file);
+    return absl::PermissionDeniedError(
+        "/home/me belongs to user id 7, who can replace files; fix it with: chown 0 /home/me");
+  };
+  EXPECT_EQ(Launch({"x"}).transport.rsh, "");  // nobody need be warned
+  surroundings_.warn = [&](const std::string& warning) { warnings.push_back(warning); };
+  EXPECT_EQ(Launch({"x"}).transport.rsh, "");
+  EXPECT_EQ(checked, Strings({path, path}));
+  EXPECT_EQ(warnings,
+            Strings{"the configuration file is ignored: /home/me belongs to user id 7, who can "
+                    "replace files; to use it nevertheless, name it with --config"});
+  // What was named is the user's choice.
+  EXPECT_EQ(Launch({"--config", path, "x"}).transport.rsh, "mine {host}");
+  EXPECT_EQ(Launch({"--no-config", "x"}).transport.rsh, "");
+  surroundings_.environment.push_back("DTRAIN_CONFIG=" + path);
+  EXPECT_EQ(Launch({"x"}).transport.rsh, "mine {host}");
+  surroundings_.environment.pop_back();
+  EXPECT_EQ(checked.size(), 2u);
+  EXPECT_EQ(warnings.size(), 1u);
+
+  surroundings_.check = [](const std::string&) { return absl::NotFoundError(""); };
+  EXPECT_EQ(Launch({"x"}).transport.rsh, "") << "it came after it was looked for";
+  surroundings_.check = [](const std::string&) { return absl::OkStatus(); };
+  EXPECT_EQ(Launch({"x"}).transport.rsh, "mine {host}");
+  EXPECT_EQ(warnings.size(), 1u);
+}
+
 TEST_F(ParseTest, AConfigurationFileThatWasNamedMustBeThereAndRight) {
   EXPECT_THAT(Error({"--config", "/c", "x"}), HasSubstr("open /c: No such file"));
   files_["/c"] = "[launch]\nhostfle = f\n";
