@@ -192,7 +192,7 @@ std::shared_ptr<rpc::Quota> Connections::QuotaFor(const std::string& origin) {
 }
 
 // Its place is taken before its account is looked up, which may take a while.
-void Connections::Identify(Pool pool, os::UniqueFd socket, Identified then) {
+void Connections::Identify(Pool pool, loop::StrangersSocket socket, Identified then) {
   auto credentials = os::PeerOf(socket.get());
   if (!credentials.ok()) return log::Error(credentials.status().message());
   const auth::UnixPeer peer{credentials->uid, credentials->gid,
@@ -211,9 +211,9 @@ void Connections::Identify(Pool pool, os::UniqueFd socket, Identified then) {
       });
 }
 
-void Connections::AdmitUnix(os::UniqueFd socket) {
+void Connections::AdmitUnix(loop::StrangersSocket socket) {
   Identify(Pool::kUnix, std::move(socket),
-           [this](os::UniqueFd known, auth::Identity identity, Ticket ticket) {
+           [this](loop::StrangersSocket known, auth::Identity identity, Ticket ticket) {
              auto place = connections_.insert(connections_.end(), std::make_unique<Connection>());
              (*place)->origin = OriginOf(identity);
              (*place)->place = std::move(ticket);
@@ -226,14 +226,16 @@ void Connections::AdmitUnix(os::UniqueFd socket) {
                }
              }
              // Who may end the agent need not wear it out.
-             if (identity.role != auth::Role::kAdmin) known = Guard(place, std::move(known));
-             known ? Serve(place, std::move(identity), std::move(known)) : Close(place);
+             os::UniqueFd stream = identity.role == auth::Role::kAdmin
+                                       ? known.Release()
+                                       : Guard(place, std::move(known));
+             stream ? Serve(place, std::move(identity), std::move(stream)) : Close(place);
            });
 }
 
-void Connections::AdmitHttp(os::UniqueFd socket) {
+void Connections::AdmitHttp(loop::StrangersSocket socket) {
   Identify(Pool::kLookup, std::move(socket),
-           [this](os::UniqueFd known, auth::Identity identity, const Ticket&) {
+           [this](loop::StrangersSocket known, auth::Identity identity, const Ticket&) {
              const std::string origin = OriginOf(identity);
              const bool is_admin = identity.role == auth::Role::kAdmin;
              if (!http_->Admit(std::move(known), origin, {},
@@ -333,19 +335,20 @@ void Connections::OnAccount(Place place, tls::Ready ready,
   // The end of what it is served ends its TLS, which closes the connection.
   (*place)->is_http = true;
   const bool is_admin = identity->role == auth::Role::kAdmin;
-  if (!http_->Admit(std::move(ready.plain), origin, std::move((*place)->hosts),
-                    answers_.HandlerFor(*std::move(identity)), is_admin)) {
+  if (!http_->Admit(loop::StrangersSocket(std::move(ready.plain)), (*place)->place.of(),
+                    std::move((*place)->hosts), answers_.HandlerFor(*std::move(identity)),
+                    is_admin)) {
     Refuse(origin, "too many HTTP connections are here");
     Close(place);
   }
 }
 
-os::UniqueFd Connections::Guard(Place place, os::UniqueFd socket) {
+os::UniqueFd Connections::Guard(Place place, loop::StrangersSocket socket) {
   auto made =
       rpc::GuardedStream::Make(loop_, std::move(socket), GuardFor((*place)->place.of()),
                                [this, place, here = (*place)->here](const absl::Status& why) {
                                  if (!*here) return;
-                                 if (absl::IsResourceExhausted(why))
+                                 if (absl::IsResourceExhausted(why) || absl::IsDataLoss(why))
                                    Refuse((*place)->origin, why.message());
                                  Close(place);
                                });

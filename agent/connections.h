@@ -19,6 +19,7 @@
 #include "agent/session/sessions.h"
 #include "common/http/server.h"
 #include "common/loop/loop.h"
+#include "common/loop/stray_descriptors.h"
 #include "common/loop/threads.h"
 #include "common/os/unique_fd.h"
 #include "common/rpc/channel.h"
@@ -42,9 +43,9 @@ class Connections {
   void SetTls(std::shared_ptr<const tls::Context> context);
 
   // A peer on the unix socket: known by the kernel's word.
-  void AdmitUnix(os::UniqueFd socket);
+  void AdmitUnix(loop::StrangersSocket socket);
   // The same, for one who asks over HTTP.
-  void AdmitHttp(os::UniqueFd socket);
+  void AdmitHttp(loop::StrangersSocket socket);
   // One from elsewhere, at `address`: known by the certificate it shows. It speaks gRPC or HTTP.
   void AdmitTcp(os::UniqueFd socket, const std::string& address);
   size_t size() const { return connections_.size(); }
@@ -64,8 +65,8 @@ class Connections {
   auth::Places::Rank RankOf(const auth::UnixPeer& peer) const;
   auth::Places::Rank RankOf(const tls::Certificate& peer) const;
   // Finds out who sits at the other end of a unix socket, if it is not refused.
-  using Identified = absl::AnyInvocable<void(os::UniqueFd, auth::Identity, Ticket)>;
-  void Identify(Pool pool, os::UniqueFd socket, Identified then);
+  using Identified = absl::AnyInvocable<void(loop::StrangersSocket, auth::Identity, Ticket)>;
+  void Identify(Pool pool, loop::StrangersSocket socket, Identified then);
   // Of messages that one of `origin` has begun.
   rpc::FrameGuard GuardFor(const std::string& origin);
   // Of all that gRPC has in memory for connections of `origin`.
@@ -73,7 +74,7 @@ class Connections {
   void OnTlsReady(Place place, tls::Ready ready);
   void OnAccount(Place place, tls::Ready ready, const absl::StatusOr<os::Account>& found);
   // What gRPC is to read instead of a unix socket, looked at before; none when that cannot be had.
-  os::UniqueFd Guard(Place place, os::UniqueFd socket);
+  os::UniqueFd Guard(Place place, loop::StrangersSocket socket);
   void Serve(Place place, auth::Identity peer, os::UniqueFd stream);
   // Now or later: it has a place for as long as it has calls.
   void CloseWhenSilent(Place place);

@@ -242,7 +242,7 @@ class Resident {
     auto listening = directory_.Listen(std::move(systemd_.fd));
     if (!listening.ok()) return listening.status();
     unix_.emplace(loop_, *std::move(listening), [this](os::UniqueFd socket, const auto&) {
-      connections_.AdmitUnix(std::move(socket));
+      connections_.AdmitUnix(loop::StrangersSocket(std::move(socket)));
     });
     absl::Status http = ListenHttp();
     // Who waits for this line may ask by any way.
@@ -254,7 +254,7 @@ class Resident {
     auto listening = directory_.ListenHttp(std::move(systemd_.http_fd));
     if (!listening.ok()) return listening.status();
     http_unix_.emplace(loop_, *std::move(listening), [this](os::UniqueFd socket, const auto&) {
-      connections_.AdmitHttp(std::move(socket));
+      connections_.AdmitHttp(loop::StrangersSocket(std::move(socket)));
     });
     if (status_listen_.empty()) return absl::OkStatus();
     const auto named = [](const absl::Status& why) {

@@ -37,8 +37,7 @@ void LookUp(uid_t uid, const std::string& name, const Policy& policy, Account* o
     const struct group* found = getgrnam(group.c_str());
     if (found != nullptr) out->allowed[out->allowed_count++] = found->gr_gid;
   }
-  if (!policy.pam) return;
-  (void)Put(AskPam(out->name), out->refused);  // cut off at worst
+  if (policy.pam) (void)Put(AskPam(out->name), out->refused);  // cut off at worst
 }
 
 }  // namespace

@@ -62,6 +62,19 @@ int Fork(int cgroup, Fd* pidfd) {
   return result > 0 ? 1 : static_cast<int>(result);
 }
 
+void CloseByExit(std::vector<Fd>* fds, std::vector<Fd>* children) {
+  Fd pidfd;
+  auto [reader, writer] = Pipe(0);
+  if (Fork(-1, &pidfd) == 0) {
+    writer = Fd();
+    char end;
+    (void)!read(reader.get(), &end, 1);
+    _exit(0);
+  }
+  fds->clear();  // before `writer`
+  if (pidfd) children->push_back(std::move(pidfd));
+}
+
 void KillChild(const Fd& pidfd) {
   (void)syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
 }

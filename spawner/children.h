@@ -3,6 +3,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace dtrain::spawner {
 
@@ -34,6 +35,9 @@ std::pair<Fd, Fd> Pipe(int flags);
 // A fork, if `cgroup` is a cgroup's directory, in that. 0: this is the child; -1: errno says why.
 // No pid is kept anywhere: the pidfd is the child's only name.
 int Fork(int cgroup, Fd* pidfd);
+// Closes what others gave, which lasts as long as they like, unless somebody else has it too: a
+// child has, until its exit, which waits for nothing.
+void CloseByExit(std::vector<Fd>* fds, std::vector<Fd>* children);
 void KillChild(const Fd& pidfd);
 // False while it runs. `code` is -1 after a signal.
 bool Reap(const Fd& pidfd, int* code, int* signal);

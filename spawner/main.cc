@@ -174,7 +174,7 @@ int Main(int argc, char** argv) {
   static Server server(std::move(options), std::move(listener));
   server.Adopt();
   NotifySystemd();
-  server.Run();
+  for (;;) server.Poll();
 }
 
 }  // namespace

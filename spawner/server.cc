@@ -17,16 +17,12 @@ namespace {
 
 constexpr int kPacketsAtOnce = 64, kAuditsPerSecond = 50;
 constexpr int kUnread = 1 << 20;  // of answers; the kernel may allow less: net.core.wmem_max
-constexpr size_t kMostDying = 64;
+constexpr size_t kMostDying = 64, kMostPassed = 253;  // SCM_MAX_FD
 
 }  // namespace
 
 Server::Server(Options options, Fd listener)
     : options_(std::move(options)), listener_(std::move(listener)), core_(options_.patience) {}
-
-void Server::Run() {
-  for (;;) Poll();
-}
 
 void Server::Poll() {
   using std::chrono::steady_clock;
@@ -37,6 +33,7 @@ void Server::Poll() {
     if (actions.empty() && broken_.empty()) break;
     for (const SpawnerCore::Action& action : actions) Carry(steady_clock::now(), action);
   }
+  if (!given_.empty()) CloseByExit(&given_, &dying_);
   std::vector<pollfd> fds = {{listener_.get(), POLLIN, 0}, {agent_.get(), POLLIN, 0}};
   for (const Fd& pidfd : dying_) fds.push_back({pidfd.get(), POLLIN, 0});
   const size_t first = fds.size();
@@ -115,64 +112,50 @@ void Server::Accept() {
 void Server::Receive(Time now) {
   for (int i = 0; i < kPacketsAtOnce && broken_.empty(); ++i) {
     char packet[kLongestPacket];
-    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
+    alignas(cmsghdr) char control[CMSG_SPACE(kMostPassed * sizeof(int))];
     iovec part = {packet, sizeof(packet)};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    msghdr message = {nullptr, 0, &part, 1, control, sizeof(control), 0};
     const ssize_t n = recvmsg(agent_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    std::vector<Fd> fds;
-    for (cmsghdr* at = CMSG_FIRSTHDR(&message); n >= 0 && at != nullptr;
-         at = CMSG_NXTHDR(&message, at)) {
-      if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
-      for (size_t j = 0; j < (at->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++j) {
-        int fd;
-        std::memcpy(&fd, CMSG_DATA(at) + j * sizeof(int), sizeof(int));
-        fds.emplace_back(fd);
-      }
-    }
+    // Nothing else comes but SCM_RIGHTS: nobody has asked for it.
+    cmsghdr* const passed = n >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+    std::vector<int> fds(passed ? (passed->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0);
+    if (passed) std::memcpy(fds.data(), CMSG_DATA(passed), fds.size() * sizeof(int));
+    for (const int fd : fds) given_.emplace_back(fd);
     if (n <= 0) {
       broken_ = "the agent's connection has ended";
     } else if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
       Refuse(0, Stage::kRequest, EMSGSIZE, "longer than a packet, or too many descriptors", true);
     } else {
-      OnPacket(now, {packet, static_cast<size_t>(n)}, std::move(fds));
+      OnPacket(now, {packet, static_cast<size_t>(n)}, fds);
     }
   }
 }
 
 void Server::Disconnect() {
   Log(std::exchange(broken_, ""));
-  agent_ = Fd();
+  given_.push_back(std::move(agent_));  // with what it has sent and nobody has read
   core_.OnDisconnected(std::chrono::steady_clock::now());
 }
 
-void Server::OnPacket(Time now, std::string_view packet, std::vector<Fd> fds) {
+void Server::OnPacket(Time now, std::string_view packet, const std::vector<int>& fds) {
   Request request;
   const std::string wrong = Parse(packet, fds.size(), &request);
   Header done = {kVersion, Type::kDone, request.header.tag};
   if (!wrong.empty()) return Refuse(done.tag, Stage::kRequest, EPROTO, wrong, true);
-  switch (request.header.type) {
-    case Type::kSpawn:
-      return OnSpawn(now, request.spawn, fds);
-    case Type::kKill:
-      core_.OnPermitted();
-      if (core_.OnKill(now, request.kill.name)) return Send(done);
-      return Refuse(done.tag, Stage::kUnknown, ESRCH, "there is no " + Told(request.kill.name));
-    case Type::kAlive:
-      core_.OnPermitted();
-      core_.OnAlive(now);
-      return Send(done);
-    default:
-      core_.OnPermitted();
-      return SendJobs(now, done.tag);
+  if (request.header.type == Type::kSpawn) return OnSpawn(now, request.spawn, fds);
+  core_.OnPermitted();
+  if (request.header.type == Type::kAlive) {
+    core_.OnAlive(now);
+  } else if (request.header.type != Type::kKill) {
+    return SendJobs(now, done.tag);
+  } else if (!core_.OnKill(now, request.kill.name)) {
+    return Refuse(done.tag, Stage::kUnknown, ESRCH, "there is no " + Told(request.kill.name));
   }
+  Send(done);
 }
 
-void Server::OnSpawn(Time now, const SpawnRequest& request, const std::vector<Fd>& fds) {
+void Server::OnSpawn(Time now, const SpawnRequest& request, const std::vector<int>& fds) {
   const uint32_t tag = request.header.tag;
   uid_t uid = UINT32_MAX;
   uint64_t cookie = 0;
@@ -180,7 +163,7 @@ void Server::OnSpawn(Time now, const SpawnRequest& request, const std::vector<Fd
   if (request.proof == Proof::kConnection) {
     std::string why;
     bool breach = true;
-    uid = Prove(fds[0].get(), &cookie, &why, &breach);
+    uid = Prove(fds[0], &cookie, &why, &breach);
     if (uid == UINT32_MAX) return Refuse(tag, Stage::kProof, EACCES, why, breach);
     who = Format("uid %u", uid);
   } else if (!options_.policy.trust_agent_tls) {

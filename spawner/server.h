@@ -39,7 +39,7 @@ class Server {
   Server(Options options, Fd listener);
   // Jobs of a spawner before this one.
   void Adopt();
-  [[noreturn]] void Run();
+  void Poll();
 
  private:
   struct Running {  // what a job has here; each may be missing
@@ -51,12 +51,11 @@ class Server {
     int code = -1, signal = 0;
   };
 
-  void Poll();
   void Accept();
   void Receive(Time now);
   void Disconnect();
-  void OnPacket(Time now, std::string_view packet, std::vector<Fd> fds);
-  void OnSpawn(Time now, const SpawnRequest& request, const std::vector<Fd>& fds);
+  void OnPacket(Time now, std::string_view packet, const std::vector<int>& fds);
+  void OnSpawn(Time now, const SpawnRequest& request, const std::vector<int>& fds);
   // Who is connected; UINT32_MAX: `why` and `breach` say what is wrong.
   uid_t Prove(int fd, uint64_t* cookie, std::string* why, bool* breach) const;
   void OnAnswer(Time now, uint64_t number, const Account& account);
@@ -81,7 +80,8 @@ class Server {
   Fd agent_;
   std::string broken_;  // why its connection is about to end; empty: it is not
   std::map<uint64_t, Running> running_;
-  std::vector<Fd> dying_;      // killed, not reaped
+  std::vector<Fd> given_;      // by agents, to be closed
+  std::vector<Fd> dying_;      // killed, or about to end; not reaped
   std::deque<uint64_t> used_;  // cookies of the last 4,096 connections that have started a job
   Time audited_since_;
   int audited_ = 0;

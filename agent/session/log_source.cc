@@ -71,19 +71,13 @@ void LogSource::Turn() {
 bool LogSource::ReadSome() {
   char* const into = header_ ? payload_.get() : header_bytes_.data();
   const size_t size = header_ ? header_->size : header_bytes_.size();
-  iovec iov{into + filled_, size - filled_};
-  msghdr message{};  // without room for descriptors
-  message.msg_iov = &iov;
-  message.msg_iovlen = 1;
-  const ssize_t n = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  const ssize_t n = loop::ReceiveBytes(socket_.get(), into + filled_, size - filled_);
   if (n < 0) {
     if (errno == EINTR) return true;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
-    Take(absl::UnavailableError(PosixError(errno, "read output from the shepherd").message()));
-    return true;
-  }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    Take(absl::DataLossError("it sent a descriptor with output"));
+    Take(errno == EBADMSG ? absl::DataLossError("it sent a descriptor with output")
+                          : absl::UnavailableError(
+                                PosixError(errno, "read output from the shepherd").message()));
     return true;
   }
   if (n == 0) {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/link/log_frame.h"
 #include "common/loop/loop.h"
+#include "common/loop/stray_descriptors.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/shepherd.pb.h"
 
@@ -50,7 +51,7 @@ class LogSource {
   void Give(absl::StatusOr<link::LogFrame> next);
   void Over(absl::StatusOr<v1::LogsEnd> how);
 
-  os::UniqueFd socket_;
+  loop::StrangersSocket socket_;
   loop::FdWatch watch_;
   // One of them that destroys this still runs to its end.
   const std::shared_ptr<Handlers> handlers_;

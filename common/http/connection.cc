@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/http/connection.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/chunk_encode.hpp>
 #include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 #include <cerrno>
@@ -19,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/secret.h"
+#include "common/loop/stray_descriptors.h"
 
 namespace dtrain::http {
 namespace {
@@ -76,7 +74,8 @@ void Connection::Close() {
   feed_.reset();
   Error ignored;
   socket_.shutdown(asio::socket_base::shutdown_both, ignored);
-  socket_.close(ignored);
+  loop::StrangersSocket closed{os::UniqueFd(socket_.release(ignored))};
+  closed = {};
   busy_ = false;
   auto self = shared_from_this();
   std::exchange(callbacks_.on_over, nullptr)(self);
@@ -86,9 +85,46 @@ void Connection::Read() {
   parser_.emplace();
   parser_->header_limit(kHeaderBytes);
   timer_.After(limits_.request, [self = shared_from_this()] { self->Close(); });
-  bhttp::async_read_header(
-      socket_, buffer_, *parser_,
-      [self = shared_from_this()](Error error, size_t) { self->OnHeader(error); });
+  Parse();
+}
+
+// What has come, and then what there is more, until that is a header.
+void Connection::Parse() {
+  Error error;
+  while (!error && !parser_->is_header_done()) {
+    if (buffer_.size() > 0) {
+      buffer_.consume(parser_->put(buffer_.data(), error));
+      if (error != bhttp::error::need_more) continue;
+    }
+    error = {};
+    if (buffer_.size() == buffer_.max_size()) {
+      error = bhttp::error::buffer_overflow;
+      break;
+    }
+    const ssize_t n = Receive();
+    if (n == 0) {
+      if (parser_->got_some()) parser_->put_eof(error);
+      if (!error) error = bhttp::error::end_of_stream;
+    } else if (n < 0 && errno == EAGAIN) {
+      socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this()](Error failed) {
+        if (self->closed_) return;
+        failed ? self->OnHeader(failed) : self->Parse();
+      });
+      return;
+    } else if (n < 0 && errno != EINTR) {
+      error.assign(errno, boost::system::system_category());
+    }
+  }
+  OnHeader(error);
+}
+
+// As recv(2), into the buffer.
+ssize_t Connection::Receive() {
+  const size_t room = buffer_.max_size() - buffer_.size();
+  const auto place = buffer_.prepare(std::min(room, kReadBytes));
+  const ssize_t n = loop::ReceiveBytes(socket_.native_handle(), place.data(), place.size());
+  if (n > 0) buffer_.commit(static_cast<size_t>(n));
+  return n;
 }
 
 void Connection::OnHeader(Error error) {
@@ -265,10 +301,7 @@ void Connection::WatchPeer() {
     self->watching_ = false;
     if (self->closed_ || self->feed_ == nullptr || error) return;
     // Its next request, which is answered after this one.
-    const size_t room = self->buffer_.max_size() - self->buffer_.size();
-    const auto place = self->buffer_.prepare(std::min(room, kReadBytes));
-    const ssize_t n = recv(self->socket_.native_handle(), place.data(), place.size(), MSG_DONTWAIT);
-    if (n > 0) self->buffer_.commit(static_cast<size_t>(n));
+    const ssize_t n = self->Receive();
     // Without room nothing was asked for, which looks like the end: nor does a reader say so much.
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return self->Close();
     self->WatchPeer();

@@ -48,6 +48,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Parser = boost::beast::http::request_parser<boost::beast::http::empty_body>;
 
   void Read();
+  void Parse();
+  ssize_t Receive();
   void OnHeader(Error error);
   // Why the request is not for us; nullopt when it may be answered.
   std::optional<Response> Refuse(const Target& target);

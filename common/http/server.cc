@@ -83,8 +83,11 @@ struct Server::Shared {
     if (stranger && !std::exchange(warned, true)) {
       log::Warn("a process of another user was refused on the status socket");
     }
-    // Closed as it goes out of scope.
-    if (stranger || connections.size() >= limits.connections) return;
+    if (stranger || connections.size() >= limits.connections) {
+      Error ignored;
+      const loop::StrangersSocket closed{os::UniqueFd(socket.release(ignored))};
+      return;
+    }
     Serve(std::move(socket), access, handler, "", nullptr);
   }
 
@@ -167,8 +170,9 @@ std::unique_ptr<Server> Server::MakeWithoutDoor(loop::Loop& loop, Limits limits)
       new Server(std::make_unique<Shared>(loop, AsyncHandler(), limits), ""));
 }
 
-bool Server::Admit(os::UniqueFd socket, const std::string& origin, std::vector<std::string> hosts,
-                   AsyncHandler handler, bool is_kept, loop::Task on_over) {
+bool Server::Admit(loop::StrangersSocket socket, const std::string& origin,
+                   std::vector<std::string> hosts, AsyncHandler handler, bool is_kept,
+                   loop::Task on_over) {
   const auto of_one =
       static_cast<size_t>(std::count_if(shared_->connections.begin(), shared_->connections.end(),
                                         [&](const auto& each) { return each.second == origin; }));
@@ -181,7 +185,7 @@ bool Server::Admit(os::UniqueFd socket, const std::string& origin, std::vector<s
   // Of whatever family: nothing asks for it.
   stream.assign(asio::generic::stream_protocol(AF_UNIX, 0), socket.get(), error);
   if (error) return false;
-  (void)socket.Release();
+  (void)socket.Release().Release();
   Access access;
   access.hosts = std::move(hosts);
   shared_->Serve(std::move(stream), std::move(access),

@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/http/message.h"
 #include "common/loop/loop.h"
-#include "common/os/unique_fd.h"
+#include "common/loop/stray_descriptors.h"
 
 namespace dtrain::http {
 
@@ -72,8 +72,9 @@ class Server {
   // names and numeric addresses of ours, one of which Host must name; empty: whatever. The handler
   // is this connection's own; some places are kept for those that `is_kept` says; `on_over`, which
   // may be null, is called when it is closed.
-  bool Admit(os::UniqueFd socket, const std::string& origin, std::vector<std::string> hosts,
-             AsyncHandler handler, bool is_kept = false, loop::Task on_over = nullptr);
+  bool Admit(loop::StrangersSocket socket, const std::string& origin,
+             std::vector<std::string> hosts, AsyncHandler handler, bool is_kept = false,
+             loop::Task on_over = nullptr);
 
   // "127.0.0.1:8080", or the path of the socket.
   const std::string& address() const { return address_; }

@@ -138,25 +138,28 @@ void SocketCarrier::Turn() {
 
 void SocketCarrier::ReadToEnd() {
   const std::shared_ptr<bool> alive = alive_;
-  while (*alive && !closed_ && (more_in_ ? DeliverSome() : ReadOnce())) {
+  // Of what is there by now; one more read sees the end.
+  const uint64_t until = received_ + loop::UnreadBytes(socket_.get());
+  for (bool last = false; *alive && !closed_;) {
+    if (more_in_) {
+      if (!DeliverSome()) return;
+      continue;
+    }
+    if (std::exchange(last, received_ >= until) || !ReadOnce()) return;
   }
 }
 
 // False: nothing to read now, or the carrier was closed or destroyed.
 bool SocketCarrier::ReadOnce() {
   static_assert(kBytesPerTurn <= loop::Loop::kScratchBytes);
-  iovec iov{loop_.scratch(), kBytesPerTurn};
-  msghdr message{};  // without room for descriptors
-  message.msg_iov = &iov;
-  message.msg_iovlen = 1;
-  const ssize_t n = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  const ssize_t n = loop::ReceiveBytes(socket_.get(), loop_.scratch(), kBytesPerTurn);
   if (n < 0) {
     if (errno == EINTR) return true;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) Close(PosixError(errno, "read from the peer"));
-    return false;
-  }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    Close(absl::DataLossError("the peer sent a descriptor, which nobody takes"));
+    if (errno == EBADMSG) {
+      Close(absl::DataLossError("the peer sent a descriptor, which nobody takes"));
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      Close(PosixError(errno, "read from the peer"));
+    }
     return false;
   }
   if (n == 0) {
@@ -164,6 +167,7 @@ bool SocketCarrier::ReadOnce() {
                                : absl::DataLossError("the stream ended within a frame"));
     return false;
   }
+  received_ += static_cast<size_t>(n);
   in_.Add(absl::string_view(loop_.scratch(), static_cast<size_t>(n)));
   return DeliverSome();
 }

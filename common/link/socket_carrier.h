@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 
@@ -10,6 +11,7 @@
 #include "common/link/carrier.h"
 #include "common/link/frame.h"
 #include "common/loop/loop.h"
+#include "common/loop/stray_descriptors.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::link {
@@ -57,7 +59,7 @@ class SocketCarrier {
   void Close(absl::Status why);
 
   loop::Loop& loop_;
-  os::UniqueFd socket_;
+  loop::StrangersSocket socket_;
   loop::FdWatch watch_;
   loop::Timer again_;
   // One of them that destroys the carrier still runs to its end.
@@ -69,7 +71,8 @@ class SocketCarrier {
   size_t front_written_ = 0;
   size_t queued_ = 0;
   FrameReader in_;
-  bool more_in_ = false;  // whole frames may be left in it
+  bool more_in_ = false;   // whole frames may be left in it
+  uint64_t received_ = 0;  // bytes
   std::shared_ptr<bool> alive_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "common/base/check.h"
 #include "common/base/posix_error.h"
+#include "common/loop/stray_descriptors.h"
 #include "common/os/fd.h"
 
 namespace dtrain::loop {
@@ -35,10 +36,14 @@ BytePump::BytePump(Loop& loop, int from, int to, absl::AnyInvocable<void(absl::S
 void BytePump::Read() {
   ssize_t n;
   do {
-    n = read(from_, buffer_.get(), kBuffer);
+    n = sender_is_strange_ ? ReceiveBytes(from_, buffer_.get(), kBuffer)
+                           : read(from_, buffer_.get(), kBuffer);
   } while (n < 0 && errno == EINTR);
   if (n < 0 && WouldBlock(errno)) {
     from_watch_.OnReadable([this] { Read(); });
+  } else if (n < 0 && errno == EBADMSG) {
+    std::exchange(on_end_,
+                  nullptr)(absl::DataLossError("it sends descriptors, which nobody takes"));
   } else if (n <= 0) {
     std::exchange(on_end_, nullptr)(n == 0 ? absl::OkStatus() : PosixError(errno, "read"));
   } else {

@@ -22,6 +22,8 @@ class BytePump {
   // Sees every byte before it is passed on. An error from it is the pump's end.
   using Inspector = absl::AnyInvocable<absl::Status(absl::string_view)>;
   void Inspect(Inspector inspector) { inspector_ = std::move(inspector); }
+  // `from` is a socket whose other end is a stranger's. DATA_LOSS: he has sent a descriptor.
+  void DistrustSender() { sender_is_strange_ = true; }
 
   BytePump(const BytePump&) = delete;
   BytePump& operator=(const BytePump&) = delete;
@@ -39,6 +41,7 @@ class BytePump {
   size_t end_ = 0;
   absl::AnyInvocable<void(absl::Status)> on_end_;
   Inspector inspector_;
+  bool sender_is_strange_ = false;
 };
 
 }  // namespace dtrain::loop

@@ -28,13 +28,14 @@ uint32_t LoadLength(const char* p) {
 }  // namespace
 
 FrameChannel::FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, OnClosed on_closed,
-                           Descriptors from_peer)
+                           Descriptors from_peer, size_t most)
     : loop_(loop),
       socket_(std::move(socket)),
       watch_(loop, socket_.get()),
       on_frame_(std::move(on_frame)),
       on_closed_(std::move(on_closed)),
       from_peer_(from_peer),
+      most_(most),
       alive_(std::make_shared<bool>(true)) {
   DTRAIN_CHECK(os::SetNonBlocking(socket_.get(), true).ok());
   watch_.OnReadable([this] { Read(); });
@@ -122,34 +123,29 @@ void FrameChannel::Read() {
 }
 
 void FrameChannel::ReadToEnd() {
-  std::shared_ptr<bool> alive = alive_;
-  while (*alive && !closed_ && ReadOnce()) {
+  if (closed_) return;
+  const std::shared_ptr<bool> alive = alive_;
+  const uint64_t until = received_ + UnreadBytes(socket_.get());
+  // One more read, which sees the end.
+  for (bool last = false; !last;) {
+    last = received_ >= until;
+    if (!ReadOnce() || !*alive || closed_) return;
   }
 }
 
 bool FrameChannel::ReadOnce() {
-  iovec iov{loop_.scratch(), Loop::kScratchBytes};
-  msghdr message{};
-  message.msg_iov = &iov;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 16)];
-  if (from_peer_ == Descriptors::kTaken) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-  }
-  ssize_t n = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const ssize_t n = from_peer_ == Descriptors::kTaken
+                        ? ReceiveAll()
+                        : ReceiveBytes(socket_.get(), loop_.scratch(), Loop::kScratchBytes);
   if (n < 0) {
     if (errno == EINTR) return true;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+    if (errno == EBADMSG) {
+      Close(absl::DataLossError(from_peer_ == Descriptors::kTaken
+                                    ? "more descriptors from the peer than a message may carry"
+                                    : "a descriptor from the peer, which may not send any"));
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
       Close(PosixError(errno, "read from the peer process"));
     }
-    return false;
-  }
-  TakeDescriptors(message);
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    Close(absl::DataLossError(from_peer_ == Descriptors::kTaken
-                                  ? "more descriptors from the peer than a message may carry"
-                                  : "a descriptor from the peer, which may not send any"));
     return false;
   }
   if (n == 0) {
@@ -157,6 +153,7 @@ bool FrameChannel::ReadOnce() {
                       : absl::DataLossError("the peer process ended in the middle of a message"));
     return false;
   }
+  received_ += static_cast<size_t>(n);
   in_.append(loop_.scratch(), static_cast<size_t>(n));
   if (!ParseFrames()) return false;
   // That of the message whose rest is to come, at most: nobody makes us keep what we cannot use.
@@ -167,9 +164,18 @@ bool FrameChannel::ReadOnce() {
   return true;
 }
 
-void FrameChannel::TakeDescriptors(const msghdr& message) {
-  msghdr* m = const_cast<msghdr*>(&message);  // CMSG_NXTHDR only takes a mutable one
-  for (cmsghdr* h = CMSG_FIRSTHDR(m); h != nullptr; h = CMSG_NXTHDR(m, h)) {
+// As recv(2), with descriptors. -1 with EBADMSG: there were more than a message may carry.
+ssize_t FrameChannel::ReceiveAll() {
+  iovec iov{loop_.scratch(), Loop::kScratchBytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 16)];
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t n = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (n < 0) return n;
+  for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
     if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
     size_t count = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
@@ -178,6 +184,9 @@ void FrameChannel::TakeDescriptors(const msghdr& message) {
       in_fds_.emplace_back(fd);
     }
   }
+  if ((message.msg_flags & MSG_CTRUNC) == 0) return n;
+  errno = EBADMSG;
+  return -1;
 }
 
 // False: the channel was closed or destroyed.
@@ -187,8 +196,10 @@ bool FrameChannel::ParseFrames() {
   while (in_.size() - at >= kHeader) {
     uint32_t word = LoadLength(in_.data() + at);
     size_t length = word & ~kCarriesFd;
-    if (length > kMaxFrame) {
-      Close(absl::DataLossError(absl::StrCat("a message of ", length, " bytes from the peer")));
+    if (length > most_) {
+      Close(absl::DataLossError(absl::StrCat("a message of ", length,
+                                             " bytes from the peer, of which ", most_,
+                                             " are taken at most")));
       return false;
     }
     if (in_.size() - at - kHeader < length) break;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/loop/loop.h"
+#include "common/loop/stray_descriptors.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::loop {
@@ -30,11 +31,12 @@ class FrameChannel {
 
   using OnFrame = absl::AnyInvocable<void(absl::string_view frame, os::UniqueFd fd)>;
   using OnClosed = absl::AnyInvocable<void(absl::Status why)>;  // OK: orderly end of file
-  // Whether the peer may send any. Where it may not, the kernel drops those that it sends.
+  // Whether the peer may send any.
   enum class Descriptors { kTaken, kRefused };
 
+  // `most`: bytes of a frame from the peer.
   FrameChannel(Loop& loop, os::UniqueFd socket, OnFrame on_frame, OnClosed on_closed,
-               Descriptors from_peer = Descriptors::kTaken);
+               Descriptors from_peer = Descriptors::kTaken, size_t most = kMaxFrame);
   ~FrameChannel();
   FrameChannel(const FrameChannel&) = delete;
   FrameChannel& operator=(const FrameChannel&) = delete;
@@ -50,8 +52,8 @@ class FrameChannel {
   void OnDrained(Task task);
   // Writes what it can without waiting, for a process about to exit.
   void FlushNow();
-  // Reads what is there without waiting, for when the peer process is known to have ended: hands
-  // over its last frames and the close before it returns. Not from inside a callback.
+  // Reads what is there by now without waiting, for when the peer process is known to have ended:
+  // hands over its last frames and the close before it returns. Not from inside a callback.
   void ReadToEnd();
 
  private:
@@ -62,19 +64,21 @@ class FrameChannel {
   };
   void Read();
   bool ReadOnce();  // false: nothing there now, or the channel closed
-  void TakeDescriptors(const msghdr& message);
+  ssize_t ReceiveAll();
   bool ParseFrames();
   void Write();
   void Close(absl::Status why);
 
   Loop& loop_;
-  os::UniqueFd socket_;
+  StrangersSocket socket_;
   FdWatch watch_;
   OnFrame on_frame_;
   OnClosed on_closed_;
   const Descriptors from_peer_;
+  const size_t most_;
   bool closed_ = false;
   bool writing_ = false;
+  uint64_t received_ = 0;  // bytes
   std::string in_;
   std::deque<os::UniqueFd> in_fds_;
   std::deque<Outgoing> out_;

@@ -11,21 +11,21 @@
 
 namespace dtrain::rpc {
 
-absl::StatusOr<GuardedStream::Socket> GuardedStream::Twice(os::UniqueFd fd) {
+absl::StatusOr<GuardedStream::Socket> GuardedStream::Twice(loop::StrangersSocket socket) {
   Socket out;
-  out.out.Reset(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  out.out.Reset(fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!out.out) return PosixError(errno, "watch a client on the unix socket");
-  out.in = std::move(fd);
+  out.in = std::move(socket);
   return out;
 }
 
 absl::StatusOr<GuardedStream::Made> GuardedStream::Make(
-    loop::Loop& loop, os::UniqueFd client, FrameGuard guard,
+    loop::Loop& loop, loop::StrangersSocket client, FrameGuard guard,
     absl::AnyInvocable<void(absl::Status)> on_end) {
   auto pair = os::SocketPair();
   if (!pair.ok()) return pair.status();
   auto ours = Twice(std::move(client));
-  auto plain = Twice(std::move(pair->first));
+  auto plain = Twice(loop::StrangersSocket(std::move(pair->first)));
   if (!ours.ok()) return ours.status();
   if (!plain.ok()) return plain.status();
   Made made;
@@ -44,6 +44,7 @@ GuardedStream::GuardedStream(loop::Loop& loop, Socket client, Socket plain, Fram
           [this](absl::Status why) { End(std::move(why)); }),
       out_(loop, plain_.out.get(), client_.out.get(),
            [this](absl::Status why) { End(std::move(why)); }) {
+  in_.DistrustSender();
   in_.Inspect(
       [guard = std::move(guard)](absl::string_view bytes) mutable { return guard.Take(bytes); });
 }

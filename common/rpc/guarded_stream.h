@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/loop/byte_pump.h"
 #include "common/loop/loop.h"
+#include "common/loop/stray_descriptors.h"
 #include "common/os/unique_fd.h"
 #include "common/rpc/frame_guard.h"
 
@@ -18,9 +19,9 @@ namespace dtrain::rpc {
 class GuardedStream {
  public:
   struct Made;
-  // `on_end` is called once: OK when either side has closed, RESOURCE_EXHAUSTED with what the
-  // client did, another error when the socket broke. This may not be destroyed inside.
-  static absl::StatusOr<Made> Make(loop::Loop& loop, os::UniqueFd client, FrameGuard guard,
+  // `on_end` is called once: OK when either side has closed, RESOURCE_EXHAUSTED or DATA_LOSS with
+  // what the client did, another error when the socket broke. This may not be destroyed inside.
+  static absl::StatusOr<Made> Make(loop::Loop& loop, loop::StrangersSocket client, FrameGuard guard,
                                    absl::AnyInvocable<void(absl::Status)> on_end);
   GuardedStream(const GuardedStream&) = delete;
   GuardedStream& operator=(const GuardedStream&) = delete;
@@ -28,9 +29,10 @@ class GuardedStream {
  private:
   // One socket, of which each pump watches a descriptor of its own.
   struct Socket {
-    os::UniqueFd in, out;
+    loop::StrangersSocket in;
+    os::UniqueFd out;
   };
-  static absl::StatusOr<Socket> Twice(os::UniqueFd fd);
+  static absl::StatusOr<Socket> Twice(loop::StrangersSocket socket);
   GuardedStream(loop::Loop& loop, Socket client, Socket plain, FrameGuard guard,
                 absl::AnyInvocable<void(absl::Status)> on_end);
   void End(absl::Status why);

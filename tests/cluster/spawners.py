@@ -95,6 +95,8 @@ class Spawner:
         launching.wait_until(lambda: not self.jobs(), 10, lambda: f"{self.jobs()}\n{self.log}")
         self.kill()
         with contextlib.suppress(FileNotFoundError):
+            # A child that closes what an agent gave ends with it.
+            launching.wait_until(lambda: not (self.cgroup / "spawner/cgroup.procs").read_text(), 10, "it has a child")
             hosts.remove_cgroup_tree(self.cgroup / "jobs")
             hosts.remove_cgroup_tree(self.cgroup / "spawner")
         shutil.rmtree(self.host.path(RUN))

@@ -133,8 +133,10 @@ class AlicesJob:
 
 @pytest.fixture
 def place(make_cluster, request):
-    """`agent_options` of the test's module: what its agent is started with, as before_exec."""
-    made = Place(make_cluster(1), **getattr(request.module, "agent_options", {}))
+    """`agent_options` of the test's module: what its agent is started with, as before_exec. A test that has a
+    parameter `kernel` is on that one."""
+    kernel = request.getfixturevalue("kernel") if "kernel" in request.fixturenames else None
+    made = Place(make_cluster(1, kernel=kernel), **getattr(request.module, "agent_options", {}))
     made.add_users()
     made.agent.start()
     yield made

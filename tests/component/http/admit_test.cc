@@ -21,8 +21,8 @@ class AdmitTest : public HttpTest {
                      std::vector<std::string> hosts = {}, bool is_kept = false) {
     auto pair = os::SocketPair();
     EXPECT_TRUE(pair.ok());
-    if (!server_->Admit(std::move(pair->first), origin, std::move(hosts), std::move(handler),
-                        is_kept, [this] { ++over_; })) {
+    if (!server_->Admit(loop::StrangersSocket(std::move(pair->first)), origin, std::move(hosts),
+                        std::move(handler), is_kept, [this] { ++over_; })) {
       return {};
     }
     return std::move(pair->second);

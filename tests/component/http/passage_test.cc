@@ -79,10 +79,10 @@ class PassageTest : public HttpTest {
   os::UniqueFd Come() {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    EXPECT_TRUE(
-        front_->Admit(os::UniqueFd(ends[0]), "test", {}, [this](const Target& target, Reply reply) {
-          PassOn(loop_, path_ + ".b", target, patience_, std::move(reply));
-        }));
+    EXPECT_TRUE(front_->Admit(loop::StrangersSocket(os::UniqueFd(ends[0])), "test", {},
+                              [this](const Target& target, Reply reply) {
+                                PassOn(loop_, path_ + ".b", target, patience_, std::move(reply));
+                              }));
     return os::UniqueFd(ends[1]);
   }
   std::string Ask(const std::string& request) {

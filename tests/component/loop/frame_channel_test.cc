@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/loop/byte_pump.h"
@@ -176,7 +178,8 @@ TEST_F(FrameChannelTest, WhereNoneMayComeOneIsRefused) {
   ASSERT_TRUE(watched.ok());
   int frames = 0;
   std::optional<absl::Status> closed;
-  FrameChannel right(
+  std::optional<FrameChannel> right;
+  right.emplace(
       loop_, std::move(pair->second), [&](absl::string_view, const os::UniqueFd&) { ++frames; },
       [&](absl::Status why) {
         closed = std::move(why);
@@ -193,6 +196,7 @@ TEST_F(FrameChannelTest, WhereNoneMayComeOneIsRefused) {
   ASSERT_TRUE(closed.has_value());
   EXPECT_TRUE(absl::IsDataLoss(*closed)) << *closed;
   EXPECT_LE(frames, 1);
+  right.reset();
   char byte;
   EXPECT_EQ(read(watched->first.get(), &byte, 1), 0) << "somebody still has the other end";
 }
@@ -208,6 +212,19 @@ TEST_F(FrameChannelTest, DescriptorsThatWaitAreCounted) {
   stop_after_ = 4;
   Run();
   EXPECT_EQ(left.queued_descriptors(), 0u);
+}
+
+// Who has the other end may write faster than anybody reads.
+TEST_F(FrameChannelTest, ReadToEndEndsThoughMoreComesAllTheTime) {
+  std::atomic<bool> over = false;
+  std::thread writer([&] {
+    const std::string empty_frames(64 << 10, '\0');
+    while (!over) send(left_fd_.get(), empty_frames.data(), empty_frames.size(), MSG_DONTWAIT);
+  });
+  right_->ReadToEnd();
+  over = true;
+  writer.join();
+  EXPECT_FALSE(closed_.has_value());
 }
 
 TEST_F(FrameChannelTest, ReadToEndHandsOverWhatADeadPeerSaidLast) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program as the agent's user: what somebody has who took the agent over.
+#include <netinet/in.h>
+
 #include "tests/component/spawner/harness.h"
 
 namespace dtrain::spawner {
@@ -127,6 +129,45 @@ TEST_F(AttackTest, AConnectionToAUserIsNotOneFromHer) {
     ASSERT_EQ(peer.uid, users_.at("alice"));
     as.reset();
     ExpectBreach(ByConnection("a"), {fd.get()}, "not an accepted connection");
+  }
+}
+
+// A TCP connection with bytes that nobody reads, whose close therefore takes a minute.
+std::pair<UniqueFd, UniqueFd> SlowToClose() {
+  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(at);
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  EXPECT_EQ(bind(listener.get(), address, size), 0);
+  EXPECT_EQ(listen(listener.get(), 1), 0);
+  EXPECT_EQ(getsockname(listener.get(), address, &size), 0);
+  UniqueFd slow(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(slow.get(), address, size), 0);
+  UniqueFd other(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const linger minute = {1, 60};
+  EXPECT_EQ(setsockopt(slow.get(), SOL_SOCKET, SO_LINGER, &minute, sizeof(minute)), 0);
+  const std::string bytes(1 << 20, 'x');
+  while (send(slow.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+  }
+  return {std::move(slow), std::move(other)};
+}
+
+// With whatever it comes, and however many there are.
+TEST_F(AttackTest, WhatTakesLongToCloseKeepsNobodyWaiting) {
+  std::vector<UniqueFd> others;
+  for (const int copies : {1, 4, 5, 253}) {
+    auto [slow, other] = SlowToClose();
+    others.push_back(std::move(other));
+    const std::vector<int> given(static_cast<size_t>(copies), slow.get());
+    // Meanwhile it reads nothing: so ours, which is closed, is not the last one.
+    ASSERT_TRUE(os::SendSignal(pidfd_.get(), SIGSTOP).ok());
+    ASSERT_TRUE(agent_.Send(ByConnection("a"), given));
+    slow = UniqueFd();
+    ASSERT_TRUE(os::SendSignal(pidfd_.get(), SIGCONT).ok());
+    EXPECT_STRNE(agent_.ReadAnswer().As<Refused>().words, "");
+    ASSERT_EQ(agent_.Ask(Header{kVersion, Type::kAlive, 9}).header().type, Type::kDone);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // old-kernel RELEASE COMMAND...: runs a command, and all that it starts, as if Linux were as old as
 // RELEASE (5.4 or 4.18): later system calls give ENOSYS, and of earlier ones what was added to them
-// later gives EINVAL.
+// later gives EINVAL, or ENOPROTOOPT as an option of a socket.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -24,7 +24,7 @@ static const struct {
     {"4.18", 424, 0},  // pidfd_send_signal
 };
 
-enum { kWaitPidfd = 3, kClonePidfd = 0x1000 };
+enum { kWaitPidfd = 3, kClonePidfd = 0x1000, kPassRights = 83 };
 
 int main(int argc, char** argv) {
   size_t known = 0;
@@ -39,17 +39,22 @@ int main(int argc, char** argv) {
   const unsigned clone = kReleases[known].has_pidfds ? never : SYS_clone;
   // Little endian: the first word of an argument is its lower half.
   const unsigned argument = offsetof(struct seccomp_data, args[0]);
+  const unsigned option = offsetof(struct seccomp_data, args[2]);
   struct sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, kReleases[known].first_missing, 6, 0),
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, kReleases[known].first_missing, 9, 0),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, wait, 0, 2),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, argument),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kWaitPidfd, 4, 5),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, clone, 0, 4),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kWaitPidfd, 7, 9),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, clone, 0, 2),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, argument),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kClonePidfd, 1, 2),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kClonePidfd, 4, 6),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 5),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, option),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kPassRights, 2, 3),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   struct sock_fprog program = {sizeof(filter) / sizeof(*filter), filter};
