@@ -44,6 +44,7 @@ constexpr Duration kStartLimit = std::chrono::seconds(30);
 // gRPC speaks first, as soon as it is connected.
 constexpr Duration kAnswerLimit = std::chrono::seconds(5);
 constexpr int kDialPauseMs = 20;
+constexpr char kTmp[] = "/var/tmp";
 constexpr off_t kMostOfLog = 1 << 20;
 
 std::string BuildFolder() {
@@ -99,13 +100,36 @@ absl::StatusOr<std::string> DirectoryInCache(bool make) {
   return path;
 }
 
+// The first of those folders of ours in /var/tmp that were made because another user has our name.
+std::string FindSpare(const std::string& prefix) {
+  std::string found;
+  std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(kTmp), closedir);
+  while (const dirent* entry = listing == nullptr ? nullptr : readdir(listing.get())) {
+    std::string path = absl::StrCat(kTmp, "/", entry->d_name);
+    if (!absl::StartsWith(path, prefix) || !os::MakeOwnDirectory(path, 0700, 0700).ok()) continue;
+    if (found.empty() || path < found) found = std::move(path);
+  }
+  return found;
+}
+
 absl::StatusOr<std::string> DirectoryInTmp(bool make) {
-  const std::string own = absl::StrCat("/var/tmp/dtrain-", geteuid());
+  std::string own = absl::StrCat(kTmp, "/dtrain-", geteuid());
+  const std::string spares = own + ".";
+  if (!make && !os::IsOwnDirectory(own)) own = FindSpare(spares);
+  absl::Status made = make ? os::MakeOwnDirectory(own, 0700, 0700) : absl::OkStatus();
+  if (absl::IsPermissionDenied(made)) {
+    std::string spare = spares + "XXXXXX";
+    if (FindSpare(spares).empty() && mkdtemp(spare.data()) == nullptr) {
+      return PosixError(errno, absl::StrCat("make ", spare));
+    }
+    own = FindSpare(spares);  // the same for all who make one now
+    log::Warn(absl::StrCat(made.message(), "; so ", own, " is used"));
+    made = os::MakeOwnDirectory(own, 0700, 0700);
+  }
   std::string path = absl::StrCat(own, "/", BuildFolder());
   if (!make && access(path.c_str(), F_OK) != 0) return PosixError(errno, "look at " + path);
-  for (const std::string& each : {own, path}) {
-    if (absl::Status made = os::MakeOwnDirectory(each, 0700, 0700); !made.ok()) return made;
-  }
+  if (made.ok()) made = os::MakeOwnDirectory(path, 0700, 0700);
+  if (!made.ok()) return made;
   return path;
 }
 

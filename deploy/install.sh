@@ -5,23 +5,28 @@
 # is switched in one step, once a job has run from the new folder. PREFIX/bin and the others have links.
 set -eu
 umask 022
-usage="usage: install.sh [--prefix DIR] [--from FILE|URL] [--uninstall]
+usage="usage: install.sh [--prefix DIR] [--from FILE|URL] [--signer FILE] [--uninstall]
   --prefix DIR      install there (default: \$HOME/.local)
   --from FILE|URL   the tarball (default: dtrain-*-linux-MACHINE.tar.gz beside this script); SHA256SUMS must be
                     beside it
+  --signer FILE     refuse what was not signed with this public key of ssh's; SHA256SUMS.sig must be there, too
   --uninstall       remove what install.sh has put into the prefix"
 fail() {
   echo "install.sh: $*" >&2
   exit 1
 }
 
-prefix=${HOME:+$HOME/.local} from='' remove=''
+prefix=${HOME:+$HOME/.local} from='' signer='' remove=''
 while [ $# -gt 0 ]; do
   case $1 in
-    --prefix | --from)
+    --prefix | --from | --signer)
       [ -n "${2:-}" ] || fail "$1 needs a value
 $usage"
-      if [ "$1" = --prefix ]; then prefix=$2; else from=$2; fi
+      case $1 in
+        --prefix) prefix=$2 ;;
+        --from) from=$2 ;;
+        *) signer=$2 ;;
+      esac
       shift ;;
     --uninstall) remove=yes ;;
     -h | --help) echo "$usage"; exit 0 ;;
@@ -76,7 +81,7 @@ case $libc in
   *) fail "dtrain needs glibc 2.28 or later, and this system has another C library" ;;
 esac
 at_least "$(uname -r)" 4.18 || fail "this system has Linux $(uname -r), dtrain needs 4.18 or later"
-for tool in tar gzip sha256sum mktemp; do
+for tool in tar gzip sha256sum mktemp ${signer:+ssh-keygen}; do
   command -v "$tool" >/dev/null || fail "$tool is missing: install it first"
 done
 
@@ -113,7 +118,7 @@ name=$(basename "$from")
 case $from in
   http://* | https://*)
     mkdir "$new/download"
-    for one in "$name" SHA256SUMS; do
+    for one in "$name" SHA256SUMS ${signer:+SHA256SUMS.sig}; do
       fetch "${from%/*}/$one" "$new/download/$one" || fail "cannot download ${from%/*}/$one"
     done
     tarball=$new/download/$name ;;
@@ -122,6 +127,14 @@ esac
 [ -f "$tarball" ] || fail "there is no file $tarball"
 sums=$(dirname "$tarball")/SHA256SUMS
 [ -f "$sums" ] || fail "there is no $sums, by which $name could be verified"
+if [ -n "$signer" ]; then
+  [ -f "$signer" ] || fail "there is no file $signer"
+  [ -f "$sums.sig" ] || fail "there is no $sums.sig, by which $sums could be verified"
+  sed 's/^/dtrain /' "$signer" >"$new/signers"
+  ssh-keygen -Y verify -f "$new/signers" -I dtrain -n dtrain -s "$sums.sig" <"$sums" >/dev/null 2>&1 ||
+    fail "$sums was not signed with the key in $signer, or was changed since"
+  rm "$new/signers"
+fi
 wanted=$(sed -n "s/^\([0-9a-f]\{64\}\)  $(echo "$name" | sed 's/[.[\*^$]/\\&/g')\$/\1/p" "$sums")
 [ -n "$wanted" ] || fail "$sums does not list $name"
 got=$(sha256sum <"$tarball" | cut -d ' ' -f 1)

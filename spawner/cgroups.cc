@@ -134,8 +134,9 @@ std::vector<std::string> Folders(const std::string& path) {
   std::vector<std::string> out;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
   while (const dirent* entry = folder == nullptr ? nullptr : readdir(folder.get())) {
-    if (entry->d_type == DT_DIR && entry->d_name[0] != '.' && out.size() < 4096)
-      out.emplace_back(entry->d_name);
+    const std::string_view name = entry->d_name;
+    if (entry->d_type == DT_DIR && name != "." && name != ".." && out.size() < 4096)
+      out.emplace_back(name);
   }
   return out;
 }

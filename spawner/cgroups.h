@@ -32,7 +32,7 @@ std::vector<uint32_t> PidsIn(const std::string& path);
 // False while something of it is there: call again. Removes a few at a time.
 bool RemoveCgroup(const std::string& path);
 
-// What `path` has but hidden files, at most 4096.
+// Those in `path`, hidden ones too: users make some. At most 4096.
 std::vector<std::string> Folders(const std::string& path);
 // False: errno says why.
 bool WriteFile(const std::string& path, std::string_view text);

@@ -56,8 +56,10 @@ std::string LimitJobs(const std::string& jobs) {
 bool LimitJob(const std::string& path, const Limits& limits) {
   const std::string user = Parent(path);
   SetForChildren(user);
-  return Limit(user + "/pids.max", Limits::kProcessesOfUser) &&
-         Limit(path + "/pids.max", Limits::kProcessesOfJob) &&
+  // Where it is not known, it wraps to more than any limit.
+  const auto half = strtoul(ReadFile("/proc/sys/kernel/pid_max", 32).c_str(), nullptr, 10) / 2 - 1;
+  return Limit(user + "/pids.max", std::min(Limits::kProcessesOfUser, half)) &&
+         Limit(path + "/pids.max", std::min(Limits::kProcessesOfJob, half)) &&
          (limits.job_memory == 0 || Limit(path + "/memory.max", limits.job_memory));
 }
 

@@ -10,6 +10,7 @@ namespace dtrain::spawner {
 // harms his own jobs. A controller that the kernel does not give to cgroups of version 2 limits
 // nothing.
 struct Limits {
+  // At most, and less than half of what the kernel has numbers for: others can always start some.
   static constexpr uint64_t kProcessesOfUser = 65'536, kProcessesOfJob = 32'768;
   bool required = false;    // rather start nothing than without them
   uint64_t job_memory = 0;  // bytes; 0: as much as all jobs may have

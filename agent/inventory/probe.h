@@ -15,13 +15,17 @@
 #include "dtrain/v1/node.pb.h"
 
 // Which addresses of which nodes can be reached is found out by connecting. The connecting side
-// sends the job's token (32 bytes), the answering side sends its own 32 random bytes, which its
-// inventory announced: so both know whom they met, whatever a name or a route says.
+// sends "dtrain-probe/1 " and the job's token (32 bytes) in hex digits, the answering side sends
+// its own 32 random bytes, which its inventory announced: so both know whom they met, whatever a
+// name or a route says. A user chooses the addresses and the token. Hex digits behind that word are
+// no request in any other protocol, so no server does something because an agent connects to it.
 namespace dtrain::inventory {
 
 inline constexpr size_t kProbeBytes = 32;
+// What the connecting side sends.
+std::string ProbeGreeting(absl::string_view token);
 
-// Answers probes of one job. Loop thread. Whoever sends anything but the token (a port scanner, a
+// Answers probes of one job. Loop thread. Whoever sends anything else (a port scanner, a
 // browser) gets no byte back and is dropped.
 class ProbeListener {
  public:
@@ -52,7 +56,7 @@ class ProbeListener {
   void Read(Connections::iterator it);
 
   loop::Loop& loop_;
-  const std::string token_;
+  const std::string expected_;
   const std::string reply_;
   const Options options_;
   const uint16_t port_;

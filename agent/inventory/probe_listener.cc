@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "agent/inventory/probe.h"
 #include "agent/inventory/wildcard_socket.h"
@@ -31,6 +32,10 @@ bool EqualInConstantTime(absl::string_view a, absl::string_view b) {
 }
 
 }  // namespace
+
+std::string ProbeGreeting(absl::string_view token) {
+  return absl::StrCat("dtrain-probe/1 ", absl::BytesToHexString(token));
+}
 
 struct ProbeListener::Connection {
   Connection(loop::Loop& loop, os::UniqueFd socket)
@@ -68,7 +73,7 @@ absl::StatusOr<std::unique_ptr<ProbeListener>> ProbeListener::Make(loop::Loop& l
 ProbeListener::ProbeListener(loop::Loop& loop, std::string token, Options options, os::UniqueFd fd,
                              uint16_t port)
     : loop_(loop),
-      token_(std::move(token)),
+      expected_(ProbeGreeting(token)),
       reply_(os::RandomBytes(kProbeBytes)),
       options_(options),
       port_(port),
@@ -109,7 +114,7 @@ bool ProbeListener::AcceptOne() {
 
 void ProbeListener::Read(Connections::iterator it) {
   Connection& connection = **it;
-  char buffer[kProbeBytes + 1];  // one more, to notice who sends more than a token
+  char buffer[128];  // more than that, to notice who sends more
   ssize_t n = recv(connection.fd.get(), buffer, sizeof(buffer), 0);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
     connection.watch.OnReadable([this, it] { Read(it); });
@@ -117,11 +122,11 @@ void ProbeListener::Read(Connections::iterator it) {
   }
   if (n > 0) {
     connection.received.append(buffer, static_cast<size_t>(n));
-    if (connection.received.size() < kProbeBytes) {
+    if (connection.received.size() < expected_.size()) {
       connection.watch.OnReadable([this, it] { Read(it); });
       return;
     }
-    if (EqualInConstantTime(connection.received, token_)) {
+    if (EqualInConstantTime(connection.received, expected_)) {
       // Fits into the empty send buffer; a peer that is gone by now has no use for it.
       (void)send(connection.fd.get(), reply_.data(), reply_.size(), MSG_NOSIGNAL);
     }

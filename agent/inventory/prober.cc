@@ -162,11 +162,11 @@ void Prober::OnConnected(Tries::iterator it) {
   if (getsockopt(attempt.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
   if (error == 0) {
     attempt.connected = true;
-    const std::string& token = request_.token();
-    ssize_t n = send(attempt.fd.get(), token.data(), token.size(), MSG_NOSIGNAL);
+    const std::string words = ProbeGreeting(request_.token());
+    ssize_t n = send(attempt.fd.get(), words.data(), words.size(), MSG_NOSIGNAL);
     if (n < 0) error = errno;
-    // The send buffer is empty: less than all of 32 bytes would be a broken network stack.
-    if (n >= 0 && static_cast<size_t>(n) != token.size()) error = EIO;
+    // The send buffer is empty: less than all of these bytes would be a broken network stack.
+    if (n >= 0 && static_cast<size_t>(n) != words.size()) error = EIO;
   }
   if (error != 0) {
     Fail(it, ConnectError(target, error));

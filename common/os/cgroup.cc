@@ -94,7 +94,8 @@ void ForEachChild(const std::string& path, F f) {
   std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), closedir);
   if (directory == nullptr) return;
   while (dirent* entry = readdir(directory.get())) {
-    if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
+    const absl::string_view name = entry->d_name;
+    if (entry->d_type == DT_DIR && name != "." && name != "..")
       f(absl::StrCat(path, "/", entry->d_name));
   }
 }

@@ -211,6 +211,23 @@ def test_install_refuses_and_leaves_nothing(place, tmp_path, wrong, message):
     assert left == ([prefix / "bin/dtrain"] if wrong == "others" else [])
 
 
+@pytest.mark.parametrize("wrong,message", [
+    (None, ""), ("unsigned", "there is no "), ("another's", "was not signed with the key in "),
+    ("changed", "was not signed with the key in ")])
+def test_install_asks_for_a_signature(place, tmp_path, wrong, message):
+    for key in ("ours", "another's"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True)
+    sums = place / "SHA256SUMS"
+    if wrong != "unsigned":
+        key = tmp_path / ("another's" if wrong == "another's" else "ours")
+        subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", "dtrain", "-f", key, sums], check=True)
+    if wrong == "changed":
+        sums.write_text(sums.read_text() + f"{'0' * 64}  more\n")
+    done = install(place, "--signer", tmp_path / "ours.pub", prefix=tmp_path / "prefix")
+    assert (done.returncode != 0) == bool(wrong) and message in done.stderr, done
+    assert (tmp_path / "prefix/bin/dtrain").exists() == (not wrong)
+
+
 def test_install_downloads(place, tmp_path):
     """With the checksum from beside the tarball."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=place)

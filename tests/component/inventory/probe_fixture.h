@@ -158,11 +158,12 @@ class ProbeTest : public ::testing::Test {
     std::unique_ptr<ProbeListener> listener = Listen();
     EXPECT_TRUE(ProbeOne("127.0.0.1", listener->port(), listener->reply()).reached());
     os::UniqueFd client = Client(listener->port());
-    EXPECT_EQ(Exchange(client.get(), token_), listener->reply());
+    EXPECT_EQ(Exchange(client.get(), greeting_), listener->reply());
   }
 
   loop::Loop loop_;
   const std::string token_ = os::RandomBytes(kProbeBytes);
+  const std::string greeting_ = ProbeGreeting(token_);
 };
 
 }  // namespace dtrain::inventory

@@ -24,8 +24,8 @@ TEST_F(ProbeListenerTest, StrangersAreDroppedWithoutAByte) {
   std::unique_ptr<ProbeListener> listener = Listen({.token_timeout = milliseconds(300)});
   const std::string tls_hello =
       std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + os::RandomBytes(506);
-  std::string nearly = token_;
-  nearly.back() ^= 1;
+  std::string nearly = greeting_;
+  nearly.back() = nearly.back() == '0' ? '1' : '0';
   const std::vector<std::pair<std::string, std::string>> strangers = {
       {"no bytes", ""},
       {"3 bytes", "abc"},
@@ -33,9 +33,10 @@ TEST_F(ProbeListenerTest, StrangersAreDroppedWithoutAByte) {
       {"short HTTP", "GET / HTTP/1.0\r\n\r\n"},
       {"TLS", tls_hello},
       {"1 MB random", os::RandomBytes(1 << 20)},
-      {"part of the token", token_.substr(0, 31)},
-      {"nearly the token", nearly},
-      {"the token and more", token_ + "x"},
+      {"the token without a greeting", token_},
+      {"part of the greeting", greeting_.substr(0, 31)},
+      {"nearly the greeting", nearly},
+      {"the greeting and more", greeting_ + "x"},
   };
   for (const auto& [name, bytes] : strangers) {
     os::UniqueFd client = Client(listener->port());
@@ -58,23 +59,23 @@ TEST_F(ProbeListenerTest, ResetConnectionsDoNoHarm) {
   EXPECT_TRUE(RunUntil([&] { return listener->pending() == 0; }));
 }
 
-TEST_F(ProbeListenerTest, ATokenInSmallPiecesIsTaken) {
+TEST_F(ProbeListenerTest, AGreetingInSmallPiecesIsTaken) {
   std::unique_ptr<ProbeListener> listener = Listen();
   os::UniqueFd client = Client(listener->port());
   int one = 1;
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-  for (size_t i = 0; i + 1 < token_.size(); ++i) {
-    ASSERT_EQ(send(client.get(), &token_[i], 1, MSG_NOSIGNAL), 1);
+  for (size_t i = 0; i + 1 < greeting_.size(); ++i) {
+    ASSERT_EQ(send(client.get(), &greeting_[i], 1, MSG_NOSIGNAL), 1);
     loop_.context().poll();
   }
-  EXPECT_EQ(Exchange(client.get(), token_.substr(31)), listener->reply());
+  EXPECT_EQ(Exchange(client.get(), greeting_.substr(greeting_.size() - 1)), listener->reply());
 }
 
 // C15
 TEST_F(ProbeListenerTest, AClientThatNeverReadsIsDroppedToo) {
   std::unique_ptr<ProbeListener> listener = Listen();
   os::UniqueFd client = Client(listener->port());
-  ASSERT_EQ(send(client.get(), token_.data(), token_.size(), MSG_NOSIGNAL), 32);
+  ASSERT_EQ(send(client.get(), greeting_.data(), greeting_.size(), MSG_NOSIGNAL), 79);
   EXPECT_TRUE(ProbeOne("127.0.0.1", listener->port(), listener->reply()).reached());
   EXPECT_TRUE(RunUntil([&] { return listener->pending() == 0; }));
 }
@@ -88,7 +89,7 @@ TEST_F(ProbeListenerTest, AmongTooManySilentConnectionsTheOldestGivesWay) {
   EXPECT_LE(listener->pending(), 8u);
   EXPECT_EQ(Exchange(silent.front().get(), ""), "");
   // The youngest still has its chance.
-  EXPECT_EQ(Exchange(silent.back().get(), token_), listener->reply());
+  EXPECT_EQ(Exchange(silent.back().get(), greeting_), listener->reply());
 }
 
 // H1: out of descriptors, the listener gives up silent connections and serves on.
@@ -99,7 +100,7 @@ TEST_F(ProbeListenerTest, WithFewDescriptorsTheOldestSilentConnectionsGiveWay) {
   for (int i = 0; i < 30; ++i) silent.push_back(Client(listener->port()));
   os::UniqueFd honest = Client(listener->port());
   LowLimit limit(5);
-  EXPECT_EQ(Exchange(honest.get(), token_), listener->reply());
+  EXPECT_EQ(Exchange(honest.get(), greeting_), listener->reply());
 }
 
 // H1: with none at all it waits for better times.
@@ -110,7 +111,7 @@ TEST_F(ProbeListenerTest, WithoutDescriptorsTheListenerAnswersOnceThereAreSomeAg
   std::optional<LowLimit> limit(std::in_place, 0);
   loop::Timer relief(loop_);
   relief.After(milliseconds(100), [&] { limit.reset(); });
-  EXPECT_EQ(Exchange(honest.get(), token_), listener->reply());
+  EXPECT_EQ(Exchange(honest.get(), greeting_), listener->reply());
   EXPECT_FALSE(limit.has_value());
 }
 

@@ -59,7 +59,9 @@ class CgroupTest : public ::testing::Test {
 TEST_F(CgroupTest, KillsAndRemovesAllThatIsBelow) {
   auto job = Cgroup::Make(parent_, Name());
   ASSERT_TRUE(job.ok()) << job.status();
-  auto rank = Cgroup::Make(job->path(), "rank-0");
+  auto hidden = Cgroup::Make(job->path(), ".hidden");
+  ASSERT_TRUE(hidden.ok());
+  auto rank = Cgroup::Make(hidden->path(), "rank-0");
   ASSERT_TRUE(rank.ok());
   EXPECT_FALSE(job->Populated());
   auto directory = rank->Open();
