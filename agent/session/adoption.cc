@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/session/join_phase.h"
 #include "common/base/clock.h"
 #include "common/log/log.h"
 #include "common/os/process_tree.h"
@@ -86,6 +87,12 @@ void Adoption::OnAccount(Foundling& foundling, v1::Account account) {
   if (foundling.adopted || !foundling.why.empty()) return;
   const v1::JobOnNode& job = account.report().job();
   if (job.ranks_size() == 0) return GiveUp(foundling, "it has no part of the job");
+  // It is its user's word: an agent before us has looked at what the launcher said.
+  const v1::Hello& hello = account.kept().hello();
+  if (hello.job_id() != foundling.key.job_id || hello.attempt() != foundling.key.attempt ||
+      !IsSound(hello) || hello.elastic().survey()) {
+    return GiveUp(foundling, "it says that its launcher has asked for another job");
+  }
   foundling.timer.Cancel();
   foundling.adopted = true;
   log::Info(absl::StrCat("job ", foundling.key.job_id, ": taken over from the previous agent, ",

@@ -13,6 +13,7 @@ namespace {
 
 // A driver's own use of a GPU changes by some MiB; the context of a process takes hundreds.
 constexpr int64_t kMargin = int64_t{256} << 20;
+constexpr size_t kMostPids = 1 << 16;
 
 const v1::Gpu* Find(const std::vector<v1::Gpu>& gpus, const std::string& uuid) {
   for (const v1::Gpu& gpu : gpus) {
@@ -74,6 +75,7 @@ v1::GpuUse GpuRelease::Save() const {
 void GpuRelease::Before(const std::vector<v1::Gpu>& gpus) { before_ = gpus; }
 
 void GpuRelease::Started(const std::set<uint32_t>& workers) {
+  if (workers_.size() > kMostPids) return;  // no job of ours has so many
   workers_.insert(workers.begin(), workers.end());
 }
 

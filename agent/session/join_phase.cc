@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/spawn/job_id.h"
 #include "common/base/node_rank.h"
 #include "common/base/text.h"
 
@@ -14,11 +15,17 @@ namespace {
 constexpr uint32_t kMinLeaseMs = 100;
 // Ids and tokens; the shepherd keeps it for agents after us.
 constexpr size_t kMostHello = 4096;
-// A launcher that waits for GPUs asks for ports again each time it has looked, after a second. Each
-// time the agent's loop binds up to a thousand.
-constexpr Duration kPortsPause = std::chrono::milliseconds(100);
+// A launcher that waits for GPUs looks again each second, and then asks for ports again. The
+// agent's loop reads some hundred files for the one, and binds up to a thousand sockets for the
+// other.
+constexpr Duration kAskPause = std::chrono::milliseconds(100);
 
 }  // namespace
+
+bool IsSound(const v1::Hello& hello) {
+  return spawn::IsPlainJobId(hello.job_id()) && hello.lease_ms() >= kMinLeaseMs &&
+         hello.ByteSizeLong() <= kMostHello;
+}
 
 void JoinPhase::OnHello(const Request& request) {
   const v1::Hello& hello = request.request.hello();
@@ -29,10 +36,11 @@ void JoinPhase::OnHello(const Request& request) {
                      ", the launcher wants build ", Escape(hello.build()), " with protocol ",
                      hello.protocol(), ": start both from the same release")));
   }
-  if (hello.job_id().empty() || hello.lease_ms() < kMinLeaseMs ||
-      hello.ByteSizeLong() > kMostHello) {
-    return life_.Finish(absl::InvalidArgumentError(
-        "a Hello without a job id, with a lease below 100 ms, or of more than 4096 bytes"));
+  if (!IsSound(hello)) {
+    return life_.Finish(
+        absl::InvalidArgumentError("a Hello without the id of a job (letters, digits, - and _), "
+                                   "with a lease below 100 ms, or of "
+                                   "more than 4096 bytes"));
   }
   life_.Join(hello);
   life_.Do(OpenChannels{});
@@ -63,7 +71,7 @@ void JoinPhase::OnHoldPorts(const Request& request) {
   if (life_.now() < ports_due_) {
     return life_.Finish(absl::InvalidArgumentError("the launcher asked for ports again at once"));
   }
-  ports_due_ = life_.now() + kPortsPause;
+  ports_due_ = life_.now() + kAskPause;
   const v1::HoldPorts& hold = request.request.hold_ports();
   life_.Do(HoldPorts{hold.count(), hold.listening()});
 }
@@ -73,6 +81,18 @@ void JoinPhase::OnReserve(const Request& request) {
   release_.Given({reserve.gpu_uuids().begin(), reserve.gpu_uuids().end()});
   lease_.OnSpare(reserve.node_rank() == kNoNodeRank);
   life_.Do(ReserveShare{reserve});
+}
+
+// Questions of a network that was slow may come at once. One answer is for all of them.
+void JoinPhase::OnLookAgain() {
+  wants_look_ = true;
+  if (life_.now() >= look_due_) Look();
+}
+
+void JoinPhase::Look() {
+  wants_look_ = false;
+  look_due_ = life_.now() + kAskPause;
+  life_.Do(SendInventory{});
 }
 
 void JoinPhase::OnJobFrame(const JobFrame& frame) {

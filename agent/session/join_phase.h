@@ -9,6 +9,9 @@
 
 namespace dtrain::session {
 
+// Whether it is what a launcher of ours says.
+bool IsSound(const v1::Hello& hello);
+
 // The Hello of the launcher, and of another that takes its place; until the job begins here, what
 // it asks of the node. Pure.
 class JoinPhase {
@@ -22,9 +25,12 @@ class JoinPhase {
   void OnProbe(const Request& request);
   void OnHoldPorts(const Request& request);
   void OnReserve(const Request& request);
-  void OnLookAgain() { life_.Do(SendInventory{}); }
+  void OnLookAgain();
   // The first that is kept begins the job.
   void OnJobFrame(const JobFrame& frame);
+  // When the next look that was asked for is due; kNever: none was.
+  TimePoint LookAt() const { return wants_look_ ? look_due_ : kNever; }
+  void Look();
 
  private:
   Life& life_;
@@ -32,6 +38,8 @@ class JoinPhase {
   ShepherdWatch& shepherd_;
   ReleasePhase& release_;
   TimePoint ports_due_{};  // this launcher does not ask for ports before
+  TimePoint look_due_{};   // a look is not answered before
+  bool wants_look_ = false;
 };
 
 }  // namespace dtrain::session

@@ -65,8 +65,11 @@ v1::SessionEvent Joining::WelcomeEvent() const {
   return event;
 }
 
+// What was asked for meanwhile has the same answer.
 void Joining::Do(const SendInventory&) {
+  if (std::exchange(looking_, true)) return;
   ReadInventory([this](v1::Inventory inventory) {
+    looking_ = false;
     v1::SessionEvent event;
     *event.mutable_inventory() = std::move(inventory);
     handlers_.tell(event);

@@ -64,6 +64,7 @@ class Joining {
   std::unique_ptr<inventory::ProbeListener> probe_listener_;
   std::unique_ptr<inventory::Prober> prober_;
   std::optional<inventory::HeldPorts> held_ports_;
+  bool looking_ = false;  // for the launcher
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

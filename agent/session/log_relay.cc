@@ -62,6 +62,12 @@ LogRelay::~LogRelay() {
   }
 }
 
+bool LogRelay::Knows(const v1::JobOnNode& job) const {
+  return ranks_.empty() ||
+         std::all_of(job.ranks().begin(), job.ranks().end(),
+                     [this](const v1::RankOnNode& each) { return ranks_.contains(each.rank()); });
+}
+
 void LogRelay::Reported(const v1::Report& report) {
   for (const v1::RankOnNode& rank : report.job().ranks()) {
     ranks_.insert(rank.rank());

@@ -46,6 +46,8 @@ class LogRelay {
   // As the shepherd says: which workers there are, the only ones that may have output, and how much
   // they have written.
   void Reported(const v1::Report& report);
+  // False: it has ranks that no report had before.
+  bool Knows(const v1::JobOnNode& job) const;
   // INVALID_ARGUMENT: it names ranks that are not on this node.
   absl::Status Finished(const v1::Finished& finished);
   uint64_t size(uint32_t rank, v1::StreamKind stream) const;

@@ -12,6 +12,8 @@ namespace {
 
 // How old an answer may be for who only wants to know, and the first look for anybody.
 constexpr Duration kFresh = std::chrono::seconds(1);
+// How old what is not of the GPUs may be for anybody.
+constexpr Duration kSame = std::chrono::milliseconds(100);
 // A driver that has to wake its GPUs takes a second or two; one that hangs is worth telling of.
 constexpr Duration kGpuPatience = std::chrono::seconds(3);
 // For a launch, whose start would fail without them: eight GPUs without persistence mode take up to
@@ -42,8 +44,7 @@ Readers NodeReaders::readers() {
   return {
       [this](Done done) { Read(std::move(done)); },
       [this](absl::AnyInvocable<void(inventory::GpuReport)> done) { ReadGpus(std::move(done)); },
-      [this](Done done) { ReadStatus(std::move(done)); },
-      [](Done done) { done(inventory::ReadInventory()); },
+      [this](Done done) { ReadStatus(std::move(done)); }, [this](Done done) { done(ReadRest()); },
       [this](const std::vector<std::string>& uuids, inventory::GpuWatches::OnStates on_states) {
         return watches_.Begin(uuids, std::move(on_states));
       }};
@@ -123,8 +124,17 @@ void NodeReaders::GiveUpOnGpus() {
   OnStatus(std::move(inventory));
 }
 
+// Many may wait for one look at the GPUs.
+v1::Inventory NodeReaders::ReadRest() {
+  if (!rest_.has_value() || loop_.Now() >= rest_at_ + kSame) {
+    rest_ = inventory::ReadInventory();
+    rest_at_ = loop_.Now();
+  }
+  return *rest_;
+}
+
 void NodeReaders::Tell(const inventory::GpuReport& report, Done& done) {
-  v1::Inventory inventory = inventory::ReadInventory();
+  v1::Inventory inventory = ReadRest();
   inventory::SetGpus(report, inventory);
   done(std::move(inventory));
 }

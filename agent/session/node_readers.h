@@ -36,6 +36,7 @@ class NodeReaders {
   void OnStatus(v1::Inventory inventory);
   void GiveUpOnGpus();
   void Tell(const inventory::GpuReport& report, Done& done);
+  v1::Inventory ReadRest();
 
   loop::Loop& loop_;
   inventory::XidWatch xids_;  // the pool's
@@ -46,7 +47,9 @@ class NodeReaders {
   TimePoint first_at_;                        // when it was over
   std::optional<inventory::GpuReport> gpus_;  // what it saw, until somebody asks
   std::vector<Done> waiting_;                 // for the first look
-  std::optional<v1::Inventory> status_;       // for who only wants to know
+  std::optional<v1::Inventory> rest_;         // all but the GPUs
+  TimePoint rest_at_;
+  std::optional<v1::Inventory> status_;  // for who only wants to know
   TimePoint status_at_;
   bool status_pending_ = false;  // a look of theirs is under way
   std::vector<Done> status_waiting_;

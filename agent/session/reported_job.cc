@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "agent/session/reservations.h"
 #include "common/base/text.h"
 
 namespace dtrain::session {
@@ -10,6 +12,8 @@ namespace {
 
 // Of why a shepherd cannot go on.
 constexpr size_t kMostOfBroken = 400;
+constexpr size_t kMostCpuList = 16 << 10;
+constexpr Duration kKillPause = std::chrono::milliseconds(500);
 
 bool IsWritten(const v1::JobRecord& record) { return !record.boot_id().empty(); }
 
@@ -42,7 +46,8 @@ v1::Reserve ReservedBy(const v1::Report& report, const v1::JobRecord& record) {
 
 ReportedJob::ReportedJob(const Surroundings& agent, const v1::Hello& hello, uid_t owner,
                          ShepherdChannel& shepherd, Feed feed, Leftovers::Warn warn)
-    : hello_(hello),
+    : loop_(agent.loop),
+      hello_(hello),
       shepherd_(shepherd),
       feed_(std::move(feed)),
       // A launcher that may come back says itself how far it has come.
@@ -80,12 +85,30 @@ void ReportedJob::OnEvent(v1::ShepherdEvent event) {
   }
 }
 
+// Its launcher says what the job has, and what a shepherd says is its user's word: others see both,
+// and pay for what they cost.
+absl::Status ReportedJob::Check(const v1::JobOnNode& job) const {
+  if (job.gpu_uuids_size() > kMostGpus || job.cpulist().size() > kMostCpuList) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it says that the job has ", job.gpu_uuids_size(),
+                     " GPUs, and cores in a list of ", job.cpulist().size(), " bytes"));
+  }
+  return relay_.Knows(job) ? absl::OkStatus()
+                           : absl::InvalidArgumentError("it says that other ranks are here now");
+}
+
 void ReportedJob::OnReport(v1::Report report) {
+  if (absl::Status sound = Check(report.job()); !sound.ok()) {
+    return shepherd_.Break(std::string(sound.message()));
+  }
   shepherd_.processes().SetPart(hello_.job_id(), hello_.attempt(), report.job().node_rank());
   leftovers_.OnReport(report);
   relay_.Reported(report);
-  // Its word is not enough: it is its user's.
-  if (report.unkillable()) shepherd_.processes().KillLiving();
+  // Its word is not enough: it is its user's. To look is work, and it says so each second.
+  if (report.unkillable() && loop_.Now() >= kills_due_) {
+    kills_due_ = loop_.Now() + kKillPause;
+    shepherd_.processes().KillLiving();
+  }
   const Reported reported = ReportedBy(report);
   status_.Set(std::move(*report.mutable_job()));
   const Feed feed = feed_;

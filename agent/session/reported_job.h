@@ -10,6 +10,7 @@
 #include "agent/session/session_events.h"
 #include "agent/session/shepherd_channel.h"
 #include "agent/session/surroundings.h"
+#include "common/base/clock.h"
 #include "dtrain/v1/state.pb.h"
 
 namespace dtrain::session {
@@ -43,13 +44,16 @@ class ReportedJob {
 
  private:
   LogRelay::Handlers LogHandlers();
+  absl::Status Check(const v1::JobOnNode& job) const;
 
+  loop::Loop& loop_;
   const v1::Hello& hello_;
   ShepherdChannel& shepherd_;
   const Feed feed_;
   JobStatus status_;
   LogRelay relay_;
   Leftovers leftovers_;
+  TimePoint kills_due_{};
 };
 
 }  // namespace dtrain::session

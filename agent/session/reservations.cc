@@ -35,6 +35,11 @@ std::string Format(const std::set<int>& cores) {
 }  // namespace
 
 absl::StatusOr<Share> ShareOf(const v1::Reserve& reserve) {
+  if (reserve.gpu_uuids_size() > kMostGpus) {
+    return absl::InvalidArgumentError(absl::StrCat("a job asks for ", reserve.gpu_uuids_size(),
+                                                   " GPUs of one node, which has ", kMostGpus,
+                                                   " at most"));
+  }
   Share share;
   share.gpus.insert(reserve.gpu_uuids().begin(), reserve.gpu_uuids().end());
   if (absl::Status added = AddCores(reserve.cpulist(), share.cores); !added.ok()) return added;
@@ -127,8 +132,10 @@ void Reservations::Mark(Key session, v1::Inventory& inventory) {
   }
   for (const auto& [other, holding] : holdings_) {
     if (other == session) continue;
-    for (const std::string& uuid : holding.share.gpus) {
-      withheld[uuid] = absl::StrCat("held by ", holding.holder);
+    for (const v1::Gpu& gpu : inventory.gpus()) {
+      if (holding.share.gpus.contains(gpu.uuid())) {
+        withheld[gpu.uuid()] = absl::StrCat("held by ", holding.holder);
+      }
     }
     if (holding.share.cores.empty()) continue;
     v1::HeldCores& cores = *inventory.add_held_cores();

@@ -26,7 +26,10 @@ struct Share {
   std::set<int> cores;
 };
 
-// INVALID_ARGUMENT: no list of cores.
+// Of one node that a job may name: more than any has, also in parts (MIG).
+inline constexpr int kMostGpus = 1024;
+
+// INVALID_ARGUMENT: no list of cores, or more GPUs.
 absl::StatusOr<Share> ShareOf(const v1::Reserve& reserve);
 
 // The books of one agent: who has which GPUs and cores, and which GPUs are not given out because

@@ -167,6 +167,7 @@ constexpr Deadline kDeadlines[] = {
     {State::kNew,       At<&Lease::HelloDue>,   On<&Join::OnNoHello>},  // 30 s for the Hello
     {State::kJoined,    At<&Lease::JoinEnd>,    On<&End::OnGone>},      // lease; of a launcher on this machine its stream
     {State::kJoined,    At<&Lease::BeatAt>,     On<&Lease::Beat>},
+    {State::kJoined,    At<&Join::LookAt>,      On<&Join::Look>},       // 100 ms after the last, if it was asked for
     {State::kRunning,   At<&Lease::End>,        On<&End::OnUnheard>},   // lease, or away, and launcher-wait; likewise
     {State::kRunning,   At<&End::OrphanEnd>,    On<&End::OnOrphanEnd>}, // grace and 10 s, of a detached job after that
     {State::kRunning,   At<&Watch::SilentAt>,   On<&Watch::OnSilent>},  // lease, once something was asked

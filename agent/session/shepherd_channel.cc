@@ -25,6 +25,12 @@ constexpr size_t kMostQueuedSockets = 64;
 constexpr size_t kMostMessage = 4 << 20;
 constexpr size_t kMostParsed = 32 << 20;
 
+// Of messages in a second: one has a report, and some have answers. They are work for the loop of
+// all.
+constexpr Duration kCountTime = std::chrono::seconds(1);
+constexpr size_t kMostMessages = 10'000;
+constexpr size_t kMostBytes = 64 << 20;
+
 // From the end of its frames to that of its process.
 constexpr Duration kEndPatience = std::chrono::milliseconds(500);
 
@@ -38,8 +44,8 @@ ShepherdChannel::ShepherdChannel(loop::Loop& loop, std::unique_ptr<spawn::Proces
   channel_ = std::make_unique<loop::FrameChannel>(
       loop, processes_->TakeSocket(),
       [this](absl::string_view message, const os::UniqueFd&) { OnMessage(message); },
-      [this](const absl::Status& why) { OnClosed(why); },
-      loop::FrameChannel::Descriptors::kRefused);
+      [this](const absl::Status& why) { OnClosed(why); }, loop::FrameChannel::Descriptors::kRefused,
+      kMostMessage);
   processes_->WhenShepherdEnded([this](std::string how) { OnProcessEnded(std::move(how)); });
 }
 
@@ -54,11 +60,17 @@ void ShepherdChannel::OnProcessEnded(std::string how) {
 }
 
 void ShepherdChannel::OnMessage(absl::string_view message) {
-  v1::ShepherdEvent event;
-  if (message.size() > kMostMessage) {
-    return Break(absl::StrCat("it sent a message of ", message.size(), " bytes; an agent takes ",
-                              kMostMessage, " at most"));
+  if (gone_) return;
+  if (loop_.Now() >= counted_since_ + kCountTime) {
+    counted_since_ = loop_.Now();
+    messages_ = bytes_ = 0;
   }
+  bytes_ += message.size();
+  if (++messages_ > kMostMessages || bytes_ > kMostBytes) {
+    return Break(absl::StrCat("it sent ", messages_, " messages of ", bytes_,
+                              " bytes in all within a second"));
+  }
+  v1::ShepherdEvent event;
   if (absl::Status parsed = rpc::Parse(message, &event, kMostParsed); !parsed.ok()) {
     return Break(absl::StrCat("it sent a message that cannot be read: ", parsed.message()));
   }

@@ -79,6 +79,8 @@ class ShepherdChannel {
   link::FrameRelay relay_;
   std::unique_ptr<link::SocketCarrier> carrier_;  // of the last Attach
   loop::Timer broken_;
+  TimePoint counted_since_{};
+  size_t messages_ = 0, bytes_ = 0;  // of it, since then
   // Others may be named while one of them runs.
   std::shared_ptr<Handlers> handlers_ = std::make_shared<Handlers>();
   std::string gone_why_;  // until Listen

@@ -224,10 +224,13 @@ std::vector<os::ProcessInfo> OwnProcesses::Marked() const {
 }
 
 // Of the workers, where the shepherd makes it, or has made it under a name that we do not know;
-// empty: it cannot, or has no job yet.
+// empty: it cannot, or has no job yet. In a cgroup of its own it can only be its own. Among those
+// of other users' jobs it may be another's: its name is made of what the launcher and the shepherd
+// say.
 std::string OwnProcesses::WorkersCgroup() const {
   if (part_cgroup_.empty()) return cgroup_;
   if (!cgroup_.empty()) return absl::StrCat(cgroup_, "/", part_cgroup_);
+  if (user_) return "";
   auto parent = os::FindWritableCgroup();
   return parent.ok() ? absl::StrCat(*parent, "/", part_cgroup_) : "";
 }

@@ -20,9 +20,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
-#include "common/os/private_file.h"
 
 namespace dtrain::staged {
 namespace {
@@ -118,13 +118,28 @@ absl::StatusOr<std::string> UserFolder() {
       "nowhere to keep the files of --stage: neither HOME nor XDG_CACHE_HOME is set");
 }
 
+// What lies above these folders is its user's choice: a project's folder may belong to whoever
+// leads that.
 absl::Status MakeFolder(const std::string& path) {
-  // Its user may have opened it to readers: that was never an error.
-  const absl::Status made = os::MakeOwnDirectory(path, 0700, 0755);
-  if (!absl::IsPermissionDenied(made)) return made;
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return PosixError(errno, absl::StrCat("make the folder ", path));
+  }
+  struct stat link, info;
+  if (lstat(path.c_str(), &link) != 0 || stat(path.c_str(), &info) != 0) {
+    return PosixError(errno, absl::StrCat("look at ", path));
+  }
+  std::string why;
+  for (const uid_t owner : {link.st_uid, info.st_uid}) {
+    if (owner != geteuid()) why = absl::StrCat("belongs to user id ", owner);
+  }
+  if (!S_ISDIR(info.st_mode)) why = "is not a directory";
+  if (why.empty() && (info.st_mode & 022) != 0) {
+    why = absl::StrFormat("can be changed by others (mode %04o)", info.st_mode & 07777);
+  }
+  if (why.empty()) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat("nowhere to keep the files of --stage: ", made.message(),
-                   "; or choose another folder with XDG_CACHE_HOME"));
+      absl::StrCat("nowhere to keep the files of --stage: ", path, " ", why,
+                   "; remove it, or choose another folder with XDG_CACHE_HOME"));
 }
 
 absl::StatusOr<ObjectStore> ObjectStore::Open(const std::string& folder) {
@@ -137,7 +152,7 @@ absl::StatusOr<ObjectStore> ObjectStore::Open(const std::string& folder) {
       return PosixError(errno, absl::StrCat("make the folder ", above));
     }
   }
-  for (const std::string& each : {folder, store.path_}) {
+  for (const std::string& each : {folder.substr(0, folder.rfind('/')), folder, store.path_}) {
     if (absl::Status made = MakeFolder(each); !made.ok()) return made;
   }
   auto objects = MakeAndOpen(AT_FDCWD, store.path_, store.path_);

@@ -140,8 +140,10 @@ AtLogout ReadAtLogout(const std::string& root) {
   if (access(absl::StrCat(root, "/run/systemd/system").c_str(), F_OK) != 0) return {};
   if (geteuid() == 0 && root.empty()) return {};
   auto cgroups = ReadSmallFile(absl::StrCat(root, "/proc/self/cgroup"));
+  if (!cgroups.ok() || !IsInSession(*cgroups)) return {};
+  // Which may ask a directory: not for a service, and everybody that it serves.
   auto account = FindAccount(geteuid());
-  if (!cgroups.ok() || !account.ok() || !IsInSession(*cgroups)) return {};
+  if (!account.ok()) return {};
   const LogindSettings settings = ParseLogind(ReadLogindFiles(root));
   AtLogout out;
   if (settings.KillsProcessesOf(account->name)) {

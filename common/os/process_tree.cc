@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -26,6 +27,10 @@
 
 namespace dtrain::os {
 namespace {
+
+constexpr absl::string_view kEnd("\0", 1);  // of an entry in /proc/PID/environ
+// Of one process: a user who has many large ones keeps nobody waiting for long.
+constexpr size_t kMostEnvironment = 256 << 10;
 
 template <typename F>
 void ForEachProcess(F f) {
@@ -114,11 +119,11 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
     // Before all else and after it: else the pid may have become another's in between.
     const auto first = FindProcess(pid);
     if (!first || stat(directory.c_str(), &owner) != 0 || owner.st_uid != uid) return;
-    auto environment = ReadSmallFile(directory + "/environ", 4 << 20);
+    auto environment = ReadSmallFile(directory + "/environ", kMostEnvironment);
     if (!environment.ok()) return;
-    const std::set<absl::string_view> set = absl::StrSplit(*environment, '\0');
+    const std::string text = absl::StrCat(kEnd, *environment, kEnd);
     for (const std::string& entry : entries) {
-      if (set.count(entry) == 0) return;
+      if (!absl::StrContains(text, absl::StrCat(kEnd, entry, kEnd))) return;
     }
     const auto found = FindProcess(pid);
     if (found && found->start_time == first->start_time) out.push_back(*found);

@@ -321,6 +321,17 @@ TEST_F(ShepherdChannelTest, OneThatSendsADescriptorIsKilled) {
   EXPECT_TRUE(events_.empty());
 }
 
+// Each is work for the loop of all.
+TEST_F(ShepherdChannelTest, OneThatNeverStopsIsKilled) {
+  StartShepherd();
+  for (int i = 0; i < 20'000; ++i) {
+    ASSERT_TRUE(shepherd_channel_->Send(v1::ShepherdEvent().SerializeAsString()).ok());
+  }
+  ASSERT_TRUE(Until([&] { return !gone_.empty(); }));
+  EXPECT_TRUE(processes_->was_killed);
+  EXPECT_THAT(gone_, HasSubstr("it sent 10001 messages"));
+}
+
 // What it says of itself the agent keeps, beside all other jobs'.
 TEST_F(ShepherdChannelTest, OneThatReportsWithoutMeasureIsKilled) {
   StartShepherd();
@@ -329,7 +340,7 @@ TEST_F(ShepherdChannelTest, OneThatReportsWithoutMeasureIsKilled) {
   ASSERT_TRUE(shepherd_channel_->Send(event.SerializeAsString()).ok());
   ASSERT_TRUE(Until([&] { return !gone_.empty(); }));
   EXPECT_TRUE(processes_->was_killed);
-  EXPECT_THAT(gone_, HasSubstr("an agent takes 4194304 at most"));
+  EXPECT_THAT(gone_, HasSubstr("of which 4194304 are taken at most"));
   EXPECT_TRUE(events_.empty());
 }
 

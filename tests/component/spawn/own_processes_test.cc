@@ -18,6 +18,8 @@
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
+#include "common/os/pidfd.h"
+#include "common/os/spawn.h"
 #include "tests/component/inventory/tree.h"
 
 // How it speaks with a shepherd is in tests/component/shepherd; here no program ever runs.
@@ -87,6 +89,40 @@ TEST_F(HeldUpTest, OneThatNobodyWaitsForAnyMoreIsKilledAndNoZombie) {
   processes_->set_patience(std::chrono::milliseconds(50));
   processes_.reset();
   RunUntilReaped();
+}
+
+// Job "x" of attempt 0 and node 7 has the cgroup dtrain-x.0.7, and so may another user's shepherd:
+// what a launcher and a shepherd call a job is no reason to end what has that name.
+TEST(OwnProcessesTest, WhatIsNamedAsAJobOfAnotherUserIsNotEndedWithIt) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  auto parent = os::FindWritableCgroup();
+  if (!parent.ok()) GTEST_SKIP() << parent.status();
+  const std::string id = os::RandomHex(6);
+  auto another = os::Cgroup::Make(*parent, os::JobCgroupName(id, 0, 7));
+  ASSERT_TRUE(another.ok()) << another.status();
+  auto directory = another->Open();
+  ASSERT_TRUE(directory.ok());
+  os::SpawnSpec spec;
+  spec.argv = {"/bin/sleep", "600"};
+  spec.cgroup_fd = directory->get();
+  auto victim = os::Spawn(spec);
+  ASSERT_TRUE(victim.ok()) << victim.status();
+  auto user = os::FindAccount("daemon");
+  ASSERT_TRUE(user.ok()) << user.status();
+  loop::Loop loop;
+  Quarantine quarantine;
+  auto processes = OwnProcesses::Start({loop, quarantine, Reach::kMarked}, {user->uid, "daemon"},
+                                       "/bin/true", &*user, /*cgroup=*/"");
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  (*processes)->SetPart(id, 0, 7);
+  EXPECT_TRUE((*processes)->Living().empty());
+  (*processes)->EndAll([&] { loop.Stop(); });
+  loop.Run();
+  auto status = os::TryReap(victim->pidfd.get());
+  EXPECT_TRUE(status.ok() && !status->has_value()) << "it was killed";
+  (void)os::SendSignal(victim->pidfd.get(), SIGKILL);
+  (void)os::WaitAndReap(victim->pidfd.get());
+  EXPECT_TRUE(another->Remove().ok());
 }
 
 // H1: an agent that has used up its open files lets go of a shepherd that does not end by itself.

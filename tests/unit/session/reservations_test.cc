@@ -129,5 +129,13 @@ TEST_F(ReservationsTest, ReadsWhatALauncherAsksFor) {
   EXPECT_FALSE(ShareOf(reserve).ok());
 }
 
+TEST_F(ReservationsTest, NobodyHasMoreGpusThanANode) {
+  v1::Reserve reserve;
+  for (int i = 0; i < kMostGpus; ++i) reserve.add_gpu_uuids(absl::StrCat("GPU-", i));
+  EXPECT_TRUE(ShareOf(reserve).ok());
+  reserve.add_gpu_uuids("GPU-more");
+  EXPECT_FALSE(ShareOf(reserve).ok());
+}
+
 }  // namespace
 }  // namespace dtrain::session

@@ -92,6 +92,23 @@ TEST(JoiningTest, ALauncherDoesNotAskForPortsAgainAtOnce) {
   EXPECT_EQ(core.state(), State::kEnded);
 }
 
+TEST(JoiningTest, LooksThatAreAskedForAtOnceAreOne) {
+  TimePoint now{seconds(1000)};
+  SessionCore core(Identity{1, "b", /*resumable=*/true}, now);
+  Join(core, now);
+  v1::SessionRequest look;
+  look.mutable_look_again();
+  EXPECT_THAT(All<SendInventory>(core.OnEvent(now, Request{look})), SizeIs(1));
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_THAT(All<SendInventory>(core.OnEvent(now, Request{look})), IsEmpty());
+  }
+  now = core.NextDeadline();
+  EXPECT_THAT(All<SendInventory>(core.OnEvent(now, Tick{})), SizeIs(1));
+  now += seconds(1);
+  EXPECT_THAT(All<SendInventory>(core.OnEvent(now, Tick{})), IsEmpty());
+  EXPECT_THAT(All<SendInventory>(core.OnEvent(now, Request{look})), SizeIs(1));
+}
+
 TEST(JoiningTest, WhatHasNotBegunIsNotHeldForALauncherThatIsGone) {
   for (const bool is_spare : {false, true}) {
     TimePoint now{seconds(1000)};

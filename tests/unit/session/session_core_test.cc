@@ -90,6 +90,13 @@ TEST_F(SessionCoreTest, AHelloWithoutLeaseOrJobIsRefused) {
   EXPECT_NE(Find<End>(Ask(request)), nullptr);
 }
 
+// It is part of file names and of lines in the log.
+TEST_F(SessionCoreTest, AHelloWithAnIdThatIsNoNameIsRefused) {
+  v1::SessionRequest request = Hello();
+  request.mutable_hello()->set_job_id("a\naudit: allowed");
+  EXPECT_NE(Find<End>(Ask(request)), nullptr);
+}
+
 TEST_F(SessionCoreTest, RequestsBeforeHelloEndTheSession) {
   v1::SessionRequest request;
   request.mutable_look_again();
