@@ -41,12 +41,19 @@ constexpr int kMostLinksFollowed = 40;
 
 bool OwnedByOther(const struct stat& info) { return info.st_uid != 0 && info.st_uid != geteuid(); }
 
+// A group with its user's number is this user's own, as most distributions make them. Where they
+// do, the umask is often 002.
+bool WritableByOthers(const struct stat& info) {
+  const bool own_group = info.st_uid != 0 && info.st_gid == info.st_uid;
+  return (info.st_mode & (own_group ? 002 : 022)) != 0;
+}
+
 absl::Status CheckDirectory(const std::string& path, const struct stat& info) {
   if (OwnedByOther(info)) {
     return Denied(path, absl::StrCat("belongs to user id ", info.st_uid, ", who can replace files"),
                   absl::StrCat("chown ", geteuid(), " ", Quoted(path)));
   }
-  if ((info.st_mode & 022) != 0 && (info.st_mode & S_ISVTX) == 0) {
+  if (WritableByOthers(info) && (info.st_mode & S_ISVTX) == 0) {
     return Denied(path,
                   absl::StrFormat("can be changed by others (mode %04o)", info.st_mode & 07777),
                   absl::StrCat("chmod go-w ", Quoted(path)));
@@ -161,7 +168,7 @@ absl::StatusOr<UniqueFd> OpenTrusted(const std::string& path) {
   absl::StatusOr<UniqueFd> fd = Open(*real, info);
   if (!fd.ok()) return fd;
   if (absl::Status ok = CheckFile(*real, info); !ok.ok()) return ok;
-  if ((info.st_mode & 022) != 0) {
+  if (WritableByOthers(info)) {
     return Denied(*real,
                   absl::StrFormat("can be written by others (mode %04o)", info.st_mode & 07777),
                   absl::StrCat("chmod go-w ", Quoted(*real)));

@@ -13,8 +13,8 @@ namespace dtrain::os {
 
 // Whether a file that holds a secret (a key, a token) is one that only we and root can have
 // written or read: a regular file and no link, owned by root or us, closed to group and others, in
-// directories that nobody else can change. PERMISSION_DENIED says what is wrong and the command
-// that mends it.
+// directories that nobody else can change (the group of a user's own number is no other).
+// PERMISSION_DENIED says what is wrong and the command that mends it.
 absl::Status CheckPrivateFile(const std::string& path);
 
 // Its contents; what was checked is what is read.

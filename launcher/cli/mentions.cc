@@ -126,10 +126,7 @@ ConfigChoice ChooseConfig(const Mentions& command_line, const Surroundings& surr
 }
 
 std::string IgnoredConfig(const absl::Status& why) {
-  absl::string_view text = why.message();
-  // Root should not take a user's home over because it works there with sudo -E.
-  text = text.substr(0, text.find("; fix it with: chown"));
-  return absl::StrCat("the configuration file is ignored: ", text,
+  return absl::StrCat("the configuration file is ignored: ", why.message(),
                       "; to use it nevertheless, name it with --config");
 }
 

@@ -3,12 +3,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/posix_error.h"
 #include "common/os/environment.h"
-#include "common/os/fd.h"
-#include "common/os/private_file.h"
 #include "common/os/unique_fd.h"
 #include "launcher/cli/options.h"
 #include "launcher/hosts/read_hostfile.h"
@@ -43,11 +44,25 @@ bool IsScript(const std::string& path) {
          begin[1] == '!';
 }
 
-// After sudo -E and su -p the variables name another user's, whose commands we would run.
+// After sudo -E and su -p the variables name another user's, whose commands we would run. What lies
+// above the configuration of all programs may be of whoever manages homes.
 absl::Status CheckConfig(const std::string& path) {
-  const absl::StatusOr<bool> there = os::Exists(path);
-  if (there.ok() && !*there) return absl::NotFoundError(path);
-  return os::CheckTrustedFile(path);
+  std::string each = path;
+  for (int level = 0; level < 3 && !each.empty(); ++level) {
+    struct stat info;
+    if (stat(each.c_str(), &info) != 0) {
+      if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(path);
+      return PosixError(errno, absl::StrCat("look at ", each));
+    }
+    if (info.st_uid != 0 && info.st_uid != geteuid()) {
+      return absl::PermissionDeniedError(absl::StrCat(each, " belongs to user id ", info.st_uid));
+    }
+    if ((info.st_mode & 002) != 0 && (info.st_mode & S_ISVTX) == 0) {
+      return absl::PermissionDeniedError(absl::StrCat(each, " can be written by everybody"));
+    }
+    each.resize(each.rfind('/'));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ before."""
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -42,10 +43,19 @@ def silent(place):  # noqa: F811
     end()
 
 
+def is_held(pid):
+    try:
+        return "State:\tD" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="needs FUSE")
 def test_a_user_whose_own_file_system_holds_a_process_is_alone_with_it(place, alices_job, silent):  # noqa: F811
     launch = place.start_launch("--", "sh", "-c", "echo up; exec cat /home/mallory/silent/file")
     launch.wait_for("up\n", count=2)
+    launching.wait_until(lambda: sum(is_held(pid) for pid in place.pids_of("mallory")) == 2, 20,
+                         lambda: launch.out)
     launch.signal(15)
     assert launch.wait(120).code == 204
     nodes = [DTRAIN, "nodes", "-H", "node0"]

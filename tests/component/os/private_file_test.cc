@@ -71,7 +71,7 @@ TEST_F(PrivateFileTest, InADirectoryThatOthersCanChange) {
   const std::string inner = dir_ + "/a b";
   ASSERT_EQ(mkdir(inner.c_str(), 0700), 0);
   std::filesystem::copy(path_, inner + "/key");
-  ASSERT_EQ(chmod(dir_.c_str(), 0770), 0);
+  ASSERT_EQ(chmod(dir_.c_str(), 0707), 0);
   EXPECT_THAT(WhyNot(inner + "/key"), HasSubstr("chmod go-w " + dir_));
   // As /tmp itself: others may add files, not replace ours.
   ASSERT_EQ(chmod(dir_.c_str(), 01777), 0);
@@ -150,6 +150,22 @@ TEST_F(TrustedFileTest, OfAnotherUser) {
                                   HasSubstr("fix it with: chown -h 0 " + link)));
   ASSERT_EQ(chown(path_.c_str(), 65534, 65534), 0);
   EXPECT_THAT(WhyNot(path_), AllOf(HasSubstr("belongs to user id 65534"), HasSubstr("chown 0 ")));
+}
+
+// With a umask of 002, where each user has a group.
+TEST_F(TrustedFileTest, AUsersOwnGroupIsNobodyElse) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  constexpr uid_t kUser = 70'000'001;
+  for (const gid_t group : {kUser, kUser + 1}) {
+    for (const std::string& each : {dir_, path_}) {
+      ASSERT_EQ(chown(each.c_str(), kUser, group), 0);
+      ASSERT_EQ(chmod(each.c_str(), 0775), 0);
+    }
+    ASSERT_EQ(seteuid(kUser), 0);
+    const std::string why = WhyNot(path_);
+    ASSERT_EQ(seteuid(0), 0);
+    EXPECT_EQ(why.empty(), group == kUser) << why;
+  }
 }
 
 class OwnDirectoryTest : public PrivateFileTest {

@@ -345,16 +345,16 @@ TEST_F(ParseTest, TheUsualConfigurationFileIsIgnoredIfAnotherUserCanHaveWrittenI
   Strings checked, warnings;
   surroundings_.check = [&](const std::string& file) {
     checked.push_back(file);
-    return absl::PermissionDeniedError(
-        "/home/me belongs to user id 7, who can replace files; fix it with: chown 0 /home/me");
+    return absl::PermissionDeniedError("/home/me/.config belongs to user id 7");
   };
   EXPECT_EQ(Launch({"x"}).transport.rsh, "");  // nobody need be warned
   surroundings_.warn = [&](const std::string& warning) { warnings.push_back(warning); };
   EXPECT_EQ(Launch({"x"}).transport.rsh, "");
   EXPECT_EQ(checked, Strings({path, path}));
-  EXPECT_EQ(warnings,
-            Strings{"the configuration file is ignored: /home/me belongs to user id 7, who can "
-                    "replace files; to use it nevertheless, name it with --config"});
+  EXPECT_EQ(
+      warnings,
+      Strings{"the configuration file is ignored: /home/me/.config belongs to user id 7; to use "
+              "it nevertheless, name it with --config"});
   // What was named is the user's choice.
   EXPECT_EQ(Launch({"--config", path, "x"}).transport.rsh, "mine {host}");
   EXPECT_EQ(Launch({"--no-config", "x"}).transport.rsh, "");
