@@ -109,7 +109,7 @@ TEST_F(TrustedFileTest, MayBeReadAndNotWritten) {
   EXPECT_EQ(*ReadTrustedFile(path_), "secret");
   EXPECT_EQ(ReadTrustedFile(path_, 5).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(CheckTrustedFile(dir_ + "/none").code(), absl::StatusCode::kNotFound);
-  for (const mode_t mode : {0664, 0646, 0622}) {
+  for (const mode_t mode : {0606, 0646, 0622}) {  // whoever's the group is
     ASSERT_EQ(chmod(path_.c_str(), mode), 0);
     EXPECT_THAT(WhyNot(path_), AllOf(HasSubstr("can be written by others (mode "),
                                      HasSubstr("fix it with: chmod go-w " + path_)));
