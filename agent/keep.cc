@@ -115,7 +115,9 @@ std::string FindSpare(const std::string& prefix) {
 absl::StatusOr<std::string> DirectoryInTmp(bool make) {
   std::string own = absl::StrCat(kTmp, "/dtrain-", geteuid());
   const std::string spares = own + ".";
-  if (!make && !os::IsOwnDirectory(own)) own = FindSpare(spares);
+  const bool is_there = access(own.c_str(), F_OK) == 0;
+  // One that is there is only checked: it may be a link of somebody else's to a folder of ours.
+  if (!make && !(is_there && os::MakeOwnDirectory(own, 0700, 0700).ok())) own = FindSpare(spares);
   absl::Status made = make ? os::MakeOwnDirectory(own, 0700, 0700) : absl::OkStatus();
   if (absl::IsPermissionDenied(made)) {
     std::string spare = spares + "XXXXXX";

@@ -110,7 +110,8 @@ void Server::Accept() {
 }
 
 void Server::Receive(Time now) {
-  for (int i = 0; i < kPacketsAtOnce && broken_.empty(); ++i) {
+  // What is given must fit into RLIMIT_NOFILE: else the kernel closes it here.
+  for (int i = 0; i < kPacketsAtOnce && given_.size() <= kMostPassed && broken_.empty(); ++i) {
     char packet[kLongestPacket];
     alignas(cmsghdr) char control[CMSG_SPACE(kMostPassed * sizeof(int))];
     iovec part = {packet, sizeof(packet)};

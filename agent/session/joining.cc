@@ -65,7 +65,7 @@ v1::SessionEvent Joining::WelcomeEvent() const {
   return event;
 }
 
-// What was asked for meanwhile has the same answer.
+// One answer is sent to all questions that came while it was looked for.
 void Joining::Do(const SendInventory&) {
   if (std::exchange(looking_, true)) return;
   ReadInventory([this](v1::Inventory inventory) {

@@ -12,7 +12,7 @@ namespace {
 
 // How old an answer may be for who only wants to know, and the first look for anybody.
 constexpr Duration kFresh = std::chrono::seconds(1);
-// How old what is not of the GPUs may be for anybody.
+// An inventory without its GPUs is read again after this time.
 constexpr Duration kSame = std::chrono::milliseconds(100);
 // A driver that has to wake its GPUs takes a second or two; one that hangs is worth telling of.
 constexpr Duration kGpuPatience = std::chrono::seconds(3);

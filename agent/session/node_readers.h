@@ -49,7 +49,7 @@ class NodeReaders {
   std::vector<Done> waiting_;                 // for the first look
   std::optional<v1::Inventory> rest_;         // all but the GPUs
   TimePoint rest_at_;
-  std::optional<v1::Inventory> status_;  // for who only wants to know
+  std::optional<v1::Inventory> status_;  // for status questions
   TimePoint status_at_;
   bool status_pending_ = false;  // a look of theirs is under way
   std::vector<Done> status_waiting_;

@@ -88,7 +88,7 @@ void Connection::Read() {
   Parse();
 }
 
-// What has come, and then what there is more, until that is a header.
+// Parses the bytes in the buffer, and reads more until the header is complete.
 void Connection::Parse() {
   Error error;
   while (!error && !parser_->is_header_done()) {

@@ -138,7 +138,7 @@ void SocketCarrier::Turn() {
 
 void SocketCarrier::ReadToEnd() {
   const std::shared_ptr<bool> alive = alive_;
-  // Of what is there by now; one more read sees the end.
+  // Reads the bytes that wait by now; one more read sees the end of the stream.
   const uint64_t until = received_ + loop::UnreadBytes(socket_.get());
   for (bool last = false; *alive && !closed_;) {
     if (more_in_) {

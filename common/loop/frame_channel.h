@@ -52,8 +52,8 @@ class FrameChannel {
   void OnDrained(Task task);
   // Writes what it can without waiting, for a process about to exit.
   void FlushNow();
-  // Reads what is there by now without waiting, for when the peer process is known to have ended:
-  // hands over its last frames and the close before it returns. Not from inside a callback.
+  // Reads the bytes that wait by now, for when the peer process is known to have ended: it hands
+  // over its last frames and the close before it returns. Not from inside a callback.
   void ReadToEnd();
 
  private:

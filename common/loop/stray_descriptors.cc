@@ -61,7 +61,7 @@ bool MayBringDescriptors(int socket) {
 }
 
 // Closes `sockets` here while another process, which nobody waits for, still has them. False:
-// there is none, and nothing was closed.
+// no process could be made, and nothing was closed.
 bool LeaveToAnother(std::vector<os::UniqueFd>& sockets) {
   const auto pipe = os::Pipe();
   if (!pipe.ok()) return false;
@@ -145,7 +145,7 @@ size_t UnreadBytes(int socket) {
   return ioctl(socket, FIONREAD, &bytes) == 0 && bytes > 0 ? static_cast<size_t>(bytes) : 0;
 }
 
-// What was not read stays so: its sender learns of that (ECONNRESET).
+// Unread bytes are left in the queue: so their sender gets ECONNRESET, as from a plain close.
 StrangersSocket::~StrangersSocket() {
   if (!socket_ || !MayBringDescriptors(socket_.get())) return;
   shutdown(socket_.get(), SHUT_RD);  // from now on nothing comes

@@ -17,7 +17,7 @@ namespace dtrain::loop {
 // recv(2) that never waits. -1 with EBADMSG: what comes next carries descriptors, and stays where
 // it is, as those do. Any socket.
 ssize_t ReceiveBytes(int socket, void* to, size_t room);
-// How many have come and were not read: what is read to the end, where more may come all the time.
+// The number of bytes in the receive queue: a bound for a reader whose peer may never stop writing.
 size_t UnreadBytes(int socket);
 
 // Owns a socket whose other end is a stranger's. Where descriptors have come that nobody has read,
@@ -34,7 +34,7 @@ class StrangersSocket {
   ~StrangersSocket();
   int get() const { return socket_.get(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
-  // For whom its other end is no stranger.
+  // For a caller who trusts the peer.
   os::UniqueFd Release() { return std::move(socket_); }
 
  private:

@@ -13,7 +13,7 @@ namespace dtrain::os {
 
 // Whether a file that holds a secret (a key, a token) is one that only we and root can have
 // written or read: a regular file and no link, owned by root or us, closed to group and others, in
-// directories that nobody else can change (the group of a user's own number is no other).
+// directories that nobody else can change (a group whose number is the user's counts as the user).
 // PERMISSION_DENIED says what is wrong and the command that mends it.
 absl::Status CheckPrivateFile(const std::string& path);
 
