@@ -62,7 +62,9 @@ MaybeError CpuCommunicator::Begin() {
 void CpuCommunicator::CarryOut() {
   bool told = false;
   while (!leaving_.load()) {
-    if (const MaybeError error = group_->failure()) return mesh_->Abort(*error);
+    if (const MaybeError error = group_->failure()) {
+      return mesh_->Abort(*error, group_->failed_number());
+    }
     if (const auto leaver = told ? std::nullopt : group_->leaver()) {
       mesh_->TellLeaving(*leaver);
       told = true;
@@ -82,14 +84,24 @@ void CpuCommunicator::CarryIn() {
     MaybeError more = mesh_->Listen(hear, std::chrono::steady_clock::now() + kLook);
     if (mesh_->told()) error = more;
   }
-  if (!leaving_.load()) group_->Fail(*error);
+  if (leaving_.load()) return;
+  const std::lock_guard<std::mutex> lock(current_mutex_);
+  const uint32_t number = mesh_->told() ? mesh_->told_number() : number_.load();
+  // A member that was faster has done its part of what is running.
+  if (running_.load() && !Reached(number_.load(), number)) {
+    later_ = error;
+  } else {
+    group_->Fail(*error, number);
+  }
 }
 
 void CpuCommunicator::Hear(const Leaver& leaver) {
   const std::lock_guard<std::mutex> lock(current_mutex_);
   group_->SetFarLeaver(leaver);
   if (!running_.load()) return;
-  if (const MaybeError error = group_->CheckFarLeaver(current_)) group_->Fail(*error);
+  if (const MaybeError error = group_->CheckFarLeaver(current_)) {
+    group_->Fail(*error, number_.load());
+  }
 }
 
 void CpuCommunicator::SayLeaving() { group_->SayLeaving(runs_); }
@@ -125,8 +137,12 @@ MaybeError CpuCommunicator::Run(const Collective& what, std::chrono::millisecond
   const Deadline begin = spent.begin_ns != 0 ? Deadline(std::chrono::nanoseconds(spent.begin_ns))
                                              : std::chrono::steady_clock::now();
   Work work{what, Describe(what), begin + timeout, spent, what.op == DTRAIN_AVG ? size_ : 1};
-  runs_ = work.request.what.number + 1;
-  MaybeError error;
+  const auto number = static_cast<uint32_t>(work.request.what.number);
+  number_.store(number);
+  runs_ = number + 1;
+  // Its waits alone would not tell, while all come.
+  MaybeError error = failure();
+  if (error) return error;
   if (within_ != nullptr) {
     error = within_->Run(work);
   } else {
@@ -137,17 +153,22 @@ MaybeError CpuCommunicator::Run(const Collective& what, std::chrono::millisecond
       error = group_->CheckFarLeaver(what);
     }
     if (!error) error = across_->Run(work);
+    const std::lock_guard<std::mutex> lock(current_mutex_);
     running_.store(false);
+    if (later_) group_->Fail(*later_, number + 1);
   }
-  if (!error) return std::nullopt;
+  if (!error) {
+    number_.store(number + 1);
+    return std::nullopt;
+  }
   Break(*error);
   return group_->failure();
 }
 
 // The first reason counts, for this rank too: what follows from it is not worth a word.
 void CpuCommunicator::Break(const Error& error) {
-  group_->Fail(error);
-  if (mesh_ != nullptr) mesh_->Abort(*group_->failure());
+  group_->Fail(error, number_.load());
+  if (mesh_ != nullptr) mesh_->Abort(*group_->failure(), group_->failed_number());
 }
 
 void CpuCommunicator::Abort(const Error& reason) { Break(reason); }

@@ -84,8 +84,10 @@ class CpuCommunicator : public Communicator {
   std::atomic<bool> running_{false};  // a collective
   std::atomic<bool> occupied_{false};
   uint32_t runs_ = 0;
+  std::atomic<uint32_t> number_{0};  // of the collective that is running, or else of the next
   std::mutex current_mutex_;
   Collective current_;  // while running_; of leaders of several nodes
+  MaybeError later_;    // what fails once it has run
   std::atomic<bool> leaving_{false};
   std::thread carrier_out_, carrier_in_;  // of leaders of several nodes
 };

@@ -49,6 +49,8 @@ MaybeError Within::Choose(Work& work) {
   const bool large = direct_ && ReadsDirectly(work);
   ShowDirectBuffers(work, large);
   if (MaybeError error = Meet(work)) return error;
+  // From here on ranks write into each other's buffers, which one that has failed may use again.
+  if (MaybeError error = group_.failure()) return error;
   return large || MayReadAll(work) ? Direct(work) : Staged(work, true);
 }
 

@@ -26,7 +26,7 @@ enum Message : uint32_t { kFailure = 1, kDeparture = 2 };
 struct Head {
   uint32_t kind;
   uint32_t value;  // a dtrain_status, or the rank that leaves
-  uint32_t extra;  // how many collectives that rank has begun
+  uint32_t extra;  // the collective that failed, or how many that rank has begun
   uint32_t bytes;  // of the text that follows
 };
 
@@ -127,6 +127,7 @@ bool Control::Take(int node) {
     news.kind = News::kFailed;
     news.error = {known ? static_cast<dtrain_status>(head.value) : DTRAIN_ERROR_NETWORK,
                   Readable(received.substr(sizeof(head), head.bytes))};
+    news.number = head.extra;
   }
   received.erase(0, sizeof(head) + head.bytes);
   news_.push_back(std::move(news));
@@ -150,8 +151,8 @@ void Control::Tell(uint32_t kind, uint32_t value, uint32_t extra, std::string_vi
   }
 }
 
-void Control::TellFailure(const Error& reason) {
-  Tell(kFailure, static_cast<uint32_t>(reason.code), 0, reason.message);
+void Control::TellFailure(const Error& reason, uint32_t number) {
+  Tell(kFailure, static_cast<uint32_t>(reason.code), number, reason.message);
 }
 
 void Control::TellLeaving(const Leaver& leaver) {

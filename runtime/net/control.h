@@ -26,6 +26,7 @@ class Control {
     int node = -1;
     Error error{DTRAIN_OK, {}};  // kFailed: the reason; kLost: what happened to the connection
     Leaver leaver;               // kLeaving
+    uint32_t number = 0;         // kFailed: of the collective that failed, or the next one
   };
 
   // `sockets[n]` leads to node n, and is none for this node.
@@ -40,7 +41,7 @@ class Control {
 
   // To all other nodes, as far as they can be told without waiting. Each at most once: then they
   // have room for it. Any thread.
-  void TellFailure(const Error& reason);
+  void TellFailure(const Error& reason, uint32_t number);
   void TellLeaving(const Leaver& leaver);
   // Waits until the other machines have received what was sent, then ends the connections. Any
   // thread.

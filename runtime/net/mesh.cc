@@ -48,7 +48,6 @@ MaybeError Mesh::Connect(const std::vector<NodeEndpoint>& endpoints, Deadline de
 }
 
 MaybeError Mesh::Await(Flight& flight, Deadline deadline) {
-  if (MaybeError interrupted = Interrupted()) return interrupted;
   MaybeError error = streams_->Await(flight, deadline);
   if (!error) return std::nullopt;
   if (MaybeError interrupted = Interrupted()) return interrupted;
@@ -87,7 +86,10 @@ MaybeError Mesh::Listen(const std::function<void(const Leaver&)>& hear, Deadline
         break;
       case Control::News::kFailed: {
         const std::lock_guard<std::mutex> lock(mutex_);
-        if (!notice_) notice_ = news->error;
+        if (!notice_) {
+          told_number_.store(news->number);
+          notice_ = news->error;
+        }
         return notice_;
       }
       case Control::News::kLost:
@@ -124,10 +126,10 @@ void Mesh::Interrupt(const Error& reason) {
   streams_->Interrupt();
 }
 
-void Mesh::Abort(const Error& reason) {
+void Mesh::Abort(const Error& reason, uint32_t number) {
   Interrupt(reason);
   if (aborted_.exchange(true)) return;
-  control_->TellFailure(reason);
+  control_->TellFailure(reason, number);
   control_->Finish(In(kNoticePatience));
   // Whoever waits for this node shall not wait until its own timeout.
   streams_->Shutdown();

@@ -46,8 +46,9 @@ class Mesh {
   }
   MaybeError Await(Flight& flight, Deadline deadline);
 
-  // Tells the others why and closes all connections. Any thread; only the first call counts.
-  void Abort(const Error& reason);
+  // Tells the others why, and from which collective on, and closes all connections. Any thread;
+  // only the first call counts.
+  void Abort(const Error& reason, uint32_t number);
   // Tells the others that a rank of this node leaves. Once; any thread.
   void TellLeaving(const Leaver& leaver);
   // Waits until another member gives a reason, or is gone, and returns that; nullopt when neither
@@ -57,10 +58,13 @@ class Mesh {
   // The reason that another member has given. Any thread.
   MaybeError Notice();
   bool told() { return Notice().has_value(); }
+  // Once told: the collective in which that member has failed. It needs no earlier one any more.
+  uint32_t told_number() const { return told_number_.load(); }
   void StopListening();  // any thread
   // Closes the connections.
   void Close();
-  // Ends the wait that goes on, if any, with `reason`, and all later ones. Any thread.
+  // Ends the wait that goes on, if any, with `reason`, and all later ones, unless what they wait
+  // for has come already. Any thread.
   void Interrupt(const Error& reason);
 
  private:
@@ -77,6 +81,7 @@ class Mesh {
   std::unique_ptr<Control> control_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> aborted_{false};
+  std::atomic<uint32_t> told_number_{0};
   std::mutex mutex_;  // guards the two below
   MaybeError notice_;
   MaybeError interrupted_;

@@ -176,13 +176,15 @@ MaybeError Streams::Poll(Deadline deadline) {
     if (!line.in.empty()) SetLow(line);
   }
   if (poll(entries.data(), entries.size(), MillisecondsUntil(deadline)) <= 0) return std::nullopt;
-  if (entries[0].revents != 0) return Error{DTRAIN_ERROR_NETWORK, "the wait was interrupted"};
   bool moved = false;
   for (size_t node = 0; node < lines_.size(); ++node) {
     const int events = entries[node + 1].revents;
     const bool broken = (events & (POLLERR | POLLHUP | POLLNVAL)) != 0;
     const bool reads = broken || (events & POLLIN) != 0, writes = broken || (events & POLLOUT) != 0;
     if (MaybeError error = Move(node, reads, writes, moved)) return error;
+  }
+  if (entries[0].revents != 0 && !moved) {
+    return Error{DTRAIN_ERROR_NETWORK, "the wait was interrupted"};
   }
   return std::nullopt;
 }

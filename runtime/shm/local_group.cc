@@ -60,6 +60,7 @@ struct LocalGroup::Header {
   uint32_t far_runs;
   std::atomic<uint32_t> failure;
   int32_t code;
+  uint32_t failed_number;
   char reason[kLongestReason];
 };
 
@@ -149,7 +150,7 @@ MaybeError LocalGroup::Enter(const Descriptor& request, Deadline deadline) {
     requests.push_back(this->request(i));
   }
   MaybeError error = CompareRequests(ranks, requests);
-  if (error) Fail(*error);
+  if (error) Fail(*error, number());
   return error;
 }
 
@@ -189,8 +190,8 @@ MaybeError LocalGroup::AwaitAll(bool entering, uint32_t target, Deadline deadlin
     bell.value.fetch_add(1);
     WakeAll(bell);
   }
-  MaybeError error =
-      here ? failure() : Wait(bell, all_here, {{}, crowded_ ? kYieldsWhenCrowded : 0}, deadline);
+  MaybeError error;
+  if (!here) error = Wait(bell, all_here, {{}, crowded_ ? kYieldsWhenCrowded : 0}, deadline);
   if (begin != Deadline()) {
     waited_ns_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
   }
@@ -246,21 +247,21 @@ MaybeError LocalGroup::AwaitCounter(Counter& counter, uint32_t target, Deadline 
 template <typename Ready>
 MaybeError LocalGroup::Wait(Counter& bed, Ready ready, const Patience& patience,
                             Deadline deadline) {
-  if (Await(bed, ready, patience, {})) return failure();
+  if (Await(bed, ready, patience, {})) return std::nullopt;
   for (;;) {
-    if (MaybeError error = failure()) return error;
+    // What is there counts: a faster rank may have met the failure in its next collective.
+    if (MaybeError error = failure()) return ready() ? std::nullopt : std::move(error);
     const auto left = deadline - std::chrono::steady_clock::now();
     if (left.count() <= 0) {
       const Error error{DTRAIN_ERROR_TIMEOUT, Missing()};
-      Fail(error);
+      Fail(error, number());
       return error;
     }
-    if (Await(bed, ready, {}, std::min<std::chrono::nanoseconds>(left, kLook))) return failure();
-    if (MaybeError error = failure()) return error;
+    if (Await(bed, ready, {}, std::min<std::chrono::nanoseconds>(left, kLook))) return std::nullopt;
     if (const MaybeError error = CheckOthers()) {
       // It may have come in the meantime: then its end is no matter of this wait.
-      if (ready()) return failure();
-      Fail(*error);
+      if (ready()) return std::nullopt;
+      Fail(*error, number());
       return failure();
     }
   }
@@ -341,11 +342,12 @@ std::string LocalGroup::Missing() const {
          (behind.size() == 1 ? ", which has" : ", which have") + " not come";
 }
 
-void LocalGroup::Fail(const Error& error) {
+void LocalGroup::Fail(const Error& error, uint32_t number) {
   uint32_t expected = kNoFailure;
   Header& head = header();
   if (!head.failure.compare_exchange_strong(expected, kBeingWritten)) return;
   head.code = error.code;
+  head.failed_number = number;
   const size_t length = std::min(error.message.size(), kLongestReason - 1);
   std::memcpy(head.reason, error.message.data(), length);
   head.reason[length] = '\0';
@@ -374,6 +376,8 @@ MaybeError LocalGroup::failure() const {
   const char* end = std::find(head.reason, head.reason + kLongestReason, '\0');
   return Error{static_cast<dtrain_status>(head.code), std::string(head.reason, end)};
 }
+
+uint32_t LocalGroup::failed_number() const { return header().failed_number; }
 
 void LocalGroup::AwaitFailure(std::chrono::milliseconds longest) {
   const Counter& failed = header().failed;

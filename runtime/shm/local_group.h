@@ -110,9 +110,11 @@ class LocalGroup {
   MaybeError AwaitMet(uint64_t chunk, Deadline deadline);
   void Taken(uint64_t chunk);
 
-  // Any thread of any rank: the first reason given is what every wait of every rank fails with.
-  void Fail(const Error& error);
+  // Any thread of any rank: the first reason given is what every wait of every rank fails with,
+  // unless what it waits for is there. `number` is that of the collective that failed, or the next.
+  void Fail(const Error& error, uint32_t number);
   MaybeError failure() const;
+  uint32_t failed_number() const;  // once there is a failure
 
   // This rank comes no more, after `runs` collectives: a wait of another one for it fails.
   void SayLeaving(uint32_t runs);
@@ -144,6 +146,7 @@ class LocalGroup {
   template <typename Ready>
   MaybeError Wait(Counter& bed, Ready ready, const Patience& patience, Deadline deadline);
   MaybeError AwaitCounter(Counter& counter, uint32_t target, Deadline deadline);
+  uint32_t number() const { return static_cast<uint32_t>(request(mine_).what.number); }
   MaybeError CheckOthers() const;
   std::string Missing() const;
 

@@ -35,7 +35,7 @@ class ControlTest : public testing::Test {
 
 TEST_F(ControlTest, WhatOneTellsTheOtherHears) {
   ends_[1]->TellLeaving({5, 1234567});
-  ends_[1]->TellFailure({DTRAIN_ERROR_MISMATCH, "rank 5 asks for something else"});
+  ends_[1]->TellFailure({DTRAIN_ERROR_MISMATCH, "rank 5 asks for something else"}, 42);
   auto news = Next();
   ASSERT_TRUE(news);
   EXPECT_EQ(news->kind, News::kLeaving);
@@ -47,13 +47,14 @@ TEST_F(ControlTest, WhatOneTellsTheOtherHears) {
   EXPECT_EQ(news->kind, News::kFailed);
   EXPECT_EQ(news->error.code, DTRAIN_ERROR_MISMATCH);
   EXPECT_EQ(news->error.message, "rank 5 asks for something else");
+  EXPECT_EQ(news->number, 42u);
   EXPECT_FALSE(ends_[0]->Await(FromNow(milliseconds(20))));
 }
 
 // The process may end right after it, with news of others that it has not read.
 TEST_F(ControlTest, TheReasonArrivesBeforeTheEnd) {
   ends_[0]->TellLeaving({1, 1});
-  ends_[1]->TellFailure({DTRAIN_ERROR_TIMEOUT, std::string(5000, 'x')});
+  ends_[1]->TellFailure({DTRAIN_ERROR_TIMEOUT, std::string(5000, 'x')}, 1);
   ends_[1]->Finish(FromNow(kPatience));
   ends_[1].reset();
   auto news = Next();
@@ -107,7 +108,7 @@ TEST_F(ControlTest, AnotherThreadCanEndTheWait) {
 // One that reads nothing, as a stopped process does, holds up nobody who tells it something.
 TEST_F(ControlTest, OneThatDoesNotReadIsNotWaitedFor) {
   for (int i = 0; i < 10000; ++i)
-    ends_[0]->TellFailure({DTRAIN_ERROR_NETWORK, std::string(1000, 'y')});
+    ends_[0]->TellFailure({DTRAIN_ERROR_NETWORK, std::string(1000, 'y')}, 1);
   const Deadline begin = std::chrono::steady_clock::now();
   ends_[0]->Finish(FromNow(milliseconds(50)));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(50)) << "it waited for it";

@@ -271,6 +271,23 @@ size_t Descriptors() {
   return n;
 }
 
+// The rank that is the first to be done breaks the group at once.
+TEST(CpuFailureTest, WhatAllTookPartInIsNotLostToAFailureAfterIt) {
+  for (int round = 0; round < 10; ++round) {
+    for (const auto& nodes : kLayouts) {
+      RunCpuRanks(CpuSetup::Nodes(nodes), [&](CpuCommunicator& communicator) {
+        std::vector<float> data(2, 1.0f);
+        Spent spent;
+        const MaybeError error = communicator.Run(Allreduce(data, 0), kLong, spent);
+        communicator.Abort({DTRAIN_ERROR_INVALID_ARGUMENT, "enough"});
+        EXPECT_FALSE(error) << "rank " << communicator.rank() << ": " << error->message;
+        EXPECT_EQ(data, std::vector<float>(2, 4.0f));
+        EXPECT_EQ(MustFail(communicator, Allreduce(data, 1)).message, "enough");
+      });
+    }
+  }
+}
+
 TEST(CpuFailureTest, TenLivesLeaveNoDescriptorAndNameNoSharedMemory) {
   constexpr int kRanks = 4;
   for (const auto& nodes : {std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 1, 1, 0}}) {

@@ -86,6 +86,19 @@ TEST_P(StreamsTest, AnotherThreadCanEndTheWait) {
   EXPECT_TRUE(ends_[0]->Await(flight, FromNow(kPatience))) << "and all later ones";
 }
 
+TEST_P(StreamsTest, WhatHasComeCountsWhenTheWaitIsEnded) {
+  Flight flight;
+  char out[10] = "whatever", in[10];
+  ends_[1]->Send(0, out, sizeof(out), flight);
+  ASSERT_EQ(flight.open, 0) << "the kernel has it all";
+  ends_[1].reset();
+  ends_[0]->Interrupt();
+  ends_[0]->Receive(1, in, sizeof(in), flight);
+  const MaybeError error = ends_[0]->Await(flight, FromNow(kPatience));
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_STREQ(in, out);
+}
+
 // As long as bytes come, a wait does not sleep: it must see its deadline all the same, and that it
 // was interrupted.
 class BusyStreamsTest : public StreamsTest {
