@@ -20,7 +20,7 @@ class Bench:
     def __init__(self, place, seconds):
         self.place, self.tally = place, Tally()
         # A rehearsal's calls are the processor's to make, which others use as well.
-        self.patience = 3 if place.rehearse else 1
+        self.patience = 10 if place.rehearse else 1
         self.deadline = time.monotonic() + seconds * self.patience
 
     def left(self, most=600.0):

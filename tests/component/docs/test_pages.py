@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links in the pages lead somewhere, and what is drawn from data is drawn from today's."""
+"""Links in the pages lead somewhere, what is drawn from data is drawn from today's, and tools say what they do."""
 import re
 import subprocess
 from pathlib import Path
@@ -55,3 +55,10 @@ def test_a_broken_link_is_found(tmp_path):
 def test_charts_and_table_are_those_of_the_data():
     done = subprocess.run([ROOT / "tools/charts", "--check"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("tool", sorted(path.name for path in (ROOT / "tools").iterdir() if path.is_file()))
+def test_tools_say_what_they_do_and_do_nothing(tool):
+    asked = subprocess.run([ROOT / "tools" / tool, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    first = (asked.stdout + asked.stderr).split("\n")[0]
+    assert re.match(rf"(usage: )?(tools/)?{tool}\b", first), first
