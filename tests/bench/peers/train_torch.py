@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times steps of a ResNet-18: python train_torch.py dtrain|ddp|alone STEPS BATCH SIDE. Rank 0 prints
+"""Times steps of a ResNet-18: python train_torch.py dtrain|ddp-dtrain|ddp-gloo|alone STEPS BATCH SIDE. Rank 0 prints
 a line of JSON: the median over the steps of the slowest rank's time, and the loss, which must not
 depend on who reduces the gradients. Alone, nobody does."""
 import json
@@ -41,14 +41,19 @@ def resnet18():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
 
 
-def with_ddp(model, wrap=nn.parallel.DistributedDataParallel):
-    dist.init_process_group("gloo")
+def with_ddp(model, wrap=nn.parallel.DistributedDataParallel, backend="gloo"):
+    dist.init_process_group(backend)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def slowest(seconds):
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         return seconds
     return wrap(model), optimizer, dist.get_rank(), dist.barrier, slowest
+
+
+def with_backend(model):
+    import dtrain.torch  # noqa: F401: it registers the backend
+    return with_ddp(model, backend="dtrain")
 
 
 def with_nobody(model):
@@ -65,12 +70,11 @@ def with_dtrain(model):
             lambda seconds: hvd.allreduce(seconds, op=hvd.Max))
 
 
-
 def main():
     way, steps, batch, side = sys.argv[1], *map(int, sys.argv[2:5])
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    make = {"ddp": with_ddp, "dtrain": with_dtrain, "alone": with_nobody}[way]
+    make = {"dtrain": with_dtrain, "ddp-dtrain": with_backend, "ddp-gloo": with_ddp, "alone": with_nobody}[way]
     model, optimizer, rank, barrier, slowest = make(resnet18())
     torch.manual_seed(rank)
     images, labels = torch.randn(batch, 3, side, side), torch.randint(1000, (batch,))
