@@ -44,7 +44,7 @@ void JobRequests::Take(v1::JobRequest request) {
       parts_.workers.Signal(request.signal().signal());
       break;
     case v1::JobRequest::kStop:
-      handlers_.on_stop(std::chrono::milliseconds(request.stop().grace_ms()));
+      handlers_.on_stop(request.stop());
       break;
     case v1::JobRequest::kStdin:
       parts_.workers.TakeStdin(request.stdin());

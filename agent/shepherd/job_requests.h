@@ -32,7 +32,7 @@ class JobRequests {
   };
   struct Handlers {
     absl::AnyInvocable<void(v1::JobPart)> on_part;
-    absl::AnyInvocable<void(Duration grace)> on_stop;
+    absl::AnyInvocable<void(const v1::StopWorkers&)> on_stop;
   };
 
   JobRequests(Parts parts, Handlers handlers);

@@ -43,6 +43,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
             }),
       workers_(loop, launcher_,
                [this](uint32_t rank, v1::StreamKind kind) { logs_.OnGrown(rank, kind); }),
+      offspring_(loop, workers_, sweeper_, launcher_),
       aborts_(loop, workers_),
       containers_(loop, agent_env_, core_, sweeper_, launcher_),
       pmi_(loop, launcher_, workers_, aborts_),
@@ -56,7 +57,10 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       checkpoint_(loop, part_, agent_env_, launcher_),
       requests_({core_, part_, launcher_, workers_, code_, pmi_, servers_, logs_, checkpoint_},
                 {[this](v1::JobPart part) { OnStart(std::move(part)); },
-                 [this](Duration grace) { OnStop(grace); }}),
+                 [this](const v1::StopWorkers& stop) {
+                   if (stop.all_ended()) return LetEnd();
+                   OnStop({std::chrono::milliseconds(stop.grace_ms()), stop.cancelled()});
+                 }}),
       deadline_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
 }
@@ -65,7 +69,9 @@ AgentLine Shepherd::MakeLine(Agent agent) {
   AgentLine::Handlers handlers{
       [this](v1::JobRequest request) { requests_.Take(std::move(request)); },
       [this](Duration silence) { OnSilent(silence); },
-      [this](Duration grace) { OnStop(grace); },
+      [this](Duration grace) {
+        OnStop({grace, /*cancelled=*/true});
+      },
       [this](v1::ReadLogs request, os::UniqueFd socket) {
         logs_.Serve(std::move(request), std::move(socket));
       },
@@ -129,8 +135,8 @@ void Shepherd::OnStart(v1::JobPart part) {
                    std::chrono::milliseconds(part_.grace_ms()), WorkerContainers::Needed(part_)});
 }
 
-void Shepherd::OnStop(Duration grace) {
-  Feed(StopAsked{grace});
+void Shepherd::OnStop(const StopAsked& stop) {
+  Feed(stop);
   LetEnd();
 }
 
@@ -142,7 +148,7 @@ void Shepherd::OnSilent(Duration silence) {
   departure_.OnSilent(launcher_.is_detached() && line_.kept() != nullptr
                           ? std::max(silence, kKeptForLate)
                           : silence);
-  OnStop(std::chrono::milliseconds(part_.grace_ms()));
+  OnStop({std::chrono::milliseconds(part_.grace_ms()), /*cancelled=*/true});
 }
 
 void Shepherd::OnAgentLost() {
@@ -166,7 +172,10 @@ void Shepherd::OnChildren() {
   // In portions: against a fork bomb there would be no end, and a stop must get through.
   for (int i = 0; i < kReapAtOnce; ++i) {
     pid_t pid = os::EndedChild();
-    if (pid == 0) return sweeper_.OnReaped();
+    if (pid == 0) {
+      offspring_.OnReaped();
+      return sweeper_.OnReaped();
+    }
     Worker* const worker = workers_.FindRunning(pid);
     if (worker == nullptr) {
       if (!containers_.OnChild(pid) && !servers_.OnChild(pid) && !checkpoint_.OnChild(pid)) {
@@ -240,8 +249,21 @@ void Shepherd::Do(Action action) {
       SpawnAll();
       break;
     case Action::kTerminate:
-      workers_.Signal(SIGTERM);
-      workers_.Signal(SIGCONT);  // a stopped one would not notice
+      offspring_.Terminate(containers_.all() != nullptr);
+      break;
+    case Action::kAwaitRest:
+      // Not from inside the reaping of the last worker.
+      loop_.Post([this] { AwaitRest(); });
+      break;
+    case Action::kTerminateRest:
+      offspring_.TerminateRest();
+      break;
+    case Action::kTellKilled:
+      if (core_.state() == State::kKilling) {
+        offspring_.TellKilledWorkers();
+      } else {
+        offspring_.TellKilledRest();
+      }
       break;
     case Action::kKill:
       workers_.Signal(SIGKILL);
@@ -302,7 +324,17 @@ void Shepherd::ReportStarted() {
   logs_.Begin();
 }
 
+void Shepherd::AwaitRest() {
+  if (core_.state() != State::kLingering && core_.state() != State::kHurrying) return;
+  checkpoint_.End();
+  sweeper_.Spare(servers_.pids());
+  // What runs in a container ends with its first process.
+  if (containers_.all() != nullptr) return Feed(NothingLeft{});
+  offspring_.AwaitEnd(core_.NextDeadline(), [this] { Feed(NothingLeft{}); });
+}
+
 void Shepherd::Sweep() {
+  offspring_.Stop();
   checkpoint_.End();
   servers_.End(
       [this] { containers_.Remove([this] { sweeper_.Sweep([this] { Feed(Swept{}); }); }); });

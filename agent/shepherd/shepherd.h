@@ -17,6 +17,7 @@
 #include "agent/shepherd/job_requests.h"
 #include "agent/shepherd/kept_state.h"
 #include "agent/shepherd/mpi_looks.h"
+#include "agent/shepherd/offspring.h"
 #include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/shepherd_core.h"
@@ -50,7 +51,7 @@ class Shepherd {
   void OnAnotherLauncher();
   void OnReleased();
   void OnStart(v1::JobPart part);
-  void OnStop(Duration grace);
+  void OnStop(const StopAsked& stop);
   void OnSilent(Duration silence);
   void OnAgentLost();
   void OnSignal(int signal);
@@ -64,6 +65,7 @@ class Shepherd {
   // Actions.
   void SpawnAll();
   std::optional<v1::NodeFailure> StartWorkers();  // why not
+  void AwaitRest();
   void Sweep();
   void ReportStarted();
   void ReportUnkillable();
@@ -84,6 +86,7 @@ class Shepherd {
   JobCode code_;
   int succeeded_ = 0;  // workers that exited with 0, and not because they were told
   Workers workers_;
+  Offspring offspring_;
   Aborts aborts_;
   JobContainers containers_;
   PmiService pmi_;

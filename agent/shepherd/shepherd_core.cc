@@ -19,10 +19,12 @@ enum class Input {
   kSpawnFailed,       // others run
   kSpawnFailedFirst,  // none runs
   kStop,
+  kCancel,
   kStopNow,
   kAgentGone,  // only before the part came; later it is a stop with the part's grace
   kEnded,
   kLastEnded,
+  kNothingLeft,
   kSwept,
   kDrained,
   kDeadline,
@@ -45,12 +47,14 @@ const std::vector<Row>& Table() {
       {S::kWaiting, I::kPart, S::kStarting, {A::kSpawn}},
       {S::kWaiting, I::kPartToPrepare, S::kPreparing, {A::kPrepare}},
       {S::kWaiting, I::kStop, S::kFinished, {A::kFinish}},
+      {S::kWaiting, I::kCancel, S::kFinished, {A::kFinish}},
       {S::kWaiting, I::kStopNow, S::kFinished, {A::kFinish}},
       {S::kWaiting, I::kAgentGone, S::kFinished, {A::kFinish}},
 
       {S::kPreparing, I::kPrepared, S::kStarting, {A::kSpawn}},
       {S::kPreparing, I::kSpawnFailedFirst, S::kSweeping, {A::kSweep}},
       {S::kPreparing, I::kStop, S::kSweeping, {A::kSweep}},
+      {S::kPreparing, I::kCancel, S::kSweeping, {A::kSweep}},
       {S::kPreparing, I::kStopNow, S::kSweeping, {A::kSweep}},
 
       {S::kStarting, I::kSpawned, S::kRunning, {}},
@@ -58,23 +62,39 @@ const std::vector<Row>& Table() {
       {S::kStarting, I::kSpawnFailedFirst, S::kSweeping, {A::kSweep}},
 
       {S::kRunning, I::kEnded, S::kRunning, {}},
-      {S::kRunning, I::kLastEnded, S::kSweeping, {A::kSweep}},
+      {S::kRunning, I::kLastEnded, S::kLingering, {A::kAwaitRest}},
       {S::kRunning, I::kStop, S::kStopping, {A::kTerminate}},
+      {S::kRunning, I::kCancel, S::kStopping, {A::kTerminate}},
       {S::kRunning, I::kStopNow, S::kKilling, {A::kKill}},
 
       {S::kStopping, I::kEnded, S::kStopping, {}},
-      {S::kStopping, I::kLastEnded, S::kSweeping, {A::kSweep}},
+      {S::kStopping, I::kLastEnded, S::kLingering, {A::kAwaitRest}},
       {S::kStopping, I::kStop, S::kStopping, {}},  // may shorten the grace
+      {S::kStopping, I::kCancel, S::kStopping, {}},
       {S::kStopping, I::kStopNow, S::kKilling, {A::kKill}},
-      {S::kStopping, I::kDeadline, S::kKilling, {A::kKill}},
+      {S::kStopping, I::kDeadline, S::kKilling, {A::kTellKilled, A::kKill}},
+
+      {S::kLingering, I::kNothingLeft, S::kSweeping, {A::kSweep}},
+      {S::kLingering, I::kStop, S::kLingering, {}},
+      {S::kLingering, I::kCancel, S::kHurrying, {A::kTerminateRest}},
+      {S::kLingering, I::kStopNow, S::kSweeping, {A::kSweep}},
+      {S::kLingering, I::kDeadline, S::kHurrying, {A::kTerminateRest}},
+
+      {S::kHurrying, I::kNothingLeft, S::kSweeping, {A::kSweep}},
+      {S::kHurrying, I::kStop, S::kHurrying, {}},
+      {S::kHurrying, I::kCancel, S::kHurrying, {}},
+      {S::kHurrying, I::kStopNow, S::kSweeping, {A::kSweep}},
+      {S::kHurrying, I::kDeadline, S::kSweeping, {A::kTellKilled, A::kSweep}},
 
       {S::kKilling, I::kEnded, S::kKilling, {}},
       {S::kKilling, I::kLastEnded, S::kSweeping, {A::kSweep}},
       {S::kKilling, I::kStop, S::kKilling, {}},
+      {S::kKilling, I::kCancel, S::kKilling, {}},
       {S::kKilling, I::kStopNow, S::kKilling, {}},
       {S::kKilling, I::kDeadline, S::kDraining, {A::kReportUnkillable, A::kDrain}},
 
       {S::kSweeping, I::kStop, S::kSweeping, {}},
+      {S::kSweeping, I::kCancel, S::kSweeping, {}},
       {S::kSweeping, I::kStopNow, S::kSweeping, {}},
       {S::kSweeping, I::kSwept, S::kDraining, {A::kDrain}},
       {S::kSweeping, I::kDeadline, S::kDraining, {A::kReportUnkillable, A::kDrain}},
@@ -83,11 +103,13 @@ const std::vector<Row>& Table() {
       {S::kDraining, I::kLastEnded, S::kDraining, {}},
       {S::kDraining, I::kSwept, S::kDraining, {}},
       {S::kDraining, I::kStop, S::kDraining, {}},
+      {S::kDraining, I::kCancel, S::kDraining, {}},
       {S::kDraining, I::kStopNow, S::kDraining, {}},
       {S::kDraining, I::kDrained, S::kFinished, {A::kFinish}},
       {S::kDraining, I::kDeadline, S::kFinished, {A::kFinish}},
 
       {S::kFinished, I::kStop, S::kFinished, {}},
+      {S::kFinished, I::kCancel, S::kFinished, {}},
       {S::kFinished, I::kStopNow, S::kFinished, {}},
       {S::kFinished, I::kEnded, S::kFinished, {}},
       {S::kFinished, I::kLastEnded, S::kFinished, {}},
@@ -106,18 +128,21 @@ struct Decide {
   State state;
   size_t live;
   Duration own_grace;
-  Input Stop(Duration grace) const { return grace > Duration::zero() ? I::kStop : I::kStopNow; }
+  Input Stop(Duration grace, bool cancelled) const {
+    return grace <= Duration::zero() ? I::kStopNow : cancelled ? I::kCancel : I::kStop;
+  }
   Input operator()(const PartArrived& e) const { return e.prepare ? I::kPartToPrepare : I::kPart; }
   Input operator()(const Prepared&) const { return I::kPrepared; }
   Input operator()(const Spawned&) const { return I::kSpawned; }
   Input operator()(const SpawnFailed& e) const {
     return e.running > 0 ? I::kSpawnFailed : I::kSpawnFailedFirst;
   }
-  Input operator()(const StopAsked& e) const { return Stop(e.grace); }
+  Input operator()(const StopAsked& e) const { return Stop(e.grace, e.cancelled); }
   Input operator()(const AgentGone&) const {
-    return state == S::kWaiting ? I::kAgentGone : Stop(own_grace);
+    return state == S::kWaiting ? I::kAgentGone : Stop(own_grace, /*cancelled=*/true);
   }
   Input operator()(const WorkerEnded&) const { return live > 1 ? I::kEnded : I::kLastEnded; }
+  Input operator()(const NothingLeft&) const { return I::kNothingLeft; }
   Input operator()(const Swept&) const { return I::kSwept; }
   Input operator()(const Drained&) const { return I::kDrained; }
 };
@@ -125,8 +150,8 @@ struct Decide {
 }  // namespace
 
 absl::string_view StateName(State state) {
-  static constexpr absl::string_view kNames[] = {"waiting",  "preparing", "starting",
-                                                 "running",  "stopping",  "killing",
+  static constexpr absl::string_view kNames[] = {"waiting",  "preparing", "starting", "running",
+                                                 "stopping", "lingering", "hurrying", "killing",
                                                  "sweeping", "draining",  "finished"};
   return kNames[static_cast<size_t>(state)];
 }
@@ -151,30 +176,50 @@ absl::StatusOr<std::vector<Action>> ShepherdCore::OnEvent(TimePoint now, const E
   } else if (std::holds_alternative<AgentGone>(event)) {
     agent_gone_ = true;
   }
-  bool stop = input == I::kStop || input == I::kStopNow || input == I::kAgentGone;
+  const bool stop =
+      input == I::kStop || input == I::kCancel || input == I::kStopNow || input == I::kAgentGone;
   stop_asked_ |= stop;
-
-  State before = std::exchange(state_, row->to);
-  if (state_ == S::kStopping && stop) {
+  cancelled_ |= input == I::kCancel;
+  if (stop && row->to == State::kStopping) {
     const auto* asked = std::get_if<StopAsked>(&event);
-    TimePoint end = now + (asked != nullptr ? asked->grace : own_grace_);
-    deadline_ = before == S::kStopping ? std::min(deadline_, end) : end;
-  } else if (state_ != before) {
-    deadline_ = state_ == S::kKilling || state_ == S::kSweeping ? now + kUnkillableAfter
-                : state_ == S::kDraining                        ? now + kDrainLimit
-                                                                : kNever;
+    kill_at_ = std::min(kill_at_, now + (asked != nullptr ? asked->grace : own_grace_));
   }
+  Enter(now, row->to);
   return row->actions;
+}
+
+void ShepherdCore::Enter(TimePoint now, State state) {
+  const State before = std::exchange(state_, state);
+  if (before == state && state != State::kStopping) return;
+  switch (state) {
+    case State::kStopping:
+    case State::kHurrying:
+      deadline_ = kill_at_;
+      break;
+    case State::kLingering: {
+      if (kill_at_ == kNever) kill_at_ = now + own_grace_;
+      const Duration left = std::max(kill_at_ - now, Duration::zero());
+      deadline_ = kill_at_ - std::min(kLastCall, left / 4);
+      if (cancelled_) deadline_ = std::min(deadline_, now + kLingerWhenCancelled);
+      break;
+    }
+    case State::kKilling:
+    case State::kSweeping:
+      deadline_ = now + kUnkillableAfter;
+      break;
+    case State::kDraining:
+      deadline_ = now + kDrainLimit;
+      break;
+    default:
+      deadline_ = kNever;
+  }
 }
 
 std::vector<Action> ShepherdCore::OnDeadline(TimePoint now) {
   if (now < deadline_) return {};
   const Row* row = Find(state_, I::kDeadline);
   DTRAIN_CHECK(row != nullptr);  // only states with such a row have a deadline
-  state_ = row->to;
-  deadline_ = state_ == S::kKilling    ? now + kUnkillableAfter
-              : state_ == S::kDraining ? now + kDrainLimit
-                                       : kNever;
+  Enter(now, row->to);
   return row->actions;
 }
 

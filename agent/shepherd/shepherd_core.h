@@ -13,6 +13,11 @@ namespace dtrain::shepherd {
 
 // How long after SIGKILL a process may stay before it counts as unkillable.
 inline constexpr Duration kUnkillableAfter = std::chrono::seconds(60);
+// Of a stop's grace, what is left for processes that do not end by themselves: then they get
+// SIGTERM. A quarter of it, if that is less.
+inline constexpr Duration kLastCall = std::chrono::seconds(5);
+// What the workers of a cancelled job have left running may end by itself for so long.
+inline constexpr Duration kLingerWhenCancelled = std::chrono::seconds(2);
 // How long the rest of the logs may take once no process writes any more (a full disk).
 inline constexpr Duration kDrainLimit = std::chrono::seconds(60);
 
@@ -21,10 +26,12 @@ enum class State {
   kPreparing,  // what workers need is not on the node yet: images of containers
   kStarting,   // spawning
   kRunning,
-  kStopping,  // SIGTERM was sent, the grace runs
-  kKilling,   // SIGKILL was sent, workers still to be reaped
-  kSweeping,  // all workers reaped, what they left behind is being killed
-  kDraining,  // reading the rest of the logs
+  kStopping,   // SIGTERM was sent, the grace runs
+  kLingering,  // all workers reaped; what they have started may end by itself
+  kHurrying,   // and it has got SIGTERM, too
+  kKilling,    // SIGKILL was sent, workers still to be reaped
+  kSweeping,   // all workers reaped, what they left behind is being killed
+  kDraining,   // reading the rest of the logs
   kFinished,
 };
 absl::string_view StateName(State state);
@@ -40,28 +47,34 @@ struct SpawnFailed {
   size_t running = 0;  // workers that had been started before
 };
 struct StopAsked {
-  Duration grace{};  // zero: now
+  Duration grace{};        // zero: now
+  bool cancelled = false;  // somebody waits for the end: helpers have less time
 };
 struct AgentGone {};  // or a signal that ends the shepherd
 struct WorkerEnded {};
+struct NothingLeft {};  // of the processes that workers have started
 struct Swept {};
 struct Drained {};
 using Event = std::variant<PartArrived, Prepared, Spawned, SpawnFailed, StopAsked, AgentGone,
-                           WorkerEnded, Swept, Drained>;
+                           WorkerEnded, NothingLeft, Swept, Drained>;
 
 enum class Action {
   kPrepare,  // tell Prepared, or SpawnFailed
   kSpawn,
-  kTerminate,  // SIGTERM to the workers
-  kKill,       // SIGKILL to all that lives
-  kSweep,      // kill what is left, tell Swept when nothing is
+  kTerminate,      // SIGTERM to the workers
+  kAwaitRest,      // tell NothingLeft when no process is left
+  kTerminateRest,  // SIGTERM to those that are
+  kTellKilled,     // who is killed next, and why
+  kKill,           // SIGKILL to all that lives
+  kSweep,          // kill what is left, tell Swept when nothing is
   kReportUnkillable,
   kDrain,   // read the logs to their end, tell Drained
   kFinish,  // the last word to the agent, then exit
 };
 
 // Decides about the life of one node's workers. Pure. A worker's own failure stops nothing here:
-// whether the job goes on is the launcher's decision, which arrives as StopAsked.
+// whether the job goes on is the launcher's decision, which arrives as StopAsked. The grace runs
+// from the stop, or from the last worker's end, and is for what workers have started, too.
 class ShepherdCore {
  public:
   // An error when the event makes no sense in this state; nothing has changed then.
@@ -76,8 +89,12 @@ class ShepherdCore {
   bool agent_gone() const { return agent_gone_; }
 
  private:
+  void Enter(TimePoint now, State state);
+
   State state_ = State::kWaiting;
   TimePoint deadline_ = kNever;
+  TimePoint kill_at_ = kNever;  // of a stop, or after the last worker's end
+  bool cancelled_ = false;
   size_t live_ = 0;
   Duration own_grace_{};
   bool stop_asked_ = false;

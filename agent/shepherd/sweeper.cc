@@ -50,6 +50,22 @@ std::vector<os::ProcessInfo> Sweeper::Doomed() const {
   return found;
 }
 
+std::vector<os::ProcessInfo> Sweeper::Left() const {
+  std::vector<os::ProcessInfo> found = Doomed();
+  for (const pid_t pid : cgroup_ ? cgroup_->Processes() : std::vector<pid_t>{}) {
+    const auto is_it = [pid](const os::ProcessInfo& info) { return info.pid == pid; };
+    if (std::any_of(found.begin(), found.end(), is_it)) continue;
+    if (auto info = os::FindProcess(pid)) found.push_back(*info);
+  }
+  std::erase_if(found, [](const os::ProcessInfo& info) { return info.state == 'Z'; });
+  return found;
+}
+
+bool Sweeper::NothingLeft() const {
+  if (cgroup_ && cgroup_->Populated()) return false;
+  return !os::HasChildren() || Left().empty();
+}
+
 void Sweeper::Sweep(loop::Task done) {
   done_ = std::move(done);
   pause_ = kFirstPause;

@@ -28,6 +28,9 @@ class Sweeper {
   void KillAll();
   // The same for those in other PID namespaces than ours, and no more: in containers.
   void KillElsewhere();
+  // The living processes of the job, but for those that are spared.
+  std::vector<os::ProcessInfo> Left() const;
+  bool NothingLeft() const;
   // Rounds until nothing is left, then `done`; at once when nothing is.
   void Sweep(loop::Task done);
   // A child was reaped: looks again.

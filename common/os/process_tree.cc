@@ -197,7 +197,7 @@ std::optional<uint64_t> StartTime(pid_t pid) {
   return found->start_time;
 }
 
-size_t Kill(const std::vector<ProcessInfo>& processes) {
+size_t Signal(const std::vector<ProcessInfo>& processes, int signal) {
   size_t living = 0;
   for (const ProcessInfo& info : processes) {
     if (info.state == 'Z') continue;
@@ -207,11 +207,13 @@ size_t Kill(const std::vector<ProcessInfo>& processes) {
     // The pid may have passed to another process between the listing and the opening.
     auto now = FindProcess(info.pid);
     if (now && now->start_time == info.start_time) {
-      (void)SendSignal(process->get(), SIGKILL);
+      (void)SendSignal(process->get(), signal);
     }
   }
   return living;
 }
+
+size_t Kill(const std::vector<ProcessInfo>& processes) { return Signal(processes, SIGKILL); }
 
 void KillGroups(const std::vector<ProcessInfo>& processes) {
   const pid_t self = getpid(), own_group = getpgrp(), own_session = getsid(0);

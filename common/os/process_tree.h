@@ -68,8 +68,10 @@ std::string ProcessMark(pid_t pid);
 // Whether the process of a mark is there. False also of what is no mark.
 bool Lives(const std::string& mark);
 
-// SIGKILL to those that are still the processes they were when listed. Returns how many there
-// were, ended ones not counted. List and call again until it returns 0: they may fork meanwhile.
+// A signal to those that are still the processes they were when listed. Returns how many there
+// were, ended ones not counted.
+size_t Signal(const std::vector<ProcessInfo>& processes, int signal);
+// SIGKILL to them. List and call again until it returns 0: they may fork meanwhile.
 size_t Kill(const std::vector<ProcessInfo>& processes);
 
 // SIGKILL to the process groups of those that are children of this process, in one step for all of

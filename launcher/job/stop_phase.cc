@@ -31,9 +31,10 @@ constexpr Duration kLastOutput = std::chrono::seconds(1);
 // Zero means KILL at once, which is not always what is meant.
 uint32_t AtLeastOneMs(Duration grace) { return std::max<uint32_t>(ToMs(grace), 1); }
 
-v1::JobRequest StopRequest(uint32_t grace_ms) {
+v1::JobRequest StopRequest(uint32_t grace_ms, bool cancelled = false) {
   v1::JobRequest request;
   request.mutable_stop()->set_grace_ms(grace_ms);
+  request.mutable_stop()->set_cancelled(cancelled);
   return request;
 }
 
@@ -72,19 +73,26 @@ void StopPhase::SendStop() {
     // It may have waited, its own ranks gone, for those of others that used its key-value server.
     const NodeId master = cluster_.planned(cluster_.master());
     if (cluster_.plan().nodes.size() == 1 || !cluster_.has_work(master)) return;
-    out_.ToShepherd(master) = StopRequest(AtLeastOneMs(grace));
+    v1::JobRequest request = StopRequest(AtLeastOneMs(grace));
+    request.mutable_stop()->set_all_ended(true);
+    out_.ToShepherd(master) = std::move(request);
     return;
   }
   std::vector<NodeId> nodes = cluster_.PlannedWithWork();
   for (const NodeId node : nodes) cluster_.SetWaitingFor(node, "its workers to end");
   out_.ToShepherds(std::move(nodes),
-                   StopRequest(grace <= Duration::zero() ? 0 : AtLeastOneMs(grace)));
+                   StopRequest(grace <= Duration::zero() ? 0 : AtLeastOneMs(grace), cancelled_));
 }
 
 void StopPhase::Cancel(Verdict why) {
-  cancelled_ = true;
+  const bool was_stopping = cluster_.state() == State::kStopping;
+  const bool first = !std::exchange(cancelled_, true);
   Stop(std::move(why));
   if (cluster_.state() != State::kStopping) return;
+  if (first && was_stopping && kill_at_ != kNever) {
+    out_.ToShepherds(cluster_.PlannedWithWork(),
+                     StopRequest(AtLeastOneMs(cluster_.options().grace), /*cancelled=*/true));
+  }
   const TimePoint now = cluster_.now();
   give_up_at_ = std::min(give_up_at_, (kill_at_ == kNever ? now : kill_at_) + kGiveUpCancelled);
   if (cut_logs_at_ != kNever) return;

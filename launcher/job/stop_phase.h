@@ -25,9 +25,11 @@ namespace dtrain::job {
 //                            | starting, running  | Stop{grace} to those that run; kill_at =
 //                            |                    | now + grace + 1 s; give_up_at = kill_at + 125 s
 //                            | stopping           | offered to Verdicts
-//   Succeed()                | running            | as above, Stop only to rank 0's node
+//   Succeed()                | running            | as above, Stop only to rank 0's node, for what
+//                            |                    | it holds for ranks elsewhere
 //   Cancel(verdict): first   | any                | Stop; give_up_at <= (kill_at or now) + 3 s;
 //   signal, time limit       |                    | cut_logs_at = all free ? now + 1 s : give_up_at
+//                            | stopping           | once: Stop{grace, cancelled} to those that run
 //   OutputGone(verdict)      | any                | Cancel; nobody's output is awaited any more
 //   KillNow(): second Ctrl-C | stopping           | as kill_at; cut_logs_at = all free ? now :
 //                            |                    | give_up_at

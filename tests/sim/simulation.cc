@@ -405,7 +405,9 @@ void Simulation::ToShepherd(size_t index, const v1::JobRequest& request) {
         index, shepherd::PartArrived{node.living.size(), milliseconds(request.start().grace_ms())});
   } else if (request.has_stop()) {
     FeedSession(index, session::ShepherdAnswers{});  // an acknowledgement
-    FeedShepherd(index, shepherd::StopAsked{milliseconds(request.stop().grace_ms())});
+    if (request.stop().all_ended()) return;
+    FeedShepherd(index, shepherd::StopAsked{milliseconds(request.stop().grace_ms()),
+                                            request.stop().cancelled()});
   }
 }
 
@@ -448,6 +450,9 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
         }
         break;
       }
+      case shepherd::Action::kAwaitRest:
+        At(now_, [this, index] { FeedShepherd(index, shepherd::NothingLeft{}); });
+        break;
       case shepherd::Action::kSweep:
         At(now_, [this, index] { FeedShepherd(index, shepherd::Swept{}); });
         break;
@@ -462,6 +467,8 @@ void Simulation::DoShepherd(size_t index, const std::vector<shepherd::Action>& a
         break;
       }
       case shepherd::Action::kPrepare:
+      case shepherd::Action::kTerminateRest:
+      case shepherd::Action::kTellKilled:
       case shepherd::Action::kReportUnkillable:
         break;
     }

@@ -157,5 +157,106 @@ TEST_P(LeftoversTest, ARequiredCgroupThatIsMissingRefusesTheJob) {
   }
 }
 
+TEST_P(LeftoversTest, AHelperMayEndByItselfAfterASuccess) {
+  v1::JobPart part = Shell(1, "(sleep 0.5; echo its last words) & exit 0");
+  part.set_grace_ms(600000);
+  Run(part);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), "its last words\n");
+}
+
+// The launcher ends the job at once.
+TEST_P(LeftoversTest, AHelperMayEndByItselfAfterAFailure) {
+  Run(Shell(1, "(sleep 0.5; echo its last words) & exit 3"));
+  ASSERT_TRUE(Until([&] { return exits_.count(0) == 1; }));
+  Stop(600000);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), "its last words\n");
+  EXPECT_EQ(exits_[0].exit_code(), 3);
+}
+
+TEST_P(LeftoversTest, AHelperThatDoesNotEndGetsTerm) {
+  Run(Shell(1,
+            "export D=$(mktemp -d); sh -c 'trap \"echo saved; exit\" TERM; echo; : >$D/there; "
+            "while :; do sleep 0.05; done' & "
+            "until [ -e $D/there ]; do sleep 0.01; done; rm -r $D; exit 0"));
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), "\nsaved\n");
+}
+
+TEST_P(LeftoversTest, AHelperThatIsKilledIsNamed) {
+  Run(Shell(1, "trap '' TERM; sh -c 'echo $$; exec sleep 600' & exit 0"));
+  ASSERT_TRUE(UntilFinished());
+  ASSERT_FALSE(warnings_.empty());
+  EXPECT_THAT(warnings_.back(),
+              HasSubstr(absl::StrCat("killed what the ranks here had left running: sleep (pid ",
+                                     atoi(Out().c_str()), "), 2 s after the last of them")));
+}
+
+TEST_P(LeftoversTest, ACancelHurriesHelpers) {
+  v1::JobPart part = Shell(1, "sleep 600 & exit 0");
+  part.set_grace_ms(600000);
+  Run(part);
+  ASSERT_TRUE(Until([&] { return exits_.count(0) == 1; }));
+  v1::JobRequest request;
+  request.mutable_stop()->set_grace_ms(600000);
+  request.mutable_stop()->set_cancelled(true);
+  Send(request);
+  EXPECT_TRUE(UntilFinished());
+}
+
+// The helper would die of SIGTERM, and the program could not save through it.
+TEST_P(LeftoversTest, ATermSparesTheHelpersOfAProgramThatSaves) {
+  Run(Shell(1,
+            "exec /usr/bin/python3 -I -S -c '\n"
+            "import signal, subprocess, sys\n"
+            "helper = subprocess.Popen([\"cat\"], stdin=subprocess.PIPE)\n"
+            "def save(*_):\n"
+            "  helper.communicate(b\"saved\\n\")\n"
+            "  sys.exit(helper.returncode)\n"
+            "signal.signal(signal.SIGTERM, save)\n"
+            "print(\"ready\", flush=True)\n"
+            "while True: signal.pause()\n'"));
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(20000);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), "ready\nsaved\n");
+  EXPECT_EQ(exits_[0].exit_code(), 0);
+  EXPECT_EQ(exits_[0].signal(), 0);
+}
+
+// The shell dies of SIGTERM before its program has saved.
+TEST_P(LeftoversTest, TheProgramBelowAShellMaySave) {
+  Run(Shell(1,
+            "/usr/bin/python3 -I -S -c '\n"
+            "import signal, sys, time\n"
+            "def save(*_):\n"
+            "  time.sleep(0.5)\n"
+            "  print(\"saved\")\n"
+            "  sys.exit()\n"
+            "signal.signal(signal.SIGTERM, save)\n"
+            "print(\"ready\", flush=True)\n"
+            "while True: signal.pause()\n'; echo goes on"));
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(20000);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), "ready\nsaved\n");
+}
+
+TEST_P(LeftoversTest, AKilledWorkerIsNamedWithWhatItWrote) {
+  const std::string file = absl::StrCat(::testing::TempDir(), job_id_, ".bin");
+  Run(Shell(1, absl::StrCat("trap '' TERM; exec 7>", file, "; echo; sleep 600")));
+  ASSERT_TRUE(Until([&] { return !Out().empty(); }));
+  Stop(1000);
+  ASSERT_TRUE(UntilFinished());
+  (void)unlink(file.c_str());
+  ASSERT_FALSE(warnings_.empty());
+  EXPECT_THAT(warnings_.back(), HasSubstr("killed rank 0, sh (pid "));
+  EXPECT_THAT(warnings_.back(),
+              HasSubstr(absl::StrCat(", which had not ended 1 s after SIGTERM and had open for "
+                                     "writing: ",
+                                     file, "; --grace gives more time")));
+}
+
 }  // namespace
 }  // namespace dtrain::shepherd

@@ -52,9 +52,13 @@ class CoreTest : public ::testing::Test {
     Running();
     On(StopAsked{});
   }
-  void Sweeping() {
+  void Lingering() {
     Running(1);
-    On(WorkerEnded{});
+    EXPECT_THAT(On(WorkerEnded{}), ElementsAre(A::kAwaitRest));
+  }
+  void Sweeping() {
+    Lingering();
+    On(NothingLeft{});
   }
   void Draining() {
     Sweeping();
@@ -138,8 +142,73 @@ TEST_F(CoreTest, OneWorkersEndLeavesTheOthersRunning) {
   EXPECT_THAT(On(WorkerEnded{}), IsEmpty());
   EXPECT_EQ(core_.state(), State::kRunning);
   EXPECT_FALSE(core_.stop_asked());
-  EXPECT_THAT(On(WorkerEnded{}), ElementsAre(A::kSweep));
+  EXPECT_THAT(On(WorkerEnded{}), ElementsAre(A::kAwaitRest));
+  EXPECT_EQ(core_.state(), State::kLingering);
+  EXPECT_THAT(On(NothingLeft{}), ElementsAre(A::kSweep));
   EXPECT_EQ(core_.state(), State::kSweeping);
+}
+
+// A grace of 5 s, of which a quarter is for processes that need a word.
+TEST_F(CoreTest, WhatWorkersLeaveEndsByItselfOrGetsTermAndThenKill) {
+  Lingering();
+  const TimePoint end = now_;
+  EXPECT_EQ(core_.NextDeadline(), end + milliseconds(3750));
+  EXPECT_THAT(AtDeadline(), ElementsAre(A::kTerminateRest));
+  EXPECT_EQ(core_.state(), State::kHurrying);
+  EXPECT_EQ(core_.NextDeadline(), end + seconds(5));
+  EXPECT_THAT(AtDeadline(), ElementsAre(A::kTellKilled, A::kSweep));
+  EXPECT_EQ(core_.state(), State::kSweeping);
+}
+
+TEST_F(CoreTest, WithALongGraceTheLastCallIsFiveSeconds) {
+  On(PartArrived{1, seconds(60)});
+  On(Spawned{});
+  On(WorkerEnded{});
+  EXPECT_EQ(core_.NextDeadline(), now_ + seconds(55));
+}
+
+TEST_F(CoreTest, WithoutGraceNothingIsAwaited) {
+  On(PartArrived{1, {}});
+  On(Spawned{});
+  On(WorkerEnded{});
+  EXPECT_EQ(core_.NextDeadline(), now_);
+  EXPECT_THAT(AtDeadline(), ElementsAre(A::kTerminateRest));
+  EXPECT_THAT(AtDeadline(), ElementsAre(A::kTellKilled, A::kSweep));
+}
+
+TEST_F(CoreTest, AFailureElsewhereLeavesHelpersTheirTime) {
+  Lingering();
+  const TimePoint deadline = core_.NextDeadline();
+  EXPECT_THAT(On(StopAsked{seconds(1)}), IsEmpty());
+  EXPECT_EQ(core_.NextDeadline(), deadline);
+}
+
+TEST_F(CoreTest, ACancelHurriesHelpers) {
+  Lingering();
+  const TimePoint end = now_;
+  EXPECT_THAT(On(StopAsked{seconds(30), /*cancelled=*/true}), ElementsAre(A::kTerminateRest));
+  EXPECT_EQ(core_.state(), State::kHurrying);
+  EXPECT_EQ(core_.NextDeadline(), end + seconds(5));
+  EXPECT_THAT(On(StopAsked{}), ElementsAre(A::kSweep));
+}
+
+TEST_F(CoreTest, TheGraceOfAStopIsForHelpersToo) {
+  for (const bool cancelled : {false, true}) {
+    core_ = {};
+    Running(1);
+    const TimePoint stop = now_;
+    On(StopAsked{seconds(40), cancelled});
+    now_ += seconds(10);
+    EXPECT_THAT(On(WorkerEnded{}), ElementsAre(A::kAwaitRest));
+    EXPECT_EQ(core_.NextDeadline(), cancelled ? now_ + seconds(2) : stop + seconds(35));
+    EXPECT_THAT(AtDeadline(), ElementsAre(A::kTerminateRest));
+    EXPECT_EQ(core_.NextDeadline(), stop + seconds(40));
+  }
+}
+
+TEST_F(CoreTest, AnAgentThatIsGoneHurriesHelpers) {
+  Lingering();
+  EXPECT_THAT(On(AgentGone{}), ElementsAre(A::kTerminateRest));
 }
 
 TEST_F(CoreTest, AStopTerminatesThenKillsAfterTheGrace) {
@@ -148,7 +217,7 @@ TEST_F(CoreTest, AStopTerminatesThenKillsAfterTheGrace) {
   EXPECT_EQ(core_.state(), State::kStopping);
   EXPECT_EQ(core_.NextDeadline(), now_ + seconds(3));
   EXPECT_THAT(core_.OnDeadline(now_ + seconds(2)), IsEmpty());
-  EXPECT_THAT(AtDeadline(), ElementsAre(A::kKill));
+  EXPECT_THAT(AtDeadline(), ElementsAre(A::kTellKilled, A::kKill));
   EXPECT_EQ(core_.state(), State::kKilling);
   EXPECT_EQ(core_.NextDeadline(), now_ + kUnkillableAfter);
 }
@@ -185,7 +254,7 @@ TEST_F(CoreTest, StoppingEndsWithTheLastWorker) {
   Stopping();
   EXPECT_THAT(On(WorkerEnded{}), IsEmpty());
   EXPECT_EQ(core_.state(), State::kStopping);
-  EXPECT_THAT(On(WorkerEnded{}), ElementsAre(A::kSweep));
+  EXPECT_THAT(On(WorkerEnded{}), ElementsAre(A::kAwaitRest));
 }
 
 TEST_F(CoreTest, KillingIgnoresFurtherStops) {
@@ -272,7 +341,7 @@ TEST(CoreRandomTest, EveryRunEndsOnceAndInTime) {
     TimePoint now{};
     size_t living = 0;
     int spawns = 0, kills = 0, sweeps = 0, finishes = 0;
-    bool spawning = false, sweeping = false, draining = false, stop = false;
+    bool spawning = false, awaiting = false, sweeping = false, draining = false, stop = false;
     TimePoint stopped_at = kNever;
     auto note = [&](const std::vector<Action>& actions) {
       for (Action action : actions) {
@@ -281,6 +350,7 @@ TEST(CoreRandomTest, EveryRunEndsOnceAndInTime) {
         sweeps += action == A::kSweep;
         finishes += action == A::kFinish;
         spawning |= action == A::kSpawn;
+        awaiting |= action == A::kAwaitRest;
         sweeping |= action == A::kSweep;
         draining |= action == A::kDrain;
       }
@@ -321,7 +391,7 @@ TEST(CoreRandomTest, EveryRunEndsOnceAndInTime) {
         case 3:
           if (core.state() != State::kStarting &&
               (core.state() != State::kWaiting || below(20) == 0)) {
-            ASSERT_TRUE(give(StopAsked{seconds(below(4))}));
+            ASSERT_TRUE(give(StopAsked{seconds(below(4)), below(2) == 0}));
             stop = true;
           }
           break;
@@ -332,7 +402,9 @@ TEST(CoreRandomTest, EveryRunEndsOnceAndInTime) {
           }
           break;
         case 5:
-          if (std::exchange(sweeping, false)) {
+          if (std::exchange(awaiting, false) && core.state() != State::kSweeping) {
+            ASSERT_TRUE(give(NothingLeft{}));
+          } else if (std::exchange(sweeping, false)) {
             ASSERT_TRUE(give(Swept{}));
           }
           break;
@@ -365,7 +437,7 @@ TEST(CoreRandomTest, EveryRunEndsOnceAndInTime) {
     // Left alone after a stop, deadlines alone bring the end.
     if (core.state() != State::kFinished) {
       ASSERT_TRUE(give(StopAsked{seconds(1)}));
-      for (int i = 0; i < 4 && core.state() != State::kFinished; ++i) {
+      for (int i = 0; i < 6 && core.state() != State::kFinished; ++i) {
         now = core.NextDeadline();
         note(core.OnDeadline(now));
       }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/shepherd/launcher_line.h"
+#include "agent/shepherd/sweeper.h"
+#include "agent/shepherd/workers.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+
+namespace dtrain::shepherd {
+
+// The processes that workers have started, at the end of a job: helpers, which a SIGTERM to their
+// rank spares, and which may end by themselves after it. Loop thread.
+class Offspring {
+ public:
+  // All must stay.
+  Offspring(loop::Loop& loop, Workers& workers, Sweeper& sweeper, LauncherLine& launcher)
+      : loop_(loop), workers_(workers), sweeper_(sweeper), launcher_(launcher), timer_(loop) {}
+
+  // SIGTERM to those processes of each worker that can act on it (who_acts.h). In containers to all
+  // of the worker's group: the runtime's client passes it on.
+  void Terminate(bool in_containers);
+  // All workers have ended. Calls `none` once no process is left, also from inside this; tells the
+  // launcher after a moment for what it waits until `limit`.
+  void AwaitEnd(TimePoint limit, loop::Task none);
+  // A child was reaped: looks again.
+  void OnReaped();
+  // SIGTERM to those that are left and have not got one.
+  void TerminateRest();
+  // Nothing is awaited any more.
+  void Stop();
+
+  // Before they are killed: which workers have not ended, how long they had, and what they write.
+  void TellKilledWorkers();
+  // The same of what is left behind them.
+  void TellKilledRest();
+
+ private:
+  using Name = std::pair<pid_t, uint64_t>;  // of a process, for good
+  void Look();
+
+  loop::Loop& loop_;
+  Workers& workers_;
+  Sweeper& sweeper_;
+  LauncherLine& launcher_;
+  loop::Timer timer_;
+  loop::Task none_;
+  Duration pause_{};
+  TimePoint begun_{}, limit_{}, terminated_{};
+  bool told_ = false;
+  std::set<Name> has_term_;
+};
+
+}  // namespace dtrain::shepherd
