@@ -82,7 +82,6 @@ class Pending(torch._C._distributed_c10d.Work):
         try:
             self.wait()
         except Exception as error:
-            _errors.from_future = error
             self._reached.set_result(error)
             return
         cuda = [tensor for tensor in self._outputs if tensor.is_cuda]
