@@ -201,10 +201,24 @@ def others():
         dist.all_gather([torch.empty(2)] * n, torch.empty(3))
     for wrong in (n - 1, n + 1):
         if me == 0:
-            with pytest.raises(ValueError, match="gather: the root's list is not of 3 tensors"):
+            with pytest.raises(ValueError, match=f"gather: rank 0 must give .* each of 3 ranks; it gives {wrong} tensors"):
                 dist.gather(torch.zeros(2), [torch.zeros(2)] * wrong)
-            with pytest.raises(ValueError, match="scatter: the root's list is not of 3 tensors"):
+            with pytest.raises(ValueError, match=f"scatter: rank 0 must give .* each of 3 ranks; it gives {wrong} tensors"):
                 dist.scatter(torch.zeros(2), [torch.zeros(2)] * wrong)
+    unequal = [torch.zeros(2), torch.zeros(3), torch.zeros(1)]
+    with pytest.raises(ValueError, match=rf"reduce_scatter: rank {me} must give a tensor of \(2,\), torch.float32, for each of "
+                       r"3 ranks; it gives \(3,\), torch.float32, for rank 1; \(1,\), torch.float32, for rank 2"):
+        dist.reduce_scatter(torch.zeros(2), unequal)
+    # What one rank gives alike, and other ranks otherwise.
+    with pytest.raises(RuntimeError, match=r"rank 0 for .* of shape \(2,\); rank 1 for .* of shape \(3,\)"):
+        dist.reduce_scatter(torch.zeros(2 + me), [torch.zeros(2 + me)] * n)
+    with torch.profiler.profile() as profile:
+        work = dist.all_reduce(torch.ones(100), async_op=True)
+        dist.broadcast(torch.ones(100), 0)
+        work.wait()
+        work.get_future().wait()
+    shown = {event.name for event in profile.events()}
+    assert {"dtrain:all_reduce", "dtrain:broadcast"} <= shown, shown
     if me != n - 1:
         late = dist.all_reduce(torch.ones(1), async_op=True)
         with pytest.raises(RuntimeError, match="wait timeout after 10ms"):

@@ -10,6 +10,8 @@ import weakref
 
 import torch
 import torch.distributed as dist
+from torch.autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
 
 from dtrain import _arrays, _errors, _job, _moves, _process_sets
 from dtrain._arrays import TorchTensors
@@ -74,6 +76,10 @@ def _operation(opts, *tensors):
     return next((ours for theirs, ours in _OPERATIONS if theirs == wanted), None)
 
 
+def _joined(parts, own):
+    return torch.stack([part.detach().reshape(own.shape) for part in parts])
+
+
 class _ProcessGroup(dist.ProcessGroup):
     """Takes the calls of torch.distributed: lists with one tensor, and options."""
 
@@ -89,8 +95,12 @@ class _ProcessGroup(dist.ProcessGroup):
     def name(self):
         return NAME
 
-    def _pending(self, handle, outputs):
-        return Pending(handle, outputs, self._waiter)
+    def _pending(self, name, handle, outputs):
+        work = Pending(handle, outputs, self._waiter)
+        if _profiler_enabled():
+            with record_function(f"{NAME}:{name}") as span:
+                span._call_end_callbacks_on_future(work.get_future())
+        return work
 
     def _several(self, works):
         return Pending(All(works), [tensor for work in works for tensor in work._outputs], self._waiter)
@@ -113,7 +123,7 @@ class _ProcessGroup(dist.ProcessGroup):
         if op is None:
             return self._gloo.allreduce([tensor], opts)
         handle = start_allreduce(tensor, None, op, _AS_IT_IS, self._ours, Compression.none, in_place=True, wait=False)
-        return self._pending(handle, [tensor])
+        return self._pending("all_reduce", handle, [tensor])
 
     def allreduce_coalesced(self, tensors, opts):
         return self._several([self.allreduce([tensor], opts) for tensor in tensors])
@@ -132,11 +142,14 @@ class _ProcessGroup(dist.ProcessGroup):
         arguments = (*reduction.operands(), tensor.numel(), reduction.type, int(reduction.op), opts.rootRank)
         handle = self._start("dtrain_reduce", arguments, (reduction.send, reduction), finish,
                              shape_text(TorchTensors, tensor, reduction.native))
-        return self._pending(handle, [tensor])
+        return self._pending("reduce", handle, [tensor])
 
     def reduce_scatter(self, outputs, inputs, opts):
-        return self._several([self._reduce_scatter_base(output, torch.stack([each.detach() for each in parts]), opts)
-                              for output, parts in zip(outputs, inputs)])
+        return self._several([self._reduce_scatter_list(output, parts, opts) for output, parts in zip(outputs, inputs)])
+
+    def _reduce_scatter_list(self, output, parts, opts):
+        self._check_parts("reduce_scatter", parts, output)
+        return self._reduce_scatter_base(output, _joined(parts, output), opts)
 
     def _reduce_scatter_base(self, output, source, opts=dist.ReduceOp.SUM):
         op = _operation(opts, source)
@@ -159,7 +172,7 @@ class _ProcessGroup(dist.ProcessGroup):
         arguments = (*reduction.operands(), output.numel(), reduction.type, int(reduction.op))
         handle = self._start("dtrain_reduce_scatter", arguments, (reduction.send, reduction), finish,
                              shape_text(TorchTensors, output, reduction.native))
-        return self._pending(handle, [output])
+        return self._pending("reduce_scatter", handle, [output])
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=dist.ReduceOp.SUM):
         return self._several([self._reduce_scatter_base(*pair, opts) for pair in zip(outputs, inputs)])
@@ -172,7 +185,7 @@ class _ProcessGroup(dist.ProcessGroup):
 
     def _broadcast(self, tensor, root):
         handle = _moves.start_broadcast(tensor, TorchTensors, root, None, self._ours, False, None)
-        return self._pending(handle, [tensor])
+        return self._pending("broadcast", handle, [tensor])
 
     def allgather(self, outputs, inputs, opts=None):
         return self._several([self._gather_all(parts, tensor) for parts, tensor in zip(outputs, inputs)])
@@ -193,7 +206,7 @@ class _ProcessGroup(dist.ProcessGroup):
             for part, got in zip(parts, output):
                 TorchTensors.copy_into(part, got.view(part.shape))
 
-        return self._pending(self._gather_into(output, tensor, finish), parts)
+        return self._pending("all_gather", self._gather_into(output, tensor, finish), parts)
 
     def _allgather_base(self, output, tensor, opts=None):
         if output.numel() != tensor.numel() * self._size or output.dtype != tensor.dtype:
@@ -201,7 +214,7 @@ class _ProcessGroup(dist.ProcessGroup):
                 f"all_gather_into_tensor: {tuple(output.shape)}, {output.dtype}, is not what {self._size} ranks have as "
                 f"{tuple(tensor.shape)}, {tensor.dtype}"
             )
-        return self._pending(self._gather_into(output, tensor, lambda: None), [output])
+        return self._pending("all_gather", self._gather_into(output, tensor, lambda: None), [output])
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
         return self._several([self._allgather_base(*pair) for pair in zip(outputs, inputs)])
@@ -227,8 +240,10 @@ class _ProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs, inputs, opts):
         (tensor,) = inputs
-        parts = outputs[0] if opts.rootRank == self._rank else []
-        self._check_parts("gather", parts, tensor, opts.rootRank)
+        is_root = opts.rootRank == self._rank
+        parts = outputs[0] if is_root else []
+        if is_root:
+            self._check_parts("gather", parts, tensor)
         received = torch.empty((len(parts), *tensor.shape), dtype=tensor.dtype, device=tensor.device)
         rows = [int(to == opts.rootRank) for to in range(self._size)]
 
@@ -242,19 +257,22 @@ class _ProcessGroup(dist.ProcessGroup):
         (output,) = outputs
         is_root = opts.rootRank == self._rank
         parts = inputs[0] if is_root else []
-        self._check_parts("scatter", parts, output, opts.rootRank)
-        sent = torch.stack([part.detach() for part in parts]) if parts else output.new_empty(0)
+        if is_root:
+            self._check_parts("scatter", parts, output)
+        sent = _joined(parts, output) if parts else output.new_empty(0)
 
         def finish(received):
             TorchTensors.copy_into(output, received)
 
         return self._exchange("scatter", sent, output, [int(is_root)] * self._size, output.numel(), finish, [output])
 
-    def _check_parts(self, what, parts, own, root):
-        if root == self._rank and (len(parts) != self._size or any(
-                part.numel() != own.numel() or part.dtype != own.dtype for part in parts)):
+    def _check_parts(self, what, parts, own):
+        wrong = [f"{tuple(part.shape)}, {part.dtype}, for rank {rank}" for rank, part in enumerate(parts)
+                 if part.numel() != own.numel() or part.dtype != own.dtype]
+        if wrong or len(parts) != self._size:
             raise _errors.InvalidArgumentError(
-                f"{what}: the root's list is not of {self._size} tensors of {tuple(own.shape)}, {own.dtype}, one for each rank")
+                f"{what}: rank {self._rank} must give a tensor of {tuple(own.shape)}, {own.dtype}, for each of {self._size} "
+                f"ranks; it gives {'; '.join(wrong) or f'{len(parts)} tensors'}")
 
     def _exchange(self, what, sent, received, rows, each, finish, outputs):
         """`rows`: 1 for each rank that gets `each` elements of `sent`, else 0."""
@@ -270,13 +288,13 @@ class _ProcessGroup(dist.ProcessGroup):
             "dtrain_alltoallv", pointer(TorchTensors, send), rows, each * send.element_size() // width, data_type,
             lambda _: pointer(TorchTensors, recv), (send, recv), landed, stream=stream, process_set=self._ours,
             shape=f"{what} of {TorchTensors.type_name(send)}")
-        return self._pending(handle, outputs)
+        return self._pending(what, handle, outputs)
 
     def alltoall_base(self, output, source, output_splits, input_splits, opts=None):
         # Some ranks may give no splits where others do: they tell each other.
         splits = list(input_splits) or [source.shape[0] // self._size] * self._size
         handle = _moves.alltoall_async(source, splits, process_set=self._ours)
-        return self._pending(Then(handle, lambda result: TorchTensors.copy_into(output, result[0].view_as(output))), [output])
+        return self._pending("all_to_all", Then(handle, lambda result: TorchTensors.copy_into(output, result[0].view_as(output))), [output])
 
     def alltoall(self, outputs, inputs, opts=None):
         source = torch.cat([each.detach().reshape(-1) for each in inputs])
@@ -286,12 +304,12 @@ class _ProcessGroup(dist.ProcessGroup):
             for output, got in zip(outputs, result[0].split(result[1].tolist())):
                 TorchTensors.copy_into(output, got.view_as(output))
 
-        return self._pending(Then(handle, finish), outputs)
+        return self._pending("all_to_all", Then(handle, finish), outputs)
 
     # ---- Meeting ----
 
     def barrier(self, opts=None):
-        return self._pending(issue("dtrain_barrier", (), None, lambda: None, process_set=self._ours), [])
+        return self._pending("barrier", issue("dtrain_barrier", (), None, lambda: None, process_set=self._ours), [])
 
     # ---- What Gloo does ----
 
