@@ -360,6 +360,69 @@ def lost():
     os._exit(9)
 
 
+def group_times_out():
+    """It raises in time and names who did not come; all else goes on."""
+    import torch
+
+    dist, gloo = begin()
+    late, other = dist.get_world_size() - 1, dist.new_group()
+    brief = dist.new_group(timeout=datetime.timedelta(seconds=1))
+
+    def times_out():
+        with pytest.raises(RuntimeError, match=f"timed out waiting for rank {late}.*; only this group has failed"):
+            dist.barrier(group=brief)
+
+    if dist.get_rank() != late:
+        began = time.monotonic()
+        times_out()
+        assert 1 <= time.monotonic() - began < 60
+    dist.barrier()
+    times_out()  # the late rank, too
+    dist.destroy_process_group(brief)
+    del brief
+    gc.collect()
+    for group in (other, gloo, dist.new_group(), dist.new_group(timeout=datetime.timedelta(seconds=60))):
+        total = torch.ones(1)
+        dist.all_reduce(total, group=group)
+        assert total.item() == late + 1
+    end(dist)
+
+
+def default_group_times_out(folder, *timeout):
+    """The job breaks with it, and is joined again by the next init_process_group()."""
+    import torch
+    import torch.distributed as dist
+
+    import dtrain.torch
+
+    me, n = dtrain.torch.rank(), dtrain.torch.size()
+
+    def init(number, **options):
+        dist.init_process_group("dtrain", f"file://{folder}/{number}", rank=me, world_size=n, **options)
+
+    def times_out():
+        with pytest.raises(RuntimeError, match=f"timed out waiting for rank {n - 1}"):
+            dist.barrier()
+
+    dtrain.torch.barrier()  # they have to meet in that time, too
+    init(1, **({"timeout": datetime.timedelta(seconds=timeout[0])} if timeout else {}))
+    others = [f"rank {r}" for r in range(n - 1)]
+    store = dist.FileStore(f"{folder}/store", n)
+    if me == n - 1:
+        store.wait(others, datetime.timedelta(seconds=60))
+    times_out()
+    store.set(f"rank {me}", "has seen it")
+    with pytest.raises(RuntimeError, match="broken"):
+        dist.new_group()
+    dist.destroy_process_group()
+    store.wait([*others, f"rank {n - 1}"], datetime.timedelta(seconds=60))
+    init(2)
+    total = torch.ones(1)
+    dist.all_reduce(total, group=dist.new_group())
+    assert total.item() == n == dtrain.torch.allreduce(torch.ones(1), op=dtrain.torch.Sum).item()
+    end(dist)
+
+
 def wrong_world():
     import torch.distributed as dist
 
@@ -396,6 +459,17 @@ def test_a_rank_that_dies_is_an_exception_on_the_others(on_ranks, capfd):
     with pytest.raises(dtrain.JobError):
         on_ranks(2, lost)
     assert "the loss was noticed" in capfd.readouterr().out
+
+
+def test_a_timeout_is_of_its_group(on_ranks):
+    on_ranks(3, group_times_out)
+
+
+def test_a_timeout_of_the_default_group_is_over_with_the_next_one(on_ranks, tmp_path):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "of the job").mkdir()
+    on_ranks(2, default_group_times_out, str(tmp_path / "given"), 8)
+    on_ranks(2, default_group_times_out, str(tmp_path / "of the job"), env={"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS": "5"})
 
 
 def test_a_program_for_gloo_trains_unchanged(launch, tmp_path):

@@ -12,11 +12,13 @@ import torch
 import torch.distributed as dist
 from torch.autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
+from torch.distributed.constants import default_pg_timeout
 
 from dtrain import _arrays, _errors, _job, _moves, _process_sets
 from dtrain._arrays import TorchTensors
 from dtrain._calls import issue, pointer, shape_text
 from dtrain._collectives import Reduction, start_allreduce
+from dtrain._library import library
 from dtrain._objects import allgather_object
 from dtrain._operations import Average, Max, Min, Product, Sum
 from dtrain.compression import Compression
@@ -31,12 +33,12 @@ _OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.PRODUCT, Product), (dist
 # rank. Python collects garbage at different times on each.
 _sets = [_process_sets.global_process_set]
 _idle = {0}
+_world_timeout = default_pg_timeout
 
 
 def _create(store, rank, size, timeout):
     """Of the ranks that are in the new group: their group. `rank`, `size`: in it."""
-    if not _job.is_initialized():
-        _job.init(collective_timeout=timeout.total_seconds())
+    _job.init()
     if not dist.is_initialized() and (rank, size) != (_job.rank(), _job.size()):
         raise _errors.InvalidArgumentError(
             f"init_process_group: this process is rank {rank} of {size} there, and rank {_job.rank()} of {_job.size()} of "
@@ -45,7 +47,15 @@ def _create(store, rank, size, timeout):
     gloo = dist.ProcessGroupGloo(dist.PrefixStore(NAME, store), rank, size, timeout=timeout)
     if size != _job.size():
         return gloo
-    number = _set_of_all()
+    try:
+        number = _set_of_all()
+    except _errors.CollectiveError as error:
+        if dist.is_initialized() or isinstance(error, _errors.MismatchError):
+            raise
+        # The job is broken, and all ranks make the default group again.
+        _job.rejoin()
+        number = _set_of_all()
+    _set_timeout(number, timeout)
     group = _ProcessGroup(rank, size, _sets[number], gloo)
     weakref.finalize(group, _release, number, _job.number)
     return group
@@ -53,13 +63,31 @@ def _create(store, rank, size, timeout):
 
 def _set_of_all():
     """The number of a set that no rank uses."""
-    everyones = allgather_object(sorted(_idle), name="dtrain.process_group")
+    everyones = allgather_object(sorted(filter(_works, _idle)), name="dtrain.process_group")
     idle = set.intersection(*map(set, everyones))
     if idle:
         _idle.discard(min(idle))
         return min(idle)
     _sets.append(_process_sets.split(0))
     return len(_sets) - 1
+
+
+def _set_timeout(number, timeout):
+    global _world_timeout
+    # Torch's own is what a program gets that gives none: then the job's counts.
+    milliseconds = 0 if timeout == default_pg_timeout else max(1, round(timeout.total_seconds() * 1000))
+    library().call("dtrain_group_set_timeout", _sets[number].group(), milliseconds)
+    if number == 0:
+        _world_timeout = timeout
+
+
+def _works(number):
+    """False after a timeout in that set."""
+    try:
+        library().call("dtrain_group_set_timeout", _sets[number].group(), 0)
+    except _errors.CollectiveError:
+        return False
+    return True
 
 
 def _release(number, job):
@@ -339,6 +367,11 @@ def _forget():
     _idle.intersection_update({0})
 
 
+def _keep_timeout(_):
+    _set_timeout(0, _world_timeout)
+
+
 _job.on_shutdown.append(_forget)
+_job.on_init.append(_keep_timeout)
 _devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters  # PyTorch 2
 dist.Backend.register_backend(NAME, _create, **({"devices": ["cpu", "cuda"]} if _devices else {}))
