@@ -95,6 +95,7 @@ def reductions():
 
 def moves():
     import torch
+    import torch.distributed.nn.functional as functional
 
     dist, gloo = begin()
     me, n = dist.get_rank(), dist.get_world_size()
@@ -127,6 +128,28 @@ def moves():
     several = [[torch.empty(2), torch.empty(3)] for _ in range(n)]
     dist.all_gather_coalesced(several, [torch.full((2,), float(me)), torch.full((3,), me + 0.5)])
     assert [[each[0].item() for each in of_rank] for of_rank in several] == [[r, r + 0.5] for r in range(n)]
+
+    def column(value):
+        """Every other element of its memory."""
+        return torch.tensor([value, value + 0.5]).repeat_interleave(2).reshape(2, 2)[:, 0]
+
+    # What Gloo gets wrong: pytorch/pytorch#192920, #24836.
+    got, root = column(me), n - 1
+    dist.broadcast(got, root)
+    assert torch.equal(got, column(root))
+    dist.scatter(got, [column(r) for r in range(n)] if me == root else None, root)
+    assert torch.equal(got, column(me))
+    dist.reduce(got, root)
+    assert torch.equal(got, sum(map(column, range(n))) if me == root else column(me))
+    parts = [column(9) for _ in range(n)]
+    dist.gather(column(me), parts if me == root else None, root)
+    assert me != root or all(torch.equal(part, column(r)) for r, part in enumerate(parts))
+    # Derivatives whose gradients are expanded: #73515.
+    weight = torch.ones(2, requires_grad=True)
+    for call in (lambda: torch.cat(functional.all_gather(weight)), lambda: functional.all_reduce(weight)):
+        weight.grad = None
+        call().sum().backward()
+        assert weight.grad.tolist() == [n, n]
 
     # Rank r has r + t rows for rank t.
     rows = [me + t for t in range(n)]

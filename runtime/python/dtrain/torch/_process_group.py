@@ -368,7 +368,8 @@ def _forget():
 
 
 def _keep_timeout(_):
-    _set_timeout(0, _world_timeout)
+    if _world_timeout != default_pg_timeout:
+        _set_timeout(0, _world_timeout)
 
 
 _job.on_shutdown.append(_forget)
