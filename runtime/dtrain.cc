@@ -2,6 +2,7 @@
 // The C boundary: each function checks who calls when and with what, and hands on to the job.
 #include "dtrain/dtrain.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -266,6 +267,14 @@ dtrain_status dtrain_group_free(dtrain_group group) {
   return Call("dtrain_group_free", [&](Process& process) -> MaybeError {
     if (MaybeError error = RequireJoined(process)) return error;
     return process.job->FreeGroup(IdOf(group));
+  });
+}
+
+dtrain_status dtrain_group_set_timeout(dtrain_group group, int64_t timeout_ms) {
+  return Call("dtrain_group_set_timeout", [&](Process& process) -> MaybeError {
+    if (MaybeError error = RequireJoined(process)) return error;
+    if (timeout_ms < 0) return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "timeout_ms is negative"};
+    return process.job->SetTimeout(IdOf(group), std::chrono::milliseconds(timeout_ms));
   });
 }
 

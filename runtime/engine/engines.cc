@@ -35,7 +35,7 @@ void Engines::SetOnDevice() {
 void Engines::Add(uint32_t group) {
   if (on_device_ || group >= kMostGroups) return;
   progress_.SetShared();
-  auto engine = std::make_shared<Engine>(env_, groups_, progress_, failure_, false,
+  auto engine = std::make_shared<Engine>(groups_, progress_, failure_, false,
                                          dtrain_handle{group} << kHandleBits);
   engine->queue.SetFusionLike(world_.queue);
   const std::lock_guard<std::mutex> lock(mutex_);

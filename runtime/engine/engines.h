@@ -16,9 +16,9 @@ namespace dtrain::runtime {
 // An executor of collectives, and the queue of those that wait for it.
 struct Engine {
   // Its handles begin behind `first_handle`. `main`: the world's.
-  Engine(const Environment& env, Groups& groups, Progress& progress, Failure& failure, bool main,
+  Engine(Groups& groups, Progress& progress, Failure& failure, bool main,
          dtrain_handle first_handle)
-      : executor(env, groups, progress, failure, main), queue(executor, first_handle) {}
+      : executor(groups, progress, failure, main), queue(executor, first_handle) {}
 
   Executor executor;
   Queue queue;
@@ -31,11 +31,8 @@ struct Engine {
 // functions.
 class Engines {
  public:
-  Engines(const Environment& env, Groups& groups, ProgressPage& page)
-      : env_(env),
-        groups_(groups),
-        progress_(page),
-        world_(env_, groups_, progress_, failure_, true, 0) {}
+  Engines(Groups& groups, ProgressPage& page)
+      : groups_(groups), progress_(page), world_(groups_, progress_, failure_, true, 0) {}
 
   Engine& world() { return world_; }
   Engine& Of(uint32_t group);
@@ -51,7 +48,6 @@ class Engines {
   void DrainAll();
 
  private:
-  const Environment& env_;
   Groups& groups_;
   Progress progress_;
   Failure failure_;

@@ -83,7 +83,7 @@ MaybeError Executor::RunOnDevice(Operation& operation, Spent& spent) {
   work.all[0].number = operation.number;
   work.after = {std::move(operation.after)};
   work.direct = *direct;
-  auto ticket = group.device->Launch(std::move(work), env_.collective_timeout, nullptr);
+  auto ticket = group.device->Launch(std::move(work), group.timeout.load(), nullptr);
   if (!ticket.ok()) return ticket.error();
   MaybeError error = group.device->Await(*ticket);
   if (spent.begin_ns != 0) {
@@ -96,7 +96,7 @@ MaybeError Executor::RunOnDevice(Operation& operation, Spent& spent) {
 MaybeError Executor::Transfer(Group& group, Collective what, Spent& spent) {
   what.number = group.next_run++;
   if (group.communicator != nullptr) {
-    return group.communicator->Run(what, env_.collective_timeout, spent);
+    return group.communicator->Run(what, group.timeout.load(), spent);
   }
   RunAlone(what);
   return std::nullopt;
@@ -158,6 +158,10 @@ Error Executor::Break(const Operation& operation, Error error) {
     text +=
         "; another rank is stopped or late, or waits in another call "
         "(DTRAIN_COLLECTIVE_TIMEOUT_SECONDS sets how long to wait)";
+  }
+  if (operation.group->FailsAlone(located)) {
+    text += "; only this group has failed";
+    return located;
   }
   for (const auto& [opening, who] :
        {std::pair(Negotiator::Opening(), "asynchronous collectives and dtrain_join begin"),
@@ -270,7 +274,7 @@ MaybeError Executor::LaunchBatch(const std::vector<Operation*>& operations, bool
   }
   const uint64_t id = progress_.Launched(std::move(run));
   auto ticket = operations[0]->group->device->Launch(
-      std::move(work), env_.collective_timeout,
+      std::move(work), operations[0]->group->timeout.load(),
       [this, id](int64_t done_ns) { progress_.Landed(id, done_ns); });
   if (!ticket.ok()) {
     progress_.Forget(id);

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/environment.h"
 #include "runtime/base/result.h"
 #include "runtime/engine/failure.h"
 #include "runtime/engine/group.h"
@@ -20,17 +19,13 @@ namespace dtrain::runtime {
 
 // Runs collectives one after another: agrees on them with the other ranks, names what failed, and
 // after a failure, of whichever executor of the job, refuses everything with that first one's text.
+// A timeout of a group of some of the ranks, or of another one of all, fails this group alone.
 // One thread at a time, but for what says otherwise.
 class Executor {
  public:
   // `main`: of the job's executors the one that may use the world's communicator for memory.
-  Executor(const Environment& env, Groups& groups, Progress& progress, Failure& failure, bool main)
-      : env_(env),
-        groups_(groups),
-        progress_(progress),
-        failure_(failure),
-        main_(main),
-        negotiator_(env) {}
+  Executor(Groups& groups, Progress& progress, Failure& failure, bool main)
+      : groups_(groups), progress_(progress), failure_(failure), main_(main) {}
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -94,12 +89,11 @@ class Executor {
   MaybeError RunOnDevice(Operation& operation, Spent& spent);
   // `error` with who was in what.
   Error Locate(const Operation& operation, Error error) const;
-  // Locates it, and ends the job's collectives.
+  // Locates it, and ends the job's collectives, unless only the group is affected.
   Error Break(const Operation& operation, Error error);
   // Memory for `bytes`, kept for the next time.
   Result<std::byte*> Buffer(size_t bytes);
 
-  const Environment& env_;
   Groups& groups_;
   Progress& progress_;
   Failure& failure_;

@@ -82,6 +82,7 @@ MaybeError Groups::failure() {
   ForEach([&](Group& group) {
     if (first) return;
     if (group.communicator != nullptr) first = group.communicator->failure();
+    if (first && group.FailsAlone(*first)) first.reset();
     if (!first && group.device != nullptr) first = group.device->failure();
     if (first && group.id != 0) {
       first->message = "among the group of ranks " + MembersText(group) + ": " + first->message;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,6 +30,13 @@ struct Group {
   uint64_t next_run = 0;       // of the communicator's
   uint64_t next_unnamed = 0;   // of the asynchronous collectives without a name; the queue's
   uint64_t registrations = 0;  // that its members have begun
+  // How long a collective waits for the other members.
+  std::atomic<std::chrono::milliseconds> timeout{std::chrono::milliseconds(0)};
+
+  // Whether one that did is no failure of the job.
+  bool FailsAlone(const Error& error) const {
+    return error.code == DTRAIN_ERROR_TIMEOUT && id != 0 && device == nullptr;
+  }
 };
 
 // "2, 3": ranks of the job, for texts that speak of those of the group.

@@ -86,6 +86,7 @@ MaybeError Job::Bootstrap() {
   Group& world = groups_.world();
   world.rank = env_.rank;
   world.size = env_.size;
+  world.timeout.store(env_.collective_timeout);
   for (int r = 0; r < env_.size; ++r) world.members.push_back(r);
   if (env_.pmi_fd >= 0) {
     if (MaybeError error = ConnectPmi(deadline)) return error;
@@ -249,6 +250,7 @@ Result<uint32_t> Job::CreateGroup(int color, int key) {
   group->id = split.id;
   group->size = static_cast<int>(split.members.size());
   group->members = split.members;
+  group->timeout.store(env_.collective_timeout);
   const Deadline deadline = After(env_.init_timeout);
   if (MaybeError error = ConnectGroup(*group, split.everyone, deadline)) {
     error->message = "rank " + std::to_string(env_.rank) + " of " + std::to_string(env_.size) +
@@ -301,7 +303,7 @@ MaybeError Job::FreeGroup(uint32_t id) {
   // A rank that closed its connections while another one is still inside the last collective would
   // break it.
   MaybeError error = executor.AwaitDevice(*group);
-  if (!error && !executor.broken()) {
+  if (!error && !executor.broken() && !(group->communicator && group->communicator->failure())) {
     Operation barrier;
     barrier.group = group;
     error = executor.Run(barrier);
@@ -309,6 +311,13 @@ MaybeError Job::FreeGroup(uint32_t id) {
   engines_.Retire(id);
   groups_.Remove(id);
   return error;
+}
+
+MaybeError Job::SetTimeout(uint32_t id, std::chrono::milliseconds timeout) {
+  Group* const group = groups_.Find(id);
+  if (group == nullptr) return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "there is no such group"};
+  group->timeout.store(timeout.count() > 0 ? timeout : env_.collective_timeout);
+  return group->communicator != nullptr ? group->communicator->failure() : std::nullopt;
 }
 
 MaybeError Job::Leave(bool to_return) {

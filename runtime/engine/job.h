@@ -57,6 +57,8 @@ class Job {
   // The id of the new group, 0 for none.
   Result<uint32_t> CreateGroup(int color, int key);
   MaybeError FreeGroup(uint32_t id);
+  // See dtrain_group_set_timeout.
+  MaybeError SetTimeout(uint32_t group, std::chrono::milliseconds timeout);
 
   enum class Memory { kShared, kDevice, kRegistrable };
   Result<void*> Allocate(size_t bytes, Memory kind);
@@ -75,7 +77,7 @@ class Job {
       : env_(env),
         launcher_(launcher),
         page_(page),
-        engines_(env_, groups_, page),
+        engines_(groups_, page),
         executor_(engines_.world().executor),
         queue_(engines_.world().queue) {
     listener_->executor = &executor_;

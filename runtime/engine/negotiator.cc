@@ -71,7 +71,7 @@ Collective Negotiator::RegistrationOpening() {
 
 MaybeError Negotiator::RunOwn(Group& group, Collective what, Spent& spent) {
   what.number = group.next_run++;
-  return group.communicator->Run(what, env_.collective_timeout, spent);
+  return group.communicator->Run(what, group.timeout.load(), spent);
 }
 
 MaybeError Negotiator::GatherOwn(Group& group, const std::vector<int64_t>& mine,
@@ -160,7 +160,7 @@ Result<Negotiator::Verdict> Negotiator::MatchLists(Group& group,
   const auto now = std::chrono::steady_clock::now();
   for (const Operation* operation : mine) {
     list.pending.push_back(operation->pending);
-    list.overdue |= now - operation->added > env_.collective_timeout;
+    list.overdue |= now - operation->added > group.timeout.load();
   }
   auto matches = ExchangeLists(group, list, most, spent);
   if (!matches.ok()) return matches.error();

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/environment.h"
 #include "runtime/base/result.h"
 #include "runtime/engine/operation.h"
 
@@ -17,8 +16,6 @@ namespace dtrain::runtime {
 // dtrain_join. Uses the group's communicator for small agreements; one thread at a time.
 class Negotiator {
  public:
-  explicit Negotiator(const Environment& env) : env_(env) {}
-
   struct Refusal {
     Operation* operation;
     Error error;
@@ -70,8 +67,6 @@ class Negotiator {
   Result<std::vector<std::optional<Collective>>> ShareWithJoined(
       Group& group, size_t count, const std::vector<Operation*>& mine);
   MaybeError LeaveOutUnjoinable(Group& group, Verdict& verdict);
-
-  const Environment& env_;
 };
 
 }  // namespace dtrain::runtime

@@ -4,10 +4,6 @@
 from __future__ import annotations
 
 
-# The last failure that has become that of a future of torch's, which shows it as a plain RuntimeError.
-from_future: BaseException | None = None
-
-
 class Error(RuntimeError):
     """A call into libdtrain failed. `status` is the library's name for it, such as DTRAIN_ERROR_NETWORK."""
 

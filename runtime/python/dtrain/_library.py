@@ -60,6 +60,7 @@ _CALLS = {
     "dtrain_rejoin": [POINTER(Config)],
     "dtrain_group_create": [c_int, c_int, POINTER(c_void_p)],
     "dtrain_group_free": [c_void_p],
+    "dtrain_group_set_timeout": [c_void_p, c_int64],
     "dtrain_alloc": [c_size_t, POINTER(c_void_p)],
     "dtrain_alloc_device": [c_size_t, POINTER(c_void_p)],
     "dtrain_alloc_registrable": [c_size_t, POINTER(c_void_p)],

@@ -182,6 +182,19 @@ def notify_hosts(timestamp: float, result: HostUpdateResult) -> None:
         state.on_hosts_updated(timestamp, result)
 
 
+def _is_collective(error):
+    """Whether it is a CollectiveError, or the RuntimeError that a future of torch's makes of one. Callbacks of
+    callbacks have each added to its text."""
+    if isinstance(error, CollectiveError):
+        return True
+    import re
+
+    added = "Got the following error when running the callback: "
+    found = re.match(rf"(?:{added}RuntimeError: )*{added}(\w+): ", str(error))
+    return type(error) is RuntimeError and found is not None and issubclass(
+        getattr(_errors, found[1], Exception), CollectiveError)
+
+
 def run(func: Function) -> Function:
     """A decorator for func(state, ...): calls it again when the job has to begin again.
 
@@ -205,7 +218,6 @@ def run(func: Function) -> Function:
                 keeper.restore(state)
                 state._keeper = keeper
             while True:
-                _errors.from_future = None
                 try:
                     if not skip_sync:
                         state.sync()
@@ -213,7 +225,7 @@ def run(func: Function) -> Function:
                 except HostsUpdatedInterrupt as change:
                     skip_sync = change.skip_sync
                 except RuntimeError as error:
-                    if not isinstance(error, CollectiveError) and not isinstance(_errors.from_future, CollectiveError):
+                    if not _is_collective(error):
                         raise
                     state.restore()
                     skip_sync = False

@@ -210,6 +210,59 @@ def one_rank_of_ddp_has_enough():
     dist.destroy_process_group()
 
 
+def errors_of_the_program():
+    """They end run(), also behind a collective that failed and whose failure the program has handled."""
+    import torch
+    import torch.distributed as dist
+
+    import dtrain.torch as hvd
+
+    dist.init_process_group("dtrain")
+
+    def mismatch():
+        return dist.all_reduce(torch.ones(1 + hvd.rank()), async_op=True).get_future()
+
+    def raises(words):
+        raise RuntimeError(words)
+
+    def handled():
+        try:
+            mismatch().wait()
+        except RuntimeError as error:
+            assert "MismatchError" in str(error)
+            return str(error)
+
+    texts = [("mine", lambda: raises("mine")), ("after all", lambda: handled() and raises("after all")),
+             ("it says", lambda: raises(f"it says: {handled()}")),
+             ("in a callback", lambda: dist.barrier(async_op=True).get_future().then(
+                 lambda _: raises("in a callback")).wait())]
+    for text, fails in texts:
+        @hvd.elastic.run
+        def train(state):
+            state.calls += 1
+            fails()
+
+        state = hvd.elastic.ObjectState(calls=0)
+        try:
+            train(state)
+            raise AssertionError("the error was lost")
+        except RuntimeError as error:
+            assert text in str(error) and state.calls == 1, (error, state.calls)
+
+    # One of a collective's begins it again, through however many callbacks it has come.
+    ways = [lambda: mismatch().wait(),
+            lambda: mismatch().then(lambda done: done.value()).then(lambda done: done.value()).wait()]
+
+    @hvd.elastic.run
+    def goes_on(state):
+        while ways:
+            ways.pop()()
+        return "done"
+
+    assert goes_on(hvd.elastic.ObjectState(step=0)) == "done"
+    dist.destroy_process_group()
+
+
 def on_two_ranks():
     objects()
     news_of_hosts()
@@ -224,6 +277,10 @@ def test_state_news_and_samplers(on_ranks):
 def test_a_rank_that_raises_begins_again_with_all_others(on_ranks):
     on_ranks(3, one_rank_has_enough)
     on_ranks(3, one_rank_of_ddp_has_enough)
+
+
+def test_errors_of_the_program_end_it(on_ranks):
+    on_ranks(2, errors_of_the_program)
 
 
 def test_samplers_and_restarts_of_three_ranks(on_ranks):

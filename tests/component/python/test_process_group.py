@@ -95,6 +95,7 @@ def reductions():
 
 def moves():
     import torch
+    import torch.distributed.nn.functional as functional
 
     dist, gloo = begin()
     me, n = dist.get_rank(), dist.get_world_size()
@@ -127,6 +128,28 @@ def moves():
     several = [[torch.empty(2), torch.empty(3)] for _ in range(n)]
     dist.all_gather_coalesced(several, [torch.full((2,), float(me)), torch.full((3,), me + 0.5)])
     assert [[each[0].item() for each in of_rank] for of_rank in several] == [[r, r + 0.5] for r in range(n)]
+
+    def column(value):
+        """Every other element of its memory."""
+        return torch.tensor([value, value + 0.5]).repeat_interleave(2).reshape(2, 2)[:, 0]
+
+    # What Gloo gets wrong: pytorch/pytorch#192920, #24836.
+    got, root = column(me), n - 1
+    dist.broadcast(got, root)
+    assert torch.equal(got, column(root))
+    dist.scatter(got, [column(r) for r in range(n)] if me == root else None, root)
+    assert torch.equal(got, column(me))
+    dist.reduce(got, root)
+    assert torch.equal(got, sum(map(column, range(n))) if me == root else column(me))
+    parts = [column(9) for _ in range(n)]
+    dist.gather(column(me), parts if me == root else None, root)
+    assert me != root or all(torch.equal(part, column(r)) for r, part in enumerate(parts))
+    # Derivatives whose gradients are expanded: #73515.
+    weight = torch.ones(2, requires_grad=True)
+    for call in (lambda: torch.cat(functional.all_gather(weight)), lambda: functional.all_reduce(weight)):
+        weight.grad = None
+        call().sum().backward()
+        assert weight.grad.tolist() == [n, n]
 
     # Rank r has r + t rows for rank t.
     rows = [me + t for t in range(n)]
@@ -201,16 +224,32 @@ def others():
         dist.all_gather([torch.empty(2)] * n, torch.empty(3))
     for wrong in (n - 1, n + 1):
         if me == 0:
-            with pytest.raises(ValueError, match="gather: the root's list is not of 3 tensors"):
+            with pytest.raises(ValueError, match=f"gather: rank 0 must give .* each of 3 ranks; it gives {wrong} tensors"):
                 dist.gather(torch.zeros(2), [torch.zeros(2)] * wrong)
-            with pytest.raises(ValueError, match="scatter: the root's list is not of 3 tensors"):
+            with pytest.raises(ValueError, match=f"scatter: rank 0 must give .* each of 3 ranks; it gives {wrong} tensors"):
                 dist.scatter(torch.zeros(2), [torch.zeros(2)] * wrong)
+    unequal = [torch.zeros(2), torch.zeros(3), torch.zeros(1)]
+    with pytest.raises(ValueError, match=rf"reduce_scatter: rank {me} must give a tensor of \(2,\), torch.float32, for each of "
+                       r"3 ranks; it gives \(3,\), torch.float32, for rank 1; \(1,\), torch.float32, for rank 2"):
+        dist.reduce_scatter(torch.zeros(2), unequal)
+    # What one rank gives alike, and other ranks otherwise.
+    with pytest.raises(RuntimeError, match=r"rank 0 for .* of shape \(2,\); rank 1 for .* of shape \(3,\)"):
+        dist.reduce_scatter(torch.zeros(2 + me), [torch.zeros(2 + me)] * n)
+    with torch.profiler.profile() as profile:
+        work = dist.all_reduce(torch.ones(100), async_op=True)
+        dist.broadcast(torch.ones(100), 0)
+        work.wait()
+        work.get_future().wait()
+    shown = {event.name for event in profile.events()}
+    assert {"dtrain:all_reduce", "dtrain:broadcast"} <= shown, shown
     if me != n - 1:
         late = dist.all_reduce(torch.ones(1), async_op=True)
         with pytest.raises(RuntimeError, match="wait timeout after 10ms"):
             late.wait(datetime.timedelta(milliseconds=10))
         dist.send(torch.ones(1), n - 1)
-        late.wait()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "sleep", None)  # it does not look again and again
+            assert late.wait(datetime.timedelta(seconds=100))
     else:
         for r in range(n - 1):
             dist.recv(torch.ones(1), r)
@@ -344,6 +383,69 @@ def lost():
     os._exit(9)
 
 
+def group_times_out():
+    """It raises in time and names who did not come; all else goes on."""
+    import torch
+
+    dist, gloo = begin()
+    late, other = dist.get_world_size() - 1, dist.new_group()
+    brief = dist.new_group(timeout=datetime.timedelta(seconds=1))
+
+    def times_out():
+        with pytest.raises(RuntimeError, match=f"timed out waiting for rank {late}.*; only this group has failed"):
+            dist.barrier(group=brief)
+
+    if dist.get_rank() != late:
+        began = time.monotonic()
+        times_out()
+        assert 1 <= time.monotonic() - began < 60
+    dist.barrier()
+    times_out()  # the late rank, too
+    dist.destroy_process_group(brief)
+    del brief
+    gc.collect()
+    for group in (other, gloo, dist.new_group(), dist.new_group(timeout=datetime.timedelta(seconds=60))):
+        total = torch.ones(1)
+        dist.all_reduce(total, group=group)
+        assert total.item() == late + 1
+    end(dist)
+
+
+def default_group_times_out(folder, *timeout):
+    """The job breaks with it, and is joined again by the next init_process_group()."""
+    import torch
+    import torch.distributed as dist
+
+    import dtrain.torch
+
+    me, n = dtrain.torch.rank(), dtrain.torch.size()
+
+    def init(number, **options):
+        dist.init_process_group("dtrain", f"file://{folder}/{number}", rank=me, world_size=n, **options)
+
+    def times_out():
+        with pytest.raises(RuntimeError, match=f"timed out waiting for rank {n - 1}"):
+            dist.barrier()
+
+    dtrain.torch.barrier()  # they have to meet in that time, too
+    init(1, **({"timeout": datetime.timedelta(seconds=timeout[0])} if timeout else {}))
+    others = [f"rank {r}" for r in range(n - 1)]
+    store = dist.FileStore(f"{folder}/store", n)
+    if me == n - 1:
+        store.wait(others, datetime.timedelta(seconds=60))
+    times_out()
+    store.set(f"rank {me}", "has seen it")
+    with pytest.raises(RuntimeError, match="broken"):
+        dist.new_group()
+    dist.destroy_process_group()
+    store.wait([*others, f"rank {n - 1}"], datetime.timedelta(seconds=60))
+    init(2)
+    total = torch.ones(1)
+    dist.all_reduce(total, group=dist.new_group())
+    assert total.item() == n == dtrain.torch.allreduce(torch.ones(1), op=dtrain.torch.Sum).item()
+    end(dist)
+
+
 def wrong_world():
     import torch.distributed as dist
 
@@ -380,6 +482,17 @@ def test_a_rank_that_dies_is_an_exception_on_the_others(on_ranks, capfd):
     with pytest.raises(dtrain.JobError):
         on_ranks(2, lost)
     assert "the loss was noticed" in capfd.readouterr().out
+
+
+def test_a_timeout_is_of_its_group(on_ranks):
+    on_ranks(3, group_times_out)
+
+
+def test_a_timeout_of_the_default_group_is_over_with_the_next_one(on_ranks, tmp_path):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "of the job").mkdir()
+    on_ranks(2, default_group_times_out, str(tmp_path / "given"), 8)
+    on_ranks(2, default_group_times_out, str(tmp_path / "of the job"), env={"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS": "5"})
 
 
 def test_a_program_for_gloo_trains_unchanged(launch, tmp_path):

@@ -318,6 +318,41 @@ TEST(GroupsTest, WhatAGroupHasDoneCanBeWaitedForWhenItIsFreed) {
   EXPECT_EQ(ends, AllZero(2));
 }
 
+// The job goes on: with the world, with other groups and with new ones.
+void OneGroupTimesOut(int rank) {
+  constexpr int kLate = 1;
+  ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+  dtrain_group other = nullptr;
+  dtrain_options options = DTRAIN_OPTIONS_INIT;
+  ASSERT_EQ(dtrain_group_create(0, 0, &other), DTRAIN_OK);
+  ASSERT_EQ(dtrain_group_create(0, 0, &options.group), DTRAIN_OK);
+  EXPECT_EQ(dtrain_group_set_timeout(options.group, -1), DTRAIN_ERROR_INVALID_ARGUMENT);
+  ASSERT_EQ(dtrain_group_set_timeout(options.group, 200), DTRAIN_OK) << dtrain_last_error();
+  const auto times_out = [&] {
+    dtrain_handle handle = 0;
+    ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK) << dtrain_last_error();
+    EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_TIMEOUT);
+    EXPECT_THAT(dtrain_last_error(), AllOf(HasSubstr("timed out waiting for rank 1"),
+                                           HasSubstr("only this group has failed")));
+  };
+  if (rank != kLate) times_out();
+  EXPECT_EQ(dtrain_barrier(), DTRAIN_OK) << dtrain_last_error();
+  times_out();  // the late rank, and once more
+  EXPECT_EQ(dtrain_group_set_timeout(options.group, 0), DTRAIN_ERROR_TIMEOUT);
+  EXPECT_EQ(SumOver(other, 1), 3);
+  EXPECT_EQ(dtrain_group_free(options.group), DTRAIN_OK) << dtrain_last_error();
+  ASSERT_EQ(dtrain_group_create(0, 0, &options.group), DTRAIN_OK) << dtrain_last_error();
+  EXPECT_EQ(SumOver(options.group, 1), 3);
+  EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+}
+
+TEST(GroupsTest, ATimeoutFailsItsGroupAlone) {
+  EXPECT_EQ(Ranks::Run(3, OneGroupTimesOut, Patient()), AllZero(3));
+  RanksOptions nodes = Patient();
+  nodes.mapping = "(vector,(0,3,1))";
+  EXPECT_EQ(Ranks::Run(3, OneGroupTimesOut, nodes), AllZero(3));
+}
+
 // Every kind, blocking and not, on groups of different shapes, in an order that only the seed
 // knows; results against what a serial program computes.
 class Chaos {

@@ -10,11 +10,15 @@ import weakref
 
 import torch
 import torch.distributed as dist
+from torch.autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
+from torch.distributed.constants import default_pg_timeout
 
 from dtrain import _arrays, _errors, _job, _moves, _process_sets
 from dtrain._arrays import TorchTensors
 from dtrain._calls import issue, pointer, shape_text
 from dtrain._collectives import Reduction, start_allreduce
+from dtrain._library import library
 from dtrain._objects import allgather_object
 from dtrain._operations import Average, Max, Min, Product, Sum
 from dtrain.compression import Compression
@@ -29,12 +33,12 @@ _OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.PRODUCT, Product), (dist
 # rank. Python collects garbage at different times on each.
 _sets = [_process_sets.global_process_set]
 _idle = {0}
+_world_timeout = default_pg_timeout
 
 
 def _create(store, rank, size, timeout):
     """Of the ranks that are in the new group: their group. `rank`, `size`: in it."""
-    if not _job.is_initialized():
-        _job.init(collective_timeout=timeout.total_seconds())
+    _job.init()
     if not dist.is_initialized() and (rank, size) != (_job.rank(), _job.size()):
         raise _errors.InvalidArgumentError(
             f"init_process_group: this process is rank {rank} of {size} there, and rank {_job.rank()} of {_job.size()} of "
@@ -43,7 +47,15 @@ def _create(store, rank, size, timeout):
     gloo = dist.ProcessGroupGloo(dist.PrefixStore(NAME, store), rank, size, timeout=timeout)
     if size != _job.size():
         return gloo
-    number = _set_of_all()
+    try:
+        number = _set_of_all()
+    except _errors.CollectiveError as error:
+        if dist.is_initialized() or isinstance(error, _errors.MismatchError):
+            raise
+        # The job is broken, and all ranks make the default group again.
+        _job.rejoin()
+        number = _set_of_all()
+    _set_timeout(number, timeout)
     group = _ProcessGroup(rank, size, _sets[number], gloo)
     weakref.finalize(group, _release, number, _job.number)
     return group
@@ -51,13 +63,31 @@ def _create(store, rank, size, timeout):
 
 def _set_of_all():
     """The number of a set that no rank uses."""
-    everyones = allgather_object(sorted(_idle), name="dtrain.process_group")
+    everyones = allgather_object(sorted(filter(_works, _idle)), name="dtrain.process_group")
     idle = set.intersection(*map(set, everyones))
     if idle:
         _idle.discard(min(idle))
         return min(idle)
     _sets.append(_process_sets.split(0))
     return len(_sets) - 1
+
+
+def _set_timeout(number, timeout):
+    global _world_timeout
+    # Torch's own is what a program gets that gives none: then the job's counts.
+    milliseconds = 0 if timeout == default_pg_timeout else max(1, round(timeout.total_seconds() * 1000))
+    library().call("dtrain_group_set_timeout", _sets[number].group(), milliseconds)
+    if number == 0:
+        _world_timeout = timeout
+
+
+def _works(number):
+    """False after a timeout in that set."""
+    try:
+        library().call("dtrain_group_set_timeout", _sets[number].group(), 0)
+    except _errors.CollectiveError:
+        return False
+    return True
 
 
 def _release(number, job):
@@ -72,6 +102,10 @@ def _operation(opts, *tensors):
     if not all(name in _arrays.NATIVE or name in _arrays.REDUCED_AS for name in types):
         return None
     return next((ours for theirs, ours in _OPERATIONS if theirs == wanted), None)
+
+
+def _joined(parts, own):
+    return torch.stack([part.detach().reshape(own.shape) for part in parts])
 
 
 class _ProcessGroup(dist.ProcessGroup):
@@ -89,8 +123,12 @@ class _ProcessGroup(dist.ProcessGroup):
     def name(self):
         return NAME
 
-    def _pending(self, handle, outputs):
-        return Pending(handle, outputs, self._waiter)
+    def _pending(self, name, handle, outputs):
+        work = Pending(handle, outputs, self._waiter)
+        if _profiler_enabled():
+            with record_function(f"{NAME}:{name}") as span:
+                span._call_end_callbacks_on_future(work.get_future())
+        return work
 
     def _several(self, works):
         return Pending(All(works), [tensor for work in works for tensor in work._outputs], self._waiter)
@@ -113,7 +151,7 @@ class _ProcessGroup(dist.ProcessGroup):
         if op is None:
             return self._gloo.allreduce([tensor], opts)
         handle = start_allreduce(tensor, None, op, _AS_IT_IS, self._ours, Compression.none, in_place=True, wait=False)
-        return self._pending(handle, [tensor])
+        return self._pending("all_reduce", handle, [tensor])
 
     def allreduce_coalesced(self, tensors, opts):
         return self._several([self.allreduce([tensor], opts) for tensor in tensors])
@@ -132,11 +170,14 @@ class _ProcessGroup(dist.ProcessGroup):
         arguments = (*reduction.operands(), tensor.numel(), reduction.type, int(reduction.op), opts.rootRank)
         handle = self._start("dtrain_reduce", arguments, (reduction.send, reduction), finish,
                              shape_text(TorchTensors, tensor, reduction.native))
-        return self._pending(handle, [tensor])
+        return self._pending("reduce", handle, [tensor])
 
     def reduce_scatter(self, outputs, inputs, opts):
-        return self._several([self._reduce_scatter_base(output, torch.stack([each.detach() for each in parts]), opts)
-                              for output, parts in zip(outputs, inputs)])
+        return self._several([self._reduce_scatter_list(output, parts, opts) for output, parts in zip(outputs, inputs)])
+
+    def _reduce_scatter_list(self, output, parts, opts):
+        self._check_parts("reduce_scatter", parts, output)
+        return self._reduce_scatter_base(output, _joined(parts, output), opts)
 
     def _reduce_scatter_base(self, output, source, opts=dist.ReduceOp.SUM):
         op = _operation(opts, source)
@@ -159,7 +200,7 @@ class _ProcessGroup(dist.ProcessGroup):
         arguments = (*reduction.operands(), output.numel(), reduction.type, int(reduction.op))
         handle = self._start("dtrain_reduce_scatter", arguments, (reduction.send, reduction), finish,
                              shape_text(TorchTensors, output, reduction.native))
-        return self._pending(handle, [output])
+        return self._pending("reduce_scatter", handle, [output])
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=dist.ReduceOp.SUM):
         return self._several([self._reduce_scatter_base(*pair, opts) for pair in zip(outputs, inputs)])
@@ -172,7 +213,7 @@ class _ProcessGroup(dist.ProcessGroup):
 
     def _broadcast(self, tensor, root):
         handle = _moves.start_broadcast(tensor, TorchTensors, root, None, self._ours, False, None)
-        return self._pending(handle, [tensor])
+        return self._pending("broadcast", handle, [tensor])
 
     def allgather(self, outputs, inputs, opts=None):
         return self._several([self._gather_all(parts, tensor) for parts, tensor in zip(outputs, inputs)])
@@ -193,7 +234,7 @@ class _ProcessGroup(dist.ProcessGroup):
             for part, got in zip(parts, output):
                 TorchTensors.copy_into(part, got.view(part.shape))
 
-        return self._pending(self._gather_into(output, tensor, finish), parts)
+        return self._pending("all_gather", self._gather_into(output, tensor, finish), parts)
 
     def _allgather_base(self, output, tensor, opts=None):
         if output.numel() != tensor.numel() * self._size or output.dtype != tensor.dtype:
@@ -201,7 +242,7 @@ class _ProcessGroup(dist.ProcessGroup):
                 f"all_gather_into_tensor: {tuple(output.shape)}, {output.dtype}, is not what {self._size} ranks have as "
                 f"{tuple(tensor.shape)}, {tensor.dtype}"
             )
-        return self._pending(self._gather_into(output, tensor, lambda: None), [output])
+        return self._pending("all_gather", self._gather_into(output, tensor, lambda: None), [output])
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
         return self._several([self._allgather_base(*pair) for pair in zip(outputs, inputs)])
@@ -227,8 +268,10 @@ class _ProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs, inputs, opts):
         (tensor,) = inputs
-        parts = outputs[0] if opts.rootRank == self._rank else []
-        self._check_parts("gather", parts, tensor, opts.rootRank)
+        is_root = opts.rootRank == self._rank
+        parts = outputs[0] if is_root else []
+        if is_root:
+            self._check_parts("gather", parts, tensor)
         received = torch.empty((len(parts), *tensor.shape), dtype=tensor.dtype, device=tensor.device)
         rows = [int(to == opts.rootRank) for to in range(self._size)]
 
@@ -242,19 +285,22 @@ class _ProcessGroup(dist.ProcessGroup):
         (output,) = outputs
         is_root = opts.rootRank == self._rank
         parts = inputs[0] if is_root else []
-        self._check_parts("scatter", parts, output, opts.rootRank)
-        sent = torch.stack([part.detach() for part in parts]) if parts else output.new_empty(0)
+        if is_root:
+            self._check_parts("scatter", parts, output)
+        sent = _joined(parts, output) if parts else output.new_empty(0)
 
         def finish(received):
             TorchTensors.copy_into(output, received)
 
         return self._exchange("scatter", sent, output, [int(is_root)] * self._size, output.numel(), finish, [output])
 
-    def _check_parts(self, what, parts, own, root):
-        if root == self._rank and (len(parts) != self._size or any(
-                part.numel() != own.numel() or part.dtype != own.dtype for part in parts)):
+    def _check_parts(self, what, parts, own):
+        wrong = [f"{tuple(part.shape)}, {part.dtype}, for rank {rank}" for rank, part in enumerate(parts)
+                 if part.numel() != own.numel() or part.dtype != own.dtype]
+        if wrong or len(parts) != self._size:
             raise _errors.InvalidArgumentError(
-                f"{what}: the root's list is not of {self._size} tensors of {tuple(own.shape)}, {own.dtype}, one for each rank")
+                f"{what}: rank {self._rank} must give a tensor of {tuple(own.shape)}, {own.dtype}, for each of {self._size} "
+                f"ranks; it gives {'; '.join(wrong) or f'{len(parts)} tensors'}")
 
     def _exchange(self, what, sent, received, rows, each, finish, outputs):
         """`rows`: 1 for each rank that gets `each` elements of `sent`, else 0."""
@@ -270,13 +316,13 @@ class _ProcessGroup(dist.ProcessGroup):
             "dtrain_alltoallv", pointer(TorchTensors, send), rows, each * send.element_size() // width, data_type,
             lambda _: pointer(TorchTensors, recv), (send, recv), landed, stream=stream, process_set=self._ours,
             shape=f"{what} of {TorchTensors.type_name(send)}")
-        return self._pending(handle, outputs)
+        return self._pending(what, handle, outputs)
 
     def alltoall_base(self, output, source, output_splits, input_splits, opts=None):
         # Some ranks may give no splits where others do: they tell each other.
         splits = list(input_splits) or [source.shape[0] // self._size] * self._size
         handle = _moves.alltoall_async(source, splits, process_set=self._ours)
-        return self._pending(Then(handle, lambda result: TorchTensors.copy_into(output, result[0].view_as(output))), [output])
+        return self._pending("all_to_all", Then(handle, lambda result: TorchTensors.copy_into(output, result[0].view_as(output))), [output])
 
     def alltoall(self, outputs, inputs, opts=None):
         source = torch.cat([each.detach().reshape(-1) for each in inputs])
@@ -286,12 +332,12 @@ class _ProcessGroup(dist.ProcessGroup):
             for output, got in zip(outputs, result[0].split(result[1].tolist())):
                 TorchTensors.copy_into(output, got.view_as(output))
 
-        return self._pending(Then(handle, finish), outputs)
+        return self._pending("all_to_all", Then(handle, finish), outputs)
 
     # ---- Meeting ----
 
     def barrier(self, opts=None):
-        return self._pending(issue("dtrain_barrier", (), None, lambda: None, process_set=self._ours), [])
+        return self._pending("barrier", issue("dtrain_barrier", (), None, lambda: None, process_set=self._ours), [])
 
     # ---- What Gloo does ----
 
@@ -321,6 +367,12 @@ def _forget():
     _idle.intersection_update({0})
 
 
+def _keep_timeout(_):
+    if _world_timeout != default_pg_timeout:
+        _set_timeout(0, _world_timeout)
+
+
 _job.on_shutdown.append(_forget)
+_job.on_init.append(_keep_timeout)
 _devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters  # PyTorch 2
 dist.Backend.register_backend(NAME, _create, **({"devices": ["cpu", "cuda"]} if _devices else {}))

@@ -5,7 +5,6 @@ import collections
 import contextlib
 import queue
 import threading
-import time
 import weakref
 
 import torch
@@ -20,6 +19,7 @@ class Pending(torch._C._distributed_c10d.Work):
         super().__init__()
         self._handle, self._outputs, self._waiter = handle, outputs, waiter
         self._reached = self._future = None
+        self._waiting = None  # a thread, once a wait() has a timeout
         self._turn = threading.Lock()
         self._event = None  # behind what the waiter's thread has enqueued on a GPU
         self.octets = sum(tensor.numel() * tensor.element_size() for tensor in outputs)
@@ -27,12 +27,14 @@ class Pending(torch._C._distributed_c10d.Work):
 
     def wait(self, timeout=None):
         """timeout: a timedelta; none, or one of 0, is no limit but that of collectives."""
-        if timeout:
-            deadline = time.monotonic() + timeout.total_seconds()
-            while not self._handle.done():
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"wait timeout after {timeout.total_seconds() * 1000:.0f}ms")
-                time.sleep(0.0005)
+        if timeout and not self._handle.done():
+            with self._turn:
+                if self._waiting is None:
+                    self._waiting = threading.Thread(target=self._until_over, name="dtrain wait", daemon=True)
+                    self._waiting.start()
+            self._waiting.join(timeout.total_seconds())
+            if self._waiting.is_alive():
+                raise RuntimeError(f"wait timeout after {timeout.total_seconds() * 1000:.0f}ms")
         try:
             self._handle.wait()
         finally:
@@ -40,6 +42,10 @@ class Pending(torch._C._distributed_c10d.Work):
         if self._event is not None:
             self._event.wait()
         return True
+
+    def _until_over(self):
+        with contextlib.suppress(_errors.Error):  # wait() raises it
+            self._handle.wait()
 
     def synchronize(self):
         self.wait()
@@ -82,7 +88,6 @@ class Pending(torch._C._distributed_c10d.Work):
         try:
             self.wait()
         except Exception as error:
-            _errors.from_future = error
             self._reached.set_result(error)
             return
         cuda = [tensor for tensor in self._outputs if tensor.is_cuda]
