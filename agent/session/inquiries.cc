@@ -9,7 +9,6 @@
 #include "agent/auth/authorise.h"
 #include "agent/inventory/limits.h"
 #include "agent/session/withheld_gpus.h"
-#include "common/log/log.h"
 
 namespace dtrain::session {
 namespace {
@@ -115,7 +114,7 @@ absl::StatusOr<v1::StopJobReply> Inquiries::StopJob(const auth::Identity& peer,
   auto session = roster_.FindFor(peer, kStopMethod, Asked(request));
   if (!session.ok()) return session.status();
   const auth::Job job = JobOf(**session);
-  log::Info(auth::AuditLine(peer, kStopMethod, &job, absl::OkStatus()));
+  roster_.Audit(peer, kStopMethod, job, (*session)->stop_asked());
   v1::StopJobReply reply;
   reply.set_was_running(
       (*session)->StopBy(absl::StrCat("the job was stopped here by ", auth::Describe(peer))));
