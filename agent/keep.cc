@@ -77,6 +77,11 @@ bool IsOnFileServer(const std::string& path) {
   return absl::StartsWith(*type, "fuse.");
 }
 
+// A folder of ours and of nobody else, or why it is not. `make`: where it is missing, it is made.
+absl::Status Take(const std::string& path, bool make) {
+  return make ? os::MakeOwnDirectory(path, 0700, 0700) : os::CheckOwnDirectory(path, 0700);
+}
+
 absl::StatusOr<std::string> DirectoryInCache(bool make) {
   const std::string cache = CacheDirectory();
   if (cache.empty()) return absl::NotFoundError("this user has no home directory here");
@@ -88,14 +93,15 @@ absl::StatusOr<std::string> DirectoryInCache(bool make) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is too long a path for sockets below it"));
   }
-  if (!make && access(path.c_str(), F_OK) != 0) return PosixError(errno, "look at " + path);
-  (void)mkdir(cache.c_str(), 0700);
-  (void)mkdir(absl::StrCat(cache, "/dtrain").c_str(), 0700);
+  if (make) {
+    (void)mkdir(cache.c_str(), 0700);
+    (void)mkdir(absl::StrCat(cache, "/dtrain").c_str(), 0700);
+  }
   if (IsOnFileServer(absl::StrCat(cache, "/dtrain"))) {
     return absl::FailedPreconditionError(absl::StrCat(cache, " is on a file server"));
   }
   for (const std::string& each : {run, path}) {
-    if (absl::Status made = os::MakeOwnDirectory(each, 0700, 0700); !made.ok()) return made;
+    if (absl::Status taken = Take(each, make); !taken.ok()) return taken;
   }
   return path;
 }
@@ -106,7 +112,7 @@ std::string FindSpare(const std::string& prefix) {
   std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(kTmp), closedir);
   while (const dirent* entry = listing == nullptr ? nullptr : readdir(listing.get())) {
     std::string path = absl::StrCat(kTmp, "/", entry->d_name);
-    if (!absl::StartsWith(path, prefix) || !os::MakeOwnDirectory(path, 0700, 0700).ok()) continue;
+    if (!absl::StartsWith(path, prefix) || !Take(path, /*make=*/false).ok()) continue;
     if (found.empty() || path < found) found = std::move(path);
   }
   return found;
@@ -115,23 +121,19 @@ std::string FindSpare(const std::string& prefix) {
 absl::StatusOr<std::string> DirectoryInTmp(bool make) {
   std::string own = absl::StrCat(kTmp, "/dtrain-", geteuid());
   const std::string spares = own + ".";
-  const bool is_there = access(own.c_str(), F_OK) == 0;
-  // One that is there is only checked: it may be a link of somebody else's to a folder of ours.
-  if (!make && !(is_there && os::MakeOwnDirectory(own, 0700, 0700).ok())) own = FindSpare(spares);
-  absl::Status made = make ? os::MakeOwnDirectory(own, 0700, 0700) : absl::OkStatus();
-  if (absl::IsPermissionDenied(made)) {
+  absl::Status taken = Take(own, make);
+  if (absl::IsPermissionDenied(taken) || (!make && !taken.ok())) {
     std::string spare = spares + "XXXXXX";
-    if (FindSpare(spares).empty() && mkdtemp(spare.data()) == nullptr) {
+    if (make && FindSpare(spares).empty() && mkdtemp(spare.data()) == nullptr) {
       return PosixError(errno, absl::StrCat("make ", spare));
     }
     own = FindSpare(spares);  // the same for all who make one now
-    log::Warn(absl::StrCat(made.message(), "; so ", own, " is used"));
-    made = os::MakeOwnDirectory(own, 0700, 0700);
+    if (make) log::Warn(absl::StrCat(taken.message(), "; so ", own, " is used"));
+    taken = own.empty() ? taken : Take(own, make);
   }
   std::string path = absl::StrCat(own, "/", BuildFolder());
-  if (!make && access(path.c_str(), F_OK) != 0) return PosixError(errno, "look at " + path);
-  if (made.ok()) made = os::MakeOwnDirectory(path, 0700, 0700);
-  if (!made.ok()) return made;
+  if (taken.ok()) taken = Take(path, make);
+  if (!taken.ok()) return taken;
   return path;
 }
 

@@ -21,6 +21,11 @@ constexpr absl::string_view kOthers = "(many peers)";
 
 std::optional<std::string> RefusalLog::Line(TimePoint now, absl::string_view peer,
                                             absl::string_view why) {
+  return Bound(now, peer, absl::StrCat("refused ", Escape(peer), ": ", Escape(why, 1000)));
+}
+
+std::optional<std::string> RefusalLog::Bound(TimePoint now, absl::string_view peer,
+                                             std::string line) {
   auto found = peers_.find(peer);
   if (found == peers_.end() && peers_.size() >= kPeers) {
     if (now >= next_sweep_) Forget(now);
@@ -35,7 +40,6 @@ std::optional<std::string> RefusalLog::Line(TimePoint now, absl::string_view pee
   }
   const size_t before = found->second.kept_back;
   found->second = {now, 0};
-  std::string line = absl::StrCat("refused ", Escape(peer), ": ", Escape(why, 1000));
   if (before > 0) {
     absl::StrAppend(&line, " (and ", before, " more of ",
                     found->first == kOthers ? "many peers" : "it", " since the last line)");

@@ -18,6 +18,8 @@ class RefusalLog {
   // The line for a refusal of `peer` (an address, a user id), or nothing. It tells how many were
   // kept back since the last one of that peer.
   std::optional<std::string> Line(TimePoint now, absl::string_view peer, absl::string_view why);
+  // The same of a line that the caller has made; `peer` may have more words, of what it did.
+  std::optional<std::string> Bound(TimePoint now, absl::string_view peer, std::string line);
   size_t size() const { return peers_.size(); }
 
  private:

@@ -185,12 +185,13 @@ std::vector<std::string> FetchCommand(const Chosen& chosen) {
   return {};
 }
 
-std::string ContainerName(const v1::JobPart& part, uint32_t rank) {
-  std::string name = absl::StrCat(part.job_id(), ".", part.attempt(), ".", rank);
+std::string ContainerName(uid_t owner, const v1::JobPart& part, uint32_t rank) {
+  std::string name =
+      absl::StrCat("dtrain-", owner, ".", part.job_id(), ".", part.attempt(), ".", rank);
   for (char& c : name) {
     if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_') c = '_';
   }
-  return absl::StartsWith(name, "dtrain-") ? name : absl::StrCat("dtrain-", name);
+  return name;
 }
 
 std::vector<std::string> RemoveCommand(const Chosen& chosen,

@@ -51,8 +51,9 @@ std::vector<std::string> LookCommand(const Chosen& chosen);
 // Fetches it. Empty: it is a file, or the runtime does so itself.
 std::vector<std::string> FetchCommand(const Chosen& chosen);
 
-// The name of a rank's container, on whichever node.
-std::string ContainerName(const v1::JobPart& part, uint32_t rank);
+// The name of a rank's container, on whichever node. Jobs of several users may have one id, and a
+// daemon has the containers of all.
+std::string ContainerName(uid_t owner, const v1::JobPart& part, uint32_t rank);
 // Ends these containers, if they are there, and removes their records. Empty: there are none.
 std::vector<std::string> RemoveCommand(const Chosen& chosen, const std::vector<std::string>& names);
 

@@ -29,7 +29,8 @@ bool OnlyMissing(const std::string& output) {
 
 }  // namespace
 
-std::vector<Removable> RemovablesOf(const v1::JobPart& part, const std::vector<uint32_t>* ranks) {
+std::vector<Removable> RemovablesOf(uid_t owner, const v1::JobPart& part,
+                                    const std::vector<uint32_t>* ranks) {
   std::vector<Removable> out;
   for (int i = 0; i < part.programs_size(); ++i) {
     if (!part.programs(i).has_container()) continue;
@@ -38,7 +39,7 @@ std::vector<Removable> RemovablesOf(const v1::JobPart& part, const std::vector<u
       const bool wanted = ranks == nullptr ||
                           std::find(ranks->begin(), ranks->end(), worker.rank()) != ranks->end();
       if (wanted && worker.program() == static_cast<uint32_t>(i)) {
-        of.names.push_back(ContainerName(part, worker.rank()));
+        of.names.push_back(ContainerName(owner, part, worker.rank()));
       }
     }
     if (!of.names.empty()) out.push_back(std::move(of));

@@ -22,7 +22,7 @@ struct Removable {
   std::vector<std::string> names;
 };
 // Those of a node's part. `ranks`: only theirs; absent: of all workers.
-std::vector<Removable> RemovablesOf(const v1::JobPart& part,
+std::vector<Removable> RemovablesOf(uid_t owner, const v1::JobPart& part,
                                     const std::vector<uint32_t>* ranks = nullptr);
 
 // Ends them and removes their records, after the end of the processes that we can end ourselves.

@@ -9,7 +9,7 @@
 #include "agent/auth/authorise.h"
 #include "agent/inventory/limits.h"
 #include "agent/session/withheld_gpus.h"
-#include "common/log/log.h"
+#include "common/base/text.h"
 
 namespace dtrain::session {
 namespace {
@@ -17,6 +17,9 @@ namespace {
 constexpr char kStopMethod[] = "/dtrain.v1.Agent/StopJob";
 // Whose rule says who may see a job in whole.
 constexpr char kSeeMethod[] = "GET /v1/jobs/{id}";
+// A report has all jobs and ranks. One user's take no more of the loop's time than this part.
+constexpr int kPart = 10;
+constexpr size_t kMostWaiting = 32;
 
 // What anyone may know: that somebody has GPUs and cores here.
 v1::JobOnNode InName(v1::JobOnNode job) {
@@ -48,24 +51,51 @@ void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
   if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) {
     return done(std::move(may));
   }
-  agent_.readers.status([this, peer, done = std::move(done)](v1::Inventory inventory) mutable {
-    v1::NodeReport report;
-    if (about_ != nullptr) report = about_();
-    report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
-    const bool is_user = peer.role == auth::Role::kUser && peer.account.has_value();
-    report.set_quarantine(quarantine_.Why(
-        agent_.loop.Now(), is_user ? std::optional<uid_t>(peer.account->uid) : std::nullopt));
-    // A resident agent's own privileges are not its users'.
-    for (std::string& warning : inventory::WarningsOf(
-             inventory::ReadLockedMemory({}, 0, /*of_users=*/agent_.self.resumable))) {
-      inventory.add_warnings(std::move(warning));
-    }
-    if (agent_.self.resumable)
-      Mark(agent_.reservations, agent_.state_directory, /*session=*/nullptr, inventory);
-    *report.mutable_inventory() = std::move(inventory);
-    for (v1::JobOnNode& job : JobsFor(peer)) *report.add_jobs() = std::move(job);
-    done(std::move(report));
+  // What decides on what a report may say.
+  const std::string who = absl::StrCat(auth::RoleName(peer.role), " ", peer.name, " ",
+                                       peer.account ? absl::StrCat(peer.account->uid) : "");
+  Callers& callers = callers_.try_emplace(who, Callers{peer}).first->second;
+  if (callers.waiting.size() >= kMostWaiting) {
+    return done(absl::ResourceExhaustedError(
+        absl::StrCat(kMostWaiting, " questions of ", Escape(peer.name, 64),
+                     " about this node wait for their answer, as many as one user may have")));
+  }
+  callers.waiting.push_back(std::move(done));
+  if (callers.waiting.size() > 1) return;
+  if (callers.due <= agent_.loop.Now()) return Answer(callers);
+  if (callers.timer == nullptr) callers.timer = std::make_unique<loop::Timer>(agent_.loop);
+  callers.timer->At(callers.due, [this, &callers] { Answer(callers); });
+}
+
+void Inquiries::Answer(Callers& callers) {
+  agent_.readers.status([this, &callers](v1::Inventory inventory) {
+    const TimePoint begin = agent_.loop.Now();
+    const v1::NodeReport report = MakeReport(callers.peer, std::move(inventory));
+    std::vector<OnReport> waiting = std::exchange(callers.waiting, {});
+    // To send it costs about as much as to make it.
+    const Duration cost = (agent_.loop.Now() - begin) * (1 + waiting.size());
+    callers.due = begin + kPart * cost;
+    for (OnReport& done : waiting) done(report);
   });
+}
+
+v1::NodeReport Inquiries::MakeReport(const auth::Identity& peer, v1::Inventory inventory) {
+  v1::NodeReport report;
+  if (about_ != nullptr) report = about_();
+  report.set_now_unix_nanos(absl::GetCurrentTimeNanos());
+  const bool is_user = peer.role == auth::Role::kUser && peer.account.has_value();
+  report.set_quarantine(quarantine_.Why(
+      agent_.loop.Now(), is_user ? std::optional<uid_t>(peer.account->uid) : std::nullopt));
+  // A resident agent's own privileges are not its users'.
+  for (std::string& warning :
+       inventory::WarningsOf(inventory::ReadLockedMemory({}, /*of_users=*/agent_.self.resumable))) {
+    inventory.add_warnings(std::move(warning));
+  }
+  if (agent_.self.resumable)
+    Mark(agent_.reservations, agent_.state_directory, /*session=*/nullptr, inventory);
+  *report.mutable_inventory() = std::move(inventory);
+  for (v1::JobOnNode& job : JobsFor(peer)) *report.add_jobs() = std::move(job);
+  return report;
 }
 
 std::vector<v1::JobOnNode> Inquiries::JobsFor(const auth::Identity& peer) const {
@@ -115,7 +145,7 @@ absl::StatusOr<v1::StopJobReply> Inquiries::StopJob(const auth::Identity& peer,
   auto session = roster_.FindFor(peer, kStopMethod, Asked(request));
   if (!session.ok()) return session.status();
   const auth::Job job = JobOf(**session);
-  log::Info(auth::AuditLine(peer, kStopMethod, &job, absl::OkStatus()));
+  roster_.Audit(peer, kStopMethod, job, (*session)->stop_asked());
   v1::StopJobReply reply;
   reply.set_was_running(
       (*session)->StopBy(absl::StrCat("the job was stopped here by ", auth::Describe(peer))));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "agent/session/roster.h"
 #include "agent/session/surroundings.h"
 #include "agent/spawn/quarantine.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
 
 namespace dtrain::session {
 
@@ -25,7 +28,8 @@ class Inquiries {
   Inquiries(Surroundings agent, spawn::Quarantine& quarantine, Roster& roster)
       : agent_(std::move(agent)), quarantine_(quarantine), roster_(roster) {}
 
-  // Jobs of others it sees only in name.
+  // Jobs of others it sees only in name. Callers of one user share reports: making them takes a
+  // tenth of the loop's time at most. RESOURCE_EXHAUSTED: many of them wait for one already.
   void ReportNode(const auth::Identity& peer, absl::string_view method,
                   absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
   absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
@@ -48,12 +52,24 @@ class Inquiries {
   void SetAbout(absl::AnyInvocable<v1::NodeReport()> about) { about_ = std::move(about); }
 
  private:
+  using OnReport = absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)>;
+  // Of one user.
+  struct Callers {
+    auth::Identity peer;
+    std::vector<OnReport> waiting = {};
+    TimePoint due{};  // no report before
+    std::unique_ptr<loop::Timer> timer = nullptr;
+  };
+
   std::vector<v1::JobOnNode> JobsFor(const auth::Identity& peer) const;
+  v1::NodeReport MakeReport(const auth::Identity& peer, v1::Inventory inventory);
+  void Answer(Callers& callers);
 
   const Surroundings agent_;
   spawn::Quarantine& quarantine_;
   Roster& roster_;
   absl::AnyInvocable<v1::NodeReport()> about_;
+  std::map<std::string, Callers> callers_;  // as many as there are users
 };
 
 }  // namespace dtrain::session

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/join_phase.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -19,6 +20,9 @@ constexpr size_t kMostHello = 4096;
 // agent's loop reads some hundred files for the one, and binds up to a thousand sockets for the
 // other.
 constexpr Duration kAskPause = std::chrono::milliseconds(100);
+// It reserves once for each look, and again when a spare takes a lost node's place.
+constexpr Duration kReservePause = std::chrono::seconds(1);
+constexpr int kMostReserves = 16;
 
 }  // namespace
 
@@ -78,6 +82,13 @@ void JoinPhase::OnHoldPorts(const Request& request) {
 
 void JoinPhase::OnReserve(const Request& request) {
   const v1::Reserve& reserve = request.request.reserve();
+  if (reserve.gpu_uuids_size() > 0 || !reserve.cpulist().empty()) {
+    reserve_due_ = std::max(reserve_due_, life_.now()) + kReservePause;
+    if (reserve_due_ > life_.now() + kMostReserves * kReservePause) {
+      return life_.Finish(absl::InvalidArgumentError(absl::StrCat(
+          "the launcher reserves again and again: more than ", kMostReserves, " times at once")));
+    }
+  }
   release_.Given({reserve.gpu_uuids().begin(), reserve.gpu_uuids().end()});
   lease_.OnSpare(reserve.node_rank() == kNoNodeRank);
   life_.Do(ReserveShare{reserve});

@@ -37,8 +37,9 @@ class JoinPhase {
   LauncherLease& lease_;
   ShepherdWatch& shepherd_;
   ReleasePhase& release_;
-  TimePoint ports_due_{};  // this launcher does not ask for ports before
-  TimePoint look_due_{};   // a look is not answered before
+  TimePoint ports_due_{};    // this launcher does not ask for ports before
+  TimePoint reserve_due_{};  // all that it has reserved with a pause after each
+  TimePoint look_due_{};     // a look is not answered before
   bool wants_look_ = false;
 };
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/reservations.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -15,17 +13,14 @@ namespace dtrain::session {
 namespace {
 
 absl::Status AddCores(const std::string& cpulist, std::set<int>& cores) {
+  const absl::Status too_many = absl::InvalidArgumentError(absl::StrCat(
+      "a job asks for more cores of one node than the ", kMostCores, " that it has at most"));
+  if (cpulist.size() > kMostCores * sizeof("65535")) return too_many;
   const auto cpus = ParseCpuList(cpulist);
   if (!cpus.ok()) return cpus.status();
+  if (cpus->size() > kMostCores) return too_many;
   cores.insert(cpus->begin(), cpus->end());
   return absl::OkStatus();
-}
-
-template <typename T>
-std::vector<T> Both(const std::set<T>& a, const std::set<T>& b) {
-  std::vector<T> both;
-  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
-  return both;
 }
 
 std::string Format(const std::set<int>& cores) {
@@ -47,16 +42,24 @@ absl::StatusOr<Share> ShareOf(const v1::Reserve& reserve) {
 }
 
 absl::Status Reservations::Reserve(Key session, const std::string& holder, Share share) {
+  std::map<Key, Share> others;  // of it
+  for (const std::string& gpu : share.gpus) {
+    const auto of = gpus_.find(gpu);
+    if (of != gpus_.end() && of->second != session) others[of->second].gpus.insert(gpu);
+  }
+  for (const int core : share.cores) {
+    const auto of = cores_.find(core);
+    if (of != cores_.end() && of->second != session) others[of->second].cores.insert(core);
+  }
   std::vector<std::string> held;
-  for (const auto& [other, holding] : holdings_) {
-    if (other == session) continue;
-    if (const auto gpus = Both(share.gpus, holding.share.gpus); !gpus.empty()) {
-      held.push_back(absl::StrCat(Count(gpus.size(), "GPU"), " (", Escape(gpus.front(), 64),
-                                  gpus.size() > 1 ? ", ..." : "", ") by ", holding.holder));
+  for (const auto& [other, both] : others) {
+    const std::string& by = holdings_.at(other).holder;
+    if (!both.gpus.empty()) {
+      held.push_back(absl::StrCat(Count(both.gpus.size(), "GPU"), " (",
+                                  Escape(*both.gpus.begin(), 64),
+                                  both.gpus.size() > 1 ? ", ..." : "", ") by ", by));
     }
-    if (const auto cores = Both(share.cores, holding.share.cores); !cores.empty()) {
-      held.push_back(absl::StrCat("cores ", FormatCpuList(cores), " by ", holding.holder));
-    }
+    if (!both.cores.empty()) held.push_back(absl::StrCat("cores ", Format(both.cores), " by ", by));
   }
   for (const Withheld& each : withheld_) {
     for (const HeldGpu& gpu : each.gpus.FindHeld()) {
@@ -68,15 +71,21 @@ absl::Status Reservations::Reserve(Key session, const std::string& holder, Share
   if (!held.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("held: ", absl::StrJoin(held, "; ")));
   }
-  if (share.gpus.empty() && share.cores.empty()) {
-    holdings_.erase(session);
-  } else {
-    holdings_[session] = {holder, std::move(share)};
-  }
+  Release(session);
+  if (share.gpus.empty() && share.cores.empty()) return absl::OkStatus();
+  for (const std::string& gpu : share.gpus) gpus_[gpu] = session;
+  for (const int core : share.cores) cores_[core] = session;
+  holdings_[session] = {holder, std::move(share)};
   return absl::OkStatus();
 }
 
-void Reservations::Release(Key session) { holdings_.erase(session); }
+void Reservations::Release(Key session) {
+  const auto held = holdings_.find(session);
+  if (held == holdings_.end()) return;
+  for (const std::string& gpu : held->second.share.gpus) gpus_.erase(gpu);
+  for (const int core : held->second.share.cores) cores_.erase(core);
+  holdings_.erase(held);
+}
 
 absl::Status Reservations::ClaimPorts(Key session, const spawn::Owner& owner, size_t count) {
   size_t of_user = 0, of_all = 0;
@@ -130,14 +139,14 @@ void Reservations::Mark(Key session, v1::Inventory& inventory) {
       withheld[gpu.uuid] = absl::StrCat("withheld after ", each.holder, ": ", gpu.text);
     }
   }
-  for (const auto& [other, holding] : holdings_) {
-    if (other == session) continue;
-    for (const v1::Gpu& gpu : inventory.gpus()) {
-      if (holding.share.gpus.contains(gpu.uuid())) {
-        withheld[gpu.uuid()] = absl::StrCat("held by ", holding.holder);
-      }
+  for (const v1::Gpu& gpu : inventory.gpus()) {
+    const auto of = gpus_.find(gpu.uuid());
+    if (of != gpus_.end() && of->second != session) {
+      withheld[gpu.uuid()] = absl::StrCat("held by ", holdings_.at(of->second).holder);
     }
-    if (holding.share.cores.empty()) continue;
+  }
+  for (const auto& [other, holding] : holdings_) {
+    if (other == session || holding.share.cores.empty()) continue;
     v1::HeldCores& cores = *inventory.add_held_cores();
     cores.set_cpulist(Format(holding.share.cores));
     cores.set_holder(holding.holder);

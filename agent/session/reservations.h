@@ -26,10 +26,10 @@ struct Share {
   std::set<int> cores;
 };
 
-// Of one node that a job may name: more than any has, also in parts (MIG).
-inline constexpr int kMostGpus = 1024;
+// Of one node that a job may name: more than any has, of GPUs also in parts (MIG).
+inline constexpr int kMostGpus = 1024, kMostCores = 8192;
 
-// INVALID_ARGUMENT: no list of cores, or more GPUs.
+// INVALID_ARGUMENT: no list of cores, or more of either.
 absl::StatusOr<Share> ShareOf(const v1::Reserve& reserve);
 
 // The books of one agent: who has which GPUs and cores, and which GPUs are not given out because
@@ -78,6 +78,9 @@ class Reservations {
     size_t count = 0;
   };
   std::map<Key, Holding> holdings_;
+  // Whose they are. So a job costs what it names itself, not what others have named.
+  std::map<std::string, Key> gpus_;
+  std::map<int, Key> cores_;
   std::map<Key, Ports> ports_;
   std::list<Withheld> withheld_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/log/log.h"
 #include "common/os/crash.h"
 
@@ -26,21 +27,35 @@ Session* Roster::Find(uid_t uid, absl::string_view job_id, uint32_t attempt) con
 }
 
 absl::Status Roster::Check(const auth::Identity& peer, absl::string_view method,
-                           const Session* session, const v1::Hello* hello) const {
+                           const Session* session, const v1::Hello* hello) {
   std::optional<auth::Job> job;
   if (session != nullptr) job = JobOf(*session);
   os::NoteRequest(method, job ? job->id : hello != nullptr ? hello->job_id() : "", peer.name);
   absl::Status may = auth::Authorise(peer, method, job ? &*job : nullptr);
   // An agent on a byte stream has its one launcher, and answers to nobody else.
-  if (resident_ && (hello != nullptr || !may.ok())) {
+  if (resident_ && !may.ok()) {
     if (!job && hello != nullptr) job = {hello->job_id(), peer.name, 0};
-    log::Info(auth::AuditLine(peer, method, job ? &*job : nullptr, may));
+    auto line = Bound(peer.name, method, auth::AuditLine(peer, method, job ? &*job : nullptr, may));
+    if (line) log::Info(*line);
   }
   return may;
 }
 
+void Roster::Audit(const auth::Identity& peer, absl::string_view method, const auth::Job& job,
+                   bool again) {
+  if (!resident_) return;
+  std::optional<std::string> line = auth::AuditLine(peer, method, &job, absl::OkStatus());
+  if (again) line = Bound(peer.name, absl::StrCat(method, " again"), *std::move(line));
+  if (line) log::Info(*line);
+}
+
+std::optional<std::string> Roster::Bound(absl::string_view user, absl::string_view kind,
+                                         std::string line) {
+  return lines_.Bound(loop_.Now(), absl::StrCat(user, " ", kind), std::move(line));
+}
+
 absl::StatusOr<Session*> Roster::FindFor(const auth::Identity& peer, absl::string_view method,
-                                         const AskedFor& asked) const {
+                                         const AskedFor& asked) {
   std::vector<Session*> found;  // of each user that which is asked for
   std::vector<auth::Job> jobs;  // theirs
   for (const auto& session : sessions_) {

@@ -13,7 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "agent/auth/authorise.h"
 #include "agent/auth/identity.h"
+#include "agent/auth/refusal_log.h"
 #include "agent/session/session.h"
+#include "common/loop/loop.h"
 
 namespace dtrain::session {
 
@@ -33,7 +35,7 @@ class Roster {
  public:
   using List = std::list<std::unique_ptr<Session>>;
 
-  explicit Roster(bool resident) : resident_(resident) {}
+  Roster(loop::Loop& loop, bool resident) : loop_(loop), resident_(resident) {}
 
   // Those in their constructors are null.
   const List& all() const { return sessions_; }
@@ -42,15 +44,24 @@ class Roster {
   // The session of this user's job, or null. Other users may have jobs with the same id.
   Session* Find(uid_t uid, absl::string_view job_id, uint32_t attempt) const;
 
-  // Whether `peer` may call the method, of `session` (null: of none). Writes the audit.
+  // Whether `peer` may call the method, of `session` (null: of none). Writes the audit of a
+  // refusal.
   absl::Status Check(const auth::Identity& peer, absl::string_view method, const Session* session,
-                     const v1::Hello* hello) const;
+                     const v1::Hello* hello);
+  // Writes the audit of what was done for `peer`. `again`: what can be done any number of times.
+  void Audit(const auth::Identity& peer, absl::string_view method, const auth::Job& job,
+             bool again);
+  // The line for the log, if it is the first of its `kind` and user within a minute.
+  std::optional<std::string> Bound(absl::string_view user, absl::string_view kind,
+                                   std::string line);
   // The session that `peer` asks about by `method`, if it may.
   absl::StatusOr<Session*> FindFor(const auth::Identity& peer, absl::string_view method,
-                                   const AskedFor& job) const;
+                                   const AskedFor& job);
 
  private:
+  loop::Loop& loop_;
   const bool resident_;
+  auth::RefusalLog lines_;
   List sessions_;
 };
 

@@ -220,6 +220,7 @@ void Session::Leave(absl::string_view why) { Feed(LauncherBroke{absl::AbortedErr
 
 bool Session::StopBy(std::string message) {
   const bool runs = core_.state() <= SessionState::kRunning;
+  stop_asked_ = true;
   Feed(StopAsked{std::move(message)});
   return runs;
 }

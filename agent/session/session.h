@@ -77,6 +77,7 @@ class Session {
   LogRelay& logs() { return job_.logs(); }
   // Ends the job as its launcher would, who is told the message. False: it is over already.
   bool StopBy(std::string message);
+  bool stop_asked() const { return stop_asked_; }  // by StopBy
 
  private:
   Session(Surroundings surroundings, Owner owner, SessionCore core,
@@ -103,6 +104,7 @@ class Session {
   SessionCore core_;
   loop::Task on_ended_;
   bool dropped_ = false;  // the start was: the shepherd gets nothing any more
+  bool stop_asked_ = false;
   Holdings holdings_;
   const std::unique_ptr<ShepherdChannel> shepherd_;
   ReportedJob job_;

@@ -31,7 +31,7 @@ Sessions::Sessions(loop::Loop& loop, Identity self, std::string state_directory,
       spawner_(spawner),
       readers_(std::move(readers)),
       on_session_ended_(std::move(on_session_ended)),
-      roster_(self_.resumable),
+      roster_(loop_, self_.resumable),
       inquiries_(Around(), spawner_.quarantine(), roster_),
       visitors_(
           loop_,
@@ -78,10 +78,10 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   auto processes = spawner_.Spawn({owner, hello.job_id(), hello.attempt(),
                                    static_cast<uint32_t>(PatienceOf(hello).count()),
                                    hello.grace_ms(), std::move(connected)});
-  if (!processes.ok()) return RefuseShepherd(*stream, processes.status());
+  if (!processes.ok()) return RefuseShepherd(*stream, owner, processes.status());
   (*processes)->set_presence(PresenceOf(owner.uid));
   auto opening =
-      openings_.insert(openings_.end(), Opening{stream, hello, owner, *std::move(processes)});
+      openings_.insert(openings_.end(), Opening{stream, hello, peer, owner, *std::move(processes)});
   link::CarrierHandlers handlers;
   handlers.on_closed = [opening](absl::Status why) {
     opening->closed = true;
@@ -100,10 +100,12 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
   const std::shared_ptr<Session::Stream> stream = opened.stream;
   if (!started.ok()) {
     stream->Listen({});
-    RefuseShepherd(*stream, started);
+    RefuseShepherd(*stream, opened.owner, started);
     for (loop::Task& task : opened.then) task();
     return stream->WhenOver([this] { on_session_ended_(); });
   }
+  roster_.Audit(opened.peer, kSessionMethod,
+                {opened.hello.job_id(), opened.owner.name, opened.owner.uid}, /*again=*/false);
   EndEarlier(opened.hello, opened.owner);
   auto place = roster_.AddPlace();
   auto alive = std::make_shared<bool>(true);
@@ -123,14 +125,15 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
   for (loop::Task& task : opened.then) task();
 }
 
-void Sessions::RefuseShepherd(Session::Stream& stream, const absl::Status& why) {
+void Sessions::RefuseShepherd(Session::Stream& stream, const Owner& owner,
+                              const absl::Status& why) {
   // If the agent itself lacks a right, the caller was not refused.
   absl::StatusCode code =
       absl::IsPermissionDenied(why) ? absl::StatusCode::kFailedPrecondition : why.code();
   // The node's policy, which is not the agent's, does so.
   if (absl::IsUnauthenticated(why)) code = absl::StatusCode::kPermissionDenied;
   const std::string text = absl::StrCat("start the shepherd: ", why.message());
-  log::Error(text);
+  if (auto line = roster_.Bound(owner.name, "start", text)) log::Error(*line);
   stream.Finish(absl::Status(code, text));
 }
 
@@ -191,6 +194,7 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     if (absl::Status ranks = session->CheckRank(hello); !ranks.ok()) {
       return stream->Finish(std::move(ranks));
     }
+    roster_.Audit(peer, kSessionMethod, JobOf(*session), /*again=*/true);
     return session->Resume(std::move(stream), hello);
   }
   if (hello.protocol() != self_.protocol) {

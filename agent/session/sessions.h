@@ -72,6 +72,7 @@ class Sessions {
   struct Opening {
     std::shared_ptr<Session::Stream> stream;
     v1::Hello hello;
+    auth::Identity peer;
     Owner owner;
     std::unique_ptr<spawn::Processes> processes;
     bool closed = false;
@@ -82,7 +83,7 @@ class Sessions {
   void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
             std::optional<spawn::Connected> connected, const v1::Hello& hello);
   void OnShepherdStarted(Openings::iterator opening, absl::Status started);
-  void RefuseShepherd(Session::Stream& stream, const absl::Status& why);
+  void RefuseShepherd(Session::Stream& stream, const Owner& owner, const absl::Status& why);
   void EndEarlier(const v1::Hello& hello, const Owner& owner);
   void RemoveEnded();
   void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,

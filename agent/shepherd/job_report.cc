@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/job_report.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -54,7 +56,7 @@ void JobReport::Begin(const v1::JobPart& part) {
     rank.set_local_rank(worker.local_rank());
     places_[worker.rank()] = job.ranks_size() - 1;
   }
-  for (const containers::Removable& removable : containers::RemovablesOf(part)) {
+  for (const containers::Removable& removable : containers::RemovablesOf(geteuid(), part)) {
     v1::LeftContainers& left = *report_.add_containers();
     *left.mutable_container() = removable.container;
     *left.mutable_names() = {removable.names.begin(), removable.names.end()};

@@ -215,7 +215,7 @@ absl::StatusOr<os::UniqueFd> WorkerContainers::Wrap(const v1::WorkerSpec& worker
   auto carried = containers::Carry(chosen, variables, node_env_, given);
   if (!carried.ok()) return carried.status();
 
-  what.name = containers::ContainerName(part_, worker.rank());
+  what.name = containers::ContainerName(geteuid(), part_, worker.rank());
   what.argv = std::move(run->argv);
   what.variables = std::move(carried->names);
   what.descriptors = static_cast<int>(run->extra_fds.size());
@@ -295,7 +295,7 @@ bool WorkerContainers::has_monitors() const {
 }
 
 void WorkerContainers::Remove(containers::Removal::Done done) {
-  auto left = containers::RemovablesOf(part_, &unsure_);
+  auto left = containers::RemovablesOf(geteuid(), part_, &unsure_);
   if (left.empty()) return done("");
   removal_ = std::make_unique<containers::Removal>(loop_, std::move(left), node_env_, nullptr,
                                                    std::move(done));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/link/frame_relay.h"
 
-#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,9 +51,10 @@ absl::Status FrameRelay::Pass(From from, Frame frame) {
   }
   Line& line = LineFrom(from);
   const size_t bytes = frame.wire_size();
+  Queue& queue = frame.header.keep ? line.kept : line.unkept;
   if (frame.header.keep) {
     // As the other end would find, only that it might never get to see it.
-    if (line.bytes - line.unkept + bytes > line.window + kHeaderBytes + kMostPayload) {
+    if (queue.bytes + bytes > line.window + kHeaderBytes + kMostPayload) {
       return absl::DataLossError(
           absl::StrCat("more than ", line.window, " bytes came that were not acknowledged"));
     }
@@ -63,41 +64,36 @@ absl::Status FrameRelay::Pass(From from, Frame frame) {
           absl::StrCat("a frame that is not kept has ", frame.payload.size(), " bytes"));
     }
     // A bare acknowledgement makes the one before it needless.
-    if (frame.payload.size() == 0 && !line.queue.empty() && !line.queue.back().header.keep &&
-        line.queue.back().payload.size() == 0) {
-      line.queue.back() = std::move(frame);
+    if (frame.payload.size() == 0 && !queue.frames.empty() &&
+        queue.frames.back().place + 1 == line.end &&
+        queue.frames.back().frame.payload.size() == 0) {
+      queue.frames.back().frame = std::move(frame);
       return absl::OkStatus();
     }
-    line.unkept += bytes;
   }
-  line.bytes += bytes;
-  line.queue.push_back(std::move(frame));
-  while (line.unkept > kMostUnkeptQueued) DropOldestUnkept(line);
+  queue.bytes += bytes;
+  queue.frames.push_back({line.end++, std::move(frame)});
+  // Newer ones are behind the oldest, with newer acknowledgements.
+  while (line.unkept.bytes > kMostUnkeptQueued) (void)line.unkept.Pop();
   return absl::OkStatus();
 }
 
 std::optional<Frame> FrameRelay::NextTo(From end) {
   Line& line = end == From::kFront ? back_ : forth_;
-  if (!attached_ || line.queue.empty()) return std::nullopt;
-  Frame frame = std::move(line.queue.front());
-  line.queue.pop_front();
-  line.bytes -= frame.wire_size();
-  if (!frame.header.keep) line.unkept -= frame.wire_size();
+  const auto place = [](const Queue& queue) {
+    return queue.frames.empty() ? std::numeric_limits<uint64_t>::max() : queue.frames.front().place;
+  };
+  if (!attached_ || line.bytes() == 0) return std::nullopt;
+  return (place(line.kept) < place(line.unkept) ? line.kept : line.unkept).Pop();
+}
+
+Frame FrameRelay::Queue::Pop() {
+  Frame frame = std::move(frames.front().frame);
+  frames.pop_front();
+  bytes -= frame.wire_size();
   return frame;
 }
 
-void FrameRelay::Drop(Line& line) {
-  line.queue.clear();
-  line.bytes = line.unkept = 0;
-}
-
-// Newer ones are behind it, with newer acknowledgements.
-void FrameRelay::DropOldestUnkept(Line& line) {
-  const auto oldest = std::find_if(line.queue.begin(), line.queue.end(),
-                                   [](const Frame& frame) { return !frame.header.keep; });
-  line.bytes -= oldest->wire_size();
-  line.unkept -= oldest->wire_size();
-  line.queue.erase(oldest);
-}
+void FrameRelay::Drop(Line& line) { line.kept = line.unkept = {}; }
 
 }  // namespace dtrain::link

@@ -42,21 +42,29 @@ class FrameRelay {
   absl::Status Pass(From from, Frame frame);
   // The next frame for that end. Not before the front end has heard of OnAttached.
   std::optional<Frame> NextTo(From end);
-  size_t queued_bytes(From to) const { return LineTo(to).bytes; }
+  size_t queued_bytes(From to) const { return LineTo(to).bytes(); }
 
  private:
+  struct Queued {
+    uint64_t place;  // among those of both queues
+    Frame frame;
+  };
+  struct Queue {
+    std::deque<Queued> frames;
+    size_t bytes = 0;
+    Frame Pop();
+  };
   // One direction.
   struct Line {
     size_t window = 0;
-    std::deque<Frame> queue;
-    size_t bytes = 0;   // of all of it
-    size_t unkept = 0;  // of what is not kept, for which newer ones come
+    uint64_t end = 0;  // the next place
+    Queue kept, unkept;
+    size_t bytes() const { return kept.bytes + unkept.bytes; }
   };
 
   Line& LineFrom(From from) { return from == From::kFront ? forth_ : back_; }
   const Line& LineTo(From to) const { return to == From::kFront ? back_ : forth_; }
   static void Drop(Line& line);
-  static void DropOldestUnkept(Line& line);
 
   const Channel channel_;
   Line forth_;  // from the front end

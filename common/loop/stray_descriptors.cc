@@ -118,24 +118,38 @@ Remains& TheRemains() {
   return *all;
 }
 
+struct Received {
+  ssize_t bytes;  // as of recv(2)
+  bool carries;   // descriptors, which were left out
+};
+
+Received Receive(int socket, void* to, size_t room, int flags) {
+  iovec piece{to, room};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  const ssize_t n = recvmsg(socket, &message, flags | MSG_DONTWAIT);
+  return {n, (message.msg_flags & MSG_CTRUNC) != 0};
+}
+
+// Else a byte that was sent out of band is passed over, and what it carries is closed.
+void ReceiveAllInline(int socket) {
+  const int on = 1;
+  (void)setsockopt(socket, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
+}
+
 }  // namespace
 
 ssize_t ReceiveBytes(int socket, void* to, size_t room) {
-  iovec piece{to, room};
-  msghdr message{};  // without room for descriptors
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
+  Received next{0, false};
   if (MayBringDescriptors(socket)) {
-    // Else a byte that was sent out of band is passed over, and what it carries is closed.
-    const int on = 1;
-    (void)setsockopt(socket, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
-    const ssize_t n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
-    if (n <= 0) return n;
-    piece.iov_len = static_cast<size_t>(n);
+    ReceiveAllInline(socket);
+    next = Receive(socket, to, room, MSG_PEEK);
+    if (next.bytes <= 0) return next.bytes;
+    room = static_cast<size_t>(next.bytes);
   }
-  const bool carries = (message.msg_flags & MSG_CTRUNC) != 0;
-  const ssize_t n = carries ? -1 : recvmsg(socket, &message, MSG_DONTWAIT);
-  if ((message.msg_flags & MSG_CTRUNC) == 0) return n;
+  if (!next.carries) next = Receive(socket, to, room, 0);
+  if (!next.carries) return next.bytes;
   errno = EBADMSG;
   return -1;
 }
@@ -149,21 +163,16 @@ size_t UnreadBytes(int socket) {
 StrangersSocket::~StrangersSocket() {
   if (!socket_ || !MayBringDescriptors(socket_.get())) return;
   shutdown(socket_.get(), SHUT_RD);  // from now on nothing comes
-  const int on = 1, first = 0;
-  (void)setsockopt(socket_.get(), SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
+  ReceiveAllInline(socket_.get());
+  const int first = 0;
   const bool goes_on =
       setsockopt(socket_.get(), SOL_SOCKET, SO_PEEK_OFF, &first, sizeof(first)) == 0;
   std::vector<char> unread(kUnreadPiece);
-  iovec piece{unread.data(), unread.size()};
-  msghdr message{};  // without room for descriptors
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  ssize_t n;
+  Received next;
   do {
-    n = recvmsg(socket_.get(), &message, MSG_PEEK | MSG_DONTWAIT);
-  } while ((n > 0 && goes_on && (message.msg_flags & MSG_CTRUNC) == 0) ||
-           (n < 0 && errno == EINTR));
-  if (n <= 0) return;
+    next = Receive(socket_.get(), unread.data(), unread.size(), MSG_PEEK);
+  } while ((next.bytes > 0 && goes_on && !next.carries) || (next.bytes < 0 && errno == EINTR));
+  if (next.bytes <= 0) return;
   shutdown(socket_.get(), SHUT_RDWR);
   TheRemains().Take(std::move(socket_));
 }

@@ -204,6 +204,13 @@ absl::Status MakeOwnDirectory(const std::string& path, mode_t mode, mode_t most)
   if (missing && mkdir(name.c_str(), mode) != 0 && errno != EEXIST) {
     return PosixError(errno, absl::StrCat("make ", Quoted(name)));
   }
+  return CheckOwnDirectory(name, most);
+}
+
+absl::Status CheckOwnDirectory(const std::string& path, mode_t most) {
+  const std::string name = path.substr(0, path.find_last_not_of('/') + 1);
+  if (absl::Status ok = CheckDirectories(name); !ok.ok()) return ok;
+  struct stat info;
   if (lstat(name.c_str(), &info) != 0) return PosixError(errno, absl::StrCat("look at ", name));
   if (!S_ISDIR(info.st_mode)) {
     return Denied(name, S_ISLNK(info.st_mode) ? "is a symbolic link" : "is not a directory",

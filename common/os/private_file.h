@@ -33,6 +33,8 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t limi
 // that is there is taken when it is no link, ours, and grants nothing beyond `most`: else
 // PERMISSION_DENIED as above.
 absl::Status MakeOwnDirectory(const std::string& path, mode_t mode, mode_t most);
+// Whether it would be taken. Makes none.
+absl::Status CheckOwnDirectory(const std::string& path, mode_t most);
 
 // Whether there is a directory that belongs to this user. Not so of a home that sudo or su has left
 // in the environment.

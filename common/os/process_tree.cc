@@ -31,6 +31,7 @@ namespace {
 constexpr absl::string_view kEnd("\0", 1);  // of an entry in /proc/PID/environ
 // Of one process: a user who has many large ones keeps nobody waiting for long.
 constexpr size_t kMostEnvironment = 256 << 10;
+constexpr size_t kMostReaped = 4 << 20;
 
 template <typename F>
 void ForEachProcess(F f) {
@@ -40,6 +41,20 @@ void ForEachProcess(F f) {
     int pid = 0;
     if (absl::SimpleAtoi(entry->d_name, &pid)) f(pid);
   }
+}
+
+// The entries that are whole within the first `most` bytes. One that is cut off could look like
+// another's. A process that hides its mark behind them could as well have none, and only its user's
+// processes are looked for: so it is better not to find it than to find one too many.
+absl::StatusOr<std::string> EnvironmentOf(pid_t pid, size_t most) {
+  const std::string path = absl::StrCat("/proc/", pid, "/environ");
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return PosixError(errno, absl::StrCat("open ", path));
+  const std::unique_ptr<char[]> room(new char[most]);
+  const ssize_t n = read(fd.get(), room.get(), most);  // the kernel gives all of it at once
+  if (n < 0) return PosixError(errno, absl::StrCat("read ", path));
+  const absl::string_view text(room.get(), static_cast<size_t>(n));
+  return std::string(text.size() < most ? text : text.substr(0, text.rfind('\0') + 1));
 }
 
 }  // namespace
@@ -119,7 +134,7 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
     // Before all else and after it: else the pid may have become another's in between.
     const auto first = FindProcess(pid);
     if (!first || stat(directory.c_str(), &owner) != 0 || owner.st_uid != uid) return;
-    auto environment = ReadSmallFile(directory + "/environ", kMostEnvironment);
+    auto environment = EnvironmentOf(pid, kMostEnvironment);
     if (!environment.ok()) return;
     const std::string text = absl::StrCat(kEnd, *environment, kEnd);
     for (const std::string& entry : entries) {
@@ -141,7 +156,7 @@ std::vector<MarkedProcess> FindByVariable(const std::string& name,
     struct stat owner {};
     const auto first = FindProcess(pid);
     if (!first || stat(directory.c_str(), &owner) != 0) return;
-    auto environment = ReadSmallFile(directory + "/environ", 4 << 20);
+    auto environment = EnvironmentOf(pid, kMostReaped);
     if (!environment.ok() || VariableOf(*environment, name).empty()) return;
     // In another PID namespace what it says of pids means nothing here, unless it says whose it is.
     const std::string there = PidNamespace(pid);

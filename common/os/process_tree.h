@@ -41,8 +41,8 @@ absl::StatusOr<UniqueFd> OpenProcess(pid_t pid, uint64_t start_time, uid_t uid);
 std::vector<ProcessInfo> Descendants(pid_t root);
 
 // Processes of one user whose environment holds all the entries ("NAME=value"): what a job has
-// started, wherever it hangs in the tree. Those whose environment we may not read, or that have one
-// of more than 256 KiB, are not found.
+// started, wherever it hangs in the tree. Those whose environment we may not read are not found; of
+// a large one the first 256 KiB count.
 std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries);
 
 // The same with what else is told of them.

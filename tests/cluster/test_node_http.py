@@ -195,7 +195,8 @@ def test_others_see_what_the_rules_say(node):  # noqa: F811
                  "/v1/jobs/nosuch"):
         status, body = as_her(path)
         assert status == 403 and "may not" in body["error"], (path, status, body)
-    assert agent.log.count("audit: denied") == 6, agent.log
+    # A line for each route, however often she asks.
+    assert agent.log.count("audit: denied") == 4, agent.log
     launch.signal(signal.SIGTERM)
     assert launch.wait(20).code == 143
     agent.stop()

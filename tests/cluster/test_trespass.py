@@ -103,5 +103,5 @@ def test_i2_no_command_is_for_another_users_job(tcp, job):
     for words in commands:
         told = tcp.node.run([DTRAIN, *words, *flags], check=False)
         assert told.returncode == 206 and "may not" in told.stderr and "line" not in told.stdout, told
-    assert len(denied(tcp, "/dtrain.v1.Agent/ReadLog", job)) == 2, tcp.agent.log
+    assert len(denied(tcp, "/dtrain.v1.Agent/ReadLog", job)) == 1, "one a minute: " + tcp.agent.log
     assert len(denied(tcp, "/dtrain.v1.Agent/StopJob", job)) == 1, tcp.agent.log

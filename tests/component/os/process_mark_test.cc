@@ -4,6 +4,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/os/fd.h"
@@ -69,6 +74,42 @@ TEST(ProcessMark, FindsWhoHasAVariable) {
   EXPECT_EQ(VariableOf(found[0].environment, "C"), "");
   marked.End();
   other.End();
+}
+
+// A process may have 2 MiB of it, and a job's must be found all the same. What is cut off is no
+// mark.
+TEST(ProcessMark, FindsWhoHasALargeEnvironment) {
+  const std::string name = absl::StrCat("DTRAIN_TEST_", getpid());
+  constexpr size_t kCut = 256 << 10;
+  std::vector<std::string> large;
+  size_t size = 0;
+  const auto fill = [&](size_t until) {
+    while (size < until) {
+      const size_t room = std::min<size_t>(until - size, 100'000);
+      large.push_back("F=" + std::string(room - 3, 'x'));
+      size += room;
+    }
+  };
+  std::vector<std::string> first = {name + "=1"};
+  fill(kCut + 100'000);
+  first.insert(first.end(), large.begin(), large.end());
+  large.clear();
+  size = 0;
+  fill(kCut - name.size() - 2);
+  large.push_back(name + "=12");  // of which the last digit is too far
+  Cat marked(first), cut(large);
+  std::vector<ProcessInfo> found;
+  const TimePoint end = Clock::now() + std::chrono::seconds(30);
+  const auto is_there = [&](const Cat& cat) {
+    const auto environment = ReadSmallFile(absl::StrCat("/proc/", cat.child.pid, "/environ"));
+    return environment.ok() && environment->size() > kCut;
+  };
+  while (!(is_there(marked) && is_there(cut))) ASSERT_LT(Clock::now(), end);
+  found = FindByEnvironment(geteuid(), {name + "=1"});
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].pid, marked.child.pid);
+  marked.End();
+  cut.End();
 }
 
 // As in a container.

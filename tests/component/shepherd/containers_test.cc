@@ -78,7 +78,9 @@ class ContainersTest : public ShepherdTest {
     }
     return !Calls(beginning).empty();
   }
-  std::string Name(int rank) { return absl::StrCat("dtrain-", job_id_, ".0.", rank); }
+  std::string Name(int rank) {
+    return absl::StrCat("dtrain-", geteuid(), ".", job_id_, ".0.", rank);
+  }
   std::string directory_;
 };
 
@@ -268,8 +270,9 @@ TEST_F(ContainersTest, ARemovalThatHangsIsCutOff) {
   const v1::JobPart part = InContainers(1, "");
   std::optional<std::string> why;
   containers::Removal removal(
-      loop_, containers::RemovablesOf(part), {absl::StrCat("PATH=", directory_, ":/usr/bin:/bin")},
-      nullptr, [&](std::string text) { why = std::move(text); }, std::chrono::milliseconds(200));
+      loop_, containers::RemovablesOf(geteuid(), part),
+      {absl::StrCat("PATH=", directory_, ":/usr/bin:/bin")}, nullptr,
+      [&](std::string text) { why = std::move(text); }, std::chrono::milliseconds(200));
   ASSERT_TRUE(Until([&] { return why.has_value(); }));
   EXPECT_THAT(*why, HasSubstr("did not end in time and was killed"));
 }

@@ -59,6 +59,16 @@ TEST(RefusalLog, SharedLinesTellHowMany) {
   EXPECT_EQ(log.Line(kStart + seconds(3), "new3", "x"), std::nullopt);
 }
 
+TEST(RefusalLog, LinesOfAnotherFormAreCountedByWhoAndWhat) {
+  RefusalLog log;
+  EXPECT_THAT(log.Bound(kStart, "bob StopJob", "audit: denied"),
+              Optional(std::string("audit: denied")));
+  EXPECT_EQ(log.Bound(kStart, "bob StopJob", "audit: denied"), std::nullopt);
+  EXPECT_NE(log.Bound(kStart, "bob ReadLog", "audit: denied"), std::nullopt);
+  EXPECT_THAT(log.Bound(kStart + minutes(1), "bob StopJob", "audit: denied"),
+              Optional(std::string("audit: denied (and 1 more of it since the last line)")));
+}
+
 TEST(RefusalLog, WhatPeersSayIsEscaped) {
   RefusalLog log;
   EXPECT_THAT(log.Line(kStart, "a\nb", "c\x1b[31m\nd"), Optional(Not(HasSubstr("\n"))));

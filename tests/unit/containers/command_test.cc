@@ -142,14 +142,15 @@ TEST(ContainerCommand, NamesAreTheRanksAndOnlyThoseInContainersAreRemoved) {
     worker.set_rank(rank);
     worker.set_program(rank == 6 ? 1 : 0);
   }
-  const auto all = RemovablesOf(part);
+  const auto all = RemovablesOf(1000, part);
   ASSERT_THAT(all, SizeIs(1));
   EXPECT_EQ(all[0].container.image(), "one");
-  EXPECT_THAT(all[0].names, ElementsAre("dtrain-0a_b.1.4", "dtrain-0a_b.1.5"));
+  EXPECT_THAT(all[0].names,
+              ElementsAre("dtrain-1000.dtrain-0a_b.1.4", "dtrain-1000.dtrain-0a_b.1.5"));
   const std::vector<uint32_t> killed = {5, 6};
-  EXPECT_THAT(RemovablesOf(part, &killed)[0].names, ElementsAre("dtrain-0a_b.1.5"));
-  part.set_job_id("mine");
-  EXPECT_EQ(ContainerName(part, 4), "dtrain-mine.1.4");
+  EXPECT_THAT(RemovablesOf(1000, part, &killed)[0].names,
+              ElementsAre("dtrain-1000.dtrain-0a_b.1.5"));
+  EXPECT_NE(ContainerName(1000, part, 4), ContainerName(1001, part, 4)) << "another user's job";
 }
 
 }  // namespace

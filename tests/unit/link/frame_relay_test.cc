@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <ctime>
 #include <deque>
 #include <optional>
 #include <random>
@@ -142,6 +143,25 @@ TEST_F(FrameRelayTest, OfWhatIsNotKeptTheNewestStay) {
   EXPECT_EQ(relay_.queued_bytes(From::kFront), 0u);
   EXPECT_TRUE(absl::IsDataLoss(
       relay_.Pass(From::kBack, RelayedFrame(0, std::string(kMostUnkept + 1, 'x')))));
+}
+
+// A launcher that does not read costs its agent the same for each frame, however many wait.
+TEST_F(FrameRelayTest, WhatIsNotKeptIsDroppedAtOnceBehindAFullWindow) {
+  FrameRelay relay(Channel::kJob, kToShepherd, kToLauncher);
+  relay.Attach();
+  ASSERT_TRUE(*relay.OnAttached());
+  uint64_t sequence = 0;
+  while (relay.queued_bytes(From::kFront) < kToLauncher.window) {
+    ASSERT_TRUE(relay.Pass(From::kBack, RelayedFrame(++sequence, "x")).ok());
+  }
+  const Frame unkept = RelayedFrame(0, std::string(1 << 10, 'u'));
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < 100'000; ++i) ASSERT_TRUE(relay.Pass(From::kBack, unkept).ok());
+  // Each would go past 160,000 others: more than a minute.
+  EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC);
+  for (uint64_t next = 1; next <= sequence; ++next) {
+    ASSERT_EQ(relay.NextTo(From::kFront)->header.sequence, next);
+  }
 }
 
 TEST_F(FrameRelayTest, ABareAcknowledgementReplacesTheOneBeforeIt) {

@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/session/session_core.h"
 #include "common/base/exit_code.h"
@@ -94,6 +96,19 @@ TEST(GpuReleaseTest, MemoryWithoutAnOwnerIsHeldByNobodyKnown) {
   EXPECT_FALSE(held[0].ours);
   EXPECT_THAT(held[0].text, AllOf(HasSubstr("GPU 0 (GPU-0)"), HasSubstr("40000 MiB more"),
                                   HasSubstr("no visible process")));
+}
+
+// A shepherd may say ever new ones.
+TEST(GpuReleaseTest, AJobHasOnlySoManyPids) {
+  GpuRelease release;
+  release.Before({MakeGpu(0)});
+  release.Given(kGiven);
+  constexpr uint32_t kFew = 1 << 16, kMany = 200'000;
+  for (uint32_t pid = 1; pid < kMany; ++pid) release.Started({pid});
+  for (const auto& [pid, count] : {std::pair(kFew, 1), {kMany - 1, 0}}) {
+    release.After({With(MakeGpu(900), pid, 900, "")}, {});
+    EXPECT_THAT(release.FindHeld(), SizeIs(count)) << pid;
+  }
 }
 
 TEST(GpuReleaseTest, WhatOthersUseIsTheirs) {

@@ -4,6 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace dtrain::session {
 namespace {
 
@@ -127,6 +133,34 @@ TEST_F(ReservationsTest, ReadsWhatALauncherAsksFor) {
   EXPECT_EQ(share->cores, (std::set<int>{0, 1, 5}));
   reserve.set_cpulist("all");
   EXPECT_FALSE(ShareOf(reserve).ok());
+}
+
+TEST_F(ReservationsTest, NobodyHasMoreCoresThanANode) {
+  v1::Reserve reserve;
+  reserve.set_cpulist(absl::StrCat("0-", kMostCores - 1));
+  EXPECT_TRUE(ShareOf(reserve).ok());
+  reserve.set_cpulist(absl::StrCat("0-", kMostCores));
+  EXPECT_FALSE(ShareOf(reserve).ok());
+  // Reading it would take long.
+  std::string cpulist = "0";
+  for (int i = 0; i < 100'000; ++i) cpulist += ",0";
+  reserve.set_cpulist(cpulist);
+  EXPECT_FALSE(ShareOf(reserve).ok());
+}
+
+// The names need not be those of the node's GPUs: one user may invent many, in many jobs.
+TEST_F(ReservationsTest, WhatOthersNameCostsAJobNothing) {
+  std::vector<int> sessions(1000);
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    std::set<std::string> gpus;
+    for (int gpu = 0; gpu < kMostGpus; ++gpu) gpus.insert(absl::StrCat("GPU-", i, "-", gpu));
+    ASSERT_TRUE(Reserve(sessions[i], std::move(gpus)).ok());
+  }
+  std::set<std::string> gpus;
+  for (int gpu = 0; gpu < kMostGpus; ++gpu) gpus.insert(absl::StrCat("GPU-0-", gpu, "-"));
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(Reserve(a_, gpus).ok());
+  EXPECT_LT(std::clock() - begin, 5 * CLOCKS_PER_SEC);
 }
 
 TEST_F(ReservationsTest, NobodyHasMoreGpusThanANode) {

@@ -103,6 +103,27 @@ TEST_F(SessionCoreTest, RequestsBeforeHelloEndTheSession) {
   EXPECT_NE(Find<End>(Ask(request)), nullptr);
 }
 
+// A launcher that reserves in a loop costs the agent's other users time.
+TEST_F(SessionCoreTest, ReservesThatDoNotEndEndTheSession) {
+  Join();
+  v1::SessionRequest reserve;
+  reserve.mutable_reserve()->add_gpu_uuids("GPU-0");
+  v1::SessionRequest give_back;
+  give_back.mutable_reserve();
+  const auto ends = [&](const v1::SessionRequest& request) {
+    return Find<End>(core_.OnEvent(now_, Request{request})) != nullptr;
+  };
+  // As one does that waits for a day, with a network that brings some at once.
+  for (int second = 0; second < 100; ++second) {
+    ASSERT_FALSE(ends(reserve)) << second;
+    ASSERT_FALSE(ends(give_back));
+    now_ += seconds(1);
+  }
+  for (int i = 0; i < 16; ++i) ASSERT_FALSE(ends(reserve)) << i;
+  for (int i = 0; i < 100; ++i) ASSERT_FALSE(ends(give_back)) << "it costs nothing";
+  EXPECT_TRUE(ends(reserve));
+}
+
 TEST_F(SessionCoreTest, WhatIsTheShepherdsEndsTheSessionOnTheAgentsChannel) {
   Start();
   v1::JobRequest stop;
