@@ -239,7 +239,7 @@ def others():
         work = dist.all_reduce(torch.ones(100), async_op=True)
         dist.broadcast(torch.ones(100), 0)
         work.wait()
-        work.get_future().wait()
+        dist.barrier(async_op=True).get_future().wait()  # behind the ends of the others
     shown = {event.name for event in profile.events()}
     assert {"dtrain:all_reduce", "dtrain:broadcast"} <= shown, shown
     if me != n - 1:
@@ -427,10 +427,11 @@ def default_group_times_out(folder, *timeout):
         with pytest.raises(RuntimeError, match=f"timed out waiting for rank {n - 1}"):
             dist.barrier()
 
-    dtrain.torch.barrier()  # they have to meet in that time, too
+    store = dist.FileStore(f"{folder}/store", n)
+    store.set(f"ready {me}", "")  # they have to meet in that time, too
+    store.wait([f"ready {r}" for r in range(n)], datetime.timedelta(seconds=60))
     init(1, **({"timeout": datetime.timedelta(seconds=timeout[0])} if timeout else {}))
     others = [f"rank {r}" for r in range(n - 1)]
-    store = dist.FileStore(f"{folder}/store", n)
     if me == n - 1:
         store.wait(others, datetime.timedelta(seconds=60))
     times_out()
