@@ -23,8 +23,8 @@ struct FoundJob {
 // Those whose launcher listens.
 absl::StatusOr<std::vector<LiveJob>> LiveJobs();
 
-// By id, name of a detached job, or beginning of an id; ended detached jobs last. Without a text
-// the only running one. NOT_FOUND; INVALID_ARGUMENT: several.
+// As detached::ChooseJob of all of them. Without a text the only running one. NOT_FOUND;
+// INVALID_ARGUMENT: several.
 absl::StatusOr<FoundJob> FindJob(const std::string& text);
 
 }  // namespace dtrain::status

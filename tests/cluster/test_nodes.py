@@ -115,7 +115,7 @@ def test_jobs_of_another_hosts_launcher(cluster, agents, job):
     listed = dtrain(one, "ps").stdout.splitlines()
     assert listed[0].split() == ["JOB", "OWNER", "STATE", "RANKS", "ON", "AGE", "COMMAND"], listed
     assert listed[1].startswith(f"{view['id']}  root   running  1 running  "), listed
-    page = dtrain(one, "status", view["id"][:10]).stdout
+    page = dtrain(one, "status", view["id"][:11]).stdout
     assert "running" in page and "\n1 " in page, page
     ranks = json.loads(dtrain(one, "status", "--json").stdout)["ranks"]
     assert [rank["rank"] for rank in ranks] == [1] and ranks[0]["pid"] > 0, ranks
