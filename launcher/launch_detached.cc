@@ -263,6 +263,7 @@ absl::StatusOr<std::unique_ptr<JobRecords>> TakeJob(loop::Loop& loop,
 
 cli::LaunchOptions OptionsOf(const JobRecords& records, cli::LaunchOptions asked) {
   cli::LaunchOptions options = std::move(asked);
+  cli::NameFilesFully(options);
   options.job.job_id = records.spec().job_id();
   options.job.generation = records.self().generation();
   options.job.launcher = records.name();
