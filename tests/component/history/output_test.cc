@@ -10,6 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -91,6 +92,49 @@ TEST_F(OutputTest, AReaderThatClosesStdoutHarmsNobody) {
     EXPECT_EQ(program.Wait(), 141) << program.err;
     EXPECT_FALSE(job.HasSummary());
   }
+}
+
+// Of every command, from one line to more than stdio holds.
+TEST_F(OutputTest, OutputThatIsNotTakenIsAnError) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  Write(job, 0, Lines(0, 100000));
+  End(job, 0);
+  for (const Strings& args : std::vector<Strings>{{"--help"},
+                                                  {"--version"},
+                                                  {"version", "--verbose"},
+                                                  {"ps"},
+                                                  {"ps", "-a", "--json"},
+                                                  {"history"},
+                                                  {"show", "dtrain-abc"},
+                                                  {"status", "--json", "dtrain-abc"},
+                                                  {"wait", "--json", "dtrain-abc"},
+                                                  {"logs", "dtrain-abc"},
+                                                  {"logs", "--json", "dtrain-abc"},
+                                                  {"attach", "dtrain-abc"},
+                                                  {"attach", "--json", "dtrain-abc"},
+                                                  {"prune"},
+                                                  {"env"},
+                                                  {"completion", "bash"},
+                                                  {"man"},
+                                                  {"migrate", "--help"},
+                                                  {"bench", "--help"},
+                                                  {"torchrun", "--help"},
+                                                  {"launch", "--dry-run", "-np", "1", "true"}}) {
+    const Ran ran = Run(args, "/dev/full");
+    EXPECT_EQ(ran.code, 207) << args[0] << ran.err;
+    // Of the earlier of many writes the reason is not known any more.
+    EXPECT_THAT(ran.err,
+                AnyOf(HasSubstr(": No space left on device\n"), HasSubstr("its disk is full\n")))
+        << args[0];
+  }
+}
+
+TEST_F(OutputTest, NoJobIsAcceptedWhoseIdCannotBeWritten) {
+  const Ran ran = Run({"launch", "-d", "-np", "1", "true"}, "/dev/full");
+  EXPECT_EQ(ran.code, 207);
+  EXPECT_THAT(ran.err, HasSubstr("write the job's id to stdout: No space left on device\n"));
+  EXPECT_FALSE(fs::exists(jobs_->place()));
 }
 
 TEST_F(OutputTest, AttachEndsWhenTheFolderIsGone) {
