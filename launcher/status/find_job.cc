@@ -2,7 +2,9 @@
 #include "launcher/status/find_job.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -19,6 +21,12 @@ const LiveJob* FindLive(const std::vector<LiveJob>& live, const std::string& id)
   const auto at =
       std::find_if(live.begin(), live.end(), [&](const LiveJob& job) { return job.id == id; });
   return at == live.end() ? nullptr : &*at;
+}
+
+// A launcher with a terminal stays where it was started.
+std::string DirectoryOf(const LiveJob& job) {
+  std::error_code error;
+  return std::filesystem::read_symlink(absl::StrCat("/proc/", job.launcher, "/cwd"), error);
 }
 
 // Those that detached::Jobs knows, and those whose launcher listens.
@@ -85,6 +93,29 @@ absl::StatusOr<FoundJob> FindJob(const std::string& text) {
   if (absl::IsFailedPrecondition(jobs.status())) return jobs.status();
   return absl::NotFoundError(
       absl::StrCat("you have no job ", Escape(text, 80), " on this machine; dtrain ps lists them"));
+}
+
+absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_view command) {
+  if (!text.empty()) return FindJob(text);
+  const absl::StatusOr<std::vector<LiveJob>> live = LiveJobs();
+  if (!live.ok()) return live.status();
+  const absl::StatusOr<detached::Jobs> jobs = story::OpenJobs();
+  std::vector<story::RunningJob> running;
+  if (jobs.ok()) {
+    auto detached = story::Running(*jobs);
+    if (!detached.ok()) return detached.status();
+    running = *std::move(detached);
+  }
+  for (const LiveJob& job : *live) {
+    auto at = std::find_if(running.begin(), running.end(),
+                           [&](const auto& known) { return known.id == job.id; });
+    if (at == running.end()) at = running.insert(at, {job.id, ""});
+    if (at->directory.empty()) at->directory = DirectoryOf(job);
+  }
+  const auto id = story::OnlyOneFromHere(running, command);
+  if (running.empty() && absl::IsFailedPrecondition(jobs.status())) return jobs.status();
+  if (!id.ok()) return id.status();
+  return Found(*id, *live, jobs);
 }
 
 }  // namespace dtrain::status

@@ -136,6 +136,33 @@ TEST_F(CommandsTest, ANameWhoseJobHasEndedIsNoOtherJob) {
   EXPECT_TRUE(std::filesystem::exists(jobs_->place() + "/jobs/dtrain-bb16aa"));
 }
 
+// What ends or changes a job does so only to one that is named, or was launched from here: another
+// may be somebody else's on the same account.
+TEST_F(CommandsTest, WithoutAJobOnlyTheOneFromThisDirectoryIsMeant) {
+  const auto job = Accept("dtrain-aaaa1");
+  const os::FileLock lock = Hold(job);
+  const std::string from = absl::StrCat(" dtrain-aaaa1  # launched from ", dir_, "/work\n");
+  const auto expect_refused = [&](const char* why) {
+    for (const Strings& args :
+         {Strings{"stop"}, Strings{"detach"}, Strings{"migrate", "--to", "node1"}}) {
+      const Ran ran = Run(args);
+      EXPECT_EQ(ran.code, 2) << ran.err;
+      const std::string type = args[0] == "migrate" ? "migrate --to HOST" : args[0];
+      EXPECT_THAT(ran.err,
+                  AllOf(HasSubstr(why), HasSubstr(absl::StrCat("\n  dtrain ", type, from))));
+    }
+  };
+  expect_refused("no running job was launched from this directory");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_symlink(dir_ + "/work", dir_ + "/link");
+  std::filesystem::current_path(dir_ + "/link");
+  const auto other = Accept("dtrain-bbbb2", "", {"launch", "x"}, "/run");
+  EXPECT_THAT(Run({"detach"}).err, HasSubstr("dtrain-aaaa1 is a detached job already"));
+  const auto second = Accept("dtrain-cccc3");
+  expect_refused("several running jobs were launched from this directory");
+  std::filesystem::current_path(before);
+}
+
 TEST_F(CommandsTest, WaitGivesTheFirstCodeThatIsNotZero) {
   const auto good = Accept("dtrain-good");
   const auto bad = Accept("dtrain-bad");

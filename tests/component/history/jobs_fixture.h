@@ -170,12 +170,13 @@ class JobsTest : public testing::Test {
   }
 
   detached::JobFolder Accept(const std::string& id, const std::string& name = "",
-                             const Strings& words = {"launch", "-np", "2", "python3", "t.py"}) {
+                             const Strings& words = {"launch", "-np", "2", "python3", "t.py"},
+                             const std::string& directory = "/work") {
     v1::Spec spec;
     spec.set_job_id(id);
     spec.set_name(name);
     for (const std::string& word : words) spec.add_argv(word);
-    spec.set_working_directory(dir_ + "/work");
+    spec.set_working_directory(dir_ + directory);
     spec.mutable_accepted_by()->set_host("login1");
     spec.mutable_accepted_by()->set_unix_nanos(1764205000'000000000);
     const auto accepted = jobs_->Accept(spec);
