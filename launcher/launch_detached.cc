@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/exit_code.h"
+#include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/account.h"
 #include "common/os/environment.h"
@@ -50,6 +52,12 @@ void Relay(detached::LauncherLog& log, bool rest) {
   (void)fwrite(text.data(), 1, text.size(), stderr);
 }
 
+// For `id=$(dtrain launch -d ...)`. That of a job that nobody could name is told in any case.
+void TellId(const std::string& id) {
+  std::printf("%s\n", id.c_str());
+  if (std::fflush(stdout) != 0) std::fprintf(stderr, "dtrain: the job is %s\n", id.c_str());
+}
+
 // It says who looks after the job from now on.
 void SayWhoMinds(const detached::JobFolder& job) {
   const detached::Supervision by = detached::SupervisionOf(job);
@@ -75,8 +83,7 @@ int WaitUntilItRuns(const detached::JobFolder& job, detached::LauncherStart& sta
   switch (end) {
     case detached::LauncherStart::End::kReached:
       SayWhoMinds(job);
-      std::printf("%s\n", id.c_str());
-      std::fflush(stdout);
+      TellId(id);
       return kExitOk;
     case detached::LauncherStart::End::kGivenUp:
       std::fprintf(stderr, "dtrain: left; %s goes on; `dtrain stop %s` ends it\n", id.c_str(),
@@ -105,7 +112,7 @@ int TellKnown(const std::string& id, const std::string& moved_to) {
   std::fprintf(stderr, "dtrain: this is %s, which was launched with this key before%s\n",
                id.c_str(),
                moved_to.empty() ? "" : absl::StrCat("; it is on ", Escape(moved_to)).c_str());
-  std::printf("%s\n", id.c_str());
+  TellId(id);
   return kExitOk;
 }
 
@@ -165,7 +172,7 @@ int LaunchElsewhere(const detached::Jobs& jobs, const cli::LaunchOptions& launch
                started->supervisor.empty()
                    ? ""
                    : absl::StrCat(", supervised by ", Escape(started->supervisor)).c_str());
-  std::printf("%s\n", id.c_str());
+  TellId(id);
   return kExitOk;
 }
 
@@ -199,6 +206,9 @@ void Describe(const cli::DetachOptions& options, v1::Spec& spec) {
 
 int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
   const cli::DetachOptions& options = launch.detach;
+  // Nothing, which /dev/full and what was opened for reading do not take either.
+  if (write(STDOUT_FILENO, "", 0) < 0)
+    return Fail(PosixError(errno, "write the job's id to stdout"));
   spec.set_job_id(absl::StrCat("dtrain-", os::RandomHex(6)));
   Describe(options, spec);
   *spec.mutable_accepted_by() = detached::Ourselves();
@@ -228,7 +238,7 @@ int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
   auto start = detached::LauncherStart::Begin(job, *supervisor);
   if (!start.ok()) return Fail(start.status());
   if (options.no_wait) {
-    std::printf("%s\n", id.c_str());
+    TellId(id);
     return kExitOk;
   }
   return WaitUntilItRuns(job, *start, log);
@@ -263,6 +273,7 @@ absl::StatusOr<std::unique_ptr<JobRecords>> TakeJob(loop::Loop& loop,
 
 cli::LaunchOptions OptionsOf(const JobRecords& records, cli::LaunchOptions asked) {
   cli::LaunchOptions options = std::move(asked);
+  cli::NameFilesFully(options);
   options.job.job_id = records.spec().job_id();
   options.job.generation = records.self().generation();
   options.job.launcher = records.name();

@@ -4,11 +4,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/base/exit_code.h"
 #include "common/log/log.h"
 #include "common/os/crash.h"
 #include "common/os/heap.h"
@@ -42,6 +45,14 @@ std::vector<std::string> Words(int argc, char** argv) {
   return words;
 }
 
+// What it prints does not count unless it arrives.
+int CodeWithOutput(int code) {
+  const absl::Status written = dtrain::os::FinishStdout();
+  if (written.ok()) return code;
+  std::fprintf(stderr, "dtrain: %s\n", std::string(written.message()).c_str());
+  return code == dtrain::kExitOk ? dtrain::kExitState : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -55,6 +66,7 @@ int main(int argc, char** argv) {
   dtrain::log::Init("dtrain", std::getenv("DTRAIN_DEBUG") != nullptr
                                   ? dtrain::log::Level::kDebug
                                   : dtrain::log::Level::kWarning);
-  dtrain::os::Leave(dtrain::subcommands::Run(
-      {{DTRAIN_VERSION, DTRAIN_DATE}, dtrain::Launch, dtrain::RunLauncher}, Words(argc, argv)));
+  const dtrain::subcommands::Program program{
+      {DTRAIN_VERSION, DTRAIN_DATE}, dtrain::Launch, dtrain::RunLauncher};
+  dtrain::os::Leave(CodeWithOutput(dtrain::subcommands::Run(program, Words(argc, argv))));
 }

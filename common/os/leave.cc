@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/os/leave.h"
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+
+#include "common/base/posix_error.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -16,6 +20,18 @@ extern "C" const char* __lsan_default_options() { return "print_suppressions=0";
 #endif
 
 namespace dtrain::os {
+
+absl::Status FinishStdout() {
+  const bool failed_before = std::ferror(stdout) != 0;
+  const int error = std::fflush(stdout) == 0 ? 0 : errno;
+  if (error == 0 && !failed_before) return absl::OkStatus();
+  pollfd reader{STDOUT_FILENO, 0, 0};
+  const bool reader_left = poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0;
+  if (error == EPIPE || reader_left) return absl::OkStatus();
+  if (error != 0) return PosixError(error, "write to stdout");
+  return absl::DataLossError(
+      "write to stdout: not all of it was taken; see whether its disk is full");
+}
 
 void Leave(int exit_code) {
   std::fflush(stdout);

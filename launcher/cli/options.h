@@ -112,6 +112,10 @@ Surroundings ProcessSurroundings();
 absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
                                     const Surroundings& surroundings);
 
+// For a launcher that is not where the job was launched: relative names of files that it opens, as
+// --result-json, become those of `launched_in`.
+void NameFilesFully(LaunchOptions& options);
+
 // The hosts, not read yet, and the ways to them, for commands that launch nothing. `words`:
 // mentions of HostFlags() on the command line, as SplitWords gives them; the other sources are
 // those of a launch, of which all else is left out. Errors as above.

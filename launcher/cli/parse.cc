@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <iterator>
 
 #include "absl/status/status.h"
@@ -278,6 +279,16 @@ absl::Status CheckDetach(const LaunchOptions& options) {
 }
 
 }  // namespace
+
+void NameFilesFully(LaunchOptions& options) {
+  if (options.launched_in.empty()) return;
+  transport::WayOptions& ways = options.transport;
+  for (std::string* path : {&options.output.log_dir, &options.result_json, &options.timeline,
+                            &ways.ssh_config, &ways.tls_directory}) {
+    if (!path->empty()) *path = std::filesystem::path(options.launched_in) / *path;
+  }
+  if (options.output.files) options.output.files->SeenFrom(options.launched_in);
+}
 
 absl::StatusOr<LaunchOptions> ParseHosts(const std::vector<std::string>& words,
                                          const Surroundings& surroundings) {

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/text.h"
 
@@ -15,6 +16,9 @@ namespace dtrain::detached {
 namespace {
 
 constexpr size_t kLongestWord = 128;
+// Of an id, without "dtrain-". By less, whoever mistypes a name would end another job.
+constexpr size_t kShortestBeginning = 4;
+constexpr size_t kMostListed = 5;
 
 }  // namespace
 
@@ -36,6 +40,42 @@ absl::Status CheckWord(absl::string_view what, absl::string_view text) {
 bool BeginsWith(absl::string_view id, absl::string_view text) {
   return !text.empty() &&
          (absl::StartsWith(id, text) || absl::StartsWith(absl::StripPrefix(id, "dtrain-"), text));
+}
+
+absl::Status CheckBeginning(absl::string_view text, std::vector<std::string> ids) {
+  const bool too_short = absl::StripPrefix(text, "dtrain-").size() < kShortestBeginning;
+  if (ids.empty() || (ids.size() == 1 && !too_short)) return absl::OkStatus();
+  std::sort(ids.begin(), ids.end());
+  const bool more = ids.size() > kMostListed;
+  ids.resize(std::min(ids.size(), kMostListed));
+  const std::string quoted = absl::StrCat("\"", Escape(text), "\"");
+  return absl::InvalidArgumentError(
+      absl::StrCat(too_short ? absl::StrCat(quoted, " is too short for the beginning of an id (",
+                                            kShortestBeginning, " characters or more); it fits ")
+                             : absl::StrCat("several jobs begin with ", quoted, ": "),
+                   absl::StrJoin(ids, ", "), more ? " ..." : ""));
+}
+
+absl::StatusOr<std::string> ChooseJob(absl::Span<const v1::JobEntry> jobs, absl::string_view text) {
+  if (text.empty()) return absl::NotFoundError("");
+  const v1::JobEntry* running = nullptr;
+  const v1::JobEntry* ended = nullptr;
+  std::vector<std::string> begin_so;
+  for (const v1::JobEntry& job : jobs) {
+    if (job.job_id() == text) return job.job_id();
+    if (BeginsWith(job.job_id(), text)) begin_so.push_back(job.job_id());
+    if (job.name() != text) continue;
+    if (job.ended_unix_nanos() == 0) {
+      running = &job;
+    } else if (ended == nullptr || job.ended_unix_nanos() > ended->ended_unix_nanos()) {
+      ended = &job;
+    }
+  }
+  if (running != nullptr) return running->job_id();
+  if (ended != nullptr) return ended->job_id();
+  if (begin_so.empty()) return absl::NotFoundError("");
+  if (absl::Status fits = CheckBeginning(text, begin_so); !fits.ok()) return fits;
+  return begin_so[0];
 }
 
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {

@@ -7,6 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtrain/v1/journal.pb.h"
 
 // What jobs are called, by people and by the file system.
 namespace dtrain::detached {
@@ -18,6 +20,13 @@ absl::Status CheckWord(absl::string_view what, absl::string_view text);
 
 // Whether `text` is the id or the beginning of it, which may lack "dtrain-".
 bool BeginsWith(absl::string_view id, absl::string_view text);
+// INVALID_ARGUMENT, with the ids: several of them begin with `text`, or it is too short to be more
+// than a guess.
+absl::Status CheckBeginning(absl::string_view text, std::vector<std::string> ids);
+
+// The id of the job that `text` means: the whole id; the name of a running job, or of the one that
+// ended last; the beginning of an id. NOT_FOUND, or as CheckBeginning.
+absl::StatusOr<std::string> ChooseJob(absl::Span<const v1::JobEntry> jobs, absl::string_view text);
 
 // What is in a folder, in no order; nothing if it is missing. UNAVAILABLE: it cannot be read.
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder);

@@ -13,7 +13,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/text.h"
@@ -34,7 +33,6 @@ constexpr int kBetweenRemoveLooksMs = 50;
 constexpr int kLooksForTheRest = 100;
 // Whoever has the lock does little meanwhile; it may be stopped, or on a slow file server.
 constexpr Duration kLockPatience = std::chrono::seconds(10);
-constexpr size_t kMostAmbiguous = 5;
 // A launcher that ends removes no more: a second at most, also on a file server.
 constexpr size_t kMostAtEnd = 100;
 constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
@@ -101,7 +99,9 @@ MovedJobs Jobs::Moved() const { return MovedJobs(Path("moved")); }
 
 void Jobs::ForgetMove(const std::string& job_id) const { Moved().Forget(job_id); }
 
-std::string Jobs::WhereItWent(absl::string_view text) const { return Moved().WhereItWent(text); }
+std::string Jobs::WhereItWent(const std::string& job_id) const {
+  return Moved().WhereItWent(job_id);
+}
 
 JobFolder Jobs::Folder(absl::string_view id) const {
   return JobFolder(absl::StrCat(Path("jobs/"), id));
@@ -280,43 +280,43 @@ absl::StatusOr<std::vector<v1::JobEntry>> Jobs::List() const {
   return jobs;
 }
 
+absl::StatusOr<std::vector<v1::JobEntry>> Jobs::Known() const {
+  auto jobs = List();
+  if (!jobs.ok()) return jobs;
+  const size_t here = jobs->size();
+  for (const v1::MovedJob& moved : Moved().All()) {
+    const bool is_here =
+        std::any_of(jobs->begin(), jobs->begin() + static_cast<ptrdiff_t>(here),
+                    [&](const v1::JobEntry& job) { return job.job_id() == moved.job_id(); });
+    if (is_here) continue;
+    v1::JobEntry& job = jobs->emplace_back();
+    job.set_job_id(moved.job_id());
+    job.set_name(moved.name());
+    job.set_ended_unix_nanos(moved.unix_nanos());
+  }
+  return jobs;
+}
+
 absl::StatusOr<JobFolder> Jobs::Find(absl::string_view text) const {
   if (IsWord(text)) {
     const auto there = os::Exists(Folder(text).path());
     if (!there.ok()) return there.status();
     if (*there) return Folder(text);
   }
-  const auto jobs = List();
+  const auto jobs = Known();
   if (!jobs.ok()) return jobs.status();
-  const v1::JobEntry* running = nullptr;
-  const v1::JobEntry* ended = nullptr;
-  std::vector<std::string> begin_so;
-  for (const v1::JobEntry& job : *jobs) {
-    const absl::string_view id = job.job_id();
-    if (BeginsWith(id, text)) {
-      begin_so.emplace_back(id);
-    }
-    if (text.empty() || job.name() != text) continue;
-    if (job.ended_unix_nanos() == 0) {
-      running = &job;
-    } else if (ended == nullptr || job.ended_unix_nanos() > ended->ended_unix_nanos()) {
-      ended = &job;
-    }
+  const auto id = ChooseJob(*jobs, text);
+  if (absl::IsNotFound(id.status())) {
+    return absl::NotFoundError(
+        absl::StrCat("no job \"", Escape(text), "\": `dtrain ps -a` lists them"));
   }
-  if (running != nullptr) return Folder(running->job_id());
-  if (begin_so.size() == 1) return Folder(begin_so[0]);
-  if (begin_so.size() > 1) {
-    std::sort(begin_so.begin(), begin_so.end());
-    const bool more = begin_so.size() > kMostAmbiguous;
-    begin_so.resize(std::min(begin_so.size(), kMostAmbiguous));
-    return absl::InvalidArgumentError(absl::StrCat("several jobs begin with \"", Escape(text),
-                                                   "\": ", absl::StrJoin(begin_so, ", "),
-                                                   more ? " ..." : ""));
+  if (!id.ok()) return id.status();
+  const auto there = os::Exists(Folder(*id).path());
+  if (!there.ok()) return there.status();
+  if (std::string went = WhereItWent(*id); !*there && !went.empty()) {
+    return absl::NotFoundError(went);
   }
-  if (ended != nullptr) return Folder(ended->job_id());
-  if (std::string went = WhereItWent(text); !went.empty()) return absl::NotFoundError(went);
-  return absl::NotFoundError(
-      absl::StrCat("no job \"", Escape(text), "\": `dtrain ps -a` lists them"));
+  return Folder(*id);
 }
 
 absl::Status Jobs::Settle(const JobFolder& job) const {

@@ -72,8 +72,9 @@ class Jobs {
 
   // Running ones and those that have ended, in no order.
   absl::StatusOr<std::vector<v1::JobEntry>> List() const;
-  // By its id, the name of a running one, the beginning of an id (which may lack "dtrain-"), or the
-  // name of an ended one, of which the last counts. NOT_FOUND; INVALID_ARGUMENT: several.
+  // Likewise, with those that went to another machine: here they have ended.
+  absl::StatusOr<std::vector<v1::JobEntry>> Known() const;
+  // As ChooseJob of the known ones. NOT_FOUND also of one that went away, with where it is.
   absl::StatusOr<JobFolder> Find(absl::string_view text) const;
 
   // The job is on another machine now: its folder here goes, and whoever names it within 30 days is
@@ -81,9 +82,8 @@ class Jobs {
   absl::Status MoveTo(const std::string& host, const JobFolder& job, os::FileLock its_lock) const;
   // It did not arrive, and nobody is to be told of it.
   void ForgetMove(const std::string& job_id) const;
-  // What to tell of a job that went, if the text is its name, its id or the beginning of that; else
-  // empty.
-  std::string WhereItWent(absl::string_view text) const;
+  // What to tell of a job that went; empty: it did not.
+  std::string WhereItWent(const std::string& job_id) const;
   // As MoveTo, of a job that has never been here as far as anybody is concerned.
   absl::Status Discard(const JobFolder& job, os::FileLock its_lock) const;
 

@@ -66,9 +66,9 @@ void MovedJobs::Forget(const std::string& job_id) const {
   std::filesystem::remove(Path(job_id), error);
 }
 
-std::string MovedJobs::WhereItWent(absl::string_view text) const {
+std::string MovedJobs::WhereItWent(const std::string& job_id) const {
   for (const v1::MovedJob& job : All()) {
-    if (BeginsWith(job.job_id(), text) || (!text.empty() && job.name() == text)) return WentTo(job);
+    if (job.job_id() == job_id) return WentTo(job);
   }
   return "";
 }

@@ -21,9 +21,8 @@ class MovedJobs {
   // That the job went to `host`, now. Removes notes that are too old.
   absl::Status Note(const v1::Spec& spec, const std::string& host) const;
   void Forget(const std::string& job_id) const;
-  // What to tell of a job that went, if the text is its name, its id or the beginning of that; else
-  // empty.
-  std::string WhereItWent(absl::string_view text) const;
+  // What to tell of a job that went; empty: it did not.
+  std::string WhereItWent(const std::string& job_id) const;
 
  private:
   std::string Path(absl::string_view job_id) const;

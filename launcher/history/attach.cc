@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -153,13 +154,20 @@ class Attachment {
   int Run() {
     Step();
     loop_.Run();
-    return code_;
+    // A reader that left meanwhile (EPIPE) has what he wants.
+    if (lost_.ok() || absl::IsFailedPrecondition(lost_)) return code_;
+    std::fprintf(stderr, "dtrain: attach: %s\n", std::string(lost_.message()).c_str());
+    return code_ == kExitOk ? kExitState : code_;
   }
 
  private:
   std::unique_ptr<Shown> MakeShown() {
     auto on_failed = [this](absl::Status why) {
-      loop_.Post([this, why = std::move(why)] { OnOutputFailed(why); });
+      if (finishing_) {
+        lost_ = std::move(why);
+      } else {
+        loop_.Post([this, why = std::move(why)] { OnOutputFailed(why); });
+      }
     };
     if (options_.json) return std::make_unique<ShownAsJson>(loop_, on_failed);
     return std::make_unique<ShownAsLaunched>(loop_, OutputOptionsOf(job_), on_failed);
@@ -285,6 +293,7 @@ class Attachment {
   std::unique_ptr<story::OutputReader> reader_;
   std::optional<uint32_t> attempt_;
   bool finishing_ = false;
+  absl::Status lost_;  // of output that was still being written at the end
   int code_ = kExitOk;
 };
 

@@ -30,8 +30,8 @@ struct Description {
 };
 
 constexpr absl::string_view kJobNotes =
-    R"(JOB is an id or its first characters, with or without "dtrain-", or a name (--name). Of several jobs
-with one name, the running one counts, otherwise the last.
+    R"(JOB is an id, a name (--name), or the first four or more characters of an id, with or without
+"dtrain-". Of several jobs with one name, the running one counts, otherwise the last.
 )";
 
 constexpr Description kDescriptions[] = {

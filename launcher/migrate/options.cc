@@ -110,8 +110,8 @@ cli::Page PageOf(absl::string_view) {
   page.usage = "dtrain migrate [--json] --to [USER@]HOST [JOB]";
   page.flags = Flags();
   page.notes =
-      R"(JOB is an id or its first characters, with or without "dtrain-", or a name (--name). Without JOB,
-the only detached job that is running. HOST needs dtrain, and must reach the job's hosts as this
+      R"(JOB is an id, a name (--name), or the first four or more characters of an id, with or without
+"dtrain-". Without JOB, the only running detached job that was launched from this directory. HOST needs dtrain, and must reach the job's hosts as this
 machine does. If anything fails, the job stays here. The exit code is 0 if it has moved, otherwise 1; 2 for a
 mistake on the command line, 207 if the job's folder cannot be used.
 )";

@@ -2,6 +2,7 @@
 #include "launcher/output/file_pattern.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
@@ -60,6 +61,10 @@ absl::StatusOr<FilePattern> FilePattern::Parse(absl::string_view text) {
   pattern.folder_ = slash == std::string::npos ? "." : slash == 0 ? "/" : first.substr(0, slash);
   if (slash != std::string::npos) first.erase(0, slash + 1);
   return pattern;
+}
+
+void FilePattern::SeenFrom(const std::string& directory) {
+  folder_ = folder_ == "." ? directory : (std::filesystem::path(directory) / folder_).string();
 }
 
 bool FilePattern::HasStream() const {

@@ -24,6 +24,8 @@ class FilePattern {
   const std::string& text() const { return text_; }
   // The folders that all names have in common; "." if none.
   const std::string& folder() const { return folder_; }
+  // A relative pattern is one of files in `directory` from now on.
+  void SeenFrom(const std::string& directory);
   // Whether the two streams of a rank have files of their own.
   bool HasStream() const;
   // Below folder().

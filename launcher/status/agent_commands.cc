@@ -229,6 +229,11 @@ absl::Status AgentCommands::Read(const JobPart& part, const v1::ReadLogRequest& 
 
 absl::Status AgentCommands::Stop(const AgentJob& job) {
   TellSilent();
+  if (options_.job.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("agents do not know which job you mean; name it: ", job.id, " of ",
+                     Escape(job.owner), " runs on ", Escape(job.parts[0].host)));
+  }
   if (absl::Status told = AskToStop(job); !told.ok()) return told;
   return WaitForEnd(job);
 }

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/view/node_view.h"
+#include "launcher/detached/job_names.h"
 
 namespace dtrain::status {
 namespace {
@@ -96,16 +96,21 @@ absl::StatusOr<std::optional<AgentJob>> Named(std::vector<AgentJob> jobs, absl::
   const auto prefer = [&](absl::FunctionRef<bool(const AgentJob&)> what) {
     if (std::any_of(jobs.begin(), jobs.end(), what)) std::erase_if(jobs, std::not_fn(what));
   };
-  std::erase_if(
-      jobs, [&](const AgentJob& job) { return !exactly(job) && !absl::StartsWith(job.id, name); });
+  const bool any = name.empty();
+  std::erase_if(jobs, [&](const AgentJob& job) {
+    return !any && !exactly(job) && !detached::BeginsWith(job.id, name);
+  });
   prefer(exactly);
   prefer([](const AgentJob& job) { return !job.in_name(); });
   if (jobs.empty()) return std::nullopt;
-  if (jobs.size() == 1) return std::move(jobs[0]);
   const bool one_id = std::all_of(jobs.begin(), jobs.end(),
                                   [&](const AgentJob& job) { return job.id == jobs[0].id; });
   std::vector<std::string> names;
   for (const AgentJob& job : jobs) names.push_back(one_id ? with_owner(job) : job.id);
+  if (!any && !exactly(jobs[0])) {
+    if (absl::Status fits = detached::CheckBeginning(name, names); !fits.ok()) return fits;
+  }
+  if (jobs.size() == 1) return std::move(jobs[0]);
   return absl::InvalidArgumentError(
       absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(names, ", ")));
 }

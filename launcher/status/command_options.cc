@@ -167,7 +167,7 @@ of that user until that process has ended. The exit code is 0 if all hosts answe
 )";
   }
   if (command == "page") {
-    return R"(JOB is an id as dtrain ps shows it, or its first characters, or a name; leave it out if only one
+    return R"(JOB is an id as dtrain ps shows it, or its first four or more characters, or a name; leave it out if only one
 job is running. It must have been launched on this machine; one that was launched with -d may have
 ended. With --node, HOST is a host as dtrain nodes takes it, by ssh or over TCP with TLS; a
 configured hostfile that lists HOST says how to reach it. The page only reads. Its link has a token
@@ -177,14 +177,15 @@ there.
 )";
   }
   if (command == "detach") {
-    return R"(JOB is an id as dtrain ps shows it, or its first characters; leave it out if only one job is
-running. Its workers go on, and notice nothing but the end of their stdin. dtrain launch ends where it
+    return R"(JOB is an id as dtrain ps shows it, or its first four or more characters; without it, the only running
+job that was launched from this directory. Its workers go on, and notice nothing but the end of their stdin. dtrain launch ends where it
 was started, with exit code 210. From then on dtrain attach, wait, stop and show know the job; its
 output is kept from then on, and the last of what came before. All hosts must run a resident agent.
 )";
   }
-  return R"(JOB is an id as dtrain ps shows it, or its first characters, or the name of a detached job; leave
-it out if only one job is running. If the job was launched on this machine, its launcher answers, over a socket that only this
+  return R"(JOB is an id as dtrain ps shows it, or its first four or more characters, or the name of a detached job; leave
+it out if only one job is running. For dtrain stop, leave it out if only one running job was launched
+from this directory. If the job was launched on this machine, its launcher answers, over a socket that only this
 user and root can use; otherwise the resident agents of the named hosts, or of this machine. They
 answer to the job's owner and to admins.
 )";

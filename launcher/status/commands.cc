@@ -274,7 +274,7 @@ absl::Status Logs(const CommandOptions& options) {
 
 // As Ctrl-C there would: the launcher ends the job, and itself when nothing is left.
 absl::Status Stop(const CommandOptions& options) {
-  absl::StatusOr<FoundJob> job = FindJob(options.job);
+  absl::StatusOr<FoundJob> job = FindJobToChange(options.job, options.command);
   if (absl::IsNotFound(job.status()))
     return ElseByAgents(options, &AgentCommands::Stop, job.status());
   if (!job.ok()) return job.status();
@@ -288,7 +288,7 @@ absl::Status Stop(const CommandOptions& options) {
 }
 
 absl::Status Detach(const CommandOptions& options) {
-  const absl::StatusOr<FoundJob> job = FindJob(options.job);
+  const absl::StatusOr<FoundJob> job = FindJobToChange(options.job, options.command);
   if (!job.ok()) return job.status();
   if (job->detached) {
     return absl::NotFoundError(absl::StrCat(job->id, " is a detached job already"));

@@ -2,15 +2,16 @@
 #include "launcher/status/find_job.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "common/base/text.h"
+#include "launcher/detached/job_names.h"
 #include "launcher/story/find.h"
 
 namespace dtrain::status {
@@ -22,18 +23,54 @@ const LiveJob* FindLive(const std::vector<LiveJob>& live, const std::string& id)
   return at == live.end() ? nullptr : &*at;
 }
 
-bool Begins(absl::string_view id, absl::string_view text) {
-  return absl::StartsWith(id, text) || absl::StartsWith(absl::StripPrefix(id, "dtrain-"), text);
+// A launcher with a terminal stays where it was started.
+std::string DirectoryOf(const LiveJob& job) {
+  std::error_code error;
+  return std::filesystem::read_symlink(absl::StrCat("/proc/", job.launcher, "/cwd"), error);
 }
 
-FoundJob Found(const std::string& id, const std::vector<LiveJob>& live,
-               const absl::StatusOr<detached::Jobs>& jobs) {
+// Those that detached::Jobs knows, and those whose launcher listens.
+std::vector<v1::JobEntry> Known(const std::vector<LiveJob>& live,
+                                const absl::StatusOr<detached::Jobs>& jobs) {
+  std::vector<v1::JobEntry> known;
+  if (jobs.ok()) {
+    if (auto all = jobs->Known(); all.ok()) known = *std::move(all);
+  }
+  for (const LiveJob& job : live) {
+    const bool is_there = std::any_of(known.begin(), known.end(), [&](const v1::JobEntry& entry) {
+      return entry.job_id() == job.id;
+    });
+    if (!is_there) known.emplace_back().set_job_id(job.id);
+  }
+  return known;
+}
+
+absl::StatusOr<FoundJob> Found(const std::string& id, const std::vector<LiveJob>& live,
+                               const absl::StatusOr<detached::Jobs>& jobs) {
   FoundJob found;
   found.id = id;
   if (const LiveJob* job = FindLive(live, id)) found.live = *job;
   auto folder = jobs.ok() ? jobs->Find(id) : jobs.status();
-  if (folder.ok() && folder->id() == id) found.detached = *std::move(folder);
+  if (folder.ok()) found.detached = *std::move(folder);
+  if (!found.live && !found.detached) return folder.status();
   return found;
+}
+
+absl::StatusOr<FoundJob> OnlyOne(const std::vector<v1::JobEntry>& known,
+                                 const std::vector<LiveJob>& live,
+                                 const absl::StatusOr<detached::Jobs>& jobs) {
+  std::set<std::string> running;
+  for (const LiveJob& job : live) running.insert(job.id);  // one that is about to end, too
+  for (const v1::JobEntry& job : known) {
+    if (job.ended_unix_nanos() == 0) running.insert(job.job_id());
+  }
+  if (running.size() == 1) return Found(*running.begin(), live, jobs);
+  if (running.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(running, ", ")));
+  }
+  if (absl::IsFailedPrecondition(jobs.status())) return jobs.status();
+  return absl::NotFoundError("you have no job running on this machine");
 }
 
 }  // namespace
@@ -48,38 +85,37 @@ absl::StatusOr<FoundJob> FindJob(const std::string& text) {
   const absl::StatusOr<std::vector<LiveJob>> live = LiveJobs();
   if (!live.ok()) return live.status();
   const absl::StatusOr<detached::Jobs> jobs = story::OpenJobs();
-  if (FindLive(*live, text) != nullptr) return Found(text, *live, jobs);
-  std::vector<v1::JobEntry> entries;
-  if (jobs.ok()) {
-    auto list = jobs->List();
-    if (list.ok()) entries = *std::move(list);
-  }
-  std::set<std::string> running;
-  for (const LiveJob& job : *live) {
-    if (absl::StartsWith(job.id, text)) running.insert(job.id);
-  }
-  for (const v1::JobEntry& job : entries) {
-    if (job.ended_unix_nanos() != 0) continue;
-    if (!text.empty() && (job.name() == text || job.job_id() == text)) {
-      return Found(job.job_id(), *live, jobs);
-    }
-    if (Begins(job.job_id(), text)) running.insert(job.job_id());
-  }
-  if (running.size() == 1) return Found(*running.begin(), *live, jobs);
-  if (running.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(running, ", ")));
-  }
-  if (!text.empty() && jobs.ok()) {
-    const auto ended = jobs->Find(text);
-    if (ended.ok()) return Found(ended->id(), *live, jobs);
-    if (!absl::IsNotFound(ended.status())) return ended.status();
-    if (std::string went = jobs->WhereItWent(text); !went.empty()) return absl::NotFoundError(went);
-  }
+  const auto known = Known(*live, jobs);
+  if (text.empty()) return OnlyOne(known, *live, jobs);
+  const auto id = detached::ChooseJob(known, text);
+  if (id.ok()) return Found(*id, *live, jobs);
+  if (!absl::IsNotFound(id.status())) return id.status();
   if (absl::IsFailedPrecondition(jobs.status())) return jobs.status();
-  if (text.empty()) return absl::NotFoundError("you have no job running on this machine");
   return absl::NotFoundError(
       absl::StrCat("you have no job ", Escape(text, 80), " on this machine; dtrain ps lists them"));
+}
+
+absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_view command) {
+  if (!text.empty()) return FindJob(text);
+  const absl::StatusOr<std::vector<LiveJob>> live = LiveJobs();
+  if (!live.ok()) return live.status();
+  const absl::StatusOr<detached::Jobs> jobs = story::OpenJobs();
+  std::vector<story::RunningJob> running;
+  if (jobs.ok()) {
+    auto detached = story::Running(*jobs);
+    if (!detached.ok()) return detached.status();
+    running = *std::move(detached);
+  }
+  for (const LiveJob& job : *live) {
+    auto at = std::find_if(running.begin(), running.end(),
+                           [&](const auto& known) { return known.id == job.id; });
+    if (at == running.end()) at = running.insert(at, {job.id, ""});
+    if (at->directory.empty()) at->directory = DirectoryOf(job);
+  }
+  const auto id = story::OnlyOneFromHere(running, command);
+  if (running.empty() && absl::IsFailedPrecondition(jobs.status())) return jobs.status();
+  if (!id.ok()) return id.status();
+  return Found(*id, *live, jobs);
 }
 
 }  // namespace dtrain::status

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "launcher/detached/job_folder.h"
 #include "launcher/detached/jobs.h"
 #include "launcher/status/runtime_dir.h"
@@ -23,8 +24,10 @@ struct FoundJob {
 // Those whose launcher listens.
 absl::StatusOr<std::vector<LiveJob>> LiveJobs();
 
-// By id, name of a detached job, or beginning of an id; ended detached jobs last. Without a text
-// the only running one. NOT_FOUND; INVALID_ARGUMENT: several.
+// As detached::ChooseJob of all of them. Without a text the only running one. NOT_FOUND;
+// INVALID_ARGUMENT: several.
 absl::StatusOr<FoundJob> FindJob(const std::string& text);
+// For a command that changes the job: without a text as story::OnlyOneFromHere.
+absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_view command);
 
 }  // namespace dtrain::status

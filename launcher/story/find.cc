@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/exit_code.h"
+#include "common/base/text.h"
 #include "common/os/fd.h"
 
 namespace dtrain::story {
@@ -49,6 +51,40 @@ absl::StatusOr<detached::JobFolder> Find(const detached::Jobs& jobs, absl::strin
   return absl::InvalidArgumentError(absl::StrCat(
       "several detached jobs are running; name one of them: ", absl::StrJoin(running, ", "),
       more ? " ..." : ""));
+}
+
+absl::StatusOr<std::string> OnlyOneFromHere(const std::vector<RunningJob>& running,
+                                            absl::string_view command) {
+  if (running.empty()) return absl::NotFoundError("you have no job running on this machine");
+  std::vector<const RunningJob*> from_here;
+  for (const RunningJob& job : running) {
+    std::error_code error;
+    if (std::filesystem::equivalent(job.directory, ".", error)) from_here.push_back(&job);
+  }
+  if (from_here.size() == 1) return from_here[0]->id;
+  std::string list;
+  for (const RunningJob& job : running) {
+    absl::StrAppend(&list, "\n  dtrain ", command, " ", job.id, "  # launched from ",
+                    Escape(job.directory));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(from_here.empty() ? "no running job was" : "several running jobs were",
+                   " launched from this directory; name the one you mean:", list));
+}
+
+absl::StatusOr<std::vector<RunningJob>> Running(const detached::Jobs& jobs) {
+  const auto list = jobs.List();
+  if (!list.ok()) return list.status();
+  std::vector<RunningJob> running;
+  for (const v1::JobEntry& job : *list) {
+    if (job.ended_unix_nanos() != 0) continue;
+    const auto folder = jobs.Find(job.job_id());
+    const auto spec = folder.ok() ? folder->ReadSpec() : folder.status();
+    running.push_back({job.job_id(), spec.ok() ? spec->working_directory() : ""});
+  }
+  std::sort(running.begin(), running.end(),
+            [](const RunningJob& a, const RunningJob& b) { return a.id < b.id; });
+  return running;
 }
 
 absl::Status CheckThere(const detached::JobFolder& job) {

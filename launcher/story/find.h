@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,18 @@ absl::StatusOr<detached::Jobs> OpenJobs();
 
 // As detached::Jobs::Find; without a text the only job that has not ended.
 absl::StatusOr<detached::JobFolder> Find(const detached::Jobs& jobs, absl::string_view text);
+
+struct RunningJob {
+  std::string id;
+  std::string directory;  // where it was launched
+};
+// For a command that changes a job, where none is named: the id of the only one that was launched
+// from this directory. Another may be somebody else's on a shared account. NOT_FOUND: no job runs;
+// INVALID_ARGUMENT: what to type. `command`: "stop".
+absl::StatusOr<std::string> OnlyOneFromHere(const std::vector<RunningJob>& running,
+                                            absl::string_view command);
+// The detached ones that have not ended.
+absl::StatusOr<std::vector<RunningJob>> Running(const detached::Jobs& jobs);
 
 // NOT_FOUND: the job's folder is not there any more; says where it went.
 absl::Status CheckThere(const detached::JobFolder& job);

@@ -2,6 +2,7 @@
 """Running `dtrain launch` on a host and looking at it while it runs."""
 import contextlib
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -62,6 +63,13 @@ class Result:
     def tells_of_loss(self):
         """Whether stderr has anything of what is lost; that a silent node will be is a warning only."""
         return "lost" in self.err.replace("it will be declared lost after", "")
+
+
+def only_job(host, *where):
+    """The id of the one that runs there, as `dtrain ps` knows it."""
+    told = json.loads(host.run([bin_dir() / "dtrain", "ps", "--json", *where]).stdout)
+    [job] = told["jobs"] + told["on_nodes"]
+    return job["id"]
 
 
 class Launch:

@@ -115,8 +115,8 @@ def test_restarts_and_log_files_go_on(cluster, residents, ended):  # noqa: F811
                          '[ "$DTRAIN_ATTEMPT" = 1 ] && { while [ ! -e /tmp/end-of-test ]; do sleep 0.05; done; exit 9; }; '
                          'exit 0']
     folder = cluster.work()
-    launched = cluster.start_launch([*FLAGS, "--max-restarts", 2, "--backoff", "0s:1s", "--log-dir", "/root/work/logs",
-                                     *cluster.hosts_flag(1), "--", *fails])
+    launched = cluster.start_launch([*FLAGS, "--max-restarts", 2, "--backoff", "0s:1s", "--log-dir", "work/logs",
+                                     "--result-json", "work/result.json", *cluster.hosts_flag(1), "--", *fails])
     launched.wait_for("up 0 1 1", timeout=30)
     launched.wait_for("up 3 1 1")
     told = dtrain(cluster, "detach", "--json")
@@ -125,6 +125,7 @@ def test_restarts_and_log_files_go_on(cluster, residents, ended):  # noqa: F811
     ended()
     summary = job.wait(40)
     assert summary["exit_code"] == 0, job.log
+    assert json.loads((folder / "result.json").read_text())["exit_code"] == 0  # not in /work, where its launcher is
     shown = json.loads(dtrain(cluster, "show", "--json", job.id).stdout)
     assert [each["attempt"] for each in shown["attempts"]][:2] == [0, 1], shown["attempts"]
     assert "code 7" in shown["attempts"][0]["cause"] and "code 9" in shown["attempts"][1]["cause"], shown["attempts"]

@@ -225,7 +225,7 @@ def test_resident_agents_see_one_job(cluster):
                                    f"http://localhost/v1/jobs/{seen['id']}/events"]).stdout
         assert '"phase"' in events and '"lost"' not in events, events
         # One that hears of it suffices.
-        stopped = dtrain("stop", "-H", "node1")
+        stopped = dtrain("stop", "-H", "node1", seen["id"])
         assert stopped.returncode == 0 and f"{seen['id']} has ended" in stopped.stderr, stopped
         result = job.wait(20)
         assert result.code == 143 and "node1: the job was stopped here by " in result.err, result
@@ -248,7 +248,7 @@ def test_a_stop_at_a_host_whose_run_ends_ends_the_job(cluster):
         (victim, _), (other, _) = workers(three[2])
         os.kill(victim, signal.SIGKILL)
         wait_for_size(job, 4, lines)
-        stop = launching.Launch(three[2], [cluster.programs / "dtrain", "stop"])
+        stop = launching.Launch(three[2], [cluster.programs / "dtrain", "stop", launching.only_job(three[2])])
         wait_until(lambda: "StopJob" in agents[2].log, 20, lambda: (stop.err, agents[2].log))
         wait_until(lambda: not workers(three[0]) and not workers(three[1]), 20, lambda: job.err)
         os.kill(other, signal.SIGKILL)

@@ -183,7 +183,7 @@ def test_output_is_followed_though_the_agent_is_killed(lossy):
 @pytest.mark.parametrize("number", [SECOND, 3])
 def test_a_lost_stop_is_said_again(lossy, job, direction, number):
     lossy.lose(direction, number, "")
-    result = lossy.says("stop")
+    result = lossy.says("stop", launching.only_job(lossy.cluster.nodes[0]))
     assert result.code == 0 and "has ended" in result.err, result
     ended = job.wait(20)
     assert ended.code == 143 and ended.err.count("the job was stopped here by") >= 1, ended
@@ -191,24 +191,26 @@ def test_a_lost_stop_is_said_again(lossy, job, direction, number):
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_stop_without_an_answer_may_be_repeated(lossy, job, direction):
+    stop = ["stop", launching.only_job(lossy.cluster.nodes[0])]
     lossy.lose(direction, SECOND, "silently")
-    result = lossy.says("stop", timeout=SHORT)
+    result = lossy.says(*stop, timeout=SHORT)
     # The other host has heard of it, which ends the job, and then both tell so.
     assert result.code == 0 and "has ended" in result.err, result
     assert job.wait(20).code == 143
-    again = lossy.command("stop").wait(30)
-    assert again.code == 1 and "no job is running on node0, node1" in again.err, again
+    again = lossy.command(*stop).wait(30)
+    assert again.code == 1 and f"no job {stop[1]} is running on node0, node1" in again.err, again
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_stop_that_nobody_answers(lossy, direction):
     launch = lossy.launch("-H", "node0:1")
     launch.wait_for("up")
+    stop = ["stop", launching.only_job(lossy.cluster.nodes[0])]
     lossy.lose(direction, SECOND, "silently")
-    result = lossy.says("stop", timeout=SHORT)
+    result = lossy.says(*stop, timeout=SHORT)
     silent(result)
     assert "whether the job has ended there is not known: repeat `dtrain stop`" in result.err
-    again = lossy.command("stop").wait(30)
+    again = lossy.command(*stop).wait(30)
     # Lost on its way there, it has to be said again; lost on the way back, it need not.
-    assert again.code == 0 or (direction == "down" and "no job is running" in again.err), again
+    assert again.code == 0 or (direction == "down" and "is running on node0" in again.err), again
     assert launch.wait(20).code == 143

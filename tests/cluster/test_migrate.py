@@ -81,7 +81,7 @@ def test_there_and_back(cluster, residents, ended):  # noqa: F811
     # Nothing of it is here any more but where it went.
     assert job.launcher is None and job.minder is None and not job.folder.exists()
     assert dtrain(cluster, cluster.head, "ps", "--json").stdout.count(job.id) == 0
-    for words in (["attach", "night"], ["status", job.id], ["stop", job.id[:10]], ["logs", job.id], ["wait", job.id]):
+    for words in (["attach", "night"], ["status", job.id], ["stop", job.id[:11]], ["logs", job.id], ["wait", job.id]):
         refused = dtrain(cluster, cluster.head, *words)
         assert refused.returncode == 1 and "moved to node1 on " in refused.stderr, (words, refused)
     writes(there)

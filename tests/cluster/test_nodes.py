@@ -115,7 +115,7 @@ def test_jobs_of_another_hosts_launcher(cluster, agents, job):
     listed = dtrain(one, "ps").stdout.splitlines()
     assert listed[0].split() == ["JOB", "OWNER", "STATE", "RANKS", "ON", "AGE", "COMMAND"], listed
     assert listed[1].startswith(f"{view['id']}  root   running  1 running  "), listed
-    page = dtrain(one, "status", view["id"][:10]).stdout
+    page = dtrain(one, "status", view["id"][:11]).stdout
     assert "running" in page and "\n1 " in page, page
     ranks = json.loads(dtrain(one, "status", "--json").stdout)["ranks"]
     assert [rank["rank"] for rank in ranks] == [1] and ranks[0]["pid"] > 0, ranks
@@ -142,7 +142,10 @@ def test_jobs_on_named_hosts(cluster, agents):
     # An agent that is started anew is no end of the job.
     agents[0].restart()
     top.wait_for(seen[0]["id"], count=2 + top.out.count(seen[0]["id"]))
-    stopped = dtrain(cluster.head, "stop", "-H", "node0,node1")
+    # Agents cannot tell which one is meant, even if only one is there.
+    told = dtrain(cluster.head, "stop", "-H", "node0,node1")
+    assert told.returncode == 2 and f"name it: {seen[0]['id']} of root runs on node0" in told.stderr, told
+    stopped = dtrain(cluster.head, "stop", "-H", "node0,node1", seen[0]["id"])
     assert stopped.returncode == 0 and f"{seen[0]['id']} has ended" in stopped.stderr, stopped
     assert launch.wait(20).code == 143
     watched = top.wait(30)
@@ -153,7 +156,7 @@ def test_jobs_on_named_hosts(cluster, agents):
 
 # Who stopped it is what the job's user must read, and that it is no fault.
 def test_a_job_that_is_stopped_on_a_node_says_who_did_it(cluster, agents, job):
-    stopped = dtrain(cluster.nodes[1], "stop")
+    stopped = dtrain(cluster.nodes[1], "stop", launching.only_job(cluster.nodes[1]))
     assert stopped.returncode == 0 and "has ended" in stopped.stderr, stopped
     result = job.wait(20)
     assert result.code == 143, result
@@ -170,7 +173,7 @@ def test_a_job_without_its_launcher_can_be_stopped(cluster, agents):
     launch.wait_for("up")
     launch.kill()
     wait_until(lambda: job_of(cluster.nodes[0])["state"] == "away", 20, "it is not missed")
-    stopped = dtrain(cluster.nodes[0], "stop")
+    stopped = dtrain(cluster.nodes[0], "stop", launching.only_job(cluster.nodes[0]))
     assert stopped.returncode == 0, stopped
     assert job_of(cluster.nodes[0])["state"] == "finished"
     # For as long as its launcher may come back to hear of it.
@@ -199,7 +202,7 @@ def test_the_next_agent_tells_of_jobs_of_the_one_before(cluster, agents):
     after = json.loads(dtrain(host, "status", "--json").stdout)
     assert after["ranks"][0]["pid"] == pid and after["job"]["command"][0] == "sh", after
     assert dtrain(host, "logs").stdout == "up 0\n"
-    assert dtrain(host, "stop").returncode == 0
+    assert dtrain(host, "stop", launching.only_job(host)).returncode == 0
     assert launch.wait(20).code == 143
 
 
@@ -273,7 +276,7 @@ def test_strangers_see_that_a_node_is_used_and_no_more(node):  # noqa: F811
     seen = json.loads(as_her("nodes", "--json").out)["nodes"][0]["jobs"]
     assert [job["owner"] for job in seen] == ["root"], seen
     assert not {"command", "ranks", "world_size"} & set(seen[0]), seen
-    for args in (["logs"], ["stop"], ["logs", "--rank", "7"]):
+    for args in (["logs"], ["stop", seen[0]["id"]], ["logs", "--rank", "7"]):
         told = as_her(*args)
         assert told.code == 206 and "may not" in told.err, told
         assert "up" not in told.out, told

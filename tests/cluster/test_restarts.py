@@ -10,7 +10,7 @@ import signal
 import pytest
 
 import leftovers
-from launching import Launch, wait_until
+from launching import Launch, only_job, wait_until
 from residents import Resident
 from test_faults_efg import end_ssh_sessions, workers_gone
 from test_resident import workers
@@ -237,7 +237,7 @@ def test_a_stop_while_an_attempt_ends_is_followed_by_no_other(cluster):
         job.wait_for("up 0", count=2)
         (work[0] / "fail").touch()
         job.wait_for("told")
-        stop = Launch(two[1], [cluster.programs / "dtrain", "stop"])
+        stop = Launch(two[1], [cluster.programs / "dtrain", "stop", only_job(two[1])])
         wait_until(lambda: "StopJob" in residents[1].log, 20, lambda: (stop.err, residents[1].log))
         (work[1] / "go").touch()
         stopped = stop.wait(30)

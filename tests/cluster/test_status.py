@@ -86,7 +86,7 @@ def test_stop_ends_the_job_and_waits_for_it(cluster, flags):
     launch = cluster.start_launch(["--grace", "1s", *cluster.hosts_flag(1), "--", *LIVE])
     launch.wait_for("up", count=4)
     job = running(cluster)["id"]
-    stopped = dtrain(cluster, "stop", *flags, job[:10], timeout=30)
+    stopped = dtrain(cluster, "stop", *flags, job[:11], timeout=30)
     assert stopped.returncode == 0, stopped
     if flags:
         assert json.loads(stopped.stdout) == {"id": job, "ended": True} and not stopped.stderr

@@ -236,15 +236,16 @@ TEST_F(JobsTest, WordsThatCannotBeFilesAreRefused) {
 }
 
 TEST_F(JobsTest, IsFound) {
-  const JobFolder night = Accept(Spec("dtrain-1a2b", "", "night"));
-  Accept(Spec("dtrain-1a3c", "", "day"));
+  const JobFolder night = Accept(Spec("dtrain-1a2b00", "", "night"));
+  Accept(Spec("dtrain-1a2b3c", "", "day"));
   Accept(Spec("other"));
-  EXPECT_EQ(Found(jobs_.Find("dtrain-1a2b")), "dtrain-1a2b");
-  EXPECT_EQ(Found(jobs_.Find("dtrain-1a2")), "dtrain-1a2b");
-  EXPECT_EQ(Found(jobs_.Find("1a3")), "dtrain-1a3c");
-  EXPECT_EQ(Found(jobs_.Find("oth")), "other");
-  EXPECT_EQ(Found(jobs_.Find("day")), "dtrain-1a3c");
-  EXPECT_EQ(Found(jobs_.Find("1a")), "several jobs begin with \"1a\": dtrain-1a2b, dtrain-1a3c");
+  EXPECT_EQ(Found(jobs_.Find("dtrain-1a2b00")), "dtrain-1a2b00");
+  EXPECT_EQ(Found(jobs_.Find("dtrain-1a2b0")), "dtrain-1a2b00");
+  EXPECT_EQ(Found(jobs_.Find("1a2b3")), "dtrain-1a2b3c");
+  EXPECT_EQ(Found(jobs_.Find("othe")), "other");
+  EXPECT_EQ(Found(jobs_.Find("day")), "dtrain-1a2b3c");
+  EXPECT_EQ(Found(jobs_.Find("1a2b")),
+            "several jobs begin with \"1a2b\": dtrain-1a2b00, dtrain-1a2b3c");
   for (const char* none : {"", "nigh", "../jobs/other", "x\x1b[0m"}) {
     EXPECT_TRUE(absl::IsNotFound(jobs_.Find(none).status())) << Found(jobs_.Find(none));
   }
@@ -256,6 +257,29 @@ TEST_F(JobsTest, IsFound) {
   SetEnd(second, absl::Now() + absl::Seconds(5));
   End(second);
   EXPECT_EQ(Found(jobs_.Find("night")), "dtrain-2");
+}
+
+// Of a name that is also the beginning of another job's id, too: a second `dtrain stop` of it must
+// not end that one.
+TEST_F(JobsTest, ANameIsNeverTakenForTheBeginningOfAnId) {
+  Accept(Spec("dtrain-bb16aa"));
+  const JobFolder named = Accept(Spec("dtrain-77", "", "bb16"));
+  EXPECT_EQ(Found(jobs_.Find("bb16")), "dtrain-77");
+  End(named);
+  EXPECT_EQ(Found(jobs_.Find("bb16")), "dtrain-77");
+}
+
+TEST_F(JobsTest, AShortBeginningIsOnlyAGuess) {
+  Accept(Spec("dtrain-1a2b00"));
+  Accept(Spec("other"));
+  for (const char* text : {"1a2", "dtrain-1a2", "d", "dtrain-"}) {
+    const auto found = jobs_.Find(text);
+    EXPECT_TRUE(absl::IsInvalidArgument(found.status())) << text;
+    EXPECT_THAT(found.status().message(), HasSubstr("too short for the beginning of an id"))
+        << text;
+    EXPECT_THAT(found.status().message(), HasSubstr("fits dtrain-1a2b00")) << text;
+  }
+  EXPECT_EQ(Found(jobs_.Find("1a2b")), "dtrain-1a2b00");
 }
 
 TEST_F(JobsTest, WhereNothingWasEverThereIsNothing) {

@@ -46,7 +46,7 @@ TEST_F(CommandsTest, ShowTellsOfARunningJobWhoControlsIt) {
   Runs(job, 1);
   {
     const os::FileLock lock = Hold(job);
-    for (const char* name : {"dtrain-abc", "abc", "a", "train"}) {
+    for (const char* name : {"dtrain-abc", "train"}) {
       const Ran ran = Run({"show", name});
       EXPECT_EQ(ran.code, 0) << ran.err;
       EXPECT_THAT(ran.out, StartsWith("dtrain-abc (train): running, attempt 1\n"
@@ -74,7 +74,7 @@ TEST_F(CommandsTest, ShowHasTheReportOfAnEndedJob) {
   const auto job = Accept("dtrain-abc");
   Runs(job);
   End(job, 7);
-  const Ran ran = Run({"show", "abc"});
+  const Ran ran = Run({"show", "dtrain-abc"});
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.out, StartsWith("dtrain-abc: ended, exit code 7\n"));
   EXPECT_THAT(ran.out,
@@ -83,11 +83,11 @@ TEST_F(CommandsTest, ShowHasTheReportOfAnEndedJob) {
   EXPECT_THAT(ran.out, HasSubstr("dtrain: 2 attempts:\n  attempt 0, after 2.50 s: rank 0 on node1 "
                                  "exited with code 3\n"));
   EXPECT_THAT(ran.out, HasSubstr("\ndtrain: exit code 7\n"));
-  const Json json = Json::parse(Run({"show", "--json", "abc"}).out);
+  const Json json = Json::parse(Run({"show", "--json", "dtrain-abc"}).out);
   EXPECT_EQ(json["state"], "ended");
   EXPECT_EQ(json["exit_code"], 7);
   EXPECT_EQ(json["attempts"].size(), 2u);
-  EXPECT_EQ(Json::parse(Run({"status", "abc", "--json"}).out)["exit_code"], 7);
+  EXPECT_EQ(Json::parse(Run({"status", "dtrain-abc", "--json"}).out)["exit_code"], 7);
 }
 
 TEST_F(CommandsTest, PsWithAllHasEndedJobs) {
@@ -109,12 +109,14 @@ TEST_F(CommandsTest, UnknownAndAmbiguousNames) {
     EXPECT_THAT(ran.err, HasSubstr("no job \"nobody\"")) << command;
   }
   EXPECT_THAT(Run({"attach"}).err, HasSubstr("no detached job running"));
-  const auto one = Accept("dtrain-aa1");
-  const auto two = Accept("dtrain-aa2");
+  const auto one = Accept("dtrain-aaaa1");
+  const auto two = Accept("dtrain-aaaa2");
   for (const char* command : {"show", "attach", "wait", "rm", "rerun", "logs", "stop", "status"}) {
-    const Ran ran = Run({command, "aa"});
-    EXPECT_EQ(ran.code, 2) << command << ran.err;
-    EXPECT_THAT(ran.err, AllOf(HasSubstr("several"), HasSubstr("dtrain-aa1, dtrain-aa2")));
+    for (const auto& [text, why] : {std::pair("aaaa", "several"), std::pair("a", "too short")}) {
+      const Ran ran = Run({command, text});
+      EXPECT_EQ(ran.code, 2) << command << ran.err;
+      EXPECT_THAT(ran.err, AllOf(HasSubstr(why), HasSubstr("dtrain-aaaa1, dtrain-aaaa2")));
+    }
   }
   EXPECT_EQ(Run({"attach"}).code, 2);
   EXPECT_EQ(Run({"stop"}).code, 2);
@@ -122,7 +124,43 @@ TEST_F(CommandsTest, UnknownAndAmbiguousNames) {
   EXPECT_EQ(Run({"show"}).code, 2);
   EXPECT_EQ(Run({"show", "a", "b"}).code, 2);
   EXPECT_EQ(Run({"show", ""}).code, 2);
-  EXPECT_EQ(Run({"wait", "--timeout", "soon", "aa1"}).code, 2);
+  EXPECT_EQ(Run({"wait", "--timeout", "soon", "aaaa1"}).code, 2);
+}
+
+TEST_F(CommandsTest, ANameWhoseJobHasEndedIsNoOtherJob) {
+  Accept("dtrain-bb16aa");
+  End(Accept("dtrain-77cc", "bb16"), 0);
+  const Ran ran = Run({"stop", "bb16"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("dtrain-77cc has ended already"));
+  EXPECT_TRUE(std::filesystem::exists(jobs_->place() + "/jobs/dtrain-bb16aa"));
+}
+
+// What ends or changes a job does so only to one that is named, or was launched from here: another
+// may be somebody else's on the same account.
+TEST_F(CommandsTest, WithoutAJobOnlyTheOneFromThisDirectoryIsMeant) {
+  const auto job = Accept("dtrain-aaaa1");
+  const os::FileLock lock = Hold(job);
+  const std::string from = absl::StrCat(" dtrain-aaaa1  # launched from ", dir_, "/work\n");
+  const auto expect_refused = [&](const char* why) {
+    for (const Strings& args :
+         {Strings{"stop"}, Strings{"detach"}, Strings{"migrate", "--to", "node1"}}) {
+      const Ran ran = Run(args);
+      EXPECT_EQ(ran.code, 2) << ran.err;
+      const std::string type = args[0] == "migrate" ? "migrate --to HOST" : args[0];
+      EXPECT_THAT(ran.err,
+                  AllOf(HasSubstr(why), HasSubstr(absl::StrCat("\n  dtrain ", type, from))));
+    }
+  };
+  expect_refused("no running job was launched from this directory");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_symlink(dir_ + "/work", dir_ + "/link");
+  std::filesystem::current_path(dir_ + "/link");
+  const auto other = Accept("dtrain-bbbb2", "", {"launch", "x"}, "/run");
+  EXPECT_THAT(Run({"detach"}).err, HasSubstr("dtrain-aaaa1 is a detached job already"));
+  const auto second = Accept("dtrain-cccc3");
+  expect_refused("several running jobs were launched from this directory");
+  std::filesystem::current_path(before);
 }
 
 TEST_F(CommandsTest, WaitGivesTheFirstCodeThatIsNotZero) {
@@ -132,7 +170,7 @@ TEST_F(CommandsTest, WaitGivesTheFirstCodeThatIsNotZero) {
   End(good, 0);
   End(bad, 7);
   const os::FileLock lock = Hold(worse);
-  Program program = Start({"wait", "good", "bad", "worse"});
+  Program program = Start({"wait", "good", "dtrain-bad", "worse"});
   ASSERT_TRUE(program.Prints("dtrain-bad has ended with exit code 7"));
   End(worse, 9);
   EXPECT_EQ(program.Wait(), 7);
@@ -244,10 +282,10 @@ TEST_F(CommandsTest, ShowSaysThatAJobIsKept) {
   const auto job = jobs_->Accept(spec);
   ASSERT_TRUE(job.ok()) << job.status();
   End(job->folder, 0);
-  EXPECT_THAT(Run({"show", "abc"}).out,
+  EXPECT_THAT(Run({"show", "dtrain-abc"}).out,
               testing::ContainsRegex("kept +until dtrain rm dtrain-abc\n"));
   EXPECT_EQ(Run({"prune", "--keep-age", "0s"}).out, "removed 0 jobs\n");
-  EXPECT_EQ(Run({"rm", "abc"}).code, 0);
+  EXPECT_EQ(Run({"rm", "dtrain-abc"}).code, 0);
   EXPECT_FALSE(fs::exists(job->folder.path()));
 }
 
@@ -255,12 +293,12 @@ TEST_F(CommandsTest, WhatIsDamagedIsNamed) {
   const auto cut = Accept("dtrain-cut");
   ASSERT_TRUE(cut.WriteSummary(R"({"exit_code": )").ok());
   fs::remove(cut.path() + "/journal");
-  EXPECT_THAT(Run({"show", "cut"}).out,
+  EXPECT_THAT(Run({"show", "dtrain-cut"}).out,
               AllOf(StartsWith("dtrain-cut: ended, exit code not known"), HasSubstr("problem: ")));
-  EXPECT_EQ(Run({"wait", "cut"}).code, 207);
-  EXPECT_EQ(Run({"attach", "cut"}).code, 207);
+  EXPECT_EQ(Run({"wait", "dtrain-cut"}).code, 207);
+  EXPECT_EQ(Run({"attach", "dtrain-cut"}).code, 207);
   EXPECT_THAT(Run({"history"}).out, HasSubstr("dtrain-cut"));
-  EXPECT_EQ(Run({"rm", "cut"}).code, 0);
+  EXPECT_EQ(Run({"rm", "dtrain-cut"}).code, 0);
 
   const auto spoilt = Accept("dtrain-spoilt");
   Runs(spoilt);
@@ -324,11 +362,11 @@ TEST_F(CommandsTest, RerunLaunchesTheSameWordsThere) {
   const auto job =
       Accept("dtrain-old", "", {"/usr/bin/dtrain", "launch", "--no-such-flag", "true"});
   End(job, 0);
-  Ran ran = Run({"rerun", "old"});
+  Ran ran = Run({"rerun", "dtrain-old"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err, HasSubstr("--no-such-flag"));
   End(Accept("dtrain-odd", "", {"rm", "-rf"}), 0);
-  ran = Run({"rerun", "odd"});
+  ran = Run({"rerun", "dtrain-odd"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err, HasSubstr("not known to this version: rm"));
   End(Accept("dtrain-gone"), 0);
@@ -341,11 +379,11 @@ TEST_F(CommandsTest, RerunLaunchesTheSameWordsThere) {
 TEST_F(CommandsTest, StopNamesTheMachineOnWhichTheLauncherIs) {
   const auto job = Accept("dtrain-far");
   const os::FileLock lock = Hold(job);
-  const Ran ran = Run({"stop", "far"});
+  const Ran ran = Run({"stop", "dtrain-far"});
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.err, AllOf(HasSubstr("process 4242 on login2"), HasSubstr("there")));
   End(job, 0);
-  EXPECT_THAT(Run({"stop", "far"}).err, HasSubstr("has ended already"));
+  EXPECT_THAT(Run({"stop", "dtrain-far"}).err, HasSubstr("has ended already"));
 }
 
 // Somebody has edited it.
@@ -357,11 +395,11 @@ TEST_F(CommandsTest, AVerdictOfAnyShapeIsShownAsFarAsItCanBe) {
        {"5", "[]", "null", "\"x\"", "{}", "{\"kind\": 5}", "{\"kind\": []}"}) {
     ASSERT_TRUE(
         job.WriteSummary(absl::StrCat("{\"exit_code\": 7, \"verdict\": ", verdict, "}")).ok());
-    const Ran ran = Run({"show", "--json", "abc"});
+    const Ran ran = Run({"show", "--json", "dtrain-abc"});
     EXPECT_EQ(ran.code, 0) << verdict << ran.err;
     EXPECT_THAT(ran.out, HasSubstr("\"exit_code\": 7")) << verdict;
     EXPECT_THAT(ran.out, testing::Not(HasSubstr("\"stop\""))) << verdict;
-    EXPECT_EQ(Run({"show", "abc"}).code, 0) << verdict;
+    EXPECT_EQ(Run({"show", "dtrain-abc"}).code, 0) << verdict;
   }
 }
 

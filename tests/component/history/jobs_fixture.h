@@ -41,7 +41,9 @@ using Strings = std::vector<std::string>;
 // A `dtrain` that was started, and what it has printed.
 class Program {
  public:
-  Program(const Strings& args, const std::map<std::string, std::string>& variables) {
+  // `out_file`: a file that its stdout is instead of what is read here.
+  Program(const Strings& args, const std::map<std::string, std::string>& variables,
+          const char* out_file = nullptr) {
     int out[2];
     int err[2];
     EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
@@ -49,7 +51,7 @@ class Program {
     pid_ = fork();
     if (pid_ == 0) {
       HideJobs();
-      dup2(out[1], 1);
+      dup2(out_file == nullptr ? out[1] : open(out_file, O_WRONLY | O_CLOEXEC), 1);
       dup2(err[1], 2);
       std::vector<std::string> words = {ProgramPath("dtrain")};
       words.insert(words.end(), args.begin(), args.end());
@@ -161,19 +163,20 @@ class JobsTest : public testing::Test {
     std::string out;
     std::string err;
   };
-  Ran Run(const Strings& args) const {
-    Program program = Start(args);
+  Ran Run(const Strings& args, const char* out_file = nullptr) const {
+    Program program(args, Variables(), out_file);
     const int code = program.Wait();
     return {code, program.out, program.err};
   }
 
   detached::JobFolder Accept(const std::string& id, const std::string& name = "",
-                             const Strings& words = {"launch", "-np", "2", "python3", "t.py"}) {
+                             const Strings& words = {"launch", "-np", "2", "python3", "t.py"},
+                             const std::string& directory = "/work") {
     v1::Spec spec;
     spec.set_job_id(id);
     spec.set_name(name);
     for (const std::string& word : words) spec.add_argv(word);
-    spec.set_working_directory(dir_ + "/work");
+    spec.set_working_directory(dir_ + directory);
     spec.mutable_accepted_by()->set_host("login1");
     spec.mutable_accepted_by()->set_unix_nanos(1764205000'000000000);
     const auto accepted = jobs_->Accept(spec);

@@ -10,6 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -28,14 +29,14 @@ TEST_F(OutputTest, AttachShowsTheLastLinesThenTheReportOfAnEndedJob) {
   Write(job, 0, Lines(0, 100));
   Write(job, 1, "it went wrong\n", true);
   End(job, 7);
-  const Ran ran = Run({"attach", "abc"});
+  const Ran ran = Run({"attach", "dtrain-abc"});
   EXPECT_EQ(ran.code, 7);
   EXPECT_THAT(ran.out, AllOf(HasSubstr("[0] line 80\n"), HasSubstr("[0] line 99\n"),
                              Not(HasSubstr("line 79\n"))));
   EXPECT_THAT(ran.err, AllOf(HasSubstr("[1] it went wrong\n"),
                              HasSubstr("dtrain: rank 1 on node2 (pid 11) exited with code 7"),
                              HasSubstr("dtrain: exit code 7\n")));
-  EXPECT_EQ(Run({"attach", "--tail", "0", "abc"}).out, "");
+  EXPECT_EQ(Run({"attach", "--tail", "0", "dtrain-abc"}).out, "");
 }
 
 TEST_F(OutputTest, AttachFollowsAcrossAttempts) {
@@ -69,7 +70,7 @@ TEST_F(OutputTest, CtrlCLeavesTheJobAlone) {
   Runs(job);
   const os::FileLock lock = Hold(job);
   Write(job, 0, "one\n");
-  Program program = Start({"attach", "abc"});
+  Program program = Start({"attach", "dtrain-abc"});
   ASSERT_TRUE(program.Prints("one\n"));
   program.Signal(SIGINT);
   EXPECT_EQ(program.Wait(), 0);
@@ -83,8 +84,8 @@ TEST_F(OutputTest, AReaderThatClosesStdoutHarmsNobody) {
   const os::FileLock lock = Hold(job);
   for (const char* command : {"attach", "logs"}) {
     Write(job, 0, "one\n");
-    Program program = Start(command == std::string("logs") ? Strings{"logs", "-f", "abc"}
-                                                           : Strings{"attach", "abc"});
+    Program program = Start(command == std::string("logs") ? Strings{"logs", "-f", "dtrain-abc"}
+                                                           : Strings{"attach", "dtrain-abc"});
     ASSERT_TRUE(program.Prints("one\n"));
     program.CloseStdout();
     Write(job, 0, "two\n");
@@ -93,13 +94,56 @@ TEST_F(OutputTest, AReaderThatClosesStdoutHarmsNobody) {
   }
 }
 
+// Of every command, from one line to more than stdio holds.
+TEST_F(OutputTest, OutputThatIsNotTakenIsAnError) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  Write(job, 0, Lines(0, 100000));
+  End(job, 0);
+  for (const Strings& args : std::vector<Strings>{{"--help"},
+                                                  {"--version"},
+                                                  {"version", "--verbose"},
+                                                  {"ps"},
+                                                  {"ps", "-a", "--json"},
+                                                  {"history"},
+                                                  {"show", "dtrain-abc"},
+                                                  {"status", "--json", "dtrain-abc"},
+                                                  {"wait", "--json", "dtrain-abc"},
+                                                  {"logs", "dtrain-abc"},
+                                                  {"logs", "--json", "dtrain-abc"},
+                                                  {"attach", "dtrain-abc"},
+                                                  {"attach", "--json", "dtrain-abc"},
+                                                  {"prune"},
+                                                  {"env"},
+                                                  {"completion", "bash"},
+                                                  {"man"},
+                                                  {"migrate", "--help"},
+                                                  {"bench", "--help"},
+                                                  {"torchrun", "--help"},
+                                                  {"launch", "--dry-run", "-np", "1", "true"}}) {
+    const Ran ran = Run(args, "/dev/full");
+    EXPECT_EQ(ran.code, 207) << args[0] << ran.err;
+    // Of the earlier of many writes the reason is not known any more.
+    EXPECT_THAT(ran.err,
+                AnyOf(HasSubstr(": No space left on device\n"), HasSubstr("its disk is full\n")))
+        << args[0];
+  }
+}
+
+TEST_F(OutputTest, NoJobIsAcceptedWhoseIdCannotBeWritten) {
+  const Ran ran = Run({"launch", "-d", "-np", "1", "true"}, "/dev/full");
+  EXPECT_EQ(ran.code, 207);
+  EXPECT_THAT(ran.err, HasSubstr("write the job's id to stdout: No space left on device\n"));
+  EXPECT_FALSE(fs::exists(jobs_->place()));
+}
+
 TEST_F(OutputTest, AttachEndsWhenTheFolderIsGone) {
   const auto job = Accept("dtrain-abc");
   Runs(job);
   const os::FileLock lock = Hold(job);
   Write(job, 0, "one\n");
-  Program program = Start({"attach", "abc"});
-  Program logs = Start({"logs", "-f", "abc"});
+  Program program = Start({"attach", "dtrain-abc"});
+  Program logs = Start({"logs", "-f", "dtrain-abc"});
   ASSERT_TRUE(program.Prints("one\n"));
   ASSERT_TRUE(logs.Prints("one\n"));
   fs::rename(job.path(), dir_ + "/away");
@@ -114,7 +158,7 @@ TEST_F(OutputTest, AttachAsJson) {
   Runs(job);
   Write(job, 1, "a\xff\nb", true);
   End(job, 7);
-  const Ran ran = Run({"attach", "--json", "abc"});
+  const Ran ran = Run({"attach", "--json", "dtrain-abc"});
   EXPECT_EQ(ran.code, 7);
   std::istringstream lines(ran.out);
   std::string line;
@@ -132,7 +176,7 @@ TEST_F(OutputTest, AttachUsesTheOutputFlagsOfTheLaunch) {
   Runs(job);
   const os::FileLock lock = Hold(job);
   Write(job, 1, "one\n");
-  Program program = Start({"attach", "abc"});
+  Program program = Start({"attach", "dtrain-abc"});
   EXPECT_TRUE(program.Prints("[node2:1] one\n")) << program.out;
 }
 
@@ -142,7 +186,7 @@ TEST_F(OutputTest, FilesOfRanksThatTheJobDoesNotHaveAreIgnored) {
   const os::FileLock lock = Hold(job);
   Write(job, 4294967295, "strange\n");
   Write(job, 0, "one\n");
-  Program program = Start({"attach", "abc"});
+  Program program = Start({"attach", "dtrain-abc"});
   ASSERT_TRUE(program.Prints("[0] one\n"));
   End(job, 0);
   EXPECT_EQ(program.Wait(), 0);
@@ -160,19 +204,21 @@ TEST_F(OutputTest, LogsAreThoseOfOneRank) {
     if (ended) End(job, 7);
     EXPECT_EQ(Run({"logs", "--attempt", "0", "train"}).out, Lines(0, 5000));
     EXPECT_EQ(Run({"logs", "--attempt", "0", "--tail", "3", "train"}).out, Lines(4997, 5000));
-    EXPECT_EQ(Run({"logs", "--attempt", "0", "--rank", "1", "--tail", "100", "abc"}).out, "out\n");
-    EXPECT_EQ(Run({"logs", "--attempt=0", "-r1", "--stream=stderr", "--tail=1", "abc"}).out, "err");
-    EXPECT_EQ(Run({"logs", "-r1", "abc"}).out, "later\n");
-    Ran ran = Run({"logs", "--attempt", "0", "--rank", "99", "abc"});
+    EXPECT_EQ(Run({"logs", "--attempt", "0", "--rank", "1", "--tail", "100", "dtrain-abc"}).out,
+              "out\n");
+    EXPECT_EQ(Run({"logs", "--attempt=0", "-r1", "--stream=stderr", "--tail=1", "dtrain-abc"}).out,
+              "err");
+    EXPECT_EQ(Run({"logs", "-r1", "dtrain-abc"}).out, "later\n");
+    Ran ran = Run({"logs", "--attempt", "0", "--rank", "99", "dtrain-abc"});
     EXPECT_EQ(ran.code, 1);
     EXPECT_THAT(ran.err, HasSubstr("dtrain-abc has no rank 99: it has 2 ranks"));
-    ran = Run({"logs", "--attempt", "7", "abc"});
+    ran = Run({"logs", "--attempt", "7", "dtrain-abc"});
     EXPECT_EQ(ran.code, 1);
     EXPECT_THAT(ran.err, HasSubstr("no output of an attempt 7: attempts 0 to 1"));
   }
-  const Json json = Json::parse(Run({"logs", "-r1", "--json", "abc"}).out);
+  const Json json = Json::parse(Run({"logs", "-r1", "--json", "dtrain-abc"}).out);
   EXPECT_EQ(json, Json({{"rank", 1}, {"stream", "stdout"}, {"line", "later"}}));
-  EXPECT_EQ(Run({"logs", "--tail", "x", "abc"}).code, 2);
+  EXPECT_EQ(Run({"logs", "--tail", "x", "dtrain-abc"}).code, 2);
 }
 
 TEST_F(OutputTest, LogsFollowUntilTheEnd) {
@@ -180,7 +226,7 @@ TEST_F(OutputTest, LogsFollowUntilTheEnd) {
   Runs(job);
   const os::FileLock lock = Hold(job);
   Write(job, 0, "one\n");
-  Program program = Start({"logs", "-f", "--tail", "1", "abc"});
+  Program program = Start({"logs", "-f", "--tail", "1", "dtrain-abc"});
   ASSERT_TRUE(program.Prints("one\n"));
   Write(job, 0, "two\n");
   ASSERT_TRUE(program.Prints("two\n"));
@@ -198,8 +244,8 @@ TEST_F(OutputTest, WhatIsNotKeptIsCountedWhileTheJobRuns) {
   Runs(job);
   const os::FileLock lock = Hold(job);
   Write(job, 0, "first\n");
-  Program attached = Start({"attach", "abc"});
-  Program followed = Start({"logs", "-f", "abc"});
+  Program attached = Start({"attach", "dtrain-abc"});
+  Program followed = Start({"logs", "-f", "dtrain-abc"});
   ASSERT_TRUE(attached.Prints("[0] first\n"));
   ASSERT_TRUE(followed.Prints("first\n"));
   std::ofstream(job.LogFolder(0) + "/" + detached::SegmentName({Rank(0), false}, 1000)) << "last\n";
@@ -218,10 +264,10 @@ TEST_F(OutputTest, AnAttemptOfWhichNothingIsKeptSaysHowMuchThereWas) {
   Runs(job, 1);
   Write(job, 0, "of the next\n", false, 1);
   End(job, 0);
-  EXPECT_EQ(Run({"logs", "--attempt", "0", "abc"}).out,
+  EXPECT_EQ(Run({"logs", "--attempt", "0", "dtrain-abc"}).out,
             "[dtrain: 5000 bytes are no longer available]\n");
-  EXPECT_EQ(Run({"logs", "--attempt", "0", "--tail", "3", "abc"}).out, "");
-  EXPECT_EQ(Run({"logs", "abc"}).out, "of the next\n");
+  EXPECT_EQ(Run({"logs", "--attempt", "0", "--tail", "3", "dtrain-abc"}).out, "");
+  EXPECT_EQ(Run({"logs", "dtrain-abc"}).out, "of the next\n");
 }
 
 TEST_F(OutputTest, TailsCrossSegmentsAndMissingOnes) {
@@ -236,11 +282,11 @@ TEST_F(OutputTest, TailsCrossSegmentsAndMissingOnes) {
   segment(1000, "a\nb\nc");
   segment(1005, "c\nd\n");
   End(job, 0);
-  EXPECT_EQ(Run({"logs", "--tail", "1", "abc"}).out, "d\n");
-  EXPECT_EQ(Run({"logs", "--tail", "2", "abc"}).out, "cc\nd\n");
-  EXPECT_EQ(Run({"logs", "--tail", "4", "abc"}).out, "a\nb\ncc\nd\n");
-  EXPECT_EQ(Run({"logs", "--tail", "99", "abc"}).out, "a\nb\ncc\nd\n");
-  EXPECT_EQ(Run({"logs", "abc"}).out,
+  EXPECT_EQ(Run({"logs", "--tail", "1", "dtrain-abc"}).out, "d\n");
+  EXPECT_EQ(Run({"logs", "--tail", "2", "dtrain-abc"}).out, "cc\nd\n");
+  EXPECT_EQ(Run({"logs", "--tail", "4", "dtrain-abc"}).out, "a\nb\ncc\nd\n");
+  EXPECT_EQ(Run({"logs", "--tail", "99", "dtrain-abc"}).out, "a\nb\ncc\nd\n");
+  EXPECT_EQ(Run({"logs", "dtrain-abc"}).out,
             "first\n[dtrain: 994 bytes are no longer available]\na\nb\ncc\nd\n");
 }
 

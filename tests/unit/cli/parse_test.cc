@@ -412,6 +412,31 @@ TEST_F(ParseTest, TheWorkingDirectoryIsOursUnlessGiven) {
 }
 
 // A19
+// From any of the sources.
+TEST_F(ParseTest, FilesAreNamedFullyForALauncherThatIsElsewhere) {
+  files_["c.toml"] = "[launch]\nlog-dir = \"logs\"\nresult-json = \"out/r.json\"\n";
+  surroundings_.environment = {"DTRAIN_TIMELINE=t.json"};
+  LaunchOptions options =
+      Launch({"--config", "c.toml", "--ssh-config", "sc", "--tls-dir", "/etc/tls", "x"});
+  NameFilesFully(options);
+  EXPECT_EQ(options.output.log_dir, "/home/me/here/logs");
+  EXPECT_EQ(options.result_json, "/home/me/here/out/r.json");
+  EXPECT_EQ(options.timeline, "/home/me/here/t.json");
+  EXPECT_EQ(options.transport.ssh_config, "/home/me/here/sc");
+  EXPECT_EQ(options.transport.tls_directory, "/etc/tls");
+  for (const auto& [pattern, folder] :
+       {std::pair("o/%r.log", "/home/me/here/o"), std::pair("%r.log", "/home/me/here"),
+        std::pair("/o/%r.log", "/o")}) {
+    options = Launch({"--output", pattern, "x"});
+    NameFilesFully(options);
+    EXPECT_EQ(options.output.files->folder(), folder);
+  }
+  options = Launch({"x"});
+  NameFilesFully(options);
+  EXPECT_EQ(options.result_json, "");
+  EXPECT_EQ(options.transport.ssh_config, "");
+}
+
 TEST_F(ParseTest, OddTextIsShownEscaped) {
   EXPECT_THAT(Error({"--\x1b]0;evil\x07", "x"}), HasSubstr("--\\x1b]0;evil\\x07"));
   EXPECT_THAT(Error({"--net", "eth0;rm", "x"}), HasSubstr("\"eth0;rm\" is neither a network"));

@@ -124,9 +124,14 @@ TEST(AgentJobs, AJobOfAnotherUserWithTheSameIdHidesNothing) {
 TEST(AgentJobs, OfSeveralThatOneMaySeeOneIsToBeNamed) {
   const auto of_two = JobsOf({Of("mallory", From(0, "a", 9, 0)), From(0, "a", 1, 0)});
   EXPECT_THAT(std::string(Named(of_two, "a").status().message()), HasSubstr("alice/a, mallory/a"));
-  const auto two = JobsOf({From(0, "ab", 0, 0), From(1, "ac", 0, 0)});
-  EXPECT_THAT(std::string(Named(two, "a").status().message()), HasSubstr("ab, ac"));
-  EXPECT_EQ((*Named(two, "ac"))->id, "ac");
+  const auto two = JobsOf({From(0, "dtrain-aaaab", 0, 0), From(1, "dtrain-aaaac", 0, 0)});
+  for (const char* text : {"", "a", "aaaa"}) {
+    EXPECT_THAT(std::string(Named(two, text).status().message()),
+                HasSubstr("dtrain-aaaab, dtrain-aaaac"));
+  }
+  EXPECT_EQ((*Named(two, "aaaac"))->id, "dtrain-aaaac");
+  EXPECT_THAT(std::string(Named(JobsOf({From(0, "dtrain-aaaab", 0, 0)}), "aaa").status().message()),
+              HasSubstr("too short"));
   // One's own, whatever others run beside.
   const auto own = JobsOf({Of("mallory", From(0, "ab", 9, 0), true), From(0, "ac", 1, 0)});
   EXPECT_EQ((*Named(own, ""))->id, "ac");
