@@ -37,10 +37,14 @@ template <typename F>
 void ForEachProcess(F f) {
   std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
   if (directory == nullptr) return;
+  // First all pids: processes that live on in ever new children have ever higher ones, and who
+  // looks at each before the next is read runs after them.
+  std::vector<pid_t> pids;
   while (dirent* entry = readdir(directory.get())) {
     int pid = 0;
-    if (absl::SimpleAtoi(entry->d_name, &pid)) f(pid);
+    if (absl::SimpleAtoi(entry->d_name, &pid)) pids.push_back(pid);
   }
+  for (const pid_t pid : pids) f(pid);
 }
 
 // The entries that are whole within the first `most` bytes. One that is cut off could look like
