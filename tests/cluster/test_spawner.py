@@ -154,7 +154,7 @@ def test_a_job_outlives_a_spawner_that_is_killed(cluster):
     wait_until(lambda: "dtrain-spawner does not serve on" in cluster.agent.log, 10, lambda: cluster.agent.log)
     # One that is started now waits for the next.
     second = cluster.start_launch([*by("tls"), "--tag-output", "none", "--", *WHO])
-    wait_until(lambda: cluster.agent.log.count("Session") >= 2, 10,
+    wait_until(lambda: node.run(["ss", "-Htn", "state", "established", f"( sport = :{PORT} )"]).stdout, 10,
                lambda: cluster.agent.log)
     cluster.spawner.start()
     assert second.wait(30).code == 0
