@@ -96,6 +96,7 @@ const std::vector<Row>& Table() {
       {S::kSweeping, I::kStop, S::kSweeping, {}},
       {S::kSweeping, I::kCancel, S::kSweeping, {}},
       {S::kSweeping, I::kStopNow, S::kSweeping, {}},
+      {S::kSweeping, I::kNothingLeft, S::kSweeping, {}},  // it was on its way
       {S::kSweeping, I::kSwept, S::kDraining, {A::kDrain}},
       {S::kSweeping, I::kDeadline, S::kDraining, {A::kReportUnkillable, A::kDrain}},
 

@@ -33,9 +33,12 @@ struct Group {
   // How long a collective waits for the other members.
   std::atomic<std::chrono::milliseconds> timeout{std::chrono::milliseconds(0)};
 
-  // Whether one that did is no failure of the job.
+  std::atomic<bool> has_own_timeout{false};  // and not the job's
+
+  // Whether one that did is no failure of the job: its program has asked for that.
   bool FailsAlone(const Error& error) const {
-    return error.code == DTRAIN_ERROR_TIMEOUT && id != 0 && device == nullptr;
+    return error.code == DTRAIN_ERROR_TIMEOUT && id != 0 && device == nullptr &&
+           has_own_timeout.load();
   }
 };
 

@@ -316,6 +316,7 @@ MaybeError Job::FreeGroup(uint32_t id) {
 MaybeError Job::SetTimeout(uint32_t id, std::chrono::milliseconds timeout) {
   Group* const group = groups_.Find(id);
   if (group == nullptr) return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "there is no such group"};
+  group->has_own_timeout.store(timeout.count() > 0);
   group->timeout.store(timeout.count() > 0 ? timeout : env_.collective_timeout);
   return group->communicator != nullptr ? group->communicator->failure() : std::nullopt;
 }

@@ -185,8 +185,9 @@ DTRAIN_API dtrain_status dtrain_group_create(int color, int key, dtrain_group* g
 DTRAIN_API dtrain_status dtrain_group_free(dtrain_group group);
 /*
  * How long this rank's collectives on the group wait for its other ranks from now on; 0: for
- * collective_timeout_ms. On CPUs, a timeout on a group that is not NULL affects this group alone:
- * its collectives fail on all its ranks from then on, as this call does, and the job goes on.
+ * collective_timeout_ms, which breaks the job. On CPUs, a timeout that was set here on a group that
+ * is not NULL affects this group alone: its collectives fail on all its ranks from then on, as this
+ * call does, and the job goes on.
  */
 DTRAIN_API dtrain_status dtrain_group_set_timeout(dtrain_group group, int64_t timeout_ms);
 DTRAIN_API int dtrain_group_rank(dtrain_group group); /* in the group, or -1: no such group */

@@ -402,7 +402,7 @@ TEST(CoreRandomTest, EveryRunEndsOnceAndInTime) {
           }
           break;
         case 5:
-          if (std::exchange(awaiting, false) && core.state() != State::kSweeping) {
+          if (std::exchange(awaiting, false) && core.state() != State::kDraining) {
             ASSERT_TRUE(give(NothingLeft{}));
           } else if (std::exchange(sweeping, false)) {
             ASSERT_TRUE(give(Swept{}));
