@@ -17,7 +17,7 @@
 #include "common/log/log.h"
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
-#include "common/os/fd.h"
+#include "common/os/process_facts.h"
 #include "common/os/scratch_folder.h"
 
 namespace dtrain::agent {
@@ -62,10 +62,8 @@ std::vector<Leftover> FindLeftovers() {
     auto [known, fresh] = lives.emplace(mark, false);
     if (fresh) known->second = os::Lives(mark);
     if (known->second) continue;
-    auto command = os::ReadSmallFile(absl::StrCat("/proc/", process.info.pid, "/comm"));
-    std::string name = command.ok() ? command->substr(0, command->find('\n')) : "?";
     out.push_back({process.info, process.uid, os::VariableOf(process.environment, "DTRAIN_JOB_ID"),
-                   mark, std::move(name)});
+                   mark, os::CommandName(process.info.pid)});
   }
   return out;
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "agent/shepherd/who_acts.h"
 #include "common/base/text.h"
+#include "common/os/pidfd.h"
 #include "common/os/process_facts.h"
 #include "common/os/process_tree.h"
 
@@ -89,7 +90,8 @@ void Offspring::AwaitEnd(TimePoint limit, loop::Task none) {
 }
 
 void Offspring::OnReaped() {
-  if (none_) Look();
+  // Of many that end one after the other, the last one counts; the timer sees to the others.
+  if (none_ && !os::HasChildren()) Look();
 }
 
 void Offspring::Look() {
@@ -103,7 +105,8 @@ void Offspring::Look() {
     told_ = true;
     launcher_.Warn(absl::StrCat(
         "waiting for what the ranks here have left running: ", NamesOf(PidsOf(sweeper_.Left())),
-        "; it gets SIGTERM in ", Seconds(limit_ - now), " (--grace), or now with Ctrl-C"));
+        "; it gets SIGTERM in ", Seconds(limit_ - now),
+        " (--grace), or now with Ctrl-C or dtrain stop"));
   }
   timer_.After(pause_, [this] { Look(); });
   pause_ = std::min(pause_ * 2, kLongestLookAfter);

@@ -30,7 +30,7 @@ class Offspring {
   // All workers have ended. Calls `none` once no process is left, also from inside this; tells the
   // launcher after a moment for what it waits until `limit`.
   void AwaitEnd(TimePoint limit, loop::Task none);
-  // A child was reaped: looks again.
+  // A child was reaped: looks again, if it was the last one.
   void OnReaped();
   // SIGTERM to those that are left and have not got one.
   void TerminateRest();
@@ -39,7 +39,7 @@ class Offspring {
 
   // Before they are killed: which workers have not ended, how long they had, and what they write.
   void TellKilledWorkers();
-  // The same of what is left behind them.
+  // Likewise, which processes the workers have left running.
   void TellKilledRest();
 
  private:

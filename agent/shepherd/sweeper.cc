@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,9 +53,10 @@ std::vector<os::ProcessInfo> Sweeper::Doomed() const {
 
 std::vector<os::ProcessInfo> Sweeper::Left() const {
   std::vector<os::ProcessInfo> found = Doomed();
+  std::unordered_set<pid_t> known;
+  for (const os::ProcessInfo& info : found) known.insert(info.pid);
   for (const pid_t pid : cgroup_ ? cgroup_->Processes() : std::vector<pid_t>{}) {
-    const auto is_it = [pid](const os::ProcessInfo& info) { return info.pid == pid; };
-    if (std::any_of(found.begin(), found.end(), is_it)) continue;
+    if (known.contains(pid)) continue;
     if (auto info = os::FindProcess(pid)) found.push_back(*info);
   }
   std::erase_if(found, [](const os::ProcessInfo& info) { return info.state == 'Z'; });
