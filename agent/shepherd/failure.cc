@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <fstream>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -66,6 +68,15 @@ std::string ProgramHint(const v1::Program& run, const os::SpawnError& error) {
   return "the program must exist on every node; give its full path or correct PATH";
 }
 
+std::string FirstLineHint(const v1::Program& run) {
+  std::ifstream file(os::Joined(run.working_directory(), run.argv(0)));
+  std::string line;
+  // As long a one as the kernel reads.
+  for (char c = 0; line.size() < 256 && file.get(c) && c != '\n';) line.push_back(c);
+  if (!absl::EndsWith(line, "\r")) return "install the interpreter, or correct the first line";
+  return "its first line ends in a carriage return, as lines of Windows do: run dos2unix on it";
+}
+
 std::string Hint(const v1::JobPart& part, const v1::Program& program, const os::SpawnError& error) {
   switch (error.error_number) {
     case E2BIG:
@@ -88,8 +99,8 @@ std::string Hint(const v1::JobPart& part, const v1::Program& program, const os::
     case SpawnStage::kProgram:
       return ProgramHint(program, error);
     case SpawnStage::kExec:
-      return error.error_number == ENOENT ? "install the interpreter, or correct the first line"
-                                          : "it must be an executable for this machine";
+      if (error.error_number != ENOENT) return "it must be an executable for this machine";
+      return FirstLineHint(program);
     case SpawnStage::kAffinity:
       return "use --bind none";
     default:

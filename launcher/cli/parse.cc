@@ -15,6 +15,7 @@
 #include "launcher/cli/forwarded_env.h"
 #include "launcher/cli/help.h"
 #include "launcher/cli/mentions.h"
+#include "launcher/cli/mistyped.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/programs.h"
 #include "launcher/cli/words.h"
@@ -141,9 +142,6 @@ absl::Status SetPart(std::vector<RawProgram>& programs, const std::vector<std::s
   part.mutable_contracts()->Add(raw.emulated.begin(), raw.emulated.end());
   if (!raw.options.job.plan.tensorflow.empty()) part.add_contracts(v1::CONTRACT_TENSORFLOW);
   if (part.spool_limit_bytes() == 0) part.set_spool_limit_bytes(kDefaultSpoolBytes);
-  auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(raw.options.job.grace);
-  // 32 bits of milliseconds are 49 days; nobody waits longer for a TERM.
-  part.set_grace_ms(static_cast<uint32_t>(std::min<int64_t>(grace.count(), UINT32_MAX)));
   return absl::OkStatus();
 }
 
@@ -179,9 +177,13 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
     command.help = FormatHelp(LaunchPage());
     return command;
   }
+  std::string mistyped;
+  absl::Status status = CheckMistyped(*words, &mistyped);
+  if (!status.ok()) return status;
+  if (!mistyped.empty() && surroundings.warn) surroundings.warn(mistyped);
   absl::StatusOr<Mentions> mentions = CollectAll(words->flags, surroundings);
   if (!mentions.ok()) return mentions.status();
-  absl::Status status = ResolveContradictions(*mentions);
+  status = ResolveContradictions(*mentions);
   if (!status.ok()) return status;
   std::vector<RawProgram> programs(1);
   RawLaunch& raw = programs.front().raw;

@@ -34,6 +34,7 @@ class Splitter {
  private:
   // A ':' at either end of the command separates nothing.
   void TakeCommand() {
+    words_.apart = untouched_;
     const auto begin = args_.begin() + static_cast<std::ptrdiff_t>(next_);
     auto end = args_.end();
     if (!untouched_ && args_.end() - begin > 2) {

@@ -15,6 +15,7 @@ struct Words {
   std::vector<std::string> flags;    // "--name" then its value, if it takes one; "--name=VALUE"
                                      // for a switch that was given a value
   std::vector<std::string> command;  // untouched; without the "--" before it
+  bool apart = false;                // that "--" was there
   std::vector<std::string>
       further;  // what follows mpirun's ":": flags and command of another program
 };

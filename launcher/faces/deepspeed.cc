@@ -56,17 +56,17 @@ const std::vector<FaceFlag>& DeepspeedFlags() {
 absl::Status ChooseHosts(LineBuilder& line, const cli::Surroundings& surroundings,
                          Translation& out) {
   std::string file = line.Value("hostfile", kHostfile);
-  // As DeepSpeed has it, a file that is not there means this machine.
+  // Without /job/hostfile DeepSpeed runs on this machine; without one that is named it does, too,
+  // and nobody means that.
   const bool exists = !absl::IsNotFound(surroundings.read(file).status());
-  const bool named = line.Has("hostfile");
+  if (!exists && line.Has("hostfile")) {
+    return absl::InvalidArgumentError(absl::StrCat("--hostfile: there is no file ", Escape(file),
+                                                   "; without --hostfile all ranks run here"));
+  }
   if (exists) {
     line.Flag("--hostfile", file);
   } else if (!line.HasOurs("hosts") && !line.HasOurs("agent")) {
     out.this_machine = true;
-    if (named) {
-      line.Note(
-          absl::StrCat("there is no host file ", Escape(file), ": all ranks run on this machine"));
-    }
   }
   const bool chosen = line.Has("include") || line.Has("exclude");
   for (const absl::string_view name : {"num-nodes", "num-gpus"}) {
