@@ -12,6 +12,7 @@
 #include "common/base/ids.h"
 #include "common/loop/loop.h"
 #include "dtrain/v1/elastic.pb.h"
+#include "dtrain/v1/job.pb.h"
 #include "dtrain/v1/node.pb.h"
 #include "launcher/code.h"
 #include "launcher/hosts/hostfile.h"
@@ -56,7 +57,7 @@ class Attempt {
     absl::AnyInvocable<void(const plan::Plan&)> on_plan = [](const plan::Plan&) {};
     absl::AnyInvocable<void(uint32_t rank, uint32_t pid)> on_worker_started = [](uint32_t,
                                                                                  uint32_t) {};
-    absl::AnyInvocable<void(Rank rank, bool closed)> on_stdin_taken = [](Rank, bool) {};
+    absl::AnyInvocable<void(const v1::StdinTaken&)> on_stdin_taken = [](const auto&) {};
     absl::AnyInvocable<void()> on_runs = [] {};  // all workers have started
     absl::AnyInvocable<void(job::Warn)> on_warning = [](const job::Warn&) {};
     // All nodes have the code: what was sent, in words.

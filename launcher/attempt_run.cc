@@ -297,10 +297,13 @@ void AttemptRun::OnJobEvent(NodeId id, v1::JobEvent event) {
   }
   WriteDown(id, event);
   if (event.has_stdin_taken() && node_output_.IsOn(id, event.stdin_taken().rank())) {
-    handlers_.on_stdin_taken(Rank(event.stdin_taken().rank()), event.stdin_taken().closed());
+    handlers_.on_stdin_taken(event.stdin_taken());
   }
   if (event.has_exit() && node_output_.IsOn(id, event.exit().rank())) {
-    handlers_.on_stdin_taken(Rank(event.exit().rank()), /*closed=*/true);
+    v1::StdinTaken ended;
+    ended.set_rank(event.exit().rank());
+    ended.set_closed(true);
+    handlers_.on_stdin_taken(ended);
   }
   if (event.has_finished()) node_output_.OnFinished(id, event.finished());
   if (event.has_started()) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/launch.h"
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -98,6 +100,7 @@ absl::Status CheckScaleUp(cli::LaunchOptions& options) {
 absl::Status FindHosts(cli::LaunchOptions& options, const faces::Translation* translation,
                        const cli::Surroundings& surroundings) {
   if (translation != nullptr) faces::BeforeHosts(*translation, options);
+  options.job.stdin_is_terminal = isatty(STDIN_FILENO) == 1;
   absl::Status found = options.elastic.discover.empty() ? cli::LoadHosts(options, surroundings)
                                                         : FindByCommand(options);
   if (found.ok() && translation != nullptr) found = faces::AfterHosts(*translation, options);

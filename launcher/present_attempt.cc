@@ -120,8 +120,11 @@ Attempt::Handlers PresentAttempt::AttemptHandlers() {
   handlers.on_worker_started = [this](uint32_t rank, uint32_t pid) {
     if (status_ != nullptr) status_->WorkerStarted(rank, pid);
   };
-  handlers.on_stdin_taken = [this](Rank rank, bool closed) {
-    if (stdin_ != nullptr) stdin_->Taken(rank, closed);
+  handlers.on_stdin_taken = [this](const v1::StdinTaken& taken) {
+    if (stdin_ == nullptr) return;
+    const Rank rank(taken.rank());
+    if (taken.waits()) return stdin_->Waits(rank);
+    stdin_->Taken(rank, taken.closed(), taken.unread());
   };
   handlers.on_runs = [this] { OnRuns(); };
   handlers.on_warning = [this](job::Warn warn) { OnWarning(std::move(warn)); };

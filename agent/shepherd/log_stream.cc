@@ -26,6 +26,8 @@ constexpr size_t kLeastPipeHolds = 4 << 10;
 constexpr Duration kRetrySpool = std::chrono::milliseconds(100);
 // Not given back even when delivered: Tail may want it.
 constexpr uint64_t kKeep = 64 << 10;
+// Of the limit, where no disk takes the output: it is the job's memory.
+constexpr uint64_t kMostInMemory = 4 << 20;
 
 }  // namespace
 
@@ -33,7 +35,7 @@ LogStream::LogStream(loop::Loop& loop, os::UniqueFd pipe, std::vector<std::strin
                      Limits limits, OnGrown on_grown, OnStuck on_stuck)
     : loop_(loop),
       pipe_(std::move(pipe)),
-      directories_(std::move(directories)),
+      spool_(std::move(directories)),
       limit_(limits.undelivered_bytes),
       on_grown_(std::move(on_grown)),
       on_stuck_(std::move(on_stuck)),
@@ -54,7 +56,7 @@ void LogStream::Arm() {
 void LogStream::OnReadable() {
   armed_ = false;
   if (ended()) return;
-  if (!discard_ && size_ - delivered_ >= limit_) return;  // Delivered goes on
+  if (!discard_ && full()) return;  // Delivered goes on
   switch (Move()) {
     case Moved::kSome:
       if (last_moved_ < kSmallRead) {
@@ -75,11 +77,14 @@ void LogStream::OnReadable() {
   }
 }
 
+bool LogStream::full() const {
+  const uint64_t limit = spool_.in_memory() ? std::min(limit_, kMostInMemory) : limit_;
+  return size() - delivered_ >= limit;
+}
+
 LogStream::Moved LogStream::Move() {
-  if (discard_ || !spool_ || !can_splice_ || !held_.empty()) return Copy();
-  auto offset = static_cast<off64_t>(size_);
-  ssize_t n = splice(pipe_.get(), nullptr, spool_->fd(), &offset, kMoveSize,
-                     SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+  if (discard_ || size() == 0 || !can_splice_ || !held_.empty()) return Copy();
+  const ssize_t n = spool_.Splice(pipe_.get(), kMoveSize);
   if (n == 0) return Moved::kEnd;
   if (n < 0) {
     if (errno == EAGAIN || errno == EINTR) return Moved::kNothing;
@@ -87,17 +92,17 @@ LogStream::Moved LogStream::Move() {
       can_splice_ = false;
       return Copy();
     }
-    return StuckBy(errno);
+    return Stuck(errno);
   }
   last_moved_ = static_cast<uint64_t>(n);
-  size_ += last_moved_;
   on_grown_();
   return Moved::kSome;
 }
 
 LogStream::Moved LogStream::Copy() {
   if (held_.empty()) {
-    ssize_t n = read(pipe_.get(), loop_.scratch(), spool_ ? loop::Loop::kScratchBytes : kSmallRead);
+    ssize_t n =
+        read(pipe_.get(), loop_.scratch(), size() > 0 ? loop::Loop::kScratchBytes : kSmallRead);
     if (n == 0) return Moved::kEnd;
     if (n < 0) {
       DTRAIN_CHECK(errno == EAGAIN ||
@@ -111,43 +116,37 @@ LogStream::Moved LogStream::Copy() {
     held_.clear();
     return Moved::kSome;
   }
-  if (!spool_) {
-    auto spool = SpoolFile::Open(directories_);
-    if (!spool.ok()) return Stuck(spool.status());
-    spool_ = *std::move(spool);
-  }
-  ssize_t n = pwrite(spool_->fd(), held_.data(), held_.size(), static_cast<off_t>(size_));
-  if (n <= 0) return StuckBy(errno);
+  const ssize_t n = spool_.Write(held_.data(), held_.size());
+  if (n <= 0) return Stuck(errno);
   held_.erase(0, static_cast<size_t>(n));
-  size_ += static_cast<uint64_t>(n);
   on_grown_();
   return Moved::kSome;
 }
 
-LogStream::Moved LogStream::StuckBy(int error) {
-  // Worse than any lack of room that was told before.
-  if (error == EFBIG && !std::exchange(too_large_, true)) told_stuck_ = false;
-  return Stuck(PosixError(error, "keep a worker's output"));
-}
-
-LogStream::Moved LogStream::Stuck(absl::Status why) {
-  if (!std::exchange(told_stuck_, true)) on_stuck_(std::move(why));
+LogStream::Moved LogStream::Stuck(int error) {
+  // A limit of files is worse than any lack of room that was told before.
+  const bool worse = error == EFBIG && !std::exchange(too_large_, true);
+  if (why_stuck_.ok() || worse) {
+    why_stuck_ = PosixError(error, "keep a worker's output");
+    on_stuck_(why_stuck_);
+  }
   // All may be delivered, and the room still be taken: on a disk that is smaller than a big step.
-  if (spool_) Reclaim();
+  Reclaim();
   return Moved::kStuck;
 }
 
 void LogStream::Reclaim() {
-  spool_->Reclaim(std::min(delivered_, size_ - std::min(size_, kKeep)), /*scarce=*/told_stuck_);
+  spool_.Reclaim(std::min(delivered_, size() - std::min(size(), kKeep)),
+                 /*scarce=*/!why_stuck_.ok());
 }
 
 void LogStream::Delivered(uint64_t offset) {
-  offset = std::min(offset, size_);
+  offset = std::min(offset, size());
   if (offset <= delivered_) return;
-  bool was_full = size_ - delivered_ >= limit_;
+  const bool was_full = full();
   delivered_ = offset;
   Reclaim();
-  if (was_full && size_ - delivered_ < limit_) Arm();
+  if (was_full && !full()) Arm();
 }
 
 void LogStream::Discard() {
@@ -189,14 +188,15 @@ void LogStream::Close() {
 
 absl::StatusOr<size_t> LogStream::MoveTo(int pipe, uint64_t offset, size_t room) const {
   constexpr absl::string_view kWhat = "read the log spool";
-  auto at = static_cast<off64_t>(offset);
+  auto [fd, at, bytes] = spool_.Find(offset);
+  room = static_cast<size_t>(std::min<uint64_t>(room, bytes));
   ssize_t n;
   do {
-    n = splice(spool_->fd(), &at, pipe, nullptr, room, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+    n = splice(fd, &at, pipe, nullptr, room, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
   } while (n < 0 && errno == EINTR);
   if (n < 0 && (errno == EINVAL || errno == ENOSYS)) {
     // A pipe takes so much, whatever its owner's quota.
-    n = pread(spool_->fd(), loop_.scratch(), std::min(room, kLeastPipeHolds), at);
+    n = pread(fd, loop_.scratch(), std::min(room, kLeastPipeHolds), at);
     if (n > 0) n = write(pipe, loop_.scratch(), static_cast<size_t>(n));
   }
   if (n < 0) return PosixError(errno, kWhat);
@@ -206,11 +206,14 @@ absl::StatusOr<size_t> LogStream::MoveTo(int pipe, uint64_t offset, size_t room)
 }
 
 std::string LogStream::Tail(size_t lines, size_t bytes) const {
-  if (!spool_) return "";
-  uint64_t from = size_ > bytes ? size_ - bytes : 0;
-  std::string text(size_ - from, '\0');
-  ssize_t n = pread(spool_->fd(), text.data(), text.size(), static_cast<off_t>(from));
-  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  std::string text(std::min<uint64_t>(size() - kept_from(), bytes), '\0');
+  for (size_t have = 0; have < text.size();) {
+    const SpoolFile::Place place = spool_.Find(size() - text.size() + have);
+    const ssize_t n =
+        pread(place.fd, &text[have], std::min<uint64_t>(text.size() - have, place.bytes), place.at);
+    if (n <= 0) text.resize(have);
+    if (n > 0) have += static_cast<size_t>(n);
+  }
   size_t at = text.size();
   // The newline that ends the last line is not one that begins another.
   if (at > 0 && text[at - 1] == '\n') --at;

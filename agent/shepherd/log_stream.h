@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +15,14 @@
 
 namespace dtrain::shepherd {
 
-// One worker's stdout or stderr: moves what the pipe gives into a spool file, which is made with
-// the first byte: most ranks write to one stream or none, and a file is a good part of what
-// starting a rank costs. When more than the limit waits for the launcher it stops reading, which
-// throttles the worker and loses nothing. Loop thread.
+// One worker's stdout or stderr: moves what the pipe gives into a spool, which is made with the
+// first byte: most ranks write to one stream or none, and a file is a good part of what starting a
+// rank costs. When more than the limit waits for the launcher it stops reading, which throttles the
+// worker and loses nothing. Loop thread.
 class LogStream {
  public:
   using OnGrown = absl::AnyInvocable<void()>;  // the spool has more; asks for no answer
-  // The spool took no more (disk full); the stream goes on by itself when it does. OUT_OF_RANGE:
+  // The spool takes no more, in no place; the stream goes on by itself when it does. OUT_OF_RANGE:
   // it never will (EFBIG).
   using OnStuck = absl::AnyInvocable<void(absl::Status)>;
 
@@ -32,7 +31,7 @@ class LogStream {
     int pipe_bytes;              // asked of the kernel; a power of two
   };
 
-  // `directories`: as SpoolFile::Open takes them.
+  // `directories`: as SpoolFile takes them.
   LogStream(loop::Loop& loop, os::UniqueFd pipe, std::vector<std::string> directories,
             Limits limits, OnGrown on_grown, OnStuck on_stuck);
   LogStream(const LogStream&) = delete;
@@ -48,12 +47,14 @@ class LogStream {
   bool ended() const { return pipe_.get() < 0; }
   // Bytes still in the pipe, lost when it is closed now.
   uint64_t Pending() const;
+  // Why the spool took no more when it was last stuck.
+  const absl::Status& why_stuck() const { return why_stuck_; }
   void Close();
 
-  uint64_t size() const { return size_; }
+  uint64_t size() const { return spool_.size(); }
   uint64_t delivered() const { return delivered_; }
   // What was before it is not in the spool any more.
-  uint64_t kept_from() const { return spool_ ? spool_->kept_from() : 0; }
+  uint64_t kept_from() const { return spool_.kept_from(); }
   // Moves up to `room` bytes, one at least, from `offset` on, which is below size(), into a pipe
   // that is empty; without a copy, where the file system can do that.
   absl::StatusOr<size_t> MoveTo(int pipe, uint64_t offset, size_t room) const;
@@ -66,26 +67,24 @@ class LogStream {
   void OnReadable();
   Moved Move();
   Moved Copy();
-  Moved Stuck(absl::Status why);
+  Moved Stuck(int error);
   void Reclaim();
-  Moved StuckBy(int error);
+  bool full() const;
 
   loop::Loop& loop_;
   os::UniqueFd pipe_;
-  const std::vector<std::string> directories_;
-  std::optional<SpoolFile> spool_;
+  SpoolFile spool_;
   const uint64_t limit_;
   OnGrown on_grown_;
   OnStuck on_stuck_;
   std::unique_ptr<loop::FdWatch> watch_;
   loop::Timer retry_;
-  uint64_t size_ = 0;
   uint64_t delivered_ = 0;
   uint64_t last_moved_ = 0;
   bool armed_ = false;
   bool discard_ = false;
   bool can_splice_ = true;
-  bool told_stuck_ = false;
+  absl::Status why_stuck_;
   bool too_large_ = false;  // for a file of ours, by RLIMIT_FSIZE
   std::string held_;        // read, but not taken by the spool yet (only without splice)
 };

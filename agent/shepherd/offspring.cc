@@ -24,6 +24,9 @@ constexpr Duration kFirstLookAfter = std::chrono::milliseconds(2);
 constexpr Duration kLongestLookAfter = std::chrono::milliseconds(100);
 // Nobody wants to read of a helper that is about to end.
 constexpr Duration kHelperSilence = std::chrono::seconds(2);
+// Nor of a rank that saves for a moment; of one that goes on, now and again.
+constexpr Duration kWaitingSilence = std::chrono::seconds(5);
+constexpr Duration kTellWaitingAgain = std::chrono::seconds(30);
 constexpr size_t kMostKinNamed = 4;
 constexpr size_t kMostFiles = 2;
 
@@ -52,10 +55,21 @@ std::string Seconds(Duration time) {
   return absl::StrCat(std::chrono::round<std::chrono::seconds>(time).count(), " s");
 }
 
+// "/ckpt/a.pt (212 MB in the last 5 s) and 2 other files"; empty: nothing is written.
+std::string Written(const std::vector<SaveWatch::Save>& saves) {
+  if (saves.empty()) return "";
+  const auto& most = *std::max_element(
+      saves.begin(), saves.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  return absl::StrCat(most.file.empty() ? "files" : Escape(most.file, 256), " (",
+                      most.bytes / 1000000, " MB in the last ", Seconds(SaveWatch::kWindow), ")",
+                      saves.size() > 1 ? absl::StrCat(", as ", saves.size() - 1, " more do") : "");
+}
+
 }  // namespace
 
 void Offspring::Terminate(bool in_containers) {
   terminated_ = loop_.Now();
+  tell_waiting_at_ = terminated_ + kWaitingSilence;
   const std::vector<os::ProcessInfo> all = os::Descendants(getpid());
   std::vector<Kin> kin;
   for (const os::ProcessInfo& info : all) {
@@ -85,6 +99,7 @@ void Offspring::AwaitEnd(TimePoint limit, loop::Task none) {
   none_ = std::move(none);
   limit_ = limit;
   begun_ = loop_.Now();
+  tell_waiting_at_ = begun_ + kWaitingSilence;
   pause_ = kFirstLookAfter;
   Look();
 }
@@ -127,7 +142,44 @@ void Offspring::Stop() {
   timer_.Cancel();
 }
 
-void Offspring::TellKilledWorkers() {
+void Offspring::TellWaiting(const std::vector<SaveWatch::Save>& saves, TimePoint kill_at,
+                            TimePoint limit, bool cancelled) {
+  const TimePoint now = loop_.Now();
+  if (now < tell_waiting_at_) return;
+  std::vector<std::string> names;
+  size_t living = 0;
+  for (const auto& worker : workers_.all()) {
+    if (worker->ended()) continue;
+    if (++living > kMostKinNamed) continue;
+    names.push_back(absl::StrCat("rank ", worker->rank(), ", ", NameOf(worker->pid())));
+  }
+  // For helpers that write nothing Look has spoken.
+  if (living == 0 && saves.empty()) return;
+  tell_waiting_at_ = now + kTellWaitingAgain;
+  std::string who;
+  if (living > 0) {
+    who = absl::StrCat(absl::StrJoin(names, "; "));
+    if (living > kMostKinNamed) absl::StrAppend(&who, " and ", living - kMostKinNamed, " more");
+    absl::StrAppend(&who, ", which ", living == 1 ? "has" : "have", " not ended ",
+                    Seconds(now - terminated_), " after SIGTERM");
+  } else {
+    std::vector<pid_t> pids;
+    for (const SaveWatch::Save& save : saves) pids.push_back(save.pid);
+    who = absl::StrCat("what the ranks here have left running: ", NamesOf(pids));
+  }
+  const std::string written = Written(saves);
+  if (written.empty() && kill_at - now < kHelperSilence) return;
+  launcher_.Warn(absl::StrCat(
+      "waiting for ", who,
+      written.empty()
+          ? ""
+          : absl::StrCat(living > 0 ? " and still writes " : ", which still writes ", written),
+      "; KILL follows in ", Seconds((written.empty() ? kill_at : limit) - now),
+      written.empty() ? " (--grace)" : " at the latest (--grace-limit)",
+      cancelled ? "; Ctrl-C again kills it now" : "; Ctrl-C twice kills it now"));
+}
+
+void Offspring::TellKilledWorkers(absl::string_view flag) {
   const std::vector<os::ProcessInfo> all = os::Descendants(getpid());
   std::vector<std::string> names;
   std::vector<std::string> files;
@@ -142,8 +194,8 @@ void Offspring::TellKilledWorkers() {
     for (const os::ProcessInfo& info : all) {
       if (files.size() == kMostFiles) break;
       if (info.group != worker->pid()) continue;
-      for (const std::string& file : os::FilesBeingWritten(info.pid, kMostFiles)) {
-        std::string name = Escape(file, 256);
+      for (const os::FileBeingWritten& file : os::FilesBeingWritten(info.pid, kMostFiles)) {
+        std::string name = Escape(file.path, 256);
         const bool known = std::find(files.begin(), files.end(), name) != files.end();
         if (!known && files.size() < kMostFiles) files.push_back(std::move(name));
       }
@@ -156,15 +208,15 @@ void Offspring::TellKilledWorkers() {
       ", which ", one ? "had" : "had all", " not ended ", Seconds(loop_.Now() - terminated_),
       " after SIGTERM",
       files.empty() ? "" : absl::StrCat(" and had open for writing: ", absl::StrJoin(files, ", ")),
-      "; --grace gives more time"));
+      "; ", flag, " gives more time"));
 }
 
-void Offspring::TellKilledRest() {
+void Offspring::TellKilledRest(absl::string_view flag) {
   const std::vector<pid_t> rest = PidsOf(sweeper_.Left());
   if (rest.empty()) return;
   launcher_.Warn(absl::StrCat("killed what the ranks here had left running: ", NamesOf(rest), ", ",
-                              Seconds(loop_.Now() - begun_),
-                              " after the last of them had ended; --grace gives more time"));
+                              Seconds(loop_.Now() - begun_), " after the last of them had ended; ",
+                              flag, " gives more time"));
 }
 
 }  // namespace dtrain::shepherd

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "agent/shepherd/launcher_line.h"
+#include "agent/shepherd/save_watch.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/workers.h"
 #include "common/base/clock.h"
@@ -37,10 +39,15 @@ class Offspring {
   // Nothing is awaited any more.
   void Stop();
 
+  // Tells, after a moment and then now and again, which workers have not ended since Terminate, and
+  // who writes what. They are killed at `kill_at`, or while they write at `limit`.
+  void TellWaiting(const std::vector<SaveWatch::Save>& saves, TimePoint kill_at, TimePoint limit,
+                   bool cancelled);
   // Before they are killed: which workers have not ended, how long they had, and what they write.
-  void TellKilledWorkers();
+  // `flag` gives more time.
+  void TellKilledWorkers(absl::string_view flag);
   // Likewise, which processes the workers have left running.
-  void TellKilledRest();
+  void TellKilledRest(absl::string_view flag);
 
  private:
   using Name = std::pair<pid_t, uint64_t>;  // of a process, for good
@@ -55,6 +62,7 @@ class Offspring {
   Duration pause_{};
   TimePoint begun_{}, limit_{}, terminated_{};
   bool told_ = false;
+  TimePoint tell_waiting_at_ = kNever;
   std::set<Name> has_term_;
 };
 

@@ -43,6 +43,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
             }),
       workers_(loop, launcher_,
                [this](uint32_t rank, v1::StreamKind kind) { logs_.OnGrown(rank, kind); }),
+      saves_(loop, sweeper_, [this](const auto& saves) { OnSaves(saves); }),
       offspring_(loop, workers_, sweeper_, launcher_),
       aborts_(loop, workers_),
       containers_(loop, agent_env_, core_, sweeper_, launcher_),
@@ -59,7 +60,8 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
                 {[this](v1::JobPart part) { OnStart(std::move(part)); },
                  [this](const v1::StopWorkers& stop) {
                    if (stop.all_ended()) return LetEnd();
-                   OnStop({std::chrono::milliseconds(stop.grace_ms()), stop.cancelled()});
+                   OnStop({std::chrono::milliseconds(stop.grace_ms()), stop.cancelled(),
+                           std::chrono::milliseconds(part_.grace_limit_ms())});
                  }}),
       deadline_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
@@ -132,7 +134,8 @@ void Shepherd::OnStart(v1::JobPart part) {
   report_.job().Begin(part_);
   report_.Tell();
   Feed(PartArrived{static_cast<size_t>(part_.workers_size()),
-                   std::chrono::milliseconds(part_.grace_ms()), WorkerContainers::Needed(part_)});
+                   std::chrono::milliseconds(part_.grace_ms()), WorkerContainers::Needed(part_),
+                   std::chrono::milliseconds(part_.grace_limit_ms())});
 }
 
 void Shepherd::OnStop(const StopAsked& stop) {
@@ -250,6 +253,7 @@ void Shepherd::Do(Action action) {
       break;
     case Action::kTerminate:
       offspring_.Terminate(containers_.all() != nullptr);
+      saves_.Begin();
       break;
     case Action::kAwaitRest:
       // Not from inside the reaping of the last worker.
@@ -260,17 +264,19 @@ void Shepherd::Do(Action action) {
       break;
     case Action::kTellKilled:
       if (core_.state() == State::kKilling) {
-        offspring_.TellKilledWorkers();
+        offspring_.TellKilledWorkers(GraceFlag());
       } else {
-        offspring_.TellKilledRest();
+        offspring_.TellKilledRest(GraceFlag());
       }
       break;
     case Action::kKill:
+      saves_.End();
       workers_.Signal(SIGKILL);
       sweeper_.Spare(servers_.pids());
       containers_.KillAll();
       break;
     case Action::kSweep:
+      saves_.End();
       // Not from inside the reaping of the last worker.
       loop_.Post([this] { Sweep(); });
       break;
@@ -331,6 +337,17 @@ void Shepherd::AwaitRest() {
   // What runs in a container ends with its first process.
   if (containers_.all() != nullptr) return Feed(NothingLeft{});
   offspring_.AwaitEnd(core_.NextDeadline(), [this] { Feed(NothingLeft{}); });
+  if (core_.state() == State::kLingering) saves_.Begin();
+}
+
+void Shepherd::OnSaves(const std::vector<SaveWatch::Save>& saves) {
+  if (!saves.empty()) Feed(Wrote{});
+  offspring_.TellWaiting(saves, core_.kill_at(), core_.limit_at(), core_.cancelled());
+}
+
+// What would have given more time.
+absl::string_view Shepherd::GraceFlag() const {
+  return saves_.seen() ? "--grace-limit" : "--grace";
 }
 
 void Shepherd::Sweep() {

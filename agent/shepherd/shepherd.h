@@ -20,6 +20,7 @@
 #include "agent/shepherd/offspring.h"
 #include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/rank_servers.h"
+#include "agent/shepherd/save_watch.h"
 #include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/worker_exits.h"
@@ -65,6 +66,8 @@ class Shepherd {
   // Actions.
   void SpawnAll();
   std::optional<v1::NodeFailure> StartWorkers();  // why not
+  absl::string_view GraceFlag() const;
+  void OnSaves(const std::vector<SaveWatch::Save>& saves);
   void AwaitRest();
   void Sweep();
   void ReportStarted();
@@ -86,6 +89,7 @@ class Shepherd {
   JobCode code_;
   int succeeded_ = 0;  // workers that exited with 0, and not because they were told
   Workers workers_;
+  SaveWatch saves_;
   Offspring offspring_;
   Aborts aborts_;
   JobContainers containers_;

@@ -24,6 +24,7 @@ enum class Input {
   kAgentGone,  // only before the part came; later it is a stop with the part's grace
   kEnded,
   kLastEnded,
+  kWrote,
   kNothingLeft,
   kSwept,
   kDrained,
@@ -72,18 +73,21 @@ const std::vector<Row>& Table() {
       {S::kStopping, I::kStop, S::kStopping, {}},  // may shorten the grace
       {S::kStopping, I::kCancel, S::kStopping, {}},
       {S::kStopping, I::kStopNow, S::kKilling, {A::kKill}},
+      {S::kStopping, I::kWrote, S::kStopping, {}},
       {S::kStopping, I::kDeadline, S::kKilling, {A::kTellKilled, A::kKill}},
 
       {S::kLingering, I::kNothingLeft, S::kSweeping, {A::kSweep}},
       {S::kLingering, I::kStop, S::kLingering, {}},
       {S::kLingering, I::kCancel, S::kHurrying, {A::kTerminateRest}},
       {S::kLingering, I::kStopNow, S::kSweeping, {A::kSweep}},
+      {S::kLingering, I::kWrote, S::kLingering, {}},
       {S::kLingering, I::kDeadline, S::kHurrying, {A::kTerminateRest}},
 
       {S::kHurrying, I::kNothingLeft, S::kSweeping, {A::kSweep}},
       {S::kHurrying, I::kStop, S::kHurrying, {}},
       {S::kHurrying, I::kCancel, S::kHurrying, {}},
       {S::kHurrying, I::kStopNow, S::kSweeping, {A::kSweep}},
+      {S::kHurrying, I::kWrote, S::kHurrying, {}},
       {S::kHurrying, I::kDeadline, S::kSweeping, {A::kTellKilled, A::kSweep}},
 
       {S::kKilling, I::kEnded, S::kKilling, {}},
@@ -143,6 +147,7 @@ struct Decide {
     return state == S::kWaiting ? I::kAgentGone : Stop(own_grace, /*cancelled=*/true);
   }
   Input operator()(const WorkerEnded&) const { return live > 1 ? I::kEnded : I::kLastEnded; }
+  Input operator()(const Wrote&) const { return I::kWrote; }
   Input operator()(const NothingLeft&) const { return I::kNothingLeft; }
   Input operator()(const Swept&) const { return I::kSwept; }
   Input operator()(const Drained&) const { return I::kDrained; }
@@ -169,6 +174,7 @@ absl::StatusOr<std::vector<Action>> ShepherdCore::OnEvent(TimePoint now, const E
   if (part != nullptr) {
     live_ = part->workers;
     own_grace_ = part->grace;
+    own_limit_ = part->grace_limit;
   } else if (const auto* failed = std::get_if<SpawnFailed>(&event)) {
     live_ = failed->running;
     stop_asked_ = true;
@@ -181,9 +187,14 @@ absl::StatusOr<std::vector<Action>> ShepherdCore::OnEvent(TimePoint now, const E
       input == I::kStop || input == I::kCancel || input == I::kStopNow || input == I::kAgentGone;
   stop_asked_ |= stop;
   cancelled_ |= input == I::kCancel;
-  if (stop && row->to == State::kStopping) {
+  if (stop) {
     const auto* asked = std::get_if<StopAsked>(&event);
-    kill_at_ = std::min(kill_at_, now + (asked != nullptr ? asked->grace : own_grace_));
+    const Duration grace = asked != nullptr ? asked->grace : own_grace_;
+    if (row->to == State::kStopping) kill_at_ = std::min(kill_at_, now + grace);
+    const Duration limit = asked != nullptr ? asked->limit : Duration::zero();
+    limit_at_ = std::min(limit_at_, now + std::max(grace, limit));
+  } else if (input == I::kWrote) {
+    kill_at_ = std::max(kill_at_, std::min(now + kAfterWriting, limit_at_));
   }
   Enter(now, row->to);
   return row->actions;
@@ -191,14 +202,16 @@ absl::StatusOr<std::vector<Action>> ShepherdCore::OnEvent(TimePoint now, const E
 
 void ShepherdCore::Enter(TimePoint now, State state) {
   const State before = std::exchange(state_, state);
-  if (before == state && state != State::kStopping) return;
   switch (state) {
     case State::kStopping:
     case State::kHurrying:
       deadline_ = kill_at_;
       break;
     case State::kLingering: {
-      if (kill_at_ == kNever) kill_at_ = now + own_grace_;
+      if (kill_at_ == kNever) {
+        kill_at_ = now + own_grace_;
+        limit_at_ = std::min(limit_at_, now + std::max(own_grace_, own_limit_));
+      }
       const Duration left = std::max(kill_at_ - now, Duration::zero());
       deadline_ = kill_at_ - std::min(kLastCall, left / 4);
       if (cancelled_) deadline_ = std::min(deadline_, now + kLingerWhenCancelled);
@@ -206,10 +219,11 @@ void ShepherdCore::Enter(TimePoint now, State state) {
     }
     case State::kKilling:
     case State::kSweeping:
-      deadline_ = now + kUnkillableAfter;
+      if (before != state) deadline_ = now + kUnkillableAfter;
       break;
     case State::kDraining:
-      deadline_ = now + kDrainLimit;
+      if (before != state) deadline_ = now + kDrainLimit;
+      if (stop_asked_) deadline_ = std::min(deadline_, now + kDrainLimitWhenStopped);
       break;
     default:
       deadline_ = kNever;

@@ -18,8 +18,12 @@ inline constexpr Duration kUnkillableAfter = std::chrono::seconds(60);
 inline constexpr Duration kLastCall = std::chrono::seconds(5);
 // What the workers of a cancelled job have left running may end by itself for so long.
 inline constexpr Duration kLingerWhenCancelled = std::chrono::seconds(2);
-// How long the rest of the logs may take once no process writes any more (a full disk).
-inline constexpr Duration kDrainLimit = std::chrono::seconds(60);
+// A grace does not end so soon after a process was seen to write files.
+inline constexpr Duration kAfterWriting = std::chrono::seconds(2);
+// How long the rest of the logs may take once no process writes any more (no place takes them), and
+// when somebody has asked for the end.
+inline constexpr Duration kDrainLimit = std::chrono::seconds(10);
+inline constexpr Duration kDrainLimitWhenStopped = std::chrono::seconds(2);
 
 enum class State {
   kWaiting,    // for the job part
@@ -40,6 +44,7 @@ struct PartArrived {
   size_t workers = 0;
   Duration grace{};  // for a stop that nobody asked for: the agent is gone
   bool prepare = false;
+  Duration grace_limit{};  // of what workers have left running when they ended by themselves
 };
 struct Prepared {};
 struct Spawned {};
@@ -49,14 +54,16 @@ struct SpawnFailed {
 struct StopAsked {
   Duration grace{};        // zero: now
   bool cancelled = false;  // somebody waits for the end: helpers have less time
+  Duration limit{};        // what the grace may grow to while processes write; zero: it does not
 };
 struct AgentGone {};  // or a signal that ends the shepherd
 struct WorkerEnded {};
+struct Wrote {};        // a process of the job has just written much to files
 struct NothingLeft {};  // of the processes that workers have started
 struct Swept {};
 struct Drained {};
 using Event = std::variant<PartArrived, Prepared, Spawned, SpawnFailed, StopAsked, AgentGone,
-                           WorkerEnded, NothingLeft, Swept, Drained>;
+                           WorkerEnded, Wrote, NothingLeft, Swept, Drained>;
 
 enum class Action {
   kPrepare,  // tell Prepared, or SpawnFailed
@@ -74,7 +81,8 @@ enum class Action {
 
 // Decides about the life of one node's workers. Pure. A worker's own failure stops nothing here:
 // whether the job goes on is the launcher's decision, which arrives as StopAsked. The grace runs
-// from the stop, or from the last worker's end, and is for what workers have started, too.
+// from the stop, or from the last worker's end, and is for what workers have started, too. It grows
+// while they write files, up to a limit.
 class ShepherdCore {
  public:
   // An error when the event makes no sense in this state; nothing has changed then.
@@ -82,8 +90,13 @@ class ShepherdCore {
   // To be called when NextDeadline is reached; harmless before it.
   std::vector<Action> OnDeadline(TimePoint now);
   TimePoint NextDeadline() const { return deadline_; }
+  // The end of the grace as it is now, and of what it can grow to.
+  TimePoint kill_at() const { return kill_at_; }
+  TimePoint limit_at() const { return limit_at_; }
   State state() const { return state_; }
   size_t live_workers() const { return live_; }
+  // Somebody waits for the end.
+  bool cancelled() const { return cancelled_; }
   // Workers that end from now on were told to.
   bool stop_asked() const { return stop_asked_; }
   bool agent_gone() const { return agent_gone_; }
@@ -94,9 +107,10 @@ class ShepherdCore {
   State state_ = State::kWaiting;
   TimePoint deadline_ = kNever;
   TimePoint kill_at_ = kNever;  // of a stop, or after the last worker's end
+  TimePoint limit_at_ = kNever;
   bool cancelled_ = false;
   size_t live_ = 0;
-  Duration own_grace_{};
+  Duration own_grace_{}, own_limit_{};
   bool stop_asked_ = false;
   bool agent_gone_ = false;
 };

@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   if (!page.ok()) return page.status();
   os::UniqueFd page_fd = page->TakeFd();
   os::UniqueFd stdin_reader, stdin_writer;
-  if (spec.stdin_mode() == v1::STDIN_MODE_PIPE) {
+  if (spec.stdin_mode() != v1::STDIN_MODE_NULL) {
     auto pipe = os::Pipe();
     if (!pipe.ok()) return pipe.status();
     std::tie(stdin_reader, stdin_writer) = *std::move(pipe);
@@ -129,8 +129,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   worker->page_ = *std::move(page);
   if (stdin_writer) {
     worker->stdin_ = std::make_unique<StdinFeeder>(
-        loop, std::move(stdin_writer),
-        [&hooks, rank](bool closed) { hooks.stdin_taken(rank, closed); });
+        loop, std::move(stdin_writer), worker->pid(), spec.stdin_mode() == v1::STDIN_MODE_TERMINAL,
+        [&hooks, rank](const StdinFeeder::Taken& taken) { hooks.stdin_taken(rank, taken); });
   }
   return worker;
 }

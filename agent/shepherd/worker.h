@@ -43,7 +43,7 @@ struct WorkerSetup {
 struct WorkerHooks {
   absl::AnyInvocable<void(uint32_t rank, v1::StreamKind)> log_grown;
   absl::AnyInvocable<void(uint32_t rank, const absl::Status&)> log_stuck;
-  absl::AnyInvocable<void(uint32_t rank, bool closed)> stdin_taken;
+  absl::AnyInvocable<void(uint32_t rank, const StdinFeeder::Taken& taken)> stdin_taken;
 };
 
 // One running worker process with its streams. Loop thread.

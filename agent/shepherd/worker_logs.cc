@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/shepherd/failure.h"
+#include "common/base/exit_code.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -81,11 +83,10 @@ void WorkerLogs::DrainAll(loop::Task done) {
 v1::Finished WorkerLogs::Close() {
   closed_ = true;
   v1::Finished finished;
-  uint64_t lost = 0;
   for (const auto& worker : workers_.all()) {
     for (v1::StreamKind kind : kStreams) {
       LogStream& log = worker->log(kind);
-      lost += log.Pending();
+      if (const uint64_t lost = log.Pending(); lost > 0) OnLost(worker->rank(), lost, log);
       log.Close();
       if (!begun_) continue;
       v1::LogEnd* end = finished.add_logs();
@@ -94,10 +95,19 @@ v1::Finished WorkerLogs::Close() {
       end->set_size(log.size());
     }
   }
-  if (lost > 0) {
-    launcher_.Warn(absl::StrCat("no room for the last ", lost, " bytes of the workers' output"));
-  }
   return finished;
+}
+
+void WorkerLogs::OnLost(uint32_t rank, uint64_t bytes, const LogStream& log) {
+  const std::string text =
+      absl::StrCat("the last ", bytes, " bytes of the output of rank ", rank, " are lost");
+  // Written after all was read, by a process that nothing could end.
+  if (log.why_stuck().ok()) return launcher_.Warn(text);
+  // The ranks may have done well: what is lost must not look like all there was.
+  launcher_.SendFailure(MakeFailure(
+      v1::NodeFailure::KIND_STATE, kExitState,
+      absl::StrCat(text, ": ", std::string(log.why_stuck().message()),
+                   "; make room in XDG_RUNTIME_DIR, TMPDIR, /tmp or /var/tmp of the node")));
 }
 
 void WorkerLogs::WhenAllDelivered(loop::Task task) { feed_.WhenAllDelivered(std::move(task)); }

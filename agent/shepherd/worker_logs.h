@@ -39,8 +39,8 @@ class WorkerLogs {
   // Of all, until nothing is left in them. `done` is never called from inside.
   void DrainAll(loop::Task done);
   void StopDraining() { drain_.Cancel(); }
-  // For good: the ends of the streams; none if readers were never fed. Warns of what
-  // is lost.
+  // For good: the ends of the streams; none if readers were never fed. Output for which there was
+  // no room is a failure of the job.
   v1::Finished Close();
   // The readers have it from here on: nothing grows any more.
   void End() { feed_.End(); }
@@ -49,6 +49,7 @@ class WorkerLogs {
   TimePoint last_taken() const { return feed_.last_taken(); }
 
  private:
+  void OnLost(uint32_t rank, uint64_t bytes, const LogStream& log);
   void OnUnreadable(uint32_t rank, const absl::Status& why);
 
   loop::Loop& loop_;

@@ -20,10 +20,13 @@ Workers::Workers(loop::Loop& loop, LauncherLine& launcher, OnGrown on_grown)
     : loop_(loop), launcher_(launcher) {
   hooks_.log_grown = std::move(on_grown);
   hooks_.log_stuck = [this](uint32_t rank, const absl::Status& why) { OnStuck(rank, why); };
-  hooks_.stdin_taken = [this](uint32_t rank, bool closed) {
+  hooks_.stdin_taken = [this](uint32_t rank, const StdinFeeder::Taken& taken) {
     v1::JobEvent event;
-    event.mutable_stdin_taken()->set_rank(rank);
-    event.mutable_stdin_taken()->set_closed(closed);
+    v1::StdinTaken& out = *event.mutable_stdin_taken();
+    out.set_rank(rank);
+    out.set_closed(taken.closed);
+    out.set_unread(taken.unread);
+    out.set_waits(taken.waits);
     launcher_.Send(event);
   };
 }
@@ -37,10 +40,9 @@ void Workers::OnStuck(uint32_t rank, const absl::Status& why) {
                      " has reached the limit of file sizes: ", std::string(why.message()),
                      "; raise the limit (ulimit -f) where dtrain or its agent is started")));
   }
-  launcher_.Warn(
-      absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
-                   "; the worker is blocked, nothing is lost, and it continues when there is room "
-                   "(see XDG_RUNTIME_DIR and TMPDIR of the node)"));
+  launcher_.Warn(absl::StrCat("the output of rank ", rank, " waits: ", std::string(why.message()),
+                              "; the worker is blocked, and continues when there is room "
+                              "in XDG_RUNTIME_DIR, TMPDIR, /tmp or /var/tmp of the node"));
 }
 
 std::optional<v1::NodeFailure> Workers::Start(const v1::JobPart& part, const Surroundings& around) {
@@ -107,7 +109,7 @@ void Workers::TakeStdin(const v1::StdinData& data) {
   if (worker != nullptr && worker->stdin_feeder() != nullptr) {
     worker->stdin_feeder()->Write(data.data(), data.end());
   } else {
-    hooks_.stdin_taken(data.rank(), true);
+    hooks_.stdin_taken(data.rank(), {.closed = true, .unread = data.data().size()});
   }
 }
 

@@ -18,6 +18,7 @@
 #include "common/base/posix_error.h"
 #include "common/log/log.h"
 #include "common/os/cgroup.h"
+#include "common/os/kept_input.h"
 
 namespace dtrain::loop {
 namespace {
@@ -287,8 +288,9 @@ void BlockingWriter::Work(std::shared_ptr<Shared> s) {
 }
 
 struct BlockingReader::Shared {
-  Loop* loop;
-  int fd;
+  Shared(Loop& its_loop, int fd) : loop(&its_loop), input(fd) {}
+  Loop* const loop;
+  os::KeptInput input;  // of the thread, while something is wanted
   os::UniqueFd stop_event;
   std::mutex mutex;
   std::condition_variable wake;
@@ -297,9 +299,7 @@ struct BlockingReader::Shared {
   bool stop = false;
 };
 
-BlockingReader::BlockingReader(Loop& loop, int fd) : shared_(std::make_shared<Shared>()) {
-  shared_->loop = &loop;
-  shared_->fd = fd;
+BlockingReader::BlockingReader(Loop& loop, int fd) : shared_(std::make_shared<Shared>(loop, fd)) {
   shared_->stop_event.Reset(eventfd(0, EFD_CLOEXEC));
   DTRAIN_CHECK(shared_->stop_event.get() >= 0);
   auto thread = StartThread("read standard input", [s = shared_] { Work(*s); });
@@ -316,13 +316,13 @@ void BlockingReader::Work(Shared& s) {
     std::string buffer;
     lock.unlock();
     // poll first, so that stopping needs no signal; read then returns at once.
-    pollfd p[2] = {{s.fd, POLLIN, 0}, {s.stop_event.get(), POLLIN, 0}};
+    pollfd p[2] = {{s.input.fd(), POLLIN, 0}, {s.stop_event.get(), POLLIN, 0}};
     ssize_t n = -1;
     do {
-      if (s.fd < 0) break;  // poll would ignore it, and wait for ever
+      if (s.input.fd() < 0) break;  // poll would ignore it, and wait for ever
       const bool there = poll(p, 2, -1) > 0 && p[1].revents == 0;
       if (there) buffer.resize(wanted);
-      n = there ? read(s.fd, buffer.data(), buffer.size()) : -1;
+      n = there ? s.input.Read(buffer.data(), buffer.size()) : -1;
     } while (n < 0 && (errno == EINTR || errno == EAGAIN) && p[1].revents == 0);
     buffer.resize(n > 0 ? static_cast<size_t>(n) : 0);
     lock.lock();
@@ -332,6 +332,16 @@ void BlockingReader::Work(Shared& s) {
       done(std::move(buffer));
     });
   }
+}
+
+bool BlockingReader::keeps() const { return shared_->input.keeps(); }
+
+void BlockingReader::Take(size_t bytes) {
+  {
+    std::lock_guard lock(shared_->mutex);
+    DTRAIN_CHECK(shared_->wanted == 0);
+  }
+  shared_->input.Take(bytes);
 }
 
 BlockingReader::~BlockingReader() {

@@ -85,7 +85,8 @@ class BlockingWriter {
 };
 
 // Reads from a descriptor that may not be one for epoll (a file, /dev/null) or must not be made
-// non-blocking (a terminal). One read at a time. Borrows the descriptor.
+// non-blocking (a terminal). One read at a time. What was read stays there until it is taken, as
+// os::KeptInput has it. Borrows the descriptor.
 class BlockingReader {
  public:
   BlockingReader(Loop& loop, int fd);
@@ -96,6 +97,9 @@ class BlockingReader {
   BlockingReader& operator=(const BlockingReader&) = delete;
   // Calls `done` on the loop with up to `limit` bytes; empty at end of file or on an error.
   void Read(size_t limit, absl::AnyInvocable<void(std::string)> done);
+  bool keeps() const;
+  // Of what was read. While nothing is being read.
+  void Take(size_t bytes);
 
  private:
   struct Shared;

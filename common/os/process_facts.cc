@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@ namespace dtrain::os {
 namespace {
 
 constexpr size_t kMostDescriptors = 4096;  // looked at
+constexpr size_t kMostThreads = 64;        // likewise
 
 // Where a link of /proc leads; empty: nowhere.
 std::string LinkOf(const std::string& path) {
@@ -40,6 +42,29 @@ std::string Field(const std::string& path, absl::string_view name) {
     }
   }
   return "";
+}
+
+// A call of the poll family, with its first arguments; not one that only sleeps.
+bool PollsSomething(long call, uint64_t first, uint64_t second) {
+  switch (call) {
+#ifdef SYS_poll
+    case SYS_poll:
+#endif
+    case SYS_ppoll:
+      return second > 0;
+#ifdef SYS_select
+    case SYS_select:
+#endif
+    case SYS_pselect6:
+      return first > 0;
+#ifdef SYS_epoll_wait
+    case SYS_epoll_wait:
+#endif
+    case SYS_epoll_pwait:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -63,7 +88,44 @@ bool Catches(pid_t pid, int signal) {
          (caught >> (signal - 1) & 1) != 0;
 }
 
-std::vector<std::string> FilesBeingWritten(pid_t pid, size_t most) {
+std::optional<bool> WaitsForInput(pid_t pid, const std::string& pipe) {
+  const std::string folder = absl::StrCat("/proc/", pid);
+  std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir((folder + "/task").c_str()), closedir);
+  size_t looked_at = 0;
+  while (const dirent* entry = tasks ? readdir(tasks.get()) : nullptr) {
+    pid_t thread = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &thread)) continue;
+    if (++looked_at > kMostThreads) break;
+    const auto text = ReadSmallFile(absl::StrCat(folder, "/task/", thread, "/syscall"));
+    if (!text.ok()) {
+      // It may have ended; else it may not be looked at.
+      if (thread == pid && absl::IsPermissionDenied(text.status())) return std::nullopt;
+      continue;
+    }
+    // "0 0x0 0x7ffd… …": the call's number and its arguments; "running".
+    const std::vector<std::string> words = absl::StrSplit(*text, absl::MaxSplits(' ', 3));
+    long call = -1;
+    uint64_t first = 0, second = 0;
+    if (words.size() < 3 || !absl::SimpleAtoi(words[0], &call) ||
+        !absl::SimpleHexAtoi(words[1], &first) || !absl::SimpleHexAtoi(words[2], &second)) {
+      continue;
+    }
+    if (call == SYS_read || call == SYS_readv) {
+      if (LinkOf(absl::StrCat(folder, "/fd/", first)) == pipe) return true;
+    } else if (thread == pid && PollsSomething(call, first, second)) {
+      if (LinkOf(folder + "/fd/0") == pipe) return true;
+    }
+  }
+  return false;
+}
+
+uint64_t BytesToDisk(pid_t pid) {
+  uint64_t bytes = 0;
+  return absl::SimpleAtoi(Field(absl::StrCat("/proc/", pid, "/io"), "write_bytes"), &bytes) ? bytes
+                                                                                            : 0;
+}
+
+std::vector<FileBeingWritten> FilesBeingWritten(pid_t pid, size_t most) {
   const std::string folder = absl::StrCat("/proc/", pid);
   std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir((folder + "/fd").c_str()), closedir);
   std::vector<int> numbers;
@@ -73,7 +135,7 @@ std::vector<std::string> FilesBeingWritten(pid_t pid, size_t most) {
     if (numbers.size() == kMostDescriptors) break;
   }
   std::sort(numbers.rbegin(), numbers.rend());
-  std::vector<std::string> files;
+  std::vector<FileBeingWritten> files;
   for (const int number : numbers) {
     if (files.size() == most) break;
     std::string file = LinkOf(absl::StrCat(folder, "/fd/", number));
@@ -83,9 +145,13 @@ std::vector<std::string> FilesBeingWritten(pid_t pid, size_t most) {
         absl::StartsWith(file, "/memfd:")) {
       continue;
     }
-    const std::string flags = Field(absl::StrCat(folder, "/fdinfo/", number), "flags");
+    const std::string info = absl::StrCat(folder, "/fdinfo/", number);
+    const std::string flags = Field(info, "flags");
     const long mode = std::strtol(flags.c_str(), nullptr, 8);
-    if (!flags.empty() && (mode & O_ACCMODE) != O_RDONLY) files.push_back(std::move(file));
+    if (flags.empty() || (mode & O_ACCMODE) == O_RDONLY) continue;
+    uint64_t position = 0;
+    (void)absl::SimpleAtoi(Field(info, "pos"), &position);
+    files.push_back({std::move(file), position});
   }
   return files;
 }

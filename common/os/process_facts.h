@@ -4,6 +4,8 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +19,18 @@ std::string CommandName(pid_t pid);
 bool IsShell(pid_t pid);
 // Whether it has a handler for the signal.
 bool Catches(pid_t pid, int signal);
+// Whether it waits for input from this pipe ("pipe:[17]"), as far as the kernel says: a thread that
+// sleeps in a read of it, or the main thread in a poll, where its standard input is that pipe.
+// Absent: the kernel does not say.
+std::optional<bool> WaitsForInput(pid_t pid, const std::string& pipe);
+// Bytes that it has caused to be written to disks and file servers so far.
+uint64_t BytesToDisk(pid_t pid);
 // The files that it has open for writing, at most `most`, those that it has opened last first. No
 // file system is asked, because it may hang.
-std::vector<std::string> FilesBeingWritten(pid_t pid, size_t most);
+struct FileBeingWritten {
+  std::string path;
+  uint64_t position = 0;  // where it writes next
+};
+std::vector<FileBeingWritten> FilesBeingWritten(pid_t pid, size_t most);
 
 }  // namespace dtrain::os

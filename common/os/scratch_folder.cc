@@ -137,6 +137,7 @@ std::vector<std::string> TemporaryDirectories() {
     if (value != nullptr && value[0] == '/') out.emplace_back(value);
   }
   out.emplace_back("/tmp");
+  out.emplace_back("/var/tmp");
   return out;
 }
 

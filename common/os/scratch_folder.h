@@ -16,7 +16,7 @@
 
 namespace dtrain::os {
 
-// Where files of a job go, the best first: XDG_RUNTIME_DIR, TMPDIR, /tmp.
+// Where files of a job go, the best first: XDG_RUNTIME_DIR, TMPDIR, /tmp, /var/tmp.
 std::vector<std::string> TemporaryDirectories();
 
 // The same for small ones: /dev/shm before them, since making a folder on a disk takes as long as

@@ -402,8 +402,15 @@ std::vector<Flag> TimeFlags() {
              std::max(transport::WayOptions().silence, o.options.job.lease);
          return set;
        }},
-      {"--grace", kGroup, "TIME", "time between TERM and KILL when the job ends, default 5s",
-       [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.grace); }},
+      {"--grace", kGroup, "TIME", "time between TERM and KILL when the job ends, default 30s",
+       [](View v, RawLaunch& o) {
+         o.options.grace_asked = true;
+         return Set(v, Duration::zero(), o.options.job.grace);
+       }},
+      {"--grace-limit", kGroup, "TIME",
+       "the same while the ranks still write files, default 10m;\n"
+       "0: no more than --grace",
+       [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.grace_limit); }},
       {"--exit-timeout", kGroup, "TIME",
        "end the job if others still run this long after a rank exited\n"
        "with 0; 0: never. If not given: warn after 30s, and end only a\n"

@@ -63,6 +63,7 @@ struct LaunchOptions {
   job::JobOptions job;            // all but job_id and probe_token
   job::CampaignOptions restarts;  // what flags say of it
   bool scale_up_asked = false;    // --scale-up was given for this launch; else it is a default
+  bool grace_asked = false;       // likewise --grace
   ElasticOptions elastic;
   uint32_t spares = 0;  // hosts at the end of the list that only replace others
   transport::WayOptions transport;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // horovodrun, as of Horovod 0.28 (horovod/runner/launch.py).
+#include <chrono>
 #include <cstdint>
 #include <iterator>
 #include <utility>
@@ -227,6 +228,7 @@ absl::StatusOr<Translation> TranslateHorovodrun(const std::vector<std::string>& 
   TakeOutput(surroundings, line);
   if (line.line().command.empty()) return absl::InvalidArgumentError("no command to run");
   out.cores_are_no_limit = true;
+  out.grace = std::chrono::seconds(5);  // GRACEFUL_TERMINATION_TIME_S
   out.programs.push_back(std::move(line.line()));
   return out;
 }

@@ -2,6 +2,7 @@
 // mpirun and mpiexec: the flags of Open MPI 4 and 5, and those of Hydra (MPICH, Intel MPI) that
 // mean nothing else there.
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -59,7 +60,8 @@ std::vector<FaceFlag> EnvironmentFlags() {
       {"--envall,--genvall", "", Becomes::kIgnored, ""},
       {"--envnone,--genvnone", "", Becomes::kFlag, "--env none"},
       {"--mca,--omca,--gmca", "KEY VALUE", Becomes::kOwn, "",
-       "OMPI_MCA_KEY for all programs; plm_rsh_args and ..._if_include also for dtrain"},
+       "OMPI_MCA_KEY for all programs; plm_rsh_args, ..._if_include and ..._sigkill_timeout also "
+       "for dtrain"},
       {"--prtemca,--pmixmca", "KEY VALUE", Becomes::kIgnored,
        "dtrain takes the place of PRRTE and of the PMIx server"},
       {"--wdir,-wd,--wd", "DIR", Becomes::kFlag, "--wdir"},
@@ -175,6 +177,8 @@ absl::Status TakeParameter(const std::string& key, const std::string& value, Lin
     line.Flag("--rsh", value);
   } else if (key == "btl_tcp_if_include" && !absl::StrContains(value, ',')) {
     line.Flag("--net", value);
+  } else if (key == "odls_base_sigkill_timeout") {
+    line.Flag("--grace", value);
   }
   return absl::OkStatus();
 }
@@ -229,6 +233,7 @@ absl::StatusOr<Line> TranslateProgram(const std::vector<std::string>& args, bool
 absl::StatusOr<Translation> TranslateMpirun(const std::vector<std::string>& args,
                                             const cli::Surroundings& surroundings) {
   Translation out;
+  out.grace = std::chrono::seconds(1);  // odls_base_sigkill_timeout
   std::vector<std::string> shared;
   for (auto begin = args.begin();;) {
     const auto end = std::find(begin, args.end(), ":");

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/base/clock.h"
 #include "launcher/cli/options.h"
 #include "launcher/faces/face_flags.h"
 #include "launcher/output/shown.h"
@@ -29,6 +30,8 @@ struct Translation {
   bool cores_are_no_limit = false;
   // A rank for each GPU of a node, or one where it has none, unless something says how many.
   bool rank_per_gpu_or_one = false;
+  // What the other launcher gives between TERM and KILL.
+  std::optional<Duration> grace;
   // MIN:MAX nodes: as many of those there are.
   std::optional<uint32_t> fewest_nodes, most_nodes;
   output::Shown shown;  // but for its ranks, which --show-ranks names

@@ -38,8 +38,9 @@ struct JobOptions {
   v1::JobPart part;        // what all nodes share: argv, env, working directory ...
   std::string net;         // --net CIDR or interface name; empty: any
   std::string stdin_rank;  // "none", "all" or a rank
-  bool dry_run = false;    // stop after the plan
-  bool survey = false;     // stop after the probes, on all that the nodes have: nothing is reserved
+  bool stdin_is_terminal = false;
+  bool dry_run = false;  // stop after the plan
+  bool survey = false;   // stop after the probes, on all that the nodes have: nothing is reserved
   std::string probe_token;  // 32 random bytes
   Duration start_timeout = std::chrono::seconds(120);
   // Hosts that cannot be reached are left out when this many can. Zero: all must be reached.
@@ -52,7 +53,9 @@ struct JobOptions {
   // --wait: for GPUs and cores that other jobs have; zero: not at all.
   Duration wait = Duration::zero();
   Duration lease = std::chrono::seconds(15);
-  Duration grace = std::chrono::seconds(5);
+  Duration grace = std::chrono::seconds(30);
+  // The grace lasts so long at most, while the workers still write files.
+  Duration grace_limit = std::chrono::minutes(10);
   Duration time_limit = Duration::zero();  // from now on; zero: none
   // What to tell of it: all of --timeout, where a part of that had passed before. Zero: the same.
   Duration told_time_limit = Duration::zero();

@@ -30,6 +30,7 @@ v1::JobPart PartMaker::Common() const {
   }
   part.set_process_mapping(plan.process_mapping);
   part.set_grace_ms(ToMs(options.grace));
+  part.set_grace_limit_ms(ToMs(options.grace_limit));
   part.set_shares_cores(plan::MayShareCores(options.plan));
   part.mutable_network()->set_master_address(points_.addresses[cluster_.master()].ip);
   part.mutable_network()->set_master_port(points_.master_port);
@@ -52,7 +53,9 @@ v1::JobPart PartMaker::OwnOf(size_t plan_index) const {
     v1::WorkerSpec& worker = *part.add_workers();
     worker = spec;
     const bool fed = options.stdin_rank == "all" || options.stdin_rank == absl::StrCat(spec.rank());
-    worker.set_stdin_mode(fed ? v1::STDIN_MODE_PIPE : v1::STDIN_MODE_NULL);
+    worker.set_stdin_mode(!fed                        ? v1::STDIN_MODE_NULL
+                          : options.stdin_is_terminal ? v1::STDIN_MODE_TERMINAL
+                                                      : v1::STDIN_MODE_PIPE);
   }
   part.mutable_network()->set_address(points_.addresses[plan_index].ip);
   part.mutable_network()->set_interface_name(points_.addresses[plan_index].interface_name);

@@ -58,13 +58,20 @@ void StopPhase::Begin() {
   }
   cluster_.Enter(State::kStopping);
   // After a success the workers are gone already; what they left behind has the same time to go.
-  kill_at_ = cluster_.now() + cluster_.options().grace + kKillMargin;
+  kill_at_ = cluster_.now() + LongestGrace() + kKillMargin;
   give_up_at_ = kill_at_ + kGiveUp;
   for (uint32_t i = 0; i < cluster_.size(); ++i) {
     if (cluster_.is_spare(NodeId(i))) LetGo(NodeId(i));
   }
   SendStop();
   LetGoOfAllDone();
+}
+
+// A shepherd that says nothing at all is known by its silence.
+Duration StopPhase::LongestGrace() const {
+  const JobOptions& options = cluster_.options();
+  if (options.grace <= Duration::zero()) return options.grace;
+  return std::max(options.grace, options.grace_limit);
 }
 
 void StopPhase::SendStop() {

@@ -23,7 +23,8 @@ namespace dtrain::job {
 //   -------------------------|--------------------|----------------------------------------------
 //   Stop(cause)              | nothing runs yet   | lets go of all nodes; the end
 //                            | starting, running  | Stop{grace} to those that run; kill_at =
-//                            |                    | now + grace + 1 s; give_up_at = kill_at + 125 s
+//                            |                    | now + max(grace, its limit) + 1 s;
+//                            |                    | give_up_at = kill_at + 125 s
 //                            | stopping           | offered to Verdicts
 //   Succeed()                | running            | as above, Stop only to rank 0's node, for what
 //                            |                    | it holds for ranks elsewhere
@@ -80,6 +81,7 @@ class StopPhase {
 
  private:
   void Begin();
+  Duration LongestGrace() const;
   void SendStop();
   void Kill();
   void GiveUp();

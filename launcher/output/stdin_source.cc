@@ -5,6 +5,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -19,11 +20,11 @@ constexpr auto kRetry = std::chrono::seconds(1);
 }  // namespace
 
 StdinSource::StdinSource(loop::Loop& loop, Send send, int fd)
-    : loop_(loop), send_(std::move(send)), fd_(fd), retry_(loop) {}
+    : loop_(loop), send_(std::move(send)), fd_(fd), is_terminal_(isatty(fd) == 1), retry_(loop) {}
 
 StdinSource::~StdinSource() { *alive_ = false; }
 
-bool StdinSource::InBackground() const { return isatty(fd_) == 1 && tcgetpgrp(fd_) != getpgrp(); }
+bool StdinSource::InBackground() const { return is_terminal_ && tcgetpgrp(fd_) != getpgrp(); }
 
 absl::Status StdinSource::Open() {
   if (fcntl(fd_, F_GETFD) < 0) return absl::OkStatus();
@@ -48,6 +49,7 @@ void StdinSource::Start(absl::string_view who, uint32_t world_size) {
 void StdinSource::Next() {
   if (reading_ || receivers_.empty() || !busy_.empty() || reader_ == nullptr) return;
   if (!held_.empty()) return OnRead(std::exchange(held_, {}));
+  if (is_terminal_ && !waits_) return;
   if (InBackground()) {
     retry_.After(kRetry, [this] { Next(); });
     return;
@@ -68,12 +70,16 @@ void StdinSource::Next() {
 
 void StdinSource::Pause() {
   receivers_.clear();
+  waits_ = false;
+  if (busy_.empty()) return;
   busy_.clear();
+  read_ = sent_;  // nobody knows: their host is lost
+  Settle();
 }
 
 void StdinSource::OnRead(std::string data) {
   if (receivers_.empty()) {
-    held_ = std::move(data);
+    if (!reader_->keeps()) held_ = std::move(data);
     return;
   }
   std::set<Rank> receivers = receivers_;
@@ -82,13 +88,30 @@ void StdinSource::OnRead(std::string data) {
     receivers_.clear();
   } else {
     busy_ = receivers_;
+    sent_ = data.size();
   }
+  waits_ = false;
   for (Rank rank : receivers) send_(rank, data, end);
 }
 
-void StdinSource::Taken(Rank rank, bool closed) {
+// All that got the last chunk are done with it.
+void StdinSource::Settle() {
+  reader_->Take(std::exchange(read_, 0));
+  sent_ = 0;
+}
+
+void StdinSource::Taken(Rank rank, bool closed, uint64_t unread) {
   if (closed) receivers_.erase(rank);
-  busy_.erase(rank);
+  if (busy_.erase(rank) > 0) {
+    read_ = std::max(read_, sent_ - static_cast<size_t>(std::min<uint64_t>(unread, sent_)));
+    if (busy_.empty()) Settle();
+  }
+  Next();
+}
+
+void StdinSource::Waits(Rank rank) {
+  if (!receivers_.contains(rank)) return;
+  waits_ = true;
   Next();
 }
 

@@ -16,8 +16,10 @@
 namespace dtrain::output {
 
 // Hands our stdin to the workers that want it, a chunk at a time: the next is read only when each
-// of them has taken the last, so that nothing piles up. Never reads from a terminal whose
-// foreground job we are not, which would stop us or steal the shell's input. Loop thread.
+// of them has read the last, so that nothing piles up. What none of them has read stays there for
+// whoever reads our stdin after us: the script that has launched the job. A terminal cannot give
+// anything back, and is read only when a worker waits for its input, and never while we are not its
+// foreground job, which would stop us or steal the shell's input. Loop thread.
 class StdinSource {
  public:
   // `end` comes once for a rank, without data: no more will come.
@@ -35,24 +37,31 @@ class StdinSource {
   // below `world_size`. Whoever started us in the background of a terminal has nothing to give:
   // that is an end of file at once. Once it is open.
   void Start(absl::string_view who, uint32_t world_size);
-  // The rank's last chunk was written; `closed`: it wants no more.
-  void Taken(Rank rank, bool closed);
-  // It ended, with or without having taken its last chunk.
+  // The rank has read its last chunk, but for `unread` bytes of it; `closed`: it wants no more.
+  void Taken(Rank rank, bool closed, uint64_t unread = 0);
+  // It waits for input, having read all there was.
+  void Waits(Rank rank);
+  // It ended, with or without having said what it has read.
   void RankEnded(Rank rank) { Taken(rank, true); }
-  // Nobody is left to take anything, until the next Start: that one gets what has not been sent.
+  // Nobody is left to take anything, until the next Start: that one gets what has not been read.
   void Pause();
 
  private:
   void Next();
   void OnRead(std::string data);
+  void Settle();
   bool InBackground() const;
 
   loop::Loop& loop_;
   Send send_;
   const int fd_;
+  const bool is_terminal_;
   std::set<Rank> receivers_;  // that still want more
-  std::set<Rank> busy_;       // of these, who have not taken the last chunk
-  std::string held_;          // was read when nobody was there
+  std::set<Rank> busy_;       // of these, who have not read the last chunk
+  bool waits_ = false;        // one of them waits; counts for a terminal only
+  size_t sent_ = 0;           // bytes of the last chunk, while somebody is busy with it
+  size_t read_ = 0;           // of these, what somebody has read
+  std::string held_;          // was read of a terminal when nobody was there
   bool reading_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   loop::Timer retry_;

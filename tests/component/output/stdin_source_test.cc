@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 
 #include <optional>
@@ -79,6 +80,119 @@ TEST_F(StdinSourceTest, TheNextAttemptGetsWhatTheLastWasNotSent) {
   source_->Taken(Rank(0), false);
   RunUntilSent(4);
   EXPECT_THAT(sent_, ElementsAre("0:first", "0:second", "0:third", "0:END"));
+}
+
+// What nobody has read is there for the script that has launched the job.
+class UnreadTest : public StdinSourceTest, public testing::WithParamInterface<const char*> {
+ protected:
+  // A descriptor with that text in it, which has no end yet, unless it is a file.
+  os::UniqueFd Holding(absl::string_view text) {
+    if (GetParam() == std::string("file")) {
+      os::UniqueFd file = Create("in");
+      Put(file, text);
+      lseek(file.get(), 0, SEEK_SET);
+      return file;
+    }
+    auto pair = GetParam() == std::string("pipe") ? os::Pipe() : os::SocketPair();
+    EXPECT_TRUE(pair.ok());
+    Put(pair->second, text);
+    writer_ = std::move(pair->second);
+    return std::move(pair->first);
+  }
+  static std::string Rest(const os::UniqueFd& fd) {
+    std::string text(100, '\0');
+    const ssize_t n = read(fd.get(), text.data(), text.size());
+    text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return text;
+  }
+  os::UniqueFd writer_;
+};
+
+TEST_P(UnreadTest, IsStillThere) {
+  const os::UniqueFd in = Holding("one\ntwo\nthree\n");
+  Make(in.get());
+  source_->Start("0", 1);
+  RunUntilSent(1);
+  EXPECT_THAT(sent_, ElementsAre("0:one\ntwo\nthree\n"));
+  source_->Taken(Rank(0), true, 10);
+  EXPECT_EQ(Rest(in), "two\nthree\n");
+}
+
+TEST_P(UnreadTest, IsAllThatNoRankHasRead) {
+  const os::UniqueFd in = Holding("one\ntwo\nthree\n");
+  Make(in.get());
+  source_->Start("all", 3);
+  RunUntilSent(3);
+  source_->Taken(Rank(0), true, 14);
+  source_->Taken(Rank(2), true, 6);
+  source_->Taken(Rank(1), true, 10);
+  EXPECT_EQ(Rest(in), "three\n");
+}
+
+// The launcher may have been killed before anybody had read.
+TEST_P(UnreadTest, IsThereUntilARankSaysSo) {
+  const os::UniqueFd in = Holding("one\n");
+  Make(in.get());
+  source_->Start("0", 1);
+  RunUntilSent(1);
+  source_.reset();
+  EXPECT_EQ(Rest(in), "one\n");
+}
+
+// What the next attempt gets, too.
+TEST_P(UnreadTest, IsSentOnceMoreAfterARestart) {
+  const os::UniqueFd in = Holding("one\ntwo\n");
+  Make(in.get());
+  source_->Start("0", 1);
+  RunUntilSent(1);
+  source_->Taken(Rank(0), true, 4);
+  source_->Pause();
+  source_->Start("0", 1);
+  RunUntilSent(2);
+  EXPECT_EQ(sent_[1], "0:two\n");
+  source_->Taken(Rank(0), true, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, UnreadTest, testing::Values("file", "pipe", "socket"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+// Its input may be the shell's.
+TEST_F(StdinSourceTest, ATerminalIsReadOnlyWhileARankWaits) {
+  int main_fd = -1, other_fd = -1;
+  ASSERT_EQ(openpty(&main_fd, &other_fd, nullptr, nullptr, nullptr), 0);
+  const os::UniqueFd keyboard(main_fd), terminal(other_fd);
+  pid_t child = fork();  // whose terminal it is, and that is in its foreground
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    setsid();
+    if (ioctl(terminal.get(), TIOCSCTTY, 0) != 0) _exit(2);
+    loop::Loop loop;
+    std::string sent;
+    loop::Timer timer(loop);
+    StdinSource source(
+        loop,
+        [&](Rank, absl::string_view data, bool) {
+          sent.append(data);
+          loop.Stop();
+        },
+        terminal.get());
+    if (!source.Open().ok()) _exit(3);
+    source.Start("0", 1);
+    timer.After(std::chrono::milliseconds(100), [&] { loop.Stop(); });
+    loop.Run();
+    if (!sent.empty()) _exit(4);
+    source.Waits(Rank(0));
+    loop.Run();
+    if (sent != "typed\n") _exit(5);
+    source.Taken(Rank(0), false);
+    timer.After(std::chrono::milliseconds(100), [&] { loop.Stop(); });
+    loop.Run();
+    _exit(sent == "typed\n" ? 0 : 6);
+  }
+  Put(keyboard, "typed\nahead\n");
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(StdinSourceTest, AllWaitsForTheSlowestRank) {

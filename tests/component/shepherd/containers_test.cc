@@ -119,6 +119,7 @@ TEST_F(ContainersTest, AnImageIsFetchedOnceBeforeAnyRankStarts) {
                   {"run", kRunsIt}});
   Go(InContainers(3, "exit 0"));
   ASSERT_TRUE(UntilCalled("pull"));
+  ASSERT_TRUE(Until([&] { return !preparing_.empty(); }));
   EXPECT_FALSE(started_.has_value());
   EXPECT_THAT(preparing_, ElementsAre("the image img (podman fetches it)"));
   std::ofstream(directory_ + "/go").close();

@@ -76,6 +76,48 @@ TEST_F(LifecycleTest, AWorkerMayEndInItsGrace) {
 }
 
 // K1
+// A worker that saves for as long as it says, in pieces of 2 MB, when it is told to end.
+std::vector<std::string> Saves(int pieces) {
+  return {"/usr/bin/python3", "-c",
+          "import os, signal, sys, tempfile, time\n"
+          "file = tempfile.NamedTemporaryFile(dir='/var/tmp', buffering=0)\n"
+          "def save(*_):\n"
+          "    for _ in range(int(sys.argv[1])):\n"
+          "        file.write(bytes(2000000))\n"
+          "        time.sleep(0.2)\n"
+          "    print('saved', flush=True)\n"
+          "    sys.exit(0)\n"
+          "signal.signal(signal.SIGTERM, save)\n"
+          "print('ready', flush=True)\n"
+          "while True: time.sleep(600)\n",
+          std::to_string(pieces)};
+}
+
+TEST_F(LifecycleTest, AWorkerThatSavesHasMoreThanItsGrace) {
+  v1::JobPart part = Part(1, Saves(15));
+  part.set_grace_limit_ms(600000);
+  Start(part);
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(1000);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), "ready\nsaved\n");
+  EXPECT_EQ(exits_[0].exit_code(), 0);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(LifecycleTest, ASaveEndsWithTheLimitOfTheGrace) {
+  v1::JobPart part = Part(1, Saves(100000));
+  part.set_grace_limit_ms(1500);
+  Start(part);
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(1000);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+  ASSERT_THAT(warnings_, SizeIs(1));
+  EXPECT_THAT(warnings_[0], HasSubstr("had open for writing: /var/tmp/tmp"));
+  EXPECT_THAT(warnings_[0], HasSubstr("; --grace-limit gives more time"));
+}
+
 TEST_F(LifecycleTest, ASecondStopShortensTheFirst) {
   Start(Shell(1, "trap '' TERM; echo ready; while :; do sleep 1; done"));
   ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));

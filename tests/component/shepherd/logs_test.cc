@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/component/shepherd/harness.h"
 
@@ -14,6 +16,7 @@ namespace dtrain::shepherd {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 class LogsTest : public ShepherdTest {
@@ -33,7 +36,9 @@ class LogsTest : public ShepherdTest {
       std::error_code gone;
       const std::string name = std::filesystem::read_symlink(each.path(), gone).string();
       struct stat info;
-      if (name.find("(deleted)") == name.npos || stat(each.path().c_str(), &info) != 0) continue;
+      // Not what it looks at of a process that has just ended.
+      if (name.find("(deleted)") == name.npos || name.starts_with("/proc/")) continue;
+      if (stat(each.path().c_str(), &info) != 0) continue;
       ++count;
       room += info.st_blocks * 512;
     }
@@ -297,27 +302,108 @@ TEST_F(LogsTest, TheTailOfALongLineIsCut) {
   EXPECT_THAT(exits_[0].stderr_tail(), SizeIs(8192));
 }
 
-// H5
-TEST_F(LogsTest, AFullDiskHoldsTheWorkerUpAndLosesNothing) {
-  char name[] = "/tmp/dtrain-full-XXXXXX";
-  std::string directory = mkdtemp(name);
-  if (mount("none", directory.c_str(), "tmpfs", 0, "size=6m") != 0) {
-    rmdir(directory.c_str());
-    GTEST_SKIP() << "needs root, to mount a small file system";
+// In the shepherd: all places for files are full, and there is `left` in each.
+void FillPlaces(int64_t left) {
+  unsetenv("XDG_RUNTIME_DIR");
+  unsetenv("TMPDIR");
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+    _exit(98);
   }
-  std::string filler = directory + "/filler";
-  ASSERT_EQ(system(absl::StrCat("head -c 5m /dev/zero > ", filler).c_str()), 0);
-  v1::JobPart part = Shell(1, "head -c 3000000 /dev/zero; echo done >&2");
-  Start(part, [&] { setenv("XDG_RUNTIME_DIR", directory.c_str(), 1); });
-  EXPECT_TRUE(Until([&] { return !warnings_.empty(); }));
-  EXPECT_FALSE(finished_);
-  EXPECT_EQ(unlink(filler.c_str()), 0);
-  EXPECT_TRUE(UntilFinished());
-  EXPECT_EQ((logs_[{0, v1::STREAM_KIND_STDOUT}].size), 3000000u);
-  EXPECT_EQ(Err(), "done\n");
-  EXPECT_THAT(warnings_, SizeIs(1));
-  EXPECT_EQ(umount(directory.c_str()), 0);
-  rmdir(directory.c_str());
+  const std::string room = absl::StrCat("size=", left);
+  for (const char* place : {"/tmp", "/var/tmp"}) {
+    if (mount("none", place, "tmpfs", 0, room.c_str()) != 0) _exit(98);
+  }
+}
+
+void ForbidMemoryFiles() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOMEM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program = {sizeof(filter) / sizeof(*filter), filter};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    _exit(99);
+  }
+}
+
+class FullPlacesTest : public LogsTest {
+ protected:
+  void SetUp() override {
+    LogsTest::SetUp();
+    if (geteuid() != 0) GTEST_SKIP() << "needs root, to mount small file systems";
+    pattern_ = "0123456789abcdefghijklmnopqrstuvwxyz\n";
+    keeps_bytes_ = false;
+  }
+  // Prints that many bytes of the pattern.
+  v1::JobPart Prints(int bytes) {
+    return Shell(1, absl::StrCat("yes 0123456789abcdefghijklmnopqrstuvwxyz | head -c ", bytes,
+                                 "; echo done >&2; exit 5"));
+  }
+  void ExpectAll(uint64_t bytes) {
+    EXPECT_EQ((logs_[{0, v1::STREAM_KIND_STDOUT}].size), bytes);
+    EXPECT_EQ((logs_[{0, v1::STREAM_KIND_STDERR}].size), 5u);
+    EXPECT_EQ(exits_[0].exit_code(), 5);
+    EXPECT_THAT(warnings_, IsEmpty());
+    EXPECT_THAT(failures_, IsEmpty());
+  }
+};
+
+// H5. From a place to the next, and from the last to memory, each in the middle of a page.
+TEST_F(FullPlacesTest, OutputGoesToTheNextPlaceAndThenToMemory) {
+  takes_logs_ = false;
+  Start(Prints(6000001), [] { FillPlaces(1 << 20); });
+  ASSERT_TRUE(Until([&] { return log_reader_->came == link::kLogWindow; }));
+  // All that is there can be read, in whichever file it is.
+  takes_logs_ = true;
+  TakeLogs();
+  ASSERT_TRUE(UntilFinished());
+  ExpectAll(6000001);
+  EXPECT_EQ(exits_[0].stderr_tail(), "done\n");
+}
+
+TEST_F(FullPlacesTest, WithoutSpliceTheSameArrives) {
+  Start(Prints(6000001), [] {
+    FillPlaces(1 << 20);
+    ForbidSplice();
+  });
+  ASSERT_TRUE(UntilFinished());
+  ExpectAll(6000001);
+}
+
+// Memory is the job's: a reader that stops holds the worker up earlier than on a disk.
+TEST_F(FullPlacesTest, LittleMemoryIsUsed) {
+  takes_logs_ = false;
+  Start(Prints(30000000), [] { FillPlaces(4 << 10); });
+  const LogFeed::Key out{0, v1::STREAM_KIND_STDOUT};
+  ASSERT_TRUE(Until([&] { return sizes_[out] >= 4 << 20; }));
+  EXPECT_LT(sizes_[out], 6 << 20);
+  EXPECT_LT(Spools().second, 6 << 20);
+  takes_logs_ = true;
+  TakeLogs();
+  ASSERT_TRUE(UntilFinished());
+  ExpectAll(30000000);
+}
+
+// Not even memory: the worker waits, and that it was in vain is a failure with a reason.
+TEST_F(FullPlacesTest, OutputThatNothingTakesIsAFailure) {
+  Start(Shell(1, "echo words; exec sleep 600"), [] {
+    FillPlaces(4 << 10);
+    std::ofstream("/tmp/filler") << std::string(4 << 10, 'x');
+    std::ofstream("/var/tmp/filler") << std::string(4 << 10, 'x');
+    ForbidMemoryFiles();
+  });
+  ASSERT_TRUE(Until([&] { return !warnings_.empty(); }));
+  EXPECT_THAT(warnings_[0], HasSubstr("the output of rank 0 waits: keep a worker's output: "));
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+  ASSERT_THAT(failures_, SizeIs(1));
+  EXPECT_EQ(failures_[0].kind(), v1::NodeFailure::KIND_STATE);
+  EXPECT_EQ(failures_[0].exit_code(), 207);
+  EXPECT_THAT(failures_[0].message(),
+              HasSubstr("the last 6 bytes of the output of rank 0 are lost: "));
 }
 
 // A16
@@ -355,6 +441,43 @@ TEST_F(LogsTest, AWorkerThatClosedItsStdinIsSentNoMore) {
   EXPECT_TRUE(stdin_taken_[0].closed());
   Stop(0);
   ASSERT_TRUE(UntilFinished());
+}
+
+TEST_F(LogsTest, WhatAWorkerHasNotReadIsCounted) {
+  v1::JobPart part = Shell(2, "read -r line; echo got $line; [ $DTRAIN_RANK = 0 ] || cat");
+  for (int i : {0, 1}) part.mutable_workers(i)->set_stdin_mode(v1::STDIN_MODE_PIPE);
+  Start(part);
+  ASSERT_TRUE(UntilStarted());
+  Stdin(0, "one\ntwo\nthree\n", false);
+  Stdin(1, "one\n" + std::string(200000, 'x'), false);
+  ASSERT_TRUE(Until([&] { return stdin_taken_.size() == 2; }));
+  for (const v1::StdinTaken& taken : stdin_taken_) {
+    EXPECT_EQ(taken.closed(), taken.rank() == 0);
+    EXPECT_EQ(taken.unread(), taken.rank() == 0 ? 10u : 0u);
+  }
+  Stdin(0, "late", false);
+  ASSERT_TRUE(Until([&] { return stdin_taken_.size() == 3; }));
+  EXPECT_TRUE(stdin_taken_[2].closed());
+  EXPECT_EQ(stdin_taken_[2].unread(), 4u);
+  Stdin(1, "", true);
+  ASSERT_TRUE(UntilFinished());
+}
+
+// A terminal's next reader is the shell, unless a process of the worker waits for input.
+TEST_F(LogsTest, AWorkerThatWaitsForTheTerminalIsTold) {
+  const std::string ask = "import sys, select; select.select([0], [], []); print(input())";
+  v1::JobPart part = Shell(1, absl::StrCat("read -r line; echo got $line; python3 -c '", ask, "'"));
+  part.mutable_workers(0)->set_stdin_mode(v1::STDIN_MODE_TERMINAL);
+  Start(part);
+  const auto waits = [&] { return !stdin_taken_.empty() && stdin_taken_.back().waits(); };
+  for (const char* text : {"one\n", "two\n"}) {
+    ASSERT_TRUE(Until(waits));
+    Stdin(0, text, false);
+    ASSERT_TRUE(Until([&] { return !waits(); }));
+    EXPECT_FALSE(stdin_taken_.back().closed());
+  }
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out(), "got one\ntwo\n");
 }
 
 TEST_F(LogsTest, AnUnreadStdinBlocksNobody) {

@@ -54,12 +54,12 @@ TEST_F(ParseTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(options.job.stdin_rank, "0");
   EXPECT_EQ(options.job.start_timeout, std::chrono::seconds(120));
   EXPECT_EQ(options.job.lease, std::chrono::seconds(15));
-  EXPECT_EQ(options.job.grace, std::chrono::seconds(5));
+  EXPECT_EQ(options.job.grace, std::chrono::seconds(30));
+  EXPECT_EQ(options.job.grace_limit, std::chrono::minutes(10));
   EXPECT_EQ(options.job.time_limit, Duration::zero());
   EXPECT_EQ(options.transport.connect_timeout, std::chrono::seconds(10));
   EXPECT_EQ(options.job.part.programs(0).working_directory(), "/home/me/here");
   EXPECT_EQ(options.job.part.spool_limit_bytes(), 256u << 20);
-  EXPECT_EQ(options.job.part.grace_ms(), 5000u);
   EXPECT_FALSE(options.job.part.inherit_agent_env());
   EXPECT_FALSE(options.output.tag.has_value());
 }
@@ -155,7 +155,6 @@ TEST_F(ParseTest, EveryFlagReachesItsPlace) {
   EXPECT_TRUE(o.verbose);
   EXPECT_EQ(o.result_json, "r.json");
   const v1::JobPart& part = o.job.part;
-  EXPECT_EQ(part.grace_ms(), 500u);
   EXPECT_EQ(part.spool_limit_bytes(), 1u << 30);
   EXPECT_TRUE(part.core_dumps());
   EXPECT_TRUE(part.agent_store());

@@ -77,7 +77,23 @@ TEST_F(MpirunTest, VariablesAndParameters) {
   EXPECT_THAT(Words("--mca plm_rsh_args -q a"), HasSubstr("only \"-p PORT\""));
   EXPECT_EQ(Words("--mca btl_tcp_if_include eth1 a"),
             "launch --net eth1 --tag-output none --export OMPI_MCA_btl_tcp_if_include=eth1 -- a");
+  EXPECT_EQ(Words("--mca odls_base_sigkill_timeout 7 a"),
+            "launch --grace 7 --tag-output none --export OMPI_MCA_odls_base_sigkill_timeout=7 -- "
+            "a");
   EXPECT_THAT(Words("--mca pml"), HasSubstr("--mca needs more: --mca KEY VALUE"));
+}
+
+// A second between TERM and KILL is mpirun's, unless the user says something else anywhere.
+TEST_F(MpirunTest, TheGraceIsItsOwn) {
+  const auto translation = Translate("a");
+  ASSERT_TRUE(translation.ok());
+  cli::LaunchOptions options;
+  BeforeHosts(*translation, options);
+  EXPECT_EQ(options.job.grace, std::chrono::seconds(1));
+  options.grace_asked = true;
+  options.job.grace = std::chrono::seconds(30);
+  BeforeHosts(*translation, options);
+  EXPECT_EQ(options.job.grace, std::chrono::seconds(30));
 }
 
 TEST_F(MpirunTest, SeveralProgramsAreOneJob) {

@@ -39,6 +39,8 @@ class JobFixture : public testing::Test {
     options_.build = "b1";
     options_.incarnation = std::string(16, 'i');
     options_.probe_token = std::string(32, 't');
+    options_.grace = std::chrono::seconds(5);
+    options_.grace_limit = Duration::zero();
     core_.emplace(hosts_, options_, now_);
   }
 

@@ -206,6 +206,72 @@ TEST_F(CoreTest, TheGraceOfAStopIsForHelpersToo) {
   }
 }
 
+// Who writes files when the grace ends has two seconds more, again and again, until the limit.
+TEST_F(CoreTest, AGraceGrowsWhileWorkersWrite) {
+  Running(1);
+  const TimePoint stop = now_;
+  On(StopAsked{seconds(5), false, seconds(20)});
+  now_ = stop + seconds(1);
+  EXPECT_THAT(On(Wrote{}), IsEmpty());
+  EXPECT_EQ(core_.NextDeadline(), stop + seconds(5));
+  for (const int second : {4, 6, 8, 10, 12, 14, 16, 18}) {
+    now_ = stop + seconds(second);
+    EXPECT_THAT(On(Wrote{}), IsEmpty());
+    EXPECT_EQ(core_.NextDeadline(), now_ + kAfterWriting);
+  }
+  now_ = stop + milliseconds(19500);
+  EXPECT_THAT(On(Wrote{}), IsEmpty());
+  EXPECT_EQ(core_.NextDeadline(), stop + seconds(20));
+  EXPECT_THAT(AtDeadline(), ElementsAre(A::kTellKilled, A::kKill));
+}
+
+TEST_F(CoreTest, AGraceWithoutALimitDoesNotGrow) {
+  Running(1);
+  const TimePoint stop = now_;
+  On(StopAsked{seconds(5)});
+  now_ = stop + milliseconds(4900);
+  EXPECT_THAT(On(Wrote{}), IsEmpty());
+  EXPECT_EQ(core_.NextDeadline(), stop + seconds(5));
+}
+
+// Nobody is there any more who could say that it is enough.
+TEST_F(CoreTest, WithoutAnAgentAGraceGrowsNoMore) {
+  Running(1);
+  On(StopAsked{seconds(5), false, seconds(600)});
+  now_ += seconds(4);
+  On(Wrote{});
+  const TimePoint gone = now_;
+  On(AgentGone{});
+  for (int i = 0; i < 4; ++i) {
+    now_ += seconds(1);
+    On(Wrote{});
+  }
+  EXPECT_EQ(core_.NextDeadline(), gone + seconds(5));
+}
+
+TEST_F(CoreTest, HelpersThatWriteAreNotHurried) {
+  for (const bool cancelled : {false, true}) {
+    core_ = {};
+    On(PartArrived{1, seconds(4), false, seconds(60)});
+    On(Spawned{});
+    if (cancelled) On(StopAsked{seconds(4), true, seconds(60)});
+    On(WorkerEnded{});
+    const TimePoint end = now_;
+    for (int i = 0; i < 10; ++i) {
+      now_ += seconds(1);
+      EXPECT_THAT(On(Wrote{}), IsEmpty());
+      EXPECT_GT(core_.NextDeadline(), now_ + seconds(1));
+    }
+    EXPECT_EQ(core_.state(), State::kLingering);
+    EXPECT_THAT(AtDeadline(), ElementsAre(A::kTerminateRest));
+    EXPECT_LE(core_.NextDeadline(), end + seconds(10) + kAfterWriting);
+    now_ = core_.NextDeadline() - milliseconds(1);
+    EXPECT_THAT(On(Wrote{}), IsEmpty());
+    EXPECT_EQ(core_.NextDeadline(), now_ + kAfterWriting);
+    EXPECT_THAT(AtDeadline(), ElementsAre(A::kTellKilled, A::kSweep));
+  }
+}
+
 TEST_F(CoreTest, AnAgentThatIsGoneHurriesHelpers) {
   Lingering();
   EXPECT_THAT(On(AgentGone{}), ElementsAre(A::kTerminateRest));
@@ -304,8 +370,20 @@ TEST_F(CoreTest, DrainedLogsFinish) {
 
 TEST_F(CoreTest, ADrainThatDoesNotEndIsGivenUp) {
   Draining();
+  EXPECT_EQ(core_.NextDeadline(), now_ + kDrainLimit);
   EXPECT_THAT(AtDeadline(), ElementsAre(A::kFinish));
   EXPECT_EQ(core_.state(), State::kFinished);
+}
+
+TEST_F(CoreTest, ADrainWaitsLessOnceAStopWasAsked) {
+  Draining();
+  now_ += seconds(1);
+  EXPECT_THAT(On(StopAsked{seconds(30), true}), IsEmpty());
+  const TimePoint deadline = now_ + kDrainLimitWhenStopped;
+  EXPECT_EQ(core_.NextDeadline(), deadline);
+  now_ += seconds(1);
+  EXPECT_THAT(On(StopAsked{seconds(30), true}), IsEmpty());
+  EXPECT_EQ(core_.NextDeadline(), deadline);
 }
 
 TEST_F(CoreTest, FinishedStaysFinished) {
@@ -372,6 +450,12 @@ TEST(CoreRandomTest, EveryRunEndsOnceAndInTime) {
         } else {
           ASSERT_TRUE(give(Spawned{}));
           ++reached_running;
+        }
+      }
+      if (core.state() == State::kStopping || core.state() == State::kLingering ||
+          core.state() == State::kHurrying) {
+        if (below(2) == 0) {
+          ASSERT_TRUE(give(Wrote{}));
         }
       }
       switch (below(8)) {
