@@ -381,10 +381,13 @@ void AttemptRun::OnLogs(NodeId id, v1::LogChunk chunk) {
   if (absl::Status valid = node_output_.Check(id, chunk); !valid.ok()) {
     return OnLogsFault(id, valid.message());
   }
+  const bool is_stderr = chunk.stream() == v1::STREAM_KIND_STDERR;
+  if (const Rank rank(chunk.rank()); signs_.Read(rank, is_stderr, chunk.data(), WallNow())) {
+    Feed(job::SignSeen{id, rank, signs_.Of(rank)});
+  }
   detached::LogStore* const store = around_.records != nullptr ? &around_.records->logs() : nullptr;
   if (store != nullptr) {
-    store->Write({Rank(chunk.rank()), chunk.stream() == v1::STREAM_KIND_STDERR}, chunk.offset(),
-                 chunk.data());
+    store->Write({Rank(chunk.rank()), is_stderr}, chunk.offset(), chunk.data());
   }
   node_output_.Deliver(id, std::move(chunk));
   if (store != nullptr && store->queued_bytes() > kMostQueued) return unread_.push_back(id);

@@ -80,6 +80,7 @@ class AttemptRun : public Attempt {
   Handlers handlers_;
   job::JobCore core_;
   NodeOutput node_output_;
+  job::SignReader signs_;
   NodeLinks links_;
   std::optional<CodeSender> code_;  // while it is staged
   report::SlowestNodes slowest_;

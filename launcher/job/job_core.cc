@@ -146,6 +146,7 @@ enum Kind {
   kUnknown,
   kClosed,
   kDrained,
+  kSign,
   kSignal,
   kEndAsked,
   kOutputFailed,
@@ -208,6 +209,7 @@ constexpr Row kTable[] = {
                                    {kIllegal,                     kIllegal,                       kIllegal,                       kIllegal,                       kIllegal,                       kIllegal}},
     {kClosed,        "",           {On<&JoinPhase::OnClosed>,     On<&JoinPhase::OnClosed>,       On<&JoinPhase::OnClosed>,       On<&Losses::OnClosed>,          On<&Losses::OnClosed>,          On<&Losses::OnClosed>}},
     {kDrained,       "",           {kIgnore,                      kIgnore,                        kIgnore,                        On<&StopPhase::OnDrained>,      On<&StopPhase::OnDrained>,      On<&StopPhase::OnDrained>}},
+    {kSign,          "",           {kIgnore,                      kIgnore,                        kIgnore,                        On<&RunPhase::OnSign>,          On<&RunPhase::OnSign>,          On<&RunPhase::OnSign>}},
     {kSignal,        "",           {On<&Cancels::OnSignal>,       On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignalStopping>}},
     {kEndAsked,      "",           {On<&Cancels::OnEndAsked>,     On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       kIgnore}},
     {kOutputFailed,  "",           {On<&Cancels::OnOutputFailed>, On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>}},
@@ -330,6 +332,7 @@ Source SourceOf(const Event& event) {
   if (const auto* e = std::get_if<ShepherdMessage>(&event)) return {KindOf(e->event), e->node};
   if (const auto* e = std::get_if<NodeClosed>(&event)) return {kClosed, e->node};
   if (const auto* e = std::get_if<LogsDrained>(&event)) return {kDrained, e->node};
+  if (const auto* e = std::get_if<SignSeen>(&event)) return {kSign, e->node};
   if (std::holds_alternative<UserSignal>(event)) return {kSignal, std::nullopt};
   if (std::holds_alternative<EndAsked>(event)) return {kEndAsked, std::nullopt};
   if (std::holds_alternative<OutputFailed>(event)) return {kOutputFailed, std::nullopt};

@@ -15,6 +15,7 @@
 #include "dtrain/v1/agent.pb.h"
 #include "dtrain/v1/journal.pb.h"
 #include "launcher/hosts/hostfile.h"
+#include "launcher/job/signs.h"
 #include "launcher/job/xid.h"
 #include "launcher/plan/plan.h"
 #include "rendezvous/address_choice.h"
@@ -114,6 +115,12 @@ struct NodeClosed {
 struct LogsDrained {
   NodeId node;
 };
+// What is seen of a rank in its output has changed.
+struct SignSeen {
+  NodeId node;
+  Rank rank;
+  SignReader::Seen seen;
+};
 struct UserSignal {
   int signal;
 };  // SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2
@@ -131,7 +138,7 @@ struct Slept {
 struct Tick {};  // a deadline may have passed
 
 using Event = std::variant<NodePhase, NodeConnected, AgentMessage, ShepherdMessage, NodeClosed,
-                           LogsDrained, UserSignal, EndAsked, OutputFailed, Slept, Tick>;
+                           LogsDrained, SignSeen, UserSignal, EndAsked, OutputFailed, Slept, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
 struct ToAgent {
@@ -204,6 +211,7 @@ struct RankEnd {
   // Of a process that does not run, as its node said last (progress.process_state).
   TimePoint halted_at = kNever;   // when we first heard of it
   int64_t halted_unix_nanos = 0;  // when its node saw it first, on our clock
+  SignReader::Seen seen;          // in its output
 };
 
 // The one thing that ended the job, for the report.
@@ -224,7 +232,9 @@ struct Verdict {
   int exit_code = 0;
   std::string message;  // complete, host(s) included; kWorker: empty, or what came on top
   Rank rank;            // kWorker: who failed first
-  int signal = 0;       // kSignal
+  // kWorker: whose exit came first, if that is another one.
+  std::optional<Rank> exited_first = std::nullopt;
+  int signal = 0;                  // kSignal
   std::vector<NodeId> nodes = {};  // kNode: whose fault it is; kWorker: that rank's
 };
 

@@ -37,6 +37,7 @@ class RankTable {
   bool SetEnd(NodeId node, const v1::WorkerExit& exit, int64_t unix_nanos);
   void SetProgress(const v1::RankProgress& progress);
   void SetHalted(uint32_t rank, TimePoint since, int64_t unix_nanos);
+  void SetSeen(uint32_t rank, const SignReader::Seen& seen) { ranks_[rank].seen = seen; }
   void SetHaltedNever(uint32_t rank) { ranks_[rank].halted_at = kNever; }
 
  private:

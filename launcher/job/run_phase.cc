@@ -95,6 +95,11 @@ FailureOrder RunPhase::OrderOf(const ShepherdMessage& message) const {
   return {hard ? when - std::chrono::nanoseconds(kVerdictSettle).count() : when, exit.rank()};
 }
 
+void RunPhase::OnSign(const Event& event) {
+  const auto& sign = std::get<SignSeen>(event);
+  ranks_.SetSeen(sign.rank.value(), sign.seen);
+}
+
 absl::Status RunPhase::OnFinished(const Event& event) {
   const NodeId id = SenderOf(event);
   const Cluster::Node& node = cluster_.node(id);

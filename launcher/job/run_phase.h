@@ -40,6 +40,7 @@ class RunPhase {
   absl::Status OnExit(const Event& event);
   void OnExitStopping(const Event& event);
   absl::Status OnFinished(const Event& event);
+  void OnSign(const Event& event);
   // After a takeover each node has said again what there was.
   void OnAllRetold();
 

@@ -2,9 +2,11 @@
 #include "launcher/job/verdicts.h"
 
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
+#include "launcher/job/blame.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain::job {
@@ -160,7 +162,16 @@ void Verdicts::Conclude(bool succeeded) {
     verdict_.message = faults_.Text("several nodes failed:", cluster_);
     verdict_.nodes = faults_.Nodes();
   }
-  if (stands_ == Stands::kFailure) verdict_.nodes = {ranks_.all()[verdict_.rank.value()].node};
+  if (stands_ == Stands::kFailure) {
+    const Rank first =
+        std::exchange(verdict_.rank, Blame(ranks_.all(), verdict_.rank, first_failure_.first));
+    const RankEnd& blamed = ranks_.at(verdict_.rank.value());
+    if (first != verdict_.rank) {
+      verdict_.exited_first = first;
+      verdict_.exit_code = BlamedExitCode(blamed);
+    }
+    verdict_.nodes = {blamed.node};
+  }
   if (none() && succeeded && left_behind_.empty()) verdict_.kind = Verdict::Kind::kSuccess;
   if (left_behind_.empty()) return;
   if (none()) verdict_.kind = Verdict::Kind::kNode;

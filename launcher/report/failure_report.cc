@@ -13,6 +13,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/signal_name.h"
 #include "common/base/text.h"
+#include "launcher/job/blame.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/attempts.h"
 #include "launcher/report/worker_error.h"
@@ -48,10 +49,27 @@ const job::RankEnd* FindRank(const JobFacts& facts, Rank rank) {
   return nullptr;
 }
 
+// "failed 0.42 s before rank 0 exited with code 1, and had not ended itself"
+std::string DescribeSign(const job::RankEnd& first, const job::RankEnd& exited) {
+  const std::chrono::nanoseconds before(exited.ended_unix_nanos - first.seen.unix_nanos);
+  const absl::string_view what =
+      first.seen.sign == job::Sign::kCrash ? "crashed" : "raised an exception";
+  return absl::StrCat(
+      what, " ",
+      before.count() > 0 ? Seconds(std::chrono::duration_cast<Duration>(before)) : "a moment",
+      " before rank ", exited.rank.value(), " ", DescribeEnd(exited.exit),
+      ", and had not ended itself");
+}
+
 std::string WhoFailedFirst(const JobFacts& facts, const job::RankEnd& first) {
   std::string text =
       absl::StrCat("dtrain: rank ", first.rank.value(), " on ", Escape(HostOf(facts, first.node)));
   if (first.exit.pid() != 0) absl::StrAppend(&text, " (pid ", first.exit.pid(), ")");
+  const job::RankEnd* const exited =
+      facts.verdict.exited_first ? FindRank(facts, *facts.verdict.exited_first) : nullptr;
+  if (exited != nullptr && !job::EndedByItself(first)) {
+    return absl::StrCat(text, " ", DescribeSign(first, *exited));
+  }
   absl::StrAppend(&text, " ", DescribeEnd(first.exit));
   if (first.exit.monotonic_nanos() > 0) {
     auto lived = std::chrono::nanoseconds(first.exit.monotonic_nanos());

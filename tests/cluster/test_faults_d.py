@@ -85,6 +85,43 @@ def test_d2_signal_is_named(cluster, number, code):
     assert number.name in result.err and "node2" in result.err and "rank 2" in result.err, result
 
 
+# D2: another rank hears of it first, and leaves. It is not the cause.
+VICTIM = """
+import atexit, os, socket, sys, time
+address = sys.argv[1]
+if os.environ['RANK'] == '0':
+    while True:
+        try:
+            peer = socket.create_connection((address, 7999))
+            break
+        except OSError:
+            time.sleep(0.01)
+    peer.recv(1)
+    raise ConnectionResetError('Connection closed by peer')
+peer, _ = socket.create_server(('', 7999)).accept()
+"""
+CAUSES = {
+    "abort": ("big = bytearray(b'x') * (300 << 20); os.abort()", 134, "was killed by signal 6 (SIGABRT)"),
+    "teardown": ("atexit.register(time.sleep, 0.5); peer.close(); raise ValueError('it')", 1, "raised an exception"),
+    "hangs": ("atexit.register(time.sleep, 600); peer.close(); raise ValueError('it')", 1, "raised an exception"),
+    "wrapper": ("os.kill(os.getpid(), 11)", 134, "crashed"),
+    "terminate": ("print('terminate called after throwing an instance of x', file=sys.stderr); peer.close(); "
+                  "time.sleep(600)", 134, "crashed"),
+}
+
+
+@pytest.mark.parametrize("how", CAUSES)
+def test_d2_the_cause_is_named_and_not_its_victim(cluster, how):
+    code, exit_code, said = CAUSES[how]
+    command = [*python(VICTIM + code), cluster.nodes[1].address]
+    if how == "wrapper":
+        command = ["bash", "-c", '"$@"; code=$?; [ $RANK = 0 ] || sleep 600; exit $code', "bash", *command]
+    result = cluster.launch(["--grace", "2s", *cluster.hosts_flag(1, cluster.nodes[:2]), "--", *command], timeout=30)
+    report = [line for line in result.err.splitlines() if line.startswith("dtrain: rank ")]
+    assert result.code == exit_code and report, result
+    assert report[0].startswith("dtrain: rank 1 on node1") and said in report[0], result
+
+
 # D3: a rank that left with 0 while others wait in a fence for it ends the job, after a warning.
 def test_d3_rank_that_leaves_early(cluster):
     result = cluster.launch(["--exit-timeout", "2s", *cluster.hosts_flag(1), "--",

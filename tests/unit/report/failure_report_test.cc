@@ -45,6 +45,31 @@ TEST_F(FailureReportTest, TellsWhoFailedFirstWhereHowAndWhen) {
             "dtrain: exit code 7");
 }
 
+// By a traceback that came before another rank's exit; or it has ended after all.
+TEST_F(FailureReportTest, TellsOfACauseThatHadNotEnded) {
+  WorkerFailed(3, 1);
+  verdict_.exited_first = Rank(0);
+  End(0).set_exit_code(1);
+  ranks_[0].ended_unix_nanos = 1'700'000'000'420'000'000;
+  v1::WorkerExit& exit = End(3);
+  exit.set_signal(15);
+  exit.set_told_to_stop(true);
+  exit.set_stderr_tail("ValueError: x\n");
+  exit.set_monotonic_nanos(12'340'000'000);
+  ranks_[3].seen.sign = job::Sign::kException;
+  ranks_[3].seen.unix_nanos = 1'700'000'000'000'000'000;
+  EXPECT_THAT(FailureReport(Facts()),
+              HasSubstr("dtrain: rank 3 on node2 (pid 4703) raised an exception 0.42 s before rank "
+                        "0 exited with code 1, and had not ended itself; the end of its stderr:\n"
+                        "  | ValueError: x\n"));
+  ranks_[3].seen.sign = job::Sign::kCrash;
+  EXPECT_THAT(FailureReport(Facts()), HasSubstr(" crashed 0.42 s before rank 0 exited"));
+  exit.set_signal(6);
+  EXPECT_THAT(
+      FailureReport(Facts()),
+      HasSubstr("rank 3 on node2 (pid 4703) was killed by signal 6 (SIGABRT) after 12.3 s; "));
+}
+
 TEST_F(FailureReportTest, NamesTheGpuThatMayHaveCausedIt) {
   WorkerFailed(3, 7);
   End(3).set_exit_code(7);

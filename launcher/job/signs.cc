@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/signs.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <iterator>
+
+#include "absl/strings/match.h"
+
+namespace dtrain::job {
+namespace {
+
+// A traceback comes in pieces, and so does the rest of what a program says as it ends.
+constexpr int64_t kGoesOnNanos = 2'000'000'000;
+// Of a line; pieces of a sign stand at its beginning.
+constexpr size_t kLongestLine = 4 << 10;
+// Of a flood only the end is looked at: the last words are there.
+constexpr size_t kMostOfChunk = 16 << 10;
+
+struct SignRow {
+  Sign sign;
+  std::array<absl::string_view, 2> pieces;  // all of them, in this order
+};
+
+// The first that matches counts: a line about a lost peer may name the exception, too.
+constexpr SignRow kSigns[] = {
+    // Gloo, libuv and TCPStore
+    {Sign::kPeerLost, {"Connection reset by peer", ""}},
+    {Sign::kPeerLost, {"Connection reset by remote peer", ""}},
+    {Sign::kPeerLost, {"Connection closed by peer", ""}},
+    {Sign::kPeerLost, {"Connection was likely closed", ""}},
+    {Sign::kPeerLost, {"recvValue failed on SocketImpl", ""}},
+    {Sign::kPeerLost, {"sendBytes failed on SocketImpl", ""}},
+    {Sign::kPeerLost, {"Failed to check the \"should dump\" flag on TCPStore", ""}},
+    {Sign::kPeerLost, {"BrokenPipeError", ""}},
+    {Sign::kPeerLost, {"ConnectionResetError", ""}},
+    {Sign::kPeerLost, {"setting up NCCL communicator", "Socket Timeout"}},
+    // NCCL
+    {Sign::kPeerLost, {"NCCL communicator was aborted", ""}},
+    {Sign::kPeerLost, {"remote process exited or there was a network error", ""}},
+    {Sign::kPeerLost, {"ncclRemoteError", ""}},
+    {Sign::kPeerLost, {"Watchdog caught collective operation timeout", ""}},
+    // Launchers that run as ranks
+    {Sign::kPeerLost, {"RendezvousClosedError", ""}},
+    {Sign::kPeerLost, {"RendezvousConnectionError", ""}},
+    {Sign::kPeerLost, {"RendezvousTimeoutError", ""}},
+    {Sign::kPeerLost, {"Sending process ", "closing signal SIGTERM"}},
+    // libdtrain
+    {Sign::kPeerLost, {"lost the connection to rank ", ""}},
+    {Sign::kPeerLost, {"is leaving the job (it has called dtrain_finalize", ""}},
+    // The rank's own
+    {Sign::kException, {"Traceback (most recent call last):", ""}},
+    {Sign::kCrash, {"terminate called ", ""}},
+    {Sign::kCrash, {"Fatal Python error: ", ""}},
+    {Sign::kCrash, {"*** Process received signal ***", ""}},
+    {Sign::kCrash, {"Segmentation fault", ""}},
+    {Sign::kCrash, {"Bus error", ""}},
+    {Sign::kCrash, {"Floating point exception", ""}},
+    {Sign::kCrash, {"Illegal instruction", ""}},
+    {Sign::kCrash, {"Aborted (core dumped)", ""}},
+};
+
+bool HasPieces(absl::string_view line, const SignRow& row) {
+  for (const absl::string_view piece : row.pieces) {
+    const size_t at = line.find(piece);
+    if (at == absl::string_view::npos) return false;
+    line.remove_prefix(at + piece.size());
+  }
+  return true;
+}
+
+}  // namespace
+
+Sign SignOf(absl::string_view line) {
+  const auto row = std::find_if(std::begin(kSigns), std::end(kSigns),
+                                [&](const SignRow& each) { return HasPieces(line, each); });
+  return row == std::end(kSigns) ? Sign::kNone : row->sign;
+}
+
+bool SignReader::Read(Rank rank, bool is_stderr, absl::string_view data, int64_t unix_nanos) {
+  OfRank& of = ranks_[rank];
+  const Seen before = of.seen;
+  if (of.seen.sign != Sign::kNone && unix_nanos - of.seen.unix_nanos > kGoesOnNanos) {
+    of.seen.sign = Sign::kNone;
+    of.seen.unix_nanos = 0;
+  }
+  if (data.size() > kMostOfChunk) {
+    data.remove_prefix(data.size() - kMostOfChunk);
+    of.line.clear();
+  }
+  while (is_stderr && !data.empty()) {
+    const size_t end = data.find('\n');
+    const absl::string_view part = data.substr(0, end);
+    of.line.append(part.substr(0, kLongestLine - std::min(kLongestLine, of.line.size())));
+    if (end == absl::string_view::npos) break;
+    data.remove_prefix(end + 1);
+    const Sign sign = SignOf(of.line);
+    of.line.clear();
+    if (sign == Sign::kPeerLost) {
+      of.seen.peer_lost_unix_nanos = unix_nanos;
+    } else if (sign != Sign::kNone && of.seen.sign == Sign::kNone) {
+      of.seen.sign = sign;
+      of.seen.unix_nanos = unix_nanos;
+    }
+  }
+  return of.seen != before;
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+
+namespace dtrain::job {
+
+// What a rank's output says of its end before its exit does.
+enum class Sign {
+  kNone,
+  kPeerLost,   // it has lost another rank, whose end explains its own
+  kException,  // a traceback
+  kCrash,      // "terminate called", "Segmentation fault" of a shell or a fault handler
+};
+
+// Of a line of stderr.
+Sign SignOf(absl::string_view line);
+
+// Reads ranks' output for signs, as it comes. A rank that goes on writing after its last one was
+// not about to end: a program had handled its exception. Pure.
+class SignReader {
+ public:
+  struct Seen {
+    Sign sign = Sign::kNone;           // kException or kCrash
+    int64_t unix_nanos = 0;            // when its text began
+    int64_t peer_lost_unix_nanos = 0;  // of the last line that says so; 0: none does
+    bool operator==(const Seen&) const = default;
+  };
+
+  // The rank's next bytes. True: what is seen of it has changed.
+  bool Read(Rank rank, bool is_stderr, absl::string_view data, int64_t unix_nanos);
+  const Seen& Of(Rank rank) { return ranks_[rank].seen; }
+
+ private:
+  struct OfRank {
+    Seen seen;
+    std::string line;  // has not ended, or was too long
+  };
+  std::map<Rank, OfRank> ranks_;
+};
+
+}  // namespace dtrain::job

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job/blame.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+
+#include "tests/unit/job/job_fixture.h"
+
+namespace dtrain::job {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kFirst = 1'700'000'000'000 * kMs;  // when the first exit came
+
+// A rank's end; times in ms after the first exit.
+struct Told {
+  RankEnd end;
+  Told Exit(int code, int64_t at = 0) const {
+    Told copy = *this;
+    copy.end.ended = true;
+    copy.end.exit.set_exit_code(code);
+    copy.end.ended_unix_nanos = kFirst + at * kMs;
+    return copy;
+  }
+  Told Killed(int signal, int64_t at = 0) const {
+    Told copy = Exit(0, at);
+    copy.end.exit.set_signal(signal);
+    return copy;
+  }
+  // By us, after the first exit.
+  Told Ended(int signal = SIGTERM, int64_t at = 200) const {
+    Told copy = Killed(signal, at);
+    copy.end.exit.set_told_to_stop(true);
+    return copy;
+  }
+  Told Shows(Sign sign, int64_t at) const {
+    Told copy = *this;
+    copy.end.seen.sign = sign;
+    copy.end.seen.unix_nanos = kFirst + at * kMs;
+    return copy;
+  }
+  Told LostPeer(int64_t at) const {
+    Told copy = *this;
+    copy.end.seen.peer_lost_unix_nanos = kFirst + at * kMs;
+    return copy;
+  }
+};
+
+const Told kRank;
+
+TEST(BlameTest, EveryPairOfSigns) {
+  const Told victim = kRank.Exit(1).Shows(Sign::kException, -20).LostPeer(-20);
+  const Told plain = kRank.Exit(1).Shows(Sign::kException, -20);
+  const Told bare = kRank.Exit(1);
+  struct Case {
+    const char* what;
+    Told first, other;
+    bool other_is_blamed;
+    int code = 1;
+  };
+  const Case cases[] = {
+      {"a victim and a crash that was reaped late", victim, kRank.Ended(SIGABRT, 300), true, 134},
+      {"a victim and a segmentation fault", victim, kRank.Killed(SIGSEGV, 50), true, 139},
+      {"a victim and a crash in a wrapper", victim, kRank.Ended().Shows(Sign::kCrash, -900), true,
+       134},
+      {"a victim and an exception in teardown", victim, kRank.Ended().Shows(Sign::kException, -400),
+       true},
+      {"a victim and an exception that hangs at exit", victim,
+       kRank.Ended(SIGKILL, 5000).Shows(Sign::kException, -30000), true},
+      {"a victim and one that ended by itself", victim,
+       kRank.Exit(9, 80).Shows(Sign::kException, -500), true, 9},
+      {"a victim and one that was ended", victim, kRank.Ended(), false},
+      {"a victim and one that lives, killed after the grace", victim, kRank.Ended(SIGKILL, 30000),
+       false},
+      {"a victim and a victim", victim, kRank.Ended().Shows(Sign::kException, -30).LostPeer(-30),
+       false},
+      {"a victim and a crash that is a victim's", victim, kRank.Ended(SIGABRT).LostPeer(-10),
+       false},
+      {"a victim and an exception about the end", victim,
+       kRank.Ended().Shows(Sign::kException, 150), false},
+      {"a victim and an old exception", victim, kRank.Ended().Shows(Sign::kException, -70000),
+       false},
+      {"an exception and an earlier one", plain, kRank.Ended().Shows(Sign::kException, -400), true},
+      {"an exception and an earlier crash", plain, kRank.Ended().Shows(Sign::kCrash, -400), true,
+       134},
+      {"an exception and a handled one", plain, kRank.Ended().Shows(Sign::kException, -9000),
+       false},
+      {"an exception and a later one", plain, kRank.Ended().Shows(Sign::kException, -10), false},
+      {"an exception and an earlier exit", plain, kRank.Exit(9, -30), true, 9},
+      {"an exception and a later exit", plain, kRank.Exit(9, 30), false},
+      {"an exception and a later crash", plain, kRank.Ended(SIGSEGV, 30), false},
+      {"an exit without a word and a crash", bare, kRank.Ended(SIGABRT, 300), true, 134},
+      {"an exit without a word and a late crash", bare, kRank.Ended(SIGABRT, 3000), false},
+      {"an exit without a word and an exception", bare, kRank.Ended().Shows(Sign::kException, -400),
+       true},
+      {"an exit without a word and a victim", bare,
+       kRank.Ended().Shows(Sign::kException, -400).LostPeer(-400), false},
+      {"a victim of long ago", kRank.Exit(1).Shows(Sign::kException, -20).LostPeer(-90000),
+       kRank.Ended(SIGABRT, 300), false},
+      {"a crash whose last words are of a peer", kRank.Killed(SIGSEGV).LostPeer(-20),
+       kRank.Ended().Shows(Sign::kException, -30000), false},
+      {"an end by the kernel", kRank.Killed(SIGKILL), kRank.Ended(SIGABRT, 100), false},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.what);
+    // Whatever their numbers.
+    for (const uint32_t first : {0u, 1u}) {
+      std::vector<RankEnd> ranks(2);
+      ranks[first] = each.first.end;
+      ranks[1 - first] = each.other.end;
+      for (uint32_t i = 0; i < 2; ++i) ranks[i].rank = Rank(i);
+      const Rank blamed = Blame(ranks, Rank(first), kFirst);
+      EXPECT_EQ(blamed, Rank(each.other_is_blamed ? 1 - first : first));
+      if (each.other_is_blamed) {
+        EXPECT_EQ(BlamedExitCode(ranks[blamed.value()]), each.code);
+      }
+    }
+  }
+}
+
+TEST(BlameTest, TheEarliestOfMany) {
+  std::vector<RankEnd> ranks;
+  for (const Told& each : {kRank.Exit(1).LostPeer(-5), kRank.Ended().Shows(Sign::kException, -300),
+                           kRank.Ended().Shows(Sign::kException, -500),
+                           kRank.Ended().Shows(Sign::kException, -900).LostPeer(-800)}) {
+    ranks.push_back(each.end);
+    ranks.back().rank = Rank(static_cast<uint32_t>(ranks.size() - 1));
+  }
+  EXPECT_EQ(Blame(ranks, Rank(0), kFirst), Rank(2));
+}
+
+class BlamedTest : public JobFixture {};
+
+TEST_F(BlamedTest, TheVerdictIsThatRanks) {
+  Make(2);
+  RunUntil(State::kRunning);
+  const int64_t wall = kEpoch + (now_ - start_).count();
+  SignReader::Seen raised;
+  raised.sign = Sign::kException;
+  raised.unix_nanos = wall;
+  Feed(SignSeen{NodeId(1), Rank(2), raised});
+  now_ += std::chrono::milliseconds(400);
+  Exit(0, 1);
+  SignReader::Seen lost;
+  lost.peer_lost_unix_nanos = wall + 400 * kMs;
+  Feed(SignSeen{NodeId(0), Rank(0), lost});  // its last words come behind its end
+  for (uint32_t rank : {1, 2, 3}) Exit(rank, 0, SIGTERM, true);
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kWorker);
+  EXPECT_EQ(verdict().rank, Rank(2));
+  EXPECT_EQ(verdict().exited_first, Rank(0));
+  EXPECT_EQ(verdict().exit_code, 1);
+  EXPECT_EQ(verdict().nodes, std::vector<NodeId>{NodeId(1)});
+}
+
+}  // namespace
+}  // namespace dtrain::job
