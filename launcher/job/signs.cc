@@ -92,7 +92,8 @@ bool SignReader::Read(Rank rank, bool is_stderr, absl::string_view data, int64_t
   while (is_stderr && !data.empty()) {
     const size_t end = data.find('\n');
     const absl::string_view part = data.substr(0, end);
-    of.line.append(part.substr(0, kLongestLine - std::min(kLongestLine, of.line.size())));
+    of.line.append(part.data(),
+                   std::min(part.size(), kLongestLine - std::min(kLongestLine, of.line.size())));
     if (end == absl::string_view::npos) break;
     data.remove_prefix(end + 1);
     const Sign sign = SignOf(of.line);
