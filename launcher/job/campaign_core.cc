@@ -325,10 +325,23 @@ void CampaignCore::JoinAgain(const AttemptEnded& end) {
   ended_.pop_back();  // it never ran
   for (const uint32_t host : end.hosts) hosts_[host].doubtful = true;
   BlameGpus(end);
-  actions_.emplace_back(
-      Announce{absl::StrCat("dtrain: the restart is tried again for another ",
-                            Rounded(join_by_ - now_), SetAsideWelcomed(), ": ", end.cause)});
+  actions_.emplace_back(Announce{absl::StrCat("dtrain: the restart is tried again for another ",
+                                              Rounded(join_by_ - now_), SetAsideWelcomed(),
+                                              TakeBackLeftOut(), ": ", end.cause)});
   Pause(at);
+}
+
+// The last choice is still one: others that the job needs are not there. ", with node0 again", or
+// nothing.
+std::string CampaignCore::TakeBackLeftOut() {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (!hosts_[i].left_out || hosts_[i].has_bad_gpu) continue;
+    hosts_[i].left_out = false;
+    hosts_[i].ends.clear();
+    names.push_back(options_.hosts[i]);
+  }
+  return names.empty() ? "" : absl::StrCat(", with ", rendezvous::FormatHosts(names), " again");
 }
 
 // Nothing of it is to blame, and nothing has run.
@@ -375,10 +388,11 @@ Duration CampaignCore::BackOff() {
   return std::exchange(backoff_, std::min(backoff_ * 2, options_.longest_backoff));
 }
 
-// Of a node's own fault, and of the host of the rank that failed first. Never so many are left out
-// that too few remain: a program that always fails is no host's fault.
+// Of a node's own fault. That a program has failed there is no evidence about the host. Never so
+// many are left out that too few remain.
 void CampaignCore::Blame(const AttemptEnded& end) {
   BlameGpus(end);
+  if (end.verdict.kind == Verdict::Kind::kWorker) return;
   for (const uint32_t index : ended_.back().hosts) {
     Count(ended_.back(), index);
     const Host& host = hosts_[index];
@@ -405,6 +419,7 @@ void CampaignCore::BlameGpus(const AttemptEnded& end) {
     if (more > 0) what.resize(kMostGpusNamed);
     std::string why = absl::StrJoin(what, "; ");
     if (more > 0) absl::StrAppend(&why, "; and ", more, " more");
+    hosts_[host].has_bad_gpu = true;
     if (hosts_[host].left_out || LeaveOut(host, why)) continue;
     actions_.emplace_back(
         Announce{absl::StrCat("dtrain: ", options_.hosts[host], " stays in the job, which has no ",
@@ -416,8 +431,9 @@ void CampaignCore::BlameGpus(const AttemptEnded& end) {
 bool CampaignCore::LeaveOut(uint32_t host, const std::string& why) {
   if (hosts_[host].left_out || eligible() <= options_.least_hosts) return false;
   hosts_[host].left_out = true;
-  actions_.emplace_back(Announce{absl::StrCat("dtrain: ", options_.hosts[host],
-                                              " is left out for the rest of the job: ", why)});
+  actions_.emplace_back(Announce{absl::StrCat(
+      "dtrain: ", options_.hosts[host], " is left out ",
+      hosts_[host].has_bad_gpu ? "for the rest of the job" : "while others suffice", ": ", why)});
   return true;
 }
 

@@ -160,7 +160,8 @@ class CampaignCore {
   struct Host {
     std::vector<TimePoint> ends;  // attempts that ended by its fault
     bool doubtful = false;        // the last of them ended as it was lost
-    bool left_out = false;        // for the rest of the job
+    bool left_out = false;        // while enough others are there
+    bool has_bad_gpu = false;     // if left out, for the rest of the job
     bool set_aside = false;       // until an attempt runs: one with it has not come to that
   };
   // What comes after an attempt.
@@ -186,6 +187,7 @@ class CampaignCore {
   void Count(const AttemptRecord& record, uint32_t host);
   void Welcome(const AttemptRecord& record);
   std::string SetAsideWelcomed();
+  std::string TakeBackLeftOut();
   Duration BackOff();
   bool LeaveOut(uint32_t host, const std::string& why);
   void Pause(TimePoint until);

@@ -128,7 +128,7 @@ class Campaign:
     # A host that cannot be done without, because others were left out for good: its cable comes back when it is lost.
     def _heal_what_is_needed(self):
         said = self.launch.err
-        is_needed = said.count("is left out for the rest of the job") >= HOSTS - LEAST
+        is_needed = said.count(" is left out ") >= HOSTS - LEAST
         if self._cut and is_needed and said.count("dtrain: restart") >= self.attempt:
             self._heal()
 

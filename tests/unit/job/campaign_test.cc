@@ -254,7 +254,7 @@ TEST_F(CampaignTest, AHostOfTwoEndsInTenMinutesIsLeftOut) {
   }
   EXPECT_THAT(begun_[1].hosts, ElementsAre(0, 1, 2));
   EXPECT_THAT(begun_[2].hosts, ElementsAre(0, 2));
-  EXPECT_THAT(said_, testing::Contains("dtrain: node1 is left out for the rest of the job: 2 "
+  EXPECT_THAT(said_, testing::Contains("dtrain: node1 is left out while others suffice: 2 "
                                        "attempts within 600 s ended by its fault"));
   // A host that the job needs is never left out.
   for (int i = 0; i < 2; ++i) {
@@ -263,6 +263,51 @@ TEST_F(CampaignTest, AHostOfTwoEndsInTenMinutesIsLeftOut) {
     Wait();
   }
   EXPECT_THAT(begun_[4].hosts, ElementsAre(0, 2));
+}
+
+// A program may fail on any host.
+TEST_F(CampaignTest, AHostWhoseRanksFailIsNotLeftOut) {
+  Make(2, 9, /*least=*/1);
+  for (int i = 0; i < 4; ++i) {
+    Runs(seconds(100));
+    Ends(End::kWorker, 7, {0});
+    Wait();
+    EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1));
+  }
+  EXPECT_THAT(core_->left_out(), IsEmpty());
+}
+
+// The job needs one of them, and the other is gone.
+TEST_F(CampaignTest, AHostThatWasLeftOutIsTheLastChoice) {
+  Make(2, 9, /*least=*/1);
+  for (int i = 0; i < 2; ++i) {
+    Runs(seconds(100));
+    Ends(End::kNode, kExitNodeLost, {0});
+    Wait();
+  }
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(1));
+  Runs(seconds(100));
+  Ends(End::kNode, kExitNodeLost, {1});
+  Wait();
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(1));
+  Ends(End::kNode, kExitStartAgents, {1});  // it is not there
+  EXPECT_THAT(said_.back(), testing::HasSubstr(", with node0 again: "));
+  Wait();
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1));
+  EXPECT_THAT(begun_.back().doubtful, ElementsAre(true, true));
+}
+
+TEST_F(CampaignTest, AHostWithABadGpuIsNoChoice) {
+  Make(2, 9, /*least=*/1);
+  Runs(seconds(100));
+  EndsWithBadGpus({{0, "GPU 3 reported Xid 79"}});
+  Wait();
+  Runs(seconds(100));
+  Ends(End::kNode, kExitNodeLost, {1});
+  Wait();
+  Ends(End::kNode, kExitStartAgents, {1});
+  Wait();
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(1));
 }
 
 TEST_F(CampaignTest, AHostOfThreeEndsIsLeftOutHoweverFarApart) {
