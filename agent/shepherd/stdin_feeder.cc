@@ -77,6 +77,7 @@ void StdinFeeder::Flush() {
 
 void StdinFeeder::AwaitReader() {
   if (!pipe_) return;
+  if (written_ < pending_.size()) return Flush();  // another piece has come
   if (InPipe() > 0) {
     pollfd reader{pipe_.get(), 0, 0};
     if (poll(&reader, 1, 0) > 0 && (reader.revents & POLLERR) != 0) return Close();

@@ -30,6 +30,12 @@ bool HasCrashed(const v1::WorkerExit& exit) {
   return std::find(std::begin(kCrashes), std::end(kCrashes), exit.signal()) != std::end(kCrashes);
 }
 
+// Than it was reaped: an abort happened when it was asked for.
+int64_t EarlierBy(const v1::WorkerExit& exit) {
+  if (exit.aborted()) return std::max<int64_t>(exit.unix_nanos() - exit.abort_unix_nanos(), 0);
+  return IsStruckDown(exit) ? kStopNanos : 0;
+}
+
 // It only left, and did not say why.
 bool IsBare(const RankEnd& rank) {
   return rank.seen.sign == Sign::kNone && rank.exit.signal() == 0 && !rank.exit.aborted() &&
@@ -44,7 +50,7 @@ int64_t FailedAt(const RankEnd& rank, int64_t stop, int64_t words_since) {
     at = rank.seen.unix_nanos;
   }
   if (EndedByItself(rank) && rank.ended_unix_nanos <= stop + kCoreNanos) {
-    at = std::min(at, rank.ended_unix_nanos);
+    at = std::min(at, rank.ended_unix_nanos - EarlierBy(rank.exit));
   }
   return at;
 }
@@ -59,6 +65,12 @@ bool HasLostPeer(const RankEnd& rank, int64_t stop) {
 }
 
 }  // namespace
+
+bool IsStruckDown(const v1::WorkerExit& exit) {
+  constexpr int kHard[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+  return !exit.told_to_stop() &&
+         std::find(std::begin(kHard), std::end(kHard), exit.signal()) != std::end(kHard);
+}
 
 bool EndedByItself(const RankEnd& rank) {
   return rank.ended && HasFailed(rank.exit) &&

@@ -9,6 +9,9 @@
 
 namespace dtrain::job {
 
+// It was killed or crashed, which its neighbours may notice before it can be reaped. SIGABRT is not
+// such an end: libraries abort when they lose their peers.
+bool IsStruckDown(const v1::WorkerExit& exit);
 // The rank's end is its own: it was not told to end, or has crashed all the same.
 bool EndedByItself(const RankEnd& rank);
 // What `dtrain launch` exits with when this rank is blamed; never 0.

@@ -160,7 +160,8 @@ void CampaignCore::On(const AttemptEnded& end) {
   record.exit_code = end.verdict.exit_code;
   if (end.verdict.kind != Verdict::Kind::kSuccess) record.cause = end.cause;
   if (runs_since_ != kNever) record.ran = now_ - runs_since_;
-  record.hosts = end.hosts;
+  // That a program has failed somewhere is no evidence about the host.
+  if (end.verdict.kind != Verdict::Kind::kWorker) record.hosts = end.hosts;
   record.lost = end.verdict.kind == Verdict::Kind::kNode && end.verdict.exit_code == kExitNodeLost;
   record.ended = now_;
   ended_.push_back(std::move(record));
@@ -336,9 +337,7 @@ void CampaignCore::JoinAgain(const AttemptEnded& end) {
 std::string CampaignCore::TakeBackLeftOut() {
   std::vector<std::string> names;
   for (size_t i = 0; i < hosts_.size(); ++i) {
-    if (!hosts_[i].left_out || hosts_[i].has_bad_gpu) continue;
-    hosts_[i].left_out = false;
-    hosts_[i].ends.clear();
+    if (!std::exchange(hosts_[i].left_out, false)) continue;
     names.push_back(options_.hosts[i]);
   }
   return names.empty() ? "" : absl::StrCat(", with ", rendezvous::FormatHosts(names), " again");
@@ -392,7 +391,6 @@ Duration CampaignCore::BackOff() {
 // many are left out that too few remain.
 void CampaignCore::Blame(const AttemptEnded& end) {
   BlameGpus(end);
-  if (end.verdict.kind == Verdict::Kind::kWorker) return;
   for (const uint32_t index : ended_.back().hosts) {
     Count(ended_.back(), index);
     const Host& host = hosts_[index];
@@ -419,7 +417,6 @@ void CampaignCore::BlameGpus(const AttemptEnded& end) {
     if (more > 0) what.resize(kMostGpusNamed);
     std::string why = absl::StrJoin(what, "; ");
     if (more > 0) absl::StrAppend(&why, "; and ", more, " more");
-    hosts_[host].has_bad_gpu = true;
     if (hosts_[host].left_out || LeaveOut(host, why)) continue;
     actions_.emplace_back(
         Announce{absl::StrCat("dtrain: ", options_.hosts[host], " stays in the job, which has no ",
@@ -431,9 +428,8 @@ void CampaignCore::BlameGpus(const AttemptEnded& end) {
 bool CampaignCore::LeaveOut(uint32_t host, const std::string& why) {
   if (hosts_[host].left_out || eligible() <= options_.least_hosts) return false;
   hosts_[host].left_out = true;
-  actions_.emplace_back(Announce{absl::StrCat(
-      "dtrain: ", options_.hosts[host], " is left out ",
-      hosts_[host].has_bad_gpu ? "for the rest of the job" : "while others suffice", ": ", why)});
+  actions_.emplace_back(Announce{
+      absl::StrCat("dtrain: ", options_.hosts[host], " is left out while others suffice: ", why)});
   return true;
 }
 

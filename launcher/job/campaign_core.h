@@ -161,7 +161,6 @@ class CampaignCore {
     std::vector<TimePoint> ends;  // attempts that ended by its fault
     bool doubtful = false;        // the last of them ended as it was lost
     bool left_out = false;        // while enough others are there
-    bool has_bad_gpu = false;     // if left out, for the rest of the job
     bool set_aside = false;       // until an attempt runs: one with it has not come to that
   };
   // What comes after an attempt.

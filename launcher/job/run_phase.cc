@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/job/run_phase.h"
 
-#include <algorithm>
 #include <chrono>
-#include <csignal>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/job/blame.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain::job {
@@ -80,19 +78,16 @@ void RunPhase::OnExitStopping(const Event& event) {
 
 // By when it happened. A worker that was struck down closes its connections before it can be
 // reaped, and its neighbours may exit with an error of their own before that: within moments the
-// one that was killed or crashed is the cause. SIGABRT is not such an end: libraries abort when
-// they lose their peers. An abort happened when it was asked for.
+// one that was killed or crashed is the cause. An abort happened when it was asked for.
 FailureOrder RunPhase::OrderOf(const ShepherdMessage& message) const {
   const v1::WorkerExit& exit = message.event.exit();
   const auto ours = [&](int64_t unix_nanos) {
     return lease_watch_.ToOurs(message.node, unix_nanos, message.received_unix_nanos);
   };
   if (exit.aborted()) return {ours(exit.abort_unix_nanos()), exit.rank()};
-  constexpr int kHard[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-  const bool hard = !exit.told_to_stop() &&
-                    std::find(std::begin(kHard), std::end(kHard), exit.signal()) != std::end(kHard);
   const int64_t when = ours(exit.unix_nanos());
-  return {hard ? when - std::chrono::nanoseconds(kVerdictSettle).count() : when, exit.rank()};
+  return {IsStruckDown(exit) ? when - std::chrono::nanoseconds(kVerdictSettle).count() : when,
+          exit.rank()};
 }
 
 void RunPhase::OnSign(const Event& event) {

@@ -276,7 +276,7 @@ def stubborn(connect):
     first = hello(job, BUILD)
     connection.send(call(1, message(len(first), first)))
     # What it says, until it says goodbye to who does not answer.
-    connection.socket.settimeout(5)
+    connection.socket.settimeout(30)
     said, begun = b"", False
     try:
         while (head := connection.read(9)) is not None:

@@ -19,7 +19,7 @@ ENV = {"FAKE_NVML": "/root/work/nvml", "DTRAIN_NVML_LIBRARY": str(LIBRARY)}
 FLAGS = ["--lease", "3s", "--grace", "1s", "--backoff", "100ms", "-N", "3:4", "--max-restarts", 2]
 LIVES = ["sh", "-c", 'echo "attempt $DTRAIN_ATTEMPT of $WORLD_SIZE on $(hostname)"; exec sleep 600']
 FELL_OFF = "GPU 0 reported Xid 79 (GPU has fallen off the bus)"
-LEFT_OUT = f"dtrain: node2 is left out for the rest of the job: {FELL_OFF}\n"
+LEFT_OUT = f"dtrain: node2 is left out while others suffice: {FELL_OFF}\n"
 
 
 class Gpu:
@@ -116,7 +116,7 @@ def test_an_ecc_error_that_is_found_after_the_end_counts(gpus):
     (of_host[1].work / "nvml").write_text(text.replace("ecc=1", "ecc=3"))
     kill_rank(cluster.nodes[1])
     job.wait_for("attempt 1 of 3", count=3)
-    assert "dtrain: node1 is left out for the rest of the job: GPU 0 had 2 uncorrected ECC errors\n" in job.err, job.err
+    assert "dtrain: node1 is left out while others suffice: GPU 0 had 2 uncorrected ECC errors\n" in job.err, job.err
     end(job)
 
 
@@ -145,7 +145,7 @@ def test_a_driver_that_hangs_delays_no_restart(gpus):
     kill_rank(cluster.nodes[2])
     job.wait_for("attempt 1 of 3", count=3, timeout=40)
     took = time.monotonic() - begin
-    assert "dtrain: node2 is left out for the rest of the job: GPU 0 cannot be used any more: NVIDIA's driver (NVML) does " \
+    assert "dtrain: node2 is left out while others suffice: GPU 0 cannot be used any more: NVIDIA's driver (NVML) does " \
            "not answer" in job.err, job.err
     assert took < 15, (took, job.err)
     end(job)

@@ -167,27 +167,24 @@ TEST_F(StdinSourceTest, ATerminalIsReadOnlyWhileARankWaits) {
     setsid();
     if (ioctl(terminal.get(), TIOCSCTTY, 0) != 0) _exit(2);
     loop::Loop loop;
-    std::string sent;
+    bool waits = false;
     loop::Timer timer(loop);
     StdinSource source(
         loop,
         [&](Rank, absl::string_view data, bool) {
-          sent.append(data);
-          loop.Stop();
+          if (!std::exchange(waits, false) || data != "typed\n") _exit(4);
+          source.Taken(Rank(0), false);
+          timer.After(std::chrono::milliseconds(100), [] { _exit(0); });
         },
         terminal.get());
     if (!source.Open().ok()) _exit(3);
     source.Start("0", 1);
-    timer.After(std::chrono::milliseconds(100), [&] { loop.Stop(); });
+    timer.After(std::chrono::milliseconds(100), [&] {
+      waits = true;
+      source.Waits(Rank(0));
+    });
     loop.Run();
-    if (!sent.empty()) _exit(4);
-    source.Waits(Rank(0));
-    loop.Run();
-    if (sent != "typed\n") _exit(5);
-    source.Taken(Rank(0), false);
-    timer.After(std::chrono::milliseconds(100), [&] { loop.Stop(); });
-    loop.Run();
-    _exit(sent == "typed\n" ? 0 : 6);
+    _exit(5);
   }
   Put(keyboard, "typed\nahead\n");
   int status = 0;

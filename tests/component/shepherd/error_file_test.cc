@@ -111,6 +111,7 @@ TEST_F(ErrorFileTest, WhereNoFolderCanBeMadeThereIsNone) {
     // Nothing can be written to where the shepherd looks.
     if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, "") != 0 ||
         mount("none", "/tmp", "tmpfs", MS_RDONLY, "") != 0 ||
+        mount("none", "/var/tmp", "tmpfs", MS_RDONLY, "") != 0 ||
         mount("none", "/dev/shm", "tmpfs", MS_RDONLY, "") != 0) {
       _exit(77);
     }

@@ -24,6 +24,11 @@ class JobFixture : public testing::Test {
  public:
   static constexpr int64_t kEpoch = 1'700'000'000'000'000'000;
 
+  JobFixture() {
+    options_.grace = std::chrono::seconds(5);
+    options_.grace_limit = Duration::zero();
+  }
+
   void Make(size_t count, uint32_t slots = 2) {
     hosts_.entries.clear();
     for (size_t i = 0; i < count; ++i) {
@@ -39,8 +44,6 @@ class JobFixture : public testing::Test {
     options_.build = "b1";
     options_.incarnation = std::string(16, 'i');
     options_.probe_token = std::string(32, 't');
-    options_.grace = std::chrono::seconds(5);
-    options_.grace_limit = Duration::zero();
     core_.emplace(hosts_, options_, now_);
   }
 

@@ -44,6 +44,7 @@ class RandomTest : public JobFixture {
     clean_.clear();
     honest_ = Chance(0.6);
     options_ = {};
+    options_.grace_limit = Duration::zero();
     options_.start_timeout = seconds(60);
     if (Chance(0.2)) options_.time_limit = seconds(1 + Pick(60));
     if (Chance(0.1)) options_.dry_run = true;
