@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ constexpr Duration kLongestLookAtPipe = std::chrono::milliseconds(250);
 // A prompt that is answered so late seems to be answered at once.
 constexpr Duration kLookForWaiting = std::chrono::milliseconds(100);
 constexpr size_t kMostOfFamily = 32;
+constexpr size_t kAll = std::numeric_limits<size_t>::max();
 // Where the kernel does not say who waits, the worker is taken to.
 constexpr Duration kWaitsUnlessKnown = std::chrono::seconds(1);
 
@@ -123,7 +125,7 @@ size_t StdinFeeder::InPipe() const {
 
 void StdinFeeder::Close() {
   if (!pipe_) return;
-  const size_t unread = InPipe() + pending_.size() - written_;
+  const size_t unread = busy_ ? InPipe() + pending_.size() - written_ : kAll;
   watch_.reset();
   timer_.Cancel();
   pipe_.Reset();

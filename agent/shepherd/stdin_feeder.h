@@ -21,8 +21,9 @@ class StdinFeeder {
  public:
   struct Taken {
     bool closed = false;  // the worker reads no more
-    size_t unread = 0;    // with `closed`: bytes of the last Write that nobody has read
-    bool waits = false;   // it waits for input, and there is none; of a terminal only
+    size_t unread = 0;   // with `closed`: bytes of the last Write that nobody has read; if that was
+                         // answered already, as many as can be: of one that is on its way, all
+    bool waits = false;  // it waits for input, and there is none; of a terminal only
   };
   // Called once for each Write when its data has been read, or when nobody will read it; after that
   // every Write is answered so. And once whenever the worker begins to wait.

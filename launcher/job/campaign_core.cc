@@ -325,10 +325,11 @@ void CampaignCore::JoinAgain(const AttemptEnded& end) {
   }
   ended_.pop_back();  // it never ran
   for (const uint32_t host : end.hosts) hosts_[host].doubtful = true;
+  const std::string with = TakeBackLeftOut();
   BlameGpus(end);
-  actions_.emplace_back(Announce{absl::StrCat("dtrain: the restart is tried again for another ",
-                                              Rounded(join_by_ - now_), SetAsideWelcomed(),
-                                              TakeBackLeftOut(), ": ", end.cause)});
+  actions_.emplace_back(
+      Announce{absl::StrCat("dtrain: the restart is tried again for another ",
+                            Rounded(join_by_ - now_), SetAsideWelcomed(), with, ": ", end.cause)});
   Pause(at);
 }
 

@@ -178,7 +178,7 @@ def test_d4_a_rank_that_saves_is_awaited(cluster, again):
 @pytest.mark.parametrize("end", ["exit", "fail", "interrupt"])
 def test_d5_escaped_grandchildren_are_ended(cluster, end):
     last = {"exit": "", "fail": "sys.exit(4)", "interrupt": "print('up', flush=True); time.sleep(600)"}
-    launch = cluster.start_launch([*cluster.hosts_flag(1), "--", *python(ESCAPED + last[end])])
+    launch = cluster.start_launch(["--grace", "2s", *cluster.hosts_flag(1), "--", *python(ESCAPED + last[end])])
     if end == "interrupt":
         launch.wait_for("up", count=4)
         launch.signal(signal.SIGINT)

@@ -59,7 +59,7 @@ if not SANITIZED:
 def test_h9_without_cgroups_it_still_leaves_nothing(make_cluster):
     for layout in ("none", "readonly"):
         cluster = make_cluster(2, cgroup=layout)
-        result = cluster.launch([*cluster.hosts_flag(2), "--", *python(ESCAPED)])
+        result = cluster.launch(["--grace", "2s", *cluster.hosts_flag(2), "--", *python(ESCAPED)])
         assert result.code == 0 and "cgroup" not in result.err, result
         leftovers.wait_for_no_processes(cluster, 3)
         result = cluster.launch(["-v", *cluster.hosts_flag(2), "--", "true"])

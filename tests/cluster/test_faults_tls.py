@@ -63,7 +63,7 @@ def test_d4_ranks_that_ignore_term_are_killed_after_the_grace(tls):
 @pytest.mark.parametrize("end", ["fail", "interrupt"])
 def test_d5_escaped_grandchildren_are_ended(tls, end):
     last = {"fail": "sys.exit(4)", "interrupt": "print('up', flush=True); time.sleep(600)"}
-    launch = tls.start(*tls.flags(1), "--", *python(ESCAPED + last[end]))
+    launch = tls.start("--grace", "2s", *tls.flags(1), "--", *python(ESCAPED + last[end]))
     if end == "interrupt":
         launch.wait_for("up", count=3)
         launch.signal(signal.SIGINT)

@@ -105,17 +105,28 @@ def test_j12_no_holes_and_no_room(node):
 
 
 PLACES = ["/tmp", "/var/tmp"]
+SMALL = 256 << 10
 
 
 @pytest.fixture
-def full(node):
-    """A node without room in any place for files."""
+def small_places(node):
+    """A node with little room in each place for files. What its sshd needs lies in one of them."""
+    base = node.cluster.base
+    node.run(["sh", "-c", "mkdir /run/base && mount --bind \"$0\" /run/base", base])
     for place in PLACES:
-        node.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=1777", "none", place])
-        node.path(f"{place}/filler").write_bytes(bytes(256 << 10))
+        node.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL},mode=1777", "none", place])
+    node.run(["sh", "-c", "mkdir -p \"$0\" && mount --bind /run/base \"$0\"", base])
     yield node
-    for place in PLACES:
+    for place in [*PLACES, "/run/base"]:
         node.run(["umount", "-l", place])
+    node.path("/run/base").rmdir()
+
+
+@pytest.fixture
+def full(small_places):
+    for place in PLACES:
+        small_places.path(f"{place}/filler").write_bytes(bytes(SMALL))
+    return small_places
 
 
 # It arrives, and the exit code is the program's.
@@ -141,14 +152,9 @@ def test_j12_a_job_on_a_full_node_is_ended(full, end):
     assert result.code == (130 if end == "ctrl-c" else 209) and "leftover" not in result.err, result.err
 
 
-def test_j12_places_that_fill_up_meanwhile(node):
-    for place in PLACES:
-        node.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=1777", "none", place])
-    result = node.cluster.launch(["-H", "node0:1", "--spool-limit", "64M", "--tag-output", "none", "--",
-                                  *python(PRINTS)], timeout=30)
+def test_j12_places_that_fill_up_meanwhile(small_places):
+    result = small_places.cluster.launch(["-H", "node0:1", "--tag-output", "none", "--", *python(PRINTS)], timeout=30)
     assert result.code == 0 and result.out == PRINTED, result.err
-    for place in PLACES:
-        node.run(["umount", "-l", place])
 
 
 @pytest.fixture
