@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
+#include "common/base/text.h"
 #include "launcher/report/collective_table.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/report/result_json.h"
@@ -100,9 +102,14 @@ void JobEnd::RunHook(loop::Task then) {
 void JobEnd::Settle() {
   const absl::Status settled = around_.records->Settle();
   if (!settled.ok()) around_.router.Say(absl::StrCat("dtrain: warning: ", settled.message()));
-  if (const absl::Status pruned = around_.records->PruneOthers(); !pruned.ok()) {
+  const auto pruned = around_.records->PruneOthers();
+  if (!pruned.ok()) {
     around_.router.Say(
-        absl::StrCat("dtrain: warning: old jobs were not removed: ", pruned.message()));
+        absl::StrCat("dtrain: warning: old jobs were not removed: ", pruned.status().message()));
+  } else if (!pruned->empty()) {
+    around_.router.Say(
+        absl::StrCat("dtrain: removed ", Count(pruned->size(), "ended job"),
+                     " that [history] does not keep: ", absl::StrJoin(*pruned, ", ")));
   }
   FinishOutput();
 }

@@ -411,6 +411,7 @@ def test_old_jobs_go_when_one_ends(cluster, residents):
             jobs[-1].wait()
         # Each removes all but one of those before it, and never itself.
         assert [job.folder.exists() for job in [kept, *jobs]] == [True, False, False, True]
+        assert f"removed 1 ended job that [history] does not keep: {jobs[1].id}\n" in jobs[2].log
         # A mistake that comes later is a line in the log, and the job is over as ever.
         config.write_text("[history]\njobs = 1\n")
         last = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "--", "sh", "-c",
