@@ -50,14 +50,20 @@ void JobEnd::SayReport() {
 void JobEnd::WriteFiles() {
   if (around_.timeline != nullptr) {
     absl::Status written = around_.timeline->Finish(facts_(), around_.loop.Now());
-    if (!written.ok()) Warn(absl::StrCat("dtrain: ", written.message()));
+    if (absl::IsDataLoss(written)) {
+      Warn(absl::StrCat("dtrain: ", written.message()));
+    } else if (!written.ok()) {
+      SayUnwritten(written);
+    }
   }
   if (around_.options.result_json.empty()) return;
   absl::Status written = report::WriteResult(around_.options.result_json, ResultJson());
-  if (!written.ok()) {
-    around_.router.Say(absl::StrCat("dtrain: ", written.message()));
-    if (exit_code_ == kExitOk) exit_code_ = kExitState;
-  }
+  if (!written.ok()) SayUnwritten(written);
+}
+
+void JobEnd::SayUnwritten(const absl::Status& why) {
+  around_.router.Say(absl::StrCat("dtrain: ", why.message()));
+  if (exit_code_ == kExitOk) exit_code_ = kExitState;
 }
 
 // With the summary the job is over for all who wait for it; then comes what they do not wait for.
