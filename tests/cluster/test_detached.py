@@ -240,9 +240,10 @@ def test_an_agent_that_is_away_for_a_moment_costs_nothing(cluster, residents, en
     wait_until(lambda: b"1:" in job.output(1), 10, job.log)
     assert all_workers(cluster) == before
     ended()
-    assert job.wait()["exit_code"] in range(1, cluster.size)  # a rank's own
+    assert job.wait()["exit_code"] in range(1, cluster.size)  # a rank's own, with which it ends the others
     for rank in range(cluster.size):
-        check_output(job, rank)
+        counted = [line for line in job.output(rank).decode().splitlines() if ":" in line]
+        assert counted == [f"{rank}:{i + 1}" for i in range(len(counted))]
 
 
 @pytest.mark.launcher_killed
