@@ -410,6 +410,27 @@ def private(cluster):
                 shutil.rmtree(folder)
 
 
+# The launchers of both jobs then find two agents there, and ask the one that has theirs.
+@pytest.mark.launcher_killed
+def test_a_private_agent_that_came_meanwhile_is_not_taken_for_the_resident_one(cluster, residents, private, ended):
+    job = launch(cluster, ["--lease", "10s", "-H", "node1:1", "--", "sleep", "298"])
+    agent = residents[1]
+    agent.kill()
+    other = launch(cluster, ["--lease", "10s", "--bind", "none", "-H", "node1:1", "-x", "CODE=0", "--", *COUNTS])
+    assert len(private()) == 1
+    agent.start()
+    wait_until(lambda: agent.log.count(f'job="{job.id}"') > 1, 20, lambda: f"{agent.log}\n{job.log}")
+    for each in (job, other):
+        each.kill_launcher()
+        each.start_launcher()
+        wait_until(lambda each=each: each.holder.get("generation") == 2 and each.holder["stage"] == "runs", 20,
+                   lambda each=each: each.log)
+    assert job.stop().returncode == 0 and not sleepers(agent.host)
+    job.wait()
+    ended()
+    assert other.wait()["exit_code"] == 0
+
+
 @pytest.mark.launcher_killed
 def test_over_ssh_a_job_outlives_its_launcher_too(cluster, private, ended):
     job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=40", "--", *COUNTS])
